@@ -1,0 +1,79 @@
+"""A small library of tensor operators: what each computes, and kernels that compute it.
+
+`import ops` imports no GPU library, no Numba and no torch. The names below are all there is.
+"""
+
+from __future__ import annotations
+
+from ops._core.backend import BACKENDS, Device, available
+from ops._core.dtype import COMPLEX, DTYPES, FLOATS, INTS, DtypeInfo, dtype_info, dtype_name
+from ops._core.errors import (
+    AxisError,
+    BackendError,
+    CompileError,
+    DtypeError,
+    DuplicateError,
+    GraphError,
+    KernelNotFoundError,
+    OpError,
+    OpNotFoundError,
+    ParameterError,
+    ShapeError,
+)
+from ops._core.kernel import Bound, Kernel, KernelKey, param_values
+from ops._core.op import Input, Op, Shapes, TensorSpec, Work
+from ops._core.registry import (
+    Found,
+    all_ops,
+    discover,
+    find_kernel,
+    find_kernel_or_cpu,
+    find_op,
+    kernel,
+    kernels,
+    register,
+)
+
+discover()
+
+__all__ = [
+    "BACKENDS",
+    "COMPLEX",
+    "DTYPES",
+    "FLOATS",
+    "INTS",
+    "AxisError",
+    "BackendError",
+    "Bound",
+    "CompileError",
+    "Device",
+    "DtypeError",
+    "DtypeInfo",
+    "DuplicateError",
+    "Found",
+    "GraphError",
+    "Input",
+    "Kernel",
+    "KernelKey",
+    "KernelNotFoundError",
+    "Op",
+    "OpError",
+    "OpNotFoundError",
+    "ParameterError",
+    "ShapeError",
+    "Shapes",
+    "TensorSpec",
+    "Work",
+    "all_ops",
+    "available",
+    "discover",
+    "dtype_info",
+    "dtype_name",
+    "find_kernel",
+    "find_kernel_or_cpu",
+    "find_op",
+    "kernel",
+    "kernels",
+    "param_values",
+    "register",
+]

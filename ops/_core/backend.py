@@ -1,0 +1,116 @@
+"""Where arrays live: backends, devices, and moving arrays between NumPy, CuPy and torch.
+
+Together with `ops._core.cuda` the only file that names CuPy, and it imports it inside
+functions: a machine without a GPU lists CUDA kernels all the same.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from ops._core.dtype import dtype_info
+from ops._core.errors import BackendError
+from ops._core.op import Array, Shape
+
+BACKENDS = ("cpu", "cuda")
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """A backend and the number of its device: `cpu`, `cuda:0`, `cuda:1`."""
+
+    backend: str
+    index: int = 0
+
+    @classmethod
+    def parse(cls, text: str) -> Device:
+        """Read `cpu`, `cuda` or `cuda:N`; raises BackendError for anything else."""
+        match = re.fullmatch(r"(cpu|cuda)(?::(\d+))?", text)
+        if match is None or (match[1] == "cpu" and match[2] not in (None, "0")):
+            msg = f"no device {text!r}; write cpu, cuda or cuda:N"
+            raise BackendError(msg)
+        return cls(match[1], int(match[2] or 0))
+
+    def __str__(self) -> str:
+        return self.backend if self.backend == "cpu" else f"{self.backend}:{self.index}"
+
+
+def cupy() -> Any:
+    """CuPy's module; raises BackendError, with the reason, where it cannot be imported."""
+    try:
+        return import_module("cupy")
+    except ImportError as error:
+        msg = f"the cuda backend needs CuPy: {error}"
+        raise BackendError(msg) from error
+
+
+@cache
+def cuda_device_count() -> int:
+    """How many CUDA devices CuPy sees; 0 without CuPy, driver or device."""
+    try:
+        return int(cupy().cuda.runtime.getDeviceCount())
+    except BackendError:
+        return 0
+    except Exception as error:  # CUDARuntimeError lives in CuPy, which may be missing
+        if type(error).__name__ != "CUDARuntimeError":
+            raise
+        return 0
+
+
+def available() -> tuple[str, ...]:
+    """The backends that this machine can run."""
+    return BACKENDS if cuda_device_count() else ("cpu",)
+
+
+def namespace(array: object) -> ModuleType:
+    """The module whose functions take `array`: numpy or cupy."""
+    root = type(array).__module__.partition(".")[0]
+    return import_module("cupy") if root == "cupy" else np
+
+
+def empty(shape: Shape, dtype: str, backend: str) -> Any:
+    """An uninitialised C-contiguous array on `backend`."""
+    numpy_dtype = dtype_info(dtype).numpy
+    return np.empty(shape, numpy_dtype) if backend == "cpu" else cupy().empty(shape, numpy_dtype)
+
+
+def to_backend(array: Array, backend: str) -> Any:
+    """`array` on `backend`; the same object on the CPU."""
+    return array if backend == "cpu" else cupy().asarray(array)
+
+
+def to_numpy(array: Any) -> Array:
+    """A NumPy, CuPy or torch array as a NumPy array (bfloat16 kept)."""
+    root = type(array).__module__.partition(".")[0]
+    if root == "torch":
+        return _torch_to_numpy(array)
+    return array.get() if root == "cupy" else np.asarray(array)  # type: ignore[no-any-return]
+
+
+def to_torch(array: Any) -> Any:
+    """A NumPy or CuPy array as a torch tensor that shares its memory."""
+    torch = import_module("torch")
+    is_bfloat16 = array.dtype == dtype_info("bfloat16").numpy
+    source = array.view(np.uint16) if is_bfloat16 else array
+    if isinstance(source, np.ndarray):
+        tensor = torch.from_numpy(source)
+    else:
+        tensor = torch.from_dlpack(source)
+    return tensor.view(torch.bfloat16) if is_bfloat16 else tensor
+
+
+def _torch_to_numpy(tensor: Any) -> Array:
+    torch = import_module("torch")
+    host = tensor.detach().cpu()
+    if host.dtype == torch.bfloat16:
+        bits: Array = host.contiguous().view(torch.int16).numpy()
+        return bits.view(dtype_info("bfloat16").numpy)
+    values: Array = host.resolve_conj().numpy()
+    return values

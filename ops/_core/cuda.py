@@ -1,0 +1,215 @@
+"""Compile CUDA sources once with NVRTC, keep the binaries, hand out launchable functions.
+
+Compiling needs no GPU, only `cuda.core` and NVRTC: tests compile every declared
+expression for every architecture we support. Subnormals are kept: nothing here passes
+`-ftz=true`, which CuPy's own RawModule would.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+import re
+import tempfile
+from dataclasses import asdict, dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from ops._core.backend import cupy
+from ops._core.errors import BackendError, CompileError
+
+INCLUDE = Path(__file__).parent.parent / "_include"
+ARCHITECTURES = ("sm_75", "sm_80", "sm_90", "sm_100")
+_SOURCES: list[Source] = []
+
+
+@dataclass(frozen=True, slots=True)
+class Resources:
+    """What one compiled kernel uses: registers per thread; shared, stack and spill bytes."""
+
+    registers: int
+    shared_bytes: int
+    stack_bytes: int
+    spill_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """A cubin, its kernels' linker names and resources by name expression."""
+
+    cubin: Path
+    names: dict[str, str]
+    resources: dict[str, Resources]
+
+
+class Source:
+    """One `.cu` file and every name expression that may be asked of it.
+
+    `Source(__file__, "kernels.cu", ("scale<float>", …))` at module level declares; the
+    NVRTC test compiles all that is declared, and `function` refuses what is not.
+    """
+
+    def __init__(
+        self, beside: str, name: str, expressions: tuple[str, ...], options: tuple[str, ...] = ()
+    ) -> None:
+        self.path = Path(beside).parent / name
+        self.expressions = expressions
+        self.options = options
+        self._functions: dict[tuple[str, int], Any] = {}
+        _SOURCES.append(self)
+
+    def compile(self, arch: str, expressions: tuple[str, ...] | None = None) -> Compiled:
+        """The binary of `expressions` (all when None) for `arch`, from disk if it is there."""
+        return compile_source(self.path, expressions or self.expressions, arch, self.options)
+
+    def function(self, expression: str) -> Any:
+        """The launchable kernel of `expression` on the current device.
+
+        Call it as `f((grid,), (block,), (arguments,), shared_mem=bytes)`; arguments are
+        arrays and NumPy scalars. Raises CompileError for an undeclared expression.
+        """
+        device = cupy().cuda.runtime.getDevice()
+        found = self._functions.get((expression, device))
+        if found is None:
+            if expression not in self.expressions:
+                msg = f"{self.path.name} does not declare {expression!r}"
+                raise CompileError(msg)
+            compiled = self.compile(device_arch(device), (expression,))
+            module = cupy().RawModule(path=str(compiled.cubin))
+            found = module.get_function(compiled.names[expression])
+            self._functions[expression, device] = found
+        return found
+
+
+def all_sources() -> tuple[Source, ...]:
+    """Every declared source, in order of path."""
+    return tuple(sorted(_SOURCES, key=lambda source: source.path))
+
+
+@cache
+def device_arch(device: int) -> str:
+    """The architecture to compile for: `sm_90a` on Hopper, `sm_XY` elsewhere."""
+    capability = cupy().cuda.Device(device).compute_capability
+    return "sm_90a" if capability == "90" else f"sm_{capability}"
+
+
+@cache
+def multiprocessors(device: int) -> int:
+    """Number of streaming multiprocessors."""
+    return int(cupy().cuda.Device(device).attributes["MultiProcessorCount"])
+
+
+def compile_source(
+    path: Path, expressions: tuple[str, ...], arch: str, options: tuple[str, ...] = ()
+) -> Compiled:
+    """Compile `path` to a cubin holding `expressions`; raises CompileError with NVRTC's log."""
+    key = _digest(path, expressions, arch, options)
+    folder = _cache_folder()
+    cubin, facts = folder / f"{key}.cubin", folder / f"{key}.json"
+    if cubin.is_file() and facts.is_file():
+        return _read(cubin, facts)
+    code, names, log = _nvrtc(path, expressions, arch, options)
+    resources = _resources(log, names)
+    folder.mkdir(parents=True, exist_ok=True)
+    text = json.dumps({"names": names, "resources": {name: asdict(used) for name, used in resources.items()}})
+    _write(cubin, code)
+    _write(facts, text.encode())
+    return Compiled(cubin, names, resources)
+
+
+def _nvrtc(
+    path: Path, expressions: tuple[str, ...], arch: str, options: tuple[str, ...]
+) -> tuple[bytes, dict[str, str], str]:
+    try:
+        from cuda.core import Program, ProgramOptions  # noqa: PLC0415  absent on a machine without CUDA's packages
+    except ImportError as error:
+        msg = f"compiling CUDA sources needs cuda-core and NVRTC: {error}"
+        raise BackendError(msg) from error
+    chosen = ProgramOptions(
+        name=str(path),
+        arch=arch,
+        std="c++17",
+        include_path=[str(INCLUDE), *_cuda_headers()],
+        define_macro=[option.removeprefix("-D") for option in options if option.startswith("-D")] or None,
+        use_fast_math="--use_fast_math" in options or None,
+        ptxas_options=["-v"],
+    )
+    log = io.StringIO()
+    try:
+        program = Program(path.read_text(encoding="utf-8"), "c++", chosen)
+        binary = program.compile("cubin", name_expressions=expressions, logs=log)
+    except Exception as error:  # cuda.core raises its own NVRTCError, a plain Exception
+        msg = f"{path.name} for {arch}: {error}\n{log.getvalue()}"
+        raise CompileError(msg) from error
+    names = {expression: name.decode() for expression, name in binary.symbol_mapping.items()}
+    return bytes(binary.code), names, log.getvalue()
+
+
+@cache
+def _cuda_headers() -> tuple[str, ...]:
+    from cuda import pathfinder  # noqa: PLC0415  absent on a machine without CUDA's packages
+
+    folder = pathfinder.find_nvidia_header_directory("cudart")
+    return (str(folder),) if folder else ()
+
+
+def _resources(log: str, names: dict[str, str]) -> dict[str, Resources]:
+    found: dict[str, Resources] = {}
+    blocks = re.split(r"Compiling entry function '", log)[1:]
+    by_symbol = {block.partition("'")[0]: block for block in blocks}
+    for expression, symbol in names.items():
+        block = by_symbol.get(symbol)
+        if block is not None:
+            found[expression] = Resources(
+                registers=_number(r"Used (\d+) registers", block),
+                shared_bytes=_number(r"(\d+) bytes smem", block),
+                stack_bytes=_number(r"(\d+) bytes stack frame", block),
+                spill_bytes=_number(r"(\d+) bytes spill stores", block)
+                + _number(r"(\d+) bytes spill loads", block),
+            )
+    return found
+
+
+def _number(pattern: str, text: str) -> int:
+    match = re.search(pattern, text)
+    return int(match[1]) if match else 0
+
+
+def _digest(path: Path, expressions: tuple[str, ...], arch: str, options: tuple[str, ...]) -> str:
+    digest = hashlib.sha256()
+    for file in (path, *sorted(path.parent.glob("*.cuh")), *sorted(INCLUDE.glob("*.cuh"))):
+        digest.update(file.read_bytes())
+    digest.update(repr((expressions, arch, options, _nvrtc_version())).encode())
+    return digest.hexdigest()[:32]
+
+
+@cache
+def _nvrtc_version() -> tuple[int, int]:
+    try:
+        from cuda.bindings import nvrtc  # noqa: PLC0415  absent on a machine without CUDA's packages
+    except ImportError as error:
+        msg = f"compiling CUDA sources needs cuda-core and NVRTC: {error}"
+        raise BackendError(msg) from error
+    _, major, minor = nvrtc.nvrtcVersion()
+    return int(major), int(minor)
+
+
+def _cache_folder() -> Path:
+    return Path.home() / ".cache" / "opgauge" / "cubin"
+
+
+def _read(cubin: Path, facts: Path) -> Compiled:
+    stored = json.loads(facts.read_text(encoding="utf-8"))
+    resources = {name: Resources(**used) for name, used in stored["resources"].items()}
+    return Compiled(cubin, stored["names"], resources)
+
+
+def _write(path: Path, content: bytes) -> None:
+    """Write whole or not at all: two processes may compile the same source."""
+    handle, temporary = tempfile.mkstemp(dir=path.parent)
+    with os.fdopen(handle, "wb") as file:
+        file.write(content)
+    Path(temporary).replace(path)

@@ -1,0 +1,93 @@
+"""Names of dtypes, their sizes and what they are called in NumPy and in CUDA C++."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import ml_dtypes
+import numpy as np
+
+from ops._core.errors import DtypeError
+
+Kind = Literal["float", "int", "uint", "bool", "complex"]
+
+
+@dataclass(frozen=True, slots=True)
+class DtypeInfo:
+    """What a dtype name stands for.
+
+    `accumulate` is the dtype in which kernels sum and in which scalar parameters are
+    held: float32 for 16-bit floats, the dtype itself otherwise.
+    `epsilon` is the distance from 1 to the next number (0 for exact dtypes).
+    """
+
+    name: str
+    kind: Kind
+    numpy: np.dtype
+    ctype: str
+    accumulate: str
+    epsilon: float
+    largest: float
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes per element."""
+        return int(self.numpy.itemsize)
+
+
+def _float(name: str, numpy: object, ctype: str, accumulate: str) -> DtypeInfo:
+    info = ml_dtypes.finfo(numpy)  # type: ignore[arg-type]
+    dtype = np.dtype(numpy)  # type: ignore[call-overload]
+    return DtypeInfo(name, "float", dtype, ctype, accumulate, float(info.eps), float(info.max))
+
+
+def _int(name: str, ctype: str) -> DtypeInfo:
+    dtype = np.dtype(name)
+    kind: Kind = "int" if dtype.kind == "i" else "uint"
+    return DtypeInfo(name, kind, dtype, ctype, name, 0.0, float(np.iinfo(dtype).max))
+
+
+def _complex(name: str, ctype: str) -> DtypeInfo:
+    info = np.finfo(name)
+    dtype = np.dtype(name)
+    return DtypeInfo(name, "complex", dtype, ctype, name, float(info.eps), float(info.max))
+
+
+DTYPES: dict[str, DtypeInfo] = {
+    info.name: info
+    for info in (
+        _float("float16", np.float16, "__half", "float32"),
+        _float("bfloat16", ml_dtypes.bfloat16, "__nv_bfloat16", "float32"),
+        _float("float32", np.float32, "float", "float32"),
+        _float("float64", np.float64, "double", "float64"),
+        _int("int8", "signed char"),
+        _int("int16", "short"),
+        _int("int32", "int"),
+        _int("int64", "long long"),
+        _int("uint8", "unsigned char"),
+        DtypeInfo("bool", "bool", np.dtype(np.bool_), "bool", "bool", 0.0, 1.0),
+        _complex("complex64", "float2"),
+        _complex("complex128", "double2"),
+    )
+}
+
+FLOATS = ("float16", "bfloat16", "float32", "float64")
+INTS = ("int8", "int16", "int32", "int64", "uint8")
+COMPLEX = ("complex64", "complex128")
+
+
+def dtype_info(name: str) -> DtypeInfo:
+    """The dtype called `name`; raises DtypeError for an unknown one."""
+    try:
+        return DTYPES[name]
+    except KeyError:
+        known = ", ".join(DTYPES)
+        msg = f"unknown dtype {name!r}; known: {known}"
+        raise DtypeError(msg) from None
+
+
+def dtype_name(numpy_dtype: object) -> str:
+    """The name of a NumPy or CuPy array's dtype (`"bfloat16"` for the ml_dtypes one)."""
+    name = np.dtype(numpy_dtype).name  # type: ignore[call-overload]
+    return dtype_info(name).name

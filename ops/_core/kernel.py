@@ -1,0 +1,91 @@
+"""A kernel: one function registered under (op, implementation, backend, dtype)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields, is_dataclass
+from functools import partial
+from typing import Any, NamedTuple
+
+from ops._core.op import Params, Shapes
+
+Bound = Callable[[], Any]
+"""One run of a kernel on the arrays it was bound to: writes `out`, or returns a tuple of outputs."""
+
+
+class KernelKey(NamedTuple):
+    """What a kernel is found by. Exact: there is no nearest match."""
+
+    op: str
+    implementation: str
+    backend: str
+    dtype: str
+
+    def __str__(self) -> str:
+        return f"{self.op}/{self.implementation}/{self.backend}/{self.dtype}"
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """A registered kernel and how to call it.
+
+    function: takes every present input by its name, every parameter by its name, `out`
+        (a dict of output buffers by name, in the op's order) and, where `workspace` is
+        given, `workspace`; all by keyword. It writes `out` and returns None. It does not
+        print, log, synchronise or time.
+    prepare: True where `function` does not run but returns the zero-argument callable
+        that runs (chooses launch parameters, compiles, builds an autograd graph). What it
+        precomputes may depend on shapes, dtypes, parameters and addresses; never
+        on the inputs' values, save in peers that must run a forward pass first.
+    arrays: "numpy" (NumPy on cpu, CuPy on cuda) or "torch" (the caller converts, without a copy).
+    workspace: bytes of scratch wanted, from (shapes, params); zeroed once at
+        allocation, and left by each run in a state in which the next run works.
+    strided: accepts inputs that are not C-contiguous.
+    deterministic: gives the same bits run after run.
+    exact: False where it computes in less precision than the dtype promises (TF32): it is
+        then checked against `relaxed` times the op's bound and says so.
+    path: file that registered it.
+    """
+
+    key: KernelKey
+    function: Callable[..., Any]
+    prepare: bool = False
+    arrays: str = "numpy"
+    workspace: Callable[[Shapes, Params], int] | None = None
+    strided: bool = False
+    deterministic: bool = True
+    relaxed: float = 1.0
+    note: str = ""
+    path: str = ""
+
+    def bind(
+        self,
+        inputs: Mapping[str, Any],
+        params: Params,
+        out: Mapping[str, Any],
+        workspace: Any = None,
+    ) -> Bound:
+        """Fix the arguments; the result runs the kernel once per call.
+
+        `params` is the op's dataclass; a parameter whose name is also a present input (a
+        weight given as a tensor) is left to the input.
+        """
+        arguments = param_values(params)
+        arguments.update(inputs)
+        arguments["out"] = out
+        if self.workspace is not None:
+            arguments["workspace"] = workspace
+        if self.prepare:
+            bound: Bound = self.function(**arguments)
+            return bound
+        return partial(self.function, **arguments)
+
+
+def param_values(params: Params) -> dict[str, Any]:
+    """The fields of an op's parameters by name, not deep-copied."""
+    if not is_dataclass(params) or isinstance(params, type):
+        msg = f"not a parameter dataclass: {params!r}"
+        raise TypeError(msg)
+    return {item.name: getattr(params, item.name) for item in fields(params)}
+
+

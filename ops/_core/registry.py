@@ -1,0 +1,151 @@
+"""The registry of ops and kernels: filled at import, then only read.
+
+`ops/__init__.py` calls `discover()`, which imports every folder of `ops` that does not
+begin with an underscore; each folder's `__init__` imports the files that register.
+Kernels are found by exact key. A second claim on a key raises and names both.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterable
+from difflib import get_close_matches
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+from ops._core.dtype import dtype_info
+from ops._core.errors import DuplicateError, KernelNotFoundError, OpNotFoundError
+from ops._core.kernel import Kernel, KernelKey
+from ops._core.op import Op, Params, Shapes
+
+_OPS: dict[str, Op] = {}
+_KERNELS: dict[KernelKey, Kernel] = {}
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def register(op: Op) -> Op:
+    """Enter `op`; raises DuplicateError if the name is taken."""
+    if op.name in _OPS:
+        msg = f"op {op.name!r} is registered twice"
+        raise DuplicateError(msg)
+    _OPS[op.name] = op
+    return op
+
+
+def kernel(  # noqa: PLR0913  one keyword per fact about a kernel
+    op: str,
+    implementation: str,
+    backends: str | Iterable[str],
+    dtypes: Iterable[str],
+    *,
+    prepare: bool = False,
+    arrays: str = "numpy",
+    workspace: Callable[[Shapes, Params], int] | None = None,
+    strided: bool = False,
+    deterministic: bool = True,
+    relaxed: float = 1.0,
+    note: str = "",
+) -> Callable[[Function], Function]:
+    """Register the decorated function once per backend and dtype; see Kernel for the options.
+
+    Raises DuplicateError, naming both functions, when a key is taken.
+    """
+    names = (backends,) if isinstance(backends, str) else tuple(backends)
+
+    def decorate(function: Function) -> Function:
+        path = function.__code__.co_filename
+        for backend in names:
+            for dtype in dtypes:
+                key = KernelKey(op, implementation, backend, dtype_info(dtype).name)
+                taken = _KERNELS.get(key)
+                if taken is not None:
+                    msg = (
+                        f"kernel {key} is claimed twice: by {taken.function.__qualname__} in {taken.path} "
+                        f"and by {function.__qualname__} in {path}"
+                    )
+                    raise DuplicateError(msg)
+                _KERNELS[key] = Kernel(
+                    key, function, prepare, arrays, workspace, strided, deterministic, relaxed, note, path
+                )
+        return function
+
+    return decorate
+
+
+def find_op(name: str) -> Op:
+    """The op called `name`; raises OpNotFoundError with the nearest name."""
+    try:
+        return _OPS[name]
+    except KeyError:
+        near = get_close_matches(name, _OPS, n=1)
+        hint = f"; did you mean {near[0]!r}?" if near else f"; known: {', '.join(sorted(_OPS))}"
+        msg = f"no op {name!r}{hint}"
+        raise OpNotFoundError(msg) from None
+
+
+class Found(NamedTuple):
+    """A kernel, and whether it is the CPU's in place of the one asked for."""
+
+    kernel: Kernel
+    fell_back: bool
+
+
+def find_kernel(op: str, implementation: str, backend: str, dtype: str) -> Kernel:
+    """The kernel under exactly this key; raises KernelNotFoundError listing what there is."""
+    try:
+        return _KERNELS[op, implementation, backend, dtype]  # type: ignore[index]
+    except KeyError:
+        raise _missing(op, implementation, backend, dtype) from None
+
+
+def find_kernel_or_cpu(op: str, implementation: str, backend: str, dtype: str) -> Found:
+    """Like find_kernel, but the CPU's kernel stands in for a missing one, and the result says so."""
+    key = KernelKey(op, implementation, backend, dtype)
+    exact = _KERNELS.get(key)
+    if exact is not None:
+        return Found(exact, fell_back=False)
+    return Found(find_kernel(op, implementation, "cpu", dtype), fell_back=backend != "cpu")
+
+
+def all_ops() -> tuple[Op, ...]:
+    """Every op, by name."""
+    return tuple(_OPS[name] for name in sorted(_OPS))
+
+
+def kernels(
+    *,
+    op: str | None = None,
+    implementation: str | None = None,
+    backend: str | None = None,
+    dtype: str | None = None,
+) -> tuple[Kernel, ...]:
+    """Every kernel whose key has the given parts, in order of key."""
+    wanted = (op, implementation, backend, dtype)
+    return tuple(
+        _KERNELS[key]
+        for key in sorted(_KERNELS)
+        if all(part is None or part == have for part, have in zip(wanted, key, strict=True))
+    )
+
+
+def torch_installed() -> bool:
+    """Whether the peer files may register: torch can be imported, though it is not imported here."""
+    return find_spec("torch") is not None
+
+
+def discover() -> None:
+    """Import every op's folder, so that its ops and kernels register."""
+    package = importlib.import_module("ops")
+    for folder in sorted(Path(package.__path__[0]).iterdir()):
+        if folder.name.startswith(("_", ".")) or not (folder / "__init__.py").is_file():
+            continue
+        importlib.import_module(f"ops.{folder.name}")
+
+
+def _missing(op: str, implementation: str, backend: str, dtype: str) -> KernelNotFoundError:
+    find_op(op)
+    have = [str(key) for key in sorted(_KERNELS) if key.op == op]
+    asked = KernelKey(op, implementation, backend, dtype)
+    return KernelNotFoundError(f"no kernel {asked}; registered for {op}: {', '.join(have) or 'none'}")

@@ -1,0 +1,66 @@
+"""p_norm and p_norm_grad as an Eigen-style composite of array operations, NumPy and CuPy alike."""
+
+from __future__ import annotations
+
+from math import inf
+from typing import Any
+
+from ops._core.axes import Axis, normalize_axes, reduced_shape
+from ops._core.backend import BACKENDS, namespace
+from ops._core.dtype import FLOATS
+from ops._core.registry import kernel
+
+
+@kernel("p_norm", "baseline", BACKENDS, FLOATS)
+def p_norm(*, x: Any, porder: float | str, axis: Axis, keepdim: bool, out: dict[str, Any]) -> None:
+    """abs, pow, sum, pow: a pass over memory each."""
+    xp = namespace(x)
+    p = 2.0 if porder == "fro" else float(porder)
+    axes = normalize_axes(axis, x.ndim)
+    y = out["y"]
+    if x.size == 0:
+        y[...] = 0
+        return
+    wide = x.astype(xp.float32) if x.dtype.itemsize == 2 else x  # noqa: PLR2004  16-bit floats sum in float32
+    if p == 0:
+        y[...] = (wide != 0).sum(axis=axes, keepdims=keepdim)
+    elif p == inf:
+        y[...] = xp.abs(wide).max(axis=axes, keepdims=keepdim)
+    elif p == -inf:
+        y[...] = xp.abs(wide).min(axis=axes, keepdims=keepdim)
+    elif p == 2:  # noqa: PLR2004  the square needs no pow
+        y[...] = xp.sqrt(xp.square(wide).sum(axis=axes, keepdims=keepdim))
+    else:
+        y[...] = (xp.abs(wide) ** p).sum(axis=axes, keepdims=keepdim) ** (1 / p)
+
+
+@kernel("p_norm_grad", "baseline", BACKENDS, FLOATS)
+def p_norm_grad(  # noqa: PLR0913  the op's own arguments
+    *, x: Any, y: Any, dy: Any, porder: float | str, axis: Axis, keepdim: bool, out: dict[str, Any]
+) -> None:
+    """Up to eight passes over memory: abs, pow, sign, mul, broadcast mul, pow, mul, mask."""
+    del keepdim
+    xp = namespace(x)
+    p = 2.0 if porder == "fro" else float(porder)
+    axes = normalize_axes(axis, x.ndim)
+    kept = reduced_shape(x.shape, axes, keepdim=True)
+    dx = out["dx"]
+    if x.size == 0:
+        return
+    if x.dtype.itemsize == 2:  # noqa: PLR2004  16-bit floats compute in float32
+        x, y, dy = x.astype(xp.float32), y.astype(xp.float32), dy.astype(xp.float32)
+    y, dy = y.reshape(kept), dy.reshape(kept)
+    if p == 0:
+        dx[...] = 0
+    elif abs(p) == inf:
+        tied = (xp.abs(x) == y) | xp.isnan(x)
+        count = xp.maximum(tied.sum(axis=axes, keepdims=True), 1).astype(dy.dtype)
+        dx[...] = xp.sign(x) * tied * (dy / count)
+    elif p == 1:
+        dx[...] = xp.sign(x) * dy
+    elif p < 1:
+        powered = xp.where(x == 0, 0, xp.abs(x) ** (p - 1))
+        dx[...] = powered * xp.sign(x) * dy * y ** (1 - p)
+    else:
+        scale = xp.where(y == 0, 0, dy * y ** (1 - p))
+        dx[...] = xp.abs(x) ** (p - 1) * xp.sign(x) * scale
