@@ -1,0 +1,1 @@
+"""Measures operators, stores the results, judges them."""

@@ -1,0 +1,125 @@
+"""A case: an op at given shapes, dtype and parameters.
+
+Its identity is a hash of that content, never its name.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from ops import Shapes, find_op, param_values
+
+Scalar = bool | int | float | str | None
+
+
+@dataclass(frozen=True)
+class GatePolicy:
+    """What a case asks of the gate; None leaves it to the policy file.
+
+    threshold: smallest slowdown that counts, as a ratio (0.03 is 3 %).
+    min_speedup: least ratio of baseline time to optimized time.
+    min_ceiling: least share of the measured ceiling, 0 to 1.
+    max_launches: most kernel launches. budget_s: seconds to spend on the case per side.
+    """
+
+    threshold: float | None = None
+    min_speedup: float | None = None
+    min_ceiling: float | None = None
+    max_launches: int | None = None
+    budget_s: float | None = None
+
+
+@dataclass(frozen=True)
+class InputSpec:
+    """How one input is filled where the case departs from the op's own choice.
+
+    kind: normal, uniform, integers or constant; None keeps the op's.
+    layout: contiguous, offset (starts one element past an aligned address) or
+    transposed (axes reversed in memory; only for kernels that take strided inputs).
+    """
+
+    kind: str | None = None
+    low: float | None = None
+    high: float | None = None
+    mean: float | None = None
+    std: float | None = None
+    value: float | None = None
+    layout: str = "contiguous"
+
+
+@dataclass(frozen=True)
+class Case:
+    """One point to measure.
+
+    shapes: of the inputs that the case gives; the op's shape rule derives the others.
+    params: the op's own parameter dataclass, already validated.
+    published: figures of a design document, by name (`device`, `paddle_ms`, …).
+    file, line: where it was written.
+    """
+
+    op: str
+    name: str
+    shapes: Mapping[str, tuple[int, ...]]
+    dtype: str
+    params: Any
+    inputs: Mapping[str, InputSpec] = field(default_factory=dict)
+    tags: tuple[str, ...] = ()
+    note: str = ""
+    published: Mapping[str, str | float] = field(default_factory=dict)
+    gate: GatePolicy = GatePolicy()
+    file: str = ""
+    line: int = 0
+
+    @cached_property
+    def id(self) -> str:
+        """16 hexadecimal digits of the SHA-256 of the canonical content.
+
+        Equal numbers give equal ids (`2` and `2.0`), infinities included. Name, tags, note, published figures and
+        policy do not enter; parameters that equal the op's default do not either, so
+        that a new parameter leaves old ids alone.
+        """
+        text = json.dumps(self.content(), sort_keys=True, separators=(",", ":"), allow_nan=False)
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    def content(self) -> dict[str, Any]:
+        """What identity rests on, as plain JSON: infinities as strings, whole floats as ints."""
+        default = param_values(find_op(self.op).params())
+        return {
+            "op": self.op,
+            "shapes": {name: list(shape) for name, shape in self.shapes.items()},
+            "dtype": self.dtype,
+            "params": {
+                name: _plain(value)
+                for name, value in param_values(self.params).items()
+                if _plain(value) != _plain(default[name])
+            },
+            "inputs": {
+                name: {key: _plain(value) for key, value in vars(spec).items() if value != vars(InputSpec())[key]}
+                for name, spec in self.inputs.items()
+                if spec != InputSpec()
+            },
+        }
+
+    @cached_property
+    def resolved(self) -> Shapes:
+        """Every input and output with shape and dtype, by the op's shape rule."""
+        return find_op(self.op).infer(self.shapes, self.dtype, self.params)
+
+
+def _plain(value: Any) -> Any:
+    """A value as JSON can hold it; equal values give equal JSON."""
+    if isinstance(value, bool) or value is None or isinstance(value, str):
+        return value
+    if isinstance(value, tuple | list):
+        return [_plain(item) for item in value]
+    if isinstance(value, float):
+        if math.isinf(value) or math.isnan(value):
+            return str(value)
+        return int(value) if value.is_integer() else value
+    return value
