@@ -11,11 +11,12 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
 from ops import Shapes, find_op, param_values
 
-Scalar = bool | int | float | str | None
+Kind = Literal["normal", "uniform", "integers", "constant"]
+Layout = Literal["contiguous", "offset", "transposed"]
 
 
 @dataclass(frozen=True)
@@ -40,17 +41,18 @@ class InputSpec:
     """How one input is filled where the case departs from the op's own choice.
 
     kind: normal, uniform, integers or constant; None keeps the op's.
+    low, high: bounds of uniform and integers. mean, std: of normal. value: of constant.
     layout: contiguous, offset (starts one element past an aligned address) or
     transposed (axes reversed in memory; only for kernels that take strided inputs).
     """
 
-    kind: str | None = None
+    kind: Kind | None = None
     low: float | None = None
     high: float | None = None
     mean: float | None = None
     std: float | None = None
     value: float | None = None
-    layout: str = "contiguous"
+    layout: Layout = "contiguous"
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,65 @@
+"""Every error that `harness` raises.
+
+HarnessError
+└── CaseError          a case that cannot be: unknown op, wrong type, shapes that do not fit (also a ValueError)
+    └── CaseFileError  mistakes in case files, each with file, line and column
+
+`exit_code` is what the command line ends with when the error reaches it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+SHOWN = 20
+
+
+class HarnessError(Exception):
+    """The root of the harness's errors."""
+
+    exit_code = 1
+
+
+class CaseError(HarnessError, ValueError):
+    """A case that cannot be; `path` names the field, such as `params.porder`."""
+
+    exit_code = 2
+
+    def __init__(self, text: str, path: str = "") -> None:
+        super().__init__(text)
+        self.path = path
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A place in a file; line and column count from 1, and are 0 where the whole file is meant."""
+
+    file: str
+    line: int = 0
+    column: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}:{self.column}" if self.line else self.file
+
+
+@dataclass(frozen=True, slots=True)
+class Mistake:
+    """What is wrong, and where."""
+
+    place: Place
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.place}: {self.text}"
+
+
+class CaseFileError(CaseError):
+    """One or more mistakes in case files; the message has a line for each of the first few."""
+
+    def __init__(self, mistakes: Iterable[Mistake]) -> None:
+        self.mistakes = tuple(mistakes)
+        lines = [str(mistake) for mistake in self.mistakes[:SHOWN]]
+        if len(self.mistakes) > SHOWN:
+            lines.append(f"… and {len(self.mistakes) - SHOWN} more mistakes")
+        super().__init__("\n".join(lines))
