@@ -82,8 +82,8 @@ class Case:
     def id(self) -> str:
         """16 hexadecimal digits of the SHA-256 of the canonical content.
 
-        Equal numbers give equal ids (`2` and `2.0`), infinities included. Name, tags, note, published figures and
-        policy do not enter; parameters that equal the op's default do not either, so
+        Equal numbers give equal ids (`2` and `2.0`), infinities included. Name, tags, note,
+        published figures and policy do not enter; parameters that equal the op's default do not either, so
         that a new parameter leaves old ids alone.
         """
         text = json.dumps(self.content(), sort_keys=True, separators=(",", ":"), allow_nan=False)
@@ -92,6 +92,7 @@ class Case:
     def content(self) -> dict[str, Any]:
         """What identity rests on, as plain JSON: infinities as strings, whole floats as ints."""
         default = param_values(find_op(self.op).params())
+        standard = vars(InputSpec())
         return {
             "op": self.op,
             "shapes": {name: list(shape) for name, shape in self.shapes.items()},
@@ -102,7 +103,7 @@ class Case:
                 if _plain(value) != _plain(default[name])
             },
             "inputs": {
-                name: {key: _plain(value) for key, value in vars(spec).items() if value != vars(InputSpec())[key]}
+                name: {key: _plain(value) for key, value in vars(spec).items() if value != standard[key]}
                 for name, spec in self.inputs.items()
                 if spec != InputSpec()
             },

@@ -11,8 +11,18 @@ from typing import Any, Literal
 from harness.case import Case, GatePolicy, InputSpec
 from harness.errors import CaseError
 from harness.hint import did_you_mean, record_hints
-from ops import AxisError, DtypeError, Op, OpError, OpNotFoundError, Shapes, ShapeError, all_ops, find_op
-from ops import param_values
+from ops import (
+    AxisError,
+    DtypeError,
+    Op,
+    OpError,
+    OpNotFoundError,
+    ShapeError,
+    Shapes,
+    all_ops,
+    find_op,
+    param_values,
+)
 
 Shape = tuple[int, ...]
 MAX_ELEMENTS = 2**40

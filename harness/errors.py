@@ -1,7 +1,8 @@
 """Every error that `harness` raises.
 
 HarnessError
-└── CaseError          a case that cannot be: unknown op, wrong type, shapes that do not fit (also a ValueError)
+└── CaseError          a case that cannot be: unknown op, wrong type, shapes that do not fit;
+    │                  also a ValueError
     └── CaseFileError  mistakes in case files, each with file, line and column
 
 `exit_code` is what the command line ends with when the error reaches it.

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import MISSING, Field, fields
+from dataclasses import fields
 from difflib import get_close_matches
 from functools import cache
 from types import NoneType, UnionType
@@ -98,7 +98,7 @@ def _describe_one(option: Any) -> list[str]:
         return [repr(one) for one in get_args(option)]
     if get_origin(option) is tuple:
         *items, last = get_args(option)
-        count = "" if last is ... else f"{len(items) + 1} × "
+        count = "" if last is ... else f"{len(items) + 1} "
         return [f"a list of {count}{_WORDS[items[0] if items else last].removeprefix('a ')}s"]
     return [_WORDS[option]]
 
@@ -138,16 +138,6 @@ def record_hints(record: type) -> dict[str, Any]:
     """The hints of a dataclass's fields, resolved."""
     hints = get_type_hints(record)
     return {item.name: hints[item.name] for item in fields(record)}
-
-
-def default_of(item: Field[Any]) -> Any:
-    """A dataclass field's default; raises TypeError where it has none."""
-    if item.default is not MISSING:
-        return item.default
-    if item.default_factory is not MISSING:
-        return item.default_factory()
-    msg = f"field {item.name} has no default"
-    raise TypeError(msg)
 
 
 @cache
