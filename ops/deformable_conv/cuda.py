@@ -1,0 +1,1 @@
+"""deformable_conv on CUDA."""

@@ -1,0 +1,79 @@
+"""deformable_conv by torchvision's `deform_conv2d`, registered only where torchvision is installed."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from typing import Any
+
+from ops._core.backend import BACKENDS
+from ops._core.kernel import Bound
+from ops._core.registry import kernel
+from ops.deformable_conv.op import DTYPES, DeformableConvParams, geometry
+from ops.deformable_conv.sampling import Geometry
+
+WIDE = ("float32", "float64")
+IN_16_BITS = "torchvision samples and sums gradients in 16 bits"
+
+
+def _options(found: Geometry) -> dict[str, Any]:
+    return {"stride": found.strides, "padding": found.paddings, "dilation": found.dilations}
+
+
+def _forward(
+    *,
+    x: Any,
+    offset: Any,
+    filter: Any,
+    out: dict[str, Any],
+    mask: Any = None,
+    **options: Any,  # noqa: A002
+) -> Bound:
+    """`torchvision.ops.deform_conv2d`."""
+    del out
+    from torchvision.ops import deform_conv2d  # noqa: PLC0415  loaded only when a peer runs
+
+    found = geometry(tuple(x.shape), tuple(filter.shape), DeformableConvParams(**options))
+    keywords = _options(found)
+    return lambda: (deform_conv2d(x, offset, filter, None, mask=mask, **keywords),)
+
+
+def _backward(
+    *,
+    x: Any,
+    offset: Any,
+    filter: Any,  # noqa: A002  the op's own name
+    out_grad: Any,
+    out: dict[str, Any],
+    mask: Any = None,
+    **options: Any,
+) -> Bound:
+    """Autograd through `deform_conv2d`; the forward pass runs once, beforehand."""
+    import torch  # noqa: PLC0415  loaded only when a peer runs
+    from torchvision.ops import deform_conv2d  # noqa: PLC0415
+
+    options = {name: value for name, value in options.items() if not name.startswith("need_")}
+    found = geometry(tuple(x.shape), tuple(filter.shape), DeformableConvParams(**options))
+    tensors = {"x": x, "offset": offset, "filter": filter, "mask": mask}
+    for name in out:
+        tensors[name.removesuffix("_grad")].requires_grad_()
+    with torch.enable_grad():
+        result = deform_conv2d(x, offset, filter, None, mask=mask, **_options(found))
+    wanted = [tensors[name.removesuffix("_grad")] for name in out]
+    return lambda: torch.autograd.grad(result, wanted, out_grad, retain_graph=True)
+
+
+if find_spec("torchvision") is not None:
+    for _op, _function in (("deformable_conv", _forward), ("deformable_conv_grad", _backward)):
+        kernel(_op, "torchvision", BACKENDS, WIDE, prepare=True, arrays="torch")(_function)
+        for _dtype, _relaxed in (("float16", 2.0**8), ("bfloat16", 2.0**8)):
+            if _dtype in DTYPES:
+                kernel(
+                    _op,
+                    "torchvision",
+                    "cuda",
+                    (_dtype,),
+                    prepare=True,
+                    arrays="torch",
+                    relaxed=_relaxed,
+                    note=IN_16_BITS,
+                )(_function)
