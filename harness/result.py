@@ -6,12 +6,18 @@ module) without loss: infinities are written as strings.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, is_dataclass
 from enum import StrEnum
-from typing import Any
+from functools import cache
+from types import UnionType
+from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 from harness.case import Case
+from harness.casejson import case_from_json, case_to_json
+
+Record = TypeVar("Record")
 
 
 class Status(StrEnum):
@@ -91,6 +97,8 @@ class Result:
 
     bytes, flops: the op's least work. fell_back: the CPU's kernel stood in.
     deterministic: as the kernel declares. reason: why it is not ok.
+    extra: plain JSON (finite numbers) that explains: `phase` in which it failed, `log`
+        (the end of what the worker printed), `phases_s` (seconds by phase).
     """
 
     trial: Trial
@@ -136,3 +144,48 @@ class Environment:
     def commit(self) -> str:
         """Commit of the measured tree, with `-dirty` where it was; empty when unknown."""
         return self.soft.get("commit", "")
+
+
+def to_json(record: Any) -> dict[str, Any]:
+    """A record of this module as plain JSON; what is not finite becomes "inf", "-inf" or "nan"."""
+    return {item.name: _encode(getattr(record, item.name)) for item in fields(record)}
+
+
+def from_json(kind: type[Record], data: Mapping[str, Any]) -> Record:
+    """The record of type `kind` that `to_json` wrote; raises CaseError, KeyError or ValueError if it did not."""
+    hints = _hints(kind)
+    return kind(**{name: _decode(hints[name], value) for name, value in data.items()})
+
+
+def _encode(value: Any) -> Any:
+    if isinstance(value, Case):
+        return case_to_json(value)
+    if is_dataclass(value):
+        return to_json(value)
+    if isinstance(value, Mapping):
+        return {key: _encode(item) for key, item in value.items()}
+    if isinstance(value, tuple | list):
+        return [_encode(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    return value
+
+
+def _decode(hint: Any, value: Any) -> Any:
+    if isinstance(hint, UnionType):
+        return None if value is None else _decode(get_args(hint)[0], value)
+    origin = get_origin(hint)
+    if origin is tuple:
+        return tuple(_decode(get_args(hint)[0], item) for item in value)
+    if origin is Mapping:
+        return {key: _decode(get_args(hint)[1], item) for key, item in value.items()}
+    if hint is Case:
+        return case_from_json(value)
+    if is_dataclass(hint) and isinstance(hint, type):
+        return from_json(hint, value)
+    return value if hint in (Any, bool, int, str) else hint(value)
+
+
+@cache
+def _hints(kind: Any) -> dict[str, Any]:
+    return get_type_hints(kind)

@@ -1,0 +1,135 @@
+"""One trial in this process: inputs, reference, poisoned outputs, call, check, measure, check again.
+
+`Bench.run` is what a worker does for each request. It keeps the inputs and the reference
+of the last case, so that all implementations of a case share them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from time import perf_counter
+from typing import Any
+
+from harness.attempt import Attempt, KernelFailedError, WrongError
+from harness.case import Case
+from harness.inputs import Inputs, make_inputs
+from harness.measure import Limits, timer_for
+from harness.result import Check, Measurement, Result, Status, Trial
+from harness.verify import Expected, expect
+from ops import Device, Found, KernelNotFoundError, find_kernel, find_kernel_or_cpu, find_op
+
+
+class ReferenceFailedError(Exception):
+    """The op's own reference, bound or derivation raised: no kernel is to blame."""
+
+
+class Bench:
+    """Runs trials one after another; `report` is told each phase as it begins."""
+
+    def __init__(self, report: Callable[[str], None]) -> None:
+        self.report = report
+        self.case: Case | None = None
+        self.inputs = Inputs({}, {})
+        self.expected = Expected({}, {}, {})
+
+    def run(self, trial: Trial, limits: Limits, *, block: int = 0, cpu_fallback: bool = False) -> Result:
+        """The result of `trial`, whatever becomes of its kernel."""
+        case = trial.case
+        phases = _Phases(self.report)
+        work = find_op(case.op).work(case.resolved, case.params)
+        result = Result(trial, Status.OK, bytes=work.bytes, flops=work.flops, block=block)
+        try:
+            found = _find(trial, cpu_fallback=cpu_fallback)
+            result = replace(result, fell_back=found.fell_back, deterministic=found.kernel.deterministic)
+            self._load(case, phases)
+            checked, measurement = self._try(trial, found, limits, phases)
+            result = replace(result, check=checked, measurement=measurement)
+        except WrongError as error:
+            result = replace(result, status=Status.WRONG, reason=str(error), check=error.check)
+        except ReferenceFailedError as error:
+            cause = error.__cause__
+            result = replace(result, status=Status.ERROR, reason=f"the reference failed: {cause!r}")
+        except KernelNotFoundError as error:
+            result = replace(result, status=Status.UNSUPPORTED, reason=str(error))
+        except KernelFailedError as error:
+            result = replace(result, status=error.status, reason=str(error))
+        except MemoryError as error:
+            result = replace(result, status=Status.OUT_OF_MEMORY, reason=str(error) or "out of memory")
+        return replace(result, extra=phases.extra(failed=result.status is not Status.OK))
+
+    def _load(self, case: Case, phases: _Phases) -> None:
+        """Inputs and reference of `case`, unless they are at hand."""
+        if self.case is not None and self.case.id == case.id:
+            return
+        self.case, self.inputs, self.expected = None, Inputs({}, {}), Expected({}, {}, {})
+        phases.begin("reference")
+        try:
+            inputs = make_inputs(case)
+            self.expected = expect(case, inputs)
+        except MemoryError as error:
+            msg = "inputs and reference do not fit into memory"
+            raise MemoryError(msg) from error
+        except Exception as error:
+            raise ReferenceFailedError from error
+        self.case, self.inputs = case, Inputs(inputs.values, {})
+
+    def _try(self, trial: Trial, found: Found, limits: Limits, phases: _Phases) -> tuple[Check, Measurement]:
+        kernel = found.kernel
+        backend = kernel.key.backend
+        index = 0 if found.fell_back else Device.parse(trial.device).index
+        timer = timer_for(backend, index)
+        with timer.session(kernel.arrays):
+            phases.begin("allocate")
+            attempt = Attempt(trial.case, kernel, self.inputs.values, timer)
+            phases.begin("prepare")
+            call = attempt.bind()
+            phases.begin("first call")
+            first = attempt.check(attempt.call(call, 0), self.expected, "in the first call")
+            phases.begin("second call")
+            attempt.check(attempt.call(call, 1), self.expected, "in the second call")
+            phases.begin("measure")
+            timed = attempt.measure(call, limits)
+            phases.begin("check after measuring")
+            attempt.check(timed.returned, self.expected, "after measuring")
+        return first, timed.measurement
+
+
+def _find(trial: Trial, *, cpu_fallback: bool) -> Found:
+    case = trial.case
+    key = (case.op, trial.implementation, trial.backend, case.dtype)
+    found = find_kernel_or_cpu(*key) if cpu_fallback else Found(find_kernel(*key), fell_back=False)
+    if not found.kernel.strided and any(spec.layout == "transposed" for spec in case.inputs.values()):
+        msg = f"{found.kernel.key} takes contiguous inputs only"
+        raise KernelNotFoundError(msg)
+    return found
+
+
+class _Phases:
+    """Names and seconds of what was done."""
+
+    def __init__(self, report: Callable[[str], None]) -> None:
+        self.report = report
+        self.seconds: dict[str, float] = {}
+        self.current = ""
+        self.since = perf_counter()
+
+    def begin(self, name: str) -> None:
+        """End the current phase and begin `name`."""
+        self._end()
+        self.current = name
+        self.report(name)
+
+    def extra(self, *, failed: bool) -> dict[str, Any]:
+        """For Result.extra: seconds by phase, and the phase that failed."""
+        self._end()
+        found: dict[str, Any] = {"phases_s": {name: round(value, 6) for name, value in self.seconds.items()}}
+        if failed and self.current:
+            found["phase"] = self.current
+        return found
+
+    def _end(self) -> None:
+        now = perf_counter()
+        if self.current:
+            self.seconds[self.current] = self.seconds.get(self.current, 0.0) + now - self.since
+        self.since = now

@@ -1,0 +1,159 @@
+"""Seeded inputs: the same values for every implementation, backend and machine.
+
+A value depends on the case's id and the input's name, on nothing else. Numbers are drawn
+in float64 and rounded once to the input's dtype; what the op derives from them is
+computed from the rounded values and rounded in its turn.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from harness.case import Case, InputSpec
+from ops import DtypeInfo, Input, TensorSpec, dtype_info, find_op
+from ops._core.backend import cupy
+from ops._core.op import Array
+
+LAYOUTS = ("contiguous", "offset", "transposed")
+ALIGNMENT = 256
+NEAREST_TO_ZERO = 1e-3
+"""Standard deviations: the op's own normal inputs keep this far from zero, where powers degenerate."""
+SPREAD = 100
+"""Integer inputs without a distribution of their own lie within ± this."""
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """The inputs of one case on the host.
+
+    values: by name, in their dtype, C-contiguous. wide: the same numbers as the
+    reference takes them: float64, complex128, or the integer dtype itself.
+    """
+
+    values: Mapping[str, Array]
+    wide: Mapping[str, Array]
+
+
+def make_inputs(case: Case) -> Inputs:
+    """Draw the inputs of `case` and derive those that depend on others."""
+    op = find_op(case.op)
+    specs = case.resolved.inputs
+    values = {}
+    for name, spec in specs.items():
+        rng = np.random.Generator(np.random.PCG64(_seed(case.id, name)))
+        drawn = draw(
+            rng, spec.shape, dtype_info(spec.dtype), op.input(name), case.inputs.get(name, InputSpec())
+        )
+        values[name] = np.ascontiguousarray(drawn).reshape(spec.shape)
+    wide = {name: widen(value) for name, value in values.items()}
+    if op.derive is not None:
+        for name, derived in op.derive(wide, case.params).items():
+            if name in specs:
+                values[name] = _rounded(derived, specs[name])
+                wide[name] = widen(values[name])
+    return Inputs(values, wide)
+
+
+def draw(
+    rng: np.random.Generator, shape: tuple[int, ...], dtype: DtypeInfo, own: Input, spec: InputSpec
+) -> Array:
+    """Numbers of one input: as the case says in `spec`, else as the op says in `own`."""
+    if dtype.kind == "complex":
+        part = partial(_draw_float, rng, shape, own, spec)
+        return np.asarray(part() + 1j * part()).astype(dtype.numpy)
+    kind = spec.kind or own.kind
+    plain = spec.kind is None and own.kind == "normal"
+    if dtype.kind == "bool" and kind != "constant":
+        low, high = _range(own, spec)
+        middle = 0.0 if kind == "normal" else (low + high) / 2
+        return np.asarray(_draw_float(rng, shape, own, spec) > middle)
+    if dtype.kind in ("int", "uint"):
+        if plain:
+            low = -SPREAD if dtype.kind == "int" else 0
+            return rng.integers(low, SPREAD, shape, endpoint=True).astype(dtype.numpy)
+        limits = np.iinfo(dtype.numpy)
+        numbers = np.clip(np.rint(_draw_float(rng, shape, own, spec)), float(limits.min), float(limits.max))
+        return np.asarray(numbers).astype(dtype.numpy)
+    numbers = _draw_float(rng, shape, own, spec)
+    if plain:
+        least = NEAREST_TO_ZERO * own.std
+        numbers = np.where(np.abs(numbers) < least, np.copysign(least + np.abs(numbers), numbers), numbers)
+    with np.errstate(over="ignore"):
+        return np.asarray(numbers).astype(dtype.numpy)
+
+
+def widen(value: Array) -> Array:
+    """`value` as a reference takes it: float64, complex128, or integers and bool as they are."""
+    name = value.dtype.name
+    kind = dtype_info(name).kind
+    if kind == "float":
+        return value.astype(np.float64, copy=False)
+    return value.astype(np.complex128, copy=False) if kind == "complex" else value
+
+
+def place(value: Array, layout: str, backend: str) -> Any:
+    """A copy of `value` on `backend`, laid out in memory as `layout` says.
+
+    contiguous: starts at a multiple of 256 bytes. offset: one element past that.
+    transposed: axes reversed in memory.
+    """
+    if layout == "transposed":
+        stored = np.ascontiguousarray(value.T)
+        return _copy(stored, 0, backend).T
+    return _copy(np.ascontiguousarray(value), value.itemsize if layout == "offset" else 0, backend)
+
+
+def empty_bytes(nbytes: int, backend: str) -> Any:
+    """`nbytes` uninitialised bytes on `backend`, starting at a multiple of 256 bytes."""
+    if backend != "cpu":
+        return cupy().empty(nbytes, np.uint8)
+    raw = np.empty(nbytes + ALIGNMENT, np.uint8)
+    start = -raw.ctypes.data % ALIGNMENT
+    return raw[start : start + nbytes]
+
+
+def _copy(value: Array, start: int, backend: str) -> Any:
+    raw = empty_bytes(start + value.nbytes, backend)[start:]
+    source = value.reshape(-1).view(np.uint8)
+    if backend == "cpu":
+        raw[...] = source
+    else:
+        raw.set(source)
+    return raw.view(value.dtype).reshape(value.shape)
+
+
+def _rounded(value: Array, spec: TensorSpec) -> Array:
+    with np.errstate(over="ignore"):
+        return np.ascontiguousarray(np.asarray(value).astype(dtype_info(spec.dtype).numpy)).reshape(
+            spec.shape
+        )
+
+
+def _range(own: Input, spec: InputSpec) -> tuple[float, float]:
+    low = own.low if spec.low is None else spec.low
+    high = own.high if spec.high is None else spec.high
+    return low, high
+
+
+def _draw_float(rng: np.random.Generator, shape: tuple[int, ...], own: Input, spec: InputSpec) -> Array:
+    kind = spec.kind or own.kind
+    low, high = _range(own, spec)
+    if kind == "uniform":
+        return rng.uniform(low, high, shape)
+    if kind == "integers":
+        return rng.integers(int(low), int(high), shape, endpoint=True).astype(np.float64)
+    if kind == "constant":
+        return np.full(shape, own.value if spec.value is None else spec.value)
+    mean = own.mean if spec.mean is None else spec.mean
+    std = own.std if spec.std is None else spec.std
+    return mean + std * rng.standard_normal(shape)
+
+
+def _seed(case_id: str, name: str) -> int:
+    return int.from_bytes(hashlib.sha256(f"{case_id}/{name}".encode()).digest()[:16], "little")

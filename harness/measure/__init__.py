@@ -1,0 +1,19 @@
+"""How one call is timed, by backend."""
+
+from __future__ import annotations
+
+from harness.measure.timer import Limits, Timed, Timer
+
+
+def timer_for(backend: str, device_index: int = 0) -> Timer:
+    """The timer of `backend`; imports no GPU library unless it is needed."""
+    if backend == "cpu":
+        from harness.measure.cpu import CpuTimer  # noqa: PLC0415  each backend loads its own
+
+        return CpuTimer()
+    from harness.measure.cuda import CudaTimer  # noqa: PLC0415
+
+    return CudaTimer(device_index)
+
+
+__all__ = ["Limits", "Timed", "Timer", "timer_for"]

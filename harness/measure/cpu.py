@@ -1,0 +1,92 @@
+"""Wall and CPU time of calls on the CPU."""
+
+from __future__ import annotations
+
+import gc
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from itertools import repeat
+from math import ceil
+from time import perf_counter_ns, process_time_ns
+from typing import Any
+
+from harness.measure.timer import Limits, Timed
+from harness.result import Measurement
+from ops import Bound
+
+SAMPLE_NS = 1_000_000
+"""A sample lasts at least this long, so that the clock's own cost does not count."""
+MAX_CALLS = 100_000
+
+
+class CpuTimer:
+    """`perf_counter_ns` around enough calls to reach 1 ms, or one call, whichever is longer."""
+
+    name = "cpu-wall/1"
+
+    def session(self, arrays: str) -> AbstractContextManager[None]:
+        """Nothing to select."""
+        del arrays
+        return nullcontext()
+
+    def synchronize(self) -> None:
+        """A call has run when it returns."""
+
+    def measure(self, call: Bound, limits: Limits) -> Timed:
+        """Warm up by time, then sample with the garbage collector held."""
+        with _no_garbage_collection():
+            warmup, one_ns, returned = _warm_up(call, limits.warmup_s)
+            calls = min(max(ceil(SAMPLE_NS / max(one_ns, 1)), 1), MAX_CALLS)
+            wall: list[float] = []
+            busy: list[float] = []
+            start = perf_counter_ns()
+            while not limits.enough(len(wall), (perf_counter_ns() - start) / 1e9):
+                before, before_busy = perf_counter_ns(), process_time_ns()
+                for _ in repeat(None, calls):
+                    returned = call()
+                after, after_busy = perf_counter_ns(), process_time_ns()
+                wall.append((after - before) / calls)
+                busy.append((after_busy - before_busy) / calls)
+        measurement = Measurement(
+            samples_ns=tuple(wall),
+            timer=self.name,
+            warmup=warmup,
+            calls_per_sample=calls,
+            cpu_ns=tuple(busy),
+            threads=threads_in_use(),
+        )
+        return Timed(measurement, returned)
+
+
+def threads_in_use() -> int:
+    """CPUs that this process may run on, or Numba's threads where those are fewer."""
+    affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    numba = sys.modules.get("numba")
+    return min(affinity, int(numba.get_num_threads())) if hasattr(numba, "get_num_threads") else affinity
+
+
+def _warm_up(call: Bound, seconds: float) -> tuple[int, float, Any]:
+    """Call for `seconds`, at least once: how often, the fastest call in ns, what the last returned."""
+    count, fastest = 0, float("inf")
+    end = perf_counter_ns() + int(seconds * 1e9)
+    while True:
+        before = perf_counter_ns()
+        returned = call()
+        after = perf_counter_ns()
+        count, fastest = count + 1, min(fastest, after - before)
+        if after >= end:
+            return count, fastest, returned
+
+
+@contextmanager
+def _no_garbage_collection() -> Iterator[None]:
+    enabled = gc.isenabled()
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()

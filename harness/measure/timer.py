@@ -1,0 +1,56 @@
+"""What a timer is, and when it has seen enough."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+from harness.result import Measurement
+from ops import Bound
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How long to measure one trial.
+
+    budget_s: no sample is begun after this long, save for `min_samples`.
+    min_samples: taken unless that would need `patience` times the budget.
+    max_samples: enough. warmup_s: of calls before the first sample.
+    """
+
+    budget_s: float = 0.6
+    min_samples: int = 5
+    max_samples: int = 60
+    warmup_s: float = 0.05
+    patience: float = 10.0
+
+    def enough(self, samples: int, spent_s: float) -> bool:
+        """Whether to stop after `samples`, `spent_s` seconds into sampling."""
+        if samples >= self.max_samples:
+            return True
+        if samples >= self.min_samples:
+            return spent_s >= self.budget_s
+        return samples > 0 and spent_s >= self.budget_s * self.patience
+
+
+class Timed(NamedTuple):
+    """A measurement, and what the last timed call returned."""
+
+    measurement: Measurement
+    returned: Any
+
+
+class Timer(Protocol):
+    """Times calls on one backend."""
+
+    def session(self, arrays: str) -> AbstractContextManager[None]:
+        """Everything of a trial happens within: it selects device and stream, for torch too
+        where `arrays` is "torch".
+        """
+
+    def synchronize(self) -> None:
+        """Wait until everything enqueued has run."""
+
+    def measure(self, call: Bound, limits: Limits) -> Timed:
+        """Warm up, then sample `call` until the limits are reached."""

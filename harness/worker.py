@@ -1,0 +1,118 @@
+"""The child process: `python -m harness.worker` runs trials that it is sent, one after another.
+
+Requests come as JSON lines on standard input, replies go as JSON lines to a private copy
+of standard output: what a kernel prints ends up on standard error and disturbs nothing.
+`--ops TREE` takes `ops` from another tree, which is why everything that needs `ops` is
+imported late.
+
+Requests: {"do": "trial", "trial": …, "block": n} and {"do": "ceilings", "device": …}.
+Replies: {"is": "ready"}, {"is": "phase", "phase": …}, {"is": "result", …}, {"is": "ceilings", …},
+{"is": "fault", "traceback": …}: the last means that the harness itself failed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import faulthandler
+import json
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from importlib.util import find_spec
+from typing import IO, Any
+
+PR_SET_PDEATHSIG = 1
+Send = Callable[[dict[str, Any]], None]
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Serve requests until standard input ends."""
+    options = _parser().parse_args(arguments)
+    die_with_parent(options.parent)
+    requests, replies = take_streams()
+    faulthandler.enable()
+    limit_resources(options.threads, options.memory)
+    if options.ops:
+        sys.path.insert(0, options.ops)
+
+    def send(message: dict[str, Any]) -> None:
+        replies.write(json.dumps(message, allow_nan=False) + "\n")
+        replies.flush()
+
+    try:
+        for name in options.preload:
+            if find_spec(name) is not None:
+                import_module(name)
+        serve(requests, send)
+    except Exception:  # noqa: BLE001  the parent raises it where somebody sees it
+        send({"is": "fault", "traceback": traceback.format_exc()})
+        raise SystemExit(1) from None
+
+
+def serve(requests: IO[str], send: Send) -> None:
+    """Answer each request."""
+    from harness import ceilings  # noqa: PLC0415  this and what follows import ops, from the tree chosen above
+    from harness.block import Bench  # noqa: PLC0415
+    from harness.measure import Limits  # noqa: PLC0415
+    from harness.result import Trial, from_json, to_json  # noqa: PLC0415
+
+    bench = Bench(lambda phase: send({"is": "phase", "phase": phase}))
+    send({"is": "ready"})
+    for line in requests:
+        request = json.loads(line)
+        if request["do"] == "ceilings":
+            send({"is": "ceilings", "ceilings": to_json(ceilings.measure(request["device"]))})
+            continue
+        result = bench.run(
+            from_json(Trial, request["trial"]),
+            from_json(Limits, request["limits"]),
+            block=request["block"],
+            cpu_fallback=request["cpu_fallback"],
+        )
+        send({"is": "result", "result": to_json(result)})
+
+
+def die_with_parent(parent: int) -> None:
+    """Ask the kernel to kill this process when its parent dies; leave if that has happened already."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if parent and os.getppid() != parent:
+        raise SystemExit(1)
+
+
+def take_streams() -> tuple[IO[str], IO[str]]:
+    """Private copies of standard input and output; the originals become /dev/null and standard error."""
+    requests, replies = os.dup(0), os.dup(1)
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, 0)
+    os.close(null)
+    os.dup2(2, 1)
+    return os.fdopen(requests, encoding="utf-8"), os.fdopen(replies, "w", encoding="utf-8")
+
+
+def limit_resources(threads: int | None, memory: int | None) -> None:
+    """Run on the first `threads` CPUs only; allow `memory` bytes of address space."""
+    if threads is not None and hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:threads])
+    if memory is not None:
+        import resource  # noqa: PLC0415  absent on Windows
+
+        resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="harness.worker", description="Run trials sent as JSON lines.")
+    parser.add_argument("--parent", type=int, default=0, help="process id of the parent")
+    parser.add_argument("--ops", default="", help="tree whose `ops` to import")
+    parser.add_argument("--preload", nargs="*", default=(), help="modules to import before the first request")
+    parser.add_argument("--threads", type=int, default=None)
+    parser.add_argument("--memory", type=int, default=None, help="bytes of address space")
+    return parser
+
+
+if __name__ == "__main__":
+    main()
