@@ -44,16 +44,21 @@ def load_cases(paths: Sequence[Path], *, tags: Collection[str] | None = None) ->
 def _files(paths: Iterable[Path], mistakes: list[Mistake]) -> list[Path]:
     found: dict[Path, Path] = {}
     for path in paths:
-        if path.is_dir():
-            inside = [file for file in sorted(path.iterdir()) if file.suffix in (".yaml", ".yml")]
-            cases = [file for file in inside if file.name not in NOT_CASES]
-            if not cases:
-                mistakes.append(Mistake(Place(str(path)), "the folder has no case files (*.yaml)"))
-        else:
-            cases = [path]
-        for file in cases:
-            found.setdefault(file.resolve(), file)
+        with collecting(mistakes):
+            for file in _folder(path) if path.is_dir() else [path]:
+                found.setdefault(file.resolve(), file)
     return list(found.values())
+
+
+def _folder(path: Path) -> list[Path]:
+    try:
+        inside = sorted(path.iterdir())
+    except OSError as error:
+        raise wrong(Place(str(path)), f"cannot be read: {error.strerror}") from error
+    files = [file for file in inside if file.suffix in (".yaml", ".yml") and file.name not in NOT_CASES]
+    if not files:
+        raise wrong(Place(str(path)), "the folder has no case files (*.yaml)")
+    return files
 
 
 def _duplicates(written: Iterable[Written]) -> Iterator[Mistake]:
