@@ -1,9 +1,11 @@
 """Every error that `harness` raises.
 
 HarnessError
-└── CaseError          a case that cannot be: unknown op, wrong type, shapes that do not fit;
-    │                  also a ValueError
-    └── CaseFileError  mistakes in case files, each with file, line and column
+├── CaseError          a case that cannot be: unknown op, wrong type, shapes that do not fit;
+│   │                  also a ValueError
+│   └── CaseFileError  mistakes in case files, each with file, line and column
+├── SettingsError      an environment variable that cannot be read
+└── WorkerError        the harness itself failed in a worker; carries its traceback
 
 `exit_code` is what the command line ends with when the error reaches it.
 """
@@ -64,3 +66,13 @@ class CaseFileError(CaseError):
         if len(self.mistakes) > SHOWN:
             lines.append(f"… and {len(self.mistakes) - SHOWN} more mistakes")
         super().__init__("\n".join(lines))
+
+
+class SettingsError(HarnessError):
+    """An environment variable that cannot be read; the message names it."""
+
+    exit_code = 2
+
+
+class WorkerError(HarnessError):
+    """The harness itself, not a kernel, failed in a worker; the message carries the worker's traceback."""

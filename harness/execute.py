@@ -16,7 +16,7 @@ from time import monotonic
 from types import TracebackType
 from typing import IO, Any, Protocol, Self
 
-from harness.errors import HarnessError
+from harness.errors import WorkerError
 from harness.failure import classify_death
 from harness.measure import Limits
 from harness.result import Ceilings, Result, Status, Trial, from_json, to_json
@@ -27,10 +27,6 @@ LOG_BYTES = 4000
 START_S = 120.0
 """A worker that has not begun to listen after this long never will."""
 CHUNK = 1 << 16
-
-
-class WorkerError(HarnessError):
-    """The harness itself failed in a worker; the message carries the worker's traceback."""
 
 
 class Executor(Protocol):

@@ -1,0 +1,156 @@
+"""Implementations of p_norm (float32, porder inf, last axis) that go wrong, named after how they do.
+
+Importing this module registers them, so only workers do: `LocalExecutor(preload=[…])`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ops import kernel
+
+Right = Callable[[Any, dict[str, Any]], None]
+
+
+def right(x: Any, out: dict[str, Any]) -> None:
+    """What every one of them should have done."""
+    np.max(np.abs(x), axis=-1, out=out["y"])
+
+
+def faulty(function: Callable[[Any, dict[str, Any]], None]) -> None:
+    """Register `function(x, out)` under its own name."""
+
+    def run(*, x: Any, out: dict[str, Any], **params: object) -> None:
+        del params
+        function(x, out)
+
+    kernel("p_norm", function.__name__, "cpu", ("float32",))(run)
+
+
+@faulty
+def segfault(x: Any, out: dict[str, Any]) -> None:
+    del x, out
+    ctypes.string_at(0)
+
+
+@faulty
+def hang(x: Any, out: dict[str, Any]) -> None:
+    del x, out
+    time.sleep(600)
+
+
+@faulty
+def hang_with_child(x: Any, out: dict[str, Any]) -> None:
+    del x, out
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    Path(os.environ["FAULTY_FOLDER"], "child.pid").write_text(str(child.pid))
+    Path(os.environ["FAULTY_FOLDER"], "worker.pid").write_text(str(os.getpid()))
+    time.sleep(600)
+
+
+@faulty
+def leave(x: Any, out: dict[str, Any]) -> None:
+    del x, out
+    os._exit(0)
+
+
+@faulty
+def killed(x: Any, out: dict[str, Any]) -> None:
+    del x, out
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@faulty
+def exhaust(x: Any, out: dict[str, Any]) -> None:
+    del x, out
+    np.empty(1 << 60, np.uint8)
+
+
+@faulty
+def complain(x: Any, out: dict[str, Any]) -> None:
+    del x, out
+    msg = "a kernel's own\nfault"
+    raise ValueError(msg)
+
+
+@faulty
+def exit_politely(x: Any, out: dict[str, Any]) -> None:
+    del x, out
+    raise SystemExit(0)
+
+
+@faulty
+def refuse(x: Any, out: dict[str, Any]) -> None:
+    del x, out
+    msg = "rows longer than three are not done here"
+    raise NotImplementedError(msg)
+
+
+@faulty
+def chatter(x: Any, out: dict[str, Any]) -> None:
+    print('{"is": "result", "result": 1}')
+    os.write(1, b"not a line of the protocol")
+    os.write(2, b"nor this\n")
+    sys.stdout.flush()
+    sys.stdin.read()
+    right(x, out)
+
+
+@faulty
+def mutate(x: Any, out: dict[str, Any]) -> None:
+    right(x, out)
+    x[0, 0] = -x[0, 0]
+
+
+@faulty
+def zeros(x: Any, out: dict[str, Any]) -> None:
+    del x
+    out["y"][...] = 0
+
+
+@faulty
+def nothing(x: Any, out: dict[str, Any]) -> None:
+    del x, out
+
+
+@faulty
+def overrun(x: Any, out: dict[str, Any]) -> None:
+    right(x, out)
+    y = out["y"]
+    np.lib.stride_tricks.as_strided(y, (y.size + 1,), y.strides)[-1] = 0
+
+
+CALLS = {"once": 0, "wrong_second": 0, "wrong_later": 0}
+
+
+@faulty
+def once(x: Any, out: dict[str, Any]) -> None:
+    CALLS["once"] += 1
+    if CALLS["once"] == 1:
+        right(x, out)
+
+
+@faulty
+def wrong_second(x: Any, out: dict[str, Any]) -> None:
+    CALLS["wrong_second"] += 1
+    right(x, out)
+    if CALLS["wrong_second"] == 2:
+        out["y"][0] += 1
+
+
+@faulty
+def wrong_later(x: Any, out: dict[str, Any]) -> None:
+    CALLS["wrong_later"] += 1
+    right(x, out)
+    if CALLS["wrong_later"] > 2:
+        out["y"][-1] *= 1.001

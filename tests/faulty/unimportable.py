@@ -1,0 +1,4 @@
+"""Fails on purpose."""
+
+msg = "this module cannot be imported"
+raise ImportError(msg)
