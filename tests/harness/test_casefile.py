@@ -9,10 +9,11 @@ from textwrap import dedent
 import pytest
 
 from harness.casefile import load_cases
-from harness.errors import CaseFileError, HarnessError
 from harness.document import MAX_BYTES
+from harness.errors import CaseFileError, HarnessError
 
 HEAD = "op: p_norm\ncases:\n"
+LERP = "op: lerp\ncases:\n"
 
 
 def write(folder: Path, text: str, name: str = "cases.yaml") -> Path:
@@ -138,7 +139,7 @@ def test_input_fields_sweep_and_zip(tmp_path: Path) -> None:
 
 
 def test_a_derived_shape_may_be_given_if_it_is_right_and_changes_nothing(tmp_path: Path) -> None:
-    """y of p_norm_grad follows from x; giving it as it is makes the same case."""
+    """Giving y of p_norm_grad, which follows from x, as it is makes the same case."""
     head = "op: p_norm_grad\ncases:\n"
     text = head + "- {name: a, dtype: float32, shapes: {x: [2, 3]%s}}\n"
     plain = load_cases([write(tmp_path, text % "")])
@@ -263,7 +264,7 @@ MISTAKES = {
     "shape huge": (HEAD + "- {name: a, shapes: {x: ‸[1099511627776, 2]}, dtype: float32}\n", "at most 2^40"),
     "rank huge": (HEAD + f"- {{name: a, shapes: {{x: ‸{[1] * 33}}}, dtype: float32}}\n", "rank 33"),
     "shapes that do not broadcast": (
-        "op: lerp\ncases:\n- {name: a, shapes: {x: ‸[2, 3], y: [2, 4]}, params: {weight: 0.5}, dtype: float32}\n",
+        LERP + "- {name: a, shapes: {x: ‸[2, 3], y: [2, 4]}, params: {weight: 0.5}, dtype: float32}\n",
         "broadcast",
     ),
     "axis out of range": (HEAD + CASE % ", params: {axis: ‸2}", "axis 2 is out of range for rank 2"),
@@ -422,10 +423,9 @@ def test_missing_files_and_empty_folders_are_mistakes(tmp_path: Path) -> None:
 
 
 def test_a_tensor_and_a_number_for_one_input_is_a_mistake(tmp_path: Path) -> None:
-    """lerp's weight is a shape or a parameter, not both."""
+    """The weight of lerp is a shape or a parameter, not both."""
     text = (
-        "op: lerp\ncases:\n"
-        "- {name: a, shapes: {x: [2], y: [2], weight: [2]}, params: {weight: 0.25}, dtype: float32}\n"
+        LERP + "- {name: a, shapes: {x: [2], y: [2], weight: [2]}, params: {weight: 0.25}, dtype: float32}\n"
     )
     assert [one[2] for one in mistakes_of(write(tmp_path, text))] == [
         "weight is given both as a tensor (shapes.weight) and as a parameter"
