@@ -18,8 +18,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from ops._core.backend import cupy
 from ops._core.errors import BackendError, CompileError
+from ops._core.op import Array
 
 INCLUDE = Path(__file__).parent.parent / "_include"
 ARCHITECTURES = ("sm_75", "sm_80", "sm_90", "sm_100")
@@ -97,9 +100,19 @@ def device_arch(device: int) -> str:
 
 
 @cache
-def multiprocessors(device: int) -> int:
-    """Number of streaming multiprocessors."""
-    return int(cupy().cuda.Device(device).attributes["MultiProcessorCount"])
+def _attribute(device: int, name: str) -> int:
+    return int(cupy().cuda.Device(device).attributes[name])
+
+
+def multiprocessors() -> int:
+    """Number of streaming multiprocessors of the current device."""
+    return _attribute(cupy().cuda.runtime.getDevice(), "MultiProcessorCount")
+
+
+def architecture() -> int:
+    """Compute capability of the current device as a number: 90 for 9.0."""
+    device = cupy().cuda.runtime.getDevice()
+    return 10 * _attribute(device, "ComputeCapabilityMajor") + _attribute(device, "ComputeCapabilityMinor")
 
 
 def compile_source(
@@ -213,3 +226,34 @@ def _write(path: Path, content: bytes) -> None:
     with os.fdopen(handle, "wb") as file:
         file.write(content)
     Path(temporary).replace(path)
+
+
+_DIVISOR = np.dtype([("value", np.uint32), ("multiplier", np.uint32), ("shift", np.uint32)])
+
+
+def divisor(value: int) -> Array:
+    """A `Divisor` of `_include/divide.cuh`: divides numbers below 2^31 by `value` (1 to 2^31 - 1)."""
+    shift = (value - 1).bit_length()
+    multiplier = ((1 << 32) * ((1 << shift) - value)) // value + 1
+    return np.array((value, multiplier, shift), _DIVISOR)
+
+
+def pointers(*arrays: Any) -> Array:
+    """A struct of device pointers, null for None. The arrays must outlive the launch."""
+    layout = np.dtype([("at", np.uint64, (len(arrays),))])
+    return np.array(([0 if array is None else array.data.ptr for array in arrays],), layout)
+
+
+def widest_pack(itemsize: int, *lengths_and_arrays: Any) -> int:
+    """Elements that one access may move: 16 bytes, less where a length or an address does not allow it.
+
+    Takes lengths in elements (int) and arrays; None is skipped.
+    """
+    width = 16 // itemsize
+    for item in lengths_and_arrays:
+        if item is None:
+            continue
+        number = item if isinstance(item, int) else item.data.ptr // itemsize
+        while number % width:
+            width //= 2
+    return width

@@ -1,0 +1,78 @@
+// Thread-block clusters and asynchronous copies, by PTX. Empty before the architectures that have them.
+#pragma once
+
+#if __CUDA_ARCH__ >= 900
+#define CLUSTER(BLOCKS) __cluster_dims__(BLOCKS, 1, 1)
+#else
+#define CLUSTER(BLOCKS)
+#endif
+
+__device__ __forceinline__ unsigned int shared_address(const void* pointer) {
+  return static_cast<unsigned int>(__cvta_generic_to_shared(pointer));
+}
+
+// 16 bytes from global to shared memory, past the registers.
+__device__ __forceinline__ void copy_async(void* to, const void* from) {
+#if __CUDA_ARCH__ >= 800
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_address(to)), "l"(from) : "memory");
+#else
+  *reinterpret_cast<uint4*>(to) = *reinterpret_cast<const uint4*>(from);
+#endif
+}
+
+__device__ __forceinline__ void copy_commit() {
+#if __CUDA_ARCH__ >= 800
+  asm volatile("cp.async.commit_group;" ::: "memory");
+#endif
+}
+
+template <int PENDING>
+__device__ __forceinline__ void copy_wait() {  // until at most PENDING groups are under way
+#if __CUDA_ARCH__ >= 800
+  asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
+#endif
+}
+
+__device__ __forceinline__ void prefetch_to_l2(const void* from) {
+  asm volatile("prefetch.global.L2 [%0];" ::"l"(from));
+}
+
+__device__ __forceinline__ unsigned int cluster_rank() {
+  unsigned int rank = 0;
+#if __CUDA_ARCH__ >= 900
+  asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+#endif
+  return rank;
+}
+
+__device__ __forceinline__ void cluster_arrive() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("barrier.cluster.arrive.aligned;" ::: "memory");
+#endif
+}
+
+__device__ __forceinline__ void cluster_wait() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("barrier.cluster.wait.aligned;" ::: "memory");
+#endif
+}
+
+// What another block of the cluster holds at the place of our own shared variable.
+template <typename T>
+__device__ __forceinline__ T read_remote(const T* ours, unsigned int rank) {
+  T value = *ours;
+#if __CUDA_ARCH__ >= 900
+  unsigned int place;
+  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(place) : "r"(shared_address(ours)), "r"(rank));
+  if constexpr (sizeof(T) == 8) {
+    unsigned long long bits;
+    asm volatile("ld.shared::cluster.u64 %0, [%1];" : "=l"(bits) : "r"(place) : "memory");
+    value = *reinterpret_cast<T*>(&bits);
+  } else {
+    unsigned int bits;
+    asm volatile("ld.shared::cluster.u32 %0, [%1];" : "=r"(bits) : "r"(place) : "memory");
+    value = *reinterpret_cast<T*>(&bits);
+  }
+#endif
+  return value;
+}
