@@ -74,6 +74,7 @@ def test_equal_numbers_are_one_case() -> None:
         make_case().id,
     }
     assert len(ids) == 1
+    assert make_case(params=PNormParams(porder=3)).id == make_case(params=PNormParams(porder=3.0)).id
 
 
 def test_the_identity_is_what_it_always_was() -> None:

@@ -376,6 +376,8 @@ def test_sweeps_of_one_file_add_up(tmp_path: Path) -> None:
     orders = list(range(6000))
     text = HEAD + sweep.format("a", 1, orders) + sweep.format("b", 2, orders)
     assert [one[0] for one in mistakes_of(write(tmp_path, text))] == [4]
+    parts = (HEAD + sweep.format("a", 1, orders), HEAD + sweep.format("b", 2, orders))
+    assert [one[0] for one in mistakes_of(write(tmp_path, "---\n".join(parts)))] == [7]
 
 
 def test_an_alias_bomb_ends_at_once(tmp_path: Path) -> None:
