@@ -1,0 +1,33 @@
+"""add_n by torch and torch.compile."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ops._core.backend import BACKENDS
+from ops._core.dtype import FLOATS
+from ops._core.kernel import Bound
+from ops._core.registry import kernel
+
+
+@kernel("add_n", "torch", BACKENDS, FLOATS, prepare=True, arrays="torch")
+def add_n(*, in_0: Any, in_1: Any, out: dict[str, Any]) -> Bound:
+    """`torch.add` into the output."""
+    import torch  # noqa: PLC0415  loaded only when a peer runs
+
+    result = out["out"]
+
+    def run() -> None:
+        torch.add(in_0, in_1, out=result)
+
+    return run
+
+
+@kernel("add_n", "torch_compile", BACKENDS, FLOATS, prepare=True, arrays="torch")
+def add_n_compiled(*, in_0: Any, in_1: Any, out: dict[str, Any]) -> Bound:
+    """A compiled addition."""
+    del out
+    import torch  # noqa: PLC0415  loaded only when a peer runs
+
+    compiled = torch.compile(lambda first, second: first + second)
+    return lambda: (compiled(in_0, in_1),)

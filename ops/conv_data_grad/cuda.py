@@ -1,0 +1,1 @@
+"""conv_data_grad on CUDA."""

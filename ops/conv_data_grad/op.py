@@ -1,0 +1,244 @@
+"""What conv_data_grad computes: the gradient of a convolution with respect to its input.
+
+With stride s, padding p and dilation d, per spatial axis and per group:
+
+    dx[n, c, h] = sum over o, i with (h + p - i d) divisible by s and inside dy of
+                  dy[n, o, (h + p - i d) / s] filter[o, c, i]          (+ add_to_output[n, c, h])
+
+`channels_first`: x (N, C, ...), filter (Co, C / groups, k...), dy (N, Co, ...).
+`channels_last`:  x (N, ..., C), filter (Co, k..., C / groups), dy (N, ..., Co).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod
+from typing import Literal
+
+import numpy as np
+
+from ops._core.dtype import FLOATS, dtype_info
+from ops._core.errors import ParameterError, ShapeError
+from ops._core.op import Array, Input, Op, Shape, Shapes, TensorSpec, Work, tensor_bytes
+from ops._core.registry import register
+
+PerAxis = int | tuple[int, ...]
+UNITS = 32
+"""Allowed rounding of a long sum, in half epsilons of sum |filter| |dy|: rejects TF32 (366), accepts float32 (24)."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConvDataGradParams:
+    """Parameters of conv_data_grad: one number for every spatial axis, or one for each."""
+
+    strides: PerAxis = 1
+    padding_before: PerAxis = 0
+    dilation_rate: PerAxis = 1
+    groups: int = 1
+    data_format: Literal["channels_first", "channels_last"] = "channels_first"
+
+    def __post_init__(self) -> None:
+        for name, least in (("strides", 1), ("padding_before", 0), ("dilation_rate", 1), ("groups", 1)):
+            value = getattr(self, name)
+            if min(value if isinstance(value, tuple) else (value,), default=least) < least:
+                msg = f"{name} {value} is below {least}"
+                raise ParameterError(msg)
+        if self.data_format not in ("channels_first", "channels_last"):
+            msg = f"Illegal value for data_format: {self.data_format!r}"
+            raise ParameterError(msg)
+
+
+@dataclass(frozen=True, slots=True)
+class Geometry:
+    """The convolution in one fixed form: channels first, one entry per spatial axis."""
+
+    batch: int
+    channels: int
+    out_channels: int
+    groups: int
+    size: Shape
+    out_size: Shape
+    kernel: Shape
+    strides: Shape
+    padding: Shape
+    dilation: Shape
+    channels_last: bool
+
+    @property
+    def is_pointwise(self) -> bool:
+        """Whether it is a 1x1 convolution without stride or padding: one matrix product."""
+        return {*self.kernel, *self.strides} == {1} and not any(self.padding)
+
+
+def _per_axis(value: PerAxis, rank: int, name: str) -> Shape:
+    if isinstance(value, int):
+        return (value,) * rank
+    if len(value) != rank:
+        msg = f"{name} {list(value)} has {len(value)} entries for {rank} spatial axes"
+        raise ParameterError(msg)
+    return tuple(value)
+
+
+def geometry(x: Shape, filter_shape: Shape, params: ConvDataGradParams) -> Geometry:
+    """The convolution that maps x and filter to dy; raises ShapeError where it does not exist."""
+    rank = len(x) - 2
+    if rank not in (1, 2, 3):
+        msg = f"x_like {list(x)} has {rank} spatial axes; 1 to 3 are supported"
+        raise ShapeError(msg)
+    if len(filter_shape) != len(x):
+        msg = f"filter {list(filter_shape)} has rank {len(filter_shape)}, x_like has {len(x)}"
+        raise ShapeError(msg)
+    last = params.data_format == "channels_last"
+    channels, size = (x[-1], x[1:-1]) if last else (x[1], x[2:])
+    per_group, kernel = (
+        (filter_shape[-1], filter_shape[1:-1]) if last else (filter_shape[1], filter_shape[2:])
+    )
+    if per_group * params.groups != channels:
+        msg = f"filter has {per_group} channels per group; x_like has {channels} in {params.groups} groups"
+        raise ShapeError(msg)
+    if filter_shape[0] % params.groups:
+        msg = f"filter has {filter_shape[0]} outputs, which {params.groups} groups do not divide"
+        raise ShapeError(msg)
+    strides = _per_axis(params.strides, rank, "strides")
+    padding = _per_axis(params.padding_before, rank, "padding_before")
+    dilation = _per_axis(params.dilation_rate, rank, "dilation_rate")
+    out_size = tuple(
+        (length + 2 * p - (d * (k - 1) + 1)) // s + 1
+        for length, p, d, k, s in zip(size, padding, dilation, kernel, strides, strict=True)
+    )
+    if min(out_size) <= 0:
+        msg = f"the convolution of {list(x)} by {list(filter_shape)} has no output: {list(out_size)}"
+        raise ShapeError(msg)
+    return Geometry(
+        x[0],
+        channels,
+        filter_shape[0],
+        params.groups,
+        size,
+        out_size,
+        kernel,
+        strides,
+        padding,
+        dilation,
+        last,
+    )
+
+
+def infer(shapes: Mapping[str, Shape], dtype: str, params: ConvDataGradParams) -> Shapes:
+    """x_like and filter, with dy derived, to dx of the shape of x_like. Raises ShapeError."""
+    x, filter_shape = shapes["x_like"], shapes["filter"]
+    found = geometry(x, filter_shape, params)
+    spatial, channels = found.out_size, (found.out_channels,)
+    dy = (x[0], *spatial, *channels) if found.channels_last else (x[0], *channels, *spatial)
+    if shapes.get("dy", dy) != dy:
+        msg = f"dy is {list(shapes['dy'])}; the convolution of x_like by filter gives {list(dy)}"
+        raise ShapeError(msg)
+    inputs = {
+        "dy": TensorSpec(dy, dtype),
+        "filter": TensorSpec(filter_shape, dtype),
+        "x_like": TensorSpec(x, dtype),
+    }
+    if "add_to_output" in shapes:
+        if shapes["add_to_output"] != x:
+            msg = f"add_to_output is {list(shapes['add_to_output'])}, x_like is {list(x)}: they must agree"
+            raise ShapeError(msg)
+        inputs["add_to_output"] = TensorSpec(x, dtype)
+    return Shapes(inputs, {"dx": TensorSpec(x, dtype)})
+
+
+def reference(arrays: Mapping[str, Array], params: ConvDataGradParams) -> dict[str, Array]:
+    """Float64, gathering: dy spread out by the stride, then one shifted product per tap."""
+    found = geometry(arrays["x_like"].shape, arrays["filter"].shape, params)
+    dx = _gather(arrays["dy"], arrays["filter"], found)
+    if "add_to_output" in arrays:
+        dx = dx + arrays["add_to_output"]
+    return {"dx": dx}
+
+
+def _gather(dy: Array, weight: Array, found: Geometry) -> Array:
+    if found.channels_last:
+        dy, weight = np.moveaxis(dy, -1, 1), np.moveaxis(weight, -1, 1)
+    rank, groups = len(found.size), found.groups
+    margin = [d * (k - 1) for d, k in zip(found.dilation, found.kernel, strict=True)]
+    spread_size = [
+        m + max(length + p, s * (out - 1) + 1)
+        for m, length, p, s, out in zip(
+            margin, found.size, found.padding, found.strides, found.out_size, strict=True
+        )
+    ]
+    spread = np.zeros((*dy.shape[:2], *spread_size), dy.dtype)
+    places = tuple(
+        slice(m, m + s * (out - 1) + 1, s)
+        for m, s, out in zip(margin, found.strides, found.out_size, strict=True)
+    )
+    spread[(..., *places)] = dy
+    spread = spread.reshape(found.batch, groups, -1, *spread_size)
+    weight = weight.reshape(groups, found.out_channels // groups, -1, *found.kernel)
+    dx = np.zeros((found.batch, groups, found.channels // groups, *found.size), dy.dtype)
+    for tap in np.ndindex(*found.kernel):
+        window = tuple(
+            slice(m + p - i * d, m + p - i * d + length)
+            for m, p, i, d, length in zip(margin, found.padding, tap, found.dilation, found.size, strict=True)
+        )
+        dx += np.einsum("ngo...,goc->ngc...", spread[(..., *window)], weight[(..., *tap)], optimize=True)
+    dx = dx.reshape(found.batch, found.channels, *found.size)
+    return np.ascontiguousarray(np.moveaxis(dx, 1, rank + 1)) if found.channels_last else dx
+
+
+def work(shapes: Shapes, params: ConvDataGradParams) -> Work:
+    """Every tensor but x_like once; a multiply-add for each tap, and one addition for the addend."""
+    read = {name: spec for name, spec in shapes.inputs.items() if name != "x_like"}
+    found = geometry(shapes.inputs["x_like"].shape, shapes.inputs["filter"].shape, params)
+    products = (
+        found.batch
+        * prod(found.out_size)
+        * found.out_channels
+        * prod(found.kernel)
+        * found.channels
+        // found.groups
+    )
+    added = shapes.outputs["dx"].size if "add_to_output" in shapes.inputs else 0
+    return Work(tensor_bytes(read), tensor_bytes(shapes.outputs), 2 * products + added)
+
+
+def bound(
+    arrays: Mapping[str, Array], outputs: Mapping[str, Array], params: ConvDataGradParams, dtype: str
+) -> dict[str, Array | float]:
+    """A long sum in the accumulating dtype, in units of sum |filter| |dy|.
+
+    With an addend, the sum may be rounded to the dtype before the addition, as an unfused pair does.
+    """
+    half_epsilon = dtype_info(dtype_info(dtype).accumulate).epsilon / 2
+    found = geometry(arrays["x_like"].shape, arrays["filter"].shape, params)
+    scale = UNITS * _gather(np.abs(arrays["dy"]), np.abs(arrays["filter"]), found)
+    if "add_to_output" not in arrays:
+        return {"dx": half_epsilon * scale}
+    addend = arrays["add_to_output"]
+    between = dtype_info(dtype).epsilon * np.abs(outputs["dx"] - addend)
+    return {"dx": half_epsilon * (scale + 4 * np.abs(addend)) + between}
+
+
+CONV_DATA_GRAD = register(
+    Op(
+        name="conv_data_grad",
+        params=ConvDataGradParams,
+        dtypes=FLOATS,
+        inputs=(
+            Input("dy", required=False, doc="(N, Co, ...) or (N, ..., Co)"),
+            Input("filter", doc="(Co, C / groups, k...) or (Co, k..., C / groups)"),
+            Input("x_like", doc="gives the shape of dx; its values are not read"),
+            Input("add_to_output", required=False, doc="the shape of x_like, optional"),
+        ),
+        outputs=("dx",),
+        infer=infer,
+        reference=reference,
+        work=work,
+        bound=bound,
+        summary="gradient of a convolution with respect to its input, with an optional addend",
+        source="OneFlow conv_data_grad; FuseAddToOutput, OneFlow #3524",
+        errata=(
+            "N/B against 3N/B is a limit of cuDNN's beta: a separate addend pointer costs one read always",
+        ),
+    )
+)

@@ -1,0 +1,247 @@
+"""normalization on CUDA: one pass where a channel fits into a cluster's shared memory, two elsewhere."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from ops._core.cuda import Source, architecture, divisor, multiprocessors, pointers, widest_pack
+from ops._core.dtype import FLOATS, dtype_info
+from ops._core.kernel import Bound
+from ops._core.op import Shapes
+from ops._core.registry import kernel
+from ops.normalization.op import NormalizationParams
+
+THREADS = 256
+GROUP = 8
+SLICE_BYTES = 56 * 1024  # four blocks a multiprocessor: one loads while another stores
+LARGEST_SLICE_BYTES = 112 * 1024
+HOPPER = 90
+TICKET_BYTES = 4
+MOMENTS = 3
+_WIDTHS = {"float16": 8, "bfloat16": 8, "float32": 4, "float64": 2}
+
+
+def _expressions() -> tuple[str, ...]:
+    found = []
+    for dtype, widest in _WIDTHS.items():
+        ctype = dtype_info(dtype).ctype
+        for width in (1, widest):
+            found += [f"{name}<{ctype}, {width}>" for name in ("reduce_rows", "reduce_columns")]
+            found += [f"{name}<{ctype}, {width}>" for name in ("apply_rows", "apply_columns")]
+        found += [f"normalize_once<{ctype}, {widest}, {cluster}>" for cluster in (1, 2, 4, 8)]
+        found.append(f"normalize_once<{ctype}, 1, 1>")
+    return tuple(found)
+
+
+SOURCE = Source(__file__, "kernels.cu", _expressions())
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """x as (images, C, post)."""
+
+    images: int
+    channels: int
+    post: int
+
+    @classmethod
+    def of(cls, shape: tuple[int, ...], axis: int) -> View:
+        """The view of `shape` with channel axis `axis`."""
+        return cls(prod(shape[:axis]), shape[axis], prod(shape[axis + 1 :]))
+
+    @property
+    def splits(self) -> int:
+        """Blocks that share the reduction of one channel, or of one block of columns."""
+        return max(1, min(64, self.images))
+
+
+def _workspace(shapes: Shapes, params: NormalizationParams) -> int:
+    """Tickets, then partial moments."""
+    view = View.of(shapes.inputs["x"].shape, params.axis)
+    wide = dtype_info(shapes.inputs["gamma"].dtype).itemsize
+    return _tickets_bytes(view) + MOMENTS * wide * view.channels * view.splits
+
+
+def _tickets_bytes(view: View) -> int:
+    return -(-TICKET_BYTES * view.channels // 256) * 256
+
+
+def _plan_once(view: View, width: int, itemsize: int) -> tuple[int, int] | None:
+    """Channels and blocks of one cluster, or None where one pass is not possible."""
+    channel_bytes = view.images * view.post * itemsize
+    group = 1
+    while group * view.post % width and group < GROUP:
+        group *= 2
+    if group * view.post % width or view.channels % group or view.post == 1:
+        return None
+    while (
+        2 * group <= GROUP
+        and view.channels % (2 * group) == 0
+        and 2 * group * channel_bytes <= SLICE_BYTES // 2
+    ):
+        group *= 2
+    for limit in (SLICE_BYTES, LARGEST_SLICE_BYTES):
+        for cluster in (1, 2, 4, 8):
+            images = -(-view.images // cluster)
+            if cluster <= view.images and images * group * view.post * itemsize <= limit:
+                return group, cluster
+    return None
+
+
+@kernel("normalization", "optimized", "cuda", FLOATS, prepare=True, workspace=_workspace)
+def normalization(  # noqa: PLR0913  the op's own arguments
+    *,
+    x: Any,
+    gamma: Any,
+    beta: Any,
+    axis: int,
+    epsilon: float,
+    training: bool,
+    momentum: float,
+    out: dict[str, Any],
+    workspace: Any,
+    moving_mean: Any = None,
+    moving_variance: Any = None,
+    add_to_output: Any = None,
+) -> Bound:
+    """One launch in inference and where a channel fits into a cluster; statistics, then a second launch, elsewhere."""
+    view = View.of(x.shape, axis)
+    if x.size == 0:
+        return lambda: None
+    wide = gamma.dtype.type
+    y = out["y"]
+    if not training:
+        return _apply(
+            view, x, add_to_output, y, gamma, beta, moving_mean, moving_variance, wide(epsilon), True
+        )
+    statistics = pointers(
+        moving_mean,
+        moving_variance,
+        out["mean"],
+        out["inv_variance"],
+        out.get("new_moving_mean"),
+        out.get("new_moving_variance"),
+    )
+    numbers = (wide(epsilon), wide(momentum))
+    once = _once(view, x, add_to_output, y, gamma, beta, statistics, numbers)
+    if once is not None:
+        return once
+    reduce = _reduce(view, x, statistics, workspace, numbers)
+    apply = _apply(
+        view, x, add_to_output, y, gamma, beta, out["mean"], out["inv_variance"], wide(epsilon), False
+    )
+
+    def run() -> None:
+        reduce()
+        apply()
+
+    return run
+
+
+def _ctype(x: Any) -> str:
+    return dtype_info(x.dtype.name).ctype
+
+
+def _once(
+    view: View, x: Any, addend: Any, y: Any, gamma: Any, beta: Any, statistics: Any, numbers: tuple[Any, Any]
+) -> Bound | None:
+    itemsize = x.dtype.itemsize
+    widest = _WIDTHS[x.dtype.name]
+    width = widest if widest_pack(itemsize, x, addend, y) == widest else 1
+    found = _plan_once(view, width, itemsize)
+    if found is None and width > 1:
+        width = 1
+        found = _plan_once(view, width, itemsize)
+    if found is None:
+        return None
+    group, cluster = found
+    if cluster > 1 and (width == 1 or architecture() < HOPPER):
+        return None
+    function = SOURCE.function(f"normalize_once<{_ctype(x)}, {width}, {cluster}>")
+    shared = -(-view.images // cluster) * group * view.post * itemsize
+    function.max_dynamic_shared_size_bytes = max(shared, 1)
+    grid, block = (view.channels // group * cluster,), (THREADS,)
+    arguments = (
+        x,
+        addend,
+        y,
+        gamma,
+        beta,
+        statistics,
+        np.int32(view.images),
+        np.int32(view.channels),
+        np.int32(view.post),
+        np.int32(group),
+        divisor(group * view.post // width),
+        divisor(view.post),
+        *numbers,
+    )
+    return lambda: function(grid, block, arguments, shared_mem=shared)
+
+
+def _lanes(view: View, width: int) -> tuple[int, int]:
+    """Threads along C and along rows of a block that walks (rows, C)."""
+    packs = -(-view.channels // width)
+    lanes = 1
+    while lanes < 32 and lanes < packs:  # noqa: PLR2004  a warp
+        lanes *= 2
+    return lanes, THREADS // lanes
+
+
+def _width(view: View, x: Any, *arrays: Any) -> int:
+    widest = _WIDTHS[x.dtype.name]
+    length = view.channels if view.post == 1 else view.post
+    return widest if widest_pack(x.dtype.itemsize, length, x, *arrays) == widest else 1
+
+
+def _reduce(view: View, x: Any, statistics: Any, workspace: Any, numbers: tuple[Any, Any]) -> Bound:
+    width = _width(view, x)
+    tickets, partials = workspace, workspace[_tickets_bytes(view) :]
+    common = (x, statistics, partials, tickets, np.int32(view.images))
+    if view.post == 1:
+        lanes, rows = _lanes(view, width)
+        blocks = -(-view.channels // (lanes * width))
+        splits = max(1, min(view.splits, 4 * multiprocessors() // blocks, -(-view.images // rows)))
+        function = SOURCE.function(f"reduce_columns<{_ctype(x)}, {width}>")
+        grid, block = (blocks, splits), (lanes, rows)
+        arguments = (*common, np.int32(view.channels), *numbers)
+    else:
+        splits = max(1, min(view.splits, -(-8 * multiprocessors() // view.channels)))
+        function = SOURCE.function(f"reduce_rows<{_ctype(x)}, {width}>")
+        grid, block = (view.channels, splits), (THREADS, 1)
+        arguments = (*common, np.int32(view.channels), np.int32(view.post), *numbers)
+    return lambda: function(grid, block, arguments)
+
+
+def _apply(  # noqa: PLR0913, PLR0917  tensors, statistics and how to read them
+    view: View,
+    x: Any,
+    addend: Any,
+    y: Any,
+    gamma: Any,
+    beta: Any,
+    mean: Any,
+    spread: Any,
+    epsilon: Any,
+    is_variance: bool,  # noqa: FBT001
+) -> Bound:
+    width = _width(view, x, addend, y)
+    common = (x, addend, y, gamma, beta, mean, spread, np.bool_(is_variance), epsilon)
+    blocks = 8 * multiprocessors()
+    if view.post == 1:
+        lanes, rows = _lanes(view, width)
+        across = -(-view.channels // (lanes * width))
+        down = max(1, min(blocks // across, -(-view.images // rows)))
+        function = SOURCE.function(f"apply_columns<{_ctype(x)}, {width}>")
+        grid, block = (across, down), (lanes, rows)
+        arguments = (*common, np.int32(view.images), np.int32(view.channels))
+    else:
+        packs = x.size // width
+        function = SOURCE.function(f"apply_rows<{_ctype(x)}, {width}>")
+        grid, block = (max(1, min(4 * blocks, -(-packs // THREADS))), 1), (THREADS, 1)
+        arguments = (*common, np.uint32(packs), divisor(view.post // width), divisor(view.channels))
+    return lambda: function(grid, block, arguments)

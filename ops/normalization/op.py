@@ -1,0 +1,211 @@
+"""What normalization computes: batch normalization, forward, with an optional tensor added to its output.
+
+Over the n values of each channel (every axis but `axis`), in training:
+
+    mean = sum x / n                 inv_variance = 1 / sqrt(sum (x - mean)^2 / n + epsilon)
+    y = (x - mean) inv_variance gamma + beta + add_to_output
+    new_moving_mean     = momentum moving_mean     + (1 - momentum) mean
+    new_moving_variance = momentum moving_variance + (1 - momentum) (unbiased variance)
+
+In inference the moving statistics stand in for the batch's. `inv_variance` is the reciprocal of
+the standard deviation, epsilon included: the name is OneFlow's. `momentum` is what is kept
+(0.9 keeps 90 %), as in OneFlow and TensorFlow; torch's 0.1 means the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import log2
+
+import numpy as np
+
+from ops._core.dtype import FLOATS, dtype_info
+from ops._core.errors import AxisError, ParameterError, ShapeError
+from ops._core.op import Array, Input, Op, Shape, Shapes, TensorSpec, Work, tensor_bytes
+from ops._core.registry import register
+
+MINIMUM_RANK = 2
+
+
+@dataclass(frozen=True, slots=True)
+class NormalizationParams:
+    """Parameters of normalization.
+
+    axis: the channel axis, 0 <= axis < rank. epsilon: added to the variance, not negative.
+    training: use and return the batch's statistics. momentum: share of the moving statistics kept.
+    """
+
+    axis: int = 1
+    epsilon: float = 1e-5
+    training: bool = True
+    momentum: float = 0.9
+
+    def __post_init__(self) -> None:
+        if not self.epsilon >= 0:
+            msg = f"epsilon {self.epsilon} is negative"
+            raise ParameterError(msg)
+        if not 0 <= self.momentum <= 1:
+            msg = f"momentum {self.momentum} is not in [0, 1]"
+            raise ParameterError(msg)
+
+
+def infer(shapes: Mapping[str, Shape], dtype: str, params: NormalizationParams) -> Shapes:
+    """x with C channels; gamma, beta and statistics are (C,), in the accumulating dtype.
+
+    Raises AxisError, and ShapeError for: rank below 2; one moving statistic without the other;
+    inference without them; an addend of another shape; one value per channel in training.
+    """
+    x = shapes["x"]
+    if len(x) < MINIMUM_RANK:
+        msg = f"x has rank {len(x)}; normalization needs at least {MINIMUM_RANK}"
+        raise ShapeError(msg)
+    if not 0 <= params.axis < len(x):
+        msg = f"axis {params.axis} is out of range: 0 <= axis < {len(x)}"
+        raise AxisError(msg)
+    channels: Shape = (x[params.axis],)
+    statistic = TensorSpec(channels, dtype_info(dtype).accumulate)
+    moving = {name for name in ("moving_mean", "moving_variance") if name in shapes}
+    _check(shapes, x, channels, params, moving)
+    inputs = {"x": TensorSpec(x, dtype), "gamma": statistic, "beta": statistic}
+    if moving:
+        inputs |= {"moving_mean": statistic, "moving_variance": statistic}
+    if "add_to_output" in shapes:
+        inputs["add_to_output"] = TensorSpec(x, dtype)
+    outputs = {"y": TensorSpec(x, dtype)}
+    if params.training:
+        outputs |= {"mean": statistic, "inv_variance": statistic}
+        if moving:
+            outputs |= {"new_moving_mean": statistic, "new_moving_variance": statistic}
+    return Shapes(inputs, outputs)
+
+
+def _check(
+    shapes: Mapping[str, Shape], x: Shape, channels: Shape, params: NormalizationParams, moving: set[str]
+) -> None:
+    if len(moving) == 1:
+        msg = f"only {next(iter(moving))} is given: moving mean and moving variance come together"
+        raise ShapeError(msg)
+    if not params.training and not moving:
+        msg = "Must have moving mean and moving variance in inference"
+        raise ShapeError(msg)
+    for name in ("gamma", "beta", *sorted(moving)):
+        if shapes.get(name, channels) != channels:
+            msg = f"{name} is {list(shapes[name])}, not one value for each of {channels[0]} channels"
+            raise ShapeError(msg)
+    if shapes.get("add_to_output", x) != x:
+        msg = f"add_to_output is {list(shapes['add_to_output'])}, x is {list(x)}: they must agree"
+        raise ShapeError(msg)
+    if params.training and channels[0] and np.prod(x) // channels[0] == 1:
+        msg = f"x {list(x)} has one value per channel: its variance is not defined in training"
+        raise ShapeError(msg)
+
+
+def _spread(statistic: Array, x: Array, axis: int) -> Array:
+    shape = [1] * x.ndim
+    shape[axis] = -1
+    return statistic.reshape(shape)
+
+
+def reference(arrays: Mapping[str, Array], params: NormalizationParams) -> dict[str, Array]:
+    """Float64 by the formulas of this module, two passes."""
+    x = arrays["x"]
+    axis = params.axis
+    others = tuple(index for index in range(x.ndim) if index != axis)
+    outputs: dict[str, Array] = {}
+    if params.training:
+        n = x.size // max(x.shape[axis], 1)
+        mean = np.mean(x, axis=others) if n else np.zeros(x.shape[axis])
+        centred = x - _spread(mean, x, axis)
+        variance = np.mean(np.square(centred), axis=others) if n else np.zeros(x.shape[axis])
+        inverse = 1 / np.sqrt(variance + params.epsilon)
+        outputs |= {"mean": mean, "inv_variance": inverse}
+        if "moving_mean" in arrays:
+            kept, new = params.momentum, 1 - params.momentum
+            unbiased = variance * n / max(n - 1, 1)
+            outputs["new_moving_mean"] = kept * arrays["moving_mean"] + new * mean
+            outputs["new_moving_variance"] = kept * arrays["moving_variance"] + new * unbiased
+    else:
+        centred = x - _spread(arrays["moving_mean"], x, axis)
+        inverse = 1 / np.sqrt(arrays["moving_variance"] + params.epsilon)
+    y = centred * _spread(inverse * arrays["gamma"], x, axis) + _spread(arrays["beta"], x, axis)
+    if "add_to_output" in arrays:
+        y = y + arrays["add_to_output"]
+    return {"y": y, **outputs}
+
+
+def work(shapes: Shapes, params: NormalizationParams) -> Work:
+    """Each tensor once; eight operations an element in training, three in inference, one for the addend."""
+    flops = (8 if params.training else 3) + ("add_to_output" in shapes.inputs)
+    size = shapes.inputs["x"].size
+    return Work(tensor_bytes(shapes.inputs), tensor_bytes(shapes.outputs), flops * size)
+
+
+def bound(
+    arrays: Mapping[str, Array], outputs: Mapping[str, Array], params: NormalizationParams, dtype: str
+) -> dict[str, Array | float]:
+    """Rounding of a stable algorithm in the accumulating dtype.
+
+    The mean's error is a tree sum's; it moves y by (mean's error) inv_variance gamma, and the
+    variance by its square, which is what E[x^2] - E[x]^2 does not achieve. With an addend, y may be
+    rounded to the dtype before the addition, as an unfused pair of ops does.
+    """
+    epsilon = dtype_info(dtype_info(dtype).accumulate).epsilon
+    x, axis = arrays["x"], params.axis
+    others = tuple(index for index in range(x.ndim) if index != axis)
+    n = max(x.size // max(x.shape[axis], 1), 1)
+    units = 4 + log2(n)
+    allowed: dict[str, Array | float] = {}
+    if params.training:
+        mean_error = units * epsilon * np.mean(np.abs(x), axis=others) if x.size else np.zeros(x.shape[axis])
+        inverse, mean = outputs["inv_variance"], outputs["mean"]
+        inverse_units = (8 + units) * epsilon + np.square(mean_error * inverse)
+        allowed |= {"mean": mean_error, "inv_variance": inverse_units * inverse}
+        if "moving_mean" in arrays:
+            moved = np.abs(arrays["moving_mean"]) + np.abs(mean)
+            allowed["new_moving_mean"] = 4 * epsilon * moved + mean_error
+            variance = np.abs(outputs["new_moving_variance"])
+            allowed["new_moving_variance"] = variance * (8 * epsilon + 2 * inverse_units)
+    else:
+        mean, mean_error = arrays["moving_mean"], np.zeros(x.shape[axis])
+        inverse = 1 / np.sqrt(arrays["moving_variance"] + params.epsilon)
+        inverse_units = np.full(x.shape[axis], 8 * epsilon)
+    scale = np.abs(inverse * arrays["gamma"])
+    centred = np.abs(x - _spread(mean, x, axis))
+    shifted = mean_error + 2 * epsilon * np.abs(mean)
+    error = (2 * epsilon * np.abs(x) + _spread(shifted, x, axis)) * _spread(scale, x, axis)
+    error = error + centred * _spread((inverse_units + 4 * epsilon) * scale, x, axis)
+    error = error + 2 * epsilon * _spread(np.abs(arrays["beta"]), x, axis)
+    if "add_to_output" in arrays:
+        addend = arrays["add_to_output"]
+        between = dtype_info(dtype).epsilon * np.abs(outputs["y"] - addend)
+        error = error + between + 2 * epsilon * np.abs(addend)
+    return {**allowed, "y": error}
+
+
+NORMALIZATION = register(
+    Op(
+        name="normalization",
+        params=NormalizationParams,
+        dtypes=FLOATS,
+        inputs=(
+            Input("x", doc="(N, C, ...) or (N, ..., C), by axis"),
+            Input("gamma", required=False, mean=1.0, std=0.25, doc="(C,)"),
+            Input("beta", required=False, doc="(C,)"),
+            Input("moving_mean", required=False, doc="(C,), optional in training"),
+            Input("moving_variance", required=False, kind="uniform", low=0.5, high=2.0, doc="(C,)"),
+            Input("add_to_output", required=False, doc="the shape of x, optional"),
+        ),
+        outputs=("y", "mean", "inv_variance", "new_moving_mean", "new_moving_variance"),
+        infer=infer,
+        reference=reference,
+        work=work,
+        bound=bound,
+        summary="batch normalization, forward, with an optional addend",
+        source="OneFlow normalization; FuseAddToOutput, OneFlow #3524",
+        errata=(
+            "E[x^2] - E[x]^2 in the working dtype, as OneFlow's CPU kernel has it, loses the variance at mean >> std",
+            "a separate addend costs one read at every site, in place or not",
+        ),
+    )
+)

@@ -1,0 +1,65 @@
+"""normalization by torch, as `torch.nn.functional.batch_norm` dispatches it, and by torch.compile."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ops._core.backend import BACKENDS
+from ops._core.dtype import FLOATS
+from ops._core.kernel import Bound
+from ops._core.peer import compile_peer
+from ops._core.registry import kernel
+
+
+def _step(axis: int, epsilon: float, momentum: float, *, training: bool) -> Callable[..., Any]:
+    """The function a user would write: batch norm, then the addition."""
+    import torch  # noqa: PLC0415  loaded only when a peer runs
+
+    def run(x: Any, gamma: Any, beta: Any, moving: tuple[Any, Any] | None, addend: Any) -> tuple[Any, ...]:
+        viewed = x.movedim(axis, 1)
+        if not training and moving is not None:
+            y = torch.nn.functional.batch_norm(viewed, *moving, gamma, beta, training=False, eps=epsilon)
+            outputs: tuple[Any, ...] = ()
+        else:
+            new = tuple(item.clone() for item in moving) if moving else (None, None)
+            y, mean, inverse = torch.native_batch_norm(
+                viewed,
+                gamma,
+                beta,
+                *new,
+                True,
+                1 - momentum,
+                epsilon,  # noqa: FBT003  torch's own order
+            )
+            outputs = (mean, inverse, *(new if moving else ()))
+        y = y.movedim(1, axis)
+        return (y if addend is None else y + addend, *outputs)
+
+    return run
+
+
+def _bind(step: Callable[..., Any], tensors: dict[str, Any]) -> Bound:
+    moving = None
+    if tensors.get("moving_mean") is not None:
+        moving = (tensors["moving_mean"], tensors["moving_variance"])
+    arguments = (tensors["x"], tensors["gamma"], tensors["beta"], moving, tensors.get("add_to_output"))
+    return lambda: step(*arguments)
+
+
+@kernel("normalization", "torch", BACKENDS, FLOATS, prepare=True, arrays="torch")
+def normalization(
+    *, axis: int, epsilon: float, training: bool, momentum: float, out: dict[str, Any], **tensors: Any
+) -> Bound:
+    """Batch norm, then an addition."""
+    del out
+    return _bind(_step(axis, epsilon, momentum, training=training), tensors)
+
+
+@kernel("normalization", "torch_compile", BACKENDS, FLOATS, prepare=True, arrays="torch")
+def normalization_compiled(
+    *, axis: int, epsilon: float, training: bool, momentum: float, out: dict[str, Any], **tensors: Any
+) -> Bound:
+    """Batch norm and addition, compiled together."""
+    del out
+    return _bind(compile_peer(_step(axis, epsilon, momentum, training=training)), tensors)
