@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, fields, is_dataclass
 from enum import StrEnum
 from functools import cache
 from types import UnionType
-from typing import Any, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, TypeVar, cast, get_args, get_origin, get_type_hints
 
 from harness.case import Case
 from harness.casejson import case_from_json, case_to_json
@@ -140,6 +140,11 @@ class Environment:
     hard: Mapping[str, str]
     soft: Mapping[str, str]
 
+    def hard_of(self, device: str) -> dict[str, str]:
+        """What decides for results of one device: the entries that begin with its name."""
+        prefix = f"{device}."
+        return {key.removeprefix(prefix): value for key, value in self.hard.items() if key.startswith(prefix)}
+
     @property
     def commit(self) -> str:
         """Commit of the measured tree, with `-dirty` where it was; empty when unknown."""
@@ -153,7 +158,7 @@ def to_json(record: Any) -> dict[str, Any]:
 
 def from_json(kind: type[Record], data: Mapping[str, Any]) -> Record:
     """The record of type `kind` that `to_json` wrote; raises CaseError, KeyError or ValueError if it did not."""
-    hints = _hints(kind)
+    hints = _hints(cast("Any", kind))
     return kind(**{name: _decode(hints[name], value) for name, value in data.items()})
 
 

@@ -63,7 +63,7 @@ class CpuTimer:
 def threads_in_use() -> int:
     """CPUs that this process may run on, or Numba's threads where those are fewer."""
     affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    numba = sys.modules.get("numba")
+    numba: Any = sys.modules.get("numba")
     return min(affinity, int(numba.get_num_threads())) if hasattr(numba, "get_num_threads") else affinity
 
 
