@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from math import inf
 from typing import Any
 
 import numpy as np
 
-from harness.case import Case
+from harness.case import Case, InputSpec
 from harness.failure import classify
 from harness.inputs import ALIGNMENT, empty_bytes, place
 from harness.measure import Limits, Timed, Timer
@@ -45,10 +46,14 @@ class KernelFailedError(Exception):
 
 @dataclass
 class Buffers:
-    """Outputs with a guard on either side of each."""
+    """Outputs with a guard on either side of each.
+
+    They start at multiples of 256 bytes, or one element past that where `offset`.
+    """
 
     shapes: Shapes
     backend: str
+    offset: bool = False
 
     def __post_init__(self) -> None:
         self.raw: dict[str, Any] = {}
@@ -58,7 +63,8 @@ class Buffers:
                 continue
             dtype = dtype_info(spec.dtype).numpy
             nbytes = spec.size * dtype.itemsize
-            raw = empty_bytes(nbytes + 2 * GUARD, self.backend)
+            shift = dtype.itemsize if self.offset else 0
+            raw = empty_bytes(shift + nbytes + 2 * GUARD, self.backend)[shift:]
             raw[:GUARD] = GUARD_BYTE
             raw[GUARD + nbytes :] = GUARD_BYTE
             self.raw[name] = raw
@@ -83,17 +89,42 @@ class Buffers:
 class Attempt:
     """A kernel with the buffers it works on."""
 
-    def __init__(self, case: Case, kernel: Kernel, values: Mapping[str, Array], timer: Timer) -> None:
+    def __init__(
+        self,
+        case: Case,
+        kernel: Kernel,
+        values: Mapping[str, Array],
+        timer: Timer,
+        *,
+        layout: str | None = None,
+    ) -> None:
+        """`layout` is for all inputs, and the outputs too where it is "offset"; None: as the case says."""
         self.case = case
         self.kernel = kernel
         self.values = values
         self.timer = timer
         backend = kernel.key.backend
-        layouts = {name: case.inputs[name].layout if name in case.inputs else "contiguous" for name in values}
-        self.inputs = {name: place(value, layouts[name], backend) for name, value in values.items()}
-        self.buffers = Buffers(case.resolved, backend)
+        self.inputs = {
+            name: place(value, layout or case.inputs.get(name, InputSpec()).layout, backend)
+            for name, value in values.items()
+        }
+        self.buffers = Buffers(case.resolved, backend, offset=layout == "offset")
         self.accepted: dict[str, Array] = {}
         self.accepted_check: Check | None = None
+
+    def judge(self, expected: Expected) -> Check:
+        """Bind and call twice, without timing; what is wrong is in the check.
+
+        Raises KernelFailedError when the kernel raises.
+        """
+        try:
+            call = self.bind()
+            self.check(self.call(call, 0), expected, "in the first call")
+            return self.check(self.call(call, 1), expected, "in the second call")
+        except WrongError as error:
+            if error.check is None:
+                return Check(ok=False, max_abs_error=inf, max_rel_error=inf, worst=inf, reason=str(error))
+            return error.check
 
     def bind(self) -> Bound:
         """The kernel bound to the buffers, which are poisoned before."""
@@ -176,9 +207,10 @@ class Attempt:
 
 @contextmanager
 def _blamed_on_kernel() -> Iterator[None]:
-    """Whatever is raised within is the kernel's failure."""
+    """Whatever is raised within is the kernel's failure; NumPy's floating-point warnings are not."""
     try:
-        yield
+        with np.errstate(all="ignore"):
+            yield
     except Exception as error:
         status, reason = classify(error)
         raise KernelFailedError(status, reason) from error

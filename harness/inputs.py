@@ -51,13 +51,22 @@ def make_inputs(case: Case) -> Inputs:
             rng, spec.shape, dtype_info(spec.dtype), op.input(name), case.inputs.get(name, InputSpec())
         )
         values[name] = np.ascontiguousarray(drawn).reshape(spec.shape)
+    return with_derived(case, values)
+
+
+def with_derived(case: Case, values: Mapping[str, Array]) -> Inputs:
+    """The inputs of `case` from `values`, those that the op derives computed from the others."""
+    op = find_op(case.op)
+    specs = case.resolved.inputs
+    complete = dict(values)
     wide = {name: widen(value) for name, value in values.items()}
     if op.derive is not None:
-        for name, derived in op.derive(wide, case.params).items():
-            if name in specs:
-                values[name] = _rounded(derived, specs[name])
-                wide[name] = widen(values[name])
-    return Inputs(values, wide)
+        with np.errstate(all="ignore"):
+            derived = op.derive(wide, case.params)
+        for name in derived.keys() & specs.keys():
+            complete[name] = _rounded(derived[name], specs[name])
+            wide[name] = widen(complete[name])
+    return Inputs(complete, wide)
 
 
 def draw(
@@ -106,7 +115,7 @@ def place(value: Array, layout: str, backend: str) -> Any:
     if layout == "transposed":
         stored = np.ascontiguousarray(value.T)
         return _copy(stored, 0, backend).T
-    return _copy(np.ascontiguousarray(value), value.itemsize if layout == "offset" else 0, backend)
+    return _copy(value, value.itemsize if layout == "offset" else 0, backend)
 
 
 def empty_bytes(nbytes: int, backend: str) -> Any:
@@ -120,7 +129,7 @@ def empty_bytes(nbytes: int, backend: str) -> Any:
 
 def _copy(value: Array, start: int, backend: str) -> Any:
     raw = empty_bytes(start + value.nbytes, backend)[start:]
-    source = value.reshape(-1).view(np.uint8)
+    source = np.ascontiguousarray(value).reshape(-1).view(np.uint8)
     if backend == "cpu":
         raw[...] = source
     else:

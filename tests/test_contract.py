@@ -1,0 +1,106 @@
+"""Every registered kernel keeps the contract, on every small case of its op.
+
+It writes what the reference says, twice in a row, whatever was in the outputs before; it
+changes no input and writes nowhere else; it takes arrays that are only element-aligned.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.attempt import Attempt, KernelFailedError
+from harness.case import Case
+from harness.casefile import load_cases
+from harness.inputs import Inputs, make_inputs
+from harness.measure import Timer, timer_for
+from harness.result import Status
+from harness.verify import Expected, expect
+from ops import Kernel, OpError, available, find_kernel, kernels
+
+CASES = Path(__file__).parents[1] / "cases"
+COMPILED = ("torch_compile",)
+"""Compiling takes seconds a case, so these get one case a dtype."""
+
+
+@cache
+def smoke_cases() -> tuple[Case, ...]:
+    """All small cases."""
+    return tuple(load_cases([CASES], tags=["smoke"]))
+
+
+@cache
+def cases_of(op: str, dtype: str) -> tuple[Case, ...]:
+    """The small cases of `op`, in `dtype` where the op's rules allow that."""
+    found = {}
+    for case in smoke_cases():
+        if case.op == op:
+            moved = case if case.dtype == dtype else replace(case, dtype=dtype)
+            try:
+                moved.resolved  # noqa: B018  the shape rule has its say
+            except OpError:
+                continue
+            found[moved.id] = moved
+    return tuple(found.values())
+
+
+@cache
+def prepared(op: str, dtype: str, number: int) -> tuple[Inputs, Expected]:
+    """Inputs and reference of a small case, shared by all kernels."""
+    case = cases_of(op, dtype)[number]
+    inputs = make_inputs(case)
+    return inputs, expect(case, inputs)
+
+
+@cache
+def timer(backend: str) -> Timer:
+    """One timer a backend, for its stream."""
+    return timer_for(backend)
+
+
+def every_kernel() -> list[Any]:
+    """All kernels of ops that have small cases; those for CUDA are marked."""
+    with_cases = {case.op for case in smoke_cases()}
+    return [
+        pytest.param(*kernel.key, id=str(kernel.key), marks=[pytest.mark.gpu] if kernel.key.backend == "cuda" else [])
+        for kernel in kernels()
+        if kernel.key.op in with_cases
+    ]
+
+
+def complaints(kernel: Kernel, layout: str) -> list[str]:
+    """What is wrong with `kernel`, case by case."""
+    key = kernel.key
+    found = []
+    cases = cases_of(key.op, key.dtype)
+    with timer(key.backend).session(kernel.arrays):
+        for number, case in enumerate(cases[:1] if key.implementation in COMPILED else cases):
+            if not kernel.strided and any(spec.layout == "transposed" for spec in case.inputs.values()):
+                continue
+            inputs, expected = prepared(key.op, key.dtype, number)
+            own = layout if not any(spec.layout == "transposed" for spec in case.inputs.values()) else None
+            attempt = Attempt(case, kernel, inputs.values, timer(key.backend), layout=own)
+            try:
+                check = attempt.judge(expected)
+            except KernelFailedError as error:
+                if error.status is not Status.UNSUPPORTED:
+                    found.append(f"{case.name} {case.params}: {error}")
+                continue
+            if not check.ok:
+                found.append(f"{case.name} {case.params}: {check.reason}")
+    return found
+
+
+@pytest.mark.parametrize("layout", ["contiguous", "offset"])
+@pytest.mark.parametrize(("op", "implementation", "backend", "dtype"), every_kernel())
+def test_kernel_keeps_the_contract(op: str, implementation: str, backend: str, dtype: str, layout: str) -> None:
+    """Right outputs twice in a row, untouched inputs and guards, in aligned and unaligned memory."""
+    if backend not in available():
+        pytest.skip(f"no {backend} here")
+    kernel = find_kernel(op, implementation, backend, dtype)
+    found = complaints(kernel, layout)
+    assert not found, f"{len(found)} of {len(cases_of(op, dtype))}:\n" + "\n".join(found)
