@@ -93,9 +93,13 @@ def all_sources() -> tuple[Source, ...]:
 
 
 @cache
+def _capability(device: int) -> str:
+    return str(cupy().cuda.Device(device).compute_capability)
+
+
 def device_arch(device: int) -> str:
     """The architecture to compile for: `sm_90a` on Hopper, `sm_XY` elsewhere."""
-    capability = cupy().cuda.Device(device).compute_capability
+    capability = _capability(device)
     return "sm_90a" if capability == "90" else f"sm_{capability}"
 
 
@@ -111,8 +115,7 @@ def multiprocessors() -> int:
 
 def architecture() -> int:
     """Compute capability of the current device as a number: 90 for 9.0."""
-    device = cupy().cuda.runtime.getDevice()
-    return 10 * _attribute(device, "ComputeCapabilityMajor") + _attribute(device, "ComputeCapabilityMinor")
+    return int(_capability(cupy().cuda.runtime.getDevice()))
 
 
 def compile_source(
@@ -148,6 +151,7 @@ def _nvrtc(
         include_path=[str(INCLUDE), *_cuda_headers()],
         define_macro=[option.removeprefix("-D") for option in options if option.startswith("-D")] or None,
         use_fast_math="--use_fast_math" in options or None,
+        device_as_default_execution_space=True,
         ptxas_options=["-v"],
     )
     log = io.StringIO()

@@ -125,9 +125,7 @@ class Graph:
 
     def consumers(self, value: str) -> list[str]:
         """Who takes `value`, once per edge: node names, and `return:NAME` for graph outputs."""
-        nodes = [
-            node.name for node in self.nodes for taken in node.inputs.values() if taken == value
-        ]
+        nodes = [node.name for node in self.nodes for taken in node.inputs.values() if taken == value]
         return nodes + [f"return:{name}" for name, taken in self.outputs.items() if taken == value]
 
     @cached_property

@@ -87,5 +87,3 @@ def param_values(params: Params) -> dict[str, Any]:
         msg = f"not a parameter dataclass: {params!r}"
         raise TypeError(msg)
     return {item.name: getattr(params, item.name) for item in fields(params)}
-
-

@@ -23,14 +23,8 @@ def _step(axis: int, epsilon: float, momentum: float, *, training: bool) -> Call
             outputs: tuple[Any, ...] = ()
         else:
             new = tuple(item.clone() for item in moving) if moving else (None, None)
-            y, mean, inverse = torch.native_batch_norm(
-                viewed,
-                gamma,
-                beta,
-                *new,
-                True,
-                1 - momentum,
-                epsilon,  # noqa: FBT003  torch's own order
+            y, mean, inverse, *_ = torch._batch_norm_impl_index(  # noqa: SLF001  what batch_norm calls; gives its statistics too
+                viewed, gamma, beta, *new, True, 1 - momentum, epsilon, torch.backends.cudnn.enabled  # noqa: FBT003
             )
             outputs = (mean, inverse, *(new if moving else ()))
         y = y.movedim(1, axis)

@@ -23,7 +23,9 @@ def bn(name: str, x: str, **extra: str) -> Node:
 
 def f(name: str, *inputs: str, control: tuple[str, ...] = ()) -> Node:
     """An op that the pass knows nothing of."""
-    return Node(name, "f", {f"in_{index}": value for index, value in enumerate(inputs)}, ("y",), control=control)
+    return Node(
+        name, "f", {f"in_{index}": value for index, value in enumerate(inputs)}, ("y",), control=control
+    )
 
 
 def add(name: str, *terms: str, control: tuple[str, ...] = ()) -> Node:
@@ -173,9 +175,16 @@ def graphs(draw: st.DrawFn) -> Graph:
         taken = draw(st.lists(st.sampled_from(values), min_size=count, max_size=count))
         before = [node.name for node in nodes]
         control = tuple(
-            sorted(draw(st.sets(st.sampled_from(before), max_size=1))) if before and draw(st.booleans()) else ()
+            sorted(draw(st.sets(st.sampled_from(before), max_size=1)))
+            if before and draw(st.booleans())
+            else ()
         )
-        outputs = {"normalization": BN_OUTPUTS, "conv_data_grad": ("dx",), "f": ("y", "w"), "add_n": ("out",)}[kind]
+        outputs = {
+            "normalization": BN_OUTPUTS,
+            "conv_data_grad": ("dx",),
+            "f": ("y", "w"),
+            "add_n": ("out",),
+        }[kind]
         inputs = {f"in_{position}": value for position, value in enumerate(taken)}
         if kind == "add_n" and draw(st.booleans()):
             control = ()
@@ -194,7 +203,9 @@ def test_random_graphs_keep_their_meaning(graph: Graph) -> None:
     result = fuse_add_to_output(graph)
     assert evaluate(result.graph) == evaluate(graph)
     assert len(result.graph.order) == len(result.graph.nodes)
-    assert {report.add for report in result.reports} == {node.name for node in graph.nodes if node.op == "add_n"}
+    assert {report.add for report in result.reports} == {
+        node.name for node in graph.nodes if node.op == "add_n"
+    }
     assert len(result.graph.nodes) == len(graph.nodes) - result.fused
     again = fuse_add_to_output(result.graph)
     assert again.fused == 0
