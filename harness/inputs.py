@@ -113,8 +113,7 @@ def place(value: Array, layout: str, backend: str) -> Any:
     transposed: axes reversed in memory.
     """
     if layout == "transposed":
-        stored = np.ascontiguousarray(value.T)
-        return _copy(stored, 0, backend).T
+        return _copy(value.T, 0, backend).T
     return _copy(value, value.itemsize if layout == "offset" else 0, backend)
 
 

@@ -1,0 +1,160 @@
+"""Inputs depend on the case's id and the input's name, and hold what the op and the case ask for."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import replace
+from math import inf
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from harness.case import Case, InputSpec
+from harness.inputs import ALIGNMENT, LAYOUTS, draw, make_inputs, place, widen
+from ops import DTYPES, Input, dtype_info, find_op
+
+ROOT = Path(__file__).parents[2]
+PLAIN = InputSpec()
+PROGRAM = """
+from tests.harness.test_inputs import a_case
+from harness.inputs import make_inputs
+print(make_inputs(a_case()).values["x"].tobytes().hex())
+"""
+
+
+def a_case(**changes: Any) -> Case:
+    """A small p_norm_grad."""
+    case = Case("p_norm_grad", "small", {"x": (6, 50)}, "float32", find_op("p_norm_grad").params())
+    return replace(case, **changes)
+
+
+def rng() -> np.random.Generator:
+    """A fresh generator."""
+    return np.random.default_rng(1)
+
+
+def test_another_process_draws_the_same() -> None:
+    """The same case gives the same bytes in another process."""
+    other = subprocess.run(
+        [sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True, cwd=ROOT, timeout=60
+    )
+    assert other.stdout.strip() == make_inputs(a_case()).values["x"].tobytes().hex()
+
+
+def test_a_name_does_not_matter_and_content_does() -> None:
+    """Renaming a case leaves its inputs alone; another parameter draws others."""
+    first = make_inputs(a_case()).values["x"]
+    assert np.array_equal(make_inputs(a_case(name="other", tags=("x",))).values["x"], first)
+    other = a_case(params=find_op("p_norm_grad").params(porder=3.0))
+    assert not np.array_equal(make_inputs(other).values["x"], first)
+
+
+def test_inputs_of_a_case_differ() -> None:
+    """Two inputs of one shape hold different numbers."""
+    case = Case("add_n", "small", {"in_0": (100,)}, "float64", find_op("add_n").params())
+    values = make_inputs(case).values
+    assert not np.array_equal(values["in_0"], values["in_1"])
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
+def test_derived_inputs_follow_from_the_rounded_ones(dtype: str) -> None:
+    """y of p_norm_grad is the norm of x as the kernel sees it, rounded once."""
+    inputs = make_inputs(a_case(dtype=dtype))
+    x = inputs.values["x"].astype(np.float64)
+    y = np.sqrt(np.sum(x * x, axis=-1)).astype(dtype_info(dtype).numpy)
+    assert np.array_equal(inputs.values["y"], y)
+    assert np.array_equal(inputs.wide["y"], y.astype(np.float64))
+
+
+def test_normal_inputs_keep_away_from_zero() -> None:
+    """An op's own normal inputs hold no number below a thousandth of their deviation, a case's own do."""
+    own = draw(rng(), (200_000,), dtype_info("float64"), Input("x"), PLAIN)
+    asked = draw(rng(), (200_000,), dtype_info("float64"), Input("x"), InputSpec(kind="normal"))
+    assert np.min(np.abs(own)) >= 1e-3 > np.min(np.abs(asked))
+    assert abs(float(np.mean(own))) < 0.01
+    assert abs(float(np.std(own)) - 1) < 0.01
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_every_dtype_is_drawn(dtype: str) -> None:
+    """Inputs have their dtype, are finite, and are not all one number."""
+    drawn = draw(rng(), (7, 9), dtype_info(dtype), Input("x"), PLAIN)
+    assert drawn.dtype == dtype_info(dtype).numpy
+    assert drawn.shape == (7, 9)
+    assert np.all(np.isfinite(widen(drawn).astype(np.complex128)))
+    assert len(np.unique(widen(drawn))) > 1
+
+
+@pytest.mark.parametrize(
+    ("spec", "low", "high"),
+    [
+        (InputSpec(kind="uniform", low=2, high=3), 2, 3),
+        (InputSpec(kind="integers", low=-2, high=2), -2, 2),
+        (InputSpec(kind="constant", value=7), 7, 7),
+        (InputSpec(kind="normal", mean=50, std=0.5), 40, 60),
+    ],
+)
+@pytest.mark.parametrize("dtype", ["float16", "float64", "int32", "complex64"])
+def test_a_case_chooses_the_distribution(spec: InputSpec, low: float, high: float, dtype: str) -> None:
+    """Numbers lie where the case says, whatever the dtype."""
+    drawn = draw(rng(), (500,), dtype_info(dtype), Input("x"), spec)
+    assert np.all((drawn.real >= low) & (drawn.real <= high))
+
+
+def test_an_op_chooses_its_own_distribution() -> None:
+    """Without a word in the case, the op's choice stands."""
+    drawn = draw(rng(), (500,), dtype_info("float32"), Input("w", kind="uniform", low=4, high=5), PLAIN)
+    assert np.all((drawn >= 4) & (drawn <= 5))
+
+
+def test_integers_stay_in_range() -> None:
+    """Numbers beyond an integer dtype are cut off, not wrapped."""
+    drawn = draw(rng(), (500,), dtype_info("uint8"), Input("x"), InputSpec(kind="normal", mean=0, std=1e12))
+    assert set(np.unique(drawn)) <= {0, 255}
+
+
+def test_unsigned_and_bool_vary() -> None:
+    """Unsigned integers and bool take more than one value."""
+    assert draw(rng(), (500,), dtype_info("uint8"), Input("x"), PLAIN).max() > 50
+    share = np.mean(draw(rng(), (500,), dtype_info("bool"), Input("x"), PLAIN))
+    assert 0.3 < share < 0.7
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("shape", [(), (0,), (0, 3), (5,), (3, 4), (2, 3, 4)])
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32", "complex128", "bool"])
+def test_placing_keeps_values(layout: str, shape: tuple[int, ...], dtype: str) -> None:
+    """A placed array has the same values, shape and dtype in memory of its own."""
+    value = draw(rng(), shape, dtype_info(dtype), Input("x"), PLAIN).reshape(shape)
+    placed = place(value, layout, "cpu")
+    assert placed.shape == shape
+    assert placed.dtype == value.dtype
+    assert np.array_equal(placed, value)
+    assert not np.shares_memory(placed, value)
+
+
+def test_layouts_are_what_they_say() -> None:
+    """contiguous is aligned, offset is one element past that, transposed has its axes reversed."""
+    value = np.arange(12, dtype=np.float32).reshape(3, 4)
+    assert place(value, "contiguous", "cpu").ctypes.data % ALIGNMENT == 0
+    offset = place(value, "offset", "cpu")
+    assert offset.ctypes.data % ALIGNMENT == 4
+    assert offset.flags.c_contiguous
+    assert place(value, "transposed", "cpu").strides == (4, 12)
+
+
+def test_widening_keeps_exact_dtypes() -> None:
+    """References get float64, complex128, or the integers themselves."""
+    assert widen(np.ones(2, np.float16)).dtype == np.float64
+    assert widen(np.ones(2, np.complex64)).dtype == np.complex128
+    assert widen(np.ones(2, np.int8)).dtype == np.int8
+    assert widen(np.ones(2, np.bool_)).dtype == np.bool_
+
+
+def test_infinite_parameters_are_fine() -> None:
+    """A case with an infinite parameter has inputs as any other."""
+    case = a_case(params=find_op("p_norm_grad").params(porder=inf))
+    assert np.all(np.isfinite(make_inputs(case).values["y"]))
