@@ -11,13 +11,16 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from time import perf_counter_ns
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from harness.result import Ceilings
 from ops import Device, dtype_info
 from ops._core.backend import cupy
+
+if TYPE_CHECKING:
+    from harness.measure.cuda import CudaTimer
 
 CPU_BYTES = 256 << 20
 """Larger than the caches of the CPUs that we know."""
@@ -68,23 +71,26 @@ def _best_ns(call: Callable[[], object]) -> float:
 
 
 def _measure_cuda(device: str, index: int) -> Ceilings:
-    from harness.measure.cuda import CudaTimer  # noqa: PLC0415  loads CuPy's side only here
+    from harness.measure.cuda import CudaTimer
 
     xp = cupy()
     timer = CudaTimer(index)
     with timer.session("numpy"):
-        free, _ = xp.cuda.runtime.memGetInfo()
-        nbytes = min(CUDA_BYTES, free // 8) // 256 * 256
-        source, target = xp.zeros(nbytes, xp.uint8), xp.zeros(nbytes, xp.uint8)
-        copy_ns = timer.best_ns(lambda: target.data.copy_from_device_async(source.data, nbytes), REPEATS)
-        write_ns = timer.best_ns(lambda: target.data.memset_async(1, nbytes), REPEATS)
-        del source, target
+        copy_gbps, write_gbps = _cuda_bandwidths(xp, timer)
         rates = {}
         for name in ("float16", "float32"):
             square = xp.ones((CUDA_MATRIX, CUDA_MATRIX), dtype_info(name).numpy)
-            product = xp.empty_like(square)
-            multiply = partial(xp.matmul, square, square, out=product)
+            multiply = partial(xp.matmul, square, square, out=xp.empty_like(square))
             rates[name] = 2 * CUDA_MATRIX**3 / timer.best_ns(multiply, REPEATS)
         launch_ns = timer.best_ns(timer.launch_empty, 20 * REPEATS)
         xp.get_default_memory_pool().free_all_blocks()
-    return Ceilings(device, 2 * nbytes / copy_ns, nbytes / write_ns, rates, launch_ns)
+    return Ceilings(device, copy_gbps, write_gbps, rates, launch_ns)
+
+
+def _cuda_bandwidths(xp: Any, timer: CudaTimer) -> tuple[float, float]:
+    free, _ = xp.cuda.runtime.memGetInfo()
+    nbytes = min(CUDA_BYTES, free // 8) // 256 * 256
+    source, target = xp.zeros(nbytes, xp.uint8).data, xp.zeros(nbytes, xp.uint8).data
+    copy_ns = timer.best_ns(lambda: target.copy_from_device_async(source, nbytes), REPEATS)
+    write_ns = timer.best_ns(lambda: target.memset_async(1, nbytes), REPEATS)
+    return 2 * nbytes / copy_ns, nbytes / write_ns

@@ -134,9 +134,7 @@ def _ask_nvml(index: int) -> dict[str, str]:
         return {}
     try:
         name = visible_gpu(index)
-        handle = (
-            nvml.nvmlDeviceGetHandleByIndex(int(name)) if name.isdigit() else nvml.nvmlDeviceGetHandleByUUID(name)
-        )
+        handle = nvml.nvmlDeviceGetHandleByIndex(int(name)) if name.isdigit() else nvml.nvmlDeviceGetHandleByUUID(name)
         facts = {
             "model": _text(nvml.nvmlDeviceGetName(handle)),
             "driver": _text(nvml.nvmlSystemGetDriverVersion()),
@@ -165,9 +163,7 @@ def _mig(nvml: Any, handle: Any) -> str:
 def _ask_smi(index: int) -> dict[str, str]:
     """The same facts by nvidia-smi; empty where there is none."""
     query = "name,driver_version,mig.mode.current,clocks.sm,clocks.max.sm"
-    line = _output(
-        "nvidia-smi", f"--query-gpu={query}", "--format=csv,noheader,nounits", "-i", visible_gpu(index)
-    )
+    line = _output("nvidia-smi", f"--query-gpu={query}", "--format=csv,noheader,nounits", "-i", visible_gpu(index))
     parts = [part.strip() for part in line.split(",")]
     names = ("model", "driver", "mig", "sm_clock_mhz", "sm_clock_max_mhz")
     if len(parts) != len(names):
@@ -183,9 +179,7 @@ def _output(*command: str) -> str:
     if path is None:
         return ""
     try:
-        done = subprocess.run(  # noqa: S603  fixed commands, no shell
-            [path, *command[1:]], capture_output=True, text=True, timeout=PATIENCE_S, check=False
-        )
+        done = subprocess.run([path, *command[1:]], capture_output=True, text=True, timeout=PATIENCE_S, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return ""
     return done.stdout.strip() if done.returncode == 0 else ""

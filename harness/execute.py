@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from time import monotonic
@@ -52,7 +53,7 @@ class LocalExecutor:
     `with` statement: at the end no process is left.
     """
 
-    def __init__(  # noqa: PLR0913  one keyword per choice
+    def __init__(
         self,
         *,
         limits: Limits | None = None,
@@ -166,7 +167,7 @@ class Worker:
 
     def __init__(self, options: Sequence[str], environment: dict[str, str]) -> None:
         self._log = tempfile.TemporaryFile()  # noqa: SIM115  closed in kill
-        self._process = subprocess.Popen(  # noqa: S603  our own module, no shell
+        self._process = subprocess.Popen(
             [sys.executable, "-m", "harness.worker", "--parent", str(os.getpid()), *options],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -230,10 +231,8 @@ class Worker:
 
     def kill(self) -> None:
         """End it and all that it started."""
-        try:
+        with suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
         self._process.wait()
         for stream in (self._process.stdin, self._process.stdout):
             if stream is not None and not stream.closed:
@@ -273,7 +272,5 @@ def _open(stream: IO[bytes] | None) -> IO[bytes]:
 
 
 def _close(stream: IO[bytes]) -> None:
-    try:
+    with suppress(BrokenPipeError):
         stream.close()
-    except BrokenPipeError:
-        pass

@@ -112,7 +112,7 @@ def show(value: Any) -> str:
     if isinstance(value, Mapping):
         return "a mapping"
     text = repr(list(value) if isinstance(value, tuple) else value)
-    return text if len(text) <= 60 else f"{text[:57]}…"  # noqa: PLR2004  a line of a terminal
+    return text if len(text) <= 60 else f"{text[:57]}…"
 
 
 def did_you_mean(name: object, known: Iterable[str]) -> str:

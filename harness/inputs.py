@@ -47,9 +47,7 @@ def make_inputs(case: Case) -> Inputs:
     values = {}
     for name, spec in specs.items():
         rng = np.random.Generator(np.random.PCG64(_seed(case.id, name)))
-        drawn = draw(
-            rng, spec.shape, dtype_info(spec.dtype), op.input(name), case.inputs.get(name, InputSpec())
-        )
+        drawn = draw(rng, spec.shape, dtype_info(spec.dtype), op.input(name), case.inputs.get(name, InputSpec()))
         values[name] = np.ascontiguousarray(drawn).reshape(spec.shape)
     return with_derived(case, values)
 
@@ -69,9 +67,7 @@ def with_derived(case: Case, values: Mapping[str, Array]) -> Inputs:
     return Inputs(complete, wide)
 
 
-def draw(
-    rng: np.random.Generator, shape: tuple[int, ...], dtype: DtypeInfo, own: Input, spec: InputSpec
-) -> Array:
+def draw(rng: np.random.Generator, shape: tuple[int, ...], dtype: DtypeInfo, own: Input, spec: InputSpec) -> Array:
     """Numbers of one input: as the case says in `spec`, else as the op says in `own`."""
     if dtype.kind == "complex":
         part = partial(_draw_float, rng, shape, own, spec)
@@ -138,9 +134,7 @@ def _copy(value: Array, start: int, backend: str) -> Any:
 
 def _rounded(value: Array, spec: TensorSpec) -> Array:
     with np.errstate(over="ignore"):
-        return np.ascontiguousarray(np.asarray(value).astype(dtype_info(spec.dtype).numpy)).reshape(
-            spec.shape
-        )
+        return np.ascontiguousarray(np.asarray(value).astype(dtype_info(spec.dtype).numpy)).reshape(spec.shape)
 
 
 def _range(own: Input, spec: InputSpec) -> tuple[float, float]:

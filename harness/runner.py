@@ -49,9 +49,5 @@ def run(trials: Iterable[Trial], executor: Executor, *, block: int = 0) -> Itera
 
 def _implementations(case: Case, backend: str, *, cpu_fallback: bool) -> list[str]:
     backends = {backend, "cpu"} if cpu_fallback else {backend}
-    names = {
-        item.key.implementation
-        for item in kernels(op=case.op, dtype=case.dtype)
-        if item.key.backend in backends
-    }
+    names = {item.key.implementation for item in kernels(op=case.op, dtype=case.dtype) if item.key.backend in backends}
     return sorted(names, key=lambda name: (name != "baseline", name))

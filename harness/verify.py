@@ -1,4 +1,4 @@
-"""The checker: are these outputs what the float64 reference says, as near as the dtype allows?
+"""The checker: whether outputs are what the float64 reference says, as near as the dtype allows.
 
 An element is right when |got - expected| <= bound + one rounding to the output's dtype.
 NaN must meet NaN; an infinity must meet one of its sign. Where the reference is beyond
@@ -51,9 +51,7 @@ def expect(case: Case, inputs: Inputs) -> Expected:
         bounds = op.bound(inputs.wide, values, case.params, case.dtype)
     for name, spec in specs.items():
         if values[name].shape != spec.shape:
-            msg = (
-                f"{case.op}: the reference's {name} is {values[name].shape}, the shape rule says {spec.shape}"
-            )
+            msg = f"{case.op}: the reference's {name} is {values[name].shape}, the shape rule says {spec.shape}"
             raise ValueError(msg)
     return Expected(specs, values, bounds)
 
@@ -150,9 +148,7 @@ def _check_output(name: str, output: Array, expected: Expected, relaxed: float) 
     return Check(tally.wrong == 0, tally.max_abs, tally.max_rel, tally.worst, reason)
 
 
-def _parts(
-    output: Array, reference: Array, bound: Array | float
-) -> Iterator[tuple[int, Array, Array, Array | float]]:
+def _parts(output: Array, reference: Array, bound: Array | float) -> Iterator[tuple[int, Array, Array, Array | float]]:
     """Chunks of output, reference and bound, with the number of their first element."""
     got, want = np.ascontiguousarray(output).reshape(-1), np.ascontiguousarray(reference).reshape(-1)
     bounds = np.asarray(bound, np.float64)

@@ -55,10 +55,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def serve(requests: IO[str], send: Send) -> None:
     """Answer each request."""
-    from harness import ceilings  # noqa: PLC0415  this and what follows import ops, from the tree chosen above
-    from harness.block import Bench  # noqa: PLC0415
-    from harness.measure import Limits  # noqa: PLC0415
-    from harness.result import Trial, from_json, to_json  # noqa: PLC0415
+    from harness import ceilings
+    from harness.block import Bench
+    from harness.measure import Limits
+    from harness.result import Trial, from_json, to_json
 
     bench = Bench(lambda phase: send({"is": "phase", "phase": phase}))
     send({"is": "ready"})
@@ -99,7 +99,7 @@ def limit_resources(threads: int | None, memory: int | None) -> None:
     if threads is not None and hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:threads])
     if memory is not None:
-        import resource  # noqa: PLC0415  absent on Windows
+        import resource
 
         resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
 

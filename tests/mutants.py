@@ -126,8 +126,6 @@ def mutant(function: Mutant) -> Mutant:
     return function
 
 
-
-
 def _is_inexact(array: Array) -> bool:
     return dtype_info(array.dtype.name).kind in ("float", "complex")
 

@@ -8,10 +8,10 @@ from harness.measure.timer import Limits, Timed, Timer
 def timer_for(backend: str, device_index: int = 0) -> Timer:
     """The timer of `backend`; imports no GPU library unless it is needed."""
     if backend == "cpu":
-        from harness.measure.cpu import CpuTimer  # noqa: PLC0415  each backend loads its own
+        from harness.measure.cpu import CpuTimer
 
         return CpuTimer()
-    from harness.measure.cuda import CudaTimer  # noqa: PLC0415
+    from harness.measure.cuda import CudaTimer
 
     return CudaTimer(device_index)
 

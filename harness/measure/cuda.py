@@ -221,7 +221,7 @@ class _Sample(NamedTuple):
 class _Queue:
     """A stream kept busy while work is enqueued, and two events around the work."""
 
-    def __init__(  # noqa: PLR0913  what a sample needs
+    def __init__(
         self, *, spin: Any, seen: Any, flush: Any, start: Any, stop: Any, stream: Any, elapsed_ms: Any
     ) -> None:
         self._spin = spin

@@ -45,9 +45,7 @@ class Timer(Protocol):
     """Times calls on one backend."""
 
     def session(self, arrays: str) -> AbstractContextManager[None]:
-        """Everything of a trial happens within: it selects device and stream, for torch too
-        where `arrays` is "torch".
-        """
+        """Select device and stream for all that a trial does, for torch too where `arrays` is "torch"."""
 
     def synchronize(self) -> None:
         """Wait until everything enqueued has run."""

@@ -75,7 +75,7 @@ def as_reduction(shape: Shape, axes: tuple[int, ...]) -> Reduction:
             groups[-1].append(axis)
         else:
             groups.append([axis])
-    if len(groups) > 2:  # noqa: PLR2004  the layout above has room for two
+    if len(groups) > 2:
         msg = f"axes {axes} of {shape} fall into {len(groups)} separate groups; at most two are supported"
         raise AxisError(msg)
     if not groups:

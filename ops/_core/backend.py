@@ -91,7 +91,7 @@ def to_numpy(array: Any) -> Array:
     root = type(array).__module__.partition(".")[0]
     if root == "torch":
         return _torch_to_numpy(array)
-    return array.get() if root == "cupy" else np.asarray(array)  # type: ignore[no-any-return]
+    return array.get() if root == "cupy" else np.asarray(array)
 
 
 def to_torch(array: Any) -> Any:
@@ -99,10 +99,7 @@ def to_torch(array: Any) -> Any:
     torch = import_module("torch")
     is_bfloat16 = array.dtype == dtype_info("bfloat16").numpy
     source = array.view(np.uint16) if is_bfloat16 else array
-    if isinstance(source, np.ndarray):
-        tensor = torch.from_numpy(source)
-    else:
-        tensor = torch.from_dlpack(source)
+    tensor = torch.from_numpy(source) if isinstance(source, np.ndarray) else torch.from_dlpack(source)
     return tensor.view(torch.bfloat16) if is_bfloat16 else tensor
 
 

@@ -55,9 +55,7 @@ class Source:
     NVRTC test compiles all that is declared, and `function` refuses what is not.
     """
 
-    def __init__(
-        self, beside: str, name: str, expressions: tuple[str, ...], options: tuple[str, ...] = ()
-    ) -> None:
+    def __init__(self, beside: str, name: str, expressions: tuple[str, ...], options: tuple[str, ...] = ()) -> None:
         self.path = Path(beside).parent / name
         self.expressions = expressions
         self.options = options
@@ -118,9 +116,7 @@ def architecture() -> int:
     return int(_capability(cupy().cuda.runtime.getDevice()))
 
 
-def compile_source(
-    path: Path, expressions: tuple[str, ...], arch: str, options: tuple[str, ...] = ()
-) -> Compiled:
+def compile_source(path: Path, expressions: tuple[str, ...], arch: str, options: tuple[str, ...] = ()) -> Compiled:
     """Compile `path` to a cubin holding `expressions`; raises CompileError with NVRTC's log."""
     key = _digest(path, expressions, arch, options)
     folder = _cache_folder()
@@ -140,7 +136,7 @@ def _nvrtc(
     path: Path, expressions: tuple[str, ...], arch: str, options: tuple[str, ...]
 ) -> tuple[bytes, dict[str, str], str]:
     try:
-        from cuda.core import Program, ProgramOptions  # noqa: PLC0415  absent on a machine without CUDA's packages
+        from cuda.core import Program, ProgramOptions
     except ImportError as error:
         msg = f"compiling CUDA sources needs cuda-core and NVRTC: {error}"
         raise BackendError(msg) from error
@@ -167,7 +163,7 @@ def _nvrtc(
 
 @cache
 def _cuda_headers() -> tuple[str, ...]:
-    from cuda import pathfinder  # noqa: PLC0415  absent on a machine without CUDA's packages
+    from cuda import pathfinder
 
     folder = pathfinder.find_nvidia_header_directory("cudart")
     return (str(folder),) if folder else ()
@@ -184,8 +180,7 @@ def _resources(log: str, names: dict[str, str]) -> dict[str, Resources]:
                 registers=_number(r"Used (\d+) registers", block),
                 shared_bytes=_number(r"(\d+) bytes smem", block),
                 stack_bytes=_number(r"(\d+) bytes stack frame", block),
-                spill_bytes=_number(r"(\d+) bytes spill stores", block)
-                + _number(r"(\d+) bytes spill loads", block),
+                spill_bytes=_number(r"(\d+) bytes spill stores", block) + _number(r"(\d+) bytes spill loads", block),
             )
     return found
 
@@ -206,7 +201,7 @@ def _digest(path: Path, expressions: tuple[str, ...], arch: str, options: tuple[
 @cache
 def _nvrtc_version() -> tuple[int, int]:
     try:
-        from cuda.bindings import nvrtc  # noqa: PLC0415  absent on a machine without CUDA's packages
+        from cuda.bindings import nvrtc
     except ImportError as error:
         msg = f"compiling CUDA sources needs cuda-core and NVRTC: {error}"
         raise BackendError(msg) from error

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import ml_dtypes
 import numpy as np
@@ -37,7 +37,7 @@ class DtypeInfo:
 
 
 def _float(name: str, numpy: object, ctype: str, accumulate: str) -> DtypeInfo:
-    info = ml_dtypes.finfo(numpy)  # type: ignore[arg-type]
+    info: Any = ml_dtypes.finfo(numpy)  # type: ignore[no-untyped-call]
     dtype = np.dtype(numpy)  # type: ignore[call-overload]
     return DtypeInfo(name, "float", dtype, ctype, accumulate, float(info.eps), float(info.max))
 

@@ -99,9 +99,7 @@ def workspace_bytes(plan: Plan, find: FindKernel) -> int:
     return plan.arena_bytes + sum(align(_scratch(plan, name, find)) for name in plan.graph.order)
 
 
-def bind(
-    plan: Plan, find: FindKernel, inputs: Mapping[str, Any], out: Mapping[str, Any], workspace: Any
-) -> Bound:
+def bind(plan: Plan, find: FindKernel, inputs: Mapping[str, Any], out: Mapping[str, Any], workspace: Any) -> Bound:
     """A callable that runs the whole graph once, node after node, on these buffers.
 
     workspace: `workspace_bytes` bytes (uint8), zeroed once. Raises GraphError where a graph

@@ -99,7 +99,7 @@ def _reject_add(graph: Graph, add: Node) -> str | None:
     return None
 
 
-def _reject_target(
+def _reject_target(  # noqa: PLR0911  a return per condition
     graph: Graph, add: Node, term: str, other: str, supported: Mapping[str, str]
 ) -> str | None:
     target, source = graph.producer(term), graph.producer(other)

@@ -138,6 +138,6 @@ class Op:
 
 def tensor_bytes(specs: Mapping[str, TensorSpec]) -> int:
     """Bytes of all tensors of `specs`, views left out."""
-    from ops._core.dtype import dtype_info  # noqa: PLC0415  keeps this module free of cycles
+    from ops._core.dtype import dtype_info
 
     return sum(spec.size * dtype_info(spec.dtype).itemsize for spec in specs.values() if spec.view_of is None)

@@ -12,7 +12,7 @@ def compile_peer(function: Callable[..., Any]) -> Callable[..., Any]:
     Dynamo keeps what it compiled by code object and, past a handful of shapes, falls back to
     eager without a word; it starts afresh here, so that a compiled peer is always compiled.
     """
-    import torch  # noqa: PLC0415  loaded only when a peer runs
+    import torch
 
     torch.compiler.reset()
     compiled: Callable[..., Any] = torch.compile(function, dynamic=False, fullgraph=True)

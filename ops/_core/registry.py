@@ -34,7 +34,7 @@ def register(op: Op) -> Op:
     return op
 
 
-def kernel(  # noqa: PLR0913  one keyword per fact about a kernel
+def kernel(
     op: str,
     implementation: str,
     backends: str | Iterable[str],

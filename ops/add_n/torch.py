@@ -13,7 +13,7 @@ from ops._core.registry import kernel
 @kernel("add_n", "torch", BACKENDS, FLOATS, prepare=True, arrays="torch")
 def add_n(*, in_0: Any, in_1: Any, out: dict[str, Any]) -> Bound:
     """`torch.add` into the output."""
-    import torch  # noqa: PLC0415  loaded only when a peer runs
+    import torch
 
     result = out["out"]
 
@@ -27,7 +27,7 @@ def add_n(*, in_0: Any, in_1: Any, out: dict[str, Any]) -> Bound:
 def add_n_compiled(*, in_0: Any, in_1: Any, out: dict[str, Any]) -> Bound:
     """A compiled addition."""
     del out
-    import torch  # noqa: PLC0415  loaded only when a peer runs
+    import torch
 
     compiled = torch.compile(lambda first, second: first + second)
     return lambda: (compiled(in_0, in_1),)

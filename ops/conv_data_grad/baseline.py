@@ -13,10 +13,10 @@ from ops.conv_data_grad.op import ConvDataGradParams, PerAxis, geometry
 
 
 @kernel("conv_data_grad", "baseline", BACKENDS, FLOATS)
-def conv_data_grad(  # noqa: PLR0913  the op's own arguments
+def conv_data_grad(
     *,
     dy: Any,
-    filter: Any,  # noqa: A002  the op's own name
+    filter: Any,
     x_like: Any,
     strides: PerAxis,
     padding_before: PerAxis,
@@ -30,7 +30,7 @@ def conv_data_grad(  # noqa: PLR0913  the op's own arguments
     xp = namespace(dy)
     params = ConvDataGradParams(strides, padding_before, dilation_rate, groups, data_format)  # type: ignore[arg-type]
     found = geometry(x_like.shape, filter.shape, params)
-    wide = xp.float32 if dy.dtype.itemsize == 2 else dy.dtype  # noqa: PLR2004  16-bit floats sum in float32
+    wide = xp.float32 if dy.dtype.itemsize == 2 else dy.dtype
     dy, weight = dy.astype(wide, copy=False), filter.astype(wide, copy=False)
     if found.channels_last:
         dy, weight = xp.moveaxis(dy, -1, 1), xp.moveaxis(weight, -1, 1)

@@ -1,4 +1,4 @@
-"""conv_data_grad on the CPU: image by image, a product by BLAS, then one fused pass while its result is in the cache."""
+"""conv_data_grad on the CPU: image by image, a product by BLAS, then one fused pass over what is still in the cache."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ def _three(values: tuple[int, ...], fill: int) -> tuple[int, int, int]:
 def conv_data_grad(
     *,
     dy: Any,
-    filter: Any,  # noqa: A002  the op's own name
+    filter: Any,
     x_like: Any,
     out: dict[str, Any],
     add_to_output: Any = None,
     **options: Any,
 ) -> Bound:
     """A product, and the columns folded together with the addend."""
-    from ops.conv_data_grad import jit  # noqa: PLC0415  loads Numba
+    from ops.conv_data_grad import jit
 
     found = geometry(x_like.shape, filter.shape, ConvDataGradParams(**options))
     wide = np.dtype(np.float32) if dy.dtype.itemsize == HALF_BYTES else dy.dtype

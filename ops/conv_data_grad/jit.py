@@ -8,7 +8,7 @@ from numba import njit, prange
 
 
 @njit(cache=True, parallel=True, error_model="numpy")
-def fold(  # noqa: PLR0913  a convolution has many numbers
+def fold(
     column: Any,
     addend: Any,
     dx: Any,
@@ -16,7 +16,7 @@ def fold(  # noqa: PLR0913  a convolution has many numbers
     padding: tuple[int, int, int],
     dilation: tuple[int, int, int],
 ) -> None:
-    """Gather each pixel of dx (C, D, H, W) from its columns (C, kd, kh, kw, Do, Ho, Wo), and the addend unless empty."""
+    """Fold columns (C, kd, kh, kw, Do, Ho, Wo) into dx (C, D, H, W), on top of the addend unless that is empty."""
     channels, depth, height, width = dx.shape
     kernel_d, kernel_h, kernel_w, out_d, out_h, out_w = column.shape[1:]
     adds = addend.size > 0

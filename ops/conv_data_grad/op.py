@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -91,9 +91,7 @@ def geometry(x: Shape, filter_shape: Shape, params: ConvDataGradParams) -> Geome
         raise ShapeError(msg)
     last = params.data_format == "channels_last"
     channels, size = (x[-1], x[1:-1]) if last else (x[1], x[2:])
-    per_group, kernel = (
-        (filter_shape[-1], filter_shape[1:-1]) if last else (filter_shape[1], filter_shape[2:])
-    )
+    per_group, kernel = (filter_shape[-1], filter_shape[1:-1]) if last else (filter_shape[1], filter_shape[2:])
     if per_group * params.groups != channels:
         msg = f"filter has {per_group} channels per group; x_like has {channels} in {params.groups} groups"
         raise ShapeError(msg)
@@ -163,21 +161,18 @@ def _gather(dy: Array, weight: Array, found: Geometry) -> Array:
     margin = [d * (k - 1) for d, k in zip(found.dilation, found.kernel, strict=True)]
     spread_size = [
         m + max(length + p, s * (out - 1) + 1)
-        for m, length, p, s, out in zip(
-            margin, found.size, found.padding, found.strides, found.out_size, strict=True
-        )
+        for m, length, p, s, out in zip(margin, found.size, found.padding, found.strides, found.out_size, strict=True)
     ]
     spread = np.zeros((*dy.shape[:2], *spread_size), dy.dtype)
-    places = tuple(
-        slice(m, m + s * (out - 1) + 1, s)
-        for m, s, out in zip(margin, found.strides, found.out_size, strict=True)
+    places: tuple[Any, ...] = tuple(
+        slice(m, m + s * (out - 1) + 1, s) for m, s, out in zip(margin, found.strides, found.out_size, strict=True)
     )
     spread[(..., *places)] = dy
     spread = spread.reshape(found.batch, groups, -1, *spread_size)
     weight = weight.reshape(groups, found.out_channels // groups, -1, *found.kernel)
     dx = np.zeros((found.batch, groups, found.channels // groups, *found.size), dy.dtype)
     for tap in np.ndindex(*found.kernel):
-        window = tuple(
+        window: tuple[Any, ...] = tuple(
             slice(m + p - i * d, m + p - i * d + length)
             for m, p, i, d, length in zip(margin, found.padding, tap, found.dilation, found.size, strict=True)
         )
@@ -191,12 +186,7 @@ def work(shapes: Shapes, params: ConvDataGradParams) -> Work:
     read = {name: spec for name, spec in shapes.inputs.items() if name != "x_like"}
     found = geometry(shapes.inputs["x_like"].shape, shapes.inputs["filter"].shape, params)
     products = (
-        found.batch
-        * prod(found.out_size)
-        * found.out_channels
-        * prod(found.kernel)
-        * found.channels
-        // found.groups
+        found.batch * prod(found.out_size) * found.out_channels * prod(found.kernel) * found.channels // found.groups
     )
     added = shapes.outputs["dx"].size if "add_to_output" in shapes.inputs else 0
     return Work(tensor_bytes(read), tensor_bytes(shapes.outputs), 2 * products + added)
@@ -237,8 +227,6 @@ CONV_DATA_GRAD = register(
         bound=bound,
         summary="gradient of a convolution with respect to its input, with an optional addend",
         source="OneFlow conv_data_grad; FuseAddToOutput, OneFlow #3524",
-        errata=(
-            "N/B against 3N/B is a limit of cuDNN's beta: a separate addend pointer costs one read always",
-        ),
+        errata=("N/B against 3N/B is a limit of cuDNN's beta: a separate addend pointer costs one read always",),
     )
 )

@@ -11,16 +11,13 @@ from ops._core.peer import compile_peer
 from ops._core.registry import kernel
 from ops.conv_data_grad.op import ConvDataGradParams, geometry
 
-
 WIDE = ("float32", "float64")
 NOTE = "torch rounds each partial sum to 16 bits on the CPU"
 
 
-def _step(
-    shape: tuple[int, ...], filter_shape: tuple[int, ...], params: ConvDataGradParams
-) -> Callable[..., Any]:
+def _step(shape: tuple[int, ...], filter_shape: tuple[int, ...], params: ConvDataGradParams) -> Callable[..., Any]:
     """The function a user would write: the convolution's own backward, then the addition."""
-    import torch  # noqa: PLC0415  loaded only when a peer runs
+    import torch
 
     found = geometry(shape, filter_shape, params)
     rank = len(found.size)
@@ -74,7 +71,7 @@ def _params(options: dict[str, Any]) -> ConvDataGradParams:
 def conv_data_grad(
     *,
     dy: Any,
-    filter: Any,  # noqa: A002  the op's own name
+    filter: Any,
     x_like: Any,
     out: dict[str, Any],
     add_to_output: Any = None,
@@ -110,7 +107,7 @@ def conv_data_grad(
 def conv_data_grad_compiled(
     *,
     dy: Any,
-    filter: Any,  # noqa: A002  the op's own name
+    filter: Any,
     x_like: Any,
     out: dict[str, Any],
     add_to_output: Any = None,

@@ -61,12 +61,12 @@ def deformable_conv(
     filter: Any,
     out: dict[str, Any],
     mask: Any = None,
-    **options: Any,  # noqa: A002
+    **options: Any,
 ) -> None:
     """Per image: coordinates, four gathers, weights, mask, then one product per group."""
     xp = namespace(x)
     found = geometry(x.shape, filter.shape, DeformableConvParams(**options))
-    wide = xp.float32 if x.dtype.itemsize == 2 else x.dtype  # noqa: PLR2004  16-bit floats sum in float32
+    wide = xp.float32 if x.dtype.itemsize == 2 else x.dtype
     weight = filter.astype(wide, copy=False).reshape(found.groups, found.out_channels // found.groups, -1)
     for image in range(found.batch):
         h, w = _coordinates(xp, offset[image], found, wide)
@@ -80,11 +80,11 @@ def deformable_conv(
 
 
 @kernel("deformable_conv_grad", "baseline", BACKENDS, DTYPES)
-def deformable_conv_grad(  # noqa: PLR0913, PLR0914  the op's own arguments, and a name for each step
+def deformable_conv_grad(
     *,
     x: Any,
     offset: Any,
-    filter: Any,  # noqa: A002  the op's own name
+    filter: Any,
     out_grad: Any,
     out: dict[str, Any],
     need_x: bool,
@@ -97,7 +97,7 @@ def deformable_conv_grad(  # noqa: PLR0913, PLR0914  the op's own arguments, and
     """Per image: the columns' gradient by a product, then samples, slopes and a scatter as array operations."""
     xp = namespace(x)
     found = geometry(x.shape, filter.shape, DeformableConvParams(**options))
-    wide = xp.float32 if x.dtype.itemsize == 2 else x.dtype  # noqa: PLR2004  16-bit floats sum in float32
+    wide = xp.float32 if x.dtype.itemsize == 2 else x.dtype
     weight = filter.astype(wide, copy=False).reshape(found.groups, found.out_channels // found.groups, -1)
     by_tap = (found.deformable_groups, found.taps, found.pixels)
     filter_grad = xp.zeros(weight.shape, wide)

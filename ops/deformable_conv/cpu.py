@@ -67,10 +67,10 @@ def deformable_conv(
     filter: Any,
     out: dict[str, Any],
     mask: Any = None,
-    **options: Any,  # noqa: A002
+    **options: Any,
 ) -> Bound:
     """Image by image: locate, unfold, one product per group."""
-    from ops.deformable_conv import jit  # noqa: PLC0415  loads Numba
+    from ops.deformable_conv import jit
 
     found = geometry(x.shape, filter.shape, DeformableConvParams(**options))
     wide = _wide(x)
@@ -94,11 +94,11 @@ def deformable_conv(
 
 
 @kernel("deformable_conv_grad", "optimized", "cpu", FLOATS, prepare=True)
-def deformable_conv_grad(  # noqa: PLR0913, C901  the op's own arguments; one branch per gradient
+def deformable_conv_grad(
     *,
     x: Any,
     offset: Any,
-    filter: Any,  # noqa: A002  the op's own name
+    filter: Any,
     out_grad: Any,
     out: dict[str, Any],
     need_x: bool,
@@ -109,7 +109,7 @@ def deformable_conv_grad(  # noqa: PLR0913, C901  the op's own arguments; one br
     **options: Any,
 ) -> Bound:
     """Image by image: the columns' gradient by a product, all else in one pass over it, the filter's by a product."""
-    from ops.deformable_conv import jit  # noqa: PLC0415  loads Numba
+    from ops.deformable_conv import jit
 
     found = geometry(x.shape, filter.shape, DeformableConvParams(**options))
     wide = _wide(x)

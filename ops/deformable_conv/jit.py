@@ -9,7 +9,7 @@ from numba import get_num_threads, get_thread_id, njit, prange
 
 
 @njit(cache=True, parallel=True)
-def tabulate(  # noqa: PLR0913  a convolution has many numbers
+def tabulate(
     offset: Any,
     mask: Any,
     places: Any,
@@ -70,7 +70,7 @@ def unfold(padded: Any, places: Any, fractions: Any, column: Any, width: int) ->
 
 
 @njit(cache=True, parallel=True)
-def fold(  # noqa: PLR0913  inputs, then the four gradients
+def fold(
     padded: Any,
     places: Any,
     fractions: Any,

@@ -24,7 +24,7 @@ PerAxis = int | tuple[int, ...]
 PAIR = 2
 RANK = 4
 UNITS = 32
-"""Allowed rounding of a long sum, in half epsilons of sum |filter| |column|: rejects TF32 (366), accepts float32 (24)."""
+"""Allowed rounding of a long sum, in half epsilons of sum |filter| |column|: rejects TF32 (366), takes float32 (24)."""
 DTYPES = ("float16", "bfloat16", "float32", "float64")
 
 

@@ -88,10 +88,11 @@ class Tap:
 
     def blend(self, weights: tuple[Array, ...], *, magnitudes: bool = False) -> Array:
         """Sum of corner values by `weights`, (N, dg, C / dg, P); of absolute values where `magnitudes`."""
-        pairs = zip(self.corners, weights, strict=True)
-        if magnitudes:
-            return np.asarray(sum(np.abs(value) * np.abs(weight)[:, :, None] for value, weight in pairs))
-        return np.asarray(sum(value * weight[:, :, None] for value, weight in pairs))
+        total: Array = np.zeros_like(self.corners[0])
+        for value, weight in zip(self.corners, weights, strict=True):
+            part = value * weight[:, :, None]
+            total += np.abs(part) if magnitudes else part
+        return total
 
 
 def taps(arrays: Mapping[str, Array], found: Geometry) -> Iterator[Tap]:
@@ -122,9 +123,7 @@ def taps(arrays: Mapping[str, Array], found: Geometry) -> Iterator[Tap]:
         yield Tap(
             i,
             j,
-            np.ones_like(h)
-            if mask is None
-            else mask.reshape(found.batch, groups, found.taps, pixels)[:, :, tap],
+            np.ones_like(h) if mask is None else mask.reshape(found.batch, groups, found.taps, pixels)[:, :, tap],
             tuple(corners),
             ((1 - lh) * (1 - lw), (1 - lh) * lw, lh * (1 - lw), lh * lw),
             (lw - 1, -lw, 1 - lw, lw),
@@ -220,9 +219,9 @@ def gradients(arrays: Mapping[str, Array], found: Geometry, *, magnitudes: bool 
             slope = tap.blend(slopes, magnitudes=magnitudes)
             offset_grad[:, :, number, axis] = np.sum(column_grad * slope, axis=2) * mask
         column = (sampled * mask[:, :, None]).reshape(found.batch, found.groups, -1, pixels)
-        filter_grad[:, :, tap.i, tap.j] = np.einsum(
-            "ngop,ngcp->goc", out_grad, column, optimize=True
-        ).reshape(filter_grad.shape[:2])
+        filter_grad[:, :, tap.i, tap.j] = np.einsum("ngop,ngcp->goc", out_grad, column, optimize=True).reshape(
+            filter_grad.shape[:2]
+        )
         for place, valid, share in zip(tap.places, tap.valid, tap.weights, strict=True):
             given = column_grad * (mask * share * valid)[:, :, None]
             np.add.at(x_grad, (*index[:3], place[:, :, None]), given)

@@ -26,11 +26,11 @@ def _forward(
     filter: Any,
     out: dict[str, Any],
     mask: Any = None,
-    **options: Any,  # noqa: A002
+    **options: Any,
 ) -> Bound:
     """`torchvision.ops.deform_conv2d`."""
     del out
-    from torchvision.ops import deform_conv2d  # noqa: PLC0415  loaded only when a peer runs
+    from torchvision.ops import deform_conv2d
 
     found = geometry(tuple(x.shape), tuple(filter.shape), DeformableConvParams(**options))
     keywords = _options(found)
@@ -41,15 +41,15 @@ def _backward(
     *,
     x: Any,
     offset: Any,
-    filter: Any,  # noqa: A002  the op's own name
+    filter: Any,
     out_grad: Any,
     out: dict[str, Any],
     mask: Any = None,
     **options: Any,
 ) -> Bound:
     """Autograd through `deform_conv2d`; the forward pass runs once, beforehand."""
-    import torch  # noqa: PLC0415  loaded only when a peer runs
-    from torchvision.ops import deform_conv2d  # noqa: PLC0415
+    import torch
+    from torchvision.ops import deform_conv2d
 
     options = {name: value for name, value in options.items() if not name.startswith("need_")}
     found = geometry(tuple(x.shape), tuple(filter.shape), DeformableConvParams(**options))

@@ -10,7 +10,7 @@ from ops._core.registry import kernel
 
 
 @kernel("normalization", "baseline", BACKENDS, FLOATS)
-def normalization(  # noqa: PLR0913  the op's own arguments
+def normalization(
     *,
     x: Any,
     gamma: Any,

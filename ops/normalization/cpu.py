@@ -1,4 +1,4 @@
-"""normalization on the CPU: two passes for the statistics, one for everything else. 16-bit floats go through float32."""
+"""normalization on the CPU: two passes for the statistics, one for all else. 16-bit floats go through float32."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CHUNKS = 64
 
 
 @kernel("normalization", "optimized", "cpu", FLOATS, prepare=True)
-def normalization(  # noqa: PLR0913  the op's own arguments
+def normalization(
     *,
     x: Any,
     gamma: Any,
@@ -30,7 +30,7 @@ def normalization(  # noqa: PLR0913  the op's own arguments
     add_to_output: Any = None,
 ) -> Bound:
     """Statistics, then one fused pass."""
-    from ops.normalization import jit  # noqa: PLC0415  loads Numba
+    from ops.normalization import jit
 
     channels, post = x.shape[axis], prod(x.shape[axis + 1 :])
     shape = (-1, channels) if post == 1 else (prod(x.shape[:axis]), channels, post)

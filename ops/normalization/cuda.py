@@ -78,11 +78,7 @@ def _plan_once(view: View, width: int, itemsize: int) -> tuple[int, int] | None:
         group *= 2
     if group * view.post % width or view.channels % group or view.post == 1:
         return None
-    while (
-        2 * group <= GROUP
-        and view.channels % (2 * group) == 0
-        and 2 * group * channel_bytes <= SLICE_BYTES // 2
-    ):
+    while 2 * group <= GROUP and view.channels % (2 * group) == 0 and 2 * group * channel_bytes <= SLICE_BYTES // 2:
         group *= 2
     for limit in (SLICE_BYTES, LARGEST_SLICE_BYTES):
         for cluster in (1, 2, 4, 8):
@@ -93,7 +89,7 @@ def _plan_once(view: View, width: int, itemsize: int) -> tuple[int, int] | None:
 
 
 @kernel("normalization", "optimized", "cuda", FLOATS, prepare=True, workspace=_workspace)
-def normalization(  # noqa: PLR0913  the op's own arguments
+def normalization(
     *,
     x: Any,
     gamma: Any,
@@ -115,9 +111,7 @@ def normalization(  # noqa: PLR0913  the op's own arguments
     wide = gamma.dtype.type
     y = out["y"]
     if not training:
-        return _apply(
-            view, x, add_to_output, y, gamma, beta, moving_mean, moving_variance, wide(epsilon), True
-        )
+        return _apply(view, x, add_to_output, y, gamma, beta, moving_mean, moving_variance, wide(epsilon), True)
     statistics = pointers(
         moving_mean,
         moving_variance,
@@ -131,9 +125,7 @@ def normalization(  # noqa: PLR0913  the op's own arguments
     if once is not None:
         return once
     reduce = _reduce(view, x, statistics, workspace, numbers)
-    apply = _apply(
-        view, x, add_to_output, y, gamma, beta, out["mean"], out["inv_variance"], wide(epsilon), False
-    )
+    apply = _apply(view, x, add_to_output, y, gamma, beta, out["mean"], out["inv_variance"], wide(epsilon), False)
 
     def run() -> None:
         reduce()
@@ -187,7 +179,7 @@ def _lanes(view: View, width: int) -> tuple[int, int]:
     """Threads along C and along rows of a block that walks (rows, C)."""
     packs = -(-view.channels // width)
     lanes = 1
-    while lanes < 32 and lanes < packs:  # noqa: PLR2004  a warp
+    while lanes < 32 and lanes < packs:
         lanes *= 2
     return lanes, THREADS // lanes
 
@@ -208,7 +200,7 @@ def _reduce(view: View, x: Any, statistics: Any, workspace: Any, numbers: tuple[
         splits = max(1, min(view.splits, 4 * multiprocessors() // blocks, -(-view.images // rows)))
         function = SOURCE.function(f"reduce_columns<{_ctype(x)}, {width}>")
         grid, block = (blocks, splits), (lanes, rows)
-        arguments = (*common, np.int32(view.channels), *numbers)
+        arguments: tuple[Any, ...] = (*common, np.int32(view.channels), *numbers)
     else:
         splits = max(1, min(view.splits, -(-8 * multiprocessors() // view.channels)))
         function = SOURCE.function(f"reduce_rows<{_ctype(x)}, {width}>")
@@ -217,7 +209,7 @@ def _reduce(view: View, x: Any, statistics: Any, workspace: Any, numbers: tuple[
     return lambda: function(grid, block, arguments)
 
 
-def _apply(  # noqa: PLR0913, PLR0917  tensors, statistics and how to read them
+def _apply(
     view: View,
     x: Any,
     addend: Any,
@@ -238,7 +230,7 @@ def _apply(  # noqa: PLR0913, PLR0917  tensors, statistics and how to read them
         down = max(1, min(blocks // across, -(-view.images // rows)))
         function = SOURCE.function(f"apply_columns<{_ctype(x)}, {width}>")
         grid, block = (across, down), (lanes, rows)
-        arguments = (*common, np.int32(view.images), np.int32(view.channels))
+        arguments: tuple[Any, ...] = (*common, np.int32(view.images), np.int32(view.channels))
     else:
         packs = x.size // width
         function = SOURCE.function(f"apply_rows<{_ctype(x)}, {width}>")

@@ -14,7 +14,7 @@ from ops._core.registry import kernel
 
 def _step(axis: int, epsilon: float, momentum: float, *, training: bool) -> Callable[..., Any]:
     """The function a user would write: batch norm, then the addition."""
-    import torch  # noqa: PLC0415  loaded only when a peer runs
+    import torch
 
     def run(x: Any, gamma: Any, beta: Any, moving: tuple[Any, Any] | None, addend: Any) -> tuple[Any, ...]:
         viewed = x.movedim(axis, 1)
@@ -24,7 +24,7 @@ def _step(axis: int, epsilon: float, momentum: float, *, training: bool) -> Call
         else:
             new = tuple(item.clone() for item in moving) if moving else (None, None)
             y, mean, inverse, *_ = torch._batch_norm_impl_index(  # noqa: SLF001  what batch_norm calls; gives its statistics too
-                viewed, gamma, beta, *new, True, 1 - momentum, epsilon, torch.backends.cudnn.enabled  # noqa: FBT003
+                viewed, gamma, beta, *new, True, 1 - momentum, epsilon, torch.backends.cudnn.enabled
             )
             outputs = (mean, inverse, *(new if moving else ()))
         y = y.movedim(1, axis)

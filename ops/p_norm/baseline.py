@@ -21,21 +21,21 @@ def p_norm(*, x: Any, porder: float | str, axis: Axis, keepdim: bool, out: dict[
     if x.size == 0:
         y[...] = 0
         return
-    wide = x.astype(xp.float32) if x.dtype.itemsize == 2 else x  # noqa: PLR2004  16-bit floats sum in float32
+    wide = x.astype(xp.float32) if x.dtype.itemsize == 2 else x
     if p == 0:
         y[...] = (wide != 0).sum(axis=axes, keepdims=keepdim)
     elif p == inf:
         y[...] = xp.abs(wide).max(axis=axes, keepdims=keepdim)
     elif p == -inf:
         y[...] = xp.abs(wide).min(axis=axes, keepdims=keepdim)
-    elif p == 2:  # noqa: PLR2004  the square needs no pow
+    elif p == 2:
         y[...] = xp.sqrt(xp.square(wide).sum(axis=axes, keepdims=keepdim))
     else:
         y[...] = (xp.abs(wide) ** p).sum(axis=axes, keepdims=keepdim) ** (1 / p)
 
 
 @kernel("p_norm_grad", "baseline", BACKENDS, FLOATS)
-def p_norm_grad(  # noqa: PLR0913  the op's own arguments
+def p_norm_grad(
     *, x: Any, y: Any, dy: Any, porder: float | str, axis: Axis, keepdim: bool, out: dict[str, Any]
 ) -> None:
     """Up to eight passes over memory: abs, pow, sign, mul, broadcast mul, pow, mul, mask."""
@@ -47,7 +47,7 @@ def p_norm_grad(  # noqa: PLR0913  the op's own arguments
     dx = out["dx"]
     if x.size == 0:
         return
-    if x.dtype.itemsize == 2:  # noqa: PLR2004  16-bit floats compute in float32
+    if x.dtype.itemsize == 2:
         x, y, dy = x.astype(xp.float32), y.astype(xp.float32), dy.astype(xp.float32)
     y, dy = y.reshape(kept), dy.reshape(kept)
     if p == 0:

@@ -36,7 +36,7 @@ def _finder(implementation: str, backend: str) -> FindKernel:
 
 @cache
 def _plan(params: Params, fuse: bool, inputs: tuple[tuple[str, TensorSpec], ...], dtype: str) -> Plan:  # noqa: FBT001
-    from ops.residual.op import written  # noqa: PLC0415  op registers after this file
+    from ops.residual.op import written
 
     graph = written(params)
     return plan(fuse_add_to_output(graph).graph if fuse else graph, dict(inputs), dtype)
@@ -54,16 +54,12 @@ def _register(op: str, implementation: str, backend: str) -> None:
         names = {item.name for item in find_op(op).inputs}
         arrays = {name: value for name, value in arguments.items() if name in names}
         params = find_op(op).params(**{name: value for name, value in arguments.items() if name not in names})
-        specs = tuple(
-            (name, TensorSpec(array.shape, dtype_name(array.dtype))) for name, array in arrays.items()
-        )
+        specs = tuple((name, TensorSpec(array.shape, dtype_name(array.dtype))) for name, array in arrays.items())
         dtype = dtype_name(next(iter(out.values())).dtype)
         return bind(_plan(params, fuse, specs, dtype), find, arrays, out, workspace)
 
     run.__qualname__ = f"{op}_{implementation}_{backend}"
-    decorate: Callable[..., Any] = kernel(
-        op, implementation, backend, FLOATS, prepare=True, workspace=workspace
-    )
+    decorate: Callable[..., Any] = kernel(op, implementation, backend, FLOATS, prepare=True, workspace=workspace)
     decorate(run)
 
 

@@ -46,7 +46,7 @@ class Resnet50AddsParams:
     data_format: Layout = "channels_first"
 
     def __post_init__(self) -> None:
-        if self.batch < 1 or self.image < 32:  # noqa: PLR2004  the network halves five times
+        if self.batch < 1 or self.image < 32:
             msg = f"batch {self.batch}, image {self.image}: at least 1 image of 32 pixels"
             raise ParameterError(msg)
 
@@ -142,11 +142,7 @@ def infer_block(shapes: Mapping[str, Shape], dtype: str, params: ResidualBlockPa
     """x and dy, of one batch and size, to everything else. Raises ShapeError."""
     x, dy = shapes["x"], shapes["dy"]
     channel = 3 if params.data_format == "channels_last" else 1
-    if (
-        len(x) != RANK
-        or len(dy) != RANK
-        or (*x[:channel], *x[channel + 1 :]) != (*dy[:channel], *dy[channel + 1 :])
-    ):
+    if len(x) != RANK or len(dy) != RANK or (*x[:channel], *x[channel + 1 :]) != (*dy[:channel], *dy[channel + 1 :]):
         msg = f"x {list(x)} and dy {list(dy)} must have rank {RANK} and differ in channels only"
         raise ShapeError(msg)
     statistic = TensorSpec((x[channel],), dtype_info(dtype).accumulate)
@@ -187,9 +183,7 @@ def written(params: ResidualBlockParams | Resnet50AddsParams) -> Graph:
     return block_graph(params) if isinstance(params, ResidualBlockParams) else adds_graph(params)
 
 
-def reference(
-    arrays: Mapping[str, Array], params: ResidualBlockParams | Resnet50AddsParams
-) -> dict[str, Array]:
+def reference(arrays: Mapping[str, Array], params: ResidualBlockParams | Resnet50AddsParams) -> dict[str, Array]:
     """The graph as written, by the references of its ops."""
     graph = written(params)
     values = run_reference(graph, arrays)
@@ -201,10 +195,7 @@ def work(shapes: Shapes, params: ResidualBlockParams | Resnet50AddsParams) -> Wo
     graph = fuse_add_to_output(written(params)).graph
     dtype = next(iter(shapes.outputs.values())).dtype
     by_node, _ = infer_shapes(graph, shapes.inputs, dtype)
-    works = [
-        find_op(graph.by_name[name].op).work(found, graph.by_name[name].params)
-        for name, found in by_node.items()
-    ]
+    works = [find_op(graph.by_name[name].op).work(found, graph.by_name[name].params) for name, found in by_node.items()]
     return Work(
         sum(item.bytes_read for item in works),
         sum(item.bytes_written for item in works),

@@ -98,7 +98,7 @@ def refuse(x: Any, out: dict[str, Any]) -> None:
 
 @faulty
 def chatter(x: Any, out: dict[str, Any]) -> None:
-    print('{"is": "result", "result": 1}')
+    sys.stdout.write('{"is": "result", "result": 1}\n')
     os.write(1, b"not a line of the protocol")
     os.write(2, b"nor this\n")
     sys.stdout.flush()

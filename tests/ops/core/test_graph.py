@@ -10,9 +10,7 @@ from ops._core.graph import Graph, Node
 
 def node(name: str, *inputs: str, control: tuple[str, ...] = ()) -> Node:
     """A node of op `f` with one output `y`."""
-    return Node(
-        name, "f", {f"in_{index}": value for index, value in enumerate(inputs)}, ("y",), control=control
-    )
+    return Node(name, "f", {f"in_{index}": value for index, value in enumerate(inputs)}, ("y",), control=control)
 
 
 def test_order_respects_data_and_control() -> None:

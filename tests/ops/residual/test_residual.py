@@ -11,9 +11,7 @@ import ops
 from ops.residual.op import written
 
 
-def measure(
-    op_name: str, implementation: str, dtype: str, shapes: dict[str, Any], **params: Any
-) -> list[float]:
+def measure(op_name: str, implementation: str, dtype: str, shapes: dict[str, Any], **params: Any) -> list[float]:
     """Largest error in units of the bound, of a first and of a second run on the same buffers."""
     op = ops.find_op(op_name)
     chosen = op.params(**params)
@@ -28,9 +26,7 @@ def measure(
     bound = op.bound(wide, reference, chosen, dtype)
     kernel = ops.find_kernel(op_name, implementation, "cpu", dtype)
     workspace = np.zeros(kernel.workspace(found, chosen), np.uint8) if kernel.workspace else None
-    out = {
-        name: np.empty(spec.shape, ops.dtype_info(spec.dtype).numpy) for name, spec in found.outputs.items()
-    }
+    out = {name: np.empty(spec.shape, ops.dtype_info(spec.dtype).numpy) for name, spec in found.outputs.items()}
     run = kernel.bind(arrays, chosen, out, workspace)
     worst = []
     for _ in range(2):
@@ -70,8 +66,7 @@ def test_fused_graph_has_no_additions_and_a_smaller_arena() -> None:
     shapes = ops.find_op("resnet50_adds").infer({}, "float32", params)
     assert len(written(params).nodes) == 64
     sizes = {
-        name: ops.find_kernel("resnet50_adds", name, "cpu", "float32").workspace
-        for name in ("as_written", "optimized")
+        name: ops.find_kernel("resnet50_adds", name, "cpu", "float32").workspace for name in ("as_written", "optimized")
     }
     bytes_of = {name: size(shapes, params) for name, size in sizes.items() if size is not None}
     assert bytes_of["optimized"] < bytes_of["as_written"]

@@ -30,9 +30,7 @@ def test_all_32_additions_fuse(shortcut_first: bool) -> None:
 def test_every_backward_addition_lands_on_a_1x1_convolution() -> None:
     """The data gradients that take an addend are of the first or of the shortcut's convolution."""
     result = fuse_add_to_output(training_graph())
-    taking = [
-        node.name for node in result.graph.nodes if ADDEND in node.inputs and node.op == "conv_data_grad"
-    ]
+    taking = [node.name for node in result.graph.nodes if ADDEND in node.inputs and node.op == "conv_data_grad"]
     assert len(taking) == 16
     assert all(name.endswith(("a_data_grad", "d_data_grad")) for name in taking)
 

@@ -1,0 +1,1 @@
+"""The dashboard and the API, over what the harness has stored."""
