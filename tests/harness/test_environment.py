@@ -1,0 +1,147 @@
+"""The environment: what it holds, and that nothing missing makes it fail."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from harness import environment
+from harness.case import Case
+from harness.environment import capture, case_set, commit
+from harness.result import Environment
+from ops import BackendError, find_op
+
+
+def a_case(name: str, length: int) -> Case:
+    """A small p_norm."""
+    return Case("p_norm", name, {"x": (5, length)}, "float32", find_op("p_norm").params())
+
+
+def test_the_cpu_decides_with_its_model_and_threads() -> None:
+    """On the CPU model and threads are hard; versions and the commit are soft."""
+    found = capture(["cpu"], threads=1)
+    assert set(found.hard) == {"cpu.model", "cpu.threads"}
+    assert found.hard["cpu.threads"] == "1"
+    assert {"host", "system", "python", "numpy", "numba"} <= set(found.soft)
+    assert all(isinstance(value, str) and value for value in {**found.hard, **found.soft}.values())
+
+
+def test_nothing_missing_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without git, nvidia-smi, NVML and /proc a GPU is unknown and there is no commit."""
+    monkeypatch.setattr(environment.shutil, "which", lambda name: None)
+    monkeypatch.setattr(environment.importlib, "import_module", _no_module)
+    monkeypatch.setattr(environment, "_read", lambda path: "")
+    found = capture(["cpu", "cuda:0"])
+    assert found.hard_of("cuda:0") == {"model": "unknown", "mig": "unknown", "driver_major": "unknown"}
+    assert found.hard_of("cpu")["model"]
+    assert found.commit == ""
+
+
+def _no_module(name: str) -> None:
+    raise ImportError(name)
+
+
+class NvmlError(Exception):
+    """As NVML's."""
+
+
+def fake_nvml(**changes: Any) -> SimpleNamespace:
+    """A stand-in for NVIDIA's management library with one GPU."""
+    facts: dict[str, Any] = {
+        "NVMLError": NvmlError,
+        "NVML_CLOCK_SM": 1,
+        "nvmlInit": lambda: None,
+        "nvmlShutdown": lambda: None,
+        "nvmlDeviceGetHandleByIndex": lambda index: index,
+        "nvmlDeviceGetHandleByUUID": lambda name: name,
+        "nvmlDeviceGetName": lambda handle: b"NVIDIA H200",
+        "nvmlSystemGetDriverVersion": lambda: "580.65.06",
+        "nvmlDeviceGetMigMode": lambda handle: [0, 0],
+        "nvmlDeviceGetClockInfo": lambda handle, kind: 345,
+        "nvmlDeviceGetMaxClockInfo": lambda handle, kind: 1980,
+    }
+    return SimpleNamespace(**{**facts, **changes})
+
+
+def test_a_gpu_decides_with_model_mig_and_driver(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Model, MIG and the driver's major version are hard; the rest of the driver and clocks are soft."""
+    monkeypatch.setattr(environment.importlib, "import_module", lambda name: fake_nvml())
+    found = capture(["cuda:0"])
+    assert found.hard_of("cuda:0") == {"model": "NVIDIA H200", "mig": "off", "driver_major": "580"}
+    assert found.soft["cuda:0.driver"] == "580.65.06"
+    assert found.soft["cuda:0.sm_clock_max_mhz"] == "1980"
+
+
+def test_nvidia_smi_stands_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the library fails, nvidia-smi is asked."""
+
+    def fail() -> None:
+        raise NvmlError
+
+    monkeypatch.setattr(environment.importlib, "import_module", lambda name: fake_nvml(nvmlInit=fail))
+    monkeypatch.setattr(environment, "_output", lambda *command: "NVIDIA H200, 580.65.06, Enabled, 345, 1980")
+    found = capture(["cuda:0"])
+    assert found.hard_of("cuda:0") == {"model": "NVIDIA H200", "mig": "on", "driver_major": "580"}
+
+
+def test_what_is_no_device_raises() -> None:
+    """A misspelt device is an error of the caller."""
+    with pytest.raises(BackendError, match="gpu"):
+        capture(["gpu"])
+
+
+def test_the_commit_says_when_what_is_measured_differs_from_it(tmp_path: Path) -> None:
+    """A changed or new file under ops makes the commit dirty; one elsewhere does not."""
+    assert commit(tmp_path) == ""
+    (tmp_path / "ops").mkdir()
+    (tmp_path / "ops" / "a.py").write_text("1")
+    git(tmp_path, "init", "-q")
+    git(tmp_path, "add", ".")
+    git(tmp_path, "-c", "user.name=a", "-c", "user.email=a@example.org", "commit", "-qm", "one")
+    clean = commit(tmp_path)
+    assert len(clean) == 40
+    (tmp_path / "notes.txt").write_text("elsewhere")
+    assert commit(tmp_path) == clean
+    (tmp_path / "ops" / "b.py").write_text("2")
+    assert commit(tmp_path) == f"{clean}-dirty"
+
+
+def git(folder: Path, *arguments: str) -> None:
+    """Run git in `folder`."""
+    subprocess.run(["git", "-C", str(folder), *arguments], check=True)
+
+
+def test_the_set_of_cases_has_a_hash() -> None:
+    """Order and names do not matter; content does."""
+    one, two = a_case("one", 3), a_case("two", 4)
+    assert case_set([one, two]) == case_set([two, a_case("renamed", 3)])
+    assert case_set([one]) != case_set([two])
+    assert case_set([]) == ""
+
+
+def test_nothing_heavy_is_imported() -> None:
+    """Capturing imports neither CuPy nor torch nor Numba."""
+    program = (
+        "import sys; from harness.environment import capture; capture(['cpu', 'cuda:0']);"
+        "print([name for name in ('cupy', 'torch', 'numba', 'pydantic') if name in sys.modules])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+        cwd=Path(__file__).parents[2],
+    )
+    assert done.stdout.strip() == "[]"
+
+
+def test_hard_entries_of_one_device() -> None:
+    """cuda:1 is not confused with cuda:10."""
+    found = Environment({"cuda:1.model": "a", "cuda:10.model": "b"}, {})
+    assert found.hard_of("cuda:1") == {"model": "a"}

@@ -1,0 +1,53 @@
+"""Settings come from environment variables and nowhere else."""
+
+from __future__ import annotations
+
+import pytest
+
+from harness.errors import SettingsError
+from harness.settings import ROOT, Settings, child_environment, load_settings, visible_gpu
+
+
+def test_nothing_set_gives_the_defaults() -> None:
+    """An empty environment, or empty variables, leave every default."""
+    assert load_settings({}) == Settings()
+    assert load_settings({"OPGAUGE_DB": "", "OPGAUGE_THREADS": ""}) == Settings()
+
+
+def test_every_setting_can_be_set() -> None:
+    """Each variable sets its setting."""
+    found = load_settings(
+        {
+            "OPGAUGE_DB": "sqlite:///x.db",
+            "OPGAUGE_BUDGET_S": "0.25",
+            "OPGAUGE_TIMEOUT_S": "9",
+            "OPGAUGE_THREADS": "2",
+            "OPGAUGE_MEMORY_BYTES": "1e9",
+        }
+    )
+    assert found == Settings("sqlite:///x.db", 0.25, 9.0, 2, 10**9)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [("OPGAUGE_BUDGET_S", "soon"), ("OPGAUGE_TIMEOUT_S", "-1"), ("OPGAUGE_THREADS", "1.5"), ("OPGAUGE_THREADS", "inf")],
+)
+def test_nonsense_names_the_variable(name: str, text: str) -> None:
+    """A value that cannot be is a usage error that names the variable and the value."""
+    with pytest.raises(SettingsError, match=f"{name} should be .*{text}") as caught:
+        load_settings({name: text})
+    assert caught.value.exit_code == 2
+
+
+def test_workers_find_this_harness(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker's path begins with this tree, and its threads are limited where asked."""
+    monkeypatch.setenv("PYTHONPATH", "/elsewhere")
+    assert child_environment()["PYTHONPATH"].startswith(str(ROOT))
+    assert child_environment(2)["OMP_NUM_THREADS"] == "2"
+
+
+@pytest.mark.parametrize(("visible", "index", "name"), [("", 1, "1"), ("3,5", 1, "5"), ("GPU-ab, GPU-cd", 0, "GPU-ab")])
+def test_gpus_may_be_renumbered(monkeypatch: pytest.MonkeyPatch, visible: str, index: int, name: str) -> None:
+    """CUDA's numbers are those of CUDA_VISIBLE_DEVICES; the driver's own are not."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert visible_gpu(index) == name
