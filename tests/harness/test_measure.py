@@ -125,6 +125,7 @@ class FakeStream:
         self.waits: list[int] = []
 
     def spin(self, grid: Any, block: Any, arguments: tuple[Any, ...]) -> None:
+        """A kernel is launched."""
         self.wait_ns = int(arguments[0])
         self.waits.append(self.wait_ns)
 
@@ -136,6 +137,7 @@ class FakeStream:
 
     @property
     def done(self) -> bool:
+        """Whether the start event has passed by the time all is enqueued."""
         return self.enqueue_ns >= self.wait_ns
 
 

@@ -29,11 +29,13 @@ class Recorder:
         self.events: list[str] = []
 
     def run(self, trials: Iterable[Trial], *, block: int = 0) -> Iterator[Result]:
+        """Note each trial."""
         for trial in trials:
             self.events.append(f"run {trial.implementation}")
             yield Result(trial, Status.OK, block=block)
 
     def ceilings(self, device: str) -> Ceilings:
+        """None are known."""
         return Ceilings(device)
 
 
