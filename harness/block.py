@@ -14,10 +14,11 @@ from typing import Any
 from harness.attempt import Attempt, KernelFailedError, WrongError
 from harness.case import Case
 from harness.inputs import Inputs, make_inputs
-from harness.measure import Limits, timer_for
+from harness.measure import Limits, Timer, timer_for
 from harness.result import Check, Measurement, Result, Status, Trial
 from harness.verify import Expected, expect
-from ops import Device, Found, KernelNotFoundError, find_kernel, find_kernel_or_cpu, find_op
+from ops import BackendError, Device, Found, KernelNotFoundError, find_kernel, find_kernel_or_cpu, find_op
+from ops._core.backend import cuda_device_count
 
 
 class ReferenceFailedError(Exception):
@@ -29,6 +30,7 @@ class Bench:
 
     def __init__(self, report: Callable[[str], None]) -> None:
         self.report = report
+        self.timers: dict[tuple[str, int], Timer] = {}
         self.case: Case | None = None
         self.inputs = Inputs({}, {})
         self.expected = Expected({}, {}, {})
@@ -50,13 +52,23 @@ class Bench:
         except ReferenceFailedError as error:
             cause = error.__cause__
             result = replace(result, status=Status.ERROR, reason=f"the reference failed: {cause!r}")
-        except KernelNotFoundError as error:
+        except (KernelNotFoundError, BackendError) as error:
             result = replace(result, status=Status.UNSUPPORTED, reason=str(error))
         except KernelFailedError as error:
             result = replace(result, status=error.status, reason=str(error))
         except MemoryError as error:
             result = replace(result, status=Status.OUT_OF_MEMORY, reason=str(error) or "out of memory")
         return replace(result, extra=phases.extra(failed=result.status is not Status.OK))
+
+    def _timer(self, backend: str, index: int) -> Timer:
+        """One timer a device, for its stream and compiled kernels."""
+        found = self.timers.get((backend, index))
+        if found is None:
+            if backend != "cpu" and index >= cuda_device_count():
+                msg = f"no device {backend}:{index} here, or no CuPy to use it with"
+                raise BackendError(msg)
+            found = self.timers[backend, index] = timer_for(backend, index)
+        return found
 
     def _load(self, case: Case, phases: _Phases) -> None:
         """Inputs and reference of `case`, unless they are at hand."""
@@ -77,8 +89,7 @@ class Bench:
     def _try(self, trial: Trial, found: Found, limits: Limits, phases: _Phases) -> tuple[Check, Measurement]:
         kernel = found.kernel
         backend = kernel.key.backend
-        index = 0 if found.fell_back else Device.parse(trial.device).index
-        timer = timer_for(backend, index)
+        timer = self._timer(backend, 0 if found.fell_back else Device.parse(trial.device).index)
         with timer.session(kernel.arrays):
             phases.begin("allocate")
             attempt = Attempt(trial.case, kernel, self.inputs.values, timer)

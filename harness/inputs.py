@@ -127,7 +127,7 @@ def _copy(value: Array, start: int, backend: str) -> Any:
     source = np.ascontiguousarray(value).reshape(-1).view(np.uint8)
     if backend == "cpu":
         raw[...] = source
-    else:
+    elif source.size:
         raw.set(source)
     return raw.view(value.dtype).reshape(value.shape)
 

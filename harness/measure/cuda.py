@@ -9,6 +9,7 @@ graph of many calls, without a flush, after all cold samples.
 from __future__ import annotations
 
 import gc
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from importlib import import_module
@@ -56,14 +57,19 @@ class CudaTimer:
             self._start, self._stop = xp.cuda.Event(), xp.cuda.Event()
         self._index = index
         self._torch: Any = None
-        self._queue: _Queue | None = None
 
     @contextmanager
     def session(self, arrays: str) -> Iterator[None]:
-        """Select device and stream, for torch too where `arrays` is "torch"."""
+        """Select device and stream, for torch too where `arrays` is "torch".
+
+        What the trial before left in the two libraries' pools is given back first: neither sees the other's.
+        """
         with ExitStack() as stack:
             stack.enter_context(self._device)
             stack.enter_context(self._stream)
+            self._cupy.get_default_memory_pool().free_all_blocks()
+            if "torch" in sys.modules:
+                sys.modules["torch"].cuda.empty_cache()
             if arrays == "torch":
                 self._torch = import_module("torch")
                 stack.enter_context(self._torch.cuda.device(self._index))
@@ -72,7 +78,7 @@ class CudaTimer:
             try:
                 yield
             finally:
-                self._torch, self._queue = None, None
+                self._torch = None
 
     def synchronize(self) -> None:
         """Wait for the stream."""
