@@ -1,0 +1,1 @@
+"""dot on the CPU."""

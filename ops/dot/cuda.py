@@ -1,0 +1,50 @@
+"""dot on CUDA: one read of each vector, one launch, the same order of summation every time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ops._core.axes import Reduction
+from ops._core.cuda import Source
+from ops._core.dtype import FLOATS, dtype_info
+from ops._core.kernel import Bound
+from ops._core.op import Params, Shapes
+from ops._core.reduction import Functor, expressions, launch, workspace_bytes
+from ops._core.registry import kernel
+from ops.dot.op import DTYPES
+
+ACCUMULATOR_BYTES = 16
+FUNCTORS = {name: f"Dot<{dtype_info(name).ctype}>" for name in FLOATS} | {
+    "int32": "IntegerDot<unsigned int>",
+    "int64": "IntegerDot<unsigned long long>",
+    "complex64": "ComplexDot<float2>",
+    "complex128": "ComplexDot<double2>",
+}
+WIDTHS = {name: 16 // dtype_info(name).itemsize for name in DTYPES}
+SOURCE = Source(
+    __file__, "kernels.cu", tuple(item for name in DTYPES for item in expressions(FUNCTORS[name], WIDTHS[name]))
+)
+
+
+def _layout(shape: tuple[int, ...]) -> Reduction:
+    return Reduction(shape[0] if len(shape) > 1 else 1, shape[-1], 1, 1, 1)
+
+
+def _workspace(shapes: Shapes, params: Params) -> int:
+    del params
+    return workspace_bytes(_layout(shapes.inputs["x"].shape), ACCUMULATOR_BYTES)
+
+
+@kernel("dot", "optimized", "cuda", DTYPES, prepare=True, workspace=_workspace)
+def dot(*, x: Any, y: Any, out: dict[str, Any], workspace: Any) -> Bound:
+    """Products summed in float32 for 16-bit floats, in the dtype itself otherwise."""
+    result = out["out"]
+    if x.size == 0:
+        return lambda: result.fill(0)
+    dtype = x.dtype.name
+    accumulator = dtype_info(dtype_info(dtype).accumulate).itemsize
+    nothing = np.zeros((), [("unused", np.uint32)])
+    functor = Functor(FUNCTORS[dtype], WIDTHS[dtype], accumulator, nothing)
+    return launch(SOURCE, functor, _layout(x.shape), x, y, result, workspace)

@@ -1,0 +1,78 @@
+"""What dot computes: sum over the last axis of x y, without conjugation, for two equal shapes of rank 1 or 2."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import log2
+
+import numpy as np
+
+from ops._core.dtype import COMPLEX, FLOATS, dtype_info
+from ops._core.errors import ShapeError
+from ops._core.op import Array, Input, Op, Shape, Shapes, TensorSpec, Work, tensor_bytes
+from ops._core.registry import register
+
+DTYPES = (*FLOATS, "int32", "int64", *COMPLEX)
+
+
+@dataclass(frozen=True, slots=True)
+class DotParams:
+    """dot has no parameters."""
+
+
+def infer(shapes: Mapping[str, Shape], dtype: str, params: DotParams) -> Shapes:
+    """(n,) and (n,) to (), or (b, n) and (b, n) to (b,). Raises ShapeError for another rank or different shapes."""
+    del params
+    x, y = shapes["x"], shapes.get("y", shapes["x"])
+    if len(x) not in (1, 2):
+        msg = f"ShapeError: x has rank {len(x)}; the rank should be 1 or 2"
+        raise ShapeError(msg)
+    if x != y:
+        msg = f"ShapeError: x is {list(x)}, y is {list(y)}: they should agree"
+        raise ShapeError(msg)
+    spec = TensorSpec(x, dtype)
+    return Shapes({"x": spec, "y": spec}, {"out": TensorSpec(x[:-1], dtype)})
+
+
+def reference(arrays: Mapping[str, Array], params: DotParams) -> dict[str, Array]:
+    """Float64 (complex128); integers wrap around as their dtype does."""
+    del params
+    return {"out": np.asarray(np.sum(arrays["x"] * arrays["y"], axis=-1, dtype=arrays["x"].dtype))}
+
+
+def work(shapes: Shapes, params: DotParams) -> Work:
+    """x and y read, the products' sum written; two operations an element, eight where complex."""
+    del params
+    spec = shapes.inputs["x"]
+    flops = (8 if spec.dtype in COMPLEX else 2) * spec.size
+    return Work(tensor_bytes(shapes.inputs), tensor_bytes(shapes.outputs), flops)
+
+
+def bound(
+    arrays: Mapping[str, Array], outputs: Mapping[str, Array], params: DotParams, dtype: str
+) -> dict[str, Array | float]:
+    """Half an epsilon of the accumulating dtype, times (log2 n + 6), of sum |x y|; integers are exact."""
+    del outputs, params
+    if dtype_info(dtype).kind in ("int", "uint"):
+        return {"out": 0.0}
+    half = dtype_info(dtype_info(dtype).accumulate).epsilon / 2
+    n = max(arrays["x"].shape[-1], 1)
+    return {"out": half * (log2(n) + 6) * np.sum(np.abs(arrays["x"]) * np.abs(arrays["y"]), axis=-1)}
+
+
+DOT = register(
+    Op(
+        name="dot",
+        params=DotParams,
+        dtypes=DTYPES,
+        inputs=(Input("x", doc="(n,) or (b, n)"), Input("y", required=False, doc="the shape of x")),
+        outputs=("out",),
+        infer=infer,
+        reference=reference,
+        work=work,
+        bound=bound,
+        summary="sum of x y over the last axis, not conjugated",
+        source="Paddle tensor operation library, Paddle #34425",
+    )
+)

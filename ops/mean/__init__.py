@@ -1,0 +1,9 @@
+"""mean: the mean over axes, or of everything."""
+
+from ops._core.registry import torch_installed
+from ops.mean import baseline, cpu, cuda, op
+
+if torch_installed():
+    from ops.mean import torch
+
+__all__ = ["baseline", "cpu", "cuda", "op", "torch"]

@@ -1,0 +1,22 @@
+"""mean as a composite: a sum, then a division, NumPy and CuPy alike."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+from ops._core.axes import Axis, normalize_axes
+from ops._core.backend import BACKENDS, namespace
+from ops._core.dtype import FLOATS
+from ops._core.registry import kernel
+
+
+@kernel("mean", "baseline", BACKENDS, FLOATS)
+def mean(*, x: Any, axis: Axis, keepdim: bool, out: dict[str, Any]) -> None:
+    """Widen 16-bit floats, sum, divide."""
+    xp = namespace(x)
+    axes = normalize_axes(axis, x.ndim)
+    count = prod(x.shape[item] for item in axes)
+    wide = x.astype(xp.float32) if x.dtype.itemsize == 2 else x
+    total = wide.sum(axis=axes, keepdims=keepdim)
+    out["out"][...] = total / total.dtype.type(count) if count else float("nan")

@@ -1,0 +1,1 @@
+"""mean on the CPU."""

@@ -1,0 +1,43 @@
+"""mean on CUDA: one read of x, one launch, the same order of summation every time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ops._core.axes import Axis, Reduction, as_reduction, normalize_axes
+from ops._core.cuda import Source
+from ops._core.dtype import FLOATS, dtype_info
+from ops._core.kernel import Bound
+from ops._core.op import Params, Shapes
+from ops._core.reduction import Functor, expressions, launch, workspace_bytes
+from ops._core.registry import kernel
+
+ACCUMULATOR_BYTES = 8
+NAMES = {name: (f"Mean<{dtype_info(name).ctype}>", 16 // dtype_info(name).itemsize) for name in FLOATS}
+SOURCE = Source(
+    __file__, "kernels.cu", tuple(item for name, width in NAMES.values() for item in expressions(name, width))
+)
+
+
+def _layout(shape: tuple[int, ...], axis: Axis) -> Reduction:
+    return as_reduction(shape, normalize_axes(axis, len(shape)))
+
+
+def _workspace(shapes: Shapes, params: Params) -> int:
+    return workspace_bytes(_layout(shapes.inputs["x"].shape, params.axis), ACCUMULATOR_BYTES)
+
+
+@kernel("mean", "optimized", "cuda", FLOATS, prepare=True, workspace=_workspace)
+def mean(*, x: Any, axis: Axis, keepdim: bool, out: dict[str, Any], workspace: Any) -> Bound:
+    """Sum in float32 (float64 for float64), divide once."""
+    del keepdim
+    result = out["out"]
+    if x.size == 0:
+        return lambda: result.fill(float("nan"))
+    layout = _layout(x.shape, axis)
+    wide = dtype_info(dtype_info(x.dtype.name).accumulate).numpy
+    name, width = NAMES[x.dtype.name]
+    functor = Functor(name, width, wide.itemsize, np.array((layout.length,), [("count", wide)]))
+    return launch(SOURCE, functor, layout, x, None, result, workspace)

@@ -1,0 +1,16 @@
+// mean: a sum in the accumulating type, divided once.
+#include "reduce.cuh"
+
+template <typename T>
+struct Mean {
+  using Input = T;
+  using Output = T;
+  using Acc = Wide<T>;
+  static constexpr bool TWO = false;
+  Acc count;
+
+  __device__ __forceinline__ Acc identity() const { return Acc(0); }
+  __device__ __forceinline__ Acc take(Acc sum, T element, T) const { return sum + widen(element); }
+  __device__ __forceinline__ Acc merge(Acc a, Acc b) const { return a + b; }
+  __device__ __forceinline__ T finish(Acc sum) const { return narrow<T>(sum / count); }
+};

@@ -1,0 +1,75 @@
+"""What mean computes: sum x / n over an axis, some axes, or everything. Floats only."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import log2
+
+import numpy as np
+
+from ops._core.axes import Axis, normalize_axes, reduced_shape
+from ops._core.dtype import FLOATS, dtype_info
+from ops._core.op import Array, Input, Op, Shape, Shapes, TensorSpec, Work, tensor_bytes
+from ops._core.registry import register
+
+
+@dataclass(frozen=True, slots=True)
+class MeanParams:
+    """axis: an axis, some axes, or None for everything. keepdim: keep the reduced axes with length 1."""
+
+    axis: Axis = None
+    keepdim: bool = False
+
+
+def infer(shapes: Mapping[str, Shape], dtype: str, params: MeanParams) -> Shapes:
+    """x to its shape without the reduced axes; a full reduction gives a 0-d tensor. Raises AxisError."""
+    x = shapes["x"]
+    out = reduced_shape(x, normalize_axes(params.axis, len(x)), keepdim=params.keepdim)
+    return Shapes({"x": TensorSpec(x, dtype)}, {"out": TensorSpec(out, dtype)})
+
+
+def reference(arrays: Mapping[str, Array], params: MeanParams) -> dict[str, Array]:
+    """Float64 sum over count; NaN where there is nothing to average."""
+    x = arrays["x"]
+    axes = normalize_axes(params.axis, x.ndim)
+    count = float(np.prod([x.shape[axis] for axis in axes]))
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return {"out": np.asarray(np.sum(x, axis=axes, keepdims=params.keepdim)) / np.float64(count)}
+
+
+def work(shapes: Shapes, params: MeanParams) -> Work:
+    """x read, the means written; one addition an element."""
+    del params
+    return Work(tensor_bytes(shapes.inputs), tensor_bytes(shapes.outputs), shapes.inputs["x"].size)
+
+
+def bound(
+    arrays: Mapping[str, Array], outputs: Mapping[str, Array], params: MeanParams, dtype: str
+) -> dict[str, Array | float]:
+    """Half an epsilon of the accumulating dtype, times (log2 n + 4), of the mean magnitude."""
+    x = arrays["x"]
+    axes = normalize_axes(params.axis, x.ndim)
+    n = max(x.size // max(outputs["out"].size, 1), 1)
+    half = dtype_info(dtype_info(dtype).accumulate).epsilon / 2
+    with np.errstate(invalid="ignore"):
+        size = np.sum(np.abs(x), axis=axes, keepdims=params.keepdim) / n
+    return {"out": half * (log2(n) + 4) * np.where(np.isfinite(size), size, 0.0)}
+
+
+MEAN = register(
+    Op(
+        name="mean",
+        params=MeanParams,
+        dtypes=FLOATS,
+        inputs=(Input("x", doc="any shape"),),
+        outputs=("out",),
+        infer=infer,
+        reference=reference,
+        work=work,
+        bound=bound,
+        summary="mean over axes, or of everything",
+        source="Paddle tensor operation library, Paddle #34425",
+        errata=("multiplying by a 16-bit 1/n first loses the mean: it is 0 at n = 2^25; we divide once, at the end",),
+    )
+)
