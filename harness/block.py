@@ -103,6 +103,7 @@ class Bench:
             timed = attempt.measure(call, limits)
             phases.begin("check after measuring")
             attempt.check(timed.returned, self.expected, "after measuring")
+            phases.repeatable = attempt.repeatable
         return first, timed.measurement
 
 
@@ -123,6 +124,7 @@ class _Phases:
         self.report = report
         self.seconds: dict[str, float] = {}
         self.current = ""
+        self.repeatable = True
         self.since = perf_counter()
 
     def begin(self, name: str) -> None:
@@ -137,6 +139,8 @@ class _Phases:
         found: dict[str, Any] = {"phases_s": {name: round(value, 6) for name, value in self.seconds.items()}}
         if failed and self.current:
             found["phase"] = self.current
+        if not self.repeatable:
+            found["repeatable"] = False
         return found
 
     def _end(self) -> None:

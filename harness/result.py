@@ -98,7 +98,8 @@ class Result:
     bytes, flops: the op's least work. fell_back: the CPU's kernel stood in.
     deterministic: as the kernel declares. reason: why it is not ok.
     extra: plain JSON (finite numbers) that explains: `phase` in which it failed, `log`
-        (the end of what the worker printed), `phases_s` (seconds by phase).
+        (the end of what the worker printed), `phases_s` (seconds by phase),
+        `repeatable` (false where calls left different bits, all of them right).
     """
 
     trial: Trial

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -133,6 +134,18 @@ def test_memory_can_be_limited() -> None:
         large, small = executor.run([Trial(case, "baseline", "cpu", "cpu"), trial("baseline")])
     assert large.status is Status.OUT_OF_MEMORY, large.reason
     assert small.status is Status.OK, small.reason
+
+
+def test_ops_can_come_from_another_tree(tmp_path: Path) -> None:
+    """With a tree of its own a worker runs that tree's kernels, and this harness."""
+    shutil.copytree(ROOT / "ops", tmp_path / "ops", ignore=shutil.ignore_patterns("__pycache__"))
+    changed = tmp_path / "ops" / "p_norm" / "baseline.py"
+    changed.write_text(changed.read_text().replace(".max(", ".min("))
+    (tmp_path / "harness").mkdir()
+    (tmp_path / "harness" / "__init__.py").write_text("raise ImportError")
+    with LocalExecutor(limits=QUICK, preload=(), ops_tree=tmp_path) as executor:
+        (result,) = run(executor, "baseline")
+    assert result.status is Status.WRONG
 
 
 PARENT = """

@@ -1,0 +1,256 @@
+"""The CUDA timer: its logic on a device that is not there, and itself on one that is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any, Self
+
+import numpy as np
+import pytest
+
+from harness.measure import Limits
+from harness.measure.cuda import CudaTimer
+from ops import available
+
+LIMITS = Limits(budget_s=60, min_samples=3, max_samples=4, warmup_s=0.0)
+SAMPLES = 12
+BASE_MHZ = 1980
+
+
+class FakeArray:
+    """Bytes on a device that is not there."""
+
+    def __init__(self, values: np.ndarray[Any, Any], log: list[str]) -> None:
+        self.values = values
+        self.nbytes = values.nbytes
+        self.data = SimpleNamespace(memset_async=lambda *_: log.append("flush"))
+
+    def __getitem__(self, key: slice) -> Self:
+        return type(self)(self.values[key], [])
+
+    def get(self) -> np.ndarray[Any, Any]:
+        """The bytes here."""
+        return self.values
+
+
+class FakeCuda:
+    """Enough of CuPy for a timer: notes what is enqueued; every event pair is 10 µs apart."""
+
+    def __init__(self) -> None:
+        self.log: list[str] = []
+        self.clocks = [BASE_MHZ] * SAMPLES
+        self.capturing = True
+        self.elapsed_ms = 0.01
+        runtime = SimpleNamespace(getDevice=lambda: 0)
+        self.cuda = SimpleNamespace(
+            Device=lambda index: self._context(attributes={"L2CacheSize": 50 << 20}),
+            Stream=lambda non_blocking: self,
+            Event=lambda: SimpleNamespace(record=self._note("event"), synchronize=self._note("wait"), done=False),
+            get_elapsed_time=lambda *_: self.elapsed_ms,
+            MemoryHook=FakeHook,
+            runtime=runtime,
+        )
+        self.ptr = 0
+
+    def _note(self, word: str) -> Callable[..., None]:
+        return lambda *_: self.log.append(word)
+
+    def _context(self, **facts: Any) -> Any:
+        return type("Context", (), {"__enter__": lambda _: None, "__exit__": lambda *_: None, **facts})()
+
+    def __enter__(self) -> None:
+        """The stream is current."""
+
+    def __exit__(self, *_: object) -> None:
+        """It is no longer."""
+
+    def RawModule(self, *, code: str, options: tuple[str, ...]) -> Any:  # noqa: N802  CuPy's name
+        """A module whose spinning kernel writes the clock that the test chose."""
+        assert "spin" in code
+        assert options
+        return SimpleNamespace(get_function={"spin": self._spin, "empty": self._note("empty")}.__getitem__)
+
+    def _spin(self, grid: Any, block: Any, arguments: tuple[Any, FakeArray, Any]) -> None:
+        wait_ns, seen, slot = arguments
+        self.log.append("spin")
+        clock = self.clocks[int(slot) % len(self.clocks)]
+        seen.values[2 * slot : 2 * slot + 2] = [int(wait_ns), int(wait_ns) * clock // 1000]
+
+    def zeros(self, size: int, dtype: Any) -> FakeArray:
+        """An array."""
+        return FakeArray(np.zeros(size, dtype), self.log)
+
+    empty = zeros
+
+    def get_default_memory_pool(self) -> Any:
+        """A pool with nothing in it."""
+        return SimpleNamespace(free_all_blocks=lambda: None)
+
+    def synchronize(self) -> None:
+        """Everything is done at once."""
+
+    def begin_capture(self) -> None:
+        """Calls go into a graph from here."""
+        self.log.append("begin")
+
+    def end_capture(self) -> Any:
+        """A graph, or what CUDA says of a capture that went wrong."""
+        self.log.append("end")
+        if not self.capturing:
+            raise RuntimeError
+        return SimpleNamespace(upload=self._note("upload"), launch=self._note("graph"))
+
+
+class FakeHook:
+    """A memory hook that can be entered."""
+
+    def __enter__(self) -> None:
+        """It listens."""
+
+    def __exit__(self, *_: object) -> None:
+        """It does not."""
+
+
+@pytest.fixture
+def fake(monkeypatch: pytest.MonkeyPatch) -> FakeCuda:
+    """A device that is not there."""
+    made = FakeCuda()
+    monkeypatch.setattr("harness.measure.cuda.cupy", lambda: made)
+    return made
+
+
+def measure(fake: FakeCuda) -> Any:
+    """A measurement of a call that only notes itself."""
+    timer = CudaTimer()
+    with timer.session("numpy"):
+        return timer.measure(lambda: fake.log.append("call"), LIMITS).measurement
+
+
+def test_a_cold_sample_flushes_spins_and_is_between_events(fake: FakeCuda) -> None:
+    """The order of work is flush, spin, event, call, event, wait."""
+    measured = measure(fake)
+    text = " ".join(fake.log)
+    assert "flush spin event call event wait flush spin event call event wait" in text
+    assert measured.samples_ns == (1e4,) * SAMPLES
+    assert measured.timer == "cuda-event-cold/1"
+    assert measured.peak_bytes == 0
+
+
+def test_the_hot_figure_is_a_graphs(fake: FakeCuda) -> None:
+    """Many calls are captured once and replayed without a flush; the time is that of one call."""
+    measured = measure(fake)
+    begin, end = fake.log.index("begin"), fake.log.index("end")
+    calls = fake.log[begin:end].count("call")
+    assert calls == 200
+    assert measured.hot_ns == 1e4 / calls
+    after = fake.log[end:]
+    assert "flush" not in after
+    assert after.count("graph") == 6
+
+
+def test_what_cannot_be_captured_is_called_back_to_back(fake: FakeCuda) -> None:
+    """A capture that fails is ended, and the hot figure comes from plain calls."""
+    fake.capturing = False
+    measured = measure(fake)
+    after = fake.log[fake.log.index("end") :]
+    assert "graph" not in after
+    assert after.count("call") == 6 * 200 + 1
+    assert measured.hot_ns == 50.0
+
+
+def test_throttled_samples_are_dropped_and_counted(fake: FakeCuda) -> None:
+    """Samples at less than three quarters of the usual clock do not count."""
+    fake.clocks[2] = fake.clocks[7] = 1200
+    measured = measure(fake)
+    assert measured.dropped == 2
+    assert len(measured.samples_ns) == len(measured.clock_mhz) == SAMPLES - 2
+    assert min(measured.clock_mhz) == pytest.approx(BASE_MHZ, rel=1e-3)
+
+
+def test_a_hook_counts_what_is_held_at_a_time(fake: FakeCuda) -> None:
+    """The peak of allocations is the most held at once, not their sum."""
+    from harness.measure.cuda import _memory_counter
+
+    counter = _memory_counter(fake)
+    counter.malloc_postprocess(mem_size=512, device_id=0)
+    counter.malloc_postprocess(mem_size=1024, device_id=0)
+    counter.free_postprocess(mem_size=512, device_id=0)
+    counter.malloc_postprocess(mem_size=256, device_id=0)
+    assert (counter.peak, counter.live) == (1536, 1280)
+
+
+@pytest.fixture
+def timer() -> CudaTimer:
+    """A timer on the first CUDA device."""
+    if "cuda" not in available():
+        pytest.skip("no cuda here")
+    return CudaTimer()
+
+
+GPU_LIMITS = Limits(budget_s=0.3)
+
+
+@pytest.mark.gpu
+def test_a_copy_takes_as_long_as_its_bytes(timer: CudaTimer) -> None:
+    """A copy of 256 MB runs at 0.1 to 20 TB/s, cold and hot, at a plausible clock, without a gap."""
+    import cupy
+
+    with timer.session("numpy"):
+        source = cupy.zeros(64 << 20, cupy.float32)
+        target = cupy.empty_like(source)
+        found = timer.measure(lambda: cupy.copyto(target, source), GPU_LIMITS).measurement
+    assert found.timer == CudaTimer.name
+    assert found.hot_ns is not None
+    for time_ns in (found.median_ns, found.hot_ns):
+        assert 100 < 2 * source.nbytes / time_ns < 20_000
+    assert all(100 < clock < 4000 for clock in found.clock_mhz)
+    assert found.peak_bytes == 0
+
+
+@pytest.mark.gpu
+def test_temporaries_are_counted(timer: CudaTimer) -> None:
+    """A composite with one temporary of 4 MB peaks at 4 MB."""
+    import cupy
+
+    with timer.session("numpy"):
+        x = cupy.zeros(1 << 20, cupy.float32)
+        found = timer.measure(lambda: cupy.negative(x + 1, out=x) is None or None, GPU_LIMITS).measurement
+    assert found.peak_bytes == 4 << 20
+
+
+@pytest.mark.gpu
+def test_launch_gaps_are_kept_out(timer: CudaTimer) -> None:
+    """Ten tiny kernels take less than launching them from the host would: they are queued."""
+    with timer.session("numpy"):
+        found = timer.measure(lambda: [timer.launch_empty() for _ in range(10)] and None, GPU_LIMITS).measurement
+    assert found.timer == CudaTimer.name
+    assert found.median_ns < 40_000
+
+
+@pytest.mark.gpu
+def test_a_synchronising_call_is_measured_with_its_gaps(timer: CudaTimer) -> None:
+    """A call that waits for the device cannot be queued or captured; it is measured all the same."""
+    with timer.session("numpy"):
+
+        def call() -> None:
+            timer.launch_empty()
+            timer.synchronize()
+
+        found = timer.measure(call, Limits(budget_s=0.1, max_samples=5)).measurement
+    assert found.timer == CudaTimer.name_with_gaps
+    assert found.hot_ns is not None
+
+
+@pytest.mark.gpu
+def test_torch_runs_on_the_same_stream(timer: CudaTimer) -> None:
+    """A torch call is captured and timed as ours are, and its outputs come back right."""
+    import torch
+
+    with timer.session("torch"):
+        x = torch.ones(64 << 20, device="cuda")
+        found, returned = timer.measure(lambda: (x + 1,), GPU_LIMITS)
+        assert bool(torch.all(returned[0] == 2))
+    assert found.timer == CudaTimer.name
+    assert 100 < 2 * x.nbytes / found.median_ns < 20_000
+    assert found.peak_bytes == 0
