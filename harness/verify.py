@@ -122,7 +122,7 @@ class _Tally:
     def add(self, start: int, judged: _Judged, size: Array) -> None:
         """Count a chunk that starts at element `start`; `size` is what errors are relative to."""
         self.max_abs = max(self.max_abs, float(np.max(judged.error)))
-        with np.errstate(divide="ignore", invalid="ignore"):
+        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
             relative = np.max(judged.error / size)
         self.max_rel = max(self.max_rel, inf if np.isnan(relative) else float(relative))
         worst = float(np.max(judged.excess))

@@ -17,6 +17,7 @@ ENOUGH = 10
 """Mutants that must be tried, at least, for each op."""
 PER_OP = 6
 SMALLEST = 20
+"""Elements of an output on which skipped tails and swapped strides show; fewer where an op has no such case."""
 
 
 @cache
@@ -30,15 +31,22 @@ def ops_with_cases() -> list[str]:
     return sorted({case.op for case in smoke_cases()} & {op.name for op in all_ops()})
 
 
+def _elements(case: Case) -> int:
+    """Elements of the largest output that has a buffer of its own."""
+    return max((spec.size for spec in case.resolved.outputs.values() if spec.view_of is None), default=0)
+
+
 @cache
 def subjects(op: str) -> tuple[Subject, ...]:
     """A few small cases of `op`, of all dtypes there are, each as generated and with zeros and NaN strewn in."""
     by_dtype: dict[str, list[Case]] = {}
     for case in smoke_cases():
-        outputs = [spec for spec in case.resolved.outputs.values() if spec.view_of is None]
-        if case.op == op and outputs and max(spec.size for spec in outputs) >= SMALLEST:
+        if case.op == op and _elements(case):
             by_dtype.setdefault(case.dtype, []).append(case)
-    chosen = [case for cases in by_dtype.values() for case in cases[:: max(len(cases) // PER_OP, 1)][:PER_OP]]
+    chosen = []
+    for cases in by_dtype.values():
+        large = [case for case in cases if _elements(case) >= SMALLEST] or cases
+        chosen += large[:: max(len(large) // PER_OP, 1)][:PER_OP]
     return tuple(subject_of(case, special=special) for case in chosen for special in (False, True))
 
 

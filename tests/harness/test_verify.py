@@ -161,6 +161,13 @@ def test_relative_errors_do_not_explode_near_zero() -> None:
     assert found.max_rel_error == pytest.approx(1.5e-9, rel=1e-3)
 
 
+def test_errors_beside_a_vanishing_scale_are_counted() -> None:
+    """Where the reference is next to nothing, a relative error may overflow and still be reported."""
+    found = check({"y": np.ones(3)}, expected(np.full(3, 1e-320), "float64"))
+    assert not found.ok
+    assert found.max_rel_error == inf
+
+
 def test_the_worst_of_many_chunks_is_found() -> None:
     """An error in the last element of a long output is seen, with its index."""
     want = np.zeros((3, CHUNK))
