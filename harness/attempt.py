@@ -193,13 +193,16 @@ class Attempt:
     def _outputs(self, returned: Any) -> dict[str, Array]:
         """Outputs by name: returned ones where the kernel returns a tuple, else the buffers."""
         specs = self.case.resolved.outputs
+        if isinstance(returned, tuple) and len(returned) != len(specs):
+            reason = f"returned {len(returned)} outputs instead of {len(specs)}"
+            raise WrongError(reason)
         given = dict(zip(specs, returned, strict=True)) if isinstance(returned, tuple) else {}
         outputs = {}
         for name, spec in specs.items():
             array = given.get(name)
             if array is None:
                 array = self.buffers.out.get(name)
-            elif spec.view_of is not None and _address(array) != _address(self.inputs[spec.view_of]):
+            elif spec.view_of is not None and spec.size and _address(array) != _address(self.inputs[spec.view_of]):
                 reason = f"{name} should be a view of {spec.view_of} and is a copy"
                 raise WrongError(reason)
             if array is not None:

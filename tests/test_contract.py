@@ -24,7 +24,8 @@ from ops import Kernel, OpError, available, find_kernel, kernels
 
 CASES = Path(__file__).parents[1] / "cases"
 COMPILED = ("torch_compile",)
-"""Compiling takes seconds a case, so these get one case a dtype."""
+"""Compiling takes seconds a case, so these get one case, in one dtype and layout."""
+COMPILED_DTYPE = "float32"
 
 
 @cache
@@ -63,13 +64,17 @@ def timer(backend: str) -> Timer:
 
 
 def every_kernel() -> list[Any]:
-    """All kernels of ops that have small cases; those for CUDA are marked."""
+    """All kernels of ops that have small cases, in both layouts; those for CUDA are marked."""
     with_cases = {case.op for case in smoke_cases()}
-    return [
-        pytest.param(*kernel.key, id=str(kernel.key), marks=[pytest.mark.gpu] if kernel.key.backend == "cuda" else [])
-        for kernel in kernels()
-        if kernel.key.op in with_cases
-    ]
+    found = []
+    for kernel in kernels():
+        key = kernel.key
+        marks = [pytest.mark.gpu] if key.backend == "cuda" else []
+        compiled = key.implementation in COMPILED
+        if key.op in with_cases and not (compiled and key.dtype != COMPILED_DTYPE):
+            layouts = ("contiguous",) if compiled else ("contiguous", "offset")
+            found += [pytest.param(*key, layout, id=f"{key}/{layout}", marks=marks) for layout in layouts]
+    return found
 
 
 def complaints(kernel: Kernel, layout: str) -> list[str]:
@@ -95,8 +100,8 @@ def complaints(kernel: Kernel, layout: str) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("layout", ["contiguous", "offset"])
-@pytest.mark.parametrize(("op", "implementation", "backend", "dtype"), every_kernel())
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch.compile's own
+@pytest.mark.parametrize(("op", "implementation", "backend", "dtype", "layout"), every_kernel())
 def test_kernel_keeps_the_contract(op: str, implementation: str, backend: str, dtype: str, layout: str) -> None:
     """Right outputs twice in a row, untouched inputs and guards, in aligned and unaligned memory."""
     if backend not in available():

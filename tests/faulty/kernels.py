@@ -27,12 +27,12 @@ def right(x: Any, out: dict[str, Any]) -> None:
     np.max(np.abs(x), axis=-1, out=out["y"])
 
 
-def faulty(function: Callable[[Any, dict[str, Any]], None]) -> None:
+def faulty(function: Callable[[Any, dict[str, Any]], Any]) -> None:
     """Register `function(x, out)` under its own name."""
 
-    def run(*, x: Any, out: dict[str, Any], **params: object) -> None:
+    def run(*, x: Any, out: dict[str, Any], **params: object) -> Any:
         del params
-        function(x, out)
+        return function(x, out)
 
     kernel("p_norm", function.__name__, "cpu", ("float32",))(run)
 
@@ -128,6 +128,13 @@ def overrun(x: Any, out: dict[str, Any]) -> None:
     right(x, out)
     y = out["y"]
     np.lib.stride_tricks.as_strided(y, (y.size + 1,), y.strides)[-1] = 0
+
+
+@faulty
+def generous(x: Any, out: dict[str, Any]) -> tuple[Any, Any]:
+    """Returns an output that the op does not have."""
+    right(x, out)
+    return out["y"], out["y"]
 
 
 CALLS = {"once": 0, "wrong_second": 0, "wrong_later": 0}

@@ -60,6 +60,7 @@ def run(executor: LocalExecutor, *implementations: str) -> list[Result]:
         ("zeros", Status.WRONG, "y[0] is 0, expected"),
         ("nothing", Status.WRONG, "y[0] is nan, expected"),
         ("overrun", Status.WRONG, "wrote outside y, after the end"),
+        ("generous", Status.WRONG, "returned 2 outputs instead of 1"),
         ("once", Status.WRONG, "in the second call"),
         ("wrong_second", Status.WRONG, "in the second call"),
         ("wrong_later", Status.WRONG, "after measuring"),
