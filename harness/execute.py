@@ -50,7 +50,8 @@ class LocalExecutor:
     cpu_fallback: let the CPU's kernel stand in where a device has none.
 
     The worker starts at once, so that it warms up while the caller goes on. Use it in a
-    `with` statement: at the end no process is left.
+    `with` statement: at the end no process is left. On Linux workers die with the thread
+    that made the executor, so make it in one that lasts.
     """
 
     def __init__(
@@ -69,8 +70,7 @@ class LocalExecutor:
         self.cpu_fallback = cpu_fallback
         self._options = _worker_options(ops_tree, threads, memory_bytes, preload)
         self._threads = threads
-        self._worker: Worker | None = None
-        self._worker = self._start()
+        self._worker: Worker | None = self._start()
 
     def __enter__(self) -> Self:
         return self
@@ -109,11 +109,12 @@ class LocalExecutor:
         return Worker(self._options, child_environment(self._threads))
 
     def _ready(self) -> Worker:
-        """The worker, a new one if the last has died."""
-        if self._worker is None:
-            self._worker = self._start()
-        self._worker.wait_until_ready()
-        return self._worker
+        """The worker, a new one if the last has died, even while it had nothing to do."""
+        worker = self._worker
+        if worker is None or (worker.is_ready and worker.exit_code() is not None):
+            worker = self._replace()
+        worker.wait_until_ready()
+        return worker
 
     def _run_one(self, trial: Trial, block: int) -> Result:
         worker = self._ready()
@@ -153,13 +154,16 @@ class LocalExecutor:
         log = worker.log()
         self._replace()
         work = find_op(trial.case.op).work(trial.case.resolved, trial.case.params)
-        result = Result(trial, status, f"{reason} ({phase})", bytes=work.bytes, flops=work.flops, block=block)
+        result = Result(
+            trial, status, f"{reason} ({phase or 'before it began'})", bytes=work.bytes, flops=work.flops, block=block
+        )
         return replace(result, extra={"phase": phase, "log": log})
 
-    def _replace(self) -> None:
-        """Let a new worker start while the caller deals with the result."""
+    def _replace(self) -> Worker:
+        """End the worker and let a new one start, while the caller deals with the result."""
         self.close()
-        self._worker = self._start()
+        self._worker = worker = self._start()
+        return worker
 
 
 class Worker:
@@ -176,18 +180,18 @@ class Worker:
             start_new_session=True,
         )
         self._pending = b""
-        self._is_ready = False
+        self.is_ready = False
 
     def wait_until_ready(self) -> None:
         """Return when it listens; raises WorkerError if it never will."""
-        if self._is_ready:
+        if self.is_ready:
             return
         reply = self.receive(monotonic() + START_S)
         if reply is None:
             self.kill()
             msg = f"the worker did not start: {self.log() or 'no word from it'}"
             raise WorkerError(msg)
-        self._is_ready = True
+        self.is_ready = True
 
     def send(self, request: dict[str, Any]) -> None:
         """Send a request; a worker that is gone is noticed when its answer does not come."""

@@ -72,7 +72,7 @@ def every_kernel() -> list[Any]:
         marks = [pytest.mark.gpu] if key.backend == "cuda" else []
         compiled = key.implementation in COMPILED
         if key.op in with_cases and not (compiled and key.dtype != COMPILED_DTYPE):
-            layouts = ("contiguous",) if compiled else ("contiguous", "offset")
+            layouts = ("contiguous",) if compiled else ("contiguous", "offset", *(["transposed"] * kernel.strided))
             found += [pytest.param(*key, layout, id=f"{key}/{layout}", marks=marks) for layout in layouts]
     return found
 

@@ -121,6 +121,15 @@ def test_closing_leaves_no_process() -> None:
     assert not any(alive(child.pid) for child in children)
 
 
+def test_a_worker_that_dies_while_idle_is_replaced(executor: LocalExecutor) -> None:
+    """No trial is blamed for the end of a worker that had nothing to do."""
+    run(executor, "baseline")
+    for child in psutil.Process().children():
+        child.kill()
+        child.wait()
+    assert [result.status for result in run(executor, "baseline")] == [Status.OK]
+
+
 def test_a_fault_of_the_harness_is_raised() -> None:
     """A worker that cannot even import raises here, with its traceback."""
     executor = LocalExecutor(preload=("tests.faulty.unimportable",))
