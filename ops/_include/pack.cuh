@@ -56,7 +56,7 @@ struct Word<16> {
   using type = uint4;
 };
 
-// Read once: kept out of L1, and first to leave L2.
+// First to leave the cache. Pays where neighbours share a pack; plain loads are faster in long streams.
 template <typename T, int N>
 __device__ __forceinline__ Pack<T, N> load_streaming(const T* from) {
   using W = typename Word<N * sizeof(T)>::type;

@@ -2,6 +2,7 @@
 //
 // A functor F says what is reduced. Members:
 //   Input, Acc, Output; constexpr bool TWO: whether a second tensor of the same shape is read
+//   Input neutral() const: an element that changes nothing
 //   Acc identity() const; Acc take(Acc, Input, Input) const; Acc merge(Acc, Acc) const; Output finish(Acc) const
 //
 // reduce_rows   (rows, length): 1 to 32 lanes per row, 16-byte loads wherever a row begins
@@ -76,48 +77,42 @@ __device__ __forceinline__ A read_partial(const A* from) {  // written by anothe
   }
 }
 
-// Elements [begin, end) of a tensor of `size`, by lane `lane` of `lanes`. Packs are aligned in memory,
-// so that the first and the last may hold elements that are not ours; `shift` elements of the
-// tensor's beginning are missing from an aligned pack.
-template <typename F, int V, int UNROLL>
+// Elements [begin, end), fewer than 2^31, by lane `lane` of `lanes`. Packs are aligned in memory, so the first
+// and the last may hold elements that are not ours: those become neutral. An aligned pack never leaves
+// the allocation, whose granules are larger. `shift` is how many elements x lies past an aligned address.
+template <typename F, int V, int UNROLL, bool STREAM>
 __device__ __forceinline__ typename F::Acc take_range(
-    const F& f, const typename F::Input* x, const typename F::Input* second, long long begin, long long end,
-    long long size, int shift, int lane, int lanes) {
+    const F& f, const typename F::Input* x, const typename F::Input* second, long long begin, long long end, int shift,
+    int lane, int lanes) {
   using T = typename F::Input;
   typename F::Acc mine = f.identity();
   const long long first = (begin + shift) / V * V - shift;
-  const long long packs = (end - first + V - 1) / V;
-  for (long long start = lane; start < packs; start += static_cast<long long>(UNROLL) * lanes) {
+  const T* const from = x + first;
+  const T* const other = F::TWO ? second + first : x;
+  const int low = static_cast<int>(begin - first), high = static_cast<int>(end - first);
+  for (int start = lane * V; start < high; start += UNROLL * lanes * V) {
     Pack<T, V> one[UNROLL], two[UNROLL];
 #pragma unroll
     for (int u = 0; u < UNROLL; ++u) {
-      const long long at = first + (start + static_cast<long long>(u) * lanes) * V;
-      if (at >= end) continue;
-      if (at >= 0 && at + V <= size) {
-        one[u] = load_streaming<T, V>(x + at);
-        if constexpr (F::TWO) two[u] = load_streaming<T, V>(second + at);
-      } else {
-#pragma unroll
-        for (int i = 0; i < V; ++i) {
-          if (at + i >= 0 && at + i < size) {
-            one[u].at[i] = x[at + i];
-            if constexpr (F::TWO) two[u].at[i] = second[at + i];
-          }
-        }
-      }
+      const int at = start + u * lanes * V;
+      if (at >= high) continue;
+      one[u] = STREAM ? load_streaming<T, V>(from + at) : load<T, V>(from + at);
+      if constexpr (F::TWO) two[u] = STREAM ? load_streaming<T, V>(other + at) : load<T, V>(other + at);
     }
 #pragma unroll
     for (int u = 0; u < UNROLL; ++u) {
-      const long long at = first + (start + static_cast<long long>(u) * lanes) * V;
-      if (at >= begin && at + V <= end) {
-#pragma unroll
-        for (int i = 0; i < V; ++i) mine = f.take(mine, one[u].at[i], F::TWO ? two[u].at[i] : one[u].at[i]);
-      } else {
+      const int at = start + u * lanes * V;
+      if (at >= high) continue;
+      if (at < low || at + V > high) {
 #pragma unroll
         for (int i = 0; i < V; ++i) {
-          if (at + i >= begin && at + i < end) mine = f.take(mine, one[u].at[i], F::TWO ? two[u].at[i] : one[u].at[i]);
+          if (at + i >= low && at + i < high) continue;
+          one[u].at[i] = f.neutral();
+          if constexpr (F::TWO) two[u].at[i] = f.neutral();
         }
       }
+#pragma unroll
+      for (int i = 0; i < V; ++i) mine = f.take(mine, one[u].at[i], F::TWO ? two[u].at[i] : one[u].at[i]);
     }
   }
   return mine;
@@ -131,7 +126,7 @@ __global__ void __launch_bounds__(REDUCE_THREADS) reduce_rows(
   const int lane = threadIdx.x % lanes;
   typename F::Acc mine = f.identity();
   if (row < rows) {
-    mine = take_range<F, V, 4>(f, x, second, row * length, (row + 1) * length, rows * length, shift, lane, lanes);
+    mine = take_range<F, V, 4, true>(f, x, second, row * length, (row + 1) * length, shift, lane, lanes);
   }
   mine = merge_lanes(f, mine, lanes);
   if (lane == 0 && row < rows) out[row] = f.finish(mine);
@@ -146,7 +141,7 @@ __global__ void __launch_bounds__(REDUCE_THREADS) reduce_long(
   const long long row = blockIdx.x, split = blockIdx.y, splits = gridDim.y;
   const long long begin = row * length + length * split / splits, end = row * length + length * (split + 1) / splits;
   typename F::Acc mine =
-      take_range<F, V, 4>(f, x, second, begin, end, rows * length, shift, threadIdx.x, REDUCE_THREADS);
+      take_range<F, V, 4, false>(f, x, second, begin, end, shift, threadIdx.x, REDUCE_THREADS);
   mine = merge_block(f, mine);
   if (splits == 1) {
     if (threadIdx.x == 0) out[row] = f.finish(mine);
@@ -189,9 +184,9 @@ __global__ void __launch_bounds__(REDUCE_THREADS) reduce_columns(
     for (long long index = length * blockIdx.z / splits + threadIdx.y; index < end; index += blockDim.y) {
       const long long i1 = layout.r2 == 1 ? index : index / layout.r2, i2 = layout.r2 == 1 ? 0 : index % layout.r2;
       const long long at = (((a * layout.r1 + i1) * layout.b + b) * layout.r2 + i2) * layout.c + column;
-      const Pack<T, V> one = load_streaming<T, V>(x + at);
+      const Pack<T, V> one = load<T, V>(x + at);
       Pack<T, V> two = one;
-      if constexpr (F::TWO) two = load_streaming<T, V>(second + at);
+      if constexpr (F::TWO) two = load<T, V>(second + at);
 #pragma unroll
       for (int i = 0; i < V; ++i) mine[i] = f.take(mine[i], one.at[i], two.at[i]);
     }

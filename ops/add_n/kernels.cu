@@ -9,10 +9,10 @@ __global__ void __launch_bounds__(256) add_n(
   for (long long pack = start; pack < packs; pack += 2 * stride) {
     const bool more = pack + stride < packs;
     const long long at = pack * V, next = (pack + stride) * V;
-    Pack<T, V> a = load_streaming<T, V>(first + at), b = load_streaming<T, V>(second + at), c{}, d{};
+    Pack<T, V> a = load<T, V>(first + at), b = load<T, V>(second + at), c{}, d{};
     if (more) {
-      c = load_streaming<T, V>(first + next);
-      d = load_streaming<T, V>(second + next);
+      c = load<T, V>(first + next);
+      d = load<T, V>(second + next);
     }
 #pragma unroll
     for (int i = 0; i < V; ++i) a.at[i] = narrow<T>(widen(a.at[i]) + widen(b.at[i]));

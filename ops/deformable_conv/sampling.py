@@ -142,7 +142,8 @@ def _by_group(found: Geometry, weight: Array, i: int, j: int) -> Array:
 def _product(found: Geometry, weight: Array, column: Array) -> Array:
     """filter @ column by group: (N, Co, P)."""
     grouped = column.reshape(found.batch, found.groups, -1, found.pixels)
-    return np.matmul(weight[None], grouped).reshape(found.batch, found.out_channels, found.pixels)
+    product: Array = np.matmul(weight[None], grouped)
+    return product.reshape(found.batch, found.out_channels, found.pixels)
 
 
 def output(arrays: Mapping[str, Array], found: Geometry, *, with_bound: bool) -> tuple[Array, Array, Array]:

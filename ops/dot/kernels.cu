@@ -9,6 +9,7 @@ struct Dot {
   static constexpr bool TWO = true;
   unsigned int unused;
 
+  __device__ __forceinline__ T neutral() const { return narrow<T>(Acc(0)); }
   __device__ __forceinline__ Acc identity() const { return Acc(0); }
   __device__ __forceinline__ Acc take(Acc sum, T x, T y) const { return sum + widen(x) * widen(y); }
   __device__ __forceinline__ Acc merge(Acc a, Acc b) const { return a + b; }
@@ -23,6 +24,7 @@ struct IntegerDot {  // T unsigned: overflow wraps, as two's complement does
   static constexpr bool TWO = true;
   unsigned int unused;
 
+  __device__ __forceinline__ T neutral() const { return T(0); }
   __device__ __forceinline__ Acc identity() const { return Acc(0); }
   __device__ __forceinline__ Acc take(Acc sum, T x, T y) const { return sum + x * y; }
   __device__ __forceinline__ Acc merge(Acc a, Acc b) const { return a + b; }
@@ -37,6 +39,7 @@ struct ComplexDot {  // T is float2 or double2
   static constexpr bool TWO = true;
   unsigned int unused;
 
+  __device__ __forceinline__ T neutral() const { return {0, 0}; }
   __device__ __forceinline__ Acc identity() const { return {0, 0}; }
   __device__ __forceinline__ Acc take(Acc sum, T a, T b) const {
     return {sum.x + a.x * b.x - a.y * b.y, sum.y + a.x * b.y + a.y * b.x};

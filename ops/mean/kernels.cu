@@ -9,6 +9,7 @@ struct Mean {
   static constexpr bool TWO = false;
   Acc count;
 
+  __device__ __forceinline__ T neutral() const { return narrow<T>(Acc(0)); }
   __device__ __forceinline__ Acc identity() const { return Acc(0); }
   __device__ __forceinline__ Acc take(Acc sum, T element, T) const { return sum + widen(element); }
   __device__ __forceinline__ Acc merge(Acc a, Acc b) const { return a + b; }

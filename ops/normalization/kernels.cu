@@ -171,7 +171,7 @@ __global__ void CLUSTER(K) __launch_bounds__(THREADS) normalize_once(
     const long long at = place(pack);
     const Pack<T, V> loaded = load<T, V>(held + pack * V);
     Pack<T, V> added{}, result;
-    if (addend != nullptr) added = load_streaming<T, V>(addend + at);
+    if (addend != nullptr) added = load<T, V>(addend + at);
     const unsigned int inner = pack * V - quotient(pack, packs_per_image) * width;
 #pragma unroll
     for (int i = 0; i < V; ++i) {
@@ -310,9 +310,9 @@ __global__ void __launch_bounds__(THREADS) apply_rows(
     const unsigned int row = quotient(pack, packs_per_row);
     const unsigned int channel = remainder(row, quotient(row, channels), channels);
     const long long at = static_cast<long long>(pack) * V;
-    const Pack<T, V> loaded = load_streaming<T, V>(x + at);
+    const Pack<T, V> loaded = load<T, V>(x + at);
     Pack<T, V> added{}, result;
-    if (addend != nullptr) added = load_streaming<T, V>(addend + at);
+    if (addend != nullptr) added = load<T, V>(addend + at);
     const A middle = mean[channel], shift = beta[channel];
     const A scale = inverse_of(spread[channel], is_variance, epsilon) * gamma[channel];
 #pragma unroll
@@ -343,9 +343,9 @@ __global__ void __launch_bounds__(THREADS) apply_columns(
   }
   for (int row = rows - 1 - (blockIdx.y * blockDim.y + threadIdx.y); row >= 0; row -= gridDim.y * blockDim.y) {
     const long long at = static_cast<long long>(row) * channels + column;
-    const Pack<T, V> loaded = load_streaming<T, V>(x + at);
+    const Pack<T, V> loaded = load<T, V>(x + at);
     Pack<T, V> added{}, result;
-    if (addend != nullptr) added = load_streaming<T, V>(addend + at);
+    if (addend != nullptr) added = load<T, V>(addend + at);
 #pragma unroll
     for (int i = 0; i < V; ++i) {
       A value = (widen(loaded.at[i]) - middle[i]) * scale[i] + shift[i];

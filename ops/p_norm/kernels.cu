@@ -5,13 +5,28 @@ enum Mode { COUNT, ABS, SQUARE, CUBE, POWER, LARGEST, SMALLEST };
 
 __device__ __forceinline__ float magnitude(float x) { return fabsf(x); }
 __device__ __forceinline__ double magnitude(double x) { return fabs(x); }
-__device__ __forceinline__ float root(float x) { return sqrtf(x); }
+__device__ __forceinline__ float root(float x) {  // to one unit in the last place
+  float result;
+  asm("sqrt.approx.f32 %0, %1;" : "=f"(result) : "f"(x));
+  return result;
+}
+__device__ __forceinline__ float reciprocal(float x) {  // likewise
+  float result;
+  asm("rcp.approx.f32 %0, %1;" : "=f"(result) : "f"(x));
+  return result;
+}
+__device__ __forceinline__ double reciprocal(double x) { return 1.0 / x; }
 __device__ __forceinline__ double root(double x) { return sqrt(x); }
 __device__ __forceinline__ float accurate_power(float x, float p) { return powf(x, p); }
 __device__ __forceinline__ double accurate_power(double x, double p) { return pow(x, p); }
 
-// x^p for x >= 0. The error of the product is p log2(x) half epsilons, which the op's bound counts.
-__device__ __forceinline__ float power(float x, float p) { return exp2f(p * log2f(x)); }
+// x^p for x >= 0. Its error is p (|log2 x| + 1) epsilons, which the op's bound counts.
+__device__ __forceinline__ float power(float x, float p) {
+  float logarithm, result;
+  asm("lg2.approx.f32 %0, %1;" : "=f"(logarithm) : "f"(x));
+  asm("ex2.approx.f32 %0, %1;" : "=f"(result) : "f"(p * logarithm));
+  return result;
+}
 __device__ __forceinline__ double power(double x, double p) { return pow(x, p); }
 
 template <typename A, int MODE>
@@ -32,8 +47,13 @@ struct Norm {
   static constexpr bool TWO = false;
   A p, inverse;  // the order and its reciprocal
 
-  __device__ __forceinline__ Acc identity() const { return MODE == SMALLEST ? Acc(INFINITY_OF()) : Acc(0); }
-  static __device__ __forceinline__ A INFINITY_OF() { return static_cast<A>(__int_as_float(0x7f800000)); }
+  static __device__ __forceinline__ A extreme() {  // infinite where that is neutral: |x|^p at p < 0, and a minimum
+    return static_cast<A>(__int_as_float(0x7f800000));
+  }
+  __device__ __forceinline__ T neutral() const {
+    return narrow<T>(MODE == SMALLEST || (MODE == POWER && p < A(0)) ? extreme() : A(0));
+  }
+  __device__ __forceinline__ Acc identity() const { return MODE == SMALLEST ? Acc(extreme()) : Acc(0); }
   __device__ __forceinline__ Acc take(Acc sum, T element, T) const {
     const A x = magnitude(widen(element));
     if constexpr (MODE == COUNT) return sum + (x != A(0));
@@ -71,7 +91,7 @@ __device__ __forceinline__ Scale<A> scale_of(A y, A dy) {
   const A large = sizeof(A) == 4 ? A(1.8446744073709552e19) : A(1.157920892373162e77);  // 2^64, 2^256
   const A limit = sizeof(A) == 4 ? A(1e30) : A(1e300);
   const A before = y < A(1) / limit ? large : (y > limit ? A(1) / large : A(1));
-  const A inverse = A(1) / (y * before);
+  const A inverse = reciprocal(y * before);
   const bool zero = y == A(0) && SLOPE != BELOW_ONE;
   return {zero ? A(0) : before, zero ? A(0) : inverse, zero ? A(0) : dy};
 }
@@ -108,7 +128,7 @@ __global__ void __launch_bounds__(GRAD_THREADS) grad_rows(
     for (int u = 0; u < UNROLL; ++u) {
       const int at = (start + u * GRAD_THREADS) * V - shift;
       if (at >= 0 && at + V <= size) {
-        loaded[u] = load_streaming<T, V>(x + at);
+        loaded[u] = load<T, V>(x + at);
         const unsigned int row = quotient(at, length);
         norms[u] = y[row];
         grads[u] = dy[row];
@@ -162,7 +182,7 @@ __global__ void __launch_bounds__(GRAD_THREADS) grad_columns(
     const long long at = pack * V, outer = pack / across;
     const long long group = outer / layout.r2, b = group % layout.b, a = group / (layout.b * layout.r1);
     const long long result_at = (a * layout.b + b) * layout.c + (pack - outer * across) * V;
-    const Pack<T, V> loaded = load_streaming<T, V>(x + at);
+    const Pack<T, V> loaded = load<T, V>(x + at);
     const Pack<T, V> norms = load<T, V>(y + result_at), grads = load<T, V>(dy + result_at);
     Pack<T, V> result;
 #pragma unroll

@@ -154,8 +154,8 @@ def bound(
 ) -> dict[str, Array | float]:
     """Rounding of a tree sum in the accumulating dtype, carried through the root.
 
-    Powers cost |p log2 |x|| more bits than a product; the root divides the relative error
-    of the sum by p.
+    A power costs |p| (|log2 |x|| + 1) more units than a product; the root divides the relative
+    error of the sum by p.
     """
     p = order(params)
     y = np.abs(outputs["y"])
@@ -165,7 +165,7 @@ def bound(
     magnitude = np.abs(arrays["x"])
     finite = magnitude[np.isfinite(magnitude) & (magnitude > 0)]
     spread = float(np.max(np.abs(np.log2(finite)))) if finite.size else 0.0
-    power = 0.0 if p in (1.0, 2.0) else abs(p) * spread
+    power = 0.0 if p in {1.0, 2.0} else abs(p) * (spread + 1)
     units = (8 + log2(n) + power) / min(abs(p), 1.0) ** 2
     return {"y": units * _accumulate_epsilon(dtype) * np.where(np.isfinite(y), y, 0.0)}
 
@@ -175,7 +175,7 @@ def bound_grad(
 ) -> dict[str, Array | float]:
     """Rounding of a few products in the accumulating dtype.
 
-    |x|^q costs q log2(|x| / y) more bits. y comes rounded to the dtype and is taken as given.
+    |x|^q costs q (log2(|x| / y) + 1) more units. y comes rounded to the dtype and is taken as given.
     """
     p = order(params)
     dx = np.abs(outputs["dx"])
@@ -185,7 +185,7 @@ def bound_grad(
     with np.errstate(divide="ignore", invalid="ignore"):
         ratio = np.abs(np.log2(np.abs(arrays["x"]) / y))
     bits = np.where(np.isfinite(ratio), ratio, 0.0)
-    units = 8 + 2 * q * bits
+    units = 8 + 2 * q * (bits + (q not in {0.0, 1.0, 2.0}))
     tiny = np.finfo(np.float32).tiny if dtype != "float64" else np.finfo(np.float64).tiny
     return {"dx": units * _accumulate_epsilon(dtype) * np.where(np.isfinite(dx), dx, 0.0) + tiny}
 
