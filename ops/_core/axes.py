@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import prod
 
+import numpy as np
+
 from ops._core.errors import AxisError
-from ops._core.op import Shape
+from ops._core.op import Array, Shape
 
 Axis = int | tuple[int, ...] | None
 
@@ -88,3 +90,15 @@ def as_reduction(shape: Shape, axes: tuple[int, ...]) -> Reduction:
         return Reduction(a, r1, 1, 1, c)
     b = prod(shape[first[-1] + 1 : last[0]])
     return Reduction(a, r1, b, prod(shape[last[0] : last[-1] + 1]), c)
+
+
+def sum_pairwise(x: Array, axes: tuple[int, ...], *, keepdim: bool = False) -> Array:
+    """Sum over `axes` with an error that grows with the logarithm of their length.
+
+    NumPy sums in pairs only along the last axis of contiguous memory; a float64 reference needs it along any.
+    """
+    kept = tuple(axis for axis in range(x.ndim) if axis not in axes)
+    moved = np.ascontiguousarray(x.transpose(*kept, *axes))
+    length = prod(x.shape[axis] for axis in axes)
+    total = np.sum(moved.reshape(*(x.shape[axis] for axis in kept), length), axis=-1)
+    return np.asarray(total).reshape(reduced_shape(x.shape, axes, keepdim=keepdim))

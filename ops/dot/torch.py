@@ -24,7 +24,9 @@ def dot(*, x: Any, y: Any, out: dict[str, Any]) -> Bound:
     return lambda: ((x * y).sum(-1, dtype=x.dtype),)
 
 
-@kernel("dot", "torch_compile", ("cpu", "cuda"), ("float16", "bfloat16", "float32", "float64"), prepare=True, arrays="torch")
+@kernel(
+    "dot", "torch_compile", ("cpu", "cuda"), ("float16", "bfloat16", "float32", "float64"), prepare=True, arrays="torch"
+)
 def dot_compiled(*, x: Any, y: Any, out: dict[str, Any]) -> Bound:
     """A product and a sum, compiled into one."""
     del out

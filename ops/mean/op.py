@@ -8,7 +8,7 @@ from math import log2
 
 import numpy as np
 
-from ops._core.axes import Axis, normalize_axes, reduced_shape
+from ops._core.axes import Axis, normalize_axes, reduced_shape, sum_pairwise
 from ops._core.dtype import FLOATS, dtype_info
 from ops._core.op import Array, Input, Op, Shape, Shapes, TensorSpec, Work, tensor_bytes
 from ops._core.registry import register
@@ -35,7 +35,7 @@ def reference(arrays: Mapping[str, Array], params: MeanParams) -> dict[str, Arra
     axes = normalize_axes(params.axis, x.ndim)
     count = float(np.prod([x.shape[axis] for axis in axes]))
     with np.errstate(invalid="ignore", divide="ignore"):
-        return {"out": np.asarray(np.sum(x, axis=axes, keepdims=params.keepdim)) / np.float64(count)}
+        return {"out": sum_pairwise(x, axes, keepdim=params.keepdim) / np.float64(count)}
 
 
 def work(shapes: Shapes, params: MeanParams) -> Work:

@@ -20,6 +20,7 @@ from math import log2
 
 import numpy as np
 
+from ops._core.axes import sum_pairwise
 from ops._core.dtype import FLOATS, dtype_info
 from ops._core.errors import AxisError, ParameterError, ShapeError
 from ops._core.op import Array, Input, Op, Shape, Shapes, TensorSpec, Work, tensor_bytes
@@ -115,9 +116,9 @@ def reference(arrays: Mapping[str, Array], params: NormalizationParams) -> dict[
     outputs: dict[str, Array] = {}
     if params.training:
         n = x.size // max(x.shape[axis], 1)
-        mean = np.mean(x, axis=others) if n else np.zeros(x.shape[axis])
+        mean = sum_pairwise(x, others) / n if n else np.zeros(x.shape[axis])
         centred = x - _spread(mean, x, axis)
-        variance = np.mean(np.square(centred), axis=others) if n else np.zeros(x.shape[axis])
+        variance = sum_pairwise(np.square(centred), others) / n if n else np.zeros(x.shape[axis])
         inverse = 1 / np.sqrt(variance + params.epsilon)
         outputs |= {"mean": mean, "inv_variance": inverse}
         if "moving_mean" in arrays:

@@ -59,9 +59,7 @@ def _workspace(shapes: Shapes, params: Params) -> int:
 
 
 @kernel("p_norm", "optimized", "cuda", FLOATS, prepare=True, workspace=_workspace)
-def p_norm(
-    *, x: Any, porder: float | str, axis: Axis, keepdim: bool, out: dict[str, Any], workspace: Any
-) -> Bound:
+def p_norm(*, x: Any, porder: float | str, axis: Axis, keepdim: bool, out: dict[str, Any], workspace: Any) -> Bound:
     """One read of x. Sums of 16-bit floats are float32; the count of porder 0 is exact."""
     del keepdim
     y = out["y"]

@@ -20,7 +20,7 @@ from typing import Literal
 
 import numpy as np
 
-from ops._core.axes import Axis, normalize_axes, reduced_shape
+from ops._core.axes import Axis, normalize_axes, reduced_shape, sum_pairwise
 from ops._core.dtype import FLOATS, dtype_info
 from ops._core.errors import ParameterError
 from ops._core.op import Array, Input, Op, Shape, Shapes, TensorSpec, Work, tensor_bytes
@@ -100,7 +100,7 @@ def _norm(x: Array, p: float, axes: tuple[int, ...], *, keepdim: bool) -> Array:
     if p == -inf:
         return np.asarray(np.min(magnitude, axis=axes, keepdims=keepdim))
     with np.errstate(divide="ignore", over="ignore", under="ignore"):
-        return np.asarray(np.sum(magnitude**p, axis=axes, keepdims=keepdim) ** (1 / p))
+        return np.asarray(sum_pairwise(magnitude**p, axes, keepdim=keepdim) ** (1 / p))
 
 
 def reference_grad(arrays: Mapping[str, Array], params: PNormParams) -> dict[str, Array]:

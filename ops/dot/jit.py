@@ -1,0 +1,40 @@
+"""Numba kernels of dot for the CPU: blocks summed in the accumulating dtype, blocks in float64 (integers in theirs)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from numba import njit, prange
+
+from ops._core.jit import narrow, widen
+
+
+@njit(cache=True, fastmath={"reassoc", "contract", "nsz"}, error_model="numpy")
+def _sum(x: Any, y: Any, zero: Any) -> Any:
+    total = zero
+    for index in range(x.size):
+        total += widen(x[index]) * widen(y[index])
+    return total
+
+
+@njit(cache=True, error_model="numpy")
+def dot_of_few(x: Any, y: Any, out: Any, zero: Any) -> None:
+    """x, y (rows, length), small: by the calling thread."""
+    for row in range(x.shape[0]):
+        out[row] = narrow(_sum(x[row], y[row], zero), out[row])
+
+
+@njit(cache=True, parallel=True, error_model="numpy")
+def dot_of_rows(x: Any, y: Any, out: Any, partial: Any, zero: Any) -> None:
+    """x, y (rows, length) to out (rows,); partial (rows, blocks) in a dtype that loses nothing."""
+    rows, length = x.shape
+    blocks = partial.shape[1]
+    for task in prange(rows * blocks):
+        row, block = task // blocks, task % blocks
+        first, end = length * block // blocks, length * (block + 1) // blocks
+        partial[row, block] = _sum(x[row, first:end], y[row, first:end], zero)
+    for row in range(rows):
+        total = partial[row, 0]
+        for block in range(1, blocks):
+            total += partial[row, block]
+        out[row] = narrow(total, out[row])
