@@ -40,9 +40,7 @@ class Shared:
     note: str
 
 
-def read_shared(
-    op: Op, node: Node | None, what: str, known: Iterable[str], mistakes: list[Mistake]
-) -> Shared:
+def read_shared(op: Op, node: Node | None, what: str, known: Iterable[str], mistakes: list[Mistake]) -> Shared:
     """The keys of `defaults` or of a case that are not the case's alone; mistakes are collected."""
     keys: dict[str, Node] = {}
     if node is not None:

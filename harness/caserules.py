@@ -176,9 +176,7 @@ def _at_fault(error: OpError, given: Mapping[str, Any]) -> str:
     return next((f"params.{word}" for word in words if word in given), "params")
 
 
-def _without_derived(
-    op: Op, shapes: Mapping[str, Shape], dtype: str, params: Any
-) -> Iterator[tuple[str, Shape]]:
+def _without_derived(op: Op, shapes: Mapping[str, Shape], dtype: str, params: Any) -> Iterator[tuple[str, Shape]]:
     """The shapes less those that follow from the others; raises CaseError where one contradicts."""
     for name, shape in shapes.items():
         if not op.input(name).required:

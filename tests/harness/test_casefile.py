@@ -178,8 +178,7 @@ def test_tags_choose_cases(tmp_path: Path) -> None:
 def test_anchors_and_aliases_are_read(tmp_path: Path) -> None:
     """A value may be anchored and repeated."""
     text = HEAD + (
-        "- {name: a, shapes: {x: &shape [2, 3]}, dtype: float32}\n"
-        "- {name: b, shapes: {x: *shape}, dtype: float64}\n"
+        "- {name: a, shapes: {x: &shape [2, 3]}, dtype: float32}\n- {name: b, shapes: {x: *shape}, dtype: float64}\n"
     )
     assert [case.shapes["x"] for case in load_cases([write(tmp_path, text)])] == [(2, 3), (2, 3)]
 
@@ -426,9 +425,7 @@ def test_missing_files_and_empty_folders_are_mistakes(tmp_path: Path) -> None:
 
 def test_a_tensor_and_a_number_for_one_input_is_a_mistake(tmp_path: Path) -> None:
     """The weight of lerp is a shape or a parameter, not both."""
-    text = (
-        LERP + "- {name: a, shapes: {x: [2], y: [2], weight: [2]}, params: {weight: 0.25}, dtype: float32}\n"
-    )
+    text = LERP + "- {name: a, shapes: {x: [2], y: [2], weight: [2]}, params: {weight: 0.25}, dtype: float32}\n"
     assert [one[2] for one in mistakes_of(write(tmp_path, text))] == [
         "weight is given both as a tensor (shapes.weight) and as a parameter"
     ]

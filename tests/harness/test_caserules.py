@@ -58,9 +58,7 @@ def test_a_garbled_file_gives_cases_or_mistakes(tmp_path: Path, data: st.DataObj
     text = data.draw(st.sampled_from(SHIPPED))
     at = data.draw(st.integers(0, len(text)))
     until = data.draw(st.integers(at, min(at + 40, len(text))))
-    instead = data.draw(
-        st.text(max_size=6) | st.sampled_from(["[", "{", "*x", "&x ", "- ", ": ", "\t", '"', "!!x "])
-    )
+    instead = data.draw(st.text(max_size=6) | st.sampled_from(["[", "{", "*x", "&x ", "- ", ": ", "\t", '"', "!!x "]))
     file = tmp_path / "garbled.yaml"
     file.write_bytes((text[:at] + instead + text[until:]).encode("utf-8", errors="surrogatepass"))
     try:
