@@ -1,0 +1,88 @@
+"""Broadcasting: the common shape, how operands walk over it, and summing back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+from ops._core.axes import sum_pairwise
+from ops._core.errors import ShapeError
+from ops._core.op import Array, Shape
+
+
+def broadcast_shape(*shapes: Shape) -> Shape:
+    """The shape that all broadcast to, by NumPy's rule. Raises ShapeError."""
+    rank = max((len(shape) for shape in shapes), default=0)
+    padded = [(1,) * (rank - len(shape)) + tuple(shape) for shape in shapes]
+    found = []
+    for lengths in zip(*padded, strict=True):
+        wide = {length for length in lengths if length != 1}
+        if len(wide) > 1:
+            msg = f"shapes {', '.join(str(list(shape)) for shape in shapes)} do not broadcast"
+            raise ShapeError(msg)
+        found.append(wide.pop() if wide else 1)
+    return tuple(found)
+
+
+def reduced_axes(shape: Shape, full: Shape) -> tuple[int, ...]:
+    """Axes of `full` along which `shape` is repeated when it broadcasts."""
+    padded = (1,) * (len(full) - len(shape)) + tuple(shape)
+    return tuple(axis for axis, (own, whole) in enumerate(zip(padded, full, strict=True)) if own == 1 != whole)
+
+
+def reduce_to(full: Array, shape: Shape) -> Array:
+    """`full` summed over every axis along which `shape` broadcasts to it."""
+    axes = reduced_axes(shape, full.shape)
+    return (sum_pairwise(full, axes, keepdim=True) if axes else full).reshape(shape)
+
+
+@dataclass(frozen=True, slots=True)
+class Walk:
+    """How operands walk over a common shape whose adjacent axes are merged where all operands allow it.
+
+    lengths: of the merged axes, outermost first, at least one. strides: per operand and axis, in
+    elements; 0 where the operand is repeated.
+    """
+
+    lengths: Shape
+    strides: tuple[Shape, ...]
+
+    @property
+    def size(self) -> int:
+        """Elements of the common shape."""
+        return prod(self.lengths)
+
+
+def walk(full: Shape, *shapes: Shape) -> Walk:
+    """The walk of C-contiguous operands of `shapes` over `full`."""
+    columns = [_strides(shape, full) for shape in shapes]
+    lengths: list[int] = []
+    merged: list[list[int]] = [[] for _ in shapes]
+    for axis in range(len(full)):
+        length = full[axis]
+        if length == 1:
+            continue
+        strides = [column[axis] for column in columns]
+        joins = bool(lengths) and all(
+            own[-1] == stride * length for own, stride in zip(merged, strides, strict=True)
+        )
+        if joins:
+            lengths[-1] *= length
+            for own, stride in zip(merged, strides, strict=True):
+                own[-1] = stride
+        else:
+            lengths.append(length)
+            for own, stride in zip(merged, strides, strict=True):
+                own.append(stride)
+    if not lengths:
+        return Walk((1,), tuple((0,) for _ in shapes))
+    return Walk(tuple(lengths), tuple(tuple(own) for own in merged))
+
+
+def _strides(shape: Shape, full: Shape) -> list[int]:
+    padded = (1,) * (len(full) - len(shape)) + tuple(shape)
+    strides, step = [], 1
+    for own in reversed(padded):
+        strides.append(0 if own == 1 else step)
+        step *= own
+    return strides[::-1]

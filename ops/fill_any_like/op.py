@@ -1,0 +1,1 @@
+"""fill_any_like."""

@@ -1,0 +1,192 @@
+"""What lerp and lerp_grad compute, with x, y and weight broadcasting together.
+
+    out = x + weight (y - x)          dX = (1 - weight) dout,  dY = weight dout, each summed to its input's shape
+
+Kernels may also take y - (1 - weight) (y - x) for weight >= 1/2, as torch does, which gives y exactly at
+weight 1: the bound covers both. There is no gradient for weight.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import log2, prod
+
+import numpy as np
+
+from ops._core.broadcast import broadcast_shape, reduce_to, reduced_axes
+from ops._core.dtype import FLOATS, dtype_info
+from ops._core.errors import ParameterError, ShapeError
+from ops._core.op import Array, Input, Op, Shape, Shapes, TensorSpec, Work, tensor_bytes
+from ops._core.registry import register
+
+HIGHEST_RANK = 6
+
+
+@dataclass(frozen=True, slots=True)
+class LerpParams:
+    """weight: a number, unless it is given as a tensor."""
+
+    weight: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LerpGradParams:
+    """weight: as for lerp. need_x, need_y: which gradients are wanted; at least one."""
+
+    weight: float | None = None
+    need_x: bool = True
+    need_y: bool = True
+
+    def __post_init__(self) -> None:
+        if not (self.need_x or self.need_y):
+            msg = "neither gradient is wanted"
+            raise ParameterError(msg)
+
+
+def _full(shapes: Mapping[str, Shape], params: LerpParams | LerpGradParams) -> Shape:
+    if ("weight" in shapes) == (params.weight is not None):
+        msg = "weight must be given once: as a number among the params, or as a tensor among the shapes"
+        raise ParameterError(msg)
+    for name in ("x", "y", "weight"):
+        shape = shapes.get(name, ())
+        if len(shape) > HIGHEST_RANK:
+            msg = f"{name} has rank {len(shape)}; lerp takes up to {HIGHEST_RANK}"
+            raise ShapeError(msg)
+        if prod(shape) == 0:
+            msg = f"LerpKernel's input {name} must not be empty."
+            raise ShapeError(msg)
+    return broadcast_shape(shapes["x"], shapes["y"], shapes.get("weight", ()))
+
+
+def _inputs(shapes: Mapping[str, Shape], dtype: str) -> dict[str, TensorSpec]:
+    return {name: TensorSpec(shapes[name], dtype) for name in ("x", "y", "weight") if name in shapes}
+
+
+def infer(shapes: Mapping[str, Shape], dtype: str, params: LerpParams) -> Shapes:
+    """x, y, weight to their common shape. Raises ShapeError: empty, rank over 6, shapes that do not broadcast."""
+    return Shapes(_inputs(shapes, dtype), {"out": TensorSpec(_full(shapes, params), dtype)})
+
+
+def infer_grad(shapes: Mapping[str, Shape], dtype: str, params: LerpGradParams) -> Shapes:
+    """x and y (their shapes only), weight, and dout of the common shape, to dx and dy. Raises ShapeError."""
+    full = _full(shapes, params)
+    if shapes.get("dout", full) != full:
+        msg = f"dout is {list(shapes['dout'])}; x, y and weight broadcast to {list(full)}"
+        raise ShapeError(msg)
+    wanted = {"dx": params.need_x, "dy": params.need_y}
+    outputs = {name: TensorSpec(shapes[name[1:]], dtype) for name, want in wanted.items() if want}
+    return Shapes({**_inputs(shapes, dtype), "dout": TensorSpec(full, dtype)}, outputs)
+
+
+def _weight(arrays: Mapping[str, Array], params: LerpParams | LerpGradParams) -> Array:
+    return arrays["weight"] if "weight" in arrays else np.asarray(params.weight, np.float64)
+
+
+def reference(arrays: Mapping[str, Array], params: LerpParams) -> dict[str, Array]:
+    """Float64 by the formula."""
+    x, y = arrays["x"], arrays["y"]
+    return {"out": np.asarray(x + _weight(arrays, params) * (y - x))}
+
+
+def reference_grad(arrays: Mapping[str, Array], params: LerpGradParams) -> dict[str, Array]:
+    """Float64 by the formulas; summed in pairs."""
+    weight, dout = _weight(arrays, params), arrays["dout"]
+    found = {}
+    if params.need_x:
+        found["dx"] = reduce_to(np.asarray((1 - weight) * dout), arrays["x"].shape)
+    if params.need_y:
+        found["dy"] = reduce_to(np.asarray(weight * dout), arrays["y"].shape)
+    return found
+
+
+def work(shapes: Shapes, params: LerpParams) -> Work:
+    """Every tensor once; three operations an element."""
+    del params
+    return Work(tensor_bytes(shapes.inputs), tensor_bytes(shapes.outputs), 3 * shapes.outputs["out"].size)
+
+
+def work_grad(shapes: Shapes, params: LerpGradParams) -> Work:
+    """dout and weight read, gradients written; x and y are not read."""
+    del params
+    read = {name: spec for name, spec in shapes.inputs.items() if name in {"dout", "weight"}}
+    size = shapes.inputs["dout"].size
+    sums = sum(size for spec in shapes.outputs.values() if spec.size < size)
+    return Work(tensor_bytes(read), tensor_bytes(shapes.outputs), 3 * size + sums)
+
+
+def _half_epsilon(dtype: str) -> float:
+    return dtype_info(dtype_info(dtype).accumulate).epsilon / 2
+
+
+def bound(
+    arrays: Mapping[str, Array], outputs: Mapping[str, Array], params: LerpParams, dtype: str
+) -> dict[str, Array | float]:
+    """A difference, a product and a sum, each rounded once in the accumulating dtype; a number weight once."""
+    del outputs
+    x, y, weight = arrays["x"], arrays["y"], _weight(arrays, params)
+    spread = (np.abs(weight) + np.minimum(np.abs(weight), np.abs(1 - weight))) * (np.abs(x) + np.abs(y))
+    return {"out": 2 * _half_epsilon(dtype) * (2 * spread + np.abs(x) + np.abs(y))}
+
+
+def bound_grad(
+    arrays: Mapping[str, Array], outputs: Mapping[str, Array], params: LerpGradParams, dtype: str
+) -> dict[str, Array | float]:
+    """(4 + log2 n) half epsilons of the sum of magnitudes, n values being summed into one."""
+    weight, dout = np.abs(_weight(arrays, params)), np.abs(arrays["dout"])
+    rest = np.abs(1 - _weight(arrays, params))
+    allowed: dict[str, Array | float] = {}
+    for name, factor in (("dx", rest), ("dy", weight)):
+        if name not in outputs:
+            continue
+        shape = outputs[name].shape
+        count = prod(dout.shape[axis] for axis in reduced_axes(shape, dout.shape))
+        units = 4 + log2(max(count, 1))
+        allowed[name] = units * _half_epsilon(dtype) * reduce_to(np.asarray(factor * dout), shape)
+    return allowed
+
+
+_WEIGHT = Input("weight", required=False, kind="uniform", low=0.0, high=1.0, doc="broadcasts with x and y")
+_SOURCE = "Paddle lerp; lerp_grad design document of 2022-09-08"
+
+LERP = register(
+    Op(
+        name="lerp",
+        params=LerpParams,
+        dtypes=FLOATS,
+        inputs=(Input("x", doc="rank 0 to 6"), Input("y", doc="broadcasts with x"), _WEIGHT),
+        outputs=("out",),
+        infer=infer,
+        reference=reference,
+        work=work,
+        bound=bound,
+        summary="x + weight (y - x)",
+        source=_SOURCE,
+    )
+)
+
+LERP_GRAD = register(
+    Op(
+        name="lerp_grad",
+        params=LerpGradParams,
+        dtypes=FLOATS,
+        inputs=(
+            Input("x", doc="gives the shape of dx; its values are not read"),
+            Input("y", doc="gives the shape of dy; its values are not read"),
+            _WEIGHT,
+            Input("dout", required=False, doc="gradient of out, the common shape"),
+        ),
+        outputs=("dx", "dy"),
+        infer=infer_grad,
+        reference=reference_grad,
+        work=work_grad,
+        bound=bound_grad,
+        summary="gradients of lerp with respect to x and y",
+        source=_SOURCE,
+        errata=(
+            "dX = dout - dY holds before summing only, and loses accuracy for weight near 1: (1 - weight) dout",
+            "both sums are needed wherever an input's shape differs from the output's, leading axes included",
+            "the document's table of torch times is in microseconds, not seconds",
+        ),
+    )
+)
