@@ -63,9 +63,7 @@ def walk(full: Shape, *shapes: Shape) -> Walk:
         if length == 1:
             continue
         strides = [column[axis] for column in columns]
-        joins = bool(lengths) and all(
-            own[-1] == stride * length for own, stride in zip(merged, strides, strict=True)
-        )
+        joins = bool(lengths) and all(own[-1] == stride * length for own, stride in zip(merged, strides, strict=True))
         if joins:
             lengths[-1] *= length
             for own, stride in zip(merged, strides, strict=True):

@@ -50,9 +50,7 @@ def expressions(functor: str, width: int) -> tuple[str, ...]:
     return (*rows, *(f"reduce_columns<{functor}, {wide}>" for wide in sorted({1, width})))
 
 
-def launch(
-    source: Source, functor: Functor, layout: Reduction, x: Any, second: Any, out: Any, workspace: Any
-) -> Bound:
+def launch(source: Source, functor: Functor, layout: Reduction, x: Any, second: Any, out: Any, workspace: Any) -> Bound:
     """A callable that reduces `x` (and `second`, read beside it) over `layout` into `out`, in one launch."""
     if out.size == 0:
         return lambda: None

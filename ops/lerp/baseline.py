@@ -30,9 +30,7 @@ def lerp(*, x: Any, y: Any, weight: Any, out: dict[str, Any]) -> None:
 
 
 @kernel("lerp_grad", "baseline", BACKENDS, FLOATS)
-def lerp_grad(
-    *, x: Any, y: Any, dout: Any, weight: Any, need_x: bool, need_y: bool, out: dict[str, Any]
-) -> None:
+def lerp_grad(*, x: Any, y: Any, dout: Any, weight: Any, need_x: bool, need_y: bool, out: dict[str, Any]) -> None:
     """weight and dout as full tensors, two products, two sums."""
     dout, weight = _widen(dout), _widen(weight)
     if need_x:

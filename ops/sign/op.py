@@ -1,1 +1,63 @@
-"""sign."""
+"""What sign computes: -1, 0 or 1 as x is below, at or above zero; NaN stays NaN; x / |x| for complex x."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from ops._core.dtype import COMPLEX, FLOATS, INTS, dtype_info
+from ops._core.op import Array, Input, Op, Shape, Shapes, TensorSpec, Work, tensor_bytes
+from ops._core.registry import register
+
+DTYPES = (*FLOATS, *INTS, *COMPLEX)
+
+
+@dataclass(frozen=True, slots=True)
+class SignParams:
+    """sign has no parameters."""
+
+
+def infer(shapes: Mapping[str, Shape], dtype: str, params: SignParams) -> Shapes:
+    """Any shape to itself."""
+    del params
+    spec = TensorSpec(shapes["x"], dtype)
+    return Shapes({"x": spec}, {"out": spec})
+
+
+def reference(arrays: Mapping[str, Array], params: SignParams) -> dict[str, Array]:
+    """`numpy.sign`: 0 at both zeros, NaN at NaN."""
+    del params
+    return {"out": np.asarray(np.sign(arrays["x"]))}
+
+
+def work(shapes: Shapes, params: SignParams) -> Work:
+    """One read, one write, one comparison."""
+    del params
+    return Work(tensor_bytes(shapes.inputs), tensor_bytes(shapes.outputs), shapes.inputs["x"].size)
+
+
+def bound(
+    arrays: Mapping[str, Array], outputs: Mapping[str, Array], params: SignParams, dtype: str
+) -> dict[str, Array | float]:
+    """Exact for real numbers; a few roundings of a quotient for complex ones."""
+    del arrays, outputs, params
+    return {"out": 4 * dtype_info(dtype).epsilon if dtype in COMPLEX else 0.0}
+
+
+SIGN = register(
+    Op(
+        name="sign",
+        params=SignParams,
+        dtypes=DTYPES,
+        inputs=(Input("x", doc="any shape"),),
+        outputs=("out",),
+        infer=infer,
+        reference=reference,
+        work=work,
+        bound=bound,
+        summary="-1, 0 or 1 by the sign of x",
+        source="Paddle tensor operation library, Paddle #34425",
+    )
+)

@@ -1,1 +1,38 @@
-"""sign."""
+"""sign by torch and torch.compile. torch gives 0 for NaN, which only data with NaN shows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ops._core.backend import BACKENDS
+from ops._core.dtype import COMPLEX
+from ops._core.kernel import Bound
+from ops._core.peer import compile_peer
+from ops._core.registry import kernel
+from ops.sign.op import DTYPES
+
+REAL = tuple(name for name in DTYPES if name not in COMPLEX)
+
+
+@kernel("sign", "torch", BACKENDS, DTYPES, prepare=True, arrays="torch")
+def sign(*, x: Any, out: dict[str, Any]) -> Bound:
+    """`torch.sign` (`torch.sgn` for complex numbers) into the output."""
+    import torch
+
+    function = torch.sgn if x.is_complex() else torch.sign
+    result = out["out"]
+
+    def run() -> None:
+        function(x, out=result)
+
+    return run
+
+
+@kernel("sign", "torch_compile", BACKENDS, REAL, prepare=True, arrays="torch")
+def sign_compiled(*, x: Any, out: dict[str, Any]) -> Bound:
+    """`torch.sign`, compiled."""
+    del out
+    import torch
+
+    compiled = compile_peer(lambda tensor: torch.sign(tensor))
+    return lambda: (compiled(x),)
