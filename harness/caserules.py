@@ -165,15 +165,16 @@ def _infer(op: Op, shapes: Mapping[str, Shape], dtype: str, params: Any, given: 
 
 
 def _at_fault(error: OpError, given: Mapping[str, Any]) -> str:
-    """The field that an op's error is about, as well as its class and words tell."""
+    """The field that an op's error is about, as well as its class and words tell; empty where they do not."""
     if isinstance(error, ShapeError):
         return "shapes"
+    quoted = [name for name, value in given.items() if isinstance(value, str) and repr(value) in str(error)]
     if isinstance(error, DtypeError):
-        return "dtype"
+        return f"params.{quoted[0]}" if quoted else "dtype"
     words = re.findall(r"\w+", str(error))
     if isinstance(error, AxisError):
         words.append("axis")
-    return next((f"params.{word}" for word in words if word in given), "params")
+    return next((f"params.{word}" for word in (*words, *quoted) if word in given), "")
 
 
 def _without_derived(op: Op, shapes: Mapping[str, Shape], dtype: str, params: Any) -> Iterator[tuple[str, Shape]]:

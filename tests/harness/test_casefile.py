@@ -272,6 +272,23 @@ MISTAKES = {
         "axis -3 is out of range",
     ),
     "axis twice": (HEAD + CASE % ", params: {axis: [‸[1, -1]]}", "names an axis twice"),
+    "a default axis out of range": (
+        HEAD + "- ‸{name: a, shapes: {x: []}, dtype: float32, params: {porder: 2}}\n",
+        "axis -1 is out of range",
+    ),
+    "axes the wrong way round": (
+        "op: flatten\ncases:\n"
+        "- {name: a, shapes: {x: [2, 3]}, dtype: float32, params: {start_axis: 1, stop_axis: ‸0}}\n",
+        "greater than or equal to start_axis",
+    ),
+    "a parameter that names no dtype": (
+        "op: fill_any_like\ncases:\n- {name: a, shapes: {x: [2]}, dtype: float32, params: {dtype: ‸flot32}}\n",
+        "unknown dtype 'flot32'",
+    ),
+    "a value beyond the dtype": (
+        "op: fill_any_like\ncases:\n- {name: a, shapes: {x: [2]}, dtype: int8, params: {value: ‸300}}\n",
+        "out of range for target type int8",
+    ),
     # inputs
     "field of another kind": (HEAD + CASE % ", inputs: {x: {low: ‸1}}", "low is for kind uniform"),
     "low over high": (
