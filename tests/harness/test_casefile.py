@@ -278,7 +278,7 @@ MISTAKES = {
     ),
     "axes the wrong way round": (
         "op: flatten\ncases:\n"
-        "- {name: a, shapes: {x: [2, 3]}, dtype: float32, params: {start_axis: 1, stop_axis: ‸0}}\n",
+        + "- {name: a, shapes: {x: [2, 3]}, dtype: float32, params: {start_axis: 1, stop_axis: ‸0}}\n",
         "greater than or equal to start_axis",
     ),
     "a parameter that names no dtype": (
