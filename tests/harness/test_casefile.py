@@ -277,8 +277,7 @@ MISTAKES = {
         "axis -1 is out of range",
     ),
     "axes the wrong way round": (
-        "op: flatten\ncases:\n"
-        + "- {name: a, shapes: {x: [2, 3]}, dtype: float32, params: {start_axis: 1, stop_axis: ‸0}}\n",
+        HEAD.replace("p_norm", "flatten") + CASE % ", params: {start_axis: 1, stop_axis: ‸0}",
         "greater than or equal to start_axis",
     ),
     "a parameter that names no dtype": (
