@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import prod
+from math import log2, prod, sqrt
 
 import numpy as np
 
@@ -102,3 +102,15 @@ def sum_pairwise(x: Array, axes: tuple[int, ...], *, keepdim: bool = False) -> A
     length = prod(x.shape[axis] for axis in axes)
     total = np.sum(moved.reshape(*(x.shape[axis] for axis in kept), length), axis=-1)
     return np.asarray(total).reshape(reduced_shape(x.shape, axes, keepdim=keepdim))
+
+
+IN_SEQUENCE = 1 << 14
+
+
+def sum_units(length: int) -> float:
+    """Half epsilons of sum |x| by which a float sum of `length` elements may be off.
+
+    Sums by trees err by log2; those in sequence, as NumPy's along columns, drift by the square root,
+    which is let pass up to 2^14 elements.
+    """
+    return log2(max(length, 1)) + sqrt(min(length, IN_SEQUENCE))

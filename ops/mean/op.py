@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import log2
 
 import numpy as np
 
-from ops._core.axes import Axis, normalize_axes, reduced_shape, sum_pairwise
+from ops._core.axes import Axis, normalize_axes, reduced_shape, sum_pairwise, sum_units
 from ops._core.dtype import FLOATS, dtype_info
 from ops._core.op import Array, Input, Op, Shape, Shapes, TensorSpec, Work, tensor_bytes
 from ops._core.registry import register
@@ -47,14 +46,14 @@ def work(shapes: Shapes, params: MeanParams) -> Work:
 def bound(
     arrays: Mapping[str, Array], outputs: Mapping[str, Array], params: MeanParams, dtype: str
 ) -> dict[str, Array | float]:
-    """Half an epsilon of the accumulating dtype, times (log2 n + 4), of the mean magnitude."""
+    """Rounding of a sum in the accumulating dtype, and of its quotient; relative to the mean magnitude."""
     x = arrays["x"]
     axes = normalize_axes(params.axis, x.ndim)
     n = max(x.size // max(outputs["out"].size, 1), 1)
     half = dtype_info(dtype_info(dtype).accumulate).epsilon / 2
     with np.errstate(invalid="ignore"):
         size = np.sum(np.abs(x), axis=axes, keepdims=params.keepdim) / n
-    return {"out": half * (log2(n) + 4) * np.where(np.isfinite(size), size, 0.0)}
+    return {"out": half * (sum_units(n) + 4) * np.where(np.isfinite(size), size, 0.0)}
 
 
 MEAN = register(

@@ -59,8 +59,7 @@ def p_norm_grad(
     elif p == 1:
         dx[...] = xp.sign(x) * dy
     elif p < 1:
-        powered = xp.where(x == 0, 0, xp.abs(x) ** (p - 1))
-        dx[...] = powered * xp.sign(x) * dy * y ** (1 - p)
+        dx[...] = xp.where(x == 0, 0, xp.abs(x) ** (p - 1) * xp.sign(x) * dy * y ** (1 - p))
     else:
         scale = xp.where(y == 0, 0, dy * y ** (1 - p))
         dx[...] = xp.abs(x) ** (p - 1) * xp.sign(x) * scale

@@ -15,12 +15,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import inf, isnan, log2
+from math import inf, isnan
 from typing import Literal
 
 import numpy as np
 
-from ops._core.axes import Axis, normalize_axes, reduced_shape, sum_pairwise
+from ops._core.axes import Axis, normalize_axes, reduced_shape, sum_pairwise, sum_units
 from ops._core.dtype import FLOATS, dtype_info
 from ops._core.errors import ParameterError
 from ops._core.op import Array, Input, Op, Shape, Shapes, TensorSpec, Work, tensor_bytes
@@ -145,49 +145,71 @@ def work_grad(shapes: Shapes, params: PNormParams) -> Work:
     return Work(tensor_bytes(shapes.inputs), tensor_bytes(shapes.outputs), flops)
 
 
-def _accumulate_epsilon(dtype: str) -> float:
-    return dtype_info(dtype_info(dtype).accumulate).epsilon
-
-
 def bound(
     arrays: Mapping[str, Array], outputs: Mapping[str, Array], params: PNormParams, dtype: str
 ) -> dict[str, Array | float]:
-    """Rounding of a tree sum in the accumulating dtype, carried through the root.
+    """Rounding of powers, their sum and its root in the accumulating dtype; powers below its normal range may be lost.
 
-    A power costs |p| (|log2 |x|| + 1) more units than a product; the root divides the relative
-    error of the sum by p.
+    A power costs |p| (|log2 |x|| + 1) epsilons; the root divides the relative error of the sum by p.
+    Where the sum is beyond the accumulating dtype, as of |x| ~ 1e13 with p = 4 in float32, NumPy,
+    Paddle and torch let it overflow: anything up to that is right.
     """
-    p = order(params)
-    y = np.abs(outputs["y"])
-    if p == 0 or abs(p) == inf:
+    p, y = order(params), np.abs(outputs["y"])
+    if p == 0 or abs(p) == inf or arrays["x"].size == 0:
         return {"y": 0.0}
-    n = max(arrays["x"].size // max(y.size, 1), 1)
-    magnitude = np.abs(arrays["x"])
-    finite = magnitude[np.isfinite(magnitude) & (magnitude > 0)]
-    spread = float(np.max(np.abs(np.log2(finite)))) if finite.size else 0.0
-    power = 0.0 if p in {1.0, 2.0} else abs(p) * (spread + 1)
-    units = (8 + log2(n) + power) / min(abs(p), 1.0) ** 2
-    return {"y": units * _accumulate_epsilon(dtype) * np.where(np.isfinite(y), y, 0.0)}
+    wide = dtype_info(dtype_info(dtype).accumulate)
+    axes = normalize_axes(params.axis, arrays["x"].ndim)
+    magnitude, costs = np.abs(arrays["x"]), p not in {1.0, 2.0}
+    with np.errstate(all="ignore"):
+        powers = magnitude**p
+        total = _sum(powers, axes, y)
+        small = powers < np.finfo(wide.numpy).tiny
+        lost = _sum(np.where(small, powers, 0.0), axes, y) if np.any(small) else 0.0
+        bits = np.where(powers > 0, np.abs(np.log2(magnitude)) + 1, 0.0) if costs else 0.0
+        cost = abs(p) * _sum(powers * bits, axes, y) / total if costs else 0.0
+        error = wide.epsilon * (8 + sum_units(arrays["x"].size // y.size) / 2 + cost) + lost / total
+        roots = (1 + error) ** (1 / p), np.maximum(1 - error, 0.0) ** (1 / p)
+        root = 4 + (np.abs(np.log2(y)) if costs else 0.0)
+        allowed = y * (np.maximum(np.abs(roots[0] - 1), np.abs(roots[1] - 1)) + wide.epsilon * root)
+        allowed = np.where(total * (1 + error) < wide.largest, allowed, inf if p > 0 else y)
+    return {"y": np.where(np.isfinite(y) & (y > 0), allowed, 0.0)}
+
+
+def _sum(x: Array, axes: tuple[int, ...], like: Array) -> Array:
+    return np.asarray(np.sum(x, axis=axes)).reshape(like.shape)
 
 
 def bound_grad(
     arrays: Mapping[str, Array], outputs: Mapping[str, Array], params: PNormParams, dtype: str
 ) -> dict[str, Array | float]:
-    """Rounding of a few products in the accumulating dtype.
+    """Rounding of a few products in the accumulating dtype; what is below its normal range may be lost.
 
-    |x|^q costs q (log2(|x| / y) + 1) more units. y comes rounded to the dtype and is taken as given.
+    (|x| / y)^q costs q (|log2(|x| / y)| + 1) more epsilons where it takes a power. y comes rounded to
+    the dtype and is taken as given.
     """
     p = order(params)
+    if p in {0.0, 1.0}:
+        return {"dx": 0.0}
+    wide = dtype_info(dtype_info(dtype).accumulate)
     dx = np.abs(outputs["dx"])
-    q = abs(p - 1) if np.isfinite(p) else 0.0
-    axes = normalize_axes(params.axis, arrays["x"].ndim)
-    y = arrays["y"].reshape(reduced_shape(arrays["x"].shape, axes, keepdim=True))
-    with np.errstate(divide="ignore", invalid="ignore"):
-        ratio = np.abs(np.log2(np.abs(arrays["x"]) / y))
-    bits = np.where(np.isfinite(ratio), ratio, 0.0)
-    units = 8 + 2 * q * (bits + (q not in {0.0, 1.0, 2.0}))
-    tiny = np.finfo(np.float32).tiny if dtype != "float64" else np.finfo(np.float64).tiny
-    return {"dx": units * _accumulate_epsilon(dtype) * np.where(np.isfinite(dx), dx, 0.0) + tiny}
+    if abs(p) == inf:
+        return {"dx": 4 * wide.epsilon * np.where(np.isfinite(dx), dx, 0.0)}
+    q, tiny = p - 1, float(np.finfo(wide.numpy).tiny)
+    kept = reduced_shape(dx.shape, normalize_axes(params.axis, dx.ndim), keepdim=True)
+    dy = np.abs(arrays["dy"].reshape(kept))
+    with np.errstate(all="ignore"):
+        ratio = np.abs(arrays["x"]) / arrays["y"].reshape(kept)
+        ratio = np.where((ratio > 0) & (ratio < inf), ratio, 1.0)
+        units: Array | float = 8.0
+        if q not in {1.0, 2.0}:
+            units = 8 + 2 * abs(q) * (np.abs(np.log2(ratio)) + 1)
+        allowed = units * wide.epsilon * dx + tiny * (1 + dy)
+        vanishing = ratio < tiny
+        if np.any(vanishing):
+            allowed = np.where(vanishing, dx + dy * tiny**q if q > 0 else inf, allowed)
+        if q < 0 or np.max(ratio, initial=1.0) > 2:
+            allowed = np.where(ratio**q < wide.largest / 2, allowed, inf)
+    return {"dx": np.where(np.isfinite(dx) & np.isfinite(dy), allowed, 0.0)}
 
 
 P_NORM = register(
