@@ -1,1 +1,32 @@
-"""flatten."""
+"""flatten on the CPU: a view where one is wanted, a copy by several threads where it is large."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from ops._core.kernel import Bound
+from ops._core.registry import kernel
+from ops.flatten.baseline import view_of
+from ops.flatten.op import DTYPES, FlattenParams, flat_shape
+
+LARGE = 1 << 20
+"""Bytes from which several threads copy faster than one."""
+
+
+@kernel("flatten", "optimized", "cpu", DTYPES, prepare=True, strided=True)
+def flatten(*, x: Any, start_axis: int, stop_axis: int, copy: bool, out: dict[str, Any]) -> Bound:
+    """One read and one write, or none."""
+    shape = flat_shape(x.shape, FlattenParams(start_axis, stop_axis, copy))
+    if not copy:
+        return lambda: (view_of(x, shape),)
+    result = out["out"]
+    if not x.flags.c_contiguous or x.nbytes < LARGE:
+        return partial(np.copyto, result.reshape(x.shape), x)
+    from ops.flatten import jit
+
+    word = f"u{min(x.dtype.itemsize, 8)}"
+    source, target = x.reshape(-1).view(word), result.reshape(-1).view(word)
+    return lambda: jit.copy(source, target)

@@ -1,1 +1,135 @@
-"""lerp."""
+"""lerp and lerp_grad on the CPU by Numba: one pass, nothing spread out in memory but a weight that broadcasts in a sum."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from ops._core.axes import as_reduction
+from ops._core.broadcast import reduced_axes, walk
+from ops._core.dtype import FLOATS
+from ops._core.errors import AxisError
+from ops._core.kernel import Bound
+from ops._core.registry import kernel
+
+BLOCK = 1 << 12
+
+
+@kernel("lerp", "optimized", "cpu", FLOATS, prepare=True)
+def lerp(*, x: Any, y: Any, weight: Any, out: dict[str, Any]) -> Bound:
+    """Same shapes run flat; broadcast ones line by line."""
+    from ops._core.jit import accumulator, storage
+    from ops.lerp import jit
+
+    result = out["out"]
+    wide = accumulator(x)
+    operands = [storage(array).reshape(-1) for array in (x, y)]
+    target = storage(result).reshape(-1)
+    number = isinstance(weight, float | int)
+    if number and x.shape == y.shape:
+        return lambda: jit.lerp_by_number(*operands, wide.type(weight), target)
+    share = np.full(1, weight, wide) if number else storage(weight).reshape(-1)
+    steps = walk(result.shape, x.shape, y.shape, () if number else weight.shape)
+    length = steps.lengths[-1]
+    places = np.indices(steps.lengths[:-1]).reshape(len(steps.lengths) - 1, prod(steps.lengths[:-1]))
+    starts = np.zeros((prod(steps.lengths[:-1]), 3), np.int64)
+    for operand, strides in enumerate(steps.strides):
+        for axis, stride in enumerate(strides[:-1]):
+            starts[:, operand] += places[axis] * stride
+    inner = np.array([strides[-1] for strides in steps.strides])
+    lines = target.reshape(-1, length)
+    return lambda: jit.lerp_lines(*operands, share, lines, starts, inner)
+
+
+@kernel("lerp_grad", "optimized", "cpu", FLOATS, prepare=True)
+def lerp_grad(*, x: Any, y: Any, dout: Any, weight: Any, need_x: bool, need_y: bool, out: dict[str, Any]) -> Bound:
+    """dout is read once where at most one gradient is summed, and never copied."""
+    from ops._core.jit import accumulator, storage
+    from ops.lerp import jit
+
+    wide = accumulator(dout)
+    number = isinstance(weight, float | int)
+    nothing = storage(np.empty(0, dout.dtype))
+    flat = storage(dout).reshape(-1)
+    dx = storage(out["dx"]).reshape(-1) if need_x else nothing
+    dy = storage(out["dy"]).reshape(-1) if need_y else nothing
+    sums_x, sums_y = (bool(reduced_axes(array.shape, dout.shape)) for array in (x, y))
+    sums_x, sums_y = sums_x and need_x, sums_y and need_y
+    if not (sums_x or sums_y):
+        if number:
+            return lambda: jit.grad_by_number(flat, dx, dy, wide.type(weight), wide.type(1 - weight))
+        full = _spread(weight, dout.shape)
+        return lambda: jit.grad_by_tensor(flat, dx, dy, storage(full()).reshape(-1), wide.type(1))
+    steps: list[Bound] = []
+    if number and sums_x != sums_y:
+        summed, other = (dx, dy) if sums_x else (dy, dx)
+        factors = (1 - weight, weight) if sums_x else (weight, 1 - weight)
+        rows = _as_rows(x.shape if sums_x else y.shape, dout.shape)
+        if rows is not None:
+            shaped = flat.reshape(rows)
+            beside = other.reshape(rows) if other.size else other.reshape(0, 0)
+            partial = np.empty((rows[0], -(-rows[1] // BLOCK)))
+            typed = [wide.type(factor) for factor in factors]
+            return lambda: jit.reduce_rows(shaped, typed[0], partial, summed, beside, typed[1])
+    for array, target, sign, offset, wanted in ((x, dx, -1, 1, need_x), (y, dy, 1, 0, need_y)):
+        if wanted:
+            shape = array.shape
+            steps.append(_sum_one(jit, storage, dout, weight, shape, target, (wide.type(sign), wide.type(offset))))
+
+    def run() -> None:
+        for step in steps:
+            step()
+
+    return run
+
+
+def _spread(weight: Any, shape: tuple[int, ...]) -> Any:
+    """A function that gives weight as a full contiguous tensor: itself where it already is one."""
+    if weight.shape == shape:
+        return lambda: weight
+    return lambda: np.ascontiguousarray(np.broadcast_to(weight, shape))
+
+
+def _as_rows(shape: tuple[int, ...], full: tuple[int, ...]) -> tuple[int, int] | None:
+    """(rows, length) where what is summed is all at the end, else None."""
+    try:
+        layout = as_reduction(full, reduced_axes(shape, full))
+    except AxisError:
+        return None
+    return (layout.a, layout.length) if layout.b == layout.c == 1 else None
+
+
+def _sum_one(
+    jit: Any, storage: Any, dout: Any, weight: Any, shape: tuple[int, ...], target: Any, factors: tuple[Any, Any]
+) -> Bound:
+    """One gradient, summed over the axes along which its input is repeated (perhaps none)."""
+    axes = reduced_axes(shape, dout.shape)
+    wide = factors[0].dtype
+    try:
+        layout = as_reduction(dout.shape, axes)
+    except AxisError:
+        return _sum_by_numpy(dout, weight, axes, target, factors)
+    five = (layout.a, layout.r1, layout.b, layout.r2, layout.c)
+    reduced = target.reshape(layout.a, layout.b, layout.c)
+    shaped = storage(dout).reshape(five)
+    if isinstance(weight, float | int):
+        share = np.broadcast_to(np.full(1, weight, wide), five)
+        return lambda: jit.reduce_columns(shaped, share, *factors, reduced)
+    full = _spread(weight, dout.shape)
+    return lambda: jit.reduce_columns(shaped, storage(full()).reshape(five), *factors, reduced)
+
+
+def _sum_by_numpy(dout: Any, weight: Any, axes: tuple[int, ...], target: Any, factors: tuple[Any, Any]) -> Bound:
+    """More than two groups of summed axes: as array operations."""
+    sign, offset = factors
+    wide = sign.dtype
+    like = target.view(dout.dtype)
+
+    def run() -> None:
+        share = wide.type(weight) if isinstance(weight, float | int) else weight.astype(wide)
+        full = (offset + sign * share) * dout.astype(wide)
+        like[...] = full.sum(axis=axes, dtype=np.float64).reshape(-1)
+
+    return run

@@ -1,1 +1,44 @@
-"""scale."""
+"""scale on the CPU by Numba: one pass."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ops._core.dtype import FLOATS
+from ops._core.kernel import Bound
+from ops._core.registry import kernel
+from ops.scale.op import DTYPES, as_integer
+
+SMALL = 1 << 15
+"""Elements below which one thread is faster than several."""
+
+
+@kernel("scale", "optimized", "cpu", tuple(name for name in DTYPES if name != "int16"), prepare=True)
+def scale(*, x: Any, scale: Any, bias: float, bias_after_scale: bool, out: dict[str, Any]) -> Bound:
+    """Multiply and add at once; a scale given as a tensor is read in each run."""
+    from ops._core.jit import accumulator, storage
+    from ops.scale import jit
+
+    wide = accumulator(x)
+    shift = wide.type(bias if x.dtype.name in FLOATS else as_integer(bias, wide))
+    source, target = storage(x).reshape(-1), storage(out["out"]).reshape(-1)
+    function = jit.scale_few if x.size < SMALL else jit.scale_many
+    if not isinstance(scale, float | int):
+        return lambda: function(source, target, wide.type(scale.reshape(-1)[0]), shift, bias_after_scale)
+    factor = wide.type(scale if x.dtype.name in FLOATS else as_integer(scale, wide))
+    return lambda: function(source, target, factor, shift, bias_after_scale)
+
+
+@kernel("scale", "optimized", "cpu", ("int16",))
+def scale_int16(*, x: Any, scale: Any, bias: float, bias_after_scale: bool, out: dict[str, Any]) -> None:
+    """By NumPy, in place: Numba's kernels take 16-bit integers for bfloat16."""
+    factor = as_integer(scale, x.dtype) if isinstance(scale, float | int) else scale.reshape(-1)[0]
+    result, shift = out["out"], x.dtype.type(as_integer(bias, x.dtype))
+    if bias_after_scale:
+        np.multiply(x, x.dtype.type(factor), out=result)
+        np.add(result, shift, out=result)
+    else:
+        np.add(x, shift, out=result)
+        np.multiply(result, x.dtype.type(factor), out=result)

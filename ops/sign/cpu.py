@@ -1,1 +1,34 @@
-"""sign."""
+"""sign on the CPU by Numba; complex numbers and int16 by NumPy."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ops._core.dtype import COMPLEX
+from ops._core.kernel import Bound
+from ops._core.registry import kernel
+from ops.sign.op import DTYPES
+
+SMALL = 1 << 15
+"""Elements below which one thread is faster than several."""
+BY_NUMPY = ("int16", *COMPLEX)
+REAL = tuple(name for name in DTYPES if name not in BY_NUMPY)
+
+
+@kernel("sign", "optimized", "cpu", REAL, prepare=True)
+def sign(*, x: Any, out: dict[str, Any]) -> Bound:
+    """One pass."""
+    from ops._core.jit import storage
+    from ops.sign import jit
+
+    flat = (storage(x).reshape(-1), storage(out["out"]).reshape(-1))
+    function = jit.sign_of_few if x.size < SMALL else jit.sign_of_many
+    return lambda: function(*flat)
+
+
+@kernel("sign", "optimized", "cpu", BY_NUMPY, strided=True)
+def sign_by_numpy(*, x: Any, out: dict[str, Any]) -> None:
+    """`numpy.sign`: Numba's kernels take 16-bit integers for bfloat16."""
+    np.sign(x, out=out["out"])

@@ -1,0 +1,120 @@
+"""Numba kernels of lerp and lerp_grad for the CPU."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import njit, prange
+
+from ops._core.jit import narrow, widen
+
+SUMS = {"reassoc", "contract", "nsz"}
+
+
+@njit(inline="always", error_model="numpy")
+def _blend(x: Any, y: Any, weight: Any) -> Any:
+    return x + weight * (y - x)
+
+
+@njit(cache=True, parallel=True, error_model="numpy")
+def lerp_by_number(x: Any, y: Any, weight: Any, out: Any) -> None:
+    """Flat, one shape, weight a number."""
+    for index in prange(out.size):
+        out[index] = narrow(_blend(widen(x[index]), widen(y[index]), weight), out[index])
+
+
+@njit(cache=True, parallel=True, error_model="numpy")
+def lerp_lines(x: Any, y: Any, weight: Any, out: Any, starts: Any, steps: Any) -> None:
+    """Line by line: out (lines, length); starts (lines, 3), steps (3,) say where x, y and weight stand, in elements."""
+    lines, length = out.shape
+    for line in prange(lines):
+        at_x, at_y, at_w = starts[line, 0], starts[line, 1], starts[line, 2]
+        if steps[0] == 1 and steps[1] == 1 and steps[2] == 0:
+            share = widen(weight[at_w])
+            for index in range(length):
+                value = _blend(widen(x[at_x + index]), widen(y[at_y + index]), share)
+                out[line, index] = narrow(value, out[line, index])
+        elif steps[0] == 0 and steps[1] == 1 and steps[2] == 0:
+            first, share = widen(x[at_x]), widen(weight[at_w])
+            for index in range(length):
+                out[line, index] = narrow(_blend(first, widen(y[at_y + index]), share), out[line, index])
+        else:
+            for index in range(length):
+                share = widen(weight[at_w + index * steps[2]])
+                value = _blend(widen(x[at_x + index * steps[0]]), widen(y[at_y + index * steps[1]]), share)
+                out[line, index] = narrow(value, out[line, index])
+
+
+@njit(cache=True, parallel=True, error_model="numpy")
+def grad_by_number(dout: Any, dx: Any, dy: Any, weight: Any, rest: Any) -> None:
+    """Flat, nothing summed: dx = rest dout, dy = weight dout; either may be empty."""
+    if dx.size and dy.size:
+        for index in prange(dout.size):
+            given = widen(dout[index])
+            dx[index] = narrow(rest * given, dx[index])
+            dy[index] = narrow(weight * given, dy[index])
+    elif dx.size:
+        for index in prange(dout.size):
+            dx[index] = narrow(rest * widen(dout[index]), dx[index])
+    else:
+        for index in prange(dout.size):
+            dy[index] = narrow(weight * widen(dout[index]), dy[index])
+
+
+@njit(cache=True, parallel=True, error_model="numpy")
+def grad_by_tensor(dout: Any, dx: Any, dy: Any, weight: Any, one: Any) -> None:
+    """The same with a weight for each element."""
+    for index in prange(dout.size):
+        given, share = widen(dout[index]), widen(weight[index])
+        if dx.size:
+            dx[index] = narrow((one - share) * given, dx[index])
+        if dy.size:
+            dy[index] = narrow(share * given, dy[index])
+
+
+@njit(cache=True, fastmath=SUMS, error_model="numpy")
+def _sum_by_number(dout: Any, factor: Any) -> Any:
+    total = factor * 0
+    for index in range(dout.size):
+        total += widen(dout[index])
+    return np.float64(total) * factor
+
+
+@njit(cache=True, parallel=True, error_model="numpy")
+def reduce_rows(dout: Any, factor: Any, partial: Any, out: Any, other: Any, other_factor: Any) -> None:
+    """dout (rows, length): out[row] = factor sum dout[row], and other = other_factor dout unless it is empty.
+
+    partial (rows, blocks) in float64.
+    """
+    rows, length = dout.shape
+    blocks = partial.shape[1]
+    for task in prange(rows * blocks):
+        row, block = task // blocks, task % blocks
+        first, end = length * block // blocks, length * (block + 1) // blocks
+        piece = dout[row, first:end]
+        partial[row, block] = _sum_by_number(piece, factor)
+        if other.size:
+            for index in range(first, end):
+                other[row, index] = narrow(widen(dout[row, index]) * other_factor, other[row, index])
+    for row in range(rows):
+        out[row] = narrow(np.sum(partial[row]), out[row])
+
+
+@njit(cache=True, parallel=True, error_model="numpy")
+def reduce_columns(dout: Any, weight: Any, sign: Any, offset: Any, out: Any) -> None:
+    """dout, weight (a, r1, b, r2, c), weight of stride 0 where repeated: out (a, b, c) = sum (offset + sign weight) dout."""
+    a, r1, b, r2, c = dout.shape
+    chunk = 64
+    chunks = (c + chunk - 1) // chunk
+    for task in prange(a * b * chunks):
+        i, j, first = task // (b * chunks), task // chunks % b, task % chunks * chunk
+        width = min(chunk, c - first)
+        totals = np.zeros(width, np.float64)
+        for u in range(r1):
+            for v in range(r2):
+                for k in range(width):
+                    factor = offset + sign * widen(weight[i, u, j, v, first + k])
+                    totals[k] += np.float64(factor) * widen(dout[i, u, j, v, first + k])
+        for k in range(width):
+            out[i, j, first + k] = narrow(totals[k], out[i, j, first + k])
