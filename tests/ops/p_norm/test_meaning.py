@@ -33,7 +33,9 @@ def grad(x: Any, dy: Any, porder: Any = 2.0, axis: Any = -1, y: Any = None) -> N
     x = np.asarray(x, np.float64)
     with np.errstate(all="ignore"):
         y = norm(x, porder, axis) if y is None else np.asarray(y, np.float64)
-        return op.reference({"x": x, "y": y, "dy": np.asarray(dy, np.float64).reshape(y.shape)}, params)["dx"]
+        arrays = {"x": x, "y": y, "dy": np.asarray(dy, np.float64).reshape(y.shape)}
+        dx: NDArray[Any] = op.reference(arrays, params)["dx"]
+        return dx
 
 
 def tensor(shape: tuple[int, ...], seed: int) -> NDArray[Any]:
