@@ -227,14 +227,14 @@ def _write(path: Path, content: bytes) -> None:
     Path(temporary).replace(path)
 
 
-_DIVISOR = np.dtype([("value", np.uint32), ("multiplier", np.uint32), ("shift", np.uint32)])
+DIVISOR = np.dtype([("value", np.uint32), ("multiplier", np.uint32), ("shift", np.uint32)])
 
 
 def divisor(value: int) -> Array:
     """A `Divisor` of `_include/divide.cuh`: divides numbers below 2^31 by `value` (1 to 2^31 - 1)."""
     shift = (value - 1).bit_length()
     multiplier = ((1 << 32) * ((1 << shift) - value)) // value + 1
-    return np.array((value, multiplier, shift), _DIVISOR)
+    return np.array((value, multiplier, shift), DIVISOR)
 
 
 def pointers(*arrays: Any) -> Array:

@@ -1,1 +1,226 @@
-"""lerp."""
+"""lerp and lerp_grad on CUDA: nothing is spread out in memory, dout is read once, one launch per summed gradient at most."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from ops._core.axes import as_reduction
+from ops._core.broadcast import Walk, reduced_axes, walk
+from ops._core.cuda import Source, multiprocessors, widest_pack
+from ops._core.dtype import FLOATS, dtype_info
+from ops._core.errors import AxisError
+from ops._core.kernel import Bound
+from ops._core.op import Params, Shape, Shapes
+from ops._core.pointwise import THREADS, axes_struct, blocks, strides_struct
+from ops._core.registry import kernel
+
+WARP = 32
+MOST_SPLITS = 256
+CTYPES = {name: dtype_info(name).ctype for name in FLOATS}
+WIDTHS = {name: 16 // dtype_info(name).itemsize for name in FLOATS}
+
+
+def _expressions() -> tuple[str, ...]:
+    found: list[str] = []
+    for name, ctype in CTYPES.items():
+        for width in (1, WIDTHS[name]):
+            found += [f"{kind}<{ctype}, {width}>" for kind in ("lerp_flat", "lerp_broadcast", "grad_rows", "grad_columns")]
+            found += [f"grad_flat<{ctype}, {width}, {subtract}>" for subtract in ("false", "true")]
+        found += [f"grad_broadcast<{ctype}>", f"grad_any<{ctype}>"]
+    return tuple(found)
+
+
+SOURCE = Source(__file__, "kernels.cu", _expressions())
+
+
+def _wide(x: Any) -> Any:
+    return dtype_info(dtype_info(x.dtype.name).accumulate).numpy.type
+
+
+def _pack(x: Any, *lengths_and_arrays: Any) -> int:
+    """The widest pack, or 1 where that does not fit."""
+    width = WIDTHS[x.dtype.name]
+    return width if widest_pack(x.dtype.itemsize, x, *lengths_and_arrays) == width else 1
+
+
+def _split_weight(weight: Any, wide: Any) -> tuple[Any, Any]:
+    """The weight as (tensor or None, number)."""
+    return (None, wide(weight)) if isinstance(weight, float | int) else (weight, wide(0))
+
+
+@kernel("lerp", "optimized", "cuda", FLOATS, prepare=True)
+def lerp(*, x: Any, y: Any, weight: Any, out: dict[str, Any]) -> Bound:
+    """One launch: flat where the shapes agree, by index arithmetic elsewhere."""
+    result = out["out"]
+    wide, ctype = _wide(x), CTYPES[x.dtype.name]
+    tensor, number = _split_weight(weight, wide)
+    operands = (x, y, tensor, result)
+    if x.shape == y.shape and (tensor is None or tensor.shape == x.shape):
+        width = _pack(x, result.size, *operands)
+        function = SOURCE.function(f"lerp_flat<{ctype}, {width}>")
+        grid, arguments = (blocks(result.size, width),), (*operands, number, np.int64(result.size // width))
+        return lambda: function(grid, (THREADS,), arguments)
+    steps = walk(result.shape, x.shape, y.shape, () if tensor is None else tensor.shape)
+    simple = all(strides[-1] in {0, 1} for strides in steps.strides)
+    width = _pack(x, steps.lengths[-1], *operands, *_row_strides(steps.strides)) if simple else 1
+    function = SOURCE.function(f"lerp_broadcast<{ctype}, {width}>")
+    strides = tuple(strides_struct(item) for item in steps.strides)
+    numbers = (number, np.uint32(result.size // width), axes_struct(steps), *strides)
+    grid = (blocks(result.size, width),)
+    return lambda: function(grid, (THREADS,), (*operands, *numbers))
+
+
+def _row_strides(strides: tuple[Shape, ...]) -> tuple[int, ...]:
+    """Strides past the innermost, of operands contiguous along it: each must keep packs aligned."""
+    return tuple(stride for item in strides if item[-1] == 1 for stride in item[:-1])
+
+
+def _workspace(shapes: Shapes, params: Params) -> int:
+    """Tickets and partial sums of one summed gradient."""
+    del params
+    sizes = [spec.size for spec in shapes.outputs.values() if spec.shape != shapes.inputs["dout"].shape]
+    return _tickets_bytes(max(sizes, default=0)) + 8 * sum(size * _splits(size) for size in sizes)
+
+
+def _tickets_bytes(size: int) -> int:
+    return -(-4 * size // 256) * 256
+
+
+def _splits(size: int) -> int:
+    """Most blocks that share one result."""
+    return max(1, min(MOST_SPLITS, (1 << 16) // max(size, 1)))
+
+
+@kernel("lerp_grad", "optimized", "cuda", FLOATS, prepare=True, workspace=_workspace)
+def lerp_grad(
+    *, x: Any, y: Any, dout: Any, weight: Any, need_x: bool, need_y: bool, out: dict[str, Any], workspace: Any
+) -> Bound:
+    """Same shapes: one launch. One gradient summed: one launch where the weight is a number. Else one launch each."""
+    del need_x, need_y
+    return _gradient(x.shape, y.shape, dout, weight, out, workspace, subtract=False)
+
+
+@kernel(
+    "lerp_grad",
+    "subtract_fused",
+    "cuda",
+    FLOATS,
+    prepare=True,
+    workspace=_workspace,
+    relaxed=2.0**24,
+    note="dX = dout - weight dout in one kernel; as the optimized one wherever something is summed",
+)
+def lerp_grad_subtract(
+    *, x: Any, y: Any, dout: Any, weight: Any, need_x: bool, need_y: bool, out: dict[str, Any], workspace: Any
+) -> Bound:
+    """The design document's plan, fused into the one elementwise kernel that it asks for."""
+    del need_x, need_y
+    return _gradient(x.shape, y.shape, dout, weight, out, workspace, subtract=True)
+
+
+def _gradient(
+    x: Shape, y: Shape, dout: Any, weight: Any, out: dict[str, Any], workspace: Any, *, subtract: bool
+) -> Bound:
+    dx, dy = out.get("dx"), out.get("dy")
+    wide, ctype = _wide(dout), CTYPES[dout.dtype.name]
+    tensor, number = _split_weight(weight, wide)
+    sums = [
+        gradient is not None and bool(reduced_axes(shape, dout.shape)) for gradient, shape in ((dx, x), (dy, y))
+    ]
+    if not any(sums):
+        if tensor is None or tensor.shape == dout.shape:
+            width = _pack(dout, dout.size, tensor, dx, dy)
+            function = SOURCE.function(f"grad_flat<{ctype}, {width}, {str(subtract).lower()}>")
+            rest = wide(1 - weight) if tensor is None else wide(0)
+            arguments: tuple[Any, ...] = (dout, tensor, dx, dy, number, rest, np.int64(dout.size // width))
+            grid = (blocks(dout.size, width),)
+        else:
+            steps = walk(dout.shape, tensor.shape)
+            function, grid = SOURCE.function(f"grad_broadcast<{ctype}>"), (blocks(dout.size, 1),)
+            walked = (axes_struct(steps), strides_struct(steps.strides[0]))
+            arguments = (dout, tensor, dx, dy, np.uint32(dout.size), *walked)
+        return lambda: function(grid, (THREADS,), arguments)
+    if tensor is None and sums[0] != sums[1]:
+        summed, other, shape = (dx, dy, x) if sums[0] else (dy, dx, y)
+        factors = (wide(1 - weight), number) if sums[0] else (number, wide(1 - weight))
+        fused = _fused(dout, summed, other, shape, factors, workspace)
+        if fused is not None:
+            return fused
+    steps_to_run = []
+    for gradient, shape, sign, offset in ((dx, x, -1, 1), (dy, y, 1, 0)):
+        if gradient is not None:
+            steps_to_run.append(_sum_any(dout, tensor, number, gradient, shape, (wide(sign), wide(offset))))
+
+    def run() -> None:
+        for step in steps_to_run:
+            step()
+
+    return run
+
+
+def _fused(
+    dout: Any, summed: Any, other: Any, shape: Shape, factors: tuple[Any, Any], workspace: Any
+) -> Bound | None:
+    """One gradient summed over all leading or all trailing axes, the other written beside it; None elsewhere."""
+    try:
+        layout = as_reduction(dout.shape, reduced_axes(shape, dout.shape))
+    except AxisError:
+        return None
+    if layout.b != 1:
+        return None
+    ctype = CTYPES[dout.dtype.name]
+    tickets, partials = workspace, workspace[_tickets_bytes(summed.size) :]
+    if layout.c == 1:
+        width = _pack(dout, layout.length, other)
+        most = -(-4 * multiprocessors() // layout.a)
+        splits = max(1, min(_splits(summed.size), most, layout.length // (width * THREADS)))
+        function = SOURCE.function(f"grad_rows<{ctype}, {width}>")
+        arguments: tuple[Any, ...] = (dout, summed, other, *factors, np.int64(layout.length), tickets, partials)
+        return lambda: function((layout.a, splits), (THREADS,), arguments)
+    if layout.a != 1:
+        return None
+    width = _pack(dout, layout.c, other)
+    packs = -(-layout.c // width)
+    lanes = 1
+    while lanes < WARP and lanes < packs:
+        lanes *= 2
+    across, rows = -(-packs // lanes), THREADS // lanes
+    splits = max(1, min(_splits(summed.size), 4 * multiprocessors() // across, -(-layout.length // rows)))
+    function = SOURCE.function(f"grad_columns<{ctype}, {width}>")
+    numbers = (np.int32(layout.length), np.int32(layout.c), tickets, partials)
+    return lambda: function((across, splits), (lanes, rows), (dout, summed, other, *factors, *numbers))
+
+
+def _sum_any(
+    dout: Any, tensor: Any, number: Any, gradient: Any, shape: Shape, factors: tuple[Any, Any]
+) -> Bound:
+    """One gradient by the general kernel: a block for each of its elements."""
+    full = dout.shape
+    axes = reduced_axes(shape, full)
+    weight = () if tensor is None else tensor.shape
+    kept_shape = tuple(1 if axis in axes else length for axis, length in enumerate(full))
+    summed_shape = tuple(length if axis in axes else 1 for axis, length in enumerate(full))
+    kept = _walk_part(full, weight, kept_shape)
+    summed = _walk_part(full, weight, summed_shape)
+    function = SOURCE.function(f"grad_any<{CTYPES[dout.dtype.name]}>")
+    arguments = (dout, tensor, gradient, number, *factors, *kept, *summed, np.uint32(prod(summed_shape)))
+    return lambda: function((gradient.size,), (THREADS,), arguments)
+
+
+def _walk_part(full: Shape, weight: Shape, part: Shape) -> tuple[Any, Any, Any]:
+    """Axes of `part`, a shape equal to `full` or 1 along each axis, with its strides in dout and in weight."""
+    padded = (1,) * (len(full) - len(weight)) + tuple(weight)
+    strides_dout, strides_weight, step_dout, step_weight = [], [], 1, 1
+    for length, own in zip(reversed(full), reversed(padded), strict=True):
+        strides_dout.append(step_dout)
+        strides_weight.append(0 if own == 1 else step_weight)
+        step_dout *= length
+        step_weight *= own
+    return (
+        axes_struct(Walk(tuple(part) or (1,), ())),
+        strides_struct(tuple(reversed(strides_dout))),
+        strides_struct(tuple(reversed(strides_weight))),
+    )

@@ -1,0 +1,210 @@
+// lerp and its gradient. out = x + w (y - x); dx = (1 - w) dout, dy = w dout, summed where an input is repeated.
+#include "reduce.cuh"
+#include "walk.cuh"
+
+constexpr int THREADS = 256;
+
+template <typename A>
+__device__ __forceinline__ A blend(A x, A y, A weight) {
+  return x + weight * (y - x);
+}
+
+// One shape; weight is a tensor, or null and `number` holds it.
+template <typename T, int V>
+__global__ void __launch_bounds__(THREADS) lerp_flat(
+    const T* __restrict__ x, const T* __restrict__ y, const T* __restrict__ weight, T* __restrict__ out,
+    Wide<T> number, long long packs) {
+  const long long pack = static_cast<long long>(blockIdx.x) * THREADS + threadIdx.x;
+  if (pack >= packs) return;
+  const Pack<T, V> a = load<T, V>(x + pack * V), b = load<T, V>(y + pack * V);
+  Pack<T, V> w{}, result;
+  if (weight != nullptr) w = load<T, V>(weight + pack * V);
+#pragma unroll
+  for (int i = 0; i < V; ++i) {
+    const Wide<T> share = weight != nullptr ? widen(w.at[i]) : number;
+    result.at[i] = narrow<T>(blend(widen(a.at[i]), widen(b.at[i]), share));
+  }
+  store_streaming<T, V>(out + pack * V, result);
+}
+
+// V elements of an operand that is contiguous or repeated along the innermost axis.
+template <typename T, int V>
+__device__ __forceinline__ Pack<T, V> gather(const T* from, const Strides& strides, long long at) {
+  if (strides.at[0] == 1) return load<T, V>(from + at);
+  Pack<T, V> result;
+#pragma unroll
+  for (int i = 0; i < V; ++i) result.at[i] = from[at];
+  return result;
+}
+
+// Broadcast operands: the innermost axis is a multiple of V, and no operand has a stride but 0 and 1 along it.
+template <typename T, int V>
+__global__ void __launch_bounds__(THREADS) lerp_broadcast(
+    const T* __restrict__ x, const T* __restrict__ y, const T* __restrict__ weight, T* __restrict__ out,
+    Wide<T> number, unsigned int packs, Axes axes, Strides of_x, Strides of_y, Strides of_weight) {
+  const unsigned int pack = blockIdx.x * THREADS + threadIdx.x;
+  if (pack >= packs) return;
+  const unsigned int at = pack * V;
+  const Pack<T, V> a = gather<T, V>(x, of_x, place(at, axes, of_x));
+  const Pack<T, V> b = gather<T, V>(y, of_y, place(at, axes, of_y));
+  Pack<T, V> w{}, result;
+  if (weight != nullptr) w = gather<T, V>(weight, of_weight, place(at, axes, of_weight));
+#pragma unroll
+  for (int i = 0; i < V; ++i) {
+    const Wide<T> share = weight != nullptr ? widen(w.at[i]) : number;
+    result.at[i] = narrow<T>(blend(widen(a.at[i]), widen(b.at[i]), share));
+  }
+  store_streaming<T, V>(out + at, result);
+}
+
+// Nothing summed: dx and dy have dout's shape, either may be null. SUBTRACT: dx = dout - dy, as the design document.
+template <typename T, int V, bool SUBTRACT>
+__global__ void __launch_bounds__(THREADS) grad_flat(
+    const T* __restrict__ dout, const T* __restrict__ weight, T* __restrict__ dx, T* __restrict__ dy, Wide<T> number,
+    Wide<T> rest, long long packs) {
+  using A = Wide<T>;
+  const long long pack = static_cast<long long>(blockIdx.x) * THREADS + threadIdx.x;
+  if (pack >= packs) return;
+  const Pack<T, V> given = load<T, V>(dout + pack * V);
+  Pack<T, V> w{}, first, second;
+  if (weight != nullptr) w = load<T, V>(weight + pack * V);
+#pragma unroll
+  for (int i = 0; i < V; ++i) {
+    const A value = widen(given.at[i]);
+    const A share = weight != nullptr ? widen(w.at[i]) : number;
+    const A left = weight != nullptr ? A(1) - share : rest;
+    first.at[i] = narrow<T>(SUBTRACT ? value - share * value : left * value);
+    second.at[i] = narrow<T>(share * value);
+  }
+  if (dx != nullptr) store_streaming<T, V>(dx + pack * V, first);
+  if (dy != nullptr) store_streaming<T, V>(dy + pack * V, second);
+}
+
+// The same with a weight that broadcasts: an element a thread.
+template <typename T>
+__global__ void __launch_bounds__(THREADS) grad_broadcast(
+    const T* __restrict__ dout, const T* __restrict__ weight, T* __restrict__ dx, T* __restrict__ dy,
+    unsigned int size, Axes axes, Strides of_weight) {
+  using A = Wide<T>;
+  const unsigned int at = blockIdx.x * THREADS + threadIdx.x;
+  if (at >= size) return;
+  const A value = widen(dout[at]), share = widen(weight[place(at, axes, of_weight)]);
+  if (dx != nullptr) dx[at] = narrow<T>((A(1) - share) * value);
+  if (dy != nullptr) dy[at] = narrow<T>(share * value);
+}
+
+// dout (rows, length), weight a number: sum[row] = factor sum dout[row], other = other_factor dout unless null.
+// grid (rows, splits); partials (rows, splits), tickets (rows). length is a multiple of V.
+template <typename T, int V>
+__global__ void __launch_bounds__(REDUCE_THREADS) grad_rows(
+    const T* __restrict__ dout, T* __restrict__ sum, T* __restrict__ other, Wide<T> factor, Wide<T> other_factor,
+    long long length, unsigned int* tickets, Wide<T>* partials) {
+  using A = Wide<T>;
+  struct Add {
+    using Acc = A;
+    __device__ __forceinline__ A merge(A a, A b) const { return a + b; }
+  } add;
+  const long long row = blockIdx.x, split = blockIdx.y, splits = gridDim.y, packs = length / V;
+  const T* const from = dout + row * length;
+  T* const to = other == nullptr ? nullptr : other + row * length;
+  A mine = 0;
+#pragma unroll 4
+  for (long long pack = packs * split / splits + threadIdx.x; pack < packs * (split + 1) / splits;
+       pack += REDUCE_THREADS) {
+    const Pack<T, V> given = load<T, V>(from + pack * V);
+    Pack<T, V> result;
+    A few = 0;
+#pragma unroll
+    for (int i = 0; i < V; ++i) {
+      const A value = widen(given.at[i]);
+      few += value;
+      result.at[i] = narrow<T>(other_factor * value);
+    }
+    mine += few;
+    if (to != nullptr) store_streaming<T, V>(to + pack * V, result);
+  }
+  mine = merge_block(add, mine);
+  if (splits == 1) {
+    if (threadIdx.x == 0) sum[row] = narrow<T>(factor * mine);
+    return;
+  }
+  if (threadIdx.x == 0) partials[row * splits + split] = mine;
+  if (!arrive_last(&tickets[row], splits) || threadIdx.x >= 32) return;
+  mine = 0;
+  for (int part = threadIdx.x; part < splits; part += 32) mine += read_partial(&partials[row * splits + part]);
+  mine = merge_lanes(add, mine, 32);
+  if (threadIdx.x == 0) sum[row] = narrow<T>(factor * mine);
+}
+
+// Any pattern: a block sums one element of a gradient over the axes along which its input is repeated.
+// kept, summed: the axes of the result and of the sum, each with its strides in dout and in weight.
+template <typename T>
+__global__ void __launch_bounds__(REDUCE_THREADS) grad_any(
+    const T* __restrict__ dout, const T* __restrict__ weight, T* __restrict__ sum, Wide<T> number, Wide<T> sign,
+    Wide<T> offset, Axes kept, Strides kept_dout, Strides kept_weight, Axes summed, Strides summed_dout,
+    Strides summed_weight, unsigned int count) {
+  using A = Wide<T>;
+  struct Add {
+    using Acc = A;
+    __device__ __forceinline__ A merge(A a, A b) const { return a + b; }
+  } add;
+  const T* const from = dout + place(blockIdx.x, kept, kept_dout);
+  const T* const shares = weight == nullptr ? nullptr : weight + place(blockIdx.x, kept, kept_weight);
+  A mine = 0;
+  for (unsigned int index = threadIdx.x; index < count; index += REDUCE_THREADS) {
+    const A share = shares == nullptr ? number : widen(shares[place(index, summed, summed_weight)]);
+    mine += (offset + sign * share) * widen(from[place(index, summed, summed_dout)]);
+  }
+  mine = merge_block(add, mine);
+  if (threadIdx.x == 0) sum[blockIdx.x] = narrow<T>(mine);
+}
+
+// dout (rows, C), weight a number: lanes along C, `sum` is (C,); other as in grad_rows.
+// block (lanes, rows); grid (column blocks, splits); partials (splits, C), tickets (column blocks).
+template <typename T, int V>
+__global__ void __launch_bounds__(REDUCE_THREADS) grad_columns(
+    const T* __restrict__ dout, T* __restrict__ sum, T* __restrict__ other, Wide<T> factor, Wide<T> other_factor,
+    int rows, int channels, unsigned int* tickets, Wide<T>* partials) {
+  using A = Wide<T>;
+  __shared__ A slots[REDUCE_THREADS];
+  const int column = (blockIdx.x * blockDim.x + threadIdx.x) * V, splits = gridDim.y;
+  const bool ours = column < channels;
+  A mine[V];
+#pragma unroll
+  for (int i = 0; i < V; ++i) mine[i] = A(0);
+  if (ours) {
+#pragma unroll 4
+    for (int row = blockIdx.y * blockDim.y + threadIdx.y; row < rows; row += splits * blockDim.y) {
+      const long long at = static_cast<long long>(row) * channels + column;
+      const Pack<T, V> given = load<T, V>(dout + at);
+      Pack<T, V> result;
+#pragma unroll
+      for (int i = 0; i < V; ++i) {
+        mine[i] += widen(given.at[i]);
+        result.at[i] = narrow<T>(other_factor * widen(given.at[i]));
+      }
+      if (other != nullptr) store_streaming<T, V>(other + at, result);
+    }
+  }
+  const int slot = threadIdx.y * blockDim.x + threadIdx.x;
+#pragma unroll
+  for (int i = 0; i < V; ++i) {
+    slots[slot] = mine[i];
+    __syncthreads();
+    for (int step = blockDim.y / 2; step > 0; step /= 2) {
+      if (threadIdx.y < step) slots[slot] += slots[slot + step * blockDim.x];
+      __syncthreads();
+    }
+    if (threadIdx.y == 0 && ours) partials[static_cast<long long>(blockIdx.y) * channels + column + i] = slots[slot];
+    __syncthreads();
+  }
+  if (!arrive_last(&tickets[blockIdx.x], splits)) return;
+  const int first = blockIdx.x * blockDim.x * V, end = min(channels, first + static_cast<int>(blockDim.x) * V);
+  for (int channel = first + slot; channel < end; channel += REDUCE_THREADS) {
+    A total = 0;
+    for (int split = 0; split < splits; ++split) {
+      total += read_partial(&partials[static_cast<long long>(split) * channels + channel]);
+    }
+    sum[channel] = narrow<T>(factor * total);
+  }
+}
