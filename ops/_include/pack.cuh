@@ -40,6 +40,10 @@ struct alignas(N * sizeof(T)) Pack {  // N elements, at most 16 bytes, aligned t
 template <int BYTES>
 struct Word;
 template <>
+struct Word<1> {
+  using type = unsigned char;
+};
+template <>
 struct Word<2> {
   using type = unsigned short;
 };

@@ -1,1 +1,36 @@
-"""fill_any_like."""
+"""fill_any_like on CUDA: 128-bit stores, one launch; elements of one width are filled alike, as bits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ops._core.cuda import Source
+from ops._core.dtype import dtype_name
+from ops._core.kernel import Bound
+from ops._core.pointwise import THREADS
+from ops._core.registry import kernel
+from ops.fill_any_like.op import DTYPES, as_element
+
+WORDS = {1: "unsigned char", 2: "unsigned short", 4: "unsigned int", 8: "unsigned long long"}
+SOURCE = Source(__file__, "kernels.cu", tuple(f"fill<{word}>" for word in WORDS.values()))
+PATTERN_BYTES = 16
+
+
+@kernel("fill_any_like", "optimized", "cuda", DTYPES, prepare=True, strided=True)
+def fill_any_like(*, x: Any, value: float, dtype: str | None, out: dict[str, Any]) -> Bound:
+    """One write."""
+    result = out["out"]
+    if result.size == 0:
+        return lambda: None
+    itemsize = result.dtype.itemsize
+    element = np.full(1, as_element(value, dtype or dtype_name(x.dtype)), result.dtype).view(f"u{itemsize}")
+    layout = np.dtype([("word", np.uint32, (4,))])
+    pattern = np.frombuffer(np.repeat(element, PATTERN_BYTES // itemsize).tobytes(), layout).copy()
+    head = min(-result.data.ptr % PATTERN_BYTES // itemsize, result.size)
+    packs = (result.size - head) * itemsize // PATTERN_BYTES
+    function = SOURCE.function(f"fill<{WORDS[itemsize]}>")
+    grid = (max(1, -(-max(packs, PATTERN_BYTES) // THREADS)),)
+    arguments = (result, element[0], pattern, np.int32(head), np.int64(packs), np.int64(result.size))
+    return lambda: function(grid, (THREADS,), arguments)

@@ -1,1 +1,44 @@
-"""flatten."""
+"""flatten on CUDA: a view, a copy in 128-bit accesses, or a gather of a strided tensor."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ops._core.broadcast import Walk
+from ops._core.cuda import Source
+from ops._core.errors import ShapeError
+from ops._core.kernel import Bound
+from ops._core.pointwise import AXES, THREADS, axes_struct, blocks, strides_struct
+from ops._core.registry import kernel
+from ops.flatten.baseline import view_of
+from ops.flatten.op import DTYPES, FlattenParams, flat_shape
+
+WORDS = {1: "unsigned char", 2: "unsigned short", 4: "unsigned int", 8: "unsigned long long", 16: "ulonglong2"}
+SOURCE = Source(__file__, "kernels.cu", ("copy_packs", *(f"gather<{word}>" for word in WORDS.values())))
+PACK_BYTES = 16
+
+
+@kernel("flatten", "optimized", "cuda", DTYPES, prepare=True, strided=True)
+def flatten(*, x: Any, start_axis: int, stop_axis: int, copy: bool, out: dict[str, Any]) -> Bound:
+    """One read and one write, or none."""
+    shape = flat_shape(x.shape, FlattenParams(start_axis, stop_axis, copy))
+    if not copy:
+        return lambda: (view_of(x, shape),)
+    result = out["out"]
+    if x.size == 0:
+        return lambda: None
+    aligned = x.data.ptr % PACK_BYTES == 0 and result.data.ptr % PACK_BYTES == 0
+    if x.flags.c_contiguous and aligned:
+        function, packs = SOURCE.function("copy_packs"), x.nbytes // PACK_BYTES
+        grid, arguments = (blocks(max(packs, PACK_BYTES), 1),), (x, result, np.int64(packs), np.int64(x.nbytes))
+        return lambda: function(grid, (THREADS,), arguments)
+    if x.ndim > AXES:
+        msg = f"a strided tensor of rank {x.ndim}; up to {AXES} are gathered"
+        raise ShapeError(msg)
+    itemsize = x.dtype.itemsize
+    function = SOURCE.function(f"gather<{WORDS[itemsize]}>")
+    walked = (axes_struct(Walk(x.shape or (1,), ())), strides_struct(tuple(step // itemsize for step in x.strides)))
+    gathered = (x, result, np.uint32(x.size), *walked)
+    return lambda: function((blocks(x.size, 1),), (THREADS,), gathered)

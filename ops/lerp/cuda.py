@@ -27,7 +27,9 @@ def _expressions() -> tuple[str, ...]:
     found: list[str] = []
     for name, ctype in CTYPES.items():
         for width in (1, WIDTHS[name]):
-            found += [f"{kind}<{ctype}, {width}>" for kind in ("lerp_flat", "lerp_broadcast", "grad_rows", "grad_columns")]
+            found += [
+                f"{kind}<{ctype}, {width}>" for kind in ("lerp_flat", "lerp_broadcast", "grad_rows", "grad_columns")
+            ]
             found += [f"grad_flat<{ctype}, {width}, {subtract}>" for subtract in ("false", "true")]
         found += [f"grad_broadcast<{ctype}>", f"grad_any<{ctype}>"]
     return tuple(found)
@@ -127,9 +129,7 @@ def _gradient(
     dx, dy = out.get("dx"), out.get("dy")
     wide, ctype = _wide(dout), CTYPES[dout.dtype.name]
     tensor, number = _split_weight(weight, wide)
-    sums = [
-        gradient is not None and bool(reduced_axes(shape, dout.shape)) for gradient, shape in ((dx, x), (dy, y))
-    ]
+    sums = [gradient is not None and bool(reduced_axes(shape, dout.shape)) for gradient, shape in ((dx, x), (dy, y))]
     if not any(sums):
         if tensor is None or tensor.shape == dout.shape:
             width = _pack(dout, dout.size, tensor, dx, dy)
@@ -161,9 +161,7 @@ def _gradient(
     return run
 
 
-def _fused(
-    dout: Any, summed: Any, other: Any, shape: Shape, factors: tuple[Any, Any], workspace: Any
-) -> Bound | None:
+def _fused(dout: Any, summed: Any, other: Any, shape: Shape, factors: tuple[Any, Any], workspace: Any) -> Bound | None:
     """One gradient summed over all leading or all trailing axes, the other written beside it; None elsewhere."""
     try:
         layout = as_reduction(dout.shape, reduced_axes(shape, dout.shape))
@@ -194,9 +192,7 @@ def _fused(
     return lambda: function((across, splits), (lanes, rows), (dout, summed, other, *factors, *numbers))
 
 
-def _sum_any(
-    dout: Any, tensor: Any, number: Any, gradient: Any, shape: Shape, factors: tuple[Any, Any]
-) -> Bound:
+def _sum_any(dout: Any, tensor: Any, number: Any, gradient: Any, shape: Shape, factors: tuple[Any, Any]) -> Bound:
     """One gradient by the general kernel: a block for each of its elements."""
     full = dout.shape
     axes = reduced_axes(shape, full)

@@ -189,9 +189,7 @@ _grad_line, _grad_square, _grad_power, _grad_below_one = (
 
 
 @njit(cache=True, parallel=True, error_model="numpy")
-def grad_rows(
-    x: Any, y: Any, dy: Any, dx: Any, blocks: int, slope: int, q: Any, large: Any, limit: Any
-) -> None:
+def grad_rows(x: Any, y: Any, dy: Any, dx: Any, blocks: int, slope: int, q: Any, large: Any, limit: Any) -> None:
     """x, dx (rows, length); y, dy (rows,); each row in `blocks` pieces."""
     rows, length = x.shape
     one = q * 0 + 1
@@ -220,9 +218,7 @@ def grad_rows(
 
 
 @njit(cache=True, parallel=True, error_model="numpy")
-def grad_columns(
-    x: Any, y: Any, dy: Any, dx: Any, slope: int, q: Any, large: Any, limit: Any
-) -> None:
+def grad_columns(x: Any, y: Any, dy: Any, dx: Any, slope: int, q: Any, large: Any, limit: Any) -> None:
     """x, dx (a, r1, b, r2, c); y, dy (a, b, c)."""
     a, r1, b, r2, c = x.shape
     one = q * 0 + 1
