@@ -43,7 +43,7 @@ def tensor(shape: tuple[int, ...], seed: int) -> NDArray[Any]:
     rng = np.random.default_rng(seed)
     size = int(np.prod(shape))
     magnitude = 0.5 + rng.permutation(size) / size
-    return (magnitude * rng.choice([-1, 1], size)).reshape(shape)
+    return np.asarray(magnitude * rng.choice([-1, 1], size)).reshape(shape)
 
 
 @pytest.mark.parametrize(
