@@ -130,7 +130,8 @@ def _extreme(layout: Reduction, x: Any, y: Any, dy: Any, dx: Any) -> Bound:
 
 def _three_workspace(shapes: Shapes, params: Params) -> int:
     del params
-    itemsize = dtype_info(shapes.inputs["x"].dtype).itemsize
+    dtype = shapes.inputs["x"].dtype
+    itemsize = dtype_info(dtype_info(dtype).accumulate).itemsize
     return _part_bytes(shapes.inputs["y"].size * itemsize) + shapes.inputs["x"].size * itemsize
 
 
@@ -159,9 +160,9 @@ def p_norm_grad_three_kernel(
     p, layout, dtype = _order(porder), _layout(x.shape, axis), x.dtype.name
     if abs(p) == inf or p == 0:
         return p_norm_grad(x=x, y=y, dy=dy, porder=porder, axis=axis, keepdim=False, out=out)
-    q = dtype_info(dtype_info(dtype).accumulate).numpy.type(p - 1)
-    part = workspace
-    spread = workspace[_part_bytes(y.size * x.dtype.itemsize) :]
+    wide = dtype_info(dtype_info(dtype).accumulate).numpy
+    q, part = wide.type(p - 1), workspace
+    spread = workspace[_part_bytes(y.size * wide.itemsize) :]
     launches = []
     for name, size, arguments in (
         ("grad_part", y.size, (y, dy, part, q, np.int64(y.size))),

@@ -302,18 +302,18 @@ __global__ void __launch_bounds__(GRAD_THREADS) grad_extreme_columns(
 // y_part = dy y^-(p-1), on the reduced shape.
 template <typename T>
 __global__ void __launch_bounds__(GRAD_THREADS) grad_part(
-    const T* __restrict__ y, const T* __restrict__ dy, T* __restrict__ part, Wide<T> q, long long size) {
+    const T* __restrict__ y, const T* __restrict__ dy, Wide<T>* __restrict__ part, Wide<T> q, long long size) {
   using A = Wide<T>;
   const long long index = static_cast<long long>(blockIdx.x) * GRAD_THREADS + threadIdx.x;
   if (index >= size) return;
   const A norm = widen(y[index]);
-  part[index] = narrow<T>(norm == A(0) ? A(0) : widen(dy[index]) * accurate_power(norm, -q));
+  part[index] = norm == A(0) ? A(0) : widen(dy[index]) * accurate_power(norm, -q);
 }
 
 // y_part spread over the whole tensor.
 template <typename T>
 __global__ void __launch_bounds__(GRAD_THREADS) grad_spread(
-    const T* __restrict__ part, T* __restrict__ spread, Layout layout, long long size) {
+    const Wide<T>* __restrict__ part, Wide<T>* __restrict__ spread, Layout layout, long long size) {
   const long long index = static_cast<long long>(blockIdx.x) * GRAD_THREADS + threadIdx.x;
   if (index >= size) return;
   const long long outer = index / layout.c, group = outer / layout.r2;
@@ -324,11 +324,11 @@ __global__ void __launch_bounds__(GRAD_THREADS) grad_spread(
 // |x|^(p-1) sign(x) y_part.
 template <typename T>
 __global__ void __launch_bounds__(GRAD_THREADS) grad_fuse(
-    const T* __restrict__ x, const T* __restrict__ spread, T* __restrict__ dx, Wide<T> q, long long size) {
+    const T* __restrict__ x, const Wide<T>* __restrict__ spread, T* __restrict__ dx, Wide<T> q, long long size) {
   using A = Wide<T>;
   const long long index = static_cast<long long>(blockIdx.x) * GRAD_THREADS + threadIdx.x;
   if (index >= size) return;
-  const A value = widen(x[index]), part = widen(spread[index]);
+  const A value = widen(x[index]), part = spread[index];
   const A sign = value > A(0) ? A(1) : (value < A(0) ? A(-1) : value);
   dx[index] = narrow<T>(value == A(0) ? A(0) : accurate_power(magnitude(value), q) * sign * part);
 }

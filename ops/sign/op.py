@@ -41,9 +41,14 @@ def work(shapes: Shapes, params: SignParams) -> Work:
 def bound(
     arrays: Mapping[str, Array], outputs: Mapping[str, Array], params: SignParams, dtype: str
 ) -> dict[str, Array | float]:
-    """Exact for real numbers; a few roundings of a quotient for complex ones."""
-    del arrays, outputs, params
-    return {"out": 4 * dtype_info(dtype).epsilon if dtype in COMPLEX else 0.0}
+    """Exact for real numbers; a few roundings of a quotient for complex ones, more where x is subnormal."""
+    del outputs, params
+    if dtype not in COMPLEX:
+        return {"out": 0.0}
+    part = np.finfo(dtype)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        coarse = np.nan_to_num(float(part.smallest_subnormal) / np.abs(arrays["x"]), posinf=0.0)
+    return {"out": 4 * (dtype_info(dtype).epsilon + coarse)}
 
 
 SIGN = register(
