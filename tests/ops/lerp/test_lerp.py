@@ -1,0 +1,144 @@
+"""lerp and lerp_grad: broadcasting in every operand, sums back to the inputs' shapes, and the errata."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ops import ParameterError, ShapeError, find_op
+from tests.ops.attempts import case_of, complaint, inputs_of, ours, outputs_of, passes
+
+Shape = tuple[int, ...]
+
+
+@st.composite
+def broadcasts(draw: st.DrawFn) -> tuple[Shape, Shape, Shape]:
+    """Three shapes that broadcast, up to rank 4."""
+    full = tuple(draw(st.lists(st.integers(1, 5), max_size=4)))
+
+    def partly() -> Shape:
+        start = draw(st.integers(0, len(full)))
+        return tuple(length if draw(st.booleans()) else 1 for length in full[start:])
+
+    return partly(), partly(), partly()
+
+
+@given(broadcasts(), st.sampled_from(["float16", "bfloat16", "float32", "float64"]), st.booleans())
+@settings(max_examples=60, deadline=None)
+def test_random_broadcasts(shapes: tuple[Shape, Shape, Shape], dtype: str, as_number: bool) -> None:
+    """Both ops, every implementation of ours, agree with the reference on whatever broadcasts."""
+    x, y, weight = shapes
+    given_shapes = {"x": x, "y": y} if as_number else {"x": x, "y": y, "weight": weight}
+    params: dict[str, Any] = {"weight": 0.3} if as_number else {}
+    for op in ("lerp", "lerp_grad"):
+        case = case_of(op, given_shapes, dtype, **params)
+        for implementation in ours(op):
+            assert complaint(case, inputs_of(case), implementation) == ""
+
+
+@pytest.mark.parametrize(
+    ("x", "y"),
+    [
+        ((4,), (3, 4)),
+        ((3, 4), (4,)),
+        ((), (3, 4)),
+        ((2, 1, 2, 5, 5), (2, 2, 1, 5, 5)),
+        ((16, 1, 1, 1), (16, 3, 40, 40)),
+    ],
+)
+@pytest.mark.parametrize("implementation", ours("lerp_grad"))
+def test_gradients_are_summed_to_their_input(implementation: str, x: Shape, y: Shape) -> None:
+    """Missing and repeated axes are summed, where upstream returned the first row for x [4], y [3, 4]."""
+    case = case_of("lerp_grad", {"x": x, "y": y}, "float64", weight=0.25)
+    inputs = inputs_of(case)
+    assert complaint(case, inputs, implementation) == ""
+    full = case.resolved.inputs["dout"].shape
+    if x == (4,) and full == (3, 4):
+        dout = inputs.values["dout"]
+        assert not passes(case, inputs, dx=0.75 * dout[0], dy=0.25 * dout)
+
+
+def test_weight_near_one_keeps_its_accuracy() -> None:
+    """(1 - w) dout is right to the last bits at w = 1 - 2^-20 in float32, where dout - w dout is not."""
+    case = case_of("lerp_grad", {"x": (64,), "y": (64,)}, "float32", weight=1 - 2.0**-20)
+    inputs = inputs_of(case)
+    dout = inputs.values["dout"]
+    exact = outputs_of(case, inputs, "optimized")
+    assert passes(case, inputs, **exact)
+    weight = np.float32(1 - 2.0**-20)
+    assert not passes(case, inputs, dx=dout - weight * dout, dy=weight * dout)
+
+
+@pytest.mark.parametrize("implementation", [name for name in ours("lerp_grad") if name != "subtract"])
+def test_infinite_gradients_stay_infinite(implementation: str) -> None:
+    """dout = inf gives inf for 0 < w < 1, not NaN."""
+    case = case_of("lerp_grad", {"x": (3,), "y": (3,)}, "float32", weight=0.5)
+    inputs = inputs_of(case, dout=[np.inf, -np.inf, 1.0])
+    found = outputs_of(case, inputs, implementation)
+    assert found["dx"].tolist() == [np.inf, -np.inf, 0.5]
+
+
+def test_one_gradient_alone() -> None:
+    """Either gradient may be left out, not both."""
+    for wanted in ({"need_x": False}, {"need_y": False}):
+        case = case_of("lerp_grad", {"x": (5, 1), "y": (5, 7)}, "float32", weight=0.4, **wanted)
+        for implementation in ours("lerp_grad"):
+            assert complaint(case, inputs_of(case), implementation) == ""
+    with pytest.raises(ParameterError, match="neither"):
+        find_op("lerp_grad").params(weight=0.5, need_x=False, need_y=False)
+
+
+def test_gradients_are_those_of_torch() -> None:
+    """float64 autograd through torch.lerp gives the reference's gradients."""
+    import torch
+
+    case = case_of("lerp_grad", {"x": (2, 1, 3), "y": (4, 1), "weight": (3,)}, "float64")
+    arrays = inputs_of(case).values
+    x, y, weight = (torch.from_numpy(arrays[name].copy()) for name in ("x", "y", "weight"))
+    x.requires_grad_()
+    y.requires_grad_()
+    torch.lerp(*torch.broadcast_tensors(x, y), weight).backward(torch.from_numpy(arrays["dout"].copy()))  # type: ignore[no-untyped-call]
+    found = find_op("lerp_grad").reference(arrays, case.params)
+    for name, tensor in (("dx", x), ("dy", y)):
+        assert tensor.grad is not None
+        assert np.allclose(found[name], tensor.grad.numpy(), rtol=1e-14, atol=1e-14)
+
+
+@pytest.mark.parametrize(
+    ("shapes", "params", "message"),
+    [
+        ({"x": (0,), "y": (1,)}, {"weight": 0.5}, "input x must not be empty"),
+        ({"x": (3,), "y": (4,)}, {"weight": 0.5}, "do not broadcast"),
+        ({"x": (1,) * 7, "y": (1,)}, {"weight": 0.5}, "rank 7"),
+        ({"x": (3,), "y": (3,)}, {}, "weight must be given once"),
+        ({"x": (3,), "y": (3,), "weight": (3,)}, {"weight": 0.5}, "weight must be given once"),
+    ],
+)
+def test_what_is_refused(shapes: dict[str, Shape], params: dict[str, float], message: str) -> None:
+    """Empty inputs, shapes that do not broadcast, a rank above 6, a weight given twice or not at all."""
+    for name in ("lerp", "lerp_grad"):
+        op = find_op(name)
+        with pytest.raises((ShapeError, ParameterError), match=message):
+            op.infer(shapes, "float32", op.params(**params))
+
+
+def test_mutants_of_the_gradient_are_caught() -> None:
+    """The wrong factor, the wrong axis and a forgotten sum do not pass."""
+    case = case_of("lerp_grad", {"x": (4, 1), "y": (4, 4)}, "float32", weight=0.3)
+    inputs = inputs_of(case)
+    dout = inputs.values["dout"].astype(np.float64)
+    right = {"dx": 0.7 * dout.sum(1, keepdims=True), "dy": 0.3 * dout}
+    assert passes(case, inputs, **right)
+    wrong = [
+        {**right, "dx": 0.3 * dout.sum(1, keepdims=True)},
+        {**right, "dx": 0.7 * dout.sum(0)[:, None]},
+        {**right, "dx": 0.7 * dout[:, :1]},
+        {**right, "dx": dout.sum(1, keepdims=True)},
+        {**right, "dy": 0.7 * dout},
+        {**right, "dy": 0.3 * dout.T},
+    ]
+    assert not any(passes(case, inputs, **outputs) for outputs in wrong)

@@ -1,0 +1,43 @@
+"""sign: zeros, subnormal numbers, NaN, and every dtype, on the CPU and on CUDA."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from ops import dtype_info, find_kernel, find_op
+from ops._core.backend import to_backend, to_numpy
+
+SPECIAL = [0.0, -0.0, 1e-40, -1e-40, np.inf, -np.inf, np.nan, 2.5, -3.0]
+
+
+def signs(values: list[float], dtype: str, implementation: str, backend: str) -> list[float]:
+    """What a kernel makes of `values`."""
+    x = np.array(values, np.float64).astype(dtype_info(dtype).numpy)
+    out = np.zeros_like(x)
+    result = to_backend(out, backend)
+    kernel = find_kernel("sign", implementation, backend, dtype)
+    kernel.bind({"x": to_backend(x, backend)}, find_op("sign").params(), {"out": result})()
+    found = to_numpy(result).astype(np.float64)
+    return [float(value) for value in found]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
+@pytest.mark.parametrize("implementation", ["baseline", "optimized"])
+def test_special_values_on_the_cpu(dtype: str, implementation: str) -> None:
+    """Both zeros give 0, subnormal numbers have a sign, NaN stays NaN."""
+    expected = [0, 0, 1, -1, 1, -1, np.nan, 1, -1]
+    assert np.array_equal(signs(SPECIAL, dtype, implementation, "cpu"), expected, equal_nan=True)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
+def test_special_values_on_cuda(dtype: str) -> None:
+    """The same on CUDA, where CuPy's own kernels flush subnormal numbers to zero."""
+    expected = [0, 0, 1, -1, 1, -1, np.nan, 1, -1]
+    assert np.array_equal(signs(SPECIAL, dtype, "optimized", "cuda"), expected, equal_nan=True)
+
+
+def test_half_subnormals_have_a_sign() -> None:
+    """The smallest float16 is above zero."""
+    assert signs([6e-8, -6e-8], "float16", "optimized", "cpu") == [1, -1]

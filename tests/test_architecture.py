@@ -1,0 +1,106 @@
+"""Rules of the project that no linter holds: who names what, who imports whom."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import ops
+
+ROOT = Path(ops.__file__).parent.parent
+SOURCES = sorted(path for folder in ("ops", "harness", "web") for path in (ROOT / folder).rglob("*.py"))
+OPS = sorted(path.name for path in (ROOT / "ops").iterdir() if path.is_dir() and not path.name.startswith("_"))
+GPU_FILES = {"ops/_core/backend.py", "ops/_core/cuda.py"}
+VAGUE = {"utils", "util", "helpers", "helper", "common", "manager", "base", "misc"}
+
+
+def relative(path: Path) -> str:
+    """A source by its path from the root."""
+    return path.relative_to(ROOT).as_posix()
+
+
+def tree(path: Path) -> ast.Module:
+    """A source, parsed."""
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+def imports(node: ast.AST) -> Iterator[tuple[str, bool]]:
+    """Every module imported under `node`, and whether at module level."""
+    for child in ast.walk(node):
+        names = []
+        if isinstance(child, ast.Import):
+            names = [alias.name for alias in child.names]
+        elif isinstance(child, ast.ImportFrom) and child.module and not child.level:
+            names = [child.module]
+        for name in names:
+            yield name, child in getattr(node, "body", [])
+
+
+def strings(node: ast.AST) -> Iterator[str]:
+    """Every string of a source that is no docstring."""
+    documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    docstrings = {
+        id(child.body[0].value)
+        for child in ast.walk(node)
+        if isinstance(child, documented) and child.body and isinstance(child.body[0], ast.Expr)
+    }
+    for child in ast.walk(node):
+        if isinstance(child, ast.Constant) and isinstance(child.value, str) and id(child) not in docstrings:
+            yield child.value
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=relative)
+def test_gpu_libraries_are_imported_where_used(path: Path) -> None:
+    """CuPy is imported in two files only; it, torch and cuda-core never at module level, Numba only in jit.py."""
+    for name, at_module_level in imports(tree(path)):
+        root = name.partition(".")[0]
+        if root == "cupy":
+            assert relative(path) in GPU_FILES
+        if root in {"cupy", "torch", "torchvision", "cuda", "pynvml"}:
+            assert not at_module_level
+        if root in {"numba", "llvmlite"} and at_module_level:
+            assert path.name == "jit.py"
+        if root == "dask":
+            assert relative(path) == "harness/execute.py"
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=relative)
+def test_sources_keep_to_the_rules(path: Path) -> None:
+    """No assert; the environment is read in settings only; CUDA code is in .cu files; names say something."""
+    parsed = tree(path)
+    assert not any(isinstance(node, ast.Assert) for node in ast.walk(parsed))
+    reads = [
+        node for node in ast.walk(parsed) if isinstance(node, ast.Attribute) and node.attr in {"environ", "getenv"}
+    ]
+    assert not reads or relative(path) in {"harness/settings.py", "harness/execute.py"}
+    assert not any("__global__" in text for text in strings(parsed))
+    assert path.stem not in VAGUE
+
+
+@pytest.mark.parametrize("folder", OPS)
+def test_one_op_imports_no_other(folder: str) -> None:
+    """What two ops share lives in ops/_core or ops/_include."""
+    for path in sorted((ROOT / "ops" / folder).rglob("*.py")):
+        for name, _ in imports(tree(path)):
+            parts = name.split(".")
+            if parts[0] == "ops" and len(parts) > 1:
+                assert parts[1] in {"_core", folder}, f"{relative(path)} imports {name}"
+
+
+def test_listing_loads_no_gpu_library() -> None:
+    """`import ops` in a fresh process loads neither CuPy, Numba, torch nor cuda-core."""
+    code = "import ops, sys; print(sorted({'cupy', 'numba', 'torch', 'cuda', 'pynvml'} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+    assert done.stdout.strip() == "[]"
+
+
+def test_every_cuda_kernel_is_listed_without_a_gpu() -> None:
+    """Each op lists an optimized CUDA kernel for its float32, GPU or not."""
+    for op in ops.all_ops():
+        if "float32" in op.dtypes:
+            assert ops.kernels(op=op.name, implementation="optimized", backend="cuda", dtype="float32"), op.name
