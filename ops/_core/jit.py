@@ -93,6 +93,18 @@ bits_of_float = _bitcast(types.float32, types.int32, _INT32)
 float_of_bits = _bitcast(types.int32, types.float32, _FLOAT)
 
 
+@intrinsic
+def fused_multiply_add(typingctx: Any, first: Any, second: Any, addend: Any) -> Any:
+    """First times second plus addend, rounded once; all of one float type."""
+    del typingctx
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        del context, signature
+        return builder.fma(*arguments)
+
+    return first(first, second, addend), generate
+
+
 def power(x: Any, p: Any) -> Any:
     """x^p for x >= 0: the library's for float64, `power_of_float` for float32."""
     return x**p
@@ -110,41 +122,47 @@ def _choose_power(x: Any, p: Any) -> Any:
     return of_double if x == types.float64 else of_float
 
 
+ROUNDER = np.float32(1.5 * 2**23)
+"""Added to a float32 it leaves the nearest integer in the low bits."""
+LARGEST_EXPONENT, SMALLEST_EXPONENT = np.float32(129), np.float32(-152)
+INFINITE, ZERO, ONE = np.float32(np.inf), np.float32(0), np.float32(1)
+# log2((1 + s) / (1 - s)) = s L(s^2) for |s| <= 3 - 2 sqrt(2), relative error 7e-10
+L0, L1, L2, L3 = (np.float32(c) for c in (2.885390079803, 0.961798838803, 0.576715185940, 0.431717698843))
+# 2^f = 1 + f E(f) for |f| <= 1/2, relative error 5e-9
+E0, E1, E2 = (np.float32(c) for c in (0.693147188026, 0.240226507606, 0.055503571142))
+E3, E4, E5 = (np.float32(c) for c in (0.009618082557, 0.001339086336, 0.000154531629))
+
+
 @njit(error_model="numpy")
 def power_of_float(x: Any, p: Any) -> Any:
-    """x^p in float32 for x >= 0, in a form that vectorises; its error is p (|log2 x| + 1) epsilons.
+    """x^p in float32 for x >= 0 and p != 0, without branches, so that loops over it vectorise.
 
-    log2 by the series of atanh on [sqrt 1/2, sqrt 2], exp2 by its series on [-1/2, 1/2].
+    It is 2^(p log2 x), with the integer part of the logarithm kept apart: its error is a few units in
+    the last place for ordinary p, not p log2 x of them.
     """
-    small = x < np.float32(1.1754944e-38)
-    scaled = x * np.float32(16777216.0) if small else x
-    bits = bits_of_float(scaled)
-    exponent = (bits - np.int32(0x3F3504F3)) >> np.int32(23)
-    mantissa = float_of_bits(np.int32(bits - (exponent << np.int32(23))))
-    t = (mantissa - np.float32(1)) / (mantissa + np.float32(1))
-    u = t * t
-    series = np.float32(0.320598897) + u * np.float32(0.262308189)
-    series = np.float32(0.412198585) + u * series
-    series = np.float32(0.577078016) + u * series
-    series = np.float32(0.961796694) + u * series
-    fraction = t * (np.float32(2.885390082) + u * series)
-    z = p * (fraction + np.float32(exponent - (np.int32(24) if small else np.int32(0))))
-    z = min(max(z, np.float32(-300)), np.float32(300))
-    whole = np.floor(z + np.float32(0.5))
-    f = z - whole
-    result = np.float32(1.33335581e-3) + f * np.float32(1.54035304e-4)
-    result = np.float32(9.61812911e-3) + f * result
-    result = np.float32(5.55041087e-2) + f * result
-    result = np.float32(2.40226507e-1) + f * result
-    result = np.float32(6.93147181e-1) + f * result
-    result = np.float32(1) + f * result
-    n = np.int32(whole)
-    half = n >> np.int32(1)
-    result = result * float_of_bits(np.int32((half + np.int32(127)) << np.int32(23)))
-    result = result * float_of_bits(np.int32((n - half + np.int32(127)) << np.int32(23)))
-    infinite = np.float32(np.inf)
-    at_zero = np.float32(0) if p > 0 else infinite
-    at_infinity = infinite if p > 0 else np.float32(0)
-    result = at_zero if x == 0 else result
-    result = at_infinity if x == infinite else result
-    return x if x != x else result  # noqa: PLR0124  NaN is what differs from itself
+    subnormal = x < np.float32(2.0**-126)
+    bits = bits_of_float(x * np.float32(2.0**24) if subnormal else x)
+    exponent = np.int32(np.int32(bits - np.int32(0x3F3504F3)) >> np.int32(23))
+    mantissa = float_of_bits(np.int32(bits - np.int32(exponent << np.int32(23))))  # in [sqrt 1/2, sqrt 2)
+    e = np.float32(exponent) - (np.float32(24) if subnormal else ZERO)
+    s = (mantissa - ONE) / (mantissa + ONE)
+    z = s * s
+    series = fused_multiply_add(z, fused_multiply_add(z, L3, L2), L1)
+    fraction = p * (s * fused_multiply_add(z, series, L0))
+    whole = fused_multiply_add(p, e, fraction)
+    shifted = min(max(whole, SMALLEST_EXPONENT), LARGEST_EXPONENT) + ROUNDER
+    f = fused_multiply_add(p, e, ROUNDER - shifted) + fraction
+    series = fused_multiply_add(f, fused_multiply_add(f, E5, E4), E3)
+    series = fused_multiply_add(f, fused_multiply_add(f, series, E2), E1)
+    value = fused_multiply_add(f, fused_multiply_add(f, series, E0), ONE)
+    n = np.int32(bits_of_float(shifted) - np.int32(0x4B400000))
+    half = np.int32(n >> np.int32(1))
+    value *= float_of_bits(np.int32(np.int32(half + np.int32(127)) << np.int32(23)))
+    value *= float_of_bits(np.int32(np.int32(n - half + np.int32(127)) << np.int32(23)))
+    value = INFINITE if whole >= LARGEST_EXPONENT else value
+    value = ZERO if whole <= SMALLEST_EXPONENT else value
+    at_zero = ZERO if p > ZERO else INFINITE
+    at_infinity = INFINITE if p > ZERO else ZERO
+    value = at_zero if x == ZERO else value
+    value = at_infinity if x == INFINITE else value
+    return x if x != x else value  # noqa: PLR0124  NaN is what differs from itself

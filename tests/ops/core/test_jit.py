@@ -1,0 +1,103 @@
+"""What Numba kernels share: 16-bit floats as bits, and powers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from numba import njit
+from numpy.typing import NDArray
+
+from ops import dtype_info
+from ops._core.jit import narrow, power, storage, widen
+
+SIXTEEN = ("float16", "bfloat16")
+
+
+@njit  # type: ignore[untyped-decorator]
+def widen_all(stored: Any, out: Any) -> None:
+    """Every element widened."""
+    for index in range(stored.size):
+        out[index] = widen(stored[index])
+
+
+@njit  # type: ignore[untyped-decorator]
+def narrow_all(numbers: Any, out: Any) -> None:
+    """Every number narrowed."""
+    for index in range(numbers.size):
+        out[index] = narrow(numbers[index], out[index])
+
+
+@njit(error_model="numpy")  # type: ignore[untyped-decorator]
+def power_all(numbers: Any, p: Any, out: Any) -> None:
+    """Every number to the p."""
+    for index in range(numbers.size):
+        out[index] = power(numbers[index], p)
+
+
+def every_16_bits(dtype: str) -> NDArray[Any]:
+    """All 65536 numbers of a 16-bit dtype."""
+    return np.arange(1 << 16, dtype=np.uint16).view(dtype_info(dtype).numpy)
+
+
+@pytest.mark.parametrize("dtype", SIXTEEN)
+def test_widen_is_exact(dtype: str) -> None:
+    """Every number of 16 bits, subnormal, infinite or NaN, is the same in float32."""
+    out = np.empty(1 << 16, np.float32)
+    widen_all(storage(every_16_bits(dtype)), out)
+    assert np.array_equal(out, every_16_bits(dtype).astype(np.float32), equal_nan=True)
+
+
+@pytest.mark.parametrize("dtype", SIXTEEN)
+def test_narrow_rounds_to_nearest_even(dtype: str) -> None:
+    """All 16-bit numbers, the ties between them, their neighbours in float32, and random bits round as NumPy rounds."""
+    exact = every_16_bits(dtype).astype(np.float32)
+    bits = exact.view(np.uint32)
+    step = np.uint32(1 << (12 if dtype == "float16" else 15))
+    around = [
+        (bits + shift).view(np.float32) for shift in (step - 1, step, step + 1, np.uint32(1), np.uint32(0xFFFFFFFF))
+    ]
+    random = np.random.default_rng(1).integers(0, 1 << 32, 1 << 18, dtype=np.uint32).view(np.float32)
+    numbers = np.concatenate([exact, *around, random])
+    out = np.empty(numbers.size, dtype_info(dtype).numpy)
+    narrow_all(numbers, storage(out))
+    with np.errstate(all="ignore"):
+        expected = numbers.astype(out.dtype)
+    nan = np.isnan(numbers)
+    assert np.isnan(out[nan].astype(np.float32)).all()
+    assert np.array_equal(out[~nan].view(np.uint16), expected[~nan].view(np.uint16))
+
+
+@pytest.mark.parametrize("p", [0.01, 0.5, 1.2, 1.5, 2.5, 3.0, 7.3, -0.3, -1.0, -3.5])
+def test_powers_are_right_to_a_few_units(p: float) -> None:
+    """Over all of float32, subnormals included, a power is within 4 units, 8 for large exponents."""
+    bits = np.random.default_rng(2).integers(0, 0x7F800000, 1 << 18, dtype=np.uint32)
+    x = np.concatenate([bits.view(np.float32), np.random.default_rng(3).random(1 << 16, np.float32)])
+    out = np.empty_like(x)
+    power_all(x, np.float32(p), out)
+    with np.errstate(all="ignore"):
+        exact = x.astype(np.float64) ** np.float64(np.float32(p))
+        unit = np.maximum(np.spacing(exact.astype(np.float32)), np.float32(1e-45)).astype(np.float64)
+        finite = np.isfinite(unit)
+        assert np.max(np.abs(out[finite] - exact[finite]) / unit[finite]) < (4 if abs(p) <= 3 else 8)
+        assert np.array_equal(np.isinf(out[~finite]), np.isinf(exact[~finite].astype(np.float32)))
+
+
+@pytest.mark.parametrize("p", [0.5, 2.2, 100.0, 1e30, -0.5, -100.0, -1e30])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_powers_of_what_is_special(dtype: str, p: float) -> None:
+    """0, 1, infinity and NaN, and powers that overflow or vanish, are as in NumPy."""
+    x = np.array([0, 1, np.inf, np.nan, 1e-38, 1e38, 1e-45, 2, 0.5], dtype)
+    out = np.empty_like(x)
+    power_all(x, x.dtype.type(p), out)
+    with np.errstate(all="ignore"):
+        assert out == pytest.approx(x ** x.dtype.type(p), rel=3e-5, abs=1e-38, nan_ok=True)
+
+
+def test_storage_shares_memory() -> None:
+    """16-bit floats are viewed as bits, other dtypes are the arrays themselves."""
+    for dtype in ("float16", "bfloat16", "float32", "float64", "int32"):
+        array = np.zeros(4, dtype_info(dtype).numpy)
+        assert np.shares_memory(storage(array), array)
+        assert storage(array).itemsize == array.itemsize
