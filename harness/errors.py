@@ -4,6 +4,8 @@ HarnessError
 ├── CaseError          a case that cannot be: unknown op, wrong type, shapes that do not fit;
 │   │                  also a ValueError
 │   └── CaseFileError  mistakes in case files, each with file, line and column
+├── StoreError         a database that cannot be used: missing, foreign, corrupt, read-only, too new
+├── NothingError       nothing to measure or to show
 ├── SettingsError      an environment variable that cannot be read
 └── WorkerError        the harness itself failed in a worker; carries its traceback
 
@@ -76,3 +78,15 @@ class SettingsError(HarnessError):
 
 class WorkerError(HarnessError):
     """The harness itself, not a kernel, failed in a worker; the message carries the worker's traceback."""
+
+
+class StoreError(HarnessError):
+    """A database that cannot be used; the message says why and what to do."""
+
+    exit_code = 2
+
+
+class NothingError(HarnessError):
+    """Nothing to measure or to show; the message says what there is."""
+
+    exit_code = 5

@@ -1,0 +1,15 @@
+"""Alembic's entry: migrate over the connection that harness.store.schema hands in."""
+
+from __future__ import annotations
+
+from alembic import context
+
+from harness.store.tables import Table
+
+context.configure(
+    connection=context.config.attributes["connection"],
+    target_metadata=Table.metadata,
+    render_as_batch=True,
+)
+with context.begin_transaction():
+    context.run_migrations()

@@ -1,0 +1,61 @@
+"""Bringing a database to the schema that this code knows. Alembic is loaded only where something is to be changed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from sqlalchemy import Engine, inspect, text
+
+from harness.errors import StoreError
+from harness.store.tables import Table
+
+HEAD = "0001"
+KNOWN = ("0001",)
+MIGRATIONS = Path(__file__).parent / "migrations"
+
+
+def version(engine: Engine) -> str | None:
+    """The schema's version: None for an empty database. Raises StoreError for one that is not ours."""
+    names = set(inspect(engine).get_table_names())
+    if not names:
+        return None
+    if "alembic_version" not in names or not set(Table.metadata.tables) <= names:
+        msg = f"{_shown(engine)} holds other tables ({', '.join(sorted(names)[:5])}): it is not an opgauge database"
+        raise StoreError(msg)
+    with engine.connect() as connection:
+        found = connection.execute(text("SELECT version_num FROM alembic_version")).scalar()
+    return str(found) if found else None
+
+
+def upgrade(engine: Engine) -> str:
+    """Create or migrate the schema; gives its version. Raises StoreError for a schema newer than this code."""
+    found = version(engine)
+    if found == HEAD:
+        return HEAD
+    if found is not None and found not in KNOWN:
+        msg = f"{_shown(engine)} has schema {found}, newer than this opgauge knows ({HEAD}): upgrade opgauge"
+        raise StoreError(msg)
+    if found is None and engine.dialect.name == "sqlite":
+        _create(engine)
+        return HEAD
+    from alembic import command
+    from alembic.config import Config
+
+    config = Config()
+    config.set_main_option("script_location", str(MIGRATIONS))
+    with engine.begin() as connection:
+        config.attributes["connection"] = connection
+        command.upgrade(config, "head")
+    return HEAD
+
+
+def _create(engine: Engine) -> None:
+    """A new database at once, as the migrations would leave it: a test holds the two against each other."""
+    with engine.begin() as connection:
+        Table.metadata.create_all(connection)
+        connection.execute(text("CREATE TABLE IF NOT EXISTS alembic_version (version_num VARCHAR(32) NOT NULL PRIMARY KEY)"))
+        connection.execute(text("INSERT INTO alembic_version (version_num) VALUES (:head)"), {"head": HEAD})
+
+
+def _shown(engine: Engine) -> str:
+    return engine.url.render_as_string(hide_password=True)

@@ -1,0 +1,352 @@
+"""The store: begin a run, add results as they come, read them back as plain values.
+
+Only the process that planned a run writes it. Each result is committed as it is added, so that
+whatever ends the process, what was finished is kept.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import uuid
+from array import array
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Self
+
+from sqlalchemy import Engine, create_engine, event, func, select
+from sqlalchemy.engine import make_url
+from sqlalchemy.exc import ArgumentError, DatabaseError, OperationalError
+from sqlalchemy.orm import Session
+
+from harness.case import Case
+from harness.casejson import case_from_json, case_to_json
+from harness.errors import NothingError, StoreError
+from harness.result import Ceilings, Environment, Measurement, Result, Trial, from_json, to_json
+from harness.runner import Finished
+from harness.store.schema import upgrade
+from harness.store.tables import CaseRow, CeilingRow, ResultRow, RunRow, SampleRow
+
+SAMPLES = ("samples_ns", "cpu_ns", "clock_mhz")
+BUSY_MS = 10_000
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run without its results. status: running, finished, interrupted or imported. results: how many."""
+
+    id: str
+    started: datetime
+    finished: datetime | None
+    status: str
+    commit: str
+    command: str
+    environment: Environment
+    results: int
+
+
+class Store:
+    """A database of runs. Use `Store.open`, in a `with` statement."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._cases: dict[str, int] = {}
+        self._runs: dict[str, int] = {}
+
+    @classmethod
+    def open(cls, url: str) -> Self:
+        """Open `url`, creating or upgrading its schema. Raises StoreError, which says what is wrong with it."""
+        with _explained(url):
+            engine = _engine(url)
+            upgrade(engine)
+            return cls(engine)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let go of the database."""
+        self._engine.dispose()
+
+    @property
+    def url(self) -> str:
+        """Where this is, without the password."""
+        return self._engine.url.render_as_string(hide_password=True)
+
+    def begin_run(self, environment: Environment, *, command: str = "", run_id: str | None = None) -> str:
+        """Enter a run; gives its id, a UUID. Raises StoreError where `run_id` is taken."""
+        row = RunRow(
+            uuid=run_id or str(uuid.uuid4()),
+            started=datetime.now(UTC),
+            status="running",
+            commit=environment.commit,
+            command=command,
+            environment=to_json(environment),
+        )
+        with Session(self._engine) as session, session.begin():
+            taken = session.scalar(select(RunRow.id).where(RunRow.uuid == row.uuid))
+            if taken is not None:
+                msg = f"run {row.uuid} is there already"
+                raise StoreError(msg)
+            session.add(row)
+            session.flush()
+            self._runs[row.uuid] = row.id
+            return row.uuid
+
+    def finish_run(self, run: str, status: str = "finished") -> None:
+        """Say what became of a run."""
+        with Session(self._engine) as session, session.begin():
+            row = session.get_one(RunRow, self._key(run))
+            row.status = status
+            row.finished = datetime.now(UTC)
+
+    def add_ceilings(self, run: str, ceilings: Ceilings) -> None:
+        """Keep what a device reached; a later measurement of the same run replaces it."""
+        with Session(self._engine) as session, session.begin():
+            key = self._key(run)
+            found = session.scalar(
+                select(CeilingRow).where(CeilingRow.run_id == key, CeilingRow.device == ceilings.device)
+            )
+            if found is None:
+                session.add(CeilingRow(run_id=key, device=ceilings.device, data=to_json(ceilings)))
+            else:
+                found.data = to_json(ceilings)
+
+    def add_result(self, run: str, result: Result) -> None:
+        """Keep one result, committed at once; one of the same trial and block is replaced."""
+        trial = result.trial
+        with Session(self._engine) as session, session.begin():
+            key = self._key(run)
+            case_key = self._case_key(session, trial.case)
+            same = session.scalar(
+                select(ResultRow).where(
+                    ResultRow.run_id == key,
+                    ResultRow.case_key == case_key,
+                    ResultRow.implementation == trial.implementation,
+                    ResultRow.device == trial.device,
+                    ResultRow.block == result.block,
+                )
+            )
+            if same is not None:
+                session.delete(same)
+                session.flush()
+            row = _row(key, case_key, result)
+            session.add(row)
+            session.flush()
+            if result.measurement is not None:
+                packed = {name: _pack(getattr(result.measurement, name)) for name in SAMPLES}
+                session.add(SampleRow(result_id=row.id, **packed))
+
+    def runs(self, limit: int = 50) -> list[Run]:
+        """The latest runs, newest first."""
+        counts = (
+            select(ResultRow.run_id, func.count().label("results")).group_by(ResultRow.run_id).subquery()
+        )
+        query = (
+            select(RunRow, func.coalesce(counts.c.results, 0))
+            .outerjoin(counts, counts.c.run_id == RunRow.id)
+            .order_by(RunRow.started.desc(), RunRow.id.desc())
+            .limit(limit)
+        )
+        with Session(self._engine) as session:
+            return [_run(row, count) for row, count in session.execute(query)]
+
+    def find_run(self, name: str | None = None) -> Run:
+        """The run whose id begins with `name`, the latest with results when None. Raises NothingError."""
+        query = select(RunRow).order_by(RunRow.started.desc(), RunRow.id.desc())
+        if name is not None:
+            query = query.where(RunRow.uuid.startswith(name, autoescape=True))
+        else:
+            query = query.where(RunRow.id.in_(select(ResultRow.run_id)))
+        with Session(self._engine) as session:
+            found = session.scalars(query.limit(2)).all()
+            if not found:
+                wanted = f"no run {name}" if name else "no run yet"
+                msg = f"{wanted} in {self.url}; measure one with: opgauge run --tag smoke"
+                raise NothingError(msg)
+            if name is not None and len(found) > 1:
+                msg = f"several runs begin with {name}: {found[0].uuid}, {found[1].uuid}, …"
+                raise NothingError(msg)
+            count = session.scalar(select(func.count()).where(ResultRow.run_id == found[0].id)) or 0
+            return _run(found[0], count)
+
+    def ceilings(self, run: str) -> dict[str, Ceilings]:
+        """What the devices of a run reached, by device."""
+        with Session(self._engine) as session:
+            rows = session.scalars(select(CeilingRow).where(CeilingRow.run_id == self._key(run)))
+            return {row.device: from_json(Ceilings, row.data) for row in rows}
+
+    def results(self, run: str, *, samples: bool = False) -> list[Result]:
+        """The results of a run in the order in which they were added.
+
+        Without `samples` a measurement holds its median as its only sample: lists never load the rest.
+        """
+        query = (
+            select(ResultRow, CaseRow)
+            .join(CaseRow, CaseRow.id == ResultRow.case_key)
+            .where(ResultRow.run_id == self._key(run))
+            .order_by(ResultRow.id)
+        )
+        with Session(self._engine) as session:
+            found = session.execute(query).all()
+            raw = self._samples(session, run) if samples else {}
+        cases: dict[int, Case] = {}
+        for _, case in found:
+            if case.id not in cases:
+                cases[case.id] = case_from_json(case.data)
+        return [_result(row, cases[case.id], raw.get(row.id)) for row, case in found]
+
+    def finished_trials(self, run: str) -> set[Finished]:
+        """The trials of a run that have their result, for a run to go on with the rest."""
+        query = (
+            select(CaseRow.case_id, ResultRow.implementation, ResultRow.device)
+            .join(CaseRow, CaseRow.id == ResultRow.case_key)
+            .where(ResultRow.run_id == self._key(run))
+        )
+        with Session(self._engine) as session:
+            return {(case_id, implementation, device) for case_id, implementation, device in session.execute(query)}
+
+    def _samples(self, session: Session, run: str) -> dict[int, dict[str, tuple[float, ...]]]:
+        query = (
+            select(SampleRow)
+            .join(ResultRow, ResultRow.id == SampleRow.result_id)
+            .where(ResultRow.run_id == self._key(run))
+        )
+        return {
+            row.result_id: {name: _unpack(getattr(row, name)) for name in SAMPLES} for row in session.scalars(query)
+        }
+
+    def _key(self, run: str) -> int:
+        if run not in self._runs:
+            with Session(self._engine) as session:
+                found = session.scalar(select(RunRow.id).where(RunRow.uuid == run))
+            if found is None:
+                msg = f"no run {run} in {self.url}"
+                raise NothingError(msg)
+            self._runs[run] = found
+        return self._runs[run]
+
+    def _case_key(self, session: Session, case: Case) -> int:
+        data = case_to_json(case)
+        digest = hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()
+        if digest not in self._cases:
+            found = session.scalar(select(CaseRow.id).where(CaseRow.digest == digest))
+            if found is None:
+                row = CaseRow(case_id=case.id, digest=digest, op=case.op, dtype=case.dtype, data=data)
+                session.add(row)
+                session.flush()
+                found = row.id
+            self._cases[digest] = found
+        return self._cases[digest]
+
+
+def _engine(url: str) -> Engine:
+    parsed = make_url(url)
+    if parsed.get_backend_name() != "sqlite":
+        return create_engine(parsed, pool_pre_ping=True)
+    if parsed.database and not Path(parsed.database).parent.is_dir():
+        msg = f"{url}: there is no folder {Path(parsed.database).parent}"
+        raise StoreError(msg)
+    engine = create_engine(parsed)
+
+    @event.listens_for(engine, "connect")
+    def set_pragmas(connection: Any, _: object) -> None:
+        for pragma in (f"busy_timeout={BUSY_MS}", "journal_mode=WAL", "foreign_keys=ON", "synchronous=NORMAL"):
+            connection.execute(f"PRAGMA {pragma}")
+
+    return engine
+
+
+@contextmanager
+def _explained(url: str) -> Iterator[None]:
+    """Turn what a driver says of an unusable database into one StoreError."""
+    try:
+        yield
+    except (ArgumentError, ModuleNotFoundError) as error:
+        msg = f"{url!r} is no database that can be opened: {error}. For example sqlite:///opgauge.db"
+        raise StoreError(msg) from error
+    except OperationalError as error:
+        msg = f"{url} cannot be opened: {error.orig}"
+        raise StoreError(msg) from error
+    except DatabaseError as error:
+        msg = f"{url} is not a usable database: {error.orig}"
+        raise StoreError(msg) from error
+
+
+def _pack(values: tuple[float, ...]) -> bytes:
+    return array("d", values).tobytes()
+
+
+def _unpack(packed: bytes) -> tuple[float, ...]:
+    values = array("d")
+    values.frombytes(packed)
+    return tuple(values)
+
+
+def _row(run_key: int, case_key: int, result: Result) -> ResultRow:
+    trial, measurement = result.trial, result.measurement
+    summary = result
+    if measurement is not None:
+        empty: dict[str, tuple[float, ...]] = dict.fromkeys(SAMPLES, ())
+        summary = replace(result, measurement=replace(measurement, **empty))  # type: ignore[arg-type]
+    data = to_json(summary)
+    data.pop("trial")
+    if measurement is not None:
+        data["quantiles_ns"] = list(_quantiles(measurement.samples_ns))
+    return ResultRow(
+        run_id=run_key,
+        case_key=case_key,
+        implementation=trial.implementation,
+        backend=trial.backend,
+        device=trial.device,
+        block=result.block,
+        status=str(result.status),
+        reason=result.reason,
+        median_ns=None if measurement is None else measurement.median_ns,
+        bytes=result.bytes,
+        flops=result.flops,
+        data=data,
+    )
+
+
+def _quantiles(samples: tuple[float, ...]) -> tuple[float, float, float, int]:
+    """Minimum, quartiles and count."""
+    ordered = sorted(samples)
+    last = len(ordered) - 1
+    return ordered[0], ordered[last // 4], ordered[-(last // 4) - 1], len(ordered)
+
+
+def _result(row: ResultRow, case: Case, raw: Mapping[str, tuple[float, ...]] | None) -> Result:
+    data = dict(row.data)
+    quantiles = data.pop("quantiles_ns", None)
+    trial = Trial(case, row.implementation, row.backend, row.device)
+    data["trial"] = to_json(trial)
+    result = from_json(Result, data)
+    measurement = result.measurement
+    if measurement is not None:
+        measurement = _with_samples(measurement, row.median_ns, raw)
+    extra = {**result.extra, **({"quantiles_ns": quantiles} if quantiles else {})}
+    return replace(result, trial=trial, measurement=measurement, extra=extra)
+
+
+def _with_samples(
+    measurement: Measurement, median_ns: float | None, raw: Mapping[str, tuple[float, ...]] | None
+) -> Measurement:
+    if raw is not None:
+        return replace(measurement, **raw)  # type: ignore[arg-type]
+    return replace(measurement, samples_ns=() if median_ns is None else (median_ns,))
+
+
+def _run(row: RunRow, results: int) -> Run:
+    started = row.started if row.started.tzinfo else row.started.replace(tzinfo=UTC)
+    finished = row.finished
+    if finished is not None and finished.tzinfo is None:
+        finished = finished.replace(tzinfo=UTC)
+    environment = from_json(Environment, row.environment)
+    return Run(row.uuid, started, finished, row.status, row.commit, row.command, environment, results)

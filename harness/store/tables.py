@@ -1,0 +1,115 @@
+"""The tables. Generic column types only: the URL alone decides which database it is.
+
+Raw samples stand in a table of their own, one row per measurement with all its numbers packed as
+little-endian doubles: a row per sample would be forty times as many rows for nothing that a query
+asks, and in the result's own row they would be read with every list.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from sqlalchemy import (
+    JSON,
+    DateTime,
+    Float,
+    ForeignKey,
+    Index,
+    LargeBinary,
+    MetaData,
+    String,
+    Text,
+    UniqueConstraint,
+)
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+from sqlalchemy.types import BigInteger, Integer
+
+KEY = BigInteger().with_variant(Integer, "sqlite")
+NAMES = {
+    "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+    "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+    "fk": "fk_%(table_name)s_%(column_0_N_name)s",
+    "pk": "pk_%(table_name)s",
+}
+
+
+class Table(DeclarativeBase):
+    """The root of the tables."""
+
+    metadata = MetaData(naming_convention=NAMES)
+
+
+class RunRow(Table):
+    """A run: where, when, from which commit, and what became of it."""
+
+    __tablename__ = "run"
+
+    id: Mapped[int] = mapped_column(KEY, primary_key=True)
+    uuid: Mapped[str] = mapped_column(String(36), unique=True)
+    started: Mapped[datetime] = mapped_column(DateTime(timezone=True), index=True)
+    finished: Mapped[datetime | None] = mapped_column(DateTime(timezone=True))
+    status: Mapped[str] = mapped_column(String(16))
+    commit: Mapped[str] = mapped_column(String(64), index=True)
+    command: Mapped[str] = mapped_column(Text)
+    environment: Mapped[dict[str, object]] = mapped_column(JSON)
+
+
+class CeilingRow(Table):
+    """What a device reached in a run."""
+
+    __tablename__ = "ceiling"
+    __table_args__ = (UniqueConstraint("run_id", "device"),)
+
+    id: Mapped[int] = mapped_column(KEY, primary_key=True)
+    run_id: Mapped[int] = mapped_column(ForeignKey("run.id", ondelete="CASCADE"))
+    device: Mapped[str] = mapped_column(String(16))
+    data: Mapped[dict[str, object]] = mapped_column(JSON)
+
+
+class CaseRow(Table):
+    """A case as it was written: its identity, and the rest (name, tags, published figures) in `data`."""
+
+    __tablename__ = "case"
+    __table_args__ = (UniqueConstraint("digest"),)
+
+    id: Mapped[int] = mapped_column(KEY, primary_key=True)
+    case_id: Mapped[str] = mapped_column(String(16), index=True)
+    digest: Mapped[str] = mapped_column(String(64))
+    op: Mapped[str] = mapped_column(String(64), index=True)
+    dtype: Mapped[str] = mapped_column(String(16))
+    data: Mapped[dict[str, object]] = mapped_column(JSON)
+
+
+class ResultRow(Table):
+    """What became of one trial. `data` holds what lists do not sort or filter by."""
+
+    __tablename__ = "result"
+    __table_args__ = (
+        UniqueConstraint("run_id", "case_key", "implementation", "device", "block"),
+        Index(None, "case_key", "implementation", "device", "run_id"),
+    )
+
+    id: Mapped[int] = mapped_column(KEY, primary_key=True)
+    run_id: Mapped[int] = mapped_column(ForeignKey("run.id", ondelete="CASCADE"))
+    case_key: Mapped[int] = mapped_column(ForeignKey("case.id"))
+    implementation: Mapped[str] = mapped_column(String(64))
+    backend: Mapped[str] = mapped_column(String(8))
+    device: Mapped[str] = mapped_column(String(16))
+    block: Mapped[int] = mapped_column(Integer)
+    status: Mapped[str] = mapped_column(String(16), index=True)
+    reason: Mapped[str] = mapped_column(Text)
+    median_ns: Mapped[float | None] = mapped_column(Float(53))
+    bytes: Mapped[int] = mapped_column(BigInteger)
+    flops: Mapped[int] = mapped_column(BigInteger)
+    data: Mapped[dict[str, object]] = mapped_column(JSON)
+
+
+class SampleRow(Table):
+    """The raw samples of one result, in nanoseconds (clock: MHz), as little-endian doubles in order."""
+
+    __tablename__ = "sample"
+
+    result_id: Mapped[int] = mapped_column(ForeignKey("result.id", ondelete="CASCADE"), primary_key=True)
+    samples_ns: Mapped[bytes] = mapped_column(LargeBinary)
+    cpu_ns: Mapped[bytes] = mapped_column(LargeBinary)
+    clock_mhz: Mapped[bytes] = mapped_column(LargeBinary)
