@@ -1,0 +1,49 @@
+"""All verbs together, and how errors end: one line on stderr and the error's exit code, never a traceback."""
+
+from __future__ import annotations
+
+import sys
+
+import typer
+
+from harness.cli.check import check
+from harness.cli.database import database
+from harness.cli.export import export
+from harness.cli.importing import import_
+from harness.cli.list import list_
+from harness.cli.run import run
+from harness.cli.schema import schema
+from harness.cli.show import show
+from harness.cli.version import version
+
+app = typer.Typer(
+    name="opgauge",
+    help="Measure GPU operators, check them, and stop regressions.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+app.command("list")(list_)
+app.command("check")(check)
+app.command("run")(run)
+app.command("show")(show)
+app.command("export")(export)
+app.command("import")(import_)
+app.command("schema")(schema)
+app.add_typer(database, name="db")
+app.command("version")(version)
+
+
+def main() -> None:
+    """Run the command line; the console script."""
+    from harness.errors import HarnessError
+    from ops import OpError
+
+    try:
+        app()
+    except (HarnessError, OpError) as error:
+        print(f"opgauge: {error}", file=sys.stderr)  # noqa: T201  the one place that speaks for errors
+        sys.exit(getattr(error, "exit_code", 2))
+    except BrokenPipeError:
+        sys.exit(0)

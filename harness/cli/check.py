@@ -1,0 +1,25 @@
+"""`opgauge check`: are these case files right?"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from harness.cli.options import load
+
+
+def check(
+    paths: Annotated[list[Path] | None, typer.Argument(help="Case files or folders; the shipped ones if none.")] = None,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="List every expanded case with its id.")] = False,
+) -> None:
+    """Validate case files against their ops, without a device.
+
+    Example: opgauge check cases/p_norm.yaml --verbose
+    """
+    cases = load(paths)
+    if verbose:
+        for case in cases:
+            typer.echo(f"{case.id}  {case.op}  {case.name}  {' '.join(case.tags)}")
+    typer.echo(f"{len(cases)} cases of {len({case.op for case in cases})} ops are right")

@@ -1,0 +1,38 @@
+"""`opgauge db`: the database itself."""
+
+from __future__ import annotations
+
+import typer
+
+from harness.cli.options import Database, database_url
+
+database = typer.Typer(help="Look after the database.", no_args_is_help=True)
+
+
+@database.command("upgrade")
+def upgrade(db: Database = None) -> None:
+    """Create the tables, or migrate them to what this opgauge needs.
+
+    Example: opgauge db upgrade --db postgresql+psycopg://localhost/opgauge
+    """
+    from harness.store import Store
+    from harness.store.schema import HEAD
+
+    with Store.open(database_url(db)) as store:
+        typer.echo(f"{store.url}: schema {HEAD}")
+
+
+@database.command("info")
+def info(db: Database = None) -> None:
+    """List the latest runs.
+
+    Example: opgauge db info
+    """
+    from harness.store import Store
+
+    with Store.open(database_url(db)) as store:
+        runs = store.runs()
+        typer.echo(f"{store.url}: {len(runs)} runs" + (", the latest 50" if len(runs) == 50 else ""))  # noqa: PLR2004
+        for found in runs:
+            started = f"{found.started:%Y-%m-%d %H:%M}"
+            typer.echo(f"{found.id}  {started}  {found.status:11}  {found.results:5} results  {found.commit[:12]}")

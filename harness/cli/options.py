@@ -1,0 +1,73 @@
+"""Options that several verbs share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from harness.case import Case
+
+Database = Annotated[
+    str | None,
+    typer.Option("--db", metavar="URL", help="Database; the default is OPGAUGE_DB, or sqlite:///opgauge.db."),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
+
+
+def database_url(given: str | None) -> str:
+    """The database to use."""
+    from harness.settings import load_settings
+
+    return given or load_settings().database
+
+
+def shipped_cases() -> Path:
+    """The folder of the cases that come with opgauge: beside the package in a checkout, inside it when installed."""
+    import harness
+
+    package = Path(harness.__file__).parent
+    beside = package.parent / "cases"
+    return beside if beside.is_dir() else package / "cases"
+
+
+def load(paths: Sequence[Path] | None) -> list[Case]:
+    """The cases of files and folders; the shipped ones when none are named."""
+    from harness.casefile import load_cases
+
+    return load_cases(paths or [shipped_cases()])
+
+
+def select(
+    cases: Sequence[Case],
+    *,
+    ops: Sequence[str] | None,
+    tags: Sequence[str] | None,
+    dtypes: Sequence[str] | None,
+    names: Sequence[str] | None,
+) -> list[Case]:
+    """The cases that have one of each kind of thing that is asked for. Raises NothingError where none has."""
+    from harness.errors import NothingError
+
+    found = [
+        case
+        for case in cases
+        if (not ops or case.op in ops)
+        and (not tags or set(tags) & set(case.tags))
+        and (not dtypes or case.dtype in dtypes)
+        and (not names or any(fnmatch(case.name, f"*{pattern}*") for pattern in names))
+    ]
+    if not found:
+        there = {
+            "ops": sorted({case.op for case in cases}),
+            "tags": sorted({tag for case in cases for tag in case.tags}),
+            "dtypes": sorted({case.dtype for case in cases}),
+        }
+        shown = "; ".join(f"{kind}: {', '.join(values)}" for kind, values in there.items())
+        msg = f"none of {len(cases)} cases is selected. There are {shown}"
+        raise NothingError(msg)
+    return found

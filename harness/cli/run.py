@@ -1,0 +1,199 @@
+"""`opgauge run`: measure, check, store, show."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from harness.cli.options import AsJson, Database, database_url, load, select
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from harness.execute import LocalExecutor
+    from harness.result import Result, Trial
+    from harness.store import Store
+
+CEILINGS_FROM = 8
+"""Trials from which the device's ceilings are measured too: they take a second or two."""
+WRONG, INTERRUPTED = 3, 130
+
+
+def run(  # noqa: PLR0917  one parameter per option
+    paths: Annotated[list[Path] | None, typer.Argument(help="Case files or folders; the shipped ones if none.")] = None,
+    op: Annotated[list[str] | None, typer.Option("--op", help="Only this op; repeatable.")] = None,
+    tag: Annotated[list[str] | None, typer.Option("--tag", help="Only cases with this tag; repeatable.")] = None,
+    dtype: Annotated[list[str] | None, typer.Option("--dtype", help="Only this dtype; repeatable.")] = None,
+    name: Annotated[list[str] | None, typer.Option("--name", help="Only names with this pattern; repeatable.")] = None,
+    implementation: Annotated[
+        list[str] | None, typer.Option("--implementation", "-i", help="Only this implementation; repeatable.")
+    ] = None,
+    device: Annotated[
+        list[str] | None,
+        typer.Option("--device", "--backend", help="cpu, cuda or cuda:N; repeatable. Default: cuda, else cpu."),
+    ] = None,
+    db: Database = None,
+    resume: Annotated[
+        str | None, typer.Option("--resume", metavar="RUN", help="Go on with this run (or `last`): only the rest.")
+    ] = None,
+    budget: Annotated[float | None, typer.Option("--budget", help="Seconds of sampling per trial.", min=0.001)] = None,
+    timeout: Annotated[float | None, typer.Option("--timeout", help="Seconds that a trial may take.", min=0.1)] = None,
+    ceilings: Annotated[
+        bool | None, typer.Option("--ceilings/--no-ceilings", help="Measure what the device reaches; default: if many.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Run cases by every implementation there is, check each against its reference, store and show the results.
+
+    Ends with 3 when one of our own implementations is wrong or broken (peers are reported, and do not
+    fail the run), with 5 when nothing was measured, with 130 when interrupted: what was
+    finished is stored, and --resume last goes on.
+
+    Example: opgauge run --tag seed --op p_norm_grad --device cpu
+    """
+    from harness.execute import LocalExecutor
+    from harness.measure import Limits
+    from harness.settings import load_settings
+
+    settings = load_settings()
+    limits = Limits(budget_s=budget or settings.budget_s)
+    with LocalExecutor(
+        limits=limits,
+        timeout_s=timeout or settings.timeout_s,
+        threads=settings.threads,
+        memory_bytes=settings.memory_bytes,
+    ) as executor:
+        from harness.errors import NothingError
+        from harness.runner import plan
+        from harness.store import Store
+        from ops import available
+
+        cases = select(load(paths), ops=op, tags=tag, dtypes=dtype, names=name)
+        devices = device or ["cuda" if "cuda" in available() else "cpu"]
+        with Store.open(database_url(db)) as store:
+            found = store.find_run(None if resume == "last" else resume).id if resume else None
+            finished = store.finished_trials(found) if found else set()
+            trials = plan(cases, implementations=implementation, devices=devices, finished=finished)
+            if not trials and not finished:
+                msg = f"no kernel of {', '.join(implementation or ['any implementation'])} on {', '.join(devices)}"
+                raise NothingError(msg)
+            run_id = found or _begin(store, cases, devices, settings.threads)
+            wanted = len(trials) >= CEILINGS_FROM if ceilings is None else ceilings
+            interrupted = _measure(store, executor, run_id, trials, devices if wanted else ())
+            code = _report(store, run_id, as_json=as_json)
+    raise typer.Exit(INTERRUPTED if interrupted else code)
+
+
+def _begin(store: Store, cases: Sequence[object], devices: Sequence[str], threads: int | None) -> str:
+    from harness.environment import capture
+
+    environment = capture(devices, cases=cases, threads=threads)  # type: ignore[arg-type]
+    return store.begin_run(environment, command=" ".join(["opgauge", *sys.argv[1:]]))
+
+
+def _measure(
+    store: Store, executor: LocalExecutor, run_id: str, trials: Sequence[Trial], devices: Sequence[str]
+) -> bool:
+    """Run the trials and store each result as it comes; True when interrupted."""
+    from harness.runner import run as run_trials
+    from ops import Device
+
+    try:
+        for device in devices:
+            store.add_ceilings(run_id, executor.ceilings(str(Device.parse(device))))
+        with _Progress(len(trials)) as progress:
+            for result in run_trials(progress.follow(trials), executor):
+                store.add_result(run_id, result)
+                progress.advance(result)
+    except KeyboardInterrupt:
+        store.finish_run(run_id, "interrupted")
+        return True
+    store.finish_run(run_id)
+    return False
+
+
+class _Progress:
+    """A bar on stderr, silent where that is no terminal."""
+
+    def __init__(self, total: int) -> None:
+        self._bar = None
+        if sys.stderr.isatty():
+            from rich.console import Console
+            from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+            columns = (MofNCompleteColumn(), BarColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
+            self._bar = Progress(*columns, console=Console(stderr=True), transient=True)
+            self._task = self._bar.add_task("", total=total)
+
+    def __enter__(self) -> _Progress:
+        if self._bar is not None:
+            self._bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    def follow(self, trials: Sequence[Trial]) -> Sequence[Trial]:
+        """The trials, each named on the bar as it begins."""
+        return trials if self._bar is None else _Followed(trials, self._name)
+
+    def _name(self, trial: Trial) -> None:
+        if self._bar is not None:
+            text = f"{trial.case.op} · {trial.case.name} · {trial.implementation}"
+            self._bar.update(self._task, description=text.replace("[", "\\["))
+
+    def advance(self, result: Result) -> None:
+        """One more is finished."""
+        del result
+        if self._bar is not None:
+            self._bar.advance(self._task)
+
+
+class _Followed(list["Trial"]):
+    """A list that tells of each item as it is reached."""
+
+    def __init__(self, trials: Sequence[Trial], tell: object) -> None:
+        super().__init__(trials)
+        self._tell = tell
+
+    def __iter__(self):  # type: ignore[no-untyped-def]  # noqa: ANN204
+        for trial in super().__iter__():
+            self._tell(trial)  # type: ignore[operator]
+            yield trial
+
+
+def _report(store: Store, run_id: str, *, as_json: bool) -> int:
+    """Print the run; gives the exit code."""
+    from harness.result import Status
+    from harness.summary import PEERS
+
+    results, reached = store.results(run_id), store.ceilings(run_id)
+    if as_json:
+        from harness.export import as_json as to_text
+        from harness.export import records
+
+        typer.echo(to_text(records(store.find_run(run_id), results, reached)))
+    else:
+        from harness.render import show
+        from harness.summary import rows
+
+        show(rows(results), results, reached, _console())
+        typer.echo(f"run {run_id} in {store.url}")
+    fine = {Status.OK, Status.UNSUPPORTED}
+    if any(item.status not in fine for item in results if item.trial.implementation not in PEERS):
+        return WRONG
+    if not any(item.status is Status.OK for item in results):
+        typer.echo("nothing was measured", err=True)
+        return 5
+    return 0
+
+
+def _console() -> Console:
+    from rich.console import Console
+
+    return Console(width=None if sys.stdout.isatty() else 140)

@@ -1,0 +1,24 @@
+"""`opgauge schema`: the JSON Schema of case files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def schema(
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="A file; standard output if none.")] = None,
+) -> None:
+    """Write the JSON Schema by which editors complete and check case files.
+
+    Example: opgauge schema --output cases/schema/case.schema.json
+    """
+    from harness.schema import schema_text
+
+    text = schema_text()
+    if output is None:
+        typer.echo(text.rstrip("\n"))
+    else:
+        output.write_text(text, encoding="utf-8")

@@ -1,0 +1,62 @@
+"""`opgauge show`: a stored run, its implementations side by side."""
+
+from __future__ import annotations
+
+import sys
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+
+from harness.cli.options import AsJson, Database, database_url
+
+
+class Order(StrEnum):
+    """How to sort."""
+
+    RUN = "run"
+    SLOWEST = "slowest"
+    NAME = "name"
+    SPEEDUP = "speedup"
+
+
+def show(  # noqa: PLR0917  one parameter per option
+    run: Annotated[str | None, typer.Argument(help="A run's id or its beginning; the latest if none.")] = None,
+    op: Annotated[list[str] | None, typer.Option("--op", help="Only this op; repeatable.")] = None,
+    sort: Annotated[Order, typer.Option("--sort", help="slowest: slowest against its best peer first.")] = Order.RUN,
+    peers: Annotated[bool, typer.Option("--peers", help="Only cases that a peer ran too, slowest first.")] = False,
+    variants: Annotated[bool, typer.Option("--variants", help="Named variants too, however narrow the terminal.")] = False,
+    db: Database = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show a run: times, ratio to baseline and best peer, bandwidth, share of the ceiling.
+
+    Example: opgauge show --sort slowest
+    """
+    from harness.store import Store
+    from harness.summary import rows, sort_rows
+
+    with Store.open(database_url(db)) as store:
+        found = store.find_run(run)
+        results = [item for item in store.results(found.id) if not op or item.trial.case.op in op]
+        reached = store.ceilings(found.id)
+    if as_json:
+        from harness.export import as_json as to_text
+        from harness.export import records
+
+        typer.echo(to_text(records(found, results, reached)))
+        return
+    from rich.console import Console
+
+    from harness import render
+
+    table = rows(results)
+    if peers:
+        table = [row for row in table if row.against_peer is not None]
+    order = Order.SLOWEST if peers and sort is Order.RUN else sort
+    if order is not Order.RUN:
+        table = sort_rows(table, str(order))
+    console = Console(width=None if sys.stdout.isatty() else 140)
+    when = f"{found.started:%Y-%m-%d %H:%M} UTC"
+    typer.echo(f"run {found.id}, {when}, {found.status}, commit {found.commit[:12] or 'unknown'}")
+    render.show(table, results, reached, console, variants=variants)
