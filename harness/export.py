@@ -89,4 +89,3 @@ def import_run(path: Path, store: Store) -> str:
         store.add_result(run, result)
     store.finish_run(run, "imported")
     return run
-

@@ -20,7 +20,9 @@ class Format(StrEnum):
 
 def export(
     run: Annotated[str | None, typer.Option("--run", help="A run's id or its beginning; the latest if none.")] = None,
-    form: Annotated[Format, typer.Option("--format", help="json: a list of objects; csv: the same, flat.")] = Format.JSON,
+    form: Annotated[
+        Format, typer.Option("--format", help="json: a list of objects; csv: the same, flat.")
+    ] = Format.JSON,
     samples: Annotated[
         bool, typer.Option("--samples", help="The whole run with raw samples, for `opgauge import`; JSON only.")
     ] = False,

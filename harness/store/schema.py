@@ -53,7 +53,9 @@ def _create(engine: Engine) -> None:
     """A new database at once, as the migrations would leave it: a test holds the two against each other."""
     with engine.begin() as connection:
         Table.metadata.create_all(connection)
-        connection.execute(text("CREATE TABLE IF NOT EXISTS alembic_version (version_num VARCHAR(32) NOT NULL PRIMARY KEY)"))
+        connection.execute(
+            text("CREATE TABLE IF NOT EXISTS alembic_version (version_num VARCHAR(32) NOT NULL PRIMARY KEY)")
+        )
         connection.execute(text("INSERT INTO alembic_version (version_num) VALUES (:head)"), {"head": HEAD})
 
 

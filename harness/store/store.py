@@ -145,9 +145,7 @@ class Store:
 
     def runs(self, limit: int = 50) -> list[Run]:
         """The latest runs, newest first."""
-        counts = (
-            select(ResultRow.run_id, func.count().label("results")).group_by(ResultRow.run_id).subquery()
-        )
+        counts = select(ResultRow.run_id, func.count().label("results")).group_by(ResultRow.run_id).subquery()
         query = (
             select(RunRow, func.coalesce(counts.c.results, 0))
             .outerjoin(counts, counts.c.run_id == RunRow.id)

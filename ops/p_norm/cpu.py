@@ -7,13 +7,15 @@ from typing import Any
 
 import numpy as np
 
-from ops._core.axes import Axis, as_reduction, normalize_axes, reduced_shape
+from ops._core.axes import Axis, Reduction, as_reduction, normalize_axes, reduced_shape
 from ops._core.dtype import FLOATS
 from ops._core.kernel import Bound
 from ops._core.registry import kernel
 
 BLOCK = 1 << 12
 """Elements summed without widening: bounds the error of a sum, and is the work of one thread at a time."""
+TASKS = 16
+"""Pieces of work that keep the threads even."""
 
 
 def _order(porder: float | str) -> float:
@@ -32,20 +34,28 @@ def p_norm(*, x: Any, porder: float | str, axis: Axis, keepdim: bool, out: dict[
 
     p = _order(porder)
     modes = {0.0: jit.COUNT, 1.0: jit.ABS, 2.0: jit.SQUARE, 3.0: jit.CUBE, inf: jit.LARGEST, -inf: jit.SMALLEST}
-    mode = modes.get(p, jit.POWER)
-    wide = accumulator(x)
-    order = wide.type(p if np.isfinite(p) else 1)
+    mode, wide = modes.get(p, jit.POWER), accumulator(x)
+    order, start = wide.type(p if np.isfinite(p) else 1), wide.type(inf if p == -inf else 0)
     layout = as_reduction(x.shape, normalize_axes(axis, x.ndim))
     source, target = storage(x), storage(y)
-    if layout.b == layout.c == 1:
-        rows = source.reshape(layout.a, layout.length)
-        blocks = max(1, -(-layout.length // BLOCK))
-        partial = np.empty((layout.a if blocks > 1 else 1, blocks))
-        flat = target.reshape(-1)
-        return lambda: jit.norm_rows(rows, flat, partial, mode, order)
-    shaped = source.reshape(layout.a, layout.r1, layout.b, layout.r2, layout.c)
-    result = target.reshape(layout.a, layout.b, layout.c)
-    return lambda: jit.norm_columns(shaped, result, mode, order)
+    a, r1, b, r2, c = layout.a, layout.r1, layout.b, layout.r2, layout.c
+    if c > 1:
+        columns, result = source.reshape(a, r1, b, r2, c), target.reshape(a, b, c)
+        partial = np.empty((_parts(layout, jit.TILE), a, b, c))
+        return lambda: jit.norm_columns(columns, result, partial, start, mode, order)
+    if b == 1 and layout.length <= BLOCK:
+        rows, flat = source.reshape(a, layout.length), target.reshape(-1)
+        return lambda: jit.norm_rows(rows, flat, mode, order)
+    pieces, length = (r1, r2) if b > 1 else (1, layout.length)
+    cut, result = source.reshape(a, pieces, b, length), target.reshape(a, b)
+    partial = np.empty((a, b, pieces, -(-length // BLOCK)))
+    return lambda: jit.norm_pieces(cut, result, partial, mode, order)
+
+
+def _parts(layout: Reduction, tile: int) -> int:
+    """Shares of the rows to sum apart where there are too few columns for the threads."""
+    tasks = layout.a * layout.b * -(-layout.c // tile)
+    return max(1, min(TASKS // tasks, layout.length // BLOCK))
 
 
 @kernel("p_norm_grad", "optimized", "cpu", FLOATS, prepare=True)
@@ -59,30 +69,30 @@ def p_norm_grad(
     from ops._core.jit import accumulator, storage
     from ops.p_norm import jit
 
-    p = _order(porder)
+    p, dx = _order(porder), out["dx"]
+    if p == 0:
+        return lambda: dx.fill(0)
     layout = as_reduction(x.shape, normalize_axes(axis, x.ndim))
-    full = (layout.a, layout.r1, layout.b, layout.r2, layout.c)
-    reduced = (layout.a, layout.b, layout.c)
-    source, target = storage(x), storage(out["dx"])
-    norms, grads = storage(y), storage(dy)
-    by_rows = layout.b == layout.c == 1
-    if by_rows:
-        source, target = source.reshape(layout.a, -1), target.reshape(layout.a, -1)
-        norms, grads = norms.reshape(-1), grads.reshape(-1)
-    else:
-        source, target = source.reshape(full), target.reshape(full)
-        norms, grads = norms.reshape(reduced), grads.reshape(reduced)
-    if abs(p) == inf:
-        extreme = jit.grad_extreme_rows if by_rows else jit.grad_extreme
-        return lambda: extreme(source, norms, grads, target)
-    slopes = {0.0: jit.FLAT, 1.0: jit.SIGN, 2.0: jit.LINEAR, 3.0: jit.QUADRATIC, 1.5: jit.ROOT, 2.5: jit.ROOT_CUBED}
+    a, r1, b, r2, c = layout.a, layout.r1, layout.b, layout.r2, layout.c
+    source, target, norms, grads = storage(x), storage(dx), storage(y), storage(dy)
+    if abs(p) == inf and b == c == 1:
+        rows = [array.reshape(a, -1) for array in (source, target)]
+        flat = [array.reshape(-1) for array in (norms, grads)]
+        return lambda: jit.grad_extreme_rows(rows[0], flat[0], flat[1], rows[1])
+    slopes = {1.0: jit.SIGN, 2.0: jit.LINEAR, 3.0: jit.QUADRATIC}
     slope = slopes.get(p, jit.GENERAL if p > 1 else jit.BELOW_ONE)
-    wide = accumulator(x)
-    q, large, limit = wide.type(p - 1), wide.type(2.0**64), wide.type(1e30)
-    if by_rows:
-        blocks = max(1, -(-layout.length // BLOCK))
-        return lambda: jit.grad_rows(source, norms, grads, target, blocks, slope, q, large, limit)
-    return lambda: jit.grad_columns(source, norms, grads, target, slope, q, large, limit)
+    q = accumulator(x).type(p - 1)
+    if abs(p) != inf and c == 1:
+        shape = (a, r1, b, r2) if b > 1 else (a, 1, 1, layout.length)
+        source, target = source.reshape(shape), target.reshape(shape)
+        norms, grads = norms.reshape(a, b), grads.reshape(a, b)
+        blocks = -(-shape[-1] // BLOCK)
+        return lambda: jit.grad_rows(source, norms, grads, target, blocks, slope, q)
+    source, target = source.reshape(a, r1, b, r2, c), target.reshape(a, r1, b, r2, c)
+    norms, grads = norms.reshape(a, b, c), grads.reshape(a, b, c)
+    if abs(p) == inf:
+        return lambda: jit.grad_extreme(source, norms, grads, target)
+    return lambda: jit.grad_columns(source, norms, grads, target, slope, q)
 
 
 @kernel(

@@ -1,0 +1,145 @@
+"""The command line as a person meets it: in processes of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from harness.store import Store
+
+ROOT = Path(__file__).parent.parent.parent
+SMOKE = ("run", "cases/dot.yaml", "--name", "vector-small", "--dtype", "float32", "--budget", "0.02")
+
+
+def opgauge(
+    *arguments: str, db: Path | None = None, code: int = 0, check: bool = True
+) -> subprocess.CompletedProcess[str]:
+    """Run `opgauge` and expect an exit code."""
+    environment = {**os.environ, "OPGAUGE_DB": f"sqlite:///{db}" if db else "sqlite://"}
+    done = subprocess.run(
+        [sys.executable, "-c", "from harness.cli import main; main()", *arguments],
+        capture_output=True,
+        text=True,
+        env=environment,
+        cwd=ROOT,
+        check=False,
+        timeout=200,
+    )
+    if check:
+        assert done.returncode == code, done.stderr
+        assert "Traceback" not in done.stderr
+    return done
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A database with one small run."""
+    path = tmp_path_factory.mktemp("cli") / "run.db"
+    done = opgauge(*SMOKE, "-i", "baseline", "-i", "optimized", "--ceilings", db=path)
+    assert "vector-small" in done.stdout
+    assert "copy" in done.stdout
+    return path
+
+
+def test_run_stores_and_shows(measured: Path) -> None:
+    """`run` stores every trial; `show` finds it again, as a table and as JSON."""
+    assert "vector-small" in opgauge("show", db=measured).stdout
+    records = json.loads(opgauge("show", "--json", db=measured).stdout)
+    assert {item["implementation"] for item in records} == {"baseline", "optimized"}
+    assert all(item["status"] == "ok" and item["median_ns"] > 0 for item in records)
+    assert "2 results" in opgauge("db", "info", db=measured).stdout
+
+
+def test_export_and_import(measured: Path, tmp_path: Path) -> None:
+    """A run exported with samples is the same run elsewhere; importing it twice is refused."""
+    whole = tmp_path / "run.json"
+    opgauge("export", "--samples", "--output", str(whole), db=measured)
+    other = tmp_path / "other.db"
+    opgauge("import", str(whole), db=other)
+    first = opgauge("export", "--format", "csv", db=measured).stdout
+    assert first == opgauge("export", "--format", "csv", db=other).stdout
+    assert "there already" in opgauge("import", str(whole), db=other, code=2).stderr
+    whole.write_text("[]")
+    assert "no export" in opgauge("import", str(whole), db=other, code=2).stderr
+
+
+def test_resume_runs_only_the_rest(measured: Path) -> None:
+    """`--resume last` adds what is missing to the same run and leaves the rest alone."""
+    before = json.loads(opgauge("export", db=measured).stdout)
+    opgauge(*SMOKE, "-i", "baseline", "-i", "torch", "--resume", "last", db=measured)
+    after = json.loads(opgauge("export", db=measured).stdout)
+    assert after[: len(before)] == before
+    assert [item["implementation"] for item in after[len(before) :]] == ["torch"]
+
+
+def test_a_run_of_nothing_is_no_success(tmp_path: Path) -> None:
+    """No case or no kernel selected: exit code 5, and what there is."""
+    done = opgauge("run", "--op", "nonsense", db=tmp_path / "x.db", code=5)
+    assert "p_norm_grad" in done.stderr
+    assert "no kernel" in opgauge(*SMOKE, "-i", "nonsense", db=tmp_path / "x.db", code=5).stderr
+
+
+def test_mistakes_of_the_user_are_one_line(tmp_path: Path) -> None:
+    """A misspelt case file, a missing database folder, a device that is none: exit code 2."""
+    wrong = tmp_path / "wrong.yaml"
+    wrong.write_text("op: p_norm\ncases:\n  - {name: a, shapes: {x: [3]}, dtype: float32, params: {porder: banana}}\n")
+    done = opgauge("check", str(wrong), code=2)
+    assert f"{wrong}:3:" in done.stderr
+    assert "banana" in done.stderr
+    assert "no folder" in opgauge("show", "--db", f"sqlite:///{tmp_path}/no/x.db", code=2).stderr
+    assert "no device 'gpu'" in opgauge(*SMOKE, "--device", "gpu", db=tmp_path / "x.db", code=2).stderr
+
+
+def test_a_wrong_kernel_of_ours_fails_the_run(tmp_path: Path) -> None:
+    """Exit code 3 when a kernel of ours cannot do its work in time."""
+    done = opgauge(
+        "run", "cases/mean.yaml", "--tag", "seed", "-i", "baseline", "--timeout", "0.1", "--no-ceilings",
+        db=tmp_path / "x.db", check=False,
+    )  # fmt: skip
+    assert done.returncode in {0, 3}
+    records = json.loads(opgauge("export", db=tmp_path / "x.db").stdout)
+    assert done.returncode == (3 if any(item["status"] != "ok" for item in records) else 0)
+
+
+def test_list_shows_every_kernel_without_a_device() -> None:
+    """CUDA kernels are listed wherever this runs."""
+    listed = json.loads(opgauge("list", "--op", "p_norm_grad", "--json").stdout)
+    ours = next(item for item in listed if item["implementation"] == "optimized")
+    assert set(ours["backends"]) == {"cpu", "cuda"}
+    assert "did you mean 'p_norm'" in opgauge("list", "--op", "p_nrm", code=2).stderr
+
+
+def test_schema_is_that_of_the_shipped_cases() -> None:
+    """`opgauge schema` writes what is committed."""
+    assert opgauge("schema").stdout == (ROOT / "cases/schema/case.schema.json").read_text()
+
+
+def test_interrupting_keeps_what_is_finished(tmp_path: Path) -> None:
+    """Ctrl-C ends with 130, and the results until then are stored."""
+    db = tmp_path / "x.db"
+    with subprocess.Popen(
+        [sys.executable, "-c", "from harness.cli import main; main()", "run", "cases/dot.yaml", "-i", "baseline",
+         "--tag", "smoke", "--budget", "0.3", "--no-ceilings"],
+        env={**os.environ, "OPGAUGE_DB": f"sqlite:///{db}"}, cwd=ROOT, stdout=subprocess.DEVNULL,
+    ) as process:  # fmt: skip
+        for _ in range(400):
+            if db.exists():
+                with Store.open(f"sqlite:///{db}") as store:
+                    if store.runs() and store.runs()[0].results:
+                        break
+            try:
+                process.wait(0.05)
+            except subprocess.TimeoutExpired:
+                continue
+        process.send_signal(signal.SIGINT)
+        assert process.wait(30) == 130
+    with Store.open(f"sqlite:///{db}") as store:
+        (run,) = store.runs()
+        assert run.status == "interrupted"
+        assert run.results >= 1

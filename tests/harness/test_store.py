@@ -1,0 +1,171 @@
+"""The store: what goes in comes out, nothing finished is lost, and a database that cannot be used says why."""
+
+from __future__ import annotations
+
+import math
+import sqlite3
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from sqlalchemy import create_engine, text
+
+from harness.case import Case
+from harness.errors import NothingError, StoreError
+from harness.result import Ceilings, Check, Environment, Measurement, Result, Status, Trial
+from harness.store import Store
+from harness.store.schema import HEAD, MIGRATIONS, version
+from harness.store.tables import Table
+from ops import find_op
+
+ENVIRONMENT = Environment({"cpu.model": "test"}, {"commit": "abc"})
+
+
+def a_result(implementation: str = "optimized", porder: float = math.inf, samples: int = 5) -> Result:
+    """A result with a parameter that JSON has no number for."""
+    params = find_op("p_norm").params(porder=porder)
+    case = Case("p_norm", "rows", {"x": (3, 4)}, "float32", params, tags=("smoke",), published={"torch_ms": 0.2})
+    measurement = Measurement(tuple(float(10 + item) for item in range(samples)), "test", 3, cpu_ns=(1.0, 2.0))
+    check = Check(ok=True, max_abs_error=0.0, max_rel_error=math.inf, worst=0.5)
+    trial = Trial(case, implementation, "cpu", "cpu")
+    return Result(trial, Status.OK, check=check, measurement=measurement, bytes=64, flops=24, extra={"log": "x"})
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    """A database that does not exist yet."""
+    return f"sqlite:///{tmp_path}/test.db"
+
+
+def test_what_goes_in_comes_out(url: str) -> None:
+    """A result with infinities, its samples and its case survive; without samples the median stands for them."""
+    result = a_result()
+    with Store.open(url) as store:
+        run = store.begin_run(ENVIRONMENT, command="opgauge run")
+        store.add_result(run, result)
+        store.add_ceilings(run, Ceilings("cpu", copy_gbps=10.0, matrix_gflops={"float32": 100.0}))
+        store.finish_run(run)
+    with Store.open(url) as store:
+        (whole,) = store.results(run, samples=True)
+        extra = {key: value for key, value in whole.extra.items() if key != "quantiles_ns"}
+        assert replace(whole, extra=extra) == result
+        assert whole.trial.case.id == result.trial.case.id
+        (listed,) = store.results(run)
+        assert listed.measurement is not None
+        assert listed.measurement.samples_ns == (12.0,)
+        assert listed.extra["quantiles_ns"] == [10.0, 11.0, 13.0, 5]
+        assert store.ceilings(run)["cpu"].copy_gbps == 10.0
+        found = store.find_run()
+        assert (found.id, found.status, found.results, found.commit) == (run, "finished", 1, "abc")
+        assert found.environment == ENVIRONMENT
+
+
+def test_each_result_is_there_at_once(url: str) -> None:
+    """Another connection sees a result before the run ends: killing the writer loses nothing finished."""
+    with Store.open(url) as writer, Store.open(url) as reader:
+        run = writer.begin_run(ENVIRONMENT)
+        writer.add_result(run, a_result())
+        assert len(reader.results(run)) == 1
+        case_id = a_result().trial.case.id
+        assert reader.finished_trials(run) == {(case_id, "optimized", "cpu")}
+
+
+def test_a_trial_measured_again_replaces_its_result(url: str) -> None:
+    """One result per trial and block; the samples of the old one go with it."""
+    with Store.open(url) as store:
+        run = store.begin_run(ENVIRONMENT)
+        store.add_result(run, a_result(samples=5))
+        store.add_result(run, a_result(samples=7))
+        (found,) = store.results(run, samples=True)
+        assert found.measurement is not None
+        assert len(found.measurement.samples_ns) == 7
+
+
+def test_a_failure_needs_no_measurement(url: str) -> None:
+    """A result without measurement or check is stored with its reason."""
+    failed = replace(a_result(), status=Status.TIMEOUT, reason="too long", measurement=None, check=None)
+    with Store.open(url) as store:
+        run = store.begin_run(ENVIRONMENT)
+        store.add_result(run, failed)
+        assert store.results(run)[0] == failed
+
+
+def test_runs_are_found_by_the_beginning_of_their_id(url: str) -> None:
+    """The latest run with results by default; a beginning that fits several, or none, is an error that says so."""
+    with Store.open(url) as store:
+        with pytest.raises(NothingError, match="opgauge run"):
+            store.find_run()
+        first = store.begin_run(ENVIRONMENT, run_id="aa-1")
+        store.begin_run(ENVIRONMENT, run_id="aa-2")
+        store.add_result(first, a_result())
+        assert store.find_run().id == "aa-1"
+        assert store.find_run("aa-2").id == "aa-2"
+        with pytest.raises(NothingError, match="several runs"):
+            store.find_run("aa")
+        with pytest.raises(NothingError, match="no run zz"):
+            store.find_run("zz")
+        with pytest.raises(StoreError, match="there already"):
+            store.begin_run(ENVIRONMENT, run_id="aa-1")
+
+
+def test_lists_never_load_samples(url: str) -> None:
+    """Reading results without samples sends no query to the table of samples."""
+    with Store.open(url) as store:
+        run = store.begin_run(ENVIRONMENT)
+        store.add_result(run, a_result())
+        store._engine.connect().execute(text("DROP TABLE sample"))
+        assert len(store.results(run)) == 1
+
+
+def test_sqlite_waits_and_writes_ahead(url: str) -> None:
+    """WAL, foreign keys and a busy timeout are on."""
+    with Store.open(url) as store, store._engine.connect() as connection:
+        pragmas = [connection.execute(text(f"PRAGMA {name}")).scalar() for name in ("journal_mode", "foreign_keys")]
+        assert pragmas == ["wal", 1]
+        assert connection.execute(text("PRAGMA busy_timeout")).scalar() == 10_000
+
+
+def test_models_and_migrations_agree(tmp_path: Path) -> None:
+    """Alembic finds nothing to change in a migrated database, nor in one made at once."""
+    from alembic import command
+    from alembic.autogenerate import compare_metadata
+    from alembic.config import Config
+    from alembic.migration import MigrationContext
+
+    made = f"sqlite:///{tmp_path}/made.db"
+    Store.open(made).close()
+    migrated = create_engine(f"sqlite:///{tmp_path}/migrated.db")
+    config = Config()
+    config.set_main_option("script_location", str(MIGRATIONS))
+    with migrated.begin() as connection:
+        config.attributes["connection"] = connection
+        command.upgrade(config, "head")
+    for engine in (migrated, create_engine(made)):
+        assert version(engine) == HEAD
+        with engine.connect() as connection:
+            assert compare_metadata(MigrationContext.configure(connection), Table.metadata) == []
+        engine.dispose()
+
+
+def test_databases_that_cannot_be_used_say_why(tmp_path: Path) -> None:
+    """Foreign, corrupt, newer, in a missing folder, or no URL at all: one StoreError each."""
+    foreign = tmp_path / "foreign.db"
+    with sqlite3.connect(foreign) as connection:
+        connection.execute("CREATE TABLE cat (name TEXT)")
+    connection.close()
+    corrupt = tmp_path / "corrupt.db"
+    corrupt.write_bytes(b"not a database, but long enough to be read as one" * 50)
+    newer = tmp_path / "newer.db"
+    Store.open(f"sqlite:///{newer}").close()
+    with sqlite3.connect(newer) as connection:
+        connection.execute("UPDATE alembic_version SET version_num = '9999'")
+    connection.close()
+    for url, message in (
+        (f"sqlite:///{foreign}", "not an opgauge database"),
+        (f"sqlite:///{corrupt}", "not a usable database"),
+        (f"sqlite:///{newer}", "newer than this opgauge"),
+        (f"sqlite:///{tmp_path}/missing/x.db", "no folder"),
+        ("nonsense", "no database that can be opened"),
+    ):
+        with pytest.raises(StoreError, match=message):
+            Store.open(url)

@@ -1,0 +1,104 @@
+"""Rows, ratios, shares of a ceiling, tables and exports, from made-up results."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from datetime import UTC, datetime
+
+from rich.console import Console
+
+from harness import export, render
+from harness.case import Case
+from harness.result import Ceilings, Check, Environment, Measurement, Result, Status, Trial
+from harness.store import Run
+from harness.summary import rows, share_of_ceiling, sort_rows
+from ops import find_op
+
+CEILINGS = {"cpu": Ceilings("cpu", copy_gbps=10.0, matrix_gflops={"float32": 100.0})}
+RUN = Run("r", datetime(2026, 1, 1, tzinfo=UTC), None, "finished", "c", "", Environment({}, {}), 3)
+
+
+def a_result(
+    implementation: str, median_ns: float, *, name: str = "a", status: Status = Status.OK, flops: int = 0
+) -> Result:
+    """A result with one sample; cases of different names differ in shape too."""
+    case = Case("sign", name, {"x": (len(name), 8)}, "float32", find_op("sign").params())
+    measurement = Measurement((median_ns,), "test", 0) if status is Status.OK else None
+    check = Check(ok=True, max_abs_error=0.0, max_rel_error=0.0, worst=0.0)
+    trial = Trial(case, implementation, "cpu", "cpu")
+    return Result(trial, status, check=check, measurement=measurement, bytes=1000, flops=flops, reason="=1+1")
+
+
+def test_rows_set_implementations_side_by_side() -> None:
+    """One row per case; speed-up over baseline; ratio to the fastest peer, slower ones aside."""
+    found = rows(
+        [
+            a_result("baseline", 1000.0),
+            a_result("optimized", 200.0),
+            a_result("torch", 800.0),
+            a_result("torch_compile", 400.0),
+        ]
+    )
+    assert len(found) == 1
+    assert found[0].speedup == 5.0
+    assert found[0].against_peer == 0.5
+
+
+def test_what_is_not_ok_has_no_ratio() -> None:
+    """A wrong result's time counts for nothing."""
+    (row,) = rows([a_result("baseline", 1.0, status=Status.WRONG), a_result("optimized", 1.0)])
+    assert row.speedup is None
+
+
+def test_share_of_the_ceiling_takes_the_harder_limit() -> None:
+    """1000 bytes at 10 GB/s take 100 ns; 20,000 operations at 100 GFLOP/s take 200 ns."""
+    assert share_of_ceiling(a_result("optimized", 400.0), CEILINGS) == 0.25
+    assert share_of_ceiling(a_result("optimized", 400.0, flops=20_000), CEILINGS) == 0.5
+    assert share_of_ceiling(a_result("optimized", 400.0), {}) is None
+
+
+def test_sorting_by_slowest_against_peer() -> None:
+    """The case that loses most to its best peer comes first."""
+    results = [
+        a_result("optimized", 100.0, name="a"),
+        a_result("torch", 100.0, name="a"),
+        a_result("optimized", 300.0, name="bb"),
+        a_result("torch", 100.0, name="bb"),
+    ]
+    assert [row.case for row in sort_rows(rows(results), "slowest")] == ["bb", "a"]
+    assert [row.case for row in sort_rows(rows(results), "name")] == ["a", "bb"]
+
+
+def test_tables_fit_and_name_what_is_wrong() -> None:
+    """At 100 columns every line fits; a failure is named with its reason."""
+    results = [a_result("baseline", 1e6), a_result("optimized", 2.5e4), a_result("torch", 0.0, status=Status.TIMEOUT)]
+    out = io.StringIO()
+    render.show(rows(results), results, CEILINGS, Console(file=out, width=100))
+    text = out.getvalue()
+    assert max(len(line) for line in text.splitlines()) <= 100
+    for part in ("1 ms", "25 µs", "40×", "timeout", "✗ torch", "copy 10 GB/s"):
+        assert part in text
+
+
+def test_times_have_three_digits_and_a_unit() -> None:
+    """From nanoseconds to seconds."""
+    texts = [render.time_text(value) for value in (512.0, 1234.0, 45_600_000.0, 2e9, None)]
+    assert texts == ["512 ns", "1.23 µs", "45.6 ms", "2 s", "–"]
+
+
+def test_records_have_what_other_programs_ask_for() -> None:
+    """Strict JSON with the promised keys."""
+    found = json.loads(export.as_json(export.records(RUN, [a_result("optimized", 200.0)], CEILINGS)))
+    wanted = "op case case_id implementation backend dtype status median_ns max_rel_error bytes flops"
+    assert set(wanted.split()) <= set(found[0])
+    assert found[0]["gbps"] == 5.0
+
+
+def test_csv_is_safe_in_a_spreadsheet() -> None:
+    """A cell that begins like a formula is quoted."""
+    text = export.as_csv(export.records(RUN, [a_result("optimized", 200.0)], CEILINGS))
+    (found,) = csv.DictReader(io.StringIO(text))
+    assert found["reason"] == "'=1+1"
+    assert json.loads(found["shapes"]) == {"x": [1, 8]}
