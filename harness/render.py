@@ -12,7 +12,7 @@ from rich.table import Table
 from harness.result import Ceilings, Result, Status
 from harness.summary import BASELINE, OPTIMIZED, PEERS, Row, gbps, share_of_ceiling
 
-WIDE = 130
+LABEL = 16
 SHORT = {"torch": "torch", "torch_compile": "compile", "torchvision": "torchvision", "baseline": "baseline"}
 
 
@@ -31,14 +31,14 @@ def ratio_text(value: float | None) -> str:
     return "–" if value is None else f"{value:.3g}×" if value < 1000 else f"{value:.0f}×"
 
 
-def comparison(found: Sequence[Row], ceilings: Mapping[str, Ceilings], *, width: int, variants: bool = False) -> Table:
+def comparison(found: Sequence[Row], ceilings: Mapping[str, Ceilings], *, variants: bool = False) -> Table:
     """A line per case: times side by side, ratios, bandwidth, and the status of our own kernel."""
     names = {name for row in found for name in row.results}
     peers = [peer for peer in PEERS if peer in names]
-    others = sorted(names - {BASELINE, OPTIMIZED, *peers}) if variants or width >= WIDE else []
+    others = sorted(names - {BASELINE, OPTIMIZED, *peers}) if variants else []
     devices = {row.device for row in found}
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1))
-    table.add_column("op · case", overflow="fold", ratio=1)
+    table.add_column("op · case", overflow="fold", min_width=LABEL)
     table.add_column("dtype")
     if len(devices) > 1:
         table.add_column("device")
@@ -46,7 +46,7 @@ def comparison(found: Sequence[Row], ceilings: Mapping[str, Ceilings], *, width:
         table.add_column(SHORT.get(name, name), justify="right", no_wrap=True)
     for name in ("× base", "÷ peer", "GB/s", "ceil"):
         table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("")
+    table.add_column("", no_wrap=True)
     for row in found:
         cells = [escape(_label(row)), row.dtype.replace("float", "f").replace("bf", "bf")]
         if len(devices) > 1:
@@ -104,7 +104,7 @@ def failures(results: Iterable[Result]) -> Table | None:
 
 def _first_line(text: str) -> str:
     line = text.strip().partition("\n")[0]
-    return line if len(line) <= 200 else line[:199] + "…"  # noqa: PLR2004  a few lines of a terminal
+    return line if len(line) <= 200 else line[:199] + "…"
 
 
 def ceilings_line(ceilings: Mapping[str, Ceilings]) -> str:
@@ -132,7 +132,7 @@ def show(
     variants: bool = False,
 ) -> None:
     """Print the comparison, what the devices reached, and what is not ok."""
-    console.print(comparison(found, ceilings, width=console.width, variants=variants))
+    console.print(comparison(found, ceilings, variants=variants))
     if ceilings:
         console.print(escape(ceilings_line(ceilings)), highlight=False)
     wrong = failures(results)

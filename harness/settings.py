@@ -24,7 +24,8 @@ class Settings:
     database: URL, `OPGAUGE_DB`. budget_s: seconds of sampling per trial, `OPGAUGE_BUDGET_S`.
     timeout_s: seconds that a kernel may take in all, `OPGAUGE_TIMEOUT_S`. threads: CPUs
     that workers use, `OPGAUGE_THREADS`; None for all. memory_bytes: address space of a
-    worker, `OPGAUGE_MEMORY_BYTES`; None for no limit.
+    worker, `OPGAUGE_MEMORY_BYTES`; None for no limit. commit: what is measured, `OPGAUGE_COMMIT`,
+    for a tree without git.
     """
 
     database: str = "sqlite:///opgauge.db"
@@ -32,6 +33,7 @@ class Settings:
     timeout_s: float = 120.0
     threads: int | None = None
     memory_bytes: int | None = None
+    commit: str = ""
 
 
 def load_settings(environment: Mapping[str, str] | None = None) -> Settings:
@@ -44,6 +46,7 @@ def load_settings(environment: Mapping[str, str] | None = None) -> Settings:
         timeout_s=_positive(given, "OPGAUGE_TIMEOUT_S") or default.timeout_s,
         threads=_whole(given, "OPGAUGE_THREADS"),
         memory_bytes=_whole(given, "OPGAUGE_MEMORY_BYTES"),
+        commit=given.get("OPGAUGE_COMMIT", ""),
     )
 
 

@@ -1,4 +1,4 @@
-"""`opgauge check`: are these case files right?"""
+"""`opgauge check`: whether case files are right."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ def info(db: Database = None) -> None:
 
     with Store.open(database_url(db)) as store:
         runs = store.runs()
-        typer.echo(f"{store.url}: {len(runs)} runs" + (", the latest 50" if len(runs) == 50 else ""))  # noqa: PLR2004
+        typer.echo(f"{store.url}: {len(runs)} runs" + (", the latest 50" if len(runs) == 50 else ""))
         for found in runs:
             started = f"{found.started:%Y-%m-%d %H:%M}"
             typer.echo(f"{found.id}  {started}  {found.status:11}  {found.results:5} results  {found.commit[:12]}")

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Self
 
 import typer
 
@@ -14,8 +15,10 @@ from harness.cli.options import AsJson, Database, database_url, load, select
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from harness.case import Case
     from harness.execute import LocalExecutor
     from harness.result import Result, Trial
+    from harness.settings import Settings
     from harness.store import Store
 
 CEILINGS_FROM = 8
@@ -23,7 +26,7 @@ CEILINGS_FROM = 8
 WRONG, INTERRUPTED = 3, 130
 
 
-def run(  # noqa: PLR0917  one parameter per option
+def run(
     paths: Annotated[list[Path] | None, typer.Argument(help="Case files or folders; the shipped ones if none.")] = None,
     op: Annotated[list[str] | None, typer.Option("--op", help="Only this op; repeatable.")] = None,
     tag: Annotated[list[str] | None, typer.Option("--tag", help="Only cases with this tag; repeatable.")] = None,
@@ -81,17 +84,19 @@ def run(  # noqa: PLR0917  one parameter per option
             if not trials and not finished:
                 msg = f"no kernel of {', '.join(implementation or ['any implementation'])} on {', '.join(devices)}"
                 raise NothingError(msg)
-            run_id = found or _begin(store, cases, devices, settings.threads)
+            run_id = found or _begin(store, cases, devices, settings)
             wanted = len(trials) >= CEILINGS_FROM if ceilings is None else ceilings
             interrupted = _measure(store, executor, run_id, trials, devices if wanted else ())
             code = _report(store, run_id, as_json=as_json)
     raise typer.Exit(INTERRUPTED if interrupted else code)
 
 
-def _begin(store: Store, cases: Sequence[object], devices: Sequence[str], threads: int | None) -> str:
+def _begin(store: Store, cases: Sequence[Case], devices: Sequence[str], settings: Settings) -> str:
     from harness.environment import capture
 
-    environment = capture(devices, cases=cases, threads=threads)  # type: ignore[arg-type]
+    environment = capture(devices, cases=cases, threads=settings.threads)
+    if settings.commit and not environment.commit:
+        environment = replace(environment, soft={**environment.soft, "commit": settings.commit})
     return store.begin_run(environment, command=" ".join(["opgauge", *sys.argv[1:]]))
 
 
@@ -129,7 +134,7 @@ class _Progress:
             self._bar = Progress(*columns, console=Console(stderr=True), transient=True)
             self._task = self._bar.add_task("", total=total)
 
-    def __enter__(self) -> _Progress:
+    def __enter__(self) -> Self:
         if self._bar is not None:
             self._bar.start()
         return self

@@ -20,14 +20,12 @@ class Order(StrEnum):
     SPEEDUP = "speedup"
 
 
-def show(  # noqa: PLR0917  one parameter per option
+def show(
     run: Annotated[str | None, typer.Argument(help="A run's id or its beginning; the latest if none.")] = None,
     op: Annotated[list[str] | None, typer.Option("--op", help="Only this op; repeatable.")] = None,
     sort: Annotated[Order, typer.Option("--sort", help="slowest: slowest against its best peer first.")] = Order.RUN,
     peers: Annotated[bool, typer.Option("--peers", help="Only cases that a peer ran too, slowest first.")] = False,
-    variants: Annotated[
-        bool, typer.Option("--variants", help="Named variants too, however narrow the terminal.")
-    ] = False,
+    variants: Annotated[bool, typer.Option("--variants", help="A column for each named variant too.")] = False,
     db: Database = None,
     as_json: AsJson = False,
 ) -> None:

@@ -3,6 +3,8 @@
 Numba has no arrays of float16 or bfloat16. `storage` views them as uint16 and int16; inside a
 kernel `widen` turns an element into the number it stands for (float32), and `narrow` back, rounding
 to nearest, ties to even. Other dtypes pass through both unchanged.
+
+Numba's cache looks at a kernel's own file only: after a change here, touch the jit.py that uses it.
 """
 
 from __future__ import annotations
@@ -133,7 +135,7 @@ E0, E1, E2 = (np.float32(c) for c in (0.693147188026, 0.240226507606, 0.05550357
 E3, E4, E5 = (np.float32(c) for c in (0.009618082557, 0.001339086336, 0.000154531629))
 
 
-@njit(error_model="numpy")
+@njit(error_model="numpy", fastmath=False)  # else it takes on its caller's freedom to reorder
 def power_of_float(x: Any, p: Any) -> Any:
     """x^p in float32 for x >= 0 and p != 0, without branches, so that loops over it vectorise.
 

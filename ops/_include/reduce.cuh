@@ -148,12 +148,12 @@ __global__ void __launch_bounds__(REDUCE_THREADS) reduce_long(
     return;
   }
   if (threadIdx.x == 0) partials[row * splits + split] = mine;
-  if (!arrive_last(&tickets[row], splits) || threadIdx.x >= 32) return;
+  if (!arrive_last(&tickets[row], splits)) return;
   mine = f.identity();
-  for (int other = threadIdx.x; other < splits; other += 32) {
+  for (int other = threadIdx.x; other < splits; other += REDUCE_THREADS) {
     mine = f.merge(mine, read_partial(&partials[row * splits + other]));
   }
-  mine = merge_lanes(f, mine, 32);
+  mine = merge_block(f, mine);
   if (threadIdx.x == 0) out[row] = f.finish(mine);
 }
 

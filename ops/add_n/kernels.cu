@@ -16,11 +16,11 @@ __global__ void __launch_bounds__(256) add_n(
     }
 #pragma unroll
     for (int i = 0; i < V; ++i) a.at[i] = narrow<T>(widen(a.at[i]) + widen(b.at[i]));
-    store_streaming<T, V>(out + at, a);
+    store<T, V>(out + at, a);
     if (more) {
 #pragma unroll
       for (int i = 0; i < V; ++i) c.at[i] = narrow<T>(widen(c.at[i]) + widen(d.at[i]));
-      store_streaming<T, V>(out + next, c);
+      store<T, V>(out + next, c);
     }
   }
   const long long tail = packs * V + start;

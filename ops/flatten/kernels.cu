@@ -5,7 +5,7 @@
 __global__ void __launch_bounds__(256) copy_packs(
     const uint4* __restrict__ x, uint4* __restrict__ out, long long packs, long long bytes) {
   const long long pack = static_cast<long long>(blockIdx.x) * 256 + threadIdx.x;
-  if (pack < packs) __stcs(out + pack, x[pack]);
+  if (pack < packs) out[pack] = x[pack];
   const long long tail = packs * 16 + pack;
   if (tail < bytes) reinterpret_cast<char*>(out)[tail] = reinterpret_cast<const char*>(x)[tail];
 }

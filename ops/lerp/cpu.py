@@ -1,4 +1,4 @@
-"""lerp and lerp_grad on the CPU by Numba: one pass, nothing spread out in memory but a weight that broadcasts in a sum."""
+"""lerp and lerp_grad on the CPU by Numba: one pass; only a weight that broadcasts in a sum is spread out in memory."""
 
 from __future__ import annotations
 

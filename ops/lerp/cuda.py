@@ -1,4 +1,4 @@
-"""lerp and lerp_grad on CUDA: nothing is spread out in memory, dout is read once, one launch per summed gradient at most."""
+"""lerp and lerp_grad on CUDA: nothing is spread out in memory, at most one launch for each gradient that is summed."""
 
 from __future__ import annotations
 

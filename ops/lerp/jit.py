@@ -103,7 +103,7 @@ def reduce_rows(dout: Any, factor: Any, partial: Any, out: Any, other: Any, othe
 
 @njit(cache=True, parallel=True, error_model="numpy")
 def reduce_columns(dout: Any, weight: Any, sign: Any, offset: Any, out: Any) -> None:
-    """dout, weight (a, r1, b, r2, c), weight of stride 0 where repeated: out (a, b, c) = sum (offset + sign weight) dout."""
+    """dout and weight (a, r1, b, r2, c) to out (a, b, c) = sum (offset + sign weight) dout."""
     a, r1, b, r2, c = dout.shape
     chunk = 64
     chunks = (c + chunk - 1) // chunk

@@ -24,7 +24,7 @@ __global__ void __launch_bounds__(THREADS) lerp_flat(
     const Wide<T> share = weight != nullptr ? widen(w.at[i]) : number;
     result.at[i] = narrow<T>(blend(widen(a.at[i]), widen(b.at[i]), share));
   }
-  store_streaming<T, V>(out + pack * V, result);
+  store<T, V>(out + pack * V, result);
 }
 
 // V elements of an operand that is contiguous or repeated along the innermost axis.
@@ -54,7 +54,7 @@ __global__ void __launch_bounds__(THREADS) lerp_broadcast(
     const Wide<T> share = weight != nullptr ? widen(w.at[i]) : number;
     result.at[i] = narrow<T>(blend(widen(a.at[i]), widen(b.at[i]), share));
   }
-  store_streaming<T, V>(out + at, result);
+  store<T, V>(out + at, result);
 }
 
 // Nothing summed: dx and dy have dout's shape, either may be null. SUBTRACT: dx = dout - dy, as the design document.
@@ -76,8 +76,8 @@ __global__ void __launch_bounds__(THREADS) grad_flat(
     first.at[i] = narrow<T>(SUBTRACT ? value - share * value : left * value);
     second.at[i] = narrow<T>(share * value);
   }
-  if (dx != nullptr) store_streaming<T, V>(dx + pack * V, first);
-  if (dy != nullptr) store_streaming<T, V>(dy + pack * V, second);
+  if (dx != nullptr) store<T, V>(dx + pack * V, first);
+  if (dy != nullptr) store<T, V>(dy + pack * V, second);
 }
 
 // The same with a weight that broadcasts: an element a thread.
@@ -129,10 +129,12 @@ __global__ void __launch_bounds__(REDUCE_THREADS) grad_rows(
     return;
   }
   if (threadIdx.x == 0) partials[row * splits + split] = mine;
-  if (!arrive_last(&tickets[row], splits) || threadIdx.x >= 32) return;
+  if (!arrive_last(&tickets[row], splits)) return;
   mine = 0;
-  for (int part = threadIdx.x; part < splits; part += 32) mine += read_partial(&partials[row * splits + part]);
-  mine = merge_lanes(add, mine, 32);
+  for (int part = threadIdx.x; part < splits; part += REDUCE_THREADS) {
+    mine += read_partial(&partials[row * splits + part]);
+  }
+  mine = merge_block(add, mine);
   if (threadIdx.x == 0) sum[row] = narrow<T>(factor * mine);
 }
 

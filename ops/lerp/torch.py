@@ -34,7 +34,7 @@ def lerp_compiled(*, x: Any, y: Any, weight: Any, out: dict[str, Any]) -> Bound:
     del out
     import torch
 
-    compiled = compile_peer(lambda first, second, share: torch.lerp(first, second, share))
+    compiled = compile_peer(torch.lerp)
     return lambda: (compiled(x, y, weight),)
 
 

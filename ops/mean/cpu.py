@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial as bind
 from typing import Any
 
 import numpy as np
 
-from ops._core.axes import Axis, as_reduction, normalize_axes
+from ops._core.axes import Axis, Reduction, as_reduction, normalize_axes
 from ops._core.dtype import FLOATS
 from ops._core.kernel import Bound
 from ops._core.registry import kernel
@@ -14,6 +15,8 @@ from ops._core.registry import kernel
 BLOCK = 1 << 12
 SMALL = 1 << 16
 """Elements below which one thread is faster than several."""
+TASKS = 16
+"""Pieces of work that keep the threads even."""
 
 
 @kernel("mean", "optimized", "cpu", FLOATS, prepare=True)
@@ -27,13 +30,22 @@ def mean(*, x: Any, axis: Axis, keepdim: bool, out: dict[str, Any]) -> Bound:
     from ops.mean import jit
 
     layout = as_reduction(x.shape, normalize_axes(axis, x.ndim))
-    source, target, zero = storage(x), storage(result).reshape(-1), accumulator(x).type(0)
-    if layout.b == layout.c == 1:
-        rows = source.reshape(layout.a, layout.length)
-        if x.size < SMALL and layout.length <= BLOCK:
-            return lambda: jit.mean_of_few(rows, target, zero)
-        partial = np.empty((layout.a, -(-layout.length // BLOCK)))
-        return lambda: jit.mean_of_rows(rows, target, partial, zero)
-    shaped = source.reshape(layout.a, layout.r1, layout.b, layout.r2, layout.c)
-    reduced = target.reshape(layout.a, layout.b, layout.c)
-    return lambda: jit.mean_of_columns(shaped, reduced)
+    a, r1, b, r2, c = layout.a, layout.r1, layout.b, layout.r2, layout.c
+    source, target, zero = storage(x), storage(result), accumulator(x).type(0)
+    if c > 1:
+        columns, means = source.reshape(a, r1, b, r2, c), target.reshape(a, b, c)
+        partial = np.empty((_parts(layout, jit.TILE), a, b, c))
+        return bind(jit.mean_of_columns, columns, means, partial, zero)
+    if b == 1 and layout.length <= BLOCK:
+        rows = jit.mean_of_few if x.size < SMALL else jit.mean_of_rows
+        return bind(rows, source.reshape(a, layout.length), target.reshape(-1), zero)
+    pieces, length = (r1, r2) if b > 1 else (1, layout.length)
+    partial = np.empty((a, b, pieces, -(-length // BLOCK)))
+    cut = source.reshape(a, pieces, b, length)
+    return bind(jit.mean_of_pieces, cut, target.reshape(a, b), partial, zero)
+
+
+def _parts(layout: Reduction, tile: int) -> int:
+    """Shares of the rows to sum apart where there are too few columns for the threads."""
+    tasks = layout.a * layout.b * -(-layout.c // tile)
+    return max(1, min(TASKS // tasks, layout.length // BLOCK))

@@ -1,4 +1,4 @@
-"""Numba kernels of mean for the CPU: blocks summed in the accumulating dtype, blocks in float64."""
+"""Numba kernels of mean for the CPU: sums in the accumulating dtype within a piece, in float64 between pieces."""
 
 from __future__ import annotations
 
@@ -8,6 +8,11 @@ import numpy as np
 from numba import njit, prange
 
 from ops._core.jit import narrow, widen
+
+TILE = 256
+"""Columns that a thread takes at a time: their sums stay in the first-level cache."""
+DEPTH = 64
+"""Rows that a column is summed over before the sum is widened."""
 
 
 @njit(cache=True, fastmath={"reassoc", "contract", "nsz"}, error_model="numpy")
@@ -26,30 +31,67 @@ def mean_of_few(x: Any, out: Any, zero: Any) -> None:
 
 
 @njit(cache=True, parallel=True, error_model="numpy")
-def mean_of_rows(x: Any, out: Any, partial: Any, zero: Any) -> None:
-    """x (rows, length) to out (rows,); partial (rows, blocks)."""
-    rows, length = x.shape
-    blocks = partial.shape[1]
-    for task in prange(rows * blocks):
-        row, block = task // blocks, task % blocks
-        partial[row, block] = _sum(x[row, length * block // blocks : length * (block + 1) // blocks], zero)
-    for row in range(rows):
-        out[row] = narrow(np.sum(partial[row]) / length, out[row])
+def mean_of_rows(x: Any, out: Any, zero: Any) -> None:
+    """x (rows, length) to out (rows,)."""
+    for row in prange(x.shape[0]):
+        out[row] = narrow(_sum(x[row], zero) / x.shape[1], out[row])
 
 
 @njit(cache=True, parallel=True, error_model="numpy")
-def mean_of_columns(x: Any, out: Any) -> None:
-    """x (a, r1, b, r2, c) to out (a, b, c), columns in chunks."""
+def mean_of_pieces(x: Any, out: Any, partial: Any, zero: Any) -> None:
+    """x (a, pieces, b, length) to out (a, b); each row of x in blocks, partial (a, b, pieces, blocks)."""
+    a, b, pieces, blocks = partial.shape
+    length = x.shape[3]
+    for task in prange(a * pieces * b * blocks):
+        row, block = task // blocks, task % blocks
+        i, u, j = row // (pieces * b), row // b % pieces, row % b
+        first, end = length * block // blocks, length * (block + 1) // blocks
+        partial[i, j, u, block] = _sum(x[i, u, j, first:end], zero)
+    for i in range(a):
+        for j in range(b):
+            out[i, j] = narrow(_sum(partial[i, j].reshape(-1), 0.0) / (pieces * length), out[i, j])
+
+
+@njit(cache=True, error_model="numpy")
+def _add_row(x: Any, totals: Any) -> None:
+    for index in range(x.size):
+        totals[index] += widen(x[index])
+
+
+@njit(error_model="numpy")
+def _spill(totals: Any, into: Any, zero: Any) -> None:
+    for index in range(totals.size):
+        into[index] += totals[index]
+        totals[index] = zero
+
+
+@njit(cache=True, parallel=True, error_model="numpy")
+def mean_of_columns(x: Any, out: Any, partial: Any, zero: Any) -> None:
+    """x (a, r1, b, r2, c) to out (a, b, c), the rows shared among threads: partial (parts, a, b, c), float64."""
     a, r1, b, r2, c = x.shape
-    chunk = 64
-    chunks = (c + chunk - 1) // chunk
-    for task in prange(a * b * chunks):
-        i, j, first = task // (b * chunks), task // chunks % b, task % chunks * chunk
-        width = min(chunk, c - first)
-        totals = np.zeros(width, np.float64)
-        for u in range(r1):
-            for v in range(r2):
-                for k in range(width):
-                    totals[k] += widen(x[i, u, j, v, first + k])
-        for k in range(width):
-            out[i, j, first + k] = narrow(totals[k] / (r1 * r2), out[i, j, first + k])
+    parts = partial.shape[0]
+    tiles = (c + TILE - 1) // TILE
+    for task in prange(parts * a * b * tiles):
+        part, slot = task // (a * b * tiles), task % (a * b * tiles)
+        i, j, first = slot // (b * tiles), slot // tiles % b, slot % tiles * TILE
+        end = min(first + TILE, c)
+        totals = np.full(end - first, zero)
+        into = partial[part, i, j, first:end]
+        into[:] = 0
+        row = r1 * r2 * part // parts
+        u, v = row // r2, row % r2
+        for step in range(r1 * r2 * (part + 1) // parts - row):
+            _add_row(x[i, u, j, v, first:end], totals)
+            v += 1
+            if v == r2:
+                u, v = u + 1, 0
+            if step % DEPTH == DEPTH - 1:
+                _spill(totals, into, zero)
+        _spill(totals, into, zero)
+    for i in range(a):
+        for j in range(b):
+            for k in range(c):
+                total = partial[0, i, j, k]
+                for part in range(1, parts):
+                    total += partial[part, i, j, k]
+                out[i, j, k] = narrow(total / (r1 * r2), out[i, j, k])

@@ -33,7 +33,7 @@ __global__ void __launch_bounds__(256) scale(
     Pack<T, V> loaded = load<T, V>(x + pack * V);
 #pragma unroll
     for (int i = 0; i < V; ++i) loaded.at[i] = apply<T>(loaded.at[i], by, bias, after);
-    store_streaming<T, V>(out + pack * V, loaded);
+    store<T, V>(out + pack * V, loaded);
   }
   const long long tail = packs * V + pack;
   if (tail < size) out[tail] = apply<T>(x[tail], by, bias, after);

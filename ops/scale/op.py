@@ -30,7 +30,7 @@ class ScaleParams:
 
 
 def infer(shapes: Mapping[str, Shape], dtype: str, params: ScaleParams) -> Shapes:
-    """Any shape to itself. Raises ShapeError for a scale of more than one element, ParameterError for what no integer is."""
+    """Any shape to itself. Raises ShapeError for a scale of several elements, ParameterError for what no integer is."""
     spec = TensorSpec(shapes["x"], dtype)
     inputs = {"x": spec}
     if "scale" in shapes:

@@ -12,7 +12,7 @@ from ops._core.dtype import INTS
 from ops._core.kernel import Bound
 from ops._core.peer import compile_peer
 from ops._core.registry import kernel
-from ops.scale.op import DTYPES, as_integer
+from ops.scale.op import as_integer
 
 WIDE = ("float32", "float64", *INTS)
 IN_16_BITS = "torch rounds the product to 16 bits before it adds"

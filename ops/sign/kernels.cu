@@ -39,7 +39,7 @@ __global__ void __launch_bounds__(256) sign(const T* __restrict__ x, T* __restri
     Pack<T, V> loaded = load<T, V>(x + pack * V);
 #pragma unroll
     for (int i = 0; i < V; ++i) loaded.at[i] = sign_of(loaded.at[i]);
-    store_streaming<T, V>(out + pack * V, loaded);
+    store<T, V>(out + pack * V, loaded);
   }
   const long long tail = packs * V + pack;
   if (tail < size) out[tail] = sign_of(x[tail]);

@@ -36,6 +36,15 @@ def power_all(numbers: Any, p: Any, out: Any) -> None:
         out[index] = power(numbers[index], p)
 
 
+@njit(error_model="numpy", fastmath={"reassoc", "contract", "nsz"})  # type: ignore[untyped-decorator]
+def power_in_a_sum(numbers: Any, p: Any) -> Any:
+    """A sum of powers that may be reordered."""
+    total = np.float32(0)
+    for index in range(numbers.size):
+        total += power(numbers[index], p)
+    return total
+
+
 def every_16_bits(dtype: str) -> NDArray[Any]:
     """All 65536 numbers of a 16-bit dtype."""
     return np.arange(1 << 16, dtype=np.uint16).view(dtype_info(dtype).numpy)
@@ -82,6 +91,13 @@ def test_powers_are_right_to_a_few_units(p: float) -> None:
         finite = np.isfinite(unit)
         assert np.max(np.abs(out[finite] - exact[finite]) / unit[finite]) < (4 if abs(p) <= 3 else 8)
         assert np.array_equal(np.isinf(out[~finite]), np.isinf(exact[~finite].astype(np.float32)))
+
+
+def test_a_sum_that_may_be_reordered_keeps_its_powers() -> None:
+    """The freedom to reorder a sum does not reach into the powers, which would lose their low bits by it."""
+    for number in (0.4777832, 0.7, 3.0):
+        x = np.array([number], np.float32)
+        assert power_in_a_sum(x, np.float32(-2.5)) == pytest.approx(x[0].astype(np.float64) ** -2.5, rel=1e-6)
 
 
 @pytest.mark.parametrize("p", [0.5, 2.2, 100.0, 1e30, -0.5, -100.0, -1e30])
