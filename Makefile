@@ -23,7 +23,7 @@ lint: $(VENV)/.test
 	$(BIN)/ruff check -q
 	$(BIN)/ruff format -q --check
 	$(BIN)/mypy
-	$(BIN)/lint-imports --no-timing
+	$(BIN)/lint-imports
 
 # Pinned and hashed, without addresses: an index may be anywhere.
 lock:

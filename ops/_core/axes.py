@@ -53,6 +53,11 @@ class Reduction:
     c: int
 
     @property
+    def shape(self) -> Shape:
+        """The tensor's shape when seen so."""
+        return self.a, self.r1, self.b, self.r2, self.c
+
+    @property
     def length(self) -> int:
         """Elements reduced into one."""
         return self.r1 * self.r2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial as bind
 from math import inf
 from typing import Any
 
@@ -38,18 +39,16 @@ def p_norm(*, x: Any, porder: float | str, axis: Axis, keepdim: bool, out: dict[
     order, start = wide.type(p if np.isfinite(p) else 1), wide.type(inf if p == -inf else 0)
     layout = as_reduction(x.shape, normalize_axes(axis, x.ndim))
     source, target = storage(x), storage(y)
-    a, r1, b, r2, c = layout.a, layout.r1, layout.b, layout.r2, layout.c
+    shape = a, r1, b, r2, c = layout.shape
     if c > 1:
-        columns, result = source.reshape(a, r1, b, r2, c), target.reshape(a, b, c)
-        partial = np.empty((_parts(layout, jit.TILE), a, b, c))
-        return lambda: jit.norm_columns(columns, result, partial, start, mode, order)
+        partial = np.empty((_parts(layout, jit.TILE), a * b, c))
+        columns = source.reshape(-1, c), target.reshape(-1, c), partial, start, shape
+        return bind(jit.norm_columns, *columns, mode, order)
     if b == 1 and layout.length <= BLOCK:
-        rows, flat = source.reshape(a, layout.length), target.reshape(-1)
-        return lambda: jit.norm_rows(rows, flat, mode, order)
+        return bind(jit.norm_rows, source.reshape(a, layout.length), target.reshape(-1), mode, order)
     pieces, length = (r1, r2) if b > 1 else (1, layout.length)
-    cut, result = source.reshape(a, pieces, b, length), target.reshape(a, b)
-    partial = np.empty((a, b, pieces, -(-length // BLOCK)))
-    return lambda: jit.norm_pieces(cut, result, partial, mode, order)
+    partial = np.empty((a, pieces, b, -(-length // BLOCK)))
+    return bind(jit.norm_pieces, source.reshape(-1, length), target.reshape(-1), partial, mode, order)
 
 
 def _parts(layout: Reduction, tile: int) -> int:
@@ -73,26 +72,22 @@ def p_norm_grad(
     if p == 0:
         return lambda: dx.fill(0)
     layout = as_reduction(x.shape, normalize_axes(axis, x.ndim))
-    a, r1, b, r2, c = layout.a, layout.r1, layout.b, layout.r2, layout.c
+    shape = a, r1, b, r2, c = layout.shape
     source, target, norms, grads = storage(x), storage(dx), storage(y), storage(dy)
-    if abs(p) == inf and b == c == 1:
-        rows = [array.reshape(a, -1) for array in (source, target)]
-        flat = [array.reshape(-1) for array in (norms, grads)]
-        return lambda: jit.grad_extreme_rows(rows[0], flat[0], flat[1], rows[1])
-    slopes = {1.0: jit.SIGN, 2.0: jit.LINEAR, 3.0: jit.QUADRATIC}
-    slope = slopes.get(p, jit.GENERAL if p > 1 else jit.BELOW_ONE)
+    slope = {1.0: jit.SIGN, 2.0: jit.LINEAR, 3.0: jit.QUADRATIC}.get(p, jit.GENERAL if p > 1 else jit.BELOW_ONE)
     q = accumulator(x).type(p - 1)
-    if abs(p) != inf and c == 1:
-        shape = (a, r1, b, r2) if b > 1 else (a, 1, 1, layout.length)
-        source, target = source.reshape(shape), target.reshape(shape)
-        norms, grads = norms.reshape(a, b), grads.reshape(a, b)
-        blocks = -(-shape[-1] // BLOCK)
-        return lambda: jit.grad_rows(source, norms, grads, target, blocks, slope, q)
-    source, target = source.reshape(a, r1, b, r2, c), target.reshape(a, r1, b, r2, c)
-    norms, grads = norms.reshape(a, b, c), grads.reshape(a, b, c)
+    if abs(p) == inf and b == c == 1:
+        rows = source.reshape(a, -1), norms.reshape(-1), grads.reshape(-1), target.reshape(a, -1)
+        return bind(jit.grad_extreme_rows, *rows)
     if abs(p) == inf:
-        return lambda: jit.grad_extreme(source, norms, grads, target)
-    return lambda: jit.grad_columns(source, norms, grads, target, slope, q)
+        reduced = norms.reshape(a, b, c), grads.reshape(a, b, c)
+        return bind(jit.grad_extreme, source.reshape(shape), *reduced, target.reshape(shape))
+    if c > 1:
+        columns = tuple(array.reshape(-1, c) for array in (source, norms, grads, target))
+        return bind(jit.grad_columns, *columns, shape, slope, q)
+    pieces, length = (r1, r2) if b > 1 else (1, layout.length)
+    rows = source.reshape(-1, length), norms.reshape(-1), grads.reshape(-1), target.reshape(-1, length)
+    return bind(jit.grad_rows, *rows, pieces, b, -(-length // BLOCK), slope, q)
 
 
 @kernel(

@@ -24,50 +24,51 @@ DEPTH = 64
 
 
 @njit(cache=True, fastmath=SUMS, error_model="numpy")
-def _sum(x: Any, mode: int, p: Any) -> Any:
-    total = type(p)(0)
+def _sum(x: Any, row: int, first: int, end: int, mode: int, p: Any) -> Any:
+    total, start, size = type(p)(0), np.uint64(first), np.uint64(end - first)
     if mode == ABS:
-        for index in range(x.size):
-            total += abs(widen(x[index]))
+        for index in range(size):
+            total += abs(widen(x[row, start + index]))
     elif mode == SQUARE:
-        for index in range(x.size):
-            value = widen(x[index])
+        for index in range(size):
+            value = widen(x[row, start + index])
             total += value * value
     elif mode == CUBE:
-        for index in range(x.size):
-            value = abs(widen(x[index]))
+        for index in range(size):
+            value = abs(widen(x[row, start + index]))
             total += value * value * value
     else:
-        for index in range(x.size):
-            total += power(abs(widen(x[index])), p)
+        for index in range(size):
+            total += power(abs(widen(x[row, start + index])), p)
     return np.float64(total)
 
 
 @njit(cache=True, error_model="numpy")
-def _pick(x: Any, mode: int, p: Any) -> Any:
+def _pick(x: Any, row: int, first: int, end: int, mode: int, p: Any) -> Any:
+    start, size = np.uint64(first), np.uint64(end - first)
     if mode == COUNT:
         count = 0
-        for index in range(x.size):
-            count += widen(x[index]) != 0
+        for index in range(size):
+            count += widen(x[row, start + index]) != 0
         return np.float64(count)
     best = type(p)(0)
     if mode == SMALLEST:
-        best = abs(widen(x[0]))
-        for index in range(x.size):
-            value = abs(widen(x[index]))
+        best = abs(widen(x[row, start]))
+        for index in range(size):
+            value = abs(widen(x[row, start + index]))
             best = value if value < best or value != value else best  # noqa: PLR0124  NaN stays
     else:
-        for index in range(x.size):
-            value = abs(widen(x[index]))
+        for index in range(size):
+            value = abs(widen(x[row, start + index]))
             best = value if value > best or value != value else best  # noqa: PLR0124  NaN stays
     return np.float64(best)
 
 
 @njit(error_model="numpy")
-def _reduce(x: Any, mode: int, p: Any) -> Any:
+def _reduce(x: Any, row: int, first: int, end: int, mode: int, p: Any) -> Any:
     if mode in {COUNT, LARGEST, SMALLEST}:
-        return _pick(x, mode, p)
-    return _sum(x, mode, p)
+        return _pick(x, row, first, end, mode, p)
+    return _sum(x, row, first, end, mode, p)
 
 
 @njit(error_model="numpy")
@@ -92,49 +93,50 @@ def _finish(total: Any, mode: int, p: Any) -> Any:
 def norm_rows(x: Any, y: Any, mode: int, p: Any) -> None:
     """x (rows, length) to y (rows,)."""
     for row in prange(x.shape[0]):
-        y[row] = narrow(_finish(_reduce(x[row], mode, p), mode, p), y[row])
+        y[row] = narrow(_finish(_reduce(x, row, 0, x.shape[1], mode, p), mode, p), y[row])
 
 
 @njit(cache=True, parallel=True, error_model="numpy")
 def norm_pieces(x: Any, y: Any, partial: Any, mode: int, p: Any) -> None:
-    """x (a, pieces, b, length) to y (a, b); each row of x in blocks, partial (a, b, pieces, blocks)."""
-    a, b, pieces, blocks = partial.shape
-    length = x.shape[3]
-    for task in prange(a * pieces * b * blocks):
+    """x (a pieces b, length) to y (a b,); each row of x in blocks, partial (a, pieces, b, blocks)."""
+    a, pieces, b, blocks = partial.shape
+    rows, length = x.shape
+    for task in prange(rows * blocks):
         row, block = task // blocks, task % blocks
-        i, u, j = row // (pieces * b), row // b % pieces, row % b
         first, end = length * block // blocks, length * (block + 1) // blocks
-        partial[i, j, u, block] = _reduce(x[i, u, j, first:end], mode, p)
-    for i in range(a):
-        for j in range(b):
-            total = partial[i, j, 0, 0]
-            for other in range(1, pieces * blocks):
-                total = _merge(total, partial[i, j, other // blocks, other % blocks], mode)
-            y[i, j] = narrow(_finish(total, mode, p), y[i, j])
+        i, u, j = row // (pieces * b), row // b % pieces, row % b
+        partial[i, u, j, block] = _reduce(x, row, first, end, mode, p)
+    for slot in range(a * b):
+        i, j = slot // b, slot % b
+        total = partial[i, 0, j, 0]
+        for other in range(1, pieces * blocks):
+            total = _merge(total, partial[i, other // blocks, j, other % blocks], mode)
+        y[slot] = narrow(_finish(total, mode, p), y[slot])
 
 
 @njit(cache=True, error_model="numpy")
-def _add_row(x: Any, totals: Any, mode: int, p: Any) -> None:
+def _add_row(x: Any, row: int, first: int, totals: Any, mode: int, p: Any) -> None:
+    start, size = np.uint64(first), np.uint64(totals.size)
     if mode == COUNT:
-        for index in range(x.size):
-            totals[index] += widen(x[index]) != 0
+        for index in range(size):
+            totals[index] += widen(x[row, start + index]) != 0
     elif mode == ABS:
-        for index in range(x.size):
-            totals[index] += abs(widen(x[index]))
+        for index in range(size):
+            totals[index] += abs(widen(x[row, start + index]))
     elif mode == SQUARE:
-        for index in range(x.size):
-            value = widen(x[index])
+        for index in range(size):
+            value = widen(x[row, start + index])
             totals[index] += value * value
     elif mode == CUBE:
-        for index in range(x.size):
-            value = abs(widen(x[index]))
+        for index in range(size):
+            value = abs(widen(x[row, start + index]))
             totals[index] += value * value * value
     elif mode == POWER:
-        for index in range(x.size):
-            totals[index] += power(abs(widen(x[index])), p)
+        for index in range(size):
+            totals[index] += power(abs(widen(x[row, start + index])), p)
     else:
-        for index in range(x.size):
-            totals[index] = _merge(totals[index], abs(widen(x[index])), mode)
+        for index in range(size):
+            totals[index] = _merge(totals[index], abs(widen(x[row, start + index])), mode)
 
 
 @njit(error_model="numpy")
@@ -145,35 +147,35 @@ def _spill(totals: Any, into: Any, start: Any, mode: int) -> None:
 
 
 @njit(cache=True, parallel=True, error_model="numpy")
-def norm_columns(x: Any, y: Any, partial: Any, start: Any, mode: int, p: Any) -> None:
-    """x (a, r1, b, r2, c) to y (a, b, c), the rows shared among threads: partial (parts, a, b, c), float64."""
-    a, r1, b, r2, c = x.shape
-    parts = partial.shape[0]
+def norm_columns(x: Any, y: Any, partial: Any, start: Any, shape: Any, mode: int, p: Any) -> None:
+    """x (a r1 b r2, c) to y (a b, c), the rows shared among threads: partial (parts, a b, c), float64."""
+    _, r1, b, r2, c = shape
+    parts, slots, _ = partial.shape
     tiles = (c + TILE - 1) // TILE
-    for task in prange(parts * a * b * tiles):
-        part, slot = task // (a * b * tiles), task % (a * b * tiles)
-        i, j, first = slot // (b * tiles), slot // tiles % b, slot % tiles * TILE
+    for task in prange(parts * slots * tiles):
+        part, slot, first = task // (slots * tiles), task // tiles % slots, task % tiles * TILE
         end = min(first + TILE, c)
         totals = np.full(end - first, start)
-        into = partial[part, i, j, first:end]
+        into = partial[part, slot, first:end]
         into[:] = np.float64(start)
-        row = r1 * r2 * part // parts
-        u, v = row // r2, row % r2
-        for step in range(r1 * r2 * (part + 1) // parts - row):
-            _add_row(x[i, u, j, v, first:end], totals, mode, p)
-            v += 1
+        step, last = r1 * r2 * part // parts, r1 * r2 * (part + 1) // parts
+        u, v = step // r2, step % r2
+        row = (slot // b * r1 + u) * b + slot % b
+        row = row * r2 + v
+        while step < last:
+            _add_row(x, row, first, totals, mode, p)
+            step, row, v = step + 1, row + 1, v + 1
             if v == r2:
-                u, v = u + 1, 0
-            if step % DEPTH == DEPTH - 1:
+                row, v = row + (b - 1) * r2, 0
+            if step % DEPTH == 0:
                 _spill(totals, into, start, mode)
         _spill(totals, into, start, mode)
-    for slot in prange(a * b):
-        i, j = slot // b, slot % b
+    for slot in prange(slots):
         for k in range(c):
-            total = partial[0, i, j, k]
+            total = partial[0, slot, k]
             for part in range(1, parts):
-                total = _merge(total, partial[part, i, j, k], mode)
-            y[i, j, k] = narrow(_finish(total, mode, p), y[i, j, k])
+                total = _merge(total, partial[part, slot, k], mode)
+            y[slot, k] = narrow(_finish(total, mode, p), y[slot, k])
 
 
 @njit(error_model="numpy")
@@ -194,77 +196,78 @@ def _gradient(x: Any, y: Any, dy: Any, slope: int, q: Any) -> Any:
     return type(q)(0) if masked else value
 
 
-def _loops(slope: int) -> tuple[Any, Any]:
-    """For one slope, the loop along a row and that across columns."""
+def _along(slope: int) -> Any:
+    """The loop along a row for one slope."""
 
     @njit(error_model="numpy")
-    def along(x: Any, y: Any, dy: Any, dx: Any, q: Any) -> None:
-        for index in range(x.size):
-            dx[index] = narrow(_gradient(widen(x[index]), y, dy, slope, q), dx[index])
+    def loop(x: Any, row: int, first: int, end: int, y: Any, dy: Any, dx: Any, q: Any) -> None:
+        start = np.uint64(first)
+        for index in range(np.uint64(end - first)):
+            at = start + index
+            dx[row, at] = narrow(_gradient(widen(x[row, at]), y, dy, slope, q), dx[row, at])
+
+    return loop
+
+
+def _across(slope: int) -> Any:
+    """The loop across columns for one slope."""
 
     @njit(error_model="numpy")
-    def across(x: Any, y: Any, dy: Any, dx: Any, q: Any) -> None:
-        for index in range(x.size):
-            value = _gradient(widen(x[index]), widen(y[index]), widen(dy[index]), slope, q)
-            dx[index] = narrow(value, dx[index])
+    def loop(x: Any, row: int, y: Any, dy: Any, slot: int, dx: Any, q: Any) -> None:
+        for k in range(x.shape[1]):
+            value = _gradient(widen(x[row, k]), widen(y[slot, k]), widen(dy[slot, k]), slope, q)
+            dx[row, k] = narrow(value, dx[row, k])
 
-    return along, across
+    return loop
 
 
-_SIGN, _LINEAR, _QUADRATIC, _GENERAL, _BELOW_ONE = (_loops(slope) for slope in range(5))
 _along_sign, _along_linear, _along_quadratic, _along_general, _along_below_one = (
-    loops[0] for loops in (_SIGN, _LINEAR, _QUADRATIC, _GENERAL, _BELOW_ONE)
+    _along(slope) for slope in (SIGN, LINEAR, QUADRATIC, GENERAL, BELOW_ONE)
 )
 _across_sign, _across_linear, _across_quadratic, _across_general, _across_below_one = (
-    loops[1] for loops in (_SIGN, _LINEAR, _QUADRATIC, _GENERAL, _BELOW_ONE)
+    _across(slope) for slope in (SIGN, LINEAR, QUADRATIC, GENERAL, BELOW_ONE)
 )
 
 
 @njit(cache=True, parallel=True, error_model="numpy")
-def grad_rows(x: Any, y: Any, dy: Any, dx: Any, blocks: int, slope: int, q: Any) -> None:
-    """x, dx (a, r1, b, length); y, dy (a, b); each row in `blocks` pieces."""
-    a, r1, b, length = x.shape
-    for task in prange(a * r1 * b * blocks):
+def grad_rows(x: Any, y: Any, dy: Any, dx: Any, pieces: int, b: int, blocks: int, slope: int, q: Any) -> None:
+    """x, dx (a pieces b, length); y, dy (a b,); each row in `blocks` parts."""
+    rows, length = x.shape
+    for task in prange(rows * blocks):
         row, first, end = task // blocks, 0, length
         if blocks > 1:
             block = task - row * blocks
             first, end = length * block // blocks, length * (block + 1) // blocks
-        i, u, j = row // (r1 * b), 0, 0
-        if r1 * b > 1:
-            u, j = row // b % r1, row % b
-        norm, given = widen(y[i, j]), widen(dy[i, j])
-        source, target = x[i, u, j, first:end], dx[i, u, j, first:end]
+        slot = row // (pieces * b) * b + row % b if pieces > 1 else row + 0
+        norm, given = widen(y[slot]), widen(dy[slot])
         if slope == LINEAR:
-            _along_linear(source, norm, given, target, q)
+            _along_linear(x, row, first, end, norm, given, dx, q)
         elif slope == QUADRATIC:
-            _along_quadratic(source, norm, given, target, q)
+            _along_quadratic(x, row, first, end, norm, given, dx, q)
         elif slope == SIGN:
-            _along_sign(source, norm, given, target, q)
+            _along_sign(x, row, first, end, norm, given, dx, q)
         elif slope == GENERAL:
-            _along_general(source, norm, given, target, q)
+            _along_general(x, row, first, end, norm, given, dx, q)
         else:
-            _along_below_one(source, norm, given, target, q)
+            _along_below_one(x, row, first, end, norm, given, dx, q)
 
 
 @njit(cache=True, parallel=True, error_model="numpy")
-def grad_columns(x: Any, y: Any, dy: Any, dx: Any, slope: int, q: Any) -> None:
-    """x, dx (a, r1, b, r2, c); y, dy (a, b, c)."""
-    a, r1, b, r2, _ = x.shape
-    for row in prange(a * r1 * b):
-        i, u, j = row // (r1 * b), row // b % r1, row % b
-        norms, given = y[i, j], dy[i, j]
-        for v in range(r2):
-            source, target = x[i, u, j, v], dx[i, u, j, v]
-            if slope == LINEAR:
-                _across_linear(source, norms, given, target, q)
-            elif slope == QUADRATIC:
-                _across_quadratic(source, norms, given, target, q)
-            elif slope == SIGN:
-                _across_sign(source, norms, given, target, q)
-            elif slope == GENERAL:
-                _across_general(source, norms, given, target, q)
-            else:
-                _across_below_one(source, norms, given, target, q)
+def grad_columns(x: Any, y: Any, dy: Any, dx: Any, shape: Any, slope: int, q: Any) -> None:
+    """x, dx (a r1 b r2, c); y, dy (a b, c)."""
+    _, r1, b, r2, _ = shape
+    for row in prange(x.shape[0]):
+        slot = row // (r1 * b * r2) * b + row // r2 % b
+        if slope == LINEAR:
+            _across_linear(x, row, y, dy, slot, dx, q)
+        elif slope == QUADRATIC:
+            _across_quadratic(x, row, y, dy, slot, dx, q)
+        elif slope == SIGN:
+            _across_sign(x, row, y, dy, slot, dx, q)
+        elif slope == GENERAL:
+            _across_general(x, row, y, dy, slot, dx, q)
+        else:
+            _across_below_one(x, row, y, dy, slot, dx, q)
 
 
 @njit(error_model="numpy")
