@@ -264,7 +264,7 @@ def mutate_input(subject: Subject, name: str, right: Array, out: Array) -> None:
     out[...] = right
     for value in subject.handed.values():
         if value.size:
-            value.reshape(-1).view(np.uint8)[0] ^= 1
+            value.reshape(-1).view(np.uint8)[0] += 1
 
 
 @mutant
