@@ -1,1 +1,150 @@
-"""conv_data_grad on CUDA."""
+"""conv_data_grad on CUDA: one launch for 1x1 convolutions, the addend read in passing; columns and a fold elsewhere."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from ops._core.backend import namespace
+from ops._core.cuda import DIVISOR, Source, architecture, divisor, multiprocessors
+from ops._core.dtype import FLOATS, dtype_info
+from ops._core.gemm import AMPERE, Matrix, product, supported
+from ops._core.kernel import Bound
+from ops._core.op import Shapes
+from ops._core.registry import kernel
+from ops.conv_data_grad.op import ConvDataGradParams, Geometry, geometry
+
+THREADS = 256
+AXES = 3
+_AXES = np.dtype(
+    [(name, np.int32, (AXES,)) for name in ("kernel", "out", "padding", "dilation")]
+    + [(name, DIVISOR, (AXES,)) for name in ("size", "stride")]
+)
+_STRIDES = np.dtype([(name, np.int64) for name in ("image", "group", "channel", "tap", "pixel")])
+
+
+def _fold_name(dtype: str, last: bool) -> str:  # noqa: FBT001
+    info = dtype_info(dtype)
+    return f"fold<{info.ctype}, {dtype_info(info.accumulate).ctype}, {str(last).lower()}>"
+
+
+SOURCE = Source(__file__, "kernels.cu", tuple(_fold_name(dtype, last) for dtype in FLOATS for last in (False, True)))
+
+
+def _workspace(shapes: Shapes, params: ConvDataGradParams) -> int:
+    """The columns, in the accumulating dtype; none where one product gives dx."""
+    found = geometry(shapes.inputs["x_like"].shape, shapes.inputs["filter"].shape, params)
+    info = dtype_info(shapes.outputs["dx"].dtype)
+    if found.is_pointwise and info.itemsize < np.dtype(np.float64).itemsize and _has_tensor_cores():
+        return 0
+    columns = found.channels * prod(found.kernel) * found.batch * prod(found.out_size)
+    return columns * dtype_info(info.accumulate).itemsize
+
+
+def _has_tensor_cores() -> bool:
+    return architecture() >= AMPERE
+
+
+@kernel("conv_data_grad", "optimized", "cuda", FLOATS, prepare=True, workspace=_workspace)
+def conv_data_grad(
+    *,
+    dy: Any,
+    filter: Any,
+    x_like: Any,
+    out: dict[str, Any],
+    workspace: Any,
+    add_to_output: Any = None,
+    **options: Any,
+) -> Bound:
+    """1x1 with stride 1: one product that adds in passing. Else: a product into columns, folded with the addend."""
+    found = geometry(x_like.shape, filter.shape, ConvDataGradParams(**options))
+    dx = out["dx"]
+    if dx.size == 0:
+        return lambda: None
+    if dy.size == 0:
+        return _copy(dx, add_to_output)
+    own = supported(dy.dtype.name)
+    if own and found.is_pointwise:
+        return _multiply(found, dy, filter, dx, add_to_output)
+    columns = workspace.view(dtype_info(dtype_info(dx.dtype.name).accumulate).numpy)
+    multiply = _multiply(found, dy, filter, columns, None) if own else _multiply_by_blas(found, dy, filter, columns)
+    fold = _fold(found, columns, dx, add_to_output)
+
+    def run() -> None:
+        multiply()
+        fold()
+
+    return run
+
+
+def _copy(dx: Any, addend: Any) -> Bound:
+    if addend is None:
+        return lambda: dx.fill(0)
+    return lambda: namespace(dx).copyto(dx, addend)
+
+
+def _multiply(found: Geometry, dy: Any, weight: Any, d: Any, addend: Any) -> Bound:
+    """filter and dy to (C taps, N P), or for channels_last to (N P, taps C); with dx in the place of d to dx."""
+    pixels, taps = prod(found.out_size), prod(found.kernel)
+    out_each, each = found.out_channels // found.groups, found.channels // found.groups * taps
+    if found.channels_last:
+        rows = found.batch * pixels
+        a = Matrix(dy, found.out_channels, group=out_each, along=True)
+        b = Matrix(weight, each, group=out_each * each)
+        target = Matrix(d, found.groups * each, group=each)
+        return product(a, b, target, (rows, each, out_each), groups=found.groups, addend=addend)
+    image = found.out_channels * pixels
+    a = Matrix(weight, each, group=out_each * each)
+    b = Matrix(dy, pixels, image=image, post=pixels, group=out_each * pixels)
+    target = Matrix(d, pixels, image=found.groups * each * pixels, post=pixels, group=each * pixels)
+    return product(a, b, target, (each, found.batch * pixels, out_each), groups=found.groups, addend=addend)
+
+
+def _multiply_by_blas(found: Geometry, dy: Any, weight: Any, columns: Any) -> Bound:
+    """As `_multiply`, by the library's product."""
+    xp = namespace(dy)
+    wide, groups = columns.dtype, found.groups
+    out_each = found.out_channels // groups
+    shape = (groups, out_each, -1)
+
+    def run() -> None:
+        given, matrix = dy.astype(wide, copy=False), weight.astype(wide, copy=False).reshape(shape)
+        if found.channels_last:
+            rows = given.reshape(-1, groups, out_each).transpose(1, 0, 2)
+            result = columns.reshape(rows.shape[1], groups, -1)
+            result[...] = xp.matmul(rows, matrix).transpose(1, 0, 2)
+        else:
+            images = given.reshape(found.batch, groups, out_each, -1)
+            result = columns.reshape(found.batch, groups, -1, images.shape[3])
+            result[...] = xp.matmul(matrix.transpose(0, 2, 1), images)
+
+    return run
+
+
+def _strides(found: Geometry) -> Any:
+    """Of the columns, (N, groups, C / groups, taps, P) or for channels_last (N, P, groups, taps, C / groups)."""
+    pixels, taps, each = prod(found.out_size), prod(found.kernel), found.channels // found.groups
+    if found.channels_last:
+        pixel = found.channels * taps
+        return np.array((pixels * pixel, taps * each, 1, each, pixel), _STRIDES)
+    return np.array((found.channels * taps * pixels, each * taps * pixels, taps * pixels, pixels, 1), _STRIDES)
+
+
+def _three(values: tuple[int, ...], fill: int) -> tuple[int, ...]:
+    return (fill,) * (AXES - len(values)) + tuple(values)
+
+
+def _fold(found: Geometry, columns: Any, dx: Any, addend: Any) -> Bound:
+    axes = np.zeros((), _AXES)
+    axes["kernel"], axes["out"] = _three(found.kernel, 1), _three(found.out_size, 1)
+    axes["padding"], axes["dilation"] = _three(found.padding, 0), _three(found.dilation, 1)
+    for axis, (size, stride) in enumerate(zip(_three(found.size, 1), _three(found.strides, 1), strict=True)):
+        axes["size"][axis], axes["stride"][axis] = divisor(size), divisor(stride)
+    function = SOURCE.function(_fold_name(dx.dtype.name, found.channels_last))
+    grid = (min(-(-dx.size // THREADS), 16 * multiprocessors()),)
+    each = divisor(found.channels // found.groups)
+    numbers = (np.uint32(dx.size), axes, _strides(found), divisor(found.channels), each)
+    arguments = (columns, addend, dx, *numbers)
+    return lambda: function(grid, (THREADS,), arguments)

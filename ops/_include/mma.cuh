@@ -1,0 +1,193 @@
+// Matrix products on the tensor cores by warps of one block: float32 to float32 accuracy, 16-bit types exactly.
+//
+// float32 is taken apart into two TF32 numbers of 11 bits each, and three of the four products are
+// summed (3xTF32): the result is as good as float32's, where TF32 alone loses 13 bits. An infinite
+// value gives NaN, as its second part is inf - inf. Tensor cores truncate their sums, so a stage
+// is summed by itself and then added with rounding.
+#pragma once
+#include "pack.cuh"
+
+constexpr int TILE = 128;          // rows and columns of a block's result
+constexpr int MMA_THREADS = 256;   // 2 x 4 warps
+constexpr int WARP_ROWS = 64, WARP_COLUMNS = 32;
+constexpr int ROW_TILES = WARP_ROWS / 16, COLUMN_TILES = WARP_COLUMNS / 8;
+constexpr int ACROSS = TILE + 8;   // padded row of a tile stored (depth, TILE), in elements
+
+template <typename T>
+constexpr int DEPTH = 64 / sizeof(T);  // products of one stage: 16 or 32
+template <typename T>
+constexpr int ALONG = DEPTH<T> + 16 / sizeof(T);  // padded row of a tile stored (TILE, depth)
+template <typename T>
+constexpr int TILE_ELEMENTS = TILE * ALONG<T>;  // the larger of both layouts
+
+struct Accumulators {
+  float at[ROW_TILES][COLUMN_TILES][4] = {};
+};
+
+#if __CUDA_ARCH__ >= 800
+
+__device__ __forceinline__ unsigned int shared_address(const void* pointer) {
+  return static_cast<unsigned int>(__cvta_generic_to_shared(pointer));
+}
+
+// N elements from global to shared memory, zeros where not `valid`; by cp.async where the size allows it.
+template <typename T, int N>
+__device__ __forceinline__ void copy_async(T* to, const T* from, bool valid) {
+  constexpr int BYTES = N * sizeof(T);
+  if constexpr (BYTES == 2) {
+    *to = valid ? *from : T(0.0f);
+  } else if constexpr (BYTES == 16) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(to)), "l"(from),
+                 "r"(valid ? 16 : 0));
+  } else {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(shared_address(to)), "l"(from), "n"(BYTES),
+                 "r"(valid ? BYTES : 0));
+  }
+}
+
+__device__ __forceinline__ void commit() { asm volatile("cp.async.commit_group;"); }
+
+template <int PENDING>
+__device__ __forceinline__ void wait_for_all_but() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(PENDING));
+}
+
+struct Split {  // a float as the sum of two TF32 numbers; the hardware ignores the low 13 bits
+  unsigned int high, low;
+  __device__ __forceinline__ explicit Split(float value) {
+    high = (__float_as_uint(value) + 0x1000u) & 0xffffe000u;
+    low = __float_as_uint(value - __uint_as_float(high)) + 0x1000u;
+  }
+};
+
+__device__ __forceinline__ void mma_tf32(float (&d)[4], const unsigned int (&a)[4], const unsigned int (&b)[2]) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+
+__device__ __forceinline__ void mma_16(
+    float (&d)[4], const unsigned int (&a)[4], const unsigned int (&b)[2], const __half*) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+
+__device__ __forceinline__ void mma_16(
+    float (&d)[4], const unsigned int (&a)[4], const unsigned int (&b)[2], const __nv_bfloat16*) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+
+template <bool TRANSPOSED>
+__device__ __forceinline__ void load_matrices(unsigned int (&to)[4], const void* row) {  // four 8x8 tiles of 16 bits
+  if constexpr (TRANSPOSED) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+                 : "r"(shared_address(row)));
+  } else {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+                 : "r"(shared_address(row)));
+  }
+}
+
+// One stage of this warp's WARP_ROWS x WARP_COLUMNS part. A is stored (TILE, depth) where A_ALONG,
+// else (depth, TILE); B likewise. PARTS: 3 for float32 accuracy, 1 for TF32.
+template <bool A_ALONG, bool B_ALONG, int PARTS>
+__device__ __forceinline__ void multiply(Accumulators& sum, const float* a, const float* b, int row, int column) {
+  const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+  const auto at = [](const float* tile, bool along, int index, int depth) {
+    return along ? tile[index * ALONG<float> + depth] : tile[depth * ACROSS + index];
+  };
+  constexpr int STEPS = DEPTH<float> / 8;
+  unsigned int high_b[STEPS][COLUMN_TILES][2], low_b[STEPS][COLUMN_TILES][2];
+#pragma unroll
+  for (int k = 0; k < STEPS; ++k)
+#pragma unroll
+    for (int j = 0; j < COLUMN_TILES; ++j)
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const Split part(at(b, B_ALONG, column + 8 * j + g, 8 * k + t + 4 * half));
+        high_b[k][j][half] = part.high;
+        low_b[k][j][half] = part.low;
+      }
+#pragma unroll
+  for (int i = 0; i < ROW_TILES; ++i) {
+    float stage[COLUMN_TILES][4] = {};
+#pragma unroll
+    for (int k = 0; k < STEPS; ++k) {
+      unsigned int high[4], low[4];
+#pragma unroll
+      for (int part = 0; part < 4; ++part) {
+        const Split split(at(a, A_ALONG, row + 16 * i + g + 8 * (part % 2), 8 * k + t + 4 * (part / 2)));
+        high[part] = split.high;
+        low[part] = split.low;
+      }
+#pragma unroll
+      for (int j = 0; j < COLUMN_TILES; ++j) {
+        if constexpr (PARTS == 3) {
+          mma_tf32(stage[j], low, high_b[k][j]);
+          mma_tf32(stage[j], high, low_b[k][j]);
+        }
+        mma_tf32(stage[j], high, high_b[k][j]);
+      }
+    }
+#pragma unroll
+    for (int j = 0; j < COLUMN_TILES; ++j)
+#pragma unroll
+      for (int part = 0; part < 4; ++part) sum.at[i][j][part] += stage[j][part];
+  }
+}
+
+template <bool A_ALONG, bool B_ALONG, int PARTS, typename T>
+__device__ __forceinline__ void multiply(Accumulators& sum, const T* a, const T* b, int row, int column) {
+  const int lane = threadIdx.x % 32, inner = lane % 8, which = lane / 8;
+#pragma unroll
+  for (int k = 0; k < DEPTH<T>; k += 16) {
+    unsigned int parts_b[COLUMN_TILES][2];
+#pragma unroll
+    for (int j = 0; j < COLUMN_TILES; j += 2) {  // tiles: (k, j), (k + 8, j), (k, j + 1), (k + 8, j + 1)
+      unsigned int four[4];
+      const int index = column + 8 * (j + which / 2), depth = k + 8 * (which % 2);
+      if constexpr (B_ALONG) {
+        load_matrices<false>(four, b + (index + inner) * ALONG<T> + depth);
+      } else {
+        load_matrices<true>(four, b + (depth + inner) * ACROSS + index);
+      }
+      parts_b[j][0] = four[0], parts_b[j][1] = four[1], parts_b[j + 1][0] = four[2], parts_b[j + 1][1] = four[3];
+    }
+#pragma unroll
+    for (int i = 0; i < ROW_TILES; ++i) {  // tiles: (i, k), (i + 8, k), (i, k + 8), (i + 8, k + 8)
+      unsigned int parts_a[4];
+      const int index = row + 16 * i + 8 * (which % 2), depth = k + 8 * (which / 2);
+      if constexpr (A_ALONG) {
+        load_matrices<false>(parts_a, a + (index + inner) * ALONG<T> + depth);
+      } else {
+        load_matrices<true>(parts_a, a + (depth + inner) * ACROSS + index);
+      }
+#pragma unroll
+      for (int j = 0; j < COLUMN_TILES; ++j) mma_16(sum.at[i][j], parts_a, parts_b[j], static_cast<const T*>(nullptr));
+    }
+  }
+}
+
+// Lay this warp's part of the result into a tile of (TILE, ACROSS) floats in shared memory.
+__device__ __forceinline__ void lay_out(float* tile, const Accumulators& sum, int row, int column) {
+  const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+#pragma unroll
+  for (int i = 0; i < ROW_TILES; ++i)
+#pragma unroll
+    for (int j = 0; j < COLUMN_TILES; ++j)
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        float* const to = tile + (row + 16 * i + g + 8 * half) * ACROSS + column + 8 * j + 2 * t;
+        *reinterpret_cast<float2*>(to) = make_float2(sum.at[i][j][2 * half], sum.at[i][j][2 * half + 1]);
+      }
+}
+
+#endif
