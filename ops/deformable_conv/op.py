@@ -18,7 +18,7 @@ from ops._core.dtype import dtype_info
 from ops._core.errors import ParameterError, ShapeError
 from ops._core.op import Array, Input, Op, Shape, Shapes, TensorSpec, Work, tensor_bytes
 from ops._core.registry import register
-from ops.deformable_conv.sampling import Geometry, gradients, output
+from ops.deformable_conv.sampling import Geometry, gradients, output, wobbles
 
 PerAxis = int | tuple[int, ...]
 PAIR = 2
@@ -192,12 +192,17 @@ def bound(
 def bound_grad(
     arrays: Mapping[str, Array], outputs: Mapping[str, Array], params: DeformableConvGradParams, dtype: str
 ) -> dict[str, Array | float]:
-    """As forward: the same sums over magnitudes, in units of the accumulating dtype's rounding."""
+    """As forward: rounding of long sums (two in a row but for the filter's), of coordinates, of 16-bit columns."""
     del outputs
-    magnitudes = gradients(arrays, _found(arrays, params), magnitudes=True)
+    found = _found(arrays, params)
     epsilon = dtype_info(dtype_info(dtype).accumulate).epsilon
-    unit = UNITS * epsilon + (2 * dtype_info(dtype).epsilon if dtype_info(dtype).itemsize == PAIR else 0.0)
-    return {name: unit * magnitudes[name] for name in _wanted(magnitudes, params)}
+    magnitudes, wobble = gradients(arrays, found, magnitudes=True), wobbles(arrays, found, epsilon)
+    held = dtype_info(dtype).epsilon if dtype_info(dtype).itemsize == PAIR else 0.0
+    chained = {"filter_grad": 0.5}
+    return {
+        name: (UNITS * epsilon * chained.get(name, 1.0) + held) * magnitudes[name] + 4 * epsilon * wobble[name]
+        for name in _wanted(magnitudes, params)
+    }
 
 
 def work(shapes: Shapes, params: DeformableConvParams) -> Work:

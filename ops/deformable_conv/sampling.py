@@ -10,8 +10,6 @@ import numpy as np
 from ops._core.op import Array, Shape
 
 Pair = tuple[int, int]
-SHARE = 32
-"""The bound's unit, in halves of what rounding a coordinate costs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +70,8 @@ class Tap:
 
     corners: values at (h0, w0), (h0, w0 + 1), (h0 + 1, w0), (h0 + 1, w0 + 1), 0 outside the image.
     weights: bilinear weight of each. slopes_h, slopes_w: their derivatives. places: flat pixel
-    index of each corner. valid: whether each corner may be read. reach: |h| + |w| of the sample.
+    index of each corner. valid: whether each corner may be read. fraction_h, fraction_w: distance from
+    the upper left corner. reach: |h| + |w| of the sample, and 2.
     """
 
     i: int
@@ -84,6 +83,8 @@ class Tap:
     slopes_w: tuple[Array, ...]
     places: tuple[Array, ...]
     valid: tuple[Array, ...]
+    fraction_h: Array
+    fraction_w: Array
     reach: Array
 
     def blend(self, weights: tuple[Array, ...], *, magnitudes: bool = False) -> Array:
@@ -130,6 +131,8 @@ def taps(arrays: Mapping[str, Array], found: Geometry) -> Iterator[Tap]:
             (lh - 1, 1 - lh, -lh, lh),
             tuple(places),
             tuple(valid),
+            lh,
+            lw,
             np.abs(h) + np.abs(w) + 2,
         )
 
@@ -168,27 +171,17 @@ def output(arrays: Mapping[str, Array], found: Geometry, *, with_bound: bool) ->
     return out.reshape(shape), magnitude.reshape(shape), np.sqrt(squares).reshape(shape)
 
 
-def _widened(tap: Tap) -> Tap:
-    """The tap with weights and slopes made absolute, and larger by what rounding its coordinates may add."""
-    extra = tap.reach / SHARE
-
-    def widen(weights: tuple[Array, ...]) -> tuple[Array, ...]:
-        return tuple(np.abs(weight) + extra for weight in weights)
-
+def _absolute(tap: Tap) -> Tap:
+    """The tap with slopes made absolute; weights are positive."""
     return replace(
         tap,
-        weights=widen(tap.weights),
-        slopes_h=widen(tap.slopes_h),
-        slopes_w=widen(tap.slopes_w),
+        slopes_h=tuple(np.abs(slope) for slope in tap.slopes_h),
+        slopes_w=tuple(np.abs(slope) for slope in tap.slopes_w),
     )
 
 
 def gradients(arrays: Mapping[str, Array], found: Geometry, *, magnitudes: bool = False) -> dict[str, Array]:
-    """Gradients by name; with `magnitudes`, the same sums over absolute values, for the bound.
-
-    A coordinate's rounding moves each weight and slope by up to half an epsilon of the coordinate,
-    however small they are: magnitudes count that as `reach / SHARE` on top of each.
-    """
+    """Gradients by name; with `magnitudes`, the same sums over absolute values, for the bound."""
     weight, out_grad = (
         arrays["filter"],
         arrays["out_grad"].reshape(found.batch, found.groups, -1, found.pixels),
@@ -208,7 +201,7 @@ def gradients(arrays: Mapping[str, Array], found: Geometry, *, magnitudes: bool 
         np.arange(per_group)[None, None, :, None],
     )
     for exact in taps(arrays, found):
-        tap = _widened(exact) if magnitudes else exact
+        tap = _absolute(exact) if magnitudes else exact
         number = tap.i * found.kernel[1] + tap.j
         by_group = _by_group(found, weight, tap.i, tap.j)
         column_grad = np.matmul(by_group.transpose(0, 2, 1)[None], out_grad)
@@ -230,6 +223,53 @@ def gradients(arrays: Mapping[str, Array], found: Geometry, *, magnitudes: bool 
         "x_grad": x_grad.reshape(arrays["x"].shape),
         "offset_grad": offset_grad.reshape(found.offset_shape),
         "filter_grad": filter_grad,
+    }
+    if "mask" in arrays:
+        found_all["mask_grad"] = mask_grad.reshape(found.mask_shape)
+    return found_all
+
+
+def wobbles(arrays: Mapping[str, Array], found: Geometry, epsilon: float) -> dict[str, Array]:
+    """How far one epsilon of every coordinate moves each gradient.
+
+    A coordinate's rounding moves a weight or a slope by up to half an epsilon of the coordinate, however
+    small that is. Rounding is independent from sample to sample, so that x and filter see the root of the
+    summed squares; the channels of a sample share it, so that offset and mask see a plain sum. A coordinate
+    that rounding may carry to a whole number has the slope of either side.
+    """
+    weight = np.abs(arrays["filter"])
+    out_grad = np.abs(arrays["out_grad"].reshape(found.batch, found.groups, -1, found.pixels))
+    groups, pixels = found.deformable_groups, found.pixels
+    image = np.abs(arrays["x"].reshape(found.batch, groups, -1, found.size[0] * found.size[1]))
+    highest = image.max(axis=3, initial=0.0, keepdims=True)
+    x_grad = np.zeros_like(image)
+    offset_grad = np.zeros((found.batch, groups, found.taps, 2, pixels))
+    mask_grad = np.zeros((found.batch, groups, found.taps, pixels))
+    filter_grad = np.zeros_like(weight)
+    images, deformable, channels, _ = np.ogrid[: found.batch, :groups, : image.shape[2], :1]
+    for tap in taps(arrays, found):
+        number = tap.i * found.kernel[1] + tap.j
+        by_group = _by_group(found, weight, tap.i, tap.j)
+        column_grad = np.matmul(by_group.transpose(0, 2, 1)[None], out_grad).reshape(*image.shape[:3], pixels)
+        reach, mask = tap.reach, np.abs(tap.mask)
+        moved = tap.blend(tuple(valid.astype(np.float64) for valid in tap.valid), magnitudes=True)
+        mask_grad[:, :, number] = np.sum(column_grad * moved, axis=2) * reach
+        jump = np.sum(column_grad * highest, axis=2) * mask
+        for axis, fraction in enumerate((tap.fraction_h, tap.fraction_w)):
+            from_whole = np.minimum(fraction, 1 - fraction)
+            near = (from_whole > 0) & (from_whole <= epsilon * reach)
+            offset_grad[:, :, number, axis] = mask_grad[:, :, number] * mask + np.where(near, 4 * jump / epsilon, 0.0)
+        squares = np.square(moved * (mask * reach)[:, :, None]).reshape(found.batch, found.groups, -1, pixels)
+        filter_grad[:, :, tap.i, tap.j] = np.einsum(
+            "ngop,ngcp->goc", np.square(out_grad), squares, optimize=True
+        ).reshape(filter_grad.shape[:2])
+        for place, valid in zip(tap.places, tap.valid, strict=True):
+            given = np.square(column_grad * (mask * reach * valid)[:, :, None])
+            np.add.at(x_grad, (images, deformable, channels, place[:, :, None]), given)
+    found_all = {
+        "x_grad": np.sqrt(x_grad).reshape(arrays["x"].shape),
+        "offset_grad": offset_grad.reshape(found.offset_shape),
+        "filter_grad": np.sqrt(filter_grad),
     }
     if "mask" in arrays:
         found_all["mask_grad"] = mask_grad.reshape(found.mask_shape)
