@@ -1,1 +1,199 @@
-"""deformable_conv on CUDA."""
+"""deformable_conv on CUDA: columns of all images at once, then one product that writes (N, Co, Ho, Wo) as it lies."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from ops._core.backend import namespace
+from ops._core.cuda import DIVISOR, Source, divisor, multiprocessors
+from ops._core.dtype import FLOATS, dtype_info
+from ops._core.gemm import EXACT, TF32, Matrix, product, supported
+from ops._core.kernel import Bound
+from ops._core.op import Shapes
+from ops._core.registry import kernel
+from ops.deformable_conv.op import DeformableConvParams, geometry
+from ops.deformable_conv.sampling import Geometry
+
+THREADS = 256
+CHANNELS = 32
+"""Most channels that share one sample's place in a thread."""
+FEWEST = 4
+_CONV = np.dtype(
+    [
+        (name, np.int32)
+        for name in (
+            *("height", "width", "stride_h", "stride_w", "padding_h", "padding_w", "dilation_h", "dilation_w"),
+            *("channels", "per_group", "taps"),
+        )
+    ]
+    + [(name, DIVISOR) for name in ("pixels", "out_width", "kernel_width")]
+)
+WITH_BLAS = ("float16", "float32", "float64")
+
+
+def _expressions() -> tuple[str, ...]:
+    found: list[str] = []
+    for name in FLOATS:
+        ctype, wide = dtype_info(name).ctype, dtype_info(dtype_info(name).accumulate).ctype
+        found += [f"unfold<{ctype}>", f"fold_in_order<{ctype}>", f"gather<{ctype}>"]
+        found += [f"fold<{ctype}, {item}>" for item in dict.fromkeys((ctype, wide))]
+    return tuple(found)
+
+
+SOURCE = Source(__file__, "kernels.cu", _expressions())
+
+
+def ctype(array: Any) -> str:
+    """Of an array's elements."""
+    return dtype_info(array.dtype.name).ctype
+
+
+def conv_struct(found: Geometry) -> Any:
+    """The convolution as the kernels' Conv."""
+    return np.array(
+        (
+            *found.size,
+            *found.strides,
+            *found.paddings,
+            *found.dilations,
+            found.channels,
+            found.channels // found.deformable_groups,
+            found.taps,
+            divisor(found.pixels),
+            divisor(found.out_size[1]),
+            divisor(found.kernel[1]),
+        ),
+        _CONV,
+    )
+
+
+def grid_of(found: Geometry, images: int) -> tuple[tuple[int, int, int], int]:
+    """Blocks by (pixels, taps, chunks of channels), and channels of a chunk: fewer where there is little work."""
+    across = -(-images * found.pixels // THREADS)
+    per_group, chunk = found.channels // found.deformable_groups, CHANNELS
+    wanted = 8 * multiprocessors()
+    while chunk > FEWEST and across * found.taps * found.deformable_groups * -(-per_group // chunk) < wanted:
+        chunk //= 2
+    return (across, found.taps, found.deformable_groups * -(-per_group // chunk)), chunk
+
+
+def unfold(found: Geometry, x: Any, offset: Any, mask: Any, columns: Any) -> Bound:
+    """Sample `len(x)` images into `columns`, (N, C, taps, P), by one launch."""
+    images = x.shape[0]
+    grid, chunk = grid_of(found, images)
+    function = SOURCE.function(f"unfold<{ctype(x)}>")
+    arguments = (x, offset, mask, columns, np.int32(images), np.int32(chunk), conv_struct(found))
+    return lambda: function(grid, (THREADS,), arguments)
+
+
+def _columns_bytes(shapes: Shapes, params: DeformableConvParams) -> int:
+    """One column buffer of all images, in the tensors' dtype."""
+    found = geometry(shapes.inputs["x"].shape, shapes.inputs["filter"].shape, params)
+    return found.samples * dtype_info(shapes.inputs["x"].dtype).itemsize
+
+
+def _image_bytes(shapes: Shapes, params: DeformableConvParams) -> int:
+    return _columns_bytes(shapes, params) // max(shapes.inputs["x"].shape[0], 1)
+
+
+def _by_blas(found: Geometry, filter: Any, columns: Any, out: Any) -> Bound:
+    """One strided-batched product over images and groups, straight into `out`."""
+    xp = namespace(filter)
+    matrix = filter.reshape(found.groups, found.out_channels // found.groups, -1)
+    given = columns.reshape(-1, found.groups, matrix.shape[2], found.pixels)
+    target = out.reshape(-1, found.groups, matrix.shape[1], found.pixels)
+    return lambda: xp.matmul(matrix, given, out=target)
+
+
+def _by_tensor_cores(parts: int) -> Callable[[Geometry, Any, Any, Any], Bound]:
+    """One product over all images by the project's own kernel."""
+
+    def multiply(found: Geometry, filter: Any, columns: Any, out: Any) -> Bound:
+        if not supported(filter.dtype.name):
+            return _by_blas(found, filter, columns, out)
+        depth, each, pixels = filter.size // found.out_channels, found.out_channels // found.groups, found.pixels
+        a = Matrix(filter, depth, group=each * depth, along=True)
+        image = found.channels * found.taps * pixels
+        b = Matrix(columns, pixels, image=image, post=pixels, group=depth * pixels)
+        d = Matrix(out, pixels, image=found.out_channels * pixels, post=pixels, group=each * pixels)
+        return product(a, b, d, (each, found.batch * pixels, depth), groups=found.groups, parts=parts)
+
+    return multiply
+
+
+def _unfold_then(multiply: Callable[[Geometry, Any, Any, Any], Bound]) -> Callable[..., Bound]:
+    def forward(
+        *,
+        x: Any,
+        offset: Any,
+        filter: Any,
+        out: dict[str, Any],
+        workspace: Any,
+        mask: Any = None,
+        **options: Any,
+    ) -> Bound:
+        """Sample all images, then multiply: two launches."""
+        found = geometry(x.shape, filter.shape, DeformableConvParams(**options))
+        if x.size == 0 or filter.size == 0:
+            return lambda: out["out"].fill(0)
+        columns = workspace.view(x.dtype)
+        first, second = unfold(found, x, offset, mask, columns), multiply(found, filter, columns, out["out"])
+
+        def run() -> None:
+            first()
+            second()
+
+        return run
+
+    return forward
+
+
+kernel("deformable_conv", "batched_im2col", "cuda", WITH_BLAS, prepare=True, workspace=_columns_bytes)(
+    _unfold_then(_by_blas)
+)
+kernel("deformable_conv", "optimized", "cuda", FLOATS, prepare=True, workspace=_columns_bytes)(
+    _unfold_then(_by_tensor_cores(EXACT))
+)
+kernel(
+    "deformable_conv",
+    "tf32",
+    "cuda",
+    ("float32",),
+    prepare=True,
+    workspace=_columns_bytes,
+    relaxed=2.0**6,
+    note="multiplies in TF32: 11 bits of each factor",
+)(_unfold_then(_by_tensor_cores(TF32)))
+
+
+@kernel("deformable_conv", "per_image", "cuda", WITH_BLAS, prepare=True, workspace=_image_bytes)
+def per_image(
+    *,
+    x: Any,
+    offset: Any,
+    filter: Any,
+    out: dict[str, Any],
+    workspace: Any,
+    mask: Any = None,
+    **options: Any,
+) -> Bound:
+    """Image by image, as upstream was when the design document was written: a launch and a product for each."""
+    found = geometry(x.shape, filter.shape, DeformableConvParams(**options))
+    if x.size == 0 or filter.size == 0:
+        return lambda: out["out"].fill(0)
+    columns = workspace.view(x.dtype)
+    steps = []
+    for image in range(found.batch):
+        part = slice(image, image + 1)
+        weights = None if mask is None else mask[part]
+        steps.append(unfold(found, x[part], offset[part], weights, columns))
+        steps.append(_by_blas(found, filter, columns, out["out"][part]))
+
+    def run() -> None:
+        for step in steps:
+            step()
+
+    return run

@@ -1,0 +1,215 @@
+"""deformable_conv_grad on CUDA: the columns' gradient by a product, all else in one pass over it, the filter's last."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from itertools import accumulate, pairwise
+from typing import Any
+
+import numpy as np
+
+from ops._core.backend import namespace
+from ops._core.cuda import divisor
+from ops._core.dtype import FLOATS, dtype_info
+from ops._core.gemm import Matrix, product, split_product, splits_bytes, supported
+from ops._core.kernel import Bound
+from ops._core.op import Shapes
+from ops._core.registry import kernel
+from ops.deformable_conv.cuda import SOURCE, THREADS, conv_struct, ctype, grid_of
+from ops.deformable_conv.op import DeformableConvGradParams, geometry
+from ops.deformable_conv.sampling import Geometry
+
+WARPS = THREADS // 32
+PARTS = 3
+ALIGNMENT = 256
+
+
+@dataclass(frozen=True, slots=True)
+class _Buffers:
+    """Workspace: columns' gradient, sums over channels, 16-bit columns, gradient of x, splits of the filter's."""
+
+    wide: int
+    narrow: int
+    found: Geometry
+
+    def sizes(self) -> tuple[int, ...]:
+        """Bytes of each part, aligned."""
+        found = self.found
+        chunks = grid_of(found, found.batch)[0][2] // found.deformable_groups
+        sums = PARTS * chunks * found.batch * found.deformable_groups * found.taps * found.pixels
+        in_16_bits = self.narrow < self.wide
+        each = found.out_channels // found.groups
+        depth = found.channels // found.groups * found.taps
+        exact = (
+            found.samples * self.wide,
+            sums * self.wide,
+            found.samples * self.narrow * in_16_bits,
+            found.batch * found.channels * found.size[0] * found.size[1] * self.wide * in_16_bits,
+            found.groups * splits_bytes(each, depth, found.batch * found.pixels),
+        )
+        return tuple(-(-size // ALIGNMENT) * ALIGNMENT for size in exact)
+
+    def cut(self, workspace: Any) -> list[Any]:
+        """The parts of the workspace, as bytes."""
+        ends = accumulate(self.sizes(), initial=0)
+        return [workspace[start:end] for start, end in pairwise(ends)]
+
+
+def _buffers(found: Geometry, dtype: str) -> _Buffers:
+    info = dtype_info(dtype)
+    return _Buffers(dtype_info(info.accumulate).itemsize, info.itemsize, found)
+
+
+def _workspace(shapes: Shapes, params: DeformableConvGradParams) -> int:
+    found = geometry(shapes.inputs["x"].shape, shapes.inputs["filter"].shape, params)
+    return sum(_buffers(found, shapes.inputs["x"].dtype).sizes())
+
+
+def _column_grad(found: Geometry, filter: Any, out_grad: Any, to: Any) -> Bound:
+    """filter^T out_grad, (N, C taps, P), in the accumulating dtype."""
+    each, pixels = found.out_channels // found.groups, found.pixels
+    rows = filter.size // found.out_channels
+    if supported(filter.dtype.name):
+        a = Matrix(filter, rows, group=each * rows)
+        b = Matrix(out_grad, pixels, image=found.out_channels * pixels, post=pixels, group=each * pixels)
+        d = Matrix(to, pixels, image=found.channels * found.taps * pixels, post=pixels, group=rows * pixels)
+        return product(a, b, d, (rows, found.batch * pixels, each), groups=found.groups)
+    xp = namespace(filter)
+    target = to[: found.samples].reshape(found.batch, found.groups, rows, pixels)
+
+    def run() -> None:
+        matrix = filter.astype(to.dtype, copy=False).reshape(found.groups, each, rows).transpose(0, 2, 1)
+        given = out_grad.astype(to.dtype, copy=False).reshape(found.batch, found.groups, each, pixels)
+        target[...] = xp.matmul(matrix, given)
+
+    return run
+
+
+def _filter_grad(found: Geometry, columns: Any, out_grad: Any, to: Any, workspace: Any) -> Bound:
+    """out_grad columns^T, summed over all images."""
+    each, pixels = found.out_channels // found.groups, found.pixels
+    rows = to.size // found.out_channels
+    if supported(to.dtype.name):
+        a = Matrix(out_grad, pixels, image=found.out_channels * pixels, post=pixels, group=each * pixels, along=True)
+        image = found.channels * found.taps * pixels
+        b = Matrix(columns, pixels, image=image, post=pixels, group=rows * pixels, along=True)
+        size = (each, rows, found.batch * pixels)
+        return split_product(a, b, to, size, found.groups, workspace)
+    xp, wide = namespace(to), dtype_info(dtype_info(to.dtype.name).accumulate).numpy
+    given = columns[: found.samples].reshape(found.batch, found.groups, rows, pixels).transpose(0, 1, 3, 2)
+
+    def run() -> None:
+        grads = out_grad.astype(wide, copy=False).reshape(found.batch, found.groups, each, pixels)
+        to[...] = xp.matmul(grads, given.astype(wide, copy=False)).sum(axis=0).reshape(to.shape)
+
+    return run
+
+
+def _fold(found: Geometry, arrays: tuple[Any, Any, Any], buffers: tuple[Any, Any, Any, Any]) -> tuple[Bound, int]:
+    """One pass over the columns' gradient; also the number of chunks that `partial` is summed by."""
+    x = arrays[0]
+    gradient, columns, _, _ = buffers
+    grid, chunk = grid_of(found, found.batch)
+    to = gradient if columns is None else columns
+    function = SOURCE.function(f"fold<{ctype(x)}, {ctype(to)}>")
+    arguments = (*arrays, *buffers, np.int32(found.batch), np.int32(chunk), conv_struct(found))
+    return (lambda: function(grid, (THREADS,), arguments)), grid[2] // found.deformable_groups
+
+
+def _gather(found: Geometry, partial: Any, chunks: int, out: dict[str, Any], like: Any) -> Bound:
+    size = found.batch * found.deformable_groups * found.taps * found.pixels
+    function = SOURCE.function(f"gather<{ctype(like)}>")
+    targets = (out.get("offset_grad"), out.get("mask_grad"))
+    arguments = (partial, *targets, np.int32(size), np.int32(chunks), divisor(found.pixels))
+    return lambda: function((-(-size // THREADS),), (THREADS,), arguments)
+
+
+def _x_grad_in_order(found: Geometry, arrays: tuple[Any, Any, Any], gradient: Any, to: Any) -> Bound:
+    x, offset, mask = arrays
+    planes = found.batch * found.channels
+    function = SOURCE.function(f"fold_in_order<{ctype(x)}>")
+    arguments = (offset, mask, gradient, to, np.int32(planes), conv_struct(found))
+    return lambda: function((-(-planes // WARPS),), (THREADS,), arguments)
+
+
+def _sampled(
+    found: Geometry, arrays: tuple[Any, Any, Any], buffers: tuple[Any, Any, Any, Any], out: dict[str, Any]
+) -> list[Bound]:
+    """The pass over the columns' gradient, and the sums over chunks of channels that follow it."""
+    if all(buffer is None for buffer in buffers[1:]):
+        return []
+    fold, chunks = _fold(found, arrays, buffers)
+    return [fold] if buffers[2] is None else [fold, _gather(found, buffers[2], chunks, out, arrays[0])]
+
+
+def _backward(*, in_order: bool) -> Callable[..., Bound]:
+    def backward(
+        *,
+        x: Any,
+        offset: Any,
+        filter: Any,
+        out_grad: Any,
+        out: dict[str, Any],
+        workspace: Any,
+        need_x: bool,
+        need_offset: bool,
+        need_filter: bool,
+        need_mask: bool,
+        mask: Any = None,
+        **options: Any,
+    ) -> Bound:
+        """Product, one pass over its result, sums over channels, product: four launches, more for 16-bit types."""
+        del need_x, need_offset, need_filter, need_mask
+        found = geometry(x.shape, filter.shape, DeformableConvGradParams(**options))
+        steps: list[Bound] = []
+        if x.size == 0 or filter.size == 0:
+            return _run([partial(gradient.fill, 0) for gradient in out.values()])
+        wide = dtype_info(dtype_info(x.dtype.name).accumulate).numpy
+        parts = _buffers(found, x.dtype.name).cut(workspace)
+        gradient, sums = parts[0].view(wide), parts[1].view(wide)
+        columns = gradient if x.dtype == wide else parts[2].view(x.dtype)
+        arrays, x_grad = (x, offset, mask), None
+        if "x_grad" in out:
+            x_grad = out["x_grad"] if x.dtype == wide else parts[3].view(wide)[: x.size].reshape(x.shape)
+            steps.append(partial(x_grad.fill, 0))
+        steps.append(_column_grad(found, filter, out_grad, gradient))
+        if in_order and x_grad is not None:
+            steps.append(_x_grad_in_order(found, arrays, gradient, x_grad))
+        wanted = (
+            columns if "filter_grad" in out else None,
+            sums if {"offset_grad", "mask_grad"} & set(out) else None,
+            None if in_order else x_grad,
+        )
+        steps += _sampled(found, arrays, (gradient, *wanted), out)
+        if "filter_grad" in out:
+            steps.append(_filter_grad(found, columns, out_grad, out["filter_grad"], parts[4]))
+        if x_grad is not None and x.dtype != wide:
+            steps.append(partial(namespace(x).copyto, out["x_grad"], x_grad))
+        return _run(steps)
+
+    return backward
+
+
+def _run(steps: list[Bound]) -> Bound:
+    def run() -> None:
+        for step in steps:
+            step()
+
+    return run
+
+
+kernel(
+    "deformable_conv_grad",
+    "optimized",
+    "cuda",
+    FLOATS,
+    prepare=True,
+    workspace=_workspace,
+    deterministic=False,
+    note="adds up the gradient of x by atomics: its last bits change from run to run",
+)(_backward(in_order=False))
+kernel("deformable_conv_grad", "deterministic", "cuda", FLOATS, prepare=True, workspace=_workspace)(
+    _backward(in_order=True)
+)

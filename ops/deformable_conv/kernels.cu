@@ -1,0 +1,212 @@
+// deformable_conv and its gradient around a column buffer (N, C, taps, P).
+//
+// T is the tensors' type, A the accumulating one. A thread owns one sample (pixel and tap) and walks
+// channels: where the sample lies is found once. Samples strictly inside (-1, H) x (-1, W) count,
+// corners outside the image give nothing; comparisons are false for NaN.
+
+#include "divide.cuh"
+#include "pack.cuh"
+
+constexpr unsigned int FULL = 0xffffffffu;
+
+struct Conv {
+  int height, width, stride_h, stride_w, padding_h, padding_w, dilation_h, dilation_w;
+  int channels, per_group, taps;  // per_group: channels of a deformable group
+  Divisor pixels, out_width, kernel_width;
+};
+
+template <typename A>
+struct Sample {
+  int at[4];  // corners in a plane of the image, -1 where outside: upper left, upper right, lower left, lower right
+  A lh, lw, mask;
+
+  __device__ __forceinline__ A weight(int corner) const {
+    return (corner / 2 ? lh : A(1) - lh) * (corner % 2 ? lw : A(1) - lw);
+  }
+};
+
+template <typename T>
+__device__ __forceinline__ Sample<Wide<T>> find(
+    const Conv& conv, const T* offset, const T* mask, int image, int group, int tap, int pixel) {
+  using A = Wide<T>;
+  const int pixels = conv.pixels.value;
+  const int i = quotient(tap, conv.kernel_width), j = remainder(tap, i, conv.kernel_width);
+  const int row = quotient(pixel, conv.out_width), column = remainder(pixel, row, conv.out_width);
+  const int groups = conv.channels / conv.per_group;
+  const long long entry = static_cast<long long>(image * groups + group) * conv.taps + tap;
+  const A h = A(row * conv.stride_h - conv.padding_h + i * conv.dilation_h) + widen(offset[2 * entry * pixels + pixel]);
+  const A w =
+      A(column * conv.stride_w - conv.padding_w + j * conv.dilation_w) + widen(offset[(2 * entry + 1) * pixels + pixel]);
+  Sample<A> found;
+  found.mask = mask == nullptr ? A(1) : A(widen(mask[entry * pixels + pixel]));
+  const bool inside = h > A(-1) && h < A(conv.height) && w > A(-1) && w < A(conv.width);
+  const A top = inside ? floor(h) : A(0), left = inside ? floor(w) : A(0);
+  found.lh = inside ? h - top : A(0);
+  found.lw = inside ? w - left : A(0);
+  const int y = static_cast<int>(top), x = static_cast<int>(left);
+#pragma unroll
+  for (int corner = 0; corner < 4; ++corner) {
+    const int cy = y + corner / 2, cx = x + corner % 2;
+    const bool valid = inside && cy >= 0 && cy < conv.height && cx >= 0 && cx < conv.width;
+    found.at[corner] = valid ? cy * conv.width + cx : -1;
+  }
+  return found;
+}
+
+template <typename T, typename A>
+__device__ __forceinline__ void read(A (&corners)[4], const T* plane, const Sample<A>& sample) {
+#pragma unroll
+  for (int corner = 0; corner < 4; ++corner) {
+    corners[corner] = sample.at[corner] < 0 ? A(0) : A(widen(plane[sample.at[corner]]));
+  }
+}
+
+template <typename A>
+__device__ __forceinline__ A blend(const A (&corners)[4], const Sample<A>& sample) {
+  const A top = corners[0] + sample.lw * (corners[1] - corners[0]);
+  const A bottom = corners[2] + sample.lw * (corners[3] - corners[2]);
+  return top + sample.lh * (bottom - top);
+}
+
+// Which sample and channels this thread owns: x runs over pixels of all images, y over taps, z over chunks of channels.
+struct Part {
+  int image, pixel, tap, group, channel, end;
+};
+
+__device__ __forceinline__ bool own(Part& part, const Conv& conv, int images, int chunk) {
+  const unsigned int index = blockIdx.x * blockDim.x + threadIdx.x;
+  part.image = quotient(index, conv.pixels);
+  part.pixel = remainder(index, part.image, conv.pixels);
+  part.tap = blockIdx.y;
+  const int chunks = (conv.per_group + chunk - 1) / chunk;
+  part.group = blockIdx.z / chunks;
+  const int first = blockIdx.z % chunks * chunk;
+  part.channel = part.group * conv.per_group + first;
+  part.end = part.group * conv.per_group + min(first + chunk, conv.per_group);
+  return part.image < images;
+}
+
+template <typename T>
+__global__ void __launch_bounds__(256, 4) unfold(
+    const T* __restrict__ x, const T* __restrict__ offset, const T* __restrict__ mask, T* __restrict__ column,
+    int images, int chunk, Conv conv) {
+  using A = Wide<T>;
+  Part part;
+  if (!own(part, conv, images, chunk)) return;
+  const Sample<A> sample = find(conv, offset, mask, part.image, part.group, part.tap, part.pixel);
+  const int area = conv.height * conv.width, pixels = conv.pixels.value;
+  const long long first = static_cast<long long>(part.image) * conv.channels + part.channel;
+  const T* plane = x + first * area;
+  T* to = column + (first * conv.taps + part.tap) * pixels + part.pixel;
+  const long long step = static_cast<long long>(conv.taps) * pixels;
+#pragma unroll 4
+  for (int channel = part.channel; channel < part.end; ++channel, plane += area, to += step) {
+    A corners[4];
+    read(corners, plane, sample);
+    *to = narrow<T>(blend(corners, sample) * sample.mask);
+  }
+}
+
+// From the columns' gradient: the columns (null where not wanted; may be the gradient's own buffer), sums over each
+// chunk of channels for the gradients of offset and mask (chunks, N, dg, taps, 3, P), and that of x by atomics.
+template <typename T, typename C>
+__global__ void __launch_bounds__(256, 4) fold(
+    const T* __restrict__ x, const T* __restrict__ offset, const T* __restrict__ mask, const Wide<T>* column_grad,
+    C* column, Wide<T>* __restrict__ partial, Wide<T>* __restrict__ x_grad, int images, int chunk, Conv conv) {
+  using A = Wide<T>;
+  Part part;
+  if (!own(part, conv, images, chunk)) return;
+  const Sample<A> sample = find(conv, offset, mask, part.image, part.group, part.tap, part.pixel);
+  const int area = conv.height * conv.width, pixels = conv.pixels.value;
+  const int groups = conv.channels / conv.per_group, chunks = gridDim.z / groups;
+  const long long first = static_cast<long long>(part.image) * conv.channels + part.channel;
+  const long long step = static_cast<long long>(conv.taps) * pixels;
+  long long at = (first * conv.taps + part.tap) * pixels + part.pixel;
+  long long plane = first * area;
+  A slope_h = 0, slope_w = 0, weight = 0;
+#pragma unroll 2
+  for (int channel = part.channel; channel < part.end; ++channel, plane += area, at += step) {
+    const A given = column_grad[at];
+    A corners[4];
+    read(corners, x + plane, sample);
+    const A sampled = blend(corners, sample);
+    weight += given * sampled;
+    const A upper = corners[1] - corners[0], lower = corners[3] - corners[2];
+    slope_w += given * (upper + sample.lh * (lower - upper));
+    const A left = corners[2] - corners[0], right = corners[3] - corners[1];
+    slope_h += given * (left + sample.lw * (right - left));
+    if (column != nullptr) column[at] = narrow<C>(sampled * sample.mask);
+    if (x_grad != nullptr) {
+      const A moved = given * sample.mask;
+#pragma unroll
+      for (int corner = 0; corner < 4; ++corner) {
+        if (sample.at[corner] >= 0) atomicAdd(x_grad + plane + sample.at[corner], moved * sample.weight(corner));
+      }
+    }
+  }
+  if (partial == nullptr) return;
+  const long long entry =
+      ((static_cast<long long>(blockIdx.z % chunks) * images + part.image) * groups + part.group) * conv.taps + part.tap;
+  A* const to = partial + 3 * entry * pixels + part.pixel;
+  to[0] = slope_h * sample.mask;
+  to[pixels] = slope_w * sample.mask;
+  to[2 * pixels] = weight;
+}
+
+// The gradient of x in a fixed order, without atomics: a warp owns a plane; lanes that meet at a pixel are summed in turn.
+template <typename T>
+__global__ void __launch_bounds__(256, 4) fold_in_order(
+    const T* __restrict__ offset, const T* __restrict__ mask, const Wide<T>* __restrict__ column_grad,
+    Wide<T>* __restrict__ x_grad, int planes, Conv conv) {
+  using A = Wide<T>;
+  const int plane = blockIdx.x * 8 + threadIdx.x / 32, lane = threadIdx.x % 32;
+  if (plane >= planes) return;
+  const int image = plane / conv.channels, group = (plane - image * conv.channels) / conv.per_group;
+  const int pixels = conv.pixels.value;
+  A* const to = x_grad + static_cast<long long>(plane) * conv.height * conv.width;
+  for (int tap = 0; tap < conv.taps; ++tap) {
+    const A* const from = column_grad + (static_cast<long long>(plane) * conv.taps + tap) * pixels;
+    for (int base = 0; base < pixels; base += 32) {
+      const int pixel = base + lane;
+      const Sample<A> sample = find(conv, offset, mask, image, group, tap, min(pixel, pixels - 1));
+      const A moved = pixel < pixels ? from[pixel] * sample.mask : A(0);
+#pragma unroll
+      for (int corner = 0; corner < 4; ++corner) {
+        const int at = pixel < pixels ? sample.at[corner] : -1;
+        const A given = moved * sample.weight(corner);
+        unsigned int others = __match_any_sync(FULL, at);
+        const bool leads = at >= 0 && __ffs(others) - 1 == lane;
+        A total = 0;
+        while (__any_sync(FULL, others != 0)) {
+          const int other = others == 0 ? lane : __ffs(others) - 1;
+          const A value = __shfl_sync(FULL, given, other);
+          if (others != 0) total += value;
+          others &= others - 1;
+        }
+        if (leads) to[at] += total;
+        __syncwarp();
+      }
+    }
+  }
+}
+
+// The gradients of offset (N, dg, taps, 2, P) and mask (N, dg, taps, P) from partial sums; null where not wanted.
+template <typename T>
+__global__ void __launch_bounds__(256, 4) gather(
+    const Wide<T>* __restrict__ partial, T* __restrict__ offset_grad, T* __restrict__ mask_grad, int size, int chunks,
+    Divisor pixels) {
+  using A = Wide<T>;
+  const int index = blockIdx.x * 256 + threadIdx.x;
+  if (index >= size) return;
+  const long long entry = quotient(index, pixels), pixel = remainder(index, entry, pixels), length = pixels.value;
+  A sums[3] = {};
+  for (int chunk = 0; chunk < chunks; ++chunk) {
+#pragma unroll
+    for (int part = 0; part < 3; ++part) sums[part] += partial[3LL * size * chunk + (3 * entry + part) * length + pixel];
+  }
+  if (offset_grad != nullptr) {
+    offset_grad[2 * entry * length + pixel] = narrow<T>(sums[0]);
+    offset_grad[(2 * entry + 1) * length + pixel] = narrow<T>(sums[1]);
+  }
+  if (mask_grad != nullptr) mask_grad[index] = narrow<T>(sums[2]);
+}
