@@ -37,7 +37,7 @@ def _corners(xp: Any, x: Any, h: Any, w: Any, found: Geometry) -> tuple[list[Any
         place = xp.where(readable, row * width + column, -1)
         flat = xp.maximum(place, 0)
         gathered = xp.stack([group[:, index] for group, index in zip(image, flat, strict=True)])
-        values.append(gathered * readable[:, None])
+        values.append(xp.where(readable[:, None], gathered, 0))
         places.append(place)
     return values, places, h - h0, w - w0
 

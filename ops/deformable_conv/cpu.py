@@ -22,7 +22,7 @@ class _Buffers:
         groups, taps, pixels = found.deformable_groups, found.taps, found.pixels
         height, width = found.size
         self.found = found
-        self.padded = np.zeros((found.channels, height + 2, width + 2), wide)
+        self.padded = np.zeros((found.channels, height + 3, width + 2), wide)
         self.places = np.empty((groups, taps, pixels), np.int32)
         self.fractions = np.empty((groups, taps, 3, pixels), wide)
         self.column = np.empty((found.channels, taps, pixels), wide)
@@ -30,13 +30,13 @@ class _Buffers:
 
     @property
     def flat(self) -> Any:
-        """The padded image, (C, (H + 2)(W + 2))."""
+        """The padded image, (C, (H + 3)(W + 2))."""
         return self.padded.reshape(self.found.channels, -1)
 
     def locate(self, jit: Any, x: Any, offset: Any, mask: Any) -> None:
         """Take one image and find its samples."""
         found, wide = self.found, self.padded.dtype
-        self.padded[:, 1:-1, 1:-1] = x
+        self.padded[:, 1:-2, 1:-1] = x
         shape = (found.deformable_groups, found.taps, 2, found.pixels)
         moved = offset.astype(wide, copy=False).reshape(shape)
         weights = self.no_mask
@@ -76,7 +76,8 @@ def deformable_conv(
     wide = _wide(x)
     buffers = _Buffers(found, wide)
     result = out["out"].reshape(found.batch, found.groups, found.out_channels // found.groups, found.pixels)
-    product = result[0] if result.dtype == wide else np.empty(result.shape[1:], wide)
+    direct = result.dtype == wide
+    product = np.empty((0,) if direct else result.shape[1:], wide)
     columns = buffers.column.reshape(found.groups, -1, found.pixels)
 
     def run() -> None:
@@ -84,7 +85,7 @@ def deformable_conv(
         for image in range(found.batch):
             buffers.locate(jit, x[image], offset[image], None if mask is None else mask[image])
             jit.unfold(buffers.flat, buffers.places, buffers.fractions, buffers.column, found.size[1])
-            if result.dtype == wide:
+            if direct:
                 np.matmul(weight, columns, out=result[image])
             else:
                 np.matmul(weight, columns, out=product)
@@ -146,7 +147,7 @@ def deformable_conv_grad(
             if mask_wanted:
                 out["mask_grad"][image] = total[:, :, 2].reshape(mask.shape[1:])
             if need_x:
-                out["x_grad"][image] = padded_grad[:, 1:-1, 1:-1]
+                out["x_grad"][image] = padded_grad[:, 1:-2, 1:-1]
             if need_filter:
                 filter_grad += np.matmul(given, columns.transpose(0, 2, 1))
         if need_filter:

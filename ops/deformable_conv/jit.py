@@ -1,4 +1,8 @@
-"""Numba kernels of deformable_conv for the CPU. The image is padded by one pixel, so that no corner needs a test."""
+"""Numba kernels of deformable_conv for the CPU.
+
+The image is padded by a pixel all around and by one more row below: no corner needs a test, and a sample
+outside is taken from the two rows of zeros at the end, whatever the image holds.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +29,7 @@ def tabulate(
     """Where each sample lies, once for all channels of its deformable group.
 
     offset (dg, taps, 2, P), mask (dg, taps, P) or (0, 0, 0). places (dg, taps, P): flat index of the
-    upper left corner in the padded image, -1 outside. fractions (dg, taps, 3, P): rows, columns, mask.
+    upper left corner in the padded image, that of row H + 1 outside. fractions (dg, taps, 3, P): rows, columns, mask.
     """
     groups, taps, _, pixels = offset.shape
     one = offset.dtype.type(1)
@@ -43,7 +47,7 @@ def tabulate(
                 fractions[group, tap, 1, pixel] = w - w0
                 fractions[group, tap, 2, pixel] = mask[group, tap, pixel] if mask.size else one
             else:
-                places[group, tap, pixel] = -1
+                places[group, tap, pixel] = (height + 1) * (width + 2)
                 fractions[group, tap, 0, pixel] = 0
                 fractions[group, tap, 1, pixel] = 0
                 fractions[group, tap, 2, pixel] = 0
@@ -51,7 +55,7 @@ def tabulate(
 
 @njit(cache=True, parallel=True)
 def unfold(padded: Any, places: Any, fractions: Any, column: Any, width: int) -> None:
-    """The column buffer of one image: padded (C, (H + 2)(W + 2)) to column (C, taps, P)."""
+    """The column buffer of one image: padded (C, (H + 3)(W + 2)) to column (C, taps, P)."""
     channels, taps, pixels = column.shape
     per_group = channels // places.shape[0]
     stride = width + 2
@@ -60,7 +64,7 @@ def unfold(padded: Any, places: Any, fractions: Any, column: Any, width: int) ->
         image = padded[channel]
         for tap in range(taps):
             for pixel in range(pixels):
-                place = max(places[group, tap, pixel], 0)
+                place = places[group, tap, pixel]
                 lh, lw = fractions[group, tap, 0, pixel], fractions[group, tap, 1, pixel]
                 v00, v01 = image[place], image[place + 1]
                 v10, v11 = image[place + stride], image[place + stride + 1]
@@ -82,12 +86,13 @@ def fold(
     """From the columns' gradient: the image's, the offsets' and the mask's; leaves the columns themselves behind.
 
     column (C, taps, P) holds the gradient and is overwritten by the sampled columns. padded_grad
-    (C, (H + 2)(W + 2)) is added to. partial (threads, dg, taps, 3, P) collects rows, columns, mask.
+    (C, (H + 3)(W + 2)) is added to. partial (threads, dg, taps, 3, P) collects rows, columns, mask.
     """
     channels, taps, pixels = column.shape
     groups = places.shape[0]
     per_group = channels // groups
     stride = width + 2
+    outside = padded.shape[1] - 2 * stride
     for channel in prange(channels):
         group = channel // per_group
         thread = get_thread_id()
@@ -96,7 +101,7 @@ def fold(
             for pixel in range(pixels):
                 place = places[group, tap, pixel]
                 given = column[channel, tap, pixel]
-                if place < 0:
+                if place >= outside:
                     column[channel, tap, pixel] = 0
                     continue
                 lh, lw = fractions[group, tap, 0, pixel], fractions[group, tap, 1, pixel]

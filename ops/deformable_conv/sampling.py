@@ -100,7 +100,7 @@ def taps(arrays: Mapping[str, Array], found: Geometry) -> Iterator[Tap]:
     """Every kernel entry's samples in turn."""
     (kernel_h, kernel_w), (height, width) = found.kernel, found.size
     groups, pixels = found.deformable_groups, found.pixels
-    image = arrays["x"].reshape(found.batch, groups, -1, height * width)
+    image = arrays["x"].reshape(found.batch, groups, found.channels // groups, height * width)
     offset = arrays["offset"].reshape(found.batch, groups, found.taps, 2, pixels)
     mask = arrays.get("mask")
     rows, columns = np.divmod(np.arange(pixels), found.out_size[1])
@@ -144,7 +144,7 @@ def _by_group(found: Geometry, weight: Array, i: int, j: int) -> Array:
 
 def _product(found: Geometry, weight: Array, column: Array) -> Array:
     """filter @ column by group: (N, Co, P)."""
-    grouped = column.reshape(found.batch, found.groups, -1, found.pixels)
+    grouped = column.reshape(found.batch, found.groups, found.channels // found.groups, found.pixels)
     product: Array = np.matmul(weight[None], grouped)
     return product.reshape(found.batch, found.out_channels, found.pixels)
 
@@ -184,7 +184,7 @@ def gradients(arrays: Mapping[str, Array], found: Geometry, *, magnitudes: bool 
     """Gradients by name; with `magnitudes`, the same sums over absolute values, for the bound."""
     weight, out_grad = (
         arrays["filter"],
-        arrays["out_grad"].reshape(found.batch, found.groups, -1, found.pixels),
+        arrays["out_grad"].reshape(found.batch, found.groups, found.out_channels // found.groups, found.pixels),
     )
     if magnitudes:
         weight, out_grad = np.abs(weight), np.abs(out_grad)
@@ -212,7 +212,7 @@ def gradients(arrays: Mapping[str, Array], found: Geometry, *, magnitudes: bool 
         for axis, slopes in enumerate((tap.slopes_h, tap.slopes_w)):
             slope = tap.blend(slopes, magnitudes=magnitudes)
             offset_grad[:, :, number, axis] = np.sum(column_grad * slope, axis=2) * mask
-        column = (sampled * mask[:, :, None]).reshape(found.batch, found.groups, -1, pixels)
+        column = (sampled * mask[:, :, None]).reshape(found.batch, found.groups, weight.shape[1], pixels)
         filter_grad[:, :, tap.i, tap.j] = np.einsum("ngop,ngcp->goc", out_grad, column, optimize=True).reshape(
             filter_grad.shape[:2]
         )
@@ -238,9 +238,11 @@ def wobbles(arrays: Mapping[str, Array], found: Geometry, epsilon: float) -> dic
     that rounding may carry to a whole number has the slope of either side.
     """
     weight = np.abs(arrays["filter"])
-    out_grad = np.abs(arrays["out_grad"].reshape(found.batch, found.groups, -1, found.pixels))
+    out_grad = np.abs(
+        arrays["out_grad"].reshape(found.batch, found.groups, found.out_channels // found.groups, found.pixels)
+    )
     groups, pixels = found.deformable_groups, found.pixels
-    image = np.abs(arrays["x"].reshape(found.batch, groups, -1, found.size[0] * found.size[1]))
+    image = np.abs(arrays["x"].reshape(found.batch, groups, found.channels // groups, found.size[0] * found.size[1]))
     highest = image.max(axis=3, initial=0.0, keepdims=True)
     x_grad = np.zeros_like(image)
     offset_grad = np.zeros((found.batch, groups, found.taps, 2, pixels))
@@ -259,7 +261,8 @@ def wobbles(arrays: Mapping[str, Array], found: Geometry, epsilon: float) -> dic
             from_whole = np.minimum(fraction, 1 - fraction)
             near = (from_whole > 0) & (from_whole <= epsilon * reach)
             offset_grad[:, :, number, axis] = mask_grad[:, :, number] * mask + np.where(near, 4 * jump / epsilon, 0.0)
-        squares = np.square(moved * (mask * reach)[:, :, None]).reshape(found.batch, found.groups, -1, pixels)
+        squares = np.square(moved * (mask * reach)[:, :, None])
+        squares = squares.reshape(found.batch, found.groups, weight.shape[1], pixels)
         filter_grad[:, :, tap.i, tap.j] = np.einsum(
             "ngop,ngcp->goc", np.square(out_grad), squares, optimize=True
         ).reshape(filter_grad.shape[:2])
