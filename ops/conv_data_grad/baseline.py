@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -36,7 +37,7 @@ def conv_data_grad(
         dy, weight = xp.moveaxis(dy, -1, 1), xp.moveaxis(weight, -1, 1)
     per_group = found.out_channels // groups
     rows = weight.reshape(groups, per_group, -1).transpose(0, 2, 1)
-    columns = xp.matmul(rows, dy.reshape(found.batch, groups, per_group, -1))
+    columns = xp.matmul(rows, dy.reshape(found.batch, groups, per_group, prod(found.out_size)))
     columns = columns.reshape(found.batch, found.channels, *found.kernel, *found.out_size)
     reach = [
         max(p + length, d * (k - 1) + s * (size - 1) + 1)

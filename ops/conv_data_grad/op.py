@@ -168,7 +168,7 @@ def _gather(dy: Array, weight: Array, found: Geometry) -> Array:
         slice(m, m + s * (out - 1) + 1, s) for m, s, out in zip(margin, found.strides, found.out_size, strict=True)
     )
     spread[(..., *places)] = dy
-    spread = spread.reshape(found.batch, groups, -1, *spread_size)
+    spread = spread.reshape(found.batch, groups, found.out_channels // groups, *spread_size)
     weight = weight.reshape(groups, found.out_channels // groups, -1, *found.kernel)
     dx = np.zeros((found.batch, groups, found.channels // groups, *found.size), dy.dtype)
     for tap in np.ndindex(*found.kernel):
