@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import log2
+from math import log2, sqrt
 
 import numpy as np
 
@@ -147,15 +147,16 @@ def bound(
 ) -> dict[str, Array | float]:
     """Rounding of a stable algorithm in the accumulating dtype.
 
-    The mean's error is a tree sum's; it moves y by (mean's error) inv_variance gamma, and the
-    variance by its square, which is what E[x^2] - E[x]^2 does not achieve. With an addend, y may be
-    rounded to the dtype before the addition, as an unfused pair of ops does.
+    The sums may go one by one down the rows of channels-last x, which takes sqrt(n) roundings at random.
+    The mean's error moves y by (mean's error) inv_variance gamma, and the variance by its square, which is
+    what E[x^2] - E[x]^2 does not achieve. With an addend, y may be rounded to the dtype before the addition,
+    as an unfused pair of ops does.
     """
     epsilon = dtype_info(dtype_info(dtype).accumulate).epsilon
     x, axis = arrays["x"], params.axis
     others = tuple(index for index in range(x.ndim) if index != axis)
     n = max(x.size // max(x.shape[axis], 1), 1)
-    units = 4 + log2(n)
+    units = 4 + log2(n) + sqrt(n) / 2
     allowed: dict[str, Array | float] = {}
     if params.training:
         mean_error = units * epsilon * np.mean(np.abs(x), axis=others) if x.size else np.zeros(x.shape[axis])
