@@ -1,0 +1,341 @@
+"""Verdicts: by example, by property, and by simulation of whole runs with and without a change."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from harness.compare import compare, compare_run
+from harness.result import Check, Status
+from harness.verdict import Comparison, Evidence, Kind, Metrics, Pair, Reason, Rule, Side, Subject, Verdict
+
+SOUND = Side()
+DEFAULT = Rule()
+WIGGLE = (0.002, -0.003, 0.001, -0.001, 0.003, -0.002, 0.0015, -0.0005, 0.0, -0.0015)
+
+
+def subject(name: str = "a") -> Subject:
+    """A case to judge."""
+    return Subject("sign", name, name, "optimized", "cuda:0")
+
+
+def paired(ratio: float, count: int = 10, base_ns: float = 50_000.0) -> tuple[Pair, ...]:
+    """Pairs around a ratio, with a noise of 0.2 %."""
+    return tuple((base_ns, base_ns * ratio * math.exp(WIGGLE[index % 10])) for index in range(count))
+
+
+def evidence(
+    pairs: Sequence[Pair] = (), *, base: Side | None = SOUND, head: Side | None = SOUND, name: str = "a"
+) -> Evidence:
+    """Evidence with two sound sides, where nothing else is said."""
+    return Evidence(subject(name), base, head, tuple(pairs))
+
+
+def said(found: Comparison) -> tuple[Verdict | None, Reason]:
+    """Verdict and reason."""
+    return found.verdict, found.reason
+
+
+# --- by example
+
+
+def test_a_slowdown_of_five_percent_is_slower() -> None:
+    """Ratio, interval and p say so, with the median of the ratios as the estimate."""
+    found = compare(evidence(paired(1.05)))
+    assert said(found) == (Verdict.SLOWER, Reason.BEYOND)
+    assert found.ratio == pytest.approx(1.05 * math.exp(-0.00025))
+    assert found.interval is not None
+    assert 1.045 < found.interval[0] < 1.05 < found.interval[1] < 1.055
+    assert found.p_slower is not None
+    assert found.p_slower < 1e-6
+    assert found.pairs == 10
+
+
+def test_no_change_is_a_claim_of_its_own() -> None:
+    """`same` needs the interval inside the threshold; four good pairs are enough for it."""
+    assert said(compare(evidence(paired(1.0, 4)))) == (Verdict.SAME, Reason.WITHIN)
+
+
+def test_an_alarm_needs_more_pairs_than_a_pass() -> None:
+    """Four pairs that say 20 % slower are undecided, and say why."""
+    assert said(compare(evidence(paired(1.2, 4)))) == (Verdict.UNDECIDED, Reason.UNCONFIRMED)
+    assert said(compare(evidence(paired(1.2, 4)), Rule(alarm_pairs=4))) == (Verdict.SLOWER, Reason.BEYOND)
+
+
+def test_a_change_between_the_thresholds_is_no_pass_while_suspect() -> None:
+    """A likely change of 2 % is not called the same only because it is within 5 %."""
+    wide = [(1.0, 1.02 * math.exp(6 * step)) for step in WIGGLE]
+    assert said(compare(evidence(wide))) == (Verdict.UNDECIDED, Reason.BORDERLINE)
+
+
+def test_noise_is_undecided() -> None:
+    """Pairs that scatter by 30 % decide nothing."""
+    wild = [(100.0, 70.0), (100.0, 90.0), (100.0, 115.0), (100.0, 130.0)]
+    assert said(compare(evidence(wild))) == (Verdict.UNDECIDED, Reason.TOO_WIDE)
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_few_pairs_decide_nothing(count: int) -> None:
+    """Below four pairs there is at most a ratio."""
+    found = compare(evidence(paired(2.0, count)))
+    assert said(found) == (Verdict.UNDECIDED, Reason.TOO_FEW)
+    assert found.ratio is not None
+    assert 1.9 < found.ratio < 2.1
+
+
+def test_the_noise_floor_raises_the_threshold() -> None:
+    """A series that moves by 8 % on its own cannot be 5 % slower."""
+    assert compare(replace(evidence(paired(1.05)), noise_floor=0.08)).verdict is Verdict.UNDECIDED
+
+
+def test_a_threshold_of_its_own_counts_both_ways() -> None:
+    """3 % slower is no alarm at 5 %, and the same within 5 %."""
+    assert compare(evidence(paired(1.03)), Rule(0.05, 0.05)).verdict is Verdict.SAME
+    assert compare(evidence(paired(1.03)), Rule(0.02, 0.02)).verdict is Verdict.SLOWER
+
+
+@pytest.mark.parametrize("pairs", [(), ((0.0, 0.0),) * 10, ((100.0, 0.0),) * 10, ((math.nan, 1.0),) * 4])
+def test_measuring_nothing_is_no_pass(pairs: tuple[Pair, ...]) -> None:
+    """No pairs, times of zero and NaN are "unmeasured", and have no verdict."""
+    found = compare(evidence(pairs))
+    assert (found.kind, found.verdict, found.reason) == (Kind.UNMEASURED, None, Reason.NO_DATA)
+    assert not found.is_measured
+    assert found.ratio is None
+
+
+@pytest.mark.parametrize(
+    ("status", "reason"),
+    [
+        (Status.WRONG, Reason.WRONG),
+        (Status.ERROR, Reason.ERROR),
+        (Status.TIMEOUT, Reason.TIMEOUT),
+        (Status.OUT_OF_MEMORY, Reason.OUT_OF_MEMORY),
+        (Status.UNSUPPORTED, Reason.GONE),
+    ],
+)
+def test_a_head_that_fails_is_broken_however_fast(status: Status, reason: Reason) -> None:
+    """What is wrong, crashed, late, too large or gone is broken."""
+    found = compare(evidence(paired(0.5), head=Side(status, reason="why")))
+    assert said(found) == (Verdict.BROKEN, reason)
+    assert found.detail == "why"
+
+
+def test_a_failed_check_is_broken() -> None:
+    """A check that is not ok counts, whatever the status says."""
+    failed = Check(ok=False, max_abs_error=1.0, max_rel_error=1.0, worst=9.0, reason="zeros")
+    assert said(compare(evidence(paired(1.0), head=Side(check=failed)))) == (Verdict.BROKEN, Reason.WRONG)
+
+
+def test_faster_than_the_device_allows_is_broken() -> None:
+    """3530 GB/s on a device that copies 864 GB/s is a fault of measuring; so is a time below the floor."""
+    swift = Side(ceiling_share=3530 / 864)
+    assert said(compare(evidence(paired(0.2), head=swift))) == (Verdict.BROKEN, Reason.IMPLAUSIBLE)
+    below = replace(evidence(paired(0.2)), floor_ns=40_000.0)
+    assert said(compare(below)) == (Verdict.BROKEN, Reason.IMPLAUSIBLE)
+    assert compare(replace(below, floor_ns=12_000.0)).verdict is Verdict.FASTER
+
+
+@pytest.mark.parametrize(
+    ("base", "head", "kind"),
+    [
+        (None, Side(), Kind.NEW),
+        (Side(Status.UNSUPPORTED), Side(), Kind.NEW),
+        (Side(), None, Kind.REMOVED),
+        (Side(Status.WRONG), Side(), Kind.FIXED),
+        (Side(Status.UNSUPPORTED), Side(Status.UNSUPPORTED), Kind.UNSUPPORTED),
+        (None, None, Kind.UNMEASURED),
+    ],
+)
+def test_one_side_alone_has_a_kind_and_no_verdict(base: Side | None, head: Side | None, kind: Kind) -> None:
+    """New, removed and repaired cases are told as such."""
+    found = compare(evidence(base=base, head=head))
+    assert (found.kind, found.verdict) == (kind, None)
+
+
+def test_a_new_case_that_fails_is_broken() -> None:
+    """Having no base excuses nothing."""
+    assert compare(evidence(base=None, head=Side(Status.WRONG))).verdict is Verdict.BROKEN
+
+
+def test_one_launch_becoming_two_is_caught_in_one_run() -> None:
+    """Metrics without noise need no pairs, and are told."""
+    base, head = Side(metrics=Metrics(launches=1)), Side(metrics=Metrics(launches=2))
+    for pairs in ((), paired(1.0, 1), paired(1.0, 4), paired(1.0)):
+        found = compare(evidence(pairs, base=base, head=head))
+        assert said(found) == (Verdict.SLOWER, Reason.LAUNCHES)
+        assert [(one.metric, one.before, one.after) for one in found.changes] == [("launches", 1, 2)]
+    assert compare(evidence(paired(0.5), base=base, head=head)).verdict is Verdict.FASTER
+    assert compare(evidence(paired(1.0), base=head, head=base)).verdict is Verdict.SAME
+
+
+def test_kernel_names_and_registers_are_told_and_gated_on_request() -> None:
+    """Another kernel at the same speed is news; it fails only where the rule asks."""
+    base = Side(metrics=Metrics(kernels=("f",), registers=32, spills=0))
+    head = Side(metrics=Metrics(kernels=("g",), registers=40, spills=0))
+    found = compare(evidence(paired(1.0), base=base, head=head))
+    assert found.verdict is Verdict.SAME
+    assert [one.metric for one in found.changes] == ["kernels", "registers"]
+    strict = compare(evidence(paired(1.0), base=base, head=head), Rule(exact=("registers",)))
+    assert said(strict) == (Verdict.SLOWER, Reason.REGISTERS)
+    unknown = Side(metrics=Metrics())
+    assert compare(evidence(paired(1.0), base=unknown, head=head)).changes == ()
+
+
+def test_two_modes_are_the_reason_and_are_named() -> None:
+    """A side that takes 22.5 or 25.5 ms by process is undecided for that."""
+    head = (22.5, 25.5, 22.5, 25.5, 25.5, 22.5, 22.5, 25.5, 22.5, 25.5)
+    found = compare(evidence([(22.5, time) for time in head]))
+    assert said(found) == (Verdict.UNDECIDED, Reason.BIMODAL)
+    assert found.head_modes_ns == (22.5, 25.5)
+    assert found.base_modes_ns == (22.5,)
+    assert found.is_bimodal
+
+
+def test_a_ruler_that_moved_takes_back_the_alarm() -> None:
+    """Where the fixed kernels are 5 % slower too, the host changed, not the case."""
+    found = compare(replace(evidence(paired(1.05)), ruler=paired(1.05)))
+    assert said(found) == (Verdict.UNDECIDED, Reason.HOST_MOVED)
+    assert found.host_moved
+    assert compare(replace(evidence(paired(1.05)), ruler=paired(1.0))).verdict is Verdict.SLOWER
+
+
+def test_the_detectable_change_shrinks_with_pairs() -> None:
+    """With a noise of 0.2 % ten pairs see a slowdown between 1 and 2 %; six pairs see less well."""
+    few, many = compare(evidence(paired(1.0, 6))), compare(evidence(paired(1.0)))
+    assert few.detectable_change is not None
+    assert many.detectable_change is not None
+    assert 0.01 < many.detectable_change < 0.02
+    assert few.detectable_change > many.detectable_change
+
+
+def test_order_and_number_of_cases_stay() -> None:
+    """A comparison per case, in order, whatever their kinds and numbers of pairs."""
+    many = [
+        evidence(paired(1.0, 4), name="a"),
+        evidence(name="b"),
+        evidence(paired(1.3), name="c"),
+        evidence(paired(1.0, 6), name="d"),
+    ]
+    assert [one.subject.case for one in compare_run(many)] == ["a", "b", "c", "d"]
+    assert compare_run([]) == ()
+    with pytest.raises(ValueError, match="shorter"):
+        compare_run(many, [Rule()])
+
+
+# --- by property
+
+TIMES = st.floats(0.9, 1.1)
+PAIRS = st.lists(st.tuples(TIMES, TIMES), min_size=4, max_size=10)
+SWAPPED = {Verdict.FASTER: Verdict.SLOWER, Verdict.SLOWER: Verdict.FASTER}
+QUICK = Rule(alarm_pairs=4)
+
+
+@settings(max_examples=50, deadline=None)
+@given(PAIRS, st.floats(0.5, 2.0))
+def test_swapping_the_sides_turns_the_verdict_round(pairs: list[Pair], change: float) -> None:
+    """The ratio is inverted, and faster and slower change places."""
+    there = compare(evidence([(a, b * change) for a, b in pairs]), QUICK)
+    back = compare(evidence([(b * change, a) for a, b in pairs]), QUICK)
+    assert there.verdict is not None
+    assert back.verdict is SWAPPED.get(there.verdict, there.verdict)
+    assert there.ratio is not None
+    assert back.ratio is not None
+    assert there.ratio * back.ratio == pytest.approx(1.0)
+
+
+@settings(max_examples=50, deadline=None)
+@given(PAIRS, st.integers(-8, 20))
+def test_the_unit_of_time_changes_nothing(pairs: list[Pair], power: int) -> None:
+    """Both sides scaled alike give the same verdict and ratio."""
+    one = compare(evidence(pairs), QUICK)
+    other = compare(evidence([(a * 2.0**power, b * 2.0**power) for a, b in pairs]), QUICK)
+    assert one.verdict is other.verdict
+    assert one.ratio == pytest.approx(other.ratio)
+
+
+@settings(max_examples=50, deadline=None)
+@given(PAIRS, st.floats(1.0, 1.5), st.floats(1.0, 1.5))
+def test_more_slowdown_never_turns_slower_into_same(pairs: list[Pair], change: float, more: float) -> None:
+    """What is slower stays slower when the head takes longer still."""
+    found = compare(evidence([(a, b * change) for a, b in pairs]), QUICK)
+    worse = compare(evidence([(a, b * change * more) for a, b in pairs]), QUICK)
+    if found.verdict is Verdict.SLOWER:
+        assert worse.verdict is Verdict.SLOWER
+
+
+@settings(max_examples=50, deadline=None)
+@given(PAIRS)
+def test_the_ratio_lies_in_its_interval(pairs: list[Pair]) -> None:
+    """Estimate and interval agree."""
+    found = compare(evidence(pairs))
+    assert found.interval is not None
+    assert found.ratio is not None
+    assert found.interval[0] <= found.ratio * (1 + 1e-12)
+    assert found.ratio <= found.interval[1] * (1 + 1e-12)
+
+
+# --- by simulation of whole runs
+
+
+def verdicts(
+    seed: int, spreads: np.ndarray, slowdown: float = 0.0, *, rule: Rule = DEFAULT, modes: int = 0
+) -> list[Verdict | None]:
+    """A run of cases with log-normal noise, the first slower; four pairs, ten for the undecided.
+
+    The first `modes` cases run 13 % slower in every other process, by chance.
+    """
+    generator = np.random.default_rng(seed)
+    logs = generator.normal(0.0, 1.0, (len(spreads), 10, 2)) * spreads[:, None, None]
+    logs[:modes] += math.log(25.5 / 22.5) * generator.integers(0, 2, (modes, 10, 2))
+    logs[0, :, 1] += math.log1p(slowdown)
+    times = (50_000 * np.exp(logs)).tolist()
+    side = Side()
+    pairs = [tuple((a, b) for a, b in case) for case in times]
+    first = compare_run(
+        [Evidence(subject(), side, side, case[:4]) for case in pairs],
+        [rule] * len(pairs),
+    )
+    again = [
+        Evidence(subject(), side, side, case if found.verdict is Verdict.UNDECIDED else case[:4])
+        for case, found in zip(pairs, first, strict=True)
+    ]
+    return [one.verdict for one in compare_run(again, [rule] * len(pairs))]
+
+
+def test_runs_without_a_change_stay_green() -> None:
+    """A/A over 60 cases of 0.3 to 5.6 % noise: alarms in <= 0.1 % of decisions, <= 1 % of runs."""
+    spreads = np.geomspace(0.003, 0.056, 60)
+    runs = [verdicts(seed, spreads) for seed in range(150)]
+    alarms = [verdict for run in runs for verdict in run if verdict in SWAPPED]
+    assert len(alarms) <= 0.001 * 60 * len(runs)
+    assert sum(Verdict.SLOWER in run for run in runs) <= 0.01 * len(runs)
+
+
+def test_processes_with_two_modes_raise_no_alarm() -> None:
+    """A/A with 20 bimodal cases of 60: no more alarms than without."""
+    runs = [verdicts(seed, np.full(60, 0.005), modes=20) for seed in range(100)]
+    assert sum(verdict in SWAPPED for run in runs for verdict in run) <= 0.001 * 60 * len(runs)
+
+
+def test_a_planted_slowdown_is_caught() -> None:
+    """One case of 60 at 1 % noise: 5 % slower is caught in >= 99 % of the runs."""
+    runs = [verdicts(seed, np.full(60, 0.01), 0.05) for seed in range(120)]
+    assert sum(run[0] is Verdict.SLOWER for run in runs) >= 0.99 * len(runs)
+
+
+def test_a_small_slowdown_is_caught_where_it_is_quiet() -> None:
+    """One case of 60 at 0.3 % noise: 2 % slower is caught in >= 90 % of the runs."""
+    runs = [verdicts(seed, np.full(60, 0.003), 0.02) for seed in range(120)]
+    assert sum(run[0] is Verdict.SLOWER for run in runs) >= 0.9 * len(runs)
+
+
+def test_few_decisions_are_left_undecided() -> None:
+    """A/A at a threshold of 5 % and 1 % noise: <= 2 % undecided."""
+    runs = [verdicts(seed, np.full(60, 0.01), rule=Rule(0.05, 0.05)) for seed in range(60)]
+    assert sum(verdict is Verdict.UNDECIDED for run in runs for verdict in run) <= 0.02 * 60 * len(runs)
