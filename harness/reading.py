@@ -51,6 +51,15 @@ def read_node(node: Node, what: str, hint: Any) -> Any:
         raise wrong(node.place, f"{what} {error}") from error
 
 
+def read_names(node: Node, what: str, known: Iterable[str]) -> tuple[str, ...]:
+    """A list of names, each of them known; raises CaseFileError for others, with the place of the first."""
+    names: tuple[str, ...] = read_node(node, what, tuple[str, ...])
+    for name, item in zip(names, node.value, strict=True):
+        if name not in known:
+            raise wrong(item.place, f"unknown name {name!r} in {what}{did_you_mean(name, known)}")
+    return names
+
+
 def located(node: Node, read: Callable[[], Any]) -> Any:
     """What `read` gives; its CaseError gets the place of `node`, or of the entry it names."""
     try:
