@@ -204,7 +204,7 @@ class Comparison:
     @property
     def is_measured(self) -> bool:
         """Whether the head was run and found right: what may count towards a pass."""
-        return self.kind in {Kind.COMPARED, Kind.NEW, Kind.FIXED}
+        return self.kind in {Kind.COMPARED, Kind.NEW, Kind.FIXED} and self.verdict is not Verdict.BROKEN
 
     @property
     def is_bimodal(self) -> bool:

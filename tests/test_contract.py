@@ -26,6 +26,8 @@ CASES = Path(__file__).parents[1] / "cases"
 COMPILED = ("torch_compile",)
 """Compiling takes seconds a case, so these get one case, in one dtype and layout."""
 COMPILED_DTYPE = "float32"
+DISAGREES = {("deformable_conv_grad", "torchvision"): "whole-offsets"}
+"""torchvision differentiates a sample at exactly -1, which by the rule is outside and has no gradient."""
 
 
 @cache
@@ -72,7 +74,9 @@ def every_kernel() -> list[Any]:
         marks = [pytest.mark.gpu] if key.backend == "cuda" else []
         compiled = key.implementation in COMPILED
         if key.op in with_cases and not (compiled and key.dtype != COMPILED_DTYPE):
-            layouts = ("contiguous",) if compiled else ("contiguous", "offset", *(["transposed"] * kernel.strided))
+            layouts = ("contiguous", "offset", *(["transposed"] * kernel.strided))
+            if compiled or (kernel.arrays == "torch" and key.backend == "cuda"):
+                layouts = ("contiguous",)  # torch's own kernels fail on memory that is only element-aligned
             found += [pytest.param(*key, layout, id=f"{key}/{layout}", marks=marks) for layout in layouts]
     return found
 
@@ -84,6 +88,8 @@ def complaints(kernel: Kernel, layout: str) -> list[str]:
     cases = cases_of(key.op, key.dtype)
     with timer(key.backend).session(kernel.arrays):
         for number, case in enumerate(cases[:1] if key.implementation in COMPILED else cases):
+            if DISAGREES.get((key.op, key.implementation)) == case.name:
+                continue
             if not kernel.strided and any(spec.layout == "transposed" for spec in case.inputs.values()):
                 continue
             inputs, expected = prepared(key.op, key.dtype, number)

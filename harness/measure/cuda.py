@@ -50,7 +50,8 @@ class CudaTimer:
         self._cupy = xp
         self._device = xp.cuda.Device(index)
         with self._device:
-            self._stream = xp.cuda.Stream(non_blocking=True)
+            # a blocking stream: torchvision launches on the legacy default stream, whose order this one keeps
+            self._stream = xp.cuda.Stream(non_blocking=False)
             module = xp.RawModule(code=SOURCE.read_text(encoding="utf-8"), options=("-std=c++17",))
             self._spin = module.get_function("spin")
             self._empty = module.get_function("empty")

@@ -25,47 +25,80 @@ __device__ __forceinline__ long long place(const View& view, int row, int j) {
 
 #if __CUDA_ARCH__ >= 800
 
-constexpr int STAGES = 4;
+constexpr int STAGES = 3;
 
-// One tile of a stage. ALONG_DEPTH: stored (TILE, depth) in memory, rows of the view from `first`; else
-// (depth, TILE), columns of the view from `first`.
-template <typename T, int V, bool ALONG_DEPTH>
-__device__ __forceinline__ void fetch(T* tile, const T* from, const View& view, int first, int end, int k, int k_end) {
-  constexpr int LENGTH = ALONG_DEPTH ? DEPTH<T> : TILE, PACKS = LENGTH / V;
-  constexpr int ROWS = ALONG_DEPTH ? TILE : DEPTH<T>, STEP = MMA_THREADS / PACKS, LINE = ALONG_DEPTH ? ALONG<T> : ACROSS;
-  const int pack = threadIdx.x % PACKS * V, row = threadIdx.x / PACKS;
-  const int column = (ALONG_DEPTH ? k : first) + pack, column_end = ALONG_DEPTH ? k_end : end;
-  const int top = (ALONG_DEPTH ? first : k) + row, bottom = ALONG_DEPTH ? end : k_end;
-  const long long start = column < column_end ? place(view, top, column) : 0;
-#pragma unroll
-  for (int i = 0; i < ROWS; i += STEP) {
-    const bool valid = column < column_end && top + i < bottom;
-    copy_async<T, V>(tile + (row + i) * LINE + pack, from + (valid ? start + i * view.row : 0), valid);
-  }
+__device__ __forceinline__ void prefetch_to_l2(const void* from) {
+  asm volatile("prefetch.global.L2 [%0];" ::"l"(from));
 }
 
-// T: type of a and b; O: of the result and the addend; VA, V: elements of one access to a, and to b and d.
-template <typename T, typename O, bool A_ALONG, bool B_ALONG, int VA, int V, int VD, int PARTS>
+// What a thread brings of one factor in every stage: packs of V elements below each other. ALONG: the factor is
+// stored (TILE, depth), rows of the view from `first`; else (depth, TILE), columns of the view from `first`.
+template <typename T, int V, bool ALONG_DEPTH>
+struct Fetch {
+  static constexpr int LENGTH = ALONG_DEPTH ? DEPTH<T> : TILE, PACKS = LENGTH / V;
+  static constexpr int ROWS = ALONG_DEPTH ? TILE : DEPTH<T>, STEP = MMA_THREADS / PACKS;
+  static constexpr int LINE = ALONG_DEPTH ? ALONG<T> : ACROSS;
+  const T* from;
+  const View& view;
+  int slot, row, column, rows, columns;  // rows, columns: from where on there is nothing
+
+  __device__ __forceinline__ Fetch(const T* factor, const View& view, int first, int end, int k, int k_end)
+      : view(view) {
+    row = (ALONG_DEPTH ? first : k) + threadIdx.x / PACKS;
+    column = (ALONG_DEPTH ? k : first) + threadIdx.x % PACKS * V;
+    rows = ALONG_DEPTH ? end : k_end;
+    columns = ALONG_DEPTH ? k_end : end;
+    slot = threadIdx.x / PACKS * LINE + threadIdx.x % PACKS * V;
+    from = factor + (ALONG_DEPTH ? row * view.row : column < columns ? place(view, row, column) : 0);
+  }
+
+  __device__ __forceinline__ void next(T* tile) {
+    const T* source = from;
+    if (ALONG_DEPTH && column < columns) source += place(view, 0, column);
+#pragma unroll
+    for (int i = 0; i < ROWS; i += STEP) {
+      const bool valid = column < columns && row + i < rows;
+      copy_async<T, V>(tile + slot + i * LINE, valid ? source : from, valid);
+      source += STEP * view.row;
+    }
+    if (ALONG_DEPTH) {
+      column += DEPTH<T>;
+    } else {
+      row += DEPTH<T>;
+      from += DEPTH<T> * view.row;
+    }
+  }
+};
+
+// T: type of a and b; O: of the result and the addend; VA, VB, VD: elements of one access to a, b and d.
+template <typename T, typename O, bool A_ALONG, bool B_ALONG, int VA, int VB, int VD, int PARTS>
 __global__ void __launch_bounds__(MMA_THREADS, A_ALONG && B_ALONG ? 1 : 2) gemm(
-    const T* __restrict__ a, const T* __restrict__ b, const O* __restrict__ addend, O* __restrict__ d, View of_a,
-    View of_b, View of_d, Size size) {
+    const T* __restrict__ a, const T* __restrict__ b, const O* __restrict__ addend, O* __restrict__ d,
+    const __grid_constant__ View of_a, const __grid_constant__ View of_b, const __grid_constant__ View of_d,
+    const __grid_constant__ Size size) {
   extern __shared__ __align__(16) unsigned char memory[];
   T* const tiles = reinterpret_cast<T*>(memory);
   const int column_tile = quotient(blockIdx.x, size.row_tiles);
   const int row = remainder(blockIdx.x, column_tile, size.row_tiles) * TILE, column = column_tile * TILE;
   const int k = blockIdx.z * size.share, k_end = min(k + size.share, size.depth);
-  a += blockIdx.y * of_a.group;
-  b += blockIdx.y * of_b.group;
+  const int stages = (k_end - k + DEPTH<T> - 1) / DEPTH<T>;
+  Fetch<T, VA, A_ALONG> fetch_a(a + blockIdx.y * of_a.group, of_a, row, size.rows, k, k_end);
+  Fetch<T, VB, B_ALONG> fetch_b(b + blockIdx.y * of_b.group, of_b, column, size.columns, k, k_end);
   const auto start = [&](int stage) {
     T* const tile = tiles + stage % STAGES * 2 * TILE_ELEMENTS<T>;
-    const int from = k + stage * DEPTH<T>;
-    fetch<T, VA, A_ALONG>(tile, a, of_a, row, size.rows, from, k_end);
-    fetch<T, V, B_ALONG>(tile + TILE_ELEMENTS<T>, b, of_b, column, size.columns, from, k_end);
+    fetch_a.next(tile);
+    fetch_b.next(tile + TILE_ELEMENTS<T>);
   };
-  const int stages = (k_end - k + DEPTH<T> - 1) / DEPTH<T>;
   for (int stage = 0; stage < STAGES - 1; ++stage) {
     if (stage < stages) start(stage);
     commit();
+  }
+  constexpr int PACKS = TILE / VD, STEP = MMA_THREADS / PACKS;
+  const int j = threadIdx.x % PACKS * VD, top = threadIdx.x / PACKS;
+  const long long to = blockIdx.y * of_d.group + blockIdx.z * of_d.split + place(of_d, row + top, column + j);
+  const bool writes = column + j < size.columns;
+  if (addend != nullptr && writes) {
+    for (int i = 0; i < TILE && row + top + i < size.rows; i += STEP) prefetch_to_l2(addend + to + i * of_d.row);
   }
   const int warp = threadIdx.x / 32, warp_row = warp / 4 * WARP_ROWS, warp_column = warp % 4 * WARP_COLUMNS;
   Accumulators sum;
@@ -82,11 +115,8 @@ __global__ void __launch_bounds__(MMA_THREADS, A_ALONG && B_ALONG ? 1 : 2) gemm(
   float* const result = reinterpret_cast<float*>(memory);
   lay_out(result, sum, warp_row, warp_column);
   __syncthreads();
-  constexpr int PACKS = TILE / VD, STEP = MMA_THREADS / PACKS;
-  const int j = threadIdx.x % PACKS * VD, top = threadIdx.x / PACKS;
-  if (column + j >= size.columns) return;
-  const long long to = blockIdx.y * of_d.group + blockIdx.z * of_d.split + place(of_d, row + top, column + j);
-#pragma unroll 8
+  if (!writes) return;
+#pragma unroll(VD == 1 ? 16 : 8)
   for (int i = 0; i < TILE; i += STEP) {
     if (row + top + i >= size.rows) return;
     const float* const from = result + (top + i) * ACROSS + j;

@@ -19,9 +19,12 @@ from ops._core.kernel import Bound
 AMPERE = 80
 TILE = 128
 THREADS = 256
-STAGES = 4
-STAGE_BYTES = 2 * TILE * (64 + 16)
+DEPTH = 64
+STAGES = 3
+STAGE_BYTES = 2 * TILE * (128 + 16)
 MOST_SPLITS = 32
+LEAST_SHARE = 256
+"""Depth below which sharing does not pay."""
 EXACT, TF32 = 3, 1
 _DTYPES = ("float32", "float16", "bfloat16")
 _PLACES = (("false", "false"), ("true", "false"), ("true", "true"))
@@ -39,17 +42,17 @@ def _name(dtype: str, result: str, places: tuple[str, str], widths: tuple[int, i
 def _widths(dtype: str, result: str, places: tuple[str, str]) -> list[tuple[int, int, int]]:
     """Elements of one access to a, b and the result, widest first."""
     full, out = 16 // dtype_info(dtype).itemsize, 16 // dtype_info(result).itemsize
+    narrower = [width for width in (4, 2) if width < full]
     if places == ("true", "true"):
-        return [(full, full, out), (2, 2, out), (1, 1, 1)]
-    return [(full, full, out), (full, 2, 2), (full, 1, 1), (1, 1, 1)]
+        return [(full, full, out), *((width, width, out) for width in narrower), (1, 1, 1)]
+    return [(full, full, out), *((full, width, width) for width in narrower), (full, 1, 1), (1, 1, 1)]
 
 
 def _expressions() -> tuple[str, ...]:
     found = ["add_splits<float>", "add_splits<__half>", "add_splits<__nv_bfloat16>"]
     for dtype in _DTYPES:
         for places in _PLACES:
-            results = {"float32"} if places == ("true", "true") else {dtype, "float32"}
-            for result in sorted(results):
+            for result in sorted({dtype, "float32"}):
                 found += [_name(dtype, result, places, item, EXACT) for item in _widths(dtype, result, places)]
     places = ("true", "false")
     found += [_name("float32", "float32", places, item, TF32) for item in _widths("float32", "float32", places)]
@@ -94,14 +97,17 @@ def supported(dtype: str) -> bool:
     return dtype in _DTYPES and _supported(architecture())
 
 
-def splits_bytes(rows: int, columns: int, depth: int) -> int:
-    """Workspace of a product whose depth is shared among blocks: what `product` may be given."""
-    return 4 * rows * columns * _splits(rows, columns, depth, 132)
+def splits_bytes(size: tuple[int, int, int], groups: int) -> int:
+    """Workspace with which `product` may share the depth among blocks."""
+    splits = _splits(size, groups)
+    return 0 if splits == 1 else 4 * splits * groups * size[0] * size[1]
 
 
-def _splits(rows: int, columns: int, depth: int, processors: int) -> int:
-    tiles = -(-rows // TILE) * -(-columns // TILE)
-    return max(1, min(MOST_SPLITS, 2 * processors // tiles, depth // 512))
+def _splits(size: tuple[int, int, int], groups: int) -> int:
+    """As many as the device has room for."""
+    rows, columns, depth = size
+    tiles = groups * -(-rows // TILE) * -(-columns // TILE)
+    return max(1, min(MOST_SPLITS, 2 * multiprocessors() // max(tiles, 1), depth // LEAST_SHARE))
 
 
 def product(
@@ -113,41 +119,34 @@ def product(
     groups: int = 1,
     addend: Any = None,
     parts: int = EXACT,
+    workspace: Any = None,
 ) -> Bound:
-    """d = a b (+ addend, laid out as d), (rows, columns, depth) for each of `groups`; one launch.
+    """d = a b (+ addend, laid out as d), (rows, columns, depth) for each of `groups`.
 
     a is (rows, depth) where along, else (depth, rows); b is (columns, depth) where along, else (depth, columns).
+    One launch. With a workspace of `splits_bytes`, the depth may be shared among blocks, and a second
+    launch adds up in fixed order; d then covers its array, and there is no addend.
     """
     rows, columns, depth = size
-    function = _function(a, b, d, size, parts, addend)
-    tiles = -(-rows // TILE)
-    numbers = np.array((rows, columns, depth, max(depth, 1), divisor(tiles)), _SIZE)
-    views = [item.struct(length) for item, length in zip((a, b, d), _columns(a, b, size), strict=True)]
-    arguments = (a.array, b.array, addend, d.array, *views, numbers)
-    grid = (tiles * -(-columns // TILE), groups, 1)
-    shared = STAGES * STAGE_BYTES
-    return lambda: function(grid, (THREADS,), arguments, shared_mem=shared)
-
-
-def split_product(a: Matrix, b: Matrix, result: Any, size: tuple[int, int, int], groups: int, workspace: Any) -> Bound:
-    """As `product`, into contiguous (groups, rows, columns): the depth shared among blocks, then added in order."""
-    rows, columns, depth = size
-    splits = _splits(rows, columns, depth, min(multiprocessors(), 132))
-    share = -(-depth // splits // 32) * 32
-    splits = max(1, -(-depth // share))
-    partial = workspace.view(np.float32)[: splits * result.size]
-    d = Matrix(partial, columns, group=rows * columns)
-    function = _function(a, b, d, size, EXACT, None)
+    splits, share = 1, depth
+    if workspace is not None:
+        splits = _splits(size, groups)
+        share = -(-depth // splits // DEPTH) * DEPTH
+        splits = -(-depth // share)
+    target = d if splits == 1 else replace(d, array=workspace.view(np.float32)[: splits * d.array.size])
+    function = _function(a, b, target, size, parts, addend)
     tiles = -(-rows // TILE)
     numbers = np.array((rows, columns, depth, share, divisor(tiles)), _SIZE)
     lengths = _columns(a, b, size)
-    views = [item.struct(length) for item, length in zip((a, b), lengths, strict=False)]
-    arguments = (a.array, b.array, None, partial, *views, d.struct(columns, result.size), numbers)
+    views = (a.struct(lengths[0]), b.struct(lengths[1]), d.struct(lengths[2], d.array.size))
+    arguments = (a.array, b.array, addend, target.array, *views, numbers)
     grid = (tiles * -(-columns // TILE), groups, splits)
-    add = SOURCE.function(f"add_splits<{dtype_info(result.dtype.name).ctype}>")
-    add_grid = (min(-(-result.size // THREADS), 8 * multiprocessors()),)
-    add_arguments = (partial, result, np.int64(result.size), np.int32(splits))
     shared = STAGES * STAGE_BYTES
+    if splits == 1:
+        return lambda: function(grid, (THREADS,), arguments, shared_mem=shared)
+    add = SOURCE.function(f"add_splits<{dtype_info(d.array.dtype.name).ctype}>")
+    add_grid = (min(-(-d.array.size // THREADS), 8 * multiprocessors()),)
+    add_arguments = (target.array, d.array, np.int64(d.array.size), np.int32(splits))
 
     def run() -> None:
         function(grid, (THREADS,), arguments, shared_mem=shared)
@@ -171,6 +170,7 @@ def _function(a: Matrix, b: Matrix, d: Matrix, size: tuple[int, int, int], parts
         if wide and (addend is None or replace(d, array=addend).pack(widths[2], size[1])):
             function = SOURCE.function(_name(dtype, result, places, widths, parts))
             function.max_dynamic_shared_size_bytes = STAGES * STAGE_BYTES
+            function.preferred_shared_memory_carveout = 100  # per cent: else one block a multiprocessor
             return function
     msg = "no kernel takes single elements"
     raise LookupError(msg)

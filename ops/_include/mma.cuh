@@ -14,7 +14,7 @@ constexpr int ROW_TILES = WARP_ROWS / 16, COLUMN_TILES = WARP_COLUMNS / 8;
 constexpr int ACROSS = TILE + 8;   // padded row of a tile stored (depth, TILE), in elements
 
 template <typename T>
-constexpr int DEPTH = 64 / sizeof(T);  // products of one stage: 16 or 32
+constexpr int DEPTH = 128 / sizeof(T);  // products of one stage: 32 or 64
 template <typename T>
 constexpr int ALONG = DEPTH<T> + 16 / sizeof(T);  // padded row of a tile stored (TILE, depth)
 template <typename T>
@@ -61,24 +61,21 @@ struct Split {  // a float as the sum of two TF32 numbers; the hardware ignores 
 };
 
 __device__ __forceinline__ void mma_tf32(float (&d)[4], const unsigned int (&a)[4], const unsigned int (&b)[2]) {
-  asm volatile(
-      "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+  asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
       : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 
 __device__ __forceinline__ void mma_16(
     float (&d)[4], const unsigned int (&a)[4], const unsigned int (&b)[2], const __half*) {
-  asm volatile(
-      "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
       : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 
 __device__ __forceinline__ void mma_16(
     float (&d)[4], const unsigned int (&a)[4], const unsigned int (&b)[2], const __nv_bfloat16*) {
-  asm volatile(
-      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
       : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
@@ -104,43 +101,40 @@ __device__ __forceinline__ void multiply(Accumulators& sum, const float* a, cons
   const auto at = [](const float* tile, bool along, int index, int depth) {
     return along ? tile[index * ALONG<float> + depth] : tile[depth * ACROSS + index];
   };
-  constexpr int STEPS = DEPTH<float> / 8;
-  unsigned int high_b[STEPS][COLUMN_TILES][2], low_b[STEPS][COLUMN_TILES][2];
-#pragma unroll
-  for (int k = 0; k < STEPS; ++k)
+#pragma unroll 1
+  for (int k = t; k < DEPTH<float>; k += 8) {
+    unsigned int high_b[COLUMN_TILES][2], low_b[COLUMN_TILES][2];
 #pragma unroll
     for (int j = 0; j < COLUMN_TILES; ++j)
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        const Split part(at(b, B_ALONG, column + 8 * j + g, 8 * k + t + 4 * half));
-        high_b[k][j][half] = part.high;
-        low_b[k][j][half] = part.low;
+        const Split split(at(b, B_ALONG, column + 8 * j + g, k + 4 * half));
+        high_b[j][half] = split.high;
+        low_b[j][half] = split.low;
       }
 #pragma unroll
-  for (int i = 0; i < ROW_TILES; ++i) {
-    float stage[COLUMN_TILES][4] = {};
-#pragma unroll
-    for (int k = 0; k < STEPS; ++k) {
+    for (int i = 0; i < ROW_TILES; ++i) {
       unsigned int high[4], low[4];
 #pragma unroll
       for (int part = 0; part < 4; ++part) {
-        const Split split(at(a, A_ALONG, row + 16 * i + g + 8 * (part % 2), 8 * k + t + 4 * (part / 2)));
+        const Split split(at(a, A_ALONG, row + 16 * i + g + 8 * (part % 2), k + 4 * (part / 2)));
         high[part] = split.high;
         low[part] = split.low;
       }
+      float step[COLUMN_TILES][4] = {};  // products of different columns in turn: they do not wait for each other
+      if constexpr (PARTS == 3) {
 #pragma unroll
-      for (int j = 0; j < COLUMN_TILES; ++j) {
-        if constexpr (PARTS == 3) {
-          mma_tf32(stage[j], low, high_b[k][j]);
-          mma_tf32(stage[j], high, low_b[k][j]);
-        }
-        mma_tf32(stage[j], high, high_b[k][j]);
+        for (int j = 0; j < COLUMN_TILES; ++j) mma_tf32(step[j], low, high_b[j]);
+#pragma unroll
+        for (int j = 0; j < COLUMN_TILES; ++j) mma_tf32(step[j], high, low_b[j]);
       }
+#pragma unroll
+      for (int j = 0; j < COLUMN_TILES; ++j) mma_tf32(step[j], high, high_b[j]);
+#pragma unroll
+      for (int j = 0; j < COLUMN_TILES; ++j)
+#pragma unroll
+        for (int part = 0; part < 4; ++part) sum.at[i][j][part] += step[j][part];
     }
-#pragma unroll
-    for (int j = 0; j < COLUMN_TILES; ++j)
-#pragma unroll
-      for (int part = 0; part < 4; ++part) sum.at[i][j][part] += stage[j][part];
   }
 }
 

@@ -10,7 +10,7 @@ import numpy as np
 from ops._core.backend import namespace
 from ops._core.cuda import DIVISOR, Source, divisor, multiprocessors
 from ops._core.dtype import FLOATS, dtype_info
-from ops._core.gemm import EXACT, TF32, Matrix, product, supported
+from ops._core.gemm import EXACT, TF32, Matrix, product, splits_bytes, supported
 from ops._core.kernel import Bound
 from ops._core.op import Shapes
 from ops._core.registry import kernel
@@ -21,6 +21,7 @@ THREADS = 256
 CHANNELS = 32
 """Most channels that share one sample's place in a thread."""
 FEWEST = 4
+ALIGNMENT = 256
 _CONV = np.dtype(
     [
         (name, np.int32)
@@ -89,18 +90,31 @@ def unfold(found: Geometry, x: Any, offset: Any, mask: Any, columns: Any) -> Bou
     return lambda: function(grid, (THREADS,), arguments)
 
 
+Multiply = Callable[[Geometry, Any, Any, Any, Any], Bound]
+"""(convolution, filter, columns, out, workspace)"""
+
+
 def _columns_bytes(shapes: Shapes, params: DeformableConvParams) -> int:
     """One column buffer of all images, in the tensors' dtype."""
     found = geometry(shapes.inputs["x"].shape, shapes.inputs["filter"].shape, params)
     return found.samples * dtype_info(shapes.inputs["x"].dtype).itemsize
 
 
+def _split_bytes(shapes: Shapes, params: DeformableConvParams) -> int:
+    """The columns, and what a product that shares its depth among blocks wants."""
+    found = geometry(shapes.inputs["x"].shape, shapes.inputs["filter"].shape, params)
+    depth = found.channels // found.groups * found.taps
+    size = (found.out_channels // found.groups, found.batch * found.pixels, depth)
+    return -(-_columns_bytes(shapes, params) // ALIGNMENT) * ALIGNMENT + splits_bytes(size, found.groups)
+
+
 def _image_bytes(shapes: Shapes, params: DeformableConvParams) -> int:
     return _columns_bytes(shapes, params) // max(shapes.inputs["x"].shape[0], 1)
 
 
-def _by_blas(found: Geometry, filter: Any, columns: Any, out: Any) -> Bound:
+def _by_blas(found: Geometry, filter: Any, columns: Any, out: Any, workspace: Any = None) -> Bound:
     """One strided-batched product over images and groups, straight into `out`."""
+    del workspace
     xp = namespace(filter)
     matrix = filter.reshape(found.groups, found.out_channels // found.groups, -1)
     given = columns.reshape(-1, found.groups, matrix.shape[2], found.pixels)
@@ -108,10 +122,10 @@ def _by_blas(found: Geometry, filter: Any, columns: Any, out: Any) -> Bound:
     return lambda: xp.matmul(matrix, given, out=target)
 
 
-def _by_tensor_cores(parts: int) -> Callable[[Geometry, Any, Any, Any], Bound]:
+def _by_tensor_cores(parts: int) -> Multiply:
     """One product over all images by the project's own kernel."""
 
-    def multiply(found: Geometry, filter: Any, columns: Any, out: Any) -> Bound:
+    def multiply(found: Geometry, filter: Any, columns: Any, out: Any, workspace: Any) -> Bound:
         if not supported(filter.dtype.name):
             return _by_blas(found, filter, columns, out)
         depth, each, pixels = filter.size // found.out_channels, found.out_channels // found.groups, found.pixels
@@ -119,12 +133,13 @@ def _by_tensor_cores(parts: int) -> Callable[[Geometry, Any, Any, Any], Bound]:
         image = found.channels * found.taps * pixels
         b = Matrix(columns, pixels, image=image, post=pixels, group=depth * pixels)
         d = Matrix(out, pixels, image=found.out_channels * pixels, post=pixels, group=each * pixels)
-        return product(a, b, d, (each, found.batch * pixels, depth), groups=found.groups, parts=parts)
+        size = (each, found.batch * pixels, depth)
+        return product(a, b, d, size, groups=found.groups, parts=parts, workspace=workspace)
 
     return multiply
 
 
-def _unfold_then(multiply: Callable[[Geometry, Any, Any, Any], Bound]) -> Callable[..., Bound]:
+def _unfold_then(multiply: Multiply) -> Callable[..., Bound]:
     def forward(
         *,
         x: Any,
@@ -139,8 +154,10 @@ def _unfold_then(multiply: Callable[[Geometry, Any, Any, Any], Bound]) -> Callab
         found = geometry(x.shape, filter.shape, DeformableConvParams(**options))
         if x.size == 0 or filter.size == 0:
             return lambda: out["out"].fill(0)
-        columns = workspace.view(x.dtype)
-        first, second = unfold(found, x, offset, mask, columns), multiply(found, filter, columns, out["out"])
+        columns = workspace[: found.samples * x.dtype.itemsize].view(x.dtype)
+        rest = workspace[-(-columns.nbytes // ALIGNMENT) * ALIGNMENT :]
+        first = unfold(found, x, offset, mask, columns)
+        second = multiply(found, filter, columns, out["out"], rest)
 
         def run() -> None:
             first()
@@ -154,7 +171,7 @@ def _unfold_then(multiply: Callable[[Geometry, Any, Any, Any], Bound]) -> Callab
 kernel("deformable_conv", "batched_im2col", "cuda", WITH_BLAS, prepare=True, workspace=_columns_bytes)(
     _unfold_then(_by_blas)
 )
-kernel("deformable_conv", "optimized", "cuda", FLOATS, prepare=True, workspace=_columns_bytes)(
+kernel("deformable_conv", "optimized", "cuda", FLOATS, prepare=True, workspace=_split_bytes)(
     _unfold_then(_by_tensor_cores(EXACT))
 )
 kernel(
@@ -163,8 +180,8 @@ kernel(
     "cuda",
     ("float32",),
     prepare=True,
-    workspace=_columns_bytes,
-    relaxed=2.0**6,
+    workspace=_split_bytes,
+    relaxed=2.0**8,
     note="multiplies in TF32: 11 bits of each factor",
 )(_unfold_then(_by_tensor_cores(TF32)))
 

@@ -13,7 +13,7 @@ import numpy as np
 from ops._core.backend import namespace
 from ops._core.cuda import divisor
 from ops._core.dtype import FLOATS, dtype_info
-from ops._core.gemm import Matrix, product, split_product, splits_bytes, supported
+from ops._core.gemm import Matrix, product, splits_bytes, supported
 from ops._core.kernel import Bound
 from ops._core.op import Shapes
 from ops._core.registry import kernel
@@ -47,7 +47,7 @@ class _Buffers:
             sums * self.wide,
             found.samples * self.narrow * in_16_bits,
             found.batch * found.channels * found.size[0] * found.size[1] * self.wide * in_16_bits,
-            found.groups * splits_bytes(each, depth, found.batch * found.pixels),
+            splits_bytes((each, depth, found.batch * found.pixels), found.groups),
         )
         return tuple(-(-size // ALIGNMENT) * ALIGNMENT for size in exact)
 
@@ -96,7 +96,8 @@ def _filter_grad(found: Geometry, columns: Any, out_grad: Any, to: Any, workspac
         image = found.channels * found.taps * pixels
         b = Matrix(columns, pixels, image=image, post=pixels, group=rows * pixels, along=True)
         size = (each, rows, found.batch * pixels)
-        return split_product(a, b, to, size, found.groups, workspace)
+        d = Matrix(to, rows, group=each * rows)
+        return product(a, b, d, size, groups=found.groups, workspace=workspace)
     xp, wide = namespace(to), dtype_info(dtype_info(to.dtype.name).accumulate).numpy
     given = columns[: found.samples].reshape(found.batch, found.groups, rows, pixels).transpose(0, 1, 3, 2)
 

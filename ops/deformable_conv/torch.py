@@ -8,11 +8,10 @@ from typing import Any
 from ops._core.backend import BACKENDS
 from ops._core.kernel import Bound
 from ops._core.registry import kernel
-from ops.deformable_conv.op import DTYPES, DeformableConvParams, geometry
+from ops.deformable_conv.op import DeformableConvParams, geometry
 from ops.deformable_conv.sampling import Geometry
 
 WIDE = ("float32", "float64")
-IN_16_BITS = "torchvision samples and sums gradients in 16 bits"
 
 
 def _options(found: Geometry) -> dict[str, Any]:
@@ -65,15 +64,14 @@ def _backward(
 if find_spec("torchvision") is not None:
     for _op, _function in (("deformable_conv", _forward), ("deformable_conv_grad", _backward)):
         kernel(_op, "torchvision", BACKENDS, WIDE, prepare=True, arrays="torch")(_function)
-        for _dtype, _relaxed in (("float16", 2.0**8), ("bfloat16", 2.0**8)):
-            if _dtype in DTYPES:
-                kernel(
-                    _op,
-                    "torchvision",
-                    "cuda",
-                    (_dtype,),
-                    prepare=True,
-                    arrays="torch",
-                    relaxed=_relaxed,
-                    note=IN_16_BITS,
-                )(_function)
+    # its gradient in 16 bits is not registered: rounded coordinates put whole samples elsewhere
+    kernel(
+        "deformable_conv",
+        "torchvision",
+        "cuda",
+        ("float16",),
+        prepare=True,
+        arrays="torch",
+        relaxed=2.0**8,
+        note="samples and sums in 16 bits",
+    )(_forward)

@@ -155,7 +155,8 @@ def _once(
         return None
     function = SOURCE.function(f"normalize_once<{_ctype(x)}, {width}, {cluster}>")
     shared = -(-view.images // cluster) * group * view.post * itemsize
-    function.max_dynamic_shared_size_bytes = max(shared, 1)
+    # one function serves many shapes: what another launch needs must not be taken back
+    function.max_dynamic_shared_size_bytes = max(shared, function.max_dynamic_shared_size_bytes)
     grid, block = (view.channels // group * cluster,), (THREADS,)
     arguments = (
         x,
