@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 from numba import njit, prange
 
 SUMS = {"reassoc", "contract", "nsz"}
@@ -30,6 +29,18 @@ def moments_of_rows(x: Any, mean: Any, variance: Any) -> None:
         variance[channel] = squares / x.dtype.type(images * post)
 
 
+@njit(cache=True, error_model="numpy")
+def add_rows(partial: Any, divisor: Any, total: Any) -> None:
+    """Column sums over `divisor`; serial, as np.sum in a parallel function would start threads for each column."""
+    for channel in range(total.size):
+        total[channel] = 0
+    for row in range(partial.shape[0]):
+        for channel in range(total.size):
+            total[channel] += partial[row, channel]
+    for channel in range(total.size):
+        total[channel] /= divisor
+
+
 @njit(cache=True, parallel=True, fastmath=SUMS, error_model="numpy")
 def moments_of_columns(x: Any, mean: Any, variance: Any, partial: Any) -> None:
     """Mean and biased variance of each column of (rows, C), two passes; partial (chunks, C)."""
@@ -40,16 +51,14 @@ def moments_of_columns(x: Any, mean: Any, variance: Any, partial: Any) -> None:
         for row in range(rows * chunk // chunks, rows * (chunk + 1) // chunks):
             for channel in range(channels):
                 partial[chunk, channel] += x[row, channel]
-    for channel in range(channels):
-        mean[channel] = np.sum(partial[:, channel]) / x.dtype.type(rows)
+    add_rows(partial, x.dtype.type(rows), mean)
     for chunk in prange(chunks):
         partial[chunk] = 0
         for row in range(rows * chunk // chunks, rows * (chunk + 1) // chunks):
             for channel in range(channels):
                 distance = x[row, channel] - mean[channel]
                 partial[chunk, channel] += distance * distance
-    for channel in range(channels):
-        variance[channel] = np.sum(partial[:, channel]) / x.dtype.type(rows)
+    add_rows(partial, x.dtype.type(rows), variance)
 
 
 @njit(cache=True, parallel=True, error_model="numpy")
