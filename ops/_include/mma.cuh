@@ -141,7 +141,7 @@ __device__ __forceinline__ void multiply(Accumulators& sum, const float* a, cons
 template <bool A_ALONG, bool B_ALONG, int PARTS, typename T>
 __device__ __forceinline__ void multiply(Accumulators& sum, const T* a, const T* b, int row, int column) {
   const int lane = threadIdx.x % 32, inner = lane % 8, which = lane / 8;
-#pragma unroll
+#pragma unroll 1
   for (int k = 0; k < DEPTH<T>; k += 16) {
     unsigned int parts_b[COLUMN_TILES][2];
 #pragma unroll

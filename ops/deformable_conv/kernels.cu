@@ -110,7 +110,7 @@ __global__ void __launch_bounds__(256, 4) unfold(
 // From the columns' gradient: the columns (null where not wanted; may be the gradient's own buffer), sums over each
 // chunk of channels for the gradients of offset and mask (chunks, N, dg, taps, 3, P), and that of x by atomics.
 template <typename T, typename C>
-__global__ void __launch_bounds__(256, 4) fold(
+__global__ void __launch_bounds__(256, sizeof(Wide<T>) == 8 ? 2 : 4) fold(
     const T* __restrict__ x, const T* __restrict__ offset, const T* __restrict__ mask, const Wide<T>* column_grad,
     C* column, Wide<T>* __restrict__ partial, Wide<T>* __restrict__ x_grad, int images, int chunk, Conv conv) {
   using A = Wide<T>;
