@@ -75,6 +75,11 @@ class Store:
         self._engine.dispose()
 
     @property
+    def engine(self) -> Engine:
+        """The connection pool, for queries of harness.store and the service."""
+        return self._engine
+
+    @property
     def url(self) -> str:
         """Where this is, without the password."""
         return self._engine.url.render_as_string(hide_password=True)

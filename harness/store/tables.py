@@ -7,10 +7,11 @@ asks, and in the result's own row they would be read with every list.
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import date, datetime
 
 from sqlalchemy import (
     JSON,
+    Date,
     DateTime,
     Float,
     ForeignKey,
@@ -113,3 +114,34 @@ class SampleRow(Table):
     samples_ns: Mapped[bytes] = mapped_column(LargeBinary)
     cpu_ns: Mapped[bytes] = mapped_column(LargeBinary)
     clock_mhz: Mapped[bytes] = mapped_column(LargeBinary)
+
+
+class AcknowledgementRow(Table):
+    """A regression that somebody answers for: who, why, until when, expected new level over the old one."""
+
+    __tablename__ = "acknowledgement"
+
+    id: Mapped[int] = mapped_column(KEY, primary_key=True)
+    created: Mapped[datetime] = mapped_column(DateTime(timezone=True))
+    case_id: Mapped[str] = mapped_column(String(16), index=True)
+    implementation: Mapped[str] = mapped_column(String(64))
+    device: Mapped[str] = mapped_column(String(16))
+    verdict: Mapped[str] = mapped_column(String(16))
+    owner: Mapped[str] = mapped_column(Text)
+    reason: Mapped[str] = mapped_column(Text)
+    until: Mapped[date] = mapped_column(Date)
+    expected_ratio: Mapped[float | None] = mapped_column(Float(53))
+
+
+class SelfTestRow(Table):
+    """What a self-test of the gate found (`kind`: aa, inject, agree), as plain JSON in `data`."""
+
+    __tablename__ = "self_test"
+    __table_args__ = (Index(None, "kind", "created"),)
+
+    id: Mapped[int] = mapped_column(KEY, primary_key=True)
+    created: Mapped[datetime] = mapped_column(DateTime(timezone=True))
+    kind: Mapped[str] = mapped_column(String(16))
+    commit: Mapped[str] = mapped_column(String(64))
+    device: Mapped[str] = mapped_column(String(16))
+    data: Mapped[dict[str, object]] = mapped_column(JSON)
