@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ops._core.broadcast import Walk
-from ops._core.cuda import DIVISOR, divisor
+from ops._core.cuda import DIVISOR, divisor, multiprocessors
 from ops._core.errors import ShapeError
 from ops._core.op import Array, Shape
 
@@ -14,9 +14,24 @@ AXES = 6
 LARGEST = 1 << 31
 
 
-def blocks(elements: int, width: int) -> int:
-    """Blocks for `elements` where each thread moves one pack of `width`."""
-    return max(1, -(-elements // (width * THREADS)))
+SPANS = (1, 4)
+"""Packs that a thread of a flat kernel may move."""
+
+
+def span(elements: int, width: int) -> int:
+    """Packs a thread: four where that leaves every multiprocessor two blocks, else one."""
+    wanted = SPANS[1] * THREADS * 2 * multiprocessors()
+    return SPANS[1] if width > 1 and elements // width >= wanted else SPANS[0]
+
+
+def spans(widest: int) -> tuple[tuple[int, int], ...]:
+    """(elements of a pack, packs a thread) that `span` may ask for."""
+    return tuple(dict.fromkeys(((1, 1), (widest, SPANS[0]), *(((widest, SPANS[1]),) if widest > 1 else ()))))
+
+
+def blocks(elements: int, width: int, packs: int = 1) -> int:
+    """Blocks for `elements` where each thread moves `packs` packs of `width`."""
+    return max(1, -(-elements // (width * THREADS * packs)))
 
 
 def axes_struct(walk: Walk) -> Array:

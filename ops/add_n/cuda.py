@@ -6,17 +6,19 @@ from typing import Any
 
 import numpy as np
 
-from ops._core.cuda import Source, multiprocessors, widest_pack
+from ops._core.cuda import Source, widest_pack
 from ops._core.dtype import FLOATS, dtype_info
 from ops._core.kernel import Bound
+from ops._core.pointwise import THREADS, blocks, span, spans
 from ops._core.registry import kernel
 
-THREADS = 256
-WIDTHS = {name: (1, 16 // dtype_info(name).itemsize) for name in FLOATS}
+WIDTHS = {name: 16 // dtype_info(name).itemsize for name in FLOATS}
 SOURCE = Source(
     __file__,
     "kernels.cu",
-    tuple(f"add_n<{dtype_info(name).ctype}, {width}>" for name, widths in WIDTHS.items() for width in widths),
+    tuple(
+        f"add_n<{dtype_info(name).ctype}, {width}, {packs}>" for name in FLOATS for width, packs in spans(WIDTHS[name])
+    ),
 )
 
 
@@ -26,10 +28,10 @@ def add_n(*, in_0: Any, in_1: Any, out: dict[str, Any]) -> Bound:
     result = out["out"]
     if result.size == 0:
         return lambda: None
-    widest = WIDTHS[in_0.dtype.name][1]
+    widest = WIDTHS[in_0.dtype.name]
     width = widest if widest_pack(in_0.dtype.itemsize, in_0, in_1, result) == widest else 1
-    function = SOURCE.function(f"add_n<{dtype_info(in_0.dtype.name).ctype}, {width}>")
-    packs = result.size // width
-    grid = (max(1, min(16 * multiprocessors(), -(-packs // (2 * THREADS)))),)
-    arguments = (in_0, in_1, result, np.int64(packs), np.int64(result.size))
+    packs = span(result.size, width)
+    function = SOURCE.function(f"add_n<{dtype_info(in_0.dtype.name).ctype}, {width}, {packs}>")
+    grid = (blocks(result.size, width, packs),)
+    arguments = (in_0, in_1, result, np.int64(result.size // width), np.int64(result.size))
     return lambda: function(grid, (THREADS,), arguments)

@@ -1,28 +1,18 @@
-// in_0 + in_1: flat packs of V elements, two under way per thread, and a tail.
-#include "pack.cuh"
+// in_0 + in_1: flat packs of V elements, P under way per thread, and a tail.
+#include "span.cuh"
 
-template <typename T, int V>
-__global__ void __launch_bounds__(256) add_n(
-    const T* __restrict__ first, const T* __restrict__ second, T* __restrict__ out, long long packs, long long size) {
-  const long long stride = static_cast<long long>(gridDim.x) * 256;
-  const long long start = static_cast<long long>(blockIdx.x) * 256 + threadIdx.x;
-  for (long long pack = start; pack < packs; pack += 2 * stride) {
-    const bool more = pack + stride < packs;
-    const long long at = pack * V, next = (pack + stride) * V;
-    Pack<T, V> a = load<T, V>(first + at), b = load<T, V>(second + at), c{}, d{};
-    if (more) {
-      c = load<T, V>(first + next);
-      d = load<T, V>(second + next);
-    }
+template <typename T, int V, int P>
+__global__ void __launch_bounds__(SPAN_THREADS) add_n(
+    const T* __restrict__ in_0, const T* __restrict__ in_1, T* __restrict__ out, long long packs, long long size) {
+  const long long first = first_pack<P>(), tail = packs * V + first;
+  Span<T, V, P> a, b;
+  a.load(in_0, first, packs);
+  b.load(in_1, first, packs);
 #pragma unroll
-    for (int i = 0; i < V; ++i) a.at[i] = narrow<T>(widen(a.at[i]) + widen(b.at[i]));
-    store<T, V>(out + at, a);
-    if (more) {
-#pragma unroll
-      for (int i = 0; i < V; ++i) c.at[i] = narrow<T>(widen(c.at[i]) + widen(d.at[i]));
-      store<T, V>(out + next, c);
-    }
+  for (int i = 0; i < P * V; ++i) {
+    T& element = a.at[i / V].at[i % V];
+    element = narrow<T>(widen(element) + widen(b.at[i / V].at[i % V]));
   }
-  const long long tail = packs * V + start;
-  if (tail < size) out[tail] = narrow<T>(widen(first[tail]) + widen(second[tail]));
+  a.store(out, first, packs);
+  if (tail < size) out[tail] = narrow<T>(widen(in_0[tail]) + widen(in_1[tail]));
 }

@@ -7,6 +7,17 @@ from typing import Any
 from numba import njit, prange
 
 
+@njit(cache=True, error_model="numpy")
+def add_spread(row: Any, given: Any, stride: int) -> None:
+    """row[::stride] += given; stride 1 apart, so that it is compiled to vector instructions."""
+    if stride == 1:
+        for index in range(given.size):
+            row[index] += given[index]
+    else:
+        for index in range(given.size):
+            row[index * stride] += given[index]
+
+
 @njit(cache=True, parallel=True, error_model="numpy")
 def fold(
     column: Any,
@@ -37,10 +48,11 @@ def fold(
                         continue
                     for k in range(kernel_w):
                         left = padding[2] - k * dilation[2]
-                        for ow in range(out_w):
-                            w = ow * strides[2] - left
-                            if 0 <= w < width:
-                                dx[channel, d, h, w] += column[channel, i, j, k, od // strides[0], oh, ow]
+                        first = max(-(-left // strides[2]), 0)
+                        last = min((width - 1 + left) // strides[2] + 1, out_w)
+                        if last > first:
+                            given = column[channel, i, j, k, od // strides[0], oh, first:last]
+                            add_spread(dx[channel, d, h, first * strides[2] - left :], given, strides[2])
 
 
 @njit(cache=True, parallel=True, error_model="numpy")

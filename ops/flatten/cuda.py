@@ -10,13 +10,17 @@ from ops._core.broadcast import Walk
 from ops._core.cuda import Source
 from ops._core.errors import ShapeError
 from ops._core.kernel import Bound
-from ops._core.pointwise import AXES, THREADS, axes_struct, blocks, strides_struct
+from ops._core.pointwise import AXES, SPANS, THREADS, axes_struct, blocks, span, strides_struct
 from ops._core.registry import kernel
 from ops.flatten.baseline import view_of
 from ops.flatten.op import DTYPES, FlattenParams, flat_shape
 
 WORDS = {1: "unsigned char", 2: "unsigned short", 4: "unsigned int", 8: "unsigned long long", 16: "ulonglong2"}
-SOURCE = Source(__file__, "kernels.cu", ("copy_packs", *(f"gather<{word}>" for word in WORDS.values())))
+SOURCE = Source(
+    __file__,
+    "kernels.cu",
+    (*(f"copy_packs<{packs}>" for packs in SPANS), *(f"gather<{word}>" for word in WORDS.values())),
+)
 PACK_BYTES = 16
 
 
@@ -31,8 +35,10 @@ def flatten(*, x: Any, start_axis: int, stop_axis: int, copy: bool, out: dict[st
         return lambda: None
     aligned = x.data.ptr % PACK_BYTES == 0 and result.data.ptr % PACK_BYTES == 0
     if x.flags.c_contiguous and aligned:
-        function, packs = SOURCE.function("copy_packs"), x.nbytes // PACK_BYTES
-        grid, arguments = (blocks(max(packs, PACK_BYTES), 1),), (x, result, np.int64(packs), np.int64(x.nbytes))
+        packs = span(x.nbytes, PACK_BYTES)
+        function = SOURCE.function(f"copy_packs<{packs}>")
+        grid = (blocks(x.nbytes, PACK_BYTES, packs),)
+        arguments = (x, result, np.int64(x.nbytes // PACK_BYTES), np.int64(x.nbytes))
         return lambda: function(grid, (THREADS,), arguments)
     if x.ndim > AXES:
         msg = f"a strided tensor of rank {x.ndim}; up to {AXES} are gathered"

@@ -1,12 +1,14 @@
 // Copy a tensor into its flat order: 16-byte packs where it is contiguous, by index arithmetic where it is strided.
-#include "pack.cuh"
+#include "span.cuh"
 #include "walk.cuh"
 
-__global__ void __launch_bounds__(256) copy_packs(
-    const uint4* __restrict__ x, uint4* __restrict__ out, long long packs, long long bytes) {
-  const long long pack = static_cast<long long>(blockIdx.x) * 256 + threadIdx.x;
-  if (pack < packs) out[pack] = x[pack];
-  const long long tail = packs * 16 + pack;
+template <int P>
+__global__ void __launch_bounds__(SPAN_THREADS) copy_packs(
+    const unsigned int* __restrict__ x, unsigned int* __restrict__ out, long long packs, long long bytes) {
+  const long long first = first_pack<P>(), tail = packs * 16 + first;
+  Span<unsigned int, 4, P> span;
+  span.load(x, first, packs);
+  span.store(out, first, packs);
   if (tail < bytes) reinterpret_cast<char*>(out)[tail] = reinterpret_cast<const char*>(x)[tail];
 }
 

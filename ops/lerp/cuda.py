@@ -14,7 +14,7 @@ from ops._core.dtype import FLOATS, dtype_info
 from ops._core.errors import AxisError
 from ops._core.kernel import Bound
 from ops._core.op import Params, Shape, Shapes
-from ops._core.pointwise import THREADS, axes_struct, blocks, strides_struct
+from ops._core.pointwise import THREADS, axes_struct, blocks, span, spans, strides_struct
 from ops._core.registry import kernel
 
 WARP = 32
@@ -27,10 +27,10 @@ def _expressions() -> tuple[str, ...]:
     found: list[str] = []
     for name, ctype in CTYPES.items():
         for width in (1, WIDTHS[name]):
-            found += [
-                f"{kind}<{ctype}, {width}>" for kind in ("lerp_flat", "lerp_broadcast", "grad_rows", "grad_columns")
-            ]
-            found += [f"grad_flat<{ctype}, {width}, {subtract}>" for subtract in ("false", "true")]
+            found += [f"{kind}<{ctype}, {width}>" for kind in ("lerp_broadcast", "grad_rows", "grad_columns")]
+        for width, packs in spans(WIDTHS[name]):
+            found.append(f"lerp_flat<{ctype}, {width}, {packs}>")
+            found += [f"grad_flat<{ctype}, {width}, {packs}, {subtract}>" for subtract in ("false", "true")]
         found += [f"grad_broadcast<{ctype}>", f"grad_any<{ctype}>"]
     return tuple(found)
 
@@ -62,8 +62,9 @@ def lerp(*, x: Any, y: Any, weight: Any, out: dict[str, Any]) -> Bound:
     operands = (x, y, tensor, result)
     if x.shape == y.shape and (tensor is None or tensor.shape == x.shape):
         width = _pack(x, result.size, *operands)
-        function = SOURCE.function(f"lerp_flat<{ctype}, {width}>")
-        grid, arguments = (blocks(result.size, width),), (*operands, number, np.int64(result.size // width))
+        packs = span(result.size, width)
+        function = SOURCE.function(f"lerp_flat<{ctype}, {width}, {packs}>")
+        grid, arguments = (blocks(result.size, width, packs),), (*operands, number, np.int64(result.size // width))
         return lambda: function(grid, (THREADS,), arguments)
     steps = walk(result.shape, x.shape, y.shape, () if tensor is None else tensor.shape)
     simple = all(strides[-1] in {0, 1} for strides in steps.strides)
@@ -133,10 +134,11 @@ def _gradient(
     if not any(sums):
         if tensor is None or tensor.shape == dout.shape:
             width = _pack(dout, dout.size, tensor, dx, dy)
-            function = SOURCE.function(f"grad_flat<{ctype}, {width}, {str(subtract).lower()}>")
+            packs = span(dout.size, width)
+            function = SOURCE.function(f"grad_flat<{ctype}, {width}, {packs}, {str(subtract).lower()}>")
             rest = wide(1 - weight) if tensor is None else wide(0)
             arguments: tuple[Any, ...] = (dout, tensor, dx, dy, number, rest, np.int64(dout.size // width))
-            grid = (blocks(dout.size, width),)
+            grid = (blocks(dout.size, width, packs),)
         else:
             steps = walk(dout.shape, tensor.shape)
             function, grid = SOURCE.function(f"grad_broadcast<{ctype}>"), (blocks(dout.size, 1),)

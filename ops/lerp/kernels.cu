@@ -1,5 +1,6 @@
 // lerp and its gradient. out = x + w (y - x); dx = (1 - w) dout, dy = w dout, summed where an input is repeated.
 #include "reduce.cuh"
+#include "span.cuh"
 #include "walk.cuh"
 
 constexpr int THREADS = 256;
@@ -10,21 +11,22 @@ __device__ __forceinline__ A blend(A x, A y, A weight) {
 }
 
 // One shape; weight is a tensor, or null and `number` holds it.
-template <typename T, int V>
-__global__ void __launch_bounds__(THREADS) lerp_flat(
+template <typename T, int V, int P>
+__global__ void __launch_bounds__(SPAN_THREADS) lerp_flat(
     const T* __restrict__ x, const T* __restrict__ y, const T* __restrict__ weight, T* __restrict__ out,
     Wide<T> number, long long packs) {
-  const long long pack = static_cast<long long>(blockIdx.x) * THREADS + threadIdx.x;
-  if (pack >= packs) return;
-  const Pack<T, V> a = load<T, V>(x + pack * V), b = load<T, V>(y + pack * V);
-  Pack<T, V> w{}, result;
-  if (weight != nullptr) w = load<T, V>(weight + pack * V);
+  const long long first = first_pack<P>();
+  Span<T, V, P> a, b, w;
+  a.load(x, first, packs);
+  b.load(y, first, packs);
+  if (weight != nullptr) w.load(weight, first, packs);
 #pragma unroll
-  for (int i = 0; i < V; ++i) {
-    const Wide<T> share = weight != nullptr ? widen(w.at[i]) : number;
-    result.at[i] = narrow<T>(blend(widen(a.at[i]), widen(b.at[i]), share));
+  for (int i = 0; i < P * V; ++i) {
+    T& element = a.at[i / V].at[i % V];
+    const Wide<T> share = weight != nullptr ? widen(w.at[i / V].at[i % V]) : number;
+    element = narrow<T>(blend(widen(element), widen(b.at[i / V].at[i % V]), share));
   }
-  store<T, V>(out + pack * V, result);
+  a.store(out, first, packs);
 }
 
 // V elements of an operand that is contiguous or repeated along the innermost axis.
@@ -58,26 +60,26 @@ __global__ void __launch_bounds__(THREADS) lerp_broadcast(
 }
 
 // Nothing summed: dx and dy have dout's shape, either may be null. SUBTRACT: dx = dout - dy, as the design document.
-template <typename T, int V, bool SUBTRACT>
-__global__ void __launch_bounds__(THREADS) grad_flat(
+template <typename T, int V, int P, bool SUBTRACT>
+__global__ void __launch_bounds__(SPAN_THREADS) grad_flat(
     const T* __restrict__ dout, const T* __restrict__ weight, T* __restrict__ dx, T* __restrict__ dy, Wide<T> number,
     Wide<T> rest, long long packs) {
   using A = Wide<T>;
-  const long long pack = static_cast<long long>(blockIdx.x) * THREADS + threadIdx.x;
-  if (pack >= packs) return;
-  const Pack<T, V> given = load<T, V>(dout + pack * V);
-  Pack<T, V> w{}, first, second;
-  if (weight != nullptr) w = load<T, V>(weight + pack * V);
+  const long long start = first_pack<P>();
+  Span<T, V, P> first, second, w;
+  first.load(dout, start, packs);
+  if (weight != nullptr) w.load(weight, start, packs);
 #pragma unroll
-  for (int i = 0; i < V; ++i) {
-    const A value = widen(given.at[i]);
-    const A share = weight != nullptr ? widen(w.at[i]) : number;
+  for (int i = 0; i < P * V; ++i) {
+    T& element = first.at[i / V].at[i % V];
+    const A value = widen(element);
+    const A share = weight != nullptr ? widen(w.at[i / V].at[i % V]) : number;
     const A left = weight != nullptr ? A(1) - share : rest;
-    first.at[i] = narrow<T>(SUBTRACT ? value - share * value : left * value);
-    second.at[i] = narrow<T>(share * value);
+    second.at[i / V].at[i % V] = narrow<T>(share * value);
+    element = narrow<T>(SUBTRACT ? value - share * value : left * value);
   }
-  if (dx != nullptr) store<T, V>(dx + pack * V, first);
-  if (dy != nullptr) store<T, V>(dy + pack * V, second);
+  if (dx != nullptr) first.store(dx, start, packs);
+  if (dy != nullptr) second.store(dy, start, packs);
 }
 
 // The same with a weight that broadcasts: an element a thread.

@@ -78,7 +78,13 @@ def _plan_once(view: View, width: int, itemsize: int) -> tuple[int, int] | None:
         group *= 2
     if group * view.post % width or view.channels % group or view.post == 1:
         return None
-    while 2 * group <= GROUP and view.channels % (2 * group) == 0 and 2 * group * channel_bytes <= SLICE_BYTES // 2:
+    enough = 4 * multiprocessors()  # clusters: fewer leave bandwidth unused
+    while (
+        2 * group <= GROUP
+        and view.channels % (2 * group) == 0
+        and view.channels // (2 * group) >= enough
+        and 2 * group * channel_bytes <= SLICE_BYTES // 2
+    ):
         group *= 2
     for limit in (SLICE_BYTES, LARGEST_SLICE_BYTES):
         for cluster in (1, 2, 4, 8):

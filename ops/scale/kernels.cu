@@ -1,5 +1,5 @@
 // scale x + bias, or scale (x + bias). Integers come as unsigned, so that overflow wraps.
-#include "pack.cuh"
+#include "span.cuh"
 
 template <typename T>
 struct Held {  // what an element is computed in
@@ -22,19 +22,20 @@ __device__ __forceinline__ T apply(T x, typename Held<T>::type scale, typename H
 }
 
 // factor: a tensor of one element, or null and `scale` holds the number.
-template <typename T, int V>
-__global__ void __launch_bounds__(256) scale(
+template <typename T, int V, int P>
+__global__ void __launch_bounds__(SPAN_THREADS) scale(
     const T* __restrict__ x, T* __restrict__ out, const T* __restrict__ factor, typename Held<T>::type number,
     typename Held<T>::type bias, bool after, long long packs, long long size) {
   using H = typename Held<T>::type;
   const H by = factor == nullptr ? number : static_cast<H>(*factor);
-  const long long pack = static_cast<long long>(blockIdx.x) * 256 + threadIdx.x;
-  if (pack < packs) {
-    Pack<T, V> loaded = load<T, V>(x + pack * V);
+  const long long first = first_pack<P>(), tail = packs * V + first;
+  Span<T, V, P> span;
+  span.load(x, first, packs);
 #pragma unroll
-    for (int i = 0; i < V; ++i) loaded.at[i] = apply<T>(loaded.at[i], by, bias, after);
-    store<T, V>(out + pack * V, loaded);
+  for (int i = 0; i < P * V; ++i) {
+    T& element = span.at[i / V].at[i % V];
+    element = apply<T>(element, by, bias, after);
   }
-  const long long tail = packs * V + pack;
+  span.store(out, first, packs);
   if (tail < size) out[tail] = apply<T>(x[tail], by, bias, after);
 }

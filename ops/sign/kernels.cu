@@ -1,5 +1,5 @@
 // sign, by bits for floats: subnormal numbers have one, both zeros do not, NaN stays.
-#include "pack.cuh"
+#include "span.cuh"
 
 template <typename T>
 __device__ __forceinline__ T sign_of(T x) {
@@ -32,15 +32,14 @@ __device__ __forceinline__ double2 sign_of(double2 x) {
   return size == 0.0 ? double2{0.0, 0.0} : double2{x.x / size, x.y / size};
 }
 
-template <typename T, int V>
-__global__ void __launch_bounds__(256) sign(const T* __restrict__ x, T* __restrict__ out, long long packs, long long size) {
-  const long long pack = static_cast<long long>(blockIdx.x) * 256 + threadIdx.x;
-  if (pack < packs) {
-    Pack<T, V> loaded = load<T, V>(x + pack * V);
+template <typename T, int V, int P>
+__global__ void __launch_bounds__(SPAN_THREADS) sign(
+    const T* __restrict__ x, T* __restrict__ out, long long packs, long long size) {
+  const long long first = first_pack<P>(), tail = packs * V + first;
+  Span<T, V, P> span;
+  span.load(x, first, packs);
 #pragma unroll
-    for (int i = 0; i < V; ++i) loaded.at[i] = sign_of(loaded.at[i]);
-    store<T, V>(out + pack * V, loaded);
-  }
-  const long long tail = packs * V + pack;
+  for (int i = 0; i < P * V; ++i) span.at[i / V].at[i % V] = sign_of(span.at[i / V].at[i % V]);
+  span.store(out, first, packs);
   if (tail < size) out[tail] = sign_of(x[tail]);
 }
