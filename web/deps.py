@@ -1,0 +1,31 @@
+"""What routes are given: the store of their app, and answers kept until the data changes."""
+
+from __future__ import annotations
+
+from typing import Annotated, cast
+
+from fastapi import Depends, Request
+
+from harness.settings import Settings
+from harness.store import Store
+from web.cache import Cache
+
+
+def store_of(request: Request) -> Store:
+    """The app's store; one engine, whose pool serves all threads."""
+    return cast("Store", request.app.state.store)
+
+
+def settings_of(request: Request) -> Settings:
+    """The app's settings."""
+    return cast("Settings", request.app.state.settings)
+
+
+def cache_of(request: Request) -> Cache:
+    """The app's answers, dropped when the data changes."""
+    return cast("Cache", request.app.state.cache)
+
+
+StoreOf = Annotated[Store, Depends(store_of)]
+SettingsOf = Annotated[Settings, Depends(settings_of)]
+CacheOf = Annotated[Cache, Depends(cache_of)]
