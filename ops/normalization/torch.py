@@ -6,10 +6,12 @@ from collections.abc import Callable
 from typing import Any
 
 from ops._core.backend import BACKENDS
-from ops._core.dtype import FLOATS
 from ops._core.kernel import Bound
 from ops._core.peer import compile_peer
 from ops._core.registry import kernel
+
+WIDE, NARROW = ("float32", "float64"), ("float16", "bfloat16")
+NOTE = "torch rounds once more in 16 bits on CUDA"
 
 
 def _step(axis: int, epsilon: float, momentum: float, *, training: bool) -> Callable[..., Any]:
@@ -41,7 +43,8 @@ def _bind(step: Callable[..., Any], tensors: dict[str, Any]) -> Bound:
     return lambda: step(*arguments)
 
 
-@kernel("normalization", "torch", BACKENDS, FLOATS, prepare=True, arrays="torch")
+@kernel("normalization", "torch", BACKENDS, WIDE, prepare=True, arrays="torch")
+@kernel("normalization", "torch", BACKENDS, NARROW, prepare=True, arrays="torch", relaxed=2.0, note=NOTE)
 def normalization(
     *, axis: int, epsilon: float, training: bool, momentum: float, out: dict[str, Any], **tensors: Any
 ) -> Bound:
@@ -50,7 +53,8 @@ def normalization(
     return _bind(_step(axis, epsilon, momentum, training=training), tensors)
 
 
-@kernel("normalization", "torch_compile", BACKENDS, FLOATS, prepare=True, arrays="torch")
+@kernel("normalization", "torch_compile", BACKENDS, WIDE, prepare=True, arrays="torch")
+@kernel("normalization", "torch_compile", BACKENDS, NARROW, prepare=True, arrays="torch", relaxed=2.0, note=NOTE)
 def normalization_compiled(
     *, axis: int, epsilon: float, training: bool, momentum: float, out: dict[str, Any], **tensors: Any
 ) -> Bound:
