@@ -9,6 +9,7 @@ from fastapi import Depends, Request
 from harness.settings import Settings
 from harness.store import Store
 from web.cache import Cache
+from web.reader import Reader
 
 
 def store_of(request: Request) -> Store:
@@ -26,6 +27,12 @@ def cache_of(request: Request) -> Cache:
     return cast("Cache", request.app.state.cache)
 
 
+def reader_of(request: Request) -> Reader:
+    """What pages read through."""
+    return cast("Reader", request.app.state.reader)
+
+
 StoreOf = Annotated[Store, Depends(store_of)]
 SettingsOf = Annotated[Settings, Depends(settings_of)]
 CacheOf = Annotated[Cache, Depends(cache_of)]
+ReaderOf = Annotated[Reader, Depends(reader_of)]

@@ -88,6 +88,7 @@ class ResultRow(Table):
     __table_args__ = (
         UniqueConstraint("run_id", "case_key", "implementation", "device", "block"),
         Index(None, "case_key", "implementation", "device", "run_id"),
+        Index(None, "run_id", "status"),
     )
 
     id: Mapped[int] = mapped_column(KEY, primary_key=True)
@@ -97,7 +98,7 @@ class ResultRow(Table):
     backend: Mapped[str] = mapped_column(String(8))
     device: Mapped[str] = mapped_column(String(16))
     block: Mapped[int] = mapped_column(Integer)
-    status: Mapped[str] = mapped_column(String(16), index=True)
+    status: Mapped[str] = mapped_column(String(16))
     reason: Mapped[str] = mapped_column(Text)
     median_ns: Mapped[float | None] = mapped_column(Float(53))
     bytes: Mapped[int] = mapped_column(BigInteger)

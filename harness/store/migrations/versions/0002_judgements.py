@@ -1,4 +1,4 @@
-"""Acknowledged regressions and self-tests.
+"""Acknowledged regressions and self-tests; statuses are counted by run.
 
 Revision ID: 0002
 Revises: 0001
@@ -41,3 +41,5 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("id", name="pk_self_test"),
     )
     op.create_index("ix_self_test_kind_created", "self_test", ["kind", "created"])
+    op.drop_index("ix_result_status", table_name="result")
+    op.create_index("ix_result_run_id_status", "result", ["run_id", "status"])

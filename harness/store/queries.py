@@ -1,0 +1,355 @@
+"""What pages and routes ask of the store: selects of plain columns, limited, and none per row.
+
+Lists leave the raw samples and, but for a few that say so, the JSON of a result where they are: a run
+of 500 results is read in a few milliseconds. Cases come as they were stored, not as `Case`
+values, so that one of an op that this version does not know can be shown.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from typing import Any
+
+from sqlalchemy import Engine, func, insert
+from sqlalchemy import select as typed_select
+
+from harness.result import Ceilings, Environment, from_json
+from harness.store.tables import AcknowledgementRow, CaseRow, CeilingRow, ResultRow, RunRow, SampleRow, SelfTestRow
+
+CHUNK = 500
+"""Keys in one IN list."""
+RUNS = 2000
+"""Runs in an index of runs."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunInfo:
+    """A run without its results. key: its number in this database; id: its UUID."""
+
+    key: int
+    id: str
+    started: datetime
+    finished: datetime | None
+    status: str
+    commit: str
+    command: str
+    environment: Environment
+
+    @property
+    def branch(self) -> str:
+        """Branch of the measured tree; empty when unknown."""
+        return self.environment.soft.get("branch", "")
+
+
+@dataclass(frozen=True, slots=True)
+class CaseInfo:
+    """A case as it was stored; `data` is what `harness.casejson` wrote."""
+
+    key: int
+    case_id: str
+    op: str
+    dtype: str
+    data: Mapping[str, Any]
+
+    @property
+    def name(self) -> str:
+        """Its name, the id where it has none."""
+        return str(self.data.get("name") or self.case_id)
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One result without its JSON."""
+
+    key: int
+    run_key: int
+    case_key: int
+    implementation: str
+    backend: str
+    device: str
+    block: int
+    status: str
+    median_ns: float | None
+    bytes: int
+    flops: int
+
+
+@dataclass(frozen=True, slots=True)
+class Detail:
+    """One result with its JSON: check, measurement without samples, quantiles, extra."""
+
+    point: Point
+    reason: str
+    data: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Acknowledgement:
+    """Somebody answers for a regression until a day."""
+
+    case_id: str
+    implementation: str
+    device: str
+    verdict: str
+    owner: str
+    reason: str
+    until: date
+    expected_ratio: float | None
+    created: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class SelfTest:
+    """What a self-test of the gate found."""
+
+    kind: str
+    created: datetime
+    commit: str
+    device: str
+    data: Mapping[str, Any]
+
+
+_RUN: tuple[Any, ...] = (
+    RunRow.id,
+    RunRow.uuid,
+    RunRow.started,
+    RunRow.finished,
+    RunRow.status,
+    RunRow.commit,
+    RunRow.command,
+    RunRow.environment,
+)
+_POINT: tuple[Any, ...] = (
+    ResultRow.id,
+    ResultRow.run_id,
+    ResultRow.case_key,
+    ResultRow.implementation,
+    ResultRow.backend,
+    ResultRow.device,
+    ResultRow.block,
+    ResultRow.status,
+    ResultRow.median_ns,
+    ResultRow.bytes,
+    ResultRow.flops,
+)
+
+
+def select(*columns: Any) -> Any:
+    """A select whose rows are of any type: their columns are named where they are read."""
+    return typed_select(*columns)
+
+
+def data_version(engine: Engine) -> tuple[int | None, ...]:
+    """Something that changes whenever runs, results, acknowledgements or self-tests come or end."""
+    running = select(func.count()).where(RunRow.status == "running").scalar_subquery()
+    keys = (RunRow.id, ResultRow.id, AcknowledgementRow.id, SelfTestRow.id)
+    parts = [select(func.max(key)).scalar_subquery() for key in keys]
+    with engine.connect() as connection:
+        return tuple(connection.execute(select(running, *parts)).one())
+
+
+def list_runs(
+    engine: Engine,
+    *,
+    limit: int = RUNS,
+    offset: int = 0,
+    status: str | None = None,
+    commit: str | None = None,
+    before: datetime | None = None,
+) -> list[RunInfo]:
+    """Runs, newest first; `commit` is the beginning of one."""
+    query = select(*_RUN).order_by(RunRow.started.desc(), RunRow.id.desc()).limit(limit).offset(offset)
+    query = _chosen(query, status, commit)
+    if before is not None:
+        query = query.where(RunRow.started < before)
+    with engine.connect() as connection:
+        return [_run(row) for row in connection.execute(query)]
+
+
+def count_runs(engine: Engine, *, status: str | None = None, commit: str | None = None) -> int:
+    """How many there are."""
+    with engine.connect() as connection:
+        return int(connection.execute(_chosen(select(func.count(RunRow.id)), status, commit)).scalar_one())
+
+
+def find_runs(engine: Engine, beginning: str, limit: int = 2) -> list[RunInfo]:
+    """Runs whose id begins so."""
+    query = select(*_RUN).where(RunRow.uuid.startswith(beginning, autoescape=True)).limit(limit)
+    with engine.connect() as connection:
+        return [_run(row) for row in connection.execute(query)]
+
+
+def count_statuses(engine: Engine, run_keys: Collection[int]) -> dict[int, dict[str, int]]:
+    """Results by status, of each run."""
+    found: dict[int, dict[str, int]] = {key: {} for key in run_keys}
+    with engine.connect() as connection:
+        for keys in _chunks(run_keys):
+            query = select(ResultRow.run_id, ResultRow.status, func.count()).where(ResultRow.run_id.in_(keys))
+            for run_key, status, count in connection.execute(query.group_by(ResultRow.run_id, ResultRow.status)):
+                found[run_key][status] = count
+    return found
+
+
+def count_results(engine: Engine, run_keys: Collection[int]) -> dict[int, tuple[int, int]]:
+    """How many results each run has, and the number of its last: both change when results come."""
+    found = {}
+    with engine.connect() as connection:
+        for keys in _chunks(run_keys):
+            query = select(ResultRow.run_id, func.count(), func.max(ResultRow.id)).where(ResultRow.run_id.in_(keys))
+            for run_key, count, last in connection.execute(query.group_by(ResultRow.run_id)):
+                found[run_key] = (count, last)
+    return found
+
+
+def list_points(engine: Engine, run_key: int) -> list[Point]:
+    """All results of a run, in order."""
+    query = select(*_POINT).where(ResultRow.run_id == run_key).order_by(ResultRow.id)
+    with engine.connect() as connection:
+        return [Point(*row) for row in connection.execute(query)]
+
+
+def list_details(
+    engine: Engine,
+    run_key: int,
+    *,
+    case_keys: Collection[int] | None = None,
+    statuses: Collection[str] | None = None,
+    limit: int = 2000,
+    offset: int = 0,
+) -> list[Detail]:
+    """Results of a run with their JSON, those of some cases or of some statuses only."""
+    query = select(*_POINT, ResultRow.reason, ResultRow.data).where(ResultRow.run_id == run_key)
+    if case_keys is not None:
+        query = query.where(ResultRow.case_key.in_(list(case_keys)[:limit]))
+    if statuses is not None:
+        query = query.where(ResultRow.status.in_(statuses))
+    query = query.order_by(ResultRow.id).limit(limit).offset(offset)
+    with engine.connect() as connection:
+        return [Detail(Point(*row[:-2]), row[-2], row[-1]) for row in connection.execute(query)]
+
+
+def list_history(engine: Engine, case_keys: Collection[int], limit: int = 2000) -> list[Detail]:
+    """The latest results of a case over all runs, oldest first; `data` holds quantiles and hot time only."""
+    quantiles = ResultRow.data["quantiles_ns"]
+    hot = ResultRow.data[("measurement", "hot_ns")]
+    query = (
+        select(*_POINT, quantiles, hot)
+        .where(ResultRow.case_key.in_(list(case_keys)[:CHUNK]))
+        .order_by(ResultRow.run_id.desc(), ResultRow.id.desc())
+        .limit(limit)
+    )
+    with engine.connect() as connection:
+        rows = connection.execute(query).all()
+    return [Detail(Point(*row[:-2]), "", {"quantiles_ns": row[-2], "hot_ns": row[-1]}) for row in reversed(rows)]
+
+
+def load_samples(engine: Engine, result_keys: Collection[int], limit: int = 64) -> dict[int, list[float]]:
+    """Raw samples of a few results, in nanoseconds and in order."""
+    query = select(SampleRow.result_id, SampleRow.samples_ns).where(SampleRow.result_id.in_(list(result_keys)[:limit]))
+    with engine.connect() as connection:
+        return {key: _unpack(packed) for key, packed in connection.execute(query)}
+
+
+def list_ceilings(engine: Engine, run_keys: Collection[int]) -> dict[int, dict[str, Ceilings]]:
+    """What devices reached, by run and device."""
+    found: dict[int, dict[str, Ceilings]] = {key: {} for key in run_keys}
+    with engine.connect() as connection:
+        for keys in _chunks(run_keys):
+            query = select(CeilingRow.run_id, CeilingRow.device, CeilingRow.data).where(CeilingRow.run_id.in_(keys))
+            for run_key, device, data in connection.execute(query):
+                found[run_key][device] = from_json(Ceilings, data)
+    return found
+
+
+def load_cases(engine: Engine, keys: Collection[int]) -> dict[int, CaseInfo]:
+    """Cases by their number."""
+    found = {}
+    with engine.connect() as connection:
+        for some in _chunks(keys):
+            for row in connection.execute(_cases().where(CaseRow.id.in_(some))):
+                found[row[0]] = CaseInfo(*row)
+    return found
+
+
+def find_case(engine: Engine, case_id: str) -> list[CaseInfo]:
+    """Every way in which a case was written, the latest last; empty for none."""
+    query = _cases().where(CaseRow.case_id == case_id).order_by(CaseRow.id).limit(CHUNK)
+    with engine.connect() as connection:
+        return [CaseInfo(*row) for row in connection.execute(query)]
+
+
+def list_acknowledgements(engine: Engine, limit: int = 1000) -> list[Acknowledgement]:
+    """The latest, newest first."""
+    row = AcknowledgementRow
+    query = select(
+        row.case_id,
+        row.implementation,
+        row.device,
+        row.verdict,
+        row.owner,
+        row.reason,
+        row.until,
+        row.expected_ratio,
+        row.created,
+    )
+    with engine.connect() as connection:
+        return [Acknowledgement(*one) for one in connection.execute(query.order_by(row.id.desc()).limit(limit))]
+
+
+def add_acknowledgement(engine: Engine, given: Acknowledgement) -> None:
+    """Keep it."""
+    values = {name: getattr(given, name) for name in Acknowledgement.__slots__}
+    with engine.begin() as connection:
+        connection.execute(insert(AcknowledgementRow).values(values))
+
+
+def list_self_tests(engine: Engine, kind: str, limit: int = 20) -> list[SelfTest]:
+    """The latest of a kind (aa, inject, agree), newest first."""
+    row = SelfTestRow
+    query = select(row.kind, row.created, row.commit, row.device, row.data).where(row.kind == kind)
+    with engine.connect() as connection:
+        found = connection.execute(query.order_by(row.created.desc(), row.id.desc()).limit(limit))
+        return [SelfTest(one[0], _utc(one[1]), *one[2:]) for one in found]
+
+
+def add_self_test(engine: Engine, given: SelfTest) -> None:
+    """Keep it."""
+    values = {name: getattr(given, name) for name in SelfTest.__slots__}
+    with engine.begin() as connection:
+        connection.execute(insert(SelfTestRow).values(values))
+
+
+def _cases() -> Any:
+    return select(CaseRow.id, CaseRow.case_id, CaseRow.op, CaseRow.dtype, CaseRow.data)
+
+
+def _chosen(query: Any, status: str | None, commit: str | None) -> Any:
+    if status:
+        query = query.where(RunRow.status == status)
+    if commit:
+        query = query.where(RunRow.commit.startswith(commit, autoescape=True))
+    return query
+
+
+def _chunks(keys: Iterable[int]) -> Iterable[Sequence[int]]:
+    known = list(keys)
+    return (known[start : start + CHUNK] for start in range(0, len(known), CHUNK))
+
+
+def _run(row: Any) -> RunInfo:
+    key, uuid, started, finished, status, commit, command, environment = row
+    ended = None if finished is None else _utc(finished)
+    return RunInfo(key, uuid, _utc(started), ended, status, commit, command, from_json(Environment, environment))
+
+
+def _utc(moment: datetime) -> datetime:
+    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+
+
+def _unpack(packed: bytes) -> list[float]:
+    values = array("d")
+    values.frombytes(packed)
+    return values.tolist()

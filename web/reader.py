@@ -1,0 +1,179 @@
+"""What several pages read: runs, their results without JSON, cases, series; each asked of the store once."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import OrderedDict
+from collections.abc import Collection, Hashable, Iterable
+from dataclasses import dataclass, field
+from statistics import median
+
+from harness.result import Ceilings, Status
+from harness.store import Store, queries
+from harness.store.queries import CaseInfo, Point, RunInfo
+from web.cache import Cache
+
+RECENT = 40
+"""Runs of each device from which series are made."""
+RECENT_IN_ALL = 200
+KEPT_RUNS = 256
+KEPT_CASES = 20_000
+GRAVE = (Status.WRONG, Status.ERROR, Status.TIMEOUT, Status.OUT_OF_MEMORY)
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceInfo:
+    """A device of a kind: the same for all runs with the same hard fingerprint.
+
+    slug: for addresses. name: what the run calls it (`cuda:0`). model: what it is.
+    """
+
+    slug: str
+    name: str
+    model: str
+
+    def __str__(self) -> str:
+        return f"{self.model} ({self.name})"
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """What one run says of a series: worst status, median and range of the block medians."""
+
+    run: RunInfo
+    status: str
+    median_ns: float | None
+    low_ns: float | None
+    high_ns: float | None
+    blocks: int
+
+
+SeriesKey = tuple[str, str, str]
+"""Case id, implementation, slug of the device."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recent:
+    """The latest runs of every device, and the series that they make, oldest first."""
+
+    runs: tuple[RunInfo, ...] = ()
+    devices: dict[str, DeviceInfo] = field(default_factory=dict)
+    last_run: dict[str, RunInfo] = field(default_factory=dict)
+    cases: dict[str, CaseInfo] = field(default_factory=dict)
+    series: dict[SeriesKey, list[Level]] = field(default_factory=dict)
+
+
+def device_of(run: RunInfo, name: str) -> DeviceInfo:
+    """The device that `name` is in a run."""
+    facts = run.environment.hard_of(name)
+    text = json.dumps([name, facts], sort_keys=True)
+    slug = f"{name.replace(':', '')}-{hashlib.sha256(text.encode()).hexdigest()[:6]}"
+    return DeviceInfo(slug, name, facts.get("model") or name)
+
+
+def device_names(run: RunInfo) -> list[str]:
+    """The devices of which the environment of a run tells."""
+    return sorted({key.partition(".")[0] for key in run.environment.hard if "." in key})
+
+
+def level_of(run: RunInfo, points: Iterable[Point]) -> Level:
+    """The blocks of one trial as one."""
+    found = list(points)
+    bad = [one.status for one in found if one.status in GRAVE]
+    status = bad[0] if bad else found[0].status
+    times = [one.median_ns for one in found if one.median_ns and one.status == Status.OK]
+    if not times or bad:
+        return Level(run, status, None, None, None, len(found))
+    return Level(run, status, median(times), min(times), max(times), len(times))
+
+
+class Reader:
+    """Reads through one cache; what runs have measured is kept beyond it, for it seldom changes."""
+
+    def __init__(self, store: Store, cache: Cache) -> None:
+        self.engine = store.engine
+        self.cache = cache
+        self._points: OrderedDict[int, tuple[Hashable, list[Point]]] = OrderedDict()
+        self._cases: dict[int, CaseInfo] = {}
+
+    def runs(self) -> list[RunInfo]:
+        """The latest runs, newest first."""
+        return self.cache.get("runs", lambda: queries.list_runs(self.engine))
+
+    def points(self, run_keys: Collection[int]) -> dict[int, list[Point]]:
+        """The results of runs; those that have not changed since come from memory."""
+        counted = queries.count_results(self.engine, run_keys)
+        found = {}
+        for key in run_keys:
+            known = self._points.get(key)
+            if known is None or known[0] != counted.get(key):
+                known = (counted.get(key), queries.list_points(self.engine, key) if key in counted else [])
+                self._points[key] = known
+                while len(self._points) > KEPT_RUNS:
+                    self._points.popitem(last=False)
+            found[key] = known[1]
+        return found
+
+    def cases(self, keys: Collection[int]) -> dict[int, CaseInfo]:
+        """Cases by their number; they never change."""
+        missing = [key for key in set(keys) if key not in self._cases]
+        if missing:
+            if len(self._cases) > KEPT_CASES:
+                self._cases = {}
+            self._cases = {**self._cases, **queries.load_cases(self.engine, missing)}
+        known = self._cases
+        return {key: known[key] for key in keys if key in known}
+
+    def ceilings(self, run: RunInfo) -> dict[str, Ceilings]:
+        """What the devices of a run reached."""
+        return self.cache.get(
+            ("ceilings", run.key), lambda: queries.list_ceilings(self.engine, [run.key]).get(run.key, {})
+        )
+
+    def recent(self) -> Recent:
+        """The latest runs of every device as series."""
+        return self.cache.get("recent", self._recent)
+
+    def _recent(self) -> Recent:
+        runs = list(reversed(_latest_by_device(self.runs())))
+        points = self.points([run.key for run in runs])
+        infos = self.cases({point.case_key for found in points.values() for point in found})
+        recent = Recent(tuple(run for run in runs if points[run.key]))
+        for run in recent.runs:
+            _enter(recent, run, points[run.key], infos)
+        return recent
+
+
+def _latest_by_device(runs: Iterable[RunInfo]) -> list[RunInfo]:
+    """Ended runs, newest first, no more than `RECENT` of any device."""
+    taken: dict[str, int] = {}
+    found = []
+    for run in runs:
+        slugs = [device_of(run, name).slug for name in device_names(run)] or [""]
+        if run.status == "running" or all(taken.get(slug, 0) >= RECENT for slug in slugs):
+            continue
+        found.append(run)
+        for slug in slugs:
+            taken[slug] = taken.get(slug, 0) + 1
+        if len(found) == RECENT_IN_ALL:
+            break
+    return found
+
+
+def _enter(recent: Recent, run: RunInfo, points: Iterable[Point], infos: dict[int, CaseInfo]) -> None:
+    devices: dict[str, DeviceInfo] = {}
+    blocks: dict[SeriesKey, list[Point]] = {}
+    for point in points:
+        info = infos.get(point.case_key)
+        if info is None:
+            continue
+        if point.device not in devices:
+            devices[point.device] = device_of(run, point.device)
+        recent.cases[info.case_id] = info
+        blocks.setdefault((info.case_id, point.implementation, devices[point.device].slug), []).append(point)
+    for device in devices.values():
+        recent.devices[device.slug] = device
+        recent.last_run[device.slug] = run
+    for key, found in blocks.items():
+        recent.series.setdefault(key, []).append(level_of(run, found))
