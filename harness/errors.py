@@ -6,6 +6,8 @@ HarnessError
 │   └── CaseFileError  mistakes in case files, each with file, line and column
 ├── StoreError         a database that cannot be used: missing, foreign, corrupt, read-only, too new
 ├── NothingError       nothing to measure or to show
+├── TreeError          a tree whose `ops` cannot be asked or compared with: reported, never guessed at
+├── RefError           no git repository, or no such commit in it
 ├── SettingsError      an environment variable that cannot be read
 └── WorkerError        the harness itself failed in a worker; carries its traceback
 
@@ -82,6 +84,18 @@ class WorkerError(HarnessError):
 
 class StoreError(HarnessError):
     """A database that cannot be used; the message says why and what to do."""
+
+    exit_code = 2
+
+
+class TreeError(HarnessError):
+    """A tree whose `ops` cannot be asked, or results that cannot be compared with; the message says why."""
+
+    exit_code = 5
+
+
+class RefError(HarnessError):
+    """No git repository here, or no such commit in it; the message says what git says."""
 
     exit_code = 2
 

@@ -9,15 +9,14 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from time import monotonic
 from types import TracebackType
 from typing import IO, Any, Protocol, Self
 
-from harness.errors import WorkerError
+from harness.errors import TreeError, WorkerError
 from harness.failure import classify_death
 from harness.measure import Limits
 from harness.result import Ceilings, Result, Status, Trial, from_json, to_json
@@ -47,7 +46,8 @@ class LocalExecutor:
     again for the reference. ops_tree: folder whose `ops` the workers import. threads: CPUs that they
     use (None: all). memory_bytes: address space they may use (None: no limit; CUDA needs
     far more than it uses). preload: modules they import while the parent does other things.
-    cpu_fallback: let the CPU's kernel stand in where a device has none.
+    cpu_fallback: let the CPU's kernel stand in where a device has none. environment: variables
+    that they get besides this process's own.
 
     The worker starts at once, so that it warms up while the caller goes on. Use it in a
     `with` statement: at the end no process is left. On Linux workers die with the thread
@@ -64,10 +64,12 @@ class LocalExecutor:
         memory_bytes: int | None = None,
         preload: Sequence[str] = ("numba",),
         cpu_fallback: bool = False,
+        environment: Mapping[str, str] | None = None,
     ) -> None:
         self.limits = limits or Limits()
         self.timeout_s = timeout_s
         self.cpu_fallback = cpu_fallback
+        self._environment = dict(environment or {})
         self._options = _worker_options(ops_tree, threads, memory_bytes, preload)
         self._threads = threads
         self._worker: Worker | None = self._start()
@@ -94,19 +96,47 @@ class LocalExecutor:
         for trial in trials:
             yield self._run_one(trial, block)
 
+    def run_plain(self, trial: Mapping[str, Any], *, block: int = 0) -> dict[str, Any]:
+        """A trial and its result as plain JSON: for trees whose cases this process could not build.
+
+        The result of a worker that was lost has no work, for only the tree knows it.
+        """
+        worker = self._ready()
+        limits = vars(self.limits)
+        request = {"do": "trial", "trial": trial, "limits": limits, "block": block, "cpu_fallback": self.cpu_fallback}
+        worker.send(request)
+        phase = ""
+        deadline = monotonic() + self.timeout_s
+        while True:
+            reply = worker.receive(deadline)
+            if reply is None:
+                return {"trial": trial, "block": block, **self._lost(worker, phase)}
+            if reply["is"] == "result":
+                result: dict[str, Any] = reply["result"]
+                if result["status"] in _DOUBTFUL and trial["backend"] != "cpu":
+                    self._replace()
+                return result
+            phase = reply["phase"]
+            if phase == "allocate":
+                deadline = monotonic() + self.timeout_s
+
+    def ask(self, request: Mapping[str, Any], *, timeout_s: float | None = None) -> dict[str, Any]:
+        """The worker's answer to a request other than a trial; raises WorkerError where none comes in time."""
+        worker = self._ready()
+        worker.send(dict(request))
+        reply = worker.receive(monotonic() + (timeout_s or self.timeout_s))
+        if reply is None:
+            self.close()
+            msg = f"{request['do']}: {worker.log() or 'no answer'}"
+            raise WorkerError(msg)
+        return reply
+
     def ceilings(self, device: str) -> Ceilings:
         """Measured in the worker, so that this process never opens a CUDA context."""
-        worker = self._ready()
-        worker.send({"do": "ceilings", "device": device})
-        reply = worker.receive(monotonic() + self.timeout_s)
-        if reply is None or reply["is"] != "ceilings":
-            self.close()
-            msg = f"ceilings of {device} could not be measured: {worker.log() or 'no answer'}"
-            raise WorkerError(msg)
-        return from_json(Ceilings, reply["ceilings"])
+        return from_json(Ceilings, self.ask({"do": "ceilings", "device": device})["ceilings"])
 
     def _start(self) -> Worker:
-        return Worker(self._options, child_environment(self._threads))
+        return Worker(self._options, {**child_environment(self._threads), **self._environment})
 
     def _ready(self) -> Worker:
         """The worker, a new one if the last has died, even while it had nothing to do."""
@@ -117,34 +147,14 @@ class LocalExecutor:
         return worker
 
     def _run_one(self, trial: Trial, block: int) -> Result:
-        worker = self._ready()
-        limits = vars(self.limits)
-        worker.send(
-            {
-                "do": "trial",
-                "trial": to_json(trial),
-                "limits": limits,
-                "block": block,
-                "cpu_fallback": self.cpu_fallback,
-            }
-        )
-        phase = ""
-        deadline = monotonic() + self.timeout_s
-        while True:
-            reply = worker.receive(deadline)
-            if reply is None:
-                return self._lost(worker, trial, block, phase)
-            if reply["is"] == "result":
-                result = from_json(Result, reply["result"])
-                if result.status in _DOUBTFUL and trial.backend != "cpu":
-                    self._replace()
-                return result
-            phase = reply["phase"]
-            if phase == "allocate":
-                deadline = monotonic() + self.timeout_s
+        plain = self.run_plain(to_json(trial), block=block)
+        if "bytes" not in plain:
+            work = find_op(trial.case.op).work(trial.case.resolved, trial.case.params)
+            plain |= {"bytes": work.bytes, "flops": work.flops}
+        return from_json(Result, plain)
 
-    def _lost(self, worker: Worker, trial: Trial, block: int, phase: str) -> Result:
-        """The result of a trial whose worker died or did not answer in time."""
+    def _lost(self, worker: Worker, phase: str) -> dict[str, Any]:
+        """What became of a trial whose worker died or did not answer in time."""
         exit_code = worker.exit_code()
         if exit_code is None:
             status, reason = Status.TIMEOUT, f"no answer after {self.timeout_s:g} s"
@@ -153,11 +163,8 @@ class LocalExecutor:
         worker.kill()
         log = worker.log()
         self._replace()
-        work = find_op(trial.case.op).work(trial.case.resolved, trial.case.params)
-        result = Result(
-            trial, status, f"{reason} ({phase or 'before it began'})", bytes=work.bytes, flops=work.flops, block=block
-        )
-        return replace(result, extra={"phase": phase, "log": log})
+        where = phase or "before it began"
+        return {"status": str(status), "reason": f"{reason} ({where})", "extra": {"phase": phase, "log": log}}
 
     def _replace(self) -> Worker:
         """End the worker and let a new one start, while the caller deals with the result."""
@@ -172,7 +179,8 @@ class Worker:
     def __init__(self, options: Sequence[str], environment: dict[str, str]) -> None:
         self._log = tempfile.TemporaryFile()  # noqa: SIM115  closed in kill
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "harness.worker", "--parent", str(os.getpid()), *options],
+            # -P: where opgauge is called there may be another harness, which is not to be this one
+            [sys.executable, "-P", "-m", "harness.worker", "--parent", str(os.getpid()), *options],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._log,
@@ -223,6 +231,9 @@ class Worker:
         if reply["is"] == "fault":
             self.kill()
             raise WorkerError(reply["traceback"])
+        if reply["is"] == "foreign":
+            self.kill()
+            raise TreeError(reply["reason"])
         return reply
 
     def exit_code(self) -> int | None:

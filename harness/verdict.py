@@ -30,6 +30,7 @@ class Kind(StrEnum):
     FIXED = "fixed"
     UNSUPPORTED = "unsupported"
     UNMEASURED = "unmeasured"
+    SKIPPED = "skipped"
 
 
 class Reason(StrEnum):
@@ -60,6 +61,7 @@ class Reason(StrEnum):
     BASE_FAILED = "the base failed, the head does not"
     UNSUPPORTED = "unsupported"
     NO_DATA = "nothing was measured"
+    UNCHANGED = "its code did not change, and that was trusted"
 
 
 EXTENDABLE = frozenset(

@@ -5,9 +5,11 @@ of standard output: what a kernel prints ends up on standard error and disturbs 
 `--ops TREE` takes `ops` from another tree, which is why everything that needs `ops` is
 imported late.
 
-Requests: {"do": "trial", "trial": …, "block": n} and {"do": "ceilings", "device": …}.
-Replies: {"is": "ready"}, {"is": "phase", "phase": …}, {"is": "result", …}, {"is": "ceilings", …},
-{"is": "fault", "traceback": …}: the last means that the harness itself failed.
+Requests: {"do": "trial", "trial": …, "block": n}, {"do": "ceilings", "device": …}, and of a tree
+"inventory", "buildable", "digest", "cubins" (see harness.inventory).
+Replies: {"is": "ready"}, {"is": "phase", "phase": …}, {"is": "result", …}, {"is": "ceilings", …}, {"is": "answer", …},
+{"is": "mistake", "text": …}: a case file is wrong. {"is": "foreign", "reason": …}: the tree's `ops`
+cannot be asked (see harness.asking). {"is": "fault", "traceback": …}: the harness itself failed.
 """
 
 from __future__ import annotations
@@ -20,9 +22,10 @@ import os
 import signal
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from importlib.util import find_spec
+from pathlib import Path
 from typing import IO, Any
 
 PR_SET_PDEATHSIG = 1
@@ -44,6 +47,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         replies.flush()
 
     try:
+        if options.ops and not is_askable(Path(options.ops), send):
+            return
         for name in options.preload:
             if find_spec(name) is not None:
                 import_module(name)
@@ -51,6 +56,34 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except Exception:  # noqa: BLE001  the parent raises it where somebody sees it
         send({"is": "fault", "traceback": traceback.format_exc()})
         raise SystemExit(1) from None
+
+
+def is_askable(tree: Path, send: Send) -> bool:
+    """Whether the tree's `ops` can be asked; sends why not."""
+    from harness.asking import complaint
+
+    reason = complaint(tree)
+    if reason:
+        send({"is": "foreign", "reason": reason})
+    return not reason
+
+
+def answer(request: Mapping[str, Any]) -> dict[str, Any]:
+    """What is asked of the tree rather than of a kernel."""
+    from harness import inventory
+    from harness.errors import CaseError
+
+    paths = [Path(path) for path in request.get("paths", ())]
+    asked: dict[str, Callable[[], Any]] = {
+        "inventory": lambda: inventory.take(paths, lenient=request["lenient"]),
+        "buildable": lambda: inventory.buildable(request["cases"]),
+        "digest": lambda: inventory.digest(request["folder"], request["backend"]),
+        "cubins": lambda: inventory.cubins(request["folder"], request["index"]),
+    }
+    try:
+        return {"is": "answer", "answer": asked[request["do"]]()}
+    except CaseError as error:
+        return {"is": "mistake", "text": str(error)}
 
 
 def serve(requests: IO[str], send: Send) -> None:
@@ -66,6 +99,9 @@ def serve(requests: IO[str], send: Send) -> None:
         request = json.loads(line)
         if request["do"] == "ceilings":
             send({"is": "ceilings", "ceilings": to_json(ceilings.measure(request["device"]))})
+            continue
+        if request["do"] != "trial":
+            send(answer(request))
             continue
         result = bench.run(
             from_json(Trial, request["trial"]),
