@@ -15,6 +15,9 @@ from typing import Any, Literal
 
 from ops import Shapes, find_op, param_values
 
+IMPORTED = "imported"
+"""The op of cases that another tool measured: it has no kernels and no shape rule here."""
+
 Kind = Literal["normal", "uniform", "integers", "constant"]
 Layout = Literal["contiguous", "offset", "transposed"]
 
@@ -56,6 +59,19 @@ class InputSpec:
 
 
 @dataclass(frozen=True)
+class Imported:
+    """What is known of a case that another tool measured: the parameters of the op `imported`.
+
+    tool: `nvbench`, `pytest-benchmark` or `google-benchmark`. benchmark: its name there.
+    axes: what it was run with, as the tool wrote it, by name.
+    """
+
+    tool: str = ""
+    benchmark: str = ""
+    axes: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class Case:
     """One point to measure.
 
@@ -91,7 +107,7 @@ class Case:
 
     def content(self) -> dict[str, Any]:
         """What identity rests on, as plain JSON: infinities as strings, whole floats as ints."""
-        default = param_values(find_op(self.op).params())
+        default = param_values(params_of(self.op)())
         standard = vars(InputSpec())
         return {
             "op": self.op,
@@ -115,12 +131,19 @@ class Case:
         return find_op(self.op).infer(self.shapes, self.dtype, self.params)
 
 
+def params_of(op: str) -> type[Any]:
+    """The parameter dataclass of an op; raises OpError for one that there is not."""
+    return Imported if op == IMPORTED else find_op(op).params
+
+
 def _plain(value: Any) -> Any:
     """A value as JSON can hold it; equal values give equal JSON."""
     if isinstance(value, bool) or value is None or isinstance(value, str):
         return value
     if isinstance(value, tuple | list):
         return [_plain(item) for item in value]
+    if isinstance(value, Mapping):
+        return {key: _plain(item) for key, item in value.items()}
     if isinstance(value, float):
         if math.isinf(value) or math.isnan(value):
             return str(value)

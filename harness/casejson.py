@@ -11,11 +11,11 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from harness.case import Case, GatePolicy, InputSpec
+from harness.case import IMPORTED, Case, GatePolicy, Imported, InputSpec, params_of
 from harness.caserules import build_case, check_gate, known_field, known_op
 from harness.errors import CaseError
 from harness.hint import did_you_mean, read_value, record_hints, show
-from ops import Op, find_op, param_values
+from ops import Op, param_values
 
 REST = {
     "name": str,
@@ -25,12 +25,13 @@ REST = {
     "line": int,
 }
 """Fields outside the identity, with their types; published and gate come beside them."""
+DTYPE_LENGTH = 16
 KEYS = ("id", "op", "dtype", "shapes", "params", "inputs", "published", "gate", *REST)
 
 
 def case_to_json(case: Case) -> dict[str, Any]:
     """`case` as a dict of plain JSON values."""
-    default = param_values(find_op(case.op).params())
+    default = param_values(params_of(case.op)())
     params = param_values(case.params)
     return {
         "id": case.id,
@@ -58,15 +59,42 @@ def case_from_json(data: Mapping[str, Any]) -> Case:
         if key not in KEYS:
             msg = f"unknown key {key!r} of a case{did_you_mean(key, KEYS)}"
             raise CaseError(msg, key)
-    op = known_op(_read("op", data.get("op"), str))
-    values = {path: _read(path, value, known_field(op, path)) for path, value in _flatten(op, data)}
+    op_name = _read("op", data.get("op"), str)
     rest = {name: _read(name, data[name], hint) for name, hint in REST.items() if name in data}
     if "name" not in rest:
         msg = "name is missing"
         raise CaseError(msg, "name")
     gate = read_record("gate", data.get("gate", {}), GatePolicy)
     published = read_published(_mapping("published", data.get("published", {})))
-    return build_case(op, values, published=published, gate=check_gate(gate), **rest)
+    rest |= {"published": published, "gate": check_gate(gate)}
+    if op_name == IMPORTED:
+        return _read_imported(data, rest)
+    op = known_op(op_name)
+    values = {path: _read(path, value, known_field(op, path)) for path, value in _flatten(op, data)}
+    return build_case(op, values, **rest)
+
+
+def _read_imported(data: Mapping[str, Any], rest: Mapping[str, Any]) -> Case:
+    """A case of another tool: it has no shapes or inputs that we know."""
+    for key in ("shapes", "inputs"):
+        if data.get(key):
+            msg = f"{key} of an imported case should be empty"
+            raise CaseError(msg, key)
+    given = dict(_mapping("params", data.get("params", {})))
+    axes = _mapping("params.axes", given.pop("axes", {}))
+    texts = {f"params.axes.{key}": value for key, value in axes.items()} | {"dtype": data.get("dtype")}
+    for path, value in texts.items():
+        _read(path, value, str)
+    if len(data["dtype"]) > DTYPE_LENGTH:
+        msg = f"dtype {data['dtype']!r} is longer than {DTYPE_LENGTH} characters"
+        raise CaseError(msg, "dtype")
+    known = {name: hint for name, hint in record_hints(Imported).items() if name != "axes"}
+    for key, value in given.items():
+        if key not in known:
+            msg = f"unknown key {key!r} of params{did_you_mean(key, [*known, 'axes'])}"
+            raise CaseError(msg, f"params.{key}")
+        _read(f"params.{key}", value, known[key])
+    return Case(op=IMPORTED, shapes={}, dtype=data["dtype"], params=Imported(**given, axes=dict(axes)), **rest)
 
 
 def read_record(path: str, data: Any, record: type) -> Any:
@@ -129,6 +157,8 @@ def _differ(value: Any, default: Any) -> bool:
 
 
 def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return dict(value)
     if isinstance(value, tuple):
         return [_plain(item) for item in value]
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value

@@ -6,15 +6,17 @@ import csv
 import io
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from harness.errors import HarnessError
-from harness.result import Ceilings, Environment, Result, from_json, to_json
+from harness.errors import HarnessError, StoreError
+from harness.result import Ceilings, Result, to_json
 from harness.store import Run, Store
+from harness.store.bulk import add_run
+from harness.submission import FORMAT, parse, read_submission
 from harness.summary import record
 
-FORMAT = 1
 DANGEROUS = ("=", "+", "-", "@", "\t", "\r")
 
 
@@ -59,6 +61,7 @@ def whole_run(run: Run, results: Sequence[Result], ceilings: Mapping[str, Ceilin
         "run": {
             "id": run.id,
             "started": run.started.isoformat(),
+            "finished": None if run.finished is None else run.finished.isoformat(),
             "status": run.status,
             "command": run.command,
             "environment": to_json(run.environment),
@@ -71,21 +74,11 @@ def whole_run(run: Run, results: Sequence[Result], ceilings: Mapping[str, Ceilin
 def import_run(path: Path, store: Store) -> str:
     """Enter the run of an export made with samples; gives its id. Raises ImportFileError, StoreError."""
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-        if data["opgauge"] != FORMAT:
-            msg = f"{path}: format {data['opgauge']}; this opgauge reads {FORMAT}"
-            raise ImportFileError(msg)
-        environment = from_json(Environment, data["run"]["environment"])
-        ceilings = [from_json(Ceilings, item) for item in data["ceilings"]]
-        results = [from_json(Result, item) for item in data["results"]]
-        run_id, command = data["run"]["id"], data["run"]["command"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        run = read_submission(parse(path.read_bytes()))
+    except (OSError, HarnessError) as error:
         msg = f"{path} is no export made by `opgauge export --samples`: {error}"
         raise ImportFileError(msg) from error
-    run = store.begin_run(environment, command=command, run_id=run_id)
-    for item in ceilings:
-        store.add_ceilings(run, item)
-    for result in results:
-        store.add_result(run, result)
-    store.finish_run(run, "imported")
-    return run
+    if not add_run(store.engine, replace(run, status="imported")):
+        msg = f"run {run.id} is there already"
+        raise StoreError(msg)
+    return run.id

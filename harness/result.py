@@ -7,7 +7,7 @@ module) without loss: infinities are written as strings.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
 from enum import StrEnum
 from functools import cache
@@ -59,6 +59,23 @@ class Check:
 
 
 @dataclass(frozen=True)
+class Footprint:
+    """What one call takes, without noise; None where not known.
+
+    launches: kernels, copies and fills given to the device. kernels: their names in order,
+    demangled, as the captured graph of a call has them. allocations: device memory asked of
+    the library's pool, the outputs that a peer returns included. registers: most per thread;
+    spill_bytes: per thread, over all kernels; both of our own kernels only, from their compiler.
+    """
+
+    launches: int | None = None
+    kernels: tuple[str, ...] | None = None
+    allocations: int | None = None
+    registers: int | None = None
+    spill_bytes: int | None = None
+
+
+@dataclass(frozen=True)
 class Measurement:
     """Raw timings of one block.
 
@@ -69,7 +86,7 @@ class Measurement:
     clock_mhz: SM clock per sample where known. dropped: samples dropped for a throttled clock.
     timer: name and version of the method. warmup: calls before the first sample.
     peak_bytes: device memory beyond inputs, outputs and workspace, or None.
-    threads: CPU threads in use.
+    threads: CPU threads in use. footprint: what has no noise; None on the CPU.
     """
 
     samples_ns: tuple[float, ...]
@@ -82,6 +99,7 @@ class Measurement:
     dropped: int = 0
     peak_bytes: int | None = None
     threads: int | None = None
+    footprint: Footprint | None = None
 
     @property
     def median_ns(self) -> float:
@@ -92,11 +110,75 @@ class Measurement:
 
 
 @dataclass(frozen=True)
+class KernelUse:
+    """One kernel of a call, over all its launches; a copy or a fill is shown as one, in brackets.
+
+    name: demangled, whole: escape it before it is shown. launches, time_ns: in one call, nanoseconds.
+    share: of the time of all kernels, 0 to 1. grid, block, registers (per thread), shared_bytes (static
+    and dynamic, per block), local_bytes (per thread): of the longest launch; None for copies and fills.
+    """
+
+    name: str
+    launches: int
+    time_ns: float
+    share: float
+    grid: tuple[int, ...] | None = None
+    block: tuple[int, ...] | None = None
+    registers: int | None = None
+    shared_bytes: int | None = None
+    local_bytes: int | None = None
+
+
+@dataclass(frozen=True)
+class Profile:
+    """What the device did in one call, seen by a profiler in a process of its own.
+
+    kernels: longest first. time_ns: median over `calls` cold calls of the sum of their times, None
+    where nothing was seen. tool: name and version. reason: why there is no list; empty where there is.
+    """
+
+    kernels: tuple[KernelUse, ...] = ()
+    time_ns: float | None = None
+    calls: int = 0
+    tool: str = ""
+    reason: str = ""
+
+    @property
+    def launches(self) -> int:
+        """Kernels, copies and fills of one call."""
+        return sum(kernel.launches for kernel in self.kernels)
+
+
+@dataclass(frozen=True)
+class Ruler:
+    """Fixed work timed at the start of a block: when it moves between blocks, the host moved.
+
+    Medians in nanoseconds. copy_ns: a copy through memory. arithmetic_ns: multiply-adds in
+    registers or the first cache. launch_ns: an empty kernel, or an empty call on the CPU. clock_mhz: SM
+    clock meanwhile, where known.
+    """
+
+    copy_ns: float
+    arithmetic_ns: float
+    launch_ns: float
+    clock_mhz: float | None = None
+
+    @property
+    def level_ns(self) -> float:
+        """Memory and clock in one number: the geometric mean of copy and arithmetic.
+
+        Launches are left out: their time is too coarse for a percent.
+        """
+        return math.sqrt(self.copy_ns * self.arithmetic_ns)
+
+
+@dataclass(frozen=True)
 class Result:
     """What became of a trial.
 
     bytes, flops: the op's least work. fell_back: the CPU's kernel stood in.
-    deterministic: as the kernel declares. reason: why it is not ok.
+    deterministic: as the kernel declares. reason: why it is not ok. profile: the kernel
+    list, where it was asked for. ruler: of the block, on the trial's device.
     extra: plain JSON (finite numbers) that explains: `phase` in which it failed, `log`
         (the end of what the worker printed), `phases_s` (seconds by phase),
         `repeatable` (false where calls left different bits, all of them right).
@@ -113,6 +195,15 @@ class Result:
     deterministic: bool = True
     block: int = 0
     extra: Mapping[str, Any] = field(default_factory=dict)
+    profile: Profile | None = None
+    ruler: Ruler | None = None
+
+    @property
+    def host_gap_ns(self) -> float | None:
+        """Cold time beyond the kernels' own: gaps between launches; None without a kernel list."""
+        if self.measurement is None or self.profile is None or self.profile.time_ns is None:
+            return None
+        return self.measurement.median_ns - self.profile.time_ns
 
 
 @dataclass(frozen=True)
@@ -152,46 +243,59 @@ class Environment:
         return self.soft.get("commit", "")
 
 
-def to_json(record: Any) -> dict[str, Any]:
+def to_json(record: Any, *, without: Collection[str] = ()) -> dict[str, Any]:
     """A record of this module as plain JSON; what is not finite becomes "inf", "-inf" or "nan"."""
-    return {item.name: _encode(getattr(record, item.name)) for item in fields(record)}
+    return {item.name: _encode(getattr(record, item.name)) for item in fields(record) if item.name not in without}
 
 
-def from_json(kind: type[Record], data: Mapping[str, Any]) -> Record:
-    """The record of type `kind` that `to_json` wrote; raises CaseError, KeyError or ValueError if it did not."""
-    hints = _hints(cast("Any", kind))
-    return kind(**{name: _decode(hints[name], value) for name, value in data.items()})
+def from_json(kind: type[Record], data: Mapping[str, Any], **known: Any) -> Record:
+    """The record of type `kind` that `to_json` wrote; raises CaseError, KeyError or ValueError if it did not.
+
+    known: fields that are there already, and not in `data`.
+    """
+    read = _readers(cast("Any", kind))
+    return kind(**known, **{name: read[name](value) for name, value in data.items()})
 
 
 def _encode(value: Any) -> Any:
-    if isinstance(value, Case):
-        return case_to_json(value)
-    if is_dataclass(value):
-        return to_json(value)
+    if value is None or isinstance(value, str | int):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(value)
+    if isinstance(value, tuple | list):
+        plain = set(map(type, value)) == {float} and all(map(math.isfinite, value))
+        return list(value) if plain else [_encode(item) for item in value]
     if isinstance(value, Mapping):
         return {key: _encode(item) for key, item in value.items()}
-    if isinstance(value, tuple | list):
-        return [_encode(item) for item in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    return value
-
-
-def _decode(hint: Any, value: Any) -> Any:
-    if isinstance(hint, UnionType):
-        return None if value is None else _decode(get_args(hint)[0], value)
-    origin = get_origin(hint)
-    if origin is tuple:
-        return tuple(_decode(get_args(hint)[0], item) for item in value)
-    if origin is Mapping:
-        return {key: _decode(get_args(hint)[1], item) for key, item in value.items()}
-    if hint is Case:
-        return case_from_json(value)
-    if is_dataclass(hint) and isinstance(hint, type):
-        return from_json(hint, value)
-    return value if hint in (Any, bool, int, str) else hint(value)
+    if isinstance(value, Case):
+        return case_to_json(value)
+    return to_json(value) if is_dataclass(value) else value
 
 
 @cache
-def _hints(kind: Any) -> dict[str, Any]:
-    return get_type_hints(kind)
+def _readers(kind: Any) -> dict[str, Callable[[Any], Any]]:
+    """What reads each field of a record; made once, for thousands of results are read at a time."""
+    return {name: _reader(hint) for name, hint in get_type_hints(kind).items()}
+
+
+@cache
+def _reader(hint: Any) -> Callable[[Any], Any]:
+    origin = get_origin(hint)
+    if isinstance(hint, UnionType):
+        inner = _reader(get_args(hint)[0])
+        return lambda value: None if value is None else inner(value)
+    if origin is tuple:
+        item = _reader(get_args(hint)[0])
+        return lambda value: tuple(map(item, value))
+    if origin is Mapping:
+        one = _reader(get_args(hint)[1])
+        return lambda value: {key: one(item) for key, item in value.items()}
+    if hint is Case:
+        return case_from_json
+    if is_dataclass(hint) and isinstance(hint, type):
+        return lambda value: from_json(hint, value)
+    return _as_it_is if hint in {Any, bool, int, str} else cast("Callable[[Any], Any]", hint)
+
+
+def _as_it_is(value: Any) -> Any:
+    return value

@@ -14,6 +14,7 @@ from harness.cli.list import list_
 from harness.cli.run import run
 from harness.cli.schema import schema
 from harness.cli.show import show
+from harness.cli.token import token
 from harness.cli.version import version
 
 app = typer.Typer(
@@ -32,6 +33,7 @@ app.command("export")(export)
 app.command("import")(import_)
 app.command("schema")(schema)
 app.add_typer(database, name="db")
+app.add_typer(token, name="token")
 app.command("version")(version)
 
 

@@ -31,6 +31,7 @@ from harness.store.schema import upgrade
 from harness.store.tables import CaseRow, CeilingRow, ResultRow, RunRow, SampleRow
 
 SAMPLES = ("samples_ns", "cpu_ns", "clock_mhz")
+_NO_SAMPLES: dict[str, list[float]] = {name: [] for name in SAMPLES}
 BUSY_MS = 10_000
 
 
@@ -141,24 +142,21 @@ class Store:
             if same is not None:
                 session.delete(same)
                 session.flush()
-            row = _row(key, case_key, result)
+            row = ResultRow(run_id=key, case_key=case_key, **result_values(result))
             session.add(row)
             session.flush()
             if result.measurement is not None:
-                packed = {name: _pack(getattr(result.measurement, name)) for name in SAMPLES}
-                session.add(SampleRow(result_id=row.id, **packed))
+                session.add(SampleRow(result_id=row.id, **packed_samples(result.measurement)))
 
     def runs(self, limit: int = 50) -> list[Run]:
         """The latest runs, newest first."""
-        counts = select(ResultRow.run_id, func.count().label("results")).group_by(ResultRow.run_id).subquery()
-        query = (
-            select(RunRow, func.coalesce(counts.c.results, 0))
-            .outerjoin(counts, counts.c.run_id == RunRow.id)
-            .order_by(RunRow.started.desc(), RunRow.id.desc())
-            .limit(limit)
-        )
+        query = select(RunRow).order_by(RunRow.started.desc(), RunRow.id.desc()).limit(limit)
+        count = select(ResultRow.run_id, func.count()).group_by(ResultRow.run_id)
         with Session(self._engine) as session:
-            return [_run(row, count) for row, count in session.execute(query)]
+            found = session.scalars(query).all()
+            chosen = count.where(ResultRow.run_id.in_([row.id for row in found]))
+            counts: dict[int, int] = {row[0]: row[1] for row in session.execute(chosen)}
+            return [_run(row, counts.get(row.id, 0)) for row in found]
 
     def find_run(self, name: str | None = None) -> Run:
         """The run whose id begins with `name`, the latest with results when None. Raises NothingError."""
@@ -236,8 +234,7 @@ class Store:
         return self._runs[run]
 
     def _case_key(self, session: Session, case: Case) -> int:
-        data = case_to_json(case)
-        digest = hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()
+        digest, data = case_entry(case)
         if digest not in self._cases:
             found = session.scalar(select(CaseRow.id).where(CaseRow.digest == digest))
             if found is None:
@@ -247,6 +244,12 @@ class Store:
                 found = row.id
             self._cases[digest] = found
         return self._cases[digest]
+
+
+def case_entry(case: Case) -> tuple[str, dict[str, Any]]:
+    """What tells a case as it was written from all others, and its JSON."""
+    data = case_to_json(case)
+    return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest(), data
 
 
 def _engine(url: str) -> Engine:
@@ -282,40 +285,37 @@ def _explained(url: str) -> Iterator[None]:
         raise StoreError(msg) from error
 
 
-def _pack(values: tuple[float, ...]) -> bytes:
-    return array("d", values).tobytes()
-
-
 def _unpack(packed: bytes) -> tuple[float, ...]:
     values = array("d")
     values.frombytes(packed)
     return tuple(values)
 
 
-def _row(run_key: int, case_key: int, result: Result) -> ResultRow:
+def result_values(result: Result) -> dict[str, Any]:
+    """The columns of a result, run and case left out; raw samples are kept apart, by `packed_samples`."""
     trial, measurement = result.trial, result.measurement
-    summary = result
-    if measurement is not None:
-        empty: dict[str, tuple[float, ...]] = dict.fromkeys(SAMPLES, ())
-        summary = replace(result, measurement=replace(measurement, **empty))  # type: ignore[arg-type]
-    data = to_json(summary)
-    data.pop("trial")
+    data = to_json(result, without=("trial", "measurement"))
+    data["measurement"] = None if measurement is None else to_json(measurement, without=SAMPLES) | _NO_SAMPLES
+    data["extra"].pop("quantiles_ns", None)
     if measurement is not None:
         data["quantiles_ns"] = list(_quantiles(measurement.samples_ns))
-    return ResultRow(
-        run_id=run_key,
-        case_key=case_key,
-        implementation=trial.implementation,
-        backend=trial.backend,
-        device=trial.device,
-        block=result.block,
-        status=str(result.status),
-        reason=result.reason,
-        median_ns=None if measurement is None else measurement.median_ns,
-        bytes=result.bytes,
-        flops=result.flops,
-        data=data,
-    )
+    return {
+        "implementation": trial.implementation,
+        "backend": trial.backend,
+        "device": trial.device,
+        "block": result.block,
+        "status": str(result.status),
+        "reason": result.reason,
+        "median_ns": None if measurement is None else measurement.median_ns,
+        "bytes": result.bytes,
+        "flops": result.flops,
+        "data": data,
+    }
+
+
+def packed_samples(measurement: Measurement) -> dict[str, bytes]:
+    """The raw samples as columns hold them."""
+    return {name: array("d", getattr(measurement, name)).tobytes() for name in SAMPLES}
 
 
 def _quantiles(samples: tuple[float, ...]) -> tuple[float, float, float, int]:

@@ -146,3 +146,34 @@ class SelfTestRow(Table):
     commit: Mapped[str] = mapped_column(String(64))
     device: Mapped[str] = mapped_column(String(16))
     data: Mapped[dict[str, object]] = mapped_column(JSON)
+
+
+class TokenRow(Table):
+    """A token that allows writing, by the SHA-256 of it: the token itself is nowhere."""
+
+    __tablename__ = "token"
+    __table_args__ = (UniqueConstraint("name"), UniqueConstraint("digest"))
+
+    id: Mapped[int] = mapped_column(KEY, primary_key=True)
+    name: Mapped[str] = mapped_column(String(64))
+    digest: Mapped[str] = mapped_column(String(64))
+    scope: Mapped[str] = mapped_column(String(16))
+    created: Mapped[datetime] = mapped_column(DateTime(timezone=True))
+    revoked: Mapped[datetime | None] = mapped_column(DateTime(timezone=True))
+
+
+class PartRow(Table):
+    """A part of a run on its way in, as it was sent (JSON, compressed): no query sees it before the run is whole."""
+
+    __tablename__ = "part"
+    __table_args__ = (UniqueConstraint("run", "number"),)
+
+    id: Mapped[int] = mapped_column(KEY, primary_key=True)
+    run: Mapped[str] = mapped_column(String(36))
+    number: Mapped[int] = mapped_column(Integer)
+    owner: Mapped[str] = mapped_column(String(64))
+    received: Mapped[datetime] = mapped_column(DateTime(timezone=True), index=True)
+    results: Mapped[int] = mapped_column(Integer)
+    size: Mapped[int] = mapped_column(BigInteger)
+    digest: Mapped[str] = mapped_column(String(64))
+    body: Mapped[bytes] = mapped_column(LargeBinary)

@@ -1,0 +1,181 @@
+"""Whole runs from elsewhere: all of a run in one transaction, or nothing of it.
+
+A run that is sent in parts waits in the table `part`, where nothing that reads results looks,
+until all of it is there: whatever kills a submission leaves no half run visible.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from threading import Lock
+from typing import Any, TypeVar
+
+from sqlalchemy import Connection, Engine, delete, func, insert, select
+from sqlalchemy.exc import IntegrityError
+
+from harness.case import Case
+from harness.errors import StoreError
+from harness.result import Result, to_json
+from harness.store.store import case_entry, packed_samples, result_values
+from harness.store.tables import CaseRow, CeilingRow, PartRow, ResultRow, RunRow, SampleRow
+from harness.submission import Submission
+
+KEEP_PARTS = timedelta(days=1)
+"""Parts of runs that never became whole are dropped after this."""
+PART_BYTES = 512 << 20
+"""What the parts of all runs on their way in may take in the database."""
+CHUNK = 500
+_TRIES = 5
+_UNIQUE = ("case_key", "implementation", "device", "block")
+_WRITING = Lock()
+"""One writer at a time: waiting here is fair and short, waiting for SQLite's lock is neither."""
+_Answer = TypeVar("_Answer")
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part that has come. owner: the token that sent it. digest: SHA-256 of the body."""
+
+    run: str
+    number: int
+    owner: str
+    results: int
+    digest: str
+
+
+def add_run(engine: Engine, run: Submission) -> bool:
+    """Enter a run with all its results, at once; False where a run of this id is there already."""
+    cases = {id(result.trial.case): result.trial.case for result in run.results}
+    entries = {key: case_entry(case) for key, case in cases.items()}
+    digests = [entries[id(result.trial.case)][0] for result in run.results]
+    rows = [result_values(result) for result in run.results]
+    written = {entries[key][0]: _case_values(case, *entries[key]) for key, case in cases.items()}
+    head = _run_values(run)
+
+    def write(connection: Connection) -> bool:
+        if connection.execute(select(RunRow.id).where(RunRow.uuid == run.id)).first() is not None:
+            return False
+        run_key = connection.execute(insert(RunRow).values(head).returning(RunRow.id)).scalar_one()
+        ceilings = [{"run_id": run_key, "device": item.device, "data": to_json(item)} for item in run.ceilings]
+        if ceilings:
+            connection.execute(insert(CeilingRow), ceilings)
+        keys = _enter_cases(connection, written)
+        whole = [{**row, "run_id": run_key, "case_key": keys[one]} for row, one in zip(rows, digests, strict=True)]
+        _enter_results(connection, run_key, whole, run.results)
+        connection.execute(delete(PartRow).where(PartRow.run == run.id))
+        return True
+
+    return _write(engine, write)
+
+
+def has_run(engine: Engine, run_id: str) -> bool:
+    """Whether a run of this id is there, whole."""
+    with engine.connect() as connection:
+        return connection.execute(select(RunRow.id).where(RunRow.uuid == run_id)).first() is not None
+
+
+def add_part(engine: Engine, part: Part, body: bytes) -> bool:
+    """Keep a part; False where the same one is there. Raises StoreError for another of its number, or no room."""
+
+    def write(connection: Connection) -> bool:
+        connection.execute(delete(PartRow).where(PartRow.received < datetime.now(UTC) - KEEP_PARTS))
+        here = select(PartRow.digest).where(PartRow.run == part.run, PartRow.number == part.number)
+        found = connection.execute(here).scalar()
+        if found is not None and found != part.digest:
+            msg = f"part {part.number} of run {part.run} is there already, and is another"
+            raise StoreError(msg)
+        if found is not None:
+            return False
+        taken = connection.execute(select(func.coalesce(func.sum(PartRow.size), 0))).scalar_one()
+        if taken + len(body) > PART_BYTES:
+            msg = "too many runs are on their way in: try again later"
+            raise StoreError(msg)
+        values = {**vars(part), "received": datetime.now(UTC), "size": len(body), "body": body}
+        connection.execute(insert(PartRow).values(values))
+        return True
+
+    return _write(engine, write)
+
+
+def list_parts(engine: Engine, run_id: str) -> list[Part]:
+    """The parts of a run that have come, by number."""
+    row = PartRow
+    query = select(row.run, row.number, row.owner, row.results, row.digest).where(row.run == run_id)
+    with engine.connect() as connection:
+        return [Part(*found) for found in connection.execute(query.order_by(row.number))]
+
+
+def part_bodies(engine: Engine, run_id: str) -> list[bytes]:
+    """What was sent, by number."""
+    query = select(PartRow.body).where(PartRow.run == run_id).order_by(PartRow.number)
+    with engine.connect() as connection:
+        return list(connection.execute(query).scalars())
+
+
+def drop_parts(engine: Engine, run_id: str) -> int:
+    """Forget what has come of a run; gives how many parts."""
+    return _write(engine, lambda connection: connection.execute(delete(PartRow).where(PartRow.run == run_id)).rowcount)
+
+
+def _write(engine: Engine, work: Callable[[Connection], _Answer]) -> _Answer:
+    """One transaction; done again where another process entered the same case or run meanwhile."""
+    for rest in reversed(range(_TRIES)):
+        try:
+            with _WRITING, engine.begin() as connection:
+                return work(connection)
+        except IntegrityError:
+            if not rest:
+                raise
+    msg = "unreachable"
+    raise StoreError(msg)
+
+
+def _enter_cases(connection: Connection, written: Mapping[str, Mapping[str, Any]]) -> dict[str, int]:
+    """The keys of cases by digest; those that are new are entered."""
+    digests = list(written)
+    keys: dict[str, int] = {}
+    for start in range(0, len(digests), CHUNK):
+        query = select(CaseRow.digest, CaseRow.id).where(CaseRow.digest.in_(digests[start : start + CHUNK]))
+        keys.update((digest, key) for digest, key in connection.execute(query))
+    for digest in digests:
+        if digest not in keys:
+            keys[digest] = connection.execute(
+                insert(CaseRow).values(written[digest]).returning(CaseRow.id)
+            ).scalar_one()
+    return keys
+
+
+def _enter_results(
+    connection: Connection, run_key: int, rows: Sequence[dict[str, Any]], results: Sequence[Result]
+) -> None:
+    """Rows are entered many at a time, then asked for their keys: asking with each row takes twice as long."""
+    if not rows:
+        return
+    connection.execute(insert(ResultRow), rows)
+    query = select(ResultRow.id, *(getattr(ResultRow, name) for name in _UNIQUE)).where(ResultRow.run_id == run_key)
+    keys = {tuple(found[1:]): found[0] for found in connection.execute(query)}
+    samples = [
+        {"result_id": keys[tuple(row[name] for name in _UNIQUE)], **packed_samples(result.measurement)}
+        for row, result in zip(rows, results, strict=True)
+        if result.measurement is not None
+    ]
+    if samples:
+        connection.execute(insert(SampleRow), samples)
+
+
+def _run_values(run: Submission) -> dict[str, Any]:
+    return {
+        "uuid": run.id,
+        "started": run.started,
+        "finished": run.finished,
+        "status": run.status,
+        "commit": run.environment.commit,
+        "command": run.command,
+        "environment": to_json(run.environment),
+    }
+
+
+def _case_values(case: Case, digest: str, data: Mapping[str, Any]) -> dict[str, Any]:
+    return {"case_id": case.id, "digest": digest, "op": case.op, "dtype": case.dtype, "data": data}
