@@ -6,7 +6,9 @@ of the last case, so that all implementations of a case share them.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from time import perf_counter
 from typing import Any
@@ -15,7 +17,7 @@ from harness.attempt import Attempt, KernelFailedError, WrongError
 from harness.case import Case
 from harness.inputs import Inputs, make_inputs
 from harness.measure import Limits, Timer, timer_for
-from harness.result import Check, Measurement, Result, Status, Trial
+from harness.result import Check, Footprint, Measurement, Result, Ruler, Status, Trial
 from harness.verify import Expected, expect
 from ops import BackendError, Device, Found, KernelNotFoundError, find_kernel, find_kernel_or_cpu, find_op
 from ops._core.backend import cuda_device_count
@@ -31,6 +33,7 @@ class Bench:
     def __init__(self, report: Callable[[str], None]) -> None:
         self.report = report
         self.timers: dict[tuple[str, int], Timer] = {}
+        self.rulers: dict[str, Ruler] = {}
         self.case: Case | None = None
         self.inputs = Inputs({}, {})
         self.expected = Expected({}, {}, {})
@@ -42,8 +45,9 @@ class Bench:
         work = find_op(case.op).work(case.resolved, case.params)
         result = Result(trial, Status.OK, bytes=work.bytes, flops=work.flops, block=block)
         try:
-            found = _find(trial, cpu_fallback=cpu_fallback)
+            found = find_trial_kernel(trial, cpu_fallback=cpu_fallback)
             result = replace(result, fell_back=found.fell_back, deterministic=found.kernel.deterministic)
+            result = replace(result, ruler=self._ruler("cpu" if found.fell_back else trial.device))
             self._load(case, phases)
             checked, measurement = self._try(trial, found, limits, phases)
             result = replace(result, check=checked, measurement=measurement)
@@ -60,7 +64,7 @@ class Bench:
             result = replace(result, status=Status.OUT_OF_MEMORY, reason=str(error) or "out of memory")
         return replace(result, extra=phases.extra(failed=result.status is not Status.OK))
 
-    def _timer(self, backend: str, index: int) -> Timer:
+    def timer(self, backend: str, index: int) -> Timer:
         """One timer a device, for its stream and compiled kernels."""
         found = self.timers.get((backend, index))
         if found is None:
@@ -69,6 +73,14 @@ class Bench:
                 raise BackendError(msg)
             found = self.timers[backend, index] = timer_for(backend, index)
         return found
+
+    def _ruler(self, name: str) -> Ruler:
+        """A device's ruler, measured when this process first has to do with it."""
+        if name not in self.rulers:
+            self.report("ruler")
+            device = Device.parse(name)
+            self.rulers[name] = self.timer(device.backend, device.index).ruler()
+        return self.rulers[name]
 
     def _load(self, case: Case, phases: _Phases) -> None:
         """Inputs and reference of `case`, unless they are at hand."""
@@ -89,14 +101,15 @@ class Bench:
     def _try(self, trial: Trial, found: Found, limits: Limits, phases: _Phases) -> tuple[Check, Measurement]:
         kernel = found.kernel
         backend = kernel.key.backend
-        timer = self._timer(backend, 0 if found.fell_back else Device.parse(trial.device).index)
+        timer = self.timer(backend, 0 if found.fell_back else Device.parse(trial.device).index)
         with timer.session(kernel.arrays):
             phases.begin("allocate")
             attempt = Attempt(trial.case, kernel, self.inputs.values, timer)
-            phases.begin("prepare")
-            call = attempt.bind()
-            phases.begin("first call")
-            first = attempt.check(attempt.call(call, 0), self.expected, "in the first call")
+            with _recording() as used:
+                phases.begin("prepare")
+                call = attempt.bind()
+                phases.begin("first call")
+                first = attempt.check(attempt.call(call, 0), self.expected, "in the first call")
             phases.begin("second call")
             attempt.check(attempt.call(call, 1), self.expected, "in the second call")
             phases.begin("measure")
@@ -104,10 +117,28 @@ class Bench:
             phases.begin("check after measuring")
             attempt.check(timed.returned, self.expected, "after measuring")
             phases.repeatable = attempt.repeatable
-        return first, timed.measurement
+        return first, _with_resources(timed.measurement, used)
 
 
-def _find(trial: Trial, *, cpu_fallback: bool) -> Found:
+def _recording() -> AbstractContextManager[Mapping[str, Any]]:
+    """Notes the kernels that are handed out; nothing where a tree's `ops` does not tell."""
+    record = getattr(sys.modules.get("ops._core.cuda"), "recording", None)
+    return nullcontext({}) if record is None else record()
+
+
+def _with_resources(measurement: Measurement, used: Mapping[str, Any]) -> Measurement:
+    if not used:
+        return measurement
+    footprint = replace(
+        measurement.footprint or Footprint(),
+        registers=max(item.registers for item in used.values()),
+        spill_bytes=sum(item.spill_bytes for item in used.values()),
+    )
+    return replace(measurement, footprint=footprint)
+
+
+def find_trial_kernel(trial: Trial, *, cpu_fallback: bool = False) -> Found:
+    """The kernel that a trial asks for; raises KernelNotFoundError."""
     case = trial.case
     key = (case.op, trial.implementation, trial.backend, case.dtype)
     found = find_kernel_or_cpu(*key) if cpu_fallback else Found(find_kernel(*key), fell_back=False)

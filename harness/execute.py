@@ -19,7 +19,7 @@ from typing import IO, Any, Protocol, Self
 from harness.errors import TreeError, WorkerError
 from harness.failure import classify_death
 from harness.measure import Limits
-from harness.result import Ceilings, Result, Status, Trial, from_json, to_json
+from harness.result import Ceilings, Profile, Result, Status, Trial, from_json, to_json
 from harness.settings import child_environment
 from ops import find_op
 
@@ -130,6 +130,17 @@ class LocalExecutor:
             msg = f"{request['do']}: {worker.log() or 'no answer'}"
             raise WorkerError(msg)
         return reply
+
+    def profile(self, trials: Iterable[Trial]) -> Iterator[Profile]:
+        """The kernel list of each trial. Use an executor that measures nothing: a profiler disturbs what is timed."""
+        for trial in trials:
+            worker = self._ready()
+            worker.send({"do": "profile", "trial": to_json(trial)})
+            reply = worker.receive(monotonic() + 2 * self.timeout_s)
+            if reply is None:
+                yield Profile(reason=self._lost(worker, "profile")["reason"])
+            else:
+                yield from_json(Profile, reply["profile"])
 
     def ceilings(self, device: str) -> Ceilings:
         """Measured in the worker, so that this process never opens a CUDA context."""

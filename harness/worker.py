@@ -5,9 +5,11 @@ of standard output: what a kernel prints ends up on standard error and disturbs 
 `--ops TREE` takes `ops` from another tree, which is why everything that needs `ops` is
 imported late.
 
-Requests: {"do": "trial", "trial": …, "block": n}, {"do": "ceilings", "device": …}, and of a tree
+Requests: {"do": "trial", "trial": …, "block": n}, {"do": "ceilings", "device": …},
+{"do": "profile", "trial": …} (after which this process times nothing any more), and of a tree
 "inventory", "buildable", "digest", "cubins" (see harness.inventory).
-Replies: {"is": "ready"}, {"is": "phase", "phase": …}, {"is": "result", …}, {"is": "ceilings", …}, {"is": "answer", …},
+Replies: {"is": "ready"}, {"is": "phase", "phase": …}, {"is": "result", …}, {"is": "ceilings", …},
+{"is": "profile", …}, {"is": "answer", …},
 {"is": "mistake", "text": …}: a case file is wrong. {"is": "foreign", "reason": …}: the tree's `ops`
 cannot be asked (see harness.asking). {"is": "fault", "traceback": …}: the harness itself failed.
 """
@@ -91,14 +93,19 @@ def serve(requests: IO[str], send: Send) -> None:
     from harness import ceilings
     from harness.block import Bench
     from harness.measure import Limits
+    from harness.profiler import Profiler
     from harness.result import Trial, from_json, to_json
 
     bench = Bench(lambda phase: send({"is": "phase", "phase": phase}))
+    profiler = Profiler(bench)
     send({"is": "ready"})
     for line in requests:
         request = json.loads(line)
         if request["do"] == "ceilings":
             send({"is": "ceilings", "ceilings": to_json(ceilings.measure(request["device"]))})
+            continue
+        if request["do"] == "profile":
+            send({"is": "profile", "profile": to_json(profiler.run(from_json(Trial, request["trial"])))})
             continue
         if request["do"] != "trial":
             send(answer(request))

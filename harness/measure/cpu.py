@@ -5,15 +5,16 @@ from __future__ import annotations
 import gc
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from itertools import repeat
 from math import ceil
 from time import perf_counter_ns, process_time_ns
 from typing import Any
 
+from harness.measure.ruler import cpu_ruler
 from harness.measure.timer import Limits, Timed
-from harness.result import Measurement
+from harness.result import Measurement, Ruler
 from ops import Bound
 
 SAMPLE_NS = 1_000_000
@@ -33,6 +34,22 @@ class CpuTimer:
 
     def synchronize(self) -> None:
         """A call has run when it returns."""
+
+    def ruler(self) -> Ruler:
+        """Time a copy, some arithmetic and empty calls."""
+        return cpu_ruler()
+
+    def times(
+        self, call: Callable[[], object], repeats: int, *, flush: bool = False
+    ) -> tuple[list[float], list[float]]:
+        """Wall times of calls one by one; caches are as the call before left them."""
+        del flush
+        found = []
+        for _ in range(repeats):
+            start = perf_counter_ns()
+            call()
+            found.append(float(perf_counter_ns() - start))
+        return found, []
 
     def measure(self, call: Bound, limits: Limits) -> Timed:
         """Warm up by time, then sample with the garbage collector held."""

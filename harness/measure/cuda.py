@@ -15,21 +15,22 @@ from contextlib import ExitStack, contextmanager
 from importlib import import_module
 from pathlib import Path
 from statistics import median
-from time import perf_counter, perf_counter_ns
-from typing import Any, NamedTuple
+from time import perf_counter
+from typing import Any
 
 import numpy as np
 
+from harness.measure.footprint import graph_names, memory_counter
+from harness.measure.queue import Queue, Sample
+from harness.measure.ruler import cuda_ruler
 from harness.measure.timer import Limits, Timed
-from harness.result import Measurement
+from harness.result import Footprint, Measurement, Ruler
 from ops import Bound
 from ops._core.backend import cupy
 
 SOURCE = Path(__file__).parent / "spin.cu"
 FLUSH_FACTOR = 2
 LEAST_FLUSH = 64 << 20
-SHORTEST_WAIT_NS = 30_000
-LONGEST_WAIT_NS = 8_000_000
 SAMPLES_PER_WANTED = 3
 """A GPU's samples are cheap: this many times what the limits ask for at most."""
 LEAST_CLOCK = 0.75
@@ -55,6 +56,7 @@ class CudaTimer:
             module = xp.RawModule(code=SOURCE.read_text(encoding="utf-8"), options=("-std=c++17",))
             self._spin = module.get_function("spin")
             self._empty = module.get_function("empty")
+            self._multiply_add = module.get_function("multiply_add")
             self._start, self._stop = xp.cuda.Event(), xp.cuda.Event()
         self._index = index
         self._torch: Any = None
@@ -89,12 +91,36 @@ class CudaTimer:
         """Launch a kernel that does nothing."""
         self._empty((1,), (1,), ())
 
+    def launch_arithmetic(self, out: Any, blocks: int, rounds: int) -> None:
+        """Launch `blocks` times 256 threads that each do four times `rounds` multiply-adds."""
+        self._multiply_add((blocks,), (256,), (out, np.uint32(rounds)))
+
+    def ruler(self) -> Ruler:
+        """Time a copy, some arithmetic and empty launches."""
+        return cuda_ruler(self)
+
     def best_ns(self, call: Callable[[], object], repeats: int) -> float:
         """Shortest event time of a call, behind a busy queue, caches as they are."""
+        return min(self.times(call, repeats)[0])
+
+    def times(
+        self, call: Callable[[], object], repeats: int, *, flush: bool = False
+    ) -> tuple[list[float], list[float]]:
+        """Event times of a call in nanoseconds, behind a busy queue, and the clock before each in MHz.
+
+        An empty kernel follows each, so that a profiler's list shows where a call begins and ends: it
+        lies between `spin` and `empty`.
+        """
         call()
         self.synchronize()
-        queue = self._make_queue(repeats, flush=False)
-        return min(queue.sample(call, slot).elapsed_ns for slot in range(repeats))
+        queue = self._make_queue(repeats, flush=flush)
+        queue.adapt(call)
+        found = []
+        for slot in range(repeats):
+            found.append(queue.sample(call, slot).elapsed_ns)
+            self.launch_empty()
+        self.synchronize()
+        return found, queue.clocks_mhz(repeats)
 
     def measure(self, call: Bound, limits: Limits) -> Timed:
         """Warm up, then cold samples, the hot figure and the peak of memory."""
@@ -108,9 +134,11 @@ class CudaTimer:
             cold = self._cold(call, queue, limits, most)
             clocks = queue.clocks_mhz(len(cold))
             hot_ns = self._hot(call, queue, median(sample.elapsed_ns for sample in cold), limits)
+            names = self._names(call)
         finally:
             if enabled:
                 gc.enable()
+        peak_bytes, allocations = self._memory(call)
         usual = median(clocks)
         kept = [number for number, clock in enumerate(clocks) if clock >= LEAST_CLOCK * usual]
         measurement = Measurement(
@@ -120,16 +148,17 @@ class CudaTimer:
             hot_ns=hot_ns,
             clock_mhz=tuple(round(clocks[number], 1) for number in kept),
             dropped=len(cold) - len(kept),
-            peak_bytes=self._peak_bytes(call),
+            peak_bytes=peak_bytes,
+            footprint=Footprint(None if names is None else len(names), names, allocations),
         )
         return Timed(measurement, cold[-1].returned)
 
-    def _make_queue(self, slots: int, *, flush: bool) -> _Queue:
+    def _make_queue(self, slots: int, *, flush: bool) -> Queue:
         xp = self._cupy
         nbytes = 0
         if flush:
             nbytes = max(FLUSH_FACTOR * int(self._device.attributes["L2CacheSize"]), LEAST_FLUSH)
-        return _Queue(
+        return Queue(
             spin=self._spin,
             seen=xp.zeros(2 * slots, np.uint64),
             flush=xp.empty(nbytes, np.uint8) if nbytes else None,
@@ -148,8 +177,8 @@ class CudaTimer:
             if perf_counter() >= end:
                 return count
 
-    def _cold(self, call: Bound, queue: _Queue, limits: Limits, most: int) -> list[_Sample]:
-        samples: list[_Sample] = []
+    def _cold(self, call: Bound, queue: Queue, limits: Limits, most: int) -> list[Sample]:
+        samples: list[Sample] = []
         returned = None
         start = perf_counter()
         while len(samples) < most:
@@ -164,7 +193,7 @@ class CudaTimer:
         samples[-1] = samples[-1]._replace(returned=returned)
         return samples
 
-    def _hot(self, call: Bound, queue: _Queue, cold_ns: float, limits: Limits) -> float:
+    def _hot(self, call: Bound, queue: Queue, cold_ns: float, limits: Limits) -> float:
         """One call among many with warm caches: by a graph, else called back to back."""
         calls = max(1, min(int(HOT_NS / max(cold_ns, 1.0)), MOST_HOT_CALLS))
         graph = self._capture(call, calls)
@@ -201,94 +230,30 @@ class CudaTimer:
         graph.upload(stream)
         return graph
 
-    def _peak_bytes(self, call: Bound) -> int:
-        """Most device memory that one call holds at a time, beyond what it returns."""
+    def _names(self, call: Bound) -> tuple[str, ...] | None:
+        """What one call launches, in order; None where it cannot be captured."""
+        graph = self._capture(call, 1)
+        return None if graph is None else graph_names(graph)
+
+    def _memory(self, call: Bound) -> tuple[int, int]:
+        """Most device memory that one call holds at a time, beyond what it returns; how often it asks for some."""
         torch = self._torch
         if torch is not None:
             torch.cuda.synchronize()
-            before = torch.cuda.memory_allocated()
+            before, asked = torch.cuda.memory_allocated(), _torch_allocations(torch)
             torch.cuda.reset_peak_memory_stats()
             returned = call()
             self.synchronize()
             outputs = sum(int(item.nbytes) for item in returned if item is not None) if returned else 0
-            return max(int(torch.cuda.max_memory_allocated()) - int(before) - outputs, 0)
-        counter = _memory_counter(self._cupy)
+            peak = int(torch.cuda.max_memory_allocated()) - int(before) - outputs
+            return max(peak, 0), _torch_allocations(torch) - asked
+        counter = memory_counter(self._cupy)
         with counter:
             call()
             self.synchronize()
-        return int(counter.peak)
+        return int(counter.peak), int(counter.count)
 
 
-class _Sample(NamedTuple):
-    elapsed_ns: float
-    blocked: bool
-    returned: Any
-
-
-class _Queue:
-    """A stream kept busy while work is enqueued, and two events around the work."""
-
-    def __init__(
-        self, *, spin: Any, seen: Any, flush: Any, start: Any, stop: Any, stream: Any, elapsed_ms: Any
-    ) -> None:
-        self._spin = spin
-        self._seen = seen
-        self._flush = flush
-        self._start = start
-        self._stop = stop
-        self._stream = stream
-        self._elapsed_ms = elapsed_ms
-        self._wait_ns = SHORTEST_WAIT_NS
-
-    def sample(self, call: Callable[[], Any], slot: int, *, flush: bool = True) -> _Sample:
-        """One call timed; `blocked` says that it was all enqueued before it could start."""
-        if flush and self._flush is not None:
-            self._flush.data.memset_async(slot % 256, self._flush.nbytes, self._stream)
-        self._spin((1,), (1,), (np.uint64(self._wait_ns), self._seen, np.uint32(slot)))
-        self._start.record(self._stream)
-        returned = call()
-        self._stop.record(self._stream)
-        blocked = not self._start.done
-        self._stop.synchronize()
-        return _Sample(self._elapsed_ms(self._start, self._stop) * 1e6, blocked, returned)
-
-    def adapt(self, call: Bound) -> bool:
-        """Lengthen the wait until it covers enqueueing; False where nothing helps.
-
-        Nothing helps a call that synchronises, or whose host part takes longer than the longest wait.
-        """
-        before = perf_counter_ns()
-        call()
-        enqueue_ns = perf_counter_ns() - before
-        self._stream.synchronize()
-        self._wait_ns = min(max(2 * enqueue_ns, SHORTEST_WAIT_NS), LONGEST_WAIT_NS)
-        while True:
-            if all(self.sample(call, 0).blocked for _ in range(3)):
-                return True
-            if self._wait_ns >= LONGEST_WAIT_NS:
-                self._wait_ns = SHORTEST_WAIT_NS
-                return False
-            self._wait_ns = min(2 * self._wait_ns, LONGEST_WAIT_NS)
-
-    def clocks_mhz(self, count: int) -> list[float]:
-        """The multiprocessors' clock before each of the first `count` samples."""
-        seen = self._seen[: 2 * count].get().reshape(count, 2).astype(np.float64)
-        return [float(cycles * 1e3 / max(ns, 1.0)) for ns, cycles in seen]
-
-
-def _memory_counter(xp: Any) -> Any:
-    """A hook that follows how much CuPy's pool has handed out since it was entered."""
-
-    class Counter(xp.cuda.MemoryHook):  # type: ignore[misc]
-        name = "opgauge"
-        live = 0
-        peak = 0
-
-        def malloc_postprocess(self, *, mem_size: int, **_: object) -> None:
-            self.live += mem_size
-            self.peak = max(self.peak, self.live)
-
-        def free_postprocess(self, *, mem_size: int, **_: object) -> None:
-            self.live -= mem_size
-
-    return Counter()
+def _torch_allocations(torch: Any) -> int:
+    """How often torch's pool has been asked since the process began."""
+    return int(torch.cuda.memory_stats().get("allocation.all.allocated", 0))

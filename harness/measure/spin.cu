@@ -18,3 +18,16 @@ extern "C" __global__ void spin(unsigned long long wait_ns, unsigned long long* 
 }
 
 extern "C" __global__ void empty() {}
+
+// The ruler's arithmetic: four independent chains of multiply-adds, the same number of them anywhere.
+extern "C" __global__ void multiply_add(float* out, unsigned int rounds) {
+  float a = threadIdx.x, b = a + 1.0f, c = a + 2.0f, d = a + 3.0f;
+#pragma unroll 8
+  for (unsigned int round = 0; round < rounds; ++round) {
+    a = fmaf(a, 0.5f, 1.0f);
+    b = fmaf(b, 0.5f, 1.0f);
+    c = fmaf(c, 0.5f, 1.0f);
+    d = fmaf(d, 0.5f, 1.0f);
+  }
+  if (a + b + c + d < 0.0f) out[0] = a;  // never true; keeps the chains
+}

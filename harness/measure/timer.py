@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
-from harness.result import Measurement
+from harness.result import Measurement, Ruler
 from ops import Bound
 
 
@@ -52,3 +53,11 @@ class Timer(Protocol):
 
     def measure(self, call: Bound, limits: Limits) -> Timed:
         """Warm up, then sample `call` until the limits are reached."""
+
+    def ruler(self) -> Ruler:
+        """Time fixed work, so that blocks can be told from hosts."""
+
+    def times(
+        self, call: Callable[[], object], repeats: int, *, flush: bool = False
+    ) -> tuple[list[float], list[float]]:
+        """Times of `repeats` calls in nanoseconds, and the clock before each in MHz where it is known."""

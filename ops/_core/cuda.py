@@ -13,6 +13,8 @@ import json
 import os
 import re
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
@@ -27,6 +29,7 @@ from ops._core.op import Array
 INCLUDE = Path(__file__).parent.parent / "_include"
 ARCHITECTURES = ("sm_75", "sm_80", "sm_90", "sm_100")
 _SOURCES: list[Source] = []
+_LISTENERS: list[dict[str, Resources]] = []
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +62,7 @@ class Source:
         self.path = Path(beside).parent / name
         self.expressions = expressions
         self.options = options
-        self._functions: dict[tuple[str, int], Any] = {}
+        self._functions: dict[tuple[str, int], tuple[Any, Resources | None]] = {}
         _SOURCES.append(self)
 
     def compile(self, arch: str, expressions: tuple[str, ...] | None = None) -> Compiled:
@@ -80,9 +83,24 @@ class Source:
                 raise CompileError(msg)
             compiled = self.compile(device_arch(device), (expression,))
             module = cupy().RawModule(path=str(compiled.cubin))
-            found = module.get_function(compiled.names[expression])
+            found = module.get_function(compiled.names[expression]), compiled.resources.get(expression)
             self._functions[expression, device] = found
-        return found
+        function, resources = found
+        if resources is not None:
+            for heard in _LISTENERS:
+                heard[expression] = resources
+        return function
+
+
+@contextmanager
+def recording() -> Iterator[dict[str, Resources]]:
+    """The resources of every kernel that a `Source` hands out meanwhile, by name expression."""
+    heard: dict[str, Resources] = {}
+    _LISTENERS.append(heard)
+    try:
+        yield heard
+    finally:
+        _LISTENERS[:] = [other for other in _LISTENERS if other is not heard]
 
 
 def all_sources() -> tuple[Source, ...]:

@@ -11,6 +11,7 @@ import pytest
 
 from harness.measure import Limits
 from harness.measure.cuda import CudaTimer
+from harness.result import Footprint
 from ops import available
 
 LIMITS = Limits(budget_s=60, min_samples=3, max_samples=4, warmup_s=0.0)
@@ -24,7 +25,9 @@ class FakeArray:
     def __init__(self, values: np.ndarray[Any, Any], log: list[str]) -> None:
         self.values = values
         self.nbytes = values.nbytes
-        self.data = SimpleNamespace(memset_async=lambda *_: log.append("flush"))
+        self.data = SimpleNamespace(
+            memset_async=lambda *_: log.append("flush"), copy_from_device_async=lambda *_: log.append("copy")
+        )
 
     def __getitem__(self, key: slice) -> Self:
         return type(self)(self.values[key], [])
@@ -40,6 +43,7 @@ class FakeCuda:
     def __init__(self) -> None:
         self.log: list[str] = []
         self.clocks = [BASE_MHZ] * SAMPLES
+        self.uint8, self.float32 = np.uint8, np.float32
         self.capturing = True
         self.elapsed_ms = 0.01
         runtime = SimpleNamespace(getDevice=lambda: 0)
@@ -69,7 +73,7 @@ class FakeCuda:
         """A module whose spinning kernel writes the clock that the test chose."""
         assert "spin" in code
         assert options
-        return SimpleNamespace(get_function={"spin": self._spin, "empty": self._note("empty")}.__getitem__)
+        return SimpleNamespace(get_function=lambda name: self._spin if name == "spin" else self._note(name))
 
     def _spin(self, grid: Any, block: Any, arguments: tuple[Any, FakeArray, Any]) -> None:
         wait_ns, seen, slot = arguments
@@ -117,6 +121,7 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> FakeCuda:
     """A device that is not there."""
     made = FakeCuda()
     monkeypatch.setattr("harness.measure.cuda.cupy", lambda: made)
+    monkeypatch.setattr("harness.measure.ruler.cupy", lambda: made)
     return made
 
 
@@ -135,6 +140,7 @@ def test_a_cold_sample_flushes_spins_and_is_between_events(fake: FakeCuda) -> No
     assert measured.samples_ns == (1e4,) * SAMPLES
     assert measured.timer == "cuda-event-cold/1"
     assert measured.peak_bytes == 0
+    assert measured.footprint == Footprint(launches=None, kernels=None, allocations=0)
 
 
 def test_the_hot_figure_is_a_graphs(fake: FakeCuda) -> None:
@@ -149,13 +155,37 @@ def test_the_hot_figure_is_a_graphs(fake: FakeCuda) -> None:
     assert after.count("graph") == 6
 
 
+def test_names_come_from_a_graph_of_one_call(fake: FakeCuda, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a call launches is read from a graph that holds one call."""
+    captured: list[str] = []
+
+    def read(graph: Any) -> tuple[str, ...]:
+        captured.extend(fake.log[len(fake.log) - fake.log[::-1].index("begin") : -2])
+        return ("first", "[copy]")
+
+    monkeypatch.setattr("harness.measure.cuda.graph_names", read)
+    footprint = measure(fake).footprint
+    assert captured == ["call"]
+    assert (footprint.launches, footprint.kernels) == (2, ("first", "[copy]"))
+
+
+def test_the_ruler_times_a_copy_arithmetic_and_an_empty_launch(fake: FakeCuda) -> None:
+    """The ruler's work is fixed, and its times are medians, with the clock."""
+    fake.clocks = [BASE_MHZ]
+    ruler = CudaTimer().ruler()
+    assert (ruler.copy_ns, ruler.arithmetic_ns, ruler.launch_ns) == (1e4, 1e4, 1e4)
+    assert ruler.clock_mhz == pytest.approx(BASE_MHZ, rel=1e-3)
+    assert {"copy", "multiply_add", "empty"} <= set(fake.log)
+    assert ruler.level_ns == 1e4
+
+
 def test_what_cannot_be_captured_is_called_back_to_back(fake: FakeCuda) -> None:
     """A capture that fails is ended, and the hot figure comes from plain calls."""
     fake.capturing = False
     measured = measure(fake)
     after = fake.log[fake.log.index("end") :]
     assert "graph" not in after
-    assert after.count("call") == 6 * 200 + 1
+    assert after.count("call") == 6 * 200 + 2
     assert measured.hot_ns == 50.0
 
 
@@ -170,14 +200,14 @@ def test_throttled_samples_are_dropped_and_counted(fake: FakeCuda) -> None:
 
 def test_a_hook_counts_what_is_held_at_a_time(fake: FakeCuda) -> None:
     """The peak of allocations is the most held at once, not their sum."""
-    from harness.measure.cuda import _memory_counter
+    from harness.measure.footprint import memory_counter
 
-    counter = _memory_counter(fake)
+    counter = memory_counter(fake)
     counter.malloc_postprocess(mem_size=512, device_id=0)
     counter.malloc_postprocess(mem_size=1024, device_id=0)
     counter.free_postprocess(mem_size=512, device_id=0)
     counter.malloc_postprocess(mem_size=256, device_id=0)
-    assert (counter.peak, counter.live) == (1536, 1280)
+    assert (counter.peak, counter.live, counter.count) == (1536, 1280, 3)
 
 
 @pytest.fixture

@@ -10,7 +10,8 @@ import pytest
 
 from harness.measure import Limits, timer_for
 from harness.measure.cpu import SAMPLE_NS, CpuTimer
-from harness.measure.cuda import SOURCE, _Queue
+from harness.measure.cuda import SOURCE
+from harness.measure.queue import Queue
 from harness.result import Measurement
 from ops._core.cuda import ARCHITECTURES, compile_source
 
@@ -141,9 +142,9 @@ class FakeStream:
         return self.enqueue_ns >= self.wait_ns
 
 
-def queue_of(stream: FakeStream) -> _Queue:
+def queue_of(stream: FakeStream) -> Queue:
     """A queue on a stream that is not there."""
-    return _Queue(
+    return Queue(
         spin=stream.spin, seen=None, flush=None, start=stream, stop=stream, stream=stream, elapsed_ms=lambda *_: 0.5
     )
 

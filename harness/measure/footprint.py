@@ -1,0 +1,115 @@
+"""What one call on a CUDA device takes, without noise: what it launches, and the memory it asks for.
+
+Launches come from a captured graph of one call, so that no profiler need be there: its nodes are
+what the device is given, and the driver knows the kernels' names.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from functools import cache
+from typing import Any
+
+COPY, FILL = "[copy]", "[fill]"
+
+
+def graph_names(graph: Any) -> tuple[str, ...] | None:
+    """Names of the kernels, copies and fills of a captured graph, in order; None where they cannot be read."""
+    handle = getattr(graph, "graph", None)
+    if not handle:
+        return None
+    try:
+        from cuda.bindings import driver
+    except ImportError:
+        return None
+    kinds = driver.CUgraphNodeType
+    named = {kinds.CU_GRAPH_NODE_TYPE_MEMCPY: COPY, kinds.CU_GRAPH_NODE_TYPE_MEMSET: FILL}
+    _, _, count = driver.cuGraphGetNodes(handle)
+    _, nodes, _ = driver.cuGraphGetNodes(handle, count)
+    names: list[str] = []
+    for node in nodes[:count]:
+        _, kind = driver.cuGraphNodeGetType(node)
+        if kind == kinds.CU_GRAPH_NODE_TYPE_KERNEL:
+            names.append(_kernel_name(driver, node))
+        elif kind in named:
+            names.append(named[kind])
+    return tuple(names)
+
+
+def _kernel_name(driver: Any, node: Any) -> str:
+    _, parameters = driver.cuGraphKernelNodeGetParams(node)
+    for handle, read in ((parameters.func, driver.cuFuncGetName), (parameters.kern, driver.cuKernelGetName)):
+        if handle is not None and int(handle):
+            _, name = read(handle)
+            if name:
+                return demangle(name.decode(errors="replace"))
+    return "?"
+
+
+def demangle(name: str) -> str:
+    """A C++ name as it was written; the name itself where it is none, or the C++ library is missing."""
+    read = _demangler()
+    if read is None or not name.startswith("_Z"):
+        return name
+    status = ctypes.c_int()
+    found = read(name.encode(), None, None, ctypes.byref(status))
+    if not found:
+        return name
+    try:
+        return ctypes.string_at(found).decode(errors="replace")
+    finally:
+        ctypes.CDLL(None).free(ctypes.c_void_p(found))
+
+
+@cache
+def _demangler() -> Any:
+    """The C++ run-time library's own; None where there is none."""
+    try:
+        read = ctypes.CDLL("libstdc++.so.6")["__cxa_demangle"]
+    except (OSError, AttributeError):
+        return None
+    read.restype = ctypes.c_void_p
+    return read
+
+
+def short_name(name: str, width: int = 60) -> str:
+    """A kernel's name for a table: without its return type, parameters and namespaces of its arguments.
+
+    `void ns::flat<float, (int)4>(float const*, long)` is `ns::flat<float, 4>`.
+    """
+    text = name.removeprefix("void ")
+    if text.endswith(")"):
+        text = text[: _opening(text)]
+    text = text.replace("(anonymous namespace)::", "").replace("(int)", "").replace("(bool)1", "true")
+    text = " ".join(text.replace("(bool)0", "false").split())
+    return text if len(text) <= width else text[: width - 1] + "…"
+
+
+def _opening(text: str) -> int:
+    """Where the bracket opens that the last character closes; the end where none does."""
+    depth = 0
+    for place in range(len(text) - 1, -1, -1):
+        depth += {")": 1, "(": -1}.get(text[place], 0)
+        if depth == 0:
+            return place or len(text)
+    return len(text)
+
+
+def memory_counter(xp: Any) -> Any:
+    """A hook that follows how much, and how often, CuPy's pool has handed out since it was entered."""
+
+    class Counter(xp.cuda.MemoryHook):  # type: ignore[misc]
+        name = "opgauge"
+        live = 0
+        count = 0
+        peak = 0
+
+        def malloc_postprocess(self, *, mem_size: int, **_: object) -> None:
+            self.live += mem_size
+            self.count += 1
+            self.peak = max(self.peak, self.live)
+
+        def free_postprocess(self, *, mem_size: int, **_: object) -> None:
+            self.live -= mem_size
+
+    return Counter()

@@ -1,0 +1,73 @@
+"""Work enqueued behind a kernel that holds the stream busy, timed by two events."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from time import perf_counter_ns
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ops import Bound
+
+SHORTEST_WAIT_NS = 30_000
+LONGEST_WAIT_NS = 8_000_000
+
+
+class Sample(NamedTuple):
+    """One call's event time; whether it was all enqueued before it could start; what it returned."""
+
+    elapsed_ns: float
+    blocked: bool
+    returned: Any
+
+
+class Queue:
+    """A stream kept busy while work is enqueued, and two events around the work."""
+
+    def __init__(
+        self, *, spin: Any, seen: Any, flush: Any, start: Any, stop: Any, stream: Any, elapsed_ms: Any
+    ) -> None:
+        self._spin = spin
+        self._seen = seen
+        self._flush = flush
+        self._start = start
+        self._stop = stop
+        self._stream = stream
+        self._elapsed_ms = elapsed_ms
+        self._wait_ns = SHORTEST_WAIT_NS
+
+    def sample(self, call: Callable[[], Any], slot: int, *, flush: bool = True) -> Sample:
+        """One call timed; `blocked` says that it was all enqueued before it could start."""
+        if flush and self._flush is not None:
+            self._flush.data.memset_async(slot % 256, self._flush.nbytes, self._stream)
+        self._spin((1,), (1,), (np.uint64(self._wait_ns), self._seen, np.uint32(slot)))
+        self._start.record(self._stream)
+        returned = call()
+        self._stop.record(self._stream)
+        blocked = not self._start.done
+        self._stop.synchronize()
+        return Sample(self._elapsed_ms(self._start, self._stop) * 1e6, blocked, returned)
+
+    def adapt(self, call: Bound) -> bool:
+        """Lengthen the wait until it covers enqueueing; False where nothing helps.
+
+        Nothing helps a call that synchronises, or whose host part takes longer than the longest wait.
+        """
+        before = perf_counter_ns()
+        call()
+        enqueue_ns = perf_counter_ns() - before
+        self._stream.synchronize()
+        self._wait_ns = min(max(2 * enqueue_ns, SHORTEST_WAIT_NS), LONGEST_WAIT_NS)
+        while True:
+            if all(self.sample(call, 0).blocked for _ in range(3)):
+                return True
+            if self._wait_ns >= LONGEST_WAIT_NS:
+                self._wait_ns = SHORTEST_WAIT_NS
+                return False
+            self._wait_ns = min(2 * self._wait_ns, LONGEST_WAIT_NS)
+
+    def clocks_mhz(self, count: int) -> list[float]:
+        """The multiprocessors' clock before each of the first `count` samples."""
+        seen = self._seen[: 2 * count].get().reshape(count, 2).astype(np.float64)
+        return [float(cycles * 1e3 / max(ns, 1.0)) for ns, cycles in seen]

@@ -1,0 +1,76 @@
+"""The ruler: fixed work timed at the start of every block, that tells a slower kernel from a slower machine.
+
+Its sizes never change: rulers of different days are compared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from statistics import median
+from time import perf_counter_ns
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from harness.result import Ruler
+from ops._core.backend import cupy
+
+if TYPE_CHECKING:
+    from harness.measure.cuda import CudaTimer
+
+REPEATS = 7
+CPU_BYTES = 32 << 20
+CPU_LENGTH, CPU_ROUNDS = 4096, 400
+"""Doubles that stay in the first cache, and how often they are multiplied and added to."""
+CPU_CALLS = 5000
+CUDA_BYTES = 256 << 20
+CUDA_BLOCKS, CUDA_ROUNDS = 2048, 2048
+"""4.3 G multiply-adds: 0.1 ms where every core is busy."""
+CUDA_REPEATS = 15
+
+
+def cpu_ruler() -> Ruler:
+    """One thread's ruler, in 0.1 s at most."""
+    source, target = np.ones(CPU_BYTES // 8), np.ones(CPU_BYTES // 8)
+    values = np.linspace(0.0, 1.0, CPU_LENGTH)
+
+    def arithmetic() -> None:
+        for _ in range(CPU_ROUNDS):
+            np.multiply(values, 0.5, out=values)
+            np.add(values, 0.5, out=values)
+
+    def calls() -> None:
+        for _ in range(CPU_CALLS):
+            _nothing()
+
+    return Ruler(
+        copy_ns=_median_ns(lambda: np.copyto(target, source)),
+        arithmetic_ns=_median_ns(arithmetic),
+        launch_ns=_median_ns(calls) / CPU_CALLS,
+    )
+
+
+def cuda_ruler(timer: CudaTimer) -> Ruler:
+    """A device's ruler, in a few milliseconds; caches as the copy leaves them, which is larger than they are."""
+    xp = cupy()
+    with timer.session("numpy"):
+        source, target = (xp.zeros(CUDA_BYTES, xp.uint8).data for _ in range(2))
+        out = xp.zeros(1, xp.float32)
+        copies, _ = timer.times(lambda: target.copy_from_device_async(source, CUDA_BYTES), CUDA_REPEATS)
+        products, clocks = timer.times(lambda: timer.launch_arithmetic(out, CUDA_BLOCKS, CUDA_ROUNDS), CUDA_REPEATS)
+        launches, _ = timer.times(timer.launch_empty, CUDA_REPEATS)
+    return Ruler(median(copies), median(products), median(launches), round(median(clocks), 1))
+
+
+def _nothing() -> None:
+    """An empty call."""
+
+
+def _median_ns(call: Callable[[], object]) -> float:
+    call()
+    found = []
+    for _ in range(REPEATS):
+        start = perf_counter_ns()
+        call()
+        found.append(perf_counter_ns() - start)
+    return float(median(found))
