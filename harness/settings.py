@@ -57,6 +57,8 @@ def child_environment(threads: int | None = None) -> dict[str, str]:
     environment["PYTHONPATH"] = os.pathsep.join([str(ROOT), *([path] if path else [])])
     # one compiling process: a pool of them would outlive the worker and disturb what is timed
     environment.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
+    # OpenMP's idle threads spin for milliseconds by default, and take the cores from a BLAS that comes next
+    environment.setdefault("GOMP_SPINCOUNT", "10000")
     if threads is not None:
         environment.update(dict.fromkeys(THREAD_VARIABLES, str(threads)))
     return environment

@@ -14,7 +14,7 @@ from numba import njit, prange
 
 from ops._core.jit import narrow, power, widen
 
-COUNT, ABS, SQUARE, CUBE, POWER, LARGEST, SMALLEST = range(7)
+ABS, SQUARE, CUBE, POWER, COUNT, LARGEST, SMALLEST = range(7)
 SIGN, LINEAR, QUADRATIC, GENERAL, BELOW_ONE = range(5)
 SUMS = {"reassoc", "contract", "nsz"}
 TILE = 256
@@ -23,52 +23,86 @@ DEPTH = 64
 """Rows that a column is summed over before the sum is widened."""
 
 
-@njit(cache=True, fastmath=SUMS, error_model="numpy")
-def _sum(x: Any, row: int, first: int, end: int, mode: int, p: Any) -> Any:
-    total, start, size = type(p)(0), np.uint64(first), np.uint64(end - first)
+@njit(fastmath=SUMS, error_model="numpy")
+def _term(x: Any, mode: int, p: Any) -> Any:
+    value = abs(x)
     if mode == ABS:
-        for index in range(size):
-            total += abs(widen(x[row, start + index]))
-    elif mode == SQUARE:
-        for index in range(size):
-            value = widen(x[row, start + index])
-            total += value * value
-    elif mode == CUBE:
-        for index in range(size):
-            value = abs(widen(x[row, start + index]))
-            total += value * value * value
-    else:
-        for index in range(size):
-            total += power(abs(widen(x[row, start + index])), p)
-    return np.float64(total)
+        return value
+    if mode == SQUARE:
+        return value * value
+    if mode == CUBE:
+        return value * value * value
+    return power(value, p)
+
+
+def _summing(mode: int) -> Any:
+    """Sum x[row, column] into sums[row - rows[0]] for one mode; a call for each would cost more than a short row."""
+
+    @njit(fastmath=SUMS, error_model="numpy")
+    def loop(x: Any, rows: Any, columns: Any, sums: Any, p: Any) -> None:
+        base, first, size = np.uint64(rows[0]), np.uint64(columns[0]), np.uint64(columns[1] - columns[0])
+        for row in range(np.uint64(rows[1] - rows[0])):
+            total = type(p)(0)
+            for index in range(size):
+                total += _term(widen(x[base + row, first + index]), mode, p)
+            sums[row] = np.float64(total)
+
+    return loop
+
+
+def _adding(mode: int) -> Any:
+    """Add x[row, first + index] to totals[index] for a run of rows and one mode."""
+
+    @njit(fastmath=SUMS, error_model="numpy")
+    def loop(x: Any, rows: Any, first: int, totals: Any, p: Any) -> None:
+        base, start, size = np.uint64(rows[0]), np.uint64(first), np.uint64(totals.size)
+        for row in range(np.uint64(rows[1] - rows[0])):
+            for index in range(size):
+                totals[index] += _term(widen(x[base + row, start + index]), mode, p)
+
+    return loop
+
+
+_sum_absolute, _sum_squares, _sum_cubes, _sum_powers = (_summing(mode) for mode in (ABS, SQUARE, CUBE, POWER))
+_add_absolute, _add_squares, _add_cubes, _add_powers = (_adding(mode) for mode in (ABS, SQUARE, CUBE, POWER))
 
 
 @njit(cache=True, error_model="numpy")
-def _pick(x: Any, row: int, first: int, end: int, mode: int, p: Any) -> Any:
-    start, size = np.uint64(first), np.uint64(end - first)
-    if mode == COUNT:
-        count = 0
-        for index in range(size):
-            count += widen(x[row, start + index]) != 0
-        return np.float64(count)
-    best = type(p)(0)
-    if mode == SMALLEST:
-        best = abs(widen(x[row, start]))
-        for index in range(size):
-            value = abs(widen(x[row, start + index]))
-            best = value if value < best or value != value else best  # noqa: PLR0124  NaN stays
-    else:
-        for index in range(size):
-            value = abs(widen(x[row, start + index]))
-            best = value if value > best or value != value else best  # noqa: PLR0124  NaN stays
-    return np.float64(best)
+def _pick_rows(x: Any, rows: Any, columns: Any, picked: Any, mode: int, p: Any) -> None:
+    """As `_summing`, for what is counted or chosen."""
+    base, first, size = np.uint64(rows[0]), np.uint64(columns[0]), np.uint64(columns[1] - columns[0])
+    for row in range(np.uint64(rows[1] - rows[0])):
+        best = type(p)(0)
+        if mode == COUNT:
+            count = 0
+            for index in range(size):
+                count += widen(x[base + row, first + index]) != 0
+            picked[row] = np.float64(count)
+            continue
+        if mode == SMALLEST:
+            best = abs(widen(x[base + row, first]))
+            for index in range(size):
+                value = abs(widen(x[base + row, first + index]))
+                best = value if value < best or value != value else best  # noqa: PLR0124  NaN stays
+        else:
+            for index in range(size):
+                value = abs(widen(x[base + row, first + index]))
+                best = value if value > best or value != value else best  # noqa: PLR0124  NaN stays
+        picked[row] = np.float64(best)
 
 
 @njit(error_model="numpy")
-def _reduce(x: Any, row: int, first: int, end: int, mode: int, p: Any) -> Any:
-    if mode in {COUNT, LARGEST, SMALLEST}:
-        return _pick(x, row, first, end, mode, p)
-    return _sum(x, row, first, end, mode, p)
+def _reduce_rows(x: Any, rows: Any, columns: Any, into: Any, mode: int, p: Any) -> None:
+    if mode >= COUNT:
+        _pick_rows(x, rows, columns, into, mode, p)
+    elif mode == ABS:
+        _sum_absolute(x, rows, columns, into, p)
+    elif mode == SQUARE:
+        _sum_squares(x, rows, columns, into, p)
+    elif mode == CUBE:
+        _sum_cubes(x, rows, columns, into, p)
+    else:
+        _sum_powers(x, rows, columns, into, p)
 
 
 @njit(error_model="numpy")
@@ -84,16 +118,21 @@ def _merge(total: Any, part: Any, mode: int) -> Any:
 def _finish(total: Any, mode: int, p: Any) -> Any:
     if mode == SQUARE:
         return np.sqrt(total)
-    if mode in {CUBE, POWER}:
+    if mode == CUBE:
+        return np.cbrt(total)
+    if mode == POWER:
         return total ** (1.0 / np.float64(p))
     return total
 
 
 @njit(cache=True, parallel=True, error_model="numpy")
-def norm_rows(x: Any, y: Any, mode: int, p: Any) -> None:
-    """x (rows, length) to y (rows,)."""
-    for row in prange(x.shape[0]):
-        y[row] = narrow(_finish(_reduce(x, row, 0, x.shape[1], mode, p), mode, p), y[row])
+def norm_rows(x: Any, y: Any, sums: Any, chunks: int, mode: int, p: Any) -> None:
+    """x (rows, length) to y (rows,) in chunks of rows; sums (rows,), float64."""
+    for chunk in prange(chunks):
+        first, last = y.size * chunk // chunks, y.size * (chunk + 1) // chunks
+        _reduce_rows(x, (first, last), (0, x.shape[1]), sums[first:last], mode, p)
+        for row in range(first, last):
+            y[row] = narrow(_finish(sums[row], mode, p), y[row])
 
 
 @njit(cache=True, parallel=True, error_model="numpy")
@@ -101,11 +140,11 @@ def norm_pieces(x: Any, y: Any, partial: Any, mode: int, p: Any) -> None:
     """x (a pieces b, length) to y (a b,); each row of x in blocks, partial (a, pieces, b, blocks)."""
     a, pieces, b, blocks = partial.shape
     rows, length = x.shape
+    flat = partial.reshape(-1)
     for task in prange(rows * blocks):
         row, block = task // blocks, task % blocks
         first, end = length * block // blocks, length * (block + 1) // blocks
-        i, u, j = row // (pieces * b), row // b % pieces, row % b
-        partial[i, u, j, block] = _reduce(x, row, first, end, mode, p)
+        _reduce_rows(x, (row, row + 1), (first, end), flat[task : task + 1], mode, p)
     for slot in range(a * b):
         i, j = slot // b, slot % b
         total = partial[i, 0, j, 0]
@@ -114,29 +153,30 @@ def norm_pieces(x: Any, y: Any, partial: Any, mode: int, p: Any) -> None:
         y[slot] = narrow(_finish(total, mode, p), y[slot])
 
 
-@njit(cache=True, error_model="numpy")
-def _add_row(x: Any, row: int, first: int, totals: Any, mode: int, p: Any) -> None:
-    start, size = np.uint64(first), np.uint64(totals.size)
-    if mode == COUNT:
-        for index in range(size):
-            totals[index] += widen(x[row, start + index]) != 0
+@njit(error_model="numpy")
+def _pick_columns(x: Any, rows: Any, first: int, totals: Any, mode: int) -> None:
+    base, start, size = np.uint64(rows[0]), np.uint64(first), np.uint64(totals.size)
+    for row in range(np.uint64(rows[1] - rows[0])):
+        if mode == COUNT:
+            for index in range(size):
+                totals[index] += widen(x[base + row, start + index]) != 0
+        else:
+            for index in range(size):
+                totals[index] = _merge(totals[index], abs(widen(x[base + row, start + index])), mode)
+
+
+@njit(error_model="numpy")
+def _add_rows(x: Any, rows: Any, first: int, totals: Any, mode: int, p: Any) -> None:
+    if mode >= COUNT:
+        _pick_columns(x, rows, first, totals, mode)
     elif mode == ABS:
-        for index in range(size):
-            totals[index] += abs(widen(x[row, start + index]))
+        _add_absolute(x, rows, first, totals, p)
     elif mode == SQUARE:
-        for index in range(size):
-            value = widen(x[row, start + index])
-            totals[index] += value * value
+        _add_squares(x, rows, first, totals, p)
     elif mode == CUBE:
-        for index in range(size):
-            value = abs(widen(x[row, start + index]))
-            totals[index] += value * value * value
-    elif mode == POWER:
-        for index in range(size):
-            totals[index] += power(abs(widen(x[row, start + index])), p)
+        _add_cubes(x, rows, first, totals, p)
     else:
-        for index in range(size):
-            totals[index] = _merge(totals[index], abs(widen(x[row, start + index])), mode)
+        _add_powers(x, rows, first, totals, p)
 
 
 @njit(error_model="numpy")
@@ -161,14 +201,16 @@ def norm_columns(x: Any, y: Any, partial: Any, start: Any, shape: Any, mode: int
         step, last = r1 * r2 * part // parts, r1 * r2 * (part + 1) // parts
         u, v = step // r2, step % r2
         row = (slot // b * r1 + u) * b + slot % b
-        row = row * r2 + v
+        row, pending = row * r2 + v, 0
         while step < last:
-            _add_row(x, row, first, totals, mode, p)
-            step, row, v = step + 1, row + 1, v + 1
+            run = min(r2 - v, last - step, DEPTH)
+            _add_rows(x, (row, row + run), first, totals, mode, p)
+            step, row, v, pending = step + run, row + run, v + run, pending + run
             if v == r2:
                 row, v = row + (b - 1) * r2, 0
-            if step % DEPTH == 0:
+            if pending >= DEPTH:
                 _spill(totals, into, start, mode)
+                pending = 0
         _spill(totals, into, start, mode)
     for slot in prange(slots):
         for k in range(c):
