@@ -1,0 +1,161 @@
+"""One run of the gate: two trees planned, measured in pairs and judged; the value that reports are made from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, date, datetime
+from time import monotonic
+
+from harness.compare import compare_run
+from harness.evidence import evidence_of, facts_of
+from harness.gate import Breach, Outcome, Schedule, check_demands, judge
+from harness.pairing import BASE, BLOCK_S, HEAD, Clock, Record, Tell, Workshop, measure
+from harness.policy import NOTHING_ASKED, Policy
+from harness.result import Ceilings
+from harness.selection import Plan, Selection, baseline_of, plan
+from harness.summary import OPTIMIZED
+from harness.tree import Tree
+from harness.verdict import Comparison, Subject
+from harness.waiver import Waiver
+
+Noise = Mapping[tuple[str, str, str], float]
+"""Noise floors of series: by case id, implementation and device."""
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """How to measure and judge. budget_s: seconds in all; block_s: of sampling in one block."""
+
+    policy: Policy = field(default_factory=Policy)
+    waivers: tuple[Waiver, ...] = ()
+    schedule: Schedule = field(default_factory=Schedule)
+    block_s: float = BLOCK_S
+    budget_s: float | None = None
+    noise: Noise = field(default_factory=dict)
+    today: date = field(default_factory=lambda: datetime.now(UTC).date())
+
+
+@dataclass(frozen=True)
+class GateRun:
+    """What the gate did and found. base: a tree, or what was stored, in words.
+
+    records: of what was measured, by subject. seconds: from begin to end. notes: what a person should know.
+    """
+
+    base: Tree
+    head: Tree
+    found: tuple[Comparison, ...]
+    outcome: Outcome
+    records: Mapping[Subject, Record]
+    conditions: Conditions
+    ceilings: Mapping[str, Ceilings] = field(default_factory=dict)
+    clock: Clock = field(default_factory=Clock)
+    seconds: float = 0.0
+    notes: tuple[str, ...] = ()
+    fingerprint: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def devices(self) -> list[str]:
+        """Devices, in order of first use."""
+        return list(dict.fromkeys(one.subject.device for one in self.found))
+
+
+def gate(
+    workshop: Workshop,
+    selection: Selection,
+    conditions: Conditions,
+    *,
+    tell: Tell = lambda _: None,
+    laid: Plan | None = None,
+) -> GateRun:
+    """Compare the two trees of `workshop`. laid: a plan made before, for runs that repeat it."""
+    started = monotonic()
+    layout = laid or plan(workshop, selection, conditions.policy)
+    reached = _ceilings(workshop, layout, conditions.policy)
+    decide = _decider(layout, conditions, reached)
+    records = measure(
+        workshop,
+        layout.jobs,
+        decide,
+        schedule=conditions.schedule,
+        block_s=conditions.block_s,
+        budget_s=conditions.budget_s,
+        tell=tell,
+    )
+    found = (*decide(records), *layout.skipped)
+    breaches = _breaches(records, layout, conditions.policy, reached)
+    return GateRun(
+        base=workshop.trees[BASE],
+        head=workshop.trees[HEAD],
+        found=found,
+        outcome=judge(found, conditions.policy, today=conditions.today, breaches=breaches, waivers=conditions.waivers),
+        records=records,
+        conditions=conditions,
+        ceilings=reached,
+        clock=workshop.clock,
+        seconds=monotonic() - started,
+        notes=(*layout.notes, *_unmatched(conditions.policy, found)),
+    )
+
+
+def _decider(
+    layout: Plan, conditions: Conditions, reached: Mapping[str, Ceilings]
+) -> Callable[[Mapping[Subject, Record]], Sequence[Comparison]]:
+    most = conditions.schedule.most
+
+    def decide(records: Mapping[Subject, Record]) -> Sequence[Comparison]:
+        evidence = [
+            evidence_of(record, reached, conditions.noise.get(_series(subject), 0.0))
+            for subject, record in records.items()
+            if subject not in layout.facts
+        ]
+        evidence += layout.removed
+        rules = [
+            conditions.policy.rule_of(one.subject, layout.own.get(one.subject, NOTHING_ASKED), most_pairs=most)
+            for one in evidence
+        ]
+        return compare_run(evidence, rules)
+
+    return decide
+
+
+def _series(subject: Subject) -> tuple[str, str, str]:
+    return subject.case_id, subject.implementation, subject.device
+
+
+def _ceilings(workshop: Workshop, layout: Plan, policy: Policy) -> dict[str, Ceilings]:
+    """What the devices reach: of GPUs always, for what is faster than that is no time; of the CPU where asked for."""
+    asked = {
+        one.subject.device
+        for one in layout.jobs
+        if one.subject in layout.own and policy.asked_of(one.subject, layout.own[one.subject]).min_ceiling is not None
+    }
+    wanted = [device for device in layout.devices if device != "cpu" or device in asked]
+    if not wanted or not layout.jobs:
+        return {}
+    with workshop.executor(HEAD) as executor:
+        return {device: executor.ceilings(device) for device in wanted}
+
+
+def _breaches(
+    records: Mapping[Subject, Record], layout: Plan, policy: Policy, reached: Mapping[str, Ceilings]
+) -> list[Breach]:
+    found: list[Breach] = []
+    for subject, own in layout.own.items():
+        record = records.get(subject)
+        if record is None or record.is_settled or subject.implementation != OPTIMIZED:
+            continue
+        facts = facts_of(record, records, baseline_of(subject), reached)
+        asked = policy.asked_of(subject, own)
+        # a CPU launches nothing
+        found += check_demands(facts, replace(asked, max_launches=None) if subject.device == "cpu" else asked)
+    return found
+
+
+def _unmatched(policy: Policy, found: Iterable[Comparison]) -> list[str]:
+    subjects = [one.subject for one in found]
+    # a run of a few cases says nothing about rules for the others
+    ops = {subject.op for subject in subjects}
+    rules = [rule for rule in policy.unmatched(subjects) if rule.cases in ops]
+    return [f"{rule.place}: the policy's rule for {rule.cases!r} is about no case" for rule in rules]
