@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from harness.casejson import case_to_json
-from harness.result import Ceilings, Result, Status
+from harness.result import Ceilings, Footprint, Result, Status
 
 PEERS = ("torch", "torch_compile", "torchvision")
 BASELINE, OPTIMIZED = "baseline", "optimized"
@@ -45,6 +45,7 @@ def record(result: Result, ceilings: Mapping[str, Ceilings], run: str, commit: s
     case, measurement, check = result.trial.case, result.measurement, result.check
     content = case_to_json(case)
     quantiles = result.extra.get("quantiles_ns") or [None] * 4
+    footprint = (measurement.footprint if measurement else None) or Footprint()
     return {
         "run": run,
         "commit": commit,
@@ -69,6 +70,12 @@ def record(result: Result, ceilings: Mapping[str, Ceilings], run: str, commit: s
         "hot_ns": measurement.hot_ns if measurement else None,
         "timer": measurement.timer if measurement else None,
         "peak_bytes": measurement.peak_bytes if measurement else None,
+        "launches": footprint.launches,
+        "allocations": footprint.allocations,
+        "registers": footprint.registers,
+        "spill_bytes": footprint.spill_bytes,
+        "kernels_ns": result.profile.time_ns if result.profile else None,
+        "host_gap_ns": result.host_gap_ns,
         "max_abs_error": _finite(check.max_abs_error) if check else None,
         "max_rel_error": _finite(check.max_rel_error) if check else None,
         "worst": _finite(check.worst) if check else None,

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from harness.case import Case
     from harness.execute import LocalExecutor
-    from harness.result import Result, Trial
+    from harness.result import Trial
     from harness.settings import Settings
     from harness.store import Store
 
@@ -48,6 +48,9 @@ def run(
     ceilings: Annotated[
         bool | None, typer.Option("--ceilings/--no-ceilings", help="Measure what the device reaches; default: if many.")
     ] = None,
+    profile: Annotated[
+        bool, typer.Option("--profile", help="List the kernels of each call too, by CUPTI, after all timing.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Run cases by every implementation there is, check each against its reference, store and show the results.
@@ -87,6 +90,9 @@ def run(
             run_id = found or _begin(store, cases, devices, settings)
             wanted = len(trials) >= CEILINGS_FROM if ceilings is None else ceilings
             interrupted = _measure(store, executor, run_id, trials, devices if wanted else ())
+            if profile and not interrupted:
+                executor.close()
+                interrupted = _profile(store, run_id, timeout or settings.timeout_s)
             code = _report(store, run_id, as_json=as_json)
     raise typer.Exit(INTERRUPTED if interrupted else code)
 
@@ -113,11 +119,39 @@ def _measure(
         with _Progress(len(trials)) as progress:
             for result in run_trials(progress.follow(trials), executor):
                 store.add_result(run_id, result)
-                progress.advance(result)
+                progress.advance()
     except KeyboardInterrupt:
         store.finish_run(run_id, "interrupted")
         return True
     store.finish_run(run_id)
+    return False
+
+
+def _profile(store: Store, run_id: str, timeout_s: float) -> bool:
+    """List the kernels of what was measured, in a process that times nothing; True when interrupted."""
+    from harness.execute import LocalExecutor
+    from harness.result import Status
+
+    measured = [result for result in store.results(run_id) if result.status is Status.OK]
+    trials = [result.trial for result in measured if result.profile is None and result.trial.backend != "cpu"]
+    if len(trials) < len(measured):
+        typer.echo(
+            f"{len(measured) - len(trials)} results get no kernel list: they have one, or ran on the CPU", err=True
+        )
+    if not trials:
+        return False
+    reasons: dict[str, int] = {}
+    try:
+        with LocalExecutor(timeout_s=timeout_s) as executor, _Progress(len(trials)) as progress:
+            for trial, profile in zip(trials, executor.profile(progress.follow(trials)), strict=True):
+                store.add_profile(run_id, trial, profile)
+                progress.advance()
+                if profile.reason:
+                    reasons[profile.reason] = reasons.get(profile.reason, 0) + 1
+    except KeyboardInterrupt:
+        return True
+    for reason, count in reasons.items():
+        typer.echo(f"no kernel list for {count} results: {reason}", err=True)
     return False
 
 
@@ -152,9 +186,8 @@ class _Progress:
             text = f"{trial.case.op} · {trial.case.name} · {trial.implementation}"
             self._bar.update(self._task, description=text.replace("[", "\\["))
 
-    def advance(self, result: Result) -> None:
+    def advance(self) -> None:
         """One more is finished."""
-        del result
         if self._bar is not None:
             self._bar.advance(self._task)
 

@@ -26,6 +26,9 @@ def show(
     sort: Annotated[Order, typer.Option("--sort", help="slowest: slowest against its best peer first.")] = Order.RUN,
     peers: Annotated[bool, typer.Option("--peers", help="Only cases that a peer ran too, slowest first.")] = False,
     variants: Annotated[bool, typer.Option("--variants", help="A column for each named variant too.")] = False,
+    kernels: Annotated[
+        bool, typer.Option("--kernels", help="The kernels of each call, where the run listed them (run --profile).")
+    ] = False,
     db: Database = None,
     as_json: AsJson = False,
 ) -> None:
@@ -48,7 +51,7 @@ def show(
         return
     from rich.console import Console
 
-    from harness import render
+    from harness import kerneltable, render
 
     table = rows(results)
     if peers:
@@ -59,4 +62,7 @@ def show(
     console = Console(width=None if sys.stdout.isatty() else 140)
     when = f"{found.started:%Y-%m-%d %H:%M} UTC"
     typer.echo(f"run {found.id}, {when}, {found.status}, commit {found.commit[:12] or 'unknown'}")
+    if kernels:
+        kerneltable.show(results, console)
+        return
     render.show(table, results, reached, console, variants=variants)

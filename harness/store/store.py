@@ -25,7 +25,7 @@ from sqlalchemy.orm import Session
 from harness.case import Case
 from harness.casejson import case_from_json, case_to_json
 from harness.errors import NothingError, StoreError
-from harness.result import Ceilings, Environment, Measurement, Result, Trial, from_json, to_json
+from harness.result import Ceilings, Environment, Measurement, Profile, Result, Trial, from_json, to_json
 from harness.runner import Finished
 from harness.store.schema import upgrade
 from harness.store.tables import CaseRow, CeilingRow, ResultRow, RunRow, SampleRow
@@ -147,6 +147,20 @@ class Store:
             session.flush()
             if result.measurement is not None:
                 session.add(SampleRow(result_id=row.id, **packed_samples(result.measurement)))
+
+    def add_profile(self, run: str, trial: Trial, profile: Profile) -> None:
+        """Keep the kernel list of a trial with its results, of every block."""
+        with Session(self._engine) as session, session.begin():
+            found = session.scalars(
+                select(ResultRow).where(
+                    ResultRow.run_id == self._key(run),
+                    ResultRow.case_key == self._case_key(session, trial.case),
+                    ResultRow.implementation == trial.implementation,
+                    ResultRow.device == trial.device,
+                )
+            )
+            for row in found:
+                row.data = {**row.data, "profile": to_json(profile)}
 
     def runs(self, limit: int = 50) -> list[Run]:
         """The latest runs, newest first."""

@@ -1,0 +1,86 @@
+"""Kernel lists on a terminal, and how a run gets and keeps them."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from rich.console import Console
+
+from harness import kerneltable
+from harness.case import Case
+from harness.environment import capture
+from harness.result import KernelUse, Measurement, Profile, Result, Status, Trial
+from harness.store import Store
+from ops import find_op
+
+ROOT = Path(__file__).parents[2]
+GEMM = KernelUse("maxwell_sgemm_128x64_nn", 2, 64_200.0, 0.642, (16, 8, 1), (128, 1, 1), 122, 8448, 0)
+UNFOLD = KernelUse("void phi::[red]<float>(float const*)", 1, 35_800.0, 0.358)
+PROFILE = Profile((GEMM, UNFOLD), 100_000.0, 20, "cupti-python 13.0.1")
+
+
+def a_result(profile: Profile | None) -> Result:
+    """A result that took 0.11 ms."""
+    case = Case("p_norm", "small", {"x": (5, 7)}, "float32", find_op("p_norm").params())
+    trial = Trial(case, "optimized", "cuda", "cuda:0")
+    return Result(trial, Status.OK, measurement=Measurement((110_000.0,), "t", 1), profile=profile)
+
+
+def shown(*results: Result) -> str:
+    """What is printed."""
+    out = io.StringIO()
+    kerneltable.show(results, Console(file=out, width=140))
+    return out.getvalue()
+
+
+def test_the_table_is_like_a_profilers() -> None:
+    """A line per kernel: share, time, launches, sizes and a short name; above it the sum and the gaps."""
+    text = shown(a_result(PROFILE))
+    assert "3 launches in 100 µs; cold 110 µs, of it gaps 10 µs" in text
+    first, second = text.strip().splitlines()[-2:]
+    assert first.split() == ["1", "64.20", "64.2", "µs", "2", "16,8", "×", "128", "122", "8,448", GEMM.name]
+    assert second.split() == ["2", "35.80", "35.8", "µs", "1", "phi::[red]<float>"]
+
+
+def test_what_has_no_list_is_counted_with_its_reason() -> None:
+    """Results without a list are not passed over in silence."""
+    text = shown(a_result(None), a_result(None), a_result(Profile(reason="[b]no rights")))
+    assert "no kernel list for 2 results: not asked for: measure with --profile" in text
+    assert "no kernel list for 1 results: [b]no rights" in text
+
+
+def test_a_stored_result_gets_its_list_later() -> None:
+    """A profile is kept with the result that is there already, and its samples stay."""
+    result = a_result(None)
+    with Store.open("sqlite://") as store:
+        run = store.begin_run(capture())
+        store.add_result(run, result)
+        store.add_profile(run, result.trial, PROFILE)
+        (found,) = store.results(run, samples=True)
+    assert found.profile == PROFILE
+    assert found.measurement is not None
+    assert found.measurement.samples_ns == (110_000.0,)
+    assert found.host_gap_ns == 10_000.0
+
+
+def test_a_profiled_run_on_the_cpu_says_that_there_is_no_list(tmp_path: Path) -> None:
+    """`run --profile` on the CPU measures, and says why it lists nothing; `show --kernels` too; a ruler is kept."""
+    environment = {**os.environ, "OPGAUGE_DB": f"sqlite:///{tmp_path / 'run.db'}"}
+
+    def opgauge(*arguments: str) -> subprocess.CompletedProcess[str]:
+        code = "from harness.cli import main; main()"
+        command = [sys.executable, "-c", code, *arguments]
+        return subprocess.run(command, capture_output=True, text=True, env=environment, cwd=ROOT, check=False)
+
+    chosen = ("--name", "vector-small", "--dtype", "float32", "-i", "optimized", "--device", "cpu", "--budget", "0.02")
+    done = opgauge("run", "cases/dot.yaml", *chosen, "--profile")
+    assert done.returncode == 0, done.stderr
+    assert "1 results get no kernel list" in done.stderr
+    assert "not asked for" in opgauge("show", "--kernels").stdout
+    exported = json.loads(opgauge("export", "--samples").stdout)
+    assert exported["results"][0]["ruler"]["copy_ns"] > 0
