@@ -34,6 +34,14 @@ _WRITING = Lock()
 _Answer = TypeVar("_Answer")
 
 
+class PartError(StoreError):
+    """A part that cannot be kept, for another one of its number is there."""
+
+
+class FullError(StoreError):
+    """No room for more parts."""
+
+
 @dataclass(frozen=True)
 class Part:
     """A part that has come. owner: the token that sent it. digest: SHA-256 of the body."""
@@ -77,7 +85,7 @@ def has_run(engine: Engine, run_id: str) -> bool:
 
 
 def add_part(engine: Engine, part: Part, body: bytes) -> bool:
-    """Keep a part; False where the same one is there. Raises StoreError for another of its number, or no room."""
+    """Keep a part; False where the same one is there. Raises PartError, FullError."""
 
     def write(connection: Connection) -> bool:
         connection.execute(delete(PartRow).where(PartRow.received < datetime.now(UTC) - KEEP_PARTS))
@@ -85,13 +93,13 @@ def add_part(engine: Engine, part: Part, body: bytes) -> bool:
         found = connection.execute(here).scalar()
         if found is not None and found != part.digest:
             msg = f"part {part.number} of run {part.run} is there already, and is another"
-            raise StoreError(msg)
+            raise PartError(msg)
         if found is not None:
             return False
         taken = connection.execute(select(func.coalesce(func.sum(PartRow.size), 0))).scalar_one()
         if taken + len(body) > PART_BYTES:
             msg = "too many runs are on their way in: try again later"
-            raise StoreError(msg)
+            raise FullError(msg)
         values = {**vars(part), "received": datetime.now(UTC), "size": len(body), "body": body}
         connection.execute(insert(PartRow).values(values))
         return True

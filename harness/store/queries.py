@@ -159,12 +159,15 @@ def list_runs(
     status: str | None = None,
     commit: str | None = None,
     before: datetime | None = None,
+    keys: Collection[int] | None = None,
 ) -> list[RunInfo]:
-    """Runs, newest first; `commit` is the beginning of one."""
+    """Runs, newest first; `commit` is the beginning of one, `keys` keeps those with such a number."""
     query = select(*_RUN).order_by(RunRow.started.desc(), RunRow.id.desc()).limit(limit).offset(offset)
     query = _chosen(query, status, commit)
     if before is not None:
         query = query.where(RunRow.started < before)
+    if keys is not None:
+        query = query.where(RunRow.id.in_(keys))
     with engine.connect() as connection:
         return [_run(row) for row in connection.execute(query)]
 

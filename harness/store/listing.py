@@ -1,0 +1,169 @@
+"""Pages of results, series and cases for the API: bounded work for every choice of filters, and no samples.
+
+Filters that fit few of many results would make a database walk all of them. What no index leads to is
+therefore looked for in windows of results, latest first, and no longer than `PATIENCE_S`: a page may
+then hold fewer results than asked for, and says where to go on.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from time import monotonic
+from typing import Any
+
+from sqlalchemy import Connection, Engine, func, select
+from sqlalchemy.orm import aliased
+
+from harness.store.queries import CHUNK, CaseInfo, Detail, Point, RunInfo, list_runs
+from harness.store.tables import CaseRow, ResultRow, RunRow, SampleRow
+
+WINDOW = 10_000
+PATIENCE_S = 0.03
+SAMPLES = 10_000
+"""Raw samples of one result that are handed out."""
+
+_NAMES = (
+    "id",
+    "run_id",
+    "case_key",
+    "implementation",
+    "backend",
+    "device",
+    "block",
+    "status",
+    "median_ns",
+    "bytes",
+    "flops",
+)
+_POINT: tuple[Any, ...] = tuple(getattr(ResultRow, name) for name in _NAMES)
+
+
+@dataclass(frozen=True, slots=True)
+class Filters:
+    """Which results are meant; None leaves a field open. run: its number in this database."""
+
+    run: int | None = None
+    case_id: str | None = None
+    op: str | None = None
+    dtype: str | None = None
+    implementation: str | None = None
+    device: str | None = None
+    status: str | None = None
+
+    @property
+    def is_selective(self) -> bool:
+        """Whether an index leads to the results."""
+        return self.run is not None or self.case_id is not None
+
+
+def page_results(
+    engine: Engine, filters: Filters, *, before: int | None, limit: int
+) -> tuple[list[Detail], int | None]:
+    """Results with numbers below `before`, latest first, and the number before which the next page begins."""
+    query = _filtered(filters)
+    with engine.connect() as connection:
+        top = (connection.execute(select(func.max(ResultRow.id))).scalar() or 0) + 1
+        bound = top if before is None else min(before, top)
+        if filters.is_selective:
+            keys = _keys(connection, query.where(ResultRow.id < bound), limit + 1)
+            rest = keys[limit - 1] if len(keys) > limit else None
+            return _details(connection, keys[:limit]), rest
+        keys, rest = _by_windows(connection, query, bound, limit)
+        return _details(connection, keys), rest
+
+
+def find_result(engine: Engine, number: int) -> Detail | None:
+    """One result, without samples; None where there is none."""
+    with engine.connect() as connection:
+        return next(iter(_details(connection, [number])), None)
+
+
+def first_samples(engine: Engine, number: int) -> list[float]:
+    """The first raw samples of a result, in nanoseconds."""
+    with engine.connect() as connection:
+        packed = connection.execute(select(SampleRow.samples_ns).where(SampleRow.result_id == number)).scalar()
+    values = array("d")
+    values.frombytes((packed or b"")[: SAMPLES * values.itemsize])
+    return values.tolist()
+
+
+def page_series(
+    engine: Engine, case_id: str, *, implementation: str | None, device: str | None, limit: int, offset: int
+) -> list[Detail]:
+    """Results of a case, those of the latest runs first, one more than `limit` where there are more."""
+    query = _filtered(Filters(case_id=case_id, implementation=implementation, device=device))
+    query = query.join(RunRow, RunRow.id == ResultRow.run_id)
+    ordered = query.order_by(RunRow.started.desc(), ResultRow.id.desc()).limit(limit + 1).offset(offset)
+    with engine.connect() as connection:
+        return _details(connection, list(connection.execute(ordered).scalars()))
+
+
+def page_cases(engine: Engine, *, op: str | None, dtype: str | None, after: int, limit: int) -> list[CaseInfo]:
+    """Cases in the order of their number, as each was written last; one more than `limit` where there are more."""
+    newer = aliased(CaseRow)
+    query = select(CaseRow.id, CaseRow.case_id, CaseRow.op, CaseRow.dtype, CaseRow.data).where(
+        CaseRow.id > after,
+        ~select(newer.id).where(newer.case_id == CaseRow.case_id, newer.id > CaseRow.id).exists(),
+    )
+    if op is not None:
+        query = query.where(CaseRow.op == op)
+    if dtype is not None:
+        query = query.where(CaseRow.dtype == dtype)
+    with engine.connect() as connection:
+        return [CaseInfo(*row) for row in connection.execute(query.order_by(CaseRow.id).limit(limit + 1))]
+
+
+def count_cases(engine: Engine) -> list[tuple[str, int]]:
+    """Ops and how many cases of each there are, by name."""
+    query = select(CaseRow.op, func.count(CaseRow.case_id.distinct())).group_by(CaseRow.op).order_by(CaseRow.op)
+    with engine.connect() as connection:
+        return [(op, count) for op, count in connection.execute(query)]
+
+
+def load_runs(engine: Engine, keys: Collection[int]) -> list[RunInfo]:
+    """Runs by their number, in any order."""
+    wanted = list(keys)
+    chunks = [wanted[start : start + CHUNK] for start in range(0, len(wanted), CHUNK)]
+    return [run for chunk in chunks for run in list_runs(engine, keys=chunk)]
+
+
+def _filtered(filters: Filters) -> Any:
+    query: Any = select(ResultRow.id)
+    cases = {name: value for name in ("case_id", "op", "dtype") if (value := getattr(filters, name)) is not None}
+    if cases:
+        query = query.where(ResultRow.case_key.in_(select(CaseRow.id).filter_by(**cases)))
+    if filters.run is not None:
+        query = query.where(ResultRow.run_id == filters.run)
+    for name in ("implementation", "device", "status"):
+        value = getattr(filters, name)
+        if value is not None:
+            query = query.where(getattr(ResultRow, name) == value)
+    return query
+
+
+def _keys(connection: Connection, query: Any, limit: int) -> list[int]:
+    return list(connection.execute(query.order_by(ResultRow.id.desc()).limit(limit)).scalars())
+
+
+def _by_windows(connection: Connection, query: Any, bound: int, limit: int) -> tuple[list[int], int | None]:
+    keys: list[int] = []
+    until = monotonic() + PATIENCE_S
+    while bound > 1 and len(keys) < limit:
+        low = max(1, bound - WINDOW)
+        window = query.where(ResultRow.id >= low, ResultRow.id < bound)
+        found = _keys(connection, window, limit - len(keys))
+        keys += found
+        bound = found[-1] if len(keys) == limit else low
+        if monotonic() > until:
+            break
+    return keys, bound if bound > 1 else None
+
+
+def _details(connection: Connection, keys: Sequence[int]) -> list[Detail]:
+    """In the order of `keys`."""
+    query = select(*_POINT, ResultRow.reason, ResultRow.data).where(ResultRow.id.in_(keys))
+    rows: Iterable[Any] = connection.execute(query) if keys else ()
+    found = {row[0]: Detail(Point(*row[:-2]), row[-2], row[-1]) for row in rows}
+    return [found[key] for key in keys if key in found]

@@ -1,0 +1,57 @@
+"""What every route gives: strict JSON, pages with a maximum, errors with one message."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any
+
+from fastapi import Path, Query, Response
+from pydantic import BaseModel
+
+MOST = 500
+PLAIN = r"^[^\x00-\x1f\x7f]*$"
+NAME = r"^[A-Za-z0-9_.:+\-]*$"
+
+Limit = Annotated[int, Query(ge=1, le=MOST, description="Most items to give.")]
+Offset = Annotated[int, Query(ge=0, le=10_000_000, description="Items to pass over.")]
+Name = Annotated[str, Query(max_length=64, pattern=NAME)]
+Text = Annotated[str, Query(max_length=64, pattern=PLAIN)]
+RunId = Annotated[str, Path(max_length=36, pattern=r"^[0-9A-Za-z-]+$", description="A run's id, or its beginning.")]
+CaseId = Annotated[str, Path(pattern=r"^[0-9a-f]{16}$", description="16 hexadecimal digits.")]
+OpName = Annotated[str, Path(max_length=64, pattern=r"^[A-Za-z0-9_.-]+$")]
+
+
+class Problem(BaseModel):
+    """What went wrong, in one sentence or a few."""
+
+    detail: str
+
+
+def problems(*codes: int) -> dict[int | str, dict[str, Any]]:
+    """How the errors of a route look."""
+    return {code: {"model": Problem} for code in codes}
+
+
+def json_answer(data: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    """`data` as strict JSON; numbers that JSON does not have become texts."""
+    try:
+        text = json.dumps(data, allow_nan=False, ensure_ascii=False, separators=(",", ":"))
+    except ValueError:
+        text = json.dumps(_finite(data), ensure_ascii=False, separators=(",", ":"))
+    return Response(text.encode("utf-8", "replace"), status, headers, media_type="application/json")
+
+
+def page(items: Sequence[Any], limit: int, offset: int) -> dict[str, Any]:
+    """Some of `items`, and where the next ones begin."""
+    end = offset + limit
+    return {"items": items[offset:end], "total": len(items), "next": end if end < len(items) else None}
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,0 +1,96 @@
+"""`/healthz` and `/metrics`, for machines that watch."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from fastapi import APIRouter, Response
+from sqlalchemy import select
+from sqlalchemy.exc import SQLAlchemyError
+
+from harness.result import Status
+from harness.store import queries
+from harness.store.schema import HEAD
+from harness.store.tables import RunRow
+from web.api.answer import json_answer, problems
+from web.api.comparison import known_regressions
+from web.api.models import HealthModel
+from web.deps import ReaderOf
+from web.reader import Reader
+from web.regression import State
+
+router = APIRouter(tags=["health"])
+SERIES = 5_000
+"""Series of times that are shown: Prometheus keeps each for ever."""
+TEXT = "text/plain; version=0.0.4; charset=utf-8"
+_PLAIN: dict[int | str, dict[str, Any]] = {
+    200: {"content": {"text/plain": {"schema": {"type": "string"}}}, "description": "Prometheus' text format."}
+}
+_Sample = tuple[dict[str, str], float]
+
+
+@router.get("/healthz", response_model=HealthModel, responses=problems(503))
+def health(reader: ReaderOf) -> Response:
+    """Whether the service and its database answer."""
+    try:
+        with reader.engine.connect() as connection:
+            connection.execute(select(RunRow.id).limit(1)).first()
+    except SQLAlchemyError:
+        return json_answer({"detail": "the database does not answer"}, 503)
+    return json_answer({"status": "ok", "schema_version": HEAD})
+
+
+@router.get("/metrics", responses=_PLAIN, response_class=Response)
+def metrics(reader: ReaderOf) -> Response:
+    """The latest times and statuses of every series, the age of every device's data, regressions by state."""
+    return Response(reader.cache.get("metrics", lambda: _metrics(reader)), media_type=TEXT)
+
+
+def _metrics(reader: Reader) -> bytes:
+    return "".join(_lines(reader)).encode("utf-8", "replace")
+
+
+def _lines(reader: Reader) -> Iterator[str]:
+    recent = reader.recent()
+    yield from _family("opgauge_runs", "Runs that are stored.", [({}, queries.count_runs(reader.engine))])
+    yield from _family(
+        "opgauge_last_run_timestamp_seconds",
+        "When the latest run of a device started.",
+        [
+            ({"device": device.name, "model": device.model, "fingerprint": slug}, run.started.timestamp())
+            for slug, run in recent.last_run.items()
+            for device in [recent.devices[slug]]
+        ],
+    )
+    states = Counter(one.state for one in known_regressions(reader))
+    yield from _family(
+        "opgauge_regressions",
+        "Regressions by how they stand.",
+        [({"state": state}, float(states[state])) for state in State],
+    )
+    times: list[_Sample] = []
+    fine: list[_Sample] = []
+    for (case_id, implementation, slug), levels in list(recent.series.items())[:SERIES]:
+        case, level = recent.cases[case_id], levels[-1]
+        device = recent.devices[slug].name
+        labels = {"op": case.op, "case": case.name, "case_id": case_id, "implementation": implementation}
+        labels |= {"device": device, "fingerprint": slug}
+        fine.append((labels, float(level.status == Status.OK)))
+        if level.median_ns is not None:
+            times.append((labels, level.median_ns / 1e9))
+    yield from _family("opgauge_ok", "Whether a case is right in its latest run.", fine)
+    yield from _family("opgauge_median_seconds", "Median time of one call in the latest run.", times)
+
+
+def _family(name: str, text: str, samples: Iterable[_Sample]) -> Iterator[str]:
+    yield f"# HELP {name} {text}\n# TYPE {name} gauge\n"
+    for labels, value in samples:
+        inside = ",".join(f'{key}="{_escaped(label)}"' for key, label in labels.items())
+        yield f"{name}{{{inside}}} {value!r}\n" if inside else f"{name} {value!r}\n"
+
+
+def _escaped(label: str) -> str:
+    """As Prometheus wants it; a carriage return is not in its grammar, but ends lines elsewhere."""
+    return label.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n").replace("\r", " ")

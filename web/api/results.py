@@ -1,0 +1,74 @@
+"""`/results`: filtered, of all runs or of one; and one with its raw samples."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, HTTPException, Path, Query, Response
+
+from harness.result import Status
+from harness.store import listing
+from harness.store.listing import Filters
+from web.api.answer import Limit, Name, RunId, json_answer, problems
+from web.api.models import ResultPage, WholeResultModel
+from web.api.records import result_records
+from web.api.runs import find_run
+from web.deps import ReaderOf
+from web.reader import Reader
+
+router = APIRouter(tags=["results"])
+LARGEST = 2**63 - 1
+Before = Annotated[int | None, Query(ge=1, le=LARGEST, description="Only results with smaller numbers.")]
+Number = Annotated[int, Path(ge=1, le=LARGEST)]
+Case = Annotated[str | None, Query(pattern=r"^[0-9a-f]{16}$", description="A case's id.")]
+
+
+@router.get("/results", response_model=ResultPage, responses=problems(422))
+def list_results(
+    reader: ReaderOf,
+    limit: Limit = 100,
+    before: Before = None,
+    case_id: Case = None,
+    op: Name | None = None,
+    dtype: Name | None = None,
+    implementation: Name | None = None,
+    device: Name | None = None,
+    status: Status | None = None,
+) -> Response:
+    """Results of all runs, the latest first. A page may hold fewer than `limit`: go on while `next` is a number."""
+    filters = Filters(None, case_id, op, dtype, implementation, device, status)
+    return json_answer(_page(reader, filters, before, limit))
+
+
+@router.get("/runs/{run_id}/results", response_model=ResultPage, responses=problems(404, 422))
+def list_results_of_run(
+    reader: ReaderOf,
+    run_id: RunId,
+    limit: Limit = 100,
+    before: Before = None,
+    case_id: Case = None,
+    op: Name | None = None,
+    dtype: Name | None = None,
+    implementation: Name | None = None,
+    device: Name | None = None,
+    status: Status | None = None,
+) -> Response:
+    """Results of a run, the latest first."""
+    filters = Filters(find_run(reader, run_id).key, case_id, op, dtype, implementation, device, status)
+    return json_answer(_page(reader, filters, before, limit))
+
+
+@router.get("/results/{number}", response_model=WholeResultModel, responses=problems(404, 422))
+def get_result(reader: ReaderOf, number: Number) -> Response:
+    """One result with its raw samples."""
+    found = listing.find_result(reader.engine, number)
+    records = [] if found is None else result_records(reader, [found])
+    if found is None or not records:
+        raise HTTPException(404, f"no result {number}")
+    samples = listing.first_samples(reader.engine, number)
+    return json_answer(records[0] | {"samples_ns": samples, "extra": found.data.get("extra") or {}})
+
+
+def _page(reader: Reader, filters: Filters, before: int | None, limit: int) -> dict[str, Any]:
+    found, rest = listing.page_results(reader.engine, filters, before=before, limit=limit)
+    return {"items": result_records(reader, found), "next": rest}

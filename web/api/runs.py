@@ -1,0 +1,66 @@
+"""`/runs`: which there are, and one."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Annotated
+
+from fastapi import APIRouter, HTTPException, Query, Response
+
+from harness.result import to_json
+from harness.store import queries
+from harness.store.queries import RunInfo
+from web.api.answer import Limit, Name, Offset, RunId, json_answer, problems
+from web.api.models import RunPage, WholeRunModel
+from web.api.records import run_record
+from web.deps import ReaderOf
+from web.reader import Reader
+
+router = APIRouter(tags=["runs"])
+UUID_LENGTH = 36
+
+
+@router.get("/runs", response_model=RunPage, responses=problems(422))
+def list_runs(
+    reader: ReaderOf,
+    limit: Limit = 50,
+    offset: Offset = 0,
+    status: Name | None = None,
+    commit: Annotated[Name | None, Query(description="The beginning of a commit.")] = None,
+    before: Annotated[
+        datetime | None, Query(description="Only runs that started before this; UTC where no zone is given.")
+    ] = None,
+) -> Response:
+    """Runs, newest first."""
+    until = None if before is None else _in_utc(before)
+    found = queries.list_runs(reader.engine, limit=limit + 1, offset=offset, status=status, commit=commit, before=until)
+    more, found = len(found) > limit, found[:limit]
+    counts = queries.count_statuses(reader.engine, [run.key for run in found])
+    items = [run_record(run, counts[run.key]) for run in found]
+    return json_answer({"items": items, "next": offset + limit if more else None})
+
+
+@router.get("/runs/{run_id}", response_model=WholeRunModel, responses=problems(404, 422))
+def get_run(reader: ReaderOf, run_id: RunId) -> Response:
+    """One run, and what its devices reached. A part of the id will do where it is the beginning of one run only."""
+    run = find_run(reader, run_id)
+    counts = queries.count_statuses(reader.engine, [run.key])[run.key]
+    ceilings = queries.list_ceilings(reader.engine, [run.key])[run.key]
+    return json_answer(run_record(run, counts) | {"ceilings": [to_json(one) for one in ceilings.values()]})
+
+
+def _in_utc(when: datetime) -> datetime:
+    try:
+        return when.astimezone(UTC) if when.tzinfo else when.replace(tzinfo=UTC)
+    except OverflowError as error:
+        raise HTTPException(422, f"before: {when} is out of range") from error
+
+
+def find_run(reader: Reader, run_id: str) -> RunInfo:
+    """The run that is meant; 404 where there is none, or several."""
+    found = queries.find_runs(reader.engine, run_id)
+    if len(found) > 1:
+        raise HTTPException(404, f"several runs begin with {run_id}")
+    if not found:
+        raise HTTPException(404, f"no run {run_id}")
+    return found[0]

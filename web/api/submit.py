@@ -1,0 +1,199 @@
+"""Sending runs: a whole one at once, or in parts that nobody sees until all have come.
+
+A run has the form that `opgauge export --samples` writes. Its id makes sending it again harmless.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+from collections.abc import Callable
+from typing import Annotated
+
+from anyio import CapacityLimiter, to_thread
+from anyio.lowlevel import RunVar
+from fastapi import APIRouter, Depends, HTTPException, Path, Request, Response
+from pydantic import BaseModel, Field
+from sqlalchemy import Engine
+from sqlalchemy.exc import OperationalError
+
+from harness.errors import HarnessError
+from harness.scope import Scope
+from harness.store import bulk
+from harness.store.bulk import FullError, Part, PartError
+from harness.store.tokens import Token
+from harness.submission import FORMAT, STATUSES, Submission, join, parse, read_run_id, read_submission
+from web.api.answer import MOST, Limit, Offset, json_answer, problems
+from web.api.models import PartPage, SubmittedModel
+from web.auth import require
+from web.body import UNPACKED_BYTES, read_body, unpack
+from web.deps import StoreOf
+
+router = APIRouter(tags=["submissions"])
+PARTS = 1000
+AT_ONCE = 2
+"""Bodies that are read at the same time: each may take some hundred megabytes of memory meanwhile."""
+RETRY = {"Retry-After": "5"}
+_readers: RunVar[CapacityLimiter] = RunVar("readers")
+
+Submitter = Annotated[Token, Depends(require(Scope.SUBMIT))]
+NewRunId = Annotated[
+    str,
+    Path(pattern=r"^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$", description="The run's UUID."),
+]
+Number = Annotated[int, Path(ge=0, lt=PARTS, description="Parts are joined in the order of their numbers.")]
+_RUN = {
+    "type": "object",
+    "required": ["opgauge", "run", "ceilings", "results"],
+    "properties": {
+        "opgauge": {"const": FORMAT, "description": "The version of the format."},
+        "run": {
+            "type": "object",
+            "required": ["id", "started", "status", "environment"],
+            "properties": {
+                "id": {"type": "string", "format": "uuid"},
+                "started": {"type": "string", "format": "date-time"},
+                "finished": {"type": ["string", "null"], "format": "date-time"},
+                "status": {"enum": list(STATUSES)},
+                "command": {"type": "string"},
+                "environment": {"type": "object", "description": "Mappings `hard` and `soft` of texts."},
+            },
+        },
+        "ceilings": {"type": "array", "items": {"type": "object"}},
+        "results": {"type": "array", "items": {"type": "object"}},
+    },
+    "description": "What `opgauge export --samples` writes; checked to the last field.",
+}
+_BODY = {"requestBody": {"required": True, "content": {"application/json": {"schema": _RUN}}}}
+_WRITING = problems(400, 401, 403, 408, 409, 413, 415, 422, 429, 503)
+
+
+class Finish(BaseModel, extra="forbid"):
+    """parts: how many there should be."""
+
+    parts: int = Field(ge=1, le=PARTS)
+
+
+@router.put(
+    "/runs/{run_id}",
+    status_code=201,
+    response_model=SubmittedModel,
+    responses={200: {"model": SubmittedModel, "description": "It was there already."}, **_WRITING},
+    openapi_extra=_BODY,
+)
+async def put_run(request: Request, store: StoreOf, token: Submitter, run_id: NewRunId) -> Response:
+    """Send a whole run, plain or gzip. Sending it again changes nothing."""
+    del token
+    body = await read_body(request)
+    return await _apart(lambda: _enter(store.engine, run_id, body))
+
+
+@router.put(
+    "/runs/{run_id}/parts/{number}",
+    status_code=201,
+    response_model=SubmittedModel,
+    responses={200: {"model": SubmittedModel, "description": "It was there already."}, **_WRITING},
+    openapi_extra=_BODY,
+)
+async def put_part(request: Request, store: StoreOf, token: Submitter, run_id: NewRunId, number: Number) -> Response:
+    """Send a part of a run: the same form, with some of the results. Nobody sees it before the run is finished."""
+    body = await read_body(request)
+    return await _apart(lambda: _keep(store.engine, token, run_id, number, body))
+
+
+@router.get("/runs/{run_id}/parts", response_model=PartPage, responses=problems(401, 403, 422, 429))
+def list_parts(store: StoreOf, token: Submitter, run_id: NewRunId, limit: Limit = MOST, offset: Offset = 0) -> Response:
+    """The parts of a run that have come and wait; none once it is whole."""
+    del token
+    found = bulk.list_parts(store.engine, run_id)
+    end = offset + limit
+    items = [{"number": one.number, "results": one.results, "digest": one.digest} for one in found[offset:end]]
+    return json_answer({"run": run_id, "items": items, "next": end if end < len(found) else None})
+
+
+@router.post(
+    "/runs/{run_id}/finish",
+    status_code=201,
+    response_model=SubmittedModel,
+    responses={200: {"model": SubmittedModel, "description": "It was there already."}, **_WRITING},
+)
+async def finish_run(store: StoreOf, token: Submitter, run_id: NewRunId, finish: Finish) -> Response:
+    """Say that all parts have come: the run is there at once, or not at all."""
+    return await _apart(lambda: _join(store.engine, token, run_id, finish.parts))
+
+
+@router.delete("/runs/{run_id}/parts", status_code=204, responses=problems(401, 403, 422, 429))
+def drop_parts(store: StoreOf, token: Submitter, run_id: NewRunId) -> Response:
+    """Forget the parts that wait."""
+    _check_owner(token, bulk.list_parts(store.engine, run_id))
+    bulk.drop_parts(store.engine, run_id)
+    return Response(status_code=204)
+
+
+async def _apart(work: Callable[[], Response]) -> Response:
+    """In a thread, with no more than `AT_ONCE` of them."""
+    try:
+        limiter = _readers.get()
+    except LookupError:
+        limiter = CapacityLimiter(AT_ONCE)
+        _readers.set(limiter)
+    return await to_thread.run_sync(_explained, work, limiter=limiter)
+
+
+def _enter(engine: Engine, run_id: str, body: bytes) -> Response:
+    if bulk.has_run(engine, run_id):
+        return _submitted(run_id, 0, created=False)
+    run = _read(run_id, body)
+    return _submitted(run_id, len(run.results), created=bulk.add_run(engine, run))
+
+
+def _keep(engine: Engine, token: Token, run_id: str, number: int, body: bytes) -> Response:
+    if bulk.has_run(engine, run_id):
+        return _submitted(run_id, 0, created=False)
+    _check_owner(token, bulk.list_parts(engine, run_id))
+    results = len(_read(run_id, body).results)
+    part = Part(run_id, number, token.name, results, hashlib.sha256(body).hexdigest())
+    return _submitted(run_id, results, created=bulk.add_part(engine, part, gzip.compress(body, 1)))
+
+
+def _join(engine: Engine, token: Token, run_id: str, wanted: int) -> Response:
+    if bulk.has_run(engine, run_id):
+        return _submitted(run_id, 0, created=False)
+    parts = bulk.list_parts(engine, run_id)
+    _check_owner(token, parts)
+    missing = sorted(set(range(wanted)) - {part.number for part in parts})
+    if missing or len(parts) != wanted:
+        shown = ", ".join(map(str, missing[:10])) or "none"
+        raise HTTPException(409, f"{len(parts)} of {wanted} parts have come; missing: {shown}")
+    run = join([_read(run_id, unpack(body, UNPACKED_BYTES)) for body in bulk.part_bodies(engine, run_id)])
+    return _submitted(run_id, len(run.results), created=bulk.add_run(engine, run))
+
+
+def _read(run_id: str, body: bytes) -> Submission:
+    run = read_submission(parse(body))
+    if read_run_id(run_id) != run.id:
+        raise HTTPException(422, f"run.id: the address says {run_id}, the body {run.id}")
+    return run
+
+
+def _check_owner(token: Token, parts: list[Part]) -> None:
+    if any(part.owner != token.name for part in parts) and token.scope is not Scope.ADMIN:
+        raise HTTPException(403, "another token sends this run")
+
+
+def _submitted(run_id: str, results: int, *, created: bool) -> Response:
+    return json_answer({"id": run_id, "created": created, "results": results}, 201 if created else 200)
+
+
+def _explained(work: Callable[[], Response]) -> Response:
+    """What is wrong with a submission as one message."""
+    try:
+        return work()
+    except PartError as error:
+        raise HTTPException(409, str(error)) from error
+    except FullError as error:
+        raise HTTPException(503, str(error), RETRY) from error
+    except HarnessError as error:
+        raise HTTPException(422, str(error)[:1000]) from error
+    except OperationalError as error:
+        raise HTTPException(503, "the database is busy: try again", RETRY) from error

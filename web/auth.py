@@ -1,0 +1,126 @@
+"""Who may do what: writes need a token, always; reads need one where reading is not open.
+
+A route that writes takes `Depends(require(Scope.SUBMIT))`. A service that is bound to more than loopback
+and not meant for everybody adds `ReadGuard`.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import math
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Annotated, Any
+
+from fastapi import Depends, HTTPException, Request
+from fastapi.concurrency import run_in_threadpool
+from fastapi.responses import JSONResponse
+from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
+from sqlalchemy import Engine
+
+from harness.scope import Scope
+from harness.store.tokens import Token, find_token
+from web.rate import Limits
+
+LONGEST = 200
+OPEN_PATHS = ("/healthz",)
+_bearer = HTTPBearer(auto_error=False, description="`opgauge token create NAME --scope submit`")
+_Message = MutableMapping[str, Any]
+_Receive = Callable[[], Awaitable[_Message]]
+_Send = Callable[[_Message], Awaitable[None]]
+
+
+def limits_of(request: Request) -> Limits:
+    """The app's limits."""
+    state = request.app.state
+    if not hasattr(state, "limits"):
+        state.limits = Limits()
+    found: Limits = state.limits
+    return found
+
+
+def require(scope: Scope) -> Callable[..., Token]:
+    """A dependency: the token of the request, which must be good for `scope`. 401, 403 or 429 else."""
+
+    def allowed(
+        request: Request, given: Annotated[HTTPAuthorizationCredentials | None, Depends(_bearer)] = None
+    ) -> Token:
+        limits, address = limits_of(request), address_of(request)
+        _slow_down(limits.address.take(address))
+        if given is None:
+            raise _unauthorized("writing needs a token: Authorization: Bearer …")
+        token = check_token(request.app.state.store.engine, limits, address, given.credentials)
+        if not token.allows(scope):
+            raise HTTPException(403, f"the token {token.name} is for {token.scope}, not for {scope}")
+        _slow_down(limits.token.take(token.name))
+        return token
+
+    return allowed
+
+
+def check_token(engine: Engine, limits: Limits, address: str, secret: str) -> Token:
+    """The token with this secret; 401 where there is none, 429 where an address tries too many."""
+    token = find_token(engine, secret) if len(secret) <= LONGEST else None
+    if token is None:
+        _slow_down(limits.wrong.take(address))
+        raise _unauthorized("no such token, or it is revoked")
+    return token
+
+
+def address_of(request: Request) -> str:
+    """Where a request comes from, as far as the server knows; no header is believed."""
+    return request.client.host if request.client else ""
+
+
+class ReadGuard:
+    """Lets nobody read without a token, by `Authorization: Bearer`, or as the password that a browser asks for.
+
+    The password opens reading only: a browser sends it with every request, also those that other sites make it send.
+    """
+
+    def __init__(self, app: Callable[..., Awaitable[None]], engine: Engine, limits: Limits | None = None) -> None:
+        self.app = app
+        self._engine = engine
+        self._limits = limits or Limits()
+
+    async def __call__(self, scope: _Message, receive: _Receive, send: _Send) -> None:
+        """ASGI."""
+        if scope["type"] == "http" and scope["path"] not in OPEN_PATHS:
+            try:
+                await run_in_threadpool(self._check, scope)
+            except HTTPException as error:
+                answer = JSONResponse({"detail": error.detail}, error.status_code, headers=error.headers)
+                await answer(scope, receive, send)
+                return
+        await self.app(scope, receive, send)
+
+    def _check(self, scope: _Message) -> None:
+        headers = dict(scope["headers"])
+        secret = secret_of(headers.get(b"authorization", b""))
+        address = (scope.get("client") or ("",))[0]
+        if not secret:
+            raise _unauthorized("reading needs a token here", browser=True)
+        check_token(self._engine, self._limits, address, secret)
+
+
+def secret_of(header: bytes) -> str:
+    """The token in an Authorization header, Bearer or Basic; empty where there is none."""
+    kind, _, rest = header.decode("latin-1").partition(" ")
+    if kind.lower() == "bearer":
+        return rest.strip()
+    if kind.lower() != "basic":
+        return ""
+    try:
+        return base64.b64decode(rest, validate=True).decode("utf-8").partition(":")[2]
+    except (binascii.Error, UnicodeDecodeError):
+        return ""
+
+
+def _slow_down(wait_s: float) -> None:
+    if wait_s:
+        raise HTTPException(429, "too many requests", {"Retry-After": str(math.ceil(wait_s))})
+
+
+def _unauthorized(text: str, *, browser: bool = False) -> HTTPException:
+    kind = 'Basic realm="opgauge: any name, a token as password"' if browser else "Bearer"
+    return HTTPException(401, text, {"WWW-Authenticate": kind})
