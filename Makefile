@@ -11,7 +11,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 CUDA_MAJOR := $(shell nvidia-smi 2>/dev/null | sed -n 's/.*CUDA Version: *\([0-9]*\).*/\1/p' | head -n 1)
 CUDA := $(if $(CUDA_MAJOR),$(if $(filter 11 12,$(CUDA_MAJOR)),cuda12,cuda13))
 
-.PHONY: run test lint lock clean
+.PHONY: run test lint docs lock clean
 
 run: $(VENV)/.run
 	$(BIN)/opgauge run --tag seed
@@ -24,6 +24,10 @@ lint: $(VENV)/.test
 	$(BIN)/ruff format -q --check
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+# Help texts and figures in README.md, from the commands and the committed runs.
+docs: $(VENV)/.run
+	$(BIN)/python -m harness.documentation
 
 # Pinned and hashed, without addresses: an index may be anywhere.
 lock:

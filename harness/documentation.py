@@ -1,0 +1,105 @@
+"""What README says of commands and figures, made from the commands' own help and from committed runs.
+
+`make docs` rewrites the parts of README.md between `<!-- NAME:start -->` and `<!-- NAME:end -->`; a test
+fails where they are not up to date, or a command is missing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import typer
+from rich.table import Table
+
+from harness.result import Ceilings, Environment
+from harness.submission import parse, read_submission
+
+ROOT = Path(__file__).parent.parent
+README = ROOT / "README.md"
+EXPORTS = {"h200": ROOT / "tests" / "data" / "h200" / "seed.json", "cpu": ROOT / "tests" / "data" / "cpu" / "seed.json"}
+LIBRARIES = ("cupy", "torch", "torchvision", "nvrtc", "numpy", "numba", "python")
+WIDTH = 96
+
+
+def sections() -> dict[str, str]:
+    """Every generated part by name."""
+    return {"commands": commands(), **{name: figures(path) for name, path in EXPORTS.items()}}
+
+
+def insert(text: str, found: Mapping[str, str]) -> str:
+    """`text` with its marked parts replaced. Raises ValueError for a part that is not marked."""
+    for name, content in found.items():
+        before, start, rest = text.partition(f"<!-- {name}:start -->\n")
+        _, end, after = rest.partition(f"<!-- {name}:end -->")
+        if not start or not end:
+            msg = f"no part is marked {name}"
+            raise ValueError(msg)
+        text = f"{before}{start}{content}\n{end}{after}"
+    return text
+
+
+def commands() -> str:
+    """A heading and the help text for each command."""
+    return "\n\n".join(f"#### `{name}`\n\n```text\n{text}\n```" for name, text in help_texts())
+
+
+def help_texts() -> Iterator[tuple[str, str]]:
+    """Every command's full name and help, in order."""
+    from harness.cli.app import app
+
+    root = typer.main.get_command(app)
+    yield from _walk(root, typer.Context(root, info_name="opgauge", terminal_width=WIDTH, max_content_width=WIDTH))
+
+
+def _walk(command: Any, context: Any) -> Iterator[tuple[str, str]]:
+    subcommands = getattr(command, "commands", {})
+    if not subcommands:
+        lines = command.get_help(context).rstrip().splitlines()
+        yield context.command_path, "\n".join(line.rstrip() for line in lines)
+    for name, child in subcommands.items():
+        if not child.hidden:
+            options = {"info_name": name, "parent": context, "terminal_width": WIDTH, "max_content_width": WIDTH}
+            yield from _walk(child, typer.Context(child, **options))
+
+
+def figures(path: Path) -> str:
+    """A committed run as a table, with where and of what it was measured."""
+    from harness.render import ceilings_line, comparison
+    from harness.summary import rows
+
+    run = read_submission(parse(path.read_bytes()))
+    reached: dict[str, Ceilings] = {item.device: item for item in run.ceilings}
+    table = _markdown(comparison(rows(run.results), reached, variants=False))
+    commit = run.environment.soft.get("commit", "unknown")[:12]
+    place = f"{_where(run.environment)}; commit {commit}, {run.started:%Y-%m-%d}."
+    return "\n\n".join((place, table, f"{ceilings_line(reached)}."))
+
+
+def _where(environment: Environment) -> str:
+    models = [value for name, value in environment.hard.items() if name.endswith("model")]
+    versions = [f"{name} {environment.soft[name]}" for name in LIBRARIES if name in environment.soft]
+    return ", ".join((*models, *versions))
+
+
+def _markdown(table: Table) -> str:
+    """A Rich table in Markdown."""
+    columns = [[_escaped(cell) for cell in column.cells] for column in table.columns]
+    header = [_escaped(column.header) for column in table.columns]
+    rule = ["--:" if column.justify == "right" else "---" for column in table.columns]
+    lines = [header, rule, *zip(*columns, strict=True)]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def _escaped(cell: Any) -> str:
+    return str(cell).replace("\\[", "[").replace("|", "\\|")
+
+
+def main() -> None:
+    """Rewrite README.md."""
+    README.write_text(insert(README.read_text(encoding="utf-8"), sections()), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
