@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from harness.errors import SettingsError
@@ -25,7 +25,7 @@ class Settings:
     timeout_s: seconds that a kernel may take in all, `OPGAUGE_TIMEOUT_S`. threads: CPUs
     that workers use, `OPGAUGE_THREADS`; None for all. memory_bytes: address space of a
     worker, `OPGAUGE_MEMORY_BYTES`; None for no limit. commit: what is measured, `OPGAUGE_COMMIT`,
-    for a tree without git.
+    for a tree without git. token: what `opgauge push` shows to the service, `OPGAUGE_TOKEN`.
     """
 
     database: str = "sqlite:///opgauge.db"
@@ -34,6 +34,7 @@ class Settings:
     threads: int | None = None
     memory_bytes: int | None = None
     commit: str = ""
+    token: str = field(default="", repr=False)
 
 
 def load_settings(environment: Mapping[str, str] | None = None) -> Settings:
@@ -47,12 +48,32 @@ def load_settings(environment: Mapping[str, str] | None = None) -> Settings:
         threads=_whole(given, "OPGAUGE_THREADS"),
         memory_bytes=_whole(given, "OPGAUGE_MEMORY_BYTES"),
         commit=given.get("OPGAUGE_COMMIT", ""),
+        token=given.get("OPGAUGE_TOKEN", "").strip(),
     )
+
+
+@dataclass(frozen=True)
+class Actions:
+    """GitHub Actions, where this runs in it. summary: file of the step summary. branch: what is being tested."""
+
+    summary: Path | None = None
+    branch: str = ""
+
+
+def load_actions(environment: Mapping[str, str] | None = None) -> Actions | None:
+    """What GitHub Actions says; None elsewhere."""
+    given = os.environ if environment is None else environment
+    if given.get("GITHUB_ACTIONS") != "true":
+        return None
+    summary = given.get("GITHUB_STEP_SUMMARY")
+    return Actions(Path(summary) if summary else None, given.get("GITHUB_HEAD_REF") or given.get("GITHUB_REF_NAME", ""))
 
 
 def child_environment(threads: int | None = None) -> dict[str, str]:
     """The environment of a worker: it finds this harness, and uses `threads` threads."""
     environment = dict(os.environ)
+    # kernels under test have no business with it
+    environment.pop("OPGAUGE_TOKEN", None)
     path = environment.get("PYTHONPATH", "")
     environment["PYTHONPATH"] = os.pathsep.join([str(ROOT), *([path] if path else [])])
     # one compiling process: a pool of them would outlive the worker and disturb what is timed

@@ -6,11 +6,13 @@ import sys
 
 import typer
 
+from harness.cli.agree import agree
 from harness.cli.check import check
 from harness.cli.database import database
 from harness.cli.export import export
 from harness.cli.importing import import_
 from harness.cli.list import list_
+from harness.cli.push import push
 from harness.cli.run import run
 from harness.cli.schema import schema
 from harness.cli.show import show
@@ -29,8 +31,10 @@ app.command("list")(list_)
 app.command("check")(check)
 app.command("run")(run)
 app.command("show")(show)
+app.command("agree")(agree)
 app.command("export")(export)
 app.command("import")(import_)
+app.command("push")(push)
 app.command("schema")(schema)
 app.add_typer(database, name="db")
 app.add_typer(token, name="token")

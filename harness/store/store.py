@@ -168,7 +168,7 @@ class Store:
         count = select(ResultRow.run_id, func.count()).group_by(ResultRow.run_id)
         with Session(self._engine) as session:
             found = session.scalars(query).all()
-            chosen = count.where(ResultRow.run_id.in_([row.id for row in found]))
+            chosen = count.where(ResultRow.run_id.in_(query.with_only_columns(RunRow.id)))
             counts: dict[int, int] = {row[0]: row[1] for row in session.execute(chosen)}
             return [_run(row, counts.get(row.id, 0)) for row in found]
 

@@ -23,9 +23,17 @@ def test_every_setting_can_be_set() -> None:
             "OPGAUGE_TIMEOUT_S": "9",
             "OPGAUGE_THREADS": "2",
             "OPGAUGE_MEMORY_BYTES": "1e9",
+            "OPGAUGE_TOKEN": " opg_x\n",
         }
     )
-    assert found == Settings("sqlite:///x.db", 0.25, 9.0, 2, 10**9)
+    assert found == Settings("sqlite:///x.db", 0.25, 9.0, 2, 10**9, token="opg_x")  # noqa: S106  it is none
+    assert "opg_x" not in repr(found)
+
+
+def test_workers_never_see_the_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kernels under test are other people's code."""
+    monkeypatch.setenv("OPGAUGE_TOKEN", "opg_x")
+    assert "OPGAUGE_TOKEN" not in child_environment()
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,40 @@
+"""`opgauge push`: stored runs to a service."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from harness.cli.options import Database, database_url
+
+ALL = 1_000_000
+
+
+def push(
+    url: Annotated[str, typer.Argument(help="The service, for example https://opgauge.example.")],
+    run: Annotated[
+        list[str] | None, typer.Option("--run", help="A run's id or its beginning; repeatable. All if none.")
+    ] = None,
+    db: Database = None,
+) -> None:
+    """Send stored runs to a service: it is asked first what it has, and nothing is sent twice.
+
+    The token comes from OPGAUGE_TOKEN. What fails for a moment is tried again; a run arrives whole or not at all.
+
+    Example: OPGAUGE_TOKEN=opg_… opgauge push https://opgauge.example
+    """
+    from harness.push import Client
+    from harness.push import push as push_runs
+    from harness.settings import load_settings
+    from harness.store import Store
+
+    token = load_settings().token
+    with Store.open(database_url(db)) as store, Client(url, token) as client:
+        runs = [store.find_run(name) for name in run] if run else store.runs(limit=ALL)[::-1]
+        sent = 0
+        for found in push_runs(store, runs, client):
+            reason = f": {found.reason}" if found.reason else ""
+            typer.echo(f"{found.run.id}  {found.run.results:5} results  {found.outcome}{reason}")
+            sent += found.outcome == "sent"
+    typer.echo(f"{sent} of {len(runs)} runs sent")
