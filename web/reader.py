@@ -96,10 +96,20 @@ class Reader:
         self.cache = cache
         self._points: OrderedDict[int, tuple[Hashable, list[Point]]] = OrderedDict()
         self._cases: dict[int, CaseInfo] = {}
+        self._devices: dict[tuple[str, str], DeviceInfo] = {}
 
     def runs(self) -> list[RunInfo]:
         """The latest runs, newest first."""
         return self.cache.get("runs", lambda: queries.list_runs(self.engine))
+
+    def device(self, run: RunInfo, name: str) -> DeviceInfo:
+        """The device that `name` is in a run."""
+        key = (run.id, name)
+        if key not in self._devices:
+            if len(self._devices) > KEPT_CASES:
+                self._devices = {}
+            self._devices[key] = device_of(run, name)
+        return self._devices[key]
 
     def points(self, run_keys: Collection[int]) -> dict[int, list[Point]]:
         """The results of runs; those that have not changed since come from memory."""

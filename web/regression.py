@@ -5,6 +5,7 @@ Nothing of this is stored: it is found in the series of the recent runs whenever
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
@@ -54,7 +55,8 @@ class Regression:
     @property
     def key(self) -> str:
         """For addresses: what got worse, and when."""
-        return f"{self.case.case_id}-{self.implementation}-{self.device.slug}-{self.run.id[:8]}"
+        text = f"{self.case.case_id} {self.implementation} {self.device.slug} {self.kind} {self.run.id}"
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def timed(levels: Iterable[Level]) -> list[tuple[Level, float]]:

@@ -1,0 +1,124 @@
+"""The service: pages and API over one store, with headers that let no foreign script run."""
+
+from __future__ import annotations
+
+import importlib
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
+from contextlib import asynccontextmanager
+from importlib.util import find_spec
+from typing import Any
+
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.middleware.gzip import GZipMiddleware
+from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
+
+from harness.errors import CaseError, NothingError, StoreError
+from harness.settings import Settings
+from harness.store import Store, queries
+from web import assets, pages
+from web.cache import Cache
+from web.reader import Reader
+from web.view import render
+
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; connect-src 'self'; "
+    "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+)
+HEADERS = (
+    (b"content-security-policy", POLICY.encode()),
+    (b"x-content-type-options", b"nosniff"),
+    (b"x-frame-options", b"DENY"),
+    (b"referrer-policy", b"same-origin"),
+    (b"cross-origin-opener-policy", b"same-origin"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+    (b"permissions-policy", b"camera=(), geolocation=(), microphone=()"),
+)
+TITLES = {404: "Not found", 405: "Not allowed", 422: "That cannot be read", 503: "The database does not answer"}
+_log = logging.getLogger("opgauge")
+_Message = MutableMapping[str, Any]
+_Send = Callable[[_Message], Awaitable[None]]
+
+
+class SecurityHeaders:
+    """Adds `HEADERS` to every response that does not set them itself."""
+
+    def __init__(self, app: Callable[..., Awaitable[None]]) -> None:
+        self.app = app
+
+    async def __call__(self, scope: _Message, receive: Callable[[], Awaitable[_Message]], send: _Send) -> None:
+        """ASGI."""
+
+        async def add(message: _Message) -> None:
+            if message["type"] == "http.response.start":
+                present = {name for name, _ in message["headers"]}
+                message["headers"] = [*message["headers"], *(pair for pair in HEADERS if pair[0] not in present)]
+            await send(message)
+
+        await self.app(scope, receive, add if scope["type"] == "http" else send)
+
+
+def create_app(settings: Settings, *, hold_s: float = 0.0) -> FastAPI:
+    """The service over the database of `settings`. Raises StoreError where it cannot be used.
+
+    hold_s: seconds for which a page may lag behind what is stored.
+    """
+    store = Store.open(settings.database)
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        yield
+        store.close()
+
+    app = FastAPI(title="opgauge", docs_url=None, redoc_url=None, openapi_url="/api/v1/openapi.json", lifespan=lifespan)
+    app.state.settings = settings
+    app.state.store = store
+    app.state.cache = Cache(lambda: queries.data_version(store.engine), hold_s=hold_s)
+    app.state.reader = Reader(store, app.state.cache)
+    app.add_middleware(GZipMiddleware, minimum_size=1024, compresslevel=4)
+    app.add_middleware(SecurityHeaders)
+    app.include_router(assets.router)
+    app.include_router(pages.router)
+    if find_spec("web.api") is not None:
+        app.include_router(importlib.import_module("web.api").router)
+    _add_error_pages(app)
+    return app
+
+
+def _add_error_pages(app: FastAPI) -> None:
+    @app.exception_handler(HTTPException)
+    def http(request: Request, error: HTTPException) -> Response:
+        return _error(request, error.status_code, str(error.detail), dict(error.headers or {}))
+
+    @app.exception_handler(RequestValidationError)
+    def invalid(request: Request, error: RequestValidationError) -> Response:
+        found = [f"{'.'.join(str(part) for part in one['loc'][1:])}: {one['msg']}" for one in error.errors()]
+        return _error(request, 422, "; ".join(found[:5]))
+
+    @app.exception_handler(NothingError)
+    @app.exception_handler(CaseError)
+    def nothing(request: Request, error: Exception) -> Response:
+        return _error(request, 404 if isinstance(error, NothingError) else 422, str(error))
+
+    @app.exception_handler(StoreError)
+    def store(request: Request, error: StoreError) -> Response:
+        _log.error("%s", error)
+        return _error(request, 503, "Try again in a moment; the log of the service says more.")
+
+    @app.exception_handler(Exception)
+    def unforeseen(request: Request, error: Exception) -> Response:
+        _log.error("%s %s", request.method, request.url.path, exc_info=error)
+        # this one is answered outside of all middleware
+        headers = {name.decode(): value.decode() for name, value in HEADERS}
+        return _error(request, 500, "The log of the service says more.", headers)
+
+
+def _error(request: Request, status: int, text: str, headers: dict[str, str] | None = None) -> Response:
+    """What went wrong, as a page; for the API as JSON."""
+    if request.url.path.startswith("/api/"):
+        return JSONResponse({"detail": text}, status, headers=headers)
+    title = TITLES.get(status, "Something went wrong")
+    body = render("error.html", request, title=title, text=text, status=status)
+    return Response(body.encode("utf-8", "replace"), status, media_type="text/html", headers=headers)

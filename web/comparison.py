@@ -1,0 +1,190 @@
+"""Two stored runs side by side: evidence from their results, judged by `harness.compare`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import sqrt
+
+from harness.compare import compare_run
+from harness.errors import NothingError
+from harness.result import Ceilings, Environment, Status
+from harness.store import queries
+from harness.store.queries import CaseInfo, Detail, RunInfo
+from harness.verdict import Comparison, Evidence, Metrics, Rule, Side, Subject
+from web.profile import number
+from web.reader import GRAVE, Reader, device_names
+from web.rows import floor_ns
+
+MOST = 5000
+LEAST_COMMIT = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """A case by one implementation, on both sides."""
+
+    case: CaseInfo
+    implementation: str
+    device: str
+    found: Comparison
+    base_ns: float | None
+    head_ns: float | None
+
+    @property
+    def word(self) -> str:
+        """Verdict, or what there is instead of one."""
+        return str(self.found.verdict or self.found.kind)
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """An entry of the environment that differs; `hard` ones forbid blaming the code."""
+
+    key: str
+    base: str
+    head: str
+    hard: bool
+
+
+_Trials = dict[tuple[str, str, str], list[Detail]]
+
+
+def resolve(reader: Reader, text: str) -> RunInfo:
+    """The run that is meant: beginning of its id, of its commit, or a branch; the latest. Raises NothingError."""
+    wanted = text.strip()
+    by_id = queries.find_runs(reader.engine, wanted) if wanted else []
+    if len(by_id) == 1:
+        return by_id[0]
+    if len(by_id) > 1:
+        msg = f"several runs begin with {wanted}: give more of it"
+        raise NothingError(msg)
+    for run in reader.runs():
+        is_commit = len(wanted) >= LEAST_COMMIT and run.commit.startswith(wanted)
+        if is_commit or (wanted and run.branch == wanted):
+            return run
+    msg = f"no run, commit or branch begins with {wanted!r}; the runs page lists what there is"
+    raise NothingError(msg)
+
+
+def differences(base: Environment, head: Environment) -> list[Difference]:
+    """What differs between two environments, the hard entries first."""
+    pairs = [(True, base.hard, head.hard), (False, base.soft, head.soft)]
+    return [
+        Difference(key, before.get(key, "–"), after.get(key, "–"), hard)
+        for hard, before, after in pairs
+        for key in sorted({*before, *after})
+        if before.get(key) != after.get(key)
+    ]
+
+
+def compare_runs(
+    reader: Reader, base: RunInfo, head: RunInfo, *, base_device: str = "", head_device: str = ""
+) -> list[Compared]:
+    """Every trial of either run; with devices, those of the one beside those of the other."""
+    across = bool(base_device and head_device and base_device != head_device)
+    sides = [_trials(reader, run, device, across=across) for run, device in ((base, base_device), (head, head_device))]
+    infos = reader.cases({one.point.case_key for side in sides for found in side.values() for one in found})
+    by_id = {info.case_id: info for info in infos.values()}
+    keys = list(dict.fromkeys([*sides[1], *sides[0]]))
+    ceilings = reader.ceilings(head)
+    given = [_evidence(key, by_id[key[0]], sides[0].get(key), sides[1].get(key), ceilings) for key in keys]
+    found = compare_run(given, [_rule(by_id[key[0]]) for key in keys])
+    return [
+        Compared(by_id[case_id], implementation, device, one, _median(sides[0].get(key)), _median(sides[1].get(key)))
+        for key, one in zip(keys, found, strict=True)
+        for case_id, implementation, device in [key]
+    ]
+
+
+def sort_compared(found: Sequence[Compared]) -> list[Compared]:
+    """Broken first, then by ratio, slowest first; what has no ratio last."""
+    return sorted(found, key=lambda one: (one.word != "broken", -(one.found.ratio or 0.0), one.case.name))
+
+
+def _trials(reader: Reader, run: RunInfo, device: str, *, across: bool) -> _Trials:
+    details = queries.list_details(reader.engine, run.key, limit=MOST)
+    infos = reader.cases({one.point.case_key for one in details})
+    found: _Trials = {}
+    for one in details:
+        info = infos.get(one.point.case_key)
+        if info is None or (device and one.point.device != device):
+            continue
+        name = "" if across else one.point.device
+        found.setdefault((info.case_id, one.point.implementation, name), []).append(one)
+    return found
+
+
+def _evidence(
+    key: tuple[str, str, str],
+    case: CaseInfo,
+    base: list[Detail] | None,
+    head: list[Detail] | None,
+    ceilings: Mapping[str, Ceilings],
+) -> Evidence:
+    subject = Subject(case.op, case.name, case.case_id, key[1], key[2])
+    pairs = tuple(zip(_times(base), _times(head), strict=False))
+    floor = None
+    if head and head[0].point.backend != "cpu":  # a CPU's caches are warm: memory is no limit
+        point = head[0].point
+        floor = floor_ns(point.bytes, point.flops, case.dtype, ceilings.get(point.device))
+    ruler = tuple(zip(_rulers(base), _rulers(head), strict=False))
+    return Evidence(subject, _side(base), _side(head), pairs, ruler, floor_ns=floor)
+
+
+def _rule(case: CaseInfo) -> Rule:
+    gate = case.data.get("gate")
+    threshold = gate.get("threshold") if isinstance(gate, Mapping) else None
+    if not isinstance(threshold, int | float) or not 0 < threshold < 1:
+        return Rule()
+    return Rule(threshold=float(threshold), same_within=float(threshold))
+
+
+def _times(blocks: list[Detail] | None) -> list[float]:
+    ordered = sorted(blocks or [], key=lambda one: one.point.block)
+    return [one.point.median_ns for one in ordered if one.point.median_ns]
+
+
+def _median(blocks: list[Detail] | None) -> float | None:
+    times = sorted(_times(blocks))
+    return times[len(times) // 2] if times else None
+
+
+def _side(blocks: list[Detail] | None) -> Side | None:
+    if not blocks:
+        return None
+    worst = next((one for one in blocks if one.point.status in GRAVE), blocks[0])
+    return Side(Status(worst.point.status), metrics=_metrics(blocks[0]), reason=worst.reason)
+
+
+def _metrics(one: Detail) -> Metrics:
+    """What has no noise, of one block."""
+    measurement = one.data.get("measurement")
+    footprint = measurement.get("footprint") if isinstance(measurement, Mapping) else None
+    names = footprint.get("kernels") if isinstance(footprint, Mapping) else None
+    given = {name: number(footprint, name) for name in ("launches", "allocations", "registers", "spill_bytes")}
+    counts = {name: None if value is None else int(value) for name, value in given.items()}
+    peak = number(measurement, "peak_bytes")
+    return Metrics(
+        launches=counts["launches"],
+        kernels=tuple(str(name) for name in names) if isinstance(names, list) else None,
+        allocations=counts["allocations"],
+        peak_bytes=None if peak is None else int(peak),
+        registers=counts["registers"],
+        spills=counts["spill_bytes"],
+    )
+
+
+def _rulers(blocks: list[Detail] | None) -> list[float]:
+    """Levels of the ruler of each block, none where a block has none."""
+    ordered = sorted(blocks or [], key=lambda one: one.point.block)
+    found = [
+        (number(one.data.get("ruler"), "copy_ns"), number(one.data.get("ruler"), "arithmetic_ns")) for one in ordered
+    ]
+    levels = [sqrt(copy * arithmetic) for copy, arithmetic in found if copy and arithmetic]
+    return levels if len(levels) == len(ordered) else []
+
+
+def device_choices(base: RunInfo, head: RunInfo) -> list[str]:
+    """Devices of either run."""
+    return sorted({*device_names(base), *device_names(head)})

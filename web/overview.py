@@ -1,0 +1,89 @@
+"""Where every op stands on every device, by its latest run there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from statistics import median
+
+from harness.store.queries import RunInfo
+from harness.summary import BASELINE, OPTIMIZED, PEERS
+from web.reader import DeviceInfo, Reader, Recent
+from web.rows import CaseRow, geometric_mean, rows_of
+
+SPARK = 24
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """An op on a device: geometric means over its cases, median share of the ceiling.
+
+    speedup: over the baseline. peers: speedup over each. spark: time of the optimized
+    kernels by run, 1 being their usual time. bad: cases that failed.
+    """
+
+    op: str
+    device: DeviceInfo
+    run: RunInfo
+    cases: int
+    bad: int
+    speedup: float | None
+    share: float | None
+    peers: Mapping[str, float] = field(default_factory=dict)
+    spark: tuple[float, ...] = ()
+
+
+def standings(reader: Reader, recent: Recent) -> list[Standing]:
+    """One per op and device, by name."""
+    latest: dict[tuple[str, str], RunInfo] = {}
+    for (case_id, _, slug), levels in recent.series.items():
+        key, run = (recent.cases[case_id].op, slug), levels[-1].run
+        if key not in latest or latest[key].started < run.started:
+            latest[key] = run
+    sparks = _sparks(recent)
+    by_run = {run.key: _grouped(rows_of(reader, run)) for run in latest.values()}
+    return [
+        _standing(recent.devices[slug], run, by_run[run.key].get((op, slug), []), op, sparks.get((op, slug), ()))
+        for (op, slug), run in sorted(latest.items())
+    ]
+
+
+def _grouped(rows: list[CaseRow]) -> dict[tuple[str, str], list[CaseRow]]:
+    found: dict[tuple[str, str], list[CaseRow]] = {}
+    for row in rows:
+        found.setdefault((row.case.op, row.device.slug), []).append(row)
+    return found
+
+
+def _standing(device: DeviceInfo, run: RunInfo, rows: list[CaseRow], op: str, spark: tuple[float, ...]) -> Standing:
+    shares = [share for share in (row.share() for row in rows) if share]
+    peers = {peer: geometric_mean(row.speedup(peer) for row in rows) for peer in PEERS}
+    return Standing(
+        op,
+        device,
+        run,
+        cases=len(rows),
+        bad=sum(bool(row.bad) for row in rows),
+        speedup=geometric_mean(row.speedup(BASELINE) for row in rows),
+        share=median(shares) if shares else None,
+        peers={peer: ratio for peer, ratio in peers.items() if ratio},
+        spark=spark,
+    )
+
+
+def _sparks(recent: Recent) -> dict[tuple[str, str], tuple[float, ...]]:
+    """Times of the optimized kernels by run, each against its own usual time."""
+    found: dict[tuple[str, str], dict[int, list[float]]] = {}
+    for (case_id, implementation, slug), levels in recent.series.items():
+        times = [(level.run.key, level.median_ns) for level in levels if level.median_ns]
+        if implementation != OPTIMIZED or not times:
+            continue
+        usual = median(time for _, time in times)
+        by_run = found.setdefault((recent.cases[case_id].op, slug), {})
+        for run, time in times:
+            by_run.setdefault(run, []).append(time / usual)
+    order = {run.key: place for place, run in enumerate(recent.runs)}
+    return {
+        key: tuple(geometric_mean(by_run[run]) or 1.0 for run in sorted(by_run, key=order.__getitem__)[-SPARK:])
+        for key, by_run in found.items()
+    }

@@ -1,0 +1,178 @@
+"""A case: its history, raw samples, kernels, memory, environment, YAML, and how to measure it again."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any
+
+import yaml
+from fastapi import APIRouter, HTTPException, Path, Request, Response
+
+from harness.result import Status
+from harness.store import queries
+from harness.store.queries import CaseInfo, Detail, RunInfo
+from harness.summary import BASELINE, OPTIMIZED
+from web import charts
+from web.comparison import resolve
+from web.deps import CacheOf, ReaderOf
+from web.pages.query import Number, Text, Word
+from web.profile import kernel_times, number
+from web.reader import DeviceInfo, Level, Reader, level_of
+from web.regression import change_points
+from web.rows import floor_ns
+from web.view import page
+
+POINTS = 3000
+DRAWN_BLOCKS = 24
+CHANGES_OF = 6
+router = APIRouter()
+
+
+@router.get("/cases/{case_id}")
+def case_page(
+    request: Request,
+    cache: CacheOf,
+    reader: ReaderOf,
+    case_id: Annotated[str, Path(pattern="^[0-9a-f]{16}$")],
+    device: Word = "",
+    run: Text = "",
+    last: Number = 100,
+) -> Response:
+    """One case on one device: over the `last` runs, and in `run` in full."""
+    return page(request, cache, "case.html", lambda: _values(reader, case_id, device, run, min(last, 1000)))
+
+
+def _values(reader: Reader, case_id: str, device: str, run: str, last: int) -> Mapping[str, Any]:
+    written = queries.find_case(reader.engine, case_id)
+    if not written:
+        raise HTTPException(404, f"no case {case_id}")
+    case = written[-1]
+    found = queries.list_history(reader.engine, [one.key for one in written], POINTS)
+    runs = {one.key: one for one in reader.runs()}
+    placed = [(runs[one.point.run_key], one) for one in found if one.point.run_key in runs]
+    if not placed:
+        raise HTTPException(404, f"no results of case {case_id}; try: {_command(case)}")
+    devices = {info.slug: info for owner, one in placed for info in [reader.device(owner, one.point.device)]}
+    chosen = devices.get(device) or reader.device(placed[-1][0], placed[-1][1].point.device)
+    here = _of_device(reader, placed, chosen, last)
+    series = _series(here)
+    asked = resolve(reader, run) if run else here[-1][0]
+    changes = {name: change_points(levels) for name, levels in list(series.items())[:CHANGES_OF]}
+    return {
+        "case": case,
+        "device": chosen,
+        "devices": sorted(devices.values(), key=lambda one: one.slug),
+        "runs": list({one.key: one for one, _ in reversed(here)}.values()),
+        "run": asked,
+        "last": last,
+        "history": charts.history(series, _quartiles(here), changes),
+        "changes": [(name, *change) for name, listed in changes.items() for change in listed],
+        "yaml": _yaml(case),
+        "command": _command(case),
+        **_in_run(reader, written, case, chosen, asked),
+    }
+
+
+def _of_device(
+    reader: Reader, placed: Sequence[tuple[RunInfo, Detail]], device: DeviceInfo, last: int
+) -> list[tuple[RunInfo, Detail]]:
+    """What the latest runs say of one device, oldest first."""
+    here = [(run, one) for run, one in placed if reader.device(run, one.point.device).slug == device.slug]
+    here.sort(key=lambda pair: (pair[0].started, pair[0].key))
+    kept = set(list(dict.fromkeys(run.key for run, _ in here))[-last:])
+    return [pair for pair in here if pair[0].key in kept]
+
+
+def _series(here: Sequence[tuple[RunInfo, Detail]]) -> dict[str, list[Level]]:
+    blocks: dict[str, dict[int, list[Detail]]] = {}
+    runs = {run.key: run for run, _ in here}
+    for run, one in here:
+        blocks.setdefault(one.point.implementation, {}).setdefault(run.key, []).append(one)
+    order = sorted(blocks, key=lambda name: (name != OPTIMIZED, name != BASELINE, name))
+    return {
+        name: [level_of(runs[key], [one.point for one in found]) for key, found in blocks[name].items()]
+        for name in order
+    }
+
+
+def _quartiles(here: Sequence[tuple[RunInfo, Detail]]) -> dict[tuple[int, str], tuple[float, float]]:
+    found = {}
+    for run, one in here:
+        quantiles = one.data.get("quantiles_ns")
+        if isinstance(quantiles, list) and len(quantiles) == 4:
+            found[run.key, one.point.implementation] = (float(quantiles[1]), float(quantiles[2]))
+    return found
+
+
+def _in_run(
+    reader: Reader, written: Sequence[CaseInfo], case: CaseInfo, device: DeviceInfo, run: RunInfo
+) -> Mapping[str, Any]:
+    details = [
+        one
+        for one in queries.list_details(reader.engine, run.key, case_keys=[info.key for info in written])
+        if one.point.device == device.name
+    ]
+    samples = queries.load_samples(reader.engine, [one.point.key for one in details[:DRAWN_BLOCKS]])
+    drawn = {(one.point.implementation, one.point.block): samples.get(one.point.key, []) for one in details}
+    kernels = {one.point.implementation: found for one in details if (found := kernel_times(one.data))}
+    ceilings = reader.ceilings(run).get(device.name)
+    return {
+        "details": [_Trial(one, case, ceilings) for one in details],
+        "distribution": charts.distribution(drawn) if any(drawn.values()) else None,
+        "kernels": kernels,
+        "kernel_bars": charts.kernel_bars(kernels) if kernels else None,
+        "ceilings": ceilings,
+        "hard": run.environment.hard_of(device.name),
+        "soft": {key: value for key, value in run.environment.soft.items() if "." not in key or _is_of(key, device)},
+    }
+
+
+def _is_of(key: str, device: DeviceInfo) -> bool:
+    return key.startswith(f"{device.name}.")
+
+
+class _Trial:
+    """A result as the table of its run shows it."""
+
+    def __init__(self, one: Detail, case: CaseInfo, ceilings: Any) -> None:
+        self.point, self.reason = one.point, one.reason
+        self.check = one.data.get("check") or {}
+        self.measurement = one.data.get("measurement") or {}
+        self.extra = one.data.get("extra") or {}
+        self.quantiles = one.data.get("quantiles_ns") or []
+        floor = floor_ns(self.point.bytes, self.point.flops, case.dtype, ceilings)
+        time = self.point.median_ns
+        self.share = floor / time if floor and time else None
+        self.gbps = self.point.bytes / time if time and self.point.bytes else None
+        self.ok = self.point.status == Status.OK
+        self.host_gap_ns = _host_gap(one.data, time)
+
+
+def _host_gap(data: Mapping[str, Any], time: float | None) -> float | None:
+    seen = number(data.get("profile"), "time_ns")
+    return time - seen if seen and time else None
+
+
+def _yaml(case: CaseInfo) -> str:
+    """The case as a case file has it."""
+    data = case.data
+    keys = ("name", "tags", "shapes", "dtype", "params", "inputs", "note", "published", "gate")
+    entry = {key: _numbers(data[key]) for key in keys if data.get(key)}
+    document = {"op": case.op, "cases": [entry]}
+    return yaml.safe_dump(document, sort_keys=False, allow_unicode=True, default_flow_style=None, width=100)
+
+
+def _numbers(value: Any) -> Any:
+    """Infinities and NaN as numbers again, so that YAML writes them as such."""
+    if isinstance(value, Mapping):
+        return {str(key): _numbers(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_numbers(item) for item in value]
+    return float(value) if value in ("inf", "-inf", "nan") else value
+
+
+def _command(case: CaseInfo) -> str:
+    """What measures this case again."""
+    pattern = "".join(f"[{letter}]" if letter in "[*?" else letter for letter in case.name)
+    return f"opgauge run --op {shlex.quote(case.op)} --name {shlex.quote(pattern)} --dtype {shlex.quote(case.dtype)}"

@@ -1,0 +1,87 @@
+"""Any two runs, commits, branches or devices beside each other."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+from fastapi import APIRouter, Request, Response
+
+from harness.errors import NothingError
+from web import charts
+from web.comparison import Compared, compare_runs, device_choices, differences, resolve, sort_compared
+from web.deps import CacheOf, ReaderOf
+from web.pages.query import Number, Text, Word
+from web.reader import Reader
+from web.view import Paging, page
+
+DRAWN = 400
+OFFERED = 60
+router = APIRouter()
+
+
+@router.get("/compare")
+def compare_page(
+    request: Request,
+    cache: CacheOf,
+    reader: ReaderOf,
+    base: Text = "",
+    head: Text = "",
+    base_device: Word = "",
+    head_device: Word = "",
+    op: Word = "",
+    implementation: Text = "",
+    verdict: Word = "",
+    number: Number = 1,
+) -> Response:
+    """`base` and `head`: the beginning of a run's id or of a commit, or a branch."""
+
+    def values() -> Mapping[str, Any]:
+        given = {"base": base, "head": head, "base_device": base_device, "head_device": head_device}
+        chosen = {"op": op, "implementation": implementation, "verdict": verdict}
+        found = {"given": given, "chosen": chosen, "offered": reader.runs()[:OFFERED], "error": "", "result": None}
+        if not base or not head:
+            return found
+        try:
+            return {**found, **_result(reader, given, chosen, number)}
+        except NothingError as error:
+            return {**found, "error": str(error)}
+
+    return page(request, cache, "compare.html", values)
+
+
+def _result(reader: Reader, given: Mapping[str, str], chosen: Mapping[str, str], number: int) -> Mapping[str, Any]:
+    base, head = resolve(reader, given["base"]), resolve(reader, given["head"])
+    key = ("compare", base.key, head.key, given["base_device"], given["head_device"])
+    everything = reader.cache.get(
+        key,
+        lambda: sort_compared(
+            compare_runs(reader, base, head, base_device=given["base_device"], head_device=given["head_device"])
+        ),
+    )
+    found = [one for one in everything if _is_chosen(one, chosen)]
+    paging = Paging(number, len(found))
+    drawn = [one for one in found if one.found.ratio][:DRAWN]
+    labels = [f"{one.case.op} · {one.case.name} · {one.case.dtype} · {one.implementation}" for one in drawn]
+    spans = [(one.found.ratio or 1.0, *(one.found.interval or (None, None))) for one in drawn]
+    return {
+        "result": found[paging.start : paging.stop],
+        "counts": Counter(one.word for one in everything),
+        "paging": paging,
+        "base": base,
+        "head": head,
+        "differences": differences(base.environment, head.environment),
+        "devices": device_choices(base, head),
+        "ops": sorted({one.case.op for one in everything}),
+        "implementations": sorted({one.implementation for one in everything}),
+        "chart": charts.ratios(labels, spans, [one.word for one in drawn]) if drawn else None,
+    }
+
+
+def _is_chosen(one: Compared, chosen: Mapping[str, str]) -> bool:
+    return (
+        chosen["op"] in {"", one.case.op}
+        and chosen["implementation"] in {"", one.implementation}
+        and chosen["verdict"] in {"", one.word}
+    )

@@ -1,0 +1,150 @@
+"""An op: its cases as a table and as bars, the roofline, what is right and what is not."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, HTTPException, Path, Request, Response
+
+from harness.store import queries
+from harness.store.queries import Detail
+from web import charts
+from web.comparison import resolve
+from web.deps import CacheOf, ReaderOf
+from web.pages.query import Number, Text, Word
+from web.reader import GRAVE, Reader
+from web.rows import CaseRow, implementations, rows_of, sort_rows
+from web.view import Paging, page
+
+SIZE = 40
+DRAWN = 24
+Order = Literal["name", "speedup", "peer", "time", "share"]
+router = APIRouter()
+
+
+@router.get("/ops")
+def ops(request: Request, cache: CacheOf, reader: ReaderOf) -> Response:
+    """Every op that has results."""
+
+    def values() -> Mapping[str, Any]:
+        counted: dict[str, int] = {}
+        for case in reader.recent().cases.values():
+            counted[case.op] = counted.get(case.op, 0) + 1
+        return {"ops": sorted(counted.items())}
+
+    return page(request, cache, "ops.html", values)
+
+
+@router.get("/ops/{op}")
+def op_page(
+    request: Request,
+    cache: CacheOf,
+    reader: ReaderOf,
+    op: Annotated[str, Path(max_length=64)],
+    run: Text = "",
+    device: Word = "",
+    dtype: Word = "",
+    tag: Text = "",
+    q: Text = "",
+    temperature: Literal["cold", "hot"] = "cold",
+    sort: Order = "name",
+    number: Number = 1,
+) -> Response:
+    """The latest run of the op on each device, or `run`."""
+
+    def values() -> Mapping[str, Any]:
+        rows = _rows(reader, op, run)
+        chosen = [row for row in rows if _is_chosen(row, device, dtype, tag, q)]
+        paging = Paging(number, len(chosen), SIZE)
+        shown = sort_rows(chosen, sort)[paging.start : paging.stop]
+        return {
+            "op": op,
+            "rows": shown,
+            "paging": paging,
+            "chosen": {"run": run, "device": device, "dtype": dtype, "tag": tag, "q": q},
+            "sort": sort,
+            "temperature": temperature,
+            **_choices(rows),
+            **_shown(reader, shown, chosen, temperature),
+        }
+
+    return page(request, cache, "op.html", values)
+
+
+def _rows(reader: Reader, op: str, run: str) -> list[CaseRow]:
+    if run:
+        rows = rows_of(reader, resolve(reader, run), op)
+    else:
+        latest: dict[str, Any] = {}
+        recent = reader.recent()
+        for (case_id, _, slug), levels in recent.series.items():
+            last = levels[-1].run
+            is_later = slug not in latest or latest[slug].started < last.started
+            if recent.cases[case_id].op == op and is_later:
+                latest[slug] = last
+        rows = [
+            row
+            for one in {run.key: run for run in latest.values()}.values()
+            for row in rows_of(reader, one, op)
+            if latest.get(row.device.slug) is one
+        ]
+    if not rows:
+        raise HTTPException(404, f"no results of {op}{f' in run {run}' if run else ''}; try: opgauge run --op {op}")
+    return rows
+
+
+def _is_chosen(row: CaseRow, device: str, dtype: str, tag: str, text: str) -> bool:
+    return (
+        device in {"", row.device.slug}
+        and dtype in {"", row.case.dtype}
+        and (not tag or tag in row.case.data.get("tags", ()))
+        and text.lower() in row.case.name.lower()
+    )
+
+
+def _choices(rows: Sequence[CaseRow]) -> Mapping[str, Any]:
+    return {
+        "devices": sorted({row.device.slug: row.device for row in rows}.values(), key=lambda one: one.slug),
+        "dtypes": sorted({row.case.dtype for row in rows}),
+        "tags": sorted({str(tag) for row in rows for tag in row.case.data.get("tags", ())}),
+        "runs": list({row.run.key: row.run for row in rows}.values()),
+    }
+
+
+def _shown(reader: Reader, shown: list[CaseRow], chosen: list[CaseRow], temperature: str) -> Mapping[str, Any]:
+    names = implementations(chosen)
+    details = _details(reader, shown)
+    hot = {key: time for key, one in details.items() if (time := _hot(one))}
+    drawn = shown[:DRAWN]
+    return {
+        "names": names,
+        "hot": hot,
+        "checks": {key: one.data.get("check") for key, one in details.items()},
+        "details": details,
+        "bars": charts.bars(drawn, names, hot if temperature == "hot" else None) if drawn else None,
+        "roofline": charts.roofline(chosen, names),
+        "grave": set(GRAVE),
+    }
+
+
+def _details(reader: Reader, shown: Sequence[CaseRow]) -> dict[tuple[str, str, str], Detail]:
+    """Results with their JSON by case, device and implementation; of several blocks the worst."""
+    found: dict[tuple[str, str, str], Detail] = {}
+    for run in {row.run.key: row.run for row in shown}.values():
+        some = {row.case.key: row for row in shown if row.run.key == run.key}
+        slugs = {(row.case.key, row.device.name): row.device.slug for row in shown if row.run.key == run.key}
+        for one in queries.list_details(reader.engine, run.key, case_keys=list(some)):
+            slug = slugs.get((one.point.case_key, one.point.device))
+            if slug is None:
+                continue
+            key = (some[one.point.case_key].case.case_id, slug, one.point.implementation)
+            if key not in found or one.point.status in GRAVE:
+                found[key] = one
+    return found
+
+
+def _hot(one: Detail) -> float | None:
+    measurement = one.data.get("measurement")
+    value = measurement.get("hot_ns") if isinstance(measurement, Mapping) else None
+    return float(value) if isinstance(value, int | float) else None

@@ -1,0 +1,198 @@
+"""Regressions: open, acknowledged, fixed; acknowledging them; and a feed."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Mapping
+from datetime import UTC, date, datetime, timedelta
+from typing import Any
+
+import yaml
+from fastapi import APIRouter, HTTPException, Request, Response
+from fastapi.responses import RedirectResponse
+
+from harness.scope import Scope
+from harness.store import queries
+from harness.store.queries import Acknowledgement
+from web.auth import address_of, check_token, limits_of
+from web.deps import CacheOf, ReaderOf
+from web.form import Form
+from web.pages.query import Number, Text, Word
+from web.reader import Reader
+from web.regression import Regression, State, find_regressions
+from web.view import Paging, page, render
+
+DAYS = 30
+FEED = 50
+LONGEST = 500
+_FORBIDDEN = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+"""What XML has no way to write."""
+router = APIRouter()
+
+
+def known_regressions(reader: Reader) -> list[Regression]:
+    """All of the recent runs, made once for each day and state of the data."""
+    today = datetime.now(UTC).date()
+
+    def make() -> list[Regression]:
+        return find_regressions(reader.recent(), queries.list_acknowledgements(reader.engine), today)
+
+    return reader.cache.get(("regressions", today), make)
+
+
+@router.get("/regressions")
+def regressions_page(
+    request: Request,
+    cache: CacheOf,
+    reader: ReaderOf,
+    state: Word = "",
+    op: Word = "",
+    device: Word = "",
+    number: Number = 1,
+) -> Response:
+    """Those of a state, an op or a device; the open ones come first."""
+
+    def values() -> Mapping[str, Any]:
+        everything = known_regressions(reader)
+        found = [
+            one
+            for one in everything
+            if state in {"", one.state} and op in {"", one.case.op} and device in {"", one.device.slug}
+        ]
+        paging = Paging(number, len(found), 25)
+        return {
+            "found": found[paging.start : paging.stop],
+            "counts": Counter(str(one.state) for one in everything),
+            "states": [str(one) for one in State],
+            "ops": sorted({one.case.op for one in everything}),
+            "devices": sorted({one.device.slug: one.device for one in everything}.values(), key=lambda one: one.slug),
+            "chosen": {"state": state, "op": op, "device": device},
+            "paging": paging,
+            "has_runs": bool(reader.recent().runs),
+        }
+
+    return page(request, cache, "regressions.html", values)
+
+
+@router.get("/regressions.atom")
+def feed(request: Request, reader: ReaderOf) -> Response:
+    """The latest, open or not, as an Atom feed."""
+    found = sorted(known_regressions(reader), key=lambda one: one.run.started, reverse=True)[:FEED]
+    updated = found[0].run.started if found else datetime(2026, 1, 1, tzinfo=UTC)
+    body = render("feed.xml", request, found=found, updated=updated, root=str(request.base_url).rstrip("/"))
+    return Response(_FORBIDDEN.sub("\ufffd", body).encode(), media_type="application/atom+xml")
+
+
+@router.get("/regressions/{key}")
+def regression_page(request: Request, cache: CacheOf, reader: ReaderOf, key: str, owner: Text = "") -> Response:
+    """One, with the form that acknowledges it."""
+
+    def values() -> Mapping[str, Any]:
+        found = _find(reader, key)
+        until = datetime.now(UTC).date() + timedelta(days=DAYS)
+        form = {"owner": owner, "reason": "", "until": until.isoformat(), "expected": _expected(found)}
+        return {"one": found, "form": form, "error": "", "waiver": _known_waiver(found)}
+
+    return page(request, cache, "regression.html", values)
+
+
+@router.post("/regressions/{key}")
+def acknowledge(request: Request, cache: CacheOf, reader: ReaderOf, key: str, sent: Form) -> Response:
+    """Write the waiver; with a token of scope `ack` keep it too, so that everybody sees who answers for it."""
+    found = _find(reader, key)
+    form = {name: sent.get(name, "").strip()[:LONGEST] for name in ("owner", "reason", "until", "expected")}
+    try:
+        given = _read(found, form)
+    except ValueError as error:
+        return _form(request, found, form, str(error), 422)
+    waiver, secret = waiver_yaml(found, given), sent.get("token", "").strip()
+    if not secret:
+        return _form(request, found, form, "", 200, waiver)
+    try:
+        token = check_token(reader.engine, limits_of(request), address_of(request), secret)
+    except HTTPException as error:
+        return _form(request, found, form, str(error.detail), error.status_code, waiver)
+    if not token.allows(Scope.ACK):
+        return _form(request, found, form, f"the token {token.name} is not for acknowledging", 403, waiver)
+    queries.add_acknowledgement(reader.engine, given)
+    cache.forget()
+    return RedirectResponse(f"/regressions/{found.key}", 303)
+
+
+def _find(reader: Reader, key: str) -> Regression:
+    for one in known_regressions(reader):
+        if one.key == key:
+            return one
+    raise HTTPException(404, "no such regression in the recent runs")
+
+
+def _form(
+    request: Request, found: Regression, form: Mapping[str, str], error: str, status: int, waiver: str = ""
+) -> Response:
+    body = render("regression.html", request, one=found, form=form, error=error, waiver=waiver)
+    return Response(body.encode("utf-8", "replace"), status, media_type="text/html")
+
+
+def _expected(found: Regression) -> str:
+    return f"{found.ratio * 1.02:.3f}" if found.ratio else ""
+
+
+def _read(found: Regression, form: Mapping[str, str]) -> Acknowledgement:
+    """What the form says; raises ValueError, which says what is wrong."""
+    try:
+        until = date.fromisoformat(form["until"])
+    except ValueError:
+        msg = "the last day should be written as YYYY-MM-DD"
+        raise ValueError(msg) from None
+    if until < datetime.now(UTC).date():
+        msg = "the last day has passed"
+        raise ValueError(msg)
+    if not form["owner"] or not form["reason"]:
+        msg = "name and reason should not be empty"
+        raise ValueError(msg)
+    return Acknowledgement(
+        found.case.case_id,
+        found.implementation,
+        found.device.name,
+        found.kind,
+        form["owner"],
+        form["reason"],
+        until,
+        _ratio(form["expected"]),
+        datetime.now(UTC),
+    )
+
+
+def _ratio(text: str) -> float | None:
+    if not text.strip():
+        return None
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < float("inf"):
+        msg = "the expected ratio should be a positive number, such as 1.15"
+        raise ValueError(msg)
+    return value
+
+
+def _known_waiver(found: Regression) -> str:
+    return waiver_yaml(found, found.acknowledgement) if found.acknowledgement else ""
+
+
+def waiver_yaml(found: Regression, given: Acknowledgement) -> str:
+    """The entry of waivers.yaml."""
+    entry: dict[str, Any] = {
+        "cases": found.case.case_id,
+        "device": given.device,
+        "implementation": given.implementation,
+        "owner": given.owner,
+        "reason": given.reason,
+        "until": given.until,
+        "verdicts": [found.kind],
+    }
+    if given.expected_ratio is not None and found.kind == "slower":
+        entry["expected_ratio"] = given.expected_ratio
+    shown = " ".join(f"{found.case.op}/{found.case.name}".split())
+    return f"# {shown}\n" + yaml.safe_dump([entry], sort_keys=False, allow_unicode=True, width=100)

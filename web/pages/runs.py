@@ -1,0 +1,100 @@
+"""Runs: which there are; and one: where it took place, what became of its trials, and the whole of it as a file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, HTTPException, Path, Request, Response
+
+from harness.export import as_csv, as_json, records, whole_run
+from harness.result import Status
+from harness.store import queries
+from harness.store.queries import RunInfo
+from web.deps import CacheOf, ReaderOf, StoreOf
+from web.pages.query import Number, Text, Word
+from web.reader import GRAVE, Reader, device_names
+from web.rows import implementations, rows_of
+from web.view import Paging, page
+
+FAILURES = 100
+RunId = Annotated[str, Path(max_length=36, pattern=r"^[A-Za-z0-9_.\-]+$")]
+router = APIRouter()
+
+
+@router.get("/runs")
+def runs_page(
+    request: Request, cache: CacheOf, reader: ReaderOf, status: Word = "", commit: Word = "", number: Number = 1
+) -> Response:
+    """Runs, newest first."""
+
+    def values() -> Mapping[str, Any]:
+        paging = Paging(number, queries.count_runs(reader.engine, status=status, commit=commit))
+        place = (paging.size, paging.start)
+        found = queries.list_runs(reader.engine, limit=place[0], offset=place[1], status=status, commit=commit)
+        return {
+            "runs": found,
+            "counts": queries.count_statuses(reader.engine, [run.key for run in found]),
+            "devices": {run.key: [reader.device(run, name) for name in device_names(run)] for run in found},
+            "paging": paging,
+            "status": status,
+            "commit": commit,
+            "grave": [str(one) for one in GRAVE],
+        }
+
+    return page(request, cache, "runs.html", values)
+
+
+@router.get("/runs/{run_id}")
+def run_page(
+    request: Request, cache: CacheOf, reader: ReaderOf, run_id: RunId, q: Text = "", op: Word = "", number: Number = 1
+) -> Response:
+    """One run."""
+    return page(request, cache, "run.html", lambda: _values(reader, find(reader, run_id), q, op, number))
+
+
+@router.get("/runs/{run_id}/export.{kind}")
+def export(reader: ReaderOf, store: StoreOf, run_id: RunId, kind: Literal["json", "csv"]) -> Response:
+    """The run as a file: JSON with its samples, which `opgauge import` reads, or a table."""
+    info = find(reader, run_id)
+    run, ceilings = store.find_run(info.id), reader.ceilings(info)
+    results = store.results(info.id, samples=kind == "json")
+    if kind == "json":
+        body, media_type = as_json(whole_run(run, results, ceilings)), "application/json"
+    else:
+        body, media_type = as_csv(records(run, results, ceilings)), "text/csv; charset=utf-8"
+    headers = {"Content-Disposition": f'attachment; filename="opgauge-{info.id[:8]}.{kind}"'}
+    return Response(body.encode("utf-8", "replace"), media_type=media_type, headers=headers)
+
+
+def find(reader: Reader, run_id: str) -> RunInfo:
+    """The run whose id begins so; raises HTTPException where there is none, or several."""
+    found = queries.find_runs(reader.engine, run_id)
+    exact = [run for run in found if run.id == run_id]
+    if len(exact or found) == 1:
+        return (exact or found)[0]
+    raise HTTPException(404, f"no run {run_id}" if not found else f"several runs begin with {run_id}")
+
+
+def _values(reader: Reader, run: RunInfo, text: str, op: str, number: int) -> Mapping[str, Any]:
+    rows = rows_of(reader, run)
+    chosen = [row for row in rows if op in {"", row.case.op} and text.lower() in row.case.name.lower()]
+    paging = Paging(number, len(chosen))
+    bad = queries.list_details(reader.engine, run.key, statuses=[str(one) for one in GRAVE], limit=FAILURES)
+    earlier = queries.list_runs(reader.engine, limit=1, before=run.started)
+    return {
+        "run": run,
+        "rows": chosen[paging.start : paging.stop],
+        "names": implementations(rows),
+        "paging": paging,
+        "ops": sorted({row.case.op for row in rows}),
+        "op": op,
+        "q": text,
+        "failures": bad,
+        "cases": reader.cases({one.point.case_key for one in bad}),
+        "counts": queries.count_statuses(reader.engine, [run.key])[run.key],
+        "statuses": [str(status) for status in Status],
+        "ceilings": reader.ceilings(run),
+        "devices": [reader.device(run, name) for name in device_names(run)],
+        "previous": earlier[0] if earlier else None,
+    }

@@ -1,0 +1,118 @@
+"""A case on a device in one run, its implementations side by side: what tables and charts are made of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from math import exp, log
+from statistics import fmean
+
+from harness.result import Ceilings
+from harness.store.queries import CaseInfo, Point, RunInfo
+from harness.summary import BASELINE, OPTIMIZED, PEERS
+from web.reader import GRAVE, DeviceInfo, Level, Reader, device_of, level_of
+
+
+@dataclass(frozen=True, slots=True)
+class CaseRow:
+    """Levels by implementation. bytes, flops: the op's least work. ceilings: what the device reached in this run."""
+
+    run: RunInfo
+    case: CaseInfo
+    device: DeviceInfo
+    levels: Mapping[str, Level]
+    bytes: int
+    flops: int
+    ceilings: Ceilings | None
+
+    def time_ns(self, implementation: str) -> float | None:
+        """Median over blocks; None where there is none, or it is not ok."""
+        level = self.levels.get(implementation)
+        return None if level is None else level.median_ns
+
+    def speedup(self, over: str, of: str = OPTIMIZED) -> float | None:
+        """Time of `over` divided by time of `of`: above 1, `of` is the faster one."""
+        above, below = self.time_ns(over), self.time_ns(of)
+        return above / below if above and below else None
+
+    @property
+    def over_best_peer(self) -> float | None:
+        """Speedup over the fastest peer."""
+        found = [ratio for ratio in (self.speedup(peer) for peer in PEERS) if ratio]
+        return min(found) if found else None
+
+    @property
+    def floor_ns(self) -> float | None:
+        """The least time that the measured ceilings allow."""
+        return floor_ns(self.bytes, self.flops, self.case.dtype, self.ceilings)
+
+    def share(self, implementation: str = OPTIMIZED) -> float | None:
+        """How near to the ceiling, 0 to 1."""
+        floor, time = self.floor_ns, self.time_ns(implementation)
+        return floor / time if floor and time else None
+
+    @property
+    def bad(self) -> list[str]:
+        """Implementations that failed."""
+        return [name for name, level in self.levels.items() if level.status in GRAVE]
+
+
+def floor_ns(moved: int, flops: int, dtype: str, reached: Ceilings | None) -> float | None:
+    """The least time for this work at the measured copy bandwidth and matrix rate; None where nothing was measured."""
+    if reached is None:
+        return None
+    rate = reached.matrix_gflops.get(dtype)
+    floors = []
+    if moved and reached.copy_gbps:
+        floors.append(moved / reached.copy_gbps)
+    if flops and rate:
+        floors.append(flops / rate)
+    return max(floors) if floors else None
+
+
+def rows_of(reader: Reader, run: RunInfo, op: str | None = None) -> list[CaseRow]:
+    """The rows of a run, in its order."""
+    points = reader.points([run.key])[run.key]
+    infos = reader.cases({point.case_key for point in points})
+    ceilings = reader.ceilings(run)
+    found: dict[tuple[str, str], dict[str, list[Point]]] = {}
+    cases: dict[str, CaseInfo] = {}
+    for point in points:
+        info = infos.get(point.case_key)
+        if info is None or (op is not None and info.op != op):
+            continue
+        cases[info.case_id] = info
+        found.setdefault((info.case_id, point.device), {}).setdefault(point.implementation, []).append(point)
+    devices = {name: device_of(run, name) for _, name in found}
+    rows = []
+    for (case_id, name), by_implementation in found.items():
+        levels = {implementation: level_of(run, blocks) for implementation, blocks in by_implementation.items()}
+        first = next(iter(by_implementation.values()))[0]
+        work = (first.bytes, first.flops)
+        rows.append(CaseRow(run, cases[case_id], devices[name], levels, *work, ceilings.get(name)))
+    return rows
+
+
+def implementations(rows: Iterable[CaseRow]) -> list[str]:
+    """Those that occur: baseline, our own variants, optimized, peers."""
+    names = {name for row in rows for name in row.levels}
+    ours = sorted(names - {BASELINE, OPTIMIZED, *PEERS})
+    return [name for name in (BASELINE, *ours, OPTIMIZED, *PEERS) if name in names]
+
+
+def geometric_mean(values: Iterable[float | None]) -> float | None:
+    """Of those that are known; None for none."""
+    known = [log(value) for value in values if value]
+    return exp(fmean(known)) if known else None
+
+
+def sort_rows(rows: Sequence[CaseRow], order: str) -> list[CaseRow]:
+    """By name; `speedup`, `peer`: least over baseline or best peer first; `time`: longest; `share`: least."""
+    keys = {
+        "speedup": lambda row: row.speedup(BASELINE) or float("inf"),
+        "peer": lambda row: row.over_best_peer or float("inf"),
+        "time": lambda row: -(row.time_ns(OPTIMIZED) or 0.0),
+        "share": lambda row: row.share() or float("inf"),
+    }
+    by_name = sorted(rows, key=lambda row: (row.case.op, row.case.name, row.device.slug))
+    return sorted(by_name, key=keys[order]) if order in keys else by_name

@@ -1,0 +1,111 @@
+// Draws the figures whose data stand in the page, in the page's colours; theme, copying, ages.
+(() => {
+  const root = document.documentElement;
+  const dark = matchMedia("(prefers-color-scheme: dark)");
+  const CONFIG = { responsive: true, displaylogo: false, modeBarButtonsToRemove: ["lasso2d", "select2d", "autoScale2d"] };
+
+  const isDark = () => (root.dataset.theme ? root.dataset.theme === "dark" : dark.matches);
+
+  function colours() {
+    const style = getComputedStyle(root);
+    return (name) => style.getPropertyValue(`--${name}`).trim();
+  }
+
+  function painted(trace, colour) {
+    const slot = trace.meta && trace.meta.slot;
+    if (!slot) return trace;
+    const own = colour(`c-${slot}`) || colour("muted");
+    const lined = trace.type === "box" || (trace.mode || "").includes("lines") || trace.line;
+    const marker = { ...trace.marker, color: own };
+    if (marker.line) marker.line = { ...marker.line, color: own };
+    if (marker.pattern) marker.pattern = { ...marker.pattern, fgcolor: colour("panel") };
+    const found = { ...trace, marker };
+    if (lined) found.line = { ...trace.line, color: own };
+    for (const error of ["error_x", "error_y"]) if (trace[error]) found[error] = { ...trace[error], color: own };
+    return found;
+  }
+
+  function axis(given, colour) {
+    return { ...given, gridcolor: colour("grid"), zerolinecolor: colour("grid"), linecolor: colour("line"), automargin: true };
+  }
+
+  function laidOut(layout, colour, narrow) {
+    const font = { color: colour("text"), family: "system-ui, sans-serif", size: 12 };
+    const found = {
+      ...layout,
+      font,
+      paper_bgcolor: "rgba(0,0,0,0)",
+      plot_bgcolor: "rgba(0,0,0,0)",
+      margin: { l: narrow ? 44 : 60, r: 12, t: 30, b: 44 },
+      legend: { orientation: "h", y: 1.02, yanchor: "bottom", x: 0, font: { ...font, size: 11 } },
+      hoverlabel: { font: { ...font }, bgcolor: colour("panel"), bordercolor: colour("line"), align: "left" },
+      modebar: { bgcolor: "rgba(0,0,0,0)", color: colour("muted"), activecolor: colour("text") },
+      xaxis: axis(layout.xaxis, colour),
+      yaxis: axis(layout.yaxis, colour),
+    };
+    if (layout.shapes) found.shapes = layout.shapes.map((one) => ({ ...one, line: { ...one.line, color: colour("muted") } }));
+    return found;
+  }
+
+  function draw() {
+    const colour = colours();
+    for (const holder of document.querySelectorAll("figure[data-chart]")) {
+      const source = holder.querySelector("script[type='application/json']");
+      const plot = holder.querySelector(".plot");
+      if (!source || !plot || !window.Plotly) continue;
+      const given = JSON.parse(source.textContent);
+      const data = given.data.map((trace) => painted(trace, colour));
+      const layout = laidOut(given.layout, colour, holder.clientWidth < 520);
+      Plotly.react(plot, data, layout, { ...CONFIG, displayModeBar: holder.clientWidth >= 520 ? "hover" : false }).then(() => {
+        holder.dataset.drawn = "yes";
+        if (holder.dataset.chart === "history" && !holder.dataset.linked) link(holder, plot);
+      });
+    }
+  }
+
+  function link(holder, plot) {
+    holder.dataset.linked = "yes";
+    plot.on("plotly_click", (event) => {
+      const run = event.points[0] && event.points[0].customdata;
+      if (typeof run !== "string") return;
+      const address = new URL(location.href);
+      address.searchParams.set("run", run);
+      location.assign(address);
+    });
+  }
+
+  function ages() {
+    const words = new Intl.RelativeTimeFormat("en", { numeric: "auto" });
+    for (const holder of document.querySelectorAll("[data-age]")) {
+      const time = holder.querySelector("time");
+      if (!time || holder.dataset.age) continue;
+      const seconds = (new Date(time.dateTime) - Date.now()) / 1000;
+      const [size, unit] = [[86400, "day"], [3600, "hour"], [60, "minute"]].find(([one]) => Math.abs(seconds) >= one) || [1, "second"];
+      holder.dataset.age = words.format(Math.round(seconds / size), unit);
+      const age = document.createElement("span");
+      age.className = "quiet";
+      age.textContent = ` (${holder.dataset.age})`;
+      holder.append(age);
+    }
+  }
+
+  function fresh() { ages(); draw(); }
+
+  document.addEventListener("click", (event) => {
+    const button = event.target.closest("button");
+    if (!button) return;
+    if (button.id === "theme") {
+      root.dataset.theme = isDark() ? "light" : "dark";
+      try { localStorage.setItem("theme", root.dataset.theme); } catch { /* only for this page then */ }
+      draw();
+    } else if (button.dataset.copy) {
+      const text = document.getElementById(button.dataset.copy).textContent;
+      navigator.clipboard.writeText(text).then(() => { button.textContent = "Copied"; }, () => { button.textContent = "Select and copy it"; });
+    }
+  });
+  dark.addEventListener("change", draw);
+  document.addEventListener("htmx:after:swap", fresh);
+  document.addEventListener("htmx:after:settle", fresh);
+  if (document.readyState === "loading") document.addEventListener("DOMContentLoaded", fresh);
+  else fresh();
+})();

@@ -1,0 +1,73 @@
+"""Values as pages write them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from markupsafe import Markup
+
+from harness.render import ratio_text, time_text
+
+__all__ = ["bytes_text", "change_text", "count_text", "moment", "ratio_text", "share_text", "sparkline", "time_text"]
+
+NONE = "–"
+WIDTH, HEIGHT = 96, 24
+
+
+def share_text(value: float | None) -> str:
+    """A share in percent, without decimals."""
+    return NONE if value is None else f"{100 * value:.0f} %"
+
+
+def change_text(ratio: float | None) -> str:
+    """A ratio as a change in percent with its sign."""
+    if ratio is None:
+        return NONE
+    change = 100 * (ratio - 1)
+    return f"{change:+.1f} %" if abs(change) < 100 else f"{ratio:.3g}×"
+
+
+def count_text(value: float | None) -> str:
+    """A number with thin spaces between thousands; a long one in three digits."""
+    if value is None:
+        return NONE
+    if abs(value) >= 1e9:
+        return f"{value:.3g}"
+    return f"{value:,.0f}".replace(",", "\u202f")
+
+
+def bytes_text(value: float | None) -> str:
+    """A size in binary units."""
+    if value is None:
+        return NONE
+    for unit, size in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
+        if value >= size:
+            return f"{value / size:.3g} {unit}"
+    return f"{value:.0f} B"
+
+
+def moment(when: datetime | None) -> str:
+    """A time element in UTC."""
+    if when is None:
+        return NONE
+    return Markup('<time datetime="{}">{}</time>').format(when.isoformat(), f"{when:%Y-%m-%d %H:%M}")
+
+
+def sparkline(values: Sequence[float | None], label: str) -> Markup:
+    """A small line as SVG; empty for fewer than two values. `label` is what a screen reader says."""
+    known = [(place, value) for place, value in enumerate(values) if value]
+    if len(known) < 2:
+        return Markup("")
+    low, high = min(value for _, value in known), max(value for _, value in known)
+    # a series that is still stays flat: less than 4 % does not fill the height
+    middle, span = (low + high) / 2, max(high - low, 0.04 * high)
+    last = max(len(values) - 1, 1)
+    points = [
+        (2 + place / last * (WIDTH - 4), HEIGHT / 2 - (value - middle) / span * (HEIGHT - 6)) for place, value in known
+    ]
+    line = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
+    return Markup(
+        '<svg class="spark" viewBox="0 0 {w} {h}" width="{w}" height="{h}" role="img" aria-label="{label}">'
+        '<polyline points="{line}"/><circle cx="{x:.1f}" cy="{y:.1f}" r="2.2"/></svg>'
+    ).format(w=WIDTH, h=HEIGHT, label=label, line=line, x=points[-1][0], y=points[-1][1])

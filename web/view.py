@@ -1,0 +1,90 @@
+"""Pages from templates: rendered once for each address and state of the data, with an ETag."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
+
+from fastapi import Request, Response
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+
+from web import text
+from web.assets import address
+from web.cache import Cache
+from web.charts import slot
+
+TEMPLATES = Path(__file__).parent / "templates"
+PAGE = 50
+
+
+@cache
+def templates() -> Environment:
+    """The templates, escaping everything."""
+    made = Environment(loader=FileSystemLoader(TEMPLATES), autoescape=True, undefined=StrictUndefined, trim_blocks=True)
+    made.lstrip_blocks = True
+    made.filters.update({name: getattr(text, name) for name in text.__all__})
+    made.filters["slot"] = slot
+    made.globals.update(asset=address, figure=figure)
+    return made
+
+
+def figure(name: str, json_text: str | None, label: str, height: str = "medium") -> Markup:
+    """A place for a figure, with its data beside it; `label` is its text alternative."""
+    if not json_text:
+        return Markup("")
+    safe = json_text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+    return Markup(
+        '<figure class="chart {height}" data-chart="{name}"><div class="plot" role="img" aria-label="{label}"></div>'
+        '<script type="application/json" id="chart-{name}">{data}</script></figure>'
+    ).format(name=name, label=label, height=height, data=Markup(safe))  # noqa: S704  escaped above, for a script
+
+
+def render(name: str, request: Request, **values: Any) -> str:
+    """A template as text; `link` in it is this page's address with some parameters changed."""
+
+    def link(**changed: object) -> str:
+        given = {**dict(request.query_params), **{key: str(value) for key, value in changed.items()}}
+        kept = {key: value for key, value in given.items() if value}
+        return f"{request.url.path}?{urlencode(kept)}" if kept else request.url.path
+
+    return templates().get_template(name).render(link=link, path=request.url.path, **values)
+
+
+def page(request: Request, cache: Cache, name: str, make: Callable[[], Mapping[str, Any]]) -> Response:
+    """The page at this address, made anew only when the data have changed."""
+    key = ("page", request.url.path, request.url.query)
+    body, tag = cache.get(key, lambda: _tagged(render(name, request, **make())))
+    headers = {"ETag": tag, "Cache-Control": "no-cache"}
+    if request.headers.get("if-none-match") == tag:
+        return Response(status_code=304, headers=headers)
+    return Response(body, media_type="text/html", headers=headers)
+
+
+def _tagged(made: str) -> tuple[bytes, str]:
+    body = made.encode("utf-8", "replace")
+    return body, f'"{hashlib.sha256(body).hexdigest()[:16]}"'
+
+
+class Paging:
+    """Which of `total` things a page shows: `size` of them from page `number`, which counts from 1."""
+
+    def __init__(self, number: int, total: int, size: int = PAGE) -> None:
+        self.size = size
+        self.total = total
+        self.last = max(1, -(-total // size))
+        self.number = min(max(number, 1), self.last)
+
+    @property
+    def start(self) -> int:
+        """Offset of the first."""
+        return (self.number - 1) * self.size
+
+    @property
+    def stop(self) -> int:
+        """Offset after the last."""
+        return min(self.start + self.size, self.total)
