@@ -87,6 +87,11 @@ class CudaTimer:
         """Wait for the stream."""
         self._stream.synchronize()
 
+    @property
+    def stream_handle(self) -> int:
+        """The stream that calls are made on, as the driver knows it."""
+        return int(self._stream.ptr)
+
     def launch_empty(self) -> None:
         """Launch a kernel that does nothing."""
         self._empty((1,), (1,), ())

@@ -1,0 +1,110 @@
+"""Whether our cold times are true: beside cuda-bench's, and beside the kernels' own times by CUPTI."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from statistics import median
+from typing import Any
+
+BENCH_SHARE, BENCH_NS = 0.02, 500.0
+"""Our time agrees with cuda-bench's within either."""
+CUPTI_SHARE, CUPTI_LEAST_NS = 0.03, 10_000.0
+"""Of a single kernel that takes at least so long, our time agrees with CUPTI's within this share."""
+
+
+@dataclass(frozen=True, slots=True)
+class Agreement:
+    """One trial by three clocks, nanoseconds; None where a clock had nothing, for which there is a reason."""
+
+    op: str
+    case: str
+    case_id: str
+    dtype: str
+    implementation: str
+    ours_ns: float | None
+    bench_ns: float | None
+    kernels_ns: float | None
+    launches: int | None
+    reason: str = ""
+
+    @property
+    def over_bench(self) -> float | None:
+        """Our time over cuda-bench's, less one."""
+        return _excess(self.ours_ns, self.bench_ns)
+
+    @property
+    def over_kernels(self) -> float | None:
+        """Our time over the kernels' own, less one: event and launch overhead, and gaps."""
+        return _excess(self.ours_ns, self.kernels_ns)
+
+    @property
+    def agrees_with_bench(self) -> bool | None:
+        """Within 2 % or 0.5 µs; None where there is nothing to compare."""
+        if self.ours_ns is None or self.bench_ns is None:
+            return None
+        return abs(self.ours_ns - self.bench_ns) <= max(BENCH_SHARE * self.bench_ns, BENCH_NS)
+
+    @property
+    def agrees_with_cupti(self) -> bool | None:
+        """Within 3 %; None unless it is a single kernel of 10 µs or more."""
+        over, time_ns = self.over_kernels, self.kernels_ns
+        if over is None or time_ns is None or self.launches != 1 or time_ns < CUPTI_LEAST_NS:
+            return None
+        return abs(over) <= CUPTI_SHARE
+
+
+def _excess(ours: float | None, theirs: float | None) -> float | None:
+    return ours / theirs - 1 if ours and theirs else None
+
+
+def summarize(found: Sequence[Agreement]) -> dict[str, Any]:
+    """Counts of what was compared and of what lies outside, and typical differences, as plain JSON."""
+    bench = [one for one in found if one.agrees_with_bench is not None]
+    kernels = [one for one in found if one.agrees_with_cupti is not None]
+    gaps = [one.ours_ns - one.kernels_ns for one in kernels if one.ours_ns and one.kernels_ns]
+    return {
+        "trials": len(found),
+        "bench_compared": len(bench),
+        "bench_outside": sum(not one.agrees_with_bench for one in bench),
+        "bench_median_over": _median([one.over_bench for one in bench if one.over_bench is not None]),
+        "cupti_compared": len(kernels),
+        "cupti_outside": sum(not one.agrees_with_cupti for one in kernels),
+        "cupti_median_over": _median([one.over_kernels for one in kernels if one.over_kernels is not None]),
+        "cupti_median_gap_ns": _median(gaps),
+        "untimed": sum(one.ours_ns is None for one in found),
+    }
+
+
+def _median(values: Sequence[float]) -> float | None:
+    return median(values) if values else None
+
+
+def as_data(found: Sequence[Agreement], **facts: Any) -> dict[str, Any]:
+    """What is stored of a comparison: its summary, the facts given, and every trial."""
+    return {"summary": summarize(found), **facts, "trials": [asdict(one) for one in found]}
+
+
+def sentences(summary: dict[str, Any]) -> list[str]:
+    """The summary in words."""
+    return [
+        _share("cuda-bench", summary["bench_compared"], summary["bench_outside"], "2 % or 0.5 µs")
+        + _typical(summary["bench_median_over"]),
+        _share(
+            "CUPTI's kernel time", summary["cupti_compared"], summary["cupti_outside"], "3 %", "single kernels ≥ 10 µs"
+        )
+        + _typical(summary["cupti_median_over"], summary["cupti_median_gap_ns"]),
+    ]
+
+
+def _share(clock: str, compared: int, outside: int, limit: str, which: str = "trials") -> str:
+    if not compared:
+        return f"{clock}: nothing to compare with"
+    return f"{clock}: {outside} of {compared} {which} outside {limit} ({100 * outside / compared:.1f} %)"
+
+
+def _typical(over: float | None, gap_ns: float | None = None) -> str:
+    if over is None:
+        return ""
+    gap = "" if gap_ns is None else f", {gap_ns / 1e3:+.2f} µs"
+    return f"; median difference {100 * over:+.2f} %{gap}"

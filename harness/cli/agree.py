@@ -1,0 +1,161 @@
+"""`opgauge agree`: our cold times beside other clocks."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from harness.cli.options import AsJson, Database, database_url, load, select
+
+if TYPE_CHECKING:
+    from harness.agreement import Agreement
+    from harness.measure import Limits
+    from harness.result import Profile, Trial
+    from harness.yardstick import Pace
+
+CHUNK = 32
+"""Trials that share a process of cuda-bench."""
+
+
+def agree(
+    paths: Annotated[list[Path] | None, typer.Argument(help="Case files or folders; the shipped ones if none.")] = None,
+    op: Annotated[list[str] | None, typer.Option("--op", help="Only this op; repeatable.")] = None,
+    tag: Annotated[list[str] | None, typer.Option("--tag", help="Only cases with this tag; repeatable.")] = None,
+    dtype: Annotated[list[str] | None, typer.Option("--dtype", help="Only this dtype; repeatable.")] = None,
+    name: Annotated[list[str] | None, typer.Option("--name", help="Only names with this pattern; repeatable.")] = None,
+    implementation: Annotated[
+        list[str] | None, typer.Option("--implementation", "-i", help="Repeatable; default: optimized.")
+    ] = None,
+    device: Annotated[str, typer.Option("--device", help="cuda or cuda:N; the CPU has no second clock.")] = "cuda",
+    db: Database = None,
+    budget: Annotated[float | None, typer.Option("--budget", help="Seconds of sampling per trial.", min=0.001)] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Time cases by this harness and by cuda-bench, side by side, and sum their kernels by CUPTI; store what was found.
+
+    Our time should lie within 2 % or 0.5 µs of cuda-bench's, and, for single kernels of 10 µs
+    or more, within 3 % of CUPTI's. Each clock that is not installed is named, and left out.
+
+    Example: opgauge agree --tag seed --device cuda
+    """
+    from harness.errors import NothingError
+    from harness.measure import Limits
+    from harness.runner import plan
+    from harness.settings import load_settings
+    from ops import available
+
+    if device.partition(":")[0] not in available() or device == "cpu":
+        msg = f"no second clock for {device}: cuda-bench and CUPTI time CUDA devices, and there is none here"
+        raise NothingError(msg if device != "cpu" else "the CPU has no second clock: cuda-bench and CUPTI time GPUs")
+    settings = load_settings()
+    cases = select(load(paths), ops=op, tags=tag, dtypes=dtype, names=name)
+    trials = plan(cases, implementations=implementation or ["optimized"], devices=[device])
+    if not trials:
+        msg = f"no kernel of {', '.join(implementation or ['optimized'])} on {device}"
+        raise NothingError(msg)
+    limits = Limits(budget_s=budget or settings.budget_s)
+    found = list(_measure(trials, limits, settings.timeout_s))
+    _report(found, trials[0].device, database_url(db), as_json=as_json)
+
+
+def _measure(trials: Sequence[Trial], limits: Limits, timeout_s: float) -> Iterator[Agreement]:
+    from harness import yardstick
+    from harness.execute import LocalExecutor
+
+    if yardstick.bench_version() is None:
+        typer.echo(yardstick.MISSING, err=True)
+    paces: list[Pace] = []
+    for start in range(0, len(trials), CHUNK):
+        paces += yardstick.measure(trials[start : start + CHUNK], limits, timeout_s=timeout_s)
+    with LocalExecutor(timeout_s=timeout_s) as executor:
+        profiles = list(executor.profile(trials))
+    for reason in {profile.reason for profile in profiles if not profile.kernels}:
+        typer.echo(reason, err=True)
+    for trial, pace, profile in zip(trials, paces, profiles, strict=True):
+        yield _agreement(trial, pace, profile)
+
+
+def _agreement(trial: Trial, pace: Pace, profile: Profile) -> Agreement:
+    from harness.agreement import Agreement
+
+    case = trial.case
+    return Agreement(
+        case.op,
+        case.name,
+        case.id,
+        case.dtype,
+        trial.implementation,
+        pace.ours_ns,
+        pace.bench_ns,
+        profile.time_ns,
+        profile.launches if profile.kernels else None,
+        pace.reason or profile.reason,
+    )
+
+
+def _report(found: Sequence[Agreement], device: str, url: str, *, as_json: bool) -> None:
+    """Store and print; nothing timed is no pass."""
+    from datetime import UTC, datetime
+
+    from harness.agreement import as_data, sentences
+    from harness.environment import capture
+    from harness.errors import NothingError
+    from harness.settings import load_settings
+    from harness.store import Store
+    from harness.store.queries import SelfTest, add_self_test
+    from harness.yardstick import bench_version
+
+    environment = capture([device])
+    data = as_data(found, environment=dict(environment.hard_of(device)), cuda_bench=bench_version())
+    commit = environment.commit or load_settings().commit
+    with Store.open(url) as store:
+        add_self_test(store.engine, SelfTest("agree", datetime.now(UTC), commit, device, data))
+    if as_json:
+        typer.echo(json.dumps(data, indent=1, allow_nan=False))
+    else:
+        _show(found)
+        for line in sentences(data["summary"]):
+            typer.echo(line)
+    if not data["summary"]["bench_compared"] and not data["summary"]["cupti_compared"]:
+        msg = "nothing was compared: see the reasons above"
+        raise NothingError(msg)
+
+
+def _show(found: Sequence[Agreement]) -> None:
+    from rich import box
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table
+
+    from harness.render import time_text
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("op · case", overflow="fold")
+    for column in ("ours", "cuda-bench", "±", "kernels", "launches", "±", ""):
+        table.add_column(column, justify="right", no_wrap=True)
+    for one in found:
+        outside = [
+            name
+            for name, agrees in (("bench", one.agrees_with_bench), ("CUPTI", one.agrees_with_cupti))
+            if agrees is False
+        ]
+        table.add_row(
+            escape(f"{one.op} · {one.case} · {one.implementation}"),
+            time_text(one.ours_ns),
+            time_text(one.bench_ns),
+            _percent(one.over_bench),
+            time_text(one.kernels_ns),
+            "–" if one.launches is None else str(one.launches),
+            _percent(one.over_kernels),
+            f"outside {' '.join(outside)}" if outside else "",
+        )
+    Console(width=None if sys.stdout.isatty() else 140).print(table)
+
+
+def _percent(share: float | None) -> str:
+    return "–" if share is None else f"{100 * share:+.1f} %"

@@ -1,0 +1,194 @@
+"""Our cold time and cuda-bench's of the same calls on the same buffers, in a process that does nothing else.
+
+`python -m harness.yardstick` reads {"trials": […], "limits": …, "samples": n} on standard input and writes a
+list of {"ours_ns", "bench_ns", "reason"} to a private copy of standard output. cuda-bench runs its
+benchmarks once a process: all trials are points of one benchmark.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from harness.attempt import KernelFailedError
+from harness.block import Bench, find_trial_kernel
+from harness.errors import WorkerError
+from harness.failure import classify_death
+from harness.measure import Limits
+from harness.measure.cuda import CudaTimer
+from harness.profiler import InputCache, prepared
+from harness.result import Trial, from_json, to_json
+from harness.settings import child_environment
+from ops import BackendError, Bound, Device, KernelNotFoundError
+
+SAMPLES = 100
+MISSING = "cuda-bench is not installed: pip install 'cuda-bench[cu13]'"
+TIMEOUT_S = 5.0
+"""cuda-bench stops a point after this long, samples or not."""
+CRITERION = "sample-count"
+MEDIAN, MEAN = "nv/cold/time/gpu/median", "nv/cold/time/gpu/mean"
+REFUSALS = (BackendError, KernelFailedError, KernelNotFoundError, MemoryError)
+
+
+class Pace(NamedTuple):
+    """One trial by both clocks, nanoseconds; None where it could not be timed, for which there is a reason."""
+
+    ours_ns: float | None = None
+    bench_ns: float | None = None
+    reason: str = ""
+
+
+def measure(trials: Sequence[Trial], limits: Limits, *, timeout_s: float, samples: int = SAMPLES) -> list[Pace]:
+    """Both times of each trial, in a process of its own. Raises WorkerError where it fails."""
+    request = {"trials": [to_json(trial) for trial in trials], "limits": vars(limits), "samples": samples}
+    command = [sys.executable, "-P", "-m", "harness.yardstick"]
+    try:
+        done = subprocess.run(
+            command,
+            input=json.dumps(request, allow_nan=False),
+            capture_output=True,
+            text=True,
+            env=child_environment(),
+            timeout=timeout_s * max(len(trials), 1),
+            check=False,
+        )
+    except subprocess.TimeoutExpired as error:
+        msg = f"cuda-bench gave no answer in {error.timeout:g} s"
+        raise WorkerError(msg) from error
+    if done.returncode:
+        msg = f"cuda-bench's process {classify_death(done.returncode)[1]}: {done.stderr.strip()[-2000:]}"
+        raise WorkerError(msg)
+    return [Pace(**item) for item in json.loads(done.stdout)]
+
+
+def bench_version() -> str | None:
+    """The version of cuda-bench; None where it is not installed."""
+    try:
+        return version("cuda-bench")
+    except PackageNotFoundError:
+        return None
+
+
+@dataclass
+class Yardstick:
+    """Times trials one after another by our timer, and, in cuda-bench's loop, by cuda-bench."""
+
+    trials: Sequence[Trial]
+    limits: Limits
+
+    def __post_init__(self) -> None:
+        self.paces = [Pace(reason="not reached")] * len(self.trials)
+        self._bench = Bench(lambda _: None)
+        self._inputs = InputCache()
+
+    def run_alone(self) -> list[Pace]:
+        """Our times only."""
+        for number in range(len(self.trials)):
+            self._time(number, None)
+        return self.paces
+
+    def run_beside(self, samples: int) -> list[Pace]:
+        """Both times."""
+        bench: Any = import_module("cuda.bench")
+        registered = bench.register(self._point)
+        registered.set_name("opgauge")
+        registered.add_int64_axis("trial", range(len(self.trials)))
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "bench.json"
+            devices = ",".join(sorted({str(Device.parse(trial.device).index) for trial in self.trials}))
+            options = {"--devices": devices, "--json": str(path), "--timeout": str(TIMEOUT_S)}
+            options |= {"--stopping-criterion": CRITERION, "--target-samples": str(samples)}
+            bench.run_all_benchmarks(["opgauge", *(word for pair in options.items() for word in pair)])
+            found = read_times(json.loads(path.read_text(encoding="utf-8")))
+        return [pace._replace(bench_ns=found.get(number)) for number, pace in enumerate(self.paces)]
+
+    def _point(self, state: Any) -> None:
+        number = state.get_int64("trial")
+        if Device.parse(self.trials[number].device).index != state.get_device():
+            state.skip("on another device")
+        else:
+            self._time(number, state)
+
+    def _time(self, number: int, state: Any) -> None:
+        trial = self.trials[number]
+        try:
+            timer = self._bench.timer(trial.backend, Device.parse(trial.device).index)
+            with prepared(trial, timer, self._inputs) as call:
+                ours = timer.measure(call, self.limits).measurement
+                self.paces[number] = Pace(ours.median_ns)
+                if state is not None and isinstance(timer, CudaTimer):
+                    _hand_over(state, call, timer.stream_handle, waits=ours.timer == CudaTimer.name_with_gaps)
+        except REFUSALS as error:
+            self.paces[number] = Pace(reason=str(error))
+            if state is not None:
+                state.skip(str(error)[:200])
+
+
+class _Stream:
+    """Our stream as cuda-bench takes it."""
+
+    def __init__(self, handle: int) -> None:
+        self._handle = handle
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        return 0, self._handle
+
+
+def _hand_over(state: Any, call: Bound, stream: int, *, waits: bool) -> None:
+    """Let cuda-bench time the call on the stream that it was prepared for.
+
+    waits: the call synchronises, and would never return behind a kernel that blocks the stream.
+    """
+
+    def launch(_: Any) -> None:
+        call()
+
+    state.set_stream(_Stream(stream))
+    state.exec(launch, batched=False, sync=waits)
+
+
+def read_times(report: Mapping[str, Any]) -> dict[int, float]:
+    """Cold times in nanoseconds by the number of the trial, from cuda-bench's JSON: medians, else means."""
+    found = {}
+    for benchmark in report.get("benchmarks", ()):
+        for state in benchmark.get("states", ()):
+            summaries = {item["tag"]: item for item in state.get("summaries") or ()}
+            summary = summaries.get(MEDIAN) or summaries.get(MEAN)
+            if summary is not None and not state.get("is_skipped"):
+                found[_number(state)] = _value(summary) * 1e9
+    return found
+
+
+def _number(state: Mapping[str, Any]) -> int:
+    return next(int(axis["value"]) for axis in state["axis_values"] if axis["name"] == "trial")
+
+
+def _value(summary: Mapping[str, Any]) -> float:
+    return next(float(item["value"]) for item in summary["data"] if item["name"] == "value")
+
+
+def main() -> None:
+    """Answer one request."""
+    from harness.worker import take_streams
+
+    requests, replies = take_streams()
+    request = json.load(requests)
+    trials = [from_json(Trial, item) for item in request["trials"]]
+    for trial in trials:
+        find_trial_kernel(trial)
+    yardstick = Yardstick(trials, from_json(Limits, request["limits"]))
+    paces = yardstick.run_beside(request["samples"]) if bench_version() else yardstick.run_alone()
+    json.dump([pace._asdict() for pace in paces], replies, allow_nan=False)
+    replies.close()
+
+
+if __name__ == "__main__":
+    main()
