@@ -19,7 +19,7 @@ from typing import Any
 
 from harness.case import Case
 from harness.result import Environment
-from harness.settings import ROOT, visible_gpu
+from harness.settings import ROOT, load_actions, visible_gpu
 from ops import Device
 
 PACKAGES = {
@@ -57,6 +57,7 @@ def capture(
         "python": platform.python_version(),
         **_versions(),
         "commit": commit(tree),
+        "branch": branch(tree),
         "case_set": case_set(cases),
     }
     for text in devices:
@@ -75,6 +76,13 @@ def commit(tree: Path = ROOT) -> str:
     parts = [name for name in MEASURED if (tree / name).exists()]
     changed = _output("git", "-C", str(tree), "status", "--porcelain", "--", *parts)
     return f"{found}-dirty" if changed else found
+
+
+def branch(tree: Path = ROOT) -> str:
+    """The branch of `tree`; empty where it is on none and no CI says which."""
+    found = _output("git", "-C", str(tree), "symbolic-ref", "--quiet", "--short", "HEAD")
+    actions = load_actions()
+    return found or (actions.branch if actions else "")
 
 
 def case_set(cases: Iterable[Case]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime
+from pathlib import Path
 from time import monotonic
 
 from harness.compare import compare_run
@@ -14,6 +15,7 @@ from harness.pairing import BASE, BLOCK_S, HEAD, Clock, Record, Tell, Workshop, 
 from harness.policy import NOTHING_ASKED, Policy
 from harness.result import Ceilings
 from harness.selection import Plan, Selection, baseline_of, plan
+from harness.stored import Stored
 from harness.summary import OPTIMIZED
 from harness.tree import Tree
 from harness.verdict import Comparison, Subject
@@ -40,7 +42,8 @@ class Conditions:
 class GateRun:
     """What the gate did and found. base: a tree, or what was stored, in words.
 
-    records: of what was measured, by subject. seconds: from begin to end. notes: what a person should know.
+    records: of what was measured, by subject. seconds: from begin to end. paths: case files that were
+    named. notes: what a person should know.
     """
 
     base: Tree
@@ -52,8 +55,8 @@ class GateRun:
     ceilings: Mapping[str, Ceilings] = field(default_factory=dict)
     clock: Clock = field(default_factory=Clock)
     seconds: float = 0.0
+    paths: tuple[Path, ...] = ()
     notes: tuple[str, ...] = ()
-    fingerprint: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def devices(self) -> list[str]:
@@ -68,16 +71,21 @@ def gate(
     *,
     tell: Tell = lambda _: None,
     laid: Plan | None = None,
+    stored: Stored | None = None,
 ) -> GateRun:
-    """Compare the two trees of `workshop`. laid: a plan made before, for runs that repeat it."""
+    """Compare the two trees of `workshop`.
+
+    laid: a plan made before, for runs that repeat it. stored: stands for the base.
+    """
     started = monotonic()
-    layout = laid or plan(workshop, selection, conditions.policy)
+    layout = laid or plan(workshop, selection, conditions.policy, stored)
     reached = _ceilings(workshop, layout, conditions.policy)
     decide = _decider(layout, conditions, reached)
     records = measure(
         workshop,
         layout.jobs,
         decide,
+        stored=layout.stored,
         schedule=conditions.schedule,
         block_s=conditions.block_s,
         budget_s=conditions.budget_s,
@@ -95,6 +103,7 @@ def gate(
         ceilings=reached,
         clock=workshop.clock,
         seconds=monotonic() - started,
+        paths=selection.paths,
         notes=(*layout.notes, *_unmatched(conditions.policy, found)),
     )
 

@@ -85,13 +85,15 @@ class Record:
 
     @property
     def attempts(self) -> int:
-        """Blocks on the side that has most."""
-        return max(len(blocks) for blocks in self.outcomes.values())
+        """Blocks of the head, which every job has."""
+        return len(self.outcomes[HEAD])
 
     @property
     def is_settled(self) -> bool:
-        """Whether a block ended in a way that more blocks would not change."""
-        return any(one.status is not Status.OK for blocks in self.outcomes.values() for one in blocks.values())
+        """Whether the head has been tried and a block ended in a way that more blocks would not change."""
+        return bool(self.outcomes[HEAD]) and any(
+            one.status is not Status.OK for blocks in self.outcomes.values() for one in blocks.values()
+        )
 
     @property
     def sampling_s(self) -> float:
@@ -191,6 +193,7 @@ def measure(
     jobs: Sequence[Job],
     decide: Decide,
     *,
+    stored: Mapping[Subject, Sequence[Outcome]] | None = None,
     schedule: Schedule | None = None,
     block_s: float = BLOCK_S,
     budget_s: float | None = None,
@@ -198,12 +201,20 @@ def measure(
 ) -> dict[Subject, Record]:
     """Measure pairs of all jobs, then of the undecided ones, until all is decided or the budget is spent.
 
-    budget_s: seconds in all, after which no further pairs are begun; the first ones are taken anyway.
+    stored: blocks of the base that are there already. budget_s: seconds in all, after which no further
+    pairs are begun; the first ones are taken anyway.
     """
     plan = schedule or Schedule()
     end = monotonic() + budget_s if budget_s else None
     records = {job.subject: Record(job) for job in jobs}
-    wanted = {job.subject: plan.start if job.is_paired else 1 for job in jobs}
+    most = dict.fromkeys(records, plan.most)
+    for subject, blocks in (stored or {}).items():
+        records[subject].outcomes[BASE] = dict(enumerate(blocks))
+        most[subject] = min(plan.most, len(blocks))
+    wanted = {
+        subject: min(plan.start, most[subject]) if one.job.is_paired or one.outcomes[BASE] else 1
+        for subject, one in records.items()
+    }
     while wanted:
         for batch, count in _batches(records, wanted):
             _measure_batch(workshop, batch, count, block_s, tell)
@@ -213,7 +224,7 @@ def measure(
         wanted = {
             subject: count
             for subject, count in more_pairs(decide(records), spending, plan).items()
-            if subject in records and records[subject].attempts < plan.most
+            if subject in records and records[subject].attempts < most[subject]
         }
     return records
 

@@ -14,9 +14,10 @@ from typing import Any
 
 from harness.case import GatePolicy
 from harness.errors import NothingError
-from harness.pairing import BASE, HEAD, SIDES, Job, Workshop
+from harness.pairing import BASE, HEAD, SIDES, Job, Outcome, Workshop
 from harness.pattern import matches
 from harness.policy import Policy
+from harness.stored import Stored
 from harness.summary import BASELINE, OPTIMIZED, PEERS
 from harness.tree import CASES, changed_folders
 from harness.verdict import Comparison, Evidence, Kind, Reason, Side, Subject
@@ -49,15 +50,18 @@ class Selection:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """jobs: to be measured. own: what the case files ask of the gate. facts: jobs whose times serve others only.
+    """What is to be done.
 
-    removed: what only the base has. skipped: not measured, with the reason. notes: what a person should know.
+    jobs: to be measured. own: what the case files ask of the gate. facts: jobs whose times serve others only.
+    stored: blocks of the base that need no measuring. removed: what only the base has.
+    skipped: not measured, with the reason. notes: what a person should know.
     """
 
     jobs: tuple[Job, ...]
     devices: tuple[str, ...] = ()
     own: Mapping[Subject, GatePolicy] = field(default_factory=dict)
     facts: frozenset[Subject] = frozenset()
+    stored: Mapping[Subject, Sequence[Outcome]] = field(default_factory=dict)
     removed: tuple[Evidence, ...] = ()
     skipped: tuple[Comparison, ...] = ()
     notes: tuple[str, ...] = ()
@@ -68,20 +72,24 @@ class _Holding:
     """What one tree holds of what is asked for: trials by subject, folders of `ops` by op."""
 
     trials: Mapping[Subject, Plain]
-    folders: Mapping[str, str]
+    folders: Mapping[str, str] = field(default_factory=dict)
+    blocks: Mapping[tuple[str, str, str], Sequence[Outcome]] = field(default_factory=dict)
 
 
-def plan(workshop: Workshop, selection: Selection, policy: Policy) -> Plan:
-    """Ask both trees and lay out the jobs. Raises CaseFileError, TreeError, and NothingError where nothing is left."""
+def plan(workshop: Workshop, selection: Selection, policy: Policy, stored: Stored | None = None) -> Plan:
+    """Ask both trees (the head alone where the base is stored) and lay out the jobs.
+
+    Raises CaseError, TreeError, and NothingError where nothing is left.
+    """
     head_path = workshop.trees[HEAD].path
     paths = selection.paths or (head_path / CASES,)
     request = {"do": "inventory", "paths": [str(path.resolve()) for path in paths], "lenient": False}
     (head,) = workshop.ask(HEAD, [request])
-    base, notes = _ask_base(workshop, paths, head["cases"])
+    base, notes = _ask_base(workshop, paths, head["cases"]) if stored is None else ({}, [])
     devices = tuple(str(Device.parse(name)) for name in selection.devices or (_default_device(head),))
     chosen = _tagged(selection, head["cases"])
     in_head = _holding(head, head["cases"], chosen, devices)
-    in_base = _holding(base, base["cases"], chosen, devices)
+    in_base = _remembered(stored, chosen) if stored else _holding(base, base["cases"], chosen, devices)
     notes += _missing_backends(devices, head)
     unchanged = _unchanged(workshop, selection, in_head, in_base, notes)
     if selection.changed:
@@ -152,6 +160,15 @@ def _holding(inventory: Plain, cases: Iterable[Plain], chosen: Selection, device
                 if _is_chosen(subject, case, chosen):
                     trials[subject] = {"case": case, "implementation": name, "backend": backend, "device": device}
     return _Holding(trials, folders)
+
+
+def _remembered(stored: Stored, chosen: Selection) -> _Holding:
+    """What is stored of what is asked for."""
+    trials = {
+        subject: {"case": {"tags": [], "file": "", **stored.cases[subject.case_id].data}} for subject in stored.blocks
+    }
+    kept = {subject: trial for subject, trial in trials.items() if _is_chosen(subject, trial["case"], chosen)}
+    return _Holding(kept, blocks={_key(subject): stored.blocks[subject] for subject in kept})
 
 
 def _is_chosen(subject: Subject, case: Plain, chosen: Selection) -> bool:
@@ -231,7 +248,7 @@ def _lay_out(
         if (subject.op, subject.device) in unchanged and _key(subject) in known:
             skipped.append(Comparison(subject, Kind.SKIPPED, None, Reason.UNCHANGED))
             continue
-        sides = SIDES if _key(subject) in known else (HEAD,)
+        sides = SIDES if _key(subject) in known and not base.blocks else (HEAD,)
         jobs[subject] = Job(subject, trial, sides, policy.asked_of(subject, own[subject]).budget_s)
     facts = {
         subject: job
@@ -247,6 +264,7 @@ def _lay_out(
         devices=devices,
         own=own,
         facts=frozenset(facts),
+        stored={subject: base.blocks[_key(subject)] for subject in jobs if _key(subject) in base.blocks},
         removed=removed,
         skipped=tuple(skipped),
         notes=tuple(notes),

@@ -10,6 +10,7 @@ from harness.cli.agree import agree
 from harness.cli.check import check
 from harness.cli.database import database
 from harness.cli.export import export
+from harness.cli.gate import gate
 from harness.cli.importing import import_
 from harness.cli.list import list_
 from harness.cli.push import push
@@ -31,6 +32,7 @@ app.command("list")(list_)
 app.command("check")(check)
 app.command("run")(run)
 app.command("show")(show)
+app.command("gate")(gate)
 app.command("agree")(agree)
 app.command("export")(export)
 app.command("import")(import_)

@@ -1,0 +1,271 @@
+"""`opgauge gate`: whether this tree is slower or broken, against another commit or stored results."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from harness.cli.options import AsJson, Database, database_url
+
+if TYPE_CHECKING:
+    from harness.gate import Outcome
+    from harness.gaterun import Conditions, GateRun
+    from harness.pairing import Workshop
+    from harness.selection import Selection
+    from harness.settings import Settings
+    from harness.tree import Tree
+
+STOP = 255
+CANNOT_TELL = 125
+"""What `git bisect run` takes for: stop at once, and skip this commit."""
+
+Paths = Annotated[list[Path] | None, typer.Argument(help="Case files or folders; the tree's cases/ if none.")]
+Cases = Annotated[
+    list[str] | None, typer.Option("--case", help="Only this op, op/case (with * and ?) or case id; repeatable.")
+]
+Ops = Annotated[list[str] | None, typer.Option("--op", help="Only this op; repeatable.")]
+Tags = Annotated[
+    list[str] | None,
+    typer.Option("--tag", help="Only cases with this tag; repeatable. Where no case is named: gate, if any has it."),
+]
+Dtypes = Annotated[list[str] | None, typer.Option("--dtype", help="Only this dtype; repeatable.")]
+Implementations = Annotated[
+    list[str] | None,
+    typer.Option("--implementation", "-i", help="Only this one; repeatable. Default: ours, but for the baseline."),
+]
+Devices = Annotated[
+    list[str] | None,
+    typer.Option("--device", "--backend", help="cpu, cuda or cuda:N; repeatable. Default: cuda, else cpu."),
+]
+TreeOption = Annotated[
+    Path | None, typer.Option("--tree", help="The head: a folder with ops/. Default: here or above.", file_okay=False)
+]
+BlockS = Annotated[float | None, typer.Option("--block-s", help="Seconds of sampling per trial and block.", min=0.001)]
+Budget = Annotated[
+    float | None, typer.Option("--budget", help="Seconds in all, after which no more pairs are begun.", min=0.1)
+]
+Timeout = Annotated[float | None, typer.Option("--timeout", help="Seconds that a trial may take.", min=0.1)]
+PolicyFile = Annotated[
+    Path | None, typer.Option("--policy", help="Policy file; cases/policy.yaml of the tree if there is one.")
+]
+
+
+def gate(
+    paths: Paths = None,
+    base: Annotated[
+        str | None, typer.Option("--base", metavar="REF", help="Compare with this commit, measured here and now.")
+    ] = None,
+    against: Annotated[
+        str | None,
+        typer.Option("--against", metavar="RUN|BRANCH", help="Compare with stored results of the same machine."),
+    ] = None,
+    changed: Annotated[
+        bool, typer.Option("--changed", help="Only ops whose files differ; shared code counts for all.")
+    ] = False,
+    trust_hash: Annotated[
+        bool, typer.Option("--trust-hash", help="Skip kernels whose compiled code did not change, and say so.")
+    ] = False,
+    case: Cases = None,
+    op: Ops = None,
+    tag: Tags = None,
+    dtype: Dtypes = None,
+    name: Annotated[list[str] | None, typer.Option("--name", help="Only names with this pattern; repeatable.")] = None,
+    implementation: Implementations = None,
+    device: Devices = None,
+    tree: TreeOption = None,
+    policy: PolicyFile = None,
+    waivers: Annotated[
+        Path | None, typer.Option("--waivers", help="Waiver file; cases/waivers.yaml of the tree if there is one.")
+    ] = None,
+    pairs: Annotated[int, typer.Option("--pairs", help="Pairs of blocks at first.", min=1)] = 4,
+    most_pairs: Annotated[int, typer.Option("--most-pairs", help="Pairs for what stays undecided.", min=1)] = 10,
+    block_s: BlockS = None,
+    budget: Budget = None,
+    timeout: Timeout = None,
+    junit: Annotated[Path | None, typer.Option("--junit", metavar="FILE", help="Write JUnit XML.")] = None,
+    markdown: Annotated[
+        Path | None, typer.Option("--markdown", metavar="FILE", help="Write a report that explains itself.")
+    ] = None,
+    as_json: AsJson = False,
+    bisect: Annotated[
+        bool,
+        typer.Option("--bisect", help="Exit codes for git bisect run: 1 slower, 0 not, 125 cannot tell, 255 stop."),
+    ] = False,
+    db: Database = None,
+) -> None:
+    """Compare this tree's kernels with another's: slower, faster, the same, broken, or undecided.
+
+    Both trees are measured by this harness in paired blocks of fresh processes, A B B A, one at a time.
+    Ends with 0 passed, 1 slower, 2 usage or case-file error, 3 broken, 4 undecided, 5 nothing measured.
+
+    Example: opgauge gate --base main --changed --markdown gate.md
+    """
+    from harness.errors import HarnessError
+    from harness.gate import Schedule
+    from harness.selection import Selection
+    from harness.settings import load_settings
+    from harness.tree import find_tree
+
+    if (base is None) == (against is None):
+        msg = "name one of --base REF and --against RUN|BRANCH"
+        raise typer.BadParameter(msg)
+    if against is not None and trust_hash:
+        msg = "--trust-hash needs --base: stored results come without their code"
+        raise typer.BadParameter(msg)
+    selection = Selection(
+        paths=tuple(paths or ()),
+        cases=tuple(case or ()),
+        ops=tuple(op or ()),
+        tags=tuple(tag or ()),
+        dtypes=tuple(dtype or ()),
+        names=tuple(name or ()),
+        implementations=tuple(implementation or ()),
+        devices=tuple(device or ()),
+        changed=changed,
+        trust_hash=trust_hash,
+    )
+    settings = load_settings()
+    try:
+        head = find_tree(tree or Path.cwd())
+        rules = load_rules(head, policy, waivers)
+        conditions = replace(
+            rules,
+            schedule=Schedule(start=min(pairs, most_pairs), most=most_pairs),
+            block_s=block_s or rules.block_s,
+            budget_s=budget,
+        )
+        if base is not None:
+            run = against_commit(head, base, selection, conditions, settings, timeout)
+        else:
+            run = against_stored(head, str(against), selection, conditions, settings, timeout, database_url(db))
+    except HarnessError as error:
+        if bisect:
+            typer.echo(f"opgauge: {error}", err=True)
+            raise typer.Exit(STOP if error.exit_code == 2 else CANNOT_TELL) from error
+        raise
+    report(run, as_json=as_json, junit=junit, markdown=markdown)
+    raise typer.Exit(bisect_code(run.outcome) if bisect else int(run.outcome.code))
+
+
+def against_commit(
+    head: Path, ref: str, selection: Selection, conditions: Conditions, settings: Settings, timeout: float | None
+) -> GateRun:
+    """Measure `head` and the commit `ref` of its repository."""
+    from harness.environment import commit
+    from harness.gaterun import gate as run_gate
+    from harness.pairing import BASE, HEAD
+    from harness.tree import Tree, checkout, resolve
+
+    sha = resolve(head, ref)
+    with checkout(head, sha) as beside:
+        trees = {BASE: Tree(beside, sha, ref), HEAD: Tree(head, commit(head), "this tree")}
+        with workshop(trees, settings, timeout) as opened:
+            return run_gate(opened, selection, conditions, tell=tell)
+
+
+def against_stored(
+    head: Path,
+    name: str,
+    selection: Selection,
+    conditions: Conditions,
+    settings: Settings,
+    timeout: float | None,
+    url: str,
+) -> GateRun:
+    """Measure `head`, and compare with a stored run or a branch."""
+    from harness.environment import capture
+    from harness.gaterun import gate as run_gate
+    from harness.pairing import BASE, HEAD
+    from harness.store import Store
+    from harness.stored import load
+    from harness.tree import Tree
+    from ops import Device, available
+
+    devices = [str(Device.parse(one)) for one in selection.devices or ["cuda" if "cuda" in available() else "cpu"]]
+    here = capture(devices, threads=settings.threads, tree=head)
+    with Store.open(url) as store:
+        stored = load(store.engine, name, head, here, devices)
+    trees = {BASE: stored.tree, HEAD: Tree(head, here.commit, "this tree")}
+    with workshop(trees, settings, timeout) as opened:
+        return run_gate(opened, selection, conditions, tell=tell, stored=stored)
+
+
+@contextmanager
+def workshop(trees: dict[str, Tree], settings: Settings, timeout: float | None) -> Iterator[Workshop]:
+    """Workers on two trees, as the settings want them."""
+    from harness.pairing import Workshop
+
+    with Workshop(
+        trees,
+        timeout_s=timeout or settings.timeout_s,
+        threads=settings.threads,
+        memory_bytes=settings.memory_bytes,
+    ) as opened:
+        yield opened
+
+
+def load_rules(tree: Path, policy: Path | None, waivers: Path | None = None) -> Conditions:
+    """Conditions with the policy and waivers of the files named, else of the tree's cases, where there are any."""
+    from harness.gaterun import Conditions
+    from harness.policy import Policy, load_policy
+    from harness.tree import CASES
+    from harness.waiver import load_waivers
+
+    beside = tree / CASES
+    rules = policy or (beside / "policy.yaml")
+    excuses = waivers or (beside / "waivers.yaml")
+    return Conditions(
+        policy=load_policy(rules) if policy or rules.is_file() else Policy(),
+        waivers=load_waivers(excuses) if waivers or excuses.is_file() else (),
+    )
+
+
+def report(run: GateRun, *, as_json: bool, junit: Path | None, markdown: Path | None) -> None:
+    """Tell everybody who asked."""
+    from harness.annotation import annotate
+    from harness.junit import junit as to_junit
+    from harness.markdown import markdown as to_markdown
+    from harness.settings import load_actions
+
+    if junit is not None:
+        junit.write_text(to_junit(run), encoding="utf-8")
+    if markdown is not None:
+        markdown.write_text(to_markdown(run), encoding="utf-8")
+    actions = load_actions()
+    if actions is not None:
+        if actions.summary is not None:
+            with actions.summary.open("a", encoding="utf-8") as file:
+                file.write(to_markdown(run))
+        for line in annotate(run):
+            typer.echo(line, err=as_json)
+    if as_json:
+        import json
+
+        from harness.report import as_plain
+
+        typer.echo(json.dumps(as_plain(run), indent=1, allow_nan=False))
+        return
+    from rich.console import Console
+
+    from harness.gatetable import show
+
+    show(run, Console(width=None if sys.stdout.isatty() else 160))
+
+
+def bisect_code(outcome: Outcome) -> int:
+    """The exit code for `git bisect run`."""
+    from harness.gate import ExitCode
+
+    return {ExitCode.PASSED: 0, ExitCode.SLOWER: 1}.get(outcome.code, CANNOT_TELL)
+
+
+def tell(text: str) -> None:
+    """Say on a terminal what goes on."""
+    if sys.stderr.isatty():
+        typer.echo(f"\r\033[K{text}", err=True, nl=False)
