@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 
 from harness.attempt import Attempt, KernelFailedError
 from harness.block import Bench, find_trial_kernel
 from harness.inputs import make_inputs
 from harness.measure import Timer
-from harness.measure.cupti import Collector, split_calls, summarize
+from harness.measure.cupti import Collector, empty_ns, split_calls, summarize
 from harness.result import Profile, Trial
 from ops import BackendError, Bound, Device, KernelNotFoundError
 from ops._core.op import Array
@@ -36,7 +37,8 @@ class Profiler:
             with prepared(trial, timer, self._inputs) as call:
                 collector.take()
                 timer.times(call, calls, flush=True)
-                return summarize(split_calls(collector.take()), collector.tool)
+                records = collector.take()
+                return replace(summarize(split_calls(records), collector.tool), empty_ns=empty_ns(records))
         except (BackendError, KernelNotFoundError, KernelFailedError, MemoryError) as error:
             return Profile(reason=str(error))
 

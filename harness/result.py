@@ -134,7 +134,8 @@ class Profile:
     """What the device did in one call, seen by a profiler in a process of its own.
 
     kernels: longest first. time_ns: median over `calls` cold calls of the sum of their times, None
-    where nothing was seen. tool: name and version. reason: why there is no list; empty where there is.
+    where nothing was seen. empty_ns: an empty kernel's time, by the same tool. tool: name and version.
+    reason: why there is no list; empty where there is.
     """
 
     kernels: tuple[KernelUse, ...] = ()
@@ -142,6 +143,7 @@ class Profile:
     calls: int = 0
     tool: str = ""
     reason: str = ""
+    empty_ns: float | None = None
 
     @property
     def launches(self) -> int:

@@ -1,7 +1,7 @@
 """Our cold time and cuda-bench's of the same calls on the same buffers, in a process that does nothing else.
 
 `python -m harness.yardstick` reads {"trials": […], "limits": …, "samples": n} on standard input and writes a
-list of {"ours_ns", "bench_ns", "reason"} to a private copy of standard output. cuda-bench runs its
+list of {"ours_ns", "bench_ns", "launch_ns", "reason"} to a private copy of standard output. cuda-bench runs its
 benchmarks once a process: all trials are points of one benchmark.
 """
 
@@ -22,7 +22,7 @@ from harness.attempt import KernelFailedError
 from harness.block import Bench, find_trial_kernel
 from harness.errors import WorkerError
 from harness.failure import classify_death
-from harness.measure import Limits
+from harness.measure import Limits, Timer
 from harness.measure.cuda import CudaTimer
 from harness.profiler import InputCache, prepared
 from harness.result import Trial, from_json, to_json
@@ -39,10 +39,14 @@ REFUSALS = (BackendError, KernelFailedError, KernelNotFoundError, MemoryError)
 
 
 class Pace(NamedTuple):
-    """One trial by both clocks, nanoseconds; None where it could not be timed, for which there is a reason."""
+    """One trial by both clocks, nanoseconds; None where it could not be timed, for which there is a reason.
+
+    launch_ns: an empty kernel by our clock, in the same process.
+    """
 
     ours_ns: float | None = None
     bench_ns: float | None = None
+    launch_ns: float | None = None
     reason: str = ""
 
 
@@ -88,6 +92,7 @@ class Yardstick:
         self.paces = [Pace(reason="not reached")] * len(self.trials)
         self._bench = Bench(lambda _: None)
         self._inputs = InputCache()
+        self._launches: dict[str, float] = {}
 
     def run_alone(self) -> list[Pace]:
         """Our times only."""
@@ -123,13 +128,18 @@ class Yardstick:
             timer = self._bench.timer(trial.backend, Device.parse(trial.device).index)
             with prepared(trial, timer, self._inputs) as call:
                 ours = timer.measure(call, self.limits).measurement
-                self.paces[number] = Pace(ours.median_ns)
+                self.paces[number] = Pace(ours.median_ns, launch_ns=self._launch_ns(timer, trial.device))
                 if state is not None and isinstance(timer, CudaTimer):
                     _hand_over(state, call, timer.stream_handle, waits=ours.timer == CudaTimer.name_with_gaps)
         except REFUSALS as error:
             self.paces[number] = Pace(reason=str(error))
             if state is not None:
                 state.skip(str(error)[:200])
+
+    def _launch_ns(self, timer: Timer, device: str) -> float:
+        if device not in self._launches:
+            self._launches[device] = timer.ruler().launch_ns
+        return self._launches[device]
 
 
 class _Stream:

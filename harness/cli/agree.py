@@ -84,6 +84,8 @@ def _agreement(trial: Trial, pace: Pace, profile: Profile) -> Agreement:
     from harness.agreement import Agreement
 
     case = trial.case
+    known = pace.launch_ns is not None and profile.empty_ns is not None
+    overhead_ns = (pace.launch_ns or 0.0) - (profile.empty_ns or 0.0) if known else None
     return Agreement(
         case.op,
         case.name,
@@ -95,6 +97,7 @@ def _agreement(trial: Trial, pace: Pace, profile: Profile) -> Agreement:
         profile.time_ns,
         profile.launches if profile.kernels else None,
         pace.reason or profile.reason,
+        overhead_ns,
     )
 
 

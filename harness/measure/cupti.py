@@ -125,6 +125,12 @@ def split_calls(records: Iterable[Record]) -> list[list[Record]]:
     return calls
 
 
+def empty_ns(records: Iterable[Record]) -> float | None:
+    """Median time of the timer's empty kernels; None where there are none."""
+    times = [record.time_ns for record in records if record.name == END]
+    return float(median(times)) if times else None
+
+
 def summarize(calls: Sequence[Sequence[Record]], tool: str) -> Profile:
     """The profile of equal calls; those that ran other kernels than most (a first one that tunes) are left out."""
     orders = Counter(_order(call) for call in calls)

@@ -293,3 +293,42 @@ def test_torch_runs_on_the_same_stream(timer: CudaTimer) -> None:
     assert found.timer == CudaTimer.name
     assert 100 < 2 * x.nbytes / found.median_ns < 20_000
     assert found.peak_bytes == 0
+
+
+@pytest.mark.gpu
+def test_the_clock_of_samples_is_the_drivers(timer: CudaTimer) -> None:
+    """The SM clock that samples carry is the one that NVIDIA's management library reads meanwhile, within 3 %."""
+    import threading
+
+    import cupy
+
+    nvml: Any = pytest.importorskip("pynvml", reason="no management library here")
+    nvml.nvmlInit()
+    handle = nvml.nvmlDeviceGetHandleByIndex(0)
+    read: list[int] = []
+    done = threading.Event()
+
+    def watch() -> None:
+        while not done.wait(0.02):
+            read.append(nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM))
+
+    with timer.session("numpy"):
+        square = cupy.ones((4096, 4096), cupy.float32)
+        watcher = threading.Thread(target=watch)
+        watcher.start()
+        found = timer.measure(lambda: cupy.matmul(square, square), Limits(budget_s=1.0)).measurement
+        done.set()
+        watcher.join()
+    assert found.dropped <= len(found.samples_ns) // 20
+    seen = float(np.median(read))
+    assert float(np.median(found.clock_mhz)) == pytest.approx(seen, rel=0.03), read
+
+
+@pytest.mark.gpu
+def test_the_ruler_stays_where_it_is(timer: CudaTimer) -> None:
+    """Two rulers in one process differ by less than 10 %, and are what the device can do."""
+    first, second = timer.ruler(), timer.ruler()
+    assert second.level_ns == pytest.approx(first.level_ns, rel=0.1)
+    assert first.launch_ns < first.arithmetic_ns
+    assert first.clock_mhz is not None
+    assert 100 < first.clock_mhz < 4000
