@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import re
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import version
@@ -24,6 +25,7 @@ FILES = {
 }
 TYPES = {".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8", ".svg": "image/svg+xml"}
 FOREVER = "public, max-age=31536000, immutable"
+_STYLE_ID = re.compile(rb'getElementById\("([0-9a-f]{64})"\)')
 router = APIRouter(include_in_schema=False)
 
 
@@ -49,6 +51,12 @@ def address(name: str) -> str:
     """Where `name` is, by its content; plotly.js, which is large, by its version."""
     mark = version("plotly") if name == PLOTLY else hashlib.sha256(FILES[name].read_bytes()).hexdigest()[:12]
     return f"/static/{name}?v={mark}"
+
+
+@cache
+def style_ids() -> tuple[str, ...]:
+    """Ids of style elements that plotly.js makes unless they are there: the pages' policy forbids those."""
+    return tuple(sorted({found.decode() for found in _STYLE_ID.findall(asset(PLOTLY).body)}))
 
 
 def _plotly() -> Path:

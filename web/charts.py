@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from html import escape
+from statistics import median
 from typing import Any
 
 import plotly.graph_objects as go
@@ -25,7 +26,10 @@ SLOTS = {BASELINE: "baseline", OPTIMIZED: "optimized", "torch": "torch", "torch_
 SLOTS["torchvision"] = "vision"
 SYMBOLS = ("circle", "square", "diamond", "cross", "triangle-up", "x", "star")
 LABEL = 34
+_VERDICTS = {"slower": "triangle-up", "faster": "triangle-down", "undecided": "diamond", "broken": "x"}
 MOST_SAMPLES = 2000
+NEAR = 4.0
+"""Series whose usual time is more than this many times the first one's are drawn when asked for."""
 
 
 def literal(text: object, most: int = 0) -> str:
@@ -42,6 +46,12 @@ def slot(implementation: str, place: int = 0) -> str:
     return SLOTS.get(implementation, f"other{place % 4}")
 
 
+def unit_of(times_ns: Iterable[float | None]) -> tuple[str, float]:
+    """The unit in which the largest of these times is read best, and how many nanoseconds it has."""
+    largest = max((time for time in times_ns if time), default=0.0)
+    return next(((name, size) for name, size in (("s", 1e9), ("ms", 1e6), ("µs", 1e3)) if largest >= size), ("ns", 1.0))
+
+
 def _trace(kind: Any, implementation: str, place: int, **given: Any) -> Any:
     return kind(name=literal(implementation, LABEL), meta={"slot": slot(implementation, place)}, **given)
 
@@ -53,31 +63,36 @@ def _json(traces: Sequence[Any], **layout: Any) -> str:
 
 def bars(rows: Sequence[CaseRow], names: Sequence[str], hot: Mapping[tuple[str, str, str], float] | None = None) -> str:
     """Time of each implementation, a group per case; from `hot` by case, device and implementation where given."""
-    traces = []
     several = len({row.device.slug for row in rows}) > 1
     labels = [_label(row, several=several) for row in rows]
     places = list(range(len(rows)))
-    for place, name in enumerate(names):
-        if hot is None:
-            times = [row.time_ns(name) for row in rows]
-        else:
-            times = [hot.get((row.case.case_id, row.device.slug, name)) for row in rows]
-        shown = [None if time is None else time / 1e3 for time in times]
-        template = "%{text}<br>%{y:.4g} µs<extra>%{fullData.name}</extra>"
+    times = {
+        name: [row.time_ns(name) if hot is None else hot.get((row.case.case_id, row.device.slug, name)) for row in rows]
+        for name in names
+    }
+    unit, size = unit_of(time for found in times.values() for time in found)
+    template = f"%{{text}}<br>%{{y:.4g}} {unit}<extra>%{{fullData.name}}</extra>"
+    traces = []
+    for place, (name, found) in enumerate(times.items()):
+        shown = [None if time is None else time / size for time in found]
         given = {"x": places, "y": shown, "text": labels, "textposition": "none", "hovertemplate": template}
         traces.append(_trace(go.Bar, name, place, **given))
-    ticks = {"tickmode": "array", "tickvals": places, "ticktext": [literal(_case_label(row), 18) for row in rows]}
+    ticks = {"tickmode": "array", "tickvals": places, "ticktext": [_tick(row, several=several) for row in rows]}
     return _json(
         traces,
         barmode="group",
-        xaxis={**ticks, "tickangle": -40 if len(rows) > 4 else 0},
-        yaxis={"type": "log", "title": {"text": "µs, log scale"}},
+        xaxis={**ticks, "tickangle": -35 if len(rows) > 5 else 0},
+        yaxis={"type": "log", "title": {"text": f"{unit}, log scale"}, "dtick": "D2"},
         meta={"slot": "figure"},
     )
 
 
-def _case_label(row: CaseRow) -> str:
-    return row.case.name
+def _tick(row: CaseRow, *, several: bool) -> str:
+    """A short name: what varies goes to a line of its own."""
+    name, _, inside = row.case.name.partition("[")
+    varying = [part for part in inside.removesuffix("]").split(",") if part and part != row.case.dtype]
+    lines = [name, ", ".join(varying), f"{row.case.dtype} {row.device.name}" if several else row.case.dtype]
+    return "<br>".join(literal(line, 24) for line in lines if line)
 
 
 def _label(row: CaseRow, *, several: bool) -> str:
@@ -147,18 +162,27 @@ def history(
 
     quantiles: quartiles by run and implementation, for runs of one block.
     """
+    usual = {
+        name: median(times)
+        for name, levels in series.items()
+        if (times := [t.median_ns for t in levels if t.median_ns])
+    }
+    first = next(iter(usual.values()), 0.0)
+    near = {name for name, time in usual.items() if time <= NEAR * first}
+    unit, size = unit_of(time for name, time in usual.items() if name in near)
+    template = f"%{{text}}<br>%{{x}}<br>%{{y:.4g}} {unit}<extra>%{{fullData.name}}</extra>"
     traces: list[Any] = []
     for place, (name, levels) in enumerate(series.items()):
         known = [(level, level.median_ns) for level in levels if level.median_ns]
         spans = [_span(level, quantiles.get((level.run.key, name))) for level, _ in known]
         labels = [f"{level.run.commit[:10] or 'no commit'} · run {level.run.id[:8]}" for level, _ in known]
         xs = [f"{level.run.started:%Y-%m-%d %H:%M:%S}" for level, _ in known]
-        ys = [time / 1e3 for _, time in known]
+        ys = [time / size for _, time in known]
         error = {
             "type": "data",
             "symmetric": False,
-            "array": [max(high / 1e3 - y, 0.0) for (_, high), y in zip(spans, ys, strict=True)],
-            "arrayminus": [max(y - low / 1e3, 0.0) for (low, _), y in zip(spans, ys, strict=True)],
+            "array": [max(high / size - y, 0.0) for (_, high), y in zip(spans, ys, strict=True)],
+            "arrayminus": [max(y - low / size, 0.0) for (low, _), y in zip(spans, ys, strict=True)],
             "thickness": 1,
             "width": 2,
         }
@@ -175,25 +199,26 @@ def history(
                 customdata=[level.run.id for level, _ in known],
                 marker={"size": 6, "symbol": SYMBOLS[place % len(SYMBOLS)]},
                 line={"width": 1.5},
-                hovertemplate="%{text}<br>%{x}<br>%{y:.4g} µs<extra>%{fullData.name}</extra>",
+                visible=True if name in near else "legendonly",
+                hovertemplate=template,
             )
         )
-        traces += _rings(name, changes.get(name, ()))
+        traces += _rings(name, changes.get(name, ()), size) if name in near else []
     return _json(
         traces,
         xaxis={"type": "date"},
-        yaxis={"title": {"text": "µs"}, "rangemode": "tozero"},
+        yaxis={"title": {"text": unit}, "rangemode": "tozero"},
         hovermode="closest",
         meta={"slot": "figure"},
     )
 
 
-def _rings(name: str, changes: Sequence[tuple[Level, Level, ChangePoint]]) -> list[Any]:
+def _rings(name: str, changes: Sequence[tuple[Level, Level, ChangePoint]], size: float) -> list[Any]:
     if not changes:
         return []
     given = {
         "x": [f"{after.run.started:%Y-%m-%d %H:%M:%S}" for _, after, _ in changes],
-        "y": [(after.median_ns or point.after) / 1e3 for _, after, point in changes],
+        "y": [(after.median_ns or point.after) / size for _, after, point in changes],
         "text": [
             f"{100 * (point.ratio - 1):+.1f} % since {literal(after.run.commit[:10])}" for _, after, point in changes
         ],
@@ -212,28 +237,27 @@ def _span(level: Level, quartiles: tuple[float, float] | None) -> tuple[float, f
     return quartiles
 
 
-def distribution(samples: Mapping[tuple[str, int], Sequence[float]]) -> str:
-    """Raw samples by implementation and block: boxes with every sample beside."""
-    traces = []
-    names = list(dict.fromkeys(name for name, _ in samples))
-    for (name, block), values in samples.items():
-        kept = values[:MOST_SAMPLES]
-        trace = _trace(
+def distribution(name: str, samples: Mapping[int, Sequence[float]]) -> str:
+    """Raw samples of one implementation by block: boxes with every sample in them."""
+    unit, size = unit_of(value for values in samples.values() for value in values)
+    traces = [
+        _trace(
             go.Box,
             name,
-            names.index(name),
-            x=[literal(f"{name} · block {block}", LABEL)] * len(kept),
-            y=[value / 1e3 for value in kept],
+            0,
+            x=[f"block {block}"] * len(values[:MOST_SAMPLES]),
+            y=[value / size for value in values[:MOST_SAMPLES]],
             boxpoints="all",
             jitter=0.6,
             pointpos=0,
             marker={"size": 3, "opacity": 0.6},
             line={"width": 1},
             showlegend=False,
-            hovertemplate="%{y:.4g} µs<extra>%{x}</extra>",
+            hovertemplate=f"%{{y:.4g}} {unit}<extra>%{{x}}</extra>",
         )
-        traces.append(trace)
-    return _json(traces, yaxis={"title": {"text": "µs"}}, xaxis={"type": "category"}, meta={"slot": "figure"})
+        for block, values in samples.items()
+    ]
+    return _json(traces, yaxis={"title": {"text": unit}}, xaxis={"type": "category"}, meta={"slot": "figure"})
 
 
 def kernel_bars(kernels: Mapping[str, Sequence[KernelTime]]) -> str:
@@ -241,8 +265,9 @@ def kernel_bars(kernels: Mapping[str, Sequence[KernelTime]]) -> str:
     names = list(dict.fromkeys(kernel.name for found in kernels.values() for kernel in found))
     traces = []
     bars_of = list(kernels)
+    unit, size = unit_of(sum(kernel.time_ns for kernel in found) for found in kernels.values())
     for place, name in enumerate(names[:40]):
-        times = [sum(kernel.time_ns for kernel in kernels[one] if kernel.name == name) / 1e3 for one in bars_of]
+        times = [sum(kernel.time_ns for kernel in kernels[one] if kernel.name == name) / size for one in bars_of]
         traces.append(
             go.Bar(
                 name=literal(name, 60),
@@ -250,14 +275,14 @@ def kernel_bars(kernels: Mapping[str, Sequence[KernelTime]]) -> str:
                 orientation="h",
                 y=[literal(one, LABEL) for one in bars_of],
                 x=times,
-                hovertemplate="%{fullData.name}<br>%{x:.4g} µs<extra>%{y}</extra>",
+                hovertemplate=f"%{{fullData.name}}<br>%{{x:.4g}} {unit}<extra>%{{y}}</extra>",
                 marker={"pattern": {"shape": ("", "/", "x", ".")[place // 8 % 4]}},
             )
         )
     return _json(
         traces,
         barmode="stack",
-        xaxis={"title": {"text": "µs per call"}},
+        xaxis={"title": {"text": f"{unit} per call"}},
         yaxis={"type": "category", "autorange": "reversed"},
         meta={"slot": "figure"},
     )
@@ -266,29 +291,41 @@ def kernel_bars(kernels: Mapping[str, Sequence[KernelTime]]) -> str:
 def ratios(
     labels: Sequence[str], values: Sequence[tuple[float, float | None, float | None]], words: Sequence[str]
 ) -> str:
-    """Ratios with intervals, sorted as given; 1 is a line."""
-    spans = [(value if low is None else low, value, value if high is None else high) for value, low, high in values]
-    given = {
-        "x": [100 * (value - 1) for _, value, _ in spans],
-        "y": list(range(len(spans))),
-        "text": [literal(label, 90) for label in labels],
-        "customdata": list(words),
-        "mode": "markers",
-        "marker": {"size": 7},
-        "error_x": {
+    """Ratios with intervals in the order given, a colour per verdict; no change is a line."""
+    traces = []
+    for word in dict.fromkeys(words):
+        places = [place for place, one in enumerate(words) if one == word]
+        spans = [_ends(values[place]) for place in places]
+        error = {
             "type": "data",
             "symmetric": False,
-            "array": [100 * max(high - value, 0.0) for _, value, high in spans],
-            "arrayminus": [100 * max(value - low, 0.0) for low, value, _ in spans],
+            "array": [100 * (high - value) for _, value, high in spans],
+            "arrayminus": [100 * (value - low) for low, value, _ in spans],
             "thickness": 1,
-        },
-        "hovertemplate": "%{text}<br>%{x:+.2f} %<br>%{customdata}<extra></extra>",
-    }
+        }
+        traces.append(
+            go.Scatter(
+                name=word,
+                meta={"slot": f"v-{word}"},
+                mode="markers",
+                x=[100 * (value - 1) for _, value, _ in spans],
+                y=places,
+                text=[literal(labels[place], 90) for place in places],
+                marker={"size": 7, "symbol": _VERDICTS.get(word, "circle")},
+                error_x=error,
+                hovertemplate="%{text}<br>%{x:+.2f} %<extra>%{fullData.name}</extra>",
+            )
+        )
     zero = {"type": "line", "x0": 0, "x1": 0, "y0": 0, "y1": 1, "yref": "paper", "line": {"width": 1, "dash": "dot"}}
     return _json(
-        [go.Scatter(name="head over base", meta={"slot": "optimized"}, showlegend=False, **given)],
+        traces,
         xaxis={"title": {"text": "time of head against base, %: left is faster"}},
         yaxis={"showticklabels": False, "autorange": "reversed", "title": {"text": "cases, slowest first"}},
         shapes=[zero],
         meta={"slot": "figure"},
     )
+
+
+def _ends(given: tuple[float, float | None, float | None]) -> tuple[float, float, float]:
+    value, low, high = given
+    return min(value if low is None else low, value), value, max(value if high is None else high, value)

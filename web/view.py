@@ -14,7 +14,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from web import text
-from web.assets import address
+from web.assets import address, style_ids
 from web.cache import Cache
 from web.charts import slot
 
@@ -29,7 +29,7 @@ def templates() -> Environment:
     made.lstrip_blocks = True
     made.filters.update({name: getattr(text, name) for name in text.__all__})
     made.filters["slot"] = slot
-    made.globals.update(asset=address, figure=figure)
+    made.globals.update(asset=address, figure=figure, style_ids=style_ids)
     return made
 
 

@@ -9,7 +9,6 @@ from typing import Annotated, Any
 import yaml
 from fastapi import APIRouter, HTTPException, Path, Request, Response
 
-from harness.result import Status
 from harness.store import queries
 from harness.store.queries import CaseInfo, Detail, RunInfo
 from harness.summary import BASELINE, OPTIMIZED
@@ -24,7 +23,7 @@ from web.rows import floor_ns
 from web.view import page
 
 POINTS = 3000
-DRAWN_BLOCKS = 24
+DRAWN_BLOCKS = 40
 CHANGES_OF = 6
 router = APIRouter()
 
@@ -38,12 +37,17 @@ def case_page(
     device: Word = "",
     run: Text = "",
     last: Number = 100,
+    of: Text = "",
 ) -> Response:
-    """One case on one device: over the `last` runs, and in `run` in full."""
-    return page(request, cache, "case.html", lambda: _values(reader, case_id, device, run, min(last, 1000)))
+    """One case on one device: over the `last` runs, in `run` in full, with the samples `of` one implementation."""
+
+    def values() -> Mapping[str, Any]:
+        return _values(reader, case_id, device, run, min(last, 1000), of)
+
+    return page(request, cache, "case.html", values)
 
 
-def _values(reader: Reader, case_id: str, device: str, run: str, last: int) -> Mapping[str, Any]:
+def _values(reader: Reader, case_id: str, device: str, run: str, last: int, of: str) -> Mapping[str, Any]:
     written = queries.find_case(reader.engine, case_id)
     if not written:
         raise HTTPException(404, f"no case {case_id}")
@@ -70,7 +74,7 @@ def _values(reader: Reader, case_id: str, device: str, run: str, last: int) -> M
         "changes": [(name, *change) for name, listed in changes.items() for change in listed],
         "yaml": _yaml(case),
         "command": _command(case),
-        **_in_run(reader, written, case, chosen, asked),
+        **_in_run(reader, written, case, chosen, asked, of),
     }
 
 
@@ -106,20 +110,26 @@ def _quartiles(here: Sequence[tuple[RunInfo, Detail]]) -> dict[tuple[int, str], 
 
 
 def _in_run(
-    reader: Reader, written: Sequence[CaseInfo], case: CaseInfo, device: DeviceInfo, run: RunInfo
+    reader: Reader, written: Sequence[CaseInfo], case: CaseInfo, device: DeviceInfo, run: RunInfo, of: str
 ) -> Mapping[str, Any]:
     details = [
         one
         for one in queries.list_details(reader.engine, run.key, case_keys=[info.key for info in written])
         if one.point.device == device.name
     ]
-    samples = queries.load_samples(reader.engine, [one.point.key for one in details[:DRAWN_BLOCKS]])
-    drawn = {(one.point.implementation, one.point.block): samples.get(one.point.key, []) for one in details}
-    kernels = {one.point.implementation: found for one in details if (found := kernel_times(one.data))}
+    by_name: dict[str, list[Detail]] = {}
+    for one in details:
+        by_name.setdefault(one.point.implementation, []).append(one)
+    drawn = of if of in by_name else next((name for name in (OPTIMIZED, BASELINE, *by_name) if name in by_name), "")
+    shown = by_name.get(drawn, [])[:DRAWN_BLOCKS]
+    found = queries.load_samples(reader.engine, [one.point.key for one in shown])
+    samples = {one.point.block: found[one.point.key] for one in shown if found.get(one.point.key)}
+    kernels = {one.point.implementation: seen for one in details if (seen := kernel_times(one.data))}
     ceilings = reader.ceilings(run).get(device.name)
     return {
-        "details": [_Trial(one, case, ceilings) for one in details],
-        "distribution": charts.distribution(drawn) if any(drawn.values()) else None,
+        "trials": [_Trial(blocks, run, case, ceilings) for blocks in by_name.values()],
+        "drawn": drawn,
+        "distribution": charts.distribution(drawn, samples) if samples else None,
         "kernels": kernels,
         "kernel_bars": charts.kernel_bars(kernels) if kernels else None,
         "ceilings": ceilings,
@@ -133,20 +143,25 @@ def _is_of(key: str, device: DeviceInfo) -> bool:
 
 
 class _Trial:
-    """A result as the table of its run shows it."""
+    """An implementation in a run, its blocks taken together; what has no noise is of the first."""
 
-    def __init__(self, one: Detail, case: CaseInfo, ceilings: Any) -> None:
-        self.point, self.reason = one.point, one.reason
-        self.check = one.data.get("check") or {}
-        self.measurement = one.data.get("measurement") or {}
-        self.extra = one.data.get("extra") or {}
-        self.quantiles = one.data.get("quantiles_ns") or []
-        floor = floor_ns(self.point.bytes, self.point.flops, case.dtype, ceilings)
-        time = self.point.median_ns
+    def __init__(self, blocks: Sequence[Detail], run: RunInfo, case: CaseInfo, ceilings: Any) -> None:
+        first = blocks[0]
+        self.name = first.point.implementation
+        self.level = level_of(run, [one.point for one in blocks])
+        self.blocks = len(blocks)
+        self.reasons = list(dict.fromkeys(one.reason for one in blocks if one.reason))
+        self.check = first.data.get("check") or {}
+        self.measurement = first.data.get("measurement") or {}
+        quantiles = [one.data.get("quantiles_ns") for one in blocks]
+        known = [found for found in quantiles if isinstance(found, list) and len(found) == 4]
+        self.quartiles = (min(found[1] for found in known), max(found[2] for found in known)) if known else None
+        self.samples = sum(found[3] for found in known)
+        time = self.level.median_ns
+        floor = floor_ns(first.point.bytes, first.point.flops, case.dtype, ceilings)
         self.share = floor / time if floor and time else None
-        self.gbps = self.point.bytes / time if time and self.point.bytes else None
-        self.ok = self.point.status == Status.OK
-        self.host_gap_ns = _host_gap(one.data, time)
+        self.gbps = first.point.bytes / time if time and first.point.bytes else None
+        self.host_gap_ns = _host_gap(first.data, time)
 
 
 def _host_gap(data: Mapping[str, Any], time: float | None) -> float | None:

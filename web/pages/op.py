@@ -51,18 +51,19 @@ def op_page(
     sort: Order = "name",
     number: Number = 1,
 ) -> Response:
-    """The latest run of the op on each device, or `run`."""
+    """The latest run of the op on `device` (a GPU where there is one) or on `all`, or `run`."""
 
     def values() -> Mapping[str, Any]:
         rows = _rows(reader, op, run)
-        chosen = [row for row in rows if _is_chosen(row, device, dtype, tag, q)]
+        on = device or _first_device(rows)
+        chosen = [row for row in rows if _is_chosen(row, on, dtype, tag, q)]
         paging = Paging(number, len(chosen), SIZE)
         shown = sort_rows(chosen, sort)[paging.start : paging.stop]
         return {
             "op": op,
             "rows": shown,
             "paging": paging,
-            "chosen": {"run": run, "device": device, "dtype": dtype, "tag": tag, "q": q},
+            "chosen": {"run": run, "device": on, "dtype": dtype, "tag": tag, "q": q},
             "sort": sort,
             "temperature": temperature,
             **_choices(rows),
@@ -94,9 +95,14 @@ def _rows(reader: Reader, op: str, run: str) -> list[CaseRow]:
     return rows
 
 
+def _first_device(rows: Sequence[CaseRow]) -> str:
+    """A GPU rather than a CPU: times of both in one figure say little."""
+    return min(rows, key=lambda row: (row.device.name == "cpu", row.device.name)).device.slug
+
+
 def _is_chosen(row: CaseRow, device: str, dtype: str, tag: str, text: str) -> bool:
     return (
-        device in {"", row.device.slug}
+        device in {"all", row.device.slug}
         and dtype in {"", row.case.dtype}
         and (not tag or tag in row.case.data.get("tags", ()))
         and text.lower() in row.case.name.lower()

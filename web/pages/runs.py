@@ -10,7 +10,7 @@ from fastapi import APIRouter, HTTPException, Path, Request, Response
 from harness.export import as_csv, as_json, records, whole_run
 from harness.result import Status
 from harness.store import queries
-from harness.store.queries import RunInfo
+from harness.store.queries import Detail, RunInfo
 from web.deps import CacheOf, ReaderOf, StoreOf
 from web.pages.query import Number, Text, Word
 from web.reader import GRAVE, Reader, device_names
@@ -76,6 +76,15 @@ def find(reader: Reader, run_id: str) -> RunInfo:
     raise HTTPException(404, f"no run {run_id}" if not found else f"several runs begin with {run_id}")
 
 
+def _grouped(bad: list[Detail]) -> list[tuple[Detail, int]]:
+    """One of each trial, and how many of its blocks failed so."""
+    found: dict[tuple[int, str, str, str], list[Detail]] = {}
+    for one in bad:
+        point = one.point
+        found.setdefault((point.case_key, point.implementation, point.device, point.status), []).append(one)
+    return [(blocks[0], len(blocks)) for blocks in found.values()]
+
+
 def _values(reader: Reader, run: RunInfo, text: str, op: str, number: int) -> Mapping[str, Any]:
     rows = rows_of(reader, run)
     chosen = [row for row in rows if op in {"", row.case.op} and text.lower() in row.case.name.lower()]
@@ -90,7 +99,7 @@ def _values(reader: Reader, run: RunInfo, text: str, op: str, number: int) -> Ma
         "ops": sorted({row.case.op for row in rows}),
         "op": op,
         "q": text,
-        "failures": bad,
+        "failures": _grouped(bad),
         "cases": reader.cases({one.point.case_key for one in bad}),
         "counts": queries.count_statuses(reader.engine, [run.key])[run.key],
         "statuses": [str(status) for status in Status],
