@@ -1,4 +1,4 @@
-"""add_n on the CPU: Numba, in parallel; 16-bit floats by NumPy."""
+"""add_n on the CPU: Numba, in parallel; NumPy where starting threads does not pay."""
 
 from __future__ import annotations
 
@@ -7,29 +7,27 @@ from typing import Any
 
 import numpy as np
 
+from ops._core.dtype import FLOATS
 from ops._core.kernel import Bound
 from ops._core.registry import kernel
 
-LARGE = 1 << 15
-"""Elements from which starting threads pays."""
+LARGE_BYTES = 1 << 17
+"""Size from which starting threads pays."""
+LARGE_HALVES = 1 << 10
+"""Elements from which it pays for 16-bit floats, which NumPy converts one by one."""
 
 
-@kernel("add_n", "optimized", "cpu", ("float32", "float64"), prepare=True)
+@kernel("add_n", "optimized", "cpu", FLOATS, prepare=True)
 def add_n(*, in_0: Any, in_1: Any, out: dict[str, Any]) -> Bound:
     """One pass, cut into a piece per thread where that pays."""
     result = out["out"]
-    if result.size < LARGE:
+    halves = result.dtype.itemsize < np.dtype(np.float32).itemsize
+    if result.size < LARGE_HALVES if halves else result.nbytes < LARGE_BYTES:
         return partial(_add, in_0, in_1, result)
+    from ops._core.jit import storage
     from ops.add_n import jit
 
-    flat = (in_0.reshape(-1), in_1.reshape(-1), result.reshape(-1))
-    return lambda: jit.add(*flat)
-
-
-@kernel("add_n", "optimized", "cpu", ("float16", "bfloat16"))
-def add_n_16_bits(*, in_0: Any, in_1: Any, out: dict[str, Any]) -> None:
-    """NumPy's own addition, which rounds once."""
-    np.add(in_0, in_1, out=out["out"])
+    return partial(jit.add, *(storage(array.reshape(-1)) for array in (in_0, in_1, result)))
 
 
 def _add(in_0: Any, in_1: Any, result: Any) -> None:

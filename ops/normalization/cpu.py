@@ -1,4 +1,7 @@
-"""normalization on the CPU: two passes for the statistics, one for all else. 16-bit floats go through float32."""
+"""normalization on the CPU: channel by channel where there are enough, else statistics and then one pass for the rest.
+
+16-bit floats are widened and narrowed on the way.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,8 @@ from ops._core.kernel import Bound
 from ops._core.registry import kernel
 
 CHUNKS = 64
+CHANNELS_PER_THREAD = 4
+"""Channels that keep threads equally busy when each takes whole ones."""
 
 
 @kernel("normalization", "optimized", "cpu", FLOATS, prepare=True)
@@ -30,43 +35,45 @@ def normalization(
     add_to_output: Any = None,
 ) -> Bound:
     """Statistics, then one fused pass."""
+    if x.size == 0:
+        return lambda: None
+    from numba import get_num_threads
+
+    from ops._core.jit import storage
     from ops.normalization import jit
 
     channels, post = x.shape[axis], prod(x.shape[axis + 1 :])
     shape = (-1, channels) if post == 1 else (prod(x.shape[:axis]), channels, post)
     wide = gamma.dtype
-    n = max(x.size // max(channels, 1), 1)
-    mean, variance = np.empty(channels, wide), np.empty(channels, wide)
+    n, small = x.size // channels, wide.type(epsilon)
+    given, y = (storage(array.reshape(shape)) for array in (x, out["y"]))
+    addend = storage(np.empty((0,) * len(shape), x.dtype) if add_to_output is None else add_to_output.reshape(shape))
+    apply = jit.apply_to_columns if post == 1 else jit.apply_to_rows
+    if not training:
+        return lambda: apply(given, moving_mean, gamma / np.sqrt(moving_variance + small), beta, addend, y)
+    mean, inverse = out["mean"], out["inv_variance"]
+    variance = np.empty(channels, wide)
     partial = np.empty((min(CHUNKS, n), channels), wide)
-    nothing = np.empty((0,) * len(shape), wide)
-    narrow = x.dtype != wide
-    y = np.empty(x.shape, wide).reshape(shape) if narrow else out["y"].reshape(shape)
 
-    def statistics(values: Any) -> None:
+    def by_channel() -> None:
+        jit.train_rows(given, gamma, beta, small, addend, y, mean, variance, inverse)
+
+    def by_pass() -> None:
         if post == 1:
-            jit.moments_of_columns(values, mean, variance, partial)
+            jit.moments_of_columns(given, mean, variance, partial)
         else:
-            jit.moments_of_rows(values, mean, variance)
+            jit.moments_of_rows(given, mean, variance)
+        np.divide(1, np.sqrt(variance + small), out=inverse)
+        apply(given, mean, inverse * gamma, beta, addend, y)
 
-    def run() -> None:
-        if x.size == 0:
-            return
-        values = x.astype(wide, copy=False).reshape(shape)
-        addend = nothing if add_to_output is None else add_to_output.astype(wide, copy=False).reshape(shape)
-        if training:
-            statistics(values)
-        middle, spread = (mean, variance) if training else (moving_mean, moving_variance)
-        inverse = 1 / np.sqrt(spread + wide.type(epsilon))
-        if training:
-            out["mean"][...] = mean
-            out["inv_variance"][...] = inverse
-            if moving_mean is not None:
-                out["new_moving_mean"][...] = momentum * moving_mean + (1 - momentum) * mean
-                unbiased = variance * (n / max(n - 1, 1))
-                out["new_moving_variance"][...] = momentum * moving_variance + (1 - momentum) * unbiased
-        apply = jit.apply_to_columns if post == 1 else jit.apply_to_rows
-        apply(values, middle, inverse * gamma, beta, addend, y)
-        if narrow:
-            out["y"][...] = y.reshape(x.shape)
+    run = by_channel if post > 1 and channels >= CHANNELS_PER_THREAD * get_num_threads() else by_pass
+    if moving_mean is None:
+        return run
 
-    return run
+    def run_and_move() -> None:
+        run()
+        unbiased = variance * (n / max(n - 1, 1))
+        out["new_moving_mean"][...] = momentum * moving_mean + (1 - momentum) * mean
+        out["new_moving_variance"][...] = momentum * moving_variance + (1 - momentum) * unbiased
+
+    return run_and_move

@@ -22,6 +22,8 @@ LARGEST_SLICE_BYTES = 112 * 1024
 HOPPER = 90
 TICKET_BYTES = 4
 MOMENTS = 3
+COLUMN_LANES = 8
+"""Threads side by side in a reduction of columns: with packs of 16 bytes they read one line."""
 _WIDTHS = {"float16": 8, "bfloat16": 8, "float32": 4, "float64": 2}
 
 
@@ -202,7 +204,7 @@ def _reduce(view: View, x: Any, statistics: Any, workspace: Any, numbers: tuple[
     tickets, partials = workspace, workspace[_tickets_bytes(view) :]
     common = (x, statistics, partials, tickets, np.int32(view.images))
     if view.post == 1:
-        lanes, rows = _lanes(view, width)
+        lanes, rows = COLUMN_LANES, THREADS // COLUMN_LANES
         blocks = -(-view.channels // (lanes * width))
         splits = max(1, min(view.splits, 4 * multiprocessors() // blocks, -(-view.images // rows)))
         function = SOURCE.function(f"reduce_columns<{_ctype(x)}, {width}>")

@@ -1,36 +1,88 @@
-"""Numba kernels of normalization for the CPU. Sums may be reordered; NaN and infinities keep their meaning."""
+"""Numba kernels of normalization for the CPU. Sums may be reordered; NaN and infinities keep their meaning.
+
+x, addend and y hold 16-bit floats as `ops._core.jit.storage` views them; statistics are in the
+accumulating dtype. An empty addend stands for none.
+"""
 
 from __future__ import annotations
 
+from math import sqrt
 from typing import Any
 
 from numba import njit, prange
 
+from ops._core.jit import narrow, widen
+
 SUMS = {"reassoc", "contract", "nsz"}
 
 
-@njit(cache=True, parallel=True, fastmath=SUMS, error_model="numpy")
-def moments_of_rows(x: Any, mean: Any, variance: Any) -> None:
-    """Mean and biased variance of each channel of (N, C, post), two passes."""
-    images, channels, post = x.shape
-    zero = x.dtype.type(0)
-    for channel in prange(channels):
-        total = zero
-        for image in range(images):
-            for index in range(post):
-                total += x[image, channel, index]
-        middle = total / x.dtype.type(images * post)
-        squares = zero
-        for image in range(images):
-            for index in range(post):
-                distance = x[image, channel, index] - middle
-                squares += distance * distance
-        mean[channel] = middle
-        variance[channel] = squares / x.dtype.type(images * post)
+@njit(cache=True, fastmath=SUMS, error_model="numpy")
+def _moments(x: Any, channel: int, zero: Any) -> Any:
+    """Mean and biased variance of one channel of (N, C, post), two passes."""
+    images, _, post = x.shape
+    count = type(zero)(images * post)
+    total = zero
+    for image in range(images):
+        for index in range(post):
+            total += widen(x[image, channel, index])
+    middle = total / count
+    squares = zero
+    for image in range(images):
+        for index in range(post):
+            distance = widen(x[image, channel, index]) - middle
+            squares += distance * distance
+    return middle, squares / count
 
 
 @njit(cache=True, error_model="numpy")
-def add_rows(partial: Any, divisor: Any, total: Any) -> None:
+def _apply(x: Any, image: int, channel: int, middle: Any, scale: Any, shift: Any, addend: Any, y: Any) -> None:
+    """(x - middle) scale + shift, plus the addend, for one channel of one image."""
+    if addend.size:
+        for index in range(x.shape[2]):
+            value = (widen(x[image, channel, index]) - middle) * scale + shift
+            y[image, channel, index] = narrow(value + widen(addend[image, channel, index]), x[image, channel, index])
+    else:
+        for index in range(x.shape[2]):
+            value = (widen(x[image, channel, index]) - middle) * scale + shift
+            y[image, channel, index] = narrow(value, x[image, channel, index])
+
+
+@njit(cache=True, parallel=True, error_model="numpy")
+def train_rows(
+    x: Any, gamma: Any, beta: Any, epsilon: Any, addend: Any, y: Any, mean: Any, variance: Any, inverse: Any
+) -> None:
+    """All of training for (N, C, post), each channel by one thread while it is in that thread's cache."""
+    images, channels, _ = x.shape
+    zero = gamma.dtype.type(0)
+    for channel in prange(channels):
+        middle, spread = _moments(x, channel, zero)
+        factor = type(zero)(1) / sqrt(spread + epsilon)
+        mean[channel] = middle
+        variance[channel] = spread
+        inverse[channel] = factor
+        for image in range(images):
+            _apply(x, image, channel, middle, factor * gamma[channel], beta[channel], addend, y)
+
+
+@njit(cache=True, parallel=True, error_model="numpy")
+def moments_of_rows(x: Any, mean: Any, variance: Any) -> None:
+    """Mean and biased variance of each channel of (N, C, post)."""
+    zero = mean.dtype.type(0)
+    for channel in prange(x.shape[1]):
+        mean[channel], variance[channel] = _moments(x, channel, zero)
+
+
+@njit(cache=True, parallel=True, error_model="numpy")
+def apply_to_rows(x: Any, mean: Any, scale: Any, shift: Any, addend: Any, y: Any) -> None:
+    """(x - mean) scale + shift, plus the addend, for (N, C, post)."""
+    images, channels, _ = x.shape
+    for index in prange(images * channels):
+        image, channel = index // channels, index % channels
+        _apply(x, image, channel, mean[channel], scale[channel], shift[channel], addend, y)
+
+
+@njit(cache=True, error_model="numpy")
+def _add_rows(partial: Any, divisor: Any, total: Any) -> None:
     """Column sums over `divisor`; serial, as np.sum in a parallel function would start threads for each column."""
     for channel in range(total.size):
         total[channel] = 0
@@ -41,53 +93,55 @@ def add_rows(partial: Any, divisor: Any, total: Any) -> None:
         total[channel] /= divisor
 
 
-@njit(cache=True, parallel=True, fastmath=SUMS, error_model="numpy")
-def moments_of_columns(x: Any, mean: Any, variance: Any, partial: Any) -> None:
-    """Mean and biased variance of each column of (rows, C), two passes; partial (chunks, C)."""
-    rows, channels = x.shape
-    chunks = partial.shape[0]
-    for chunk in prange(chunks):
-        partial[chunk] = 0
-        for row in range(rows * chunk // chunks, rows * (chunk + 1) // chunks):
-            for channel in range(channels):
-                partial[chunk, channel] += x[row, channel]
-    add_rows(partial, x.dtype.type(rows), mean)
-    for chunk in prange(chunks):
-        partial[chunk] = 0
-        for row in range(rows * chunk // chunks, rows * (chunk + 1) // chunks):
-            for channel in range(channels):
-                distance = x[row, channel] - mean[channel]
-                partial[chunk, channel] += distance * distance
-    add_rows(partial, x.dtype.type(rows), variance)
+@njit(cache=True, error_model="numpy")
+def _add_values(x: Any, first: int, end: int, chunk: int, partial: Any) -> None:
+    """partial[chunk] becomes the sum of rows first to end."""
+    for channel in range(x.shape[1]):
+        partial[chunk, channel] = 0
+    for row in range(first, end):
+        for channel in range(x.shape[1]):
+            partial[chunk, channel] += widen(x[row, channel])
+
+
+@njit(cache=True, fastmath={"contract"}, error_model="numpy")
+def _add_squares(x: Any, first: int, end: int, mean: Any, chunk: int, partial: Any) -> None:
+    """The same of squared distances from the mean."""
+    for channel in range(x.shape[1]):
+        partial[chunk, channel] = 0
+    for row in range(first, end):
+        for channel in range(x.shape[1]):
+            distance = widen(x[row, channel]) - mean[channel]
+            partial[chunk, channel] += distance * distance
 
 
 @njit(cache=True, parallel=True, error_model="numpy")
-def apply_to_rows(x: Any, mean: Any, scale: Any, shift: Any, addend: Any, y: Any) -> None:
-    """(x - mean) scale + shift, plus the addend unless it is empty, for (N, C, post)."""
-    images, channels, post = x.shape
-    adds = addend.size > 0
-    for index in prange(images * channels):
-        image, channel = index // channels, index % channels
-        middle, factor, offset = mean[channel], scale[channel], shift[channel]
-        if adds:
-            for place in range(post):
-                value = (x[image, channel, place] - middle) * factor + offset
-                y[image, channel, place] = value + addend[image, channel, place]
-        else:
-            for place in range(post):
-                y[image, channel, place] = (x[image, channel, place] - middle) * factor + offset
+def moments_of_columns(x: Any, mean: Any, variance: Any, partial: Any) -> None:
+    """Mean and biased variance of each column of (rows, C), two passes; partial (chunks, C)."""
+    rows, chunks = x.shape[0], partial.shape[0]
+    for chunk in prange(chunks):
+        first, end = rows * chunk // chunks, rows * (chunk + 1) // chunks
+        _add_values(x, first, end, chunk, partial)
+    _add_rows(partial, mean.dtype.type(rows), mean)
+    for chunk in prange(chunks):
+        first, end = rows * chunk // chunks, rows * (chunk + 1) // chunks
+        _add_squares(x, first, end, mean, chunk, partial)
+    _add_rows(partial, mean.dtype.type(rows), variance)
+
+
+@njit(cache=True, error_model="numpy")
+def _apply_to_row(x: Any, row: int, mean: Any, scale: Any, shift: Any, addend: Any, y: Any) -> None:
+    if addend.size:
+        for channel in range(x.shape[1]):
+            value = (widen(x[row, channel]) - mean[channel]) * scale[channel] + shift[channel]
+            y[row, channel] = narrow(value + widen(addend[row, channel]), x[row, channel])
+    else:
+        for channel in range(x.shape[1]):
+            value = (widen(x[row, channel]) - mean[channel]) * scale[channel] + shift[channel]
+            y[row, channel] = narrow(value, x[row, channel])
 
 
 @njit(cache=True, parallel=True, error_model="numpy")
 def apply_to_columns(x: Any, mean: Any, scale: Any, shift: Any, addend: Any, y: Any) -> None:
-    """The same for (rows, C)."""
-    rows, channels = x.shape
-    adds = addend.size > 0
-    for row in prange(rows):
-        if adds:
-            for channel in range(channels):
-                value = (x[row, channel] - mean[channel]) * scale[channel] + shift[channel]
-                y[row, channel] = value + addend[row, channel]
-        else:
-            for channel in range(channels):
-                y[row, channel] = (x[row, channel] - mean[channel]) * scale[channel] + shift[channel]
+    """The same as apply_to_rows, for (rows, C)."""
+    for row in prange(x.shape[0]):
+        _apply_to_row(x, row, mean, scale, shift, addend, y)

@@ -76,6 +76,7 @@ __device__ __forceinline__ A warp_sum(A value, int width) {
 constexpr int GROUP = 8;    // most channels of one cluster
 constexpr int THREADS = 256;
 constexpr int WARPS = THREADS / 32;
+constexpr int UNDER_WAY = 4;  // loads of a thread that walks rows
 
 // Sum of `value` over the threads of each channel and the blocks of the cluster. Each channel has
 // THREADS / group adjacent threads, a whole number of warps. `slots` holds WARPS + GROUP values.
@@ -260,11 +261,18 @@ __global__ void __launch_bounds__(THREADS) reduce_columns(
   const int column = (blockIdx.x * blockDim.x + threadIdx.x) * V;
   const bool ours = column < channels;
   Shifted<A> sums[V];
-  if (ours) {
-    for (int row = blockIdx.y * blockDim.y + threadIdx.y; row < rows; row += gridDim.y * blockDim.y) {
-      const Pack<T, V> loaded = load<T, V>(x + static_cast<long long>(row) * channels + column);
+  const int stride = gridDim.y * blockDim.y;
+  for (int row = blockIdx.y * blockDim.y + threadIdx.y; ours && row < rows; row += UNDER_WAY * stride) {
+    Pack<T, V> loaded[UNDER_WAY];
 #pragma unroll
-      for (int i = 0; i < V; ++i) sums[i].add(widen(loaded.at[i]));
+    for (int j = 0; j < UNDER_WAY; ++j) {
+      if (row + j * stride < rows) loaded[j] = load<T, V>(x + static_cast<long long>(row + j * stride) * channels + column);
+    }
+#pragma unroll
+    for (int j = 0; j < UNDER_WAY; ++j) {
+      if (row + j * stride >= rows) break;
+#pragma unroll
+      for (int i = 0; i < V; ++i) sums[i].add(widen(loaded[j].at[i]));
     }
   }
   const int slot = threadIdx.y * blockDim.x + threadIdx.x;
@@ -280,16 +288,24 @@ __global__ void __launch_bounds__(THREADS) reduce_columns(
     __syncthreads();
   }
   if (!last_to_arrive(&tickets[blockIdx.x], gridDim.y)) return;
-  const int first = blockIdx.x * blockDim.x * V, end = min(channels, first + static_cast<int>(blockDim.x) * V);
-  for (int channel = first + slot; channel < end; channel += blockDim.x * blockDim.y) {
-    Moments<A> total = {A(0), A(0), A(0)};
-    for (int split = 0; split < gridDim.y; ++split) {
-      const volatile Moments<A>& partial = partials[static_cast<long long>(split) * channels + channel];
-      total = merge(total, Moments<A>{partial.count, partial.mean, partial.squares});
-    }
-    const A variance = total.squares / total.count;
-    keep(statistics, channel, total.mean, A(1) / sqrt(variance + epsilon), variance, total.count, momentum);
+  const int width = blockDim.x * V, parts = THREADS / width, part = slot / width;  // threads that share a channel
+  const int channel = blockIdx.x * width + slot % width;
+  Moments<A> total = {A(0), A(0), A(0)};
+#pragma unroll 4
+  for (int split = part; split < gridDim.y && channel < channels; split += parts) {
+    const Moments<A>* const partial = partials + static_cast<long long>(split) * channels + channel;
+    total = merge(total, Moments<A>{__ldcg(&partial->count), __ldcg(&partial->mean), __ldcg(&partial->squares)});
   }
+  slots[slot] = total;
+  __syncthreads();
+  for (int step = parts / 2; step > 0; step /= 2) {
+    if (part < step) slots[slot] = merge(slots[slot], slots[slot + step * width]);
+    __syncthreads();
+  }
+  if (part > 0 || channel >= channels) return;
+  total = slots[slot];
+  const A variance = total.squares / total.count;
+  keep(statistics, channel, total.mean, A(1) / sqrt(variance + epsilon), variance, total.count, momentum);
 }
 
 // spread: 1 / sqrt(variance + epsilon) where `is_variance`, given as such otherwise.
