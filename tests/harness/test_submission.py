@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import math
+import signal
+import subprocess
+import sys
 import uuid
 from collections.abc import Callable
 from dataclasses import replace
@@ -18,6 +21,7 @@ from harness.case import Case
 from harness.errors import HarnessError
 from harness.export import whole_run
 from harness.result import Ceilings, Check, Environment, Measurement, Result, Status, Trial
+from harness.settings import ROOT
 from harness.store import Run, Store
 from harness.store.bulk import Part, add_part, add_run, has_run, list_parts
 from harness.store.tables import PartRow, ResultRow, SampleRow
@@ -200,3 +204,24 @@ def test_parts_are_joined_in_order() -> None:
     assert join([first, rest]) == whole
     with pytest.raises(SubmissionError, match="twice"):
         join([first, whole])
+
+
+def test_a_killed_process_leaves_no_half_run(url: str, tmp_path: Path) -> None:
+    """A process that is killed between the results and their samples leaves neither run nor results."""
+    code = """
+import os, signal, sys
+from harness.store import Store, bulk
+from harness.submission import parse, read_submission
+bulk.packed_samples = lambda _: os.kill(os.getpid(), signal.SIGKILL)
+with Store.open(sys.argv[1]) as store:
+    bulk.add_run(store.engine, read_submission(parse(sys.stdin.buffer.read())))
+"""
+    sent = a_run()
+    command = [sys.executable, "-c", code, url]
+    done = subprocess.run(command, input=json.dumps(sent).encode(), cwd=ROOT, check=False, timeout=100)
+    assert done.returncode == -signal.SIGKILL
+    with Store.open(url) as store:
+        assert store.runs() == []
+        with store.engine.connect() as connection:
+            assert connection.execute(select(func.count()).select_from(ResultRow)).scalar() == 0
+        assert add_run(store.engine, read_submission(sent))

@@ -1,0 +1,234 @@
+"""Sending runs: whole, in parts, again, malformed, too large; no half run is ever seen."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import uuid
+import zlib
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+from sqlalchemy import func, select
+
+from harness.scope import Scope
+from harness.store.tables import PartRow, ResultRow
+from tests.web.dataset import RUNS
+from tests.web.submissions import a_run, bearer, store_of
+from web import body
+
+API = "/api/v1"
+
+
+def put(client: TestClient, run: dict[str, Any], headers: dict[str, str], path: str = "", code: int = 201) -> Any:
+    """Send a run or a part."""
+    answer = client.put(f"{API}/runs/{run['run']['id']}{path}", json=run, headers=headers)
+    assert answer.status_code == code, answer.text[:300]
+    return answer.json()
+
+
+def count(client: TestClient, row: Any) -> int:
+    """Rows of a table."""
+    with store_of(client).engine.connect() as connection:
+        return connection.execute(select(func.count()).select_from(row)).scalar() or 0
+
+
+def seen(client: TestClient, run: dict[str, Any]) -> bool:
+    """Whether anybody can see the run."""
+    found = bool(client.get(f"{API}/runs/{run['run']['id']}").status_code == 200)
+    assert found == (run["run"]["id"] in [one.id for one in store_of(client).runs(limit=100)])
+    return found
+
+
+def test_a_run_is_sent_once(writable: TestClient) -> None:
+    """201 with its results the first time, 200 and no change after that."""
+    run, headers = a_run(), bearer(writable)
+    before = count(writable, ResultRow)
+    assert put(writable, run, headers) == {"id": run["run"]["id"], "created": True, "results": 6}
+    assert put(writable, run, headers, code=200)["created"] is False
+    assert count(writable, ResultRow) == before + 6
+    found = writable.get(f"{API}/runs/{run['run']['id']}").json()
+    assert (found["results"], found["status"], found["started"]) == (6, "finished", run["run"]["started"])
+    assert found["ceilings"][0]["copy_gbps"] == 10.0
+    assert writable.get(f"{API}/runs").json()["items"][0]["id"] == run["run"]["id"]
+
+
+def test_a_run_is_sent_compressed(writable: TestClient) -> None:
+    """Gzip bodies are taken, those of several members too."""
+    run, headers = a_run(), bearer(writable) | {"Content-Encoding": "gzip"}
+    text = json.dumps(run).encode()
+    packed = gzip.compress(text[:100]) + gzip.compress(text[100:])
+    answer = writable.put(f"{API}/runs/{run['run']['id']}", content=packed, headers=headers)
+    assert answer.status_code == 201, answer.text
+
+
+def test_a_run_is_sent_in_parts(writable: TestClient) -> None:
+    """Parts may come in any order and twice; the run is seen when all have come, and in the right order."""
+    run, headers = a_run(6), bearer(writable)
+    pieces = [run | {"results": run["results"][start : start + 2]} for start in (0, 2, 4)]
+    before = count(writable, ResultRow)
+    for number in (2, 0):
+        assert put(writable, pieces[number], headers, f"/parts/{number}")["created"]
+    assert not put(writable, pieces[0], headers, "/parts/0", code=200)["created"]
+    assert put(writable, pieces[1], headers, "/parts/0", code=409)
+    address = f"{API}/runs/{run['run']['id']}"
+    answer = writable.post(f"{address}/finish", json={"parts": 3}, headers=headers)
+    assert (answer.status_code, "missing: 1" in answer.text) == (409, True)
+    assert not seen(writable, run)
+    assert count(writable, ResultRow) == before
+    there = writable.get(f"{address}/parts", headers=headers).json()["items"]
+    assert [part["number"] for part in there] == [0, 2]
+    put(writable, pieces[1], headers, "/parts/1")
+    answer = writable.post(f"{address}/finish", json={"parts": 3}, headers=headers)
+    assert (answer.status_code, answer.json()["results"]) == (201, 6)
+    assert seen(writable, run)
+    assert count(writable, PartRow) == 0
+    results = writable.get(f"{address}/results").json()["items"][::-1]
+    assert [one["implementation"] for one in results] == [one["trial"]["implementation"] for one in run["results"]]
+    answer = writable.post(f"{address}/finish", json={"parts": 3}, headers=headers)
+    assert (answer.status_code, answer.json()["created"]) == (200, False)
+
+
+def test_parts_belong_to_who_sent_them(writable: TestClient) -> None:
+    """Another token neither adds to a run on its way in, nor ends or drops it; an admin may."""
+    run = a_run()
+    owner, other, admin = bearer(writable), bearer(writable), bearer(writable, Scope.ADMIN)
+    put(writable, run, owner, "/parts/0")
+    put(writable, run, other, "/parts/1", code=403)
+    address = f"{API}/runs/{run['run']['id']}"
+    assert writable.post(f"{address}/finish", json={"parts": 1}, headers=other).status_code == 403
+    assert writable.delete(f"{address}/parts", headers=other).status_code == 403
+    assert writable.delete(f"{address}/parts", headers=admin).status_code == 204
+    assert writable.get(f"{address}/parts", headers=owner).json()["items"] == []
+
+
+def test_a_body_that_breaks_off_leaves_nothing(writable: TestClient) -> None:
+    """Half a run, plain or gzip, is refused and nowhere to be seen."""
+    run, headers = a_run(), bearer(writable)
+    text = json.dumps(run).encode()
+    address = f"{API}/runs/{run['run']['id']}"
+    before = count(writable, ResultRow)
+    assert writable.put(address, content=text[: len(text) // 2], headers=headers).status_code == 422
+    packed = gzip.compress(text)
+    zipped = headers | {"Content-Encoding": "gzip"}
+    assert writable.put(address, content=packed[: len(packed) // 2], headers=zipped).status_code == 400
+    assert not seen(writable, run)
+    assert count(writable, ResultRow) == before
+
+
+def test_a_failing_database_leaves_nothing(writable: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    """When writing ends in the middle, no half run is visible, and sending it again works."""
+    from sqlalchemy.exc import OperationalError
+
+    from harness.store import bulk
+
+    run, headers = a_run(), bearer(writable)
+
+    def fail(*_: object) -> None:
+        raise OperationalError("INSERT", {}, Exception("disk I/O error"))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(bulk, "packed_samples", fail)
+        answer = writable.put(f"{API}/runs/{run['run']['id']}", json=run, headers=headers)
+    assert answer.status_code == 503
+    assert answer.headers["retry-after"] == "5"
+    assert not seen(writable, run)
+    put(writable, run, headers)
+    assert seen(writable, run)
+
+
+def test_zip_bombs_are_refused(writable: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A small body that unpacks to a huge one is given up at the limit; so are nested members and lying lengths."""
+    monkeypatch.setattr(body, "SENT_BYTES", 100_000)
+    monkeypatch.setattr(body.unpack, "__defaults__", (1 << 20,))
+    headers = bearer(writable) | {"Content-Encoding": "gzip"}
+    address = f"{API}/runs/{uuid.uuid4()}"
+    bomb = gzip.compress(b" " * (50 << 20), 9)
+    many = gzip.compress(b" " * 1000, 9) * 2000
+    for content in (bomb, many):
+        assert len(content) < 100_000
+        assert writable.put(address, content=content, headers=headers).status_code == 413
+    assert writable.put(address, content=b"x" * 100_001, headers=headers).status_code == 413
+
+    def stream() -> Iterator[bytes]:
+        for _ in range(1000):
+            yield b"x" * 1000
+
+    assert writable.put(address, content=stream(), headers=headers).status_code == 413
+
+
+def test_unpacking_is_exact() -> None:
+    """Whatever gzip packs is unpacked; what is cut, or no gzip, is refused."""
+    from fastapi import HTTPException
+
+    for size in (0, 1, 100, body._STEP, body._STEP + 1, 3 * body._STEP):
+        text = bytes(size)
+        assert body.unpack(gzip.compress(text)) == text
+    for wrong in (b"x", gzip.compress(b"abc")[:-1], gzip.compress(b"abc") + b"x", zlib.compress(b"abc"), b"\x1f\x8b"):
+        with pytest.raises(HTTPException) as caught:
+            body.unpack(wrong)
+        assert caught.value.status_code == 400
+
+
+@pytest.mark.parametrize(
+    ("content", "code"),
+    [
+        (b"", 422),
+        (b"null", 422),
+        (b"[]", 422),
+        (b"\xff\xfe", 422),
+        (b"[" * 100_000, 422),
+        (b'{"a":' * 50_000, 422),
+        (b"1" * 100_000, 422),
+        (b"[1e999]", 422),
+        (b"[NaN]", 422),
+        (b'{"opgauge":1,"run":{},"ceilings":[],"results":[]}', 422),
+        (b'{"opgauge":1,"opgauge":2}', 422),
+        (b'"\\ud800"', 422),
+    ],
+)
+def test_malformed_bodies_are_refused(writable: TestClient, content: bytes, code: int) -> None:
+    """Whatever is no run gets one message and no 500."""
+    headers = bearer(writable)
+    for path in ("", "/parts/0"):
+        answer = writable.put(f"{API}/runs/{uuid.uuid4()}{path}", content=content, headers=headers)
+        assert answer.status_code == code, answer.text
+        assert set(answer.json()) == {"detail"}
+        assert len(answer.text) < 2000
+    assert len(store_of(writable).runs(limit=100)) == RUNS
+
+
+def test_other_wrong_requests(writable: TestClient) -> None:
+    """Encodings, addresses and numbers that are not allowed have a code of their own."""
+    run, headers = a_run(), bearer(writable)
+    address = f"{API}/runs/{run['run']['id']}"
+    assert writable.put(address, json=run, headers=headers | {"Content-Encoding": "br"}).status_code == 415
+    assert writable.put(f"{API}/runs/{uuid.uuid4()}", json=run, headers=headers).status_code == 422
+    assert writable.put(f"{API}/runs/{run['run']['id'].upper()}", json=run, headers=headers).status_code == 422
+    assert writable.put(f"{address}/parts/1000", json=run, headers=headers).status_code == 422
+    assert writable.post(f"{address}/finish", json={"parts": 0}, headers=headers).status_code == 422
+    assert writable.post(f"{address}/finish", json={"parts": 1, "x": 1}, headers=headers).status_code == 422
+    assert writable.post(f"{address}/finish", content=b"[" * 100_000, headers=headers).status_code == 422
+    assert writable.put(address, json=run, headers=headers | {"Content-Length": "9" * 30}).status_code in {400, 201}
+
+
+def test_hostile_names_come_back_as_they_are(writable: TestClient) -> None:
+    """Names and notes are kept to the letter in JSON, and shown harmlessly in pictures."""
+    run, headers = a_run(1), bearer(writable)
+    name = '=HYPERLINK("http://x")</text><script>alert(1)</script>\u202e'
+    run["results"][0]["trial"]["case"]["name"] = name
+    put(writable, run, headers)
+    (found,) = writable.get(f"{API}/runs/{run['run']['id']}/results").json()["items"]
+    assert found["case"] == name
+    picture = writable.get(f"{API}/cases/{found['case_id']}/badge.svg").text
+    assert "<script" not in picture
+    assert "\u202e" not in picture
+
+
+def test_a_body_is_packed_once() -> None:
+    """What a part is kept as unpacks to what was sent."""
+    packed = io.BytesIO(gzip.compress(b"abc", 1)).getvalue()
+    assert body.unpack(packed) == b"abc"
