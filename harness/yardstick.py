@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from harness.attempt import KernelFailedError
-from harness.block import Bench, find_trial_kernel
+from harness.block import Bench
 from harness.errors import WorkerError
 from harness.failure import classify_death
 from harness.measure import Limits, Timer
@@ -33,6 +33,8 @@ SAMPLES = 100
 MISSING = "cuda-bench is not installed: pip install 'cuda-bench[cu13]'"
 TIMEOUT_S = 5.0
 """cuda-bench stops a point after this long, samples or not."""
+START_S, TRIAL_S = 60.0, 30.0
+"""Patience with the process, and with each trial in it."""
 CRITERION = "sample-count"
 MEDIAN, MEAN = "nv/cold/time/gpu/median", "nv/cold/time/gpu/mean"
 REFUSALS = (BackendError, KernelFailedError, KernelNotFoundError, MemoryError)
@@ -50,8 +52,18 @@ class Pace(NamedTuple):
     reason: str = ""
 
 
-def measure(trials: Sequence[Trial], limits: Limits, *, timeout_s: float, samples: int = SAMPLES) -> list[Pace]:
-    """Both times of each trial, in a process of its own. Raises WorkerError where it fails."""
+def measure(trials: Sequence[Trial], limits: Limits) -> list[Pace]:
+    """Both times of each trial, in a process of its own, and in more where that ends before its time."""
+    try:
+        return _measure_together(trials, limits)
+    except WorkerError as error:
+        if len(trials) == 1:
+            return [Pace(reason=str(error))]
+        middle = len(trials) // 2
+        return [*measure(trials[:middle], limits), *measure(trials[middle:], limits)]
+
+
+def _measure_together(trials: Sequence[Trial], limits: Limits, samples: int = SAMPLES) -> list[Pace]:
     request = {"trials": [to_json(trial) for trial in trials], "limits": vars(limits), "samples": samples}
     command = [sys.executable, "-P", "-m", "harness.yardstick"]
     try:
@@ -61,7 +73,7 @@ def measure(trials: Sequence[Trial], limits: Limits, *, timeout_s: float, sample
             capture_output=True,
             text=True,
             env=child_environment(),
-            timeout=timeout_s * max(len(trials), 1),
+            timeout=START_S + TRIAL_S * len(trials),
             check=False,
         )
     except subprocess.TimeoutExpired as error:
@@ -127,10 +139,13 @@ class Yardstick:
         try:
             timer = self._bench.timer(trial.backend, Device.parse(trial.device).index)
             with prepared(trial, timer, self._inputs) as call:
-                ours = timer.measure(call, self.limits).measurement
-                self.paces[number] = Pace(ours.median_ns, launch_ns=self._launch_ns(timer, trial.device))
+                before = timer.measure(call, self.limits).measurement
                 if state is not None and isinstance(timer, CudaTimer):
-                    _hand_over(state, call, timer.stream_handle, waits=ours.timer == CudaTimer.name_with_gaps)
+                    _hand_over(state, call, timer.stream_handle, waits=before.timer == CudaTimer.name_with_gaps)
+                # before and after, so that a steady drift cancels
+                after = timer.measure(call, self.limits).measurement
+                ours_ns = (before.median_ns + after.median_ns) / 2
+                self.paces[number] = Pace(ours_ns, launch_ns=self._launch_ns(timer, trial.device))
         except REFUSALS as error:
             self.paces[number] = Pace(reason=str(error))
             if state is not None:
@@ -192,8 +207,6 @@ def main() -> None:
     requests, replies = take_streams()
     request = json.load(requests)
     trials = [from_json(Trial, item) for item in request["trials"]]
-    for trial in trials:
-        find_trial_kernel(trial)
     yardstick = Yardstick(trials, from_json(Limits, request["limits"]))
     paces = yardstick.run_beside(request["samples"]) if bench_version() else yardstick.run_alone()
     json.dump([pace._asdict() for pace in paces], replies, allow_nan=False)

@@ -71,11 +71,11 @@ def _measure(trials: Sequence[Trial], limits: Limits, timeout_s: float) -> Itera
         typer.echo(yardstick.MISSING, err=True)
     paces: list[Pace] = []
     for start in range(0, len(trials), CHUNK):
-        paces += yardstick.measure(trials[start : start + CHUNK], limits, timeout_s=timeout_s)
+        paces += yardstick.measure(trials[start : start + CHUNK], limits)
     with LocalExecutor(timeout_s=timeout_s) as executor:
         profiles = list(executor.profile(trials))
     for reason in {profile.reason for profile in profiles if not profile.kernels}:
-        typer.echo(reason, err=True)
+        typer.echo(f"no kernel list: {reason}", err=True)
     for trial, pace, profile in zip(trials, paces, profiles, strict=True):
         yield _agreement(trial, pace, profile)
 

@@ -7,10 +7,14 @@ what the device is given, and the driver knows the kernels' names.
 from __future__ import annotations
 
 import ctypes
+import re
 from functools import cache
 from typing import Any
 
 COPY, FILL = "[copy]", "[fill]"
+LONGEST = 500
+"""Characters of a name that are kept: those of templates in templates have no end."""
+SHORTER = (("(anonymous namespace)::", ""), ("(int)", ""), ("(bool)1", "true"), ("(bool)0", "false"), ("> >", ">>"))
 
 
 def graph_names(graph: Any) -> tuple[str, ...] | None:
@@ -47,7 +51,14 @@ def _kernel_name(driver: Any, node: Any) -> str:
 
 
 def demangle(name: str) -> str:
-    """A C++ name as it was written; the name itself where it is none, or the C++ library is missing."""
+    """A C++ name as it was written; the name itself where it is none, or the C++ library is missing.
+
+    At most the first 500 characters.
+    """
+    return _demangled(name)[:LONGEST]
+
+
+def _demangled(name: str) -> str:
     read = _demangler()
     if read is None or not name.startswith("_Z"):
         return name
@@ -72,16 +83,20 @@ def _demangler() -> Any:
     return read
 
 
-def short_name(name: str, width: int = 60) -> str:
-    """A kernel's name for a table: without its return type, parameters and namespaces of its arguments.
+def short_name(name: str, width: int = 80) -> str:
+    """A kernel's name for a table: without return type, parameters, and namespaces of its template's arguments.
 
-    `void ns::flat<float, (int)4>(float const*, long)` is `ns::flat<float, 4>`.
+    `void at::flat<ns::Plus<float>, (int)4>(float const*, long)` is `at::flat<Plus<float>, 4>`.
+    What a terminal would not print is a question mark.
     """
     text = name.removeprefix("void ")
     if text.endswith(")"):
         text = text[: _opening(text)]
-    text = text.replace("(anonymous namespace)::", "").replace("(int)", "").replace("(bool)1", "true")
-    text = " ".join(text.replace("(bool)0", "false").split())
+    for long, short in SHORTER:
+        text = text.replace(long, short)
+    head, bracket, arguments = text.partition("<")
+    text = head + bracket + re.sub(r"(\w+::)+(?=\w)", "", arguments)
+    text = "".join(letter if letter.isprintable() else "?" for letter in " ".join(text.split()))
     return text if len(text) <= width else text[: width - 1] + "…"
 
 

@@ -17,6 +17,7 @@ from harness import yardstick
 from harness.agreement import Agreement, as_data, sentences, summarize
 from harness.case import Case
 from harness.cli import agree as verb
+from harness.errors import WorkerError
 from harness.measure import Limits
 from harness.result import KernelUse, Profile, Trial
 from harness.store import Store
@@ -163,10 +164,24 @@ def test_without_cuda_bench_our_times_are_there() -> None:
     """The process answers with our times alone where cuda-bench is not installed."""
     if yardstick.bench_version() is not None:
         pytest.skip("cuda-bench is installed")
-    (pace,) = yardstick.measure([a_trial(device="cpu")], LIMITS, timeout_s=60)
+    (pace,) = yardstick.measure([a_trial(device="cpu")], LIMITS)
     assert pace.ours_ns is not None
     assert pace.ours_ns > 0
     assert pace.bench_ns is None
+
+
+def test_a_process_that_dies_costs_one_trial(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Trials that shared a process with one that ends it are timed without it; that one has the reason."""
+
+    def together(trials: list[Trial], _: Limits) -> list[Pace]:
+        if any(trial.implementation == "deadly" for trial in trials):
+            msg = "crashed"
+            raise WorkerError(msg)
+        return [Pace(1.0)] * len(trials)
+
+    monkeypatch.setattr(yardstick, "_measure_together", together)
+    trials = [a_trial("deadly" if number == 2 else "optimized") for number in range(5)]
+    assert yardstick.measure(trials, LIMITS) == [Pace(1.0)] * 2 + [Pace(reason="crashed")] + [Pace(1.0)] * 2
 
 
 def test_the_cpu_has_no_second_clock() -> None:
@@ -206,9 +221,7 @@ def test_what_was_found_is_stored(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     """`agree` keeps every trial and the summary as a self-test, and prints the shares outside."""
     url = f"sqlite:///{tmp_path / 'o.db'}"
     monkeypatch.setattr("harness.execute.LocalExecutor", FakeExecutor)
-    monkeypatch.setattr(
-        yardstick, "measure", lambda trials, *_, **__: [Pace(41_000.0, 44_000.0, 3_000.0)] * len(trials)
-    )
+    monkeypatch.setattr(yardstick, "measure", lambda trials, _: [Pace(41_000.0, 44_000.0, 3_000.0)] * len(trials))
     monkeypatch.setattr(yardstick, "bench_version", lambda: None)
     found = list(verb._measure([a_trial(), a_trial("baseline")], LIMITS, 1.0))
     verb._report(found, "cuda:0", url, as_json=False)
@@ -229,7 +242,7 @@ def test_cuda_bench_times_what_we_time() -> None:
     """On a GPU with cuda-bench both clocks give a time, within a factor of two."""
     if "cuda" not in available() or yardstick.bench_version() is None:
         pytest.skip("no cuda, or no cuda-bench here")
-    paces = yardstick.measure([a_trial(), a_trial("torch")], replace(LIMITS, max_samples=50), timeout_s=100)
+    paces = yardstick.measure([a_trial(), a_trial("torch")], replace(LIMITS, max_samples=50))
     for pace in paces:
         assert pace.ours_ns, pace.reason
         assert pace.bench_ns

@@ -98,7 +98,10 @@ def test_names_are_demangled_and_shortened() -> None:
     assert demangle("maxwell_sgemm_128x64_nn") == short_name("maxwell_sgemm_128x64_nn") == "maxwell_sgemm_128x64_nn"
     assert demangle("_Znonsense") == "_Znonsense"
     assert short_name("(odd)") == "(odd)"
-    assert len(short_name("x" * 500)) == 60
+    assert short_name("void a::b::f<a::g<c::d>, a::b::e>(int)") == "a::b::f<g<d>, e>"
+    assert short_name("k\x1b[31m\u202e") == "k?[31m?"
+    assert len(short_name("x" * 500)) == 80
+    assert len(demangle("x" * 5000)) == 500
 
 
 class FakeCupti:
