@@ -13,12 +13,14 @@ from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.middleware.gzip import GZipMiddleware
 from fastapi.responses import JSONResponse
+from sqlalchemy.exc import SQLAlchemyError
 from starlette.exceptions import HTTPException
 
 from harness.errors import CaseError, NothingError, StoreError
 from harness.settings import Settings
 from harness.store import Store, queries
 from web import assets, pages
+from web.auth import ReadGuard
 from web.cache import Cache
 from web.reader import Reader
 from web.view import render
@@ -60,10 +62,10 @@ class SecurityHeaders:
         await self.app(scope, receive, add if scope["type"] == "http" else send)
 
 
-def create_app(settings: Settings, *, hold_s: float = 0.0) -> FastAPI:
+def create_app(settings: Settings, *, hold_s: float = 0.0, guarded: bool = False) -> FastAPI:
     """The service over the database of `settings`. Raises StoreError where it cannot be used.
 
-    hold_s: seconds for which a page may lag behind what is stored.
+    hold_s: seconds for which a page may lag behind what is stored. guarded: reading needs a token too.
     """
     store = Store.open(settings.database)
 
@@ -78,6 +80,8 @@ def create_app(settings: Settings, *, hold_s: float = 0.0) -> FastAPI:
     app.state.cache = Cache(lambda: queries.data_version(store.engine), hold_s=hold_s)
     app.state.reader = Reader(store, app.state.cache)
     app.add_middleware(GZipMiddleware, minimum_size=1024, compresslevel=4)
+    if guarded:
+        app.add_middleware(ReadGuard, engine=store.engine)
     app.add_middleware(SecurityHeaders)
     app.include_router(assets.router)
     app.include_router(pages.router)
@@ -103,7 +107,8 @@ def _add_error_pages(app: FastAPI) -> None:
         return _error(request, 404 if isinstance(error, NothingError) else 422, str(error))
 
     @app.exception_handler(StoreError)
-    def store(request: Request, error: StoreError) -> Response:
+    @app.exception_handler(SQLAlchemyError)
+    def store(request: Request, error: Exception) -> Response:
         _log.error("%s", error)
         return _error(request, 503, "Try again in a moment; the log of the service says more.")
 

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from statistics import median
 from typing import Any
+from zlib import crc32
 
 import plotly.graph_objects as go
 
@@ -41,9 +42,9 @@ def literal(text: object, most: int = 0) -> str:
     return escape(shown, quote=False).replace("$", "&#36;")
 
 
-def slot(implementation: str, place: int = 0) -> str:
-    """The page's colour for an implementation: `baseline`, `optimized`, a peer's, or one of the others' in turn."""
-    return SLOTS.get(implementation, f"other{place % 4}")
+def slot(implementation: str) -> str:
+    """The page's colour for an implementation: `baseline`, `optimized`, a peer's, or one of four by its name."""
+    return SLOTS.get(implementation, f"other{crc32(implementation.encode('utf-8', 'replace')) % 4}")
 
 
 def unit_of(times_ns: Iterable[float | None]) -> tuple[str, float]:
@@ -52,8 +53,8 @@ def unit_of(times_ns: Iterable[float | None]) -> tuple[str, float]:
     return next(((name, size) for name, size in (("s", 1e9), ("ms", 1e6), ("µs", 1e3)) if largest >= size), ("ns", 1.0))
 
 
-def _trace(kind: Any, implementation: str, place: int, **given: Any) -> Any:
-    return kind(name=literal(implementation, LABEL), meta={"slot": slot(implementation, place)}, **given)
+def _trace(kind: Any, implementation: str, **given: Any) -> Any:
+    return kind(name=literal(implementation, LABEL), meta={"slot": slot(implementation)}, **given)
 
 
 def _json(traces: Sequence[Any], **layout: Any) -> str:
@@ -73,10 +74,10 @@ def bars(rows: Sequence[CaseRow], names: Sequence[str], hot: Mapping[tuple[str, 
     unit, size = unit_of(time for found in times.values() for time in found)
     template = f"%{{text}}<br>%{{y:.4g}} {unit}<extra>%{{fullData.name}}</extra>"
     traces = []
-    for place, (name, found) in enumerate(times.items()):
+    for name, found in times.items():
         shown = [None if time is None else time / size for time in found]
         given = {"x": places, "y": shown, "text": labels, "textposition": "none", "hovertemplate": template}
-        traces.append(_trace(go.Bar, name, place, **given))
+        traces.append(_trace(go.Bar, name, **given))
     ticks = {"tickmode": "array", "tickvals": places, "ticktext": [_tick(row, several=several) for row in rows]}
     return _json(
         traces,
@@ -114,7 +115,6 @@ def roofline(rows: Sequence[CaseRow], names: Sequence[str]) -> str | None:
             _trace(
                 go.Scatter,
                 name,
-                place,
                 mode="markers",
                 x=[row.flops / row.bytes for row, _ in some],
                 y=[row.flops / time for row, time in some],
@@ -190,7 +190,6 @@ def history(
             _trace(
                 go.Scatter,
                 name,
-                place,
                 mode="lines+markers",
                 x=xs,
                 y=ys,
@@ -244,7 +243,6 @@ def distribution(name: str, samples: Mapping[int, Sequence[float]]) -> str:
         _trace(
             go.Box,
             name,
-            0,
             x=[f"block {block}"] * len(values[:MOST_SAMPLES]),
             y=[value / size for value in values[:MOST_SAMPLES]],
             boxpoints="all",

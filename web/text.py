@@ -9,7 +9,17 @@ from markupsafe import Markup
 
 from harness.render import ratio_text, time_text
 
-__all__ = ["bytes_text", "change_text", "count_text", "moment", "ratio_text", "share_text", "sparkline", "time_text"]
+__all__ = [
+    "bytes_text",
+    "change_text",
+    "count_text",
+    "moment",
+    "rate_text",
+    "ratio_text",
+    "share_text",
+    "sparkline",
+    "time_text",
+]
 
 NONE = "–"
 WIDTH, HEIGHT = 96, 24
@@ -25,7 +35,7 @@ def change_text(ratio: float | None) -> str:
     if ratio is None:
         return NONE
     change = 100 * (ratio - 1)
-    return f"{change:+.1f} %" if abs(change) < 100 else f"{ratio:.3g}×"
+    return f"{change if abs(change) >= 0.05 else 0.0:+.1f} %" if abs(change) < 100 else f"{ratio:.3g}×"
 
 
 def count_text(value: float | None) -> str:
@@ -35,6 +45,11 @@ def count_text(value: float | None) -> str:
     if abs(value) >= 1e9:
         return f"{value:.3g}"
     return f"{value:,.0f}".replace(",", "\u202f")
+
+
+def rate_text(value: float | None) -> str:
+    """A rate in three digits or whole."""
+    return NONE if value is None else f"{value:.3g}" if value < 1000 else f"{value:.0f}"
 
 
 def bytes_text(value: float | None) -> str:

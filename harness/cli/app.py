@@ -16,6 +16,7 @@ from harness.cli.list import list_
 from harness.cli.push import push
 from harness.cli.run import run
 from harness.cli.schema import schema
+from harness.cli.serve import serve
 from harness.cli.show import show
 from harness.cli.token import token
 from harness.cli.version import version
@@ -40,6 +41,7 @@ app.command("push")(push)
 app.command("schema")(schema)
 app.add_typer(database, name="db")
 app.add_typer(token, name="token")
+app.command("serve")(serve)
 app.command("version")(version)
 
 

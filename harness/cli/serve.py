@@ -1,0 +1,65 @@
+"""`opgauge serve`: the dashboard and the API."""
+
+from __future__ import annotations
+
+import importlib
+from dataclasses import replace
+from ipaddress import ip_address
+from typing import Annotated
+
+import typer
+
+from harness.cli.options import Database, database_url
+
+HOLD_S = 1.0
+
+
+def serve(
+    host: Annotated[str, typer.Option("--host", help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option("--port", help="Port to listen on.", min=1, max=65535)] = 8000,
+    db: Database = None,
+    public_read: Annotated[
+        bool, typer.Option("--public-read", help="Let everybody who reaches the address read.")
+    ] = False,
+) -> None:
+    """Serve the dashboard and the API; writing always needs a token.
+
+    On an address that others reach, reading needs a token too, unless it is public.
+
+    Example: opgauge serve --port 8000
+    """
+    from harness.errors import SettingsError
+    from harness.settings import load_settings
+    from harness.store import Store
+    from harness.store.tokens import count_tokens
+
+    settings = replace(load_settings(), database=database_url(db))
+    is_open = public_read or is_loopback(host)
+    if not is_open:
+        with Store.open(settings.database) as store:
+            tokens = count_tokens(store.engine)
+        if not tokens:
+            msg = (
+                f"{host} is reached by others: create a token (opgauge token create NAME --scope ack) or --public-read"
+            )
+            raise SettingsError(msg)
+    # by name, for nothing in harness depends on web
+    app = importlib.import_module("web.app").create_app(settings, hold_s=HOLD_S, guarded=not is_open)
+    app.state.reader.recent()
+    import uvicorn
+
+    shown = f"[{host}]" if ":" in host else host
+    typer.echo(
+        f"opgauge: http://{shown}:{port}/ over {app.state.store.url}, reading {'open' if is_open else 'by token'}"
+    )
+    uvicorn.run(app, host=host, port=port, log_level="warning", server_header=False, proxy_headers=False)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches the address."""
+    if host == "localhost":
+        return True
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return False
