@@ -86,11 +86,12 @@ def plan(workshop: Workshop, selection: Selection, policy: Policy, stored: Store
     request = {"do": "inventory", "paths": [str(path.resolve()) for path in paths], "lenient": False}
     (head,) = workshop.ask(HEAD, [request])
     base, notes = _ask_base(workshop, paths, head["cases"]) if stored is None else ({}, [])
-    devices = tuple(str(Device.parse(name)) for name in selection.devices or (_default_device(head),))
+    asked = [str(Device.parse(name)) for name in selection.devices or (_default_device(head),)]
+    devices = tuple(device for device in asked if Device.parse(device).backend in head["available"])
+    notes += [f"{device}: there is no such device here" for device in asked if device not in devices]
     chosen = _tagged(selection, head["cases"])
     in_head = _holding(head, head["cases"], chosen, devices)
     in_base = _remembered(stored, chosen) if stored else _holding(base, base["cases"], chosen, devices)
-    notes += _missing_backends(devices, head)
     unchanged = _unchanged(workshop, selection, in_head, in_base, notes)
     if selection.changed:
         touched = changed_folders(head_path, workshop.trees[BASE].commit.removesuffix("-dirty"))
@@ -124,14 +125,6 @@ def _ask_base(workshop: Workshop, paths: Sequence[Path], cases: Sequence[Plain])
 
 def _default_device(head: Plain) -> str:
     return "cuda" if "cuda" in head["available"] else "cpu"
-
-
-def _missing_backends(devices: Iterable[str], head: Plain) -> list[str]:
-    return [f"{device}: there is no such device here" for device in devices if not _is_there(device, head)]
-
-
-def _is_there(device: str, head: Plain) -> bool:
-    return Device.parse(device).backend in head["available"]
 
 
 def _tagged(selection: Selection, cases: Iterable[Plain]) -> Selection:

@@ -1,0 +1,211 @@
+"""`opgauge gate` between two commits of a small repository: verdicts, exit codes, and nothing left behind."""
+
+from __future__ import annotations
+
+import json
+import signal
+import time
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree as ET
+
+import pytest
+
+from tests.tinytree import TinyTree
+
+QUICK = ("--pairs", "4", "--most-pairs", "4", "--block-s", "0.01", "--timeout", "2")
+POLICY = "defaults: {threshold: 4}  # a slowdown here is by 30, and other processes take the cores meanwhile\n"
+ONCE = (*QUICK, "--pairs", "1", "--most-pairs", "1")
+BEFORE = {"steady": "sane", "slowed": "sane", "spoilt": "sane", "stuck": "sane", "dropped": "sane", "mended": "crash"}
+AFTER = {"steady": "sane", "slowed": "slow", "spoilt": "wrong", "stuck": "hang", "added": "sane", "mended": "sane"}
+
+
+@pytest.fixture(scope="module")
+def tree(tmp_path_factory: pytest.TempPathFactory) -> TinyTree:
+    """Two commits: in the second an op is slower, one is wrong, one hangs, one is new, one is gone."""
+    made = TinyTree(tmp_path_factory.mktemp("gate") / "repository")
+    made.write("cases/policy.yaml", POLICY)
+    made.set_ops("tiny", BEFORE)
+    made.set_ops("other", {"untouched": "sane"})
+    made.commit("before")
+    made.set_ops("tiny", AFTER)
+    made.commit("after")
+    return made
+
+
+def words(text: str) -> dict[str, str]:
+    """What the gate's JSON says of each op: its verdict, or its kind."""
+    found: dict[str, Any] = json.loads(text)
+    return {one["op"]: one["verdict"] or one["kind"] for one in found["cases"]}
+
+
+def test_every_verdict_is_found(tree: TinyTree) -> None:
+    """One run finds what is the same, slower, wrong, hanging, new, removed and mended; broken is the gravest: 3."""
+    text = tree.opgauge("gate", "--base", "HEAD~1", *QUICK, "--json", "--junit", "gate.xml", code=3)
+    assert words(text) == {
+        "steady": "same",
+        "slowed": "slower",
+        "spoilt": "broken",
+        "stuck": "broken",
+        "added": "new",
+        "dropped": "removed",
+        "mended": "fixed",
+        "untouched": "same",
+    }
+    reasons = {one["op"]: one["reason"] for one in json.loads(text)["cases"]}
+    assert (reasons["spoilt"], reasons["stuck"]) == ("wrong result", "it timed out")
+    suites = ET.parse(tree.path / "gate.xml").getroot()  # noqa: S314  our own
+    assert sum(int(suite.get("tests", "0")) for suite in suites) == 8
+    assert tree.worktrees() == []
+
+
+@pytest.mark.parametrize(
+    ("chosen", "code", "said"),
+    [
+        (("--op", "steady", "--op", "added", "--op", "dropped"), 0, "passed"),
+        (("--op", "slowed"), 1, "slower"),
+        (("--op", "slowed", "--most-pairs", "2"), 4, "too few pairs"),
+        (("--op", "steady", "-i", "nobody"), 5, "nothing to compare is selected"),
+        (("--op", "steady", "--device", "cuda"), 5, "there is no such device"),
+    ],
+)
+def test_exit_codes(tree: TinyTree, chosen: tuple[str, ...], code: int, said: str) -> None:
+    """0 passed, 1 slower, 4 undecided, 5 nothing measured: each by itself."""
+    assert said in tree.opgauge("gate", "--base", "HEAD~1", *QUICK, *chosen, code=code)
+
+
+def test_mistakes_end_with_two(tree: TinyTree, tmp_path: Path) -> None:
+    """A commit that is none, a wrong case file, a wrong policy, no side to compare with: exit code 2, in a line."""
+    assert "no commit 'nonsense'" in tree.opgauge("gate", "--base", "nonsense", *QUICK, code=2)
+    wrong = tmp_path / "wrong.yaml"
+    wrong.write_text("op: steady\ncases:\n  - {name: a, shapes: {y: [3]}, dtype: float32}\n")
+    assert f"{wrong}:3" in tree.opgauge("gate", str(wrong), "--base", "HEAD", *QUICK, code=2)
+    wrong.write_text("defaults: {treshold: 1}\n")
+    assert "threshold" in tree.opgauge("gate", "--policy", str(wrong), "--base", "HEAD", *QUICK, code=2)
+    assert "--against" in tree.opgauge("gate", *QUICK, code=2)
+
+
+def test_a_tree_that_cannot_be_asked_is_reported(tree: TinyTree) -> None:
+    """Where ops cannot be imported, or lack what is asked of them, nothing is guessed: exit code 5, and why."""
+    before = tree.git("rev-parse", "HEAD")
+    try:
+        tree.write("ops/tiny/__init__.py", "import nowhere\n")
+        broken = tree.commit("broken import")
+        tree.git("checkout", "--quiet", before)
+        text = tree.opgauge("gate", "--base", broken, *QUICK, code=5)
+        assert "No module named 'nowhere'" in text
+        init = (tree.path / "ops/__init__.py").read_text()
+        tree.write("ops/__init__.py", init + "del find_kernel\n")
+        assert "its ops have no ops.find_kernel (contract" in tree.opgauge("gate", "--base", "HEAD~1", *QUICK, code=5)
+    finally:
+        tree.git("checkout", "--quiet", "--force", "main")
+        tree.git("reset", "--quiet", "--hard", before)
+    assert tree.worktrees() == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_nothing_is_left_when_it_is_ended(tree: TinyTree, number: signal.Signals) -> None:
+    """Ctrl-C and SIGTERM remove the worktree and end the workers on the way out."""
+    chosen = ("--op", "stuck", "--device", "cpu", "--timeout", "50")
+    with tree.start("gate", "--base", "HEAD~1", *chosen) as process:
+        end = time.monotonic() + 30
+        while not tree.worktrees() and time.monotonic() < end:
+            time.sleep(0.05)
+        assert tree.worktrees()
+        time.sleep(1.0)
+        process.send_signal(number)
+        process.communicate(timeout=20)
+    assert process.returncode in {130, 143}
+    assert tree.worktrees() == []
+    assert not list(Path(f"/proc/{process.pid}/task").glob("*"))
+
+
+def test_what_a_kill_left_is_swept_up(tree: TinyTree) -> None:
+    """After SIGKILL a worktree remains; the next gate removes it."""
+    with tree.start("gate", "--base", "HEAD~1", "--op", "stuck", "--device", "cpu") as process:
+        while not tree.worktrees():
+            time.sleep(0.05)
+        time.sleep(0.5)
+        process.kill()
+        process.communicate(timeout=20)
+    (left,) = tree.worktrees()
+    folder = Path(left.removeprefix("worktree "))
+    tree.opgauge("gate", "--base", "HEAD~1", "--op", "nonsense", *QUICK, code=5)
+    assert tree.worktrees() == []
+    assert not folder.parent.exists()
+
+
+def test_only_what_changed_is_compared(tree: TinyTree) -> None:
+    """--changed leaves out folders without a change; shared code counts for all; no change at all is no pass."""
+    chosen = ("--op", "steady", "--op", "untouched")
+    assert set(words(tree.opgauge("gate", "--base", "HEAD~1", "--changed", *ONCE, *chosen, "--json"))) == {"steady"}
+    assert "changed: no op" in tree.opgauge("gate", "--base", "HEAD", "--changed", *ONCE, *chosen, code=5)
+    shared = tree.path / "ops/_core/errors.py"
+    before = shared.read_text()
+    try:
+        shared.write_text(before + "\n# a comment\n")
+        text = tree.opgauge("gate", "--base", "HEAD", "--changed", *ONCE, *chosen, "--json")
+        assert set(words(text)) == {"steady", "untouched"}
+        text = tree.opgauge("gate", "--base", "HEAD~1", "--trust-hash", *ONCE, *chosen, "--json")
+        assert words(text)["untouched"] == "skipped"
+        assert words(text)["steady"] != "skipped"
+    finally:
+        shared.write_text(before)
+
+
+def test_policy_may_fail_what_is_new_and_demand_more(tree: TinyTree, tmp_path: Path) -> None:
+    """`fail: [new]` and a min_speedup that is not met end with 1; a waiver excuses until its day."""
+    policy = tmp_path / "policy.yaml"
+    policy.write_text("fail: [new]\ndefaults: {min_speedup: 100}\n")
+    text = tree.opgauge("gate", "--base", "HEAD~1", "--op", "added", *ONCE, "--policy", str(policy), code=1)
+    assert "min_speedup 100" in text
+    waivers = tmp_path / "waivers.yaml"
+    entry = "waivers:\n  - {cases: spoilt, owner: Ada, reason: known, until: DAY, verdicts: [broken]}\n"
+    chosen = ("--op", "spoilt", "--op", "dropped", *ONCE, "--waivers", str(waivers))
+    waivers.write_text(entry.replace("DAY", "2999-01-01"))
+    assert "excused: spoilt/small" in tree.opgauge("gate", "--base", "HEAD~1", *chosen, code=5)
+    waivers.write_text(entry.replace("DAY", "2001-01-01"))
+    assert "expired" in tree.opgauge("gate", "--base", "HEAD~1", *chosen, code=3)
+
+
+def test_case_files_from_elsewhere_are_those_of_both(tree: TinyTree, tmp_path: Path) -> None:
+    """A case that neither tree ships is compared all the same where both have its op."""
+    path = tmp_path / "mine.yaml"
+    path.write_text("op: steady\ncases:\n  - {name: mine, shapes: {x: [9]}, dtype: float32}\n")
+    text = tree.opgauge("gate", str(path), "--base", "HEAD~1", *ONCE, "--json", code=4)
+    (found,) = json.loads(text)["cases"]
+    assert (found["case"], found["kind"], found["pairs"]) == ("mine", "compared", 1)
+    assert str(path) in found["reproduce"]
+
+
+def test_in_actions_it_marks_and_summarises(tree: TinyTree, tmp_path: Path) -> None:
+    """In GitHub Actions the step summary grows, and failures are marked where the case is written."""
+    summary = tmp_path / "summary.md"
+    text = tree.opgauge(
+        "gate", "--base", "HEAD~1", "--op", "spoilt", *ONCE, code=3,
+        GITHUB_ACTIONS="true", GITHUB_STEP_SUMMARY=str(summary),
+    )  # fmt: skip
+    assert "::error file=cases/tiny.yaml,line=" in text
+    assert "wrong result" in summary.read_text()
+
+
+def test_bisect_finds_the_commit(tmp_path: Path) -> None:
+    """`git bisect run opgauge gate --bisect` names the commit that planted the slowdown."""
+    made = TinyTree(tmp_path / "repository")
+    made.write("cases/policy.yaml", POLICY)
+    commits = []
+    for number, body in enumerate(("sane", "sane", "slow", "slow")):
+        made.set_ops("tiny", {"double": body})
+        made.write("notes.txt", str(number))
+        commits.append(made.commit(f"commit {number}"))
+    made.write("bisect.sh", f'PYTHONPATH={Path(__file__).parent.parent.parent} exec python3 -P -m harness "$@"\n')
+    import sys
+
+    script = made.path / "bisect.sh"
+    script.write_text(script.read_text().replace("python3", sys.executable))
+    made.git("bisect", "start", "HEAD", commits[0])
+    text = made.git(
+        "bisect", "run", "sh", str(script), "gate", "--base", commits[0], "--op", "double", *QUICK, "--bisect"
+    )
+    assert f"{commits[2]} is the first" in text.replace("bad commit", "first") or commits[2] in text
+    assert made.git("rev-parse", "bisect/bad") == commits[2]
