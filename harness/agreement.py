@@ -107,8 +107,8 @@ def _median(values: Sequence[float]) -> float | None:
 
 
 def as_data(found: Sequence[Agreement], **facts: Any) -> dict[str, Any]:
-    """What is stored of a comparison: its summary, the facts given, and every trial."""
-    return {"summary": summarize(found), **facts, "trials": [asdict(one) for one in found]}
+    """What is stored of a comparison: its summary and the facts given, side by side, and every trial in `cases`."""
+    return {**summarize(found), **facts, "cases": [asdict(one) for one in found]}
 
 
 def sentences(summary: Mapping[str, Any]) -> list[str]:

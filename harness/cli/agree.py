@@ -114,7 +114,7 @@ def _report(found: Sequence[Agreement], device: str, url: str, *, as_json: bool)
     from harness.yardstick import bench_version
 
     environment = capture([device])
-    data = as_data(found, environment=dict(environment.hard_of(device)), cuda_bench=bench_version())
+    data = as_data(found, **environment.hard_of(device), cuda_bench=bench_version())
     commit = environment.commit or load_settings().commit
     with Store.open(url) as store:
         add_self_test(store.engine, SelfTest("agree", datetime.now(UTC), commit, device, data))
@@ -122,9 +122,9 @@ def _report(found: Sequence[Agreement], device: str, url: str, *, as_json: bool)
         typer.echo(json.dumps(data, indent=1, allow_nan=False))
     else:
         _show(found)
-        for line in sentences(data["summary"]):
+        for line in sentences(data):
             typer.echo(line)
-    if not data["summary"]["bench_compared"] and not data["summary"]["cupti_compared"]:
+    if not data["bench_compared"] and not data["cupti_compared"]:
         msg = "nothing was compared: see the reasons above"
         raise NothingError(msg)
 

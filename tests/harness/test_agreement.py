@@ -233,8 +233,8 @@ def test_what_was_found_is_stored(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     with Store.open(url) as store:
         (kept,) = list_self_tests(store.engine, "agree")
     assert kept.device == "cuda:0"
-    assert kept.data["summary"]["bench_outside"] == 2
-    assert [trial["ours_ns"] for trial in kept.data["trials"]] == [41_000.0, 41_000.0]
+    assert kept.data["bench_outside"] == 2
+    assert [trial["ours_ns"] for trial in kept.data["cases"]] == [41_000.0, 41_000.0]
 
 
 @pytest.mark.gpu
