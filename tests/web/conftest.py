@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import shutil
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from fastapi.testclient import TestClient
 
 from harness.settings import Settings
 from harness.store import Store
 from tests.web.dataset import fill
 from web.app import create_app
+
+with warnings.catch_warnings():
+    # it would rather have another package than httpx, which the client of the service needs
+    warnings.simplefilter("ignore")
+    from fastapi.testclient import TestClient
 
 
 @pytest.fixture(scope="session")
