@@ -357,17 +357,26 @@ __global__ void __launch_bounds__(THREADS) apply_columns(
     scale[i] = inverse_of(spread[column + i], is_variance, epsilon) * gamma[column + i];
     shift[i] = beta[column + i];
   }
-  for (int row = rows - 1 - (blockIdx.y * blockDim.y + threadIdx.y); row >= 0; row -= gridDim.y * blockDim.y) {
-    const long long at = static_cast<long long>(row) * channels + column;
-    const Pack<T, V> loaded = load<T, V>(x + at);
-    Pack<T, V> added{}, result;
-    if (addend != nullptr) added = load<T, V>(addend + at);
+  const int stride = gridDim.y * blockDim.y;
+  for (int row = rows - 1 - (blockIdx.y * blockDim.y + threadIdx.y); row >= 0; row -= UNDER_WAY * stride) {
+    Pack<T, V> loaded[UNDER_WAY], added[UNDER_WAY];
 #pragma unroll
-    for (int i = 0; i < V; ++i) {
-      A value = (widen(loaded.at[i]) - middle[i]) * scale[i] + shift[i];
-      if (addend != nullptr) value += widen(added.at[i]);
-      result.at[i] = narrow<T>(value);
+    for (int j = 0; j < UNDER_WAY; ++j) {
+      const long long at = static_cast<long long>(row - j * stride) * channels + column;
+      if (at >= 0) loaded[j] = load<T, V>(x + at);
+      if (at >= 0 && addend != nullptr) added[j] = load<T, V>(addend + at);
     }
-    store_streaming<T, V>(y + at, result);
+#pragma unroll
+    for (int j = 0; j < UNDER_WAY; ++j) {
+      const long long at = static_cast<long long>(row - j * stride) * channels + column;
+      if (at < 0) break;
+#pragma unroll
+      for (int i = 0; i < V; ++i) {
+        A value = (widen(loaded[j].at[i]) - middle[i]) * scale[i] + shift[i];
+        if (addend != nullptr) value += widen(added[j].at[i]);
+        loaded[j].at[i] = narrow<T>(value);
+      }
+      store_streaming<T, V>(y + at, loaded[j]);
+    }
   }
 }
