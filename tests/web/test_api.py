@@ -265,11 +265,18 @@ def test_an_empty_store_has_empty_lists(empty: TestClient) -> None:
         ("/ops/a%00b/badge.svg", 422),
         ("/compare?base=%00&head=x", 422),
         ("/nothing", 404),
+        ("/results?implementaton=torch", 422),
     ],
 )
 def test_wrong_questions_have_one_message(client: TestClient, path: str, code: int) -> None:
     """No question is answered by a 500: the message says what is wrong with it."""
     get(client, path, code)
+
+
+def test_a_misspelt_filter_is_an_error(client: TestClient) -> None:
+    """What a route does not know is refused with the nearest name, and not passed over."""
+    found = get(client, "/results", 422, implementaton="torch")
+    assert "did you mean 'implementation'" in found["detail"]
 
 
 def test_every_route_is_described(client: TestClient) -> None:

@@ -7,8 +7,10 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
-from fastapi import Path, Query, Response
+from fastapi import HTTPException, Path, Query, Request, Response
 from pydantic import BaseModel
+
+from harness.hint import did_you_mean
 
 MOST = 500
 PLAIN = r"^[^\x00-\x1f\x7f]*$"
@@ -47,6 +49,14 @@ def page(items: Sequence[Any], limit: int, offset: int) -> dict[str, Any]:
     """Some of `items`, and where the next ones begin."""
     end = offset + limit
     return {"items": items[offset:end], "total": len(items), "next": end if end < len(items) else None}
+
+
+def refuse_unknown(request: Request) -> None:
+    """422 for a parameter that the route does not have: a misspelt filter must not look like an answer."""
+    known = [field.alias for field in request.scope["route"].dependant.query_params]
+    for name in request.query_params:
+        if name not in known:
+            raise HTTPException(422, f"unknown parameter {name[:60]!r}{did_you_mean(name[:60], known)}")
 
 
 def _finite(value: Any) -> Any:
