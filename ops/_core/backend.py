@@ -7,6 +7,8 @@ functions: a machine without a GPU lists CUDA kernels all the same.
 from __future__ import annotations
 
 import re
+import sys
+from ctypes import CDLL
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
@@ -51,9 +53,20 @@ def cupy() -> Any:
         raise BackendError(msg) from error
 
 
+def _has_driver() -> bool:
+    """Whether NVIDIA's driver library loads: quicker to ask than importing CuPy to learn that it does not."""
+    try:
+        CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
+    except OSError:
+        return False
+    return True
+
+
 @cache
 def cuda_device_count() -> int:
     """How many CUDA devices CuPy sees; 0 without CuPy, driver or device."""
+    if not _has_driver():
+        return 0
     try:
         return int(cupy().cuda.runtime.getDeviceCount())
     except BackendError:
