@@ -39,7 +39,7 @@ def figure(name: str, json_text: str | None, label: str, height: str = "medium")
         return Markup("")
     safe = json_text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
     return Markup(
-        '<figure class="chart {height}" data-chart="{name}"><div class="plot" role="img" aria-label="{label}"></div>'
+        '<figure class="chart {height}" data-chart="{name}" aria-label="{label}"><div class="plot"></div>'
         '<script type="application/json" id="chart-{name}">{data}</script></figure>'
     ).format(name=name, label=label, height=height, data=Markup(safe))  # noqa: S704  escaped above, for a script
 

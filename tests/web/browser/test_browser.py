@@ -1,0 +1,199 @@
+"""Pages in Chromium: figures drawn, nothing on the console, no serious complaint of axe-core, in both themes."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, Page, expect
+
+from harness.scope import Scope
+from harness.store.tokens import create_token
+from tests.web.browser.conftest import Site, watching
+from tests.web.dataset import HOSTILE
+from web.pages.regressions import known_regressions
+
+AXE = Path(__file__).parent / "axe.min.js"
+BARE = ("/", "/ops", "/runs", "/compare", "/regressions", "/trust", "/nowhere")
+
+
+def addresses(site: Site) -> dict[str, str]:
+    """A page of each kind."""
+    runs, cases = site.reader.runs(), site.reader.recent().cases.values()
+    ids = {case.name: case.case_id for case in cases}
+    opened = known_regressions(site.reader)[1]
+    return {
+        "overview": "/",
+        "ops": "/ops",
+        "op": "/ops/p_norm",
+        "op without roofline": "/ops/flatten?device=all",
+        "case": f"/cases/{ids['seed-1[float32,porder=2]']}",
+        "hostile case": f"/cases/{ids[HOSTILE]}",
+        "runs": "/runs",
+        "run": f"/runs/{runs[0].id}",
+        "compare": f"/compare?base={runs[1].id[:8]}&head={runs[0].id[:8]}",
+        "compare devices": f"/compare?base={runs[1].id[:8]}&head={runs[0].id[:8]}&base_device=cpu&head_device=cuda:0",
+        "regressions": "/regressions",
+        "regression": f"/regressions/{opened.key}",
+        "trust": "/trust",
+    }
+
+
+def serious(page: Page) -> list[str]:
+    """What axe-core calls serious or critical."""
+    page.evaluate(AXE.read_text(encoding="utf-8"))
+    found = page.evaluate("axe.run(document, {resultTypes: ['violations']})")
+    return [
+        f"{one['id']}: {one['help']}: {one['nodes'][0]['html'][:200]}"
+        for one in found["violations"]
+        if one["impact"] in {"serious", "critical"}
+    ]
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+def test_every_page_with_data_is_drawn_and_accessible(browser: Browser, site: Site, dark: bool) -> None:
+    """Figures drawn, an empty console, nothing that axe-core calls serious."""
+    for name, address in addresses(site).items():
+        with watching(browser, dark=dark) as watched:
+            watched.open(site.root + address)
+            assert serious(watched.page) == [], name
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+def test_every_page_without_data_is_accessible(browser: Browser, bare_site: Site, dark: bool) -> None:
+    """The empty states too."""
+    for address in BARE:
+        with watching(browser, dark=dark) as watched:
+            watched.open(bare_site.root + address)
+            assert serious(watched.page) == [], address
+            if address == "/nowhere":
+                watched.complaints.clear()  # the browser itself notes the 404
+
+
+def test_pages_fit_a_phone(browser: Browser, site: Site) -> None:
+    """No page is wider than a narrow screen; tables scroll by themselves."""
+    for name, address in addresses(site).items():
+        with watching(browser, width=360) as watched:
+            watched.open(site.root + address)
+            assert watched.page.evaluate("document.documentElement.scrollWidth") <= 360, name
+
+
+def test_the_theme_is_switched_and_kept(browser: Browser, site: Site) -> None:
+    """The button turns page and figures dark; the next page is dark as well."""
+    with watching(browser) as watched:
+        watched.open(f"{site.root}/ops/p_norm")
+        page = watched.page
+        light = page.evaluate("getComputedStyle(document.documentElement).backgroundColor")
+        colour = page.locator(".xtick text").first.evaluate("(one) => getComputedStyle(one).fill")
+        page.get_by_role("button", name="Switch between light and dark").click()
+        assert page.evaluate("getComputedStyle(document.documentElement).backgroundColor") != light
+        page.wait_for_function(
+            "(before) => getComputedStyle(document.querySelector('.xtick text')).fill !== before", arg=colour
+        )
+        page.get_by_role("link", name="Runs", exact=True).click()
+        assert page.evaluate("document.documentElement.dataset.theme") == "dark"
+
+
+def test_filters_change_table_and_address_without_reloading(browser: Browser, site: Site) -> None:
+    """Choosing a dtype leaves its rows, draws the figure anew, and can be linked and gone back from."""
+    with watching(browser) as watched:
+        watched.open(f"{site.root}/ops/p_norm")
+        page = watched.page
+        page.evaluate("window.stayed = true")
+        expect(page.locator("tbody tr")).to_have_count(4)
+        page.get_by_label("Dtype").select_option("float16")
+        expect(page.locator("tbody tr")).to_have_count(2)
+        watched.drawn()
+        assert "dtype=float16" in page.url
+        assert page.evaluate("window.stayed")
+        assert page.locator("main").count() == 1
+        page.go_back()
+        expect(page.locator("tbody tr")).to_have_count(4)
+
+
+def test_filters_work_without_scripts(browser: Browser, site: Site) -> None:
+    """The form is an ordinary one."""
+    with watching(browser, scripts=False) as watched:
+        page = watched.page
+        page.goto(f"{site.root}/ops/p_norm")
+        page.get_by_label("Dtype").select_option("float16")
+        page.get_by_role("button", name="Show").click()
+        expect(page.locator("tbody tr")).to_have_count(2)
+
+
+def test_two_runs_are_compared_from_the_list(browser: Browser, site: Site) -> None:
+    """The radio buttons choose base and head; the page names both, and a verdict filters."""
+    with watching(browser) as watched:
+        page = watched.page
+        page.goto(f"{site.root}/runs")
+        page.get_by_role("button", name="Compare base and head").click()
+        watched.drawn()
+        expect(page.locator("h1")).to_have_text("Compare")
+        page.locator(".badges a", has_text="broken").click()
+        expect(page.locator("table[class=data] tbody tr")).to_have_count(1)
+
+
+def test_a_regression_is_acknowledged(browser: Browser, own_site: Site) -> None:
+    """From the overview to the form; the waiver is there to copy, and the list says who answers."""
+    secret = create_token(own_site.reader.engine, "ada", Scope.ACK)
+    with watching(browser) as watched:
+        page = watched.page
+        page.goto(own_site.root)
+        page.locator(".lately li", has_text="seed-1").get_by_role("link", name="details").click()
+        page.get_by_label("Your name").fill("Ada")
+        page.get_by_label("Reason").fill(HOSTILE)
+        page.get_by_label("Token of scope").fill(secret)
+        page.get_by_role("button", name="Acknowledge").click()
+        expect(page.locator(".lead")).to_contain_text("acknowledged")
+        expect(page.locator("#waiver")).to_contain_text("owner: Ada")
+        page.goto(f"{own_site.root}/regressions?state=acknowledged")
+        expect(page.locator("tbody")).to_contain_text(HOSTILE)
+
+
+def test_a_click_into_the_history_opens_that_run(browser: Browser, site: Site) -> None:
+    """The details below are of the run whose point was clicked."""
+    with watching(browser) as watched:
+        watched.open(site.root + addresses(site)["case"])
+        page = watched.page
+        shown = page.evaluate(
+            """() => { const plot = document.querySelector("figure[data-chart=history] .plot");
+            const run = plot.data[0].customdata[3];
+            plot.emit("plotly_click", {points: [{customdata: run}]});
+            return run; }"""
+        )
+        page.wait_for_url(re.compile(f"run={shown}"))
+        expect(page.locator("h2", has_text=f"In run {shown[:8]}")).to_be_visible()
+
+
+def test_keys_reach_the_content(browser: Browser, site: Site) -> None:
+    """The first tab stop skips the navigation."""
+    with watching(browser) as watched:
+        page = watched.page
+        page.goto(site.root)
+        page.keyboard.press("Tab")
+        expect(page.locator(":focus")).to_have_text("Skip to content")
+        page.keyboard.press("Enter")
+        expect(page.locator("main")).to_be_focused()
+
+
+def test_plotly_rules_are_those_of_the_installed_plotly(browser: Browser, site: Site) -> None:
+    """The style sheet that stands in for plotly.js's own has every rule that it would add."""
+    sheet = (Path(__file__).parents[3] / "web" / "static" / "vendor" / "plotly.css").read_text(encoding="utf-8")
+    ours = {re.sub(r"\s+", "", line.partition("{")[0]) for line in sheet.splitlines()[1:]}
+    with watching(browser) as watched:
+        watched.page.goto(site.root)
+        watched.page.goto("about:blank")
+        watched.page.evaluate((Path(site_plotly())).read_text(encoding="utf-8"))
+        found = watched.page.evaluate(
+            "[...document.getElementById('plotly.js-style-global').sheet.cssRules].map((one) => one.selectorText)"
+        )
+    theirs = {re.sub(r"\s+", "", selector).replace("::", ":") for selector in found}
+    assert theirs <= {selector.replace("::", ":") for selector in ours}
+
+
+def site_plotly() -> Path:
+    """plotly.js as it is installed."""
+    from web.assets import _plotly
+
+    return _plotly()
