@@ -18,7 +18,7 @@ from harness.selection import Plan, Selection, baseline_of, plan
 from harness.stored import Stored
 from harness.summary import OPTIMIZED
 from harness.tree import Tree
-from harness.verdict import Comparison, Subject
+from harness.verdict import Comparison, Evidence, Rule, Side, Subject
 from harness.waiver import Waiver
 
 Noise = Mapping[tuple[str, str, str], float]
@@ -27,7 +27,11 @@ Noise = Mapping[tuple[str, str, str], float]
 
 @dataclass(frozen=True)
 class Conditions:
-    """How to measure and judge. budget_s: seconds in all; block_s: of sampling in one block."""
+    """How to measure and judge.
+
+    budget_s: seconds in all; block_s: of sampling in one block. among: judge each case by itself, as one of so many
+    of which the others are quiet; 0: all of them together.
+    """
 
     policy: Policy = field(default_factory=Policy)
     waivers: tuple[Waiver, ...] = ()
@@ -35,6 +39,7 @@ class Conditions:
     block_s: float = BLOCK_S
     budget_s: float | None = None
     noise: Noise = field(default_factory=dict)
+    among: int = 0
     today: date = field(default_factory=lambda: datetime.now(UTC).date())
 
 
@@ -124,9 +129,17 @@ def _decider(
             conditions.policy.rule_of(one.subject, layout.own.get(one.subject, NOTHING_ASKED), most_pairs=most)
             for one in evidence
         ]
-        return compare_run(evidence, rules)
+        if not conditions.among:
+            return compare_run(evidence, rules)
+        return [_judge_among(one, rule, conditions.among) for one, rule in zip(evidence, rules, strict=True)]
 
     return decide
+
+
+def _judge_among(one: Evidence, rule: Rule, count: int) -> Comparison:
+    """One case's verdict where the other cases of the run have not changed at all."""
+    quiet = Evidence(Subject("", "", "", "", ""), Side(), Side(), pairs=((1.0, 1.0),) * max(len(one.pairs), 1))
+    return compare_run([one, *[quiet] * (count - 1)], [rule] * count)[0]
 
 
 def _series(subject: Subject) -> tuple[str, str, str]:

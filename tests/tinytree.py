@@ -73,7 +73,7 @@ def define(name, body):
 
 
 def sane(out):
-    spin(0.001)
+    spin(0.0003)
 
 
 def slow(out):

@@ -6,12 +6,14 @@ import sys
 
 import typer
 
+from harness.cli.aa import aa
 from harness.cli.agree import agree
 from harness.cli.check import check
 from harness.cli.database import database
 from harness.cli.export import export
 from harness.cli.gate import gate
 from harness.cli.importing import import_
+from harness.cli.inject import inject
 from harness.cli.list import list_
 from harness.cli.push import push
 from harness.cli.run import run
@@ -34,6 +36,8 @@ app.command("check")(check)
 app.command("run")(run)
 app.command("show")(show)
 app.command("gate")(gate)
+app.command("aa")(aa)
+app.command("inject")(inject)
 app.command("agree")(agree)
 app.command("export")(export)
 app.command("import")(import_)

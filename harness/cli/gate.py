@@ -265,6 +265,13 @@ def bisect_code(outcome: Outcome) -> int:
     return {ExitCode.PASSED: 0, ExitCode.SLOWER: 1}.get(outcome.code, CANNOT_TELL)
 
 
+def line(run: GateRun) -> str:
+    """A run in one line."""
+    from harness.report import headline
+
+    return f"{headline(run)}, {run.seconds:.0f} s"
+
+
 def tell(text: str) -> None:
     """Say on a terminal what goes on."""
     if sys.stderr.isatty():

@@ -1,0 +1,110 @@
+"""`opgauge inject`: a planted slowdown, to see whether the gate sleeps."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from harness.cli import aa
+from harness.cli import gate as gating
+from harness.cli.options import AsJson, Database
+
+if TYPE_CHECKING:
+    from harness.gaterun import Conditions, GateRun
+    from harness.selection import Selection
+    from harness.settings import Settings
+    from harness.tree import Tree
+
+
+def inject(
+    paths: gating.Paths = None,
+    slowdown: Annotated[float, typer.Option("--slowdown", help="Share of its time that a call takes longer.")] = 0.05,
+    runs: Annotated[int, typer.Option("--runs", help="Gate runs per op.", min=1)] = 1,
+    among: Annotated[
+        int, typer.Option("--among", help="Judge each case as the one slowed of so many in a run.", min=1)
+    ] = 60,
+    case: gating.Cases = None,
+    op: gating.Ops = None,
+    tag: gating.Tags = None,
+    dtype: gating.Dtypes = None,
+    implementation: gating.Implementations = None,
+    device: gating.Devices = None,
+    tree: gating.TreeOption = None,
+    policy: gating.PolicyFile = None,
+    block_s: gating.BlockS = None,
+    timeout: gating.Timeout = None,
+    as_json: AsJson = False,
+    db: Database = None,
+) -> None:
+    """Plant a slowdown in a copy of each kernel in turn, run the gate against it, and count what it catches.
+
+    Only times are judged: the planted launch would be found by counting. Prints the share caught with 95 %
+    bounds and the seconds of sampling that it took, and stores them.
+
+    Example: opgauge inject --slowdown 0.05 --op sign
+    """
+    from harness.environment import commit
+    from harness.selftest import by_time_alone, caught
+    from harness.settings import load_settings
+    from harness.share import Share
+    from harness.tree import Tree, find_tree
+
+    path = find_tree(tree or Path.cwd())
+    own = Tree(path, commit(path), "this tree")
+    conditions = by_time_alone(aa.load_conditions(path, policy, block_s), among)
+    selection = aa.select(paths, case, op, tag, dtype, implementation, device)
+    done: list[GateRun] = []
+    try:
+        plant_each(own, selection, conditions, load_settings(), timeout, slowdown, runs, done)
+    except KeyboardInterrupt:
+        typer.echo("interrupted", err=True)
+    data = caught(done, slowdown)
+    aa.store(db, "inject", own.commit, done, data)
+    if as_json:
+        typer.echo(json.dumps(data, indent=1))
+        return
+    typer.echo(f"{100 * slowdown:g} % slower, one of {among} cases, caught: {Share(data['slower'], data['decisions'])}")
+    typer.echo(f"undecided: {data['undecided']}, called the same: {data['same']}, faster: {data['faster']}")
+    for one in data["cases"]:
+        typer.echo(
+            f"  {one['case']} on {one['device']}: {one['ratio']:.3f}, {one.get('slower', 0)} caught, "
+            f"{one['s_per_side']:.2g} s per side"
+        )
+    if "median_s_per_side_until_caught" in data:
+        typer.echo(f"sampling until caught: {data['median_s_per_side_until_caught']:.2g} s per side (median)")
+    typer.echo(f"{data['seconds']:.0f} s in all")
+
+
+def plant_each(
+    own: Tree,
+    selection: Selection,
+    conditions: Conditions,
+    settings: Settings,
+    timeout: float | None,
+    slowdown: float,
+    runs: int,
+    done: list[GateRun],
+) -> None:
+    """For each kernel that the selection holds: a copy in which it is slower, compared with the tree itself."""
+    from dataclasses import replace
+
+    from harness.pairing import BASE, HEAD
+    from harness.selection import plan
+    from harness.selftest import repeat, slowed_copy
+    from harness.tree import Tree
+    from ops import Device
+
+    with gating.workshop({BASE: own, HEAD: own}, settings, timeout) as workshop:
+        jobs = plan(workshop, selection, conditions.policy).jobs
+    subjects = [job.subject for job in jobs if job.is_paired]
+    for op, implementation, device in dict.fromkeys((one.op, one.implementation, one.device) for one in subjects):
+        chosen = replace(selection, ops=(op,), implementations=(implementation,), devices=(device,))
+        with slowed_copy(own.path, op, implementation, Device.parse(device).backend, slowdown) as copy:
+            trees = {BASE: own, HEAD: Tree(copy, own.commit, f"{op} {implementation} {100 * slowdown:g} % slower")}
+            with gating.workshop(trees, settings, timeout) as workshop:
+                for run in repeat(workshop, chosen, conditions, runs):
+                    done.append(run)
+                    typer.echo(f"{op}: {gating.line(run)}", err=True)

@@ -1,0 +1,116 @@
+"""Slows kernels down by a share of their own time. `opgauge inject` puts this file into a copy of a tree's `ops`.
+
+On the CPU a call is followed by spinning for the share of what it took; on CUDA by a kernel that waits for
+the share of what a cold call takes, less what one more launch costs by itself. Where that launch alone costs more
+than the share, the slowdown is larger than asked for: what it came to is measured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from statistics import median
+from time import perf_counter_ns
+from typing import Any
+
+import numpy as np
+
+from ops._core.backend import cupy
+from ops._core.kernel import Bound, Kernel
+from ops._core.registry import _KERNELS
+
+REPEATS = 15
+FLUSH_BYTES = 128 << 20
+LEAD_CYCLES = 100_000
+"""Cycles that the device waits before a timed call, so that launch gaps are not timed."""
+
+
+def plant(op: str, implementation: str, backend: str, slowdown: float) -> None:
+    """Slow down every kernel of an op, implementation and backend by a share (0.05 is 5 %)."""
+    for key, kernel in list(_KERNELS.items()):
+        if (key.op, key.implementation, key.backend) == (op, implementation, backend):
+            _KERNELS[key] = replace(kernel, function=partial(_bind, kernel, slowdown), prepare=True)
+
+
+def _bind(kernel: Kernel, slowdown: float, **arguments: Any) -> Bound:
+    call: Bound = kernel.function(**arguments) if kernel.prepare else partial(kernel.function, **arguments)
+    return slow_cpu(call, slowdown) if kernel.key.backend == "cpu" else _slow_cuda(call, slowdown)
+
+
+def slow_cpu(call: Bound, slowdown: float) -> Bound:
+    """The call, then spinning for a share of its time, less what this function costs by itself."""
+    own_ns = _own_cost_ns()
+
+    def run() -> Any:
+        start = perf_counter_ns()
+        returned = call()
+        end = perf_counter_ns()
+        until = end + (end - start) * slowdown - own_ns
+        while perf_counter_ns() < until:
+            pass
+        return returned
+
+    return run
+
+
+def _own_cost_ns() -> float:
+    """What `run` costs around a call."""
+
+    def nothing() -> None:
+        """The least call."""
+
+    def run() -> Any:
+        start = perf_counter_ns()
+        returned = nothing()  # type: ignore[func-returns-value]
+        end = perf_counter_ns()
+        until = end + (end - start) * 0.0
+        while perf_counter_ns() < until:
+            pass
+        return returned
+
+    return max(0.0, _fastest_ns(run) - _fastest_ns(nothing))
+
+
+def _fastest_ns(call: Callable[[], Any], calls: int = 200) -> float:
+    found = []
+    for _ in range(REPEATS):
+        start = perf_counter_ns()
+        for _ in range(calls):
+            call()
+        found.append((perf_counter_ns() - start) / calls)
+    return min(found)
+
+
+def _slow_cuda(call: Bound, slowdown: float) -> Bound:
+    xp = cupy()
+    source = Path(__file__).with_suffix(".cu").read_text(encoding="utf-8")
+    wait = xp.RawModule(code=source, options=("-std=c++17",)).get_function("wait")
+    flush = xp.empty(FLUSH_BYTES, xp.uint8)
+
+    def time_ns(work: Callable[[], Any]) -> float:
+        found = []
+        for _ in range(REPEATS):
+            start, stop = xp.cuda.Event(), xp.cuda.Event()
+            flush.fill(1)
+            wait((1,), (1,), (np.int64(LEAD_CYCLES),))
+            start.record()
+            work()
+            stop.record()
+            stop.synchronize()
+            found.append(float(xp.cuda.get_elapsed_time(start, stop)) * 1e6)
+        return median(found)
+
+    def both(cycles: int = 0) -> Any:
+        returned = call()
+        wait((1,), (1,), (np.int64(cycles),))
+        return returned
+
+    call()
+    long_ns = time_ns(lambda: wait((1,), (1,), (np.int64(10 * LEAD_CYCLES),)))
+    short_ns = time_ns(lambda: wait((1,), (1,), (np.int64(LEAD_CYCLES),)))
+    cycle_ns = (long_ns - short_ns) / (9 * LEAD_CYCLES)
+    alone_ns = time_ns(call)
+    missing_ns = alone_ns * (1 + slowdown) - time_ns(both)
+    return partial(both, max(0, int(missing_ns / cycle_ns)))

@@ -1,0 +1,152 @@
+"""The gate put to the test: the same code against itself, and a slowdown that was planted.
+
+What comes of it is a flat record of figures, with the cases beside them; the database keeps it.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from math import log
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from harness.evidence import median_of
+from harness.gate import ExitCode
+from harness.gaterun import Conditions, GateRun, gate
+from harness.pairing import HEAD, Workshop
+from harness.selection import Plan, Selection, plan
+from harness.share import Share
+from harness.tree import CASES
+from harness.verdict import Comparison, Kind, Subject, Verdict
+
+PLANTED = Path(__file__).parent
+LIMITS_US = (10.0, 40.0)
+"""Times per call at which the share caught is told apart, microseconds."""
+Each = Callable[[GateRun], None]
+
+
+def repeat(
+    workshop: Workshop, selection: Selection, conditions: Conditions, runs: int, each: Each = lambda _: None
+) -> Iterator[GateRun]:
+    """The same comparison so many times; the trees are asked once."""
+    laid: Plan = plan(workshop, selection, conditions.policy)
+    for _ in range(runs):
+        run = gate(workshop, selection, conditions, laid=laid)
+        each(run)
+        yield run
+
+
+def false_alarms(runs: Sequence[GateRun]) -> dict[str, Any]:
+    """What the same code against itself was called. `red`: runs that failed for a verdict that cannot be true."""
+    found = [one for run in runs for one in run.found if one.kind is Kind.COMPARED]
+    verdicts = Counter(one.verdict for one in found)
+    red = Share(sum(run.outcome.code in {ExitCode.SLOWER, ExitCode.BROKEN} for run in runs), len(runs))
+    alarms = Share(verdicts[Verdict.SLOWER] + verdicts[Verdict.FASTER], len(found))
+    undecided = Share(verdicts[Verdict.UNDECIDED], len(found))
+    return {
+        "runs": len(runs),
+        "cases_per_run": len(runs[0].found) if runs else 0,
+        "decisions": len(found),
+        **_counted(verdicts),
+        **_share("false_alarm", alarms),
+        **_share("red_run", red),
+        **_share("undecided", undecided),
+        **_cost(runs),
+        "cases": [_case(subject, seen) for subject, seen in _by_subject(found).items()],
+    }
+
+
+def caught(runs: Sequence[GateRun], slowdown: float) -> dict[str, Any]:
+    """How many planted slowdowns were called slower, and what that took."""
+    found = [(run, one) for run in runs for one in run.found if one.kind is Kind.COMPARED]
+    verdicts = Counter(one.verdict for _, one in found)
+    facts = {
+        "slowdown": slowdown,
+        "runs": len(runs),
+        "among": runs[0].conditions.among if runs else 0,
+        "decisions": len(found),
+        **_counted(verdicts),
+        **_share("caught", Share(verdicts[Verdict.SLOWER], len(found))),
+    }
+    for low, high in zip((0.0, *LIMITS_US), (*LIMITS_US, float("inf")), strict=True):
+        some = [one for run, one in found if low <= _time_us(run, one) < high]
+        if some:
+            share = Share(sum(one.verdict is Verdict.SLOWER for one in some), len(some))
+            facts |= _share(f"caught_from_{low:g}_us", share)
+    seconds = [run.records[one.subject].sampling_s for run, one in found if one.verdict is Verdict.SLOWER]
+    if seconds:
+        facts |= {"median_s_per_side_until_caught": median(seconds), "most_s_per_side_until_caught": max(seconds)}
+    cases = []
+    for subject, seen in _by_subject([one for _, one in found]).items():
+        times = [run.records[subject].sampling_s for run, one in found if one.subject == subject]
+        cases.append({**_case(subject, seen), "s_per_side": median(times)})
+    return {**facts, **_cost(runs), "cases": cases}
+
+
+@contextmanager
+def slowed_copy(tree: Path, op: str, implementation: str, backend: str, slowdown: float) -> Iterator[Path]:
+    """A copy of a tree's ops and cases in which the kernels of an op take longer by a share."""
+    with tempfile.TemporaryDirectory(prefix="opgauge-slowed-") as folder:
+        copy = Path(folder)
+        skipped = shutil.ignore_patterns("__pycache__")
+        for name in ("ops", CASES):
+            if (tree / name).is_dir():
+                shutil.copytree(tree / name, copy / name, ignore=skipped)
+        for suffix in (".py", ".cu"):
+            shutil.copy(PLANTED / f"planted{suffix}", copy / "ops" / f"_planted{suffix}")
+        with (copy / "ops" / "__init__.py").open("a", encoding="utf-8") as file:
+            arguments = ", ".join(repr(one) for one in (op, implementation, backend, slowdown))
+            file.write(f"\nfrom ops._planted import plant as _plant\n\n_plant({arguments})\n")
+        yield copy
+
+
+def by_time_alone(conditions: Conditions, among: int) -> Conditions:
+    """Conditions under which only times count: a planted launch is not to be found by counting launches."""
+    return replace(conditions, policy=replace(conditions.policy, exact=()), waivers=(), among=among)
+
+
+def _time_us(run: GateRun, found: Comparison) -> float:
+    return (median_of(run.records[found.subject], HEAD) or 0.0) / 1e3
+
+
+def _by_subject(found: Sequence[Comparison]) -> dict[Subject, list[Comparison]]:
+    seen: dict[Subject, list[Comparison]] = {}
+    for one in found:
+        seen.setdefault(one.subject, []).append(one)
+    return seen
+
+
+def _case(subject: Subject, seen: Sequence[Comparison]) -> dict[str, Any]:
+    ratios = [one.ratio for one in seen if one.ratio is not None]
+    sees = [one.detectable_change for one in seen if one.detectable_change is not None]
+    return {
+        "case": subject.path,
+        "case_id": subject.case_id,
+        "implementation": subject.implementation,
+        "device": subject.device,
+        **{str(verdict): count for verdict, count in Counter(one.verdict for one in seen).items()},
+        "ratio": median(ratios) if ratios else None,
+        "farthest_log_ratio": max(abs(log(ratio)) for ratio in ratios) if ratios else None,
+        "detectable_change": median(sees) if sees else None,
+        "pairs": median(one.pairs for one in seen),
+    }
+
+
+def _counted(verdicts: Mapping[Verdict | None, int]) -> dict[str, int]:
+    return {str(verdict): verdicts.get(verdict, 0) for verdict in Verdict}
+
+
+def _share(name: str, share: Share) -> dict[str, Any]:
+    return {f"{name}_share": share.value, f"{name}_low": share.low, f"{name}_high": share.high}
+
+
+def _cost(runs: Sequence[GateRun]) -> dict[str, Any]:
+    seconds = sum(run.seconds for run in runs)
+    clock = runs[-1].clock.measuring_s if runs else 0.0
+    return {"seconds": round(seconds, 1), "measuring_share": clock / seconds if seconds else 0.0}
