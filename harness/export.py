@@ -1,4 +1,4 @@
-"""Runs as files: JSON and CSV out, our own JSON in."""
+"""Runs as JSON and CSV; `harness.interchange` has other formats, and reads."""
 
 from __future__ import annotations
 
@@ -6,18 +6,16 @@ import csv
 import io
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
-from harness.errors import HarnessError, StoreError
+from harness.errors import HarnessError
 from harness.result import Ceilings, Result, to_json
-from harness.store import Run, Store
-from harness.store.bulk import add_run
-from harness.submission import FORMAT, parse, read_submission
+from harness.store import Run
+from harness.submission import FORMAT
 from harness.summary import record
 
-DANGEROUS = ("=", "+", "-", "@", "\t", "\r")
+DANGEROUS = ("=", "+", "-", "@", "\t", "\r", "\n", *"\uff1d\uff0b\uff0d\uff20")
+"""Beginnings that make a spreadsheet take a cell for a formula, the wide ones only in some languages."""
 
 
 class ImportFileError(HarnessError):
@@ -49,13 +47,15 @@ def as_csv(found: Sequence[Mapping[str, Any]]) -> str:
 def _cell(value: Any) -> Any:
     if isinstance(value, dict | list):
         value = json.dumps(value, allow_nan=False, ensure_ascii=False)
-    if isinstance(value, str) and value.startswith(DANGEROUS):
-        return "'" + value
+    if isinstance(value, str):
+        # a lone carriage return would end the line for some readers, and what follows be a cell of its own
+        plain = value.replace("\r\n", "\n").replace("\r", "\n")
+        return "'" + plain if plain.startswith(DANGEROUS) else plain
     return "" if value is None else value
 
 
 def whole_run(run: Run, results: Sequence[Result], ceilings: Mapping[str, Ceilings]) -> dict[str, Any]:
-    """A run with everything that is stored of it, raw samples included; `import_run` reads it."""
+    """A run with everything that is stored of it, raw samples included; `opgauge import` and `opgauge push` take it."""
     return {
         "opgauge": FORMAT,
         "run": {
@@ -69,16 +69,3 @@ def whole_run(run: Run, results: Sequence[Result], ceilings: Mapping[str, Ceilin
         "ceilings": [to_json(item) for item in ceilings.values()],
         "results": [to_json(result) for result in results],
     }
-
-
-def import_run(path: Path, store: Store) -> str:
-    """Enter the run of an export made with samples; gives its id. Raises ImportFileError, StoreError."""
-    try:
-        run = read_submission(parse(path.read_bytes()))
-    except (OSError, HarnessError) as error:
-        msg = f"{path} is no export made by `opgauge export --samples`: {error}"
-        raise ImportFileError(msg) from error
-    if not add_run(store.engine, replace(run, status="imported")):
-        msg = f"run {run.id} is there already"
-        raise StoreError(msg)
-    return run.id

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -16,12 +16,20 @@ class Format(StrEnum):
 
     JSON = "json"
     CSV = "csv"
+    PARQUET = "parquet"
+    BENCHER = "bencher"
+    GITHUB = "github"
 
 
 def export(
     run: Annotated[str | None, typer.Option("--run", help="A run's id or its beginning; the latest if none.")] = None,
     form: Annotated[
-        Format, typer.Option("--format", help="json: a list of objects; csv: the same, flat.")
+        Format,
+        typer.Option(
+            "--format",
+            help="json: a list of objects; csv, parquet: the same, flat; bencher: Bencher Metric Format; "
+            "github: for github-action-benchmark (customSmallerIsBetter).",
+        ),
     ] = Format.JSON,
     samples: Annotated[
         bool, typer.Option("--samples", help="The whole run with raw samples, for `opgauge import`; JSON only.")
@@ -33,22 +41,37 @@ def export(
 
     Example: opgauge export --format csv --output run.csv
     """
-    from harness.export import as_csv, as_json, records, whole_run
+    from harness.export import as_json, records, whole_run
     from harness.store import Store
 
+    if samples and form is not Format.JSON:
+        raise typer.BadParameter("--samples writes JSON only")
+    if form is Format.PARQUET and output is None:
+        raise typer.BadParameter("--format parquet needs --output: it is no text")
     with Store.open(database_url(db)) as store:
         found = store.find_run(run)
         results, reached = store.results(found.id, samples=samples), store.ceilings(found.id)
-    if samples:
-        if form is not Format.JSON:
-            msg = "--samples writes JSON only"
-            raise typer.BadParameter(msg)
-        text = as_json(whole_run(found, results, reached))
+    flat = [] if samples else records(found, results, reached)
+    if output is not None and form is Format.PARQUET:
+        from harness.interchange.exporting import write_parquet
+
+        write_parquet(flat, output)
     else:
-        flat = records(found, results, reached)
-        text = as_json(flat) if form is Format.JSON else as_csv(flat)
-    if output is None:
-        typer.echo(text.rstrip("\n"))
-    else:
-        output.write_text(text, encoding="utf-8")
+        text = as_json(whole_run(found, results, reached)) if samples else _text(form, flat)
+        if output is None:
+            typer.echo(text.rstrip("\n"))
+        else:
+            output.write_text(text, encoding="utf-8")
+    if output is not None:
         typer.echo(f"{len(results)} results in {output}", err=True)
+
+
+def _text(form: Format, flat: list[dict[str, Any]]) -> str:
+    from harness.export import as_csv, as_json
+    from harness.interchange.exporting import as_bencher, as_github
+
+    if form is Format.CSV:
+        return as_csv(flat)
+    if form is Format.BENCHER:
+        return as_bencher(flat)
+    return as_github(flat) if form is Format.GITHUB else as_json(flat)

@@ -11,16 +11,19 @@ from harness.cli.options import Database, database_url
 
 
 def import_(
-    files: Annotated[list[Path], typer.Argument(help="Exports made with --samples.")],
+    files: Annotated[list[Path], typer.Argument(help="Files of opgauge or of another tool.")],
     db: Database = None,
 ) -> None:
-    """Enter runs that `opgauge export --samples` wrote, for example on a machine with a GPU.
+    """Enter runs from files: of `opgauge export --samples`, nvbench, pytest-benchmark or Google Benchmark.
+
+    What wrote a file is seen from its content. Sample files of nvbench's --jsonbin are read where they lie
+    beside its JSON. A run of another tool becomes one of the op `imported`.
 
     Example: opgauge import tests/data/h200/seed.json
     """
-    from harness.export import import_run
+    from harness.interchange import import_file
     from harness.store import Store
 
     with Store.open(database_url(db)) as store:
         for file in files:
-            typer.echo(f"run {import_run(file, store)} from {file}")
+            typer.echo(f"run {import_file(file, store)} from {file}")

@@ -66,7 +66,7 @@ def test_export_and_import(measured: Path, tmp_path: Path) -> None:
     assert first == opgauge("export", "--format", "csv", db=other).stdout
     assert "there already" in opgauge("import", str(whole), db=other, code=2).stderr
     whole.write_text("[]")
-    assert "no export" in opgauge("import", str(whole), db=other, code=2).stderr
+    assert "none of the files" in opgauge("import", str(whole), db=other, code=2).stderr
 
 
 def test_resume_runs_only_the_rest(measured: Path) -> None:

@@ -1,0 +1,9 @@
+"""Runs of other tools in, runs in other tools' formats out.
+
+nvbench, pytest-benchmark and Google Benchmark are read (`opgauge import`); Parquet, Bencher Metric
+Format and github-action-benchmark's JSON are written (`opgauge export`).
+"""
+
+from harness.interchange.importing import import_file
+
+__all__ = ["import_file"]

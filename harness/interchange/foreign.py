@@ -1,0 +1,121 @@
+"""What all readers of other tools' files make: cases of the op `imported`, results, one run."""
+
+from __future__ import annotations
+
+import math
+import uuid
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from harness.case import IMPORTED, Case, Imported
+from harness.result import Environment, Measurement, Result, Status, Trial, to_json
+from harness.submission import FORMAT, Submission, read_submission
+
+UNSPECIFIED = "unspecified"
+"""The dtype of a benchmark that does not say."""
+NAMESPACE = uuid.UUID("6f1b0c1e-7c0b-5e0a-9a5c-0f6c2f0d7c11")
+NAME_LENGTH = 500
+_DTYPES = {
+    "F16": "float16",
+    "F32": "float32",
+    "F64": "float64",
+    "BF16": "bfloat16",
+    "I8": "int8",
+    "I16": "int16",
+    "I32": "int32",
+    "I64": "int64",
+    "U8": "uint8",
+    "U16": "uint16",
+    "U32": "uint32",
+    "U64": "uint64",
+    "half": "float16",
+    "__half": "float16",
+    "float": "float32",
+    "double": "float64",
+    "int": "int32",
+}
+
+
+@dataclass(frozen=True)
+class Point:
+    """One benchmark as another tool measured it. samples_ns: empty where it failed, for `reason`.
+
+    calls_per_sample: calls that one sample averages over. axes: what it was run with, as text.
+    """
+
+    benchmark: str
+    samples_ns: Sequence[float]
+    axes: Mapping[str, str] = field(default_factory=dict)
+    device: str = "cpu"
+    dtype: str = UNSPECIFIED
+    cpu_ns: Sequence[float] = ()
+    clock_mhz: Sequence[float] = ()
+    calls_per_sample: int = 1
+    hot_ns: float | None = None
+    threads: int | None = None
+    bytes: int = 0
+    status: Status = Status.OK
+    reason: str = ""
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """As cases of our own are named: what is varied, in brackets."""
+        shown = ",".join(f"{key}={value}" for key, value in self.axes.items())
+        return (f"{self.benchmark}[{shown}]" if shown else self.benchmark)[:NAME_LENGTH]
+
+
+def dtype_of(name: str) -> str:
+    """Our name of a type that another tool names."""
+    known = _DTYPES.get(name, name)
+    return known if known in set(_DTYPES.values()) else UNSPECIFIED
+
+
+def make_run(
+    tool: str, timer: str, points: Iterable[Point], *, started: datetime, environment: Environment, content: bytes
+) -> Submission:
+    """A run of these points, checked as one from elsewhere is. Its id follows from the file: it is entered once."""
+    seen: Counter[tuple[str, str]] = Counter()
+    results = []
+    for point in points:
+        result = _result(tool, timer, point, block=seen[point.name, point.device])
+        seen[point.name, point.device] += 1
+        results.append(to_json(result))
+    head = {
+        "id": str(uuid.uuid5(NAMESPACE, f"{tool} {content.hex()}")),
+        "started": started.isoformat(),
+        "status": "imported",
+        "command": f"imported from {tool}",
+        "environment": to_json(environment),
+    }
+    return read_submission({"opgauge": FORMAT, "run": head, "ceilings": [], "results": results})
+
+
+def finite(values: Iterable[Any], factor: float = 1.0) -> tuple[float, ...]:
+    """The positive numbers among `values`, scaled: tools write NaN where a clock went astray."""
+    scaled = (float(value) * factor for value in values if isinstance(value, int | float))
+    return tuple(value for value in scaled if math.isfinite(value) and value > 0)
+
+
+def _result(tool: str, timer: str, point: Point, *, block: int) -> Result:
+    params = Imported(tool, point.benchmark, {str(key): str(value) for key, value in point.axes.items()})
+    case = Case(IMPORTED, point.name, {}, point.dtype, params, tags=(tool,))
+    trial = Trial(case, tool, point.device.partition(":")[0], point.device)
+    if point.status is not Status.OK or not point.samples_ns:
+        status = Status.ERROR if point.status is Status.OK else point.status
+        return Result(trial, status, point.reason or "no time was measured", block=block, extra=point.extra)
+    measurement = Measurement(
+        samples_ns=tuple(point.samples_ns),
+        timer=timer,
+        warmup=0,
+        calls_per_sample=point.calls_per_sample,
+        cpu_ns=tuple(point.cpu_ns),
+        hot_ns=point.hot_ns,
+        clock_mhz=tuple(point.clock_mhz),
+        threads=point.threads,
+    )
+
+    return Result(trial, Status.OK, measurement=measurement, bytes=point.bytes, block=block, extra=point.extra)

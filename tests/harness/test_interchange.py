@@ -1,0 +1,289 @@
+"""Files of other tools become runs, once; runs become files of other tools; hostile cells stay text."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from harness.case import Case, Imported
+from harness.casejson import case_from_json, case_to_json
+from harness.errors import CaseError, StoreError
+from harness.export import ImportFileError, as_csv, as_json, records, whole_run
+from harness.interchange import import_file
+from harness.interchange.exporting import as_bencher, as_github, write_parquet
+from harness.interchange.importing import read_file
+from harness.result import Environment, Result, Status
+from harness.store import Store
+from tests.harness import foreign_files
+from tests.harness.test_submission import a_result
+
+
+def write(folder: Path, data: Any) -> Path:
+    """A file with this JSON."""
+    path = folder / "result.json"
+    path.write_text(json.dumps(data), encoding="utf-8")
+    return path
+
+
+def by_name(results: Any) -> dict[str, Result]:
+    """Results by their case's name."""
+    return {result.trial.case.name: result for result in results}
+
+
+def test_nvbench(tmp_path: Path) -> None:
+    """Samples and clocks come from files beside the JSON, the mean where there are none; what was skipped says so."""
+    run = read_file(write(tmp_path, foreign_files.nvbench(tmp_path)))
+    found = by_name(run.results)
+    whole, mean, skipped = found["copy[T=F32,BlockSize=2^8]"], found["copy[T=F32]"], found["copy"]
+    assert whole.measurement is not None
+    assert whole.measurement.samples_ns == pytest.approx((1500, 1250, 2000))
+    assert whole.measurement.clock_mhz == pytest.approx((1900,) * 3)
+    assert whole.measurement.hot_ns == pytest.approx(1100)
+    assert (whole.trial.case.dtype, whole.trial.device, whole.trial.backend) == ("float32", "cuda:0", "cuda")
+    assert whole.bytes == pytest.approx(1583300, rel=1e-6)
+    assert mean.measurement is not None
+    assert mean.measurement.samples_ns == pytest.approx((1583.3,))
+    assert mean.measurement.calls_per_sample == 3
+    assert (skipped.status, skipped.reason, skipped.trial.device) == (Status.UNSUPPORTED, "no", "cuda:1")
+    assert run.environment.hard["cuda:0.model"] == "NVIDIA H200"
+    assert whole.measurement.timer == "nvbench 0.1.0"
+
+
+@pytest.mark.parametrize(
+    "filename", ["/etc/passwd", "../../../etc/passwd", "../outside.bin", "result.json-bin/../../outside.bin"]
+)
+def test_sample_files_lie_beside_the_file(tmp_path: Path, filename: str) -> None:
+    """A path that leads elsewhere is refused, whatever is there."""
+    folder = tmp_path / "inner"
+    folder.mkdir()
+    (tmp_path / "outside.bin").write_bytes(bytes(12))
+    data = foreign_files.nvbench(folder)
+    data["benchmarks"][0]["states"][0]["summaries"][-2]["data"][0]["value"] = filename
+    with pytest.raises(ImportFileError, match="does not lie beside"):
+        read_file(write(folder, data))
+
+
+def test_sample_files_of_the_wrong_length_are_refused(tmp_path: Path) -> None:
+    """A cut sample file is not half a measurement."""
+    data = foreign_files.nvbench(tmp_path)
+    (tmp_path / "result.json-bin" / "0.bin").write_bytes(bytes(8))
+    with pytest.raises(ImportFileError, match="holds 2 samples, not 3"):
+        read_file(write(tmp_path, data))
+
+
+def test_pytest_benchmark(tmp_path: Path) -> None:
+    """Every round is a sample where the file has them, the median else; parameters are axes."""
+    run = read_file(write(tmp_path, foreign_files.pytest_benchmark() | {}))
+    found = by_name(run.results)
+    whole = found["tests/test_add.py::test_add[size=4,dtype=float32]"]
+    short = found["tests/test_mul.py::test_mul"]
+    assert whole.measurement is not None
+    assert whole.measurement.samples_ns == pytest.approx((1000, 2000, 3000))
+    assert whole.measurement.calls_per_sample == 5
+    assert short.measurement is not None
+    assert short.measurement.samples_ns == pytest.approx((1900,))
+    assert run.started == datetime(2026, 1, 31, 12, 0, 0, 123456, UTC)
+    assert run.environment.commit == "a" * 40 + "-dirty"
+    assert run.environment.hard == {"cpu.model": "AMD EPYC", "cpu.threads": "2"}
+
+
+def test_google_benchmark(tmp_path: Path) -> None:
+    """Repetitions are samples in their order; the median stands for aggregates alone; failures keep their message."""
+    run = read_file(write(tmp_path, foreign_files.google_benchmark()))
+    found = by_name(run.results)
+    whole = found["BM_copy<float>[arg0=1024,threads=2]"]
+    assert whole.measurement is not None
+    assert whole.measurement.samples_ns == pytest.approx((1500, 2500))
+    assert whole.measurement.threads == 2
+    assert whole.bytes == 3000
+    assert found["BM_only"].measurement is not None
+    assert found["BM_only"].measurement.samples_ns == pytest.approx((7e6,))
+    assert (found["BM_bad"].status, found["BM_bad"].reason) == (Status.ERROR, "no file")
+    assert (found["BM_skip"].status, found["BM_skip"].reason) == (Status.UNSUPPORTED, "not here")
+    assert run.started == datetime(2026, 1, 31, 11, tzinfo=UTC)
+
+
+@pytest.mark.parametrize("make", ["nvbench", "pytest_benchmark", "google_benchmark"])
+def test_a_file_is_imported_once(tmp_path: Path, make: str) -> None:
+    """The run is stored with all it has, shown like any other, exported and read again; the same file is refused."""
+    data = foreign_files.nvbench(tmp_path) if make == "nvbench" else getattr(foreign_files, make)()
+    path = write(tmp_path, data)
+    with Store.open(f"sqlite:///{tmp_path}/x.db") as store, Store.open(f"sqlite:///{tmp_path}/y.db") as other:
+        run_id = import_file(path, store)
+        with pytest.raises(StoreError, match="there already"):
+            import_file(path, store)
+        run = store.find_run(run_id)
+        assert run.status == "imported"
+        results = store.results(run_id, samples=True)
+        assert {result.trial.case.op for result in results} == {"imported"}
+        flat = records(run, store.results(run_id), {})
+        for text in (as_json(flat), as_csv(flat), as_bencher(flat), as_github(flat)):
+            assert "NaN" not in text
+        again = tmp_path / "again.json"
+        again.write_text(as_json(whole_run(run, results, {})), encoding="utf-8")
+        assert import_file(again, other) == run_id
+        assert other.results(run_id, samples=True) == results
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        None,
+        [],
+        {},
+        {"benchmarks": []},
+        {"benchmarks": 1, "machine_info": {}},
+        {"benchmarks": [{}], "machine_info": {}},
+        {"benchmarks": [{"name": "x", "stats": {"data": ["x"]}}], "machine_info": [1]},
+        {"benchmarks": [{}], "context": {}},
+        {"benchmarks": [{"name": "x", "real_time": 1, "time_unit": "weeks"}], "context": {}},
+        {"benchmarks": [{"name": "x", "real_time": 10**400}], "context": {}},
+        {"benchmarks": [{"name": "x" * 100_000, "real_time": 1}], "context": {}},
+        {"benchmarks": [{"name": "x", "states": [{}]}], "devices": [{}]},
+        {"benchmarks": [{"name": "x", "states": [{"device": 10**9}]}], "devices": []},
+        {"opgauge": 1},
+    ],
+)
+def test_what_is_no_such_file_is_one_error(tmp_path: Path, data: Any) -> None:
+    """Whatever JSON it is, the message names the file and what could be read instead."""
+    with pytest.raises(ImportFileError, match=r"result\.json is none of the files"):
+        read_file(write(tmp_path, data))
+
+
+def test_files_that_are_no_json_are_one_error(tmp_path: Path) -> None:
+    """Nor is a missing file a traceback."""
+    path = tmp_path / "x.json"
+    with pytest.raises(ImportFileError, match="cannot be read"):
+        read_file(path)
+    path.write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(ImportFileError, match="UTF-8"):
+        read_file(path)
+
+
+def imported_case(**changes: Any) -> dict[str, Any]:
+    """A case of another tool as JSON."""
+    params = {"tool": "nvbench", "benchmark": "copy", "axes": {"T": "F32"}}
+    return {"op": "imported", "name": "copy", "dtype": "float32", "params": params, **changes}
+
+
+def test_cases_of_other_tools_are_cases() -> None:
+    """They go to JSON and back, and their identity is tool, benchmark, axes and dtype."""
+    case = case_from_json(imported_case())
+    assert case.params == Imported("nvbench", "copy", {"T": "F32"})
+    assert case_from_json(case_to_json(case)) == case
+    assert case_from_json(imported_case(name="other", tags=["x"])).id == case.id
+    other = case_from_json(imported_case(params={"tool": "nvbench", "benchmark": "copy", "axes": {"T": "F64"}}))
+    assert other.id != case.id
+    assert isinstance(case, Case)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"shapes": {"x": [1]}}, "should be empty"),
+        ({"dtype": 1}, "dtype"),
+        ({"dtype": "x" * 17}, "longer than"),
+        ({"params": {"tol": "x"}}, "did you mean 'tool'"),
+        ({"params": {"axes": {"T": 1}}}, "should be text"),
+        ({"params": {"axes": []}}, "should be a mapping"),
+        ({"params": {"tool": 1}}, "should be text"),
+    ],
+)
+def test_cases_of_other_tools_are_read_strictly(changes: Mapping[str, Any], message: str) -> None:
+    """What such a case cannot have is refused."""
+    with pytest.raises(CaseError, match=message):
+        case_from_json(imported_case(**changes))
+
+
+@pytest.fixture
+def flat(tmp_path: Path) -> list[dict[str, Any]]:
+    """Records of a run: two implementations, two blocks, one failure."""
+    with Store.open(f"sqlite:///{tmp_path}/flat.db") as store:
+        run = store.begin_run(Environment({}, {"commit": "abc"}))
+        for result in (a_result(), a_result(block=1), a_result("baseline")):
+            store.add_result(run, result)
+        failed = Result(a_result("broken").trial, Status.ERROR, "=cmd|' /C calc'!A0")
+        store.add_result(run, failed)
+        store.finish_run(run)
+        return records(store.find_run(), store.results(run), {})
+
+
+def test_bencher_metric_format(flat: list[dict[str, Any]]) -> None:
+    """Names to measures to numbers: latency in nanoseconds with bounds; failures are left out."""
+    found = json.loads(as_bencher(flat))
+    assert set(found) == {"p_norm/rows/optimized/cpu", "p_norm/rows/baseline/cpu"}
+    for measures in found.values():
+        assert measures["latency"]["value"] == 11.0
+        assert measures["latency"]["lower_value"] <= 11.0 <= measures["latency"]["upper_value"]
+        assert all(isinstance(number, float) for measure in measures.values() for number in measure.values())
+
+
+def test_github_action_benchmark(flat: list[dict[str, Any]]) -> None:
+    """A list of names with unit, value and range."""
+    found = json.loads(as_github(flat))
+    assert [item["name"] for item in found] == ["p_norm/rows/optimized/cpu", "p_norm/rows/baseline/cpu"]
+    assert all((item["unit"], item["value"]) == ("ns", 11.0) for item in found)
+    assert found[1]["range"] == "± 1"
+    assert found[0]["extra"].startswith("samples: 6\n")
+
+
+def test_parquet(flat: list[dict[str, Any]], tmp_path: Path) -> None:
+    """Every record is a row of typed columns: infinities are numbers there, structures are JSON."""
+    import pyarrow.parquet as pq  # type: ignore[import-untyped]
+
+    path = tmp_path / "run.parquet"
+    write_parquet(flat, path)
+    table = pq.read_table(path)
+    assert table.num_rows == 4
+    rows = table.to_pylist()
+    assert [row["median_ns"] for row in rows] == [11.0, 11.0, 11.0, None]
+    assert rows[0]["max_rel_error"] == math.inf
+    assert json.loads(rows[0]["params"]) == {"porder": "inf"}
+    assert str(table.schema.field("samples").type) == "int64"
+    write_parquet([], tmp_path / "empty.parquet")
+
+
+@settings(max_examples=50)
+@given(st.text(st.sampled_from("=+-@\t\r\n,\"'|＝＋－＠a1 "), max_size=8))
+def test_no_cell_is_a_formula(text: str) -> None:
+    """Whatever text a cell holds, it begins with nothing that a spreadsheet computes, and reading gives it back."""
+    (row,) = csv.DictReader(io.StringIO(as_csv([{"name": text, "value": -1.5}])))
+    assert not row["name"].startswith(("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠"))
+    plain = text.replace("\r\n", "\n").replace("\r", "\n")
+    assert row["name"] in {plain, "'" + plain}
+    assert row["value"] == "-1.5"
+
+
+def test_exports_on_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`import` takes a file of another tool, `export` writes every format; Parquet only to a file."""
+    from typer.testing import CliRunner
+
+    from harness.cli import app
+
+    monkeypatch.setenv("OPGAUGE_DB", f"sqlite:///{tmp_path}/x.db")
+    path = write(tmp_path, foreign_files.google_benchmark())
+    runner = CliRunner()
+
+    def run(*arguments: str, code: int = 0) -> str:
+        done = runner.invoke(app, list(arguments))
+        assert done.exit_code == code, done.output
+        return done.stdout
+
+    assert "run " in run("import", str(path))
+    readers: dict[str, Callable[[str], Any]] = {"json": json.loads, "bencher": json.loads, "github": json.loads}
+    for form in ("json", "csv", "bencher", "github"):
+        readers.get(form, str)(run("export", "--format", form))
+    run("export", "--format", "parquet", code=2)
+    run("export", "--format", "parquet", "--output", str(tmp_path / "x.parquet"))
+    assert (tmp_path / "x.parquet").read_bytes().startswith(b"PAR1")
+    run("export", "--format", "csv", "--samples", code=2)
