@@ -13,7 +13,7 @@ from ops.residual.resnet50 import sites
 
 CASES = Path(__file__).parents[3] / "cases"
 BATCH = 32
-DTYPES = {"float16", "float32"}
+DTYPES = ("float16", "float32")
 Shape = tuple[int, ...]
 
 
