@@ -1,0 +1,205 @@
+"""How fast the service is over a large database: p95 of every route at a concurrency of four, and runs sent per second.
+
+    python -m tests.benchmarks.service --db /tmp/service.db --runs 2000 --trials 500
+
+fills the database where there is none (a minute or two, about 2 GB), serves it in a process of its own,
+and prints a table. Clients and service share the machine's cores. Run it from the root of the repository.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import json
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from harness.casefile import load_cases
+from harness.result import Check, Measurement, Result, Status, Trial, to_json
+from harness.scope import Scope
+from harness.settings import ROOT
+from harness.store import Store
+from harness.store.tokens import create_token
+from tests.benchmarks.filling import fill
+
+AT_ONCE = 4
+PORT = 8765
+REQUESTS = 120
+_SERVE = """
+import sys, uvicorn
+from harness.settings import Settings
+from web.app import create_app
+app = create_app(Settings(database=sys.argv[1]), hold_s=float(sys.argv[3]))
+uvicorn.run(app, port=int(sys.argv[2]), log_level="warning", access_log=False)
+"""
+
+
+@contextmanager
+def service(path: Path, hold_s: float) -> Iterator[str]:
+    """The service over a database, until the block ends."""
+    command = [sys.executable, "-c", _SERVE, f"sqlite:///{path}", str(PORT), str(hold_s)]
+    with subprocess.Popen(command, cwd=ROOT) as process:
+        try:
+            address = f"http://127.0.0.1:{PORT}"
+            _wait(address)
+            yield address
+        finally:
+            process.terminate()
+
+
+def _wait(address: str) -> None:
+    for _ in range(200):
+        try:
+            if httpx.get(f"{address}/healthz").status_code == 200:
+                return
+        except httpx.TransportError:
+            time.sleep(0.1)
+    raise SystemExit("the service does not start")
+
+
+def routes(address: str) -> dict[str, list[str]]:
+    """Paths to ask for, by route: many different ones where there are."""
+    api = f"{address}/api/v1"
+
+    def items(path: str) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = httpx.get(f"{api}{path}", timeout=60).json()["items"]
+        return found
+
+    runs = [run["id"] for offset in (0, 700, 1900) for run in items(f"/runs?limit=30&offset={offset}")]
+    cases = [case["id"] for case in items("/cases?limit=100")]
+    ops = [op["op"] for op in items("/ops")]
+    numbers = [item["number"] for item in items("/results?limit=100")]
+    pairs = list(zip(runs, runs[3:], strict=False))
+    results = [
+        "limit=100",
+        "limit=100&implementation=torch",
+        "limit=100&device=cpu&op=" + ops[0],
+        "limit=100&device=cuda:7",
+        "limit=100&status=error",
+        "limit=100&status=wrong",
+        "limit=100&before=300000&dtype=float16",
+        *(f"limit=100&case_id={case}" for case in cases[:40]),
+    ]
+    return {
+        "/healthz": ["/healthz"],
+        "/metrics": ["/metrics"],
+        "/runs": [f"/api/v1/runs?limit=50&offset={offset}" for offset in range(0, 1900, 50)],
+        "/runs/ID": [f"/api/v1/runs/{run}" for run in runs],
+        "/runs/ID/results": [f"/api/v1/runs/{run}/results?limit=100" for run in runs],
+        "/results": [f"/api/v1/results?{one}" for one in results],
+        "/results/N": [f"/api/v1/results/{number}" for number in numbers],
+        "/ops": ["/api/v1/ops"],
+        "/cases": [f"/api/v1/cases?limit=100&op={op}" for op in ops],
+        "/cases/ID": [f"/api/v1/cases/{case}" for case in cases],
+        "/cases/ID/series": [f"/api/v1/cases/{case}/series?limit=100" for case in cases],
+        "/cases/ID/series, one": [
+            f"/api/v1/cases/{case}/series?limit=100&implementation=optimized&device=cuda:0" for case in cases
+        ],
+        "/cases/ID/badge.svg": [f"/api/v1/cases/{case}/badge.svg" for case in cases],
+        "/ops/OP/badge.svg": [f"/api/v1/ops/{op}/badge.svg" for op in ops],
+        "/compare": [f"/api/v1/compare?base={base}&head={head}" for head, base in pairs],
+        "/regressions": ["/api/v1/regressions?limit=100"],
+    }
+
+
+def measure(address: str, paths: Sequence[str], client: httpx.Client) -> tuple[float, float, float, float]:
+    """The first answer, then median and p95 at `AT_ONCE`, in milliseconds; and the size of an answer in kB."""
+    first_ms, size = _ask(client, address + paths[0])
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        asked = [address + paths[index % len(paths)] for index in range(max(REQUESTS, len(paths)))]
+        times = sorted(taken for taken, _ in pool.map(lambda one: _ask(client, one), asked))
+    return first_ms, times[len(times) // 2], times[int(len(times) * 0.95)], size / 1000
+
+
+def _ask(client: httpx.Client, url: str) -> tuple[float, int]:
+    start = time.perf_counter()
+    answer = client.get(url)
+    taken = (time.perf_counter() - start) * 1000
+    if answer.status_code != 200:
+        sys.exit(f"{answer.status_code} from {url}: {answer.text[:200]}")
+    return taken, len(answer.content)
+
+
+def bodies(count: int, trials: int) -> list[tuple[str, bytes]]:
+    """Runs as `opgauge push` sends them, compressed, by id."""
+    cases = load_cases([ROOT / "cases"])[: -(-trials // 4)]
+    names = ("baseline", "optimized", "torch", "torch_compile")
+    made = []
+    for number in range(count):
+        head = {
+            "id": str(uuid.uuid4()),
+            "started": "2026-01-31T12:00:00+00:00",
+            "status": "finished",
+            "environment": {"hard": {"cpu.model": "sent"}, "soft": {"commit": f"{number:040x}"}},
+        }
+        results = []
+        for place in range(trials):
+            samples = tuple(1000.0 + (place * 7919 + sample * 104729 + number) % 997 / 7 for sample in range(40))
+            measurement = Measurement(samples, "events 1", 3, hot_ns=1000.0, peak_bytes=4096)
+            check = Check(ok=True, max_abs_error=1e-6, max_rel_error=1e-6, worst=0.21)
+            trial = Trial(cases[place // 4], names[place % 4], "cpu", "cpu")
+            results.append(to_json(Result(trial, Status.OK, check=check, measurement=measurement, bytes=1 << 20)))
+        run = {"opgauge": 1, "run": head, "ceilings": [], "results": results}
+        made.append((str(head["id"]), gzip.compress(json.dumps(run).encode(), 6)))
+    return made
+
+
+def submit(address: str, token: str, sent: Sequence[tuple[str, bytes]], trials: int) -> float:
+    """Results per second, entered and committed."""
+    headers = {"Authorization": f"Bearer {token}", "Content-Encoding": "gzip", "Content-Type": "application/json"}
+    with httpx.Client(headers=headers, timeout=60) as client:
+
+        def put(one: tuple[str, bytes]) -> None:
+            answer = client.put(f"{address}/api/v1/runs/{one[0]}", content=one[1])
+            if answer.status_code != 201:
+                sys.exit(f"{answer.status_code}: {answer.text[:200]}")
+
+        start = time.perf_counter()
+        with ThreadPoolExecutor(AT_ONCE) as pool:
+            list(pool.map(put, sent))
+        return trials * len(sent) / (time.perf_counter() - start)
+
+
+def say(text: str) -> None:
+    """A line of the table, at once."""
+    print(text, flush=True)  # noqa: T201  what the script is for
+
+
+def main() -> None:
+    """Fill, serve, measure, print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--db", type=Path, required=True)
+    parser.add_argument("--runs", type=int, default=2000)
+    parser.add_argument("--trials", type=int, default=500)
+    parser.add_argument("--hold", type=float, default=2.0, help="seconds for which answers may lag behind")
+    parser.add_argument("--only", default="", help="only routes with this in their name")
+    given = parser.parse_args()
+    if not given.db.exists():
+        start = time.perf_counter()
+        fill(given.db, given.runs, given.trials)
+        say(f"filled in {time.perf_counter() - start:.0f} s, {given.db.stat().st_size / 1e9:.2f} GB")
+    with Store.open(f"sqlite:///{given.db}") as store:
+        token = create_token(store.engine, f"benchmark-{uuid.uuid4().hex[:8]}", Scope.SUBMIT)
+    with service(given.db, given.hold) as address, httpx.Client(timeout=60) as client:
+        say(f"{'route':24} {'first ms':>9} {'median ms':>10} {'p95 ms':>8} {'kB':>7}")
+        for name, paths in routes(address).items():
+            if given.only in name:
+                found = measure(address, paths, client)
+                say(f"{name:24} {found[0]:9.1f} {found[1]:10.1f} {found[2]:8.1f} {found[3]:7.1f}")
+        sent = bodies(24, given.trials)
+        submit(address, token, sent[:4], given.trials)
+        rate = submit(address, token, sent[4:], given.trials)
+        say(f"submission: {rate:.0f} results/s, {len(sent[0][1]) / 1000:.0f} kB for {given.trials} results")
+
+
+if __name__ == "__main__":
+    main()
