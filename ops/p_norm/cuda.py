@@ -16,7 +16,6 @@ from ops._core.reduction import Functor, expressions, launch, layout_struct, wor
 from ops._core.registry import kernel
 
 THREADS = 256
-UNROLLS = {"float16": 2, "bfloat16": 2, "float32": 1, "float64": 1}
 ACCUMULATOR_BYTES = 8
 WARP = 32
 WIDTHS = {name: 16 // dtype_info(name).itemsize for name in FLOATS}
@@ -32,7 +31,7 @@ def _expressions() -> tuple[str, ...]:
         for mode in (*MODES.values(), "POWER"):
             found += expressions(f"Norm<{ctype}, {mode}>", width)
         for slope in (*SLOPES.values(), "GENERAL", "BELOW_ONE"):
-            found += [f"grad_rows<{ctype}, {width}, {slope}, {UNROLLS[dtype]}>"]
+            found.append(f"grad_rows<{ctype}, {width}, {slope}>")
             found += [f"grad_columns<{ctype}, {wide}, {slope}>" for wide in (1, width)]
         found += [f"grad_extreme_rows<{ctype}, {wide}>" for wide in _powers(width)]
         found += [f"{name}<{ctype}>" for name in ("grad_extreme_columns", "grad_part", "grad_spread", "grad_fuse")]
@@ -94,8 +93,8 @@ def p_norm_grad(
     same = (x.data.ptr - dx.data.ptr) % 16 == 0
     if layout.b == layout.c == 1 and same and x.size < (1 << 31) - (1 << 20):
         shift = x.data.ptr % 16 // x.dtype.itemsize
-        function = SOURCE.function(f"grad_rows<{CTYPES[dtype]}, {width}, {slope}, {UNROLLS[dtype]}>")
-        grid = (max(1, -(-(x.size + shift) // (width * THREADS * UNROLLS[dtype]))),)
+        function = SOURCE.function(f"grad_rows<{CTYPES[dtype]}, {width}, {slope}>")
+        grid = (max(1, -(-(x.size + shift) // (width * THREADS))),)
         arguments: tuple[Any, ...] = (*arrays, q, np.int32(x.size), np.int32(shift), divisor(layout.length))
     else:
         pack = width if widest_pack(x.dtype.itemsize, layout.c, *arrays) == width else 1

@@ -1,5 +1,6 @@
 // p_norm and its gradient. Modes name what is summed, or how the gradient scales.
 #include "reduce.cuh"
+#include "span.cuh"
 
 enum Mode { COUNT, ABS, SQUARE, CUBE, POWER, LARGEST, SMALLEST };
 
@@ -114,60 +115,41 @@ constexpr int GRAD_THREADS = 256;
 
 // (rows, length), fewer than 2^31 elements: flat packs, aligned in memory past `shift` elements.
 // A pack may lie in two rows or more.
-template <typename T, int V, int SLOPE, int UNROLL>
+template <typename T, int V, int SLOPE>
 __global__ void __launch_bounds__(GRAD_THREADS) grad_rows(
     const T* __restrict__ x, const T* __restrict__ y, const T* __restrict__ dy, T* __restrict__ dx, Wide<T> q, int size,
     int shift, Divisor length) {
   using A = Wide<T>;
-  const int packs = (size + shift + V - 1) / V;
-  for (int start = blockIdx.x * GRAD_THREADS * UNROLL + threadIdx.x; start < packs;
-       start += gridDim.x * GRAD_THREADS * UNROLL) {
-    Pack<T, V> loaded[UNROLL];
-    T norms[UNROLL], grads[UNROLL];
-#pragma unroll
-    for (int u = 0; u < UNROLL; ++u) {
-      const int at = (start + u * GRAD_THREADS) * V - shift;
-      if (at >= 0 && at + V <= size) {
-        loaded[u] = load<T, V>(x + at);
-        const unsigned int row = quotient(at, length);
-        norms[u] = y[row];
-        grads[u] = dy[row];
-      }
+  const int at = (blockIdx.x * GRAD_THREADS + threadIdx.x) * V - shift;
+  if (at >= size) return;
+  if (at < 0 || at + V > size) {
+    for (int i = max(at, 0); i < min(at + V, size); ++i) {
+      const unsigned int row = quotient(i, length);
+      const Scale<A> by = scale_of<A, SLOPE>(widen(y[row]), widen(dy[row]));
+      dx[i] = narrow<T>(slope<A, SLOPE>(widen(x[i]), by, q));
     }
+    return;
+  }
+  Pack<T, V> pack = load_once<T, V>(x + at);
+  unsigned int row = quotient(at, length);
+  unsigned int left = (row + 1) * length.value - at;  // elements until the next row
+  Scale<A> by = scale_of<A, SLOPE>(widen(y[row]), widen(dy[row]));
+  if (left >= V) {
 #pragma unroll
-    for (int u = 0; u < UNROLL; ++u) {
-      const int at = (start + u * GRAD_THREADS) * V - shift;
-      if (at >= size) break;
-      if (at < 0 || at + V > size) {
-        for (int i = max(at, 0); i < min(at + V, size); ++i) {
-          const unsigned int row = quotient(i, length);
-          const Scale<A> by = scale_of<A, SLOPE>(widen(y[row]), widen(dy[row]));
-          dx[i] = narrow<T>(slope<A, SLOPE>(widen(x[i]), by, q));
-        }
-        continue;
+    for (int i = 0; i < V; ++i) pack.at[i] = narrow<T>(slope<A, SLOPE>(widen(pack.at[i]), by, q));
+  } else {
+#pragma unroll
+    for (int i = 0; i < V; ++i) {
+      if (left == 0) {
+        row += 1;
+        left = length.value;
+        by = scale_of<A, SLOPE>(widen(y[row]), widen(dy[row]));
       }
-      unsigned int row = quotient(at, length);
-      unsigned int left = (row + 1) * length.value - at;  // elements until the next row
-      Scale<A> by = scale_of<A, SLOPE>(widen(norms[u]), widen(grads[u]));
-      Pack<T, V> result;
-      if (left >= V) {
-#pragma unroll
-        for (int i = 0; i < V; ++i) result.at[i] = narrow<T>(slope<A, SLOPE>(widen(loaded[u].at[i]), by, q));
-      } else {
-#pragma unroll
-        for (int i = 0; i < V; ++i) {
-          if (left == 0) {
-            row += 1;
-            left = length.value;
-            by = scale_of<A, SLOPE>(widen(y[row]), widen(dy[row]));
-          }
-          left -= 1;
-          result.at[i] = narrow<T>(slope<A, SLOPE>(widen(loaded[u].at[i]), by, q));
-        }
-      }
-      store_streaming<T, V>(dx + at, result);
+      left -= 1;
+      pack.at[i] = narrow<T>(slope<A, SLOPE>(widen(pack.at[i]), by, q));
     }
   }
+  store<T, V>(dx + at, pack);
 }
 
 // The general layout (a, r1, b, r2, c) with packs along c.
