@@ -11,12 +11,12 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 CUDA_MAJOR := $(shell nvidia-smi 2>/dev/null | sed -n 's/.*CUDA Version: *\([0-9]*\).*/\1/p' | head -n 1)
 CUDA := $(if $(CUDA_MAJOR),$(if $(filter 11 12,$(CUDA_MAJOR)),cuda12,cuda13))
 
-.PHONY: run test lint docs lock clean
+.PHONY: run test lint demo docs lock clean
 
 run: $(VENV)/.run
 	$(BIN)/opgauge run --tag seed
 
-test: $(VENV)/.test lint
+test: $(VENV)/.test $(VENV)/.browser lint
 	$(BIN)/python -m pytest -q -n 2 --dist worksteal
 
 lint: $(VENV)/.test
@@ -25,19 +25,27 @@ lint: $(VENV)/.test
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+# The committed runs of an H200 in a dashboard, on a machine without a GPU too.
+demo: demo.db
+	$(BIN)/opgauge serve --db sqlite:///demo.db
+
+demo.db: $(VENV)/.run $(wildcard tests/data/*/*.json)
+	rm -f demo.db*
+	$(BIN)/opgauge import --db sqlite:///demo.db $(sort $(wildcard tests/data/h200/*.json tests/data/cpu/*.json))
+
 # Help texts and figures in README.md, from the commands and the committed runs.
 docs: $(VENV)/.run
 	$(BIN)/python -m harness.documentation
 
 # Pinned and hashed, without addresses: an index may be anywhere.
 lock:
-	for extra in "" cuda12 cuda13 test; do \
+	for extra in "" cuda12 cuda13 profile test; do \
 	  uv pip compile -q --universal --generate-hashes --no-emit-index-url --no-annotate --no-header --python-version 3.11 \
 	    $${extra:+--extra $$extra} --extra build pyproject.toml -o requirements/$${extra:-run}.txt; \
 	done
 
 clean:
-	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache opgauge.db*
+	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache opgauge.db* demo.db*
 
 $(VENV)/.python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -53,4 +61,11 @@ $(VENV)/.run: $(VENV)/.python requirements/$(or $(CUDA),run).txt pyproject.toml
 
 $(VENV)/.test: $(VENV)/.run requirements/test.txt
 	$(PIP) install -q --require-hashes -r requirements/test.txt
+	touch $@
+
+# The browser tests want Debian's chromium; without one, and without the right to install it, they are skipped.
+$(VENV)/.browser: $(VENV)/.python
+	@command -v chromium >/dev/null || \
+	  { [ "$$(id -u)" = 0 ] && apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium >/dev/null; } || \
+	  echo "no chromium: the browser tests will be skipped"
 	touch $@
