@@ -7,6 +7,7 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
 from contextlib import asynccontextmanager
 from importlib.util import find_spec
+from threading import Thread
 from typing import Any
 
 from fastapi import FastAPI, Request, Response
@@ -62,23 +63,32 @@ class SecurityHeaders:
         await self.app(scope, receive, add if scope["type"] == "http" else send)
 
 
-def create_app(settings: Settings, *, hold_s: float = 0.0, guarded: bool = False) -> FastAPI:
+def create_app(settings: Settings, *, lag_s: float = 0.0, guarded: bool = False) -> FastAPI:
     """The service over the database of `settings`. Raises StoreError where it cannot be used.
 
-    hold_s: seconds for which a page may lag behind what is stored. guarded: reading needs a token too.
+    lag_s: seconds after which new data are looked for, in a thread, so that no request waits for them; 0
+    asks at every request. guarded: reading needs a token too.
     """
     store = Store.open(settings.database)
 
     @asynccontextmanager
-    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        cache: Cache = app.state.cache
+        thread = Thread(target=cache.follow, args=(lag_s,), daemon=True)
+        if lag_s:
+            thread.start()
         yield
+        cache.stop()
+        if lag_s:
+            thread.join()
         store.close()
 
     app = FastAPI(title="opgauge", docs_url=None, redoc_url=None, openapi_url="/api/v1/openapi.json", lifespan=lifespan)
     app.state.settings = settings
     app.state.store = store
-    app.state.cache = Cache(lambda: queries.data_version(store.engine), hold_s=hold_s)
-    app.state.reader = Reader(store, app.state.cache)
+    cache = Cache(lambda: queries.data_version(store.engine), warm=lambda: pages.warm(reader))
+    reader = Reader(store, cache)
+    app.state.cache, app.state.reader = cache, reader
     app.add_middleware(GZipMiddleware, minimum_size=1024, compresslevel=4)
     if guarded:
         app.add_middleware(ReadGuard, engine=store.engine)

@@ -2,60 +2,94 @@
 
 from __future__ import annotations
 
+import logging
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
-from threading import Lock
+from threading import Event, Lock, local
 from time import monotonic
 from typing import Any, TypeVar
 
 Answer = TypeVar("Answer")
+_log = logging.getLogger("opgauge")
 
 
 class Cache:
     """The latest `size` answers by key; all of them go when `version` gives something new.
 
-    version: what the data are at, cheap to ask. hold_s: seconds for which an answer of
-    `version` is believed, so that a stream of writes does not make every page anew.
+    version: what the data are at, cheap to ask. warm: makes the answers that are dear. With
+    `follow` running in a thread, answers stay as they are until those of the new version are warm: nobody
+    waits for them. Without it every `get` asks for the version.
     """
 
-    def __init__(self, version: Callable[[], Hashable], *, size: int = 512, hold_s: float = 0.0) -> None:
+    def __init__(self, version: Callable[[], Hashable], *, size: int = 512, warm: Callable[[], object] = int) -> None:
         self._ask = version
         self._size = size
-        self._hold_s = hold_s
+        self._warm = warm
         self._lock = Lock()
+        self._own = local()
         self._answers: OrderedDict[Hashable, Any] = OrderedDict()
         self._version: Hashable = None
-        self._asked_s = float("-inf")
-
-    @property
-    def version(self) -> Hashable:
-        """What the data are at."""
-        if monotonic() - self._asked_s > self._hold_s:
-            found = self._ask()
-            with self._lock:
-                if found != self._version:
-                    self._answers.clear()
-                self._version, self._asked_s = found, monotonic()
-        return self._version
+        self._is_followed = False
+        self._stop = Event()
 
     def forget(self) -> None:
-        """Drop everything: the caller has just written."""
+        """Take up the data as they are now: the caller has just written."""
         with self._lock:
-            self._answers.clear()
-            self._asked_s = float("-inf")
+            self._answers = OrderedDict()
+            self._version = self._ask()
 
     def get(self, key: Hashable, make: Callable[[], Answer]) -> Answer:
         """The answer under `key`, made where there is none; two threads may both make it."""
-        version = self.version
+        answers = self._current()
         with self._lock:
-            if key in self._answers:
-                self._answers.move_to_end(key)
-                found: Answer = self._answers[key]
+            if key in answers:
+                answers.move_to_end(key)
+                found: Answer = answers[key]
                 return found
         made = make()
         with self._lock:
-            if version == self._version:
-                self._answers[key] = made
-                while len(self._answers) > self._size:
-                    self._answers.popitem(last=False)
+            # where the version has moved on meanwhile, this one is nobody's any more
+            answers[key] = made
+            while len(answers) > self._size:
+                answers.popitem(last=False)
         return made
+
+    def advance(self) -> bool:
+        """Take up a new version once its dear answers are made; says whether there was one."""
+        found = self._ask()
+        if found == self._version:
+            return False
+        self._own.answers = OrderedDict()
+        try:
+            self._warm()
+            with self._lock:
+                self._answers, self._version = self._own.answers, found
+        finally:
+            del self._own.answers
+        return True
+
+    def follow(self, every_s: float) -> None:
+        """Advance again and again until `stop`, resting longer than it takes; errors wait for the next time."""
+        self._is_followed = True
+        while not self._stop.is_set():
+            began = monotonic()
+            try:
+                self.advance()
+            except Exception:  # noqa: BLE001  a thread that must not end; it is in the log
+                _log.exception("answers could not be made anew")
+            self._stop.wait(max(every_s, 3 * (monotonic() - began)))
+
+    def stop(self) -> None:
+        """End `follow`."""
+        self._stop.set()
+
+    def _current(self) -> OrderedDict[Hashable, Any]:
+        own: OrderedDict[Hashable, Any] | None = getattr(self._own, "answers", None)
+        if own is not None:
+            return own
+        if not self._is_followed:
+            found = self._ask()
+            with self._lock:
+                if found != self._version:
+                    self._answers, self._version = OrderedDict(), found
+        return self._answers

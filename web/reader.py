@@ -80,6 +80,9 @@ def device_names(run: RunInfo) -> list[str]:
 def level_of(run: RunInfo, points: Iterable[Point]) -> Level:
     """The blocks of one trial as one."""
     found = list(points)
+    if len(found) == 1 and found[0].status == Status.OK:
+        time = found[0].median_ns or None
+        return Level(run, found[0].status, time, time, time, 1)
     bad = [one.status for one in found if one.status in GRAVE]
     status = bad[0] if bad else found[0].status
     times = [one.median_ns for one in found if one.median_ns and one.status == Status.OK]
@@ -146,44 +149,42 @@ class Reader:
         return self.cache.get("recent", self._recent)
 
     def _recent(self) -> Recent:
-        runs = list(reversed(_latest_by_device(self.runs())))
+        runs = list(reversed(self._latest_by_device(self.runs())))
         points = self.points([run.key for run in runs])
         infos = self.cases({point.case_key for found in points.values() for point in found})
         recent = Recent(tuple(run for run in runs if points[run.key]))
         for run in recent.runs:
-            _enter(recent, run, points[run.key], infos)
+            self._enter(recent, run, points[run.key], infos)
         return recent
 
+    def _latest_by_device(self, runs: Iterable[RunInfo]) -> list[RunInfo]:
+        """Ended runs, newest first, no more than `RECENT` of any device."""
+        taken: dict[str, int] = {}
+        found = []
+        for run in runs:
+            slugs = [self.device(run, name).slug for name in device_names(run)] or [""]
+            if run.status == "running" or all(taken.get(slug, 0) >= RECENT for slug in slugs):
+                continue
+            found.append(run)
+            for slug in slugs:
+                taken[slug] = taken.get(slug, 0) + 1
+            if len(found) == RECENT_IN_ALL:
+                break
+        return found
 
-def _latest_by_device(runs: Iterable[RunInfo]) -> list[RunInfo]:
-    """Ended runs, newest first, no more than `RECENT` of any device."""
-    taken: dict[str, int] = {}
-    found = []
-    for run in runs:
-        slugs = [device_of(run, name).slug for name in device_names(run)] or [""]
-        if run.status == "running" or all(taken.get(slug, 0) >= RECENT for slug in slugs):
-            continue
-        found.append(run)
-        for slug in slugs:
-            taken[slug] = taken.get(slug, 0) + 1
-        if len(found) == RECENT_IN_ALL:
-            break
-    return found
-
-
-def _enter(recent: Recent, run: RunInfo, points: Iterable[Point], infos: dict[int, CaseInfo]) -> None:
-    devices: dict[str, DeviceInfo] = {}
-    blocks: dict[SeriesKey, list[Point]] = {}
-    for point in points:
-        info = infos.get(point.case_key)
-        if info is None:
-            continue
-        if point.device not in devices:
-            devices[point.device] = device_of(run, point.device)
-        recent.cases[info.case_id] = info
-        blocks.setdefault((info.case_id, point.implementation, devices[point.device].slug), []).append(point)
-    for device in devices.values():
-        recent.devices[device.slug] = device
-        recent.last_run[device.slug] = run
-    for key, found in blocks.items():
-        recent.series.setdefault(key, []).append(level_of(run, found))
+    def _enter(self, recent: Recent, run: RunInfo, points: Iterable[Point], infos: dict[int, CaseInfo]) -> None:
+        devices: dict[str, DeviceInfo] = {}
+        blocks: dict[SeriesKey, list[Point]] = {}
+        for point in points:
+            info = infos.get(point.case_key)
+            if info is None:
+                continue
+            if point.device not in devices:
+                devices[point.device] = self.device(run, point.device)
+            recent.cases[info.case_id] = info
+            blocks.setdefault((info.case_id, point.implementation, devices[point.device].slug), []).append(point)
+        for device in devices.values():
+            recent.devices[device.slug] = device
+            recent.last_run[device.slug] = run
+        for key, found in blocks.items():
+            recent.series.setdefault(key, []).append(level_of(run, found))

@@ -10,7 +10,7 @@ from statistics import fmean
 from harness.result import Ceilings
 from harness.store.queries import CaseInfo, Point, RunInfo
 from harness.summary import BASELINE, OPTIMIZED, PEERS
-from web.reader import GRAVE, DeviceInfo, Level, Reader, device_of, level_of
+from web.reader import GRAVE, DeviceInfo, Level, Reader, level_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ def rows_of(reader: Reader, run: RunInfo, op: str | None = None) -> list[CaseRow
             continue
         cases[info.case_id] = info
         found.setdefault((info.case_id, point.device), {}).setdefault(point.implementation, []).append(point)
-    devices = {name: device_of(run, name) for _, name in found}
+    devices = {name: reader.device(run, name) for name in {name for _, name in found}}
     rows = []
     for (case_id, name), by_implementation in found.items():
         levels = {implementation: level_of(run, blocks) for implementation, blocks in by_implementation.items()}

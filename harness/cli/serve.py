@@ -11,7 +11,7 @@ import typer
 
 from harness.cli.options import Database, database_url
 
-HOLD_S = 1.0
+LAG_S = 1.0
 
 
 def serve(
@@ -44,8 +44,8 @@ def serve(
             )
             raise SettingsError(msg)
     # by name, for nothing in harness depends on web
-    app = importlib.import_module("web.app").create_app(settings, hold_s=HOLD_S, guarded=not is_open)
-    app.state.reader.recent()
+    app = importlib.import_module("web.app").create_app(settings, lag_s=LAG_S, guarded=not is_open)
+    app.state.cache.advance()
     import uvicorn
 
     shown = f"[{host}]" if ":" in host else host

@@ -234,19 +234,40 @@ def list_details(
         return [Detail(Point(*row[:-2]), row[-2], row[-1]) for row in connection.execute(query)]
 
 
-def list_history(engine: Engine, case_keys: Collection[int], limit: int = 2000) -> list[Detail]:
-    """The latest results of a case over all runs, oldest first; `data` holds quantiles and hot time only."""
-    quantiles = ResultRow.data["quantiles_ns"]
-    hot = ResultRow.data[("measurement", "hot_ns")]
+def list_case_runs(engine: Engine, case_keys: Collection[int], limit: int = RUNS) -> list[tuple[int, str]]:
+    """The latest runs that have results of a case, by number, with the device."""
     query = (
-        select(*_POINT, quantiles, hot)
+        select(ResultRow.run_id, ResultRow.device)
         .where(ResultRow.case_key.in_(list(case_keys)[:CHUNK]))
-        .order_by(ResultRow.run_id.desc(), ResultRow.id.desc())
+        .distinct()
+        .order_by(ResultRow.run_id.desc())
         .limit(limit)
     )
     with engine.connect() as connection:
-        rows = connection.execute(query).all()
-    return [Detail(Point(*row[:-2]), "", {"quantiles_ns": row[-2], "hot_ns": row[-1]}) for row in reversed(rows)]
+        return [(run_key, device) for run_key, device in connection.execute(query)]
+
+
+def list_history(
+    engine: Engine, case_keys: Collection[int], run_keys: Collection[int], device: str, limit: int = 6000
+) -> list[Detail]:
+    """The results of a case in some runs on one device, in order; `data` holds quantiles and hot time only."""
+    quantiles = ResultRow.data["quantiles_ns"]
+    hot = ResultRow.data[("measurement", "hot_ns")]
+    found: list[Detail] = []
+    with engine.connect() as connection:
+        for keys in _chunks(run_keys):
+            query = (
+                select(*_POINT, quantiles, hot)
+                .where(ResultRow.case_key.in_(list(case_keys)[:CHUNK]), ResultRow.run_id.in_(keys))
+                .where(ResultRow.device == device)
+                .order_by(ResultRow.run_id, ResultRow.id)
+                .limit(limit - len(found))
+            )
+            found += [
+                Detail(Point(*row[:-2]), "", {"quantiles_ns": row[-2], "hot_ns": row[-1]})
+                for row in connection.execute(query)
+            ]
+    return found
 
 
 def load_samples(engine: Engine, result_keys: Collection[int], limit: int = 64) -> dict[int, list[float]]:
@@ -282,6 +303,12 @@ def find_case(engine: Engine, case_id: str) -> list[CaseInfo]:
     query = _cases().where(CaseRow.case_id == case_id).order_by(CaseRow.id).limit(CHUNK)
     with engine.connect() as connection:
         return [CaseInfo(*row) for row in connection.execute(query)]
+
+
+def list_cases(engine: Engine) -> list[CaseInfo]:
+    """Every way in which a case was written, in order of coming."""
+    with engine.connect() as connection:
+        return [CaseInfo(*row) for row in connection.execute(_cases().order_by(CaseRow.id))]
 
 
 def list_acknowledgements(engine: Engine, limit: int = 1000) -> list[Acknowledgement]:

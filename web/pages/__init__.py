@@ -3,7 +3,15 @@
 from fastapi import APIRouter
 
 from web.pages import case, compare, op, overview, regressions, runs, trust
+from web.reader import Reader
 
 router = APIRouter(include_in_schema=False)
 for _page in (overview, op, case, runs, compare, regressions, trust):
     router.include_router(_page.router)
+
+
+def warm(reader: Reader) -> None:
+    """Make what several pages rest on and takes long."""
+    regressions.known_regressions(reader)
+    overview.known_standings(reader)
+    trust.known_noise(reader)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any
 
 import yaml
@@ -22,7 +22,7 @@ from web.regression import change_points
 from web.rows import floor_ns
 from web.view import page
 
-POINTS = 3000
+POINTS = 6000
 DRAWN_BLOCKS = 40
 CHANGES_OF = 6
 router = APIRouter()
@@ -52,14 +52,16 @@ def _values(reader: Reader, case_id: str, device: str, run: str, last: int, of: 
     if not written:
         raise HTTPException(404, f"no case {case_id}")
     case = written[-1]
-    found = queries.list_history(reader.engine, [one.key for one in written], POINTS)
+    keys = [one.key for one in written]
     runs = {one.key: one for one in reader.runs()}
-    placed = [(runs[one.point.run_key], one) for one in found if one.point.run_key in runs]
-    if not placed:
+    known = [(runs[key], name) for key, name in queries.list_case_runs(reader.engine, keys) if key in runs]
+    if not known:
         raise HTTPException(404, f"no results of case {case_id}; try: {_command(case)}")
-    devices = {info.slug: info for owner, one in placed for info in [reader.device(owner, one.point.device)]}
-    chosen = devices.get(device) or reader.device(placed[-1][0], placed[-1][1].point.device)
-    here = _of_device(reader, placed, chosen, last)
+    devices = {info.slug: info for owner, name in known for info in [reader.device(owner, name)]}
+    chosen = devices.get(device) or _first_device(devices.values())
+    mine = [owner for owner, name in known if reader.device(owner, name).slug == chosen.slug]
+    mine.sort(key=lambda owner: (owner.started, owner.key))
+    here = _history(reader, keys, mine[-last:], chosen)
     series = _series(here)
     asked = resolve(reader, run) if run else here[-1][0]
     changes = {name: change_points(levels) for name, levels in list(series.items())[:CHANGES_OF]}
@@ -78,14 +80,18 @@ def _values(reader: Reader, case_id: str, device: str, run: str, last: int, of: 
     }
 
 
-def _of_device(
-    reader: Reader, placed: Sequence[tuple[RunInfo, Detail]], device: DeviceInfo, last: int
+def _first_device(devices: Iterable[DeviceInfo]) -> DeviceInfo:
+    """A GPU rather than a CPU."""
+    return min(devices, key=lambda one: (one.name == "cpu", one.name, one.slug))
+
+
+def _history(
+    reader: Reader, keys: Sequence[int], runs: Sequence[RunInfo], device: DeviceInfo
 ) -> list[tuple[RunInfo, Detail]]:
-    """What the latest runs say of one device, oldest first."""
-    here = [(run, one) for run, one in placed if reader.device(run, one.point.device).slug == device.slug]
-    here.sort(key=lambda pair: (pair[0].started, pair[0].key))
-    kept = set(list(dict.fromkeys(run.key for run, _ in here))[-last:])
-    return [pair for pair in here if pair[0].key in kept]
+    """What these runs say of the case on one device, oldest first."""
+    by_key = {run.key: run for run in runs}
+    found = queries.list_history(reader.engine, keys, list(by_key), device.name, POINTS)
+    return sorted(((by_key[one.point.run_key], one) for one in found), key=lambda pair: (pair[0].started, pair[0].key))
 
 
 def _series(here: Sequence[tuple[RunInfo, Detail]]) -> dict[str, list[Level]]:

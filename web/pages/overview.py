@@ -9,7 +9,7 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 
 from web.deps import CacheOf, ReaderOf
-from web.overview import standings
+from web.overview import Standing, standings
 from web.pages.query import Word
 from web.pages.regressions import known_regressions
 from web.reader import Reader
@@ -27,9 +27,14 @@ def overview(request: Request, cache: CacheOf, reader: ReaderOf, device: Word = 
     return page(request, cache, "overview.html", lambda: _values(reader, device))
 
 
+def known_standings(reader: Reader) -> list[Standing]:
+    """Of every op and device, made once for each state of the data."""
+    return reader.cache.get("standings", lambda: standings(reader, reader.recent()))
+
+
 def _values(reader: Reader, device: str) -> Mapping[str, Any]:
     recent = reader.recent()
-    found = [one for one in standings(reader, recent) if device in {"", one.device.slug}]
+    found = [one for one in known_standings(reader) if device in {"", one.device.slug}]
     regressions = [one for one in known_regressions(reader) if device in {"", one.device.slug}]
     still_open = [one for one in regressions if one.state is State.OPEN]
     return {

@@ -30,7 +30,7 @@ def trust(request: Request, cache: CacheOf, reader: ReaderOf, op: Word = "", num
 
     def values() -> Mapping[str, Any]:
         recent = reader.recent()
-        noise = reader.cache.get("noise", lambda: _noise(recent))
+        noise = known_noise(reader)
         chosen = [one for one in noise if op in {"", one["case"].op}]
         paging = Paging(number, len(chosen), 40)
         return {
@@ -43,6 +43,11 @@ def trust(request: Request, cache: CacheOf, reader: ReaderOf, op: Word = "", num
         }
 
     return page(request, cache, "trust.html", values)
+
+
+def known_noise(reader: Reader) -> list[dict[str, Any]]:
+    """Of every series, made once for each state of the data."""
+    return reader.cache.get("noise", lambda: _noise(reader.recent()))
 
 
 def _noise(recent: Recent) -> list[dict[str, Any]]:
