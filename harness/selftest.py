@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from math import log
+from math import expm1, log
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -132,10 +132,17 @@ def _case(subject: Subject, seen: Sequence[Comparison]) -> dict[str, Any]:
         "device": subject.device,
         **{str(verdict): count for verdict, count in Counter(one.verdict for one in seen).items()},
         "ratio": median(ratios) if ratios else None,
-        "farthest_log_ratio": max(abs(log(ratio)) for ratio in ratios) if ratios else None,
+        "noise_floor": _noise_floor(ratios),
         "detectable_change": median(sees) if sees else None,
         "pairs": median(one.pairs for one in seen),
     }
+
+
+def _noise_floor(ratios: Sequence[float]) -> float | None:
+    """The change that 19 of 20 runs of the same code stay below."""
+    if not ratios:
+        return None
+    return expm1(sorted(abs(log(ratio)) for ratio in ratios)[int(0.95 * (len(ratios) - 1))])
 
 
 def _counted(verdicts: Mapping[Verdict | None, int]) -> dict[str, int]:

@@ -8,18 +8,23 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Engine
 
 from harness.errors import NothingError, TreeError
-from harness.pairing import Outcome
-from harness.result import Environment, Measurement, Status, from_json
-from harness.store import queries
+from harness.pairing import HEAD, Outcome
+from harness.result import Environment, Measurement, Result, Status, Trial, from_json
+from harness.store import Store, queries
 from harness.store.queries import CaseInfo, Detail, RunInfo
 from harness.tree import Tree, reachable
 from harness.verdict import Subject
 
+if TYPE_CHECKING:
+    from harness.gaterun import GateRun
+
+LEAST_RUNS = 10
+"""Runs of `opgauge aa` from which a noise floor may be taken."""
 RUNS = 10
 """Runs of a branch that are compared with: as many as there are pairs at most."""
 
@@ -81,6 +86,47 @@ def differences(here: Environment, there: Environment, device: str) -> list[str]
         for key in sorted(ours.keys() | theirs.keys())
         if ours.get(key) != theirs.get(key)
     ]
+
+
+def machine(here: Environment, device: str) -> str:
+    """What decides whether times of a device may be compared, in words."""
+    return ", ".join(f"{key} {value}" for key, value in sorted(here.hard_of(device).items()))
+
+
+def noise_floors(engine: Engine, here: Environment, devices: Iterable[str]) -> dict[tuple[str, str, str], float]:
+    """How far series have moved by themselves on this kind of machine: by case id, implementation and device."""
+    wanted = {device: machine(here, device) for device in devices}
+    found: dict[tuple[str, str, str], float] = {}
+    for test in reversed(queries.list_self_tests(engine, "aa")):
+        if test.data.get("machine") != wanted.get(test.device) or int(test.data.get("runs", 0)) < LEAST_RUNS:
+            continue
+        for one in test.data["cases"]:
+            if one["device"] == test.device and one["noise_floor"] is not None:
+                found[one["case_id"], one["implementation"], one["device"]] = float(one["noise_floor"])
+    return found
+
+
+def keep(store: Store, run: GateRun, here: Environment, command: str) -> str:
+    """Store the head's blocks as a run, for others to be compared with; gives its id.
+
+    Raises CaseError where this process's `ops` cannot build the cases.
+    """
+    results = [
+        Result(
+            from_json(Trial, record.job.trial),
+            **{name: getattr(one, name) for name in Outcome.__dataclass_fields__},
+            block=pair,
+        )
+        for record in run.records.values()
+        for pair, one in record.outcomes[HEAD].items()
+    ]
+    stored = store.begin_run(here, command=command)
+    for result in results:
+        store.add_result(stored, result)
+    for reached in run.ceilings.values():
+        store.add_ceilings(stored, reached)
+    store.finish_run(stored)
+    return stored
 
 
 def _of_branch(engine: Engine, branch: str, tree: Path) -> list[RunInfo]:

@@ -12,7 +12,7 @@ from harness.cli import gate as gating
 from harness.cli.options import AsJson, Database, database_url
 
 if TYPE_CHECKING:
-    from harness.gaterun import GateRun
+    from harness.gaterun import Conditions, GateRun
     from harness.selection import Selection
 
 
@@ -27,6 +27,8 @@ def aa(
     device: gating.Devices = None,
     tree: gating.TreeOption = None,
     policy: gating.PolicyFile = None,
+    pairs: gating.Pairs = 4,
+    most_pairs: gating.MostPairs = 10,
     block_s: gating.BlockS = None,
     timeout: gating.Timeout = None,
     as_json: AsJson = False,
@@ -48,7 +50,7 @@ def aa(
 
     path = find_tree(tree or Path.cwd())
     same = Tree(path, commit(path), "this tree")
-    conditions = load_conditions(path, policy, block_s)
+    conditions = load_conditions(path, policy, block_s, pairs, most_pairs)
     done: list[GateRun] = []
     with gating.workshop({BASE: same, HEAD: same}, load_settings(), timeout) as workshop:
         try:
@@ -92,25 +94,32 @@ def select(
     )
 
 
-def load_conditions(tree: Path, policy: Path | None, block_s: float | None) -> Any:
-    """The tree's policy, without waivers and demands on a single run: they have no part in this."""
+def load_conditions(tree: Path, policy: Path | None, block_s: float | None, pairs: int, most_pairs: int) -> Conditions:
+    """The tree's policy, without waivers: they have no part in this."""
     from dataclasses import replace
 
+    from harness.gate import Schedule
+
     found = gating.load_rules(tree, policy)
-    return replace(found, waivers=(), block_s=block_s or found.block_s)
+    schedule = Schedule(start=min(pairs, most_pairs), most=most_pairs)
+    return replace(found, waivers=(), schedule=schedule, block_s=block_s or found.block_s)
 
 
 def store(db: str | None, kind: str, commit: str, runs: list[GateRun], data: dict[str, Any]) -> None:
     """Keep what a self-test found; nothing where nothing was run."""
     from datetime import UTC, datetime
 
+    from harness.environment import capture
     from harness.errors import NothingError
+    from harness.settings import load_settings
     from harness.store import Store
     from harness.store.queries import SelfTest, add_self_test
+    from harness.stored import machine
 
     if not runs or not data["decisions"]:
         msg = "nothing was measured"
         raise NothingError(msg)
     with Store.open(database_url(db)) as opened:
         for device in runs[0].devices:
-            add_self_test(opened.engine, SelfTest(kind, datetime.now(UTC), commit, device, data))
+            facts = {**data, "machine": machine(capture([device], threads=load_settings().threads), device)}
+            add_self_test(opened.engine, SelfTest(kind, datetime.now(UTC), commit, device, facts))

@@ -12,6 +12,7 @@ from harness.cli.check import check
 from harness.cli.database import database
 from harness.cli.export import export
 from harness.cli.gate import gate
+from harness.cli.history import history
 from harness.cli.importing import import_
 from harness.cli.inject import inject
 from harness.cli.list import list_
@@ -38,6 +39,7 @@ app.command("show")(show)
 app.command("gate")(gate)
 app.command("aa")(aa)
 app.command("inject")(inject)
+app.command("history")(history)
 app.command("agree")(agree)
 app.command("export")(export)
 app.command("import")(import_)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,7 +16,7 @@ from harness.cli.options import AsJson, Database, database_url
 
 if TYPE_CHECKING:
     from harness.gate import Outcome
-    from harness.gaterun import Conditions, GateRun
+    from harness.gaterun import Conditions, GateRun, Noise
     from harness.pairing import Workshop
     from harness.selection import Selection
     from harness.settings import Settings
@@ -47,6 +48,8 @@ TreeOption = Annotated[
     Path | None, typer.Option("--tree", help="The head: a folder with ops/. Default: here or above.", file_okay=False)
 ]
 BlockS = Annotated[float | None, typer.Option("--block-s", help="Seconds of sampling per trial and block.", min=0.001)]
+Pairs = Annotated[int, typer.Option("--pairs", help="Pairs of blocks at first.", min=1)]
+MostPairs = Annotated[int, typer.Option("--most-pairs", help="Pairs for what stays undecided.", min=1)]
 Budget = Annotated[
     float | None, typer.Option("--budget", help="Seconds in all, after which no more pairs are begun.", min=0.1)
 ]
@@ -83,8 +86,8 @@ def gate(
     waivers: Annotated[
         Path | None, typer.Option("--waivers", help="Waiver file; cases/waivers.yaml of the tree if there is one.")
     ] = None,
-    pairs: Annotated[int, typer.Option("--pairs", help="Pairs of blocks at first.", min=1)] = 4,
-    most_pairs: Annotated[int, typer.Option("--most-pairs", help="Pairs for what stays undecided.", min=1)] = 10,
+    pairs: Pairs = 4,
+    most_pairs: MostPairs = 10,
     block_s: BlockS = None,
     budget: Budget = None,
     timeout: Timeout = None,
@@ -96,6 +99,9 @@ def gate(
     bisect: Annotated[
         bool,
         typer.Option("--bisect", help="Exit codes for git bisect run: 1 slower, 0 not, 125 cannot tell, 255 stop."),
+    ] = False,
+    store: Annotated[
+        bool, typer.Option("--store", help="Keep this tree's blocks as a run, to compare --against.")
     ] = False,
     db: Database = None,
 ) -> None:
@@ -136,6 +142,7 @@ def gate(
         rules = load_rules(head, policy, waivers)
         conditions = replace(
             rules,
+            noise=load_noise(head, selection, settings, db),
             schedule=Schedule(start=min(pairs, most_pairs), most=most_pairs),
             block_s=block_s or rules.block_s,
             budget_s=budget,
@@ -150,6 +157,8 @@ def gate(
             raise typer.Exit(STOP if error.exit_code == 2 else CANNOT_TELL) from error
         raise
     report(run, as_json=as_json, junit=junit, markdown=markdown)
+    if store:
+        keep_head(run, settings, database_url(db))
     raise typer.Exit(bisect_code(run.outcome) if bisect else int(run.outcome.code))
 
 
@@ -185,9 +194,8 @@ def against_stored(
     from harness.store import Store
     from harness.stored import load
     from harness.tree import Tree
-    from ops import Device, available
 
-    devices = [str(Device.parse(one)) for one in selection.devices or ["cuda" if "cuda" in available() else "cpu"]]
+    devices = chosen_devices(selection)
     here = capture(devices, threads=settings.threads, tree=head)
     with Store.open(url) as store:
         stored = load(store.engine, name, head, here, devices)
@@ -224,6 +232,38 @@ def load_rules(tree: Path, policy: Path | None, waivers: Path | None = None) -> 
         policy=load_policy(rules) if policy or rules.is_file() else Policy(),
         waivers=load_waivers(excuses) if waivers or excuses.is_file() else (),
     )
+
+
+def load_noise(tree: Path, selection: Selection, settings: Settings, db: str | None) -> Noise:
+    """How far series have been seen to move by themselves: by `opgauge aa`, in a database that is named."""
+    if db is None:
+        return {}
+    from harness.environment import capture
+    from harness.store import Store
+    from harness.stored import noise_floors
+
+    devices = chosen_devices(selection)
+    with Store.open(db) as store:
+        return noise_floors(store.engine, capture(devices, threads=settings.threads, tree=tree), devices)
+
+
+def chosen_devices(selection: Selection) -> list[str]:
+    """The devices asked for, else the GPU, else the CPU."""
+    from ops import Device, available
+
+    return [str(Device.parse(one)) for one in selection.devices or ["cuda" if "cuda" in available() else "cpu"]]
+
+
+def keep_head(run: GateRun, settings: Settings, url: str) -> None:
+    """Store what was measured of the head."""
+    from harness.environment import capture
+    from harness.store import Store
+    from harness.stored import keep
+
+    here = capture(run.devices, threads=settings.threads, tree=run.head.path)
+    with Store.open(url) as store:
+        stored = keep(store, run, here, shlex.join(["opgauge", *sys.argv[1:]]))
+    typer.echo(f"run {stored} in {url}", err=True)
 
 
 def report(run: GateRun, *, as_json: bool, junit: Path | None, markdown: Path | None) -> None:

@@ -34,6 +34,8 @@ def inject(
     device: gating.Devices = None,
     tree: gating.TreeOption = None,
     policy: gating.PolicyFile = None,
+    pairs: gating.Pairs = 4,
+    most_pairs: gating.MostPairs = 10,
     block_s: gating.BlockS = None,
     timeout: gating.Timeout = None,
     as_json: AsJson = False,
@@ -54,7 +56,7 @@ def inject(
 
     path = find_tree(tree or Path.cwd())
     own = Tree(path, commit(path), "this tree")
-    conditions = by_time_alone(aa.load_conditions(path, policy, block_s), among)
+    conditions = by_time_alone(aa.load_conditions(path, policy, block_s, pairs, most_pairs), among)
     selection = aa.select(paths, case, op, tag, dtype, implementation, device)
     done: list[GateRun] = []
     try:

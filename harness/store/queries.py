@@ -305,6 +305,18 @@ def find_case(engine: Engine, case_id: str) -> list[CaseInfo]:
         return [CaseInfo(*row) for row in connection.execute(query)]
 
 
+def list_series(engine: Engine, case_keys: Collection[int], run_keys: Collection[int]) -> list[Point]:
+    """The times of some cases in some runs, on every device and of every block, without any JSON."""
+    found: list[Point] = []
+    with engine.connect() as connection:
+        for keys in _chunks(run_keys):
+            for cases in _chunks(case_keys):
+                query = select(*_POINT).where(ResultRow.case_key.in_(cases), ResultRow.run_id.in_(keys))
+                query = query.where(ResultRow.median_ns.is_not(None)).order_by(ResultRow.run_id, ResultRow.id)
+                found += [Point(*row) for row in connection.execute(query)]
+    return found
+
+
 def list_cases(engine: Engine) -> list[CaseInfo]:
     """Every way in which a case was written, in order of coming."""
     with engine.connect() as connection:

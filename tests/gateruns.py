@@ -1,0 +1,57 @@
+"""Gate runs made by hand, from verdicts that a test chooses."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from harness.gate import Outcome as Judged
+from harness.gate import judge
+from harness.gaterun import Conditions, GateRun
+from harness.pairing import BASE, HEAD, Job, Outcome, Record
+from harness.result import Footprint, Measurement, Ruler, Status
+from harness.tree import Tree
+from harness.verdict import Comparison, Kind, Reason, Subject, Verdict
+
+
+def compared(name: str, ratio: float, *, op: str = "sign", verdict: Verdict | None = None) -> Comparison:
+    """A comparison that found `ratio`: slower above 1.1, else the same, unless it is told otherwise."""
+    found = verdict or (Verdict.SLOWER if ratio > 1.1 else Verdict.SAME)
+    reason = Reason.WITHIN if found is Verdict.SAME else Reason.BEYOND
+    subject = Subject(op, name, "0123456789abcdef", "optimized", "cuda:0")
+    interval = (ratio - 0.01, ratio + 0.01)
+    return Comparison(
+        subject, Kind.COMPARED, found, reason, pairs=10, ratio=ratio, interval=interval, detectable_change=0.02
+    )
+
+
+def a_run(found: Sequence[Comparison], *, notes: tuple[str, ...] = ()) -> GateRun:
+    """A run that found these."""
+    conditions = Conditions()
+    return GateRun(
+        base=Tree(Path("/base"), "a" * 40, "main"),
+        head=Tree(Path("/head"), "b" * 40, "this tree"),
+        found=tuple(found),
+        outcome=_judged(found, conditions),
+        records={one.subject: _record(one) for one in found},
+        conditions=conditions,
+        seconds=10.0,
+        notes=notes,
+    )
+
+
+def _judged(found: Sequence[Comparison], conditions: Conditions) -> Judged:
+    return judge(found, conditions.policy, today=conditions.today)
+
+
+def _record(found: Comparison) -> Record:
+    case = {"op": found.subject.op, "name": found.subject.case, "file": "/head/cases/sign.yaml", "line": 7}
+    record = Record(Job(found.subject, {"case": case}))
+    for side, time_ns in ((BASE, 1000.0), (HEAD, 1000.0 * (found.ratio or 1.0))):
+        for pair in range(4):
+            footprint = Footprint(launches=2, kernels=("fill<float>", "sign_rows<float>"))
+            measurement = Measurement((time_ns + pair,), "test", 1, clock_mhz=(1980.0,), footprint=footprint)
+            outcome = Outcome(Status.OK, measurement=measurement, ruler=Ruler(100.0, 100.0, 10.0))
+            record.outcomes[side][pair] = replace(outcome, extra={"phases_s": {"measure": 0.2}})
+    return record

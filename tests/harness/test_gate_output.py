@@ -1,0 +1,142 @@
+"""The gate's reports: they say the same, explain themselves, and nothing in a name can break them."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from xml.etree import ElementTree as ET
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from rich.console import Console
+
+from harness import report
+from harness.annotation import annotate
+from harness.gatetable import show
+from harness.junit import junit
+from harness.markdown import markdown, text
+from harness.verdict import Comparison, Kind, Reason, Verdict
+from tests.gateruns import a_run, compared
+
+HOSTILE = (
+    "a|b`c`<script>alert(1)</script>[x](https://evil.example)@ada **bold** "
+    "www.evil.example\n::error::x &amp; \x00\x1b[31m"
+)
+ALLOWED = {
+    "testsuites": {"name"},
+    "testsuite": {"name", "tests", "failures", "errors", "skipped", "time"},
+    "testcase": {"classname", "name", "time"},
+    "failure": {"type", "message"},
+    "error": {"type", "message"},
+    "skipped": {"message"},
+}
+"""JUnit's elements and their attributes, as the schemas of the readers know them."""
+CHILDREN = {"testsuites": {"testsuite"}, "testsuite": {"testcase"}, "testcase": {"failure", "error", "skipped"}}
+
+
+def check_junit(found: str) -> ET.Element:
+    """The document, if it is well-formed JUnit whose counts add up."""
+    root = ET.fromstring(found)  # noqa: S314  our own
+    for element in root.iter():
+        assert set(element.attrib) <= ALLOWED[element.tag]
+        assert {child.tag for child in element} <= CHILDREN.get(element.tag, set())
+    for suite in root:
+        assert int(suite.get("tests", "0")) == len(suite)
+        for name, tag in (("failures", "failure"), ("errors", "error"), ("skipped", "skipped")):
+            assert int(suite.get(name, "0")) == len(suite.findall(f"testcase/{tag}"))
+    return root
+
+
+def some() -> list[Comparison]:
+    """One of each."""
+    broken = replace(compared("broken", 1.0, verdict=Verdict.BROKEN), reason=Reason.WRONG, detail="y: 3 of 8 wrong")
+    new = replace(compared("new", 1.0), kind=Kind.NEW, verdict=None, reason=Reason.NO_BASE)
+    undecided = compared("wide", 1.05, verdict=Verdict.UNDECIDED)
+    return [compared("same", 1.0), compared("slow", 1.3), broken, new, undecided, compared("dot", 1.0, op="dot")]
+
+
+def test_junit_says_what_failed() -> None:
+    """Slower and undecided are failures, broken is an error, new is skipped; counts add up."""
+    root = check_junit(junit(a_run(some())))
+    tags = {case.get("name", "").split(" ")[0]: [child.tag for child in case] for case in root.iter("testcase")}
+    assert tags == {
+        "same": [],
+        "slow": ["failure"],
+        "broken": ["error"],
+        "new": ["skipped"],
+        "wide": ["failure"],
+        "dot": [],
+    }
+
+
+def test_a_run_of_nothing_is_an_error_in_junit() -> None:
+    """No test case at all would be read as a pass."""
+    root = check_junit(junit(a_run([])))
+    assert [error.get("message") for error in root.iter("error")] == ["nothing was measured"]
+
+
+def test_markdown_explains_itself() -> None:
+    """A flagged case comes with interval, blocks, clock, kernels, ruler, and commands to reproduce and bisect."""
+    found = markdown(a_run(some()))
+    assert "slower 1" in found.replace("1 slower", "slower 1")
+    for said in (
+        "+29.0 … +31.0 %",
+        "1980 MHz",
+        "kernel sign&#95;rows",
+        "2.0 % in 0.8 s",
+        "ruler:",
+        "in 99 of 100 runs",
+    ):
+        assert said in found
+    assert "opgauge gate --base aaaaaaaaaaaa --case 0123456789abcdef -i optimized --device cuda:0" in found
+    assert "git bisect start bbbbbbbbbbbb aaaaaaaaaaaa -- ops" in found
+
+
+def test_hostile_names_stay_text() -> None:
+    """Markup, HTML, links, mentions, pipes and control characters in a name do nothing in any report."""
+    run = a_run([compared(HOSTILE, 1.3)], notes=(HOSTILE,))
+    found = markdown(run)
+    for bad in ("<script", "`c`", "](", "@ada", "**bold**", "www.", "https://", "\x00", "\x1b", "a|b"):
+        assert bad not in found
+    rows = [line for line in found.splitlines() if line.startswith("| slower")]
+    assert len(rows) == 1
+    assert len(re.findall(r"\|", rows[0])) == 11
+    check_junit(junit(run))
+    for line in annotate(run):
+        assert "\n" not in line
+        assert line.startswith("::error ")
+    console = Console(record=True, width=200, file=None, quiet=False)
+    with console.capture() as shown:
+        show(run, console)
+    assert "[x](https://evil.example)" in "".join(shown.get().split()).replace("\n", "")
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.text())
+def test_any_text_is_one_line_without_markup(value: str) -> None:
+    """What is escaped has no character that Markdown, HTML or a table gives a meaning to."""
+    assert not set(text(value).replace("&#", "").replace(";", "")) & set("|`<>*_[]@\\\n\r~#!$^{}")
+
+
+def test_annotations_point_at_the_case() -> None:
+    """Each failure names file and line of its case; the first few only."""
+    lines = annotate(a_run([compared(f"slow {number}", 1.3) for number in range(30)]))
+    assert len(lines) == 10
+    assert all(line.startswith("::error file=cases/sign.yaml,line=7,title=") for line in lines)
+
+
+def test_json_holds_everything() -> None:
+    """The JSON is finite, has a case for each comparison, gravest first, with blocks of both sides."""
+    plain = json.loads(json.dumps(report.as_plain(a_run(some())), allow_nan=False))
+    assert plain["exit_code"] == 3
+    assert [one["verdict"] for one in plain["cases"]][:3] == ["broken", "slower", "undecided"]
+    assert plain["cases"][1]["sides"]["head"]["blocks_ns"] == [1300.0, 1301.0, 1302.0, 1303.0]
+
+
+@pytest.mark.parametrize("name", ["$(touch x)", "'; rm -rf /", "a b"])
+def test_commands_hold_no_name_of_a_case(name: str) -> None:
+    """What a person copies into a shell has the case's id, whatever its name."""
+    run = a_run([compared(name, 1.3)])
+    assert name not in report.bisect(run, run.found[0])

@@ -1,0 +1,154 @@
+"""Comparing with stored results, histories of series, and the self-tests of the gate."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from harness.casefile import load_cases
+from harness.environment import capture
+from harness.errors import NothingError
+from harness.history import find_series
+from harness.result import Environment, Measurement, Result, Status, Trial
+from harness.selftest import PLANTED, caught, false_alarms
+from harness.share import Share
+from harness.store import Store
+from harness.store.queries import list_self_tests
+from harness.stored import noise_floors
+from tests.gateruns import a_run, compared
+from tests.tinytree import TinyTree
+
+ROOT = Path(__file__).parent.parent.parent
+CASE = next(case for case in load_cases([ROOT / "cases" / "sign.yaml"]) if case.name == "sizes[x=0]")
+QUICK = ("--pairs", "4", "--most-pairs", "4", "--block-s", "0.01", "--device", "cpu")
+
+
+def gate(*arguments: str, db: Path, code: int) -> str:
+    """Run `opgauge gate` on this project's own tree."""
+    done = subprocess.run(
+        [sys.executable, "-P", "-m", "harness", "gate", "--case", CASE.id, *QUICK, *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "OPGAUGE_DB": f"sqlite:///{db}"},
+        timeout=120,
+    )
+    assert done.returncode == code, done.stdout + done.stderr
+    return done.stdout + done.stderr
+
+
+def keep_runs(db: Path, times_ns: Sequence[float], here: Environment, branch: str = "trunk") -> None:
+    """A run for each time."""
+    with Store.open(f"sqlite:///{db}") as store:
+        for number, time_ns in enumerate(times_ns):
+            soft = {"commit": f"{number:040x}", "branch": branch}
+            run = store.begin_run(replace(here, soft=soft))
+            measurement = Measurement((time_ns,), "test", 1)
+            store.add_result(run, Result(Trial(CASE, "optimized", "cpu", "cpu"), Status.OK, measurement=measurement))
+            store.finish_run(run)
+
+
+def test_stored_runs_of_a_branch_stand_for_the_base(tmp_path: Path) -> None:
+    """`--against BRANCH` pairs this tree's blocks with the branch's runs, and `--store` keeps them to compare with."""
+    db = tmp_path / "runs.db"
+    keep_runs(db, [1.0, 1.01, 0.99, 1.0, 1.01], capture(["cpu"]))
+    text = gate("--against", "trunk", "--store", "--json", db=db, code=1)
+    (found,) = json.loads(text.rpartition("\n}\n")[0] + "}")["cases"]
+    assert (found["verdict"], found["pairs"], len(found["sides"]["head"]["blocks_ns"])) == ("slower", 4, 4)
+    stored = text.rpartition("run ")[2].split()[0]
+    again = json.loads(gate("--against", stored, "--json", "--policy", str(lax(tmp_path)), db=db, code=0))
+    assert (again["cases"][0]["verdict"], again["cases"][0]["pairs"]) == ("same", 4)
+
+
+def lax(folder: Path) -> Path:
+    """A policy for machines with other things to do."""
+    path = folder / "policy.yaml"
+    path.write_text("defaults: {threshold: 9}\n")
+    return path
+
+
+def test_results_of_another_machine_are_refused(tmp_path: Path) -> None:
+    """Where the hard fingerprint differs the gate says what differs, compares nothing, and ends with 5."""
+    db = tmp_path / "runs.db"
+    here = capture(["cpu"])
+    keep_runs(db, [1.0], replace(here, hard={**here.hard, "cpu.model": "Z80"}))
+    assert "and 'Z80' there" in gate("--against", "trunk", db=db, code=5)
+    assert "no run and no branch 'nowhere'" in gate("--against", "nowhere", db=db, code=5)
+
+
+def test_history_names_the_run_where_the_level_changed(tmp_path: Path) -> None:
+    """A step of 10 % at the 13th run is found there; runs of other branches and machines are other series."""
+    db = tmp_path / "runs.db"
+    here = Environment({"cpu.model": "m"}, {})
+    level = [1000.0 * (1 + 0.001 * ((7 * number) % 5)) * (1.1 if number >= 12 else 1.0) for number in range(24)]
+    keep_runs(db, level, here)
+    keep_runs(db, [5000.0] * 12, here, branch="other")
+    keep_runs(db, [9000.0] * 3, Environment({"cpu.model": "n"}, {}))
+    with Store.open(f"sqlite:///{db}") as store:
+        found = find_series(store.engine, "sign/sizes*", branch="trunk")
+        assert [(one.machine, len(one.points)) for one in found] == [("model m", 24), ("model n", 3)]
+        (change,) = found[0].changes()
+        assert change.index == 12
+        assert change.ratio == pytest.approx(1.1, abs=0.005)
+        assert not found[1].changes()
+        with pytest.raises(NothingError):
+            find_series(store.engine, "lerp")
+
+
+def test_bounds_of_a_share() -> None:
+    """Clopper and Pearson's bounds: 0 of 200, 5 of 10, all of 20, as their tables have them."""
+    assert Share(0, 200).high == pytest.approx(0.01828, abs=1e-4)
+    assert Share(5, 10).low == pytest.approx(0.1871, abs=1e-4)
+    assert Share(5, 10).high == pytest.approx(0.8129, abs=1e-4)
+    assert Share(20, 20).low == pytest.approx(0.8316, abs=1e-4)
+    assert (Share(0, 9).low, Share(9, 9).high) == (0.0, 1.0)
+
+
+def test_false_alarms_are_counted() -> None:
+    """Of two runs of the same code, one red: shares of decisions and of runs, and a noise floor per case."""
+    quiet, loud = a_run([compared("a", 1.0), compared("b", 1.0)]), a_run([compared("a", 1.3), compared("b", 1.0)])
+    data = false_alarms([quiet, loud])
+    assert (data["decisions"], data["slower"], data["red_run_share"]) == (4, 1, 0.5)
+    assert data["false_alarm_share"] == 0.25
+    assert [one["noise_floor"] is not None for one in data["cases"]] == [True, True]
+    assert caught([loud], 0.3)["caught_share"] == 0.5
+
+
+def test_noise_floors_come_from_long_self_tests_of_this_machine(tmp_path: Path) -> None:
+    """The database's self-tests say how far a series moves by itself, where they had runs enough."""
+    from datetime import UTC, datetime
+
+    from harness.store.queries import SelfTest, add_self_test
+
+    here = Environment({"cpu.model": "m"}, {})
+    case = {"case_id": "0", "implementation": "optimized", "device": "cpu", "noise_floor": 0.04}
+    with Store.open(f"sqlite:///{tmp_path}/x.db") as store:
+        for machine, runs, floor in (("model m", 3, 0.5), ("model n", 30, 0.6), ("model m", 30, 0.04)):
+            data = {"machine": machine, "runs": runs, "cases": [{**case, "noise_floor": floor}]}
+            add_self_test(store.engine, SelfTest("aa", datetime.now(UTC), "", "cpu", data))
+        assert noise_floors(store.engine, here, ["cpu"]) == {("0", "optimized", "cpu"): 0.04}
+
+
+def test_self_tests_run_and_are_stored(tmp_path: Path) -> None:
+    """`aa` finds the same code the same; `inject` catches a kernel that was made to take 30 times as long."""
+    tree = TinyTree(tmp_path / "repository")
+    tree.set_ops("tiny", {"double": "sane"})
+    tree.write("cases/policy.yaml", "defaults: {threshold: 4}\n")
+    tree.commit("one")
+    quick = ("--pairs", "4", "--most-pairs", "4", "--block-s", "0.01", "--json")
+    data = json.loads(tree.opgauge("aa", "--runs", "1", *quick, code=0).partition("\n}\n")[0] + "}")
+    assert (data["decisions"], data["slower"], data["faster"]) == (1, 0, 0)
+    data = json.loads(tree.opgauge("inject", "--slowdown", "30", *quick, code=0).partition("\n}\n")[0] + "}")
+    assert (data["decisions"], data["slower"], data["among"]) == (1, 1, 60)
+    with Store.open(f"sqlite:///{tree.path}/opgauge.db") as store:
+        assert [len(list_self_tests(store.engine, kind)) for kind in ("aa", "inject")] == [1, 1]
+    assert (PLANTED / "planted.cu").is_file()
+    assert not (tree.path / "ops" / "_planted.py").exists()
