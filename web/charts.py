@@ -54,12 +54,16 @@ def unit_of(times_ns: Iterable[float | None]) -> tuple[str, float]:
 
 
 def _trace(kind: Any, implementation: str, **given: Any) -> Any:
-    return kind(name=literal(implementation, LABEL), meta={"slot": slot(implementation)}, **given)
+    return _made(kind, name=literal(implementation, LABEL), meta={"slot": slot(implementation)}, **given)
+
+
+def _made(kind: Any, **given: Any) -> Any:
+    """A trace or a layout, unchecked: checking thousands of points costs more than all else. The tests check."""
+    return kind(_validate=False, **given)
 
 
 def _json(traces: Sequence[Any], **layout: Any) -> str:
-    # a Figure would validate all once more: traces and layout have
-    figure = {"data": [one.to_plotly_json() for one in traces], "layout": go.Layout(**layout).to_plotly_json()}
+    figure = {"data": [one.to_plotly_json() for one in traces], "layout": _made(go.Layout, **layout).to_plotly_json()}
     return json.dumps(figure, allow_nan=False)
 
 
@@ -150,7 +154,7 @@ def _ceilings(reached: Ceilings | None, dtypes: set[str], span: tuple[float, flo
         name = f"{device}: copy {copy:.4g} GB/s" + (f", {dtype} matrix {rate / 1e3:.3g} TFLOP/s" if dtype else "")
         line = {"dash": "dash", "width": 1.5}
         given = {"x": xs, "y": ys, "mode": "lines", "line": line, "hoverinfo": "name"}
-        lines.append(go.Scatter(name=literal(name), meta={"slot": "muted"}, **given))
+        lines.append(_made(go.Scatter, name=literal(name), meta={"slot": "muted"}, **given))
     return lines
 
 
@@ -227,7 +231,7 @@ def _rings(name: str, changes: Sequence[tuple[Level, Level, ChangePoint]], size:
         "showlegend": False,
         "hovertemplate": "change point<br>%{text}<extra></extra>",
     }
-    return [go.Scatter(name=literal(f"{name}: change point"), meta={"slot": "change"}, **given)]
+    return [_made(go.Scatter, name=literal(f"{name}: change point"), meta={"slot": "change"}, **given)]
 
 
 def _span(level: Level, quartiles: tuple[float, float] | None) -> tuple[float, float]:
@@ -268,7 +272,8 @@ def kernel_bars(kernels: Mapping[str, Sequence[KernelTime]]) -> str:
     for place, name in enumerate(names[:40]):
         times = [sum(kernel.time_ns for kernel in kernels[one] if kernel.name == name) / size for one in bars_of]
         traces.append(
-            go.Bar(
+            _made(
+                go.Bar,
                 name=literal(name, 60),
                 meta={"slot": f"kernel{place % 8}"},
                 orientation="h",
@@ -303,7 +308,8 @@ def ratios(
             "thickness": 1,
         }
         traces.append(
-            go.Scatter(
+            _made(
+                go.Scatter,
                 name=word,
                 meta={"slot": f"v-{word}"},
                 mode="markers",

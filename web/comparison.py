@@ -160,19 +160,24 @@ def _side(blocks: list[Detail] | None) -> Side | None:
 def _metrics(one: Detail) -> Metrics:
     """What has no noise, of one block."""
     measurement = one.data.get("measurement")
-    footprint = measurement.get("footprint") if isinstance(measurement, Mapping) else None
-    names = footprint.get("kernels") if isinstance(footprint, Mapping) else None
-    given = {name: number(footprint, name) for name in ("launches", "allocations", "registers", "spill_bytes")}
-    counts = {name: None if value is None else int(value) for name, value in given.items()}
-    peak = number(measurement, "peak_bytes")
+    if not isinstance(measurement, Mapping):
+        return Metrics()
+    footprint, peak = measurement.get("footprint"), _count(measurement.get("peak_bytes"))
+    if not isinstance(footprint, Mapping):
+        return Metrics(peak_bytes=peak)
+    names = footprint.get("kernels")
     return Metrics(
-        launches=counts["launches"],
+        launches=_count(footprint.get("launches")),
         kernels=tuple(str(name) for name in names) if isinstance(names, list) else None,
-        allocations=counts["allocations"],
-        peak_bytes=None if peak is None else int(peak),
-        registers=counts["registers"],
-        spills=counts["spill_bytes"],
+        allocations=_count(footprint.get("allocations")),
+        peak_bytes=peak,
+        registers=_count(footprint.get("registers")),
+        spills=_count(footprint.get("spill_bytes")),
     )
+
+
+def _count(value: object) -> int | None:
+    return value if type(value) is int and value >= 0 else None
 
 
 def _rulers(blocks: list[Detail] | None) -> list[float]:
