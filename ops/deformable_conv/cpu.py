@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+from math import gcd
 from typing import Any
 
 import numpy as np
@@ -9,50 +11,17 @@ import numpy as np
 from ops._core.dtype import FLOATS
 from ops._core.kernel import Bound
 from ops._core.registry import kernel
+from ops._core.tile import scratch
 from ops.deformable_conv.op import DeformableConvParams, geometry
 from ops.deformable_conv.sampling import Geometry
 
 HALF_BYTES = 2
-
-
-class _Buffers:
-    """What one image needs, in the accumulating dtype; made once and used for every image and run."""
-
-    def __init__(self, found: Geometry, wide: Any) -> None:
-        groups, taps, pixels = found.deformable_groups, found.taps, found.pixels
-        height, width = found.size
-        self.found = found
-        self.padded = np.zeros((found.channels, height + 3, width + 2), wide)
-        self.places = np.empty((groups, taps, pixels), np.int32)
-        self.fractions = np.empty((groups, taps, 3, pixels), wide)
-        self.column = np.empty((found.channels, taps, pixels), wide)
-        self.no_mask = np.empty((0, 0, 0), wide)
-
-    @property
-    def flat(self) -> Any:
-        """The padded image, (C, (H + 3)(W + 2))."""
-        return self.padded.reshape(self.found.channels, -1)
-
-    def locate(self, jit: Any, x: Any, offset: Any, mask: Any) -> None:
-        """Take one image and find its samples."""
-        found, wide = self.found, self.padded.dtype
-        self.padded[:, 1:-2, 1:-1] = x
-        shape = (found.deformable_groups, found.taps, 2, found.pixels)
-        moved = offset.astype(wide, copy=False).reshape(shape)
-        weights = self.no_mask
-        if mask is not None:
-            weights = mask.astype(wide, copy=False).reshape(found.deformable_groups, found.taps, found.pixels)
-        numbers = (found.strides, found.paddings, found.dilations)
-        jit.tabulate(
-            moved,
-            weights,
-            self.places,
-            self.fractions,
-            *found.size,
-            found.out_size[1],
-            found.kernel[1],
-            *numbers,
-        )
+BLOCK = 48
+"""Pixels that a thread takes at a time; tiles of 6 and of 12 rows fill it."""
+DEPTH = 512
+"""Channels times taps that are sampled at a time, at least one tap."""
+GRAD_BLOCK = 96
+LEAST_UNIT = 8
 
 
 def _wide(x: Any) -> Any:
@@ -69,29 +38,53 @@ def deformable_conv(
     mask: Any = None,
     **options: Any,
 ) -> Bound:
-    """Image by image: locate, unfold, one product per group."""
+    """Images channels last, filters packed, then everything else a block of pixels at a time."""
+    from ops._core.jit import storage
+    from ops._core.tile.jit import tile_columns
     from ops.deformable_conv import jit
 
     found = geometry(x.shape, filter.shape, DeformableConvParams(**options))
-    wide = _wide(x)
-    buffers = _Buffers(found, wide)
-    result = out["out"].reshape(found.batch, found.groups, found.out_channels // found.groups, found.pixels)
-    direct = result.dtype == wide
-    product = np.empty((0,) if direct else result.shape[1:], wide)
-    columns = buffers.column.reshape(found.groups, -1, found.pixels)
+    wide, threads = _wide(x), jit.threads()
+    (height, width), taps, groups = found.size, found.taps, found.groups
+    image = scratch(found.batch * (height + 3) * (width + 2) * found.channels, wide)
+    columns = tile_columns(image)
+    padded = groups * -(-(found.out_channels // groups) // columns) * columns
+    packed = scratch(padded * taps * (found.channels // groups), wide)
+    at_once = min(max(DEPTH // found.channels, 1), taps)
+    tables = (np.empty((threads, BLOCK), np.int32), np.empty((threads, 7, BLOCK), wide))
+    column, sums = (scratch(threads * BLOCK * size, wide) for size in (at_once * found.channels, padded))
+    given, weight = storage(x), storage(filter.reshape(found.out_channels, -1, taps))
+    arrays = _by_tap(found, offset, mask)
+    result = storage(out["out"].reshape(found.batch, found.out_channels, found.pixels))
+    length = gcd(found.channels // groups, found.channels // found.deformable_groups)
+    sizes = (found.channels, groups, found.deformable_groups, length, taps)
+    numbers = (*found.size, found.out_size[1], found.kernel[1], *found.strides, *found.paddings, *found.dilations)
 
     def run() -> None:
-        weight = filter.astype(wide, copy=False).reshape(found.groups, found.out_channels // found.groups, -1)
-        for image in range(found.batch):
-            buffers.locate(jit, x[image], offset[image], None if mask is None else mask[image])
-            jit.unfold(buffers.flat, buffers.places, buffers.fractions, buffers.column, found.size[1])
-            if direct:
-                np.matmul(weight, columns, out=result[image])
-            else:
-                np.matmul(weight, columns, out=product)
-                result[image] = product
+        jit.lay_out(given, image)
+        jit.pack(weight, groups, packed)
+        jit.convolve(image, *arrays, packed, result, BLOCK, at_once, sizes, numbers, *tables, column, sums)
 
     return run
+
+
+def _by_tap(found: Geometry, offset: Any, mask: Any) -> tuple[Any, Any]:
+    """Offset (N, dg taps, 2, P) and mask (N, dg taps, P), empty where there is none, as Numba takes them."""
+    from ops._core.jit import storage
+
+    rows = found.deformable_groups * found.taps
+    weights = np.empty((0, 0, 0), offset.dtype) if mask is None else mask.reshape(found.batch, rows, found.pixels)
+    return storage(offset.reshape(found.batch, rows, 2, found.pixels)), storage(weights)
+
+
+def _unit(found: Geometry, threads: int) -> int:
+    """Channels that one thread takes at a time: of one group and one deformable group, whole vectors if possible."""
+    length = gcd(found.channels // found.groups, found.channels // found.deformable_groups)
+    for split in range(1, max(length // LEAST_UNIT, 1) + 1):
+        units = found.channels // length * split
+        if length % split == 0 and length // split % LEAST_UNIT == 0 and (units % threads == 0 or units > 4 * threads):
+            return length // split
+    return length
 
 
 @kernel("deformable_conv_grad", "optimized", "cpu", FLOATS, prepare=True)
@@ -109,48 +102,54 @@ def deformable_conv_grad(
     mask: Any = None,
     **options: Any,
 ) -> Bound:
-    """Image by image: the columns' gradient by a product, all else in one pass over it, the filter's by a product."""
+    """Unit of channels by unit: the columns' gradient, then samples, slopes and scatter, then the filter's gradient."""
+    from ops._core.jit import storage
+    from ops._core.tile.jit import ROWS, tile_columns
     from ops.deformable_conv import jit
 
     found = geometry(x.shape, filter.shape, DeformableConvParams(**options))
-    wide = _wide(x)
-    buffers = _Buffers(found, wide)
-    groups, taps, pixels = found.deformable_groups, found.taps, found.pixels
-    partial = np.empty((jit.threads(), groups, taps, 3, pixels), wide)
-    padded_grad = np.empty_like(buffers.padded)
-    columns = buffers.column.reshape(found.groups, -1, pixels)
+    wide, threads = _wide(x), jit.threads()
+    (height, width), taps, pixels = found.size, found.taps, found.pixels
+    image, image_grad = (scratch(found.batch * (height + 3) * (width + 2) * found.channels, wide) for _ in range(2))
+    columns, per_group = tile_columns(image), found.out_channels // found.groups
+    unit = _unit(found, threads)
+    units, at_once = found.channels // unit, min(max(DEPTH // unit, 1), taps)
+    shares = min(-(-threads // units), max(found.batch, 1))
+    panels, chunks, rows = -(-at_once * unit // columns), -(-taps // at_once), -(-per_group // ROWS) * ROWS
+    packed = scratch(units * chunks * panels * per_group * columns, wide)
+    filter_sums = scratch(shares * units * chunks * panels * rows * columns, wide)
+    slopes = np.empty((units, found.batch, taps, 3, pixels), wide)
+    given, column = (scratch(threads * GRAD_BLOCK * size, wide) for size in (rows, panels * columns))
+    tables = (np.empty((threads, GRAD_BLOCK), np.int32), np.empty((threads, 7, GRAD_BLOCK), wide))
+    arrays = (*_by_tap(found, offset, mask), storage(out_grad.reshape(found.batch, found.out_channels, pixels)))
+    weight, stored = storage(filter.reshape(found.out_channels, -1, taps)), storage(x)
+    sizes = (found.channels, found.groups, found.deformable_groups, unit, taps)
+    numbers = (*found.size, found.out_size[1], found.kernel[1], *found.strides, *found.paddings, *found.dilations)
     mask_wanted = need_mask and mask is not None
+    needs = (need_x, need_offset or mask_wanted, need_filter)
+    collect: list[Bound] = []
+    by_tap = (found.batch, found.deformable_groups, taps)
+    if need_x:
+        collect.append(partial(jit.collect_image, image_grad, storage(out["x_grad"])))
+    if need_offset:
+        collect.append(
+            partial(jit.collect_slopes, slopes, 0, 2, storage(out["offset_grad"].reshape(*by_tap, 2, pixels)))
+        )
+    if mask_wanted:
+        collect.append(partial(jit.collect_slopes, slopes, 2, 3, storage(out["mask_grad"].reshape(*by_tap, 1, pixels))))
+    if need_filter:
+        grad = storage(out["filter_grad"].reshape(weight.shape))
+        collect.append(partial(jit.collect_filter, filter_sums, shares, unit, at_once, found.groups, grad))
+    blocks = (shares, GRAD_BLOCK, at_once, sizes, numbers, needs)
+    sums = (image_grad, slopes, filter_sums)
 
     def run() -> None:
-        weight = filter.astype(wide, copy=False).reshape(found.groups, found.out_channels // found.groups, -1)
-        filter_grad = np.zeros(weight.shape, wide)
-        for image in range(found.batch):
-            buffers.locate(jit, x[image], offset[image], None if mask is None else mask[image])
-            given = out_grad[image].astype(wide, copy=False).reshape(found.groups, -1, pixels)
-            np.matmul(weight.transpose(0, 2, 1), given, out=columns)
-            partial.fill(0)
-            padded_grad.fill(0)
-            flat_grad = padded_grad.reshape(found.channels, -1)
-            jit.fold(
-                buffers.flat,
-                buffers.places,
-                buffers.fractions,
-                buffers.column,
-                flat_grad,
-                partial,
-                found.size[1],
-            )
-            if need_offset or mask_wanted:
-                total = partial.sum(axis=0)
-            if need_offset:
-                out["offset_grad"][image] = total[:, :, :2].reshape(offset.shape[1:])
-            if mask_wanted:
-                out["mask_grad"][image] = total[:, :, 2].reshape(mask.shape[1:])
-            if need_x:
-                out["x_grad"][image] = padded_grad[:, 1:-2, 1:-1]
-            if need_filter:
-                filter_grad += np.matmul(given, columns.transpose(0, 2, 1))
-        if need_filter:
-            out["filter_grad"][...] = filter_grad.reshape(filter.shape)
+        jit.lay_out(stored, image)
+        jit.pack_transposed(weight, found.groups, unit, at_once, packed)
+        if need_x:
+            jit.clear(image_grad)
+        jit.differentiate(image, *arrays, packed, *sums, *blocks, *tables, given, column)
+        for each in collect:
+            each()
 
     return run

@@ -1,0 +1,209 @@
+"""Explicit vectors for Numba kernels, and the inner loop of a matrix product that keeps a tile in registers.
+
+`lanes` come from 32 bytes of an array and are worked on together; a tile is ROWS by `tile_columns`
+numbers, of which every register takes one vector. On one core that is as fast as a BLAS, it needs no
+threads of its own beside Numba's, and what follows a product finds it in the cache.
+
+Numba's cache looks at a kernel's own file only: after a change here, touch the jit.py that uses it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llvmlite import ir
+from llvmlite.binding import get_host_cpu_features
+from numba import njit, types
+from numba.core import cgutils
+from numba.extending import intrinsic, models, register_model
+
+WIDE = bool(get_host_cpu_features().get("avx512f", False))
+VECTOR_BYTES = 64 if WIDE else 32
+VECTORS = 2
+ROWS = 12 if WIDE else 6
+"""Rows and vectors of a tile: with what they are multiplied by, they fill the 32 or 16 registers."""
+LANES_BYTES = 32
+
+
+class Lanes(types.Type):  # type: ignore[misc]  # numba is untyped
+    """A vector of numbers in a register."""
+
+    def __init__(self, dtype: Any) -> None:
+        self.dtype = dtype
+        super().__init__(name=f"Lanes({dtype})")
+
+
+@register_model(Lanes)
+class _LanesModel(models.PrimitiveModel):  # type: ignore[misc]
+    def __init__(self, manager: Any, kind: Any) -> None:
+        super().__init__(manager, kind, _vector(manager.lookup(kind.dtype).get_value_type(), kind.dtype, LANES_BYTES))
+
+
+def _vector(element: Any, dtype: Any, nbytes: int) -> Any:
+    return ir.VectorType(element, nbytes * 8 // dtype.bitwidth)
+
+
+def _address(context: Any, builder: Any, kind: Any, array: Any, index: Any, vector: Any) -> Any:
+    data = context.make_array(kind)(context, builder, array).data
+    return builder.bitcast(builder.gep(data, [index]), vector.as_pointer())
+
+
+def _unaligned(instruction: Any, dtype: Any) -> Any:
+    instruction.align = dtype.bitwidth // 8
+    return instruction
+
+
+def _splat(builder: Any, value: Any, vector: Any) -> Any:
+    nothing = ir.Constant(vector, ir.Undefined)
+    first = builder.insert_element(nothing, value, ir.Constant(ir.IntType(32), 0))
+    return builder.shuffle_vector(first, nothing, ir.Constant(ir.VectorType(ir.IntType(32), vector.count), None))
+
+
+def _fma(builder: Any, vector: Any, dtype: Any) -> Any:
+    kind = ir.FunctionType(vector, [vector] * 3)
+    name = f"llvm.fma.v{vector.count}f{dtype.bitwidth}"
+    return cgutils.get_or_insert_function(builder.module, kind, name)
+
+
+@intrinsic
+def load(typingctx: Any, array: Any, index: Any) -> Any:
+    """The lanes of a flat array from `index` on."""
+    del typingctx
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        kind, vector = signature.args[0], context.get_value_type(signature.return_type)
+        array, index = arguments
+        return _unaligned(builder.load(_address(context, builder, kind, array, index, vector)), kind.dtype)
+
+    return Lanes(array.dtype)(array, index), generate
+
+
+@intrinsic
+def store(typingctx: Any, array: Any, index: Any, value: Any) -> Any:
+    """Write lanes to a flat array from `index` on."""
+    del typingctx
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        array, index, value = arguments
+        kind = signature.args[0]
+        place = _address(context, builder, kind, array, index, value.type)
+        _unaligned(builder.store(value, place), kind.dtype)
+        return context.get_dummy_value()
+
+    return types.void(array, index, value), generate
+
+
+@intrinsic
+def spread(typingctx: Any, value: Any) -> Any:
+    """Lanes that all hold `value`."""
+    del typingctx
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return _splat(builder, arguments[0], context.get_value_type(signature.return_type))
+
+    return Lanes(value)(value), generate
+
+
+@intrinsic
+def multiply_add(typingctx: Any, first: Any, second: Any, addend: Any) -> Any:
+    """First times second plus addend, lane by lane."""
+    del typingctx
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        del context
+        return builder.call(_fma(builder, arguments[0].type, signature.args[0].dtype), arguments)
+
+    return first(first, second, addend), generate
+
+
+@intrinsic
+def total(typingctx: Any, lanes: Any) -> Any:
+    """Sum of the lanes, by halves."""
+    del typingctx
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        del context, signature
+        (value,) = arguments
+        count = value.type.count
+        while count > 1:
+            count //= 2
+            halves = [
+                builder.shuffle_vector(value, value, ir.Constant(ir.VectorType(ir.IntType(32), count), list(part)))
+                for part in (range(count), range(count, 2 * count))
+            ]
+            value = builder.fadd(*halves)
+        return builder.extract_element(value, ir.Constant(ir.IntType(32), 0))
+
+    return lanes.dtype(lanes), generate
+
+
+@njit(error_model="numpy")
+def tile_columns(like: Any) -> int:
+    """Columns of a tile of numbers like those of the array `like`."""
+    return int(VECTORS * VECTOR_BYTES // like.itemsize)
+
+
+@intrinsic
+def multiply_tile(
+    typingctx: Any,
+    a: Any,
+    a_start: Any,
+    a_row: Any,
+    a_step: Any,
+    b: Any,
+    b_start: Any,
+    b_step: Any,
+    depth: Any,
+    out: Any,
+    out_start: Any,
+    out_row: Any,
+) -> Any:
+    """Add to out[i, j] the sum over k < depth of a[i, k] b[k, j], for a tile's rows i and columns j.
+
+    Arrays are flat: a[i, k] is a[a_start + i a_row + k a_step], b[k, j] is b[b_start + k b_step + j].
+    The sum is taken in full before it is added.
+    """
+    del typingctx
+    places = (types.intp,) * 3
+    signature = types.void(a, *places, b, *places, out, types.intp, types.intp)
+    del a_start, a_row, a_step, b_start, b_step, depth, out_start, out_row
+    return signature, _generate_tile
+
+
+def _generate_tile(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+    a, a_start, a_row, a_step, b, b_start, b_step, depth, out, out_start, out_row = arguments
+    kinds = (signature.args[0], signature.args[4], signature.args[8])
+    dtype = kinds[0].dtype
+    vector = _vector(context.get_value_type(dtype), dtype, VECTOR_BYTES)
+    places = [(row, column) for row in range(ROWS) for column in range(VECTORS)]
+    fma, number = _fma(builder, vector, dtype), context.get_value_type(types.intp)
+    sums = {place: cgutils.alloca_once_value(builder, ir.Constant(vector, None)) for place in places}
+    for held in sums.values():  # alloca_once sets them at the start of the function only
+        builder.store(ir.Constant(vector, None), held)
+
+    def after(start: Any, count: int, step: Any) -> Any:
+        return builder.add(start, builder.mul(ir.Constant(number, count), step))
+
+    lanes = ir.Constant(number, vector.count)
+    rows = [after(a_start, row, a_row) for row in range(ROWS)]
+    elements = context.make_array(kinds[0])(context, builder, a).data
+    with cgutils.for_range(builder, depth) as loop:
+        first = builder.add(b_start, builder.mul(loop.index, b_step))
+        columns = [
+            _unaligned(
+                builder.load(_address(context, builder, kinds[1], b, after(first, column, lanes), vector)), dtype
+            )
+            for column in range(VECTORS)
+        ]
+        step = builder.mul(loop.index, a_step)
+        for row in range(ROWS):
+            factor = _splat(builder, builder.load(builder.gep(elements, [builder.add(rows[row], step)])), vector)
+            for column in range(VECTORS):
+                held = sums[row, column]
+                builder.store(builder.call(fma, [factor, columns[column], builder.load(held)]), held)
+    for row, column in places:
+        index = after(after(out_start, row, out_row), column, lanes)
+        place = _address(context, builder, kinds[2], out, index, vector)
+        before = _unaligned(builder.load(place), dtype)
+        _unaligned(builder.store(builder.fadd(before, builder.load(sums[row, column])), place), dtype)
+    return context.get_dummy_value()
