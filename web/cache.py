@@ -28,6 +28,7 @@ class Cache:
         self._lock = Lock()
         self._own = local()
         self._answers: OrderedDict[Hashable, Any] = OrderedDict()
+        self._kept: dict[Hashable, Any] = {}
         self._version: Hashable = None
         self._is_followed = False
         self._stop = Event()
@@ -35,13 +36,16 @@ class Cache:
     def forget(self) -> None:
         """Take up the data as they are now: the caller has just written."""
         with self._lock:
-            self._answers = OrderedDict()
+            self._answers, self._kept = OrderedDict(), {}
             self._version = self._ask()
 
     def get(self, key: Hashable, make: Callable[[], Answer]) -> Answer:
         """The answer under `key`, made where there is none; two threads may both make it."""
-        answers = self._current()
+        answers, kept = self._current()
         with self._lock:
+            if key in kept:
+                dear: Answer = kept[key]
+                return dear
             if key in answers:
                 answers.move_to_end(key)
                 found: Answer = answers[key]
@@ -63,7 +67,8 @@ class Cache:
         try:
             self._warm()
             with self._lock:
-                self._answers, self._version = self._own.answers, found
+                # however many pages are asked for, these are not pushed out
+                self._answers, self._kept, self._version = OrderedDict(), dict(self._own.answers), found
         finally:
             del self._own.answers
         return True
@@ -83,13 +88,15 @@ class Cache:
         """End `follow`."""
         self._stop.set()
 
-    def _current(self) -> OrderedDict[Hashable, Any]:
+    def _current(self) -> tuple[OrderedDict[Hashable, Any], dict[Hashable, Any]]:
+        """Answers that may go, and those that stay."""
         own: OrderedDict[Hashable, Any] | None = getattr(self._own, "answers", None)
         if own is not None:
-            return own
+            return own, {}
         if not self._is_followed:
             found = self._ask()
             with self._lock:
                 if found != self._version:
-                    self._answers, self._version = OrderedDict(), found
-        return self._answers
+                    self._answers, self._kept, self._version = OrderedDict(), {}, found
+        with self._lock:
+            return self._answers, self._kept

@@ -1,0 +1,85 @@
+"""Regressions: found in series, judged by what came after, excused while somebody answers for them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, date, datetime, timedelta
+
+from harness.result import Environment
+from harness.store.queries import Acknowledgement, CaseInfo, RunInfo
+from web.reader import DeviceInfo, Level, Recent
+from web.regression import Regression, State, find_regressions
+
+TODAY = date(2026, 3, 1)
+CASE = CaseInfo(1, "0" * 16, "lerp", "float32", {"name": "rows"})
+DEVICE = DeviceInfo("cuda0-1", "cuda:0", "H200")
+GIVEN = Acknowledgement(
+    CASE.case_id, "optimized", "cuda:0", "slower", "Ada", "known", TODAY, 1.3, datetime(2026, 2, 1, tzinfo=UTC)
+)
+
+
+def level(number: int, time: float | None, status: str = "ok") -> Level:
+    """What run `number` says."""
+    started = datetime(2026, 1, 1, tzinfo=UTC) + timedelta(days=number)
+    run = RunInfo(number, f"run-{number}", started, None, "finished", f"{number:040x}", "", Environment({}, {}))
+    return Level(run, status, time, time, time, 1)
+
+
+def found_in(
+    times: list[float | None], status: str = "wrong", given: tuple[Acknowledgement, ...] = (), name: str = "optimized"
+) -> list[Regression]:
+    """Regressions of a series; None is a run that failed."""
+    levels = [level(place, time, "ok" if time else status) for place, time in enumerate(times)]
+    key = (CASE.case_id, name, DEVICE.slug)
+    recent = Recent(devices={DEVICE.slug: DEVICE}, cases={CASE.case_id: CASE}, series={key: levels})
+    return find_regressions(recent, given, TODAY)
+
+
+def wobbling(time: float, count: int) -> list[float | None]:
+    """A level with a little noise that repeats."""
+    return [time * (1 + 0.002 * ((place * 7) % 5 - 2)) for place in range(count)]
+
+
+def test_a_still_series_has_none() -> None:
+    """Nor has one that got faster, nor a peer."""
+    assert found_in(wobbling(100, 30)) == []
+    assert found_in([*wobbling(100, 10), *wobbling(80, 10)]) == []
+    assert found_in([*wobbling(100, 10), *wobbling(120, 10)], name="torch") == []
+
+
+def test_a_step_is_open_until_half_of_it_is_regained() -> None:
+    """The runs around the step are named; a later step back fixes it, a small one does not."""
+    (step,) = found_in([*wobbling(100, 10), *wobbling(120, 10)])
+    assert (step.kind, step.state, step.before.key, step.run.key) == ("slower", State.OPEN, 9, 10)
+    assert step.ratio is not None
+    assert abs(step.ratio - 1.2) < 0.01
+    (fixed,) = found_in([*wobbling(100, 10), *wobbling(120, 10), *wobbling(101, 10)])
+    assert (fixed.state, fixed.fixed_in and fixed.fixed_in.key) == (State.FIXED, 20)
+    (still,) = found_in([*wobbling(100, 10), *wobbling(120, 10), *wobbling(115, 10)])
+    assert still.state is State.OPEN
+
+
+def test_a_break_is_open_until_it_is_ok_again() -> None:
+    """One that was never ok is none; unsupported is none."""
+    (broken,) = found_in([100.0, 100.0, None, None])
+    assert (broken.kind, broken.detail, broken.state, broken.run.key) == ("broken", "wrong", State.OPEN, 2)
+    (fixed,) = found_in([100.0, None, 100.0])
+    assert fixed.state is State.FIXED
+    assert found_in([None, None, 100.0]) == []
+    assert found_in([100.0, None], status="unsupported") == []
+
+
+def test_an_acknowledgement_counts_for_its_time_and_its_level() -> None:
+    """Not after its day, not for another verdict, not for more than it expects, not for a later repair."""
+    times = [*wobbling(100, 10), *wobbling(120, 10)]
+    (found,) = found_in(times, given=(GIVEN,))
+    assert (found.state, found.acknowledgement) == (State.ACKNOWLEDGED, GIVEN)
+    for other in (
+        replace(GIVEN, until=TODAY - timedelta(days=1)),
+        replace(GIVEN, verdict="broken"),
+        replace(GIVEN, expected_ratio=1.1),
+        replace(GIVEN, implementation="baseline"),
+        replace(GIVEN, device="cuda:1"),
+    ):
+        assert found_in(times, given=(other,))[0].state is State.OPEN
+    assert found_in([*times, *wobbling(100, 10)], given=(GIVEN,))[0].state is State.FIXED
