@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from statistics import median
 
 import numpy as np
 
@@ -93,7 +94,7 @@ def _enter(evidence: Evidence, rule: Rule) -> _Entry:
     head = [pair[1] for pair in pairs]
     changes = _changes(evidence.base, evidence.head)
     kind, verdict, reason, detail = _standing(evidence, rule, head, _costs(changes, rule))
-    ratio = math.exp(float(np.median([math.log(b / a) for a, b in pairs]))) if pairs else None
+    ratio = math.exp(median(math.log(b / a) for a, b in pairs)) if pairs else None
     found = Comparison(
         subject=evidence.subject,
         kind=kind,

@@ -10,7 +10,7 @@ from harness.compare import compare_run
 from harness.errors import NothingError
 from harness.result import Ceilings, Environment, Status
 from harness.store import queries
-from harness.store.queries import CaseInfo, Detail, RunInfo
+from harness.store.queries import CaseInfo, Detail, Point, RunInfo
 from harness.verdict import Comparison, Evidence, Metrics, Rule, Side, Subject
 from web.profile import number
 from web.reader import GRAVE, Reader, device_names
@@ -47,7 +47,19 @@ class Difference:
     hard: bool
 
 
-_Trials = dict[tuple[str, str, str], list[Detail]]
+_Key = tuple[str, str, str]
+"""Case id, implementation, device."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Trial:
+    """A case by one implementation on one device of a run: its blocks' medians and rulers, what became of it."""
+
+    case: CaseInfo
+    first: Point
+    times: tuple[float, ...]
+    rulers: tuple[float, ...]
+    side: Side
 
 
 def resolve(reader: Reader, text: str) -> RunInfo:
@@ -84,8 +96,7 @@ def compare_runs(
     """Every trial of either run; with devices, those of the one beside those of the other."""
     across = bool(base_device and head_device and base_device != head_device)
     sides = [_trials(reader, run, device, across=across) for run, device in ((base, base_device), (head, head_device))]
-    infos = reader.cases({one.point.case_key for side in sides for found in side.values() for one in found})
-    by_id = {info.case_id: info for info in infos.values()}
+    by_id = {one.case.case_id: one.case for side in sides for one in side.values()}
     keys = list(dict.fromkeys([*sides[1], *sides[0]]))
     ceilings = reader.ceilings(head)
     given = [_evidence(key, by_id[key[0]], sides[0].get(key), sides[1].get(key), ceilings) for key in keys]
@@ -102,34 +113,44 @@ def sort_compared(found: Sequence[Compared]) -> list[Compared]:
     return sorted(found, key=lambda one: (one.word != "broken", -(one.found.ratio or 0.0), one.case.name))
 
 
-def _trials(reader: Reader, run: RunInfo, device: str, *, across: bool) -> _Trials:
+def _trials(reader: Reader, run: RunInfo, device: str, *, across: bool) -> dict[_Key, _Trial]:
+    trials = reader.cache.get(("trials", run.key), lambda: _read_trials(reader, run))
+    chosen = {key: one for key, one in trials.items() if device in {"", key[2]}}
+    return {(*key[:2], ""): one for key, one in chosen.items()} if across else chosen
+
+
+def _read_trials(reader: Reader, run: RunInfo) -> dict[_Key, _Trial]:
+    """What comparisons want of a run, read once for all of them: most of their time goes into reading."""
     details = queries.list_details(reader.engine, run.key, limit=MOST)
     infos = reader.cases({one.point.case_key for one in details})
-    found: _Trials = {}
+    found: dict[_Key, list[Detail]] = {}
     for one in details:
         info = infos.get(one.point.case_key)
-        if info is None or (device and one.point.device != device):
-            continue
-        name = "" if across else one.point.device
-        found.setdefault((info.case_id, one.point.implementation, name), []).append(one)
-    return found
+        if info is not None:
+            found.setdefault((info.case_id, one.point.implementation, one.point.device), []).append(one)
+    return {key: _trial(infos[blocks[0].point.case_key], blocks) for key, blocks in found.items()}
+
+
+def _trial(case: CaseInfo, blocks: list[Detail]) -> _Trial:
+    ordered = sorted(blocks, key=lambda one: one.point.block)
+    times = tuple(one.point.median_ns for one in ordered if one.point.median_ns)
+    return _Trial(case, blocks[0].point, times, tuple(_rulers(ordered)), _side(blocks))
 
 
 def _evidence(
-    key: tuple[str, str, str],
-    case: CaseInfo,
-    base: list[Detail] | None,
-    head: list[Detail] | None,
-    ceilings: Mapping[str, Ceilings],
+    key: _Key, case: CaseInfo, base: _Trial | None, head: _Trial | None, ceilings: Mapping[str, Ceilings]
 ) -> Evidence:
     subject = Subject(case.op, case.name, case.case_id, key[1], key[2])
-    pairs = tuple(zip(_times(base), _times(head), strict=False))
     floor = None
-    if head and head[0].point.backend != "cpu":  # a CPU's caches are warm: memory is no limit
-        point = head[0].point
+    if head and head.first.backend != "cpu":  # a CPU's caches are warm: memory is no limit
+        point = head.first
         floor = floor_ns(point.bytes, point.flops, case.dtype, ceilings.get(point.device))
-    ruler = tuple(zip(_rulers(base), _rulers(head), strict=False))
-    return Evidence(subject, _side(base), _side(head), pairs, ruler, floor_ns=floor)
+    if base is None or head is None:
+        sides = (one.side if one else None for one in (base, head))
+        return Evidence(subject, *sides, floor_ns=floor)
+    pairs = tuple(zip(base.times, head.times, strict=False))
+    rulers = tuple(zip(base.rulers, head.rulers, strict=False))
+    return Evidence(subject, base.side, head.side, pairs, rulers, floor_ns=floor)
 
 
 def _rule(case: CaseInfo) -> Rule:
@@ -140,19 +161,12 @@ def _rule(case: CaseInfo) -> Rule:
     return Rule(threshold=float(threshold), same_within=float(threshold))
 
 
-def _times(blocks: list[Detail] | None) -> list[float]:
-    ordered = sorted(blocks or [], key=lambda one: one.point.block)
-    return [one.point.median_ns for one in ordered if one.point.median_ns]
-
-
-def _median(blocks: list[Detail] | None) -> float | None:
-    times = sorted(_times(blocks))
+def _median(trial: _Trial | None) -> float | None:
+    times = sorted(trial.times) if trial else []
     return times[len(times) // 2] if times else None
 
 
-def _side(blocks: list[Detail] | None) -> Side | None:
-    if not blocks:
-        return None
+def _side(blocks: list[Detail]) -> Side:
     worst = next((one for one in blocks if one.point.status in GRAVE), blocks[0])
     return Side(Status(worst.point.status), metrics=_metrics(blocks[0]), reason=worst.reason)
 
@@ -180,9 +194,8 @@ def _count(value: object) -> int | None:
     return value if type(value) is int and value >= 0 else None
 
 
-def _rulers(blocks: list[Detail] | None) -> list[float]:
+def _rulers(ordered: list[Detail]) -> list[float]:
     """Levels of the ruler of each block, none where a block has none."""
-    ordered = sorted(blocks or [], key=lambda one: one.point.block)
     found = [
         (number(one.data.get("ruler"), "copy_ns"), number(one.data.get("ruler"), "arithmetic_ns")) for one in ordered
     ]

@@ -19,7 +19,7 @@ from sqlalchemy.orm import aliased
 from harness.store.queries import CHUNK, CaseInfo, Detail, Point, RunInfo, list_runs
 from harness.store.tables import CaseRow, ResultRow, RunRow, SampleRow
 
-WINDOW = 10_000
+WINDOW = 4_000
 PATIENCE_S = 0.03
 SAMPLES = 10_000
 """Raw samples of one result that are handed out."""

@@ -38,15 +38,15 @@ _SERVE = """
 import sys, uvicorn
 from harness.settings import Settings
 from web.app import create_app
-app = create_app(Settings(database=sys.argv[1]), hold_s=float(sys.argv[3]))
+app = create_app(Settings(database=sys.argv[1]), lag_s=float(sys.argv[3]))
 uvicorn.run(app, port=int(sys.argv[2]), log_level="warning", access_log=False)
 """
 
 
 @contextmanager
-def service(path: Path, hold_s: float) -> Iterator[str]:
+def service(path: Path, lag_s: float) -> Iterator[str]:
     """The service over a database, until the block ends."""
-    command = [sys.executable, "-c", _SERVE, f"sqlite:///{path}", str(PORT), str(hold_s)]
+    command = [sys.executable, "-c", _SERVE, f"sqlite:///{path}", str(PORT), str(lag_s)]
     with subprocess.Popen(command, cwd=ROOT) as process:
         try:
             address = f"http://127.0.0.1:{PORT}"
@@ -180,7 +180,7 @@ def main() -> None:
     parser.add_argument("--db", type=Path, required=True)
     parser.add_argument("--runs", type=int, default=2000)
     parser.add_argument("--trials", type=int, default=500)
-    parser.add_argument("--hold", type=float, default=2.0, help="seconds for which answers may lag behind")
+    parser.add_argument("--lag", type=float, default=1.0, help="seconds for which answers may lag behind")
     parser.add_argument("--only", default="", help="only routes with this in their name")
     given = parser.parse_args()
     if not given.db.exists():
@@ -189,7 +189,7 @@ def main() -> None:
         say(f"filled in {time.perf_counter() - start:.0f} s, {given.db.stat().st_size / 1e9:.2f} GB")
     with Store.open(f"sqlite:///{given.db}") as store:
         token = create_token(store.engine, f"benchmark-{uuid.uuid4().hex[:8]}", Scope.SUBMIT)
-    with service(given.db, given.hold) as address, httpx.Client(timeout=60) as client:
+    with service(given.db, given.lag) as address, httpx.Client(timeout=60) as client:
         say(f"{'route':24} {'first ms':>9} {'median ms':>10} {'p95 ms':>8} {'kB':>7}")
         for name, paths in routes(address).items():
             if given.only in name:

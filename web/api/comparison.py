@@ -37,10 +37,7 @@ def compare(
 ) -> Response:
     """Two runs, commits, branches or devices side by side, each case with its verdict and the reason for it."""
     before, after = resolve(reader, base), resolve(reader, head)
-    found = reader.cache.get(
-        ("api-compare", before.key, after.key, base_device, head_device),
-        lambda: sort_compared(compare_runs(reader, before, after, base_device=base_device, head_device=head_device)),
-    )
+    found = sort_compared(compare_runs(reader, before, after, base_device=base_device, head_device=head_device))
     chosen = [
         one
         for one in found
