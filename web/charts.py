@@ -47,6 +47,12 @@ def slot(implementation: str) -> str:
     return SLOTS.get(implementation, f"other{crc32(implementation.encode('utf-8', 'replace')) % 4}")
 
 
+def load() -> None:
+    """Load what figures need of plotly now, which takes a second, rather than with the first of them."""
+    for kind in (go.Bar, go.Box, go.Scatter, go.Layout):
+        _made(kind)
+
+
 def unit_of(times_ns: Iterable[float | None]) -> tuple[str, float]:
     """The unit in which the largest of these times is read best, and how many nanoseconds it has."""
     largest = max((time for time in times_ns if time), default=0.0)

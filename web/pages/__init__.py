@@ -2,6 +2,7 @@
 
 from fastapi import APIRouter
 
+from web import charts
 from web.pages import case, compare, op, overview, regressions, runs, trust
 from web.reader import Reader
 
@@ -12,6 +13,7 @@ for _page in (overview, op, case, runs, compare, regressions, trust):
 
 def warm(reader: Reader) -> None:
     """Make what several pages rest on and takes long."""
+    charts.load()
     regressions.known_regressions(reader)
     overview.known_standings(reader)
     trust.known_noise(reader)
