@@ -146,8 +146,7 @@ def _evidence(
         point = head.first
         floor = floor_ns(point.bytes, point.flops, case.dtype, ceilings.get(point.device))
     if base is None or head is None:
-        sides = (one.side if one else None for one in (base, head))
-        return Evidence(subject, *sides, floor_ns=floor)
+        return Evidence(subject, base.side if base else None, head.side if head else None, floor_ns=floor)
     pairs = tuple(zip(base.times, head.times, strict=False))
     rulers = tuple(zip(base.rulers, head.rulers, strict=False))
     return Evidence(subject, base.side, head.side, pairs, rulers, floor_ns=floor)
