@@ -16,6 +16,7 @@ from typing import Any
 VERSION = 1
 ASKED = {
     "ops": (
+        "AxisError",
         "BackendError",
         "Bound",
         "Device",
@@ -26,6 +27,8 @@ ASKED = {
         "Kernel",
         "KernelNotFoundError",
         "Op",
+        "OpError",
+        "OpNotFoundError",
         "ParameterError",
         "ShapeError",
         "Shapes",
@@ -40,9 +43,10 @@ ASKED = {
         "param_values",
     ),
     "ops._core.backend": ("cuda_device_count", "cupy", "to_numpy", "to_torch"),
+    "ops._core.cuda": ("all_sources", "device_arch"),
     "ops._core.op": ("Array",),
 }
-"""Names by module."""
+"""Names by module. `ops._core.cuda.recording` is used where there is one."""
 FIELDS = {
     "Op": ("bound", "derive", "dtypes", "infer", "inputs", "name", "outputs", "params", "reference", "work"),
     "Kernel": ("arrays", "bind", "deterministic", "function", "key", "path", "relaxed", "strided", "workspace"),

@@ -134,13 +134,16 @@ class LocalExecutor:
     def profile(self, trials: Iterable[Trial]) -> Iterator[Profile]:
         """The kernel list of each trial. Use an executor that measures nothing: a profiler disturbs what is timed."""
         for trial in trials:
-            worker = self._ready()
-            worker.send({"do": "profile", "trial": to_json(trial)})
-            reply = worker.receive(monotonic() + 2 * self.timeout_s)
-            if reply is None:
-                yield Profile(reason=self._lost(worker, "profile")["reason"])
-            else:
-                yield from_json(Profile, reply["profile"])
+            yield self.profile_plain(to_json(trial))
+
+    def profile_plain(self, trial: Mapping[str, Any]) -> Profile:
+        """The kernel list of a trial that is plain JSON."""
+        worker = self._ready()
+        worker.send({"do": "profile", "trial": trial})
+        reply = worker.receive(monotonic() + 2 * self.timeout_s)
+        if reply is None:
+            return Profile(reason=self._lost(worker, "profile")["reason"])
+        return from_json(Profile, reply["profile"])
 
     def ceilings(self, device: str) -> Ceilings:
         """Measured in the worker, so that this process never opens a CUDA context."""

@@ -9,18 +9,21 @@ from pathlib import Path
 from time import monotonic
 
 from harness.compare import compare_run
+from harness.errors import WorkerError
 from harness.evidence import evidence_of, facts_of
 from harness.gate import Breach, Outcome, Schedule, check_demands, judge
-from harness.pairing import BASE, BLOCK_S, HEAD, Clock, Record, Tell, Workshop, measure
+from harness.pairing import BASE, BLOCK_S, HEAD, SIDES, Clock, Record, Tell, Workshop, measure
 from harness.policy import NOTHING_ASKED, Policy
-from harness.result import Ceilings
+from harness.result import Ceilings, Profile
 from harness.selection import Plan, Selection, baseline_of, plan
 from harness.stored import Stored
 from harness.summary import OPTIMIZED
 from harness.tree import Tree
-from harness.verdict import Comparison, Evidence, Rule, Side, Subject
+from harness.verdict import Comparison, Evidence, Rule, Side, Subject, Verdict
 from harness.waiver import Waiver
 
+PROFILED = 12
+"""Flagged cases whose kernels are listed."""
 Noise = Mapping[tuple[str, str, str], float]
 """Noise floors of series: by case id, implementation and device."""
 
@@ -29,7 +32,8 @@ Noise = Mapping[tuple[str, str, str], float]
 class Conditions:
     """How to measure and judge.
 
-    budget_s: seconds in all; block_s: of sampling in one block. among: judge each case by itself, as one of so many
+    budget_s: seconds in all; block_s: of sampling in one block. profile: list the kernels of flagged cases
+    on a GPU, after all timing. among: judge each case by itself, as one of so many
     of which the others are quiet; 0: all of them together.
     """
 
@@ -40,6 +44,7 @@ class Conditions:
     budget_s: float | None = None
     noise: Noise = field(default_factory=dict)
     among: int = 0
+    profile: bool = True
     today: date = field(default_factory=lambda: datetime.now(UTC).date())
 
 
@@ -48,7 +53,7 @@ class GateRun:
     """What the gate did and found. base: a tree, or what was stored, in words.
 
     records: of what was measured, by subject. seconds: from begin to end. paths: case files that were
-    named. notes: what a person should know.
+    named. profiles: kernel lists of flagged cases, by side. notes: what a person should know.
     """
 
     base: Tree
@@ -61,6 +66,7 @@ class GateRun:
     clock: Clock = field(default_factory=Clock)
     seconds: float = 0.0
     paths: tuple[Path, ...] = ()
+    profiles: Mapping[Subject, Mapping[str, Profile]] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
     @property
@@ -97,6 +103,7 @@ def gate(
         tell=tell,
     )
     found = (*decide(records), *layout.skipped)
+    profiles = _profiles(workshop, found, records) if conditions.profile else {}
     breaches = _breaches(records, layout, conditions.policy, reached)
     return GateRun(
         base=workshop.trees[BASE],
@@ -109,6 +116,7 @@ def gate(
         clock=workshop.clock,
         seconds=monotonic() - started,
         paths=selection.paths,
+        profiles=profiles,
         notes=(*layout.notes, *_unmatched(conditions.policy, found)),
     )
 
@@ -158,6 +166,28 @@ def _ceilings(workshop: Workshop, layout: Plan, policy: Policy) -> dict[str, Cei
         return {}
     with workshop.executor(HEAD) as executor:
         return {device: executor.ceilings(device) for device in wanted}
+
+
+def _profiles(
+    workshop: Workshop, found: Iterable[Comparison], records: Mapping[Subject, Record]
+) -> dict[Subject, dict[str, Profile]]:
+    """Kernel lists of the first flagged cases that ran on a GPU, both sides: in workers that time nothing."""
+    flagged = [one.subject for one in found if one.verdict in {Verdict.SLOWER, Verdict.UNDECIDED}]
+    jobs = [records[subject].job for subject in flagged if subject in records and subject.device != "cpu"]
+    paired = [job for job in jobs if job.is_paired][:PROFILED]
+    profiles: dict[Subject, dict[str, Profile]] = {job.subject: {} for job in paired}
+    for side in SIDES if paired else ():
+        with workshop.executor(side) as executor:
+            for job in paired:
+                try:
+                    profiles[job.subject][side] = executor.profile_plain(job.trial)
+                except WorkerError as error:  # an explanation more or less decides nothing
+                    profiles[job.subject][side] = Profile(reason=_last_line(error))
+    return profiles
+
+
+def _last_line(error: WorkerError) -> str:
+    return str(error).strip().rpartition("\n")[2]
 
 
 def _breaches(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import string
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from harness import report
 from harness.asking import VERSION
@@ -14,6 +14,7 @@ from harness.gate import ExitCode
 from harness.gaterun import GateRun
 from harness.pairing import BASE, HEAD, SIDES, Record
 from harness.render import ceilings_line, time_text
+from harness.result import Profile
 from harness.verdict import Comparison
 
 SAFE = frozenset(string.ascii_letters + string.digits + " .,:;/=+-()%–…→×µ·")
@@ -104,7 +105,8 @@ def _sides(run: GateRun, found: Comparison, record: Record) -> list[str]:
     ruler = report.ruler_lines(found, run.records)
     if ruler:
         lines.append(f"- ruler: {text(ruler)} from base to head{' – **the host moved**' if found.host_moved else ''}")
-    return lines + _kernels(record)
+    profiled = run.profiles.get(found.subject)
+    return lines + (_profiled(profiled) if profiled else _kernels(record))
 
 
 def _modes(found: Comparison) -> Iterable[tuple[str, Sequence[float]]]:
@@ -116,6 +118,19 @@ def _kernels(record: Record) -> list[str]:
     base, head = (Counter(metrics_of(record.outcomes[side].values()).kernels or ()) for side in SIDES)
     names = [*base, *(name for name in head if name not in base)]
     return [f"- kernel {text(name)}: {base[name]} → {head[name]} launches" for name in names[:SHOWN]]
+
+
+def _profiled(profiles: Mapping[str, Profile]) -> list[str]:
+    """Kernels of one call, A against B, longest first: launches and time."""
+    reasons = [f"- kernels of {side}: {text(found.reason)}" for side, found in profiles.items() if found.reason]
+    by_side = {side: {one.name: one for one in found.kernels} for side, found in profiles.items()}
+    names = dict.fromkeys(name for side in by_side.values() for name in side)
+    lines = []
+    for name in list(names)[:SHOWN]:
+        used = [by_side.get(side, {}).get(name) for side in SIDES]
+        times = " → ".join("none" if one is None else f"{one.launches} × {time_text(one.time_ns)}" for one in used)
+        lines.append(f"- kernel {text(name)}: {text(times)}")
+    return reasons + lines
 
 
 def _listing(title: str, items: Iterable[object]) -> list[str]:

@@ -16,7 +16,7 @@ from pathlib import Path
 from time import monotonic
 from typing import Any, Self
 
-from harness.errors import CaseError, TreeError
+from harness.errors import CaseError, TreeError, WorkerError
 from harness.execute import LocalExecutor
 from harness.gate import Schedule, Spending, more_pairs
 from harness.measure import Limits
@@ -164,7 +164,7 @@ class Workshop:
         try:
             with self.executor(side) as executor:
                 replies = [executor.ask(request, timeout_s=START_S) for request in requests]
-        except TreeError as error:
+        except (TreeError, WorkerError) as error:
             msg = f"{self.trees[side]} cannot be asked: {error}"
             raise TreeError(msg) from error
         for reply in replies:
@@ -178,11 +178,19 @@ class Workshop:
         with self.executor(side, _limits(block_s)) as executor:
             for job in jobs:
                 executor.limits = _limits(min(block_s, job.budget_s / 12 if job.budget_s else block_s))
-                found = _outcome(executor.run_plain(job.trial, block=pair))
+                found = _outcome(self._run(executor, side, job, pair))
                 self.clock.measuring_s += found.sampling_s
                 yield job, found
         self.clock.blocks += 1
         self.clock.blocks_s += monotonic() - started
+
+    def _run(self, executor: LocalExecutor, side: str, job: Job, pair: int) -> dict[str, Any]:
+        """Raises TreeError where it is not the kernel that failed: what this harness asked, the tree did not have."""
+        try:
+            return executor.run_plain(job.trial, block=pair)
+        except WorkerError as error:
+            msg = f"{self.trees[side]} cannot be asked: {job.subject}: {error}"
+            raise TreeError(msg) from error
 
 
 Decide = Callable[[Mapping[Subject, Record]], Iterable[Comparison]]

@@ -135,6 +135,7 @@ def _case(run: GateRun, found: Comparison) -> dict[str, Any]:
         "changes": [asdict(one) for one in found.changes],
         "modes_ns": {BASE: found.base_modes_ns, HEAD: found.head_modes_ns},
         "sides": {} if record is None else {side: _side(record, side) for side in record.job.sides},
+        "profiles": {side: to_json(one) for side, one in run.profiles.get(found.subject, {}).items()},
         "seconds_per_side": None if record is None else round(record.sampling_s, 3),
         "reproduce": reproduce(run, found),
     }

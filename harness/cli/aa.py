@@ -102,7 +102,7 @@ def load_conditions(tree: Path, policy: Path | None, block_s: float | None, pair
 
     found = gating.load_rules(tree, policy)
     schedule = Schedule(start=min(pairs, most_pairs), most=most_pairs)
-    return replace(found, waivers=(), schedule=schedule, block_s=block_s or found.block_s)
+    return replace(found, waivers=(), profile=False, schedule=schedule, block_s=block_s or found.block_s)
 
 
 def store(db: str | None, kind: str, commit: str, runs: list[GateRun], data: dict[str, Any]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from harness.settings import Settings
     from harness.tree import Tree
 
+USAGE, NOTHING = 2, 5
 STOP = 255
 CANNOT_TELL = 125
 """What `git bisect run` takes for: stop at once, and skip this commit."""
@@ -112,11 +114,7 @@ def gate(
 
     Example: opgauge gate --base main --changed --markdown gate.md
     """
-    from harness.errors import HarnessError
-    from harness.gate import Schedule
     from harness.selection import Selection
-    from harness.settings import load_settings
-    from harness.tree import find_tree
 
     if (base is None) == (against is None):
         msg = "name one of --base REF and --against RUN|BRANCH"
@@ -124,6 +122,10 @@ def gate(
     if against is not None and trust_hash:
         msg = "--trust-hash needs --base: stored results come without their code"
         raise typer.BadParameter(msg)
+    for file in (junit, markdown):
+        if file is not None and not file.parent.is_dir():
+            msg = f"there is no folder {file.parent} for {file.name}"
+            raise typer.BadParameter(msg)
     selection = Selection(
         paths=tuple(paths or ()),
         cases=tuple(case or ()),
@@ -136,8 +138,12 @@ def gate(
         changed=changed,
         trust_hash=trust_hash,
     )
-    settings = load_settings()
-    try:
+    with _never_a_verdict(bisect=bisect):
+        from harness.gate import Schedule
+        from harness.settings import load_settings
+        from harness.tree import find_tree
+
+        settings = load_settings()
         head = find_tree(tree or Path.cwd())
         rules = load_rules(head, policy, waivers)
         conditions = replace(
@@ -151,15 +157,27 @@ def gate(
             run = against_commit(head, base, selection, conditions, settings, timeout)
         else:
             run = against_stored(head, str(against), selection, conditions, settings, timeout, database_url(db))
-    except HarnessError as error:
-        if bisect:
-            typer.echo(f"opgauge: {error}", err=True)
-            raise typer.Exit(STOP if error.exit_code == 2 else CANNOT_TELL) from error
-        raise
-    report(run, as_json=as_json, junit=junit, markdown=markdown)
-    if store:
-        keep_head(run, settings, database_url(db))
+        report(run, as_json=as_json, junit=junit, markdown=markdown)
+        if store:
+            keep_head(run, settings, database_url(db))
     raise typer.Exit(bisect_code(run.outcome) if bisect else int(run.outcome.code))
+
+
+@contextmanager
+def _never_a_verdict(*, bisect: bool) -> Iterator[None]:
+    """An error ends with 2 or 5, in a bisection with "stop" or "skip": never with what means slower."""
+    from harness.errors import HarnessError
+
+    try:
+        yield
+    except HarnessError as error:
+        typer.echo(f"opgauge: {error}", err=True)
+        is_usage = error.exit_code == USAGE
+        code = (STOP if is_usage else CANNOT_TELL) if bisect else (USAGE if is_usage else NOTHING)
+        raise typer.Exit(code) from error
+    except Exception as error:
+        typer.echo(traceback.format_exc(), err=True)
+        raise typer.Exit(STOP if bisect else NOTHING) from error
 
 
 def against_commit(
