@@ -225,6 +225,22 @@ def test_regressions_by_state(client: TestClient) -> None:
         assert (state, found) == (state, count)
 
 
+def test_trust_shows_stored_self_tests(writable: TestClient) -> None:
+    """Shares with their bounds, cases by name, and the change that the gate sees beside a case's own noise."""
+    case = case_id(writable, "rows-256")
+    row = {"case": HOSTILE, "case_id": case, "implementation": "optimized", "detectable_change": 0.0123, "ratio": None}
+    data = {"runs": 20, "false_alarm_share": 0.001, "false_alarm_low": 0.0, "false_alarm_high": 0.004, "cases": [row]}
+    now = datetime.now(UTC)
+    engine = reader_of(writable).engine
+    queries.add_self_test(engine, queries.SelfTest("aa", now, "ab" * 20, "cuda:0", data))
+    queries.add_self_test(engine, queries.SelfTest("agree", now, "", "cuda:0", {"cases": ["odd", {"ours_ns": 1500.0}]}))
+    text = text_of(writable.get("/trust").text)
+    assert "false alarm 0.1 % (0 % – 0.4 %)" in text
+    assert "1.5 µs" in text
+    assert text.count("1.2 %") >= 1
+    assert "opgauge aa" not in text
+
+
 def test_the_feed_is_atom(client: TestClient) -> None:
     """Well-formed, an entry per regression."""
     feed = ET.fromstring(client.get("/regressions.atom").content)  # noqa: S314  our own
@@ -269,7 +285,7 @@ def test_acknowledging_with_a_token_is_seen_by_all(writable: TestClient) -> None
     assert status == 200
     assert "acknowledged" in text_of(body)
     assert writable.get("/regressions?state=acknowledged").text.count('<th scope="row">') == 1
-    assert "1 open regressions" in text_of(writable.get("/").text)
+    assert "1 open regression" in text_of(writable.get("/").text)
 
 
 def test_acknowledging_needs_a_good_token_and_a_good_form(writable: TestClient) -> None:

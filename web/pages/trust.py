@@ -9,7 +9,9 @@ from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
+from harness.render import time_text
 from harness.store import queries
+from harness.store.queries import SelfTest
 from harness.summary import PEERS
 from web.comparison import compare_runs
 from web.deps import CacheOf, ReaderOf
@@ -21,6 +23,9 @@ from web.view import Paging, page
 LEAST_RUNS = 4
 PAIRED = 6
 WITHIN = 1.4826
+KINDS = ("aa", "inject", "agree")
+ROWS = 200
+HIDDEN = ("case_id",)
 router = APIRouter()
 
 
@@ -33,8 +38,11 @@ def trust(request: Request, cache: CacheOf, reader: ReaderOf, op: Word = "", num
         noise = known_noise(reader)
         chosen = [one for one in noise if op in {"", one["case"].op}]
         paging = Paging(number, len(chosen), 40)
+        tests = {kind: queries.list_self_tests(reader.engine, kind) for kind in KINDS}
         return {
-            "tests": {kind: queries.list_self_tests(reader.engine, kind) for kind in ("aa", "inject", "agree")},
+            "tests": {kind: [(one, facts(one.data)) for one in found] for kind, found in tests.items()},
+            "tables": {kind: table(found[0].data) if found else None for kind, found in tests.items()},
+            "seen": _seen(tests["aa"]),
             "free": reader.cache.get("free A/A", lambda: _same_commit(reader, recent)),
             "noise": chosen[paging.start : paging.stop],
             "paging": paging,
@@ -43,6 +51,56 @@ def trust(request: Request, cache: CacheOf, reader: ReaderOf, op: Word = "", num
         }
 
     return page(request, cache, "trust.html", values)
+
+
+def facts(data: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """What a self-test found, in words: shares in percent with their bounds, the rest as it is; no tables."""
+    found = []
+    for key, value in data.items():
+        name, _, kind = key.rpartition("_")
+        if isinstance(value, list | Mapping) or (kind in {"low", "high"} and f"{name}_share" in data):
+            continue
+        if kind == "share":
+            ends = [data.get(f"{name}_{end}") for end in ("low", "high")]
+            bounds = f" ({cell('_share', ends[0])} – {cell('_share', ends[1])})" if None not in ends else ""
+            found.append((name.replace("_", " "), cell(key, value) + bounds))
+        else:
+            found.append((key.replace("_", " "), cell(key, value)))
+    return found
+
+
+def table(data: Mapping[str, Any]) -> tuple[list[str], list[list[str]]] | None:
+    """The cases of a self-test: names of the columns, and rows; None where there are none."""
+    listed = data.get("cases")
+    rows = [row for row in listed[:ROWS] if isinstance(row, Mapping)] if isinstance(listed, list) else []
+    keys = [key for key in dict.fromkeys(str(key) for row in rows for key in row) if key not in HIDDEN]
+    names = [key.removesuffix("_ns").replace("_", " ") for key in keys]
+    return (names, [[cell(key, row.get(key)) for key in keys] for row in rows]) if rows else None
+
+
+def cell(key: str, value: object) -> str:
+    """A value by what the name says it is: nanoseconds, a share, or neither."""
+    if value is None or value == "":
+        return "–"
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return str(value)[:200]
+    if key.endswith("_ns"):
+        return time_text(float(value)) if value >= 0 else f"−{time_text(-float(value))}"
+    if key.endswith(("_share", "_change", "_floor")) or key == "slowdown":
+        return f"{100 * value:.3g} %"
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def _seen(tests: Sequence[SelfTest]) -> dict[tuple[str, str], float]:
+    """The change that the gate sees, by case and implementation, as the latest self-tests found it."""
+    found: dict[tuple[str, str], float] = {}
+    for one in reversed(tests):
+        listed = one.data.get("cases")
+        for row in listed if isinstance(listed, list) else []:
+            value = row.get("detectable_change") if isinstance(row, Mapping) else None
+            if isinstance(value, int | float):
+                found[str(row.get("case_id")), str(row.get("implementation"))] = float(value)
+    return found
 
 
 def known_noise(reader: Reader) -> list[dict[str, Any]]:
