@@ -12,6 +12,8 @@ from ops._core.op import Array, Shape
 THREADS = 256
 AXES = 6
 LARGEST = 1 << 31
+LARGEST_SPANNED = 1 << 21
+"""Packs of 16 bytes: 32 MB."""
 
 
 SPANS = (1, 4)
@@ -19,9 +21,13 @@ SPANS = (1, 4)
 
 
 def span(elements: int, width: int) -> int:
-    """Packs a thread: four where that leaves every multiprocessor two blocks, else one."""
-    wanted = SPANS[1] * THREADS * 2 * multiprocessors()
-    return SPANS[1] if width > 1 and elements // width >= wanted else SPANS[0]
+    """Packs a thread: four where that leaves every multiprocessor two blocks and the tensor fits the L2 cache, else one.
+
+    On an H200 four are 7 % faster at 16 MB a tensor, and 7 % slower at 100 MB.
+    """
+    packs = elements // width
+    fits = SPANS[1] * THREADS * 2 * multiprocessors() <= packs <= LARGEST_SPANNED
+    return SPANS[1] if width > 1 and fits else SPANS[0]
 
 
 def spans(widest: int) -> tuple[tuple[int, int], ...]:
