@@ -9,7 +9,7 @@ from math import sqrt
 from harness.compare import compare_run
 from harness.errors import NothingError
 from harness.result import Ceilings, Environment, Status
-from harness.store import queries
+from harness.store import listing, queries
 from harness.store.queries import CaseInfo, Detail, Point, RunInfo
 from harness.verdict import Comparison, Evidence, Metrics, Rule, Side, Subject
 from web.profile import number
@@ -121,7 +121,7 @@ def _trials(reader: Reader, run: RunInfo, device: str, *, across: bool) -> dict[
 
 def _read_trials(reader: Reader, run: RunInfo) -> dict[_Key, _Trial]:
     """What comparisons want of a run, read once for all of them: most of their time goes into reading."""
-    details = queries.list_details(reader.engine, run.key, limit=MOST)
+    details = listing.list_judged(reader.engine, run.key, MOST)
     infos = reader.cases({one.point.case_key for one in details})
     found: dict[_Key, list[Detail]] = {}
     for one in details:

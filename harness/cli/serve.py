@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
 from dataclasses import replace
 from ipaddress import ip_address
@@ -48,11 +49,20 @@ def serve(
     app.state.cache.advance()
     import uvicorn
 
+    settle()
+
     shown = f"[{host}]" if ":" in host else host
     typer.echo(
         f"opgauge: http://{shown}:{port}/ over {app.state.store.url}, reading {'open' if is_open else 'by token'}"
     )
     uvicorn.run(app, host=host, port=port, log_level="warning", server_header=False, proxy_headers=False)
+
+
+def settle() -> None:
+    """What is in memory by now stays there: looking through it for garbage would hold up requests again and again."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 50)
 
 
 def is_loopback(host: str) -> bool:

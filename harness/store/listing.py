@@ -100,6 +100,23 @@ def page_series(
         return _details(connection, list(connection.execute(ordered).scalars()))
 
 
+def list_judged(engine: Engine, run_key: int, limit: int) -> list[Detail]:
+    """Results of a run, in order; `data` holds only what a comparison judges beside times."""
+    parts = (("measurement", "peak_bytes"), ("measurement", "footprint"), ("ruler",))
+    columns = [ResultRow.data[part] for part in parts]
+    query = select(*_POINT, ResultRow.reason, *columns).where(ResultRow.run_id == run_key)
+    with engine.connect() as connection:
+        rows = connection.execute(query.order_by(ResultRow.id).limit(limit))
+        return [
+            Detail(
+                Point(*row[:-4]),
+                row[-4],
+                {"measurement": {"peak_bytes": row[-3], "footprint": row[-2]}, "ruler": row[-1]},
+            )
+            for row in rows
+        ]
+
+
 def page_cases(engine: Engine, *, op: str | None, dtype: str | None, after: int, limit: int) -> list[CaseInfo]:
     """Cases in the order of their number, as each was written last; one more than `limit` where there are more."""
     newer = aliased(CaseRow)

@@ -33,6 +33,15 @@ from harness.store.tables import CaseRow, CeilingRow, ResultRow, RunRow, SampleR
 SAMPLES = ("samples_ns", "cpu_ns", "clock_mhz")
 _NO_SAMPLES: dict[str, list[float]] = {name: [] for name in SAMPLES}
 BUSY_MS = 10_000
+PRAGMAS = (
+    f"busy_timeout={BUSY_MS}",
+    "journal_mode=WAL",
+    "foreign_keys=ON",
+    "synchronous=NORMAL",
+    # a run of 500 results touches as many pages of an index: they should not be written twice over
+    "cache_size=-16000",
+    "wal_autocheckpoint=8000",
+)
 
 
 @dataclass(frozen=True)
@@ -277,7 +286,7 @@ def _engine(url: str) -> Engine:
 
     @event.listens_for(engine, "connect")
     def set_pragmas(connection: Any, _: object) -> None:
-        for pragma in (f"busy_timeout={BUSY_MS}", "journal_mode=WAL", "foreign_keys=ON", "synchronous=NORMAL"):
+        for pragma in PRAGMAS:
             connection.execute(f"PRAGMA {pragma}")
 
     return engine
