@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from hashlib import sha256
 from math import inf
 from typing import Any
 
@@ -42,6 +43,28 @@ class KernelFailedError(Exception):
     def __init__(self, status: Status, reason: str) -> None:
         super().__init__(reason)
         self.status = status
+
+
+@dataclass(frozen=True)
+class Trusted:
+    """Outputs of the same kernel and case that were checked in another process, by the digest of their bits."""
+
+    digest: str
+    check: Check
+
+
+Reference = Expected | Callable[[], Expected]
+"""What outputs must be, or what computes it when it is needed."""
+
+
+def digest(outputs: Mapping[str, Array]) -> str:
+    """A digest of the bits of outputs, with their names, shapes and dtypes."""
+    total = sha256()
+    for name in sorted(outputs):
+        array = np.ascontiguousarray(outputs[name])
+        total.update(f"{name} {array.dtype} {array.shape}\0".encode())
+        total.update(array.reshape(-1).view(np.uint8).data)
+    return total.hexdigest()
 
 
 @dataclass
@@ -97,8 +120,12 @@ class Attempt:
         timer: Timer,
         *,
         layout: str | None = None,
+        trusted: Trusted | None = None,
     ) -> None:
-        """`layout` is for all inputs, and the outputs too where it is "offset"; None: as the case says."""
+        """`trusted` outputs need no reference.
+
+        layout: for all inputs, and for the outputs too where it is "offset"; None: as the case says.
+        """
         self.case = case
         self.kernel = kernel
         self.values = values
@@ -111,6 +138,7 @@ class Attempt:
         self.buffers = Buffers(case.resolved, backend, offset=layout == "offset")
         self.accepted: dict[str, Array] = {}
         self.accepted_check: Check | None = None
+        self.trusted = trusted
         self.repeatable = True
 
     def judge(self, expected: Expected) -> Check:
@@ -159,7 +187,7 @@ class Attempt:
             self.timer.synchronize()
         return timed
 
-    def check(self, returned: Any, expected: Expected, when: str) -> Check:
+    def check(self, returned: Any, expected: Reference, when: str) -> Check:
         """Check outputs, guards and inputs as they are now; raises WrongError."""
         outputs = self._outputs(returned)
         found = self._check_outputs(outputs, expected)
@@ -176,14 +204,17 @@ class Attempt:
             raise WrongError(reason, replace(found, ok=False, reason=reason))
         return found
 
-    def _check_outputs(self, outputs: dict[str, Array], expected: Expected) -> Check:
-        """Outputs that have the bits of those already accepted need no second look."""
+    def _check_outputs(self, outputs: dict[str, Array], expected: Reference) -> Check:
+        """Outputs that have the bits of those already accepted, here or in another process, need no second look."""
         accepted = self.accepted_check
         if accepted is not None and all(
             name in outputs and same_bits(outputs[name], array) for name, array in self.accepted.items()
         ):
             return accepted
-        found = check(outputs, expected, self.kernel.relaxed)
+        if accepted is None and self.trusted is not None and digest(outputs) == self.trusted.digest:
+            found = self.trusted.check
+        else:
+            found = check(outputs, expected() if callable(expected) else expected, self.kernel.relaxed)
         self.repeatable = self.repeatable and accepted is None
         if found.ok and accepted is None:
             self.accepted_check = found

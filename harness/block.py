@@ -7,13 +7,13 @@ of the last case, so that all implementations of a case share them.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from time import perf_counter
 from typing import Any
 
-from harness.attempt import Attempt, KernelFailedError, WrongError
+from harness.attempt import Attempt, KernelFailedError, Trusted, WrongError, digest
 from harness.case import Case
 from harness.inputs import Inputs, make_inputs
 from harness.measure import Limits, Timer, timer_for
@@ -36,10 +36,22 @@ class Bench:
         self.rulers: dict[str, Ruler] = {}
         self.case: Case | None = None
         self.inputs = Inputs({}, {})
-        self.expected = Expected({}, {}, {})
+        self.expected: Expected | None = None
 
-    def run(self, trial: Trial, limits: Limits, *, block: int = 0, cpu_fallback: bool = False) -> Result:
-        """The result of `trial`, whatever becomes of its kernel."""
+    def run(
+        self,
+        trial: Trial,
+        limits: Limits,
+        *,
+        block: int = 0,
+        cpu_fallback: bool = False,
+        trusted: Trusted | None = None,
+        with_digest: bool = False,
+    ) -> Result:
+        """The result of `trial`, whatever becomes of its kernel.
+
+        trusted: outputs of these bits need no reference. with_digest: put their digest into `extra`.
+        """
         case = trial.case
         phases = _Phases(self.report)
         work = find_op(case.op).work(case.resolved, case.params)
@@ -48,8 +60,8 @@ class Bench:
             found = find_trial_kernel(trial, cpu_fallback=cpu_fallback)
             result = replace(result, fell_back=found.fell_back, deterministic=found.kernel.deterministic)
             result = replace(result, ruler=self._ruler("cpu" if found.fell_back else trial.device))
-            self._load(case, phases)
-            checked, measurement = self._try(trial, found, limits, phases)
+            self._load(case, phases, with_reference=trusted is None)
+            checked, measurement = self._try(trial, found, limits, phases, trusted, with_digest=with_digest)
             result = replace(result, check=checked, measurement=measurement)
         except WrongError as error:
             result = replace(result, status=Status.WRONG, reason=str(error), check=error.check)
@@ -82,42 +94,69 @@ class Bench:
             self.rulers[name] = self.timer(device.backend, device.index).ruler()
         return self.rulers[name]
 
-    def _load(self, case: Case, phases: _Phases) -> None:
-        """Inputs and reference of `case`, unless they are at hand."""
-        if self.case is not None and self.case.id == case.id:
+    def _load(self, case: Case, phases: _Phases, *, with_reference: bool) -> None:
+        """Inputs and, where it is wanted, the reference of `case`, unless they are at hand."""
+        at_hand = self.case is not None and self.case.id == case.id
+        if at_hand and (self.expected is not None or not with_reference):
             return
-        self.case, self.inputs, self.expected = None, Inputs({}, {}), Expected({}, {}, {})
+        self.case, self.inputs, self.expected = None, Inputs({}, {}), None
         phases.begin("reference")
-        try:
+        with _blamed_on_op():
             inputs = make_inputs(case)
-            self.expected = expect(case, inputs)
-        except MemoryError as error:
-            msg = "inputs and reference do not fit into memory"
-            raise MemoryError(msg) from error
-        except Exception as error:
-            raise ReferenceFailedError from error
+            if with_reference:
+                self.expected = expect(case, inputs)
         self.case, self.inputs = case, Inputs(inputs.values, {})
 
-    def _try(self, trial: Trial, found: Found, limits: Limits, phases: _Phases) -> tuple[Check, Measurement]:
+    def _expect(self) -> Expected:
+        """The reference of the case at hand; computed now where it was not wanted before."""
+        if self.expected is None and self.case is not None:
+            with _blamed_on_op():
+                self.expected = expect(self.case, make_inputs(self.case))
+        return self.expected or Expected({}, {}, {})
+
+    def _try(
+        self,
+        trial: Trial,
+        found: Found,
+        limits: Limits,
+        phases: _Phases,
+        trusted: Trusted | None,
+        *,
+        with_digest: bool,
+    ) -> tuple[Check, Measurement]:
         kernel = found.kernel
         backend = kernel.key.backend
         timer = self.timer(backend, 0 if found.fell_back else Device.parse(trial.device).index)
         with timer.session(kernel.arrays):
             phases.begin("allocate")
-            attempt = Attempt(trial.case, kernel, self.inputs.values, timer)
+            attempt = Attempt(trial.case, kernel, self.inputs.values, timer, trusted=trusted)
             with _recording() as used:
                 phases.begin("prepare")
                 call = attempt.bind()
                 phases.begin("first call")
-                first = attempt.check(attempt.call(call, 0), self.expected, "in the first call")
+                first = attempt.check(attempt.call(call, 0), self._expect, "in the first call")
             phases.begin("second call")
-            attempt.check(attempt.call(call, 1), self.expected, "in the second call")
+            attempt.check(attempt.call(call, 1), self._expect, "in the second call")
             phases.begin("measure")
             timed = attempt.measure(call, limits)
             phases.begin("check after measuring")
-            attempt.check(timed.returned, self.expected, "after measuring")
+            attempt.check(timed.returned, self._expect, "after measuring")
             phases.repeatable = attempt.repeatable
+            if with_digest and attempt.repeatable:
+                phases.digest = digest(attempt.accepted)
         return first, _with_resources(timed.measurement, used)
+
+
+@contextmanager
+def _blamed_on_op() -> Iterator[None]:
+    """Whatever is raised within is no kernel's failure."""
+    try:
+        yield
+    except MemoryError as error:
+        msg = "inputs and reference do not fit into memory"
+        raise MemoryError(msg) from error
+    except Exception as error:
+        raise ReferenceFailedError from error
 
 
 def _recording() -> AbstractContextManager[Mapping[str, Any]]:
@@ -156,6 +195,7 @@ class _Phases:
         self.seconds: dict[str, float] = {}
         self.current = ""
         self.repeatable = True
+        self.digest = ""
         self.since = perf_counter()
 
     def begin(self, name: str) -> None:
@@ -172,6 +212,8 @@ class _Phases:
             found["phase"] = self.current
         if not self.repeatable:
             found["repeatable"] = False
+        if self.digest:
+            found["digest"] = self.digest
         return found
 
     def _end(self) -> None:

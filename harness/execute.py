@@ -96,15 +96,16 @@ class LocalExecutor:
         for trial in trials:
             yield self._run_one(trial, block)
 
-    def run_plain(self, trial: Mapping[str, Any], *, block: int = 0) -> dict[str, Any]:
+    def run_plain(self, trial: Mapping[str, Any], *, block: int = 0, **more: Any) -> dict[str, Any]:
         """A trial and its result as plain JSON: for trees whose cases this process could not build.
 
+        more: of the request, `trusted` and `with_digest`; see harness.block.Bench.run.
         The result of a worker that was lost has no work, for only the tree knows it.
         """
         worker = self._ready()
         limits = vars(self.limits)
         request = {"do": "trial", "trial": trial, "limits": limits, "block": block, "cpu_fallback": self.cpu_fallback}
-        worker.send(request)
+        worker.send(request | more)
         phase = ""
         deadline = monotonic() + self.timeout_s
         while True:

@@ -91,6 +91,7 @@ def answer(request: Mapping[str, Any]) -> dict[str, Any]:
 def serve(requests: IO[str], send: Send) -> None:
     """Answer each request."""
     from harness import ceilings
+    from harness.attempt import Trusted
     from harness.block import Bench
     from harness.measure import Limits
     from harness.profiler import Profiler
@@ -115,6 +116,8 @@ def serve(requests: IO[str], send: Send) -> None:
             from_json(Limits, request["limits"]),
             block=request["block"],
             cpu_fallback=request["cpu_fallback"],
+            trusted=from_json(Trusted, request["trusted"]) if request.get("trusted") else None,
+            with_digest=request.get("with_digest", False),
         )
         send({"is": "result", "result": to_json(result)})
 

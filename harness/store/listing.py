@@ -7,6 +7,7 @@ then hold fewer results than asked for, and says where to go on.
 
 from __future__ import annotations
 
+import json
 from array import array
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
@@ -102,19 +103,21 @@ def page_series(
 
 def list_judged(engine: Engine, run_key: int, limit: int) -> list[Detail]:
     """Results of a run, in order; `data` holds only what a comparison judges beside times."""
-    parts = (("measurement", "peak_bytes"), ("measurement", "footprint"), ("ruler",))
-    columns = [ResultRow.data[part] for part in parts]
+    columns = (
+        ResultRow.data[("measurement", "peak_bytes")].as_integer(),
+        ResultRow.data[("measurement", "footprint")].as_string(),
+        ResultRow.data[("ruler",)].as_string(),
+    )
     query = select(*_POINT, ResultRow.reason, *columns).where(ResultRow.run_id == run_key)
     with engine.connect() as connection:
         rows = connection.execute(query.order_by(ResultRow.id).limit(limit))
-        return [
-            Detail(
-                Point(*row[:-4]),
-                row[-4],
-                {"measurement": {"peak_bytes": row[-3], "footprint": row[-2]}, "ruler": row[-1]},
-            )
-            for row in rows
-        ]
+        return [Detail(Point(*row[:-4]), row[-4], _judged(*row[-3:])) for row in rows]
+
+
+def _judged(peak_bytes: int | None, footprint: str | None, ruler: str | None) -> dict[str, Any]:
+    """The texts of objects are read where there are any: most runs have none."""
+    measurement = {"peak_bytes": peak_bytes, "footprint": json.loads(footprint) if footprint else None}
+    return {"measurement": measurement, "ruler": json.loads(ruler) if ruler else None}
 
 
 def page_cases(engine: Engine, *, op: str | None, dtype: str | None, after: int, limit: int) -> list[CaseInfo]:

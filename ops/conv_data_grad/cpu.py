@@ -1,7 +1,12 @@
-"""conv_data_grad on the CPU: image by image, a product by BLAS, then one fused pass over what is still in the cache."""
+"""conv_data_grad on the CPU.
+
+Without strides and groups: a product in Numba, tile by tile, on top of the addend. Else image by image: a
+product by BLAS, then one fused pass over what is still in the cache.
+"""
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -9,9 +14,17 @@ import numpy as np
 from ops._core.dtype import FLOATS
 from ops._core.kernel import Bound
 from ops._core.registry import kernel
+from ops._core.tile import scratch
 from ops.conv_data_grad.op import ConvDataGradParams, Geometry, geometry
 
 HALF_BYTES = 2
+PIXELS = 128
+"""Pixels of a product, while no more channels than that are summed: its operands stay in the second cache."""
+BLOCK, WIDTH = 48, 256
+"""Pixels and channels of a product that takes pixels as rows."""
+TASKS = 4
+"""Tasks wanted for each thread."""
+PACKED_AT_ONCE = 8
 
 
 def _three(values: tuple[int, ...], fill: int) -> tuple[int, int, int]:
@@ -30,11 +43,14 @@ def conv_data_grad(
     add_to_output: Any = None,
     **options: Any,
 ) -> Bound:
-    """A product, and the columns folded together with the addend."""
+    """A product in Numba where it can be, else by BLAS."""
     from ops.conv_data_grad import jit
 
     found = geometry(x_like.shape, filter.shape, ConvDataGradParams(**options))
     wide = np.dtype(np.float32) if dy.dtype.itemsize == HALF_BYTES else dy.dtype
+    if dy.size and filter.size and found.groups == 1 and {*found.strides} == {1}:
+        product = _by_pixels if found.is_pointwise and not found.channels_last else _by_rows
+        return product(jit, found, wide, dy, filter, out["dx"], add_to_output)
     if found.channels_last:
         return _channels_last(jit, found, wide, dy, filter, out["dx"], add_to_output)
     dx = out["dx"]
@@ -50,6 +66,122 @@ def conv_data_grad(
                 dx[image] = target
 
     return run
+
+
+def _flat(found: Geometry, array: Any) -> Any:
+    """As (N, C, P) or (N, P, C), as Numba takes it."""
+    from ops._core.jit import storage
+
+    pixels = prod(found.size)
+    return storage(array.reshape(found.batch, *((pixels, -1) if found.channels_last else (-1, pixels))))
+
+
+def _by_pixels(jit: Any, found: Geometry, wide: Any, dy: Any, weight: Any, dx: Any, addend: Any) -> Bound:
+    """Channels first, pointwise: each product takes a block of pixels of all channels."""
+    from ops._core.jit import storage
+    from ops._core.tile.jit import ROWS
+
+    threads, pixels = jit.threads(), PIXELS if found.out_channels <= PIXELS else PIXELS // 2
+    blocks = -(-found.channels // ROWS)
+    packed = scratch(blocks * found.out_channels * ROWS, wide)
+    given = scratch(threads * pixels * found.out_channels, wide)
+    tile = scratch(threads * pixels * ROWS, wide)
+    spans = found.batch * -(-prod(found.size) // pixels)
+    parts = min(-(-TASKS * threads // spans), blocks)
+    rows = storage(weight.reshape(found.out_channels, found.channels))
+    arrays = (storage(dy.reshape(found.batch, found.out_channels, -1)), _added(found, dx, addend), _flat(found, dx))
+    direct = _direct(wide, *arrays[1:])
+
+    def run() -> None:
+        jit.pack_rows(rows, PACKED_AT_ONCE, packed)
+        jit.multiply_pixels(packed, *arrays, direct, pixels, parts, threads, given, tile)
+
+    return run
+
+
+def _added(found: Geometry, dx: Any, addend: Any) -> Any:
+    """The addend, or what stands for none."""
+    from ops._core.jit import storage
+
+    return storage(np.empty((0, 0, 0), dx.dtype)) if addend is None else _flat(found, addend)
+
+
+def _direct(wide: Any, addend: Any, dx: Any) -> tuple[Any, Any]:
+    """Addend and dx, flat, where sums need no rounding; else both empty."""
+    if dx.dtype == wide:
+        return addend.reshape(-1), dx.reshape(-1)
+    return np.empty(0, wide), np.empty(0, wide)
+
+
+def _by_rows(jit: Any, found: Geometry, wide: Any, dy: Any, weight: Any, dx: Any, addend: Any) -> Bound:
+    """Channels last, or moved there: each product takes a block of pixels, each pixel all channels of some taps."""
+    from ops._core.jit import storage
+    from ops._core.tile.jit import ROWS, tile_columns
+
+    threads, last = jit.threads(), found.channels_last
+    size, out_size = _three(found.size, 1), _three(found.out_size, 1)
+    margins, padded, order, shifts = _padded_walk(found)
+    pixels = prod(padded)
+    image = scratch((found.batch * pixels + ROWS) * found.out_channels, wide)
+    columns = tile_columns(image)
+    panels = -(-found.channels // columns)
+    packed = scratch(panels * len(order) * found.out_channels * columns, wide)
+    flat = weight.reshape(found.out_channels, -1, found.channels).transpose(0, 2, 1) if last else weight
+    given = storage(flat.reshape(found.out_channels, found.channels, -1))
+    arrays = (_added(found, dx, addend), _flat(found, dx))
+    sizes = (*size, padded[2], padded[1] * padded[2], pixels)
+    if found.is_pointwise and last:
+        arrays = tuple(array.reshape(1, -1, array.shape[2]) for array in arrays)
+        sizes = (1, 1, found.batch * pixels, found.batch * pixels, found.batch * pixels, found.batch * pixels)
+    blocks = arrays[1].shape[0] * size[0] * -(-sizes[1] * sizes[3] // BLOCK)
+    at_once = max(min(WIDTH // columns, panels), 1)
+    while at_once > 1 and blocks * -(-panels // at_once) < TASKS * threads:
+        at_once = -(-at_once // 2)
+    tile = scratch(threads * BLOCK * at_once * columns, wide)
+    flat_out = last and size[2] == padded[2] and found.channels % columns == 0
+    direct = _direct(wide, *arrays) if flat_out else (np.empty(0, wide), np.empty(0, wide))
+    depth = found.out_channels * len(order) // len(shifts)
+    spread = storage(dy.reshape(found.batch, *((*out_size, -1) if last else (-1, *out_size))))
+
+    def run() -> None:
+        jit.lay_out(spread, image, padded, margins, last)
+        jit.pack_columns(given, order, packed)
+        jit.multiply_rows(
+            image,
+            shifts,
+            packed,
+            *arrays,
+            direct,
+            sizes,
+            found.out_channels,
+            depth,
+            BLOCK,
+            at_once,
+            threads,
+            last,
+            tile,
+        )
+
+    return run
+
+
+def _padded_walk(found: Geometry) -> tuple[tuple[int, ...], tuple[int, ...], Any, Any]:
+    """Margins of dy at its start, its padded sizes, the order of taps, and where in dy each run of them starts.
+
+    Taps of a row that is not dilated are one run, backwards.
+    """
+    kernel, padding = _three(found.kernel, 1), _three(found.padding, 0)
+    dilation, size, out_size = _three(found.dilation, 1), _three(found.size, 1), _three(found.out_size, 1)
+    margins = tuple(max(d * (k - 1) - p, 0) for d, k, p in zip(dilation, kernel, padding, strict=True))
+    padded = tuple(m + max(out, length + p) for m, out, length, p in zip(margins, out_size, size, padding, strict=True))
+    run = kernel[2] if dilation[2] == 1 else 1
+    order, shifts = [], []
+    for tap, (i, j, k) in enumerate(np.ndindex(*kernel)):
+        if (k + 1) % run == 0:
+            order += [tap - step for step in range(run)]
+            d, h, w = (p - t * e + m for p, t, e, m in zip(padding, (i, j, k), dilation, margins, strict=True))
+            shifts.append(((d * padded[1] + h) * padded[2] + w) * found.out_channels)
+    return margins, padded, np.array(order), np.array(shifts)
 
 
 def _rows(weight: Any, found: Geometry, wide: Any) -> Any:

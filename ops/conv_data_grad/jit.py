@@ -1,10 +1,27 @@
-"""Numba kernels of conv_data_grad for the CPU."""
+"""Numba kernels of conv_data_grad for the CPU.
+
+Without strides and groups the convolution is a product of what can be read in order: by `multiply_pixels`
+where a pixel of dx needs one of dy and pixels lie next to each other, by `multiply_rows` where channels
+do or were made to. The addend is where a sum starts. Otherwise `fold` adds up columns that a BLAS made.
+16-bit floats come as `ops._core.jit.storage` views them.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
-from numba import njit, prange
+import numpy as np
+from numba import get_num_threads, get_thread_id, njit, prange
+
+from ops._core.jit import narrow, widen
+from ops._core.tile.jit import ROWS, multiply_tile, multiply_tile_onto, tile_columns
+
+uintp = np.uintp
+"""Of an index, it says that it is not from the end: one comparison less, and loops vectorise."""
+CHANNELS = 16
+"""Channels moved at once to where they lie next to each other."""
+DEPTH = 256
+"""Depth of a partial product: its operands stay in the nearest cache, its rounding is that of a short sum."""
 
 
 @njit(cache=True, error_model="numpy")
@@ -60,3 +77,400 @@ def add_in_place(total: Any, addend: Any) -> None:
     """total += addend, flat."""
     for index in prange(total.size):
         total[index] += addend[index]
+
+
+@njit(cache=True, error_model="numpy")
+def _pack_rows(weight: Any, block: int, end: int, packed: Any) -> None:
+    out_channels, channels = weight.shape
+    for row in range(out_channels):
+        for channel in range(block * ROWS, end * ROWS):
+            value = widen(weight[row, channel]) if channel < channels else packed.dtype.type(0)
+            packed[(channel // ROWS * out_channels + row) * ROWS + channel % ROWS] = value
+
+
+@njit(cache=True, parallel=True, error_model="numpy")
+def pack_rows(weight: Any, at_once: int, packed: Any) -> None:
+    """weight (Co, C) to flat (blocks, Co, a tile's rows of C); `at_once` blocks are read together."""
+    blocks = packed.size // (weight.shape[0] * ROWS)
+    for task in prange(-(-blocks // at_once)):
+        _pack_rows(weight, task * at_once, min((task + 1) * at_once, blocks), packed)
+
+
+@njit(cache=True, error_model="numpy")
+def _take_pixels(dy: Any, n: int, first: int, count: int, given: Any, start: int) -> None:
+    columns, channels = tile_columns(given), dy.shape[1]
+    for channel in range(channels):
+        for panel in range(-(-count // columns)):
+            place, pixel = start + (panel * channels + channel) * columns, first + panel * columns
+            for column in range(min(columns, count - panel * columns)):
+                given[uintp(place + column)] = widen(dy[n, channel, uintp(pixel + column)])
+
+
+@njit(cache=True, error_model="numpy")
+def _begin(addend: Any, n: int, channel: int, first: int, count: int, tile: Any, start: int) -> None:
+    if addend.size:
+        for column in range(count):
+            tile[uintp(start + column)] = widen(addend[n, channel, uintp(first + column)])
+    else:
+        for column in range(count):
+            tile[uintp(start + column)] = 0
+
+
+@njit(cache=True, error_model="numpy")
+def _multiply_through(
+    packed: Any,
+    now: int,
+    out_channels: int,
+    addend: Any,
+    dx: Any,
+    n: int,
+    first: int,
+    done: int,
+    count: int,
+    pitch: int,
+    given: Any,
+    start: int,
+    tile: Any,
+    place: int,
+) -> None:
+    columns, rows = tile_columns(given), min(ROWS, dx.shape[1] - now * ROWS)
+    for row in range(rows):
+        _begin(addend, n, now * ROWS + row, first + done, count - done, tile, place + row * pitch + done)
+    for depth in range(0, out_channels, DEPTH):
+        for panel in range(done // columns, -(-count // columns)):
+            multiply_tile(
+                packed,
+                (now * out_channels + depth) * ROWS,
+                1,
+                ROWS,
+                given,
+                start + (panel * out_channels + depth) * columns,
+                columns,
+                min(DEPTH, out_channels - depth),
+                tile,
+                place + panel * columns,
+                pitch,
+            )
+    for row in range(rows):
+        for column in range(done, count):
+            value, index = tile[uintp(place + row * pitch + column)], uintp(first + column)
+            dx[n, now * ROWS + row, index] = narrow(value, dx[n, now * ROWS + row, index])
+
+
+@njit(cache=True, error_model="numpy")
+def _multiply_pixels(
+    packed: Any,
+    dy: Any,
+    addend: Any,
+    dx: Any,
+    direct: Any,
+    n: int,
+    first: int,
+    count: int,
+    block: int,
+    end: int,
+    pitch: int,
+    given: Any,
+    start: int,
+    tile: Any,
+    place: int,
+) -> None:
+    _take_pixels(dy, n, first, count, given, start)
+    (_, channels, length), out_channels, columns = dx.shape, dy.shape[1], tile_columns(given)
+    base, out = direct
+    for now in range(block, end):
+        done = count - count % columns if out.size and (now + 1) * ROWS <= channels else 0
+        for panel in range(done // columns):
+            target = (n * channels + now * ROWS) * length + first + panel * columns
+            for depth in range(0, out_channels, DEPTH):
+                multiply_tile_onto(
+                    packed,
+                    (now * out_channels + depth) * ROWS,
+                    1,
+                    ROWS,
+                    given,
+                    start + (panel * out_channels + depth) * columns,
+                    columns,
+                    min(DEPTH, out_channels - depth),
+                    out if depth else base,
+                    target,
+                    length,
+                    out,
+                    target,
+                    length,
+                )
+        if done < count:
+            _multiply_through(
+                packed, now, out_channels, addend, dx, n, first, done, count, pitch, given, start, tile, place
+            )
+
+
+@njit(cache=True, parallel=True, error_model="numpy")
+def multiply_pixels(
+    packed: Any,
+    dy: Any,
+    addend: Any,
+    dx: Any,
+    direct: Any,
+    pixels: int,
+    parts: int,
+    threads: int,
+    given: Any,
+    tile: Any,
+) -> None:
+    """dx (N, C, P) = filter dy (N, Co, P) + addend (N, C, P) or empty, `pixels` at a time.
+
+    packed as by `pack_rows`; each block of pixels is `parts` tasks. direct: addend and dx, flat, where tiles can be
+    written to them, else both empty. given, tile: scratch of each thread.
+    """
+    batch, channels, length = dx.shape
+    spans, blocks = -(-length // pixels), -(-channels // ROWS)
+    for task in prange(batch * spans * parts):
+        span, part, thread = task // parts, task % parts, get_thread_id()
+        first = span % spans * pixels
+        _multiply_pixels(
+            packed,
+            dy,
+            addend,
+            dx,
+            direct,
+            span // spans,
+            first,
+            min(pixels, length - first),
+            blocks * part // parts,
+            blocks * (part + 1) // parts,
+            pixels,
+            given,
+            thread * (given.size // threads),
+            tile,
+            thread * (tile.size // threads),
+        )
+
+
+@njit(cache=True, parallel=True, error_model="numpy")
+def pack_columns(weight: Any, order: Any, packed: Any) -> None:
+    """weight (Co, C, taps) or a view of that, taps in `order`, to flat (panels, taps, Co, a tile's columns of C)."""
+    out_channels, channels, taps = weight.shape
+    columns = tile_columns(packed)
+    panels = -(-channels // columns)
+    for task in prange(panels * taps):
+        panel, tap = task // taps, order[task % taps]
+        for row in range(out_channels):
+            place = (task * out_channels + row) * columns
+            for column in range(min(columns, channels - panel * columns)):
+                packed[uintp(place + column)] = widen(weight[row, uintp(panel * columns + column), tap])
+
+
+@njit(cache=True, error_model="numpy")
+def _lay_row(dy: Any, n: int, d: int, h: int, image: Any, start: int, last: Any) -> None:
+    channels = dy.shape[4] if last else dy.shape[1]
+    if last:
+        for w in range(dy.shape[3]):
+            for channel in range(channels):
+                image[uintp(start + w * channels + channel)] = widen(dy[n, d, h, w, channel])
+    else:
+        for base in range(0, channels, CHANNELS):
+            for w in range(dy.shape[4]):
+                for channel in range(base, min(base + CHANNELS, channels)):
+                    image[uintp(start + w * channels + channel)] = widen(dy[n, uintp(channel), d, h, w])
+
+
+@njit(cache=True, parallel=True, error_model="numpy")
+def lay_out(dy: Any, image: Any, padded: Any, margins: Any, last: Any) -> None:
+    """dy to image, flat (N, *padded, Co), `margins` away from its start.
+
+    dy is (N, D, H, W, Co) if `last`, else (N, Co, D, H, W).
+    """
+    depth, height = dy.shape[1 if last else 2], dy.shape[2 if last else 3]
+    channels = dy.shape[4] if last else dy.shape[1]
+    for task in prange(dy.shape[0] * depth * height):
+        n, d, h = task // (depth * height), task // height % depth, task % height
+        row = (n * padded[0] + d + margins[0]) * padded[1] + h + margins[1]
+        _lay_row(dy, n, d, h, image, (row * padded[2] + margins[2]) * channels, last)
+
+
+@njit(cache=True, error_model="numpy")
+def _finish_row(
+    addend: Any,
+    dx: Any,
+    n: int,
+    pixel: int,
+    end: int,
+    column: int,
+    width: int,
+    last: Any,
+    tile: Any,
+    place: int,
+    pitch: int,
+) -> None:
+    if last:
+        for index in range(end - pixel):
+            for channel in range(width):
+                value, where = tile[uintp(place + index * pitch + channel)], uintp(column + channel)
+                if addend.size:
+                    value += widen(addend[n, uintp(pixel + index), where])
+                dx[n, uintp(pixel + index), where] = narrow(value, dx[n, uintp(pixel + index), where])
+    else:
+        for channel in range(width):
+            for index in range(end - pixel):
+                value, where = tile[uintp(place + index * pitch + channel)], uintp(pixel + index)
+                if addend.size:
+                    value += widen(addend[n, uintp(column + channel), where])
+                dx[n, uintp(column + channel), where] = narrow(value, dx[n, uintp(column + channel), where])
+
+
+@njit(cache=True, error_model="numpy")
+def _multiply_rows(
+    image: Any,
+    base: int,
+    shifts: Any,
+    depth: int,
+    packed: Any,
+    panel: int,
+    panels: int,
+    out_channels: int,
+    count: int,
+    tile: Any,
+    place: int,
+    pitch: int,
+) -> None:
+    columns = tile_columns(image)
+    for index in range(place, place + -(-count // ROWS) * ROWS * pitch):
+        tile[index] = 0
+    for now in range(panels):
+        for run in range(shifts.size):
+            weight = ((panel + now) * shifts.size + run) * depth * columns
+            for first in range(0, depth, DEPTH):
+                for row in range(0, count, ROWS):
+                    multiply_tile(
+                        image,
+                        base + row * out_channels + shifts[run] + first,
+                        out_channels,
+                        1,
+                        packed,
+                        weight + first * columns,
+                        columns,
+                        min(DEPTH, depth - first),
+                        tile,
+                        place + row * pitch + now * columns,
+                        pitch,
+                    )
+
+
+@njit(cache=True, error_model="numpy")
+def _multiply_rows_onto(
+    image: Any,
+    base: int,
+    shifts: Any,
+    depth: int,
+    packed: Any,
+    panel: int,
+    panels: int,
+    out_channels: int,
+    count: int,
+    direct: Any,
+    target: int,
+    channels: int,
+) -> None:
+    columns, (addend, out) = tile_columns(image), direct
+    for now in range(panels):
+        for run in range(shifts.size):
+            weight = ((panel + now) * shifts.size + run) * depth * columns
+            for first in range(0, depth, DEPTH):
+                for row in range(0, count, ROWS):
+                    place = target + row * channels + now * columns
+                    multiply_tile_onto(
+                        image,
+                        base + row * out_channels + shifts[run] + first,
+                        out_channels,
+                        1,
+                        packed,
+                        weight + first * columns,
+                        columns,
+                        min(DEPTH, depth - first),
+                        out if run + first else addend,
+                        place,
+                        channels,
+                        out,
+                        place,
+                        channels,
+                    )
+
+
+@njit(cache=True, error_model="numpy")
+def _finish_rows(
+    addend: Any,
+    dx: Any,
+    n: int,
+    plane: int,
+    first: int,
+    count: int,
+    column: int,
+    used: int,
+    sizes: Any,
+    last: Any,
+    tile: Any,
+    place: int,
+    pitch: int,
+) -> None:
+    _, rows, width, padded, _, _ = sizes
+    for row in range(first // padded, (first + count - 1) // padded + 1):
+        left = max(first - row * padded, 0)
+        right = min(first + count - row * padded, width)
+        pixel = (plane * rows + row) * width
+        if right > left:
+            given = place + (row * padded + left - first) * pitch
+            _finish_row(addend, dx, n, pixel + left, pixel + right, column, used, last, tile, given, pitch)
+
+
+@njit(cache=True, parallel=True, error_model="numpy")
+def multiply_rows(
+    image: Any,
+    shifts: Any,
+    packed: Any,
+    addend: Any,
+    dx: Any,
+    direct: Any,
+    sizes: Any,
+    out_channels: int,
+    depth: int,
+    block: int,
+    at_once: int,
+    threads: int,
+    last: Any,
+    tile: Any,
+) -> None:
+    """dx (N, P, C) if `last`, else (N, C, P), from image (N, planes, rows, columns, Co), flat and padded.
+
+    A pixel at q of the image takes `depth` numbers from q + shift on, for each of `shifts`, times packed as by
+    `pack_columns`. sizes: planes, rows and columns of dx; columns, pixels of a plane and of an image as padded.
+    A block of pixels by `at_once` panels is a task. direct: addend and dx, flat, where tiles can be written to them,
+    else both empty. tile is each thread's scratch.
+    """
+    planes, rows, width, padded, plane_size, image_size = sizes
+    channels, columns = dx.shape[2] if last else dx.shape[1], tile_columns(image)
+    panels, blocks = -(-channels // columns), -(-(rows * padded) // block)
+    parts = -(-panels // at_once)
+    for task in prange(dx.shape[0] * planes * blocks * parts):
+        n, plane = task // (planes * blocks * parts), task // (blocks * parts) % planes
+        first, panel = task // parts % blocks * block, task % parts * at_once
+        count, now = min(block, rows * padded - first), min(at_once, panels - panel)
+        place, pitch = get_thread_id() * (tile.size // threads), at_once * columns
+        base = (n * image_size + plane * plane_size + first) * out_channels
+        done = count - count % ROWS if direct[1].size else 0
+        target = ((n * planes + plane) * rows * width + first) * channels + panel * columns
+        _multiply_rows_onto(
+            image, base, shifts, depth, packed, panel, now, out_channels, done, direct, target, channels
+        )
+        if done < count:
+            base += done * out_channels
+            first += done
+            count -= done
+            _multiply_rows(image, base, shifts, depth, packed, panel, now, out_channels, count, tile, place, pitch)
+            used = min(now * columns, channels - panel * columns)
+            _finish_rows(addend, dx, n, plane, first, count, panel * columns, used, sizes, last, tile, place, pitch)
+
+
+def threads() -> int:
+    """Threads that these kernels may use."""
+    return int(get_num_threads())

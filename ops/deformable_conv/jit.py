@@ -11,6 +11,7 @@ from __future__ import annotations
 from math import floor
 from typing import Any
 
+import numpy as np
 from numba import get_num_threads, get_thread_id, njit, prange
 
 from ops._core.jit import narrow, widen
@@ -26,6 +27,8 @@ from ops._core.tile.jit import (
     total,
 )
 
+uintp = np.uintp
+"""Of an index, it says that it is not from the end: one comparison less, and loops vectorise."""
 CHANNELS = 16
 """Channels moved at once to where they lie next to each other."""
 DEPTH = 256
@@ -38,7 +41,7 @@ def _lay_row(x: Any, n: int, h: int, image: Any, start: int) -> None:
     for base in range(0, channels, CHANNELS):
         for w in range(width):
             for channel in range(base, min(base + CHANNELS, channels)):
-                image[start + w * channels + channel] = widen(x[n, channel, h, w])
+                image[uintp(start + w * channels + channel)] = widen(x[n, uintp(channel), h, w])
 
 
 @njit(cache=True, parallel=True, error_model="numpy")
@@ -53,12 +56,11 @@ def lay_out(x: Any, image: Any) -> None:
 @njit(cache=True, error_model="numpy")
 def _pack_panel(weight: Any, group: int, per_group: int, first: int, columns: int, packed: Any, start: int) -> None:
     _, depth, taps = weight.shape
-    for column in range(columns):
-        if first + column < per_group:
-            for channel in range(depth):
-                for tap in range(taps):
-                    value = widen(weight[group * per_group + first + column, channel, tap])
-                    packed[start + (tap * depth + channel) * columns + column] = value
+    for channel in range(depth):
+        for tap in range(taps):
+            place, row = start + (tap * depth + channel) * columns, group * per_group + first
+            for column in range(min(columns, per_group - first)):
+                packed[uintp(place + column)] = widen(weight[uintp(row + column), channel, tap])
 
 
 @njit(cache=True, parallel=True, error_model="numpy")
@@ -85,9 +87,9 @@ def _locate(
     base_h = tap // kernel_w * dilation_h - pad_h
     base_w = tap % kernel_w * dilation_w - pad_w
     for index in range(count):
-        pixel = first + index
-        h = pixel // out_width * stride_h + base_h + widen(offset[n, row, 0, pixel])
-        w = pixel % out_width * stride_w + base_w + widen(offset[n, row, 1, pixel])
+        pixel = uintp(first + index)
+        h = (first + index) // out_width * stride_h + base_h + widen(offset[n, row, 0, pixel])
+        w = (first + index) % out_width * stride_w + base_w + widen(offset[n, row, 1, pixel])
         inside = h > -1 and h < height and w > -1 and w < width
         h, w = (h, w) if inside else (0.0, 0.0)
         h0, w0 = floor(h), floor(w)
@@ -227,7 +229,7 @@ def _convolve_block(
     panels = -(-per_group // columns)
     pitch = groups * panels * columns
     for index in range(place, place + -(-count // ROWS) * ROWS * pitch):
-        sums[index] = 0
+        sums[uintp(index)] = 0
     for tap in range(0, taps, at_once):
         end = min(tap + at_once, taps)
         _sample(image, offset, mask, n, first, count, tap, end, sizes, numbers, places, weights, column, target)
@@ -236,7 +238,8 @@ def _convolve_block(
         group = channel // per_group
         given = place + group * panels * columns + channel % per_group
         for index in range(count):
-            out[n, channel, first + index] = narrow(sums[given + index * pitch], out[n, channel, first + index])
+            value, where = sums[uintp(given + index * pitch)], uintp(first + index)
+            out[n, channel, where] = narrow(value, out[n, channel, where])
 
 
 @njit(cache=True, parallel=True, error_model="numpy")
@@ -322,7 +325,7 @@ def _take(
 ) -> None:
     for row in range(rows):
         for index in range(count):
-            given[start + row * pitch + index] = widen(out_grad[n, channel + row, first + index])
+            given[uintp(start + row * pitch + index)] = widen(out_grad[n, channel + row, uintp(first + index)])
 
 
 @njit(cache=True, error_model="numpy")
@@ -433,7 +436,7 @@ def _differentiate_block(
         tap, end = chunk * at_once, min((chunk + 1) * at_once, taps)
         used = -(-(end - tap) * unit // columns)
         for index in range(target, target + used * block * columns):
-            column[index] = 0
+            column[uintp(index)] = 0
         if needs[0] or needs[1]:
             for panel in range(used):
                 place = ((owner * chunks + chunk) * panels + panel) * per_group * columns
@@ -573,7 +576,8 @@ def _collect_row(image_grad: Any, start: int, x_grad: Any, n: int, h: int) -> No
     for base in range(0, channels, CHANNELS):
         for w in range(width):
             for channel in range(base, min(base + CHANNELS, channels)):
-                x_grad[n, channel, h, w] = narrow(image_grad[start + w * channels + channel], x_grad[n, channel, h, w])
+                value, where = image_grad[uintp(start + w * channels + channel)], uintp(channel)
+                x_grad[n, where, h, w] = narrow(value, x_grad[n, where, h, w])
 
 
 @njit(cache=True, parallel=True, error_model="numpy")

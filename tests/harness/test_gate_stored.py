@@ -141,7 +141,7 @@ def test_self_tests_run_and_are_stored(tmp_path: Path) -> None:
     """`aa` finds the same code the same; `inject` catches a kernel that was made to take 1000 times as long."""
     tree = TinyTree(tmp_path / "repository")
     tree.set_ops("tiny", {"double": "sane"})
-    tree.write("cases/policy.yaml", "defaults: {threshold: 50}\n")
+    tree.write("cases/policy.yaml", "defaults: {threshold: 5}\n")
     tree.commit("one")
     quick = ("--pairs", "4", "--most-pairs", "4", "--block-s", "0.01", "--json")
     data = json.loads(tree.opgauge("aa", "--runs", "1", *quick, code=0).partition("\n}\n")[0] + "}")

@@ -163,47 +163,101 @@ def multiply_tile(
     Arrays are flat: a[i, k] is a[a_start + i a_row + k a_step], b[k, j] is b[b_start + k b_step + j].
     The sum is taken in full before it is added.
     """
-    del typingctx
+    del typingctx, a_start, a_row, a_step, b_start, b_step, depth, out_start, out_row
     places = (types.intp,) * 3
     signature = types.void(a, *places, b, *places, out, types.intp, types.intp)
-    del a_start, a_row, a_step, b_start, b_step, depth, out_start, out_row
-    return signature, _generate_tile
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        sums = _sum_tile(context, builder, signature, arguments)
+        _write_tile(context, builder, sums, (signature.args[8], *arguments[8:]), (signature.args[8], *arguments[8:]))
+        return context.get_dummy_value()
+
+    return signature, generate
 
 
-def _generate_tile(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-    a, a_start, a_row, a_step, b, b_start, b_step, depth, out, out_start, out_row = arguments
-    kinds = (signature.args[0], signature.args[4], signature.args[8])
-    dtype = kinds[0].dtype
+@intrinsic
+def multiply_tile_onto(
+    typingctx: Any,
+    a: Any,
+    a_start: Any,
+    a_row: Any,
+    a_step: Any,
+    b: Any,
+    b_start: Any,
+    b_step: Any,
+    depth: Any,
+    base: Any,
+    base_start: Any,
+    base_row: Any,
+    out: Any,
+    out_start: Any,
+    out_row: Any,
+) -> Any:
+    """The same, but out becomes base plus the product; where base is empty, the product."""
+    del typingctx, a_start, a_row, a_step, b_start, b_step, depth, base_start, base_row, out_start, out_row
+    places = (types.intp,) * 3
+    signature = types.void(a, *places, b, *places, base, types.intp, types.intp, out, types.intp, types.intp)
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        sums = _sum_tile(context, builder, signature, arguments)
+        base, out = ((signature.args[first], *arguments[first : first + 3]) for first in (8, 11))
+        size = context.make_array(base[0])(context, builder, base[1]).nitems
+        with builder.if_else(builder.icmp_signed(">", size, ir.Constant(size.type, 0))) as (adds, replaces):
+            with adds:
+                _write_tile(context, builder, sums, base, out)
+            with replaces:
+                _write_tile(context, builder, sums, None, out)
+        return context.get_dummy_value()
+
+    return signature, generate
+
+
+def _sum_tile(context: Any, builder: Any, signature: Any, arguments: Any) -> dict[tuple[int, int], Any]:
+    """Where the sums of a tile are, by row and vector."""
+    a, a_start, a_row, a_step, b, b_start, b_step, depth = arguments[:8]
+    dtype = signature.args[0].dtype
     vector = _vector(context.get_value_type(dtype), dtype, VECTOR_BYTES)
-    places = [(row, column) for row in range(ROWS) for column in range(VECTORS)]
     fma, number = _fma(builder, vector, dtype), context.get_value_type(types.intp)
-    sums = {place: cgutils.alloca_once_value(builder, ir.Constant(vector, None)) for place in places}
+    sums = {
+        (row, column): cgutils.alloca_once_value(builder, ir.Constant(vector, None))
+        for row in range(ROWS)
+        for column in range(VECTORS)
+    }
     for held in sums.values():  # alloca_once sets them at the start of the function only
         builder.store(ir.Constant(vector, None), held)
-
-    def after(start: Any, count: int, step: Any) -> Any:
-        return builder.add(start, builder.mul(ir.Constant(number, count), step))
-
-    lanes = ir.Constant(number, vector.count)
-    rows = [after(a_start, row, a_row) for row in range(ROWS)]
-    elements = context.make_array(kinds[0])(context, builder, a).data
+    rows = [_after(builder, a_start, row, a_row) for row in range(ROWS)]
+    elements = context.make_array(signature.args[0])(context, builder, a).data
     with cgutils.for_range(builder, depth) as loop:
         first = builder.add(b_start, builder.mul(loop.index, b_step))
-        columns = [
-            _unaligned(
-                builder.load(_address(context, builder, kinds[1], b, after(first, column, lanes), vector)), dtype
-            )
-            for column in range(VECTORS)
-        ]
+        columns = []
+        for column in range(VECTORS):
+            index = builder.add(first, ir.Constant(number, column * vector.count))
+            place = _address(context, builder, signature.args[4], b, index, vector)
+            columns.append(_unaligned(builder.load(place), dtype))
         step = builder.mul(loop.index, a_step)
         for row in range(ROWS):
             factor = _splat(builder, builder.load(builder.gep(elements, [builder.add(rows[row], step)])), vector)
             for column in range(VECTORS):
                 held = sums[row, column]
                 builder.store(builder.call(fma, [factor, columns[column], builder.load(held)]), held)
-    for row, column in places:
-        index = after(after(out_start, row, out_row), column, lanes)
-        place = _address(context, builder, kinds[2], out, index, vector)
-        before = _unaligned(builder.load(place), dtype)
-        _unaligned(builder.store(builder.fadd(before, builder.load(sums[row, column])), place), dtype)
-    return context.get_dummy_value()
+    return sums
+
+
+def _write_tile(context: Any, builder: Any, sums: dict[tuple[int, int], Any], base: Any, out: Any) -> None:
+    """Write a tile, on top of another; both are array type, array, start and distance between rows."""
+    for (row, column), held in sums.items():
+        value = builder.load(held)
+        if base is not None:
+            before = builder.load(_tile_address(context, builder, base, row, column, value.type))
+            value = builder.fadd(_unaligned(before, base[0].dtype), value)
+        _unaligned(builder.store(value, _tile_address(context, builder, out, row, column, value.type)), out[0].dtype)
+
+
+def _tile_address(context: Any, builder: Any, place: Any, row: int, column: int, vector: Any) -> Any:
+    kind, array, start, pitch = place
+    index = builder.add(_after(builder, start, row, pitch), ir.Constant(start.type, column * vector.count))
+    return _address(context, builder, kind, array, index, vector)
+
+
+def _after(builder: Any, start: Any, count: int, step: Any) -> Any:
+    return builder.add(start, builder.mul(ir.Constant(start.type, count), step))
