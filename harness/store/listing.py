@@ -103,20 +103,18 @@ def page_series(
 
 def list_judged(engine: Engine, run_key: int, limit: int) -> list[Detail]:
     """Results of a run, in order; `data` holds only what a comparison judges beside times."""
-    columns = (
-        ResultRow.data[("measurement", "peak_bytes")].as_integer(),
-        ResultRow.data[("measurement", "footprint")].as_string(),
-        ResultRow.data[("ruler",)].as_string(),
-    )
+    parts = (("measurement", "peak_bytes"), ("measurement", "footprint"), ("ruler",))
+    columns = [ResultRow.data[part].as_string() for part in parts]
     query = select(*_POINT, ResultRow.reason, *columns).where(ResultRow.run_id == run_key)
     with engine.connect() as connection:
         rows = connection.execute(query.order_by(ResultRow.id).limit(limit))
         return [Detail(Point(*row[:-4]), row[-4], _judged(*row[-3:])) for row in rows]
 
 
-def _judged(peak_bytes: int | None, footprint: str | None, ruler: str | None) -> dict[str, Any]:
+def _judged(peak_bytes: str | int | None, footprint: str | None, ruler: str | None) -> dict[str, Any]:
     """The texts of objects are read where there are any: most runs have none."""
-    measurement = {"peak_bytes": peak_bytes, "footprint": json.loads(footprint) if footprint else None}
+    peak = None if peak_bytes is None else int(peak_bytes)
+    measurement = {"peak_bytes": peak, "footprint": json.loads(footprint) if footprint else None}
     return {"measurement": measurement, "ruler": json.loads(ruler) if ruler else None}
 
 
