@@ -131,7 +131,7 @@ def _by_rows(jit: Any, found: Geometry, wide: Any, dy: Any, weight: Any, dx: Any
     arrays = (_added(found, dx, addend), _flat(found, dx))
     sizes = (*size, padded[2], padded[1] * padded[2], pixels)
     if found.is_pointwise and last:
-        arrays = tuple(array.reshape(1, -1, array.shape[2]) for array in arrays)
+        arrays = tuple(array.reshape(1, -1, found.channels) if array.size else array for array in arrays)
         sizes = (1, 1, found.batch * pixels, found.batch * pixels, found.batch * pixels, found.batch * pixels)
     blocks = arrays[1].shape[0] * size[0] * -(-sizes[1] * sizes[3] // BLOCK)
     at_once = max(min(WIDTH // columns, panels), 1)

@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "docs" / "screenshots"
 CHROMIUM = "/usr/bin/chromium"
 ARGUMENTS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking"]
-PAGES = {"overview": "/", "op": "/ops/p_norm_grad", "compare": "/compare"}
+PAGES = {"overview": "/", "runs": "/runs", "op": "/ops/p_norm_grad"}
 WIDTH, HEIGHT = 1280, 1000
 PATIENCE_S = 60.0
 SETTLE_MS = 1500
@@ -75,6 +75,9 @@ def _look(base: str) -> None:
             page.goto(base + path)
             page.wait_for_timeout(SETTLE_MS)
             page.screenshot(path=FOLDER / f"{name}.png")
+        page.locator("a[href^='/cases/']").first.click()
+        page.wait_for_timeout(SETTLE_MS)
+        page.screenshot(path=FOLDER / "case.png")
         browser.close()
 
 
