@@ -7,7 +7,8 @@ module) without loss: infinities are written as strings.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping
+from bisect import bisect_right
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
 from enum import StrEnum
 from functools import cache
@@ -210,10 +211,11 @@ class Result:
 
 @dataclass(frozen=True)
 class Ceilings:
-    """What a device reached in this run; None where not measured.
+    """What a device reached in this run; None or empty where not measured.
 
     copy_gbps: large copy, read plus written, GB/s. write_gbps: large fill, GB/s.
     matrix_gflops: square matrix product, by dtype name. launch_ns: an empty kernel or call.
+    sizes: bytes moved by smaller copies and fills too, ascending; copies_ns, writes_ns: what those took.
     """
 
     device: str
@@ -221,6 +223,37 @@ class Ceilings:
     write_gbps: float | None = None
     matrix_gflops: Mapping[str, float] = field(default_factory=dict)
     launch_ns: float | None = None
+    sizes: tuple[int, ...] = ()
+    copies_ns: tuple[float, ...] = ()
+    writes_ns: tuple[float, ...] = ()
+
+    def floor_ns(self, nbytes: int, flops: int, dtype: str, *, writes_only: bool = False) -> float | None:
+        """The least time for this work: that of a copy (a fill) of as many bytes, or of the flops at the matrix rate.
+
+        Between sizes that were measured it follows a power law; None where nothing was measured.
+        """
+        floors = []
+        bandwidth = self.write_gbps if writes_only else self.copy_gbps
+        times = self.writes_ns if writes_only else self.copies_ns
+        if nbytes and times:
+            floors.append(_between(self.sizes, times, nbytes))
+        elif nbytes and bandwidth:
+            floors.append(nbytes / bandwidth)
+        rate = self.matrix_gflops.get(dtype)
+        if flops and rate:
+            floors.append(flops / rate)
+        return max(floors, default=None)
+
+
+def _between(sizes: Sequence[int], times: Sequence[float], size: int) -> float:
+    """The time for `size`: beyond the largest in proportion, below the smallest as long as that."""
+    if size <= sizes[0]:
+        return times[0]
+    if size >= sizes[-1]:
+        return times[-1] * size / sizes[-1]
+    above = bisect_right(sizes, size)
+    share = math.log(size / sizes[above - 1]) / math.log(sizes[above] / sizes[above - 1])
+    return float(times[above - 1] * (times[above] / times[above - 1]) ** share)
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ import json
 import math
 import re
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
@@ -210,14 +210,24 @@ def _environment(data: Any) -> Environment:
     return found
 
 
+def _ladder(item: Ceilings) -> Iterator[float]:
+    yield from item.sizes
+    yield from item.copies_ns
+    yield from item.writes_ns
+
+
 def _ceilings(data: Sequence[Any]) -> list[Ceilings]:
     found = [read_record(Ceilings, item, f"ceilings[{index}]") for index, item in enumerate(data)]
     for item in found:
-        figures = (item.copy_gbps, item.write_gbps, item.launch_ns, *item.matrix_gflops.values())
+        figures = (item.copy_gbps, item.write_gbps, item.launch_ns, *item.matrix_gflops.values(), *_ladder(item))
         if not _DEVICE.fullmatch(item.device):
             raise SubmissionError("ceilings", f"device should be cpu or cuda:N, not {show(item.device)}")
         if not all(figure is None or 0 < figure < math.inf for figure in figures):
             raise SubmissionError("ceilings", f"those of {item.device} should be positive numbers")
+        if any(len(times) not in {0, len(item.sizes)} for times in (item.copies_ns, item.writes_ns)):
+            raise SubmissionError("ceilings", f"those of {item.device} need a time for each size")
+        if list(item.sizes) != sorted(set(item.sizes)) or len(item.sizes) > ENTRY_LIMIT:
+            raise SubmissionError("ceilings", f"sizes of {item.device} should ascend")
     if len({item.device for item in found}) < len(found):
         raise SubmissionError("ceilings", "those of one device are there twice")
     return found

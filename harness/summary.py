@@ -21,23 +21,16 @@ def gbps(result: Result) -> float | None:
 
 
 def share_of_ceiling(result: Result, ceilings: Mapping[str, Ceilings]) -> float | None:
-    """How near to the copy bandwidth (write bandwidth where nothing is read) of its device in the same run, 0 to 1.
+    """How near to a copy of the same bytes (a fill where nothing is read) on its device in the same run, 0 to 1.
 
-    Where the least work takes longer at the device's matrix rate than its bytes take at the copy
-    bandwidth, that rate is the ceiling.
+    Where the least work takes longer at the device's matrix rate, that is the ceiling.
     """
     reached = ceilings.get(result.trial.device)
     if reached is None or result.measurement is None or not result.measurement.samples_ns:
         return None
-    floors = []
-    outputs_only = result.extra.get("reads") is False
-    bandwidth = reached.write_gbps if outputs_only else reached.copy_gbps
-    if result.bytes and bandwidth:
-        floors.append(result.bytes / bandwidth)
-    rate = reached.matrix_gflops.get(result.trial.case.dtype)
-    if result.flops and rate:
-        floors.append(result.flops / rate)
-    return max(floors) / result.measurement.median_ns if floors else None
+    writes_only = result.extra.get("reads") is False
+    floor = reached.floor_ns(result.bytes, result.flops, result.trial.case.dtype, writes_only=writes_only)
+    return floor / result.measurement.median_ns if floor else None
 
 
 def record(result: Result, ceilings: Mapping[str, Ceilings], run: str, commit: str) -> dict[str, Any]:

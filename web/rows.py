@@ -58,16 +58,8 @@ class CaseRow:
 
 
 def floor_ns(moved: int, flops: int, dtype: str, reached: Ceilings | None) -> float | None:
-    """The least time for this work at the measured copy bandwidth and matrix rate; None where nothing was measured."""
-    if reached is None:
-        return None
-    rate = reached.matrix_gflops.get(dtype)
-    floors = []
-    if moved and reached.copy_gbps:
-        floors.append(moved / reached.copy_gbps)
-    if flops and rate:
-        floors.append(flops / rate)
-    return max(floors) if floors else None
+    """The least time for this work; None where no ceilings were measured."""
+    return reached.floor_ns(moved, flops, dtype) if reached else None
 
 
 def rows_of(reader: Reader, run: RunInfo, op: str | None = None) -> list[CaseRow]:

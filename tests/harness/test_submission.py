@@ -98,6 +98,8 @@ def _set(path: str, value: Any) -> Callable[[dict[str, Any]], None]:
         ("run/environment/soft/commit", "a" * 65, "more than 64"),
         ("ceilings/0/copy_gbps", -1.0, "positive"),
         ("ceilings/0/device", "tpu", "cpu or cuda"),
+        ("ceilings/0/sizes", [2, 1], "ascend"),
+        ("ceilings/0/copies_ns", [1.0], "a time for each size"),
         ("results", {}, "should be a list"),
         ("results/0/status", "fine", "none of ok"),
         ("results/0/block", True, "whole number"),

@@ -146,7 +146,5 @@ def _share(one: Detail, dtype: str, reached: Ceilings | None) -> float | None:
     if reached is None or not median_ns:
         return None
     writes_only = (one.data.get("extra") or _NOTHING).get("reads") is False
-    bandwidth = reached.write_gbps if writes_only else reached.copy_gbps
-    rate = reached.matrix_gflops.get(dtype)
-    floors = [work / speed for work, speed in ((one.point.bytes, bandwidth), (one.point.flops, rate)) if work and speed]
-    return max(floors) / median_ns if floors else None
+    floor = reached.floor_ns(one.point.bytes, one.point.flops, dtype, writes_only=writes_only)
+    return floor / median_ns if floor else None
