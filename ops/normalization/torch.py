@@ -54,10 +54,10 @@ def normalization(
 
 
 @kernel("normalization", "torch_compile", BACKENDS, WIDE, prepare=True, arrays="torch")
-@kernel("normalization", "torch_compile", BACKENDS, NARROW, prepare=True, arrays="torch", relaxed=2.0**10, note=NOTE)
+@kernel("normalization", "torch_compile", ("cuda",), NARROW, prepare=True, arrays="torch", relaxed=2.0**10, note=NOTE)
 def normalization_compiled(
     *, axis: int, epsilon: float, training: bool, momentum: float, out: dict[str, Any], **tensors: Any
 ) -> Bound:
-    """Batch norm and addition, compiled together."""
+    """Batch norm and addition, compiled together. On the CPU its 16-bit statistics are not the op's: float32 only."""
     del out
     return _bind(compile_peer(_step(axis, epsilon, momentum, training=training)), tensors)
