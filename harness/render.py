@@ -48,12 +48,35 @@ def comparison(found: Sequence[Row], ceilings: Mapping[str, Ceilings], *, varian
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("", no_wrap=True)
     for row in found:
-        cells = [escape(_label(row)), row.dtype.replace("float", "f").replace("bf", "bf")]
+        cells = [escape(_label(row)), row.dtype.replace("float", "f")]
         if len(devices) > 1:
             cells.append(row.device)
         cells += [_time(row, name) for name in ("baseline", *others, "optimized", *peers)]
         cells += [ratio_text(row.speedup), ratio_text(row.against_peer), *_reached(row, ceilings), _status(row)]
         table.add_row(*cells)
+    return table
+
+
+def against_peers(found: Sequence[Row], ceilings: Mapping[str, Ceilings]) -> Table:
+    """A line per case that a peer ran too: cold and hot times over those of the fastest, and which of them counts."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1))
+    table.add_column("op · case", overflow="fold", min_width=LABEL)
+    table.add_column("dtype")
+    for name in ("optimized", "÷ peer", "hot", "hot ÷ peer", "ceil"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("", no_wrap=True)
+    for row in found:
+        decided = row.deciding is not None and row.deciding <= (1.05 if row.decides == "hot" else 1.0)
+        table.add_row(
+            escape(_label(row)),
+            row.dtype.replace("float", "f"),
+            time_text(row.median_ns(OPTIMIZED)),
+            ratio_text(row.against_peer),
+            time_text(row.hot_ns(OPTIMIZED)),
+            ratio_text(row.hot_against_peer),
+            _reached(row, ceilings)[1],
+            f"{'ahead' if decided else 'behind'} ({row.decides})",
+        )
     return table
 
 

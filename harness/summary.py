@@ -7,9 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from harness.casejson import case_to_json
-from harness.result import Ceilings, Footprint, Result, Status
+from harness.result import Ceilings, Footprint, Measurement, Result, Status
 
 PEERS = ("torch", "torch_compile", "torchvision")
+COARSE_NS = 10_000.0
+"""Below this a GPU's cold time is mostly launch and events: there the hot figure decides."""
 BASELINE, OPTIMIZED = "baseline", "optimized"
 
 
@@ -102,6 +104,14 @@ class Row:
             return None
         return result.measurement.median_ns
 
+    def hot_ns(self, implementation: str) -> float | None:
+        """Time per call of a graph of many, caches warm; None where that was not measured."""
+        return None if self.median_ns(implementation) is None else self._measured(implementation).hot_ns
+
+    def _measured(self, implementation: str) -> Measurement:
+        measurement = self.results[implementation].measurement
+        return measurement if measurement is not None else Measurement((), "", 0)
+
     @property
     def best(self) -> Result | None:
         """The optimized result, the baseline's where there is none."""
@@ -115,8 +125,28 @@ class Row:
     @property
     def against_peer(self) -> float | None:
         """Optimized time over that of the fastest peer: below 1 is faster."""
-        times = [time for time in (self.median_ns(peer) for peer in PEERS) if time is not None]
-        return _ratio(self.median_ns(OPTIMIZED), min(times)) if times else None
+        return _ratio(self.median_ns(OPTIMIZED), _least(map(self.median_ns, PEERS)))
+
+    @property
+    def hot_against_peer(self) -> float | None:
+        """The same of the hot figures."""
+        return _ratio(self.hot_ns(OPTIMIZED), _least(map(self.hot_ns, PEERS)))
+
+    @property
+    def decides(self) -> str:
+        """Which of the two ratios counts: `hot` below 10 µs on a GPU, else `cold`."""
+        time = self.median_ns(OPTIMIZED)
+        coarse = time is not None and time < COARSE_NS and self.device != "cpu"
+        return "hot" if coarse and self.hot_against_peer is not None else "cold"
+
+    @property
+    def deciding(self) -> float | None:
+        """That ratio."""
+        return self.hot_against_peer if self.decides == "hot" else self.against_peer
+
+
+def _least(times: Iterable[float | None]) -> float | None:
+    return min((time for time in times if time is not None), default=None)
 
 
 def _ratio(above: float | None, below: float | None) -> float | None:
@@ -142,5 +172,5 @@ def sort_rows(found: list[Row], order: str) -> list[Row]:
     if order == "name":
         return sorted(found, key=lambda row: (row.op, row.case, row.device))
     if order == "slowest":
-        return sorted(found, key=lambda row: -(row.against_peer or 0.0))
+        return sorted(found, key=lambda row: -(row.deciding or 0.0))
     return sorted(found, key=lambda row: row.speedup or float("inf"))

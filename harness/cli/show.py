@@ -24,7 +24,7 @@ def show(
     run: Annotated[str | None, typer.Argument(help="A run's id or its beginning; the latest if none.")] = None,
     op: Annotated[list[str] | None, typer.Option("--op", help="Only this op; repeatable.")] = None,
     sort: Annotated[Order, typer.Option("--sort", help="slowest: slowest against its best peer first.")] = Order.RUN,
-    peers: Annotated[bool, typer.Option("--peers", help="Only cases that a peer ran too, slowest first.")] = False,
+    peers: Annotated[bool, typer.Option("--peers", help="Against the fastest peer, slowest first.")] = False,
     variants: Annotated[bool, typer.Option("--variants", help="A column for each named variant too.")] = False,
     kernels: Annotated[
         bool, typer.Option("--kernels", help="The kernels of each call, where the run listed them (run --profile).")
@@ -64,5 +64,8 @@ def show(
     typer.echo(f"run {found.id}, {when}, {found.status}, commit {found.commit[:12] or 'unknown'}")
     if kernels:
         kerneltable.show(results, console)
+        return
+    if peers:
+        console.print(render.against_peers(table, reached))
         return
     render.show(table, results, reached, console, variants=variants)

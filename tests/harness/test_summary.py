@@ -5,8 +5,10 @@ from __future__ import annotations
 import csv
 import io
 import json
+from dataclasses import replace
 from datetime import UTC, datetime
 
+import pytest
 from rich.console import Console
 
 from harness import export, render
@@ -69,6 +71,41 @@ def test_sorting_by_slowest_against_peer() -> None:
     ]
     assert [row.case for row in sort_rows(rows(results), "slowest")] == ["bb", "a"]
     assert [row.case for row in sort_rows(rows(results), "name")] == ["a", "bb"]
+
+
+def on_a_gpu(implementation: str, cold_ns: float, hot_ns: float | None) -> Result:
+    """A result of a GPU with a hot figure."""
+    given = a_result(implementation, cold_ns)
+    return replace(
+        given,
+        trial=replace(given.trial, backend="cuda", device="cuda:0"),
+        measurement=Measurement((cold_ns,), "test", 0, hot_ns=hot_ns),
+    )
+
+
+@pytest.mark.parametrize(
+    ("cold", "hot", "decides", "ratio"),
+    [
+        ((9_000.0, 8_000.0), (3_000.0, 4_000.0), "hot", 0.75),
+        ((20_000.0, 10_000.0), (3_000.0, 4_000.0), "cold", 2.0),
+        ((9_000.0, 4_500.0), (3_000.0, None), "cold", 2.0),
+    ],
+)
+def test_hot_figures_decide_below_ten_microseconds(
+    cold: tuple[float, float], hot: tuple[float, float | None], decides: str, ratio: float
+) -> None:
+    """Where launches rule the ratio of hot figures counts, if both have one; else that of cold ones."""
+    (row,) = rows([on_a_gpu("optimized", cold[0], hot[0]), on_a_gpu("torch", cold[1], hot[1])])
+    assert (row.decides, row.deciding) == (decides, ratio)
+    out = io.StringIO()
+    Console(file=out, width=100).print(render.against_peers([row], {}))
+    assert f"{'ahead' if ratio < 1 else 'behind'} ({decides})" in out.getvalue()
+
+
+def test_a_cpu_has_no_hot_figure() -> None:
+    """Its caches are warm anyhow: the one time decides."""
+    (row,) = rows([a_result("optimized", 100.0), a_result("torch", 200.0)])
+    assert (row.decides, row.deciding, row.hot_against_peer) == ("cold", 0.5, None)
 
 
 def test_tables_fit_and_name_what_is_wrong() -> None:
