@@ -43,16 +43,16 @@ def measure(device: str) -> Ceilings:
 
 
 def _measure_cpu(device: str) -> Ceilings:
-    from harness.measure import copies
+    from harness.measure import jit
 
     source, target = np.ones(CPU_BYTES // 8), np.ones(CPU_BYTES // 8)
     sizes = [size for size in SIZES if size <= CPU_BYTES]
     copies_ns, writes_ns = [], []
     for size in sizes:
         read, written, filled = source[: size // 16], target[: size // 16], target[: size // 8]
-        ways = (partial(np.copyto, written, read), partial(copies.copy, read, written))
+        ways = (partial(np.copyto, written, read), partial(jit.copy, read, written))
         copies_ns.append(min(_best_ns(way) for way in ways))
-        ways = (partial(filled.fill, 1.0), partial(copies.fill, filled, 1.0))
+        ways = (partial(filled.fill, 1.0), partial(jit.fill, filled, 1.0))
         writes_ns.append(min(_best_ns(way) for way in ways))
     rates = {}
     for name in ("float32", "float64"):
