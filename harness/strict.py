@@ -16,7 +16,7 @@ from typing import Any, TypeVar, cast, get_args, get_origin, get_type_hints
 
 from harness.case import Case
 from harness.errors import HarnessError
-from harness.hint import NON_FINITE, did_you_mean, show
+from harness.hint import did_you_mean, show
 from harness.result import from_json
 
 Record = TypeVar("Record")
@@ -25,6 +25,8 @@ LARGEST = 2**63 - 1
 """Databases hold no larger whole number."""
 TEXT_LIMIT = 100_000
 DEPTH_LIMIT = 20
+NOT_FINITE = frozenset({"inf", "-inf", "nan"})
+"""What `to_json` writes for numbers that JSON has not."""
 
 
 class SubmissionError(HarnessError, ValueError):
@@ -179,7 +181,7 @@ def _whole(value: Any, path: str) -> None:
 
 
 def _number(value: Any, path: str) -> None:
-    named = isinstance(value, str) and value in NON_FINITE
+    named = isinstance(value, str) and value in NOT_FINITE
     if not named and type(value) not in {int, float}:
         raise _wrong(path, "a number", value)
     if type(value) is int and abs(value) > LARGEST:

@@ -7,10 +7,9 @@ its type, and figures must make sense.
 from __future__ import annotations
 
 import json
-import math
 import re
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
@@ -18,9 +17,10 @@ from typing import Any
 
 from harness.case import Case
 from harness.casejson import case_from_json
-from harness.errors import CaseError
+from harness.errors import CaseError, HarnessError
+from harness.figures import check_ceilings, check_figures, check_size
 from harness.hint import did_you_mean, show
-from harness.result import Ceilings, Environment, Result, Status, Trial, from_json
+from harness.result import Ceilings, Environment, Result, Trial, from_json
 from harness.strict import SubmissionError, check_plain, check_record, check_texts, read_record
 
 FORMAT = 1
@@ -30,7 +30,7 @@ RESULT_LIMIT = 100_000
 """Results of one run."""
 ENTRY_LIMIT = 2_000
 """Entries of an environment, and ceilings of a run."""
-CASE_BYTES = 64 << 10
+CASE_BYTES = ENVIRONMENT_BYTES = 64 << 10
 CONTAINER_LIMIT = 1_000_000
 _ESCAPE = re.compile(r"\\u(?:0000|[dD][89a-fA-F])")
 _DEVICE = re.compile(r"(cpu|cuda:[0-9]{1,4})")
@@ -39,6 +39,8 @@ _HEAD = ("id", "started", "finished", "status", "command", "environment")
 NAME_LENGTH, COMMIT_LENGTH = 64, 64
 AHEAD = timedelta(days=1)
 """How far a clock elsewhere may be ahead."""
+EARLIEST = datetime(2000, 1, 1, tzinfo=UTC)
+"""Before it nothing was measured; databases and time zones have trouble with the year 1."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +82,9 @@ def read_submission(data: Any) -> Submission:
     """The run that `harness.export.whole_run` wrote. Raises SubmissionError or CaseError, naming the field."""
     try:
         return _read(data)
-    except (ArithmeticError, AttributeError, KeyError, RecursionError, TypeError) as error:
+    except HarnessError:
+        raise
+    except (ArithmeticError, AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:
         msg = f"it is no run: {type(error).__name__}: {error}"
         raise SubmissionError(BODY, msg[:1000]) from error
 
@@ -132,12 +136,13 @@ def _read(data: Any) -> Submission:
 
 def _read_result(data: Any, path: str) -> Result:
     check_record(Result, data, path)
+    check_size(data, path)
     rest = dict(data)
     trial = dict(rest.pop("trial"))
     case = _case(trial.pop("case"), f"{path}.trial.case")
     found = from_json(Result, rest, trial=from_json(Trial, trial, case=case))
     _check_trial(found.trial, path)
-    _check_figures(found, path)
+    check_figures(found, path)
     return found
 
 
@@ -151,7 +156,7 @@ def _case(data: Mapping[str, Any], path: str) -> Case:
         raise SubmissionError(path, str(error)) from error
 
 
-@lru_cache(maxsize=10_000)
+@lru_cache(maxsize=2_000)
 def _read_case(text: str) -> Case:
     """Cases recur in every run, and reading one takes longer than reading a result."""
     data = json.loads(text)
@@ -166,27 +171,6 @@ def _check_trial(trial: Trial, path: str) -> None:
         raise SubmissionError(path, f"trial.backend {show(trial.backend)} is not that of {trial.device}")
     if not 0 < len(trial.implementation) <= NAME_LENGTH:
         raise SubmissionError(path, f"trial.implementation should have 1 to {NAME_LENGTH} characters")
-
-
-def _check_figures(result: Result, path: str) -> None:
-    if result.block >= 2**31:
-        raise SubmissionError(path, "block is too large")
-    measurement, check = result.measurement, result.check
-    if result.status is Status.OK and (measurement is None or (check is not None and not check.ok)):
-        raise SubmissionError(path, "is ok without a measurement, or though its check is not")
-    if measurement is None:
-        return
-    samples = measurement.samples_ns
-    if not samples or min(samples) <= 0 or not _are_finite(samples):
-        raise SubmissionError(path, "measurement.samples_ns should be positive numbers, one at least")
-    if not (_are_finite(measurement.cpu_ns) and _are_finite(measurement.clock_mhz)):
-        raise SubmissionError(path, "measurement holds a number that is not finite")
-    if measurement.hot_ns is not None and not 0 < measurement.hot_ns < math.inf:
-        raise SubmissionError(path, "measurement.hot_ns should be a positive number")
-
-
-def _are_finite(values: Sequence[float]) -> bool:
-    return all(map(math.isfinite, values))
 
 
 def _check_distinct(results: Sequence[Result]) -> None:
@@ -205,31 +189,20 @@ def _environment(data: Any) -> Environment:
     found = read_record(Environment, data, "run.environment")
     if len(found.hard) + len(found.soft) > ENTRY_LIMIT:
         raise SubmissionError("run.environment", f"has more than {ENTRY_LIMIT} entries")
+    size = sum(len(key) + len(text) for part in (found.hard, found.soft) for key, text in part.items())
+    if size > ENVIRONMENT_BYTES:
+        raise SubmissionError("run.environment", f"has {size} characters; at most {ENVIRONMENT_BYTES} are taken")
     if len(found.commit) > COMMIT_LENGTH:
         raise SubmissionError("run.environment.soft.commit", f"has more than {COMMIT_LENGTH} characters")
     return found
 
 
-def _ladder(item: Ceilings) -> Iterator[float]:
-    yield from item.sizes
-    yield from item.copies_ns
-    yield from item.writes_ns
-
-
 def _ceilings(data: Sequence[Any]) -> list[Ceilings]:
     found = [read_record(Ceilings, item, f"ceilings[{index}]") for index, item in enumerate(data)]
     for item in found:
-        figures = (item.copy_gbps, item.write_gbps, item.launch_ns, *item.matrix_gflops.values(), *_ladder(item))
         if not _DEVICE.fullmatch(item.device):
             raise SubmissionError("ceilings", f"device should be cpu or cuda:N, not {show(item.device)}")
-        if not all(figure is None or 0 < figure < math.inf for figure in figures):
-            raise SubmissionError("ceilings", f"those of {item.device} should be positive numbers")
-        if any(len(times) not in {0, len(item.sizes)} for times in (item.copies_ns, item.writes_ns)):
-            raise SubmissionError("ceilings", f"those of {item.device} need a time for each size")
-        if list(item.sizes) != sorted(set(item.sizes)) or len(item.sizes) > ENTRY_LIMIT:
-            raise SubmissionError("ceilings", f"sizes of {item.device} should ascend")
-    if len({item.device for item in found}) < len(found):
-        raise SubmissionError("ceilings", "those of one device are there twice")
+    check_ceilings(found)
     return found
 
 
@@ -242,6 +215,8 @@ def _moment(value: Any, path: str) -> datetime:
         raise SubmissionError(path, "has no time zone")
     if found > datetime.now(UTC) + AHEAD:
         raise SubmissionError(path, f"{show(value)} is in the future")
+    if found < EARLIEST:
+        raise SubmissionError(path, f"{show(value)} is before {EARLIEST.year}")
     return found.astimezone(UTC)
 
 

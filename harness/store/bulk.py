@@ -13,7 +13,7 @@ from threading import Lock
 from typing import Any, TypeVar
 
 from sqlalchemy import Connection, Engine, delete, func, insert, select
-from sqlalchemy.exc import IntegrityError
+from sqlalchemy.exc import DBAPIError, IntegrityError
 
 from harness.case import Case
 from harness.errors import StoreError
@@ -27,6 +27,8 @@ KEEP_PARTS = timedelta(days=1)
 PART_BYTES = 512 << 20
 """What the parts of all runs on their way in may take in the database."""
 CHUNK = 500
+DEADLOCK = "40P01"
+"""What PostgreSQL calls it."""
 _TRIES = 5
 _UNIQUE = ("case_key", "implementation", "device", "block")
 _WRITING = Lock()
@@ -63,7 +65,7 @@ def add_run(engine: Engine, run: Submission) -> bool:
     head = _run_values(run)
 
     def write(connection: Connection) -> bool:
-        if connection.execute(select(RunRow.id).where(RunRow.uuid == run.id)).first() is not None:
+        if _has_run(connection, run.id):
             return False
         run_key = connection.execute(insert(RunRow).values(head).returning(RunRow.id)).scalar_one()
         ceilings = [{"run_id": run_key, "device": item.device, "data": to_json(item)} for item in run.ceilings]
@@ -81,14 +83,16 @@ def add_run(engine: Engine, run: Submission) -> bool:
 def has_run(engine: Engine, run_id: str) -> bool:
     """Whether a run of this id is there, whole."""
     with engine.connect() as connection:
-        return connection.execute(select(RunRow.id).where(RunRow.uuid == run_id)).first() is not None
+        return _has_run(connection, run_id)
 
 
 def add_part(engine: Engine, part: Part, body: bytes) -> bool:
-    """Keep a part; False where the same one is there. Raises PartError, FullError."""
+    """Keep a part; False where the same one, or the whole run, is there. Raises PartError, FullError."""
 
     def write(connection: Connection) -> bool:
         connection.execute(delete(PartRow).where(PartRow.received < datetime.now(UTC) - KEEP_PARTS))
+        if _has_run(connection, part.run):
+            return False
         here = select(PartRow.digest).where(PartRow.run == part.run, PartRow.number == part.number)
         found = connection.execute(here).scalar()
         if found is not None and found != part.digest:
@@ -115,11 +119,16 @@ def list_parts(engine: Engine, run_id: str) -> list[Part]:
         return [Part(*found) for found in connection.execute(query.order_by(row.number))]
 
 
-def part_bodies(engine: Engine, run_id: str) -> list[bytes]:
-    """What was sent, by number."""
-    query = select(PartRow.body).where(PartRow.run == run_id).order_by(PartRow.number)
+def part_body(engine: Engine, part: Part) -> bytes:
+    """What was sent. Raises PartError where the part is there no more, or another stands in its place."""
+    row = PartRow
+    query = select(row.body).where(row.run == part.run, row.number == part.number, row.digest == part.digest)
     with engine.connect() as connection:
-        return list(connection.execute(query).scalars())
+        found = connection.execute(query).scalar()
+    if found is None:
+        msg = f"part {part.number} of run {part.run} was dropped meanwhile"
+        raise PartError(msg)
+    return found
 
 
 def drop_parts(engine: Engine, run_id: str) -> int:
@@ -133,11 +142,20 @@ def _write(engine: Engine, work: Callable[[Connection], _Answer]) -> _Answer:
         try:
             with _WRITING, engine.begin() as connection:
                 return work(connection)
-        except IntegrityError:
-            if not rest:
+        except DBAPIError as error:
+            if not rest or not _may_pass(error):
                 raise
     msg = "unreachable"
     raise StoreError(msg)
+
+
+def _may_pass(error: DBAPIError) -> bool:
+    """Whether another process was in the way: it entered the same, or each waited for the other's case."""
+    return isinstance(error, IntegrityError) or getattr(error.orig, "sqlstate", None) == DEADLOCK
+
+
+def _has_run(connection: Connection, run_id: str) -> bool:
+    return connection.execute(select(RunRow.id).where(RunRow.uuid == run_id)).first() is not None
 
 
 def _enter_cases(connection: Connection, written: Mapping[str, Mapping[str, Any]]) -> dict[str, int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import sqlite3
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from harness.store import Store
 from harness.store.schema import HEAD, MIGRATIONS, version
 from harness.store.tables import Table
 from ops import find_op
+from tests.databases import database
 
 ENVIRONMENT = Environment({"cpu.model": "test"}, {"commit": "abc"})
 
@@ -32,9 +34,10 @@ def a_result(implementation: str = "optimized", porder: float = math.inf, sample
 
 
 @pytest.fixture
-def url(tmp_path: Path) -> str:
-    """A database that does not exist yet."""
-    return f"sqlite:///{tmp_path}/test.db"
+def url(tmp_path: Path) -> Iterator[str]:
+    """An empty database."""
+    with database(tmp_path) as made:
+        yield made
 
 
 def test_what_goes_in_comes_out(url: str) -> None:
@@ -113,13 +116,14 @@ def test_lists_never_load_samples(url: str) -> None:
     with Store.open(url) as store:
         run = store.begin_run(ENVIRONMENT)
         store.add_result(run, a_result())
-        store._engine.connect().execute(text("DROP TABLE sample"))
+        with store.engine.begin() as connection:
+            connection.execute(text("DROP TABLE sample"))
         assert len(store.results(run)) == 1
 
 
-def test_sqlite_waits_and_writes_ahead(url: str) -> None:
+def test_sqlite_waits_and_writes_ahead(tmp_path: Path) -> None:
     """WAL, foreign keys and a busy timeout are on."""
-    with Store.open(url) as store, store._engine.connect() as connection:
+    with Store.open(f"sqlite:///{tmp_path}/x.db") as store, store._engine.connect() as connection:
         pragmas = [connection.execute(text(f"PRAGMA {name}")).scalar() for name in ("journal_mode", "foreign_keys")]
         assert pragmas == ["wal", 1]
         assert connection.execute(text("PRAGMA busy_timeout")).scalar() == 10_000

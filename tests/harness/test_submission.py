@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -28,6 +28,7 @@ from harness.store.tables import PartRow, ResultRow, SampleRow
 from harness.strict import SubmissionError
 from harness.submission import join, parse, read_submission
 from ops import find_op
+from tests.databases import database
 
 ENVIRONMENT = Environment({"cpu.model": "test"}, {"commit": "abc"})
 
@@ -51,9 +52,10 @@ def a_run() -> dict[str, Any]:
 
 
 @pytest.fixture
-def url(tmp_path: Path) -> str:
-    """A database that does not exist yet."""
-    return f"sqlite:///{tmp_path}/test.db"
+def url(tmp_path: Path) -> Iterator[str]:
+    """An empty database."""
+    with database(tmp_path) as made:
+        yield made
 
 
 def test_a_run_comes_out_as_it_went_in(url: str) -> None:
@@ -93,12 +95,17 @@ def _set(path: str, value: Any) -> Callable[[dict[str, Any]], None]:
         ("run/started", "yesterday", "should be a moment"),
         ("run/started", "2026-01-31T12:00:00", "no time zone"),
         ("run/started", "2999-01-31T12:00:00+00:00", "in the future"),
-        ("run/started", "0001-01-01T00:00:00+14:00", "no run"),
+        ("run/started", "0001-01-01T00:00:00+14:00", "before 2000"),
+        ("run/started", "1999-12-31T23:59:59+00:00", "before 2000"),
+        ("run/finished", 1e300, "should be a moment"),
+        ("run/environment/soft/note", "x" * 70_000, "at most 65536"),
         ("run/environment/hard", [], "should be a mapping"),
         ("run/environment/soft/commit", "a" * 65, "more than 64"),
         ("ceilings/0/copy_gbps", -1.0, "positive"),
         ("ceilings/0/device", "tpu", "cpu or cuda"),
+        ("ceilings/0/copy_gbps", 5e-324, "sensible size"),
         ("ceilings/0/sizes", [2, 1], "ascend"),
+        ("ceilings/0/sizes", [0, 1], "ascend from 1"),
         ("ceilings/0/copies_ns", [1.0], "a time for each size"),
         ("results", {}, "should be a list"),
         ("results/0/status", "fine", "none of ok"),
@@ -115,6 +122,22 @@ def _set(path: str, value: Any) -> Callable[[dict[str, Any]], None]:
         ("results/0/measurement/samples_ns", [[1.0]], "a number"),
         ("results/0/measurement/samples_ns", "123", "a list"),
         ("results/0/measurement/hot_ns", "nan", "positive number"),
+        ("results/0/measurement/hot_ns", 1e300, "sensible size"),
+        ("results/0/measurement/samples_ns", [1e308, 1e308], "sensible size"),
+        ("results/0/measurement/samples_ns", [5e-324], "sensible size"),
+        ("results/0/measurement/samples_ns", [1.0, "nan"], "positive numbers"),
+        ("results/0/measurement/samples_ns", ["nan", 1.0], "positive numbers"),
+        ("results/0/measurement/samples_ns", [1.0] * 500_001, "more than 500000 samples"),
+        ("results/0/measurement/cpu_ns", [-1.0], "from 0 to"),
+        ("results/0/measurement/clock_mhz", ["inf"], "from 0 to"),
+        ("results/0/check/worst", ".inf", "a number"),
+        ("results/0/check/worst", -1.0, "below 0"),
+        ("results/0/ruler", {"copy_ns": -1.0, "arithmetic_ns": 1.0, "launch_ns": 1.0}, "ruler.copy_ns"),
+        ("results/0/ruler", {"copy_ns": 1.0, "arithmetic_ns": "nan", "launch_ns": 1.0}, "ruler.arithmetic_ns"),
+        ("results/0/profile", {"time_ns": "nan"}, "from 0 to"),
+        ("results/0/profile", {"kernels": [{"name": "k", "launches": 1, "time_ns": 1.0, "share": 7.0}]}, "from 0 to 1"),
+        ("results/0/reason", "x" * 100_001, "at most 100000"),
+        ("results/0/extra", {"log": ["x" * 99_999] * 3}, "beside its samples"),
         ("results/0/trial/device", "cuda", "cpu or cuda:N"),
         ("results/0/trial/backend", "cuda", "not that of"),
         ("results/0/trial/implementation", "x" * 65, "1 to 64"),

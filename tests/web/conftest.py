@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +10,7 @@ import pytest
 
 from harness.settings import Settings
 from harness.store import Store
+from tests.databases import SERVER, database
 from tests.web.dataset import fill
 from web.app import create_app
 
@@ -30,24 +30,39 @@ def filled_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def client(filled_file: Path) -> Iterator[TestClient]:
-    """The service over the filled store."""
-    with TestClient(create_app(Settings(database=f"sqlite:///{filled_file}"))) as made:
+def filled(filled_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The URL of the filled store, for copies only; on PostgreSQL where that is asked for."""
+    if not SERVER:
+        yield f"sqlite:///{filled_file}"
+        return
+    with database(tmp_path_factory.mktemp("store")) as url:
+        with Store.open(url) as store:
+            fill(store)
+        yield url
+
+
+@pytest.fixture(scope="session")
+def client(filled: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
+    """The service over the filled store, only to be read."""
+    with (
+        database(tmp_path_factory.mktemp("store"), filled) as url,
+        TestClient(create_app(Settings(database=url))) as made,
+    ):
         yield made
 
 
 @pytest.fixture
-def writable(filled_file: Path, tmp_path: Path) -> Iterator[TestClient]:
+def writable(filled: str, tmp_path: Path) -> Iterator[TestClient]:
     """The service over a copy of the filled store."""
-    copy = tmp_path / "copy.db"
-    shutil.copy(filled_file, copy)
-    with TestClient(create_app(Settings(database=f"sqlite:///{copy}"))) as made:
+    with database(tmp_path, filled) as url, TestClient(create_app(Settings(database=url))) as made:
         yield made
 
 
 @pytest.fixture(scope="session")
 def empty(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
     """The service over a store without runs."""
-    path = tmp_path_factory.mktemp("store") / "empty.db"
-    with TestClient(create_app(Settings(database=f"sqlite:///{path}"))) as made:
+    with (
+        database(tmp_path_factory.mktemp("store")) as url,
+        TestClient(create_app(Settings(database=url))) as made,
+    ):
         yield made

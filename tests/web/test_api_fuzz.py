@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import shutil
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,10 +16,12 @@ from schemathesis import GenerationMode
 from harness.scope import Scope
 from harness.settings import Settings
 from harness.store.tokens import create_token
+from tests.databases import database
 from web.app import create_app
 from web.rate import Limits, RateLimit
 
-EXAMPLES = 20
+EXAMPLES = int(os.environ.get("OPGAUGE_TEST_EXAMPLES", "20"))
+"""Requests to each route in each mode."""
 
 
 @dataclass(frozen=True)
@@ -32,17 +33,16 @@ class Described:
 
 
 @pytest.fixture(scope="module")
-def described(filled_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Described]:
+def described(filled: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Described]:
     """The service over a copy of the filled store; no limit on how often."""
-    copy = tmp_path_factory.mktemp("fuzz") / "copy.db"
-    shutil.copy(filled_file, copy)
-    app = create_app(Settings(database=f"sqlite:///{copy}"))
-    often = RateLimit(per_s=1e9, burst=10**9)
-    app.state.limits = Limits(often, often, often)
-    secret = create_token(app.state.store.engine, "fuzz", Scope.SUBMIT)
-    schema = schemathesis.openapi.from_asgi("/api/v1/openapi.json", app)
-    yield Described(schema, {"Authorization": f"Bearer {secret}"})
-    app.state.store.close()
+    with database(tmp_path_factory.mktemp("fuzz"), filled) as url:
+        app = create_app(Settings(database=url))
+        often = RateLimit(per_s=1e9, burst=10**9)
+        app.state.limits = Limits(often, often, often)
+        secret = create_token(app.state.store.engine, "fuzz", Scope.SUBMIT)
+        schema = schemathesis.openapi.from_asgi("/api/v1/openapi.json", app)
+        yield Described(schema, {"Authorization": f"Bearer {secret}"})
+        app.state.store.close()
 
 
 @pytest.mark.parametrize("mode", list(GenerationMode), ids=str)

@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gzip
 import io
 import json
+import subprocess
+import sys
 import uuid
 import zlib
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import pytest
+from fastapi import Request
 from fastapi.testclient import TestClient
-from sqlalchemy import func, select
+from sqlalchemy import Engine, func, select
 
 from harness.scope import Scope
+from harness.settings import ROOT
+from harness.store import Store, bulk
 from harness.store.tables import PartRow, ResultRow
+from tests.databases import database
 from tests.web.dataset import RUNS
 from tests.web.submissions import a_run, bearer, store_of
 from web import body
@@ -123,8 +133,6 @@ def test_a_failing_database_leaves_nothing(writable: TestClient, monkeypatch: py
     """When writing ends in the middle, no half run is visible, and sending it again works."""
     from sqlalchemy.exc import OperationalError
 
-    from harness.store import bulk
-
     run, headers = a_run(), bearer(writable)
 
     def fail(*_: object) -> None:
@@ -143,7 +151,7 @@ def test_a_failing_database_leaves_nothing(writable: TestClient, monkeypatch: py
 def test_zip_bombs_are_refused(writable: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
     """A small body that unpacks to a huge one is given up at the limit; so are nested members and lying lengths."""
     monkeypatch.setattr(body, "SENT_BYTES", 100_000)
-    monkeypatch.setattr(body.unpack, "__defaults__", (1 << 20,))
+    monkeypatch.setattr(body, "UNPACKED_BYTES", 1 << 20)
     headers = bearer(writable) | {"Content-Encoding": "gzip"}
     address = f"{API}/runs/{uuid.uuid4()}"
     bomb = gzip.compress(b" " * (50 << 20), 9)
@@ -211,7 +219,9 @@ def test_other_wrong_requests(writable: TestClient) -> None:
     assert writable.put(f"{address}/parts/1000", json=run, headers=headers).status_code == 422
     assert writable.post(f"{address}/finish", json={"parts": 0}, headers=headers).status_code == 422
     assert writable.post(f"{address}/finish", json={"parts": 1, "x": 1}, headers=headers).status_code == 422
-    assert writable.post(f"{address}/finish", content=b"[" * 100_000, headers=headers).status_code == 422
+    assert writable.post(f"{address}/finish", json={"parts": True}, headers=headers).status_code == 422
+    assert writable.post(f"{address}/finish", content=b"[" * 900, headers=headers).status_code == 422
+    assert writable.post(f"{address}/finish", content=b"[" * 100_000, headers=headers).status_code == 413
     assert writable.put(address, json=run, headers=headers | {"Content-Length": "9" * 30}).status_code in {400, 201}
 
 
@@ -226,6 +236,152 @@ def test_hostile_names_come_back_as_they_are(writable: TestClient) -> None:
     picture = writable.get(f"{API}/cases/{found['case_id']}/badge.svg").text
     assert "<script" not in picture
     assert "\u202e" not in picture
+
+
+def test_no_body_is_read_without_a_token(writable: TestClient) -> None:
+    """Who has none is refused before the body is looked at, on every route that takes one."""
+    address = f"{API}/runs/{uuid.uuid4()}"
+    received: list[int] = []
+    real = Request.stream
+
+    async def watched(self: Request) -> AsyncIterator[bytes]:
+        async for piece in real(self):
+            received.append(len(piece))
+            yield piece
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Request, "stream", watched)
+        for method, path in (("PUT", ""), ("PUT", "/parts/0"), ("POST", "/finish")):
+            answer = writable.request(method, address + path, content=b"[" * 100_000)
+            assert answer.status_code == 401, (method, path)
+    assert received == []
+
+
+def test_bodies_together_are_bounded(writable: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is being received counts until it is read: 503 beyond the bound, and nothing stays counted."""
+    run, headers = a_run(), bearer(writable)
+    with monkeypatch.context() as patch:
+        patch.setattr(body, "HELD_BYTES", 100)
+        answer = writable.put(f"{API}/runs/{run['run']['id']}", json=run, headers=headers)
+    assert (answer.status_code, answer.headers["retry-after"]) == (503, "5")
+    assert body.Body.held == 0
+    put(writable, run, headers)
+    assert body.Body.held == 0
+
+
+def test_a_run_of_many_parts_is_bounded(writable: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Parts that are too large together are refused when they should be joined, and can be dropped."""
+    run, headers = a_run(), bearer(writable)
+    put(writable, run, headers, "/parts/0")
+    # web.api.submit is the router
+    monkeypatch.setattr(import_module("web.api.submit"), "RUN_BYTES", 1000)
+    address = f"{API}/runs/{run['run']['id']}"
+    assert writable.post(f"{address}/finish", json={"parts": 1}, headers=headers).status_code == 413
+    assert not seen(writable, run)
+    assert writable.delete(f"{address}/parts", headers=headers).status_code == 204
+
+
+@pytest.mark.parametrize("replaced", [False, True])
+def test_parts_that_change_while_they_are_joined(
+    writable: TestClient, monkeypatch: pytest.MonkeyPatch, replaced: bool
+) -> None:
+    """Another push of the run drops the parts, and sends others, after they were counted: 409, and no half run."""
+    run, headers = a_run(6), bearer(writable)
+    pieces = [run | {"results": run["results"][start : start + 3]} for start in (0, 3)]
+    for number, piece in enumerate(pieces):
+        put(writable, piece, headers, f"/parts/{number}")
+    address = f"{API}/runs/{run['run']['id']}"
+    real = bulk.part_body
+
+    def late(engine: Engine, part: bulk.Part) -> bytes:
+        if part.number == 1:
+            bulk.drop_parts(engine, part.run)
+            if replaced:
+                other = json.dumps(run | {"results": run["results"][5:]}).encode()
+                bulk.add_part(engine, dataclasses.replace(part, digest="other"), gzip.compress(other))
+        return real(engine, part)
+
+    monkeypatch.setattr(bulk, "part_body", late)
+    answer = writable.post(f"{address}/finish", json={"parts": 2}, headers=headers)
+    assert (answer.status_code, "dropped meanwhile" in answer.text) == (409, True)
+    assert not seen(writable, run)
+
+
+def test_a_late_part_of_a_whole_run_is_not_kept(writable: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A part that comes while the run becomes whole leaves nothing behind."""
+    run, headers = a_run(), bearer(writable)
+    put(writable, run, headers)
+    monkeypatch.setattr(bulk, "has_run", lambda *_: False)
+    assert put(writable, run, headers, "/parts/0", code=200)["created"] is False
+    assert count(writable, PartRow) == 0
+
+
+def test_many_send_the_same_run_at_once(writable: TestClient) -> None:
+    """One of them enters it, the others are told that it is there; so it is with runs that share new cases."""
+    run, headers = a_run(), bearer(writable)
+    before = count(writable, ResultRow)
+    with ThreadPoolExecutor(6) as pool:
+        answers = list(
+            pool.map(lambda _: writable.put(f"{API}/runs/{run['run']['id']}", json=run, headers=headers), range(6))
+        )
+    assert sorted(answer.status_code for answer in answers) == [200] * 5 + [201]
+    assert count(writable, ResultRow) == before + 6
+
+
+def test_processes_enter_runs_at_once(filled: str, tmp_path: Path) -> None:
+    """Processes that enter the same runs and cases in other orders wait for each other; every run is there, whole."""
+    runs = [a_run() for _ in range(4)]
+    for number, run in enumerate(runs):
+        for result in run["results"]:
+            result["trial"]["case"]["note"] = "new"  # a case that is not there yet
+        if number % 2:
+            run["results"].reverse()
+    code = """
+import json, sys
+from harness.store import Store, bulk
+from harness.submission import read_submission
+runs = [read_submission(run) for run in json.load(sys.stdin)]
+with Store.open(sys.argv[1]) as store:
+    print(sum(bulk.add_run(store.engine, run) for run in runs))
+"""
+    with database(tmp_path, filled) as url:
+        started = []
+        for order in (runs, runs[::-1], runs[1:]):
+            command = [sys.executable, "-c", code, url]
+            process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+            assert process.stdin is not None
+            process.stdin.write(json.dumps(order))
+            process.stdin.close()
+            started.append(process)
+        entered = []
+        for process in started:
+            assert process.stdout is not None
+            entered.append(int(process.stdout.read()))
+            process.stdout.close()
+            assert process.wait() == 0
+        assert sum(entered) == 4
+        with Store.open(url) as store:
+            assert [len(store.results(run["run"]["id"])) for run in runs] == [6] * 4
+
+
+def test_a_deadlock_is_tried_again(writable: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    """PostgreSQL ends one of two transactions that wait for each other: it is done again, and nobody is told."""
+    from sqlalchemy.exc import OperationalError
+
+    class DeadlockError(Exception):
+        sqlstate = bulk.DEADLOCK
+
+    real, calls = bulk._enter_cases, []
+
+    def first_fails(*arguments: Any) -> dict[str, int]:
+        calls.append(1)
+        if len(calls) == 1:
+            raise OperationalError("INSERT", {}, DeadlockError())
+        return real(*arguments)
+
+    monkeypatch.setattr(bulk, "_enter_cases", first_fails)
+    put(writable, a_run(), bearer(writable))
+    assert len(calls) == 2
 
 
 def test_a_body_is_packed_once() -> None:

@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import gzip
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import Annotated
 
 from anyio import CapacityLimiter, to_thread
 from anyio.lowlevel import RunVar
 from fastapi import APIRouter, Depends, HTTPException, Path, Request, Response
-from pydantic import BaseModel, Field
 from sqlalchemy import Engine
 from sqlalchemy.exc import OperationalError
 
@@ -26,11 +25,14 @@ from harness.submission import FORMAT, STATUSES, Submission, join, parse, read_r
 from web.api.answer import MOST, Limit, Offset, json_answer, problems
 from web.api.models import PartPage, SubmittedModel
 from web.auth import require
-from web.body import UNPACKED_BYTES, read_body, unpack
+from web.body import Body, body_of, unpack
 from web.deps import StoreOf
 
 router = APIRouter(tags=["submissions"])
 PARTS = 1000
+RUN_BYTES = 256 << 20
+"""All parts of a run, unpacked."""
+FINISH_BYTES = 1 << 10
 AT_ONCE = 2
 """Bodies that are read at the same time: each may take some hundred megabytes of memory meanwhile."""
 RETRY = {"Retry-After": "5"}
@@ -68,10 +70,14 @@ _BODY = {"requestBody": {"required": True, "content": {"application/json": {"sch
 _WRITING = problems(400, 401, 403, 408, 409, 413, 415, 422, 429, 503)
 
 
-class Finish(BaseModel, extra="forbid"):
-    """parts: how many there should be."""
-
-    parts: int = Field(ge=1, le=PARTS)
+_FINISH = {
+    "type": "object",
+    "required": ["parts"],
+    "additionalProperties": False,
+    "properties": {
+        "parts": {"type": "integer", "minimum": 1, "maximum": PARTS, "description": "How many there should be."}
+    },
+}
 
 
 @router.put(
@@ -84,8 +90,8 @@ class Finish(BaseModel, extra="forbid"):
 async def put_run(request: Request, store: StoreOf, token: Submitter, run_id: NewRunId) -> Response:
     """Send a whole run, plain or gzip. Sending it again changes nothing."""
     del token
-    body = await read_body(request)
-    return await _apart(lambda: _enter(store.engine, run_id, body))
+    async with body_of(request) as body:
+        return await _apart(lambda: _enter(store.engine, run_id, body))
 
 
 @router.put(
@@ -97,8 +103,8 @@ async def put_run(request: Request, store: StoreOf, token: Submitter, run_id: Ne
 )
 async def put_part(request: Request, store: StoreOf, token: Submitter, run_id: NewRunId, number: Number) -> Response:
     """Send a part of a run: the same form, with some of the results. Nobody sees it before the run is finished."""
-    body = await read_body(request)
-    return await _apart(lambda: _keep(store.engine, token, run_id, number, body))
+    async with body_of(request) as body:
+        return await _apart(lambda: _keep(store.engine, token, run_id, number, body))
 
 
 @router.get("/runs/{run_id}/parts", response_model=PartPage, responses=problems(401, 403, 422, 429))
@@ -116,10 +122,13 @@ def list_parts(store: StoreOf, token: Submitter, run_id: NewRunId, limit: Limit 
     status_code=201,
     response_model=SubmittedModel,
     responses={200: {"model": SubmittedModel, "description": "It was there already."}, **_WRITING},
+    openapi_extra={"requestBody": {"required": True, "content": {"application/json": {"schema": _FINISH}}}},
 )
-async def finish_run(store: StoreOf, token: Submitter, run_id: NewRunId, finish: Finish) -> Response:
+async def finish_run(request: Request, store: StoreOf, token: Submitter, run_id: NewRunId) -> Response:
     """Say that all parts have come: the run is there at once, or not at all."""
-    return await _apart(lambda: _join(store.engine, token, run_id, finish.parts))
+    # read here, for a body that FastAPI reads is read before the token, and to any length
+    async with body_of(request, FINISH_BYTES) as body:
+        return await _apart(lambda: _join(store.engine, token, run_id, body))
 
 
 @router.delete("/runs/{run_id}/parts", status_code=204, responses=problems(401, 403, 422, 429))
@@ -140,23 +149,25 @@ async def _apart(work: Callable[[], Response]) -> Response:
     return await to_thread.run_sync(_explained, work, limiter=limiter)
 
 
-def _enter(engine: Engine, run_id: str, body: bytes) -> Response:
+def _enter(engine: Engine, run_id: str, body: Body) -> Response:
     if bulk.has_run(engine, run_id):
         return _submitted(run_id, 0, created=False)
-    run = _read(run_id, body)
+    run = _read(run_id, body.read())
     return _submitted(run_id, len(run.results), created=bulk.add_run(engine, run))
 
 
-def _keep(engine: Engine, token: Token, run_id: str, number: int, body: bytes) -> Response:
+def _keep(engine: Engine, token: Token, run_id: str, number: int, body: Body) -> Response:
     if bulk.has_run(engine, run_id):
         return _submitted(run_id, 0, created=False)
     _check_owner(token, bulk.list_parts(engine, run_id))
-    results = len(_read(run_id, body).results)
-    part = Part(run_id, number, token.name, results, hashlib.sha256(body).hexdigest())
-    return _submitted(run_id, results, created=bulk.add_part(engine, part, gzip.compress(body, 1)))
+    text = body.read()
+    results = len(_read(run_id, text).results)
+    part = Part(run_id, number, token.name, results, hashlib.sha256(text).hexdigest())
+    return _submitted(run_id, results, created=bulk.add_part(engine, part, gzip.compress(text, 1)))
 
 
-def _join(engine: Engine, token: Token, run_id: str, wanted: int) -> Response:
+def _join(engine: Engine, token: Token, run_id: str, body: Body) -> Response:
+    wanted = _wanted_parts(body.read())
     if bulk.has_run(engine, run_id):
         return _submitted(run_id, 0, created=False)
     parts = bulk.list_parts(engine, run_id)
@@ -165,8 +176,27 @@ def _join(engine: Engine, token: Token, run_id: str, wanted: int) -> Response:
     if missing or len(parts) != wanted:
         shown = ", ".join(map(str, missing[:10])) or "none"
         raise HTTPException(409, f"{len(parts)} of {wanted} parts have come; missing: {shown}")
-    run = join([_read(run_id, unpack(body, UNPACKED_BYTES)) for body in bulk.part_bodies(engine, run_id)])
+    run = join(list(_read_parts(engine, parts)))
     return _submitted(run_id, len(run.results), created=bulk.add_run(engine, run))
+
+
+def _wanted_parts(text: bytes) -> int:
+    found = parse(text)
+    wanted = found.get("parts") if isinstance(found, dict) and set(found) == {"parts"} else None
+    if type(wanted) is not int or not 1 <= wanted <= PARTS:
+        raise HTTPException(422, f'the body should be {{"parts": N}}, N from 1 to {PARTS}')
+    return wanted
+
+
+def _read_parts(engine: Engine, parts: Sequence[Part]) -> Iterator[Submission]:
+    """One after the other: only the runs that they hold are in memory together, and these are bounded."""
+    size = 0
+    for part in parts:
+        text = unpack(bulk.part_body(engine, part))
+        size += len(text)
+        if size > RUN_BYTES:
+            raise HTTPException(413, f"the run is larger than {RUN_BYTES >> 20} MiB; drop its parts")
+        yield _read(part.run, text)
 
 
 def _read(run_id: str, body: bytes) -> Submission:
