@@ -130,7 +130,7 @@ class Bench:
         with timer.session(kernel.arrays):
             phases.begin("allocate")
             attempt = Attempt(trial.case, kernel, self.inputs.values, timer, trusted=trusted)
-            with _recording() as used:
+            with _recording("cuda") as used, _recording("tuning") as phases.tuning:
                 phases.begin("prepare")
                 call = attempt.bind()
                 phases.begin("first call")
@@ -159,9 +159,9 @@ def _blamed_on_op() -> Iterator[None]:
         raise ReferenceFailedError from error
 
 
-def _recording() -> AbstractContextManager[Mapping[str, Any]]:
-    """Notes the kernels that are handed out; nothing where a tree's `ops` does not tell."""
-    record = getattr(sys.modules.get("ops._core.cuda"), "recording", None)
+def _recording(module: str) -> AbstractContextManager[Mapping[str, Any]]:
+    """Notes kernels, or launch parameters, that are handed out; nothing where a tree's `ops` does not tell."""
+    record = getattr(sys.modules.get(f"ops._core.{module}"), "recording", None)
     return nullcontext({}) if record is None else record()
 
 
@@ -196,6 +196,7 @@ class _Phases:
         self.current = ""
         self.repeatable = True
         self.digest = ""
+        self.tuning: Mapping[str, int] = {}
         self.since = perf_counter()
 
     def begin(self, name: str) -> None:
@@ -212,6 +213,8 @@ class _Phases:
             found["phase"] = self.current
         if not self.repeatable:
             found["repeatable"] = False
+        if self.tuning:
+            found["tuning"] = dict(self.tuning)
         if self.digest:
             found["digest"] = self.digest
         return found

@@ -12,15 +12,17 @@ import os
 import platform
 import shutil
 import subprocess
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 from harness.case import Case
 from harness.result import Environment
-from harness.settings import ROOT, load_actions, visible_gpu
+from harness.settings import ROOT, load_actions, tuning_file, visible_gpu
 from ops import Device
+from ops._core import tuning
+from ops._core.backend import device_model
 
 PACKAGES = {
     "opgauge": ("opgauge",),
@@ -46,8 +48,8 @@ def capture(
 ) -> Environment:
     """The environment of a run on `devices` over `cases`, with kernels from `tree`.
 
-    `threads`: CPUs that workers are limited to; None for all. Raises BackendError for a
-    device that cannot be.
+    `threads`: CPUs that workers are limited to; None for all. `tuning` of a device: a hash of its launch
+    parameters where they are not the defaults. Raises BackendError for a device that cannot be.
     """
     hard: dict[str, str] = {}
     soft = {
@@ -65,6 +67,7 @@ def capture(
         found_hard, found_soft = _cpu(threads) if device.backend == "cpu" else _gpu(device.index)
         hard |= {f"{device}.{key}": value for key, value in found_hard.items()}
         soft |= {f"{device}.{key}": value for key, value in found_soft.items()}
+        soft[f"{device}.tuning"] = _tuning(device.backend, found_hard)
     return Environment(hard, {key: value for key, value in soft.items() if value})
 
 
@@ -107,16 +110,14 @@ def _cpu(threads: int | None) -> tuple[dict[str, str], dict[str, str]]:
     allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     governor = _read(Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"))
     used = allowed if threads is None else min(threads, allowed)
-    hard = {"model": _cpu_model(), "threads": str(used)}
+    hard = {"model": device_model("cpu") or "unknown", "threads": str(used)}
     return hard, {"cpus": str(os.cpu_count() or ""), "governor": governor}
 
 
-def _cpu_model() -> str:
-    for line in _read(Path("/proc/cpuinfo")).splitlines():
-        key, _, value = line.partition(":")
-        if key.strip() == "model name":
-            return value.strip()
-    return platform.processor() or platform.machine() or "unknown"
+def _tuning(backend: str, hard: Mapping[str, str]) -> str:
+    """Which launch parameters are in force; empty on a part of a GPU, whose name only CUDA knows."""
+    tuning.use(tuning_file())
+    return "" if hard.get("mig") == "on" else tuning.fingerprint(backend, hard["model"])
 
 
 def _gpu(index: int) -> tuple[dict[str, str], dict[str, str]]:

@@ -20,8 +20,9 @@ from harness.errors import TreeError, WorkerError
 from harness.failure import classify_death
 from harness.measure import Limits
 from harness.result import Ceilings, Profile, Result, Status, Trial, from_json, to_json
-from harness.settings import child_environment
+from harness.settings import child_environment, tuning_file
 from ops import find_op
+from ops._core.tuning import read as read_tuning
 
 LOG_BYTES = 4000
 START_S = 120.0
@@ -50,7 +51,8 @@ class LocalExecutor:
     that they get besides this process's own.
 
     The worker starts at once, so that it warms up while the caller goes on. Use it in a
-    `with` statement: at the end no process is left. On Linux workers die with the thread
+    `with` statement: at the end no process is left. Raises TuningError where `OPGAUGE_TUNING` names a file
+    that cannot be read. On Linux workers die with the thread
     that made the executor, so make it in one that lasts.
     """
 
@@ -66,6 +68,9 @@ class LocalExecutor:
         cpu_fallback: bool = False,
         environment: Mapping[str, str] | None = None,
     ) -> None:
+        named = tuning_file()
+        if named is not None:
+            read_tuning(named)
         self.limits = limits or Limits()
         self.timeout_s = timeout_s
         self.cpu_fallback = cpu_fallback
@@ -99,7 +104,8 @@ class LocalExecutor:
     def run_plain(self, trial: Mapping[str, Any], *, block: int = 0, **more: Any) -> dict[str, Any]:
         """A trial and its result as plain JSON: for trees whose cases this process could not build.
 
-        more: of the request, `trusted` and `with_digest`; see harness.block.Bench.run.
+        more: of the request, `trusted` and `with_digest` (see harness.block.Bench.run), and `tuning`: launch
+        parameters by name, in force for this trial.
         The result of a worker that was lost has no work, for only the tree knows it.
         """
         worker = self._ready()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from harness.case import Case
 from harness.casefile import load_cases
 from harness.casejson import case_from_json, case_to_json
 from harness.errors import CaseError
-from ops import available, kernels
+from ops import Device, available, kernels
 
 
 def take(paths: Sequence[Path], *, lenient: bool = False) -> dict[str, Any]:
@@ -44,12 +45,13 @@ def buildable(cases: Iterable[Mapping[str, Any]]) -> list[str]:
 def digest(folder: str, backend: str) -> dict[str, str]:
     """Digests of the code behind the kernels of a folder of `ops`, with the shared code.
 
-    host: of the Python, without comments, docstrings and layout. device: of the CUDA sources and what they include.
+    host: of the Python, without comments, docstrings and layout, and of the tuning files.
+    device: of the CUDA sources and what they include.
     """
     root = Path(ops.__path__[0])
     folders = (root / folder, root / "_core")
     python = [path for part in folders for path in sorted(part.rglob("*.py"))]
-    found = {"host": _digest(root, python), "device": ""}
+    found = {"host": _digest(root, [*python, *sorted((root / "tuning").glob("*.json"))]), "device": ""}
     if backend != "cpu":
         parts = (*folders, root / "_include")
         sources = [path for part in parts for path in sorted(part.rglob("*.cu*"))]
@@ -68,6 +70,12 @@ def cubins(folder: str, device_index: int) -> str:
         if source.path.is_relative_to(root / folder) or source.path.is_relative_to(root / "_core"):
             total.update(source.compile(arch).cubin.read_bytes())
     return total.hexdigest()
+
+
+def model(device: str) -> str:
+    """What the vendor calls a device; empty where there is none."""
+    found = Device.parse(device)
+    return str(import_module("ops._core.backend").device_model(found.backend, found.index))
 
 
 def folder_of(path: str) -> str:

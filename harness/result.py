@@ -183,8 +183,9 @@ class Result:
     deterministic: as the kernel declares. reason: why it is not ok. profile: the kernel
     list, where it was asked for. ruler: of the block, on the trial's device.
     extra: plain JSON (finite numbers) that explains: `phase` in which it failed, `log`
-        (the end of what the worker printed), `phases_s` (seconds by phase),
-        `repeatable` (false where calls left different bits, all of them right).
+        (the end of what the worker printed), `phases_s` (seconds by phase), `tuning` (launch
+        parameters that were asked for, by name), `repeatable` (false where calls left different
+        bits, all of them right).
     """
 
     trial: Trial

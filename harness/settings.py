@@ -26,6 +26,7 @@ class Settings:
     that workers use, `OPGAUGE_THREADS`; None for all. memory_bytes: address space of a
     worker, `OPGAUGE_MEMORY_BYTES`; None for no limit. commit: what is measured, `OPGAUGE_COMMIT`,
     for a tree without git. token: what `opgauge push` shows to the service, `OPGAUGE_TOKEN`.
+    tuning: file of launch parameters that goes before the shipped ones, `OPGAUGE_TUNING`.
     """
 
     database: str = "sqlite:///opgauge.db"
@@ -35,6 +36,7 @@ class Settings:
     memory_bytes: int | None = None
     commit: str = ""
     token: str = field(default="", repr=False)
+    tuning: Path | None = None
 
 
 def load_settings(environment: Mapping[str, str] | None = None) -> Settings:
@@ -49,7 +51,15 @@ def load_settings(environment: Mapping[str, str] | None = None) -> Settings:
         memory_bytes=_whole(given, "OPGAUGE_MEMORY_BYTES"),
         commit=given.get("OPGAUGE_COMMIT", ""),
         token=given.get("OPGAUGE_TOKEN", "").strip(),
+        tuning=tuning_file(given),
     )
+
+
+def tuning_file(environment: Mapping[str, str] | None = None) -> Path | None:
+    """The file of launch parameters that `OPGAUGE_TUNING` names, if it names one."""
+    given = os.environ if environment is None else environment
+    named = given.get("OPGAUGE_TUNING")
+    return Path(named) if named else None
 
 
 @dataclass(frozen=True)

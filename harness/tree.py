@@ -21,7 +21,7 @@ from types import FrameType
 from harness.errors import RefError
 
 PREFIX = "opgauge-base-"
-SHARED = ("_core", "_include")
+SHARED = ("_core", "_include", "tuning")
 """Folders of `ops` that count for every op."""
 CASES = "cases"
 ENDINGS = (signal.SIGTERM, signal.SIGHUP)

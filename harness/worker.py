@@ -7,7 +7,7 @@ imported late.
 
 Requests: {"do": "trial", "trial": …, "block": n}, {"do": "ceilings", "device": …},
 {"do": "profile", "trial": …} (after which this process times nothing any more), and of a tree
-"inventory", "buildable", "digest", "cubins" (see harness.inventory).
+"inventory", "buildable", "digest", "cubins", "model" (see harness.inventory).
 Replies: {"is": "ready"}, {"is": "phase", "phase": …}, {"is": "result", …}, {"is": "ceilings", …},
 {"is": "profile", …}, {"is": "answer", …},
 {"is": "mistake", "text": …}: a case file is wrong. {"is": "foreign", "reason": …}: the tree's `ops`
@@ -25,6 +25,7 @@ import signal
 import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -80,6 +81,7 @@ def answer(request: Mapping[str, Any]) -> dict[str, Any]:
         "inventory": lambda: inventory.take(paths, lenient=request["lenient"]),
         "buildable": lambda: inventory.buildable(request["cases"]),
         "digest": lambda: inventory.digest(request["folder"], request["backend"]),
+        "model": lambda: inventory.model(request["device"]),
         "cubins": lambda: inventory.cubins(request["folder"], request["index"]),
     }
     try:
@@ -97,6 +99,7 @@ def serve(requests: IO[str], send: Send) -> None:
     from harness.profiler import Profiler
     from harness.result import Trial, from_json, to_json
 
+    use_tuning()
     bench = Bench(lambda phase: send({"is": "phase", "phase": phase}))
     profiler = Profiler(bench)
     send({"is": "ready"})
@@ -111,15 +114,30 @@ def serve(requests: IO[str], send: Send) -> None:
         if request["do"] != "trial":
             send(answer(request))
             continue
-        result = bench.run(
-            from_json(Trial, request["trial"]),
-            from_json(Limits, request["limits"]),
-            block=request["block"],
-            cpu_fallback=request["cpu_fallback"],
-            trusted=from_json(Trusted, request["trusted"]) if request.get("trusted") else None,
-            with_digest=request.get("with_digest", False),
-        )
+        with tuned(request.get("tuning")):
+            result = bench.run(
+                from_json(Trial, request["trial"]),
+                from_json(Limits, request["limits"]),
+                block=request["block"],
+                cpu_fallback=request["cpu_fallback"],
+                trusted=from_json(Trusted, request["trusted"]) if request.get("trusted") else None,
+                with_digest=request.get("with_digest", False),
+            )
         send({"is": "result", "result": to_json(result)})
+
+
+def use_tuning() -> None:
+    """Let the file that somebody named go before the tree's own, where the tree knows of such files."""
+    from harness.settings import tuning_file
+
+    tuning = sys.modules.get("ops._core.tuning")
+    if tuning is not None:
+        tuning.use(tuning_file())
+
+
+def tuned(values: Mapping[str, int] | None) -> AbstractContextManager[None]:
+    """These launch parameters are in force meanwhile."""
+    return nullcontext() if not values else import_module("ops._core.tuning").override(values)
 
 
 def die_with_parent(parent: int) -> None:

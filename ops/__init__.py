@@ -19,6 +19,7 @@ from ops._core.errors import (
     OpNotFoundError,
     ParameterError,
     ShapeError,
+    TuningError,
 )
 from ops._core.kernel import Bound, Kernel, KernelKey, param_values
 from ops._core.op import Input, Op, Shapes, TensorSpec, Work
@@ -63,6 +64,7 @@ __all__ = [
     "ShapeError",
     "Shapes",
     "TensorSpec",
+    "TuningError",
     "Work",
     "all_ops",
     "available",

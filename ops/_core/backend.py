@@ -6,12 +6,14 @@ functions: a machine without a GPU lists CUDA kernels all the same.
 
 from __future__ import annotations
 
+import platform
 import re
 import sys
 from ctypes import CDLL
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -75,6 +77,26 @@ def cuda_device_count() -> int:
         if type(error).__name__ != "CUDARuntimeError":
             raise
         return 0
+
+
+@cache
+def device_model(backend: str, index: int = 0) -> str:
+    """What the vendor calls a device: `NVIDIA H200`; empty where that is not known."""
+    if backend == "cpu":
+        return _cpu_model() or platform.processor() or platform.machine()
+    if index >= cuda_device_count():
+        return ""
+    name: bytes = cupy().cuda.runtime.getDeviceProperties(index)["name"]
+    return name.decode()
+
+
+def _cpu_model() -> str:
+    try:
+        with Path("/proc/cpuinfo").open(encoding="utf-8") as lines:
+            found = (line.partition(":") for line in lines)
+            return next((value.strip() for key, _, value in found if key.strip() == "model name"), "")
+    except OSError:
+        return ""
 
 
 def available() -> tuple[str, ...]:

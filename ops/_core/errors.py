@@ -10,6 +10,7 @@ OpError
 ├── DtypeError             a dtype that the op does not take (also a TypeError)
 ├── BackendError           a backend or device that this machine does not have
 ├── CompileError           NVRTC refused a source; carries its log
+├── TuningError            a tuning file that cannot be read, or a launch parameter that there is not
 └── GraphError             a graph that is not well formed
 """
 
@@ -54,6 +55,10 @@ class BackendError(OpError):
 
 class CompileError(OpError):
     """A CUDA source that does not compile; the message carries the compiler's log."""
+
+
+class TuningError(OpError):
+    """A tuning file that cannot be read, or a launch parameter that there is not."""
 
 
 class GraphError(OpError):

@@ -15,6 +15,7 @@ import numpy as np
 from ops._core.cuda import DIVISOR, Source, architecture, divisor, multiprocessors, widest_pack
 from ops._core.dtype import dtype_info
 from ops._core.kernel import Bound
+from ops._core.tuning import declare
 
 AMPERE = 80
 TILE = 128
@@ -22,9 +23,31 @@ THREADS = 256
 DEPTH = 64
 STAGES = 3
 STAGE_BYTES = 2 * TILE * (128 + 16)
-MOST_SPLITS = 32
-LEAST_SHARE = 256
-"""Depth below which sharing does not pay."""
+_SPLIT_OPS = ("deformable_conv", "deformable_conv_grad")
+_MOST_SPLITS = declare(
+    "gemm.most_splits",
+    32,
+    (4, 8, 16, 32, 64),
+    backend="cuda",
+    ops=_SPLIT_OPS,
+    why="blocks that share a depth: each writes a partial product, which a second launch adds up",
+)
+_LEAST_SHARE = declare(
+    "gemm.least_share",
+    256,
+    (128, 256, 512, 1024),
+    backend="cuda",
+    ops=_SPLIT_OPS,
+    why="depth of a block below which sharing costs more than it gives",
+)
+_WAVES = declare(
+    "gemm.split_waves",
+    2,
+    (1, 2, 3, 4),
+    backend="cuda",
+    ops=_SPLIT_OPS,
+    why="blocks a multiprocessor that sharing aims at",
+)
 EXACT, TF32 = 3, 1
 _DTYPES = ("float32", "float16", "bfloat16")
 _PLACES = (("false", "false"), ("true", "false"), ("true", "true"))
@@ -107,7 +130,11 @@ def _splits(size: tuple[int, int, int], groups: int) -> int:
     """As many as the device has room for."""
     rows, columns, depth = size
     tiles = groups * -(-rows // TILE) * -(-columns // TILE)
-    return max(1, min(MOST_SPLITS, 2 * multiprocessors() // max(tiles, 1), depth // LEAST_SHARE))
+    least = min(_LEAST_SHARE.candidates)
+    if depth < 2 * least or tiles * 2 > max(_WAVES.candidates) * multiprocessors():
+        return 1  # whatever is chosen
+    room = _WAVES.value() * multiprocessors() // max(tiles, 1)
+    return max(1, _MOST_SPLITS.cap(min(room, depth // _LEAST_SHARE.value())))
 
 
 def product(

@@ -8,31 +8,56 @@ from ops._core.broadcast import Walk
 from ops._core.cuda import DIVISOR, divisor, multiprocessors
 from ops._core.errors import ShapeError
 from ops._core.op import Array, Shape
+from ops._core.tuning import declare
 
 THREADS = 256
 AXES = 6
 LARGEST = 1 << 31
-LARGEST_SPANNED = 1 << 21
-"""Packs of 16 bytes: 32 MB."""
-
-
-SPANS = (1, 4)
+SPANS = (1, 2, 4, 8)
 """Packs that a thread of a flat kernel may move."""
+_FLAT_OPS = ("add_n", "flatten", "lerp", "lerp_grad", "scale", "sign")
+_PACKS = declare(
+    "pointwise.packs_per_thread",
+    4,
+    SPANS[1:],
+    backend="cuda",
+    ops=_FLAT_OPS,
+    why="loads in flight against registers, where a thread moves more than one pack of 16 bytes",
+)
+_BLOCKS = declare(
+    "pointwise.least_blocks",
+    2,
+    (1, 2, 4, 8),
+    backend="cuda",
+    ops=_FLAT_OPS,
+    why="blocks a multiprocessor from which on a thread moves several packs: fewer leave multiprocessors idle",
+)
+_LARGEST = declare(
+    "pointwise.largest_spanned_packs",
+    1 << 21,
+    (0, 1 << 19, 1 << 20, 1 << 21, 1 << 22, 1 << 23),
+    backend="cuda",
+    ops=_FLAT_OPS,
+    why="packs up to which a thread moves several (0: never): it pays while the tensors fit the L2 cache",
+)
 
 
 def span(elements: int, width: int) -> int:
-    """Packs a thread: four where every multiprocessor gets two such blocks and the tensor fits the L2 cache, else one.
+    """Packs a thread: several where every multiprocessor gets enough such blocks and the cache has room, else one.
 
     On an H200 four are 7 % faster at 16 MB a tensor, and 7 % slower at 100 MB.
     """
     packs = elements // width
-    fits = SPANS[1] * THREADS * 2 * multiprocessors() <= packs <= LARGEST_SPANNED
-    return SPANS[1] if width > 1 and fits else SPANS[0]
+    # fewer never fill the device, and no parameter is asked
+    if width == 1 or packs < SPANS[1] * THREADS * multiprocessors() or not _LARGEST.covers(packs):
+        return SPANS[0]
+    each = _PACKS.value()
+    return each if packs >= each * THREADS * _BLOCKS.value() * multiprocessors() else SPANS[0]
 
 
 def spans(widest: int) -> tuple[tuple[int, int], ...]:
     """(elements of a pack, packs a thread) that `span` may ask for."""
-    return tuple(dict.fromkeys(((1, 1), (widest, SPANS[0]), *(((widest, SPANS[1]),) if widest > 1 else ()))))
+    return tuple(dict.fromkeys(((1, 1), *((widest, packs) for packs in (SPANS if widest > 1 else SPANS[:1])))))
 
 
 def blocks(elements: int, width: int, packs: int = 1) -> int:

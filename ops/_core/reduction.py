@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import ceil
 from typing import Any
 
 import numpy as np
@@ -11,12 +12,36 @@ from ops._core.axes import Reduction
 from ops._core.cuda import Source, multiprocessors
 from ops._core.kernel import Bound
 from ops._core.op import Array
+from ops._core.tuning import Parameter, declare
 
 THREADS = 256
 WARP = 32
 MOST_SPLITS = 512
-SHORT_ROW_PACKS = 4 * WARP * 8
-TARGET_BLOCKS = 4
+_REDUCTIONS = ("dot", "mean", "p_norm")
+_SHORT_ROW = declare(
+    "reduction.short_row_packs",
+    4 * WARP * 8,
+    (4 * WARP * 2, 4 * WARP * 4, 4 * WARP * 8, 4 * WARP * 16, 4 * WARP * 32),
+    backend="cuda",
+    ops=_REDUCTIONS,
+    why="packs of 16 bytes up to which a row is one warp's: longer ones are shared by blocks",
+)
+_PACKS_PER_LANE = declare(
+    "reduction.packs_per_lane",
+    4,
+    (1, 2, 4, 8),
+    backend="cuda",
+    ops=_REDUCTIONS,
+    why="packs that a lane takes before a row gets more lanes: rows a block against loads in flight",
+)
+_BLOCKS = declare(
+    "reduction.blocks_per_multiprocessor",
+    4,
+    (2, 4, 8, 16),
+    backend="cuda",
+    ops=_REDUCTIONS,
+    why="blocks that a reduction of few results is shared among: bandwidth against partial results",
+)
 _LAYOUT = np.dtype([(name, np.int64) for name in ("a", "r1", "b", "r2", "c")])
 
 
@@ -57,12 +82,11 @@ def launch(source: Source, functor: Functor, layout: Reduction, x: Any, second: 
     tickets, partials = workspace, workspace[_tickets_bytes(layout) :]
     itemsize = x.dtype.itemsize
     width = functor.width
-    blocks = TARGET_BLOCKS * multiprocessors()
     if layout.c == 1 and layout.b == 1:
         aligned = second is None or (x.data.ptr - second.data.ptr) % (width * itemsize) == 0
         shift = x.data.ptr % (width * itemsize) // itemsize
         if aligned:
-            return _rows(source, functor, layout, (x, second, out), (tickets, partials), shift, blocks)
+            return _rows(source, functor, layout, (x, second, out), (tickets, partials), shift)
         layout = Reduction(layout.a, layout.r1, 1, layout.r2, 1)
     fits = all(array is None or array.data.ptr % (width * itemsize) == 0 for array in (x, second))
     wide = width if fits and layout.c % width == 0 else 1
@@ -72,7 +96,8 @@ def launch(source: Source, functor: Functor, layout: Reduction, x: Any, second: 
         lanes *= 2
     across, outer = -(-packs // lanes), layout.a * layout.b
     rows = THREADS // lanes
-    splits = max(1, min(_most_splits(layout), blocks // (across * outer), layout.length // (4 * rows)))
+    most = min(_most_splits(layout), layout.length // (4 * rows))
+    splits = max(1, min(most, _target_blocks() // (across * outer))) if most > 1 else 1
     function = source.function(f"reduce_columns<{functor.name}, {wide}>")
     shape = layout_struct(layout)
     arguments = (x, second, out, functor.value, shape, tickets, partials)
@@ -87,24 +112,36 @@ def _rows(
     arrays: tuple[Any, Any, Any],
     scratch: tuple[Any, Any],
     shift: int,
-    blocks: int,
 ) -> Bound:
     rows, length = layout.a, layout.r1
     packs = length / functor.width
     common = (*arrays, functor.value, np.int64(rows), np.int64(length), np.int32(shift))
-    if packs <= SHORT_ROW_PACKS and (rows >= blocks or packs <= WARP):
-        lanes = 1
-        while lanes < WARP and 4 * lanes < packs + 1:
-            lanes *= 2
+    if packs <= WARP or (_SHORT_ROW.covers(ceil(packs)) and rows >= _target_blocks()):
+        lanes = lanes_for(_PACKS_PER_LANE, packs + 1)
         function = source.function(f"reduce_rows<{functor.name}, {functor.width}>")
         arguments: tuple[Any, ...] = (*common, np.int32(lanes))
         grid = (-(-rows * lanes // THREADS),)
     else:
-        splits = max(1, min(_most_splits(layout), blocks // rows, int(packs) // THREADS))
+        most = min(_most_splits(layout), int(packs) // THREADS)
+        splits = max(1, min(most, _target_blocks() // rows)) if most > 1 else 1
         function = source.function(f"reduce_long<{functor.name}, {functor.width}>")
         arguments = (*common, *scratch)
         grid = (rows, splits)  # type: ignore[assignment]
     return lambda: function(grid, (THREADS,), arguments)
+
+
+def _target_blocks() -> int:
+    return _BLOCKS.value() * multiprocessors()
+
+
+def lanes_for(packs_per_lane: Parameter, packs: float) -> int:
+    """Threads of a warp, a power of two, that take a row of `packs`; the parameter is asked where it matters."""
+    if packs > max(packs_per_lane.candidates) * WARP // 2:
+        return WARP
+    lanes, each = 1, packs_per_lane.value()
+    while lanes < WARP and each * lanes < packs:
+        lanes *= 2
+    return lanes
 
 
 def layout_struct(layout: Reduction) -> Array:

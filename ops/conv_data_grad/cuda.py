@@ -14,10 +14,19 @@ from ops._core.gemm import AMPERE, Matrix, product, supported
 from ops._core.kernel import Bound
 from ops._core.op import Shapes
 from ops._core.registry import kernel
+from ops._core.tuning import declare
 from ops.conv_data_grad.op import ConvDataGradParams, Geometry, geometry
 
 THREADS = 256
 AXES = 3
+_FOLD_BLOCKS = declare(
+    "conv_data_grad.fold_blocks_per_multiprocessor",
+    16,
+    (4, 8, 16, 32, 64),
+    backend="cuda",
+    ops=("conv_data_grad",),
+    why="blocks that fold columns into dx: the end of a wave against the cost of a block",
+)
 _AXES = np.dtype(
     [(name, np.int32, (AXES,)) for name in ("kernel", "out", "padding", "dilation")]
     + [(name, DIVISOR, (AXES,)) for name in ("size", "stride")]
@@ -143,7 +152,7 @@ def _fold(found: Geometry, columns: Any, dx: Any, addend: Any) -> Bound:
     for axis, (size, stride) in enumerate(zip(_three(found.size, 1), _three(found.strides, 1), strict=True)):
         axes["size"][axis], axes["stride"][axis] = divisor(size), divisor(stride)
     function = SOURCE.function(_fold_name(dx.dtype.name, found.channels_last))
-    grid = (min(-(-dx.size // THREADS), 16 * multiprocessors()),)
+    grid = (_FOLD_BLOCKS.cap(-(-dx.size // THREADS), multiprocessors()),)
     each = divisor(found.channels // found.groups)
     numbers = (np.uint32(dx.size), axes, _strides(found), divisor(found.channels), each)
     arguments = (columns, addend, dx, *numbers)

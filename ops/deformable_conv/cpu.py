@@ -12,15 +12,35 @@ from ops._core.dtype import FLOATS
 from ops._core.kernel import Bound
 from ops._core.registry import kernel
 from ops._core.tile import scratch
+from ops._core.tuning import declare
 from ops.deformable_conv.op import DeformableConvParams, geometry
 from ops.deformable_conv.sampling import Geometry
 
 HALF_BYTES = 2
-BLOCK = 48
-"""Pixels that a thread takes at a time; tiles of 6 and of 12 rows fill it."""
-DEPTH = 512
-"""Channels times taps that are sampled at a time, at least one tap."""
-GRAD_BLOCK = 96
+_BLOCK = declare(
+    "deformable_conv.cpu_block_pixels",
+    48,
+    (24, 48, 96, 144),
+    backend="cpu",
+    ops=("deformable_conv",),
+    why="pixels that a thread takes at a time, whole tiles of 6 or 12 rows: filters read less often, a larger column",
+)
+_DEPTH = declare(
+    "deformable_conv.cpu_depth",
+    512,
+    (128, 256, 512, 1024, 2048),
+    backend="cpu",
+    ops=("deformable_conv", "deformable_conv_grad"),
+    why="channels times taps that are sampled at a time, at least one tap: long sums against the nearest caches",
+)
+_GRAD_BLOCK = declare(
+    "deformable_conv_grad.cpu_block_pixels",
+    96,
+    (24, 48, 96, 144, 192),
+    backend="cpu",
+    ops=("deformable_conv_grad",),
+    why="pixels that a thread takes at a time: filters read less often, a larger column",
+)
 LEAST_UNIT = 8
 
 
@@ -50,9 +70,9 @@ def deformable_conv(
     columns = tile_columns(image)
     padded = groups * -(-(found.out_channels // groups) // columns) * columns
     packed = scratch(padded * taps * (found.channels // groups), wide)
-    at_once = min(max(DEPTH // found.channels, 1), taps)
-    tables = (np.empty((threads, BLOCK), np.int32), np.empty((threads, 7, BLOCK), wide))
-    column, sums = (scratch(threads * BLOCK * size, wide) for size in (at_once * found.channels, padded))
+    at_once, block = min(max(_DEPTH.value() // found.channels, 1), taps), _BLOCK.value()
+    tables = (np.empty((threads, block), np.int32), np.empty((threads, 7, block), wide))
+    column, sums = (scratch(threads * block * size, wide) for size in (at_once * found.channels, padded))
     given, weight = storage(x), storage(filter.reshape(found.out_channels, -1, taps))
     arrays = _by_tap(found, offset, mask)
     result = storage(out["out"].reshape(found.batch, found.out_channels, found.pixels))
@@ -63,7 +83,7 @@ def deformable_conv(
     def run() -> None:
         jit.lay_out(given, image)
         jit.pack(weight, groups, packed)
-        jit.convolve(image, *arrays, packed, result, BLOCK, at_once, sizes, numbers, *tables, column, sums)
+        jit.convolve(image, *arrays, packed, result, block, at_once, sizes, numbers, *tables, column, sums)
 
     return run
 
@@ -113,14 +133,14 @@ def deformable_conv_grad(
     image, image_grad = (scratch(found.batch * (height + 3) * (width + 2) * found.channels, wide) for _ in range(2))
     columns, per_group = tile_columns(image), found.out_channels // found.groups
     unit = _unit(found, threads)
-    units, at_once = found.channels // unit, min(max(DEPTH // unit, 1), taps)
+    units, at_once, block = found.channels // unit, min(max(_DEPTH.value() // unit, 1), taps), _GRAD_BLOCK.value()
     shares = min(-(-threads // units), max(found.batch, 1))
     panels, chunks, rows = -(-at_once * unit // columns), -(-taps // at_once), -(-per_group // ROWS) * ROWS
     packed = scratch(units * chunks * panels * per_group * columns, wide)
     filter_sums = scratch(shares * units * chunks * panels * rows * columns, wide)
     slopes = np.empty((units, found.batch, taps, 3, pixels), wide)
-    given, column = (scratch(threads * GRAD_BLOCK * size, wide) for size in (rows, panels * columns))
-    tables = (np.empty((threads, GRAD_BLOCK), np.int32), np.empty((threads, 7, GRAD_BLOCK), wide))
+    given, column = (scratch(threads * block * size, wide) for size in (rows, panels * columns))
+    tables = (np.empty((threads, block), np.int32), np.empty((threads, 7, block), wide))
     arrays = (*_by_tap(found, offset, mask), storage(out_grad.reshape(found.batch, found.out_channels, pixels)))
     weight, stored = storage(filter.reshape(found.out_channels, -1, taps)), storage(x)
     sizes = (found.channels, found.groups, found.deformable_groups, unit, taps)
@@ -140,7 +160,7 @@ def deformable_conv_grad(
     if need_filter:
         grad = storage(out["filter_grad"].reshape(weight.shape))
         collect.append(partial(jit.collect_filter, filter_sums, shares, unit, at_once, found.groups, grad))
-    blocks = (shares, GRAD_BLOCK, at_once, sizes, numbers, needs)
+    blocks = (shares, block, at_once, sizes, numbers, needs)
     sums = (image_grad, slopes, filter_sums)
 
     def run() -> None:

@@ -16,9 +16,18 @@ from ops._core.kernel import Bound
 from ops._core.op import Params, Shape, Shapes
 from ops._core.pointwise import THREADS, axes_struct, blocks, span, spans, strides_struct
 from ops._core.registry import kernel
+from ops._core.tuning import declare
 
 WARP = 32
 MOST_SPLITS = 256
+_BLOCKS = declare(
+    "lerp_grad.blocks_per_multiprocessor",
+    4,
+    (2, 4, 8, 16),
+    backend="cuda",
+    ops=("lerp_grad",),
+    why="blocks that share the sum of a broadcast gradient: bandwidth against partial sums",
+)
 CTYPES = {name: dtype_info(name).ctype for name in FLOATS}
 WIDTHS = {name: 16 // dtype_info(name).itemsize for name in FLOATS}
 
@@ -175,7 +184,7 @@ def _fused(dout: Any, summed: Any, other: Any, shape: Shape, factors: tuple[Any,
     tickets, partials = workspace, workspace[_tickets_bytes(summed.size) :]
     if layout.c == 1:
         width = _pack(dout, layout.length, other)
-        most = -(-4 * multiprocessors() // layout.a)
+        most = -(-_BLOCKS.value() * multiprocessors() // layout.a)
         splits = max(1, min(_splits(summed.size), most, layout.length // (width * THREADS)))
         function = SOURCE.function(f"grad_rows<{ctype}, {width}>")
         arguments: tuple[Any, ...] = (dout, summed, other, *factors, np.int64(layout.length), tickets, partials)
@@ -188,7 +197,8 @@ def _fused(dout: Any, summed: Any, other: Any, shape: Shape, factors: tuple[Any,
     while lanes < WARP and lanes < packs:
         lanes *= 2
     across, rows = -(-packs // lanes), THREADS // lanes
-    splits = max(1, min(_splits(summed.size), 4 * multiprocessors() // across, -(-layout.length // rows)))
+    room = _BLOCKS.value() * multiprocessors() // across
+    splits = max(1, min(_splits(summed.size), room, -(-layout.length // rows)))
     function = SOURCE.function(f"grad_columns<{ctype}, {width}>")
     numbers = (np.int32(layout.length), np.int32(layout.c), tickets, partials)
     return lambda: function((across, splits), (lanes, rows), (dout, summed, other, *factors, *numbers))

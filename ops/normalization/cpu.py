@@ -13,10 +13,24 @@ import numpy as np
 from ops._core.dtype import FLOATS
 from ops._core.kernel import Bound
 from ops._core.registry import kernel
+from ops._core.tuning import declare
 
-CHUNKS = 64
-CHANNELS_PER_THREAD = 4
-"""Channels that keep threads equally busy when each takes whole ones."""
+_CHUNKS = declare(
+    "normalization.cpu_chunks",
+    64,
+    (8, 16, 32, 64, 128, 256),
+    backend="cpu",
+    ops=("normalization",),
+    why="parts of the rows that are summed by themselves, channels last: even shares against adding up",
+)
+_CHANNELS_PER_THREAD = declare(
+    "normalization.cpu_channels_per_thread",
+    4,
+    (1, 2, 4, 8, 16),
+    backend="cpu",
+    ops=("normalization", "residual_block", "resnet50_adds"),
+    why="channels a thread from which each takes whole ones: what is in the cache against even shares",
+)
 
 
 @kernel("normalization", "optimized", "cpu", FLOATS, prepare=True)
@@ -53,7 +67,7 @@ def normalization(
         return lambda: apply(given, moving_mean, gamma / np.sqrt(moving_variance + small), beta, addend, y)
     mean, inverse = out["mean"], out["inv_variance"]
     variance = np.empty(channels, wide)
-    partial = np.empty((min(CHUNKS, n), channels), wide)
+    partial = np.empty((_CHUNKS.cap(n) if post == 1 else 1, channels), wide)
 
     def by_channel() -> None:
         jit.train_rows(given, gamma, beta, small, addend, y, mean, variance, inverse)
@@ -66,7 +80,8 @@ def normalization(
         np.divide(1, np.sqrt(variance + small), out=inverse)
         apply(given, mean, inverse * gamma, beta, addend, y)
 
-    run = by_channel if post > 1 and channels >= CHANNELS_PER_THREAD * get_num_threads() else by_pass
+    few = _CHANNELS_PER_THREAD.covers(channels // get_num_threads() + 1) if post > 1 else True
+    run = by_pass if few else by_channel
     if moving_mean is None:
         return run
 

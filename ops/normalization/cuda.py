@@ -13,17 +13,55 @@ from ops._core.dtype import FLOATS, dtype_info
 from ops._core.kernel import Bound
 from ops._core.op import Shapes
 from ops._core.registry import kernel
+from ops._core.tuning import Parameter, declare
 from ops.normalization.op import NormalizationParams
 
 THREADS = 256
 GROUP = 8
-SLICE_BYTES = 56 * 1024  # four blocks a multiprocessor: one loads while another stores
 LARGEST_SLICE_BYTES = 112 * 1024
 HOPPER = 90
+CLUSTERS = (1, 2, 4, 8)
 TICKET_BYTES = 4
 MOMENTS = 3
 COLUMN_LANES = 8
 """Threads side by side in a reduction of columns: with packs of 16 bytes they read one line."""
+
+
+def _declare(name: str, default: int, candidates: tuple[int, ...], why: str) -> Parameter:
+    ops = ("normalization", "residual_block", "resnet50_adds")
+    return declare(f"normalization.{name}", default, candidates, backend="cuda", ops=ops, why=why)
+
+
+_SLICE_BYTES = _declare(
+    "slice_bytes",
+    56 * 1024,
+    tuple(size * 1024 for size in (28, 37, 56, 74, 112)),
+    "shared memory of a block: four a multiprocessor load while others store, fewer need smaller clusters",
+)
+_LARGEST_CLUSTER = _declare(
+    "largest_cluster",
+    8,
+    (1, 2, 4, 8),
+    "blocks of a cluster that hold a channel: one pass over memory against waiting for each other",
+)
+_MOST_CHANNELS = _declare(
+    "most_channels", GROUP, (1, 2, 4, 8), "small channels that one cluster takes: longer runs against fewer clusters"
+)
+_CLUSTERS = _declare(
+    "clusters_per_multiprocessor", 4, (2, 4, 8), "clusters below which channels are not put together: idle bandwidth"
+)
+_REDUCE_BLOCKS = _declare(
+    "reduce_blocks_per_multiprocessor",
+    8,
+    (4, 8, 16, 32),
+    "blocks that share the statistics where one pass is not possible: bandwidth against partial moments",
+)
+_APPLY_BLOCKS = _declare(
+    "apply_blocks_per_multiprocessor",
+    8,
+    (2, 4, 8, 16, 32),
+    "blocks of the second pass: the end of a wave against the cost of a block",
+)
 _WIDTHS = {"float16": 8, "bfloat16": 8, "float32": 4, "float64": 2}
 
 
@@ -34,7 +72,7 @@ def _expressions() -> tuple[str, ...]:
         for width in (1, widest):
             found += [f"{name}<{ctype}, {width}>" for name in ("reduce_rows", "reduce_columns")]
             found += [f"{name}<{ctype}, {width}>" for name in ("apply_rows", "apply_columns")]
-        found += [f"normalize_once<{ctype}, {widest}, {cluster}>" for cluster in (1, 2, 4, 8)]
+        found += [f"normalize_once<{ctype}, {widest}, {cluster}>" for cluster in CLUSTERS]
         found.append(f"normalize_once<{ctype}, 1, 1>")
     return tuple(found)
 
@@ -80,18 +118,18 @@ def _plan_once(view: View, width: int, itemsize: int) -> tuple[int, int] | None:
         group *= 2
     if group * view.post % width or view.channels % group or view.post == 1:
         return None
-    enough = 4 * multiprocessors()  # clusters: fewer leave bandwidth unused
+    enough, most, slice_bytes = _CLUSTERS.value() * multiprocessors(), _MOST_CHANNELS.value(), _SLICE_BYTES.value()
     while (
-        2 * group <= GROUP
+        2 * group <= most
         and view.channels % (2 * group) == 0
         and view.channels // (2 * group) >= enough
-        and 2 * group * channel_bytes <= SLICE_BYTES // 2
+        and 2 * group * channel_bytes <= slice_bytes // 2
     ):
         group *= 2
-    for limit in (SLICE_BYTES, LARGEST_SLICE_BYTES):
-        for cluster in (1, 2, 4, 8):
+    for limit in (slice_bytes, LARGEST_SLICE_BYTES):
+        for cluster in CLUSTERS:
             images = -(-view.images // cluster)
-            if cluster <= view.images and images * group * view.post * itemsize <= limit:
+            if cluster <= min(view.images, _LARGEST_CLUSTER.value()) and images * group * view.post * itemsize <= limit:
                 return group, cluster
     return None
 
@@ -206,12 +244,13 @@ def _reduce(view: View, x: Any, statistics: Any, workspace: Any, numbers: tuple[
     if view.post == 1:
         lanes, rows = COLUMN_LANES, THREADS // COLUMN_LANES
         blocks = -(-view.channels // (lanes * width))
-        splits = max(1, min(view.splits, 4 * multiprocessors() // blocks, -(-view.images // rows)))
+        room = _REDUCE_BLOCKS.value() * multiprocessors() // (2 * blocks)
+        splits = max(1, min(view.splits, room, -(-view.images // rows)))
         function = SOURCE.function(f"reduce_columns<{_ctype(x)}, {width}>")
         grid, block = (blocks, splits), (lanes, rows)
         arguments: tuple[Any, ...] = (*common, np.int32(view.channels), *numbers)
     else:
-        splits = max(1, min(view.splits, -(-8 * multiprocessors() // view.channels)))
+        splits = max(1, min(view.splits, -(-_REDUCE_BLOCKS.value() * multiprocessors() // view.channels)))
         function = SOURCE.function(f"reduce_rows<{_ctype(x)}, {width}>")
         grid, block = (view.channels, splits), (THREADS, 1)
         arguments = (*common, np.int32(view.channels), np.int32(view.post), *numbers)
@@ -232,17 +271,16 @@ def _apply(
 ) -> Bound:
     width = _width(view, x, addend, y)
     common = (x, addend, y, gamma, beta, mean, spread, np.bool_(is_variance), epsilon)
-    blocks = 8 * multiprocessors()
     if view.post == 1:
         lanes, rows = _lanes(view, width)
         across = -(-view.channels // (lanes * width))
-        down = max(1, min(blocks // across, -(-view.images // rows)))
+        down = max(1, min(_APPLY_BLOCKS.value() * multiprocessors() // across, -(-view.images // rows)))
         function = SOURCE.function(f"apply_columns<{_ctype(x)}, {width}>")
         grid, block = (across, down), (lanes, rows)
         arguments: tuple[Any, ...] = (*common, np.int32(view.images), np.int32(view.channels))
     else:
         packs = x.size // width
         function = SOURCE.function(f"apply_rows<{_ctype(x)}, {width}>")
-        grid, block = (max(1, min(4 * blocks, -(-packs // THREADS))), 1), (THREADS, 1)
+        grid, block = (max(1, _APPLY_BLOCKS.cap(-(-packs // THREADS), 4 * multiprocessors())), 1), (THREADS, 1)
         arguments = (*common, np.uint32(packs), divisor(view.post // width), divisor(view.channels))
     return lambda: function(grid, block, arguments)

@@ -12,12 +12,37 @@ from ops._core.cuda import Source, divisor, multiprocessors, widest_pack
 from ops._core.dtype import FLOATS, dtype_info
 from ops._core.kernel import Bound
 from ops._core.op import Params, Shapes
-from ops._core.reduction import Functor, expressions, launch, layout_struct, workspace_bytes
+from ops._core.reduction import Functor, expressions, lanes_for, launch, layout_struct, workspace_bytes
 from ops._core.registry import kernel
+from ops._core.tuning import declare
 
 THREADS = 256
 ACCUMULATOR_BYTES = 8
 WARP = 32
+_GRAD_BLOCKS = declare(
+    "p_norm_grad.blocks_per_multiprocessor",
+    32,
+    (8, 16, 32, 64, 128),
+    backend="cuda",
+    ops=("p_norm_grad",),
+    why="blocks that walk a gradient along columns: the end of a wave against the cost of a block",
+)
+_PACKS_PER_LANE = declare(
+    "p_norm_grad.packs_per_lane",
+    4,
+    (1, 2, 4, 8),
+    backend="cuda",
+    ops=("p_norm_grad",),
+    why="packs that a lane holds before a row of porder +-inf gets more lanes: rows a block against registers",
+)
+_WARP_ROW = declare(
+    "p_norm_grad.warp_row_packs",
+    WARP * WARP,
+    (WARP * WARP // 4, WARP * WARP // 2, WARP * WARP, WARP * WARP * 2, WARP * WARP * 4),
+    backend="cuda",
+    ops=("p_norm_grad",),
+    why="packs up to which a row of porder +-inf is one warp's: longer ones are a block's",
+)
 WIDTHS = {name: 16 // dtype_info(name).itemsize for name in FLOATS}
 CTYPES = {name: dtype_info(name).ctype for name in FLOATS}
 MODES = {0.0: "COUNT", 1.0: "ABS", 2.0: "SQUARE", 3.0: "CUBE", inf: "LARGEST", -inf: "SMALLEST"}
@@ -99,7 +124,7 @@ def p_norm_grad(
     else:
         pack = width if widest_pack(x.dtype.itemsize, layout.c, *arrays) == width else 1
         function = SOURCE.function(f"grad_columns<{CTYPES[dtype]}, {pack}, {slope}>")
-        grid = (max(1, min(32 * multiprocessors(), -(-x.size // (pack * THREADS)))),)
+        grid = (max(1, _GRAD_BLOCKS.cap(-(-x.size // (pack * THREADS)), multiprocessors())),)
         arguments = (*arrays, q, layout_struct(layout))
     return lambda: function(grid, (THREADS,), arguments)
 
@@ -111,11 +136,7 @@ def _extreme(layout: Reduction, x: Any, y: Any, dy: Any, dx: Any) -> Bound:
         rows, length = layout.a, layout.length
         width = widest_pack(x.dtype.itemsize, length, x, dx)
         packs = length // width
-        lanes = 1
-        while lanes < WARP and 4 * lanes < packs:
-            lanes *= 2
-        if packs > WARP * WARP:
-            lanes = THREADS
+        lanes = lanes_for(_PACKS_PER_LANE, packs) if _WARP_ROW.covers(packs) else THREADS
         function = SOURCE.function(f"grad_extreme_rows<{ctype}, {width}>")
         grid: tuple[int, ...] = (-(-rows * lanes // THREADS),)
         block: tuple[int, ...] = (THREADS,)
