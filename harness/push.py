@@ -26,15 +26,21 @@ TIMEOUT_S = 60.0
 GZIP = b"\x1f\x8b"
 PASSING = frozenset({408, 425, 429, 500, 502, 503, 504})
 """Answers that may be others a little later."""
+REFUSED = frozenset({409, 413, 422})
+"""Answers that are about one run: the others may be taken."""
 
 
 class PushError(HarnessError):
     """The service cannot be reached, or refuses; the message says what it says."""
 
 
+class RefusedError(PushError):
+    """The service takes runs, but not this one."""
+
+
 @dataclass(frozen=True)
 class Pushed:
-    """What became of a run: sent, there already, or passed over for `reason`."""
+    """What became of a run: sent, there already, passed over or refused for `reason`."""
 
     run: Run
     outcome: str
@@ -63,6 +69,9 @@ class Client:
         if address.scheme not in {"http", "https"} or not address.host:
             msg = f"{url!r} is no address of a service; for example https://opgauge.example"
             raise PushError(msg)
+        if not (token.isascii() and token.isprintable()):
+            msg = "OPGAUGE_TOKEN holds characters that no token has"
+            raise PushError(msg)
         headers = {"Authorization": f"Bearer {token}"} if token else {}
         self._sleep = sleep
         self._http = httpx.Client(
@@ -76,15 +85,29 @@ class Client:
         self._http.close()
 
     def ask(self, method: str, path: str, body: bytes | None = None, expected: Iterable[int] = (200,)) -> Any:
-        """The JSON of an answer, None where it is 404 and that is expected. Tries again what may pass; PushError."""
+        """The JSON object of an answer, None where it is 404 and that is expected.
+
+        Tries again what may pass. Raises RefusedError for what is wrong with the run that is sent, else PushError.
+        """
         headers = {} if body is None else {"Content-Type": "application/json"}
         if body is not None and body.startswith(GZIP):
             headers["Content-Encoding"] = "gzip"
         answer = self._insist(method, path, body, headers)
         if answer.status_code in expected:
-            return None if answer.status_code == 404 or not answer.content else answer.json()
+            return None if answer.status_code in {404, 204} else self._read(answer)
         msg = f"{self._http.base_url.host} says {answer.status_code} to {method} {path}: {_detail(answer)}"
-        raise PushError(msg)
+        raise RefusedError(msg) if answer.status_code in REFUSED else PushError(msg)
+
+    def _read(self, answer: httpx.Response) -> dict[str, Any]:
+        """What a service says is a JSON object; whatever else answers at the address is none."""
+        try:
+            found = answer.json()
+        except ValueError:
+            found = None
+        if not isinstance(found, dict):
+            msg = f"what answers at {self._http.base_url} is no opgauge"
+            raise PushError(msg)
+        return found
 
     def _insist(self, method: str, path: str, body: bytes | None, headers: dict[str, str]) -> httpx.Response:
         for number in range(TRIES):
@@ -105,16 +128,27 @@ class Client:
 
 
 def push(store: Store, runs: Iterable[Run], client: Client, part_bytes: int = PART_BYTES) -> Iterator[Pushed]:
-    """Send what is not there yet; gives each run as soon as its fate is known. Raises PushError."""
+    """Send what is not there yet; gives each run as soon as its fate is known.
+
+    A run that the service refuses holds up no other. Raises PushError where it takes none, or cannot be reached.
+    """
     for run in runs:
         if run.status == "running":
             yield Pushed(run, "passed over", "it is still running")
         elif not run.results:
             yield Pushed(run, "passed over", "it has no results")
-        elif client.ask("GET", f"runs/{run.id}", expected=(200, 404)) is not None:
-            yield Pushed(run, "there already")
         else:
-            yield Pushed(run, _send(store, run, client, part_bytes))
+            yield _push_one(store, run, client, part_bytes)
+
+
+def _push_one(store: Store, run: Run, client: Client, part_bytes: int) -> Pushed:
+    found = client.ask("GET", f"runs/{run.id}", expected=(200, 404))
+    if found is not None and found.get("id") == run.id:
+        return Pushed(run, "there already")
+    try:
+        return Pushed(run, _send(store, run, client, part_bytes))
+    except RefusedError as error:
+        return Pushed(run, "refused", str(error))
 
 
 def _send(store: Store, run: Run, client: Client, part_bytes: int) -> str:
@@ -125,12 +159,12 @@ def _send(store: Store, run: Run, client: Client, part_bytes: int) -> str:
         _send_parts(run, client, bodies)
         ready = _text({"parts": len(bodies)}).encode()
         answer = client.ask("POST", f"runs/{run.id}/finish", ready, (200, 201))
-    return "sent" if answer["created"] else "there already"
+    return "sent" if answer.get("created") else "there already"
 
 
 def _send_parts(run: Run, client: Client, bodies: list[bytes]) -> None:
     """Those that have not come; where other parts of this run wait there, they go first."""
-    there = {part["number"]: part["digest"] for part in client.ask("GET", f"runs/{run.id}/parts")["items"]}
+    there = dict(_waiting(run, client))
     wanted = {number: hashlib.sha256(body).hexdigest() for number, body in enumerate(bodies)}
     if any(wanted.get(number) != digest for number, digest in there.items()):
         client.ask("DELETE", f"runs/{run.id}/parts", expected=(204,))
@@ -138,6 +172,15 @@ def _send_parts(run: Run, client: Client, bodies: list[bytes]) -> None:
     for number, body in enumerate(bodies):
         if number not in there:
             client.ask("PUT", f"runs/{run.id}/parts/{number}", _packed(body), (200, 201))
+
+
+def _waiting(run: Run, client: Client) -> Iterator[tuple[int, str]]:
+    """Numbers and digests of the parts that have come, page by page."""
+    offset: int | None = 0
+    while offset is not None:
+        found = client.ask("GET", f"runs/{run.id}/parts?offset={offset}")
+        yield from ((part["number"], part["digest"]) for part in found["items"])
+        offset = found["next"]
 
 
 def parts(whole: dict[str, Any], part_bytes: int) -> Iterator[bytes]:

@@ -21,6 +21,7 @@ def push(
     """Send stored runs to a service: it is asked first what it has, and nothing is sent twice.
 
     The token comes from OPGAUGE_TOKEN. What fails for a moment is tried again; a run arrives whole or not at all.
+    A run that the service refuses holds up no other; the exit code is then 1.
 
     Example: OPGAUGE_TOKEN=opg_… opgauge push https://opgauge.example
     """
@@ -32,9 +33,12 @@ def push(
     token = load_settings().token
     with Store.open(database_url(db)) as store, Client(url, token) as client:
         runs = [store.find_run(name) for name in run] if run else store.runs(limit=ALL)[::-1]
-        sent = 0
+        sent = refused = 0
         for found in push_runs(store, runs, client):
             reason = f": {found.reason}" if found.reason else ""
             typer.echo(f"{found.run.id}  {found.run.results:5} results  {found.outcome}{reason}")
             sent += found.outcome == "sent"
-    typer.echo(f"{sent} of {len(runs)} runs sent")
+            refused += found.outcome == "refused"
+    typer.echo(f"{sent} of {len(runs)} runs sent" + (f", {refused} refused" if refused else ""))
+    if refused:
+        raise typer.Exit(1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import hashlib
 import json
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -48,10 +49,12 @@ class Service:
     def _answer(self, method: str, run: str, rest: list[str], request: httpx.Request) -> httpx.Response:
         there = self.parts.setdefault(run, {})
         if method == "GET" and not rest:
-            return httpx.Response(200 if run in self.runs else 404, json={"detail": "no run"})
+            return httpx.Response(200, json={"id": run}) if run in self.runs else httpx.Response(404, json={})
         if method == "GET":
             items = [{"number": key, "digest": hashlib.sha256(body).hexdigest()} for key, body in there.items()]
-            return httpx.Response(200, json={"items": items})
+            start = int(request.url.params["offset"])
+            after = start + 2 if len(items) > start + 2 else None
+            return httpx.Response(200, json={"items": items[start : start + 2], "next": after})
         if method == "DELETE":
             there.clear()
             return httpx.Response(204)
@@ -150,7 +153,7 @@ def test_what_fails_for_a_moment_is_tried_again(store: Store) -> None:
     ("moods", "message", "asked"),
     [
         ([401], "says 401 to GET .*not now", 1),
-        ([0, 422], "says 422 to PUT .*not now", 2),
+        ([0, 403], "says 403 to PUT .*not now", 2),
         ([503] * TRIES, "says 503", TRIES),
         ([httpx.ConnectError("refused")] * TRIES, "cannot be reached: refused", TRIES),
     ],
@@ -162,6 +165,63 @@ def test_what_stays_wrong_is_said(store: Store, moods: list[int | Exception], me
         send(store, service)
     assert len(service.seen) == asked
     assert TOKEN not in str(caught.value)
+
+
+@pytest.mark.parametrize("code", [409, 413, 422])
+def test_a_refused_run_holds_up_no_other(store: Store, code: int) -> None:
+    """What the service says of it is its reason, and the next run is sent."""
+    later = add(store)
+    service = Service(moods=[0, code])
+    transport = httpx.MockTransport(service)
+    with Client("http://service.example/base/", TOKEN, transport=transport) as client:
+        first, second = push(store, store.runs()[::-1], client)
+    assert (first.outcome, second.outcome, second.run.id) == ("refused", "sent", later)
+    assert f"says {code}" in first.reason
+    assert set(service.runs) == {later}
+
+
+@pytest.mark.parametrize("content", [b"<html>welcome</html>", b"[]", b'"x"', b"\xff", b""])
+def test_other_services_are_told_from_ours(store: Store, content: bytes) -> None:
+    """Whatever else answers 200 at the address is no service of ours, and nothing counts as sent."""
+    transport = httpx.MockTransport(lambda _: httpx.Response(200, content=content))
+    service = Client("http://service.example", TOKEN, transport=transport)
+    with service as client, pytest.raises(PushError, match="is no opgauge"):
+        list(push(store, store.runs(), client))
+
+
+def test_another_run_is_not_taken_for_this_one(store: Store) -> None:
+    """Only an answer with the run's own id says that it is there."""
+    seen: list[str] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        seen.append(request.method)
+        return httpx.Response(200, json={"id": "other", "created": True})
+
+    with Client("http://service.example", TOKEN, transport=httpx.MockTransport(answer)) as client:
+        (found,) = push(store, store.runs(), client)
+    assert (found.outcome, seen) == ("sent", ["GET", "PUT"])
+
+
+def test_the_token_goes_nowhere_else(store: Store) -> None:
+    """A redirection is not followed: the token would go with it."""
+    asked: list[str] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        asked.append(request.url.host)
+        return httpx.Response(302, headers={"Location": "http://elsewhere.example/"})
+
+    service = Client("http://service.example", TOKEN, transport=httpx.MockTransport(answer))
+    with service as client, pytest.raises(PushError, match="says 302"):
+        list(push(store, store.runs(), client))
+    assert asked == ["service.example"]
+
+
+@pytest.mark.parametrize("token", ["opg_ä", "opg_x\ny", "opg_\x00"])
+def test_tokens_that_are_none(token: str) -> None:
+    """What no header can hold is one error that does not show it."""
+    with pytest.raises(PushError, match="characters that no token has") as caught:
+        Client("http://service.example", token)
+    assert token not in str(caught.value)
 
 
 def test_unfinished_runs_stay_here(store: Store) -> None:
@@ -194,7 +254,10 @@ def test_a_run_falls_into_parts_of_bounded_size() -> None:
 
 def test_the_service_takes_what_is_pushed(store: Store, tmp_path: Path) -> None:
     """Client and service together: a run pushed in parts is the same run there."""
-    from fastapi.testclient import TestClient
+    with warnings.catch_warnings():
+        # it would rather have another package than httpx, which the client of the service needs
+        warnings.simplefilter("ignore")
+        from fastapi.testclient import TestClient
 
     from harness.scope import Scope
     from harness.settings import Settings

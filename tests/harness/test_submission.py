@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import math
 import signal
@@ -29,6 +30,7 @@ from harness.strict import SubmissionError
 from harness.submission import join, parse, read_submission
 from ops import find_op
 from tests.databases import database
+from tests.hostile import HOSTILE, laden, places, put
 
 ENVIRONMENT = Environment({"cpu.model": "test"}, {"commit": "abc"})
 
@@ -156,6 +158,23 @@ def test_what_is_wrong_is_refused(path: str, value: Any, message: str) -> None:
     _set(path, value)(sent)
     with pytest.raises(SubmissionError, match=message):
         read_submission(sent)
+
+
+def test_every_field_may_hold_anything() -> None:
+    """Whatever stands in whichever place, the run is taken, or refused by an error of ours; most is refused."""
+    sent = laden(a_run())
+    sent["results"] = sent["results"][:1]
+    taken = refused = 0
+    for path in list(places(sent)):
+        for value in HOSTILE:
+            changed = copy.deepcopy(sent)
+            put(changed, path, value)
+            try:
+                read_submission(changed)
+                taken += 1
+            except HarnessError:
+                refused += 1
+    assert refused > 3 * taken > 0
 
 
 @pytest.mark.parametrize(
