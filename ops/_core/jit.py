@@ -20,6 +20,7 @@ from ops._core.dtype import dtype_info
 
 _VIEWS = {"float16": np.uint16, "bfloat16": np.int16, "bool": np.uint8}
 _INT32, _FLOAT = ir.IntType(32), ir.FloatType()
+_INT64, _DOUBLE = ir.IntType(64), ir.DoubleType()
 
 
 def storage(array: Any) -> Any:
@@ -93,6 +94,8 @@ def _bitcast(source: Any, target: Any, llvm: Any) -> Any:
 
 bits_of_float = _bitcast(types.float32, types.int32, _INT32)
 float_of_bits = _bitcast(types.int32, types.float32, _FLOAT)
+bits_of_double = _bitcast(types.float64, types.int64, _INT64)
+double_of_bits = _bitcast(types.int64, types.float64, _DOUBLE)
 
 
 @intrinsic

@@ -39,8 +39,7 @@ def lerp(*, x: Any, y: Any, weight: Any, out: dict[str, Any]) -> Bound:
         for axis, stride in enumerate(strides[:-1]):
             starts[:, operand] += places[axis] * stride
     inner = np.array([strides[-1] for strides in steps.strides])
-    lines = target.reshape(-1, length)
-    return lambda: jit.lerp_lines(*operands, share, lines, starts, inner)
+    return lambda: jit.lerp_lines(*operands, share, target, starts, inner, -(-length // BLOCK))
 
 
 @kernel("lerp_grad", "optimized", "cpu", FLOATS, prepare=True)
