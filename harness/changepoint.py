@@ -84,16 +84,17 @@ def _partition(logs: Floats, price: float) -> list[int]:
     count = logs.size
     shifted = logs - logs.mean()
     sums = np.concatenate(([0.0], np.cumsum(shifted)))
-    squares = np.concatenate(([0.0], np.cumsum(shifted**2)))
-    best = np.full(count + 1, np.inf)
-    best[0] = -price
     last = np.zeros(count + 1, np.int64)
+    # the least cost of the points before each; their squares are in every partition, so they are left out
+    least = np.full(count + 1, np.inf)
+    least[0] = -price
+    lengths = np.arange(count, 0, -1)
     for end in range(EDGE, count + 1):
-        starts = np.arange(end - EDGE + 1)
-        cost = squares[end] - squares[starts] - (sums[end] - sums[starts]) ** 2 / (end - starts)
-        total = best[starts] + cost + price
-        last[end] = int(total.argmin())
-        best[end] = total[last[end]]
+        starts = slice(end - EDGE + 1)
+        steps = sums[end] - sums[starts]
+        total = least[starts] - steps * steps / lengths[count - end :][starts]
+        last[end] = total.argmin()
+        least[end] = total[last[end]] + price
     bounds = [count]
     while bounds[-1]:
         bounds.append(int(last[bounds[-1]]))

@@ -167,7 +167,7 @@ def _failure(side: Side) -> Reason | None:
 
 
 def _changes(base: Side | None, head: Side | None) -> tuple[Change, ...]:
-    if base is None or head is None:
+    if base is None or head is None or base.metrics == head.metrics:
         return ()
     return tuple(_metric_changes(base.metrics, head.metrics))
 

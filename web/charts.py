@@ -1,7 +1,8 @@
 """Figures as JSON for Plotly. Colours and fonts are the page's: opgauge.js lays them over by theme.
 
 Every name in a figure comes from outside. Plotly reads a little HTML in texts, so they pass
-through `literal`, and hover templates are constants that refer to values by place.
+through `literal`, and hover templates are constants that refer to values by place. Figures are plain
+dicts: making them of plotly's classes takes longer than all the rest of a page. The tests check them against those.
 """
 
 from __future__ import annotations
@@ -14,10 +15,9 @@ from statistics import median
 from typing import Any
 from zlib import crc32
 
-import plotly.graph_objects as go
-
 from harness.changepoint import ChangePoint
 from harness.result import Ceilings
+from harness.store.queries import RunInfo
 from harness.summary import BASELINE, OPTIMIZED
 from web.profile import KernelTime
 from web.reader import Level
@@ -29,6 +29,8 @@ SYMBOLS = ("circle", "square", "diamond", "cross", "triangle-up", "x", "star")
 LABEL = 34
 _VERDICTS = {"slower": "triangle-up", "faster": "triangle-down", "undecided": "diamond", "broken": "x"}
 MOST_SAMPLES = 2000
+DIGITS = 5
+"""Decimals of a time in the unit that its figure has: more are not seen, and would be sent."""
 NEAR = 4.0
 """Series whose usual time is more than this many times the first one's are drawn when asked for."""
 
@@ -47,30 +49,18 @@ def slot(implementation: str) -> str:
     return SLOTS.get(implementation, f"other{crc32(implementation.encode('utf-8', 'replace')) % 4}")
 
 
-def load() -> None:
-    """Load what figures need of plotly now, which takes a second, rather than with the first of them."""
-    for kind in (go.Bar, go.Box, go.Scatter, go.Layout):
-        _made(kind)
-
-
 def unit_of(times_ns: Iterable[float | None]) -> tuple[str, float]:
     """The unit in which the largest of these times is read best, and how many nanoseconds it has."""
     largest = max((time for time in times_ns if time), default=0.0)
     return next(((name, size) for name, size in (("s", 1e9), ("ms", 1e6), ("µs", 1e3)) if largest >= size), ("ns", 1.0))
 
 
-def _trace(kind: Any, implementation: str, **given: Any) -> Any:
-    return _made(kind, name=literal(implementation, LABEL), meta={"slot": slot(implementation)}, **given)
+def _trace(kind: str, implementation: str, **given: Any) -> dict[str, Any]:
+    return {"type": kind, "name": literal(implementation, LABEL), "meta": {"slot": slot(implementation)}, **given}
 
 
-def _made(kind: Any, **given: Any) -> Any:
-    """A trace or a layout, unchecked: checking thousands of points costs more than all else. The tests check."""
-    return kind(_validate=False, **given)
-
-
-def _json(traces: Sequence[Any], **layout: Any) -> str:
-    figure = {"data": [one.to_plotly_json() for one in traces], "layout": _made(go.Layout, **layout).to_plotly_json()}
-    return json.dumps(figure, allow_nan=False)
+def _json(traces: Sequence[Mapping[str, Any]], **layout: Any) -> str:
+    return json.dumps({"data": traces, "layout": layout}, allow_nan=False, separators=(",", ":"))
 
 
 def bars(rows: Sequence[CaseRow], names: Sequence[str], hot: Mapping[tuple[str, str, str], float] | None = None) -> str:
@@ -88,7 +78,7 @@ def bars(rows: Sequence[CaseRow], names: Sequence[str], hot: Mapping[tuple[str, 
     for name, found in times.items():
         shown = [None if time is None else time / size for time in found]
         given = {"x": places, "y": shown, "text": labels, "textposition": "none", "hovertemplate": template}
-        traces.append(_trace(go.Bar, name, **given))
+        traces.append(_trace("bar", name, **given))
     ticks = {"tickmode": "array", "tickvals": places, "ticktext": [_tick(row, several=several) for row in rows]}
     return _json(
         traces,
@@ -124,7 +114,7 @@ def roofline(rows: Sequence[CaseRow], names: Sequence[str]) -> str | None:
         template = "%{text}<br>%{x:.3g} flop/byte, %{y:.4g} GFLOP/s<extra>%{fullData.name}</extra>"
         traces.append(
             _trace(
-                go.Scatter,
+                "scatter",
                 name,
                 mode="markers",
                 x=[row.flops / row.bytes for row, _ in some],
@@ -160,7 +150,7 @@ def _ceilings(reached: Ceilings | None, dtypes: set[str], span: tuple[float, flo
         name = f"{device}: copy {copy:.4g} GB/s" + (f", {dtype} matrix {rate / 1e3:.3g} TFLOP/s" if dtype else "")
         line = {"dash": "dash", "width": 1.5}
         given = {"x": xs, "y": ys, "mode": "lines", "line": line, "hoverinfo": "name"}
-        lines.append(_made(go.Scatter, name=literal(name), meta={"slot": "muted"}, **given))
+        lines.append({"type": "scatter", "name": literal(name), "meta": {"slot": "muted"}, **given})
     return lines
 
 
@@ -183,29 +173,29 @@ def history(
     unit, size = unit_of(time for name, time in usual.items() if name in near)
     template = f"%{{text}}<br>%{{x}}<br>%{{y:.4g}} {unit}<extra>%{{fullData.name}}</extra>"
     traces: list[Any] = []
+    texts: dict[int, tuple[str, str]] = {}
     for place, (name, levels) in enumerate(series.items()):
         known = [(level, level.median_ns) for level in levels if level.median_ns]
         spans = [_span(level, quantiles.get((level.run.key, name))) for level, _ in known]
-        labels = [f"{level.run.commit[:10] or 'no commit'} · run {level.run.id[:8]}" for level, _ in known]
-        xs = [f"{level.run.started:%Y-%m-%d %H:%M:%S}" for level, _ in known]
-        ys = [time / size for _, time in known]
+        told = [_told(level.run, texts) for level, _ in known]
+        ys = [round(time / size, DIGITS) for _, time in known]
         error = {
             "type": "data",
             "symmetric": False,
-            "array": [max(high / size - y, 0.0) for (_, high), y in zip(spans, ys, strict=True)],
-            "arrayminus": [max(y - low / size, 0.0) for (low, _), y in zip(spans, ys, strict=True)],
+            "array": [round(max(high / size - y, 0.0), DIGITS) for (_, high), y in zip(spans, ys, strict=True)],
+            "arrayminus": [round(max(y - low / size, 0.0), DIGITS) for (low, _), y in zip(spans, ys, strict=True)],
             "thickness": 1,
             "width": 2,
         }
         traces.append(
             _trace(
-                go.Scatter,
+                "scatter",
                 name,
                 mode="lines+markers",
-                x=xs,
+                x=[when for when, _ in told],
                 y=ys,
                 error_y=error,
-                text=[literal(label) for label in labels],
+                text=[label for _, label in told],
                 customdata=[level.run.id for level, _ in known],
                 marker={"size": 6, "symbol": SYMBOLS[place % len(SYMBOLS)]},
                 line={"width": 1.5},
@@ -223,11 +213,24 @@ def history(
     )
 
 
+def _second(run: RunInfo) -> str:
+    """When it started, as Plotly reads it."""
+    return run.started.isoformat(" ")[:19]
+
+
+def _told(run: RunInfo, known: dict[int, tuple[str, str]]) -> tuple[str, str]:
+    """When a run started and what it is called, made once for all series."""
+    if run.key not in known:
+        label = literal(f"{run.commit[:10] or 'no commit'} · run {run.id[:8]}")
+        known[run.key] = (_second(run), label)
+    return known[run.key]
+
+
 def _rings(name: str, changes: Sequence[tuple[Level, Level, ChangePoint]], size: float) -> list[Any]:
     if not changes:
         return []
     given = {
-        "x": [f"{after.run.started:%Y-%m-%d %H:%M:%S}" for _, after, _ in changes],
+        "x": [_second(after.run) for _, after, _ in changes],
         "y": [(after.median_ns or point.after) / size for _, after, point in changes],
         "text": [
             f"{100 * (point.ratio - 1):+.1f} % since {literal(after.run.commit[:10])}" for _, after, point in changes
@@ -237,7 +240,7 @@ def _rings(name: str, changes: Sequence[tuple[Level, Level, ChangePoint]], size:
         "showlegend": False,
         "hovertemplate": "change point<br>%{text}<extra></extra>",
     }
-    return [_made(go.Scatter, name=literal(f"{name}: change point"), meta={"slot": "change"}, **given)]
+    return [{"type": "scatter", "name": literal(f"{name}: change point"), "meta": {"slot": "change"}, **given}]
 
 
 def _span(level: Level, quartiles: tuple[float, float] | None) -> tuple[float, float]:
@@ -252,10 +255,10 @@ def distribution(name: str, samples: Mapping[int, Sequence[float]]) -> str:
     unit, size = unit_of(value for values in samples.values() for value in values)
     traces = [
         _trace(
-            go.Box,
+            "box",
             name,
             x=[f"block {block}"] * len(values[:MOST_SAMPLES]),
-            y=[value / size for value in values[:MOST_SAMPLES]],
+            y=[round(value / size, DIGITS) for value in values[:MOST_SAMPLES]],
             boxpoints="all",
             jitter=0.6,
             pointpos=0,
@@ -278,16 +281,16 @@ def kernel_bars(kernels: Mapping[str, Sequence[KernelTime]]) -> str:
     for place, name in enumerate(names[:40]):
         times = [sum(kernel.time_ns for kernel in kernels[one] if kernel.name == name) / size for one in bars_of]
         traces.append(
-            _made(
-                go.Bar,
-                name=literal(name, 60),
-                meta={"slot": f"kernel{place % 8}"},
-                orientation="h",
-                y=[literal(one, LABEL) for one in bars_of],
-                x=times,
-                hovertemplate=f"%{{fullData.name}}<br>%{{x:.4g}} {unit}<extra>%{{y}}</extra>",
-                marker={"pattern": {"shape": ("", "/", "x", ".")[place // 8 % 4]}},
-            )
+            {
+                "type": "bar",
+                "name": literal(name, 60),
+                "meta": {"slot": f"kernel{place % 8}"},
+                "orientation": "h",
+                "y": [literal(one, LABEL) for one in bars_of],
+                "x": times,
+                "hovertemplate": f"%{{fullData.name}}<br>%{{x:.4g}} {unit}<extra>%{{y}}</extra>",
+                "marker": {"pattern": {"shape": ("", "/", "x", ".")[place // 8 % 4]}},
+            }
         )
     return _json(
         traces,
@@ -314,18 +317,18 @@ def ratios(
             "thickness": 1,
         }
         traces.append(
-            _made(
-                go.Scatter,
-                name=word,
-                meta={"slot": f"v-{word}"},
-                mode="markers",
-                x=[100 * (value - 1) for _, value, _ in spans],
-                y=places,
-                text=[literal(labels[place], 90) for place in places],
-                marker={"size": 7, "symbol": _VERDICTS.get(word, "circle")},
-                error_x=error,
-                hovertemplate="%{text}<br>%{x:+.2f} %<extra>%{fullData.name}</extra>",
-            )
+            {
+                "type": "scatter",
+                "name": word,
+                "meta": {"slot": f"v-{word}"},
+                "mode": "markers",
+                "x": [100 * (value - 1) for _, value, _ in spans],
+                "y": places,
+                "text": [literal(labels[place], 90) for place in places],
+                "marker": {"size": 7, "symbol": _VERDICTS.get(word, "circle")},
+                "error_x": error,
+                "hovertemplate": "%{text}<br>%{x:+.2f} %<extra>%{fullData.name}</extra>",
+            }
         )
     zero = {"type": "line", "x0": 0, "x1": 0, "y0": 0, "y1": 1, "yref": "paper", "line": {"width": 1, "dash": "dot"}}
     return _json(

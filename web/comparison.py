@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from math import sqrt
 
 from harness.compare import compare_run
 from harness.errors import NothingError
 from harness.result import Ceilings, Environment, Status
 from harness.store import listing, queries
-from harness.store.queries import CaseInfo, Detail, Point, RunInfo
+from harness.store.listing import Judged
+from harness.store.queries import CaseInfo, RunInfo
 from harness.verdict import Comparison, Evidence, Metrics, Rule, Side, Subject
 from web.profile import number
 from web.reader import GRAVE, Reader, device_names
-from web.rows import floor_ns
 
 MOST = 5000
 LEAST_COMMIT = 6
+USUAL = Rule()
+_BAD = frozenset(map(str, GRAVE))
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,12 +55,13 @@ _Key = tuple[str, str, str]
 """Case id, implementation, device."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Trial:
+@dataclass(slots=True)
+class Trial:
     """A case by one implementation on one device of a run: its blocks' medians and rulers, what became of it."""
 
     case: CaseInfo
-    first: Point
+    device: str
+    bytes: int
     times: tuple[float, ...]
     rulers: tuple[float, ...]
     side: Side
@@ -95,16 +100,16 @@ def compare_runs(
 ) -> list[Compared]:
     """Every trial of either run; with devices, those of the one beside those of the other."""
     across = bool(base_device and head_device and base_device != head_device)
-    sides = [_trials(reader, run, device, across=across) for run, device in ((base, base_device), (head, head_device))]
-    by_id = {one.case.case_id: one.case for side in sides for one in side.values()}
-    keys = list(dict.fromkeys([*sides[1], *sides[0]]))
+    before, after = (
+        _trials(reader, run, device, across=across) for run, device in ((base, base_device), (head, head_device))
+    )
     ceilings = reader.ceilings(head)
-    given = [_evidence(key, by_id[key[0]], sides[0].get(key), sides[1].get(key), ceilings) for key in keys]
-    found = compare_run(given, [_rule(by_id[key[0]]) for key in keys])
+    cases = {key: one.case for key, one in {**after, **before}.items()}
+    given = [_evidence(key, case, before.get(key), after.get(key), ceilings) for key, case in cases.items()]
+    found = compare_run(given, [_rule(case) for case in cases.values()])
     return [
-        Compared(by_id[case_id], implementation, device, one, _median(sides[0].get(key)), _median(sides[1].get(key)))
-        for key, one in zip(keys, found, strict=True)
-        for case_id, implementation, device in [key]
+        Compared(case, key[1], key[2], one, _median(before.get(key)), _median(after.get(key)))
+        for (key, case), one in zip(cases.items(), found, strict=True)
     ]
 
 
@@ -113,38 +118,40 @@ def sort_compared(found: Sequence[Compared]) -> list[Compared]:
     return sorted(found, key=lambda one: (one.word != "broken", -(one.found.ratio or 0.0), one.case.name))
 
 
-def _trials(reader: Reader, run: RunInfo, device: str, *, across: bool) -> dict[_Key, _Trial]:
-    trials = reader.cache.get(("trials", run.key), lambda: _read_trials(reader, run))
-    chosen = {key: one for key, one in trials.items() if device in {"", key[2]}}
+def _trials(reader: Reader, run: RunInfo, device: str, *, across: bool) -> dict[_Key, Trial]:
+    trials = reader.kept("trials", run, lambda: _read_trials(reader, run))
+    if not device:
+        return trials
+    chosen = {key: one for key, one in trials.items() if key[2] == device}
     return {(*key[:2], ""): one for key, one in chosen.items()} if across else chosen
 
 
-def _read_trials(reader: Reader, run: RunInfo) -> dict[_Key, _Trial]:
+def _read_trials(reader: Reader, run: RunInfo) -> dict[_Key, Trial]:
     """What comparisons want of a run, read once for all of them: most of their time goes into reading."""
-    details = listing.list_judged(reader.engine, run.key, MOST)
-    infos = reader.cases({one.point.case_key for one in details})
-    found: dict[_Key, list[Detail]] = {}
-    for one in details:
-        info = infos.get(one.point.case_key)
-        if info is not None:
-            found.setdefault((info.case_id, one.point.implementation, one.point.device), []).append(one)
-    return {key: _trial(infos[blocks[0].point.case_key], blocks) for key, blocks in found.items()}
+    judged = listing.list_judged(reader.engine, run.key, MOST)
+    infos = reader.cases({one.case_key for one in judged})
+    found: dict[tuple[int, str, str], list[Judged]] = {}
+    for one in judged:
+        found.setdefault((one.case_key, one.implementation, one.device), []).append(one)
+    return {
+        (infos[key].case_id, implementation, device): _trial(infos[key], blocks)
+        for (key, implementation, device), blocks in found.items()
+        if key in infos
+    }
 
 
-def _trial(case: CaseInfo, blocks: list[Detail]) -> _Trial:
-    ordered = sorted(blocks, key=lambda one: one.point.block)
-    times = tuple(one.point.median_ns for one in ordered if one.point.median_ns)
-    return _Trial(case, blocks[0].point, times, tuple(_rulers(ordered)), _side(blocks))
+def _trial(case: CaseInfo, blocks: list[Judged]) -> Trial:
+    if len(blocks) > 1:
+        blocks = sorted(blocks, key=lambda one: one.block)
+    times = tuple(one.median_ns for one in blocks if one.median_ns)
+    return Trial(case, blocks[0].device, blocks[0].bytes, times, _rulers(blocks), _side(blocks))
 
 
 def _evidence(
-    key: _Key, case: CaseInfo, base: _Trial | None, head: _Trial | None, ceilings: Mapping[str, Ceilings]
+    key: _Key, case: CaseInfo, base: Trial | None, head: Trial | None, ceilings: Mapping[str, Ceilings]
 ) -> Evidence:
     subject = Subject(case.op, case.name, case.case_id, key[1], key[2])
-    floor = None
-    if head and head.first.backend != "cpu":  # a CPU's caches are warm: memory is no limit
-        point = head.first
-        floor = floor_ns(point.bytes, point.flops, case.dtype, ceilings.get(point.device))
+    floor = _floor_ns(head, ceilings.get(head.device)) if head else None
     if base is None or head is None:
         return Evidence(subject, base.side if base else None, head.side if head else None, floor_ns=floor)
     pairs = tuple(zip(base.times, head.times, strict=False))
@@ -152,38 +159,48 @@ def _evidence(
     return Evidence(subject, base.side, head.side, pairs, rulers, floor_ns=floor)
 
 
+def _floor_ns(head: Trial, reached: Ceilings | None) -> float | None:
+    """Least time by bandwidth, as the gate has it; none for a CPU, whose caches are warm: memory is no limit there."""
+    if reached is None or not head.bytes or head.device == "cpu":
+        return None
+    fastest = max(reached.copy_gbps or 0.0, reached.write_gbps or 0.0)
+    return head.bytes / fastest if fastest else None
+
+
 def _rule(case: CaseInfo) -> Rule:
     gate = case.data.get("gate")
     threshold = gate.get("threshold") if isinstance(gate, Mapping) else None
     if not isinstance(threshold, int | float) or not 0 < threshold < 1:
-        return Rule()
+        return USUAL
     return Rule(threshold=float(threshold), same_within=float(threshold))
 
 
-def _median(trial: _Trial | None) -> float | None:
+def _median(trial: Trial | None) -> float | None:
     times = sorted(trial.times) if trial else []
     return times[len(times) // 2] if times else None
 
 
-def _side(blocks: list[Detail]) -> Side:
-    worst = next((one for one in blocks if one.point.status in GRAVE), blocks[0])
-    return Side(Status(worst.point.status), metrics=_metrics(blocks[0]), reason=worst.reason)
+def _side(blocks: list[Judged]) -> Side:
+    worst = next((one for one in blocks if one.status in _BAD), blocks[0])
+    return _side_of(worst.status, worst.reason, blocks[0].peak, blocks[0].footprint)
 
 
-def _metrics(one: Detail) -> Metrics:
+@lru_cache(4096)
+def _side_of(status: str, reason: str, peak: str | int | None, footprint: str | None) -> Side:
+    """Made once for all results that have nothing else to say."""
+    return Side(Status(status), metrics=_metrics(peak, footprint), reason=reason)
+
+
+def _metrics(peak: str | int | None, text: str | None) -> Metrics:
     """What has no noise, of one block."""
-    measurement = one.data.get("measurement")
-    if not isinstance(measurement, Mapping):
-        return Metrics()
-    footprint, peak = measurement.get("footprint"), _count(measurement.get("peak_bytes"))
-    if not isinstance(footprint, Mapping):
-        return Metrics(peak_bytes=peak)
+    found = json.loads(text) if text else None
+    footprint = found if isinstance(found, Mapping) else {}
     names = footprint.get("kernels")
     return Metrics(
         launches=_count(footprint.get("launches")),
         kernels=tuple(str(name) for name in names) if isinstance(names, list) else None,
         allocations=_count(footprint.get("allocations")),
-        peak_bytes=peak,
+        peak_bytes=None if peak is None else int(peak),
         registers=_count(footprint.get("registers")),
         spills=_count(footprint.get("spill_bytes")),
     )
@@ -193,13 +210,12 @@ def _count(value: object) -> int | None:
     return value if type(value) is int and value >= 0 else None
 
 
-def _rulers(ordered: list[Detail]) -> list[float]:
+def _rulers(blocks: list[Judged]) -> tuple[float, ...]:
     """Levels of the ruler of each block, none where a block has none."""
-    found = [
-        (number(one.data.get("ruler"), "copy_ns"), number(one.data.get("ruler"), "arithmetic_ns")) for one in ordered
-    ]
-    levels = [sqrt(copy * arithmetic) for copy, arithmetic in found if copy and arithmetic]
-    return levels if len(levels) == len(ordered) else []
+    read = [json.loads(one.ruler) for one in blocks if one.ruler]
+    found = [(number(one, "copy_ns"), number(one, "arithmetic_ns")) for one in read]
+    levels = tuple(sqrt(copy * arithmetic) for copy, arithmetic in found if copy and arithmetic)
+    return levels if len(levels) == len(blocks) else ()
 
 
 def device_choices(base: RunInfo, head: RunInfo) -> list[str]:

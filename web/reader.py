@@ -5,13 +5,14 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import OrderedDict
-from collections.abc import Collection, Hashable, Iterable
+from collections.abc import Callable, Collection, Hashable, Iterable
 from dataclasses import dataclass, field
 from statistics import median
+from typing import Any, TypeVar
 
 from harness.result import Ceilings, Status
 from harness.store import Store, queries
-from harness.store.queries import CaseInfo, Point, RunInfo
+from harness.store.queries import CaseInfo, Past, Point, RunInfo
 from web.cache import Cache
 
 RECENT = 40
@@ -19,6 +20,8 @@ RECENT = 40
 RECENT_IN_ALL = 200
 KEPT_RUNS = 256
 KEPT_CASES = 20_000
+KEPT_MADE = 64
+Answer = TypeVar("Answer")
 GRAVE = (Status.WRONG, Status.ERROR, Status.TIMEOUT, Status.OUT_OF_MEMORY)
 
 
@@ -77,7 +80,7 @@ def device_names(run: RunInfo) -> list[str]:
     return sorted({key.partition(".")[0] for key in run.environment.hard if "." in key})
 
 
-def level_of(run: RunInfo, points: Iterable[Point]) -> Level:
+def level_of(run: RunInfo, points: Iterable[Point | Past]) -> Level:
     """The blocks of one trial as one."""
     found = list(points)
     if len(found) == 1 and found[0].status == Status.OK:
@@ -98,8 +101,9 @@ class Reader:
         self.engine = store.engine
         self.cache = cache
         self._points: OrderedDict[int, tuple[Hashable, list[Point]]] = OrderedDict()
+        self._made: OrderedDict[tuple[str, int], tuple[Hashable, Any]] = OrderedDict()
         self._cases: dict[int, CaseInfo] = {}
-        self._devices: dict[tuple[str, str], DeviceInfo] = {}
+        self._devices: dict[tuple[int, str], DeviceInfo] = {}
 
     def runs(self) -> list[RunInfo]:
         """The latest runs, newest first."""
@@ -107,12 +111,13 @@ class Reader:
 
     def device(self, run: RunInfo, name: str) -> DeviceInfo:
         """The device that `name` is in a run."""
-        key = (run.id, name)
-        if key not in self._devices:
+        key = (run.key, name)
+        found = self._devices.get(key)
+        if found is None:
             if len(self._devices) > KEPT_CASES:
                 self._devices = {}
-            self._devices[key] = device_of(run, name)
-        return self._devices[key]
+            found = self._devices[key] = device_of(run, name)
+        return found
 
     def points(self, run_keys: Collection[int]) -> dict[int, list[Point]]:
         """The results of runs; those that have not changed since come from memory."""
@@ -127,6 +132,25 @@ class Reader:
                     self._points.popitem(last=False)
             found[key] = known[1]
         return found
+
+    def kept(self, name: str, run: RunInfo, make: Callable[[], Answer]) -> Answer:
+        """What `make` makes of a run's results: from memory for as long as these are the same."""
+        count = queries.count_results(self.engine, [run.key]).get(run.key)
+        known = self._made.get((name, run.key))
+        if known is None or known[0] != count:
+            known = self._made[name, run.key] = (count, make())
+            while len(self._made) > KEPT_MADE:
+                self._made.popitem(last=False)
+        found: Answer = known[1]
+        return found
+
+    def points_of(self, run: RunInfo, op: str) -> list[Point]:
+        """The results of one op in a run: from memory, where the whole run is there."""
+        known = self._points.get(run.key)
+        if known is not None and known[0] == queries.count_results(self.engine, [run.key]).get(run.key):
+            return known[1]
+        keys = queries.list_case_keys(self.engine, run.key, op)
+        return queries.list_points(self.engine, run.key, keys) if keys else []
 
     def cases(self, keys: Collection[int]) -> dict[int, CaseInfo]:
         """Cases by their number; they never change."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 from collections.abc import Callable, Mapping
 from functools import cache
@@ -20,6 +21,7 @@ from web.charts import slot
 
 TEMPLATES = Path(__file__).parent / "templates"
 PAGE = 50
+ZIP_LEVEL = 4
 
 
 @cache
@@ -56,18 +58,20 @@ def render(name: str, request: Request, **values: Any) -> str:
 
 
 def page(request: Request, cache: Cache, name: str, make: Callable[[], Mapping[str, Any]]) -> Response:
-    """The page at this address, made anew only when the data have changed."""
+    """The page at this address, made and compressed anew only when the data have changed."""
     key = ("page", request.url.path, request.url.query)
-    body, tag = cache.get(key, lambda: _tagged(render(name, request, **make())))
-    headers = {"ETag": tag, "Cache-Control": "no-cache"}
+    zipped, tag = cache.get(key, lambda: _packed(render(name, request, **make())))
+    headers = {"ETag": tag, "Cache-Control": "no-cache", "Vary": "Accept-Encoding"}
     if request.headers.get("if-none-match") == tag:
         return Response(status_code=304, headers=headers)
-    return Response(body, media_type="text/html", headers=headers)
+    if "gzip" in request.headers.get("accept-encoding", ""):
+        return Response(zipped, media_type="text/html", headers={**headers, "Content-Encoding": "gzip"})
+    return Response(gzip.decompress(zipped), media_type="text/html", headers=headers)
 
 
-def _tagged(made: str) -> tuple[bytes, str]:
+def _packed(made: str) -> tuple[bytes, str]:
     body = made.encode("utf-8", "replace")
-    return body, f'"{hashlib.sha256(body).hexdigest()[:16]}"'
+    return gzip.compress(body, ZIP_LEVEL, mtime=0), f'W/"{hashlib.sha256(body).hexdigest()[:16]}"'
 
 
 class Paging:

@@ -7,12 +7,11 @@ then hold fewer results than asked for, and says where to go on.
 
 from __future__ import annotations
 
-import json
 from array import array
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from time import monotonic
-from typing import Any
+from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, Engine, func, select
 from sqlalchemy.orm import aliased
@@ -39,6 +38,23 @@ _NAMES = (
     "flops",
 )
 _POINT: tuple[Any, ...] = tuple(getattr(ResultRow, name) for name in _NAMES)
+
+
+class Judged(NamedTuple):
+    """One result as a comparison sees it. peak, footprint, ruler: JSON as it is stored; None where there is none."""
+
+    case_key: int
+    implementation: str
+    backend: str
+    device: str
+    block: int
+    status: str
+    reason: str
+    median_ns: float | None
+    bytes: int
+    peak: str | int | None
+    footprint: str | None
+    ruler: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,21 +117,14 @@ def page_series(
         return _details(connection, list(connection.execute(ordered).scalars()))
 
 
-def list_judged(engine: Engine, run_key: int, limit: int) -> list[Detail]:
-    """Results of a run, in order; `data` holds only what a comparison judges beside times."""
+def list_judged(engine: Engine, run_key: int, limit: int) -> list[Judged]:
+    """Results of a run, in order, with what a comparison judges of them."""
     parts = (("measurement", "peak_bytes"), ("measurement", "footprint"), ("ruler",))
-    columns = [ResultRow.data[part].as_string() for part in parts]
-    query = select(*_POINT, ResultRow.reason, *columns).where(ResultRow.run_id == run_key)
+    columns = [getattr(ResultRow, name) for name in Judged._fields[: -len(parts)]]
+    columns += [ResultRow.data[part].as_string() for part in parts]
+    query = select(*columns).where(ResultRow.run_id == run_key)
     with engine.connect() as connection:
-        rows = connection.execute(query.order_by(ResultRow.id).limit(limit))
-        return [Detail(Point(*row[:-4]), row[-4], _judged(*row[-3:])) for row in rows]
-
-
-def _judged(peak_bytes: str | int | None, footprint: str | None, ruler: str | None) -> dict[str, Any]:
-    """The texts of objects are read where there are any: most runs have none."""
-    peak = None if peak_bytes is None else int(peak_bytes)
-    measurement = {"peak_bytes": peak, "footprint": json.loads(footprint) if footprint else None}
-    return {"measurement": measurement, "ruler": json.loads(ruler) if ruler else None}
+        return [Judged._make(row) for row in connection.execute(query.order_by(ResultRow.id).limit(limit)).all()]
 
 
 def page_cases(engine: Engine, *, op: str | None, dtype: str | None, after: int, limit: int) -> list[CaseInfo]:
@@ -182,6 +191,6 @@ def _by_windows(connection: Connection, query: Any, bound: int, limit: int) -> t
 def _details(connection: Connection, keys: Sequence[int]) -> list[Detail]:
     """In the order of `keys`."""
     query = select(*_POINT, ResultRow.reason, ResultRow.data).where(ResultRow.id.in_(keys))
-    rows: Iterable[Any] = connection.execute(query) if keys else ()
+    rows: Iterable[Any] = connection.execute(query).all() if keys else ()
     found = {row[0]: Detail(Point(*row[:-2]), row[-2], row[-1]) for row in rows}
     return [found[key] for key in keys if key in found]

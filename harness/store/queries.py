@@ -11,7 +11,7 @@ from array import array
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from sqlalchemy import Engine, func, insert
 from sqlalchemy import select as typed_select
@@ -23,6 +23,9 @@ CHUNK = 500
 """Keys in one IN list."""
 RUNS = 2000
 """Runs in an index of runs."""
+UUID_LENGTH = 36
+PLACES = 4 * RUNS
+"""Runs of a case, one for each device that a run has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +87,17 @@ class Detail:
     point: Point
     reason: str
     data: Mapping[str, Any]
+
+
+class Past(NamedTuple):
+    """One result in the history of a case. low_ns, high_ns: quartiles of its samples."""
+
+    run_key: int
+    implementation: str
+    status: str
+    median_ns: float | None
+    low_ns: float | None
+    high_ns: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +183,7 @@ def list_runs(
     if keys is not None:
         query = query.where(RunRow.id.in_(keys))
     with engine.connect() as connection:
-        return [_run(row) for row in connection.execute(query)]
+        return [_run(row) for row in connection.execute(query).all()]
 
 
 def count_runs(engine: Engine, *, status: str | None = None, commit: str | None = None) -> int:
@@ -180,9 +194,12 @@ def count_runs(engine: Engine, *, status: str | None = None, commit: str | None 
 
 def find_runs(engine: Engine, beginning: str, limit: int = 2) -> list[RunInfo]:
     """Runs whose id begins so."""
-    query = select(*_RUN).where(RunRow.uuid.startswith(beginning, autoescape=True)).limit(limit)
+    # no index leads to a beginning: whole ids, which pages and machines ask for, need not wait for that
+    is_whole = len(beginning) == UUID_LENGTH
+    same = RunRow.uuid == beginning if is_whole else RunRow.uuid.startswith(beginning, autoescape=True)
+    query = select(*_RUN).where(same).limit(limit)
     with engine.connect() as connection:
-        return [_run(row) for row in connection.execute(query)]
+        return [_run(row) for row in connection.execute(query).all()]
 
 
 def count_statuses(engine: Engine, run_keys: Collection[int]) -> dict[int, dict[str, int]]:
@@ -191,7 +208,7 @@ def count_statuses(engine: Engine, run_keys: Collection[int]) -> dict[int, dict[
     with engine.connect() as connection:
         for keys in _chunks(run_keys):
             query = select(ResultRow.run_id, ResultRow.status, func.count()).where(ResultRow.run_id.in_(keys))
-            for run_key, status, count in connection.execute(query.group_by(ResultRow.run_id, ResultRow.status)):
+            for run_key, status, count in connection.execute(query.group_by(ResultRow.run_id, ResultRow.status)).all():
                 found[run_key][status] = count
     return found
 
@@ -202,16 +219,26 @@ def count_results(engine: Engine, run_keys: Collection[int]) -> dict[int, tuple[
     with engine.connect() as connection:
         for keys in _chunks(run_keys):
             query = select(ResultRow.run_id, func.count(), func.max(ResultRow.id)).where(ResultRow.run_id.in_(keys))
-            for run_key, count, last in connection.execute(query.group_by(ResultRow.run_id)):
+            for run_key, count, last in connection.execute(query.group_by(ResultRow.run_id)).all():
                 found[run_key] = (count, last)
     return found
 
 
-def list_points(engine: Engine, run_key: int) -> list[Point]:
-    """All results of a run, in order."""
+def list_points(engine: Engine, run_key: int, case_keys: Collection[int] | None = None) -> list[Point]:
+    """The results of a run, in order; of some cases only where given."""
     query = select(*_POINT).where(ResultRow.run_id == run_key).order_by(ResultRow.id)
+    if case_keys is not None:
+        query = query.where(ResultRow.case_key.in_(case_keys))
     with engine.connect() as connection:
-        return [Point(*row) for row in connection.execute(query)]
+        return [Point(*row) for row in connection.execute(query).all()]
+
+
+def list_case_keys(engine: Engine, run_key: int, op: str) -> list[int]:
+    """The cases of an op that a run has results of, by number."""
+    of_op = select(CaseRow.id).where(CaseRow.op == op)
+    query = select(ResultRow.case_key).where(ResultRow.run_id == run_key, ResultRow.case_key.in_(of_op)).distinct()
+    with engine.connect() as connection:
+        return list(connection.execute(query).scalars())
 
 
 def list_details(
@@ -231,42 +258,38 @@ def list_details(
         query = query.where(ResultRow.status.in_(statuses))
     query = query.order_by(ResultRow.id).limit(limit).offset(offset)
     with engine.connect() as connection:
-        return [Detail(Point(*row[:-2]), row[-2], row[-1]) for row in connection.execute(query)]
+        return [Detail(Point(*row[:-2]), row[-2], row[-1]) for row in connection.execute(query).all()]
 
 
-def list_case_runs(engine: Engine, case_keys: Collection[int], limit: int = RUNS) -> list[tuple[int, str]]:
-    """The latest runs that have results of a case, by number, with the device."""
+def list_case_runs(engine: Engine, case_keys: Collection[int], oldest: int = 0) -> list[tuple[str, int]]:
+    """Devices and runs, by number from `oldest` on, that have results of a case."""
     query = (
-        select(ResultRow.run_id, ResultRow.device)
-        .where(ResultRow.case_key.in_(list(case_keys)[:CHUNK]))
+        select(ResultRow.device, ResultRow.run_id)
+        .where(ResultRow.case_key.in_(list(case_keys)[:CHUNK]), ResultRow.run_id >= oldest)
         .distinct()
-        .order_by(ResultRow.run_id.desc())
-        .limit(limit)
+        .limit(PLACES)
     )
     with engine.connect() as connection:
-        return [(run_key, device) for run_key, device in connection.execute(query)]
+        return [(device, run_key) for device, run_key in connection.execute(query).all()]
 
 
 def list_history(
     engine: Engine, case_keys: Collection[int], run_keys: Collection[int], device: str, limit: int = 6000
-) -> list[Detail]:
-    """The results of a case in some runs on one device, in order; `data` holds quantiles and hot time only."""
-    quantiles = ResultRow.data["quantiles_ns"]
-    hot = ResultRow.data[("measurement", "hot_ns")]
-    found: list[Detail] = []
+) -> list[Past]:
+    """The results of a case in some runs on one device, by run and in order."""
+    quartiles = [ResultRow.data[("quantiles_ns", place)].as_float() for place in (1, 2)]
+    columns = (ResultRow.run_id, ResultRow.implementation, ResultRow.status, ResultRow.median_ns, *quartiles)
+    found: list[Past] = []
     with engine.connect() as connection:
         for keys in _chunks(run_keys):
             query = (
-                select(*_POINT, quantiles, hot)
+                select(*columns)
                 .where(ResultRow.case_key.in_(list(case_keys)[:CHUNK]), ResultRow.run_id.in_(keys))
                 .where(ResultRow.device == device)
                 .order_by(ResultRow.run_id, ResultRow.id)
                 .limit(limit - len(found))
             )
-            found += [
-                Detail(Point(*row[:-2]), "", {"quantiles_ns": row[-2], "hot_ns": row[-1]})
-                for row in connection.execute(query)
-            ]
+            found += [Past(*row) for row in connection.execute(query).all()]
     return found
 
 
@@ -283,7 +306,7 @@ def list_ceilings(engine: Engine, run_keys: Collection[int]) -> dict[int, dict[s
     with engine.connect() as connection:
         for keys in _chunks(run_keys):
             query = select(CeilingRow.run_id, CeilingRow.device, CeilingRow.data).where(CeilingRow.run_id.in_(keys))
-            for run_key, device, data in connection.execute(query):
+            for run_key, device, data in connection.execute(query).all():
                 found[run_key][device] = from_json(Ceilings, data)
     return found
 
@@ -293,7 +316,7 @@ def load_cases(engine: Engine, keys: Collection[int]) -> dict[int, CaseInfo]:
     found = {}
     with engine.connect() as connection:
         for some in _chunks(keys):
-            for row in connection.execute(_cases().where(CaseRow.id.in_(some))):
+            for row in connection.execute(_cases().where(CaseRow.id.in_(some))).all():
                 found[row[0]] = CaseInfo(*row)
     return found
 
@@ -302,7 +325,7 @@ def find_case(engine: Engine, case_id: str) -> list[CaseInfo]:
     """Every way in which a case was written, the latest last; empty for none."""
     query = _cases().where(CaseRow.case_id == case_id).order_by(CaseRow.id).limit(CHUNK)
     with engine.connect() as connection:
-        return [CaseInfo(*row) for row in connection.execute(query)]
+        return [CaseInfo(*row) for row in connection.execute(query).all()]
 
 
 def list_series(engine: Engine, case_keys: Collection[int], run_keys: Collection[int]) -> list[Point]:
@@ -313,7 +336,7 @@ def list_series(engine: Engine, case_keys: Collection[int], run_keys: Collection
             for cases in _chunks(case_keys):
                 query = select(*_POINT).where(ResultRow.case_key.in_(cases), ResultRow.run_id.in_(keys))
                 query = query.where(ResultRow.median_ns.is_not(None)).order_by(ResultRow.run_id, ResultRow.id)
-                found += [Point(*row) for row in connection.execute(query)]
+                found += [Point(*row) for row in connection.execute(query).all()]
     return found
 
 

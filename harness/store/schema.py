@@ -9,8 +9,8 @@ from sqlalchemy import Engine, inspect, text
 from harness.errors import StoreError
 from harness.store.tables import Table
 
-HEAD = "0003"
-KNOWN = ("0001", "0002", "0003")
+HEAD = "0004"
+KNOWN = ("0001", "0002", "0003", "0004")
 FIRST = {"run", "ceiling", "case", "result", "sample"}
 """Tables that every version has."""
 MIGRATIONS = Path(__file__).parent / "migrations"

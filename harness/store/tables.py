@@ -87,7 +87,7 @@ class ResultRow(Table):
     __tablename__ = "result"
     __table_args__ = (
         UniqueConstraint("run_id", "case_key", "implementation", "device", "block"),
-        Index(None, "case_key", "implementation", "device", "run_id"),
+        Index(None, "case_key", "device", "run_id", "implementation"),
         Index(None, "run_id", "status"),
     )
 

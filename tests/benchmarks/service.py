@@ -20,18 +20,17 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import httpx
 import psutil
 
-from harness.casefile import load_cases
 from harness.result import Check, Measurement, Result, Status, Trial, to_json
 from harness.scope import Scope
 from harness.settings import ROOT
 from harness.store import Store
 from harness.store.tokens import create_token
-from tests.benchmarks.filling import fill
+from tests.benchmarks.filling import fill, some_cases
+from tests.benchmarks.routes import Known, api, files, pages
 
 AT_ONCE = 4
 PORT = 8765
@@ -84,51 +83,6 @@ def _wait(address: str) -> None:
     raise SystemExit("the service does not start")
 
 
-def routes(address: str) -> dict[str, list[str]]:
-    """Paths to ask for, by route: many different ones where there are."""
-    api = f"{address}/api/v1"
-
-    def items(path: str) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = httpx.get(f"{api}{path}", timeout=60).json()["items"]
-        return found
-
-    runs = [run["id"] for offset in (0, 700, 1900) for run in items(f"/runs?limit=30&offset={offset}")]
-    cases = [case["id"] for case in items("/cases?limit=100")]
-    ops = [op["op"] for op in items("/ops")]
-    numbers = [item["number"] for item in items("/results?limit=100")]
-    pairs = list(zip(runs, runs[3:], strict=False))
-    results = [
-        "limit=100",
-        "limit=100&implementation=torch",
-        "limit=100&device=cpu&op=" + ops[0],
-        "limit=100&device=cuda:7",
-        "limit=100&status=error",
-        "limit=100&status=wrong",
-        "limit=100&before=300000&dtype=float16",
-        *(f"limit=100&case_id={case}" for case in cases[:40]),
-    ]
-    return {
-        "/healthz": ["/healthz"],
-        "/metrics": ["/metrics"],
-        "/runs": [f"/api/v1/runs?limit=50&offset={offset}" for offset in range(0, 1900, 50)],
-        "/runs/ID": [f"/api/v1/runs/{run}" for run in runs],
-        "/runs/ID/results": [f"/api/v1/runs/{run}/results?limit=100" for run in runs],
-        "/results": [f"/api/v1/results?{one}" for one in results],
-        "/results/N": [f"/api/v1/results/{number}" for number in numbers],
-        "/ops": ["/api/v1/ops"],
-        "/cases": [f"/api/v1/cases?limit=100&op={op}" for op in ops],
-        "/cases/ID": [f"/api/v1/cases/{case}" for case in cases],
-        "/cases/ID/series": [f"/api/v1/cases/{case}/series?limit=100" for case in cases],
-        "/cases/ID/series, one": [
-            f"/api/v1/cases/{case}/series?limit=100&implementation=optimized&device=cuda:0" for case in cases
-        ],
-        "/cases/ID/badge.svg": [f"/api/v1/cases/{case}/badge.svg" for case in cases],
-        "/ops/OP/badge.svg": [f"/api/v1/ops/{op}/badge.svg" for op in ops],
-        "/compare": [f"/api/v1/compare?base={base}&head={head}" for head, base in pairs],
-        "/regressions": ["/api/v1/regressions?limit=100"],
-    }
-
-
 def measure(served: Service, paths: Sequence[str], client: httpx.Client) -> tuple[float, ...]:
     """The first answer, then median and p95 at `AT_ONCE`, and processor time of each, in ms; an answer's size in kB."""
     address = served.address
@@ -152,7 +106,7 @@ def _ask(client: httpx.Client, url: str) -> tuple[float, int]:
 
 def bodies(count: int, trials: int) -> list[tuple[str, bytes]]:
     """Runs as `opgauge push` sends them, compressed, by id."""
-    cases = load_cases([ROOT / "cases"])[: -(-trials // 4)]
+    cases = some_cases(-(-trials // 4))
     names = ("baseline", "optimized", "torch", "torch_compile")
     made = []
     for number in range(count):
@@ -211,11 +165,13 @@ def main() -> None:
     with Store.open(f"sqlite:///{given.db}") as store:
         token = create_token(store.engine, f"benchmark-{uuid.uuid4().hex[:8]}", Scope.SUBMIT)
     with service(given.db, given.lag) as served, httpx.Client(timeout=60) as client:
-        say(f"{'route':24} {'first ms':>9} {'median ms':>10} {'p95 ms':>8} {'cpu ms':>8} {'kB':>7}")
-        for name, paths in routes(served.address).items():
+        known = Known(served.address)
+        say("| route | first ms | median ms | p95 ms | CPU ms | kB |")
+        say("|---|---:|---:|---:|---:|---:|")
+        for name, paths in {**pages(known), **files(known), **api(known)}.items():
             if given.only in name:
                 first, middle, late, cpu, size = measure(served, paths, client)
-                say(f"{name:24} {first:9.1f} {middle:10.1f} {late:8.1f} {cpu:8.1f} {size:7.1f}")
+                say(f"| {name} | {first:.1f} | {middle:.1f} | {late:.1f} | {cpu:.1f} | {size:.1f} |")
         sent = bodies(44, given.trials)
         submit(served.address, token, sent[:4], given.trials)
         before_s = served.cpu_s()

@@ -2,7 +2,6 @@
 
 from fastapi import APIRouter
 
-from web import charts
 from web.assets import style_ids
 from web.pages import case, compare, op, overview, regressions, runs, trust
 from web.reader import Reader
@@ -14,7 +13,6 @@ for _page in (overview, op, case, runs, compare, regressions, trust):
 
 def warm(reader: Reader) -> None:
     """Make what several pages rest on and takes long."""
-    charts.load()
     style_ids()
     regressions.known_regressions(reader)
     overview.known_standings(reader)

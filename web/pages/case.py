@@ -10,8 +10,8 @@ import yaml
 from fastapi import APIRouter, HTTPException, Path, Request, Response
 
 from harness.store import queries
-from harness.store.queries import CaseInfo, Detail, RunInfo
-from harness.summary import BASELINE, OPTIMIZED
+from harness.store.queries import CaseInfo, Detail, Past, RunInfo
+from harness.summary import BASELINE, OPTIMIZED, PEERS
 from web import charts
 from web.comparison import resolve
 from web.deps import CacheOf, ReaderOf
@@ -23,8 +23,13 @@ from web.rows import floor_ns
 from web.view import page
 
 POINTS = 6000
+DRAWN_RUNS = 200
+"""Runs in one history: more are not told apart on a screen."""
 DRAWN_BLOCKS = 40
 CHANGES_OF = 6
+OFFERED = 60
+_DUMPER = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
+"""The one in C, where PyYAML was built with it: the other takes as long as the rest of the page."""
 router = APIRouter()
 
 
@@ -53,26 +58,25 @@ def _values(reader: Reader, case_id: str, device: str, run: str, last: int, of: 
         raise HTTPException(404, f"no case {case_id}")
     case = written[-1]
     keys = [one.key for one in written]
-    runs = {one.key: one for one in reader.runs()}
-    known = [(runs[key], name) for key, name in queries.list_case_runs(reader.engine, keys) if key in runs]
-    if not known:
+    places = _places(reader, keys)
+    if not places:
         raise HTTPException(404, f"no results of case {case_id}; try: {_command(case)}")
-    devices = {info.slug: info for owner, name in known for info in [reader.device(owner, name)]}
-    chosen = devices.get(device) or _first_device(devices.values())
-    mine = [owner for owner, name in known if reader.device(owner, name).slug == chosen.slug]
-    mine.sort(key=lambda owner: (owner.started, owner.key))
-    here = _history(reader, keys, mine[-last:], chosen)
-    series = _series(here)
-    asked = resolve(reader, run) if run else here[-1][0]
-    changes = {name: change_points(levels) for name, levels in list(series.items())[:CHANGES_OF]}
+    chosen, mine = places.get(device) or _first_place(places)
+    drawn = thinned(mine[-last:], DRAWN_RUNS)
+    history = queries.list_history(reader.engine, keys, [one.key for one in drawn], chosen.name, POINTS)
+    asked = resolve(reader, run) if run else drawn[-1]
+    series = _series(drawn, history)
+    ours = [name for name in series if name not in PEERS][:CHANGES_OF]
+    changes = {name: change_points(series[name]) for name in ours}
     return {
         "case": case,
         "device": chosen,
-        "devices": sorted(devices.values(), key=lambda one: one.slug),
-        "runs": list({one.key: one for one, _ in reversed(here)}.values()),
+        "devices": sorted((one for one, _ in places.values()), key=lambda one: one.slug),
+        "runs": list({one.key: one for one in (*([asked] if run else []), *drawn[: -OFFERED - 1 : -1])}.values()),
         "run": asked,
         "last": last,
-        "history": charts.history(series, _quartiles(here), changes),
+        "every": -(-len(mine[-last:]) // len(drawn)),
+        "history": charts.history(series, _quartiles(history), changes),
         "changes": [(name, *change) for name, listed in changes.items() for change in listed],
         "yaml": _yaml(case),
         "command": _command(case),
@@ -80,39 +84,47 @@ def _values(reader: Reader, case_id: str, device: str, run: str, last: int, of: 
     }
 
 
-def _first_device(devices: Iterable[DeviceInfo]) -> DeviceInfo:
-    """A GPU rather than a CPU."""
-    return min(devices, key=lambda one: (one.name == "cpu", one.name, one.slug))
-
-
-def _history(
-    reader: Reader, keys: Sequence[int], runs: Sequence[RunInfo], device: DeviceInfo
-) -> list[tuple[RunInfo, Detail]]:
-    """What these runs say of the case on one device, oldest first."""
-    by_key = {run.key: run for run in runs}
-    found = queries.list_history(reader.engine, keys, list(by_key), device.name, POINTS)
-    return sorted(((by_key[one.point.run_key], one) for one in found), key=lambda pair: (pair[0].started, pair[0].key))
-
-
-def _series(here: Sequence[tuple[RunInfo, Detail]]) -> dict[str, list[Level]]:
-    blocks: dict[str, dict[int, list[Detail]]] = {}
-    runs = {run.key: run for run, _ in here}
-    for run, one in here:
-        blocks.setdefault(one.point.implementation, {}).setdefault(run.key, []).append(one)
-    order = sorted(blocks, key=lambda name: (name != OPTIMIZED, name != BASELINE, name))
-    return {
-        name: [level_of(runs[key], [one.point for one in found]) for key, found in blocks[name].items()]
-        for name in order
-    }
-
-
-def _quartiles(here: Sequence[tuple[RunInfo, Detail]]) -> dict[tuple[int, str], tuple[float, float]]:
-    found = {}
-    for run, one in here:
-        quantiles = one.data.get("quantiles_ns")
-        if isinstance(quantiles, list) and len(quantiles) == 4:
-            found[run.key, one.point.implementation] = (float(quantiles[1]), float(quantiles[2]))
+def _places(reader: Reader, keys: Sequence[int]) -> dict[str, tuple[DeviceInfo, list[RunInfo]]]:
+    """Devices, by slug, with the runs that have results of the case there, oldest first."""
+    runs = reader.runs()
+    there: dict[str, set[int]] = {}
+    for name, key in queries.list_case_runs(reader.engine, keys, min((run.key for run in runs), default=0)):
+        there.setdefault(name, set()).add(key)
+    found: dict[str, tuple[DeviceInfo, list[RunInfo]]] = {}
+    for run in reversed(runs):
+        for name, on in there.items():
+            if run.key in on:
+                info = reader.device(run, name)
+                found.setdefault(info.slug, (info, []))[1].append(run)
     return found
+
+
+def _first_place(places: Mapping[str, tuple[DeviceInfo, list[RunInfo]]]) -> tuple[DeviceInfo, list[RunInfo]]:
+    """A GPU rather than a CPU."""
+    return min(places.values(), key=lambda place: (place[0].name == "cpu", place[0].name, place[0].slug))
+
+
+def thinned(runs: Sequence[RunInfo], most: int) -> list[RunInfo]:
+    """No more than `most` of them at even steps, the last always."""
+    step = -(-len(runs) // most) or 1
+    return list(runs[::-1][::step][::-1])
+
+
+def _series(runs: Sequence[RunInfo], history: Iterable[Past]) -> dict[str, list[Level]]:
+    """Levels by implementation, in the order of the runs: the optimized kernel first, then the baseline."""
+    blocks: dict[str, dict[int, list[Past]]] = {}
+    for one in history:
+        blocks.setdefault(one.implementation, {}).setdefault(one.run_key, []).append(one)
+    order = sorted(blocks, key=lambda name: (name != OPTIMIZED, name != BASELINE, name))
+    return {name: [level_of(run, blocks[name][run.key]) for run in runs if run.key in blocks[name]] for name in order}
+
+
+def _quartiles(history: Iterable[Past]) -> dict[tuple[int, str], tuple[float, float]]:
+    return {
+        (one.run_key, one.implementation): (one.low_ns, one.high_ns)
+        for one in history
+        if one.low_ns is not None and one.high_ns is not None
+    }
 
 
 def _in_run(
@@ -181,7 +193,7 @@ def _yaml(case: CaseInfo) -> str:
     keys = ("name", "tags", "shapes", "dtype", "params", "inputs", "note", "published", "gate")
     entry = {key: _numbers(data[key]) for key in keys if data.get(key)}
     document = {"op": case.op, "cases": [entry]}
-    return yaml.safe_dump(document, sort_keys=False, allow_unicode=True, default_flow_style=None, width=100)
+    return str(yaml.dump(document, Dumper=_DUMPER, sort_keys=False, allow_unicode=True, default_flow_style=None))
 
 
 def _numbers(value: Any) -> Any:

@@ -53,13 +53,8 @@ def compare_page(
 
 def _result(reader: Reader, given: Mapping[str, str], chosen: Mapping[str, str], number: int) -> Mapping[str, Any]:
     base, head = resolve(reader, given["base"]), resolve(reader, given["head"])
-    key = ("compare", base.key, head.key, given["base_device"], given["head_device"])
-    everything = reader.cache.get(
-        key,
-        lambda: sort_compared(
-            compare_runs(reader, base, head, base_device=given["base_device"], head_device=given["head_device"])
-        ),
-    )
+    devices = {name: given[name] for name in ("base_device", "head_device")}
+    everything = sort_compared(compare_runs(reader, base, head, **devices))
     found = [one for one in everything if _is_chosen(one, chosen)]
     paging = Paging(number, len(found))
     drawn = [one for one in found if one.found.ratio][:DRAWN]
