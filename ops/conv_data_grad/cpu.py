@@ -122,7 +122,7 @@ def _by_rows(jit: Any, found: Geometry, wide: Any, dy: Any, weight: Any, dx: Any
     size, out_size = _three(found.size, 1), _three(found.out_size, 1)
     margins, padded, order, shifts = _padded_walk(found)
     pixels = prod(padded)
-    image = scratch((found.batch * pixels + ROWS) * found.out_channels, wide)
+    image = scratch((found.batch * pixels + ROWS + margins[2]) * found.out_channels, wide)
     columns = tile_columns(image)
     panels = -(-found.channels // columns)
     packed = scratch(panels * len(order) * found.out_channels * columns, wide)
@@ -137,7 +137,7 @@ def _by_rows(jit: Any, found: Geometry, wide: Any, dy: Any, weight: Any, dx: Any
     at_once = max(min(WIDTH // columns, panels), 1)
     while at_once > 1 and blocks * -(-panels // at_once) < TASKS * threads:
         at_once = -(-at_once // 2)
-    tile = scratch(threads * BLOCK * at_once * columns, wide)
+    tile = scratch(threads * 2 * BLOCK * at_once * columns, wide)
     flat_out = last and size[2] == padded[2] and found.channels % columns == 0
     direct = _direct(wide, *arrays) if flat_out else (np.empty(0, wide), np.empty(0, wide))
     depth = found.out_channels * len(order) // len(shifts)
@@ -168,12 +168,13 @@ def _by_rows(jit: Any, found: Geometry, wide: Any, dy: Any, weight: Any, dx: Any
 def _padded_walk(found: Geometry) -> tuple[tuple[int, ...], tuple[int, ...], Any, Any]:
     """Margins of dy at its start, its padded sizes, the order of taps, and where in dy each run of them starts.
 
-    Taps of a row that is not dilated are one run, backwards.
+    Taps of a row that is not dilated are one run, backwards. What is beyond the end of a row is the start of the next.
     """
     kernel, padding = _three(found.kernel, 1), _three(found.padding, 0)
     dilation, size, out_size = _three(found.dilation, 1), _three(found.size, 1), _three(found.out_size, 1)
     margins = tuple(max(d * (k - 1) - p, 0) for d, k, p in zip(dilation, kernel, padding, strict=True))
-    padded = tuple(m + max(out, length + p) for m, out, length, p in zip(margins, out_size, size, padding, strict=True))
+    padded = [m + max(out, length + p) for m, out, length, p in zip(margins, out_size, size, padding, strict=True)]
+    padded[2] -= min(margins[2], padded[2] - margins[2] - out_size[2])
     run = kernel[2] if dilation[2] == 1 else 1
     order, shifts = [], []
     for tap, (i, j, k) in enumerate(np.ndindex(*kernel)):
@@ -181,7 +182,7 @@ def _padded_walk(found: Geometry) -> tuple[tuple[int, ...], tuple[int, ...], Any
             order += [tap - step for step in range(run)]
             d, h, w = (p - t * e + m for p, t, e, m in zip(padding, (i, j, k), dilation, margins, strict=True))
             shifts.append(((d * padded[1] + h) * padded[2] + w) * found.out_channels)
-    return margins, padded, np.array(order), np.array(shifts)
+    return margins, tuple(padded), np.array(order), np.array(shifts)
 
 
 def _rows(weight: Any, found: Geometry, wide: Any) -> Any:

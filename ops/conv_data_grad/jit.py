@@ -14,12 +14,10 @@ import numpy as np
 from numba import get_num_threads, get_thread_id, njit, prange
 
 from ops._core.jit import narrow, widen
-from ops._core.tile.jit import ROWS, multiply_tile, multiply_tile_onto, tile_columns
+from ops._core.tile.jit import ROWS, lanes_of, multiply_tile, multiply_tile_onto, tile_columns, turn
 
 uintp = np.uintp
 """Of an index, it says that it is not from the end: one comparison less, and loops vectorise."""
-CHANNELS = 16
-"""Channels moved at once to where they lie next to each other."""
 DEPTH = 256
 """Depth of a partial product: its operands stay in the nearest cache, its rounding is that of a short sum."""
 
@@ -262,17 +260,15 @@ def pack_columns(weight: Any, order: Any, packed: Any) -> None:
 
 
 @njit(cache=True, error_model="numpy")
-def _lay_row(dy: Any, n: int, d: int, h: int, image: Any, start: int, last: Any) -> None:
-    channels = dy.shape[4] if last else dy.shape[1]
-    if last:
-        for w in range(dy.shape[3]):
-            for channel in range(channels):
-                image[uintp(start + w * channels + channel)] = widen(dy[n, d, h, w, channel])
-    else:
-        for base in range(0, channels, CHANNELS):
-            for w in range(dy.shape[4]):
-                for channel in range(base, min(base + CHANNELS, channels)):
-                    image[uintp(start + w * channels + channel)] = widen(dy[n, uintp(channel), d, h, w])
+def _lay_row(dy: Any, start: int, pitch: int, channels: int, width: int, image: Any, place: int) -> None:
+    lanes = lanes_of(image)
+    turned, moved = channels - channels % lanes, width - width % lanes
+    for channel in range(0, turned, lanes):
+        for w in range(0, moved, lanes):
+            turn(dy, start + channel * pitch + w, pitch, image, place + w * channels + channel, channels)
+    for channel in range(channels):
+        for w in range(moved if channel < turned else 0, width):
+            image[uintp(place + w * channels + channel)] = widen(dy[uintp(start + channel * pitch + w)])
 
 
 @njit(cache=True, parallel=True, error_model="numpy")
@@ -282,11 +278,18 @@ def lay_out(dy: Any, image: Any, padded: Any, margins: Any, last: Any) -> None:
     dy is (N, D, H, W, Co) if `last`, else (N, Co, D, H, W).
     """
     depth, height = dy.shape[1 if last else 2], dy.shape[2 if last else 3]
-    channels = dy.shape[4] if last else dy.shape[1]
+    width, channels = (dy.shape[3], dy.shape[4]) if last else (dy.shape[4], dy.shape[1])
+    flat = dy.reshape(-1)
     for task in prange(dy.shape[0] * depth * height):
         n, d, h = task // (depth * height), task // height % depth, task % height
         row = (n * padded[0] + d + margins[0]) * padded[1] + h + margins[1]
-        _lay_row(dy, n, d, h, image, (row * padded[2] + margins[2]) * channels, last)
+        place = (row * padded[2] + margins[2]) * channels
+        if last:
+            for index in range(uintp(width * channels)):
+                image[uintp(place) + index] = widen(flat[uintp(task * width * channels) + index])
+        else:
+            start = (n * channels * depth * height + d * height + h) * width
+            _lay_row(flat, start, depth * height * width, channels, width, image, place)
 
 
 @njit(cache=True, error_model="numpy")
@@ -313,7 +316,7 @@ def _finish_row(
     else:
         for channel in range(width):
             for index in range(end - pixel):
-                value, where = tile[uintp(place + index * pitch + channel)], uintp(pixel + index)
+                value, where = tile[uintp(place + channel * pitch + index)], uintp(pixel + index)
                 if addend.size:
                     value += widen(addend[n, uintp(column + channel), where])
                 dx[n, uintp(column + channel), where] = narrow(value, dx[n, uintp(column + channel), where])
@@ -412,15 +415,23 @@ def _finish_rows(
     tile: Any,
     place: int,
     pitch: int,
+    turned: int,
+    block: int,
 ) -> None:
     _, rows, width, padded, _, _ = sizes
+    if not last:
+        lanes = lanes_of(tile)
+        for index in range(0, count, lanes):
+            for channel in range(0, pitch, lanes):
+                turn(tile, place + index * pitch + channel, pitch, tile, turned + channel * block + index, block)
     for row in range(first // padded, (first + count - 1) // padded + 1):
         left = max(first - row * padded, 0)
         right = min(first + count - row * padded, width)
         pixel = (plane * rows + row) * width
         if right > left:
-            given = place + (row * padded + left - first) * pitch
-            _finish_row(addend, dx, n, pixel + left, pixel + right, column, used, last, tile, given, pitch)
+            index = row * padded + left - first
+            given, step = (place + index * pitch, pitch) if last else (turned + index, block)
+            _finish_row(addend, dx, n, pixel + left, pixel + right, column, used, last, tile, given, step)
 
 
 @njit(cache=True, parallel=True, error_model="numpy")
@@ -468,7 +479,10 @@ def multiply_rows(
             count -= done
             _multiply_rows(image, base, shifts, depth, packed, panel, now, out_channels, count, tile, place, pitch)
             used = min(now * columns, channels - panel * columns)
-            _finish_rows(addend, dx, n, plane, first, count, panel * columns, used, sizes, last, tile, place, pitch)
+            turned, column = place + block * pitch, panel * columns
+            _finish_rows(
+                addend, dx, n, plane, first, count, column, used, sizes, last, tile, place, pitch, turned, block
+            )
 
 
 def threads() -> int:

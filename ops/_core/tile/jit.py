@@ -137,6 +137,64 @@ def total(typingctx: Any, lanes: Any) -> Any:
     return lanes.dtype(lanes), generate
 
 
+@intrinsic
+def turn(typingctx: Any, given: Any, start: Any, pitch: Any, out: Any, out_start: Any, out_pitch: Any) -> Any:
+    """Write a square of lanes by lanes the other way round, 16-bit floats as the numbers that they stand for.
+
+    Arrays are flat: out[out_start + j out_pitch + i] is given[start + i pitch + j].
+    """
+    del typingctx, start, pitch, out_start, out_pitch
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        given, start, pitch, out, out_start, out_pitch = arguments
+        source, target = signature.args[0], signature.args[3]
+        wide = _vector(context.get_value_type(target.dtype), target.dtype, LANES_BYTES)
+        stored = ir.VectorType(context.get_value_type(source.dtype), wide.count)
+        rows = []
+        for row in range(wide.count):
+            place = _address(context, builder, source, given, _after(builder, start, row, pitch), stored)
+            rows.append(_widened(builder, source.dtype, _unaligned(builder.load(place), source.dtype), wide))
+        for column, value in enumerate(_turned(builder, rows)):
+            place = _address(context, builder, target, out, _after(builder, out_start, column, out_pitch), wide)
+            _unaligned(builder.store(value, place), target.dtype)
+        return context.get_dummy_value()
+
+    return types.void(given, types.intp, types.intp, out, types.intp, types.intp), generate
+
+
+def _widened(builder: Any, dtype: Any, value: Any, wide: Any) -> Any:
+    """`ops._core.jit.widen` of a vector."""
+    if dtype == types.uint16:
+        return builder.fpext(builder.bitcast(value, ir.VectorType(ir.HalfType(), wide.count)), wide)
+    if dtype == types.int16:
+        bits = ir.VectorType(ir.IntType(32), wide.count)
+        return builder.bitcast(builder.shl(builder.zext(value, bits), ir.Constant(bits, [16] * wide.count)), wide)
+    return value
+
+
+def _turned(builder: Any, rows: list[Any]) -> list[Any]:
+    """Columns of a square of vectors: quarters trade places, then theirs, down to single numbers."""
+    count, half = len(rows), len(rows) // 2
+    while half:
+        picked = [
+            [k if not k & half else count + k - half for k in range(count)],
+            [k + half if not k & half else count + k for k in range(count)],
+        ]
+        masks = [ir.Constant(ir.VectorType(ir.IntType(32), count), mask) for mask in picked]
+        for row in range(count):
+            if not row & half:
+                pair = rows[row], rows[row + half]
+                rows[row], rows[row + half] = (builder.shuffle_vector(*pair, mask) for mask in masks)
+        half //= 2
+    return rows
+
+
+@njit(error_model="numpy")
+def lanes_of(like: Any) -> int:
+    """Lanes of numbers like those of the array `like`."""
+    return int(LANES_BYTES // like.itemsize)
+
+
 @njit(error_model="numpy")
 def tile_columns(like: Any) -> int:
     """Columns of a tile of numbers like those of the array `like`."""
