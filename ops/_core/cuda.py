@@ -129,6 +129,11 @@ def multiprocessors() -> int:
     return _attribute(cupy().cuda.runtime.getDevice(), "MultiProcessorCount")
 
 
+def shared_memory_bytes() -> int:
+    """What one block of the current device may take, where the kernel asks for it."""
+    return _attribute(cupy().cuda.runtime.getDevice(), "MaxSharedMemoryPerBlockOptin")
+
+
 def architecture() -> int:
     """Compute capability of the current device as a number: 90 for 9.0."""
     return int(_capability(cupy().cuda.runtime.getDevice()))
@@ -162,7 +167,7 @@ def _nvrtc(
         name=str(path),
         arch=arch,
         std="c++17",
-        include_path=[str(INCLUDE), *_cuda_headers()],
+        include_path=[str(INCLUDE), str(path.parent), *_cuda_headers()],
         define_macro=[option.removeprefix("-D") for option in options if option.startswith("-D")] or None,
         use_fast_math="--use_fast_math" in options or None,
         device_as_default_execution_space=True,

@@ -22,7 +22,7 @@ CHANNELS = 32
 """Most channels that share one sample's place in a thread."""
 FEWEST = 4
 ALIGNMENT = 256
-_CONV = np.dtype(
+CONV = np.dtype(
     [
         (name, np.int32)
         for name in (
@@ -68,7 +68,7 @@ def conv_struct(found: Geometry) -> Any:
             divisor(found.out_size[1]),
             divisor(found.kernel[1]),
         ),
-        _CONV,
+        CONV,
     )
 
 
@@ -101,7 +101,7 @@ def _columns_bytes(shapes: Shapes, params: DeformableConvParams) -> int:
     return found.samples * dtype_info(shapes.inputs["x"].dtype).itemsize
 
 
-def _split_bytes(shapes: Shapes, params: DeformableConvParams) -> int:
+def split_bytes(shapes: Shapes, params: DeformableConvParams) -> int:
     """The columns, and what a product that shares its depth among blocks wants."""
     found = geometry(shapes.inputs["x"].shape, shapes.inputs["filter"].shape, params)
     depth = found.channels // found.groups * found.taps
@@ -123,7 +123,7 @@ def _by_blas(found: Geometry, filter: Any, columns: Any, out: Any, workspace: An
     return lambda: xp.matmul(matrix, given, out=target)
 
 
-def _by_tensor_cores(parts: int) -> Multiply:
+def by_tensor_cores(parts: int) -> Multiply:
     """One product over all images by the project's own kernel."""
 
     def multiply(found: Geometry, filter: Any, columns: Any, out: Any, workspace: Any) -> Bound:
@@ -140,7 +140,9 @@ def _by_tensor_cores(parts: int) -> Multiply:
     return multiply
 
 
-def _unfold_then(multiply: Multiply) -> Callable[..., Bound]:
+def unfold_then(multiply: Multiply) -> Callable[..., Bound]:
+    """A forward kernel of two steps."""
+
     def forward(
         *,
         x: Any,
@@ -178,9 +180,9 @@ kernel(
     workspace=_columns_bytes,
     relaxed=2.0,
     note=LONG_CHAINS,
-)(_unfold_then(_by_blas))
-kernel("deformable_conv", "optimized", "cuda", FLOATS, prepare=True, workspace=_split_bytes)(
-    _unfold_then(_by_tensor_cores(EXACT))
+)(unfold_then(_by_blas))
+kernel("deformable_conv", "optimized", "cuda", FLOATS, prepare=True, workspace=split_bytes)(
+    unfold_then(by_tensor_cores(EXACT))
 )
 kernel(
     "deformable_conv",
@@ -188,10 +190,10 @@ kernel(
     "cuda",
     ("float32",),
     prepare=True,
-    workspace=_split_bytes,
+    workspace=split_bytes,
     relaxed=2.0**8,
     note="multiplies in TF32: 11 bits of each factor",
-)(_unfold_then(_by_tensor_cores(TF32)))
+)(unfold_then(by_tensor_cores(TF32)))
 
 
 @kernel(

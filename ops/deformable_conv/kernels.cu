@@ -1,57 +1,11 @@
 // deformable_conv and its gradient around a column buffer (N, C, taps, P).
 //
 // T is the tensors' type, A the accumulating one. A thread owns one sample (pixel and tap) and walks
-// channels: where the sample lies is found once. Samples strictly inside (-1, H) x (-1, W) count,
-// corners outside the image give nothing; comparisons are false for NaN.
+// channels: where the sample lies is found once.
 
-#include "divide.cuh"
-#include "pack.cuh"
+#include "sampling.cuh"
 
 constexpr unsigned int FULL = 0xffffffffu;
-
-struct Conv {
-  int height, width, stride_h, stride_w, padding_h, padding_w, dilation_h, dilation_w;
-  int channels, per_group, taps;  // per_group: channels of a deformable group
-  Divisor pixels, out_width, kernel_width;
-};
-
-template <typename A>
-struct Sample {
-  int at[4];  // corners in a plane of the image, -1 where outside: upper left, upper right, lower left, lower right
-  A lh, lw, mask;
-
-  __device__ __forceinline__ A weight(int corner) const {
-    return (corner / 2 ? lh : A(1) - lh) * (corner % 2 ? lw : A(1) - lw);
-  }
-};
-
-template <typename T>
-__device__ __forceinline__ Sample<Wide<T>> find(
-    const Conv& conv, const T* offset, const T* mask, int image, int group, int tap, int pixel) {
-  using A = Wide<T>;
-  const int pixels = conv.pixels.value;
-  const int i = quotient(tap, conv.kernel_width), j = remainder(tap, i, conv.kernel_width);
-  const int row = quotient(pixel, conv.out_width), column = remainder(pixel, row, conv.out_width);
-  const int groups = conv.channels / conv.per_group;
-  const long long entry = static_cast<long long>(image * groups + group) * conv.taps + tap;
-  const A h = A(row * conv.stride_h - conv.padding_h + i * conv.dilation_h) + widen(offset[2 * entry * pixels + pixel]);
-  const A w =
-      A(column * conv.stride_w - conv.padding_w + j * conv.dilation_w) + widen(offset[(2 * entry + 1) * pixels + pixel]);
-  Sample<A> found;
-  found.mask = mask == nullptr ? A(1) : A(widen(mask[entry * pixels + pixel]));
-  const bool inside = h > A(-1) && h < A(conv.height) && w > A(-1) && w < A(conv.width);
-  const A top = inside ? floor(h) : A(0), left = inside ? floor(w) : A(0);
-  found.lh = inside ? h - top : A(0);
-  found.lw = inside ? w - left : A(0);
-  const int y = static_cast<int>(top), x = static_cast<int>(left);
-#pragma unroll
-  for (int corner = 0; corner < 4; ++corner) {
-    const int cy = y + corner / 2, cx = x + corner % 2;
-    const bool valid = inside && cy >= 0 && cy < conv.height && cx >= 0 && cx < conv.width;
-    found.at[corner] = valid ? cy * conv.width + cx : -1;
-  }
-  return found;
-}
 
 template <typename T, typename A>
 __device__ __forceinline__ void read(A (&corners)[4], const T* plane, const Sample<A>& sample) {
