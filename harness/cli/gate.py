@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import shlex
 import sys
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from time import monotonic
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from harness.cli.options import AsJson, Database, database_url
+from harness.cli.options import AsJson, Database, command_line, database_url
 
 if TYPE_CHECKING:
     from harness.gate import Outcome
@@ -122,10 +122,8 @@ def gate(
     if against is not None and trust_hash:
         msg = "--trust-hash needs --base: stored results come without their code"
         raise typer.BadParameter(msg)
-    for file in (junit, markdown):
-        if file is not None and not file.parent.is_dir():
-            msg = f"there is no folder {file.parent} for {file.name}"
-            raise typer.BadParameter(msg)
+    started = monotonic()
+    refuse_missing_folders(junit, markdown)
     selection = Selection(
         paths=tuple(paths or ()),
         cases=tuple(case or ()),
@@ -157,10 +155,19 @@ def gate(
             run = against_commit(head, base, selection, conditions, settings, timeout)
         else:
             run = against_stored(head, str(against), selection, conditions, settings, timeout, database_url(db))
+        run = replace(run, seconds=monotonic() - started)
         report(run, as_json=as_json, junit=junit, markdown=markdown)
         if store:
             keep_head(run, settings, database_url(db))
     raise typer.Exit(bisect_code(run.outcome) if bisect else int(run.outcome.code))
+
+
+def refuse_missing_folders(*files: Path | None) -> None:
+    """Before anything is measured: what is to be written must have a folder."""
+    for file in files:
+        if file is not None and not file.parent.is_dir():
+            msg = f"there is no folder {file.parent} for {file.name}"
+            raise typer.BadParameter(msg)
 
 
 @contextmanager
@@ -280,8 +287,8 @@ def keep_head(run: GateRun, settings: Settings, url: str) -> None:
 
     here = capture(run.devices, threads=settings.threads, tree=run.head.path)
     with Store.open(url) as store:
-        stored = keep(store, run, here, shlex.join(["opgauge", *sys.argv[1:]]))
-    typer.echo(f"run {stored} in {url}", err=True)
+        stored = keep(store, run, here, command_line(sys.argv[1:]))
+        typer.echo(f"run {stored} in {store.url}", err=True)
 
 
 def report(run: GateRun, *, as_json: bool, junit: Path | None, markdown: Path | None) -> None:

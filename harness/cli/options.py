@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 from collections.abc import Sequence
 from fnmatch import fnmatch
 from pathlib import Path
@@ -16,6 +18,7 @@ Database = Annotated[
     str | None,
     typer.Option("--db", metavar="URL", help="Database; the default is OPGAUGE_DB, or sqlite:///opgauge.db."),
 ]
+_PASSWORD = re.compile(r"(://[^:/@]*:).*@", re.DOTALL)
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 
 
@@ -24,6 +27,11 @@ def database_url(given: str | None) -> str:
     from harness.settings import load_settings
 
     return given or load_settings().database
+
+
+def command_line(arguments: Sequence[str]) -> str:
+    """What was typed, as runs keep it and pages show it: no password of a database's URL."""
+    return shlex.join(["opgauge", *(_PASSWORD.sub(r"\1***@", one) for one in arguments)])
 
 
 def shipped_cases() -> Path:

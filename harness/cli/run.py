@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Self
 
 import typer
 
-from harness.cli.options import AsJson, Database, database_url, load, select
+from harness.cli.options import AsJson, Database, command_line, database_url, load, select
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -98,12 +98,14 @@ def run(
 
 
 def _begin(store: Store, cases: Sequence[Case], devices: Sequence[str], settings: Settings) -> str:
-    from harness.environment import capture
+    from harness.environment import capture, tuning_notes
 
     environment = capture(devices, cases=cases, threads=settings.threads)
+    for note in tuning_notes(environment, devices):
+        typer.echo(note, err=True)
     if settings.commit and not environment.commit:
         environment = replace(environment, soft={**environment.soft, "commit": settings.commit})
-    return store.begin_run(environment, command=" ".join(["opgauge", *sys.argv[1:]]))
+    return store.begin_run(environment, command=command_line(sys.argv[1:]))
 
 
 def _measure(

@@ -411,7 +411,7 @@ def _run(row: Any) -> RunInfo:
 
 
 def _utc(moment: datetime) -> datetime:
-    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    return moment.astimezone(UTC) if moment.tzinfo else moment.replace(tzinfo=UTC)
 
 
 def _unpack(packed: bytes) -> list[float]:

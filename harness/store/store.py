@@ -297,15 +297,22 @@ def _explained(url: str) -> Iterator[None]:
     """Turn what a driver says of an unusable database into one StoreError."""
     try:
         yield
-    except (ArgumentError, ModuleNotFoundError) as error:
+    except ArgumentError as error:
         msg = f"{url!r} is no database that can be opened: {error}. For example sqlite:///opgauge.db"
         raise StoreError(msg) from error
+    except ModuleNotFoundError as error:
+        msg = f"{_shown(url)} needs a driver: {error}. For PostgreSQL install opgauge[postgres]"
+        raise StoreError(msg) from error
     except OperationalError as error:
-        msg = f"{url} cannot be opened: {error.orig}"
+        msg = f"{_shown(url)} cannot be opened: {error.orig}"
         raise StoreError(msg) from error
     except DatabaseError as error:
-        msg = f"{url} is not a usable database: {error.orig}"
+        msg = f"{_shown(url)} is not a usable database: {error.orig}"
         raise StoreError(msg) from error
+
+
+def _shown(url: str) -> str:
+    return make_url(url).render_as_string(hide_password=True)
 
 
 def _unpack(packed: bytes) -> tuple[float, ...]:
@@ -369,10 +376,13 @@ def _with_samples(
     return replace(measurement, samples_ns=() if median_ns is None else (median_ns,))
 
 
+def _utc(moment: datetime) -> datetime:
+    """SQLite gives no zone, PostgreSQL that of its server."""
+    return moment.astimezone(UTC) if moment.tzinfo else moment.replace(tzinfo=UTC)
+
+
 def _run(row: RunRow, results: int) -> Run:
-    started = row.started if row.started.tzinfo else row.started.replace(tzinfo=UTC)
-    finished = row.finished
-    if finished is not None and finished.tzinfo is None:
-        finished = finished.replace(tzinfo=UTC)
+    started = _utc(row.started)
+    finished = None if row.finished is None else _utc(row.finished)
     environment = from_json(Environment, row.environment)
     return Run(row.uuid, started, finished, row.status, row.commit, row.command, environment, results)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime
 from typing import Annotated
 
 from fastapi import APIRouter, HTTPException, Query, Response
+from pydantic import BeforeValidator
 
 from harness.result import to_json
 from harness.store import queries
@@ -17,7 +19,18 @@ from web.deps import ReaderOf
 from web.reader import Reader
 
 router = APIRouter(tags=["runs"])
-UUID_LENGTH = 36
+_DAY = re.compile(r"\d{4}-\d{2}-\d{2}")
+
+
+def _no_number(value: str) -> str:
+    """A number would be taken for seconds since 1970."""
+    if not _DAY.match(value):
+        msg = "should be a moment as 2026-01-31T12:00:00Z"
+        raise ValueError(msg)
+    return value
+
+
+Moment = Annotated[datetime, BeforeValidator(_no_number)]
 
 
 @router.get("/runs", response_model=RunPage, responses=problems(422))
@@ -28,7 +41,7 @@ def list_runs(
     status: Name | None = None,
     commit: Annotated[Name | None, Query(description="The beginning of a commit.")] = None,
     before: Annotated[
-        datetime | None, Query(description="Only runs that started before this; UTC where no zone is given.")
+        Moment | None, Query(description="Only runs that started before this; UTC where no zone is given.")
     ] = None,
 ) -> Response:
     """Runs, newest first."""

@@ -1,0 +1,67 @@
+"""The store on PostgreSQL. With `OPGAUGE_TEST_DATABASE` set the tests of the store and of the service use it too."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
+from sqlalchemy import text
+
+from harness.cli.options import command_line
+from harness.errors import StoreError
+from harness.store import Store
+from harness.store.bulk import add_run
+from harness.store.queries import list_runs
+from harness.store.schema import HEAD, version
+from harness.store.tables import Table
+from harness.submission import read_submission
+from tests.databases import SERVER, database
+from tests.harness.test_submission import a_run
+
+needs_server = pytest.mark.skipif(
+    not SERVER,
+    reason="set OPGAUGE_TEST_DATABASE to the URL of a PostgreSQL server, such as "
+    "postgresql+psycopg://postgres@127.0.0.1/postgres",
+)
+
+
+@needs_server
+def test_migrations_make_what_the_tables_say(tmp_path: Path) -> None:
+    """An empty database is migrated to the latest schema, which is that of the tables."""
+    with database(tmp_path) as url, Store.open(url) as store:
+        assert store.engine.dialect.name == "postgresql"
+        assert version(store.engine) == HEAD
+        with store.engine.connect() as connection:
+            assert compare_metadata(MigrationContext.configure(connection), Table.metadata) == []
+
+
+@needs_server
+def test_times_keep_their_moment(tmp_path: Path) -> None:
+    """Whatever zone the server thinks in, a run starts when it started."""
+    sent = a_run()
+    with database(tmp_path) as url:
+        with Store.open(url) as store, store.engine.begin() as connection:
+            name = store.engine.url.database
+            connection.execute(text(f"ALTER DATABASE \"{name}\" SET timezone TO 'Asia/Kathmandu'"))
+        with Store.open(url) as store:
+            assert add_run(store.engine, read_submission(sent))
+            assert store.find_run().started.isoformat() == sent["run"]["started"] == "2026-01-31T12:00:00+00:00"
+            assert list_runs(store.engine)[0].started.isoformat() == sent["run"]["started"]
+
+
+def test_a_server_that_is_not_there_is_one_error() -> None:
+    """No traceback, and the password is not shown."""
+    with pytest.raises(StoreError, match="cannot be opened") as caught:
+        Store.open("postgresql+psycopg://me:secret@127.0.0.1:1/x")
+    assert "secret" not in str(caught.value)
+
+
+def test_passwords_of_databases_are_not_kept() -> None:
+    """The command of a run, which pages show, has none, whatever characters it is of."""
+    given = ["run", "--db", "postgresql+psycopg://me:s3:c/r@ t@db.example/x", "-i", "torch"]
+    assert command_line(given) == "opgauge run --db 'postgresql+psycopg://me:***@db.example/x' -i torch"
+    assert command_line(["run", "--db=sqlite:///a@b.db", "my cases.yaml"]) == (
+        "opgauge run --db=sqlite:///a@b.db 'my cases.yaml'"
+    )
