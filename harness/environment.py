@@ -114,6 +114,12 @@ def _cpu(threads: int | None) -> tuple[dict[str, str], dict[str, str]]:
     return hard, {"cpus": str(os.cpu_count() or ""), "governor": governor}
 
 
+def tuning_notes(environment: Environment, devices: Iterable[str]) -> list[str]:
+    """What in the tuning files cannot be used on `devices`, a sentence each; `capture` has named the files."""
+    found = [(Device.parse(text), environment.hard_of(str(Device.parse(text)))) for text in devices]
+    return [note for device, hard in found for note in tuning.notes(device.backend, hard["model"])]
+
+
 def _tuning(backend: str, hard: Mapping[str, str]) -> str:
     """Which launch parameters are in force; empty on a part of a GPU, whose name only CUDA knows."""
     tuning.use(tuning_file())

@@ -22,6 +22,7 @@ from harness.cli.schema import schema
 from harness.cli.serve import serve
 from harness.cli.show import show
 from harness.cli.token import token
+from harness.cli.tune import tune
 from harness.cli.version import version
 
 app = typer.Typer(
@@ -39,6 +40,7 @@ app.command("show")(show)
 app.command("gate")(gate)
 app.command("aa")(aa)
 app.command("inject")(inject)
+app.command("tune")(tune)
 app.command("history")(history)
 app.command("agree")(agree)
 app.command("export")(export)

@@ -1,0 +1,207 @@
+"""`opgauge tune`: launch parameters for the device at hand."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from harness.cli.options import load
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+    from harness.case import Case
+    from harness.settings import Settings
+    from harness.tuner import Finding
+    from ops._core.tuning import Parameter
+
+INTERRUPTED = 130
+
+
+def tune(
+    paths: Annotated[list[Path] | None, typer.Argument(help="Case files or folders; the shipped ones if none.")] = None,
+    op: Annotated[list[str] | None, typer.Option("--op", help="Only parameters of this op; repeatable.")] = None,
+    parameter: Annotated[list[str] | None, typer.Option("--parameter", help="Only this one; repeatable.")] = None,
+    device: Annotated[
+        str | None, typer.Option("--device", help="cpu, cuda or cuda:N. Default: cuda, else cpu.")
+    ] = None,
+    budget: Annotated[float, typer.Option("--budget", help="Seconds for each parameter.", min=0.1)] = 60.0,
+    timeout: Annotated[float | None, typer.Option("--timeout", help="Seconds that a trial may take.", min=0.1)] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", help="File to write; default: the device's own, in ops/tuning.")
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="List parameters and cases; measure nothing.")] = False,
+) -> None:
+    """Find launch parameters that suit the device better than the defaults, and write them to its file.
+
+    Each candidate runs in turn with the default, in fresh processes, on the cases tagged seed, sites or full
+    that ask for it. It is chosen where the geometric mean of its times is 1 % or more below the default's, with
+    the whole 99 % interval; a wrong result puts it out. Parameters that are not measured keep what the file
+    says of them. OPGAUGE_TUNING names a file that goes before those in ops/tuning.
+
+    Example: opgauge tune --op p_norm --device cuda --budget 120
+    """
+    from harness.errors import NothingError
+    from harness.settings import load_settings
+    from ops import Device, available
+
+    at = Device.parse(device or ("cuda" if "cuda" in available() else "cpu"))
+    chosen = select(at.backend, op, parameter)
+    if at.backend not in available():
+        msg = f"there is no {at} here to tune for"
+        raise NothingError(msg)
+    settings = load_settings()
+    wanted = _with_cases(chosen, load(paths), settings)
+    if dry_run:
+        _console().print(plan_table(wanted))
+        return
+    _run(str(at), wanted, settings, budget, timeout or settings.timeout_s, output)
+
+
+def select(backend: str, ops: Sequence[str] | None, names: Sequence[str] | None) -> list[Parameter]:
+    """The parameters asked for. Raises OpNotFoundError, TuningError, and NothingError where none is left."""
+    from harness.errors import NothingError
+    from ops import find_op
+    from ops._core.tuning import find, parameters
+
+    for name in ops or ():
+        find_op(name)
+    asked = [find(name) for name in names or ()]
+    found = [
+        item for item in parameters(backend) if (not asked or item in asked) and (not ops or set(ops) & set(item.ops))
+    ]
+    if not found:
+        there = ", ".join(item.name for item in parameters(backend))
+        msg = f"no such parameter on {backend}; there are {there}"
+        raise NothingError(msg)
+    return found
+
+
+def _with_cases(
+    chosen: Sequence[Parameter], cases: Sequence[Case], settings: Settings
+) -> list[tuple[Parameter, list[Case]]]:
+    from psutil import virtual_memory
+
+    from harness.errors import NothingError
+    from harness.tuner import TAGS, cases_of
+
+    memory_bytes = settings.memory_bytes or virtual_memory().available
+    found = [(item, cases_of(item, cases, memory_bytes)) for item in chosen]
+    if not any(own for _, own in found):
+        ops = ", ".join(sorted({op for item in chosen for op in item.ops}))
+        msg = f"no case of {ops} is tagged {', '.join(TAGS)} and fits into memory"
+        raise NothingError(msg)
+    return found
+
+
+def _run(
+    device: str,
+    wanted: Sequence[tuple[Parameter, list[Case]]],
+    settings: Settings,
+    budget_s: float,
+    timeout_s: float,
+    output: Path | None,
+) -> None:
+    """Tune, print, write; what was finished before an interrupt is written too."""
+    from datetime import UTC, datetime
+
+    from harness.cli.gate import tell
+    from harness.environment import capture
+    from harness.execute import LocalExecutor
+    from harness.tuner import LIMITS, Tuner
+    from harness.tuningfile import write
+    from ops._core.tuning import shipped
+
+    def start() -> LocalExecutor:
+        return LocalExecutor(
+            limits=LIMITS, timeout_s=timeout_s, threads=settings.threads, memory_bytes=settings.memory_bytes
+        )
+
+    with start() as executor:
+        model = executor.ask({"do": "model", "device": device})["answer"]
+    tuner = Tuner(start, device, budget_s=budget_s, tell=tell)
+    findings: list[Finding] = []
+    interrupted = False
+    try:
+        for item, cases in wanted:
+            findings.append(tuner.tune(item, cases))
+    except KeyboardInterrupt:
+        interrupted = True
+    tell("")
+    console = _console()
+    console.print(table(findings))
+    for line in remarks(findings):
+        typer.echo(line, err=True)
+    path = output or shipped(model)
+    environment = capture([device], threads=settings.threads)
+    today = datetime.now(UTC).date()
+    write(path, model, device, findings, environment, environment.commit or settings.commit, today)
+    typer.echo(f"{sum(one.best is not None for one in findings)} of {len(findings)} changed for {model} in {path}")
+    if interrupted:
+        raise typer.Exit(INTERRUPTED)
+
+
+def plan_table(wanted: Sequence[tuple[Parameter, list[Case]]]) -> Table:
+    """What would be measured."""
+    from rich import box
+    from rich.table import Table
+
+    made = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for name in ("parameter", "default", "candidates", "cases", "why"):
+        made.add_column(name, overflow="fold")
+    for item, cases in wanted:
+        candidates = " ".join(map(str, item.candidates))
+        made.add_row(item.name, str(item.default), candidates, str(len(cases)), item.why)
+    return made
+
+
+def table(findings: Sequence[Finding]) -> Table:
+    """What was chosen: the gain of the fastest candidate, with its interval, whether or not it is enough."""
+    from rich import box
+    from rich.markup import escape
+    from rich.table import Table
+
+    made = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    made.add_column("parameter", overflow="fold")
+    for name in ("default", "chosen", "fastest", "gain", "99 % interval", "cases", "rounds"):
+        made.add_column(name, justify="right", no_wrap=True)
+    made.add_column("worst case", overflow="fold")
+    for one in findings:
+        seen = one.best or one.nearest
+        cells = ["–", "–", "–", ""]
+        if seen is not None and seen.ratio is not None and seen.interval is not None and seen.worst is not None:
+            interval = f"{_gain(seen.interval[1])} … {_gain(seen.interval[0])}"
+            worst = escape(f"{seen.worst[0]} {_gain(seen.worst[1])}")
+            cells = [str(seen.value), _gain(seen.ratio), interval, worst]
+        counts = (str(len(one.cases)), str(one.rounds))
+        kept = "" if one.best else " (kept)"
+        made.add_row(
+            one.parameter.name, str(one.parameter.default), f"{one.chosen}{kept}", *cells[:3], *counts, cells[3]
+        )
+    return made
+
+
+def remarks(findings: Sequence[Finding]) -> list[str]:
+    """Candidates that are out of the question and cases that were left out, a line each."""
+    lines = []
+    for one in findings:
+        lines += [f"{one.parameter.name} {tried.value}: {tried.reason}" for tried in one.tried if tried.reason]
+        lines += [f"{one.parameter.name}: left out {note}" for note in one.notes]
+        if not one.cases:
+            lines.append(f"{one.parameter.name}: no case that was run asks for it")
+    return lines
+
+
+def _gain(ratio: float) -> str:
+    return f"{100 * (1 - ratio):+.1f} %"
+
+
+def _console() -> Console:
+    from rich.console import Console
+
+    return Console(width=None if sys.stdout.isatty() else 160)

@@ -1,0 +1,243 @@
+"""Which candidate of a launch parameter is fastest on a device: measured in turn with the default, judged by intervals.
+
+A round is a fresh worker: every case by every candidate, one after the other, in the opposite order every other
+round, so that a drift falls on all alike. Of a round a candidate keeps one number, the mean log time over
+the cases; the rounds are its pairs with the default, and `harness.estimate` gives the interval of their ratio.
+Cases that never ask for the parameter say nothing about it and are left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from math import exp
+from time import monotonic
+from typing import Any, Protocol
+
+import numpy as np
+
+from harness.case import Case
+from harness.estimate import LEAST_PAIRS, LEVEL, Floats, estimate
+from harness.measure import Limits
+from harness.result import Measurement, Status, Trial, from_json, to_json
+from harness.summary import OPTIMIZED
+from ops import Device
+from ops._core.tuning import Parameter
+
+TAGS = ("seed", "sites", "full")
+"""Of the cases that count, in the order in which they get the budget."""
+NEVER = "smoke"
+LEAST_GAIN = 0.01
+"""A candidate replaces the default where its whole interval lies beyond this."""
+LEAST_ROUNDS, MOST_ROUNDS = LEAST_PAIRS + 2, 12
+"""A few more than an interval needs: as several candidates share one chance of error, it is wide with four."""
+LIMITS = Limits(budget_s=0.1, min_samples=3)
+"""Of one candidate, case and round."""
+WIDE_BYTES, COPIES = 8, 6
+"""A case takes so many float64 copies of its tensors: drawn, widened, reference, bound, compared."""
+Tell = Callable[[str], None]
+
+
+class Runner(Protocol):
+    """What measures: `harness.execute.LocalExecutor`."""
+
+    def run_plain(self, trial: Mapping[str, Any], *, block: int = 0, **more: Any) -> dict[str, Any]:
+        """A trial and its result as plain JSON; `tuning`, `trusted`, `with_digest` among `more`."""
+
+
+Start = Callable[[], AbstractContextManager[Runner]]
+
+
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """A candidate beside the default: time over the default's, over all cases, with its interval.
+
+    worst: the case that loses most (or wins least), and its ratio. reason: why it is out of the question; empty else.
+    """
+
+    value: int
+    ratio: float | None = None
+    interval: tuple[float, float] | None = None
+    worst: tuple[str, float] | None = None
+    reason: str = ""
+
+    @property
+    def is_better(self) -> bool:
+        """Whether it is faster than the default by `LEAST_GAIN` at least, beyond noise."""
+        return not self.reason and self.interval is not None and self.interval[1] < 1 - LEAST_GAIN
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What became of a parameter. notes: cases left out, each with the reason."""
+
+    parameter: Parameter
+    tried: tuple[Tried, ...] = ()
+    cases: tuple[str, ...] = ()
+    rounds: int = 0
+    notes: tuple[str, ...] = ()
+
+    @property
+    def best(self) -> Tried | None:
+        """The candidate that replaces the default; None where none does."""
+        better = [one for one in self.tried if one.is_better]
+        return min(better, key=lambda one: one.ratio or 1.0, default=None)
+
+    @property
+    def nearest(self) -> Tried | None:
+        """The fastest candidate that was measured, better or not."""
+        measured = [one for one in self.tried if one.ratio is not None]
+        return min(measured, key=lambda one: one.ratio or 1.0, default=None)
+
+    @property
+    def chosen(self) -> int:
+        """The value to use."""
+        return self.parameter.default if self.best is None else self.best.value
+
+
+def cases_of(parameter: Parameter, cases: Iterable[Case], memory_bytes: float) -> list[Case]:
+    """The cases that may show what `parameter` does, published ones first: tagged, never small, and in memory."""
+    found = [
+        case
+        for case in cases
+        if case.op in parameter.ops
+        and set(TAGS) & set(case.tags)
+        and NEVER not in case.tags
+        and _bytes_needed(case) <= memory_bytes
+    ]
+    return sorted(found, key=lambda case: min(TAGS.index(tag) for tag in case.tags if tag in TAGS))
+
+
+def _bytes_needed(case: Case) -> int:
+    specs = (*case.resolved.inputs.values(), *case.resolved.outputs.values())
+    return COPIES * WIDE_BYTES * sum(spec.size for spec in specs)
+
+
+@dataclass(slots=True)
+class _Sheet:
+    """The times of one parameter, by candidate, round and case, and who is out of it."""
+
+    parameter: Parameter
+    times_ns: dict[tuple[int, int, str], float] = field(default_factory=dict)
+    cases: dict[str, Case] = field(default_factory=dict)
+    out: dict[int, str] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def values(self) -> list[int]:
+        """The default first, then the candidates that are not out."""
+        rest = (value for value in self.parameter.candidates if value != self.parameter.default)
+        return [self.parameter.default, *(value for value in rest if value not in self.out)]
+
+    def drop(self, case: Case, why: str) -> None:
+        """Leave a case out."""
+        self.cases.pop(case.id, None)
+        self.notes.append(f"{case.op} · {case.name}: {why}")
+
+    def table(self, value: int, rounds: int) -> Floats:
+        """Log times, (rounds, cases)."""
+        return np.log([[self.times_ns[value, number, case] for case in self.cases] for number in range(rounds)])
+
+
+class Tuner:
+    """Finds values for one device, a parameter at a time; what it has chosen is in force for those that follow."""
+
+    def __init__(self, start: Start, device: str, *, budget_s: float, tell: Tell = lambda _: None) -> None:
+        """budget_s: for each parameter; the first rounds are finished even where that takes longer."""
+        self.chosen: dict[str, int] = {}
+        self._start = start
+        self._device = str(Device.parse(device))
+        self._budget_s = budget_s
+        self._tell = tell
+        self._asked: dict[str, frozenset[str]] = {}
+        self._trusted: dict[tuple[str, str, int], dict[str, Any]] = {}
+
+    def tune(self, parameter: Parameter, cases: Sequence[Case]) -> Finding:
+        """Measure every candidate of `parameter` on `cases`, and choose."""
+        sheet = _Sheet(parameter)
+        started = monotonic()
+        name = parameter.name
+        known = [case for case in cases if name in self._asked.get(case.id, {name})]
+        sheet.cases = {case.id: case for case in known}
+        rounds = 0
+        while sheet.cases and len(sheet.values) > 1 and rounds < MOST_ROUNDS:
+            spent = monotonic() - started
+            if rounds >= LEAST_ROUNDS and spent + spent / rounds > self._budget_s:
+                break
+            # the first round decides how many cases there is time for
+            end = started + self._budget_s / LEAST_ROUNDS if rounds == 0 else None
+            self._tell(f"{name}: round {rounds + 1}, {len(sheet.cases)} cases")
+            self._measure_round(sheet, rounds, end)
+            rounds += 1
+        finding = judge(sheet, rounds) if sheet.cases else Finding(parameter, notes=tuple(sheet.notes))
+        self.chosen[name] = finding.chosen
+        return finding
+
+    def _measure_round(self, sheet: _Sheet, number: int, end: float | None) -> None:
+        with self._start() as runner:
+            for case in list(sheet.cases.values()):
+                if end is not None and monotonic() >= end and sheet.times_ns:
+                    sheet.drop(case, "no time left for it")
+                    continue
+                values = sheet.values
+                # the default goes first in the first round: it says whether the case asks for the parameter at all
+                for value in values if number % 2 == 0 else values[::-1]:
+                    if case.id in sheet.cases and value not in sheet.out:
+                        self._measure(runner, sheet, case, value, number)
+
+    def _measure(self, runner: Runner, sheet: _Sheet, case: Case, value: int, number: int) -> None:
+        name, default = sheet.parameter.name, sheet.parameter.default
+        backend = Device.parse(self._device).backend
+        trial = to_json(Trial(case, OPTIMIZED, backend, self._device))
+        key = (case.id, name, value)
+        trusted = self._trusted.get(key)
+        tuning = {**self.chosen, name: value}
+        found = runner.run_plain(trial, block=number, tuning=tuning, trusted=trusted, with_digest=trusted is None)
+        status, extra = Status(found["status"]), found.get("extra", {})
+        if status is not Status.OK:
+            why = f"{status}: {found.get('reason', '')}".removesuffix(": ")
+            if value == default:
+                sheet.drop(case, why)
+            else:
+                sheet.out[value] = f"{case.op} · {case.name} is {why}"
+            return
+        asked = self._asked[case.id] = self._asked.get(case.id, frozenset()) | frozenset(extra.get("tuning", {}))
+        if name not in asked:
+            sheet.cases.pop(case.id)
+            return
+        if "digest" in extra and found.get("check"):
+            self._trusted[key] = {"digest": extra["digest"], "check": found["check"]}
+        sheet.times_ns[value, number, case.id] = from_json(Measurement, found["measurement"]).median_ns
+
+
+def judge(sheet: _Sheet, rounds: int) -> Finding:
+    """Every candidate beside the default; with fewer than `LEAST_ROUNDS` none is better."""
+    parameter = sheet.parameter
+    values = sheet.values[1:]
+    tried = [Tried(value, reason=reason) for value, reason in sheet.out.items()]
+    if values and rounds >= LEAST_ROUNDS:
+        default = sheet.table(parameter.default, rounds)
+        tried += _compare(sheet, default, {value: sheet.table(value, rounds) for value in values})
+    order = {value: place for place, value in enumerate(parameter.candidates)}
+    return Finding(
+        parameter,
+        tuple(sorted(tried, key=lambda one: order[one.value])),
+        tuple(f"{case.op} · {case.name}" for case in sheet.cases.values()),
+        rounds,
+        tuple(sheet.notes),
+    )
+
+
+def _compare(sheet: _Sheet, default: Floats, tables: Mapping[int, Floats]) -> Iterator[Tried]:
+    """As many candidates as there are share the chance of a false choice."""
+    logs = np.stack([np.stack((default.mean(axis=1), one.mean(axis=1)), axis=1) for one in tables.values()])
+    made = estimate(logs)
+    low, high = made.interval(1 - (1 - LEVEL) / len(tables))
+    names = [f"{case.op} · {case.name}" for case in sheet.cases.values()]
+    for index, (value, table) in enumerate(tables.items()):
+        by_case = np.median(table - default, axis=0)
+        place = int(by_case.argmax())
+        worst = (names[place], exp(by_case[place]))
+        interval = (exp(low[index]), exp(high[index]))
+        yield Tried(value, exp(made.centre[index]), interval, worst)
