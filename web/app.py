@@ -7,6 +7,7 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
 from contextlib import asynccontextmanager
 from importlib.util import find_spec
+from pathlib import Path
 from threading import Thread
 from typing import Any
 
@@ -23,6 +24,7 @@ from harness.store import Store, queries
 from web import assets, pages
 from web.auth import ReadGuard
 from web.cache import Cache
+from web.excuses import mark
 from web.reader import Reader
 from web.view import render
 
@@ -63,11 +65,13 @@ class SecurityHeaders:
         await self.app(scope, receive, add if scope["type"] == "http" else send)
 
 
-def create_app(settings: Settings, *, lag_s: float = 0.0, guarded: bool = False) -> FastAPI:
+def create_app(
+    settings: Settings, *, lag_s: float = 0.0, guarded: bool = False, waivers: Path | None = None
+) -> FastAPI:
     """The service over the database of `settings`. Raises StoreError where it cannot be used.
 
     lag_s: seconds after which new data are looked for, in a thread, so that no request waits for them; 0
-    asks at every request. guarded: reading needs a token too.
+    asks at every request. guarded: reading needs a token too. waivers: the file that the gate reads, to be shown.
     """
     store = Store.open(settings.database)
 
@@ -86,8 +90,8 @@ def create_app(settings: Settings, *, lag_s: float = 0.0, guarded: bool = False)
     app = FastAPI(title="opgauge", docs_url=None, redoc_url=None, openapi_url="/api/v1/openapi.json", lifespan=lifespan)
     app.state.settings = settings
     app.state.store = store
-    cache = Cache(lambda: queries.data_version(store.engine), warm=lambda: pages.warm(reader))
-    reader = Reader(store, cache)
+    cache = Cache(lambda: (queries.data_version(store.engine), mark(waivers)), warm=lambda: pages.warm(reader))
+    reader = Reader(store, cache, waivers)
     app.state.cache, app.state.reader = cache, reader
     app.add_middleware(GZipMiddleware, minimum_size=1024, compresslevel=4)
     if guarded:

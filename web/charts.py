@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import timedelta
 from html import escape
 from statistics import median
 from typing import Any
@@ -206,11 +207,20 @@ def history(
         traces += _rings(name, changes.get(name, ()), size) if name in near else []
     return _json(
         traces,
-        xaxis={"type": "date"},
+        xaxis={"type": "date", **_around_one(series)},
         yaxis={"title": {"text": unit}, "rangemode": "tozero"},
         hovermode="closest",
         meta={"slot": "figure"},
     )
+
+
+def _around_one(series: Mapping[str, Sequence[Level]]) -> dict[str, Any]:
+    """A day around a single run: its axis would otherwise count milliseconds."""
+    runs = {level.run.key: level.run for levels in series.values() for level in levels}
+    if len(runs) != 1:
+        return {}
+    (run,) = runs.values()
+    return {"range": [(run.started + way * timedelta(hours=12)).isoformat(" ")[:19] for way in (-1, 1)]}
 
 
 def _second(run: RunInfo) -> str:
@@ -262,6 +272,7 @@ def distribution(name: str, samples: Mapping[int, Sequence[float]]) -> str:
             boxpoints="all",
             jitter=0.6,
             pointpos=0,
+            width=min(0.6, 0.1 + 0.1 * len(samples)),
             marker={"size": 3, "opacity": 0.6},
             line={"width": 1},
             showlegend=False,

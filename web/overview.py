@@ -1,4 +1,4 @@
-"""Where every op stands on every device, by its latest run there."""
+"""Where every op stands on every device, by the latest run of each of its cases there."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from statistics import median
 from harness.store.queries import RunInfo
 from harness.summary import BASELINE, OPTIMIZED, PEERS
 from web.reader import DeviceInfo, Reader, Recent
-from web.rows import CaseRow, geometric_mean, rows_of
+from web.rows import CaseRow, geometric_mean, latest_rows
 
 SPARK = 24
 
@@ -18,8 +18,8 @@ SPARK = 24
 class Standing:
     """An op on a device: geometric means over its cases, median share of the ceiling.
 
-    speedup: over the baseline. peers: speedup over each. spark: time of the optimized
-    kernels by run, 1 being their usual time. bad: cases that failed.
+    run: the latest of those that the cases are from. speedup: over the baseline. peers: speedup
+    over each. spark: time of the optimized kernels by run, 1 being their usual time. bad: cases that failed.
     """
 
     op: str
@@ -34,34 +34,21 @@ class Standing:
 
 
 def standings(reader: Reader, recent: Recent) -> list[Standing]:
-    """One per op and device, by name."""
-    latest: dict[tuple[str, str], RunInfo] = {}
-    for (case_id, _, slug), levels in recent.series.items():
-        key, run = (recent.cases[case_id].op, slug), levels[-1].run
-        if key not in latest or latest[key].started < run.started:
-            latest[key] = run
-    sparks = _sparks(recent)
-    by_run = {run.key: _grouped(rows_of(reader, run)) for run in latest.values()}
-    return [
-        _standing(recent.devices[slug], run, by_run[run.key].get((op, slug), []), op, sparks.get((op, slug), ()))
-        for (op, slug), run in sorted(latest.items())
-    ]
-
-
-def _grouped(rows: list[CaseRow]) -> dict[tuple[str, str], list[CaseRow]]:
+    """One per op and device, by name, over the latest run of each case."""
     found: dict[tuple[str, str], list[CaseRow]] = {}
-    for row in rows:
+    for row in latest_rows(reader):
         found.setdefault((row.case.op, row.device.slug), []).append(row)
-    return found
+    sparks = _sparks(recent)
+    return [_standing(rows, sparks.get(key, ())) for key, rows in sorted(found.items())]
 
 
-def _standing(device: DeviceInfo, run: RunInfo, rows: list[CaseRow], op: str, spark: tuple[float, ...]) -> Standing:
+def _standing(rows: list[CaseRow], spark: tuple[float, ...]) -> Standing:
     shares = [share for share in (row.share() for row in rows) if share]
     peers = {peer: geometric_mean(row.speedup(peer) for row in rows) for peer in PEERS}
     return Standing(
-        op,
-        device,
-        run,
+        rows[0].case.op,
+        rows[0].device,
+        max((row.run for row in rows), key=lambda run: (run.started, run.key)),
         cases=len(rows),
         bad=sum(bool(row.bad) for row in rows),
         speedup=geometric_mean(row.speedup(BASELINE) for row in rows),

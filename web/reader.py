@@ -7,6 +7,7 @@ import json
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Hashable, Iterable
 from dataclasses import dataclass, field
+from pathlib import Path
 from statistics import median
 from typing import Any, TypeVar
 
@@ -14,6 +15,7 @@ from harness.result import Ceilings, Status
 from harness.store import Store, queries
 from harness.store.queries import CaseInfo, Past, Point, RunInfo
 from web.cache import Cache
+from web.excuses import Excuses, read
 
 RECENT = 40
 """Runs of each device from which series are made."""
@@ -65,6 +67,8 @@ class Recent:
     last_run: dict[str, RunInfo] = field(default_factory=dict)
     cases: dict[str, CaseInfo] = field(default_factory=dict)
     series: dict[SeriesKey, list[Level]] = field(default_factory=dict)
+    work: dict[tuple[str, str], tuple[int, int]] = field(default_factory=dict)
+    """Least bytes and flops by case and device."""
 
 
 def device_of(run: RunInfo, name: str) -> DeviceInfo:
@@ -97,8 +101,9 @@ def level_of(run: RunInfo, points: Iterable[Point | Past]) -> Level:
 class Reader:
     """Reads through one cache; what runs have measured is kept beyond it, for it seldom changes."""
 
-    def __init__(self, store: Store, cache: Cache) -> None:
+    def __init__(self, store: Store, cache: Cache, waivers: Path | None = None) -> None:
         self.engine = store.engine
+        self.waivers = waivers
         self.cache = cache
         self._points: OrderedDict[int, tuple[Hashable, list[Point]]] = OrderedDict()
         self._made: OrderedDict[tuple[str, int], tuple[Hashable, Any]] = OrderedDict()
@@ -168,6 +173,10 @@ class Reader:
             ("ceilings", run.key), lambda: queries.list_ceilings(self.engine, [run.key]).get(run.key, {})
         )
 
+    def excuses(self) -> Excuses:
+        """What the waiver file says."""
+        return self.cache.get("excuses", lambda: read(self.waivers))
+
     def recent(self) -> Recent:
         """The latest runs of every device as series."""
         return self.cache.get("recent", self._recent)
@@ -211,4 +220,5 @@ class Reader:
             recent.devices[device.slug] = device
             recent.last_run[device.slug] = run
         for key, found in blocks.items():
+            recent.work[key[0], key[2]] = (found[0].bytes, found[0].flops)
             recent.series.setdefault(key, []).append(level_of(run, found))

@@ -8,14 +8,18 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from datetime import date
+from datetime import UTC, date, datetime
 from enum import StrEnum
 
 from harness.changepoint import ChangePoint, find_change_points
 from harness.result import Status
+from harness.store import queries
 from harness.store.queries import Acknowledgement, CaseInfo, RunInfo
 from harness.summary import PEERS
-from web.reader import GRAVE, DeviceInfo, Level, Recent, SeriesKey
+from harness.verdict import Subject
+from harness.waiver import Waiver
+from web.excuses import Excuses
+from web.reader import GRAVE, DeviceInfo, Level, Reader, Recent, SeriesKey
 
 LEAST_RATIO = 1.02
 """Smaller changes of a stored series are passed over: the host's own drift is of that size."""
@@ -35,6 +39,7 @@ class Regression:
 
     kind: slower or broken. before, run: the last run that was good, the first that is not.
     ratio: time after over time before. fixed_in: the run since which it is good again.
+    acknowledgement: who answers for it, by a form of the pages or by the waiver file.
     """
 
     case: CaseInfo
@@ -49,7 +54,7 @@ class Regression:
     before_ns: float | None = None
     after_ns: float | None = None
     fixed_in: RunInfo | None = None
-    acknowledgement: Acknowledgement | None = None
+    acknowledgement: Acknowledgement | Waiver | None = None
     series: tuple[float | None, ...] = ()
 
     @property
@@ -74,10 +79,23 @@ def change_points(levels: Sequence[Level], least_ratio: float = LEAST_RATIO) -> 
     return [(known[point.index - 1][0], known[point.index][0], point) for point in found]
 
 
-def find_regressions(recent: Recent, given: Sequence[Acknowledgement], today: date) -> list[Regression]:
+def known_regressions(reader: Reader) -> list[Regression]:
+    """All of the recent runs, made once for each day and state of the data."""
+    today = datetime.now(UTC).date()
+
+    def make() -> list[Regression]:
+        given = queries.list_acknowledgements(reader.engine)
+        return find_regressions(reader.recent(), given, today, reader.excuses())
+
+    return reader.cache.get(("regressions", today), make)
+
+
+def find_regressions(
+    recent: Recent, given: Sequence[Acknowledgement], today: date, excuses: Excuses | None = None
+) -> list[Regression]:
     """Those of our own implementations: open first, then acknowledged, then fixed; newest first."""
     found = [one for key, levels in recent.series.items() for one in _of_series(recent, key, levels)]
-    judged = [_acknowledged(one, given, today) for one in found]
+    judged = [_acknowledged(one, given, today, excuses or Excuses()) for one in found]
     order = list(State)
     return sorted(judged, key=lambda one: (order.index(one.state), -one.run.started.timestamp(), -(one.ratio or 99.0)))
 
@@ -150,7 +168,7 @@ def _broken(
     )
 
 
-def _acknowledged(found: Regression, given: Sequence[Acknowledgement], today: date) -> Regression:
+def _acknowledged(found: Regression, given: Sequence[Acknowledgement], today: date, excuses: Excuses) -> Regression:
     if found.state is not State.OPEN:
         return found
     for one in given:
@@ -161,7 +179,9 @@ def _acknowledged(found: Regression, given: Sequence[Acknowledgement], today: da
         )
         if same and one.verdict == found.kind and one.until >= today and _is_expected(found, one):
             return replace(found, state=State.ACKNOWLEDGED, acknowledgement=one)
-    return found
+    subject = Subject(found.case.op, found.case.name, found.case.case_id, found.implementation, found.device.name)
+    waiver = excuses.find(subject, found.kind, found.ratio, today)
+    return replace(found, state=State.ACKNOWLEDGED, acknowledgement=waiver) if waiver else found
 
 
 def _is_expected(found: Regression, given: Acknowledgement) -> bool:

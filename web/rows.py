@@ -10,7 +10,7 @@ from statistics import fmean
 from harness.result import Ceilings
 from harness.store.queries import CaseInfo, Point, RunInfo
 from harness.summary import BASELINE, OPTIMIZED, PEERS
-from web.reader import GRAVE, DeviceInfo, Level, Reader, level_of
+from web.reader import GRAVE, DeviceInfo, Level, Reader, Recent, level_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +82,25 @@ def rows_of(reader: Reader, run: RunInfo, op: str | None = None) -> list[CaseRow
         first = next(iter(by_implementation.values()))[0]
         work = (first.bytes, first.flops)
         rows.append(CaseRow(run, cases[case_id], devices[name], levels, *work, ceilings.get(name)))
+    return rows
+
+
+def latest_rows(reader: Reader) -> list[CaseRow]:
+    """Every case on every device, each by the latest run that has it there: a run of a few cases hides no other."""
+    return reader.cache.get("latest rows", lambda: _latest(reader, reader.recent()))
+
+
+def _latest(reader: Reader, recent: Recent) -> list[CaseRow]:
+    found: dict[tuple[str, str], dict[str, Level]] = {}
+    for (case_id, implementation, slug), levels in recent.series.items():
+        found.setdefault((case_id, slug), {})[implementation] = levels[-1]
+    rows = []
+    for (case_id, slug), by_name in found.items():
+        run = max((level.run for level in by_name.values()), key=lambda one: (one.started, one.key))
+        levels_there = {name: level for name, level in by_name.items() if level.run.key == run.key}
+        device, work = recent.devices[slug], recent.work[case_id, slug]
+        reached = reader.ceilings(run).get(device.name)
+        rows.append(CaseRow(run, recent.cases[case_id], device, levels_there, *work, reached))
     return rows
 
 

@@ -6,11 +6,12 @@ import gc
 import importlib
 from dataclasses import replace
 from ipaddress import ip_address
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from harness.cli.options import Database, database_url
+from harness.cli.options import Database, database_url, shipped_cases
 
 LAG_S = 1.0
 
@@ -22,6 +23,9 @@ def serve(
     public_read: Annotated[
         bool, typer.Option("--public-read", help="Let everybody who reaches the address read.")
     ] = False,
+    waivers: Annotated[
+        Path | None, typer.Option("--waivers", help="Waiver file to show; that of the shipped cases if none.")
+    ] = None,
 ) -> None:
     """Serve the dashboard and the API; writing always needs a token.
 
@@ -45,7 +49,9 @@ def serve(
             )
             raise SettingsError(msg)
     # by name, for nothing in harness depends on web
-    app = importlib.import_module("web.app").create_app(settings, lag_s=LAG_S, guarded=not is_open)
+    app = importlib.import_module("web.app").create_app(
+        settings, lag_s=LAG_S, guarded=not is_open, waivers=waivers or shipped_cases() / "waivers.yaml"
+    )
     app.state.cache.advance()
     import uvicorn
 

@@ -5,13 +5,16 @@ from __future__ import annotations
 import re
 from datetime import UTC, datetime, timedelta
 from html import unescape
+from pathlib import Path
 from urllib.parse import urlencode
 from xml.etree import ElementTree as ET
 
+import numpy as np
 import pytest
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
+from harness.result import Environment
 from harness.scope import Scope
 from harness.settings import Settings
 from harness.store import queries
@@ -19,8 +22,8 @@ from harness.store.tokens import create_token
 from harness.waiver import load_waivers
 from tests.web.dataset import HOSTILE
 from web.app import create_app
-from web.pages.regressions import known_regressions
 from web.reader import Reader
+from web.regression import known_regressions
 
 PLAIN = ("/", "/ops", "/runs", "/compare", "/regressions", "/regressions.atom", "/trust")
 
@@ -288,6 +291,48 @@ def test_acknowledging_with_a_token_is_seen_by_all(writable: TestClient) -> None
     assert "1 open regression" in text_of(writable.get("/").text)
 
 
+WAIVERS = """
+waivers:
+  - {cases: "p_norm/*", device: "cuda*", owner: Grace, until: 2999-12-31, expected_ratio: 1.3,
+     reason: "wider <b>sums</b>"}
+  - {cases: lerp, owner: Ada, reason: long ago, until: 2020-01-01, verdicts: [slower, broken]}
+"""
+
+
+def test_the_waiver_file_counts_and_is_shown(filled_file: Path, tmp_path: Path) -> None:
+    """What it excuses is acknowledged, by its owner; what has expired says so and excuses nothing; a change is seen."""
+    path = tmp_path / "waivers.yaml"
+    path.write_text(WAIVERS, encoding="utf-8")
+    with TestClient(create_app(Settings(database=f"sqlite:///{filled_file}"), waivers=path)) as client:
+        found = {one.kind: one.state for one in known_regressions(reader_of(client)) if one.state != "fixed"}
+        assert found == {"slower": "acknowledged", "broken": "open"}
+        page = client.get("/regressions").text
+        assert "wider &lt;b&gt;sums" in page
+        for word in ("Grace, until 2999-12-31", "waiver file", "expired", "+30.0 %"):
+            assert word in text_of(page)
+        key = next(one.key for one in known_regressions(reader_of(client)) if one.state == "acknowledged")
+        assert "Grace" in text_of(client.get(f"/regressions/{key}").text)
+        path.write_text("waivers: [{cases: x}]", encoding="utf-8")
+        assert "has no owner" in text_of(client.get("/regressions").text)
+        assert {one.state for one in known_regressions(reader_of(client))} == {"open", "fixed"}
+
+
+def test_a_run_of_one_case_hides_no_other(writable: TestClient) -> None:
+    """Overview and op page have each case by the latest run that has it."""
+    from harness.store import Store
+    from tests.web.dataset import HARD, results
+
+    with Store.open(str(reader_of(writable).engine.url)) as store:
+        run = store.begin_run(Environment(HARD, {}))
+        alone = next(one for one in results(0, np.random.default_rng(1)) if one.trial.device == "cuda:0")
+        store.add_result(run, alone)
+        store.finish_run(run)
+    assert alone.trial.case.op == "p_norm"
+    assert writable.get("/ops/p_norm?device=all").text.count('<th scope="row">') == 8
+    assert run[:8] in writable.get("/ops/p_norm").text
+    assert "14 cases in the latest runs" in text_of(writable.get("/").text)
+
+
 def test_acknowledging_needs_a_good_token_and_a_good_form(writable: TestClient) -> None:
     """Wrong tokens, tokens of another scope, days that have passed, odd ratios and other bodies change nothing."""
     key = regression_key(writable, "slower")
@@ -359,7 +404,6 @@ def test_pages_are_not_sent_twice(client: TestClient) -> None:
 
 def test_pages_follow_the_data(writable: TestClient) -> None:
     """A new run is on the page that was asked for before."""
-    from harness.result import Environment
     from harness.store import Store
 
     before = writable.get("/runs").text

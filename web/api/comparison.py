@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from datetime import UTC, datetime
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Response
 
-from harness.store import queries
 from web.api.answer import PLAIN, Limit, Name, Offset, json_answer, page, problems
 from web.api.models import ComparisonPage, RegressionPage
 from web.comparison import Compared, compare_runs, differences, resolve, sort_compared
 from web.deps import ReaderOf
-from web.reader import Reader
-from web.regression import Regression, State, find_regressions
+from web.regression import Regression, State, known_regressions
 
 router = APIRouter(tags=["comparisons"])
 Side = Annotated[
@@ -79,15 +76,6 @@ def list_regressions(
     answer = page(chosen, limit, offset)
     answer["items"] = [_regression_record(one) for one in answer["items"]]
     return json_answer(answer)
-
-
-def known_regressions(reader: Reader) -> list[Regression]:
-    """All of the recent runs, made once for each day and state of the data; pages keep them under the same name."""
-    today = datetime.now(UTC).date()
-    return reader.cache.get(
-        ("regressions", today),
-        lambda: find_regressions(reader.recent(), queries.list_acknowledgements(reader.engine), today),
-    )
 
 
 def _comparison_record(one: Compared) -> dict[str, Any]:

@@ -15,11 +15,10 @@ from harness.store import queries
 from harness.store.schema import HEAD
 from harness.store.tables import RunRow
 from web.api.answer import json_answer, problems
-from web.api.comparison import known_regressions
 from web.api.models import HealthModel
 from web.deps import ReaderOf
 from web.reader import Reader
-from web.regression import State
+from web.regression import State, known_regressions
 
 router = APIRouter(tags=["health"])
 SERIES = 5_000

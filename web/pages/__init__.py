@@ -5,6 +5,7 @@ from fastapi import APIRouter
 from web.assets import style_ids
 from web.pages import case, compare, op, overview, regressions, runs, trust
 from web.reader import Reader
+from web.regression import known_regressions
 
 router = APIRouter(include_in_schema=False)
 for _page in (overview, op, case, runs, compare, regressions, trust):
@@ -14,6 +15,6 @@ for _page in (overview, op, case, runs, compare, regressions, trust):
 def warm(reader: Reader) -> None:
     """Make what several pages rest on and takes long."""
     style_ids()
-    regressions.known_regressions(reader)
+    known_regressions(reader)
     overview.known_standings(reader)
     trust.known_noise(reader)

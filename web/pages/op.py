@@ -14,7 +14,7 @@ from web.comparison import resolve
 from web.deps import CacheOf, ReaderOf
 from web.pages.query import Number, Text, Word
 from web.reader import GRAVE, Reader
-from web.rows import CaseRow, implementations, rows_of, sort_rows
+from web.rows import CaseRow, implementations, latest_rows, rows_of, sort_rows
 from web.view import Paging, page
 
 SIZE = 40
@@ -51,7 +51,7 @@ def op_page(
     sort: Order = "name",
     number: Number = 1,
 ) -> Response:
-    """The latest run of the op on `device` (a GPU where there is one) or on `all`, or `run`."""
+    """The latest run of each case on `device` (a GPU where there is one) or on `all`; or one `run`."""
 
     def values() -> Mapping[str, Any]:
         rows = _rows(reader, op, run)
@@ -77,19 +77,7 @@ def _rows(reader: Reader, op: str, run: str) -> list[CaseRow]:
     if run:
         rows = rows_of(reader, resolve(reader, run), op)
     else:
-        latest: dict[str, Any] = {}
-        recent = reader.recent()
-        for (case_id, _, slug), levels in recent.series.items():
-            last = levels[-1].run
-            is_later = slug not in latest or latest[slug].started < last.started
-            if recent.cases[case_id].op == op and is_later:
-                latest[slug] = last
-        rows = [
-            row
-            for one in {run.key: run for run in latest.values()}.values()
-            for row in rows_of(reader, one, op)
-            if latest.get(row.device.slug) is one
-        ]
+        rows = [row for row in latest_rows(reader) if row.case.op == op]
     if not rows:
         raise HTTPException(404, f"no results of {op}{f' in run {run}' if run else ''}; try: opgauge run --op {op}")
     return rows
@@ -114,7 +102,7 @@ def _choices(rows: Sequence[CaseRow]) -> Mapping[str, Any]:
         "devices": sorted({row.device.slug: row.device for row in rows}.values(), key=lambda one: one.slug),
         "dtypes": sorted({row.case.dtype for row in rows}),
         "tags": sorted({str(tag) for row in rows for tag in row.case.data.get("tags", ())}),
-        "runs": list({row.run.key: row.run for row in rows}.values()),
+        "runs": sorted({row.run.key: row.run for row in rows}.values(), key=lambda run: run.started, reverse=True),
     }
 
 

@@ -11,9 +11,8 @@ from fastapi import APIRouter, Request, Response
 from web.deps import CacheOf, ReaderOf
 from web.overview import Standing, standings
 from web.pages.query import Word
-from web.pages.regressions import known_regressions
 from web.reader import Reader
-from web.regression import State
+from web.regression import State, known_regressions
 from web.rows import geometric_mean
 from web.view import page
 

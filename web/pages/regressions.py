@@ -20,7 +20,7 @@ from web.deps import CacheOf, ReaderOf
 from web.form import Form
 from web.pages.query import Number, Text, Word
 from web.reader import Reader
-from web.regression import Regression, State, find_regressions
+from web.regression import Regression, State, known_regressions
 from web.view import Paging, page, render
 
 DAYS = 30
@@ -29,16 +29,6 @@ LONGEST = 500
 _FORBIDDEN = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 """What XML has no way to write."""
 router = APIRouter()
-
-
-def known_regressions(reader: Reader) -> list[Regression]:
-    """All of the recent runs, made once for each day and state of the data."""
-    today = datetime.now(UTC).date()
-
-    def make() -> list[Regression]:
-        return find_regressions(reader.recent(), queries.list_acknowledgements(reader.engine), today)
-
-    return reader.cache.get(("regressions", today), make)
 
 
 @router.get("/regressions")
@@ -70,6 +60,8 @@ def regressions_page(
             "chosen": {"state": state, "op": op, "device": device},
             "paging": paging,
             "has_runs": bool(reader.recent().runs),
+            "excuses": reader.excuses(),
+            "today": datetime.now(UTC).date(),
         }
 
     return page(request, cache, "regressions.html", values)
@@ -178,7 +170,8 @@ def _ratio(text: str) -> float | None:
 
 
 def _known_waiver(found: Regression) -> str:
-    return waiver_yaml(found, found.acknowledgement) if found.acknowledgement else ""
+    given = found.acknowledgement
+    return waiver_yaml(found, given) if isinstance(given, Acknowledgement) else ""
 
 
 def waiver_yaml(found: Regression, given: Acknowledgement) -> str:

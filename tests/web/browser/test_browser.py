@@ -12,7 +12,7 @@ from harness.scope import Scope
 from harness.store.tokens import create_token
 from tests.web.browser.conftest import Site, watching
 from tests.web.dataset import HOSTILE
-from web.pages.regressions import known_regressions
+from web.regression import known_regressions
 
 AXE = Path(__file__).parent / "axe.min.js"
 BARE = ("/", "/ops", "/runs", "/compare", "/regressions", "/trust", "/nowhere")
