@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import accumulate, pairwise
 from typing import Any
 
 import numpy as np
@@ -18,20 +19,25 @@ from ops.deformable_conv.op import DeformableConvParams, geometry
 from ops.deformable_conv.sampling import Geometry
 
 DTYPES = ("float16", "bfloat16", "float32")
-BLOCK, PREPARE_THREADS = 384, 256
+PRODUCERS, PREPARE_THREADS = 128, 256
 LINE_BYTES, LANE_BYTES, LANES = 128, 16, 8
-TILE = 64 * 256
-"""Results of a block: 64, 128 or 256 output channels by as many pixels as that leaves."""
+WARP_TILE = (64, 32)
+"""Output channels and pixels of one multiplying warp."""
+SHAPES = ((1, 2), (2, 4), (4, 2))
+"""Rows and columns of warps in a block, the first that holds all output channels is taken."""
+RESIDENT = {SHAPES[0]: 2}
+"""Blocks that share a multiprocessor, where more than one."""
 TURNED = (32, 64)
 """Pixels and channels that a block lays out channels last."""
 MOST_STAGES, FEWEST_STAGES = 4, 2
-MOST_SPLITS, SPLIT_COST = 8, 0.03
+MOST_SPLITS, LEAST_SHARE, SPLIT_COST = 8, 4, 0.03
 SPAN = 2
 """Most chunks of channels in a row at one tap: few keep the pixels around in the cache, many save work."""
 PLACE_BYTES = 32
 RESERVED_BYTES = 1024
 """Of a block's shared memory, for what the system and the kernel's few fixed variables take."""
-LARGEST_INDEX = 2**31 - 1
+RANGE = "float32 is exact to 22 bits within 2^-29 of the largest of a filter's row, or of 32 channels at a sample"
+LARGEST_INDEX, MOST_GROUPS = 2**31 - 1, 2**16 - 1
 _PLAN = np.dtype(
     [("conv", CONV)]
     + [
@@ -48,7 +54,7 @@ _PLAN = np.dtype(
 def _expressions() -> tuple[str, ...]:
     ctypes = [dtype_info(name).ctype for name in DTYPES]
     return tuple(f"prepare<{item}>" for item in ctypes) + tuple(
-        f"convolve<{item}, {tall}>" for item in ctypes for tall in (1, 2, 4)
+        f"convolve<{item}, {shape[0]}, {shape[1]}>" for item in ctypes for shape in SHAPES
     )
 
 
@@ -110,16 +116,21 @@ def channels_of(found: Geometry, itemsize: int) -> Channels | None:
 class Layout:
     """What a launch needs to know.
 
-    tall: how many times 64 output channels in a tile. stages: of the ring in shared memory. splits: blocks to a
-        tile, each with a share of the depth.
+    warps: rows and columns of a block's. stages: of the ring in shared memory. splits: blocks to a tile, each with
+        a share of the depth.
     """
 
     found: Geometry
     itemsize: int
     channels: Channels
-    tall: int
+    warps: tuple[int, int]
     stages: int
-    splits: int
+    splits: int = 1
+
+    @property
+    def tile(self) -> tuple[int, int]:
+        """Output channels and pixels of a block."""
+        return self.warps[0] * WARP_TILE[0], self.warps[1] * WARP_TILE[1]
 
     @property
     def rows(self) -> int:
@@ -129,17 +140,17 @@ class Layout:
     @property
     def row_tiles(self) -> int:
         """Tiles above each other."""
-        return -(-self.rows // (64 * self.tall))
+        return -(-self.rows // self.tile[0])
 
     @property
     def tiles(self) -> int:
         """Of rows within tiles of pixels, of one group."""
-        return self.row_tiles * -(-self.found.batch * self.found.pixels // (256 // self.tall))
+        return self.row_tiles * -(-self.found.batch * self.found.pixels // self.tile[1])
 
     @property
     def filter_rows(self) -> int:
         """Rows of all tiles and groups, those that are only there to fill a tile included."""
-        return self.found.groups * self.row_tiles * 64 * self.tall
+        return self.found.groups * self.row_tiles * self.tile[0]
 
     @property
     def depth_stages(self) -> int:
@@ -153,9 +164,12 @@ class Layout:
 
     @property
     def shared_bytes(self) -> int:
-        """Shared memory of a block."""
-        return ring_bytes(self.tall, self.channels.places, self.stages)
+        """Shared memory of a block: stages, scales, barriers, where samples lie; at least what its results take."""
+        rows, columns = self.tile
+        ring = self.stages * ((rows + columns) * LINE_BYTES + 4 * columns + 16)
+        return max(ring + 2 * self.channels.places * columns * PLACE_BYTES, 4 * rows * (columns + 8))
 
+    @property
     def sizes(self) -> tuple[int, ...]:
         """Bytes of x and of the filter laid out anew, of the rows' scales, of partial results, of their tickets."""
         pixels = self.found.batch * self.found.size[0] * self.found.size[1]
@@ -164,10 +178,36 @@ class Layout:
             (pixels + 1) * self.found.groups * self.channels.depth * self.itemsize,
             self.filter_rows * self.depth_stages * LINE_BYTES,
             4 * self.found.out_channels,
-            4 * shared_tiles * self.splits * TILE,
+            4 * shared_tiles * self.splits * self.tile[0] * self.tile[1],
             4 * shared_tiles,
         )
         return tuple(_padded(size, ALIGNMENT) for size in exact)
+
+    @property
+    def prepare_blocks(self) -> int:
+        """Blocks that lay out rows of the filter, a line of zeros, and pieces of x."""
+        area, line = self.found.size[0] * self.found.size[1], self.found.groups * self.channels.depth
+        return self.filter_rows + 1 + self.found.batch * -(-area // TURNED[0]) * -(-line // TURNED[1])
+
+    @property
+    def countable(self) -> bool:
+        """Whether the kernels' 32-bit numbers reach."""
+        found, area = self.found, self.found.size[0] * self.found.size[1]
+        counts = (
+            self.prepare_blocks,
+            found.batch * area + 1,
+            found.batch * found.pixels + self.tile[1],
+            found.batch * found.deformable_groups * found.taps,
+            found.groups * self.channels.depth * self.itemsize,
+            self.depth_stages * LANES,
+            self.rows * found.channels // found.groups * found.taps,
+        )
+        return max(counts) <= LARGEST_INDEX and found.groups <= MOST_GROUPS
+
+    def with_splits(self, splits: int) -> Layout:
+        """The same with about as many splits, none of them empty."""
+        share = -(-self.depth_stages // splits)
+        return replace(self, splits=-(-self.depth_stages // share))
 
     def struct(self) -> Any:
         """As the kernels' Plan."""
@@ -180,17 +220,10 @@ class Layout:
         return np.array((conv_struct(found), *numbers, divisor(channels.padded)), _PLAN)
 
 
-def ring_bytes(tall: int, places: int, stages: int) -> int:
-    """Shared memory of a block: stages, where samples lie, scales and barriers; at least what its results take."""
-    rows, columns = 64 * tall, 256 // tall
-    ring = stages * ((rows + columns) * LINE_BYTES + 4 * columns + 16) + 2 * places * columns * PLACE_BYTES
-    return max(ring, 4 * rows * (columns + 8))
-
-
-def most_splits(tiles: int, stages: int, processors: int) -> int:
+def best_splits(tiles: int, stages: int, slots: int) -> int:
     """Blocks to a tile so that the last wave is full, each with a few stages at least."""
-    allowed = range(1, max(1, min(MOST_SPLITS, stages // 4)) + 1)
-    return min(allowed, key=lambda splits: -(-tiles * splits // processors) / splits + SPLIT_COST * (splits - 1))
+    allowed = range(1, max(1, min(MOST_SPLITS, stages // LEAST_SHARE)) + 1)
+    return min(allowed, key=lambda splits: -(-tiles * splits // slots) / splits + SPLIT_COST * (splits - 1))
 
 
 def layout_of(found: Geometry, itemsize: int, shared: int, processors: int) -> Layout | None:
@@ -199,50 +232,33 @@ def layout_of(found: Geometry, itemsize: int, shared: int, processors: int) -> L
     if channels is None:
         return None
     rows = found.out_channels // found.groups
-    for tall in [item for item in (1, 2, 4) if rows <= 64 * item] or [4]:
-        fits = [
-            item for item in range(FEWEST_STAGES, MOST_STAGES + 1) if ring_bytes(tall, channels.places, item) <= shared
-        ]
-        if fits:
-            layout = Layout(found, itemsize, channels, tall, fits[-1], 1)
-            splits = most_splits(layout.tiles * found.groups, layout.depth_stages, processors)
-            share = -(-layout.depth_stages // splits)
-            layout = Layout(found, itemsize, channels, tall, fits[-1], -(-layout.depth_stages // share))
-            return layout if _countable(layout) else None
+    for warps in [item for item in SHAPES if rows <= item[0] * WARP_TILE[0]] or SHAPES[-1:]:
+        resident = RESIDENT.get(warps, 1)
+        for stages in range(MOST_STAGES, FEWEST_STAGES - 1, -1):
+            layout = Layout(found, itemsize, channels, warps, stages)
+            if layout.shared_bytes <= shared // resident - RESERVED_BYTES:
+                splits = best_splits(layout.tiles * found.groups, layout.depth_stages, processors * resident)
+                return layout.with_splits(splits) if layout.countable else None
     return None
-
-
-def _countable(layout: Layout) -> bool:
-    """Whether the kernels' 32-bit numbers reach."""
-    found = layout.found
-    counts = (
-        found.batch * (found.size[0] * found.size[1] + TURNED[0]) * layout.channels.depth * found.groups // TURNED[1],
-        found.batch * found.size[0] * found.size[1] + 1,
-        found.batch * found.pixels + TILE,
-        found.batch * found.deformable_groups * found.taps,
-        found.out_channels // found.groups * layout.depth_stages * LINE_BYTES,
-        layout.filter_rows,
-    )
-    return max(counts) <= LARGEST_INDEX and found.groups < 2**16
 
 
 def _layout(found: Geometry, dtype: str) -> Layout | None:
     """On the current device."""
     if architecture() < AMPERE or found.samples == 0 or found.out_channels == 0:
         return None
-    return layout_of(found, dtype_info(dtype).itemsize, shared_memory_bytes() - RESERVED_BYTES, multiprocessors())
+    return layout_of(found, dtype_info(dtype).itemsize, shared_memory_bytes(), multiprocessors())
 
 
 def _workspace_bytes(shapes: Shapes, params: DeformableConvParams) -> int:
     found = geometry(shapes.inputs["x"].shape, shapes.inputs["filter"].shape, params)
     layout = _layout(found, shapes.inputs["x"].dtype)
-    return split_bytes(shapes, params) if layout is None else sum(layout.sizes())
+    return split_bytes(shapes, params) if layout is None else sum(layout.sizes)
 
 
-_COLUMNS = unfold_then(by_tensor_cores(EXACT))
+_BY_COLUMNS = unfold_then(by_tensor_cores(EXACT))
 
 
-@kernel("deformable_conv", "fused", "cuda", DTYPES, prepare=True, workspace=_workspace_bytes)
+@kernel("deformable_conv", "fused", "cuda", DTYPES, prepare=True, workspace=_workspace_bytes, note=RANGE)
 def fused(
     *,
     x: Any,
@@ -257,30 +273,29 @@ def fused(
     found = geometry(x.shape, filter.shape, DeformableConvParams(**options))
     layout = _layout(found, x.dtype.name)
     if layout is None:
-        return _COLUMNS(x=x, offset=offset, filter=filter, out=out, workspace=workspace, mask=mask, **options)
-    lines, packed, scales, partial, tickets = _cut(workspace, layout.sizes())
-    plan = layout.struct()
-    prepare, convolve = (
-        SOURCE.function(f"prepare<{ctype(x)}>"),
-        SOURCE.function(f"convolve<{ctype(x)}, {layout.tall}>"),
-    )
-    convolve.max_dynamic_shared_size_bytes = layout.shared_bytes
-    turned = [
-        -(-size // step) for size, step in zip((found.size[0] * found.size[1], plan["line_depth"]), TURNED, strict=True)
-    ]
-    blocks = layout.filter_rows + 1 + found.batch * turned[0] * turned[1]
-    first = (x, filter, lines, packed, scales, np.int32(layout.filter_rows), np.int32(64 * layout.tall), plan)
+        return _BY_COLUMNS(x=x, offset=offset, filter=filter, out=out, workspace=workspace, mask=mask, **options)
+    lines, packed, scales, partial, tickets = _cut(workspace, layout.sizes)
+    plan, shared = layout.struct(), layout.shared_bytes
+    prepare = SOURCE.function(f"prepare<{ctype(x)}>")
+    convolve = SOURCE.function(f"convolve<{ctype(x)}, {layout.warps[0]}, {layout.warps[1]}>")
+    convolve.max_dynamic_shared_size_bytes = shared
+    resident = RESIDENT.get(layout.warps, 1)
+    if resident > 1:
+        whole = shared_memory_bytes() + RESERVED_BYTES
+        convolve.preferred_shared_memory_carveout = -(-100 * resident * (shared + RESERVED_BYTES) // whole)
+    first = (x, filter, lines, packed, scales, np.int32(layout.filter_rows), np.int32(layout.tile[0]), plan)
     second = (lines, packed, scales, offset, mask, out["out"], partial, tickets, plan)
-    grid, shared = (layout.tiles, found.groups, layout.splits), layout.shared_bytes
+    blocks, grid = layout.prepare_blocks, (layout.tiles, found.groups, layout.splits)
+    threads = 32 * layout.warps[0] * layout.warps[1] + PRODUCERS
 
     def run() -> None:
         prepare((blocks,), (PREPARE_THREADS,), first)
-        convolve(grid, (BLOCK,), second, shared_mem=shared)
+        convolve(grid, (threads,), second, shared_mem=shared)
 
     return run
 
 
 def _cut(workspace: Any, sizes: tuple[int, ...]) -> list[Any]:
     """The parts of the workspace, one after the other."""
-    starts = np.cumsum((0, *sizes))
-    return [workspace[int(start) : int(start) + size] for start, size in zip(starts[:-1], sizes, strict=True)]
+    ends = accumulate(sizes, initial=0)
+    return [workspace[start:end] for start, end in pairwise(ends)]

@@ -1,7 +1,7 @@
 // deformable_conv without a column buffer: samples go to shared memory and from there through the tensor cores, sm_80 on.
 //
 // `prepare` lays x out channels last and the filter as the stages in which it is wanted; `convolve` computes 64 R x
-// 256 / R results (output channels x pixels) a block. Four warps sample and bring the filter, eight multiply; a ring of
+// 32 Q results (output channels x pixels) a block. Four warps sample and bring the filter, R x Q multiply; a ring of
 // stages in shared memory lies between. A stage is one tap and 128 bytes of channels.
 //
 // float32 is taken apart into two halves: 11 bits, and 11 more times 2^11; three of the four products are summed. To
@@ -13,7 +13,7 @@
 #include "pipeline.cuh"
 #include "sampling.cuh"
 
-constexpr int CONSUMERS = 256, PRODUCERS = 128, BLOCK = CONSUMERS + PRODUCERS;  // threads
+constexpr int PRODUCERS = 128;  // threads; those that multiply come before them
 constexpr int LINE = 128;      // bytes of a row of a stage: halves and rests of 32 floats, or 64 elements of 16 bits
 constexpr int LANES = 8;       // lanes that share a sample's place, 16 bytes of channels each
 constexpr int BATCH = 4;       // samples under way in a thread
@@ -177,9 +177,9 @@ __global__ void __launch_bounds__(256, 4) prepare(
 
 #if __CUDA_ARCH__ >= 800
 
-template <typename T, int R>
+template <int R, int Q>
 struct Ring {  // shared memory of a block
-  static constexpr int ROWS = 64 * R, COLUMNS = 256 / R;
+  static constexpr int ROWS = WARP_ROWS * R, COLUMNS = WARP_COLUMNS * Q, CONSUMERS = 32 * R * Q;
   static constexpr int FILTER_BYTES = ROWS * LINE, STAGE_BYTES = FILTER_BYTES + COLUMNS * LINE;
   unsigned char* memory;
   float* scales;  // (stages, COLUMNS): what undoes the samples' scaling
@@ -209,14 +209,15 @@ struct Turn {
 };
 
 // Where the samples of one visit lie, for all columns of the block and all segments that its chunk touches.
-template <typename T, int R>
+template <typename T, int R, int Q>
 __device__ __forceinline__ void locate(
     Place* to, const T* offset, const T* mask, const Plan& plan, const Step& step, int first_column) {
-  constexpr int COLUMNS = Ring<T, R>::COLUMNS;
+  constexpr int COLUMNS = Ring<R, Q>::COLUMNS;
   const int total = plan.images * plan.conv.pixels.value, area = plan.conv.height * plan.conv.width;
   const int first = quotient(step.chunk(plan) * LANES * VECTOR<T>, plan.padded);
   const int segments = plan.group_channels / plan.segment, zeros = plan.images * area;
-  for (int i = threadIdx.x - CONSUMERS; i < plan.places * COLUMNS; i += PRODUCERS) {
+#pragma unroll 2
+  for (int i = threadIdx.x - Ring<R, Q>::CONSUMERS; i < plan.places * COLUMNS; i += PRODUCERS) {
     const int segment = first + i / COLUMNS, column = first_column + i % COLUMNS;
     Place place = {make_int4(zeros, zeros, zeros, zeros), make_float4(0, 0, 0, 0)};
     if (segment < segments && column < total) {
@@ -288,18 +289,18 @@ __device__ __forceinline__ void put(
   store<T, 8>(reinterpret_cast<T*>(line + (lane ^ row % 8) * 16), values);
 }
 
-template <typename T, int R>
+template <typename T, int R, int Q>
 __device__ __forceinline__ void produce(
-    const Ring<T, R>& ring, const T* __restrict__ lines, const unsigned char* __restrict__ packed,
+    const Ring<R, Q>& ring, const T* __restrict__ lines, const unsigned char* __restrict__ packed,
     const T* __restrict__ offset, const T* __restrict__ mask, const Plan& plan, int first_column, int begin, int end) {
-  constexpr int COLUMNS = Ring<T, R>::COLUMNS, FILTER_BYTES = Ring<T, R>::FILTER_BYTES;
-  const int thread = threadIdx.x - CONSUMERS, lane = thread % LANES;
+  constexpr int COLUMNS = Ring<R, Q>::COLUMNS, FILTER_BYTES = Ring<R, Q>::FILTER_BYTES;
+  const int thread = threadIdx.x - Ring<R, Q>::CONSUMERS, lane = thread % LANES;
   // lanes of half a warp fill lines four apart: their banks differ
   const int octet = thread / LANES, row = octet % 2 * 4 + octet / 2 % 2 + octet / 4 % 2 * 2 + octet / 8 * 8;
   const int bytes = plan.line_depth * static_cast<int>(sizeof(T));
   packed += static_cast<long long>(begin) * FILTER_BYTES + thread * 16;
   Step step(plan, begin);
-  locate<T, R>(ring.places + (step.visit & 1) * plan.places * COLUMNS, offset, mask, plan, step, first_column);
+  locate<T, R, Q>(ring.places + (step.visit & 1) * plan.places * COLUMNS, offset, mask, plan, step, first_column);
   Turn turn;
   bool fresh = true;
   for (int stage = begin; stage < end; ++stage, turn.next(plan.stages), packed += FILTER_BYTES) {
@@ -308,7 +309,7 @@ __device__ __forceinline__ void produce(
       const int later = stage - step.inner + plan.span;
       if (later < end) {
         const Step next(plan, later);
-        locate<T, R>(ring.places + (next.visit & 1) * plan.places * COLUMNS, offset, mask, plan, next, first_column);
+        locate<T, R, Q>(ring.places + (next.visit & 1) * plan.places * COLUMNS, offset, mask, plan, next, first_column);
       }
     }
     const int start = step.chunk(plan) * LANES * VECTOR<T>, channel = start + lane * VECTOR<T>;
@@ -429,9 +430,10 @@ __device__ __forceinline__ void multiply_stage(
 }
 
 // Adds up what the splits of a tile have, in order, in the block that is last to have its own; false in the others.
+template <int CONSUMERS>
 __device__ __forceinline__ bool add_splits(
     Accumulators& sum, float* partial, unsigned int* ticket, int splits, unsigned int* shared) {
-  constexpr long long SIZE = TILE * TILE;
+  constexpr long long SIZE = CONSUMERS / 32 * WARP_ROWS * WARP_COLUMNS;
   float4* const mine = reinterpret_cast<float4*>(partial + blockIdx.z * SIZE) + threadIdx.x;
 #pragma unroll
   for (int i = 0; i < ROW_TILES; ++i)
@@ -465,16 +467,16 @@ __device__ __forceinline__ bool add_splits(
   return true;
 }
 
-// T: type of all tensors; R: rows of warps. Grid: tiles of rows within tiles of columns, groups, splits.
-template <typename T, int R>
-__global__ void __launch_bounds__(BLOCK, 1) convolve(
+// T: type of all tensors; R, Q: rows and columns of warps. Grid: tiles of rows within tiles of columns, groups, splits.
+template <typename T, int R, int Q>
+__global__ void __launch_bounds__(PRODUCERS + 32 * R * Q, R == 1 ? 2 : 1) convolve(
     const T* __restrict__ lines, const unsigned char* __restrict__ packed, const float* __restrict__ row_scales,
     const T* __restrict__ offset, const T* __restrict__ mask, T* __restrict__ out, float* __restrict__ partial,
     unsigned int* __restrict__ tickets, const __grid_constant__ Plan plan) {
-  constexpr int ROWS = Ring<T, R>::ROWS, COLUMNS = Ring<T, R>::COLUMNS;
+  constexpr int ROWS = Ring<R, Q>::ROWS, COLUMNS = Ring<R, Q>::COLUMNS, CONSUMERS = Ring<R, Q>::CONSUMERS;
   extern __shared__ __align__(128) unsigned char memory[];
   __shared__ unsigned int place_in_line;
-  const Ring<T, R> ring(memory, plan);
+  const Ring<R, Q> ring(memory, plan);
   const int column_tile = blockIdx.x / plan.row_tiles, row_tile = blockIdx.x - column_tile * plan.row_tiles;
   const int stages = plan.chunks * plan.conv.taps, first_column = column_tile * COLUMNS;
   const int begin = blockIdx.z * plan.share, end = min(begin + plan.share, stages);
@@ -487,8 +489,8 @@ __global__ void __launch_bounds__(BLOCK, 1) convolve(
   }
   __syncthreads();
   if (threadIdx.x >= CONSUMERS) {
-    packed += static_cast<long long>(blockIdx.y * plan.row_tiles + row_tile) * stages * Ring<T, R>::FILTER_BYTES;
-    produce<T, R>(ring, lines, packed, offset, mask, plan, first_column, begin, end);
+    packed += static_cast<long long>(blockIdx.y * plan.row_tiles + row_tile) * stages * Ring<R, Q>::FILTER_BYTES;
+    produce<T, R, Q>(ring, lines, packed, offset, mask, plan, first_column, begin, end);
     return;
   }
   const int warp = threadIdx.x / 32, row = warp % R * WARP_ROWS, column = warp / R * WARP_COLUMNS;
@@ -504,7 +506,8 @@ __global__ void __launch_bounds__(BLOCK, 1) convolve(
   }
   if (plan.splits > 1) {
     const long long tile = blockIdx.y * gridDim.x + blockIdx.x;
-    if (!add_splits(sum, partial + tile * plan.splits * TILE * TILE, tickets + tile, plan.splits, &place_in_line)) return;
+    float* const mine = partial + tile * plan.splits * ROWS * COLUMNS;
+    if (!add_splits<CONSUMERS>(sum, mine, tickets + tile, plan.splits, &place_in_line)) return;
   }
   constexpr int PITCH = COLUMNS + 8;
   float* const result = reinterpret_cast<float*>(memory);
@@ -537,7 +540,7 @@ __global__ void __launch_bounds__(BLOCK, 1) convolve(
 
 #else
 
-template <typename T, int R>
+template <typename T, int R, int Q>
 __global__ void convolve(const T*, const unsigned char*, const float*, const T*, const T*, T*, float*, unsigned int*, Plan) {
   __trap();  // older devices take columns and a product
 }
