@@ -65,7 +65,7 @@ class Tried:
     @property
     def is_better(self) -> bool:
         """Whether it is faster than the default by `LEAST_GAIN` at least, beyond noise."""
-        return not self.reason and self.interval is not None and self.interval[1] < 1 - LEAST_GAIN
+        return self.interval is not None and self.interval[1] < 1 - LEAST_GAIN
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from harness.errors import SettingsError
@@ -24,9 +26,10 @@ def test_every_setting_can_be_set() -> None:
             "OPGAUGE_THREADS": "2",
             "OPGAUGE_MEMORY_BYTES": "1e9",
             "OPGAUGE_TOKEN": " opg_x\n",
+            "OPGAUGE_TUNING": "mine.json",
         }
     )
-    assert found == Settings("sqlite:///x.db", 0.25, 9.0, 2, 10**9, token="opg_x")  # noqa: S106  it is none
+    assert found == Settings("sqlite:///x.db", 0.25, 9.0, 2, 10**9, token="opg_x", tuning=Path("mine.json"))  # noqa: S106  it is none
     assert "opg_x" not in repr(found)
 
 

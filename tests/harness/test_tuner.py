@@ -169,6 +169,15 @@ def test_what_was_chosen_is_in_force_for_the_next() -> None:
     assert {values["sweep.height"] for values in seen} == {1, 2}
 
 
+def test_a_parameter_may_be_tuned_again() -> None:
+    """Its earlier choice stands in no candidate's way: each is measured as itself."""
+    fake = Fake(lambda *_: 1000.0)
+    tuner = Tuner(fake.start, "cpu", budget_s=0.0)
+    tuner.chosen["sweep.width"] = 8
+    assert tuner.tune(WIDTH, CASES).chosen == 4
+    assert {value for _, value in fake.log} == {2, 4, 8}
+
+
 def test_checked_bits_are_trusted() -> None:
     """The reference is computed once a candidate and case: later rounds bring the digest of what was checked."""
     asked: list[bool] = []

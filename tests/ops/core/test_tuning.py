@@ -20,6 +20,8 @@ from ops import BACKENDS, DuplicateError, TuningError, find_kernel, find_op
 from ops._core import gemm, pointwise, reduction, tuning
 from ops._core.backend import device_model
 from ops._core.tuning import Parameter
+from ops.conv_data_grad import cuda as conv_data_grad
+from ops.lerp import cuda as lerp
 from ops.normalization import cuda as normalization
 from ops.p_norm import cuda as p_norm
 
@@ -225,7 +227,7 @@ def test_every_candidate_is_right(parameter: Parameter, value: int, monkeypatch:
     timer = timer_for(parameter.backend)
     with tuning.override({parameter.name: value}), timer.session("numpy"):
         for count in (1, MULTIPROCESSORS) if parameter.backend == "cuda" else (1,):
-            for module in (gemm, pointwise, reduction, normalization, p_norm):
+            for module in (gemm, pointwise, reduction, conv_data_grad, lerp, normalization, p_norm):
                 # with one multiprocessor even small cases fill the device
                 monkeypatch.setattr(module, "multiprocessors", lambda count=count: count)
             for case, inputs, expected in (item for op in parameter.ops for item in small(op)):
