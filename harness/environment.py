@@ -19,7 +19,7 @@ from typing import Any
 
 from harness.case import Case
 from harness.result import Environment
-from harness.settings import ROOT, load_actions, tuning_file, visible_gpu
+from harness.settings import ROOT, load_actions, load_settings, tuning_file, visible_gpu
 from ops import Device
 from ops._core import tuning
 from ops._core.backend import device_model
@@ -82,8 +82,9 @@ def commit(tree: Path = ROOT) -> str:
 
 
 def branch(tree: Path = ROOT) -> str:
-    """The branch of `tree`; empty where it is on none and no CI says which."""
-    found = _output("git", "-C", str(tree), "symbolic-ref", "--quiet", "--short", "HEAD")
+    """The branch that `OPGAUGE_BRANCH` names, that of `tree`, or what CI says; empty where none of them does."""
+    named = load_settings().branch
+    found = named or _output("git", "-C", str(tree), "symbolic-ref", "--quiet", "--short", "HEAD")
     actions = load_actions()
     return found or (actions.branch if actions else "")
 

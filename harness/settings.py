@@ -25,7 +25,8 @@ class Settings:
     timeout_s: seconds that a kernel may take in all, `OPGAUGE_TIMEOUT_S`. threads: CPUs
     that workers use, `OPGAUGE_THREADS`; None for all. memory_bytes: address space of a
     worker, `OPGAUGE_MEMORY_BYTES`; None for no limit. commit: what is measured, `OPGAUGE_COMMIT`,
-    for a tree without git. token: what `opgauge push` shows to the service, `OPGAUGE_TOKEN`.
+    for a tree without git. branch: what runs are recorded under, `OPGAUGE_BRANCH`, where git and CI
+    do not know. token: what `opgauge push` shows to the service, `OPGAUGE_TOKEN`.
     tuning: file of launch parameters that goes before the shipped ones, `OPGAUGE_TUNING`.
     """
 
@@ -35,6 +36,7 @@ class Settings:
     threads: int | None = None
     memory_bytes: int | None = None
     commit: str = ""
+    branch: str = ""
     token: str = field(default="", repr=False)
     tuning: Path | None = None
 
@@ -50,6 +52,7 @@ def load_settings(environment: Mapping[str, str] | None = None) -> Settings:
         threads=_whole(given, "OPGAUGE_THREADS"),
         memory_bytes=_whole(given, "OPGAUGE_MEMORY_BYTES"),
         commit=given.get("OPGAUGE_COMMIT", ""),
+        branch=given.get("OPGAUGE_BRANCH", "").strip(),
         token=given.get("OPGAUGE_TOKEN", "").strip(),
         tuning=tuning_file(given),
     )

@@ -12,7 +12,7 @@ import pytest
 
 from harness import environment
 from harness.case import Case
-from harness.environment import capture, case_set, commit
+from harness.environment import branch, capture, case_set, commit
 from harness.result import Environment
 from ops import BackendError, find_op
 
@@ -145,3 +145,19 @@ def test_hard_entries_of_one_device() -> None:
     """cuda:1 is not confused with cuda:10."""
     found = Environment({"cuda:1.model": "a", "cuda:10.model": "b"}, {})
     assert found.hard_of("cuda:1") == {"model": "a"}
+
+
+def test_the_branch_is_named_by_the_variable_by_git_or_by_ci(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`OPGAUGE_BRANCH` before git, git before CI's name for a detached head; none of them is no branch."""
+    for name in ("OPGAUGE_BRANCH", "GITHUB_ACTIONS", "GITHUB_HEAD_REF", "GITHUB_REF_NAME"):
+        monkeypatch.delenv(name, raising=False)
+    assert not branch(tmp_path)
+    monkeypatch.setenv("GITHUB_ACTIONS", "true")
+    monkeypatch.setenv("GITHUB_REF_NAME", "7/merge")
+    assert branch(tmp_path) == "7/merge"
+    monkeypatch.setenv("GITHUB_HEAD_REF", "faster-sums")
+    assert branch(tmp_path) == "faster-sums"
+    subprocess.run(["git", "init", "-q", "-b", "trunk", str(tmp_path)], check=True)
+    assert branch(tmp_path) == "trunk"
+    monkeypatch.setenv("OPGAUGE_BRANCH", "named")
+    assert branch(tmp_path) == "named"
