@@ -11,8 +11,17 @@ import pytest
 
 from harness.settings import ROOT
 
-NEEDED = ("cases/*.yaml", "cases/schema/*.json", "harness/**/*.cu", "ops/**/*.cu", "ops/**/*.cuh", "web/static/**/*")
-NEEDED += ("web/templates/*", "harness/store/migrations/**/*.py", "*/py.typed")
+NEEDED = (
+    "cases/*.yaml",
+    "cases/schema/*.json",
+    "harness/**/*.cu",
+    "ops/**/*.cu",
+    "ops/**/*.cuh",
+    "web/static/**/*",
+    "web/templates/*",
+    "harness/store/migrations/**/*.py",
+    "*/py.typed",
+)
 
 
 @pytest.fixture(scope="module")
