@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from harness.hint import show
@@ -23,7 +23,8 @@ EXPLANATION_BYTES = 256 << 10
 SIZE_LIMIT = 2_000
 """Sizes of one device's ceilings."""
 SAMPLED = ("samples_ns", "cpu_ns", "clock_mhz")
-_as_text = json.JSONEncoder(ensure_ascii=False).encode
+as_text = json.JSONEncoder(ensure_ascii=False).encode
+"""JSON, by an encoder that is made once: results come by the thousand."""
 
 
 def check_figures(result: Result, path: str) -> None:
@@ -51,7 +52,7 @@ def check_size(data: Mapping[str, Any], path: str) -> None:
         if any(len(measurement.get(name, ())) > SAMPLE_LIMIT for name in SAMPLED):
             raise SubmissionError(path, f"measurement has more than {SAMPLE_LIMIT} samples")
         rest["measurement"] = {key: value for key, value in measurement.items() if key not in SAMPLED}
-    size = len(_as_text(rest))
+    size = len(as_text(rest))
     if size > EXPLANATION_BYTES:
         raise SubmissionError(path, f"has {size} characters beside its samples; at most {EXPLANATION_BYTES} are taken")
 
@@ -72,9 +73,10 @@ def check_ceilings(found: Sequence[Ceilings]) -> None:
 
 def _check_measurement(measurement: Measurement, path: str) -> None:
     samples = measurement.samples_ns
-    if not samples or min(samples) < LEAST or max(samples) > MOST or not all(map(math.isfinite, samples)):
+    if not samples or min(samples) < LEAST or max(samples) > MOST or math.isnan(sum(samples)):
         raise SubmissionError(path, "samples_ns should be positive numbers of a sensible size, one at least")
-    _check_amounts((*measurement.cpu_ns, *measurement.clock_mhz), path)
+    _check_amounts(measurement.cpu_ns, path)
+    _check_amounts(measurement.clock_mhz, path)
     if measurement.hot_ns is not None:
         _check_time(measurement.hot_ns, f"{path}.hot_ns")
 
@@ -82,11 +84,12 @@ def _check_measurement(measurement: Measurement, path: str) -> None:
 def _check_ruler(ruler: Ruler, path: str) -> None:
     for name in ("copy_ns", "arithmetic_ns", "launch_ns"):
         _check_time(getattr(ruler, name), f"{path}.{name}")
-    _check_amounts([ruler.clock_mhz], path)
+    _check_amounts([] if ruler.clock_mhz is None else [ruler.clock_mhz], path)
 
 
 def _check_profile(profile: Profile, path: str) -> None:
-    _check_amounts([profile.time_ns, profile.empty_ns, *(kernel.time_ns for kernel in profile.kernels)], path)
+    times = (profile.time_ns, profile.empty_ns, *(kernel.time_ns for kernel in profile.kernels))
+    _check_amounts([time for time in times if time is not None], path)
     if not all(0 <= kernel.share <= 1.001 for kernel in profile.kernels):
         raise SubmissionError(path, "shares of kernels should be from 0 to 1")
 
@@ -96,10 +99,10 @@ def _check_time(value: float, path: str) -> None:
         raise SubmissionError(path, f"should be a positive number of a sensible size, not {show(value)}")
 
 
-def _check_amounts(values: Iterable[float | None], path: str) -> None:
-    for value in values:
-        if value is not None and not 0 <= value <= MOST:
-            raise SubmissionError(path, f"holds {show(value)}: should be a number from 0 to {MOST:g}")
+def _check_amounts(values: Sequence[float], path: str) -> None:
+    # whole at a time, for there are many: a sum tells of a NaN among them
+    if values and (min(values) < 0 or max(values) > MOST or math.isnan(sum(values))):
+        raise SubmissionError(path, f"holds what is no number from 0 to {MOST:g}")
 
 
 def _times(item: Ceilings) -> Iterator[float]:

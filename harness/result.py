@@ -12,13 +12,14 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
 from enum import StrEnum
 from functools import cache
-from types import UnionType
+from types import NoneType, UnionType
 from typing import Any, TypeVar, cast, get_args, get_origin, get_type_hints
 
 from harness.case import Case
 from harness.casejson import case_from_json, case_to_json
 
 Record = TypeVar("Record")
+_PLAIN = frozenset({NoneType, bool, int, str})
 
 
 class Status(StrEnum):
@@ -281,7 +282,8 @@ class Environment:
 
 def to_json(record: Any, *, without: Collection[str] = ()) -> dict[str, Any]:
     """A record of this module as plain JSON; what is not finite becomes "inf", "-inf" or "nan"."""
-    return {item.name: _encode(getattr(record, item.name)) for item in fields(record) if item.name not in without}
+    found = {name: getattr(record, name) for name in _names(cast("Any", type(record))) if name not in without}
+    return {name: value if type(value) in _PLAIN else _encode(value) for name, value in found.items()}
 
 
 def from_json(kind: type[Record], data: Mapping[str, Any], **known: Any) -> Record:
@@ -291,6 +293,11 @@ def from_json(kind: type[Record], data: Mapping[str, Any], **known: Any) -> Reco
     """
     read = _readers(cast("Any", kind))
     return kind(**known, **{name: read[name](value) for name, value in data.items()})
+
+
+@cache
+def _names(kind: Any) -> tuple[str, ...]:
+    return tuple(item.name for item in fields(kind))
 
 
 def _encode(value: Any) -> Any:

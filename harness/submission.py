@@ -18,7 +18,7 @@ from typing import Any
 from harness.case import Case
 from harness.casejson import case_from_json
 from harness.errors import CaseError, HarnessError
-from harness.figures import check_ceilings, check_figures, check_size
+from harness.figures import as_text, check_ceilings, check_figures, check_size
 from harness.hint import did_you_mean, show
 from harness.result import Ceilings, Environment, Result, Trial, from_json
 from harness.strict import SubmissionError, check_plain, check_record, check_texts, read_record
@@ -147,7 +147,7 @@ def _read_result(data: Any, path: str) -> Result:
 
 
 def _case(data: Mapping[str, Any], path: str) -> Case:
-    text = json.dumps(data, ensure_ascii=False)
+    text = as_text(data)
     if len(text) > CASE_BYTES:
         raise SubmissionError(path, f"has {len(text)} characters; at most {CASE_BYTES} are taken")
     try:

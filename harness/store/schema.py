@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from sqlalchemy import Engine, inspect, text
+from sqlalchemy import Engine, func, inspect, select, text
 
 from harness.errors import StoreError
 from harness.store.tables import Table
@@ -13,6 +13,8 @@ HEAD = "0004"
 KNOWN = ("0001", "0002", "0003", "0004")
 FIRST = {"run", "ceiling", "case", "result", "sample"}
 """Tables that every version has."""
+LOCK = 0x6F7067
+"""One process at a time brings a PostgreSQL database up to date."""
 MIGRATIONS = Path(__file__).parent / "migrations"
 
 
@@ -39,13 +41,16 @@ def upgrade(engine: Engine) -> str:
         raise StoreError(msg)
     if found is None and engine.dialect.name == "sqlite":
         _create(engine)
-        return HEAD
+        return version(engine) or HEAD
     from alembic import command
     from alembic.config import Config
 
     config = Config()
     config.set_main_option("script_location", str(MIGRATIONS))
     with engine.begin() as connection:
+        if engine.dialect.name == "postgresql":
+            connection.execute(select(func.pg_advisory_xact_lock(LOCK)))
+        # where another process was first, Alembic finds nothing left to do
         config.attributes["connection"] = connection
         command.upgrade(config, "head")
     return HEAD
@@ -54,6 +59,10 @@ def upgrade(engine: Engine) -> str:
 def _create(engine: Engine) -> None:
     """A new database at once, as the migrations would leave it: a test holds the two against each other."""
     with engine.begin() as connection:
+        # so that of two processes one makes all tables, and the other then finds them
+        connection.execute(text("BEGIN IMMEDIATE"))
+        if inspect(connection).get_table_names():
+            return
         Table.metadata.create_all(connection)
         connection.execute(
             text("CREATE TABLE IF NOT EXISTS alembic_version (version_num VARCHAR(32) NOT NULL PRIMARY KEY)")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import sqlite3
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +16,7 @@ from sqlalchemy import create_engine, text
 from harness.case import Case
 from harness.errors import NothingError, StoreError
 from harness.result import Ceilings, Check, Environment, Measurement, Result, Status, Trial
+from harness.settings import ROOT
 from harness.store import Store
 from harness.store.schema import HEAD, MIGRATIONS, version
 from harness.store.tables import Table
@@ -173,3 +176,20 @@ def test_databases_that_cannot_be_used_say_why(tmp_path: Path) -> None:
     ):
         with pytest.raises(StoreError, match=message):
             Store.open(url)
+
+
+def test_many_open_a_new_database_at_once(url: str) -> None:
+    """One makes the tables, the others wait and find them."""
+    code = "import sys; from harness.store import Store; sys.stdin.read(); Store.open(sys.argv[1]).close()"
+    command = [sys.executable, "-c", code, url]
+    started = [subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stderr=subprocess.PIPE) for _ in range(4)]
+    for process in started:  # all of them have imported what takes long by then, or nearly
+        assert process.stdin is not None
+        process.stdin.close()
+    for process in started:
+        assert process.stderr is not None
+        said = process.stderr.read().decode()
+        process.stderr.close()
+        assert process.wait() == 0, said
+    with Store.open(url) as store:
+        assert store.runs() == []

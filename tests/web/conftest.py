@@ -66,3 +66,10 @@ def empty(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
         TestClient(create_app(Settings(database=url))) as made,
     ):
         yield made
+
+
+@pytest.fixture
+def empty_copy(tmp_path: Path) -> Iterator[TestClient]:
+    """The service over a store without runs, to be written."""
+    with database(tmp_path) as url, TestClient(create_app(Settings(database=url))) as made:
+        yield made

@@ -1,0 +1,66 @@
+"""Runs of other tools on the pages: shown like any other, hostile names and all."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from fastapi.testclient import TestClient
+
+from harness.interchange import import_file
+from tests.harness import foreign_files
+from tests.web.dataset import HOSTILE
+from tests.web.submissions import store_of
+
+
+def a_file(folder: Path, tool: str) -> Path:
+    """A file of a tool, one of its benchmarks named by an enemy."""
+    data = foreign_files.nvbench(folder) if tool == "nvbench" else getattr(foreign_files, tool)()
+    first = data["benchmarks"][0]
+    for item in data["benchmarks"][: 2 if tool == "google_benchmark" else 1]:
+        for name in {"name", "fullname", "run_name"} & set(first):
+            item[name] = HOSTILE.replace("/", "")
+    path = folder / "result.json"
+    path.write_text(json.dumps(data), encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize("tool", ["nvbench", "pytest_benchmark", "google_benchmark"])
+def test_imported_runs_are_on_the_pages(writable: TestClient, tmp_path: Path, tool: str) -> None:
+    """List, run, op, cases, comparison, records, badges and files: all answer, and escape what is hostile."""
+    run = import_file(a_file(tmp_path, tool), store_of(writable))
+    results = writable.get(f"/api/v1/runs/{run}/results").json()["items"]
+    names = {one["case"] for one in results}
+    assert any("<script>" in name for name in names)
+    assert run[:8] in writable.get("/runs").text
+    pages = ["/", f"/runs/{run}", "/ops/imported", f"/compare?base={run}&head={run}", "/regressions"]
+    pages += sorted({f"/cases/{one['case_id']}" for one in results})
+    pages += sorted({f"/api/v1/cases/{one['case_id']}/badge.svg" for one in results})
+    for path in pages:
+        answer = writable.get(path)
+        assert answer.status_code == 200, path
+        assert "<script>alert" not in answer.text, path
+    shown = writable.get(f"/runs/{run}").text
+    assert shown.count("/cases/") >= len(names)
+    assert "imported" in writable.get("/").text
+    for form in ("csv", "json"):
+        assert writable.get(f"/runs/{run}/export.{form}").status_code == 200
+    assert all(one["status"] != "ok" or one["median_ns"] > 0 for one in results)
+
+
+def test_committed_runs_load_and_show(empty_copy: TestClient) -> None:
+    """The exports of a GPU in this repository are a dashboard: their devices, ops and cases are on it."""
+    folder = Path(__file__).parents[1] / "data" / "h200"
+    files = sorted(folder.glob("*.json"))
+    assert files
+    runs = [import_file(file, store_of(empty_copy)) for file in files]
+    page = empty_copy.get("/").text
+    assert "H200" in page
+    for run in runs:
+        results = empty_copy.get(f"/api/v1/runs/{run}/results", params={"limit": 500}).json()["items"]
+        assert results
+        assert {one["status"] for one in results} <= {"ok", "unsupported"}
+        for op in sorted({one["op"] for one in results}):
+            assert empty_copy.get(f"/ops/{op}").status_code == 200
+        assert empty_copy.get(f"/cases/{results[0]['case_id']}").status_code == 200
