@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Hashable, Iterable
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
@@ -71,6 +71,16 @@ class Recent:
     """Least bytes and flops by case and device."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Said:
+    """What one run adds to `Recent`: made once for each run, not for each new one."""
+
+    devices: dict[str, DeviceInfo] = field(default_factory=dict)
+    cases: dict[str, CaseInfo] = field(default_factory=dict)
+    levels: dict[SeriesKey, Level] = field(default_factory=dict)
+    work: dict[tuple[str, str], tuple[int, int]] = field(default_factory=dict)
+
+
 def device_of(run: RunInfo, name: str) -> DeviceInfo:
     """The device that `name` is in a run."""
     facts = run.environment.hard_of(name)
@@ -106,6 +116,7 @@ class Reader:
         self.waivers = waivers
         self.cache = cache
         self._points: OrderedDict[int, tuple[Hashable, list[Point]]] = OrderedDict()
+        self._said: OrderedDict[int, tuple[list[Point], _Said]] = OrderedDict()
         self._made: OrderedDict[tuple[str, int], tuple[Hashable, Any]] = OrderedDict()
         self._cases: dict[int, CaseInfo] = {}
         self._devices: dict[tuple[int, str], DeviceInfo] = {}
@@ -205,20 +216,39 @@ class Reader:
                 break
         return found
 
-    def _enter(self, recent: Recent, run: RunInfo, points: Iterable[Point], infos: dict[int, CaseInfo]) -> None:
-        devices: dict[str, DeviceInfo] = {}
+    def _enter(self, recent: Recent, run: RunInfo, points: list[Point], infos: Mapping[int, CaseInfo]) -> None:
+        known = self._said.get(run.key)
+        if known is None or known[0] is not points:
+            known = self._said[run.key] = (points, self._say(run, points, infos))
+            while len(self._said) > KEPT_RUNS:
+                self._said.popitem(last=False)
+        said = known[1]
+        recent.cases.update(said.cases)
+        recent.work.update(said.work)
+        for slug, device in said.devices.items():
+            recent.devices[slug] = device
+            recent.last_run[slug] = run
+        for key, level in said.levels.items():
+            if key in recent.series:
+                recent.series[key].append(level)
+            else:
+                recent.series[key] = [level]
+
+    def _say(self, run: RunInfo, points: Iterable[Point], infos: Mapping[int, CaseInfo]) -> _Said:
+        said = _Said()
+        slugs: dict[str, str] = {}
         blocks: dict[SeriesKey, list[Point]] = {}
         for point in points:
             info = infos.get(point.case_key)
             if info is None:
                 continue
-            if point.device not in devices:
-                devices[point.device] = self.device(run, point.device)
-            recent.cases[info.case_id] = info
-            blocks.setdefault((info.case_id, point.implementation, devices[point.device].slug), []).append(point)
-        for device in devices.values():
-            recent.devices[device.slug] = device
-            recent.last_run[device.slug] = run
+            if point.device not in slugs:
+                device = self.device(run, point.device)
+                slugs[point.device] = device.slug
+                said.devices[device.slug] = device
+            said.cases[info.case_id] = info
+            blocks.setdefault((info.case_id, point.implementation, slugs[point.device]), []).append(point)
         for key, found in blocks.items():
-            recent.work[key[0], key[2]] = (found[0].bytes, found[0].flops)
-            recent.series.setdefault(key, []).append(level_of(run, found))
+            said.levels[key] = level_of(run, found)
+            said.work[key[0], key[2]] = (found[0].bytes, found[0].flops)
+        return said

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime
 from enum import StrEnum
+from functools import lru_cache
 
 from harness.changepoint import ChangePoint, find_change_points
 from harness.result import Status
@@ -75,8 +76,14 @@ def change_points(levels: Sequence[Level], least_ratio: float = LEAST_RATIO) -> 
     times = [time for _, time in known]
     if not times or max(times) < least_ratio * min(times):
         return []
-    found = find_change_points(times, least_ratio=least_ratio)
+    found = _found(tuple(times), least_ratio)
     return [(known[point.index - 1][0], known[point.index][0], point) for point in found]
+
+
+@lru_cache(8192)
+def _found(times: tuple[float, ...], least_ratio: float) -> tuple[ChangePoint, ...]:
+    """Kept: a new run changes the series of one device."""
+    return find_change_points(times, least_ratio=least_ratio)
 
 
 def known_regressions(reader: Reader) -> list[Regression]:
