@@ -25,6 +25,7 @@ from web import assets, pages
 from web.auth import ReadGuard
 from web.cache import Cache
 from web.excuses import mark
+from web.head import HeadAsGet
 from web.reader import Reader
 from web.view import render
 
@@ -97,6 +98,7 @@ def create_app(
     if guarded:
         app.add_middleware(ReadGuard, engine=store.engine)
     app.add_middleware(SecurityHeaders)
+    app.add_middleware(HeadAsGet)
     app.include_router(assets.router)
     app.include_router(pages.router)
     if find_spec("web.api") is not None:

@@ -119,13 +119,7 @@ def _samples(summaries: _Summaries, tag: str, path: Path) -> array.array[float]:
     values = array.array("f")
     if not found:
         return values
-    folder = path.resolve().parent
-    places = [(folder / str(found["filename"])).resolve(), (folder.parent / str(found["filename"])).resolve()]
-    inside = [place for place in places if place.is_relative_to(folder)]
-    if not inside:
-        msg = f"sample file {found['filename']} does not lie beside {path.name}"
-        raise ValueError(msg)
-    file = next((place for place in inside if place.is_file()), None)
+    file = _beside(path, str(found["filename"]))
     if file is None:
         return values
     if file.stat().st_size > LARGEST_FILE:
@@ -138,3 +132,18 @@ def _samples(summaries: _Summaries, tag: str, path: Path) -> array.array[float]:
         msg = f"{file.name} holds {len(values)} samples, not {found['size']}"
         raise ValueError(msg)
     return values
+
+
+def _beside(path: Path, name: str) -> Path | None:
+    """The sample file `name` in a folder beside `path`; None where there is none.
+
+    NVBench writes the path as it was where it ran, but the file may have been brought here with the JSON.
+    """
+    folder = path.resolve().parent
+    known = Path(name.replace("\\", "/"))
+    places = [place.resolve() for place in (folder / known, folder.joinpath(*known.parts[-2:]))]
+    inside = [place for place in places if place.is_relative_to(folder)]
+    if not inside:
+        msg = f"sample file {name} does not lie beside {path.name}"
+        raise ValueError(msg)
+    return next((place for place in inside if place.is_file()), None)

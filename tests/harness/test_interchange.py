@@ -59,18 +59,32 @@ def test_nvbench(tmp_path: Path) -> None:
     assert whole.measurement.timer == "nvbench 0.1.0"
 
 
-@pytest.mark.parametrize(
-    "filename", ["/etc/passwd", "../../../etc/passwd", "../outside.bin", "result.json-bin/../../outside.bin"]
-)
+@pytest.mark.parametrize("filename", ["../outside.bin", "result.json-bin/../../outside.bin", "link/outside.bin"])
 def test_sample_files_lie_beside_the_file(tmp_path: Path, filename: str) -> None:
     """A path that leads elsewhere is refused, whatever is there."""
     folder = tmp_path / "inner"
     folder.mkdir()
     (tmp_path / "outside.bin").write_bytes(bytes(12))
+    (folder / "link").symlink_to(tmp_path)
     data = foreign_files.nvbench(folder)
     data["benchmarks"][0]["states"][0]["summaries"][-2]["data"][0]["value"] = filename
     with pytest.raises(ImportFileError, match="does not lie beside"):
         read_file(write(folder, data))
+
+
+@pytest.mark.parametrize("start", ["", "/home/ci/out/", "build/bench/out/", "C:\\bench\\", "../../"])
+def test_sample_files_are_found_where_they_were_brought(tmp_path: Path, start: str) -> None:
+    """Whatever path NVBench wrote where it ran, the folder beside the JSON has the samples; no other file is read."""
+    data = foreign_files.nvbench(tmp_path)
+    where = data["benchmarks"][0]["states"][0]["summaries"][-2]["data"][0]
+    where["value"] = start + where["value"]
+    found = by_name(read_file(write(tmp_path, data)).results)["copy[T=F32,BlockSize=2^8]"]
+    assert found.measurement is not None
+    assert found.measurement.samples_ns == pytest.approx((1500, 1250, 2000))
+    where["value"] = "/etc/passwd"
+    other = by_name(read_file(write(tmp_path, data)).results)["copy[T=F32,BlockSize=2^8]"]
+    assert other.measurement is not None
+    assert other.measurement.samples_ns == pytest.approx((1583.3,))
 
 
 def test_sample_files_of_the_wrong_length_are_refused(tmp_path: Path) -> None:

@@ -232,6 +232,17 @@ def test_health(client: TestClient) -> None:
     assert client.get("/healthz").json()["status"] == "ok"
 
 
+@pytest.mark.parametrize("path", ["/", "/runs", "/healthz", "/metrics", f"{API}/runs", f"{API}/ops/lerp/badge.svg"])
+def test_head_is_get_without_the_body(client: TestClient, path: str) -> None:
+    """Status and headers are those of GET; a route that only writes has none."""
+    answer, whole = client.head(path), client.get(path)
+    assert (answer.status_code, answer.content) == (200, b"")
+    assert answer.headers["content-type"] == whole.headers["content-type"]
+    assert answer.headers["content-security-policy"] == whole.headers["content-security-policy"]
+    assert client.head(f"{API}/nothing").status_code == 404
+    assert client.options(path).status_code == 405
+
+
 def test_an_empty_store_has_empty_lists(empty: TestClient) -> None:
     """Nothing stored is no error."""
     for path in ("/runs", "/results", "/cases", "/ops", "/regressions"):
