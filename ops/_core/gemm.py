@@ -1,18 +1,17 @@
 """Matrix products on CUDA by the project's own kernel, which reads (N, C, P) tensors as they lie and adds in passing.
 
 float32 is multiplied to float32 accuracy on the tensor cores (3xTF32), 16-bit types exactly with
-float32 sums. Needs sm_80: `supported` says whether to use it.
+float32 sums. Needs sm_80 and 108 KiB of shared memory a block: `supported` says whether to use it.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import cache
 from typing import Any
 
 import numpy as np
 
-from ops._core.cuda import DIVISOR, Source, architecture, divisor, multiprocessors, widest_pack
+from ops._core.cuda import DIVISOR, Source, architecture, divisor, multiprocessors, shared_memory_bytes, widest_pack
 from ops._core.dtype import dtype_info
 from ops._core.kernel import Bound
 from ops._core.tuning import declare
@@ -110,14 +109,9 @@ class Matrix:
         return np.array((self.image, self.stride, self.group, split, divisor(self.post or max(columns, 1)), b""), _VIEW)
 
 
-@cache
-def _supported(device_architecture: int) -> bool:
-    return device_architecture >= AMPERE
-
-
 def supported(dtype: str) -> bool:
-    """Whether `product` takes `dtype` on the current device."""
-    return dtype in _DTYPES and _supported(architecture())
+    """Whether `product` takes `dtype` on the current device: not all of sm_8x have the shared memory."""
+    return dtype in _DTYPES and architecture() >= AMPERE and shared_memory_bytes() >= STAGES * STAGE_BYTES
 
 
 def splits_bytes(size: tuple[int, int, int], groups: int) -> int:

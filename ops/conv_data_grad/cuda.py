@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from ops._core.backend import namespace
-from ops._core.cuda import DIVISOR, Source, architecture, divisor, multiprocessors
+from ops._core.cuda import DIVISOR, Source, divisor, multiprocessors
 from ops._core.dtype import FLOATS, dtype_info
-from ops._core.gemm import AMPERE, Matrix, product, supported
+from ops._core.gemm import Matrix, product, supported
 from ops._core.kernel import Bound
 from ops._core.op import Shapes
 from ops._core.registry import kernel
@@ -46,14 +46,10 @@ def _workspace(shapes: Shapes, params: ConvDataGradParams) -> int:
     """The columns, in the accumulating dtype; none where one product gives dx."""
     found = geometry(shapes.inputs["x_like"].shape, shapes.inputs["filter"].shape, params)
     info = dtype_info(shapes.outputs["dx"].dtype)
-    if found.is_pointwise and info.itemsize < np.dtype(np.float64).itemsize and _has_tensor_cores():
+    if found.is_pointwise and supported(shapes.outputs["dx"].dtype):
         return 0
     columns = found.channels * prod(found.kernel) * found.batch * prod(found.out_size)
     return columns * dtype_info(info.accumulate).itemsize
-
-
-def _has_tensor_cores() -> bool:
-    return architecture() >= AMPERE
 
 
 @kernel("conv_data_grad", "optimized", "cuda", FLOATS, prepare=True, workspace=_workspace)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ops._core.cuda import Source, architecture, divisor, multiprocessors, pointers, widest_pack
+from ops._core.cuda import Source, architecture, divisor, multiprocessors, pointers, shared_memory_bytes, widest_pack
 from ops._core.dtype import FLOATS, dtype_info
 from ops._core.kernel import Bound
 from ops._core.op import Shapes
@@ -19,6 +19,8 @@ from ops.normalization.op import NormalizationParams
 THREADS = 256
 GROUP = 8
 LARGEST_SLICE_BYTES = 112 * 1024
+STATIC_BYTES = 1024
+"""Shared memory of a block beside its slice, rounded up."""
 HOPPER = 90
 CLUSTERS = (1, 2, 4, 8)
 TICKET_BYTES = 4
@@ -126,7 +128,8 @@ def _plan_once(view: View, width: int, itemsize: int) -> tuple[int, int] | None:
         and 2 * group * channel_bytes <= slice_bytes // 2
     ):
         group *= 2
-    for limit in (slice_bytes, LARGEST_SLICE_BYTES):
+    room = shared_memory_bytes() - STATIC_BYTES
+    for limit in (min(slice_bytes, room), min(LARGEST_SLICE_BYTES, room)):
         for cluster in CLUSTERS:
             images = -(-view.images // cluster)
             if cluster <= min(view.images, _LARGEST_CLUSTER.value()) and images * group * view.post * itemsize <= limit:

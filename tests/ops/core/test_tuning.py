@@ -50,6 +50,8 @@ def large_device(monkeypatch: pytest.MonkeyPatch) -> None:
     """The host code of CUDA kernels sees a GPU with 132 multiprocessors."""
     for module in (gemm, pointwise, reduction, normalization):
         monkeypatch.setattr(module, "multiprocessors", lambda: MULTIPROCESSORS)
+    for module in (gemm, normalization):
+        monkeypatch.setattr(module, "shared_memory_bytes", lambda: 227 * 1024)
 
 
 def ship(model: str, **values: Any) -> Path:
@@ -262,6 +264,20 @@ def test_values_decide_launches() -> None:
     assert normalization._plan_once(view, 4, 4) == (1, 8)
     with tuning.override({"normalization.slice_bytes": 28 * 1024, "normalization.largest_cluster": 2}):
         assert normalization._plan_once(view, 4, 4) is None
+
+
+@pytest.mark.usefixtures("large_device")
+def test_no_value_asks_for_more_shared_memory_than_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a GPU with 64 KiB a block slices stay below that, whatever is in force, and a product has no room."""
+    monkeypatch.setattr(gemm, "architecture", lambda: 86)
+    view = normalization.View(8, 512, 64 * 64)
+    with tuning.override({"normalization.slice_bytes": 112 * 1024}):
+        assert normalization._plan_once(view, 4, 4) == (1, 2)
+        assert gemm.supported("float32")
+        for module in (gemm, normalization):
+            monkeypatch.setattr(module, "shared_memory_bytes", lambda: 64 * 1024)
+        assert normalization._plan_once(view, 4, 4) == (1, 4)
+        assert not gemm.supported("float32")
 
 
 def test_lanes_follow_packs_per_lane() -> None:
