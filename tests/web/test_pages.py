@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from datetime import UTC, datetime, timedelta
 from html import unescape
@@ -14,11 +15,13 @@ import pytest
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
+from harness.export import as_json, whole_run
 from harness.result import Environment
 from harness.scope import Scope
 from harness.settings import Settings
-from harness.store import queries
+from harness.store import Store, queries
 from harness.store.tokens import create_token
+from harness.submission import read_submission
 from harness.waiver import load_waivers
 from tests.web.dataset import HOSTILE
 from web.app import create_app
@@ -200,6 +203,17 @@ def test_run_page_gives_reasons_and_files(client: TestClient) -> None:
     assert client.get(f"/runs/{run.id}/export.csv").text.startswith("run,commit,op")
 
 
+def test_an_exported_run_is_what_the_store_gives(client: TestClient) -> None:
+    """Written past results, yet the same: samples, checks, profiles, failures, and it is read again."""
+    reader = reader_of(client)
+    with Store.open(str(reader.engine.url)) as store:
+        for info in (reader.runs()[0], reader.runs()[-1]):
+            run, results = store.find_run(info.id), store.results(info.id, samples=True)
+            exported = client.get(f"/runs/{info.id}/export.json").json()
+            assert exported == json.loads(as_json(whole_run(run, results, store.ceilings(info.id))))
+            assert len(read_submission(exported).results) == len(results)
+
+
 def test_compare_takes_runs_commits_and_branches(client: TestClient) -> None:
     """Verdicts with reasons and intervals between runs of blocks; environment first; unknown names are said."""
     newest, before = reader_of(client).runs()[:2]
@@ -319,7 +333,6 @@ def test_the_waiver_file_counts_and_is_shown(filled_file: Path, tmp_path: Path) 
 
 def test_a_run_of_one_case_hides_no_other(writable: TestClient) -> None:
     """Overview and op page have each case by the latest run that has it."""
-    from harness.store import Store
     from tests.web.dataset import HARD, results
 
     with Store.open(str(reader_of(writable).engine.url)) as store:
@@ -404,8 +417,6 @@ def test_pages_are_not_sent_twice(client: TestClient) -> None:
 
 def test_pages_follow_the_data(writable: TestClient) -> None:
     """A new run is on the page that was asked for before."""
-    from harness.store import Store
-
     before = writable.get("/runs").text
     with Store.open(str(reader_of(writable).engine.url)) as store:
         run = store.begin_run(Environment({"cpu.model": "x"}, {}))
