@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 from typing import Any
@@ -24,13 +25,14 @@ LINE_BYTES, LANE_BYTES, LANES = 128, 16, 8
 WARP_TILE = (64, 32)
 """Output channels and pixels of one multiplying warp."""
 SHAPES = ((1, 2), (2, 4), (4, 2))
-"""Rows and columns of warps in a block, the first that holds all output channels is taken."""
+"""Rows and columns of warps in a block; the first that holds all output channels is taken."""
 RESIDENT = {SHAPES[0]: 2}
 """Blocks that share a multiprocessor, where more than one."""
 TURNED = (32, 64)
 """Pixels and channels that a block lays out channels last."""
 MOST_STAGES, FEWEST_STAGES = 4, 2
-MOST_SPLITS, LEAST_SHARE, SPLIT_COST = 8, 4, 0.03
+MOST_SPLITS, LEAST_SHARE, SPLIT_COST = 8, 4, 4
+"""The last two in stages; the cost is that of writing and reading partial results."""
 SPAN = 2
 """Most chunks of channels in a row at one tap: few keep the pixels around in the cache, many save work."""
 PLACE_BYTES = 32
@@ -116,8 +118,8 @@ def channels_of(found: Geometry, itemsize: int) -> Channels | None:
 class Layout:
     """What a launch needs to know.
 
-    warps: rows and columns of a block's. stages: of the ring in shared memory. splits: blocks to a tile, each with
-        a share of the depth.
+    warps: rows and columns of a block's. stages: of the ring in shared memory. resident: blocks on a
+        multiprocessor. splits: blocks to a tile, each with a share of the depth.
     """
 
     found: Geometry
@@ -125,6 +127,7 @@ class Layout:
     channels: Channels
     warps: tuple[int, int]
     stages: int
+    resident: int
     splits: int = 1
 
     @property
@@ -221,9 +224,22 @@ class Layout:
 
 
 def best_splits(tiles: int, stages: int, slots: int) -> int:
-    """Blocks to a tile so that the last wave is full, each with a few stages at least."""
+    """Blocks to a tile so that the waves together are shortest, each block with a few stages at least."""
     allowed = range(1, max(1, min(MOST_SPLITS, stages // LEAST_SHARE)) + 1)
-    return min(allowed, key=lambda splits: -(-tiles * splits // slots) / splits + SPLIT_COST * (splits - 1))
+
+    def cost(splits: int) -> int:
+        return -(-tiles * splits // slots) * (-(-stages // splits) + SPLIT_COST * (splits > 1))
+
+    return min(allowed, key=cost)
+
+
+def _candidates(found: Geometry, itemsize: int, channels: Channels) -> Iterator[Layout]:
+    """Best first: the tile that holds all output channels, as many blocks and stages as there may be."""
+    rows = found.out_channels // found.groups
+    for warps in [item for item in SHAPES if rows <= item[0] * WARP_TILE[0]] or SHAPES[-1:]:
+        for resident in range(RESIDENT.get(warps, 1), 0, -1):
+            for stages in range(MOST_STAGES, FEWEST_STAGES - 1, -1):
+                yield Layout(found, itemsize, channels, warps, stages, resident)
 
 
 def layout_of(found: Geometry, itemsize: int, shared: int, processors: int) -> Layout | None:
@@ -231,14 +247,11 @@ def layout_of(found: Geometry, itemsize: int, shared: int, processors: int) -> L
     channels = channels_of(found, itemsize)
     if channels is None:
         return None
-    rows = found.out_channels // found.groups
-    for warps in [item for item in SHAPES if rows <= item[0] * WARP_TILE[0]] or SHAPES[-1:]:
-        resident = RESIDENT.get(warps, 1)
-        for stages in range(MOST_STAGES, FEWEST_STAGES - 1, -1):
-            layout = Layout(found, itemsize, channels, warps, stages)
-            if layout.shared_bytes <= shared // resident - RESERVED_BYTES:
-                splits = best_splits(layout.tiles * found.groups, layout.depth_stages, processors * resident)
-                return layout.with_splits(splits) if layout.countable else None
+    for layout in _candidates(found, itemsize, channels):
+        if layout.shared_bytes <= shared // layout.resident - RESERVED_BYTES:
+            slots = processors * layout.resident
+            splits = best_splits(layout.tiles * found.groups, layout.depth_stages, slots)
+            return layout.with_splits(splits) if layout.countable else None
     return None
 
 
@@ -279,10 +292,9 @@ def fused(
     prepare = SOURCE.function(f"prepare<{ctype(x)}>")
     convolve = SOURCE.function(f"convolve<{ctype(x)}, {layout.warps[0]}, {layout.warps[1]}>")
     convolve.max_dynamic_shared_size_bytes = shared
-    resident = RESIDENT.get(layout.warps, 1)
-    if resident > 1:
-        whole = shared_memory_bytes() + RESERVED_BYTES
-        convolve.preferred_shared_memory_carveout = -(-100 * resident * (shared + RESERVED_BYTES) // whole)
+    if layout.resident > 1:
+        wanted = layout.resident * (shared + RESERVED_BYTES)
+        convolve.preferred_shared_memory_carveout = -(-100 * wanted // (shared_memory_bytes() + RESERVED_BYTES))
     first = (x, filter, lines, packed, scales, np.int32(layout.filter_rows), np.int32(layout.tile[0]), plan)
     second = (lines, packed, scales, offset, mask, out["out"], partial, tickets, plan)
     blocks, grid = layout.prepare_blocks, (layout.tiles, found.groups, layout.splits)

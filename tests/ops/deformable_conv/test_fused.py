@@ -1,0 +1,209 @@
+"""deformable_conv without a column buffer: how a convolution is laid out, and on a GPU every tile, ring and regime."""
+
+from __future__ import annotations
+
+from itertools import product
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from harness.attempt import Attempt
+from harness.case import Case
+from harness.casefile import load_cases
+from harness.inputs import Inputs
+from harness.measure import timer_for
+from harness.verify import expect
+from ops import dtype_info, find_kernel
+from ops.deformable_conv import cuda_fused
+from ops.deformable_conv.cuda_fused import DTYPES, Layout, best_splits, layout_of
+from ops.deformable_conv.op import geometry
+from tests.ops.attempts import inputs_of
+from tests.ops.deformable_conv.scalar import NOWHERE
+from tests.ops.deformable_conv.shapes import convolution
+
+CASES = Path(__file__).parents[3] / "cases"
+HOPPER, SMALL = 227 * 1024, 99 * 1024
+"""Bytes of shared memory to a block: of an H200, and of the smallest device from sm_80 on."""
+Shape = tuple[int, ...]
+
+
+def shipped() -> list[Case]:
+    """Every shipped case in a dtype that the kernels take."""
+    return [case for case in load_cases([CASES]) if case.op == "deformable_conv" and case.dtype in DTYPES]
+
+
+def laid_out(case: Case, shared: int = HOPPER, processors: int = 132) -> Layout:
+    """The layout of a case, which must have one."""
+    found = geometry(case.shapes["x"], case.shapes["filter"], case.params)
+    layout = layout_of(found, dtype_info(case.dtype).itemsize, shared, processors)
+    assert layout is not None, case.id
+    return layout
+
+
+@pytest.mark.parametrize(("shared", "processors"), [(HOPPER, 132), (SMALL, 16), (HOPPER, 1)])
+def test_shipped_cases_are_laid_out(shared: int, processors: int) -> None:
+    """Each within the shared memory, its depth cut into splits of which none is empty, every channel in a stage."""
+    for case in shipped():
+        layout = laid_out(case, shared, processors)
+        channels, found = layout.channels, layout.found
+        assert layout.shared_bytes < shared
+        assert (layout.splits - 1) * layout.share < layout.depth_stages <= layout.splits * layout.share
+        assert channels.segments * channels.segment == found.channels // found.groups
+        assert channels.chunks * channels.chunk >= channels.depth
+        assert channels.chunks % channels.span == 0
+        assert layout.row_tiles * layout.tile[0] >= layout.rows
+        assert layout.tiles // layout.row_tiles * layout.tile[1] >= found.batch * found.pixels
+
+
+def test_places_suffice() -> None:
+    """No stage touches more segments of channels than it has room for, and a visit stays in one where there is one."""
+    for groups, parts, each in product((1, 2), (1, 2, 4, 8, 16), (1, 3, 4, 5, 12, 16, 33, 64)):
+        case = convolution(
+            "deformable_conv",
+            "float32",
+            (1, max(groups, parts) * each, 3, 3),
+            (groups, max(parts // groups, 1) * each, 1, 1),
+            mask=False,
+            groups=groups,
+            deformable_groups=parts,
+        )
+        channels = laid_out(case).channels
+        for chunk in range(channels.chunks):
+            last = min((chunk + 1) * channels.chunk, channels.depth) - 1
+            assert last // channels.padded - chunk * channels.chunk // channels.padded < channels.places
+        assert channels.span == 1 or channels.places == 1
+        assert channels.segments == 1 or channels.span == 1 or channels.padded % (channels.span * channels.chunk) == 0
+
+
+def test_groups_across_each_other_are_not_covered() -> None:
+    """Where a group and a deformable group share some of their channels only, columns are the way."""
+    case = convolution(
+        "deformable_conv", "float32", (1, 6, 4, 4), (2, 3, 3, 3), mask=True, groups=2, deformable_groups=3
+    )
+    found = geometry(case.shapes["x"], case.shapes["filter"], case.params)
+    assert layout_of(found, 4, HOPPER, 132) is None
+
+
+def test_index_limits_are_kept() -> None:
+    """An image whose pixels 32 bits cannot count is not covered."""
+    case = convolution("deformable_conv", "float16", (1, 1, 2**16, 2**15), (1, 1, 1, 1), mask=False)
+    found = geometry(case.shapes["x"], case.shapes["filter"], case.params)
+    assert layout_of(found, 2, HOPPER, 132) is None
+
+
+@pytest.mark.parametrize(
+    ("tiles", "stages", "slots", "expected"), [(61, 144, 132, 2), (200, 144, 132, 3), (4, 6, 264, 1)]
+)
+def test_splits_fill_the_device(tiles: int, stages: int, slots: int, expected: int) -> None:
+    """As many splits as make the waves shortest, but none of fewer than four stages."""
+    assert best_splits(tiles, stages, slots) == expected
+
+
+SIZES: tuple[tuple[Shape, Shape], ...] = (
+    ((2, 5, 9, 7), (7, 5, 3, 3)),
+    ((1, 33, 6, 11), (65, 33, 2, 3)),
+    ((1, 130, 5, 13), (129, 130, 3, 3)),
+    ((1, 64, 17, 9), (300, 64, 3, 1)),
+    ((3, 256, 4, 5), (40, 256, 3, 3)),
+)
+GROUPED: tuple[tuple[int, int], ...] = ((2, 1), (1, 2), (2, 4), (1, 8))
+
+
+def regime(case: Case, name: str) -> Inputs:
+    """Inputs with offsets within a pixel, of some pixels, of many, or that lead nowhere."""
+    rng = np.random.default_rng(len(name))
+    shape = case.resolved.inputs["offset"].shape
+    normal = rng.standard_normal(shape)
+    nowhere = np.where(rng.random(shape) < 0.2, rng.choice(NOWHERE, shape), normal)
+    offset = {"pixel": rng.random(shape), "normal": 2 * normal, "wild": 10 * rng.random(shape), "nowhere": nowhere}[
+        name
+    ]
+    return inputs_of(case, **{**inputs_of(case).values, "offset": offset})
+
+
+def complaints(case: Case, inputs: Inputs) -> str:
+    """What the checker has against the kernel; empty where nothing."""
+    timer = timer_for("cuda")
+    with timer.session("numpy"):
+        kernel = find_kernel("deformable_conv", "fused", "cuda", case.dtype)
+        return Attempt(case, kernel, inputs.values, timer).judge(expect(case, inputs)).reason
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", ["pixel", "normal", "wild", "nowhere"])
+def test_regimes(dtype: str, name: str) -> None:
+    """Every tile is right wherever the samples lie."""
+    for x, weight in SIZES:
+        case = convolution("deformable_conv", dtype, x, weight, mask=True, paddings=1)
+        assert complaints(case, regime(case, name)) == ""
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("groups", "parts"), GROUPED)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_groups(dtype: str, groups: int, parts: int) -> None:
+    """Groups and deformable groups of one, of few and of many channels, with and without a mask."""
+    for each, mask in product((1, 4, 12, 40), (True, False)):
+        channels = max(groups, parts) * each
+        case = convolution(
+            "deformable_conv",
+            dtype,
+            (2, channels, 6, 7),
+            (groups * 9, channels // groups, 3, 2),
+            mask=mask,
+            strides=(2, 1),
+            dilations=(1, 2),
+            paddings=(1, 2),
+            groups=groups,
+            deformable_groups=parts,
+        )
+        assert complaints(case, regime(case, "normal")) == ""
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("processors", [1, 132, 1000])
+@pytest.mark.parametrize("shared", [SMALL, 163 * 1024])
+@pytest.mark.parametrize("span", [1, 2, 4])
+def test_rings_and_splits(processors: int, shared: int, span: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Right with as few stages as the smallest device has, with one split and many, in any order of taps."""
+    monkeypatch.setattr(cuda_fused, "multiprocessors", lambda: processors)
+    monkeypatch.setattr(cuda_fused, "shared_memory_bytes", lambda: shared)
+    monkeypatch.setattr(cuda_fused, "SPAN", span)
+    for x, weight in SIZES:
+        case = convolution("deformable_conv", "float32", x, weight, mask=True, paddings=1)
+        assert complaints(case, regime(case, "normal")) == ""
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("channels", [3, 512])
+def test_positive_sums_keep_their_accuracy(channels: int) -> None:
+    """Thousands of positive products, which tensor cores would sum too small if left alone, pass for float32."""
+    case = convolution("deformable_conv", "float32", (1, channels, 9, 10), (64, channels, 3, 3), mask=True, paddings=1)
+    rng = np.random.default_rng(0)
+    values = {name: rng.random(value.shape) for name, value in inputs_of(case).values.items()}
+    assert complaints(case, inputs_of(case, **values)) == ""
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("scale", [1e-36, 1e-20, 1e15, 1e30])
+def test_scaling_reaches_far(scale: float) -> None:
+    """Images and filters far from 1 are brought within the range of halves and back."""
+    case = convolution("deformable_conv", "float32", (1, 40, 5, 6), (9, 40, 3, 3), mask=True, paddings=1)
+    values = inputs_of(case).values
+    scaled = {**values, "x": values["x"] * scale, "filter": values["filter"] / min(scale, 1e20)}
+    assert complaints(case, inputs_of(case, **scaled)) == ""
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("number", [np.nan, np.inf])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_unread_pixels_do_not_matter(dtype: str, number: float) -> None:
+    """A pixel that is no number reaches nothing where no sample reads it."""
+    case = convolution("deformable_conv", dtype, (1, 2, 4, 5), (2, 2, 2, 2), mask=True)
+    values = inputs_of(case).values
+    x, offset = values["x"].copy(), np.zeros_like(values["offset"])
+    x[..., :2, :2] = number
+    offset[..., ::2, :, :] = np.where(np.arange(3)[:, None] == 1, 1.25, 100)
+    assert complaints(case, inputs_of(case, **{**values, "x": x, "offset": offset})) == ""
