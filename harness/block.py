@@ -10,12 +10,13 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
+from pathlib import Path
 from time import perf_counter
 from typing import Any
 
 from harness.attempt import Attempt, KernelFailedError, Trusted, WrongError, digest
 from harness.case import Case
-from harness.inputs import Inputs, make_inputs
+from harness.inputs import Inputs, keep_values, make_inputs, recall_values
 from harness.measure import Limits, Timer, timer_for
 from harness.result import Check, Footprint, Measurement, Result, Ruler, Status, Trial
 from harness.verify import Expected, expect
@@ -47,10 +48,12 @@ class Bench:
         cpu_fallback: bool = False,
         trusted: Trusted | None = None,
         with_digest: bool = False,
+        kept: Path | None = None,
     ) -> Result:
         """The result of `trial`, whatever becomes of its kernel.
 
         trusted: outputs of these bits need no reference. with_digest: put their digest into `extra`.
+        kept: a folder where inputs that another process drew may lie, and where they are put otherwise.
         """
         case = trial.case
         phases = _Phases(self.report)
@@ -60,7 +63,7 @@ class Bench:
             found = find_trial_kernel(trial, cpu_fallback=cpu_fallback)
             result = replace(result, fell_back=found.fell_back, deterministic=found.kernel.deterministic)
             result = replace(result, ruler=self._ruler("cpu" if found.fell_back else trial.device))
-            self._load(case, phases, with_reference=trusted is None)
+            self._load(case, phases, kept, with_reference=trusted is None)
             checked, measurement = self._try(trial, found, limits, phases, trusted, with_digest=with_digest)
             result = replace(result, check=checked, measurement=measurement)
         except WrongError as error:
@@ -94,7 +97,7 @@ class Bench:
             self.rulers[name] = self.timer(device.backend, device.index).ruler()
         return self.rulers[name]
 
-    def _load(self, case: Case, phases: _Phases, *, with_reference: bool) -> None:
+    def _load(self, case: Case, phases: _Phases, kept: Path | None, *, with_reference: bool) -> None:
         """Inputs and, where it is wanted, the reference of `case`, unless they are at hand."""
         at_hand = self.case is not None and self.case.id == case.id
         if at_hand and (self.expected is not None or not with_reference):
@@ -102,9 +105,12 @@ class Bench:
         self.case, self.inputs, self.expected = None, Inputs({}, {}), None
         phases.begin("reference")
         with _blamed_on_op():
-            inputs = make_inputs(case)
+            values = None if with_reference or kept is None else recall_values(case, kept)
+            inputs = make_inputs(case) if values is None else Inputs(values, {})
             if with_reference:
                 self.expected = expect(case, inputs)
+        if kept is not None and values is None:
+            keep_values(case, inputs.values, kept)
         self.case, self.inputs = case, Inputs(inputs.values, {})
 
     def _expect(self) -> Expected:

@@ -52,8 +52,8 @@ class Conditions:
 class GateRun:
     """What the gate did and found. base: a tree, or what was stored, in words.
 
-    records: of what was measured, by subject. seconds: from begin to end. paths: case files that were
-    named. profiles: kernel lists of flagged cases, by side. notes: what a person should know.
+    records: of what was measured, by subject. clock, seconds: of this run, from begin to end. paths: case
+    files that were named. profiles: kernel lists of flagged cases, by side. notes: what a person should know.
     """
 
     base: Tree
@@ -88,7 +88,7 @@ def gate(
 
     laid: a plan made before, for runs that repeat it. stored: stands for the base.
     """
-    started = monotonic()
+    started, before = monotonic(), replace(workshop.clock)
     layout = laid or plan(workshop, selection, conditions.policy, stored)
     reached = _ceilings(workshop, layout, conditions.policy)
     decide = _decider(layout, conditions, reached)
@@ -113,7 +113,7 @@ def gate(
         records=records,
         conditions=conditions,
         ceilings=reached,
-        clock=workshop.clock,
+        clock=workshop.clock.since(before),
         seconds=monotonic() - started,
         paths=selection.paths,
         profiles=profiles,

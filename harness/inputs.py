@@ -11,6 +11,7 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -50,6 +51,34 @@ def make_inputs(case: Case) -> Inputs:
         drawn = draw(rng, spec.shape, dtype_info(spec.dtype), op.input(name), case.inputs.get(name, InputSpec()))
         values[name] = np.ascontiguousarray(drawn).reshape(spec.shape)
     return with_derived(case, values)
+
+
+def keep_values(case: Case, values: Mapping[str, Array], folder: Path) -> None:
+    """Put the inputs of `case` where the next process finds them; a full disk only makes that slower."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, value in values.items():
+        target = _kept(case, name, folder)
+        part = target.with_suffix(".part")
+        try:
+            value.reshape(-1).view(np.uint8).tofile(part)
+            part.replace(target)
+        except OSError:
+            part.unlink(missing_ok=True)
+
+
+def recall_values(case: Case, folder: Path) -> dict[str, Array] | None:
+    """The inputs of `case` as they were kept; None where they were not, or not whole."""
+    values = {}
+    for name, spec in case.resolved.inputs.items():
+        file, dtype = _kept(case, name, folder), dtype_info(spec.dtype).numpy
+        if not file.is_file() or file.stat().st_size != spec.size * dtype.itemsize:
+            return None
+        values[name] = np.fromfile(file, np.uint8).view(dtype).reshape(spec.shape)
+    return values
+
+
+def _kept(case: Case, name: str, folder: Path) -> Path:
+    return folder / f"{case.id}-{name}.bin"
 
 
 def with_derived(case: Case, values: Mapping[str, Array]) -> Inputs:

@@ -37,9 +37,7 @@ def markdown(run: GateRun) -> str:
         _method(run),
         *_details(run),
         *_listing("Demands of the policy that are not met", run.outcome.breaches),
-        *_listing(
-            "Excused", (f"{one.subject}: {by.reason} ({by.owner}, until {by.until})" for one, by in run.outcome.excused)
-        ),
+        *_listing("Excused", _excuses(run)),
         *_listing("Waivers", run.outcome.waivers),
         *_listing("Notes", run.notes),
         _table(run),
@@ -88,7 +86,8 @@ def _detail(run: GateRun, found: Comparison) -> str:
     ]
     if record is not None:
         lines += _sides(run, found, record)
-    lines += ["", f"<pre>{_code(report.reproduce(run, found))}\n{_code(report.bisect(run, found))}</pre>"]
+    commands = [_code(one) for one in (report.reproduce(run, found), report.bisect(run, found)) if one]
+    lines += ["", "<pre>" + "\n".join(commands) + "</pre>"]
     return "\n".join(lines)
 
 

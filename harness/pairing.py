@@ -7,6 +7,7 @@ Trials and results stay plain JSON: the process that compares builds the cases o
 
 from __future__ import annotations
 
+import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -120,12 +121,19 @@ class Clock:
     blocks_s: float = 0.0
     measuring_s: float = 0.0
 
+    def since(self, before: Clock) -> Clock:
+        """What was added to it since it was at `before`."""
+        return Clock(
+            self.blocks - before.blocks, self.blocks_s - before.blocks_s, self.measuring_s - before.measuring_s
+        )
+
 
 class Workshop:
     """Starts workers on either tree, one at a time. Use it in a `with` statement.
 
     Compiled Numba code goes to folders of this workshop: a cache beside the source
-    would not notice a change in another file that was inlined.
+    would not notice a change in another file that was inlined. So do inputs: to draw
+    them anew in each block would take longer than to measure.
     """
 
     def __init__(
@@ -145,7 +153,7 @@ class Workshop:
         self._folder = Path()
 
     def __enter__(self) -> Self:
-        self._folder = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="opgauge-numba-")))
+        self._folder = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="opgauge-gate-")))
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -153,18 +161,24 @@ class Workshop:
 
     def executor(self, side: str, limits: Limits | None = None) -> LocalExecutor:
         """A fresh worker on the tree of a side."""
-        tree = self.trees[side].path
-        cache = self._folder / sha256(str(tree).encode()).hexdigest()[:16]
         return LocalExecutor(
             limits=limits,
             timeout_s=self._timeout_s,
-            ops_tree=tree,
+            ops_tree=self.trees[side].path,
             threads=self._threads,
             memory_bytes=self._memory_bytes,
-            environment={"NUMBA_CACHE_DIR": str(cache)},
+            environment={"NUMBA_CACHE_DIR": str(self._folder_of("numba", side))},
             # workers of the gate run what they are sent; a torch that the tree does not need costs seconds
             preload=(),
         )
+
+    def forget_inputs(self) -> None:
+        """Remove the inputs that blocks have kept for the next ones."""
+        shutil.rmtree(self._folder / "inputs", ignore_errors=True)
+
+    def _folder_of(self, what: str, side: str) -> Path:
+        """A folder for what belongs to the tree of a side: another tree may draw other inputs."""
+        return self._folder / what / sha256(str(self.trees[side].path).encode()).hexdigest()[:16]
 
     def ask(self, side: str, requests: Iterable[Mapping[str, Any]]) -> list[Any]:
         """What the tree of a side answers; raises TreeError, naming it, where it cannot be asked, and CaseError."""
@@ -198,7 +212,10 @@ class Workshop:
         """Raises TreeError where it is not the kernel that failed: what this harness asked, the tree did not have."""
         try:
             trusted = record.trusted(side)
-            return executor.run_plain(record.job.trial, block=pair, trusted=trusted, with_digest=trusted is None)
+            kept = str(self._folder_of("inputs", side))
+            return executor.run_plain(
+                record.job.trial, block=pair, trusted=trusted, with_digest=trusted is None, kept=kept
+            )
         except WorkerError as error:
             msg = f"{self.trees[side]} cannot be asked: {record.job.subject}: {error}"
             raise TreeError(msg) from error
@@ -237,6 +254,7 @@ def measure(
     while wanted:
         for batch, count in _batches(records, wanted):
             _measure_batch(workshop, batch, count, block_s, tell)
+            workshop.forget_inputs()
         if end is not None and monotonic() >= end:
             break
         spending = {subject: Spending(one.sampling_s, one.job.budget_s) for subject, one in records.items()}

@@ -24,6 +24,8 @@ WORDS = {
     ExitCode.NOTHING: "nothing measured",
 }
 FLAGGED = {Verdict.SLOWER, Verdict.BROKEN, Verdict.UNDECIDED}
+BESIDE = "../opgauge-bisect"
+"""Where a bisection checks out: `git worktree remove` it afterwards."""
 ORDER = (Verdict.BROKEN, Verdict.SLOWER, Verdict.UNDECIDED, Verdict.FASTER, Verdict.SAME)
 
 
@@ -85,9 +87,16 @@ def reproduce(run: GateRun, found: Comparison) -> str:
 
 
 def bisect(run: GateRun, found: Comparison) -> str:
-    """The command that finds the commit."""
-    base, head = _commit(run.base.commit), _commit(run.head.commit) or "HEAD"
-    return f"git bisect start {head} {base} -- ops && git bisect run {reproduce(run, found)} --bisect"
+    """The command that finds the commit; empty where the change need not be in one: a dirty tree, an unknown base.
+
+    In a worktree of its own: an `opgauge` that is installed from this one would change with every step.
+    """
+    base, head = _commit(run.base.commit), _commit(run.head.commit)
+    if not base or not head or run.head.commit.endswith("-dirty"):
+        return ""
+    how = "--bisect-broken" if found.verdict is Verdict.BROKEN else "--bisect"
+    beside = f"git worktree add --detach {BESIDE} {head} && cd {BESIDE}"
+    return f"{beside} && git bisect start {head} {base} -- ops && git bisect run {reproduce(run, found)} {how}"
 
 
 def as_plain(run: GateRun) -> dict[str, Any]:
@@ -138,6 +147,7 @@ def _case(run: GateRun, found: Comparison) -> dict[str, Any]:
         "profiles": {side: to_json(one) for side, one in run.profiles.get(found.subject, {}).items()},
         "seconds_per_side": None if record is None else round(record.sampling_s, 3),
         "reproduce": reproduce(run, found),
+        "bisect": bisect(run, found) or None,
     }
 
 

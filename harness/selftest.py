@@ -26,8 +26,10 @@ from harness.tree import CASES
 from harness.verdict import Comparison, Kind, Subject, Verdict
 
 PLANTED = Path(__file__).parent
-LIMITS_US = (10.0, 40.0)
-"""Times per call at which the share caught is told apart, microseconds."""
+FROM_US = (0.0, 10.0, 40.0)
+"""Times per call from which on the share caught is counted, microseconds."""
+WITHIN_S = (2.0, 10.0)
+"""Seconds of sampling per side within which it is counted."""
 Each = Callable[[GateRun], None]
 
 
@@ -42,8 +44,11 @@ def repeat(
         yield run
 
 
-def false_alarms(runs: Sequence[GateRun]) -> dict[str, Any]:
-    """What the same code against itself was called. `red`: runs that failed for a verdict that cannot be true."""
+def false_alarms(runs: Sequence[GateRun], seconds: float | None = None) -> dict[str, Any]:
+    """What the same code against itself was called. `red`: runs that failed for a verdict that cannot be true.
+
+    seconds: wall time of all of it; None: of the runs alone.
+    """
     found = [one for run in runs for one in run.found if one.kind is Kind.COMPARED]
     verdicts = Counter(one.verdict for one in found)
     red = Share(sum(run.outcome.code in {ExitCode.SLOWER, ExitCode.BROKEN} for run in runs), len(runs))
@@ -53,40 +58,50 @@ def false_alarms(runs: Sequence[GateRun]) -> dict[str, Any]:
         "runs": len(runs),
         "cases_per_run": len(runs[0].found) if runs else 0,
         "decisions": len(found),
+        "red": red.count,
         **_counted(verdicts),
         **_share("false_alarm", alarms),
         **_share("red_run", red),
         **_share("undecided", undecided),
-        **_cost(runs),
+        **_cost(runs, seconds),
         "cases": [_case(subject, seen) for subject, seen in _by_subject(found).items()],
     }
 
 
-def caught(runs: Sequence[GateRun], slowdown: float) -> dict[str, Any]:
-    """How many planted slowdowns were called slower, and what that took."""
+def caught(runs: Sequence[GateRun], slowdown: float, seconds: float | None = None) -> dict[str, Any]:
+    """How many planted slowdowns were called slower, and what that took; `seconds` as for false_alarms."""
     found = [(run, one) for run in runs for one in run.found if one.kind is Kind.COMPARED]
     verdicts = Counter(one.verdict for _, one in found)
-    facts = {
+    cases = []
+    for subject, seen in _by_subject([one for _, one in found]).items():
+        times = [run.records[subject].sampling_s for run, one in found if one.subject == subject]
+        cases.append({**_case(subject, seen), "s_per_side": median(times)})
+    return {
         "slowdown": slowdown,
         "runs": len(runs),
         "among": runs[0].conditions.among if runs else 0,
         "decisions": len(found),
         **_counted(verdicts),
-        **_share("caught", Share(verdicts[Verdict.SLOWER], len(found))),
+        **_caught_shares(found),
+        **_cost(runs, seconds),
+        "cases": cases,
     }
-    for low, high in zip((0.0, *LIMITS_US), (*LIMITS_US, float("inf")), strict=True):
-        some = [one for run, one in found if low <= _time_us(run, one) < high]
-        if some:
-            share = Share(sum(one.verdict is Verdict.SLOWER for one in some), len(some))
-            facts |= _share(f"caught_from_{low:g}_us", share)
-    seconds = [run.records[one.subject].sampling_s for run, one in found if one.verdict is Verdict.SLOWER]
-    if seconds:
-        facts |= {"median_s_per_side_until_caught": median(seconds), "most_s_per_side_until_caught": max(seconds)}
-    cases = []
-    for subject, seen in _by_subject([one for _, one in found]).items():
-        times = [run.records[subject].sampling_s for run, one in found if one.subject == subject]
-        cases.append({**_case(subject, seen), "s_per_side": median(times)})
-    return {**facts, **_cost(runs), "cases": cases}
+
+
+def _caught_shares(found: Sequence[tuple[GateRun, Comparison]]) -> dict[str, Any]:
+    """Shares caught: of all and of cases from some time per call on, at any cost and within seconds per side."""
+    facts: dict[str, Any] = {}
+    for least_us in FROM_US:
+        some = [(run, one) for run, one in found if _time_us(run, one) >= least_us]
+        took = [run.records[one.subject].sampling_s for run, one in some if one.verdict is Verdict.SLOWER]
+        name = f"caught_from_{least_us:g}_us" if least_us else "caught"
+        facts |= _share(name, Share(len(took), len(some)))
+        for limit_s in WITHIN_S:
+            inside = sum(spent <= limit_s for spent in took)
+            facts |= _share(f"{name}_within_{limit_s:g}_s", Share(inside, len(some)))
+        if took and not least_us:
+            facts |= {"median_s_per_side_until_caught": median(took), "most_s_per_side_until_caught": max(took)}
+    return facts
 
 
 @contextmanager
@@ -150,10 +165,12 @@ def _counted(verdicts: Mapping[Verdict | None, int]) -> dict[str, int]:
 
 
 def _share(name: str, share: Share) -> dict[str, Any]:
-    return {f"{name}_share": share.value, f"{name}_low": share.low, f"{name}_high": share.high}
+    bounds = {"share": share.value, "low": share.low, "high": share.high, "total": share.total}
+    return {f"{name}_{part}": value for part, value in bounds.items()}
 
 
-def _cost(runs: Sequence[GateRun]) -> dict[str, Any]:
-    seconds = sum(run.seconds for run in runs)
-    clock = runs[-1].clock.measuring_s if runs else 0.0
-    return {"seconds": round(seconds, 1), "measuring_share": clock / seconds if seconds else 0.0}
+def _cost(runs: Sequence[GateRun], seconds: float | None) -> dict[str, Any]:
+    """Wall time, and the share of it that was warming up and sampling."""
+    wall = sum(run.seconds for run in runs) if seconds is None else seconds
+    measuring = sum(run.clock.measuring_s for run in runs)
+    return {"seconds": round(wall, 1), "measuring_share": measuring / wall if wall else 0.0}

@@ -38,8 +38,8 @@ class Share:
         return _solve(lambda share: _at_most(self.count, self.total, share) > (1 - CONFIDENCE) / 2)
 
     def __str__(self) -> str:
-        bounds = f"{100 * self.low:.2g} … {100 * self.high:.2g} %"
-        return f"{self.count} of {self.total} ({100 * self.value:.2g} %; {100 * CONFIDENCE:.0f} % interval {bounds})"
+        bounds = f"{100 * self.low:.3g} … {100 * self.high:.3g} %"
+        return f"{self.count} of {self.total} ({100 * self.value:.3g} %; {100 * CONFIDENCE:.0f} % interval {bounds})"
 
 
 def _at_most(count: int, total: int, share: float) -> float:

@@ -122,6 +122,7 @@ def serve(requests: IO[str], send: Send) -> None:
                 cpu_fallback=request["cpu_fallback"],
                 trusted=from_json(Trusted, request["trusted"]) if request.get("trusted") else None,
                 with_digest=request.get("with_digest", False),
+                kept=Path(request["kept"]) if request.get("kept") else None,
             )
         send({"is": "result", "result": to_json(result)})
 

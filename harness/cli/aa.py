@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import shlex
+import sys
 from pathlib import Path
+from time import monotonic
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -31,6 +34,9 @@ def aa(
     most_pairs: gating.MostPairs = 10,
     block_s: gating.BlockS = None,
     timeout: gating.Timeout = None,
+    record: Annotated[
+        Path | None, typer.Option("--record", metavar="FILE", help="Write all block medians, by case and pair.")
+    ] = None,
     as_json: AsJson = False,
     db: Database = None,
 ) -> None:
@@ -44,13 +50,15 @@ def aa(
     from harness.environment import commit
     from harness.pairing import BASE, HEAD
     from harness.selftest import false_alarms, repeat
+    from harness.selftesttable import alarms_table, footer
     from harness.settings import load_settings
-    from harness.share import Share
     from harness.tree import Tree, find_tree
 
+    started = monotonic()
     path = find_tree(tree or Path.cwd())
     same = Tree(path, commit(path), "this tree")
     conditions = load_conditions(path, policy, block_s, pairs, most_pairs)
+    gating.refuse_missing_folders(record)
     done: list[GateRun] = []
     with gating.workshop({BASE: same, HEAD: same}, load_settings(), timeout) as workshop:
         try:
@@ -59,16 +67,27 @@ def aa(
                 typer.echo(f"{len(done)}/{runs} {gating.line(run)}", err=True)
         except KeyboardInterrupt:
             typer.echo("interrupted", err=True)
-    data = false_alarms(done)
-    store(db, "aa", same.commit, done, data)
+    data = false_alarms(done, monotonic() - started)
+    facts = store(db, "aa", same.commit, done, data)
+    if record is not None:
+        write_recording(record, done, path)
     if as_json:
         typer.echo(json.dumps(data, indent=1))
         return
-    count = data["decisions"]
-    typer.echo(f"slower or faster: {Share(data['slower'] + data['faster'], count)}")
-    typer.echo(f"red runs:         {Share(round(data['red_run_share'] * len(done)), len(done))}")
-    typer.echo(f"undecided:        {Share(data['undecided'], count)}")
-    typer.echo(f"{data['seconds']:.0f} s, {100 * data['measuring_share']:.0f} % of it sampling")
+    typer.echo("\n".join((*alarms_table(data), "", footer(data, facts, same.commit))))
+
+
+def write_recording(file: Path, runs: list[GateRun], tree: Path) -> None:
+    """Block medians, a line per case."""
+    from harness.environment import capture
+    from harness.recording import as_recording
+    from harness.settings import load_settings
+
+    here = capture(runs[0].devices, threads=load_settings().threads, tree=tree)
+    found = as_recording(runs, here, shlex.join(["opgauge", *sys.argv[1:]]))
+    cases = ",\n".join(json.dumps(one, allow_nan=False, ensure_ascii=False) for one in found.pop("cases"))
+    head = json.dumps(found, indent=1, allow_nan=False, ensure_ascii=False).removesuffix("\n}")
+    file.write_text(f'{head},\n "cases": [\n{cases}\n]}}\n', encoding="utf-8")
 
 
 def select(
@@ -105,8 +124,8 @@ def load_conditions(tree: Path, policy: Path | None, block_s: float | None, pair
     return replace(found, waivers=(), profile=False, schedule=schedule, block_s=block_s or found.block_s)
 
 
-def store(db: str | None, kind: str, commit: str, runs: list[GateRun], data: dict[str, Any]) -> None:
-    """Keep what a self-test found; nothing where nothing was run."""
+def store(db: str | None, kind: str, commit: str, runs: list[GateRun], data: dict[str, Any]) -> str:
+    """Keep what a self-test found, which must be something; gives the machine it was found on, in words."""
     from datetime import UTC, datetime
 
     from harness.environment import capture
@@ -119,7 +138,10 @@ def store(db: str | None, kind: str, commit: str, runs: list[GateRun], data: dic
     if not runs or not data["decisions"]:
         msg = "nothing was measured"
         raise NothingError(msg)
+    machines = {}
     with Store.open(database_url(db)) as opened:
         for device in runs[0].devices:
-            facts = {**data, "machine": machine(capture([device], threads=load_settings().threads), device)}
+            machines[device] = machine(capture([device], threads=load_settings().threads), device)
+            facts = {**data, "machine": machines[device]}
             add_self_test(opened.engine, SelfTest(kind, datetime.now(UTC), commit, device, facts))
+    return "; ".join(f"{device}: {words}" for device, words in machines.items())

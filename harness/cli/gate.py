@@ -102,6 +102,9 @@ def gate(
         bool,
         typer.Option("--bisect", help="Exit codes for git bisect run: 1 slower, 0 not, 125 cannot tell, 255 stop."),
     ] = False,
+    bisect_broken: Annotated[
+        bool, typer.Option("--bisect-broken", help="The same, but 1 is broken, and slower is not.")
+    ] = False,
     store: Annotated[
         bool, typer.Option("--store", help="Keep this tree's blocks as a run, to compare --against.")
     ] = False,
@@ -136,7 +139,7 @@ def gate(
         changed=changed,
         trust_hash=trust_hash,
     )
-    with _never_a_verdict(bisect=bisect):
+    with _never_a_verdict(bisect=bisect or bisect_broken):
         from harness.gate import Schedule
         from harness.settings import load_settings
         from harness.tree import find_tree
@@ -159,7 +162,9 @@ def gate(
         report(run, as_json=as_json, junit=junit, markdown=markdown)
         if store:
             keep_head(run, settings, database_url(db))
-    raise typer.Exit(bisect_code(run.outcome) if bisect else int(run.outcome.code))
+    if bisect or bisect_broken:
+        raise typer.Exit(bisect_code(run.outcome, broken=bisect_broken))
+    raise typer.Exit(int(run.outcome.code))
 
 
 def refuse_missing_folders(*files: Path | None) -> None:
@@ -323,11 +328,15 @@ def report(run: GateRun, *, as_json: bool, junit: Path | None, markdown: Path | 
     show(run, Console(width=None if sys.stdout.isatty() else 160))
 
 
-def bisect_code(outcome: Outcome) -> int:
-    """The exit code for `git bisect run`."""
+def bisect_code(outcome: Outcome, *, broken: bool = False) -> int:
+    """The exit code for `git bisect run`, which looks for the slower commit, or for the broken one."""
     from harness.gate import ExitCode
 
-    return {ExitCode.PASSED: 0, ExitCode.SLOWER: 1}.get(outcome.code, CANNOT_TELL)
+    bad = ExitCode.BROKEN if broken else ExitCode.SLOWER
+    good = {ExitCode.PASSED, ExitCode.SLOWER, ExitCode.UNDECIDED} if broken else {ExitCode.PASSED}
+    if outcome.code is bad:
+        return 1
+    return 0 if outcome.code in good else CANNOT_TELL
 
 
 def line(run: GateRun) -> str:

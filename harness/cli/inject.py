@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from time import monotonic
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -50,10 +51,11 @@ def inject(
     """
     from harness.environment import commit
     from harness.selftest import by_time_alone, caught
+    from harness.selftesttable import cases_table, caught_table, footer
     from harness.settings import load_settings
-    from harness.share import Share
     from harness.tree import Tree, find_tree
 
+    started = monotonic()
     path = find_tree(tree or Path.cwd())
     own = Tree(path, commit(path), "this tree")
     conditions = by_time_alone(aa.load_conditions(path, policy, block_s, pairs, most_pairs), among)
@@ -63,21 +65,13 @@ def inject(
         plant_each(own, selection, conditions, load_settings(), timeout, slowdown, runs, done)
     except KeyboardInterrupt:
         typer.echo("interrupted", err=True)
-    data = caught(done, slowdown)
-    aa.store(db, "inject", own.commit, done, data)
+    data = caught(done, slowdown, monotonic() - started)
+    facts = aa.store(db, "inject", own.commit, done, data)
     if as_json:
         typer.echo(json.dumps(data, indent=1))
         return
-    typer.echo(f"{100 * slowdown:g} % slower, one of {among} cases, caught: {Share(data['slower'], data['decisions'])}")
-    typer.echo(f"undecided: {data['undecided']}, called the same: {data['same']}, faster: {data['faster']}")
-    for one in data["cases"]:
-        typer.echo(
-            f"  {one['case']} on {one['device']}: {one['ratio']:.3f}, {one.get('slower', 0)} caught, "
-            f"{one['s_per_side']:.2g} s per side"
-        )
-    if "median_s_per_side_until_caught" in data:
-        typer.echo(f"sampling until caught: {data['median_s_per_side_until_caught']:.2g} s per side (median)")
-    typer.echo(f"{data['seconds']:.0f} s in all")
+    lines = (*cases_table(data), "", *caught_table(data), "", footer(data, facts, own.commit))
+    typer.echo("\n".join(lines))
 
 
 def plant_each(

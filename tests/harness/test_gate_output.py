@@ -92,6 +92,8 @@ def test_markdown_explains_itself() -> None:
         assert said in found
     assert "opgauge gate --base aaaaaaaaaaaa --case 0123456789abcdef -i optimized --device cuda:0" in found
     assert "git bisect start bbbbbbbbbbbb aaaaaaaaaaaa -- ops" in found
+    assert "--bisect-broken" in found
+    assert "0 % were sampling" in found
 
 
 def test_hostile_names_stay_text() -> None:
@@ -140,3 +142,12 @@ def test_commands_hold_no_name_of_a_case(name: str) -> None:
     """What a person copies into a shell has the case's id, whatever its name."""
     run = a_run([compared(name, 1.3)])
     assert name not in report.bisect(run, run.found[0])
+
+
+def test_what_is_not_committed_is_not_bisected() -> None:
+    """In a dirty tree the change may be in no commit: there is a command to reproduce, and none to bisect."""
+    run = a_run([compared("slow", 1.3)])
+    dirty = replace(run, head=replace(run.head, commit=f"{run.head.commit}-dirty"))
+    assert report.bisect(run, run.found[0])
+    assert report.bisect(dirty, run.found[0]) == ""
+    assert "git bisect" not in markdown(dirty)

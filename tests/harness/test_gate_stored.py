@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -16,8 +17,10 @@ from harness.casefile import load_cases
 from harness.environment import capture
 from harness.errors import NothingError
 from harness.history import find_series
+from harness.pairing import Clock
 from harness.result import Environment, Measurement, Result, Status, Trial
 from harness.selftest import PLANTED, caught, false_alarms
+from harness.selftesttable import caught_table
 from harness.share import Share
 from harness.store import Store
 from harness.store.queries import list_self_tests
@@ -138,17 +141,53 @@ def test_noise_floors_come_from_long_self_tests_of_this_machine(tmp_path: Path) 
 
 
 def test_self_tests_run_and_are_stored(tmp_path: Path) -> None:
-    """`aa` finds the same code the same; `inject` catches a kernel that was made to take 1000 times as long."""
+    """`aa` finds the same code the same; `inject` catches a kernel that was made to take 1000 times as long.
+
+    Both print tables with bounds, goals and the share of wall time that was measurement, and store the same.
+    """
     tree = TinyTree(tmp_path / "repository")
     tree.set_ops("tiny", {"double": "sane"})
     tree.write("cases/policy.yaml", "defaults: {threshold: 5}\n")
     tree.commit("one")
-    quick = ("--pairs", "4", "--most-pairs", "4", "--block-s", "0.01", "--json")
-    data = json.loads(tree.opgauge("aa", "--runs", "1", *quick, code=0).partition("\n}\n")[0] + "}")
-    assert (data["decisions"], data["slower"], data["faster"]) == (1, 0, 0)
-    data = json.loads(tree.opgauge("inject", "--slowdown", "1000", *quick, code=0).partition("\n}\n")[0] + "}")
+    quick = ("--pairs", "4", "--most-pairs", "4", "--block-s", "0.01")
+    text = tree.opgauge("aa", "--runs", "2", *quick, "--record", "made.json", code=0)
+    assert "| decisions that say slower or faster | 0 of 2 (0 %; 95 % interval 0 … 84.2 %) | ≤ 0.1 % |" in text
+    assert re.search(r"\| wall time that is measurement \| \d+ % of \d+ s \| ≥ 50 % \|", text)
+    (case,) = json.loads((tree.path / "made.json").read_text())["cases"]
+    assert (case["case"], len(case["pairs"]), len(case["ruler"])) == ("small", 8, 8)
+    data = json.loads(
+        tree.opgauge("inject", "--slowdown", "1000", *quick, "--json", code=0).partition("\n}\n")[0] + "}"
+    )
     assert (data["decisions"], data["slower"], data["among"]) == (1, 1, 60)
+    assert (data["caught_within_10_s_share"], data["caught_from_40_us_share"]) == (1.0, 1.0)
+    assert 0 < data["measuring_share"] < 1
     with Store.open(f"sqlite:///{tree.path}/opgauge.db") as store:
-        assert [len(list_self_tests(store.engine, kind)) for kind in ("aa", "inject")] == [1, 1]
+        (aa,), (inject,) = (list_self_tests(store.engine, kind) for kind in ("aa", "inject"))
+    assert (aa.data["decisions"], aa.data["slower"], aa.data["faster"], aa.data["red"]) == (2, 0, 0, 0)
+    assert 0 < aa.data["measuring_share"] < 1
+    assert inject.data["caught_low"] == pytest.approx(0.025)
     assert (PLANTED / "planted.cu").is_file()
     assert not (tree.path / "ops" / "_planted.py").exists()
+
+
+def test_each_run_counts_its_own_time() -> None:
+    """Of runs that share a workshop, or have one each, the shares of wall time add up and stay below one."""
+    runs = [replace(a_run([compared("a", 1.0)]), clock=Clock(2, 9.0, seconds)) for seconds in (4.0, 6.0)]
+    assert false_alarms(runs)["measuring_share"] == 0.5
+    assert caught(runs, 0.05, seconds=40.0)["measuring_share"] == 0.25
+    assert Clock(5, 9.0, 6.0).since(Clock(2, 4.0, 1.0)) == Clock(3, 5.0, 5.0)
+
+
+def test_what_is_caught_is_counted_by_time_per_call_and_by_cost() -> None:
+    """From 10 µs on counts what takes 50 µs too, and a slowdown that took 3 s per side is not caught within 2."""
+    run = a_run([compared("a", 1.3), compared("b", 1.0)])
+    for name, median_ns, sampling_s in (("a", 50_000.0, 0.3), ("b", 1_000.0, 0.1)):
+        for outcomes in run.records[next(one for one in run.records if one.case == name)].outcomes.values():
+            for pair, one in outcomes.items():
+                measured = Measurement((median_ns,), "test", 1)
+                outcomes[pair] = replace(one, measurement=measured, extra={"phases_s": {"measure": sampling_s * 2.5}})
+    data = caught([run], 0.3)
+    assert [data[f"{name}_share"] for name in ("caught", "caught_from_10_us", "caught_from_40_us")] == [0.5, 1.0, 1.0]
+    assert (data["caught_from_10_us_within_2_s_share"], data["caught_from_10_us_within_10_s_share"]) == (0.0, 1.0)
+    text = "\n".join(caught_table(data))
+    assert "| ≥ 10 µs | 100 % (2.5 – 100 %) | 0 % (0 – 97.5 %) | 100 % (2.5 – 100 %) |" in text

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -11,7 +14,9 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from tests.tinytree import TinyTree
+from harness.cli.gate import bisect_code
+from harness.gate import ExitCode, Outcome
+from tests.tinytree import ROOT, TinyTree
 
 QUICK = ("--pairs", "4", "--most-pairs", "4", "--block-s", "0.01", "--timeout", "2")
 POLICY = "defaults: {threshold: 50}  # a slowdown here is by 1000, and other processes take the cores meanwhile\n"
@@ -191,23 +196,70 @@ def test_case_files_from_elsewhere_are_those_of_both(tree: TinyTree, tmp_path: P
     assert str(path) in found["reproduce"]
 
 
-def test_bisect_finds_the_commit(tmp_path: Path) -> None:
-    """`git bisect run opgauge gate --bisect` names the commit that planted the slowdown."""
+def test_the_bisection_that_the_gate_names_finds_the_commit(tmp_path: Path) -> None:
+    """The command that JSON and Markdown give, run as it is, names the commit of five that planted the slowdown.
+
+    It leaves the working tree alone: what is measured is a worktree beside it.
+    """
     made = TinyTree(tmp_path / "repository")
     made.write("cases/policy.yaml", POLICY)
     commits = []
-    for number, body in enumerate(("sane", "sane", "slow", "slow")):
+    for number, body in enumerate(("sane", "sane", "sane", "slow", "slow")):
         made.set_ops("tiny", {"double": body})
-        made.write("notes.txt", str(number))
+        made.write("ops/tiny/notes.txt", str(number))
         commits.append(made.commit(f"commit {number}"))
-    made.write("bisect.sh", f'PYTHONPATH={Path(__file__).parent.parent.parent} exec python3 -P -m harness "$@"\n')
-    import sys
-
-    script = made.path / "bisect.sh"
-    script.write_text(script.read_text().replace("python3", sys.executable))
-    made.git("bisect", "start", "HEAD", commits[0])
-    text = made.git(
-        "bisect", "run", "sh", str(script), "gate", "--base", commits[0], "--op", "double", *QUICK, "--bisect"
+    (found,) = json.loads(made.opgauge("gate", "--base", commits[0], *QUICK, "--json", code=1))["cases"]
+    assert "--bisect" in found["bisect"]
+    program = tmp_path / "bin" / "opgauge"
+    program.parent.mkdir()
+    program.write_text(f'#!/bin/sh\nPYTHONPATH={ROOT} exec {sys.executable} -P -m harness "$@"\n')
+    program.chmod(0o755)
+    made.write("notes.txt", "not committed")
+    subprocess.run(
+        ["sh", "-c", f"{found['bisect']} {' '.join(QUICK)}"],
+        cwd=made.path,
+        env={
+            **os.environ,
+            "PATH": f"{program.parent}:{os.environ['PATH']}",
+            "OPGAUGE_DB": f"sqlite:///{tmp_path}/x.db",
+        },
+        check=True,
+        capture_output=True,
+        timeout=240,
     )
-    assert f"{commits[2]} is the first" in text.replace("bad commit", "first") or commits[2] in text
-    assert made.git("rev-parse", "bisect/bad") == commits[2]
+    beside = TinyTree.__new__(TinyTree)
+    beside.path = tmp_path / "opgauge-bisect"
+    assert beside.git("rev-parse", "bisect/bad") == commits[3]
+    assert made.git("rev-parse", "--abbrev-ref", "HEAD") == "main"
+    assert (made.path / "notes.txt").read_text() == "not committed"
+
+
+@pytest.mark.parametrize(
+    ("code", "slower", "broken"),
+    [
+        (ExitCode.PASSED, 0, 0),
+        (ExitCode.SLOWER, 1, 0),
+        (ExitCode.BROKEN, 125, 1),
+        (ExitCode.UNDECIDED, 125, 0),
+        (ExitCode.NOTHING, 125, 125),
+    ],
+)
+def test_a_bisection_is_for_one_thing(code: ExitCode, slower: int, broken: int) -> None:
+    """Looking for what is slower, a broken commit is skipped; looking for what is broken, a slower one is good."""
+    outcome = Outcome(code, {})
+    assert bisect_code(outcome) == slower
+    assert bisect_code(outcome, broken=True) == broken
+
+
+def test_a_case_that_was_renamed_is_the_same_case(tree: TinyTree) -> None:
+    """A case goes by its content: with another name it is compared, neither new nor removed, in a dirty tree too."""
+    file = tree.path / "cases" / "other.yaml"
+    before = file.read_text()
+    try:
+        file.write_text(before.replace("small", "renamed"))
+        found = json.loads(tree.opgauge("gate", "--base", "HEAD", "--op", "untouched", *ONCE, "--json", code=4))
+    finally:
+        file.write_text(before)
+    assert [(one["case"], one["kind"]) for one in found["cases"]] == [("renamed", "compared")]
+    assert found["head"]["commit"].endswith("-dirty")
+    assert found["cases"][0]["bisect"] is None
