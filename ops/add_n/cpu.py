@@ -24,10 +24,12 @@ def add_n(*, in_0: Any, in_1: Any, out: dict[str, Any]) -> Bound:
     halves = result.dtype.itemsize < np.dtype(np.float32).itemsize
     if result.size < LARGE_HALVES if halves else result.nbytes < LARGE_BYTES:
         return partial(_add, in_0, in_1, result)
+    from numba import get_num_threads
+
     from ops._core.jit import storage
     from ops.add_n import jit
 
-    return partial(jit.add, *(storage(array.reshape(-1)) for array in (in_0, in_1, result)))
+    return partial(jit.add, *(storage(array.reshape(-1)) for array in (in_0, in_1, result)), get_num_threads())
 
 
 def _add(in_0: Any, in_1: Any, result: Any) -> None:

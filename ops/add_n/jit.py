@@ -4,13 +4,32 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 from numba import njit, prange
 
-from ops._core.jit import narrow, widen
+from ops._core.jit import RUN, fetch_to_read, fetch_to_write, narrow, widen
+
+uintp = np.uintp
+
+
+@njit(error_model="numpy")
+def _add(first: Any, second: Any, out: Any, start: int, end: int) -> None:
+    whole = end - (end - start) % RUN
+    for run in range(uintp(start), uintp(whole), uintp(RUN)):
+        fetch_to_read(first, run)
+        fetch_to_read(second, run)
+        fetch_to_write(out, run)
+        for index in range(uintp(RUN)):
+            at = run + index
+            out[at] = narrow(widen(first[at]) + widen(second[at]), first[at])
+    for at in range(uintp(whole), uintp(end)):
+        out[at] = narrow(widen(first[at]) + widen(second[at]), first[at])
 
 
 @njit(cache=True, parallel=True, error_model="numpy")
-def add(first: Any, second: Any, out: Any) -> None:
-    """first + second, flat; 16-bit floats are added in float32 and rounded once."""
-    for index in prange(out.size):
-        out[index] = narrow(widen(first[index]) + widen(second[index]), first[index])
+def add(first: Any, second: Any, out: Any, pieces: int) -> None:
+    """first + second, flat, in `pieces` for as many threads; 16-bit floats are added in float32 and rounded once."""
+    runs = out.size // RUN
+    for piece in prange(pieces):
+        end = out.size if piece == pieces - 1 else runs * (piece + 1) // pieces * RUN
+        _add(first, second, out, runs * piece // pieces * RUN, end)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from math import prod
+from math import gcd, prod
 from typing import Any
 
 import numpy as np
@@ -15,21 +15,22 @@ from ops._core.kernel import Bound
 from ops._core.registry import kernel
 
 BLOCK = 1 << 12
+"""Elements summed without widening, and the least that is worth a task."""
 
 
 @kernel("lerp", "optimized", "cpu", FLOATS, prepare=True)
 def lerp(*, x: Any, y: Any, weight: Any, out: dict[str, Any]) -> Bound:
-    """Same shapes run flat; broadcast ones line by line."""
+    """Line by line, as few as broadcasting allows, and as much for each thread."""
+    from numba import get_num_threads
+
     from ops._core.jit import accumulator, storage
     from ops.lerp import jit
 
-    result = out["out"]
+    result, threads = out["out"], get_num_threads()
     wide = accumulator(x)
     operands = [storage(array).reshape(-1) for array in (x, y)]
     target = storage(result).reshape(-1)
     number = isinstance(weight, float | int)
-    if number and x.shape == y.shape:
-        return lambda: jit.lerp_by_number(*operands, wide.type(weight), target)
     share = np.full(1, weight, wide) if number else storage(weight).reshape(-1)
     steps = walk(result.shape, x.shape, y.shape, () if number else weight.shape)
     length = steps.lengths[-1]
@@ -39,7 +40,8 @@ def lerp(*, x: Any, y: Any, weight: Any, out: dict[str, Any]) -> Bound:
         for axis, stride in enumerate(strides[:-1]):
             starts[:, operand] += places[axis] * stride
     inner = np.array([strides[-1] for strides in steps.strides])
-    return lambda: jit.lerp_lines(*operands, share, target, starts, inner, -(-length // BLOCK))
+    blocks = min(threads // gcd(len(starts), threads), -(-length // BLOCK))
+    return lambda: jit.lerp_lines(*operands, share, target, starts, inner, blocks)
 
 
 @kernel("lerp_grad", "optimized", "cpu", FLOATS, prepare=True)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numba import njit, prange
 
-from ops._core.jit import narrow, widen
+from ops._core.jit import RUN, fetch_to_read, fetch_to_write, narrow, widen
 
 uintp = np.uintp
 """Of an index, it says that it is not from the end: one comparison less, and loops vectorise."""
@@ -19,29 +19,46 @@ def _blend(x: Any, y: Any, weight: Any) -> Any:
     return x + weight * (y - x)
 
 
-@njit(cache=True, parallel=True, error_model="numpy")
-def lerp_by_number(x: Any, y: Any, weight: Any, out: Any) -> None:
-    """Flat, one shape, weight a number."""
-    for index in prange(out.size):
-        out[index] = narrow(_blend(widen(x[index]), widen(y[index]), weight), out[index])
+@njit(error_model="numpy")
+def _blend_both(x: Any, at_x: Any, y: Any, at_y: Any, weight: Any, out: Any, at: Any, size: Any) -> None:
+    whole = size - size % uintp(RUN)
+    for run in range(uintp(0), whole, uintp(RUN)):
+        fetch_to_read(x, at_x + run)
+        fetch_to_read(y, at_y + run)
+        fetch_to_write(out, at + run)
+        for step in range(uintp(RUN)):
+            index = run + step
+            value = _blend(widen(x[at_x + index]), widen(y[at_y + index]), weight)
+            out[at + index] = narrow(value, out[at + index])
+    for index in range(whole, size):
+        out[at + index] = narrow(_blend(widen(x[at_x + index]), widen(y[at_y + index]), weight), out[at + index])
 
 
 @njit(error_model="numpy")
-def _blend_block(x: Any, y: Any, weight: Any, out: Any, places: Any, steps: Any, start: int, size: int) -> None:
-    """`size` elements of out from `start` on; places (3,), steps (3,): where x, y and weight stand, and move."""
-    at_x, at_y, at_w, at = uintp(places[0]), uintp(places[1]), uintp(places[2]), uintp(start)
+def _blend_from(first: Any, y: Any, at_y: Any, weight: Any, out: Any, at: Any, size: Any) -> None:
+    whole = size - size % uintp(RUN)
+    for run in range(uintp(0), whole, uintp(RUN)):
+        fetch_to_read(y, at_y + run)
+        fetch_to_write(out, at + run)
+        for step in range(uintp(RUN)):
+            index = run + step
+            out[at + index] = narrow(_blend(first, widen(y[at_y + index]), weight), out[at + index])
+    for index in range(whole, size):
+        out[at + index] = narrow(_blend(first, widen(y[at_y + index]), weight), out[at + index])
+
+
+@njit(error_model="numpy")
+def _blend_block(x: Any, y: Any, weight: Any, out: Any, places: Any, steps: Any, start: int, length: int) -> None:
+    """`length` elements of out from `start` on; places (3,), steps (3,): where x, y and weight stand, and move."""
+    at_x, at_y, at_w = uintp(places[0]), uintp(places[1]), uintp(places[2])
+    at, size = uintp(start), uintp(length)
     if steps[0] == 1 and steps[1] == 1 and steps[2] == 0:
-        share = widen(weight[at_w])
-        for index in range(uintp(size)):
-            value = _blend(widen(x[at_x + index]), widen(y[at_y + index]), share)
-            out[at + index] = narrow(value, out[at + index])
+        _blend_both(x, at_x, y, at_y, widen(weight[at_w]), out, at, size)
     elif steps[0] == 0 and steps[1] == 1 and steps[2] == 0:
-        first, share = widen(x[at_x]), widen(weight[at_w])
-        for index in range(uintp(size)):
-            out[at + index] = narrow(_blend(first, widen(y[at_y + index]), share), out[at + index])
+        _blend_from(widen(x[at_x]), y, at_y, widen(weight[at_w]), out, at, size)
     else:
         step_x, step_y, step_w = uintp(steps[0]), uintp(steps[1]), uintp(steps[2])
-        for index in range(uintp(size)):
+        for index in range(size):
             share = widen(weight[at_w + index * step_w])
             value = _blend(widen(x[at_x + index * step_x]), widen(y[at_y + index * step_y]), share)
             out[at + index] = narrow(value, out[at + index])
