@@ -130,16 +130,16 @@ __device__ __forceinline__ void pack(
   constexpr int PARTS = sizeof(T) == 4 ? 4 : 8;  // eights of channels of a stage
   unsigned char* const to =
       packed + (static_cast<long long>(group * plan.row_tiles + tile) * stages * tile_rows + within) * LINE;
-  for (int i = threadIdx.x; i < stages * PARTS; i += 256) {
-    const int stage = i / PARTS, part = i % PARTS;
-    const Step step(plan, stage);
-    const int first = step.chunk(plan) * PARTS * 8 + part * 8;
+  for (int i = threadIdx.x; i < stages * PARTS; i += 256) {  // neighbours take the taps of a channel, as they lie
+    const int piece = i / plan.conv.taps, tap = i - piece * plan.conv.taps, first = piece * 8, part = piece % PARTS;
+    const int chunk = piece / PARTS, super = chunk / plan.span;
+    const int stage = (super * plan.conv.taps + tap) * plan.span + chunk - super * plan.span;
     T values[8];
 #pragma unroll
     for (int j = 0; j < 8; ++j) {
       const int segment = quotient(first + j, plan.padded), inner = remainder(first + j, segment, plan.padded);
       const bool valid = exists && first + j < plan.depth && inner < plan.segment;
-      values[j] = valid ? from[(segment * plan.segment + inner) * plan.conv.taps + step.tap] : T(0.0f);
+      values[j] = valid ? from[(segment * plan.segment + inner) * plan.conv.taps + tap] : T(0.0f);
     }
     unsigned char* const line = to + static_cast<long long>(stage) * tile_rows * LINE;
     if constexpr (sizeof(T) == 4) {
