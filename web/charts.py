@@ -85,9 +85,15 @@ def bars(rows: Sequence[CaseRow], names: Sequence[str], hot: Mapping[tuple[str, 
         traces,
         barmode="group",
         xaxis={**ticks, "tickangle": -35 if len(rows) > 5 else 0},
-        yaxis={"type": "log", "title": {"text": f"{unit}, log scale"}, "dtick": "D2"},
+        yaxis={"type": "log", "title": {"text": f"{unit}, log scale"}, "dtick": "D2", **_below(traces)},
         meta={"slot": "figure"},
     )
+
+
+def _below(traces: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """A logarithmic axis that begins well below the shortest bar: it would be no bar otherwise."""
+    times = [time for trace in traces for time in trace["y"] if time]
+    return {"range": [math.log10(min(times) / 3), math.log10(max(times) * 1.2)]} if times else {}
 
 
 def _tick(row: CaseRow, *, several: bool) -> str:
@@ -272,7 +278,6 @@ def distribution(name: str, samples: Mapping[int, Sequence[float]]) -> str:
             boxpoints="all",
             jitter=0.6,
             pointpos=0,
-            width=min(0.6, 0.1 + 0.1 * len(samples)),
             marker={"size": 3, "opacity": 0.6},
             line={"width": 1},
             showlegend=False,
@@ -280,7 +285,10 @@ def distribution(name: str, samples: Mapping[int, Sequence[float]]) -> str:
         )
         for block, values in samples.items()
     ]
-    return _json(traces, yaxis={"title": {"text": unit}}, xaxis={"type": "category"}, meta={"slot": "figure"})
+    # a block or two do not stretch over the whole width
+    spare = max(4 - len(samples), 0) / 2
+    across = {"type": "category", "range": [-0.5 - spare, len(samples) - 0.5 + spare]}
+    return _json(traces, yaxis={"title": {"text": unit}}, xaxis=across, meta={"slot": "figure"})
 
 
 def kernel_bars(kernels: Mapping[str, Sequence[KernelTime]]) -> str:

@@ -8,6 +8,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Literal
 from urllib.error import URLError
 from urllib.request import urlopen
 
@@ -17,8 +18,14 @@ ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "docs" / "screenshots"
 CHROMIUM = "/usr/bin/chromium"
 ARGUMENTS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking"]
-PAGES = {"overview": "/", "runs": "/runs", "op": "/ops/p_norm_grad"}
-WIDTH, HEIGHT = 1280, 1000
+OP = "p_norm_grad"
+PAGES = {"overview": "/", "op": f"/ops/{OP}", "run": "/runs", "case": f"/ops/{OP}"}
+"""Where each picture begins; those of a run and of a case are a click further."""
+CLICKS = {"run": "tbody a[href^='/runs/']", "case": "tbody a[href^='/cases/']"}
+DARK = ("case", "run")
+SCROLLED = {"case": "h3"}
+"""To what a page is scrolled, where its top shows little of one run."""
+WIDTH, HEIGHT = 1280, 960
 PATIENCE_S = 60.0
 SETTLE_MS = 1500
 
@@ -28,7 +35,7 @@ def main() -> None:
     FOLDER.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as folder:
         url = f"sqlite:///{folder}/demo.db"
-        exports = sorted((ROOT / "tests" / "data").glob("*/*.json"))
+        exports = sorted((ROOT / "tests" / "data" / "h200").glob("*.json"))
         _opgauge("import", *map(str, exports), "--db", url)
         port = _free_port()
         server = subprocess.Popen([*_command(), "serve", "--port", str(port), "--db", url], cwd=ROOT)
@@ -70,14 +77,17 @@ def _wait_for(url: str) -> None:
 def _look(base: str) -> None:
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
-        page = browser.new_page(viewport={"width": WIDTH, "height": HEIGHT})
         for name, path in PAGES.items():
+            theme: Literal["dark", "light"] = "dark" if name in DARK else "light"
+            page = browser.new_page(viewport={"width": WIDTH, "height": HEIGHT}, color_scheme=theme)
             page.goto(base + path)
+            if name in CLICKS:
+                page.locator(CLICKS[name]).last.click()
             page.wait_for_timeout(SETTLE_MS)
+            if name in SCROLLED:
+                page.locator(SCROLLED[name]).first.evaluate("(one) => window.scrollTo(0, one.offsetTop - 340)")
             page.screenshot(path=FOLDER / f"{name}.png")
-        page.locator("a[href^='/cases/']").first.click()
-        page.wait_for_timeout(SETTLE_MS)
-        page.screenshot(path=FOLDER / "case.png")
+            page.close()
         browser.close()
 
 

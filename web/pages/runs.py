@@ -12,6 +12,7 @@ from harness.export import as_csv, records, whole_run
 from harness.result import Status
 from harness.store import listing, queries
 from harness.store.queries import Detail, RunInfo
+from harness.summary import BASELINE, OPTIMIZED, PEERS
 from web.deps import CacheOf, ReaderOf, StoreOf
 from web.pages.query import Number, Text, Word
 from web.reader import GRAVE, Reader, device_names
@@ -79,6 +80,11 @@ def find(reader: Reader, run_id: str) -> RunInfo:
     raise HTTPException(404, f"no run {run_id}" if not found else f"several runs begin with {run_id}")
 
 
+def _place(name: str) -> tuple[bool, bool]:
+    """The kernel that is meant first, peers before variants: a run of many ops has many of those."""
+    return (name != OPTIMIZED, name not in {BASELINE, *PEERS})
+
+
 def _grouped(bad: list[Detail]) -> list[tuple[Detail, int]]:
     """One of each trial, and how many of its blocks failed so."""
     found: dict[tuple[int, str, str, str], list[Detail]] = {}
@@ -97,7 +103,7 @@ def _values(reader: Reader, run: RunInfo, text: str, op: str, number: int) -> Ma
     return {
         "run": run,
         "rows": chosen[paging.start : paging.stop],
-        "names": implementations(rows),
+        "names": sorted(implementations(rows), key=_place),
         "paging": paging,
         "ops": sorted({row.case.op for row in rows}),
         "op": op,
