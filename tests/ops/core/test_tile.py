@@ -18,7 +18,7 @@ import pytest
         (ml_dtypes.bfloat16, np.float32),
     ],
 )
-def test_a_square_of_lanes_is_turned_and_its_surroundings_left(dtype: type, wide: type) -> None:
+def test_a_square_of_lanes_is_turned_and_its_surroundings_left(dtype: Any, wide: Any) -> None:
     """Element (i, j) becomes (j, i) as a number, and nothing outside the square is written."""
     from numba import njit
 
@@ -27,7 +27,7 @@ def test_a_square_of_lanes_is_turned_and_its_surroundings_left(dtype: type, wide
 
     lanes = LANES_BYTES // np.dtype(wide).itemsize
 
-    @njit
+    @njit  # type: ignore[untyped-decorator]
     def run(given: Any, out: Any) -> None:
         turn(given, 2 * 20 + 3, 20, out, 24 + 1, 24)
 
