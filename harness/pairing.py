@@ -8,7 +8,6 @@ Trials and results stay plain JSON: the process that compares builds the cases o
 from __future__ import annotations
 
 import shutil
-import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, fields, replace
@@ -22,7 +21,7 @@ from harness.execute import LocalExecutor
 from harness.gate import Schedule, Spending, more_pairs
 from harness.measure import Limits
 from harness.result import Check, Measurement, Ruler, Status, from_json, to_json
-from harness.tree import Tree
+from harness.tree import Tree, temporary_folder
 from harness.verdict import Comparison, Subject
 
 BASE, HEAD = "base", "head"
@@ -153,7 +152,7 @@ class Workshop:
         self._folder = Path()
 
     def __enter__(self) -> Self:
-        self._folder = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="opgauge-gate-")))
+        self._folder = self._stack.enter_context(temporary_folder("opgauge-gate-"))
         return self
 
     def __exit__(self, *_: object) -> None:

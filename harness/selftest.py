@@ -6,7 +6,6 @@ What comes of it is a flat record of figures, with the cases beside them; the da
 from __future__ import annotations
 
 import shutil
-import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -22,7 +21,7 @@ from harness.gaterun import Conditions, GateRun, gate
 from harness.pairing import HEAD, Workshop
 from harness.selection import Plan, Selection, plan
 from harness.share import Share
-from harness.tree import CASES
+from harness.tree import CASES, temporary_folder
 from harness.verdict import Comparison, Kind, Subject, Verdict
 
 PLANTED = Path(__file__).parent
@@ -107,8 +106,7 @@ def _caught_shares(found: Sequence[tuple[GateRun, Comparison]]) -> dict[str, Any
 @contextmanager
 def slowed_copy(tree: Path, op: str, implementation: str, backend: str, slowdown: float) -> Iterator[Path]:
     """A copy of a tree's ops and cases in which the kernels of an op take longer by a share."""
-    with tempfile.TemporaryDirectory(prefix="opgauge-slowed-") as folder:
-        copy = Path(folder)
+    with temporary_folder("opgauge-slowed-") as copy:
         skipped = shutil.ignore_patterns("__pycache__")
         for name in ("ops", CASES):
             if (tree / name).is_dir():

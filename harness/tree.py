@@ -132,12 +132,27 @@ def _remove(tree: Path, folder: Path) -> None:
     _git(tree, "worktree", "prune")
 
 
+@contextmanager
+def temporary_folder(prefix: str) -> Iterator[Path]:
+    """A folder for as long as it is needed; what a SIGKILL left of those with this prefix is removed by the next."""
+    for folder in _abandoned(prefix):
+        shutil.rmtree(folder, ignore_errors=True)
+    with tempfile.TemporaryDirectory(prefix=f"{prefix}{os.getpid()}-", ignore_cleanup_errors=True) as name:
+        yield Path(name)
+
+
 def _sweep(tree: Path) -> None:
     """Remove what processes that are no more have left."""
-    for folder in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
-        owner = folder.name.removeprefix(PREFIX).partition("-")[0]
+    for folder in _abandoned(PREFIX):
+        _remove(tree, folder)
+
+
+def _abandoned(prefix: str) -> Iterator[Path]:
+    """Our own temporary folders whose process is no more."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{prefix}*"):
+        owner = folder.name.removeprefix(prefix).partition("-")[0]
         if owner.isdigit() and not _is_alive(int(owner)) and folder.is_dir() and folder.stat().st_uid == os.getuid():
-            _remove(tree, folder)
+            yield folder
 
 
 def _is_alive(process: int) -> bool:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from tempfile import gettempdir
 from typing import Any
 from xml.etree import ElementTree as ET
 
@@ -134,18 +135,20 @@ def test_nothing_is_left_when_it_is_ended(tree: TinyTree, number: signal.Signals
 
 
 def test_what_a_kill_left_is_swept_up(tree: TinyTree) -> None:
-    """After SIGKILL a worktree remains; the next gate removes it."""
+    """After SIGKILL a worktree and a folder of inputs remain; the next gate removes them."""
     with tree.start("gate", "--base", "HEAD~1", "--op", "stuck", "--device", "cpu") as process:
-        while not tree.worktrees():
+        while not tree.worktrees() or not list(Path(gettempdir()).glob(f"opgauge-gate-{process.pid}-*")):
             time.sleep(0.05)
         time.sleep(0.5)
         process.kill()
         process.communicate(timeout=20)
     (left,) = tree.worktrees()
     folder = Path(left.removeprefix("worktree "))
+    kept = list(folder.parent.parent.glob(f"opgauge-gate-{process.pid}-*"))
+    assert kept
     tree.opgauge("gate", "--base", "HEAD~1", "--op", "nonsense", *QUICK, code=5)
     assert tree.worktrees() == []
-    assert not folder.parent.exists()
+    assert not any(one.exists() for one in (folder.parent, *kept))
 
 
 def test_only_what_changed_is_compared(tree: TinyTree) -> None:
