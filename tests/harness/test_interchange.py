@@ -149,6 +149,15 @@ def test_a_file_is_imported_once(tmp_path: Path, make: str) -> None:
         assert other.results(run_id, samples=True) == results
 
 
+def test_a_benchmark_that_comes_twice_has_two_blocks(tmp_path: Path) -> None:
+    """Files that were merged hold a benchmark several times: each is a block of one trial, none is lost."""
+    data = foreign_files.pytest_benchmark()
+    data["benchmarks"] = data["benchmarks"][:1] * 3
+    run = read_file(write(tmp_path, data))
+    assert [result.block for result in run.results] == [0, 1, 2]
+    assert len({result.trial.case.id for result in run.results}) == 1
+
+
 @pytest.mark.parametrize(
     "data",
     [
@@ -240,6 +249,13 @@ def test_bencher_metric_format(flat: list[dict[str, Any]]) -> None:
         assert measures["latency"]["value"] == 11.0
         assert measures["latency"]["lower_value"] <= 11.0 <= measures["latency"]["upper_value"]
         assert all(isinstance(number, float) for measure in measures.values() for number in measure.values())
+
+
+def test_what_is_wrong_is_no_figure(flat: list[dict[str, Any]]) -> None:
+    """A time that was measured of a wrong result goes to no other tool."""
+    wrong = [{**record, "status": "wrong"} for record in flat]
+    assert json.loads(as_bencher(wrong)) == {}
+    assert json.loads(as_github(wrong)) == []
 
 
 def test_github_action_benchmark(flat: list[dict[str, Any]]) -> None:

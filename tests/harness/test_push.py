@@ -126,6 +126,9 @@ def test_a_large_run_is_sent_in_parts(store: Store) -> None:
     send(store, again, part_bytes=1)
     assert again.seen == ["GET ", "GET /parts", "PUT /parts/2", "POST /finish"]
     assert again.runs == service.runs
+    waiting = Service(parts={run: dict(service.parts[run])})
+    send(store, waiting, part_bytes=1)
+    assert waiting.seen == ["GET ", "GET /parts", "GET /parts", "POST /finish"]  # two pages of what waits
 
 
 def test_parts_of_another_split_are_dropped_first(store: Store) -> None:

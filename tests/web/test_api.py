@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -241,6 +242,22 @@ def test_head_is_get_without_the_body(client: TestClient, path: str) -> None:
     assert answer.headers["content-security-policy"] == whole.headers["content-security-policy"]
     assert client.head(f"{API}/nothing").status_code == 404
     assert client.options(path).status_code == 405
+
+
+def test_head_sends_no_body(client: TestClient) -> None:
+    """Nothing but the head leaves the service, however the server that runs it would treat a body."""
+    sent: list[Any] = []
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": b"", "more_body": False}
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    scope: dict[str, Any] = {"type": "http", "method": "HEAD", "path": "/healthz", "query_string": b"", "headers": [], "client": None}
+    asyncio.run(client.app({**scope, "root_path": "", "scheme": "http", "server": ("x", 80)}, receive, send))  # type: ignore[arg-type]
+    assert sent[0]["status"] == 200
+    assert b"".join(message.get("body", b"") for message in sent) == b""
 
 
 def test_an_empty_store_has_empty_lists(empty: TestClient) -> None:
