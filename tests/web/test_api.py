@@ -254,7 +254,14 @@ def test_head_sends_no_body(client: TestClient) -> None:
     async def send(message: Any) -> None:
         sent.append(message)
 
-    scope: dict[str, Any] = {"type": "http", "method": "HEAD", "path": "/healthz", "query_string": b"", "headers": [], "client": None}
+    scope: dict[str, Any] = {
+        "type": "http",
+        "method": "HEAD",
+        "path": "/healthz",
+        "query_string": b"",
+        "headers": [],
+        "client": None,
+    }
     asyncio.run(client.app({**scope, "root_path": "", "scheme": "http", "server": ("x", 80)}, receive, send))  # type: ignore[arg-type]
     assert sent[0]["status"] == 200
     assert b"".join(message.get("body", b"") for message in sent) == b""
