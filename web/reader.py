@@ -136,7 +136,7 @@ class Reader:
         return found
 
     def points(self, run_keys: Collection[int]) -> dict[int, list[Point]]:
-        """The results of runs; those that have not changed since come from memory."""
+        """The results of recent runs; those that have not changed since come from memory."""
         counted = queries.count_results(self.engine, run_keys)
         found = {}
         for key in run_keys:
@@ -160,11 +160,13 @@ class Reader:
         found: Answer = known[1]
         return found
 
-    def points_of(self, run: RunInfo, op: str) -> list[Point]:
-        """The results of one op in a run: from memory, where the whole run is there."""
+    def points_of(self, run: RunInfo, op: str | None = None) -> list[Point]:
+        """The results of a run, or of one op in it; looking at old runs pushes none of the recent ones out."""
         known = self._points.get(run.key)
         if known is not None and known[0] == queries.count_results(self.engine, [run.key]).get(run.key):
             return known[1]
+        if op is None:
+            return self.kept("points", run, lambda: queries.list_points(self.engine, run.key))
         keys = queries.list_case_keys(self.engine, run.key, op)
         return queries.list_points(self.engine, run.key, keys) if keys else []
 

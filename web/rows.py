@@ -64,7 +64,7 @@ def floor_ns(moved: int, flops: int, dtype: str, reached: Ceilings | None) -> fl
 
 def rows_of(reader: Reader, run: RunInfo, op: str | None = None) -> list[CaseRow]:
     """The rows of a run, in its order."""
-    points = reader.points([run.key])[run.key] if op is None else reader.points_of(run, op)
+    points = reader.points_of(run, op)
     infos = reader.cases({point.case_key for point in points})
     ceilings = reader.ceilings(run)
     found: dict[tuple[str, str], dict[str, list[Point]]] = {}
