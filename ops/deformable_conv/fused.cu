@@ -19,7 +19,7 @@ constexpr int LANES = 8;       // lanes that share a sample's place, 16 bytes of
 constexpr int BATCH = 4;       // samples under way in a thread
 constexpr int ALL_CONSUMERS = 1, ALL_PRODUCERS = 2;  // named barriers
 constexpr int TOP = 14;        // exponent to which the largest number is scaled
-constexpr int LEAST = 29;      // biased exponent below which nothing is scaled up further
+constexpr int LEAST = TOP;     // biased exponent below which nothing is scaled up further: by 2^127
 constexpr float REST = 2048;   // scale of the second halves
 constexpr int CHUNK = 64;      // channels that a block of `prepare` turns
 
@@ -277,7 +277,7 @@ __device__ __forceinline__ void put(
   unsigned char* const to = line + lane % 2 * 8;
   *reinterpret_cast<uint2*>(to + ((lane / 2) ^ row % 8) * 16) = high;
   *reinterpret_cast<uint2*>(to + ((lane / 2 + 4) ^ row % 8) * 16) = low;
-  if (lane == 0) *scale = power(top - 2 * TOP);
+  if (lane == 0) *scale = power(top) * power(127 - 2 * TOP);  // may be subnormal
 }
 
 template <typename T>
