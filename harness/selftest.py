@@ -19,6 +19,7 @@ from harness.evidence import median_of
 from harness.gate import ExitCode
 from harness.gaterun import Conditions, GateRun, gate
 from harness.pairing import HEAD, Workshop
+from harness.policy import NOTHING_ASKED, Policy
 from harness.selection import Plan, Selection, plan
 from harness.share import Share
 from harness.tree import CASES, temporary_folder
@@ -101,6 +102,15 @@ def _caught_shares(found: Sequence[tuple[GateRun, Comparison]]) -> dict[str, Any
         if took and not least_us:
             facts |= {"median_s_per_side_until_caught": median(took), "most_s_per_side_until_caught": max(took)}
     return facts
+
+
+def out_of_reach(laid: Plan, policy: Policy, slowdown: float) -> list[Subject]:
+    """Cases whose threshold is no smaller than a slowdown: by the policy it does not count, and cannot be caught."""
+    return [
+        job.subject
+        for job in laid.jobs
+        if job.is_paired and policy.rule_of(job.subject, laid.own.get(job.subject, NOTHING_ASKED)).threshold >= slowdown
+    ]
 
 
 @contextmanager

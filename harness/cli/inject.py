@@ -89,13 +89,17 @@ def plant_each(
 
     from harness.pairing import BASE, HEAD
     from harness.selection import plan
-    from harness.selftest import repeat, slowed_copy
+    from harness.selftest import out_of_reach, repeat, slowed_copy
     from harness.tree import Tree
     from ops import Device
 
     with gating.workshop({BASE: own, HEAD: own}, settings, timeout) as workshop:
-        jobs = plan(workshop, selection, conditions.policy).jobs
-    subjects = [job.subject for job in jobs if job.is_paired]
+        laid = plan(workshop, selection, conditions.policy)
+    subjects = [job.subject for job in laid.jobs if job.is_paired]
+    beyond = out_of_reach(laid, conditions.policy, slowdown)
+    if beyond:
+        said = f"cannot be caught in {len(beyond)} of {len(subjects)} cases: their thresholds are no smaller"
+        typer.echo(f"{100 * slowdown:g} % {said} (see --policy)", err=True)
     for op, implementation, device in dict.fromkeys((one.op, one.implementation, one.device) for one in subjects):
         chosen = replace(selection, ops=(op,), implementations=(implementation,), devices=(device,))
         with slowed_copy(own.path, op, implementation, Device.parse(device).backend, slowdown) as copy:

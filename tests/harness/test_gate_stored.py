@@ -13,13 +13,16 @@ from pathlib import Path
 
 import pytest
 
+from harness.case import GatePolicy
 from harness.casefile import load_cases
 from harness.environment import capture
 from harness.errors import NothingError
 from harness.history import find_series
-from harness.pairing import Clock
+from harness.pairing import Clock, Job
+from harness.policy import Policy
 from harness.result import Environment, Measurement, Result, Status, Trial
-from harness.selftest import PLANTED, caught, false_alarms
+from harness.selection import Plan
+from harness.selftest import PLANTED, caught, false_alarms, out_of_reach
 from harness.selftesttable import caught_table
 from harness.share import Share
 from harness.store import Store
@@ -191,3 +194,12 @@ def test_what_is_caught_is_counted_by_time_per_call_and_by_cost() -> None:
     assert (data["caught_from_10_us_within_2_s_share"], data["caught_from_10_us_within_10_s_share"]) == (0.0, 1.0)
     text = "\n".join(caught_table(data))
     assert "| ≥ 10 µs | 100 % (2.5 – 100 %) | 0 % (0 – 97.5 %) | 100 % (2.5 – 100 %) |" in text
+
+
+def test_a_slowdown_within_the_threshold_is_said_to_be_out_of_reach() -> None:
+    """At a threshold of 5 %, 5 % slower does not count as slower: no self-test may expect it to be caught."""
+    subjects = [compared(name, 1.0).subject for name in ("a", "b")]
+    laid = Plan(tuple(Job(subject, {}) for subject in subjects), own={subjects[0]: GatePolicy(threshold=0.02)})
+    policy = Policy(defaults=GatePolicy(threshold=0.05))
+    assert out_of_reach(laid, policy, 0.05) == [subjects[1]]
+    assert out_of_reach(laid, policy, 0.06) == []
