@@ -2,32 +2,23 @@
 
 from __future__ import annotations
 
-import json
-import os
-import selectors
-import signal
-import subprocess
-import sys
-import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from time import monotonic
 from types import TracebackType
-from typing import IO, Any, Protocol, Self
+from typing import Any, Protocol, Self
 
-from harness.errors import TreeError, WorkerError
+from harness.errors import WorkerError
 from harness.failure import classify_death
 from harness.measure import Limits
+from harness.process import PRELOADED, Worker, worker_options
 from harness.result import Ceilings, Profile, Result, Status, Trial, from_json, to_json
 from harness.settings import child_environment, tuning_file
 from ops import find_op
 from ops._core.tuning import read as read_tuning
 
-LOG_BYTES = 4000
-START_S = 120.0
-"""A worker that has not begun to listen after this long never will."""
-CHUNK = 1 << 16
+DOUBTFUL = (Status.ERROR, Status.OUT_OF_MEMORY)
+"""After these a CUDA context may be unusable."""
 
 
 class Executor(Protocol):
@@ -48,7 +39,7 @@ class LocalExecutor:
     use (None: all). memory_bytes: address space they may use (None: no limit; CUDA needs
     far more than it uses). preload: modules they import while the parent does other things.
     cpu_fallback: let the CPU's kernel stand in where a device has none. environment: variables
-    that they get besides this process's own.
+    that they get besides this process's own. worker: the first one, where the caller started it earlier.
 
     The worker starts at once, so that it warms up while the caller goes on. Use it in a
     `with` statement: at the end no process is left. Raises TuningError where `OPGAUGE_TUNING` names a file
@@ -64,9 +55,10 @@ class LocalExecutor:
         ops_tree: Path | None = None,
         threads: int | None = None,
         memory_bytes: int | None = None,
-        preload: Sequence[str] = ("numba",),
+        preload: Sequence[str] = PRELOADED,
         cpu_fallback: bool = False,
         environment: Mapping[str, str] | None = None,
+        worker: Worker | None = None,
     ) -> None:
         named = tuning_file()
         if named is not None:
@@ -75,9 +67,9 @@ class LocalExecutor:
         self.timeout_s = timeout_s
         self.cpu_fallback = cpu_fallback
         self._environment = dict(environment or {})
-        self._options = _worker_options(ops_tree, threads, memory_bytes, preload)
+        self._options = worker_options(ops_tree, threads, memory_bytes, preload)
         self._threads = threads
-        self._worker: Worker | None = self._start()
+        self._worker: Worker | None = worker or self._start()
 
     def __enter__(self) -> Self:
         return self
@@ -120,7 +112,7 @@ class LocalExecutor:
                 return {"trial": trial, "block": block, **self._lost(worker, phase)}
             if reply["is"] == "result":
                 result: dict[str, Any] = reply["result"]
-                if result["status"] in _DOUBTFUL and trial["backend"] != "cpu":
+                if result["status"] in DOUBTFUL and trial["backend"] != "cpu":
                     self._replace()
                 return result
             phase = reply["phase"]
@@ -192,121 +184,3 @@ class LocalExecutor:
         self.close()
         self._worker = worker = self._start()
         return worker
-
-
-class Worker:
-    """One worker process and its two pipes."""
-
-    def __init__(self, options: Sequence[str], environment: dict[str, str]) -> None:
-        self._log = tempfile.TemporaryFile()  # noqa: SIM115  closed in kill
-        self._process = subprocess.Popen(
-            # -P: where opgauge is called there may be another harness, which is not to be this one
-            [sys.executable, "-P", "-m", "harness.worker", "--parent", str(os.getpid()), *options],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._log,
-            env=environment,
-            start_new_session=True,
-        )
-        self._pending = b""
-        self.is_ready = False
-
-    def wait_until_ready(self) -> None:
-        """Return when it listens; raises WorkerError if it never will."""
-        if self.is_ready:
-            return
-        reply = self.receive(monotonic() + START_S)
-        if reply is None:
-            self.kill()
-            msg = f"the worker did not start: {self.log() or 'no word from it'}"
-            raise WorkerError(msg)
-        self.is_ready = True
-
-    def send(self, request: dict[str, Any]) -> None:
-        """Send a request; a worker that is gone is noticed when its answer does not come."""
-        stream = _open(self._process.stdin)
-        try:
-            stream.write(json.dumps(request, allow_nan=False).encode() + b"\n")
-            stream.flush()
-        except BrokenPipeError:
-            self._process.wait()
-
-    def receive(self, deadline: float) -> dict[str, Any] | None:
-        """The next reply; None when it has died or nothing came before `deadline`.
-
-        Raises WorkerError when the worker reports a fault of the harness.
-        """
-        stream = _open(self._process.stdout)
-        with selectors.DefaultSelector() as selector:
-            selector.register(stream, selectors.EVENT_READ)
-            while b"\n" not in self._pending:
-                if not selector.select(max(deadline - monotonic(), 0)):
-                    return None
-                chunk = os.read(stream.fileno(), CHUNK)
-                if not chunk:
-                    self._process.wait()
-                    return None
-                self._pending += chunk
-        line, _, self._pending = self._pending.partition(b"\n")
-        reply: dict[str, Any] = json.loads(line)
-        if reply["is"] == "fault":
-            self.kill()
-            raise WorkerError(reply["traceback"])
-        if reply["is"] == "foreign":
-            self.kill()
-            raise TreeError(reply["reason"])
-        return reply
-
-    def exit_code(self) -> int | None:
-        """As subprocess gives it, or None while it runs."""
-        return self._process.poll()
-
-    def log(self) -> str:
-        """The end of what it printed; after kill, what was read then."""
-        return self._last_log if self._log.closed else self._read_log()
-
-    def kill(self) -> None:
-        """End it and all that it started."""
-        with suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait()
-        for stream in (self._process.stdin, self._process.stdout):
-            if stream is not None and not stream.closed:
-                _close(stream)
-        if not self._log.closed:
-            self._last_log = self._read_log()
-            self._log.close()
-
-    def _read_log(self) -> str:
-        size = self._log.seek(0, os.SEEK_END)
-        self._log.seek(max(size - LOG_BYTES, 0))
-        return self._log.read().decode(errors="replace").strip()
-
-
-_DOUBTFUL = (Status.ERROR, Status.OUT_OF_MEMORY)
-"""After these a CUDA context may be unusable."""
-
-
-def _worker_options(
-    ops_tree: Path | None, threads: int | None, memory_bytes: int | None, preload: Sequence[str]
-) -> list[str]:
-    options = ["--preload", *preload]
-    if ops_tree is not None:
-        options += ["--ops", str(ops_tree)]
-    if threads is not None:
-        options += ["--threads", str(threads)]
-    if memory_bytes is not None:
-        options += ["--memory", str(memory_bytes)]
-    return options
-
-
-def _open(stream: IO[bytes] | None) -> IO[bytes]:
-    if stream is None:
-        msg = "the worker has no pipe"
-        raise WorkerError(msg)
-    return stream
-
-
-def _close(stream: IO[bytes]) -> None:
-    with suppress(BrokenPipeError):
-        stream.close()

@@ -43,11 +43,21 @@ def shipped_cases() -> Path:
     return beside if beside.is_dir() else package / "cases"
 
 
-def load(paths: Sequence[Path] | None) -> list[Case]:
-    """The cases of files and folders; the shipped ones when none are named."""
+def load(paths: Sequence[Path] | None, *, ops: Sequence[str] | None = None) -> list[Case]:
+    """The cases of files and folders; the shipped ones when none are named.
+
+    ops: shipped files without cases of any of these are not read.
+    """
     from harness.casefile import load_cases
 
-    return load_cases(paths or [shipped_cases()])
+    return load_cases(paths or _files_of(ops or ()) or [shipped_cases()])
+
+
+def _files_of(ops: Sequence[str]) -> list[Path]:
+    """The shipped files that hold cases of `ops`."""
+    named = re.compile(rf"^op: (?:{'|'.join(map(re.escape, ops))})\s*$", re.MULTILINE)
+    files = sorted(shipped_cases().glob("*.yaml")) if ops else []
+    return [file for file in files if named.search(file.read_text(encoding="utf-8"))]
 
 
 def select(

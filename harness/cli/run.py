@@ -61,24 +61,29 @@ def run(
 
     Example: opgauge run --tag seed --op p_norm_grad --device cpu
     """
-    from harness.execute import LocalExecutor
-    from harness.measure import Limits
-    from harness.settings import load_settings
+    from harness.process import Worker, worker_options
+    from harness.settings import child_environment, load_settings
 
     settings = load_settings()
-    limits = Limits(budget_s=budget or settings.budget_s)
+    limited = (settings.threads, settings.memory_bytes)
+    worker = Worker(worker_options(None, *limited), child_environment(settings.threads))
+
+    from harness.execute import LocalExecutor
+    from harness.measure import Limits
+
     with LocalExecutor(
-        limits=limits,
+        limits=Limits(budget_s=budget or settings.budget_s),
         timeout_s=timeout or settings.timeout_s,
         threads=settings.threads,
         memory_bytes=settings.memory_bytes,
+        worker=worker,
     ) as executor:
         from harness.errors import NothingError
         from harness.runner import plan
         from harness.store import Store
         from ops import available
 
-        cases = select(load(paths), ops=op, tags=tag, dtypes=dtype, names=name)
+        cases = select(load(paths, ops=op), ops=op, tags=tag, dtypes=dtype, names=name)
         devices = device or ["cuda" if "cuda" in available() else "cpu"]
         with Store.open(database_url(db)) as store:
             found = store.find_run(None if resume == "last" else resume).id if resume else None
