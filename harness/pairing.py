@@ -27,7 +27,7 @@ from harness.verdict import Comparison, Subject
 BASE, HEAD = "base", "head"
 SIDES = (BASE, HEAD)
 BATCH = 12
-"""Jobs that share the start of a process: enough to pay for it, few enough that pairs lie close in time."""
+"""Jobs, about so many, that share the start of a process: enough to pay for it, few enough for pairs close in time."""
 BLOCK_S = 0.2
 """Seconds of sampling of one trial in one block."""
 START_S = 300.0
@@ -272,8 +272,10 @@ def _batches(records: Mapping[Subject, Record], wanted: Mapping[Subject, int]) -
         job = records[subject].job
         groups.setdefault((count, subject.device, job.sides), []).append(records[subject])
     for (count, _, _), found in groups.items():
-        for start in range(0, len(found), BATCH):
-            yield found[start : start + BATCH], count
+        # as even as they come, so that no few jobs pay for processes of their own
+        parts = max(1, round(len(found) / BATCH))
+        for part in range(parts):
+            yield found[part * len(found) // parts : (part + 1) * len(found) // parts], count
 
 
 def _measure_batch(workshop: Workshop, batch: Sequence[Record], count: int, block_s: float, tell: Tell) -> None:

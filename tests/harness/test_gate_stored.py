@@ -13,12 +13,13 @@ from pathlib import Path
 
 import pytest
 
+from harness import pairing
 from harness.case import GatePolicy
 from harness.casefile import load_cases
 from harness.environment import capture
 from harness.errors import NothingError
 from harness.history import find_series
-from harness.pairing import Clock, Job
+from harness.pairing import Clock, Job, Record
 from harness.policy import Policy
 from harness.result import Environment, Measurement, Result, Status, Trial
 from harness.selection import Plan
@@ -203,3 +204,13 @@ def test_a_slowdown_within_the_threshold_is_said_to_be_out_of_reach() -> None:
     policy = Policy(defaults=GatePolicy(threshold=0.05))
     assert out_of_reach(laid, policy, 0.05) == [subjects[1]]
     assert out_of_reach(laid, policy, 0.06) == []
+
+
+@pytest.mark.parametrize(("jobs", "sizes"), [(1, [1]), (14, [14]), (17, [17]), (18, [9, 9]), (40, [13, 13, 14])])
+def test_batches_are_even(jobs: int, sizes: list[int]) -> None:
+    """No few jobs are left over to pay for processes of their own, and none is lost."""
+    subjects = [replace(compared("a", 1.0).subject, case=str(number)) for number in range(jobs)]
+    records = {subject: Record(Job(subject, {})) for subject in subjects}
+    found = list(pairing._batches(records, dict.fromkeys(subjects, 4)))
+    assert [len(batch) for batch, _ in found] == sizes
+    assert [record.job.subject for batch, _ in found for record in batch] == subjects
