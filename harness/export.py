@@ -35,23 +35,37 @@ def as_json(data: Any) -> str:
 
 
 def as_csv(found: Sequence[Mapping[str, Any]]) -> str:
-    """CSV with a header; structures as JSON, and no cell that a spreadsheet would take for a formula."""
+    """CSV of records with the same fields in the same order, with a header.
+
+    Structures are JSON, and no cell is one that a spreadsheet would take for a formula.
+    """
     out = io.StringIO()
     names = list(found[0]) if found else []
-    writer = csv.DictWriter(out, names, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows({name: _cell(value) for name, value in item.items()} for item in found)
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(names)
+    texts = _Texts()
+    writer.writerows(
+        [texts[value] if type(value) is str else _cell(value) for value in item.values()] for item in found
+    )
     return out.getvalue()
 
 
 def _cell(value: Any) -> Any:
-    if isinstance(value, dict | list):
-        value = json.dumps(value, allow_nan=False, ensure_ascii=False)
-    if isinstance(value, str):
+    if value is None:
+        return ""
+    if type(value) in {dict, list}:
+        return _Texts()[json.dumps(value, allow_nan=False, ensure_ascii=False)]
+    return value
+
+
+class _Texts(dict[str, str]):
+    """Texts as cells, made once for all rows that have them."""
+
+    def __missing__(self, text: str) -> str:
         # a lone carriage return would end the line for some readers, and what follows be a cell of its own
-        plain = value.replace("\r\n", "\n").replace("\r", "\n")
-        return "'" + plain if plain.startswith(DANGEROUS) else plain
-    return "" if value is None else value
+        plain = text.replace("\r\n", "\n").replace("\r", "\n")
+        self[text] = cell = "'" + plain if plain.startswith(DANGEROUS) else plain
+        return cell
 
 
 def whole_run(run: Run, results: Sequence[Result], ceilings: Mapping[str, Ceilings]) -> dict[str, Any]:

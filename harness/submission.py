@@ -15,6 +15,7 @@ from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from typing import Any
 
+from harness import jsontext
 from harness.case import Case
 from harness.casejson import case_from_json
 from harness.errors import CaseError, HarnessError
@@ -32,7 +33,7 @@ ENTRY_LIMIT = 2_000
 """Entries of an environment, and ceilings of a run."""
 CASE_BYTES = ENVIRONMENT_BYTES = 64 << 10
 CONTAINER_LIMIT = 1_000_000
-_ESCAPE = re.compile(r"\\u(?:0000|[dD][89a-fA-F])")
+_ESCAPE = re.compile(rb"\\u(?:0000|[dD][89a-fA-F])")
 _DEVICE = re.compile(r"(cpu|cuda:[0-9]{1,4})")
 _TOP = ("opgauge", "run", "ceilings", "results")
 _HEAD = ("id", "started", "finished", "status", "command", "environment")
@@ -59,12 +60,11 @@ class Submission:
 
 def parse(text: str | bytes) -> Any:
     """JSON as strict as JSON is: no NaN, no half characters, no nesting without end. Raises SubmissionError."""
+    body = text if isinstance(text, bytes) else text.encode("utf-8", "surrogatepass")
     try:
-        if isinstance(text, bytes):
-            text = text.decode("utf-8")
-        if text.count("[") + text.count("{") > CONTAINER_LIMIT:
+        if body.count(b"[") + body.count(b"{") > CONTAINER_LIMIT:
             raise SubmissionError(BODY, "more structure than any run has")
-        data = json.loads(text, parse_constant=_no_constant)
+        data = _parse(body, text)
     except RecursionError as error:
         raise SubmissionError(BODY, "nested too deeply") from error
     except UnicodeDecodeError as error:
@@ -73,9 +73,18 @@ def parse(text: str | bytes) -> Any:
         raise SubmissionError(BODY, f"no JSON: {error}") from error
     except ValueError as error:
         raise SubmissionError(BODY, str(error)) from error
-    if _ESCAPE.search(text):
+    if _ESCAPE.search(body):
         check_texts(data)
     return data
+
+
+def _parse(body: bytes, text: str | bytes) -> Any:
+    try:
+        return jsontext.read_strictly(body)
+    except ValueError:
+        # Python's own takes a little more, and says better what is wrong
+        whole = text if isinstance(text, str) else text.decode("utf-8")
+        return json.loads(whole, parse_constant=_no_constant)
 
 
 def read_submission(data: Any) -> Submission:
@@ -147,7 +156,9 @@ def _read_result(data: Any, path: str) -> Result:
 
 
 def _case(data: Mapping[str, Any], path: str) -> Case:
-    text = as_text(data)
+    text = jsontext.write(data)
+    if 2 * len(text) > CASE_BYTES:
+        text = as_text(data)
     if len(text) > CASE_BYTES:
         raise SubmissionError(path, f"has {len(text)} characters; at most {CASE_BYTES} are taken")
     try:

@@ -21,7 +21,7 @@ from web.charts import slot
 
 TEMPLATES = Path(__file__).parent / "templates"
 PAGE = 50
-ZIP_LEVEL = 4
+ZIP_LEVEL, FILE_LEVEL = 4, 1
 
 
 @cache
@@ -51,26 +51,42 @@ def render(name: str, request: Request, **values: Any) -> str:
 
     def link(**changed: object) -> str:
         given = {**dict(request.query_params), **{key: str(value) for key, value in changed.items()}}
-        kept = {key: value for key, value in given.items() if value}
-        return f"{request.url.path}?{urlencode(kept)}" if kept else request.url.path
+        left = {key: value for key, value in given.items() if value}
+        return f"{request.url.path}?{urlencode(left)}" if left else request.url.path
 
     return templates().get_template(name).render(link=link, path=request.url.path, **values)
 
 
 def page(request: Request, cache: Cache, name: str, make: Callable[[], Mapping[str, Any]]) -> Response:
     """The page at this address, made and compressed anew only when the data have changed."""
+
+    def body() -> bytes:
+        return render(name, request, **make()).encode("utf-8", "replace")
+
+    return kept(request, cache, "text/html", body)
+
+
+def kept(request: Request, cache: Cache, media_type: str, make: Callable[[], bytes]) -> Response:
+    """What is at this address, compressed and kept for as long as the data stay the same."""
     key = ("page", request.url.path, request.url.query)
-    zipped, tag = cache.get(key, lambda: _packed(render(name, request, **make())))
+    zipped, tag = cache.get(key, lambda: _packed(make()))
     headers = {"ETag": tag, "Cache-Control": "no-cache", "Vary": "Accept-Encoding"}
     if request.headers.get("if-none-match") == tag:
         return Response(status_code=304, headers=headers)
     if "gzip" in request.headers.get("accept-encoding", ""):
-        return Response(zipped, media_type="text/html", headers={**headers, "Content-Encoding": "gzip"})
-    return Response(gzip.decompress(zipped), media_type="text/html", headers=headers)
+        return Response(zipped, media_type=media_type, headers={**headers, "Content-Encoding": "gzip"})
+    return Response(gzip.decompress(zipped), media_type=media_type, headers=headers)
 
 
-def _packed(made: str) -> tuple[bytes, str]:
-    body = made.encode("utf-8", "replace")
+def sent(request: Request, media_type: str, body: bytes, headers: Mapping[str, str]) -> Response:
+    """A large file, compressed in this thread rather than in that of all requests, and quickly rather than well."""
+    if "gzip" not in request.headers.get("accept-encoding", ""):
+        return Response(body, media_type=media_type, headers={**headers, "Vary": "Accept-Encoding"})
+    packed = {**headers, "Vary": "Accept-Encoding", "Content-Encoding": "gzip"}
+    return Response(gzip.compress(body, FILE_LEVEL, mtime=0), media_type=media_type, headers=packed)
+
+
+def _packed(body: bytes) -> tuple[bytes, str]:
     return gzip.compress(body, ZIP_LEVEL, mtime=0), f'W/"{hashlib.sha256(body).hexdigest()[:16]}"'
 
 

@@ -22,6 +22,7 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError, DatabaseError, OperationalError
 from sqlalchemy.orm import Session
 
+from harness import jsontext
 from harness.case import Case
 from harness.casejson import case_from_json, case_to_json
 from harness.errors import NothingError, StoreError
@@ -32,6 +33,7 @@ from harness.store.tables import CaseRow, CeilingRow, ResultRow, RunRow, SampleR
 
 SAMPLES = ("samples_ns", "cpu_ns", "clock_mhz")
 _NO_SAMPLES: dict[str, list[float]] = {name: [] for name in SAMPLES}
+_JSON: dict[str, Any] = {"json_serializer": jsontext.write, "json_deserializer": jsontext.read}
 BUSY_MS = 10_000
 PRAGMAS = (
     f"busy_timeout={BUSY_MS}",
@@ -278,11 +280,11 @@ def case_entry(case: Case) -> tuple[str, dict[str, Any]]:
 def _engine(url: str) -> Engine:
     parsed = make_url(url)
     if parsed.get_backend_name() != "sqlite":
-        return create_engine(parsed, pool_pre_ping=True)
+        return create_engine(parsed, pool_pre_ping=True, **_JSON)
     if parsed.database and not Path(parsed.database).parent.is_dir():
         msg = f"{url}: there is no folder {Path(parsed.database).parent}"
         raise StoreError(msg)
-    engine = create_engine(parsed)
+    engine = create_engine(parsed, **_JSON)
 
     @event.listens_for(engine, "connect")
     def set_pragmas(connection: Any, _: object) -> None:

@@ -15,7 +15,7 @@ import pytest
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
-from harness.export import as_json, whole_run
+from harness.export import as_csv, as_json, records, whole_run
 from harness.result import Environment
 from harness.scope import Scope
 from harness.settings import Settings
@@ -201,6 +201,15 @@ def test_run_page_gives_reasons_and_files(client: TestClient) -> None:
     assert exported.json()["run"]["id"] == run.id
     assert "attachment" in exported.headers["content-disposition"]
     assert client.get(f"/runs/{run.id}/export.csv").text.startswith("run,commit,op")
+
+
+def test_a_table_is_that_of_the_results(client: TestClient) -> None:
+    """Written past results, yet the same to the last cell: failures, profiles, hostile names."""
+    reader = reader_of(client)
+    with Store.open(str(reader.engine.url)) as store:
+        for info in (reader.runs()[0], reader.runs()[-1]):
+            found = records(store.find_run(info.id), store.results(info.id), reader.ceilings(info))
+            assert client.get(f"/runs/{info.id}/export.csv").text == as_csv(found)
 
 
 def test_an_exported_run_is_what_the_store_gives(client: TestClient) -> None:

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from fastapi import APIRouter, Response
+from fastapi import APIRouter, Request, Response
 from sqlalchemy import select
 from sqlalchemy.exc import SQLAlchemyError
 
@@ -16,9 +16,10 @@ from harness.store.schema import HEAD
 from harness.store.tables import RunRow
 from web.api.answer import json_answer, problems
 from web.api.models import HealthModel
-from web.deps import ReaderOf
+from web.deps import CacheOf, ReaderOf
 from web.reader import Reader
 from web.regression import State, known_regressions
+from web.view import kept
 
 router = APIRouter(tags=["health"])
 SERIES = 5_000
@@ -42,9 +43,9 @@ def health(reader: ReaderOf) -> Response:
 
 
 @router.get("/metrics", responses=_PLAIN, response_class=Response)
-def metrics(reader: ReaderOf) -> Response:
+def metrics(request: Request, cache: CacheOf, reader: ReaderOf) -> Response:
     """The latest times and statuses of every series, the age of every device's data, regressions by state."""
-    return Response(reader.cache.get("metrics", lambda: _metrics(reader)), media_type=TEXT)
+    return kept(request, cache, TEXT, lambda: _metrics(reader))
 
 
 def _metrics(reader: Reader) -> bytes:

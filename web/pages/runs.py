@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, HTTPException, Path, Request, Response
 
-from harness.export import as_csv, records, whole_run
+from harness.export import as_csv, whole_run
+from harness.jsontext import write_compact
 from harness.result import Status
 from harness.store import listing, queries
 from harness.store.queries import Detail, RunInfo
@@ -17,7 +17,8 @@ from web.deps import CacheOf, ReaderOf, StoreOf
 from web.pages.query import Number, Text, Word
 from web.reader import GRAVE, Reader, device_names
 from web.rows import implementations, rows_of
-from web.view import Paging, page
+from web.table import table_of
+from web.view import Paging, page, sent
 
 FAILURES = 100
 RunId = Annotated[str, Path(max_length=36, pattern=r"^[A-Za-z0-9_.\-]+$")]
@@ -56,19 +57,19 @@ def run_page(
 
 
 @router.get("/runs/{run_id}/export.{kind}")
-def export(reader: ReaderOf, store: StoreOf, run_id: RunId, kind: Literal["json", "csv"]) -> Response:
+def export(request: Request, reader: ReaderOf, store: StoreOf, run_id: RunId, kind: Literal["json", "csv"]) -> Response:
     """The run as a file: JSON with its samples, which `opgauge import` reads, or a table."""
     info = find(reader, run_id)
-    run, ceilings = store.find_run(info.id), reader.ceilings(info)
+    ceilings = reader.ceilings(info)
     if kind == "json":
-        whole = {**whole_run(run, [], ceilings), "results": listing.dump_results(reader.engine, info.key)}
-        # without indents: Python writes those with an encoder that takes three times as long
-        body = json.dumps(whole, allow_nan=False, ensure_ascii=False, separators=(",", ":"))
+        whole = whole_run(store.find_run(info.id), [], ceilings)
+        body = write_compact({**whole, "results": listing.dump_results(reader.engine, info.key)})
         media_type = "application/json"
     else:
-        body, media_type = as_csv(records(run, store.results(info.id), ceilings)), "text/csv; charset=utf-8"
+        body = as_csv(list(table_of(reader.engine, info, ceilings))).encode("utf-8", "replace")
+        media_type = "text/csv; charset=utf-8"
     headers = {"Content-Disposition": f'attachment; filename="opgauge-{info.id[:8]}.{kind}"'}
-    return Response(body.encode("utf-8", "replace"), media_type=media_type, headers=headers)
+    return sent(request, media_type, body, headers)
 
 
 def find(reader: Reader, run_id: str) -> RunInfo:
