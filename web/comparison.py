@@ -6,15 +6,16 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from math import sqrt
+from math import exp, inf, log, sqrt
+from typing import NamedTuple
 
-from harness.compare import compare_run
+from harness.compare import compare, compare_run
 from harness.errors import NothingError
 from harness.result import Ceilings, Environment, Status
 from harness.store import listing, queries
 from harness.store.listing import Judged
 from harness.store.queries import CaseInfo, RunInfo
-from harness.verdict import Comparison, Evidence, Metrics, Rule, Side, Subject
+from harness.verdict import Comparison, Evidence, Kind, Metrics, Rule, Side, Subject, Verdict
 from web.profile import number
 from web.reader import GRAVE, Reader, device_names
 
@@ -24,21 +25,23 @@ USUAL = Rule()
 _BAD = frozenset(map(str, GRAVE))
 
 
-@dataclass(frozen=True, slots=True)
-class Compared:
-    """A case by one implementation, on both sides."""
+class Compared(NamedTuple):
+    """A case by one implementation, on both sides. word: verdict, or what there is instead of one."""
 
     case: CaseInfo
     implementation: str
     device: str
-    found: Comparison
+    word: str
+    kind: Kind
+    verdict: Verdict | None
+    reason: str
+    detail: str
+    pairs: int
+    ratio: float | None
+    interval: tuple[float, float] | None
+    detectable_change: float | None
     base_ns: float | None
     head_ns: float | None
-
-    @property
-    def word(self) -> str:
-        """Verdict, or what there is instead of one."""
-        return str(self.found.verdict or self.found.kind)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,17 +108,69 @@ def compare_runs(
     )
     ceilings = reader.ceilings(head)
     cases = {key: one.case for key, one in {**after, **before}.items()}
-    given = [_evidence(key, case, before.get(key), after.get(key), ceilings) for key, case in cases.items()]
-    found = compare_run(given, [_rule(case) for case in cases.values()])
-    return [
-        Compared(case, key[1], key[2], one, _median(before.get(key)), _median(after.get(key)))
-        for (key, case), one in zip(cases.items(), found, strict=True)
-    ]
+    pairs = {key: _Pair(key, case, before.get(key), after.get(key)) for key, case in cases.items()}
+    alike: dict[tuple[int, int, float], Comparison] = {}
+    quick = {key: _compare_single(pair, ceilings, alike) for key, pair in pairs.items()}
+    rest = [pairs[key] for key, found in quick.items() if found is None]
+    judged = compare_run([_evidence(pair, ceilings) for pair in rest], [_rule(pair.case) for pair in rest])
+    slow = {pair.key: _compared(pair, found, found.ratio) for pair, found in zip(rest, judged, strict=True)}
+    return [found or slow[key] for key, found in quick.items()]
 
 
 def sort_compared(found: Sequence[Compared]) -> list[Compared]:
     """Broken first, then by ratio, slowest first; what has no ratio last."""
-    return sorted(found, key=lambda one: (one.word != "broken", -(one.found.ratio or 0.0), one.case.name))
+    return sorted(found, key=lambda one: (one.word != "broken", -(one.ratio or 0.0), one.case.name))
+
+
+class _Pair(NamedTuple):
+    """A case by one implementation on both sides, before it is judged."""
+
+    key: _Key
+    case: CaseInfo
+    base: Trial | None
+    head: Trial | None
+
+
+def _compare_single(
+    pair: _Pair, ceilings: Mapping[str, Ceilings], alike: dict[tuple[int, int, float], Comparison]
+) -> Compared | None:
+    """What is said of one block each, which proves nothing; None for all else.
+
+    It depends on what became of the sides, not on the times: it is judged once for all pairs that are `alike`.
+    """
+    base, head = pair.base, pair.head
+    if base is None or head is None or len(base.times) != 1 or len(head.times) != 1:
+        return None
+    before, after = base.times[0], head.times[0]
+    rule = _rule(pair.case)
+    floor = _floor_ns(head, ceilings.get(head.device))
+    too_fast = floor is not None and after < floor / rule.max_ceiling_share
+    if too_fast or not (0 < before < inf and 0 < after < inf):
+        return None
+    key = (id(base.side), id(head.side), rule.threshold)
+    found = alike.get(key)
+    if found is None:
+        found = alike[key] = compare(_evidence(pair, ceilings), rule)
+    return _compared(pair, found, None if found.ratio is None else exp(log(after / before)))
+
+
+def _compared(pair: _Pair, found: Comparison, ratio: float | None) -> Compared:
+    return Compared(
+        pair.case,
+        pair.key[1],
+        pair.key[2],
+        str(found.verdict or found.kind),
+        found.kind,
+        found.verdict,
+        found.reason,
+        found.detail,
+        found.pairs,
+        ratio,
+        found.interval,
+        found.detectable_change,
+        _median(pair.base),
+        _median(pair.head),
+    )
 
 
 def _trials(reader: Reader, run: RunInfo, device: str, *, across: bool) -> dict[_Key, Trial]:
@@ -143,14 +198,13 @@ def _read_trials(reader: Reader, run: RunInfo) -> dict[_Key, Trial]:
 def _trial(case: CaseInfo, blocks: list[Judged]) -> Trial:
     if len(blocks) > 1:
         blocks = sorted(blocks, key=lambda one: one.block)
-    times = tuple(one.median_ns for one in blocks if one.median_ns)
+    times = tuple([one.median_ns for one in blocks if one.median_ns])
     return Trial(case, blocks[0].device, blocks[0].bytes, times, _rulers(blocks), _side(blocks))
 
 
-def _evidence(
-    key: _Key, case: CaseInfo, base: Trial | None, head: Trial | None, ceilings: Mapping[str, Ceilings]
-) -> Evidence:
-    subject = Subject(case.op, case.name, case.case_id, key[1], key[2])
+def _evidence(pair: _Pair, ceilings: Mapping[str, Ceilings]) -> Evidence:
+    case, base, head = pair.case, pair.base, pair.head
+    subject = Subject(case.op, case.name, case.case_id, pair.key[1], pair.key[2])
     floor = _floor_ns(head, ceilings.get(head.device)) if head else None
     if base is None or head is None:
         return Evidence(subject, base.side if base else None, head.side if head else None, floor_ns=floor)
@@ -172,16 +226,21 @@ def _rule(case: CaseInfo) -> Rule:
     threshold = gate.get("threshold") if isinstance(gate, Mapping) else None
     if not isinstance(threshold, int | float) or not 0 < threshold < 1:
         return USUAL
-    return Rule(threshold=float(threshold), same_within=float(threshold))
+    return _rule_of(float(threshold))
+
+
+@lru_cache(4096)
+def _rule_of(threshold: float) -> Rule:
+    return Rule(threshold=threshold, same_within=threshold)
 
 
 def _median(trial: Trial | None) -> float | None:
-    times = sorted(trial.times) if trial else []
-    return times[len(times) // 2] if times else None
+    times = trial.times if trial else ()
+    return sorted(times)[len(times) // 2] if times else None
 
 
 def _side(blocks: list[Judged]) -> Side:
-    worst = next((one for one in blocks if one.status in _BAD), blocks[0])
+    worst = blocks[0] if len(blocks) == 1 else next((one for one in blocks if one.status in _BAD), blocks[0])
     return _side_of(worst.status, worst.reason, blocks[0].peak, blocks[0].footprint)
 
 
@@ -213,6 +272,8 @@ def _count(value: object) -> int | None:
 def _rulers(blocks: list[Judged]) -> tuple[float, ...]:
     """Levels of the ruler of each block, none where a block has none."""
     read = [json.loads(one.ruler) for one in blocks if one.ruler]
+    if not read:
+        return ()
     found = [(number(one, "copy_ns"), number(one, "arithmetic_ns")) for one in read]
     levels = tuple(sqrt(copy * arithmetic) for copy, arithmetic in found if copy and arithmetic)
     return levels if len(levels) == len(blocks) else ()

@@ -16,6 +16,7 @@ from harness.store import Store, queries
 from harness.store.queries import CaseInfo, Past, Point, RunInfo
 from web.cache import Cache
 from web.excuses import Excuses, read
+from web.places import Places
 
 RECENT = 40
 """Runs of each device from which series are made."""
@@ -119,6 +120,7 @@ class Reader:
         self._said: OrderedDict[int, tuple[list[Point], _Said]] = OrderedDict()
         self._made: OrderedDict[tuple[str, int], tuple[Hashable, Any]] = OrderedDict()
         self._cases: dict[int, CaseInfo] = {}
+        self._where = Places(store.engine)
         self._devices: dict[tuple[int, str], DeviceInfo] = {}
 
     def runs(self) -> list[RunInfo]:
@@ -134,6 +136,26 @@ class Reader:
                 self._devices = {}
             found = self._devices[key] = device_of(run, name)
         return found
+
+    def places(self, case_keys: Iterable[int]) -> dict[str, tuple[DeviceInfo, list[RunInfo]]]:
+        """Devices, by slug, with the runs that have results of a case there, oldest first."""
+        self.cache.get("placed", self._where.advance)
+        runs, order = self.cache.get("order", self._ordered)
+        found: dict[str, tuple[DeviceInfo, list[RunInfo]]] = {}
+        for name, keys in self._where.of(case_keys).items():
+            for place in sorted([order[key] for key in keys if key in order], reverse=True):
+                run = runs[place]
+                info = self._devices.get((run.key, name)) or self.device(run, name)
+                known = found.get(info.slug)
+                if known is None:
+                    known = found[info.slug] = (info, [])
+                known[1].append(run)
+        return found
+
+    def _ordered(self) -> tuple[list[RunInfo], dict[int, int]]:
+        """The latest runs, and the place of each among them by its number."""
+        runs = self.runs()
+        return runs, {run.key: place for place, run in enumerate(runs)}
 
     def points(self, run_keys: Collection[int]) -> dict[int, list[Point]]:
         """The results of recent runs; those that have not changed since come from memory."""

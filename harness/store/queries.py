@@ -24,8 +24,6 @@ CHUNK = 500
 RUNS = 2000
 """Runs in an index of runs."""
 UUID_LENGTH = 36
-PLACES = 4 * RUNS
-"""Runs of a case, one for each device that a run has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,16 +259,14 @@ def list_details(
         return [Detail(Point(*row[:-2]), row[-2], row[-1]) for row in connection.execute(query).all()]
 
 
-def list_case_runs(engine: Engine, case_keys: Collection[int], oldest: int = 0) -> list[tuple[str, int]]:
-    """Devices and runs, by number from `oldest` on, that have results of a case."""
-    query = (
-        select(ResultRow.device, ResultRow.run_id)
-        .where(ResultRow.case_key.in_(list(case_keys)[:CHUNK]), ResultRow.run_id >= oldest)
-        .distinct()
-        .limit(PLACES)
-    )
+def list_places(engine: Engine, after: int = 0) -> tuple[Sequence[tuple[int, str, int]], int]:
+    """Case, device and run of the results with numbers above `after`, each once, and the last number of all."""
+    query = select(ResultRow.case_key, ResultRow.device, ResultRow.run_id).distinct()
     with engine.connect() as connection:
-        return [(device, run_key) for device, run_key in connection.execute(query).all()]
+        last = connection.execute(select(func.max(ResultRow.id))).scalar() or 0
+        # an index has all of them in order: it is not left for numbers that all are above
+        chosen = query.where(ResultRow.id > after, ResultRow.id <= last) if after else query
+        return connection.execute(chosen).all(), last
 
 
 def list_history(

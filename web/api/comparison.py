@@ -79,20 +79,19 @@ def list_regressions(
 
 
 def _comparison_record(one: Compared) -> dict[str, Any]:
-    found = one.found
     return {
         "op": one.case.op,
         "case": one.case.name,
         "case_id": one.case.case_id,
         "implementation": one.implementation,
         "device": one.device,
-        "verdict": found.verdict,
-        "kind": found.kind,
-        "reason": found.reason,
-        "detail": found.detail,
-        "pairs": found.pairs,
-        "ratio": found.ratio,
-        "interval": None if found.interval is None else list(found.interval),
+        "verdict": one.verdict,
+        "kind": one.kind,
+        "reason": one.reason,
+        "detail": one.detail,
+        "pairs": one.pairs,
+        "ratio": one.ratio,
+        "interval": None if one.interval is None else list(one.interval),
         "base_ns": one.base_ns,
         "head_ns": one.head_ns,
     }

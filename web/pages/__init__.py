@@ -15,6 +15,7 @@ for _page in (overview, op, case, runs, compare, regressions, trust):
 def warm(reader: Reader) -> None:
     """Make what several pages rest on and takes long."""
     style_ids()
+    reader.places(())
     known_regressions(reader)
     overview.known_standings(reader)
     trust.known_noise(reader)

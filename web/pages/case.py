@@ -58,7 +58,7 @@ def _values(reader: Reader, case_id: str, device: str, run: str, last: int, of: 
         raise HTTPException(404, f"no case {case_id}")
     case = written[-1]
     keys = [one.key for one in written]
-    places = _places(reader, keys)
+    places = reader.places(keys)
     if not places:
         raise HTTPException(404, f"no results of case {case_id}; try: {_command(case)}")
     chosen, mine = places.get(device) or _first_place(places)
@@ -82,21 +82,6 @@ def _values(reader: Reader, case_id: str, device: str, run: str, last: int, of: 
         "command": _command(case),
         **_in_run(reader, written, case, chosen, asked, of),
     }
-
-
-def _places(reader: Reader, keys: Sequence[int]) -> dict[str, tuple[DeviceInfo, list[RunInfo]]]:
-    """Devices, by slug, with the runs that have results of the case there, oldest first."""
-    runs = reader.runs()
-    there: dict[str, set[int]] = {}
-    for name, key in queries.list_case_runs(reader.engine, keys, min((run.key for run in runs), default=0)):
-        there.setdefault(name, set()).add(key)
-    found: dict[str, tuple[DeviceInfo, list[RunInfo]]] = {}
-    for run in reversed(runs):
-        for name, on in there.items():
-            if run.key in on:
-                info = reader.device(run, name)
-                found.setdefault(info.slug, (info, []))[1].append(run)
-    return found
 
 
 def _first_place(places: Mapping[str, tuple[DeviceInfo, list[RunInfo]]]) -> tuple[DeviceInfo, list[RunInfo]]:

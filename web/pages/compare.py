@@ -57,9 +57,9 @@ def _result(reader: Reader, given: Mapping[str, str], chosen: Mapping[str, str],
     everything = sort_compared(compare_runs(reader, base, head, **devices))
     found = [one for one in everything if _is_chosen(one, chosen)]
     paging = Paging(number, len(found))
-    drawn = [one for one in found if one.found.ratio][:DRAWN]
+    drawn = [one for one in found if one.ratio][:DRAWN]
     labels = [f"{one.case.op} · {one.case.name} · {one.case.dtype} · {one.implementation}" for one in drawn]
-    spans = [(one.found.ratio or 1.0, *(one.found.interval or (None, None))) for one in drawn]
+    spans = [(one.ratio or 1.0, *(one.interval or (None, None))) for one in drawn]
     return {
         "result": found[paging.start : paging.stop],
         "counts": Counter(one.word for one in everything),

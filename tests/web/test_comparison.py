@@ -1,0 +1,87 @@
+"""Comparisons of stored runs, and where cases were measured."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from fastapi import FastAPI
+from fastapi.testclient import TestClient
+from sqlalchemy import select
+
+from harness.result import Environment
+from harness.store import Store
+from harness.store.tables import ResultRow
+from tests.databases import database
+from tests.web.dataset import broken, results
+from web import comparison
+from web.cache import Cache
+from web.comparison import compare_runs
+from web.places import Places
+from web.reader import Reader
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    """An empty store."""
+    with database(tmp_path) as url, Store.open(url) as made:
+        yield made
+
+
+def add(store: Store, run: int, *, bad: int = -1, without: int = -1, factor: float = 1.0) -> str:
+    """A run of one block, in which one result is broken and one is left out."""
+    name = store.begin_run(Environment({"cuda:0.model": "a GPU"}, {"commit": f"{run:040x}"}))
+    for place, result in enumerate(results(run, np.random.default_rng(run))):
+        found = broken(result) if place == bad else result
+        if found.measurement is not None:
+            samples = tuple(time * factor for time in found.measurement.samples_ns)
+            found = replace(found, measurement=replace(found.measurement, samples_ns=samples))
+        if place != without:
+            store.add_result(name, found)
+    store.finish_run(name)
+    return name
+
+
+def test_single_blocks_are_judged_alike(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Judged once for all that are alike, they get the words, reasons and ratios that each would get by itself."""
+    add(store, 1, bad=3, without=5)
+    add(store, 2, bad=7, without=9, factor=1.25)
+    reader = Reader(store, Cache(lambda: 0))
+    head, base = reader.runs()
+    quick = compare_runs(reader, base, head)
+    assert len({one.word for one in quick}) > 2
+    assert any(one.ratio is not None for one in quick)
+    monkeypatch.setattr(comparison, "_compare_single", lambda *_: None)
+    assert compare_runs(reader, base, head) == quick
+
+
+def test_places_are_added_to(store: Store) -> None:
+    """Read at once or run by run, they are those of the results."""
+    grown = Places(store.engine)
+    for run in (1, 2):
+        add(store, run)
+        grown.advance()
+    whole = Places(store.engine)
+    whole.advance()
+    with store.engine.connect() as connection:
+        rows = connection.execute(select(ResultRow.case_key, ResultRow.device, ResultRow.run_id)).all()
+    for case_key in {row[0] for row in rows}:
+        wanted: dict[str, set[int]] = {}
+        for _, device, run_key in (row for row in rows if row[0] == case_key):
+            wanted.setdefault(device, set()).add(run_key)
+        assert grown.of([case_key]) == whole.of([case_key]) == wanted
+    assert grown.of([0]) == {}
+
+
+def test_a_run_that_came_is_on_the_page_of_its_case(writable: TestClient) -> None:
+    """On both of its devices: places are looked up again with every version of the data."""
+    app = writable.app
+    assert isinstance(app, FastAPI)
+    reader: Reader = app.state.reader
+    keys = [case.key for case in reader.recent().cases.values()][:1]
+    before = {slug: len(runs) for slug, (_, runs) in reader.places(keys).items()}
+    add(app.state.store, 1)
+    assert sum(len(runs) for _, runs in reader.places(keys).values()) == sum(before.values()) + 2
