@@ -20,6 +20,7 @@ from harness.casejson import case_from_json, case_to_json
 
 Record = TypeVar("Record")
 _PLAIN = frozenset({NoneType, bool, int, str})
+_TEXTS, _LISTS = (str, int), (tuple, list)
 
 
 class Status(StrEnum):
@@ -282,8 +283,12 @@ class Environment:
 
 def to_json(record: Any, *, without: Collection[str] = ()) -> dict[str, Any]:
     """A record of this module as plain JSON; what is not finite becomes "inf", "-inf" or "nan"."""
-    found = {name: getattr(record, name) for name in _names(cast("Any", type(record))) if name not in without}
-    return {name: value if type(value) in _PLAIN else _encode(value) for name, value in found.items()}
+    found = {}
+    for name in _names(cast("Any", type(record))):
+        if name not in without:
+            value = getattr(record, name)
+            found[name] = value if type(value) in _PLAIN else _encode(value)
+    return found
 
 
 def from_json(kind: type[Record], data: Mapping[str, Any], **known: Any) -> Record:
@@ -301,11 +306,11 @@ def _names(kind: Any) -> tuple[str, ...]:
 
 
 def _encode(value: Any) -> Any:
-    if value is None or isinstance(value, str | int):
+    if type(value) in _PLAIN or isinstance(value, _TEXTS):
         return value
     if isinstance(value, float):
         return value if math.isfinite(value) else str(value)
-    if isinstance(value, tuple | list):
+    if isinstance(value, _LISTS):
         plain = set(map(type, value)) == {float} and all(map(math.isfinite, value))
         return list(value) if plain else [_encode(item) for item in value]
     if isinstance(value, Mapping):

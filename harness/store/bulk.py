@@ -27,6 +27,7 @@ KEEP_PARTS = timedelta(days=1)
 PART_BYTES = 512 << 20
 """What the parts of all runs on their way in may take in the database."""
 CHUNK = 500
+KEPT_ENTRIES = 2_000
 DEADLOCK = "40P01"
 """What PostgreSQL calls it."""
 _TRIES = 5
@@ -58,7 +59,7 @@ class Part:
 def add_run(engine: Engine, run: Submission) -> bool:
     """Enter a run with all its results, at once; False where a run of this id is there already."""
     cases = {id(result.trial.case): result.trial.case for result in run.results}
-    entries = {key: case_entry(case) for key, case in cases.items()}
+    entries = {key: _entry(case) for key, case in cases.items()}
     digests = [entries[id(result.trial.case)][0] for result in run.results]
     rows = [result_values(result) for result in run.results]
     written = {entries[key][0]: _case_values(case, *entries[key]) for key, case in cases.items()}
@@ -189,6 +190,19 @@ def _enter_results(
     ]
     if samples:
         connection.execute(insert(SampleRow), samples)
+
+
+_entries: dict[int, tuple[Case, tuple[str, dict[str, Any]]]] = {}
+
+
+def _entry(case: Case) -> tuple[str, dict[str, Any]]:
+    """As `case_entry`, remembered: reading submissions gives the same cases for run after run."""
+    known = _entries.get(id(case))
+    if known is None or known[0] is not case:
+        if len(_entries) >= KEPT_ENTRIES:
+            _entries.clear()
+        known = _entries[id(case)] = (case, case_entry(case))
+    return known[1]
 
 
 def _run_values(run: Submission) -> dict[str, Any]:
