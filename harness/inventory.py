@@ -22,7 +22,7 @@ from ops import Device, available, kernels
 
 
 def take(paths: Sequence[Path], *, lenient: bool = False) -> dict[str, Any]:
-    """Cases of files and folders that are there, every kernel, and the backends that work here.
+    """Cases of files and folders that are there, every kernel but experimental ones, and the backends that work here.
 
     lenient: files with mistakes count as empty, and are named in `notes`. Raises
     CaseFileError otherwise.
@@ -31,7 +31,11 @@ def take(paths: Sequence[Path], *, lenient: bool = False) -> dict[str, Any]:
     cases = list(_each(paths, notes)) if lenient else load_cases(paths)
     return {
         "cases": [case_to_json(case) for case in cases],
-        "kernels": [{**item.key._asdict(), "folder": folder_of(item.path)} for item in kernels()],
+        "kernels": [
+            {**item.key._asdict(), "folder": folder_of(item.path)}
+            for item in kernels()
+            if not getattr(item, "experimental", False)  # other trees' kernels may not know the word
+        ],
         "available": list(available()),
         "notes": notes,
     }

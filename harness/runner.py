@@ -25,8 +25,8 @@ def plan(
 
     Device by device and case by case, the baseline first, so that all implementations of a case follow each
     other and share its reference. What is not registered is left out without a word: `opgauge list` says what
-    there is. `implementations` keeps those named; `finished` leaves out what has its
-    result already; with `cpu_fallback` an implementation that only the CPU has is planned
+    there is. `implementations` keeps those named, without it all but experimental ones; `finished` leaves
+    out what has its result already; with `cpu_fallback` an implementation that only the CPU has is planned
     for other devices too. Raises BackendError for a device that cannot be.
     """
     done = set(finished)
@@ -35,10 +35,10 @@ def plan(
     for text in devices:
         device = Device.parse(text)
         for case in items:
-            for name in _implementations(case, device.backend, cpu_fallback=cpu_fallback):
-                wanted = implementations is None or name in implementations
-                if wanted and (case.id, name, str(device)) not in done:
-                    trials.append(Trial(case, name, device.backend, str(device)))
+            for name in _implementations(case, device.backend, implementations, cpu_fallback=cpu_fallback):
+                trial = Trial(case, name, device.backend, str(device))
+                if (case.id, name, str(device)) not in done:
+                    trials.append(trial)
     return trials
 
 
@@ -47,7 +47,12 @@ def run(trials: Iterable[Trial], executor: Executor, *, block: int = 0) -> Itera
     yield from executor.run(trials, block=block)
 
 
-def _implementations(case: Case, backend: str, *, cpu_fallback: bool) -> list[str]:
+def _implementations(case: Case, backend: str, named: Collection[str] | None, *, cpu_fallback: bool) -> list[str]:
     backends = {backend, "cpu"} if cpu_fallback else {backend}
-    names = {item.key.implementation for item in kernels(op=case.op, dtype=case.dtype) if item.key.backend in backends}
+    there = [item for item in kernels(op=case.op, dtype=case.dtype) if item.key.backend in backends]
+    names = {
+        item.key.implementation
+        for item in there
+        if (not item.experimental if named is None else item.key.implementation in named)
+    }
     return sorted(names, key=lambda name: (name != "baseline", name))

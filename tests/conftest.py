@@ -1,4 +1,4 @@
-"""What every test shares: GPU tests are skipped where there is no GPU."""
+"""What every test shares: GPU tests are skipped without a GPU, those of experimental kernels where not asked for."""
 
 from __future__ import annotations
 
@@ -7,11 +7,15 @@ import pytest
 from ops import available
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip tests marked `gpu` without a CUDA device."""
-    if "cuda" in available():
-        return
-    skip = pytest.mark.skip(reason="no CUDA device")
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Skip tests marked `gpu` without a CUDA device, and those marked `experimental` unless `-m` names that."""
+    if "cuda" not in available():
+        _skip(items, "gpu", "no CUDA device")
+    if "experimental" not in (config.getoption("markexpr") or ""):
+        _skip(items, "experimental", "experimental: pytest -m experimental")
+
+
+def _skip(items: list[pytest.Item], marker: str, reason: str) -> None:
     for item in items:
-        if item.get_closest_marker("gpu"):
-            item.add_marker(skip)
+        if item.get_closest_marker(marker):
+            item.add_marker(pytest.mark.skip(reason=reason))

@@ -71,7 +71,7 @@ def every_kernel() -> list[Any]:
     found = []
     for kernel in kernels():
         key = kernel.key
-        marks = [pytest.mark.gpu] if key.backend == "cuda" else []
+        marks = [pytest.mark.gpu] * (key.backend == "cuda") + [pytest.mark.experimental] * kernel.experimental
         compiled = key.implementation in COMPILED
         if key.op in with_cases and not (compiled and key.dtype != COMPILED_DTYPE):
             layouts = ("contiguous", "offset", *(["transposed"] * kernel.strided))

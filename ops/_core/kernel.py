@@ -44,6 +44,7 @@ class Kernel:
     deterministic: gives the same bits run after run.
     exact: False where it computes in less precision than the dtype promises (TF32): it is
         then checked against `relaxed` times the op's bound and says so.
+    experimental: not yet proven on its device: runs only where it is named, and is not gated.
     path: file that registered it.
     """
 
@@ -56,6 +57,7 @@ class Kernel:
     deterministic: bool = True
     relaxed: float = 1.0
     note: str = ""
+    experimental: bool = False
     path: str = ""
 
     def bind(

@@ -47,6 +47,7 @@ def kernel(
     deterministic: bool = True,
     relaxed: float = 1.0,
     note: str = "",
+    experimental: bool = False,
 ) -> Callable[[Function], Function]:
     """Register the decorated function once per backend and dtype; see Kernel for the options.
 
@@ -67,7 +68,7 @@ def kernel(
                     )
                     raise DuplicateError(msg)
                 _KERNELS[key] = Kernel(
-                    key, function, prepare, arrays, workspace, strided, deterministic, relaxed, note, path
+                    key, function, prepare, arrays, workspace, strided, deterministic, relaxed, note, experimental, path
                 )
         return function
 

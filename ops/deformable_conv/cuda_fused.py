@@ -271,7 +271,16 @@ def _workspace_bytes(shapes: Shapes, params: DeformableConvParams) -> int:
 _BY_COLUMNS = unfold_then(by_tensor_cores(EXACT))
 
 
-@kernel("deformable_conv", "fused", "cuda", DTYPES, prepare=True, workspace=_workspace_bytes, note=RANGE)
+@kernel(
+    "deformable_conv",
+    "fused",
+    "cuda",
+    DTYPES,
+    prepare=True,
+    workspace=_workspace_bytes,
+    note=RANGE,
+    experimental=True,
+)
 def fused(
     *,
     x: Any,

@@ -9,6 +9,7 @@ import pytest
 
 from harness.case import Case
 from harness.execute import LocalExecutor
+from harness.inventory import take
 from harness.measure import Limits
 from harness.result import Ceilings, Result, Status, Trial
 from harness.runner import plan, run
@@ -46,6 +47,18 @@ def test_every_registered_implementation_is_planned() -> None:
     assert set(names) == registered
     assert len(names) == len(registered)
     assert names[0] == "baseline"
+
+
+def test_experimental_kernels_run_only_where_named() -> None:
+    """What is not yet proven on its device is no part of a plan, nor of what the gate compares, unless it is named."""
+    (fused,) = kernels(op="deformable_conv", implementation="fused", dtype="float32")
+    assert fused.experimental
+    shapes = {"x": (1, 2, 4, 4), "offset": (1, 18, 4, 4), "filter": (2, 2, 3, 3)}
+    params = find_op("deformable_conv").params(paddings=1)
+    case = Case("deformable_conv", "small", shapes, "float32", params)
+    assert "fused" not in [trial.implementation for trial in plan([case], devices=["cuda"])]
+    assert [trial.implementation for trial in plan([case], implementations=["fused"], devices=["cuda"])] == ["fused"]
+    assert "fused" not in [item["implementation"] for item in take([])["kernels"]]
 
 
 def test_implementations_of_a_case_follow_each_other() -> None:

@@ -131,6 +131,7 @@ def complaints(case: Case, inputs: Inputs) -> str:
 
 
 @pytest.mark.gpu
+@pytest.mark.experimental
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", ["pixel", "normal", "wild", "nowhere"])
 def test_regimes(dtype: str, name: str) -> None:
@@ -141,6 +142,7 @@ def test_regimes(dtype: str, name: str) -> None:
 
 
 @pytest.mark.gpu
+@pytest.mark.experimental
 @pytest.mark.parametrize(("groups", "parts"), GROUPED)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_groups(dtype: str, groups: int, parts: int) -> None:
@@ -163,6 +165,7 @@ def test_groups(dtype: str, groups: int, parts: int) -> None:
 
 
 @pytest.mark.gpu
+@pytest.mark.experimental
 @pytest.mark.parametrize("processors", [1, 132, 1000])
 @pytest.mark.parametrize("shared", [SMALL, 163 * 1024])
 @pytest.mark.parametrize("span", [1, 2, 4])
@@ -177,6 +180,7 @@ def test_rings_and_splits(processors: int, shared: int, span: int, monkeypatch: 
 
 
 @pytest.mark.gpu
+@pytest.mark.experimental
 @pytest.mark.parametrize("channels", [3, 512])
 def test_positive_sums_keep_their_accuracy(channels: int) -> None:
     """Thousands of positive products, which tensor cores would sum too small if left alone, pass for float32."""
@@ -187,6 +191,7 @@ def test_positive_sums_keep_their_accuracy(channels: int) -> None:
 
 
 @pytest.mark.gpu
+@pytest.mark.experimental
 @pytest.mark.parametrize("scale", [1e-36, 1e-20, 1e15, 1e30])
 def test_scaling_reaches_far(scale: float) -> None:
     """Images and filters far from 1 are brought within the range of halves and back."""
@@ -197,6 +202,7 @@ def test_scaling_reaches_far(scale: float) -> None:
 
 
 @pytest.mark.gpu
+@pytest.mark.experimental
 @pytest.mark.parametrize("number", [np.nan, np.inf])
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_unread_pixels_do_not_matter(dtype: str, number: float) -> None:
