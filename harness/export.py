@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from harness.errors import HarnessError
@@ -39,20 +39,21 @@ def as_csv(found: Sequence[Mapping[str, Any]]) -> str:
 
     Structures are JSON, and no cell is one that a spreadsheet would take for a formula.
     """
-    out = io.StringIO()
     names = list(found[0]) if found else []
+    return as_table(names, (item.values() for item in found))
+
+
+def as_table(names: Sequence[str], rows: Iterable[Iterable[Any]]) -> str:
+    """The same of rows."""
+    out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(names)
     texts = _Texts()
-    writer.writerows(
-        [texts[value] if type(value) is str else _cell(value) for value in item.values()] for item in found
-    )
+    writer.writerows([texts[value] if type(value) is str else _cell(value) for value in row] for row in rows)
     return out.getvalue()
 
 
 def _cell(value: Any) -> Any:
-    if value is None:
-        return ""
     if type(value) in {dict, list}:
         return _Texts()[json.dumps(value, allow_nan=False, ensure_ascii=False)]
     return value

@@ -8,73 +8,78 @@ from typing import Any
 
 from sqlalchemy import Engine
 
+from harness.export import as_table
 from harness.result import Ceilings
 from harness.store import queries
 from harness.store.queries import CaseInfo, Detail, RunInfo
 from harness.submission import RESULT_LIMIT
 
+COLUMNS = (
+    *("run", "commit", "op", "case", "case_id", "shapes", "dtype", "params", "tags", "published"),
+    *("implementation", "backend", "device", "status", "reason", "median_ns", "min_ns", "p25_ns", "p75_ns", "samples"),
+    *("hot_ns", "timer", "peak_bytes", "launches", "allocations", "registers", "spill_bytes", "kernels_ns"),
+    *("host_gap_ns", "max_abs_error", "max_rel_error", "worst", "bytes", "flops", "gbps", "ceiling_share"),
+    "deterministic",
+)
 _NOTHING: Mapping[str, Any] = {}
-_LISTED = ("shapes", "params", "tags", "published")
-_TAKES = ("launches", "allocations", "registers", "spill_bytes")
-_ERRORS = ("max_abs_error", "max_rel_error", "worst")
+_UNKNOWN = (None, None, None, None)
 
 
-def table_of(engine: Engine, run: RunInfo, ceilings: Mapping[str, Ceilings]) -> Iterator[dict[str, Any]]:
-    """A record per result as `harness.summary.record` has it; what is a structure there is JSON as text here."""
+def table_of(engine: Engine, run: RunInfo, ceilings: Mapping[str, Ceilings]) -> str:
+    """A row per result, as CSV of `harness.summary.record` has it."""
+    return as_table(COLUMNS, _rows(engine, run, ceilings))
+
+
+def _rows(engine: Engine, run: RunInfo, ceilings: Mapping[str, Ceilings]) -> Iterator[tuple[Any, ...]]:
     details = queries.list_details(engine, run.key, limit=RESULT_LIMIT)
     cases = queries.load_cases(engine, {one.point.case_key for one in details})
-    told = {key: _told(case) for key, case in cases.items()}
+    told = {key: (run.id, run.commit, *_told(case)) for key, case in cases.items()}
     for one in details:
-        yield {"run": run.id, "commit": run.commit, **told[one.point.case_key], **_measured(one, cases, ceilings)}
+        key = one.point.case_key
+        yield told[key] + _measured(one, cases[key].dtype, ceilings.get(one.point.device))
 
 
-def _told(case: CaseInfo) -> dict[str, Any]:
+def _told(case: CaseInfo) -> tuple[str, ...]:
     """What there is to say of a case, made once for all of its results."""
-    listed = {name: json.dumps(case.data[name], allow_nan=False, ensure_ascii=False) for name in _LISTED}
-    return {
-        "op": case.op,
-        "case": case.data["name"],
-        "case_id": case.case_id,
-        "shapes": listed["shapes"],
-        "dtype": case.dtype,
-        "params": listed["params"],
-        "tags": listed["tags"],
-        "published": listed["published"],
-    }
+    shapes, params, tags, published = (
+        json.dumps(case.data[name], allow_nan=False, ensure_ascii=False)
+        for name in ("shapes", "params", "tags", "published")
+    )
+    return case.op, case.data["name"], case.case_id, shapes, case.dtype, params, tags, published
 
 
-def _measured(one: Detail, cases: Mapping[int, CaseInfo], ceilings: Mapping[str, Ceilings]) -> dict[str, Any]:
+def _measured(one: Detail, dtype: str, reached: Ceilings | None) -> tuple[Any, ...]:
     point, data = one.point, one.data
     measurement, profile = data.get("measurement") or _NOTHING, data.get("profile") or _NOTHING
     check, footprint = data.get("check") or _NOTHING, measurement.get("footprint") or _NOTHING
     extra = data.get("extra") or _NOTHING
-    quantiles = data.get("quantiles_ns") or extra.get("quantiles_ns") or [None] * 4
-    time = point.median_ns
-    seen = profile.get("time_ns")
-    return {
-        "implementation": point.implementation,
-        "backend": point.backend,
-        "device": point.device,
-        "status": point.status,
-        "reason": one.reason,
-        "median_ns": time,
-        "min_ns": quantiles[0],
-        "p25_ns": quantiles[1],
-        "p75_ns": quantiles[2],
-        "samples": quantiles[3],
-        "hot_ns": measurement.get("hot_ns"),
-        "timer": measurement.get("timer"),
-        "peak_bytes": measurement.get("peak_bytes"),
-        **{name: footprint.get(name) for name in _TAKES},
-        "kernels_ns": seen,
-        "host_gap_ns": None if time is None or seen is None else time - seen,
-        **{name: check.get(name) for name in _ERRORS},
-        "bytes": point.bytes,
-        "flops": point.flops,
-        "gbps": point.bytes / time if time is not None and point.bytes else None,
-        "ceiling_share": _share(one, cases[point.case_key].dtype, ceilings.get(point.device), extra),
-        "deterministic": data.get("deterministic", True),
-    }
+    time, seen = point.median_ns, profile.get("time_ns")
+    return (
+        point.implementation,
+        point.backend,
+        point.device,
+        point.status,
+        one.reason,
+        time,
+        *(data.get("quantiles_ns") or extra.get("quantiles_ns") or _UNKNOWN),
+        measurement.get("hot_ns"),
+        measurement.get("timer"),
+        measurement.get("peak_bytes"),
+        footprint.get("launches"),
+        footprint.get("allocations"),
+        footprint.get("registers"),
+        footprint.get("spill_bytes"),
+        seen,
+        None if time is None or seen is None else time - seen,
+        check.get("max_abs_error"),
+        check.get("max_rel_error"),
+        check.get("worst"),
+        point.bytes,
+        point.flops,
+        point.bytes / time if time is not None and point.bytes else None,
+        _share(one, dtype, reached, extra),
+        data.get("deterministic", True),
+    )
 
 
 def _share(one: Detail, dtype: str, reached: Ceilings | None, extra: Mapping[str, Any]) -> float | None:

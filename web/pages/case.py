@@ -23,7 +23,7 @@ from web.rows import floor_ns
 from web.view import page
 
 POINTS = 6000
-DRAWN_RUNS = 200
+DRAWN_RUNS = 120
 """Runs in one history: more are not told apart on a screen."""
 DRAWN_BLOCKS = 40
 CHANGES_OF = 6

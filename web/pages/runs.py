@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, HTTPException, Path, Request, Response
 
-from harness.export import as_csv, whole_run
+from harness.export import whole_run
 from harness.jsontext import write_compact
 from harness.result import Status
 from harness.store import listing, queries
@@ -66,7 +66,7 @@ def export(request: Request, reader: ReaderOf, store: StoreOf, run_id: RunId, ki
         body = write_compact({**whole, "results": listing.dump_results(reader.engine, info.key)})
         media_type = "application/json"
     else:
-        body = as_csv(list(table_of(reader.engine, info, ceilings))).encode("utf-8", "replace")
+        body = table_of(reader.engine, info, ceilings).encode("utf-8", "replace")
         media_type = "text/csv; charset=utf-8"
     headers = {"Content-Disposition": f'attachment; filename="opgauge-{info.id[:8]}.{kind}"'}
     return sent(request, media_type, body, headers)
