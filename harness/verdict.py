@@ -180,7 +180,7 @@ class Comparison:
 
     verdict: None where there were not two sides to compare; see `kind`.
     ratio: median over pairs of time B over time A. interval: 99 % interval of it.
-    detectable_change: smallest slowdown that such pairs would show in 9 of 10 runs.
+    detectable_change: smallest slowdown that ten such pairs would show in 9 of 10 runs, were noise always as in these.
     p_slower, p_faster: of a change beyond the threshold.
     left_out: pairs kept out of the interval as gone astray. host_moved: says the ruler.
     base_modes_ns, head_modes_ns: centres of the modes of the block medians; two: bimodal.
