@@ -40,27 +40,28 @@ def as_csv(found: Sequence[Mapping[str, Any]]) -> str:
     Structures are JSON, and no cell is one that a spreadsheet would take for a formula.
     """
     names = list(found[0]) if found else []
-    return as_table(names, (item.values() for item in found))
+    cells = Cells()
+    rows = ([cells[value] if type(value) is str else _cell(value) for value in item.values()] for item in found)
+    return as_table(names, rows)
 
 
 def as_table(names: Sequence[str], rows: Iterable[Iterable[Any]]) -> str:
-    """The same of rows."""
+    """CSV of rows of numbers and texts from `Cells`."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(names)
-    texts = _Texts()
-    writer.writerows([texts[value] if type(value) is str else _cell(value) for value in row] for row in rows)
+    writer.writerows(rows)
     return out.getvalue()
 
 
 def _cell(value: Any) -> Any:
     if type(value) in {dict, list}:
-        return _Texts()[json.dumps(value, allow_nan=False, ensure_ascii=False)]
+        return Cells()[json.dumps(value, allow_nan=False, ensure_ascii=False)]
     return value
 
 
-class _Texts(dict[str, str]):
-    """Texts as cells, made once for all rows that have them."""
+class Cells(dict[str, str]):
+    """Texts as cells that no spreadsheet takes for a formula, made once for all rows that have them."""
 
     def __missing__(self, text: str) -> str:
         # a lone carriage return would end the line for some readers, and what follows be a cell of its own

@@ -8,7 +8,7 @@ from typing import Any
 
 from sqlalchemy import Engine
 
-from harness.export import as_table
+from harness.export import Cells, as_table
 from harness.result import Ceilings
 from harness.store import queries
 from harness.store.queries import CaseInfo, Detail, RunInfo
@@ -21,6 +21,7 @@ COLUMNS = (
     *("host_gap_ns", "max_abs_error", "max_rel_error", "worst", "bytes", "flops", "gbps", "ceiling_share"),
     "deterministic",
 )
+_as_json = json.JSONEncoder(allow_nan=False, ensure_ascii=False).encode
 _NOTHING: Mapping[str, Any] = {}
 _UNKNOWN = (None, None, None, None)
 
@@ -33,37 +34,35 @@ def table_of(engine: Engine, run: RunInfo, ceilings: Mapping[str, Ceilings]) -> 
 def _rows(engine: Engine, run: RunInfo, ceilings: Mapping[str, Ceilings]) -> Iterator[tuple[Any, ...]]:
     details = queries.list_details(engine, run.key, limit=RESULT_LIMIT)
     cases = queries.load_cases(engine, {one.point.case_key for one in details})
-    told = {key: (run.id, run.commit, *_told(case)) for key, case in cases.items()}
+    cells = Cells()
+    told = {key: tuple([cells[text] for text in (run.id, run.commit, *_told(case))]) for key, case in cases.items()}
     for one in details:
         key = one.point.case_key
-        yield told[key] + _measured(one, cases[key].dtype, ceilings.get(one.point.device))
+        yield told[key] + _measured(one, cases[key].dtype, ceilings.get(one.point.device), cells)
 
 
 def _told(case: CaseInfo) -> tuple[str, ...]:
     """What there is to say of a case, made once for all of its results."""
-    shapes, params, tags, published = (
-        json.dumps(case.data[name], allow_nan=False, ensure_ascii=False)
-        for name in ("shapes", "params", "tags", "published")
-    )
+    shapes, params, tags, published = (_as_json(case.data[name]) for name in ("shapes", "params", "tags", "published"))
     return case.op, case.data["name"], case.case_id, shapes, case.dtype, params, tags, published
 
 
-def _measured(one: Detail, dtype: str, reached: Ceilings | None) -> tuple[Any, ...]:
+def _measured(one: Detail, dtype: str, reached: Ceilings | None, cells: Cells) -> tuple[Any, ...]:
     point, data = one.point, one.data
     measurement, profile = data.get("measurement") or _NOTHING, data.get("profile") or _NOTHING
     check, footprint = data.get("check") or _NOTHING, measurement.get("footprint") or _NOTHING
     extra = data.get("extra") or _NOTHING
     time, seen = point.median_ns, profile.get("time_ns")
     return (
-        point.implementation,
-        point.backend,
-        point.device,
-        point.status,
-        one.reason,
+        cells[point.implementation],
+        cells[point.backend],
+        cells[point.device],
+        cells[point.status],
+        cells[one.reason],
         time,
         *(data.get("quantiles_ns") or extra.get("quantiles_ns") or _UNKNOWN),
         measurement.get("hot_ns"),
-        measurement.get("timer"),
+        _cell(measurement.get("timer"), cells),
         measurement.get("peak_bytes"),
         footprint.get("launches"),
         footprint.get("allocations"),
@@ -71,15 +70,19 @@ def _measured(one: Detail, dtype: str, reached: Ceilings | None) -> tuple[Any, .
         footprint.get("spill_bytes"),
         seen,
         None if time is None or seen is None else time - seen,
-        check.get("max_abs_error"),
-        check.get("max_rel_error"),
-        check.get("worst"),
+        _cell(check.get("max_abs_error"), cells),
+        _cell(check.get("max_rel_error"), cells),
+        _cell(check.get("worst"), cells),
         point.bytes,
         point.flops,
         point.bytes / time if time is not None and point.bytes else None,
         _share(one, dtype, reached, extra),
         data.get("deterministic", True),
     )
+
+
+def _cell(value: Any, cells: Cells) -> Any:
+    return cells[value] if isinstance(value, str) else value
 
 
 def _share(one: Detail, dtype: str, reached: Ceilings | None, extra: Mapping[str, Any]) -> float | None:
