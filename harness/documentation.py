@@ -1,11 +1,12 @@
-"""What README says of commands and figures, made from the commands' own help and from committed runs.
+"""What README and docs/commands.md say of commands and figures, from the commands' own help and from committed runs.
 
-`make docs` rewrites the parts of README.md between `<!-- NAME:start -->` and `<!-- NAME:end -->`; a test
-fails where they are not up to date, or a command is missing.
+`make docs` rewrites docs/commands.md, and the parts of README.md between `<!-- NAME:start -->` and
+`<!-- NAME:end -->`; a test fails where they are not up to date, or a command is missing.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from harness.submission import parse, read_submission
 
 ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"
+COMMANDS = ROOT / "docs" / "commands.md"
 EXPORTS = {"h200": ROOT / "tests" / "data" / "h200" / "seed.json", "cpu": ROOT / "tests" / "data" / "cpu" / "seed.json"}
 LIBRARIES = ("cupy", "torch", "torchvision", "nvrtc", "numpy", "numba", "python")
 WIDTH = 96
@@ -41,8 +43,19 @@ def insert(text: str, found: Mapping[str, str]) -> str:
 
 
 def commands() -> str:
-    """A heading and the help text for each command."""
-    return "\n\n".join(f"#### `{name}`\n\n```text\n{text}\n```" for name, text in help_texts())
+    """A line for each command: its name and the first sentence of its help."""
+    lines = ["| command | |", "|---|---|"]
+    for name, text in help_texts():
+        _, _, body = text.partition("\n\n")
+        paragraph = " ".join(body.partition("\n\n")[0].split())
+        lines.append(f"| `{name}` | {re.split(r'[.;] ', paragraph)[0].rstrip('.')} |")
+    return "\n".join(lines)
+
+
+def manual() -> str:
+    """The help text of every command, as docs/commands.md."""
+    parts = [f"## `{name}`\n\n```text\n{text}\n```" for name, text in help_texts()]
+    return "\n\n".join(("# Commands\n\nWhat `--help` prints; `make docs` writes this file.", *parts)) + "\n"
 
 
 def help_texts() -> Iterator[tuple[str, str]]:
@@ -97,7 +110,8 @@ def _escaped(cell: Any) -> str:
 
 
 def main() -> None:
-    """Rewrite README.md."""
+    """Rewrite README.md and docs/commands.md."""
+    COMMANDS.write_text(manual(), encoding="utf-8")
     README.write_text(insert(README.read_text(encoding="utf-8"), sections()), encoding="utf-8")
 
 

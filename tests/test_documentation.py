@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from harness.documentation import EXPORTS, README, help_texts, insert, sections
+from harness.documentation import COMMANDS, EXPORTS, README, help_texts, insert, manual, sections
 
 TEXT = README.read_text(encoding="utf-8")
 
@@ -15,6 +15,11 @@ TEXT = README.read_text(encoding="utf-8")
 def test_readme_is_up_to_date(name: str) -> None:
     """`make docs` would change nothing: help texts and tables in README are today's."""
     assert insert(TEXT, {name: sections()[name]}) == TEXT, "run `make docs`"
+
+
+def test_the_manual_is_up_to_date() -> None:
+    """`make docs` would change nothing in docs/commands.md."""
+    assert COMMANDS.read_text(encoding="utf-8") == manual(), "run `make docs`"
 
 
 def test_every_command_has_an_example() -> None:
