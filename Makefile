@@ -13,7 +13,7 @@ CUDA := $(if $(CUDA_MAJOR),$(if $(filter 11 12,$(CUDA_MAJOR)),cuda12,cuda13))
 
 .PHONY: run test lint demo docs lock clean
 
-run: $(VENV)/.run
+run: $(VENV)/.compiled
 	$(BIN)/opgauge run --tag seed
 
 test: $(VENV)/.test $(VENV)/.browser lint
@@ -57,6 +57,11 @@ $(VENV)/.run: $(VENV)/.python requirements/$(or $(CUDA),run).txt pyproject.toml
 	$(PIP) install -q --require-hashes -r requirements/$(or $(CUDA),run).txt
 	$(PIP) install -q --no-deps --no-build-isolation -e .
 	$(if $(filter yes,$(TORCH)),$(PIP) install -q "torch==$(TORCH_VERSION)")
+	touch $@
+
+# What is compiled when it is first called, by all cores at once, so that `run` has only to measure.
+$(VENV)/.compiled: $(VENV)/.run $(wildcard ops/*/*.py ops/*/*.cu ops/_core/*/*.py ops/_include/*.cuh)
+	$(BIN)/opgauge compile --tag seed
 	touch $@
 
 $(VENV)/.test: $(VENV)/.run requirements/test.txt

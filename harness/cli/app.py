@@ -9,6 +9,7 @@ import typer
 from harness.cli.aa import aa
 from harness.cli.agree import agree
 from harness.cli.check import check
+from harness.cli.compile import compile_
 from harness.cli.database import database
 from harness.cli.export import export
 from harness.cli.gate import gate
@@ -35,6 +36,7 @@ app = typer.Typer(
 )
 app.command("list")(list_)
 app.command("check")(check)
+app.command("compile")(compile_)
 app.command("run")(run)
 app.command("show")(show)
 app.command("gate")(gate)
@@ -55,13 +57,15 @@ app.command("version")(version)
 
 def main() -> None:
     """Run the command line; the console script."""
-    from harness.errors import HarnessError
-    from ops import OpError
-
     try:
         app()
-    except (HarnessError, OpError) as error:
-        print(f"opgauge: {error}", file=sys.stderr)  # noqa: T201  the one place that speaks for errors
-        sys.exit(getattr(error, "exit_code", 2))
     except BrokenPipeError:
         sys.exit(0)
+    except Exception as error:
+        from harness.errors import HarnessError
+        from ops import OpError  # not before: a worker can start meanwhile
+
+        if not isinstance(error, HarnessError | OpError):
+            raise
+        print(f"opgauge: {error}", file=sys.stderr)  # noqa: T201  the one place that speaks for errors
+        sys.exit(getattr(error, "exit_code", 2))

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Self
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -117,13 +117,14 @@ def _measure(
     store: Store, executor: LocalExecutor, run_id: str, trials: Sequence[Trial], devices: Sequence[str]
 ) -> bool:
     """Run the trials and store each result as it comes; True when interrupted."""
+    from harness.progress import Progress
     from harness.runner import run as run_trials
     from ops import Device
 
     try:
         for device in devices:
             store.add_ceilings(run_id, executor.ceilings(str(Device.parse(device))))
-        with _Progress(len(trials)) as progress:
+        with Progress(len(trials)) as progress:
             for result in run_trials(progress.follow(trials), executor):
                 store.add_result(run_id, result)
                 progress.advance()
@@ -137,6 +138,7 @@ def _measure(
 def _profile(store: Store, run_id: str, timeout_s: float) -> bool:
     """List the kernels of what was measured, in a process that times nothing; True when interrupted."""
     from harness.execute import LocalExecutor
+    from harness.progress import Progress
     from harness.result import Status
 
     measured = [result for result in store.results(run_id) if result.status is Status.OK]
@@ -149,7 +151,7 @@ def _profile(store: Store, run_id: str, timeout_s: float) -> bool:
         return False
     reasons: dict[str, int] = {}
     try:
-        with LocalExecutor(timeout_s=timeout_s) as executor, _Progress(len(trials)) as progress:
+        with LocalExecutor(timeout_s=timeout_s) as executor, Progress(len(trials)) as progress:
             for trial, profile in zip(trials, executor.profile(progress.follow(trials)), strict=True):
                 store.add_profile(run_id, trial, profile)
                 progress.advance()
@@ -160,56 +162,6 @@ def _profile(store: Store, run_id: str, timeout_s: float) -> bool:
     for reason, count in reasons.items():
         typer.echo(f"no kernel list for {count} results: {reason}", err=True)
     return False
-
-
-class _Progress:
-    """A bar on stderr, silent where that is no terminal."""
-
-    def __init__(self, total: int) -> None:
-        self._bar = None
-        if sys.stderr.isatty():
-            from rich.console import Console
-            from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-            columns = (MofNCompleteColumn(), BarColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
-            self._bar = Progress(*columns, console=Console(stderr=True), transient=True)
-            self._task = self._bar.add_task("", total=total)
-
-    def __enter__(self) -> Self:
-        if self._bar is not None:
-            self._bar.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._bar is not None:
-            self._bar.stop()
-
-    def follow(self, trials: Sequence[Trial]) -> Sequence[Trial]:
-        """The trials, each named on the bar as it begins."""
-        return trials if self._bar is None else _Followed(trials, self._name)
-
-    def _name(self, trial: Trial) -> None:
-        if self._bar is not None:
-            text = f"{trial.case.op} · {trial.case.name} · {trial.implementation}"
-            self._bar.update(self._task, description=text.replace("[", "\\["))
-
-    def advance(self) -> None:
-        """One more is finished."""
-        if self._bar is not None:
-            self._bar.advance(self._task)
-
-
-class _Followed(list["Trial"]):
-    """A list that tells of each item as it is reached."""
-
-    def __init__(self, trials: Sequence[Trial], tell: object) -> None:
-        super().__init__(trials)
-        self._tell = tell
-
-    def __iter__(self):  # type: ignore[no-untyped-def]  # noqa: ANN204
-        for trial in super().__iter__():
-            self._tell(trial)  # type: ignore[operator]
-            yield trial
 
 
 def _report(store: Store, run_id: str, *, as_json: bool) -> int:

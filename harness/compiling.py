@@ -1,0 +1,43 @@
+"""Compile what trials need before any of them is measured, by as many workers as there are CPUs.
+
+Numba's kernels, torch.compile's and CUDA's are compiled when they are first called, and then lie in caches on disk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from queue import Empty, SimpleQueue
+
+from harness.execute import LocalExecutor
+from harness.measure import Limits
+from harness.result import Status, Trial
+
+ONCE = Limits(budget_s=0.0, min_samples=1, max_samples=1, warmup_s=0.0)
+
+
+def compile_ahead(
+    trials: Sequence[Trial], workers: int, tell: Callable[[Trial], None], *, timeout_s: float = 300.0
+) -> int:
+    """Call each trial's kernel once and forget what came of it; gives how many were right. `tell` hears of each."""
+    waiting: SimpleQueue[list[Trial]] = SimpleQueue()
+    for case in dict.fromkeys(trial.case.id for trial in trials):
+        waiting.put([trial for trial in trials if trial.case.id == case])
+    with ThreadPoolExecutor(workers) as pool:
+        counts = [pool.submit(partial(_work, waiting, tell, timeout_s)) for _ in range(workers)]
+        return sum(count.result() for count in counts)
+
+
+def _work(waiting: SimpleQueue[list[Trial]], tell: Callable[[Trial], None], timeout_s: float) -> int:
+    """One worker's part: the cases that are left, until none is."""
+    right = 0
+    with LocalExecutor(limits=ONCE, timeout_s=timeout_s) as executor:
+        while True:
+            try:
+                case = waiting.get_nowait()
+            except Empty:
+                return right
+            for result in executor.run(case):
+                right += result.status is Status.OK
+                tell(result.trial)
