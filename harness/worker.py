@@ -26,10 +26,15 @@ import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from harness.block import Bench
+    from harness.profiler import Profiler
 
 PR_SET_PDEATHSIG = 1
 Send = Callable[[dict[str, Any]], None]
@@ -96,12 +101,10 @@ def serve(requests: IO[str], send: Send) -> None:
     from harness.attempt import Trusted
     from harness.block import Bench
     from harness.measure import Limits
-    from harness.profiler import Profiler
     from harness.result import Trial, from_json, to_json
 
     use_tuning()
     bench = Bench(lambda phase: send({"is": "phase", "phase": phase}))
-    profiler = Profiler(bench)
     send({"is": "ready"})
     for line in requests:
         request = json.loads(line)
@@ -109,7 +112,7 @@ def serve(requests: IO[str], send: Send) -> None:
             send({"is": "ceilings", "ceilings": to_json(ceilings.measure(request["device"]))})
             continue
         if request["do"] == "profile":
-            send({"is": "profile", "profile": to_json(profiler.run(from_json(Trial, request["trial"])))})
+            send({"is": "profile", "profile": to_json(profiler(bench).run(from_json(Trial, request["trial"])))})
             continue
         if request["do"] != "trial":
             send(answer(request))
@@ -125,6 +128,14 @@ def serve(requests: IO[str], send: Send) -> None:
                 kept=Path(request["kept"]) if request.get("kept") else None,
             )
         send({"is": "result", "result": to_json(result)})
+
+
+@cache
+def profiler(bench: Bench) -> Profiler:
+    """The one profiler, imported and made when the first kernel list is wanted."""
+    from harness.profiler import Profiler
+
+    return Profiler(bench)
 
 
 def use_tuning() -> None:

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from harness.measure.cuda import CudaTimer
 
 REPEATS = 7
-CPU_BYTES = 32 << 20
+CPU_BYTES = 8 << 20
+"""Small: a process pays for each page that it touches first, and a block starts with this."""
 CPU_LENGTH, CPU_ROUNDS = 4096, 400
 """Doubles that stay in the first cache, and how often they are multiplied and added to."""
 CPU_CALLS = 5000
@@ -30,7 +31,7 @@ CUDA_REPEATS = 15
 
 
 def cpu_ruler() -> Ruler:
-    """One thread's ruler, in 0.1 s at most."""
+    """One thread's ruler, in 0.05 s or so."""
     source, target = np.ones(CPU_BYTES // 8), np.ones(CPU_BYTES // 8)
     values = np.linspace(0.0, 1.0, CPU_LENGTH)
 
