@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 from collections.abc import Iterator
 from typing import Any
 from xml.etree import ElementTree as ET
 
 import pytest
+from anyio.from_thread import start_blocking_portal
 from fastapi.testclient import TestClient
 from sqlalchemy import event
 
@@ -262,7 +262,9 @@ def test_head_sends_no_body(client: TestClient) -> None:
         "headers": [],
         "client": None,
     }
-    asyncio.run(client.app({**scope, "root_path": "", "scheme": "http", "server": ("x", 80)}, receive, send))  # type: ignore[arg-type]
+    scope |= {"root_path": "", "scheme": "http", "server": ("x", 80)}
+    with start_blocking_portal() as portal:  # a loop of its own: the browser tests leave one running in this thread
+        portal.call(client.app, scope, receive, send)
     assert sent[0]["status"] == 200
     assert b"".join(message.get("body", b"") for message in sent) == b""
 
