@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from queue import Empty, SimpleQueue
 
 from harness.execute import LocalExecutor
@@ -22,10 +21,13 @@ def compile_ahead(
 ) -> int:
     """Call each trial's kernel once and forget what came of it; gives how many were right. `tell` hears of each."""
     waiting: SimpleQueue[list[Trial]] = SimpleQueue()
-    for case in dict.fromkeys(trial.case.id for trial in trials):
-        waiting.put([trial for trial in trials if trial.case.id == case])
+    by_case: dict[str, list[Trial]] = {}
+    for trial in trials:
+        by_case.setdefault(trial.case.id, []).append(trial)
+    for case in by_case.values():
+        waiting.put(case)
     with ThreadPoolExecutor(workers) as pool:
-        counts = [pool.submit(partial(_work, waiting, tell, timeout_s)) for _ in range(workers)]
+        counts = [pool.submit(_work, waiting, tell, timeout_s) for _ in range(workers)]
         return sum(count.result() for count in counts)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import Self
 
 from harness.result import Trial
@@ -31,9 +31,11 @@ class Progress:
         if self._bar is not None:
             self._bar.stop()
 
-    def follow(self, trials: Sequence[Trial]) -> Sequence[Trial]:
+    def follow(self, trials: Iterable[Trial]) -> Iterator[Trial]:
         """The trials, each named on the bar as it begins."""
-        return trials if self._bar is None else _Followed(trials, self.name)
+        for trial in trials:
+            self.name(trial)
+            yield trial
 
     def name(self, trial: Trial) -> None:
         """Say which trial is on."""
@@ -45,16 +47,3 @@ class Progress:
         """One more is finished."""
         if self._bar is not None:
             self._bar.advance(self._task)
-
-
-class _Followed(list[Trial]):
-    """A list that tells of each item as it is reached."""
-
-    def __init__(self, trials: Sequence[Trial], tell: Callable[[Trial], None]) -> None:
-        super().__init__(trials)
-        self._tell = tell
-
-    def __iter__(self) -> Iterator[Trial]:
-        for trial in super().__iter__():
-            self._tell(trial)
-            yield trial

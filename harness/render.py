@@ -66,7 +66,6 @@ def against_peers(found: Sequence[Row], ceilings: Mapping[str, Ceilings]) -> Tab
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("", no_wrap=True)
     for row in found:
-        decided = row.deciding is not None and row.deciding <= (1.05 if row.decides == "hot" else 1.0)
         table.add_row(
             escape(_label(row)),
             row.dtype.replace("float", "f"),
@@ -75,7 +74,7 @@ def against_peers(found: Sequence[Row], ceilings: Mapping[str, Ceilings]) -> Tab
             time_text(row.hot_ns(OPTIMIZED)),
             ratio_text(row.hot_against_peer),
             _reached(row, ceilings)[1],
-            f"{'ahead' if decided else 'behind'} ({row.decides})",
+            f"{'ahead' if row.is_ahead else 'behind'} ({row.decides})",
         )
     return table
 

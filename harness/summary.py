@@ -12,6 +12,8 @@ from harness.result import Ceilings, Footprint, Measurement, Result, Status
 PEERS = ("torch", "torch_compile", "torchvision")
 COARSE_NS = 10_000.0
 """Below this a GPU's cold time is mostly launch and events: there the hot figure decides."""
+ALLOWED = {"cold": 1.0, "hot": 1.05}
+"""Optimized over the fastest peer, at most."""
 BASELINE, OPTIMIZED = "baseline", "optimized"
 
 
@@ -99,18 +101,17 @@ class Row:
 
     def median_ns(self, implementation: str) -> float | None:
         """Median time of an implementation that is ok; None otherwise."""
-        result = self.results.get(implementation)
-        if result is None or result.status is not Status.OK or result.measurement is None:
-            return None
-        return result.measurement.median_ns
+        measured = self._measured(implementation)
+        return measured.median_ns if measured else None
 
     def hot_ns(self, implementation: str) -> float | None:
         """Time per call of a graph of many, caches warm; None where that was not measured."""
-        return None if self.median_ns(implementation) is None else self._measured(implementation).hot_ns
+        measured = self._measured(implementation)
+        return measured.hot_ns if measured else None
 
-    def _measured(self, implementation: str) -> Measurement:
-        measurement = self.results[implementation].measurement
-        return measurement if measurement is not None else Measurement((), "", 0)
+    def _measured(self, implementation: str) -> Measurement | None:
+        result = self.results.get(implementation)
+        return result.measurement if result is not None and result.status is Status.OK else None
 
     @property
     def best(self) -> Result | None:
@@ -143,6 +144,11 @@ class Row:
     def deciding(self) -> float | None:
         """That ratio."""
         return self.hot_against_peer if self.decides == "hot" else self.against_peer
+
+    @property
+    def is_ahead(self) -> bool:
+        """Whether that ratio is no larger than what is asked."""
+        return self.deciding is not None and self.deciding <= ALLOWED[self.decides]
 
 
 def _least(times: Iterable[float | None]) -> float | None:

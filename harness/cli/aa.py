@@ -12,28 +12,27 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from harness.cli import gate as gating
-from harness.cli.options import AsJson, Database, database_url
+from harness.cli.options import AsJson, Database, Devices, Dtypes, Ops, Timeout, database_url
 
 if TYPE_CHECKING:
     from harness.gaterun import Conditions, GateRun
-    from harness.selection import Selection
 
 
 def aa(
     paths: gating.Paths = None,
     runs: Annotated[int, typer.Option("--runs", help="Gate runs.", min=1)] = 20,
     case: gating.Cases = None,
-    op: gating.Ops = None,
+    op: Ops = None,
     tag: gating.Tags = None,
-    dtype: gating.Dtypes = None,
+    dtype: Dtypes = None,
     implementation: gating.Implementations = None,
-    device: gating.Devices = None,
+    device: Devices = None,
     tree: gating.TreeOption = None,
     policy: gating.PolicyFile = None,
     pairs: gating.Pairs = 4,
     most_pairs: gating.MostPairs = 10,
     block_s: gating.BlockS = None,
-    timeout: gating.Timeout = None,
+    timeout: Timeout = None,
     record: Annotated[
         Path | None, typer.Option("--record", metavar="FILE", help="Write all block medians, by case and pair.")
     ] = None,
@@ -58,11 +57,14 @@ def aa(
     path = find_tree(tree or Path.cwd())
     same = Tree(path, commit(path), "this tree")
     conditions = load_conditions(path, policy, block_s, pairs, most_pairs)
+    selection = gating.selected(
+        paths=paths, cases=case, ops=op, tags=tag, dtypes=dtype, implementations=implementation, devices=device
+    )
     gating.refuse_missing_folders(record)
     done: list[GateRun] = []
     with gating.workshop({BASE: same, HEAD: same}, load_settings(), timeout) as workshop:
         try:
-            for run in repeat(workshop, select(paths, case, op, tag, dtype, implementation, device), conditions, runs):
+            for run in repeat(workshop, selection, conditions, runs):
                 done.append(run)
                 typer.echo(f"{len(done)}/{runs} {gating.line(run)}", err=True)
         except KeyboardInterrupt:
@@ -88,29 +90,6 @@ def write_recording(file: Path, runs: list[GateRun], tree: Path) -> None:
     cases = ",\n".join(json.dumps(one, allow_nan=False, ensure_ascii=False) for one in found.pop("cases"))
     head = json.dumps(found, indent=1, allow_nan=False, ensure_ascii=False).removesuffix("\n}")
     file.write_text(f'{head},\n "cases": [\n{cases}\n]}}\n', encoding="utf-8")
-
-
-def select(
-    paths: list[Path] | None,
-    case: list[str] | None,
-    op: list[str] | None,
-    tag: list[str] | None,
-    dtype: list[str] | None,
-    implementation: list[str] | None,
-    device: list[str] | None,
-) -> Selection:
-    """What was asked for."""
-    from harness.selection import Selection
-
-    return Selection(
-        paths=tuple(paths or ()),
-        cases=tuple(case or ()),
-        ops=tuple(op or ()),
-        tags=tuple(tag or ()),
-        dtypes=tuple(dtype or ()),
-        implementations=tuple(implementation or ()),
-        devices=tuple(device or ()),
-    )
 
 
 def load_conditions(tree: Path, policy: Path | None, block_s: float | None, pairs: int, most_pairs: int) -> Conditions:

@@ -5,12 +5,23 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from harness.cli.options import AsJson, Database, database_url, load, select
+from harness.cli.options import (
+    AsJson,
+    Database,
+    Dtypes,
+    Names,
+    Ops,
+    Paths,
+    SampleBudget,
+    Tags,
+    database_url,
+    load,
+    select,
+)
 
 if TYPE_CHECKING:
     from harness.agreement import Agreement
@@ -23,17 +34,17 @@ CHUNK = 32
 
 
 def agree(
-    paths: Annotated[list[Path] | None, typer.Argument(help="Case files or folders; the shipped ones if none.")] = None,
-    op: Annotated[list[str] | None, typer.Option("--op", help="Only this op; repeatable.")] = None,
-    tag: Annotated[list[str] | None, typer.Option("--tag", help="Only cases with this tag; repeatable.")] = None,
-    dtype: Annotated[list[str] | None, typer.Option("--dtype", help="Only this dtype; repeatable.")] = None,
-    name: Annotated[list[str] | None, typer.Option("--name", help="Only names with this pattern; repeatable.")] = None,
+    paths: Paths = None,
+    op: Ops = None,
+    tag: Tags = None,
+    dtype: Dtypes = None,
+    name: Names = None,
     implementation: Annotated[
         list[str] | None, typer.Option("--implementation", "-i", help="Repeatable; default: optimized.")
     ] = None,
     device: Annotated[str, typer.Option("--device", help="cuda or cuda:N; the CPU has no second clock.")] = "cuda",
     db: Database = None,
-    budget: Annotated[float | None, typer.Option("--budget", help="Seconds of sampling per trial.", min=0.001)] = None,
+    budget: SampleBudget = None,
     as_json: AsJson = False,
 ) -> None:
     """Time cases by this harness and by cuda-bench, side by side, and sum their kernels by CUPTI; store what was found.

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from harness.cli.options import load
+from harness.cli.options import Paths, load
 
 
 def check(
-    paths: Annotated[list[Path] | None, typer.Argument(help="Case files or folders; the shipped ones if none.")] = None,
+    paths: Paths = None,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="List every expanded case with its id.")] = False,
 ) -> None:
     """Validate case files against their ops, without a device.

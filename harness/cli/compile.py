@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from harness.cli.options import load, select
+from harness.cli.options import Devices, Ops, Paths, Tags, default_device, load, select
 
 if TYPE_CHECKING:
     from harness.result import Trial
 
 
 def compile_(
-    paths: Annotated[list[Path] | None, typer.Argument(help="Case files or folders; the shipped ones if none.")] = None,
-    op: Annotated[list[str] | None, typer.Option("--op", help="Only this op; repeatable.")] = None,
-    tag: Annotated[list[str] | None, typer.Option("--tag", help="Only cases with this tag; repeatable.")] = None,
-    device: Annotated[
-        list[str] | None, typer.Option("--device", help="cpu, cuda or cuda:N; repeatable. Default: cuda, else cpu.")
-    ] = None,
+    paths: Paths = None,
+    op: Ops = None,
+    tag: Tags = None,
+    device: Devices = None,
     workers: Annotated[int | None, typer.Option("--workers", min=1, help="Default: one per CPU.")] = None,
 ) -> None:
     """Compile what cases need, by every implementation: Numba's kernels, torch.compile's, CUDA's.
@@ -32,10 +29,9 @@ def compile_(
     from harness.compiling import compile_ahead
     from harness.progress import Progress
     from harness.runner import plan
-    from ops import available
 
     cases = select(load(paths, ops=op), ops=op, tags=tag, dtypes=None, names=None)
-    devices = device or ["cuda" if "cuda" in available() else "cpu"]
+    devices = device or [default_device()]
     trials = plan(cases, devices=devices)
     with Progress(len(trials)) as progress:
 

@@ -4,16 +4,27 @@ from __future__ import annotations
 
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from time import monotonic
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from harness.cli.options import AsJson, Database, command_line, database_url
+from harness.cli.options import (
+    AsJson,
+    Database,
+    Devices,
+    Dtypes,
+    Names,
+    Ops,
+    Timeout,
+    command_line,
+    database_url,
+    default_device,
+)
 
 if TYPE_CHECKING:
     from harness.gate import Outcome
@@ -32,19 +43,13 @@ Paths = Annotated[list[Path] | None, typer.Argument(help="Case files or folders;
 Cases = Annotated[
     list[str] | None, typer.Option("--case", help="Only this op, op/case (with * and ?) or case id; repeatable.")
 ]
-Ops = Annotated[list[str] | None, typer.Option("--op", help="Only this op; repeatable.")]
 Tags = Annotated[
     list[str] | None,
     typer.Option("--tag", help="Only cases with this tag; repeatable. Where no case is named: gate, if any has it."),
 ]
-Dtypes = Annotated[list[str] | None, typer.Option("--dtype", help="Only this dtype; repeatable.")]
 Implementations = Annotated[
     list[str] | None,
     typer.Option("--implementation", "-i", help="Only this one; repeatable. Default: ours, but for the baseline."),
-]
-Devices = Annotated[
-    list[str] | None,
-    typer.Option("--device", "--backend", help="cpu, cuda or cuda:N; repeatable. Default: cuda, else cpu."),
 ]
 TreeOption = Annotated[
     Path | None, typer.Option("--tree", help="The head: a folder with ops/. Default: here or above.", file_okay=False)
@@ -55,7 +60,6 @@ MostPairs = Annotated[int, typer.Option("--most-pairs", help="Pairs for what sta
 Budget = Annotated[
     float | None, typer.Option("--budget", help="Seconds in all, after which no more pairs are begun.", min=0.1)
 ]
-Timeout = Annotated[float | None, typer.Option("--timeout", help="Seconds that a trial may take.", min=0.1)]
 PolicyFile = Annotated[
     Path | None, typer.Option("--policy", help="Policy file; cases/policy.yaml of the tree if there is one.")
 ]
@@ -80,7 +84,7 @@ def gate(
     op: Ops = None,
     tag: Tags = None,
     dtype: Dtypes = None,
-    name: Annotated[list[str] | None, typer.Option("--name", help="Only names with this pattern; repeatable.")] = None,
+    name: Names = None,
     implementation: Implementations = None,
     device: Devices = None,
     tree: TreeOption = None,
@@ -117,8 +121,6 @@ def gate(
 
     Example: opgauge gate --base main --changed --markdown gate.md
     """
-    from harness.selection import Selection
-
     if (base is None) == (against is None):
         msg = "name one of --base REF and --against RUN|BRANCH"
         raise typer.BadParameter(msg)
@@ -127,18 +129,17 @@ def gate(
         raise typer.BadParameter(msg)
     started = monotonic()
     refuse_missing_folders(junit, markdown)
-    selection = Selection(
-        paths=tuple(paths or ()),
-        cases=tuple(case or ()),
-        ops=tuple(op or ()),
-        tags=tuple(tag or ()),
-        dtypes=tuple(dtype or ()),
-        names=tuple(name or ()),
-        implementations=tuple(implementation or ()),
-        devices=tuple(device or ()),
-        changed=changed,
-        trust_hash=trust_hash,
+    asked = selected(
+        paths=paths,
+        cases=case,
+        ops=op,
+        tags=tag,
+        dtypes=dtype,
+        names=name,
+        implementations=implementation,
+        devices=device,
     )
+    selection = replace(asked, changed=changed, trust_hash=trust_hash)
     with _never_a_verdict(bisect=bisect or bisect_broken):
         from harness.gate import Schedule
         from harness.settings import load_settings
@@ -165,6 +166,14 @@ def gate(
     if bisect or bisect_broken:
         raise typer.Exit(bisect_code(run.outcome, broken=bisect_broken))
     raise typer.Exit(int(run.outcome.code))
+
+
+def selected(**given: Sequence[Any] | None) -> Selection:
+    """What options ask for, by the fields of Selection; None asks for nothing."""
+    from harness.selection import Selection
+
+    fields: dict[str, Any] = {field: tuple(values or ()) for field, values in given.items()}
+    return Selection(**fields)
 
 
 def refuse_missing_folders(*files: Path | None) -> None:
@@ -279,9 +288,9 @@ def load_noise(tree: Path, selection: Selection, settings: Settings, db: str | N
 
 def chosen_devices(selection: Selection) -> list[str]:
     """The devices asked for, else the GPU, else the CPU."""
-    from ops import Device, available
+    from ops import Device
 
-    return [str(Device.parse(one)) for one in selection.devices or ["cuda" if "cuda" in available() else "cpu"]]
+    return [str(Device.parse(one)) for one in selection.devices or [default_device()]]
 
 
 def keep_head(run: GateRun, settings: Settings, url: str) -> None:

@@ -11,7 +11,7 @@ import typer
 
 from harness.cli import aa
 from harness.cli import gate as gating
-from harness.cli.options import AsJson, Database
+from harness.cli.options import AsJson, Database, Devices, Dtypes, Ops, Timeout
 
 if TYPE_CHECKING:
     from harness.gaterun import Conditions, GateRun
@@ -28,17 +28,17 @@ def inject(
         int, typer.Option("--among", help="Judge each case as the one slowed of so many in a run.", min=1)
     ] = 60,
     case: gating.Cases = None,
-    op: gating.Ops = None,
+    op: Ops = None,
     tag: gating.Tags = None,
-    dtype: gating.Dtypes = None,
+    dtype: Dtypes = None,
     implementation: gating.Implementations = None,
-    device: gating.Devices = None,
+    device: Devices = None,
     tree: gating.TreeOption = None,
     policy: gating.PolicyFile = None,
     pairs: gating.Pairs = 4,
     most_pairs: gating.MostPairs = 10,
     block_s: gating.BlockS = None,
-    timeout: gating.Timeout = None,
+    timeout: Timeout = None,
     as_json: AsJson = False,
     db: Database = None,
 ) -> None:
@@ -59,7 +59,9 @@ def inject(
     path = find_tree(tree or Path.cwd())
     own = Tree(path, commit(path), "this tree")
     conditions = by_time_alone(aa.load_conditions(path, policy, block_s, pairs, most_pairs), among)
-    selection = aa.select(paths, case, op, tag, dtype, implementation, device)
+    selection = gating.selected(
+        paths=paths, cases=case, ops=op, tags=tag, dtypes=dtype, implementations=implementation, devices=device
+    )
     done: list[GateRun] = []
     try:
         plant_each(own, selection, conditions, load_settings(), timeout, slowdown, runs, done)

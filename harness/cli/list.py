@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
 import typer
 
-from harness.cli.options import AsJson
+from harness.cli.options import AsJson, Ops
 
 
 def list_(
-    op: Annotated[list[str] | None, typer.Option("--op", help="Only this op; repeatable.")] = None,
+    op: Ops = None,
     as_json: AsJson = False,
 ) -> None:
     """List ops and their kernels, those for CUDA too where there is no GPU.

@@ -18,6 +18,17 @@ Database = Annotated[
     str | None,
     typer.Option("--db", metavar="URL", help="Database; the default is OPGAUGE_DB, or sqlite:///opgauge.db."),
 ]
+Paths = Annotated[list[Path] | None, typer.Argument(help="Case files or folders; the shipped ones if none.")]
+Ops = Annotated[list[str] | None, typer.Option("--op", help="Only this op; repeatable.")]
+Tags = Annotated[list[str] | None, typer.Option("--tag", help="Only cases with this tag; repeatable.")]
+Dtypes = Annotated[list[str] | None, typer.Option("--dtype", help="Only this dtype; repeatable.")]
+Names = Annotated[list[str] | None, typer.Option("--name", help="Only names with this pattern; repeatable.")]
+Devices = Annotated[
+    list[str] | None,
+    typer.Option("--device", "--backend", help="cpu, cuda or cuda:N; repeatable. Default: cuda, else cpu."),
+]
+SampleBudget = Annotated[float | None, typer.Option("--budget", help="Seconds of sampling per trial.", min=0.001)]
+Timeout = Annotated[float | None, typer.Option("--timeout", help="Seconds that a trial may take.", min=0.1)]
 _PASSWORD = re.compile(r"(://[^:/@]*:).*@", re.DOTALL)
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 
@@ -32,6 +43,13 @@ def database_url(given: str | None) -> str:
 def command_line(arguments: Sequence[str]) -> str:
     """What was typed, as runs keep it and pages show it: no password of a database's URL."""
     return shlex.join(["opgauge", *(_PASSWORD.sub(r"\1***@", one) for one in arguments)])
+
+
+def default_device() -> str:
+    """`cuda` where there is one, else `cpu`."""
+    from ops import available
+
+    return "cuda" if "cuda" in available() else "cpu"
 
 
 def shipped_cases() -> Path:

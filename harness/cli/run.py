@@ -5,12 +5,27 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from harness.cli.options import AsJson, Database, command_line, database_url, load, select
+from harness.cli.options import (
+    AsJson,
+    Database,
+    Devices,
+    Dtypes,
+    Names,
+    Ops,
+    Paths,
+    SampleBudget,
+    Tags,
+    Timeout,
+    command_line,
+    database_url,
+    default_device,
+    load,
+    select,
+)
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -27,24 +42,21 @@ WRONG, INTERRUPTED = 3, 130
 
 
 def run(
-    paths: Annotated[list[Path] | None, typer.Argument(help="Case files or folders; the shipped ones if none.")] = None,
-    op: Annotated[list[str] | None, typer.Option("--op", help="Only this op; repeatable.")] = None,
-    tag: Annotated[list[str] | None, typer.Option("--tag", help="Only cases with this tag; repeatable.")] = None,
-    dtype: Annotated[list[str] | None, typer.Option("--dtype", help="Only this dtype; repeatable.")] = None,
-    name: Annotated[list[str] | None, typer.Option("--name", help="Only names with this pattern; repeatable.")] = None,
+    paths: Paths = None,
+    op: Ops = None,
+    tag: Tags = None,
+    dtype: Dtypes = None,
+    name: Names = None,
     implementation: Annotated[
         list[str] | None, typer.Option("--implementation", "-i", help="Only this implementation; repeatable.")
     ] = None,
-    device: Annotated[
-        list[str] | None,
-        typer.Option("--device", "--backend", help="cpu, cuda or cuda:N; repeatable. Default: cuda, else cpu."),
-    ] = None,
+    device: Devices = None,
     db: Database = None,
     resume: Annotated[
         str | None, typer.Option("--resume", metavar="RUN", help="Go on with this run (or `last`): only the rest.")
     ] = None,
-    budget: Annotated[float | None, typer.Option("--budget", help="Seconds of sampling per trial.", min=0.001)] = None,
-    timeout: Annotated[float | None, typer.Option("--timeout", help="Seconds that a trial may take.", min=0.1)] = None,
+    budget: SampleBudget = None,
+    timeout: Timeout = None,
     ceilings: Annotated[
         bool | None, typer.Option("--ceilings/--no-ceilings", help="Measure what the device reaches; default: if many.")
     ] = None,
@@ -81,10 +93,9 @@ def run(
         from harness.errors import NothingError
         from harness.runner import plan
         from harness.store import Store
-        from ops import available
 
         cases = select(load(paths, ops=op), ops=op, tags=tag, dtypes=dtype, names=name)
-        devices = device or ["cuda" if "cuda" in available() else "cpu"]
+        devices = device or [default_device()]
         with Store.open(database_url(db)) as store:
             found = store.find_run(None if resume == "last" else resume).id if resume else None
             finished = store.finished_trials(found) if found else set()

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from harness.cli.options import AsJson, Database, database_url
+from harness.cli.options import AsJson, Database, Ops, database_url
 
 
 class Order(StrEnum):
@@ -22,7 +22,7 @@ class Order(StrEnum):
 
 def show(
     run: Annotated[str | None, typer.Argument(help="A run's id or its beginning; the latest if none.")] = None,
-    op: Annotated[list[str] | None, typer.Option("--op", help="Only this op; repeatable.")] = None,
+    op: Ops = None,
     sort: Annotated[Order, typer.Option("--sort", help="slowest: slowest against its best peer first.")] = Order.RUN,
     peers: Annotated[bool, typer.Option("--peers", help="Against the fastest peer, slowest first.")] = False,
     variants: Annotated[bool, typer.Option("--variants", help="A column for each named variant too.")] = False,

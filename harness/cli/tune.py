@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from harness.cli.options import load
+from harness.cli.options import Paths, Timeout, default_device, load
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -24,14 +24,14 @@ INTERRUPTED = 130
 
 
 def tune(
-    paths: Annotated[list[Path] | None, typer.Argument(help="Case files or folders; the shipped ones if none.")] = None,
+    paths: Paths = None,
     op: Annotated[list[str] | None, typer.Option("--op", help="Only parameters of this op; repeatable.")] = None,
     parameter: Annotated[list[str] | None, typer.Option("--parameter", help="Only this one; repeatable.")] = None,
     device: Annotated[
         str | None, typer.Option("--device", help="cpu, cuda or cuda:N. Default: cuda, else cpu.")
     ] = None,
     budget: Annotated[float, typer.Option("--budget", help="Seconds for each parameter.", min=0.1)] = 60.0,
-    timeout: Annotated[float | None, typer.Option("--timeout", help="Seconds that a trial may take.", min=0.1)] = None,
+    timeout: Timeout = None,
     output: Annotated[
         Path | None, typer.Option("--output", help="File to write; default: the device's own, in ops/tuning.")
     ] = None,
@@ -50,7 +50,7 @@ def tune(
     from harness.settings import load_settings
     from ops import Device, available
 
-    at = Device.parse(device or ("cuda" if "cuda" in available() else "cpu"))
+    at = Device.parse(device or default_device())
     chosen = select(at.backend, op, parameter)
     if at.backend not in available():
         msg = f"there is no {at} here to tune for"

@@ -170,7 +170,8 @@ __device__ __forceinline__ void multiply(Accumulators& sum, const T* a, const T*
   }
 }
 
-// Lay this warp's part of the result into a tile of (TILE, ACROSS) floats in shared memory.
+// Lay this warp's part of the result into a tile of floats in shared memory, PITCH from row to row.
+template <int PITCH = ACROSS>
 __device__ __forceinline__ void lay_out(float* tile, const Accumulators& sum, int row, int column) {
   const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
 #pragma unroll
@@ -179,7 +180,7 @@ __device__ __forceinline__ void lay_out(float* tile, const Accumulators& sum, in
     for (int j = 0; j < COLUMN_TILES; ++j)
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        float* const to = tile + (row + 16 * i + g + 8 * half) * ACROSS + column + 8 * j + 2 * t;
+        float* const to = tile + (row + 16 * i + g + 8 * half) * PITCH + column + 8 * j + 2 * t;
         *reinterpret_cast<float2*>(to) = make_float2(sum.at[i][j][2 * half], sum.at[i][j][2 * half + 1]);
       }
 }

@@ -512,16 +512,7 @@ __global__ void __launch_bounds__(PRODUCERS + 32 * R * Q, R == 1 ? 2 : 1) convol
   constexpr int PITCH = COLUMNS + 8;
   float* const result = reinterpret_cast<float*>(memory);
   meet<ALL_CONSUMERS, CONSUMERS>();  // the ring is used no more
-  const int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
-#pragma unroll
-  for (int i = 0; i < ROW_TILES; ++i)
-#pragma unroll
-    for (int j = 0; j < COLUMN_TILES; ++j)
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        float* const to = result + (row + 16 * i + g + 8 * half) * PITCH + column + 8 * j + 2 * t;
-        *reinterpret_cast<float2*>(to) = make_float2(sum.at[i][j][2 * half], sum.at[i][j][2 * half + 1]);
-      }
+  lay_out<PITCH>(result, sum, row, column);
   meet<ALL_CONSUMERS, CONSUMERS>();
   const int mine = first_column + threadIdx.x % COLUMNS, first_row = row_tile * ROWS;
   if (mine >= plan.images * static_cast<int>(plan.conv.pixels.value)) return;
