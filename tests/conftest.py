@@ -1,4 +1,4 @@
-"""What every test shares: GPU tests are skipped without a GPU, those of experimental kernels where not asked for."""
+"""What every test shares: GPU tests are skipped without a GPU, `experimental` and `thorough` ones unless asked for."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from ops import available
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Skip tests marked `gpu` without a CUDA device, and those marked `experimental` unless `-m` names that."""
+    """Skip tests marked `gpu` without a CUDA device, `experimental` and `thorough` ones unless `-m` names them."""
     if "cuda" not in available():
         _skip(items, "gpu", "no CUDA device")
-    if "experimental" not in (config.getoption("markexpr") or ""):
-        _skip(items, "experimental", "experimental: pytest -m experimental")
+    for marker in ("experimental", "thorough"):
+        if marker not in (config.getoption("markexpr") or ""):
+            _skip(items, marker, f"{marker}: pytest -m {marker}")
 
 
 def _skip(items: list[pytest.Item], marker: str, reason: str) -> None:

@@ -65,9 +65,9 @@ class Source:
         self._functions: dict[tuple[str, int], tuple[Any, Resources | None]] = {}
         _SOURCES.append(self)
 
-    def compile(self, arch: str, expressions: tuple[str, ...] | None = None) -> Compiled:
-        """The binary of `expressions` (all when None) for `arch`, from disk if it is there."""
-        return compile_source(self.path, expressions or self.expressions, arch, self.options)
+    def compile(self, arch: str, expressions: tuple[str, ...] | None = None, *, draft: bool = False) -> Compiled:
+        """The binary of `expressions` (all when None) for `arch`, from disk if it is there; see `compile_source`."""
+        return compile_source(self.path, expressions or self.expressions, arch, self.options, draft=draft)
 
     def function(self, expression: str) -> Any:
         """The launchable kernel of `expression` on the current device.
@@ -139,14 +139,20 @@ def architecture() -> int:
     return int(_capability(cupy().cuda.runtime.getDevice()))
 
 
-def compile_source(path: Path, expressions: tuple[str, ...], arch: str, options: tuple[str, ...] = ()) -> Compiled:
-    """Compile `path` to a cubin holding `expressions`; raises CompileError with NVRTC's log."""
-    key = _digest(path, expressions, arch, options)
+def compile_source(
+    path: Path, expressions: tuple[str, ...], arch: str, options: tuple[str, ...] = (), *, draft: bool = False
+) -> Compiled:
+    """Compile `path` to a cubin holding `expressions`; raises CompileError with NVRTC's log.
+
+    A draft is compiled with as little optimization as there is: it shows that `path` compiles, in a
+    fraction of the time, and is not for running. Its resources say nothing.
+    """
+    key = _digest(path, expressions, arch, options, draft=draft)
     folder = _cache_folder()
     cubin, facts = folder / f"{key}.cubin", folder / f"{key}.json"
     if cubin.is_file() and facts.is_file():
         return _read(cubin, facts)
-    code, names, log = _nvrtc(path, expressions, arch, options)
+    code, names, log = _nvrtc(path, expressions, arch, options, draft=draft)
     resources = _resources(log, names)
     folder.mkdir(parents=True, exist_ok=True)
     text = json.dumps({"names": names, "resources": {name: asdict(used) for name, used in resources.items()}})
@@ -156,7 +162,7 @@ def compile_source(path: Path, expressions: tuple[str, ...], arch: str, options:
 
 
 def _nvrtc(
-    path: Path, expressions: tuple[str, ...], arch: str, options: tuple[str, ...]
+    path: Path, expressions: tuple[str, ...], arch: str, options: tuple[str, ...], *, draft: bool
 ) -> tuple[bytes, dict[str, str], str]:
     try:
         from cuda.core import Program, ProgramOptions
@@ -172,6 +178,7 @@ def _nvrtc(
         use_fast_math="--use_fast_math" in options or None,
         device_as_default_execution_space=True,
         ptxas_options=["-v"],
+        ofast_compile="max" if draft else None,
     )
     log = io.StringIO()
     try:
@@ -213,11 +220,11 @@ def _number(pattern: str, text: str) -> int:
     return int(match[1]) if match else 0
 
 
-def _digest(path: Path, expressions: tuple[str, ...], arch: str, options: tuple[str, ...]) -> str:
+def _digest(path: Path, expressions: tuple[str, ...], arch: str, options: tuple[str, ...], *, draft: bool) -> str:
     digest = hashlib.sha256()
     for file in (path, *sorted(path.parent.glob("*.cuh")), *sorted(INCLUDE.glob("*.cuh"))):
         digest.update(file.read_bytes())
-    digest.update(repr((expressions, arch, options, _nvrtc_version())).encode())
+    digest.update(repr((expressions, arch, options, draft, _nvrtc_version())).encode())
     return digest.hexdigest()[:32]
 
 
