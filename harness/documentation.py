@@ -14,8 +14,8 @@ from typing import Any
 import typer
 from rich.table import Table
 
-from harness.result import Ceilings, Environment
-from harness.submission import parse, read_submission
+from harness.result.result import Ceilings, Environment
+from harness.result.submission import parse, read_submission
 
 ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"
@@ -79,8 +79,8 @@ def _walk(command: Any, context: Any) -> Iterator[tuple[str, str]]:
 
 def figures(path: Path) -> str:
     """A committed run as a table, with where and of what it was measured."""
-    from harness.render import ceilings_line, comparison
-    from harness.summary import rows
+    from harness.report.render import ceilings_line, comparison
+    from harness.result.summary import rows
 
     run = read_submission(parse(path.read_bytes()))
     reached: dict[str, Ceilings] = {item.device: item for item in run.ceilings}

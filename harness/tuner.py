@@ -2,7 +2,7 @@
 
 A round is a fresh worker: every case by every candidate, one after the other, in the opposite order every other
 round, so that a drift falls on all alike. Of a round a candidate keeps one number, the mean log time over
-the cases; the rounds are its pairs with the default, and `harness.estimate` gives the interval of their ratio.
+the cases; the rounds are its pairs with the default, and `harness.judge.estimate` gives the interval of their ratio.
 Cases that never ask for the parameter say nothing about it and are left out.
 """
 
@@ -17,11 +17,11 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from harness.case import Case
-from harness.estimate import LEAST_PAIRS, LEVEL, Floats, estimate
+from harness.case.case import Case
+from harness.judge.estimate import LEAST_PAIRS, LEVEL, Floats, estimate
 from harness.measure import Limits
-from harness.result import Measurement, Status, Trial, from_json, to_json
-from harness.summary import OPTIMIZED
+from harness.result.result import Measurement, Status, Trial, from_json, to_json
+from harness.result.summary import OPTIMIZED
 from ops import Device
 from ops._core.tuning import Parameter
 
@@ -40,7 +40,7 @@ Tell = Callable[[str], None]
 
 
 class Runner(Protocol):
-    """What measures: `harness.execute.LocalExecutor`."""
+    """What measures: `harness.run.execute.LocalExecutor`."""
 
     def run_plain(self, trial: Mapping[str, Any], *, block: int = 0, **more: Any) -> dict[str, Any]:
         """A trial and its result as plain JSON; `tuning`, `trusted`, `with_digest` among `more`."""

@@ -13,8 +13,8 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
-from harness.environment import PACKAGES
-from harness.result import Environment
+from harness.result.result import Environment
+from harness.run.environment import PACKAGES
 from harness.tuner import Finding
 from ops import TuningError
 from ops._core.tuning import read

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from harness.gate import Outcome as Judged
-from harness.gate import judge
-from harness.gaterun import Conditions, GateRun
-from harness.pairing import BASE, HEAD, Job, Outcome, Record
-from harness.result import Footprint, Measurement, Ruler, Status
-from harness.tree import Tree
-from harness.verdict import Comparison, Kind, Reason, Subject, Verdict
+from harness.gate.gate import Outcome as Judged
+from harness.gate.gate import judge
+from harness.gate.pairing import BASE, HEAD, Job, Outcome, Record
+from harness.gate.run import Conditions, GateRun
+from harness.gate.tree import Tree
+from harness.judge.verdict import Comparison, Kind, Reason, Subject, Verdict
+from harness.result.result import Footprint, Measurement, Ruler, Status
 
 
 def compared(name: str, ratio: float, *, op: str = "sign", verdict: Verdict | None = None) -> Comparison:

@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from harness.attempt import Attempt
-from harness.case import Case
-from harness.inputs import Inputs, make_inputs, with_derived
+from harness.case.case import Case
 from harness.measure.cpu import CpuTimer
-from harness.result import Check
-from harness.verify import Expected, expect
+from harness.result.result import Check
+from harness.worker.attempt import Attempt
+from harness.worker.inputs import Inputs, make_inputs, with_derived
+from harness.worker.verify import Expected, expect
 from ops import Kernel, KernelKey, dtype_info
 
 Array = NDArray[Any]

@@ -66,7 +66,7 @@ def test_gpu_libraries_are_imported_where_used(path: Path) -> None:
         if root in {"numba", "llvmlite"} and at_module_level:
             assert path.name == "jit.py"
         if root == "dask":
-            assert relative(path) == "harness/execute.py"
+            assert relative(path) == "harness/run/execute.py"
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=relative)
@@ -77,7 +77,7 @@ def test_sources_keep_to_the_rules(path: Path) -> None:
     reads = [
         node for node in ast.walk(parsed) if isinstance(node, ast.Attribute) and node.attr in {"environ", "getenv"}
     ]
-    assert not reads or relative(path) in {"harness/settings.py", "harness/process.py"}
+    assert not reads or relative(path) in {"harness/settings.py", "harness/run/process.py"}
     assert not any("__global__" in text for text in strings(parsed))
     assert path.stem not in VAGUE
 

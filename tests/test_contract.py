@@ -13,13 +13,13 @@ from typing import Any
 
 import pytest
 
-from harness.attempt import Attempt, KernelFailedError
-from harness.case import Case
-from harness.casefile import load_cases
-from harness.inputs import Inputs, make_inputs
+from harness.case.case import Case
+from harness.case.file import load_cases
 from harness.measure import Timer, timer_for
-from harness.result import Status
-from harness.verify import Expected, expect
+from harness.result.result import Status
+from harness.worker.attempt import Attempt, KernelFailedError
+from harness.worker.inputs import Inputs, make_inputs
+from harness.worker.verify import Expected, expect
 from ops import Kernel, OpError, available, find_kernel, kernels
 
 CASES = Path(__file__).parents[1] / "cases"

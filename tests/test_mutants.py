@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from harness.case import Case
-from harness.casefile import load_cases
+from harness.case.case import Case
+from harness.case.file import load_cases
 from ops import all_ops
 from tests.mutants import MUTANTS, Subject, applies, judge, subject_of
 

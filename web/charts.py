@@ -16,10 +16,10 @@ from statistics import median
 from typing import Any
 from zlib import crc32
 
-from harness.changepoint import ChangePoint
-from harness.result import Ceilings
+from harness.judge.changepoint import ChangePoint
+from harness.result.result import Ceilings
+from harness.result.summary import BASELINE, OPTIMIZED
 from harness.store.queries import RunInfo
-from harness.summary import BASELINE, OPTIMIZED
 from web.profile import KernelTime
 from web.reader import Level
 from web.rows import CaseRow

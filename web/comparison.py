@@ -1,4 +1,4 @@
-"""Two stored runs side by side: evidence from their results, judged by `harness.compare`."""
+"""Two stored runs side by side: evidence from their results, judged by `harness.judge.compare`."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from functools import lru_cache
 from math import exp, inf, log, sqrt
 from typing import NamedTuple
 
-from harness.compare import compare, compare_run
 from harness.errors import NothingError
-from harness.result import Ceilings, Environment, Status
+from harness.judge.compare import compare, compare_run
+from harness.judge.verdict import Comparison, Evidence, Kind, Metrics, Rule, Side, Subject, Verdict
+from harness.result.result import Ceilings, Environment, Status
 from harness.store import listing, queries
 from harness.store.listing import Judged
 from harness.store.queries import CaseInfo, RunInfo
-from harness.verdict import Comparison, Evidence, Kind, Metrics, Rule, Side, Subject, Verdict
 from web.profile import number
 from web.reader import GRAVE, Reader, device_names
 

@@ -8,8 +8,8 @@ from datetime import date
 from pathlib import Path
 
 from harness.errors import CaseFileError
-from harness.verdict import Subject
-from harness.waiver import Waiver, load_waivers
+from harness.gate.waiver import Waiver, load_waivers
+from harness.judge.verdict import Subject
 
 
 @dataclass(frozen=True, slots=True)

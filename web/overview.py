@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from statistics import median
 
+from harness.result.summary import BASELINE, OPTIMIZED, PEERS
 from harness.store.queries import RunInfo
-from harness.summary import BASELINE, OPTIMIZED, PEERS
 from web.reader import DeviceInfo, Reader, Recent
 from web.rows import CaseRow, geometric_mean, latest_rows
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any, TypeVar
 
-from harness.result import Ceilings, Status
+from harness.result.result import Ceilings, Status
 from harness.store import Store, queries
 from harness.store.queries import CaseInfo, Past, Point, RunInfo
 from web.cache import Cache

@@ -12,13 +12,13 @@ from datetime import UTC, date, datetime
 from enum import StrEnum
 from functools import lru_cache
 
-from harness.changepoint import ChangePoint, find_change_points
-from harness.result import Status
+from harness.gate.waiver import Waiver
+from harness.judge.changepoint import ChangePoint, find_change_points
+from harness.judge.verdict import Subject
+from harness.result.result import Status
+from harness.result.summary import PEERS
 from harness.store import queries
 from harness.store.queries import Acknowledgement, CaseInfo, RunInfo
-from harness.summary import PEERS
-from harness.verdict import Subject
-from harness.waiver import Waiver
 from web.excuses import Excuses
 from web.reader import GRAVE, DeviceInfo, Level, Reader, Recent, SeriesKey
 

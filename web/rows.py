@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from math import exp, log
 from statistics import fmean
 
-from harness.result import Ceilings
+from harness.result.result import Ceilings
+from harness.result.summary import BASELINE, OPTIMIZED, PEERS
 from harness.store.queries import CaseInfo, Point, RunInfo
-from harness.summary import BASELINE, OPTIMIZED, PEERS
 from web.reader import GRAVE, DeviceInfo, Level, Reader, Recent, level_of
 
 

@@ -8,11 +8,11 @@ from typing import Any
 
 from sqlalchemy import Engine
 
-from harness.export import Cells, as_table
-from harness.result import Ceilings
+from harness.report.export import Cells, as_table
+from harness.result.result import Ceilings
+from harness.result.submission import RESULT_LIMIT
 from harness.store import queries
 from harness.store.queries import CaseInfo, Detail, RunInfo
-from harness.submission import RESULT_LIMIT
 
 COLUMNS = (
     *("run", "commit", "op", "case", "case_id", "shapes", "dtype", "params", "tags", "published"),
@@ -27,7 +27,7 @@ _UNKNOWN = (None, None, None, None)
 
 
 def table_of(engine: Engine, run: RunInfo, ceilings: Mapping[str, Ceilings]) -> str:
-    """A row per result, as CSV of `harness.summary.record` has it."""
+    """A row per result, as CSV of `harness.result.summary.record` has it."""
     return as_table(COLUMNS, _rows(engine, run, ceilings))
 
 
@@ -86,7 +86,7 @@ def _cell(value: Any, cells: Cells) -> Any:
 
 
 def _share(one: Detail, dtype: str, reached: Ceilings | None, extra: Mapping[str, Any]) -> float | None:
-    """As `harness.summary.share_of_ceiling`."""
+    """As `harness.result.summary.share_of_ceiling`."""
     point = one.point
     if reached is None or point.median_ns is None:
         return None

@@ -7,7 +7,7 @@ from datetime import datetime
 
 from markupsafe import Markup
 
-from harness.render import ratio_text, time_text
+from harness.report.render import ratio_text, time_text
 
 __all__ = [
     "bytes_text",

@@ -24,10 +24,10 @@ from harness.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from harness.agreement import Agreement
     from harness.measure import Limits
-    from harness.result import Profile, Trial
-    from harness.yardstick import Pace
+    from harness.result.result import Profile, Trial
+    from harness.trust.agreement import Agreement
+    from harness.trust.yardstick import Pace
 
 CHUNK = 32
 """Trials that share a process of cuda-bench."""
@@ -56,7 +56,7 @@ def agree(
     """
     from harness.errors import NothingError
     from harness.measure import Limits
-    from harness.runner import plan
+    from harness.run.runner import plan
     from harness.settings import load_settings
     from ops import available
 
@@ -75,8 +75,8 @@ def agree(
 
 
 def _measure(trials: Sequence[Trial], limits: Limits, timeout_s: float) -> Iterator[Agreement]:
-    from harness import yardstick
-    from harness.execute import LocalExecutor
+    from harness.run.execute import LocalExecutor
+    from harness.trust import yardstick
 
     if yardstick.bench_version() is None:
         typer.echo(yardstick.MISSING, err=True)
@@ -92,7 +92,7 @@ def _measure(trials: Sequence[Trial], limits: Limits, timeout_s: float) -> Itera
 
 
 def _agreement(trial: Trial, pace: Pace, profile: Profile) -> Agreement:
-    from harness.agreement import Agreement
+    from harness.trust.agreement import Agreement
 
     case = trial.case
     known = pace.launch_ns is not None and profile.empty_ns is not None
@@ -116,13 +116,13 @@ def _report(found: Sequence[Agreement], device: str, url: str, *, as_json: bool)
     """Store and print; nothing timed is no pass."""
     from datetime import UTC, datetime
 
-    from harness.agreement import as_data, sentences
-    from harness.environment import capture
     from harness.errors import NothingError
+    from harness.run.environment import capture
     from harness.settings import load_settings
     from harness.store import Store
     from harness.store.queries import SelfTest, add_self_test
-    from harness.yardstick import bench_version
+    from harness.trust.agreement import as_data, sentences
+    from harness.trust.yardstick import bench_version
 
     environment = capture([device])
     data = as_data(found, **environment.hard_of(device), cuda_bench=bench_version())
@@ -146,7 +146,7 @@ def _show(found: Sequence[Agreement]) -> None:
     from rich.markup import escape
     from rich.table import Table
 
-    from harness.render import time_text
+    from harness.report.render import time_text
 
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("op · case", overflow="fold")

@@ -10,7 +10,7 @@ import typer
 from harness.cli.options import Devices, Ops, Paths, Tags, default_device, load, select
 
 if TYPE_CHECKING:
-    from harness.result import Trial
+    from harness.result.result import Trial
 
 
 def compile_(
@@ -26,9 +26,9 @@ def compile_(
 
     Example: opgauge compile --tag seed
     """
-    from harness.compiling import compile_ahead
-    from harness.progress import Progress
-    from harness.runner import plan
+    from harness.run.compiling import compile_ahead
+    from harness.run.progress import Progress
+    from harness.run.runner import plan
 
     cases = select(load(paths, ops=op), ops=op, tags=tag, dtypes=None, names=None)
     devices = device or [default_device()]

@@ -41,7 +41,7 @@ def export(
 
     Example: opgauge export --format csv --output run.csv
     """
-    from harness.export import as_json, records, whole_run
+    from harness.report.export import as_json, records, whole_run
     from harness.store import Store
 
     if samples and form is not Format.JSON:
@@ -67,8 +67,8 @@ def export(
 
 
 def _text(form: Format, flat: list[dict[str, Any]]) -> str:
-    from harness.export import as_csv, as_json
     from harness.interchange.exporting import as_bencher, as_github
+    from harness.report.export import as_csv, as_json
 
     if form is Format.CSV:
         return as_csv(flat)

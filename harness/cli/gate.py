@@ -27,12 +27,12 @@ from harness.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from harness.gate import Outcome
-    from harness.gaterun import Conditions, GateRun, Noise
-    from harness.pairing import Workshop
-    from harness.selection import Selection
+    from harness.gate.gate import Outcome
+    from harness.gate.pairing import Workshop
+    from harness.gate.run import Conditions, GateRun, Noise
+    from harness.gate.selection import Selection
+    from harness.gate.tree import Tree
     from harness.settings import Settings
-    from harness.tree import Tree
 
 USAGE, NOTHING = 2, 5
 STOP = 255
@@ -141,9 +141,9 @@ def gate(
     )
     selection = replace(asked, changed=changed, trust_hash=trust_hash)
     with _never_a_verdict(bisect=bisect or bisect_broken):
-        from harness.gate import Schedule
+        from harness.gate.gate import Schedule
+        from harness.gate.tree import find_tree
         from harness.settings import load_settings
-        from harness.tree import find_tree
 
         settings = load_settings()
         head = find_tree(tree or Path.cwd())
@@ -170,7 +170,7 @@ def gate(
 
 def selected(**given: Sequence[Any] | None) -> Selection:
     """What options ask for, by the fields of Selection; None asks for nothing."""
-    from harness.selection import Selection
+    from harness.gate.selection import Selection
 
     fields: dict[str, Any] = {field: tuple(values or ()) for field, values in given.items()}
     return Selection(**fields)
@@ -205,10 +205,10 @@ def against_commit(
     head: Path, ref: str, selection: Selection, conditions: Conditions, settings: Settings, timeout: float | None
 ) -> GateRun:
     """Measure `head` and the commit `ref` of its repository."""
-    from harness.environment import commit
-    from harness.gaterun import gate as run_gate
-    from harness.pairing import BASE, HEAD
-    from harness.tree import Tree, checkout, resolve
+    from harness.gate.pairing import BASE, HEAD
+    from harness.gate.run import gate as run_gate
+    from harness.gate.tree import Tree, checkout, resolve
+    from harness.run.environment import commit
 
     sha = resolve(head, ref)
     with checkout(head, sha) as beside:
@@ -227,12 +227,12 @@ def against_stored(
     url: str,
 ) -> GateRun:
     """Measure `head`, and compare with a stored run or a branch."""
-    from harness.environment import capture
-    from harness.gaterun import gate as run_gate
-    from harness.pairing import BASE, HEAD
+    from harness.gate.pairing import BASE, HEAD
+    from harness.gate.run import gate as run_gate
+    from harness.gate.stored import load
+    from harness.gate.tree import Tree
+    from harness.run.environment import capture
     from harness.store import Store
-    from harness.stored import load
-    from harness.tree import Tree
 
     devices = chosen_devices(selection)
     here = capture(devices, threads=settings.threads, tree=head)
@@ -246,7 +246,7 @@ def against_stored(
 @contextmanager
 def workshop(trees: dict[str, Tree], settings: Settings, timeout: float | None) -> Iterator[Workshop]:
     """Workers on two trees, as the settings want them."""
-    from harness.pairing import Workshop
+    from harness.gate.pairing import Workshop
 
     with Workshop(
         trees,
@@ -259,10 +259,10 @@ def workshop(trees: dict[str, Tree], settings: Settings, timeout: float | None) 
 
 def load_rules(tree: Path, policy: Path | None, waivers: Path | None = None) -> Conditions:
     """Conditions with the policy and waivers of the files named, else of the tree's cases, where there are any."""
-    from harness.gaterun import Conditions
-    from harness.policy import Policy, load_policy
-    from harness.tree import CASES
-    from harness.waiver import load_waivers
+    from harness.gate.policy import Policy, load_policy
+    from harness.gate.run import Conditions
+    from harness.gate.tree import CASES
+    from harness.gate.waiver import load_waivers
 
     beside = tree / CASES
     rules = policy or (beside / "policy.yaml")
@@ -277,9 +277,9 @@ def load_noise(tree: Path, selection: Selection, settings: Settings, db: str | N
     """How far series have been seen to move by themselves: by `opgauge aa`, in a database that is named."""
     if db is None:
         return {}
-    from harness.environment import capture
+    from harness.gate.stored import noise_floors
+    from harness.run.environment import capture
     from harness.store import Store
-    from harness.stored import noise_floors
 
     devices = chosen_devices(selection)
     with Store.open(db) as store:
@@ -295,9 +295,9 @@ def chosen_devices(selection: Selection) -> list[str]:
 
 def keep_head(run: GateRun, settings: Settings, url: str) -> None:
     """Store what was measured of the head."""
-    from harness.environment import capture
+    from harness.gate.stored import keep
+    from harness.run.environment import capture
     from harness.store import Store
-    from harness.stored import keep
 
     here = capture(run.devices, threads=settings.threads, tree=run.head.path)
     with Store.open(url) as store:
@@ -307,9 +307,9 @@ def keep_head(run: GateRun, settings: Settings, url: str) -> None:
 
 def report(run: GateRun, *, as_json: bool, junit: Path | None, markdown: Path | None) -> None:
     """Tell everybody who asked."""
-    from harness.annotation import annotate
-    from harness.junit import junit as to_junit
-    from harness.markdown import markdown as to_markdown
+    from harness.gate.annotation import annotate
+    from harness.gate.junit import junit as to_junit
+    from harness.gate.markdown import markdown as to_markdown
     from harness.settings import load_actions
 
     if junit is not None:
@@ -326,20 +326,20 @@ def report(run: GateRun, *, as_json: bool, junit: Path | None, markdown: Path | 
     if as_json:
         import json
 
-        from harness.report import as_plain
+        from harness.gate.report import as_plain
 
         typer.echo(json.dumps(as_plain(run), indent=1, allow_nan=False))
         return
     from rich.console import Console
 
-    from harness.gatetable import show
+    from harness.gate.table import show
 
     show(run, Console(width=None if sys.stdout.isatty() else 160))
 
 
 def bisect_code(outcome: Outcome, *, broken: bool = False) -> int:
     """The exit code for `git bisect run`, which looks for the slower commit, or for the broken one."""
-    from harness.gate import ExitCode
+    from harness.gate.gate import ExitCode
 
     bad = ExitCode.BROKEN if broken else ExitCode.SLOWER
     good = {ExitCode.PASSED, ExitCode.SLOWER, ExitCode.UNDECIDED} if broken else {ExitCode.PASSED}
@@ -350,7 +350,7 @@ def bisect_code(outcome: Outcome, *, broken: bool = False) -> int:
 
 def line(run: GateRun) -> str:
     """A run in one line."""
-    from harness.report import headline
+    from harness.gate.report import headline
 
     return f"{headline(run)}, {run.seconds:.0f} s"
 

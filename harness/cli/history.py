@@ -14,7 +14,7 @@ from harness.cli.options import AsJson, Database, database_url
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from harness.history import Series
+    from harness.report.history import Series
 
 LATEST = 15
 """Points shown of a series, besides those where it changed."""
@@ -37,9 +37,9 @@ def history(
 
     Example: opgauge history 'p_norm/seed-1*' --branch main
     """
-    from harness.history import as_plain, find_series
+    from harness.gate.tree import reachable
+    from harness.report.history import as_plain, find_series
     from harness.store import Store
-    from harness.tree import reachable
 
     commits = set(reachable(Path.cwd(), branch)) if branch else set()
     with Store.open(database_url(db)) as store:
@@ -70,7 +70,7 @@ def table(series: Series, least_ratio: float) -> Table:
     from rich import box
     from rich.table import Table
 
-    from harness.render import time_text
+    from harness.report.render import time_text
 
     changes = {one.index: one for one in series.changes(least_ratio)}
     made = Table(box=box.SIMPLE_HEAD, pad_edge=False)

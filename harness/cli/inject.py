@@ -14,10 +14,10 @@ from harness.cli import gate as gating
 from harness.cli.options import AsJson, Database, Devices, Dtypes, Ops, Timeout
 
 if TYPE_CHECKING:
-    from harness.gaterun import Conditions, GateRun
-    from harness.selection import Selection
+    from harness.gate.run import Conditions, GateRun
+    from harness.gate.selection import Selection
+    from harness.gate.tree import Tree
     from harness.settings import Settings
-    from harness.tree import Tree
 
 
 def inject(
@@ -49,11 +49,11 @@ def inject(
 
     Example: opgauge inject --slowdown 0.05 --op sign
     """
-    from harness.environment import commit
-    from harness.selftest import by_time_alone, caught
-    from harness.selftesttable import cases_table, caught_table, footer
+    from harness.gate.tree import Tree, find_tree
+    from harness.run.environment import commit
     from harness.settings import load_settings
-    from harness.tree import Tree, find_tree
+    from harness.trust.selftest import by_time_alone, caught
+    from harness.trust.table import cases_table, caught_table, footer
 
     started = monotonic()
     path = find_tree(tree or Path.cwd())
@@ -89,10 +89,10 @@ def plant_each(
     """For each kernel that the selection holds: a copy in which it is slower, compared with the tree itself."""
     from dataclasses import replace
 
-    from harness.pairing import BASE, HEAD
-    from harness.selection import plan
-    from harness.selftest import out_of_reach, repeat, slowed_copy
-    from harness.tree import Tree
+    from harness.gate.pairing import BASE, HEAD
+    from harness.gate.selection import plan
+    from harness.gate.tree import Tree
+    from harness.trust.selftest import out_of_reach, repeat, slowed_copy
     from ops import Device
 
     with gating.workshop({BASE: own, HEAD: own}, settings, timeout) as workshop:

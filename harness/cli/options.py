@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from harness.case import Case
+    from harness.case.case import Case
 
 Database = Annotated[
     str | None,
@@ -66,7 +66,7 @@ def load(paths: Sequence[Path] | None, *, ops: Sequence[str] | None = None) -> l
 
     ops: shipped files without cases of any of these are not read.
     """
-    from harness.casefile import load_cases
+    from harness.case.file import load_cases
 
     return load_cases(paths or _files_of(ops or ()) or [shipped_cases()])
 

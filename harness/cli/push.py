@@ -25,8 +25,8 @@ def push(
 
     Example: OPGAUGE_TOKEN=opg_… opgauge push https://opgauge.example
     """
-    from harness.push import Client
-    from harness.push import push as push_runs
+    from harness.report.push import Client
+    from harness.report.push import push as push_runs
     from harness.settings import load_settings
     from harness.store import Store
 

@@ -30,9 +30,9 @@ from harness.cli.options import (
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from harness.case import Case
-    from harness.execute import LocalExecutor
-    from harness.result import Trial
+    from harness.case.case import Case
+    from harness.result.result import Trial
+    from harness.run.execute import LocalExecutor
     from harness.settings import Settings
     from harness.store import Store
 
@@ -73,15 +73,15 @@ def run(
 
     Example: opgauge run --tag seed --op p_norm_grad --device cpu
     """
-    from harness.process import Worker, worker_options
+    from harness.run.process import Worker, worker_options
     from harness.settings import child_environment, load_settings
 
     settings = load_settings()
     limited = (settings.threads, settings.memory_bytes)
     worker = Worker(worker_options(None, *limited), child_environment(settings.threads))
 
-    from harness.execute import LocalExecutor
     from harness.measure import Limits
+    from harness.run.execute import LocalExecutor
 
     with LocalExecutor(
         limits=Limits(budget_s=budget or settings.budget_s),
@@ -91,7 +91,7 @@ def run(
         worker=worker,
     ) as executor:
         from harness.errors import NothingError
-        from harness.runner import plan
+        from harness.run.runner import plan
         from harness.store import Store
 
         cases = select(load(paths, ops=op), ops=op, tags=tag, dtypes=dtype, names=name)
@@ -114,7 +114,7 @@ def run(
 
 
 def _begin(store: Store, cases: Sequence[Case], devices: Sequence[str], settings: Settings) -> str:
-    from harness.environment import capture, tuning_notes
+    from harness.run.environment import capture, tuning_notes
 
     environment = capture(devices, cases=cases, threads=settings.threads)
     for note in tuning_notes(environment, devices):
@@ -128,8 +128,8 @@ def _measure(
     store: Store, executor: LocalExecutor, run_id: str, trials: Sequence[Trial], devices: Sequence[str]
 ) -> bool:
     """Run the trials and store each result as it comes; True when interrupted."""
-    from harness.progress import Progress
-    from harness.runner import run as run_trials
+    from harness.run.progress import Progress
+    from harness.run.runner import run as run_trials
     from ops import Device
 
     try:
@@ -148,9 +148,9 @@ def _measure(
 
 def _profile(store: Store, run_id: str, timeout_s: float) -> bool:
     """List the kernels of what was measured, in a process that times nothing; True when interrupted."""
-    from harness.execute import LocalExecutor
-    from harness.progress import Progress
-    from harness.result import Status
+    from harness.result.result import Status
+    from harness.run.execute import LocalExecutor
+    from harness.run.progress import Progress
 
     measured = [result for result in store.results(run_id) if result.status is Status.OK]
     trials = [result.trial for result in measured if result.profile is None and result.trial.backend != "cpu"]
@@ -177,18 +177,18 @@ def _profile(store: Store, run_id: str, timeout_s: float) -> bool:
 
 def _report(store: Store, run_id: str, *, as_json: bool) -> int:
     """Print the run; gives the exit code."""
-    from harness.result import Status
-    from harness.summary import PEERS
+    from harness.result.result import Status
+    from harness.result.summary import PEERS
 
     results, reached = store.results(run_id), store.ceilings(run_id)
     if as_json:
-        from harness.export import as_json as to_text
-        from harness.export import records
+        from harness.report.export import as_json as to_text
+        from harness.report.export import records
 
         typer.echo(to_text(records(store.find_run(run_id), results, reached)))
     else:
-        from harness.render import show
-        from harness.summary import rows
+        from harness.report.render import show
+        from harness.result.summary import rows
 
         show(rows(results), results, reached, _console())
         typer.echo(f"run {run_id} in {store.url}")

@@ -36,22 +36,23 @@ def show(
 
     Example: opgauge show --sort slowest
     """
+    from harness.result.summary import rows, sort_rows
     from harness.store import Store
-    from harness.summary import rows, sort_rows
 
     with Store.open(database_url(db)) as store:
         found = store.find_run(run)
         results = [item for item in store.results(found.id) if not op or item.trial.case.op in op]
         reached = store.ceilings(found.id)
     if as_json:
-        from harness.export import as_json as to_text
-        from harness.export import records
+        from harness.report.export import as_json as to_text
+        from harness.report.export import records
 
         typer.echo(to_text(records(found, results, reached)))
         return
     from rich.console import Console
 
-    from harness import kerneltable, render
+    from harness.report import kernels as kerneltable
+    from harness.report import render
 
     table = rows(results)
     if peers:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-    from harness.case import Case
+    from harness.case.case import Case
     from harness.settings import Settings
     from harness.tuner import Finding
     from ops._core.tuning import Parameter
@@ -111,8 +111,8 @@ def _run(
     from datetime import UTC, datetime
 
     from harness.cli.gate import tell
-    from harness.environment import capture
-    from harness.execute import LocalExecutor
+    from harness.run.environment import capture
+    from harness.run.execute import LocalExecutor
     from harness.tuner import LIMITS, Tuner
     from harness.tuningfile import write
     from ops._core.tuning import shipped

@@ -14,8 +14,8 @@ from statistics import median
 from typing import Any
 
 from harness.errors import HarnessError
-from harness.export import as_json
-from harness.result import Status
+from harness.report.export import as_json
+from harness.result.result import Status
 
 NAME_LENGTH = 1024
 _FLOATS = {

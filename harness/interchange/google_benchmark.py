@@ -7,8 +7,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 from harness.interchange.foreign import Point, finite, make_run
-from harness.result import Environment, Status
-from harness.submission import Submission
+from harness.result.result import Environment, Status
+from harness.result.submission import Submission
 
 TOOL = "google-benchmark"
 UNITS = {"ns": 1.0, "us": 1e3, "ms": 1e6, "s": 1e9}

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from harness.errors import HarnessError, StoreError
-from harness.export import ImportFileError
 from harness.interchange.google_benchmark import is_google_benchmark, read_google_benchmark
 from harness.interchange.nvbench import is_nvbench, read_nvbench
 from harness.interchange.pytest_benchmark import is_pytest_benchmark, read_pytest_benchmark
+from harness.report.export import ImportFileError
+from harness.result.submission import Submission, parse, read_submission
 from harness.store import Store
 from harness.store.bulk import add_run
-from harness.submission import Submission, parse, read_submission
 
 KNOWN = "`opgauge export --samples`, nvbench, pytest-benchmark and Google Benchmark"
 

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from harness.interchange.foreign import UNSPECIFIED, Point, dtype_of, finite, make_run
-from harness.result import Environment, Status
-from harness.submission import Submission
+from harness.result.result import Environment, Status
+from harness.result.submission import Submission
 
 TOOL = "nvbench"
 MEAN, HOT = "nv/cold/time/gpu/mean", "nv/batch/time/gpu/mean"

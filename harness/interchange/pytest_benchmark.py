@@ -8,8 +8,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 from harness.interchange.foreign import Point, finite, make_run
-from harness.result import Environment
-from harness.submission import Submission
+from harness.result.result import Environment
+from harness.result.submission import Submission
 
 TOOL = "pytest-benchmark"
 KEPT = ("min", "max", "mean", "stddev", "median", "iqr", "q1", "q3", "rounds", "iterations")

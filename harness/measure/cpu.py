@@ -15,7 +15,7 @@ from typing import Any
 
 from harness.measure.ruler import cpu_ruler
 from harness.measure.timer import Limits, Timed
-from harness.result import Measurement, Ruler
+from harness.result.result import Measurement, Ruler
 from ops import Bound
 
 SAMPLE_NS = 1_000_000

@@ -24,7 +24,7 @@ from harness.measure.footprint import graph_names, memory_counter
 from harness.measure.queue import Queue, Sample
 from harness.measure.ruler import cuda_ruler
 from harness.measure.timer import Limits, Timed
-from harness.result import Footprint, Measurement, Ruler
+from harness.result.result import Footprint, Measurement, Ruler
 from ops import Bound
 from ops._core.backend import cupy
 

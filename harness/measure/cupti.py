@@ -14,7 +14,7 @@ from statistics import median
 from typing import Any, NamedTuple
 
 from harness.measure.footprint import COPY, FILL, demangle
-from harness.result import KernelUse, Profile
+from harness.result.result import KernelUse, Profile
 from ops import BackendError
 
 BUFFER_BYTES = 8 << 20

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from harness.result import Ruler
+from harness.result.result import Ruler
 from ops._core.backend import cupy
 
 if TYPE_CHECKING:

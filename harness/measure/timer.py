@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
-from harness.result import Measurement, Ruler
+from harness.result.result import Measurement, Ruler
 from ops import Bound
 
 

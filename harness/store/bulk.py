@@ -15,12 +15,12 @@ from typing import Any, TypeVar
 from sqlalchemy import Connection, Engine, delete, func, insert, select
 from sqlalchemy.exc import DBAPIError, IntegrityError
 
-from harness.case import Case
+from harness.case.case import Case
 from harness.errors import StoreError
-from harness.result import Result, to_json
+from harness.result.result import Result, to_json
+from harness.result.submission import Submission
 from harness.store.store import case_entry, packed_samples, result_values
 from harness.store.tables import CaseRow, CeilingRow, PartRow, ResultRow, RunRow, SampleRow
-from harness.submission import Submission
 
 KEEP_PARTS = timedelta(days=1)
 """Parts of runs that never became whole are dropped after this."""

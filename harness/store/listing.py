@@ -108,7 +108,7 @@ def first_samples(engine: Engine, number: int) -> list[float]:
 
 
 def dump_results(engine: Engine, run_key: int) -> list[dict[str, Any]]:
-    """The results of a run with their raw samples, in order, as `harness.result.to_json` writes them.
+    """The results of a run with their raw samples, in order, as `harness.result.result.to_json` writes them.
 
     They stand in the database as they are in a file, but for the case and the samples: making results of them
     and JSON of these takes five times as long.

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from sqlalchemy import Engine, func, insert
 from sqlalchemy import select as typed_select
 
-from harness.result import Ceilings, Environment, from_json
+from harness.result.result import Ceilings, Environment, from_json
 from harness.store.tables import AcknowledgementRow, CaseRow, CeilingRow, ResultRow, RunRow, SampleRow, SelfTestRow
 
 CHUNK = 500
@@ -47,7 +47,7 @@ class RunInfo:
 
 @dataclass(frozen=True, slots=True)
 class CaseInfo:
-    """A case as it was stored; `data` is what `harness.casejson` wrote."""
+    """A case as it was stored; `data` is what `harness.case.casejson` wrote."""
 
     key: int
     case_id: str

@@ -23,11 +23,11 @@ from sqlalchemy.exc import ArgumentError, DatabaseError, OperationalError
 from sqlalchemy.orm import Session
 
 from harness import jsontext
-from harness.case import Case
-from harness.casejson import case_from_json, case_to_json
+from harness.case.case import Case
+from harness.case.casejson import case_from_json, case_to_json
 from harness.errors import NothingError, StoreError
-from harness.result import Ceilings, Environment, Measurement, Profile, Result, Trial, from_json, to_json
-from harness.runner import Finished
+from harness.result.result import Ceilings, Environment, Measurement, Profile, Result, Trial, from_json, to_json
+from harness.run.runner import Finished
 from harness.store.schema import upgrade
 from harness.store.tables import CaseRow, CeilingRow, ResultRow, RunRow, SampleRow
 

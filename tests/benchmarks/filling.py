@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from harness.case import Case
-from harness.casefile import load_cases
-from harness.result import Ceilings, Check, Environment, Measurement, Result, Status, Trial, to_json
+from harness.case.case import Case
+from harness.case.file import load_cases
+from harness.result.result import Ceilings, Check, Environment, Measurement, Result, Status, Trial, to_json
 from harness.settings import ROOT
 from harness.store import Store
 from harness.store.store import case_entry, result_values

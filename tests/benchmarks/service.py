@@ -25,7 +25,7 @@ from pathlib import Path
 import httpx
 import psutil
 
-from harness.result import Check, Measurement, Result, Status, Trial, to_json
+from harness.result.result import Check, Measurement, Result, Status, Trial, to_json
 from harness.scope import Scope
 from harness.settings import ROOT
 from harness.store import Store

@@ -13,16 +13,16 @@ from typing import Any, Self
 
 import pytest
 
-from harness import yardstick
-from harness.agreement import Agreement, as_data, sentences, summarize
-from harness.case import Case
+from harness.case.case import Case
 from harness.cli import agree as verb
 from harness.errors import WorkerError
 from harness.measure import Limits
-from harness.result import KernelUse, Profile, Trial
+from harness.result.result import KernelUse, Profile, Trial
 from harness.store import Store
 from harness.store.queries import list_self_tests
-from harness.yardstick import Pace, Yardstick, read_times
+from harness.trust import yardstick
+from harness.trust.agreement import Agreement, as_data, sentences, summarize
+from harness.trust.yardstick import Pace, Yardstick, read_times
 from ops import available, find_op
 
 ROOT = Path(__file__).parents[2]
@@ -220,7 +220,7 @@ class FakeExecutor:
 def test_what_was_found_is_stored(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: Any) -> None:
     """`agree` keeps every trial and the summary as a self-test, and prints the shares outside."""
     url = f"sqlite:///{tmp_path / 'o.db'}"
-    monkeypatch.setattr("harness.execute.LocalExecutor", FakeExecutor)
+    monkeypatch.setattr("harness.run.execute.LocalExecutor", FakeExecutor)
     monkeypatch.setattr(yardstick, "measure", lambda trials, _: [Pace(41_000.0, 44_000.0, 3_000.0)] * len(trials))
     monkeypatch.setattr(yardstick, "bench_version", lambda: None)
     found = list(verb._measure([a_trial(), a_trial("baseline")], LIMITS, 1.0))

@@ -8,13 +8,14 @@ import subprocess
 import sys
 from pathlib import Path
 
-from harness.asking import ASKED, FIELDS, complaint
+from harness.worker.asking import ASKED, FIELDS, complaint
 from tests.tinytree import TinyTree
 
 ROOT = Path(__file__).parent.parent.parent
 LOADS = """
 import json, sys
-import harness.worker, harness.asking, harness.inventory, harness.block, harness.ceilings, harness.profiler
+import harness.worker.worker, harness.worker.asking, harness.worker.inventory, harness.worker.block
+import harness.worker.ceilings, harness.worker.profiler
 import harness.measure.cpu, harness.measure.cuda
 print(json.dumps([module.__file__ for name, module in sys.modules.items() if name.split('.')[0] == 'harness']))
 """
@@ -53,10 +54,8 @@ def test_what_is_missing_is_named(tmp_path: Path) -> None:
     tree = TinyTree(tmp_path / "tree")
     init = tree.path / "ops" / "__init__.py"
     init.write_text(init.read_text() + "\ndel find_op\n\nclass Kernel:\n    pass\n")
-    code = (
-        "import sys; sys.path.insert(0, sys.argv[1]); from harness.asking import complaint; from pathlib import Path\n"
-    )
-    code += "print(complaint(Path(sys.argv[1])))"
+    code = "import sys; sys.path.insert(0, sys.argv[1]); from pathlib import Path\n"
+    code += "from harness.worker.asking import complaint; print(complaint(Path(sys.argv[1])))"
     arguments = [sys.executable, "-c", code, str(tree.path)]
     said = subprocess.run(arguments, capture_output=True, text=True, check=True, cwd=ROOT).stdout
     assert "its ops have no ops.find_op (contract 1)" in said

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from harness import block
-from harness.block import Bench
-from harness.case import Case
+from harness.case.case import Case
 from harness.measure import Limits
-from harness.result import Result, Status, Trial
+from harness.result.result import Result, Status, Trial
+from harness.worker import block
+from harness.worker.block import Bench
 from ops import find_op
 
 QUICK = Limits(budget_s=0.01, min_samples=1, max_samples=1, warmup_s=0.0)
@@ -68,7 +68,7 @@ def test_a_fault_of_the_harness_is_not_a_result(monkeypatch: pytest.MonkeyPatch)
     def fail(*_: Any) -> None:
         raise LookupError
 
-    monkeypatch.setattr("harness.attempt.check", fail)
+    monkeypatch.setattr("harness.worker.attempt.check", fail)
     with pytest.raises(LookupError):
         run(a_trial())
 

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.case import Case, GatePolicy, InputSpec, Kind, Layout
-from harness.casejson import case_from_json, case_to_json
+from harness.case.case import Case, GatePolicy, InputSpec, Kind, Layout
+from harness.case.casejson import case_from_json, case_to_json
 from harness.errors import CaseError, HarnessError
 from ops import FLOATS, find_op
 

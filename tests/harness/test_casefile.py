@@ -8,8 +8,8 @@ from textwrap import dedent
 
 import pytest
 
-from harness.casefile import load_cases
-from harness.document import MAX_BYTES
+from harness.case.document import MAX_BYTES
+from harness.case.file import load_cases
 from harness.errors import CaseFileError, HarnessError
 
 HEAD = "op: p_norm\ncases:\n"

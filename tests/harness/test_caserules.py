@@ -9,11 +9,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from harness.case import Case, InputSpec
-from harness.casefile import load_cases
-from harness.caserules import USED_BY, build_case, field_hints
+from harness.case.case import Case, InputSpec
+from harness.case.file import load_cases
+from harness.case.hint import read_value, record_hints
+from harness.case.rules import USED_BY, build_case, field_hints
 from harness.errors import CaseError, CaseFileError
-from harness.hint import read_value, record_hints
 from ops import all_ops, find_op
 
 CASES = Path(__file__).parents[2] / "cases"

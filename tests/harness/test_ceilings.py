@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from harness import ceilings
-from harness.ceilings import measure
-from harness.result import Ceilings
+from harness.result.result import Ceilings
+from harness.worker import ceilings
+from harness.worker.ceilings import measure
 from ops import BackendError, available
 
 

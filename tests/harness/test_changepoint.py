@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness.changepoint import EDGE, find_change_points
+from harness.judge.changepoint import EDGE, find_change_points
 
 RECORDED = Path(__file__).parent / "recordings" / "otava.json"
 # apache-otava pins an older NumPy than ours; the file holds what it found, and says how.

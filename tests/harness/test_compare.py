@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness.compare import compare, compare_run
-from harness.result import Check, Status
-from harness.verdict import Comparison, Evidence, Kind, Metrics, Pair, Reason, Rule, Side, Subject, Verdict
+from harness.judge.compare import compare, compare_run
+from harness.judge.verdict import Comparison, Evidence, Kind, Metrics, Pair, Reason, Rule, Side, Subject, Verdict
+from harness.result.result import Check, Status
 
 SOUND = Side()
 DEFAULT = Rule()

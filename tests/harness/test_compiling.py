@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 
-from harness.case import Case
-from harness.compiling import compile_ahead
-from harness.result import Trial
+from harness.case.case import Case
+from harness.result.result import Trial
+from harness.run.compiling import compile_ahead
 from ops import find_op
 
 

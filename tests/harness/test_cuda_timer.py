@@ -11,7 +11,7 @@ import pytest
 
 from harness.measure import Limits
 from harness.measure.cuda import CudaTimer
-from harness.result import Footprint
+from harness.result.result import Footprint
 from ops import available
 
 LIMITS = Limits(budget_s=60, min_samples=3, max_samples=4, warmup_s=0.0)

@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness.block import Bench
-from harness.case import Case
-from harness.execute import LocalExecutor
+from harness.case.case import Case
 from harness.measure import Limits, cupti
 from harness.measure.cupti import Collector, Record, split_calls, summarize
 from harness.measure.footprint import demangle, graph_names, short_name
-from harness.profiler import ON_CPU, Profiler
-from harness.result import KernelUse, Profile, Result, Status, Trial, from_json, to_json
+from harness.result.result import KernelUse, Profile, Result, Status, Trial, from_json, to_json
+from harness.run.execute import LocalExecutor
+from harness.worker.block import Bench
+from harness.worker.profiler import ON_CPU, Profiler
 from ops import BackendError, available, find_op
 
 LIMITS = Limits(budget_s=0.05, min_samples=2, max_samples=5, warmup_s=0.0)

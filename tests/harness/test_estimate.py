@@ -7,8 +7,8 @@ import math
 import numpy as np
 import pytest
 
-from harness.estimate import LEVEL, estimate, find_modes, reject
-from harness.student import quantile, upper_tail
+from harness.judge.estimate import LEVEL, estimate, find_modes, reject
+from harness.judge.student import quantile, upper_tail
 
 
 def noise(seed: int, cases: int, pairs: int, spread: float, strays: float = 0.0) -> np.ndarray:

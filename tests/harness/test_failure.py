@@ -6,8 +6,8 @@ import signal
 
 import pytest
 
-from harness.failure import LONGEST, classify, classify_death
-from harness.result import Status
+from harness.result.failure import LONGEST, classify, classify_death
+from harness.result.result import Status
 from ops import AxisError, BackendError, CompileError, DtypeError, ShapeError
 
 

@@ -10,15 +10,15 @@ from typing import Any
 
 import pytest
 
-from harness import block
-from harness.block import Bench
-from harness.case import Case
-from harness.evidence import metrics_of
+from harness.case.case import Case
+from harness.gate.evidence import metrics_of
+from harness.gate.pairing import Outcome
 from harness.measure import Limits
 from harness.measure.cpu import CpuTimer
 from harness.measure.footprint import graph_names
-from harness.pairing import Outcome
-from harness.result import Footprint, Measurement, Ruler, Status, Trial
+from harness.result.result import Footprint, Measurement, Ruler, Status, Trial
+from harness.worker import block
+from harness.worker.block import Bench
 from ops import find_op
 from ops._core import cuda
 from ops._core.cuda import Resources, Source, recording

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness.case import GatePolicy
+from harness.case.case import GatePolicy
 from harness.errors import CaseFileError
-from harness.gate import Breach, ExitCode, Facts, Schedule, Spending, check_demands, judge, more_pairs
-from harness.policy import Policy, PolicyRule, load_policy
-from harness.verdict import Comparison, Kind, Reason, Subject, Verdict
-from harness.waiver import State, Waiver
+from harness.gate.gate import Breach, ExitCode, Facts, Schedule, Spending, check_demands, judge, more_pairs
+from harness.gate.policy import Policy, PolicyRule, load_policy
+from harness.gate.waiver import State, Waiver
+from harness.judge.verdict import Comparison, Kind, Reason, Subject, Verdict
 
 TODAY = date(2026, 6, 1)
 DEFAULT = Policy()

@@ -12,12 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
-from harness import report
-from harness.annotation import annotate
-from harness.gatetable import show
-from harness.junit import junit
-from harness.markdown import markdown, text
-from harness.verdict import Comparison, Kind, Reason, Verdict
+from harness.gate import report
+from harness.gate.annotation import annotate
+from harness.gate.junit import junit
+from harness.gate.markdown import markdown, text
+from harness.gate.table import show
+from harness.judge.verdict import Comparison, Kind, Reason, Verdict
 from tests.gateruns import a_run, compared
 
 HOSTILE = (

@@ -13,22 +13,22 @@ from pathlib import Path
 
 import pytest
 
-from harness import pairing
-from harness.case import GatePolicy
-from harness.casefile import load_cases
-from harness.environment import capture
+from harness.case.case import GatePolicy
+from harness.case.file import load_cases
 from harness.errors import NothingError
-from harness.history import find_series
-from harness.pairing import Clock, Job, Record
-from harness.policy import Policy
-from harness.result import Environment, Measurement, Result, Status, Trial
-from harness.selection import Plan
-from harness.selftest import PLANTED, caught, false_alarms, out_of_reach
-from harness.selftesttable import caught_table
-from harness.share import Share
+from harness.gate import pairing
+from harness.gate.pairing import Clock, Job, Record
+from harness.gate.policy import Policy
+from harness.gate.selection import Plan
+from harness.gate.stored import noise_floors
+from harness.report.history import find_series
+from harness.result.result import Environment, Measurement, Result, Status, Trial
+from harness.run.environment import capture
 from harness.store import Store
 from harness.store.queries import list_self_tests
-from harness.stored import noise_floors
+from harness.trust.selftest import PLANTED, caught, false_alarms, out_of_reach
+from harness.trust.share import Share
+from harness.trust.table import caught_table
 from tests.gateruns import a_run, compared
 from tests.tinytree import TinyTree
 

@@ -12,15 +12,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from harness.case import Case, InputSpec
-from harness.inputs import ALIGNMENT, LAYOUTS, draw, make_inputs, place, widen
+from harness.case.case import Case, InputSpec
+from harness.worker.inputs import ALIGNMENT, LAYOUTS, draw, make_inputs, place, widen
 from ops import DTYPES, Input, dtype_info, find_op
 
 ROOT = Path(__file__).parents[2]
 PLAIN = InputSpec()
 PROGRAM = """
 from tests.harness.test_inputs import a_case
-from harness.inputs import make_inputs
+from harness.worker.inputs import make_inputs
 print(make_inputs(a_case()).values["x"].tobytes().hex())
 """
 

@@ -15,14 +15,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness.case import Case, Imported
-from harness.casejson import case_from_json, case_to_json
+from harness.case.case import Case, Imported
+from harness.case.casejson import case_from_json, case_to_json
 from harness.errors import CaseError, StoreError
-from harness.export import ImportFileError, as_csv, as_json, records, whole_run
 from harness.interchange import import_file
 from harness.interchange.exporting import as_bencher, as_github, write_parquet
 from harness.interchange.importing import read_file
-from harness.result import Environment, Result, Status
+from harness.report.export import ImportFileError, as_csv, as_json, records, whole_run
+from harness.result.result import Environment, Result, Status
 from harness.store import Store
 from tests.harness import foreign_files
 from tests.harness.test_submission import a_result

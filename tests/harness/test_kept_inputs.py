@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from harness import block
-from harness.attempt import Trusted
-from harness.block import Bench
-from harness.casefile import load_cases
-from harness.inputs import keep_values, make_inputs, recall_values
+from harness.case.file import load_cases
 from harness.measure import Limits
-from harness.result import Status, Trial
+from harness.result.result import Status, Trial
+from harness.worker import block
+from harness.worker.attempt import Trusted
+from harness.worker.block import Bench
+from harness.worker.inputs import keep_values, make_inputs, recall_values
 
 CASES = Path(__file__).parent.parent.parent / "cases"
 QUICK = Limits(budget_s=0.0, min_samples=1, max_samples=1, warmup_s=0.0)

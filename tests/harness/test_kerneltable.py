@@ -11,10 +11,10 @@ from pathlib import Path
 
 from rich.console import Console
 
-from harness import kerneltable
-from harness.case import Case
-from harness.environment import capture
-from harness.result import KernelUse, Measurement, Profile, Result, Status, Trial
+from harness.case.case import Case
+from harness.report import kernels as kerneltable
+from harness.result.result import KernelUse, Measurement, Profile, Result, Status, Trial
+from harness.run.environment import capture
 from harness.store import Store
 from ops import find_op
 

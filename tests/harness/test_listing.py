@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.result import Environment, Footprint, Measurement, Result, Ruler, Status
+from harness.result.result import Environment, Footprint, Measurement, Result, Ruler, Status
 from harness.store import Store, listing
 from harness.store.listing import Filters
 from tests.harness.test_submission import a_result

@@ -12,7 +12,7 @@ from harness.measure import Limits, timer_for
 from harness.measure.cpu import SAMPLE_NS, CpuTimer
 from harness.measure.cuda import SOURCE
 from harness.measure.queue import Queue
-from harness.result import Measurement
+from harness.result.result import Measurement
 from ops._core.cuda import ARCHITECTURES, compile_source
 
 LIMITS = Limits(budget_s=0.02, min_samples=3, max_samples=6, warmup_s=0.001)

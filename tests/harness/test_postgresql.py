@@ -11,12 +11,12 @@ from sqlalchemy import text
 
 from harness.cli.options import command_line
 from harness.errors import StoreError
+from harness.result.submission import read_submission
 from harness.store import Store
 from harness.store.bulk import add_run
 from harness.store.queries import list_runs
 from harness.store.schema import HEAD, version
 from harness.store.tables import Table
-from harness.submission import read_submission
 from tests.databases import SERVER, database
 from tests.harness.test_submission import a_run
 

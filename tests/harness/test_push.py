@@ -15,10 +15,10 @@ import httpx
 import pytest
 
 from harness.errors import HarnessError
-from harness.push import LONGEST_WAIT_S, TRIES, Client, Pushed, PushError, parts, push
-from harness.result import Ceilings, Environment, Measurement, Result, Status, Trial
+from harness.report.push import LONGEST_WAIT_S, TRIES, Client, Pushed, PushError, parts, push
+from harness.result.result import Ceilings, Environment, Measurement, Result, Status, Trial
+from harness.result.submission import join, parse, read_submission
 from harness.store import Store
-from harness.submission import join, parse, read_submission
 from tests.harness.test_submission import a_result
 
 TOKEN = "opg_secret"  # noqa: S105  it is none

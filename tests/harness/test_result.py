@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from harness.case import Case
+from harness.case.case import Case
 from harness.measure import Limits
-from harness.result import Ceilings, Check, Environment, Measurement, Result, Status, Trial, from_json, to_json
+from harness.result.result import Ceilings, Check, Environment, Measurement, Result, Status, Trial, from_json, to_json
 from ops import find_op
 
 CASE = Case("p_norm", "n", {"x": (3, 4)}, "float32", find_op("p_norm").params(porder=-inf, axis=(0, 1)), tags=("seed",))

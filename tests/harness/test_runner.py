@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from harness.case import Case
-from harness.execute import LocalExecutor
-from harness.inventory import take
+from harness.case.case import Case
 from harness.measure import Limits
-from harness.result import Ceilings, Result, Status, Trial
-from harness.runner import plan, run
+from harness.result.result import Ceilings, Result, Status, Trial
+from harness.run.execute import LocalExecutor
+from harness.run.runner import plan, run
+from harness.worker.inventory import take
 from ops import BackendError, find_op, kernels
 
 QUICK = Limits(budget_s=0.01, min_samples=2, max_samples=3, warmup_s=0.0)
@@ -145,7 +145,7 @@ def test_a_run_measures_checks_and_says_how() -> None:
 
 def test_a_transposed_input_needs_a_strided_kernel() -> None:
     """A kernel that takes contiguous inputs only is unsupported for a case in another layout."""
-    from harness.case import InputSpec
+    from harness.case.case import InputSpec
 
     case = Case(
         "p_norm", "t", {"x": (5, 7)}, "float32", find_op("p_norm").params(), {"x": InputSpec(layout="transposed")}

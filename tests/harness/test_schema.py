@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator
 
-from harness.casefile import load_cases
-from harness.document import read_documents
-from harness.schema import case_schema, schema_text
+from harness.case.document import read_documents
+from harness.case.file import load_cases
+from harness.case.schema import case_schema, schema_text
 from ops import all_ops
 
 CASES = Path(__file__).parents[2] / "cases"

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 from sqlalchemy import create_engine, text
 
-from harness.case import Case
+from harness.case.case import Case
 from harness.errors import NothingError, StoreError
-from harness.result import Ceilings, Check, Environment, Measurement, Result, Status, Trial
+from harness.result.result import Ceilings, Check, Environment, Measurement, Result, Status, Trial
 from harness.settings import ROOT
 from harness.store import Store
 from harness.store.schema import HEAD, MIGRATIONS, version

@@ -18,16 +18,16 @@ from typing import Any
 import pytest
 from sqlalchemy import func, select
 
-from harness.case import Case
+from harness.case.case import Case
 from harness.errors import HarnessError
-from harness.export import whole_run
-from harness.result import Ceilings, Check, Environment, Measurement, Result, Status, Trial
+from harness.report.export import whole_run
+from harness.result.result import Ceilings, Check, Environment, Measurement, Result, Status, Trial
+from harness.result.strict import SubmissionError
+from harness.result.submission import join, parse, read_submission
 from harness.settings import ROOT
 from harness.store import Run, Store
 from harness.store.bulk import Part, add_part, add_run, has_run, list_parts
 from harness.store.tables import PartRow, ResultRow, SampleRow
-from harness.strict import SubmissionError
-from harness.submission import join, parse, read_submission
 from ops import find_op
 from tests.databases import database
 from tests.hostile import HOSTILE, laden, places, put
@@ -255,7 +255,7 @@ def test_a_killed_process_leaves_no_half_run(url: str, tmp_path: Path) -> None:
     code = """
 import os, signal, sys
 from harness.store import Store, bulk
-from harness.submission import parse, read_submission
+from harness.result.submission import parse, read_submission
 bulk.packed_samples = lambda _: os.kill(os.getpid(), signal.SIGKILL)
 with Store.open(sys.argv[1]) as store:
     bulk.add_run(store.engine, read_submission(parse(sys.stdin.buffer.read())))

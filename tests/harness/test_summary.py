@@ -11,11 +11,11 @@ from datetime import UTC, datetime
 import pytest
 from rich.console import Console
 
-from harness import export, render
-from harness.case import Case
-from harness.result import Ceilings, Check, Environment, Measurement, Result, Status, Trial
+from harness.case.case import Case
+from harness.report import export, render
+from harness.result.result import Ceilings, Check, Environment, Measurement, Result, Status, Trial
+from harness.result.summary import rows, share_of_ceiling, sort_rows
 from harness.store import Run
-from harness.summary import rows, share_of_ceiling, sort_rows
 from ops import find_op
 
 CEILINGS = {"cpu": Ceilings("cpu", copy_gbps=10.0, matrix_gflops={"float32": 100.0})}

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from harness import block
-from harness.attempt import Trusted
-from harness.block import Bench
-from harness.case import Case
+from harness.case.case import Case
 from harness.measure import Limits
-from harness.result import Status, Trial
+from harness.result.result import Status, Trial
+from harness.worker import block
+from harness.worker.attempt import Trusted
+from harness.worker.block import Bench
 from ops import find_op
 
 QUICK = Limits(budget_s=0.0, min_samples=1, max_samples=1, warmup_s=0.0)

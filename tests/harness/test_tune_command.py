@@ -11,13 +11,13 @@ from types import SimpleNamespace
 
 import pytest
 
-from harness import inventory
-from harness.case import Case
-from harness.environment import capture
-from harness.execute import LocalExecutor
+from harness.case.case import Case
+from harness.gate.tree import changed_folders
 from harness.measure import Limits
-from harness.result import Trial, to_json
-from harness.tree import changed_folders
+from harness.result.result import Trial, to_json
+from harness.run.environment import capture
+from harness.run.execute import LocalExecutor
+from harness.worker import inventory
 from ops import TuningError, find_op
 from ops._core import tuning
 from ops._core.backend import device_model

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from harness.case import Case
-from harness.result import Environment
+from harness.case.case import Case
+from harness.result.result import Environment
 from harness.tuner import LEAST_ROUNDS, MOST_ROUNDS, Finding, Tuner, cases_of
 from harness.tuningfile import write
 from ops import TuningError, find_op

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness.case import Case
-from harness.inputs import make_inputs
-from harness.verify import CHUNK, Expected, check, expect, same_bits
+from harness.case.case import Case
+from harness.worker.inputs import make_inputs
+from harness.worker.verify import CHUNK, Expected, check, expect, same_bits
 from ops import TensorSpec, dtype_info, find_op
 
 

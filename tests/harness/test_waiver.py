@@ -9,9 +9,9 @@ from textwrap import dedent
 import pytest
 
 from harness.errors import CaseFileError
-from harness.pattern import matches
-from harness.verdict import Comparison, Kind, Reason, Subject, Verdict
-from harness.waiver import State, Waiver, load_waivers, review
+from harness.gate.waiver import State, Waiver, load_waivers, review
+from harness.judge.pattern import matches
+from harness.judge.verdict import Comparison, Kind, Reason, Subject, Verdict
 
 TODAY = date(2026, 6, 1)
 SUBJECT = Subject("p_norm", "seed-1[float32,porder=2]", "0123456789abcdef", "optimized", "cuda:0")

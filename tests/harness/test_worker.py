@@ -16,11 +16,11 @@ from pathlib import Path
 import psutil
 import pytest
 
-from harness.case import Case
+from harness.case.case import Case
 from harness.errors import WorkerError
-from harness.execute import LocalExecutor
 from harness.measure import Limits
-from harness.result import Result, Status, Trial
+from harness.result.result import Result, Status, Trial
+from harness.run.execute import LocalExecutor
 from ops import find_op
 
 ROOT = Path(__file__).parents[2]
@@ -160,7 +160,7 @@ def test_ops_can_come_from_another_tree(tmp_path: Path) -> None:
 
 PARENT = """
 import sys
-from harness.execute import LocalExecutor
+from harness.run.execute import LocalExecutor
 from tests.harness.test_worker import PRELOAD, QUICK, trial
 
 with LocalExecutor(limits=QUICK, timeout_s=60, preload=PRELOAD) as executor:
@@ -215,6 +215,11 @@ def wait_for(path: Path) -> None:
 def test_replies_are_json_lines() -> None:
     """The protocol of a worker: ready, phases, then a result that reads back."""
     worker = subprocess.run(
-        [sys.executable, "-m", "harness.worker"], input=b"", capture_output=True, check=True, cwd=ROOT, timeout=60
+        [sys.executable, "-m", "harness.worker.worker"],
+        input=b"",
+        capture_output=True,
+        check=True,
+        cwd=ROOT,
+        timeout=60,
     )
     assert [json.loads(line) for line in worker.stdout.splitlines()] == [{"is": "ready"}]

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from harness.attempt import Attempt
-from harness.case import Case
-from harness.inputs import Inputs, make_inputs, with_derived
+from harness.case.case import Case
 from harness.measure.cpu import CpuTimer
-from harness.verify import check, expect
+from harness.worker.attempt import Attempt
+from harness.worker.inputs import Inputs, make_inputs, with_derived
+from harness.worker.verify import check, expect
 from ops import dtype_info, find_kernel, find_op, kernels
 
 Array = NDArray[Any]

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from sqlalchemy import update
 
-from harness.case import Case
-from harness.result import Ceilings, Check, Environment, KernelUse, Measurement, Profile, Result, Status, Trial
+from harness.case.case import Case
+from harness.result.result import Ceilings, Check, Environment, KernelUse, Measurement, Profile, Result, Status, Trial
 from harness.store import Store
 from harness.store.tables import RunRow
 from ops import find_op

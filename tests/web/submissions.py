@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from fastapi.testclient import TestClient
 
-from harness.export import whole_run
-from harness.result import Ceilings, Environment
+from harness.report.export import whole_run
+from harness.result.result import Ceilings, Environment
 from harness.scope import Scope
 from harness.store import Run, Store
 from harness.store.tokens import create_token

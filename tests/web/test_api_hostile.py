@@ -12,7 +12,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from harness.errors import HarnessError
-from harness.submission import parse, read_submission
+from harness.result.submission import parse, read_submission
 from tests.hostile import HOSTILE, KEYS, laden, places, put
 from tests.web.submissions import a_run, bearer
 

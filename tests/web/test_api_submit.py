@@ -339,7 +339,7 @@ def test_processes_enter_runs_at_once(filled: str, tmp_path: Path) -> None:
     code = """
 import json, sys
 from harness.store import Store, bulk
-from harness.submission import read_submission
+from harness.result.submission import read_submission
 runs = [read_submission(run) for run in json.load(sys.stdin)]
 with Store.open(sys.argv[1]) as store:
     print(sum(bulk.add_run(store.engine, run) for run in runs))

@@ -12,7 +12,7 @@ from fastapi import FastAPI
 from fastapi.testclient import TestClient
 from sqlalchemy import select
 
-from harness.result import Environment
+from harness.result.result import Environment
 from harness.store import Store
 from harness.store.tables import ResultRow
 from tests.databases import database

@@ -15,14 +15,14 @@ import pytest
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
-from harness.export import as_csv, as_json, records, whole_run
-from harness.result import Environment
+from harness.gate.waiver import load_waivers
+from harness.report.export import as_csv, as_json, records, whole_run
+from harness.result.result import Environment
+from harness.result.submission import read_submission
 from harness.scope import Scope
 from harness.settings import Settings
 from harness.store import Store, queries
 from harness.store.tokens import create_token
-from harness.submission import read_submission
-from harness.waiver import load_waivers
 from tests.web.dataset import HOSTILE
 from web.app import create_app
 from web.reader import Reader

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 
-from harness.result import Environment
+from harness.result.result import Environment
 from harness.store.queries import Acknowledgement, CaseInfo, RunInfo
 from web.reader import DeviceInfo, Level, Recent
 from web.regression import Regression, State, find_regressions

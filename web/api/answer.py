@@ -10,7 +10,7 @@ from typing import Annotated, Any
 from fastapi import HTTPException, Path, Query, Request, Response
 from pydantic import BaseModel
 
-from harness.hint import did_you_mean
+from harness.case.hint import did_you_mean
 
 MOST = 500
 PLAIN = r"^[^\x00-\x1f\x7f]*$"

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from html import escape
 
-from harness.result import Status
+from harness.result.result import Status
+from harness.result.summary import BASELINE, OPTIMIZED
 from harness.store import queries
-from harness.summary import BASELINE, OPTIMIZED
 from web.reader import GRAVE, Level, Reader, Recent
 from web.rows import geometric_mean
 

@@ -10,7 +10,7 @@ from fastapi import APIRouter, Request, Response
 from sqlalchemy import select
 from sqlalchemy.exc import SQLAlchemyError
 
-from harness.result import Status
+from harness.result.result import Status
 from harness.store import queries
 from harness.store.schema import HEAD
 from harness.store.tables import RunRow

@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from harness.result import Ceilings
+from harness.result.result import Ceilings
 from harness.store import queries
 from harness.store.listing import load_runs
 from harness.store.queries import CaseInfo, Detail, RunInfo
@@ -141,7 +141,7 @@ def _quantiles(data: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _share(one: Detail, dtype: str, reached: Ceilings | None) -> float | None:
-    """As `harness.summary.share_of_ceiling`."""
+    """As `harness.result.summary.share_of_ceiling`."""
     median_ns = one.point.median_ns
     if reached is None or not median_ns:
         return None

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, HTTPException, Path, Query, Response
 
-from harness.result import Status
+from harness.result.result import Status
 from harness.store import listing
 from harness.store.listing import Filters
 from web.api.answer import Limit, Name, RunId, json_answer, problems

@@ -9,7 +9,7 @@ from typing import Annotated
 from fastapi import APIRouter, HTTPException, Query, Response
 from pydantic import BeforeValidator
 
-from harness.result import to_json
+from harness.result.result import to_json
 from harness.store import queries
 from harness.store.queries import RunInfo
 from web.api.answer import Limit, Name, Offset, RunId, json_answer, problems

@@ -17,11 +17,11 @@ from sqlalchemy import Engine
 from sqlalchemy.exc import OperationalError
 
 from harness.errors import HarnessError
+from harness.result.submission import FORMAT, STATUSES, Submission, join, parse, read_run_id, read_submission
 from harness.scope import Scope
 from harness.store import bulk
 from harness.store.bulk import FullError, Part, PartError
 from harness.store.tokens import Token
-from harness.submission import FORMAT, STATUSES, Submission, join, parse, read_run_id, read_submission
 from web.api.answer import MOST, Limit, Offset, json_answer, problems
 from web.api.models import PartPage, SubmittedModel
 from web.auth import require

@@ -9,9 +9,9 @@ from typing import Annotated, Any
 import yaml
 from fastapi import APIRouter, HTTPException, Path, Request, Response
 
+from harness.result.summary import BASELINE, OPTIMIZED, PEERS
 from harness.store import queries
 from harness.store.queries import CaseInfo, Detail, Past, RunInfo
-from harness.summary import BASELINE, OPTIMIZED, PEERS
 from web import charts
 from web.comparison import resolve
 from web.deps import CacheOf, ReaderOf

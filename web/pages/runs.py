@@ -7,12 +7,12 @@ from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, HTTPException, Path, Request, Response
 
-from harness.export import whole_run
 from harness.jsontext import write_compact
-from harness.result import Status
+from harness.report.export import whole_run
+from harness.result.result import Status
+from harness.result.summary import BASELINE, OPTIMIZED, PEERS
 from harness.store import listing, queries
 from harness.store.queries import Detail, RunInfo
-from harness.summary import BASELINE, OPTIMIZED, PEERS
 from web.deps import CacheOf, ReaderOf, StoreOf
 from web.pages.query import Number, Text, Word
 from web.reader import GRAVE, Reader, device_names

@@ -9,10 +9,10 @@ from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
-from harness.render import time_text
+from harness.report.render import time_text
+from harness.result.summary import PEERS
 from harness.store import queries
 from harness.store.queries import SelfTest
-from harness.summary import PEERS
 from web.comparison import compare_runs
 from web.deps import CacheOf, ReaderOf
 from web.pages.query import Number, Word

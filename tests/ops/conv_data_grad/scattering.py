@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from harness.case import Case
+from harness.case.case import Case
 from ops.conv_data_grad.op import Geometry, geometry
 
 Array = NDArray[Any]

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness.case import Case
-from harness.verify import expect
+from harness.case.case import Case
+from harness.worker.verify import expect
 from ops import FLOATS, ParameterError, ShapeError, find_op
 from tests.ops.attempts import case_of, complaint, inputs_of, ours, outputs_of, passes
 from tests.ops.conv_data_grad.scattering import MISTAKES, scatter

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from harness.attempt import Attempt
-from harness.case import Case
-from harness.casefile import load_cases
-from harness.inputs import Inputs, make_inputs
+from harness.case.case import Case
+from harness.case.file import load_cases
 from harness.measure import timer_for
-from harness.verify import Expected, expect
+from harness.worker.attempt import Attempt
+from harness.worker.inputs import Inputs, make_inputs
+from harness.worker.verify import Expected, expect
 from ops import BACKENDS, DuplicateError, TuningError, find_kernel, find_op
 from ops._core import gemm, pointwise, reduction, tuning
 from ops._core.backend import device_model

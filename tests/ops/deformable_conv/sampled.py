@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from harness.case import Case
+from harness.case.case import Case
 from ops.deformable_conv.op import geometry
 
 Array = NDArray[Any]

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
-from harness.case import Case
-from harness.inputs import Inputs
+from harness.case.case import Case
+from harness.worker.inputs import Inputs
 from ops import FLOATS
 from tests.ops.attempts import case_of, inputs_of
 

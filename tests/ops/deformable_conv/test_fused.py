@@ -8,12 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from harness.attempt import Attempt
-from harness.case import Case
-from harness.casefile import load_cases
-from harness.inputs import Inputs
+from harness.case.case import Case
+from harness.case.file import load_cases
 from harness.measure import timer_for
-from harness.verify import expect
+from harness.worker.attempt import Attempt
+from harness.worker.inputs import Inputs
+from harness.worker.verify import expect
 from ops import dtype_info, find_kernel
 from ops.deformable_conv import cuda_fused
 from ops.deformable_conv.cuda_fused import DTYPES, Layout, best_splits, layout_of

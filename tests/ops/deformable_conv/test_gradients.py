@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from harness.case import Case
-from harness.inputs import Inputs
-from harness.verify import expect
+from harness.case.case import Case
+from harness.worker.inputs import Inputs
+from harness.worker.verify import expect
 from ops import ParameterError, find_op
 from tests.ops.attempts import case_of, complaint, inputs_of, ours, passes
 from tests.ops.deformable_conv.sampled import by_grid_sample

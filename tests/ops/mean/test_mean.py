@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness.attempt import KernelFailedError
+from harness.worker.attempt import KernelFailedError
 from ops import FLOATS, AxisError, KernelNotFoundError, dtype_info, find_kernel, find_op
 from tests.ops.attempts import case_of, complaint, inputs_of, outputs_of, passes
 

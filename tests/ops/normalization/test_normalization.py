@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness.case import Case
-from harness.inputs import Inputs
-from harness.verify import expect
+from harness.case.case import Case
+from harness.worker.inputs import Inputs
+from harness.worker.verify import expect
 from ops import FLOATS, AxisError, OpError, ParameterError, ShapeError, find_op
 from tests.ops.attempts import case_of, complaint, inputs_of, ours, outputs_of, passes
 

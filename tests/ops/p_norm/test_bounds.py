@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from harness.case import Case
-from harness.inputs import Inputs
-from harness.verify import expect
+from harness.case.case import Case
+from harness.worker.inputs import Inputs
+from harness.worker.verify import expect
 from ops import FLOATS, dtype_info
 from tests.ops.attempts import case_of, inputs_of, passes
 

@@ -147,7 +147,7 @@ def test_a_count_is_exact_beyond_float32() -> None:
     size = 2**24 + 3
     case = case_of("p_norm", {"x": (size,)}, "float32", porder=0)
     inputs = {"x": np.ones(size, np.float32)}
-    from harness.inputs import Inputs
+    from harness.worker.inputs import Inputs
 
     y = outputs_of(case, Inputs(inputs, inputs), "optimized")["y"]
     assert float(y) == float(np.float32(size))

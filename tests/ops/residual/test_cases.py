@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from harness.case import Case
-from harness.casefile import load_cases
+from harness.case.case import Case
+from harness.case.file import load_cases
 from ops.residual.resnet50 import sites
 
 CASES = Path(__file__).parents[3] / "cases"

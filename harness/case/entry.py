@@ -1,0 +1,239 @@
+"""One item of a case file's `cases`: defaults merged in, sweeps expanded, points checked."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from harness.case.case import Case, GatePolicy
+from harness.case.casejson import read_published
+from harness.case.document import Node
+from harness.case.hint import record_hints, show, takes_scalars
+from harness.case.reading import collecting, entries_of, known_entries, located, read_node, wrong
+from harness.case.rules import SECTIONS, build_case, check_gate, known_field
+from harness.case.sweep import Axis, Choice, Point, count_points, expand, point_name, varying
+from harness.errors import CaseError, Mistake, Place
+from ops import Op
+
+MAX_CASES = 10_000
+SHARED_KEYS = ("tags", "dtype", *SECTIONS, "gate", "note")
+CASE_KEYS = ("name", *SHARED_KEYS, "published", "zip")
+_TAG = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
+
+
+class Written(NamedTuple):
+    """A case and where it is written."""
+
+    case: Case
+    place: Place
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """What defaults and a case have in common; fields and figures are not read yet."""
+
+    fields: dict[str, Node]
+    gate: dict[str, Node]
+    tags: tuple[str, ...]
+    note: str
+
+
+def read_shared(op: Op, node: Node | None, what: str, known: Iterable[str], mistakes: list[Mistake]) -> Shared:
+    """The keys of `defaults` or of a case that are not the case's alone; mistakes are collected."""
+    keys: dict[str, Node] = {}
+    if node is not None:
+        with collecting(mistakes):
+            keys = known_entries(node, what, known, mistakes)
+    fields: dict[str, Node] = {}
+    gate: dict[str, Node] = {}
+    tags: tuple[str, ...] = ()
+    note = ""
+    for key, value in keys.items():
+        with collecting(mistakes):
+            if key == "dtype":
+                fields["dtype"] = value
+            elif key in SECTIONS:
+                fields.update(_read_section(op, key, value, mistakes))
+            elif key == "gate":
+                gate = known_entries(value, "gate", record_hints(GatePolicy), mistakes)
+            elif key == "tags":
+                tags = _read_tags(value)
+            elif key == "note":
+                note = read_node(value, "note", str)
+    return Shared(fields, gate, tags, note)
+
+
+def _read_section(op: Op, section: str, node: Node, mistakes: list[Mistake]) -> dict[str, Node]:
+    """The fields of shapes, params or inputs, by dotted path."""
+    found: dict[str, Node] = {}
+    for key, value in entries_of(node, section).items():
+        path = f"{section}.{key}"
+        with collecting(mistakes):
+            if section != "inputs":
+                _known(op, path, node.keys[key])
+                found[path] = value
+                continue
+            _known(op, f"{path}.kind", node.keys[key])
+            for name, item in entries_of(value, path).items():
+                with collecting(mistakes):
+                    _known(op, f"{path}.{name}", value.keys[name])
+                    found[f"{path}.{name}"] = item
+    return found
+
+
+def _known(op: Op, path: str, place: Place) -> Any:
+    try:
+        return known_field(op, path)
+    except CaseError as error:
+        raise wrong(place, str(error)) from error
+
+
+def _read_tags(node: Node) -> tuple[str, ...]:
+    tags: tuple[str, ...] = read_node(node, "tags", tuple[str, ...])
+    for tag, item in zip(tags, node.value, strict=True):
+        if not _TAG.fullmatch(tag):
+            raise wrong(item.place, f"a tag has letters, digits, '_', '.' and '-', not {show(tag)}")
+    return tags
+
+
+class Entry:
+    """One item of `cases`, with the document's defaults merged in."""
+
+    def __init__(self, op: Op, node: Node, defaults: Shared, mistakes: list[Mistake]) -> None:
+        self.op = op
+        self.node = node
+        self.mistakes = mistakes
+        entries_of(node, "a case")
+        self.clean = len(mistakes)
+        self.own = read_shared(op, node, "a case", CASE_KEYS, mistakes)
+        self.defaults = defaults
+
+    def cases(self, room: int, *, sound: bool) -> list[Written]:
+        """The cases it stands for, at most `room`; raises CaseFileError for one point too many.
+
+        Where the defaults are not `sound`, the entry is read but its points are not made.
+        """
+        axes = self._axes()
+        rest = self._rest()
+        if not sound or len(self.mistakes) > self.clean:
+            return []
+        count = count_points(axes)
+        if count > room:
+            text = f"the case expands to {count:,} cases; a file may have {MAX_CASES:,} in all"
+            raise wrong(self.node.place, text)
+        if count > 1 and "published" in self.node.value:
+            text = f"published figures belong to one point; this case expands to {count:,}"
+            raise wrong(self.node.keys["published"], text)
+        paths = varying(axes)
+        written: list[Written] = []
+        for point in expand(axes):
+            with collecting(self.mistakes):
+                written.append(Written(self._case(point, paths, rest), self.node.place))
+        return written
+
+    def _case(self, point: Point, paths: Sequence[str], rest: dict[str, Any]) -> Case:
+        values = {path: choice.value for path, choice in point.items()}
+        name = point_name(rest["name"], paths, point)
+        try:
+            return build_case(self.op, values, **{**rest, "name": name})
+        except CaseError as error:
+            raise wrong(self._place_of(error.path, point), str(error)) from error
+
+    def _place_of(self, path: str, point: Point) -> Place:
+        if path in point:
+            return point[path].place
+        beneath = (choice.place for key, choice in point.items() if key.startswith(f"{path}."))
+        return next(beneath, self.node.place)
+
+    def _axes(self) -> list[Axis]:
+        zipped: list[Axis] = []
+        with collecting(self.mistakes):
+            zipped = self._zip()
+        tied = {path for axis in zipped for path in axis.paths}
+        axes: list[Axis] = []
+        for path, node in {**self.defaults.fields, **self.own.fields}.items():
+            if path not in tied:
+                with collecting(self.mistakes):
+                    axes.append(self._axis(path, node))
+        return axes + zipped
+
+    def _axis(self, path: str, node: Node) -> Axis:
+        hint = known_field(self.op, path)
+        swept = _is_sweep(hint, node)
+        if swept and not node.value:
+            raise wrong(node.place, f"{_title(path)} should be a value or a list of them, not []")
+        rows: list[tuple[Choice]] = []
+        for item in node.value if swept else [node]:
+            with collecting(self.mistakes):
+                rows.append((_choice(path, hint, item),))
+        return Axis((path,), tuple(rows))
+
+    def _zip(self) -> list[Axis]:
+        node = self.node.value.get("zip")
+        if node is None:
+            return []
+        columns: dict[str, list[Choice]] = {}
+        for path, values in entries_of(node, "zip").items():
+            hint = _known(self.op, path, node.keys[path])
+            if path in self.own.fields:
+                raise wrong(node.keys[path], f"{path} is given both in zip and in the case")
+            if not isinstance(values.value, list) or not values.value:
+                raise wrong(values.place, f"zip needs a list of values for {path}, not {show(values.plain)}")
+            columns[path] = [_choice(path, hint, item) for item in values.value]
+        lengths = {path: len(column) for path, column in columns.items()}
+        if len(set(lengths.values())) > 1:
+            said = ", ".join(f"{path} has {length}" for path, length in lengths.items())
+            raise wrong(node.place, f"the lists of zip differ in length: {said}")
+        return [Axis(tuple(columns), tuple(zip(*columns.values(), strict=True)))] if columns else []
+
+    def _rest(self) -> dict[str, Any]:
+        """The fields outside the identity."""
+        keys = self.node.value
+        tags = tuple(dict.fromkeys((*self.defaults.tags, *self.own.tags)))
+        rest: dict[str, Any] = {"file": self.node.place.file, "line": self.node.place.line, "tags": tags}
+        rest["note"] = self.own.note or self.defaults.note
+        with collecting(self.mistakes):
+            rest["name"] = self._name()
+        with collecting(self.mistakes):
+            rest["gate"] = self._gate()
+        if "published" in keys:
+            node = keys["published"]
+            with collecting(self.mistakes):
+                entries_of(node, "published")
+                rest["published"] = located(node, lambda: read_published(node.plain))
+        return rest
+
+    def _name(self) -> str:
+        node = self.node.value.get("name")
+        if node is None:
+            raise wrong(self.node.place, "the case has no name")
+        name: str = read_node(node, "name", str)
+        if not name.strip() or not name.isprintable():
+            raise wrong(node.place, f"a name is one line of text, not {show(name)}")
+        return name
+
+    def _gate(self) -> GatePolicy:
+        hints = record_hints(GatePolicy)
+        nodes = {**self.defaults.gate, **self.own.gate}
+        gate = GatePolicy(**{key: read_node(node, key, hints[key]) for key, node in nodes.items()})
+        try:
+            return check_gate(gate)
+        except CaseError as error:
+            raise wrong(nodes[error.path.removeprefix("gate.")].place, str(error)) from error
+
+
+def _title(path: str) -> str:
+    return path.removeprefix("params.")
+
+
+def _choice(path: str, hint: Any, node: Node) -> Choice:
+    return Choice(read_node(node, _title(path), hint), node.place)
+
+
+def _is_sweep(hint: Any, node: Node) -> bool:
+    """Whether a node lists several values of a hint: any list does, unless lists are all that it takes."""
+    if not isinstance(node.value, list):
+        return False
+    return takes_scalars(hint) or any(isinstance(item.value, list) for item in node.value)

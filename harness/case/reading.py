@@ -1,0 +1,72 @@
+"""Reading nodes as what they should be; what they are not becomes a mistake with its place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from harness.case.document import Node
+from harness.case.hint import did_you_mean, read_value, show
+from harness.errors import CaseError, CaseFileError, Mistake, Place
+
+
+@contextmanager
+def collecting(mistakes: list[Mistake]) -> Iterator[None]:
+    """Notes the mistakes of the block and goes on after it."""
+    try:
+        yield
+    except CaseFileError as error:
+        mistakes.extend(error.mistakes)
+
+
+def wrong(place: Place, text: str) -> CaseFileError:
+    """A single mistake, to be raised."""
+    return CaseFileError([Mistake(place, text)])
+
+
+def known_entries(node: Node, what: str, known: Iterable[str], mistakes: list[Mistake]) -> dict[str, Node]:
+    """The entries of a mapping that are known; the others are mistakes."""
+    entries = entries_of(node, what)
+    names = list(known)
+    for key in entries:
+        if key not in names:
+            hint = "; use defaults, or an anchor per value" if key == "<<" else did_you_mean(key, names)
+            mistakes.append(Mistake(node.keys[key], f"unknown key {key!r} of {what}{hint}"))
+    return {key: value for key, value in entries.items() if key in names}
+
+
+def entries_of(node: Node, what: str) -> dict[str, Node]:
+    """The entries of a mapping; raises CaseFileError for anything else."""
+    if not isinstance(node.value, dict):
+        raise wrong(node.place, f"{what} should be a mapping, not {show(node.plain)}")
+    return node.value
+
+
+def read_node(node: Node, what: str, hint: Any) -> Any:
+    """The node's value as `hint` wants it; raises CaseFileError, calling it `what`."""
+    try:
+        return read_value(node.plain, hint)
+    except ValueError as error:
+        raise wrong(node.place, f"{what} {error}") from error
+
+
+def read_names(node: Node, what: str, known: Iterable[str]) -> tuple[str, ...]:
+    """A list of names, each of them known; raises CaseFileError for others, with the place of the first."""
+    names: tuple[str, ...] = read_node(node, what, tuple[str, ...])
+    for name, item in zip(names, node.value, strict=True):
+        if name not in known:
+            raise wrong(item.place, f"unknown name {name!r} in {what}{did_you_mean(name, known)}")
+    return names
+
+
+def located(node: Node, read: Callable[[], Any]) -> Any:
+    """What `read` gives; its CaseError gets the place of `node`, or of the entry it names."""
+    try:
+        return read()
+    except CaseFileError:
+        raise
+    except CaseError as error:
+        name = error.path.rpartition(".")[2]
+        place = node.value[name].place if isinstance(node.value, dict) and name in node.value else node.place
+        raise wrong(place, str(error)) from error

@@ -1,0 +1,45 @@
+"""The gate's findings as GitHub's workflow commands, which mark the case's line in the diff."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from harness.gate import report
+from harness.gate.run import GateRun
+from harness.judge.verdict import Comparison
+
+MOST = 10
+"""GitHub shows ten of a kind for a step."""
+
+
+def annotate(run: GateRun) -> list[str]:
+    """A line for each failure, the first few; and one for what is left of waivers."""
+    lines = [_failure(run, one) for one in run.outcome.failures[:MOST]]
+    lines += [_command("error", "opgauge: demand", str(one)) for one in run.outcome.breaches[:MOST]]
+    stale = [str(one) for one in run.outcome.waivers if str(one.state) not in {"used", "its cases were not compared"}]
+    return lines + [_command("warning", "opgauge: waiver", text) for text in stale[:MOST]]
+
+
+def _failure(run: GateRun, found: Comparison) -> str:
+    record = run.records.get(found.subject)
+    place = {}
+    if record is not None:
+        file = Path(str(record.job.trial["case"].get("file", "")))
+        if file.is_absolute() and file.is_relative_to(run.head.path):
+            place = {"file": file.relative_to(run.head.path).as_posix(), "line": str(record.job.trial["case"]["line"])}
+    change = f" {report.percent(found.ratio)} ({report.interval(found)})" if found.interval else ""
+    text = f"{found.subject}: {report.word(found)}{change}: {report.why(found)}\n{report.reproduce(run, found)}"
+    return _command("error", f"opgauge: {report.word(found)}", text, **place)
+
+
+def _command(level: str, title: str, text: str, **properties: str) -> str:
+    given = ",".join(f"{name}={_property(value)}" for name, value in {**properties, "title": title}.items())
+    return f"::{level} {given}::{_data(text)}"
+
+
+def _data(text: str) -> str:
+    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+
+
+def _property(text: str) -> str:
+    return _data(text).replace(":", "%3A").replace(",", "%2C")

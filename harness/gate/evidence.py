@@ -1,0 +1,108 @@
+"""From the blocks of a job to what `harness.judge.compare` judges."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from statistics import median, median_low
+from typing import Any
+
+from harness.gate.gate import Facts
+from harness.gate.pairing import BASE, HEAD, Outcome, Record
+from harness.judge.verdict import Evidence, Metrics, Pair, Side, Subject
+from harness.result.result import Ceilings, Status
+
+GRAVEST = (Status.WRONG, Status.ERROR, Status.TIMEOUT, Status.OUT_OF_MEMORY, Status.UNSUPPORTED, Status.OK)
+
+
+def evidence_of(record: Record, ceilings: Mapping[str, Ceilings], noise_floor: float = 0.0) -> Evidence:
+    """What is known of a job, over all its blocks."""
+    base, head = record.medians_ns(BASE), record.medians_ns(HEAD)
+    return Evidence(
+        subject=record.job.subject,
+        base=side_of(record, BASE),
+        head=side_of(record, HEAD),
+        pairs=tuple((base[pair], head[pair]) for pair in sorted(base.keys() & head.keys())),
+        ruler=_rulers(record),
+        noise_floor=noise_floor,
+        floor_ns=_floor_ns(record, ceilings),
+    )
+
+
+def side_of(record: Record, side: str) -> Side | None:
+    """What became of a job on one side; None where it is not in that tree."""
+    blocks = [record.outcomes[side][pair] for pair in sorted(record.outcomes[side])]
+    if not blocks:
+        return None
+    worst = min(blocks, key=lambda one: GRAVEST.index(one.status))
+    checks = [one.check for one in blocks if one.check is not None]
+    check = min(checks, key=lambda one: (one.ok, -one.worst)) if checks else None
+    return Side(worst.status, check, metrics_of(blocks), reason=worst.reason)
+
+
+def metrics_of(blocks: Iterable[Outcome]) -> Metrics:
+    """What has no noise: of each metric the middle one, should blocks differ all the same."""
+    found = [one.measurement for one in blocks if one.measurement is not None]
+    prints = [one.footprint for one in found if one.footprint is not None]
+    kernels = {one.kernels for one in prints}
+    return Metrics(
+        launches=_middle(one.launches for one in prints),
+        kernels=kernels.pop() if len(kernels) == 1 else None,
+        allocations=_middle(one.allocations for one in prints),
+        peak_bytes=_middle(one.peak_bytes for one in found),
+        registers=_middle(one.registers for one in prints),
+        spills=_middle(one.spill_bytes for one in prints),
+    )
+
+
+def facts_of(
+    record: Record, records: Mapping[Subject, Record], baseline: Subject, ceilings: Mapping[str, Ceilings]
+) -> Facts:
+    """What the head's blocks say of a case for the demands of the policy; `baseline` is what min_speedup is over."""
+    time_ns = median_of(record, HEAD)
+    other = records.get(baseline)
+    baseline_ns = None if other is None else median_of(other, HEAD)
+    floor_ns = _floor_ns(record, ceilings, everywhere=True)
+    metrics = metrics_of(record.outcomes[HEAD].values())
+    return Facts(
+        record.job.subject,
+        speedup=baseline_ns / time_ns if time_ns and baseline_ns else None,
+        ceiling_share=floor_ns / time_ns if time_ns and floor_ns else None,
+        launches=metrics.launches,
+    )
+
+
+def median_of(record: Record, side: str) -> float | None:
+    """Median of the block medians of a side, nanoseconds."""
+    found = record.medians_ns(side)
+    return median(found.values()) if found else None
+
+
+def clock_of(record: Record, side: str) -> float | None:
+    """Median clock of the samples of a side, MHz."""
+    clocks = [mhz for one in record.outcomes[side].values() if one.measurement for mhz in one.measurement.clock_mhz]
+    return median(clocks) if clocks else None
+
+
+def _rulers(record: Record) -> tuple[Pair, ...]:
+    levels = {
+        side: {pair: one.ruler.level_ns for pair, one in blocks.items() if one.ruler is not None}
+        for side, blocks in record.outcomes.items()
+    }
+    shared = sorted(levels[BASE].keys() & levels[HEAD].keys())
+    return tuple((levels[BASE][pair], levels[HEAD][pair]) for pair in shared)
+
+
+def _floor_ns(record: Record, ceilings: Mapping[str, Ceilings], *, everywhere: bool = False) -> float | None:
+    """Least time by bandwidth. A CPU's caches make it meaningless for most cases; a GPU's are flushed."""
+    device = record.job.subject.device
+    reached = ceilings.get(device)
+    moved = max((one.bytes for one in record.outcomes[HEAD].values()), default=0)
+    if reached is None or not moved or (device == "cpu" and not everywhere):
+        return None
+    fastest = max(reached.copy_gbps or 0.0, reached.write_gbps or 0.0)
+    return moved / fastest if fastest else None
+
+
+def _middle(values: Iterable[Any]) -> Any:
+    known = [value for value in values if value is not None]
+    return median_low(known) if known else None

@@ -1,0 +1,75 @@
+"""The gate's findings as JUnit XML, for CI systems that show tests."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable
+from xml.etree import ElementTree as ET
+
+from harness.gate import report
+from harness.gate.run import GateRun
+from harness.judge.verdict import Comparison, Kind, Verdict
+
+_UNPRINTABLE = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+
+
+def junit(run: GateRun) -> str:
+    """A suite for each op, a test for each case: slower and undecided fail, broken is an error, the rest is skipped.
+
+    What a waiver excuses passes; a demand that is not met fails its case.
+    """
+    root = ET.Element("testsuites", name="opgauge gate")
+    by_op: dict[str, list[Comparison]] = {}
+    for one in run.found:
+        by_op.setdefault(one.subject.op, []).append(one)
+    for op, found in by_op.items():
+        root.append(_suite(op, [_test(run, one) for one in found]))
+    if not run.found:
+        nothing = ET.Element("testcase", classname="opgauge", name="gate")
+        ET.SubElement(nothing, "error", type="nothing", message="nothing was measured")
+        root.append(_suite("opgauge", [nothing]))
+    ET.indent(root)
+    return f'<?xml version="1.0" encoding="UTF-8"?>\n{ET.tostring(root, encoding="unicode")}\n'
+
+
+def _suite(name: str, tests: Iterable[ET.Element]) -> ET.Element:
+    tests = list(tests)
+    kinds = Counter(child.tag for test in tests for child in test)
+    suite = ET.Element("testsuite", name=_clean(name), tests=str(len(tests)))
+    for attribute, tag in (("failures", "failure"), ("errors", "error"), ("skipped", "skipped")):
+        suite.set(attribute, str(kinds[tag]))
+    suite.set("time", f"{sum(float(test.get('time', '0')) for test in tests):.3f}")
+    suite.extend(tests)
+    return suite
+
+
+def _test(run: GateRun, found: Comparison) -> ET.Element:
+    subject = found.subject
+    name = f"{subject.case} · {subject.implementation} · {subject.device}"
+    test = ET.Element("testcase", classname=_clean(f"opgauge.{subject.op}"), name=_clean(name))
+    record = run.records.get(subject)
+    test.set("time", f"{record.sampling_s:.3f}" if record else "0.000")
+    breaches = [str(one) for one in run.outcome.breaches if one.subject == subject]
+    message = _clean(report.why(found))
+    if any(one is found for one in run.outcome.failures):
+        tag = "error" if found.verdict is Verdict.BROKEN or found.kind is Kind.UNMEASURED else "failure"
+        child = ET.SubElement(test, tag, type=report.word(found), message=message)
+        child.text = _clean("\n".join(_lines(run, found)))
+    elif breaches:
+        ET.SubElement(test, "failure", type="demand", message=_clean("; ".join(breaches)))
+    elif found.verdict is None:
+        ET.SubElement(test, "skipped", message=f"{report.word(found)}: {message}")
+    return test
+
+
+def _lines(run: GateRun, found: Comparison) -> list[str]:
+    return [
+        f"change {report.percent(found.ratio)}, 99 % interval {report.interval(found)}, {found.pairs} pairs",
+        f"reproduce: {report.reproduce(run, found)}",
+    ]
+
+
+def _clean(text: str) -> str:
+    """Without what XML cannot hold."""
+    return _UNPRINTABLE.sub("�", text)

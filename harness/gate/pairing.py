@@ -1,0 +1,305 @@
+"""Paired blocks: two trees measured in turn, A B B A, each block a fresh process, nothing else meanwhile.
+
+A job is a trial on the sides it is to be measured on, a batch a few jobs that share their
+processes, a block one such process. What comes of it is a `Record` per subject.
+Trials and results stay plain JSON: the process that compares builds the cases of neither tree.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, fields, replace
+from hashlib import sha256
+from pathlib import Path
+from time import monotonic
+from typing import Any, Self
+
+from harness.errors import CaseError, TreeError, WorkerError
+from harness.gate.gate import Schedule, Spending, more_pairs
+from harness.gate.tree import Tree, temporary_folder
+from harness.judge.verdict import Comparison, Subject
+from harness.measure import Limits
+from harness.result.result import Check, Measurement, Ruler, Status, from_json, to_json
+from harness.run.execute import LocalExecutor
+
+BASE, HEAD = "base", "head"
+SIDES = (BASE, HEAD)
+BATCH = 12
+"""Jobs, about so many, that share the start of a process: enough to pay for it, few enough for pairs close in time."""
+BLOCK_S = 0.2
+"""Seconds of sampling of one trial in one block."""
+START_S = 300.0
+"""The longest that a tree may take to say what it holds; compiled digests take longest."""
+Tell = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A trial, as plain JSON, and the sides to measure it on. budget_s: seconds per side; None: no limit."""
+
+    subject: Subject
+    trial: Mapping[str, Any]
+    sides: tuple[str, ...] = SIDES
+    budget_s: float | None = None
+
+    @property
+    def is_paired(self) -> bool:
+        """Whether it has two sides."""
+        return len(self.sides) == len(SIDES)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of a job in one block; fields as in `harness.result.result.Result`."""
+
+    status: Status
+    reason: str = ""
+    check: Check | None = None
+    measurement: Measurement | None = None
+    bytes: int = 0
+    flops: int = 0
+    deterministic: bool = True
+    extra: Mapping[str, Any] = field(default_factory=dict)
+    ruler: Ruler | None = None
+
+    @property
+    def median_ns(self) -> float | None:
+        """Of the samples; None where there are none."""
+        return self.measurement.median_ns if self.measurement and self.measurement.samples_ns else None
+
+    @property
+    def sampling_s(self) -> float:
+        """Seconds spent on warming up and sampling."""
+        phases: Mapping[str, float] = self.extra.get("phases_s", {})
+        return float(phases.get("measure", 0.0))
+
+
+@dataclass(slots=True)
+class Record:
+    """All blocks of one job: outcomes by side, then by number of the pair."""
+
+    job: Job
+    outcomes: dict[str, dict[int, Outcome]] = field(default_factory=lambda: {side: {} for side in SIDES})
+
+    def trusted(self, side: str) -> dict[str, Any] | None:
+        """Outputs of a side that were checked against the reference: blocks that leave the same bits need no other."""
+        for one in self.outcomes[side].values():
+            if one.check is not None and one.check.ok and "digest" in one.extra:
+                return {"digest": one.extra["digest"], "check": to_json(one.check)}
+        return None
+
+    @property
+    def attempts(self) -> int:
+        """Blocks of the head, which every job has."""
+        return len(self.outcomes[HEAD])
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether the head has been tried and a block ended in a way that more blocks would not change."""
+        return bool(self.outcomes[HEAD]) and any(
+            one.status is not Status.OK for blocks in self.outcomes.values() for one in blocks.values()
+        )
+
+    @property
+    def sampling_s(self) -> float:
+        """Seconds of sampling, of the side that took more."""
+        return max(sum(one.sampling_s for one in blocks.values()) for blocks in self.outcomes.values())
+
+    def medians_ns(self, side: str) -> dict[int, float]:
+        """Block medians by number of the pair."""
+        return {pair: time for pair, one in self.outcomes[side].items() if (time := one.median_ns) is not None}
+
+
+@dataclass(slots=True)
+class Clock:
+    """Where the time went, in seconds. measuring_s: sampling and warming up."""
+
+    blocks: int = 0
+    blocks_s: float = 0.0
+    measuring_s: float = 0.0
+
+    def since(self, before: Clock) -> Clock:
+        """What was added to it since it was at `before`."""
+        return Clock(
+            self.blocks - before.blocks, self.blocks_s - before.blocks_s, self.measuring_s - before.measuring_s
+        )
+
+
+class Workshop:
+    """Starts workers on either tree, one at a time. Use it in a `with` statement.
+
+    Compiled Numba code goes to folders of this workshop: a cache beside the source
+    would not notice a change in another file that was inlined. So do inputs: to draw
+    them anew in each block would take longer than to measure.
+    """
+
+    def __init__(
+        self,
+        trees: Mapping[str, Tree],
+        *,
+        timeout_s: float = 120.0,
+        threads: int | None = None,
+        memory_bytes: int | None = None,
+    ) -> None:
+        self.trees = trees
+        self.clock = Clock()
+        self._timeout_s = timeout_s
+        self._threads = threads
+        self._memory_bytes = memory_bytes
+        self._stack = ExitStack()
+        self._folder = Path()
+
+    def __enter__(self) -> Self:
+        self._folder = self._stack.enter_context(temporary_folder("opgauge-gate-"))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def executor(self, side: str, limits: Limits | None = None) -> LocalExecutor:
+        """A fresh worker on the tree of a side."""
+        return LocalExecutor(
+            limits=limits,
+            timeout_s=self._timeout_s,
+            ops_tree=self.trees[side].path,
+            threads=self._threads,
+            memory_bytes=self._memory_bytes,
+            environment={"NUMBA_CACHE_DIR": str(self._folder_of("numba", side))},
+            # workers of the gate run what they are sent; a torch that the tree does not need costs seconds
+            preload=(),
+        )
+
+    def forget_inputs(self) -> None:
+        """Remove the inputs that blocks have kept for the next ones."""
+        shutil.rmtree(self._folder / "inputs", ignore_errors=True)
+
+    def _folder_of(self, what: str, side: str) -> Path:
+        """A folder for what belongs to the tree of a side: another tree may draw other inputs."""
+        return self._folder / what / sha256(str(self.trees[side].path).encode()).hexdigest()[:16]
+
+    def ask(self, side: str, requests: Iterable[Mapping[str, Any]]) -> list[Any]:
+        """What the tree of a side answers; raises TreeError, naming it, where it cannot be asked, and CaseError."""
+        try:
+            with self.executor(side) as executor:
+                replies = [executor.ask(request, timeout_s=START_S) for request in requests]
+        except (TreeError, WorkerError) as error:
+            msg = f"{self.trees[side]} cannot be asked: {error}"
+            raise TreeError(msg) from error
+        for reply in replies:
+            if reply["is"] == "mistake":
+                raise CaseError(reply["text"])
+        return [reply["answer"] for reply in replies]
+
+    def run_block(
+        self, side: str, records: Sequence[Record], pair: int, block_s: float
+    ) -> Iterator[tuple[Record, Outcome]]:
+        """One block: the jobs in a fresh process of one side, each with its outcome."""
+        started = monotonic()
+        with self.executor(side, _limits(block_s)) as executor:
+            for record in records:
+                budget_s = record.job.budget_s
+                executor.limits = _limits(min(block_s, budget_s / 12 if budget_s else block_s))
+                found = _outcome(self._run(executor, side, record, pair))
+                self.clock.measuring_s += found.sampling_s
+                yield record, found
+        self.clock.blocks += 1
+        self.clock.blocks_s += monotonic() - started
+
+    def _run(self, executor: LocalExecutor, side: str, record: Record, pair: int) -> dict[str, Any]:
+        """Raises TreeError where it is not the kernel that failed: what this harness asked, the tree did not have."""
+        try:
+            trusted = record.trusted(side)
+            kept = str(self._folder_of("inputs", side))
+            return executor.run_plain(
+                record.job.trial, block=pair, trusted=trusted, with_digest=trusted is None, kept=kept
+            )
+        except WorkerError as error:
+            msg = f"{self.trees[side]} cannot be asked: {record.job.subject}: {error}"
+            raise TreeError(msg) from error
+
+
+Decide = Callable[[Mapping[Subject, Record]], Iterable[Comparison]]
+
+
+def measure(
+    workshop: Workshop,
+    jobs: Sequence[Job],
+    decide: Decide,
+    *,
+    stored: Mapping[Subject, Sequence[Outcome]] | None = None,
+    schedule: Schedule | None = None,
+    block_s: float = BLOCK_S,
+    budget_s: float | None = None,
+    tell: Tell = lambda _: None,
+) -> dict[Subject, Record]:
+    """Measure pairs of all jobs, then of the undecided ones, until all is decided or the budget is spent.
+
+    stored: blocks of the base that are there already. budget_s: seconds in all, after which no further
+    pairs are begun; the first ones are taken anyway.
+    """
+    plan = schedule or Schedule()
+    end = monotonic() + budget_s if budget_s else None
+    records = {job.subject: Record(job) for job in jobs}
+    most = dict.fromkeys(records, plan.most)
+    for subject, blocks in (stored or {}).items():
+        records[subject].outcomes[BASE] = dict(enumerate(blocks))
+        most[subject] = min(plan.most, len(blocks))
+    wanted = {
+        subject: min(plan.start, most[subject]) if one.job.is_paired or one.outcomes[BASE] else 1
+        for subject, one in records.items()
+    }
+    while wanted:
+        for batch, count in _batches(records, wanted):
+            _measure_batch(workshop, batch, count, block_s, tell)
+            workshop.forget_inputs()
+        if end is not None and monotonic() >= end:
+            break
+        spending = {subject: Spending(one.sampling_s, one.job.budget_s) for subject, one in records.items()}
+        wanted = {
+            subject: count
+            for subject, count in more_pairs(decide(records), spending, plan).items()
+            if subject in records and records[subject].attempts < most[subject]
+        }
+    return records
+
+
+def _batches(records: Mapping[Subject, Record], wanted: Mapping[Subject, int]) -> Iterator[tuple[list[Record], int]]:
+    """Records that are to get equally many pairs on the same sides, a few at a time."""
+    groups: dict[tuple[int, str, tuple[str, ...]], list[Record]] = {}
+    for subject, count in wanted.items():
+        job = records[subject].job
+        groups.setdefault((count, subject.device, job.sides), []).append(records[subject])
+    for (count, _, _), found in groups.items():
+        # as even as they come, so that no few jobs pay for processes of their own
+        parts = max(1, round(len(found) / BATCH))
+        for part in range(parts):
+            yield found[part * len(found) // parts : (part + 1) * len(found) // parts], count
+
+
+def _measure_batch(workshop: Workshop, batch: Sequence[Record], count: int, block_s: float, tell: Tell) -> None:
+    first = max(record.attempts for record in batch)
+    sides = batch[0].job.sides
+    for pair in range(first, first + count):
+        # A B B A: a steady drift falls on both sides alike; a failure of one side is faced by the other once
+        open_ = [record for record in batch if not record.is_settled]
+        if not open_:
+            return
+        tell(f"pair {pair + 1} of {first + count}: {', '.join(sorted({record.job.subject.op for record in open_}))}")
+        for side in sides if pair % 2 == 0 else sides[::-1]:
+            _measure_block(workshop, side, open_, pair, block_s)
+
+
+def _measure_block(workshop: Workshop, side: str, batch: Sequence[Record], pair: int, block_s: float) -> None:
+    for record, found in workshop.run_block(side, batch, pair, block_s):
+        record.outcomes[side][pair] = found
+
+
+def _limits(block_s: float) -> Limits:
+    return replace(Limits(), budget_s=block_s, min_samples=3)
+
+
+def _outcome(plain: Mapping[str, Any]) -> Outcome:
+    known = {item.name for item in fields(Outcome)}
+    return from_json(Outcome, {name: value for name, value in plain.items() if name in known})

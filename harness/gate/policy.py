@@ -1,0 +1,156 @@
+"""The gate's policy: what each case is asked, and which verdicts fail.
+
+`policy.yaml` lies beside the case files; a case's own `gate` comes before the rules, later
+rules before earlier ones, and rules before `defaults`::
+
+    fail: [slower, broken, undecided]                # also: new, removed
+    exact: [launches, allocations, peak_bytes, spills]
+    defaults: {budget_s: 2}
+    rules:
+      - {cases: p_norm, device: "cuda*", threshold: 0.02, min_speedup: 5}
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+
+from harness.case.case import GatePolicy
+from harness.case.document import Node, read_documents
+from harness.case.hint import record_hints, show
+from harness.case.reading import collecting, known_entries, read_names, read_node, wrong
+from harness.case.rules import check_gate
+from harness.errors import CaseError, CaseFileError, Mistake, Place
+from harness.judge.pattern import matches, matches_text
+from harness.judge.verdict import DEFAULT_EXACT, Metrics, Rule, Subject
+
+FAILABLE = ("slower", "broken", "undecided", "new", "removed")
+NOTHING_ASKED = GatePolicy()
+NOWHERE = Place("")
+_EXACT = tuple(item.name for item in fields(Metrics))
+_ASKED = tuple(item.name for item in fields(GatePolicy))
+_CHOICE = ("cases", "device", "implementation")
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyRule:
+    """What cases of a pattern are asked."""
+
+    cases: str
+    asked: GatePolicy
+    device: str = "*"
+    implementation: str = "*"
+    place: Place = NOWHERE
+
+    def covers(self, subject: Subject) -> bool:
+        """Whether it is about this subject."""
+        return (
+            matches(self.cases, subject)
+            and matches_text(self.device, subject.device)
+            and matches_text(self.implementation, subject.implementation)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """What fails the gate, and what each case is asked.
+
+    fail: verdicts and kinds that fail; what was not measured never passes, whatever it says.
+    exact: metrics without noise of which more is slower.
+    """
+
+    fail: tuple[str, ...] = ("slower", "broken", "undecided")
+    exact: tuple[str, ...] = DEFAULT_EXACT
+    defaults: GatePolicy = NOTHING_ASKED
+    rules: tuple[PolicyRule, ...] = ()
+
+    def asked_of(self, subject: Subject, own: GatePolicy = NOTHING_ASKED) -> GatePolicy:
+        """What a case is asked; `own` is what its case file says."""
+        asked = self.defaults
+        for rule in self.rules:
+            if rule.covers(subject):
+                asked = _over(asked, rule.asked)
+        return _over(asked, own)
+
+    def rule_of(self, subject: Subject, own: GatePolicy = NOTHING_ASKED, *, most_pairs: int = 10) -> Rule:
+        """The rule of its comparison: a threshold that is asked for is that of `same` too."""
+        threshold = self.asked_of(subject, own).threshold
+        rule = Rule(exact=self.exact)
+        rule = replace(rule, alarm_pairs=min(rule.alarm_pairs, most_pairs))
+        return rule if threshold is None else replace(rule, threshold=threshold, same_within=threshold)
+
+    def unmatched(self, subjects: Iterable[Subject]) -> tuple[PolicyRule, ...]:
+        """Rules that are about none of the subjects: most likely misspelt."""
+        known = list(subjects)
+        return tuple(rule for rule in self.rules if not any(rule.covers(subject) for subject in known))
+
+
+def _over(below: GatePolicy, above: GatePolicy) -> GatePolicy:
+    """Two policies as one, the second where it says something."""
+    return replace(below, **{name: value for name, value in vars(above).items() if value is not None})
+
+
+def load_policy(path: Path) -> Policy:
+    """The policy of a file; raises CaseFileError with every mistake and its place."""
+    mistakes: list[Mistake] = []
+    found = Policy()
+    with collecting(mistakes):
+        documents = read_documents(path, mistakes)
+        if len(documents) > 1:
+            raise wrong(documents[1].place, "a policy file has one document")
+        found = _read_policy(documents[0], mistakes)
+    if mistakes:
+        raise CaseFileError(sorted(dict.fromkeys(mistakes), key=lambda one: (one.place.line, one.place.column)))
+    return found
+
+
+def _read_policy(document: Node, mistakes: list[Mistake]) -> Policy:
+    keys = known_entries(document, "the policy", [item.name for item in fields(Policy)], mistakes)
+    found = Policy()
+    if "fail" in keys:
+        with collecting(mistakes):
+            found = replace(found, fail=read_names(keys["fail"], "fail", FAILABLE))
+    if "exact" in keys:
+        with collecting(mistakes):
+            found = replace(found, exact=read_names(keys["exact"], "exact", _EXACT))
+    if "defaults" in keys:
+        with collecting(mistakes):
+            nodes = known_entries(keys["defaults"], "defaults", _ASKED, mistakes)
+            found = replace(found, defaults=_read_asked(nodes, mistakes))
+    if "rules" in keys:
+        with collecting(mistakes):
+            found = replace(found, rules=_read_rules(keys["rules"], mistakes))
+    return found
+
+
+def _read_rules(entries: Node, mistakes: list[Mistake]) -> tuple[PolicyRule, ...]:
+    if not isinstance(entries.value, list):
+        raise wrong(entries.place, f"rules should be a list, not {show(entries.plain)}")
+    found = []
+    for entry in entries.value:
+        with collecting(mistakes):
+            found.append(_read_rule(entry, mistakes))
+    return tuple(found)
+
+
+def _read_rule(entry: Node, mistakes: list[Mistake]) -> PolicyRule:
+    nodes = known_entries(entry, "a rule", (*_CHOICE, *_ASKED), mistakes)
+    asked = _read_asked({name: node for name, node in nodes.items() if name in _ASKED}, mistakes)
+    if "cases" not in nodes:
+        raise wrong(entry.place, "the rule has no cases")
+    choice = {name: read_node(nodes[name], name, str) for name in _CHOICE if name in nodes}
+    return PolicyRule(**choice, asked=asked, place=entry.place)
+
+
+def _read_asked(nodes: dict[str, Node], mistakes: list[Mistake]) -> GatePolicy:
+    hints = record_hints(GatePolicy)
+    found = NOTHING_ASKED
+    for name, node in nodes.items():
+        with collecting(mistakes):
+            asked = GatePolicy(**{name: read_node(node, name, hints[name])})
+            try:
+                found = _over(found, check_gate(asked))
+            except CaseError as error:
+                raise wrong(node.place, str(error)) from error
+    return found

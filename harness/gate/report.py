@@ -1,0 +1,186 @@
+"""What the gate found, in words and plain values: what its table, JSON, JUnit, Markdown and annotations share."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+from harness.gate.evidence import clock_of, median_of, metrics_of
+from harness.gate.gate import ExitCode
+from harness.gate.pairing import BASE, HEAD, Record
+from harness.gate.run import GateRun
+from harness.judge.verdict import Comparison, Kind, Verdict
+from harness.result.result import to_json
+from harness.worker.asking import VERSION
+
+WORDS = {
+    ExitCode.PASSED: "passed",
+    ExitCode.SLOWER: "slower",
+    ExitCode.USAGE: "usage error",
+    ExitCode.BROKEN: "broken",
+    ExitCode.UNDECIDED: "undecided",
+    ExitCode.NOTHING: "nothing measured",
+}
+FLAGGED = {Verdict.SLOWER, Verdict.BROKEN, Verdict.UNDECIDED}
+BESIDE = "../opgauge-bisect"
+"""Where a bisection checks out: `git worktree remove` it afterwards."""
+ORDER = (Verdict.BROKEN, Verdict.SLOWER, Verdict.UNDECIDED, Verdict.FASTER, Verdict.SAME)
+
+
+def word(found: Comparison) -> str:
+    """The verdict, or what stands in its place."""
+    return str(found.verdict or found.kind)
+
+
+def headline(run: GateRun) -> str:
+    """The outcome in one line."""
+    counts = ", ".join(f"{count} {name}" for name, count in sorted(run.outcome.counts.items()))
+    return f"{WORDS[run.outcome.code]}: {run.head} against {run.base}: {counts or 'no case'}"
+
+
+def percent(ratio: float | None) -> str:
+    """A ratio as a change: `+7.2 %`."""
+    return "–" if ratio is None else f"{100 * (ratio - 1):+.1f} %"
+
+
+def interval(found: Comparison) -> str:
+    """The 99 % interval as changes."""
+    if found.interval is None:
+        return "–"
+    low, high = found.interval
+    return f"{100 * (low - 1):+.1f} … {100 * (high - 1):+.1f} %"
+
+
+def sees(found: Comparison, record: Record | None) -> str:
+    """The case's detectable change, and what it cost per side."""
+    if found.detectable_change is None or record is None:
+        return "–"
+    return f"{100 * found.detectable_change:.1f} % in {record.sampling_s:.2g} s"
+
+
+def why(found: Comparison) -> str:
+    """The reason with its detail, in one line."""
+    details = [" ".join(found.detail.split())[:300]] if found.detail else []
+    details += [f"{one.metric} {_amount(one.before)} → {_amount(one.after)}" for one in found.changes]
+    return f"{found.reason} ({'; '.join(details)})" if details else str(found.reason)
+
+
+def in_order(run: GateRun) -> list[Comparison]:
+    """Gravest first; what has no verdict last."""
+    places = {verdict: place for place, verdict in enumerate(ORDER)}
+    return sorted(run.found, key=lambda one: places.get(one.verdict, len(ORDER)) if one.verdict else len(ORDER))
+
+
+def flagged(run: GateRun) -> list[Comparison]:
+    """What a person should look at, gravest first."""
+    return [one for one in in_order(run) if one.verdict in FLAGGED or one.kind is Kind.UNMEASURED]
+
+
+def reproduce(run: GateRun, found: Comparison) -> str:
+    """The command that compares this case alone, again. Cases go by id: names may hold anything."""
+    subject = found.subject
+    words = ["opgauge", "gate", "--base", _commit(run.base.commit) or run.base.label, "--case", subject.case_id]
+    words += ["-i", subject.implementation, "--device", subject.device]
+    return shlex.join([*words, *(str(path) for path in run.paths)])
+
+
+def bisect(run: GateRun, found: Comparison) -> str:
+    """The command that finds the commit; empty where the change need not be in one: a dirty tree, an unknown base.
+
+    In a worktree of its own: an `opgauge` that is installed from this one would change with every step.
+    """
+    base, head = _commit(run.base.commit), _commit(run.head.commit)
+    if not base or not head or run.head.commit.endswith("-dirty"):
+        return ""
+    how = "--bisect-broken" if found.verdict is Verdict.BROKEN else "--bisect"
+    beside = f"git worktree add --detach {BESIDE} {head} && cd {BESIDE}"
+    return f"{beside} && git bisect start {head} {base} -- ops && git bisect run {reproduce(run, found)} {how}"
+
+
+def as_plain(run: GateRun) -> dict[str, Any]:
+    """All of it as plain JSON."""
+    return {
+        "outcome": WORDS[run.outcome.code],
+        "exit_code": int(run.outcome.code),
+        "base": {"label": run.base.label, "commit": run.base.commit},
+        "head": {"label": run.head.label, "commit": run.head.commit},
+        "contract": VERSION,
+        "counts": dict(run.outcome.counts),
+        "cases": [_case(run, one) for one in in_order(run)],
+        "breaches": [str(one) for one in run.outcome.breaches],
+        "excused": [
+            {"case": str(one.subject), "owner": by.owner, "reason": by.reason} for one, by in run.outcome.excused
+        ],
+        "waivers": [str(one) for one in run.outcome.waivers],
+        "ceilings": {device: to_json(found) for device, found in run.ceilings.items()},
+        "notes": list(run.notes),
+        "seconds": round(run.seconds, 3),
+        "measuring_share": measuring_share(run),
+        "blocks": run.clock.blocks,
+    }
+
+
+def measuring_share(run: GateRun) -> float | None:
+    """The share of the wall time that was sampling and warming up, 0 to 1."""
+    return round(run.clock.measuring_s / run.seconds, 4) if run.seconds else None
+
+
+def _case(run: GateRun, found: Comparison) -> dict[str, Any]:
+    record = run.records.get(found.subject)
+    return {
+        **asdict(found.subject),
+        "verdict": None if found.verdict is None else str(found.verdict),
+        "kind": str(found.kind),
+        "reason": str(found.reason),
+        "detail": found.detail,
+        "ratio": found.ratio,
+        "interval": found.interval,
+        "detectable_change": found.detectable_change,
+        "pairs": found.pairs,
+        "left_out": found.left_out,
+        "host_moved": found.host_moved,
+        "changes": [asdict(one) for one in found.changes],
+        "modes_ns": {BASE: found.base_modes_ns, HEAD: found.head_modes_ns},
+        "sides": {} if record is None else {side: _side(record, side) for side in record.job.sides},
+        "profiles": {side: to_json(one) for side, one in run.profiles.get(found.subject, {}).items()},
+        "seconds_per_side": None if record is None else round(record.sampling_s, 3),
+        "reproduce": reproduce(run, found),
+        "bisect": bisect(run, found) or None,
+    }
+
+
+def _side(record: Record, side: str) -> dict[str, Any]:
+    blocks = record.outcomes[side]
+    return {
+        "median_ns": median_of(record, side),
+        "blocks_ns": list(record.medians_ns(side).values()),
+        "statuses": sorted({str(one.status) for one in blocks.values()}),
+        "clock_mhz": clock_of(record, side),
+        "rulers": [to_json(one.ruler) for one in blocks.values() if one.ruler is not None],
+        "metrics": asdict(metrics_of(blocks.values())),
+    }
+
+
+def ruler_lines(found: Comparison, records: Mapping[Any, Record]) -> str:
+    """How far the ruler was from one side to the other."""
+    record = records.get(found.subject)
+    if record is None:
+        return ""
+    levels = {
+        side: [one.ruler.level_ns for one in blocks.values() if one.ruler is not None]
+        for side, blocks in record.outcomes.items()
+    }
+    if not levels[BASE] or not levels[HEAD]:
+        return ""
+    middle = {side: sorted(values)[len(values) // 2] for side, values in levels.items()}
+    return percent(middle[HEAD] / middle[BASE])
+
+
+def _amount(value: int | tuple[str, ...]) -> str:
+    return ", ".join(value)[:200] if isinstance(value, tuple) else str(value)
+
+
+def _commit(commit: str) -> str:
+    return commit.removesuffix("-dirty")[:12]

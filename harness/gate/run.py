@@ -1,0 +1,213 @@
+"""One run of the gate: two trees planned, measured in pairs and judged; the value that reports are made from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, date, datetime
+from pathlib import Path
+from time import monotonic
+
+from harness.errors import WorkerError
+from harness.gate.evidence import evidence_of, facts_of
+from harness.gate.gate import Breach, Outcome, Schedule, check_demands, judge
+from harness.gate.pairing import BASE, BLOCK_S, HEAD, SIDES, Clock, Record, Tell, Workshop, measure
+from harness.gate.policy import NOTHING_ASKED, Policy
+from harness.gate.selection import Plan, Selection, baseline_of, plan
+from harness.gate.stored import Stored
+from harness.gate.tree import Tree
+from harness.gate.waiver import Waiver
+from harness.judge.compare import compare_run
+from harness.judge.verdict import Comparison, Evidence, Rule, Side, Subject, Verdict
+from harness.result.result import Ceilings, Profile
+from harness.result.summary import OPTIMIZED
+
+PROFILED = 12
+"""Flagged cases whose kernels are listed."""
+Noise = Mapping[tuple[str, str, str], float]
+"""Noise floors of series: by case id, implementation and device."""
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """How to measure and judge.
+
+    budget_s: seconds in all; block_s: of sampling in one block. profile: list the kernels of flagged cases
+    on a GPU, after all timing. among: judge each case by itself, as one of so many
+    of which the others are quiet; 0: all of them together.
+    """
+
+    policy: Policy = field(default_factory=Policy)
+    waivers: tuple[Waiver, ...] = ()
+    schedule: Schedule = field(default_factory=Schedule)
+    block_s: float = BLOCK_S
+    budget_s: float | None = None
+    noise: Noise = field(default_factory=dict)
+    among: int = 0
+    profile: bool = True
+    today: date = field(default_factory=lambda: datetime.now(UTC).date())
+
+
+@dataclass(frozen=True)
+class GateRun:
+    """What the gate did and found. base: a tree, or what was stored, in words.
+
+    records: of what was measured, by subject. clock, seconds: of this run, from begin to end. paths: case
+    files that were named. profiles: kernel lists of flagged cases, by side. notes: what a person should know.
+    """
+
+    base: Tree
+    head: Tree
+    found: tuple[Comparison, ...]
+    outcome: Outcome
+    records: Mapping[Subject, Record]
+    conditions: Conditions
+    ceilings: Mapping[str, Ceilings] = field(default_factory=dict)
+    clock: Clock = field(default_factory=Clock)
+    seconds: float = 0.0
+    paths: tuple[Path, ...] = ()
+    profiles: Mapping[Subject, Mapping[str, Profile]] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+    @property
+    def devices(self) -> list[str]:
+        """Devices, in order of first use."""
+        return list(dict.fromkeys(one.subject.device for one in self.found))
+
+
+def gate(
+    workshop: Workshop,
+    selection: Selection,
+    conditions: Conditions,
+    *,
+    tell: Tell = lambda _: None,
+    laid: Plan | None = None,
+    stored: Stored | None = None,
+) -> GateRun:
+    """Compare the two trees of `workshop`.
+
+    laid: a plan made before, for runs that repeat it. stored: stands for the base.
+    """
+    started, before = monotonic(), replace(workshop.clock)
+    layout = laid or plan(workshop, selection, conditions.policy, stored)
+    reached = _ceilings(workshop, layout, conditions.policy)
+    decide = _decider(layout, conditions, reached)
+    records = measure(
+        workshop,
+        layout.jobs,
+        decide,
+        stored=layout.stored,
+        schedule=conditions.schedule,
+        block_s=conditions.block_s,
+        budget_s=conditions.budget_s,
+        tell=tell,
+    )
+    found = (*decide(records), *layout.skipped)
+    profiles = _profiles(workshop, found, records) if conditions.profile else {}
+    breaches = _breaches(records, layout, conditions.policy, reached)
+    return GateRun(
+        base=workshop.trees[BASE],
+        head=workshop.trees[HEAD],
+        found=found,
+        outcome=judge(found, conditions.policy, today=conditions.today, breaches=breaches, waivers=conditions.waivers),
+        records=records,
+        conditions=conditions,
+        ceilings=reached,
+        clock=workshop.clock.since(before),
+        seconds=monotonic() - started,
+        paths=selection.paths,
+        profiles=profiles,
+        notes=(*layout.notes, *_unmatched(conditions.policy, found)),
+    )
+
+
+def _decider(
+    layout: Plan, conditions: Conditions, reached: Mapping[str, Ceilings]
+) -> Callable[[Mapping[Subject, Record]], Sequence[Comparison]]:
+    most = conditions.schedule.most
+
+    def decide(records: Mapping[Subject, Record]) -> Sequence[Comparison]:
+        evidence = [
+            evidence_of(record, reached, conditions.noise.get(_series(subject), 0.0))
+            for subject, record in records.items()
+            if subject not in layout.facts
+        ]
+        evidence += layout.removed
+        rules = [
+            conditions.policy.rule_of(one.subject, layout.own.get(one.subject, NOTHING_ASKED), most_pairs=most)
+            for one in evidence
+        ]
+        if not conditions.among:
+            return compare_run(evidence, rules)
+        return [_judge_among(one, rule, conditions.among) for one, rule in zip(evidence, rules, strict=True)]
+
+    return decide
+
+
+def _judge_among(one: Evidence, rule: Rule, count: int) -> Comparison:
+    """One case's verdict where the other cases of the run have not changed at all."""
+    quiet = Evidence(Subject("", "", "", "", ""), Side(), Side(), pairs=((1.0, 1.0),) * max(len(one.pairs), 1))
+    return compare_run([one, *[quiet] * (count - 1)], [rule] * count)[0]
+
+
+def _series(subject: Subject) -> tuple[str, str, str]:
+    return subject.case_id, subject.implementation, subject.device
+
+
+def _ceilings(workshop: Workshop, layout: Plan, policy: Policy) -> dict[str, Ceilings]:
+    """What the devices reach: of GPUs always, for what is faster than that is no time; of the CPU where asked for."""
+    asked = {
+        one.subject.device
+        for one in layout.jobs
+        if one.subject in layout.own and policy.asked_of(one.subject, layout.own[one.subject]).min_ceiling is not None
+    }
+    wanted = [device for device in layout.devices if device != "cpu" or device in asked]
+    if not wanted or not layout.jobs:
+        return {}
+    with workshop.executor(HEAD) as executor:
+        return {device: executor.ceilings(device) for device in wanted}
+
+
+def _profiles(
+    workshop: Workshop, found: Iterable[Comparison], records: Mapping[Subject, Record]
+) -> dict[Subject, dict[str, Profile]]:
+    """Kernel lists of the first flagged cases that ran on a GPU, both sides: in workers that time nothing."""
+    flagged = [one.subject for one in found if one.verdict in {Verdict.SLOWER, Verdict.UNDECIDED}]
+    jobs = [records[subject].job for subject in flagged if subject in records and subject.device != "cpu"]
+    paired = [job for job in jobs if job.is_paired][:PROFILED]
+    profiles: dict[Subject, dict[str, Profile]] = {job.subject: {} for job in paired}
+    for side in SIDES if paired else ():
+        with workshop.executor(side) as executor:
+            for job in paired:
+                try:
+                    profiles[job.subject][side] = executor.profile_plain(job.trial)
+                except WorkerError as error:  # an explanation more or less decides nothing
+                    profiles[job.subject][side] = Profile(reason=_last_line(error))
+    return profiles
+
+
+def _last_line(error: WorkerError) -> str:
+    return str(error).strip().rpartition("\n")[2]
+
+
+def _breaches(
+    records: Mapping[Subject, Record], layout: Plan, policy: Policy, reached: Mapping[str, Ceilings]
+) -> list[Breach]:
+    found: list[Breach] = []
+    for subject, own in layout.own.items():
+        record = records.get(subject)
+        if record is None or record.is_settled or subject.implementation != OPTIMIZED:
+            continue
+        facts = facts_of(record, records, baseline_of(subject), reached)
+        asked = policy.asked_of(subject, own)
+        # a CPU launches nothing
+        found += check_demands(facts, replace(asked, max_launches=None) if subject.device == "cpu" else asked)
+    return found
+
+
+def _unmatched(policy: Policy, found: Iterable[Comparison]) -> list[str]:
+    subjects = [one.subject for one in found]
+    # a run of a few cases says nothing about rules for the others
+    ops = {subject.op for subject in subjects}
+    rules = [rule for rule in policy.unmatched(subjects) if rule.cases in ops]
+    return [f"{rule.place}: the policy's rule for {rule.cases!r} is about no case" for rule in rules]

@@ -1,0 +1,282 @@
+"""What is compared: from what two trees hold to jobs, and what needs no measuring.
+
+A case that only one tree has (by identity, not by name), or a kernel that only one has, is new or
+removed. Case files outside the trees are those of both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import Any
+
+from harness.case.case import GatePolicy
+from harness.errors import NothingError
+from harness.gate.pairing import BASE, HEAD, SIDES, Job, Outcome, Workshop
+from harness.gate.policy import Policy
+from harness.gate.stored import Stored
+from harness.gate.tree import CASES, changed_folders
+from harness.judge.pattern import matches
+from harness.judge.verdict import Comparison, Evidence, Kind, Reason, Side, Subject
+from harness.result.summary import BASELINE, OPTIMIZED, PEERS
+from ops import Device
+
+GATE_TAG = "gate"
+Plain = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """What a person asked for; empty means all, save that the baseline and the peers must be named.
+
+    cases: patterns of harness.judge.pattern. tags: where neither tags nor cases are given, those tagged `gate`,
+    if there are any. changed: only ops whose files differ between the trees.
+    trust_hash: leave out kernels whose code does not.
+    """
+
+    paths: tuple[Path, ...] = ()
+    cases: tuple[str, ...] = ()
+    ops: tuple[str, ...] = ()
+    tags: tuple[str, ...] = ()
+    dtypes: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()
+    implementations: tuple[str, ...] = ()
+    devices: tuple[str, ...] = ()
+    changed: bool = False
+    trust_hash: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is to be done.
+
+    jobs: to be measured. own: what the case files ask of the gate. facts: jobs whose times serve others only.
+    stored: blocks of the base that need no measuring. removed: what only the base has.
+    skipped: not measured, with the reason. notes: what a person should know.
+    """
+
+    jobs: tuple[Job, ...]
+    devices: tuple[str, ...] = ()
+    own: Mapping[Subject, GatePolicy] = field(default_factory=dict)
+    facts: frozenset[Subject] = frozenset()
+    stored: Mapping[Subject, Sequence[Outcome]] = field(default_factory=dict)
+    removed: tuple[Evidence, ...] = ()
+    skipped: tuple[Comparison, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Holding:
+    """What one tree holds of what is asked for: trials by subject, folders of `ops` by op."""
+
+    trials: Mapping[Subject, Plain]
+    folders: Mapping[str, str] = field(default_factory=dict)
+    blocks: Mapping[tuple[str, str, str], Sequence[Outcome]] = field(default_factory=dict)
+
+
+def plan(workshop: Workshop, selection: Selection, policy: Policy, stored: Stored | None = None) -> Plan:
+    """Ask both trees (the head alone where the base is stored) and lay out the jobs.
+
+    Raises CaseError, TreeError, and NothingError where nothing is left.
+    """
+    head_path = workshop.trees[HEAD].path
+    paths = selection.paths or (head_path / CASES,)
+    request = {"do": "inventory", "paths": [str(path.resolve()) for path in paths], "lenient": False}
+    (head,) = workshop.ask(HEAD, [request])
+    base, notes = _ask_base(workshop, paths, head["cases"]) if stored is None else ({}, [])
+    asked = [str(Device.parse(name)) for name in selection.devices or (_default_device(head),)]
+    devices = tuple(device for device in asked if Device.parse(device).backend in head["available"])
+    notes += [f"{device}: there is no such device here" for device in asked if device not in devices]
+    chosen = _tagged(selection, head["cases"])
+    in_head = _holding(head, head["cases"], chosen, devices)
+    in_base = _remembered(stored, chosen) if stored else _holding(base, base["cases"], chosen, devices)
+    unchanged = _unchanged(workshop, selection, in_head, in_base, notes)
+    if selection.changed:
+        touched = changed_folders(head_path, workshop.trees[BASE].commit.removesuffix("-dirty"))
+        notes.append(_touched_note(touched))
+        in_head, in_base = (_only(one, touched, {**in_base.folders, **in_head.folders}) for one in (in_head, in_base))
+    if not in_head.trials and not in_base.trials:
+        there = f"{len(head['cases'])} cases, {len(head['kernels'])} kernels"
+        msg = f"nothing to compare is selected ({there} in {workshop.trees[HEAD]}){_hint(notes)}"
+        raise NothingError(msg)
+    return _lay_out(in_head, in_base, unchanged, policy, devices, notes)
+
+
+def _ask_base(workshop: Workshop, paths: Sequence[Path], cases: Sequence[Plain]) -> tuple[dict[str, Any], list[str]]:
+    """The base's inventory: its own case files, and of files outside the trees what it can build."""
+    head_path, base_path = (workshop.trees[side].path for side in (HEAD, BASE))
+    inside = [path.resolve() for path in paths if path.resolve().is_relative_to(head_path)]
+    own = [str(base_path / path.relative_to(head_path)) for path in inside]
+    outside = [case for case in cases if not any(Path(case["file"]).resolve().is_relative_to(path) for path in inside)]
+    requests: list[Plain] = [
+        {"do": "inventory", "paths": own, "lenient": True},
+        {"do": "buildable", "cases": list(cases)},
+    ]
+    base, complaints = workshop.ask(BASE, requests)
+    refused = {case["id"]: why for case, why in zip(cases, complaints, strict=True) if why}
+    # a case that both files have, and that means something else there, is no pair
+    held = [case for case in base["cases"] if case["id"] not in refused]
+    held += [case for case in outside if case["id"] not in refused]
+    notes = [f"base: {note}" for note in base["notes"]]
+    return {**base, "cases": held}, notes
+
+
+def _default_device(head: Plain) -> str:
+    return "cuda" if "cuda" in head["available"] else "cpu"
+
+
+def _tagged(selection: Selection, cases: Iterable[Plain]) -> Selection:
+    """The selection, with the tag `gate` where none is asked for and some case has it."""
+    if selection.tags or selection.cases or selection.names:
+        return selection
+    some = any(GATE_TAG in case["tags"] for case in cases if not selection.ops or case["op"] in selection.ops)
+    return Selection(**{**_fields(selection), "tags": (GATE_TAG,)}) if some else selection
+
+
+def _fields(selection: Selection) -> dict[str, Any]:
+    return {name: getattr(selection, name) for name in Selection.__slots__}
+
+
+def _holding(inventory: Plain, cases: Iterable[Plain], chosen: Selection, devices: Sequence[str]) -> _Holding:
+    by_key: dict[tuple[str, str, str], list[str]] = {}
+    for kernel in inventory["kernels"]:
+        by_key.setdefault((kernel["op"], kernel["backend"], kernel["dtype"]), []).append(kernel["implementation"])
+    folders = {kernel["op"]: kernel["folder"] for kernel in inventory["kernels"] if kernel["folder"]}
+    trials = {}
+    for device in devices:
+        backend = Device.parse(device).backend
+        for case in cases:
+            for name in sorted(by_key.get((case["op"], backend, case["dtype"]), ())):
+                subject = Subject(case["op"], case["name"], case["id"], name, device)
+                if _is_chosen(subject, case, chosen):
+                    trials[subject] = {"case": case, "implementation": name, "backend": backend, "device": device}
+    return _Holding(trials, folders)
+
+
+def _remembered(stored: Stored, chosen: Selection) -> _Holding:
+    """What is stored of what is asked for."""
+    trials = {
+        subject: {"case": {"tags": [], "file": "", **stored.cases[subject.case_id].data}} for subject in stored.blocks
+    }
+    kept = {subject: trial for subject, trial in trials.items() if _is_chosen(subject, trial["case"], chosen)}
+    return _Holding(kept, blocks={_key(subject): stored.blocks[subject] for subject in kept})
+
+
+def _is_chosen(subject: Subject, case: Plain, chosen: Selection) -> bool:
+    wanted = chosen.implementations
+    ours = subject.implementation in wanted if wanted else subject.implementation not in {BASELINE, *PEERS}
+    return (
+        ours
+        and (not chosen.ops or subject.op in chosen.ops)
+        and (not chosen.tags or bool({*chosen.tags} & {*case["tags"]}))
+        and (not chosen.dtypes or case["dtype"] in chosen.dtypes)
+        and (not chosen.names or any(fnmatch(subject.case, f"*{pattern}*") for pattern in chosen.names))
+        and (not chosen.cases or any(matches(pattern, subject) for pattern in chosen.cases))
+    )
+
+
+def _touched_note(touched: Collection[str] | None) -> str:
+    if touched is None:
+        return "what all ops share has changed: all of them are compared"
+    return f"changed: {', '.join(sorted(touched)) or 'no op'}"
+
+
+def _only(holding: _Holding, touched: Collection[str] | None, folders: Mapping[str, str]) -> _Holding:
+    if touched is None:
+        return holding
+    kept = {
+        subject: trial
+        for subject, trial in holding.trials.items()
+        if folders.get(subject.op, subject.op) in touched or Path(trial["case"]["file"]).stem in touched
+    }
+    return _Holding(kept, holding.folders)
+
+
+def _unchanged(
+    workshop: Workshop, selection: Selection, head: _Holding, base: _Holding, notes: list[str]
+) -> set[tuple[str, str]]:
+    """Ops and devices whose code has the same digest in both trees; none unless that is to be trusted."""
+    if not selection.trust_hash:
+        return set()
+    pairs = sorted({(subject.op, subject.device) for subject in head.trials} & {(s.op, s.device) for s in base.trials})
+    places = sorted(
+        {(head.folders[op], device) for op, device in pairs if head.folders.get(op) == base.folders.get(op)}
+    )
+    requests = [
+        {"do": "digest", "folder": folder, "backend": Device.parse(device).backend} for folder, device in places
+    ]
+    digests = {side: workshop.ask(side, requests) for side in SIDES}
+    same = set()
+    for place, ours, theirs in zip(places, digests[HEAD], digests[BASE], strict=True):
+        if ours["host"] == theirs["host"] and (ours["device"] == theirs["device"] or _same_cubins(workshop, *place)):
+            same.add(place)
+    notes.append(
+        f"trusted as unchanged: {', '.join(f'{folder} on {device}' for folder, device in sorted(same)) or 'none'}"
+    )
+    return {(op, device) for op, device in pairs if (head.folders.get(op, ""), device) in same}
+
+
+def _same_cubins(workshop: Workshop, folder: str, device: str) -> bool:
+    request = {"do": "cubins", "folder": folder, "index": Device.parse(device).index}
+    ours, theirs = (workshop.ask(side, [request])[0] for side in SIDES)
+    return bool(ours == theirs)
+
+
+def _lay_out(
+    head: _Holding,
+    base: _Holding,
+    unchanged: Collection[tuple[str, str]],
+    policy: Policy,
+    devices: tuple[str, ...],
+    notes: list[str],
+) -> Plan:
+    own = {subject: GatePolicy(**trial["case"]["gate"]) for subject, trial in head.trials.items()}
+    known = {_key(subject) for subject in base.trials}
+    here = {_key(subject) for subject in head.trials}
+    jobs: dict[Subject, Job] = {}
+    skipped = []
+    for subject, trial in head.trials.items():
+        if (subject.op, subject.device) in unchanged and _key(subject) in known:
+            skipped.append(Comparison(subject, Kind.SKIPPED, None, Reason.UNCHANGED))
+            continue
+        sides = SIDES if _key(subject) in known and not base.blocks else (HEAD,)
+        jobs[subject] = Job(subject, trial, sides, policy.asked_of(subject, own[subject]).budget_s)
+    facts = {
+        subject: job
+        for one in list(jobs.values())
+        if one.subject.implementation == OPTIMIZED
+        and policy.asked_of(one.subject, own[one.subject]).min_speedup is not None
+        for subject, job in [_baseline_job(one)]
+        if subject not in jobs
+    }
+    removed = tuple(Evidence(subject, Side(), None) for subject in base.trials if _key(subject) not in here)
+    return Plan(
+        jobs=(*jobs.values(), *facts.values()),
+        devices=devices,
+        own=own,
+        facts=frozenset(facts),
+        stored={subject: base.blocks[_key(subject)] for subject in jobs if _key(subject) in base.blocks},
+        removed=removed,
+        skipped=tuple(skipped),
+        notes=tuple(notes),
+    )
+
+
+def baseline_of(subject: Subject) -> Subject:
+    """The same case by the baseline."""
+    return Subject(subject.op, subject.case, subject.case_id, BASELINE, subject.device)
+
+
+def _baseline_job(job: Job) -> tuple[Subject, Job]:
+    subject = baseline_of(job.subject)
+    return subject, Job(subject, {**job.trial, "implementation": BASELINE}, (HEAD,))
+
+
+def _key(subject: Subject) -> tuple[str, str, str]:
+    return subject.case_id, subject.implementation, subject.device
+
+
+def _hint(notes: Iterable[str]) -> str:
+    return "".join(f"; {note}" for note in notes)

@@ -1,0 +1,154 @@
+"""Stored results as one side of a comparison: blocks of a run, or a block from each of a branch's latest runs.
+
+Results are read as they were stored, without building their cases.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import Engine
+
+from harness.errors import NothingError, TreeError
+from harness.gate.pairing import HEAD, Outcome
+from harness.gate.tree import Tree, reachable
+from harness.judge.verdict import Subject
+from harness.result.result import Environment, Measurement, Result, Status, Trial, from_json
+from harness.store import Store, queries
+from harness.store.queries import CaseInfo, Detail, RunInfo
+
+if TYPE_CHECKING:
+    from harness.gate.run import GateRun
+
+LEAST_RUNS = 10
+"""Runs of `opgauge aa` from which a noise floor may be taken."""
+RUNS = 10
+"""Runs of a branch that are compared with: as many as there are pairs at most."""
+
+
+@dataclass(frozen=True)
+class Stored:
+    """Blocks by subject, oldest first, and what they are called."""
+
+    tree: Tree
+    blocks: Mapping[Subject, Sequence[Outcome]]
+    cases: Mapping[str, CaseInfo] = field(default_factory=dict)
+    runs: tuple[RunInfo, ...] = ()
+
+
+def load(engine: Engine, name: str, tree: Path, here: Environment, devices: Iterable[str]) -> Stored:
+    """Results of the run whose id begins with `name`, else of the latest runs of the branch of that name.
+
+    Raises NothingError where there are none, TreeError, naming the difference, where they are from
+    another kind of machine than `here`.
+    """
+    names = list(devices)
+    runs = queries.find_runs(engine, name) or _of_branch(engine, name, tree)
+    if not runs:
+        msg = f"no run and no branch {name!r} with results in the database"
+        raise NothingError(msg)
+    same = [run for run in runs if not any(differences(here, run.environment, device) for device in names)]
+    if not same:
+        found = [text for device in names for text in differences(here, runs[0].environment, device)]
+        msg = f"run {runs[0].id[:8]} cannot be compared with: {'; '.join(found)}"
+        raise TreeError(msg)
+    chosen = sorted(same[:RUNS], key=lambda run: run.started)
+    blocks: dict[Subject, list[Outcome]] = {}
+    cases: dict[str, CaseInfo] = {}
+    for run in chosen:
+        details = queries.list_details(engine, run.key, limit=100_000)
+        infos = queries.load_cases(engine, {one.point.case_key for one in details})
+        for one in details:
+            info = infos[one.point.case_key]
+            cases[info.case_id] = info
+            subject = Subject(info.op, info.name, info.case_id, one.point.implementation, one.point.device)
+            if one.point.device in names:
+                blocks.setdefault(subject, []).append(_outcome(one))
+    label = f"run {chosen[0].id[:8]}" if len(chosen) == 1 else f"{len(chosen)} runs of {name}"
+    return Stored(
+        Tree(tree, chosen[-1].commit, label),
+        {key: _sound(value) for key, value in blocks.items()},
+        cases,
+        tuple(chosen),
+    )
+
+
+def differences(here: Environment, there: Environment, device: str) -> list[str]:
+    """What of the hard fingerprint of a device differs, in words."""
+    ours, theirs = here.hard_of(device), there.hard_of(device)
+    if not theirs:
+        return [f"it has nothing of {device}"]
+    return [
+        f"{device}.{key} is {ours.get(key, 'unknown')!r} here and {theirs.get(key, 'unknown')!r} there"
+        for key in sorted(ours.keys() | theirs.keys())
+        if ours.get(key) != theirs.get(key)
+    ]
+
+
+def machine(here: Environment, device: str) -> str:
+    """What decides whether times of a device may be compared, in words."""
+    return ", ".join(f"{key} {value}" for key, value in sorted(here.hard_of(device).items()))
+
+
+def noise_floors(engine: Engine, here: Environment, devices: Iterable[str]) -> dict[tuple[str, str, str], float]:
+    """How far series have moved by themselves on this kind of machine: by case id, implementation and device."""
+    wanted = {device: machine(here, device) for device in devices}
+    found: dict[tuple[str, str, str], float] = {}
+    for test in reversed(queries.list_self_tests(engine, "aa")):
+        if test.data.get("machine") != wanted.get(test.device) or int(test.data.get("runs", 0)) < LEAST_RUNS:
+            continue
+        for one in test.data["cases"]:
+            if one["device"] == test.device and one["noise_floor"] is not None:
+                found[one["case_id"], one["implementation"], one["device"]] = float(one["noise_floor"])
+    return found
+
+
+def keep(store: Store, run: GateRun, here: Environment, command: str) -> str:
+    """Store the head's blocks as a run, for others to be compared with; gives its id.
+
+    Raises CaseError where this process's `ops` cannot build the cases.
+    """
+    results = [
+        Result(
+            from_json(Trial, record.job.trial),
+            **{name: getattr(one, name) for name in Outcome.__dataclass_fields__},
+            block=pair,
+        )
+        for record in run.records.values()
+        for pair, one in record.outcomes[HEAD].items()
+    ]
+    stored = store.begin_run(here, command=command)
+    for result in results:
+        store.add_result(stored, result)
+    for reached in run.ceilings.values():
+        store.add_ceilings(stored, reached)
+    store.finish_run(stored)
+    return stored
+
+
+def _of_branch(engine: Engine, branch: str, tree: Path) -> list[RunInfo]:
+    commits = set(reachable(tree, branch))
+    finished = (run for run in queries.list_runs(engine) if run.status in {"finished", "imported"})
+    return [run for run in finished if run.branch == branch or run.commit in commits]
+
+
+def _sound(blocks: list[Outcome]) -> list[Outcome]:
+    """The blocks that are ok; where there are none, what there is."""
+    return [one for one in blocks if one.status is Status.OK][-RUNS:] or blocks[-1:]
+
+
+def _outcome(detail: Detail) -> Outcome:
+    data: Mapping[str, Any] = detail.data
+    measurement = None
+    if data.get("measurement") is not None and detail.point.median_ns is not None:
+        known = {**data["measurement"], "samples_ns": [detail.point.median_ns]}
+        measurement = from_json(Measurement, known)
+    plain = {name: data[name] for name in ("check", "ruler") if data.get(name) is not None}
+    return from_json(
+        Outcome,
+        {"status": detail.point.status, "reason": detail.reason, "bytes": detail.point.bytes, **plain},
+        measurement=measurement,
+    )

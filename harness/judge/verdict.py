@@ -1,0 +1,218 @@
+"""The words of a comparison: what is given (`Evidence`, `Rule`) and what is found (`Comparison`)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from harness.result.result import Check, Status
+
+Pair = tuple[float, float]
+"""Block medians of two neighbouring blocks, in nanoseconds: side A (base), side B (head)."""
+
+
+class Verdict(StrEnum):
+    """What became of a case from A to B."""
+
+    FASTER = "faster"
+    SAME = "same"
+    SLOWER = "slower"
+    UNDECIDED = "undecided"
+    BROKEN = "broken"
+
+
+class Kind(StrEnum):
+    """Whether there were two sides to compare; all but `compared` have no verdict and are no pass."""
+
+    COMPARED = "compared"
+    NEW = "new"
+    REMOVED = "removed"
+    FIXED = "fixed"
+    UNSUPPORTED = "unsupported"
+    UNMEASURED = "unmeasured"
+    SKIPPED = "skipped"
+
+
+class Reason(StrEnum):
+    """Why, in words that end the sentence "slower: …"."""
+
+    WITHIN = "the interval lies within the threshold"
+    BEYOND = "the interval lies beyond the threshold"
+    TOO_WIDE = "the interval is wider than the threshold"
+    BORDERLINE = "the interval crosses the threshold"
+    BIMODAL = "block medians have two modes"
+    TOO_FEW = "too few pairs"
+    UNCONFIRMED = "too few pairs for an alarm"
+    HOST_MOVED = "the ruler moved between the sides: the host changed"
+    LAUNCHES = "more kernel launches"
+    KERNELS = "other kernels"
+    ALLOCATIONS = "more allocations"
+    PEAK_MEMORY = "more peak memory"
+    REGISTERS = "more registers"
+    SPILLS = "more register spills"
+    WRONG = "wrong result"
+    ERROR = "it failed"
+    TIMEOUT = "it timed out"
+    OUT_OF_MEMORY = "out of memory"
+    GONE = "supported before, unsupported now"
+    IMPLAUSIBLE = "faster than the device allows"
+    NO_BASE = "there is no base to compare with"
+    NO_HEAD = "it is only in the base"
+    BASE_FAILED = "the base failed, the head does not"
+    UNSUPPORTED = "unsupported"
+    NO_DATA = "nothing was measured"
+    UNCHANGED = "its code did not change, and that was trusted"
+
+
+EXTENDABLE = frozenset(
+    {Reason.TOO_WIDE, Reason.BORDERLINE, Reason.BIMODAL, Reason.TOO_FEW, Reason.UNCONFIRMED, Reason.HOST_MOVED}
+)
+"""Reasons of `undecided` that more pairs may settle: all that there are."""
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """What is compared: a case by its op, name and id, by one implementation on one device."""
+
+    op: str
+    case: str
+    case_id: str
+    implementation: str
+    device: str
+
+    @property
+    def path(self) -> str:
+        """`op/case`, which patterns are matched with."""
+        return f"{self.op}/{self.case}"
+
+    def __str__(self) -> str:
+        return f"{self.path} {self.implementation} on {self.device}"
+
+
+@dataclass(frozen=True, slots=True)
+class Metrics:
+    """What has no noise, of one call; None where not known.
+
+    launches: kernel launches. kernels: names in order. allocations: by the kernel itself.
+    peak_bytes: device memory beyond inputs and outputs. registers: most per thread.
+    spills: bytes spilled per thread, over all kernels.
+    """
+
+    launches: int | None = None
+    kernels: tuple[str, ...] | None = None
+    allocations: int | None = None
+    peak_bytes: int | None = None
+    registers: int | None = None
+    spills: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """What became of the case on one side, over its blocks: the worst status, the worst check.
+
+    ceiling_share: least time that the measured ceiling allows over the time taken; None
+    where caches make it meaningless.
+    """
+
+    status: Status = Status.OK
+    check: Check | None = None
+    metrics: Metrics = Metrics()
+    ceiling_share: float | None = None
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """All that is known of a case. A side is None where the case is not in that tree.
+
+    pairs: block medians; those that are no positive finite number count as not measured.
+    ruler: block medians of the ruler kernels, paired alike.
+    noise_floor: change below which the series has been seen to move by itself (0.02 is 2 %).
+    floor_ns: least time that the measured ceiling allows; None where caches make it meaningless.
+    """
+
+    subject: Subject
+    base: Side | None
+    head: Side | None
+    pairs: tuple[Pair, ...] = ()
+    ruler: tuple[Pair, ...] = ()
+    noise_floor: float = 0.0
+    floor_ns: float | None = None
+
+
+DEFAULT_EXACT = ("launches", "allocations", "peak_bytes", "spills")
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """What counts.
+
+    threshold: smallest change that is slower or faster (0.01 is 1 %).
+    same_within: `same` claims that the change is smaller than this.
+    alarm_pairs: pairs before anything is called slower or faster: of processes with two
+    modes, four pairs fall into line by chance once in a few hundred cases, and an alarm
+    that may be raised at one look only is not raised by looking often.
+    exact: metrics of which more (for `kernels`: other) is slower, unless the time is proven faster.
+    max_ceiling_share: above this a time is no time. The ceiling is a copy through memory;
+    writes that stay in a cache may pass it, but not by more.
+    """
+
+    threshold: float = 0.01
+    same_within: float = 0.05
+    alarm_pairs: int = 10
+    exact: tuple[str, ...] = DEFAULT_EXACT
+    max_ceiling_share: float = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A metric without noise that differs; `worse` where it grew, or kernels are others."""
+
+    metric: str
+    before: int | tuple[str, ...]
+    after: int | tuple[str, ...]
+    worse: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """What was found of one case.
+
+    verdict: None where there were not two sides to compare; see `kind`.
+    ratio: median over pairs of time B over time A. interval: 99 % interval of it.
+    detectable_change: smallest slowdown that ten such pairs would show in 9 of 10 runs, were noise always as in these.
+    p_slower, p_faster: of a change beyond the threshold.
+    left_out: pairs kept out of the interval as gone astray. host_moved: says the ruler.
+    base_modes_ns, head_modes_ns: centres of the modes of the block medians; two: bimodal.
+    """
+
+    subject: Subject
+    kind: Kind
+    verdict: Verdict | None
+    reason: Reason
+    detail: str = ""
+    pairs: int = 0
+    ratio: float | None = None
+    interval: tuple[float, float] | None = None
+    detectable_change: float | None = None
+    p_slower: float | None = None
+    p_faster: float | None = None
+    left_out: int = 0
+    host_moved: bool = False
+    base_modes_ns: tuple[float, ...] = ()
+    head_modes_ns: tuple[float, ...] = ()
+    changes: tuple[Change, ...] = ()
+
+    @property
+    def is_measured(self) -> bool:
+        """Whether the head was run and found right: what may count towards a pass."""
+        return self.kind in {Kind.COMPARED, Kind.NEW, Kind.FIXED} and self.verdict is not Verdict.BROKEN
+
+    @property
+    def is_bimodal(self) -> bool:
+        """Whether either side's block medians have two modes."""
+        return max(len(self.base_modes_ns), len(self.head_modes_ns)) > 1
+
+    def __str__(self) -> str:
+        word = self.verdict or self.kind
+        return f"{self.subject}: {word}: {self.reason}{f' ({self.detail})' if self.detail else ''}"

@@ -1,0 +1,87 @@
+"""Runs as JSON and CSV; `harness.interchange` has other formats, and reads."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from harness.errors import HarnessError
+from harness.result.result import Ceilings, Result, to_json
+from harness.result.submission import FORMAT
+from harness.result.summary import record
+from harness.store import Run
+
+DANGEROUS = ("=", "+", "-", "@", "\t", "\r", "\n", *"\uff1d\uff0b\uff0d\uff20")
+"""Beginnings that make a spreadsheet take a cell for a formula, the wide ones only in some languages."""
+
+
+class ImportFileError(HarnessError):
+    """A file that is no export of ours; the message says where it departs."""
+
+    exit_code = 2
+
+
+def records(run: Run, results: Sequence[Result], ceilings: Mapping[str, Ceilings]) -> list[dict[str, Any]]:
+    """A flat record per result."""
+    return [record(result, ceilings, run.id, run.commit) for result in results]
+
+
+def as_json(data: Any) -> str:
+    """Strict JSON: no NaN, no Infinity."""
+    return json.dumps(data, indent=1, allow_nan=False, ensure_ascii=False)
+
+
+def as_csv(found: Sequence[Mapping[str, Any]]) -> str:
+    """CSV of records with the same fields in the same order, with a header.
+
+    Structures are JSON, and no cell is one that a spreadsheet would take for a formula.
+    """
+    names = list(found[0]) if found else []
+    cells = Cells()
+    rows = ([cells[value] if type(value) is str else _cell(value) for value in item.values()] for item in found)
+    return as_table(names, rows)
+
+
+def as_table(names: Sequence[str], rows: Iterable[Iterable[Any]]) -> str:
+    """CSV of rows of numbers and texts from `Cells`."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(names)
+    writer.writerows(rows)
+    return out.getvalue()
+
+
+def _cell(value: Any) -> Any:
+    if type(value) in {dict, list}:
+        return Cells()[json.dumps(value, allow_nan=False, ensure_ascii=False)]
+    return value
+
+
+class Cells(dict[str, str]):
+    """Texts as cells that no spreadsheet takes for a formula, made once for all rows that have them."""
+
+    def __missing__(self, text: str) -> str:
+        # a lone carriage return would end the line for some readers, and what follows be a cell of its own
+        plain = text.replace("\r\n", "\n").replace("\r", "\n")
+        self[text] = cell = "'" + plain if plain.startswith(DANGEROUS) else plain
+        return cell
+
+
+def whole_run(run: Run, results: Sequence[Result], ceilings: Mapping[str, Ceilings]) -> dict[str, Any]:
+    """A run with everything that is stored of it, raw samples included; `opgauge import` and `opgauge push` take it."""
+    return {
+        "opgauge": FORMAT,
+        "run": {
+            "id": run.id,
+            "started": run.started.isoformat(),
+            "finished": None if run.finished is None else run.finished.isoformat(),
+            "status": run.status,
+            "command": run.command,
+            "environment": to_json(run.environment),
+        },
+        "ceilings": [to_json(item) for item in ceilings.values()],
+        "results": [to_json(result) for result in results],
+    }

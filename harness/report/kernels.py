@@ -1,0 +1,81 @@
+"""Kernel lists for a terminal: share, time, launches and name of each kernel of one call, the longest first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from rich import box
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from harness.measure.footprint import short_name
+from harness.report.render import time_text
+from harness.result.result import KernelUse, Profile, Result
+
+COLUMNS = ("No.", "Time (%)", "Time", "Calls", "grid × block", "registers", "shared", "Name")
+LEFT = {"Name"}
+
+
+def show(results: Iterable[Result], console: Console) -> None:
+    """Print a table for each result that has a kernel list, and why others have none."""
+    reasons: dict[str, int] = {}
+    shown = 0
+    for result in results:
+        profile = result.profile
+        if profile is None or not profile.kernels:
+            reason = "not asked for: measure with --profile" if profile is None else profile.reason
+            reasons[reason] = reasons.get(reason, 0) + 1
+            continue
+        shown += 1
+        console.print(table(result, profile))
+    for reason, count in reasons.items():
+        console.print(f"no kernel list for {count} results: {escape(reason)}", highlight=False)
+    if not shown and not reasons:
+        console.print("no results")
+
+
+def table(result: Result, profile: Profile) -> Table:
+    """The kernels of one result."""
+    made = Table(box=box.SIMPLE_HEAD, pad_edge=False, title=_title(result, profile), title_justify="left")
+    for name in COLUMNS:
+        made.add_column(name, justify="left" if name in LEFT else "right", overflow="fold", no_wrap=name not in LEFT)
+    for number, kernel in enumerate(profile.kernels, 1):
+        made.add_row(str(number), *_cells(kernel))
+    return made
+
+
+def _cells(kernel: KernelUse) -> Sequence[str]:
+    sizes = "" if kernel.grid is None else f"{_size(kernel.grid)} × {_size(kernel.block or ())}"
+    registers = "" if kernel.registers is None else str(kernel.registers)
+    shared = "" if kernel.shared_bytes is None else f"{kernel.shared_bytes:,}"
+    return (
+        f"{100 * kernel.share:.2f}",
+        time_text(kernel.time_ns),
+        str(kernel.launches),
+        sizes,
+        registers,
+        shared,
+        escape(short_name(kernel.name)),
+    )
+
+
+def _size(numbers: Sequence[int]) -> str:
+    """A grid or block without the ones at its end."""
+    kept = list(numbers)
+    while len(kept) > 1 and kept[-1] == 1:
+        kept.pop()
+    return ",".join(map(str, kept))
+
+
+def _title(result: Result, profile: Profile) -> str:
+    trial = result.trial
+    measurement, gap = result.measurement, result.host_gap_ns
+    parts = [f"{profile.launches} launches in {time_text(profile.time_ns)}"]
+    if measurement is not None and gap is not None:
+        parts.append(f"cold {time_text(measurement.median_ns)}, of it gaps {_signed(gap)}")
+    return escape(f"{trial.case.op} · {trial.case.name} · {trial.implementation}: {'; '.join(parts)}")
+
+
+def _signed(nanoseconds: float) -> str:
+    return time_text(nanoseconds) if nanoseconds >= 0 else f"-{time_text(-nanoseconds)}"

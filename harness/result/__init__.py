@@ -1,0 +1,1 @@
+"""What is measured and what becomes of it: results, whole runs, what they say in short, JSON read strictly."""

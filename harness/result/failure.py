@@ -1,0 +1,52 @@
+"""What a kernel's exception means: unsupported, out of memory, or an error."""
+
+from __future__ import annotations
+
+import signal
+
+from harness.result.result import Status
+from ops import BackendError, DtypeError, KernelNotFoundError, ParameterError, ShapeError
+
+REFUSALS = (
+    BackendError,
+    DtypeError,
+    KernelNotFoundError,
+    ModuleNotFoundError,
+    NotImplementedError,
+    ParameterError,
+    ShapeError,
+)
+"""The case is valid by the op's shape rule, so a kernel that raises one of these does not do it."""
+NO_COMPILER = ("InvalidCxxCompiler", "No working C++ compiler", "Failed to find C compiler")
+LONGEST = 500
+
+
+def classify(error: BaseException) -> tuple[Status, str]:
+    """Status and reason, in one line, of what a kernel raised."""
+    text = " ".join(str(error).split())
+    reason = f"{type(error).__name__}: {text}"[:LONGEST].removesuffix(": ")
+    if any(word in f"{type(item).__name__} {item}" for item in _chain(error) for word in NO_COMPILER):
+        return Status.UNSUPPORTED, "torch.compile needs a C++ compiler, and finds none"
+    if isinstance(error, MemoryError) or "OutOfMemory" in type(error).__name__:
+        return Status.OUT_OF_MEMORY, reason
+    if isinstance(error, REFUSALS):
+        return Status.UNSUPPORTED, text[:LONGEST] or type(error).__name__
+    return Status.ERROR, reason
+
+
+def classify_death(exit_code: int) -> tuple[Status, str]:
+    """Status and reason of a worker that ended by itself, from its exit code."""
+    if exit_code >= 0:
+        return Status.ERROR, f"ended the process with exit code {exit_code}"
+    name = signal.Signals(-exit_code).name
+    if -exit_code == signal.SIGKILL:
+        return Status.OUT_OF_MEMORY, "killed from outside (SIGKILL), as the system does when memory runs out"
+    return Status.ERROR, f"crashed ({name})"
+
+
+def _chain(error: BaseException | None) -> list[BaseException]:
+    found: list[BaseException] = []
+    while error is not None and error not in found:
+        found.append(error)
+        error = error.__cause__ or error.__context__
+    return found

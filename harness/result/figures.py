@@ -1,0 +1,113 @@
+"""Figures of results and ceilings that come from elsewhere: finite, of a sensible size, and of a bounded number.
+
+Whatever passes can be divided, multiplied and drawn: no ratio of two such times overflows.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from harness import jsontext
+from harness.case.hint import show
+from harness.result.result import Ceilings, Measurement, Profile, Result, Ruler, Status
+from harness.result.strict import SubmissionError
+
+LEAST, MOST = 1e-9, 1e18
+"""Of a time in nanoseconds (1e18 are thirty years), a rate, a clock."""
+SAMPLE_LIMIT = 500_000
+"""Samples of one result."""
+EXPLANATION_BYTES = 256 << 10
+"""A result without its samples: lists read hundreds of them at once."""
+SIZE_LIMIT = 2_000
+"""Sizes of one device's ceilings."""
+SAMPLED = ("samples_ns", "cpu_ns", "clock_mhz")
+as_text = json.JSONEncoder(ensure_ascii=False).encode
+"""JSON, by an encoder that is made once: results come by the thousand."""
+
+
+def check_figures(result: Result, path: str) -> None:
+    """Raises SubmissionError for figures that no measurement gives."""
+    if result.block >= 2**31:
+        raise SubmissionError(path, "block is too large")
+    measurement, check = result.measurement, result.check
+    if result.status is Status.OK and (measurement is None or (check is not None and not check.ok)):
+        raise SubmissionError(path, "is ok without a measurement, or though its check is not")
+    if measurement is not None:
+        _check_measurement(measurement, f"{path}.measurement")
+    if check is not None and min(check.max_abs_error, check.max_rel_error, check.worst) < 0:
+        raise SubmissionError(path, "check holds an error below 0")
+    if result.ruler is not None:
+        _check_ruler(result.ruler, f"{path}.ruler")
+    if result.profile is not None:
+        _check_profile(result.profile, f"{path}.profile")
+
+
+def check_size(data: Mapping[str, Any], path: str) -> None:
+    """Raises SubmissionError for a result that is too large without its samples, or has too many of these."""
+    rest = {key: value for key, value in data.items() if key != "trial"}
+    measurement = rest.get("measurement")
+    if measurement is not None:
+        if any(len(measurement.get(name, ())) > SAMPLE_LIMIT for name in SAMPLED):
+            raise SubmissionError(path, f"measurement has more than {SAMPLE_LIMIT} samples")
+        rest["measurement"] = {key: value for key, value in measurement.items() if key not in SAMPLED}
+    if 2 * len(jsontext.write(rest)) <= EXPLANATION_BYTES:
+        return  # spaces make it longer, but never twice as long
+    size = len(as_text(rest))
+    if size > EXPLANATION_BYTES:
+        raise SubmissionError(path, f"has {size} characters beside its samples; at most {EXPLANATION_BYTES} are taken")
+
+
+def check_ceilings(found: Sequence[Ceilings]) -> None:
+    """Raises SubmissionError for ceilings that cannot be, or two of one device."""
+    for item in found:
+        figures = (item.copy_gbps, item.write_gbps, item.launch_ns, *item.matrix_gflops.values(), *_times(item))
+        if not all(figure is None or LEAST <= figure <= MOST for figure in figures):
+            raise SubmissionError("ceilings", f"those of {item.device} should be positive numbers of a sensible size")
+        if any(len(times) not in {0, len(item.sizes)} for times in (item.copies_ns, item.writes_ns)):
+            raise SubmissionError("ceilings", f"those of {item.device} need a time for each size")
+        if list(item.sizes) != sorted(set(item.sizes)) or 0 in item.sizes or len(item.sizes) > SIZE_LIMIT:
+            raise SubmissionError("ceilings", f"sizes of {item.device} should ascend from 1")
+    if len({item.device for item in found}) < len(found):
+        raise SubmissionError("ceilings", "those of one device are there twice")
+
+
+def _check_measurement(measurement: Measurement, path: str) -> None:
+    samples = measurement.samples_ns
+    if not samples or min(samples) < LEAST or max(samples) > MOST or math.isnan(sum(samples)):
+        raise SubmissionError(path, "samples_ns should be positive numbers of a sensible size, one at least")
+    _check_amounts(measurement.cpu_ns, path)
+    _check_amounts(measurement.clock_mhz, path)
+    if measurement.hot_ns is not None:
+        _check_time(measurement.hot_ns, f"{path}.hot_ns")
+
+
+def _check_ruler(ruler: Ruler, path: str) -> None:
+    for name in ("copy_ns", "arithmetic_ns", "launch_ns"):
+        _check_time(getattr(ruler, name), f"{path}.{name}")
+    _check_amounts([] if ruler.clock_mhz is None else [ruler.clock_mhz], path)
+
+
+def _check_profile(profile: Profile, path: str) -> None:
+    times = (profile.time_ns, profile.empty_ns, *(kernel.time_ns for kernel in profile.kernels))
+    _check_amounts([time for time in times if time is not None], path)
+    if not all(0 <= kernel.share <= 1.001 for kernel in profile.kernels):
+        raise SubmissionError(path, "shares of kernels should be from 0 to 1")
+
+
+def _check_time(value: float, path: str) -> None:
+    if not LEAST <= value <= MOST:
+        raise SubmissionError(path, f"should be a positive number of a sensible size, not {show(value)}")
+
+
+def _check_amounts(values: Sequence[float], path: str) -> None:
+    # whole at a time, for there are many: a sum tells of a NaN among them
+    if values and (min(values) < 0 or max(values) > MOST or math.isnan(sum(values))):
+        raise SubmissionError(path, f"holds what is no number from 0 to {MOST:g}")
+
+
+def _times(item: Ceilings) -> Iterator[float]:
+    yield from item.copies_ns
+    yield from item.writes_ns

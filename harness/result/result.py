@@ -1,0 +1,349 @@
+"""What is measured and what becomes of it: trials, checks, measurements, results.
+
+All of it is plain data, and goes to JSON and back (`to_json`, `from_json` of this
+module) without loss: infinities are written as strings.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, fields, is_dataclass
+from enum import StrEnum
+from functools import cache
+from types import NoneType, UnionType
+from typing import Any, TypeVar, cast, get_args, get_origin, get_type_hints
+
+from harness.case.case import Case
+from harness.case.casejson import case_from_json, case_to_json
+
+Record = TypeVar("Record")
+_PLAIN = frozenset({NoneType, bool, int, str})
+_TEXTS, _LISTS = (str, int), (tuple, list)
+
+
+class Status(StrEnum):
+    """What became of a trial."""
+
+    OK = "ok"
+    WRONG = "wrong"
+    ERROR = "error"
+    TIMEOUT = "timeout"
+    OUT_OF_MEMORY = "out_of_memory"
+    UNSUPPORTED = "unsupported"
+
+
+@dataclass(frozen=True)
+class Trial:
+    """The unit of work: a case by one implementation on one device (`cpu`, `cuda:0`)."""
+
+    case: Case
+    implementation: str
+    backend: str
+    device: str
+
+
+@dataclass(frozen=True)
+class Check:
+    """How far the outputs are from the float64 reference.
+
+    max_abs_error, max_rel_error: over all outputs; relative to the reference's element,
+    or to the output's scale where that is larger.
+    worst: largest error as a multiple of the allowed bound; ok means <= 1.
+    reason: empty when ok, else what is wrong, in one sentence.
+    """
+
+    ok: bool
+    max_abs_error: float
+    max_rel_error: float
+    worst: float
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class Footprint:
+    """What one call takes, without noise; None where not known.
+
+    launches: kernels, copies and fills given to the device. kernels: their names in order,
+    demangled, as the captured graph of a call has them. allocations: device memory asked of
+    the library's pool, the outputs that a peer returns included. registers: most per thread;
+    spill_bytes: per thread, over all kernels; both of our own kernels only, from their compiler.
+    """
+
+    launches: int | None = None
+    kernels: tuple[str, ...] | None = None
+    allocations: int | None = None
+    registers: int | None = None
+    spill_bytes: int | None = None
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """Raw timings of one block.
+
+    samples_ns: wall time of one call, cold (CUDA: L2 flushed, launch gaps kept out), in
+        order. cpu_ns: CPU time of one call, where the timer gives it.
+    calls_per_sample: calls that one sample averages over.
+    hot_ns: one call in a back-to-back run with warm caches (CUDA: a graph's replay), or None.
+    clock_mhz: SM clock per sample where known. dropped: samples dropped for a throttled clock.
+    timer: name and version of the method. warmup: calls before the first sample.
+    peak_bytes: device memory beyond inputs, outputs and workspace, or None.
+    threads: CPU threads in use. footprint: what has no noise; None on the CPU.
+    """
+
+    samples_ns: tuple[float, ...]
+    timer: str
+    warmup: int
+    calls_per_sample: int = 1
+    cpu_ns: tuple[float, ...] = ()
+    hot_ns: float | None = None
+    clock_mhz: tuple[float, ...] = ()
+    dropped: int = 0
+    peak_bytes: int | None = None
+    threads: int | None = None
+    footprint: Footprint | None = None
+
+    @property
+    def median_ns(self) -> float:
+        """Median of the samples, in nanoseconds."""
+        ordered = sorted(self.samples_ns)
+        middle = len(ordered) // 2
+        return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2
+
+
+@dataclass(frozen=True)
+class KernelUse:
+    """One kernel of a call, over all its launches; a copy or a fill is shown as one, in brackets.
+
+    name: demangled, whole: escape it before it is shown. launches, time_ns: in one call, nanoseconds.
+    share: of the time of all kernels, 0 to 1. grid, block, registers (per thread), shared_bytes (static
+    and dynamic, per block), local_bytes (per thread): of the longest launch; None for copies and fills.
+    """
+
+    name: str
+    launches: int
+    time_ns: float
+    share: float
+    grid: tuple[int, ...] | None = None
+    block: tuple[int, ...] | None = None
+    registers: int | None = None
+    shared_bytes: int | None = None
+    local_bytes: int | None = None
+
+
+@dataclass(frozen=True)
+class Profile:
+    """What the device did in one call, seen by a profiler in a process of its own.
+
+    kernels: longest first. time_ns: median over `calls` cold calls of the sum of their times, None
+    where nothing was seen. empty_ns: an empty kernel's time, by the same tool. tool: name and version.
+    reason: why there is no list; empty where there is.
+    """
+
+    kernels: tuple[KernelUse, ...] = ()
+    time_ns: float | None = None
+    calls: int = 0
+    tool: str = ""
+    reason: str = ""
+    empty_ns: float | None = None
+
+    @property
+    def launches(self) -> int:
+        """Kernels, copies and fills of one call."""
+        return sum(kernel.launches for kernel in self.kernels)
+
+
+@dataclass(frozen=True)
+class Ruler:
+    """Fixed work timed at the start of a block: when it moves between blocks, the host moved.
+
+    Medians in nanoseconds. copy_ns: a copy through memory. arithmetic_ns: multiply-adds in
+    registers or the first cache. launch_ns: an empty kernel, or an empty call on the CPU. clock_mhz: SM
+    clock meanwhile, where known.
+    """
+
+    copy_ns: float
+    arithmetic_ns: float
+    launch_ns: float
+    clock_mhz: float | None = None
+
+    @property
+    def level_ns(self) -> float:
+        """Memory and clock in one number: the geometric mean of copy and arithmetic.
+
+        Launches are left out: their time is too coarse for a percent.
+        """
+        return math.sqrt(self.copy_ns * self.arithmetic_ns)
+
+
+@dataclass(frozen=True)
+class Result:
+    """What became of a trial.
+
+    bytes, flops: the op's least work. fell_back: the CPU's kernel stood in.
+    deterministic: as the kernel declares. reason: why it is not ok. profile: the kernel
+    list, where it was asked for. ruler: of the block, on the trial's device.
+    extra: plain JSON (finite numbers) that explains: `phase` in which it failed, `log`
+        (the end of what the worker printed), `phases_s` (seconds by phase), `tuning` (launch
+        parameters that were asked for, by name), `repeatable` (false where calls left different
+        bits, all of them right).
+    """
+
+    trial: Trial
+    status: Status
+    reason: str = ""
+    check: Check | None = None
+    measurement: Measurement | None = None
+    bytes: int = 0
+    flops: int = 0
+    fell_back: bool = False
+    deterministic: bool = True
+    block: int = 0
+    extra: Mapping[str, Any] = field(default_factory=dict)
+    profile: Profile | None = None
+    ruler: Ruler | None = None
+
+    @property
+    def host_gap_ns(self) -> float | None:
+        """Cold time beyond the kernels' own: gaps between launches; None without a kernel list."""
+        if self.measurement is None or self.profile is None or self.profile.time_ns is None:
+            return None
+        return self.measurement.median_ns - self.profile.time_ns
+
+
+@dataclass(frozen=True)
+class Ceilings:
+    """What a device reached in this run; None or empty where not measured.
+
+    copy_gbps: large copy, read plus written, GB/s. write_gbps: large fill, GB/s.
+    matrix_gflops: square matrix product, by dtype name. launch_ns: an empty kernel or call.
+    sizes: bytes moved by smaller copies and fills too, ascending; copies_ns, writes_ns: what those took.
+    """
+
+    device: str
+    copy_gbps: float | None = None
+    write_gbps: float | None = None
+    matrix_gflops: Mapping[str, float] = field(default_factory=dict)
+    launch_ns: float | None = None
+    sizes: tuple[int, ...] = ()
+    copies_ns: tuple[float, ...] = ()
+    writes_ns: tuple[float, ...] = ()
+
+    def floor_ns(self, nbytes: int, flops: int, dtype: str, *, writes_only: bool = False) -> float | None:
+        """The least time for this work: that of a copy (a fill) of as many bytes, or of the flops at the matrix rate.
+
+        Between sizes that were measured it follows a power law; None where nothing was measured.
+        """
+        floors = []
+        bandwidth = self.write_gbps if writes_only else self.copy_gbps
+        times = self.writes_ns if writes_only else self.copies_ns
+        if nbytes and times:
+            floors.append(_between(self.sizes, times, nbytes))
+        elif nbytes and bandwidth:
+            floors.append(nbytes / bandwidth)
+        rate = self.matrix_gflops.get(dtype)
+        if flops and rate:
+            floors.append(flops / rate)
+        return max(floors, default=None)
+
+
+def _between(sizes: Sequence[int], times: Sequence[float], size: int) -> float:
+    """The time for `size`: beyond the largest in proportion, below the smallest as long as that."""
+    if size <= sizes[0]:
+        return times[0]
+    if size >= sizes[-1]:
+        return times[-1] * size / sizes[-1]
+    above = bisect_right(sizes, size)
+    share = math.log(size / sizes[above - 1]) / math.log(sizes[above] / sizes[above - 1])
+    return float(times[above - 1] * (times[above] / times[above - 1]) ** share)
+
+
+@dataclass(frozen=True)
+class Environment:
+    """Where a run took place.
+
+    `hard` decides whether results may be compared in time (CPU or GPU model, driver
+    major, MIG …); `soft` is the rest (versions, clocks, host name, commit).
+    """
+
+    hard: Mapping[str, str]
+    soft: Mapping[str, str]
+
+    def hard_of(self, device: str) -> dict[str, str]:
+        """What decides for results of one device: the entries that begin with its name."""
+        prefix = f"{device}."
+        return {key.removeprefix(prefix): value for key, value in self.hard.items() if key.startswith(prefix)}
+
+    @property
+    def commit(self) -> str:
+        """Commit of the measured tree, with `-dirty` where it was; empty when unknown."""
+        return self.soft.get("commit", "")
+
+
+def to_json(record: Any, *, without: Collection[str] = ()) -> dict[str, Any]:
+    """A record of this module as plain JSON; what is not finite becomes "inf", "-inf" or "nan"."""
+    found = {}
+    for name in _names(cast("Any", type(record))):
+        if name not in without:
+            value = getattr(record, name)
+            found[name] = value if type(value) in _PLAIN else _encode(value)
+    return found
+
+
+def from_json(kind: type[Record], data: Mapping[str, Any], **known: Any) -> Record:
+    """The record of type `kind` that `to_json` wrote; raises CaseError, KeyError or ValueError if it did not.
+
+    known: fields that are there already, and not in `data`.
+    """
+    read = _readers(cast("Any", kind))
+    return kind(**known, **{name: read[name](value) for name, value in data.items()})
+
+
+@cache
+def _names(kind: Any) -> tuple[str, ...]:
+    return tuple(item.name for item in fields(kind))
+
+
+def _encode(value: Any) -> Any:
+    if type(value) in _PLAIN or isinstance(value, _TEXTS):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(value)
+    if isinstance(value, _LISTS):
+        plain = set(map(type, value)) == {float} and all(map(math.isfinite, value))
+        return list(value) if plain else [_encode(item) for item in value]
+    if isinstance(value, Mapping):
+        return {key: _encode(item) for key, item in value.items()}
+    if isinstance(value, Case):
+        return case_to_json(value)
+    return to_json(value) if is_dataclass(value) else value
+
+
+@cache
+def _readers(kind: Any) -> dict[str, Callable[[Any], Any]]:
+    """What reads each field of a record; made once, for thousands of results are read at a time."""
+    return {name: _reader(hint) for name, hint in get_type_hints(kind).items()}
+
+
+@cache
+def _reader(hint: Any) -> Callable[[Any], Any]:
+    origin = get_origin(hint)
+    if isinstance(hint, UnionType):
+        inner = _reader(get_args(hint)[0])
+        return lambda value: None if value is None else inner(value)
+    if origin is tuple:
+        item = _reader(get_args(hint)[0])
+        return lambda value: tuple(map(item, value))
+    if origin is Mapping:
+        one = _reader(get_args(hint)[1])
+        return lambda value: {key: one(item) for key, item in value.items()}
+    if hint is Case:
+        return case_from_json
+    if is_dataclass(hint) and isinstance(hint, type):
+        return lambda value: from_json(hint, value)
+    return _as_it_is if hint in {Any, bool, int, str} else cast("Callable[[Any], Any]", hint)
+
+
+def _as_it_is(value: Any) -> Any:
+    return value

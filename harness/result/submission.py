@@ -1,0 +1,253 @@
+"""A whole run as JSON: what `opgauge export --samples` writes, `opgauge push` sends and the service takes.
+
+Reading is as strict as running is: cases go through the rules of case files, every field through
+its type, and figures must make sense.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from functools import lru_cache
+from typing import Any
+
+from harness import jsontext
+from harness.case.case import Case
+from harness.case.casejson import case_from_json
+from harness.case.hint import did_you_mean, show
+from harness.errors import CaseError, HarnessError
+from harness.result.figures import as_text, check_ceilings, check_figures, check_size
+from harness.result.result import Ceilings, Environment, Result, Trial, from_json
+from harness.result.strict import SubmissionError, check_plain, check_record, check_texts, read_record
+
+FORMAT = 1
+BODY = "the text"
+STATUSES = ("finished", "interrupted", "imported")
+RESULT_LIMIT = 100_000
+"""Results of one run."""
+ENTRY_LIMIT = 2_000
+"""Entries of an environment, and ceilings of a run."""
+CASE_BYTES = ENVIRONMENT_BYTES = 64 << 10
+CONTAINER_LIMIT = 1_000_000
+_ESCAPE = re.compile(rb"\\u(?:0000|[dD][89a-fA-F])")
+_DEVICE = re.compile(r"(cpu|cuda:[0-9]{1,4})")
+_TOP = ("opgauge", "run", "ceilings", "results")
+_HEAD = ("id", "started", "finished", "status", "command", "environment")
+NAME_LENGTH, COMMIT_LENGTH = 64, 64
+AHEAD = timedelta(days=1)
+"""How far a clock elsewhere may be ahead."""
+EARLIEST = datetime(2000, 1, 1, tzinfo=UTC)
+"""Before it nothing was measured; databases and time zones have trouble with the year 1."""
+
+
+@dataclass(frozen=True)
+class Submission:
+    """A run with its results, as it comes from elsewhere. started, finished: moments with a time zone."""
+
+    id: str
+    started: datetime
+    finished: datetime | None
+    status: str
+    command: str
+    environment: Environment
+    ceilings: Sequence[Ceilings]
+    results: Sequence[Result]
+
+
+def parse(text: str | bytes) -> Any:
+    """JSON as strict as JSON is: no NaN, no half characters, no nesting without end. Raises SubmissionError."""
+    body = text if isinstance(text, bytes) else text.encode("utf-8", "surrogatepass")
+    try:
+        if body.count(b"[") + body.count(b"{") > CONTAINER_LIMIT:
+            raise SubmissionError(BODY, "more structure than any run has")
+        data = _parse(body, text)
+    except RecursionError as error:
+        raise SubmissionError(BODY, "nested too deeply") from error
+    except UnicodeDecodeError as error:
+        raise SubmissionError(BODY, "no UTF-8") from error
+    except json.JSONDecodeError as error:
+        raise SubmissionError(BODY, f"no JSON: {error}") from error
+    except ValueError as error:
+        raise SubmissionError(BODY, str(error)) from error
+    if _ESCAPE.search(body):
+        check_texts(data)
+    return data
+
+
+def _parse(body: bytes, text: str | bytes) -> Any:
+    try:
+        return jsontext.read_strictly(body)
+    except ValueError:
+        # Python's own takes a little more, and says better what is wrong
+        whole = text if isinstance(text, str) else text.decode("utf-8")
+        return json.loads(whole, parse_constant=_no_constant)
+
+
+def read_submission(data: Any) -> Submission:
+    """The run that `harness.report.export.whole_run` wrote. Raises SubmissionError or CaseError, naming the field."""
+    try:
+        return _read(data)
+    except HarnessError:
+        raise
+    except (ArithmeticError, AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:
+        msg = f"it is no run: {type(error).__name__}: {error}"
+        raise SubmissionError(BODY, msg[:1000]) from error
+
+
+def read_run_id(value: Any) -> str:
+    """A run's id: a UUID, in its usual form. Raises SubmissionError."""
+    try:
+        found = str(uuid.UUID(value))
+    except (ValueError, AttributeError, TypeError) as error:
+        raise SubmissionError("run.id", f"should be a UUID, not {show(value)}") from error
+    if found != value:
+        raise SubmissionError("run.id", f"should be written {found}, not {show(value)}")
+    return found
+
+
+def join(parts: Sequence[Submission]) -> Submission:
+    """One run of its parts, in order; head and ceilings are the first's. Raises SubmissionError where they overlap."""
+    results = [result for part in parts for result in part.results]
+    if len(results) > RESULT_LIMIT:
+        raise SubmissionError("results", f"{len(results)} of them; at most {RESULT_LIMIT} are taken")
+    _check_distinct(results)
+    return replace(parts[0], results=results)
+
+
+def _read(data: Any) -> Submission:
+    top = _mapping(data, "the run", _TOP)
+    if top.get("opgauge") != FORMAT:
+        raise SubmissionError("opgauge", f"format {show(top.get('opgauge'))}; this opgauge reads {FORMAT}")
+    head = _mapping(top.get("run"), "run", _HEAD)
+    listed = _list(top, "results", RESULT_LIMIT)
+    status, command = head.get("status"), head.get("command", "")
+    if status not in STATUSES:
+        raise SubmissionError("run.status", f"{show(status)} is none of {', '.join(STATUSES)}")
+    if not isinstance(command, str) or len(command) > 10_000:
+        raise SubmissionError("run.command", "should be text of at most 10,000 characters")
+    results = [_read_result(item, f"results[{index}]") for index, item in enumerate(listed)]
+    _check_distinct(results)
+    return Submission(
+        id=read_run_id(head.get("id")),
+        started=_moment(head.get("started"), "run.started"),
+        finished=None if head.get("finished") is None else _moment(head["finished"], "run.finished"),
+        status=status,
+        command=command,
+        environment=_environment(head.get("environment")),
+        ceilings=_ceilings(_list(top, "ceilings", ENTRY_LIMIT)),
+        results=results,
+    )
+
+
+def _read_result(data: Any, path: str) -> Result:
+    check_record(Result, data, path)
+    check_size(data, path)
+    rest = dict(data)
+    trial = dict(rest.pop("trial"))
+    case = _case(trial.pop("case"), f"{path}.trial.case")
+    found = from_json(Result, rest, trial=from_json(Trial, trial, case=case))
+    _check_trial(found.trial, path)
+    check_figures(found, path)
+    return found
+
+
+def _case(data: Mapping[str, Any], path: str) -> Case:
+    text = jsontext.write(data)
+    if 2 * len(text) > CASE_BYTES:
+        text = as_text(data)
+    if len(text) > CASE_BYTES:
+        raise SubmissionError(path, f"has {len(text)} characters; at most {CASE_BYTES} are taken")
+    try:
+        return _read_case(text)
+    except (CaseError, SubmissionError) as error:
+        raise SubmissionError(path, str(error)) from error
+
+
+@lru_cache(maxsize=2_000)
+def _read_case(text: str) -> Case:
+    """Cases recur in every run, and reading one takes longer than reading a result."""
+    data = json.loads(text)
+    check_plain(data, "it")
+    return case_from_json(data)
+
+
+def _check_trial(trial: Trial, path: str) -> None:
+    if not _DEVICE.fullmatch(trial.device):
+        raise SubmissionError(path, f"trial.device should be cpu or cuda:N, not {show(trial.device)}")
+    if trial.backend != trial.device.partition(":")[0]:
+        raise SubmissionError(path, f"trial.backend {show(trial.backend)} is not that of {trial.device}")
+    if not 0 < len(trial.implementation) <= NAME_LENGTH:
+        raise SubmissionError(path, f"trial.implementation should have 1 to {NAME_LENGTH} characters")
+
+
+def _check_distinct(results: Sequence[Result]) -> None:
+    seen = set()
+    for result in results:
+        trial = result.trial
+        key = (trial.case.id, trial.case.name, trial.implementation, trial.device, result.block)
+        if key in seen:
+            raise SubmissionError(
+                "results", f"{trial.case.name} {trial.implementation} on {trial.device} is there twice"
+            )
+        seen.add(key)
+
+
+def _environment(data: Any) -> Environment:
+    found = read_record(Environment, data, "run.environment")
+    if len(found.hard) + len(found.soft) > ENTRY_LIMIT:
+        raise SubmissionError("run.environment", f"has more than {ENTRY_LIMIT} entries")
+    size = sum(len(key) + len(text) for part in (found.hard, found.soft) for key, text in part.items())
+    if size > ENVIRONMENT_BYTES:
+        raise SubmissionError("run.environment", f"has {size} characters; at most {ENVIRONMENT_BYTES} are taken")
+    if len(found.commit) > COMMIT_LENGTH:
+        raise SubmissionError("run.environment.soft.commit", f"has more than {COMMIT_LENGTH} characters")
+    return found
+
+
+def _ceilings(data: Sequence[Any]) -> list[Ceilings]:
+    found = [read_record(Ceilings, item, f"ceilings[{index}]") for index, item in enumerate(data)]
+    for item in found:
+        if not _DEVICE.fullmatch(item.device):
+            raise SubmissionError("ceilings", f"device should be cpu or cuda:N, not {show(item.device)}")
+    check_ceilings(found)
+    return found
+
+
+def _moment(value: Any, path: str) -> datetime:
+    try:
+        found = datetime.fromisoformat(value)
+    except (TypeError, ValueError) as error:
+        raise SubmissionError(path, f"should be a moment as 2026-01-31T12:00:00+00:00, not {show(value)}") from error
+    if found.tzinfo is None:
+        raise SubmissionError(path, "has no time zone")
+    if found > datetime.now(UTC) + AHEAD:
+        raise SubmissionError(path, f"{show(value)} is in the future")
+    if found < EARLIEST:
+        raise SubmissionError(path, f"{show(value)} is before {EARLIEST.year}")
+    return found.astimezone(UTC)
+
+
+def _mapping(data: Any, path: str, known: Sequence[str]) -> Mapping[str, Any]:
+    if not isinstance(data, dict):
+        raise SubmissionError(path, f"should be a mapping, not {show(data)}")
+    for key in data:
+        if key not in known:
+            raise SubmissionError(path, f"unknown key {key[:60]!r}{did_you_mean(key[:60], known)}")
+    return data
+
+
+def _list(top: Mapping[str, Any], name: str, limit: int) -> list[Any]:
+    found = top.get(name)
+    if not isinstance(found, list):
+        raise SubmissionError(name, f"should be a list, not {show(found)}")
+    if len(found) > limit:
+        raise SubmissionError(name, f"{len(found)} items; at most {limit} are taken")
+    return found
+
+
+def _no_constant(name: str) -> Any:
+    raise SubmissionError(BODY, f"no JSON: {name} is no number of JSON")

@@ -1,0 +1,182 @@
+"""What a run says, as plain values: a record per result, a row per case that sets its implementations side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from harness.case.casejson import case_to_json
+from harness.result.result import Ceilings, Footprint, Measurement, Result, Status
+
+PEERS = ("torch", "torch_compile", "torchvision")
+COARSE_NS = 10_000.0
+"""Below this a GPU's cold time is mostly launch and events: there the hot figure decides."""
+ALLOWED = {"cold": 1.0, "hot": 1.05}
+"""Optimized over the fastest peer, at most."""
+BASELINE, OPTIMIZED = "baseline", "optimized"
+
+
+def gbps(result: Result) -> float | None:
+    """Least bytes over median time, GB/s."""
+    if result.measurement is None or not result.bytes or not result.measurement.samples_ns:
+        return None
+    return result.bytes / result.measurement.median_ns
+
+
+def share_of_ceiling(result: Result, ceilings: Mapping[str, Ceilings]) -> float | None:
+    """How near to a copy of the same bytes (a fill where nothing is read) on its device in the same run, 0 to 1.
+
+    Where the least work takes longer at the device's matrix rate, that is the ceiling.
+    """
+    reached = ceilings.get(result.trial.device)
+    if reached is None or result.measurement is None or not result.measurement.samples_ns:
+        return None
+    writes_only = result.extra.get("reads") is False
+    floor = reached.floor_ns(result.bytes, result.flops, result.trial.case.dtype, writes_only=writes_only)
+    return floor / result.measurement.median_ns if floor else None
+
+
+def record(result: Result, ceilings: Mapping[str, Ceilings], run: str, commit: str) -> dict[str, Any]:
+    """One result as a flat JSON object; what is not known is null."""
+    case, measurement, check = result.trial.case, result.measurement, result.check
+    content = case_to_json(case)
+    quantiles = result.extra.get("quantiles_ns") or [None] * 4
+    footprint = (measurement.footprint if measurement else None) or Footprint()
+    return {
+        "run": run,
+        "commit": commit,
+        "op": case.op,
+        "case": case.name,
+        "case_id": case.id,
+        "shapes": content["shapes"],
+        "dtype": case.dtype,
+        "params": content["params"],
+        "tags": content["tags"],
+        "published": content["published"],
+        "implementation": result.trial.implementation,
+        "backend": result.trial.backend,
+        "device": result.trial.device,
+        "status": str(result.status),
+        "reason": result.reason,
+        "median_ns": measurement.median_ns if measurement and measurement.samples_ns else None,
+        "min_ns": quantiles[0],
+        "p25_ns": quantiles[1],
+        "p75_ns": quantiles[2],
+        "samples": quantiles[3],
+        "hot_ns": measurement.hot_ns if measurement else None,
+        "timer": measurement.timer if measurement else None,
+        "peak_bytes": measurement.peak_bytes if measurement else None,
+        "launches": footprint.launches,
+        "allocations": footprint.allocations,
+        "registers": footprint.registers,
+        "spill_bytes": footprint.spill_bytes,
+        "kernels_ns": result.profile.time_ns if result.profile else None,
+        "host_gap_ns": result.host_gap_ns,
+        "max_abs_error": _finite(check.max_abs_error) if check else None,
+        "max_rel_error": _finite(check.max_rel_error) if check else None,
+        "worst": _finite(check.worst) if check else None,
+        "bytes": result.bytes,
+        "flops": result.flops,
+        "gbps": gbps(result),
+        "ceiling_share": share_of_ceiling(result, ceilings),
+        "deterministic": result.deterministic,
+    }
+
+
+def _finite(value: float) -> float | str:
+    return value if abs(value) < float("inf") else str(value)
+
+
+@dataclass(frozen=True)
+class Row:
+    """A case on a device: results by implementation, of one block."""
+
+    op: str
+    case: str
+    case_id: str
+    dtype: str
+    device: str
+    results: Mapping[str, Result]
+
+    def median_ns(self, implementation: str) -> float | None:
+        """Median time of an implementation that is ok; None otherwise."""
+        measured = self._measured(implementation)
+        return measured.median_ns if measured else None
+
+    def hot_ns(self, implementation: str) -> float | None:
+        """Time per call of a graph of many, caches warm; None where that was not measured."""
+        measured = self._measured(implementation)
+        return measured.hot_ns if measured else None
+
+    def _measured(self, implementation: str) -> Measurement | None:
+        result = self.results.get(implementation)
+        return result.measurement if result is not None and result.status is Status.OK else None
+
+    @property
+    def best(self) -> Result | None:
+        """The optimized result, the baseline's where there is none."""
+        return self.results.get(OPTIMIZED) or self.results.get(BASELINE)
+
+    @property
+    def speedup(self) -> float | None:
+        """Baseline time over optimized time."""
+        return _ratio(self.median_ns(BASELINE), self.median_ns(OPTIMIZED))
+
+    @property
+    def against_peer(self) -> float | None:
+        """Optimized time over that of the fastest peer: below 1 is faster."""
+        return _ratio(self.median_ns(OPTIMIZED), _least(map(self.median_ns, PEERS)))
+
+    @property
+    def hot_against_peer(self) -> float | None:
+        """The same of the hot figures."""
+        return _ratio(self.hot_ns(OPTIMIZED), _least(map(self.hot_ns, PEERS)))
+
+    @property
+    def decides(self) -> str:
+        """Which of the two ratios counts: `hot` below 10 µs on a GPU, else `cold`."""
+        time = self.median_ns(OPTIMIZED)
+        coarse = time is not None and time < COARSE_NS and self.device != "cpu"
+        return "hot" if coarse and self.hot_against_peer is not None else "cold"
+
+    @property
+    def deciding(self) -> float | None:
+        """That ratio."""
+        return self.hot_against_peer if self.decides == "hot" else self.against_peer
+
+    @property
+    def is_ahead(self) -> bool:
+        """Whether that ratio is no larger than what is asked."""
+        return self.deciding is not None and self.deciding <= ALLOWED[self.decides]
+
+
+def _least(times: Iterable[float | None]) -> float | None:
+    return min((time for time in times if time is not None), default=None)
+
+
+def _ratio(above: float | None, below: float | None) -> float | None:
+    return above / below if above is not None and below else None
+
+
+def rows(results: Iterable[Result]) -> list[Row]:
+    """A row per case and device, in the order of the results."""
+    found: dict[tuple[str, str], dict[str, Result]] = {}
+    for result in results:
+        found.setdefault((result.trial.case.id, result.trial.device), {})[result.trial.implementation] = result
+    return [_row(by_name) for by_name in found.values()]
+
+
+def _row(by_name: Mapping[str, Result]) -> Row:
+    trial = next(iter(by_name.values())).trial
+    case = trial.case
+    return Row(case.op, case.name, case.id, case.dtype, trial.device, by_name)
+
+
+def sort_rows(found: list[Row], order: str) -> list[Row]:
+    """`slowest`: slowest against its best peer first; `speedup`: least over the baseline first; `name`."""
+    if order == "name":
+        return sorted(found, key=lambda row: (row.op, row.case, row.device))
+    if order == "slowest":
+        return sorted(found, key=lambda row: -(row.deciding or 0.0))
+    return sorted(found, key=lambda row: row.speedup or float("inf"))

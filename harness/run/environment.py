@@ -1,0 +1,212 @@
+"""Where a run takes place: what decides whether results may be compared, and the rest.
+
+Keys of a device begin with its name: `cpu.model`, `cuda:0.driver_major`. Nothing here opens a CUDA
+context, and nothing fails where git, a driver or a package is missing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import os
+import platform
+import shutil
+import subprocess
+from collections.abc import Iterable, Mapping
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from harness.case.case import Case
+from harness.result.result import Environment
+from harness.settings import ROOT, load_actions, load_settings, tuning_file, visible_gpu
+from ops import Device
+from ops._core import tuning
+from ops._core.backend import device_model
+
+PACKAGES = {
+    "opgauge": ("opgauge",),
+    "numpy": ("numpy",),
+    "numba": ("numba",),
+    "ml_dtypes": ("ml_dtypes",),
+    "cupy": ("cupy", "cupy-cuda13x", "cupy-cuda12x"),
+    "cuda_core": ("cuda-core",),
+    "nvrtc": ("nvidia-cuda-nvrtc", "nvidia-cuda-nvrtc-cu12"),
+    "torch": ("torch",),
+    "torchvision": ("torchvision",),
+}
+MEASURED = ("ops", "harness", "cases")
+PATIENCE_S = 10
+
+
+def capture(
+    devices: Iterable[str] = ("cpu",),
+    *,
+    cases: Iterable[Case] = (),
+    threads: int | None = None,
+    tree: Path = ROOT,
+) -> Environment:
+    """The environment of a run on `devices` over `cases`, with kernels from `tree`.
+
+    `threads`: CPUs that workers are limited to; None for all. `tuning` of a device: a hash of its launch
+    parameters where they are not the defaults. Raises BackendError for a device that cannot be.
+    """
+    hard: dict[str, str] = {}
+    soft = {
+        "host": platform.node(),
+        "system": f"{platform.system()} {platform.release()}",
+        "machine": platform.machine(),
+        "python": platform.python_version(),
+        **_versions(),
+        "commit": commit(tree),
+        "branch": branch(tree),
+        "case_set": case_set(cases),
+    }
+    for text in devices:
+        device = Device.parse(text)
+        found_hard, found_soft = _cpu(threads) if device.backend == "cpu" else _gpu(device.index)
+        hard |= {f"{device}.{key}": value for key, value in found_hard.items()}
+        soft |= {f"{device}.{key}": value for key, value in found_soft.items()}
+        soft[f"{device}.tuning"] = _tuning(device.backend, found_hard)
+    return Environment(hard, {key: value for key, value in soft.items() if value})
+
+
+def commit(tree: Path = ROOT) -> str:
+    """The commit of `tree`, with `-dirty` where what is measured differs from it; empty without git."""
+    found = _output("git", "-C", str(tree), "rev-parse", "HEAD")
+    if not found:
+        return ""
+    parts = [name for name in MEASURED if (tree / name).exists()]
+    changed = _output("git", "-C", str(tree), "status", "--porcelain", "--", *parts)
+    return f"{found}-dirty" if changed else found
+
+
+def branch(tree: Path = ROOT) -> str:
+    """The branch that `OPGAUGE_BRANCH` names, that of `tree`, or what CI says; empty where none of them does."""
+    named = load_settings().branch
+    found = named or _output("git", "-C", str(tree), "symbolic-ref", "--quiet", "--short", "HEAD")
+    actions = load_actions()
+    return found or (actions.branch if actions else "")
+
+
+def case_set(cases: Iterable[Case]) -> str:
+    """A hash of the ids of `cases`, in any order; empty for none."""
+    ids = sorted({case.id for case in cases})
+    return hashlib.sha256("\n".join(ids).encode()).hexdigest()[:16] if ids else ""
+
+
+def _versions() -> dict[str, str]:
+    found = {}
+    for name, packages in PACKAGES.items():
+        for package in packages:
+            try:
+                found[name] = version(package)
+                break
+            except PackageNotFoundError:
+                continue
+    return found
+
+
+def _cpu(threads: int | None) -> tuple[dict[str, str], dict[str, str]]:
+    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    governor = _read(Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"))
+    used = allowed if threads is None else min(threads, allowed)
+    hard = {"model": device_model("cpu") or "unknown", "threads": str(used)}
+    return hard, {"cpus": str(os.cpu_count() or ""), "governor": governor}
+
+
+def tuning_notes(environment: Environment, devices: Iterable[str]) -> list[str]:
+    """What in the tuning files cannot be used on `devices`, a sentence each; `capture` has named the files."""
+    found = [(Device.parse(text), environment.hard_of(str(Device.parse(text)))) for text in devices]
+    return [note for device, hard in found for note in tuning.notes(device.backend, hard["model"])]
+
+
+def _tuning(backend: str, hard: Mapping[str, str]) -> str:
+    """Which launch parameters are in force; empty on a part of a GPU, whose name only CUDA knows."""
+    tuning.use(tuning_file())
+    return "" if hard.get("mig") == "on" else tuning.fingerprint(backend, hard["model"])
+
+
+def _gpu(index: int) -> tuple[dict[str, str], dict[str, str]]:
+    facts = _ask_nvml(index) or _ask_smi(index)
+    driver = facts.get("driver", "")
+    hard = {
+        "model": facts.get("model", "unknown"),
+        "mig": facts.get("mig", "unknown"),
+        "driver_major": driver.partition(".")[0] or "unknown",
+    }
+    return hard, {key: value for key, value in facts.items() if key not in ("model", "mig")}
+
+
+def _ask_nvml(index: int) -> dict[str, str]:
+    """Facts by NVIDIA's management library; empty where it or its package is missing."""
+    try:
+        nvml: Any = importlib.import_module("pynvml")
+    except ImportError:
+        return {}
+    try:
+        nvml.nvmlInit()
+    except nvml.NVMLError:
+        return {}
+    try:
+        name = visible_gpu(index)
+        handle = nvml.nvmlDeviceGetHandleByIndex(int(name)) if name.isdigit() else nvml.nvmlDeviceGetHandleByUUID(name)
+        facts = {
+            "model": _text(nvml.nvmlDeviceGetName(handle)),
+            "driver": _text(nvml.nvmlSystemGetDriverVersion()),
+            "mig": _mig(nvml, handle),
+        }
+        for key, read in (
+            ("sm_clock_mhz", nvml.nvmlDeviceGetClockInfo),
+            ("sm_clock_max_mhz", nvml.nvmlDeviceGetMaxClockInfo),
+        ):
+            facts[key] = str(read(handle, nvml.NVML_CLOCK_SM))
+    except nvml.NVMLError:
+        return {}
+    else:
+        return facts
+    finally:
+        nvml.nvmlShutdown()
+
+
+def _mig(nvml: Any, handle: Any) -> str:
+    try:
+        return "on" if nvml.nvmlDeviceGetMigMode(handle)[0] else "off"
+    except nvml.NVMLError:  # a GPU that cannot be divided
+        return "off"
+
+
+def _ask_smi(index: int) -> dict[str, str]:
+    """The same facts by nvidia-smi; empty where there is none."""
+    query = "name,driver_version,mig.mode.current,clocks.sm,clocks.max.sm"
+    line = _output("nvidia-smi", f"--query-gpu={query}", "--format=csv,noheader,nounits", "-i", visible_gpu(index))
+    parts = [part.strip() for part in line.split(",")]
+    names = ("model", "driver", "mig", "sm_clock_mhz", "sm_clock_max_mhz")
+    if len(parts) != len(names):
+        return {}
+    facts = dict(zip(names, parts, strict=True))
+    facts["mig"] = "on" if facts["mig"].lower() == "enabled" else "off"
+    return facts
+
+
+def _output(*command: str) -> str:
+    """What a command prints; empty where it is missing, fails or takes too long."""
+    path = shutil.which(command[0])
+    if path is None:
+        return ""
+    try:
+        done = subprocess.run([path, *command[1:]], capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout.strip() if done.returncode == 0 else ""
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8").strip()
+    except OSError:
+        return ""
+
+
+def _text(value: str | bytes) -> str:
+    return value.decode() if isinstance(value, bytes) else value

@@ -1,0 +1,186 @@
+"""Executors: where trials run. Here: worker processes on this machine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from time import monotonic
+from types import TracebackType
+from typing import Any, Protocol, Self
+
+from harness.errors import WorkerError
+from harness.measure import Limits
+from harness.result.failure import classify_death
+from harness.result.result import Ceilings, Profile, Result, Status, Trial, from_json, to_json
+from harness.run.process import PRELOADED, Worker, worker_options
+from harness.settings import child_environment, tuning_file
+from ops import find_op
+from ops._core.tuning import read as read_tuning
+
+DOUBTFUL = (Status.ERROR, Status.OUT_OF_MEMORY)
+"""After these a CUDA context may be unusable."""
+
+
+class Executor(Protocol):
+    """Runs trials somewhere and hands out each result as soon as there is one."""
+
+    def run(self, trials: Iterable[Trial], *, block: int = 0) -> Iterator[Result]:
+        """Results in order of trials."""
+
+    def ceilings(self, device: str) -> Ceilings:
+        """What `device` reaches, measured where the trials run."""
+
+
+class LocalExecutor:
+    """Runs trials in a worker process of this machine, and in a new one when that has died.
+
+    limits: how long to measure. timeout_s: for a kernel's part of a trial, and as much
+    again for the reference. ops_tree: folder whose `ops` the workers import. threads: CPUs that they
+    use (None: all). memory_bytes: address space they may use (None: no limit; CUDA needs
+    far more than it uses). preload: modules they import while the parent does other things.
+    cpu_fallback: let the CPU's kernel stand in where a device has none. environment: variables
+    that they get besides this process's own. worker: the first one, where the caller started it earlier.
+
+    The worker starts at once, so that it warms up while the caller goes on. Use it in a
+    `with` statement: at the end no process is left. Raises TuningError where `OPGAUGE_TUNING` names a file
+    that cannot be read. On Linux workers die with the thread
+    that made the executor, so make it in one that lasts.
+    """
+
+    def __init__(
+        self,
+        *,
+        limits: Limits | None = None,
+        timeout_s: float = 120.0,
+        ops_tree: Path | None = None,
+        threads: int | None = None,
+        memory_bytes: int | None = None,
+        preload: Sequence[str] = PRELOADED,
+        cpu_fallback: bool = False,
+        environment: Mapping[str, str] | None = None,
+        worker: Worker | None = None,
+    ) -> None:
+        named = tuning_file()
+        if named is not None:
+            read_tuning(named)
+        self.limits = limits or Limits()
+        self.timeout_s = timeout_s
+        self.cpu_fallback = cpu_fallback
+        self._environment = dict(environment or {})
+        self._options = worker_options(ops_tree, threads, memory_bytes, preload)
+        self._threads = threads
+        self._worker: Worker | None = worker or self._start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the worker and whatever it started."""
+        if self._worker is not None:
+            self._worker.kill()
+            self._worker = None
+
+    def run(self, trials: Iterable[Trial], *, block: int = 0) -> Iterator[Result]:
+        """Results in order of trials; a trial is sent when the result before it has been taken.
+
+        Raises WorkerError where the harness, not a kernel, fails.
+        """
+        for trial in trials:
+            yield self._run_one(trial, block)
+
+    def run_plain(self, trial: Mapping[str, Any], *, block: int = 0, **more: Any) -> dict[str, Any]:
+        """A trial and its result as plain JSON: for trees whose cases this process could not build.
+
+        more: of the request, `trusted`, `with_digest` and `kept` (see harness.worker.block.Bench.run), and `tuning`:
+        launch parameters by name, in force for this trial.
+        The result of a worker that was lost has no work, for only the tree knows it.
+        """
+        worker = self._ready()
+        limits = vars(self.limits)
+        request = {"do": "trial", "trial": trial, "limits": limits, "block": block, "cpu_fallback": self.cpu_fallback}
+        worker.send(request | more)
+        phase = ""
+        deadline = monotonic() + self.timeout_s
+        while True:
+            reply = worker.receive(deadline)
+            if reply is None:
+                return {"trial": trial, "block": block, **self._lost(worker, phase)}
+            if reply["is"] == "result":
+                result: dict[str, Any] = reply["result"]
+                if result["status"] in DOUBTFUL and trial["backend"] != "cpu":
+                    self._replace()
+                return result
+            phase = reply["phase"]
+            if phase == "allocate":
+                deadline = monotonic() + self.timeout_s
+
+    def ask(self, request: Mapping[str, Any], *, timeout_s: float | None = None) -> dict[str, Any]:
+        """The worker's answer to a request other than a trial; raises WorkerError where none comes in time."""
+        worker = self._ready()
+        worker.send(dict(request))
+        reply = worker.receive(monotonic() + (timeout_s or self.timeout_s))
+        if reply is None:
+            self.close()
+            msg = f"{request['do']}: {worker.log() or 'no answer'}"
+            raise WorkerError(msg)
+        return reply
+
+    def profile(self, trials: Iterable[Trial]) -> Iterator[Profile]:
+        """The kernel list of each trial. Use an executor that measures nothing: a profiler disturbs what is timed."""
+        for trial in trials:
+            yield self.profile_plain(to_json(trial))
+
+    def profile_plain(self, trial: Mapping[str, Any]) -> Profile:
+        """The kernel list of a trial that is plain JSON."""
+        worker = self._ready()
+        worker.send({"do": "profile", "trial": trial})
+        reply = worker.receive(monotonic() + 2 * self.timeout_s)
+        if reply is None:
+            return Profile(reason=self._lost(worker, "profile")["reason"])
+        return from_json(Profile, reply["profile"])
+
+    def ceilings(self, device: str) -> Ceilings:
+        """Measured in the worker, so that this process never opens a CUDA context."""
+        return from_json(Ceilings, self.ask({"do": "ceilings", "device": device})["ceilings"])
+
+    def _start(self) -> Worker:
+        return Worker(self._options, {**child_environment(self._threads), **self._environment})
+
+    def _ready(self) -> Worker:
+        """The worker, a new one if the last has died, even while it had nothing to do."""
+        worker = self._worker
+        if worker is None or (worker.is_ready and worker.exit_code() is not None):
+            worker = self._replace()
+        worker.wait_until_ready()
+        return worker
+
+    def _run_one(self, trial: Trial, block: int) -> Result:
+        plain = self.run_plain(to_json(trial), block=block)
+        if "bytes" not in plain:
+            work = find_op(trial.case.op).work(trial.case.resolved, trial.case.params)
+            plain |= {"bytes": work.bytes, "flops": work.flops}
+        return from_json(Result, plain)
+
+    def _lost(self, worker: Worker, phase: str) -> dict[str, Any]:
+        """What became of a trial whose worker died or did not answer in time."""
+        exit_code = worker.exit_code()
+        if exit_code is None:
+            status, reason = Status.TIMEOUT, f"no answer after {self.timeout_s:g} s"
+        else:
+            status, reason = classify_death(exit_code)
+        worker.kill()
+        log = worker.log()
+        self._replace()
+        where = phase or "before it began"
+        return {"status": str(status), "reason": f"{reason} ({where})", "extra": {"phase": phase, "log": log}}
+
+    def _replace(self) -> Worker:
+        """End the worker and let a new one start, while the caller deals with the result."""
+        self.close()
+        self._worker = worker = self._start()
+        return worker

@@ -1,0 +1,1 @@
+"""Whether figures and verdicts are to be believed: the gate's self-tests, planted slowdowns, other clocks."""

@@ -1,0 +1,184 @@
+"""The gate put to the test: the same code against itself, and a slowdown that was planted.
+
+What comes of it is a flat record of figures, with the cases beside them; the database keeps it.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from math import expm1, log
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from harness.gate.evidence import median_of
+from harness.gate.gate import ExitCode
+from harness.gate.pairing import HEAD, Workshop
+from harness.gate.policy import NOTHING_ASKED, Policy
+from harness.gate.run import Conditions, GateRun, gate
+from harness.gate.selection import Plan, Selection, plan
+from harness.gate.tree import CASES, temporary_folder
+from harness.judge.verdict import Comparison, Kind, Subject, Verdict
+from harness.trust.share import Share
+
+PLANTED = Path(__file__).parent
+FROM_US = (0.0, 10.0, 40.0)
+"""Times per call from which on the share caught is counted, microseconds."""
+WITHIN_S = (2.0, 10.0)
+"""Seconds of sampling per side within which it is counted."""
+Each = Callable[[GateRun], None]
+
+
+def repeat(
+    workshop: Workshop, selection: Selection, conditions: Conditions, runs: int, each: Each = lambda _: None
+) -> Iterator[GateRun]:
+    """The same comparison so many times; the trees are asked once."""
+    laid: Plan = plan(workshop, selection, conditions.policy)
+    for _ in range(runs):
+        run = gate(workshop, selection, conditions, laid=laid)
+        each(run)
+        yield run
+
+
+def false_alarms(runs: Sequence[GateRun], seconds: float | None = None) -> dict[str, Any]:
+    """What the same code against itself was called. `red`: runs that failed for a verdict that cannot be true.
+
+    seconds: wall time of all of it; None: of the runs alone.
+    """
+    found = [one for run in runs for one in run.found if one.kind is Kind.COMPARED]
+    verdicts = Counter(one.verdict for one in found)
+    red = Share(sum(run.outcome.code in {ExitCode.SLOWER, ExitCode.BROKEN} for run in runs), len(runs))
+    alarms = Share(verdicts[Verdict.SLOWER] + verdicts[Verdict.FASTER], len(found))
+    undecided = Share(verdicts[Verdict.UNDECIDED], len(found))
+    return {
+        "runs": len(runs),
+        "cases_per_run": len(runs[0].found) if runs else 0,
+        "decisions": len(found),
+        "red": red.count,
+        **_counted(verdicts),
+        **_share("false_alarm", alarms),
+        **_share("red_run", red),
+        **_share("undecided", undecided),
+        **_cost(runs, seconds),
+        "cases": [_case(subject, seen) for subject, seen in _by_subject(found).items()],
+    }
+
+
+def caught(runs: Sequence[GateRun], slowdown: float, seconds: float | None = None) -> dict[str, Any]:
+    """How many planted slowdowns were called slower, and what that took; `seconds` as for false_alarms."""
+    found = [(run, one) for run in runs for one in run.found if one.kind is Kind.COMPARED]
+    verdicts = Counter(one.verdict for _, one in found)
+    cases = []
+    for subject, seen in _by_subject([one for _, one in found]).items():
+        times = [run.records[subject].sampling_s for run, one in found if one.subject == subject]
+        cases.append({**_case(subject, seen), "s_per_side": median(times)})
+    return {
+        "slowdown": slowdown,
+        "runs": len(runs),
+        "among": runs[0].conditions.among if runs else 0,
+        "decisions": len(found),
+        **_counted(verdicts),
+        **_caught_shares(found),
+        **_cost(runs, seconds),
+        "cases": cases,
+    }
+
+
+def _caught_shares(found: Sequence[tuple[GateRun, Comparison]]) -> dict[str, Any]:
+    """Shares caught: of all and of cases from some time per call on, at any cost and within seconds per side."""
+    facts: dict[str, Any] = {}
+    for least_us in FROM_US:
+        some = [(run, one) for run, one in found if _time_us(run, one) >= least_us]
+        took = [run.records[one.subject].sampling_s for run, one in some if one.verdict is Verdict.SLOWER]
+        name = f"caught_from_{least_us:g}_us" if least_us else "caught"
+        facts |= _share(name, Share(len(took), len(some)))
+        for limit_s in WITHIN_S:
+            inside = sum(spent <= limit_s for spent in took)
+            facts |= _share(f"{name}_within_{limit_s:g}_s", Share(inside, len(some)))
+        if took and not least_us:
+            facts |= {"median_s_per_side_until_caught": median(took), "most_s_per_side_until_caught": max(took)}
+    return facts
+
+
+def out_of_reach(laid: Plan, policy: Policy, slowdown: float) -> list[Subject]:
+    """Cases whose threshold is no smaller than a slowdown: by the policy it does not count, and cannot be caught."""
+    return [
+        job.subject
+        for job in laid.jobs
+        if job.is_paired and policy.rule_of(job.subject, laid.own.get(job.subject, NOTHING_ASKED)).threshold >= slowdown
+    ]
+
+
+@contextmanager
+def slowed_copy(tree: Path, op: str, implementation: str, backend: str, slowdown: float) -> Iterator[Path]:
+    """A copy of a tree's ops and cases in which the kernels of an op take longer by a share."""
+    with temporary_folder("opgauge-slowed-") as copy:
+        skipped = shutil.ignore_patterns("__pycache__")
+        for name in ("ops", CASES):
+            if (tree / name).is_dir():
+                shutil.copytree(tree / name, copy / name, ignore=skipped)
+        for suffix in (".py", ".cu"):
+            shutil.copy(PLANTED / f"planted{suffix}", copy / "ops" / f"_planted{suffix}")
+        with (copy / "ops" / "__init__.py").open("a", encoding="utf-8") as file:
+            arguments = ", ".join(repr(one) for one in (op, implementation, backend, slowdown))
+            file.write(f"\nfrom ops._planted import plant as _plant\n\n_plant({arguments})\n")
+        yield copy
+
+
+def by_time_alone(conditions: Conditions, among: int) -> Conditions:
+    """Conditions under which only times count: a planted launch is not to be found by counting launches."""
+    return replace(conditions, policy=replace(conditions.policy, exact=()), waivers=(), among=among, profile=False)
+
+
+def _time_us(run: GateRun, found: Comparison) -> float:
+    return (median_of(run.records[found.subject], HEAD) or 0.0) / 1e3
+
+
+def _by_subject(found: Sequence[Comparison]) -> dict[Subject, list[Comparison]]:
+    seen: dict[Subject, list[Comparison]] = {}
+    for one in found:
+        seen.setdefault(one.subject, []).append(one)
+    return seen
+
+
+def _case(subject: Subject, seen: Sequence[Comparison]) -> dict[str, Any]:
+    ratios = [one.ratio for one in seen if one.ratio is not None]
+    sees = [one.detectable_change for one in seen if one.detectable_change is not None]
+    return {
+        "case": subject.path,
+        "case_id": subject.case_id,
+        "implementation": subject.implementation,
+        "device": subject.device,
+        **{str(verdict): count for verdict, count in Counter(one.verdict for one in seen).items()},
+        "ratio": median(ratios) if ratios else None,
+        "noise_floor": _noise_floor(ratios),
+        "detectable_change": median(sees) if sees else None,
+        "pairs": median(one.pairs for one in seen),
+    }
+
+
+def _noise_floor(ratios: Sequence[float]) -> float | None:
+    """The change that 19 of 20 runs of the same code stay below."""
+    if not ratios:
+        return None
+    return expm1(sorted(abs(log(ratio)) for ratio in ratios)[int(0.95 * (len(ratios) - 1))])
+
+
+def _counted(verdicts: Mapping[Verdict | None, int]) -> dict[str, int]:
+    return {str(verdict): verdicts.get(verdict, 0) for verdict in Verdict}
+
+
+def _share(name: str, share: Share) -> dict[str, Any]:
+    bounds = {"share": share.value, "low": share.low, "high": share.high, "total": share.total}
+    return {f"{name}_{part}": value for part, value in bounds.items()}
+
+
+def _cost(runs: Sequence[GateRun], seconds: float | None) -> dict[str, Any]:
+    """Wall time, and the share of it that was warming up and sampling."""
+    wall = sum(run.seconds for run in runs) if seconds is None else seconds
+    measuring = sum(run.clock.measuring_s for run in runs)
+    return {"seconds": round(wall, 1), "measuring_share": measuring / wall if wall else 0.0}

@@ -1,0 +1,232 @@
+"""One trial in this process: inputs, reference, poisoned outputs, call, check, measure, check again.
+
+`Bench.run` is what a worker does for each request. It keeps the inputs and the reference
+of the last case, so that all implementations of a case share them.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import replace
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+from harness.case.case import Case
+from harness.measure import Limits, Timer, timer_for
+from harness.result.result import Check, Footprint, Measurement, Result, Ruler, Status, Trial
+from harness.worker.attempt import Attempt, KernelFailedError, Trusted, WrongError, digest
+from harness.worker.inputs import Inputs, keep_values, make_inputs, recall_values
+from harness.worker.verify import Expected, expect
+from ops import BackendError, Device, Found, KernelNotFoundError, find_kernel, find_kernel_or_cpu, find_op
+from ops._core.backend import cuda_device_count
+
+
+class ReferenceFailedError(Exception):
+    """The op's own reference, bound or derivation raised: no kernel is to blame."""
+
+
+class Bench:
+    """Runs trials one after another; `report` is told each phase as it begins."""
+
+    def __init__(self, report: Callable[[str], None]) -> None:
+        self.report = report
+        self.timers: dict[tuple[str, int], Timer] = {}
+        self.rulers: dict[str, Ruler] = {}
+        self.case: Case | None = None
+        self.inputs = Inputs({}, {})
+        self.expected: Expected | None = None
+
+    def run(
+        self,
+        trial: Trial,
+        limits: Limits,
+        *,
+        block: int = 0,
+        cpu_fallback: bool = False,
+        trusted: Trusted | None = None,
+        with_digest: bool = False,
+        kept: Path | None = None,
+    ) -> Result:
+        """The result of `trial`, whatever becomes of its kernel.
+
+        trusted: outputs of these bits need no reference. with_digest: put their digest into `extra`.
+        kept: a folder where inputs that another process drew may lie, and where they are put otherwise.
+        """
+        case = trial.case
+        phases = _Phases(self.report)
+        work = find_op(case.op).work(case.resolved, case.params)
+        result = Result(trial, Status.OK, bytes=work.bytes, flops=work.flops, block=block)
+        try:
+            found = find_trial_kernel(trial, cpu_fallback=cpu_fallback)
+            result = replace(result, fell_back=found.fell_back, deterministic=found.kernel.deterministic)
+            result = replace(result, ruler=self._ruler("cpu" if found.fell_back else trial.device))
+            self._load(case, phases, kept, with_reference=trusted is None)
+            checked, measurement = self._try(trial, found, limits, phases, trusted, with_digest=with_digest)
+            result = replace(result, check=checked, measurement=measurement)
+        except WrongError as error:
+            result = replace(result, status=Status.WRONG, reason=str(error), check=error.check)
+        except ReferenceFailedError as error:
+            cause = error.__cause__
+            result = replace(result, status=Status.ERROR, reason=f"the reference failed: {cause!r}")
+        except (KernelNotFoundError, BackendError) as error:
+            result = replace(result, status=Status.UNSUPPORTED, reason=str(error))
+        except KernelFailedError as error:
+            result = replace(result, status=error.status, reason=str(error))
+        except MemoryError as error:
+            result = replace(result, status=Status.OUT_OF_MEMORY, reason=str(error) or "out of memory")
+        return replace(result, extra=phases.extra(failed=result.status is not Status.OK))
+
+    def timer(self, backend: str, index: int) -> Timer:
+        """One timer a device, for its stream and compiled kernels."""
+        found = self.timers.get((backend, index))
+        if found is None:
+            if backend != "cpu" and index >= cuda_device_count():
+                msg = f"no device {backend}:{index} here, or no CuPy to use it with"
+                raise BackendError(msg)
+            found = self.timers[backend, index] = timer_for(backend, index)
+        return found
+
+    def _ruler(self, name: str) -> Ruler:
+        """A device's ruler, measured when this process first has to do with it."""
+        if name not in self.rulers:
+            self.report("ruler")
+            device = Device.parse(name)
+            self.rulers[name] = self.timer(device.backend, device.index).ruler()
+        return self.rulers[name]
+
+    def _load(self, case: Case, phases: _Phases, kept: Path | None, *, with_reference: bool) -> None:
+        """Inputs and, where it is wanted, the reference of `case`, unless they are at hand."""
+        at_hand = self.case is not None and self.case.id == case.id
+        if at_hand and (self.expected is not None or not with_reference):
+            return
+        self.case, self.inputs, self.expected = None, Inputs({}, {}), None
+        phases.begin("reference")
+        with _blamed_on_op():
+            values = None if with_reference or kept is None else recall_values(case, kept)
+            inputs = make_inputs(case) if values is None else Inputs(values, {})
+            if with_reference:
+                self.expected = expect(case, inputs)
+        if kept is not None and values is None:
+            keep_values(case, inputs.values, kept)
+        self.case, self.inputs = case, Inputs(inputs.values, {})
+
+    def _expect(self) -> Expected:
+        """The reference of the case at hand; computed now where it was not wanted before."""
+        if self.expected is None and self.case is not None:
+            with _blamed_on_op():
+                self.expected = expect(self.case, make_inputs(self.case))
+        return self.expected or Expected({}, {}, {})
+
+    def _try(
+        self,
+        trial: Trial,
+        found: Found,
+        limits: Limits,
+        phases: _Phases,
+        trusted: Trusted | None,
+        *,
+        with_digest: bool,
+    ) -> tuple[Check, Measurement]:
+        kernel = found.kernel
+        backend = kernel.key.backend
+        timer = self.timer(backend, 0 if found.fell_back else Device.parse(trial.device).index)
+        with timer.session(kernel.arrays):
+            phases.begin("allocate")
+            attempt = Attempt(trial.case, kernel, self.inputs.values, timer, trusted=trusted)
+            with _recording("cuda") as used, _recording("tuning") as phases.tuning:
+                phases.begin("prepare")
+                call = attempt.bind()
+                phases.begin("first call")
+                first = attempt.check(attempt.call(call, 0), self._expect, "in the first call")
+            phases.begin("second call")
+            attempt.check(attempt.call(call, 1), self._expect, "in the second call")
+            phases.begin("measure")
+            timed = attempt.measure(call, limits)
+            phases.begin("check after measuring")
+            attempt.check(timed.returned, self._expect, "after measuring")
+            phases.repeatable = attempt.repeatable
+            if with_digest and attempt.repeatable:
+                phases.digest = digest(attempt.accepted)
+        return first, _with_resources(timed.measurement, used)
+
+
+@contextmanager
+def _blamed_on_op() -> Iterator[None]:
+    """Whatever is raised within is no kernel's failure."""
+    try:
+        yield
+    except MemoryError as error:
+        msg = "inputs and reference do not fit into memory"
+        raise MemoryError(msg) from error
+    except Exception as error:
+        raise ReferenceFailedError from error
+
+
+def _recording(module: str) -> AbstractContextManager[Mapping[str, Any]]:
+    """Notes kernels, or launch parameters, that are handed out; nothing where a tree's `ops` does not tell."""
+    record = getattr(sys.modules.get(f"ops._core.{module}"), "recording", None)
+    return nullcontext({}) if record is None else record()
+
+
+def _with_resources(measurement: Measurement, used: Mapping[str, Any]) -> Measurement:
+    if not used:
+        return measurement
+    footprint = replace(
+        measurement.footprint or Footprint(),
+        registers=max(item.registers for item in used.values()),
+        spill_bytes=sum(item.spill_bytes for item in used.values()),
+    )
+    return replace(measurement, footprint=footprint)
+
+
+def find_trial_kernel(trial: Trial, *, cpu_fallback: bool = False) -> Found:
+    """The kernel that a trial asks for; raises KernelNotFoundError."""
+    case = trial.case
+    key = (case.op, trial.implementation, trial.backend, case.dtype)
+    found = find_kernel_or_cpu(*key) if cpu_fallback else Found(find_kernel(*key), fell_back=False)
+    if not found.kernel.strided and any(spec.layout == "transposed" for spec in case.inputs.values()):
+        msg = f"{found.kernel.key} takes contiguous inputs only"
+        raise KernelNotFoundError(msg)
+    return found
+
+
+class _Phases:
+    """Names and seconds of what was done."""
+
+    def __init__(self, report: Callable[[str], None]) -> None:
+        self.report = report
+        self.seconds: dict[str, float] = {}
+        self.current = ""
+        self.repeatable = True
+        self.digest = ""
+        self.tuning: Mapping[str, int] = {}
+        self.since = perf_counter()
+
+    def begin(self, name: str) -> None:
+        """End the current phase and begin `name`."""
+        self._end()
+        self.current = name
+        self.report(name)
+
+    def extra(self, *, failed: bool) -> dict[str, Any]:
+        """For Result.extra: seconds by phase, and the phase that failed."""
+        self._end()
+        found: dict[str, Any] = {"phases_s": {name: round(value, 6) for name, value in self.seconds.items()}}
+        if failed and self.current:
+            found["phase"] = self.current
+        if not self.repeatable:
+            found["repeatable"] = False
+        if self.tuning:
+            found["tuning"] = dict(self.tuning)
+        if self.digest:
+            found["digest"] = self.digest
+        return found
+
+    def _end(self) -> None:
+        now = perf_counter()
+        if self.current:
+            self.seconds[self.current] = self.seconds.get(self.current, 0.0) + now - self.since
+        self.since = now

@@ -1,0 +1,190 @@
+"""Seeded inputs: the same values for every implementation, backend and machine.
+
+A value depends on the case's id and the input's name, on nothing else. Numbers are drawn
+in float64 and rounded once to the input's dtype; what the op derives from them is
+computed from the rounded values and rounded in its turn.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from harness.case.case import Case, InputSpec
+from ops import DtypeInfo, Input, TensorSpec, dtype_info, find_op
+from ops._core.backend import cupy
+from ops._core.op import Array
+
+LAYOUTS = ("contiguous", "offset", "transposed")
+ALIGNMENT = 256
+NEAREST_TO_ZERO = 1e-3
+"""Standard deviations: the op's own normal inputs keep this far from zero, where powers degenerate."""
+SPREAD = 100
+"""Integer inputs without a distribution of their own lie within ± this."""
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """The inputs of one case on the host.
+
+    values: by name, in their dtype, C-contiguous. wide: the same numbers as the
+    reference takes them: float64, complex128, or the integer dtype itself.
+    """
+
+    values: Mapping[str, Array]
+    wide: Mapping[str, Array]
+
+
+def make_inputs(case: Case) -> Inputs:
+    """Draw the inputs of `case` and derive those that depend on others."""
+    op = find_op(case.op)
+    specs = case.resolved.inputs
+    values = {}
+    for name, spec in specs.items():
+        rng = np.random.Generator(np.random.PCG64(_seed(case.id, name)))
+        drawn = draw(rng, spec.shape, dtype_info(spec.dtype), op.input(name), case.inputs.get(name, InputSpec()))
+        values[name] = np.ascontiguousarray(drawn).reshape(spec.shape)
+    return with_derived(case, values)
+
+
+def keep_values(case: Case, values: Mapping[str, Array], folder: Path) -> None:
+    """Put the inputs of `case` where the next process finds them; a full disk only makes that slower."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, value in values.items():
+        target = _kept(case, name, folder)
+        part = target.with_suffix(".part")
+        try:
+            value.reshape(-1).view(np.uint8).tofile(part)
+            part.replace(target)
+        except OSError:
+            part.unlink(missing_ok=True)
+
+
+def recall_values(case: Case, folder: Path) -> dict[str, Array] | None:
+    """The inputs of `case` as they were kept; None where they were not, or not whole."""
+    values = {}
+    for name, spec in case.resolved.inputs.items():
+        file, dtype = _kept(case, name, folder), dtype_info(spec.dtype).numpy
+        if not file.is_file() or file.stat().st_size != spec.size * dtype.itemsize:
+            return None
+        values[name] = np.fromfile(file, np.uint8).view(dtype).reshape(spec.shape)
+    return values
+
+
+def _kept(case: Case, name: str, folder: Path) -> Path:
+    return folder / f"{case.id}-{name}.bin"
+
+
+def with_derived(case: Case, values: Mapping[str, Array]) -> Inputs:
+    """The inputs of `case` from `values`, those that the op derives computed from the others."""
+    op = find_op(case.op)
+    specs = case.resolved.inputs
+    complete = dict(values)
+    wide = {name: widen(value) for name, value in values.items()}
+    if op.derive is not None:
+        with np.errstate(all="ignore"):
+            derived = op.derive(wide, case.params)
+        for name in derived.keys() & specs.keys():
+            complete[name] = _rounded(derived[name], specs[name])
+            wide[name] = widen(complete[name])
+    return Inputs(complete, wide)
+
+
+def draw(rng: np.random.Generator, shape: tuple[int, ...], dtype: DtypeInfo, own: Input, spec: InputSpec) -> Array:
+    """Numbers of one input: as the case says in `spec`, else as the op says in `own`."""
+    if dtype.kind == "complex":
+        part = partial(_draw_float, rng, shape, own, spec)
+        return np.asarray(part() + 1j * part()).astype(dtype.numpy)
+    kind = spec.kind or own.kind
+    plain = spec.kind is None and own.kind == "normal"
+    if dtype.kind == "bool" and kind != "constant":
+        low, high = _range(own, spec)
+        middle = 0.0 if kind == "normal" else (low + high) / 2
+        return np.asarray(_draw_float(rng, shape, own, spec) > middle)
+    if dtype.kind in ("int", "uint"):
+        if plain:
+            low = -SPREAD if dtype.kind == "int" else 0
+            return rng.integers(low, SPREAD, shape, endpoint=True).astype(dtype.numpy)
+        limits = np.iinfo(dtype.numpy)
+        numbers = np.clip(np.rint(_draw_float(rng, shape, own, spec)), float(limits.min), float(limits.max))
+        return np.asarray(numbers).astype(dtype.numpy)
+    numbers = _draw_float(rng, shape, own, spec)
+    if plain:
+        least = NEAREST_TO_ZERO * own.std
+        numbers = np.where(np.abs(numbers) < least, np.copysign(least + np.abs(numbers), numbers), numbers)
+    with np.errstate(over="ignore"):
+        return np.asarray(numbers).astype(dtype.numpy)
+
+
+def widen(value: Array) -> Array:
+    """`value` as a reference takes it: float64, complex128, or integers and bool as they are."""
+    name = value.dtype.name
+    kind = dtype_info(name).kind
+    if kind == "float":
+        return value.astype(np.float64, copy=False)
+    return value.astype(np.complex128, copy=False) if kind == "complex" else value
+
+
+def place(value: Array, layout: str, backend: str) -> Any:
+    """A copy of `value` on `backend`, laid out in memory as `layout` says.
+
+    contiguous: starts at a multiple of 256 bytes. offset: one element past that.
+    transposed: axes reversed in memory.
+    """
+    if layout == "transposed":
+        return _copy(value.T, 0, backend).T
+    return _copy(value, value.itemsize if layout == "offset" else 0, backend)
+
+
+def empty_bytes(nbytes: int, backend: str) -> Any:
+    """`nbytes` uninitialised bytes on `backend`, starting at a multiple of 256 bytes."""
+    if backend != "cpu":
+        return cupy().empty(nbytes, np.uint8)
+    raw = np.empty(nbytes + ALIGNMENT, np.uint8)
+    start = -raw.ctypes.data % ALIGNMENT
+    return raw[start : start + nbytes]
+
+
+def _copy(value: Array, start: int, backend: str) -> Any:
+    raw = empty_bytes(start + value.nbytes, backend)[start:]
+    source = np.ascontiguousarray(value).reshape(-1).view(np.uint8)
+    if backend == "cpu":
+        raw[...] = source
+    elif source.size:
+        raw.set(source)
+    return raw.view(value.dtype).reshape(value.shape)
+
+
+def _rounded(value: Array, spec: TensorSpec) -> Array:
+    with np.errstate(over="ignore"):
+        return np.ascontiguousarray(np.asarray(value).astype(dtype_info(spec.dtype).numpy)).reshape(spec.shape)
+
+
+def _range(own: Input, spec: InputSpec) -> tuple[float, float]:
+    low = own.low if spec.low is None else spec.low
+    high = own.high if spec.high is None else spec.high
+    return low, high
+
+
+def _draw_float(rng: np.random.Generator, shape: tuple[int, ...], own: Input, spec: InputSpec) -> Array:
+    kind = spec.kind or own.kind
+    low, high = _range(own, spec)
+    if kind == "uniform":
+        return rng.uniform(low, high, shape)
+    if kind == "integers":
+        return rng.integers(int(low), int(high), shape, endpoint=True).astype(np.float64)
+    if kind == "constant":
+        return np.full(shape, own.value if spec.value is None else spec.value)
+    mean = own.mean if spec.mean is None else spec.mean
+    std = own.std if spec.std is None else spec.std
+    return mean + std * rng.standard_normal(shape)
+
+
+def _seed(case_id: str, name: str) -> int:
+    return int.from_bytes(hashlib.sha256(f"{case_id}/{name}".encode()).digest()[:16], "little")

@@ -1,0 +1,133 @@
+"""What a tree holds, as plain JSON: its cases, its kernels, and digests of the code behind them.
+
+This runs in a worker that has the tree's `ops`; the process that compares two trees can build the
+cases of neither for certain.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import ops
+from harness.case.case import Case
+from harness.case.casejson import case_from_json, case_to_json
+from harness.case.file import load_cases
+from harness.errors import CaseError
+from ops import Device, available, kernels
+
+
+def take(paths: Sequence[Path], *, lenient: bool = False) -> dict[str, Any]:
+    """Cases of files and folders that are there, every kernel but experimental ones, and the backends that work here.
+
+    lenient: files with mistakes count as empty, and are named in `notes`. Raises
+    CaseFileError otherwise.
+    """
+    notes: list[str] = []
+    cases = list(_each(paths, notes)) if lenient else load_cases(paths)
+    return {
+        "cases": [case_to_json(case) for case in cases],
+        "kernels": [
+            {**item.key._asdict(), "folder": folder_of(item.path)}
+            for item in kernels()
+            if not getattr(item, "experimental", False)  # other trees' kernels may not know the word
+        ],
+        "available": list(available()),
+        "notes": notes,
+    }
+
+
+def buildable(cases: Iterable[Mapping[str, Any]]) -> list[str]:
+    """For each case, empty where this tree can build it as the same case, else why not."""
+    return [_complaint(case) for case in cases]
+
+
+def digest(folder: str, backend: str) -> dict[str, str]:
+    """Digests of the code behind the kernels of a folder of `ops`, with the shared code.
+
+    host: of the Python, without comments, docstrings and layout, and of the tuning files.
+    device: of the CUDA sources and what they include.
+    """
+    root = Path(ops.__path__[0])
+    folders = (root / folder, root / "_core")
+    python = [path for part in folders for path in sorted(part.rglob("*.py"))]
+    found = {"host": _digest(root, [*python, *sorted((root / "tuning").glob("*.json"))]), "device": ""}
+    if backend != "cpu":
+        parts = (*folders, root / "_include")
+        sources = [path for part in parts for path in sorted(part.rglob("*.cu*"))]
+        found["device"] = _digest(root, sources)
+    return found
+
+
+def cubins(folder: str, device_index: int) -> str:
+    """A digest of the compiled CUDA code of a folder's sources, for a device; compiles what is not in the cache."""
+    from ops._core import cuda
+
+    root = Path(ops.__path__[0])
+    arch = cuda.device_arch(device_index)
+    total = hashlib.sha256(arch.encode())
+    for source in cuda.all_sources():
+        if source.path.is_relative_to(root / folder) or source.path.is_relative_to(root / "_core"):
+            total.update(source.compile(arch).cubin.read_bytes())
+    return total.hexdigest()
+
+
+def model(device: str) -> str:
+    """What the vendor calls a device; empty where there is none."""
+    found = Device.parse(device)
+    return str(import_module("ops._core.backend").device_model(found.backend, found.index))
+
+
+def folder_of(path: str) -> str:
+    """The folder of `ops` that a file is in; empty where it is in none."""
+    try:
+        return Path(path).resolve().relative_to(Path(ops.__path__[0]).resolve()).parts[0]
+    except ValueError:
+        return ""
+
+
+def _each(paths: Iterable[Path], notes: list[str]) -> Iterator[Case]:
+    files = [file for path in paths for file in (sorted(path.glob("*.y*ml")) if path.is_dir() else [path])]
+    for file in files:
+        if not file.is_file() or file.name in {"waivers.yaml", "policy.yaml"}:
+            continue
+        try:
+            yield from load_cases([file])
+        except CaseError as error:
+            notes.append(str(error).partition("\n")[0])
+
+
+def _complaint(case: Mapping[str, Any]) -> str:
+    try:
+        built = case_from_json(case)
+    except CaseError as error:
+        return str(error)
+    return "" if built.id == case["id"] else "its parameters mean something else there"
+
+
+def _digest(root: Path, files: Iterable[Path]) -> str:
+    total = hashlib.sha256()
+    for path in files:
+        total.update(path.relative_to(root).as_posix().encode() + b"\0")
+        text = path.read_bytes()
+        total.update(_meaning(text) if path.suffix == ".py" else text)
+    return total.hexdigest()
+
+
+def _meaning(source: bytes) -> bytes:
+    """A Python source without comments, layout and docstrings."""
+    tree = ast.parse(source)
+    for node in ast.walk(tree):
+        body = getattr(node, "body", None)
+        if (
+            isinstance(body, list)
+            and body
+            and isinstance(body[0], ast.Expr)
+            and isinstance(body[0].value, ast.Constant)
+        ):
+            del body[0]
+    return ast.dump(tree).encode()

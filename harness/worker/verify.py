@@ -1,0 +1,243 @@
+"""The checker: whether outputs are what the float64 reference says, as near as the dtype allows.
+
+An element is right when |got - expected| <= bound + one rounding to the output's dtype.
+NaN must meet NaN; an infinity must meet one of its sign. Where the reference is beyond
+the dtype's range, the output must be infinite or within the bound. Integers and bool are
+exact. Work goes in chunks, so that a check needs little memory beyond the reference.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from math import inf
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from harness.case.case import Case
+from harness.result.result import Check
+from harness.worker.inputs import Inputs
+from ops import DtypeInfo, TensorSpec, dtype_info, find_op
+from ops._core.op import Array
+
+CHUNK = 1 << 16
+SHARE_OF_ULP = 0.5
+"""A rounding to nearest moves a number by half the distance between neighbours."""
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What the outputs of one case must be: values and allowed absolute errors, by output."""
+
+    specs: Mapping[str, TensorSpec]
+    values: Mapping[str, Array]
+    bounds: Mapping[str, Array | float]
+    _scales: dict[str, float] = field(default_factory=dict)
+
+    def scale(self, name: str) -> float:
+        """Mean magnitude of an output: what small elements' errors are relative to."""
+        if name not in self._scales:
+            self._scales[name] = _mean_size(self.values[name])
+        return self._scales[name]
+
+
+def expect(case: Case, inputs: Inputs) -> Expected:
+    """Compute the reference and the bounds of `case`, once for all implementations."""
+    op = find_op(case.op)
+    specs = case.resolved.outputs
+    with np.errstate(all="ignore"):
+        values = {name: np.asarray(value) for name, value in op.reference(inputs.wide, case.params).items()}
+        bounds = op.bound(inputs.wide, values, case.params, case.dtype)
+    for name, spec in specs.items():
+        if values[name].shape != spec.shape:
+            msg = f"{case.op}: the reference's {name} is {values[name].shape}, the shape rule says {spec.shape}"
+            raise ValueError(msg)
+    return Expected(specs, values, bounds)
+
+
+def check(outputs: Mapping[str, Array], expected: Expected, relaxed: float = 1.0) -> Check:
+    """Compare all outputs with what is expected; `relaxed` multiplies the bounds."""
+    found = []
+    for name, spec in expected.specs.items():
+        complaint = _misfit(name, outputs.get(name), spec)
+        if complaint:
+            return Check(ok=False, max_abs_error=inf, max_rel_error=inf, worst=inf, reason=complaint)
+        found.append(_check_output(name, outputs[name], expected, relaxed))
+    return merge(found)
+
+
+def merge(checks: list[Check]) -> Check:
+    """The worst of several checks, with the reason of the first that failed."""
+    return Check(
+        ok=all(item.ok for item in checks),
+        max_abs_error=max((item.max_abs_error for item in checks), default=0.0),
+        max_rel_error=max((item.max_rel_error for item in checks), default=0.0),
+        worst=max((item.worst for item in checks), default=0.0),
+        reason=next((item.reason for item in checks if not item.ok), ""),
+    )
+
+
+def same_bits(first: Array, second: Array) -> bool:
+    """Whether two arrays hold the same bytes (NaN equals the same NaN)."""
+    if first.shape != second.shape or first.dtype != second.dtype:
+        return False
+    return bool(np.array_equal(_bytes(first), _bytes(second)))
+
+
+def _bytes(array: Array) -> Array:
+    flat = np.ascontiguousarray(array).reshape(-1)
+    width = flat.dtype.itemsize
+    return flat.view(np.uint64 if width % 8 == 0 else f"u{width}")
+
+
+def _misfit(name: str, output: Any, spec: TensorSpec) -> str:
+    if output is None:
+        return f"{name}: no such output came back"
+    if tuple(output.shape) != spec.shape:
+        return f"{name}: shape {list(output.shape)} instead of {list(spec.shape)}"
+    if output.dtype != dtype_info(spec.dtype).numpy:
+        return f"{name}: dtype {output.dtype.name} instead of {spec.dtype}"
+    return ""
+
+
+class _Judged(NamedTuple):
+    """A chunk's errors, and each as a multiple of what is allowed: right means <= 1."""
+
+    error: Array
+    excess: Array
+
+
+@dataclass
+class _Tally:
+    """What has been seen of one output so far."""
+
+    max_abs: float = 0.0
+    max_rel: float = 0.0
+    worst: float = 0.0
+    wrong: int = 0
+    first: int = -1
+    first_excess: float = 0.0
+
+    def add(self, start: int, judged: _Judged, size: Array) -> None:
+        """Count a chunk that starts at element `start`; `size` is what errors are relative to."""
+        self.max_abs = max(self.max_abs, float(np.max(judged.error)))
+        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+            relative = np.max(judged.error / size)
+        self.max_rel = max(self.max_rel, inf if np.isnan(relative) else float(relative))
+        worst = float(np.max(judged.excess))
+        self.worst = max(self.worst, worst)
+        if worst > 1:
+            wrong = judged.excess > 1
+            if self.first < 0:
+                place = int(np.argmax(wrong))
+                self.first, self.first_excess = start + place, float(judged.excess[place])
+            self.wrong += int(np.count_nonzero(wrong))
+
+
+def _check_output(name: str, output: Array, expected: Expected, relaxed: float) -> Check:
+    reference, bound = expected.values[name], expected.bounds.get(name, 0.0)
+    info = dtype_info(output.dtype.name)
+    exact = info.kind not in ("float", "complex")
+    tally = _Tally()
+    for start, got, want, allowed in _parts(output, reference, 0.0 if exact else bound):
+        judged = _judge_exact(got, want) if exact else _judge(got, want, allowed * relaxed, info)
+        size = np.maximum(np.abs(want) if want.dtype != np.bool_ else 1.0, expected.scale(name))
+        tally.add(start, judged, size)
+    reason = _reason(name, output, reference, tally) if tally.wrong else ""
+    return Check(tally.wrong == 0, tally.max_abs, tally.max_rel, tally.worst, reason)
+
+
+def _parts(output: Array, reference: Array, bound: Array | float) -> Iterator[tuple[int, Array, Array, Array | float]]:
+    """Chunks of output, reference and bound, with the number of their first element."""
+    got, want = np.ascontiguousarray(output).reshape(-1), np.ascontiguousarray(reference).reshape(-1)
+    bounds = np.asarray(bound, np.float64)
+    whole = bounds.reshape(-1) if bounds.shape == reference.shape else None
+    spread = np.broadcast_to(bounds, reference.shape)
+    for start in range(0, got.size, CHUNK):
+        part = slice(start, min(start + CHUNK, got.size))
+        if bounds.size == 1:
+            allowed: Array | float = float(bounds.reshape(-1)[0])
+        else:
+            allowed = whole[part] if whole is not None else spread.flat[part]
+        yield start, got[part], want[part], allowed
+
+
+def _judge(got: Array, want: Array, bound: Array | float, info: DtypeInfo) -> _Judged:
+    if info.kind == "complex":
+        real = _judge(got.real, want.real, bound, _PART[info.name])
+        imaginary = _judge(got.imag, want.imag, bound, _PART[info.name])
+        return _Judged(np.maximum(real.error, imaginary.error), np.maximum(real.excess, imaginary.excess))
+    with np.errstate(invalid="ignore", over="ignore"):
+        wide = got.astype(np.float64)
+        expected = want.astype(np.float64, copy=False)
+        error = np.abs(wide - expected)
+        reach = np.abs(expected) + bound
+        # half a unit in the last place of a number up to `reach`
+        allowed = bound + SHARE_OF_ULP * (info.epsilon * reach + _TINIEST[info.name])
+        excess = error / allowed
+    overflow = info.largest * (1 + info.epsilon / 4)
+    if np.max(reach) < overflow and np.isfinite(np.max(excess)):
+        return _Judged(error, excess)
+    with np.errstate(invalid="ignore"):
+        same = (np.isnan(wide) & np.isnan(expected)) | (wide == expected)
+        overflowed = np.isinf(wide) & (reach >= overflow) & (np.sign(wide) == np.sign(expected))
+    right = same | (overflowed & np.isfinite(expected))
+    hopeless = ~right & ~(np.isfinite(wide) & np.isfinite(expected) & ~np.isnan(excess))
+    return _Judged(
+        np.where(right, 0.0, np.where(hopeless, inf, error)),
+        np.where(right, 0.0, np.where(hopeless, inf, excess)),
+    )
+
+
+def _judge_exact(got: Array, want: Array) -> _Judged:
+    """Bool by its byte, integers as the reference wraps; an error is at least 1."""
+    if got.dtype == np.bool_:
+        error = (got.view(np.uint8) != np.asarray(want, np.bool_).view(np.uint8)).astype(np.float64)
+    else:
+        same = got == (want.astype(got.dtype) if want.dtype.kind in "iu" else want)
+        distance = np.abs(got.astype(np.float64) - want.astype(np.float64))
+        error = np.where(same, 0.0, np.maximum(distance, 1.0))
+    return _Judged(error, np.where(error == 0, 0.0, inf))
+
+
+def _mean_size(values: Array) -> float:
+    """Mean magnitude of the finite elements; 1 for bool and where there are none."""
+    if values.dtype == np.bool_:
+        return 1.0
+    total, count = 0.0, 0
+    flat = values.reshape(-1)
+    for start in range(0, flat.size, CHUNK):
+        size = np.abs(flat[start : start + CHUNK])
+        finite = size[np.isfinite(size)]
+        total, count = total + float(np.sum(finite, dtype=np.float64)), count + finite.size
+    return total / count if total else 1.0
+
+
+def _reason(name: str, output: Array, reference: Array, tally: _Tally) -> str:
+    place = np.unravel_index(tally.first, reference.shape)
+    index = ", ".join(str(int(item)) for item in place)
+    where = f"{name}[{index}]" if index else name
+    got, want = output[place], reference[place]
+    many = f"{tally.wrong} of {reference.size} elements are wrong" if reference.size > 1 else "it is wrong"
+    excess = f", {tally.first_excess:.3g} times the allowed error" if np.isfinite(tally.first_excess) else ""
+    return f"{where} is {_number(got)}, expected {_number(want)}{excess}; {many}"
+
+
+def _number(value: Any) -> str:
+    kind = np.asarray(value).dtype.kind
+    if kind == "b":
+        return str(bool(value))
+    if kind in "iu":
+        return str(int(value))
+    return f"{complex(value):.9g}" if kind == "c" else f"{float(value):.9g}"
+
+
+_TINIEST = {
+    "float16": 2.0**-24,
+    "bfloat16": 2.0**-133,
+    "float32": 2.0**-149,
+    "float64": 2.0**-1073,
+}
+"""The smallest positive numbers, subnormals included (float64: twice that, so that half of it is not 0)."""
+_PART = {"complex64": dtype_info("float32"), "complex128": dtype_info("float64")}
