@@ -1,4 +1,8 @@
-"""What routes are given: the store of their app, and answers kept until the data changes."""
+"""What routes are given: the store of their app, and answers kept until the data changes.
+
+These are coroutines, though they wait for nothing: FastAPI sends plain functions to a thread, each a change of
+threads that a busy service waits for.
+"""
 
 from __future__ import annotations
 
@@ -12,22 +16,22 @@ from web.cache import Cache
 from web.reader import Reader
 
 
-def store_of(request: Request) -> Store:
+async def store_of(request: Request) -> Store:
     """The app's store; one engine, whose pool serves all threads."""
     return cast("Store", request.app.state.store)
 
 
-def settings_of(request: Request) -> Settings:
+async def settings_of(request: Request) -> Settings:
     """The app's settings."""
     return cast("Settings", request.app.state.settings)
 
 
-def cache_of(request: Request) -> Cache:
+async def cache_of(request: Request) -> Cache:
     """The app's answers, dropped when the data changes."""
     return cast("Cache", request.app.state.cache)
 
 
-def reader_of(request: Request) -> Reader:
+async def reader_of(request: Request) -> Reader:
     """What pages read through."""
     return cast("Reader", request.app.state.reader)
 
