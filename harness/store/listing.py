@@ -13,10 +13,21 @@ from dataclasses import dataclass
 from time import monotonic
 from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, Engine, func, select
+from sqlalchemy import Connection, Engine, bindparam, func, select
 from sqlalchemy.orm import aliased
 
-from harness.store.queries import CHUNK, CaseInfo, Detail, Point, RunInfo, list_runs, load_cases
+from harness.store.queries import (
+    CHUNK,
+    POINT,
+    RESULT,
+    SAMPLE,
+    CaseInfo,
+    Detail,
+    Point,
+    RunInfo,
+    list_runs,
+    load_cases,
+)
 from harness.store.tables import CaseRow, ResultRow, RunRow, SampleRow
 
 WINDOW = 4_000
@@ -25,20 +36,7 @@ PATIENCE_S = 0.03
 SAMPLES = 10_000
 """Raw samples of one result that are handed out."""
 
-_NAMES = (
-    "id",
-    "run_id",
-    "case_key",
-    "implementation",
-    "backend",
-    "device",
-    "block",
-    "status",
-    "median_ns",
-    "bytes",
-    "flops",
-)
-_POINT: tuple[Any, ...] = tuple(getattr(ResultRow, name) for name in _NAMES)
+_PARTS = (("measurement", "peak_bytes"), ("measurement", "footprint"), ("ruler",))
 
 
 class Judged(NamedTuple):
@@ -56,6 +54,24 @@ class Judged(NamedTuple):
     peak: str | int | None
     footprint: str | None
     ruler: str | None
+
+
+_JUDGED = (
+    select(
+        *(RESULT[name] for name in Judged._fields[: -len(_PARTS)]), *(RESULT.data[part].as_string() for part in _PARTS)
+    )
+    .where(RESULT.run_id == bindparam("run"))
+    .order_by(RESULT.id)
+    .limit(bindparam("most"))
+)
+_DUMPED = (
+    select(RESULT.implementation, RESULT.backend, RESULT.device, RESULT.case_key, RESULT.data)
+    .add_columns(*(SAMPLE[name] for name in SAMPLES_OF))
+    .select_from(ResultRow.__table__.outerjoin(SampleRow.__table__, SAMPLE.result_id == RESULT.id))
+    .where(RESULT.run_id == bindparam("run"))
+    .order_by(RESULT.id)
+)
+_DETAILS = select(*POINT, RESULT.reason, RESULT.data).where(RESULT.id.in_(bindparam("keys", expanding=True)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,11 +129,8 @@ def dump_results(engine: Engine, run_key: int) -> list[dict[str, Any]]:
     They stand in the database as they are in a file, but for the case and the samples: making results of them
     and JSON of these takes five times as long.
     """
-    columns = (ResultRow.implementation, ResultRow.backend, ResultRow.device, ResultRow.case_key, ResultRow.data)
-    packed = tuple(getattr(SampleRow, name) for name in SAMPLES_OF)
-    query = select(*columns, *packed).outerjoin(SampleRow, SampleRow.result_id == ResultRow.id)
     with engine.connect() as connection:
-        rows = connection.execute(query.where(ResultRow.run_id == run_key).order_by(ResultRow.id)).all()
+        rows = connection.execute(_DUMPED, {"run": run_key}).all()
     cases = {key: dict(case.data) for key, case in load_cases(engine, {row[3] for row in rows}).items()}
     return [_dumped(cases[row[3]], row) for row in rows]
 
@@ -148,12 +161,9 @@ def page_series(
 
 def list_judged(engine: Engine, run_key: int, limit: int) -> list[Judged]:
     """Results of a run, in order, with what a comparison judges of them."""
-    parts = (("measurement", "peak_bytes"), ("measurement", "footprint"), ("ruler",))
-    columns = [getattr(ResultRow, name) for name in Judged._fields[: -len(parts)]]
-    columns += [ResultRow.data[part].as_string() for part in parts]
-    query = select(*columns).where(ResultRow.run_id == run_key)
     with engine.connect() as connection:
-        return [Judged._make(row) for row in connection.execute(query.order_by(ResultRow.id).limit(limit)).all()]
+        rows = connection.execute(_JUDGED, {"run": run_key, "most": limit}).all()
+    return [Judged._make(row) for row in rows]
 
 
 def page_cases(engine: Engine, *, op: str | None, dtype: str | None, after: int, limit: int) -> list[CaseInfo]:
@@ -219,7 +229,6 @@ def _by_windows(connection: Connection, query: Any, bound: int, limit: int) -> t
 
 def _details(connection: Connection, keys: Sequence[int]) -> list[Detail]:
     """In the order of `keys`."""
-    query = select(*_POINT, ResultRow.reason, ResultRow.data).where(ResultRow.id.in_(keys))
-    rows: Iterable[Any] = connection.execute(query).all() if keys else ()
-    found = {row[0]: Detail(Point(*row[:-2]), row[-2], row[-1]) for row in rows}
+    rows: Iterable[Any] = connection.execute(_DETAILS, {"keys": keys}).all() if keys else ()
+    found = {row[0]: Detail(Point._make(row[:-2]), row[-2], row[-1]) for row in rows}
     return [found[key] for key in keys if key in found]

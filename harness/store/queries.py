@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from typing import Any, NamedTuple
 
-from sqlalchemy import Engine, func, insert
+from sqlalchemy import Engine, bindparam, func, insert
 from sqlalchemy import select as typed_select
 
 from harness.result.result import Ceilings, Environment, from_json
@@ -61,8 +61,7 @@ class CaseInfo:
         return str(self.data.get("name") or self.case_id)
 
 
-@dataclass(frozen=True, slots=True)
-class Point:
+class Point(NamedTuple):
     """One result without its JSON."""
 
     key: int
@@ -78,8 +77,7 @@ class Point:
     flops: int
 
 
-@dataclass(frozen=True, slots=True)
-class Detail:
+class Detail(NamedTuple):
     """One result with its JSON: check, measurement without samples, quantiles, extra."""
 
     point: Point
@@ -124,34 +122,53 @@ class SelfTest:
     data: Mapping[str, Any]
 
 
-_RUN: tuple[Any, ...] = (
-    RunRow.id,
-    RunRow.uuid,
-    RunRow.started,
-    RunRow.finished,
-    RunRow.status,
-    RunRow.commit,
-    RunRow.command,
-    RunRow.environment,
-)
-_POINT: tuple[Any, ...] = (
-    ResultRow.id,
-    ResultRow.run_id,
-    ResultRow.case_key,
-    ResultRow.implementation,
-    ResultRow.backend,
-    ResultRow.device,
-    ResultRow.block,
-    ResultRow.status,
-    ResultRow.median_ns,
-    ResultRow.bytes,
-    ResultRow.flops,
-)
-
-
 def select(*columns: Any) -> Any:
     """A select whose rows are of any type: their columns are named where they are read."""
     return typed_select(*columns)
+
+
+RUN, CASE, RESULT = (row.__table__.c for row in (RunRow, CaseRow, ResultRow))
+CEILING, SAMPLE = CeilingRow.__table__.c, SampleRow.__table__.c
+# What pages ask again and again is made once: putting a query together takes longer than running it
+_KEYS: Any = bindparam("keys", expanding=True)
+_MOST: Any = bindparam("most")
+_RUNS = select(RUN.id, RUN.uuid, RUN.started, RUN.finished, RUN.status, RUN.commit, RUN.command, RUN.environment)
+_RUN_OF_ID = _RUNS.where(RUN.uuid == bindparam("uuid"))
+_CASES = select(CASE.id, CASE.case_id, CASE.op, CASE.dtype, CASE.data)
+_CASES_OF_KEYS = _CASES.where(CASE.id.in_(_KEYS))
+_CASES_OF_ID = _CASES.where(CASE.case_id == bindparam("case_id")).order_by(CASE.id)
+_NAMES = {"key": "id", "run_key": "run_id"}
+POINT = tuple(RESULT[_NAMES.get(name, name)] for name in Point._fields)
+_POINTS = select(*POINT).where(RESULT.run_id == bindparam("run")).order_by(RESULT.id)
+_POINTS_OF_CASES = _POINTS.where(RESULT.case_key.in_(_KEYS))
+_SERIES = (
+    select(*POINT)
+    .where(RESULT.case_key.in_(bindparam("cases", expanding=True)), RESULT.run_id.in_(_KEYS))
+    .where(RESULT.median_ns.is_not(None))
+    .order_by(RESULT.run_id, RESULT.id)
+)
+_DETAILS = (
+    select(*POINT, RESULT.reason, RESULT.data).where(RESULT.run_id == bindparam("run")).order_by(RESULT.id).limit(_MOST)
+)
+_DETAILS_OF_CASES = _DETAILS.where(RESULT.case_key.in_(_KEYS))
+_DETAILS_OF_STATUSES = _DETAILS.where(RESULT.status.in_(bindparam("statuses", expanding=True)))
+_HISTORY = (
+    select(*(RESULT[_NAMES.get(name, name)] for name in Past._fields))
+    .where(RESULT.case_key.in_(bindparam("cases", expanding=True)), RESULT.run_id.in_(_KEYS))
+    .where(RESULT.device == bindparam("device"))
+    .order_by(RESULT.run_id, RESULT.id)
+    .limit(_MOST)
+)
+_STATUSES = (
+    select(RESULT.run_id, RESULT.status, func.count())
+    .where(RESULT.run_id.in_(_KEYS))
+    .group_by(RESULT.run_id, RESULT.status)
+)
+_COUNTS = (
+    select(RESULT.run_id, func.count(), func.max(RESULT.id)).where(RESULT.run_id.in_(_KEYS)).group_by(RESULT.run_id)
+)
+_SAMPLES = select(SAMPLE.result_id, SAMPLE.samples_ns).where(SAMPLE.result_id.in_(_KEYS))
+_CEILINGS = select(CEILING.run_id, CEILING.device, CEILING.data).where(CEILING.run_id.in_(_KEYS))
 
 
 def data_version(engine: Engine) -> tuple[int | None, ...]:
@@ -174,12 +191,11 @@ def list_runs(
     keys: Collection[int] | None = None,
 ) -> list[RunInfo]:
     """Runs, newest first; `commit` is the beginning of one, `keys` keeps those with such a number."""
-    query = select(*_RUN).order_by(RunRow.started.desc(), RunRow.id.desc()).limit(limit).offset(offset)
-    query = _chosen(query, status, commit)
+    query = _chosen(_RUNS.order_by(RUN.started.desc(), RUN.id.desc()).limit(limit).offset(offset), status, commit)
     if before is not None:
-        query = query.where(RunRow.started < before)
+        query = query.where(RUN.started < before)
     if keys is not None:
-        query = query.where(RunRow.id.in_(keys))
+        query = query.where(RUN.id.in_(keys))
     with engine.connect() as connection:
         return [_run(row) for row in connection.execute(query).all()]
 
@@ -194,10 +210,9 @@ def find_runs(engine: Engine, beginning: str, limit: int = 2) -> list[RunInfo]:
     """Runs whose id begins so."""
     # no index leads to a beginning: whole ids, which pages and machines ask for, need not wait for that
     is_whole = len(beginning) == UUID_LENGTH
-    same = RunRow.uuid == beginning if is_whole else RunRow.uuid.startswith(beginning, autoescape=True)
-    query = select(*_RUN).where(same).limit(limit)
+    query = _RUN_OF_ID if is_whole else _RUNS.where(RUN.uuid.startswith(beginning, autoescape=True)).limit(limit)
     with engine.connect() as connection:
-        return [_run(row) for row in connection.execute(query).all()]
+        return [_run(row) for row in connection.execute(query, {"uuid": beginning} if is_whole else {}).all()]
 
 
 def count_statuses(engine: Engine, run_keys: Collection[int]) -> dict[int, dict[str, int]]:
@@ -205,8 +220,7 @@ def count_statuses(engine: Engine, run_keys: Collection[int]) -> dict[int, dict[
     found: dict[int, dict[str, int]] = {key: {} for key in run_keys}
     with engine.connect() as connection:
         for keys in _chunks(run_keys):
-            query = select(ResultRow.run_id, ResultRow.status, func.count()).where(ResultRow.run_id.in_(keys))
-            for run_key, status, count in connection.execute(query.group_by(ResultRow.run_id, ResultRow.status)).all():
+            for run_key, status, count in connection.execute(_STATUSES, {"keys": keys}).all():
                 found[run_key][status] = count
     return found
 
@@ -216,19 +230,17 @@ def count_results(engine: Engine, run_keys: Collection[int]) -> dict[int, tuple[
     found = {}
     with engine.connect() as connection:
         for keys in _chunks(run_keys):
-            query = select(ResultRow.run_id, func.count(), func.max(ResultRow.id)).where(ResultRow.run_id.in_(keys))
-            for run_key, count, last in connection.execute(query.group_by(ResultRow.run_id)).all():
+            for run_key, count, last in connection.execute(_COUNTS, {"keys": keys}).all():
                 found[run_key] = (count, last)
     return found
 
 
 def list_points(engine: Engine, run_key: int, case_keys: Collection[int] | None = None) -> list[Point]:
     """The results of a run, in order; of some cases only where given."""
-    query = select(*_POINT).where(ResultRow.run_id == run_key).order_by(ResultRow.id)
-    if case_keys is not None:
-        query = query.where(ResultRow.case_key.in_(case_keys))
+    query = _POINTS if case_keys is None else _POINTS_OF_CASES
+    given = {"run": run_key, **({} if case_keys is None else {"keys": list(case_keys)})}
     with engine.connect() as connection:
-        return [Point(*row) for row in connection.execute(query).all()]
+        return [Point._make(row) for row in connection.execute(query, given).all()]
 
 
 def list_case_keys(engine: Engine, run_key: int, op: str) -> list[int]:
@@ -246,17 +258,15 @@ def list_details(
     case_keys: Collection[int] | None = None,
     statuses: Collection[str] | None = None,
     limit: int = 2000,
-    offset: int = 0,
 ) -> list[Detail]:
     """Results of a run with their JSON, those of some cases or of some statuses only."""
-    query = select(*_POINT, ResultRow.reason, ResultRow.data).where(ResultRow.run_id == run_key)
+    given = {"run": run_key, "most": limit, "keys": list(case_keys or ())[:limit], "statuses": list(statuses or ())}
+    query = _DETAILS if statuses is None else _DETAILS_OF_STATUSES
     if case_keys is not None:
-        query = query.where(ResultRow.case_key.in_(list(case_keys)[:limit]))
-    if statuses is not None:
-        query = query.where(ResultRow.status.in_(statuses))
-    query = query.order_by(ResultRow.id).limit(limit).offset(offset)
+        query = _DETAILS_OF_CASES if statuses is None else query.where(RESULT.case_key.in_(_KEYS))
     with engine.connect() as connection:
-        return [Detail(Point(*row[:-2]), row[-2], row[-1]) for row in connection.execute(query).all()]
+        found = connection.execute(query, given).all()
+    return [Detail(Point._make(row[:-2]), row[-2], row[-1]) for row in found]
 
 
 def list_places(engine: Engine, after: int = 0) -> tuple[Sequence[tuple[int, str, int]], int]:
@@ -273,27 +283,20 @@ def list_history(
     engine: Engine, case_keys: Collection[int], run_keys: Collection[int], device: str, limit: int = 6000
 ) -> list[Past]:
     """The results of a case in some runs on one device, by run and in order."""
-    quartiles = [ResultRow.data[("quantiles_ns", place)].as_float() for place in (1, 2)]
-    columns = (ResultRow.run_id, ResultRow.implementation, ResultRow.status, ResultRow.median_ns, *quartiles)
     found: list[Past] = []
     with engine.connect() as connection:
         for keys in _chunks(run_keys):
-            query = (
-                select(*columns)
-                .where(ResultRow.case_key.in_(list(case_keys)[:CHUNK]), ResultRow.run_id.in_(keys))
-                .where(ResultRow.device == device)
-                .order_by(ResultRow.run_id, ResultRow.id)
-                .limit(limit - len(found))
-            )
-            found += [Past(*row) for row in connection.execute(query).all()]
+            given = {"cases": list(case_keys)[:CHUNK], "keys": keys, "device": device, "most": limit - len(found)}
+            rows = connection.execute(_HISTORY, given).all()
+            found += [Past._make(row) for row in rows]
     return found
 
 
 def load_samples(engine: Engine, result_keys: Collection[int], limit: int = 64) -> dict[int, list[float]]:
     """Raw samples of a few results, in nanoseconds and in order."""
-    query = select(SampleRow.result_id, SampleRow.samples_ns).where(SampleRow.result_id.in_(list(result_keys)[:limit]))
     with engine.connect() as connection:
-        return {key: _unpack(packed) for key, packed in connection.execute(query)}
+        found = connection.execute(_SAMPLES, {"keys": list(result_keys)[:limit]})
+        return {key: _unpack(packed) for key, packed in found}
 
 
 def list_ceilings(engine: Engine, run_keys: Collection[int]) -> dict[int, dict[str, Ceilings]]:
@@ -301,8 +304,7 @@ def list_ceilings(engine: Engine, run_keys: Collection[int]) -> dict[int, dict[s
     found: dict[int, dict[str, Ceilings]] = {key: {} for key in run_keys}
     with engine.connect() as connection:
         for keys in _chunks(run_keys):
-            query = select(CeilingRow.run_id, CeilingRow.device, CeilingRow.data).where(CeilingRow.run_id.in_(keys))
-            for run_key, device, data in connection.execute(query).all():
+            for run_key, device, data in connection.execute(_CEILINGS, {"keys": keys}).all():
                 found[run_key][device] = from_json(Ceilings, data)
     return found
 
@@ -312,16 +314,16 @@ def load_cases(engine: Engine, keys: Collection[int]) -> dict[int, CaseInfo]:
     found = {}
     with engine.connect() as connection:
         for some in _chunks(keys):
-            for row in connection.execute(_cases().where(CaseRow.id.in_(some))).all():
+            for row in connection.execute(_CASES_OF_KEYS, {"keys": some}).all():
                 found[row[0]] = CaseInfo(*row)
     return found
 
 
 def find_case(engine: Engine, case_id: str) -> list[CaseInfo]:
     """Every way in which a case was written, the latest last; empty for none."""
-    query = _cases().where(CaseRow.case_id == case_id).order_by(CaseRow.id).limit(CHUNK)
     with engine.connect() as connection:
-        return [CaseInfo(*row) for row in connection.execute(query).all()]
+        found = connection.execute(_CASES_OF_ID, {"case_id": case_id}).all()
+        return [CaseInfo(*row) for row in found[:CHUNK]]
 
 
 def list_series(engine: Engine, case_keys: Collection[int], run_keys: Collection[int]) -> list[Point]:
@@ -330,16 +332,15 @@ def list_series(engine: Engine, case_keys: Collection[int], run_keys: Collection
     with engine.connect() as connection:
         for keys in _chunks(run_keys):
             for cases in _chunks(case_keys):
-                query = select(*_POINT).where(ResultRow.case_key.in_(cases), ResultRow.run_id.in_(keys))
-                query = query.where(ResultRow.median_ns.is_not(None)).order_by(ResultRow.run_id, ResultRow.id)
-                found += [Point(*row) for row in connection.execute(query).all()]
+                rows = connection.execute(_SERIES, {"cases": cases, "keys": keys}).all()
+                found += [Point._make(row) for row in rows]
     return found
 
 
 def list_cases(engine: Engine) -> list[CaseInfo]:
     """Every way in which a case was written, in order of coming."""
     with engine.connect() as connection:
-        return [CaseInfo(*row) for row in connection.execute(_cases().order_by(CaseRow.id))]
+        return [CaseInfo(*row) for row in connection.execute(_CASES.order_by(CASE.id))]
 
 
 def list_acknowledgements(engine: Engine, limit: int = 1000) -> list[Acknowledgement]:
@@ -381,10 +382,6 @@ def add_self_test(engine: Engine, given: SelfTest) -> None:
     values = {name: getattr(given, name) for name in SelfTest.__slots__}
     with engine.begin() as connection:
         connection.execute(insert(SelfTestRow).values(values))
-
-
-def _cases() -> Any:
-    return select(CaseRow.id, CaseRow.case_id, CaseRow.op, CaseRow.dtype, CaseRow.data)
 
 
 def _chosen(query: Any, status: str | None, commit: str | None) -> Any:

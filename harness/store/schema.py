@@ -9,8 +9,8 @@ from sqlalchemy import Engine, func, inspect, select, text
 from harness.errors import StoreError
 from harness.store.tables import Table
 
-HEAD = "0004"
-KNOWN = ("0001", "0002", "0003", "0004")
+HEAD = "0005"
+KNOWN = ("0001", "0002", "0003", "0004", "0005")
 FIRST = {"run", "ceiling", "case", "result", "sample"}
 """Tables that every version has."""
 LOCK = 0x6F7067

@@ -82,7 +82,11 @@ class CaseRow(Table):
 
 
 class ResultRow(Table):
-    """What became of one trial. `data` holds what lists do not sort or filter by."""
+    """What became of one trial. `data` holds what lists do not sort or filter by.
+
+    low_ns, high_ns: quartiles of the samples, which `data` has too: histories want those of hundreds of results,
+    and taking them out of the JSON would be most of the work.
+    """
 
     __tablename__ = "result"
     __table_args__ = (
@@ -101,6 +105,8 @@ class ResultRow(Table):
     status: Mapped[str] = mapped_column(String(16))
     reason: Mapped[str] = mapped_column(Text)
     median_ns: Mapped[float | None] = mapped_column(Float(53))
+    low_ns: Mapped[float | None] = mapped_column(Float(53))
+    high_ns: Mapped[float | None] = mapped_column(Float(53))
     bytes: Mapped[int] = mapped_column(BigInteger)
     flops: Mapped[int] = mapped_column(BigInteger)
     data: Mapped[dict[str, object]] = mapped_column(JSON)

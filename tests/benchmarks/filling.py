@@ -34,7 +34,7 @@ HOSTS = (
 )
 _RESULT = (
     "INSERT INTO result (id, run_id, case_key, implementation, backend, device, block, status, reason, median_ns, "
-    "bytes, flops, data) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+    "low_ns, high_ns, bytes, flops, data) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 )
 
 
@@ -125,6 +125,7 @@ def _row(case: Case, made: str, device: str, values: NDArray[np.float64], *, fai
         ordered = np.sort(values)
         data["quantiles_ns"] = [*ordered[[0, SAMPLES // 4, -SAMPLES // 4]].tolist(), SAMPLES]
         known["median_ns"] = float(np.median(values))
+        known["low_ns"], known["high_ns"] = data["quantiles_ns"][1:3]
     return (*known.values(), json.dumps(data))
 
 

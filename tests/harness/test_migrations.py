@@ -10,6 +10,15 @@ from sqlalchemy import create_engine, inspect, text
 
 from harness.store import Store
 from harness.store.schema import HEAD, MIGRATIONS, version
+from tests.databases import database
+
+_RUN = """INSERT INTO run (id, uuid, started, status, "commit", command, environment)
+VALUES (1, 'r', '2026-01-01 00:00:00', 'finished', '', '', '{}')"""
+_CASE = """INSERT INTO "case" (id, case_id, digest, op, dtype, data)
+VALUES (1, '0123456789abcdef', 'd', 'add', 'float32', '{}')"""
+_RESULT = """INSERT INTO result
+(run_id, case_key, implementation, backend, device, block, status, reason, median_ns, bytes, flops, data)
+VALUES (1, 1, 'optimized', 'cpu', 'cpu', :block, :status, '', :median_ns, 0, 0, :data)"""
 
 
 def test_a_database_of_the_first_schema_is_upgraded(tmp_path: Path) -> None:
@@ -31,3 +40,24 @@ def test_a_database_of_the_first_schema_is_upgraded(tmp_path: Path) -> None:
     assert version(engine) == HEAD
     assert {"acknowledgement", "self_test"} <= set(inspect(engine).get_table_names())
     engine.dispose()
+
+
+def test_quartiles_are_taken_out_of_the_json_of_older_results(tmp_path: Path) -> None:
+    """A result of schema 0004 has its quartiles as columns afterwards; one that failed has none."""
+    with database(tmp_path) as url:
+        engine = create_engine(url)
+        config = Config()
+        config.set_main_option("script_location", str(MIGRATIONS))
+        rows = [(1, "ok", 2.5, '{"quantiles_ns": [1.0, 2.0, 3.25, 40]}'), (2, "error", None, "{}")]
+        with engine.begin() as connection:
+            config.attributes["connection"] = connection
+            command.upgrade(config, "0004")
+            connection.execute(text(_RUN))
+            connection.execute(text(_CASE))
+            for block, status, median_ns, data in rows:
+                given = {"block": block, "status": status, "median_ns": median_ns, "data": data}
+                connection.execute(text(_RESULT), given)
+        with Store.open(url) as store, store.engine.connect() as connection:
+            query = text("SELECT block, low_ns, high_ns FROM result ORDER BY block")
+            assert connection.execute(query).all() == [(1, 2.0, 3.25), (2, None, None)]
+        engine.dispose()
