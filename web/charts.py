@@ -7,7 +7,6 @@ dicts: making them of plotly's classes takes longer than all the rest of a page.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
@@ -16,6 +15,9 @@ from statistics import median
 from typing import Any
 from zlib import crc32
 
+import numpy as np
+
+from harness.jsontext import write_compact
 from harness.judge.changepoint import ChangePoint
 from harness.result.result import Ceilings
 from harness.result.summary import BASELINE, OPTIMIZED
@@ -61,7 +63,7 @@ def _trace(kind: str, implementation: str, **given: Any) -> dict[str, Any]:
 
 
 def _json(traces: Sequence[Mapping[str, Any]], **layout: Any) -> str:
-    return json.dumps({"data": traces, "layout": layout}, allow_nan=False, separators=(",", ":"))
+    return write_compact({"data": traces, "layout": layout}).decode()
 
 
 def bars(rows: Sequence[CaseRow], names: Sequence[str], hot: Mapping[tuple[str, str, str], float] | None = None) -> str:
@@ -185,12 +187,13 @@ def history(
         known = [(level, level.median_ns) for level in levels if level.median_ns]
         spans = [_span(level, quantiles.get((level.run.key, name))) for level, _ in known]
         told = [_told(level.run, texts) for level, _ in known]
-        ys = [round(time / size, DIGITS) for _, time in known]
+        lows, highs = np.array(spans).reshape(-1, 2).T / size
+        ys = np.round(np.array([time for _, time in known]) / size, DIGITS)
         error = {
             "type": "data",
             "symmetric": False,
-            "array": [round(max(high / size - y, 0.0), DIGITS) for (_, high), y in zip(spans, ys, strict=True)],
-            "arrayminus": [round(max(y - low / size, 0.0), DIGITS) for (low, _), y in zip(spans, ys, strict=True)],
+            "array": np.round(np.maximum(highs - ys, 0.0), DIGITS).tolist(),
+            "arrayminus": np.round(np.maximum(ys - lows, 0.0), DIGITS).tolist(),
             "thickness": 1,
             "width": 2,
         }
@@ -200,7 +203,7 @@ def history(
                 name,
                 mode="lines+markers",
                 x=[when for when, _ in told],
-                y=ys,
+                y=ys.tolist(),
                 error_y=error,
                 text=[label for _, label in told],
                 customdata=[level.run.id for level, _ in known],

@@ -63,6 +63,7 @@ class Trial:
     """A case by one implementation on one device of a run: its blocks' medians and rulers, what became of it."""
 
     case: CaseInfo
+    rule: Rule
     device: str
     bytes: int
     times: tuple[float, ...]
@@ -106,15 +107,14 @@ def compare_runs(
     before, after = (
         _trials(reader, run, device, across=across) for run, device in ((base, base_device), (head, head_device))
     )
-    ceilings = reader.ceilings(head)
-    cases = {key: one.case for key, one in {**after, **before}.items()}
-    pairs = {key: _Pair(key, case, before.get(key), after.get(key)) for key, case in cases.items()}
+    fastest = {name: _fastest(name, reached) for name, reached in reader.ceilings(head).items()}
     alike: dict[tuple[int, int, float], Comparison] = {}
-    quick = {key: _compare_single(pair, ceilings, alike) for key, pair in pairs.items()}
-    rest = [pairs[key] for key, found in quick.items() if found is None]
-    judged = compare_run([_evidence(pair, ceilings) for pair in rest], [_rule(pair.case) for pair in rest])
-    slow = {pair.key: _compared(pair, found, found.ratio) for pair, found in zip(rest, judged, strict=True)}
-    return [found or slow[key] for key, found in quick.items()]
+    pairs = [_Pair(key, before.get(key), after.get(key)) for key in {**after, **before}]
+    quick = [_compare_single(pair, fastest, alike) for pair in pairs]
+    rest = [pair for pair, found in zip(pairs, quick, strict=True) if found is None]
+    judged = compare_run([_evidence(pair, fastest) for pair in rest], [_rule(pair) for pair in rest])
+    slow = iter([_compared(pair, found, found.ratio) for pair, found in zip(rest, judged, strict=True)])
+    return [found or next(slow) for found in quick]
 
 
 def sort_compared(found: Sequence[Compared]) -> list[Compared]:
@@ -126,39 +126,39 @@ class _Pair(NamedTuple):
     """A case by one implementation on both sides, before it is judged."""
 
     key: _Key
-    case: CaseInfo
     base: Trial | None
     head: Trial | None
 
 
 def _compare_single(
-    pair: _Pair, ceilings: Mapping[str, Ceilings], alike: dict[tuple[int, int, float], Comparison]
+    pair: _Pair, fastest: Mapping[str, float], alike: dict[tuple[int, int, float], Comparison]
 ) -> Compared | None:
     """What is said of one block each, which proves nothing; None for all else.
 
     It depends on what became of the sides, not on the times: it is judged once for all pairs that are `alike`.
     """
-    base, head = pair.base, pair.head
+    _, base, head = pair
     if base is None or head is None or len(base.times) != 1 or len(head.times) != 1:
         return None
     before, after = base.times[0], head.times[0]
-    rule = _rule(pair.case)
-    floor = _floor_ns(head, ceilings.get(head.device))
+    rule = base.rule
+    floor = _floor_ns(head, fastest)
     too_fast = floor is not None and after < floor / rule.max_ceiling_share
     if too_fast or not (0 < before < inf and 0 < after < inf):
         return None
-    key = (id(base.side), id(head.side), rule.threshold)
-    found = alike.get(key)
+    sides = (id(base.side), id(head.side), rule.threshold)
+    found = alike.get(sides)
     if found is None:
-        found = alike[key] = compare(_evidence(pair, ceilings), rule)
+        found = alike[sides] = compare(_evidence(pair, fastest), rule)
     return _compared(pair, found, None if found.ratio is None else exp(log(after / before)))
 
 
 def _compared(pair: _Pair, found: Comparison, ratio: float | None) -> Compared:
+    (_, implementation, device), base, head = pair
     return Compared(
-        pair.case,
-        pair.key[1],
-        pair.key[2],
+        _case(pair),
+        implementation,
+        device,
         str(found.verdict or found.kind),
         found.kind,
         found.verdict,
@@ -168,8 +168,8 @@ def _compared(pair: _Pair, found: Comparison, ratio: float | None) -> Compared:
         ratio,
         found.interval,
         found.detectable_change,
-        _median(pair.base),
-        _median(pair.head),
+        _median(base),
+        _median(head),
     )
 
 
@@ -185,27 +185,32 @@ def _read_trials(reader: Reader, run: RunInfo) -> dict[_Key, Trial]:
     """What comparisons want of a run, read once for all of them: most of their time goes into reading."""
     judged = listing.list_judged(reader.engine, run.key, MOST)
     infos = reader.cases({one.case_key for one in judged})
+    rules = {key: _rule_for(info) for key, info in infos.items()}
     found: dict[tuple[int, str, str], list[Judged]] = {}
     for one in judged:
         found.setdefault((one.case_key, one.implementation, one.device), []).append(one)
     return {
-        (infos[key].case_id, implementation, device): _trial(infos[key], blocks)
+        (infos[key].case_id, implementation, device): _trial(infos[key], rules[key], blocks)
         for (key, implementation, device), blocks in found.items()
         if key in infos
     }
 
 
-def _trial(case: CaseInfo, blocks: list[Judged]) -> Trial:
-    if len(blocks) > 1:
-        blocks = sorted(blocks, key=lambda one: one.block)
+def _trial(case: CaseInfo, rule: Rule, blocks: list[Judged]) -> Trial:
+    first = blocks[0]
+    if len(blocks) == 1:
+        times: tuple[float, ...] = (first.median_ns,) if first.median_ns else ()
+        side = _side_of(first.status, first.reason, first.peak, first.footprint)
+        return Trial(case, rule, first.device, first.bytes, times, _rulers(blocks) if first.ruler else (), side)
+    blocks = sorted(blocks, key=lambda one: one.block)
     times = tuple([one.median_ns for one in blocks if one.median_ns])
-    return Trial(case, blocks[0].device, blocks[0].bytes, times, _rulers(blocks), _side(blocks))
+    return Trial(case, rule, blocks[0].device, blocks[0].bytes, times, _rulers(blocks), _side(blocks))
 
 
-def _evidence(pair: _Pair, ceilings: Mapping[str, Ceilings]) -> Evidence:
-    case, base, head = pair.case, pair.base, pair.head
+def _evidence(pair: _Pair, fastest: Mapping[str, float]) -> Evidence:
+    case, base, head = _case(pair), pair.base, pair.head
     subject = Subject(case.op, case.name, case.case_id, pair.key[1], pair.key[2])
-    floor = _floor_ns(head, ceilings.get(head.device)) if head else None
+    floor = _floor_ns(head, fastest) if head else None
     if base is None or head is None:
         return Evidence(subject, base.side if base else None, head.side if head else None, floor_ns=floor)
     pairs = tuple(zip(base.times, head.times, strict=False))
@@ -213,15 +218,35 @@ def _evidence(pair: _Pair, ceilings: Mapping[str, Ceilings]) -> Evidence:
     return Evidence(subject, base.side, head.side, pairs, rulers, floor_ns=floor)
 
 
-def _floor_ns(head: Trial, reached: Ceilings | None) -> float | None:
-    """Least time by bandwidth, as the gate has it; none for a CPU, whose caches are warm: memory is no limit there."""
-    if reached is None or not head.bytes or head.device == "cpu":
-        return None
-    fastest = max(reached.copy_gbps or 0.0, reached.write_gbps or 0.0)
-    return head.bytes / fastest if fastest else None
+def _case(pair: _Pair) -> CaseInfo:
+    return _known(pair).case
 
 
-def _rule(case: CaseInfo) -> Rule:
+def _rule(pair: _Pair) -> Rule:
+    return _known(pair).rule
+
+
+def _known(pair: _Pair) -> Trial:
+    """The side that there is, the base where there are both."""
+    known = pair.base or pair.head
+    if known is None:
+        msg = f"{pair.key} is on neither side"
+        raise NothingError(msg)
+    return known
+
+
+def _fastest(device: str, reached: Ceilings) -> float:
+    """Bytes per nanosecond; 0 for a CPU, whose caches are warm: memory is no limit there, as the gate has it."""
+    return 0.0 if device == "cpu" else max(reached.copy_gbps or 0.0, reached.write_gbps or 0.0)
+
+
+def _floor_ns(head: Trial, fastest: Mapping[str, float]) -> float | None:
+    """Least time by bandwidth; None where it was not measured."""
+    rate = fastest.get(head.device)
+    return head.bytes / rate if rate and head.bytes else None
+
+
+def _rule_for(case: CaseInfo) -> Rule:
     gate = case.data.get("gate")
     threshold = gate.get("threshold") if isinstance(gate, Mapping) else None
     if not isinstance(threshold, int | float) or not 0 < threshold < 1:
@@ -236,11 +261,13 @@ def _rule_of(threshold: float) -> Rule:
 
 def _median(trial: Trial | None) -> float | None:
     times = trial.times if trial else ()
+    if len(times) == 1:
+        return times[0]
     return sorted(times)[len(times) // 2] if times else None
 
 
 def _side(blocks: list[Judged]) -> Side:
-    worst = blocks[0] if len(blocks) == 1 else next((one for one in blocks if one.status in _BAD), blocks[0])
+    worst = next((one for one in blocks if one.status in _BAD), blocks[0])
     return _side_of(worst.status, worst.reason, blocks[0].peak, blocks[0].footprint)
 
 

@@ -31,10 +31,10 @@ class Places:
             self._seen = last
         return last
 
-    def of(self, case_keys: Iterable[int]) -> dict[str, set[int]]:
+    def of(self, case_keys: Iterable[int]) -> dict[str, frozenset[int]]:
         """The runs that have results of a case, in all its ways of being written, by device."""
         found: dict[str, set[int]] = {}
         for key in case_keys:
             for device, runs in list(self._runs.get(key, {}).items()):
                 found.setdefault(device, set()).update(runs.tolist())
-        return found
+        return {device: frozenset(runs) for device, runs in found.items()}

@@ -7,6 +7,7 @@ import json
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any, TypeVar
@@ -140,16 +141,19 @@ class Reader:
     def places(self, case_keys: Iterable[int]) -> dict[str, tuple[DeviceInfo, list[RunInfo]]]:
         """Devices, by slug, with the runs that have results of a case there, oldest first."""
         self.cache.get("placed", self._where.advance)
-        runs, order = self.cache.get("order", self._ordered)
         found: dict[str, tuple[DeviceInfo, list[RunInfo]]] = {}
         for name, keys in self._where.of(case_keys).items():
-            for place in sorted([order[key] for key in keys if key in order], reverse=True):
-                run = runs[place]
-                info = self._devices.get((run.key, name)) or self.device(run, name)
-                known = found.get(info.slug)
-                if known is None:
-                    known = found[info.slug] = (info, [])
-                known[1].append(run)
+            # cases that are measured together have the same runs
+            found.update(self.cache.get(("places", name, keys), partial(self._placed, name, keys)))
+        return found
+
+    def _placed(self, name: str, keys: frozenset[int]) -> dict[str, tuple[DeviceInfo, list[RunInfo]]]:
+        runs, order = self.cache.get("order", self._ordered)
+        found: dict[str, tuple[DeviceInfo, list[RunInfo]]] = {}
+        for place in sorted([order[key] for key in keys if key in order], reverse=True):
+            run = runs[place]
+            info = self.device(run, name)
+            found.setdefault(info.slug, (info, []))[1].append(run)
         return found
 
     def _ordered(self) -> tuple[list[RunInfo], dict[int, int]]:

@@ -55,7 +55,7 @@ def _result(reader: Reader, given: Mapping[str, str], chosen: Mapping[str, str],
     base, head = resolve(reader, given["base"]), resolve(reader, given["head"])
     devices = {name: given[name] for name in ("base_device", "head_device")}
     everything = sort_compared(compare_runs(reader, base, head, **devices))
-    found = [one for one in everything if _is_chosen(one, chosen)]
+    found = [one for one in everything if _is_chosen(one, chosen)] if any(chosen.values()) else everything
     paging = Paging(number, len(found))
     drawn = [one for one in found if one.ratio][:DRAWN]
     labels = [f"{one.case.op} · {one.case.name} · {one.case.dtype} · {one.implementation}" for one in drawn]
