@@ -54,29 +54,32 @@ def serious(page: Page) -> list[str]:
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 def test_every_page_with_data_is_drawn_and_accessible(browser: Browser, site: Site, dark: bool) -> None:
     """Figures drawn, an empty console, nothing that axe-core calls serious."""
-    for name, address in addresses(site).items():
-        with watching(browser, dark=dark) as watched:
+    with watching(browser, dark=dark) as watched:
+        for name, address in addresses(site).items():
             watched.open(site.root + address)
             assert serious(watched.page) == [], name
+            assert watched.complaints == [], name
 
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 def test_every_page_without_data_is_accessible(browser: Browser, bare_site: Site, dark: bool) -> None:
     """The empty states too."""
-    for address in BARE:
-        with watching(browser, dark=dark) as watched:
+    with watching(browser, dark=dark) as watched:
+        for address in BARE:
             watched.open(bare_site.root + address)
             assert serious(watched.page) == [], address
             if address == "/nowhere":
                 watched.complaints.clear()  # the browser itself notes the 404
+            assert watched.complaints == [], address
 
 
 def test_pages_fit_a_phone(browser: Browser, site: Site) -> None:
     """No page is wider than a narrow screen; tables scroll by themselves."""
-    for name, address in addresses(site).items():
-        with watching(browser, width=360) as watched:
+    with watching(browser, width=360) as watched:
+        for name, address in addresses(site).items():
             watched.open(site.root + address)
             assert watched.page.evaluate("document.documentElement.scrollWidth") <= 360, name
+            assert watched.complaints == [], name
 
 
 def test_the_theme_is_switched_and_kept(browser: Browser, site: Site) -> None:
