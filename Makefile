@@ -17,7 +17,7 @@ run: $(VENV)/.compiled
 	$(BIN)/opgauge run --tag seed
 
 test: $(VENV)/.test $(VENV)/.browser lint
-	$(BIN)/python -m pytest -q -n 2 --dist worksteal
+	$(BIN)/python -m pytest -q -n 2
 
 lint: $(VENV)/.test
 	$(BIN)/ruff check -q
