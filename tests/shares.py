@@ -25,7 +25,7 @@ def share_of(nodeid: str) -> str:
     return nodeid if nodeid.startswith("tests/test_cuda_sources.py") else nodeid.partition("::")[0]
 
 
-class Shares(LoadScopeScheduling):
+class Shares(LoadScopeScheduling):  # type: ignore[misc]  # xdist is untyped
     """Hands out whole shares, those of most tests first."""
 
     def _split_scope(self, nodeid: str) -> str:
