@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import importlib
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, MutableMapping
 from contextlib import asynccontextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from threading import Thread
 from typing import Any
 
+from anyio import to_thread
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.middleware.gzip import GZipMiddleware
@@ -23,7 +24,7 @@ from harness.settings import Settings
 from harness.store import Store, queries
 from web import assets, pages
 from web.auth import ReadGuard
-from web.cache import Cache
+from web.cache import Bell, Cache
 from web.excuses import mark
 from web.head import HeadAsGet
 from web.reader import Reader
@@ -42,6 +43,9 @@ HEADERS = (
     (b"cross-origin-resource-policy", b"same-origin"),
     (b"permissions-policy", b"camera=(), geolocation=(), microphone=()"),
 )
+AT_ONCE, AT_ONCE_REMOTE = {"sqlite": 2}, 16
+"""Requests that are worked on at the same time. SQLite is work of this process: more threads than run at the same
+time only take the interpreter from each other, which costs half as much again. Others are waited for."""
 TITLES = {404: "Not found", 405: "Not allowed", 422: "That cannot be read", 503: "The database does not answer"}
 _log = logging.getLogger("opgauge")
 _Message = MutableMapping[str, Any]
@@ -67,12 +71,18 @@ class SecurityHeaders:
 
 
 def create_app(
-    settings: Settings, *, lag_s: float = 0.0, guarded: bool = False, waivers: Path | None = None
+    settings: Settings,
+    *,
+    lag_s: float = 0.0,
+    guarded: bool = False,
+    waivers: Path | None = None,
+    bell: Bell | None = None,
 ) -> FastAPI:
     """The service over the database of `settings`. Raises StoreError where it cannot be used.
 
     lag_s: seconds after which new data are looked for, in a thread, so that no request waits for them; 0
     asks at every request. guarded: reading needs a token too. waivers: the file that the gate reads, to be shown.
+    bell: what other processes that serve the same ring when they write.
     """
     store = Store.open(settings.database)
 
@@ -82,6 +92,7 @@ def create_app(
         thread = Thread(target=cache.follow, args=(lag_s,), daemon=True)
         if lag_s:
             thread.start()
+        to_thread.current_default_thread_limiter().total_tokens = AT_ONCE.get(store.engine.dialect.name, AT_ONCE_REMOTE)
         yield
         cache.stop()
         if lag_s:
@@ -91,7 +102,9 @@ def create_app(
     app = FastAPI(title="opgauge", docs_url=None, redoc_url=None, openapi_url="/api/v1/openapi.json", lifespan=lifespan)
     app.state.settings = settings
     app.state.store = store
-    cache = Cache(lambda: (queries.data_version(store.engine), mark(waivers)), warm=lambda: pages.warm(reader))
+    cache = Cache(
+        lambda: (queries.data_version(store.engine), mark(waivers)), warm=lambda: pages.warm(reader), bell=bell
+    )
     reader = Reader(store, cache, waivers)
     app.state.cache, app.state.reader = cache, reader
     app.add_middleware(GZipMiddleware, minimum_size=1024, compresslevel=4)
@@ -105,6 +118,10 @@ def create_app(
         app.include_router(importlib.import_module("web.api").router)
     _add_error_pages(app)
     return app
+
+
+def _version_of(store: Store, waivers: Path | None) -> Callable[[], Hashable]:
+    return lambda: (queries.data_version(store.engine), mark(waivers))
 
 
 def _add_error_pages(app: FastAPI) -> None:

@@ -3,14 +3,42 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
+from contextlib import suppress
+from pathlib import Path
 from threading import Event, Lock, local
-from time import monotonic
+from time import monotonic, time_ns
 from typing import Any, TypeVar
 
 Answer = TypeVar("Answer")
 _log = logging.getLogger("opgauge")
+
+
+class Bell:
+    """A file's time, by which several processes tell each other that one has written."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._heard = self._time()
+
+    def ring(self) -> None:
+        """Tell the others; this process knows. Without the file they see it a moment later, as they see new runs."""
+        self._heard = time_ns()
+        with suppress(OSError):
+            os.utime(self._path, ns=(self._heard, self._heard))
+
+    def has_rung(self) -> bool:
+        """Whether another has rung since this was last asked."""
+        before, self._heard = self._heard, self._time()
+        return self._heard != before
+
+    def _time(self) -> int:
+        try:
+            return self._path.stat().st_mtime_ns
+        except OSError:
+            return 0
 
 
 class Cache:
@@ -18,11 +46,19 @@ class Cache:
 
     version: what the data are at, cheap to ask. warm: makes the answers that are dear. With
     `follow` running in a thread, answers stay as they are until those of the new version are warm: nobody
-    waits for them. Without it every `get` asks for the version.
+    waits for them. Without it every `get` asks for the version. bell: of other processes that write.
     """
 
-    def __init__(self, version: Callable[[], Hashable], *, size: int = 512, warm: Callable[[], object] = int) -> None:
+    def __init__(
+        self,
+        version: Callable[[], Hashable],
+        *,
+        size: int = 512,
+        warm: Callable[[], object] = int,
+        bell: Bell | None = None,
+    ) -> None:
         self._ask = version
+        self._bell = bell
         self._size = size
         self._warm = warm
         self._lock = Lock()
@@ -36,8 +72,9 @@ class Cache:
     def forget(self) -> None:
         """Take up the data as they are now: the caller has just written."""
         with self._lock:
-            self._answers, self._kept = OrderedDict(), {}
-            self._version = self._ask()
+            self._take_up()
+            if self._bell:
+                self._bell.ring()
 
     def get(self, key: Hashable, make: Callable[[], Answer]) -> Answer:
         """The answer under `key`, made where there is none; two threads may both make it."""
@@ -99,4 +136,10 @@ class Cache:
                 if found != self._version:
                     self._answers, self._kept, self._version = OrderedDict(), {}, found
         with self._lock:
+            if self._bell and self._bell.has_rung():
+                self._take_up()
             return self._answers, self._kept
+
+    def _take_up(self) -> None:
+        self._answers, self._kept = OrderedDict(), {}
+        self._version = self._ask()

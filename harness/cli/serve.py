@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import gc
 import importlib
+import os
 from dataclasses import replace
 from ipaddress import ip_address
 from pathlib import Path
@@ -14,6 +14,7 @@ import typer
 from harness.cli.options import Database, database_url, shipped_cases
 
 LAG_S = 1.0
+USUAL_WORKERS = 2
 
 
 def serve(
@@ -23,6 +24,10 @@ def serve(
     public_read: Annotated[
         bool, typer.Option("--public-read", help="Let everybody who reaches the address read.")
     ] = False,
+    workers: Annotated[
+        int | None,
+        typer.Option("--workers", help="Processes that share the work: 2 if none, 1 on one core.", min=1, max=64),
+    ] = None,
     waivers: Annotated[
         Path | None, typer.Option("--waivers", help="Waiver file to show; that of the shipped cases if none.")
     ] = None,
@@ -40,35 +45,28 @@ def serve(
 
     settings = replace(load_settings(), database=database_url(db))
     is_open = public_read or is_loopback(host)
-    if not is_open:
-        with Store.open(settings.database) as store:
-            tokens = count_tokens(store.engine)
-        if not tokens:
+    with Store.open(settings.database) as store:
+        if not is_open and not count_tokens(store.engine):
             msg = (
                 f"{host} is reached by others: create a token (opgauge token create NAME --scope ack) or --public-read"
             )
             raise SettingsError(msg)
-    # by name, for nothing in harness depends on web
-    app = importlib.import_module("web.app").create_app(
-        settings, lag_s=LAG_S, guarded=not is_open, waivers=waivers or shipped_cases() / "waivers.yaml"
-    )
-    app.state.cache.advance()
-    import uvicorn
-
-    settle()
-
+        url = store.url
     shown = f"[{host}]" if ":" in host else host
-    typer.echo(
-        f"opgauge: http://{shown}:{port}/ over {app.state.store.url}, reading {'open' if is_open else 'by token'}"
+    typer.echo(f"opgauge: http://{shown}:{port}/ over {url}, reading {'open' if is_open else 'by token'}")
+    # by name, for nothing in harness depends on web
+    importlib.import_module("web.workers").serve_by(
+        min(USUAL_WORKERS, os.cpu_count() or 1) if workers is None else workers,
+        settings,
+        lag_s=LAG_S,
+        guarded=not is_open,
+        waivers=waivers or shipped_cases() / "waivers.yaml",
+        host=host,
+        port=port,
+        log_level="warning",
+        server_header=False,
+        proxy_headers=False,
     )
-    uvicorn.run(app, host=host, port=port, log_level="warning", server_header=False, proxy_headers=False)
-
-
-def settle() -> None:
-    """What is in memory by now stays there: looking through it for garbage would hold up requests again and again."""
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(50_000, 20, 50)
 
 
 def is_loopback(host: str) -> bool:

@@ -20,7 +20,9 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from http.client import HTTPConnection, RemoteDisconnected
 from pathlib import Path
+from threading import local
 
 import httpx
 import psutil
@@ -38,16 +40,6 @@ AT_ONCE = 4
 PORT = 8765
 QUIET_S = 6.0
 REQUESTS = 120
-_SERVE = """
-import sys, uvicorn
-from harness.cli.serve import settle
-from harness.settings import Settings
-from web.app import create_app
-app = create_app(Settings(database=sys.argv[1]), lag_s=float(sys.argv[3]))
-app.state.cache.advance()
-settle()
-uvicorn.run(app, port=int(sys.argv[2]), log_level="warning", access_log=False)
-"""
 
 
 @dataclass(frozen=True)
@@ -58,15 +50,15 @@ class Service:
     process: psutil.Process
 
     def cpu_s(self) -> float:
-        """Processor time until now: other work on the machine lengthens answers, not this."""
-        times = self.process.cpu_times()
-        return float(times.user + times.system)
+        """Processor time of its processes until now: other work on the machine lengthens answers, not this."""
+        family = (self.process, *self.process.children(recursive=True))
+        return sum(times.user + times.system for times in (one.cpu_times() for one in family))
 
 
 @contextmanager
-def service(path: Path, lag_s: float) -> Iterator[Service]:
-    """The service over a database, until the block ends."""
-    command = [sys.executable, "-c", _SERVE, f"sqlite:///{path}", str(PORT), str(lag_s)]
+def service(path: Path, options: Sequence[str] = ()) -> Iterator[Service]:
+    """`opgauge serve` over a database, until the block ends."""
+    command = [sys.executable, "-m", "harness", "serve", "--db", f"sqlite:///{path}", "--port", str(PORT), *options]
     with subprocess.Popen(command, cwd=ROOT) as process:
         try:
             address = f"http://127.0.0.1:{PORT}"
@@ -79,32 +71,55 @@ def service(path: Path, lag_s: float) -> Iterator[Service]:
 def _wait(address: str) -> None:
     for _ in range(200):
         try:
-            if httpx.get(f"{address}/healthz").status_code == 200:
+            if httpx.get(f"{address}/healthz", timeout=60).status_code == 200:
+                # others of its processes may be on their way still
+                time.sleep(QUIET_S)
                 return
         except httpx.TransportError:
             time.sleep(0.1)
     raise SystemExit("the service does not start")
 
 
-def measure(served: Service, paths: Sequence[str], client: httpx.Client) -> tuple[float, ...]:
-    """The first answer, then median and p95 at `AT_ONCE`, and processor time of each, in ms; an answer's size in kB."""
-    address = served.address
-    first_ms, size = _ask(client, address + paths[0])
+class Client:
+    """Asks as a browser does, on a connection for each thread, and leaves answers packed: the machine is shared."""
+
+    def __init__(self) -> None:
+        self._own = local()
+
+    def ask(self, path: str) -> tuple[float, int]:
+        """Time until the answer is there, in ms, and its bytes; ends all for anything but 200."""
+        if not hasattr(self._own, "connection"):
+            self._own.connection = HTTPConnection("127.0.0.1", PORT, timeout=60)
+        start = time.perf_counter()
+        status, body = self._get(path)
+        taken = (time.perf_counter() - start) * 1000
+        if status != 200:
+            sys.exit(f"{status} from {path}: {body[:200]!r}")
+        return taken, len(body)
+
+    def _get(self, path: str) -> tuple[int, bytes]:
+        connection: HTTPConnection = self._own.connection
+        try:
+            connection.request("GET", path, headers={"Accept-Encoding": "gzip"})
+            answer = connection.getresponse()
+        except (RemoteDisconnected, ConnectionResetError, BrokenPipeError):
+            # it was idle for too long
+            connection.close()
+            connection.request("GET", path, headers={"Accept-Encoding": "gzip"})
+            answer = connection.getresponse()
+        return answer.status, answer.read()
+
+
+def measure(served: Service, paths: Sequence[str]) -> tuple[float, ...]:
+    """The first answer, then median and p95 at `AT_ONCE`, and processor time of each, in ms; kB of the first."""
+    client = Client()
+    first_ms, size = client.ask(paths[0])
     before_s = served.cpu_s()
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        asked = [address + paths[index % len(paths)] for index in range(max(REQUESTS, len(paths)))]
-        times = sorted(taken for taken, _ in pool.map(lambda one: _ask(client, one), asked))
+        asked = [paths[index % len(paths)] for index in range(max(REQUESTS, len(paths)))]
+        times = sorted(taken for taken, _ in pool.map(client.ask, asked))
     cpu_ms = (served.cpu_s() - before_s) / len(asked) * 1000
     return first_ms, times[len(times) // 2], times[int(len(times) * 0.95)], cpu_ms, size / 1000
-
-
-def _ask(client: httpx.Client, url: str) -> tuple[float, int]:
-    start = time.perf_counter()
-    answer = client.get(url)
-    taken = (time.perf_counter() - start) * 1000
-    if answer.status_code != 200:
-        sys.exit(f"{answer.status_code} from {url}: {answer.text[:200]}")
-    return taken, len(answer.content)
 
 
 def bodies(count: int, trials: int) -> list[tuple[str, bytes]]:
@@ -158,7 +173,7 @@ def main() -> None:
     parser.add_argument("--db", type=Path, required=True)
     parser.add_argument("--runs", type=int, default=2000)
     parser.add_argument("--trials", type=int, default=500)
-    parser.add_argument("--lag", type=float, default=1.0, help="seconds for which answers may lag behind")
+    parser.add_argument("--workers", type=int, help="processes of the service; its own choice if none")
     parser.add_argument("--only", default="", help="only routes with this in their name")
     given = parser.parse_args()
     if not given.db.exists():
@@ -167,14 +182,15 @@ def main() -> None:
         say(f"filled in {time.perf_counter() - start:.0f} s, {given.db.stat().st_size / 1e9:.2f} GB")
     with Store.open(f"sqlite:///{given.db}") as store:
         token = create_token(store.engine, f"benchmark-{uuid.uuid4().hex[:8]}", Scope.SUBMIT)
-    with service(given.db, given.lag) as served, httpx.Client(timeout=60) as client:
+    options = [] if given.workers is None else ["--workers", str(given.workers)]
+    with service(given.db, options) as served:
         known = Known(served.address)
         say("| route | first ms | median ms | p95 ms | CPU ms | kB |")
         say("|---|---:|---:|---:|---:|---:|")
         asked = {**pages(known), **api(known), **files(known)}
         for name, paths in asked.items():
             if given.only in name:
-                first, middle, late, cpu, size = measure(served, paths, client)
+                first, middle, late, cpu, size = measure(served, paths)
                 say(f"| {name} | {first:.0f} | {middle:.0f} | {late:.0f} | {cpu:.1f} | {size:.1f} |")
         say("")
         say_paint(served.address)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from threading import Event, Thread
 
 import pytest
 
-from web.cache import Cache
+from web.cache import Bell, Cache
 
 
 class Data:
@@ -118,3 +119,30 @@ def test_what_was_written_here_is_seen_at_once() -> None:
     assert cache.get("a", data.make) == "of 1"
     cache.forget()
     assert cache.get("a", data.make) == "of 2"
+
+
+def test_what_one_process_writes_all_see(tmp_path: Path) -> None:
+    """Who forgets rings the bell: other followed caches over the same data look anew, once, and it does not itself."""
+    (tmp_path / "bell").touch()
+    data = Data()
+    ours, other = (Cache(lambda: data.version, bell=Bell(tmp_path / "bell")) for _ in range(2))
+    for cache in (ours, other):
+        cache.stop()
+        cache.follow(0)
+        cache.advance()
+        assert cache.get("a", data.make) == "of 1"
+    data.version = 2
+    assert other.get("a", data.make) == "of 1"
+    ours.forget()
+    made = data.made
+    assert [cache.get("a", data.make) for cache in (ours, other, other, ours)] == ["of 2"] * 4
+    assert data.made == made + 2
+
+
+def test_a_bell_that_is_gone_hinders_nobody(tmp_path: Path) -> None:
+    """The folder for temporary files may be swept while the service runs."""
+    (tmp_path / "bell").touch()
+    bell = Bell(tmp_path / "bell")
+    (tmp_path / "bell").unlink()
+    bell.ring()
+    assert Cache(lambda: 1, bell=bell).get("a", lambda: "made") == "made"

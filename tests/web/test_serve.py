@@ -2,8 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import httpx
+import psutil
 import pytest
 from fastapi.testclient import TestClient
 from typer.testing import CliRunner
@@ -12,10 +23,11 @@ from harness.cli.app import app
 from harness.cli.serve import is_loopback
 from harness.errors import SettingsError
 from harness.scope import Scope
-from harness.settings import Settings
+from harness.settings import ROOT, Settings
 from harness.store import Store
 from harness.store.tokens import create_token
 from web.app import create_app
+from web.workers import Sharing
 
 
 @pytest.mark.parametrize(
@@ -47,3 +59,79 @@ def test_a_guarded_service_shows_nothing_without_a_token(tmp_path: Path) -> None
         assert client.get("/", auth=("anyone", secret)).status_code == 200
         assert client.get("/", auth=("anyone", "wrong")).status_code == 401
         assert client.get("/healthz").status_code == 200
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """`opgauge serve` with two processes, and its address."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [sys.executable, "-m", "harness", "serve", "--workers", "2", "--port", str(port)]
+    command += ["--db", f"sqlite:///{tmp_path}/x.db"]
+    with subprocess.Popen(command, cwd=ROOT, text=True, stdout=subprocess.PIPE) as process:
+        try:
+            yield process, f"http://127.0.0.1:{port}"
+        finally:
+            process.kill()
+
+
+def test_two_processes_serve_one_address_and_end_together(served: tuple[subprocess.Popen[str], str]) -> None:
+    """Both answer, also to many at once; SIGTERM to the first ends all of them."""
+    process, address = served
+    answers = [_patiently(f"{address}{path}") for path in ("/healthz", "/", "/runs", "/api/v1/runs")]
+    assert [answer.status_code for answer in answers] == [200] * 4
+    family = psutil.Process(process.pid).children(recursive=True)
+    assert len(family) >= 2
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(30) == 0
+    _, left = psutil.wait_procs(family, 30)
+    assert not left
+
+
+def test_no_process_outlives_the_first(served: tuple[subprocess.Popen[str], str]) -> None:
+    """Where the first is killed, which it cannot tell anybody, the others end and the address is free again."""
+    process, address = served
+    assert _patiently(f"{address}/healthz").status_code == 200
+    family = psutil.Process(process.pid).children(recursive=True)
+    os.kill(process.pid, signal.SIGKILL)
+    _, left = psutil.wait_procs(family, 30)
+    assert not left
+
+
+def _patiently(url: str) -> httpx.Response:
+    for _ in range(300):
+        try:
+            return httpx.get(url, timeout=60)
+        except httpx.TransportError:
+            time.sleep(0.1)
+    raise TimeoutError(url)
+
+
+def test_a_busy_process_passes_its_connections_on() -> None:
+    """An answer closes its connection where another request waits in this process; where none does it stays open."""
+    started, go = asyncio.Event(), asyncio.Event()
+    sent: list[Any] = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        started.set()
+        await go.wait()
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+
+    async def send(message: Any) -> None:
+        sent.append(message["headers"])
+
+    async def receive() -> Any:
+        return {}
+
+    async def ask() -> None:
+        sharing = Sharing(app)
+        first, second = (asyncio.create_task(sharing({"type": "http"}, receive, send)) for _ in range(2))
+        await started.wait()
+        go.set()
+        await first
+        await second
+        await sharing({"type": "http"}, receive, send)
+
+    asyncio.run(ask())
+    assert sent == [[(b"connection", b"close")], [], []]
