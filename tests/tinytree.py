@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from textwrap import dedent
 
+from tests.commandline import run_here
+
 ROOT = Path(__file__).parent.parent
 FRAME = '''
 """Small ops."""
@@ -142,14 +144,11 @@ class TinyTree:
         return self.git("rev-parse", "HEAD")
 
     def start(self, *arguments: str, **variables: str) -> subprocess.Popen[str]:
-        """Begin `opgauge` here, with this project's harness."""
-        path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
-        given = {"PYTHONPATH": path, "OPGAUGE_DB": f"sqlite:///{self.path}/opgauge.db", **variables}
-        clean = {name: value for name, value in os.environ.items() if not name.startswith("GITHUB_")}
+        """Begin `opgauge` here in a process of its own, with this project's harness."""
         return subprocess.Popen(
             [sys.executable, "-P", "-m", "harness", *arguments],
             cwd=self.path,
-            env={**clean, **given},
+            env={**os.environ, **self._variables(), **variables},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -157,12 +156,16 @@ class TinyTree:
 
     def opgauge(self, *arguments: str, code: int | None = None, **variables: str) -> str:
         """Run `opgauge` here and expect an exit code; what it prints, errors included."""
-        with self.start(*arguments, **variables) as process:
-            out, errors = process.communicate(timeout=120)
-        if code is not None and process.returncode != code:
-            message = f"{process.returncode} instead of {code}:\n{out}\n{errors}"
+        done = run_here(*arguments, cwd=self.path, variables={**self._variables(), **variables})
+        if code is not None and done.returncode != code:
+            message = f"{done.returncode} instead of {code}:\n{done.stdout}\n{done.stderr}"
             raise AssertionError(message)
-        return out + errors
+        return done.stdout + done.stderr
+
+    def _variables(self) -> dict[str, str]:
+        path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+        outside = dict.fromkeys((name for name in os.environ if name.startswith("GITHUB_")), "")
+        return {**outside, "PYTHONPATH": path, "OPGAUGE_DB": f"sqlite:///{self.path}/opgauge.db"}
 
     def worktrees(self) -> list[str]:
         """Paths of the worktrees beside the repository itself."""

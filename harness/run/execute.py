@@ -14,7 +14,7 @@ from harness.result.failure import classify_death
 from harness.result.result import Ceilings, Profile, Result, Status, Trial, from_json, to_json
 from harness.run.process import PRELOADED, Worker, worker_options
 from harness.settings import child_environment, tuning_file
-from ops import find_op
+from ops import TuningError, find_op
 from ops._core.tuning import read as read_tuning
 
 DOUBTFUL = (Status.ERROR, Status.OUT_OF_MEMORY)
@@ -61,8 +61,13 @@ class LocalExecutor:
         worker: Worker | None = None,
     ) -> None:
         named = tuning_file()
-        if named is not None:
-            read_tuning(named)
+        try:
+            if named is not None:
+                read_tuning(named)
+        except TuningError:
+            if worker is not None:
+                worker.kill()
+            raise
         self.limits = limits or Limits()
         self.timeout_s = timeout_s
         self.cpu_fallback = cpu_fallback

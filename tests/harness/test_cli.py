@@ -1,4 +1,4 @@
-"""The command line as a person meets it: in processes of its own."""
+"""The command line as a person meets it; in a process of its own where its start or its end matters."""
 
 from __future__ import annotations
 
@@ -12,26 +12,16 @@ from pathlib import Path
 import pytest
 
 from harness.store import Store
+from tests.commandline import Done, run_here
 
 ROOT = Path(__file__).parent.parent.parent
 SMOKE = ("run", "cases/dot.yaml", "--name", "vector-small", "--dtype", "float32", "--budget", "0.02")
 
 
-def opgauge(
-    *arguments: str, db: Path | None = None, code: int = 0, check: bool = True
-) -> subprocess.CompletedProcess[str]:
-    """Run `opgauge` and expect an exit code."""
-    environment = {**os.environ, "OPGAUGE_DB": f"sqlite:///{db}" if db else "sqlite://"}
-    done = subprocess.run(
-        [sys.executable, "-c", "from harness.cli import main; main()", *arguments],
-        capture_output=True,
-        text=True,
-        env=environment,
-        cwd=ROOT,
-        check=False,
-        timeout=200,
-    )
-    if check:
+def opgauge(*arguments: str, db: Path | None = None, code: int | None = 0) -> Done:
+    """Run `opgauge` and expect an exit code, if any."""
+    done = run_here(*arguments, cwd=ROOT, variables={"OPGAUGE_DB": f"sqlite:///{db}" if db else "sqlite://"})
+    if code is not None:
         assert done.returncode == code, done.stderr
         assert "Traceback" not in done.stderr
     return done
@@ -39,9 +29,18 @@ def opgauge(
 
 @pytest.fixture(scope="module")
 def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A database with one small run."""
+    """A database with one small run, made by a process."""
     path = tmp_path_factory.mktemp("cli") / "run.db"
-    done = opgauge(*SMOKE, "-i", "baseline", "-i", "optimized", "--ceilings", db=path)
+    done = subprocess.run(
+        [sys.executable, "-m", "harness", *SMOKE, "-i", "baseline", "-i", "optimized", "--ceilings"],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "OPGAUGE_DB": f"sqlite:///{path}"},
+        cwd=ROOT,
+        check=False,
+        timeout=200,
+    )
+    assert done.returncode == 0, done.stderr
     assert "vector-small" in done.stdout
     assert "copy" in done.stdout
     return path
@@ -89,7 +88,9 @@ def test_mistakes_of_the_user_are_one_line(tmp_path: Path) -> None:
     """A misspelt case file, a missing database folder, a device that is none: exit code 2."""
     wrong = tmp_path / "wrong.yaml"
     wrong.write_text("op: p_norm\ncases:\n  - {name: a, shapes: {x: [3]}, dtype: float32, params: {porder: banana}}\n")
-    done = opgauge("check", str(wrong), code=2)
+    command = [sys.executable, "-m", "harness", "check", str(wrong)]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False, timeout=200)
+    assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)
     assert f"{wrong}:3:" in done.stderr
     assert "banana" in done.stderr
     assert "no folder" in opgauge("show", "--db", f"sqlite:///{tmp_path}/no/x.db", code=2).stderr
@@ -100,7 +101,7 @@ def test_a_wrong_kernel_of_ours_fails_the_run(tmp_path: Path) -> None:
     """Exit code 3 when a kernel of ours cannot do its work in time."""
     done = opgauge(
         "run", "cases/mean.yaml", "--tag", "seed", "-i", "baseline", "--timeout", "0.1", "--no-ceilings",
-        db=tmp_path / "x.db", check=False,
+        db=tmp_path / "x.db", code=None,
     )  # fmt: skip
     assert done.returncode in {0, 3}
     records = json.loads(opgauge("export", db=tmp_path / "x.db").stdout)

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import subprocess
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -29,6 +26,7 @@ from harness.store.queries import list_self_tests
 from harness.trust.selftest import PLANTED, caught, false_alarms, out_of_reach
 from harness.trust.share import Share
 from harness.trust.table import caught_table
+from tests.commandline import run_here
 from tests.gateruns import a_run, compared
 from tests.tinytree import TinyTree
 
@@ -39,14 +37,10 @@ QUICK = ("--pairs", "4", "--most-pairs", "4", "--block-s", "0.01", "--device", "
 
 def gate(*arguments: str, db: Path, code: int) -> str:
     """Run `opgauge gate` on this project's own tree."""
-    done = subprocess.run(
-        [sys.executable, "-P", "-m", "harness", "gate", "--case", CASE.id, *QUICK, *arguments],
-        capture_output=True,
-        text=True,
-        check=False,
+    done = run_here(
+        *("gate", "--case", CASE.id, *QUICK, *arguments),
         cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "OPGAUGE_DB": f"sqlite:///{db}"},
-        timeout=120,
+        variables={"PYTHONPATH": str(ROOT), "OPGAUGE_DB": f"sqlite:///{db}"},
     )
     assert done.returncode == code, done.stdout + done.stderr
     return done.stdout + done.stderr

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 from rich.console import Console
@@ -17,6 +14,7 @@ from harness.result.result import KernelUse, Measurement, Profile, Result, Statu
 from harness.run.environment import capture
 from harness.store import Store
 from ops import find_op
+from tests.commandline import Done, run_here
 
 ROOT = Path(__file__).parents[2]
 GEMM = KernelUse("maxwell_sgemm_128x64_nn", 2, 64_200.0, 0.642, (16, 8, 1), (128, 1, 1), 122, 8448, 0)
@@ -70,12 +68,9 @@ def test_a_stored_result_gets_its_list_later() -> None:
 
 def test_a_profiled_run_on_the_cpu_says_that_there_is_no_list(tmp_path: Path) -> None:
     """`run --profile` on the CPU measures, and says why it lists nothing; `show --kernels` too; a ruler is kept."""
-    environment = {**os.environ, "OPGAUGE_DB": f"sqlite:///{tmp_path / 'run.db'}"}
 
-    def opgauge(*arguments: str) -> subprocess.CompletedProcess[str]:
-        code = "from harness.cli import main; main()"
-        command = [sys.executable, "-c", code, *arguments]
-        return subprocess.run(command, capture_output=True, text=True, env=environment, cwd=ROOT, check=False)
+    def opgauge(*arguments: str) -> Done:
+        return run_here(*arguments, cwd=ROOT, variables={"OPGAUGE_DB": f"sqlite:///{tmp_path / 'run.db'}"})
 
     chosen = ("--name", "vector-small", "--dtype", "float32", "-i", "optimized", "--device", "cpu", "--budget", "0.02")
     done = opgauge("run", "cases/dot.yaml", *chosen, "--profile")

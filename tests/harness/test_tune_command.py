@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -21,6 +18,7 @@ from harness.worker import inventory
 from ops import TuningError, find_op
 from ops._core import tuning
 from ops._core.backend import device_model
+from tests.commandline import Done, run_here
 from tests.tinytree import TinyTree
 
 ROOT = Path(__file__).parent.parent.parent
@@ -35,17 +33,9 @@ cases:
 """
 
 
-def opgauge(*arguments: str, code: int = 0, **variables: str) -> subprocess.CompletedProcess[str]:
+def opgauge(*arguments: str, code: int = 0, **variables: str) -> Done:
     """Run `opgauge` and expect an exit code, without a traceback."""
-    done = subprocess.run(
-        [sys.executable, "-c", "from harness.cli import main; main()", *arguments],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "OPGAUGE_DB": "sqlite://", **variables},
-        cwd=ROOT,
-        check=False,
-        timeout=200,
-    )
+    done = run_here(*arguments, cwd=ROOT, variables={"OPGAUGE_DB": "sqlite://", **variables})
     assert done.returncode == code, done.stderr
     assert "Traceback" not in done.stderr
     return done
