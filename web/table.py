@@ -6,13 +6,12 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from sqlalchemy import Engine
-
 from harness.report.export import Cells, as_table
 from harness.result.result import Ceilings
 from harness.result.submission import RESULT_LIMIT
 from harness.store import queries
 from harness.store.queries import CaseInfo, Detail, RunInfo
+from web.reader import KEPT_CASES, Reader
 
 COLUMNS = (
     *("run", "commit", "op", "case", "case_id", "shapes", "dtype", "params", "tags", "published"),
@@ -26,14 +25,14 @@ _NOTHING: Mapping[str, Any] = {}
 _UNKNOWN = (None, None, None, None)
 
 
-def table_of(engine: Engine, run: RunInfo, ceilings: Mapping[str, Ceilings]) -> str:
+def table_of(reader: Reader, run: RunInfo, ceilings: Mapping[str, Ceilings]) -> str:
     """A row per result, as CSV of `harness.result.summary.record` has it."""
-    return as_table(COLUMNS, _rows(engine, run, ceilings))
+    return as_table(COLUMNS, _rows(reader, run, ceilings))
 
 
-def _rows(engine: Engine, run: RunInfo, ceilings: Mapping[str, Ceilings]) -> Iterator[tuple[Any, ...]]:
-    details = queries.list_details(engine, run.key, limit=RESULT_LIMIT)
-    cases = queries.load_cases(engine, {one.point.case_key for one in details})
+def _rows(reader: Reader, run: RunInfo, ceilings: Mapping[str, Ceilings]) -> Iterator[tuple[Any, ...]]:
+    details = queries.list_details(reader.engine, run.key, limit=RESULT_LIMIT)
+    cases = reader.cases({one.point.case_key for one in details})
     cells = Cells()
     told = {key: tuple([cells[text] for text in (run.id, run.commit, *_told(case))]) for key, case in cases.items()}
     for one in details:
@@ -41,8 +40,20 @@ def _rows(engine: Engine, run: RunInfo, ceilings: Mapping[str, Ceilings]) -> Ite
         yield told[key] + _measured(one, cases[key].dtype, ceilings.get(one.point.device), cells)
 
 
+_known: dict[int, tuple[CaseInfo, tuple[str, ...]]] = {}
+
+
 def _told(case: CaseInfo) -> tuple[str, ...]:
-    """What there is to say of a case, made once for all of its results."""
+    """What there is to say of a case, made once for all of its results; cases recur in every run."""
+    known = _known.get(id(case))
+    if known is None or known[0] is not case:
+        if len(_known) >= KEPT_CASES:
+            _known.clear()
+        known = _known[id(case)] = (case, _tell(case))
+    return known[1]
+
+
+def _tell(case: CaseInfo) -> tuple[str, ...]:
     shapes, params, tags, published = (_as_json(case.data[name]) for name in ("shapes", "params", "tags", "published"))
     return case.op, case.data["name"], case.case_id, shapes, case.dtype, params, tags, published
 

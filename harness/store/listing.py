@@ -8,7 +8,7 @@ then hold fewer results than asked for, and says where to go on.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from time import monotonic
 from typing import Any, NamedTuple
@@ -20,18 +20,15 @@ from harness.store.queries import (
     CHUNK,
     POINT,
     RESULT,
-    SAMPLE,
     CaseInfo,
     Detail,
     Point,
     RunInfo,
     list_runs,
-    load_cases,
 )
 from harness.store.tables import CaseRow, ResultRow, RunRow, SampleRow
 
 WINDOW = 4_000
-SAMPLES_OF = ("samples_ns", "cpu_ns", "clock_mhz")
 PATIENCE_S = 0.03
 SAMPLES = 10_000
 """Raw samples of one result that are handed out."""
@@ -63,13 +60,6 @@ _JUDGED = (
     .where(RESULT.run_id == bindparam("run"))
     .order_by(RESULT.id)
     .limit(bindparam("most"))
-)
-_DUMPED = (
-    select(RESULT.implementation, RESULT.backend, RESULT.device, RESULT.case_key, RESULT.data)
-    .add_columns(*(SAMPLE[name] for name in SAMPLES_OF))
-    .select_from(ResultRow.__table__.outerjoin(SampleRow.__table__, SAMPLE.result_id == RESULT.id))
-    .where(RESULT.run_id == bindparam("run"))
-    .order_by(RESULT.id)
 )
 _DETAILS = select(*POINT, RESULT.reason, RESULT.data).where(RESULT.id.in_(bindparam("keys", expanding=True)))
 
@@ -121,31 +111,6 @@ def first_samples(engine: Engine, number: int) -> list[float]:
     values = array("d")
     values.frombytes((packed or b"")[: SAMPLES * values.itemsize])
     return values.tolist()
-
-
-def dump_results(engine: Engine, run_key: int) -> list[dict[str, Any]]:
-    """The results of a run with their raw samples, in order, as `harness.result.result.to_json` writes them.
-
-    They stand in the database as they are in a file, but for the case and the samples: making results of them
-    and JSON of these takes five times as long.
-    """
-    with engine.connect() as connection:
-        rows = connection.execute(_DUMPED, {"run": run_key}).all()
-    cases = {key: dict(case.data) for key, case in load_cases(engine, {row[3] for row in rows}).items()}
-    return [_dumped(cases[row[3]], row) for row in rows]
-
-
-def _dumped(case: Mapping[str, Any], row: Any) -> dict[str, Any]:
-    implementation, backend, device, _, data, *packed = row
-    trial = {"case": case, "implementation": implementation, "backend": backend, "device": device}
-    found = {"trial": trial, **data}
-    quantiles, measurement = found.pop("quantiles_ns", None), found.get("measurement")
-    if quantiles:
-        found["extra"] = {**found.get("extra", {}), "quantiles_ns": quantiles}
-    if measurement is not None:
-        samples = {name: array("d", one or b"").tolist() for name, one in zip(SAMPLES_OF, packed, strict=True)}
-        found["measurement"] = {**measurement, **samples}
-    return found
 
 
 def page_series(

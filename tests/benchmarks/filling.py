@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from harness import jsontext
 from harness.case.case import Case
 from harness.case.file import load_cases
 from harness.result.result import Ceilings, Check, Environment, Measurement, Result, Status, Trial, to_json
@@ -126,7 +127,7 @@ def _row(case: Case, made: str, device: str, values: NDArray[np.float64], *, fai
         data["quantiles_ns"] = [*ordered[[0, SAMPLES // 4, -SAMPLES // 4]].tolist(), SAMPLES]
         known["median_ns"] = float(np.median(values))
         known["low_ns"], known["high_ns"] = data["quantiles_ns"][1:3]
-    return (*known.values(), json.dumps(data))
+    return (*known.values(), jsontext.write_compact(data).decode())
 
 
 def _result(case: Case, made: str, device: str, *, fails: bool) -> Result:

@@ -11,7 +11,8 @@ from harness.jsontext import write_compact
 from harness.report.export import whole_run
 from harness.result.result import Status
 from harness.result.summary import BASELINE, OPTIMIZED, PEERS
-from harness.store import listing, queries
+from harness.store import queries
+from harness.store.dumping import dump_results
 from harness.store.queries import Detail, RunInfo
 from web.deps import CacheOf, ReaderOf, StoreOf
 from web.pages.query import Number, Text, Word
@@ -62,11 +63,12 @@ def export(request: Request, reader: ReaderOf, store: StoreOf, run_id: RunId, ki
     info = find(reader, run_id)
     ceilings = reader.ceilings(info)
     if kind == "json":
-        whole = whole_run(store.find_run(info.id), [], ceilings)
-        body = write_compact({**whole, "results": listing.dump_results(reader.engine, info.key)})
+        head = write_compact(whole_run(store.find_run(info.id), [], ceilings))
+        results = dump_results(reader.engine, info.key)
+        body = head.removesuffix(b"[]}") + results.encode("utf-8", "replace") + b"}"
         media_type = "application/json"
     else:
-        body = table_of(reader.engine, info, ceilings).encode("utf-8", "replace")
+        body = table_of(reader, info, ceilings).encode("utf-8", "replace")
         media_type = "text/csv; charset=utf-8"
     headers = {"Content-Disposition": f'attachment; filename="opgauge-{info.id[:8]}.{kind}"'}
     return sent(request, media_type, body, headers)
