@@ -5,7 +5,8 @@ VENV ?= .venv
 TORCH ?= yes
 TORCH_VERSION := 2.13.0
 BIN := $(VENV)/bin
-PIP := $(BIN)/python -m pip --disable-pip-version-check
+# Python compiles what it imports, which is a small part: compiling all takes longer than downloading it.
+INSTALL := $(BIN)/python -m pip --disable-pip-version-check install -q --no-compile
 
 # The CUDA extra that the driver can run: none without an NVIDIA driver.
 CUDA_MAJOR := $(shell nvidia-smi 2>/dev/null | sed -n 's/.*CUDA Version: *\([0-9]*\).*/\1/p' | head -n 1)
@@ -54,9 +55,9 @@ $(VENV)/.python:
 	touch $@
 
 $(VENV)/.run: $(VENV)/.python requirements/$(or $(CUDA),run).txt pyproject.toml
-	$(PIP) install -q --require-hashes -r requirements/$(or $(CUDA),run).txt
-	$(PIP) install -q --no-deps --no-build-isolation -e .
-	$(if $(filter yes,$(TORCH)),$(PIP) install -q "torch==$(TORCH_VERSION)")
+	$(INSTALL) --require-hashes -r requirements/$(or $(CUDA),run).txt
+	$(INSTALL) --no-deps --no-build-isolation -e .
+	$(if $(filter yes,$(TORCH)),$(INSTALL) "torch==$(TORCH_VERSION)")
 	touch $@
 
 # What is compiled when it is first called, by all cores at once, so that `run` has only to measure.
@@ -65,7 +66,7 @@ $(VENV)/.compiled: $(VENV)/.run $(wildcard ops/*/*.py ops/*/*.cu ops/_core/*/*.p
 	touch $@
 
 $(VENV)/.test: $(VENV)/.run requirements/test.txt
-	$(PIP) install -q --require-hashes -r requirements/test.txt
+	$(INSTALL) --require-hashes -r requirements/test.txt
 	touch $@
 
 # The browser tests want Debian's chromium; without one, and without the right to install it, they are skipped.
