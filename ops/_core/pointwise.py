@@ -71,7 +71,8 @@ def axes_struct(walk: Walk) -> Array:
         msg = f"{walk.size} elements: a broadcast of 2^31 or more is not supported"
         raise ShapeError(msg)
     lengths = [*reversed(walk.lengths), *(1,) * AXES][:AXES]
-    found = np.zeros((), [("length", DIVISOR, (AXES,))])
+    found = np.zeros((), [("inner", np.int32), ("length", DIVISOR, (AXES,))])
+    found["inner"] = len(walk.lengths) - 1
     for axis, length in enumerate(lengths):
         found["length"][axis] = divisor(length)
     return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import product
 from math import ceil
 from typing import Any
 
@@ -42,6 +43,17 @@ _BLOCKS = declare(
     ops=_REDUCTIONS,
     why="blocks that a reduction of few results is shared among: bandwidth against partial results",
 )
+_STREAMED = declare(
+    "reduction.streamed_megabytes",
+    192,
+    (0, 48, 96, 192, 384),
+    backend="cuda",
+    ops=_REDUCTIONS,
+    why="megabytes up to which rows are read past what the L2 cache holds, from LEAST_STREAMED on",
+)
+LEAST_STREAMED = 12 << 20
+"""Bytes: less is read again before it leaves the cache."""
+MOST_LANES = 64
 _LAYOUT = np.dtype([(name, np.int64) for name in ("a", "r1", "b", "r2", "c")])
 
 
@@ -71,7 +83,8 @@ class Functor:
 
 def expressions(functor: str, width: int) -> tuple[str, ...]:
     """What `launch` may ask of a source for this functor."""
-    rows = tuple(f"{kind}<{functor}, {width}>" for kind in ("reduce_rows", "reduce_long"))
+    kinds = product(("reduce_rows", "reduce_long"), ("false", "true"))
+    rows = tuple(f"{kind}<{functor}, {width}, {stream}>" for kind, stream in kinds)
     return (*rows, *(f"reduce_columns<{functor}, {wide}>" for wide in sorted({1, width})))
 
 
@@ -90,19 +103,25 @@ def launch(source: Source, functor: Functor, layout: Reduction, x: Any, second: 
         layout = Reduction(layout.a, layout.r1, 1, layout.r2, 1)
     fits = all(array is None or array.data.ptr % (width * itemsize) == 0 for array in (x, second))
     wide = width if fits and layout.c % width == 0 else 1
-    packs = -(-layout.c // wide)
-    lanes = 1
-    while lanes < WARP and lanes < packs:
-        lanes *= 2
-    across, outer = -(-packs // lanes), layout.a * layout.b
-    rows = THREADS // lanes
+    lanes, across = column_lanes(layout.c, wide)
+    outer, rows = layout.a * layout.b * across, THREADS // lanes
     most = min(_most_splits(layout), layout.length // (4 * rows))
-    splits = max(1, min(most, _target_blocks() // (across * outer))) if most > 1 else 1
+    splits = max(1, min(most, _target_blocks() // outer)) if most > 1 else 1
     function = source.function(f"reduce_columns<{functor.name}, {wide}>")
-    shape = layout_struct(layout)
-    arguments = (x, second, out, functor.value, shape, tickets, partials)
-    grid, block = (across, outer, splits), (lanes, rows)
+    arguments = (x, second, out, functor.value, layout_struct(layout), tickets, partials)
+    grid, block = (outer, splits), (lanes, rows)
     return lambda: function(grid, block, arguments)
+
+
+def column_lanes(columns: int, width: int) -> tuple[int, int]:
+    """Threads side by side along the columns, and how many such groups there are.
+
+    A few columns are taken whole: then rows follow one another in memory without a gap.
+    """
+    packs = -(-columns // width)
+    if packs <= MOST_LANES:
+        return packs, 1
+    return WARP, -(-packs // WARP)
 
 
 def _rows(
@@ -115,19 +134,24 @@ def _rows(
 ) -> Bound:
     rows, length = layout.a, layout.r1
     packs = length / functor.width
+    stream = str(_streams(sum(array.nbytes for array in arrays[:2] if array is not None))).lower()
     common = (*arrays, functor.value, np.int64(rows), np.int64(length), np.int32(shift))
     if packs <= WARP or (_SHORT_ROW.covers(ceil(packs)) and rows >= _target_blocks()):
         lanes = lanes_for(_PACKS_PER_LANE, packs + 1)
-        function = source.function(f"reduce_rows<{functor.name}, {functor.width}>")
+        function = source.function(f"reduce_rows<{functor.name}, {functor.width}, {stream}>")
         arguments: tuple[Any, ...] = (*common, np.int32(lanes))
         grid = (-(-rows * lanes // THREADS),)
     else:
         most = min(_most_splits(layout), int(packs) // THREADS)
         splits = max(1, min(most, _target_blocks() // rows)) if most > 1 else 1
-        function = source.function(f"reduce_long<{functor.name}, {functor.width}>")
+        function = source.function(f"reduce_long<{functor.name}, {functor.width}, {stream}>")
         arguments = (*common, *scratch)
         grid = (rows, splits)  # type: ignore[assignment]
     return lambda: function(grid, (THREADS,), arguments)
+
+
+def _streams(nbytes: int) -> bool:
+    return nbytes >= LEAST_STREAMED and _STREAMED.covers(nbytes >> 20)
 
 
 def _target_blocks() -> int:

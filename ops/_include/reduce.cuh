@@ -8,12 +8,21 @@
 // reduce_rows   (rows, length): 1 to 32 lanes per row, 16-byte loads wherever a row begins
 // reduce_long   (rows, length): blocks share a row; the last one to finish adds up, in a fixed order
 // reduce_columns the general layout: lanes along c, blocks share the reduced axes as above
+//
+// STREAM: what is read is the first to leave the L2 cache, so that what others left there stays. Pays for
+// middling sizes whose lines are not in the cache yet: no dirty line has to be written back to make room.
 #pragma once
 #include "divide.cuh"
 #include "pack.cuh"
 
 constexpr int REDUCE_THREADS = 256;
 constexpr unsigned int EVERY_LANE = 0xffffffffu;
+
+// Packs that a thread has under way. Eight half or two double elements a pack leave fewer threads room for four.
+template <typename T>
+constexpr int under_way() {
+  return sizeof(T) == 4 ? 4 : 2;
+}
 
 template <typename A>
 __device__ __forceinline__ A shuffle_xor(A value, int step) {
@@ -118,7 +127,7 @@ __device__ __forceinline__ typename F::Acc take_range(
   return mine;
 }
 
-template <typename F, int V>
+template <typename F, int V, bool STREAM>
 __global__ void __launch_bounds__(REDUCE_THREADS) reduce_rows(
     const typename F::Input* __restrict__ x, const typename F::Input* __restrict__ second,
     typename F::Output* __restrict__ out, F f, long long rows, long long length, int shift, int lanes) {
@@ -126,22 +135,24 @@ __global__ void __launch_bounds__(REDUCE_THREADS) reduce_rows(
   const int lane = threadIdx.x % lanes;
   typename F::Acc mine = f.identity();
   if (row < rows) {
-    mine = take_range<F, V, 4, true>(f, x, second, row * length, (row + 1) * length, shift, lane, lanes);
+    mine = take_range<F, V, under_way<typename F::Input>(), STREAM>(
+        f, x, second, row * length, (row + 1) * length, shift, lane, lanes);
   }
   mine = merge_lanes(f, mine, lanes);
   if (lane == 0 && row < rows) out[row] = f.finish(mine);
 }
 
 // grid (rows, splits); partials (rows, splits), tickets (rows).
-template <typename F, int V>
+template <typename F, int V, bool STREAM>
 __global__ void __launch_bounds__(REDUCE_THREADS) reduce_long(
     const typename F::Input* __restrict__ x, const typename F::Input* __restrict__ second,
     typename F::Output* __restrict__ out, F f, long long rows, long long length, int shift, unsigned int* tickets,
     typename F::Acc* partials) {
+  constexpr int UNROLL = F::TWO ? under_way<typename F::Input>() : 4;
   const long long row = blockIdx.x, split = blockIdx.y, splits = gridDim.y;
   const long long begin = row * length + length * split / splits, end = row * length + length * (split + 1) / splits;
   typename F::Acc mine =
-      take_range<F, V, 4, false>(f, x, second, begin, end, shift, threadIdx.x, REDUCE_THREADS);
+      take_range<F, V, UNROLL, STREAM>(f, x, second, begin, end, shift, threadIdx.x, REDUCE_THREADS);
   mine = merge_block(f, mine);
   if (splits == 1) {
     if (threadIdx.x == 0) out[row] = f.finish(mine);
@@ -157,68 +168,127 @@ __global__ void __launch_bounds__(REDUCE_THREADS) reduce_long(
   if (threadIdx.x == 0) out[row] = f.finish(mine);
 }
 
-struct Layout {  // (a, r1, b, r2, c), and how to find r1 and r2 of a reduced index
+struct Layout {  // (a, r1, b, r2, c)
   long long a, r1, b, r2, c;
 };
 
-// block (lanes, rows): `lanes` columns of c with V elements each; grid (column blocks, a b, splits).
-// partials (splits, a b c), tickets (column blocks a b).
+// The columns of one thread, and its steps along them. block (lanes, rows): lanes side by side along c with V columns
+// each, every rows-th reduced index is a thread's; grid (a b column blocks, splits).
+template <int V>
+struct Columns {
+  long long column, result, left, place;
+  bool ours;
+  long long inner, inner_step, step, wrap, r2;
+
+  // Before the first index of part `split`.
+  __device__ __forceinline__ Columns(const Layout& layout, int split) {
+    const long long across = (layout.c + blockDim.x * V - 1) / (blockDim.x * V), outer = blockIdx.x / across;
+    column = ((blockIdx.x - outer * across) * blockDim.x + threadIdx.x) * V;
+    ours = column < layout.c;
+    result = outer * layout.c + column;
+    const long long a = outer / layout.b, b = outer - a * layout.b, length = layout.r1 * layout.r2;
+    const long long begin = length * split / gridDim.y + threadIdx.y;
+    left = ours ? (length * (split + 1) / gridDim.y - begin + blockDim.y - 1) / blockDim.y : 0;
+    r2 = layout.r2;
+    const long long outward = layout.b * r2 * layout.c, i1 = begin / r2, outer_step = blockDim.y / r2;
+    inner = begin - i1 * r2;
+    inner_step = blockDim.y - outer_step * r2;
+    step = outer_step * outward + inner_step * layout.c;
+    wrap = outward - r2 * layout.c;
+    place = (a * layout.r1 + i1) * outward + (b * r2 + inner) * layout.c + column;
+  }
+
+  // Where the next index lies in the tensor; `left` says how many there are.
+  __device__ __forceinline__ long long next() {
+    const long long here = place;
+    inner += inner_step;
+    place += step;
+    if (inner >= r2) {
+      inner -= r2;
+      place += wrap;
+    }
+    --left;
+    return here;
+  }
+
+  // Every place, loaded by `load` some steps before `use` takes what was loaded.
+  template <typename Load, typename Use>
+  __device__ __forceinline__ void each(Load&& load, Use&& use) {
+    using Loaded = decltype(load(0));
+    constexpr int TOGETHER = 4;
+    while (left >= TOGETHER) {
+      long long places[TOGETHER];
+      Loaded loaded[TOGETHER];
+#pragma unroll
+      for (int j = 0; j < TOGETHER; ++j) places[j] = next();
+#pragma unroll
+      for (int j = 0; j < TOGETHER; ++j) loaded[j] = load(places[j]);
+#pragma unroll
+      for (int j = 0; j < TOGETHER; ++j) use(places[j], loaded[j]);
+    }
+#pragma unroll 1
+    while (left > 0) {
+      const long long place = next();
+      Loaded loaded = load(place);
+      use(place, loaded);
+    }
+  }
+};
+
+// As Columns says. partials (splits, a b c), tickets (a b column blocks).
 template <typename F, int V>
 __global__ void __launch_bounds__(REDUCE_THREADS) reduce_columns(
     const typename F::Input* __restrict__ x, const typename F::Input* __restrict__ second,
     typename F::Output* __restrict__ out, F f, Layout layout, unsigned int* tickets, typename F::Acc* partials) {
   using T = typename F::Input;
   using Acc = typename F::Acc;
-  __shared__ __align__(16) unsigned char memory[REDUCE_THREADS * sizeof(Acc)];
+  __shared__ __align__(16) unsigned char memory[V * REDUCE_THREADS * sizeof(Acc)];
   Acc* const slots = reinterpret_cast<Acc*>(memory);
-  const long long column = (static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x) * V;
-  const bool ours = column < layout.c;
-  const long long a = blockIdx.y / layout.b, b = blockIdx.y % layout.b;
-  const long long length = layout.r1 * layout.r2, splits = gridDim.z;
-  const long long end = length * (blockIdx.z + 1) / splits;
+  Columns<V> at(layout, blockIdx.y);
+  const int splits = gridDim.y, rows = blockDim.y, lanes = blockDim.x, slot = threadIdx.y * lanes + threadIdx.x;
   Acc mine[V];
 #pragma unroll
   for (int i = 0; i < V; ++i) mine[i] = f.identity();
-  if (ours) {
-#pragma unroll 4
-    for (long long index = length * blockIdx.z / splits + threadIdx.y; index < end; index += blockDim.y) {
-      const long long i1 = layout.r2 == 1 ? index : index / layout.r2, i2 = layout.r2 == 1 ? 0 : index % layout.r2;
-      const long long at = (((a * layout.r1 + i1) * layout.b + b) * layout.r2 + i2) * layout.c + column;
-      const Pack<T, V> one = load<T, V>(x + at);
-      Pack<T, V> two = one;
-      if constexpr (F::TWO) two = load<T, V>(second + at);
+  at.each([&](long long place) { return load<T, V>(x + place); },
+          [&](long long place, const Pack<T, V>& one) {
+            Pack<T, V> two = one;
+            if constexpr (F::TWO) two = load<T, V>(second + place);
 #pragma unroll
-      for (int i = 0; i < V; ++i) mine[i] = f.take(mine[i], one.at[i], two.at[i]);
+            for (int i = 0; i < V; ++i) mine[i] = f.take(mine[i], one.at[i], two.at[i]);
+          });
+  const long long results = layout.a * layout.b * layout.c;
+#pragma unroll
+  for (int i = 0; i < V; ++i) slots[i * REDUCE_THREADS + slot] = mine[i];
+  __syncthreads();
+  for (int left = rows, half; left > 1; left = half) {
+    half = (left + 1) / 2;
+    if (threadIdx.y + half < left) {
+#pragma unroll 1
+      for (int i = slot; i < V * REDUCE_THREADS; i += REDUCE_THREADS) slots[i] = f.merge(slots[i], slots[i + half * lanes]);
     }
-  }
-  const int slot = threadIdx.y * blockDim.x + threadIdx.x;
-  const long long base = static_cast<long long>(blockIdx.y) * layout.c;
-#pragma unroll
-  for (int i = 0; i < V; ++i) {
-    slots[slot] = mine[i];
     __syncthreads();
-    for (int step = blockDim.y / 2; step > 0; step /= 2) {
-      if (threadIdx.y < step) slots[slot] = f.merge(slots[slot], slots[slot + step * blockDim.x]);
-      __syncthreads();
-    }
-    if (threadIdx.y == 0 && ours) {
+  }
+  if (threadIdx.y == 0 && at.ours) {
+#pragma unroll 1
+    for (int i = 0; i < V; ++i) {
+      const long long result = at.result + i;
+      const Acc total = slots[i * REDUCE_THREADS + slot];
       if (splits == 1) {
-        out[base + column + i] = f.finish(slots[slot]);
+        out[result] = f.finish(total);
       } else {
-        partials[blockIdx.z * layout.a * layout.b * layout.c + base + column + i] = slots[slot];
+        partials[blockIdx.y * results + result] = total;
       }
     }
-    __syncthreads();
   }
   if (splits == 1) return;
-  if (!arrive_last(&tickets[blockIdx.y * gridDim.x + blockIdx.x], splits)) return;
-  const long long first = static_cast<long long>(blockIdx.x) * blockDim.x * V;
-  for (long long place = first + slot; place < layout.c && place < first + blockDim.x * V;
-       place += blockDim.x * blockDim.y) {
+  if (!arrive_last(&tickets[blockIdx.x], splits)) return;
+  const long long first = at.column - static_cast<long long>(threadIdx.x) * V;
+  for (long long column = first + slot; column < layout.c && column < first + lanes * V; column += lanes * rows) {
+    const long long result = at.result - at.column + column;
     Acc total = f.identity();
-    for (long long split = 0; split < splits; ++split) {
-      total = f.merge(total, read_partial(&partials[split * layout.a * layout.b * layout.c + base + place]));
+    for (int split = 0; split < splits; ++split) {
+      total = f.merge(total, read_partial(&partials[split * results + result]));
     }
-    out[base + place] = f.finish(total);
+    out[result] = f.finish(total);
   }
 }

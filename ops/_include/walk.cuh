@@ -4,7 +4,8 @@
 
 constexpr int AXES = 6;
 
-struct Axes {  // lengths from the innermost outwards, unused ones 1
+struct Axes {  // lengths from the innermost outwards: `inner` of them, and the outermost, which needs none
+  int inner;
   Divisor length[AXES];
 };
 
@@ -16,10 +17,11 @@ struct Strides {  // in elements, innermost first, 0 where the operand is repeat
 __device__ __forceinline__ long long place(unsigned int index, const Axes& axes, const Strides& strides) {
   long long at = 0;
 #pragma unroll
-  for (int axis = 0; axis < AXES; ++axis) {
+  for (int axis = 0; axis < AXES - 1; ++axis) {
+    if (axis == axes.inner) return at + strides.at[axis] * index;
     const unsigned int outer = quotient(index, axes.length[axis]);
     at += strides.at[axis] * remainder(index, outer, axes.length[axis]);
     index = outer;
   }
-  return at;
+  return at + strides.at[AXES - 1] * index;
 }

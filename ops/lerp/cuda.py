@@ -30,13 +30,16 @@ _BLOCKS = declare(
 )
 CTYPES = {name: dtype_info(name).ctype for name in FLOATS}
 WIDTHS = {name: 16 // dtype_info(name).itemsize for name in FLOATS}
+WALKED = {"float16": 1, "bfloat16": 1, "float32": 2, "float64": 2}
+"""Packs of a thread that finds its operands by index arithmetic."""
 
 
 def _expressions() -> tuple[str, ...]:
     found: list[str] = []
     for name, ctype in CTYPES.items():
         for width in (1, WIDTHS[name]):
-            found += [f"{kind}<{ctype}, {width}>" for kind in ("lerp_broadcast", "grad_rows", "grad_columns")]
+            found += [f"{kind}<{ctype}, {width}>" for kind in ("grad_rows", "grad_columns")]
+            found.append(f"lerp_broadcast<{ctype}, {width}, {WALKED[name]}>")
         for width, packs in spans(WIDTHS[name]):
             found.append(f"lerp_flat<{ctype}, {width}, {packs}>")
             found += [f"grad_flat<{ctype}, {width}, {packs}, {subtract}>" for subtract in ("false", "true")]
@@ -78,10 +81,11 @@ def lerp(*, x: Any, y: Any, weight: Any, out: dict[str, Any]) -> Bound:
     steps = walk(result.shape, x.shape, y.shape, () if tensor is None else tensor.shape)
     simple = all(strides[-1] in {0, 1} for strides in steps.strides)
     width = _pack(x, steps.lengths[-1], *operands, *_row_strides(steps.strides)) if simple else 1
-    function = SOURCE.function(f"lerp_broadcast<{ctype}, {width}>")
+    packs = WALKED[x.dtype.name]
+    function = SOURCE.function(f"lerp_broadcast<{ctype}, {width}, {packs}>")
     strides = tuple(strides_struct(item) for item in steps.strides)
     numbers = (number, np.uint32(result.size // width), axes_struct(steps), *strides)
-    grid = (blocks(result.size, width),)
+    grid = (blocks(result.size, width, packs),)
     return lambda: function(grid, (THREADS,), (*operands, *numbers))
 
 

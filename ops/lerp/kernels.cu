@@ -40,23 +40,31 @@ __device__ __forceinline__ Pack<T, V> gather(const T* from, const Strides& strid
 }
 
 // Broadcast operands: the innermost axis is a multiple of V, and no operand has a stride but 0 and 1 along it.
-template <typename T, int V>
+template <typename T, int V, int P>
 __global__ void __launch_bounds__(THREADS) lerp_broadcast(
     const T* __restrict__ x, const T* __restrict__ y, const T* __restrict__ weight, T* __restrict__ out,
     Wide<T> number, unsigned int packs, Axes axes, Strides of_x, Strides of_y, Strides of_weight) {
-  const unsigned int pack = blockIdx.x * THREADS + threadIdx.x;
-  if (pack >= packs) return;
-  const unsigned int at = pack * V;
-  const Pack<T, V> a = gather<T, V>(x, of_x, place(at, axes, of_x));
-  const Pack<T, V> b = gather<T, V>(y, of_y, place(at, axes, of_y));
-  Pack<T, V> w{}, result;
-  if (weight != nullptr) w = gather<T, V>(weight, of_weight, place(at, axes, of_weight));
+  const unsigned int first = blockIdx.x * (THREADS * P) + threadIdx.x;
+  Pack<T, V> a[P], b[P], w[P];
 #pragma unroll
-  for (int i = 0; i < V; ++i) {
-    const Wide<T> share = weight != nullptr ? widen(w.at[i]) : number;
-    result.at[i] = narrow<T>(blend(widen(a.at[i]), widen(b.at[i]), share));
+  for (int j = 0; j < P; ++j) {
+    const unsigned int pack = first + j * THREADS, at = pack * V;
+    if (pack >= packs) break;
+    a[j] = gather<T, V>(x, of_x, place(at, axes, of_x));
+    b[j] = gather<T, V>(y, of_y, place(at, axes, of_y));
+    if (weight != nullptr) w[j] = gather<T, V>(weight, of_weight, place(at, axes, of_weight));
   }
-  store<T, V>(out + at, result);
+#pragma unroll
+  for (int j = 0; j < P; ++j) {
+    const unsigned int pack = first + j * THREADS;
+    if (pack >= packs) break;
+#pragma unroll
+    for (int i = 0; i < V; ++i) {
+      const Wide<T> share = weight != nullptr ? widen(w[j].at[i]) : number;
+      a[j].at[i] = narrow<T>(blend(widen(a[j].at[i]), widen(b[j].at[i]), share));
+    }
+    store<T, V>(out + pack * V, a[j]);
+  }
 }
 
 // Nothing summed: dx and dy have dout's shape, either may be null. SUBTRACT: dx = dout - dy, as the design document.

@@ -12,13 +12,29 @@ from ops._core.cuda import Source, divisor, multiprocessors, widest_pack
 from ops._core.dtype import FLOATS, dtype_info
 from ops._core.kernel import Bound
 from ops._core.op import Params, Shapes
-from ops._core.reduction import Functor, expressions, lanes_for, launch, layout_struct, workspace_bytes
+from ops._core.reduction import (
+    Functor,
+    column_lanes,
+    expressions,
+    lanes_for,
+    launch,
+    layout_struct,
+    workspace_bytes,
+)
 from ops._core.registry import kernel
 from ops._core.tuning import declare
 
 THREADS = 256
 ACCUMULATOR_BYTES = 8
 WARP = 32
+TIES_BYTES = 4
+MOST_SPLITS = 2048
+LEAST_SHARE = 4 * THREADS
+"""Elements of a row or column below which it is not shared."""
+LEAST_ROWS = 4
+LARGEST_GRID = 65_535
+LARGEST_ROW = 1 << 30
+_LONG_BLOCKS = 8
 _GRAD_BLOCKS = declare(
     "p_norm_grad.blocks_per_multiprocessor",
     32,
@@ -58,13 +74,12 @@ def _expressions() -> tuple[str, ...]:
         for slope in (*SLOPES.values(), "GENERAL", "BELOW_ONE"):
             found.append(f"grad_rows<{ctype}, {width}, {slope}>")
             found += [f"grad_columns<{ctype}, {wide}, {slope}>" for wide in (1, width)]
-        found += [f"grad_extreme_rows<{ctype}, {wide}>" for wide in _powers(width)]
-        found += [f"{name}<{ctype}>" for name in ("grad_extreme_columns", "grad_part", "grad_spread", "grad_fuse")]
+        for wide in (1, width):
+            found.append(f"grad_extreme_rows<{ctype}, {wide}>")
+            found += [f"grad_extreme_long<{ctype}, {wide}, {phase}>" for phase in ("TALLY", "WRITE")]
+            found += [f"grad_extreme_columns<{ctype}, {wide}, {phase}>" for phase in ("BOTH", "TALLY", "WRITE")]
+        found += [f"{name}<{ctype}>" for name in ("grad_part", "grad_spread", "grad_fuse")]
     return tuple(found)
-
-
-def _powers(width: int) -> tuple[int, ...]:
-    return tuple(1 << bit for bit in range(width.bit_length()))
 
 
 SOURCE = Source(__file__, "kernels.cu", _expressions())
@@ -98,59 +113,118 @@ def p_norm(*, x: Any, porder: float | str, axis: Axis, keepdim: bool, out: dict[
     return launch(SOURCE, functor, _layout(x.shape, axis), x, None, y, workspace)
 
 
-@kernel("p_norm_grad", "optimized", "cuda", FLOATS, prepare=True)
+def _grad_workspace(shapes: Shapes, params: Params) -> int:
+    """Ties of porder +-inf, by result and split."""
+    if abs(_order(params.porder)) != inf:
+        return 0
+    layout = _layout(shapes.inputs["x"].shape, params.axis)
+    return TIES_BYTES * layout.count * _most_splits(layout)
+
+
+def _most_splits(layout: Reduction) -> int:
+    """Blocks that may share a result whose ties are counted."""
+    return max(1, min(MOST_SPLITS, (1 << 16) // max(layout.count, 1), layout.length // LEAST_SHARE))
+
+
+@kernel("p_norm_grad", "optimized", "cuda", FLOATS, prepare=True, workspace=_grad_workspace)
 def p_norm_grad(
-    *, x: Any, y: Any, dy: Any, porder: float | str, axis: Axis, keepdim: bool, out: dict[str, Any]
+    *, x: Any, y: Any, dy: Any, porder: float | str, axis: Axis, keepdim: bool, out: dict[str, Any], workspace: Any
 ) -> Bound:
-    """One read of x, one write of dx; y and dy come from the cache. porder +-inf reads a long row twice."""
+    """One read of x, one write of dx; y and dy come from the cache.
+
+    porder +-inf reads a long row or column twice, in two launches where too few of them would leave
+    the device idle.
+    """
     del keepdim
     dx = out["dx"]
     if x.size == 0:
         return lambda: None
     p, layout = _order(porder), _layout(x.shape, axis)
     if abs(p) == inf:
-        return _extreme(layout, x, y, dy, dx)
-    dtype = x.dtype.name
-    width, wide = WIDTHS[dtype], dtype_info(dtype_info(dtype).accumulate).numpy
+        return _extreme(layout, x, y, dy, dx, workspace)
+    return _gradient(p, layout, x, y, dy, dx)
+
+
+def _gradient(p: float, layout: Reduction, x: Any, y: Any, dy: Any, dx: Any) -> Bound:
+    ctype, width = CTYPES[x.dtype.name], WIDTHS[x.dtype.name]
     slope = SLOPES.get(p, "GENERAL" if p > 1 else "BELOW_ONE")
+    q = dtype_info(dtype_info(x.dtype.name).accumulate).numpy.type(p - 1)
     arrays = (x, y, dy, dx)
-    q = wide.type(p - 1)
-    same = (x.data.ptr - dx.data.ptr) % 16 == 0
-    if layout.b == layout.c == 1 and same and x.size < (1 << 31) - (1 << 20):
-        shift = x.data.ptr % 16 // x.dtype.itemsize
-        function = SOURCE.function(f"grad_rows<{CTYPES[dtype]}, {width}, {slope}>")
-        grid = (max(1, -(-(x.size + shift) // (width * THREADS))),)
-        arguments: tuple[Any, ...] = (*arrays, q, np.int32(x.size), np.int32(shift), divisor(layout.length))
-    else:
-        pack = width if widest_pack(x.dtype.itemsize, layout.c, *arrays) == width else 1
-        function = SOURCE.function(f"grad_columns<{CTYPES[dtype]}, {pack}, {slope}>")
-        grid = (max(1, _GRAD_BLOCKS.cap(-(-x.size // (pack * THREADS)), multiprocessors())),)
-        arguments = (*arrays, q, layout_struct(layout))
-    return lambda: function(grid, (THREADS,), arguments)
+    shift = _shift(x, dx)
+    if layout.b == layout.c == 1 and shift is not None and x.size < (1 << 31) - (1 << 20):
+        function = SOURCE.function(f"grad_rows<{ctype}, {width}, {slope}>")
+        numbers = (q, np.int32(x.size), np.int32(shift), divisor(layout.length))
+        blocks = max(1, -(-(x.size + shift) // (width * THREADS)))
+        return lambda: function((blocks,), (THREADS,), (*arrays, *numbers))
+    pack, grid, block = _columns(layout, arrays, layout.length)
+    function = SOURCE.function(f"grad_columns<{ctype}, {pack}, {slope}>")
+    struct = layout_struct(layout)
+    return lambda: function(grid, block, (*arrays, q, struct))
 
 
-def _extreme(layout: Reduction, x: Any, y: Any, dy: Any, dx: Any) -> Bound:
-    ctype = CTYPES[x.dtype.name]
+def _shift(x: Any, dx: Any) -> int | None:
+    """Elements that x and dx lie past an address that is a multiple of 16; None where they differ in that."""
+    return None if (x.data.ptr - dx.data.ptr) % 16 else x.data.ptr % 16 // x.dtype.itemsize
+
+
+def _columns(layout: Reduction, arrays: tuple[Any, ...], most: int) -> tuple[int, tuple[int, int], tuple[int, int]]:
+    """Elements of a pack, grid and block of a kernel that walks along columns; `most` blocks share one."""
+    x = arrays[0]
+    width = WIDTHS[x.dtype.name]
+    pack = width if widest_pack(x.dtype.itemsize, layout.c, *arrays) == width else 1
+    lanes, across = column_lanes(layout.c, pack)
+    rows = THREADS // lanes
+    outer = layout.a * layout.b * across
+    target = _GRAD_BLOCKS.value() * multiprocessors()
+    splits = max(1, min(most, target // outer, layout.length // (LEAST_ROWS * rows), LARGEST_GRID))
+    return pack, (outer, splits), (lanes, rows)
+
+
+def _extreme(layout: Reduction, x: Any, y: Any, dy: Any, dx: Any, workspace: Any) -> Bound:
     arrays = (x, y, dy, dx)
     if layout.b == layout.c == 1:
-        rows, length = layout.a, layout.length
-        width = widest_pack(x.dtype.itemsize, length, x, dx)
-        packs = length // width
-        lanes = lanes_for(_PACKS_PER_LANE, packs) if _WARP_ROW.covers(packs) else THREADS
-        function = SOURCE.function(f"grad_extreme_rows<{ctype}, {width}>")
-        grid: tuple[int, ...] = (-(-rows * lanes // THREADS),)
-        block: tuple[int, ...] = (THREADS,)
-        arguments: tuple[Any, ...] = (*arrays, np.int64(rows), np.int64(length), np.int32(lanes))
-    else:
-        function = SOURCE.function(f"grad_extreme_columns<{ctype}>")
-        grid, block = (-(-layout.c // WARP), layout.a * layout.b), (WARP, THREADS // WARP)
-        arguments = (*arrays, layout_struct(layout))
-    return lambda: function(grid, block, arguments)
+        return _extreme_rows(layout, arrays, workspace)
+    most = _most_splits(layout)
+    pack, grid, block = _columns(layout, arrays, most)
+    arguments = (*arrays, layout_struct(layout), workspace)
+    name = f"grad_extreme_columns<{CTYPES[x.dtype.name]}, {pack}"
+    return _phases(name, grid, block, arguments)
+
+
+def _extreme_rows(layout: Reduction, arrays: tuple[Any, ...], workspace: Any) -> Bound:
+    x, dx = arrays[0], arrays[3]
+    rows, length, found = layout.a, layout.length, _shift(x, dx)
+    width, shift = (1, 0) if found is None else (WIDTHS[x.dtype.name], found)
+    ctype, packs = CTYPES[x.dtype.name], -(-length // width)
+    lanes = lanes_for(_PACKS_PER_LANE, packs + 1) if _WARP_ROW.covers(packs) else THREADS
+    blocks = -(-rows * lanes // THREADS)
+    splits = max(1, min(_most_splits(layout), _LONG_BLOCKS * multiprocessors() // blocks))
+    if length >= LARGEST_ROW or (lanes == THREADS and splits > 1):
+        arguments: tuple[Any, ...] = (*arrays, np.int64(length), np.int32(shift), workspace)
+        return _phases(f"grad_extreme_long<{ctype}, {width}", (rows, splits), (THREADS,), arguments)
+    function = SOURCE.function(f"grad_extreme_rows<{ctype}, {width}>")
+    arguments = (*arrays, np.int64(rows), np.int32(length), np.int32(shift), np.int32(lanes))
+    return lambda: function((blocks,), (THREADS,), arguments)
+
+
+def _phases(name: str, grid: tuple[int, int], block: tuple[int, ...], arguments: tuple[Any, ...]) -> Bound:
+    """One launch where no result is shared by blocks; else one that counts and one that writes."""
+    if grid[1] == 1:
+        both = SOURCE.function(f"{name}, BOTH>")
+        return lambda: both(grid, block, arguments)
+    tally, write = SOURCE.function(f"{name}, TALLY>"), SOURCE.function(f"{name}, WRITE>")
+
+    def run() -> None:
+        tally(grid, block, arguments)
+        write(grid, block, arguments)
+
+    return run
 
 
 def _three_workspace(shapes: Shapes, params: Params) -> int:
-    del params
     dtype = shapes.inputs["x"].dtype
+    if abs(_order(params.porder)) == inf or params.porder == 0:
+        return _grad_workspace(shapes, params)
     itemsize = dtype_info(dtype_info(dtype).accumulate).itemsize
     return _part_bytes(shapes.inputs["y"].size * itemsize) + shapes.inputs["x"].size * itemsize
 
@@ -179,7 +253,7 @@ def p_norm_grad_three_kernel(
         return lambda: None
     p, layout, dtype = _order(porder), _layout(x.shape, axis), x.dtype.name
     if abs(p) == inf or p == 0:
-        return p_norm_grad(x=x, y=y, dy=dy, porder=porder, axis=axis, keepdim=False, out=out)
+        return p_norm_grad(x=x, y=y, dy=dy, porder=porder, axis=axis, keepdim=False, out=out, workspace=workspace)
     wide = dtype_info(dtype_info(dtype).accumulate).numpy
     q, part = wide.type(p - 1), workspace
     spread = workspace[_part_bytes(y.size * wide.itemsize) :]

@@ -130,7 +130,7 @@ __global__ void __launch_bounds__(GRAD_THREADS) grad_rows(
     }
     return;
   }
-  Pack<T, V> pack = load_once<T, V>(x + at);
+  Pack<T, V> pack = load<T, V>(x + at);
   unsigned int row = quotient(at, length);
   unsigned int left = (row + 1) * length.value - at;  // elements until the next row
   Scale<A> by = scale_of<A, SLOPE>(widen(y[row]), widen(dy[row]));
@@ -152,28 +152,24 @@ __global__ void __launch_bounds__(GRAD_THREADS) grad_rows(
   store<T, V>(dx + at, pack);
 }
 
-// The general layout (a, r1, b, r2, c) with packs along c.
+// The general layout, as Columns says: a thread keeps what its columns' norms give.
 template <typename T, int V, int SLOPE>
 __global__ void __launch_bounds__(GRAD_THREADS) grad_columns(
     const T* __restrict__ x, const T* __restrict__ y, const T* __restrict__ dy, T* __restrict__ dx, Wide<T> q,
     Layout layout) {
   using A = Wide<T>;
-  const long long across = layout.c / V, packs = layout.a * layout.r1 * layout.b * layout.r2 * across;
-  for (long long pack = static_cast<long long>(blockIdx.x) * GRAD_THREADS + threadIdx.x; pack < packs;
-       pack += static_cast<long long>(gridDim.x) * GRAD_THREADS) {
-    const long long at = pack * V, outer = pack / across;
-    const long long group = outer / layout.r2, b = group % layout.b, a = group / (layout.b * layout.r1);
-    const long long result_at = (a * layout.b + b) * layout.c + (pack - outer * across) * V;
-    const Pack<T, V> loaded = load<T, V>(x + at);
-    const Pack<T, V> norms = load<T, V>(y + result_at), grads = load<T, V>(dy + result_at);
-    Pack<T, V> result;
+  Columns<V> at(layout, blockIdx.y);
+  if (!at.ours) return;
+  const Pack<T, V> norms = load<T, V>(y + at.result), grads = load<T, V>(dy + at.result);
+  Scale<A> by[V];
 #pragma unroll
-    for (int i = 0; i < V; ++i) {
-      const Scale<A> by = scale_of<A, SLOPE>(widen(norms.at[i]), widen(grads.at[i]));
-      result.at[i] = narrow<T>(slope<A, SLOPE>(widen(loaded.at[i]), by, q));
-    }
-    store_streaming<T, V>(dx + at, result);
-  }
+  for (int i = 0; i < V; ++i) by[i] = scale_of<A, SLOPE>(widen(norms.at[i]), widen(grads.at[i]));
+  at.each([&](long long place) { return load<T, V>(x + place); },
+          [&](long long place, Pack<T, V>& pack) {
+#pragma unroll
+            for (int i = 0; i < V; ++i) pack.at[i] = narrow<T>(slope<A, SLOPE>(widen(pack.at[i]), by[i], q));
+            store<T, V>(dx + place, pack);
+          });
 }
 
 template <typename A>
@@ -182,100 +178,195 @@ __device__ __forceinline__ bool ties(A x, A y) {  // NaN ties with a NaN norm
 }
 
 template <typename A>
-__device__ __forceinline__ A share(A x, A y, A dy, long long count) {
-  if (x != x) return x;
-  if (magnitude(x) != y) return A(0) * dy;
-  const A given = dy / static_cast<A>(count > 0 ? count : 1);
-  return x > A(0) ? given : (x < A(0) ? -given : A(0) * given);
+struct Shares {  // of one norm: what an element that ties gets, and what any other
+  A norm, tie, other;
+  __device__ __forceinline__ Shares(A y, A dy, long long count)
+      : norm(y), tie(dy / static_cast<A>(count > 0 ? count : 1)), other(A(0) * dy) {}
+  __device__ __forceinline__ A of(A x) const {
+    if (x != x) return x;
+    if (magnitude(x) != norm) return other;
+    return x > A(0) ? tie : (x < A(0) ? -tie : A(0) * tie);
+  }
+};
+
+// A row of x and dx in packs that are aligned in memory: elements [low, high) past `from` are its own. x and dx lie
+// `shift` elements past an aligned address. I: an integer that holds the row's length.
+template <typename T, int V, typename I>
+struct Row {
+  const T* from;
+  T* to;
+  I low, high, packs;
+
+  __device__ __forceinline__ Row(const T* x, T* dx, long long row, long long length, int shift) {
+    const long long begin = row * length, first = (begin + shift) / V * V - shift;
+    from = x + first;
+    to = dx + first;
+    low = static_cast<I>(begin - first);
+    high = low + static_cast<I>(length);
+    packs = (high + V - 1) / V;
+  }
+
+  __device__ __forceinline__ bool whole(I pack) const { return pack * V >= low && pack * V + V <= high; }
+  __device__ __forceinline__ bool ours(I at) const { return at >= low && at < high; }
+  __device__ __forceinline__ Pack<T, V> load(I pack) const { return ::load<T, V>(from + pack * V); }
+
+  __device__ __forceinline__ int count(const Pack<T, V>& loaded, I pack, Wide<T> norm) const {
+    int found = 0;
+    if (whole(pack)) {
+#pragma unroll
+      for (int i = 0; i < V; ++i) found += ties(widen(loaded.at[i]), norm);
+      return found;
+    }
+#pragma unroll
+    for (int i = 0; i < V; ++i) found += ours(pack * V + i) && ties(widen(loaded.at[i]), norm);
+    return found;
+  }
+
+  __device__ __forceinline__ void write(Pack<T, V> loaded, I pack, const Shares<Wide<T>>& shares) const {
+#pragma unroll
+    for (int i = 0; i < V; ++i) loaded.at[i] = narrow<T>(shares.of(widen(loaded.at[i])));
+    if (whole(pack)) {
+      store<T, V>(to + pack * V, loaded);
+      return;
+    }
+#pragma unroll
+    for (int i = 0; i < V; ++i) {
+      if (ours(pack * V + i)) to[pack * V + i] = loaded.at[i];
+    }
+  }
+};
+
+template <typename C>
+__device__ __forceinline__ C block_sum(C count) {
+  __shared__ C counts[GRAD_THREADS / 32];
+  for (int step = 16; step > 0; step /= 2) count += __shfl_xor_sync(EVERY_LANE, count, step);
+  if (threadIdx.x % 32 == 0) counts[threadIdx.x / 32] = count;
+  __syncthreads();
+  count = 0;
+  for (int warp = 0; warp < GRAD_THREADS / 32; ++warp) count += counts[warp];
+  return count;
 }
 
-// porder +-inf, (rows, length): `lanes` threads per row count the ties, then write. The row is read
-// again from the cache.
+// porder +-inf, (rows, length): `lanes` threads per row count the ties, then write. What a thread does not hold
+// is read again from the cache.
 template <typename T, int V>
 __global__ void __launch_bounds__(GRAD_THREADS) grad_extreme_rows(
     const T* __restrict__ x, const T* __restrict__ y, const T* __restrict__ dy, T* __restrict__ dx, long long rows,
-    long long length, int lanes) {
+    int length, int shift, int lanes) {
   using A = Wide<T>;
-  __shared__ int counts[GRAD_THREADS / 32];
+  constexpr int HELD = 4;
   const long long row = static_cast<long long>(blockIdx.x) * (GRAD_THREADS / lanes) + threadIdx.x / lanes;
   const int lane = threadIdx.x % lanes;
   const bool ours = row < rows;
-  constexpr int HELD = 16 / V > 4 ? 4 : 16 / V < 2 ? 2 : 16 / V;  // packs kept in registers
-  Pack<T, V> held[HELD];
-  const T* const from = x + row * length;
-  const long long packs = length / V;
+  const Row<T, V, int> at(x, dx, ours ? row : 0, ours ? length : 0, shift);
   const A norm = ours ? widen(y[row]) : A(0), grad = ours ? widen(dy[row]) : A(0);
-  int count = 0;
-  if (ours) {
-#pragma unroll
-    for (int h = 0; h < HELD; ++h) {
-      const long long pack = lane + static_cast<long long>(h) * lanes;
-      if (pack < packs) held[h] = load<T, V>(from + pack * V);
-    }
-#pragma unroll
-    for (int h = 0; h < HELD; ++h) {
-      if (lane + static_cast<long long>(h) * lanes >= packs) continue;
-#pragma unroll
-      for (int i = 0; i < V; ++i) count += ties(widen(held[h].at[i]), norm);
-    }
-    for (long long pack = lane + static_cast<long long>(HELD) * lanes; pack < packs; pack += lanes) {
-      const Pack<T, V> loaded = load<T, V>(from + pack * V);
-#pragma unroll
-      for (int i = 0; i < V; ++i) count += ties(widen(loaded.at[i]), norm);
-    }
-  }
-  for (int step = min(lanes, 32) / 2; step > 0; step /= 2) count += __shfl_xor_sync(EVERY_LANE, count, step);
-  if (lanes > 32) {
-    if (threadIdx.x % 32 == 0) counts[threadIdx.x / 32] = count;
-    __syncthreads();
-    count = 0;
-    for (int warp = 0; warp < GRAD_THREADS / 32; ++warp) count += counts[warp];
-  }
-  if (!ours) return;
-  T* const to = dx + row * length;
-  const auto write = [&](long long pack, const Pack<T, V>& loaded) {
-    Pack<T, V> result;
-#pragma unroll
-    for (int i = 0; i < V; ++i) result.at[i] = narrow<T>(share(widen(loaded.at[i]), norm, grad, count));
-    store_streaming<T, V>(to + pack * V, result);
-  };
+  Pack<T, V> held[HELD];
 #pragma unroll
   for (int h = 0; h < HELD; ++h) {
-    const long long pack = lane + static_cast<long long>(h) * lanes;
-    if (pack < packs) write(pack, held[h]);
+    if (lane + h * lanes < at.packs) held[h] = at.load(lane + h * lanes);
   }
-  for (long long pack = lane + static_cast<long long>(HELD) * lanes; pack < packs; pack += lanes) {
-    write(pack, load<T, V>(from + pack * V));
+  int count = 0;
+#pragma unroll
+  for (int h = 0; h < HELD; ++h) {
+    if (lane + h * lanes < at.packs) count += at.count(held[h], lane + h * lanes, norm);
+  }
+  for (int pack = lane + HELD * lanes; pack < at.packs; pack += lanes) count += at.count(at.load(pack), pack, norm);
+  if (lanes > 32) {
+    count = block_sum(count);
+  } else {
+    for (int step = lanes / 2; step > 0; step /= 2) count += __shfl_xor_sync(EVERY_LANE, count, step);
+  }
+  const Shares<A> shares(norm, grad, count);
+#pragma unroll
+  for (int h = 0; h < HELD; ++h) {
+    if (lane + h * lanes < at.packs) at.write(held[h], lane + h * lanes, shares);
+  }
+  for (int pack = lane + HELD * lanes; pack < at.packs; pack += lanes) at.write(at.load(pack), pack, shares);
+}
+
+// Where few rows or columns must be shared among blocks, counting and writing are two launches of one kernel: ties
+// are counted into `partials`, of which a result has one for each split. With one split, BOTH is one launch.
+enum Phase { BOTH, TALLY, WRITE };
+
+// porder +-inf, a row shared by gridDim.y blocks. partials (rows, splits). The last part is written first: it is
+// still in the cache.
+template <typename T, int V, int PHASE>
+__global__ void __launch_bounds__(GRAD_THREADS) grad_extreme_long(
+    const T* __restrict__ x, const T* __restrict__ y, const T* __restrict__ dy, T* __restrict__ dx, long long length,
+    int shift, int* partials) {
+  using A = Wide<T>;
+  const long long row = blockIdx.x;
+  const Row<T, V, long long> at(x, dx, row, length, shift);
+  const int splits = gridDim.y, split = PHASE == WRITE ? splits - 1 - blockIdx.y : blockIdx.y;
+  const long long first = at.packs * split / splits + threadIdx.x, end = at.packs * (split + 1) / splits;
+  const A norm = widen(y[row]);
+  if constexpr (PHASE == TALLY) {
+    int mine = 0;
+#pragma unroll 4
+    for (long long pack = first; pack < end; pack += GRAD_THREADS) mine += at.count(at.load(pack), pack, norm);
+    mine = block_sum(mine);
+    if (threadIdx.x == 0) partials[row * splits + split] = mine;
+  } else {
+    long long mine = 0;
+    for (int other = threadIdx.x; other < splits; other += GRAD_THREADS) mine += partials[row * splits + other];
+    const Shares<A> shares(norm, widen(dy[row]), block_sum(mine));
+#pragma unroll 4
+    for (long long pack = first; pack < end; pack += GRAD_THREADS) at.write(at.load(pack), pack, shares);
   }
 }
 
-// porder +-inf, general layout: a block of (32 columns, 8 rows) for each 32 results.
-template <typename T>
+// porder +-inf, general layout, as Columns says. partials (splits, a b c).
+template <typename T, int V, int PHASE>
 __global__ void __launch_bounds__(GRAD_THREADS) grad_extreme_columns(
-    const T* __restrict__ x, const T* __restrict__ y, const T* __restrict__ dy, T* __restrict__ dx, Layout layout) {
+    const T* __restrict__ x, const T* __restrict__ y, const T* __restrict__ dy, T* __restrict__ dx, Layout layout,
+    int* partials) {
   using A = Wide<T>;
-  __shared__ long long counts[8][32];
-  const long long column = static_cast<long long>(blockIdx.x) * 32 + threadIdx.x;
-  const long long a = blockIdx.y / layout.b, b = blockIdx.y % layout.b, length = layout.r1 * layout.r2;
-  const long long result_at = static_cast<long long>(blockIdx.y) * layout.c + column;
-  const bool ours = column < layout.c;
-  const A norm = ours ? widen(y[result_at]) : A(0), grad = ours ? widen(dy[result_at]) : A(0);
-  const auto place = [&](long long index) {
-    const long long i1 = layout.r2 == 1 ? index : index / layout.r2, i2 = layout.r2 == 1 ? 0 : index % layout.r2;
-    return (((a * layout.r1 + i1) * layout.b + b) * layout.r2 + i2) * layout.c + column;
-  };
-  long long count = 0;
-  if (ours) {
-    for (long long index = threadIdx.y; index < length; index += 8) count += ties(widen(x[place(index)]), norm);
+  __shared__ int slots[GRAD_THREADS * V];
+  const int splits = gridDim.y, split = PHASE == WRITE ? splits - 1 - blockIdx.y : blockIdx.y;
+  const int rows = blockDim.y, threads = blockDim.x * rows, slot = threadIdx.y * blockDim.x + threadIdx.x;
+  const Columns<V> start(layout, split);
+  const long long results = layout.a * layout.b * layout.c;
+  Pack<T, V> norms, grads;
+  if (start.ours) {
+    norms = load<T, V>(y + start.result);
+    grads = load<T, V>(dy + start.result);
   }
-  counts[threadIdx.y][threadIdx.x] = count;
-  __syncthreads();
-  count = 0;
-  for (int row = 0; row < 8; ++row) count += counts[row][threadIdx.x];
-  if (!ours) return;
-  for (long long index = threadIdx.y; index < length; index += 8) {
-    const long long at = place(index);
-    dx[at] = narrow<T>(share(widen(x[at]), norm, grad, count));
+  long long count[V] = {};
+  if constexpr (PHASE == WRITE) {
+    for (int other = 0; start.ours && other < splits; ++other) {
+#pragma unroll
+      for (int i = 0; i < V; ++i) count[i] += partials[other * results + start.result + i];
+    }
+  } else {
+    int mine[V] = {};
+    Columns<V> at = start;
+    at.each([&](long long place) { return load<T, V>(x + place); },
+            [&](long long, const Pack<T, V>& loaded) {
+#pragma unroll
+              for (int i = 0; i < V; ++i) mine[i] += ties(widen(loaded.at[i]), widen(norms.at[i]));
+            });
+#pragma unroll
+    for (int i = 0; i < V; ++i) slots[i * threads + slot] = mine[i];
+    __syncthreads();
+#pragma unroll
+    for (int i = 0; i < V; ++i) {
+      for (int row = 0; row < rows; ++row) count[i] += slots[i * threads + row * blockDim.x + threadIdx.x];
+      if (PHASE == TALLY && threadIdx.y == 0 && start.ours) {
+        partials[split * results + start.result + i] = static_cast<int>(count[i]);
+      }
+    }
+  }
+  if constexpr (PHASE != TALLY) {
+    Columns<V> at = start;
+    at.each([&](long long place) { return load<T, V>(x + place); },
+            [&](long long place, Pack<T, V>& loaded) {
+#pragma unroll
+              for (int i = 0; i < V; ++i) {
+                const Shares<A> shares(widen(norms.at[i]), widen(grads.at[i]), count[i]);
+                loaded.at[i] = narrow<T>(shares.of(widen(loaded.at[i])));
+              }
+              store<T, V>(dx + place, loaded);
+            });
   }
 }
 
