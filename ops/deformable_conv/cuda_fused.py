@@ -1,4 +1,7 @@
-"""deformable_conv on CUDA without a column buffer: samples go through shared memory to the tensor cores."""
+"""deformable_conv on CUDA without a column buffer: samples go through shared memory to the tensor cores.
+
+By columns of all images and a product where that is the faster way, or where these kernels have none.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +13,12 @@ from typing import Any
 import numpy as np
 
 from ops._core.cuda import DIVISOR, Source, architecture, divisor, multiprocessors, shared_memory_bytes
-from ops._core.dtype import dtype_info
+from ops._core.dtype import FLOATS, dtype_info
 from ops._core.gemm import AMPERE, EXACT
 from ops._core.kernel import Bound
 from ops._core.op import Shapes
 from ops._core.registry import kernel
+from ops._core.tuning import Parameter, declare
 from ops.deformable_conv.cuda import ALIGNMENT, CONV, by_tensor_cores, conv_struct, ctype, split_bytes, unfold_then
 from ops.deformable_conv.op import DeformableConvParams, geometry
 from ops.deformable_conv.sampling import Geometry
@@ -30,16 +34,33 @@ RESIDENT = {SHAPES[0]: 2}
 """Blocks that share a multiprocessor, where more than one."""
 TURNED = (32, 64)
 """Pixels and channels that a block lays out channels last."""
-MOST_STAGES, FEWEST_STAGES = 4, 2
-MOST_SPLITS, LEAST_SHARE, SPLIT_COST = 8, 4, 4
-"""The last two in stages; the cost is that of writing and reading partial results."""
-SPAN = 2
-"""Most chunks of channels in a row at one tap: few keep the pixels around in the cache, many save work."""
+FEWEST_STAGES = 2
+MOST_SPLITS, LEAST_SHARE = 8, 4
+"""The second in stages."""
 PLACE_BYTES = 32
 RESERVED_BYTES = 1024
 """Of a block's shared memory, for what the system and the kernel's few fixed variables take."""
 RANGE = "float32 is exact to 22 bits within 2^-29 of the largest of a filter's row, or of 32 channels at a sample"
 LARGEST_INDEX, MOST_GROUPS = 2**31 - 1, 2**16 - 1
+
+
+def _declare(name: str, default: int, candidates: tuple[int, ...], why: str) -> Parameter:
+    return declare(f"deformable_conv.{name}", default, candidates, backend="cuda", ops=("deformable_conv",), why=why)
+
+
+_SPAN = _declare(
+    "fused_span",
+    4,
+    (1, 2, 4, 8),
+    "chunks of channels in a row at one tap: few keep the pixels around in the cache, many save work",
+)
+_MOST_STAGES = _declare("fused_stages", 4, (2, 3, 4), "of the ring in shared memory; what it does not take is cache")
+_SPLIT_COST = _declare(
+    "fused_split_cost", 4, (1, 2, 4, 8, 16), "stages that writing and reading partial results is worth"
+)
+_MOST_PLACES = _declare(
+    "fused_places", 4, (1, 2, 4, 8), "deformable groups in a stage from which on a column buffer is the faster way"
+)
 _PLAN = np.dtype(
     [("conv", CONV)]
     + [
@@ -101,7 +122,7 @@ class Channels:
     def span(self) -> int:
         """Chunks at one tap, all in one segment."""
         within = self.chunks if self.segments == 1 else self.padded // self.chunk if self.places == 1 else 1
-        return max(item for item in range(1, SPAN + 1) if within % item == 0)
+        return max(item for item in range(1, _SPAN.value() + 1) if within % item == 0)
 
 
 def channels_of(found: Geometry, itemsize: int) -> Channels | None:
@@ -227,8 +248,10 @@ def best_splits(tiles: int, stages: int, slots: int) -> int:
     """Blocks to a tile so that the waves together are shortest, each block with a few stages at least."""
     allowed = range(1, max(1, min(MOST_SPLITS, stages // LEAST_SHARE)) + 1)
 
+    extra = _SPLIT_COST.value()
+
     def cost(splits: int) -> int:
-        return -(-tiles * splits // slots) * (-(-stages // splits) + SPLIT_COST * (splits > 1))
+        return -(-tiles * splits // slots) * (-(-stages // splits) + extra * (splits > 1))
 
     return min(allowed, key=cost)
 
@@ -238,7 +261,7 @@ def _candidates(found: Geometry, itemsize: int, channels: Channels) -> Iterator[
     rows = found.out_channels // found.groups
     for warps in [item for item in SHAPES if rows <= item[0] * WARP_TILE[0]] or SHAPES[-1:]:
         for resident in range(RESIDENT.get(warps, 1), 0, -1):
-            for stages in range(MOST_STAGES, FEWEST_STAGES - 1, -1):
+            for stages in range(_MOST_STAGES.value(), FEWEST_STAGES - 1, -1):
                 yield Layout(found, itemsize, channels, warps, stages, resident)
 
 
@@ -255,32 +278,24 @@ def layout_of(found: Geometry, itemsize: int, shared: int, processors: int) -> L
     return None
 
 
-def _layout(found: Geometry, dtype: str) -> Layout | None:
-    """On the current device."""
-    if architecture() < AMPERE or found.samples == 0 or found.out_channels == 0:
+def chosen(found: Geometry, dtype: str) -> Layout | None:
+    """On the current device; None where columns are the better way too."""
+    if dtype not in DTYPES or architecture() < AMPERE or found.samples == 0 or found.out_channels == 0:
         return None
-    return layout_of(found, dtype_info(dtype).itemsize, shared_memory_bytes(), multiprocessors())
+    layout = layout_of(found, dtype_info(dtype).itemsize, shared_memory_bytes(), multiprocessors())
+    return layout if layout is not None and _MOST_PLACES.covers(layout.channels.places) else None
 
 
 def _workspace_bytes(shapes: Shapes, params: DeformableConvParams) -> int:
     found = geometry(shapes.inputs["x"].shape, shapes.inputs["filter"].shape, params)
-    layout = _layout(found, shapes.inputs["x"].dtype)
+    layout = chosen(found, shapes.inputs["x"].dtype)
     return split_bytes(shapes, params) if layout is None else sum(layout.sizes)
 
 
 _BY_COLUMNS = unfold_then(by_tensor_cores(EXACT))
 
 
-@kernel(
-    "deformable_conv",
-    "fused",
-    "cuda",
-    DTYPES,
-    prepare=True,
-    workspace=_workspace_bytes,
-    note=RANGE,
-    experimental=True,
-)
+@kernel("deformable_conv", "optimized", "cuda", FLOATS, prepare=True, workspace=_workspace_bytes, note=RANGE)
 def fused(
     *,
     x: Any,
@@ -291,9 +306,9 @@ def fused(
     mask: Any = None,
     **options: Any,
 ) -> Bound:
-    """Two launches, the first of which lays x and the filter out anew; by columns where `layout_of` has no way."""
+    """Two launches, the first of which lays x and the filter out anew; or by columns."""
     found = geometry(x.shape, filter.shape, DeformableConvParams(**options))
-    layout = _layout(found, x.dtype.name)
+    layout = chosen(found, x.dtype.name)
     if layout is None:
         return _BY_COLUMNS(x=x, offset=offset, filter=filter, out=out, workspace=workspace, mask=mask, **options)
     lines, packed, scales, partial, tickets = _cut(workspace, layout.sizes)
