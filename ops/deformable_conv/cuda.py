@@ -10,7 +10,7 @@ import numpy as np
 from ops._core.backend import namespace
 from ops._core.cuda import DIVISOR, Source, divisor, multiprocessors
 from ops._core.dtype import FLOATS, dtype_info
-from ops._core.gemm import EXACT, TF32, Matrix, product, splits_bytes, supported
+from ops._core.gemm import TF32, Matrix, product, splits_bytes, supported
 from ops._core.kernel import Bound
 from ops._core.op import Shapes
 from ops._core.registry import kernel
@@ -181,9 +181,6 @@ kernel(
     relaxed=2.0,
     note=LONG_CHAINS,
 )(unfold_then(_by_blas))
-kernel("deformable_conv", "optimized", "cuda", FLOATS, prepare=True, workspace=split_bytes)(
-    unfold_then(by_tensor_cores(EXACT))
-)
 kernel(
     "deformable_conv",
     "tf32",

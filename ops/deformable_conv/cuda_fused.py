@@ -1,8 +1,10 @@
-"""deformable_conv on CUDA without a column buffer: samples go through shared memory to the tensor cores."""
+"""deformable_conv on CUDA without a column buffer: samples go through shared memory to the tensor cores.
+
+By columns of all images and a product where that is the faster way, or where these kernels have none.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 from typing import Any
@@ -10,36 +12,54 @@ from typing import Any
 import numpy as np
 
 from ops._core.cuda import DIVISOR, Source, architecture, divisor, multiprocessors, shared_memory_bytes
-from ops._core.dtype import dtype_info
-from ops._core.gemm import AMPERE, EXACT
+from ops._core.dtype import FLOATS, dtype_info
+from ops._core.gemm import EXACT
 from ops._core.kernel import Bound
 from ops._core.op import Shapes
 from ops._core.registry import kernel
+from ops._core.tuning import Parameter, declare
 from ops.deformable_conv.cuda import ALIGNMENT, CONV, by_tensor_cores, conv_struct, ctype, split_bytes, unfold_then
 from ops.deformable_conv.op import DeformableConvParams, geometry
 from ops.deformable_conv.sampling import Geometry
 
 DTYPES = ("float16", "bfloat16", "float32")
-PRODUCERS, PREPARE_THREADS = 128, 256
+ARCHITECTURE = 90
+"""The only one: later ones multiply in another way, earlier ones slower."""
+THREADS, PREPARE_THREADS = 512, 256
 LINE_BYTES, LANE_BYTES, LANES = 128, 16, 8
-WARP_TILE = (64, 32)
-"""Output channels and pixels of one multiplying warp."""
-SHAPES = ((1, 2), (2, 4), (4, 2))
-"""Rows and columns of warps in a block; the first that holds all output channels is taken."""
-RESIDENT = {SHAPES[0]: 2}
-"""Blocks that share a multiprocessor, where more than one."""
+TEAM_PIXELS = 64
+SHAPES = ((64, 1, 2), (128, 1, 2), (128, 2, 1))
+"""Output channels of four warps that multiply, and their rows and columns in a block, so that a tile holds all
+output channels; the last one where none does."""
+SMALLER = {(64, 1, 2): (32, 2, 1), (128, 1, 2): (64, 2, 1)}
+"""For as many channels and half the pixels, where there are fewer tiles than multiprocessors."""
 TURNED = (32, 64)
 """Pixels and channels that a block lays out channels last."""
-MOST_STAGES, FEWEST_STAGES = 4, 2
-MOST_SPLITS, LEAST_SHARE, SPLIT_COST = 8, 4, 4
-"""The last two in stages; the cost is that of writing and reading partial results."""
-SPAN = 2
-"""Most chunks of channels in a row at one tap: few keep the pixels around in the cache, many save work."""
-PLACE_BYTES = 32
-RESERVED_BYTES = 1024
-"""Of a block's shared memory, for what the system and the kernel's few fixed variables take."""
-RANGE = "float32 is exact to 22 bits within 2^-29 of the largest of a filter's row, or of 32 channels at a sample"
-LARGEST_INDEX, MOST_GROUPS = 2**31 - 1, 2**16 - 1
+FEWEST_STAGES = 2
+MOST_SPLITS = 16
+PLACE_BYTES, SPOT_BYTES = 16, 32
+"""Of where a sample lies, in global and in shared memory."""
+RANGE = "float32 is exact to 22 bits within 2^-17 of the largest of a filter's row, or of 32 channels at a sample"
+LARGEST_INDEX, LARGEST_LINE, MOST_GROUPS = 2**31 - 1, 2**27 - 1, 2**16 - 1
+
+
+def _declare(name: str, default: int, candidates: tuple[int, ...], why: str) -> Parameter:
+    return declare(f"deformable_conv.{name}", default, candidates, backend="cuda", ops=("deformable_conv",), why=why)
+
+
+_SPAN = _declare(
+    "fused_span",
+    4,
+    (1, 2, 4, 8),
+    "chunks of channels in a row at one tap: few keep the pixels around in the cache, many save work",
+)
+_MOST_STAGES = _declare("fused_stages", 4, (2, 3, 4), "of the ring in shared memory; what it does not take is cache")
+_SPLIT_COST = _declare(
+    "fused_split_cost", 2, (1, 2, 4, 8), "stages that writing a partial result is worth; reading each is one"
+)
+_MOST_PLACES = _declare(
+    "fused_places", 4, (1, 2, 4, 8), "deformable groups in a stage from which on a column buffer is the faster way"
+)
 _PLAN = np.dtype(
     [("conv", CONV)]
     + [
@@ -56,7 +76,7 @@ _PLAN = np.dtype(
 def _expressions() -> tuple[str, ...]:
     ctypes = [dtype_info(name).ctype for name in DTYPES]
     return tuple(f"prepare<{item}>" for item in ctypes) + tuple(
-        f"convolve<{item}, {shape[0]}, {shape[1]}>" for item in ctypes for shape in SHAPES
+        f"convolve<{item}, {', '.join(map(str, shape))}>" for item in ctypes for shape in (*SHAPES, *SMALLER.values())
     )
 
 
@@ -101,7 +121,7 @@ class Channels:
     def span(self) -> int:
         """Chunks at one tap, all in one segment."""
         within = self.chunks if self.segments == 1 else self.padded // self.chunk if self.places == 1 else 1
-        return max(item for item in range(1, SPAN + 1) if within % item == 0)
+        return max(item for item in range(1, _SPAN.value() + 1) if within % item == 0)
 
 
 def channels_of(found: Geometry, itemsize: int) -> Channels | None:
@@ -118,22 +138,22 @@ def channels_of(found: Geometry, itemsize: int) -> Channels | None:
 class Layout:
     """What a launch needs to know.
 
-    warps: rows and columns of a block's. stages: of the ring in shared memory. resident: blocks on a
-        multiprocessor. splits: blocks to a tile, each with a share of the depth.
+    shape: of a tile, see SHAPES. stages: of the ring in shared memory. splits: blocks to a tile, each with a share
+        of the depth.
     """
 
     found: Geometry
     itemsize: int
     channels: Channels
-    warps: tuple[int, int]
+    shape: tuple[int, int, int]
     stages: int
-    resident: int
     splits: int = 1
 
     @property
     def tile(self) -> tuple[int, int]:
         """Output channels and pixels of a block."""
-        return self.warps[0] * WARP_TILE[0], self.warps[1] * WARP_TILE[1]
+        each, rows, columns = self.shape
+        return each * rows, TEAM_PIXELS * columns
 
     @property
     def rows(self) -> int:
@@ -167,30 +187,43 @@ class Layout:
 
     @property
     def shared_bytes(self) -> int:
-        """Shared memory of a block: stages, scales, barriers, where samples lie; at least what its results take."""
+        """Shared memory of a block: stages, where samples lie, scales, barriers, a ticket; or what its results take."""
         rows, columns = self.tile
         ring = self.stages * ((rows + columns) * LINE_BYTES + 4 * columns + 16)
-        return max(ring + 2 * self.channels.places * columns * PLACE_BYTES, 4 * rows * (columns + 8))
+        places = self.channels.places * columns * (PLACE_BYTES + SPOT_BYTES)
+        return max(ring + places + 16, 4 * rows * (columns + 4))
+
+    @property
+    def places(self) -> int:
+        """Samples, as all channels of a deformable group share them."""
+        found = self.found
+        return found.batch * found.pixels * found.taps * found.deformable_groups
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """Bytes of x and of the filter laid out anew, of the rows' scales, of partial results, of their tickets."""
+        """Bytes of x and filter laid out anew, of scales of rows, places of samples, partial results, their tickets."""
         pixels = self.found.batch * self.found.size[0] * self.found.size[1]
         shared_tiles = self.tiles * self.found.groups if self.splits > 1 else 0
         exact = (
             (pixels + 1) * self.found.groups * self.channels.depth * self.itemsize,
             self.filter_rows * self.depth_stages * LINE_BYTES,
             4 * self.found.out_channels,
+            PLACE_BYTES * self.places,
             4 * shared_tiles * self.splits * self.tile[0] * self.tile[1],
             4 * shared_tiles,
         )
         return tuple(_padded(size, ALIGNMENT) for size in exact)
 
     @property
-    def prepare_blocks(self) -> int:
-        """Blocks that lay out rows of the filter, a line of zeros, and pieces of x."""
+    def pieces(self) -> int:
+        """Blocks that lay out x."""
         area, line = self.found.size[0] * self.found.size[1], self.found.groups * self.channels.depth
-        return self.filter_rows + 1 + self.found.batch * -(-area // TURNED[0]) * -(-line // TURNED[1])
+        return self.found.batch * -(-area // TURNED[0]) * -(-line // TURNED[1])
+
+    @property
+    def prepare_blocks(self) -> int:
+        """Blocks that lay out rows of the filter and x, that write a line of zeros, and that find places."""
+        return self.filter_rows + self.pieces + 1 + -(-self.places // PREPARE_THREADS)
 
     @property
     def countable(self) -> bool:
@@ -198,14 +231,14 @@ class Layout:
         found, area = self.found, self.found.size[0] * self.found.size[1]
         counts = (
             self.prepare_blocks,
-            found.batch * area + 1,
             found.batch * found.pixels + self.tile[1],
-            found.batch * found.deformable_groups * found.taps,
+            self.places + PREPARE_THREADS,
             found.groups * self.channels.depth * self.itemsize,
             self.depth_stages * LANES,
             self.rows * found.channels // found.groups * found.taps,
         )
-        return max(counts) <= LARGEST_INDEX and found.groups <= MOST_GROUPS
+        lines = found.batch * area + 1
+        return max(counts) <= LARGEST_INDEX and lines <= LARGEST_LINE and found.groups <= MOST_GROUPS
 
     def with_splits(self, splits: int) -> Layout:
         """The same with about as many splits, none of them empty."""
@@ -224,22 +257,21 @@ class Layout:
 
 
 def best_splits(tiles: int, stages: int, slots: int) -> int:
-    """Blocks to a tile so that the waves together are shortest, each block with a few stages at least."""
-    allowed = range(1, max(1, min(MOST_SPLITS, stages // LEAST_SHARE)) + 1)
+    """Blocks to a tile so that the waves together are shortest."""
+    extra = _SPLIT_COST.value()
 
     def cost(splits: int) -> int:
-        return -(-tiles * splits // slots) * (-(-stages // splits) + SPLIT_COST * (splits > 1))
+        return -(-tiles * splits // slots) * (-(-stages // splits) + extra * (splits > 1)) + splits
 
-    return min(allowed, key=cost)
+    return min(range(1, min(MOST_SPLITS, stages) + 1), key=cost)
 
 
-def _candidates(found: Geometry, itemsize: int, channels: Channels) -> Iterator[Layout]:
-    """Best first: the tile that holds all output channels, as many blocks and stages as there may be."""
+def _shape_of(found: Geometry, processors: int) -> tuple[int, int, int]:
+    """The tile that holds all output channels, with fewer pixels where there are few."""
     rows = found.out_channels // found.groups
-    for warps in [item for item in SHAPES if rows <= item[0] * WARP_TILE[0]] or SHAPES[-1:]:
-        for resident in range(RESIDENT.get(warps, 1), 0, -1):
-            for stages in range(MOST_STAGES, FEWEST_STAGES - 1, -1):
-                yield Layout(found, itemsize, channels, warps, stages, resident)
+    shape = next((item for item in SHAPES if rows <= item[0] * item[1]), SHAPES[-1])
+    tiles = found.groups * -(-found.batch * found.pixels // (TEAM_PIXELS * shape[2]))
+    return shape if tiles >= processors else SMALLER.get(shape, shape)
 
 
 def layout_of(found: Geometry, itemsize: int, shared: int, processors: int) -> Layout | None:
@@ -247,40 +279,33 @@ def layout_of(found: Geometry, itemsize: int, shared: int, processors: int) -> L
     channels = channels_of(found, itemsize)
     if channels is None:
         return None
-    for layout in _candidates(found, itemsize, channels):
-        if layout.shared_bytes <= shared // layout.resident - RESERVED_BYTES:
-            slots = processors * layout.resident
-            splits = best_splits(layout.tiles * found.groups, layout.depth_stages, slots)
+    shape = _shape_of(found, processors)
+    for stages in range(_MOST_STAGES.value(), FEWEST_STAGES - 1, -1):
+        layout = Layout(found, itemsize, channels, shape, stages)
+        if layout.shared_bytes <= shared:
+            splits = best_splits(layout.tiles * found.groups, layout.depth_stages, processors)
             return layout.with_splits(splits) if layout.countable else None
     return None
 
 
-def _layout(found: Geometry, dtype: str) -> Layout | None:
-    """On the current device."""
-    if architecture() < AMPERE or found.samples == 0 or found.out_channels == 0:
+def chosen(found: Geometry, dtype: str) -> Layout | None:
+    """On the current device; None where columns are the better way too."""
+    if dtype not in DTYPES or architecture() != ARCHITECTURE or found.samples == 0 or found.out_channels == 0:
         return None
-    return layout_of(found, dtype_info(dtype).itemsize, shared_memory_bytes(), multiprocessors())
+    layout = layout_of(found, dtype_info(dtype).itemsize, shared_memory_bytes(), multiprocessors())
+    return layout if layout is not None and _MOST_PLACES.covers(layout.channels.places) else None
 
 
 def _workspace_bytes(shapes: Shapes, params: DeformableConvParams) -> int:
     found = geometry(shapes.inputs["x"].shape, shapes.inputs["filter"].shape, params)
-    layout = _layout(found, shapes.inputs["x"].dtype)
+    layout = chosen(found, shapes.inputs["x"].dtype)
     return split_bytes(shapes, params) if layout is None else sum(layout.sizes)
 
 
 _BY_COLUMNS = unfold_then(by_tensor_cores(EXACT))
 
 
-@kernel(
-    "deformable_conv",
-    "fused",
-    "cuda",
-    DTYPES,
-    prepare=True,
-    workspace=_workspace_bytes,
-    note=RANGE,
-    experimental=True,
-)
+@kernel("deformable_conv", "optimized", "cuda", FLOATS, prepare=True, workspace=_workspace_bytes, note=RANGE)
 def fused(
     *,
     x: Any,
@@ -291,27 +316,24 @@ def fused(
     mask: Any = None,
     **options: Any,
 ) -> Bound:
-    """Two launches, the first of which lays x and the filter out anew; by columns where `layout_of` has no way."""
+    """Two launches, the first of which lays x and the filter out anew; or by columns."""
     found = geometry(x.shape, filter.shape, DeformableConvParams(**options))
-    layout = _layout(found, x.dtype.name)
+    layout = chosen(found, x.dtype.name)
     if layout is None:
         return _BY_COLUMNS(x=x, offset=offset, filter=filter, out=out, workspace=workspace, mask=mask, **options)
-    lines, packed, scales, partial, tickets = _cut(workspace, layout.sizes)
+    lines, packed, scales, places, partial, tickets = _cut(workspace, layout.sizes)
     plan, shared = layout.struct(), layout.shared_bytes
     prepare = SOURCE.function(f"prepare<{ctype(x)}>")
-    convolve = SOURCE.function(f"convolve<{ctype(x)}, {layout.warps[0]}, {layout.warps[1]}>")
+    convolve = SOURCE.function(f"convolve<{ctype(x)}, {', '.join(map(str, layout.shape))}>")
     convolve.max_dynamic_shared_size_bytes = shared
-    if layout.resident > 1:
-        wanted = layout.resident * (shared + RESERVED_BYTES)
-        convolve.preferred_shared_memory_carveout = -(-100 * wanted // (shared_memory_bytes() + RESERVED_BYTES))
-    first = (x, filter, lines, packed, scales, np.int32(layout.filter_rows), np.int32(layout.tile[0]), plan)
-    second = (lines, packed, scales, offset, mask, out["out"], partial, tickets, plan)
+    counts = (np.int32(layout.filter_rows), np.int32(layout.pieces), np.int32(layout.tile[0]))
+    first = (x, filter, offset, mask, lines, packed, scales, places, *counts, plan)
+    second = (lines, packed, scales, places, out["out"], partial, tickets, plan)
     blocks, grid = layout.prepare_blocks, (layout.tiles, found.groups, layout.splits)
-    threads = 32 * layout.warps[0] * layout.warps[1] + PRODUCERS
 
     def run() -> None:
         prepare((blocks,), (PREPARE_THREADS,), first)
-        convolve(grid, (threads,), second, shared_mem=shared)
+        convolve(grid, (THREADS,), second, shared_mem=shared)
 
     return run
 

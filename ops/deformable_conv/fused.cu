@@ -1,26 +1,26 @@
-// deformable_conv without a column buffer: samples go to shared memory and from there through the tensor cores, sm_80 on.
+// deformable_conv without a column buffer: samples go to shared memory and from there through the tensor cores, on sm_90a.
 //
-// `prepare` lays x out channels last and the filter as the stages in which it is wanted; `convolve` computes 64 R x
-// 32 Q results (output channels x pixels) a block. Four warps sample and bring the filter, R x Q multiply; a ring of
-// stages in shared memory lies between. A stage is one tap and 128 bytes of channels.
+// `prepare` lays x out channels last and the filter as the stages in which it is wanted, and finds where samples lie;
+// `convolve` computes 64 Q pixels x N R output channels a block. Eight warps sample, Q x R groups of four multiply; a
+// ring of stages in shared memory lies between. A stage is one tap and 128 bytes of channels.
 //
-// float32 is taken apart into two halves: 11 bits, and 11 more times 2^11; three of the four products are summed. To
-// have it within the range of halves it is scaled by powers of two: the filter so that the largest of each row, samples
-// so that the largest of each pixel's stage lies in [2^14, 2^15). Factors within 2^-29 of the largest lose nothing; an
-// infinite one gives NaN. A stage is summed by itself and then added with rounding, as tensor cores truncate.
+// float32 is taken apart into two halves of 11 bits each; three of the four products are summed. To have it within the
+// range of halves it is scaled by powers of two: the filter so that the largest of each row, samples so that the largest
+// of each pixel's stage lies in [2^14, 2^15). Factors within 2^-17 of the largest lose nothing, smaller ones are exact
+// to 2^-40 of it; an infinite one gives NaN. A stage is summed by itself and then added with rounding, as tensor cores
+// truncate.
 
-#include "mma.cuh"
-#include "pipeline.cuh"
 #include "sampling.cuh"
+#include "warpgroup.cuh"
 
-constexpr int PRODUCERS = 128;  // threads; those that multiply come before them
+constexpr int CONSUMERS = 256, PRODUCERS = 256;  // threads; those that multiply come first
 constexpr int LINE = 128;      // bytes of a row of a stage: halves and rests of 32 floats, or 64 elements of 16 bits
 constexpr int LANES = 8;       // lanes that share a sample's place, 16 bytes of channels each
-constexpr int BATCH = 4;       // samples under way in a thread
-constexpr int ALL_CONSUMERS = 1, ALL_PRODUCERS = 2;  // named barriers
+constexpr int OCTETS = PRODUCERS / LANES;
+constexpr int AHEAD = 2;       // samples under way in a thread
+constexpr int ALL_CONSUMERS = 1;  // named barrier
 constexpr int TOP = 14;        // exponent to which the largest number is scaled
 constexpr int LEAST = TOP;     // biased exponent below which nothing is scaled up further: by 2^127
-constexpr float REST = 2048;   // scale of the second halves
 constexpr int CHUNK = 64;      // channels that a block of `prepare` turns
 
 struct Plan {
@@ -39,7 +39,12 @@ struct Plan {
 template <typename T>
 constexpr int VECTOR = 16 / sizeof(T);
 
-struct Place {  // of one sample: lines of x, weights
+struct Place {  // of one sample: its upper left corner's line times 16, and a bit for each corner that there is
+  int corner;
+  float lh, lw, mask;
+};
+
+struct Spot {  // the same: lines of x, weights
   int4 line;
   float4 weight;
 };
@@ -53,11 +58,11 @@ __device__ __forceinline__ int exponent(float largest) {
 
 __device__ __forceinline__ unsigned int bits(__half2 pair) { return *reinterpret_cast<const unsigned int*>(&pair); }
 
-// Two scaled numbers as halves, and what is left of them times REST.
+// Two scaled numbers as halves, and what is left of them.
 __device__ __forceinline__ void take_apart(unsigned int& high, unsigned int& low, float first, float second) {
   const __half2 top = __floats2half2_rn(first, second);
   high = bits(top);
-  low = bits(__floats2half2_rn((first - __low2float(top)) * REST, (second - __high2float(top)) * REST));
+  low = bits(__floats2half2_rn(first - __low2float(top), second - __high2float(top)));
 }
 
 template <typename T>
@@ -157,40 +162,65 @@ __device__ __forceinline__ void pack(
   }
 }
 
-// x (N, C, H, W) to lines (N, H, W, channels) and one of zeros; filter to packed and its rows' scales.
+template <typename T>
+__device__ __forceinline__ void locate(
+    const T* __restrict__ offset, const T* __restrict__ mask, Place* __restrict__ places, const Plan& plan, int index) {
+  const int total = plan.images * plan.conv.pixels.value, area = plan.conv.height * plan.conv.width;
+  const int entry = index / total, column = index - entry * total;
+  if (entry >= plan.conv.taps * plan.conv.channels / plan.conv.per_group) return;
+  const int group = entry / plan.conv.taps, tap = entry - group * plan.conv.taps;
+  const int image = quotient(column, plan.conv.pixels), pixel = remainder(column, image, plan.conv.pixels);
+  const Sample<float> sample = find(plan.conv, offset, mask, image, group, tap, pixel);
+  int flags = 0, first = 0;
+#pragma unroll
+  for (int corner = 0; corner < 4; ++corner) {
+    if (sample.at[corner] < 0) continue;
+    flags |= 1 << corner;
+    first = sample.at[corner] - corner / 2 * plan.conv.width - corner % 2;
+  }
+  places[index] = {(image * area + first) * 16 + flags, sample.lh, sample.lw, sample.mask};
+}
+
+// x (N, C, H, W) to lines (N, H, W, channels) and one of zeros; filter to packed and its rows' scales; places of
+// samples (deformable groups, taps, pixels of all images).
 template <typename T>
 __global__ void __launch_bounds__(256, 4) prepare(
-    const T* __restrict__ x, const T* __restrict__ filter, T* __restrict__ lines, unsigned char* __restrict__ packed,
-    float* __restrict__ scales, int filter_rows, int tile_rows, const __grid_constant__ Plan plan) {
+    const T* __restrict__ x, const T* __restrict__ filter, const T* __restrict__ offset, const T* __restrict__ mask,
+    T* __restrict__ lines, unsigned char* __restrict__ packed, float* __restrict__ scales, Place* __restrict__ places,
+    int filter_rows, int pieces, int tile_rows, const __grid_constant__ Plan plan) {
   const int block = blockIdx.x;
   if (block < filter_rows) {
     pack(filter, packed, scales, plan, tile_rows, block);
-    return;
-  }
-  if (block == filter_rows) {
+  } else if (block < filter_rows + pieces) {
+    turn(x, lines, plan, block - filter_rows);
+  } else if (block > filter_rows + pieces) {
+    locate(offset, mask, places, plan, (block - filter_rows - pieces - 1) * 256 + threadIdx.x);
+  } else {
     T* const zeros = lines + static_cast<long long>(plan.images) * plan.conv.height * plan.conv.width * plan.line_depth;
     for (int i = threadIdx.x; i < plan.line_depth; i += 256) zeros[i] = T(0.0f);
-    return;
   }
-  turn(x, lines, plan, block - filter_rows - 1);
 }
 
-#if __CUDA_ARCH__ >= 800
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
 
-template <int R, int Q>
+template <int N, int R, int Q>
 struct Ring {  // shared memory of a block
-  static constexpr int ROWS = WARP_ROWS * R, COLUMNS = WARP_COLUMNS * Q, CONSUMERS = 32 * R * Q;
+  static constexpr int ROWS = N * R, COLUMNS = 64 * Q, ITEMS = COLUMNS / OCTETS;
   static constexpr int FILTER_BYTES = ROWS * LINE, STAGE_BYTES = FILTER_BYTES + COLUMNS * LINE;
   unsigned char* memory;
-  float* scales;  // (stages, COLUMNS): what undoes the samples' scaling
-  Place* places;  // (2, places, COLUMNS)
+  Spot* spots;     // (warps that sample, places, 4 ITEMS): of the chunks under way
+  Place* places;   // likewise: of the next
+  float* scales;   // (stages, COLUMNS): what undoes the samples' scaling
   unsigned long long *full, *empty;
+  unsigned int* ticket;
 
   __device__ __forceinline__ Ring(unsigned char* start, const Plan& plan) : memory(start) {
-    places = reinterpret_cast<Place*>(start + plan.stages * STAGE_BYTES);
-    scales = reinterpret_cast<float*>(places + 2 * plan.places * COLUMNS);
+    spots = reinterpret_cast<Spot*>(start + plan.stages * STAGE_BYTES);
+    places = reinterpret_cast<Place*>(spots + plan.places * COLUMNS);
+    scales = reinterpret_cast<float*>(places + plan.places * COLUMNS);
     full = reinterpret_cast<unsigned long long*>(scales + plan.stages * COLUMNS);
     empty = full + plan.stages;
+    ticket = reinterpret_cast<unsigned int*>(empty + plan.stages);
   }
   __device__ __forceinline__ unsigned char* filter(int slot) const { return memory + slot * STAGE_BYTES; }
   __device__ __forceinline__ unsigned char* samples(int slot) const { return filter(slot) + FILTER_BYTES; }
@@ -208,47 +238,77 @@ struct Turn {
   }
 };
 
-// Where the samples of one visit lie, for all columns of the block and all segments that its chunk touches.
-template <typename T, int R, int Q>
-__device__ __forceinline__ void locate(
-    Place* to, const T* offset, const T* mask, const Plan& plan, const Step& step, int first_column) {
-  constexpr int COLUMNS = Ring<R, Q>::COLUMNS;
-  const int total = plan.images * plan.conv.pixels.value, area = plan.conv.height * plan.conv.width;
-  const int first = quotient(step.chunk(plan) * LANES * VECTOR<T>, plan.padded);
-  const int segments = plan.group_channels / plan.segment, zeros = plan.images * area;
-#pragma unroll 2
-  for (int i = threadIdx.x - Ring<R, Q>::CONSUMERS; i < plan.places * COLUMNS; i += PRODUCERS) {
-    const int segment = first + i / COLUMNS, column = first_column + i % COLUMNS;
-    Place place = {make_int4(zeros, zeros, zeros, zeros), make_float4(0, 0, 0, 0)};
-    if (segment < segments && column < total) {
-      const int group = (blockIdx.y * segments + segment) * plan.segment / plan.conv.per_group;
-      const int image = quotient(column, plan.conv.pixels), pixel = remainder(column, image, plan.conv.pixels);
-      const Sample<float> sample = find(plan.conv, offset, mask, image, group, step.tap, pixel);
-      const bool any = (sample.at[0] & sample.at[1] & sample.at[2] & sample.at[3]) >= 0;
-      const float nothing = any ? 0.0f : 0.0f * sample.mask;  // an inf or NaN as mask shows where there is no sample
-      const auto line = [&](int at) { return at < 0 ? zeros : image * area + at; };
-      const auto weight = [&](int corner) {
-        return sample.at[corner] < 0 ? nothing : sample.weight(corner) * sample.mask;
-      };
-      place.line = make_int4(line(sample.at[0]), line(sample.at[1]), line(sample.at[2]), line(sample.at[3]));
-      place.weight = make_float4(weight(0), weight(1), weight(2), weight(3));
-    }
-    to[i] = place;
-  }
+// Which column of the block's the octet of a warp has as its i-th. Octets of half a warp are four apart: their banks differ.
+__device__ __forceinline__ int column_of(int warp, int octet, int i) {
+  return octet % 2 * 4 + octet / 2 + warp % 2 * 2 + warp / 2 * 8 + i * OCTETS;
 }
+
+// The places of a warp's samples: looked up one visit (a tap, some chunks of channels) ahead.
+template <typename T, int N, int R, int Q>
+struct Scout {
+  static constexpr int EACH = 4 * Ring<N, R, Q>::ITEMS;
+  const Plan& plan;
+  const Place* table;
+  Spot* spots;
+  Place* places;
+  int first_column, warp, lane;
+
+  __device__ __forceinline__ Scout(const Plan& plan, const Ring<N, R, Q>& ring, const Place* table, int first_column)
+      : plan(plan), table(table), first_column(first_column) {
+    warp = threadIdx.x / 32 - CONSUMERS / 32;
+    lane = threadIdx.x % 32;
+    spots = ring.spots + warp * plan.places * EACH;
+    places = ring.places + warp * plan.places * EACH;
+  }
+
+  __device__ __forceinline__ void send(const Step& step) const {
+    const int total = plan.images * plan.conv.pixels.value, segments = plan.group_channels / plan.segment;
+    const int first = quotient(step.chunk(plan) * LANES * VECTOR<T>, plan.padded);
+    for (int i = lane; i < plan.places * EACH; i += 32) {
+      const int segment = first + i / EACH, column = first_column + column_of(warp, i % 4, i % EACH / 4);
+      const bool valid = segment < segments && column < total;
+      const int group = valid ? (blockIdx.y * segments + segment) * plan.segment / plan.conv.per_group : 0;
+      const Place* const from = table + static_cast<long long>(group * plan.conv.taps + step.tap) * total;
+      copy_or_clear(places + i, from + (valid ? column : 0), valid);
+    }
+  }
+
+  __device__ __forceinline__ void receive() const {
+    const int zeros = plan.images * plan.conv.height * plan.conv.width, width = plan.conv.width;
+    await_copies();
+    __syncwarp();  // no lane wants the old ones
+    for (int i = lane; i < plan.places * EACH; i += 32) {
+      const Place place = places[i];
+      const int flags = place.corner & 15, first = place.corner >> 4;
+      const float nothing = flags != 0 ? 0.0f : 0.0f * place.mask;  // an inf or NaN as mask shows where there is no sample
+      const auto line = [&](int corner) {
+        return flags & 1 << corner ? first + corner / 2 * width + corner % 2 : zeros;
+      };
+      const auto weight = [&](int corner, float side) { return flags & 1 << corner ? side * place.mask : nothing; };
+      const float uh = 1 - place.lh, uw = 1 - place.lw;
+      spots[i].line = make_int4(line(0), line(1), line(2), line(3));
+      spots[i].weight = make_float4(
+          weight(0, uh * uw), weight(1, uh * place.lw), weight(2, place.lh * uw), weight(3, place.lh * place.lw));
+    }
+    __syncwarp();
+  }
+};
 
 template <typename T>
 struct Corners {
   Pack<T, VECTOR<T>> at[4];
-  __device__ __forceinline__ void load_from(const char* from, int bytes, const int4& line) {
+  float4 weight;
+  __device__ __forceinline__ void load_from(const char* from, int bytes, const Spot& spot) {
+    const int4 line = spot.line;
     const int lines[4] = {line.x, line.y, line.z, line.w};
+    weight = spot.weight;
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const uint4 word = __ldg(reinterpret_cast<const uint4*>(from + static_cast<long long>(lines[i]) * bytes));
       at[i] = *reinterpret_cast<const Pack<T, VECTOR<T>>*>(&word);
     }
   }
-  __device__ __forceinline__ float blend(int i, const float4& weight) const {
+  __device__ __forceinline__ float blend(int i) const {
     float sum = weight.x * widen(at[0].at[i]);
     sum = fmaf(weight.y, widen(at[1].at[i]), sum);
     sum = fmaf(weight.z, widen(at[2].at[i]), sum);
@@ -257,12 +317,11 @@ struct Corners {
 };
 
 // A sample's channels of this lane into its line, taken apart and scaled by what eight lanes have in common.
-__device__ __forceinline__ void put(
-    unsigned char* line, float* scale, const Corners<float>& corners, const float4& weight, int lane, int row) {
+__device__ __forceinline__ void put(unsigned char* line, float* scale, const Corners<float>& corners, int lane, int row) {
   float value[4], largest = 0;
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
-    value[i] = corners.blend(i, weight);
+    value[i] = corners.blend(i);
     largest = fmaxf(largest, fabsf(value[i]));
   }
 #pragma unroll
@@ -281,167 +340,123 @@ __device__ __forceinline__ void put(
 }
 
 template <typename T>
-__device__ __forceinline__ void put(
-    unsigned char* line, float*, const Corners<T>& corners, const float4& weight, int lane, int row) {
+__device__ __forceinline__ void put(unsigned char* line, float*, const Corners<T>& corners, int lane, int row) {
   Pack<T, 8> values;
 #pragma unroll
-  for (int i = 0; i < 8; ++i) values.at[i] = narrow<T>(corners.blend(i, weight));
+  for (int i = 0; i < 8; ++i) values.at[i] = narrow<T>(corners.blend(i));
   store<T, 8>(reinterpret_cast<T*>(line + (lane ^ row % 8) * 16), values);
 }
 
-template <typename T, int R, int Q>
-__device__ __forceinline__ void produce(
-    const Ring<R, Q>& ring, const T* __restrict__ lines, const unsigned char* __restrict__ packed,
-    const T* __restrict__ offset, const T* __restrict__ mask, const Plan& plan, int first_column, int begin, int end) {
-  constexpr int COLUMNS = Ring<R, Q>::COLUMNS, FILTER_BYTES = Ring<R, Q>::FILTER_BYTES;
-  const int thread = threadIdx.x - Ring<R, Q>::CONSUMERS, lane = thread % LANES;
-  // lanes of half a warp fill lines four apart: their banks differ
-  const int octet = thread / LANES, row = octet % 2 * 4 + octet / 2 % 2 + octet / 4 % 2 * 2 + octet / 8 * 8;
-  const int bytes = plan.line_depth * static_cast<int>(sizeof(T));
-  packed += static_cast<long long>(begin) * FILTER_BYTES + thread * 16;
-  Step step(plan, begin);
-  locate<T, R, Q>(ring.places + (step.visit & 1) * plan.places * COLUMNS, offset, mask, plan, step, first_column);
-  Turn turn;
-  bool fresh = true;
-  for (int stage = begin; stage < end; ++stage, turn.next(plan.stages), packed += FILTER_BYTES) {
-    if (fresh) {
-      meet<ALL_PRODUCERS, PRODUCERS>();  // these places are found, those before are used no more
-      const int later = stage - step.inner + plan.span;
-      if (later < end) {
-        const Step next(plan, later);
-        locate<T, R, Q>(ring.places + (next.visit & 1) * plan.places * COLUMNS, offset, mask, plan, next, first_column);
-      }
-    }
+// Where a thread loads its channels of a stage from.
+template <typename T, int EACH>
+struct Source {
+  const char* from;
+  const Spot* spots;
+  int bytes;
+  __device__ __forceinline__ Source(const Plan& plan, const T* lines, const Spot* spots, const Step& step, int octet, int lane) {
     const int start = step.chunk(plan) * LANES * VECTOR<T>, channel = start + lane * VECTOR<T>;
     const bool exists = channel < plan.depth;
     const int segment = quotient(exists ? channel : plan.depth - VECTOR<T>, plan.padded);
-    const Place* const places =
-        ring.places + ((step.visit & 1) * plan.places + segment - quotient(start, plan.padded)) * COLUMNS + row;
-    const char* const from = reinterpret_cast<const char*>(lines) +
-                             (exists ? static_cast<long long>(blockIdx.y * plan.depth + channel) * sizeof(T)
-                                     : static_cast<long long>(plan.images) * plan.conv.height * plan.conv.width * bytes);
-    unsigned char* const samples = ring.samples(turn.slot) + row * LINE;
-    float* const scales = ring.scales + turn.slot * COLUMNS + row;
-#pragma unroll 1
-    for (int batch = 0; batch < COLUMNS; batch += 16 * BATCH) {
-      Corners<T> corners[BATCH];
-#pragma unroll
-      for (int i = 0; i < BATCH; ++i) corners[i].load_from(from, exists ? bytes : 0, places[batch + 16 * i].line);
-      if (batch == 0) {
-        barrier_wait(ring.empty + turn.slot, turn.parity ^ 1);
-#pragma unroll
-        for (int at = 0; at < FILTER_BYTES; at += PRODUCERS * 16) {
-          copy_async<unsigned char, 16>(ring.filter(turn.slot) + at + thread * 16, packed + at, true);
-        }
-        barrier_arrive_after_copies(ring.full + turn.slot);
-      }
-#pragma unroll
-      for (int i = 0; i < BATCH; ++i) {
-        const int column = batch + 16 * i;
-        put(samples + column * LINE, scales + column, corners[i], places[column].weight, lane, row);
-      }
-    }
-    barrier_arrive(ring.full + turn.slot);
-    fresh = ++step.inner == plan.span;
-    if (fresh) step = Step(plan, stage + 1);
-  }
-}
-
-// This lane's row of 16 bytes for load_matrices, in a warp's part of the filter and of the samples.
-struct Lane {
-  int filter, samples, filter_flip, samples_flip;
-  __device__ __forceinline__ Lane(int row, int column) {
-    const int lane = threadIdx.x % 32, inner = lane % 8, which = lane / 8;
-    filter = (row + which % 2 * 8 + inner) * LINE;
-    samples = (column + which / 2 * 8 + inner) * LINE;
-    filter_flip = ((which / 2) ^ inner) * 16;
-    samples_flip = ((which % 2) ^ inner) * 16;
+    const long long area = static_cast<long long>(plan.conv.height) * plan.conv.width;
+    this->spots = spots + (segment - quotient(start, plan.padded)) * EACH + octet;
+    bytes = exists ? plan.line_depth * static_cast<int>(sizeof(T)) : 0;
+    from = reinterpret_cast<const char*>(
+        lines + (exists ? blockIdx.y * plan.depth + channel : plan.images * area * plan.line_depth));
   }
 };
 
-__device__ __forceinline__ void load_samples(
-    unsigned int (&to)[COLUMN_TILES][2], const unsigned char* samples, const Lane& lane, int part) {
+template <typename T, int N, int R, int Q>
+__device__ __forceinline__ void produce(
+    const Ring<N, R, Q>& ring, const T* __restrict__ lines, const unsigned char* __restrict__ packed,
+    const Place* __restrict__ table, const Plan& plan, int first_column, int begin, int end) {
+  constexpr int COLUMNS = Ring<N, R, Q>::COLUMNS, FILTER_BYTES = Ring<N, R, Q>::FILTER_BYTES;
+  constexpr int ITEMS = Ring<N, R, Q>::ITEMS, EACH = 4 * ITEMS;
+  const Scout<T, N, R, Q> scout(plan, ring, table, first_column);
+  const int lane = scout.lane % LANES, octet = scout.lane / LANES, row = column_of(scout.warp, octet, 0);
+  packed += static_cast<long long>(begin) * FILTER_BYTES;
+  Step step(plan, begin);
+  const auto visit = [&](int stage) {  // its first, or where this block begins; the next one's places are sent for
+    scout.receive();
+    const int later = stage - step.inner + plan.span;
+    if (later < end) scout.send(Step(plan, later));
+  };
+  scout.send(step);
+  visit(begin);
+  Source<T, EACH> source(plan, lines, scout.spots, step, octet, lane);
+  Corners<T> corners[AHEAD];
 #pragma unroll
-  for (int j = 0; j < COLUMN_TILES; j += 2) {
-    unsigned int four[4];
-    load_matrices<false>(four, samples + lane.samples + j * 8 * LINE + ((part * 16) ^ lane.samples_flip));
-    to[j][0] = four[0], to[j][1] = four[1], to[j + 1][0] = four[2], to[j + 1][1] = four[3];
-  }
-}
-
-__device__ __forceinline__ void load_filter(
-    unsigned int (&to)[4], const unsigned char* filter, const Lane& lane, int i, int part) {
-  load_matrices<false>(to, filter + lane.filter + i * 16 * LINE + ((part * 16) ^ lane.filter_flip));
-}
-
-__device__ __forceinline__ void multiply_stage(
-    Accumulators& sum, const unsigned char* filter, const unsigned char* samples, const float* scales, const Lane& lane,
-    const float*) {
-  const __half* const halves = nullptr;
-  unsigned int high_b[2][COLUMN_TILES][2], low_b[2][COLUMN_TILES][2];
-#pragma unroll
-  for (int k = 0; k < 2; ++k) {
-    load_samples(high_b[k], samples, lane, 2 * k);
-    load_samples(low_b[k], samples, lane, 2 * k + 4);
-  }
-#pragma unroll
-  for (int i = 0; i < ROW_TILES; ++i) {
-    float whole[COLUMN_TILES][4] = {}, rest[COLUMN_TILES][4] = {};
-#pragma unroll
-    for (int k = 0; k < 2; ++k) {
-      unsigned int high[4], low[4];
-      load_filter(high, filter, lane, i, 2 * k);
-      load_filter(low, filter, lane, i, 2 * k + 4);
-#pragma unroll
-      for (int j = 0; j < COLUMN_TILES; ++j) mma_16(whole[j], high, high_b[k][j], halves);
-#pragma unroll
-      for (int j = 0; j < COLUMN_TILES; ++j) mma_16(rest[j], high, low_b[k][j], halves);
-#pragma unroll
-      for (int j = 0; j < COLUMN_TILES; ++j) mma_16(rest[j], low, high_b[k][j], halves);
+  for (int i = 0; i < AHEAD; ++i) corners[i].load_from(source.from, source.bytes, source.spots[4 * i]);
+  Turn turn;
+#pragma unroll 1
+  for (int stage = begin; stage < end; ++stage, turn.next(plan.stages), packed += FILTER_BYTES) {
+    barrier_wait(ring.empty + turn.slot, turn.parity ^ 1);
+    if (threadIdx.x == CONSUMERS) {
+      barrier_arrive_and_expect(ring.full + turn.slot, FILTER_BYTES);
+      copy_whole(ring.filter(turn.slot), packed, FILTER_BYTES, ring.full + turn.slot);
     }
+    unsigned char* const samples = ring.samples(turn.slot) + row * LINE;
+    float* const scales = ring.scales + turn.slot * COLUMNS + row;
 #pragma unroll
-    for (int j = 0; j < COLUMN_TILES; ++j) {
-      const float2 scale = *reinterpret_cast<const float2*>(scales + j * 8 + threadIdx.x % 4 * 2);
-#pragma unroll
-      for (int part = 0; part < 4; ++part) {
-        const float value = fmaf(rest[j][part], 1 / REST, whole[j][part]);
-        sum.at[i][j][part] = fmaf(value, part % 2 == 0 ? scale.x : scale.y, sum.at[i][j][part]);
+    for (int i = 0; i < ITEMS; ++i) {
+      put(samples + i * OCTETS * LINE, scales + i * OCTETS, corners[i % AHEAD], lane, row);
+      if (i + AHEAD == ITEMS && stage + 1 < end) {
+        if (++step.inner == plan.span) {
+          step = Step(plan, stage + 1);
+          visit(stage + 1);
+        }
+        source = Source<T, EACH>(plan, lines, scout.spots, step, octet, lane);
       }
+      corners[i % AHEAD].load_from(source.from, source.bytes, source.spots[4 * ((i + AHEAD) % ITEMS)]);
     }
+    show_stores();
+    __syncwarp();
+    if (scout.lane == 0) barrier_arrive(ring.full + turn.slot);
   }
 }
 
-template <typename T>
+// One stage of 64 pixels and N output channels: two halves a number, the small products first.
+template <int SIZE>
 __device__ __forceinline__ void multiply_stage(
-    Accumulators& sum, const unsigned char* filter, const unsigned char* samples, const float*, const Lane& lane,
-    const T* type) {
+    float (&sum)[SIZE], const unsigned char* filter, const unsigned char* samples, const float* scales, const float*) {
+  const unsigned long long a = rows_at(samples), b = rows_at(filter);
+  const __half* const halves = nullptr;
+  float part[SIZE];
 #pragma unroll
-  for (int k = 0; k < 4; ++k) {
-    unsigned int b[COLUMN_TILES][2];
-    load_samples(b, samples, lane, 2 * k);
+  for (int i = 0; i < SIZE; ++i) part[i] = 0;
+  begin_multiplying();
 #pragma unroll
-    for (int i = 0; i < ROW_TILES; ++i) {
-      unsigned int a[4];
-      load_filter(a, filter, lane, i, 2 * k);
+  for (int k = 0; k < 4; k += 2) multiply(part, a + k + 4, b + k, k > 0, halves);
 #pragma unroll
-      for (int j = 0; j < COLUMN_TILES; ++j) mma_16(sum.at[i][j], a, b[j], type);
-    }
-  }
+  for (int k = 0; k < 4; k += 2) multiply(part, a + k, b + k + 4, 1, halves);
+#pragma unroll
+  for (int k = 0; k < 4; k += 2) multiply(part, a + k, b + k, 1, halves);
+  const int row = threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4;
+  const float upper = scales[row], lower = scales[row + 8];
+  finish_multiplying(part);
+#pragma unroll
+  for (int i = 0; i < SIZE; ++i) sum[i] = fmaf(part[i], i / 2 % 2 == 0 ? upper : lower, sum[i]);
+}
+
+template <int SIZE, typename T>
+__device__ __forceinline__ void multiply_stage(
+    float (&sum)[SIZE], const unsigned char* filter, const unsigned char* samples, const float*, const T* type) {
+  const unsigned long long a = rows_at(samples), b = rows_at(filter);
+  begin_multiplying();
+#pragma unroll
+  for (int k = 0; k < 8; k += 2) multiply(sum, a + k, b + k, 1, type);
+  finish_multiplying(sum);
 }
 
 // Adds up what the splits of a tile have, in order, in the block that is last to have its own; false in the others.
-template <int CONSUMERS>
+template <int SIZE>
 __device__ __forceinline__ bool add_splits(
-    Accumulators& sum, float* partial, unsigned int* ticket, int splits, unsigned int* shared) {
-  constexpr long long SIZE = CONSUMERS / 32 * WARP_ROWS * WARP_COLUMNS;
-  float4* const mine = reinterpret_cast<float4*>(partial + blockIdx.z * SIZE) + threadIdx.x;
+    float (&sum)[SIZE], float* partial, unsigned int* ticket, int splits, unsigned int* shared) {
+  float4* const parts = reinterpret_cast<float4*>(partial) + threadIdx.x;
 #pragma unroll
-  for (int i = 0; i < ROW_TILES; ++i)
-#pragma unroll
-    for (int j = 0; j < COLUMN_TILES; ++j) {
-      const float(&at)[4] = sum.at[i][j];
-      mine[(i * COLUMN_TILES + j) * CONSUMERS] = make_float4(at[0], at[1], at[2], at[3]);
-    }
+  for (int i = 0; i < SIZE / 4; ++i) {
+    parts[(blockIdx.z * (SIZE / 4) + i) * CONSUMERS] =
+        make_float4(sum[4 * i], sum[4 * i + 1], sum[4 * i + 2], sum[4 * i + 3]);
+  }
   __threadfence();
   meet<ALL_CONSUMERS, CONSUMERS>();
   if (threadIdx.x == 0) {
@@ -452,67 +467,75 @@ __device__ __forceinline__ bool add_splits(
   if (*shared != splits - 1) return false;
   __threadfence();
   if (threadIdx.x == 0) *ticket = 0;  // as the next run wants it
-  sum = Accumulators();
+#pragma unroll
+  for (int i = 0; i < SIZE; ++i) sum[i] = 0;
   for (int split = 0; split < splits; ++split) {
-    const float4* const from = reinterpret_cast<const float4*>(partial + split * SIZE) + threadIdx.x;
 #pragma unroll
-    for (int i = 0; i < ROW_TILES; ++i)
-#pragma unroll
-      for (int j = 0; j < COLUMN_TILES; ++j) {
-        const float4 part = __ldcg(from + (i * COLUMN_TILES + j) * CONSUMERS);
-        float(&at)[4] = sum.at[i][j];
-        at[0] += part.x, at[1] += part.y, at[2] += part.z, at[3] += part.w;
-      }
+    for (int i = 0; i < SIZE / 4; ++i) {
+      const float4 part = __ldcg(parts + (split * (SIZE / 4) + i) * CONSUMERS);
+      sum[4 * i] += part.x, sum[4 * i + 1] += part.y, sum[4 * i + 2] += part.z, sum[4 * i + 3] += part.w;
+    }
   }
   return true;
 }
 
-// T: type of all tensors; R, Q: rows and columns of warps. Grid: tiles of rows within tiles of columns, groups, splits.
-template <typename T, int R, int Q>
-__global__ void __launch_bounds__(PRODUCERS + 32 * R * Q, R == 1 ? 2 : 1) convolve(
+// T: type of all tensors; N: output channels of a group of warps that multiplies; R, Q: such groups by output channels
+// and by pixels. Grid: tiles of rows (output channels) within tiles of columns (pixels), groups, splits.
+template <typename T, int N, int R, int Q>
+__global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1) convolve(
     const T* __restrict__ lines, const unsigned char* __restrict__ packed, const float* __restrict__ row_scales,
-    const T* __restrict__ offset, const T* __restrict__ mask, T* __restrict__ out, float* __restrict__ partial,
+    const Place* __restrict__ places, T* __restrict__ out, float* __restrict__ partial,
     unsigned int* __restrict__ tickets, const __grid_constant__ Plan plan) {
-  constexpr int ROWS = Ring<R, Q>::ROWS, COLUMNS = Ring<R, Q>::COLUMNS, CONSUMERS = Ring<R, Q>::CONSUMERS;
-  extern __shared__ __align__(128) unsigned char memory[];
-  __shared__ unsigned int place_in_line;
-  const Ring<R, Q> ring(memory, plan);
+  using Memory = Ring<N, R, Q>;
+  constexpr int ROWS = Memory::ROWS, COLUMNS = Memory::COLUMNS, SIZE = N / 2;
+  extern __shared__ __align__(1024) unsigned char memory[];
+  const Memory ring(memory, plan);
   const int column_tile = blockIdx.x / plan.row_tiles, row_tile = blockIdx.x - column_tile * plan.row_tiles;
   const int stages = plan.chunks * plan.conv.taps, first_column = column_tile * COLUMNS;
   const int begin = blockIdx.z * plan.share, end = min(begin + plan.share, stages);
   if (threadIdx.x == 0) {
 #pragma unroll 1
     for (int slot = 0; slot < plan.stages; ++slot) {
-      barrier_init(ring.full + slot, 2 * PRODUCERS);
+      barrier_init(ring.full + slot, PRODUCERS / 32 + 1);
       barrier_init(ring.empty + slot, CONSUMERS / 32);
     }
+    show_stores();
   }
   __syncthreads();
   if (threadIdx.x >= CONSUMERS) {
-    packed += static_cast<long long>(blockIdx.y * plan.row_tiles + row_tile) * stages * Ring<R, Q>::FILTER_BYTES;
-    produce<T, R, Q>(ring, lines, packed, offset, mask, plan, first_column, begin, end);
+    give_registers<96>();
+    packed += static_cast<long long>(blockIdx.y * plan.row_tiles + row_tile) * stages * Memory::FILTER_BYTES;
+    produce<T, N, R, Q>(ring, lines, packed, places, plan, first_column, begin, end);
     return;
   }
-  const int warp = threadIdx.x / 32, row = warp % R * WARP_ROWS, column = warp / R * WARP_COLUMNS;
-  const Lane lane(row, column);
-  Accumulators sum;
+  take_registers<160>();
+  const int team = threadIdx.x / 128, row = team % R * N, column = team / R * 64;
+  float sum[SIZE];
+#pragma unroll
+  for (int i = 0; i < SIZE; ++i) sum[i] = 0;
   Turn turn;
+#pragma unroll 1
   for (int left = end - begin; left > 0; --left, turn.next(plan.stages)) {
     barrier_wait(ring.full + turn.slot, turn.parity);
-    const float* const scales = ring.scales + turn.slot * COLUMNS + column;
-    multiply_stage(sum, ring.filter(turn.slot), ring.samples(turn.slot), scales, lane, static_cast<const T*>(nullptr));
+    multiply_stage(
+        sum, ring.filter(turn.slot) + row * LINE, ring.samples(turn.slot) + column * LINE,
+        ring.scales + turn.slot * COLUMNS + column, static_cast<const T*>(nullptr));
     __syncwarp();
     if (threadIdx.x % 32 == 0) barrier_arrive(ring.empty + turn.slot);
   }
   if (plan.splits > 1) {
     const long long tile = blockIdx.y * gridDim.x + blockIdx.x;
     float* const mine = partial + tile * plan.splits * ROWS * COLUMNS;
-    if (!add_splits<CONSUMERS>(sum, mine, tickets + tile, plan.splits, &place_in_line)) return;
+    if (!add_splits(sum, mine, tickets + tile, plan.splits, ring.ticket)) return;
   }
-  constexpr int PITCH = COLUMNS + 8;
+  constexpr int PITCH = COLUMNS + 4;
   float* const result = reinterpret_cast<float*>(memory);
   meet<ALL_CONSUMERS, CONSUMERS>();  // the ring is used no more
-  lay_out<PITCH>(result, sum, row, column);
+  const int at = column + threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4;
+#pragma unroll
+  for (int i = 0; i < SIZE; ++i) {
+    result[(row + i / 4 * 8 + threadIdx.x % 4 * 2 + i % 2) * PITCH + at + i / 2 % 2 * 8] = sum[i];
+  }
   meet<ALL_CONSUMERS, CONSUMERS>();
   const int mine = first_column + threadIdx.x % COLUMNS, first_row = row_tile * ROWS;
   if (mine >= plan.images * static_cast<int>(plan.conv.pixels.value)) return;
@@ -531,9 +554,9 @@ __global__ void __launch_bounds__(PRODUCERS + 32 * R * Q, R == 1 ? 2 : 1) convol
 
 #else
 
-template <typename T, int R, int Q>
-__global__ void convolve(const T*, const unsigned char*, const float*, const T*, const T*, T*, float*, unsigned int*, Plan) {
-  __trap();  // older devices take columns and a product
+template <typename T, int N, int R, int Q>
+__global__ void convolve(const T*, const unsigned char*, const float*, const Place*, T*, float*, unsigned int*, Plan) {
+  __trap();  // other devices take columns and a product
 }
 
 #endif

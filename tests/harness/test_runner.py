@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,7 +14,8 @@ from harness.result.result import Ceilings, Result, Status, Trial
 from harness.run.execute import LocalExecutor
 from harness.run.runner import plan, run
 from harness.worker.inventory import take
-from ops import BackendError, find_op, kernels
+from ops import BackendError, find_kernel, find_op, kernels
+from ops._core import registry
 
 QUICK = Limits(budget_s=0.01, min_samples=2, max_samples=3, warmup_s=0.0)
 
@@ -49,16 +51,14 @@ def test_every_registered_implementation_is_planned() -> None:
     assert names[0] == "baseline"
 
 
-def test_experimental_kernels_run_only_where_named() -> None:
+def test_experimental_kernels_run_only_where_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is not yet proven on its device is no part of a plan, nor of what the gate compares, unless it is named."""
-    (fused,) = kernels(op="deformable_conv", implementation="fused", dtype="float32")
-    assert fused.experimental
-    shapes = {"x": (1, 2, 4, 4), "offset": (1, 18, 4, 4), "filter": (2, 2, 3, 3)}
-    params = find_op("deformable_conv").params(paddings=1)
-    case = Case("deformable_conv", "small", shapes, "float32", params)
-    assert "fused" not in [trial.implementation for trial in plan([case], devices=["cuda"])]
-    assert [trial.implementation for trial in plan([case], implementations=["fused"], devices=["cuda"])] == ["fused"]
-    assert "fused" not in [item["implementation"] for item in take([])["kernels"]]
+    proven = find_kernel("p_norm", "optimized", "cpu", "float32")
+    unproven = replace(proven, key=proven.key._replace(implementation="unproven"), experimental=True)
+    monkeypatch.setitem(registry._KERNELS, unproven.key, unproven)
+    assert "unproven" not in [trial.implementation for trial in plan([a_case()])]
+    assert [trial.implementation for trial in plan([a_case()], implementations=["unproven"])] == ["unproven"]
+    assert "unproven" not in [item["implementation"] for item in take([])["kernels"]]
 
 
 def test_implementations_of_a_case_follow_each_other() -> None:

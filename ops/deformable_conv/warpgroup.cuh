@@ -1,0 +1,93 @@
+// Hopper's way to multiply and to copy, by PTX: four warps that multiply from shared memory, copies of whole lines, and
+// registers that warps hand to each other. Shared memory holds rows of 128 bytes, the 16 bytes at i of row r at i ^ r % 8.
+#pragma once
+#include "pipeline.cuh"
+
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+
+// The barrier's phase also waits for `bytes` to be copied; counts as an arrival.
+__device__ __forceinline__ void barrier_arrive_and_expect(unsigned long long* barrier, int bytes) {
+  asm volatile("{ .reg .b64 state; mbarrier.arrive.expect_tx.shared.b64 state, [%0], %1; }" ::"r"(
+                   barrier_address(barrier)),
+               "r"(bytes)
+               : "memory");
+}
+
+__device__ __forceinline__ void copy_whole(void* to, const void* from, int bytes, unsigned long long* barrier) {
+  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
+                   static_cast<unsigned int>(__cvta_generic_to_shared(to))),
+               "l"(from), "r"(bytes), "r"(barrier_address(barrier))
+               : "memory");
+}
+
+// 16 bytes, zeros where not `valid`; there once `await_copies` has returned in this thread.
+__device__ __forceinline__ void copy_or_clear(void* to, const void* from, bool valid) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(
+                   static_cast<unsigned int>(__cvta_generic_to_shared(to))),
+               "l"(from), "r"(valid ? 16 : 0)
+               : "memory");
+}
+
+__device__ __forceinline__ void await_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
+
+// What this thread has stored in shared memory is seen by warps that multiply from there.
+__device__ __forceinline__ void show_stores() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+
+template <int COUNT>
+__device__ __forceinline__ void take_registers() {
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(COUNT));
+}
+
+template <int COUNT>
+__device__ __forceinline__ void give_registers() {
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(COUNT));
+}
+
+// Rows in shared memory, from a multiple of 8 rows (aligned to 1024 bytes) and a multiple of 32 bytes on.
+__device__ __forceinline__ unsigned long long rows_at(const void* start) {
+  const unsigned int address = static_cast<unsigned int>(__cvta_generic_to_shared(start));
+  return (1ull << 62) | (64ull << 32) | (1ull << 16) | ((address & 0x3ffff) >> 4);
+}
+
+__device__ __forceinline__ void begin_multiplying() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+
+template <int SIZE>
+__device__ __forceinline__ void finish_multiplying(float (&sum)[SIZE]) {
+  asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+  asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
+#pragma unroll
+  for (int i = 0; i < SIZE; ++i) asm volatile("" : "+f"(sum[i])::"memory");  // not to be read before
+}
+
+#define EIGHT(d, i) \
+  "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), "+f"(d[i + 6]), "+f"(d[i + 7])
+#define REGISTERS_16 "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15"
+#define REGISTERS_32 REGISTERS_16 ",%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31"
+#define REGISTERS_64                                                                               \
+  REGISTERS_32                                                                                     \
+  ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54," \
+  "%55,%56,%57,%58,%59,%60,%61,%62,%63"
+// d (64 x N) = a b^T, or more where `add`; rows of 16 numbers of a and of b, of which there are 64 and N.
+#define MULTIPLY(T, TYPE, N, REGISTERS, A, B, P, ...)                                                              \
+  __device__ __forceinline__ void multiply(                                                                        \
+      float (&d)[N / 2], unsigned long long a, unsigned long long b, int add, const T*) {                          \
+    asm volatile("{ .reg .pred p; setp.ne.b32 p, " P ", 0; wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." TYPE   \
+                 "." TYPE " {" REGISTERS "}, " A ", " B ", p, 1, 1, 0, 0; }"                                       \
+                 : __VA_ARGS__                                                                                     \
+                 : "l"(a), "l"(b), "r"(add));                                                                      \
+  }
+#define MULTIPLY_ALL(T, TYPE)                                                                                        \
+  MULTIPLY(T, TYPE, 32, REGISTERS_16, "%16", "%17", "%18", EIGHT(d, 0), EIGHT(d, 8))                                 \
+  MULTIPLY(T, TYPE, 64, REGISTERS_32, "%32", "%33", "%34", EIGHT(d, 0), EIGHT(d, 8), EIGHT(d, 16), EIGHT(d, 24))     \
+  MULTIPLY(T, TYPE, 128, REGISTERS_64, "%64", "%65", "%66", EIGHT(d, 0), EIGHT(d, 8), EIGHT(d, 16), EIGHT(d, 24),    \
+           EIGHT(d, 32), EIGHT(d, 40), EIGHT(d, 48), EIGHT(d, 56))
+MULTIPLY_ALL(__half, "f16")
+MULTIPLY_ALL(__nv_bfloat16, "bf16")
+#undef MULTIPLY_ALL
+#undef MULTIPLY
+#undef REGISTERS_64
+#undef REGISTERS_32
+#undef REGISTERS_16
+#undef EIGHT
+
+#endif
