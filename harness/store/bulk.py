@@ -6,9 +6,12 @@ until all of it is there: whatever kills a submission leaves no half run visible
 
 from __future__ import annotations
 
+import fcntl
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from threading import Lock
 from typing import Any, TypeVar
 
@@ -32,9 +35,32 @@ DEADLOCK = "40P01"
 """What PostgreSQL calls it."""
 _TRIES = 5
 _UNIQUE = ("case_key", "implementation", "device", "block")
-_WRITING = Lock()
-"""One writer at a time: waiting here is fair and short, waiting for SQLite's lock is neither."""
 _Answer = TypeVar("_Answer")
+
+
+class Turns:
+    """One writer at a time: waiting here is fair and short, waiting for SQLite's lock is neither."""
+
+    def __init__(self) -> None:
+        self._threads = Lock()
+        self._file: int | None = None
+
+    def share(self, path: Path) -> None:
+        """Take turns with other processes too, by the lock of a file that they all share."""
+        self._file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+
+    def __enter__(self) -> None:
+        self._threads.acquire()
+        if self._file is not None:
+            fcntl.flock(self._file, fcntl.LOCK_EX)
+
+    def __exit__(self, *_: object) -> None:
+        if self._file is not None:
+            fcntl.flock(self._file, fcntl.LOCK_UN)
+        self._threads.release()
+
+
+TURNS = Turns()
 
 
 class PartError(StoreError):
@@ -141,7 +167,7 @@ def _write(engine: Engine, work: Callable[[Connection], _Answer]) -> _Answer:
     """One transaction; done again where another process entered the same case or run meanwhile."""
     for rest in reversed(range(_TRIES)):
         try:
-            with _WRITING, engine.begin() as connection:
+            with TURNS, engine.begin() as connection:
                 return work(connection)
         except DBAPIError as error:
             if not rest or not _may_pass(error):

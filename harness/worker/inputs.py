@@ -8,7 +8,9 @@ computed from the rounded values and rounded in its turn.
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -25,6 +27,8 @@ LAYOUTS = ("contiguous", "offset", "transposed")
 ALIGNMENT = 256
 NEAREST_TO_ZERO = 1e-3
 """Standard deviations: the op's own normal inputs keep this far from zero, where powers degenerate."""
+PART = 1 << 20
+"""Numbers that one seed gives."""
 SPREAD = 100
 """Integer inputs without a distribution of their own lie within ± this."""
 
@@ -47,10 +51,27 @@ def make_inputs(case: Case) -> Inputs:
     specs = case.resolved.inputs
     values = {}
     for name, spec in specs.items():
-        rng = np.random.Generator(np.random.PCG64(_seed(case.id, name)))
-        drawn = draw(rng, spec.shape, dtype_info(spec.dtype), op.input(name), case.inputs.get(name, InputSpec()))
-        values[name] = np.ascontiguousarray(drawn).reshape(spec.shape)
+        wanted = dtype_info(spec.dtype), op.input(name), case.inputs.get(name, InputSpec())
+        values[name] = draw_parts(_seed(case.id, name), spec.size, *wanted).reshape(spec.shape)
     return with_derived(case, values)
+
+
+def draw_parts(seed: int, size: int, dtype: DtypeInfo, own: Input, spec: InputSpec) -> Array:
+    """`size` numbers, in parts that have a seed each: several CPUs draw them, and any number draws the same."""
+    drawn = np.empty(size, dtype.numpy)
+
+    def part(number: int) -> None:
+        rng = np.random.Generator(np.random.PCG64(seed if number == 0 else [seed, number]))
+        place = drawn[number * PART : (number + 1) * PART]
+        place[...] = draw(rng, place.shape, dtype, own, spec)
+
+    if size <= PART:
+        part(0)
+        return drawn
+    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+        for _ in pool.map(part, range(-(-size // PART))):
+            pass
+    return drawn
 
 
 def keep_values(case: Case, values: Mapping[str, Array], folder: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from dataclasses import replace
@@ -13,6 +14,7 @@ import numpy as np
 import pytest
 
 from harness.case.case import Case, InputSpec
+from harness.worker import inputs
 from harness.worker.inputs import ALIGNMENT, LAYOUTS, draw, make_inputs, place, widen
 from ops import DTYPES, Input, dtype_info, find_op
 
@@ -158,3 +160,15 @@ def test_infinite_parameters_are_fine() -> None:
     """A case with an infinite parameter has inputs as any other."""
     case = a_case(params=find_op("p_norm_grad").params(porder=inf))
     assert np.all(np.isfinite(make_inputs(case).values["y"]))
+
+
+def test_parts_do_not_depend_on_the_cpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One CPU and many draw the same numbers, no part repeats another, and the first is what a small input gets."""
+    monkeypatch.setattr(inputs, "PART", 100)
+    wanted = dtype_info("float32"), Input("x"), PLAIN
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0})
+    alone = inputs.draw_parts(7, 950, *wanted)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)))
+    assert np.array_equal(alone, inputs.draw_parts(7, 950, *wanted))
+    assert len(np.unique(alone)) == len(alone)
+    assert np.array_equal(alone[:100], inputs.draw_parts(7, 100, *wanted))
