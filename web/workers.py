@@ -1,7 +1,7 @@
 """The service as several processes on one address: Python computes on one core in each.
 
 Each has its own connections, kept answers and limits of rate and memory; what they share is the database, the
-socket, and a bell: who writes by a form rings it, and all look anew before they next answer.
+socket, turns at entering runs, and a bell: who writes by a form rings it, and all look anew before they next answer.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ import uvicorn
 from fastapi import FastAPI
 
 from harness.settings import Settings
+from harness.store.bulk import TURNS
 from web.app import create_app
 from web.cache import Bell
 
@@ -34,7 +35,7 @@ _Send = Callable[[_Message], Awaitable[None]]
 
 @dataclass(frozen=True)
 class Orders:
-    """What each process is told. parent: the process that watches over it. bell: a file."""
+    """What each process is told. parent: the process that watches over it. bell, turns: files."""
 
     database: str
     lag_s: float
@@ -42,6 +43,7 @@ class Orders:
     waivers: str
     parent: int
     bell: str
+    turns: str
 
 
 class Sharing:
@@ -76,9 +78,9 @@ def serve_by(workers: int, settings: Settings, *, lag_s: float, guarded: bool, w
         uvicorn.run(_warmed(app), **listening)
         return
     with TemporaryDirectory(prefix="opgauge-") as folder:
-        bell = Path(folder) / "bell"
+        bell, turns = Path(folder) / "bell", Path(folder) / "turns"
         bell.touch()
-        orders = Orders(settings.database, lag_s, guarded, str(waivers), os.getpid(), str(bell))
+        orders = Orders(settings.database, lag_s, guarded, str(waivers), os.getpid(), str(bell), str(turns))
         os.environ[TOLD] = json.dumps(asdict(orders))
         listening |= {"workers": workers, "timeout_worker_healthcheck": HEALTHY_S}
         uvicorn.run("web.workers:worker", factory=True, **listening)
@@ -94,6 +96,7 @@ def worker() -> FastAPI:
         waivers=Path(orders.waivers),
         bell=Bell(Path(orders.bell)),
     )
+    TURNS.share(Path(orders.turns))
     app.add_middleware(Sharing)
     Thread(target=_end_with, args=(orders.parent,), daemon=True).start()
     return _warmed(app)

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -49,15 +50,18 @@ class Turns:
         """Take turns with other processes too, by the lock of a file that they all share."""
         self._file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
 
-    def __enter__(self) -> None:
-        self._threads.acquire()
-        if self._file is not None:
+    @contextmanager
+    def taken(self) -> Iterator[None]:
+        """While this lasts, nobody else writes."""
+        with self._threads:
+            if self._file is None:
+                yield
+                return
             fcntl.flock(self._file, fcntl.LOCK_EX)
-
-    def __exit__(self, *_: object) -> None:
-        if self._file is not None:
-            fcntl.flock(self._file, fcntl.LOCK_UN)
-        self._threads.release()
+            try:
+                yield
+            finally:
+                fcntl.flock(self._file, fcntl.LOCK_UN)
 
 
 TURNS = Turns()
@@ -167,7 +171,7 @@ def _write(engine: Engine, work: Callable[[Connection], _Answer]) -> _Answer:
     """One transaction; done again where another process entered the same case or run meanwhile."""
     for rest in reversed(range(_TRIES)):
         try:
-            with TURNS, engine.begin() as connection:
+            with TURNS.taken(), engine.begin() as connection:
                 return work(connection)
         except DBAPIError as error:
             if not rest or not _may_pass(error):
