@@ -1,13 +1,13 @@
-"""What README and docs/commands.md say of commands and figures, from the commands' own help and from committed runs.
+"""What README and docs/ say of commands and figures, from the commands' own help and from committed runs.
 
-`make docs` rewrites docs/commands.md, and the parts of README.md between `<!-- NAME:start -->` and
-`<!-- NAME:end -->`; a test fails where they are not up to date, or a command is missing.
+`make docs` rewrites docs/commands.md, and the parts of README.md and docs/performance.md between
+`<!-- NAME:start -->` and `<!-- NAME:end -->`; a test fails where they are not up to date, or a command is missing.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,8 @@ ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"
 COMMANDS = ROOT / "docs" / "commands.md"
 EXPORTS = {"h200": ROOT / "tests" / "data" / "h200" / "seed.json", "cpu": ROOT / "tests" / "data" / "cpu" / "seed.json"}
+PERFORMANCE = ROOT / "docs" / "performance.md"
+DEVICE_RUNS = ROOT / "tests" / "data" / "h200"
 LIBRARIES = ("cupy", "torch", "torchvision", "nvrtc", "numpy", "numba", "python")
 WIDTH = 96
 
@@ -28,6 +30,11 @@ WIDTH = 96
 def sections() -> dict[str, str]:
     """Every generated part by name."""
     return {"commands": commands(), **{name: figures(path) for name, path in EXPORTS.items()}}
+
+
+def performance() -> dict[str, str]:
+    """Every generated part of docs/performance.md by name."""
+    return {"peers": peers(sorted(DEVICE_RUNS.glob("*.json")))}
 
 
 def insert(text: str, found: Mapping[str, str]) -> str:
@@ -90,6 +97,21 @@ def figures(path: Path) -> str:
     return "\n\n".join((place, table, f"{ceilings_line(reached)}."))
 
 
+def peers(paths: Sequence[Path]) -> str:
+    """Committed runs against the fastest peer of each case, slowest first, and how many cases are ahead."""
+    from harness.report.render import against_peers
+    from harness.result.summary import rows, sort_rows
+
+    runs = [read_submission(parse(path.read_bytes())) for path in paths]
+    reached: dict[str, Ceilings] = {item.device: item for run in runs for item in run.ceilings}
+    table = rows([result for run in runs for result in run.results])
+    found = sort_rows([row for row in table if row.against_peer is not None], "slowest")
+    commits = ", ".join(sorted({run.environment.soft.get("commit", "unknown")[:12] for run in runs}))
+    ahead = sum(row.is_ahead for row in found)
+    place = f"{_where(runs[0].environment)}; commit {commits}, {max(run.started for run in runs):%Y-%m-%d}."
+    return "\n\n".join((place, f"{ahead} of {len(found)} cases are ahead.", _markdown(against_peers(found, reached))))
+
+
 def _where(environment: Environment) -> str:
     models = [value for name, value in environment.hard.items() if name.endswith("model")]
     versions = [f"{name} {environment.soft[name]}" for name in LIBRARIES if name in environment.soft]
@@ -110,9 +132,10 @@ def _escaped(cell: Any) -> str:
 
 
 def main() -> None:
-    """Rewrite README.md and docs/commands.md."""
+    """Rewrite README.md, docs/commands.md and docs/performance.md."""
     COMMANDS.write_text(manual(), encoding="utf-8")
-    README.write_text(insert(README.read_text(encoding="utf-8"), sections()), encoding="utf-8")
+    for file, parts in ((README, sections()), (PERFORMANCE, performance())):
+        file.write_text(insert(file.read_text(encoding="utf-8"), parts), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -6,7 +6,17 @@ import re
 
 import pytest
 
-from harness.documentation import COMMANDS, EXPORTS, README, help_texts, insert, manual, sections
+from harness.documentation import (
+    COMMANDS,
+    EXPORTS,
+    PERFORMANCE,
+    README,
+    help_texts,
+    insert,
+    manual,
+    performance,
+    sections,
+)
 
 TEXT = README.read_text(encoding="utf-8")
 
@@ -15,6 +25,12 @@ TEXT = README.read_text(encoding="utf-8")
 def test_readme_is_up_to_date(name: str) -> None:
     """`make docs` would change nothing: help texts and tables in README are today's."""
     assert insert(TEXT, {name: sections()[name]}) == TEXT, "run `make docs`"
+
+
+def test_performance_is_up_to_date() -> None:
+    """`make docs` would change nothing in docs/performance.md."""
+    text = PERFORMANCE.read_text(encoding="utf-8")
+    assert insert(text, performance()) == text, "run `make docs`"
 
 
 def test_the_manual_is_up_to_date() -> None:
