@@ -36,7 +36,7 @@ def test_processes_take_turns(tmp_path: Path) -> None:
             told.append("ours")
             raise ValueError
 
-    with pytest.raises(ValueError, match="^$"):
+    with pytest.raises(ValueError, match=r"^$"):
         fail()
     thread.join()
     assert told == ["apart", "ours", "theirs"]
