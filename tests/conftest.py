@@ -21,7 +21,12 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Shares:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Skip tests marked `gpu` without a CUDA device, `experimental` and `thorough` ones unless `-m` names them."""
+    """Skip tests marked `gpu` without a CUDA device, `experimental` and `thorough` ones unless `-m` names them.
+
+    The contract comes first: it compiles kernels one at a time, where another test, with drawn dtypes and sizes,
+    would compile all of an op, and on a busy machine run out of time.
+    """
+    items.sort(key=lambda item: not item.nodeid.startswith("tests/test_contract.py"))
     if "cuda" not in available():
         _skip(items, "gpu", "no CUDA device")
     for marker in ("experimental", "thorough"):
