@@ -18,8 +18,11 @@ from ops.deformable_conv.sampling import Geometry
 
 _LINES = np.dtype([(name, np.int32) for name in ("area", "channels", "segment", "depth")] + [("padded", DIVISOR)])
 _PLAN = np.dtype(
-    [("conv", CONV), ("lines", _LINES)]
-    + [(name, np.int32) for name in ("images", "rows", "pieces", "group_channels", "group_depth", "width", "lanes")]
+    [("conv", CONV), ("lines", _LINES), ("out_lines", _LINES)]
+    + [
+        (name, np.int32)
+        for name in ("images", "rows", "pieces", "out_pieces", "group_channels", "group_depth", "width", "lanes")
+    ]
 )
 MOST_GROUPS = 2**16 - 1
 SOURCE = Source(
@@ -56,8 +59,12 @@ class Spread:
     @property
     def pieces(self) -> int:
         """Blocks that turn x."""
-        area = self.found.size[0] * self.found.size[1]
-        return self.found.batch * -(-area // TURNED[0]) * -(-self.depth // TURNED[1])
+        return self.found.batch * _pieces(self.found.size[0] * self.found.size[1], self.depth)
+
+    @property
+    def out_pieces(self) -> int:
+        """Blocks that turn the gradient of the output."""
+        return self.found.batch * _pieces(self.found.pixels, self.found.out_channels)
 
     @property
     def grid(self) -> tuple[int, int]:
@@ -71,13 +78,14 @@ class Spread:
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """Bytes of x in lines, their gradient, filter and its, the columns' gradient, 16-bit columns, splits."""
+        """Bytes of lines of x and of the output's gradient, the filter, gradients of it, x and columns, columns, splits."""
         found = self.found
         lines = found.batch * found.size[0] * found.size[1] * self.depth
         turned = found.out_channels * found.taps * self.channels.depth * self.itemsize
         columns = self.columns * found.taps * self.depth
         exact = (
-            *(lines * self.itemsize, 4 * lines, turned, turned, 4 * columns),
+            *(lines * self.itemsize, self.columns * found.out_channels * self.itemsize, turned, turned),
+            *(4 * lines, 4 * columns),
             *(columns * self.itemsize * (self.itemsize < np.dtype(np.float32).itemsize),),
             splits_bytes(self.product, found.groups),
         )
@@ -87,10 +95,16 @@ class Spread:
         """As the kernels' Plan."""
         found, channels = self.found, self.channels
         lines = (found.size[0] * found.size[1], found.channels, channels.segment, self.depth, divisor(channels.padded))
+        outs = found.out_channels
+        out_lines = (found.pixels, outs, outs, outs, divisor(outs))
         width = self.depth // found.deformable_groups
         given = found.channels // found.groups
-        numbers = (found.batch, found.out_channels, self.pieces, given, channels.depth, width, self.lanes)
-        return np.array((conv_struct(found), lines, *numbers), _PLAN)
+        numbers = (found.batch, outs, self.pieces, self.out_pieces, given, channels.depth, width, self.lanes)
+        return np.array((conv_struct(found), lines, out_lines, *numbers), _PLAN)
+
+
+def _pieces(pixels: int, channels: int) -> int:
+    return -(-pixels // TURNED[0]) * -(-channels // TURNED[1])
 
 
 def spread_of(found: Geometry, dtype: str) -> Spread | None:
@@ -102,28 +116,24 @@ def spread_of(found: Geometry, dtype: str) -> Spread | None:
     if channels is None or found.deformable_groups > MOST_GROUPS:
         return None
     made = Spread(found, itemsize, channels)
-    counts = (made.grid[0], made.columns + THREADS, made.pieces + found.out_channels, made.product[1])
+    counts = (made.grid[0], made.columns + THREADS, made.pieces + made.out_pieces + found.out_channels, made.product[1])
     return made if max(counts) <= LARGEST_INDEX else None
 
 
-def _column_grad(made: Spread, turned: Any, out_grad: Any, to: Any) -> Bound:
-    """out_grad^T filter, (pixels, taps, channels), in float32."""
-    found = made.found
+def _column_grad(made: Spread, turned: Any, out_lines: Any, to: Any) -> Bound:
+    """Gradient of the output by the filter, (pixels, taps, channels), in float32."""
     each, columns, depth = made.product
-    rows = found.pixels
-    a = Matrix(out_grad, rows, image=found.out_channels * rows, post=rows, group=each * rows)
+    a = Matrix(out_lines, made.found.out_channels, group=each, along=True)
     b = Matrix(turned, columns, group=each * columns)
-    return product(a, b, _lines(made, to), (depth, columns, each), groups=found.groups)
+    return product(a, b, _lines(made, to), (depth, columns, each), groups=made.found.groups)
 
 
-def _filter_grad(made: Spread, columns: Any, out_grad: Any, to: Any, workspace: Any) -> Bound:
-    """out_grad columns, summed over all pixels, (rows, taps, channels)."""
-    found = made.found
+def _filter_grad(made: Spread, columns: Any, out_lines: Any, to: Any, workspace: Any) -> Bound:
+    """Gradient of the output by columns, summed over all pixels, (rows, taps, channels)."""
     each, length, _ = made.product
-    rows = found.pixels
-    a = Matrix(out_grad, rows, image=found.out_channels * rows, post=rows, group=each * rows, along=True)
+    a = Matrix(out_lines, made.found.out_channels, group=each)
     d = Matrix(to, length, group=each * length)
-    return product(a, _lines(made, columns), d, made.product, groups=found.groups, workspace=workspace)
+    return product(a, _lines(made, columns), d, made.product, groups=made.found.groups, workspace=workspace)
 
 
 def _lines(made: Spread, array: Any) -> Matrix:
@@ -137,26 +147,27 @@ def backward(made: Spread, arrays: tuple[Any, ...], out: dict[str, Any], workspa
     x, offset, mask, weights, out_grad = arrays
     ends = accumulate(made.sizes, initial=0)
     parts = [workspace[start:end] for start, end in pairwise(ends)]
-    lines, line_grad, turned, turned_grad = parts[0], parts[1], parts[2].view(x.dtype), parts[3].view(x.dtype)
+    lines, out_lines, turned, turned_grad = (part.view(x.dtype) for part in parts[:4])
     turned, turned_grad = turned[: _count(made)], turned_grad[: _count(made)]
-    gradient = parts[4].view(np.float32)
-    columns = gradient if x.dtype == np.float32 else parts[5].view(x.dtype)
-    plan, blocks = made.struct(), made.pieces + made.found.out_channels
+    line_grad, gradient = parts[4], parts[5].view(np.float32)
+    columns = gradient if x.dtype == np.float32 else parts[6].view(x.dtype)
+    plan, rows = made.struct(), made.found.out_channels
     wanted = (
         columns if "filter_grad" in out else None,
         line_grad if "x_grad" in out else None,
         *(out.get("offset_grad"), out.get("mask_grad")),
     )
+    ready = (x, out_grad, weights, lines, out_lines, turned, wanted[1], plan)
     steps = [
-        _launch("ready", x, (blocks,), (x, weights, lines, wanted[1], turned, plan)),
-        _column_grad(made, turned, out_grad, gradient),
+        _launch("ready", x, (made.pieces + made.out_pieces + rows,), ready),
+        _column_grad(made, turned, out_lines, gradient),
         _launch("spread", x, made.grid, (lines, offset, mask, gradient, *wanted, plan)),
     ]
     if "filter_grad" in out:
-        steps.append(_filter_grad(made, columns, out_grad, turned_grad, parts[6]))
+        steps.append(_filter_grad(made, columns, out_lines, turned_grad, parts[7]))
     if {"x_grad", "filter_grad"} & set(out):
-        arguments = (line_grad, turned_grad, out.get("x_grad"), out.get("filter_grad"), plan)
-        steps.append(_launch("finish", x, (blocks,), arguments))
+        finish = (line_grad, turned_grad, out.get("x_grad"), out.get("filter_grad"), plan)
+        steps.append(_launch("finish", x, (made.pieces + rows,), finish))
     return steps
 
 

@@ -6,20 +6,23 @@
 
 struct Plan {
   Conv conv;
-  Lines lines;
-  int images, rows, pieces;  // rows: output channels. pieces: blocks that turn x
+  Lines lines, out_lines;    // of x, of the gradient of the output
+  int images, rows;          // rows: output channels
+  int pieces, out_pieces;    // blocks that turn them
   int group_channels, group_depth;  // of the filter: channels of a group as given, as laid out
   int width, lanes;          // channels of a deformable group as laid out; lanes that share a sample, 1 to 8
 };
 
-// x to lines, their gradient to zero; filter (rows, channels, taps) to (rows, taps, channels).
+// x and the gradient of the output to lines, that of x to zero; filter (rows, channels, taps) to (rows, taps, channels).
 template <typename T>
 __global__ void __launch_bounds__(256) ready(
-    const T* __restrict__ x, const T* __restrict__ filter, T* __restrict__ lines, float* __restrict__ line_grad,
-    T* __restrict__ turned, const __grid_constant__ Plan plan) {
-  const int row = static_cast<int>(blockIdx.x) - plan.pieces;
+    const T* __restrict__ x, const T* __restrict__ out_grad, const T* __restrict__ filter, T* __restrict__ lines,
+    T* __restrict__ out_lines, T* __restrict__ turned, float* __restrict__ line_grad, const __grid_constant__ Plan plan) {
+  const int block = blockIdx.x, row = block - plan.pieces - plan.out_pieces;
   if (row < 0) {
-    turn(x, lines, line_grad, plan.lines, blockIdx.x);
+    const bool of_x = block < plan.pieces;
+    turn(of_x ? x : out_grad, of_x ? lines : out_lines, of_x ? line_grad : nullptr, of_x ? plan.lines : plan.out_lines,
+         of_x ? block : block - plan.pieces);
     return;
   }
   const int length = plan.conv.taps * plan.group_depth;
