@@ -78,7 +78,7 @@ class Spread:
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """Bytes of lines of x and of the output's gradient, the filter, gradients of it, x and columns, columns, splits."""
+        """Bytes of lines of x and the output's gradient, filter, gradients of it, x and columns, columns, splits."""
         found = self.found
         lines = found.batch * found.size[0] * found.size[1] * self.depth
         turned = found.out_channels * found.taps * self.channels.depth * self.itemsize

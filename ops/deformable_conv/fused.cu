@@ -33,8 +33,18 @@ struct Plan {
   int share, splits;             // stages of a split
   int places;                    // segments that a stage touches, at most
   int stages;                    // of the ring
+  int strip;                     // rows of pixels that tiles take column by column: neighbours share what they read
   Divisor padded;                // channels of a segment as laid out
+  Divisor strip_pixels;
 };
+
+// Which pixel of an image is the index-th to be taken.
+__device__ __forceinline__ int pixel_at(const Plan& plan, int index) {
+  const int strip = quotient(index, plan.strip_pixels), within = remainder(index, strip, plan.strip_pixels);
+  const int width = plan.conv.out_width.value, height = plan.conv.pixels.value / width;
+  const int rows = min(plan.strip, height - strip * plan.strip), column = within / rows;
+  return (strip * plan.strip + within - column * rows) * width + column;
+}
 
 template <typename T>
 constexpr int VECTOR = 16 / sizeof(T);
@@ -142,7 +152,8 @@ __device__ __forceinline__ void locate(
   const int entry = index / total, column = index - entry * total;
   if (entry >= plan.conv.taps * plan.conv.channels / plan.conv.per_group) return;
   const int group = entry / plan.conv.taps, tap = entry - group * plan.conv.taps;
-  const int image = quotient(column, plan.conv.pixels), pixel = remainder(column, image, plan.conv.pixels);
+  const int image = quotient(column, plan.conv.pixels);
+  const int pixel = pixel_at(plan, remainder(column, image, plan.conv.pixels));
   const Sample<float> sample = find(plan.conv, offset, mask, image, group, tap, pixel);
   int flags = 0, first = 0;
 #pragma unroll
@@ -555,16 +566,18 @@ __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1) convolve(
     result[(row + i / 4 * 8 + threadIdx.x % 4 * 2 + i % 2) * PITCH + at + i / 2 % 2 * 8] = sum[i];
   }
   meet<ALL_CONSUMERS, CONSUMERS>();
-  const int mine = first_column + threadIdx.x % COLUMNS, first_row = row_tile * ROWS;
+  const int across = COLUMNS / plan.strip, first_row = row_tile * ROWS;  // lanes run along a row of pixels
+  const int own = threadIdx.x % COLUMNS, taken = own % across * plan.strip + own / across, mine = first_column + taken;
   if (mine >= plan.images * static_cast<int>(plan.conv.pixels.value)) return;
-  const int image = quotient(mine, plan.conv.pixels), pixel = remainder(mine, image, plan.conv.pixels);
+  const int image = quotient(mine, plan.conv.pixels);
+  const int pixel = pixel_at(plan, remainder(mine, image, plan.conv.pixels));
   const int group_row = blockIdx.y * plan.rows + first_row;
   const long long pixels = plan.conv.pixels.value;
   T* const to = out + (static_cast<long long>(image) * gridDim.y * plan.rows + group_row) * pixels + pixel;
 #pragma unroll 8
   for (int i = threadIdx.x / COLUMNS; i < ROWS; i += CONSUMERS / COLUMNS) {
     if (first_row + i >= plan.rows) return;
-    float value = result[i * PITCH + threadIdx.x % COLUMNS];
+    float value = result[i * PITCH + taken];
     if constexpr (sizeof(T) == 4) value *= row_scales[group_row + i];
     to[i * pixels] = narrow<T>(value);
   }
