@@ -54,6 +54,9 @@ _SPAN = _declare(
     "chunks of channels in a row at one tap: few keep the pixels around in the cache, many save work",
 )
 _MOST_STAGES = _declare("fused_stages", 4, (2, 3, 4), "of the ring in shared memory; what it does not take is cache")
+_STRIP = _declare(
+    "fused_strip", 8, (1, 4, 8, 16), "rows of pixels that tiles take column by column: neighbours share what they read"
+)
 _SPLIT_COST = _declare(
     "fused_split_cost", 2, (1, 2, 4, 8), "stages that writing a partial result is worth; reading each is one"
 )
@@ -66,10 +69,10 @@ _PLAN = np.dtype(
         (name, np.int32)
         for name in (
             *("images", "rows", "row_tiles", "group_channels", "segment", "depth", "line_depth", "chunks", "span"),
-            *("share", "splits", "places", "stages"),
+            *("share", "splits", "places", "stages", "strip"),
         )
     ]
-    + [("padded", DIVISOR)]
+    + [(name, DIVISOR) for name in ("padded", "strip_pixels")]
 )
 
 
@@ -247,13 +250,14 @@ class Layout:
 
     def struct(self) -> Any:
         """As the kernels' Plan."""
-        found, channels = self.found, self.channels
+        found, channels, strip = self.found, self.channels, _STRIP.value()
         numbers = (
             *(found.batch, self.rows, self.row_tiles, found.channels // found.groups, channels.segment),
             *(channels.depth, found.groups * channels.depth, channels.chunks, channels.span),
-            *(self.share, self.splits, channels.places, self.stages),
+            *(self.share, self.splits, channels.places, self.stages, strip),
         )
-        return np.array((conv_struct(found), *numbers, divisor(channels.padded)), _PLAN)
+        divisors = divisor(channels.padded), divisor(strip * found.out_size[1])
+        return np.array((conv_struct(found), *numbers, *divisors), _PLAN)
 
 
 def best_splits(tiles: int, stages: int, slots: int) -> int:

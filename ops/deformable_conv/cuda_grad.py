@@ -18,6 +18,7 @@ from ops._core.kernel import Bound
 from ops._core.op import Shapes
 from ops._core.registry import kernel
 from ops.deformable_conv.cuda import SOURCE, THREADS, conv_struct, ctype, grid_of
+from ops.deformable_conv.cuda_spread import backward, spread_of
 from ops.deformable_conv.op import DeformableConvGradParams, geometry
 from ops.deformable_conv.sampling import Geometry
 
@@ -65,6 +66,13 @@ def _buffers(found: Geometry, dtype: str) -> _Buffers:
 def _workspace(shapes: Shapes, params: DeformableConvGradParams) -> int:
     found = geometry(shapes.inputs["x"].shape, shapes.inputs["filter"].shape, params)
     return sum(_buffers(found, shapes.inputs["x"].dtype).sizes())
+
+
+def _workspace_channels_last(shapes: Shapes, params: DeformableConvGradParams) -> int:
+    made = spread_of(
+        geometry(shapes.inputs["x"].shape, shapes.inputs["filter"].shape, params), shapes.inputs["x"].dtype
+    )
+    return _workspace(shapes, params) if made is None else sum(made.sizes)
 
 
 def _column_grad(found: Geometry, filter: Any, out_grad: Any, to: Any) -> Bound:
@@ -146,7 +154,7 @@ def _sampled(
 
 
 def _backward(*, in_order: bool) -> Callable[..., Bound]:
-    def backward(
+    def backward_by_columns(
         *,
         x: Any,
         offset: Any,
@@ -190,7 +198,7 @@ def _backward(*, in_order: bool) -> Callable[..., Bound]:
             steps.append(partial(namespace(x).copyto, out["x_grad"], x_grad))
         return _run(steps)
 
-    return backward
+    return backward_by_columns
 
 
 def _run(steps: list[Bound]) -> Bound:
@@ -201,16 +209,40 @@ def _run(steps: list[Bound]) -> Bound:
     return run
 
 
-kernel(
+_IN_ANY_ORDER = _backward(in_order=False)
+
+
+@kernel(
     "deformable_conv_grad",
     "optimized",
     "cuda",
     FLOATS,
     prepare=True,
-    workspace=_workspace,
+    workspace=_workspace_channels_last,
     deterministic=False,
     note="adds up the gradient of x by atomics: its last bits change from run to run",
-)(_backward(in_order=False))
+)
+def channels_last(
+    *,
+    x: Any,
+    offset: Any,
+    filter: Any,
+    out_grad: Any,
+    out: dict[str, Any],
+    workspace: Any,
+    mask: Any = None,
+    **options: Any,
+) -> Bound:
+    """Five launches and a few more for splits; where channels are not laid out that way, as they come."""
+    params = DeformableConvGradParams(**options)
+    made = spread_of(geometry(x.shape, filter.shape, params), x.dtype.name)
+    if made is not None:
+        return _run(backward(made, (x, offset, mask, filter, out_grad), out, workspace))
+    return _IN_ANY_ORDER(
+        x=x, offset=offset, filter=filter, out_grad=out_grad, out=out, workspace=workspace, mask=mask, **options
+    )
+
+
 kernel("deformable_conv_grad", "deterministic", "cuda", FLOATS, prepare=True, workspace=_workspace)(
     _backward(in_order=True)
 )

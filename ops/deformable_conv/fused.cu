@@ -10,6 +10,7 @@
 // to 2^-40 of it; an infinite one gives NaN. A stage is summed by itself and then added with rounding, as tensor cores
 // truncate.
 
+#include "lines.cuh"
 #include "sampling.cuh"
 #include "warpgroup.cuh"
 
@@ -21,7 +22,6 @@ constexpr int AHEAD = 2;       // samples under way in a thread
 constexpr int ALL_CONSUMERS = 1;  // named barrier
 constexpr int TOP = 14;        // exponent to which the largest number is scaled
 constexpr int LEAST = TOP;     // biased exponent below which nothing is scaled up further: by 2^127
-constexpr int CHUNK = 64;      // channels that a block of `prepare` turns
 
 struct Plan {
   Conv conv;
@@ -33,8 +33,18 @@ struct Plan {
   int share, splits;             // stages of a split
   int places;                    // segments that a stage touches, at most
   int stages;                    // of the ring
+  int strip;                     // rows of pixels that tiles take column by column: neighbours share what they read
   Divisor padded;                // channels of a segment as laid out
+  Divisor strip_pixels;
 };
+
+// Which pixel of an image is the index-th to be taken.
+__device__ __forceinline__ int pixel_at(const Plan& plan, int index) {
+  const int strip = quotient(index, plan.strip_pixels), within = remainder(index, strip, plan.strip_pixels);
+  const int width = plan.conv.out_width.value, height = plan.conv.pixels.value / width;
+  const int rows = min(plan.strip, height - strip * plan.strip), column = within / rows;
+  return (strip * plan.strip + within - column * rows) * width + column;
+}
 
 template <typename T>
 constexpr int VECTOR = 16 / sizeof(T);
@@ -63,32 +73,6 @@ __device__ __forceinline__ void take_apart(unsigned int& high, unsigned int& low
   const __half2 top = __floats2half2_rn(first, second);
   high = bits(top);
   low = bits(__floats2half2_rn(first - __low2float(top), second - __high2float(top)));
-}
-
-template <typename T>
-__device__ __forceinline__ void turn(
-    const T* __restrict__ x, T* __restrict__ lines, const Plan& plan, int block) {
-  __shared__ T tile[CHUNK][33];
-  const int area = plan.conv.height * plan.conv.width;
-  const int across = (area + 31) / 32, along = (plan.line_depth + CHUNK - 1) / CHUNK;
-  const int image = block / (across * along), within = block - image * across * along;
-  const int pixel = within / along * 32, channel = within % along * CHUNK;
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-#pragma unroll
-  for (int i = warp; i < CHUNK; i += 8) {
-    const int segment = quotient(channel + i, plan.padded), inner = remainder(channel + i, segment, plan.padded);
-    const bool valid = channel + i < plan.line_depth && inner < plan.segment && pixel + lane < area;
-    const long long from = static_cast<long long>(image) * plan.conv.channels + segment * plan.segment + inner;
-    tile[i][lane] = valid ? x[from * area + pixel + lane] : T(0.0f);
-  }
-  __syncthreads();
-#pragma unroll
-  for (int i = threadIdx.x / CHUNK; i < 32; i += 256 / CHUNK) {
-    const int j = threadIdx.x % CHUNK;
-    if (pixel + i < area && channel + j < plan.line_depth) {
-      lines[(static_cast<long long>(image) * area + pixel + i) * plan.line_depth + channel + j] = tile[j][i];
-    }
-  }
 }
 
 // Tap and chunk of channels of a stage: a few chunks, tap by tap, then the next.
@@ -142,9 +126,8 @@ __device__ __forceinline__ void pack(
     T values[8];
 #pragma unroll
     for (int j = 0; j < 8; ++j) {
-      const int segment = quotient(first + j, plan.padded), inner = remainder(first + j, segment, plan.padded);
-      const bool valid = exists && first + j < plan.depth && inner < plan.segment;
-      values[j] = valid ? from[(segment * plan.segment + inner) * plan.conv.taps + tap] : T(0.0f);
+      const int channel = first + j < plan.depth ? given_channel(first + j, plan.segment, plan.padded) : -1;
+      values[j] = exists && channel >= 0 ? from[channel * plan.conv.taps + tap] : T(0.0f);
     }
     unsigned char* const line = to + static_cast<long long>(stage) * tile_rows * LINE;
     if constexpr (sizeof(T) == 4) {
@@ -169,7 +152,8 @@ __device__ __forceinline__ void locate(
   const int entry = index / total, column = index - entry * total;
   if (entry >= plan.conv.taps * plan.conv.channels / plan.conv.per_group) return;
   const int group = entry / plan.conv.taps, tap = entry - group * plan.conv.taps;
-  const int image = quotient(column, plan.conv.pixels), pixel = remainder(column, image, plan.conv.pixels);
+  const int image = quotient(column, plan.conv.pixels);
+  const int pixel = pixel_at(plan, remainder(column, image, plan.conv.pixels));
   const Sample<float> sample = find(plan.conv, offset, mask, image, group, tap, pixel);
   int flags = 0, first = 0;
 #pragma unroll
@@ -192,7 +176,9 @@ __global__ void __launch_bounds__(256, 4) prepare(
   if (block < filter_rows) {
     pack(filter, packed, scales, plan, tile_rows, block);
   } else if (block < filter_rows + pieces) {
-    turn(x, lines, plan, block - filter_rows);
+    const Lines of = {
+        plan.conv.height * plan.conv.width, plan.conv.channels, plan.segment, plan.line_depth, plan.padded};
+    turn(x, lines, static_cast<float*>(nullptr), of, block - filter_rows);
   } else if (block > filter_rows + pieces) {
     locate(offset, mask, places, plan, (block - filter_rows - pieces - 1) * 256 + threadIdx.x);
   } else {
@@ -316,35 +302,71 @@ struct Corners {
   }
 };
 
-// A sample's channels of this lane into its line, taken apart and scaled by what eight lanes have in common.
-__device__ __forceinline__ void put(unsigned char* line, float* scale, const Corners<float>& corners, int lane, int row) {
-  float value[4], largest = 0;
+// Samples of a pixel's channels, and how they get into their lines.
+struct Whole {  // of float32
+  float at[4];
+  __device__ __forceinline__ void blend(const Corners<float>& corners) {
 #pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    value[i] = corners.blend(i);
-    largest = fmaxf(largest, fabsf(value[i]));
+    for (int i = 0; i < 4; ++i) at[i] = corners.blend(i);
+  }
+};
+
+template <typename T>
+struct Narrowed {
+  Pack<T, 8> pack;
+  __device__ __forceinline__ void blend(const Corners<T>& corners) {
+#pragma unroll
+    for (int i = 0; i < 8; ++i) pack.at[i] = narrow<T>(corners.blend(i));
+  }
+};
+
+template <typename T>
+struct Sampled {
+  using type = Narrowed<T>;
+};
+template <>
+struct Sampled<float> {
+  using type = Whole;
+};
+
+// Samples OCTETS lines apart: taken apart and scaled by what eight lanes have in common.
+__device__ __forceinline__ void put(
+    unsigned char* line, float* scales, const Whole (&samples)[AHEAD], int lane, int row) {
+  float largest[AHEAD];
+#pragma unroll
+  for (int i = 0; i < AHEAD; ++i) {
+    const float(&at)[4] = samples[i].at;
+    largest[i] = fmaxf(fmaxf(fabsf(at[0]), fabsf(at[1])), fmaxf(fabsf(at[2]), fabsf(at[3])));
   }
 #pragma unroll
   for (int other = 1; other < LANES; other *= 2) {
-    largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, other));
+#pragma unroll
+    for (int i = 0; i < AHEAD; ++i) {
+      largest[i] = fmaxf(largest[i], __shfl_xor_sync(0xffffffffu, largest[i], other));
+    }
   }
-  const int top = exponent(largest);
-  const float factor = power(254 + TOP - top);
-  uint2 high, low;
-  take_apart(high.x, low.x, value[0] * factor, value[1] * factor);
-  take_apart(high.y, low.y, value[2] * factor, value[3] * factor);
-  unsigned char* const to = line + lane % 2 * 8;
-  *reinterpret_cast<uint2*>(to + ((lane / 2) ^ row % 8) * 16) = high;
-  *reinterpret_cast<uint2*>(to + ((lane / 2 + 4) ^ row % 8) * 16) = low;
-  if (lane == 0) *scale = power(top) * power(127 - 2 * TOP);  // may be subnormal
+#pragma unroll
+  for (int i = 0; i < AHEAD; ++i) {
+    const float(&at)[4] = samples[i].at;
+    const int top = exponent(largest[i]);
+    const float factor = power(254 + TOP - top);
+    uint2 high, low;
+    take_apart(high.x, low.x, at[0] * factor, at[1] * factor);
+    take_apart(high.y, low.y, at[2] * factor, at[3] * factor);
+    unsigned char* const to = line + i * OCTETS * LINE + lane % 2 * 8;
+    *reinterpret_cast<uint2*>(to + ((lane / 2) ^ row % 8) * 16) = high;
+    *reinterpret_cast<uint2*>(to + ((lane / 2 + 4) ^ row % 8) * 16) = low;
+    if (lane == 0) scales[i * OCTETS] = power(top) * power(127 - 2 * TOP);  // may be subnormal
+  }
 }
 
 template <typename T>
-__device__ __forceinline__ void put(unsigned char* line, float*, const Corners<T>& corners, int lane, int row) {
-  Pack<T, 8> values;
+__device__ __forceinline__ void put(
+    unsigned char* line, float*, const Narrowed<T> (&samples)[AHEAD], int lane, int row) {
 #pragma unroll
-  for (int i = 0; i < 8; ++i) values.at[i] = narrow<T>(corners.blend(i));
-  store<T, 8>(reinterpret_cast<T*>(line + (lane ^ row % 8) * 16), values);
+  for (int i = 0; i < AHEAD; ++i) {
+    store<T, 8>(reinterpret_cast<T*>(line + i * OCTETS * LINE + (lane ^ row % 8) * 16), samples[i].pack);
+  }
 }
 
 // Where a thread loads its channels of a stage from.
@@ -389,24 +411,31 @@ __device__ __forceinline__ void produce(
   Turn turn;
 #pragma unroll 1
   for (int stage = begin; stage < end; ++stage, turn.next(plan.stages), packed += FILTER_BYTES) {
-    barrier_wait(ring.empty + turn.slot, turn.parity ^ 1);
-    if (threadIdx.x == CONSUMERS) {
-      barrier_arrive_and_expect(ring.full + turn.slot, FILTER_BYTES);
-      copy_whole(ring.filter(turn.slot), packed, FILTER_BYTES, ring.full + turn.slot);
-    }
     unsigned char* const samples = ring.samples(turn.slot) + row * LINE;
     float* const scales = ring.scales + turn.slot * COLUMNS + row;
 #pragma unroll
-    for (int i = 0; i < ITEMS; ++i) {
-      put(samples + i * OCTETS * LINE, scales + i * OCTETS, corners[i % AHEAD], lane, row);
-      if (i + AHEAD == ITEMS && stage + 1 < end) {
+    for (int first = 0; first < ITEMS; first += AHEAD) {
+      const int next = (first + AHEAD) % ITEMS;
+      if (next == 0 && stage + 1 < end) {
         if (++step.inner == plan.span) {
           step = Step(plan, stage + 1);
           visit(stage + 1);
         }
         source = Source<T, EACH>(plan, lines, scout.spots, step, octet, lane);
       }
-      corners[i % AHEAD].load_from(source.from, source.bytes, source.spots[4 * ((i + AHEAD) % ITEMS)]);
+      typename Sampled<T>::type sampled[AHEAD];
+#pragma unroll
+      for (int i = 0; i < AHEAD; ++i) sampled[i].blend(corners[i]);
+#pragma unroll
+      for (int i = 0; i < AHEAD; ++i) corners[i].load_from(source.from, source.bytes, source.spots[4 * (next + i)]);
+      if (first == 0) {
+        barrier_wait(ring.empty + turn.slot, turn.parity ^ 1);
+        if (threadIdx.x == CONSUMERS) {
+          barrier_arrive_and_expect(ring.full + turn.slot, FILTER_BYTES);
+          copy_whole(ring.filter(turn.slot), packed, FILTER_BYTES, ring.full + turn.slot);
+        }
+      }
+      put(samples + first * OCTETS * LINE, scales + first * OCTETS, sampled, lane, row);
     }
     show_stores();
     __syncwarp();
@@ -503,12 +532,12 @@ __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1) convolve(
   }
   __syncthreads();
   if (threadIdx.x >= CONSUMERS) {
-    give_registers<96>();
+    hold_registers<128, sizeof(T) == 4 ? 96 : 144>();
     packed += static_cast<long long>(blockIdx.y * plan.row_tiles + row_tile) * stages * Memory::FILTER_BYTES;
     produce<T, N, R, Q>(ring, lines, packed, places, plan, first_column, begin, end);
     return;
   }
-  take_registers<160>();
+  hold_registers<128, sizeof(T) == 4 ? 160 : 112>();
   const int team = threadIdx.x / 128, row = team % R * N, column = team / R * 64;
   float sum[SIZE];
 #pragma unroll
@@ -537,16 +566,18 @@ __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1) convolve(
     result[(row + i / 4 * 8 + threadIdx.x % 4 * 2 + i % 2) * PITCH + at + i / 2 % 2 * 8] = sum[i];
   }
   meet<ALL_CONSUMERS, CONSUMERS>();
-  const int mine = first_column + threadIdx.x % COLUMNS, first_row = row_tile * ROWS;
+  const int across = COLUMNS / plan.strip, first_row = row_tile * ROWS;  // lanes run along a row of pixels
+  const int own = threadIdx.x % COLUMNS, taken = own % across * plan.strip + own / across, mine = first_column + taken;
   if (mine >= plan.images * static_cast<int>(plan.conv.pixels.value)) return;
-  const int image = quotient(mine, plan.conv.pixels), pixel = remainder(mine, image, plan.conv.pixels);
+  const int image = quotient(mine, plan.conv.pixels);
+  const int pixel = pixel_at(plan, remainder(mine, image, plan.conv.pixels));
   const int group_row = blockIdx.y * plan.rows + first_row;
   const long long pixels = plan.conv.pixels.value;
   T* const to = out + (static_cast<long long>(image) * gridDim.y * plan.rows + group_row) * pixels + pixel;
 #pragma unroll 8
   for (int i = threadIdx.x / COLUMNS; i < ROWS; i += CONSUMERS / COLUMNS) {
     if (first_row + i >= plan.rows) return;
-    float value = result[i * PITCH + threadIdx.x % COLUMNS];
+    float value = result[i * PITCH + taken];
     if constexpr (sizeof(T) == 4) value *= row_scales[group_row + i];
     to[i * pixels] = narrow<T>(value);
   }

@@ -33,14 +33,14 @@ __device__ __forceinline__ void await_copies() { asm volatile("cp.async.wait_all
 // What this thread has stored in shared memory is seen by warps that multiply from there.
 __device__ __forceinline__ void show_stores() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
-template <int COUNT>
-__device__ __forceinline__ void take_registers() {
-  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(COUNT));
-}
-
-template <int COUNT>
-__device__ __forceinline__ void give_registers() {
-  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(COUNT));
+// From BEFORE registers a thread on; those that give go first, those that take wait for them.
+template <int BEFORE, int COUNT>
+__device__ __forceinline__ void hold_registers() {
+  if constexpr (COUNT > BEFORE) {
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(COUNT));
+  } else {
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(COUNT));
+  }
 }
 
 // Rows in shared memory, from a multiple of 8 rows (aligned to 1024 bytes) and a multiple of 32 bytes on.

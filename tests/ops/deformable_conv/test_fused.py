@@ -195,7 +195,7 @@ def test_rings_and_splits(processors: int, shared: int, span: int, monkeypatch: 
     monkeypatch.setattr(cuda_fused, "shared_memory_bytes", lambda: shared)
     for x, weight in SIZES:
         case = convolution("deformable_conv", "float32", x, weight, mask=True, paddings=1)
-        with override({"deformable_conv.fused_span": span}):
+        with override({"deformable_conv.fused_span": span, "deformable_conv.fused_strip": 4 * span}):
             assert complaints(case, regime(case, "normal")) == ""
 
 

@@ -1,0 +1,181 @@
+"""deformable_conv_grad on CUDA channels last: samples of a pixel are 16 bytes, and so are additions to its gradient."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+from typing import Any
+
+import numpy as np
+
+from ops._core.cuda import DIVISOR, Source, divisor
+from ops._core.dtype import dtype_info
+from ops._core.gemm import Matrix, product, splits_bytes, supported
+from ops._core.kernel import Bound
+from ops.deformable_conv.cuda import ALIGNMENT, CONV, THREADS, conv_struct, ctype
+from ops.deformable_conv.cuda_fused import DTYPES, LANES, LARGEST_INDEX, TURNED, Channels, channels_of
+from ops.deformable_conv.sampling import Geometry
+
+_LINES = np.dtype([(name, np.int32) for name in ("area", "channels", "segment", "depth")] + [("padded", DIVISOR)])
+_PLAN = np.dtype(
+    [("conv", CONV), ("lines", _LINES), ("out_lines", _LINES)]
+    + [
+        (name, np.int32)
+        for name in ("images", "rows", "pieces", "out_pieces", "group_channels", "group_depth", "width", "lanes")
+    ]
+)
+MOST_GROUPS = 2**16 - 1
+SOURCE = Source(
+    __file__,
+    "spread.cu",
+    tuple(f"{name}<{dtype_info(item).ctype}>" for item in DTYPES for name in ("ready", "spread", "finish")),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """What the launches need to know: the columns' gradient is (pixels of all images, taps, channels as laid out)."""
+
+    found: Geometry
+    itemsize: int
+    channels: Channels
+
+    @property
+    def depth(self) -> int:
+        """Channels of a line."""
+        return self.found.groups * self.channels.depth
+
+    @property
+    def columns(self) -> int:
+        """Pixels of all images."""
+        return self.found.batch * self.found.pixels
+
+    @property
+    def lanes(self) -> int:
+        """Lanes that share a sample."""
+        packs = self.depth // self.found.deformable_groups * self.itemsize // 16
+        return min(LANES, 1 << (packs - 1).bit_length())
+
+    @property
+    def pieces(self) -> int:
+        """Blocks that turn x."""
+        return self.found.batch * _pieces(self.found.size[0] * self.found.size[1], self.depth)
+
+    @property
+    def out_pieces(self) -> int:
+        """Blocks that turn the gradient of the output."""
+        return self.found.batch * _pieces(self.found.pixels, self.found.out_channels)
+
+    @property
+    def grid(self) -> tuple[int, int]:
+        """Blocks of `spread`."""
+        return -(-self.columns * self.lanes // THREADS) * self.found.taps, self.found.deformable_groups
+
+    @property
+    def product(self) -> tuple[int, int, int]:
+        """Rows, columns and depth of the product that gives the filter's gradient."""
+        return self.found.out_channels // self.found.groups, self.found.taps * self.channels.depth, self.columns
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Bytes of lines of x and the output's gradient, filter, gradients of it, x and columns, columns, splits."""
+        found = self.found
+        lines = found.batch * found.size[0] * found.size[1] * self.depth
+        turned = found.out_channels * found.taps * self.channels.depth * self.itemsize
+        columns = self.columns * found.taps * self.depth
+        exact = (
+            *(lines * self.itemsize, self.columns * found.out_channels * self.itemsize, turned, turned),
+            *(4 * lines, 4 * columns),
+            *(columns * self.itemsize * (self.itemsize < np.dtype(np.float32).itemsize),),
+            splits_bytes(self.product, found.groups),
+        )
+        return tuple(-(-size // ALIGNMENT) * ALIGNMENT for size in exact)
+
+    def struct(self) -> Any:
+        """As the kernels' Plan."""
+        found, channels = self.found, self.channels
+        lines = (found.size[0] * found.size[1], found.channels, channels.segment, self.depth, divisor(channels.padded))
+        outs = found.out_channels
+        out_lines = (found.pixels, outs, outs, outs, divisor(outs))
+        width = self.depth // found.deformable_groups
+        given = found.channels // found.groups
+        numbers = (found.batch, outs, self.pieces, self.out_pieces, given, channels.depth, width, self.lanes)
+        return np.array((conv_struct(found), lines, out_lines, *numbers), _PLAN)
+
+
+def _pieces(pixels: int, channels: int) -> int:
+    return -(-pixels // TURNED[0]) * -(-channels // TURNED[1])
+
+
+def spread_of(found: Geometry, dtype: str) -> Spread | None:
+    """None where these kernels have no way."""
+    if dtype not in DTYPES or not supported(dtype) or found.samples == 0 or found.out_channels == 0:
+        return None
+    itemsize = dtype_info(dtype).itemsize
+    channels = channels_of(found, itemsize)
+    if channels is None or found.deformable_groups > MOST_GROUPS:
+        return None
+    made = Spread(found, itemsize, channels)
+    counts = (made.grid[0], made.columns + THREADS, made.pieces + made.out_pieces + found.out_channels, made.product[1])
+    return made if max(counts) <= LARGEST_INDEX else None
+
+
+def _column_grad(made: Spread, turned: Any, out_lines: Any, to: Any) -> Bound:
+    """Gradient of the output by the filter, (pixels, taps, channels), in float32."""
+    each, columns, depth = made.product
+    a = Matrix(out_lines, made.found.out_channels, group=each, along=True)
+    b = Matrix(turned, columns, group=each * columns)
+    return product(a, b, _lines(made, to), (depth, columns, each), groups=made.found.groups)
+
+
+def _filter_grad(made: Spread, columns: Any, out_lines: Any, to: Any, workspace: Any) -> Bound:
+    """Gradient of the output by columns, summed over all pixels, (rows, taps, channels)."""
+    each, length, _ = made.product
+    a = Matrix(out_lines, made.found.out_channels, group=each)
+    d = Matrix(to, length, group=each * length)
+    return product(a, _lines(made, columns), d, made.product, groups=made.found.groups, workspace=workspace)
+
+
+def _lines(made: Spread, array: Any) -> Matrix:
+    """(pixels, taps, channels) as a matrix of a group's taps and channels."""
+    depth = made.channels.depth
+    return Matrix(array, made.found.taps * made.depth, image=made.depth, post=depth, group=depth)
+
+
+def backward(made: Spread, arrays: tuple[Any, ...], out: dict[str, Any], workspace: Any) -> list[Bound]:
+    """Launches for x, offset, mask, filter and the gradient of the output, in order."""
+    x, offset, mask, weights, out_grad = arrays
+    ends = accumulate(made.sizes, initial=0)
+    parts = [workspace[start:end] for start, end in pairwise(ends)]
+    lines, out_lines, turned, turned_grad = (part.view(x.dtype) for part in parts[:4])
+    turned, turned_grad = turned[: _count(made)], turned_grad[: _count(made)]
+    line_grad, gradient = parts[4], parts[5].view(np.float32)
+    columns = gradient if x.dtype == np.float32 else parts[6].view(x.dtype)
+    plan, rows = made.struct(), made.found.out_channels
+    wanted = (
+        columns if "filter_grad" in out else None,
+        line_grad if "x_grad" in out else None,
+        *(out.get("offset_grad"), out.get("mask_grad")),
+    )
+    ready = (x, out_grad, weights, lines, out_lines, turned, wanted[1], plan)
+    steps = [
+        _launch("ready", x, (made.pieces + made.out_pieces + rows,), ready),
+        _column_grad(made, turned, out_lines, gradient),
+        _launch("spread", x, made.grid, (lines, offset, mask, gradient, *wanted, plan)),
+    ]
+    if "filter_grad" in out:
+        steps.append(_filter_grad(made, columns, out_lines, turned_grad, parts[7]))
+    if {"x_grad", "filter_grad"} & set(out):
+        finish = (line_grad, turned_grad, out.get("x_grad"), out.get("filter_grad"), plan)
+        steps.append(_launch("finish", x, (made.pieces + rows,), finish))
+    return steps
+
+
+def _count(made: Spread) -> int:
+    """Elements of the filter as turned."""
+    return made.found.out_channels * made.found.taps * made.channels.depth
+
+
+def _launch(name: str, like: Any, grid: tuple[int, ...], arguments: tuple[Any, ...]) -> Bound:
+    function = SOURCE.function(f"{name}<{ctype(like)}>")
+    return lambda: function(grid, (THREADS,), arguments)

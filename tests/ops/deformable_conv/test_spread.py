@@ -1,0 +1,92 @@
+"""deformable_conv_grad channels last: how its buffers lie, and on a GPU every gradient of odd shapes and groups."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import pytest
+
+from harness.case.case import Case
+from harness.measure import timer_for
+from harness.worker.attempt import Attempt
+from harness.worker.verify import expect
+from ops import dtype_info, find_kernel
+from ops.deformable_conv import cuda_spread
+from ops.deformable_conv.cuda_fused import DTYPES
+from ops.deformable_conv.cuda_spread import Spread, spread_of
+from ops.deformable_conv.op import geometry
+from tests.ops.deformable_conv.shapes import convolution, scattered
+
+OP = "deformable_conv_grad"
+SIZES = (
+    ((2, 5, 9, 7), (7, 5, 3, 3)),
+    ((1, 33, 6, 11), (65, 33, 2, 3)),
+    ((1, 130, 5, 13), (129, 130, 3, 3)),
+    ((3, 64, 4, 5), (40, 64, 3, 1)),
+)
+GROUPED = ((1, 1), (2, 1), (1, 2), (2, 4), (4, 2), (1, 8))
+
+
+def grouped(dtype: str, groups: int, parts: int, each: int, *, mask: bool) -> Case:
+    """A small convolution of `each` channels in the smaller of groups and deformable groups."""
+    channels = max(groups, parts) * each
+    return convolution(
+        OP,
+        dtype,
+        (2, channels, 6, 7),
+        (groups * 9, channels // groups, 3, 2),
+        mask=mask,
+        strides=(2, 1),
+        dilations=(1, 2),
+        paddings=(1, 2),
+        groups=groups,
+        deformable_groups=parts,
+    )
+
+
+def complaints(case: Case) -> str:
+    """What the checker has against the kernel; empty where nothing."""
+    timer = timer_for("cuda")
+    inputs = scattered(case, 3)
+    with timer.session("numpy"):
+        kernel = find_kernel(OP, "optimized", "cuda", case.dtype)
+        return Attempt(case, kernel, inputs.values, timer).judge(expect(case, inputs)).reason
+
+
+@pytest.mark.parametrize(("groups", "parts"), GROUPED)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_channels_of_a_deformable_group_lie_together(
+    dtype: str, groups: int, parts: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whole packs of 16 bytes for each group and each deformable group, and lanes for them."""
+    monkeypatch.setattr(cuda_spread, "supported", lambda _: True)
+    for each in (1, 4, 12, 40):
+        case = grouped(dtype, groups, parts, each, mask=True)
+        found = geometry(case.shapes["x"], case.shapes["filter"], case.params)
+        made = spread_of(found, dtype)
+        assert isinstance(made, Spread)
+        pack = 16 // dtype_info(dtype).itemsize
+        width = made.depth // parts
+        assert width * parts == made.channels.depth * groups == made.depth
+        assert width % pack == made.channels.padded % pack == 0
+        assert made.channels.padded >= made.channels.segment == each
+        assert made.lanes in {1, 2, 4, 8}
+        assert made.lanes * pack < 2 * width
+        assert made.grid[0] // found.taps * (256 // made.lanes) >= found.batch * found.pixels
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_sizes(dtype: str) -> None:
+    """Right for channels that fill no pack, no chunk and no tile."""
+    for x, weight in SIZES:
+        assert complaints(convolution(OP, dtype, x, weight, mask=True, paddings=1)) == ""
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("groups", "parts"), GROUPED)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_groups(dtype: str, groups: int, parts: int) -> None:
+    """Groups and deformable groups of one, of few and of many channels, with and without a mask."""
+    for each, mask in product((1, 4, 12, 40), (True, False)):
+        assert complaints(grouped(dtype, groups, parts, each, mask=mask)) == ""
