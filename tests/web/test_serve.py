@@ -16,6 +16,7 @@ from typing import Any
 import httpx
 import psutil
 import pytest
+import uvicorn
 from fastapi.testclient import TestClient
 from typer.testing import CliRunner
 
@@ -27,7 +28,7 @@ from harness.settings import ROOT, Settings
 from harness.store import Store
 from harness.store.tokens import create_token
 from web.app import create_app
-from web.workers import Sharing
+from web.workers import Sharing, listen
 
 
 @pytest.mark.parametrize(
@@ -135,3 +136,11 @@ def test_a_busy_process_passes_its_connections_on() -> None:
 
     asyncio.run(ask())
     assert sent == [[(b"connection", b"close")], [], []]
+
+
+def test_no_answer_waits_for_an_acknowledgement() -> None:
+    """The socket that processes share hands on small packets at once, to every connection that it accepts."""
+    with listen(uvicorn.Config("web.workers:worker", host="127.0.0.1", port=0)) as listener:
+        listener.listen()
+        with socket.create_connection(listener.getsockname()), listener.accept()[0] as accepted:
+            assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
