@@ -69,7 +69,7 @@ def service(path: Path, options: Sequence[str] = ()) -> Iterator[Service]:
 
 
 def _wait(address: str) -> None:
-    for _ in range(200):
+    for _ in range(600):
         try:
             if httpx.get(f"{address}/healthz", timeout=60).status_code == 200:
                 # others of its processes may be on their way still
