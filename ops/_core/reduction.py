@@ -54,7 +54,9 @@ _STREAMED = declare(
 LEAST_STREAMED = 12 << 20
 """Bytes: less is read again before it leaves the cache."""
 MOST_LANES = 64
-_LAYOUT = np.dtype([(name, np.int64) for name in ("a", "r1", "b", "r2", "c")])
+_LAYOUT = np.dtype(
+    [*((name, np.int64) for name in ("a", "r1", "b", "r2", "c", "share")), ("across", np.uint32), ("unused", np.uint32)]
+)
 
 
 def workspace_bytes(layout: Reduction, accumulator_bytes: int) -> int:
@@ -108,7 +110,7 @@ def launch(source: Source, functor: Functor, layout: Reduction, x: Any, second: 
     most = min(_most_splits(layout), layout.length // (4 * rows))
     splits = max(1, min(most, _target_blocks() // outer)) if most > 1 else 1
     function = source.function(f"reduce_columns<{functor.name}, {wide}>")
-    arguments = (x, second, out, functor.value, layout_struct(layout), tickets, partials)
+    arguments = (x, second, out, functor.value, layout_struct(layout, splits, across), tickets, partials)
     grid, block = (outer, splits), (lanes, rows)
     return lambda: function(grid, block, arguments)
 
@@ -168,6 +170,7 @@ def lanes_for(packs_per_lane: Parameter, packs: float) -> int:
     return lanes
 
 
-def layout_struct(layout: Reduction) -> Array:
-    """A `Layout` of `_include/reduce.cuh`."""
-    return np.array((layout.a, layout.r1, layout.b, layout.r2, layout.c), _LAYOUT)
+def layout_struct(layout: Reduction, splits: int, across: int) -> Array:
+    """A `Layout` of `_include/reduce.cuh`: the reduced indices shared by `splits` blocks, the columns by `across`."""
+    share = -(-layout.length // splits)
+    return np.array((layout.a, layout.r1, layout.b, layout.r2, layout.c, share, across, 0), _LAYOUT)

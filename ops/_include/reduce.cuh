@@ -168,37 +168,75 @@ __global__ void __launch_bounds__(REDUCE_THREADS) reduce_long(
   if (threadIdx.x == 0) out[row] = f.finish(mine);
 }
 
-struct Layout {  // (a, r1, b, r2, c)
-  long long a, r1, b, r2, c;
+struct Layout {  // (a, r1, b, r2, c), shared by parts of `share` reduced indices and `across` column blocks
+  long long a, r1, b, r2, c, share;
+  unsigned int across, unused;
 };
 
 // The columns of one thread, and its steps along them. block (lanes, rows): lanes side by side along c with V columns
-// each, every rows-th reduced index is a thread's; grid (a b column blocks, splits).
+// each, every rows-th reduced index is a thread's; grid (a b column blocks, splits). A block lives too briefly for
+// 64-bit divisions where none is needed.
 template <int V>
 struct Columns {
-  long long column, result, left, place;
+  long long column, result, index, end, place;
   bool ours;
-  long long inner, inner_step, step, wrap, r2;
+  long long inner = 0, inner_step = 0, step, wrap = 0, r2;
 
   // Before the first index of part `split`.
   __device__ __forceinline__ Columns(const Layout& layout, int split) {
-    const long long across = (layout.c + blockDim.x * V - 1) / (blockDim.x * V), outer = blockIdx.x / across;
-    column = ((blockIdx.x - outer * across) * blockDim.x + threadIdx.x) * V;
+    const unsigned int outer = blockIdx.x / layout.across;
+    const unsigned int a = layout.b == 1 ? outer : outer / static_cast<unsigned int>(layout.b);
+    const unsigned int b = layout.b == 1 ? 0 : outer - a * static_cast<unsigned int>(layout.b);
+    column = (static_cast<long long>(blockIdx.x - outer * layout.across) * blockDim.x + threadIdx.x) * V;
     ours = column < layout.c;
     result = outer * layout.c + column;
-    const long long a = outer / layout.b, b = outer - a * layout.b, length = layout.r1 * layout.r2;
-    const long long begin = length * split / gridDim.y + threadIdx.y;
-    left = ours ? (length * (split + 1) / gridDim.y - begin + blockDim.y - 1) / blockDim.y : 0;
     r2 = layout.r2;
-    const long long outward = layout.b * r2 * layout.c, i1 = begin / r2, outer_step = blockDim.y / r2;
-    inner = begin - i1 * r2;
-    inner_step = blockDim.y - outer_step * r2;
-    step = outer_step * outward + inner_step * layout.c;
-    wrap = outward - r2 * layout.c;
+    const long long last = min(layout.r1 * r2, layout.share * (split + 1)), outward = layout.b * r2 * layout.c;
+    index = layout.share * split + threadIdx.y;
+    end = ours ? last : index;
+    long long i1 = index;
+    step = blockDim.y * outward;
+    if (r2 != 1) {
+      i1 = index / r2;
+      inner = index - i1 * r2;
+      const unsigned int whole = r2 > blockDim.y ? 0 : blockDim.y / static_cast<unsigned int>(r2);
+      inner_step = blockDim.y - whole * r2;
+      step = whole * outward + inner_step * layout.c;
+      wrap = outward - r2 * layout.c;
+    }
     place = (a * layout.r1 + i1) * outward + (b * r2 + inner) * layout.c + column;
   }
 
-  // Where the next index lies in the tensor; `left` says how many there are.
+  // Every place, loaded by `load` some steps before `use` takes what was loaded.
+  template <typename Load, typename Use>
+  __device__ __forceinline__ void each(Load&& load, Use&& use) {
+    using Loaded = decltype(load(0));
+    constexpr int TOGETHER = 4;
+    const int rows = blockDim.y;
+    for (; index + (TOGETHER - 1) * rows < end; index += TOGETHER * rows) {
+      long long places[TOGETHER];
+      Loaded loaded[TOGETHER];
+      if (r2 == 1) {
+#pragma unroll
+        for (int j = 0; j < TOGETHER; ++j) places[j] = place + j * step;
+        place += TOGETHER * step;
+      } else {
+#pragma unroll
+        for (int j = 0; j < TOGETHER; ++j) places[j] = next();
+      }
+#pragma unroll
+      for (int j = 0; j < TOGETHER; ++j) loaded[j] = load(places[j]);
+#pragma unroll
+      for (int j = 0; j < TOGETHER; ++j) use(places[j], loaded[j]);
+    }
+#pragma unroll 1
+    for (; index < end; index += rows) {
+      const long long here = next();
+      Loaded loaded = load(here);
+      use(here, loaded);
+    }
+  }
+
   __device__ __forceinline__ long long next() {
     const long long here = place;
     inner += inner_step;
@@ -207,31 +245,7 @@ struct Columns {
       inner -= r2;
       place += wrap;
     }
-    --left;
     return here;
-  }
-
-  // Every place, loaded by `load` some steps before `use` takes what was loaded.
-  template <typename Load, typename Use>
-  __device__ __forceinline__ void each(Load&& load, Use&& use) {
-    using Loaded = decltype(load(0));
-    constexpr int TOGETHER = 4;
-    while (left >= TOGETHER) {
-      long long places[TOGETHER];
-      Loaded loaded[TOGETHER];
-#pragma unroll
-      for (int j = 0; j < TOGETHER; ++j) places[j] = next();
-#pragma unroll
-      for (int j = 0; j < TOGETHER; ++j) loaded[j] = load(places[j]);
-#pragma unroll
-      for (int j = 0; j < TOGETHER; ++j) use(places[j], loaded[j]);
-    }
-#pragma unroll 1
-    while (left > 0) {
-      const long long place = next();
-      Loaded loaded = load(place);
-      use(place, loaded);
-    }
   }
 };
 

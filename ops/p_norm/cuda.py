@@ -156,9 +156,8 @@ def _gradient(p: float, layout: Reduction, x: Any, y: Any, dy: Any, dx: Any) -> 
         numbers = (q, np.int32(x.size), np.int32(shift), divisor(layout.length))
         blocks = max(1, -(-(x.size + shift) // (width * THREADS)))
         return lambda: function((blocks,), (THREADS,), (*arrays, *numbers))
-    pack, grid, block = _columns(layout, arrays, layout.length)
+    pack, grid, block, struct = _columns(layout, arrays, layout.length)
     function = SOURCE.function(f"grad_columns<{ctype}, {pack}, {slope}>")
-    struct = layout_struct(layout)
     return lambda: function(grid, block, (*arrays, q, struct))
 
 
@@ -167,8 +166,10 @@ def _shift(x: Any, dx: Any) -> int | None:
     return None if (x.data.ptr - dx.data.ptr) % 16 else x.data.ptr % 16 // x.dtype.itemsize
 
 
-def _columns(layout: Reduction, arrays: tuple[Any, ...], most: int) -> tuple[int, tuple[int, int], tuple[int, int]]:
-    """Elements of a pack, grid and block of a kernel that walks along columns; `most` blocks share one."""
+def _columns(
+    layout: Reduction, arrays: tuple[Any, ...], most: int
+) -> tuple[int, tuple[int, int], tuple[int, int], Any]:
+    """Elements of a pack, grid, block and Layout of a kernel that walks along columns; `most` blocks share one."""
     x = arrays[0]
     width = WIDTHS[x.dtype.name]
     pack = width if widest_pack(x.dtype.itemsize, layout.c, *arrays) == width else 1
@@ -177,7 +178,7 @@ def _columns(layout: Reduction, arrays: tuple[Any, ...], most: int) -> tuple[int
     outer = layout.a * layout.b * across
     target = _GRAD_BLOCKS.value() * multiprocessors()
     splits = max(1, min(most, target // outer, layout.length // (LEAST_ROWS * rows), LARGEST_GRID))
-    return pack, (outer, splits), (lanes, rows)
+    return pack, (outer, splits), (lanes, rows), layout_struct(layout, splits, across)
 
 
 def _extreme(layout: Reduction, x: Any, y: Any, dy: Any, dx: Any, workspace: Any) -> Bound:
@@ -185,8 +186,8 @@ def _extreme(layout: Reduction, x: Any, y: Any, dy: Any, dx: Any, workspace: Any
     if layout.b == layout.c == 1:
         return _extreme_rows(layout, arrays, workspace)
     most = _most_splits(layout)
-    pack, grid, block = _columns(layout, arrays, most)
-    arguments = (*arrays, layout_struct(layout), workspace)
+    pack, grid, block, struct = _columns(layout, arrays, most)
+    arguments = (*arrays, struct, workspace)
     name = f"grad_extreme_columns<{CTYPES[x.dtype.name]}, {pack}"
     return _phases(name, grid, block, arguments)
 
@@ -260,7 +261,7 @@ def p_norm_grad_three_kernel(
     launches = []
     for name, size, arguments in (
         ("grad_part", y.size, (y, dy, part, q, np.int64(y.size))),
-        ("grad_spread", x.size, (part, spread, layout_struct(layout), np.int64(x.size))),
+        ("grad_spread", x.size, (part, spread, layout_struct(layout, 1, 1), np.int64(x.size))),
         ("grad_fuse", x.size, (x, spread, dx, q, np.int64(x.size))),
     ):
         launches.append((SOURCE.function(f"{name}<{CTYPES[dtype]}>"), (-(-size // THREADS),), arguments))

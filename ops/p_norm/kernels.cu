@@ -180,6 +180,7 @@ __device__ __forceinline__ bool ties(A x, A y) {  // NaN ties with a NaN norm
 template <typename A>
 struct Shares {  // of one norm: what an element that ties gets, and what any other
   A norm, tie, other;
+  Shares() = default;
   __device__ __forceinline__ Shares(A y, A dy, long long count)
       : norm(y), tie(dy / static_cast<A>(count > 0 ? count : 1)), other(A(0) * dy) {}
   __device__ __forceinline__ A of(A x) const {
@@ -325,17 +326,19 @@ __global__ void __launch_bounds__(GRAD_THREADS) grad_extreme_columns(
   const int splits = gridDim.y, split = PHASE == WRITE ? splits - 1 - blockIdx.y : blockIdx.y;
   const int rows = blockDim.y, threads = blockDim.x * rows, slot = threadIdx.y * blockDim.x + threadIdx.x;
   const Columns<V> start(layout, split);
+  const long long result = start.result;
+  const bool ours = start.ours;
   const long long results = layout.a * layout.b * layout.c;
   Pack<T, V> norms, grads;
-  if (start.ours) {
-    norms = load<T, V>(y + start.result);
-    grads = load<T, V>(dy + start.result);
+  if (ours) {
+    norms = load<T, V>(y + result);
+    grads = load<T, V>(dy + result);
   }
   long long count[V] = {};
   if constexpr (PHASE == WRITE) {
-    for (int other = 0; start.ours && other < splits; ++other) {
+    for (int other = 0; ours && other < splits; ++other) {
 #pragma unroll
-      for (int i = 0; i < V; ++i) count[i] += partials[other * results + start.result + i];
+      for (int i = 0; i < V; ++i) count[i] += partials[other * results + result + i];
     }
   } else {
     int mine[V] = {};
@@ -351,20 +354,20 @@ __global__ void __launch_bounds__(GRAD_THREADS) grad_extreme_columns(
 #pragma unroll
     for (int i = 0; i < V; ++i) {
       for (int row = 0; row < rows; ++row) count[i] += slots[i * threads + row * blockDim.x + threadIdx.x];
-      if (PHASE == TALLY && threadIdx.y == 0 && start.ours) {
-        partials[split * results + start.result + i] = static_cast<int>(count[i]);
+      if (PHASE == TALLY && threadIdx.y == 0 && ours) {
+        partials[split * results + result + i] = static_cast<int>(count[i]);
       }
     }
   }
   if constexpr (PHASE != TALLY) {
-    Columns<V> at = start;
+    Shares<A> shares[V];
+#pragma unroll
+    for (int i = 0; i < V; ++i) shares[i] = Shares<A>(widen(norms.at[i]), widen(grads.at[i]), count[i]);
+    Columns<V> at(layout, split);
     at.each([&](long long place) { return load<T, V>(x + place); },
             [&](long long place, Pack<T, V>& loaded) {
 #pragma unroll
-              for (int i = 0; i < V; ++i) {
-                const Shares<A> shares(widen(norms.at[i]), widen(grads.at[i]), count[i]);
-                loaded.at[i] = narrow<T>(shares.of(widen(loaded.at[i])));
-              }
+              for (int i = 0; i < V; ++i) loaded.at[i] = narrow<T>(shares[i].of(widen(loaded.at[i])));
               store<T, V>(dx + place, loaded);
             });
   }
