@@ -35,6 +35,13 @@ def templates() -> Environment:
     return made
 
 
+@cache
+def compile_all() -> None:
+    """Compile every template now: the first page of each kind need not wait for that."""
+    for name in templates().list_templates():
+        templates().get_template(name)
+
+
 def figure(name: str, json_text: str | None, label: str, height: str = "medium") -> Markup:
     """A place for a figure, with its data beside it; `label` is its text alternative."""
     if not json_text:

@@ -6,6 +6,7 @@ from web.assets import style_ids
 from web.pages import case, compare, op, overview, regressions, runs, trust
 from web.reader import Reader
 from web.regression import known_regressions
+from web.view import compile_all
 
 router = APIRouter(include_in_schema=False)
 for _page in (overview, op, case, runs, compare, regressions, trust):
@@ -15,6 +16,7 @@ for _page in (overview, op, case, runs, compare, regressions, trust):
 def warm(reader: Reader) -> None:
     """Make what several pages rest on and takes long."""
     style_ids()
+    compile_all()
     reader.places(())
     known_regressions(reader)
     overview.known_standings(reader)
