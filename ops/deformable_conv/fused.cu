@@ -20,6 +20,7 @@ constexpr int LANES = 8;       // lanes that share a sample's place, 16 bytes of
 constexpr int OCTETS = PRODUCERS / LANES;
 constexpr int AHEAD = 2;       // samples under way in a thread
 constexpr int ALL_CONSUMERS = 1;  // named barrier
+constexpr int ROW_SCALES = 1024;  // bytes for those of a block
 constexpr int TOP = 14;        // exponent to which the largest number is scaled
 constexpr int LEAST = TOP;     // biased exponent below which nothing is scaled up further: by 2^127
 
@@ -35,6 +36,7 @@ struct Plan {
   int stages;                    // of the ring
   int strip;                     // rows of pixels that tiles take column by column: neighbours share what they read
   Divisor padded;                // channels of a segment as laid out
+  Divisor per_group;             // channels of a deformable group
   Divisor strip_pixels;
 };
 
@@ -49,7 +51,7 @@ __device__ __forceinline__ int pixel_at(const Plan& plan, int index) {
 template <typename T>
 constexpr int VECTOR = 16 / sizeof(T);
 
-struct Place {  // of one sample: its upper left corner's line times 16, and a bit for each corner that there is
+struct alignas(16) Place {  // of one sample: its upper left corner's line times 16, and a bit for each corner that there is
   int corner;
   float lh, lw, mask;
 };
@@ -77,15 +79,23 @@ __device__ __forceinline__ void take_apart(unsigned int& high, unsigned int& low
 
 // Tap and chunk of channels of a stage: a few chunks, tap by tap, then the next.
 struct Step {
-  int visit, inner, tap, super;
+  int inner, tap, super;
 
   __device__ __forceinline__ Step(const Plan& plan, int stage) {
-    visit = stage / plan.span;
+    const int visit = stage / plan.span;
     inner = stage - visit * plan.span;
     super = visit / plan.conv.taps;
     tap = visit - super * plan.conv.taps;
   }
   __device__ __forceinline__ int chunk(const Plan& plan) const { return super * plan.span + inner; }
+
+  __device__ __forceinline__ void next_visit(const Plan& plan) {
+    inner = 0;
+    if (++tap == plan.conv.taps) {
+      tap = 0;
+      ++super;
+    }
+  }
 };
 
 // One row of the filter: its stages' lines of 128 bytes, 16 bytes each moved by the row so that eight rows meet no bank twice.
@@ -193,6 +203,7 @@ template <int N, int R, int Q>
 struct Ring {  // shared memory of a block
   static constexpr int ROWS = N * R, COLUMNS = 64 * Q, ITEMS = COLUMNS / OCTETS;
   static constexpr int FILTER_BYTES = ROWS * LINE, STAGE_BYTES = FILTER_BYTES + COLUMNS * LINE;
+  float* row_scales;  // (ROWS): what undoes the filter's scaling
   unsigned char* memory;
   Spot* spots;     // (warps that sample, places, 4 ITEMS): of the chunks under way
   Place* places;   // likewise: of the next
@@ -200,8 +211,9 @@ struct Ring {  // shared memory of a block
   unsigned long long *full, *empty;
   unsigned int* ticket;
 
-  __device__ __forceinline__ Ring(unsigned char* start, const Plan& plan) : memory(start) {
-    spots = reinterpret_cast<Spot*>(start + plan.stages * STAGE_BYTES);
+  __device__ __forceinline__ Ring(unsigned char* start, const Plan& plan) : memory(start + ROW_SCALES) {
+    row_scales = reinterpret_cast<float*>(start);
+    spots = reinterpret_cast<Spot*>(memory + plan.stages * STAGE_BYTES);
     places = reinterpret_cast<Place*>(spots + plan.places * COLUMNS);
     scales = reinterpret_cast<float*>(places + plan.places * COLUMNS);
     full = reinterpret_cast<unsigned long long*>(scales + plan.stages * COLUMNS);
@@ -237,10 +249,11 @@ struct Scout {
   const Place* table;
   Spot* spots;
   Place* places;
-  int first_column, warp, lane;
+  int first_column, segments, warp, lane;
 
   __device__ __forceinline__ Scout(const Plan& plan, const Ring<N, R, Q>& ring, const Place* table, int first_column)
       : plan(plan), table(table), first_column(first_column) {
+    segments = plan.group_channels / plan.segment;
     warp = threadIdx.x / 32 - CONSUMERS / 32;
     lane = threadIdx.x % 32;
     spots = ring.spots + warp * plan.places * EACH;
@@ -248,14 +261,14 @@ struct Scout {
   }
 
   __device__ __forceinline__ void send(const Step& step) const {
-    const int total = plan.images * plan.conv.pixels.value, segments = plan.group_channels / plan.segment;
-    const int first = quotient(step.chunk(plan) * LANES * VECTOR<T>, plan.padded);
+    const int total = plan.images * plan.conv.pixels.value;
+    const int first = blockIdx.y * segments + quotient(step.chunk(plan) * LANES * VECTOR<T>, plan.padded);
+#pragma unroll 1
     for (int i = lane; i < plan.places * EACH; i += 32) {
       const int segment = first + i / EACH, column = first_column + column_of(warp, i % 4, i % EACH / 4);
-      const bool valid = segment < segments && column < total;
-      const int group = valid ? (blockIdx.y * segments + segment) * plan.segment / plan.conv.per_group : 0;
-      const Place* const from = table + static_cast<long long>(group * plan.conv.taps + step.tap) * total;
-      copy_or_clear(places + i, from + (valid ? column : 0), valid);
+      const bool valid = segment < (blockIdx.y + 1) * segments && column < total;
+      const int entry = quotient(segment * plan.segment, plan.per_group) * plan.conv.taps + step.tap;
+      copy_or_clear(places + i, valid ? table + static_cast<long long>(entry) * total + column : table, valid);
     }
   }
 
@@ -263,6 +276,7 @@ struct Scout {
     const int zeros = plan.images * plan.conv.height * plan.conv.width, width = plan.conv.width;
     await_copies();
     __syncwarp();  // no lane wants the old ones
+#pragma unroll 1
     for (int i = lane; i < plan.places * EACH; i += 32) {
       const Place place = places[i];
       const int flags = place.corner & 15, first = place.corner >> 4;
@@ -378,9 +392,10 @@ struct Source {
   __device__ __forceinline__ Source(const Plan& plan, const T* lines, const Spot* spots, const Step& step, int octet, int lane) {
     const int start = step.chunk(plan) * LANES * VECTOR<T>, channel = start + lane * VECTOR<T>;
     const bool exists = channel < plan.depth;
-    const int segment = quotient(exists ? channel : plan.depth - VECTOR<T>, plan.padded);
+    const int last = min(channel, plan.depth - VECTOR<T>);
+    const int place = plan.places == 1 ? 0 : quotient(last, plan.padded) - quotient(start, plan.padded);
     const long long area = static_cast<long long>(plan.conv.height) * plan.conv.width;
-    this->spots = spots + (segment - quotient(start, plan.padded)) * EACH + octet;
+    this->spots = spots + place * EACH + octet;
     bytes = exists ? plan.line_depth * static_cast<int>(sizeof(T)) : 0;
     from = reinterpret_cast<const char*>(
         lines + (exists ? blockIdx.y * plan.depth + channel : plan.images * area * plan.line_depth));
@@ -396,11 +411,11 @@ __device__ __forceinline__ void produce(
   const Scout<T, N, R, Q> scout(plan, ring, table, first_column);
   const int lane = scout.lane % LANES, octet = scout.lane / LANES, row = column_of(scout.warp, octet, 0);
   packed += static_cast<long long>(begin) * FILTER_BYTES;
-  Step step(plan, begin);
+  Step step(plan, begin), later = step;
   const auto visit = [&](int stage) {  // its first, or where this block begins; the next one's places are sent for
     scout.receive();
-    const int later = stage - step.inner + plan.span;
-    if (later < end) scout.send(Step(plan, later));
+    later.next_visit(plan);
+    if (stage - step.inner + plan.span < end) scout.send(later);
   };
   scout.send(step);
   visit(begin);
@@ -418,7 +433,7 @@ __device__ __forceinline__ void produce(
       const int next = (first + AHEAD) % ITEMS;
       if (next == 0 && stage + 1 < end) {
         if (++step.inner == plan.span) {
-          step = Step(plan, stage + 1);
+          step.next_visit(plan);
           visit(stage + 1);
         }
         source = Source<T, EACH>(plan, lines, scout.spots, step, octet, lane);
@@ -532,12 +547,17 @@ __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1) convolve(
   }
   __syncthreads();
   if (threadIdx.x >= CONSUMERS) {
-    hold_registers<128, sizeof(T) == 4 ? 96 : 144>();
+    hold_registers<128, sizeof(T) == 4 ? 104 : 152>();
     packed += static_cast<long long>(blockIdx.y * plan.row_tiles + row_tile) * stages * Memory::FILTER_BYTES;
     produce<T, N, R, Q>(ring, lines, packed, places, plan, first_column, begin, end);
     return;
   }
-  hold_registers<128, sizeof(T) == 4 ? 160 : 112>();
+  hold_registers<128, sizeof(T) == 4 ? 152 : 104>();
+  const int first_row = row_tile * ROWS, rows = min(ROWS, plan.rows - first_row);
+  const int group_row = blockIdx.y * plan.rows + first_row;
+  if (sizeof(T) == 4 && static_cast<int>(threadIdx.x) < rows) {
+    ring.row_scales[threadIdx.x] = row_scales[group_row + threadIdx.x];
+  }
   const int team = threadIdx.x / 128, row = team % R * N, column = team / R * 64;
   float sum[SIZE];
 #pragma unroll
@@ -558,7 +578,7 @@ __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1) convolve(
     if (!add_splits(sum, mine, tickets + tile, plan.splits, ring.ticket)) return;
   }
   constexpr int PITCH = COLUMNS + 4;
-  float* const result = reinterpret_cast<float*>(memory);
+  float* const result = reinterpret_cast<float*>(ring.memory);
   meet<ALL_CONSUMERS, CONSUMERS>();  // the ring is used no more
   const int at = column + threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4;
 #pragma unroll
@@ -566,19 +586,17 @@ __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1) convolve(
     result[(row + i / 4 * 8 + threadIdx.x % 4 * 2 + i % 2) * PITCH + at + i / 2 % 2 * 8] = sum[i];
   }
   meet<ALL_CONSUMERS, CONSUMERS>();
-  const int across = COLUMNS / plan.strip, first_row = row_tile * ROWS;  // lanes run along a row of pixels
+  const int across = COLUMNS / plan.strip;  // lanes run along a row of pixels
   const int own = threadIdx.x % COLUMNS, taken = own % across * plan.strip + own / across, mine = first_column + taken;
   if (mine >= plan.images * static_cast<int>(plan.conv.pixels.value)) return;
   const int image = quotient(mine, plan.conv.pixels);
   const int pixel = pixel_at(plan, remainder(mine, image, plan.conv.pixels));
-  const int group_row = blockIdx.y * plan.rows + first_row;
   const long long pixels = plan.conv.pixels.value;
   T* const to = out + (static_cast<long long>(image) * gridDim.y * plan.rows + group_row) * pixels + pixel;
 #pragma unroll 8
-  for (int i = threadIdx.x / COLUMNS; i < ROWS; i += CONSUMERS / COLUMNS) {
-    if (first_row + i >= plan.rows) return;
+  for (int i = threadIdx.x / COLUMNS; i < rows; i += CONSUMERS / COLUMNS) {
     float value = result[i * PITCH + taken];
-    if constexpr (sizeof(T) == 4) value *= row_scales[group_row + i];
+    if constexpr (sizeof(T) == 4) value *= ring.row_scales[i];
     to[i * pixels] = narrow<T>(value);
   }
 }
