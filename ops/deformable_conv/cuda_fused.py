@@ -75,7 +75,7 @@ _PLAN = np.dtype(
         (name, np.int32)
         for name in (
             *("images", "rows", "row_tiles", "group_channels", "segment", "depth", "line_depth", "chunks", "span"),
-            *("share", "splits", "places", "stages", "strip"),
+            *("share", "splits", "places", "stages", "tiles", "results", "strip"),
         )
     ]
     + [(name, DIVISOR) for name in ("padded", "per_group", "strip_pixels")]
@@ -147,8 +147,8 @@ def channels_of(found: Geometry, itemsize: int) -> Channels | None:
 class Layout:
     """What a launch needs to know.
 
-    shape: of a tile, see SHAPES. stages: of the ring in shared memory. splits: blocks to a tile, each with a share
-        of the depth.
+    shape: of a tile, see SHAPES. stages: of the ring in shared memory. processors: of the device. splits: blocks
+        to a tile, each with a share of the depth.
     """
 
     found: Geometry
@@ -156,6 +156,7 @@ class Layout:
     channels: Channels
     shape: tuple[int, int, int]
     stages: int
+    processors: int
     splits: int = 1
 
     @property
@@ -195,12 +196,24 @@ class Layout:
         return -(-self.depth_stages // self.splits)
 
     @property
-    def shared_bytes(self) -> int:
-        """Shared memory of a block: scales of rows; stages, places, scales, barriers and a ticket, or else results."""
+    def blocks(self) -> int:
+        """Those that share the tiles of a group and split: all at once on the device."""
+        return max(1, min(self.tiles, self.processors // (self.found.groups * self.splits)))
+
+    @property
+    def ring_bytes(self) -> int:
+        """Shared memory for stages, where samples lie, scales, barriers and a ticket."""
         rows, columns = self.tile
-        ring = self.stages * ((rows + columns) * LINE_BYTES + 4 * columns + 16)
-        places = self.channels.places * columns * (PLACE_BYTES + SPOT_BYTES)
-        return ROW_SCALES + max(ring + places + 16, 4 * rows * (columns + 4))
+        stages = self.stages * ((rows + columns) * LINE_BYTES + 4 * columns + 16)
+        return stages + self.channels.places * columns * (PLACE_BYTES + SPOT_BYTES) + 16
+
+    @property
+    def shared_bytes(self) -> int:
+        """Shared memory of a block: scales of rows, the ring, and results: in its place where there is one tile."""
+        rows, columns = self.tile
+        results = 4 * rows * (columns + 4)
+        apart = self.blocks < self.tiles
+        return ROW_SCALES + (self.ring_bytes + results if apart else max(self.ring_bytes, results))
 
     @property
     def places(self) -> int:
@@ -260,7 +273,8 @@ class Layout:
         numbers = (
             *(found.batch, self.rows, self.row_tiles, found.channels // found.groups, channels.segment),
             *(channels.depth, found.groups * channels.depth, channels.chunks, channels.span),
-            *(self.share, self.splits, channels.places, self.stages, strip),
+            *(self.share, self.splits, channels.places, self.stages),
+            *(self.tiles, self.ring_bytes if self.blocks < self.tiles else 0, strip),
         )
         per_group = found.channels // found.deformable_groups
         divisors = divisor(channels.padded), divisor(per_group), divisor(strip * found.out_size[1])
@@ -284,10 +298,11 @@ def _layouts(found: Geometry, itemsize: int, channels: Channels, shared: int, pr
     shape = next((item for item in SHAPES if rows <= item[0] * item[1]), SHAPES[-1])
     for one in (shape, *([SMALLER[shape]] if shape in SMALLER else [])):
         for stages in range(_MOST_STAGES.value(), FEWEST_STAGES - 1, -1):
-            layout = Layout(found, itemsize, channels, one, stages)
+            whole = Layout(found, itemsize, channels, one, stages, processors)
+            tiles, area = whole.tiles * found.groups, whole.tile[0] * whole.tile[1]
+            layout = whole.with_splits(best_splits(tiles, whole.depth_stages, processors, area))
             if layout.shared_bytes <= shared and layout.countable:
-                tiles, area = layout.tiles * found.groups, layout.tile[0] * layout.tile[1]
-                yield layout.with_splits(best_splits(tiles, layout.depth_stages, processors, area))
+                yield layout
                 break
 
 
@@ -345,7 +360,7 @@ def fused(
     counts = (np.int32(layout.filter_rows), np.int32(layout.pieces), np.int32(layout.tile[0]))
     first = (x, filter, offset, mask, lines, packed, scales, places, *counts, plan)
     second = (lines, packed, scales, places, out["out"], partial, tickets, plan)
-    blocks, grid = layout.prepare_blocks, (layout.tiles, found.groups, layout.splits)
+    blocks, grid = layout.prepare_blocks, (layout.blocks, found.groups, layout.splits)
 
     def run() -> None:
         prepare((blocks,), (PREPARE_THREADS,), first)

@@ -34,6 +34,8 @@ struct Plan {
   int share, splits;             // stages of a split
   int places;                    // segments that a stage touches, at most
   int stages;                    // of the ring
+  int tiles;                     // of rows within tiles of columns
+  int results;                   // bytes from the ring on where a tile's results are put in order
   int strip;                     // rows of pixels that tiles take column by column: neighbours share what they read
   Divisor padded;                // channels of a segment as laid out
   Divisor per_group;             // channels of a deformable group
@@ -405,7 +407,7 @@ struct Source {
 template <typename T, int N, int R, int Q>
 __device__ __forceinline__ void produce(
     const Ring<N, R, Q>& ring, const T* __restrict__ lines, const unsigned char* __restrict__ packed,
-    const Place* __restrict__ table, const Plan& plan, int first_column, int begin, int end) {
+    const Place* __restrict__ table, const Plan& plan, Turn& turn, int first_column, int begin, int end) {
   constexpr int COLUMNS = Ring<N, R, Q>::COLUMNS, FILTER_BYTES = Ring<N, R, Q>::FILTER_BYTES;
   constexpr int ITEMS = Ring<N, R, Q>::ITEMS, EACH = 4 * ITEMS;
   const Scout<T, N, R, Q> scout(plan, ring, table, first_column);
@@ -423,7 +425,6 @@ __device__ __forceinline__ void produce(
   Corners<T> corners[AHEAD];
 #pragma unroll
   for (int i = 0; i < AHEAD; ++i) corners[i].load_from(source.from, source.bytes, source.spots[4 * i]);
-  Turn turn;
 #pragma unroll 1
   for (int stage = begin; stage < end; ++stage, turn.next(plan.stages), packed += FILTER_BYTES) {
     unsigned char* const samples = ring.samples(turn.slot) + row * LINE;
@@ -523,8 +524,40 @@ __device__ __forceinline__ bool add_splits(
   return true;
 }
 
+// A tile's results, which threads have as the tensor cores left them, to the output by rows of pixels.
+template <typename T, int N, int R, int Q>
+__device__ __forceinline__ void write(
+    const Ring<N, R, Q>& ring, const float (&sum)[N / 2], float row_scale, T* __restrict__ out, const Plan& plan,
+    int first_column, int first_row, int row, int column) {
+  constexpr int ROWS = Ring<N, R, Q>::ROWS, COLUMNS = Ring<N, R, Q>::COLUMNS, PITCH = COLUMNS + 4;
+  float* const result = reinterpret_cast<float*>(ring.memory + plan.results);
+  meet<ALL_CONSUMERS, CONSUMERS>();  // those of the tile before are out; of a block with one tile, the ring is used no more
+  if (sizeof(T) == 4 && threadIdx.x < ROWS) ring.row_scales[threadIdx.x] = row_scale;
+  const int at = column + threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4;
+#pragma unroll
+  for (int i = 0; i < N / 2; ++i) {
+    result[(row + i / 4 * 8 + threadIdx.x % 4 * 2 + i % 2) * PITCH + at + i / 2 % 2 * 8] = sum[i];
+  }
+  meet<ALL_CONSUMERS, CONSUMERS>();
+  const int across = COLUMNS / plan.strip;  // lanes run along a row of pixels
+  const int own = threadIdx.x % COLUMNS, taken = own % across * plan.strip + own / across, mine = first_column + taken;
+  if (mine >= plan.images * static_cast<int>(plan.conv.pixels.value)) return;
+  const int image = quotient(mine, plan.conv.pixels), rows = min(ROWS, plan.rows - first_row);
+  const int pixel = pixel_at(plan, remainder(mine, image, plan.conv.pixels));
+  const long long pixels = plan.conv.pixels.value;
+  T* const to =
+      out + ((static_cast<long long>(image) * gridDim.y + blockIdx.y) * plan.rows + first_row) * pixels + pixel;
+#pragma unroll 8
+  for (int i = threadIdx.x / COLUMNS; i < rows; i += CONSUMERS / COLUMNS) {
+    float value = result[i * PITCH + taken];
+    if constexpr (sizeof(T) == 4) value *= ring.row_scales[i];
+    to[i * pixels] = narrow<T>(value);
+  }
+}
+
 // T: type of all tensors; N: output channels of a group of warps that multiplies; R, Q: such groups by output channels
-// and by pixels. Grid: tiles of rows (output channels) within tiles of columns (pixels), groups, splits.
+// and by pixels. Grid: blocks that share the tiles, groups, splits. Samples of a block's next tile are on their way
+// while its results are written.
 template <typename T, int N, int R, int Q>
 __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1) convolve(
     const T* __restrict__ lines, const unsigned char* __restrict__ packed, const float* __restrict__ row_scales,
@@ -534,8 +567,7 @@ __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1) convolve(
   constexpr int ROWS = Memory::ROWS, COLUMNS = Memory::COLUMNS, SIZE = N / 2;
   extern __shared__ __align__(1024) unsigned char memory[];
   const Memory ring(memory, plan);
-  const int column_tile = blockIdx.x / plan.row_tiles, row_tile = blockIdx.x - column_tile * plan.row_tiles;
-  const int stages = plan.chunks * plan.conv.taps, first_column = column_tile * COLUMNS;
+  const int stages = plan.chunks * plan.conv.taps;
   const int begin = blockIdx.z * plan.share, end = min(begin + plan.share, stages);
   if (threadIdx.x == 0) {
 #pragma unroll 1
@@ -546,58 +578,44 @@ __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1) convolve(
     show_stores();
   }
   __syncthreads();
+  Turn turn;
   if (threadIdx.x >= CONSUMERS) {
-    hold_registers<128, sizeof(T) == 4 ? 104 : 152>();
-    packed += static_cast<long long>(blockIdx.y * plan.row_tiles + row_tile) * stages * Memory::FILTER_BYTES;
-    produce<T, N, R, Q>(ring, lines, packed, places, plan, first_column, begin, end);
+    hold_registers<128, sizeof(T) == 4 ? 96 : 152>();
+#pragma unroll 1
+    for (int tile = blockIdx.x; tile < plan.tiles; tile += gridDim.x) {
+      const int column_tile = tile / plan.row_tiles, row_tile = tile - column_tile * plan.row_tiles;
+      const long long first = static_cast<long long>(blockIdx.y * plan.row_tiles + row_tile) * stages;
+      produce<T, N, R, Q>(
+          ring, lines, packed + first * Memory::FILTER_BYTES, places, plan, turn, column_tile * COLUMNS, begin, end);
+    }
     return;
   }
-  hold_registers<128, sizeof(T) == 4 ? 152 : 104>();
-  const int first_row = row_tile * ROWS, rows = min(ROWS, plan.rows - first_row);
-  const int group_row = blockIdx.y * plan.rows + first_row;
-  if (sizeof(T) == 4 && static_cast<int>(threadIdx.x) < rows) {
-    ring.row_scales[threadIdx.x] = row_scales[group_row + threadIdx.x];
-  }
+  hold_registers<128, sizeof(T) == 4 ? 160 : 104>();
   const int team = threadIdx.x / 128, row = team % R * N, column = team / R * 64;
-  float sum[SIZE];
-#pragma unroll
-  for (int i = 0; i < SIZE; ++i) sum[i] = 0;
-  Turn turn;
 #pragma unroll 1
-  for (int left = end - begin; left > 0; --left, turn.next(plan.stages)) {
-    barrier_wait(ring.full + turn.slot, turn.parity);
-    multiply_stage(
-        sum, ring.filter(turn.slot) + row * LINE, ring.samples(turn.slot) + column * LINE,
-        ring.scales + turn.slot * COLUMNS + column, static_cast<const T*>(nullptr));
-    __syncwarp();
-    if (threadIdx.x % 32 == 0) barrier_arrive(ring.empty + turn.slot);
-  }
-  if (plan.splits > 1) {
-    const long long tile = blockIdx.y * gridDim.x + blockIdx.x;
-    float* const mine = partial + tile * plan.splits * ROWS * COLUMNS;
-    if (!add_splits(sum, mine, tickets + tile, plan.splits, ring.ticket)) return;
-  }
-  constexpr int PITCH = COLUMNS + 4;
-  float* const result = reinterpret_cast<float*>(ring.memory);
-  meet<ALL_CONSUMERS, CONSUMERS>();  // the ring is used no more
-  const int at = column + threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4;
+  for (int tile = blockIdx.x; tile < plan.tiles; tile += gridDim.x) {
+    const int column_tile = tile / plan.row_tiles, first_row = (tile - column_tile * plan.row_tiles) * ROWS;
+    const int own_row = first_row + threadIdx.x;
+    const bool scaled = sizeof(T) == 4 && threadIdx.x < ROWS && own_row < plan.rows;
+    const float row_scale = scaled ? row_scales[blockIdx.y * plan.rows + own_row] : 0.0f;
+    float sum[SIZE];
 #pragma unroll
-  for (int i = 0; i < SIZE; ++i) {
-    result[(row + i / 4 * 8 + threadIdx.x % 4 * 2 + i % 2) * PITCH + at + i / 2 % 2 * 8] = sum[i];
-  }
-  meet<ALL_CONSUMERS, CONSUMERS>();
-  const int across = COLUMNS / plan.strip;  // lanes run along a row of pixels
-  const int own = threadIdx.x % COLUMNS, taken = own % across * plan.strip + own / across, mine = first_column + taken;
-  if (mine >= plan.images * static_cast<int>(plan.conv.pixels.value)) return;
-  const int image = quotient(mine, plan.conv.pixels);
-  const int pixel = pixel_at(plan, remainder(mine, image, plan.conv.pixels));
-  const long long pixels = plan.conv.pixels.value;
-  T* const to = out + (static_cast<long long>(image) * gridDim.y * plan.rows + group_row) * pixels + pixel;
-#pragma unroll 8
-  for (int i = threadIdx.x / COLUMNS; i < rows; i += CONSUMERS / COLUMNS) {
-    float value = result[i * PITCH + taken];
-    if constexpr (sizeof(T) == 4) value *= ring.row_scales[i];
-    to[i * pixels] = narrow<T>(value);
+    for (int i = 0; i < SIZE; ++i) sum[i] = 0;
+#pragma unroll 1
+    for (int left = end - begin; left > 0; --left, turn.next(plan.stages)) {
+      barrier_wait(ring.full + turn.slot, turn.parity);
+      multiply_stage(
+          sum, ring.filter(turn.slot) + row * LINE, ring.samples(turn.slot) + column * LINE,
+          ring.scales + turn.slot * COLUMNS + column, static_cast<const T*>(nullptr));
+      __syncwarp();
+      if (threadIdx.x % 32 == 0) barrier_arrive(ring.empty + turn.slot);
+    }
+    if (plan.splits > 1) {
+      const long long index = static_cast<long long>(blockIdx.y) * plan.tiles + tile;
+      float* const mine = partial + index * plan.splits * ROWS * COLUMNS;
+      if (!add_splits(sum, mine, tickets + index, plan.splits, ring.ticket)) continue;
+    }
+    write<T, N, R, Q>(ring, sum, row_scale, out, plan, column_tile * COLUMNS, first_row, row, column);
   }
 }
 
