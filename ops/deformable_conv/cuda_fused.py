@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from itertools import accumulate, pairwise
+from itertools import accumulate, pairwise, product
 from typing import Any
 
 import numpy as np
@@ -147,8 +147,8 @@ def channels_of(found: Geometry, itemsize: int) -> Channels | None:
 class Layout:
     """What a launch needs to know.
 
-    shape: of a tile, see SHAPES. stages: of the ring in shared memory. processors: of the device. splits: blocks
-        to a tile, each with a share of the depth.
+    shape: of a tile, see SHAPES. stages: of the ring in shared memory. processors: of the device. stays: whether
+        a block takes tile after tile. splits: blocks to a tile, each with a share of the depth.
     """
 
     found: Geometry
@@ -157,6 +157,7 @@ class Layout:
     shape: tuple[int, int, int]
     stages: int
     processors: int
+    stays: bool = True
     splits: int = 1
 
     @property
@@ -197,7 +198,9 @@ class Layout:
 
     @property
     def blocks(self) -> int:
-        """Those that share the tiles of a group and split: all at once on the device."""
+        """Those that share the tiles of a group and split: as many as there are at once, where they stay."""
+        if not self.stays:
+            return self.tiles
         return max(1, min(self.tiles, self.processors // (self.found.groups * self.splits)))
 
     @property
@@ -297,8 +300,8 @@ def _layouts(found: Geometry, itemsize: int, channels: Channels, shared: int, pr
     rows = found.out_channels // found.groups
     shape = next((item for item in SHAPES if rows <= item[0] * item[1]), SHAPES[-1])
     for one in (shape, *([SMALLER[shape]] if shape in SMALLER else [])):
-        for stages in range(_MOST_STAGES.value(), FEWEST_STAGES - 1, -1):
-            whole = Layout(found, itemsize, channels, one, stages, processors)
+        for stays, stages in product((True, False), range(_MOST_STAGES.value(), FEWEST_STAGES - 1, -1)):
+            whole = Layout(found, itemsize, channels, one, stages, processors, stays)
             tiles, area = whole.tiles * found.groups, whole.tile[0] * whole.tile[1]
             layout = whole.with_splits(best_splits(tiles, whole.depth_stages, processors, area))
             if layout.shared_bytes <= shared and layout.countable:

@@ -49,6 +49,7 @@ def test_shipped_cases_are_laid_out(shared: int, processors: int) -> None:
         layout = laid_out(case, shared, processors)
         channels, found = layout.channels, layout.found
         assert layout.shared_bytes < shared
+        assert layout.blocks == layout.tiles or layout.blocks * layout.splits * found.groups <= processors
         assert (layout.splits - 1) * layout.share < layout.depth_stages <= layout.splits * layout.share
         assert channels.segments * channels.segment == found.channels // found.groups
         assert channels.chunks * channels.chunk >= channels.depth
