@@ -24,6 +24,10 @@ constexpr int ROW_SCALES = 1024;  // bytes for those of a block
 constexpr int TOP = 14;        // exponent to which the largest number is scaled
 constexpr int LEAST = TOP;     // biased exponent below which nothing is scaled up further: by 2^127
 
+constexpr int REGISTERS = 128;  // of a thread, on average
+template <typename T>
+constexpr int SAMPLING = sizeof(T) == 4 ? 96 : 152;  // of one that samples; float32 has two sets of sums
+
 struct Plan {
   Conv conv;
   int images, rows, row_tiles;   // rows: output channels of a group
@@ -580,7 +584,7 @@ __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1) convolve(
   __syncthreads();
   Turn turn;
   if (threadIdx.x >= CONSUMERS) {
-    hold_registers<128, sizeof(T) == 4 ? 96 : 152>();
+    hold_registers<REGISTERS, SAMPLING<T>>();
 #pragma unroll 1
     for (int tile = blockIdx.x; tile < plan.tiles; tile += gridDim.x) {
       const int column_tile = tile / plan.row_tiles, row_tile = tile - column_tile * plan.row_tiles;
@@ -590,7 +594,7 @@ __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1) convolve(
     }
     return;
   }
-  hold_registers<128, sizeof(T) == 4 ? 160 : 104>();
+  hold_registers<REGISTERS, 2 * REGISTERS - SAMPLING<T>>();
   const int team = threadIdx.x / 128, row = team % R * N, column = team / R * 64;
 #pragma unroll 1
   for (int tile = blockIdx.x; tile < plan.tiles; tile += gridDim.x) {
