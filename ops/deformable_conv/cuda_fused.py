@@ -5,8 +5,9 @@ By columns of all images and a product where that is the faster way, or where th
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from itertools import accumulate, pairwise
+from itertools import accumulate, pairwise, product
 from typing import Any
 
 import numpy as np
@@ -28,15 +29,20 @@ ARCHITECTURE = 90
 THREADS, PREPARE_THREADS = 512, 256
 LINE_BYTES, LANE_BYTES, LANES = 128, 16, 8
 TEAM_PIXELS = 64
+ROW_SCALES = 1024
+"""Bytes."""
 SHAPES = ((64, 1, 2), (128, 1, 2), (128, 2, 1))
 """Output channels of four warps that multiply, and their rows and columns in a block, so that a tile holds all
 output channels; the last one where none does."""
 SMALLER = {(64, 1, 2): (32, 2, 1), (128, 1, 2): (64, 2, 1)}
-"""For as many channels and half the pixels, where there are fewer tiles than multiprocessors."""
+"""For as many channels and half the pixels."""
+STAGE_PIXELS = 32
+"""What a stage costs beside its pixels."""
 TURNED = (32, 64)
 """Pixels and channels that a block lays out channels last."""
 FEWEST_STAGES = 2
-MOST_SPLITS = 16
+MOST_SPLITS, QUARTER = 16, 64 * 64
+"""The second in results: reading as many takes a quarter of a stage."""
 PLACE_BYTES, SPOT_BYTES = 16, 32
 """Of where a sample lies, in global and in shared memory."""
 RANGE = "float32 is exact to 22 bits within 2^-17 of the largest of a filter's row, or of 32 channels at a sample"
@@ -49,7 +55,7 @@ def _declare(name: str, default: int, candidates: tuple[int, ...], why: str) -> 
 
 _SPAN = _declare(
     "fused_span",
-    4,
+    8,
     (1, 2, 4, 8),
     "chunks of channels in a row at one tap: few keep the pixels around in the cache, many save work",
 )
@@ -58,7 +64,7 @@ _STRIP = _declare(
     "fused_strip", 8, (1, 4, 8, 16), "rows of pixels that tiles take column by column: neighbours share what they read"
 )
 _SPLIT_COST = _declare(
-    "fused_split_cost", 2, (1, 2, 4, 8), "stages that writing a partial result is worth; reading each is one"
+    "fused_split_cost", 2, (1, 2, 4, 8), "stages that writing a partial result is worth; reading the largest is one"
 )
 _MOST_PLACES = _declare(
     "fused_places", 4, (1, 2, 4, 8), "deformable groups in a stage from which on a column buffer is the faster way"
@@ -69,10 +75,10 @@ _PLAN = np.dtype(
         (name, np.int32)
         for name in (
             *("images", "rows", "row_tiles", "group_channels", "segment", "depth", "line_depth", "chunks", "span"),
-            *("share", "splits", "places", "stages", "strip"),
+            *("share", "splits", "places", "stages", "tiles", "results", "strip"),
         )
     ]
-    + [(name, DIVISOR) for name in ("padded", "strip_pixels")]
+    + [(name, DIVISOR) for name in ("padded", "per_group", "strip_pixels")]
 )
 
 
@@ -141,8 +147,8 @@ def channels_of(found: Geometry, itemsize: int) -> Channels | None:
 class Layout:
     """What a launch needs to know.
 
-    shape: of a tile, see SHAPES. stages: of the ring in shared memory. splits: blocks to a tile, each with a share
-        of the depth.
+    shape: of a tile, see SHAPES. stages: of the ring in shared memory. processors: of the device. stays: whether
+        a block takes tile after tile. splits: blocks to a tile, each with a share of the depth.
     """
 
     found: Geometry
@@ -150,6 +156,8 @@ class Layout:
     channels: Channels
     shape: tuple[int, int, int]
     stages: int
+    processors: int
+    stays: bool = True
     splits: int = 1
 
     @property
@@ -189,12 +197,26 @@ class Layout:
         return -(-self.depth_stages // self.splits)
 
     @property
-    def shared_bytes(self) -> int:
-        """Shared memory of a block: stages, where samples lie, scales, barriers, a ticket; or what its results take."""
+    def blocks(self) -> int:
+        """Those that share the tiles of a group and split: as many as there are at once, where they stay."""
+        if not self.stays:
+            return self.tiles
+        return max(1, min(self.tiles, self.processors // (self.found.groups * self.splits)))
+
+    @property
+    def ring_bytes(self) -> int:
+        """Shared memory for stages, where samples lie, scales, barriers and a ticket."""
         rows, columns = self.tile
-        ring = self.stages * ((rows + columns) * LINE_BYTES + 4 * columns + 16)
-        places = self.channels.places * columns * (PLACE_BYTES + SPOT_BYTES)
-        return max(ring + places + 16, 4 * rows * (columns + 4))
+        stages = self.stages * ((rows + columns) * LINE_BYTES + 4 * columns + 16)
+        return stages + self.channels.places * columns * (PLACE_BYTES + SPOT_BYTES) + 16
+
+    @property
+    def shared_bytes(self) -> int:
+        """Shared memory of a block: scales of rows, the ring, and results: in its place where there is one tile."""
+        rows, columns = self.tile
+        results = 4 * rows * (columns + 4)
+        apart = self.blocks < self.tiles
+        return ROW_SCALES + (self.ring_bytes + results if apart else max(self.ring_bytes, results))
 
     @property
     def places(self) -> int:
@@ -254,28 +276,37 @@ class Layout:
         numbers = (
             *(found.batch, self.rows, self.row_tiles, found.channels // found.groups, channels.segment),
             *(channels.depth, found.groups * channels.depth, channels.chunks, channels.span),
-            *(self.share, self.splits, channels.places, self.stages, strip),
+            *(self.share, self.splits, channels.places, self.stages),
+            *(self.tiles, self.ring_bytes if self.blocks < self.tiles else 0, strip),
         )
-        divisors = divisor(channels.padded), divisor(strip * found.out_size[1])
+        per_group = found.channels // found.deformable_groups
+        divisors = divisor(channels.padded), divisor(per_group), divisor(strip * found.out_size[1])
         return np.array((conv_struct(found), *numbers, *divisors), _PLAN)
 
 
-def best_splits(tiles: int, stages: int, slots: int) -> int:
+def _cost(tiles: int, stages: int, slots: int, splits: int, area: int) -> int:
+    """Quarters of stages, one after the other, with what partial results of `area` each cost."""
+    extra = _SPLIT_COST.value() * (splits > 1)
+    return 4 * -(-tiles * splits // slots) * (-(-stages // splits) + extra) + -(-splits * area // QUARTER)
+
+
+def best_splits(tiles: int, stages: int, slots: int, area: int) -> int:
     """Blocks to a tile so that the waves together are shortest."""
-    extra = _SPLIT_COST.value()
-
-    def cost(splits: int) -> int:
-        return -(-tiles * splits // slots) * (-(-stages // splits) + extra * (splits > 1)) + splits
-
-    return min(range(1, min(MOST_SPLITS, stages) + 1), key=cost)
+    return min(range(1, min(MOST_SPLITS, stages) + 1), key=lambda splits: _cost(tiles, stages, slots, splits, area))
 
 
-def _shape_of(found: Geometry, processors: int) -> tuple[int, int, int]:
-    """The tile that holds all output channels, with fewer pixels where there are few."""
+def _layouts(found: Geometry, itemsize: int, channels: Channels, shared: int, processors: int) -> Iterator[Layout]:
+    """Those whose tile holds all output channels, or as many as there may be, with as many stages as there is room."""
     rows = found.out_channels // found.groups
     shape = next((item for item in SHAPES if rows <= item[0] * item[1]), SHAPES[-1])
-    tiles = found.groups * -(-found.batch * found.pixels // (TEAM_PIXELS * shape[2]))
-    return shape if tiles >= processors else SMALLER.get(shape, shape)
+    for one in (shape, *([SMALLER[shape]] if shape in SMALLER else [])):
+        for stays, stages in product((True, False), range(_MOST_STAGES.value(), FEWEST_STAGES - 1, -1)):
+            whole = Layout(found, itemsize, channels, one, stages, processors, stays)
+            tiles, area = whole.tiles * found.groups, whole.tile[0] * whole.tile[1]
+            layout = whole.with_splits(best_splits(tiles, whole.depth_stages, processors, area))
+            if layout.shared_bytes <= shared and layout.countable:
+                yield layout
+                break
 
 
 def layout_of(found: Geometry, itemsize: int, shared: int, processors: int) -> Layout | None:
@@ -283,13 +314,12 @@ def layout_of(found: Geometry, itemsize: int, shared: int, processors: int) -> L
     channels = channels_of(found, itemsize)
     if channels is None:
         return None
-    shape = _shape_of(found, processors)
-    for stages in range(_MOST_STAGES.value(), FEWEST_STAGES - 1, -1):
-        layout = Layout(found, itemsize, channels, shape, stages)
-        if layout.shared_bytes <= shared:
-            splits = best_splits(layout.tiles * found.groups, layout.depth_stages, processors)
-            return layout.with_splits(splits) if layout.countable else None
-    return None
+
+    def cost(layout: Layout) -> int:
+        tiles, area = layout.tiles * found.groups, layout.tile[0] * layout.tile[1]
+        return (layout.tile[1] + STAGE_PIXELS) * _cost(tiles, layout.depth_stages, processors, layout.splits, area)
+
+    return min(_layouts(found, itemsize, channels, shared, processors), key=cost, default=None)
 
 
 def chosen(found: Geometry, dtype: str) -> Layout | None:
@@ -333,7 +363,7 @@ def fused(
     counts = (np.int32(layout.filter_rows), np.int32(layout.pieces), np.int32(layout.tile[0]))
     first = (x, filter, offset, mask, lines, packed, scales, places, *counts, plan)
     second = (lines, packed, scales, places, out["out"], partial, tickets, plan)
-    blocks, grid = layout.prepare_blocks, (layout.tiles, found.groups, layout.splits)
+    blocks, grid = layout.prepare_blocks, (layout.blocks, found.groups, layout.splits)
 
     def run() -> None:
         prepare((blocks,), (PREPARE_THREADS,), first)

@@ -20,8 +20,13 @@ constexpr int LANES = 8;       // lanes that share a sample's place, 16 bytes of
 constexpr int OCTETS = PRODUCERS / LANES;
 constexpr int AHEAD = 2;       // samples under way in a thread
 constexpr int ALL_CONSUMERS = 1;  // named barrier
+constexpr int ROW_SCALES = 1024;  // bytes for those of a block
 constexpr int TOP = 14;        // exponent to which the largest number is scaled
 constexpr int LEAST = TOP;     // biased exponent below which nothing is scaled up further: by 2^127
+
+constexpr int REGISTERS = 128;  // of a thread, on average
+template <typename T>
+constexpr int SAMPLING = sizeof(T) == 4 ? 96 : 152;  // of one that samples; float32 has two sets of sums
 
 struct Plan {
   Conv conv;
@@ -33,8 +38,11 @@ struct Plan {
   int share, splits;             // stages of a split
   int places;                    // segments that a stage touches, at most
   int stages;                    // of the ring
+  int tiles;                     // of rows within tiles of columns
+  int results;                   // bytes from the ring on where a tile's results are put in order
   int strip;                     // rows of pixels that tiles take column by column: neighbours share what they read
   Divisor padded;                // channels of a segment as laid out
+  Divisor per_group;             // channels of a deformable group
   Divisor strip_pixels;
 };
 
@@ -49,7 +57,7 @@ __device__ __forceinline__ int pixel_at(const Plan& plan, int index) {
 template <typename T>
 constexpr int VECTOR = 16 / sizeof(T);
 
-struct Place {  // of one sample: its upper left corner's line times 16, and a bit for each corner that there is
+struct alignas(16) Place {  // of one sample: its upper left corner's line times 16, and a bit for each corner that there is
   int corner;
   float lh, lw, mask;
 };
@@ -77,15 +85,23 @@ __device__ __forceinline__ void take_apart(unsigned int& high, unsigned int& low
 
 // Tap and chunk of channels of a stage: a few chunks, tap by tap, then the next.
 struct Step {
-  int visit, inner, tap, super;
+  int inner, tap, super;
 
   __device__ __forceinline__ Step(const Plan& plan, int stage) {
-    visit = stage / plan.span;
+    const int visit = stage / plan.span;
     inner = stage - visit * plan.span;
     super = visit / plan.conv.taps;
     tap = visit - super * plan.conv.taps;
   }
   __device__ __forceinline__ int chunk(const Plan& plan) const { return super * plan.span + inner; }
+
+  __device__ __forceinline__ void next_visit(const Plan& plan) {
+    inner = 0;
+    if (++tap == plan.conv.taps) {
+      tap = 0;
+      ++super;
+    }
+  }
 };
 
 // One row of the filter: its stages' lines of 128 bytes, 16 bytes each moved by the row so that eight rows meet no bank twice.
@@ -193,6 +209,7 @@ template <int N, int R, int Q>
 struct Ring {  // shared memory of a block
   static constexpr int ROWS = N * R, COLUMNS = 64 * Q, ITEMS = COLUMNS / OCTETS;
   static constexpr int FILTER_BYTES = ROWS * LINE, STAGE_BYTES = FILTER_BYTES + COLUMNS * LINE;
+  float* row_scales;  // (ROWS): what undoes the filter's scaling
   unsigned char* memory;
   Spot* spots;     // (warps that sample, places, 4 ITEMS): of the chunks under way
   Place* places;   // likewise: of the next
@@ -200,8 +217,9 @@ struct Ring {  // shared memory of a block
   unsigned long long *full, *empty;
   unsigned int* ticket;
 
-  __device__ __forceinline__ Ring(unsigned char* start, const Plan& plan) : memory(start) {
-    spots = reinterpret_cast<Spot*>(start + plan.stages * STAGE_BYTES);
+  __device__ __forceinline__ Ring(unsigned char* start, const Plan& plan) : memory(start + ROW_SCALES) {
+    row_scales = reinterpret_cast<float*>(start);
+    spots = reinterpret_cast<Spot*>(memory + plan.stages * STAGE_BYTES);
     places = reinterpret_cast<Place*>(spots + plan.places * COLUMNS);
     scales = reinterpret_cast<float*>(places + plan.places * COLUMNS);
     full = reinterpret_cast<unsigned long long*>(scales + plan.stages * COLUMNS);
@@ -237,10 +255,11 @@ struct Scout {
   const Place* table;
   Spot* spots;
   Place* places;
-  int first_column, warp, lane;
+  int first_column, segments, warp, lane;
 
   __device__ __forceinline__ Scout(const Plan& plan, const Ring<N, R, Q>& ring, const Place* table, int first_column)
       : plan(plan), table(table), first_column(first_column) {
+    segments = plan.group_channels / plan.segment;
     warp = threadIdx.x / 32 - CONSUMERS / 32;
     lane = threadIdx.x % 32;
     spots = ring.spots + warp * plan.places * EACH;
@@ -248,14 +267,14 @@ struct Scout {
   }
 
   __device__ __forceinline__ void send(const Step& step) const {
-    const int total = plan.images * plan.conv.pixels.value, segments = plan.group_channels / plan.segment;
-    const int first = quotient(step.chunk(plan) * LANES * VECTOR<T>, plan.padded);
+    const int total = plan.images * plan.conv.pixels.value;
+    const int first = blockIdx.y * segments + quotient(step.chunk(plan) * LANES * VECTOR<T>, plan.padded);
+#pragma unroll 1
     for (int i = lane; i < plan.places * EACH; i += 32) {
       const int segment = first + i / EACH, column = first_column + column_of(warp, i % 4, i % EACH / 4);
-      const bool valid = segment < segments && column < total;
-      const int group = valid ? (blockIdx.y * segments + segment) * plan.segment / plan.conv.per_group : 0;
-      const Place* const from = table + static_cast<long long>(group * plan.conv.taps + step.tap) * total;
-      copy_or_clear(places + i, from + (valid ? column : 0), valid);
+      const bool valid = segment < (blockIdx.y + 1) * segments && column < total;
+      const int entry = quotient(segment * plan.segment, plan.per_group) * plan.conv.taps + step.tap;
+      copy_or_clear(places + i, valid ? table + static_cast<long long>(entry) * total + column : table, valid);
     }
   }
 
@@ -263,6 +282,7 @@ struct Scout {
     const int zeros = plan.images * plan.conv.height * plan.conv.width, width = plan.conv.width;
     await_copies();
     __syncwarp();  // no lane wants the old ones
+#pragma unroll 1
     for (int i = lane; i < plan.places * EACH; i += 32) {
       const Place place = places[i];
       const int flags = place.corner & 15, first = place.corner >> 4;
@@ -378,9 +398,10 @@ struct Source {
   __device__ __forceinline__ Source(const Plan& plan, const T* lines, const Spot* spots, const Step& step, int octet, int lane) {
     const int start = step.chunk(plan) * LANES * VECTOR<T>, channel = start + lane * VECTOR<T>;
     const bool exists = channel < plan.depth;
-    const int segment = quotient(exists ? channel : plan.depth - VECTOR<T>, plan.padded);
+    const int last = min(channel, plan.depth - VECTOR<T>);
+    const int place = plan.places == 1 ? 0 : quotient(last, plan.padded) - quotient(start, plan.padded);
     const long long area = static_cast<long long>(plan.conv.height) * plan.conv.width;
-    this->spots = spots + (segment - quotient(start, plan.padded)) * EACH + octet;
+    this->spots = spots + place * EACH + octet;
     bytes = exists ? plan.line_depth * static_cast<int>(sizeof(T)) : 0;
     from = reinterpret_cast<const char*>(
         lines + (exists ? blockIdx.y * plan.depth + channel : plan.images * area * plan.line_depth));
@@ -390,17 +411,17 @@ struct Source {
 template <typename T, int N, int R, int Q>
 __device__ __forceinline__ void produce(
     const Ring<N, R, Q>& ring, const T* __restrict__ lines, const unsigned char* __restrict__ packed,
-    const Place* __restrict__ table, const Plan& plan, int first_column, int begin, int end) {
+    const Place* __restrict__ table, const Plan& plan, Turn& turn, int first_column, int begin, int end) {
   constexpr int COLUMNS = Ring<N, R, Q>::COLUMNS, FILTER_BYTES = Ring<N, R, Q>::FILTER_BYTES;
   constexpr int ITEMS = Ring<N, R, Q>::ITEMS, EACH = 4 * ITEMS;
   const Scout<T, N, R, Q> scout(plan, ring, table, first_column);
   const int lane = scout.lane % LANES, octet = scout.lane / LANES, row = column_of(scout.warp, octet, 0);
   packed += static_cast<long long>(begin) * FILTER_BYTES;
-  Step step(plan, begin);
+  Step step(plan, begin), later = step;
   const auto visit = [&](int stage) {  // its first, or where this block begins; the next one's places are sent for
     scout.receive();
-    const int later = stage - step.inner + plan.span;
-    if (later < end) scout.send(Step(plan, later));
+    later.next_visit(plan);
+    if (stage - step.inner + plan.span < end) scout.send(later);
   };
   scout.send(step);
   visit(begin);
@@ -408,7 +429,6 @@ __device__ __forceinline__ void produce(
   Corners<T> corners[AHEAD];
 #pragma unroll
   for (int i = 0; i < AHEAD; ++i) corners[i].load_from(source.from, source.bytes, source.spots[4 * i]);
-  Turn turn;
 #pragma unroll 1
   for (int stage = begin; stage < end; ++stage, turn.next(plan.stages), packed += FILTER_BYTES) {
     unsigned char* const samples = ring.samples(turn.slot) + row * LINE;
@@ -418,7 +438,7 @@ __device__ __forceinline__ void produce(
       const int next = (first + AHEAD) % ITEMS;
       if (next == 0 && stage + 1 < end) {
         if (++step.inner == plan.span) {
-          step = Step(plan, stage + 1);
+          step.next_visit(plan);
           visit(stage + 1);
         }
         source = Source<T, EACH>(plan, lines, scout.spots, step, octet, lane);
@@ -508,8 +528,40 @@ __device__ __forceinline__ bool add_splits(
   return true;
 }
 
+// A tile's results, which threads have as the tensor cores left them, to the output by rows of pixels.
+template <typename T, int N, int R, int Q>
+__device__ __forceinline__ void write(
+    const Ring<N, R, Q>& ring, const float (&sum)[N / 2], float row_scale, T* __restrict__ out, const Plan& plan,
+    int first_column, int first_row, int row, int column) {
+  constexpr int ROWS = Ring<N, R, Q>::ROWS, COLUMNS = Ring<N, R, Q>::COLUMNS, PITCH = COLUMNS + 4;
+  float* const result = reinterpret_cast<float*>(ring.memory + plan.results);
+  meet<ALL_CONSUMERS, CONSUMERS>();  // those of the tile before are out; of a block with one tile, the ring is used no more
+  if (sizeof(T) == 4 && threadIdx.x < ROWS) ring.row_scales[threadIdx.x] = row_scale;
+  const int at = column + threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4;
+#pragma unroll
+  for (int i = 0; i < N / 2; ++i) {
+    result[(row + i / 4 * 8 + threadIdx.x % 4 * 2 + i % 2) * PITCH + at + i / 2 % 2 * 8] = sum[i];
+  }
+  meet<ALL_CONSUMERS, CONSUMERS>();
+  const int across = COLUMNS / plan.strip;  // lanes run along a row of pixels
+  const int own = threadIdx.x % COLUMNS, taken = own % across * plan.strip + own / across, mine = first_column + taken;
+  if (mine >= plan.images * static_cast<int>(plan.conv.pixels.value)) return;
+  const int image = quotient(mine, plan.conv.pixels), rows = min(ROWS, plan.rows - first_row);
+  const int pixel = pixel_at(plan, remainder(mine, image, plan.conv.pixels));
+  const long long pixels = plan.conv.pixels.value;
+  T* const to =
+      out + ((static_cast<long long>(image) * gridDim.y + blockIdx.y) * plan.rows + first_row) * pixels + pixel;
+#pragma unroll 8
+  for (int i = threadIdx.x / COLUMNS; i < rows; i += CONSUMERS / COLUMNS) {
+    float value = result[i * PITCH + taken];
+    if constexpr (sizeof(T) == 4) value *= ring.row_scales[i];
+    to[i * pixels] = narrow<T>(value);
+  }
+}
+
 // T: type of all tensors; N: output channels of a group of warps that multiplies; R, Q: such groups by output channels
-// and by pixels. Grid: tiles of rows (output channels) within tiles of columns (pixels), groups, splits.
+// and by pixels. Grid: blocks that share the tiles, groups, splits. Samples of a block's next tile are on their way
+// while its results are written.
 template <typename T, int N, int R, int Q>
 __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1) convolve(
     const T* __restrict__ lines, const unsigned char* __restrict__ packed, const float* __restrict__ row_scales,
@@ -519,8 +571,7 @@ __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1) convolve(
   constexpr int ROWS = Memory::ROWS, COLUMNS = Memory::COLUMNS, SIZE = N / 2;
   extern __shared__ __align__(1024) unsigned char memory[];
   const Memory ring(memory, plan);
-  const int column_tile = blockIdx.x / plan.row_tiles, row_tile = blockIdx.x - column_tile * plan.row_tiles;
-  const int stages = plan.chunks * plan.conv.taps, first_column = column_tile * COLUMNS;
+  const int stages = plan.chunks * plan.conv.taps;
   const int begin = blockIdx.z * plan.share, end = min(begin + plan.share, stages);
   if (threadIdx.x == 0) {
 #pragma unroll 1
@@ -531,55 +582,44 @@ __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1) convolve(
     show_stores();
   }
   __syncthreads();
+  Turn turn;
   if (threadIdx.x >= CONSUMERS) {
-    hold_registers<128, sizeof(T) == 4 ? 96 : 144>();
-    packed += static_cast<long long>(blockIdx.y * plan.row_tiles + row_tile) * stages * Memory::FILTER_BYTES;
-    produce<T, N, R, Q>(ring, lines, packed, places, plan, first_column, begin, end);
+    hold_registers<REGISTERS, SAMPLING<T>>();
+#pragma unroll 1
+    for (int tile = blockIdx.x; tile < plan.tiles; tile += gridDim.x) {
+      const int column_tile = tile / plan.row_tiles, row_tile = tile - column_tile * plan.row_tiles;
+      const long long first = static_cast<long long>(blockIdx.y * plan.row_tiles + row_tile) * stages;
+      produce<T, N, R, Q>(
+          ring, lines, packed + first * Memory::FILTER_BYTES, places, plan, turn, column_tile * COLUMNS, begin, end);
+    }
     return;
   }
-  hold_registers<128, sizeof(T) == 4 ? 160 : 112>();
+  hold_registers<REGISTERS, 2 * REGISTERS - SAMPLING<T>>();
   const int team = threadIdx.x / 128, row = team % R * N, column = team / R * 64;
-  float sum[SIZE];
-#pragma unroll
-  for (int i = 0; i < SIZE; ++i) sum[i] = 0;
-  Turn turn;
 #pragma unroll 1
-  for (int left = end - begin; left > 0; --left, turn.next(plan.stages)) {
-    barrier_wait(ring.full + turn.slot, turn.parity);
-    multiply_stage(
-        sum, ring.filter(turn.slot) + row * LINE, ring.samples(turn.slot) + column * LINE,
-        ring.scales + turn.slot * COLUMNS + column, static_cast<const T*>(nullptr));
-    __syncwarp();
-    if (threadIdx.x % 32 == 0) barrier_arrive(ring.empty + turn.slot);
-  }
-  if (plan.splits > 1) {
-    const long long tile = blockIdx.y * gridDim.x + blockIdx.x;
-    float* const mine = partial + tile * plan.splits * ROWS * COLUMNS;
-    if (!add_splits(sum, mine, tickets + tile, plan.splits, ring.ticket)) return;
-  }
-  constexpr int PITCH = COLUMNS + 4;
-  float* const result = reinterpret_cast<float*>(memory);
-  meet<ALL_CONSUMERS, CONSUMERS>();  // the ring is used no more
-  const int at = column + threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4;
+  for (int tile = blockIdx.x; tile < plan.tiles; tile += gridDim.x) {
+    const int column_tile = tile / plan.row_tiles, first_row = (tile - column_tile * plan.row_tiles) * ROWS;
+    const int own_row = first_row + threadIdx.x;
+    const bool scaled = sizeof(T) == 4 && threadIdx.x < ROWS && own_row < plan.rows;
+    const float row_scale = scaled ? row_scales[blockIdx.y * plan.rows + own_row] : 0.0f;
+    float sum[SIZE];
 #pragma unroll
-  for (int i = 0; i < SIZE; ++i) {
-    result[(row + i / 4 * 8 + threadIdx.x % 4 * 2 + i % 2) * PITCH + at + i / 2 % 2 * 8] = sum[i];
-  }
-  meet<ALL_CONSUMERS, CONSUMERS>();
-  const int across = COLUMNS / plan.strip, first_row = row_tile * ROWS;  // lanes run along a row of pixels
-  const int own = threadIdx.x % COLUMNS, taken = own % across * plan.strip + own / across, mine = first_column + taken;
-  if (mine >= plan.images * static_cast<int>(plan.conv.pixels.value)) return;
-  const int image = quotient(mine, plan.conv.pixels);
-  const int pixel = pixel_at(plan, remainder(mine, image, plan.conv.pixels));
-  const int group_row = blockIdx.y * plan.rows + first_row;
-  const long long pixels = plan.conv.pixels.value;
-  T* const to = out + (static_cast<long long>(image) * gridDim.y * plan.rows + group_row) * pixels + pixel;
-#pragma unroll 8
-  for (int i = threadIdx.x / COLUMNS; i < ROWS; i += CONSUMERS / COLUMNS) {
-    if (first_row + i >= plan.rows) return;
-    float value = result[i * PITCH + taken];
-    if constexpr (sizeof(T) == 4) value *= row_scales[group_row + i];
-    to[i * pixels] = narrow<T>(value);
+    for (int i = 0; i < SIZE; ++i) sum[i] = 0;
+#pragma unroll 1
+    for (int left = end - begin; left > 0; --left, turn.next(plan.stages)) {
+      barrier_wait(ring.full + turn.slot, turn.parity);
+      multiply_stage(
+          sum, ring.filter(turn.slot) + row * LINE, ring.samples(turn.slot) + column * LINE,
+          ring.scales + turn.slot * COLUMNS + column, static_cast<const T*>(nullptr));
+      __syncwarp();
+      if (threadIdx.x % 32 == 0) barrier_arrive(ring.empty + turn.slot);
+    }
+    if (plan.splits > 1) {
+      const long long index = static_cast<long long>(blockIdx.y) * plan.tiles + tile;
+      float* const mine = partial + index * plan.splits * ROWS * COLUMNS;
+      if (!add_splits(sum, mine, tickets + index, plan.splits, ring.ticket)) continue;
+    }
+    write<T, N, R, Q>(ring, sum, row_scale, out, plan, column_tile * COLUMNS, first_row, row, column);
   }
 }
 
