@@ -179,6 +179,7 @@ struct Layout {  // (a, r1, b, r2, c), shared by parts of `share` reduced indice
 template <int V>
 struct Columns {
   long long column, result, index, end, place;
+  long long start, stride;  // of index 0, and from one to the next, where r2 is 1
   bool ours;
   long long inner = 0, inner_step = 0, step, wrap = 0, r2;
 
@@ -196,6 +197,8 @@ struct Columns {
     end = ours ? last : index;
     long long i1 = index;
     step = blockDim.y * outward;
+    stride = outward;
+    start = (a * layout.r1 * layout.b + b) * layout.c + column;
     if (r2 != 1) {
       i1 = index / r2;
       inner = index - i1 * r2;
@@ -263,13 +266,21 @@ __global__ void __launch_bounds__(REDUCE_THREADS) reduce_columns(
   Acc mine[V];
 #pragma unroll
   for (int i = 0; i < V; ++i) mine[i] = f.identity();
-  at.each([&](long long place) { return load<T, V>(x + place); },
-          [&](long long place, const Pack<T, V>& one) {
-            Pack<T, V> two = one;
-            if constexpr (F::TWO) two = load<T, V>(second + place);
+  const auto take = [&](long long place, const Pack<T, V>& one) {
+    Pack<T, V> two = one;
+    if constexpr (F::TWO) two = load<T, V>(second + place);
 #pragma unroll
-            for (int i = 0; i < V; ++i) mine[i] = f.take(mine[i], one.at[i], two.at[i]);
-          });
+    for (int i = 0; i < V; ++i) mine[i] = f.take(mine[i], one.at[i], two.at[i]);
+  };
+  if (layout.r2 == 1) {
+#pragma unroll 4
+    for (long long index = at.index; index < at.end; index += rows) {
+      const long long place = at.start + index * at.stride;
+      take(place, load<T, V>(x + place));
+    }
+  } else {
+    at.each([&](long long place) { return load<T, V>(x + place); }, take);
+  }
   const long long results = layout.a * layout.b * layout.c;
 #pragma unroll
   for (int i = 0; i < V; ++i) slots[i * REDUCE_THREADS + slot] = mine[i];

@@ -164,12 +164,29 @@ __global__ void __launch_bounds__(GRAD_THREADS) grad_columns(
   Scale<A> by[V];
 #pragma unroll
   for (int i = 0; i < V; ++i) by[i] = scale_of<A, SLOPE>(widen(norms.at[i]), widen(grads.at[i]));
-  at.each([&](long long place) { return load<T, V>(x + place); },
-          [&](long long place, Pack<T, V>& pack) {
+  const auto turn = [&](Pack<T, V>& pack, long long place) {
 #pragma unroll
-            for (int i = 0; i < V; ++i) pack.at[i] = narrow<T>(slope<A, SLOPE>(widen(pack.at[i]), by[i], q));
-            store<T, V>(dx + place, pack);
-          });
+    for (int i = 0; i < V; ++i) pack.at[i] = narrow<T>(slope<A, SLOPE>(widen(pack.at[i]), by[i], q));
+    store<T, V>(dx + place, pack);
+  };
+  if (layout.r2 != 1) {
+    at.each([&](long long place) { return load<T, V>(x + place); },
+            [&](long long place, Pack<T, V>& pack) { turn(pack, place); });
+    return;
+  }
+  constexpr int TOGETHER = under_way<T>();
+  const int rows = blockDim.y;
+  for (long long index = at.index; index < at.end; index += TOGETHER * rows) {
+    Pack<T, V> packs[TOGETHER];
+#pragma unroll
+    for (int j = 0; j < TOGETHER; ++j) {
+      if (index + j * rows < at.end) packs[j] = load<T, V>(x + at.start + (index + j * rows) * at.stride);
+    }
+#pragma unroll
+    for (int j = 0; j < TOGETHER; ++j) {
+      if (index + j * rows < at.end) turn(packs[j], at.start + (index + j * rows) * at.stride);
+    }
+  }
 }
 
 template <typename A>
