@@ -2,7 +2,7 @@
 //
 // A matrix is read through a View: its columns (or, for b stored by rows, its depth) run over images
 // that lie apart, so that (N, C, P) tensors need no transposition. 128 x 128 results a block, a
-// pipeline of four stages, the result through shared memory so that rows leave as whole lines.
+// pipeline of three stages, the result through shared memory so that rows leave as whole lines.
 
 #include "divide.cuh"
 #include "mma.cuh"
@@ -27,8 +27,30 @@ __device__ __forceinline__ long long place(const View& view, int row, int j) {
 
 constexpr int STAGES = 3;
 
-__device__ __forceinline__ void prefetch_to_l2(const void* from) {
-  asm volatile("prefetch.global.L2 [%0];" ::"l"(from));
+// `length` elements to the second cache: each 16 bytes once, as every request takes a turn of the multiprocessor.
+template <typename T>
+__device__ __forceinline__ void prefetch_to_l2(const T* from, int length) {
+#if __CUDA_ARCH__ >= 900
+  const unsigned long long first = reinterpret_cast<unsigned long long>(from) / 16 * 16;
+  const unsigned long long end = (reinterpret_cast<unsigned long long>(from + length) + 15) / 16 * 16;
+  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(first), "r"(static_cast<unsigned int>(end - first)));
+#else
+  for (int i = 0; i < length; i += 32 / sizeof(T)) asm volatile("prefetch.global.L2 [%0];" ::"l"(from + i));
+#endif
+}
+
+// The part of a matrix that a block adds, a row a thread, image by image.
+template <typename T>
+__device__ __forceinline__ void prefetch_tile(
+    const T* matrix, const View& view, int row, int rows, int column, int columns) {
+  if (row + static_cast<int>(threadIdx.x) >= rows || threadIdx.x >= TILE) return;
+  const int end = min(column + TILE, columns);
+  while (column < end) {
+    const unsigned int image = quotient(column, view.post), within = remainder(column, image, view.post);
+    const int length = min(end - column, static_cast<int>(view.post.value - within));
+    prefetch_to_l2(matrix + image * view.image + (row + threadIdx.x) * view.row + within, length);
+    column += length;
+  }
 }
 
 // What a thread brings of one factor in every stage: packs of V elements below each other. ALONG: the factor is
@@ -97,8 +119,8 @@ __global__ void __launch_bounds__(MMA_THREADS, A_ALONG && B_ALONG ? 1 : 2) gemm(
   const int j = threadIdx.x % PACKS * VD, top = threadIdx.x / PACKS;
   const long long to = blockIdx.y * of_d.group + blockIdx.z * of_d.split + place(of_d, row + top, column + j);
   const bool writes = column + j < size.columns;
-  if (addend != nullptr && writes) {
-    for (int i = 0; i < TILE && row + top + i < size.rows; i += STEP) prefetch_to_l2(addend + to + i * of_d.row);
+  if (addend != nullptr) {
+    prefetch_tile(addend + blockIdx.y * of_d.group, of_d, row, size.rows, column, size.columns);
   }
   const int warp = threadIdx.x / 32, warp_row = warp / 4 * WARP_ROWS, warp_column = warp % 4 * WARP_COLUMNS;
   Accumulators sum;
