@@ -17,11 +17,10 @@ from ops._core.kernel import Bound
 from ops._core.tuning import declare
 
 AMPERE = 80
-TILE = 128
+TILE, SMALL_TILE = 128, 64
 THREADS = 256
 DEPTH = 64
 STAGES = 3
-STAGE_BYTES = 2 * TILE * (128 + 16)
 _SPLIT_OPS = ("deformable_conv", "deformable_conv_grad")
 _MOST_SPLITS = declare(
     "gemm.most_splits",
@@ -47,6 +46,14 @@ _WAVES = declare(
     ops=_SPLIT_OPS,
     why="blocks a multiprocessor that sharing aims at",
 )
+_SMALL_BELOW = declare(
+    "gemm.small_below",
+    1,
+    (1, 2, 4, 8, 32),
+    backend="cuda",
+    ops=("conv_data_grad",),
+    why="blocks a multiprocessor below which results of 64 x 64 a block, four times as many, go around better",
+)
 EXACT, TF32 = 3, 1
 _DTYPES = ("float32", "float16", "bfloat16")
 _PLACES = (("false", "false"), ("true", "false"), ("true", "true"))
@@ -56,9 +63,15 @@ _VIEW = np.dtype(
 _SIZE = np.dtype([("rows", "i4"), ("columns", "i4"), ("depth", "i4"), ("share", "i4"), ("row_tiles", DIVISOR)])
 
 
-def _name(dtype: str, result: str, places: tuple[str, str], widths: tuple[int, int, int], parts: int) -> str:
+def _name(
+    dtype: str, result: str, places: tuple[str, str], widths: tuple[int, int, int], parts: int, tile: int = TILE
+) -> str:
     ctypes = f"{dtype_info(dtype).ctype}, {dtype_info(result).ctype}"
-    return f"gemm<{ctypes}, {places[0]}, {places[1]}, {widths[0]}, {widths[1]}, {widths[2]}, {parts}>"
+    return f"gemm<{ctypes}, {places[0]}, {places[1]}, {widths[0]}, {widths[1]}, {widths[2]}, {parts}, {tile}>"
+
+
+def _shared_bytes(tile: int) -> int:
+    return STAGES * 2 * tile * (128 + 16)
 
 
 def _widths(dtype: str, result: str, places: tuple[str, str]) -> list[tuple[int, int, int]]:
@@ -75,7 +88,9 @@ def _expressions() -> tuple[str, ...]:
     for dtype in _DTYPES:
         for places in _PLACES:
             for result in sorted({dtype, "float32"}):
-                found += [_name(dtype, result, places, item, EXACT) for item in _widths(dtype, result, places)]
+                tiles = (TILE, SMALL_TILE) if result == dtype and places[1] == "false" else (TILE,)
+                widths = _widths(dtype, result, places)
+                found += [_name(dtype, result, places, item, EXACT, tile) for tile in tiles for item in widths]
     places = ("true", "false")
     found += [_name("float32", "float32", places, item, TF32) for item in _widths("float32", "float32", places)]
     return tuple(found)
@@ -111,7 +126,7 @@ class Matrix:
 
 def supported(dtype: str) -> bool:
     """Whether `product` takes `dtype` on the current device: not all of sm_8x have the shared memory."""
-    return dtype in _DTYPES and architecture() >= AMPERE and shared_memory_bytes() >= STAGES * STAGE_BYTES
+    return dtype in _DTYPES and architecture() >= AMPERE and shared_memory_bytes() >= _shared_bytes(TILE)
 
 
 def splits_bytes(size: tuple[int, int, int], groups: int) -> int:
@@ -155,14 +170,16 @@ def product(
         share = -(-depth // splits // DEPTH) * DEPTH
         splits = -(-depth // share)
     target = d if splits == 1 else replace(d, array=workspace.view(np.float32)[: splits * d.array.size])
-    function = _function(a, b, target, size, parts, addend)
-    tiles = -(-rows // TILE)
+    whole = workspace is None and not b.along and parts == EXACT and d.array.dtype == a.array.dtype
+    tile = _tile(size, groups) if whole else TILE
+    function = _function(a, b, target, size, parts, addend, tile)
+    tiles = -(-rows // tile)
     numbers = np.array((rows, columns, depth, share, divisor(tiles)), _SIZE)
     lengths = _columns(a, b, size)
     views = (a.struct(lengths[0]), b.struct(lengths[1]), d.struct(lengths[2], d.array.size))
     arguments = (a.array, b.array, addend, target.array, *views, numbers)
-    grid = (tiles * -(-columns // TILE), groups, splits)
-    shared = STAGES * STAGE_BYTES
+    grid = (tiles * -(-columns // tile), groups, splits)
+    shared = _shared_bytes(tile)
     if splits == 1:
         return lambda: function(grid, (THREADS,), arguments, shared_mem=shared)
     add = SOURCE.function(f"add_splits<{dtype_info(d.array.dtype.name).ctype}>")
@@ -176,12 +193,18 @@ def product(
     return run
 
 
+def _tile(size: tuple[int, int, int], groups: int) -> int:
+    """Rows and columns of a block's results."""
+    blocks = groups * -(-size[0] // TILE) * -(-size[1] // TILE)
+    return SMALL_TILE if _SMALL_BELOW.covers(blocks // multiprocessors() + 1) else TILE
+
+
 def _columns(a: Matrix, b: Matrix, size: tuple[int, int, int]) -> tuple[int, int, int]:
     rows, columns, depth = size
     return (depth if a.along else rows), (depth if b.along else columns), columns
 
 
-def _function(a: Matrix, b: Matrix, d: Matrix, size: tuple[int, int, int], parts: int, addend: Any) -> Any:
+def _function(a: Matrix, b: Matrix, d: Matrix, size: tuple[int, int, int], parts: int, addend: Any, tile: int) -> Any:
     dtype, result = a.array.dtype.name, d.array.dtype.name
     places = (str(a.along).lower(), str(b.along).lower())
     lengths = _columns(a, b, size)
@@ -189,8 +212,8 @@ def _function(a: Matrix, b: Matrix, d: Matrix, size: tuple[int, int, int], parts
     for widths in _widths(dtype, result, places):
         wide = all(item.pack(width, length) for (item, length), width in zip(items, widths, strict=True))
         if wide and (addend is None or replace(d, array=addend).pack(widths[2], size[1])):
-            function = SOURCE.function(_name(dtype, result, places, widths, parts))
-            function.max_dynamic_shared_size_bytes = STAGES * STAGE_BYTES
+            function = SOURCE.function(_name(dtype, result, places, widths, parts, tile))
+            function.max_dynamic_shared_size_bytes = _shared_bytes(tile)
             function.preferred_shared_memory_carveout = 100  # per cent: else one block a multiprocessor
             return function
     msg = "no kernel takes single elements"
