@@ -4,13 +4,8 @@
 // that lie apart, so that (N, C, P) tensors need no transposition. SIZE x SIZE results a block, a
 // pipeline of three stages, the result through shared memory so that rows leave as whole lines.
 
-#include "divide.cuh"
 #include "mma.cuh"
-
-struct View {  // element (row, j) lies at j / post * image + row * row_stride + j % post
-  long long image, row, group, split;  // strides in elements
-  Divisor post;
-};
+#include "view.cuh"
 
 struct Size {
   int rows, columns, depth;  // of one group
@@ -18,40 +13,9 @@ struct Size {
   Divisor row_tiles;
 };
 
-__device__ __forceinline__ long long place(const View& view, int row, int j) {
-  const unsigned int image = quotient(j, view.post);
-  return image * view.image + row * view.row + remainder(j, image, view.post);
-}
-
 #if __CUDA_ARCH__ >= 800
 
 constexpr int STAGES = 3;
-
-// `length` elements to the second cache: each 16 bytes once, as every request takes a turn of the multiprocessor.
-template <typename T>
-__device__ __forceinline__ void prefetch_to_l2(const T* from, int length) {
-#if __CUDA_ARCH__ >= 900
-  const unsigned long long first = reinterpret_cast<unsigned long long>(from) / 16 * 16;
-  const unsigned long long end = (reinterpret_cast<unsigned long long>(from + length) + 15) / 16 * 16;
-  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(first), "r"(static_cast<unsigned int>(end - first)));
-#else
-  for (int i = 0; i < length; i += 32 / sizeof(T)) asm volatile("prefetch.global.L2 [%0];" ::"l"(from + i));
-#endif
-}
-
-// The part of a matrix that a block adds, a row a thread, image by image.
-template <int SIZE, typename T>
-__device__ __forceinline__ void prefetch_tile(
-    const T* matrix, const View& view, int row, int rows, int column, int columns) {
-  if (row + static_cast<int>(threadIdx.x) >= rows || threadIdx.x >= SIZE) return;
-  const int end = min(column + SIZE, columns);
-  while (column < end) {
-    const unsigned int image = quotient(column, view.post), within = remainder(column, image, view.post);
-    const int length = min(end - column, static_cast<int>(view.post.value - within));
-    prefetch_to_l2(matrix + image * view.image + (row + threadIdx.x) * view.row + within, length);
-    column += length;
-  }
-}
 
 // What a thread brings of one factor in every stage: packs of V elements below each other. ALONG: the factor is
 // stored (SIZE, depth), rows of the view from `first`; else (depth, SIZE), columns of the view from `first`.
@@ -120,9 +84,6 @@ __global__ void __launch_bounds__(MMA_THREADS, SIZE < TILE ? 3 : A_ALONG && B_AL
   const int j = threadIdx.x % PACKS * VD, top = threadIdx.x / PACKS;
   const long long to = blockIdx.y * of_d.group + blockIdx.z * of_d.split + place(of_d, row + top, column + j);
   const bool writes = column + j < size.columns;
-  if (addend != nullptr) {
-    prefetch_tile<SIZE>(addend + blockIdx.y * of_d.group, of_d, row, size.rows, column, size.columns);
-  }
   const int warp = threadIdx.x / 32, warp_row = warp / 4 * SIZE / 2, warp_column = warp % 4 * SIZE / 4;
   Sums<SIZE / 32, SIZE / 32> sum;
   for (int stage = 0; stage < stages; ++stage) {
@@ -139,17 +100,27 @@ __global__ void __launch_bounds__(MMA_THREADS, SIZE < TILE ? 3 : A_ALONG && B_AL
   lay_out<PITCH>(result, sum, warp_row, warp_column);
   __syncthreads();
   if (!writes) return;
-#pragma unroll(VD == 1 ? 16 : 8)
-  for (int i = 0; i < SIZE; i += STEP) {
-    if (row + top + i >= size.rows) return;
-    const float* const from = result + (top + i) * PITCH + j;
-    Pack<O, VD> pack;
-    if (addend != nullptr) pack = load<O, VD>(addend + to + i * of_d.row);
+  constexpr int PASSES = SIZE / STEP, BATCH = PASSES < 8 ? PASSES : VD == 1 ? 16 : 8;
+#pragma unroll 1
+  for (int i = 0; i < PASSES; i += BATCH) {
+    Pack<O, VD> packs[BATCH];  // all of the addend under way before the first is used
+    const int first = row + top + i * STEP, rows = size.rows - first;
+    const long long from = to + i * STEP * of_d.row;
+    if (addend != nullptr) {
 #pragma unroll
-    for (int part = 0; part < VD; ++part) {
-      pack.at[part] = narrow<O>(addend != nullptr ? from[part] + widen(pack.at[part]) : from[part]);
+      for (int k = 0; k < BATCH; ++k) {
+        if (k * STEP < rows) packs[k] = load<O, VD>(addend + from + k * STEP * of_d.row);
+      }
     }
-    store<O, VD>(d + to + i * of_d.row, pack);
+#pragma unroll
+    for (int k = 0; k < BATCH; ++k) {
+      const float* const values = result + (top + (i + k) * STEP) * PITCH + j;
+#pragma unroll
+      for (int part = 0; part < VD; ++part) {
+        packs[k].at[part] = narrow<O>(addend != nullptr ? values[part] + widen(packs[k].at[part]) : values[part]);
+      }
+      if (k * STEP < rows) store<O, VD>(d + from + k * STEP * of_d.row, packs[k]);
+    }
   }
 }
 

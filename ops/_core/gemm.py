@@ -13,6 +13,7 @@ import numpy as np
 
 from ops._core.cuda import DIVISOR, Source, architecture, divisor, multiprocessors, shared_memory_bytes, widest_pack
 from ops._core.dtype import dtype_info
+from ops._core.gemm_hopper import PACK, stream, streams
 from ops._core.kernel import Bound
 from ops._core.tuning import declare
 
@@ -171,6 +172,8 @@ def product(
         splits = -(-depth // share)
     target = d if splits == 1 else replace(d, array=workspace.view(np.float32)[: splits * d.array.size])
     whole = workspace is None and not b.along and parts == EXACT and d.array.dtype == a.array.dtype
+    if whole and streams(a.array.dtype.name, size) and _packed(a, b, d, size, addend, (PACK, PACK, PACK)):
+        return _stream(a, b, d, size, addend, groups)
     tile = _tile(size, groups) if whole else TILE
     function = _function(a, b, target, size, parts, addend, tile)
     tiles = -(-rows // tile)
@@ -204,14 +207,27 @@ def _columns(a: Matrix, b: Matrix, size: tuple[int, int, int]) -> tuple[int, int
     return (depth if a.along else rows), (depth if b.along else columns), columns
 
 
+def _packed(
+    a: Matrix, b: Matrix, d: Matrix, size: tuple[int, int, int], addend: Any, widths: tuple[int, int, int]
+) -> bool:
+    """Whether accesses of `widths` elements fit everywhere."""
+    items = (a, b, d) if addend is None else (a, b, d, replace(d, array=addend))
+    lengths = _columns(a, b, size)
+    pairs = zip(items, (*lengths, lengths[2]), (*widths, widths[2]), strict=False)
+    return all(item.pack(width, length) for item, length, width in pairs)
+
+
+def _stream(a: Matrix, b: Matrix, d: Matrix, size: tuple[int, int, int], addend: Any, groups: int) -> Bound:
+    lengths = _columns(a, b, size)
+    views = (a.struct(lengths[0]), b.struct(lengths[1]), d.struct(lengths[2]))
+    return stream(views, (a.array, b.array, addend, d.array), size, along=a.along, groups=groups)
+
+
 def _function(a: Matrix, b: Matrix, d: Matrix, size: tuple[int, int, int], parts: int, addend: Any, tile: int) -> Any:
     dtype, result = a.array.dtype.name, d.array.dtype.name
     places = (str(a.along).lower(), str(b.along).lower())
-    lengths = _columns(a, b, size)
-    items = [(a, lengths[0]), (b, lengths[1]), (d, lengths[2])]
     for widths in _widths(dtype, result, places):
-        wide = all(item.pack(width, length) for (item, length), width in zip(items, widths, strict=True))
-        if wide and (addend is None or replace(d, array=addend).pack(widths[2], size[1])):
+        if _packed(a, b, d, size, addend, widths):
             function = SOURCE.function(_name(dtype, result, places, widths, parts, tile))
             function.max_dynamic_shared_size_bytes = _shared_bytes(tile)
             function.preferred_shared_memory_carveout = 100  # per cent: else one block a multiprocessor
