@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from itertools import accumulate, pairwise, product
 from math import gcd, prod
@@ -15,7 +15,6 @@ from ops._core.cuda import DIVISOR, Source, architecture, divisor, multiprocesso
 from ops._core.dtype import dtype_info
 from ops._core.gemm import AMPERE
 from ops._core.kernel import Bound
-from ops._core.tuning import declare
 from ops.conv_data_grad.op import Geometry
 
 AXES, MOST_PASSES, MOST_TAPS = 3, 16, 512
@@ -26,14 +25,9 @@ LARGEST_INDEX = 2**31 - 1
 UNIT_WASTE = 0.04
 """Share of a tile's pixels that may be idle for the sake of tiles that keep to one image."""
 DTYPES = ("float32", "float16", "bfloat16")
-_NARROW_BELOW = declare(
-    "conv_data_grad.narrow_below",
-    2,
-    (1, 2, 3, 4),
-    backend="cuda",
-    ops=("conv_data_grad",),
-    why="tiles of 64 x 128 for a multiprocessor below which tiles of 64 x 64 spread the work better",
-)
+RESIDENT, MOST_SPLITS = 3, 8
+SPLIT_COST, NARROW_COST = 0.75, 1.25
+"""In chunks, of writing and reading partial results; of a small tile against its share of a large one."""
 _PASS = np.dtype(
     [(name, np.int32) for name in ("columns", "unit", "tiles", "filter", "taps")]
     + [(name, np.int32, (AXES,)) for name in ("count", "first", "residue")]
@@ -45,7 +39,7 @@ _PLAN = np.dtype(
         (name, np.int32)
         for name in (
             *("images", "channels", "outs", "group_outs", "rows", "row_tiles", "chunks", "lines"),
-            *("patch", "patches", "stage_taps", "passes", "merged", "last"),
+            *("patch", "patches", "share", "splits", "passes", "merged", "last"),
         )
     ]
     + [(name, np.int32, (AXES,)) for name in _AXES]
@@ -81,15 +75,19 @@ WIDE, NARROW, LOW, LOWEST = Tile((1, 4), (4, 4)), Tile((2, 2), (2, 4)), Tile((1,
 TILES = (WIDE, NARROW, LOW, LOWEST)
 
 
-def _convolve(dtype: str, tile: Tile) -> str:
-    return f"convolve<{', '.join(map(str, (dtype_info(dtype).ctype, *tile.warps, *tile.products)))}>"
+STAGE_TAPS = (3, 4, 1)
+"""Taps whose filter is brought at once: what divides all is better, four may be short."""
+
+
+def _convolve(dtype: str, tile: Tile, taps: int) -> str:
+    return f"convolve<{', '.join(map(str, (dtype_info(dtype).ctype, *tile.warps, *tile.products, taps)))}>"
 
 
 SOURCE = Source(
     __file__,
     "gather.cu",
     tuple(f"prepare<{dtype_info(dtype).ctype}>" for dtype in DTYPES)
-    + tuple(_convolve(dtype, tile) for dtype in DTYPES for tile in TILES),
+    + tuple(_convolve(dtype, tile, taps) for dtype in DTYPES for tile in TILES for taps in STAGE_TAPS),
 )
 
 
@@ -179,6 +177,7 @@ class Layout:
     itemsize: int
     tile: Tile
     merged: bool
+    splits: int = 1
 
     @cached_property
     def axes(self) -> tuple[Axis, ...]:
@@ -282,8 +281,8 @@ class Layout:
     @property
     def stage_taps(self) -> int:
         """Taps whose filter is brought at once."""
-        most = max(part.taps for part in self.parts)
-        return 3 if most % 3 == 0 else min(most, 4)
+        taps = {part.taps for part in self.parts}
+        return 1 if max(taps) <= 1 else 4 if any(item % 3 for item in taps) else 3
 
     @property
     def patches(self) -> int:
@@ -299,6 +298,11 @@ class Layout:
         return max(ring, 4 * self.tile.rows * (self.tile.columns + 8))
 
     @property
+    def share(self) -> int:
+        """Chunks of a split."""
+        return -(-self.chunks // self.splits)
+
+    @property
     def filter_lines(self) -> list[int]:
         """Lines of the filter of each part."""
         each = self.found.groups * self.chunks * self.row_tiles * self.tile.rows
@@ -306,13 +310,16 @@ class Layout:
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """Bytes of dy's lines, their scales, the filter's lines, its rows' scales."""
+        """Bytes of dy's lines, their scales, the filter's lines, its rows' scales, partial results, their tickets."""
         lines = self.found.groups * self.chunks * self.lines
+        shared_tiles = prod(self.grid[:2]) if self.splits > 1 else 0
         exact = (
             lines * LINE_BYTES,
             lines * SCALE_BYTES,
             sum(self.filter_lines) * LINE_BYTES,
             self.filter_blocks * SCALE_BYTES,
+            4 * shared_tiles * self.splits * self.tile.rows * self.tile.columns,
+            4 * shared_tiles,
         )
         return tuple(_padded(size, ALIGNMENT) for size in exact)
 
@@ -327,9 +334,10 @@ class Layout:
         return self.filter_blocks + self.found.groups * self.chunks * self.lines // PREPARE_THREADS
 
     @property
-    def grid(self) -> tuple[int, int]:
+    def grid(self) -> tuple[int, int, int]:
         """Of `convolve`."""
-        return self.row_tiles * len(self.parts) * max(part.tiles for part in self.parts), self.found.groups
+        tiles = self.row_tiles * len(self.parts) * max(part.tiles for part in self.parts)
+        return tiles, self.found.groups, self.splits
 
     @property
     def fits(self) -> bool:
@@ -348,7 +356,7 @@ class Layout:
             *(("images", found.batch), ("channels", found.channels), ("outs", found.out_channels)),
             *(("group_outs", self.group_outs), ("rows", self.rows), ("row_tiles", self.row_tiles)),
             *(("chunks", self.chunks), ("lines", self.lines), ("patch", self.patch), ("patches", self.patches)),
-            *(("stage_taps", self.stage_taps), ("passes", len(self.parts))),
+            *(("share", self.share), ("splits", self.splits), ("passes", len(self.parts))),
             *(("merged", self.merged), ("last", found.channels_last)),
         ):
             plan[name] = value
@@ -392,42 +400,54 @@ def _possible(found: Geometry, itemsize: int, shared: int) -> Iterator[Layout]:
             yield layout
 
 
+def _duration(layout: Layout, processors: int) -> float:
+    """In chunks of the smallest tile: waves of blocks, each of which works off its share and then writes."""
+    waves, small = prod(layout.grid) / (RESIDENT * processors), NARROW.rows * NARROW.columns
+    each = (layout.share + SPLIT_COST * (layout.splits > 1) + 1) * layout.tile.rows * layout.tile.columns / small
+    last = (waves % 1 > 0) * (0.4 + 0.6 * (waves % 1))  # with fewer blocks a multiprocessor, each is faster
+    return (waves // 1 + last) * each * (NARROW_COST if layout.tile == NARROW else 1)
+
+
 @lru_cache(maxsize=64)
-def layouts(found: Geometry, itemsize: int, shared: int) -> tuple[Layout, ...]:
-    """Ways to compute a convolution with `shared` bytes a block; none where these kernels cannot."""
-    return tuple(_possible(found, itemsize, shared))
+def layouts(found: Geometry, itemsize: int, shared: int, processors: int) -> tuple[Layout, ...]:
+    """Ways to compute a convolution with `shared` bytes a block, shortest first; none where these kernels cannot."""
+    possible = [
+        replace(layout, splits=-(-layout.chunks // -(-layout.chunks // splits)))
+        for layout in _possible(found, itemsize, shared)
+        for splits in range(1, min(layout.chunks, MOST_SPLITS) + 1)
+    ]
+    return tuple(sorted(possible, key=lambda layout: _duration(layout, processors)))
 
 
-def _here(found: Geometry, dtype: str) -> tuple[Layout, ...]:
-    """On the current device."""
+def _here(found: Geometry, dtype: str) -> Layout | None:
+    """The best on the current device."""
     if dtype not in DTYPES or architecture() < AMPERE or min(found.batch, found.out_channels, found.channels) == 0:
-        return ()
-    return layouts(found, dtype_info(dtype).itemsize, shared_memory_bytes() - RESERVED_BYTES)
+        return None
+    shared = shared_memory_bytes() - RESERVED_BYTES
+    return next(iter(layouts(found, dtype_info(dtype).itemsize, shared, multiprocessors())), None)
 
 
 def workspace_bytes(found: Geometry, dtype: str) -> int | None:
-    """What `gather` wants, whatever is chosen; None where it has no way."""
-    return max((sum(layout.sizes) for layout in _here(found, dtype)), default=None)
-
-
-def _chosen(found: Geometry, dtype: str) -> Layout:
-    possible = _here(found, dtype)
-    wide = len(possible) == 1 or _NARROW_BELOW.covers(prod(possible[0].grid) // multiprocessors())
-    return possible[0 if wide else -1]
+    """What `gather` wants; None where it has no way."""
+    layout = _here(found, dtype)
+    return None if layout is None else sum(layout.sizes)
 
 
 def gather(found: Geometry, dy: Any, weight: Any, dx: Any, addend: Any, workspace: Any) -> Bound:
     """Two launches, the first of which lays dy and the filter out anew; where `workspace_bytes` has a number."""
     dtype = dx.dtype.name
-    layout = _chosen(found, dtype)
-    lines, scales, packed, row_scales = _cut(workspace, layout.sizes)
+    layout = _here(found, dtype)
+    if layout is None:
+        msg = "taps reach too far"
+        raise LookupError(msg)
+    lines, scales, packed, row_scales, partial, tickets = _cut(workspace, layout.sizes)
     plan, shared, tile = layout.struct(), layout.shared_bytes, layout.tile
     prepare = SOURCE.function(f"prepare<{dtype_info(dtype).ctype}>")
-    convolve = SOURCE.function(_convolve(dtype, tile))
+    convolve = SOURCE.function(_convolve(dtype, tile, layout.stage_taps))
     convolve.max_dynamic_shared_size_bytes = shared
     convolve.preferred_shared_memory_carveout = 100  # per cent
     first = (dy, weight, lines, scales, packed, row_scales, np.int32(layout.filter_blocks), np.int32(tile.rows), plan)
-    second = (lines, scales, packed, row_scales, addend, dx, plan)
+    second = (lines, scales, packed, row_scales, addend, dx, partial, tickets, plan)
     blocks, grid, threads = layout.prepare_blocks, layout.grid, tile.threads
 
     def run() -> None:

@@ -36,7 +36,8 @@ struct Plan {
   int images, channels, outs;       // of dx; of dy
   int group_outs, rows, row_tiles;  // of one group: channels of dy, rows of the product
   int chunks, lines;                // of channels; lines of a chunk
-  int patch, patches, stage_taps;   // lines of a patch, patches in shared memory, taps of a stage
+  int patch, patches;              // lines of a patch, patches in shared memory
+  int share, splits;               // chunks of a split
   int passes, merged, last;         // merged: rows are classes of channels; last: channels last
   int full[AXES], out[AXES], pitch[AXES], margin[AXES], kernel[AXES], padding[AXES], dilation[AXES], stride[AXES];
   int step[AXES];                   // between taps, in pixels of dy
@@ -288,11 +289,6 @@ struct Pixel {
   }
 };
 
-template <int I, int J>
-struct Sums {
-  float at[I][J][4] = {};
-};
-
 template <int J>
 __device__ __forceinline__ void load_columns(unsigned int (&to)[J][2], const unsigned int (&from)[J / 2], int piece) {
 #pragma unroll
@@ -353,12 +349,14 @@ __device__ __forceinline__ void multiply_tap(
   }
 }
 
-// Stages in turn: chunk by chunk, `stage_taps` taps each.
+// Stages in turn: chunk by chunk, G taps each; of 4 the last stage of a chunk may have fewer.
+template <int G>
 struct Turn {
-  int tap = 0, chunk = 0, slot = 0, patch = 0;
+  int chunk, tap = 0, slot = 0, patch = 0;
+  __device__ __forceinline__ explicit Turn(int chunk) : chunk(chunk) {}
   __device__ __forceinline__ void next(const Plan& plan, int taps) {
     slot = slot + 1 == RING ? 0 : slot + 1;
-    tap += plan.stage_taps;
+    tap += G;
     if (tap < taps) return;
     tap = 0;
     ++chunk;
@@ -366,29 +364,65 @@ struct Turn {
   }
 };
 
-// Grid: tiles of rows within passes within tiles of columns; groups.
-template <typename T, int R, int Q, int I, int J>
+// Adds up what the splits of a tile have, in order, in the block that is last to have its own; false in the others.
+template <int THREADS, int I, int J>
+__device__ __forceinline__ bool add_splits(Sums<I, J>& sum, float4* partial, unsigned int* ticket, int splits) {
+  __shared__ unsigned int place_in_line;
+  constexpr int SIZE = I * J * THREADS;
+  float4* const mine = partial + blockIdx.z * SIZE + threadIdx.x;
+#pragma unroll
+  for (int i = 0; i < I * J; ++i) {
+    const float(&at)[4] = sum.at[i / J][i % J];
+    mine[i * THREADS] = make_float4(at[0], at[1], at[2], at[3]);
+  }
+  __threadfence();
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    place_in_line = atomicAdd(ticket, 1u);
+    __threadfence();
+  }
+  __syncthreads();
+  if (place_in_line != splits - 1) return false;
+  __threadfence();
+  if (threadIdx.x == 0) *ticket = 0;  // as the next run wants it
+  sum = Sums<I, J>();
+  for (int split = 0; split < splits; ++split) {
+    const float4* const from = partial + split * SIZE + threadIdx.x;
+#pragma unroll
+    for (int i = 0; i < I * J; ++i) {
+      const float4 part = __ldcg(from + i * THREADS);
+      float(&at)[4] = sum.at[i / J][i % J];
+      at[0] += part.x, at[1] += part.y, at[2] += part.z, at[3] += part.w;
+    }
+  }
+  return true;
+}
+
+// G: taps of a stage. Grid: tiles of rows within passes within tiles of columns;
+// groups; splits, each with a share of the chunks.
+template <typename T, int R, int Q, int I, int J, int G>
 __global__ void __launch_bounds__(32 * R * Q, J == 8 ? 2 : 3) convolve(
     const uint4* __restrict__ lines, const float* __restrict__ scales, const uint4* __restrict__ packed,
     const float* __restrict__ row_scales, const T* __restrict__ addend, T* __restrict__ dx,
-    const __grid_constant__ Plan plan) {
+    float4* __restrict__ partial, unsigned int* __restrict__ tickets, const __grid_constant__ Plan plan) {
   constexpr int THREADS = 32 * R * Q, ROWS = 16 * I * R, COLUMNS = 8 * J * Q, PIECES = LINE / 16;
-  constexpr int PITCH = COLUMNS + 8;
+  constexpr int PITCH = COLUMNS + 8, FILTER_BYTES = G * ROWS * LINE;
   extern __shared__ __align__(128) unsigned char memory[];
   __shared__ int shifts[MOST_TAPS];
   const int tile = blockIdx.x / plan.row_tiles, row_tile = blockIdx.x - tile * plan.row_tiles;
   const int column_tile = tile / plan.passes;
   const Pass& pass = plan.pass[tile - column_tile * plan.passes];
-  if (column_tile >= pass.tiles) return;
+  if (column_tile >= pass.tiles || (pass.taps == 0 && blockIdx.z > 0)) return;
   const int unit = quotient(column_tile, pass.unit_tiles);
   const int offset = remainder(column_tile, unit, pass.unit_tiles) * COLUMNS;
   const int first = unit * pass.unit + offset, columns = min(pass.unit - offset, COLUMNS);
-  const int chunk_stages = (pass.taps + plan.stage_taps - 1) / plan.stage_taps, stages = plan.chunks * chunk_stages;
+  const int first_chunk = blockIdx.z * plan.share, chunks = min(plan.share, plan.chunks - first_chunk);
+  const int stages = chunks * ((pass.taps + G - 1) / G);
   const int least = pass.taps > 0 ? least_distance(plan, pass) : 0;
   const int start = (Pixel(pass, first).line(plan) + least) / 8 * 8;  // first line of the patch
 
   unsigned char* const filters = memory + plan.patches * plan.patch * (LINE + 4);
-  const int filter_bytes = plan.stage_taps * ROWS * LINE, patch_bytes = plan.patch * LINE;
+  const int patch_bytes = plan.patch * LINE;
   float* const patch_scales = reinterpret_cast<float*>(memory + plan.patches * patch_bytes);
   const uint4* const from_lines =
       lines + (static_cast<long long>(blockIdx.y) * plan.chunks * plan.lines + start) * PIECES;
@@ -396,7 +430,7 @@ __global__ void __launch_bounds__(32 * R * Q, J == 8 ? 2 : 3) convolve(
   const long long group_lines = static_cast<long long>(plan.chunks) * pass.taps * plan.row_tiles * ROWS;
   const uint4* const from_filter = packed + (pass.filter + blockIdx.y * group_lines + row_tile * ROWS) * PIECES;
 
-  const auto bring = [&](const Turn& turn) {
+  const auto bring = [&](const Turn<G>& turn) {
     if (turn.tap == 0) {
       uint4* const to = reinterpret_cast<uint4*>(memory + turn.patch * patch_bytes);
       const uint4* const from = from_lines + static_cast<long long>(turn.chunk) * plan.lines * PIECES;
@@ -409,12 +443,15 @@ __global__ void __launch_bounds__(32 * R * Q, J == 8 ? 2 : 3) convolve(
         }
       }
     }
-    uint4* const to = reinterpret_cast<uint4*>(filters + turn.slot * filter_bytes);
-    const int taps = min(plan.stage_taps, pass.taps - turn.tap), stride = plan.row_tiles * ROWS * PIECES;
+    uint4* const to = reinterpret_cast<uint4*>(filters + turn.slot * FILTER_BYTES);
+    const int stride = plan.row_tiles * ROWS * PIECES, taps = G == 4 ? min(G, pass.taps - turn.tap) : G;
     const uint4* const from = from_filter + static_cast<long long>(turn.chunk * pass.taps + turn.tap) * stride;
-#pragma unroll 4
-    for (int i = threadIdx.x; i < taps * ROWS * PIECES; i += THREADS) {
-      copy_async<uint4, 1>(to + i, from + i / (ROWS * PIECES) * stride + i % (ROWS * PIECES), true);
+#pragma unroll
+    for (int at = 0; at < G * ROWS * PIECES; at += THREADS) {
+      const int i = at + threadIdx.x;
+      if (i < taps * ROWS * PIECES) {
+        copy_async<uint4, 1>(to + i, from + i / (ROWS * PIECES) * stride + i % (ROWS * PIECES), true);
+      }
     }
   };
 
@@ -423,7 +460,7 @@ __global__ void __launch_bounds__(32 * R * Q, J == 8 ? 2 : 3) convolve(
     reach(to, plan, pass, tap);
     shifts[tap] = distance(plan, to) - least;
   }
-  Turn ahead, turn;
+  Turn<G> ahead(first_chunk), turn(first_chunk);
 #pragma unroll
   for (int stage = 0; stage < RING - 1; ++stage) {
     if (stage < stages) {
@@ -458,10 +495,10 @@ __global__ void __launch_bounds__(32 * R * Q, J == 8 ? 2 : 3) convolve(
     commit();
     const unsigned int patch = shared_address(memory + turn.patch * patch_bytes);
     const float* const scale_lines = patch_scales + turn.patch * plan.patch;
-    const unsigned char* const filter = filters + turn.slot * filter_bytes + row_offset;
-    const int taps = min(plan.stage_taps, pass.taps - turn.tap);
-#pragma unroll 1
-    for (int tap = 0; tap < taps; ++tap) {
+    const unsigned char* const filter = filters + turn.slot * FILTER_BYTES + row_offset;
+#pragma unroll(sizeof(T) == 4 && I * J == 16 ? 1 : G)  // float32's 64 x 128 results leave no registers for more
+    for (int tap = 0; tap < G; ++tap) {
+      if (G == 4 && turn.tap + tap >= pass.taps) break;
       const int shift = shifts[turn.tap + tap];
       unsigned int from[J / 2];
       float scale[J][2];
@@ -482,6 +519,10 @@ __global__ void __launch_bounds__(32 * R * Q, J == 8 ? 2 : 3) convolve(
     turn.next(plan, pass.taps);
   }
   wait_for_all_but<0>();
+  if (plan.splits > 1 && stages > 0) {
+    const long long all = static_cast<long long>(blockIdx.y) * gridDim.x + blockIdx.x;
+    if (!add_splits<THREADS>(sum, partial + all * plan.splits * (I * J * THREADS), tickets + all, plan.splits)) return;
+  }
   __syncthreads();
   float* const result = reinterpret_cast<float*>(memory);
 #pragma unroll
@@ -506,27 +547,34 @@ __global__ void __launch_bounds__(32 * R * Q, J == 8 ? 2 : 3) convolve(
     for (int j = threadIdx.x % FAST; j < columns; j += FAST) {
       const Pixel pixel(pass, first + j);
       const long long from = (static_cast<long long>(pixel.image) * plan.channels + blockIdx.y * each) * area;
-      const auto put = [&](int i, int channel, int place) {
-        const long long at = from + channel * area + place;
-        float value = result[i * PITCH + j];
-        if constexpr (sizeof(T) == 4) value *= stages > 0 ? undo[row_tile * ROWS + i] : 0;
-        if (addend != nullptr) value += widen(addend[at]);
-        dx[at] = narrow<T>(value);
-      };
       const int end = min(plan.rows - row_tile * ROWS, ROWS);
-      if (plan.merged) {
+      constexpr int STEP = THREADS / FAST, BATCH = ROWS / STEP < 16 ? ROWS / STEP : 16;
 #pragma unroll 1
-        for (int i = threadIdx.x / FAST; i < end; i += THREADS / FAST) {
-          const int row = row_tile * ROWS + i, part = quotient(row, plan.per_group);
-          int residue[AXES];
-          residues(residue, plan, pass, part);
-          const int place = pixel.place(plan, residue);
-          if (place >= 0) put(i, remainder(row, part, plan.per_group), place);
+      for (int top = threadIdx.x / FAST; top < ROWS; top += BATCH * STEP) {
+        long long at[BATCH];
+        T more[BATCH];
+        int known = -1, place = -1;
+#pragma unroll
+        for (int k = 0; k < BATCH; ++k) {  // all of the addend under way before the first is used
+          const int row = row_tile * ROWS + top + k * STEP, part = plan.merged ? quotient(row, plan.per_group) : 0;
+          if (part != known) {
+            int residue[AXES];
+            residues(residue, plan, pass, part);
+            place = pixel.place(plan, residue);
+            known = part;
+          }
+          at[k] = top + k * STEP < end && place >= 0 ? from + (row - part * each) * area + place : -1;
+          if (addend != nullptr && at[k] >= 0) more[k] = addend[at[k]];
         }
-      } else {
-        const int place = pixel.place(plan, pass.residue);
-#pragma unroll 8
-        for (int i = threadIdx.x / FAST; i < end; i += THREADS / FAST) put(i, row_tile * ROWS + i, place);
+#pragma unroll
+        for (int k = 0; k < BATCH; ++k) {
+          const int i = top + k * STEP;
+          if (at[k] < 0) continue;
+          float value = result[i * PITCH + j];
+          if constexpr (sizeof(T) == 4) value *= stages > 0 ? undo[row_tile * ROWS + i] : 0;
+          if (addend != nullptr) value += widen(more[k]);
+          dx[at[k]] = narrow<T>(value);
+        }
       }
     }
     return;
@@ -555,8 +603,9 @@ __global__ void __launch_bounds__(32 * R * Q, J == 8 ? 2 : 3) convolve(
 
 #else
 
-template <typename T, int R, int Q, int I, int J>
-__global__ void convolve(const uint4*, const float*, const uint4*, const float*, const T*, T*, Plan) {
+template <typename T, int R, int Q, int I, int J, int G>
+__global__ void convolve(
+    const uint4*, const float*, const uint4*, const float*, const T*, T*, float4*, unsigned int*, Plan) {
   __trap();  // older devices take columns and a product
 }
 
