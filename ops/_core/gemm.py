@@ -89,7 +89,7 @@ def _expressions() -> tuple[str, ...]:
     for dtype in _DTYPES:
         for places in _PLACES:
             for result in sorted({dtype, "float32"}):
-                tiles = (TILE, SMALL_TILE) if result == dtype and places[1] == "false" else (TILE,)
+                tiles = (TILE, SMALL_TILE) if dtype == "float32" and places[1] == "false" else (TILE,)
                 widths = _widths(dtype, result, places)
                 found += [_name(dtype, result, places, item, EXACT, tile) for tile in tiles for item in widths]
     places = ("true", "false")
@@ -174,7 +174,7 @@ def product(
     whole = workspace is None and not b.along and parts == EXACT and d.array.dtype == a.array.dtype
     if whole and streams(a.array.dtype.name, size) and _packed(a, b, d, size, addend, (PACK, PACK, PACK)):
         return _stream(a, b, d, size, addend, groups)
-    tile = _tile(size, groups) if whole else TILE
+    tile = _tile(size, groups) if whole and a.array.dtype == np.float32 else TILE
     function = _function(a, b, target, size, parts, addend, tile)
     tiles = -(-rows // tile)
     numbers = np.array((rows, columns, depth, share, divisor(tiles)), _SIZE)

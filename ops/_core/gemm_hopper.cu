@@ -99,7 +99,7 @@ __global__ void __launch_bounds__(128 * R, 4 / R) stream(
     const T* __restrict__ a, const T* __restrict__ b, const T* __restrict__ addend, T* __restrict__ d,
     const __grid_constant__ View of_a, const __grid_constant__ View of_b, const __grid_constant__ View of_d,
     const __grid_constant__ Tiles tiles) {
-  constexpr int ROWS = 64 * R, THREADS = 128 * R, RING = R + 1, STAGE = (R + 2) * PANEL;
+  constexpr int ROWS = 64 * R, THREADS = 128 * R, RING = R == 1 ? 2 : R == 2 ? 3 : 4, STAGE = (R + 2) * PANEL;
   constexpr int A_PACKS = A_ALONG ? DEEP / PACK : ROWS / PACK, A_STEP = THREADS / A_PACKS;
   constexpr int B_PACKS = WIDE / PACK, B_STEP = THREADS / B_PACKS;
   extern __shared__ __align__(1024) unsigned char memory[];
