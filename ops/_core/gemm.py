@@ -19,6 +19,8 @@ from ops._core.tuning import declare
 
 AMPERE = 80
 TILE, SMALL_TILE = 128, 64
+SMALL_WIDTHS = (4, 4, 4)
+"""Elements of one access for which there are small tiles, of float32."""
 THREADS = 256
 DEPTH = 64
 STAGES = 3
@@ -89,9 +91,8 @@ def _expressions() -> tuple[str, ...]:
     for dtype in _DTYPES:
         for places in _PLACES:
             for result in sorted({dtype, "float32"}):
-                tiles = (TILE, SMALL_TILE) if dtype == "float32" and places[1] == "false" else (TILE,)
-                widths = _widths(dtype, result, places)
-                found += [_name(dtype, result, places, item, EXACT, tile) for tile in tiles for item in widths]
+                found += [_name(dtype, result, places, item, EXACT) for item in _widths(dtype, result, places)]
+    found += [_name("float32", "float32", places, SMALL_WIDTHS, EXACT, SMALL_TILE) for places in _PLACES[:2]]
     places = ("true", "false")
     found += [_name("float32", "float32", places, item, TF32) for item in _widths("float32", "float32", places)]
     return tuple(found)
@@ -174,7 +175,8 @@ def product(
     whole = workspace is None and not b.along and parts == EXACT and d.array.dtype == a.array.dtype
     if whole and streams(a.array.dtype.name, size) and _packed(a, b, d, size, addend, (PACK, PACK, PACK)):
         return _stream(a, b, d, size, addend, groups)
-    tile = _tile(size, groups) if whole and a.array.dtype == np.float32 else TILE
+    small = whole and a.array.dtype == np.float32 and _packed(a, b, d, size, addend, SMALL_WIDTHS)
+    tile = _tile(size, groups) if small else TILE
     function = _function(a, b, target, size, parts, addend, tile)
     tiles = -(-rows // tile)
     numbers = np.array((rows, columns, depth, share, divisor(tiles)), _SIZE)
