@@ -20,7 +20,7 @@ RING = {1: 2, 2: 3, 4: 4}
 """Stages in shared memory, by panels."""
 _PANELS = declare(
     "gemm_hopper.panels",
-    4,
+    2,
     (1, 2, 4),
     backend="cuda",
     ops=("conv_data_grad",),

@@ -547,34 +547,27 @@ __global__ void __launch_bounds__(32 * R * Q, J == 8 ? 2 : 3) convolve(
     for (int j = threadIdx.x % FAST; j < columns; j += FAST) {
       const Pixel pixel(pass, first + j);
       const long long from = (static_cast<long long>(pixel.image) * plan.channels + blockIdx.y * each) * area;
+      const auto put = [&](int i, int channel, int place) {
+        const long long at = from + channel * area + place;
+        float value = result[i * PITCH + j];
+        if constexpr (sizeof(T) == 4) value *= stages > 0 ? undo[row_tile * ROWS + i] : 0;
+        if (addend != nullptr) value += widen(addend[at]);
+        dx[at] = narrow<T>(value);
+      };
       const int end = min(plan.rows - row_tile * ROWS, ROWS);
-      constexpr int STEP = THREADS / FAST, BATCH = ROWS / STEP < 16 ? ROWS / STEP : 16;
+      if (plan.merged) {
 #pragma unroll 1
-      for (int top = threadIdx.x / FAST; top < ROWS; top += BATCH * STEP) {
-        long long at[BATCH];
-        T more[BATCH];
-        int known = -1, place = -1;
-#pragma unroll
-        for (int k = 0; k < BATCH; ++k) {  // all of the addend under way before the first is used
-          const int row = row_tile * ROWS + top + k * STEP, part = plan.merged ? quotient(row, plan.per_group) : 0;
-          if (part != known) {
-            int residue[AXES];
-            residues(residue, plan, pass, part);
-            place = pixel.place(plan, residue);
-            known = part;
-          }
-          at[k] = top + k * STEP < end && place >= 0 ? from + (row - part * each) * area + place : -1;
-          if (addend != nullptr && at[k] >= 0) more[k] = addend[at[k]];
+        for (int i = threadIdx.x / FAST; i < end; i += THREADS / FAST) {
+          const int row = row_tile * ROWS + i, part = quotient(row, plan.per_group);
+          int residue[AXES];
+          residues(residue, plan, pass, part);
+          const int place = pixel.place(plan, residue);
+          if (place >= 0) put(i, remainder(row, part, plan.per_group), place);
         }
-#pragma unroll
-        for (int k = 0; k < BATCH; ++k) {
-          const int i = top + k * STEP;
-          if (at[k] < 0) continue;
-          float value = result[i * PITCH + j];
-          if constexpr (sizeof(T) == 4) value *= stages > 0 ? undo[row_tile * ROWS + i] : 0;
-          if (addend != nullptr) value += widen(more[k]);
-          dx[at[k]] = narrow<T>(value);
-        }
+      } else {
+        const int place = pixel.place(plan, pass.residue);
+#pragma unroll 8
+        for (int i = threadIdx.x / FAST; i < end; i += THREADS / FAST) put(i, row_tile * ROWS + i, place);
       }
     }
     return;
