@@ -1,16 +1,11 @@
 // d = a b (+ addend), batched over groups and with the depth shared among `splits`, from sm_80 on.
 //
 // A matrix is read through a View: its columns (or, for b stored by rows, its depth) run over images
-// that lie apart, so that (N, C, P) tensors need no transposition. 128 x 128 results a block, a
-// pipeline of four stages, the result through shared memory so that rows leave as whole lines.
+// that lie apart, so that (N, C, P) tensors need no transposition. SIZE x SIZE results a block, a
+// pipeline of three stages, the result through shared memory so that rows leave as whole lines.
 
-#include "divide.cuh"
 #include "mma.cuh"
-
-struct View {  // element (row, j) lies at j / post * image + row * row_stride + j % post
-  long long image, row, group, split;  // strides in elements
-  Divisor post;
-};
+#include "view.cuh"
 
 struct Size {
   int rows, columns, depth;  // of one group
@@ -18,26 +13,17 @@ struct Size {
   Divisor row_tiles;
 };
 
-__device__ __forceinline__ long long place(const View& view, int row, int j) {
-  const unsigned int image = quotient(j, view.post);
-  return image * view.image + row * view.row + remainder(j, image, view.post);
-}
-
 #if __CUDA_ARCH__ >= 800
 
 constexpr int STAGES = 3;
 
-__device__ __forceinline__ void prefetch_to_l2(const void* from) {
-  asm volatile("prefetch.global.L2 [%0];" ::"l"(from));
-}
-
 // What a thread brings of one factor in every stage: packs of V elements below each other. ALONG: the factor is
-// stored (TILE, depth), rows of the view from `first`; else (depth, TILE), columns of the view from `first`.
-template <typename T, int V, bool ALONG_DEPTH>
+// stored (SIZE, depth), rows of the view from `first`; else (depth, SIZE), columns of the view from `first`.
+template <typename T, int V, bool ALONG_DEPTH, int SIZE>
 struct Fetch {
-  static constexpr int LENGTH = ALONG_DEPTH ? DEPTH<T> : TILE, PACKS = LENGTH / V;
-  static constexpr int ROWS = ALONG_DEPTH ? TILE : DEPTH<T>, STEP = MMA_THREADS / PACKS;
-  static constexpr int LINE = ALONG_DEPTH ? ALONG<T> : ACROSS;
+  static constexpr int LENGTH = ALONG_DEPTH ? DEPTH<T> : SIZE, PACKS = LENGTH / V;
+  static constexpr int ROWS = ALONG_DEPTH ? SIZE : DEPTH<T>, STEP = MMA_THREADS / PACKS;
+  static constexpr int LINE = ALONG_DEPTH ? ALONG<T> : SIZE + 8;
   const T* from;
   const View& view;
   int slot, row, column, rows, columns;  // rows, columns: from where on there is nothing
@@ -71,68 +57,76 @@ struct Fetch {
 };
 
 // T: type of a and b; O: of the result and the addend; VA, VB, VD: elements of one access to a, b and d.
-template <typename T, typename O, bool A_ALONG, bool B_ALONG, int VA, int VB, int VD, int PARTS>
-__global__ void __launch_bounds__(MMA_THREADS, A_ALONG && B_ALONG ? 1 : 2) gemm(
+template <typename T, typename O, bool A_ALONG, bool B_ALONG, int VA, int VB, int VD, int PARTS, int SIZE>
+__global__ void __launch_bounds__(MMA_THREADS, SIZE < TILE ? 3 : A_ALONG && B_ALONG ? 1 : 2) gemm(
     const T* __restrict__ a, const T* __restrict__ b, const O* __restrict__ addend, O* __restrict__ d,
     const __grid_constant__ View of_a, const __grid_constant__ View of_b, const __grid_constant__ View of_d,
     const __grid_constant__ Size size) {
+  constexpr int ELEMENTS = SIZE * ALONG<T>, PITCH = SIZE + 8;
   extern __shared__ __align__(16) unsigned char memory[];
   T* const tiles = reinterpret_cast<T*>(memory);
   const int column_tile = quotient(blockIdx.x, size.row_tiles);
-  const int row = remainder(blockIdx.x, column_tile, size.row_tiles) * TILE, column = column_tile * TILE;
+  const int row = remainder(blockIdx.x, column_tile, size.row_tiles) * SIZE, column = column_tile * SIZE;
   const int k = blockIdx.z * size.share, k_end = min(k + size.share, size.depth);
   const int stages = (k_end - k + DEPTH<T> - 1) / DEPTH<T>;
-  Fetch<T, VA, A_ALONG> fetch_a(a + blockIdx.y * of_a.group, of_a, row, size.rows, k, k_end);
-  Fetch<T, VB, B_ALONG> fetch_b(b + blockIdx.y * of_b.group, of_b, column, size.columns, k, k_end);
+  Fetch<T, VA, A_ALONG, SIZE> fetch_a(a + blockIdx.y * of_a.group, of_a, row, size.rows, k, k_end);
+  Fetch<T, VB, B_ALONG, SIZE> fetch_b(b + blockIdx.y * of_b.group, of_b, column, size.columns, k, k_end);
   const auto start = [&](int stage) {
-    T* const tile = tiles + stage % STAGES * 2 * TILE_ELEMENTS<T>;
+    T* const tile = tiles + stage % STAGES * 2 * ELEMENTS;
     fetch_a.next(tile);
-    fetch_b.next(tile + TILE_ELEMENTS<T>);
+    fetch_b.next(tile + ELEMENTS);
   };
   for (int stage = 0; stage < STAGES - 1; ++stage) {
     if (stage < stages) start(stage);
     commit();
   }
-  constexpr int PACKS = TILE / VD, STEP = MMA_THREADS / PACKS;
+  constexpr int PACKS = SIZE / VD, STEP = MMA_THREADS / PACKS;
   const int j = threadIdx.x % PACKS * VD, top = threadIdx.x / PACKS;
   const long long to = blockIdx.y * of_d.group + blockIdx.z * of_d.split + place(of_d, row + top, column + j);
   const bool writes = column + j < size.columns;
-  if (addend != nullptr && writes) {
-    for (int i = 0; i < TILE && row + top + i < size.rows; i += STEP) prefetch_to_l2(addend + to + i * of_d.row);
-  }
-  const int warp = threadIdx.x / 32, warp_row = warp / 4 * WARP_ROWS, warp_column = warp % 4 * WARP_COLUMNS;
-  Accumulators sum;
+  const int warp = threadIdx.x / 32, warp_row = warp / 4 * SIZE / 2, warp_column = warp % 4 * SIZE / 4;
+  Sums<SIZE / 32, SIZE / 32> sum;
   for (int stage = 0; stage < stages; ++stage) {
     wait_for_all_but<STAGES - 2>();
     __syncthreads();
     if (stage + STAGES - 1 < stages) start(stage + STAGES - 1);
     commit();
-    const T* const tile = tiles + stage % STAGES * 2 * TILE_ELEMENTS<T>;
-    multiply<A_ALONG, B_ALONG, PARTS>(sum, tile, tile + TILE_ELEMENTS<T>, warp_row, warp_column);
+    const T* const tile = tiles + stage % STAGES * 2 * ELEMENTS;
+    multiply<A_ALONG, B_ALONG, PARTS, PITCH>(sum, tile, tile + ELEMENTS, warp_row, warp_column);
   }
   wait_for_all_but<0>();
   __syncthreads();
   float* const result = reinterpret_cast<float*>(memory);
-  lay_out(result, sum, warp_row, warp_column);
+  lay_out<PITCH>(result, sum, warp_row, warp_column);
   __syncthreads();
   if (!writes) return;
-#pragma unroll(VD == 1 ? 16 : 8)
-  for (int i = 0; i < TILE; i += STEP) {
-    if (row + top + i >= size.rows) return;
-    const float* const from = result + (top + i) * ACROSS + j;
-    Pack<O, VD> pack;
-    if (addend != nullptr) pack = load<O, VD>(addend + to + i * of_d.row);
+  constexpr int PASSES = SIZE / STEP, BATCH = PASSES < 8 ? PASSES : VD == 1 ? 16 : 8;
+#pragma unroll 1
+  for (int i = 0; i < PASSES; i += BATCH) {
+    Pack<O, VD> packs[BATCH];  // all of the addend under way before the first is used
+    const int first = row + top + i * STEP, rows = size.rows - first;
+    const long long from = to + i * STEP * of_d.row;
+    if (addend != nullptr) {
 #pragma unroll
-    for (int part = 0; part < VD; ++part) {
-      pack.at[part] = narrow<O>(addend != nullptr ? from[part] + widen(pack.at[part]) : from[part]);
+      for (int k = 0; k < BATCH; ++k) {
+        if (k * STEP < rows) packs[k] = load<O, VD>(addend + from + k * STEP * of_d.row);
+      }
     }
-    store<O, VD>(d + to + i * of_d.row, pack);
+#pragma unroll
+    for (int k = 0; k < BATCH; ++k) {
+      const float* const values = result + (top + (i + k) * STEP) * PITCH + j;
+#pragma unroll
+      for (int part = 0; part < VD; ++part) {
+        packs[k].at[part] = narrow<O>(addend != nullptr ? values[part] + widen(packs[k].at[part]) : values[part]);
+      }
+      if (k * STEP < rows) store<O, VD>(d + from + k * STEP * of_d.row, packs[k]);
+    }
   }
 }
 
 #else
 
-template <typename T, typename O, bool A_ALONG, bool B_ALONG, int VA, int V, int VD, int PARTS>
+template <typename T, typename O, bool A_ALONG, bool B_ALONG, int VA, int V, int VD, int PARTS, int SIZE>
 __global__ void gemm(const T*, const T*, const O*, O*, View, View, View, Size) {
   __trap();  // older devices take the product of their BLAS
 }

@@ -13,15 +13,17 @@ import numpy as np
 
 from ops._core.cuda import DIVISOR, Source, architecture, divisor, multiprocessors, shared_memory_bytes, widest_pack
 from ops._core.dtype import dtype_info
+from ops._core.gemm_hopper import PACK, stream, streams
 from ops._core.kernel import Bound
 from ops._core.tuning import declare
 
 AMPERE = 80
-TILE = 128
+TILE, SMALL_TILE = 128, 64
+SMALL_WIDTHS = (4, 4, 4)
+"""Elements of one access for which there are small tiles, of float32."""
 THREADS = 256
 DEPTH = 64
 STAGES = 3
-STAGE_BYTES = 2 * TILE * (128 + 16)
 _SPLIT_OPS = ("deformable_conv", "deformable_conv_grad")
 _MOST_SPLITS = declare(
     "gemm.most_splits",
@@ -47,6 +49,14 @@ _WAVES = declare(
     ops=_SPLIT_OPS,
     why="blocks a multiprocessor that sharing aims at",
 )
+_SMALL_BELOW = declare(
+    "gemm.small_below",
+    1,
+    (1, 2, 4, 8, 32),
+    backend="cuda",
+    ops=("conv_data_grad",),
+    why="blocks a multiprocessor below which results of 64 x 64 a block, four times as many, go around better",
+)
 EXACT, TF32 = 3, 1
 _DTYPES = ("float32", "float16", "bfloat16")
 _PLACES = (("false", "false"), ("true", "false"), ("true", "true"))
@@ -56,9 +66,15 @@ _VIEW = np.dtype(
 _SIZE = np.dtype([("rows", "i4"), ("columns", "i4"), ("depth", "i4"), ("share", "i4"), ("row_tiles", DIVISOR)])
 
 
-def _name(dtype: str, result: str, places: tuple[str, str], widths: tuple[int, int, int], parts: int) -> str:
+def _name(
+    dtype: str, result: str, places: tuple[str, str], widths: tuple[int, int, int], parts: int, tile: int = TILE
+) -> str:
     ctypes = f"{dtype_info(dtype).ctype}, {dtype_info(result).ctype}"
-    return f"gemm<{ctypes}, {places[0]}, {places[1]}, {widths[0]}, {widths[1]}, {widths[2]}, {parts}>"
+    return f"gemm<{ctypes}, {places[0]}, {places[1]}, {widths[0]}, {widths[1]}, {widths[2]}, {parts}, {tile}>"
+
+
+def _shared_bytes(tile: int) -> int:
+    return STAGES * 2 * tile * (128 + 16)
 
 
 def _widths(dtype: str, result: str, places: tuple[str, str]) -> list[tuple[int, int, int]]:
@@ -76,6 +92,7 @@ def _expressions() -> tuple[str, ...]:
         for places in _PLACES:
             for result in sorted({dtype, "float32"}):
                 found += [_name(dtype, result, places, item, EXACT) for item in _widths(dtype, result, places)]
+    found += [_name("float32", "float32", places, SMALL_WIDTHS, EXACT, SMALL_TILE) for places in _PLACES[:2]]
     places = ("true", "false")
     found += [_name("float32", "float32", places, item, TF32) for item in _widths("float32", "float32", places)]
     return tuple(found)
@@ -111,7 +128,7 @@ class Matrix:
 
 def supported(dtype: str) -> bool:
     """Whether `product` takes `dtype` on the current device: not all of sm_8x have the shared memory."""
-    return dtype in _DTYPES and architecture() >= AMPERE and shared_memory_bytes() >= STAGES * STAGE_BYTES
+    return dtype in _DTYPES and architecture() >= AMPERE and shared_memory_bytes() >= _shared_bytes(TILE)
 
 
 def splits_bytes(size: tuple[int, int, int], groups: int) -> int:
@@ -155,14 +172,19 @@ def product(
         share = -(-depth // splits // DEPTH) * DEPTH
         splits = -(-depth // share)
     target = d if splits == 1 else replace(d, array=workspace.view(np.float32)[: splits * d.array.size])
-    function = _function(a, b, target, size, parts, addend)
-    tiles = -(-rows // TILE)
+    whole = workspace is None and not b.along and parts == EXACT and d.array.dtype == a.array.dtype
+    if whole and streams(a.array.dtype.name, size) and _packed(a, b, d, size, addend, (PACK, PACK, PACK)):
+        return _stream(a, b, d, size, addend, groups)
+    small = whole and a.array.dtype == np.float32 and _packed(a, b, d, size, addend, SMALL_WIDTHS)
+    tile = _tile(size, groups) if small else TILE
+    function = _function(a, b, target, size, parts, addend, tile)
+    tiles = -(-rows // tile)
     numbers = np.array((rows, columns, depth, share, divisor(tiles)), _SIZE)
     lengths = _columns(a, b, size)
     views = (a.struct(lengths[0]), b.struct(lengths[1]), d.struct(lengths[2], d.array.size))
     arguments = (a.array, b.array, addend, target.array, *views, numbers)
-    grid = (tiles * -(-columns // TILE), groups, splits)
-    shared = STAGES * STAGE_BYTES
+    grid = (tiles * -(-columns // tile), groups, splits)
+    shared = _shared_bytes(tile)
     if splits == 1:
         return lambda: function(grid, (THREADS,), arguments, shared_mem=shared)
     add = SOURCE.function(f"add_splits<{dtype_info(d.array.dtype.name).ctype}>")
@@ -176,21 +198,40 @@ def product(
     return run
 
 
+def _tile(size: tuple[int, int, int], groups: int) -> int:
+    """Rows and columns of a block's results."""
+    blocks = groups * -(-size[0] // TILE) * -(-size[1] // TILE)
+    return SMALL_TILE if _SMALL_BELOW.covers(blocks // multiprocessors() + 1) else TILE
+
+
 def _columns(a: Matrix, b: Matrix, size: tuple[int, int, int]) -> tuple[int, int, int]:
     rows, columns, depth = size
     return (depth if a.along else rows), (depth if b.along else columns), columns
 
 
-def _function(a: Matrix, b: Matrix, d: Matrix, size: tuple[int, int, int], parts: int, addend: Any) -> Any:
+def _packed(
+    a: Matrix, b: Matrix, d: Matrix, size: tuple[int, int, int], addend: Any, widths: tuple[int, int, int]
+) -> bool:
+    """Whether accesses of `widths` elements fit everywhere."""
+    items = (a, b, d) if addend is None else (a, b, d, replace(d, array=addend))
+    lengths = _columns(a, b, size)
+    pairs = zip(items, (*lengths, lengths[2]), (*widths, widths[2]), strict=False)
+    return all(item.pack(width, length) for item, length, width in pairs)
+
+
+def _stream(a: Matrix, b: Matrix, d: Matrix, size: tuple[int, int, int], addend: Any, groups: int) -> Bound:
+    lengths = _columns(a, b, size)
+    views = (a.struct(lengths[0]), b.struct(lengths[1]), d.struct(lengths[2]))
+    return stream(views, (a.array, b.array, addend, d.array), size, along=a.along, groups=groups)
+
+
+def _function(a: Matrix, b: Matrix, d: Matrix, size: tuple[int, int, int], parts: int, addend: Any, tile: int) -> Any:
     dtype, result = a.array.dtype.name, d.array.dtype.name
     places = (str(a.along).lower(), str(b.along).lower())
-    lengths = _columns(a, b, size)
-    items = [(a, lengths[0]), (b, lengths[1]), (d, lengths[2])]
     for widths in _widths(dtype, result, places):
-        wide = all(item.pack(width, length) for (item, length), width in zip(items, widths, strict=True))
-        if wide and (addend is None or replace(d, array=addend).pack(widths[2], size[1])):
-            function = SOURCE.function(_name(dtype, result, places, widths, parts))
-            function.max_dynamic_shared_size_bytes = STAGES * STAGE_BYTES
+        if _packed(a, b, d, size, addend, widths):
+            function = SOURCE.function(_name(dtype, result, places, widths, parts, tile))
+            function.max_dynamic_shared_size_bytes = _shared_bytes(tile)
             function.preferred_shared_memory_carveout = 100  # per cent: else one block a multiprocessor
             return function
     msg = "no kernel takes single elements"

@@ -20,9 +20,11 @@ constexpr int ALONG = DEPTH<T> + 16 / sizeof(T);  // padded row of a tile stored
 template <typename T>
 constexpr int TILE_ELEMENTS = TILE * ALONG<T>;  // the larger of both layouts
 
-struct Accumulators {
-  float at[ROW_TILES][COLUMN_TILES][4] = {};
+template <int I, int J>
+struct Sums {  // of a warp: 16 I rows, 8 J columns
+  float at[I][J][4] = {};
 };
+using Accumulators = Sums<ROW_TILES, COLUMN_TILES>;
 
 #if __CUDA_ARCH__ >= 800
 
@@ -93,19 +95,19 @@ __device__ __forceinline__ void load_matrices(unsigned int (&to)[4], const void*
   }
 }
 
-// One stage of this warp's WARP_ROWS x WARP_COLUMNS part. A is stored (TILE, depth) where A_ALONG,
-// else (depth, TILE); B likewise. PARTS: 3 for float32 accuracy, 1 for TF32.
-template <bool A_ALONG, bool B_ALONG, int PARTS>
-__device__ __forceinline__ void multiply(Accumulators& sum, const float* a, const float* b, int row, int column) {
+// One stage of this warp's 16 I x 8 J part. A is stored (tile, depth) where A_ALONG, else (depth, tile) with PITCH
+// elements from row to row; B likewise. PARTS: 3 for float32 accuracy, 1 for TF32.
+template <bool A_ALONG, bool B_ALONG, int PARTS, int PITCH = ACROSS, int I, int J>
+__device__ __forceinline__ void multiply(Sums<I, J>& sum, const float* a, const float* b, int row, int column) {
   const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
   const auto at = [](const float* tile, bool along, int index, int depth) {
-    return along ? tile[index * ALONG<float> + depth] : tile[depth * ACROSS + index];
+    return along ? tile[index * ALONG<float> + depth] : tile[depth * PITCH + index];
   };
 #pragma unroll 1
   for (int k = t; k < DEPTH<float>; k += 8) {
-    unsigned int high_b[COLUMN_TILES][2], low_b[COLUMN_TILES][2];
+    unsigned int high_b[J][2], low_b[J][2];
 #pragma unroll
-    for (int j = 0; j < COLUMN_TILES; ++j)
+    for (int j = 0; j < J; ++j)
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         const Split split(at(b, B_ALONG, column + 8 * j + g, k + 4 * half));
@@ -113,7 +115,7 @@ __device__ __forceinline__ void multiply(Accumulators& sum, const float* a, cons
         low_b[j][half] = split.low;
       }
 #pragma unroll
-    for (int i = 0; i < ROW_TILES; ++i) {
+    for (int i = 0; i < I; ++i) {
       unsigned int high[4], low[4];
 #pragma unroll
       for (int part = 0; part < 4; ++part) {
@@ -121,63 +123,63 @@ __device__ __forceinline__ void multiply(Accumulators& sum, const float* a, cons
         high[part] = split.high;
         low[part] = split.low;
       }
-      float step[COLUMN_TILES][4] = {};  // products of different columns in turn: they do not wait for each other
+      float step[J][4] = {};  // products of different columns in turn: they do not wait for each other
       if constexpr (PARTS == 3) {
 #pragma unroll
-        for (int j = 0; j < COLUMN_TILES; ++j) mma_tf32(step[j], low, high_b[j]);
+        for (int j = 0; j < J; ++j) mma_tf32(step[j], low, high_b[j]);
 #pragma unroll
-        for (int j = 0; j < COLUMN_TILES; ++j) mma_tf32(step[j], high, low_b[j]);
+        for (int j = 0; j < J; ++j) mma_tf32(step[j], high, low_b[j]);
       }
 #pragma unroll
-      for (int j = 0; j < COLUMN_TILES; ++j) mma_tf32(step[j], high, high_b[j]);
+      for (int j = 0; j < J; ++j) mma_tf32(step[j], high, high_b[j]);
 #pragma unroll
-      for (int j = 0; j < COLUMN_TILES; ++j)
+      for (int j = 0; j < J; ++j)
 #pragma unroll
         for (int part = 0; part < 4; ++part) sum.at[i][j][part] += step[j][part];
     }
   }
 }
 
-template <bool A_ALONG, bool B_ALONG, int PARTS, typename T>
-__device__ __forceinline__ void multiply(Accumulators& sum, const T* a, const T* b, int row, int column) {
+template <bool A_ALONG, bool B_ALONG, int PARTS, int PITCH = ACROSS, typename T, int I, int J>
+__device__ __forceinline__ void multiply(Sums<I, J>& sum, const T* a, const T* b, int row, int column) {
   const int lane = threadIdx.x % 32, inner = lane % 8, which = lane / 8;
 #pragma unroll 1
   for (int k = 0; k < DEPTH<T>; k += 16) {
-    unsigned int parts_b[COLUMN_TILES][2];
+    unsigned int parts_b[J][2];
 #pragma unroll
-    for (int j = 0; j < COLUMN_TILES; j += 2) {  // tiles: (k, j), (k + 8, j), (k, j + 1), (k + 8, j + 1)
+    for (int j = 0; j < J; j += 2) {  // tiles: (k, j), (k + 8, j), (k, j + 1), (k + 8, j + 1)
       unsigned int four[4];
       const int index = column + 8 * (j + which / 2), depth = k + 8 * (which % 2);
       if constexpr (B_ALONG) {
         load_matrices<false>(four, b + (index + inner) * ALONG<T> + depth);
       } else {
-        load_matrices<true>(four, b + (depth + inner) * ACROSS + index);
+        load_matrices<true>(four, b + (depth + inner) * PITCH + index);
       }
       parts_b[j][0] = four[0], parts_b[j][1] = four[1], parts_b[j + 1][0] = four[2], parts_b[j + 1][1] = four[3];
     }
 #pragma unroll
-    for (int i = 0; i < ROW_TILES; ++i) {  // tiles: (i, k), (i + 8, k), (i, k + 8), (i + 8, k + 8)
+    for (int i = 0; i < I; ++i) {  // tiles: (i, k), (i + 8, k), (i, k + 8), (i + 8, k + 8)
       unsigned int parts_a[4];
       const int index = row + 16 * i + 8 * (which % 2), depth = k + 8 * (which / 2);
       if constexpr (A_ALONG) {
         load_matrices<false>(parts_a, a + (index + inner) * ALONG<T> + depth);
       } else {
-        load_matrices<true>(parts_a, a + (depth + inner) * ACROSS + index);
+        load_matrices<true>(parts_a, a + (depth + inner) * PITCH + index);
       }
 #pragma unroll
-      for (int j = 0; j < COLUMN_TILES; ++j) mma_16(sum.at[i][j], parts_a, parts_b[j], static_cast<const T*>(nullptr));
+      for (int j = 0; j < J; ++j) mma_16(sum.at[i][j], parts_a, parts_b[j], static_cast<const T*>(nullptr));
     }
   }
 }
 
 // Lay this warp's part of the result into a tile of floats in shared memory, PITCH from row to row.
-template <int PITCH = ACROSS>
-__device__ __forceinline__ void lay_out(float* tile, const Accumulators& sum, int row, int column) {
+template <int PITCH = ACROSS, int I, int J>
+__device__ __forceinline__ void lay_out(float* tile, const Sums<I, J>& sum, int row, int column) {
   const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
 #pragma unroll
-  for (int i = 0; i < ROW_TILES; ++i)
+  for (int i = 0; i < I; ++i)
 #pragma unroll
-    for (int j = 0; j < COLUMN_TILES; ++j)
+    for (int j = 0; j < J; ++j)
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         float* const to = tile + (row + 16 * i + g + 8 * half) * PITCH + column + 8 * j + 2 * t;

@@ -1,4 +1,7 @@
-"""conv_data_grad on CUDA: one launch for 1x1 convolutions, the addend read in passing; columns and a fold elsewhere."""
+"""conv_data_grad on CUDA: one launch for 1x1 convolutions, two for others, the addend read in passing.
+
+By columns and a fold where the tensor cores do not take the dtype, or a tap reaches further than shared memory does.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +18,7 @@ from ops._core.kernel import Bound
 from ops._core.op import Shapes
 from ops._core.registry import kernel
 from ops._core.tuning import declare
+from ops.conv_data_grad.cuda_gather import gather, workspace_bytes
 from ops.conv_data_grad.op import ConvDataGradParams, Geometry, geometry
 
 THREADS = 256
@@ -43,11 +47,15 @@ SOURCE = Source(__file__, "kernels.cu", tuple(_fold_name(dtype, last) for dtype 
 
 
 def _workspace(shapes: Shapes, params: ConvDataGradParams) -> int:
-    """The columns, in the accumulating dtype; none where one product gives dx."""
+    """None where one product gives dx; dy and the filter laid out anew; else the columns, in the accumulating dtype."""
     found = geometry(shapes.inputs["x_like"].shape, shapes.inputs["filter"].shape, params)
-    info = dtype_info(shapes.outputs["dx"].dtype)
-    if found.is_pointwise and supported(shapes.outputs["dx"].dtype):
+    dtype = shapes.outputs["dx"].dtype
+    info = dtype_info(dtype)
+    if found.is_pointwise and supported(dtype):
         return 0
+    gathering = workspace_bytes(found, dtype)
+    if gathering is not None:
+        return gathering
     columns = found.channels * prod(found.kernel) * found.batch * prod(found.out_size)
     return columns * dtype_info(info.accumulate).itemsize
 
@@ -63,7 +71,7 @@ def conv_data_grad(
     add_to_output: Any = None,
     **options: Any,
 ) -> Bound:
-    """1x1 with stride 1: one product that adds in passing. Else: a product into columns, folded with the addend."""
+    """1x1 with stride 1: one product that adds in passing. Else taps gather dy, or columns are folded."""
     found = geometry(x_like.shape, filter.shape, ConvDataGradParams(**options))
     dx = out["dx"]
     if dx.size == 0:
@@ -73,6 +81,8 @@ def conv_data_grad(
     own = supported(dy.dtype.name)
     if own and found.is_pointwise:
         return _multiply(found, dy, filter, dx, add_to_output)
+    if workspace_bytes(found, dx.dtype.name) is not None:
+        return gather(found, dy, filter, dx, add_to_output, workspace)
     columns = workspace.view(dtype_info(dtype_info(dx.dtype.name).accumulate).numpy)
     multiply = _multiply(found, dy, filter, columns, None) if own else _multiply_by_blas(found, dy, filter, columns)
     fold = _fold(found, columns, dx, add_to_output)

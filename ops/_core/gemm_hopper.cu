@@ -1,0 +1,228 @@
+// d = a b (+ addend) in 16-bit types by the matrix units that read shared memory themselves (wgmma, sm_90a).
+//
+// 64 R x 128 results at a time; a block takes several in turn and brings the next one's first stage while it writes
+// what it has: the products of a convolution are short, and most of their time is memory's. Results go from registers
+// to memory as 16 bytes a lane, four lanes having traded theirs.
+
+#include "mma.cuh"
+#include "view.cuh"
+
+struct Tiles {
+  int rows, columns, depth;  // of one group
+  int count;                 // of tiles
+  Divisor row_tiles;
+};
+
+constexpr int DEEP = 64;             // products of a stage: 128 bytes
+constexpr int WIDE = 128;            // columns of a tile
+constexpr int PANEL = 64 * DEEP * 2;  // bytes of 64 rows or columns of a stage
+constexpr int PACK = 8;              // elements of 16 bytes
+
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+
+// What was copied to shared memory, for the matrix units to see.
+__device__ __forceinline__ void show_to_matrix_units() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+
+__device__ __forceinline__ void begin_products() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+
+__device__ __forceinline__ void end_products() {
+  asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+  asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
+}
+
+// Panels of 128-byte lines whose pieces of 16 bytes are flipped by their line's last three bits. Lines that follow each
+// other in eights are 1024 bytes apart; `panels`: bytes between panels, where a factor stored by depth has several.
+__device__ __forceinline__ unsigned long long describe(unsigned int address, int panels) {
+  return (address >> 4 & 0x3fff) | static_cast<unsigned long long>(panels >> 4) << 16 | 64ull << 32 | 1ull << 62;
+}
+
+#define D8(I) "+f"(d[I]), "+f"(d[I + 1]), "+f"(d[I + 2]), "+f"(d[I + 3]), "+f"(d[I + 4]), "+f"(d[I + 5]), \
+              "+f"(d[I + 6]), "+f"(d[I + 7])
+#define WGMMA(TYPE)                                                                                            \
+  asm volatile(                                                                                                \
+      "{ .reg .pred p; setp.ne.b32 p, %66, 0;\n"                                                               \
+      "wgmma.mma_async.sync.aligned.m64n128k16.f32." TYPE "." TYPE " "                                         \
+      "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "                                \
+      "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "                       \
+      "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "                       \
+      "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}, "                      \
+      "%64, %65, p, 1, 1, %67, 1; }"                                                                           \
+      : D8(0), D8(8), D8(16), D8(24), D8(32), D8(40), D8(48), D8(56)                                           \
+      : "l"(a), "l"(b), "r"(static_cast<int>(add)), "n"(A_BY_DEPTH))
+
+// d (+)= 64 rows of a times 128 columns of b, 16 products deep; b is stored by depth.
+template <int A_BY_DEPTH>
+__device__ __forceinline__ void multiply(
+    float (&d)[64], unsigned long long a, unsigned long long b, bool add, const __half*) {
+  WGMMA("f16");
+}
+
+template <int A_BY_DEPTH>
+__device__ __forceinline__ void multiply(
+    float (&d)[64], unsigned long long a, unsigned long long b, bool add, const __nv_bfloat16*) {
+  WGMMA("bf16");
+}
+#undef WGMMA
+#undef D8
+
+// Four lanes trade: what was number `i` of lane `t` becomes number `t` of lane `i`.
+__device__ __forceinline__ void trade(unsigned int (&v)[4]) {
+  const bool odd = threadIdx.x & 1, high = threadIdx.x & 2;
+#pragma unroll
+  for (int i = 0; i < 4; i += 2) {
+    const unsigned int got = __shfl_xor_sync(0xffffffffu, odd ? v[i] : v[i + 1], 1);
+    v[i] = odd ? got : v[i];
+    v[i + 1] = odd ? v[i + 1] : got;
+  }
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    const unsigned int got = __shfl_xor_sync(0xffffffffu, high ? v[i] : v[i + 2], 2);
+    v[i] = high ? got : v[i];
+    v[i + 2] = high ? v[i + 2] : got;
+  }
+}
+
+template <typename T>
+struct Pair {  // two neighbours as one number
+  T at[2];
+};
+
+template <typename T>
+__device__ __forceinline__ unsigned int bits(float first, float second) {
+  const Pair<T> pair = {{narrow<T>(first), narrow<T>(second)}};
+  return *reinterpret_cast<const unsigned int*>(&pair);
+}
+
+// a is stored (rows, depth) where A_ALONG, else (depth, rows); b is (depth, columns). All in packs of 16 bytes.
+template <typename T, bool A_ALONG, int R>
+__global__ void __launch_bounds__(128 * R, 4 / R) stream(
+    const T* __restrict__ a, const T* __restrict__ b, const T* __restrict__ addend, T* __restrict__ d,
+    const __grid_constant__ View of_a, const __grid_constant__ View of_b, const __grid_constant__ View of_d,
+    const __grid_constant__ Tiles tiles) {
+  constexpr int ROWS = 64 * R, THREADS = 128 * R, RING = R == 1 ? 2 : R == 2 ? 3 : 4, STAGE = (R + 2) * PANEL;
+  constexpr int A_PACKS = A_ALONG ? DEEP / PACK : ROWS / PACK, A_STEP = THREADS / A_PACKS;
+  constexpr int B_PACKS = WIDE / PACK, B_STEP = THREADS / B_PACKS;
+  extern __shared__ __align__(1024) unsigned char memory[];
+  const unsigned int ring = (shared_address(memory) + 1023) / 1024 * 1024;
+  unsigned char* const bytes = memory + (ring - shared_address(memory));
+  a += blockIdx.y * of_a.group;
+  b += blockIdx.y * of_b.group;
+  d += blockIdx.y * of_d.group;
+  if (addend != nullptr) addend += blockIdx.y * of_d.group;
+
+  // what this thread brings: of `coming`, the products from `k` on, to `to`
+  const int a_row = threadIdx.x / A_PACKS, a_pack = threadIdx.x % A_PACKS;
+  const int b_row = threadIdx.x / B_PACKS, b_pack = threadIdx.x % B_PACKS;
+  const int a_slot = (A_ALONG ? 0 : a_pack / 8 * PANEL) + a_row * 128 + (a_pack % 8 ^ a_row % 8) * 16;
+  const int b_slot = R * PANEL + b_pack / 8 * PANEL + b_row * 128 + (b_pack % 8 ^ b_row % 8) * 16;
+  int coming = blockIdx.x, k = 0, to = 0, a_first = 0;
+  const T *a_from = a, *b_from = b;
+  bool b_exists = false;
+  const auto aim = [&] {
+    const int column_tile = quotient(coming, tiles.row_tiles);
+    a_first = remainder(coming, column_tile, tiles.row_tiles) * ROWS + (A_ALONG ? a_row : a_pack * PACK);
+    a_from = a + (A_ALONG ? a_first * of_a.row + a_pack * PACK : a_row * of_a.row + a_first);
+    const int column = column_tile * WIDE + b_pack * PACK;
+    b_exists = column < tiles.columns;
+    b_from = b + (b_exists ? place(of_b, b_row, column) : 0);
+  };
+  const auto bring = [&] {
+    unsigned char* const slot = bytes + to * STAGE;
+#pragma unroll
+    for (int i = 0; i < (A_ALONG ? ROWS : DEEP); i += A_STEP) {
+      const bool exists = A_ALONG ? a_first + i < tiles.rows && k + a_pack * PACK < tiles.depth
+                                  : a_first < tiles.rows && k + a_row + i < tiles.depth;
+      const T* const from = A_ALONG ? a_from + i * of_a.row + k : a_from + (k + i) * of_a.row;
+      copy_async<T, PACK>(reinterpret_cast<T*>(slot + a_slot + i * 128), exists ? from : a, exists);
+    }
+#pragma unroll
+    for (int i = 0; i < DEEP; i += B_STEP) {
+      const bool exists = b_exists && k + b_row + i < tiles.depth;
+      copy_async<T, PACK>(reinterpret_cast<T*>(slot + b_slot + i * 128), exists ? b_from + (k + i) * of_b.row : b, exists);
+    }
+    to = to + 1 == RING ? 0 : to + 1;
+    k += DEEP;
+    if (k < tiles.depth) return;
+    k = 0;
+    coming += gridDim.x;
+    if (coming < tiles.count) aim();
+  };
+  if (coming < tiles.count) aim();
+#pragma unroll
+  for (int stage = 0; stage < RING - 1; ++stage) {
+    if (coming < tiles.count) bring();
+    commit();
+  }
+
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  const int top = warp * 16 + lane / 4, left = lane % 4 * PACK;  // where this lane's results begin once traded
+  int slot = 0;
+#pragma unroll 1
+  for (int tile = blockIdx.x; tile < tiles.count; tile += gridDim.x) {
+    const int column_tile = quotient(tile, tiles.row_tiles);
+    const int row = remainder(tile, column_tile, tiles.row_tiles) * ROWS + top, column = column_tile * WIDE + left;
+    float sum[64];
+    uint4 more[2][4] = {};
+#pragma unroll 1
+    for (int done = 0; done < tiles.depth; done += DEEP) {
+      wait_for_all_but<RING - 2>();
+      show_to_matrix_units();
+      __syncthreads();
+      if (coming < tiles.count) bring();
+      commit();
+      if (addend != nullptr && done + DEEP >= tiles.depth) {
+#pragma unroll
+        for (int part = 0; part < 4; ++part) {
+          if (column + part * 32 >= tiles.columns) continue;
+          const T* const from = addend + place(of_d, row, column + part * 32);
+          if (row < tiles.rows) more[0][part] = *reinterpret_cast<const uint4*>(from);
+          if (row + 8 < tiles.rows) more[1][part] = *reinterpret_cast<const uint4*>(from + 8 * of_d.row);
+        }
+      }
+      const unsigned int stage = ring + slot * STAGE;
+      const unsigned long long of_panel = describe(stage + warp / 4 * PANEL, PANEL);
+      const unsigned long long of_wide = describe(stage + R * PANEL, PANEL);
+      begin_products();
+#pragma unroll
+      for (int i = 0; i < DEEP / 16; ++i) {  // the address of a descriptor is in units of 16 bytes
+        multiply<!A_ALONG>(sum, of_panel + i * (A_ALONG ? 2 : 128), of_wide + i * 128, done + i > 0,
+                           static_cast<const T*>(nullptr));
+      }
+      end_products();
+      slot = slot + 1 == RING ? 0 : slot + 1;
+    }
+#pragma unroll
+    for (int part = 0; part < 4; ++part) {
+      const bool exists = column + part * 32 < tiles.columns;
+      T* const into = d + (exists ? place(of_d, row, column + part * 32) : 0);
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        unsigned int v[4] = {more[half][part].x, more[half][part].y, more[half][part].z, more[half][part].w};
+        if (addend != nullptr) trade(v);
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          float first = sum[(part * 4 + i) * 4 + half * 2], second = sum[(part * 4 + i) * 4 + half * 2 + 1];
+          if (addend != nullptr) {
+            const Pair<T> pair = *reinterpret_cast<const Pair<T>*>(&v[i]);
+            first += widen(pair.at[0]);
+            second += widen(pair.at[1]);
+          }
+          v[i] = bits<T>(first, second);
+        }
+        trade(v);
+        if (exists && row + 8 * half < tiles.rows) {
+          *reinterpret_cast<uint4*>(into + 8 * half * of_d.row) = make_uint4(v[0], v[1], v[2], v[3]);
+        }
+      }
+    }
+  }
+}
+
+#else
+
+template <typename T, bool A_ALONG, int R>
+__global__ void stream(const T*, const T*, const T*, T*, View, View, View, Tiles) {
+  __trap();  // other devices take the product of gemm.cu
+}
+
+#endif

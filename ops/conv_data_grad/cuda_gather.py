@@ -1,0 +1,463 @@
+"""conv_data_grad on CUDA without columns: every tap of the filter reads dy's pixels from shared memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
+from itertools import accumulate, pairwise, product
+from math import gcd, prod
+from typing import Any
+
+import numpy as np
+
+from ops._core.cuda import DIVISOR, Source, architecture, divisor, multiprocessors, shared_memory_bytes
+from ops._core.dtype import dtype_info
+from ops._core.gemm import AMPERE
+from ops._core.kernel import Bound
+from ops.conv_data_grad.op import Geometry
+
+AXES, MOST_PASSES, MOST_TAPS = 3, 16, 512
+LINE_BYTES, SCALE_BYTES, PREPARE_THREADS, RING = 64, 4, 128, 3
+ALIGNMENT, RESERVED_BYTES = 256, 4096
+PATCH_STEP = 8
+LARGEST_INDEX = 2**31 - 1
+UNIT_WASTE = 0.04
+"""Share of a tile's pixels that may be idle for the sake of tiles that keep to one image."""
+DTYPES = ("float32", "float16", "bfloat16")
+RESIDENT, MOST_SPLITS = 3, 8
+SPLIT_COST, NARROW_COST = 0.75, 1.25
+"""In chunks, of writing and reading partial results; of a small tile against its share of a large one."""
+_PASS = np.dtype(
+    [(name, np.int32) for name in ("columns", "unit", "tiles", "filter", "taps")]
+    + [(name, np.int32, (AXES,)) for name in ("count", "first", "residue")]
+    + [("unit_tiles", DIVISOR), ("size", DIVISOR, (AXES,))]
+)
+_AXES = ("full", "out", "pitch", "margin", "kernel", "padding", "dilation", "stride", "step")
+_PLAN = np.dtype(
+    [
+        (name, np.int32)
+        for name in (
+            *("images", "channels", "outs", "group_outs", "rows", "row_tiles", "chunks", "lines"),
+            *("patch", "patches", "share", "splits", "passes", "merged", "last"),
+        )
+    ]
+    + [(name, np.int32, (AXES,)) for name in _AXES]
+    + [("per_group", DIVISOR), ("padded", DIVISOR, (AXES,)), ("classes", DIVISOR, (AXES,))]
+    + [("pass", _PASS, (MOST_PASSES,))]
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """What a block computes: warps above and beside each other, each with products of 16 rows and of 8 columns."""
+
+    warps: tuple[int, int]
+    products: tuple[int, int]
+
+    @property
+    def rows(self) -> int:
+        """Channels of dx."""
+        return 16 * self.warps[0] * self.products[0]
+
+    @property
+    def columns(self) -> int:
+        """Pixels of dx."""
+        return 8 * self.warps[1] * self.products[1]
+
+    @property
+    def threads(self) -> int:
+        """Of a block."""
+        return 32 * prod(self.warps)
+
+
+WIDE, NARROW, LOW, LOWEST = Tile((1, 4), (4, 4)), Tile((2, 2), (2, 4)), Tile((1, 4), (2, 4)), Tile((1, 4), (1, 8))
+TILES = (WIDE, NARROW, LOW, LOWEST)
+
+
+STAGE_TAPS = (3, 4, 1)
+"""Taps whose filter is brought at once: what divides all is better, four may be short."""
+
+
+def _convolve(dtype: str, tile: Tile, taps: int) -> str:
+    return f"convolve<{', '.join(map(str, (dtype_info(dtype).ctype, *tile.warps, *tile.products, taps)))}>"
+
+
+SOURCE = Source(
+    __file__,
+    "gather.cu",
+    tuple(f"prepare<{dtype_info(dtype).ctype}>" for dtype in DTYPES)
+    + tuple(_convolve(dtype, tile, taps) for dtype in DTYPES for tile in TILES for taps in STAGE_TAPS),
+)
+
+
+def _padded(size: int, step: int) -> int:
+    return -(-size // step) * step
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """One spatial axis: pixel `stride * a + residue` of dx takes pixel `a + reach` of dy for each reach of a tap."""
+
+    full: int
+    out: int
+    kernel: int
+    stride: int
+    padding: int
+    dilation: int
+
+    @property
+    def residues(self) -> range:
+        """The classes that have pixels."""
+        return range(min(self.stride, self.full))
+
+    def size(self, residue: int) -> int:
+        """Pixels of a class."""
+        return -(-(self.full - residue) // self.stride)
+
+    @property
+    def step(self) -> int:
+        """Between the reaches of a class."""
+        return self.dilation // gcd(self.stride, self.dilation)
+
+    def reaches(self, residue: int) -> list[int]:
+        """How far the taps of a class reach, longest first."""
+        moved = (residue + self.padding - tap * self.dilation for tap in range(self.kernel))
+        return [item // self.stride for item in moved if item % self.stride == 0]
+
+    @property
+    def all_reaches(self) -> list[int]:
+        """From the longest of all classes to the shortest, without a gap."""
+        found = [reach for residue in self.residues for reach in self.reaches(residue)]
+        return list(range(max(found), min(found) - 1, -1)) if found else []
+
+    @property
+    def margin(self) -> int:
+        """Zeros before dy; after it the next row's serve."""
+        reaches = self.all_reaches or [0]
+        return max(0, -reaches[-1], self.size(0) - 1 + reaches[0] - (self.out - 1))
+
+    @property
+    def pitch(self) -> int:
+        """Pixels from one row to the next."""
+        return self.out + self.margin
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Pixels of dx that share their taps: those of one residue class, or of all where classes are rows.
+
+    reaches: of the taps along each axis. unit: pixels that tiles are cut from. tiles: of columns.
+    """
+
+    residue: tuple[int, ...]
+    size: tuple[int, ...]
+    reaches: tuple[tuple[int, ...], ...]
+    columns: int
+    unit: int
+    tiles: int
+
+    @property
+    def taps(self) -> int:
+        """Products of a row and a column."""
+        return prod(map(len, self.reaches))
+
+
+def _axes(found: Geometry) -> tuple[Axis, ...]:
+    missing = AXES - len(found.size)
+    given = (found.size, found.out_size, found.kernel, found.strides, found.padding, found.dilation)
+    return (Axis(1, 1, 1, 1, 0, 1),) * missing + tuple(Axis(*numbers) for numbers in zip(*given, strict=True))
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How to compute a convolution: a tile, and whether all classes are rows of one product."""
+
+    found: Geometry
+    itemsize: int
+    tile: Tile
+    merged: bool
+    splits: int = 1
+
+    @cached_property
+    def axes(self) -> tuple[Axis, ...]:
+        """Three, missing ones in front."""
+        return _axes(self.found)
+
+    @property
+    def classes(self) -> tuple[int, ...]:
+        """That are rows, by axis."""
+        return tuple(len(axis.residues) if self.merged else 1 for axis in self.axes)
+
+    @property
+    def per_group(self) -> int:
+        """Channels of dx."""
+        return self.found.channels // self.found.groups
+
+    @property
+    def rows(self) -> int:
+        """Of the product, for one group."""
+        return self.per_group * prod(self.classes)
+
+    @property
+    def row_tiles(self) -> int:
+        """Tiles above each other."""
+        return -(-self.rows // self.tile.rows)
+
+    @property
+    def group_outs(self) -> int:
+        """Channels of dy of a group."""
+        return self.found.out_channels // self.found.groups
+
+    @property
+    def chunks(self) -> int:
+        """Lines of a pixel's channels."""
+        channels = 16 if self.itemsize == 4 else LINE_BYTES // self.itemsize
+        return -(-self.group_outs // channels)
+
+    @cached_property
+    def parts(self) -> tuple[Part, ...]:
+        """One for each residue class, or for all."""
+        if self.merged:
+            everything = tuple(tuple(axis.all_reaches) for axis in self.axes)
+            return (self._part((0,) * AXES, everything),)
+        return tuple(
+            self._part(residue, tuple(tuple(axis.reaches(r)) for axis, r in zip(self.axes, residue, strict=True)))
+            for residue in product(*(axis.residues for axis in self.axes))
+        )
+
+    def _part(self, residue: tuple[int, ...], reaches: tuple[tuple[int, ...], ...]) -> Part:
+        size = tuple(axis.size(r) for axis, r in zip(self.axes, residue, strict=True))
+        pixels, columns = prod(size), self.tile.columns
+        unit = pixels if _padded(pixels, columns) <= pixels * (1 + UNIT_WASTE) else pixels * self.found.batch
+        tiles = pixels * self.found.batch // unit * -(-unit // columns)
+        return Part(residue, size, reaches, pixels * self.found.batch, unit, tiles)
+
+    def distance(self, reach: tuple[int, ...]) -> int:
+        """In lines."""
+        pitch = [axis.pitch for axis in self.axes]
+        return (reach[0] * pitch[1] + reach[1]) * pitch[2] + reach[2]
+
+    def line(self, part: Part, columns: Any) -> Any:
+        """Where dy's pixel of the same index as a column's lies."""
+        coordinates = []
+        for size in reversed(part.size):
+            coordinates.append(columns % size)
+            columns = columns // size
+        for axis, at in zip(self.axes, reversed(coordinates), strict=True):
+            columns = columns * axis.pitch + at + axis.margin
+        return columns
+
+    @cached_property
+    def _patches(self) -> tuple[int, int]:
+        """Lines of the longest patch, and from the first to the end of the last."""
+        longest = furthest = 0
+        for part in self.parts:
+            if part.taps == 0:
+                continue
+            tile = np.arange(part.tiles, dtype=np.int64)
+            unit_tiles = -(-part.unit // self.tile.columns)
+            offset = tile % unit_tiles * self.tile.columns
+            first = tile // unit_tiles * part.unit + offset
+            last = first + np.minimum(part.unit - offset, self.tile.columns) - 1
+            least = self.distance(tuple(reaches[-1] for reaches in part.reaches))
+            most = self.distance(tuple(reaches[0] for reaches in part.reaches))
+            start = (self.line(part, first) + least) // PATCH_STEP * PATCH_STEP
+            longest = max(longest, int((self.line(part, last) + most - start).max()) + 1)
+            furthest = max(furthest, int(start.max()))
+        longest = _padded(longest, PATCH_STEP)
+        return longest, furthest + longest
+
+    @property
+    def patch(self) -> int:
+        """Lines that a tile touches."""
+        return self._patches[0]
+
+    @property
+    def lines(self) -> int:
+        """Of a chunk."""
+        return _padded(self._patches[1], PREPARE_THREADS)
+
+    @property
+    def stage_taps(self) -> int:
+        """Taps whose filter is brought at once."""
+        taps = {part.taps for part in self.parts}
+        return 1 if max(taps) <= 1 else 4 if any(item % 3 for item in taps) else 3
+
+    @property
+    def patches(self) -> int:
+        """In shared memory: what a chunk's first stage overwrites, no stage still reads."""
+        fewest = min((-(-part.taps // self.stage_taps) for part in self.parts if part.taps), default=1)
+        return 1 + -(-(RING - 1) // fewest)
+
+    @property
+    def shared_bytes(self) -> int:
+        """Of a block: patches, their scales and the filter's stages; at least what its results take."""
+        filters = RING * self.stage_taps * self.tile.rows * LINE_BYTES
+        ring = self.patches * self.patch * (LINE_BYTES + SCALE_BYTES) + filters
+        return max(ring, 4 * self.tile.rows * (self.tile.columns + 8))
+
+    @property
+    def share(self) -> int:
+        """Chunks of a split."""
+        return -(-self.chunks // self.splits)
+
+    @property
+    def filter_lines(self) -> list[int]:
+        """Lines of the filter of each part."""
+        each = self.found.groups * self.chunks * self.row_tiles * self.tile.rows
+        return [each * part.taps for part in self.parts]
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Bytes of dy's lines, their scales, the filter's lines, its rows' scales, partial results, their tickets."""
+        lines = self.found.groups * self.chunks * self.lines
+        shared_tiles = prod(self.grid[:2]) if self.splits > 1 else 0
+        exact = (
+            lines * LINE_BYTES,
+            lines * SCALE_BYTES,
+            sum(self.filter_lines) * LINE_BYTES,
+            self.filter_blocks * SCALE_BYTES,
+            4 * shared_tiles * self.splits * self.tile.rows * self.tile.columns,
+            4 * shared_tiles,
+        )
+        return tuple(_padded(size, ALIGNMENT) for size in exact)
+
+    @property
+    def filter_blocks(self) -> int:
+        """Of `prepare`: one for each row of a part and a group."""
+        return self.found.groups * len(self.parts) * self.rows
+
+    @property
+    def prepare_blocks(self) -> int:
+        """Those, and those that lay out dy."""
+        return self.filter_blocks + self.found.groups * self.chunks * self.lines // PREPARE_THREADS
+
+    @property
+    def grid(self) -> tuple[int, int, int]:
+        """Of `convolve`."""
+        tiles = self.row_tiles * len(self.parts) * max(part.tiles for part in self.parts)
+        return tiles, self.found.groups, self.splits
+
+    @property
+    def fits(self) -> bool:
+        """Whether the kernels' tables and 32-bit numbers reach."""
+        if len(self.parts) > MOST_PASSES or max(part.taps for part in self.parts) > MOST_TAPS:
+            return False
+        pixels = self.found.batch * max(prod(self.found.size), prod(self.found.out_size))
+        counts = (self.prepare_blocks, self.lines, self.grid[0], pixels + self.tile.columns, sum(self.filter_lines))
+        return max(counts) <= LARGEST_INDEX and self.found.groups < 2**16
+
+    def struct(self) -> Any:
+        """As the kernels' Plan."""
+        plan = np.zeros((), _PLAN)
+        found = self.found
+        for name, value in (
+            *(("images", found.batch), ("channels", found.channels), ("outs", found.out_channels)),
+            *(("group_outs", self.group_outs), ("rows", self.rows), ("row_tiles", self.row_tiles)),
+            *(("chunks", self.chunks), ("lines", self.lines), ("patch", self.patch), ("patches", self.patches)),
+            *(("share", self.share), ("splits", self.splits), ("passes", len(self.parts))),
+            *(("merged", self.merged), ("last", found.channels_last)),
+        ):
+            plan[name] = value
+        plan["per_group"] = divisor(self.per_group)
+        for at, (axis, classes) in enumerate(zip(self.axes, self.classes, strict=True)):
+            for name in _AXES:
+                plan[name][at] = 1 if name == "step" and self.merged else getattr(axis, name)
+            plan["padded"][at], plan["classes"][at] = divisor(axis.pitch), divisor(classes)
+        starts = accumulate(self.filter_lines, initial=0)
+        for item, part, start in zip(plan["pass"], self.parts, starts, strict=False):
+            self._fill(item, part, start)
+        return plan
+
+    def _fill(self, item: Any, part: Part, start: int) -> None:
+        for name in ("columns", "unit", "tiles", "taps", "residue"):
+            item[name] = getattr(part, name)
+        item["filter"], item["unit_tiles"] = start, divisor(-(-part.unit // self.tile.columns))
+        for at, (size, reaches) in enumerate(zip(part.size, part.reaches, strict=True)):
+            item["size"][at], item["count"][at] = divisor(size), len(reaches)
+            item["first"][at] = reaches[0] if reaches else 0
+
+
+def _work(layout: Layout) -> int:
+    """Multiplications, those of rows and columns that only fill a tile included."""
+    return layout.row_tiles * layout.tile.rows * sum(part.taps * part.columns for part in layout.parts)
+
+
+def candidates(found: Geometry, itemsize: int) -> tuple[Layout, ...]:
+    """With the classes as rows or apart, whichever multiplies less; for many channels two tiles to choose from."""
+    best = []
+    for merged in (False, True):
+        rows = found.channels // found.groups * (prod(map(min, found.strides, found.size)) if merged else 1)
+        tiles = (LOWEST,) if rows <= LOWEST.rows else (LOW,) if rows <= LOW.rows else (WIDE, NARROW)
+        best.append(tuple(Layout(found, itemsize, tile, merged) for tile in tiles))
+    return min(best, key=lambda item: _work(item[0]))
+
+
+def _possible(found: Geometry, itemsize: int, shared: int) -> Iterator[Layout]:
+    for layout in candidates(found, itemsize):
+        if layout.fits and layout.shared_bytes <= shared:
+            yield layout
+
+
+def _duration(layout: Layout, processors: int) -> float:
+    """In chunks of the smallest tile: waves of blocks, each of which works off its share and then writes."""
+    waves, small = prod(layout.grid) / (RESIDENT * processors), NARROW.rows * NARROW.columns
+    each = (layout.share + SPLIT_COST * (layout.splits > 1) + 1) * layout.tile.rows * layout.tile.columns / small
+    last = (waves % 1 > 0) * (0.4 + 0.6 * (waves % 1))  # with fewer blocks a multiprocessor, each is faster
+    return (waves // 1 + last) * each * (NARROW_COST if layout.tile == NARROW else 1)
+
+
+@lru_cache(maxsize=64)
+def layouts(found: Geometry, itemsize: int, shared: int, processors: int) -> tuple[Layout, ...]:
+    """Ways to compute a convolution with `shared` bytes a block, shortest first; none where these kernels cannot."""
+    possible = [
+        replace(layout, splits=-(-layout.chunks // -(-layout.chunks // splits)))
+        for layout in _possible(found, itemsize, shared)
+        for splits in range(1, min(layout.chunks, MOST_SPLITS) + 1)
+    ]
+    return tuple(sorted(possible, key=lambda layout: _duration(layout, processors)))
+
+
+def _here(found: Geometry, dtype: str) -> Layout | None:
+    """The best on the current device."""
+    if dtype not in DTYPES or architecture() < AMPERE or min(found.batch, found.out_channels, found.channels) == 0:
+        return None
+    shared = shared_memory_bytes() - RESERVED_BYTES
+    return next(iter(layouts(found, dtype_info(dtype).itemsize, shared, multiprocessors())), None)
+
+
+def workspace_bytes(found: Geometry, dtype: str) -> int | None:
+    """What `gather` wants; None where it has no way."""
+    layout = _here(found, dtype)
+    return None if layout is None else sum(layout.sizes)
+
+
+def gather(found: Geometry, dy: Any, weight: Any, dx: Any, addend: Any, workspace: Any) -> Bound:
+    """Two launches, the first of which lays dy and the filter out anew; where `workspace_bytes` has a number."""
+    dtype = dx.dtype.name
+    layout = _here(found, dtype)
+    if layout is None:
+        msg = "taps reach too far"
+        raise LookupError(msg)
+    lines, scales, packed, row_scales, partial, tickets = _cut(workspace, layout.sizes)
+    plan, shared, tile = layout.struct(), layout.shared_bytes, layout.tile
+    prepare = SOURCE.function(f"prepare<{dtype_info(dtype).ctype}>")
+    convolve = SOURCE.function(_convolve(dtype, tile, layout.stage_taps))
+    convolve.max_dynamic_shared_size_bytes = shared
+    convolve.preferred_shared_memory_carveout = 100  # per cent
+    first = (dy, weight, lines, scales, packed, row_scales, np.int32(layout.filter_blocks), np.int32(tile.rows), plan)
+    second = (lines, scales, packed, row_scales, addend, dx, partial, tickets, plan)
+    blocks, grid, threads = layout.prepare_blocks, layout.grid, tile.threads
+
+    def run() -> None:
+        prepare((blocks,), (PREPARE_THREADS,), first)
+        convolve(grid, (threads,), second, shared_mem=shared)
+
+    return run
+
+
+def _cut(workspace: Any, sizes: tuple[int, ...]) -> list[Any]:
+    """The parts of the workspace, one after the other."""
+    ends = accumulate(sizes, initial=0)
+    return [workspace[start:end] for start, end in pairwise(ends)]

@@ -1,0 +1,605 @@
+// conv_data_grad without columns: dy is laid out once, and every tap of the filter reads it from shared memory, sm_80 on.
+//
+// `prepare` lays dy out as lines of one pixel's channels, channels last, with margins of zeros, so that a tap is one
+// distance in lines wherever it falls; and the filter as the stages in which it is wanted. `convolve` computes R x Q
+// warps of 16 I rows (channels of dx) x 8 J columns (its pixels) a block. It brings the patch of lines that its pixels
+// touch for a chunk of channels once for all taps. With strides, pixels of one residue class go together: they share
+// their taps. Where a class has few channels, all classes are rows of one product.
+//
+// float32 is taken apart into two halves of 11 bits each; three of the four products are summed. Powers of two bring
+// the largest of each row of the filter, and of each line, to [2^14, 2^15): what is within 2^-16 of it loses nothing,
+// what is smaller is off by no more than 2^-40 of it, and an infinite value gives NaN. The products of 16 channels are
+// summed by themselves and then added with rounding, as tensor cores truncate.
+
+#include "divide.cuh"
+#include "mma.cuh"
+
+constexpr int AXES = 3, MOST_PASSES = 16, MOST_TAPS = 512;
+constexpr int LINE = 64;             // bytes of a line: halves and rests of 16 floats, or 32 elements of 16 bits
+constexpr int PREPARE_THREADS = 128;
+constexpr int RING = 3;              // stages of the filter in shared memory
+constexpr int TOP = 14;              // exponent to which the largest number is scaled
+constexpr int LEAST = TOP;           // biased exponent below which nothing is scaled up further: by 2^127
+
+struct Pass {      // pixels of dx that share their taps
+  int columns;     // pixels, of all images
+  int unit;        // pixels that tiles are cut from: of an image, or all
+  int tiles;       // of columns
+  int filter;      // where its filter starts, in lines
+  int taps;
+  int count[AXES], first[AXES];  // taps of an axis; how far the first one reaches
+  int residue[AXES];             // of the first class of its rows
+  Divisor unit_tiles, size[AXES];
+};
+
+struct Plan {
+  int images, channels, outs;       // of dx; of dy
+  int group_outs, rows, row_tiles;  // of one group: channels of dy, rows of the product
+  int chunks, lines;                // of channels; lines of a chunk
+  int patch, patches;              // lines of a patch, patches in shared memory
+  int share, splits;               // chunks of a split
+  int passes, merged, last;         // merged: rows are classes of channels; last: channels last
+  int full[AXES], out[AXES], pitch[AXES], margin[AXES], kernel[AXES], padding[AXES], dilation[AXES], stride[AXES];
+  int step[AXES];                   // between taps, in pixels of dy
+  Divisor per_group, padded[AXES], classes[AXES];
+  Pass pass[MOST_PASSES];
+};
+
+template <typename T>
+constexpr int CHANNELS = sizeof(T) == 4 ? 16 : 32;  // of a line
+
+__device__ __forceinline__ float power(int biased) { return __uint_as_float(static_cast<unsigned int>(biased) << 23); }
+
+// Biased exponent of the largest of some numbers, from their largest magnitude.
+__device__ __forceinline__ int exponent(float largest) {
+  return max(static_cast<int>(__float_as_uint(largest) >> 23), LEAST);
+}
+
+__device__ __forceinline__ unsigned int bits(__half2 pair) { return *reinterpret_cast<const unsigned int*>(&pair); }
+
+// Two scaled numbers as halves, and what is left of them.
+__device__ __forceinline__ void take_apart(unsigned int& high, unsigned int& low, float first, float second) {
+  const __half2 top = __floats2half2_rn(first, second);
+  high = bits(top);
+  low = bits(__floats2half2_rn(first - __low2float(top), second - __high2float(top)));
+}
+
+// Which of a line's four pieces of 16 bytes lies where: eight lines in a row meet no bank twice.
+__device__ __forceinline__ int flip(int line) { return line / 2 % 4; }
+
+// How far tap `tap` of a pass reaches along each axis.
+__device__ __forceinline__ void reach(int (&to)[AXES], const Plan& plan, const Pass& pass, int tap) {
+#pragma unroll
+  for (int axis = AXES - 1; axis >= 0; --axis) {
+    const int whole = tap / pass.count[axis];
+    to[axis] = pass.first[axis] - (tap - whole * pass.count[axis]) * plan.step[axis];
+    tap = whole;
+  }
+}
+
+__device__ __forceinline__ int distance(const Plan& plan, const int (&to)[AXES]) {
+  return (to[0] * plan.pitch[1] + to[1]) * plan.pitch[2] + to[2];
+}
+
+// Distance of the tap that reaches back furthest: the last one.
+__device__ __forceinline__ int least_distance(const Plan& plan, const Pass& pass) {
+  int to[AXES];
+  reach(to, plan, pass, pass.taps - 1);
+  return distance(plan, to);
+}
+
+// Residues of the class of a row.
+__device__ __forceinline__ void residues(int (&to)[AXES], const Plan& plan, const Pass& pass, int which) {
+#pragma unroll
+  for (int axis = AXES - 1; axis >= 0; --axis) {
+    const int whole = quotient(which, plan.classes[axis]);
+    to[axis] = pass.residue[axis] + remainder(which, whole, plan.classes[axis]);
+    which = whole;
+  }
+}
+
+// Entry of the filter that carries a pixel of a class as far as a tap reaches, or -1.
+__device__ __forceinline__ int entry(
+    const Plan& plan, const int (&residue)[AXES], const int (&to)[AXES]) {
+  int found = 0;
+#pragma unroll
+  for (int axis = 0; axis < AXES; ++axis) {
+    const int moved = residue[axis] + plan.padding[axis] - plan.stride[axis] * to[axis];
+    const int at = moved / plan.dilation[axis];
+    if (moved < 0 || at >= plan.kernel[axis] || at * plan.dilation[axis] != moved) return -1;
+    found = found * plan.kernel[axis] + at;
+  }
+  return found;
+}
+
+// A line's values as it lies in memory, scaled where they are taken apart.
+__device__ __forceinline__ void put(uint4* line, int flipped, const float (&values)[16], float factor) {
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    unsigned int high[4], low[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int at = 8 * half + 2 * i;
+      take_apart(high[i], low[i], values[at] * factor, values[at + 1] * factor);
+    }
+    line[half ^ flipped] = make_uint4(high[0], high[1], high[2], high[3]);
+    line[(half + 2) ^ flipped] = make_uint4(low[0], low[1], low[2], low[3]);
+  }
+}
+
+template <typename T>
+__device__ __forceinline__ void put(uint4* line, int flipped, const T (&values)[32], float) {
+#pragma unroll
+  for (int piece = 0; piece < 4; ++piece) {
+    Pack<T, 8> pack;
+#pragma unroll
+    for (int i = 0; i < 8; ++i) pack.at[i] = values[8 * piece + i];
+    line[piece ^ flipped] = *reinterpret_cast<const uint4*>(&pack);
+  }
+}
+
+// One line a thread: a pixel of dy or of its margins.
+template <typename T>
+__device__ __forceinline__ void lay_lines(
+    const T* __restrict__ dy, uint4* __restrict__ lines, float* __restrict__ scales, const Plan& plan, int block) {
+  __shared__ uint4 tile[PREPARE_THREADS * (LINE / 16)];
+  const int blocks = plan.lines / PREPARE_THREADS, part = block / blocks;
+  const int group = part / plan.chunks, first = (part - group * plan.chunks) * CHANNELS<T>;
+  const int line = (block - part * blocks) * PREPARE_THREADS + threadIdx.x;
+  int rest = line, pixel = 0, area = 1;
+  bool valid = true;
+#pragma unroll
+  for (int axis = AXES - 1; axis >= 0; --axis) {
+    const int whole = quotient(rest, plan.padded[axis]);
+    const int at = static_cast<int>(remainder(rest, whole, plan.padded[axis])) - plan.margin[axis];
+    valid = valid && at >= 0;
+    pixel += at * area;
+    area *= plan.out[axis];
+    rest = whole;
+  }
+  valid = valid && rest < plan.images;
+  const int channel = group * plan.group_outs + first;
+  const long long start = plan.last ? (static_cast<long long>(rest) * area + pixel) * plan.outs + channel
+                                    : (static_cast<long long>(rest) * plan.outs + channel) * area + pixel;
+  const long long stride = plan.last ? 1 : area;
+  T values[CHANNELS<T>];
+#pragma unroll
+  for (int i = 0; i < CHANNELS<T>; ++i) {
+    values[i] = valid && first + i < plan.group_outs ? dy[start + i * stride] : T(0.0f);
+  }
+  float factor = 1;
+  const long long at = static_cast<long long>(part) * plan.lines + line;
+  if constexpr (sizeof(T) == 4) {
+    float largest = 0;
+#pragma unroll
+    for (int i = 0; i < CHANNELS<T>; ++i) largest = fmaxf(largest, fabsf(values[i]));
+    const int top = exponent(largest);
+    factor = power(254 + TOP - top);
+    scales[at] = power(top) * power(127 - 2 * TOP);  // may be subnormal
+  }
+  put(tile + threadIdx.x * (LINE / 16), flip(line), values, factor);
+  __syncwarp();
+  const int lane = threadIdx.x % 32, warp = threadIdx.x - lane;
+#pragma unroll
+  for (int i = 0; i < LINE / 16; ++i) {
+    lines[(at - lane) * (LINE / 16) + 32 * i + lane] = tile[warp * (LINE / 16) + 32 * i + lane];
+  }
+}
+
+// One row of the product for one pass: its lines for all chunks and taps, and what undoes its scaling.
+template <typename T>
+__device__ __forceinline__ void pack_row(
+    const T* __restrict__ filter, uint4* __restrict__ packed, float* __restrict__ row_scales, const Plan& plan,
+    int tile_rows, int block) {
+  __shared__ int entries[MOST_TAPS];
+  __shared__ float warps[PREPARE_THREADS / 32];
+  const int part = block / plan.rows, row = block - part * plan.rows;
+  const int group = part / plan.passes;
+  const Pass& pass = plan.pass[part - group * plan.passes];
+  const int which = quotient(row, plan.per_group), inner = remainder(row, which, plan.per_group);
+  int residue[AXES];
+  residues(residue, plan, pass, which);
+  for (int tap = threadIdx.x; tap < pass.taps; tap += PREPARE_THREADS) {
+    int to[AXES];
+    reach(to, plan, pass, tap);
+    entries[tap] = entry(plan, residue, to);
+  }
+  __syncthreads();
+  const int each = plan.per_group.value, kernel = plan.kernel[0] * plan.kernel[1] * plan.kernel[2];
+  const auto read = [&](int out, int tap) {
+    const int at = entries[tap];
+    if (at < 0 || out >= plan.group_outs) return T(0.0f);
+    const long long first = static_cast<long long>(group) * plan.group_outs + out;
+    return filter[plan.last ? (first * kernel + at) * each + inner : (first * each + inner) * kernel + at];
+  };
+  float factor = 1;
+  if constexpr (sizeof(T) == 4) {
+    float most = 0;
+#pragma unroll 4
+    for (int i = threadIdx.x; i < plan.group_outs * pass.taps; i += PREPARE_THREADS) {
+      const int out = i / pass.taps;
+      most = fmaxf(most, fabsf(read(out, i - out * pass.taps)));
+    }
+#pragma unroll
+    for (int lane = 16; lane > 0; lane /= 2) most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, lane));
+    if (threadIdx.x % 32 == 0) warps[threadIdx.x / 32] = most;
+    __syncthreads();
+#pragma unroll
+    for (int warp = 0; warp < PREPARE_THREADS / 32; ++warp) most = fmaxf(most, warps[warp]);
+    const int top = exponent(most);
+    factor = power(254 + TOP - top);
+    if (threadIdx.x == 0) row_scales[block] = power(min(top, 254));
+  }
+  const int rows = plan.row_tiles * tile_rows;
+  for (int i = threadIdx.x; i < plan.chunks * pass.taps; i += PREPARE_THREADS) {  // neighbours take neighbouring taps
+    const int chunk = i / pass.taps, tap = i - chunk * pass.taps;
+    T values[CHANNELS<T>];
+#pragma unroll
+    for (int j = 0; j < CHANNELS<T>; ++j) values[j] = read(chunk * CHANNELS<T> + j, tap);
+    const long long line = pass.filter + (static_cast<long long>(group) * plan.chunks * pass.taps + i) * rows + row;
+    put(packed + line * (LINE / 16), flip(row), values, factor);
+  }
+}
+
+// dy to lines (groups, chunks, lines) and what undoes their scaling; filter to packed and its rows' scales.
+template <typename T>
+__global__ void __launch_bounds__(PREPARE_THREADS) prepare(
+    const T* __restrict__ dy, const T* __restrict__ filter, uint4* __restrict__ lines, float* __restrict__ scales,
+    uint4* __restrict__ packed, float* __restrict__ row_scales, int filter_blocks, int tile_rows,
+    const __grid_constant__ Plan plan) {
+  const int block = blockIdx.x;
+  if (block < filter_blocks) {
+    pack_row(filter, packed, row_scales, plan, tile_rows, block);
+  } else {
+    lay_lines(dy, lines, scales, plan, block - filter_blocks);
+  }
+}
+
+#if __CUDA_ARCH__ >= 800
+
+// Where in dx and in dy's lines a pixel of a pass is.
+struct Pixel {
+  int image, at[AXES];  // in its class
+
+  __device__ __forceinline__ Pixel(const Pass& pass, int column) {
+#pragma unroll
+    for (int axis = AXES - 1; axis >= 0; --axis) {
+      const int whole = quotient(column, pass.size[axis]);
+      at[axis] = remainder(column, whole, pass.size[axis]);
+      column = whole;
+    }
+    image = column;
+  }
+  __device__ __forceinline__ int line(const Plan& plan) const {
+    int line = image;
+#pragma unroll
+    for (int axis = 0; axis < AXES; ++axis) line = line * plan.pitch[axis] + at[axis] + plan.margin[axis];
+    return line;
+  }
+  // Its place among the pixels of dx, or -1 where that class has none.
+  __device__ __forceinline__ int place(const Plan& plan, const int (&residue)[AXES]) const {
+    int place = 0;
+#pragma unroll
+    for (int axis = 0; axis < AXES; ++axis) {
+      const int whole = at[axis] * plan.stride[axis] + residue[axis];
+      if (whole >= plan.full[axis]) return -1;
+      place = place * plan.full[axis] + whole;
+    }
+    return place;
+  }
+};
+
+template <int J>
+__device__ __forceinline__ void load_columns(unsigned int (&to)[J][2], const unsigned int (&from)[J / 2], int piece) {
+#pragma unroll
+  for (int j = 0; j < J; j += 2) {
+    unsigned int four[4];
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(four[0]), "=r"(four[1]), "=r"(four[2]), "=r"(four[3])
+                 : "r"(from[j / 2] ^ piece));
+    to[j][0] = four[0], to[j][1] = four[1], to[j + 1][0] = four[2], to[j + 1][1] = four[3];
+  }
+}
+
+// One tap of one chunk. from: this lane's lines; filter: its row. scale: of the columns that this lane sums.
+template <int I, int J>
+__device__ __forceinline__ void multiply_tap(
+    Sums<I, J>& sum, const unsigned int (&from)[J / 2], const unsigned char* filter, int flipped,
+    const float (&scale)[J][2], const float*) {
+  const __half* const halves = nullptr;
+  unsigned int high_b[J][2], low_b[J][2];
+  load_columns<J>(high_b, from, 0);
+  load_columns<J>(low_b, from, 32);
+#pragma unroll
+  for (int i = 0; i < I; ++i) {
+    unsigned int high[4], low[4];
+    load_matrices<false>(high, filter + i * 16 * LINE + flipped);
+    load_matrices<false>(low, filter + i * 16 * LINE + (flipped ^ 32));
+    float step[J][4] = {};  // products of different columns in turn: they do not wait for each other
+#pragma unroll
+    for (int j = 0; j < J; ++j) mma_16(step[j], low, high_b[j], halves);
+#pragma unroll
+    for (int j = 0; j < J; ++j) mma_16(step[j], high, low_b[j], halves);
+#pragma unroll
+    for (int j = 0; j < J; ++j) mma_16(step[j], high, high_b[j], halves);
+#pragma unroll
+    for (int j = 0; j < J; ++j)
+#pragma unroll
+      for (int part = 0; part < 4; ++part) {
+        sum.at[i][j][part] = fmaf(step[j][part], scale[j][part % 2], sum.at[i][j][part]);
+      }
+  }
+}
+
+template <int I, int J, typename T>
+__device__ __forceinline__ void multiply_tap(
+    Sums<I, J>& sum, const unsigned int (&from)[J / 2], const unsigned char* filter, int flipped,
+    const float (&)[J][2], const T* type) {
+#pragma unroll
+  for (int k = 0; k < 2; ++k) {
+    unsigned int b[J][2];
+    load_columns<J>(b, from, 32 * k);
+#pragma unroll
+    for (int i = 0; i < I; ++i) {
+      unsigned int a[4];
+      load_matrices<false>(a, filter + i * 16 * LINE + (flipped ^ 32 * k));
+#pragma unroll
+      for (int j = 0; j < J; ++j) mma_16(sum.at[i][j], a, b[j], type);
+    }
+  }
+}
+
+// Stages in turn: chunk by chunk, G taps each; of 4 the last stage of a chunk may have fewer.
+template <int G>
+struct Turn {
+  int chunk, tap = 0, slot = 0, patch = 0;
+  __device__ __forceinline__ explicit Turn(int chunk) : chunk(chunk) {}
+  __device__ __forceinline__ void next(const Plan& plan, int taps) {
+    slot = slot + 1 == RING ? 0 : slot + 1;
+    tap += G;
+    if (tap < taps) return;
+    tap = 0;
+    ++chunk;
+    patch = patch + 1 == plan.patches ? 0 : patch + 1;
+  }
+};
+
+// Adds up what the splits of a tile have, in order, in the block that is last to have its own; false in the others.
+template <int THREADS, int I, int J>
+__device__ __forceinline__ bool add_splits(Sums<I, J>& sum, float4* partial, unsigned int* ticket, int splits) {
+  __shared__ unsigned int place_in_line;
+  constexpr int SIZE = I * J * THREADS;
+  float4* const mine = partial + blockIdx.z * SIZE + threadIdx.x;
+#pragma unroll
+  for (int i = 0; i < I * J; ++i) {
+    const float(&at)[4] = sum.at[i / J][i % J];
+    mine[i * THREADS] = make_float4(at[0], at[1], at[2], at[3]);
+  }
+  __threadfence();
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    place_in_line = atomicAdd(ticket, 1u);
+    __threadfence();
+  }
+  __syncthreads();
+  if (place_in_line != splits - 1) return false;
+  __threadfence();
+  if (threadIdx.x == 0) *ticket = 0;  // as the next run wants it
+  sum = Sums<I, J>();
+  for (int split = 0; split < splits; ++split) {
+    const float4* const from = partial + split * SIZE + threadIdx.x;
+#pragma unroll
+    for (int i = 0; i < I * J; ++i) {
+      const float4 part = __ldcg(from + i * THREADS);
+      float(&at)[4] = sum.at[i / J][i % J];
+      at[0] += part.x, at[1] += part.y, at[2] += part.z, at[3] += part.w;
+    }
+  }
+  return true;
+}
+
+// G: taps of a stage. Grid: tiles of rows within passes within tiles of columns;
+// groups; splits, each with a share of the chunks.
+template <typename T, int R, int Q, int I, int J, int G>
+__global__ void __launch_bounds__(32 * R * Q, J == 8 ? 2 : 3) convolve(
+    const uint4* __restrict__ lines, const float* __restrict__ scales, const uint4* __restrict__ packed,
+    const float* __restrict__ row_scales, const T* __restrict__ addend, T* __restrict__ dx,
+    float4* __restrict__ partial, unsigned int* __restrict__ tickets, const __grid_constant__ Plan plan) {
+  constexpr int THREADS = 32 * R * Q, ROWS = 16 * I * R, COLUMNS = 8 * J * Q, PIECES = LINE / 16;
+  constexpr int PITCH = COLUMNS + 8, FILTER_BYTES = G * ROWS * LINE;
+  extern __shared__ __align__(128) unsigned char memory[];
+  __shared__ int shifts[MOST_TAPS];
+  const int tile = blockIdx.x / plan.row_tiles, row_tile = blockIdx.x - tile * plan.row_tiles;
+  const int column_tile = tile / plan.passes;
+  const Pass& pass = plan.pass[tile - column_tile * plan.passes];
+  if (column_tile >= pass.tiles || (pass.taps == 0 && blockIdx.z > 0)) return;
+  const int unit = quotient(column_tile, pass.unit_tiles);
+  const int offset = remainder(column_tile, unit, pass.unit_tiles) * COLUMNS;
+  const int first = unit * pass.unit + offset, columns = min(pass.unit - offset, COLUMNS);
+  const int first_chunk = blockIdx.z * plan.share, chunks = min(plan.share, plan.chunks - first_chunk);
+  const int stages = chunks * ((pass.taps + G - 1) / G);
+  const int least = pass.taps > 0 ? least_distance(plan, pass) : 0;
+  const int start = (Pixel(pass, first).line(plan) + least) / 8 * 8;  // first line of the patch
+
+  unsigned char* const filters = memory + plan.patches * plan.patch * (LINE + 4);
+  const int patch_bytes = plan.patch * LINE;
+  float* const patch_scales = reinterpret_cast<float*>(memory + plan.patches * patch_bytes);
+  const uint4* const from_lines =
+      lines + (static_cast<long long>(blockIdx.y) * plan.chunks * plan.lines + start) * PIECES;
+  const float* const from_scales = scales + static_cast<long long>(blockIdx.y) * plan.chunks * plan.lines + start;
+  const long long group_lines = static_cast<long long>(plan.chunks) * pass.taps * plan.row_tiles * ROWS;
+  const uint4* const from_filter = packed + (pass.filter + blockIdx.y * group_lines + row_tile * ROWS) * PIECES;
+
+  const auto bring = [&](const Turn<G>& turn) {
+    if (turn.tap == 0) {
+      uint4* const to = reinterpret_cast<uint4*>(memory + turn.patch * patch_bytes);
+      const uint4* const from = from_lines + static_cast<long long>(turn.chunk) * plan.lines * PIECES;
+      for (int i = threadIdx.x; i < plan.patch * PIECES; i += THREADS) copy_async<uint4, 1>(to + i, from + i, true);
+      if constexpr (sizeof(T) == 4) {
+        float* const scale_to = patch_scales + turn.patch * plan.patch;
+        const float* const scale_from = from_scales + static_cast<long long>(turn.chunk) * plan.lines;
+        for (int i = threadIdx.x * 4; i < plan.patch; i += THREADS * 4) {
+          copy_async<float, 4>(scale_to + i, scale_from + i, true);
+        }
+      }
+    }
+    uint4* const to = reinterpret_cast<uint4*>(filters + turn.slot * FILTER_BYTES);
+    const int stride = plan.row_tiles * ROWS * PIECES, taps = G == 4 ? min(G, pass.taps - turn.tap) : G;
+    const uint4* const from = from_filter + static_cast<long long>(turn.chunk * pass.taps + turn.tap) * stride;
+#pragma unroll
+    for (int at = 0; at < G * ROWS * PIECES; at += THREADS) {
+      const int i = at + threadIdx.x;
+      if (i < taps * ROWS * PIECES) {
+        copy_async<uint4, 1>(to + i, from + i / (ROWS * PIECES) * stride + i % (ROWS * PIECES), true);
+      }
+    }
+  };
+
+  for (int tap = threadIdx.x; tap < pass.taps; tap += THREADS) {
+    int to[AXES];
+    reach(to, plan, pass, tap);
+    shifts[tap] = distance(plan, to) - least;
+  }
+  Turn<G> ahead(first_chunk), turn(first_chunk);
+#pragma unroll
+  for (int stage = 0; stage < RING - 1; ++stage) {
+    if (stage < stages) {
+      bring(ahead);
+      ahead.next(plan, pass.taps);
+    }
+    commit();
+  }
+  const int lane = threadIdx.x % 32, inner = lane % 8, which = lane / 8, warp = threadIdx.x / 32;
+  const int warp_row = warp % R * 16 * I, warp_column = warp / R * 8 * J;
+  const int begin = least - start;
+  const auto relative = [&](int column) {  // line within the patch, before a tap's distance
+    return Pixel(pass, first + min(column, columns - 1)).line(plan) + begin;
+  };
+  int column_lines[J / 2], sum_lines[J];  // that this lane brings; that it sums, two in one number
+#pragma unroll
+  for (int j = 0; j < J; j += 2) column_lines[j / 2] = relative(warp_column + 8 * (j + which / 2) + inner);
+#pragma unroll
+  for (int j = 0; j < J; ++j) {
+    const int column = warp_column + 8 * j + lane % 4 * 2;
+    sum_lines[j] = sizeof(T) == 4 ? relative(column) | relative(column + 1) << 16 : 0;
+  }
+  const int row_offset = (warp_row + which % 2 * 8 + inner) * LINE, flipped = ((which / 2) ^ flip(inner)) * 16;
+  Sums<I, J> sum;
+  for (int stage = 0; stage < stages; ++stage) {
+    wait_for_all_but<RING - 2>();
+    __syncthreads();
+    if (stage + RING - 1 < stages) {
+      bring(ahead);
+      ahead.next(plan, pass.taps);
+    }
+    commit();
+    const unsigned int patch = shared_address(memory + turn.patch * patch_bytes);
+    const float* const scale_lines = patch_scales + turn.patch * plan.patch;
+    const unsigned char* const filter = filters + turn.slot * FILTER_BYTES + row_offset;
+#pragma unroll(sizeof(T) == 4 && I * J == 16 ? 1 : G)  // float32's 64 x 128 results leave no registers for more
+    for (int tap = 0; tap < G; ++tap) {
+      if (G == 4 && turn.tap + tap >= pass.taps) break;
+      const int shift = shifts[turn.tap + tap];
+      unsigned int from[J / 2];
+      float scale[J][2];
+#pragma unroll
+      for (int j = 0; j < J / 2; ++j) {
+        const int line = column_lines[j] + shift;
+        from[j] = patch + line * LINE + ((which % 2) ^ flip(line)) * 16;
+      }
+      if constexpr (sizeof(T) == 4) {
+#pragma unroll
+        for (int j = 0; j < J; ++j) {
+          scale[j][0] = scale_lines[(sum_lines[j] & 0xffff) + shift];
+          scale[j][1] = scale_lines[(sum_lines[j] >> 16) + shift];
+        }
+      }
+      multiply_tap<I, J>(sum, from, filter + tap * ROWS * LINE, flipped, scale, static_cast<const T*>(nullptr));
+    }
+    turn.next(plan, pass.taps);
+  }
+  wait_for_all_but<0>();
+  if (plan.splits > 1 && stages > 0) {
+    const long long all = static_cast<long long>(blockIdx.y) * gridDim.x + blockIdx.x;
+    if (!add_splits<THREADS>(sum, partial + all * plan.splits * (I * J * THREADS), tickets + all, plan.splits)) return;
+  }
+  __syncthreads();
+  float* const result = reinterpret_cast<float*>(memory);
+#pragma unroll
+  for (int i = 0; i < I; ++i)
+#pragma unroll
+    for (int j = 0; j < J; ++j)
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        float* const to = result + (warp_row + 16 * i + lane / 4 + 8 * half) * PITCH + warp_column + 8 * j + lane % 4 * 2;
+        *reinterpret_cast<float2*>(to) = make_float2(sum.at[i][j][2 * half], sum.at[i][j][2 * half + 1]);
+      }
+  __syncthreads();
+  const int group_pass = blockIdx.y * plan.passes + (tile - column_tile * plan.passes);
+  const int each = plan.per_group.value;
+  const long long area = static_cast<long long>(plan.full[0]) * plan.full[1] * plan.full[2];
+  const float* const undo = row_scales + static_cast<long long>(group_pass) * plan.rows;
+  // channels first: a thread has one column, as pixels are neighbours; else one row
+  constexpr int FAST = THREADS < COLUMNS ? THREADS : COLUMNS;
+  static_assert(COLUMNS % FAST == 0 && THREADS % FAST == 0 && THREADS % ROWS == 0, "whole rows");
+  if (!plan.last) {
+#pragma unroll 1
+    for (int j = threadIdx.x % FAST; j < columns; j += FAST) {
+      const Pixel pixel(pass, first + j);
+      const long long from = (static_cast<long long>(pixel.image) * plan.channels + blockIdx.y * each) * area;
+      const auto put = [&](int i, int channel, int place) {
+        const long long at = from + channel * area + place;
+        float value = result[i * PITCH + j];
+        if constexpr (sizeof(T) == 4) value *= stages > 0 ? undo[row_tile * ROWS + i] : 0;
+        if (addend != nullptr) value += widen(addend[at]);
+        dx[at] = narrow<T>(value);
+      };
+      const int end = min(plan.rows - row_tile * ROWS, ROWS);
+      if (plan.merged) {
+#pragma unroll 1
+        for (int i = threadIdx.x / FAST; i < end; i += THREADS / FAST) {
+          const int row = row_tile * ROWS + i, part = quotient(row, plan.per_group);
+          int residue[AXES];
+          residues(residue, plan, pass, part);
+          const int place = pixel.place(plan, residue);
+          if (place >= 0) put(i, remainder(row, part, plan.per_group), place);
+        }
+      } else {
+        const int place = pixel.place(plan, pass.residue);
+#pragma unroll 8
+        for (int i = threadIdx.x / FAST; i < end; i += THREADS / FAST) put(i, row_tile * ROWS + i, place);
+      }
+    }
+    return;
+  }
+  constexpr int DOWN = THREADS < ROWS ? THREADS : ROWS;
+#pragma unroll 1
+  for (int i = threadIdx.x % DOWN; i < ROWS; i += DOWN) {
+    const int row = row_tile * ROWS + i;
+    if (row >= plan.rows) return;
+    const int part = quotient(row, plan.per_group), channel = remainder(row, part, plan.per_group);
+    int residue[AXES];
+    residues(residue, plan, pass, part);
+    const float scale = sizeof(T) == 4 && stages > 0 ? undo[row] : 1;
+#pragma unroll 4
+    for (int j = threadIdx.x / DOWN; j < columns; j += THREADS / DOWN) {
+      const Pixel pixel(pass, first + j);
+      const int place = pixel.place(plan, residue);
+      if (place < 0) continue;
+      const long long at = (pixel.image * area + place) * plan.channels + blockIdx.y * each + channel;
+      float value = result[i * PITCH + j] * scale;
+      if (addend != nullptr) value += widen(addend[at]);
+      dx[at] = narrow<T>(value);
+    }
+  }
+}
+
+#else
+
+template <typename T, int R, int Q, int I, int J, int G>
+__global__ void convolve(
+    const uint4*, const float*, const uint4*, const float*, const T*, T*, float4*, unsigned int*, Plan) {
+  __trap();  // older devices take columns and a product
+}
+
+#endif
