@@ -10,7 +10,7 @@ import ops
 from ops._core.cuda import ARCHITECTURES, Compiled, Source, all_sources
 
 ROOT = Path(ops.__file__).parent
-OPTIMIZED = "sm_90"
+OPTIMIZED = "sm_90a"
 """Where spills are looked for in every run: optimizing takes nearly all of a compiler's time."""
 SPILL_BYTES = 64
 """Allowed spill: 64-bit division is a call, which saves a few registers around it."""

@@ -27,7 +27,7 @@ from ops._core.errors import BackendError, CompileError
 from ops._core.op import Array
 
 INCLUDE = Path(__file__).parent.parent / "_include"
-ARCHITECTURES = ("sm_75", "sm_80", "sm_90", "sm_100")
+ARCHITECTURES = ("sm_75", "sm_80", "sm_90a", "sm_100")
 _SOURCES: list[Source] = []
 _LISTENERS: list[dict[str, Resources]] = []
 

@@ -219,14 +219,8 @@ struct Columns {
     for (; index + (TOGETHER - 1) * rows < end; index += TOGETHER * rows) {
       long long places[TOGETHER];
       Loaded loaded[TOGETHER];
-      if (r2 == 1) {
 #pragma unroll
-        for (int j = 0; j < TOGETHER; ++j) places[j] = place + j * step;
-        place += TOGETHER * step;
-      } else {
-#pragma unroll
-        for (int j = 0; j < TOGETHER; ++j) places[j] = next();
-      }
+      for (int j = 0; j < TOGETHER; ++j) places[j] = next();
 #pragma unroll
       for (int j = 0; j < TOGETHER; ++j) loaded[j] = load(places[j]);
 #pragma unroll

@@ -169,13 +169,17 @@ __global__ void __launch_bounds__(GRAD_THREADS) grad_columns(
     for (int i = 0; i < V; ++i) pack.at[i] = narrow<T>(slope<A, SLOPE>(widen(pack.at[i]), by[i], q));
     store<T, V>(dx + place, pack);
   };
-  if (layout.r2 != 1) {
-    at.each([&](long long place) { return load<T, V>(x + place); },
-            [&](long long place, Pack<T, V>& pack) { turn(pack, place); });
-    return;
-  }
   constexpr int TOGETHER = under_way<T>();
   const int rows = blockDim.y;
+  if (layout.r2 != 1) {
+#pragma unroll 1
+    for (; at.index < at.end; at.index += rows) {
+      const long long place = at.next();
+      Pack<T, V> pack = load<T, V>(x + place);
+      turn(pack, place);
+    }
+    return;
+  }
   for (long long index = at.index; index < at.end; index += TOGETHER * rows) {
     Pack<T, V> packs[TOGETHER];
 #pragma unroll
