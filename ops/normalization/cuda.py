@@ -10,6 +10,7 @@ import numpy as np
 
 from ops._core.cuda import Source, architecture, divisor, multiprocessors, pointers, shared_memory_bytes, widest_pack
 from ops._core.dtype import FLOATS, dtype_info
+from ops._core.errors import BackendError
 from ops._core.kernel import Bound
 from ops._core.op import Shapes
 from ops._core.registry import kernel
@@ -19,14 +20,22 @@ from ops.normalization.op import NormalizationParams
 THREADS = 256
 GROUP = 8
 LARGEST_SLICE_BYTES = 112 * 1024
-STATIC_BYTES = 1024
-"""Shared memory of a block beside its slice, rounded up."""
+STATIC_BYTES = 8 * 1024
+"""Shared memory of a block beside its slices, rounded up."""
+RESERVED_BYTES = 1024
+"""What a multiprocessor keeps of its shared memory for each block."""
 HOPPER = 90
 CLUSTERS = (1, 2, 4, 8)
 TICKET_BYTES = 4
 MOMENTS = 3
 COLUMN_LANES = 8
 """Threads side by side in a reduction of columns: with packs of 16 bytes they read one line."""
+BLOCK_THREADS = (448, 896)
+"""Most threads of one of two blocks on a multiprocessor, and of one alone, where values live in registers."""
+SMALL_SLICE_BYTES = 8 * 1024
+"""Not worth spreading over more blocks."""
+MOST_STAGES = 8
+WARP = 32
 
 
 def _declare(name: str, default: int, candidates: tuple[int, ...], why: str) -> Parameter:
@@ -36,9 +45,9 @@ def _declare(name: str, default: int, candidates: tuple[int, ...], why: str) -> 
 
 _SLICE_BYTES = _declare(
     "slice_bytes",
-    56 * 1024,
-    tuple(size * 1024 for size in (28, 37, 56, 74, 112)),
-    "shared memory of a block: four a multiprocessor load while others store, fewer need smaller clusters",
+    49 * 1024,
+    tuple(size * 1024 for size in (28, 37, 49, 74, 112)),
+    "what a block holds at a time: two blocks a multiprocessor hide each other's waiting, one needs smaller clusters",
 )
 _LARGEST_CLUSTER = _declare(
     "largest_cluster",
@@ -51,6 +60,9 @@ _MOST_CHANNELS = _declare(
 )
 _CLUSTERS = _declare(
     "clusters_per_multiprocessor", 4, (2, 4, 8), "clusters below which channels are not put together: idle bandwidth"
+)
+_STAGES = _declare(
+    "stages", 4, (1, 2, 4, 8), "slices that a block has under way beside the one it works on: loads against evenness"
 )
 _REDUCE_BLOCKS = _declare(
     "reduce_blocks_per_multiprocessor",
@@ -67,6 +79,11 @@ _APPLY_BLOCKS = _declare(
 _WIDTHS = {"float16": 8, "bfloat16": 8, "float32": 4, "float64": 2}
 
 
+_PACKS = {"SINGLE": 7, "GROUPED": 4, "LAST": 4}
+"""Packs that a thread holds, as many as its registers take; 7 divides the images of many networks."""
+_FEW_PACKS = 4
+
+
 def _expressions() -> tuple[str, ...]:
     found = []
     for dtype, widest in _WIDTHS.items():
@@ -74,8 +91,10 @@ def _expressions() -> tuple[str, ...]:
         for width in (1, widest):
             found += [f"{name}<{ctype}, {width}>" for name in ("reduce_rows", "reduce_columns")]
             found += [f"{name}<{ctype}, {width}>" for name in ("apply_rows", "apply_columns")]
-        found += [f"normalize_once<{ctype}, {widest}, {cluster}>" for cluster in CLUSTERS]
-        found.append(f"normalize_once<{ctype}, 1, 1>")
+        for layout, packs in _PACKS.items():
+            found += [f"normalize_once<{ctype}, {widest}, {packs}, {cluster}, {layout}>" for cluster in CLUSTERS]
+        found.append(f"normalize_once<{ctype}, {widest}, {_FEW_PACKS}, 1, SINGLE>")
+        found += [f"normalize_once<{ctype}, 1, {_PACKS[layout]}, 1, {layout}>" for layout in ("SINGLE", "GROUPED")]
     return tuple(found)
 
 
@@ -112,13 +131,54 @@ def _tickets_bytes(view: View) -> int:
     return -(-TICKET_BYTES * view.channels // 256) * 256
 
 
+@dataclass(frozen=True, slots=True)
+class Block:
+    """How the threads of a block share its slice: `active` of them hold `rounds` packs each."""
+
+    layout: str
+    threads: int
+    active: int
+    rounds: int
+
+    @property
+    def packs(self) -> int:
+        """Packs a thread for which the kernel is compiled."""
+        few = self.layout == "SINGLE" and self.rounds <= _FEW_PACKS
+        return _FEW_PACKS if few else _PACKS[self.layout]
+
+
+def _block(view: View, width: int, itemsize: int, group: int, cluster: int) -> Block | None:
+    """The threads for a slice of `group` channels, or None where their registers cannot hold it."""
+    layout = "LAST" if view.post == 1 else "SINGLE" if group == 1 else "GROUPED"
+    images, per_image = -(-view.images // cluster), group * view.post // width
+    unit = 1 if layout == "SINGLE" else per_image
+    whole = images * per_image // unit  # units, which one round never splits
+    for most in BLOCK_THREADS[:1] if itemsize == np.dtype(np.float64).itemsize else BLOCK_THREADS:
+        if unit > most:
+            continue
+        rounds = -(-whole // (most // unit))
+        if rounds <= _PACKS[layout]:
+            active = -(-whole // rounds) * unit
+            least = group if layout == "LAST" else WARP * group
+            threads = max(-(-active // WARP), -(-least // WARP)) * WARP
+            return Block(layout, threads, active if layout == "GROUPED" else threads, rounds)
+    return None
+
+
+def _limits() -> tuple[int, int]:
+    room = shared_memory_bytes() - STATIC_BYTES
+    return min(_SLICE_BYTES.value(), room), min(LARGEST_SLICE_BYTES, room)
+
+
 def _plan_once(view: View, width: int, itemsize: int) -> tuple[int, int] | None:
     """Channels and blocks of one cluster, or None where one pass is not possible."""
+    if view.post == 1:
+        return _plan_last(view, width, itemsize)
     channel_bytes = view.images * view.post * itemsize
     group = 1
     while group * view.post % width and group < GROUP:
         group *= 2
-    if group * view.post % width or view.channels % group or view.post == 1:
+    if group * view.post % width or view.channels % group or (group > 1 and view.post < width):
         return None
     enough, most, slice_bytes = _CLUSTERS.value() * multiprocessors(), _MOST_CHANNELS.value(), _SLICE_BYTES.value()
     while (
@@ -126,15 +186,44 @@ def _plan_once(view: View, width: int, itemsize: int) -> tuple[int, int] | None:
         and view.channels % (2 * group) == 0
         and view.channels // (2 * group) >= enough
         and 2 * group * channel_bytes <= slice_bytes // 2
+        and _block(view, width, itemsize, 2 * group, 1) is not None
     ):
         group *= 2
-    room = shared_memory_bytes() - STATIC_BYTES
-    for limit in (min(slice_bytes, room), min(LARGEST_SLICE_BYTES, room)):
+    for limit in _limits():
         for cluster in CLUSTERS:
-            images = -(-view.images // cluster)
-            if cluster <= min(view.images, _LARGEST_CLUSTER.value()) and images * group * view.post * itemsize <= limit:
+            if _holds(view, width, itemsize, group, cluster, limit):
                 return group, cluster
     return None
+
+
+def _holds(view: View, width: int, itemsize: int, group: int, cluster: int, limit: int) -> bool:
+    """Whether a block of the cluster can have its slice, within `limit` bytes."""
+    if cluster > min(view.images, _LARGEST_CLUSTER.value()):
+        return False
+    images = -(-view.images // cluster)
+    fits = images * group * view.post * itemsize <= limit
+    return fits and _block(view, width, itemsize, group, cluster) is not None
+
+
+def _plan_last(view: View, width: int, itemsize: int) -> tuple[int, int] | None:
+    """As `_plan_once` where channels come last: whole lines if that leaves enough blocks."""
+    if width == 1:
+        return None
+    enough = multiprocessors() * 3 // 4
+    found = None
+    most = 0
+    for limit in _limits():
+        for lanes in (8, 4, 2):
+            group = lanes * width
+            for cluster in CLUSTERS:
+                if view.channels % group or not _holds(view, width, itemsize, group, cluster, limit):
+                    continue
+                blocks = view.channels // group * cluster
+                if blocks >= enough or view.images * group * itemsize <= SMALL_SLICE_BYTES * cluster:
+                    return group, cluster
+                if blocks > most:
+                    found, most = (group, cluster), blocks
+    return found
 
 
 @kernel("normalization", "optimized", "cuda", FLOATS, prepare=True, workspace=_workspace)
@@ -202,11 +291,18 @@ def _once(
     group, cluster = found
     if cluster > 1 and (width == 1 or architecture() < HOPPER):
         return None
-    function = SOURCE.function(f"normalize_once<{_ctype(x)}, {width}, {cluster}>")
-    shared = -(-view.images // cluster) * group * view.post * itemsize
+    how = _block(view, width, itemsize, group, cluster)
+    if how is None:
+        return None
+    function = SOURCE.function(f"normalize_once<{_ctype(x)}, {width}, {how.packs}, {cluster}, {how.layout}>")
+    items = view.channels // group
+    stages, shared = _stages(how, items * cluster, -(-view.images // cluster) * group * view.post * itemsize)
+    if width == 1 or how.layout == "LAST":
+        stages = shared = 0
     # one function serves many shapes: what another launch needs must not be taken back
     function.max_dynamic_shared_size_bytes = max(shared, function.max_dynamic_shared_size_bytes)
-    grid, block = (view.channels // group * cluster,), (THREADS,)
+    clusters = min(items, _resident(function, cluster, how.threads, shared)) if stages else items
+    grid, block = (clusters * cluster,), (how.threads,)
     arguments = (
         x,
         addend,
@@ -220,9 +316,41 @@ def _once(
         np.int32(group),
         divisor(group * view.post // width),
         divisor(view.post),
+        np.int32(how.active),
+        np.int32(stages),
         *numbers,
     )
     return lambda: function(grid, block, arguments, shared_mem=shared)
+
+
+def _stages(how: Block, blocks: int, slice_bytes: int) -> tuple[int, int]:
+    """Slices under way and their bytes; none where every block has but one slice, or there are no bulk copies."""
+    together = 2 if how.threads <= BLOCK_THREADS[0] else 1
+    if architecture() < HOPPER or blocks <= together * multiprocessors():
+        return 0, 0
+    room = (shared_memory_bytes() + RESERVED_BYTES) // together - RESERVED_BYTES - STATIC_BYTES
+    turns = -(-blocks // (together * multiprocessors()))
+    stages = min(_STAGES.value(), MOST_STAGES, turns, room // slice_bytes)
+    return stages, stages * slice_bytes
+
+
+def _resident(function: Any, cluster: int, threads: int, shared: int) -> int:
+    """Clusters that the device runs at the same time. One more would wait until all others are done."""
+    from cuda.bindings import driver
+
+    size = driver.CUlaunchAttribute()
+    size.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
+    size.value.clusterDim.x, size.value.clusterDim.y, size.value.clusterDim.z = cluster, 1, 1
+    config = driver.CUlaunchConfig()
+    config.gridDimX, config.gridDimY, config.gridDimZ = cluster * multiprocessors(), 1, 1
+    config.blockDimX, config.blockDimY, config.blockDimZ = threads, 1, 1
+    config.sharedMemBytes = shared
+    config.attrs, config.numAttrs = [size], 1
+    status, clusters = driver.cuOccupancyMaxActiveClusters(driver.CUfunction(function.kernel.ptr), config)
+    if status != driver.CUresult.CUDA_SUCCESS:
+        msg = f"occupancy of clusters of {cluster}: {status}"
+        raise BackendError(msg)
+    return int(clusters)
 
 
 def _lanes(view: View, width: int) -> tuple[int, int]:

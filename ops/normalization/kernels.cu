@@ -65,125 +65,227 @@ __device__ __forceinline__ void keep(
   to.new_moving_variance[channel] = momentum * to.moving_variance[channel] + fresh * (variance * (n / (n - A(1))));
 }
 
+// Over the lanes of a warp that agree modulo `lanes`, a power of two.
 template <typename A>
-__device__ __forceinline__ A warp_sum(A value, int width) {
-  for (int step = width / 2; step > 0; step /= 2) value += __shfl_xor_sync(FULL, value, step);
+__device__ __forceinline__ A warp_sum(A value, int lanes) {
+#pragma unroll
+  for (int step = 16; step > 0; step /= 2) {
+    if (step >= lanes) value += __shfl_xor_sync(FULL, value, step);
+  }
   return value;
 }
 
 // ---- one pass ------------------------------------------------------------------------------------------------------
 
-constexpr int GROUP = 8;    // most channels of one cluster
 constexpr int THREADS = 256;
 constexpr int WARPS = THREADS / 32;
 constexpr int UNDER_WAY = 4;  // loads of a thread that walks rows
+template <typename T>
+constexpr int MOST = sizeof(T) == 8 ? 448 : 896;  // threads of a block, which leaves each 72 registers or more
+constexpr int GROUP = 8;      // most channels of one cluster, channels first
+constexpr int LANES = 8;      // most packs of a row of one cluster, channels last
+constexpr int STAGES = 8;     // most slices under way
+constexpr int AHEAD = 2;      // packs of the addend that a thread loads before it needs them
 
-// Sum of `value` over the threads of each channel and the blocks of the cluster. Each channel has
-// THREADS / group adjacent threads, a whole number of warps. `slots` holds WARPS + GROUP values.
-template <typename A, int K>
-__device__ __forceinline__ A cluster_sum(A value, A* slots, int group, int mine) {
-  const int warps = WARPS / group;
-  value = warp_sum(value, 32);
-  __syncthreads();
-  if (threadIdx.x % 32 == 0) slots[threadIdx.x / 32] = value;
-  __syncthreads();
-  A total = 0;
-  for (int warp = 0; warp < warps; ++warp) total += slots[mine * warps + warp];
-  if (K == 1) return total;
-  if (threadIdx.x % (THREADS / group) == 0) slots[WARPS + mine] = total;
-  cluster_arrive();
-  cluster_wait();
-  total = 0;
-  for (int rank = 0; rank < K; ++rank) total += read_remote(&slots[WARPS + mine], rank);
-  return total;
+// Whose values a pack holds: one channel's, as all of its block; up to two neighbours'; another's in each element.
+enum Layout { SINGLE, GROUPED, LAST };
+
+// Keeps the compiler from holding a pack's values widened, which takes twice the registers.
+template <typename T, int V>
+__device__ __forceinline__ void keep_narrow(Pack<T, V>& pack) {
+  if constexpr (sizeof(T) == 2 && V == 8) {
+    uint4& words = *reinterpret_cast<uint4*>(&pack);
+    asm volatile("" : "+r"(words.x), "+r"(words.y), "+r"(words.z), "+r"(words.w));
+  }
 }
 
-template <typename T, int V, int K>
-__global__ void CLUSTER(K) __launch_bounds__(THREADS) normalize_once(
+// A cluster of K blocks takes `group` adjacent channels at a time; each block keeps its slice of them, whole images,
+// in registers: at most P packs for each of its `active` threads. Where `stages` is not zero, slices come by way of
+// that many places in shared memory, and the next ones are under way while this one is reduced and written.
+template <typename T, int V, int P, int K, Layout LAYOUT>
+__global__ void CLUSTER(K) __launch_bounds__(MOST<T>) normalize_once(
     const T* __restrict__ x, const T* __restrict__ addend, T* __restrict__ y, const Wide<T>* __restrict__ gamma,
     const Wide<T>* __restrict__ beta, Statistics<Wide<T>> statistics, int images, int channels, int post, int group,
-    Divisor packs_per_image, Divisor post_divisor, Wide<T> epsilon, Wide<T> momentum) {
+    Divisor packs_per_image, Divisor post_divisor, int active, int stages, Wide<T> epsilon, Wide<T> momentum) {
   using A = Wide<T>;
+  constexpr int SIDES = LAYOUT == SINGLE ? 1 : LAYOUT == GROUPED ? 2 : V;  // channels of a pack
+  constexpr int CHANNELS = LAYOUT == LAST ? LANES * V : GROUP;
   extern __shared__ __align__(16) unsigned char memory[];
-  T* const held = reinterpret_cast<T*>(memory);
-  __shared__ A first[WARPS + GROUP], second[WARPS + GROUP], means[GROUP], scales[GROUP], shifts[GROUP];
-  const int rank = K == 1 ? 0 : cluster_rank();
-  const int channel = (blockIdx.x / K) * group;
-  const int from = images * rank / K, to = images * (rank + 1) / K;
-  const int width = group * post;  // elements of one image that are ours, contiguous
-  const unsigned int packs = (to - from) * packs_per_image.value;
-  const auto place = [&](unsigned int pack) {
+  __shared__ __align__(8) unsigned long long full[STAGES];
+  __shared__ A slots[LAYOUT == SINGLE ? 32 : LAYOUT == GROUPED ? 2 * MOST<T> : 32 * CHANNELS];
+  __shared__ A means[CHANNELS + 1], scales[CHANNELS + 1], shifts[CHANNELS + 1], exchange[2][K][2][CHANNELS];
+  T* const ring = reinterpret_cast<T*>(memory);
+  const int thread = threadIdx.x, warp = thread / 32, lane = thread % 32, warps = blockDim.x / 32;
+  const int rank = K == 1 ? 0 : cluster_rank(), start = blockIdx.x / K, clusters = gridDim.x / K;
+  const int from = images * rank / K, count = images * (rank + 1) / K - from;
+  const int per_image = packs_per_image.value, packs = count * per_image, slice = (images + K - 1) / K * per_image;
+  const int items = channels / group;
+  const A n = static_cast<A>(images) * static_cast<A>(post), here = static_cast<A>(count) * static_cast<A>(post);
+
+  // our packs lie `active` apart, which keeps those of a group at one place of their images
+  int first = thread < active ? thread : packs;
+  const int inner = LAYOUT == SINGLE ? 0 : thread % per_image * V;
+  const int mine = LAYOUT == SINGLE ? 0 : LAYOUT == LAST ? inner : quotient(inner, post_divisor);
+  const int border = (mine + 1) * post - inner;  // elements from here on are of the next channel
+  const auto of = [&](const A(&both)[SIDES], int i) {  // what is true of element i of a pack
+    if constexpr (LAYOUT == GROUPED) return i < border ? both[0] : both[1];
+    return both[LAYOUT == SINGLE ? 0 : i];
+  };
+  const int owned = LAYOUT == LAST ? thread : warp;  // the channel whose statistics this thread finishes
+  const bool owner = owned < group && (LAYOUT == LAST || lane == 0);
+
+  const auto row = [&](int item, int image) {
+    return (static_cast<long long>(from + image) * channels + static_cast<long long>(item) * group) * post;
+  };
+  const auto place = [&](int item, int pack) {
     const unsigned int image = quotient(pack, packs_per_image);
-    const unsigned int inner = remainder(pack, image, packs_per_image);
-    return (static_cast<long long>(from + image) * channels + channel) * post + static_cast<long long>(inner) * V;
+    return row(item, image) + static_cast<long long>(remainder(pack, image, packs_per_image)) * V;
   };
-  for (unsigned int pack = threadIdx.x; pack < packs; pack += THREADS) {
-    const long long at = place(pack);
-    if constexpr (V * sizeof(T) == 16) {
-      copy_async(held + pack * V, x + at);
-    } else {
-      store<T, V>(held + pack * V, load<T, V>(x + at));
+  const auto bring = [&](int item, int stage) {
+#if __CUDA_ARCH__ >= 900
+    if (warp != warps - 1 || item >= items) return;
+    const unsigned int bytes = per_image * V * sizeof(T);
+    if (lane == 0) barrier_expect(&full[stage], count * bytes);
+    for (int image = lane; image < count; image += 32) {
+      copy_bulk(ring + (stage * slice + image * per_image) * V, x + row(item, image), bytes, &full[stage]);
+      if (addend != nullptr) prefetch_bulk(addend + row(item, image), bytes);
     }
-  }
-  copy_commit();
-  if (addend != nullptr) {
-    for (unsigned int pack = threadIdx.x; pack < packs; pack += THREADS) prefetch_to_l2(addend + place(pack));
-  }
-  copy_wait<0>();
-  __syncthreads();
-
-  const int lanes = THREADS / group, mine = threadIdx.x / lanes, lane = threadIdx.x % lanes;
-  const A n = static_cast<A>(images) * static_cast<A>(post);
-  const int values = (to - from) * post;  // of each of our channels
-  const auto each = [&](auto&& take) {
-    if (group == 1) {
-      for (unsigned int pack = threadIdx.x; pack < packs; pack += THREADS) {
-        const Pack<T, V> loaded = load<T, V>(held + pack * V);
-#pragma unroll
-        for (int i = 0; i < V; ++i) take(widen(loaded.at[i]));
-      }
-    } else {
-      for (int index = lane; index < values; index += lanes) {
-        const unsigned int image = quotient(index, post_divisor);
-        take(widen(held[image * width + mine * post + remainder(index, image, post_divisor)]));
-      }
-    }
+#endif
   };
-  A sum = 0;
-  each([&](A value) { sum += value; });
-  const A mean = cluster_sum<A, K>(sum, first, group, mine) / n;
-  A squares = 0;
-  each([&](A value) {
-    const A distance = value - mean;
-    squares += distance * distance;
-  });
-  const A variance = cluster_sum<A, K>(squares, second, group, mine) / n;
-  const A inverse = A(1) / sqrt(variance + epsilon);
-  if (lane == 0) {
-    means[mine] = mean;
-    scales[mine] = inverse * gamma[channel + mine];
-    shifts[mine] = beta[channel + mine];
-    if (rank == 0) keep(statistics, channel + mine, mean, inverse, variance, n, momentum);
-  }
-  __syncthreads();
-  if (K > 1) cluster_arrive();  // we read no one's memory any more
-
-  for (unsigned int pack = threadIdx.x; pack < packs; pack += THREADS) {
-    const long long at = place(pack);
-    const Pack<T, V> loaded = load<T, V>(held + pack * V);
-    Pack<T, V> added{}, result;
-    if (addend != nullptr) added = load<T, V>(addend + at);
-    const unsigned int inner = pack * V - quotient(pack, packs_per_image) * width;
-#pragma unroll
-    for (int i = 0; i < V; ++i) {
-      const int which = group == 1 ? 0 : quotient(inner + i, post_divisor);
-      A value = (widen(loaded.at[i]) - means[which]) * scales[which] + shifts[which];
-      if (addend != nullptr) value += widen(added.at[i]);
-      result.at[i] = narrow<T>(value);
+  if (K > 1) cluster_arrive();
+#if __CUDA_ARCH__ >= 900
+  if (stages > 0) {
+    if (thread == 0) {
+      for (int stage = 0; stage < stages; ++stage) barrier_init(&full[stage], 1);
+      publish_barriers();
     }
-    store_streaming<T, V>(y + at, result);
+    __syncthreads();
+    for (int stage = 0; stage < stages; ++stage) bring(start + stage * clusters, stage);
   }
-  if (K > 1) cluster_wait();  // no one reads ours any more
+#endif
+  if (K > 1) cluster_wait();  // every block is there to be written to
+
+  int stage = 0, lap = 0, turn = 0;
+  for (int item = start; item < items; item += clusters, turn ^= 1) {
+    const int channel = item * group;
+    asm volatile("" : "+r"(first));  // keeps places from being worked out ahead, which takes more registers than there are
+    A gain = 0, offset = 0;
+    if (owner) gain = gamma[channel + owned], offset = beta[channel + owned];
+    Pack<T, V> held[P], added[AHEAD];
+    const auto each = [&](auto&& take) {
+#pragma unroll
+      for (int j = 0; j < P; ++j) {
+        if (first + j * active < packs) take(j, first + j * active);
+      }
+    };
+    if (stages > 0) {
+#if __CUDA_ARCH__ >= 900
+      barrier_wait(&full[stage], lap);
+#endif
+      each([&](int j, int pack) { held[j] = load<T, V>(ring + (stage * slice + pack) * V); });
+    } else {
+      each([&](int j, int pack) { held[j] = load<T, V>(x + place(item, pack)); });
+    }
+    const auto load_added = [&](int j) {
+      const int pack = first + j * active;
+      if (addend != nullptr && pack < packs) added[j % AHEAD] = load<T, V>(addend + place(item, pack));
+    };
+#pragma unroll
+    for (int j = 0; j < P && j < AHEAD; ++j) load_added(j);
+
+    // of `take` over the values of each channel that this block holds, in the thread that owns the channel
+    const auto sum = [&](auto&& take) {
+      A sums[SIDES] = {}, total = 0;
+      each([&](int j, int) {
+#pragma unroll
+        for (int i = 0; i < V; ++i) {
+          const A value = take(widen(held[j].at[i]), i);
+          if constexpr (LAYOUT == GROUPED) {
+            sums[0] += i < border ? value : A(0);
+            sums[1] += i < border ? A(0) : value;
+          } else {
+            sums[LAYOUT == SINGLE ? 0 : i] += value;
+          }
+        }
+        keep_narrow(held[j]);
+      });
+      if constexpr (LAYOUT == GROUPED) {
+        slots[2 * thread] = sums[0];
+        slots[2 * thread + 1] = sums[1];
+        __syncthreads();
+        const int low = warp * post, high = low + post;  // a pack that begins before `low` has its end there
+        for (int begin = 0; warp < group && begin < active; begin += per_image) {
+          for (int at = low / V + lane; at * V < high; at += 32) total += slots[2 * (begin + at) + (at * V < low)];
+        }
+        return warp_sum(total, 1);
+      } else {
+        const int lanes = LAYOUT == LAST ? per_image : 1;  // which see the same channels in every warp
+#pragma unroll
+        for (int s = 0; s < SIDES; ++s) {
+          sums[s] = warp_sum(sums[s], lanes);
+          if (lane < lanes) slots[(warp * lanes + lane) * SIDES + s] = sums[s];
+        }
+        __syncthreads();
+        for (int other = 0; owner && other < warps; ++other) total += slots[other * group + owned];
+        return total;
+      }
+    };
+    A middle[SIDES];
+    const A share = sum([&](A value, int) { return value; });
+    if (stages > 0) bring(item + stages * clusters, stage);  // all have read it
+    if (owner) means[owned] = share / here;
+    __syncthreads();
+#pragma unroll
+    for (int s = 0; s < SIDES; ++s) middle[s] = means[mine + s];
+    A squares = sum([&](A value, int i) {
+      const A distance = value - of(middle, i);
+      return distance * distance;
+    });
+    A mean = share / here;
+    if constexpr (K > 1) {
+      for (int other = 0; owner && other < K; ++other) {
+        write_remote(&exchange[turn][rank][0][owned], other, mean);
+        write_remote(&exchange[turn][rank][1][owned], other, squares);
+      }
+      cluster_arrive();
+      cluster_wait();
+      if (owner) {  // Chan et al. 1979
+        const auto values = [&](int other) {
+          return static_cast<A>(images * (other + 1) / K - images * other / K) * static_cast<A>(post);
+        };
+        mean = squares = 0;
+        for (int other = 0; other < K; ++other) mean += exchange[turn][other][0][owned] * values(other);
+        mean /= n;
+        for (int other = 0; other < K; ++other) {
+          const A distance = exchange[turn][other][0][owned] - mean;
+          squares += exchange[turn][other][1][owned] + distance * distance * values(other);
+        }
+      }
+    }
+    if (owner) {
+      const A variance = squares / n, inverse = A(1) / sqrt(variance + epsilon);
+      means[owned] = mean;
+      scales[owned] = inverse * gain;
+      shifts[owned] = offset;
+      if (rank == 0) keep(statistics, channel + owned, mean, inverse, variance, n, momentum);
+    }
+    __syncthreads();
+    A scale[SIDES], shift[SIDES];
+#pragma unroll
+    for (int s = 0; s < SIDES; ++s) middle[s] = means[mine + s], scale[s] = scales[mine + s], shift[s] = shifts[mine + s];
+    each([&](int j, int pack) {
+      Pack<T, V> result;
+#pragma unroll
+      for (int i = 0; i < V; ++i) {
+        A value = (widen(held[j].at[i]) - of(middle, i)) * of(scale, i) + of(shift, i);
+        if (addend != nullptr) value += widen(added[j % AHEAD].at[i]);
+        result.at[i] = narrow<T>(value);
+      }
+      store_streaming<T, V>(y + place(item, pack), result);
+      if (j + AHEAD < P) load_added(j + AHEAD);
+    });
+    if (stages > 0 && ++stage == stages) stage = 0, lap ^= 1;
+  }
 }
 
 // ---- two passes ----------------------------------------------------------------------------------------------------
