@@ -90,14 +90,19 @@ constexpr int AHEAD = 2;      // packs of the addend that a thread loads before 
 // Whose values a pack holds: one channel's, as all of its block; up to two neighbours'; another's in each element.
 enum Layout { SINGLE, GROUPED, LAST };
 
-// Keeps the compiler from holding a pack's values widened, which takes twice the registers.
+// A pack as it lies in memory. Each `open` widens anew: values kept wide would take twice the registers.
 template <typename T, int V>
-__device__ __forceinline__ void keep_narrow(Pack<T, V>& pack) {
-  if constexpr (sizeof(T) == 2 && V == 8) {
-    uint4& words = *reinterpret_cast<uint4*>(&pack);
-    asm volatile("" : "+r"(words.x), "+r"(words.y), "+r"(words.z), "+r"(words.w));
+struct Closed {
+  using W = typename Word<V * sizeof(T)>::type;
+  W word;
+  __device__ __forceinline__ Pack<T, V> open() {
+    if constexpr (sizeof(T) == 2 && V == 8) {
+      asm volatile("" : "+r"(word.x), "+r"(word.y), "+r"(word.z), "+r"(word.w));
+    }
+    return *reinterpret_cast<const Pack<T, V>*>(&word);
   }
-}
+  __device__ __forceinline__ void load(const T* from) { word = *reinterpret_cast<const W*>(from); }
+};
 
 // A cluster of K blocks takes `group` adjacent channels at a time; each block keeps its slice of them, whole images,
 // in registers: at most P packs for each of its `active` threads. Where `stages` is not zero, slices come by way of
@@ -171,7 +176,7 @@ __global__ void CLUSTER(K) __launch_bounds__(MOST<T>) normalize_once(
     asm volatile("" : "+r"(first));  // keeps places from being worked out ahead, which takes more registers than there are
     A gain = 0, offset = 0;
     if (owner) gain = gamma[channel + owned], offset = beta[channel + owned];
-    Pack<T, V> held[P], added[AHEAD];
+    Closed<T, V> held[P], added[AHEAD];
     const auto each = [&](auto&& take) {
 #pragma unroll
       for (int j = 0; j < P; ++j) {
@@ -182,13 +187,13 @@ __global__ void CLUSTER(K) __launch_bounds__(MOST<T>) normalize_once(
 #if __CUDA_ARCH__ >= 900
       barrier_wait(&full[stage], lap);
 #endif
-      each([&](int j, int pack) { held[j] = load<T, V>(ring + (stage * slice + pack) * V); });
+      each([&](int j, int pack) { held[j].load(ring + (stage * slice + pack) * V); });
     } else {
-      each([&](int j, int pack) { held[j] = load<T, V>(x + place(item, pack)); });
+      each([&](int j, int pack) { held[j].load(x + place(item, pack)); });
     }
     const auto load_added = [&](int j) {
       const int pack = first + j * active;
-      if (addend != nullptr && pack < packs) added[j % AHEAD] = load<T, V>(addend + place(item, pack));
+      if (addend != nullptr && pack < packs) added[j % AHEAD].load(addend + place(item, pack));
     };
 #pragma unroll
     for (int j = 0; j < P && j < AHEAD; ++j) load_added(j);
@@ -197,9 +202,10 @@ __global__ void CLUSTER(K) __launch_bounds__(MOST<T>) normalize_once(
     const auto sum = [&](auto&& take) {
       A sums[SIDES] = {}, total = 0;
       each([&](int j, int) {
+        const Pack<T, V> values = held[j].open();
 #pragma unroll
         for (int i = 0; i < V; ++i) {
-          const A value = take(widen(held[j].at[i]), i);
+          const A value = take(widen(values.at[i]), i);
           if constexpr (LAYOUT == GROUPED) {
             sums[0] += i < border ? value : A(0);
             sums[1] += i < border ? A(0) : value;
@@ -207,7 +213,6 @@ __global__ void CLUSTER(K) __launch_bounds__(MOST<T>) normalize_once(
             sums[LAYOUT == SINGLE ? 0 : i] += value;
           }
         }
-        keep_narrow(held[j]);
       });
       if constexpr (LAYOUT == GROUPED) {
         slots[2 * thread] = sums[0];
@@ -274,11 +279,13 @@ __global__ void CLUSTER(K) __launch_bounds__(MOST<T>) normalize_once(
 #pragma unroll
     for (int s = 0; s < SIDES; ++s) middle[s] = means[mine + s], scale[s] = scales[mine + s], shift[s] = shifts[mine + s];
     each([&](int j, int pack) {
-      Pack<T, V> result;
+      const Pack<T, V> values = held[j].open();
+      Pack<T, V> more{}, result;
+      if (addend != nullptr) more = added[j % AHEAD].open();
 #pragma unroll
       for (int i = 0; i < V; ++i) {
-        A value = (widen(held[j].at[i]) - of(middle, i)) * of(scale, i) + of(shift, i);
-        if (addend != nullptr) value += widen(added[j % AHEAD].at[i]);
+        A value = (widen(values.at[i]) - of(middle, i)) * of(scale, i) + of(shift, i);
+        if (addend != nullptr) value += widen(more.at[i]);
         result.at[i] = narrow<T>(value);
       }
       store_streaming<T, V>(y + place(item, pack), result);
