@@ -28,8 +28,9 @@ HOPPER = 90
 CLUSTERS = (1, 2, 4, 8)
 TICKET_BYTES = 4
 MOMENTS = 3
+COLUMN_THREADS = 1024
 COLUMN_LANES = 8
-"""Threads side by side in a reduction of columns: with packs of 16 bytes they read one line."""
+"""Threads side by side where channels come last: with packs of 16 bytes they read one line."""
 BLOCK_THREADS = (448, 896)
 """Most threads of one of two blocks on a multiprocessor, and of one alone, where values live in registers."""
 SMALL_SLICE_BYTES = 8 * 1024
@@ -248,22 +249,26 @@ def normalization(
         return lambda: None
     wide = gamma.dtype.type
     y = out["y"]
-    if not training:
-        return _apply(view, x, add_to_output, y, gamma, beta, moving_mean, moving_variance, wide(epsilon), True)
+    numbers = (wide(epsilon), wide(momentum))
     statistics = pointers(
         moving_mean,
         moving_variance,
-        out["mean"],
-        out["inv_variance"],
+        out.get("mean"),
+        out.get("inv_variance"),
         out.get("new_moving_mean"),
         out.get("new_moving_variance"),
     )
-    numbers = (wide(epsilon), wide(momentum))
-    once = _once(view, x, add_to_output, y, gamma, beta, statistics, numbers)
-    if once is not None:
-        return once
+    if training:
+        once = _once(view, x, add_to_output, y, gamma, beta, statistics, numbers)
+        if once is not None:
+            return once
+    if view.post == 1:
+        partials = workspace[_tickets_bytes(view) :]
+        return _columns(view, x, add_to_output, y, gamma, beta, statistics, partials, numbers, training=training)
+    if not training:
+        return _apply(view, x, add_to_output, y, gamma, beta, moving_mean, moving_variance, numbers[0], True)
     reduce = _reduce(view, x, statistics, workspace, numbers)
-    apply = _apply(view, x, add_to_output, y, gamma, beta, out["mean"], out["inv_variance"], wide(epsilon), False)
+    apply = _apply(view, x, add_to_output, y, gamma, beta, out["mean"], out["inv_variance"], numbers[0], False)
 
     def run() -> None:
         reduce()
@@ -353,13 +358,39 @@ def _resident(function: Any, cluster: int, threads: int, shared: int) -> int:
     return int(clusters)
 
 
-def _lanes(view: View, width: int) -> tuple[int, int]:
-    """Threads along C and along rows of a block that walks (rows, C)."""
-    packs = -(-view.channels // width)
-    lanes = 1
-    while lanes < 32 and lanes < packs:
-        lanes *= 2
-    return lanes, THREADS // lanes
+def _columns(
+    view: View,
+    x: Any,
+    addend: Any,
+    y: Any,
+    gamma: Any,
+    beta: Any,
+    statistics: Any,
+    partials: Any,
+    numbers: tuple[Any, Any],
+    *,
+    training: bool,
+) -> Bound:
+    """Channels last: partial statistics, then a launch whose every block puts them together; inference has but that."""
+    width = _width(view, x, addend, y)
+    packs, most = -(-view.channels // width), WARP if width == 1 else COLUMN_LANES
+    lanes = min(most, 1 << (packs - 1).bit_length())
+    across = -(-packs // lanes)
+    tile, many = COLUMN_THREADS // lanes, _APPLY_BLOCKS.value() * multiprocessors() // (2 * across)
+    splits = _REDUCE_BLOCKS.value() * multiprocessors() // (8 * across) if training else 0
+    splits = max(1, min(view.splits, splits, -(-view.images // tile))) if training else 0
+    down = max(1, min(many, -(-view.images * lanes // THREADS)))
+    sizes = (np.int32(view.images), np.int32(view.channels), np.int32(lanes))
+    common = (x, addend, y, gamma, beta, statistics, partials, np.int32(splits), np.int32(tile), *sizes, *numbers)
+    reduce = SOURCE.function(f"reduce_columns<{_ctype(x)}, {width}>")
+    apply = SOURCE.function(f"apply_columns<{_ctype(x)}, {width}>")
+
+    def run() -> None:
+        if splits:
+            reduce((across, splits), (COLUMN_THREADS,), (x, partials, *sizes))
+        apply((across, down), (THREADS,), common)
+
+    return run
 
 
 def _width(view: View, x: Any, *arrays: Any) -> int:
@@ -371,21 +402,11 @@ def _width(view: View, x: Any, *arrays: Any) -> int:
 def _reduce(view: View, x: Any, statistics: Any, workspace: Any, numbers: tuple[Any, Any]) -> Bound:
     width = _width(view, x)
     tickets, partials = workspace, workspace[_tickets_bytes(view) :]
-    common = (x, statistics, partials, tickets, np.int32(view.images))
-    if view.post == 1:
-        lanes, rows = COLUMN_LANES, THREADS // COLUMN_LANES
-        blocks = -(-view.channels // (lanes * width))
-        room = _REDUCE_BLOCKS.value() * multiprocessors() // (2 * blocks)
-        splits = max(1, min(view.splits, room, -(-view.images // rows)))
-        function = SOURCE.function(f"reduce_columns<{_ctype(x)}, {width}>")
-        grid, block = (blocks, splits), (lanes, rows)
-        arguments: tuple[Any, ...] = (*common, np.int32(view.channels), *numbers)
-    else:
-        splits = max(1, min(view.splits, -(-_REDUCE_BLOCKS.value() * multiprocessors() // view.channels)))
-        function = SOURCE.function(f"reduce_rows<{_ctype(x)}, {width}>")
-        grid, block = (view.channels, splits), (THREADS, 1)
-        arguments = (*common, np.int32(view.channels), np.int32(view.post), *numbers)
-    return lambda: function(grid, block, arguments)
+    splits = max(1, min(view.splits, -(-_REDUCE_BLOCKS.value() * multiprocessors() // view.channels)))
+    function = SOURCE.function(f"reduce_rows<{_ctype(x)}, {width}>")
+    sizes = (np.int32(view.images), np.int32(view.channels), np.int32(view.post))
+    arguments = (x, statistics, partials, tickets, *sizes, *numbers)
+    return lambda: function((view.channels, splits), (THREADS,), arguments)
 
 
 def _apply(
@@ -401,17 +422,9 @@ def _apply(
     is_variance: bool,  # noqa: FBT001
 ) -> Bound:
     width = _width(view, x, addend, y)
-    common = (x, addend, y, gamma, beta, mean, spread, np.bool_(is_variance), epsilon)
-    if view.post == 1:
-        lanes, rows = _lanes(view, width)
-        across = -(-view.channels // (lanes * width))
-        down = max(1, min(_APPLY_BLOCKS.value() * multiprocessors() // across, -(-view.images // rows)))
-        function = SOURCE.function(f"apply_columns<{_ctype(x)}, {width}>")
-        grid, block = (across, down), (lanes, rows)
-        arguments: tuple[Any, ...] = (*common, np.int32(view.images), np.int32(view.channels))
-    else:
-        packs = x.size // width
-        function = SOURCE.function(f"apply_rows<{_ctype(x)}, {width}>")
-        grid, block = (max(1, _APPLY_BLOCKS.cap(-(-packs // THREADS), 4 * multiprocessors())), 1), (THREADS, 1)
-        arguments = (*common, np.uint32(packs), divisor(view.post // width), divisor(view.channels))
-    return lambda: function(grid, block, arguments)
+    packs = x.size // width
+    function = SOURCE.function(f"apply_rows<{_ctype(x)}, {width}>")
+    grid = (max(1, _APPLY_BLOCKS.cap(-(-packs // THREADS), 4 * multiprocessors())),)
+    divisors = (divisor(view.post // width), divisor(view.channels))
+    arguments = (x, addend, y, gamma, beta, mean, spread, np.bool_(is_variance), epsilon, np.uint32(packs), *divisors)
+    return lambda: function(grid, (THREADS,), arguments)

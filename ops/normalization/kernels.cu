@@ -75,11 +75,30 @@ __device__ __forceinline__ A warp_sum(A value, int lanes) {
   return value;
 }
 
+// Sums over the rows of a block whose threads walk (rows, lanes * SIDES columns), `lanes` (a power of two) side by
+// side: column c's in thread c. `slots` holds a value for each warp and column; it is read until the next barrier.
+template <int SIDES, typename A>
+__device__ __forceinline__ A column_sum(A (&sums)[SIDES], int lanes, A* slots) {
+  const int thread = threadIdx.x, warp = thread / 32, lane = thread % 32, width = lanes * SIDES;
+#pragma unroll
+  for (int s = 0; s < SIDES; ++s) {
+    sums[s] = warp_sum(sums[s], lanes);
+    if (lane < lanes) slots[warp * width + lane * SIDES + s] = sums[s];
+  }
+  __syncthreads();
+  A total = 0;
+  for (int other = 0; thread < width && other < blockDim.x / 32; ++other) total += slots[other * width + thread];
+  return total;
+}
+
 // ---- one pass ------------------------------------------------------------------------------------------------------
 
 constexpr int THREADS = 256;
 constexpr int WARPS = THREADS / 32;
-constexpr int UNDER_WAY = 4;  // loads of a thread that walks rows
+constexpr int COLUMN_THREADS = 1024;  // of a block that reduces columns: few blocks leave few partials
+constexpr int UNDER_WAY = 4;          // loads of a thread that walks rows
+template <int V>
+constexpr int LINE = V == 1 ? 32 : 8 * V;  // most columns of a block that walks rows
 template <typename T>
 constexpr int MOST = sizeof(T) == 8 ? 448 : 896;  // threads of a block, which leaves each 72 registers or more
 constexpr int GROUP = 8;      // most channels of one cluster, channels first
@@ -200,7 +219,7 @@ __global__ void CLUSTER(K) __launch_bounds__(MOST<T>) normalize_once(
 
     // of `take` over the values of each channel that this block holds, in the thread that owns the channel
     const auto sum = [&](auto&& take) {
-      A sums[SIDES] = {}, total = 0;
+      A sums[SIDES] = {};
       each([&](int j, int) {
         const Pack<T, V> values = held[j].open();
 #pragma unroll
@@ -218,21 +237,14 @@ __global__ void CLUSTER(K) __launch_bounds__(MOST<T>) normalize_once(
         slots[2 * thread] = sums[0];
         slots[2 * thread + 1] = sums[1];
         __syncthreads();
+        A total = 0;
         const int low = warp * post, high = low + post;  // a pack that begins before `low` has its end there
         for (int begin = 0; warp < group && begin < active; begin += per_image) {
           for (int at = low / V + lane; at * V < high; at += 32) total += slots[2 * (begin + at) + (at * V < low)];
         }
         return warp_sum(total, 1);
       } else {
-        const int lanes = LAYOUT == LAST ? per_image : 1;  // which see the same channels in every warp
-#pragma unroll
-        for (int s = 0; s < SIDES; ++s) {
-          sums[s] = warp_sum(sums[s], lanes);
-          if (lane < lanes) slots[(warp * lanes + lane) * SIDES + s] = sums[s];
-        }
-        __syncthreads();
-        for (int other = 0; owner && other < warps; ++other) total += slots[other * group + owned];
-        return total;
+        return column_sum<SIDES>(sums, LAYOUT == LAST ? per_image : 1, slots);
       }
     };
     A middle[SIDES];
@@ -359,62 +371,64 @@ __global__ void __launch_bounds__(THREADS) reduce_rows(
   }
 }
 
-// (rows, C): block.x lanes along C with V columns each, block.y rows at a time; grid (column blocks, splits).
-// partials (splits, C), tickets (column blocks).
+// What one of `splits` blocks found in the rows of its tiles, which lie `splits` apart.
+template <typename A>
+struct Partial {
+  A mean, squares;
+};
+
+__device__ __forceinline__ int rows_of(int split, int splits, int rows, int tile) {
+  const int whole = rows / tile, turn = whole % splits;
+  return (whole / splits + (split < turn)) * tile + (split == turn ? rows % tile : 0);
+}
+
+// (rows, C): `lanes` threads along C with V columns each; grid (column blocks, splits). partials (splits, C).
 template <typename T, int V>
-__global__ void __launch_bounds__(THREADS) reduce_columns(
-    const T* __restrict__ x, Statistics<Wide<T>> statistics, Moments<Wide<T>>* partials, unsigned int* tickets,
-    int rows, int channels, Wide<T> epsilon, Wide<T> momentum) {
+__global__ void __launch_bounds__(COLUMN_THREADS) reduce_columns(
+    const T* __restrict__ x, Partial<Wide<T>>* __restrict__ partials, int rows, int channels, int lanes) {
   using A = Wide<T>;
-  __shared__ Moments<A> slots[THREADS];
-  const int column = (blockIdx.x * blockDim.x + threadIdx.x) * V;
-  const bool ours = column < channels;
-  Shifted<A> sums[V];
-  const int stride = gridDim.y * blockDim.y;
-  for (int row = blockIdx.y * blockDim.y + threadIdx.y; ours && row < rows; row += UNDER_WAY * stride) {
+  __shared__ A slots[COLUMN_THREADS / 32 * LINE<V>], means[LINE<V>];
+  const int lane = threadIdx.x % lanes, tile = COLUMN_THREADS / lanes, width = lanes * V;
+  const int column = blockIdx.x * width + lane * V, stride = gridDim.y * tile;
+  const int start = column < channels ? blockIdx.y * tile + threadIdx.x / lanes : rows;
+  Pack<T, V> shift{};
+  if (start < rows) shift = load<T, V>(x + static_cast<long long>(start) * channels + column);
+  A sums[V] = {}, squares[V] = {};
+  for (int row = start; row < rows; row += UNDER_WAY * stride) {
     Pack<T, V> loaded[UNDER_WAY];
 #pragma unroll
     for (int j = 0; j < UNDER_WAY; ++j) {
-      if (row + j * stride < rows) loaded[j] = load<T, V>(x + static_cast<long long>(row + j * stride) * channels + column);
+      loaded[j] = row + j * stride < rows ? load<T, V>(x + static_cast<long long>(row + j * stride) * channels + column) : shift;
     }
 #pragma unroll
     for (int j = 0; j < UNDER_WAY; ++j) {
-      if (row + j * stride >= rows) break;
 #pragma unroll
-      for (int i = 0; i < V; ++i) sums[i].add(widen(loaded[j].at[i]));
+      for (int i = 0; i < V; ++i) {
+        const A distance = widen(loaded[j].at[i]) - widen(shift.at[i]);
+        sums[i] += distance;
+        squares[i] += distance * distance;
+      }
     }
   }
-  const int slot = threadIdx.y * blockDim.x + threadIdx.x;
+  const A count = start < rows ? static_cast<A>((rows - start + stride - 1) / stride) : A(0);
+  const A here = static_cast<A>(rows_of(blockIdx.y, gridDim.y, rows, tile));
+  A part[V];
 #pragma unroll
-  for (int i = 0; i < V; ++i) {
-    slots[slot] = sums[i].moments();
-    __syncthreads();
-    for (int step = blockDim.y / 2; step > 0; step /= 2) {
-      if (threadIdx.y < step) slots[slot] = merge(slots[slot], slots[slot + step * blockDim.x]);
-      __syncthreads();
-    }
-    if (threadIdx.y == 0 && ours) partials[static_cast<long long>(blockIdx.y) * channels + column + i] = slots[slot];
-    __syncthreads();
-  }
-  if (!last_to_arrive(&tickets[blockIdx.x], gridDim.y)) return;
-  const int width = blockDim.x * V, parts = THREADS / width, part = slot / width;  // threads that share a channel
-  const int channel = blockIdx.x * width + slot % width;
-  Moments<A> total = {A(0), A(0), A(0)};
-#pragma unroll 4
-  for (int split = part; split < gridDim.y && channel < channels; split += parts) {
-    const Moments<A>* const partial = partials + static_cast<long long>(split) * channels + channel;
-    total = merge(total, Moments<A>{__ldcg(&partial->count), __ldcg(&partial->mean), __ldcg(&partial->squares)});
-  }
-  slots[slot] = total;
+  for (int i = 0; i < V; ++i) part[i] = sums[i] + count * widen(shift.at[i]);
+  const A mean = column_sum<V>(part, lanes, slots) / here;
+  if (threadIdx.x < width) means[threadIdx.x] = mean;
   __syncthreads();
-  for (int step = parts / 2; step > 0; step /= 2) {
-    if (part < step) slots[slot] = merge(slots[slot], slots[slot + step * width]);
-    __syncthreads();
+#pragma unroll
+  for (int i = 0; i < V; ++i) {  // Chan et al. 1979
+    const A offset = count == A(0) ? A(0) : sums[i] / count;
+    const A distance = widen(shift.at[i]) + offset - means[lane * V + i];
+    part[i] = squares[i] - sums[i] * offset + count * distance * distance;
   }
-  if (part > 0 || channel >= channels) return;
-  total = slots[slot];
-  const A variance = total.squares / total.count;
-  keep(statistics, channel, total.mean, A(1) / sqrt(variance + epsilon), variance, total.count, momentum);
+  const A spread = column_sum<V>(part, lanes, slots);
+  const int channel = blockIdx.x * width + threadIdx.x;
+  if (threadIdx.x < width && channel < channels) {
+    partials[static_cast<long long>(blockIdx.y) * channels + channel] = {mean, spread < A(0) ? A(0) : spread};
+  }
 }
 
 // spread: 1 / sqrt(variance + epsilon) where `is_variance`, given as such otherwise.
@@ -450,30 +464,58 @@ __global__ void __launch_bounds__(THREADS) apply_rows(
   }
 }
 
-// (rows, C): as reduce_columns; each thread keeps its columns' numbers.
+// (rows, C): as reduce_columns, last rows first. Statistics are those of `splits` partials, the moving ones without any.
 template <typename T, int V>
 __global__ void __launch_bounds__(THREADS) apply_columns(
     const T* __restrict__ x, const T* __restrict__ addend, T* __restrict__ y, const Wide<T>* __restrict__ gamma,
-    const Wide<T>* __restrict__ beta, const Wide<T>* __restrict__ mean, const Wide<T>* __restrict__ spread,
-    bool is_variance, Wide<T> epsilon, int rows, int channels) {
+    const Wide<T>* __restrict__ beta, Statistics<Wide<T>> statistics, const Partial<Wide<T>>* __restrict__ partials,
+    int splits, int split_tile, int rows, int channels, int lanes, Wide<T> epsilon, Wide<T> momentum) {
   using A = Wide<T>;
-  const int column = (blockIdx.x * blockDim.x + threadIdx.x) * V;
+  __shared__ A first[THREADS], second[THREADS], means[LINE<V>], scales[LINE<V>], shifts[LINE<V>];
+  const int width = lanes * V, parts = THREADS / width;  // threads that share a channel
+  const int which = threadIdx.x % width, channel = blockIdx.x * width + which;
+  const A n = static_cast<A>(rows);
+  A base = 0, sum = 0, squares = 0;
+  if (splits > 0 && channel < channels) {  // about the first one's mean, with Chan et al. 1979
+    base = partials[channel].mean;
+#pragma unroll 4
+    for (int split = threadIdx.x / width; split < splits; split += parts) {
+      const Partial<A> partial = partials[static_cast<long long>(split) * channels + channel];
+      const A count = static_cast<A>(rows_of(split, splits, rows, split_tile)), distance = partial.mean - base;
+      sum += count * distance;
+      squares += partial.squares + count * distance * distance;
+    }
+  }
+  first[threadIdx.x] = sum;
+  second[threadIdx.x] = squares;
+  __syncthreads();
+  if (threadIdx.x < width && channel < channels) {
+    for (int part = 1; part < parts; ++part) sum += first[part * width + which], squares += second[part * width + which];
+    const A mean = splits > 0 ? base + sum / n : statistics.moving_mean[channel];
+    const A left = squares - sum * (sum / n);
+    const A variance = splits > 0 ? (left < A(0) ? A(0) : left) / n : statistics.moving_variance[channel];
+    const A inverse = A(1) / sqrt(variance + epsilon);
+    means[which] = mean;
+    scales[which] = inverse * gamma[channel];
+    shifts[which] = beta[channel];
+    if (splits > 0 && blockIdx.y == 0) keep(statistics, channel, mean, inverse, variance, n, momentum);
+  }
+  __syncthreads();
+  const int lane = threadIdx.x % lanes, tile = THREADS / lanes, stride = gridDim.y * tile;
+  const int column = blockIdx.x * width + lane * V;
   if (column >= channels) return;
   A middle[V], scale[V], shift[V];
 #pragma unroll
   for (int i = 0; i < V; ++i) {
-    middle[i] = mean[column + i];
-    scale[i] = inverse_of(spread[column + i], is_variance, epsilon) * gamma[column + i];
-    shift[i] = beta[column + i];
+    middle[i] = means[lane * V + i], scale[i] = scales[lane * V + i], shift[i] = shifts[lane * V + i];
   }
-  const int stride = gridDim.y * blockDim.y;
-  for (int row = rows - 1 - (blockIdx.y * blockDim.y + threadIdx.y); row >= 0; row -= UNDER_WAY * stride) {
+  for (int row = rows - 1 - (blockIdx.y * tile + threadIdx.x / lanes); row >= 0; row -= UNDER_WAY * stride) {
     Pack<T, V> loaded[UNDER_WAY], added[UNDER_WAY];
 #pragma unroll
     for (int j = 0; j < UNDER_WAY; ++j) {
       const long long at = static_cast<long long>(row - j * stride) * channels + column;
-      if (at >= 0) loaded[j] = load<T, V>(x + at);
-      if (at >= 0 && addend != nullptr) added[j] = load<T, V>(addend + at);
+      if (at >= 0) loaded[j] = load_streaming<T, V>(x + at);
+      if (at >= 0 && addend != nullptr) added[j] = load_streaming<T, V>(addend + at);
     }
 #pragma unroll
     for (int j = 0; j < UNDER_WAY; ++j) {
