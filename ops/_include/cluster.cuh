@@ -1,12 +1,37 @@
-// Thread-block clusters and bulk copies, by PTX. Empty before the architectures that have them.
+// Thread-block clusters and asynchronous copies, by PTX. Empty before the architectures that have them.
 #pragma once
-#include "pipeline.cuh"
 
 #if __CUDA_ARCH__ >= 900
 #define CLUSTER(BLOCKS) __cluster_dims__(BLOCKS, 1, 1)
 #else
 #define CLUSTER(BLOCKS)
 #endif
+
+__device__ __forceinline__ unsigned int shared_address(const void* pointer) {
+  return static_cast<unsigned int>(__cvta_generic_to_shared(pointer));
+}
+
+// 16 bytes from global to shared memory, past the registers.
+__device__ __forceinline__ void copy_async(void* to, const void* from) {
+#if __CUDA_ARCH__ >= 800
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_address(to)), "l"(from) : "memory");
+#else
+  *reinterpret_cast<uint4*>(to) = *reinterpret_cast<const uint4*>(from);
+#endif
+}
+
+__device__ __forceinline__ void copy_commit() {
+#if __CUDA_ARCH__ >= 800
+  asm volatile("cp.async.commit_group;" ::: "memory");
+#endif
+}
+
+template <int PENDING>
+__device__ __forceinline__ void copy_wait() {  // until at most PENDING groups are under way
+#if __CUDA_ARCH__ >= 800
+  asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
+#endif
+}
 
 __device__ __forceinline__ unsigned int cluster_rank() {
   unsigned int rank = 0;
@@ -32,45 +57,14 @@ __device__ __forceinline__ void cluster_wait() {
 template <typename T>
 __device__ __forceinline__ void write_remote(T* ours, unsigned int rank, T value) {
 #if __CUDA_ARCH__ >= 900
-  const unsigned int here = static_cast<unsigned int>(__cvta_generic_to_shared(ours));
   unsigned int place;
-  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(place) : "r"(here), "r"(rank));
+  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(place) : "r"(shared_address(ours)), "r"(rank));
   if constexpr (sizeof(T) == 8) {
-    asm volatile("st.shared::cluster.b64 [%0], %1;" ::"r"(place), "l"(*reinterpret_cast<unsigned long long*>(&value))
-                 : "memory");
+    const unsigned long long bits = *reinterpret_cast<const unsigned long long*>(&value);
+    asm volatile("st.shared::cluster.b64 [%0], %1;" ::"r"(place), "l"(bits) : "memory");
   } else {
-    asm volatile("st.shared::cluster.b32 [%0], %1;" ::"r"(place), "r"(*reinterpret_cast<unsigned int*>(&value))
-                 : "memory");
+    const unsigned int bits = *reinterpret_cast<const unsigned int*>(&value);
+    asm volatile("st.shared::cluster.b32 [%0], %1;" ::"r"(place), "r"(bits) : "memory");
   }
 #endif
 }
-
-#if __CUDA_ARCH__ >= 900
-
-// What was initialized so far is seen by copies and by the other blocks of the cluster.
-__device__ __forceinline__ void publish_barriers() {
-  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-}
-
-// One arrival, after which the phase also waits for that many bytes.
-__device__ __forceinline__ void barrier_expect(unsigned long long* barrier, unsigned int bytes) {
-  asm volatile("{ .reg .b64 state; mbarrier.arrive.expect_tx.shared.b64 state, [%0], %1; }" ::"r"(
-                   barrier_address(barrier)),
-               "r"(bytes)
-               : "memory");
-}
-
-// From global to shared memory, counted by the barrier; addresses and bytes are multiples of 16.
-__device__ __forceinline__ void copy_bulk(void* to, const void* from, unsigned int bytes, unsigned long long* barrier) {
-  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
-                   static_cast<unsigned int>(__cvta_generic_to_shared(to))),
-               "l"(from), "r"(bytes), "r"(barrier_address(barrier))
-               : "memory");
-}
-
-__device__ __forceinline__ void prefetch_bulk(const void* from, unsigned int bytes) {
-  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
-}
-
-#endif

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from ops._core.backend import cupy
 from ops._core.cuda import Source, architecture, divisor, multiprocessors, pointers, shared_memory_bytes, widest_pack
 from ops._core.dtype import FLOATS, dtype_info
 from ops._core.errors import BackendError
@@ -22,8 +23,7 @@ GROUP = 8
 LARGEST_SLICE_BYTES = 112 * 1024
 STATIC_BYTES = 8 * 1024
 """Shared memory of a block beside its slices, rounded up."""
-RESERVED_BYTES = 1024
-"""What a multiprocessor keeps of its shared memory for each block."""
+PACK_BYTES = 16
 HOPPER = 90
 CLUSTERS = (1, 2, 4, 8)
 TICKET_BYTES = 4
@@ -31,11 +31,14 @@ MOMENTS = 3
 COLUMN_THREADS = 1024
 COLUMN_LANES = 8
 """Threads side by side where channels come last: with packs of 16 bytes they read one line."""
-BLOCK_THREADS = (448, 896)
-"""Most threads of one of two blocks on a multiprocessor, and of one alone, where values live in registers."""
+BLOCK_THREADS = (224, 448, 896)
+"""Most threads of a block where four, two or one of them hold their values in a multiprocessor's registers."""
+LARGEST_SUMS = 4
+"""Columns of a thread beside which it can hold many packs."""
+MANY = 3
+"""Blocks for each multiprocessor from which on four at a time are better than two."""
 SMALL_SLICE_BYTES = 8 * 1024
 """Not worth spreading over more blocks."""
-MOST_STAGES = 8
 WARP = 32
 
 
@@ -62,9 +65,6 @@ _MOST_CHANNELS = _declare(
 _CLUSTERS = _declare(
     "clusters_per_multiprocessor", 4, (2, 4, 8), "clusters below which channels are not put together: idle bandwidth"
 )
-_STAGES = _declare(
-    "stages", 4, (1, 2, 4, 8), "slices that a block has under way beside the one it works on: loads against evenness"
-)
 _REDUCE_BLOCKS = _declare(
     "reduce_blocks_per_multiprocessor",
     8,
@@ -80,9 +80,12 @@ _APPLY_BLOCKS = _declare(
 _WIDTHS = {"float16": 8, "bfloat16": 8, "float32": 4, "float64": 2}
 
 
-_PACKS = {"SINGLE": 7, "GROUPED": 4, "LAST": 4}
-"""Packs that a thread holds, as many as its registers take; 7 divides the images of many networks."""
 _FEW_PACKS = 4
+
+
+def _most_packs(layout: str, width: int) -> int:
+    """Packs that a thread holds, as many as its registers take; 7 divides the images of many networks."""
+    return _FEW_PACKS if layout == "GROUPED" or (layout == "LAST" and width > LARGEST_SUMS) else 7
 
 
 def _expressions() -> tuple[str, ...]:
@@ -92,10 +95,12 @@ def _expressions() -> tuple[str, ...]:
         for width in (1, widest):
             found += [f"{name}<{ctype}, {width}>" for name in ("reduce_rows", "reduce_columns")]
             found += [f"{name}<{ctype}, {width}>" for name in ("apply_rows", "apply_columns")]
-        for layout, packs in _PACKS.items():
+        for layout in ("SINGLE", "GROUPED", "LAST"):
+            packs = _most_packs(layout, widest)
             found += [f"normalize_once<{ctype}, {widest}, {packs}, {cluster}, {layout}>" for cluster in CLUSTERS]
+        for layout, packs in (("SINGLE", _FEW_PACKS), ("SINGLE", 7), ("GROUPED", _FEW_PACKS)):
+            found.append(f"normalize_once<{ctype}, 1, {packs}, 1, {layout}>")
         found.append(f"normalize_once<{ctype}, {widest}, {_FEW_PACKS}, 1, SINGLE>")
-        found += [f"normalize_once<{ctype}, 1, {_PACKS[layout]}, 1, {layout}>" for layout in ("SINGLE", "GROUPED")]
     return tuple(found)
 
 
@@ -141,11 +146,10 @@ class Block:
     active: int
     rounds: int
 
-    @property
-    def packs(self) -> int:
+    def packs(self, width: int, cluster: int) -> int:
         """Packs a thread for which the kernel is compiled."""
-        few = self.layout == "SINGLE" and self.rounds <= _FEW_PACKS
-        return _FEW_PACKS if few else _PACKS[self.layout]
+        few = self.layout == "SINGLE" and self.rounds <= _FEW_PACKS and cluster == 1
+        return _FEW_PACKS if few else _most_packs(self.layout, width)
 
 
 def _block(view: View, width: int, itemsize: int, group: int, cluster: int) -> Block | None:
@@ -154,11 +158,13 @@ def _block(view: View, width: int, itemsize: int, group: int, cluster: int) -> B
     images, per_image = -(-view.images // cluster), group * view.post // width
     unit = 1 if layout == "SINGLE" else per_image
     whole = images * per_image // unit  # units, which one round never splits
-    for most in BLOCK_THREADS[:1] if itemsize == np.dtype(np.float64).itemsize else BLOCK_THREADS:
+    many = layout == "SINGLE" and view.channels * cluster >= MANY * multiprocessors()
+    wide = itemsize > np.dtype(np.float32).itemsize
+    for most in BLOCK_THREADS[0 if many else 1 : 2 if wide else 3]:
         if unit > most:
             continue
         rounds = -(-whole // (most // unit))
-        if rounds <= _PACKS[layout]:
+        if rounds <= _most_packs(layout, width):
             active = -(-whole // rounds) * unit
             least = group if layout == "LAST" else WARP * group
             threads = max(-(-active // WARP), -(-least // WARP)) * WARP
@@ -210,20 +216,18 @@ def _plan_last(view: View, width: int, itemsize: int) -> tuple[int, int] | None:
     """As `_plan_once` where channels come last: whole lines if that leaves enough blocks."""
     if width == 1:
         return None
-    enough = multiprocessors() * 3 // 4
-    found = None
-    most = 0
-    for limit in _limits():
-        for lanes in (8, 4, 2):
-            group = lanes * width
-            for cluster in CLUSTERS:
-                if view.channels % group or not _holds(view, width, itemsize, group, cluster, limit):
-                    continue
-                blocks = view.channels // group * cluster
-                if blocks >= enough or view.images * group * itemsize <= SMALL_SLICE_BYTES * cluster:
-                    return group, cluster
-                if blocks > most:
-                    found, most = (group, cluster), blocks
+    enough, limit = multiprocessors() * 3 // 4, _limits()[0]
+    found, most = None, 0
+    for lanes in (COLUMN_LANES, COLUMN_LANES // 2):
+        group = lanes * width
+        for cluster in CLUSTERS:
+            if view.channels % group or not _holds(view, width, itemsize, group, cluster, limit):
+                continue
+            blocks = view.channels // group * cluster
+            if blocks >= enough or view.images * group * itemsize <= SMALL_SLICE_BYTES * cluster:
+                return group, cluster
+            if blocks > most:
+                found, most = (group, cluster), blocks
     return found
 
 
@@ -299,14 +303,18 @@ def _once(
     how = _block(view, width, itemsize, group, cluster)
     if how is None:
         return None
-    function = SOURCE.function(f"normalize_once<{_ctype(x)}, {width}, {how.packs}, {cluster}, {how.layout}>")
-    items = view.channels // group
-    stages, shared = _stages(how, items * cluster, -(-view.images // cluster) * group * view.post * itemsize)
-    if width == 1 or how.layout == "LAST":
-        stages = shared = 0
+    function = SOURCE.function(
+        f"normalize_once<{_ctype(x)}, {width}, {how.packs(width, cluster)}, {cluster}, {how.layout}>"
+    )
+    slice_bytes = how.rounds * how.threads * PACK_BYTES if width > 1 else 0
+    staged = addend is not None and 0 < 2 * slice_bytes <= shared_memory_bytes() - STATIC_BYTES
+    shared = slice_bytes * (1 + staged)
     # one function serves many shapes: what another launch needs must not be taken back
     function.max_dynamic_shared_size_bytes = max(shared, function.max_dynamic_shared_size_bytes)
-    clusters = min(items, _resident(function, cluster, how.threads, shared)) if stages else items
+    items = view.channels // group
+    clusters = items
+    if width > 1 and items * cluster > multiprocessors():
+        clusters = min(items, _resident(function, cluster, how.threads, shared))
     grid, block = (clusters * cluster,), (how.threads,)
     arguments = (
         x,
@@ -322,25 +330,19 @@ def _once(
         divisor(group * view.post // width),
         divisor(view.post),
         np.int32(how.active),
-        np.int32(stages),
+        np.int32(how.rounds),
+        np.bool_(staged),
         *numbers,
     )
     return lambda: function(grid, block, arguments, shared_mem=shared)
 
 
-def _stages(how: Block, blocks: int, slice_bytes: int) -> tuple[int, int]:
-    """Slices under way and their bytes; none where every block has but one slice, or there are no bulk copies."""
-    together = 2 if how.threads <= BLOCK_THREADS[0] else 1
-    if architecture() < HOPPER or blocks <= together * multiprocessors():
-        return 0, 0
-    room = (shared_memory_bytes() + RESERVED_BYTES) // together - RESERVED_BYTES - STATIC_BYTES
-    turns = -(-blocks // (together * multiprocessors()))
-    stages = min(_STAGES.value(), MOST_STAGES, turns, room // slice_bytes)
-    return stages, stages * slice_bytes
-
-
 def _resident(function: Any, cluster: int, threads: int, shared: int) -> int:
     """Clusters that the device runs at the same time. One more would wait until all others are done."""
+    if architecture() < HOPPER:
+        handle = function.kernel.ptr
+        blocks = cupy().cuda.driver.occupancyMaxActiveBlocksPerMultiprocessor(handle, threads, shared)
+        return int(blocks) * multiprocessors()
     from cuda.bindings import driver
 
     size = driver.CUlaunchAttribute()

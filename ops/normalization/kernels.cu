@@ -87,6 +87,7 @@ __device__ __forceinline__ A column_sum(A (&sums)[SIDES], int lanes, A* slots) {
   }
   __syncthreads();
   A total = 0;
+#pragma unroll 4
   for (int other = 0; thread < width && other < blockDim.x / 32; ++other) total += slots[other * width + thread];
   return total;
 }
@@ -103,8 +104,6 @@ template <typename T>
 constexpr int MOST = sizeof(T) == 8 ? 448 : 896;  // threads of a block, which leaves each 72 registers or more
 constexpr int GROUP = 8;      // most channels of one cluster, channels first
 constexpr int LANES = 8;      // most packs of a row of one cluster, channels last
-constexpr int STAGES = 8;     // most slices under way
-constexpr int AHEAD = 2;      // packs of the addend that a thread loads before it needs them
 
 // Whose values a pack holds: one channel's, as all of its block; up to two neighbours'; another's in each element.
 enum Layout { SINGLE, GROUPED, LAST };
@@ -124,26 +123,25 @@ struct Closed {
 };
 
 // A cluster of K blocks takes `group` adjacent channels at a time; each block keeps its slice of them, whole images,
-// in registers: at most P packs for each of its `active` threads. Where `stages` is not zero, slices come by way of
-// that many places in shared memory, and the next ones are under way while this one is reduced and written.
+// in registers: at most P packs, of which `rounds` are used, for each of its `active` threads. Packs come by way of
+// shared memory, where each thread has places of its own: while a slice is reduced and written, the next one is under
+// way. So is the addend where `staged`: a load that is asked for late would wait behind all of them.
 template <typename T, int V, int P, int K, Layout LAYOUT>
 __global__ void CLUSTER(K) __launch_bounds__(MOST<T>) normalize_once(
     const T* __restrict__ x, const T* __restrict__ addend, T* __restrict__ y, const Wide<T>* __restrict__ gamma,
     const Wide<T>* __restrict__ beta, Statistics<Wide<T>> statistics, int images, int channels, int post, int group,
-    Divisor packs_per_image, Divisor post_divisor, int active, int stages, Wide<T> epsilon, Wide<T> momentum) {
+    Divisor packs_per_image, Divisor post_divisor, int active, int rounds, bool staged, Wide<T> epsilon,
+    Wide<T> momentum) {
   using A = Wide<T>;
   constexpr int SIDES = LAYOUT == SINGLE ? 1 : LAYOUT == GROUPED ? 2 : V;  // channels of a pack
   constexpr int CHANNELS = LAYOUT == LAST ? LANES * V : GROUP;
   extern __shared__ __align__(16) unsigned char memory[];
-  __shared__ __align__(8) unsigned long long full[STAGES];
   __shared__ A slots[LAYOUT == SINGLE ? 32 : LAYOUT == GROUPED ? 2 * MOST<T> : 32 * CHANNELS];
   __shared__ A means[CHANNELS + 1], scales[CHANNELS + 1], shifts[CHANNELS + 1], exchange[2][K][2][CHANNELS];
-  T* const ring = reinterpret_cast<T*>(memory);
   const int thread = threadIdx.x, warp = thread / 32, lane = thread % 32, warps = blockDim.x / 32;
   const int rank = K == 1 ? 0 : cluster_rank(), start = blockIdx.x / K, clusters = gridDim.x / K;
   const int from = images * rank / K, count = images * (rank + 1) / K - from;
-  const int per_image = packs_per_image.value, packs = count * per_image, slice = (images + K - 1) / K * per_image;
-  const int items = channels / group;
+  const int per_image = packs_per_image.value, packs = count * per_image, items = channels / group;
   const A n = static_cast<A>(images) * static_cast<A>(post), here = static_cast<A>(count) * static_cast<A>(post);
 
   // our packs lie `active` apart, which keeps those of a group at one place of their images
@@ -165,57 +163,40 @@ __global__ void CLUSTER(K) __launch_bounds__(MOST<T>) normalize_once(
     const unsigned int image = quotient(pack, packs_per_image);
     return row(item, image) + static_cast<long long>(remainder(pack, image, packs_per_image)) * V;
   };
-  const auto bring = [&](int item, int stage) {
-#if __CUDA_ARCH__ >= 900
-    if (warp != warps - 1 || item >= items) return;
-    const unsigned int bytes = per_image * V * sizeof(T);
-    if (lane == 0) barrier_expect(&full[stage], count * bytes);
-    for (int image = lane; image < count; image += 32) {
-      copy_bulk(ring + (stage * slice + image * per_image) * V, x + row(item, image), bytes, &full[stage]);
-      if (addend != nullptr) prefetch_bulk(addend + row(item, image), bytes);
+  const auto each = [&](auto&& take) {
+#pragma unroll
+    for (int j = 0; j < P; ++j) {
+      if (first + j * active < packs) take(j, first + j * active);
     }
-#endif
+  };
+  constexpr bool WIDE = V * sizeof(T) == 16;
+  T* const ours = reinterpret_cast<T*>(memory) + thread * V;
+  const int apart = blockDim.x * V;
+  const auto bring = [&](const T* tensor, int item, int to) {
+    if constexpr (WIDE) {
+      if (item < items) each([&](int j, int pack) { copy_async(ours + (to + j) * apart, tensor + place(item, pack)); });
+      copy_commit();
+    }
   };
   if (K > 1) cluster_arrive();
-#if __CUDA_ARCH__ >= 900
-  if (stages > 0) {
-    if (thread == 0) {
-      for (int stage = 0; stage < stages; ++stage) barrier_init(&full[stage], 1);
-      publish_barriers();
-    }
-    __syncthreads();
-    for (int stage = 0; stage < stages; ++stage) bring(start + stage * clusters, stage);
-  }
-#endif
+  bring(x, start, 0);
+  if (staged) bring(addend, start, rounds);
+  A gain = 0, offset = 0;
+  if (owner) gain = gamma[start * group + owned], offset = beta[start * group + owned];
   if (K > 1) cluster_wait();  // every block is there to be written to
 
-  int stage = 0, lap = 0, turn = 0;
+  int turn = 0;
   for (int item = start; item < items; item += clusters, turn ^= 1) {
-    const int channel = item * group;
-    asm volatile("" : "+r"(first));  // keeps places from being worked out ahead, which takes more registers than there are
-    A gain = 0, offset = 0;
-    if (owner) gain = gamma[channel + owned], offset = beta[channel + owned];
-    Closed<T, V> held[P], added[AHEAD];
-    const auto each = [&](auto&& take) {
-#pragma unroll
-      for (int j = 0; j < P; ++j) {
-        if (first + j * active < packs) take(j, first + j * active);
-      }
-    };
-    if (stages > 0) {
-#if __CUDA_ARCH__ >= 900
-      barrier_wait(&full[stage], lap);
-#endif
-      each([&](int j, int pack) { held[j].load(ring + (stage * slice + pack) * V); });
+    const int channel = item * group, next = item + clusters;
+    asm volatile("" : "+r"(first));  // places are worked out as needed: all of them would take too many registers
+    Closed<T, V> held[P];
+    if constexpr (WIDE) {
+      staged ? copy_wait<1>() : copy_wait<0>();
+      each([&](int j, int) { held[j].load(ours + j * apart); });
+      bring(x, next, 0);
     } else {
       each([&](int j, int pack) { held[j].load(x + place(item, pack)); });
     }
-    const auto load_added = [&](int j) {
-      const int pack = first + j * active;
-      if (addend != nullptr && pack < packs) added[j % AHEAD].load(addend + place(item, pack));
-    };
-#pragma unroll
-    for (int j = 0; j < P && j < AHEAD; ++j) load_added(j);
 
     // of `take` over the values of each channel that this block holds, in the thread that owns the channel
     const auto sum = [&](auto&& take) {
@@ -249,7 +230,6 @@ __global__ void CLUSTER(K) __launch_bounds__(MOST<T>) normalize_once(
     };
     A middle[SIDES];
     const A share = sum([&](A value, int) { return value; });
-    if (stages > 0) bring(item + stages * clusters, stage);  // all have read it
     if (owner) means[owned] = share / here;
     __syncthreads();
 #pragma unroll
@@ -284,26 +264,33 @@ __global__ void CLUSTER(K) __launch_bounds__(MOST<T>) normalize_once(
       means[owned] = mean;
       scales[owned] = inverse * gain;
       shifts[owned] = offset;
+      if (next < items) gain = gamma[next * group + owned], offset = beta[next * group + owned];
       if (rank == 0) keep(statistics, channel + owned, mean, inverse, variance, n, momentum);
     }
     __syncthreads();
     A scale[SIDES], shift[SIDES];
 #pragma unroll
-    for (int s = 0; s < SIDES; ++s) middle[s] = means[mine + s], scale[s] = scales[mine + s], shift[s] = shifts[mine + s];
+    for (int s = 0; s < SIDES; ++s) {
+      middle[s] = means[mine + s], scale[s] = scales[mine + s], shift[s] = shifts[mine + s];
+    }
+    if (staged) copy_wait<1>();
     each([&](int j, int pack) {
       const Pack<T, V> values = held[j].open();
-      Pack<T, V> more{}, result;
-      if (addend != nullptr) more = added[j % AHEAD].open();
+      Pack<T, V> added{}, result;
+      if (staged) {
+        added = load<T, V>(ours + (rounds + j) * apart);
+      } else if (addend != nullptr) {
+        added = load<T, V>(addend + place(item, pack));
+      }
 #pragma unroll
       for (int i = 0; i < V; ++i) {
         A value = (widen(values.at[i]) - of(middle, i)) * of(scale, i) + of(shift, i);
-        if (addend != nullptr) value += widen(more.at[i]);
+        if (addend != nullptr) value += widen(added.at[i]);
         result.at[i] = narrow<T>(value);
       }
       store_streaming<T, V>(y + place(item, pack), result);
-      if (j + AHEAD < P) load_added(j + AHEAD);
     });
-    if (stages > 0 && ++stage == stages) stage = 0, lap ^= 1;
+    if (staged) bring(addend, next, rounds);
   }
 }
 
