@@ -24,6 +24,8 @@ LARGEST_SLICE_BYTES = 112 * 1024
 STATIC_BYTES = 8 * 1024
 """Shared memory of a block beside its slices, rounded up."""
 PACK_BYTES = 16
+LARGEST_SIZE = 1 << 31
+"""Elements, within which places are 32-bit numbers."""
 HOPPER = 90
 CLUSTERS = (1, 2, 4, 8)
 TICKET_BYTES = 4
@@ -298,7 +300,7 @@ def _once(
     if found is None:
         return None
     group, cluster = found
-    if cluster > 1 and (width == 1 or architecture() < HOPPER):
+    if (cluster > 1 and (width == 1 or architecture() < HOPPER)) or x.size >= LARGEST_SIZE:
         return None
     how = _block(view, width, itemsize, group, cluster)
     if how is None:
@@ -306,7 +308,7 @@ def _once(
     function = SOURCE.function(
         f"normalize_once<{_ctype(x)}, {width}, {how.packs(width, cluster)}, {cluster}, {how.layout}>"
     )
-    slice_bytes = how.rounds * how.threads * PACK_BYTES if width > 1 else 0
+    slice_bytes = (packs | 1) * how.threads * PACK_BYTES if width > 1 else 0
     staged = addend is not None and 0 < 2 * slice_bytes <= shared_memory_bytes() - STATIC_BYTES
     shared = slice_bytes * (1 + staged)
     # one function serves many shapes: what another launch needs must not be taken back
@@ -330,7 +332,6 @@ def _once(
         divisor(group * view.post // width),
         divisor(view.post),
         np.int32(how.active),
-        np.int32(how.rounds),
         np.bool_(staged),
         *numbers,
     )
