@@ -87,7 +87,8 @@ _FEW_PACKS = 4
 
 def _most_packs(layout: str, width: int) -> int:
     """Packs that a thread holds, as many as its registers take; 7 divides the images of many networks."""
-    return _FEW_PACKS if layout == "GROUPED" or (layout == "LAST" and width > LARGEST_SUMS) else 7
+    few = layout == "GROUPED" or (layout in {"LOOSE", "LAST"} and width > LARGEST_SUMS)
+    return _FEW_PACKS if few else 7
 
 
 def _expressions() -> tuple[str, ...]:
@@ -97,12 +98,13 @@ def _expressions() -> tuple[str, ...]:
         for width in (1, widest):
             found += [f"{name}<{ctype}, {width}>" for name in ("reduce_rows", "reduce_columns")]
             found += [f"{name}<{ctype}, {width}>" for name in ("apply_rows", "apply_columns")]
-        for layout in ("SINGLE", "GROUPED", "LAST"):
+        for layout in ("SINGLE", "GROUPED", "LOOSE", "LAST"):
             packs = _most_packs(layout, widest)
             found += [f"normalize_once<{ctype}, {widest}, {packs}, {cluster}, {layout}>" for cluster in CLUSTERS]
-        for layout, packs in (("SINGLE", _FEW_PACKS), ("SINGLE", 7), ("GROUPED", _FEW_PACKS)):
-            found.append(f"normalize_once<{ctype}, 1, {packs}, 1, {layout}>")
-        found.append(f"normalize_once<{ctype}, {widest}, {_FEW_PACKS}, 1, SINGLE>")
+        found += [f"normalize_once<{ctype}, {width}, {_FEW_PACKS}, 1, SINGLE>" for width in (1, widest)]
+        found += [
+            f"normalize_once<{ctype}, 1, {_most_packs(layout, 1)}, 1, {layout}>" for layout in ("SINGLE", "GROUPED")
+        ]
     return tuple(found)
 
 
@@ -156,21 +158,20 @@ class Block:
 
 def _block(view: View, width: int, itemsize: int, group: int, cluster: int) -> Block | None:
     """The threads for a slice of `group` channels, or None where their registers cannot hold it."""
-    layout = "LAST" if view.post == 1 else "SINGLE" if group == 1 else "GROUPED"
-    images, per_image = -(-view.images // cluster), group * view.post // width
-    unit = 1 if layout == "SINGLE" else per_image
-    whole = images * per_image // unit  # units, which one round never splits
-    many = layout == "SINGLE" and view.channels * cluster >= MANY * multiprocessors()
+    per_image = group * view.post // width
+    many = group == 1 and view.channels * cluster >= MANY * multiprocessors()
     wide = itemsize > np.dtype(np.float32).itemsize
-    for most in BLOCK_THREADS[0 if many else 1 : 2 if wide else 3]:
-        if unit > most:
-            continue
-        rounds = -(-whole // (most // unit))
-        if rounds <= _most_packs(layout, width):
-            active = -(-whole // rounds) * unit
-            least = group if layout == "LAST" else WARP * group
-            threads = max(-(-active // WARP), -(-least // WARP)) * WARP
-            return Block(layout, threads, active if layout == "GROUPED" else threads, rounds)
+    layouts = ("LAST",) if view.post == 1 else ("SINGLE",) if group == 1 else ("GROUPED", "LOOSE")
+    for layout in layouts[: 1 if width == 1 else 2]:
+        unit = 1 if layout in {"SINGLE", "LOOSE"} else per_image
+        whole = -(-view.images // cluster) * per_image // unit  # units, which one round never splits
+        for most in BLOCK_THREADS[0 if many else 1 : 2 if wide or layout == "LAST" else 3]:
+            rounds = -(-whole // max(most // unit, 1))
+            if unit <= most and rounds <= _most_packs(layout, width):
+                active = -(-whole // rounds) * unit
+                least = group if layout == "LAST" else WARP * group
+                threads = max(-(-active // WARP), -(-least // WARP)) * WARP
+                return Block(layout, threads, active if layout == "GROUPED" else threads, rounds)
     return None
 
 
@@ -220,9 +221,8 @@ def _plan_last(view: View, width: int, itemsize: int) -> tuple[int, int] | None:
         return None
     enough, limit = multiprocessors() * 3 // 4, _limits()[0]
     found, most = None, 0
-    for lanes in (COLUMN_LANES, COLUMN_LANES // 2):
-        group = lanes * width
-        for cluster in CLUSTERS:
+    for cluster in CLUSTERS:
+        for group in (COLUMN_LANES * width, COLUMN_LANES * width // 2):
             if view.channels % group or not _holds(view, width, itemsize, group, cluster, limit):
                 continue
             blocks = view.channels // group * cluster
@@ -305,12 +305,13 @@ def _once(
     how = _block(view, width, itemsize, group, cluster)
     if how is None:
         return None
-    function = SOURCE.function(
-        f"normalize_once<{_ctype(x)}, {width}, {how.packs(width, cluster)}, {cluster}, {how.layout}>"
-    )
-    slice_bytes = (packs | 1) * how.threads * PACK_BYTES if width > 1 else 0
-    staged = addend is not None and 0 < 2 * slice_bytes <= shared_memory_bytes() - STATIC_BYTES
-    shared = slice_bytes * (1 + staged)
+    packs = how.packs(width, cluster)
+    function = SOURCE.function(f"normalize_once<{_ctype(x)}, {width}, {packs}, {cluster}, {how.layout}>")
+    slice_bytes = packs * how.active * PACK_BYTES if width > 1 else 0
+    sums = {"GROUPED": how.active, "LOOSE": how.active * how.rounds}.get(how.layout, 0)
+    sums_bytes = 2 * gamma.dtype.itemsize * sums
+    staged = addend is not None and 0 < 2 * slice_bytes + sums_bytes <= shared_memory_bytes() - STATIC_BYTES
+    shared = slice_bytes * (1 + staged) + sums_bytes
     # one function serves many shapes: what another launch needs must not be taken back
     function.max_dynamic_shared_size_bytes = max(shared, function.max_dynamic_shared_size_bytes)
     items = view.channels // group

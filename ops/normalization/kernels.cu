@@ -108,8 +108,9 @@ constexpr int MOST = sizeof(T) == 8 ? 448 : 896;  // threads of a block, which l
 constexpr int GROUP = 8;      // most channels of one cluster, channels first
 constexpr int LANES = 8;      // most packs of a row of one cluster, channels last
 
-// Whose values a pack holds: one channel's, as all of its block; up to two neighbours'; another's in each element.
-enum Layout { SINGLE, GROUPED, LAST };
+// Whose values a pack holds: one channel's, as all of its block; up to two neighbours', the same in all packs of a
+// thread or others in each; another's in each element.
+enum Layout { SINGLE, GROUPED, LOOSE, LAST };
 
 // A pack as it lies in memory. Each `open` widens anew: values kept wide would take twice the registers.
 template <typename T, int V>
@@ -135,10 +136,11 @@ __global__ void CLUSTER(K) __launch_bounds__(MOST<T>) normalize_once(
     const Wide<T>* __restrict__ beta, Statistics<Wide<T>> statistics, int images, int channels, int post, int group,
     Divisor packs_per_image, Divisor post_divisor, int active, bool staged, Wide<T> epsilon, Wide<T> momentum) {
   using A = Wide<T>;
-  constexpr int SIDES = LAYOUT == SINGLE ? 1 : LAYOUT == GROUPED ? 2 : V;  // channels of a pack
+  constexpr int SIDES = LAYOUT == SINGLE ? 1 : LAYOUT == LAST ? V : 2;  // channels of a pack
+  constexpr bool PAIRED = LAYOUT == GROUPED || LAYOUT == LOOSE;
   constexpr int CHANNELS = LAYOUT == LAST ? LANES * V : GROUP;
   extern __shared__ __align__(16) unsigned char memory[];
-  __shared__ A slots[LAYOUT == SINGLE ? 32 : LAYOUT == GROUPED ? 2 * MOST<T> : 32 * CHANNELS];
+  __shared__ A fixed[LAYOUT == LAST ? 32 * CHANNELS : 32];
   __shared__ __align__(8) unsigned long long arrived[2];
   __shared__ A means[CHANNELS + 1], scales[CHANNELS + 1], shifts[CHANNELS + 1], exchange[2][K][2][CHANNELS];
   const int thread = threadIdx.x, warp = thread / 32, lane = thread % 32, warps = blockDim.x / 32;
@@ -149,18 +151,31 @@ __global__ void CLUSTER(K) __launch_bounds__(MOST<T>) normalize_once(
 
   // our packs lie `active` apart, which keeps those of a group at one place of their images
   int first = thread < active ? thread : packs;
-  const int inner = LAYOUT == SINGLE ? 0 : thread % per_image * V;
-  const int mine = LAYOUT == SINGLE ? 0 : LAYOUT == LAST ? inner : quotient(inner, post_divisor);
-  const int border = (mine + 1) * post - inner;  // elements from here on are of the next channel
-  const auto of = [&](const A(&both)[SIDES], int i) {  // what is true of element i of a pack
-    if constexpr (LAYOUT == GROUPED) return i < border ? both[0] : both[1];
+  struct Place {  // the channel of a pack's first element, and the element from which on it is the next one
+    int channel, border;
+  };
+  const auto place_in = [&](int inner) {
+    const int mine = PAIRED ? quotient(inner, post_divisor) : inner;
+    return Place{mine, (mine + 1) * post - inner};
+  };
+  const Place always = LAYOUT == SINGLE ? Place{0, V} : place_in(thread % per_image * V);
+  const auto place_of = [&](unsigned int pack) {
+    if constexpr (LAYOUT != LOOSE) return always;
+    return place_in(remainder(pack, quotient(pack, packs_per_image), packs_per_image) * V);
+  };
+  const auto of = [&](const A(&both)[SIDES], int i, int border) {  // what is true of element i of a pack
+    if constexpr (PAIRED) return i < border ? both[0] : both[1];
     return both[LAYOUT == SINGLE ? 0 : i];
+  };
+  const auto tell = [&](A(&both)[SIDES], const A* of_channels, int channel) {
+#pragma unroll
+    for (int s = 0; s < SIDES; ++s) both[s] = of_channels[channel + s];
   };
   const int owned = LAYOUT == LAST ? thread : warp;  // the channel whose statistics this thread finishes
   const bool owner = owned < group && (LAYOUT == LAST || lane == 0);
 
   const unsigned int skip = (channels - group) * post;  // from the end of one image's part to where the next one begins
-  const auto place = [&](unsigned int pack) { return pack * V + quotient(pack, packs_per_image) * skip; };
+  const auto at = [&](unsigned int pack) { return pack * V + quotient(pack, packs_per_image) * skip; };
   const auto base = [&](int item) {
     return (static_cast<long long>(from) * channels + static_cast<long long>(item) * group) * post;
   };
@@ -171,14 +186,18 @@ __global__ void CLUSTER(K) __launch_bounds__(MOST<T>) normalize_once(
     }
   };
   constexpr bool WIDE = V * sizeof(T) == 16;
-  // an odd number of packs between the places of two threads leaves no two of them in the same bank
-  T* const ours = reinterpret_cast<T*>(memory) + thread * (P | 1) * V;
-  T* const ours_added = ours + blockDim.x * (P | 1) * V;
+  const int places = WIDE ? active * P * V : 0;
+  T* const ours = reinterpret_cast<T*>(memory) + thread * P * V;
+  T* const ours_added = ours + places;
+  A* const slots = PAIRED ? reinterpret_cast<A*>(reinterpret_cast<T*>(memory) + (staged ? 2 : 1) * places) : fixed;
+  // no two threads that read at once read from the same bank
+  const int turned = P == 4 ? thread / 2 % 4 : 0;
+  const auto spot = [&](T* from_first, int j) { return from_first + (j ^ turned) * V; };
   const auto bring = [&](const T* tensor, int item, T* to) {
     if constexpr (WIDE) {
       const T* begin = tensor + base(item);
       asm volatile("" : "+l"(begin));
-      if (item < items) each([&](int j, int pack) { copy_async(to + j * V, begin + place(pack)); });
+      if (item < items) each([&](int j, int pack) { copy_async(spot(to, j), begin + at(pack)); });
       copy_commit();
     }
   };
@@ -198,52 +217,54 @@ __global__ void CLUSTER(K) __launch_bounds__(MOST<T>) normalize_once(
     Closed<T, V> held[P];
     if constexpr (WIDE) {
       staged ? copy_wait<1>() : copy_wait<0>();
-      each([&](int j, int) { held[j].load(ours + j * V); });
+      each([&](int j, int) { held[j].load(spot(ours, j)); });
       bring(x, next, ours);
     } else {
-      each([&](int j, int pack) { held[j].load(x + base(item) + place(pack)); });
+      each([&](int j, int pack) { held[j].load(x + base(item) + at(pack)); });
     }
 
+    A middle[SIDES];
     // of `take` over the values of each channel that this block holds, in the thread that owns the channel
     const auto sum = [&](auto&& take) {
       A sums[SIDES] = {};
-      each([&](int j, int) {
+      each([&](int j, int pack) {
         const Pack<T, V> values = held[j].open();
+        const Place place = place_of(pack);
+        if constexpr (LAYOUT == LOOSE) tell(middle, means, place.channel);
 #pragma unroll
         for (int i = 0; i < V; ++i) {
-          const A value = take(widen(values.at[i]), i);
-          if constexpr (LAYOUT == GROUPED) {
-            sums[0] += i < border ? value : A(0);
-            sums[1] += i < border ? A(0) : value;
+          const A value = take(widen(values.at[i]), of(middle, i, place.border));
+          if constexpr (PAIRED) {
+            sums[0] += i < place.border ? value : A(0);
+            sums[1] += i < place.border ? A(0) : value;
           } else {
             sums[LAYOUT == SINGLE ? 0 : i] += value;
           }
         }
+        if constexpr (LAYOUT == LOOSE) {
+          slots[2 * pack] = sums[0], slots[2 * pack + 1] = sums[1];
+          sums[0] = sums[1] = 0;
+        }
       });
-      if constexpr (LAYOUT == GROUPED) {
-        slots[2 * thread] = sums[0];
-        slots[2 * thread + 1] = sums[1];
+      if constexpr (PAIRED) {
+        if (LAYOUT == GROUPED && thread < active) slots[2 * thread] = sums[0], slots[2 * thread + 1] = sums[1];
         __syncthreads();
         A total = 0;
         const int low = warp * post, high = low + post;  // a pack that begins before `low` has its end there
-        for (int begin = 0; warp < group && begin < active; begin += per_image) {
-          for (int at = low / V + lane; at * V < high; at += 32) total += slots[2 * (begin + at) + (at * V < low)];
+        const int filled = LAYOUT == GROUPED ? active : packs;
+        for (int begin = 0; warp < group && begin < filled; begin += per_image) {
+          for (int k = low / V + lane; k * V < high; k += 32) total += slots[2 * (begin + k) + (k * V < low)];
         }
         return warp_sum(total, 1);
       } else {
         return column_sum<SIDES>(sums, LAYOUT == LAST ? per_image : 1, slots);
       }
     };
-    A middle[SIDES];
-    const A share = sum([&](A value, int) { return value; });
+    const A share = sum([](A value, A) { return value; });
     if (owner) means[owned] = share / here;
     __syncthreads();
-#pragma unroll
-    for (int s = 0; s < SIDES; ++s) middle[s] = means[mine + s];
-    A squares = sum([&](A value, int i) {
-      const A distance = value - of(middle, i);
-      return distance * distance;
-    });
+    if constexpr (LAYOUT != LOOSE) tell(middle, means, always.channel);
+    A squares = sum([](A value, A mean) { return (value - mean) * (value - mean); });
     A mean = share / here;
     if constexpr (K > 1) {
       const int now = turn % 2;  // what comes early from a block that is ahead of us is of the other
@@ -278,24 +299,29 @@ __global__ void CLUSTER(K) __launch_bounds__(MOST<T>) normalize_once(
     }
     __syncthreads();
     A scale[SIDES], shift[SIDES];
-#pragma unroll
-    for (int s = 0; s < SIDES; ++s) {
-      middle[s] = means[mine + s], scale[s] = scales[mine + s], shift[s] = shifts[mine + s];
-    }
+    const auto tell_all = [&](int channel) {
+      tell(middle, means, channel), tell(scale, scales, channel), tell(shift, shifts, channel);
+    };
+    if constexpr (LAYOUT != LOOSE) tell_all(always.channel);
     const long long begin = base(item);
     const auto finish = [&](auto&& add) {
       T* to = y + begin;
       asm volatile("" : "+l"(to));
       each([&](int j, int pack) {
         const Pack<T, V> values = held[j].open();
+        const Place place = place_of(pack);
+        if constexpr (LAYOUT == LOOSE) tell_all(place.channel);
         A wide[V];
 #pragma unroll
-        for (int i = 0; i < V; ++i) wide[i] = (widen(values.at[i]) - of(middle, i)) * of(scale, i) + of(shift, i);
+        for (int i = 0; i < V; ++i) {
+          const int border = place.border;
+          wide[i] = (widen(values.at[i]) - of(middle, i, border)) * of(scale, i, border) + of(shift, i, border);
+        }
         add(wide, j, pack);
         Pack<T, V> result;
 #pragma unroll
         for (int i = 0; i < V; ++i) result.at[i] = narrow<T>(wide[i]);
-        store_streaming<T, V>(to + place(pack), result);
+        store_streaming<T, V>(to + at(pack), result);
       });
     };
     const auto add = [&](A(&wide)[V], const Pack<T, V>& added) {
@@ -306,10 +332,10 @@ __global__ void CLUSTER(K) __launch_bounds__(MOST<T>) normalize_once(
       finish([](A(&)[V], int, int) {});
     } else if (staged) {
       copy_wait<1>();
-      finish([&](A(&wide)[V], int j, int) { add(wide, load<T, V>(ours_added + j * V)); });
+      finish([&](A(&wide)[V], int j, int) { add(wide, load<T, V>(spot(ours_added, j))); });
       bring(addend, next, ours_added);
     } else {
-      finish([&](A(&wide)[V], int, int pack) { add(wide, load<T, V>(addend + begin + place(pack))); });
+      finish([&](A(&wide)[V], int, int pack) { add(wide, load<T, V>(addend + begin + at(pack))); });
     }
   }
 }
@@ -521,8 +547,8 @@ __global__ void __launch_bounds__(THREADS) apply_columns(
 #pragma unroll
     for (int j = 0; j < UNDER_WAY; ++j) {
       const long long at = static_cast<long long>(row - j * stride) * channels + column;
-      if (at >= 0) loaded[j] = load_streaming<T, V>(x + at);
-      if (at >= 0 && addend != nullptr) added[j] = load_streaming<T, V>(addend + at);
+      if (at >= 0) loaded[j] = load<T, V>(x + at);
+      if (at >= 0 && addend != nullptr) added[j] = load<T, V>(addend + at);
     }
 #pragma unroll
     for (int j = 0; j < UNDER_WAY; ++j) {
