@@ -310,7 +310,8 @@ def _once(
     slice_bytes = packs * how.active * PACK_BYTES if width > 1 else 0
     sums = {"GROUPED": how.active, "LOOSE": how.active * how.rounds}.get(how.layout, 0)
     sums_bytes = 2 * gamma.dtype.itemsize * sums
-    staged = addend is not None and 0 < 2 * slice_bytes + sums_bytes <= shared_memory_bytes() - STATIC_BYTES
+    room = shared_memory_bytes() - STATIC_BYTES
+    staged = addend is not None and width > 1 and 2 * slice_bytes + sums_bytes <= room
     shared = slice_bytes * (1 + staged) + sums_bytes
     # one function serves many shapes: what another launch needs must not be taken back
     function.max_dynamic_shared_size_bytes = max(shared, function.max_dynamic_shared_size_bytes)

@@ -420,6 +420,7 @@ template <typename T, int V>
 __global__ void __launch_bounds__(COLUMN_THREADS) reduce_columns(
     const T* __restrict__ x, Partial<Wide<T>>* __restrict__ partials, int rows, int channels, int lanes) {
   using A = Wide<T>;
+  constexpr int AT_ONCE = V > 4 ? UNDER_WAY : 2 * UNDER_WAY;
   __shared__ A slots[COLUMN_THREADS / 32 * LINE<V>], means[LINE<V>];
   const int lane = threadIdx.x % lanes, tile = COLUMN_THREADS / lanes, width = lanes * V;
   const int column = blockIdx.x * width + lane * V, stride = gridDim.y * tile;
@@ -427,14 +428,15 @@ __global__ void __launch_bounds__(COLUMN_THREADS) reduce_columns(
   Pack<T, V> shift{};
   if (start < rows) shift = load<T, V>(x + static_cast<long long>(start) * channels + column);
   A sums[V] = {}, squares[V] = {};
-  for (int row = start; row < rows; row += UNDER_WAY * stride) {
-    Pack<T, V> loaded[UNDER_WAY];
+  for (int row = start; row < rows; row += AT_ONCE * stride) {
+    Pack<T, V> loaded[AT_ONCE];
 #pragma unroll
-    for (int j = 0; j < UNDER_WAY; ++j) {
-      loaded[j] = row + j * stride < rows ? load<T, V>(x + static_cast<long long>(row + j * stride) * channels + column) : shift;
+    for (int j = 0; j < AT_ONCE; ++j) {
+      const long long at = static_cast<long long>(row + j * stride) * channels + column;
+      loaded[j] = row + j * stride < rows ? load<T, V>(x + at) : shift;
     }
 #pragma unroll
-    for (int j = 0; j < UNDER_WAY; ++j) {
+    for (int j = 0; j < AT_ONCE; ++j) {
 #pragma unroll
       for (int i = 0; i < V; ++i) {
         const A distance = widen(loaded[j].at[i]) - widen(shift.at[i]);
