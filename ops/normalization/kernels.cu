@@ -417,7 +417,7 @@ __device__ __forceinline__ int rows_of(int split, int splits, int rows, int tile
 
 // (rows, C): `lanes` threads along C with V columns each; grid (column blocks, splits). partials (splits, C).
 template <typename T, int V>
-__global__ void __launch_bounds__(COLUMN_THREADS) reduce_columns(
+__global__ void __launch_bounds__(COLUMN_THREADS, 1) reduce_columns(
     const T* __restrict__ x, Partial<Wide<T>>* __restrict__ partials, int rows, int channels, int lanes) {
   using A = Wide<T>;
   constexpr int AT_ONCE = V > 4 ? UNDER_WAY : 2 * UNDER_WAY;
@@ -428,23 +428,25 @@ __global__ void __launch_bounds__(COLUMN_THREADS) reduce_columns(
   Pack<T, V> shift{};
   if (start < rows) shift = load<T, V>(x + static_cast<long long>(start) * channels + column);
   A sums[V] = {}, squares[V] = {};
-  for (int row = start; row < rows; row += AT_ONCE * stride) {
+  const auto take = [&](const Pack<T, V>& loaded) {
+#pragma unroll
+    for (int i = 0; i < V; ++i) {
+      const A distance = widen(loaded.at[i]) - widen(shift.at[i]);
+      sums[i] += distance;
+      squares[i] += distance * distance;
+    }
+  };
+  const T* from = x + static_cast<long long>(start) * channels + column;
+  const long long step = static_cast<long long>(stride) * channels;
+  int row = start;
+  for (; row + (AT_ONCE - 1) * stride < rows; row += AT_ONCE * stride, from += AT_ONCE * step) {
     Pack<T, V> loaded[AT_ONCE];
 #pragma unroll
-    for (int j = 0; j < AT_ONCE; ++j) {
-      const long long at = static_cast<long long>(row + j * stride) * channels + column;
-      loaded[j] = row + j * stride < rows ? load<T, V>(x + at) : shift;
-    }
+    for (int j = 0; j < AT_ONCE; ++j) loaded[j] = load<T, V>(from + j * step);
 #pragma unroll
-    for (int j = 0; j < AT_ONCE; ++j) {
-#pragma unroll
-      for (int i = 0; i < V; ++i) {
-        const A distance = widen(loaded[j].at[i]) - widen(shift.at[i]);
-        sums[i] += distance;
-        squares[i] += distance * distance;
-      }
-    }
+    for (int j = 0; j < AT_ONCE; ++j) take(loaded[j]);
   }
+  for (; row < rows; row += stride, from += step) take(load<T, V>(from));
   const A count = start < rows ? static_cast<A>((rows - start + stride - 1) / stride) : A(0);
   const A here = static_cast<A>(rows_of(blockIdx.y, gridDim.y, rows, tile));
   A part[V];
