@@ -1,6 +1,5 @@
 // Thread-block clusters and asynchronous copies, by PTX. Empty before the architectures that have them.
 #pragma once
-#include "pipeline.cuh"
 
 #if __CUDA_ARCH__ >= 900
 #define CLUSTER(BLOCKS) __cluster_dims__(BLOCKS, 1, 1)
@@ -34,6 +33,10 @@ __device__ __forceinline__ void copy_wait() {  // until at most PENDING groups a
 #endif
 }
 
+__device__ __forceinline__ void prefetch_to_l2(const void* from) {
+  asm volatile("prefetch.global.L2 [%0];" ::"l"(from));
+}
+
 __device__ __forceinline__ unsigned int cluster_rank() {
   unsigned int rank = 0;
 #if __CUDA_ARCH__ >= 900
@@ -42,54 +45,50 @@ __device__ __forceinline__ unsigned int cluster_rank() {
   return rank;
 }
 
-// Barriers that were initialized before are seen by the other blocks after their `cluster_wait`; nothing else is. An
-// arrival that publishes more waits until every store of the thread is through, those to global memory too.
 __device__ __forceinline__ void cluster_arrive() {
 #if __CUDA_ARCH__ >= 900
-  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-  asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
+  asm volatile("barrier.cluster.arrive.aligned;" ::: "memory");
 #endif
 }
 
 __device__ __forceinline__ void cluster_wait() {
 #if __CUDA_ARCH__ >= 900
-  asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+  asm volatile("barrier.cluster.wait.aligned;" ::: "memory");
 #endif
 }
 
-// One arrival at our own barrier, whose phase then also waits for that many bytes.
-__device__ __forceinline__ void barrier_expect(unsigned long long* barrier, unsigned int bytes) {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("{ .reg .b64 state; mbarrier.arrive.expect_tx.shared.b64 state, [%0], %1; }" ::"r"(
-                   shared_address(barrier)),
-               "r"(bytes)
-               : "memory");
-#endif
-}
-
-__device__ __forceinline__ unsigned int remote_address(const void* ours, unsigned int rank) {
-  unsigned int place = 0;
-#if __CUDA_ARCH__ >= 900
-  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(place) : "r"(shared_address(ours)), "r"(rank));
-#endif
-  return place;
-}
-
-// To the place that our own shared variable has in another block of the cluster, counted by that block's barrier.
+// What another block of the cluster holds at the place of our own shared variable.
 template <typename T>
-__device__ __forceinline__ void send(T* ours, T value, unsigned long long* barrier, unsigned int rank) {
+__device__ __forceinline__ T read_remote(const T* ours, unsigned int rank) {
+  T value = *ours;
 #if __CUDA_ARCH__ >= 900
-  const unsigned int to = remote_address(ours, rank), counter = remote_address(barrier, rank);
+  unsigned int place;
+  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(place) : "r"(shared_address(ours)), "r"(rank));
+  if constexpr (sizeof(T) == 8) {
+    unsigned long long bits;
+    asm volatile("ld.shared::cluster.u64 %0, [%1];" : "=l"(bits) : "r"(place) : "memory");
+    value = *reinterpret_cast<T*>(&bits);
+  } else {
+    unsigned int bits;
+    asm volatile("ld.shared::cluster.u32 %0, [%1];" : "=r"(bits) : "r"(place) : "memory");
+    value = *reinterpret_cast<T*>(&bits);
+  }
+#endif
+  return value;
+}
+
+// To the place that our own shared variable has in another block of the cluster.
+template <typename T>
+__device__ __forceinline__ void write_remote(T* ours, unsigned int rank, T value) {
+#if __CUDA_ARCH__ >= 900
+  unsigned int place;
+  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(place) : "r"(shared_address(ours)), "r"(rank));
   if constexpr (sizeof(T) == 8) {
     const unsigned long long bits = *reinterpret_cast<const unsigned long long*>(&value);
-    asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.b64 [%0], %1, [%2];" ::"r"(to), "l"(bits),
-                 "r"(counter)
-                 : "memory");
+    asm volatile("st.shared::cluster.b64 [%0], %1;" ::"r"(place), "l"(bits) : "memory");
   } else {
     const unsigned int bits = *reinterpret_cast<const unsigned int*>(&value);
-    asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.b32 [%0], %1, [%2];" ::"r"(to), "r"(bits),
-                 "r"(counter)
-                 : "memory");
+    asm volatile("st.shared::cluster.b32 [%0], %1;" ::"r"(place), "r"(bits) : "memory");
   }
 #endif
 }

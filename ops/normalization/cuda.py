@@ -24,8 +24,6 @@ LARGEST_SLICE_BYTES = 112 * 1024
 STATIC_BYTES = 8 * 1024
 """Shared memory of a block beside its slices, rounded up."""
 PACK_BYTES = 16
-LARGEST_SIZE = 1 << 31
-"""Elements, within which places are 32-bit numbers."""
 HOPPER = 90
 CLUSTERS = (1, 2, 4, 8)
 TICKET_BYTES = 4
@@ -87,8 +85,7 @@ _FEW_PACKS = 4
 
 def _most_packs(layout: str, width: int) -> int:
     """Packs that a thread holds, as many as its registers take; 7 divides the images of many networks."""
-    few = layout == "GROUPED" or (layout in {"LOOSE", "LAST"} and width > LARGEST_SUMS)
-    return _FEW_PACKS if few else 7
+    return _FEW_PACKS if layout == "GROUPED" or (layout == "LAST" and width > LARGEST_SUMS) else 7
 
 
 def _expressions() -> tuple[str, ...]:
@@ -98,13 +95,13 @@ def _expressions() -> tuple[str, ...]:
         for width in (1, widest):
             found += [f"{name}<{ctype}, {width}>" for name in ("reduce_rows", "reduce_columns")]
             found += [f"{name}<{ctype}, {width}>" for name in ("apply_rows", "apply_columns")]
-        for layout in ("SINGLE", "GROUPED", "LOOSE", "LAST"):
+        for layout in ("SINGLE", "GROUPED", "LAST"):
             packs = _most_packs(layout, widest)
             found += [f"normalize_once<{ctype}, {widest}, {packs}, {cluster}, {layout}>" for cluster in CLUSTERS]
-        found += [f"normalize_once<{ctype}, {width}, {_FEW_PACKS}, 1, SINGLE>" for width in (1, widest)]
-        found += [
-            f"normalize_once<{ctype}, 1, {_most_packs(layout, 1)}, 1, {layout}>" for layout in ("SINGLE", "GROUPED")
-        ]
+        for layout, packs in (("SINGLE", _FEW_PACKS), ("SINGLE", 7), ("GROUPED", _FEW_PACKS)):
+            found.append(f"normalize_once<{ctype}, 1, {packs}, 1, {layout}>")
+        found.append(f"normalize_once<{ctype}, {widest}, {_FEW_PACKS}, 1, SINGLE>")
+        found += [f"normalize_groups<{ctype}, {widest}, {cluster}>" for cluster in CLUSTERS]
     return tuple(found)
 
 
@@ -158,20 +155,21 @@ class Block:
 
 def _block(view: View, width: int, itemsize: int, group: int, cluster: int) -> Block | None:
     """The threads for a slice of `group` channels, or None where their registers cannot hold it."""
-    per_image = group * view.post // width
-    many = group == 1 and view.channels * cluster >= MANY * multiprocessors()
+    layout = "LAST" if view.post == 1 else "SINGLE" if group == 1 else "GROUPED"
+    images, per_image = -(-view.images // cluster), group * view.post // width
+    unit = 1 if layout == "SINGLE" else per_image
+    whole = images * per_image // unit  # units, which one round never splits
+    many = layout == "SINGLE" and view.channels * cluster >= MANY * multiprocessors()
     wide = itemsize > np.dtype(np.float32).itemsize
-    layouts = ("LAST",) if view.post == 1 else ("SINGLE",) if group == 1 else ("GROUPED", "LOOSE")
-    for layout in layouts[: 1 if width == 1 else 2]:
-        unit = 1 if layout in {"SINGLE", "LOOSE"} else per_image
-        whole = -(-view.images // cluster) * per_image // unit  # units, which one round never splits
-        for most in BLOCK_THREADS[0 if many else 1 : 2 if wide or layout == "LAST" else 3]:
-            rounds = -(-whole // max(most // unit, 1))
-            if unit <= most and rounds <= _most_packs(layout, width):
-                active = -(-whole // rounds) * unit
-                least = group if layout == "LAST" else WARP * group
-                threads = max(-(-active // WARP), -(-least // WARP)) * WARP
-                return Block(layout, threads, active if layout == "GROUPED" else threads, rounds)
+    for most in BLOCK_THREADS[0 if many else 1 : 2 if wide or layout == "LAST" else 3]:
+        if unit > most:
+            continue
+        rounds = -(-whole // (most // unit))
+        if rounds <= _most_packs(layout, width):
+            active = -(-whole // rounds) * unit
+            least = group if layout == "LAST" else WARP * group
+            threads = max(-(-active // WARP), -(-least // WARP)) * WARP
+            return Block(layout, threads, active if layout == "GROUPED" else threads, rounds)
     return None
 
 
@@ -295,24 +293,25 @@ def _once(
     width = widest if widest_pack(itemsize, x, addend, y) == widest else 1
     found = _plan_once(view, width, itemsize)
     if found is None and width > 1:
+        groups = _groups(view, x, addend, y, gamma, beta, statistics, numbers)
+        if groups is not None:
+            return groups
         width = 1
         found = _plan_once(view, width, itemsize)
     if found is None:
         return None
     group, cluster = found
-    if (cluster > 1 and (width == 1 or architecture() < HOPPER)) or x.size >= LARGEST_SIZE:
+    if cluster > 1 and (width == 1 or architecture() < HOPPER):
         return None
     how = _block(view, width, itemsize, group, cluster)
     if how is None:
         return None
-    packs = how.packs(width, cluster)
-    function = SOURCE.function(f"normalize_once<{_ctype(x)}, {width}, {packs}, {cluster}, {how.layout}>")
-    slice_bytes = packs * how.active * PACK_BYTES if width > 1 else 0
-    sums = {"GROUPED": how.active, "LOOSE": how.active * how.rounds}.get(how.layout, 0)
-    sums_bytes = 2 * gamma.dtype.itemsize * sums
-    room = shared_memory_bytes() - STATIC_BYTES
-    staged = addend is not None and width > 1 and 2 * slice_bytes + sums_bytes <= room
-    shared = slice_bytes * (1 + staged) + sums_bytes
+    function = SOURCE.function(
+        f"normalize_once<{_ctype(x)}, {width}, {how.packs(width, cluster)}, {cluster}, {how.layout}>"
+    )
+    slice_bytes = how.rounds * how.threads * PACK_BYTES if width > 1 else 0
+    staged = addend is not None and 0 < 2 * slice_bytes <= shared_memory_bytes() - STATIC_BYTES
+    shared = slice_bytes * (1 + staged)
     # one function serves many shapes: what another launch needs must not be taken back
     function.max_dynamic_shared_size_bytes = max(shared, function.max_dynamic_shared_size_bytes)
     items = view.channels // group
@@ -334,9 +333,44 @@ def _once(
         divisor(group * view.post // width),
         divisor(view.post),
         np.int32(how.active),
+        np.int32(how.rounds),
         np.bool_(staged),
         *numbers,
     )
+    return lambda: function(grid, block, arguments, shared_mem=shared)
+
+
+def _plan_groups(view: View, width: int, itemsize: int) -> tuple[int, int] | None:
+    """As `_plan_once` where only shared memory must hold a slice."""
+    group = 1
+    while group * view.post % width and group < GROUP:
+        group *= 2
+    if group * view.post % width or view.channels % group or view.post == 1:
+        return None
+    for limit in _limits():
+        for cluster in CLUSTERS if architecture() >= HOPPER else (1,):
+            images = -(-view.images // cluster)
+            few = cluster <= min(view.images, _LARGEST_CLUSTER.value())
+            if few and images * group * view.post * itemsize <= limit:
+                return group, cluster
+    return None
+
+
+def _groups(
+    view: View, x: Any, addend: Any, y: Any, gamma: Any, beta: Any, statistics: Any, numbers: tuple[Any, Any]
+) -> Bound | None:
+    width = _WIDTHS[x.dtype.name]
+    found = _plan_groups(view, width, x.dtype.itemsize)
+    if found is None:
+        return None
+    group, cluster = found
+    function = SOURCE.function(f"normalize_groups<{_ctype(x)}, {width}, {cluster}>")
+    shared = -(-view.images // cluster) * group * view.post * x.dtype.itemsize
+    function.max_dynamic_shared_size_bytes = max(shared, function.max_dynamic_shared_size_bytes)
+    grid, block = (view.channels // group * cluster,), (THREADS,)
+    sizes = (np.int32(view.images), np.int32(view.channels), np.int32(view.post), np.int32(group))
+    divisors = (divisor(group * view.post // width), divisor(view.post))
+    arguments = (x, addend, y, gamma, beta, statistics, *sizes, *divisors, *numbers)
     return lambda: function(grid, block, arguments, shared_mem=shared)
 
 

@@ -86,12 +86,9 @@ __device__ __forceinline__ A column_sum(A (&sums)[SIDES], int lanes, A* slots) {
     if (lane < lanes) slots[warp * width + lane * SIDES + s] = sums[s];
   }
   __syncthreads();
-  if (width == 1) return warp < 1 ? warp_sum(lane < blockDim.x / 32 ? slots[lane] : A(0), 1) : A(0);
   A total = 0;
-  for (int other = 0; thread < width && other < blockDim.x / 32; other += 4) {
-#pragma unroll
-    for (int j = 0; j < 4; ++j) total += other + j < blockDim.x / 32 ? slots[(other + j) * width + thread] : A(0);
-  }
+#pragma unroll 4
+  for (int other = 0; thread < width && other < blockDim.x / 32; ++other) total += slots[other * width + thread];
   return total;
 }
 
@@ -108,9 +105,8 @@ constexpr int MOST = sizeof(T) == 8 ? 448 : 896;  // threads of a block, which l
 constexpr int GROUP = 8;      // most channels of one cluster, channels first
 constexpr int LANES = 8;      // most packs of a row of one cluster, channels last
 
-// Whose values a pack holds: one channel's, as all of its block; up to two neighbours', the same in all packs of a
-// thread or others in each; another's in each element.
-enum Layout { SINGLE, GROUPED, LOOSE, LAST };
+// Whose values a pack holds: one channel's, as all of its block; up to two neighbours'; another's in each element.
+enum Layout { SINGLE, GROUPED, LAST };
 
 // A pack as it lies in memory. Each `open` widens anew: values kept wide would take twice the registers.
 template <typename T, int V>
@@ -127,21 +123,20 @@ struct Closed {
 };
 
 // A cluster of K blocks takes `group` adjacent channels at a time; each block keeps its slice of them, whole images,
-// in registers: at most P packs for each of its `active` threads. Packs come by way of
+// in registers: at most P packs, of which `rounds` are used, for each of its `active` threads. Packs come by way of
 // shared memory, where each thread has places of its own: while a slice is reduced and written, the next one is under
 // way. So is the addend where `staged`: a load that is asked for late would wait behind all of them.
 template <typename T, int V, int P, int K, Layout LAYOUT>
 __global__ void CLUSTER(K) __launch_bounds__(MOST<T>) normalize_once(
     const T* __restrict__ x, const T* __restrict__ addend, T* __restrict__ y, const Wide<T>* __restrict__ gamma,
     const Wide<T>* __restrict__ beta, Statistics<Wide<T>> statistics, int images, int channels, int post, int group,
-    Divisor packs_per_image, Divisor post_divisor, int active, bool staged, Wide<T> epsilon, Wide<T> momentum) {
+    Divisor packs_per_image, Divisor post_divisor, int active, int rounds, bool staged, Wide<T> epsilon,
+    Wide<T> momentum) {
   using A = Wide<T>;
-  constexpr int SIDES = LAYOUT == SINGLE ? 1 : LAYOUT == LAST ? V : 2;  // channels of a pack
-  constexpr bool PAIRED = LAYOUT == GROUPED || LAYOUT == LOOSE;
+  constexpr int SIDES = LAYOUT == SINGLE ? 1 : LAYOUT == GROUPED ? 2 : V;  // channels of a pack
   constexpr int CHANNELS = LAYOUT == LAST ? LANES * V : GROUP;
   extern __shared__ __align__(16) unsigned char memory[];
-  __shared__ A fixed[LAYOUT == LAST ? 32 * CHANNELS : 32];
-  __shared__ __align__(8) unsigned long long arrived[2];
+  __shared__ A slots[LAYOUT == SINGLE ? 32 : LAYOUT == GROUPED ? 2 * MOST<T> : 32 * CHANNELS];
   __shared__ A means[CHANNELS + 1], scales[CHANNELS + 1], shifts[CHANNELS + 1], exchange[2][K][2][CHANNELS];
   const int thread = threadIdx.x, warp = thread / 32, lane = thread % 32, warps = blockDim.x / 32;
   const int rank = K == 1 ? 0 : cluster_rank(), start = blockIdx.x / K, clusters = gridDim.x / K;
@@ -151,33 +146,22 @@ __global__ void CLUSTER(K) __launch_bounds__(MOST<T>) normalize_once(
 
   // our packs lie `active` apart, which keeps those of a group at one place of their images
   int first = thread < active ? thread : packs;
-  struct Place {  // the channel of a pack's first element, and the element from which on it is the next one
-    int channel, border;
-  };
-  const auto place_in = [&](int inner) {
-    const int mine = PAIRED ? quotient(inner, post_divisor) : inner;
-    return Place{mine, (mine + 1) * post - inner};
-  };
-  const Place always = LAYOUT == SINGLE ? Place{0, V} : place_in(thread % per_image * V);
-  const auto place_of = [&](unsigned int pack) {
-    if constexpr (LAYOUT != LOOSE) return always;
-    return place_in(remainder(pack, quotient(pack, packs_per_image), packs_per_image) * V);
-  };
-  const auto of = [&](const A(&both)[SIDES], int i, int border) {  // what is true of element i of a pack
-    if constexpr (PAIRED) return i < border ? both[0] : both[1];
+  const int inner = LAYOUT == SINGLE ? 0 : thread % per_image * V;
+  const int mine = LAYOUT == SINGLE ? 0 : LAYOUT == LAST ? inner : quotient(inner, post_divisor);
+  const int border = (mine + 1) * post - inner;  // elements from here on are of the next channel
+  const auto of = [&](const A(&both)[SIDES], int i) {  // what is true of element i of a pack
+    if constexpr (LAYOUT == GROUPED) return i < border ? both[0] : both[1];
     return both[LAYOUT == SINGLE ? 0 : i];
-  };
-  const auto tell = [&](A(&both)[SIDES], const A* of_channels, int channel) {
-#pragma unroll
-    for (int s = 0; s < SIDES; ++s) both[s] = of_channels[channel + s];
   };
   const int owned = LAYOUT == LAST ? thread : warp;  // the channel whose statistics this thread finishes
   const bool owner = owned < group && (LAYOUT == LAST || lane == 0);
 
-  const unsigned int skip = (channels - group) * post;  // from the end of one image's part to where the next one begins
-  const auto at = [&](unsigned int pack) { return pack * V + quotient(pack, packs_per_image) * skip; };
-  const auto base = [&](int item) {
-    return (static_cast<long long>(from) * channels + static_cast<long long>(item) * group) * post;
+  const auto row = [&](int item, int image) {
+    return (static_cast<long long>(from + image) * channels + static_cast<long long>(item) * group) * post;
+  };
+  const auto place = [&](int item, int pack) {
+    const unsigned int image = quotient(pack, packs_per_image);
+    return row(item, image) + static_cast<long long>(remainder(pack, image, packs_per_image)) * V;
   };
   const auto each = [&](auto&& take) {
 #pragma unroll
@@ -186,106 +170,92 @@ __global__ void CLUSTER(K) __launch_bounds__(MOST<T>) normalize_once(
     }
   };
   constexpr bool WIDE = V * sizeof(T) == 16;
-  const int places = WIDE ? active * P * V : 0;
-  T* const ours = reinterpret_cast<T*>(memory) + thread * P * V;
-  T* const ours_added = ours + places;
-  A* const slots = PAIRED ? reinterpret_cast<A*>(reinterpret_cast<T*>(memory) + (staged ? 2 : 1) * places) : fixed;
-  // no two threads that read at once read from the same bank
-  const int turned = P == 4 ? thread / 2 % 4 : 0;
-  const auto spot = [&](T* from_first, int j) { return from_first + (j ^ turned) * V; };
-  const auto bring = [&](const T* tensor, int item, T* to) {
+  T* const ours = reinterpret_cast<T*>(memory) + thread * V;
+  const int apart = blockDim.x * V;
+  const auto bring = [&](const T* tensor, int item, int to) {
     if constexpr (WIDE) {
-      const T* begin = tensor + base(item);
-      asm volatile("" : "+l"(begin));
-      if (item < items) each([&](int j, int pack) { copy_async(spot(to, j), begin + at(pack)); });
+      if (item < items) each([&](int j, int pack) { copy_async(ours + (to + j) * apart, tensor + place(item, pack)); });
       copy_commit();
     }
   };
-#if __CUDA_ARCH__ >= 900
-  if (K > 1 && thread < 2) barrier_init(&arrived[thread], 1);
-#endif
   if (K > 1) cluster_arrive();
-  bring(x, start, ours);
-  if (staged) bring(addend, start, ours_added);
+  bring(x, start, 0);
+  if (staged) bring(addend, start, rounds);
   A gain = 0, offset = 0;
   if (owner) gain = gamma[start * group + owned], offset = beta[start * group + owned];
-  if (K > 1) cluster_wait();  // every block is there to be sent to
+  if (K > 1) cluster_wait();  // every block is there to be written to
 
-  for (int item = start, turn = 0; item < items; item += clusters, ++turn) {
+  int turn = 0;
+  for (int item = start; item < items; item += clusters, turn ^= 1) {
     const int channel = item * group, next = item + clusters;
     asm volatile("" : "+r"(first));  // places are worked out as needed: all of them would take too many registers
     Closed<T, V> held[P];
     if constexpr (WIDE) {
       staged ? copy_wait<1>() : copy_wait<0>();
-      each([&](int j, int) { held[j].load(spot(ours, j)); });
-      bring(x, next, ours);
+      each([&](int j, int) { held[j].load(ours + j * apart); });
+      bring(x, next, 0);
     } else {
-      each([&](int j, int pack) { held[j].load(x + base(item) + at(pack)); });
+      each([&](int j, int pack) { held[j].load(x + place(item, pack)); });
     }
 
-    A middle[SIDES];
     // of `take` over the values of each channel that this block holds, in the thread that owns the channel
     const auto sum = [&](auto&& take) {
       A sums[SIDES] = {};
-      each([&](int j, int pack) {
+      each([&](int j, int) {
         const Pack<T, V> values = held[j].open();
-        const Place place = place_of(pack);
-        if constexpr (LAYOUT == LOOSE) tell(middle, means, place.channel);
 #pragma unroll
         for (int i = 0; i < V; ++i) {
-          const A value = take(widen(values.at[i]), of(middle, i, place.border));
-          if constexpr (PAIRED) {
-            sums[0] += i < place.border ? value : A(0);
-            sums[1] += i < place.border ? A(0) : value;
+          const A value = take(widen(values.at[i]), i);
+          if constexpr (LAYOUT == GROUPED) {
+            sums[0] += i < border ? value : A(0);
+            sums[1] += i < border ? A(0) : value;
           } else {
             sums[LAYOUT == SINGLE ? 0 : i] += value;
           }
         }
-        if constexpr (LAYOUT == LOOSE) {
-          slots[2 * pack] = sums[0], slots[2 * pack + 1] = sums[1];
-          sums[0] = sums[1] = 0;
-        }
       });
-      if constexpr (PAIRED) {
-        if (LAYOUT == GROUPED && thread < active) slots[2 * thread] = sums[0], slots[2 * thread + 1] = sums[1];
+      if constexpr (LAYOUT == GROUPED) {
+        slots[2 * thread] = sums[0];
+        slots[2 * thread + 1] = sums[1];
         __syncthreads();
         A total = 0;
         const int low = warp * post, high = low + post;  // a pack that begins before `low` has its end there
-        const int filled = LAYOUT == GROUPED ? active : packs;
-        for (int begin = 0; warp < group && begin < filled; begin += per_image) {
-          for (int k = low / V + lane; k * V < high; k += 32) total += slots[2 * (begin + k) + (k * V < low)];
+        for (int begin = 0; warp < group && begin < active; begin += per_image) {
+          for (int at = low / V + lane; at * V < high; at += 32) total += slots[2 * (begin + at) + (at * V < low)];
         }
         return warp_sum(total, 1);
       } else {
         return column_sum<SIDES>(sums, LAYOUT == LAST ? per_image : 1, slots);
       }
     };
-    const A share = sum([](A value, A) { return value; });
+    A middle[SIDES];
+    const A share = sum([&](A value, int) { return value; });
     if (owner) means[owned] = share / here;
     __syncthreads();
-    if constexpr (LAYOUT != LOOSE) tell(middle, means, always.channel);
-    A squares = sum([](A value, A mean) { return (value - mean) * (value - mean); });
+#pragma unroll
+    for (int s = 0; s < SIDES; ++s) middle[s] = means[mine + s];
+    A squares = sum([&](A value, int i) {
+      const A distance = value - of(middle, i);
+      return distance * distance;
+    });
     A mean = share / here;
     if constexpr (K > 1) {
-      const int now = turn % 2;  // what comes early from a block that is ahead of us is of the other
-      if (thread == 0) barrier_expect(&arrived[now], K * 2 * group * sizeof(A));
       for (int other = 0; owner && other < K; ++other) {
-        send(&exchange[now][rank][0][owned], mean, &arrived[now], other);
-        send(&exchange[now][rank][1][owned], squares, &arrived[now], other);
+        write_remote(&exchange[turn][rank][0][owned], other, mean);
+        write_remote(&exchange[turn][rank][1][owned], other, squares);
       }
-#if __CUDA_ARCH__ >= 900
-      if (owner) barrier_wait(&arrived[now], turn / 2 % 2);
-#endif
+      cluster_arrive();
+      cluster_wait();
       if (owner) {  // Chan et al. 1979
         const auto values = [&](int other) {
           return static_cast<A>(images * (other + 1) / K - images * other / K) * static_cast<A>(post);
         };
         mean = squares = 0;
-        for (int other = 0; other < K; ++other) mean += exchange[now][other][0][owned] * values(other);
+        for (int other = 0; other < K; ++other) mean += exchange[turn][other][0][owned] * values(other);
         mean /= n;
         for (int other = 0; other < K; ++other) {
-          const A distance = exchange[now][other][0][owned] - mean;
-          squares += exchange[now][other][1][owned] + distance * distance * values(other);
+          const A distance = exchange[turn][other][0][owned] - mean;
+          squares += exchange[turn][other][1][owned] + distance * distance * values(other);
         }
       }
     }
@@ -299,45 +269,138 @@ __global__ void CLUSTER(K) __launch_bounds__(MOST<T>) normalize_once(
     }
     __syncthreads();
     A scale[SIDES], shift[SIDES];
-    const auto tell_all = [&](int channel) {
-      tell(middle, means, channel), tell(scale, scales, channel), tell(shift, shifts, channel);
-    };
-    if constexpr (LAYOUT != LOOSE) tell_all(always.channel);
-    const long long begin = base(item);
-    const auto finish = [&](auto&& add) {
-      T* to = y + begin;
-      asm volatile("" : "+l"(to));
-      each([&](int j, int pack) {
-        const Pack<T, V> values = held[j].open();
-        const Place place = place_of(pack);
-        if constexpr (LAYOUT == LOOSE) tell_all(place.channel);
-        A wide[V];
 #pragma unroll
-        for (int i = 0; i < V; ++i) {
-          const int border = place.border;
-          wide[i] = (widen(values.at[i]) - of(middle, i, border)) * of(scale, i, border) + of(shift, i, border);
-        }
-        add(wide, j, pack);
-        Pack<T, V> result;
+    for (int s = 0; s < SIDES; ++s) {
+      middle[s] = means[mine + s], scale[s] = scales[mine + s], shift[s] = shifts[mine + s];
+    }
+    if (staged) copy_wait<1>();
+    each([&](int j, int pack) {
+      const Pack<T, V> values = held[j].open();
+      Pack<T, V> added{}, result;
+      if (staged) {
+        added = load<T, V>(ours + (rounds + j) * apart);
+      } else if (addend != nullptr) {
+        added = load<T, V>(addend + place(item, pack));
+      }
 #pragma unroll
-        for (int i = 0; i < V; ++i) result.at[i] = narrow<T>(wide[i]);
-        store_streaming<T, V>(to + at(pack), result);
-      });
-    };
-    const auto add = [&](A(&wide)[V], const Pack<T, V>& added) {
-#pragma unroll
-      for (int i = 0; i < V; ++i) wide[i] += widen(added.at[i]);
-    };
-    if (addend == nullptr) {
-      finish([](A(&)[V], int, int) {});
-    } else if (staged) {
-      copy_wait<1>();
-      finish([&](A(&wide)[V], int j, int) { add(wide, load<T, V>(spot(ours_added, j))); });
-      bring(addend, next, ours_added);
+      for (int i = 0; i < V; ++i) {
+        A value = (widen(values.at[i]) - of(middle, i)) * of(scale, i) + of(shift, i);
+        if (addend != nullptr) value += widen(added.at[i]);
+        result.at[i] = narrow<T>(value);
+      }
+      store_streaming<T, V>(y + place(item, pack), result);
+    });
+    if (staged) bring(addend, next, rounds);
+  }
+}
+
+// Sum of `value` over the threads of each channel and the blocks of the cluster. Each channel has
+// THREADS / group adjacent threads, a whole number of warps. `slots` holds WARPS + GROUP values.
+template <typename A, int K>
+__device__ __forceinline__ A cluster_sum(A value, A* slots, int group, int mine) {
+  const int warps = WARPS / group;
+  value = warp_sum(value, 1);
+  __syncthreads();
+  if (threadIdx.x % 32 == 0) slots[threadIdx.x / 32] = value;
+  __syncthreads();
+  A total = 0;
+  for (int warp = 0; warp < warps; ++warp) total += slots[mine * warps + warp];
+  if (K == 1) return total;
+  if (threadIdx.x % (THREADS / group) == 0) slots[WARPS + mine] = total;
+  cluster_arrive();
+  cluster_wait();
+  total = 0;
+  for (int rank = 0; rank < K; ++rank) total += read_remote(&slots[WARPS + mine], rank);
+  return total;
+}
+
+// As normalize_once for groups whose images have more packs than a block has threads: slices stay in shared memory.
+template <typename T, int V, int K>
+__global__ void CLUSTER(K) __launch_bounds__(THREADS) normalize_groups(
+    const T* __restrict__ x, const T* __restrict__ addend, T* __restrict__ y, const Wide<T>* __restrict__ gamma,
+    const Wide<T>* __restrict__ beta, Statistics<Wide<T>> statistics, int images, int channels, int post, int group,
+    Divisor packs_per_image, Divisor post_divisor, Wide<T> epsilon, Wide<T> momentum) {
+  using A = Wide<T>;
+  extern __shared__ __align__(16) unsigned char memory[];
+  T* const held = reinterpret_cast<T*>(memory);
+  __shared__ A first[WARPS + GROUP], second[WARPS + GROUP], means[GROUP], scales[GROUP], shifts[GROUP];
+  const int rank = K == 1 ? 0 : cluster_rank();
+  const int channel = (blockIdx.x / K) * group;
+  const int from = images * rank / K, to = images * (rank + 1) / K;
+  const int width = group * post;  // elements of one image that are ours, contiguous
+  const unsigned int packs = (to - from) * packs_per_image.value;
+  const auto place = [&](unsigned int pack) {
+    const unsigned int image = quotient(pack, packs_per_image);
+    const unsigned int inner = remainder(pack, image, packs_per_image);
+    return (static_cast<long long>(from + image) * channels + channel) * post + static_cast<long long>(inner) * V;
+  };
+  for (unsigned int pack = threadIdx.x; pack < packs; pack += THREADS) {
+    const long long at = place(pack);
+    if constexpr (V * sizeof(T) == 16) {
+      copy_async(held + pack * V, x + at);
     } else {
-      finish([&](A(&wide)[V], int, int pack) { add(wide, load<T, V>(addend + begin + at(pack))); });
+      store<T, V>(held + pack * V, load<T, V>(x + at));
     }
   }
+  copy_commit();
+  if (addend != nullptr) {
+    for (unsigned int pack = threadIdx.x; pack < packs; pack += THREADS) prefetch_to_l2(addend + place(pack));
+  }
+  copy_wait<0>();
+  __syncthreads();
+
+  const int lanes = THREADS / group, mine = threadIdx.x / lanes, lane = threadIdx.x % lanes;
+  const A n = static_cast<A>(images) * static_cast<A>(post);
+  const int values = (to - from) * post;  // of each of our channels
+  const auto each = [&](auto&& take) {
+    if (group == 1) {
+      for (unsigned int pack = threadIdx.x; pack < packs; pack += THREADS) {
+        const Pack<T, V> loaded = load<T, V>(held + pack * V);
+#pragma unroll
+        for (int i = 0; i < V; ++i) take(widen(loaded.at[i]));
+      }
+    } else {
+      for (int index = lane; index < values; index += lanes) {
+        const unsigned int image = quotient(index, post_divisor);
+        take(widen(held[image * width + mine * post + remainder(index, image, post_divisor)]));
+      }
+    }
+  };
+  A sum = 0;
+  each([&](A value) { sum += value; });
+  const A mean = cluster_sum<A, K>(sum, first, group, mine) / n;
+  A squares = 0;
+  each([&](A value) {
+    const A distance = value - mean;
+    squares += distance * distance;
+  });
+  const A variance = cluster_sum<A, K>(squares, second, group, mine) / n;
+  const A inverse = A(1) / sqrt(variance + epsilon);
+  if (lane == 0) {
+    means[mine] = mean;
+    scales[mine] = inverse * gamma[channel + mine];
+    shifts[mine] = beta[channel + mine];
+    if (rank == 0) keep(statistics, channel + mine, mean, inverse, variance, n, momentum);
+  }
+  __syncthreads();
+  if (K > 1) cluster_arrive();  // we read no one's memory any more
+
+  for (unsigned int pack = threadIdx.x; pack < packs; pack += THREADS) {
+    const long long at = place(pack);
+    const Pack<T, V> loaded = load<T, V>(held + pack * V);
+    Pack<T, V> added{}, result;
+    if (addend != nullptr) added = load<T, V>(addend + at);
+    const unsigned int inner = pack * V - quotient(pack, packs_per_image) * width;
+#pragma unroll
+    for (int i = 0; i < V; ++i) {
+      const int which = group == 1 ? 0 : quotient(inner + i, post_divisor);
+      A value = (widen(loaded.at[i]) - means[which]) * scales[which] + shifts[which];
+      if (addend != nullptr) value += widen(added.at[i]);
+      result.at[i] = narrow<T>(value);
+    }
+    store_streaming<T, V>(y + at, result);
+  }
+  if (K > 1) cluster_wait();  // no one reads ours any more
 }
 
 // ---- two passes ----------------------------------------------------------------------------------------------------
