@@ -1,9 +1,10 @@
 // Batch normalization, forward, with an optional addend.
 //
-// normalize_once: a cluster of K blocks owns G adjacent channels of (N, C, post) and keeps their
-//   values in shared memory, so that x is read once.
-// reduce_rows, reduce_columns: statistics of (N, C, post) and (rows, C) where that does not fit.
-// apply_rows, apply_columns: normalize by given statistics.
+// normalize_once: clusters of K blocks take G adjacent channels at a time and keep their values in registers, so that x
+//   is read once; the next ones are under way meanwhile.
+// normalize_groups: the same by way of shared memory, where groups do not divide among threads.
+// reduce_rows, reduce_columns: statistics of (N, C, post), and parts of those of (rows, C), where that does not fit.
+// apply_rows, apply_columns: normalize by given statistics, or by those of the parts.
 //
 // T is the tensor's type, A the accumulating one; V elements move as one access.
 
