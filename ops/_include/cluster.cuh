@@ -76,3 +76,19 @@ __device__ __forceinline__ T read_remote(const T* ours, unsigned int rank) {
 #endif
   return value;
 }
+
+// To the place that our own shared variable has in another block of the cluster.
+template <typename T>
+__device__ __forceinline__ void write_remote(T* ours, unsigned int rank, T value) {
+#if __CUDA_ARCH__ >= 900
+  unsigned int place;
+  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(place) : "r"(shared_address(ours)), "r"(rank));
+  if constexpr (sizeof(T) == 8) {
+    const unsigned long long bits = *reinterpret_cast<const unsigned long long*>(&value);
+    asm volatile("st.shared::cluster.b64 [%0], %1;" ::"r"(place), "l"(bits) : "memory");
+  } else {
+    const unsigned int bits = *reinterpret_cast<const unsigned int*>(&value);
+    asm volatile("st.shared::cluster.b32 [%0], %1;" ::"r"(place), "r"(bits) : "memory");
+  }
+#endif
+}

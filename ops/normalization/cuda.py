@@ -8,8 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from ops._core.backend import cupy
 from ops._core.cuda import Source, architecture, divisor, multiprocessors, pointers, shared_memory_bytes, widest_pack
 from ops._core.dtype import FLOATS, dtype_info
+from ops._core.errors import BackendError
 from ops._core.kernel import Bound
 from ops._core.op import Shapes
 from ops._core.registry import kernel
@@ -19,14 +21,25 @@ from ops.normalization.op import NormalizationParams
 THREADS = 256
 GROUP = 8
 LARGEST_SLICE_BYTES = 112 * 1024
-STATIC_BYTES = 1024
-"""Shared memory of a block beside its slice, rounded up."""
+STATIC_BYTES = 8 * 1024
+"""Shared memory of a block beside its slices, rounded up."""
+PACK_BYTES = 16
 HOPPER = 90
 CLUSTERS = (1, 2, 4, 8)
 TICKET_BYTES = 4
 MOMENTS = 3
+COLUMN_THREADS = 1024
 COLUMN_LANES = 8
-"""Threads side by side in a reduction of columns: with packs of 16 bytes they read one line."""
+"""Threads side by side where channels come last: with packs of 16 bytes they read one line."""
+BLOCK_THREADS = (224, 448, 896)
+"""Most threads of a block where four, two or one of them hold their values in a multiprocessor's registers."""
+LARGEST_SUMS = 4
+"""Columns of a thread beside which it can hold many packs."""
+MANY = 3
+"""Blocks for each multiprocessor from which on four at a time are better than two."""
+SMALL_SLICE_BYTES = 8 * 1024
+"""Not worth spreading over more blocks."""
+WARP = 32
 
 
 def _declare(name: str, default: int, candidates: tuple[int, ...], why: str) -> Parameter:
@@ -36,9 +49,9 @@ def _declare(name: str, default: int, candidates: tuple[int, ...], why: str) -> 
 
 _SLICE_BYTES = _declare(
     "slice_bytes",
-    56 * 1024,
-    tuple(size * 1024 for size in (28, 37, 56, 74, 112)),
-    "shared memory of a block: four a multiprocessor load while others store, fewer need smaller clusters",
+    49 * 1024,
+    tuple(size * 1024 for size in (28, 37, 49, 74, 112)),
+    "what a block holds at a time: two blocks a multiprocessor hide each other's waiting, one needs smaller clusters",
 )
 _LARGEST_CLUSTER = _declare(
     "largest_cluster",
@@ -67,6 +80,14 @@ _APPLY_BLOCKS = _declare(
 _WIDTHS = {"float16": 8, "bfloat16": 8, "float32": 4, "float64": 2}
 
 
+_FEW_PACKS = 4
+
+
+def _most_packs(layout: str, width: int) -> int:
+    """Packs that a thread holds, as many as its registers take; 7 divides the images of many networks."""
+    return _FEW_PACKS if layout == "GROUPED" or (layout == "LAST" and width > LARGEST_SUMS) else 7
+
+
 def _expressions() -> tuple[str, ...]:
     found = []
     for dtype, widest in _WIDTHS.items():
@@ -74,8 +95,13 @@ def _expressions() -> tuple[str, ...]:
         for width in (1, widest):
             found += [f"{name}<{ctype}, {width}>" for name in ("reduce_rows", "reduce_columns")]
             found += [f"{name}<{ctype}, {width}>" for name in ("apply_rows", "apply_columns")]
-        found += [f"normalize_once<{ctype}, {widest}, {cluster}>" for cluster in CLUSTERS]
-        found.append(f"normalize_once<{ctype}, 1, 1>")
+        for layout in ("SINGLE", "GROUPED", "LAST"):
+            packs = _most_packs(layout, widest)
+            found += [f"normalize_once<{ctype}, {widest}, {packs}, {cluster}, {layout}>" for cluster in CLUSTERS]
+        for layout, packs in (("SINGLE", _FEW_PACKS), ("SINGLE", 7), ("GROUPED", _FEW_PACKS)):
+            found.append(f"normalize_once<{ctype}, 1, {packs}, 1, {layout}>")
+        found.append(f"normalize_once<{ctype}, {widest}, {_FEW_PACKS}, 1, SINGLE>")
+        found += [f"normalize_groups<{ctype}, {widest}, {cluster}>" for cluster in CLUSTERS]
     return tuple(found)
 
 
@@ -112,13 +138,55 @@ def _tickets_bytes(view: View) -> int:
     return -(-TICKET_BYTES * view.channels // 256) * 256
 
 
+@dataclass(frozen=True, slots=True)
+class Block:
+    """How the threads of a block share its slice: `active` of them hold `rounds` packs each."""
+
+    layout: str
+    threads: int
+    active: int
+    rounds: int
+
+    def packs(self, width: int, cluster: int) -> int:
+        """Packs a thread for which the kernel is compiled."""
+        few = self.layout == "SINGLE" and self.rounds <= _FEW_PACKS and cluster == 1
+        return _FEW_PACKS if few else _most_packs(self.layout, width)
+
+
+def _block(view: View, width: int, itemsize: int, group: int, cluster: int) -> Block | None:
+    """The threads for a slice of `group` channels, or None where their registers cannot hold it."""
+    layout = "LAST" if view.post == 1 else "SINGLE" if group == 1 else "GROUPED"
+    images, per_image = -(-view.images // cluster), group * view.post // width
+    unit = 1 if layout == "SINGLE" else per_image
+    whole = images * per_image // unit  # units, which one round never splits
+    many = layout == "SINGLE" and view.channels * cluster >= MANY * multiprocessors()
+    wide = itemsize > np.dtype(np.float32).itemsize
+    for most in BLOCK_THREADS[0 if many else 1 : 2 if wide or layout == "LAST" else 3]:
+        if unit > most:
+            continue
+        rounds = -(-whole // (most // unit))
+        if rounds <= _most_packs(layout, width):
+            active = -(-whole // rounds) * unit
+            least = group if layout == "LAST" else WARP * group
+            threads = max(-(-active // WARP), -(-least // WARP)) * WARP
+            return Block(layout, threads, active if layout == "GROUPED" else threads, rounds)
+    return None
+
+
+def _limits() -> tuple[int, int]:
+    room = shared_memory_bytes() - STATIC_BYTES
+    return min(_SLICE_BYTES.value(), room), min(LARGEST_SLICE_BYTES, room)
+
+
 def _plan_once(view: View, width: int, itemsize: int) -> tuple[int, int] | None:
     """Channels and blocks of one cluster, or None where one pass is not possible."""
+    if view.post == 1:
+        return _plan_last(view, width, itemsize)
     channel_bytes = view.images * view.post * itemsize
     group = 1
     while group * view.post % width and group < GROUP:
         group *= 2
-    if group * view.post % width or view.channels % group or view.post == 1:
+    if group * view.post % width or view.channels % group or (group > 1 and view.post < width):
         return None
     enough, most, slice_bytes = _CLUSTERS.value() * multiprocessors(), _MOST_CHANNELS.value(), _SLICE_BYTES.value()
     while (
@@ -126,15 +194,41 @@ def _plan_once(view: View, width: int, itemsize: int) -> tuple[int, int] | None:
         and view.channels % (2 * group) == 0
         and view.channels // (2 * group) >= enough
         and 2 * group * channel_bytes <= slice_bytes // 2
+        and _block(view, width, itemsize, 2 * group, 1) is not None
     ):
         group *= 2
-    room = shared_memory_bytes() - STATIC_BYTES
-    for limit in (min(slice_bytes, room), min(LARGEST_SLICE_BYTES, room)):
+    for limit in _limits():
         for cluster in CLUSTERS:
-            images = -(-view.images // cluster)
-            if cluster <= min(view.images, _LARGEST_CLUSTER.value()) and images * group * view.post * itemsize <= limit:
+            if _holds(view, width, itemsize, group, cluster, limit):
                 return group, cluster
     return None
+
+
+def _holds(view: View, width: int, itemsize: int, group: int, cluster: int, limit: int) -> bool:
+    """Whether a block of the cluster can have its slice, within `limit` bytes."""
+    if cluster > min(view.images, _LARGEST_CLUSTER.value()):
+        return False
+    images = -(-view.images // cluster)
+    fits = images * group * view.post * itemsize <= limit
+    return fits and _block(view, width, itemsize, group, cluster) is not None
+
+
+def _plan_last(view: View, width: int, itemsize: int) -> tuple[int, int] | None:
+    """As `_plan_once` where channels come last: whole lines if that leaves enough blocks."""
+    if width == 1:
+        return None
+    enough, limit = multiprocessors() * 3 // 4, _limits()[0]
+    found, most = None, 0
+    for cluster in CLUSTERS:
+        for group in (COLUMN_LANES * width, COLUMN_LANES * width // 2):
+            if view.channels % group or not _holds(view, width, itemsize, group, cluster, limit):
+                continue
+            blocks = view.channels // group * cluster
+            if blocks >= enough or view.images * group * itemsize <= SMALL_SLICE_BYTES * cluster:
+                return group, cluster
+            if blocks > most:
+                found, most = (group, cluster), blocks
+    return found
 
 
 @kernel("normalization", "optimized", "cuda", FLOATS, prepare=True, workspace=_workspace)
@@ -159,22 +253,26 @@ def normalization(
         return lambda: None
     wide = gamma.dtype.type
     y = out["y"]
-    if not training:
-        return _apply(view, x, add_to_output, y, gamma, beta, moving_mean, moving_variance, wide(epsilon), True)
+    numbers = (wide(epsilon), wide(momentum))
     statistics = pointers(
         moving_mean,
         moving_variance,
-        out["mean"],
-        out["inv_variance"],
+        out.get("mean"),
+        out.get("inv_variance"),
         out.get("new_moving_mean"),
         out.get("new_moving_variance"),
     )
-    numbers = (wide(epsilon), wide(momentum))
-    once = _once(view, x, add_to_output, y, gamma, beta, statistics, numbers)
-    if once is not None:
-        return once
+    if training:
+        once = _once(view, x, add_to_output, y, gamma, beta, statistics, numbers)
+        if once is not None:
+            return once
+    if view.post == 1:
+        partials = workspace[_tickets_bytes(view) :]
+        return _columns(view, x, add_to_output, y, gamma, beta, statistics, partials, numbers, training=training)
+    if not training:
+        return _apply(view, x, add_to_output, y, gamma, beta, moving_mean, moving_variance, numbers[0], True)
     reduce = _reduce(view, x, statistics, workspace, numbers)
-    apply = _apply(view, x, add_to_output, y, gamma, beta, out["mean"], out["inv_variance"], wide(epsilon), False)
+    apply = _apply(view, x, add_to_output, y, gamma, beta, out["mean"], out["inv_variance"], numbers[0], False)
 
     def run() -> None:
         reduce()
@@ -195,6 +293,9 @@ def _once(
     width = widest if widest_pack(itemsize, x, addend, y) == widest else 1
     found = _plan_once(view, width, itemsize)
     if found is None and width > 1:
+        groups = _groups(view, x, addend, y, gamma, beta, statistics, numbers)
+        if groups is not None:
+            return groups
         width = 1
         found = _plan_once(view, width, itemsize)
     if found is None:
@@ -202,11 +303,22 @@ def _once(
     group, cluster = found
     if cluster > 1 and (width == 1 or architecture() < HOPPER):
         return None
-    function = SOURCE.function(f"normalize_once<{_ctype(x)}, {width}, {cluster}>")
-    shared = -(-view.images // cluster) * group * view.post * itemsize
+    how = _block(view, width, itemsize, group, cluster)
+    if how is None:
+        return None
+    function = SOURCE.function(
+        f"normalize_once<{_ctype(x)}, {width}, {how.packs(width, cluster)}, {cluster}, {how.layout}>"
+    )
+    slice_bytes = how.rounds * how.threads * PACK_BYTES if width > 1 else 0
+    staged = addend is not None and 0 < 2 * slice_bytes <= shared_memory_bytes() - STATIC_BYTES
+    shared = slice_bytes * (1 + staged)
     # one function serves many shapes: what another launch needs must not be taken back
     function.max_dynamic_shared_size_bytes = max(shared, function.max_dynamic_shared_size_bytes)
-    grid, block = (view.channels // group * cluster,), (THREADS,)
+    items = view.channels // group
+    clusters = items
+    if width > 1 and items * cluster > multiprocessors():
+        clusters = min(items, _resident(function, cluster, how.threads, shared))
+    grid, block = (clusters * cluster,), (how.threads,)
     arguments = (
         x,
         addend,
@@ -220,18 +332,104 @@ def _once(
         np.int32(group),
         divisor(group * view.post // width),
         divisor(view.post),
+        np.int32(how.active),
+        np.int32(how.rounds),
+        np.bool_(staged),
         *numbers,
     )
     return lambda: function(grid, block, arguments, shared_mem=shared)
 
 
-def _lanes(view: View, width: int) -> tuple[int, int]:
-    """Threads along C and along rows of a block that walks (rows, C)."""
-    packs = -(-view.channels // width)
-    lanes = 1
-    while lanes < 32 and lanes < packs:
-        lanes *= 2
-    return lanes, THREADS // lanes
+def _plan_groups(view: View, width: int, itemsize: int) -> tuple[int, int] | None:
+    """As `_plan_once` where only shared memory must hold a slice."""
+    group = 1
+    while group * view.post % width and group < GROUP:
+        group *= 2
+    if group * view.post % width or view.channels % group or view.post == 1:
+        return None
+    for limit in _limits():
+        for cluster in CLUSTERS if architecture() >= HOPPER else (1,):
+            images = -(-view.images // cluster)
+            few = cluster <= min(view.images, _LARGEST_CLUSTER.value())
+            if few and images * group * view.post * itemsize <= limit:
+                return group, cluster
+    return None
+
+
+def _groups(
+    view: View, x: Any, addend: Any, y: Any, gamma: Any, beta: Any, statistics: Any, numbers: tuple[Any, Any]
+) -> Bound | None:
+    width = _WIDTHS[x.dtype.name]
+    found = _plan_groups(view, width, x.dtype.itemsize)
+    if found is None:
+        return None
+    group, cluster = found
+    function = SOURCE.function(f"normalize_groups<{_ctype(x)}, {width}, {cluster}>")
+    shared = -(-view.images // cluster) * group * view.post * x.dtype.itemsize
+    function.max_dynamic_shared_size_bytes = max(shared, function.max_dynamic_shared_size_bytes)
+    grid, block = (view.channels // group * cluster,), (THREADS,)
+    sizes = (np.int32(view.images), np.int32(view.channels), np.int32(view.post), np.int32(group))
+    divisors = (divisor(group * view.post // width), divisor(view.post))
+    arguments = (x, addend, y, gamma, beta, statistics, *sizes, *divisors, *numbers)
+    return lambda: function(grid, block, arguments, shared_mem=shared)
+
+
+def _resident(function: Any, cluster: int, threads: int, shared: int) -> int:
+    """Clusters that the device runs at the same time. One more would wait until all others are done."""
+    if architecture() < HOPPER:
+        handle = function.kernel.ptr
+        blocks = cupy().cuda.driver.occupancyMaxActiveBlocksPerMultiprocessor(handle, threads, shared)
+        return int(blocks) * multiprocessors()
+    from cuda.bindings import driver
+
+    size = driver.CUlaunchAttribute()
+    size.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
+    size.value.clusterDim.x, size.value.clusterDim.y, size.value.clusterDim.z = cluster, 1, 1
+    config = driver.CUlaunchConfig()
+    config.gridDimX, config.gridDimY, config.gridDimZ = cluster * multiprocessors(), 1, 1
+    config.blockDimX, config.blockDimY, config.blockDimZ = threads, 1, 1
+    config.sharedMemBytes = shared
+    config.attrs, config.numAttrs = [size], 1
+    status, clusters = driver.cuOccupancyMaxActiveClusters(driver.CUfunction(function.kernel.ptr), config)
+    if status != driver.CUresult.CUDA_SUCCESS:
+        msg = f"occupancy of clusters of {cluster}: {status}"
+        raise BackendError(msg)
+    return int(clusters)
+
+
+def _columns(
+    view: View,
+    x: Any,
+    addend: Any,
+    y: Any,
+    gamma: Any,
+    beta: Any,
+    statistics: Any,
+    partials: Any,
+    numbers: tuple[Any, Any],
+    *,
+    training: bool,
+) -> Bound:
+    """Channels last: partial statistics, then a launch whose every block puts them together; inference has but that."""
+    width = _width(view, x, addend, y)
+    packs, most = -(-view.channels // width), WARP if width == 1 else COLUMN_LANES
+    lanes = min(most, 1 << (packs - 1).bit_length())
+    across = -(-packs // lanes)
+    tile, many = COLUMN_THREADS // lanes, _APPLY_BLOCKS.value() * multiprocessors() // (2 * across)
+    splits = _REDUCE_BLOCKS.value() * multiprocessors() // (8 * across) if training else 0
+    splits = max(1, min(view.splits, splits, -(-view.images // tile))) if training else 0
+    down = max(1, min(many, -(-view.images * lanes // THREADS)))
+    sizes = (np.int32(view.images), np.int32(view.channels), np.int32(lanes))
+    common = (x, addend, y, gamma, beta, statistics, partials, np.int32(splits), np.int32(tile), *sizes, *numbers)
+    reduce = SOURCE.function(f"reduce_columns<{_ctype(x)}, {width}>")
+    apply = SOURCE.function(f"apply_columns<{_ctype(x)}, {width}>")
+
+    def run() -> None:
+        if splits:
+            reduce((across, splits), (COLUMN_THREADS,), (x, partials, *sizes))
+        apply((across, down), (THREADS,), common)
+
+    return run
 
 
 def _width(view: View, x: Any, *arrays: Any) -> int:
@@ -243,21 +441,11 @@ def _width(view: View, x: Any, *arrays: Any) -> int:
 def _reduce(view: View, x: Any, statistics: Any, workspace: Any, numbers: tuple[Any, Any]) -> Bound:
     width = _width(view, x)
     tickets, partials = workspace, workspace[_tickets_bytes(view) :]
-    common = (x, statistics, partials, tickets, np.int32(view.images))
-    if view.post == 1:
-        lanes, rows = COLUMN_LANES, THREADS // COLUMN_LANES
-        blocks = -(-view.channels // (lanes * width))
-        room = _REDUCE_BLOCKS.value() * multiprocessors() // (2 * blocks)
-        splits = max(1, min(view.splits, room, -(-view.images // rows)))
-        function = SOURCE.function(f"reduce_columns<{_ctype(x)}, {width}>")
-        grid, block = (blocks, splits), (lanes, rows)
-        arguments: tuple[Any, ...] = (*common, np.int32(view.channels), *numbers)
-    else:
-        splits = max(1, min(view.splits, -(-_REDUCE_BLOCKS.value() * multiprocessors() // view.channels)))
-        function = SOURCE.function(f"reduce_rows<{_ctype(x)}, {width}>")
-        grid, block = (view.channels, splits), (THREADS, 1)
-        arguments = (*common, np.int32(view.channels), np.int32(view.post), *numbers)
-    return lambda: function(grid, block, arguments)
+    splits = max(1, min(view.splits, -(-_REDUCE_BLOCKS.value() * multiprocessors() // view.channels)))
+    function = SOURCE.function(f"reduce_rows<{_ctype(x)}, {width}>")
+    sizes = (np.int32(view.images), np.int32(view.channels), np.int32(view.post))
+    arguments = (x, statistics, partials, tickets, *sizes, *numbers)
+    return lambda: function((view.channels, splits), (THREADS,), arguments)
 
 
 def _apply(
@@ -273,17 +461,9 @@ def _apply(
     is_variance: bool,  # noqa: FBT001
 ) -> Bound:
     width = _width(view, x, addend, y)
-    common = (x, addend, y, gamma, beta, mean, spread, np.bool_(is_variance), epsilon)
-    if view.post == 1:
-        lanes, rows = _lanes(view, width)
-        across = -(-view.channels // (lanes * width))
-        down = max(1, min(_APPLY_BLOCKS.value() * multiprocessors() // across, -(-view.images // rows)))
-        function = SOURCE.function(f"apply_columns<{_ctype(x)}, {width}>")
-        grid, block = (across, down), (lanes, rows)
-        arguments: tuple[Any, ...] = (*common, np.int32(view.images), np.int32(view.channels))
-    else:
-        packs = x.size // width
-        function = SOURCE.function(f"apply_rows<{_ctype(x)}, {width}>")
-        grid, block = (max(1, _APPLY_BLOCKS.cap(-(-packs // THREADS), 4 * multiprocessors())), 1), (THREADS, 1)
-        arguments = (*common, np.uint32(packs), divisor(view.post // width), divisor(view.channels))
-    return lambda: function(grid, block, arguments)
+    packs = x.size // width
+    function = SOURCE.function(f"apply_rows<{_ctype(x)}, {width}>")
+    grid = (max(1, _APPLY_BLOCKS.cap(-(-packs // THREADS), 4 * multiprocessors())),)
+    divisors = (divisor(view.post // width), divisor(view.channels))
+    arguments = (x, addend, y, gamma, beta, mean, spread, np.bool_(is_variance), epsilon, np.uint32(packs), *divisors)
+    return lambda: function(grid, (THREADS,), arguments)

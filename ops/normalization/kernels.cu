@@ -1,9 +1,10 @@
 // Batch normalization, forward, with an optional addend.
 //
-// normalize_once: a cluster of K blocks owns G adjacent channels of (N, C, post) and keeps their
-//   values in shared memory, so that x is read once.
-// reduce_rows, reduce_columns: statistics of (N, C, post) and (rows, C) where that does not fit.
-// apply_rows, apply_columns: normalize by given statistics.
+// normalize_once: clusters of K blocks take G adjacent channels at a time and keep their values in registers, so that x
+//   is read once; the next ones are under way meanwhile.
+// normalize_groups: the same by way of shared memory, where groups do not divide among threads.
+// reduce_rows, reduce_columns: statistics of (N, C, post), and parts of those of (rows, C), where that does not fit.
+// apply_rows, apply_columns: normalize by given statistics, or by those of the parts.
 //
 // T is the tensor's type, A the accumulating one; V elements move as one access.
 
@@ -65,25 +66,241 @@ __device__ __forceinline__ void keep(
   to.new_moving_variance[channel] = momentum * to.moving_variance[channel] + fresh * (variance * (n / (n - A(1))));
 }
 
+// Over the lanes of a warp that agree modulo `lanes`, a power of two.
 template <typename A>
-__device__ __forceinline__ A warp_sum(A value, int width) {
-  for (int step = width / 2; step > 0; step /= 2) value += __shfl_xor_sync(FULL, value, step);
+__device__ __forceinline__ A warp_sum(A value, int lanes) {
+#pragma unroll
+  for (int step = 16; step > 0; step /= 2) {
+    if (step >= lanes) value += __shfl_xor_sync(FULL, value, step);
+  }
   return value;
+}
+
+// Sums over the rows of a block whose threads walk (rows, lanes * SIDES columns), `lanes` (a power of two) side by
+// side: column c's in thread c. `slots` holds a value for each warp and column; it is read until the next barrier.
+template <int SIDES, typename A>
+__device__ __forceinline__ A column_sum(A (&sums)[SIDES], int lanes, A* slots) {
+  const int thread = threadIdx.x, warp = thread / 32, lane = thread % 32, width = lanes * SIDES;
+#pragma unroll
+  for (int s = 0; s < SIDES; ++s) {
+    sums[s] = warp_sum(sums[s], lanes);
+    if (lane < lanes) slots[warp * width + lane * SIDES + s] = sums[s];
+  }
+  __syncthreads();
+  A total = 0;
+#pragma unroll 4
+  for (int other = 0; thread < width && other < blockDim.x / 32; ++other) total += slots[other * width + thread];
+  return total;
 }
 
 // ---- one pass ------------------------------------------------------------------------------------------------------
 
-constexpr int GROUP = 8;    // most channels of one cluster
 constexpr int THREADS = 256;
 constexpr int WARPS = THREADS / 32;
-constexpr int UNDER_WAY = 4;  // loads of a thread that walks rows
+constexpr int COLUMN_THREADS = 1024;  // of a block that reduces columns: few blocks leave few partials
+constexpr int UNDER_WAY = 4;          // loads of a thread that walks rows
+template <int V>
+constexpr int LINE = V == 1 ? 32 : 8 * V;  // most columns of a block that walks rows
+template <typename T>
+constexpr int MOST = sizeof(T) == 8 ? 448 : 896;  // threads of a block, which leaves each 72 registers or more
+constexpr int GROUP = 8;      // most channels of one cluster, channels first
+constexpr int LANES = 8;      // most packs of a row of one cluster, channels last
+
+// Whose values a pack holds: one channel's, as all of its block; up to two neighbours'; another's in each element.
+enum Layout { SINGLE, GROUPED, LAST };
+
+// A pack as it lies in memory. Each `open` widens anew: values kept wide would take twice the registers.
+template <typename T, int V>
+struct Closed {
+  using W = typename Word<V * sizeof(T)>::type;
+  W word;
+  __device__ __forceinline__ Pack<T, V> open() {
+    if constexpr (sizeof(T) == 2 && V == 8) {
+      asm volatile("" : "+r"(word.x), "+r"(word.y), "+r"(word.z), "+r"(word.w));
+    }
+    return *reinterpret_cast<const Pack<T, V>*>(&word);
+  }
+  __device__ __forceinline__ void load(const T* from) { word = *reinterpret_cast<const W*>(from); }
+};
+
+// A cluster of K blocks takes `group` adjacent channels at a time; each block keeps its slice of them, whole images,
+// in registers: at most P packs, of which `rounds` are used, for each of its `active` threads. Packs come by way of
+// shared memory, where each thread has places of its own: while a slice is reduced and written, the next one is under
+// way. So is the addend where `staged`: a load that is asked for late would wait behind all of them.
+template <typename T, int V, int P, int K, Layout LAYOUT>
+__global__ void CLUSTER(K) __launch_bounds__(MOST<T>) normalize_once(
+    const T* __restrict__ x, const T* __restrict__ addend, T* __restrict__ y, const Wide<T>* __restrict__ gamma,
+    const Wide<T>* __restrict__ beta, Statistics<Wide<T>> statistics, int images, int channels, int post, int group,
+    Divisor packs_per_image, Divisor post_divisor, int active, int rounds, bool staged, Wide<T> epsilon,
+    Wide<T> momentum) {
+  using A = Wide<T>;
+  constexpr int SIDES = LAYOUT == SINGLE ? 1 : LAYOUT == GROUPED ? 2 : V;  // channels of a pack
+  constexpr int CHANNELS = LAYOUT == LAST ? LANES * V : GROUP;
+  extern __shared__ __align__(16) unsigned char memory[];
+  __shared__ A slots[LAYOUT == SINGLE ? 32 : LAYOUT == GROUPED ? 2 * MOST<T> : 32 * CHANNELS];
+  __shared__ A means[CHANNELS + 1], scales[CHANNELS + 1], shifts[CHANNELS + 1], exchange[2][K][2][CHANNELS];
+  const int thread = threadIdx.x, warp = thread / 32, lane = thread % 32, warps = blockDim.x / 32;
+  const int rank = K == 1 ? 0 : cluster_rank(), start = blockIdx.x / K, clusters = gridDim.x / K;
+  const int from = images * rank / K, count = images * (rank + 1) / K - from;
+  const int per_image = packs_per_image.value, packs = count * per_image, items = channels / group;
+  const A n = static_cast<A>(images) * static_cast<A>(post), here = static_cast<A>(count) * static_cast<A>(post);
+
+  // our packs lie `active` apart, which keeps those of a group at one place of their images
+  int first = thread < active ? thread : packs;
+  const int inner = LAYOUT == SINGLE ? 0 : thread % per_image * V;
+  const int mine = LAYOUT == SINGLE ? 0 : LAYOUT == LAST ? inner : quotient(inner, post_divisor);
+  const int border = (mine + 1) * post - inner;  // elements from here on are of the next channel
+  const auto of = [&](const A(&both)[SIDES], int i) {  // what is true of element i of a pack
+    if constexpr (LAYOUT == GROUPED) return i < border ? both[0] : both[1];
+    return both[LAYOUT == SINGLE ? 0 : i];
+  };
+  const int owned = LAYOUT == LAST ? thread : warp;  // the channel whose statistics this thread finishes
+  const bool owner = owned < group && (LAYOUT == LAST || lane == 0);
+
+  const auto row = [&](int item, int image) {
+    return (static_cast<long long>(from + image) * channels + static_cast<long long>(item) * group) * post;
+  };
+  const auto place = [&](int item, int pack) {
+    const unsigned int image = quotient(pack, packs_per_image);
+    return row(item, image) + static_cast<long long>(remainder(pack, image, packs_per_image)) * V;
+  };
+  const auto each = [&](auto&& take) {
+#pragma unroll
+    for (int j = 0; j < P; ++j) {
+      if (first + j * active < packs) take(j, first + j * active);
+    }
+  };
+  constexpr bool WIDE = V * sizeof(T) == 16;
+  T* const ours = reinterpret_cast<T*>(memory) + thread * V;
+  const int apart = blockDim.x * V;
+  const auto bring = [&](const T* tensor, int item, int to) {
+    if constexpr (WIDE) {
+      if (item < items) each([&](int j, int pack) { copy_async(ours + (to + j) * apart, tensor + place(item, pack)); });
+      copy_commit();
+    }
+  };
+  if (K > 1) cluster_arrive();
+  bring(x, start, 0);
+  if (staged) bring(addend, start, rounds);
+  A gain = 0, offset = 0;
+  if (owner) gain = gamma[start * group + owned], offset = beta[start * group + owned];
+  if (K > 1) cluster_wait();  // every block is there to be written to
+
+  int turn = 0;
+  for (int item = start; item < items; item += clusters, turn ^= 1) {
+    const int channel = item * group, next = item + clusters;
+    asm volatile("" : "+r"(first));  // places are worked out as needed: all of them would take too many registers
+    Closed<T, V> held[P];
+    if constexpr (WIDE) {
+      staged ? copy_wait<1>() : copy_wait<0>();
+      each([&](int j, int) { held[j].load(ours + j * apart); });
+      bring(x, next, 0);
+    } else {
+      each([&](int j, int pack) { held[j].load(x + place(item, pack)); });
+    }
+
+    // of `take` over the values of each channel that this block holds, in the thread that owns the channel
+    const auto sum = [&](auto&& take) {
+      A sums[SIDES] = {};
+      each([&](int j, int) {
+        const Pack<T, V> values = held[j].open();
+#pragma unroll
+        for (int i = 0; i < V; ++i) {
+          const A value = take(widen(values.at[i]), i);
+          if constexpr (LAYOUT == GROUPED) {
+            sums[0] += i < border ? value : A(0);
+            sums[1] += i < border ? A(0) : value;
+          } else {
+            sums[LAYOUT == SINGLE ? 0 : i] += value;
+          }
+        }
+      });
+      if constexpr (LAYOUT == GROUPED) {
+        slots[2 * thread] = sums[0];
+        slots[2 * thread + 1] = sums[1];
+        __syncthreads();
+        A total = 0;
+        const int low = warp * post, high = low + post;  // a pack that begins before `low` has its end there
+        for (int begin = 0; warp < group && begin < active; begin += per_image) {
+          for (int at = low / V + lane; at * V < high; at += 32) total += slots[2 * (begin + at) + (at * V < low)];
+        }
+        return warp_sum(total, 1);
+      } else {
+        return column_sum<SIDES>(sums, LAYOUT == LAST ? per_image : 1, slots);
+      }
+    };
+    A middle[SIDES];
+    const A share = sum([&](A value, int) { return value; });
+    if (owner) means[owned] = share / here;
+    __syncthreads();
+#pragma unroll
+    for (int s = 0; s < SIDES; ++s) middle[s] = means[mine + s];
+    A squares = sum([&](A value, int i) {
+      const A distance = value - of(middle, i);
+      return distance * distance;
+    });
+    A mean = share / here;
+    if constexpr (K > 1) {
+      for (int other = 0; owner && other < K; ++other) {
+        write_remote(&exchange[turn][rank][0][owned], other, mean);
+        write_remote(&exchange[turn][rank][1][owned], other, squares);
+      }
+      cluster_arrive();
+      cluster_wait();
+      if (owner) {  // Chan et al. 1979
+        const auto values = [&](int other) {
+          return static_cast<A>(images * (other + 1) / K - images * other / K) * static_cast<A>(post);
+        };
+        mean = squares = 0;
+        for (int other = 0; other < K; ++other) mean += exchange[turn][other][0][owned] * values(other);
+        mean /= n;
+        for (int other = 0; other < K; ++other) {
+          const A distance = exchange[turn][other][0][owned] - mean;
+          squares += exchange[turn][other][1][owned] + distance * distance * values(other);
+        }
+      }
+    }
+    if (owner) {
+      const A variance = squares / n, inverse = A(1) / sqrt(variance + epsilon);
+      means[owned] = mean;
+      scales[owned] = inverse * gain;
+      shifts[owned] = offset;
+      if (next < items) gain = gamma[next * group + owned], offset = beta[next * group + owned];
+      if (rank == 0) keep(statistics, channel + owned, mean, inverse, variance, n, momentum);
+    }
+    __syncthreads();
+    A scale[SIDES], shift[SIDES];
+#pragma unroll
+    for (int s = 0; s < SIDES; ++s) {
+      middle[s] = means[mine + s], scale[s] = scales[mine + s], shift[s] = shifts[mine + s];
+    }
+    if (staged) copy_wait<1>();
+    each([&](int j, int pack) {
+      const Pack<T, V> values = held[j].open();
+      Pack<T, V> added{}, result;
+      if (staged) {
+        added = load<T, V>(ours + (rounds + j) * apart);
+      } else if (addend != nullptr) {
+        added = load<T, V>(addend + place(item, pack));
+      }
+#pragma unroll
+      for (int i = 0; i < V; ++i) {
+        A value = (widen(values.at[i]) - of(middle, i)) * of(scale, i) + of(shift, i);
+        if (addend != nullptr) value += widen(added.at[i]);
+        result.at[i] = narrow<T>(value);
+      }
+      store_streaming<T, V>(y + place(item, pack), result);
+    });
+    if (staged) bring(addend, next, rounds);
+  }
+}
 
 // Sum of `value` over the threads of each channel and the blocks of the cluster. Each channel has
 // THREADS / group adjacent threads, a whole number of warps. `slots` holds WARPS + GROUP values.
 template <typename A, int K>
 __device__ __forceinline__ A cluster_sum(A value, A* slots, int group, int mine) {
   const int warps = WARPS / group;
-  value = warp_sum(value, 32);
+  value = warp_sum(value, 1);
   __syncthreads();
   if (threadIdx.x % 32 == 0) slots[threadIdx.x / 32] = value;
   __syncthreads();
@@ -98,8 +315,9 @@ __device__ __forceinline__ A cluster_sum(A value, A* slots, int group, int mine)
   return total;
 }
 
+// As normalize_once for groups whose images have more packs than a block has threads: slices stay in shared memory.
 template <typename T, int V, int K>
-__global__ void CLUSTER(K) __launch_bounds__(THREADS) normalize_once(
+__global__ void CLUSTER(K) __launch_bounds__(THREADS) normalize_groups(
     const T* __restrict__ x, const T* __restrict__ addend, T* __restrict__ y, const Wide<T>* __restrict__ gamma,
     const Wide<T>* __restrict__ beta, Statistics<Wide<T>> statistics, int images, int channels, int post, int group,
     Divisor packs_per_image, Divisor post_divisor, Wide<T> epsilon, Wide<T> momentum) {
@@ -250,62 +468,68 @@ __global__ void __launch_bounds__(THREADS) reduce_rows(
   }
 }
 
-// (rows, C): block.x lanes along C with V columns each, block.y rows at a time; grid (column blocks, splits).
-// partials (splits, C), tickets (column blocks).
+// What one of `splits` blocks found in the rows of its tiles, which lie `splits` apart.
+template <typename A>
+struct Partial {
+  A mean, squares;
+};
+
+__device__ __forceinline__ int rows_of(int split, int splits, int rows, int tile) {
+  const int whole = rows / tile, turn = whole % splits;
+  return (whole / splits + (split < turn)) * tile + (split == turn ? rows % tile : 0);
+}
+
+// (rows, C): `lanes` threads along C with V columns each; grid (column blocks, splits). partials (splits, C).
 template <typename T, int V>
-__global__ void __launch_bounds__(THREADS) reduce_columns(
-    const T* __restrict__ x, Statistics<Wide<T>> statistics, Moments<Wide<T>>* partials, unsigned int* tickets,
-    int rows, int channels, Wide<T> epsilon, Wide<T> momentum) {
+__global__ void __launch_bounds__(COLUMN_THREADS, 1) reduce_columns(
+    const T* __restrict__ x, Partial<Wide<T>>* __restrict__ partials, int rows, int channels, int lanes) {
   using A = Wide<T>;
-  __shared__ Moments<A> slots[THREADS];
-  const int column = (blockIdx.x * blockDim.x + threadIdx.x) * V;
-  const bool ours = column < channels;
-  Shifted<A> sums[V];
-  const int stride = gridDim.y * blockDim.y;
-  for (int row = blockIdx.y * blockDim.y + threadIdx.y; ours && row < rows; row += UNDER_WAY * stride) {
-    Pack<T, V> loaded[UNDER_WAY];
+  constexpr int AT_ONCE = V > 4 ? UNDER_WAY : 2 * UNDER_WAY;
+  __shared__ A slots[COLUMN_THREADS / 32 * LINE<V>], means[LINE<V>];
+  const int lane = threadIdx.x % lanes, tile = COLUMN_THREADS / lanes, width = lanes * V;
+  const int column = blockIdx.x * width + lane * V, stride = gridDim.y * tile;
+  const int start = column < channels ? blockIdx.y * tile + threadIdx.x / lanes : rows;
+  Pack<T, V> shift{};
+  if (start < rows) shift = load<T, V>(x + static_cast<long long>(start) * channels + column);
+  A sums[V] = {}, squares[V] = {};
+  const auto take = [&](const Pack<T, V>& loaded) {
 #pragma unroll
-    for (int j = 0; j < UNDER_WAY; ++j) {
-      if (row + j * stride < rows) loaded[j] = load<T, V>(x + static_cast<long long>(row + j * stride) * channels + column);
+    for (int i = 0; i < V; ++i) {
+      const A distance = widen(loaded.at[i]) - widen(shift.at[i]);
+      sums[i] += distance;
+      squares[i] += distance * distance;
     }
+  };
+  const T* from = x + static_cast<long long>(start) * channels + column;
+  const long long step = static_cast<long long>(stride) * channels;
+  int row = start;
+  for (; row + (AT_ONCE - 1) * stride < rows; row += AT_ONCE * stride, from += AT_ONCE * step) {
+    Pack<T, V> loaded[AT_ONCE];
 #pragma unroll
-    for (int j = 0; j < UNDER_WAY; ++j) {
-      if (row + j * stride >= rows) break;
+    for (int j = 0; j < AT_ONCE; ++j) loaded[j] = load<T, V>(from + j * step);
 #pragma unroll
-      for (int i = 0; i < V; ++i) sums[i].add(widen(loaded[j].at[i]));
-    }
+    for (int j = 0; j < AT_ONCE; ++j) take(loaded[j]);
   }
-  const int slot = threadIdx.y * blockDim.x + threadIdx.x;
+  for (; row < rows; row += stride, from += step) take(load<T, V>(from));
+  const A count = start < rows ? static_cast<A>((rows - start + stride - 1) / stride) : A(0);
+  const A here = static_cast<A>(rows_of(blockIdx.y, gridDim.y, rows, tile));
+  A part[V];
 #pragma unroll
-  for (int i = 0; i < V; ++i) {
-    slots[slot] = sums[i].moments();
-    __syncthreads();
-    for (int step = blockDim.y / 2; step > 0; step /= 2) {
-      if (threadIdx.y < step) slots[slot] = merge(slots[slot], slots[slot + step * blockDim.x]);
-      __syncthreads();
-    }
-    if (threadIdx.y == 0 && ours) partials[static_cast<long long>(blockIdx.y) * channels + column + i] = slots[slot];
-    __syncthreads();
-  }
-  if (!last_to_arrive(&tickets[blockIdx.x], gridDim.y)) return;
-  const int width = blockDim.x * V, parts = THREADS / width, part = slot / width;  // threads that share a channel
-  const int channel = blockIdx.x * width + slot % width;
-  Moments<A> total = {A(0), A(0), A(0)};
-#pragma unroll 4
-  for (int split = part; split < gridDim.y && channel < channels; split += parts) {
-    const Moments<A>* const partial = partials + static_cast<long long>(split) * channels + channel;
-    total = merge(total, Moments<A>{__ldcg(&partial->count), __ldcg(&partial->mean), __ldcg(&partial->squares)});
-  }
-  slots[slot] = total;
+  for (int i = 0; i < V; ++i) part[i] = sums[i] + count * widen(shift.at[i]);
+  const A mean = column_sum<V>(part, lanes, slots) / here;
+  if (threadIdx.x < width) means[threadIdx.x] = mean;
   __syncthreads();
-  for (int step = parts / 2; step > 0; step /= 2) {
-    if (part < step) slots[slot] = merge(slots[slot], slots[slot + step * width]);
-    __syncthreads();
+#pragma unroll
+  for (int i = 0; i < V; ++i) {  // Chan et al. 1979
+    const A offset = count == A(0) ? A(0) : sums[i] / count;
+    const A distance = widen(shift.at[i]) + offset - means[lane * V + i];
+    part[i] = squares[i] - sums[i] * offset + count * distance * distance;
   }
-  if (part > 0 || channel >= channels) return;
-  total = slots[slot];
-  const A variance = total.squares / total.count;
-  keep(statistics, channel, total.mean, A(1) / sqrt(variance + epsilon), variance, total.count, momentum);
+  const A spread = column_sum<V>(part, lanes, slots);
+  const int channel = blockIdx.x * width + threadIdx.x;
+  if (threadIdx.x < width && channel < channels) {
+    partials[static_cast<long long>(blockIdx.y) * channels + channel] = {mean, spread < A(0) ? A(0) : spread};
+  }
 }
 
 // spread: 1 / sqrt(variance + epsilon) where `is_variance`, given as such otherwise.
@@ -341,24 +565,52 @@ __global__ void __launch_bounds__(THREADS) apply_rows(
   }
 }
 
-// (rows, C): as reduce_columns; each thread keeps its columns' numbers.
+// (rows, C): as reduce_columns, last rows first. Statistics are those of `splits` partials, the moving ones without any.
 template <typename T, int V>
 __global__ void __launch_bounds__(THREADS) apply_columns(
     const T* __restrict__ x, const T* __restrict__ addend, T* __restrict__ y, const Wide<T>* __restrict__ gamma,
-    const Wide<T>* __restrict__ beta, const Wide<T>* __restrict__ mean, const Wide<T>* __restrict__ spread,
-    bool is_variance, Wide<T> epsilon, int rows, int channels) {
+    const Wide<T>* __restrict__ beta, Statistics<Wide<T>> statistics, const Partial<Wide<T>>* __restrict__ partials,
+    int splits, int split_tile, int rows, int channels, int lanes, Wide<T> epsilon, Wide<T> momentum) {
   using A = Wide<T>;
-  const int column = (blockIdx.x * blockDim.x + threadIdx.x) * V;
+  __shared__ A first[THREADS], second[THREADS], means[LINE<V>], scales[LINE<V>], shifts[LINE<V>];
+  const int width = lanes * V, parts = THREADS / width;  // threads that share a channel
+  const int which = threadIdx.x % width, channel = blockIdx.x * width + which;
+  const A n = static_cast<A>(rows);
+  A base = 0, sum = 0, squares = 0;
+  if (splits > 0 && channel < channels) {  // about the first one's mean, with Chan et al. 1979
+    base = partials[channel].mean;
+#pragma unroll 4
+    for (int split = threadIdx.x / width; split < splits; split += parts) {
+      const Partial<A> partial = partials[static_cast<long long>(split) * channels + channel];
+      const A count = static_cast<A>(rows_of(split, splits, rows, split_tile)), distance = partial.mean - base;
+      sum += count * distance;
+      squares += partial.squares + count * distance * distance;
+    }
+  }
+  first[threadIdx.x] = sum;
+  second[threadIdx.x] = squares;
+  __syncthreads();
+  if (threadIdx.x < width && channel < channels) {
+    for (int part = 1; part < parts; ++part) sum += first[part * width + which], squares += second[part * width + which];
+    const A mean = splits > 0 ? base + sum / n : statistics.moving_mean[channel];
+    const A left = squares - sum * (sum / n);
+    const A variance = splits > 0 ? (left < A(0) ? A(0) : left) / n : statistics.moving_variance[channel];
+    const A inverse = A(1) / sqrt(variance + epsilon);
+    means[which] = mean;
+    scales[which] = inverse * gamma[channel];
+    shifts[which] = beta[channel];
+    if (splits > 0 && blockIdx.y == 0) keep(statistics, channel, mean, inverse, variance, n, momentum);
+  }
+  __syncthreads();
+  const int lane = threadIdx.x % lanes, tile = THREADS / lanes, stride = gridDim.y * tile;
+  const int column = blockIdx.x * width + lane * V;
   if (column >= channels) return;
   A middle[V], scale[V], shift[V];
 #pragma unroll
   for (int i = 0; i < V; ++i) {
-    middle[i] = mean[column + i];
-    scale[i] = inverse_of(spread[column + i], is_variance, epsilon) * gamma[column + i];
-    shift[i] = beta[column + i];
+    middle[i] = means[lane * V + i], scale[i] = scales[lane * V + i], shift[i] = shifts[lane * V + i];
   }
-  const int stride = gridDim.y * blockDim.y;
-  for (int row = rows - 1 - (blockIdx.y * blockDim.y + threadIdx.y); row >= 0; row -= UNDER_WAY * stride) {
+  for (int row = rows - 1 - (blockIdx.y * tile + threadIdx.x / lanes); row >= 0; row -= UNDER_WAY * stride) {
     Pack<T, V> loaded[UNDER_WAY], added[UNDER_WAY];
 #pragma unroll
     for (int j = 0; j < UNDER_WAY; ++j) {
