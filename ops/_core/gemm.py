@@ -173,7 +173,13 @@ def product(
         splits = -(-depth // share)
     target = d if splits == 1 else replace(d, array=workspace.view(np.float32)[: splits * d.array.size])
     whole = workspace is None and not b.along and parts == EXACT and d.array.dtype == a.array.dtype
-    if whole and streams(a.array.dtype.name, size) and _packed(a, b, d, size, addend, (PACK, PACK, PACK)):
+    worthwhile = addend is not None or _blocks(size, groups) >= multiprocessors()  # else its blocks start too slowly
+    if (
+        whole
+        and worthwhile
+        and streams(a.array.dtype.name, size)
+        and _packed(a, b, d, size, addend, (PACK, PACK, PACK))
+    ):
         return _stream(a, b, d, size, addend, groups)
     small = whole and a.array.dtype == np.float32 and _packed(a, b, d, size, addend, SMALL_WIDTHS)
     tile = _tile(size, groups) if small else TILE
@@ -200,8 +206,11 @@ def product(
 
 def _tile(size: tuple[int, int, int], groups: int) -> int:
     """Rows and columns of a block's results."""
-    blocks = groups * -(-size[0] // TILE) * -(-size[1] // TILE)
-    return SMALL_TILE if _SMALL_BELOW.covers(blocks // multiprocessors() + 1) else TILE
+    return SMALL_TILE if _SMALL_BELOW.covers(_blocks(size, groups) // multiprocessors() + 1) else TILE
+
+
+def _blocks(size: tuple[int, int, int], groups: int) -> int:
+    return groups * -(-size[0] // TILE) * -(-size[1] // TILE)
 
 
 def _columns(a: Matrix, b: Matrix, size: tuple[int, int, int]) -> tuple[int, int, int]:

@@ -39,7 +39,7 @@ _PLAN = np.dtype(
         (name, np.int32)
         for name in (
             *("images", "channels", "outs", "group_outs", "rows", "row_tiles", "chunks", "lines"),
-            *("patch", "patches", "share", "splits", "passes", "merged", "last"),
+            *("patch", "patches", "stage_taps", "share", "splits", "passes", "merged", "last"),
         )
     ]
     + [(name, np.int32, (AXES,)) for name in _AXES]
@@ -75,8 +75,8 @@ WIDE, NARROW, LOW, LOWEST = Tile((1, 4), (4, 4)), Tile((2, 2), (2, 4)), Tile((1,
 TILES = (WIDE, NARROW, LOW, LOWEST)
 
 
-STAGE_TAPS = (3, 4, 1)
-"""Taps whose filter is brought at once: what divides all is better, four may be short."""
+UNROLLED = (0, 3, 4, 1)
+"""Taps of a stage whose loop is unrolled, where blocks share a depth; 0 where they do not."""
 
 
 def _convolve(dtype: str, tile: Tile, taps: int) -> str:
@@ -87,7 +87,7 @@ SOURCE = Source(
     __file__,
     "gather.cu",
     tuple(f"prepare<{dtype_info(dtype).ctype}>" for dtype in DTYPES)
-    + tuple(_convolve(dtype, tile, taps) for dtype in DTYPES for tile in TILES for taps in STAGE_TAPS),
+    + tuple(_convolve(dtype, tile, taps) for dtype in DTYPES for tile in TILES for taps in UNROLLED),
 )
 
 
@@ -282,7 +282,14 @@ class Layout:
     def stage_taps(self) -> int:
         """Taps whose filter is brought at once."""
         taps = {part.taps for part in self.parts}
+        if self.splits == 1:
+            return 3 if max(taps) % 3 == 0 else min(max(taps), 4)
         return 1 if max(taps) <= 1 else 4 if any(item % 3 for item in taps) else 3
+
+    @property
+    def unrolled(self) -> int:
+        """As the kernel's G."""
+        return self.stage_taps if self.splits > 1 else 0
 
     @property
     def patches(self) -> int:
@@ -356,8 +363,8 @@ class Layout:
             *(("images", found.batch), ("channels", found.channels), ("outs", found.out_channels)),
             *(("group_outs", self.group_outs), ("rows", self.rows), ("row_tiles", self.row_tiles)),
             *(("chunks", self.chunks), ("lines", self.lines), ("patch", self.patch), ("patches", self.patches)),
-            *(("share", self.share), ("splits", self.splits), ("passes", len(self.parts))),
-            *(("merged", self.merged), ("last", found.channels_last)),
+            *(("stage_taps", self.stage_taps), ("share", self.share), ("splits", self.splits)),
+            *(("passes", len(self.parts)), ("merged", self.merged), ("last", found.channels_last)),
         ):
             plan[name] = value
         plan["per_group"] = divisor(self.per_group)
@@ -443,7 +450,7 @@ def gather(found: Geometry, dy: Any, weight: Any, dx: Any, addend: Any, workspac
     lines, scales, packed, row_scales, partial, tickets = _cut(workspace, layout.sizes)
     plan, shared, tile = layout.struct(), layout.shared_bytes, layout.tile
     prepare = SOURCE.function(f"prepare<{dtype_info(dtype).ctype}>")
-    convolve = SOURCE.function(_convolve(dtype, tile, layout.stage_taps))
+    convolve = SOURCE.function(_convolve(dtype, tile, layout.unrolled))
     convolve.max_dynamic_shared_size_bytes = shared
     convolve.preferred_shared_memory_carveout = 100  # per cent
     first = (dy, weight, lines, scales, packed, row_scales, np.int32(layout.filter_blocks), np.int32(tile.rows), plan)

@@ -37,7 +37,7 @@ struct Plan {
   int group_outs, rows, row_tiles;  // of one group: channels of dy, rows of the product
   int chunks, lines;                // of channels; lines of a chunk
   int patch, patches;              // lines of a patch, patches in shared memory
-  int share, splits;               // chunks of a split
+  int stage_taps, share, splits;   // taps of a stage; chunks of a split
   int passes, merged, last;         // merged: rows are classes of channels; last: channels last
   int full[AXES], out[AXES], pitch[AXES], margin[AXES], kernel[AXES], padding[AXES], dilation[AXES], stride[AXES];
   int step[AXES];                   // between taps, in pixels of dy
@@ -349,14 +349,13 @@ __device__ __forceinline__ void multiply_tap(
   }
 }
 
-// Stages in turn: chunk by chunk, G taps each; of 4 the last stage of a chunk may have fewer.
-template <int G>
+// Stages in turn: chunk by chunk, `stage_taps` taps each; the last stage of a chunk may have fewer.
 struct Turn {
   int chunk, tap = 0, slot = 0, patch = 0;
   __device__ __forceinline__ explicit Turn(int chunk) : chunk(chunk) {}
   __device__ __forceinline__ void next(const Plan& plan, int taps) {
     slot = slot + 1 == RING ? 0 : slot + 1;
-    tap += G;
+    tap += plan.stage_taps;
     if (tap < taps) return;
     tap = 0;
     ++chunk;
@@ -398,15 +397,16 @@ __device__ __forceinline__ bool add_splits(Sums<I, J>& sum, float4* partial, uns
   return true;
 }
 
-// G: taps of a stage. Grid: tiles of rows within passes within tiles of columns;
+// G: taps of a stage where blocks share a depth, their loop unrolled; 0 where a block has all of it: with more of them
+// there is nothing to hide, and the short loop is faster. Of 4 taps the last stage of a chunk may have fewer. Grid: tiles of rows within passes within tiles of columns;
 // groups; splits, each with a share of the chunks.
 template <typename T, int R, int Q, int I, int J, int G>
-__global__ void __launch_bounds__(32 * R * Q, J == 8 ? 2 : 3) convolve(
+__global__ void __launch_bounds__(32 * R * Q, J == 8 || (R == 2 && G > 0) ? 2 : 3) convolve(
     const uint4* __restrict__ lines, const float* __restrict__ scales, const uint4* __restrict__ packed,
     const float* __restrict__ row_scales, const T* __restrict__ addend, T* __restrict__ dx,
     float4* __restrict__ partial, unsigned int* __restrict__ tickets, const __grid_constant__ Plan plan) {
   constexpr int THREADS = 32 * R * Q, ROWS = 16 * I * R, COLUMNS = 8 * J * Q, PIECES = LINE / 16;
-  constexpr int PITCH = COLUMNS + 8, FILTER_BYTES = G * ROWS * LINE;
+  constexpr int PITCH = COLUMNS + 8;
   extern __shared__ __align__(128) unsigned char memory[];
   __shared__ int shifts[MOST_TAPS];
   const int tile = blockIdx.x / plan.row_tiles, row_tile = blockIdx.x - tile * plan.row_tiles;
@@ -417,12 +417,12 @@ __global__ void __launch_bounds__(32 * R * Q, J == 8 ? 2 : 3) convolve(
   const int offset = remainder(column_tile, unit, pass.unit_tiles) * COLUMNS;
   const int first = unit * pass.unit + offset, columns = min(pass.unit - offset, COLUMNS);
   const int first_chunk = blockIdx.z * plan.share, chunks = min(plan.share, plan.chunks - first_chunk);
-  const int stages = chunks * ((pass.taps + G - 1) / G);
+  const int stages = chunks * ((pass.taps + plan.stage_taps - 1) / plan.stage_taps);
   const int least = pass.taps > 0 ? least_distance(plan, pass) : 0;
   const int start = (Pixel(pass, first).line(plan) + least) / 8 * 8;  // first line of the patch
 
   unsigned char* const filters = memory + plan.patches * plan.patch * (LINE + 4);
-  const int patch_bytes = plan.patch * LINE;
+  const int filter_bytes = (G == 0 ? plan.stage_taps : G) * ROWS * LINE, patch_bytes = plan.patch * LINE;
   float* const patch_scales = reinterpret_cast<float*>(memory + plan.patches * patch_bytes);
   const uint4* const from_lines =
       lines + (static_cast<long long>(blockIdx.y) * plan.chunks * plan.lines + start) * PIECES;
@@ -430,7 +430,10 @@ __global__ void __launch_bounds__(32 * R * Q, J == 8 ? 2 : 3) convolve(
   const long long group_lines = static_cast<long long>(plan.chunks) * pass.taps * plan.row_tiles * ROWS;
   const uint4* const from_filter = packed + (pass.filter + blockIdx.y * group_lines + row_tile * ROWS) * PIECES;
 
-  const auto bring = [&](const Turn<G>& turn) {
+  const auto taps_of = [&](const Turn& turn) {
+    return G == 0 || G == 4 ? min(plan.stage_taps, pass.taps - turn.tap) : G;
+  };
+  const auto bring = [&](const Turn& turn) {
     if (turn.tap == 0) {
       uint4* const to = reinterpret_cast<uint4*>(memory + turn.patch * patch_bytes);
       const uint4* const from = from_lines + static_cast<long long>(turn.chunk) * plan.lines * PIECES;
@@ -443,14 +446,19 @@ __global__ void __launch_bounds__(32 * R * Q, J == 8 ? 2 : 3) convolve(
         }
       }
     }
-    uint4* const to = reinterpret_cast<uint4*>(filters + turn.slot * FILTER_BYTES);
-    const int stride = plan.row_tiles * ROWS * PIECES, taps = G == 4 ? min(G, pass.taps - turn.tap) : G;
+    uint4* const to = reinterpret_cast<uint4*>(filters + turn.slot * filter_bytes);
+    const int stride = plan.row_tiles * ROWS * PIECES, taps = taps_of(turn);
     const uint4* const from = from_filter + static_cast<long long>(turn.chunk * pass.taps + turn.tap) * stride;
+    const auto copy = [&](int i) {
+      copy_async<uint4, 1>(to + i, from + i / (ROWS * PIECES) * stride + i % (ROWS * PIECES), true);
+    };
+    if constexpr (G == 0) {
+#pragma unroll 4
+      for (int i = threadIdx.x; i < taps * ROWS * PIECES; i += THREADS) copy(i);
+    } else {
 #pragma unroll
-    for (int at = 0; at < G * ROWS * PIECES; at += THREADS) {
-      const int i = at + threadIdx.x;
-      if (i < taps * ROWS * PIECES) {
-        copy_async<uint4, 1>(to + i, from + i / (ROWS * PIECES) * stride + i % (ROWS * PIECES), true);
+      for (int at = 0; at < G * ROWS * PIECES; at += THREADS) {
+        if (at + threadIdx.x < taps * ROWS * PIECES) copy(at + threadIdx.x);
       }
     }
   };
@@ -460,7 +468,7 @@ __global__ void __launch_bounds__(32 * R * Q, J == 8 ? 2 : 3) convolve(
     reach(to, plan, pass, tap);
     shifts[tap] = distance(plan, to) - least;
   }
-  Turn<G> ahead(first_chunk), turn(first_chunk);
+  Turn ahead(first_chunk), turn(first_chunk);
 #pragma unroll
   for (int stage = 0; stage < RING - 1; ++stage) {
     if (stage < stages) {
@@ -495,10 +503,8 @@ __global__ void __launch_bounds__(32 * R * Q, J == 8 ? 2 : 3) convolve(
     commit();
     const unsigned int patch = shared_address(memory + turn.patch * patch_bytes);
     const float* const scale_lines = patch_scales + turn.patch * plan.patch;
-    const unsigned char* const filter = filters + turn.slot * FILTER_BYTES + row_offset;
-#pragma unroll(sizeof(T) == 4 && I * J == 16 ? 1 : G)  // float32's 64 x 128 results leave no registers for more
-    for (int tap = 0; tap < G; ++tap) {
-      if (G == 4 && turn.tap + tap >= pass.taps) break;
+    const unsigned char* const filter = filters + turn.slot * filter_bytes + row_offset;
+    const auto multiply = [&](int tap) {
       const int shift = shifts[turn.tap + tap];
       unsigned int from[J / 2];
       float scale[J][2];
@@ -515,13 +521,24 @@ __global__ void __launch_bounds__(32 * R * Q, J == 8 ? 2 : 3) convolve(
         }
       }
       multiply_tap<I, J>(sum, from, filter + tap * ROWS * LINE, flipped, scale, static_cast<const T*>(nullptr));
+    };
+    const int taps = taps_of(turn);
+    if constexpr (G == 0 || (sizeof(T) == 4 && I * J == 16)) {  // the largest sums of float32 leave no registers for more
+#pragma unroll 1
+      for (int tap = 0; tap < taps; ++tap) multiply(tap);
+    } else {
+#pragma unroll
+      for (int tap = 0; tap < G; ++tap) {
+        if (tap < taps) multiply(tap);
+      }
     }
     turn.next(plan, pass.taps);
   }
   wait_for_all_but<0>();
-  if (plan.splits > 1 && stages > 0) {
+  if constexpr (G > 0) {
     const long long all = static_cast<long long>(blockIdx.y) * gridDim.x + blockIdx.x;
-    if (!add_splits<THREADS>(sum, partial + all * plan.splits * (I * J * THREADS), tickets + all, plan.splits)) return;
+    float4* const mine = partial + all * plan.splits * (I * J * THREADS);
+    if (stages > 0 && !add_splits<THREADS>(sum, mine, tickets + all, plan.splits)) return;
   }
   __syncthreads();
   float* const result = reinterpret_cast<float*>(memory);
