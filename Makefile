@@ -6,6 +6,8 @@ TORCH ?= yes
 TORCH_VERSION := 2.13.0
 BIN := $(VENV)/bin
 # Python compiles what it imports, which is a small part: compiling all takes longer than downloading it.
+# It has to keep what it compiled: thousands of processes are started here.
+unexport PYTHONDONTWRITEBYTECODE
 INSTALL := $(BIN)/python -m pip --disable-pip-version-check install -q --no-compile
 
 # The CUDA extra that the driver can run: none without an NVIDIA driver.
