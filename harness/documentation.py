@@ -34,7 +34,7 @@ def sections() -> dict[str, str]:
 
 def performance() -> dict[str, str]:
     """Every generated part of docs/performance.md by name."""
-    return {"peers": peers(sorted(DEVICE_RUNS.glob("*.json")))}
+    return {"peers": peers([EXPORTS["h200"], *sorted(DEVICE_RUNS.glob("*.json"))])}
 
 
 def insert(text: str, found: Mapping[str, str]) -> str:
@@ -98,17 +98,18 @@ def figures(path: Path) -> str:
 
 
 def peers(paths: Sequence[Path]) -> str:
-    """Committed runs against the fastest peer of each case, slowest first, and how many cases are ahead."""
+    """Runs of the first one's commit against the fastest peer of each case, slowest first, and how many are ahead."""
     from harness.report.render import against_peers
     from harness.result.summary import rows, sort_rows
 
-    runs = [read_submission(parse(path.read_bytes())) for path in paths]
+    read = [read_submission(parse(path.read_bytes())) for path in paths]
+    commit = read[0].environment.soft.get("commit", "unknown")
+    runs = [run for run in read[1:] if run.environment.soft.get("commit", "unknown") == commit]
     reached: dict[str, Ceilings] = {item.device: item for run in runs for item in run.ceilings}
     table = rows([result for run in runs for result in run.results])
     found = sort_rows([row for row in table if row.against_peer is not None], "slowest")
-    commits = ", ".join(sorted({run.environment.soft.get("commit", "unknown")[:12] for run in runs}))
     ahead = sum(row.is_ahead for row in found)
-    place = f"{_where(runs[0].environment)}; commit {commits}, {max(run.started for run in runs):%Y-%m-%d}."
+    place = f"{_where(runs[0].environment)}; commit {commit[:12]}, {runs[0].started:%Y-%m-%d}."
     return "\n\n".join((place, f"{ahead} of {len(found)} cases are ahead.", _markdown(against_peers(found, reached))))
 
 

@@ -31,6 +31,8 @@ MOMENTS = 3
 COLUMN_THREADS = 1024
 COLUMN_LANES = 8
 """Threads side by side where channels come last: with packs of 16 bytes they read one line."""
+BLOCKS = 2
+"""Of a multiprocessor at a time, each with its slice."""
 BLOCK_THREADS = (224, 448, 896)
 """Most threads of a block where four, two or one of them hold their values in a multiprocessor's registers."""
 LARGEST_SUMS = 4
@@ -218,6 +220,8 @@ def _plan_last(view: View, width: int, itemsize: int) -> tuple[int, int] | None:
     if width == 1:
         return None
     enough, limit = multiprocessors() * 3 // 4, _limits()[0]
+    if view.images * view.channels * itemsize > BLOCKS * limit * multiprocessors():
+        return None  # clusters would wait for each other's places; two launches are faster, above all with an addend
     found, most = None, 0
     for cluster in CLUSTERS:
         for group in (COLUMN_LANES * width, COLUMN_LANES * width // 2):

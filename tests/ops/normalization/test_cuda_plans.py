@@ -58,12 +58,14 @@ def test_plans_hold_their_slices(itemsize: int, wide: bool) -> None:
 def test_layouts_of_the_sites(monkeypatch: pytest.MonkeyPatch) -> None:
     """A channel a block where packs are whole, groups where they are not, slices in shared memory for long images."""
     monkeypatch.setattr(cuda, "architecture", lambda: 90)
+    monkeypatch.setattr(cuda, "multiprocessors", lambda: 132)
     for shape, layout in {(32, 512, 784): "SINGLE", (32, 2048, 49): "GROUPED", (1568, 2048, 1): "LAST"}.items():
         view = View(*shape)
         group, cluster = cuda._plan_once(view, 4, 4) or (0, 0)
         how = cuda._block(view, 4, 4, group, cluster)
         assert how is not None
         assert how.layout == layout
+    assert cuda._plan_once(View(6272, 1024, 1), 4, 4) is None, "more than all slices together hold"
     long = View(16, 1536, 33 * 33)
     assert cuda._plan_once(long, 4, 4) is None
     assert cuda._plan_groups(long, 4, 4) == (4, 8)
