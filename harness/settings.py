@@ -15,6 +15,7 @@ from harness.errors import SettingsError
 
 ROOT = Path(__file__).resolve().parent.parent
 THREAD_VARIABLES = ("NUMBA_NUM_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+WORKER_ORDERS = "OPGAUGE_WORKER"
 
 
 @dataclass(frozen=True)
@@ -96,6 +97,16 @@ def child_environment(threads: int | None = None) -> dict[str, str]:
     if threads is not None:
         environment.update(dict.fromkeys(THREAD_VARIABLES, str(threads)))
     return environment
+
+
+def tell_workers(orders: str) -> None:
+    """Leave word for the service's processes, which inherit the environment."""
+    os.environ[WORKER_ORDERS] = orders
+
+
+def worker_orders() -> str:
+    """What `tell_workers` left."""
+    return os.environ[WORKER_ORDERS]
 
 
 def visible_gpu(index: int) -> str:

@@ -23,12 +23,11 @@ import uvicorn
 from fastapi import FastAPI
 from uvicorn.supervisors import Multiprocess
 
-from harness.settings import Settings
+from harness.settings import Settings, tell_workers, worker_orders
 from harness.store.bulk import TURNS
 from web.app import create_app
 from web.cache import Bell
 
-TOLD = "OPGAUGE_WORKER"
 HEALTHY_S = 60
 """A process that is busy is not taken for dead."""
 _Message = MutableMapping[str, Any]
@@ -83,7 +82,7 @@ def serve_by(workers: int, settings: Settings, *, lag_s: float, guarded: bool, w
         bell, turns = Path(folder) / "bell", Path(folder) / "turns"
         bell.touch()
         orders = Orders(settings.database, lag_s, guarded, str(waivers), os.getpid(), str(bell), str(turns))
-        os.environ[TOLD] = json.dumps(asdict(orders))
+        tell_workers(json.dumps(asdict(orders)))
         config = uvicorn.Config(
             "web.workers:worker", factory=True, workers=workers, timeout_worker_healthcheck=HEALTHY_S, **listening
         )
@@ -104,7 +103,7 @@ def listen(config: uvicorn.Config) -> socket.socket:
 
 def worker() -> FastAPI:
     """The service in a process that `serve_by` started."""
-    orders = Orders(**json.loads(os.environ[TOLD]))
+    orders = Orders(**json.loads(worker_orders()))
     app = create_app(
         Settings(database=orders.database),
         lag_s=orders.lag_s,
