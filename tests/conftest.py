@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -10,6 +11,9 @@ from ops import available
 
 if TYPE_CHECKING:
     from tests.shares import Shares
+
+# Set before a library reads it: OpenMP's idle threads would spin after each small kernel, on a core that others want.
+os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 
 
 @pytest.hookimpl(optionalhook=True)
