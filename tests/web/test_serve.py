@@ -17,6 +17,7 @@ import httpx
 import psutil
 import pytest
 import uvicorn
+from anyio.from_thread import start_blocking_portal
 from fastapi.testclient import TestClient
 from typer.testing import CliRunner
 
@@ -134,7 +135,8 @@ def test_a_busy_process_passes_its_connections_on() -> None:
         await second
         await sharing({"type": "http"}, receive, send)
 
-    asyncio.run(ask())
+    with start_blocking_portal() as portal:  # a loop of its own: the browser tests leave one running in this thread
+        portal.call(ask)
     assert sent == [[(b"connection", b"close")], [], []]
 
 
