@@ -145,7 +145,8 @@ def compile_source(
     """Compile `path` to a cubin holding `expressions`; raises CompileError with NVRTC's log.
 
     A draft is compiled with as little optimization as there is: it shows that `path` compiles, in a
-    fraction of the time, and is not for running. Its resources say nothing.
+    fraction of the time, and is not for running. Its resources say nothing. After one, NVRTC 13.4 optimizes less
+    for as long as the process lives: compile drafts in a process of their own.
     """
     key = _digest(path, expressions, arch, options, draft=draft)
     folder = _cache_folder()
