@@ -60,7 +60,7 @@ def test_committed_runs_load_and_show(empty_copy: TestClient) -> None:
     for run in runs:
         results = empty_copy.get(f"/api/v1/runs/{run}/results", params={"limit": 500}).json()["items"]
         assert results
-        assert {one["status"] for one in results} <= {"ok", "unsupported"}
+        assert {one["status"] for one in results if one["implementation"] == "optimized"} == {"ok"}
         for op in sorted({one["op"] for one in results}):
             assert empty_copy.get(f"/ops/{op}").status_code == 200
         assert empty_copy.get(f"/cases/{results[0]['case_id']}").status_code == 200
