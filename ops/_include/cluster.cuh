@@ -1,5 +1,6 @@
 // Thread-block clusters and asynchronous copies, by PTX. Empty before the architectures that have them.
 #pragma once
+#include "pipeline.cuh"
 
 #if __CUDA_ARCH__ >= 900
 #define CLUSTER(BLOCKS) __cluster_dims__(BLOCKS, 1, 1)
@@ -45,16 +46,44 @@ __device__ __forceinline__ unsigned int cluster_rank() {
   return rank;
 }
 
+// What was written before is seen by the other blocks after their `cluster_wait`. So that it is, an arrival waits until
+// every store of the thread is through, those to global memory too.
 __device__ __forceinline__ void cluster_arrive() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("barrier.cluster.arrive.aligned;" ::: "memory");
 #endif
 }
 
+// As `cluster_arrive` where nothing but barriers that were initialized is to be seen: waits for no store.
+__device__ __forceinline__ void cluster_arrive_with_barriers() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+  asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
+#endif
+}
+
 __device__ __forceinline__ void cluster_wait() {
 #if __CUDA_ARCH__ >= 900
-  asm volatile("barrier.cluster.wait.aligned;" ::: "memory");
+  asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
 #endif
+}
+
+// One arrival at our own barrier, whose phase then also waits for that many bytes.
+__device__ __forceinline__ void barrier_expect(unsigned long long* barrier, unsigned int bytes) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("{ .reg .b64 state; mbarrier.arrive.expect_tx.shared.b64 state, [%0], %1; }" ::"r"(
+                   shared_address(barrier)),
+               "r"(bytes)
+               : "memory");
+#endif
+}
+
+__device__ __forceinline__ unsigned int remote_address(const void* ours, unsigned int rank) {
+  unsigned int place = 0;
+#if __CUDA_ARCH__ >= 900
+  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(place) : "r"(shared_address(ours)), "r"(rank));
+#endif
+  return place;
 }
 
 // What another block of the cluster holds at the place of our own shared variable.
@@ -62,8 +91,7 @@ template <typename T>
 __device__ __forceinline__ T read_remote(const T* ours, unsigned int rank) {
   T value = *ours;
 #if __CUDA_ARCH__ >= 900
-  unsigned int place;
-  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(place) : "r"(shared_address(ours)), "r"(rank));
+  const unsigned int place = remote_address(ours, rank);
   if constexpr (sizeof(T) == 8) {
     unsigned long long bits;
     asm volatile("ld.shared::cluster.u64 %0, [%1];" : "=l"(bits) : "r"(place) : "memory");
@@ -77,18 +105,21 @@ __device__ __forceinline__ T read_remote(const T* ours, unsigned int rank) {
   return value;
 }
 
-// To the place that our own shared variable has in another block of the cluster.
+// To the place that our own shared variable has in another block of the cluster, counted by that block's barrier.
 template <typename T>
-__device__ __forceinline__ void write_remote(T* ours, unsigned int rank, T value) {
+__device__ __forceinline__ void send(T* ours, T value, unsigned long long* barrier, unsigned int rank) {
 #if __CUDA_ARCH__ >= 900
-  unsigned int place;
-  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(place) : "r"(shared_address(ours)), "r"(rank));
+  const unsigned int to = remote_address(ours, rank), counter = remote_address(barrier, rank);
   if constexpr (sizeof(T) == 8) {
     const unsigned long long bits = *reinterpret_cast<const unsigned long long*>(&value);
-    asm volatile("st.shared::cluster.b64 [%0], %1;" ::"r"(place), "l"(bits) : "memory");
+    asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.b64 [%0], %1, [%2];" ::"r"(to), "l"(bits),
+                 "r"(counter)
+                 : "memory");
   } else {
     const unsigned int bits = *reinterpret_cast<const unsigned int*>(&value);
-    asm volatile("st.shared::cluster.b32 [%0], %1;" ::"r"(place), "r"(bits) : "memory");
+    asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.b32 [%0], %1, [%2];" ::"r"(to), "r"(bits),
+                 "r"(counter)
+                 : "memory");
   }
 #endif
 }

@@ -24,6 +24,8 @@ LARGEST_SLICE_BYTES = 112 * 1024
 STATIC_BYTES = 8 * 1024
 """Shared memory of a block beside its slices, rounded up."""
 PACK_BYTES = 16
+LARGEST_SIZE = 1 << 31
+"""Elements, within which places are 32-bit numbers."""
 HOPPER = 90
 CLUSTERS = (1, 2, 4, 8)
 TICKET_BYTES = 4
@@ -305,7 +307,7 @@ def _once(
     if found is None:
         return None
     group, cluster = found
-    if cluster > 1 and (width == 1 or architecture() < HOPPER):
+    if (cluster > 1 and (width == 1 or architecture() < HOPPER)) or x.size >= LARGEST_SIZE:
         return None
     how = _block(view, width, itemsize, group, cluster)
     if how is None:
@@ -313,15 +315,16 @@ def _once(
     function = SOURCE.function(
         f"normalize_once<{_ctype(x)}, {width}, {how.packs(width, cluster)}, {cluster}, {how.layout}>"
     )
-    slice_bytes = how.rounds * how.threads * PACK_BYTES if width > 1 else 0
-    staged = addend is not None and 0 < 2 * slice_bytes <= shared_memory_bytes() - STATIC_BYTES
-    shared = slice_bytes * (1 + staged)
-    # one function serves many shapes: what another launch needs must not be taken back
-    function.max_dynamic_shared_size_bytes = max(shared, function.max_dynamic_shared_size_bytes)
-    items = view.channels // group
-    clusters = items
-    if width > 1 and items * cluster > multiprocessors():
-        clusters = min(items, _resident(function, cluster, how.threads, shared))
+    slice_bytes = how.rounds * how.active * PACK_BYTES if width > 1 else 0
+    sums_bytes = 2 * gamma.dtype.itemsize * how.active if how.layout == "GROUPED" else 0
+    staged = addend is not None and 0 < 2 * slice_bytes <= shared_memory_bytes() - STATIC_BYTES - sums_bytes
+    shared = staged * slice_bytes + sums_bytes
+    clusters = view.channels // group
+    ahead = width > 1 and clusters > _resident(function, cluster, how.threads, shared)
+    if ahead:
+        shared += slice_bytes
+        clusters = min(clusters, _resident(function, cluster, how.threads, shared))
+    _allow(function, shared)
     grid, block = (clusters * cluster,), (how.threads,)
     arguments = (
         x,
@@ -338,10 +341,16 @@ def _once(
         divisor(view.post),
         np.int32(how.active),
         np.int32(how.rounds),
+        np.bool_(ahead),
         np.bool_(staged),
         *numbers,
     )
     return lambda: function(grid, block, arguments, shared_mem=shared)
+
+
+def _allow(function: Any, shared: int) -> None:
+    """One function serves many shapes: what another launch needs must not be taken back."""
+    function.max_dynamic_shared_size_bytes = max(shared, function.max_dynamic_shared_size_bytes)
 
 
 def _plan_groups(view: View, width: int, itemsize: int) -> tuple[int, int] | None:
@@ -370,7 +379,7 @@ def _groups(
     group, cluster = found
     function = SOURCE.function(f"normalize_groups<{_ctype(x)}, {width}, {cluster}>")
     shared = -(-view.images // cluster) * group * view.post * x.dtype.itemsize
-    function.max_dynamic_shared_size_bytes = max(shared, function.max_dynamic_shared_size_bytes)
+    _allow(function, shared)
     grid, block = (view.channels // group * cluster,), (THREADS,)
     sizes = (np.int32(view.images), np.int32(view.channels), np.int32(view.post), np.int32(group))
     divisors = (divisor(group * view.post // width), divisor(view.post))
@@ -380,6 +389,7 @@ def _groups(
 
 def _resident(function: Any, cluster: int, threads: int, shared: int) -> int:
     """Clusters that the device runs at the same time. One more would wait until all others are done."""
+    _allow(function, shared)
     if architecture() < HOPPER:
         handle = function.kernel.ptr
         blocks = cupy().cuda.driver.occupancyMaxActiveBlocksPerMultiprocessor(handle, threads, shared)

@@ -1,7 +1,7 @@
 // Batch normalization, forward, with an optional addend.
 //
 // normalize_once: clusters of K blocks take G adjacent channels at a time and keep their values in registers, so that x
-//   is read once; the next ones are under way meanwhile.
+//   is read once; where there are more channels, the next ones are under way meanwhile.
 // normalize_groups: the same by way of shared memory, where groups do not divide among threads.
 // reduce_rows, reduce_columns: statistics of (N, C, post), and parts of those of (rows, C), where that does not fit.
 // apply_rows, apply_columns: normalize by given statistics, or by those of the parts.
@@ -87,9 +87,12 @@ __device__ __forceinline__ A column_sum(A (&sums)[SIDES], int lanes, A* slots) {
     if (lane < lanes) slots[warp * width + lane * SIDES + s] = sums[s];
   }
   __syncthreads();
+  if (width == 1) return warp < 1 ? warp_sum(lane < blockDim.x / 32 ? slots[lane] : A(0), 1) : A(0);
   A total = 0;
-#pragma unroll 4
-  for (int other = 0; thread < width && other < blockDim.x / 32; ++other) total += slots[other * width + thread];
+  for (int other = 0; thread < width && other < blockDim.x / 32; other += 4) {
+#pragma unroll
+    for (int j = 0; j < 4; ++j) total += other + j < blockDim.x / 32 ? slots[(other + j) * width + thread] : A(0);
+  }
   return total;
 }
 
@@ -124,20 +127,21 @@ struct Closed {
 };
 
 // A cluster of K blocks takes `group` adjacent channels at a time; each block keeps its slice of them, whole images,
-// in registers: at most P packs, of which `rounds` are used, for each of its `active` threads. Packs come by way of
-// shared memory, where each thread has places of its own: while a slice is reduced and written, the next one is under
-// way. So is the addend where `staged`: a load that is asked for late would wait behind all of them.
+// in registers: at most P packs, of which `rounds` are used, for each of its `active` threads. Where clusters take several slices (`ahead`), packs
+// come by way of shared memory, where each thread has places of its own: while a slice is reduced and written, the next
+// one is under way. So is the addend where `staged`: a load that is asked for late would wait behind all of them.
 template <typename T, int V, int P, int K, Layout LAYOUT>
 __global__ void CLUSTER(K) __launch_bounds__(MOST<T>) normalize_once(
     const T* __restrict__ x, const T* __restrict__ addend, T* __restrict__ y, const Wide<T>* __restrict__ gamma,
     const Wide<T>* __restrict__ beta, Statistics<Wide<T>> statistics, int images, int channels, int post, int group,
-    Divisor packs_per_image, Divisor post_divisor, int active, int rounds, bool staged, Wide<T> epsilon,
+    Divisor packs_per_image, Divisor post_divisor, int active, int rounds, bool ahead, bool staged, Wide<T> epsilon,
     Wide<T> momentum) {
   using A = Wide<T>;
   constexpr int SIDES = LAYOUT == SINGLE ? 1 : LAYOUT == GROUPED ? 2 : V;  // channels of a pack
   constexpr int CHANNELS = LAYOUT == LAST ? LANES * V : GROUP;
   extern __shared__ __align__(16) unsigned char memory[];
-  __shared__ A slots[LAYOUT == SINGLE ? 32 : LAYOUT == GROUPED ? 2 * MOST<T> : 32 * CHANNELS];
+  __shared__ A fixed[LAYOUT == LAST ? 32 * CHANNELS : 32];
+  __shared__ __align__(8) unsigned long long arrived[2];
   __shared__ A means[CHANNELS + 1], scales[CHANNELS + 1], shifts[CHANNELS + 1], exchange[2][K][2][CHANNELS];
   const int thread = threadIdx.x, warp = thread / 32, lane = thread % 32, warps = blockDim.x / 32;
   const int rank = K == 1 ? 0 : cluster_rank(), start = blockIdx.x / K, clusters = gridDim.x / K;
@@ -154,15 +158,17 @@ __global__ void CLUSTER(K) __launch_bounds__(MOST<T>) normalize_once(
     if constexpr (LAYOUT == GROUPED) return i < border ? both[0] : both[1];
     return both[LAYOUT == SINGLE ? 0 : i];
   };
+  const auto tell = [&](A(&both)[SIDES], const A* of_channels) {
+#pragma unroll
+    for (int s = 0; s < SIDES; ++s) both[s] = of_channels[mine + s];
+  };
   const int owned = LAYOUT == LAST ? thread : warp;  // the channel whose statistics this thread finishes
   const bool owner = owned < group && (LAYOUT == LAST || lane == 0);
 
-  const auto row = [&](int item, int image) {
-    return (static_cast<long long>(from + image) * channels + static_cast<long long>(item) * group) * post;
-  };
-  const auto place = [&](int item, int pack) {
-    const unsigned int image = quotient(pack, packs_per_image);
-    return row(item, image) + static_cast<long long>(remainder(pack, image, packs_per_image)) * V;
+  const unsigned int skip = (channels - group) * post;  // from the end of one image's part to where the next one begins
+  const auto at = [&](unsigned int pack) { return pack * V + quotient(pack, packs_per_image) * skip; };
+  const auto base = [&](int item) {
+    return (static_cast<long long>(from) * channels + static_cast<long long>(item) * group) * post;
   };
   const auto each = [&](auto&& take) {
 #pragma unroll
@@ -171,34 +177,44 @@ __global__ void CLUSTER(K) __launch_bounds__(MOST<T>) normalize_once(
     }
   };
   constexpr bool WIDE = V * sizeof(T) == 16;
+  const int places = WIDE ? active * rounds * V : 0;
   T* const ours = reinterpret_cast<T*>(memory) + thread * V;
-  const int apart = blockDim.x * V;
-  const auto bring = [&](const T* tensor, int item, int to) {
+  T* const ours_added = ours + (ahead ? places : 0);
+  A* const slots =
+      LAYOUT == GROUPED ? reinterpret_cast<A*>(reinterpret_cast<T*>(memory) + (ahead + staged) * places) : fixed;
+  // neighbours lie side by side: asynchronous copies into scattered places are slow
+  const auto spot = [&](T* from_first, int j) { return from_first + j * active * V; };
+  const auto bring = [&](const T* tensor, int item, T* to) {
     if constexpr (WIDE) {
-      if (item < items) each([&](int j, int pack) { copy_async(ours + (to + j) * apart, tensor + place(item, pack)); });
+      const T* begin = tensor + base(item);
+      asm volatile("" : "+l"(begin));
+      if (item < items) each([&](int j, int pack) { copy_async(spot(to, j), begin + at(pack)); });
       copy_commit();
     }
   };
-  if (K > 1) cluster_arrive();
-  bring(x, start, 0);
-  if (staged) bring(addend, start, rounds);
+#if __CUDA_ARCH__ >= 900
+  if (K > 1 && thread < 2) barrier_init(&arrived[thread], 1);
+#endif
+  if (K > 1) cluster_arrive_with_barriers();
+  if (ahead) bring(x, start, ours);
+  if (staged) bring(addend, start, ours_added);
   A gain = 0, offset = 0;
   if (owner) gain = gamma[start * group + owned], offset = beta[start * group + owned];
-  if (K > 1) cluster_wait();  // every block is there to be written to
+  if (K > 1) cluster_wait();  // every block is there to be sent to
 
-  int turn = 0;
-  for (int item = start; item < items; item += clusters, turn ^= 1) {
+  for (int item = start, turn = 0; item < items; item += clusters, ++turn) {
     const int channel = item * group, next = item + clusters;
     asm volatile("" : "+r"(first));  // places are worked out as needed: all of them would take too many registers
     Closed<T, V> held[P];
-    if constexpr (WIDE) {
+    if (WIDE && ahead) {
       staged ? copy_wait<1>() : copy_wait<0>();
-      each([&](int j, int) { held[j].load(ours + j * apart); });
-      bring(x, next, 0);
+      each([&](int j, int) { held[j].load(spot(ours, j)); });
+      bring(x, next, ours);
     } else {
-      each([&](int j, int pack) { held[j].load(x + place(item, pack)); });
+      each([&](int j, int pack) { held[j].load(x + base(item) + at(pack)); });
     }
 
+    A middle[SIDES];
     // of `take` over the values of each channel that this block holds, in the thread that owns the channel
     const auto sum = [&](auto&& take) {
       A sums[SIDES] = {};
@@ -206,7 +222,7 @@ __global__ void CLUSTER(K) __launch_bounds__(MOST<T>) normalize_once(
         const Pack<T, V> values = held[j].open();
 #pragma unroll
         for (int i = 0; i < V; ++i) {
-          const A value = take(widen(values.at[i]), i);
+          const A value = take(widen(values.at[i]), of(middle, i));
           if constexpr (LAYOUT == GROUPED) {
             sums[0] += i < border ? value : A(0);
             sums[1] += i < border ? A(0) : value;
@@ -216,47 +232,44 @@ __global__ void CLUSTER(K) __launch_bounds__(MOST<T>) normalize_once(
         }
       });
       if constexpr (LAYOUT == GROUPED) {
-        slots[2 * thread] = sums[0];
-        slots[2 * thread + 1] = sums[1];
+        if (thread < active) slots[2 * thread] = sums[0], slots[2 * thread + 1] = sums[1];
         __syncthreads();
         A total = 0;
         const int low = warp * post, high = low + post;  // a pack that begins before `low` has its end there
         for (int begin = 0; warp < group && begin < active; begin += per_image) {
-          for (int at = low / V + lane; at * V < high; at += 32) total += slots[2 * (begin + at) + (at * V < low)];
+          for (int k = low / V + lane; k * V < high; k += 32) total += slots[2 * (begin + k) + (k * V < low)];
         }
         return warp_sum(total, 1);
       } else {
         return column_sum<SIDES>(sums, LAYOUT == LAST ? per_image : 1, slots);
       }
     };
-    A middle[SIDES];
-    const A share = sum([&](A value, int) { return value; });
+    const A share = sum([](A value, A) { return value; });
     if (owner) means[owned] = share / here;
     __syncthreads();
-#pragma unroll
-    for (int s = 0; s < SIDES; ++s) middle[s] = means[mine + s];
-    A squares = sum([&](A value, int i) {
-      const A distance = value - of(middle, i);
-      return distance * distance;
-    });
+    tell(middle, means);
+    A squares = sum([](A value, A mean) { return (value - mean) * (value - mean); });
     A mean = share / here;
     if constexpr (K > 1) {
+      const int now = turn % 2;  // what comes early from a block that is ahead of us is of the other
+      if (thread == 0) barrier_expect(&arrived[now], K * 2 * group * sizeof(A));
       for (int other = 0; owner && other < K; ++other) {
-        write_remote(&exchange[turn][rank][0][owned], other, mean);
-        write_remote(&exchange[turn][rank][1][owned], other, squares);
+        send(&exchange[now][rank][0][owned], mean, &arrived[now], other);
+        send(&exchange[now][rank][1][owned], squares, &arrived[now], other);
       }
-      cluster_arrive();
-      cluster_wait();
+#if __CUDA_ARCH__ >= 900
+      if (owner) barrier_wait(&arrived[now], turn / 2 % 2);
+#endif
       if (owner) {  // Chan et al. 1979
         const auto values = [&](int other) {
           return static_cast<A>(images * (other + 1) / K - images * other / K) * static_cast<A>(post);
         };
         mean = squares = 0;
-        for (int other = 0; other < K; ++other) mean += exchange[turn][other][0][owned] * values(other);
+        for (int other = 0; other < K; ++other) mean += exchange[now][other][0][owned] * values(other);
         mean /= n;
         for (int other = 0; other < K; ++other) {
-          const A distance = exchange[turn][other][0][owned] - mean;
-          squares += exchange[turn][other][1][owned] + distance * distance * values(other);
+          const A distance = exchange[now][other][0][owned] - mean;
+          squares += exchange[now][other][1][owned] + distance * distance * values(other);
         }
       }
     }
@@ -270,28 +283,36 @@ __global__ void CLUSTER(K) __launch_bounds__(MOST<T>) normalize_once(
     }
     __syncthreads();
     A scale[SIDES], shift[SIDES];
+    tell(middle, means), tell(scale, scales), tell(shift, shifts);
+    const long long begin = base(item);
+    const auto finish = [&](auto&& add) {
+      T* to = y + begin;
+      asm volatile("" : "+l"(to));
+      each([&](int j, int pack) {
+        const Pack<T, V> values = held[j].open();
+        A wide[V];
 #pragma unroll
-    for (int s = 0; s < SIDES; ++s) {
-      middle[s] = means[mine + s], scale[s] = scales[mine + s], shift[s] = shifts[mine + s];
+        for (int i = 0; i < V; ++i) wide[i] = (widen(values.at[i]) - of(middle, i)) * of(scale, i) + of(shift, i);
+        add(wide, j, pack);
+        Pack<T, V> result;
+#pragma unroll
+        for (int i = 0; i < V; ++i) result.at[i] = narrow<T>(wide[i]);
+        store_streaming<T, V>(to + at(pack), result);
+      });
+    };
+    const auto add = [&](A(&wide)[V], const Pack<T, V>& added) {
+#pragma unroll
+      for (int i = 0; i < V; ++i) wide[i] += widen(added.at[i]);
+    };
+    if (addend == nullptr) {
+      finish([](A(&)[V], int, int) {});
+    } else if (staged) {
+      ahead ? copy_wait<1>() : copy_wait<0>();
+      finish([&](A(&wide)[V], int j, int) { add(wide, load<T, V>(spot(ours_added, j))); });
+      bring(addend, next, ours_added);
+    } else {
+      finish([&](A(&wide)[V], int, int pack) { add(wide, load<T, V>(addend + begin + at(pack))); });
     }
-    if (staged) copy_wait<1>();
-    each([&](int j, int pack) {
-      const Pack<T, V> values = held[j].open();
-      Pack<T, V> added{}, result;
-      if (staged) {
-        added = load<T, V>(ours + (rounds + j) * apart);
-      } else if (addend != nullptr) {
-        added = load<T, V>(addend + place(item, pack));
-      }
-#pragma unroll
-      for (int i = 0; i < V; ++i) {
-        A value = (widen(values.at[i]) - of(middle, i)) * of(scale, i) + of(shift, i);
-        if (addend != nullptr) value += widen(added.at[i]);
-        result.at[i] = narrow<T>(value);
-      }
-      store_streaming<T, V>(y + place(item, pack), result);
-    });
-    if (staged) bring(addend, next, rounds);
   }
 }
 
