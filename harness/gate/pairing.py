@@ -7,6 +7,7 @@ Trials and results stay plain JSON: the process that compares builds the cases o
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -28,6 +29,10 @@ BASE, HEAD = "base", "head"
 SIDES = (BASE, HEAD)
 BATCH = 12
 """Jobs, about so many, that share the start of a process: enough to pay for it, few enough for pairs close in time."""
+CUDA_BATCH = 24
+"""As BATCH on a GPU, where a trial takes less time than on a CPU and the start of a process more."""
+SPARE_CPUS = 4
+"""Where a machine has so many CPUs, the next process may import what it needs while a GPU is measured."""
 BLOCK_S = 0.2
 """Seconds of sampling of one trial in one block."""
 START_S = 300.0
@@ -150,25 +155,38 @@ class Workshop:
         self._memory_bytes = memory_bytes
         self._stack = ExitStack()
         self._folder = Path()
+        self._next: tuple[str, LocalExecutor] | None = None
 
     def __enter__(self) -> Self:
         self._folder = self._stack.enter_context(temporary_folder("opgauge-gate-"))
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.prepare(None)
         self._stack.close()
 
-    def executor(self, side: str, limits: Limits | None = None) -> LocalExecutor:
-        """A fresh worker on the tree of a side."""
+    def prepare(self, side: str | None) -> None:
+        """Start the worker of the next block on a GPU, which it leaves alone until then; None: end what waits."""
+        if self._next is not None:
+            self._next[1].close()
+        self._next = None if side is None else (side, self.executor(side, preload=("cupy",)))
+
+    def _fresh(self, side: str) -> LocalExecutor:
+        """The worker that was prepared for this side, or one that starts now."""
+        if self._next is None or self._next[0] != side:
+            return self.executor(side)
+        found, self._next = self._next[1], None
+        return found
+
+    def executor(self, side: str, *, preload: Sequence[str] = ()) -> LocalExecutor:
+        """A fresh worker on the tree of a side. preload: what it imports while it waits, none by default."""
         return LocalExecutor(
-            limits=limits,
             timeout_s=self._timeout_s,
             ops_tree=self.trees[side].path,
             threads=self._threads,
             memory_bytes=self._memory_bytes,
             environment={"NUMBA_CACHE_DIR": str(self._folder_of("numba", side))},
-            # workers of the gate run what they are sent; a torch that the tree does not need costs seconds
-            preload=(),
+            preload=preload,
         )
 
     def forget_inputs(self) -> None:
@@ -193,11 +211,13 @@ class Workshop:
         return [reply["answer"] for reply in replies]
 
     def run_block(
-        self, side: str, records: Sequence[Record], pair: int, block_s: float
+        self, side: str, records: Sequence[Record], pair: int, block_s: float, then: str | None = None
     ) -> Iterator[tuple[Record, Outcome]]:
-        """One block: the jobs in a fresh process of one side, each with its outcome."""
+        """One block: the jobs in a fresh process of one side, each with its outcome. then: the next block's side."""
         started = monotonic()
-        with self.executor(side, _limits(block_s)) as executor:
+        with self._fresh(side) as executor:
+            if then is not None and _may_prepare(records[0].job):
+                self.prepare(then)
             for record in records:
                 budget_s = record.job.budget_s
                 executor.limits = _limits(min(block_s, budget_s / 12 if budget_s else block_s))
@@ -273,7 +293,8 @@ def _batches(records: Mapping[Subject, Record], wanted: Mapping[Subject, int]) -
         groups.setdefault((count, subject.device, job.sides), []).append(records[subject])
     for (count, _, _), found in groups.items():
         # as even as they come, so that no few jobs pay for processes of their own
-        parts = max(1, round(len(found) / BATCH))
+        batch = BATCH if found[0].job.subject.device == "cpu" else CUDA_BATCH
+        parts = max(1, round(len(found) / batch))
         for part in range(parts):
             yield found[part * len(found) // parts : (part + 1) * len(found) // parts], count
 
@@ -287,13 +308,17 @@ def _measure_batch(workshop: Workshop, batch: Sequence[Record], count: int, bloc
         if not open_:
             return
         tell(f"pair {pair + 1} of {first + count}: {', '.join(sorted({record.job.subject.op for record in open_}))}")
-        for side in sides if pair % 2 == 0 else sides[::-1]:
-            _measure_block(workshop, side, open_, pair, block_s)
+        order = sides if pair % 2 == 0 else sides[::-1]
+        # the next pair begins with the side that this one ends with
+        following = [*order[1:], order[-1] if pair + 1 < first + count else None]
+        for side, then in zip(order, following, strict=True):
+            for record, found in workshop.run_block(side, open_, pair, block_s, then):
+                record.outcomes[side][pair] = found
 
 
-def _measure_block(workshop: Workshop, side: str, batch: Sequence[Record], pair: int, block_s: float) -> None:
-    for record, found in workshop.run_block(side, batch, pair, block_s):
-        record.outcomes[side][pair] = found
+def _may_prepare(job: Job) -> bool:
+    """Whether a process that imports takes nothing from the one that measures."""
+    return job.subject.device != "cpu" and (os.cpu_count() or 1) >= SPARE_CPUS
 
 
 def _limits(block_s: float) -> Limits:

@@ -19,6 +19,7 @@ from harness.case.case import Case
 from harness.result.result import Check
 from harness.worker.inputs import Inputs
 from ops import DtypeInfo, TensorSpec, dtype_info, find_op
+from ops._core.backend import namespace
 from ops._core.op import Array
 
 CHUNK = 1 << 16
@@ -79,16 +80,17 @@ def merge(checks: list[Check]) -> Check:
 
 
 def same_bits(first: Array, second: Array) -> bool:
-    """Whether two arrays hold the same bytes (NaN equals the same NaN)."""
+    """Whether two arrays of NumPy, or two of CuPy, hold the same bytes (NaN equals the same NaN)."""
     if first.shape != second.shape or first.dtype != second.dtype:
         return False
-    return bool(np.array_equal(_bytes(first), _bytes(second)))
+    return bool(namespace(first).array_equal(_bytes(first), _bytes(second)))
 
 
 def _bytes(array: Array) -> Array:
-    flat = np.ascontiguousarray(array).reshape(-1)
+    flat = namespace(array).ascontiguousarray(array).reshape(-1)
     width = flat.dtype.itemsize
-    return flat.view(np.uint64 if width % 8 == 0 else f"u{width}")
+    found: Array = flat.view(np.uint64 if width % 8 == 0 else f"u{width}")
+    return found
 
 
 def _misfit(name: str, output: Any, spec: TensorSpec) -> str:

@@ -51,6 +51,12 @@ def _declare(name: str, default: int, candidates: tuple[int, ...], why: str) -> 
     return declare(f"normalization.{name}", default, candidates, backend="cuda", ops=ops, why=why)
 
 
+_QUARTER_SLICE_BYTES = _declare(
+    "quarter_slice_bytes",
+    28 * 1024,
+    tuple(size * 1024 for size in (0, 14, 28)),
+    "what a block holds where clusters are large enough for it: four blocks a multiprocessor, channels first",
+)
 _SLICE_BYTES = _declare(
     "slice_bytes",
     49 * 1024,
@@ -201,7 +207,7 @@ def _plan_once(view: View, width: int, itemsize: int) -> tuple[int, int] | None:
         and _block(view, width, itemsize, 2 * group, 1) is not None
     ):
         group *= 2
-    for limit in _limits():
+    for limit in (_QUARTER_SLICE_BYTES.value(), *_limits()):
         for cluster in CLUSTERS:
             if _holds(view, width, itemsize, group, cluster, limit):
                 return group, cluster

@@ -1,0 +1,83 @@
+"""The processes of paired blocks: their order, and those that are started before their turn."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import pytest
+
+from harness.gate import pairing
+from harness.gate.gate import Schedule
+from harness.gate.pairing import BASE, HEAD, Job, Workshop, measure
+from harness.gate.tree import Tree
+from harness.judge.verdict import Subject
+from harness.result.result import Status
+
+
+class Machine:
+    """Stands for worker processes; notes what becomes of them."""
+
+    def __init__(self) -> None:
+        self.log: list[str] = []
+        self.open = 0
+
+    def start(self, side: str, *, preload: Sequence[str] = ()) -> FakeExecutor:
+        """A process that runs nothing."""
+        self.log.append(f"start {side}" + " early" * bool(preload))
+        self.open += 1
+        return FakeExecutor(self, side)
+
+
+class FakeExecutor:
+    """A process of a Machine."""
+
+    def __init__(self, machine: Machine, side: str) -> None:
+        self.machine = machine
+        self.side = side
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End it."""
+        self.machine.open -= 1
+
+    def run_plain(self, trial: Any, **_: Any) -> dict[str, Any]:
+        """An outcome."""
+        self.machine.log.append(f"run {self.side}")
+        return {"trial": trial, "status": str(Status.OK)}
+
+
+def measured(monkeypatch: pytest.MonkeyPatch, device: str, cpus: int) -> Machine:
+    """Two pairs of one job, whose every pair is undecided."""
+    machine = Machine()
+    monkeypatch.setattr(pairing.os, "cpu_count", lambda: cpus)
+    tree = Tree(Path("/nowhere"), "", "a tree")
+    with Workshop({BASE: tree, HEAD: tree}) as workshop:
+        monkeypatch.setattr(workshop, "executor", machine.start)
+        job = Job(Subject("sign", "rows", "0" * 16, "optimized", device), {"backend": "cuda"})
+        measure(workshop, [job], lambda _: (), schedule=Schedule(start=2, most=2))
+    assert machine.open == 0
+    return machine
+
+
+def test_the_next_process_imports_while_a_gpu_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A B B A: each process but the first is there before its turn, on the right side, and none is left over."""
+    assert measured(monkeypatch, "cuda:0", 16).log == [
+        "start base", "start head early", "run base", "start head early", "run head",
+        "start base early", "run head", "run base",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("device", "cpus"), [("cpu", 16), ("cuda:0", 2)])
+def test_nothing_else_runs_while_a_cpu_is_wanted(monkeypatch: pytest.MonkeyPatch, device: str, cpus: int) -> None:
+    """On a CPU, or beside a GPU on a small host, a process starts when the one before has ended."""
+    assert measured(monkeypatch, device, cpus).log == [
+        word for side in (BASE, HEAD, HEAD, BASE) for word in (f"start {side}", f"run {side}")
+    ]  # fmt: skip
