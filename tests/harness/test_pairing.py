@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
@@ -9,7 +10,6 @@ from typing import Any, Self
 
 import pytest
 
-from harness.gate import pairing
 from harness.gate.gate import Schedule
 from harness.gate.pairing import BASE, HEAD, Job, Workshop, measure
 from harness.gate.tree import Tree
@@ -57,7 +57,7 @@ class FakeExecutor:
 def measured(monkeypatch: pytest.MonkeyPatch, device: str, cpus: int) -> Machine:
     """Two pairs of one job, whose every pair is undecided."""
     machine = Machine()
-    monkeypatch.setattr(pairing.os, "cpu_count", lambda: cpus)
+    monkeypatch.setattr(os, "cpu_count", lambda: cpus)
     tree = Tree(Path("/nowhere"), "", "a tree")
     with Workshop({BASE: tree, HEAD: tree}) as workshop:
         monkeypatch.setattr(workshop, "executor", machine.start)
