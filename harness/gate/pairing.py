@@ -22,10 +22,11 @@ from harness.gate.gate import Schedule, Spending, more_pairs
 from harness.gate.tree import Tree, temporary_folder
 from harness.judge.verdict import Comparison, Subject
 from harness.measure import Limits
-from harness.result.result import Check, Measurement, Ruler, Status, from_json, to_json
+from harness.result.result import Ceilings, Check, Measurement, Ruler, Status, from_json, to_json
 from harness.run.execute import LocalExecutor
 
 BASE, HEAD = "base", "head"
+MEASURING = "measure"
 SIDES = (BASE, HEAD)
 BATCH = 12
 """Jobs, about so many, that share the start of a process: enough to pay for it, few enough for pairs close in time."""
@@ -77,8 +78,13 @@ class Outcome:
     @property
     def sampling_s(self) -> float:
         """Seconds spent on warming up and sampling."""
-        phases: Mapping[str, float] = self.extra.get("phases_s", {})
-        return float(phases.get("measure", 0.0))
+        return self.phases_s.get(MEASURING, 0.0)
+
+    @property
+    def phases_s(self) -> Mapping[str, float]:
+        """Seconds by what the block did."""
+        found: Mapping[str, float] = self.extra.get("phases_s", {})
+        return found
 
 
 @dataclass(slots=True)
@@ -119,17 +125,30 @@ class Record:
 
 @dataclass(slots=True)
 class Clock:
-    """Where the time went, in seconds. measuring_s: sampling and warming up."""
+    """Where the time went, in seconds. phases_s: of trials, by what they did; processes started in what is left."""
 
     blocks: int = 0
     blocks_s: float = 0.0
-    measuring_s: float = 0.0
+    phases_s: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def measuring_s(self) -> float:
+        """Sampling and warming up."""
+        return self.phases_s.get(MEASURING, 0.0)
 
     def since(self, before: Clock) -> Clock:
         """What was added to it since it was at `before`."""
-        return Clock(
-            self.blocks - before.blocks, self.blocks_s - before.blocks_s, self.measuring_s - before.measuring_s
-        )
+        phases_s = {name: spent - before.phases_s.get(name, 0.0) for name, spent in self.phases_s.items()}
+        return Clock(self.blocks - before.blocks, self.blocks_s - before.blocks_s, phases_s)
+
+    def add(self, phases_s: Mapping[str, float]) -> None:
+        """Another trial."""
+        for name, spent in phases_s.items():
+            self.phases_s[name] = self.phases_s.get(name, 0.0) + spent
+
+    def now(self) -> Clock:
+        """As it is now."""
+        return Clock(self.blocks, self.blocks_s, self.phases_s.copy())
 
 
 class Workshop:
@@ -156,6 +175,7 @@ class Workshop:
         self._stack = ExitStack()
         self._folder = Path()
         self._next: tuple[str, LocalExecutor] | None = None
+        self._ceilings: dict[str, Ceilings] = {}
 
     def __enter__(self) -> Self:
         self._folder = self._stack.enter_context(temporary_folder("opgauge-gate-"))
@@ -188,6 +208,15 @@ class Workshop:
             environment={"NUMBA_CACHE_DIR": str(self._folder_of("numba", side))},
             preload=preload,
         )
+
+    def ceilings(self, devices: Iterable[str]) -> dict[str, Ceilings]:
+        """What devices reach, measured where they are first asked about, by a worker on the head's tree."""
+        wanted = list(devices)
+        missing = [device for device in wanted if device not in self._ceilings]
+        if missing:
+            with self.executor(HEAD) as executor:
+                self._ceilings |= {device: executor.ceilings(device) for device in missing}
+        return {device: self._ceilings[device] for device in wanted}
 
     def forget_inputs(self) -> None:
         """Remove the inputs that blocks have kept for the next ones."""
@@ -222,7 +251,7 @@ class Workshop:
                 budget_s = record.job.budget_s
                 executor.limits = _limits(min(block_s, budget_s / 12 if budget_s else block_s))
                 found = _outcome(self._run(executor, side, record, pair))
-                self.clock.measuring_s += found.sampling_s
+                self.clock.add(found.phases_s)
                 yield record, found
         self.clock.blocks += 1
         self.clock.blocks_s += monotonic() - started

@@ -88,7 +88,7 @@ def gate(
 
     laid: a plan made before, for runs that repeat it. stored: stands for the base.
     """
-    started, before = monotonic(), replace(workshop.clock)
+    started, before = monotonic(), workshop.clock.now()
     layout = laid or plan(workshop, selection, conditions.policy, stored)
     reached = _ceilings(workshop, layout, conditions.policy)
     decide = _decider(layout, conditions, reached)
@@ -162,10 +162,7 @@ def _ceilings(workshop: Workshop, layout: Plan, policy: Policy) -> dict[str, Cei
         if one.subject in layout.own and policy.asked_of(one.subject, layout.own[one.subject]).min_ceiling is not None
     }
     wanted = [device for device in layout.devices if device != "cpu" or device in asked]
-    if not wanted or not layout.jobs:
-        return {}
-    with workshop.executor(HEAD) as executor:
-        return {device: executor.ceilings(device) for device in wanted}
+    return workshop.ceilings(wanted) if layout.jobs else {}
 
 
 def _profiles(

@@ -17,7 +17,7 @@ from typing import Any
 
 from harness.gate.evidence import median_of
 from harness.gate.gate import ExitCode
-from harness.gate.pairing import HEAD, Workshop
+from harness.gate.pairing import HEAD, Clock, Workshop
 from harness.gate.policy import NOTHING_ASKED, Policy
 from harness.gate.run import Conditions, GateRun, gate
 from harness.gate.selection import Plan, Selection, plan
@@ -180,5 +180,15 @@ def _share(name: str, share: Share) -> dict[str, Any]:
 def _cost(runs: Sequence[GateRun], seconds: float | None) -> dict[str, Any]:
     """Wall time, and the share of it that was warming up and sampling."""
     wall = sum(run.seconds for run in runs) if seconds is None else seconds
-    measuring = sum(run.clock.measuring_s for run in runs)
-    return {"seconds": round(wall, 1), "measuring_share": measuring / wall if wall else 0.0}
+    clock = Clock(blocks_s=sum(run.clock.blocks_s for run in runs))
+    for run in runs:
+        clock.add(run.clock.phases_s)
+    spent_s = clock.phases_s | {
+        "starting processes": clock.blocks_s - sum(clock.phases_s.values()),
+        "between blocks": wall - clock.blocks_s,
+    }
+    return {
+        "seconds": round(wall, 1),
+        "measuring_share": clock.measuring_s / wall if wall else 0.0,
+        "spent_s": {name: round(spent, 2) for name, spent in spent_s.items()},
+    }

@@ -53,7 +53,8 @@ def footer(data: Mapping[str, Any], machine: str, commit: str) -> str:
     """What was run, and where, in one line."""
     cases = len(data["cases"])
     parts = [f"{data['runs']} runs, {data['decisions']} decisions on {cases} cases", machine, commit[:12]]
-    return f"{', '.join(part for part in parts if part)}; {measuring(data)} measured"
+    spent = ", ".join(f"{name} {found:.3g} s" for name, found in data["spent_s"].items())
+    return f"{', '.join(part for part in parts if part)}; {measuring(data)} measured ({spent})"
 
 
 def measuring(data: Mapping[str, Any]) -> str:

@@ -170,10 +170,19 @@ def test_self_tests_run_and_are_stored(tmp_path: Path) -> None:
 
 def test_each_run_counts_its_own_time() -> None:
     """Of runs that share a workshop, or have one each, the shares of wall time add up and stay below one."""
-    runs = [replace(a_run([compared("a", 1.0)]), clock=Clock(2, 9.0, seconds)) for seconds in (4.0, 6.0)]
+    runs = [
+        replace(a_run([compared("a", 1.0)]), clock=Clock(2, 9.0, {"measure": seconds, "first call": 1.0}))
+        for seconds in (4.0, 6.0)
+    ]
     assert false_alarms(runs)["measuring_share"] == 0.5
     assert caught(runs, 0.05, seconds=40.0)["measuring_share"] == 0.25
-    assert Clock(5, 9.0, 6.0).since(Clock(2, 4.0, 1.0)) == Clock(3, 5.0, 5.0)
+    spent = {"measure": 10.0, "first call": 2.0, "starting processes": 6.0}
+    assert false_alarms(runs)["spent_s"] == {**spent, "between blocks": 2.0}
+    assert caught(runs, 0.05, seconds=40.0)["spent_s"] == {**spent, "between blocks": 22.0}
+    before = Clock(2, 4.0, {"measure": 1.0})
+    assert Clock(5, 9.0, {"measure": 6.0, "prepare": 1.0}).since(before) == Clock(
+        3, 5.0, {"measure": 5.0, "prepare": 1.0}
+    )
 
 
 def test_what_is_caught_is_counted_by_time_per_call_and_by_cost() -> None:
