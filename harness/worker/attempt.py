@@ -222,8 +222,11 @@ class Attempt:
         self.repeatable = self.repeatable and accepted is None
         if found.ok and accepted is None:
             self.accepted_check = found
-            self.accepted = {name: np.array(array) for name, array in outputs.items()}
-            self.accepted_beside = {name: _copy_beside(array) for name, array in found_outputs.items()}
+            copies = self.accepted_beside = {name: _copy_beside(array) for name, array in found_outputs.items()}
+            # what came from a device is a copy already
+            self.accepted = {
+                name: array if copies[name] is not None else array.copy() for name, array in outputs.items()
+            }
         return found
 
     def _outputs(self, returned: Any) -> dict[str, Any]:
