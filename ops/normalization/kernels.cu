@@ -127,9 +127,10 @@ struct Closed {
 };
 
 // A cluster of K blocks takes `group` adjacent channels at a time; each block keeps its slice of them, whole images,
-// in registers: at most P packs, of which `rounds` are used, for each of its `active` threads. Where clusters take several slices (`ahead`), packs
-// come by way of shared memory, where each thread has places of its own: while a slice is reduced and written, the next
-// one is under way. So is the addend where `staged`: a load that is asked for late would wait behind all of them.
+// in registers: at most P packs, of which `rounds` are used, for each of its `active` threads. Where clusters take
+// several slices (`ahead`), packs come by way of shared memory, where each thread has places of its own: while a slice
+// is reduced and written, the next one is under way. So is the addend where `staged`: a load that is asked for late
+// would wait behind all of them.
 template <typename T, int V, int P, int K, Layout LAYOUT>
 __global__ void CLUSTER(K) __launch_bounds__(MOST<T>) normalize_once(
     const T* __restrict__ x, const T* __restrict__ addend, T* __restrict__ y, const Wide<T>* __restrict__ gamma,
@@ -140,7 +141,7 @@ __global__ void CLUSTER(K) __launch_bounds__(MOST<T>) normalize_once(
   constexpr int SIDES = LAYOUT == SINGLE ? 1 : LAYOUT == GROUPED ? 2 : V;  // channels of a pack
   constexpr int CHANNELS = LAYOUT == LAST ? LANES * V : GROUP;
   extern __shared__ __align__(16) unsigned char memory[];
-  __shared__ A fixed[LAYOUT == LAST ? 32 * CHANNELS : 32];
+  __shared__ A fixed[LAYOUT == LAST ? 32 * CHANNELS : 2 * 32];
   __shared__ __align__(8) unsigned long long arrived[2];
   __shared__ A means[CHANNELS + 1], scales[CHANNELS + 1], shifts[CHANNELS + 1], exchange[2][K][2][CHANNELS];
   const int thread = threadIdx.x, warp = thread / 32, lane = thread % 32, warps = blockDim.x / 32;
@@ -162,8 +163,10 @@ __global__ void CLUSTER(K) __launch_bounds__(MOST<T>) normalize_once(
 #pragma unroll
     for (int s = 0; s < SIDES; ++s) both[s] = of_channels[mine + s];
   };
-  const int owned = LAYOUT == LAST ? thread : warp;  // the channel whose statistics this thread finishes
-  const bool owner = owned < group && (LAYOUT == LAST || lane == 0);
+  // the channel whose statistics this thread finishes, and writes; those of a single one all threads know
+  const int owned = LAYOUT == LAST ? thread : LAYOUT == GROUPED ? warp : 0;
+  const bool owner = owned < group && (LAYOUT == LAST || (LAYOUT == GROUPED ? lane : thread) == 0);
+  const bool knows = LAYOUT == SINGLE || owner;
 
   const unsigned int skip = (channels - group) * post;  // from the end of one image's part to where the next one begins
   const auto at = [&](unsigned int pack) { return pack * V + quotient(pack, packs_per_image) * skip; };
@@ -199,7 +202,7 @@ __global__ void CLUSTER(K) __launch_bounds__(MOST<T>) normalize_once(
   if (ahead) bring(x, start, ours);
   if (staged) bring(addend, start, ours_added);
   A gain = 0, offset = 0;
-  if (owner) gain = gamma[start * group + owned], offset = beta[start * group + owned];
+  if (knows) gain = gamma[start * group + owned], offset = beta[start * group + owned];
   if (K > 1) cluster_wait();  // every block is there to be sent to
 
   for (int item = start, turn = 0; item < items; item += clusters, ++turn) {
@@ -215,8 +218,8 @@ __global__ void CLUSTER(K) __launch_bounds__(MOST<T>) normalize_once(
     }
 
     A middle[SIDES];
-    // of `take` over the values of each channel that this block holds, in the thread that owns the channel
-    const auto sum = [&](auto&& take) {
+    // of `take` over the values of each channel that this block holds, in the threads that know the channel
+    const auto sum = [&](auto&& take, A* by_warp) {
       A sums[SIDES] = {};
       each([&](int j, int) {
         const Pack<T, V> values = held[j].open();
@@ -240,16 +243,24 @@ __global__ void CLUSTER(K) __launch_bounds__(MOST<T>) normalize_once(
           for (int k = low / V + lane; k * V < high; k += 32) total += slots[2 * (begin + k) + (k * V < low)];
         }
         return warp_sum(total, 1);
+      } else if constexpr (LAYOUT == LAST) {
+        return column_sum<SIDES>(sums, per_image, slots);
       } else {
-        return column_sum<SIDES>(sums, LAYOUT == LAST ? per_image : 1, slots);
+        const A total = warp_sum(sums[0], 1);
+        if (lane == 0) by_warp[warp] = total;
+        __syncthreads();
+        return warp_sum(lane < warps ? by_warp[lane] : A(0), 1);
       }
     };
-    const A share = sum([](A value, A) { return value; });
-    if (owner) means[owned] = share / here;
-    __syncthreads();
-    tell(middle, means);
-    A squares = sum([](A value, A mean) { return (value - mean) * (value - mean); });
-    A mean = share / here;
+    A mean = sum([](A value, A) { return value; }, fixed) / here;
+    if constexpr (LAYOUT == SINGLE) {
+      middle[0] = mean;
+    } else {
+      if (owner) means[owned] = mean;
+      __syncthreads();
+      tell(middle, means);
+    }
+    A squares = sum([](A value, A mean) { return (value - mean) * (value - mean); }, fixed + 32);
     if constexpr (K > 1) {
       const int now = turn % 2;  // what comes early from a block that is ahead of us is of the other
       if (thread == 0) barrier_expect(&arrived[now], K * 2 * group * sizeof(A));
@@ -258,9 +269,9 @@ __global__ void CLUSTER(K) __launch_bounds__(MOST<T>) normalize_once(
         send(&exchange[now][rank][1][owned], squares, &arrived[now], other);
       }
 #if __CUDA_ARCH__ >= 900
-      if (owner) barrier_wait(&arrived[now], turn / 2 % 2);
+      if (knows) barrier_wait(&arrived[now], turn / 2 % 2);
 #endif
-      if (owner) {  // Chan et al. 1979
+      if (knows) {  // Chan et al. 1979
         const auto values = [&](int other) {
           return static_cast<A>(images * (other + 1) / K - images * other / K) * static_cast<A>(post);
         };
@@ -273,17 +284,21 @@ __global__ void CLUSTER(K) __launch_bounds__(MOST<T>) normalize_once(
         }
       }
     }
-    if (owner) {
-      const A variance = squares / n, inverse = A(1) / sqrt(variance + epsilon);
-      means[owned] = mean;
-      scales[owned] = inverse * gain;
-      shifts[owned] = offset;
-      if (next < items) gain = gamma[next * group + owned], offset = beta[next * group + owned];
-      if (rank == 0) keep(statistics, channel + owned, mean, inverse, variance, n, momentum);
-    }
-    __syncthreads();
     A scale[SIDES], shift[SIDES];
-    tell(middle, means), tell(scale, scales), tell(shift, shifts);
+    if (knows) {
+      const A variance = squares / n, inverse = A(1) / sqrt(variance + epsilon);
+      if constexpr (LAYOUT == SINGLE) {
+        middle[0] = mean, scale[0] = inverse * gain, shift[0] = offset;
+      } else {
+        means[owned] = mean, scales[owned] = inverse * gain, shifts[owned] = offset;
+      }
+      if (next < items) gain = gamma[next * group + owned], offset = beta[next * group + owned];
+      if (owner && rank == 0) keep(statistics, channel + owned, mean, inverse, variance, n, momentum);
+    }
+    if constexpr (LAYOUT != SINGLE) {
+      __syncthreads();
+      tell(middle, means), tell(scale, scales), tell(shift, shifts);
+    }
     const long long begin = base(item);
     const auto finish = [&](auto&& add) {
       T* to = y + begin;
