@@ -14,6 +14,7 @@ from typing import Any
 import typer
 from rich.table import Table
 
+from harness.report.addends import Addend
 from harness.result.result import Ceilings, Environment
 from harness.result.submission import parse, read_submission
 
@@ -34,7 +35,10 @@ def sections() -> dict[str, str]:
 
 def performance() -> dict[str, str]:
     """Every generated part of docs/performance.md by name."""
-    return {"peers": peers([EXPORTS["h200"], *sorted(DEVICE_RUNS.glob("*.json"))])}
+    return {
+        "peers": peers([EXPORTS["h200"], *sorted(DEVICE_RUNS.glob("*.json"))]),
+        "addends": addends(DEVICE_RUNS / "sites.json"),
+    }
 
 
 def insert(text: str, found: Mapping[str, str]) -> str:
@@ -111,6 +115,36 @@ def peers(paths: Sequence[Path]) -> str:
     ahead = sum(row.is_ahead for row in found)
     place = f"{_where(runs[0].environment)}; commit {commit[:12]}, {runs[0].started:%Y-%m-%d}."
     return "\n\n".join((place, f"{ahead} of {len(found)} cases are ahead.", _markdown(against_peers(found, reached))))
+
+
+def addends(path: Path) -> str:
+    """What an addend costs at each site of ResNet-50 in a committed run, and what the pass saves at all 32."""
+    from harness.report import addends as fused
+
+    run = read_submission(parse(path.read_bytes()))
+    reached = {item.device: item for item in run.ceilings}
+    found = fused.addends(run.results, reached)
+    kinds = [(dtype, layout) for dtype in fused.DTYPES for layout in fused.LAYOUTS]
+    cells = {(one.op, one.site, one.dtype, one.layout): one for one in found}
+    lines = [["site", *(f"{dtype}, channels {layout}" for dtype, layout in kinds)]]
+    for op, site in dict.fromkeys((one.op, one.site) for one in found):
+        lines.append([f"{op} · {site}", *(_share(cells.get((op, site, *kind))) for kind in kinds)])
+    sums = []
+    for kind in kinds:
+        saved = fused.saved_by_resnet50(found, *kind)
+        most = fused.most_of_resnet50(kind[0], fused.BATCH, next(iter(reached.values())))
+        sums.append("–" if saved is None else f"{saved / 1e3:.0f} of {most / 1e3:.0f} µs")
+    lines.append(["saved at all 32 sites", *sums])
+    rule = ["---", *("--:" for _ in kinds)]
+    table = "\n".join(f"| {' | '.join(line)} |" for line in (lines[0], rule, *lines[1:]))
+    commit = run.environment.soft.get("commit", "unknown")[:12]
+    return "\n\n".join((f"{_where(run.environment)}; commit {commit}, {run.started:%Y-%m-%d}.", table))
+
+
+def _share(one: Addend | None) -> str:
+    if one is None:
+        return "–"
+    return f"{one.share:.0%}" if one.is_memory_bound else f"({one.share:.0%})"
 
 
 def _where(environment: Environment) -> str:
