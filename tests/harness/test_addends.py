@@ -23,7 +23,7 @@ def measured(alone_ns: float, separate_ns: float, added_ns: float) -> Iterator[R
             time_ns = separate_ns if case.op == "add_n" else added_ns if "with-add" in case.name else alone_ns
             measurement = Measurement(samples_ns=(time_ns,), timer="made up", warmup=1)
             trial = Trial(case, "optimized", "cuda", "cuda:0")
-            yield Result(trial, Status.OK, measurement=measurement, bytes=4_000_000, flops=50)
+            yield Result(trial, Status.OK, measurement=measurement, bytes=4_000_000, flops=50_000)
 
 
 def test_an_addend_costs_what_it_adds() -> None:
