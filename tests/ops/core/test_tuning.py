@@ -271,7 +271,7 @@ def test_no_value_asks_for_more_shared_memory_than_there_is(monkeypatch: pytest.
     """On a GPU with 64 KiB a block slices stay below that, whatever is in force, and a product has no room."""
     monkeypatch.setattr(gemm, "architecture", lambda: 86)
     view = normalization.View(8, 512, 64 * 64)
-    with tuning.override({"normalization.slice_bytes": 112 * 1024}):
+    with tuning.override({"normalization.quarter_slice_bytes": 0, "normalization.slice_bytes": 112 * 1024}):
         assert normalization._plan_once(view, 4, 4) == (1, 2)
         assert gemm.supported("float32")
         for module in (gemm, normalization):
