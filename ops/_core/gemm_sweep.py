@@ -1,4 +1,4 @@
-"""Products of 16-bit matrices of short depth on Hopper: one factor stays in shared memory, results leave without a stop."""
+"""Products of 16-bit matrices of short depth on Hopper: one factor stays in shared memory, results never wait."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def sweep(
     row_tiles, column_tiles = rows // (DEEP * high), -(-columns // (DEEP * wide))
     function = SOURCE.function(_name(arrays[2].dtype.name, high, wide, width))
     shared = _shared_bytes(high, wide, depth)
-    function.max_dynamic_shared_size_bytes = shared
+    function.max_dynamic_shared_size_bytes = LARGEST_BLOCK  # of any depth: one function serves them all
     function.preferred_shared_memory_carveout = 100  # per cent
     blocks = min(BLOCKS[high, wide], MULTIPROCESSOR // (shared + RESERVED), _BLOCKS.value()) * multiprocessors()
     step = min(column_tiles, max(blocks // (row_tiles * groups), 1))
