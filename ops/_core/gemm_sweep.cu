@@ -34,8 +34,22 @@ __device__ __forceinline__ void store_matrices(unsigned int to, const unsigned i
                : "memory");
 }
 
+// As `copy_async`; what is read leaves the L2 cache before anything else.
+template <typename T, int N>
+__device__ __forceinline__ void copy_async_streaming(T* to, const T* from, bool valid, unsigned long long policy) {
+  constexpr int BYTES = N * sizeof(T);
+  if constexpr (BYTES == 16) {
+    asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2, %3;" ::"r"(shared_address(to)),
+                 "l"(from), "r"(valid ? 16 : 0), "l"(policy));
+  } else {
+    asm volatile("cp.async.ca.shared.global.L2::cache_hint [%0], [%1], %2, %3, %4;" ::"r"(shared_address(to)),
+                 "l"(from), "n"(BYTES), "r"(valid ? BYTES : 0), "l"(policy));
+  }
+}
+
 // a is stored (depth, rows), b (depth, columns); a moves in packs of 16 bytes, b and d in packs of V elements.
-template <typename T, int R, int P, int V>
+// LEAVES: 1 where b is the first to leave the cache, 2 where d is, 3 where both are.
+template <typename T, int R, int P, int V, int LEAVES>
 __global__ void __launch_bounds__(R == 1 ? 160 : 128 * R + 64, P == 2 ? 4 / R : R == 1 ? 6 : R == 2 ? 3 : 1) sweep(
     const T* __restrict__ a, const T* __restrict__ b, T* __restrict__ d, const __grid_constant__ View of_a,
     const __grid_constant__ View of_b, const __grid_constant__ View of_d, const __grid_constant__ Sweep size) {
@@ -64,6 +78,8 @@ __global__ void __launch_bounds__(R == 1 ? 160 : 128 * R + 64, P == 2 ? 4 / R : 
     int coming = first, k = 0, to = 0;
     bool exists = false;
     const T* from = b;
+    unsigned long long policy;
+    asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
     const auto aim = [&] {
       const int column = coming * 64 * P + across;
       exists = column < size.columns;
@@ -73,7 +89,12 @@ __global__ void __launch_bounds__(R == 1 ? 160 : 128 * R + 64, P == 2 ? 4 / R : 
       unsigned char* const stage = bytes + ring + to * STAGE + across / 64 * PANEL + within;
 #pragma unroll 8
       for (int i = 0; i < DEEP; i += STEP) {
-        copy_async<T, V>(reinterpret_cast<T*>(stage + flipped(line + i, piece)), from, exists);
+        T* const into = reinterpret_cast<T*>(stage + flipped(line + i, piece));
+        if constexpr (LEAVES & 1) {
+          copy_async_streaming<T, V>(into, from, exists, policy);
+        } else {
+          copy_async<T, V>(into, from, exists);
+        }
         if (exists) from += STEP * of_b.row;
       }
       to = to + 1 == RING ? 0 : to + 1;
@@ -156,7 +177,12 @@ __global__ void __launch_bounds__(R == 1 ? 160 : 128 * R + 64, P == 2 ? 4 / R : 
 #pragma unroll
           for (int i = 0; i < 16; i += ROWS) {
             const unsigned char* const at = bytes + corners + warp * CORNER + flipped(top + i, left / PACK);
-            store<T, V>(to + i * of_d.row, load<T, V>(reinterpret_cast<const T*>(at) + left % PACK));
+            const Pack<T, V> pack = load<T, V>(reinterpret_cast<const T*>(at) + left % PACK);
+            if constexpr (LEAVES & 2) {
+              store_streaming<T, V>(to + i * of_d.row, pack);
+            } else {
+              store<T, V>(to + i * of_d.row, pack);
+            }
           }
         }
         __syncwarp();
@@ -167,7 +193,7 @@ __global__ void __launch_bounds__(R == 1 ? 160 : 128 * R + 64, P == 2 ? 4 / R : 
 
 #else
 
-template <typename T, int R, int P, int V>
+template <typename T, int R, int P, int V, int LEAVES>
 __global__ void sweep(const T*, const T*, T*, View, View, View, Sweep) {
   __trap();  // other devices take the product of gemm.cu
 }

@@ -45,17 +45,31 @@ _BLOCKS = declare(
     ops=("conv_data_grad",),
     why="at most: the end of a wave against how often the kept factor is read",
 )
+_LEAVES = declare(
+    "gemm_sweep.first_to_leave",
+    0,
+    (0, 1, 2, 3),
+    backend="cuda",
+    ops=("conv_data_grad",),
+    why="the cache: 1 what is read, 2 what is written, 3 both, against what is used again",
+)
 _SWEEP = np.dtype([("columns", "i4"), ("depth", "i4"), ("column_tiles", "i4"), ("step", "i4"), ("row_tiles", DIVISOR)])
 
 
-def _name(dtype: str, rows: int, columns: int, width: int) -> str:
-    return f"sweep<{dtype_info(dtype).ctype}, {rows}, {columns}, {width}>"
+def _name(dtype: str, rows: int, columns: int, width: int, leaves: int) -> str:
+    return f"sweep<{dtype_info(dtype).ctype}, {rows}, {columns}, {width}, {leaves}>"
 
 
 SOURCE = Source(
     __file__,
     "gemm_sweep.cu",
-    tuple(_name(dtype, *panels, width) for dtype in DTYPES for panels in BLOCKS for width in WIDTHS),
+    tuple(
+        _name(dtype, *panels, width, leaves)
+        for dtype in DTYPES
+        for panels in BLOCKS
+        for width in WIDTHS
+        for leaves in _LEAVES.candidates
+    ),
 )
 
 
@@ -75,7 +89,7 @@ def sweep(
     wide = _COLUMNS.value() // DEEP
     high = _high(rows, depth, wide)
     row_tiles, column_tiles = rows // (DEEP * high), -(-columns // (DEEP * wide))
-    function = SOURCE.function(_name(arrays[2].dtype.name, high, wide, width))
+    function = SOURCE.function(_name(arrays[2].dtype.name, high, wide, width, _LEAVES.value()))
     shared = _shared_bytes(high, wide, depth)
     function.max_dynamic_shared_size_bytes = LARGEST_BLOCK  # of any depth: one function serves them all
     function.preferred_shared_memory_carveout = 100  # per cent
