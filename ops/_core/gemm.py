@@ -174,10 +174,10 @@ def product(
         splits = -(-depth // share)
     target = d if splits == 1 else replace(d, array=workspace.view(np.float32)[: splits * d.array.size])
     whole = workspace is None and not b.along and parts == EXACT and d.array.dtype == a.array.dtype
-    if whole and addend is None and not a.along and sweeps(a.array.dtype.name, size):
-        for width in WIDTHS:
-            if _packed(a, b, d, size, None, (PACK, width, width)):
-                return _sweep(a, b, d, size, width, groups)
+    if whole and sweeps(a.array.dtype.name, size, last=a.along):
+        for width in WIDTHS[a.along]:
+            if _packed(a, b, d, size, addend, (PACK, width, width)):
+                return _sweep(a, b, d, size, addend, width, groups)
     worthwhile = addend is not None or _blocks(size, groups) >= multiprocessors()  # else its blocks start too slowly
     if (
         whole
@@ -239,10 +239,13 @@ def _stream(a: Matrix, b: Matrix, d: Matrix, size: tuple[int, int, int], addend:
     return stream(views, (a.array, b.array, addend, d.array), size, along=a.along, groups=groups)
 
 
-def _sweep(a: Matrix, b: Matrix, d: Matrix, size: tuple[int, int, int], width: int, groups: int) -> Bound:
+def _sweep(a: Matrix, b: Matrix, d: Matrix, size: tuple[int, int, int], addend: Any, width: int, groups: int) -> Bound:
     lengths = _columns(a, b, size)
-    views = (a.struct(lengths[0]), b.struct(lengths[1]), d.struct(lengths[2]))
-    return sweep(views, (a.array, b.array, d.array), size, width=width, groups=groups)
+    factors = ((a, lengths[0]), (b, lengths[1]))
+    (kept, kept_length), (other, length) = reversed(factors) if a.along else factors
+    views = (kept.struct(kept_length), other.struct(length), d.struct(lengths[2]))
+    arrays = (kept.array, other.array, addend, d.array)
+    return sweep(views, arrays, size, width=width, groups=groups, last=a.along)
 
 
 def _function(a: Matrix, b: Matrix, d: Matrix, size: tuple[int, int, int], parts: int, addend: Any, tile: int) -> Any:

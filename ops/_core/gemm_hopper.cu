@@ -2,7 +2,7 @@
 //
 // 64 R x 128 results at a time; a block takes several in turn and brings the next one's first stage while it writes
 // what it has: the products of a convolution are short, and most of their time is memory's. Results go from registers
-// to memory as 16 bytes a lane, four lanes having traded theirs.
+// to memory as 16 bytes a lane, four lanes having traded theirs, and are the first to leave the cache.
 
 #include "view.cuh"
 #include "wgmma.cuh"
@@ -119,8 +119,8 @@ __global__ void __launch_bounds__(128 * R, 4 / R) stream(
         for (int part = 0; part < 4; ++part) {
           if (column + part * 32 >= tiles.columns) continue;
           const T* const from = addend + place(of_d, row, column + part * 32);
-          if (row < tiles.rows) more[0][part] = *reinterpret_cast<const uint4*>(from);
-          if (row + 8 < tiles.rows) more[1][part] = *reinterpret_cast<const uint4*>(from + 8 * of_d.row);
+          if (row < tiles.rows) more[0][part] = __ldcs(reinterpret_cast<const uint4*>(from));
+          if (row + 8 < tiles.rows) more[1][part] = __ldcs(reinterpret_cast<const uint4*>(from + 8 * of_d.row));
         }
       }
       const unsigned int stage = ring + slot * STAGE;
@@ -155,7 +155,7 @@ __global__ void __launch_bounds__(128 * R, 4 / R) stream(
         }
         trade(v);
         if (exists && row + 8 * half < tiles.rows) {
-          *reinterpret_cast<uint4*>(into + 8 * half * of_d.row) = make_uint4(v[0], v[1], v[2], v[3]);
+          __stcs(reinterpret_cast<uint4*>(into + 8 * half * of_d.row), make_uint4(v[0], v[1], v[2], v[3]));
         }
       }
     }
