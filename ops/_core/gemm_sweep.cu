@@ -71,6 +71,7 @@ __global__ void __launch_bounds__(R == 1 ? 160 : 128 * R + 64, P == 2 ? 4 / R : 
   const unsigned int kept = (shared_address(memory) + 1023) / 1024 * 1024;  // panels as deep as the factors
   unsigned char* const bytes = memory + (kept - shared_address(memory));
   const int ring = size.depth * KEPT * LINE, corners = ring + RING * STAGE;
+  static_assert(2 * RING * sizeof(unsigned long long) <= 64);  // barriers lie in what aligning leaves at the end
   unsigned long long* const full =
       reinterpret_cast<unsigned long long*>(bytes + corners + 4 * R * size.slots * CORNER);
   unsigned long long* const empty = full + RING;

@@ -19,6 +19,8 @@ LONGEST = 512
 PANEL = DEEP * DEEP * 2
 CORNER = 2048
 """Bytes of shared memory through which a warp's results leave."""
+ALIGNMENT = 1024
+"""Bytes of shared memory for panels to be aligned to as many: of what is left, 64 at least, barriers take 48."""
 LARGEST_BLOCK, MULTIPROCESSOR, RESERVED = 227 * 1024, 228 * 1024, 1024
 """Bytes of shared memory; some of every block's are the driver's."""
 FIRST, LAST = ((1, 2), (2, 2), (4, 2)), ((2, 1), (2, 2), (4, 2))
@@ -131,4 +133,4 @@ def _slots(tile: tuple[int, int], depth: int, *, last: bool) -> int:
 def _shared_bytes(tile: tuple[int, int], depth: int, slots: int, *, last: bool) -> int:
     panels, across = (tile[1], tile[0]) if last else tile
     kept, ring, corners = panels * depth * DEEP * 2, RING * across * PANEL, 4 * tile[0] * slots * CORNER
-    return 1024 + kept + ring + corners + 16 * RING
+    return ALIGNMENT + kept + ring + corners

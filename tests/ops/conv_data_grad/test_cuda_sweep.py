@@ -67,6 +67,13 @@ def test_deep_products_get_tall_tiles(rows: int, depth: int, tile: tuple[int, in
     assert gemm_sweep._tile((rows, 6272, depth), last=False) == tile
 
 
+@pytest.mark.parametrize("last", [False, True])
+def test_two_blocks_of_depth_128_bring_addends_ahead(last: bool) -> None:
+    """With an addend's whole tile, two blocks are exactly what a multiprocessor has shared memory for."""
+    assert gemm_sweep._slots((2, 2), 128, last=last) == 2
+    assert MULTIPROCESSOR // (gemm_sweep._shared_bytes((2, 2), 128, 2, last=last) + RESERVED) == 2
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("add", [False, True])
 @pytest.mark.parametrize("layout", LAYOUTS)
