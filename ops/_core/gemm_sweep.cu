@@ -57,6 +57,16 @@ __device__ __forceinline__ void copy_async_streaming(unsigned int to, const T* f
   }
 }
 
+// Until no more than `pending` groups of copies are under way, as many as MOST.
+template <int MOST = 9>
+__device__ __forceinline__ void wait_for_all_but(int pending) {
+  if (pending >= MOST) {
+    wait_for_all_but<MOST>();
+  } else if constexpr (MOST > 0) {
+    wait_for_all_but<MOST - 1>(pending);
+  }
+}
+
 // A tile is 64 R rows by 64 P columns of d. The kept factor is stored (depth, its rows or columns), in packs of 16
 // bytes. LAST: d is (passing, kept), the other factor (passing, depth); else d is (kept, passing), the other factor
 // (depth, passing). That one, d and the addend move in packs of V elements.
@@ -146,10 +156,8 @@ __global__ void __launch_bounds__(R == 1 ? 160 : 128 * R + 64, P == 2 ? 4 / R : 
         copy_async<T, PACK>(reinterpret_cast<T*>(to), from, true);
         from += STEP * of_kept.row;
       }
+      commit();
     }
-    commit();
-    wait_for_all_but<0>();
-    show_to_matrix_units();
     __syncthreads();
 
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -195,6 +203,11 @@ __global__ void __launch_bounds__(R == 1 ? 160 : 128 * R + 64, P == 2 ? 4 / R : 
     for (int tile = first; tile < size.tiles; tile += size.step) {
 #pragma unroll 1
       for (int stage = 0; stage < stages; ++stage, ++n) {
+        if (tile == first) {  // the first products begin while the rest of what is kept is still to come
+          wait_for_all_but(stages - 1 - stage + (addend != nullptr ? size.slots : 0));
+          show_to_matrix_units();
+          meet<1, WRITERS>();
+        }
         const unsigned int brought = kept + ring + n % RING * STAGE;
         barrier_wait(full + n % RING, n / RING & 1);
         begin_products();
@@ -213,8 +226,7 @@ __global__ void __launch_bounds__(R == 1 ? 160 : 128 * R + 64, P == 2 ? 4 / R : 
 #pragma unroll
       for (int panel = 0; panel < P; ++panel) {
         if (addend != nullptr) {
-          if (size.slots == 1) wait_for_all_but<0>();
-          else wait_for_all_but<P - 1>();
+          wait_for_all_but<P - 1>(size.slots - 1);
           __syncwarp();
         }
 #pragma unroll
