@@ -14,6 +14,7 @@ import numpy as np
 from ops._core.cuda import DIVISOR, Source, architecture, divisor, multiprocessors, shared_memory_bytes, widest_pack
 from ops._core.dtype import dtype_info
 from ops._core.gemm_hopper import PACK, stream, streams
+from ops._core.gemm_sweep import WIDTHS, sweep, sweeps
 from ops._core.kernel import Bound
 from ops._core.tuning import declare
 
@@ -173,6 +174,10 @@ def product(
         splits = -(-depth // share)
     target = d if splits == 1 else replace(d, array=workspace.view(np.float32)[: splits * d.array.size])
     whole = workspace is None and not b.along and parts == EXACT and d.array.dtype == a.array.dtype
+    if whole and sweeps(a.array.dtype.name, size, last=a.along):
+        for width in WIDTHS[a.along]:
+            if _packed(a, b, d, size, addend, (PACK, width, width)):
+                return _sweep(a, b, d, size, addend, width, groups)
     worthwhile = addend is not None or _blocks(size, groups) >= multiprocessors()  # else its blocks start too slowly
     if (
         whole
@@ -232,6 +237,15 @@ def _stream(a: Matrix, b: Matrix, d: Matrix, size: tuple[int, int, int], addend:
     lengths = _columns(a, b, size)
     views = (a.struct(lengths[0]), b.struct(lengths[1]), d.struct(lengths[2]))
     return stream(views, (a.array, b.array, addend, d.array), size, along=a.along, groups=groups)
+
+
+def _sweep(a: Matrix, b: Matrix, d: Matrix, size: tuple[int, int, int], addend: Any, width: int, groups: int) -> Bound:
+    lengths = _columns(a, b, size)
+    factors = ((a, lengths[0]), (b, lengths[1]))
+    (kept, kept_length), (other, length) = reversed(factors) if a.along else factors
+    views = (kept.struct(kept_length), other.struct(length), d.struct(lengths[2]))
+    arrays = (kept.array, other.array, addend, d.array)
+    return sweep(views, arrays, size, width=width, groups=groups, last=a.along)
 
 
 def _function(a: Matrix, b: Matrix, d: Matrix, size: tuple[int, int, int], parts: int, addend: Any, tile: int) -> Any:

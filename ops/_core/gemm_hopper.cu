@@ -2,10 +2,10 @@
 //
 // 64 R x 128 results at a time; a block takes several in turn and brings the next one's first stage while it writes
 // what it has: the products of a convolution are short, and most of their time is memory's. Results go from registers
-// to memory as 16 bytes a lane, four lanes having traded theirs.
+// to memory as 16 bytes a lane, four lanes having traded theirs, and are the first to leave the cache.
 
-#include "mma.cuh"
 #include "view.cuh"
+#include "wgmma.cuh"
 
 struct Tiles {
   int rows, columns, depth;  // of one group
@@ -19,51 +19,6 @@ constexpr int PANEL = 64 * DEEP * 2;  // bytes of 64 rows or columns of a stage
 constexpr int PACK = 8;              // elements of 16 bytes
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-
-// What was copied to shared memory, for the matrix units to see.
-__device__ __forceinline__ void show_to_matrix_units() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
-
-__device__ __forceinline__ void begin_products() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
-
-__device__ __forceinline__ void end_products() {
-  asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
-  asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
-}
-
-// Panels of 128-byte lines whose pieces of 16 bytes are flipped by their line's last three bits. Lines that follow each
-// other in eights are 1024 bytes apart; `panels`: bytes between panels, where a factor stored by depth has several.
-__device__ __forceinline__ unsigned long long describe(unsigned int address, int panels) {
-  return (address >> 4 & 0x3fff) | static_cast<unsigned long long>(panels >> 4) << 16 | 64ull << 32 | 1ull << 62;
-}
-
-#define D8(I) "+f"(d[I]), "+f"(d[I + 1]), "+f"(d[I + 2]), "+f"(d[I + 3]), "+f"(d[I + 4]), "+f"(d[I + 5]), \
-              "+f"(d[I + 6]), "+f"(d[I + 7])
-#define WGMMA(TYPE)                                                                                            \
-  asm volatile(                                                                                                \
-      "{ .reg .pred p; setp.ne.b32 p, %66, 0;\n"                                                               \
-      "wgmma.mma_async.sync.aligned.m64n128k16.f32." TYPE "." TYPE " "                                         \
-      "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "                                \
-      "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "                       \
-      "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "                       \
-      "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}, "                      \
-      "%64, %65, p, 1, 1, %67, 1; }"                                                                           \
-      : D8(0), D8(8), D8(16), D8(24), D8(32), D8(40), D8(48), D8(56)                                           \
-      : "l"(a), "l"(b), "r"(static_cast<int>(add)), "n"(A_BY_DEPTH))
-
-// d (+)= 64 rows of a times 128 columns of b, 16 products deep; b is stored by depth.
-template <int A_BY_DEPTH>
-__device__ __forceinline__ void multiply(
-    float (&d)[64], unsigned long long a, unsigned long long b, bool add, const __half*) {
-  WGMMA("f16");
-}
-
-template <int A_BY_DEPTH>
-__device__ __forceinline__ void multiply(
-    float (&d)[64], unsigned long long a, unsigned long long b, bool add, const __nv_bfloat16*) {
-  WGMMA("bf16");
-}
-#undef WGMMA
-#undef D8
 
 // Four lanes trade: what was number `i` of lane `t` becomes number `t` of lane `i`.
 __device__ __forceinline__ void trade(unsigned int (&v)[4]) {
@@ -80,17 +35,6 @@ __device__ __forceinline__ void trade(unsigned int (&v)[4]) {
     v[i] = high ? got : v[i];
     v[i + 2] = high ? v[i + 2] : got;
   }
-}
-
-template <typename T>
-struct Pair {  // two neighbours as one number
-  T at[2];
-};
-
-template <typename T>
-__device__ __forceinline__ unsigned int bits(float first, float second) {
-  const Pair<T> pair = {{narrow<T>(first), narrow<T>(second)}};
-  return *reinterpret_cast<const unsigned int*>(&pair);
 }
 
 // a is stored (rows, depth) where A_ALONG, else (depth, rows); b is (depth, columns). All in packs of 16 bytes.
@@ -175,8 +119,8 @@ __global__ void __launch_bounds__(128 * R, 4 / R) stream(
         for (int part = 0; part < 4; ++part) {
           if (column + part * 32 >= tiles.columns) continue;
           const T* const from = addend + place(of_d, row, column + part * 32);
-          if (row < tiles.rows) more[0][part] = *reinterpret_cast<const uint4*>(from);
-          if (row + 8 < tiles.rows) more[1][part] = *reinterpret_cast<const uint4*>(from + 8 * of_d.row);
+          if (row < tiles.rows) more[0][part] = __ldcs(reinterpret_cast<const uint4*>(from));
+          if (row + 8 < tiles.rows) more[1][part] = __ldcs(reinterpret_cast<const uint4*>(from + 8 * of_d.row));
         }
       }
       const unsigned int stage = ring + slot * STAGE;
@@ -211,7 +155,7 @@ __global__ void __launch_bounds__(128 * R, 4 / R) stream(
         }
         trade(v);
         if (exists && row + 8 * half < tiles.rows) {
-          *reinterpret_cast<uint4*>(into + 8 * half * of_d.row) = make_uint4(v[0], v[1], v[2], v[3]);
+          __stcs(reinterpret_cast<uint4*>(into + 8 * half * of_d.row), make_uint4(v[0], v[1], v[2], v[3]));
         }
       }
     }

@@ -1,0 +1,74 @@
+// The matrix units that read shared memory themselves (wgmma, sm_90a): 64 rows by 64 or 128 columns of 16-bit factors.
+#pragma once
+#include "mma.cuh"
+
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+
+// What was copied to shared memory, for the matrix units to see. It waits for this thread's writes to global memory too.
+__device__ __forceinline__ void show_to_matrix_units() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+
+__device__ __forceinline__ void begin_products() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+
+__device__ __forceinline__ void end_products() {
+  asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+  asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
+}
+
+// Panels of 128-byte lines whose pieces of 16 bytes are flipped by their line's last three bits. Lines that follow each
+// other in eights are 1024 bytes apart; `panels`: bytes between panels, where a factor stored by depth has several.
+__device__ __forceinline__ unsigned long long describe(unsigned int address, int panels) {
+  return (address >> 4 & 0x3fff) | static_cast<unsigned long long>(panels >> 4) << 16 | 64ull << 32 | 1ull << 62;
+}
+
+#define D8(I) "+f"(d[I]), "+f"(d[I + 1]), "+f"(d[I + 2]), "+f"(d[I + 3]), "+f"(d[I + 4]), "+f"(d[I + 5]), \
+              "+f"(d[I + 6]), "+f"(d[I + 7])
+#define WGMMA_128(TYPE)                                                                                        \
+  asm volatile(                                                                                                \
+      "{ .reg .pred p; setp.ne.b32 p, %66, 0;\n"                                                               \
+      "wgmma.mma_async.sync.aligned.m64n128k16.f32." TYPE "." TYPE " "                                         \
+      "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "                                \
+      "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "                       \
+      "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "                       \
+      "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}, "                      \
+      "%64, %65, p, 1, 1, %67, 1; }"                                                                           \
+      : D8(0), D8(8), D8(16), D8(24), D8(32), D8(40), D8(48), D8(56)                                           \
+      : "l"(a), "l"(b), "r"(static_cast<int>(add)), "n"(A_BY_DEPTH))
+#define WGMMA_64(TYPE)                                                                                         \
+  asm volatile(                                                                                                \
+      "{ .reg .pred p; setp.ne.b32 p, %34, 0;\n"                                                               \
+      "wgmma.mma_async.sync.aligned.m64n64k16.f32." TYPE "." TYPE " "                                          \
+      "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "                                \
+      "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "                      \
+      "%32, %33, p, 1, 1, %35, 1; }"                                                                           \
+      : D8(0), D8(8), D8(16), D8(24)                                                                           \
+      : "l"(a), "l"(b), "r"(static_cast<int>(add)), "n"(A_BY_DEPTH))
+#define MULTIPLY(COLUMNS, SUMS, C_TYPE, TYPE)                                                  \
+  template <int A_BY_DEPTH>                                                                    \
+  __device__ __forceinline__ void multiply(                                                    \
+      float (&d)[SUMS], unsigned long long a, unsigned long long b, bool add, const C_TYPE*) { \
+    WGMMA_##COLUMNS(TYPE);                                                                     \
+  }
+
+// d (+)= 64 rows of a times 64 or 128 columns of b, 16 products deep; b is stored by depth.
+MULTIPLY(64, 32, __half, "f16")
+MULTIPLY(64, 32, __nv_bfloat16, "bf16")
+MULTIPLY(128, 64, __half, "f16")
+MULTIPLY(128, 64, __nv_bfloat16, "bf16")
+
+#undef MULTIPLY
+#undef WGMMA_64
+#undef WGMMA_128
+#undef D8
+
+template <typename T>
+struct Pair {  // two neighbours as one number
+  T at[2];
+};
+
+template <typename T>
+__device__ __forceinline__ unsigned int bits(float first, float second) {
+  const Pair<T> pair = {{narrow<T>(first), narrow<T>(second)}};
+  return *reinterpret_cast<const unsigned int*>(&pair);
+}
+
+#endif

@@ -1,0 +1,113 @@
+"""1x1 convolutions in 16 bits by sweeping: how blocks share the work, and on a GPU every tile, ring and edge."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import pytest
+
+from harness.measure import timer_for
+from harness.worker.attempt import Attempt
+from harness.worker.verify import expect
+from ops import find_kernel
+from ops._core import gemm_sweep
+from ops._core.gemm_hopper import DTYPES
+from ops._core.gemm_sweep import BLOCKS, FIRST, LARGEST_BLOCK, LAST, MULTIPROCESSOR, RESERVED, SOURCE
+from ops._core.tuning import override
+from tests.ops.attempts import inputs_of
+from tests.ops.conv_data_grad.test_conv_data_grad import LAYOUTS, Convolution
+
+CHOICES = ((64, 1024), (128, 1024), (128, 256), (128, 64))
+"""Rows that are kept, and the depth from which there are 256."""
+Size = tuple[tuple[int, ...], tuple[int, ...], int]
+SIZES: tuple[Size, ...] = (
+    ((2, 256, 5, 8), (64, 256, 1, 1), 1),
+    ((7, 192, 6, 10), (128, 192, 1, 1), 1),
+    ((5, 256, 6, 12), (128, 128, 1, 1), 2),
+    ((3, 256, 200), (256, 256, 1), 1),
+    ((3, 128, 200), (448, 128, 1), 1),
+)
+"""Packs of eight and of four, images that end within a tile, depths of one to seven stages, groups."""
+
+
+def asked(rows: int, tall: int) -> dict[str, int]:
+    """Parameters by their names, with as many tiles a block as there can be."""
+    names = ("rows", "tall_depth", "blocks_per_multiprocessor")
+    return {f"gemm_sweep.{name}": value for name, value in zip(names, (rows, tall, 1), strict=True)}
+
+
+def test_hopper_spills_nothing() -> None:
+    """Every kernel compiles for the one architecture that runs it, within its registers."""
+    compiled = SOURCE.compile("sm_90a")
+    assert set(compiled.names) == set(SOURCE.expressions)
+    assert not any(used.spill_bytes for used in compiled.resources.values())
+
+
+@pytest.mark.parametrize("last", [False, True])
+@pytest.mark.parametrize(("rows", "tall"), CHOICES)
+def test_blocks_fit(rows: int, tall: int, last: bool) -> None:
+    """A block never keeps more than there is, nor takes more shared memory than a multiprocessor has."""
+    with override(asked(rows, tall)):
+        for depth, there in product((64, 128, 256, 512), (64, 192, 256, 2048)):
+            tile = gemm_sweep._tile((6272, there, depth) if last else (there, 6272, depth), last=last)
+            assert tile in (LAST if last else FIRST)
+            assert there % (64 * tile[1 if last else 0]) == 0
+            for slots in {1, gemm_sweep._slots(tile, depth, last=last)}:
+                shared = gemm_sweep._shared_bytes(tile, depth, slots, last=last)
+                assert shared <= LARGEST_BLOCK
+                assert tile in BLOCKS
+                assert MULTIPROCESSOR // (shared + RESERVED) >= 1
+
+
+@pytest.mark.parametrize(
+    ("rows", "depth", "tile"), [(64, 64, (1, 2)), (256, 64, (2, 2)), (512, 256, (4, 2)), (1024, 512, (2, 2))]
+)
+def test_deep_products_get_tall_tiles(rows: int, depth: int, tile: tuple[int, int]) -> None:
+    """By default depth decides on the tile, within the rows and the shared memory there are."""
+    assert gemm_sweep._tile((rows, 6272, depth), last=False) == tile
+
+
+@pytest.mark.parametrize("last", [False, True])
+def test_two_blocks_of_depth_128_bring_addends_ahead(last: bool) -> None:
+    """With an addend's whole tile, two blocks are exactly what a multiprocessor has shared memory for."""
+    assert gemm_sweep._slots((2, 2), 128, last=last) == 2
+    assert MULTIPROCESSOR // (gemm_sweep._shared_bytes((2, 2), 128, 2, last=last) + RESERVED) == 2
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("add", [False, True])
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("size", SIZES)
+def test_every_choice_is_right(size: Size, dtype: str, layout: str, add: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Blocks with one tile and with many, which go around the ring, leave what the reference has."""
+    x, weight, groups = size
+    case = Convolution(x, weight, add=add, params={"groups": groups}).case(dtype, layout)
+    inputs = inputs_of(case)
+    expected = expect(case, inputs)
+    timer = timer_for("cuda")
+    kernel = find_kernel(case.op, "optimized", "cuda", dtype)
+    for (rows, tall), processors, few in product((*CHOICES, (0, 256)), (1, 132), (False, True)):
+        with monkeypatch.context() as patch, timer.session("numpy"), override(asked(rows, tall)):
+            patch.setattr(gemm_sweep, "multiprocessors", lambda processors=processors: processors)
+            if few:  # as where shared memory holds no tile of the addend
+                patch.setattr(gemm_sweep, "_slots", lambda *_, **__: 1)
+            reason = Attempt(case, kernel, inputs.values, timer).judge(expected).reason
+        assert (rows, tall, processors, few, reason) == (rows, tall, processors, few, "")
+
+
+def test_the_old_way_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without rows to keep, with lengths that 64 does not divide, great depth, and elsewhere, nothing sweeps."""
+    monkeypatch.setattr(gemm_sweep, "streams", lambda *_: True)
+    size = (256, 6272, 64)
+    assert gemm_sweep.sweeps("float16", size, last=False)
+    assert gemm_sweep.sweeps("float16", size, last=True)
+    assert not gemm_sweep.sweeps("float16", (96, 6272, 64), last=False)
+    assert gemm_sweep.sweeps("float16", (96, 6272, 64), last=True)
+    assert not gemm_sweep.sweeps("float16", (6272, 96, 64), last=True)
+    assert not gemm_sweep.sweeps("float16", (256, 6272, 96), last=False)
+    assert not gemm_sweep.sweeps("float16", (256, 6272, 1024), last=False)
+    with override({"gemm_sweep.rows": 0}):
+        assert not gemm_sweep.sweeps("float16", size, last=False)
+    monkeypatch.setattr(gemm_sweep, "streams", lambda *_: False)
+    assert not gemm_sweep.sweeps("float16", size, last=False)
