@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import product
-from math import ceil
+from math import gcd
 from typing import Any
 
 import numpy as np
@@ -17,15 +17,15 @@ from ops._core.tuning import Parameter, declare
 
 THREADS = 256
 WARP = 32
-MOST_SPLITS = 512
+MOST_SPLITS = 1024
 _REDUCTIONS = ("dot", "mean", "p_norm")
 _SHORT_ROW = declare(
     "reduction.short_row_packs",
-    4 * WARP * 8,
-    (4 * WARP * 2, 4 * WARP * 4, 4 * WARP * 8, 4 * WARP * 16, 4 * WARP * 32),
+    WARP * 8,
+    (WARP * 4, WARP * 8, WARP * 16, WARP * 32, WARP * 64),
     backend="cuda",
     ops=_REDUCTIONS,
-    why="packs of 16 bytes up to which a row is one warp's: longer ones are shared by blocks",
+    why="packs of 16 bytes up to which no more than a warp takes a row: longer ones get up to a block",
 )
 _PACKS_PER_LANE = declare(
     "reduction.packs_per_lane",
@@ -43,6 +43,14 @@ _BLOCKS = declare(
     ops=_REDUCTIONS,
     why="blocks that a reduction of few results is shared among: bandwidth against partial results",
 )
+_LEAST_PACKS = declare(
+    "reduction.least_packs",
+    4,
+    (1, 2, 4, 8),
+    backend="cuda",
+    ops=_REDUCTIONS,
+    why="packs of a thread below which a row is not shared by more blocks: each block more sends a partial result",
+)
 _STREAMED = declare(
     "reduction.streamed_megabytes",
     192,
@@ -54,14 +62,18 @@ _STREAMED = declare(
 LEAST_STREAMED = 12 << 20
 """Bytes: less is read again before it leaves the cache."""
 MOST_LANES = 64
+LINE_PACKS = 8
+"""Packs of 16 bytes in 128."""
+LONG_RESIDENT = 4
+"""Blocks of reduce_long that any multiprocessor holds at once."""
 _LAYOUT = np.dtype(
     [*((name, np.int64) for name in ("a", "r1", "b", "r2", "c", "share")), ("across", np.uint32), ("unused", np.uint32)]
 )
 
 
 def workspace_bytes(layout: Reduction, accumulator_bytes: int) -> int:
-    """Room for tickets and partial results of any launch over `layout`."""
-    return _tickets_bytes(layout) + layout.count * accumulator_bytes * _most_splits(layout)
+    """Room for tickets and partial results, as they lie or with their flags, of any launch over `layout`."""
+    return _tickets_bytes(layout) + 2 * layout.count * accumulator_bytes * _most_splits(layout)
 
 
 def _most_splits(layout: Reduction) -> int:
@@ -85,8 +97,8 @@ class Functor:
 
 def expressions(functor: str, width: int) -> tuple[str, ...]:
     """What `launch` may ask of a source for this functor."""
-    kinds = product(("reduce_rows", "reduce_long"), ("false", "true"))
-    rows = tuple(f"{kind}<{functor}, {width}, {stream}>" for kind, stream in kinds)
+    kinds = product(("reduce_rows", "reduce_long"), ("false", "true"), ("false", "true"))
+    rows = tuple(f"{kind}<{functor}, {width}, {stream}, {whole}>" for kind, stream, whole in kinds)
     return (*rows, *(f"reduce_columns<{functor}, {wide}>" for wide in sorted({1, width})))
 
 
@@ -101,7 +113,7 @@ def launch(source: Source, functor: Functor, layout: Reduction, x: Any, second: 
         aligned = second is None or (x.data.ptr - second.data.ptr) % (width * itemsize) == 0
         shift = x.data.ptr % (width * itemsize) // itemsize
         if aligned:
-            return _rows(source, functor, layout, (x, second, out), (tickets, partials), shift)
+            return _rows(source, functor, layout, (x, second, out), workspace, shift)
         layout = Reduction(layout.a, layout.r1, 1, layout.r2, 1)
     fits = all(array is None or array.data.ptr % (width * itemsize) == 0 for array in (x, second))
     wide = width if fits and layout.c % width == 0 else 1
@@ -131,25 +143,51 @@ def _rows(
     functor: Functor,
     layout: Reduction,
     arrays: tuple[Any, Any, Any],
-    scratch: tuple[Any, Any],
+    mail: Any,
     shift: int,
 ) -> Bound:
-    rows, length = layout.a, layout.r1
-    packs = length / functor.width
-    stream = str(_streams(sum(array.nbytes for array in arrays[:2] if array is not None))).lower()
-    common = (*arrays, functor.value, np.int64(rows), np.int64(length), np.int32(shift))
-    if packs <= WARP or (_SHORT_ROW.covers(ceil(packs)) and rows >= _target_blocks()):
-        lanes = lanes_for(_PACKS_PER_LANE, packs + 1)
-        function = source.function(f"reduce_rows<{functor.name}, {functor.width}, {stream}>")
-        arguments: tuple[Any, ...] = (*common, np.int32(lanes))
-        grid = (-(-rows * lanes // THREADS),)
+    rows, length, width = layout.a, layout.r1, functor.width
+    streams = _streams(sum(array.nbytes for array in arrays[:2] if array is not None))
+    flags = f"{streams}, {shift == 0 and length % width == 0}".lower()
+    splits, share = _shares(layout, width)
+    if splits == 1:
+        lanes = _lanes(touched_packs(rows, length, width, shift))
+        function = source.function(f"reduce_rows<{functor.name}, {width}, {flags}>")
+        numbers: tuple[Any, ...] = (np.int64(rows), np.int64(length), np.int32(shift), np.int32(lanes))
+        grid: tuple[int, ...] = (-(-rows * lanes // THREADS),)
     else:
-        most = min(_most_splits(layout), int(packs) // THREADS)
-        splits = max(1, min(most, _target_blocks() // rows)) if most > 1 else 1
-        function = source.function(f"reduce_long<{functor.name}, {functor.width}, {stream}>")
-        arguments = (*common, *scratch)
-        grid = (rows, splits)  # type: ignore[assignment]
+        function = source.function(f"reduce_long<{functor.name}, {width}, {flags}>")
+        numbers = (np.int64(length), np.int32(shift), np.int64(share), mail)
+        grid = (rows, splits)
+    arguments = (*arrays, functor.value, *numbers)
     return lambda: function(grid, (THREADS,), arguments)
+
+
+def _shares(layout: Reduction, width: int) -> tuple[int, int]:
+    """Blocks that share a row, and how many elements each takes: whole lines, so that no two read the same one.
+
+    One of the blocks of a row waits for the others, so as many rows as fill the device are not shared.
+    """
+    rows, length = layout.a, layout.r1
+    splits, most = 1, min(_most_splits(layout), length // (width * THREADS))
+    if most > 1 and rows < LONG_RESIDENT * multiprocessors():
+        most = min(most, length // (width * THREADS * _LEAST_PACKS.value()))
+        splits = max(1, min(most, _target_blocks() // rows))
+    line = LINE_PACKS * width
+    share = -(-length // (splits * line)) * line
+    return -(-length // share), share
+
+
+def touched_packs(rows: int, length: int, width: int, shift: int) -> int:
+    """Packs that a row lies in at most, where the first row begins `shift` elements into one."""
+    if rows == 1:
+        return -(-(shift + length) // width)
+    step = gcd(length, width)  # rows begin so many elements apart, seen from their pack
+    return -(-(width - step + shift % step + length) // width)
+
+
+def _lanes(packs: int) -> int:
+    return lanes_for(_PACKS_PER_LANE, packs, WARP if _SHORT_ROW.covers(packs) else THREADS)
 
 
 def _streams(nbytes: int) -> bool:
@@ -160,12 +198,12 @@ def _target_blocks() -> int:
     return _BLOCKS.value() * multiprocessors()
 
 
-def lanes_for(packs_per_lane: Parameter, packs: float) -> int:
-    """Threads of a warp, a power of two, that take a row of `packs`; the parameter is asked where it matters."""
-    if packs > max(packs_per_lane.candidates) * WARP // 2:
-        return WARP
+def lanes_for(packs_per_lane: Parameter, packs: float, most: int = WARP) -> int:
+    """Threads, a power of two up to `most`, that take a row of `packs`; the parameter is asked where it matters."""
+    if packs > max(packs_per_lane.candidates) * most // 2:
+        return most
     lanes, each = 1, packs_per_lane.value()
-    while lanes < WARP and each * lanes < packs:
+    while lanes < most and each * lanes < packs:
         lanes *= 2
     return lanes
 

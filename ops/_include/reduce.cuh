@@ -5,9 +5,9 @@
 //   Input neutral() const: an element that changes nothing
 //   Acc identity() const; Acc take(Acc, Input, Input) const; Acc merge(Acc, Acc) const; Output finish(Acc) const
 //
-// reduce_rows   (rows, length): 1 to 32 lanes per row, 16-byte loads wherever a row begins
-// reduce_long   (rows, length): blocks share a row; the last one to finish adds up, in a fixed order
-// reduce_columns the general layout: lanes along c, blocks share the reduced axes as above
+// reduce_rows   (rows, length): 1 to 256 lanes per row, 16-byte loads wherever a row begins
+// reduce_long   (rows, length): blocks share a row; the last of them collects what the others send, in a fixed order
+// reduce_columns the general layout: lanes along c, blocks share the reduced axes; the last one to finish adds up
 //
 // STREAM: what is read is the first to leave the L2 cache, so that what others left there stays. Pays for
 // middling sizes whose lines are not in the cache yet: no dirty line has to be written back to make room.
@@ -23,6 +23,12 @@ template <typename T>
 constexpr int under_way() {
   return sizeof(T) == 4 ? 4 : 2;
 }
+
+// Likewise, of each tensor, in groups that take a row and in blocks that share one.
+template <typename F, typename T = typename F::Input>
+constexpr int ROWS_UNDER_WAY = F::TWO ? under_way<T>() : 4;
+template <typename F, typename T = typename F::Input>
+constexpr int LONG_UNDER_WAY = sizeof(T) == 4 ? 4 : (F::TWO ? 1 : (sizeof(T) == 2 ? 4 : 2));
 
 template <typename A>
 __device__ __forceinline__ A shuffle_xor(A value, int step) {
@@ -58,6 +64,53 @@ __device__ __forceinline__ typename F::Acc merge_block(const F& f, typename F::A
   return mine;  // in thread 0
 }
 
+// Over the `lanes` threads, a power of two and several warps, of each of the block's groups; in the first of them.
+template <typename F>
+__device__ __forceinline__ typename F::Acc merge_warps(const F& f, typename F::Acc mine, int lanes) {
+  __shared__ typename F::Acc slots[REDUCE_THREADS / 32];
+  const int warp = threadIdx.x / 32, warps = lanes / 32;
+  mine = merge_lanes(f, mine, 32);
+  if (threadIdx.x % 32 == 0) slots[warp] = mine;
+  __syncthreads();
+  return merge_lanes(f, slots[(warp & -warps) + (threadIdx.x & (warps - 1))], warps);
+}
+
+// What one block sends to another: words of 32 bits, each with a flag in one access, so that nothing need be fenced.
+template <typename A>
+constexpr int WORDS = sizeof(A) / 4;
+
+template <typename A>
+__device__ __forceinline__ void send(unsigned long long* to, const A& value) {
+  const unsigned int* const words = reinterpret_cast<const unsigned int*>(&value);
+#pragma unroll
+  for (int i = 0; i < WORDS<A>; ++i) {
+    asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" ::"l"(to + i), "l"(1ull << 32 | words[i]) : "memory");
+  }
+}
+
+// Waits for what is sent, and leaves the place empty for the next launch.
+template <typename A>
+__device__ __forceinline__ A receive(unsigned long long* from) {
+  unsigned long long found[WORDS<A>];
+  bool all;
+  do {
+    all = true;
+#pragma unroll
+    for (int i = 0; i < WORDS<A>; ++i) {
+      asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];" : "=l"(found[i]) : "l"(from + i) : "memory");
+    }
+#pragma unroll
+    for (int i = 0; i < WORDS<A>; ++i) all = all && found[i] >> 32 != 0;
+  } while (!all);
+  A value;
+#pragma unroll
+  for (int i = 0; i < WORDS<A>; ++i) {
+    from[i] = 0;
+    reinterpret_cast<unsigned int*>(&value)[i] = static_cast<unsigned int>(found[i]);
+  }
+  return value;
+}
+
 // True in the last of `blocks` blocks to come here; leaves the ticket at zero for the next launch.
 __device__ __forceinline__ bool arrive_last(unsigned int* ticket, unsigned int blocks) {
   __shared__ bool last;
@@ -87,82 +140,93 @@ __device__ __forceinline__ A read_partial(const A* from) {  // written by anothe
 }
 
 // Elements [begin, end), fewer than 2^31, by lane `lane` of `lanes`. Packs are aligned in memory, so the first
-// and the last may hold elements that are not ours: those become neutral. An aligned pack never leaves
-// the allocation, whose granules are larger. `shift` is how many elements x lies past an aligned address.
-template <typename F, int V, int UNROLL, bool STREAM>
+// and the last may hold elements that are not ours, unless packs are WHOLE: those become neutral. An aligned pack
+// never leaves the allocation, whose granules are larger. `shift` is how many elements x lies past an aligned address.
+template <typename F, int V, int UNROLL, bool STREAM, bool WHOLE>
 __device__ __forceinline__ typename F::Acc take_range(
     const F& f, const typename F::Input* x, const typename F::Input* second, long long begin, long long end, int shift,
     int lane, int lanes) {
   using T = typename F::Input;
+  using W = typename Word<V * sizeof(T)>::type;  // packs of halves would be put together before the next load
   typename F::Acc mine = f.identity();
-  const long long first = (begin + shift) / V * V - shift;
+  const long long first = WHOLE ? begin : (begin + shift) / V * V - shift;
   const T* const from = x + first;
   const T* const other = F::TWO ? second + first : x;
   const int low = static_cast<int>(begin - first), high = static_cast<int>(end - first);
+  const auto fetch = [](const T* at) {
+    const W* const word = reinterpret_cast<const W*>(at);
+    return STREAM ? __ldcs(word) : *word;
+  };
   for (int start = lane * V; start < high; start += UNROLL * lanes * V) {
-    Pack<T, V> one[UNROLL], two[UNROLL];
+    W one[UNROLL], two[UNROLL];
 #pragma unroll
     for (int u = 0; u < UNROLL; ++u) {
       const int at = start + u * lanes * V;
       if (at >= high) continue;
-      one[u] = STREAM ? load_streaming<T, V>(from + at) : load<T, V>(from + at);
-      if constexpr (F::TWO) two[u] = STREAM ? load_streaming<T, V>(other + at) : load<T, V>(other + at);
+      one[u] = fetch(from + at);
+      if constexpr (F::TWO) two[u] = fetch(other + at);
     }
 #pragma unroll
     for (int u = 0; u < UNROLL; ++u) {
       const int at = start + u * lanes * V;
       if (at >= high) continue;
-      if (at < low || at + V > high) {
+      Pack<T, V> a = *reinterpret_cast<const Pack<T, V>*>(&one[u]);
+      Pack<T, V> b = F::TWO ? *reinterpret_cast<const Pack<T, V>*>(&two[u]) : a;
+      if (!WHOLE && (at < low || at + V > high)) {
 #pragma unroll
         for (int i = 0; i < V; ++i) {
           if (at + i >= low && at + i < high) continue;
-          one[u].at[i] = f.neutral();
-          if constexpr (F::TWO) two[u].at[i] = f.neutral();
+          a.at[i] = b.at[i] = f.neutral();
         }
       }
 #pragma unroll
-      for (int i = 0; i < V; ++i) mine = f.take(mine, one[u].at[i], F::TWO ? two[u].at[i] : one[u].at[i]);
+      for (int i = 0; i < V; ++i) mine = f.take(mine, a.at[i], b.at[i]);
     }
   }
   return mine;
 }
 
-template <typename F, int V, bool STREAM>
+// WHOLE: every row begins and ends with a pack.
+template <typename F, int V, bool STREAM, bool WHOLE>
 __global__ void __launch_bounds__(REDUCE_THREADS) reduce_rows(
     const typename F::Input* __restrict__ x, const typename F::Input* __restrict__ second,
     typename F::Output* __restrict__ out, F f, long long rows, long long length, int shift, int lanes) {
-  const long long row = static_cast<long long>(blockIdx.x) * (REDUCE_THREADS / lanes) + threadIdx.x / lanes;
-  const int lane = threadIdx.x % lanes;
+  const int bits = 31 - __clz(lanes), lane = threadIdx.x & (lanes - 1);
+  const long long row = static_cast<long long>(blockIdx.x) * (REDUCE_THREADS >> bits) + (threadIdx.x >> bits);
   typename F::Acc mine = f.identity();
   if (row < rows) {
-    mine = take_range<F, V, under_way<typename F::Input>(), STREAM>(
+    mine = take_range<F, V, ROWS_UNDER_WAY<F>, STREAM, WHOLE>(
         f, x, second, row * length, (row + 1) * length, shift, lane, lanes);
   }
-  mine = merge_lanes(f, mine, lanes);
+  mine = lanes <= 32 ? merge_lanes(f, mine, lanes) : merge_warps(f, mine, lanes);
   if (lane == 0 && row < rows) out[row] = f.finish(mine);
 }
 
-// grid (rows, splits); partials (rows, splits), tickets (rows).
-template <typename F, int V, bool STREAM>
-__global__ void __launch_bounds__(REDUCE_THREADS) reduce_long(
+// grid (rows, splits), of two splits or more, each of `share` elements; mail (rows, splits - 1), zero between launches.
+// The last split of each row waits for the others. Those were started before it, as blocks are in the order of their
+// index; and whatever the order, the blocks that wait, one a row, leave the others room: ops/_core/reduction.py sees
+// to it that the device holds more than `rows` of these at once, LONG_RESIDENT each multiprocessor.
+// A launch that is cut off takes the context, and so the mail, along.
+constexpr int LONG_RESIDENT = 4;
+
+template <typename F, int V, bool STREAM, bool WHOLE>
+__global__ void __launch_bounds__(REDUCE_THREADS, LONG_RESIDENT) reduce_long(
     const typename F::Input* __restrict__ x, const typename F::Input* __restrict__ second,
-    typename F::Output* __restrict__ out, F f, long long rows, long long length, int shift, unsigned int* tickets,
-    typename F::Acc* partials) {
-  constexpr int UNROLL = F::TWO ? under_way<typename F::Input>() : 4;
-  const long long row = blockIdx.x, split = blockIdx.y, splits = gridDim.y;
-  const long long begin = row * length + length * split / splits, end = row * length + length * (split + 1) / splits;
-  typename F::Acc mine =
-      take_range<F, V, UNROLL, STREAM>(f, x, second, begin, end, shift, threadIdx.x, REDUCE_THREADS);
-  mine = merge_block(f, mine);
-  if (splits == 1) {
-    if (threadIdx.x == 0) out[row] = f.finish(mine);
+    typename F::Output* __restrict__ out, F f, long long length, int shift, long long share, unsigned long long* mail) {
+  using Acc = typename F::Acc;
+  const long long row = blockIdx.x;
+  const int split = blockIdx.y, splits = gridDim.y;
+  const long long begin = row * length + share * split, end = row * length + min(length, share * (split + 1));
+  Acc mine = take_range<F, V, LONG_UNDER_WAY<F>, STREAM, WHOLE>(
+      f, x, second, begin, end, shift, threadIdx.x, REDUCE_THREADS);
+  mail += row * (splits - 1) * WORDS<Acc>;
+  if (split < splits - 1) {
+    mine = merge_block(f, mine);
+    if (threadIdx.x == 0) send(mail + split * WORDS<Acc>, mine);
     return;
   }
-  if (threadIdx.x == 0) partials[row * splits + split] = mine;
-  if (!arrive_last(&tickets[row], splits)) return;
-  mine = f.identity();
-  for (int other = threadIdx.x; other < splits; other += REDUCE_THREADS) {
-    mine = f.merge(mine, read_partial(&partials[row * splits + other]));
+  for (int other = threadIdx.x; other < splits - 1; other += REDUCE_THREADS) {
+    mine = f.merge(mine, receive<Acc>(mail + other * WORDS<Acc>));
   }
   mine = merge_block(f, mine);
   if (threadIdx.x == 0) out[row] = f.finish(mine);

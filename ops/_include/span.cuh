@@ -1,31 +1,46 @@
-// The elements of one block in a flat pointwise kernel: P packs a thread, all of them loaded before the first is used.
+// The packs of one block in a flat pointwise kernel: P a thread, all of them loaded before the first is used.
 #pragma once
 #include "pack.cuh"
 
-constexpr int SPAN_THREADS = 256;
-
+constexpr int BLOCK_PACKS = 256;
 template <int P>
-__device__ __forceinline__ long long first_pack() {
-  return static_cast<long long>(blockIdx.x) * (SPAN_THREADS * P) + threadIdx.x;
+constexpr int SPAN_THREADS = BLOCK_PACKS / P;  // small blocks fill the last wave, whatever a thread moves
+
+struct Share {  // where a block's packs begin, and how many there are from there on: one number for all its threads
+  long long first;
+  int count;
+};
+
+__device__ __forceinline__ Share share_of(long long packs) {
+  const long long first = static_cast<long long>(blockIdx.x) * BLOCK_PACKS;
+  return {first, static_cast<int>(min(packs - first, static_cast<long long>(BLOCK_PACKS)))};
 }
 
 template <typename T, int V, int P>
 struct Span {
   Pack<T, V> at[P];
 
-  __device__ __forceinline__ void load(const T* from, long long first, long long packs) {
+  __device__ __forceinline__ void load(const T* from, const Share& share) {
+    from += (share.first + threadIdx.x) * V;
 #pragma unroll
     for (int i = 0; i < P; ++i) {
-      const long long pack = first + i * SPAN_THREADS;
-      if (pack < packs) at[i] = ::load<T, V>(from + pack * V);
+      constexpr int STEP = SPAN_THREADS<P>;
+      if (static_cast<int>(threadIdx.x) + i * STEP < share.count) at[i] = ::load<T, V>(from + i * STEP * V);
     }
   }
 
-  __device__ __forceinline__ void store(T* to, long long first, long long packs) const {
+  __device__ __forceinline__ void store(T* to, const Share& share) const {
+    to += (share.first + threadIdx.x) * V;
 #pragma unroll
     for (int i = 0; i < P; ++i) {
-      const long long pack = first + i * SPAN_THREADS;
-      if (pack < packs) ::store<T, V>(to + pack * V, at[i]);
+      constexpr int STEP = SPAN_THREADS<P>;
+      if (static_cast<int>(threadIdx.x) + i * STEP < share.count) ::store<T, V>(to + i * STEP * V, at[i]);
     }
   }
 };
+
+// The element behind the last pack that is this thread's, `size` and more where there is none.
+template <int V>
+__device__ __forceinline__ long long tail_of(long long packs, long long size) {
+  return blockIdx.x == 0 ? packs * V + threadIdx.x : size;
+}

@@ -2,17 +2,18 @@
 #include "span.cuh"
 
 template <typename T, int V, int P>
-__global__ void __launch_bounds__(SPAN_THREADS) add_n(
+__global__ void __launch_bounds__(SPAN_THREADS<P>) add_n(
     const T* __restrict__ in_0, const T* __restrict__ in_1, T* __restrict__ out, long long packs, long long size) {
-  const long long first = first_pack<P>(), tail = packs * V + first;
+  const Share share = share_of(packs);
+  const long long tail = tail_of<V>(packs, size);
   Span<T, V, P> a, b;
-  a.load(in_0, first, packs);
-  b.load(in_1, first, packs);
+  a.load(in_0, share);
+  b.load(in_1, share);
 #pragma unroll
   for (int i = 0; i < P * V; ++i) {
     T& element = a.at[i / V].at[i % V];
     element = narrow<T>(widen(element) + widen(b.at[i / V].at[i % V]));
   }
-  a.store(out, first, packs);
+  a.store(out, share);
   if (tail < size) out[tail] = narrow<T>(widen(in_0[tail]) + widen(in_1[tail]));
 }

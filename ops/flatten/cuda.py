@@ -10,7 +10,7 @@ from ops._core.broadcast import Walk
 from ops._core.cuda import Source
 from ops._core.errors import ShapeError
 from ops._core.kernel import Bound
-from ops._core.pointwise import AXES, SPANS, THREADS, axes_struct, blocks, span, strides_struct
+from ops._core.pointwise import AXES, SPANS, THREADS, axes_struct, blocks, flat, strides_struct
 from ops._core.registry import kernel
 from ops.flatten.baseline import view_of
 from ops.flatten.op import DTYPES, FlattenParams, flat_shape
@@ -35,11 +35,10 @@ def flatten(*, x: Any, start_axis: int, stop_axis: int, copy: bool, out: dict[st
         return lambda: None
     aligned = x.data.ptr % PACK_BYTES == 0 and result.data.ptr % PACK_BYTES == 0
     if x.flags.c_contiguous and aligned:
-        packs = span(x.nbytes, PACK_BYTES)
+        packs, grid, block = flat(x.nbytes, PACK_BYTES)
         function = SOURCE.function(f"copy_packs<{packs}>")
-        grid = (blocks(x.nbytes, PACK_BYTES, packs),)
         arguments = (x, result, np.int64(x.nbytes // PACK_BYTES), np.int64(x.nbytes))
-        return lambda: function(grid, (THREADS,), arguments)
+        return lambda: function(grid, block, arguments)
     if x.ndim > AXES:
         msg = f"a strided tensor of rank {x.ndim}; up to {AXES} are gathered"
         raise ShapeError(msg)

@@ -3,12 +3,13 @@
 #include "walk.cuh"
 
 template <int P>
-__global__ void __launch_bounds__(SPAN_THREADS) copy_packs(
+__global__ void __launch_bounds__(SPAN_THREADS<P>) copy_packs(
     const unsigned int* __restrict__ x, unsigned int* __restrict__ out, long long packs, long long bytes) {
-  const long long first = first_pack<P>(), tail = packs * 16 + first;
+  const Share share = share_of(packs);
+  const long long tail = tail_of<16>(packs, bytes);
   Span<unsigned int, 4, P> span;
-  span.load(x, first, packs);
-  span.store(out, first, packs);
+  span.load(x, share);
+  span.store(out, share);
   if (tail < bytes) reinterpret_cast<char*>(out)[tail] = reinterpret_cast<const char*>(x)[tail];
 }
 

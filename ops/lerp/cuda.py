@@ -14,7 +14,7 @@ from ops._core.dtype import FLOATS, dtype_info
 from ops._core.errors import AxisError
 from ops._core.kernel import Bound
 from ops._core.op import Params, Shape, Shapes
-from ops._core.pointwise import THREADS, axes_struct, blocks, span, spans, strides_struct
+from ops._core.pointwise import BLOCK_PACKS, THREADS, axes_struct, blocks, flat, spans, strides_struct
 from ops._core.registry import kernel
 from ops._core.tuning import declare
 
@@ -32,6 +32,11 @@ CTYPES = {name: dtype_info(name).ctype for name in FLOATS}
 WIDTHS = {name: 16 // dtype_info(name).itemsize for name in FLOATS}
 WALKED = {"float16": 1, "bfloat16": 1, "float32": 2, "float64": 2}
 """Packs of a thread that finds its operands by index arithmetic."""
+FLAGS = ("false", "true")
+STEPS = ((1, 1), (0, 1), (1, 0))
+"""Of x and y along a row: 0 where all of it is one element."""
+MOST_ROWS = 65_535
+"""Blocks along a grid's second axis."""
 
 
 def _expressions() -> tuple[str, ...]:
@@ -41,8 +46,11 @@ def _expressions() -> tuple[str, ...]:
             found += [f"{kind}<{ctype}, {width}>" for kind in ("grad_rows", "grad_columns")]
             found.append(f"lerp_broadcast<{ctype}, {width}, {WALKED[name]}>")
         for width, packs in spans(WIDTHS[name]):
-            found.append(f"lerp_flat<{ctype}, {width}, {packs}>")
-            found += [f"grad_flat<{ctype}, {width}, {packs}, {subtract}>" for subtract in ("false", "true")]
+            if width > 1:
+                found += [f"lerp_rows<{ctype}, {width}, {packs}, {x_step}, {y_step}>" for x_step, y_step in STEPS]
+            found += [f"lerp_flat<{ctype}, {width}, {packs}, {tensor}>" for tensor in FLAGS]
+            flags = (f"{tensor}, {subtract}" for tensor in FLAGS for subtract in FLAGS)
+            found += [f"grad_flat<{ctype}, {width}, {packs}, {both}>" for both in flags]
         found += [f"grad_broadcast<{ctype}>", f"grad_any<{ctype}>"]
     return tuple(found)
 
@@ -60,6 +68,11 @@ def _pack(x: Any, *lengths_and_arrays: Any) -> int:
     return width if widest_pack(x.dtype.itemsize, x, *lengths_and_arrays) == width else 1
 
 
+def _flag(tensor: Any) -> str:
+    """Whether the weight is a tensor, in C++."""
+    return str(tensor is not None).lower()
+
+
 def _split_weight(weight: Any, wide: Any) -> tuple[Any, Any]:
     """The weight as (tensor or None, number)."""
     return (None, wide(weight)) if isinstance(weight, float | int) else (weight, wide(0))
@@ -74,19 +87,37 @@ def lerp(*, x: Any, y: Any, weight: Any, out: dict[str, Any]) -> Bound:
     operands = (x, y, tensor, result)
     if x.shape == y.shape and (tensor is None or tensor.shape == x.shape):
         width = _pack(x, result.size, *operands)
-        packs = span(result.size, width)
-        function = SOURCE.function(f"lerp_flat<{ctype}, {width}, {packs}>")
-        grid, arguments = (blocks(result.size, width, packs),), (*operands, number, np.int64(result.size // width))
-        return lambda: function(grid, (THREADS,), arguments)
+        packs, grid, block = flat(result.size, width)
+        function = SOURCE.function(f"lerp_flat<{ctype}, {width}, {packs}, {_flag(tensor)}>")
+        arguments = (*operands, number, np.int64(result.size // width))
+        return lambda: function(grid, block, arguments)
     steps = walk(result.shape, x.shape, y.shape, () if tensor is None else tensor.shape)
     simple = all(strides[-1] in {0, 1} for strides in steps.strides)
     width = _pack(x, steps.lengths[-1], *operands, *_row_strides(steps.strides)) if simple else 1
+    if tensor is None and width > 1 and _long_rows(steps.lengths, width):
+        return _blend_rows(x, y, number, result, steps, width)
     packs = WALKED[x.dtype.name]
     function = SOURCE.function(f"lerp_broadcast<{ctype}, {width}, {packs}>")
     strides = tuple(strides_struct(item) for item in steps.strides)
     numbers = (number, np.uint32(result.size // width), axes_struct(steps), *strides)
     grid = (blocks(result.size, width, packs),)
     return lambda: function(grid, (THREADS,), (*operands, *numbers))
+
+
+def _long_rows(lengths: Shape, width: int) -> bool:
+    """Two axes, and rows that a block or more can take."""
+    return len(lengths) == 2 and lengths[0] <= MOST_ROWS and lengths[1] >= width * BLOCK_PACKS
+
+
+def _blend_rows(x: Any, y: Any, number: Any, result: Any, steps: Walk, width: int) -> Bound:
+    """Two axes: rows need no division."""
+    rows, length = steps.lengths
+    packs, _, block = flat(result.size, width)
+    (x_row, x_step), (y_row, y_step) = steps.strides[:2]
+    grid = (-(-length // (width * BLOCK_PACKS)), rows)
+    function = SOURCE.function(f"lerp_rows<{CTYPES[x.dtype.name]}, {width}, {packs}, {x_step}, {y_step}>")
+    arguments = (x, y, result, number, np.int64(length // width), np.int64(x_row), np.int64(y_row))
+    return lambda: function(grid, block, arguments)
 
 
 def _row_strides(strides: tuple[Shape, ...]) -> tuple[int, ...]:
@@ -147,16 +178,16 @@ def _gradient(
     if not any(sums):
         if tensor is None or tensor.shape == dout.shape:
             width = _pack(dout, dout.size, tensor, dx, dy)
-            packs = span(dout.size, width)
-            function = SOURCE.function(f"grad_flat<{ctype}, {width}, {packs}, {str(subtract).lower()}>")
+            packs, grid, block = flat(dout.size, width)
+            flags = f"{_flag(tensor)}, {str(subtract).lower()}"
+            function = SOURCE.function(f"grad_flat<{ctype}, {width}, {packs}, {flags}>")
             rest = wide(1 - weight) if tensor is None else wide(0)
             arguments: tuple[Any, ...] = (dout, tensor, dx, dy, number, rest, np.int64(dout.size // width))
-            grid = (blocks(dout.size, width, packs),)
-        else:
-            steps = walk(dout.shape, tensor.shape)
-            function, grid = SOURCE.function(f"grad_broadcast<{ctype}>"), (blocks(dout.size, 1),)
-            walked = (axes_struct(steps), strides_struct(steps.strides[0]))
-            arguments = (dout, tensor, dx, dy, np.uint32(dout.size), *walked)
+            return lambda: function(grid, block, arguments)
+        steps = walk(dout.shape, tensor.shape)
+        function, grid = SOURCE.function(f"grad_broadcast<{ctype}>"), (blocks(dout.size, 1),)
+        walked = (axes_struct(steps), strides_struct(steps.strides[0]))
+        arguments = (dout, tensor, dx, dy, np.uint32(dout.size), *walked)
         return lambda: function(grid, (THREADS,), arguments)
     if tensor is None and sums[0] != sums[1]:
         summed, other, shape = (dx, dy, x) if sums[0] else (dy, dx, y)

@@ -10,33 +10,60 @@ __device__ __forceinline__ A blend(A x, A y, A weight) {
   return x + weight * (y - x);
 }
 
-// One shape; weight is a tensor, or null and `number` holds it.
-template <typename T, int V, int P>
-__global__ void __launch_bounds__(SPAN_THREADS) lerp_flat(
+// One shape; the weight is a TENSOR, or `number`.
+template <typename T, int V, int P, bool TENSOR>
+__global__ void __launch_bounds__(SPAN_THREADS<P>) lerp_flat(
     const T* __restrict__ x, const T* __restrict__ y, const T* __restrict__ weight, T* __restrict__ out,
     Wide<T> number, long long packs) {
-  const long long first = first_pack<P>();
+  const Share share = share_of(packs);
   Span<T, V, P> a, b, w;
-  a.load(x, first, packs);
-  b.load(y, first, packs);
-  if (weight != nullptr) w.load(weight, first, packs);
+  a.load(x, share);
+  b.load(y, share);
+  if constexpr (TENSOR) w.load(weight, share);
 #pragma unroll
   for (int i = 0; i < P * V; ++i) {
     T& element = a.at[i / V].at[i % V];
-    const Wide<T> share = weight != nullptr ? widen(w.at[i / V].at[i % V]) : number;
-    element = narrow<T>(blend(widen(element), widen(b.at[i / V].at[i % V]), share));
+    const Wide<T> part = TENSOR ? widen(w.at[i / V].at[i % V]) : number;
+    element = narrow<T>(blend(widen(element), widen(b.at[i / V].at[i % V]), part));
   }
-  a.store(out, first, packs);
+  a.store(out, share);
 }
 
-// V elements of an operand that is contiguous or repeated along the innermost axis.
+// Two axes, the weight a number: grid (blocks of a row, rows). x and y begin every row `x_row` and `y_row` elements
+// further on, and are repeated along it where X_STEP and Y_STEP are 0.
+template <typename T, int V, int P, int X_STEP, int Y_STEP>
+__global__ void __launch_bounds__(SPAN_THREADS<P>) lerp_rows(
+    const T* __restrict__ x, const T* __restrict__ y, T* __restrict__ out, Wide<T> number, long long packs,
+    long long x_row, long long y_row) {
+  const Share share = share_of(packs);
+  const T* const x_from = x + blockIdx.y * x_row;
+  const T* const y_from = y + blockIdx.y * y_row;
+  Span<T, V, P> a, b;
+  T one;
+  if constexpr (X_STEP == 1) a.load(x_from, share);
+  if constexpr (Y_STEP == 1) b.load(y_from, share);
+  if constexpr (X_STEP == 0 || Y_STEP == 0) one = X_STEP == 0 ? *x_from : *y_from;
+#pragma unroll
+  for (int i = 0; i < P * V; ++i) {
+    const T from = X_STEP == 0 ? one : a.at[i / V].at[i % V], to = Y_STEP == 0 ? one : b.at[i / V].at[i % V];
+    a.at[i / V].at[i % V] = narrow<T>(blend(widen(from), widen(to), number));
+  }
+  a.store(out, {share.first + blockIdx.y * packs, share.count});
+}
+
+// V elements of an operand that is contiguous or repeated along the innermost axis: then only the first is loaded,
+// and `of` gives it for each.
 template <typename T, int V>
 __device__ __forceinline__ Pack<T, V> gather(const T* from, const Strides& strides, long long at) {
-  if (strides.at[0] == 1) return load<T, V>(from + at);
+  if (V == 1 || strides.at[0] == 1) return load<T, V>(from + at);
   Pack<T, V> result;
-#pragma unroll
-  for (int i = 0; i < V; ++i) result.at[i] = from[at];
+  result.at[0] = from[at];
   return result;
+}
+
+template <typename T, int V>
+__device__ __forceinline__ T of(const Pack<T, V>& gathered, const Strides& strides, int i) {
+  return V == 1 || strides.at[0] == 1 ? gathered.at[i] : gathered.at[0];
 }
 
 // Broadcast operands: the innermost axis is a multiple of V, and no operand has a stride but 0 and 1 along it.
@@ -58,36 +85,38 @@ __global__ void __launch_bounds__(THREADS) lerp_broadcast(
   for (int j = 0; j < P; ++j) {
     const unsigned int pack = first + j * THREADS;
     if (pack >= packs) break;
+    Pack<T, V> result;
 #pragma unroll
     for (int i = 0; i < V; ++i) {
-      const Wide<T> share = weight != nullptr ? widen(w[j].at[i]) : number;
-      a[j].at[i] = narrow<T>(blend(widen(a[j].at[i]), widen(b[j].at[i]), share));
+      const Wide<T> share = weight != nullptr ? widen(of(w[j], of_weight, i)) : number;
+      result.at[i] = narrow<T>(blend(widen(of(a[j], of_x, i)), widen(of(b[j], of_y, i)), share));
     }
-    store<T, V>(out + pack * V, a[j]);
+    store<T, V>(out + pack * V, result);
   }
 }
 
 // Nothing summed: dx and dy have dout's shape, either may be null. SUBTRACT: dx = dout - dy, as the design document.
-template <typename T, int V, int P, bool SUBTRACT>
-__global__ void __launch_bounds__(SPAN_THREADS) grad_flat(
+// The weight is a TENSOR, or `number`, and `rest` is 1 - number.
+template <typename T, int V, int P, bool TENSOR, bool SUBTRACT>
+__global__ void __launch_bounds__(SPAN_THREADS<P>) grad_flat(
     const T* __restrict__ dout, const T* __restrict__ weight, T* __restrict__ dx, T* __restrict__ dy, Wide<T> number,
     Wide<T> rest, long long packs) {
   using A = Wide<T>;
-  const long long start = first_pack<P>();
+  const Share share = share_of(packs);
   Span<T, V, P> first, second, w;
-  first.load(dout, start, packs);
-  if (weight != nullptr) w.load(weight, start, packs);
+  first.load(dout, share);
+  if constexpr (TENSOR) w.load(weight, share);
 #pragma unroll
   for (int i = 0; i < P * V; ++i) {
     T& element = first.at[i / V].at[i % V];
     const A value = widen(element);
-    const A share = weight != nullptr ? widen(w.at[i / V].at[i % V]) : number;
-    const A left = weight != nullptr ? A(1) - share : rest;
-    second.at[i / V].at[i % V] = narrow<T>(share * value);
-    element = narrow<T>(SUBTRACT ? value - share * value : left * value);
+    const A part = TENSOR ? widen(w.at[i / V].at[i % V]) : number;
+    const A left = TENSOR ? A(1) - part : rest;
+    second.at[i / V].at[i % V] = narrow<T>(part * value);
+    element = narrow<T>(SUBTRACT ? value - part * value : left * value);
   }
-  if (dx != nullptr) first.store(dx, start, packs);
-  if (dy != nullptr) second.store(dy, start, packs);
+  if (dx != nullptr) first.store(dx, share);
+  if (dy != nullptr) second.store(dy, share);
 }
 
 // The same with a weight that broadcasts: an element a thread.

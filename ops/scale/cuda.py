@@ -9,7 +9,7 @@ import numpy as np
 from ops._core.cuda import Source, widest_pack
 from ops._core.dtype import INTS, dtype_info
 from ops._core.kernel import Bound
-from ops._core.pointwise import THREADS, blocks, span, spans
+from ops._core.pointwise import flat, spans
 from ops._core.registry import kernel
 from ops.scale.op import DTYPES, as_integer
 
@@ -43,8 +43,7 @@ def scale(*, x: Any, scale: Any, bias: float, bias_after_scale: bool, out: dict[
     numbers = (number(0 if tensor is not None else scale), number(bias), np.bool_(bias_after_scale))
     widest = WIDTHS[dtype]
     width = widest if widest_pack(x.dtype.itemsize, x, result) == widest else 1
-    packs = span(x.size, width)
+    packs, grid, block = flat(x.size, width)
     function = SOURCE.function(f"scale<{CTYPES[dtype]}, {width}, {packs}>")
     arguments = (x, result, tensor, *numbers, np.int64(x.size // width), np.int64(x.size))
-    grid = (blocks(x.size, width, packs),)
-    return lambda: function(grid, (THREADS,), arguments)
+    return lambda: function(grid, block, arguments)

@@ -9,7 +9,7 @@ import numpy as np
 from ops._core.cuda import Source, widest_pack
 from ops._core.dtype import dtype_info
 from ops._core.kernel import Bound
-from ops._core.pointwise import THREADS, blocks, span, spans
+from ops._core.pointwise import flat, spans
 from ops._core.registry import kernel
 from ops.sign.op import DTYPES
 
@@ -31,7 +31,7 @@ def sign(*, x: Any, out: dict[str, Any]) -> Bound:
         return lambda: None
     widest = WIDTHS[x.dtype.name]
     width = widest if widest_pack(x.dtype.itemsize, x, result) == widest else 1
-    packs = span(x.size, width)
+    packs, grid, block = flat(x.size, width)
     function = SOURCE.function(f"sign<{dtype_info(x.dtype.name).ctype}, {width}, {packs}>")
-    grid, arguments = (blocks(x.size, width, packs),), (x, result, np.int64(x.size // width), np.int64(x.size))
-    return lambda: function(grid, (THREADS,), arguments)
+    arguments = (x, result, np.int64(x.size // width), np.int64(x.size))
+    return lambda: function(grid, block, arguments)

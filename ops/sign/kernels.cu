@@ -33,13 +33,14 @@ __device__ __forceinline__ double2 sign_of(double2 x) {
 }
 
 template <typename T, int V, int P>
-__global__ void __launch_bounds__(SPAN_THREADS) sign(
+__global__ void __launch_bounds__(SPAN_THREADS<P>) sign(
     const T* __restrict__ x, T* __restrict__ out, long long packs, long long size) {
-  const long long first = first_pack<P>(), tail = packs * V + first;
+  const Share share = share_of(packs);
+  const long long tail = tail_of<V>(packs, size);
   Span<T, V, P> span;
-  span.load(x, first, packs);
+  span.load(x, share);
 #pragma unroll
   for (int i = 0; i < P * V; ++i) span.at[i / V].at[i % V] = sign_of(span.at[i / V].at[i % V]);
-  span.store(out, first, packs);
+  span.store(out, share);
   if (tail < size) out[tail] = sign_of(x[tail]);
 }

@@ -1,0 +1,140 @@
+"""Launches of reductions by rows: what is covered, by how many threads, and what blocks send each other."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import ops
+from ops import find_kernel
+from ops._core import reduction, tuning
+from ops._core.axes import Reduction
+from ops._core.reduction import LINE_PACKS, LONG_RESIDENT, THREADS, WARP
+from ops.dot.cuda import ACCUMULATOR_BYTES
+from ops.dot.op import DotParams
+
+MULTIPROCESSORS = 132
+FLOAT = reduction.Functor("Dot<float>", 4, 4, np.zeros((), np.uint32))
+ROWS = (1, 2, 3, 100, 300, 527, 528, 600, 4096)
+LENGTHS = (1, 3, 4, 250, 1024, 1089, 4096, 4097, 65_537, 1 << 20)
+
+
+@pytest.fixture(autouse=True)
+def large_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A GPU with 132 multiprocessors."""
+    monkeypatch.setattr(reduction, "multiprocessors", lambda: MULTIPROCESSORS)
+
+
+def launched(rows: int, length: int, shift: int = 0) -> tuple[str, tuple[int, ...], tuple[Any, ...]]:
+    """Kernel, grid and arguments with which rows of float32 are reduced."""
+    found: list[Any] = []
+
+    def function(expression: str) -> Any:
+        return lambda grid, _, arguments: found.extend((expression, grid, arguments))
+
+    data = SimpleNamespace(ptr=4096 + 4 * shift)
+    x = SimpleNamespace(dtype=np.dtype(np.float32), data=data, nbytes=4 * rows * length)
+    source: Any = SimpleNamespace(function=function)
+    layout = Reduction(rows, length, 1, 1, 1)
+    reduction.launch(source, FLOAT, layout, x, None, SimpleNamespace(size=rows), np.zeros(1 << 22, np.uint8))()
+    return found[0], found[1], found[2]
+
+
+@pytest.mark.parametrize("least_packs", [1, 2, 4, 8])
+@pytest.mark.parametrize("length", LENGTHS)
+@pytest.mark.parametrize("rows", ROWS)
+def test_blocks_cover_every_row(rows: int, length: int, least_packs: int) -> None:
+    """Shares are whole lines, reach the row's end, and none is empty; rows of one block are all taken."""
+    with tuning.override({"reduction.least_packs": least_packs}):
+        kernel, grid, arguments = launched(rows, length)
+    if kernel.startswith("reduce_rows"):
+        lanes = int(arguments[-1])
+        assert lanes in {1 << power for power in range(9)}
+        assert grid[0] * (THREADS // lanes) >= rows
+        return
+    share = int(arguments[-2])
+    assert grid[0] == rows
+    assert grid[1] > 1
+    assert share % (LINE_PACKS * FLOAT.width) == 0
+    assert share * (grid[1] - 1) < length <= share * grid[1]
+
+
+@pytest.mark.parametrize("length", LENGTHS)
+@pytest.mark.parametrize("rows", ROWS)
+def test_what_blocks_send_fits_the_workspace(rows: int, length: int) -> None:
+    """All splits of a row but one send words of 32 bits with a flag of 32."""
+    kernel, grid, _ = launched(rows, length)
+    if kernel.startswith("reduce_long"):
+        sent = rows * (grid[1] - 1) * 2 * FLOAT.accumulator_bytes
+        assert sent <= reduction.workspace_bytes(Reduction(rows, length, 1, 1, 1), FLOAT.accumulator_bytes)
+
+
+@pytest.mark.parametrize("blocks", [2, 4, 8, 16])
+@pytest.mark.parametrize("rows", ROWS)
+def test_blocks_that_wait_leave_the_device_room(rows: int, blocks: int) -> None:
+    """Rows are shared only where one waiting block of each leaves others room, whatever is in force."""
+    with tuning.override({"reduction.blocks_per_multiprocessor": blocks}):
+        kernel, _, _ = launched(rows, 1 << 20)
+    if kernel.startswith("reduce_long"):
+        assert rows < LONG_RESIDENT * MULTIPROCESSORS
+
+
+def test_host_and_device_agree_on_what_is_resident() -> None:
+    """The kernel asks the compiler for as many blocks a multiprocessor as the host counts on."""
+    text = (Path(ops.__file__).parent / "_include" / "reduce.cuh").read_text(encoding="utf-8")
+    assert f"constexpr int LONG_RESIDENT = {LONG_RESIDENT};" in text
+    assert "__launch_bounds__(REDUCE_THREADS, LONG_RESIDENT) reduce_long(" in text
+
+
+@pytest.mark.parametrize("rows", [1, 600])
+def test_masks_are_left_out_where_packs_are_whole(rows: int) -> None:
+    """Only rows that begin and end with a pack of 16 bytes are read without masks."""
+    length = (1 << 18) // rows // 4 * 4
+    for more, shift, whole in ((0, 0, "true"), (0, 1, "false"), (2, 0, "false"), (2, 2, "false")):
+        kernel, _, _ = launched(rows, length + more, shift)
+        assert kernel.endswith(f", {whole}>")
+
+
+@pytest.mark.parametrize("width", [1, 2, 4, 8])
+@pytest.mark.parametrize("length", [1, 2, 7, 8, 31, 32, 33, 250, 1089])
+def test_touched_packs_are_counted(length: int, width: int) -> None:
+    """The count is the most that any row lies in, for every place where the first may begin."""
+    for shift in range(width):
+        for rows in (1, 2, 64):
+            ends = ((shift + row * length, shift + (row + 1) * length - 1) for row in range(rows))
+            most = max(last // width - first // width + 1 for first, last in ends)
+            found = reduction.touched_packs(rows, length, width, shift)
+            assert found == most if rows in {1, 64} else found >= most
+
+
+def test_lanes_of_measured_rows() -> None:
+    """Four packs a lane; up to a warp for rows of 256 packs, up to a block for longer ones."""
+    for length, lanes in ((128, 8), (250, 16), (1024, WARP), (1089, 128), (4096, 256)):
+        kernel, _, arguments = launched(600, length)
+        assert kernel.startswith("reduce_rows")
+        assert arguments[-1] == lanes
+
+
+@pytest.mark.gpu
+def test_one_workspace_serves_launches_of_any_size() -> None:
+    """Partial results of one launch are not taken for the next one's, of the same size or another."""
+    import cupy as cp
+
+    kernel = find_kernel("dot", "optimized", "cuda", "float32")
+    shapes = [(1 << 22,), (5000,), (3, 70_001), (1 << 20,), (100, 40_000), (1 << 22,)]
+    layouts = (Reduction(shape[0] if len(shape) > 1 else 1, shape[-1], 1, 1, 1) for shape in shapes)
+    workspace = cp.zeros(max(reduction.workspace_bytes(layout, ACCUMULATOR_BYTES) for layout in layouts), cp.uint8)
+    for turn in range(50):
+        for shape in shapes:
+            x, y = cp.full(shape, 1 + turn % 3, cp.float32), cp.ones(shape, cp.float32)
+            out = cp.empty(shape[:-1], cp.float32)
+            run = kernel.bind({"x": x, "y": y}, DotParams(), {"out": out}, workspace)
+            for _ in range(3):
+                out.fill(-1)
+                run()
+                assert (out == (1 + turn % 3) * shape[-1]).all(), shape
+    assert not workspace.any()
