@@ -163,10 +163,11 @@ __global__ void CLUSTER(K) __launch_bounds__(MOST<T>) normalize_once(
 #pragma unroll
     for (int s = 0; s < SIDES; ++s) both[s] = of_channels[mine + s];
   };
-  // the channel whose statistics this thread finishes, and writes; those of a single one all threads know
-  const int owned = LAYOUT == LAST ? thread : LAYOUT == GROUPED ? warp : 0;
-  const bool owner = owned < group && (LAYOUT == LAST || (LAYOUT == GROUPED ? lane : thread) == 0);
-  const bool knows = LAYOUT == SINGLE || owner;
+  // the channel whose statistics this thread finishes, and writes; those of a block's single one all threads know,
+  // which spares barriers (where they would wait for other blocks it costs more)
+  constexpr bool KNOWN = LAYOUT == SINGLE && K == 1;
+  const int owned = LAYOUT == LAST ? thread : KNOWN ? 0 : warp;
+  const bool owner = owned < group && (LAYOUT == LAST || (KNOWN ? thread : lane) == 0), knows = KNOWN || owner;
 
   const unsigned int skip = (channels - group) * post;  // from the end of one image's part to where the next one begins
   const auto at = [&](unsigned int pack) { return pack * V + quotient(pack, packs_per_image) * skip; };
@@ -243,8 +244,8 @@ __global__ void CLUSTER(K) __launch_bounds__(MOST<T>) normalize_once(
           for (int k = low / V + lane; k * V < high; k += 32) total += slots[2 * (begin + k) + (k * V < low)];
         }
         return warp_sum(total, 1);
-      } else if constexpr (LAYOUT == LAST) {
-        return column_sum<SIDES>(sums, per_image, slots);
+      } else if constexpr (!KNOWN) {
+        return column_sum<SIDES>(sums, LAYOUT == LAST ? per_image : 1, slots);
       } else {
         const A total = warp_sum(sums[0], 1);
         if (lane == 0) by_warp[warp] = total;
@@ -253,7 +254,7 @@ __global__ void CLUSTER(K) __launch_bounds__(MOST<T>) normalize_once(
       }
     };
     A mean = sum([](A value, A) { return value; }, fixed) / here;
-    if constexpr (LAYOUT == SINGLE) {
+    if constexpr (KNOWN) {
       middle[0] = mean;
     } else {
       if (owner) means[owned] = mean;
@@ -269,9 +270,9 @@ __global__ void CLUSTER(K) __launch_bounds__(MOST<T>) normalize_once(
         send(&exchange[now][rank][1][owned], squares, &arrived[now], other);
       }
 #if __CUDA_ARCH__ >= 900
-      if (knows) barrier_wait(&arrived[now], turn / 2 % 2);
+      if (owner) barrier_wait(&arrived[now], turn / 2 % 2);
 #endif
-      if (knows) {  // Chan et al. 1979
+      if (owner) {  // Chan et al. 1979
         const auto values = [&](int other) {
           return static_cast<A>(images * (other + 1) / K - images * other / K) * static_cast<A>(post);
         };
@@ -287,7 +288,7 @@ __global__ void CLUSTER(K) __launch_bounds__(MOST<T>) normalize_once(
     A scale[SIDES], shift[SIDES];
     if (knows) {
       const A variance = squares / n, inverse = A(1) / sqrt(variance + epsilon);
-      if constexpr (LAYOUT == SINGLE) {
+      if constexpr (KNOWN) {
         middle[0] = mean, scale[0] = inverse * gain, shift[0] = offset;
       } else {
         means[owned] = mean, scales[owned] = inverse * gain, shifts[owned] = offset;
@@ -295,7 +296,7 @@ __global__ void CLUSTER(K) __launch_bounds__(MOST<T>) normalize_once(
       if (next < items) gain = gamma[next * group + owned], offset = beta[next * group + owned];
       if (owner && rank == 0) keep(statistics, channel + owned, mean, inverse, variance, n, momentum);
     }
-    if constexpr (LAYOUT != SINGLE) {
+    if constexpr (!KNOWN) {
       __syncthreads();
       tell(middle, means), tell(scale, scales), tell(shift, shifts);
     }
