@@ -4,7 +4,7 @@
 // Some warps do nothing but bring that one, others multiply and write: what is brought by cp.async must be shown to the
 // matrix units by a fence, which waits for all writes of its thread as well, and a warp that fences must therefore not
 // write results. These go through a warp's own corner of shared memory, so that they leave as whole lines of 128 bytes;
-// an addend comes the same way, as early as the corner is free. Both are the first to leave the cache: with plain
+// an addend comes the same way, as early as the corner is free. Results are the first to leave the cache: with plain
 // stores, a launch lasts half as long again (conv2_x of ResNet-50 on an H200: 29 us against 21).
 
 #include "pipeline.cuh"
@@ -42,29 +42,6 @@ __device__ __forceinline__ void load_matrices(unsigned int (&v)[4], unsigned int
                : "=r"(v[0]), "=r"(v[1]), "=r"(v[2]), "=r"(v[3])
                : "r"(from)
                : "memory");
-}
-
-// As `copy_async`; what is read leaves the L2 cache before anything else.
-template <typename T, int N>
-__device__ __forceinline__ void copy_async_streaming(unsigned int to, const T* from) {
-  unsigned long long policy;
-  asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
-  if constexpr (N * sizeof(T) == 16) {
-    asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "l"(policy));
-  } else {
-    asm volatile("cp.async.ca.shared.global.L2::cache_hint [%0], [%1], %2, %3;" ::"r"(to), "l"(from),
-                 "n"(N * sizeof(T)), "l"(policy));
-  }
-}
-
-// Until no more than `pending` groups of copies are under way, as many as MOST.
-template <int MOST = 9>
-__device__ __forceinline__ void wait_for_all_but(int pending) {
-  if (pending >= MOST) {
-    wait_for_all_but<MOST>();
-  } else if constexpr (MOST > 0) {
-    wait_for_all_but<MOST - 1>(pending);
-  }
 }
 
 // A tile is 64 R rows by 64 P columns of d. The kept factor is stored (depth, its rows or columns), in packs of 16
@@ -156,8 +133,10 @@ __global__ void __launch_bounds__(R == 1 ? 160 : 128 * R + 64, P == 2 ? 4 / R : 
         copy_async<T, PACK>(reinterpret_cast<T*>(to), from, true);
         from += STEP * of_kept.row;
       }
-      commit();
     }
+    commit();
+    wait_for_all_but<0>();
+    show_to_matrix_units();
     __syncthreads();
 
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -188,7 +167,8 @@ __global__ void __launch_bounds__(R == 1 ? 160 : 128 * R + 64, P == 2 ? 4 / R : 
 #pragma unroll
         for (int i = 0; i < 16; i += ROWS) {
           if (LAST && top + i >= there) continue;
-          copy_async_streaming<T, V>(kept + slot(panel) + lies(i), more + i * of_d.row);
+          T* const to = reinterpret_cast<T*>(bytes + slot(panel) + lies(i));
+          copy_async<T, V>(to, more + i * of_d.row, true);
         }
       }
       commit();
@@ -203,11 +183,6 @@ __global__ void __launch_bounds__(R == 1 ? 160 : 128 * R + 64, P == 2 ? 4 / R : 
     for (int tile = first; tile < size.tiles; tile += size.step) {
 #pragma unroll 1
       for (int stage = 0; stage < stages; ++stage, ++n) {
-        if (tile == first) {  // the first products begin while the rest of what is kept is still to come
-          wait_for_all_but(stages - 1 - stage + (addend != nullptr ? size.slots : 0));
-          show_to_matrix_units();
-          meet<1, WRITERS>();
-        }
         const unsigned int brought = kept + ring + n % RING * STAGE;
         barrier_wait(full + n % RING, n / RING & 1);
         begin_products();
@@ -226,7 +201,7 @@ __global__ void __launch_bounds__(R == 1 ? 160 : 128 * R + 64, P == 2 ? 4 / R : 
 #pragma unroll
       for (int panel = 0; panel < P; ++panel) {
         if (addend != nullptr) {
-          wait_for_all_but<P - 1>(size.slots - 1);
+          P > 1 && size.slots > 1 ? wait_for_all_but<P - 1>() : wait_for_all_but<0>();
           __syncwarp();
         }
 #pragma unroll

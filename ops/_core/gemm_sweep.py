@@ -11,7 +11,7 @@ from ops._core.cuda import DIVISOR, Source, divisor, multiprocessors
 from ops._core.dtype import dtype_info
 from ops._core.gemm_hopper import DEEP, DTYPES, streams
 from ops._core.kernel import Bound
-from ops._core.tuning import declare
+from ops._core.tuning import Parameter, declare
 
 RING = 3
 LONGEST = 512
@@ -44,6 +44,14 @@ _TALL = declare(
     backend="cuda",
     ops=("conv_data_grad",),
     why="from which tiles have 256 rows: few warps write what has taken long to multiply",
+)
+_TALL_ADDED = declare(
+    "gemm_sweep.tall_depth_with_addend",
+    256,
+    (64, 128, 256, 1024),
+    backend="cuda",
+    ops=("conv_data_grad",),
+    why="the same where there is an addend, of which less comes ahead then",
 )
 _BLOCKS = declare(
     "gemm_sweep.blocks_per_multiprocessor",
@@ -97,7 +105,7 @@ def sweep(
     arrays are kept, other, addend, d; all move in packs of `width` elements, but the kept one in packs of 16 bytes.
     """
     rows, columns, depth = size
-    tile = _tile(size, last=last)
+    tile = _tile(size, _TALL if arrays[2] is None else _TALL_ADDED, last=last)
     panels, across = (tile[1], tile[0]) if last else tile
     kept, passing = (columns, rows) if last else (rows, columns)
     shares, tiles = kept // (DEEP * panels), -(-passing // (DEEP * across))
@@ -114,11 +122,11 @@ def sweep(
     return lambda: function((shares * step, groups), (threads,), arguments, shared_mem=shared)
 
 
-def _tile(size: tuple[int, int, int], *, last: bool) -> tuple[int, int]:
+def _tile(size: tuple[int, int, int], tall_depth: Parameter, *, last: bool) -> tuple[int, int]:
     """64s of rows and of columns of a block's results: of those kept no more than there are."""
     rows, columns, depth = size
     wide = 2 if not last or columns % (2 * DEEP) == 0 else 1
-    tall = wide == 2 and (last or rows % (4 * DEEP) == 0) and depth >= _TALL.value()
+    tall = wide == 2 and (last or rows % (4 * DEEP) == 0) and depth >= tall_depth.value()
     if tall and _shared_bytes((4, 2), depth, 1, last=last) <= LARGEST_BLOCK:
         return 4, 2
     low = not last and (rows % (2 * DEEP) != 0 or _ROWS.value() <= DEEP)

@@ -97,9 +97,10 @@ class Functor:
 
 def expressions(functor: str, width: int) -> tuple[str, ...]:
     """What `launch` may ask of a source for this functor."""
-    kinds = product(("reduce_rows", "reduce_long"), ("false", "true"), ("false", "true"))
-    rows = tuple(f"{kind}<{functor}, {width}, {stream}, {whole}>" for kind, stream, whole in kinds)
-    return (*rows, *(f"reduce_columns<{functor}, {wide}>" for wide in sorted({1, width})))
+    flags = ("false", "true")
+    rows = (f"reduce_rows<{functor}, {width}, {stream}>" for stream in flags)
+    shared = (f"reduce_long<{functor}, {width}, {stream}, {whole}>" for stream, whole in product(flags, flags))
+    return (*rows, *shared, *(f"reduce_columns<{functor}, {wide}>" for wide in sorted({1, width})))
 
 
 def launch(source: Source, functor: Functor, layout: Reduction, x: Any, second: Any, out: Any, workspace: Any) -> Bound:
@@ -147,16 +148,16 @@ def _rows(
     shift: int,
 ) -> Bound:
     rows, length, width = layout.a, layout.r1, functor.width
-    streams = _streams(sum(array.nbytes for array in arrays[:2] if array is not None))
-    flags = f"{streams}, {shift == 0 and length % width == 0}".lower()
+    streams = f"{_streams(sum(array.nbytes for array in arrays[:2] if array is not None))}".lower()
     splits, share = _shares(layout, width)
     if splits == 1:
         lanes = _lanes(touched_packs(rows, length, width, shift))
-        function = source.function(f"reduce_rows<{functor.name}, {width}, {flags}>")
+        function = source.function(f"reduce_rows<{functor.name}, {width}, {streams}>")
         numbers: tuple[Any, ...] = (np.int64(rows), np.int64(length), np.int32(shift), np.int32(lanes))
         grid: tuple[int, ...] = (-(-rows * lanes // THREADS),)
     else:
-        function = source.function(f"reduce_long<{functor.name}, {width}, {flags}>")
+        whole = f"{shift == 0 and length % width == 0}".lower()
+        function = source.function(f"reduce_long<{functor.name}, {width}, {streams}, {whole}>")
         numbers = (np.int64(length), np.int32(shift), np.int64(share), mail)
         grid = (rows, splits)
     arguments = (*arrays, functor.value, *numbers)

@@ -186,8 +186,7 @@ __device__ __forceinline__ typename F::Acc take_range(
   return mine;
 }
 
-// WHOLE: every row begins and ends with a pack.
-template <typename F, int V, bool STREAM, bool WHOLE>
+template <typename F, int V, bool STREAM>
 __global__ void __launch_bounds__(REDUCE_THREADS) reduce_rows(
     const typename F::Input* __restrict__ x, const typename F::Input* __restrict__ second,
     typename F::Output* __restrict__ out, F f, long long rows, long long length, int shift, int lanes) {
@@ -195,7 +194,7 @@ __global__ void __launch_bounds__(REDUCE_THREADS) reduce_rows(
   const long long row = static_cast<long long>(blockIdx.x) * (REDUCE_THREADS >> bits) + (threadIdx.x >> bits);
   typename F::Acc mine = f.identity();
   if (row < rows) {
-    mine = take_range<F, V, ROWS_UNDER_WAY<F>, STREAM, WHOLE>(
+    mine = take_range<F, V, ROWS_UNDER_WAY<F>, STREAM, false>(
         f, x, second, row * length, (row + 1) * length, shift, lane, lanes);
   }
   mine = lanes <= 32 ? merge_lanes(f, mine, lanes) : merge_warps(f, mine, lanes);

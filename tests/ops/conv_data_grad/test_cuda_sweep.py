@@ -49,7 +49,7 @@ def test_blocks_fit(rows: int, tall: int, last: bool) -> None:
     """A block never keeps more than there is, nor takes more shared memory than a multiprocessor has."""
     with override(asked(rows, tall)):
         for depth, there in product((64, 128, 256, 512), (64, 192, 256, 2048)):
-            tile = gemm_sweep._tile((6272, there, depth) if last else (there, 6272, depth), last=last)
+            tile = gemm_sweep._tile((6272, there, depth) if last else (there, 6272, depth), gemm_sweep._TALL, last=last)
             assert tile in (LAST if last else FIRST)
             assert there % (64 * tile[1 if last else 0]) == 0
             for slots in {1, gemm_sweep._slots(tile, depth, last=last)}:
@@ -64,7 +64,7 @@ def test_blocks_fit(rows: int, tall: int, last: bool) -> None:
 )
 def test_deep_products_get_tall_tiles(rows: int, depth: int, tile: tuple[int, int]) -> None:
     """By default depth decides on the tile, within the rows and the shared memory there are."""
-    assert gemm_sweep._tile((rows, 6272, depth), last=False) == tile
+    assert gemm_sweep._tile((rows, 6272, depth), gemm_sweep._TALL, last=False) == tile
 
 
 @pytest.mark.parametrize("last", [False, True])
