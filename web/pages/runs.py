@@ -100,7 +100,6 @@ def _values(reader: Reader, run: RunInfo, text: str, op: str, number: int) -> Ma
     chosen = [row for row in rows if op in {"", row.case.op} and text.lower() in row.case.name.lower()]
     paging = Paging(number, len(chosen))
     bad = queries.list_details(reader.engine, run.key, statuses=[str(one) for one in GRAVE], limit=FAILURES)
-    earlier = queries.list_runs(reader.engine, limit=1, before=run.started)
     return {
         "run": run,
         "rows": chosen[paging.start : paging.stop],
@@ -115,5 +114,5 @@ def _values(reader: Reader, run: RunInfo, text: str, op: str, number: int) -> Ma
         "statuses": [str(status) for status in Status],
         "ceilings": reader.ceilings(run),
         "devices": [reader.device(run, name) for name in device_names(run)],
-        "previous": earlier[0] if earlier else None,
+        "previous": reader.before(run),
     }
