@@ -27,6 +27,8 @@ from harness.store import Store
 from tests.harness import foreign_files
 from tests.harness.test_submission import a_result
 
+DATA = Path(__file__).parents[1] / "data"
+
 
 def write(folder: Path, data: Any) -> Path:
     """A file with this JSON."""
@@ -281,6 +283,29 @@ def test_parquet(flat: list[dict[str, Any]], tmp_path: Path) -> None:
     assert json.loads(rows[0]["params"]) == {"porder": "inf"}
     assert str(table.schema.field("samples").type) == "int64"
     write_parquet([], tmp_path / "empty.parquet")
+
+
+@pytest.mark.parametrize("path", sorted(DATA.glob("*/*.json")), ids=lambda path: f"{path.parent.name} {path.stem}")
+def test_committed_runs_are_written_in_every_format(path: Path, tmp_path: Path) -> None:
+    """Runs of real devices, footprints and all: in Parquet whatever is a number stands in a column of numbers."""
+    import pyarrow.parquet as pq
+
+    with Store.open(f"sqlite:///{tmp_path}/x.db") as store:
+        run = store.find_run(import_file(path, store))
+        found = records(run, store.results(run.id), store.ceilings(run.id))
+    write_parquet(found, tmp_path / "run.parquet")
+    table = pq.read_table(tmp_path / "run.parquet")
+    for name in table.column_names:
+        numbers = any(type(record[name]) in {int, float} for record in found)
+        assert (str(table.schema.field(name).type) in {"int64", "double"}) >= numbers, name
+    assert table.column("median_ns").to_pylist() == [record["median_ns"] for record in found]
+    assert len(list(csv.reader(io.StringIO(as_csv(found))))) == len(found) + 1
+    measured = {
+        "/".join(str(one[key]) for key in ("op", "case", "implementation", "device"))
+        for one in found
+        if one["median_ns"] and one["status"] == "ok"
+    }
+    assert set(json.loads(as_bencher(found))) == {one["name"] for one in json.loads(as_github(found))} == measured
 
 
 @settings(max_examples=50)
