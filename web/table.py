@@ -50,8 +50,8 @@ def table_of(reader: Reader, run: RunInfo, ceilings: Mapping[str, Ceilings]) -> 
         for key, implementation, backend, device, status, reason, *_ in found
     ]
     timers = [cells[(line.data.get("measurement") or _NOTHING).get("timer") or ""] for line in found]
-    times = _written([_times(line) for line in found])
-    rest = _written([_rest(line, cases[line.case_key].dtype, ceilings.get(line.device)) for line in found])
+    times = written([_times(line) for line in found])
+    rest = written([_rest(line, cases[line.case_key].dtype, ceilings.get(line.device)) for line in found])
     rows = [",".join(parts) for parts in zip(names, times, timers, rest, strict=True)]
     return "\n".join([",".join(COLUMNS), *rows, ""])
 
@@ -122,7 +122,7 @@ def _share(line: Line, dtype: str, reached: Ceilings | None) -> float | None:
     return floor / line.median_ns if floor else None
 
 
-def _written(rows: Sequence[Sequence[Any]]) -> list[str]:
+def written(rows: Sequence[Sequence[Any]]) -> list[str]:
     """The numbers of each row, with commas between them."""
     if not rows:
         return []

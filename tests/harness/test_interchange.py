@@ -21,7 +21,7 @@ from harness.errors import CaseError, StoreError
 from harness.interchange import import_file
 from harness.interchange.exporting import as_bencher, as_github, write_parquet
 from harness.interchange.importing import read_file
-from harness.report.export import ImportFileError, as_csv, as_json, records, whole_run
+from harness.report.export import ImportFileError, Quoted, as_csv, as_json, records, whole_run
 from harness.result.result import Environment, Result, Status
 from harness.store import Store
 from tests.harness import foreign_files
@@ -317,6 +317,15 @@ def test_no_cell_is_a_formula(text: str) -> None:
     plain = text.replace("\r\n", "\n").replace("\r", "\n")
     assert row["name"] in {plain, "'" + plain}
     assert row["value"] == "-1.5"
+
+
+@settings(max_examples=50)
+@given(st.lists(st.text(st.sampled_from("=-\r\n,\"'|＝a1 "), max_size=6), min_size=2, max_size=4))
+def test_cells_in_quotes_are_those_of_a_table(texts: list[str]) -> None:
+    """Put together one by one they are the line that a writer of CSV makes of them."""
+    cells = Quoted()
+    (line,) = as_csv([{str(place): text for place, text in enumerate(texts)}]).split("\n", 1)[1:]
+    assert ",".join(cells[text] for text in texts) + "\n" == line
 
 
 def test_exports_on_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

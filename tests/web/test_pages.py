@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import math
 import re
 from datetime import UTC, datetime, timedelta
 from html import unescape
@@ -29,6 +30,7 @@ from tests.web.dataset import HOSTILE
 from web.app import create_app
 from web.reader import Reader
 from web.regression import known_regressions
+from web.table import written
 
 PLAIN = ("/", "/ops", "/runs", "/compare", "/regressions", "/regressions.atom", "/trust")
 
@@ -226,6 +228,18 @@ def test_a_table_is_that_of_the_results(client: TestClient) -> None:
             table = client.get(f"/runs/{info.id}/export.csv").text
             assert cells_of(table) == cells_of(found)
             assert table.count('"') == found.count('"')
+
+
+def test_numbers_of_a_table_are_those_of_csv() -> None:
+    """Nothing for what is not known, truths and infinities as Python writes them, every number to the last digit."""
+    rows = [(None, True, False, math.inf, math.nan, 1e-7, 0.1 + 0.2, 2**62), (1, None, None, 1e22, 5e-324, 0.5, -1, 0)]
+    first, second = (next(csv.reader([line])) for line in written(rows))
+    assert first[:5] == ["", "True", "False", "inf", "nan"]
+    assert [float(cell) for cell in first[5:7]] == [1e-7, 0.1 + 0.2]
+    assert first[7] == str(2**62)
+    assert second[1:3] == ["", ""]
+    assert [float(cell) for cell in second[3:5]] == [1e22, 5e-324]
+    assert written([]) == []
 
 
 def test_an_exported_run_is_what_the_store_gives(client: TestClient) -> None:
