@@ -128,6 +128,11 @@ class Reader:
         """The latest runs, newest first."""
         return self.cache.get("runs", lambda: queries.list_runs(self.engine))
 
+    def before(self, run: RunInfo) -> RunInfo | None:
+        """The latest run before another in the same place; None where that is not among the latest."""
+        hard = run.environment.hard
+        return next((one for one in self.runs() if one.started < run.started and one.environment.hard == hard), None)
+
     def device(self, run: RunInfo, name: str) -> DeviceInfo:
         """The device that `name` is in a run."""
         key = (run.key, name)

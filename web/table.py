@@ -1,16 +1,20 @@
-"""A run as a flat table, straight from what the database holds: results made for it would take five times as long."""
+"""A run as a flat table, straight from what the database holds: results made for it would take five times as long.
+
+Texts are few and recur, so each is written once; numbers are many, and those of all rows are written at once.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from harness.report.export import Cells, as_table
+from pydantic_core import to_json
+
+from harness.report.export import Quoted
 from harness.result.result import Ceilings
-from harness.result.submission import RESULT_LIMIT
 from harness.store import queries
-from harness.store.queries import CaseInfo, Detail, RunInfo
+from harness.store.queries import CaseInfo, Line, RunInfo
 from web.reader import KEPT_CASES, Reader
 
 COLUMNS = (
@@ -23,27 +27,39 @@ COLUMNS = (
 _as_json = json.JSONEncoder(allow_nan=False, ensure_ascii=False).encode
 _NOTHING: Mapping[str, Any] = {}
 _UNKNOWN = (None, None, None, None)
+_WORDS = (
+    ("null", ""),
+    ("true", "True"),
+    ("false", "False"),
+    ("-Infinity", "'-inf"),
+    ("Infinity", "inf"),
+    ("NaN", "nan"),
+)
+"""What JSON has and a table writes otherwise."""
 
 
 def table_of(reader: Reader, run: RunInfo, ceilings: Mapping[str, Ceilings]) -> str:
     """A row per result, as CSV of `harness.result.summary.record` has it."""
-    return as_table(COLUMNS, _rows(reader, run, ceilings))
+    found = queries.list_lines(reader.engine, run.key)
+    cells = Quoted()
+    cases = reader.cases({line.case_key for line in found})
+    place = f"{cells[run.id]},{cells[run.commit]}"
+    told = {key: f"{place},{_told(case)}" for key, case in cases.items()}
+    names = [
+        f"{told[key]},{cells[implementation]},{cells[backend]},{cells[device]},{cells[status]},{cells[reason]}"
+        for key, implementation, backend, device, status, reason, *_ in found
+    ]
+    timers = [cells[(line.data.get("measurement") or _NOTHING).get("timer") or ""] for line in found]
+    times = written([_times(line) for line in found])
+    rest = written([_rest(line, cases[line.case_key].dtype, ceilings.get(line.device)) for line in found])
+    rows = [",".join(parts) for parts in zip(names, times, timers, rest, strict=True)]
+    return "\n".join([",".join(COLUMNS), *rows, ""])
 
 
-def _rows(reader: Reader, run: RunInfo, ceilings: Mapping[str, Ceilings]) -> Iterator[tuple[Any, ...]]:
-    details = queries.list_details(reader.engine, run.key, limit=RESULT_LIMIT)
-    cases = reader.cases({one.point.case_key for one in details})
-    cells = Cells()
-    told = {key: tuple([cells[text] for text in (run.id, run.commit, *_told(case))]) for key, case in cases.items()}
-    for one in details:
-        key = one.point.case_key
-        yield told[key] + _measured(one, cases[key].dtype, ceilings.get(one.point.device), cells)
+_known: dict[int, tuple[CaseInfo, str]] = {}
 
 
-_known: dict[int, tuple[CaseInfo, tuple[str, ...]]] = {}
-
-
-def _told(case: CaseInfo) -> tuple[str, ...]:
+def _told(case: CaseInfo) -> str:
     """What there is to say of a case, made once for all of its results; cases recur in every run."""
     known = _known.get(id(case))
     if known is None or known[0] is not case:
@@ -53,27 +69,27 @@ def _told(case: CaseInfo) -> tuple[str, ...]:
     return known[1]
 
 
-def _tell(case: CaseInfo) -> tuple[str, ...]:
+def _tell(case: CaseInfo) -> str:
     shapes, params, tags, published = (_as_json(case.data[name]) for name in ("shapes", "params", "tags", "published"))
-    return case.op, case.data["name"], case.case_id, shapes, case.dtype, params, tags, published
+    cells = Quoted()
+    texts = (case.op, case.data["name"], case.case_id, shapes, case.dtype, params, tags, published)
+    return ",".join([cells[text] for text in texts])
 
 
-def _measured(one: Detail, dtype: str, reached: Ceilings | None, cells: Cells) -> tuple[Any, ...]:
-    point, data = one.point, one.data
+def _times(line: Line) -> tuple[Any, ...]:
+    """From the median to the hot time."""
+    data = line.data
+    quantiles = data.get("quantiles_ns") or _UNKNOWN
+    return line.median_ns, *quantiles, (data.get("measurement") or _NOTHING).get("hot_ns")
+
+
+def _rest(line: Line, dtype: str, reached: Ceilings | None) -> tuple[Any, ...]:
+    """From the memory to the last column."""
+    data, time, nbytes = line.data, line.median_ns, line.bytes
     measurement, profile = data.get("measurement") or _NOTHING, data.get("profile") or _NOTHING
     check, footprint = data.get("check") or _NOTHING, measurement.get("footprint") or _NOTHING
-    extra = data.get("extra") or _NOTHING
-    time, seen = point.median_ns, profile.get("time_ns")
+    seen = profile.get("time_ns")
     return (
-        cells[point.implementation],
-        cells[point.backend],
-        cells[point.device],
-        cells[point.status],
-        cells[one.reason],
-        time,
-        *(data.get("quantiles_ns") or extra.get("quantiles_ns") or _UNKNOWN),
-        measurement.get("hot_ns"),
-        _cell(measurement.get("timer"), cells),
         measurement.get("peak_bytes"),
         footprint.get("launches"),
         footprint.get("allocations"),
@@ -81,25 +97,36 @@ def _measured(one: Detail, dtype: str, reached: Ceilings | None, cells: Cells) -
         footprint.get("spill_bytes"),
         seen,
         None if time is None or seen is None else time - seen,
-        _cell(check.get("max_abs_error"), cells),
-        _cell(check.get("max_rel_error"), cells),
-        _cell(check.get("worst"), cells),
-        point.bytes,
-        point.flops,
-        point.bytes / time if time is not None and point.bytes else None,
-        _share(one, dtype, reached, extra),
+        _number(check.get("max_abs_error")),
+        _number(check.get("max_rel_error")),
+        _number(check.get("worst")),
+        nbytes,
+        line.flops,
+        nbytes / time if time is not None and nbytes else None,
+        _share(line, dtype, reached),
         data.get("deterministic", True),
     )
 
 
-def _cell(value: Any, cells: Cells) -> Any:
-    return cells[value] if isinstance(value, str) else value
+def _number(value: Any) -> Any:
+    """What is not finite is a text in the database."""
+    return float(value) if type(value) is str else value
 
 
-def _share(one: Detail, dtype: str, reached: Ceilings | None, extra: Mapping[str, Any]) -> float | None:
+def _share(line: Line, dtype: str, reached: Ceilings | None) -> float | None:
     """As `harness.result.summary.share_of_ceiling`."""
-    point = one.point
-    if reached is None or point.median_ns is None:
+    if reached is None or line.median_ns is None:
         return None
-    floor = reached.floor_ns(point.bytes, point.flops, dtype, writes_only=extra.get("reads") is False)
-    return floor / point.median_ns if floor else None
+    writes_only = (line.data.get("extra") or _NOTHING).get("reads") is False
+    floor = reached.floor_ns(line.bytes, line.flops, dtype, writes_only=writes_only)
+    return floor / line.median_ns if floor else None
+
+
+def written(rows: Sequence[Sequence[Any]]) -> list[str]:
+    """The numbers of each row, with commas between them."""
+    if not rows:
+        return []
+    text = to_json(rows, inf_nan_mode="constants").decode()[2:-2]
+    for word, other in _WORDS:
+        text = text.replace(word, other)
+    return text.split("],[")

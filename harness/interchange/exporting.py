@@ -24,13 +24,15 @@ _FLOATS = {
     "p25_ns",
     "p75_ns",
     "hot_ns",
+    "kernels_ns",
+    "host_gap_ns",
     "max_abs_error",
     "max_rel_error",
     "worst",
     "gbps",
     "ceiling_share",
 }
-_WHOLE = {"samples", "peak_bytes", "bytes", "flops"}
+_WHOLE = {"samples", "peak_bytes", "launches", "allocations", "registers", "spill_bytes", "bytes", "flops"}
 _TRUTHS = {"deterministic"}
 _Records = Sequence[Mapping[str, Any]]
 

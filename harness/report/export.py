@@ -13,6 +13,7 @@ from harness.result.result import Ceilings, Result, to_json
 from harness.result.submission import FORMAT
 from harness.result.summary import record
 from harness.store import Run
+from harness.store.queries import RunInfo
 
 DANGEROUS = ("=", "+", "-", "@", "\t", "\r", "\n", *"\uff1d\uff0b\uff0d\uff20")
 """Beginnings that make a spreadsheet take a cell for a formula, the wide ones only in some languages."""
@@ -42,15 +43,12 @@ def as_csv(found: Sequence[Mapping[str, Any]]) -> str:
     names = list(found[0]) if found else []
     cells = Cells()
     rows = ([cells[value] if type(value) is str else _cell(value) for value in item.values()] for item in found)
-    return as_table(names, rows)
+    return _table([names, *rows])
 
 
-def as_table(names: Sequence[str], rows: Iterable[Iterable[Any]]) -> str:
-    """CSV of rows of numbers and texts from `Cells`."""
+def _table(rows: Iterable[Iterable[Any]]) -> str:
     out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(names)
-    writer.writerows(rows)
+    csv.writer(out, lineterminator="\n").writerows(rows)
     return out.getvalue()
 
 
@@ -70,7 +68,16 @@ class Cells(dict[str, str]):
         return cell
 
 
-def whole_run(run: Run, results: Sequence[Result], ceilings: Mapping[str, Ceilings]) -> dict[str, Any]:
+class Quoted(dict[str, str]):
+    """Texts as `Cells` has them, in quotes where a line of CSV wants that."""
+
+    def __missing__(self, text: str) -> str:
+        # beside another cell an empty one needs no quotes
+        self[text] = cell = _table([[Cells()[text], 0]])[:-3]
+        return cell
+
+
+def whole_run(run: Run | RunInfo, results: Sequence[Result], ceilings: Mapping[str, Ceilings]) -> dict[str, Any]:
     """A run with everything that is stored of it, raw samples included; `opgauge import` and `opgauge push` take it."""
     return {
         "opgauge": FORMAT,

@@ -40,20 +40,25 @@ _HALF = "\\ud"
 """How the escape of half a character begins: those are for `json` to judge."""
 
 
-def dump_results(engine: Engine, run_key: int) -> str:
-    """The results of a run with their raw samples, in order, as a list: what `harness.result.to_json` makes of them."""
+def dump_run(engine: Engine, run_key: int, head: str) -> str:
+    """A run with its results and their raw samples, in order: what `harness.result.to_json` makes of them, as text.
+
+    head: the run as JSON, which ends with a list of no results.
+    """
     with engine.connect() as connection:
-        cases = {key: _plain(text) for key, text in connection.execute(_CASES, {"run": run_key})}
+        cases = {
+            key: f'{{"trial":{{"case":{_plain(text)}' for key, text in connection.execute(_CASES, {"run": run_key})
+        }
         rows = connection.execute(_RESULTS, {"run": run_key}).all()
     trials: dict[tuple[str, ...], str] = {}
-    numbers = iter(_numbers([one for row in rows for one in row[-len(SAMPLES_OF) :]]))
+    samples = _samples([row[-len(SAMPLES_OF) :] for row in rows])
     found = []
-    for implementation, backend, device, case_key, text, *packed in rows:
+    for row, lists in zip(rows, samples, strict=True):
+        implementation, backend, device, case_key, text, *packed = row
         names = (implementation, backend, device)
         trial = trials.get(names) or trials.setdefault(names, _trial(names))
-        samples = ",".join([f'"{name}":[{next(numbers)}]' for name in SAMPLES_OF])
-        found.append(f'{{"trial":{{"case":{cases[case_key]},{trial},{_body(text, samples) or _rewritten(text, packed)}')
-    return f"[{','.join(found)}]"
+        found.append(f"{cases[case_key]},{trial},{_body(text, lists) or _rewritten(text, packed)}")
+    return f"{head.removesuffix(']}')}{','.join(found)}]}}"
 
 
 def _trial(names: Sequence[str]) -> str:
@@ -61,11 +66,16 @@ def _trial(names: Sequence[str]) -> str:
     return jsontext.write_compact(dict(zip(("implementation", "backend", "device"), names, strict=True))).decode()[1:]
 
 
-def _numbers(packed: Sequence[bytes | None]) -> list[str]:
-    """Numbers as JSON has them in a list, all written at once."""
-    if not packed:
-        return []
-    return jsontext.write_compact([array("d", one or b"").tolist() for one in packed]).decode()[2:-2].split("],[")
+def _samples(packed: Sequence[Sequence[bytes | None]]) -> list[str]:
+    """The samples of each result as JSON; the numbers of all are written at once, and there are no others mostly."""
+    lists = [array("d", one).tolist() for three in packed for one in three if one]
+    written = iter(jsontext.write_compact(lists).decode()[2:-2].split("],["))
+    found = []
+    for times, cpu, clock in packed:
+        first = next(written) if times else ""
+        second, third = next(written) if cpu else "", next(written) if clock else ""
+        found.append(f'"samples_ns":[{first}],"cpu_ns":[{second}],"clock_mhz":[{third}]')
+    return found
 
 
 def _body(text: str, samples: str) -> str:

@@ -85,6 +85,21 @@ class Detail(NamedTuple):
     data: Mapping[str, Any]
 
 
+class Line(NamedTuple):
+    """One result with its JSON, as a flat table has it."""
+
+    case_key: int
+    implementation: str
+    backend: str
+    device: str
+    status: str
+    reason: str
+    median_ns: float | None
+    bytes: int
+    flops: int
+    data: Mapping[str, Any]
+
+
 class Past(NamedTuple):
     """One result in the history of a case. low_ns, high_ns: quartiles of its samples."""
 
@@ -152,6 +167,7 @@ _DETAILS = (
 )
 _DETAILS_OF_CASES = _DETAILS.where(RESULT.case_key.in_(_KEYS))
 _DETAILS_OF_STATUSES = _DETAILS.where(RESULT.status.in_(bindparam("statuses", expanding=True)))
+_LINES = select(*(RESULT[name] for name in Line._fields)).where(RESULT.run_id == bindparam("run")).order_by(RESULT.id)
 _HISTORY = (
     select(*(RESULT[_NAMES.get(name, name)] for name in Past._fields))
     .where(RESULT.case_key.in_(bindparam("cases", expanding=True)), RESULT.run_id.in_(_KEYS))
@@ -267,6 +283,12 @@ def list_details(
     with engine.connect() as connection:
         found = connection.execute(query, given).all()
     return [Detail(Point._make(row[:-2]), row[-2], row[-1]) for row in found]
+
+
+def list_lines(engine: Engine, run_key: int) -> list[Line]:
+    """All results of a run, in order."""
+    with engine.connect() as connection:
+        return [Line._make(row) for row in connection.execute(_LINES, {"run": run_key}).all()]
 
 
 def list_places(engine: Engine, after: int = 0) -> tuple[Sequence[tuple[int, str, int]], int]:

@@ -13,9 +13,7 @@ from harness.store import dumping
 from tests.hostile import KEYS
 
 PACKED = (array("d", [1.5, 2.0, 1e-7, 1e22]).tobytes(), b"", array("d", [1980.0]).tobytes())
-SAMPLES = ",".join(
-    f'"{name}":[{text}]' for name, text in zip(dumping.SAMPLES_OF, dumping._numbers(PACKED), strict=True)
-)
+(SAMPLES,) = dumping._samples([PACKED])
 EMPTY: dict[str, list[float]] = {name: [] for name in dumping.SAMPLES_OF}
 TRICKS: tuple[dict[str, Any], ...] = (
     {},

@@ -21,11 +21,13 @@ from harness.errors import CaseError, StoreError
 from harness.interchange import import_file
 from harness.interchange.exporting import as_bencher, as_github, write_parquet
 from harness.interchange.importing import read_file
-from harness.report.export import ImportFileError, as_csv, as_json, records, whole_run
+from harness.report.export import ImportFileError, Quoted, as_csv, as_json, records, whole_run
 from harness.result.result import Environment, Result, Status
 from harness.store import Store
 from tests.harness import foreign_files
 from tests.harness.test_submission import a_result
+
+DATA = Path(__file__).parents[1] / "data"
 
 
 def write(folder: Path, data: Any) -> Path:
@@ -283,6 +285,29 @@ def test_parquet(flat: list[dict[str, Any]], tmp_path: Path) -> None:
     write_parquet([], tmp_path / "empty.parquet")
 
 
+@pytest.mark.parametrize("path", sorted(DATA.glob("*/*.json")), ids=lambda path: f"{path.parent.name} {path.stem}")
+def test_committed_runs_are_written_in_every_format(path: Path, tmp_path: Path) -> None:
+    """Runs of real devices, footprints and all: in Parquet whatever is a number stands in a column of numbers."""
+    import pyarrow.parquet as pq
+
+    with Store.open(f"sqlite:///{tmp_path}/x.db") as store:
+        run = store.find_run(import_file(path, store))
+        found = records(run, store.results(run.id), store.ceilings(run.id))
+    write_parquet(found, tmp_path / "run.parquet")
+    table = pq.read_table(tmp_path / "run.parquet")
+    for name in table.column_names:
+        numbers = any(type(record[name]) in {int, float} for record in found)
+        assert (str(table.schema.field(name).type) in {"int64", "double"}) >= numbers, name
+    assert table.column("median_ns").to_pylist() == [record["median_ns"] for record in found]
+    assert len(list(csv.reader(io.StringIO(as_csv(found))))) == len(found) + 1
+    measured = {
+        "/".join(str(one[key]) for key in ("op", "case", "implementation", "device"))
+        for one in found
+        if one["median_ns"] and one["status"] == "ok"
+    }
+    assert set(json.loads(as_bencher(found))) == {one["name"] for one in json.loads(as_github(found))} == measured
+
+
 @settings(max_examples=50)
 @given(st.text(st.sampled_from("=+-@\t\r\n,\"'|＝＋－＠a1 "), max_size=8))
 def test_no_cell_is_a_formula(text: str) -> None:
@@ -292,6 +317,15 @@ def test_no_cell_is_a_formula(text: str) -> None:
     plain = text.replace("\r\n", "\n").replace("\r", "\n")
     assert row["name"] in {plain, "'" + plain}
     assert row["value"] == "-1.5"
+
+
+@settings(max_examples=50)
+@given(st.lists(st.text(st.sampled_from("=-\r\n,\"'|＝a1 "), max_size=6), min_size=2, max_size=4))
+def test_cells_in_quotes_are_those_of_a_table(texts: list[str]) -> None:
+    """Put together one by one they are the line that a writer of CSV makes of them."""
+    cells = Quoted()
+    (line,) = as_csv([{str(place): text for place, text in enumerate(texts)}]).split("\n", 1)[1:]
+    assert ",".join(cells[text] for text in texts) + "\n" == line
 
 
 def test_exports_on_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

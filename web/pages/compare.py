@@ -40,9 +40,13 @@ def compare_page(
     def values() -> Mapping[str, Any]:
         given = {"base": base, "head": head, "base_device": base_device, "head_device": head_device}
         chosen = {"op": op, "implementation": implementation, "verdict": verdict}
-        found = {"given": given, "chosen": chosen, "offered": reader.runs()[:OFFERED], "error": "", "result": None}
+        offered = reader.runs()[:OFFERED]
+        found = {"given": given, "chosen": chosen, "offered": offered, "error": "", "result": None}
         if not base or not head:
-            return found
+            return {
+                **found,
+                "example": next(((before, run) for run in offered if (before := reader.before(run))), None),
+            }
         try:
             return {**found, **_result(reader, given, chosen, number)}
         except NothingError as error:

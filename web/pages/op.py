@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, HTTPException, Path, Request, Response
 
 from harness.store import queries
-from harness.store.queries import Detail
+from harness.store.queries import Detail, RunInfo
 from web import charts
 from web.comparison import resolve
 from web.deps import CacheOf, ReaderOf
@@ -67,6 +67,7 @@ def op_page(
             "sort": sort,
             "temperature": temperature,
             **_choices(rows),
+            "runs": _runs(chosen or rows),
             **_shown(reader, shown, chosen, temperature),
         }
 
@@ -102,8 +103,12 @@ def _choices(rows: Sequence[CaseRow]) -> Mapping[str, Any]:
         "devices": sorted({row.device.slug: row.device for row in rows}.values(), key=lambda one: one.slug),
         "dtypes": sorted({row.case.dtype for row in rows}),
         "tags": sorted({str(tag) for row in rows for tag in row.case.data.get("tags", ())}),
-        "runs": sorted({row.run.key: row.run for row in rows}.values(), key=lambda run: run.started, reverse=True),
     }
+
+
+def _runs(rows: Sequence[CaseRow]) -> list[RunInfo]:
+    """Those that the rows are from, newest first."""
+    return sorted({row.run.key: row.run for row in rows}.values(), key=lambda run: run.started, reverse=True)
 
 
 def _shown(reader: Reader, shown: list[CaseRow], chosen: list[CaseRow], temperature: str) -> Mapping[str, Any]:

@@ -12,9 +12,9 @@ from harness.report.export import whole_run
 from harness.result.result import Status
 from harness.result.summary import BASELINE, OPTIMIZED, PEERS
 from harness.store import queries
-from harness.store.dumping import dump_results
+from harness.store.dumping import dump_run
 from harness.store.queries import Detail, RunInfo
-from web.deps import CacheOf, ReaderOf, StoreOf
+from web.deps import CacheOf, ReaderOf
 from web.pages.query import Number, Text, Word
 from web.reader import GRAVE, Reader, device_names
 from web.rows import implementations, rows_of
@@ -58,20 +58,18 @@ def run_page(
 
 
 @router.get("/runs/{run_id}/export.{kind}")
-def export(request: Request, reader: ReaderOf, store: StoreOf, run_id: RunId, kind: Literal["json", "csv"]) -> Response:
+def export(request: Request, reader: ReaderOf, run_id: RunId, kind: Literal["json", "csv"]) -> Response:
     """The run as a file: JSON with its samples, which `opgauge import` reads, or a table."""
     info = find(reader, run_id)
     ceilings = reader.ceilings(info)
     if kind == "json":
-        head = write_compact(whole_run(store.find_run(info.id), [], ceilings))
-        results = dump_results(reader.engine, info.key)
-        body = head.removesuffix(b"[]}") + results.encode("utf-8", "replace") + b"}"
+        text = dump_run(reader.engine, info.key, write_compact(whole_run(info, [], ceilings)).decode())
         media_type = "application/json"
     else:
-        body = table_of(reader, info, ceilings).encode("utf-8", "replace")
+        text = table_of(reader, info, ceilings)
         media_type = "text/csv; charset=utf-8"
     headers = {"Content-Disposition": f'attachment; filename="opgauge-{info.id[:8]}.{kind}"'}
-    return sent(request, media_type, body, headers)
+    return sent(request, media_type, text.encode("utf-8", "replace"), headers)
 
 
 def find(reader: Reader, run_id: str) -> RunInfo:
@@ -102,7 +100,6 @@ def _values(reader: Reader, run: RunInfo, text: str, op: str, number: int) -> Ma
     chosen = [row for row in rows if op in {"", row.case.op} and text.lower() in row.case.name.lower()]
     paging = Paging(number, len(chosen))
     bad = queries.list_details(reader.engine, run.key, statuses=[str(one) for one in GRAVE], limit=FAILURES)
-    earlier = queries.list_runs(reader.engine, limit=1, before=run.started)
     return {
         "run": run,
         "rows": chosen[paging.start : paging.stop],
@@ -117,5 +114,5 @@ def _values(reader: Reader, run: RunInfo, text: str, op: str, number: int) -> Ma
         "statuses": [str(status) for status in Status],
         "ceilings": reader.ceilings(run),
         "devices": [reader.device(run, name) for name in device_names(run)],
-        "previous": earlier[0] if earlier else None,
+        "previous": reader.before(run),
     }

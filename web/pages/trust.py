@@ -145,6 +145,8 @@ def _same_commit(reader: Reader, recent: Recent) -> Sequence[dict[str, Any]]:
             continue
         words = [one.word for one in compare_runs(reader, base, head)]
         decided = [word for word in words if word in {"slower", "faster", "same", "undecided"}]
+        if not decided:
+            continue  # they have no case in common
         found.append(
             {
                 "base": base,
