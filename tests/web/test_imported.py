@@ -71,7 +71,7 @@ def test_what_is_shown_together_was_measured_together(empty_copy: TestClient) ->
     folder = Path(__file__).parents[1] / "data"
     seed, full, sites, cpu = (
         import_file(folder / name, store_of(empty_copy))
-        for name in ("h200/seed.json", "h200/full.json", "h200/sites.json", "cpu/seed.json")
+        for name in ("h200/seed.json", "h200/sites.json", "cpu/seed.json")
     )
     on_gpu = empty_copy.get("/ops/p_norm_grad").text
     assert f"/runs/{seed}" in on_gpu
