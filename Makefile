@@ -14,13 +14,17 @@ INSTALL := $(BIN)/python -m pip --disable-pip-version-check install -q --no-comp
 CUDA_MAJOR := $(shell nvidia-smi 2>/dev/null | sed -n 's/.*CUDA Version: *\([0-9]*\).*/\1/p' | head -n 1)
 CUDA := $(if $(CUDA_MAJOR),$(if $(filter 11 12,$(CUDA_MAJOR)),cuda12,cuda13))
 
-.PHONY: run test lint demo docs lock clean
+.PHONY: run test tests lint demo docs lock clean
 
 run: $(VENV)/.compiled
 	$(BIN)/opgauge run --tag seed
 
-test: $(VENV)/.test $(VENV)/.browser lint
-	$(BIN)/python -m pytest -q -n 2
+# Both at once, and tests three at a time on two cores: they wait now and then, for browsers and for what hangs.
+test: $(VENV)/.test $(VENV)/.browser
+	$(MAKE) --no-print-directory --jobs=2 lint tests
+
+tests: $(VENV)/.test $(VENV)/.browser
+	$(BIN)/python -m pytest -q -n 3
 
 lint: $(VENV)/.test
 	$(BIN)/ruff check -q
