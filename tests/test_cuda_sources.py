@@ -15,8 +15,11 @@ from ops._core.cuda import ARCHITECTURES, Compiled, Source, all_sources, compile
 ROOT = Path(ops.__file__).parent
 OPTIMIZED = "sm_90a"
 """Where spills are looked for in every run: optimizing takes nearly all of a compiler's time."""
-SELDOM = ("double", "__half", "__nv_bfloat16", "<long", "<unsigned", "<int", "<short", "<signed", "<bool")
-"""Types whose kernels are much as those of float32: they are looked at by `-m thorough`."""
+TWINS = ("double", "<long", "<unsigned", "<int", "<short", "<signed", "<bool")
+"""Types that architectures compute with alike: compiled for EACH_TYPE in every run, for others by `-m thorough`."""
+EACH_TYPE = ("sm_80", OPTIMIZED)
+SELDOM = (*TWINS, "__half", "__nv_bfloat16")
+"""Types whose kernels spill no more than those of float32 do: they are looked at by `-m thorough`."""
 SPILL_BYTES = 64
 """Allowed spill: 64-bit division is a call, which saves a few registers around it."""
 
@@ -39,25 +42,38 @@ def drafts() -> Iterator[ProcessPoolExecutor]:
         yield pool
 
 
-def draft_of(path: Path, architecture: str) -> Compiled:
+def without(expressions: tuple[str, ...], types: tuple[str, ...]) -> tuple[str, ...]:
+    """Kernels of other types."""
+    return tuple(one for one in expressions if not any(name in one for name in types))
+
+
+def draft_of(path: Path, architecture: str, expressions: tuple[str, ...]) -> Compiled:
     """The draft of a source, named by its file."""
-    return next(source for source in all_sources() if source.path == path).compile(architecture, draft=True)
+    source = next(source for source in all_sources() if source.path == path)
+    return source.compile(architecture, expressions, draft=True)
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 @pytest.mark.parametrize("source", all_sources(), ids=named)
 def test_source_compiles(source: Source, architecture: str, drafts: ProcessPoolExecutor) -> None:
-    """All that a source may be asked for compiles."""
-    compiled = drafts.submit(draft_of, source.path, architecture).result()
-    assert set(compiled.names) == set(source.expressions)
-    assert set(compiled.resources) == set(source.expressions)
+    """All that a source may be asked for compiles, on each architecture what may differ there.
+
+    What is optimized for one of them besides, below, needs no draft.
+    """
+    wanted = source.on(architecture)
+    if architecture not in EACH_TYPE:
+        wanted = without(wanted, TWINS) or wanted
+    if architecture == OPTIMIZED:
+        optimized = without(wanted, SELDOM)
+        wanted = tuple(one for one in wanted if one not in optimized) or wanted
+    compiled = drafts.submit(draft_of, source.path, architecture, wanted).result()
+    assert set(compiled.names) == set(compiled.resources) == set(wanted)
 
 
 @pytest.mark.parametrize("source", all_sources(), ids=named)
 def test_source_spills_nowhere(source: Source) -> None:
     """Optimized for Hopper, no kernel of float32 spills more than a call must."""
-    usual = tuple(one for one in source.expressions if not any(name in one for name in SELDOM))
-    assert not spilled(source.compile(OPTIMIZED, usual))
+    assert not spilled(source.compile(OPTIMIZED, without(source.expressions, SELDOM)))
 
 
 @pytest.mark.thorough
@@ -81,6 +97,7 @@ def written(folder: Path, name: str, body: str) -> Source:
     (folder / f"{name}.cu").write_text(f"template <typename T> __global__ void {name}(T* x) {{ {body} }}")
     source = Source.__new__(Source)
     source.path, source.expressions, source.options = folder / f"{name}.cu", (f"{name}<float>",), ()
+    source.clustered = frozenset()
     return source
 
 
@@ -98,3 +115,10 @@ def test_a_draft_is_not_taken_for_the_real_thing(tmp_path: Path, drafts: Process
     draft = drafts.submit(compile_source, source.path, source.expressions, "sm_90", draft=True).result()
     assert draft.cubin != real.cubin
     assert draft.cubin.read_bytes() != real.cubin.read_bytes()
+
+
+def test_clusters_are_for_hopper() -> None:
+    """Kernels of clusters are asked of architectures that have them only, all others of every one."""
+    source = next(source for source in all_sources() if source.clustered)
+    assert set(source.on("sm_90a")) == set(source.on("sm_100")) == set(source.expressions)
+    assert set(source.on("sm_80")) == set(source.on("sm_75")) == set(source.expressions) - source.clustered

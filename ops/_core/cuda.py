@@ -28,6 +28,8 @@ from ops._core.op import Array
 
 INCLUDE = Path(__file__).parent.parent / "_include"
 ARCHITECTURES = ("sm_75", "sm_80", "sm_90a", "sm_100")
+HOPPER = 90
+"""The first compute capability with clusters of blocks."""
 _SOURCES: list[Source] = []
 _LISTENERS: list[dict[str, Resources]] = []
 
@@ -56,18 +58,34 @@ class Source:
 
     `Source(__file__, "kernels.cu", ("scale<float>", …))` at module level declares; the
     NVRTC test compiles all that is declared, and `function` refuses what is not.
+    clustered: more of them, which are asked for on Hopper and later only.
     """
 
-    def __init__(self, beside: str, name: str, expressions: tuple[str, ...], options: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self,
+        beside: str,
+        name: str,
+        expressions: tuple[str, ...],
+        options: tuple[str, ...] = (),
+        *,
+        clustered: tuple[str, ...] = (),
+    ) -> None:
         self.path = Path(beside).parent / name
-        self.expressions = expressions
+        self.expressions = (*expressions, *clustered)
+        self.clustered = frozenset(clustered)
         self.options = options
         self._functions: dict[tuple[str, int], tuple[Any, Resources | None]] = {}
         _SOURCES.append(self)
 
+    def on(self, arch: str) -> tuple[str, ...]:
+        """What `arch` may be asked for."""
+        if int(arch.removeprefix("sm_").rstrip("af")) >= HOPPER:
+            return self.expressions
+        return tuple(one for one in self.expressions if one not in self.clustered)
+
     def compile(self, arch: str, expressions: tuple[str, ...] | None = None, *, draft: bool = False) -> Compiled:
-        """The binary of `expressions` (all when None) for `arch`, from disk if it is there; see `compile_source`."""
-        return compile_source(self.path, expressions or self.expressions, arch, self.options, draft=draft)
+        """The binary of `expressions` (None: of all) for `arch`, from disk if it is there; see `compile_source`."""
+        return compile_source(self.path, expressions or self.on(arch), arch, self.options, draft=draft)
 
     def function(self, expression: str) -> Any:
         """The launchable kernel of `expression` on the current device.

@@ -9,7 +9,16 @@ from typing import Any
 import numpy as np
 
 from ops._core.backend import cupy
-from ops._core.cuda import Source, architecture, divisor, multiprocessors, pointers, shared_memory_bytes, widest_pack
+from ops._core.cuda import (
+    HOPPER,
+    Source,
+    architecture,
+    divisor,
+    multiprocessors,
+    pointers,
+    shared_memory_bytes,
+    widest_pack,
+)
 from ops._core.dtype import FLOATS, dtype_info
 from ops._core.errors import BackendError
 from ops._core.kernel import Bound
@@ -26,7 +35,6 @@ STATIC_BYTES = 8 * 1024
 PACK_BYTES = 16
 LARGEST_SIZE = 1 << 31
 """Elements, within which places are 32-bit numbers."""
-HOPPER = 90
 CLUSTERS = (1, 2, 4, 8)
 TICKET_BYTES = 4
 MOMENTS = 3
@@ -98,8 +106,9 @@ def _most_packs(layout: str, width: int) -> int:
     return _FEW_PACKS if layout == "GROUPED" or (layout == "LAST" and width > LARGEST_SUMS) else 7
 
 
-def _expressions() -> tuple[str, ...]:
-    found = []
+def _expressions() -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Of a block alone, and of clusters."""
+    found, clustered = [], []
     for dtype, widest in _WIDTHS.items():
         ctype = dtype_info(dtype).ctype
         for width in (1, widest):
@@ -107,15 +116,20 @@ def _expressions() -> tuple[str, ...]:
             found += [f"{name}<{ctype}, {width}>" for name in ("apply_rows", "apply_columns")]
         for layout in ("SINGLE", "GROUPED", "LAST"):
             packs = _most_packs(layout, widest)
-            found += [f"normalize_once<{ctype}, {widest}, {packs}, {cluster}, {layout}>" for cluster in CLUSTERS]
+            once = [f"normalize_once<{ctype}, {widest}, {packs}, {cluster}, {layout}>" for cluster in CLUSTERS]
+            found += once[:1]
+            clustered += once[1:]
         for layout, packs in (("SINGLE", _FEW_PACKS), ("SINGLE", 7), ("GROUPED", _FEW_PACKS)):
             found.append(f"normalize_once<{ctype}, 1, {packs}, 1, {layout}>")
         found.append(f"normalize_once<{ctype}, {widest}, {_FEW_PACKS}, 1, SINGLE>")
-        found += [f"normalize_groups<{ctype}, {widest}, {cluster}>" for cluster in CLUSTERS]
-    return tuple(found)
+        groups = [f"normalize_groups<{ctype}, {widest}, {cluster}>" for cluster in CLUSTERS]
+        found += groups[:1]
+        clustered += groups[1:]
+    return tuple(found), tuple(clustered)
 
 
-SOURCE = Source(__file__, "kernels.cu", _expressions())
+_BLOCKS, _CLUSTERED = _expressions()
+SOURCE = Source(__file__, "kernels.cu", _BLOCKS, clustered=_CLUSTERED)
 
 
 @dataclass(frozen=True, slots=True)
