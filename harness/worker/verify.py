@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from importlib import import_module
 from math import inf
 from typing import Any, NamedTuple
 
@@ -19,7 +20,6 @@ from harness.case.case import Case
 from harness.result.result import Check
 from harness.worker.inputs import Inputs
 from ops import DtypeInfo, TensorSpec, dtype_info, find_op
-from ops._core.backend import namespace
 from ops._core.op import Array
 
 CHUNK = 1 << 16
@@ -83,11 +83,16 @@ def same_bits(first: Array, second: Array) -> bool:
     """Whether two arrays of NumPy, or two of CuPy, hold the same bytes (NaN equals the same NaN)."""
     if first.shape != second.shape or first.dtype != second.dtype:
         return False
-    return bool(namespace(first).array_equal(_bytes(first), _bytes(second)))
+    return bool(_module(first).array_equal(_bytes(first), _bytes(second)))
+
+
+def _module(array: Array) -> Any:
+    """NumPy or CuPy, whose array it is."""
+    return import_module(type(array).__module__.partition(".")[0])
 
 
 def _bytes(array: Array) -> Array:
-    flat = namespace(array).ascontiguousarray(array).reshape(-1)
+    flat = _module(array).ascontiguousarray(array).reshape(-1)
     width = flat.dtype.itemsize
     found: Array = flat.view(np.uint64 if width % 8 == 0 else f"u{width}")
     return found

@@ -209,10 +209,21 @@ def test_a_slowdown_within_the_threshold_is_said_to_be_out_of_reach() -> None:
     assert out_of_reach(laid, policy, 0.06) == []
 
 
-@pytest.mark.parametrize(("jobs", "sizes"), [(1, [1]), (14, [14]), (17, [17]), (18, [9, 9]), (40, [13, 13, 14])])
-def test_batches_are_even(jobs: int, sizes: list[int]) -> None:
-    """No few jobs are left over to pay for processes of their own, and none is lost."""
-    subjects = [replace(compared("a", 1.0).subject, case=str(number)) for number in range(jobs)]
+@pytest.mark.parametrize(
+    ("device", "jobs", "sizes"),
+    [
+        ("cpu", 1, [1]),
+        ("cpu", 17, [17]),
+        ("cpu", 18, [9, 9]),
+        ("cpu", 40, [13, 13, 14]),
+        ("cuda:0", 35, [35]),
+        ("cuda:0", 36, [18, 18]),
+    ],
+)
+def test_batches_are_even(device: str, jobs: int, sizes: list[int]) -> None:
+    """No few jobs are left over to pay for processes of their own, and none is lost; a GPU's are larger."""
+    subject = replace(compared("a", 1.0).subject, device=device)
+    subjects = [replace(subject, case=str(number)) for number in range(jobs)]
     records = {subject: Record(Job(subject, {})) for subject in subjects}
     found = list(pairing._batches(records, dict.fromkeys(subjects, 4)))
     assert [len(batch) for batch, _ in found] == sizes
