@@ -20,6 +20,8 @@ from harness.gate.gate import ExitCode, Outcome
 from tests.tinytree import ROOT, TinyTree
 
 QUICK = ("--pairs", "4", "--most-pairs", "4", "--block-s", "0.01", "--timeout", "2")
+PATIENT = (*QUICK, "--most-pairs", "10")
+"""For verdicts that a pair must not spoil which other processes disturbed."""
 POLICY = "defaults: {threshold: 50}  # a slowdown here is by 1000, and other processes take the cores meanwhile\n"
 ONCE = (*QUICK, "--pairs", "1", "--most-pairs", "1")
 BEFORE = {"steady": "sane", "slowed": "sane", "spoilt": "sane", "stuck": "sane", "dropped": "sane", "mended": "crash"}
@@ -52,7 +54,7 @@ def test_every_verdict_is_found(tree: TinyTree, tmp_path: Path) -> None:
     """
     summary = tmp_path / "summary.md"
     actions = {"GITHUB_ACTIONS": "true", "GITHUB_STEP_SUMMARY": str(summary)}
-    text = tree.opgauge("gate", "--base", "HEAD~1", *QUICK, "--json", "--junit", "gate.xml", code=3, **actions)
+    text = tree.opgauge("gate", "--base", "HEAD~1", *PATIENT, "--json", "--junit", "gate.xml", code=3, **actions)
     text, _, marks = text.partition("\n}\n")
     text += "}"
     assert "::error file=cases/tiny.yaml,line=" in marks
@@ -85,7 +87,7 @@ def test_every_verdict_is_found(tree: TinyTree, tmp_path: Path) -> None:
 )
 def test_exit_codes(tree: TinyTree, chosen: tuple[str, ...], code: int, said: str) -> None:
     """1 slower, 4 undecided, 5 nothing measured: each by itself."""
-    assert said in tree.opgauge("gate", "--base", "HEAD~1", *QUICK, *chosen, code=code)
+    assert said in tree.opgauge("gate", "--base", "HEAD~1", *PATIENT, *chosen, code=code)
 
 
 def test_mistakes_end_with_two(tree: TinyTree, tmp_path: Path) -> None:
