@@ -16,7 +16,7 @@ from rich.table import Table
 
 from harness.report.addends import Addend
 from harness.result.result import Ceilings, Environment
-from harness.result.submission import parse, read_submission
+from harness.result.submission import Submission, parse, read_submission
 
 ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"
@@ -96,9 +96,7 @@ def figures(path: Path) -> str:
     run = read_submission(parse(path.read_bytes()))
     reached: dict[str, Ceilings] = {item.device: item for item in run.ceilings}
     table = _markdown(comparison(rows(run.results), reached, variants=False))
-    commit = run.environment.soft.get("commit", "unknown")[:12]
-    place = f"{_where(run.environment)}; commit {commit}, {run.started:%Y-%m-%d}."
-    return "\n\n".join((place, table, f"{ceilings_line(reached)}."))
+    return "\n\n".join((_origin(run), table, f"{ceilings_line(reached)}."))
 
 
 def peers(paths: Sequence[Path]) -> str:
@@ -107,14 +105,14 @@ def peers(paths: Sequence[Path]) -> str:
     from harness.result.summary import rows, sort_rows
 
     read = [read_submission(parse(path.read_bytes())) for path in paths]
-    commit = read[0].environment.soft.get("commit", "unknown")
-    runs = [run for run in read[1:] if run.environment.soft.get("commit", "unknown") == commit]
+    runs = [run for run in read[1:] if _commit(run) == _commit(read[0])]
     reached: dict[str, Ceilings] = {item.device: item for run in runs for item in run.ceilings}
     table = rows([result for run in runs for result in run.results])
     found = sort_rows([row for row in table if row.against_peer is not None], "slowest")
     ahead = sum(row.is_ahead for row in found)
-    place = f"{_where(runs[0].environment)}; commit {commit[:12]}, {runs[0].started:%Y-%m-%d}."
-    return "\n\n".join((place, f"{ahead} of {len(found)} cases are ahead.", _markdown(against_peers(found, reached))))
+    return "\n\n".join(
+        (_origin(runs[0]), f"{ahead} of {len(found)} cases are ahead.", _markdown(against_peers(found, reached)))
+    )
 
 
 def addends(path: Path) -> str:
@@ -126,25 +124,33 @@ def addends(path: Path) -> str:
     found = fused.addends(run.results, reached)
     kinds = [(dtype, layout) for dtype in fused.DTYPES for layout in fused.LAYOUTS]
     cells = {(one.op, one.site, one.dtype, one.layout): one for one in found}
-    lines = [["site", *(f"{dtype}, channels {layout}" for dtype, layout in kinds)]]
+    table = Table("site")
+    for dtype, layout in kinds:
+        table.add_column(f"{dtype}, channels {layout}", justify="right")
     for op, site in dict.fromkeys((one.op, one.site) for one in found):
-        lines.append([f"{op} · {site}", *(_share(cells.get((op, site, *kind))) for kind in kinds)])
+        table.add_row(f"{op} · {site}", *(_share(cells.get((op, site, *kind))) for kind in kinds))
     sums = []
     for kind in kinds:
         saved = fused.saved_by_resnet50(found, *kind)
         most = fused.most_of_resnet50(kind[0], fused.BATCH, next(iter(reached.values())))
         sums.append("–" if saved is None else f"{saved / 1e3:.0f} of {most / 1e3:.0f} µs")
-    lines.append(["saved at all 32 sites", *sums])
-    rule = ["---", *("--:" for _ in kinds)]
-    table = "\n".join(f"| {' | '.join(line)} |" for line in (lines[0], rule, *lines[1:]))
-    commit = run.environment.soft.get("commit", "unknown")[:12]
-    return "\n\n".join((f"{_where(run.environment)}; commit {commit}, {run.started:%Y-%m-%d}.", table))
+    table.add_row("saved at all 32 sites", *sums)
+    return "\n\n".join((_origin(run), _markdown(table)))
 
 
 def _share(one: Addend | None) -> str:
     if one is None:
         return "–"
     return f"{one.share:.0%}" if one.is_memory_bound else f"({one.share:.0%})"
+
+
+def _commit(run: Submission) -> str:
+    return str(run.environment.soft.get("commit", "unknown"))
+
+
+def _origin(run: Submission) -> str:
+    """Where, of what and when a run was measured."""
+    return f"{_where(run.environment)}; commit {_commit(run)[:12]}, {run.started:%Y-%m-%d}."
 
 
 def _where(environment: Environment) -> str:

@@ -1,16 +1,13 @@
 // Thread-block clusters and asynchronous copies, by PTX. Empty before the architectures that have them.
 #pragma once
 #include "pipeline.cuh"
+#include "shared.cuh"
 
 #if __CUDA_ARCH__ >= 900
 #define CLUSTER(BLOCKS) __cluster_dims__(BLOCKS, 1, 1)
 #else
 #define CLUSTER(BLOCKS)
 #endif
-
-__device__ __forceinline__ unsigned int shared_address(const void* pointer) {
-  return static_cast<unsigned int>(__cvta_generic_to_shared(pointer));
-}
 
 // 16 bytes from global to shared memory, past the registers.
 __device__ __forceinline__ void copy_async(void* to, const void* from) {
@@ -65,16 +62,6 @@ __device__ __forceinline__ void cluster_arrive_with_barriers() {
 __device__ __forceinline__ void cluster_wait() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
-#endif
-}
-
-// One arrival at our own barrier, whose phase then also waits for that many bytes.
-__device__ __forceinline__ void barrier_expect(unsigned long long* barrier, unsigned int bytes) {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("{ .reg .b64 state; mbarrier.arrive.expect_tx.shared.b64 state, [%0], %1; }" ::"r"(
-                   shared_address(barrier)),
-               "r"(bytes)
-               : "memory");
 #endif
 }
 

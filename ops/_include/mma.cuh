@@ -6,6 +6,7 @@
 // is summed by itself and then added with rounding.
 #pragma once
 #include "pack.cuh"
+#include "shared.cuh"
 
 constexpr int TILE = 128;          // rows and columns of a block's result
 constexpr int MMA_THREADS = 256;   // 2 x 4 warps
@@ -27,10 +28,6 @@ struct Sums {  // of a warp: 16 I rows, 8 J columns
 using Accumulators = Sums<ROW_TILES, COLUMN_TILES>;
 
 #if __CUDA_ARCH__ >= 800
-
-__device__ __forceinline__ unsigned int shared_address(const void* pointer) {
-  return static_cast<unsigned int>(__cvta_generic_to_shared(pointer));
-}
 
 // N elements from global to shared memory, zeros where not `valid`; by cp.async where the size allows it.
 template <typename T, int N>

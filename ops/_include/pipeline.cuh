@@ -1,25 +1,32 @@
 // Warps that bring and warps that multiply hand stages of shared memory to each other: barriers in shared memory, by PTX.
 #pragma once
+#include "shared.cuh"
 
 #if __CUDA_ARCH__ >= 800
 
-__device__ __forceinline__ unsigned int barrier_address(unsigned long long* barrier) {
-  return static_cast<unsigned int>(__cvta_generic_to_shared(barrier));
-}
-
 // A phase ends with its `count`-th arrival; the next one begins by itself.
 __device__ __forceinline__ void barrier_init(unsigned long long* barrier, int count) {
-  asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(barrier_address(barrier)), "r"(count) : "memory");
+  asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(count) : "memory");
 }
 
 __device__ __forceinline__ void barrier_arrive(unsigned long long* barrier) {
-  asm volatile("{ .reg .b64 state; mbarrier.arrive.shared.b64 state, [%0]; }" ::"r"(barrier_address(barrier))
+  asm volatile("{ .reg .b64 state; mbarrier.arrive.shared.b64 state, [%0]; }" ::"r"(shared_address(barrier))
                : "memory");
 }
 
+#if __CUDA_ARCH__ >= 900
+// One arrival; the barrier's phase also waits for `bytes` to be copied or sent.
+__device__ __forceinline__ void barrier_arrive_and_expect(unsigned long long* barrier, unsigned int bytes) {
+  asm volatile("{ .reg .b64 state; mbarrier.arrive.expect_tx.shared.b64 state, [%0], %1; }" ::"r"(
+                   shared_address(barrier)),
+               "r"(bytes)
+               : "memory");
+}
+#endif
+
 // One arrival, once all that this thread has begun to copy by cp.async is there.
 __device__ __forceinline__ void barrier_arrive_after_copies(unsigned long long* barrier) {
-  asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(barrier_address(barrier)) : "memory");
+  asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(shared_address(barrier)) : "memory");
 }
 
 // Until the phase of this parity has ended: 0 for the first, 1 for the second, 0 for the third ...
@@ -29,12 +36,12 @@ __device__ __forceinline__ void barrier_wait(unsigned long long* barrier, unsign
 #if __CUDA_ARCH__ >= 900
     asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.shared.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
                  : "=r"(done)
-                 : "r"(barrier_address(barrier)), "r"(parity)
+                 : "r"(shared_address(barrier)), "r"(parity)
                  : "memory");
 #else
     asm volatile("{ .reg .pred p; mbarrier.test_wait.parity.shared.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
                  : "=r"(done)
-                 : "r"(barrier_address(barrier)), "r"(parity)
+                 : "r"(shared_address(barrier)), "r"(parity)
                  : "memory");
 #endif
   } while (done == 0);

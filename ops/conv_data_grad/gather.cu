@@ -12,14 +12,13 @@
 // summed by themselves and then added with rounding, as tensor cores truncate.
 
 #include "divide.cuh"
+#include "halves.cuh"
 #include "mma.cuh"
 
 constexpr int AXES = 3, MOST_PASSES = 16, MOST_TAPS = 512;
 constexpr int LINE = 64;             // bytes of a line: halves and rests of 16 floats, or 32 elements of 16 bits
 constexpr int PREPARE_THREADS = 128;
 constexpr int RING = 3;              // stages of the filter in shared memory
-constexpr int TOP = 14;              // exponent to which the largest number is scaled
-constexpr int LEAST = TOP;           // biased exponent below which nothing is scaled up further: by 2^127
 
 struct Pass {      // pixels of dx that share their taps
   int columns;     // pixels, of all images
@@ -47,22 +46,6 @@ struct Plan {
 
 template <typename T>
 constexpr int CHANNELS = sizeof(T) == 4 ? 16 : 32;  // of a line
-
-__device__ __forceinline__ float power(int biased) { return __uint_as_float(static_cast<unsigned int>(biased) << 23); }
-
-// Biased exponent of the largest of some numbers, from their largest magnitude.
-__device__ __forceinline__ int exponent(float largest) {
-  return max(static_cast<int>(__float_as_uint(largest) >> 23), LEAST);
-}
-
-__device__ __forceinline__ unsigned int bits(__half2 pair) { return *reinterpret_cast<const unsigned int*>(&pair); }
-
-// Two scaled numbers as halves, and what is left of them.
-__device__ __forceinline__ void take_apart(unsigned int& high, unsigned int& low, float first, float second) {
-  const __half2 top = __floats2half2_rn(first, second);
-  high = bits(top);
-  low = bits(__floats2half2_rn(first - __low2float(top), second - __high2float(top)));
-}
 
 // Which of a line's four pieces of 16 bytes lies where: eight lines in a row meet no bank twice.
 __device__ __forceinline__ int flip(int line) { return line / 2 % 4; }

@@ -10,6 +10,7 @@
 // to 2^-40 of it; an infinite one gives NaN. A stage is summed by itself and then added with rounding, as tensor cores
 // truncate.
 
+#include "halves.cuh"
 #include "lines.cuh"
 #include "sampling.cuh"
 #include "warpgroup.cuh"
@@ -21,8 +22,6 @@ constexpr int OCTETS = PRODUCERS / LANES;
 constexpr int AHEAD = 2;       // samples under way in a thread
 constexpr int ALL_CONSUMERS = 1;  // named barrier
 constexpr int ROW_SCALES = 1024;  // bytes for those of a block
-constexpr int TOP = 14;        // exponent to which the largest number is scaled
-constexpr int LEAST = TOP;     // biased exponent below which nothing is scaled up further: by 2^127
 
 constexpr int REGISTERS = 128;  // of a thread, on average
 template <typename T>
@@ -66,22 +65,6 @@ struct Spot {  // the same: lines of x, weights
   int4 line;
   float4 weight;
 };
-
-__device__ __forceinline__ float power(int biased) { return __uint_as_float(static_cast<unsigned int>(biased) << 23); }
-
-// Biased exponent of the largest of some numbers, from their largest magnitude.
-__device__ __forceinline__ int exponent(float largest) {
-  return max(static_cast<int>(__float_as_uint(largest) >> 23), LEAST);
-}
-
-__device__ __forceinline__ unsigned int bits(__half2 pair) { return *reinterpret_cast<const unsigned int*>(&pair); }
-
-// Two scaled numbers as halves, and what is left of them.
-__device__ __forceinline__ void take_apart(unsigned int& high, unsigned int& low, float first, float second) {
-  const __half2 top = __floats2half2_rn(first, second);
-  high = bits(top);
-  low = bits(__floats2half2_rn(first - __low2float(top), second - __high2float(top)));
-}
 
 // Tap and chunk of channels of a stage: a few chunks, tap by tap, then the next.
 struct Step {

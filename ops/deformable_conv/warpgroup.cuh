@@ -5,25 +5,17 @@
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 
-// The barrier's phase also waits for `bytes` to be copied; counts as an arrival.
-__device__ __forceinline__ void barrier_arrive_and_expect(unsigned long long* barrier, int bytes) {
-  asm volatile("{ .reg .b64 state; mbarrier.arrive.expect_tx.shared.b64 state, [%0], %1; }" ::"r"(
-                   barrier_address(barrier)),
-               "r"(bytes)
-               : "memory");
-}
-
 __device__ __forceinline__ void copy_whole(void* to, const void* from, int bytes, unsigned long long* barrier) {
   asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
-                   static_cast<unsigned int>(__cvta_generic_to_shared(to))),
-               "l"(from), "r"(bytes), "r"(barrier_address(barrier))
+                   shared_address(to)),
+               "l"(from), "r"(bytes), "r"(shared_address(barrier))
                : "memory");
 }
 
 // 16 bytes, zeros where not `valid`; there once `await_copies` has returned in this thread.
 __device__ __forceinline__ void copy_or_clear(void* to, const void* from, bool valid) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(
-                   static_cast<unsigned int>(__cvta_generic_to_shared(to))),
+                   shared_address(to)),
                "l"(from), "r"(valid ? 16 : 0)
                : "memory");
 }
@@ -45,7 +37,7 @@ __device__ __forceinline__ void hold_registers() {
 
 // Rows in shared memory, from a multiple of 8 rows (aligned to 1024 bytes) and a multiple of 32 bytes on.
 __device__ __forceinline__ unsigned long long rows_at(const void* start) {
-  const unsigned int address = static_cast<unsigned int>(__cvta_generic_to_shared(start));
+  const unsigned int address = shared_address(start);
   return (1ull << 62) | (64ull << 32) | (1ull << 16) | ((address & 0x3ffff) >> 4);
 }
 

@@ -264,12 +264,12 @@ __global__ void CLUSTER(K) __launch_bounds__(MOST<T>) normalize_once(
     A squares = sum([](A value, A mean) { return (value - mean) * (value - mean); }, fixed + 32);
     if constexpr (K > 1) {
       const int now = turn % 2;  // what comes early from a block that is ahead of us is of the other
-      if (thread == 0) barrier_expect(&arrived[now], K * 2 * group * sizeof(A));
+#if __CUDA_ARCH__ >= 900
+      if (thread == 0) barrier_arrive_and_expect(&arrived[now], K * 2 * group * sizeof(A));
       for (int other = 0; owner && other < K; ++other) {
         send(&exchange[now][rank][0][owned], mean, &arrived[now], other);
         send(&exchange[now][rank][1][owned], squares, &arrived[now], other);
       }
-#if __CUDA_ARCH__ >= 900
       if (owner) barrier_wait(&arrived[now], turn / 2 % 2);
 #endif
       if (owner) {  // Chan et al. 1979

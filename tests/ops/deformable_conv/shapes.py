@@ -29,6 +29,23 @@ def convolution(op: str, dtype: str, x: Shape, filter_shape: Shape, *, mask: boo
     return case_of(op, {**shapes, "mask": (batch, twice // 2, height, width)}, dtype, **params)
 
 
+def grouped(op: str, dtype: str, groups: int, parts: int, each: int, *, mask: bool) -> Case:
+    """A small convolution of `each` channels in the smaller of groups and deformable groups."""
+    channels = max(groups, parts) * each
+    return convolution(
+        op,
+        dtype,
+        (2, channels, 6, 7),
+        (groups * 9, channels // groups, 3, 2),
+        mask=mask,
+        strides=(2, 1),
+        dilations=(1, 2),
+        paddings=(1, 2),
+        groups=groups,
+        deformable_groups=parts,
+    )
+
+
 def _fixed(x: Shape, filter_shape: Shape, *, mask: bool = True, **params: Any) -> Callable[..., Case]:
     def make(dtype: str, op: str = "deformable_conv") -> Case:
         return convolution(op, dtype, x, filter_shape, mask=mask, **params)

@@ -21,7 +21,7 @@ from ops.deformable_conv.cuda_fused import DTYPES, Layout, best_splits, layout_o
 from ops.deformable_conv.op import geometry
 from tests.ops.attempts import inputs_of
 from tests.ops.deformable_conv.scalar import NOWHERE
-from tests.ops.deformable_conv.shapes import convolution
+from tests.ops.deformable_conv.shapes import convolution, grouped
 
 CASES = Path(__file__).parents[3] / "cases"
 HOPPER, SMALL = 227 * 1024, 99 * 1024
@@ -170,19 +170,7 @@ def test_regimes(dtype: str, name: str) -> None:
 def test_groups(dtype: str, groups: int, parts: int) -> None:
     """Groups and deformable groups of one, of few and of many channels, with and without a mask."""
     for each, mask in product((1, 4, 12, 40), (True, False)):
-        channels = max(groups, parts) * each
-        case = convolution(
-            "deformable_conv",
-            dtype,
-            (2, channels, 6, 7),
-            (groups * 9, channels // groups, 3, 2),
-            mask=mask,
-            strides=(2, 1),
-            dilations=(1, 2),
-            paddings=(1, 2),
-            groups=groups,
-            deformable_groups=parts,
-        )
+        case = grouped("deformable_conv", dtype, groups, parts, each, mask=mask)
         assert complaints(case, regime(case, "normal")) == ""
 
 

@@ -15,7 +15,7 @@ from ops.deformable_conv import cuda_spread
 from ops.deformable_conv.cuda_fused import DTYPES
 from ops.deformable_conv.cuda_spread import Spread, spread_of
 from ops.deformable_conv.op import geometry
-from tests.ops.deformable_conv.shapes import convolution, scattered
+from tests.ops.deformable_conv.shapes import convolution, grouped, scattered
 
 OP = "deformable_conv_grad"
 SIZES = (
@@ -25,23 +25,6 @@ SIZES = (
     ((3, 64, 4, 5), (40, 64, 3, 1)),
 )
 GROUPED = ((1, 1), (2, 1), (1, 2), (2, 4), (4, 2), (1, 8))
-
-
-def grouped(dtype: str, groups: int, parts: int, each: int, *, mask: bool) -> Case:
-    """A small convolution of `each` channels in the smaller of groups and deformable groups."""
-    channels = max(groups, parts) * each
-    return convolution(
-        OP,
-        dtype,
-        (2, channels, 6, 7),
-        (groups * 9, channels // groups, 3, 2),
-        mask=mask,
-        strides=(2, 1),
-        dilations=(1, 2),
-        paddings=(1, 2),
-        groups=groups,
-        deformable_groups=parts,
-    )
 
 
 def complaints(case: Case) -> str:
@@ -61,7 +44,7 @@ def test_channels_of_a_deformable_group_lie_together(
     """Whole packs of 16 bytes for each group and each deformable group, and lanes for them."""
     monkeypatch.setattr(cuda_spread, "supported", lambda _: True)
     for each in (1, 4, 12, 40):
-        case = grouped(dtype, groups, parts, each, mask=True)
+        case = grouped(OP, dtype, groups, parts, each, mask=True)
         found = geometry(case.shapes["x"], case.shapes["filter"], case.params)
         made = spread_of(found, dtype)
         assert isinstance(made, Spread)
@@ -89,4 +72,4 @@ def test_sizes(dtype: str) -> None:
 def test_groups(dtype: str, groups: int, parts: int) -> None:
     """Groups and deformable groups of one, of few and of many channels, with and without a mask."""
     for each, mask in product((1, 4, 12, 40), (True, False)):
-        assert complaints(grouped(dtype, groups, parts, each, mask=mask)) == ""
+        assert complaints(grouped(OP, dtype, groups, parts, each, mask=mask)) == ""

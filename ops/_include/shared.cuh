@@ -1,0 +1,6 @@
+// Where something lies in shared memory, as PTX wants it.
+#pragma once
+
+__device__ __forceinline__ unsigned int shared_address(const void* pointer) {
+  return static_cast<unsigned int>(__cvta_generic_to_shared(pointer));
+}
