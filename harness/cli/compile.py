@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from harness.cli.options import Devices, Ops, Paths, Tags, default_device, load, select
-
-if TYPE_CHECKING:
-    from harness.result.result import Trial
 
 
 def compile_(
@@ -34,10 +31,5 @@ def compile_(
     devices = device or [default_device()]
     trials = plan(cases, devices=devices)
     with Progress(len(trials)) as progress:
-
-        def tell(trial: Trial) -> None:
-            progress.name(trial)
-            progress.advance()
-
-        right = compile_ahead(trials, workers or os.cpu_count() or 1, tell)
-    typer.echo(f"{right} of {len(trials)} are compiled and right")
+        ahead = compile_ahead(trials, workers or os.cpu_count() or 1, progress.finished)
+    typer.echo(f"{ahead.right} of {len(trials)} are compiled and right")

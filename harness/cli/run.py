@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 
     from harness.case.case import Case
     from harness.result.result import Trial
-    from harness.run.execute import LocalExecutor
+    from harness.run.execute import Ask, LocalExecutor
     from harness.settings import Settings
     from harness.store import Store
 
@@ -60,6 +61,9 @@ def run(
     ceilings: Annotated[
         bool | None, typer.Option("--ceilings/--no-ceilings", help="Measure what the device reaches; default: if many.")
     ] = None,
+    ahead: Annotated[
+        int, typer.Option("--ahead", min=0, metavar="WORKERS", help="First compile and check all by so many processes.")
+    ] = 0,
     profile: Annotated[
         bool, typer.Option("--profile", help="List the kernels of each call too, by CUPTI, after all timing.")
     ] = False,
@@ -105,7 +109,8 @@ def run(
                 raise NothingError(msg)
             run_id = found or _begin(store, cases, devices, settings)
             wanted = len(trials) >= CEILINGS_FROM if ceilings is None else ceilings
-            interrupted = _measure(store, executor, run_id, trials, devices if wanted else ())
+            with _ahead(trials, ahead, timeout or settings.timeout_s) as ask:
+                interrupted = _measure(store, executor, run_id, trials, devices if wanted else (), ask)
             if profile and not interrupted:
                 executor.close()
                 interrupted = _profile(store, run_id, timeout or settings.timeout_s)
@@ -124,8 +129,25 @@ def _begin(store: Store, cases: Sequence[Case], devices: Sequence[str], settings
     return store.begin_run(environment, command=command_line(sys.argv[1:]))
 
 
+@contextmanager
+def _ahead(trials: Sequence[Trial], workers: int, timeout_s: float) -> Iterator[Ask]:
+    """What to ask of trials after so many workers have called and checked each; nothing without workers."""
+    from harness.gate.tree import temporary_folder
+    from harness.run.compiling import compile_ahead
+    from harness.run.execute import ask_nothing
+    from harness.run.progress import Progress
+
+    if not workers:
+        yield ask_nothing
+        return
+    with temporary_folder("opgauge-run-") as kept:
+        with Progress(len(trials)) as progress:
+            found = compile_ahead(trials, workers, progress.finished, timeout_s=timeout_s, kept=kept)
+        yield found.ask
+
+
 def _measure(
-    store: Store, executor: LocalExecutor, run_id: str, trials: Sequence[Trial], devices: Sequence[str]
+    store: Store, executor: LocalExecutor, run_id: str, trials: Sequence[Trial], devices: Sequence[str], ask: Ask
 ) -> bool:
     """Run the trials and store each result as it comes; True when interrupted."""
     from harness.run.progress import Progress
@@ -136,7 +158,7 @@ def _measure(
         for device in devices:
             store.add_ceilings(run_id, executor.ceilings(str(Device.parse(device))))
         with Progress(len(trials)) as progress:
-            for result in run_trials(progress.follow(trials), executor):
+            for result in run_trials(progress.follow(trials), executor, ask=ask):
                 store.add_result(run_id, result)
                 progress.advance()
     except KeyboardInterrupt:

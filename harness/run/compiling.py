@@ -1,45 +1,136 @@
-"""Compile what trials need before any of them is measured, by as many workers as there are CPUs.
+"""Compile and check trials before any of them is measured, by as many workers as there are CPUs.
 
 Numba's kernels, torch.compile's and CUDA's are compiled when they are first called, and then lie in caches on disk.
+Outputs that were right are known by the digest of their bits: who measures later needs no reference.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from queue import Empty, SimpleQueue
+from dataclasses import dataclass, field
+from pathlib import Path
+from threading import Condition
+from typing import Any
 
+from harness.case.case import Case
 from harness.measure import Limits
-from harness.result.result import Status, Trial
+from harness.result.result import Result, Status, Trial, to_json
+from harness.run.environment import free_memory_bytes
 from harness.run.execute import LocalExecutor
+from harness.run.runner import Finished
+from ops import dtype_info
 
 ONCE = Limits(budget_s=0.0, min_samples=1, max_samples=1, warmup_s=0.0)
+NEED = 12
+"""Float64 numbers that a reference, its bounds and what they are made of hold per element of a case, about."""
+SHARE = 0.5
+"""Of the machine's memory that workers may fill so."""
+KEPT_BYTES = 256 << 20
+"""Inputs of larger cases are drawn again sooner than they would be read from a disk."""
+
+
+@dataclass(slots=True)
+class Ahead:
+    """What is known of trials before they are measured.
+
+    right: how many were. trusted: by trial, the digest of outputs that were checked, and that check. kept: a folder
+    for inputs, or None.
+    """
+
+    right: int = 0
+    trusted: dict[Finished, Mapping[str, Any]] = field(default_factory=dict)
+    kept: Path | None = None
+
+    def add(self, result: Result) -> None:
+        """Another trial was called and checked; outputs that each call leaves other bits of are not known by them."""
+        if result.status is not Status.OK or result.check is None:
+            return
+        self.right += 1
+        if "digest" in result.extra:
+            self.trusted[_key(result.trial)] = {"digest": result.extra["digest"], "check": to_json(result.check)}
+
+    def ask_first(self, trial: Trial) -> Mapping[str, Any]:
+        """What is asked of a trial that is called for the first time: to keep the inputs, and what it left."""
+        return {"with_digest": True, "kept": self.folder(trial.case)}
+
+    def ask(self, trial: Trial) -> Mapping[str, Any]:
+        """What is asked of a trial that is measured: to take the inputs and to trust the outputs that are known."""
+        return {"trusted": self.trusted.get(_key(trial)), "kept": self.folder(trial.case)}
+
+    def folder(self, case: Case) -> str | None:
+        """Where a case's inputs are kept; None where they are to be drawn anew."""
+        nbytes = sum(spec.size * dtype_info(spec.dtype).itemsize for spec in case.resolved.inputs.values())
+        return None if self.kept is None or nbytes > KEPT_BYTES else str(self.kept)
 
 
 def compile_ahead(
-    trials: Sequence[Trial], workers: int, tell: Callable[[Trial], None], *, timeout_s: float = 300.0
-) -> int:
-    """Call each trial's kernel once and forget what came of it; gives how many were right. `tell` hears of each."""
-    waiting: SimpleQueue[list[Trial]] = SimpleQueue()
-    by_case: dict[str, list[Trial]] = {}
-    for trial in trials:
-        by_case.setdefault(trial.case.id, []).append(trial)
-    for case in by_case.values():
-        waiting.put(case)
+    trials: Sequence[Trial],
+    workers: int,
+    tell: Callable[[Trial], None],
+    *,
+    timeout_s: float = 300.0,
+    kept: Path | None = None,
+) -> Ahead:
+    """Call and check each trial's kernel once; `tell` hears of each. kept: a folder for inputs, to be used again."""
+    waiting, ahead = _Waiting(trials), Ahead(kept=kept)
     with ThreadPoolExecutor(workers) as pool:
-        counts = [pool.submit(_work, waiting, tell, timeout_s) for _ in range(workers)]
-        return sum(count.result() for count in counts)
+        parts = [pool.submit(_work, waiting, ahead, tell, timeout_s) for _ in range(workers)]
+        for part in parts:
+            for result in part.result():
+                ahead.add(result)
+    return ahead
 
 
-def _work(waiting: SimpleQueue[list[Trial]], tell: Callable[[Trial], None], timeout_s: float) -> int:
-    """One worker's part: the cases that are left, until none is."""
-    right = 0
+class _Waiting:
+    """Trials by case, large cases first, as many at a time as their references have room for."""
+
+    def __init__(self, trials: Sequence[Trial]) -> None:
+        by_case: dict[str, list[Trial]] = {}
+        for trial in trials:
+            by_case.setdefault(trial.case.id, []).append(trial)
+        self._cases = sorted(by_case.values(), key=lambda case: -_need(case))
+        self._room = free_memory_bytes() * SHARE
+        self._under_way = 0
+        self._changed = Condition()
+
+    def take(self) -> list[Trial]:
+        """A case's trials as soon as there is room for one; nothing when none is left. Give it back with `done`."""
+        with self._changed:
+            while self._cases:
+                for case in self._cases:
+                    if _need(case) <= self._room or not self._under_way:
+                        self._cases.remove(case)
+                        self._room -= _need(case)
+                        self._under_way += 1
+                        return case
+                self._changed.wait()
+            return []
+
+    def done(self, case: list[Trial]) -> None:
+        """A case's memory is free again."""
+        with self._changed:
+            self._room += _need(case)
+            self._under_way -= 1
+            self._changed.notify_all()
+
+
+def _need(case: list[Trial]) -> int:
+    shapes = case[0].case.resolved
+    return 8 * NEED * max(spec.size for spec in [*shapes.inputs.values(), *shapes.outputs.values()])
+
+
+def _work(waiting: _Waiting, ahead: Ahead, tell: Callable[[Trial], None], timeout_s: float) -> list[Result]:
+    """One worker's part: cases as long as there are any."""
+    found = []
     with LocalExecutor(limits=ONCE, timeout_s=timeout_s) as executor:
-        while True:
-            try:
-                case = waiting.get_nowait()
-            except Empty:
-                return right
-            for result in executor.run(case):
-                right += result.status is Status.OK
+        while trials := waiting.take():
+            for result in executor.run(trials, ask=ahead.ask_first):
+                found.append(result)
                 tell(result.trial)
+            waiting.done(trials)
+    return found
+
+
+def _key(trial: Trial) -> Finished:
+    return trial.case.id, trial.implementation, trial.device

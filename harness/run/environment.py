@@ -17,6 +17,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from psutil import virtual_memory
+
 from harness.case.case import Case
 from harness.result.result import Environment
 from harness.settings import ROOT, load_actions, load_settings, tuning_file, visible_gpu
@@ -93,6 +95,15 @@ def case_set(cases: Iterable[Case]) -> str:
     """A hash of the ids of `cases`, in any order; empty for none."""
     ids = sorted({case.id for case in cases})
     return hashlib.sha256("\n".join(ids).encode()).hexdigest()[:16] if ids else ""
+
+
+def free_memory_bytes() -> int:
+    """What this machine has left, no more than the container may use that this process runs in."""
+    free = virtual_memory().available
+    try:
+        return min(free, int(Path("/sys/fs/cgroup/memory.max").read_text(encoding="ascii")))
+    except (OSError, ValueError):
+        return free
 
 
 def _versions() -> dict[str, str]:

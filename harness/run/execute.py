@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from time import monotonic
 from types import TracebackType
@@ -21,11 +21,19 @@ DOUBTFUL = (Status.ERROR, Status.OUT_OF_MEMORY)
 """After these a CUDA context may be unusable."""
 
 
+Ask = Callable[[Trial], Mapping[str, Any]]
+
+
+def ask_nothing(_: Trial) -> Mapping[str, Any]:
+    """Nothing is asked of a trial beyond being run."""
+    return {}
+
+
 class Executor(Protocol):
     """Runs trials somewhere and hands out each result as soon as there is one."""
 
-    def run(self, trials: Iterable[Trial], *, block: int = 0) -> Iterator[Result]:
-        """Results in order of trials."""
+    def run(self, trials: Iterable[Trial], *, block: int = 0, ask: Ask = ask_nothing) -> Iterator[Result]:
+        """Results in order of trials. ask: what is asked of each beyond being run (see LocalExecutor.run_plain)."""
 
     def ceilings(self, device: str) -> Ceilings:
         """What `device` reaches, measured where the trials run."""
@@ -90,13 +98,14 @@ class LocalExecutor:
             self._worker.kill()
             self._worker = None
 
-    def run(self, trials: Iterable[Trial], *, block: int = 0) -> Iterator[Result]:
+    def run(self, trials: Iterable[Trial], *, block: int = 0, ask: Ask = ask_nothing) -> Iterator[Result]:
         """Results in order of trials; a trial is sent when the result before it has been taken.
 
-        Raises WorkerError where the harness, not a kernel, fails.
+        ask: what is asked of each beyond being run (see run_plain). Raises WorkerError where the harness,
+        not a kernel, fails.
         """
         for trial in trials:
-            yield self._run_one(trial, block)
+            yield self._run_one(trial, block, ask(trial))
 
     def run_plain(self, trial: Mapping[str, Any], *, block: int = 0, **more: Any) -> dict[str, Any]:
         """A trial and its result as plain JSON: for trees whose cases this process could not build.
@@ -164,8 +173,8 @@ class LocalExecutor:
         worker.wait_until_ready()
         return worker
 
-    def _run_one(self, trial: Trial, block: int) -> Result:
-        plain = self.run_plain(to_json(trial), block=block)
+    def _run_one(self, trial: Trial, block: int, more: Mapping[str, Any]) -> Result:
+        plain = self.run_plain(to_json(trial), block=block, **more)
         if "bytes" not in plain:
             work = find_op(trial.case.op).work(trial.case.resolved, trial.case.params)
             plain |= {"bytes": work.bytes, "flops": work.flops}

@@ -47,3 +47,8 @@ class Progress:
         """One more is finished."""
         if self._bar is not None:
             self._bar.advance(self._task)
+
+    def finished(self, trial: Trial) -> None:
+        """This one is finished."""
+        self.name(trial)
+        self.advance()

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Iterator
 
 from harness.case.case import Case
 from harness.result.result import Result, Trial
-from harness.run.execute import Executor
+from harness.run.execute import Ask, Executor, ask_nothing
 from ops import Device, kernels
 
 Finished = tuple[str, str, str]
@@ -42,9 +42,12 @@ def plan(
     return trials
 
 
-def run(trials: Iterable[Trial], executor: Executor, *, block: int = 0) -> Iterator[Result]:
-    """Run `trials`; a result is handed out, for the caller to keep, before the next trial begins."""
-    yield from executor.run(trials, block=block)
+def run(trials: Iterable[Trial], executor: Executor, *, block: int = 0, ask: Ask = ask_nothing) -> Iterator[Result]:
+    """Run `trials`; a result is handed out, for the caller to keep, before the next trial begins.
+
+    ask: what is asked of each beyond being run (see LocalExecutor.run_plain).
+    """
+    yield from executor.run(trials, block=block, ask=ask)
 
 
 def _implementations(case: Case, backend: str, named: Collection[str] | None, *, cpu_fallback: bool) -> list[str]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from hashlib import sha256
 from math import inf
 from typing import Any
 
@@ -15,10 +14,11 @@ from harness.case.case import Case, InputSpec
 from harness.measure import Limits, Timed, Timer
 from harness.result.failure import classify
 from harness.result.result import Check, Status
+from harness.worker.bits import digest, same_bits
 from harness.worker.inputs import ALIGNMENT, empty_bytes, place
-from harness.worker.verify import Expected, check, same_bits
+from harness.worker.verify import Expected, check
 from ops import Bound, Kernel, Shapes, dtype_info
-from ops._core.backend import to_numpy, to_torch
+from ops._core.backend import in_place, to_numpy, to_torch
 from ops._core.op import Array
 
 GUARD = ALIGNMENT
@@ -55,16 +55,6 @@ class Trusted:
 
 Reference = Expected | Callable[[], Expected]
 """What outputs must be, or what computes it when it is needed."""
-
-
-def digest(outputs: Mapping[str, Array]) -> str:
-    """A digest of the bits of outputs, with their names, shapes and dtypes."""
-    total = sha256()
-    for name in sorted(outputs):
-        array = np.ascontiguousarray(outputs[name])
-        total.update(f"{name} {array.dtype} {array.shape}\0".encode())
-        total.update(array.reshape(-1).view(np.uint8).data)
-    return total.hexdigest()
 
 
 @dataclass
@@ -128,17 +118,18 @@ class Attempt:
         """
         self.case = case
         self.kernel = kernel
-        self.values = values
         self.timer = timer
         backend = kernel.key.backend
         self.inputs = {
             name: place(value, layout or case.inputs.get(name, InputSpec()).layout, backend)
             for name, value in values.items()
         }
-        self.untouched = {name: _copy_beside(array) for name, array in self.inputs.items()}
+        self.untouched = {
+            name: values[name] if backend == "cpu" else _copy_beside(array, values[name])
+            for name, array in self.inputs.items()
+        }
         self.buffers = Buffers(case.resolved, backend, offset=layout == "offset")
         self.accepted: dict[str, Array] = {}
-        self.accepted_beside: dict[str, Array | None] = {}
         self.accepted_check: Check | None = None
         self.trusted = trusted
         self.repeatable = True
@@ -196,8 +187,8 @@ class Attempt:
         if not found.ok:
             reason = f"{found.reason} ({when})"
             raise WrongError(reason, replace(found, reason=reason))
-        for name, value in self.values.items():
-            if not _has_bits(self.inputs[name], value, self.untouched[name]):
+        for name, value in self.untouched.items():
+            if not _has_bits(self.inputs[name], value):
                 reason = f"changed its input {name} ({when})"
                 raise WrongError(reason, replace(found, ok=False, reason=reason))
         overrun = self.buffers.overrun()
@@ -206,27 +197,26 @@ class Attempt:
             raise WrongError(reason, replace(found, ok=False, reason=reason))
         return found
 
+    def digest(self, returned: Any) -> str:
+        """A digest of the outputs' bits as they are now."""
+        return digest(self._outputs(returned))
+
     def _check_outputs(self, found_outputs: dict[str, Any], expected: Reference) -> Check:
         """Outputs that have the bits of those already accepted, here or in another process, need no second look."""
         accepted = self.accepted_check
         if accepted is not None and all(
-            name in found_outputs and _has_bits(found_outputs[name], array, self.accepted_beside[name])
-            for name, array in self.accepted.items()
+            name in found_outputs and _has_bits(found_outputs[name], array) for name, array in self.accepted.items()
         ):
             return accepted
-        outputs = {name: to_numpy(array) for name, array in found_outputs.items()}
-        if accepted is None and self.trusted is not None and digest(outputs) == self.trusted.digest:
+        if accepted is None and self.trusted is not None and digest(found_outputs) == self.trusted.digest:
             found = self.trusted.check
         else:
+            outputs = {name: to_numpy(array) for name, array in found_outputs.items()}
             found = check(outputs, expected() if callable(expected) else expected, self.kernel.relaxed)
         self.repeatable = self.repeatable and accepted is None
         if found.ok and accepted is None:
             self.accepted_check = found
-            copies = self.accepted_beside = {name: _copy_beside(array) for name, array in found_outputs.items()}
-            # what came from a device is a copy already
-            self.accepted = {
-                name: array if copies[name] is not None else array.copy() for name, array in outputs.items()
-            }
+            self.accepted = {name: _copy_beside(array) for name, array in found_outputs.items()}
         return found
 
     def _outputs(self, returned: Any) -> dict[str, Any]:
@@ -245,24 +235,24 @@ class Attempt:
                 reason = f"{name} should be a view of {spec.view_of} and is a copy"
                 raise WrongError(reason)
             if array is not None:
-                outputs[name] = array
+                outputs[name] = in_place(array)
         return outputs
 
 
-def _copy_beside(array: Any) -> Array | None:
-    """A copy of a CuPy array on its device: comparing there spares the way to the host. None without room for it."""
-    if type(array).__module__.partition(".")[0] != "cupy":
-        return None
+def _copy_beside(array: Any, otherwise: Array | None = None) -> Array:
+    """A copy where an array lies: comparing there spares the way to the host. Without room for it one on the host."""
     try:
         copy: Array = array.copy()
     except MemoryError:
-        return None
+        if isinstance(array, np.ndarray):
+            raise
+        return to_numpy(array) if otherwise is None else otherwise
     return copy
 
 
-def _has_bits(array: Any, value: Array, beside: Array | None) -> bool:
-    """Whether an array has the bits of `value`, of which `beside` is a copy on the array's device, if there is one."""
-    return same_bits(to_numpy(array), value) if beside is None else same_bits(array, beside)
+def _has_bits(array: Any, kept: Array) -> bool:
+    """Whether an array has the bits of what was kept of it, there or on the host."""
+    return same_bits(to_numpy(array) if isinstance(kept, np.ndarray) else array, kept)
 
 
 @contextmanager

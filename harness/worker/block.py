@@ -17,7 +17,7 @@ from typing import Any
 from harness.case.case import Case
 from harness.measure import Limits, Timer, timer_for
 from harness.result.result import Check, Footprint, Measurement, Result, Ruler, Status, Trial
-from harness.worker.attempt import Attempt, KernelFailedError, Trusted, WrongError, digest
+from harness.worker.attempt import Attempt, KernelFailedError, Trusted, WrongError
 from harness.worker.inputs import Inputs, keep_values, make_inputs, recall_values
 from harness.worker.verify import Expected, expect
 from ops import BackendError, Device, Found, KernelNotFoundError, find_kernel, find_kernel_or_cpu, find_op
@@ -36,7 +36,7 @@ class Bench:
         self.timers: dict[tuple[str, int], Timer] = {}
         self.rulers: dict[str, Ruler] = {}
         self.case: Case | None = None
-        self.inputs = Inputs({}, {})
+        self.inputs = Inputs({})
         self.expected: Expected | None = None
 
     def run(
@@ -102,16 +102,16 @@ class Bench:
         at_hand = self.case is not None and self.case.id == case.id
         if at_hand and (self.expected is not None or not with_reference):
             return
-        self.case, self.inputs, self.expected = None, Inputs({}, {}), None
+        self.case, self.inputs, self.expected = None, Inputs({}), None
         phases.begin("reference")
         with _blamed_on_op():
             values = None if with_reference or kept is None else recall_values(case, kept)
-            inputs = make_inputs(case) if values is None else Inputs(values, {})
+            inputs = make_inputs(case) if values is None else Inputs(values)
             if with_reference:
                 self.expected = expect(case, inputs)
         if kept is not None and values is None:
             keep_values(case, inputs.values, kept)
-        self.case, self.inputs = case, Inputs(inputs.values, {})
+        self.case, self.inputs = case, Inputs(inputs.values)  # without the wide ones
 
     def _expect(self) -> Expected:
         """The reference of the case at hand; computed now where it was not wanted before."""
@@ -149,7 +149,7 @@ class Bench:
             attempt.check(timed.returned, self._expect, "after measuring")
             phases.repeatable = attempt.repeatable
             if with_digest and attempt.repeatable:
-                phases.digest = digest(attempt.accepted)
+                phases.digest = attempt.digest(timed.returned)
         return first, _with_resources(timed.measurement, used)
 
 

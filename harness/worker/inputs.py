@@ -12,7 +12,7 @@ import os
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -37,12 +37,15 @@ SPREAD = 100
 class Inputs:
     """The inputs of one case on the host.
 
-    values: by name, in their dtype, C-contiguous. wide: the same numbers as the
-    reference takes them: float64, complex128, or the integer dtype itself.
+    values: by name, in their dtype, C-contiguous.
     """
 
     values: Mapping[str, Array]
-    wide: Mapping[str, Array]
+
+    @cached_property
+    def wide(self) -> Mapping[str, Array]:
+        """The same numbers as the reference takes them: float64, complex128, or the integer dtype itself."""
+        return {name: widen(value) for name, value in self.values.items()}
 
 
 def make_inputs(case: Case) -> Inputs:
@@ -106,15 +109,11 @@ def with_derived(case: Case, values: Mapping[str, Array]) -> Inputs:
     """The inputs of `case` from `values`, those that the op derives computed from the others."""
     op = find_op(case.op)
     specs = case.resolved.inputs
-    complete = dict(values)
-    wide = {name: widen(value) for name, value in values.items()}
-    if op.derive is not None:
-        with np.errstate(all="ignore"):
-            derived = op.derive(wide, case.params)
-        for name in derived.keys() & specs.keys():
-            complete[name] = _rounded(derived[name], specs[name])
-            wide[name] = widen(complete[name])
-    return Inputs(complete, wide)
+    if op.derive is None:
+        return Inputs(values)
+    with np.errstate(all="ignore"):
+        derived = op.derive(Inputs(values).wide, case.params)
+    return Inputs({**values, **{name: _rounded(derived[name], specs[name]) for name in derived.keys() & specs.keys()}})
 
 
 def draw(rng: np.random.Generator, shape: tuple[int, ...], dtype: DtypeInfo, own: Input, spec: InputSpec) -> Array:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from importlib import import_module
 from math import inf
 from typing import Any, NamedTuple
 
@@ -77,25 +76,6 @@ def merge(checks: list[Check]) -> Check:
         worst=max((item.worst for item in checks), default=0.0),
         reason=next((item.reason for item in checks if not item.ok), ""),
     )
-
-
-def same_bits(first: Array, second: Array) -> bool:
-    """Whether two arrays of NumPy, or two of CuPy, hold the same bytes (NaN equals the same NaN)."""
-    if first.shape != second.shape or first.dtype != second.dtype:
-        return False
-    return bool(_module(first).array_equal(_bytes(first), _bytes(second)))
-
-
-def _module(array: Array) -> Any:
-    """NumPy or CuPy, whose array it is."""
-    return import_module(type(array).__module__.partition(".")[0])
-
-
-def _bytes(array: Array) -> Array:
-    flat = _module(array).ascontiguousarray(array).reshape(-1)
-    width = flat.dtype.itemsize
-    found: Array = flat.view(np.uint64 if width % 8 == 0 else f"u{width}")
-    return found
 
 
 def _misfit(name: str, output: Any, spec: TensorSpec) -> str:

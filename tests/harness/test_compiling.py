@@ -3,21 +3,63 @@
 from __future__ import annotations
 
 from collections import Counter
+from pathlib import Path
+
+import pytest
 
 from harness.case.case import Case
-from harness.result.result import Trial
+from harness.result.result import Check, Status, Trial, from_json
+from harness.run import compiling
 from harness.run.compiling import compile_ahead
+from harness.run.execute import LocalExecutor
+from harness.worker.inputs import keep_values, make_inputs
 from ops import find_op
+
+CASES = [Case("p_norm", f"c{size}", {"x": (2, size)}, "float32", find_op("p_norm").params()) for size in (3, 5, 7)]
 
 
 def test_every_trial_is_called_once_by_one_of_the_workers() -> None:
     """Two workers share the cases; each trial is told of once; those that are right are counted, those missing not."""
-    sizes = (3, 5, 7)
-    cases = [Case("p_norm", f"c{size}", {"x": (2, size)}, "float32", find_op("p_norm").params()) for size in sizes]
-    trials = [Trial(case, name, "cpu", "cpu") for case in cases for name in ("baseline", "optimized")]
-    trials.append(Trial(cases[0], "nobody", "cpu", "cpu"))
+    trials = [Trial(case, name, "cpu", "cpu") for case in CASES for name in ("baseline", "optimized")]
+    trials.append(Trial(CASES[0], "nobody", "cpu", "cpu"))
     told: Counter[str] = Counter()
-    right = compile_ahead(trials, 2, lambda trial: told.update([f"{trial.case.name} {trial.implementation}"]))
-    assert right == 6
+    ahead = compile_ahead(trials, 2, lambda trial: told.update([f"{trial.case.name} {trial.implementation}"]))
+    assert ahead.right == 6
     assert set(told.values()) == {1}
     assert len(told) == 7
+
+
+def test_what_was_checked_ahead_is_trusted_and_nothing_else(tmp_path: Path) -> None:
+    """Outputs with the bits that were checked pass without a reference; other outputs get one, and are found out."""
+    trials = [Trial(case, "baseline", "cpu", "cpu") for case in CASES[:2]]
+    ahead = compile_ahead(trials, 1, lambda _: None, kept=tmp_path)
+    shifted = {name: value + 1 for name, value in make_inputs(CASES[1]).values.items()}
+    keep_values(CASES[1], shifted, tmp_path)
+    with LocalExecutor(limits=compiling.ONCE) as executor:
+        plain, changed = executor.run(trials, ask=ahead.ask)
+    assert plain.status is Status.OK
+    assert "reference" in plain.extra["phases_s"]
+    assert plain.check == from_json(Check, ahead.trusted[CASES[0].id, "baseline", "cpu"]["check"])
+    assert changed.status is Status.WRONG
+
+
+def test_inputs_of_large_cases_are_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only those of up to so many bytes are written."""
+    monkeypatch.setattr(compiling, "KEPT_BYTES", 2 * 5 * 4)
+    ahead = compile_ahead([Trial(case, "baseline", "cpu", "cpu") for case in CASES], 1, lambda _: None, kept=tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(f"{case.id}-x.bin" for case in CASES[:2])
+    assert ahead.ask(Trial(CASES[2], "baseline", "cpu", "cpu"))["kept"] is None
+
+
+@pytest.mark.parametrize(("room", "expected"), [(10**9, [7, 5, 3]), (8 * 12 * 2 * 8 / 0.5, [7]), (0, [7])])
+def test_as_many_cases_at_a_time_as_memory_has_room_for(
+    room: int, expected: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Large ones first; one at least, whatever it takes; what is given back makes room for the next."""
+    monkeypatch.setattr(compiling, "free_memory_bytes", lambda: room)
+    waiting = compiling._Waiting([Trial(case, "baseline", "cpu", "cpu") for case in CASES])
+    taken = [waiting.take() for _ in expected]
+    assert [case[0].case.shapes["x"][1] for case in taken] == expected
+    if len(expected) == 1:
+        waiting.done(taken[0])
+        assert waiting.take()[0].case is CASES[1]

@@ -11,7 +11,7 @@ import pytest
 from harness.case.case import Case
 from harness.measure import Limits
 from harness.result.result import Ceilings, Result, Status, Trial
-from harness.run.execute import LocalExecutor
+from harness.run.execute import Ask, LocalExecutor, ask_nothing
 from harness.run.runner import plan, run
 from harness.worker.inventory import take
 from ops import BackendError, find_kernel, find_op, kernels
@@ -31,7 +31,7 @@ class Recorder:
     def __init__(self) -> None:
         self.events: list[str] = []
 
-    def run(self, trials: Iterable[Trial], *, block: int = 0) -> Iterator[Result]:
+    def run(self, trials: Iterable[Trial], *, block: int = 0, ask: Ask = ask_nothing) -> Iterator[Result]:
         """Note each trial."""
         for trial in trials:
             self.events.append(f"run {trial.implementation}")

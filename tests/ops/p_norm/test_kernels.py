@@ -149,7 +149,7 @@ def test_a_count_is_exact_beyond_float32() -> None:
     inputs = {"x": np.ones(size, np.float32)}
     from harness.worker.inputs import Inputs
 
-    y = outputs_of(case, Inputs(inputs, inputs), "optimized")["y"]
+    y = outputs_of(case, Inputs(inputs), "optimized")["y"]
     assert float(y) == float(np.float32(size))
 
 

@@ -1,0 +1,62 @@
+"""The bits of arrays, compared and summed up where they lie: on the host, or on a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from hashlib import sha256
+
+import numpy as np
+
+from ops._core.backend import namespace
+from ops._core.op import Array
+
+PART = 1 << 24
+"""Words mixed at a time on a GPU: they need room beside the array."""
+FACTORS = (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
+"""Odd numbers that spread bits: Steele, Lea and Flood 2014, Fast Splittable Pseudorandom Number Generators."""
+
+
+def same_bits(first: Array, second: Array) -> bool:
+    """Whether two arrays of NumPy, or two of CuPy, hold the same bytes (NaN equals the same NaN)."""
+    if first.shape != second.shape or first.dtype != second.dtype:
+        return False
+    return bool(namespace(first).array_equal(_words(first), _words(second)))
+
+
+def digest(outputs: Mapping[str, Array]) -> str:
+    """A digest of the bits of outputs, with their names, shapes and dtypes.
+
+    Arrays of CuPy are mixed on their device and have another one than the same bits on the host.
+    """
+    total = sha256()
+    for name in sorted(outputs):
+        array = outputs[name]
+        total.update(f"{name} {array.dtype} {array.shape}\0".encode())
+        if isinstance(array, np.ndarray):
+            total.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+        else:
+            total.update(str(mixed(array)).encode())
+    return total.hexdigest()
+
+
+def mixed(array: Array) -> int:
+    """64 bits in which every bit of an array and its place tell: words spread by their index, then added."""
+    xp, words = namespace(array), _words(array)
+    total = 0
+    for start in range(0, words.size, PART):
+        part = words[start : start + PART].astype(np.uint64)
+        part ^= xp.arange(start + 1, start + 1 + part.size, dtype=np.uint64) * np.uint64(FACTORS[0])
+        for shift, factor in zip((30, 27), FACTORS[1:], strict=True):
+            part ^= part >> np.uint64(shift)
+            part *= np.uint64(factor)
+        part ^= part >> np.uint64(31)
+        total += int(part.sum(dtype=np.uint64))
+    return total % 2**64
+
+
+def _words(array: Array) -> Array:
+    """As numbers of up to 64 bits, flat."""
+    flat = namespace(array).ascontiguousarray(array).reshape(-1)
+    width = flat.dtype.itemsize
+    found: Array = flat.view(np.uint64 if width % 8 == 0 else f"u{width}")
+    return found

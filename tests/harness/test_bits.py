@@ -1,0 +1,70 @@
+"""Bits of arrays compared and summed up."""
+
+from __future__ import annotations
+
+from math import nan
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from harness.worker import bits
+from harness.worker.bits import digest, mixed, same_bits
+from ops._core.backend import to_backend
+
+
+def test_same_bits_tells_nan_from_nan() -> None:
+    """NaN equals the same NaN; 0 is not -0; a shape is part of it, an order in memory is not."""
+    assert same_bits(np.array([nan, 1.0]), np.array([nan, 1.0]))
+    assert not same_bits(np.array([0.0]), np.array([-0.0]))
+    assert not same_bits(np.array([1.0]), np.array([[1.0]]))
+    assert same_bits(np.zeros((2, 3)).T, np.zeros((3, 2)))
+
+
+@given(st.lists(st.integers(0, 255), min_size=2, max_size=40), st.data())
+def test_every_bit_and_its_place_tell(values: list[int], data: st.DataObject) -> None:
+    """A flipped bit, and two different words that change places, give other numbers."""
+    words = np.array(values, np.uint8)
+    before = mixed(words)
+    place, bit = data.draw(st.integers(0, len(values) - 1)), data.draw(st.integers(0, 7))
+    flipped = words.copy()
+    flipped[place] ^= 1 << bit
+    assert mixed(flipped) != before
+    other = data.draw(st.integers(0, len(values) - 1))
+    swapped = words.copy()
+    swapped[[place, other]] = words[[other, place]]
+    assert (mixed(swapped) == before) == (words[place] == words[other])
+
+
+@pytest.mark.parametrize("dtype", ["u1", "f2", "f4", "f8", "c16"])
+def test_parts_make_no_difference(dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An array mixed in parts gives what it gives whole."""
+    array = np.arange(57).astype(dtype)
+    whole = mixed(array)
+    monkeypatch.setattr(bits, "PART", 10)
+    assert mixed(array) == whole
+
+
+def test_a_digest_holds_names_shapes_and_dtypes() -> None:
+    """The same bytes under another name, shape or dtype have another digest."""
+    array = np.zeros(4, np.float32)
+    others: list[dict[str, np.ndarray]] = [
+        {"y": array},
+        {"x": array.reshape(2, 2)},
+        {"x": array.view(np.int32)},
+        {"x": array + 1},
+    ]
+    assert len({digest(one) for one in [{"x": array}, *others]}) == 5
+    assert digest({"x": array.copy()}) == digest({"x": array})
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", ["u1", "f2", "f4", "c16"])
+def test_a_gpu_mixes_as_the_host_does(dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same 64 bits, in one part and in several; a device's digest is its own, and the same each time."""
+    monkeypatch.setattr(bits, "PART", 1000)
+    array = np.random.default_rng(0).integers(0, 255, 1603 * 16, np.uint8).view(dtype)
+    there = to_backend(array, "cuda")
+    assert mixed(there) == mixed(array)
+    assert digest({"x": there}) == digest({"x": there.copy()})
