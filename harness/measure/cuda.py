@@ -65,13 +65,14 @@ class CudaTimer:
     def session(self, arrays: str) -> Iterator[None]:
         """Select device and stream, for torch too where `arrays` is "torch".
 
-        What the trial before left in the two libraries' pools is given back first: neither sees the other's.
+        Where both libraries are in use, what the trial before left in their pools is given back first: neither
+        sees the other's.
         """
         with ExitStack() as stack:
             stack.enter_context(self._device)
             stack.enter_context(self._stream)
-            self._cupy.get_default_memory_pool().free_all_blocks()
             if "torch" in sys.modules:
+                self._cupy.get_default_memory_pool().free_all_blocks()
                 sys.modules["torch"].cuda.empty_cache()
             if arrays == "torch":
                 self._torch = import_module("torch")
