@@ -95,10 +95,17 @@ class Record:
     outcomes: dict[str, dict[int, Outcome]] = field(default_factory=lambda: {side: {} for side in SIDES})
 
     def trusted(self, side: str) -> dict[str, Any] | None:
-        """Outputs of a side that were checked against the reference: blocks that leave the same bits need no other."""
-        for one in self.outcomes[side].values():
-            if one.check is not None and one.check.ok and "digest" in one.extra:
-                return {"digest": one.extra["digest"], "check": to_json(one.check)}
+        """Outputs that were checked against the reference: blocks that leave the same bits need no other.
+
+        Those of the other side count too, on the grounds that it checked them with.
+        """
+        other = SIDES[SIDES.index(side) - 1]
+        for of in (side, other):
+            for one in self.outcomes[of].values():
+                grounds = one.extra.get("grounds", "")
+                if one.check is not None and one.check.ok and grounds:
+                    found = {"digest": one.extra["digest"], "check": to_json(one.check)}
+                    return found if of == side else {**found, "grounds": grounds}
         return None
 
     @property
@@ -260,10 +267,9 @@ class Workshop:
         """Raises TreeError where it is not the kernel that failed: what this harness asked, the tree did not have."""
         try:
             trusted = record.trusted(side)
+            with_digest = trusted is None or "grounds" in trusted
             kept = str(self._folder_of("inputs", side))
-            return executor.run_plain(
-                record.job.trial, block=pair, trusted=trusted, with_digest=trusted is None, kept=kept
-            )
+            return executor.run_plain(record.job.trial, block=pair, trusted=trusted, with_digest=with_digest, kept=kept)
         except WorkerError as error:
             msg = f"{self.trees[side]} cannot be asked: {record.job.subject}: {error}"
             raise TreeError(msg) from error

@@ -16,7 +16,7 @@ from harness.result.failure import classify
 from harness.result.result import Check, Status
 from harness.worker.bits import digest, same_bits
 from harness.worker.inputs import ALIGNMENT, empty_bytes, place
-from harness.worker.verify import Expected, check
+from harness.worker.verify import Expected, check, judged_by
 from ops import Bound, Kernel, Shapes, dtype_info
 from ops._core.backend import in_place, to_numpy, to_torch
 from ops._core.op import Array
@@ -47,10 +47,14 @@ class KernelFailedError(Exception):
 
 @dataclass(frozen=True)
 class Trusted:
-    """Outputs of the same kernel and case that were checked in another process, by the digest of their bits."""
+    """Outputs of the same kernel and case that were checked in another process, by the digest of their bits.
+
+    grounds: where another tree checked them, the digest of the inputs and of the code that it checked with.
+    """
 
     digest: str
     check: Check
+    grounds: str = ""
 
 
 Reference = Expected | Callable[[], Expected]
@@ -197,9 +201,19 @@ class Attempt:
             raise WrongError(reason, replace(found, ok=False, reason=reason))
         return found
 
-    def digest(self, returned: Any) -> str:
-        """A digest of the outputs' bits as they are now."""
-        return digest(self._outputs(returned))
+    def digests(self, returned: Any) -> dict[str, str]:
+        """What `Trusted` takes: of the outputs' bits as they are now, and of what they were checked with."""
+        return {"digest": digest(self._outputs(returned)), "grounds": self._grounds()}
+
+    def _grounds(self) -> str:
+        return f"{digest(self.untouched)} {judged_by(self.case.op)}"
+
+    def _known(self, found_outputs: dict[str, Any]) -> Check | None:
+        """What was found of the same outputs, if they were checked, and as they would be here."""
+        trusted = self.trusted
+        if trusted is None or digest(found_outputs) != trusted.digest:
+            return None
+        return trusted.check if not trusted.grounds or trusted.grounds == self._grounds() else None
 
     def _check_outputs(self, found_outputs: dict[str, Any], expected: Reference) -> Check:
         """Outputs that have the bits of those already accepted, here or in another process, need no second look."""
@@ -208,8 +222,9 @@ class Attempt:
             name in found_outputs and _has_bits(found_outputs[name], array) for name, array in self.accepted.items()
         ):
             return accepted
-        if accepted is None and self.trusted is not None and digest(found_outputs) == self.trusted.digest:
-            found = self.trusted.check
+        known = self._known(found_outputs) if accepted is None else None
+        if known is not None:
+            found = known
         else:
             outputs = {name: to_numpy(array) for name, array in found_outputs.items()}
             found = check(outputs, expected() if callable(expected) else expected, self.kernel.relaxed)

@@ -52,7 +52,7 @@ class Bench:
     ) -> Result:
         """The result of `trial`, whatever becomes of its kernel.
 
-        trusted: outputs of these bits need no reference. with_digest: put their digest into `extra`.
+        trusted: outputs of these bits need no reference. with_digest: put their digest into `extra`, and its grounds.
         kept: a folder where inputs that another process drew may lie, and where they are put otherwise.
         """
         case = trial.case
@@ -149,7 +149,7 @@ class Bench:
             attempt.check(timed.returned, self._expect, "after measuring")
             phases.repeatable = attempt.repeatable
             if with_digest and attempt.repeatable:
-                phases.digest = attempt.digest(timed.returned)
+                phases.digests = attempt.digests(timed.returned)
         return first, _with_resources(timed.measurement, used)
 
 
@@ -201,7 +201,7 @@ class _Phases:
         self.seconds: dict[str, float] = {}
         self.current = ""
         self.repeatable = True
-        self.digest = ""
+        self.digests: Mapping[str, str] = {}
         self.tuning: Mapping[str, int] = {}
         self.since = perf_counter()
 
@@ -221,9 +221,7 @@ class _Phases:
             found["repeatable"] = False
         if self.tuning:
             found["tuning"] = dict(self.tuning)
-        if self.digest:
-            found["digest"] = self.digest
-        return found
+        return {**found, **self.digests}
 
     def _end(self) -> None:
         now = perf_counter()

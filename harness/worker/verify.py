@@ -10,11 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cache
+from hashlib import sha256
 from math import inf
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
+import ops
 from harness.case.case import Case
 from harness.result.result import Check
 from harness.worker.inputs import Inputs
@@ -54,6 +58,17 @@ def expect(case: Case, inputs: Inputs) -> Expected:
             msg = f"{case.op}: the reference's {name} is {values[name].shape}, the shape rule says {spec.shape}"
             raise ValueError(msg)
     return Expected(specs, values, bounds)
+
+
+@cache
+def judged_by(op: str) -> str:
+    """A digest of the Python by which inputs and reference of an op are made: its folder's, and the shared."""
+    root = Path(ops.__path__[0])
+    own = Path(find_op(op).reference.__code__.co_filename).parent
+    total = sha256()
+    for path in sorted({*own.glob("*.py"), *(root / "_core").glob("*.py")}):
+        total.update(path.read_bytes())
+    return total.hexdigest()
 
 
 def check(outputs: Mapping[str, Array], expected: Expected, relaxed: float = 1.0) -> Check:

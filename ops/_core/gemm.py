@@ -36,7 +36,7 @@ _MOST_SPLITS = declare(
 )
 _LEAST_SHARE = declare(
     "gemm.least_share",
-    256,
+    128,
     (128, 256, 512, 1024),
     backend="cuda",
     ops=_SPLIT_OPS,
@@ -55,7 +55,7 @@ _SMALL_BELOW = declare(
     1,
     (1, 2, 4, 8, 32),
     backend="cuda",
-    ops=("conv_data_grad",),
+    ops=("conv_data_grad", *_SPLIT_OPS),
     why="blocks a multiprocessor below which results of 64 x 64 a block, four times as many, go around better",
 )
 EXACT, TF32 = 3, 1
@@ -173,7 +173,8 @@ def product(
         share = -(-depth // splits // DEPTH) * DEPTH
         splits = -(-depth // share)
     target = d if splits == 1 else replace(d, array=workspace.view(np.float32)[: splits * d.array.size])
-    whole = workspace is None and not b.along and parts == EXACT and d.array.dtype == a.array.dtype
+    fits = not b.along and parts == EXACT and d.array.dtype == a.array.dtype
+    whole = fits and workspace is None
     if whole and sweeps(a.array.dtype.name, size, last=a.along):
         for width in WIDTHS[a.along]:
             if _packed(a, b, d, size, addend, (PACK, width, width)):
@@ -186,8 +187,8 @@ def product(
         and _packed(a, b, d, size, addend, (PACK, PACK, PACK))
     ):
         return _stream(a, b, d, size, addend, groups)
-    small = whole and a.array.dtype == np.float32 and _packed(a, b, d, size, addend, SMALL_WIDTHS)
-    tile = _tile(size, groups) if small else TILE
+    small = fits and a.array.dtype == np.float32 and _packed(a, b, d, size, addend, SMALL_WIDTHS)
+    tile = _tile(size, groups * splits) if small else TILE
     function = _function(a, b, target, size, parts, addend, tile)
     tiles = -(-rows // tile)
     numbers = np.array((rows, columns, depth, share, divisor(tiles)), _SIZE)
@@ -210,7 +211,7 @@ def product(
 
 
 def _tile(size: tuple[int, int, int], groups: int) -> int:
-    """Rows and columns of a block's results."""
+    """Rows and columns of a block's results; groups: products, or parts of them, side by side."""
     return SMALL_TILE if _SMALL_BELOW.covers(_blocks(size, groups) // multiprocessors() + 1) else TILE
 
 

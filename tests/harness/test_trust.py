@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from harness.case.case import Case
+from harness.gate.pairing import BASE, HEAD, Job, Outcome, Record
+from harness.judge.verdict import Subject
 from harness.measure import Limits
 from harness.result.result import Status, Trial
-from harness.worker import block
+from harness.worker import attempt, block
 from harness.worker.attempt import Trusted
 from harness.worker.block import Bench
 from ops import find_op
@@ -40,6 +43,32 @@ def test_checked_bits_need_no_reference(monkeypatch: pytest.MonkeyPatch) -> None
     other = bench().run(TRIAL, QUICK, trusted=Trusted("0" * 64, first.check))
     assert (other.status, "the reference failed" in other.reason) == (Status.ERROR, True)
     assert bench().run(TRIAL, QUICK).status is Status.ERROR
+
+
+def test_what_another_tree_checked_counts_on_its_grounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same outputs of the same inputs by the same code need no reference; of other inputs or code they do."""
+    first = bench().run(TRIAL, QUICK, with_digest=True)
+    assert first.check is not None
+    known = Trusted(first.extra["digest"], first.check, first.extra["grounds"])
+    monkeypatch.setattr(block, "expect", refuse)
+    again = bench().run(TRIAL, QUICK, trusted=known, with_digest=True)
+    assert (again.status, again.extra["grounds"]) == (Status.OK, first.extra["grounds"])
+    with monkeypatch.context() as patched:
+        patched.setattr(attempt, "judged_by", lambda _: "another reference")
+        assert bench().run(TRIAL, QUICK, trusted=known).status is Status.ERROR
+    of_other_inputs = replace(known, grounds=first.extra["grounds"].replace(first.extra["grounds"][0], "-"))
+    assert bench().run(TRIAL, QUICK, trusted=of_other_inputs).status is Status.ERROR
+
+
+def test_one_side_takes_what_the_other_found() -> None:
+    """A record hands a side its own checked outputs without grounds, else the other side's with them."""
+    first = bench().run(TRIAL, QUICK, with_digest=True)
+    record = Record(Job(Subject("p_norm", "small", CASE.id, "baseline", "cpu"), {}))
+    assert record.trusted(BASE) is None
+    record.outcomes[BASE][0] = Outcome(Status.OK, check=first.check, extra=first.extra)
+    own, others = record.trusted(BASE), record.trusted(HEAD)
+    assert own is not None
+    assert others == {**own, "grounds": first.extra["grounds"]}
 
 
 def test_other_bits_are_checked() -> None:
