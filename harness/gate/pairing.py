@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field, fields, replace
 from hashlib import sha256
@@ -23,6 +24,7 @@ from harness.gate.tree import Tree, temporary_folder
 from harness.judge.verdict import Comparison, Subject
 from harness.measure import Limits
 from harness.result.result import Ceilings, Check, Measurement, Ruler, Status, from_json, to_json
+from harness.run.compiling import ONCE, Waiting, need_bytes
 from harness.run.execute import LocalExecutor
 
 BASE, HEAD = "base", "head"
@@ -34,6 +36,8 @@ CUDA_BATCH = 24
 """As BATCH on a GPU, where a trial takes less time than on a CPU and the start of a process more."""
 SPARE_CPUS = 4
 """Where a machine has so many CPUs, the next process may import what it needs while a GPU is measured."""
+LOOKING = 8
+"""Processes, at most, that call and check kernels before a GPU is timed: references take long, and one CPU each."""
 BLOCK_S = 0.2
 """Seconds of sampling of one trial in one block."""
 START_S = 300.0
@@ -76,6 +80,11 @@ class Outcome:
         return self.measurement.median_ns if self.measurement and self.measurement.samples_ns else None
 
     @property
+    def is_known(self) -> bool:
+        """Whether its outputs were right, and can be told from others."""
+        return self.check is not None and self.check.ok and "grounds" in self.extra
+
+    @property
     def sampling_s(self) -> float:
         """Seconds spent on warming up and sampling."""
         return self.phases_s.get(MEASURING, 0.0)
@@ -89,24 +98,23 @@ class Outcome:
 
 @dataclass(slots=True)
 class Record:
-    """All blocks of one job: outcomes by side, then by number of the pair."""
+    """All blocks of one job: outcomes by side, then by number of the pair. seen: what the head did before them."""
 
     job: Job
     outcomes: dict[str, dict[int, Outcome]] = field(default_factory=lambda: {side: {} for side in SIDES})
+    seen: Outcome | None = None
 
     def trusted(self, side: str) -> dict[str, Any] | None:
         """Outputs that were checked against the reference: blocks that leave the same bits need no other.
 
         Those of the other side count too, on the grounds that it checked them with.
         """
-        other = SIDES[SIDES.index(side) - 1]
-        for of in (side, other):
-            for one in self.outcomes[of].values():
-                grounds = one.extra.get("grounds", "")
-                if one.check is not None and one.check.ok and grounds:
-                    found = {"digest": one.extra["digest"], "check": to_json(one.check)}
-                    return found if of == side else {**found, "grounds": grounds}
-        return None
+        own, others = self.outcomes[side].values(), self.outcomes[SIDES[SIDES.index(side) - 1]].values()
+        known = next((one for one in (*own, *others, self.seen) if one is not None and one.is_known), None)
+        if known is None or known.check is None:
+            return None
+        found = {"digest": known.extra["digest"], "check": to_json(known.check)}
+        return found if any(one is known for one in own) else {**found, "grounds": known.extra["grounds"]}
 
     @property
     def attempts(self) -> int:
@@ -215,6 +223,22 @@ class Workshop:
             environment={"NUMBA_CACHE_DIR": str(self._folder_of("numba", side))},
             preload=preload,
         )
+
+    def look_ahead(self, records: Sequence[Record]) -> None:
+        """Call and check the head's kernels once, many at a time, so that blocks need no reference."""
+        shapes = [record.job.trial["case"]["shapes"].values() for record in records]
+        waiting = Waiting(zip(map(need_bytes, shapes), records, strict=True))
+
+        def look() -> None:
+            with self.executor(HEAD, preload=("cupy",)) as executor:
+                executor.limits = ONCE
+                for record in waiting:
+                    kept = str(self._folder_of("inputs", HEAD))
+                    record.seen = _outcome(executor.run_plain(record.job.trial, with_digest=True, kept=kept))
+
+        with ThreadPoolExecutor(LOOKING) as pool:
+            for done in [pool.submit(look) for _ in range(min(LOOKING, (os.cpu_count() or 1) // 2))]:
+                done.result()
 
     def ceilings(self, devices: Iterable[str]) -> dict[str, Ceilings]:
         """What devices reach, measured where they are first asked about, by a worker on the head's tree."""
@@ -337,6 +361,8 @@ def _batches(records: Mapping[Subject, Record], wanted: Mapping[Subject, int]) -
 def _measure_batch(workshop: Workshop, batch: Sequence[Record], count: int, block_s: float, tell: Tell) -> None:
     first = max(record.attempts for record in batch)
     sides = batch[0].job.sides
+    if first == 0 and _may_prepare(batch[0].job):
+        workshop.look_ahead(batch)
     for pair in range(first, first + count):
         # A B B A: a steady drift falls on both sides alike; a failure of one side is faced by the other once
         open_ = [record for record in batch if not record.is_settled]
@@ -352,7 +378,7 @@ def _measure_batch(workshop: Workshop, batch: Sequence[Record], count: int, bloc
 
 
 def _may_prepare(job: Job) -> bool:
-    """Whether a process that imports takes nothing from the one that measures."""
+    """Whether there are CPUs enough for other processes to take nothing from the one that measures."""
     return job.subject.device != "cpu" and (os.cpu_count() or 1) >= SPARE_CPUS
 
 

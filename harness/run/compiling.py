@@ -6,12 +6,13 @@ Outputs that were right are known by the digest of their bits: who measures late
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from math import prod
 from pathlib import Path
 from threading import Condition
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from harness.case.case import Case
 from harness.measure import Limits
@@ -21,6 +22,7 @@ from harness.run.execute import LocalExecutor
 from harness.run.runner import Finished
 from ops import dtype_info
 
+T = TypeVar("T")
 ONCE = Limits(budget_s=0.0, min_samples=1, max_samples=1, warmup_s=0.0)
 NEED = 12
 """Float64 numbers that a reference, its bounds and what they are made of hold per element of a case, about."""
@@ -73,7 +75,7 @@ def compile_ahead(
     kept: Path | None = None,
 ) -> Ahead:
     """Call and check each trial's kernel once; `tell` hears of each. kept: a folder for inputs, to be used again."""
-    waiting, ahead = _Waiting(trials), Ahead(kept=kept)
+    waiting, ahead = Waiting((_need(case[0]), case) for case in _by_case(trials)), Ahead(kept=kept)
     with ThreadPoolExecutor(workers) as pool:
         parts = [pool.submit(_work, waiting, ahead, tell, timeout_s) for _ in range(workers)]
         for part in parts:
@@ -82,53 +84,66 @@ def compile_ahead(
     return ahead
 
 
-class _Waiting:
-    """Trials by case, large cases first, as many at a time as their references have room for."""
+class Waiting(Generic[T]):
+    """What is to be done, most memory first, and as much at a time as there is room for; threads share one."""
 
-    def __init__(self, trials: Sequence[Trial]) -> None:
-        by_case: dict[str, list[Trial]] = {}
-        for trial in trials:
-            by_case.setdefault(trial.case.id, []).append(trial)
-        self._cases = sorted(by_case.values(), key=lambda case: -_need(case))
+    def __init__(self, items: Iterable[tuple[int, T]]) -> None:
+        """Of each how many bytes it needs, and itself."""
+        self._items = sorted(items, key=lambda item: -item[0])
         self._room = free_memory_bytes() * SHARE
         self._under_way = 0
         self._changed = Condition()
 
-    def take(self) -> list[Trial]:
-        """A case's trials as soon as there is room for one; nothing when none is left. Give it back with `done`."""
-        with self._changed:
-            while self._cases:
-                for case in self._cases:
-                    if _need(case) <= self._room or not self._under_way:
-                        self._cases.remove(case)
-                        self._room -= _need(case)
-                        self._under_way += 1
-                        return case
-                self._changed.wait()
-            return []
+    def __iter__(self) -> Iterator[T]:
+        """The next as soon as there is room for it, which it leaves when the one after it is asked for."""
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: not self._items or self._fitting() is not None)
+                number = self._fitting()
+                if number is None:
+                    return
+                nbytes, item = self._items.pop(number)
+                self._room -= nbytes
+                self._under_way += 1
+            try:
+                yield item
+            finally:
+                with self._changed:
+                    self._room += nbytes
+                    self._under_way -= 1
+                    self._changed.notify_all()
 
-    def done(self, case: list[Trial]) -> None:
-        """A case's memory is free again."""
-        with self._changed:
-            self._room += _need(case)
-            self._under_way -= 1
-            self._changed.notify_all()
+    def _fitting(self) -> int | None:
+        """The first that fits; the first of all where nothing is under way."""
+        fitting = (number for number, (nbytes, _) in enumerate(self._items) if nbytes <= self._room)
+        return next(fitting, None if self._under_way or not self._items else 0)
 
 
-def _need(case: list[Trial]) -> int:
-    shapes = case[0].case.resolved
-    return 8 * NEED * max(spec.size for spec in [*shapes.inputs.values(), *shapes.outputs.values()])
+def need_bytes(shapes: Iterable[Sequence[int]]) -> int:
+    """Memory that a reference takes, about, in a case of tensors of these shapes."""
+    return 8 * NEED * max((prod(shape) for shape in shapes), default=0)
 
 
-def _work(waiting: _Waiting, ahead: Ahead, tell: Callable[[Trial], None], timeout_s: float) -> list[Result]:
+def _need(trial: Trial) -> int:
+    shapes = trial.case.resolved
+    return need_bytes(spec.shape for spec in [*shapes.inputs.values(), *shapes.outputs.values()])
+
+
+def _by_case(trials: Iterable[Trial]) -> list[list[Trial]]:
+    found: dict[str, list[Trial]] = {}
+    for trial in trials:
+        found.setdefault(trial.case.id, []).append(trial)
+    return list(found.values())
+
+
+def _work(waiting: Waiting[list[Trial]], ahead: Ahead, tell: Callable[[Trial], None], timeout_s: float) -> list[Result]:
     """One worker's part: cases as long as there are any."""
     found = []
     with LocalExecutor(limits=ONCE, timeout_s=timeout_s) as executor:
-        while trials := waiting.take():
+        for trials in waiting:
             for result in executor.run(trials, ask=ahead.ask_first):
                 found.append(result)
                 tell(result.trial)
-            waiting.done(trials)
     return found
 
 

@@ -97,7 +97,9 @@ def recall_values(case: Case, folder: Path) -> dict[str, Array] | None:
         file, dtype = _kept(case, name, folder), dtype_info(spec.dtype).numpy
         if not file.is_file() or file.stat().st_size != spec.size * dtype.itemsize:
             return None
-        values[name] = np.fromfile(file, np.uint8).view(dtype).reshape(spec.shape)
+        # mapped, not read: a GPU takes it from the cache of files, without one more copy
+        raw = np.asarray(np.memmap(file, np.uint8, "r")) if spec.size else np.empty(0, np.uint8)
+        values[name] = raw.view(dtype).reshape(spec.shape)
     return values
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from harness.case.case import Case
 from harness.result.result import Check, Status, Trial, from_json
 from harness.run import compiling
-from harness.run.compiling import compile_ahead
+from harness.run.compiling import Waiting, compile_ahead
 from harness.run.execute import LocalExecutor
 from harness.worker.inputs import keep_values, make_inputs
 from ops import find_op
@@ -51,15 +52,28 @@ def test_inputs_of_large_cases_are_not_kept(tmp_path: Path, monkeypatch: pytest.
     assert ahead.ask(Trial(CASES[2], "baseline", "cpu", "cpu"))["kept"] is None
 
 
-@pytest.mark.parametrize(("room", "expected"), [(10**9, [7, 5, 3]), (8 * 12 * 2 * 8 / 0.5, [7]), (0, [7])])
-def test_as_many_cases_at_a_time_as_memory_has_room_for(
-    room: int, expected: list[int], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("room", "at_once"), [(10**9, ["c", "b", "a"]), (16, ["c", "a"]), (1, ["c"])])
+def test_as_much_at_a_time_as_memory_has_room_for(
+    room: int, at_once: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Large ones first; one at least, whatever it takes; what is given back makes room for the next."""
+    """What needs most first, then what fits beside it; one at least, whatever it needs; room is given back."""
     monkeypatch.setattr(compiling, "free_memory_bytes", lambda: room)
-    waiting = compiling._Waiting([Trial(case, "baseline", "cpu", "cpu") for case in CASES])
-    taken = [waiting.take() for _ in expected]
-    assert [case[0].case.shapes["x"][1] for case in taken] == expected
-    if len(expected) == 1:
-        waiting.done(taken[0])
-        assert waiting.take()[0].case is CASES[1]
+    waiting = Waiting([(1, "a"), (5, "b"), (7, "c")])
+    threads = [iter(waiting) for _ in at_once]
+    assert [next(thread) for thread in threads] == at_once
+    assert sorted(item for thread in threads for item in thread) == sorted({"a", "b", "c"} - set(at_once))
+    assert list(waiting) == []
+
+
+def test_a_thread_waits_for_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What does not fit is handed out when another thread has finished."""
+    monkeypatch.setattr(compiling, "free_memory_bytes", lambda: 0)
+    waiting = Waiting([(1, "a"), (5, "b")])
+    first = iter(waiting)
+    assert next(first) == "b"
+    with ThreadPoolExecutor(1) as pool:
+        others = pool.submit(lambda: list(waiting))
+        with pytest.raises(TimeoutError):
+            others.result(0.2)
+        assert list(first) in ([], ["a"])
+        assert others.result(10) in ([], ["a"])

@@ -10,11 +10,14 @@ from typing import Any, Self
 
 import pytest
 
+from harness.case.case import Case
 from harness.gate.gate import Schedule
-from harness.gate.pairing import BASE, HEAD, Job, Workshop, measure
+from harness.gate.pairing import BASE, HEAD, Job, Record, Workshop, measure
 from harness.gate.tree import Tree
 from harness.judge.verdict import Subject
-from harness.result.result import Status
+from harness.result.result import Status, Trial, to_json
+from harness.settings import ROOT
+from ops import find_op
 
 
 class Machine:
@@ -61,6 +64,7 @@ def measured(monkeypatch: pytest.MonkeyPatch, device: str, cpus: int) -> Machine
     tree = Tree(Path("/nowhere"), "", "a tree")
     with Workshop({BASE: tree, HEAD: tree}) as workshop:
         monkeypatch.setattr(workshop, "executor", machine.start)
+        monkeypatch.setattr(workshop, "look_ahead", lambda records: machine.log.append(f"look at {len(records)}"))
         job = Job(Subject("sign", "rows", "0" * 16, "optimized", device), {"backend": "cuda"})
         measure(workshop, [job], lambda _: (), schedule=Schedule(start=2, most=2))
     assert machine.open == 0
@@ -70,7 +74,7 @@ def measured(monkeypatch: pytest.MonkeyPatch, device: str, cpus: int) -> Machine
 def test_the_next_process_imports_while_a_gpu_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     """A B B A: each process but the first is there before its turn, on the right side, and none is left over."""
     assert measured(monkeypatch, "cuda:0", 16).log == [
-        "start base", "start head early", "run base", "start head early", "run head",
+        "look at 1", "start base", "start head early", "run base", "start head early", "run head",
         "start base early", "run head", "run base",
     ]  # fmt: skip
 
@@ -81,3 +85,24 @@ def test_nothing_else_runs_while_a_cpu_is_wanted(monkeypatch: pytest.MonkeyPatch
     assert measured(monkeypatch, device, cpus).log == [
         word for side in (BASE, HEAD, HEAD, BASE) for word in (f"start {side}", f"run {side}")
     ]  # fmt: skip
+
+
+def test_what_the_head_was_seen_to_leave_is_known_to_both_sides(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each kernel is called and checked once, on the head; from there on neither side needs a reference."""
+    monkeypatch.setattr(os, "cpu_count", lambda: 4)
+    cases = [Case("scale", f"c{size}", {"x": (size,)}, "float32", find_op("scale").params()) for size in (3, 5, 7)]
+    records = [
+        Record(
+            Job(Subject("scale", case.name, case.id, "baseline", "cpu"), to_json(Trial(case, "baseline", "cpu", "cpu")))
+        )
+        for case in cases
+    ]
+    with Workshop(dict.fromkeys((BASE, HEAD), Tree(ROOT, "", "this tree"))) as workshop:
+        workshop.look_ahead(records)
+    for record in records:
+        head, base = record.trusted(HEAD), record.trusted(BASE)
+        assert head is not None
+        assert head == base
+        assert head["check"]["ok"]
+        assert head["grounds"]
+        assert record.attempts == 0
