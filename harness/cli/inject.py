@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 def inject(
     paths: gating.Paths = None,
     slowdown: Annotated[float, typer.Option("--slowdown", help="Share of its time that a call takes longer.")] = 0.05,
-    runs: Annotated[int, typer.Option("--runs", help="Gate runs per op.", min=1)] = 1,
+    runs: Annotated[int, typer.Option("--runs", help="Gate runs.", min=1)] = 1,
     among: Annotated[
         int, typer.Option("--among", help="Judge each case as the one slowed of so many in a run.", min=1)
     ] = 60,
@@ -42,9 +42,10 @@ def inject(
     as_json: AsJson = False,
     db: Database = None,
 ) -> None:
-    """Plant a slowdown in a copy of each kernel in turn, run the gate against it, and count what it catches.
+    """Plant a slowdown in a copy of all kernels, run the gate against it, and count what it catches.
 
-    Only times are judged: the planted launch would be found by counting. Prints the share caught with 95 %
+    Each case is judged by itself, as if it were the only slow one of a run, and by its times alone: the
+    planted launch would be found by counting. Prints the share caught with 95 %
     bounds and the seconds of sampling that it took, and stores them.
 
     Example: opgauge inject --slowdown 0.05 --op sign
@@ -64,7 +65,7 @@ def inject(
     )
     done: list[GateRun] = []
     try:
-        plant_each(own, selection, conditions, load_settings(), timeout, slowdown, runs, done)
+        plant(own, selection, conditions, load_settings(), timeout, slowdown, runs, done)
     except KeyboardInterrupt:
         typer.echo("interrupted", err=True)
     data = caught(done, slowdown, monotonic() - started)
@@ -76,7 +77,7 @@ def inject(
     typer.echo("\n".join(lines))
 
 
-def plant_each(
+def plant(
     own: Tree,
     selection: Selection,
     conditions: Conditions,
@@ -86,9 +87,7 @@ def plant_each(
     runs: int,
     done: list[GateRun],
 ) -> None:
-    """For each kernel that the selection holds: a copy in which it is slower, compared with the tree itself."""
-    from dataclasses import replace
-
+    """A copy in which every kernel that the selection holds is slower, compared with the tree itself."""
     from harness.gate.pairing import BASE, HEAD
     from harness.gate.selection import plan
     from harness.gate.tree import Tree
@@ -102,11 +101,10 @@ def plant_each(
     if beyond:
         said = f"cannot be caught in {len(beyond)} of {len(subjects)} cases: their thresholds are no smaller"
         typer.echo(f"{100 * slowdown:g} % {said} (see --policy)", err=True)
-    for op, implementation, device in dict.fromkeys((one.op, one.implementation, one.device) for one in subjects):
-        chosen = replace(selection, ops=(op,), implementations=(implementation,), devices=(device,))
-        with slowed_copy(own.path, op, implementation, Device.parse(device).backend, slowdown) as copy:
-            trees = {BASE: own, HEAD: Tree(copy, own.commit, f"{op} {implementation} {100 * slowdown:g} % slower")}
-            with gating.workshop(trees, settings, timeout) as workshop:
-                for run in repeat(workshop, chosen, conditions, runs):
-                    done.append(run)
-                    typer.echo(f"{op}: {gating.line(run)}", err=True)
+    kernels = [(one.op, one.implementation, Device.parse(one.device).backend) for one in subjects]
+    with slowed_copy(own.path, kernels, slowdown) as copy:
+        trees = {BASE: own, HEAD: Tree(copy, own.commit, f"{100 * slowdown:g} % slower")}
+        with gating.workshop(trees, settings, timeout) as workshop:
+            for run in repeat(workshop, selection, conditions, runs):
+                done.append(run)
+                typer.echo(f"{len(done)}/{runs} {gating.line(run)}", err=True)

@@ -32,8 +32,8 @@ MEASURING = "measure"
 SIDES = (BASE, HEAD)
 BATCH = 12
 """Jobs, about so many, that share the start of a process: enough to pay for it, few enough for pairs close in time."""
-CUDA_BATCH = 24
-"""As BATCH on a GPU, where a trial takes less time than on a CPU and the start of a process more."""
+CUDA_BATCH = 48
+"""As BATCH on a GPU, where a trial takes a tenth of a second and the start of a process almost one."""
 SPARE_CPUS = 4
 """Where a machine has so many CPUs, the next process may import what it needs while a GPU is measured."""
 LOOKING = 8

@@ -7,7 +7,7 @@ than the share, the slowdown is larger than asked for: what it came to is measur
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -27,10 +27,10 @@ LEAD_CYCLES = 100_000
 """Cycles that the device waits before a timed call, so that launch gaps are not timed."""
 
 
-def plant(op: str, implementation: str, backend: str, slowdown: float) -> None:
-    """Slow down every kernel of an op, implementation and backend by a share (0.05 is 5 %)."""
+def plant(chosen: Collection[tuple[str, str, str]], slowdown: float) -> None:
+    """Slow down every kernel of these ops, implementations and backends by a share (0.05 is 5 %)."""
     for key, kernel in list(_KERNELS.items()):
-        if (key.op, key.implementation, key.backend) == (op, implementation, backend):
+        if (key.op, key.implementation, key.backend) in chosen:
             _KERNELS[key] = replace(kernel, function=partial(_bind, kernel, slowdown), prepare=True)
 
 

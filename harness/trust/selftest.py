@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import shutil
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from math import expm1, log
@@ -114,8 +114,8 @@ def out_of_reach(laid: Plan, policy: Policy, slowdown: float) -> list[Subject]:
 
 
 @contextmanager
-def slowed_copy(tree: Path, op: str, implementation: str, backend: str, slowdown: float) -> Iterator[Path]:
-    """A copy of a tree's ops and cases in which the kernels of an op take longer by a share."""
+def slowed_copy(tree: Path, kernels: Iterable[tuple[str, str, str]], slowdown: float) -> Iterator[Path]:
+    """A copy of a tree's ops and cases in which kernels, by op, implementation and backend, take longer by a share."""
     with temporary_folder("opgauge-slowed-") as copy:
         skipped = shutil.ignore_patterns("__pycache__")
         for name in ("ops", CASES):
@@ -124,7 +124,7 @@ def slowed_copy(tree: Path, op: str, implementation: str, backend: str, slowdown
         for suffix in (".py", ".cu"):
             shutil.copy(PLANTED / f"planted{suffix}", copy / "ops" / f"_planted{suffix}")
         with (copy / "ops" / "__init__.py").open("a", encoding="utf-8") as file:
-            arguments = ", ".join(repr(one) for one in (op, implementation, backend, slowdown))
+            arguments = f"{sorted(set(kernels))!r}, {slowdown!r}"
             file.write(f"\nfrom ops._planted import plant as _plant\n\n_plant({arguments})\n")
         yield copy
 
