@@ -216,8 +216,8 @@ def test_a_slowdown_within_the_threshold_is_said_to_be_out_of_reach() -> None:
         ("cpu", 17, [17]),
         ("cpu", 18, [9, 9]),
         ("cpu", 40, [13, 13, 14]),
-        ("cuda:0", 35, [35]),
-        ("cuda:0", 36, [18, 18]),
+        ("cuda:0", 71, [71]),
+        ("cuda:0", 72, [36, 36]),
     ],
 )
 def test_batches_are_even(device: str, jobs: int, sizes: list[int]) -> None:
