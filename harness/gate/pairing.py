@@ -8,7 +8,6 @@ Trials and results stay plain JSON: the process that compares builds the cases o
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -26,8 +25,10 @@ from harness.measure import Limits
 from harness.result.result import Ceilings, Check, Measurement, Ruler, Status, from_json, to_json
 from harness.run.compiling import ONCE, Waiting, need_bytes
 from harness.run.execute import LocalExecutor
+from harness.worker.kept import forget_values
 
 BASE, HEAD = "base", "head"
+KEPT = "kept"
 MEASURING = "measure"
 SIDES = (BASE, HEAD)
 BATCH = 12
@@ -191,6 +192,7 @@ class Workshop:
         self._folder = Path()
         self._next: tuple[str, LocalExecutor] | None = None
         self._ceilings: dict[str, Ceilings] = {}
+        self._seen: dict[Subject, Outcome] = {}
 
     def __enter__(self) -> Self:
         self._folder = self._stack.enter_context(temporary_folder("opgauge-gate-"))
@@ -226,19 +228,24 @@ class Workshop:
 
     def look_ahead(self, records: Sequence[Record]) -> None:
         """Call and check the head's kernels once, many at a time, so that blocks need no reference."""
-        shapes = [record.job.trial["case"]["shapes"].values() for record in records]
-        waiting = Waiting(zip(map(need_bytes, shapes), records, strict=True))
+        new = [record for record in records if record.job.subject not in self._seen]
+        shapes = [record.job.trial["case"]["shapes"].values() for record in new]
+        waiting = Waiting(zip(map(need_bytes, shapes), new, strict=True))
 
         def look() -> None:
             with self.executor(HEAD, preload=("cupy",)) as executor:
                 executor.limits = ONCE
                 for record in waiting:
-                    kept = str(self._folder_of("inputs", HEAD))
-                    record.seen = _outcome(executor.run_plain(record.job.trial, with_digest=True, kept=kept))
+                    kept = str(self._folder_of(KEPT, HEAD))
+                    found = _outcome(executor.run_plain(record.job.trial, with_digest=True, kept=kept))
+                    self._seen[record.job.subject] = found
 
         with ThreadPoolExecutor(LOOKING) as pool:
-            for done in [pool.submit(look) for _ in range(min(LOOKING, (os.cpu_count() or 1) // 2))]:
+            workers = min(LOOKING, (os.cpu_count() or 1) // 2, len(new))
+            for done in [pool.submit(look) for _ in range(workers)]:
                 done.result()
+        for record in records:
+            record.seen = self._seen.get(record.job.subject)
 
     def ceilings(self, devices: Iterable[str]) -> dict[str, Ceilings]:
         """What devices reach, measured where they are first asked about, by a worker on the head's tree."""
@@ -251,7 +258,7 @@ class Workshop:
 
     def forget_inputs(self) -> None:
         """Remove the inputs that blocks have kept for the next ones."""
-        shutil.rmtree(self._folder / "inputs", ignore_errors=True)
+        forget_values(self._folder / KEPT)
 
     def _folder_of(self, what: str, side: str) -> Path:
         """A folder for what belongs to the tree of a side: another tree may draw other inputs."""
@@ -292,7 +299,7 @@ class Workshop:
         try:
             trusted = record.trusted(side)
             with_digest = trusted is None or "grounds" in trusted
-            kept = str(self._folder_of("inputs", side))
+            kept = str(self._folder_of(KEPT, side))
             return executor.run_plain(record.job.trial, block=pair, trusted=trusted, with_digest=with_digest, kept=kept)
         except WorkerError as error:
             msg = f"{self.trees[side]} cannot be asked: {record.job.subject}: {error}"

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -18,9 +19,10 @@ from harness.case.case import Case
 from harness.measure import Limits, Timer, timer_for
 from harness.result.result import Check, Footprint, Measurement, Result, Ruler, Status, Trial
 from harness.worker.attempt import Attempt, KernelFailedError, Trusted, WrongError
-from harness.worker.inputs import Inputs, keep_values, make_inputs, recall_values
+from harness.worker.inputs import Inputs, make_inputs
+from harness.worker.kept import is_kept, keep_expected, keep_values, recall_expected, recall_values
 from harness.worker.verify import Expected, expect
-from ops import BackendError, Device, Found, KernelNotFoundError, find_kernel, find_kernel_or_cpu, find_op
+from ops import BackendError, Device, Found, Kernel, KernelNotFoundError, find_kernel, find_kernel_or_cpu, find_op
 from ops._core.backend import cuda_device_count
 
 
@@ -64,7 +66,8 @@ class Bench:
             result = replace(result, fell_back=found.fell_back, deterministic=found.kernel.deterministic)
             result = replace(result, ruler=self._ruler("cpu" if found.fell_back else trial.device))
             self._load(case, phases, kept, with_reference=trusted is None)
-            checked, measurement = self._try(trial, found, limits, phases, trusted, with_digest=with_digest)
+            reference = partial(self._expect, case, found.kernel, kept)
+            checked, measurement = self._try(trial, found, limits, phases, reference, trusted, with_digest=with_digest)
             result = replace(result, check=checked, measurement=measurement)
         except WrongError as error:
             result = replace(result, status=Status.WRONG, reason=str(error), check=error.check)
@@ -105,20 +108,23 @@ class Bench:
         self.case, self.inputs, self.expected = None, Inputs({}), None
         phases.begin("reference")
         with _blamed_on_op():
-            values = None if with_reference or kept is None else recall_values(case, kept)
+            expected = recall_expected(case, kept) if kept is not None and with_reference else None
+            is_enough = expected is not None or not with_reference
+            values = recall_values(case, kept) if kept is not None and is_enough else None
             inputs = make_inputs(case) if values is None else Inputs(values)
-            if with_reference:
-                self.expected = expect(case, inputs)
+            self.expected = expected if is_enough else expect(case, inputs)
         if kept is not None and values is None:
             keep_values(case, inputs.values, kept)
         self.case, self.inputs = case, Inputs(inputs.values)  # without the wide ones
 
-    def _expect(self) -> Expected:
-        """The reference of the case at hand; computed now where it was not wanted before."""
-        if self.expected is None and self.case is not None:
+    def _expect(self, case: Case, kernel: Kernel, kept: Path | None) -> Expected:
+        """The reference of the case at hand, computed now where it was not wanted before."""
+        if self.expected is None:
             with _blamed_on_op():
-                self.expected = expect(self.case, make_inputs(self.case))
-        return self.expected or Expected({}, {}, {})
+                self.expected = expect(case, make_inputs(case))
+        if kept is not None and not kernel.deterministic and not is_kept(case, kept):
+            keep_expected(case, self.expected, kept)
+        return self.expected
 
     def _try(
         self,
@@ -126,6 +132,7 @@ class Bench:
         found: Found,
         limits: Limits,
         phases: _Phases,
+        reference: Callable[[], Expected],
         trusted: Trusted | None,
         *,
         with_digest: bool,
@@ -140,13 +147,13 @@ class Bench:
                 phases.begin("prepare")
                 call = attempt.bind()
                 phases.begin("first call")
-                first = attempt.check(attempt.call(call, 0), self._expect, "in the first call")
+                first = attempt.check(attempt.call(call, 0), reference, "in the first call")
             phases.begin("second call")
-            attempt.check(attempt.call(call, 1), self._expect, "in the second call")
+            attempt.check(attempt.call(call, 1), reference, "in the second call")
             phases.begin("measure")
             timed = attempt.measure(call, limits)
             phases.begin("check after measuring")
-            attempt.check(timed.returned, self._expect, "after measuring")
+            attempt.check(timed.returned, reference, "after measuring")
             phases.repeatable = attempt.repeatable
             if with_digest and attempt.repeatable:
                 phases.digests = attempt.digests(timed.returned)

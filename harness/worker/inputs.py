@@ -13,7 +13,6 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property, partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -75,36 +74,6 @@ def draw_parts(seed: int, size: int, dtype: DtypeInfo, own: Input, spec: InputSp
         for _ in pool.map(part, range(-(-size // PART))):
             pass
     return drawn
-
-
-def keep_values(case: Case, values: Mapping[str, Array], folder: Path) -> None:
-    """Put the inputs of `case` where the next process finds them; a full disk only makes that slower."""
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, value in values.items():
-        target = _kept(case, name, folder)
-        part = target.with_suffix(".part")
-        try:
-            value.reshape(-1).view(np.uint8).tofile(part)
-            part.replace(target)
-        except OSError:
-            part.unlink(missing_ok=True)
-
-
-def recall_values(case: Case, folder: Path) -> dict[str, Array] | None:
-    """The inputs of `case` as they were kept; None where they were not, or not whole."""
-    values = {}
-    for name, spec in case.resolved.inputs.items():
-        file, dtype = _kept(case, name, folder), dtype_info(spec.dtype).numpy
-        if not file.is_file() or file.stat().st_size != spec.size * dtype.itemsize:
-            return None
-        # mapped, not read: a GPU takes it from the cache of files, without one more copy
-        raw = np.asarray(np.memmap(file, np.uint8, "r")) if spec.size else np.empty(0, np.uint8)
-        values[name] = raw.view(dtype).reshape(spec.shape)
-    return values
-
-
-def _kept(case: Case, name: str, folder: Path) -> Path:
-    return folder / f"{case.id}-{name}.bin"
 
 
 def with_derived(case: Case, values: Mapping[str, Array]) -> Inputs:

@@ -13,7 +13,8 @@ from harness.result.result import Check, Status, Trial, from_json
 from harness.run import compiling
 from harness.run.compiling import Waiting, compile_ahead
 from harness.run.execute import LocalExecutor
-from harness.worker.inputs import keep_values, make_inputs
+from harness.worker.inputs import make_inputs
+from harness.worker.kept import keep_values
 from ops import find_op
 
 CASES = [Case("p_norm", f"c{size}", {"x": (2, size)}, "float32", find_op("p_norm").params()) for size in (3, 5, 7)]

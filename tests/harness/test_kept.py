@@ -1,7 +1,8 @@
-"""Inputs that one process of the gate leaves for the next."""
+"""Inputs and references that one process leaves for the next."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,12 @@ from harness.measure import Limits
 from harness.result.result import Status, Trial
 from harness.worker import block
 from harness.worker.attempt import Trusted
+from harness.worker.bits import same_bits
 from harness.worker.block import Bench
-from harness.worker.inputs import keep_values, make_inputs, recall_values
+from harness.worker.inputs import make_inputs
+from harness.worker.kept import forget_values, keep_expected, keep_values, recall_expected, recall_values
+from harness.worker.verify import expect
+from ops import find_kernel
 
 CASES = Path(__file__).parent.parent.parent / "cases"
 QUICK = Limits(budget_s=0.0, min_samples=1, max_samples=1, warmup_s=0.0)
@@ -62,3 +67,43 @@ def test_the_next_process_draws_nothing(tmp_path: Path, monkeypatch: pytest.Monk
 
 def _refuse(*_: Any) -> None:
     raise ArithmeticError
+
+
+@pytest.mark.parametrize("file", ["p_norm.yaml", "flatten.yaml", "dot.yaml"])
+def test_a_recalled_reference_is_what_was_computed(tmp_path: Path, file: str) -> None:
+    """Values and bounds, arrays and numbers, of every dtype: to the bit."""
+    for case in (one for one in load_cases([CASES / file]) if "smoke" in one.tags):
+        expected = expect(case, make_inputs(case))
+        assert recall_expected(case, tmp_path) is None
+        keep_expected(case, expected, tmp_path)
+        recalled = recall_expected(case, tmp_path)
+        assert recalled is not None
+        for name, value in expected.values.items():
+            assert same_bits(recalled.values[name], value)
+            assert np.array_equal(
+                np.asarray(recalled.bounds.get(name, 0.0)), np.asarray(expected.bounds.get(name, 0.0))
+            )
+
+
+def test_a_kernel_that_leaves_other_bits_each_time_needs_one_reference(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first process keeps it, those after it compute none; wrong outputs are wrong by it all the same."""
+    case = next(one for one in load_cases([CASES / "scale.yaml"]) if one.name == "offset")
+    trial = Trial(case, "baseline", "cpu", "cpu")
+    own = replace(find_kernel("scale", "baseline", "cpu", case.dtype), deterministic=False)
+    monkeypatch.setattr(block, "find_kernel", lambda *_: own)
+    assert Bench(lambda _: None).run(trial, QUICK, kept=tmp_path).status is Status.OK
+    monkeypatch.setattr(block, "expect", _refuse)
+    assert Bench(lambda _: None).run(trial, QUICK, kept=tmp_path).status is Status.OK
+    own = replace(own, function=lambda **given: given["out"]["out"].fill(0), prepare=False)
+    assert Bench(lambda _: None).run(trial, QUICK, kept=tmp_path).status is Status.WRONG
+
+
+def test_a_kernel_that_leaves_the_same_bits_keeps_no_reference(tmp_path: Path) -> None:
+    """Its outputs are known by their digest: disks are not filled for nothing."""
+    case = next(one for one in load_cases([CASES / "scale.yaml"]) if one.name == "offset")
+    Bench(lambda _: None).run(Trial(case, "baseline", "cpu", "cpu"), QUICK, kept=tmp_path)
+    assert {file.suffix for file in tmp_path.iterdir()} == {".bin"}
+    forget_values(tmp_path.parent)
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,87 @@
+"""What one process leaves in a folder for those after it: inputs of cases, and references of those asked for often."""
+
+from __future__ import annotations
+
+import os
+import zipfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import numpy as np
+
+from harness.case.case import Case
+from harness.worker.verify import Expected
+from ops import dtype_info
+from ops._core.op import Array
+
+REFERENCE = ".npz"
+
+
+def keep_values(case: Case, values: Mapping[str, Array], folder: Path) -> None:
+    """Put the inputs of `case` where the next process finds them; a full disk only makes that slower."""
+    for name, value in values.items():
+        _write(_kept(case, name, folder), value.reshape(-1).view(np.uint8).tofile)
+
+
+def recall_values(case: Case, folder: Path) -> dict[str, Array] | None:
+    """The inputs of `case` as they were kept; None where they were not, or not whole."""
+    values = {}
+    for name, spec in case.resolved.inputs.items():
+        file, dtype = _kept(case, name, folder), dtype_info(spec.dtype).numpy
+        if not file.is_file() or file.stat().st_size != spec.size * dtype.itemsize:
+            return None
+        # mapped, not read: a GPU takes it from the cache of files, without one more copy
+        raw = np.asarray(np.memmap(file, np.uint8, "r")) if spec.size else np.empty(0, np.uint8)
+        values[name] = raw.view(dtype).reshape(spec.shape)
+    return values
+
+
+def keep_expected(case: Case, expected: Expected, folder: Path) -> None:
+    """Put the reference of `case` where the next process finds it: for kernels that leave other bits each time."""
+    arrays = {f"values {name}": value for name, value in expected.values.items()}
+    arrays |= {f"bounds {name}": np.asarray(bound) for name, bound in expected.bounds.items()}
+
+    def save(file: Path) -> None:
+        with file.open("wb") as opened:
+            np.savez(opened, allow_pickle=False, **arrays)
+
+    _write(folder / f"{case.id}{REFERENCE}", save)
+
+
+def is_kept(case: Case, folder: Path) -> bool:
+    """Whether the reference of `case` was kept."""
+    return (folder / f"{case.id}{REFERENCE}").is_file()
+
+
+def recall_expected(case: Case, folder: Path) -> Expected | None:
+    """The reference of `case` as it was kept; None where it was not."""
+    try:
+        with np.load(folder / f"{case.id}{REFERENCE}") as arrays:
+            found = {name: arrays[name] for name in arrays.files}
+    except (OSError, zipfile.BadZipFile):
+        return None
+    parts: dict[str, dict[str, Array]] = {"values": {}, "bounds": {}}
+    for name, array in found.items():
+        part, _, output = name.partition(" ")
+        parts[part][output] = array
+    return Expected(case.resolved.outputs, parts["values"], parts["bounds"])
+
+
+def forget_values(folder: Path) -> None:
+    """Remove inputs, which are many; references stay."""
+    for file in folder.glob("*/*.bin"):
+        file.unlink(missing_ok=True)
+
+
+def _write(target: Path, write: Callable[[Path], None]) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    part = target.with_suffix(f".part{os.getpid()}")
+    try:
+        write(part)
+        part.replace(target)
+    except OSError:
+        part.unlink(missing_ok=True)
+
+
+def _kept(case: Case, name: str, folder: Path) -> Path:
+    return folder / f"{case.id}-{name}.bin"
