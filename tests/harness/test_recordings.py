@@ -37,13 +37,14 @@ def logs_of(name: str) -> list[np.ndarray]:
 
 
 def draw(generator: np.random.Generator, logs: np.ndarray, count: int, times: int) -> np.ndarray:
-    """Pairs that were measured one after another, (times, count, 2); by chance, the sides of each change places.
+    """Pairs that were measured one after another, (times, count, 2); by chance, the sides of all change places.
 
-    Both sides ran the same code: as likely as not, each block had been the other's.
+    Both sides ran the same code: as likely as not, one had been the other. Of single pairs they do not change
+    places: A B B A takes out what depends on a block's place in its pair, and would do so no more.
     """
     starts = generator.integers(0, len(logs) - count + 1, times)
     chosen = logs[starts[:, None] + np.arange(count)]
-    swapped = generator.integers(0, 2, (times, count, 1)).astype(bool)
+    swapped = generator.integers(0, 2, (times, 1, 1)).astype(bool)
     return np.asarray(np.where(swapped, chosen[..., ::-1], chosen))
 
 
