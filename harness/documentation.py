@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -100,7 +101,7 @@ def figures(path: Path) -> str:
 
 
 def peers(paths: Sequence[Path]) -> str:
-    """Runs of the first one's commit against the fastest peer of each case, slowest first, and how many are ahead."""
+    """Runs of the first one's commit against the fastest peer of each case, slowest first, and how many stand where."""
     from harness.report.render import against_peers
     from harness.result.summary import rows, sort_rows
 
@@ -109,10 +110,10 @@ def peers(paths: Sequence[Path]) -> str:
     reached: dict[str, Ceilings] = {item.device: item for run in runs for item in run.ceilings}
     table = rows([result for run in runs for result in run.results])
     found = sort_rows([row for row in table if row.against_peer is not None], "slowest")
-    ahead = sum(row.is_ahead for row in found)
-    return "\n\n".join(
-        (_origin(runs[0]), f"{ahead} of {len(found)} cases are ahead.", _markdown(against_peers(found, reached)))
-    )
+    standings = Counter(row.standing for row in found)
+    counted = ", ".join(f"{standings[name]} {name}" for name in ("ahead", "level", "behind"))
+    counts = f"Of {len(found)} cases: {counted}."
+    return "\n\n".join((_origin(runs[0]), counts, _markdown(against_peers(found, reached))))
 
 
 def addends(path: Path) -> str:

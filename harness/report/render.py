@@ -74,7 +74,7 @@ def against_peers(found: Sequence[Row], ceilings: Mapping[str, Ceilings]) -> Tab
             time_text(row.hot_ns(OPTIMIZED)),
             ratio_text(row.hot_against_peer),
             _reached(row, ceilings)[1],
-            f"{'ahead' if row.is_ahead else 'behind'} ({row.decides})",
+            f"{row.standing} ({row.decides})",
         )
     return table
 

@@ -102,6 +102,13 @@ def test_hot_figures_decide_below_ten_microseconds(
     assert f"{'ahead' if ratio < 1 else 'behind'} ({decides})" in out.getvalue()
 
 
+@pytest.mark.parametrize(("cold_ns", "standing"), [(20_000.0, "ahead"), (20_300.0, "level"), (20_500.0, "behind")])
+def test_what_noise_may_make_is_level(cold_ns: float, standing: str) -> None:
+    """Up to 2 % more than is asked is neither ahead nor behind."""
+    (row,) = rows([on_a_gpu("optimized", cold_ns, None), on_a_gpu("torch", 20_000.0, None)])
+    assert row.standing == standing
+
+
 def test_a_cpu_has_no_hot_figure() -> None:
     """Its caches are warm anyhow: the one time decides."""
     (row,) = rows([a_result("optimized", 100.0), a_result("torch", 200.0)])
