@@ -13,6 +13,7 @@
 // middling sizes whose lines are not in the cache yet: no dirty line has to be written back to make room.
 #pragma once
 #include "divide.cuh"
+#include "mail.cuh"
 #include "pack.cuh"
 
 constexpr int REDUCE_THREADS = 256;
@@ -73,42 +74,6 @@ __device__ __forceinline__ typename F::Acc merge_warps(const F& f, typename F::A
   if (threadIdx.x % 32 == 0) slots[warp] = mine;
   __syncthreads();
   return merge_lanes(f, slots[(warp & -warps) + (threadIdx.x & (warps - 1))], warps);
-}
-
-// What one block sends to another: words of 32 bits, each with a flag in one access, so that nothing need be fenced.
-template <typename A>
-constexpr int WORDS = sizeof(A) / 4;
-
-template <typename A>
-__device__ __forceinline__ void send(unsigned long long* to, const A& value) {
-  const unsigned int* const words = reinterpret_cast<const unsigned int*>(&value);
-#pragma unroll
-  for (int i = 0; i < WORDS<A>; ++i) {
-    asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" ::"l"(to + i), "l"(1ull << 32 | words[i]) : "memory");
-  }
-}
-
-// Waits for what is sent, and leaves the place empty for the next launch.
-template <typename A>
-__device__ __forceinline__ A receive(unsigned long long* from) {
-  unsigned long long found[WORDS<A>];
-  bool all;
-  do {
-    all = true;
-#pragma unroll
-    for (int i = 0; i < WORDS<A>; ++i) {
-      asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];" : "=l"(found[i]) : "l"(from + i) : "memory");
-    }
-#pragma unroll
-    for (int i = 0; i < WORDS<A>; ++i) all = all && found[i] >> 32 != 0;
-  } while (!all);
-  A value;
-#pragma unroll
-  for (int i = 0; i < WORDS<A>; ++i) {
-    from[i] = 0;
-    reinterpret_cast<unsigned int*>(&value)[i] = static_cast<unsigned int>(found[i]);
-  }
-  return value;
 }
 
 // True in the last of `blocks` blocks to come here; leaves the ticket at zero for the next launch.
@@ -225,7 +190,8 @@ __global__ void __launch_bounds__(REDUCE_THREADS, LONG_RESIDENT) reduce_long(
     return;
   }
   for (int other = threadIdx.x; other < splits - 1; other += REDUCE_THREADS) {
-    mine = f.merge(mine, receive<Acc>(mail + other * WORDS<Acc>));
+    mine = f.merge(mine, await<Acc>(mail + other * WORDS<Acc>));
+    clear<Acc>(mail + other * WORDS<Acc>);
   }
   mine = merge_block(f, mine);
   if (threadIdx.x == 0) out[row] = f.finish(mine);

@@ -38,9 +38,12 @@ LARGEST_SIZE = 1 << 31
 CLUSTERS = (1, 2, 4, 8)
 TICKET_BYTES = 4
 MOMENTS = 3
-COLUMN_THREADS = 1024
+COLUMN_THREADS = 896
 COLUMN_LANES = 8
 """Threads side by side where channels come last: with packs of 16 bytes they read one line."""
+COLUMNS_STATIC_BYTES = 10 * 1024
+MOST_SPLITS = 256
+MOST_PARTIALS = 1 << 15
 BLOCKS = 2
 """Of a multiprocessor at a time, each with its slice."""
 BLOCK_THREADS = (224, 448, 896)
@@ -112,8 +115,8 @@ def _expressions() -> tuple[tuple[str, ...], tuple[str, ...]]:
     for dtype, widest in _WIDTHS.items():
         ctype = dtype_info(dtype).ctype
         for width in (1, widest):
-            found += [f"{name}<{ctype}, {width}>" for name in ("reduce_rows", "reduce_columns")]
-            found += [f"{name}<{ctype}, {width}>" for name in ("apply_rows", "apply_columns")]
+            names = ("reduce_rows", "apply_rows", "normalize_columns", "apply_columns")
+            found += [f"{name}<{ctype}, {width}>" for name in names]
         for layout in ("SINGLE", "GROUPED", "LAST"):
             packs = _most_packs(layout, widest)
             once = [f"normalize_once<{ctype}, {widest}, {packs}, {cluster}, {layout}>" for cluster in CLUSTERS]
@@ -155,7 +158,9 @@ def _workspace(shapes: Shapes, params: NormalizationParams) -> int:
     """Tickets, then partial moments."""
     view = View.of(shapes.inputs["x"].shape, params.axis)
     wide = dtype_info(shapes.inputs["gamma"].dtype).itemsize
-    return _tickets_bytes(view) + MOMENTS * wide * view.channels * view.splits
+    if view.post > 1:
+        return _tickets_bytes(view) + MOMENTS * wide * view.channels * view.splits
+    return _tickets_bytes(view) + 4 * wide * (view.channels + COLUMN_LANES * PACK_BYTES) * _most_splits(view)
 
 
 def _tickets_bytes(view: View) -> int:
@@ -288,13 +293,14 @@ def normalization(
         out.get("new_moving_mean"),
         out.get("new_moving_variance"),
     )
-    if training:
+    if training and view.post > 1:
         once = _once(view, x, add_to_output, y, gamma, beta, statistics, numbers)
         if once is not None:
             return once
+    if view.post == 1 and training:
+        return _columns(view, x, add_to_output, y, gamma, beta, statistics, workspace, numbers)
     if view.post == 1:
-        partials = workspace[_tickets_bytes(view) :]
-        return _columns(view, x, add_to_output, y, gamma, beta, statistics, partials, numbers, training=training)
+        return _apply_columns(view, x, add_to_output, y, gamma, beta, moving_mean, moving_variance, numbers[0])
     if not training:
         return _apply(view, x, add_to_output, y, gamma, beta, moving_mean, moving_variance, numbers[0], True)
     reduce = _reduce(view, x, statistics, workspace, numbers)
@@ -431,39 +437,74 @@ def _resident(function: Any, cluster: int, threads: int, shared: int) -> int:
     return int(clusters)
 
 
+@dataclass(frozen=True, slots=True)
+class Tiles:
+    """How blocks share (rows, C): `across` groups of `splits` of them, each with `share` rows, `tile` at a time."""
+
+    lanes: int
+    across: int
+    splits: int
+    share: int
+    tile: int
+
+    @classmethod
+    def of(cls, view: View, width: int) -> Tiles:
+        """Groups whose blocks wait for each other only where the device holds all blocks at once."""
+        packs, most = -(-view.channels // width), WARP if width == 1 else COLUMN_LANES
+        lanes = min(most, 1 << (packs - 1).bit_length())
+        across, most_tile = -(-packs // lanes), COLUMN_THREADS // lanes
+        splits = max(1, min(multiprocessors() // across, _most_splits(view), -(-view.images // most_tile)))
+        share = -(-view.images // splits)
+        tile, unit = -(-share // -(-share // most_tile)), max(WARP // lanes, width)
+        return cls(lanes, across, -(-view.images // share), share, -(-tile // unit) * unit)
+
+    @property
+    def threads(self) -> int:
+        """Of a block: at least one for each column."""
+        return self.lanes * self.tile
+
+    @property
+    def rounds(self) -> int:
+        """Packs of a thread."""
+        return -(-self.share // self.tile)
+
+
+def _most_splits(view: View) -> int:
+    """Blocks of a group: as many partial statistics as the workspace has room for."""
+    return max(1, min(MOST_SPLITS, MOST_PARTIALS // view.channels))
+
+
 def _columns(
-    view: View,
-    x: Any,
-    addend: Any,
-    y: Any,
-    gamma: Any,
-    beta: Any,
-    statistics: Any,
-    partials: Any,
-    numbers: tuple[Any, Any],
-    *,
-    training: bool,
+    view: View, x: Any, addend: Any, y: Any, gamma: Any, beta: Any, statistics: Any, workspace: Any, numbers: tuple[Any, Any]
 ) -> Bound:
-    """Channels last: partial statistics, then a launch whose every block puts them together; inference has but that."""
+    """Channels last, in training."""
+    width = _width(view, x, addend, y)
+    tiles = Tiles.of(view, width)
+    function = SOURCE.function(f"normalize_columns<{_ctype(x)}, {width}>")
+    round_bytes = tiles.threads * width * x.dtype.itemsize
+    kept = min(tiles.rounds, (shared_memory_bytes() - COLUMNS_STATIC_BYTES) // round_bytes)
+    shared = kept * round_bytes
+    _allow(function, shared)
+    tickets, mail = workspace, workspace[_tickets_bytes(view) :]
+    sizes = map(np.int32, (view.images, view.channels, tiles.lanes, tiles.splits, tiles.share, kept))
+    arguments = (x, addend, y, gamma, beta, statistics, mail, tickets, *sizes, *numbers)
+    grid, block = (tiles.across * tiles.splits,), (tiles.threads,)
+    return lambda: function(grid, block, arguments, shared_mem=shared)
+
+
+def _apply_columns(
+    view: View, x: Any, addend: Any, y: Any, gamma: Any, beta: Any, mean: Any, variance: Any, epsilon: Any
+) -> Bound:
     width = _width(view, x, addend, y)
     packs, most = -(-view.channels // width), WARP if width == 1 else COLUMN_LANES
     lanes = min(most, 1 << (packs - 1).bit_length())
     across = -(-packs // lanes)
-    tile, many = COLUMN_THREADS // lanes, _APPLY_BLOCKS.value() * multiprocessors() // (2 * across)
-    splits = _REDUCE_BLOCKS.value() * multiprocessors() // (8 * across) if training else 0
-    splits = max(1, min(view.splits, splits, -(-view.images // tile))) if training else 0
+    many = _APPLY_BLOCKS.value() * multiprocessors() // (2 * across)
     down = max(1, min(many, -(-view.images * lanes // THREADS)))
+    function = SOURCE.function(f"apply_columns<{_ctype(x)}, {width}>")
     sizes = (np.int32(view.images), np.int32(view.channels), np.int32(lanes))
-    common = (x, addend, y, gamma, beta, statistics, partials, np.int32(splits), np.int32(tile), *sizes, *numbers)
-    reduce = SOURCE.function(f"reduce_columns<{_ctype(x)}, {width}>")
-    apply = SOURCE.function(f"apply_columns<{_ctype(x)}, {width}>")
-
-    def run() -> None:
-        if splits:
-            reduce((across, splits), (COLUMN_THREADS,), (x, partials, *sizes))
-        apply((across, down), (THREADS,), common)
-
-    return run
+    arguments = (x, addend, y, gamma, beta, mean, variance, *sizes, epsilon)
+    return lambda: function((across, down), (THREADS,), arguments)
 
 
 def _width(view: View, x: Any, *arrays: Any) -> int:

@@ -10,6 +10,7 @@
 
 #include "cluster.cuh"
 #include "divide.cuh"
+#include "mail.cuh"
 #include "pack.cuh"
 
 constexpr unsigned int FULL = 0xffffffffu;
@@ -100,7 +101,8 @@ __device__ __forceinline__ A column_sum(A (&sums)[SIDES], int lanes, A* slots) {
 
 constexpr int THREADS = 256;
 constexpr int WARPS = THREADS / 32;
-constexpr int COLUMN_THREADS = 1024;  // of a block that reduces columns: few blocks leave few partials
+constexpr int COLUMN_THREADS = 896;   // most of a block that normalizes columns, which leaves each 72 registers
+constexpr bool PREFETCH = true;
 constexpr int UNDER_WAY = 4;          // loads of a thread that walks rows
 template <int V>
 constexpr int LINE = V == 1 ? 32 : 8 * V;  // most columns of a block that walks rows
@@ -505,56 +507,75 @@ __global__ void __launch_bounds__(THREADS) reduce_rows(
   }
 }
 
-// What one of `splits` blocks found in the rows of its tiles, which lie `splits` apart.
+// ---- channels last -------------------------------------------------------------------------------------------------
+
+// What a block found in its rows.
 template <typename A>
 struct Partial {
   A mean, squares;
 };
 
-__device__ __forceinline__ int rows_of(int split, int splits, int rows, int tile) {
-  const int whole = rows / tile, turn = whole % splits;
-  return (whole / splits + (split < turn)) * tile + (split == turn ? rows % tile : 0);
-}
-
-// (rows, C): `lanes` threads along C with V columns each; grid (column blocks, splits). partials (splits, C).
+// (rows, C) in one launch: groups of `splits` adjacent blocks take `lanes` packs of each row and share the rows evenly.
+// A block goes over its rows `tile` at a time; of what a thread reads, `kept` packs stay in shared memory, the others
+// are read again, last first, since those are still in L2. All blocks of a group send their partial statistics, in
+// mail (C, splits), and put together all of them; the last one that has read leaves it empty.
+// Blocks of a group wait for each other. ops/normalization/cuda.py sees to it that where there are groups the device
+// holds all blocks of the launch at once; beside other work it is enough that blocks start in the order of their
+// index: then the group whose first blocks wait is the next to be complete.
 template <typename T, int V>
-__global__ void __launch_bounds__(COLUMN_THREADS, 1) reduce_columns(
-    const T* __restrict__ x, Partial<Wide<T>>* __restrict__ partials, int rows, int channels, int lanes) {
+__global__ void __launch_bounds__(COLUMN_THREADS, 1) normalize_columns(
+    const T* __restrict__ x, const T* __restrict__ addend, T* __restrict__ y, const Wide<T>* __restrict__ gamma,
+    const Wide<T>* __restrict__ beta, Statistics<Wide<T>> statistics, unsigned long long* mail, unsigned int* tickets,
+    int rows, int channels, int lanes, int splits, int share, int kept, Wide<T> epsilon, Wide<T> momentum) {
   using A = Wide<T>;
-  constexpr int AT_ONCE = V > 4 ? UNDER_WAY : 2 * UNDER_WAY;
-  __shared__ A slots[COLUMN_THREADS / 32 * LINE<V>], means[LINE<V>];
-  const int lane = threadIdx.x % lanes, tile = COLUMN_THREADS / lanes, width = lanes * V;
-  const int column = blockIdx.x * width + lane * V, stride = gridDim.y * tile;
-  const int start = column < channels ? blockIdx.y * tile + threadIdx.x / lanes : rows;
+  constexpr int AT_ONCE = V > 1 ? UNDER_WAY : 2 * UNDER_WAY;
+  constexpr int APPLIED = V == 4 ? UNDER_WAY : UNDER_WAY / 2;
+  constexpr int WORDS_EACH = WORDS<Partial<A>>;
+  extern __shared__ __align__(16) unsigned char memory[];
+  __shared__ A slots[COLUMN_THREADS / 32 * LINE<V>], means[LINE<V>], scales[LINE<V>], shifts[LINE<V>];
+  const int thread = threadIdx.x, threads = blockDim.x, lane = thread % lanes, tile = threads / lanes;
+  const int group = blockIdx.x / splits, split = blockIdx.x % splits, width = lanes * V;
+  const int column = group * width + lane * V;
+  const auto count_of = [&](int which) { return static_cast<A>(min(share, rows - which * share)); };
+  const int first = split * share + thread / lanes, end = column < channels ? min(rows, (split + 1) * share) : 0;
+  const int mine = first < end ? (end - first + tile - 1) / tile : 0;  // packs of this thread
+  const long long step = static_cast<long long>(tile) * channels;
+  const long long begin = static_cast<long long>(first) * channels + column;
+  T* const ours = reinterpret_cast<T*>(memory) + thread * V;
+  const int apart = threads * V;
+
   Pack<T, V> shift{};
-  if (start < rows) shift = load<T, V>(x + static_cast<long long>(start) * channels + column);
   A sums[V] = {}, squares[V] = {};
-  const auto take = [&](const Pack<T, V>& loaded) {
+  for (int start = 0; start < mine; start += AT_ONCE) {
+    Closed<T, V> loaded[AT_ONCE];
 #pragma unroll
-    for (int i = 0; i < V; ++i) {
-      const A distance = widen(loaded.at[i]) - widen(shift.at[i]);
-      sums[i] += distance;
-      squares[i] += distance * distance;
+    for (int j = 0; j < AT_ONCE; ++j) {
+      if (start + j < mine) loaded[j].load(x + begin + (start + j) * step);
     }
-  };
-  const T* from = x + static_cast<long long>(start) * channels + column;
-  const long long step = static_cast<long long>(stride) * channels;
-  int row = start;
-  for (; row + (AT_ONCE - 1) * stride < rows; row += AT_ONCE * stride, from += AT_ONCE * step) {
-    Pack<T, V> loaded[AT_ONCE];
+    if (start == 0) shift = loaded[0].open();
 #pragma unroll
-    for (int j = 0; j < AT_ONCE; ++j) loaded[j] = load<T, V>(from + j * step);
+    for (int j = 0; j < AT_ONCE; ++j) {
+      if (start + j >= mine) break;
+      const Pack<T, V> values = loaded[j].open();
+      if (start + j < kept) store<T, V>(ours + (start + j) * apart, values);
 #pragma unroll
-    for (int j = 0; j < AT_ONCE; ++j) take(loaded[j]);
+      for (int i = 0; i < V; ++i) {
+        const A distance = widen(values.at[i]) - widen(shift.at[i]);
+        sums[i] += distance;
+        squares[i] += distance * distance;
+      }
+    }
   }
-  for (; row < rows; row += stride, from += step) take(load<T, V>(from));
-  const A count = start < rows ? static_cast<A>((rows - start + stride - 1) / stride) : A(0);
-  const A here = static_cast<A>(rows_of(blockIdx.y, gridDim.y, rows, tile));
+  if (PREFETCH && addend != nullptr && lane == 0 && kept * tile >= share) {
+    for (int k = 0; k < mine; ++k) prefetch_to_l2(addend + begin + k * step);
+  }
+  const A count = static_cast<A>(mine), here = count_of(split), n = static_cast<A>(rows);
   A part[V];
 #pragma unroll
   for (int i = 0; i < V; ++i) part[i] = sums[i] + count * widen(shift.at[i]);
-  const A mean = column_sum<V>(part, lanes, slots) / here;
-  if (threadIdx.x < width) means[threadIdx.x] = mean;
+  Partial<A> found;
+  found.mean = column_sum<V>(part, lanes, slots) / here;
+  if (thread < width) means[thread] = found.mean;
   __syncthreads();
 #pragma unroll
   for (int i = 0; i < V; ++i) {  // Chan et al. 1979
@@ -562,10 +583,89 @@ __global__ void __launch_bounds__(COLUMN_THREADS, 1) reduce_columns(
     const A distance = widen(shift.at[i]) + offset - means[lane * V + i];
     part[i] = squares[i] - sums[i] * offset + count * distance * distance;
   }
-  const A spread = column_sum<V>(part, lanes, slots);
-  const int channel = blockIdx.x * width + threadIdx.x;
-  if (threadIdx.x < width && channel < channels) {
-    partials[static_cast<long long>(blockIdx.y) * channels + channel] = {mean, spread < A(0) ? A(0) : spread};
+  found.squares = column_sum<V>(part, lanes, slots);
+
+  const auto finish = [&](int which, A mean, A squared) {
+    const int channel = group * width + which;
+    const A variance = (squared < A(0) ? A(0) : squared) / n, inverse = A(1) / sqrt(variance + epsilon);
+    means[which] = mean;
+    scales[which] = inverse * gamma[channel];
+    shifts[which] = beta[channel];
+    if (split == 0) keep(statistics, channel, mean, inverse, variance, n, momentum);
+  };
+  unsigned int turn = 0;
+  if (splits == 1) {
+    if (thread < width && group * width + thread < channels) finish(thread, found.mean, found.squares);
+    __syncthreads();
+  } else {
+    mail += static_cast<long long>(group) * width * splits * WORDS_EACH;
+    if (thread < width) send(mail + (thread * splits + split) * WORDS_EACH, found);
+    // a team of threads, a power of two, puts together a channel
+    const int team = splits > 16 ? 32 : splits > 8 ? 16 : splits > 4 ? 8 : splits > 2 ? 4 : 2;
+    const int member = thread % team, teams = threads / team;
+    for (int from = 0; from < width; from += teams) {
+      const int which = from + thread / team;
+      const bool active = which < width && member < splits;
+      const unsigned long long* letters = mail + (which * splits + member) * WORDS_EACH;
+      Partial<A> partial{};
+      if (active) partial = await<Partial<A>>(letters);
+      const A base = __shfl_sync(FULL, partial.mean, thread % 32 / team * team);
+      A sum = 0, squared = 0;
+      for (int other = member; active;) {  // about the first one's mean
+        const A distance = partial.mean - base, weight = count_of(other);
+        sum += weight * distance;
+        squared += partial.squares + weight * distance * distance;
+        other += team, letters += team * WORDS_EACH;
+        if (other >= splits) break;
+        partial = await<Partial<A>>(letters);
+      }
+      for (int distance = team / 2; distance > 0; distance /= 2) {
+        sum += __shfl_xor_sync(FULL, sum, distance);
+        squared += __shfl_xor_sync(FULL, squared, distance);
+      }
+      if (active && member == 0 && group * width + which < channels) {
+        finish(which, base + sum / n, squared - sum * (sum / n));
+      }
+    }
+    __syncthreads();
+    if (thread == threads - 32) turn = atomicAdd(&tickets[group], 1u);
+  }
+
+  A middle[V], scale[V], offset[V];
+#pragma unroll
+  for (int i = 0; i < V; ++i) {
+    middle[i] = means[lane * V + i], scale[i] = scales[lane * V + i], offset[i] = shifts[lane * V + i];
+  }
+  for (int start = (mine - 1) / APPLIED * APPLIED; mine > 0 && start >= 0; start -= APPLIED) {
+    Closed<T, V> loaded[APPLIED], added[APPLIED];
+#pragma unroll
+    for (int j = 0; j < APPLIED; ++j) {
+      if (start + j >= mine) break;
+      const long long at = begin + (start + j) * step;
+      if (addend != nullptr) added[j].load(addend + at);
+      if (start + j < kept) {
+        loaded[j].load(ours + (start + j) * apart);
+      } else {
+        loaded[j].load(x + at);
+      }
+    }
+#pragma unroll
+    for (int j = 0; j < APPLIED; ++j) {
+      if (start + j >= mine) break;
+      const Pack<T, V> values = loaded[j].open(), more = added[j].open();
+      Pack<T, V> result;
+#pragma unroll
+      for (int i = 0; i < V; ++i) {
+        A value = (widen(values.at[i]) - middle[i]) * scale[i] + offset[i];
+        if (addend != nullptr) value += widen(more.at[i]);
+        result.at[i] = narrow<T>(value);
+      }
+      store_streaming<T, V>(y + begin + (start + j) * step, result);
+    }
+  }
+  if (splits > 1 && thread >= threads - 32 && __shfl_sync(FULL, turn, 0) == splits - 1) {
+    for (int i = thread % 32; i < width * splits; i += 32) clear<Partial<A>>(mail + i * WORDS_EACH);
+    if (thread % 32 == 0) tickets[group] = 0;
   }
 }
 
@@ -602,70 +702,41 @@ __global__ void __launch_bounds__(THREADS) apply_rows(
   }
 }
 
-// (rows, C): as reduce_columns, last rows first. Statistics are those of `splits` partials, the moving ones without any.
+// (rows, C) by given moving statistics.
 template <typename T, int V>
 __global__ void __launch_bounds__(THREADS) apply_columns(
     const T* __restrict__ x, const T* __restrict__ addend, T* __restrict__ y, const Wide<T>* __restrict__ gamma,
-    const Wide<T>* __restrict__ beta, Statistics<Wide<T>> statistics, const Partial<Wide<T>>* __restrict__ partials,
-    int splits, int split_tile, int rows, int channels, int lanes, Wide<T> epsilon, Wide<T> momentum) {
+    const Wide<T>* __restrict__ beta, const Wide<T>* __restrict__ mean, const Wide<T>* __restrict__ variance, int rows,
+    int channels, int lanes, Wide<T> epsilon) {
   using A = Wide<T>;
-  __shared__ A first[THREADS], second[THREADS], means[LINE<V>], scales[LINE<V>], shifts[LINE<V>];
-  const int width = lanes * V, parts = THREADS / width;  // threads that share a channel
-  const int which = threadIdx.x % width, channel = blockIdx.x * width + which;
-  const A n = static_cast<A>(rows);
-  A base = 0, sum = 0, squares = 0;
-  if (splits > 0 && channel < channels) {  // about the first one's mean, with Chan et al. 1979
-    base = partials[channel].mean;
-#pragma unroll 4
-    for (int split = threadIdx.x / width; split < splits; split += parts) {
-      const Partial<A> partial = partials[static_cast<long long>(split) * channels + channel];
-      const A count = static_cast<A>(rows_of(split, splits, rows, split_tile)), distance = partial.mean - base;
-      sum += count * distance;
-      squares += partial.squares + count * distance * distance;
-    }
-  }
-  first[threadIdx.x] = sum;
-  second[threadIdx.x] = squares;
-  __syncthreads();
-  if (threadIdx.x < width && channel < channels) {
-    for (int part = 1; part < parts; ++part) sum += first[part * width + which], squares += second[part * width + which];
-    const A mean = splits > 0 ? base + sum / n : statistics.moving_mean[channel];
-    const A left = squares - sum * (sum / n);
-    const A variance = splits > 0 ? (left < A(0) ? A(0) : left) / n : statistics.moving_variance[channel];
-    const A inverse = A(1) / sqrt(variance + epsilon);
-    means[which] = mean;
-    scales[which] = inverse * gamma[channel];
-    shifts[which] = beta[channel];
-    if (splits > 0 && blockIdx.y == 0) keep(statistics, channel, mean, inverse, variance, n, momentum);
-  }
-  __syncthreads();
   const int lane = threadIdx.x % lanes, tile = THREADS / lanes, stride = gridDim.y * tile;
-  const int column = blockIdx.x * width + lane * V;
+  const int column = (blockIdx.x * lanes + lane) * V;
   if (column >= channels) return;
   A middle[V], scale[V], shift[V];
 #pragma unroll
   for (int i = 0; i < V; ++i) {
-    middle[i] = means[lane * V + i], scale[i] = scales[lane * V + i], shift[i] = shifts[lane * V + i];
+    middle[i] = mean[column + i], shift[i] = beta[column + i];
+    scale[i] = gamma[column + i] * (A(1) / sqrt(variance[column + i] + epsilon));
   }
-  for (int row = rows - 1 - (blockIdx.y * tile + threadIdx.x / lanes); row >= 0; row -= UNDER_WAY * stride) {
+  for (int row = blockIdx.y * tile + threadIdx.x / lanes; row < rows; row += UNDER_WAY * stride) {
     Pack<T, V> loaded[UNDER_WAY], added[UNDER_WAY];
 #pragma unroll
     for (int j = 0; j < UNDER_WAY; ++j) {
-      const long long at = static_cast<long long>(row - j * stride) * channels + column;
-      if (at >= 0) loaded[j] = load<T, V>(x + at);
-      if (at >= 0 && addend != nullptr) added[j] = load<T, V>(addend + at);
+      if (row + j * stride >= rows) break;
+      const long long at = static_cast<long long>(row + j * stride) * channels + column;
+      loaded[j] = load<T, V>(x + at);
+      if (addend != nullptr) added[j] = load<T, V>(addend + at);
     }
 #pragma unroll
     for (int j = 0; j < UNDER_WAY; ++j) {
-      const long long at = static_cast<long long>(row - j * stride) * channels + column;
-      if (at < 0) break;
+      if (row + j * stride >= rows) break;
 #pragma unroll
       for (int i = 0; i < V; ++i) {
         A value = (widen(loaded[j].at[i]) - middle[i]) * scale[i] + shift[i];
         if (addend != nullptr) value += widen(added[j].at[i]);
         loaded[j].at[i] = narrow<T>(value);
       }
-      store_streaming<T, V>(y + at, loaded[j]);
+      store_streaming<T, V>(y + static_cast<long long>(row + j * stride) * channels + column, loaded[j]);
     }
   }
 }

@@ -1,0 +1,42 @@
+// What one block sends to another: words of 32 bits, each with a flag in one access, so that nothing need be fenced.
+// Where nothing was sent the words are zero.
+#pragma once
+
+template <typename A>
+constexpr int WORDS = sizeof(A) / 4;
+
+template <typename A>
+__device__ __forceinline__ void send(unsigned long long* to, const A& value) {
+  const unsigned int* const words = reinterpret_cast<const unsigned int*>(&value);
+#pragma unroll
+  for (int i = 0; i < WORDS<A>; ++i) {
+    asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" ::"l"(to + i), "l"(1ull << 32 | words[i]) : "memory");
+  }
+}
+
+// Waits for what is sent.
+template <typename A>
+__device__ __forceinline__ A await(const unsigned long long* from) {
+  unsigned long long found[WORDS<A>];
+  bool all;
+  do {
+    all = true;
+#pragma unroll
+    for (int i = 0; i < WORDS<A>; ++i) {
+      asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];" : "=l"(found[i]) : "l"(from + i) : "memory");
+    }
+#pragma unroll
+    for (int i = 0; i < WORDS<A>; ++i) all = all && found[i] >> 32 != 0;
+  } while (!all);
+  A value;
+#pragma unroll
+  for (int i = 0; i < WORDS<A>; ++i) reinterpret_cast<unsigned int*>(&value)[i] = static_cast<unsigned int>(found[i]);
+  return value;
+}
+
+// Leaves the place empty for the next launch.
+template <typename A>
+__device__ __forceinline__ void clear(unsigned long long* from) {
+#pragma unroll
+  for (int i = 0; i < WORDS<A>; ++i) from[i] = 0;
+}
