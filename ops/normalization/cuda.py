@@ -1,4 +1,4 @@
-"""normalization on CUDA: one pass where a channel fits into a cluster's shared memory, two elsewhere."""
+"""normalization on CUDA: x is read once where it fits on the chip, and is in part read again elsewhere."""
 
 from __future__ import annotations
 
@@ -30,30 +30,28 @@ from ops.normalization.op import NormalizationParams
 THREADS = 256
 GROUP = 8
 LARGEST_SLICE_BYTES = 112 * 1024
-STATIC_BYTES = 8 * 1024
-"""Shared memory of a block beside its slices, rounded up."""
+STATIC_BYTES = 10 * 1024
+"""Shared memory of a block beside what it keeps of x, rounded up."""
 PACK_BYTES = 16
 LARGEST_SIZE = 1 << 31
 """Elements, within which places are 32-bit numbers."""
 CLUSTERS = (1, 2, 4, 8)
 TICKET_BYTES = 4
 MOMENTS = 3
+LETTER = 4
+"""Statistics in the room that a block's two of a channel take in the mail, each half of them flags."""
 COLUMN_THREADS = 896
+"""Most of a block that normalizes columns."""
 COLUMN_LANES = 8
 """Threads side by side where channels come last: with packs of 16 bytes they read one line."""
-COLUMNS_STATIC_BYTES = 10 * 1024
 MOST_SPLITS = 256
+"""Blocks that share a channel, where channels come last."""
 MOST_PARTIALS = 1 << 15
-BLOCKS = 2
-"""Of a multiprocessor at a time, each with its slice."""
+"""Statistics that blocks send each other, where a channel is shared: so much room there is in the workspace."""
 BLOCK_THREADS = (224, 448, 896)
 """Most threads of a block where four, two or one of them hold their values in a multiprocessor's registers."""
-LARGEST_SUMS = 4
-"""Columns of a thread beside which it can hold many packs."""
 MANY = 3
 """Blocks for each multiprocessor from which on four at a time are better than two."""
-SMALL_SLICE_BYTES = 8 * 1024
-"""Not worth spreading over more blocks."""
 WARP = 32
 
 
@@ -104,9 +102,9 @@ _WIDTHS = {"float16": 8, "bfloat16": 8, "float32": 4, "float64": 2}
 _FEW_PACKS = 4
 
 
-def _most_packs(layout: str, width: int) -> int:
+def _most_packs(layout: str) -> int:
     """Packs that a thread holds, as many as its registers take; 7 divides the images of many networks."""
-    return _FEW_PACKS if layout == "GROUPED" or (layout == "LAST" and width > LARGEST_SUMS) else 7
+    return _FEW_PACKS if layout == "GROUPED" else 7
 
 
 def _expressions() -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -117,8 +115,8 @@ def _expressions() -> tuple[tuple[str, ...], tuple[str, ...]]:
         for width in (1, widest):
             names = ("reduce_rows", "apply_rows", "normalize_columns", "apply_columns")
             found += [f"{name}<{ctype}, {width}>" for name in names]
-        for layout in ("SINGLE", "GROUPED", "LAST"):
-            packs = _most_packs(layout, widest)
+        for layout in ("SINGLE", "GROUPED"):
+            packs = _most_packs(layout)
             once = [f"normalize_once<{ctype}, {widest}, {packs}, {cluster}, {layout}>" for cluster in CLUSTERS]
             found += once[:1]
             clustered += once[1:]
@@ -160,7 +158,8 @@ def _workspace(shapes: Shapes, params: NormalizationParams) -> int:
     wide = dtype_info(shapes.inputs["gamma"].dtype).itemsize
     if view.post > 1:
         return _tickets_bytes(view) + MOMENTS * wide * view.channels * view.splits
-    return _tickets_bytes(view) + 4 * wide * (view.channels + COLUMN_LANES * PACK_BYTES) * _most_splits(view)
+    padded = view.channels + COLUMN_LANES * max(_WIDTHS.values())
+    return _tickets_bytes(view) + LETTER * wide * padded * _most_splits(view)
 
 
 def _tickets_bytes(view: View) -> int:
@@ -176,28 +175,27 @@ class Block:
     active: int
     rounds: int
 
-    def packs(self, width: int, cluster: int) -> int:
+    def packs(self, cluster: int) -> int:
         """Packs a thread for which the kernel is compiled."""
         few = self.layout == "SINGLE" and self.rounds <= _FEW_PACKS and cluster == 1
-        return _FEW_PACKS if few else _most_packs(self.layout, width)
+        return _FEW_PACKS if few else _most_packs(self.layout)
 
 
 def _block(view: View, width: int, itemsize: int, group: int, cluster: int) -> Block | None:
     """The threads for a slice of `group` channels, or None where their registers cannot hold it."""
-    layout = "LAST" if view.post == 1 else "SINGLE" if group == 1 else "GROUPED"
+    layout = "SINGLE" if group == 1 else "GROUPED"
     images, per_image = -(-view.images // cluster), group * view.post // width
     unit = 1 if layout == "SINGLE" else per_image
     whole = images * per_image // unit  # units, which one round never splits
     many = layout == "SINGLE" and view.channels * cluster >= MANY * multiprocessors()
     wide = itemsize > np.dtype(np.float32).itemsize
-    for most in BLOCK_THREADS[0 if many else 1 : 2 if wide or layout == "LAST" else 3]:
+    for most in BLOCK_THREADS[0 if many else 1 : 2 if wide else 3]:
         if unit > most:
             continue
         rounds = -(-whole // (most // unit))
-        if rounds <= _most_packs(layout, width):
+        if rounds <= _most_packs(layout):
             active = -(-whole // rounds) * unit
-            least = group if layout == "LAST" else WARP * group
-            threads = max(-(-active // WARP), -(-least // WARP)) * WARP
+            threads = max(-(-active // WARP), group) * WARP
             return Block(layout, threads, active if layout == "GROUPED" else threads, rounds)
     return None
 
@@ -209,8 +207,6 @@ def _limits() -> tuple[int, int]:
 
 def _plan_once(view: View, width: int, itemsize: int) -> tuple[int, int] | None:
     """Channels and blocks of one cluster, or None where one pass is not possible."""
-    if view.post == 1:
-        return _plan_last(view, width, itemsize)
     channel_bytes = view.images * view.post * itemsize
     group = 1
     while group * view.post % width and group < GROUP:
@@ -242,26 +238,6 @@ def _holds(view: View, width: int, itemsize: int, group: int, cluster: int, limi
     return fits and _block(view, width, itemsize, group, cluster) is not None
 
 
-def _plan_last(view: View, width: int, itemsize: int) -> tuple[int, int] | None:
-    """As `_plan_once` where channels come last: whole lines if that leaves enough blocks."""
-    if width == 1:
-        return None
-    enough, limit = multiprocessors() * 3 // 4, _limits()[0]
-    if view.images * view.channels * itemsize > BLOCKS * limit * multiprocessors():
-        return None  # clusters would wait for each other's places; two launches are faster, above all with an addend
-    found, most = None, 0
-    for cluster in CLUSTERS:
-        for group in (COLUMN_LANES * width, COLUMN_LANES * width // 2):
-            if view.channels % group or not _holds(view, width, itemsize, group, cluster, limit):
-                continue
-            blocks = view.channels // group * cluster
-            if blocks >= enough or view.images * group * itemsize <= SMALL_SLICE_BYTES * cluster:
-                return group, cluster
-            if blocks > most:
-                found, most = (group, cluster), blocks
-    return found
-
-
 @kernel("normalization", "optimized", "cuda", FLOATS, prepare=True, workspace=_workspace)
 def normalization(
     *,
@@ -278,7 +254,7 @@ def normalization(
     moving_variance: Any = None,
     add_to_output: Any = None,
 ) -> Bound:
-    """One launch in inference and where a channel fits into a cluster; statistics, then a second launch, elsewhere."""
+    """One launch; two in training where channels come first and one does not fit into a cluster."""
     view = View.of(x.shape, axis)
     if x.size == 0:
         return lambda: None
@@ -338,9 +314,7 @@ def _once(
     how = _block(view, width, itemsize, group, cluster)
     if how is None:
         return None
-    function = SOURCE.function(
-        f"normalize_once<{_ctype(x)}, {width}, {how.packs(width, cluster)}, {cluster}, {how.layout}>"
-    )
+    function = SOURCE.function(f"normalize_once<{_ctype(x)}, {width}, {how.packs(cluster)}, {cluster}, {how.layout}>")
     slice_bytes = how.rounds * how.active * PACK_BYTES if width > 1 else 0
     sums_bytes = 2 * gamma.dtype.itemsize * how.active if how.layout == "GROUPED" else 0
     staged = addend is not None and 0 < 2 * slice_bytes <= shared_memory_bytes() - STATIC_BYTES - sums_bytes
@@ -450,9 +424,8 @@ class Tiles:
     @classmethod
     def of(cls, view: View, width: int) -> Tiles:
         """Groups whose blocks wait for each other only where the device holds all blocks at once."""
-        packs, most = -(-view.channels // width), WARP if width == 1 else COLUMN_LANES
-        lanes = min(most, 1 << (packs - 1).bit_length())
-        across, most_tile = -(-packs // lanes), COLUMN_THREADS // lanes
+        lanes, across = _lanes(view, width)
+        most_tile = COLUMN_THREADS // lanes
         splits = max(1, min(multiprocessors() // across, _most_splits(view), -(-view.images // most_tile)))
         share = -(-view.images // splits)
         tile, unit = -(-share // -(-share // most_tile)), max(WARP // lanes, width)
@@ -469,20 +442,35 @@ class Tiles:
         return -(-self.share // self.tile)
 
 
+def _lanes(view: View, width: int) -> tuple[int, int]:
+    """Packs of a row that a block takes, and how many such parts a row has."""
+    packs, most = -(-view.channels // width), WARP if width == 1 else COLUMN_LANES
+    lanes = min(most, 1 << (packs - 1).bit_length())
+    return lanes, -(-packs // lanes)
+
+
 def _most_splits(view: View) -> int:
     """Blocks of a group: as many partial statistics as the workspace has room for."""
     return max(1, min(MOST_SPLITS, MOST_PARTIALS // view.channels))
 
 
 def _columns(
-    view: View, x: Any, addend: Any, y: Any, gamma: Any, beta: Any, statistics: Any, workspace: Any, numbers: tuple[Any, Any]
+    view: View,
+    x: Any,
+    addend: Any,
+    y: Any,
+    gamma: Any,
+    beta: Any,
+    statistics: Any,
+    workspace: Any,
+    numbers: tuple[Any, Any],
 ) -> Bound:
     """Channels last, in training."""
     width = _width(view, x, addend, y)
     tiles = Tiles.of(view, width)
     function = SOURCE.function(f"normalize_columns<{_ctype(x)}, {width}>")
     round_bytes = tiles.threads * width * x.dtype.itemsize
-    kept = min(tiles.rounds, (shared_memory_bytes() - COLUMNS_STATIC_BYTES) // round_bytes)
+    kept = min(tiles.rounds, (shared_memory_bytes() - STATIC_BYTES) // round_bytes)
     shared = kept * round_bytes
     _allow(function, shared)
     tickets, mail = workspace, workspace[_tickets_bytes(view) :]
@@ -495,10 +483,9 @@ def _columns(
 def _apply_columns(
     view: View, x: Any, addend: Any, y: Any, gamma: Any, beta: Any, mean: Any, variance: Any, epsilon: Any
 ) -> Bound:
+    """Channels last, in inference."""
     width = _width(view, x, addend, y)
-    packs, most = -(-view.channels // width), WARP if width == 1 else COLUMN_LANES
-    lanes = min(most, 1 << (packs - 1).bit_length())
-    across = -(-packs // lanes)
+    lanes, across = _lanes(view, width)
     many = _APPLY_BLOCKS.value() * multiprocessors() // (2 * across)
     down = max(1, min(many, -(-view.images * lanes // THREADS)))
     function = SOURCE.function(f"apply_columns<{_ctype(x)}, {width}>")

@@ -3,8 +3,8 @@
 // normalize_once: clusters of K blocks take G adjacent channels at a time and keep their values in registers, so that x
 //   is read once; where there are more channels, the next ones are under way meanwhile.
 // normalize_groups: the same by way of shared memory, where groups do not divide among threads.
-// reduce_rows, reduce_columns: statistics of (N, C, post), and parts of those of (rows, C), where that does not fit.
-// apply_rows, apply_columns: normalize by given statistics, or by those of the parts.
+// reduce_rows, apply_rows: statistics of (N, C, post), then y by given ones, where that does not fit, and in inference.
+// normalize_columns, apply_columns: (rows, C) by its own statistics, and by given ones in inference.
 //
 // T is the tensor's type, A the accumulating one; V elements move as one access.
 
@@ -108,11 +108,10 @@ template <int V>
 constexpr int LINE = V == 1 ? 32 : 8 * V;  // most columns of a block that walks rows
 template <typename T>
 constexpr int MOST = sizeof(T) == 8 ? 448 : 896;  // threads of a block, which leaves each 72 registers or more
-constexpr int GROUP = 8;      // most channels of one cluster, channels first
-constexpr int LANES = 8;      // most packs of a row of one cluster, channels last
+constexpr int GROUP = 8;  // most channels of one cluster
 
-// Whose values a pack holds: one channel's, as all of its block; up to two neighbours'; another's in each element.
-enum Layout { SINGLE, GROUPED, LAST };
+// Whose values a pack holds: one channel's, as all of its block, or up to two neighbours'.
+enum Layout { SINGLE, GROUPED };
 
 // A pack as it lies in memory. Each `open` widens anew: values kept wide would take twice the registers.
 template <typename T, int V>
@@ -140,12 +139,11 @@ __global__ void CLUSTER(K) __launch_bounds__(MOST<T>) normalize_once(
     Divisor packs_per_image, Divisor post_divisor, int active, int rounds, bool ahead, bool staged, Wide<T> epsilon,
     Wide<T> momentum) {
   using A = Wide<T>;
-  constexpr int SIDES = LAYOUT == SINGLE ? 1 : LAYOUT == GROUPED ? 2 : V;  // channels of a pack
-  constexpr int CHANNELS = LAYOUT == LAST ? LANES * V : GROUP;
+  constexpr int SIDES = LAYOUT == SINGLE ? 1 : 2;  // channels of a pack
   extern __shared__ __align__(16) unsigned char memory[];
-  __shared__ A fixed[LAYOUT == LAST ? 32 * CHANNELS : 2 * 32];
+  __shared__ A fixed[2 * 32];
   __shared__ __align__(8) unsigned long long arrived[2];
-  __shared__ A means[CHANNELS + 1], scales[CHANNELS + 1], shifts[CHANNELS + 1], exchange[2][K][2][CHANNELS];
+  __shared__ A means[GROUP + 1], scales[GROUP + 1], shifts[GROUP + 1], exchange[2][K][2][GROUP];
   const int thread = threadIdx.x, warp = thread / 32, lane = thread % 32, warps = blockDim.x / 32;
   const int rank = K == 1 ? 0 : cluster_rank(), start = blockIdx.x / K, clusters = gridDim.x / K;
   const int from = images * rank / K, count = images * (rank + 1) / K - from;
@@ -155,11 +153,11 @@ __global__ void CLUSTER(K) __launch_bounds__(MOST<T>) normalize_once(
   // our packs lie `active` apart, which keeps those of a group at one place of their images
   int first = thread < active ? thread : packs;
   const int inner = LAYOUT == SINGLE ? 0 : thread % per_image * V;
-  const int mine = LAYOUT == SINGLE ? 0 : LAYOUT == LAST ? inner : quotient(inner, post_divisor);
+  const int mine = LAYOUT == SINGLE ? 0 : quotient(inner, post_divisor);
   const int border = (mine + 1) * post - inner;  // elements from here on are of the next channel
   const auto of = [&](const A(&both)[SIDES], int i) {  // what is true of element i of a pack
     if constexpr (LAYOUT == GROUPED) return i < border ? both[0] : both[1];
-    return both[LAYOUT == SINGLE ? 0 : i];
+    return both[0];
   };
   const auto tell = [&](A(&both)[SIDES], const A* of_channels) {
 #pragma unroll
@@ -168,8 +166,8 @@ __global__ void CLUSTER(K) __launch_bounds__(MOST<T>) normalize_once(
   // the channel whose statistics this thread finishes, and writes; those of a block's single one all threads know,
   // which spares barriers (where they would wait for other blocks it costs more)
   constexpr bool KNOWN = LAYOUT == SINGLE && K == 1;
-  const int owned = LAYOUT == LAST ? thread : KNOWN ? 0 : warp;
-  const bool owner = owned < group && (LAYOUT == LAST || (KNOWN ? thread : lane) == 0), knows = KNOWN || owner;
+  const int owned = KNOWN ? 0 : warp;
+  const bool owner = owned < group && (KNOWN ? thread : lane) == 0, knows = KNOWN || owner;
 
   const unsigned int skip = (channels - group) * post;  // from the end of one image's part to where the next one begins
   const auto at = [&](unsigned int pack) { return pack * V + quotient(pack, packs_per_image) * skip; };
@@ -233,7 +231,7 @@ __global__ void CLUSTER(K) __launch_bounds__(MOST<T>) normalize_once(
             sums[0] += i < border ? value : A(0);
             sums[1] += i < border ? A(0) : value;
           } else {
-            sums[LAYOUT == SINGLE ? 0 : i] += value;
+            sums[0] += value;
           }
         }
       });
@@ -247,7 +245,7 @@ __global__ void CLUSTER(K) __launch_bounds__(MOST<T>) normalize_once(
         }
         return warp_sum(total, 1);
       } else if constexpr (!KNOWN) {
-        return column_sum<SIDES>(sums, LAYOUT == LAST ? per_image : 1, slots);
+        return column_sum<SIDES>(sums, 1, slots);
       } else {
         const A total = warp_sum(sums[0], 1);
         if (lane == 0) by_warp[warp] = total;
