@@ -30,7 +30,7 @@ from ops.normalization.op import NormalizationParams
 THREADS = 256
 GROUP = 8
 LARGEST_SLICE_BYTES = 112 * 1024
-STATIC_BYTES = 10 * 1024
+STATIC_BYTES = 11 * 1024
 """Shared memory of a block beside what it keeps of x, rounded up."""
 PACK_BYTES = 16
 LARGEST_SIZE = 1 << 31
@@ -40,7 +40,7 @@ TICKET_BYTES = 4
 MOMENTS = 3
 LETTER = 4
 """Statistics in the room that a block's two of a channel take in the mail, each half of them flags."""
-COLUMN_THREADS = 896
+COLUMN_THREADS = 512
 """Most of a block that normalizes columns."""
 COLUMN_LANES = 8
 """Threads side by side where channels come last: with packs of 16 bytes they read one line."""
@@ -474,7 +474,8 @@ def _columns(
     shared = kept * round_bytes
     _allow(function, shared)
     tickets, mail = workspace, workspace[_tickets_bytes(view) :]
-    sizes = map(np.int32, (view.images, view.channels, tiles.lanes, tiles.splits, tiles.share, kept))
+    team = min(WARP, 1 << (tiles.splits - 1).bit_length())
+    sizes = map(np.int32, (view.images, view.channels, tiles.lanes, tiles.splits, tiles.share, kept, team))
     arguments = (x, addend, y, gamma, beta, statistics, mail, tickets, *sizes, *numbers)
     grid, block = (tiles.across * tiles.splits,), (tiles.threads,)
     return lambda: function(grid, block, arguments, shared_mem=shared)

@@ -101,8 +101,9 @@ __device__ __forceinline__ A column_sum(A (&sums)[SIDES], int lanes, A* slots) {
 
 constexpr int THREADS = 256;
 constexpr int WARPS = THREADS / 32;
-constexpr int COLUMN_THREADS = 896;   // most of a block that normalizes columns, which leaves each 72 registers
-constexpr bool PREFETCH = true;
+constexpr int COLUMN_THREADS = 512;  // most of a block that normalizes columns
+constexpr int TEAM = 4;               // threads that put together what the warps of such a block found in a column
+constexpr int AT_ONCE = 4;
 constexpr int UNDER_WAY = 4;          // loads of a thread that walks rows
 template <int V>
 constexpr int LINE = V == 1 ? 32 : 8 * V;  // most columns of a block that walks rows
@@ -507,16 +508,39 @@ __global__ void __launch_bounds__(THREADS) reduce_rows(
 
 // ---- channels last -------------------------------------------------------------------------------------------------
 
-// What a block found in its rows.
+// Of some values: their mean and the sum of squared distances from it.
 template <typename A>
 struct Partial {
   A mean, squares;
 };
 
-// (rows, C) in one launch: groups of `splits` adjacent blocks take `lanes` packs of each row and share the rows evenly.
-// A block goes over its rows `tile` at a time; of what a thread reads, `kept` packs stay in shared memory, the others
-// are read again, last first, since those are still in L2. All blocks of a group send their partial statistics, in
-// mail (C, splits), and put together all of them; the last one that has read leaves it empty.
+// Those of `n` values from `pieces` partials: get(i), of weigh(i) values each. A team of adjacent threads, a power of
+// two, takes the pieces in turn; all threads of a warp are here.
+template <typename A, typename Get, typename Weigh>
+__device__ __forceinline__ Partial<A> together(int pieces, int team, A n, Get&& get, Weigh&& weigh) {
+  const int member = threadIdx.x % team;
+  Partial<A> piece{};
+  if (member < pieces) piece = get(member);
+  const A base = __shfl_sync(FULL, piece.mean, threadIdx.x % 32 / team * team);
+  A sum = 0, squares = 0;
+  for (int i = member; i < pieces;) {  // about the first one's mean, with Chan et al. 1979
+    const A distance = piece.mean - base, weight = weigh(i);
+    sum += weight * distance;
+    squares += piece.squares + weight * distance * distance;
+    i += team;
+    if (i < pieces) piece = get(i);
+  }
+  for (int step = team / 2; step > 0; step /= 2) {
+    sum += __shfl_xor_sync(FULL, sum, step);
+    squares += __shfl_xor_sync(FULL, squares, step);
+  }
+  return {base + sum / n, squares - sum * (sum / n)};
+}
+
+// (rows, C) in one launch: groups of `splits` adjacent blocks take `lanes` packs of each row, `share` rows a block,
+// `tile` at a time. Of what a thread reads, `kept` packs stay in shared memory, each in a place of its own; the others
+// are read again, last first, since those are still in L2. All blocks of a group send what they found, in mail
+// (C, splits), and put together all of it; the last one that has read leaves it empty.
 // Blocks of a group wait for each other. ops/normalization/cuda.py sees to it that where there are groups the device
 // holds all blocks of the launch at once; beside other work it is enough that blocks start in the order of their
 // index: then the group whose first blocks wait is the next to be complete.
@@ -524,109 +548,133 @@ template <typename T, int V>
 __global__ void __launch_bounds__(COLUMN_THREADS, 1) normalize_columns(
     const T* __restrict__ x, const T* __restrict__ addend, T* __restrict__ y, const Wide<T>* __restrict__ gamma,
     const Wide<T>* __restrict__ beta, Statistics<Wide<T>> statistics, unsigned long long* mail, unsigned int* tickets,
-    int rows, int channels, int lanes, int splits, int share, int kept, Wide<T> epsilon, Wide<T> momentum) {
+    int rows, int channels, int lanes, int splits, int share, int kept, int team, Wide<T> epsilon, Wide<T> momentum) {
   using A = Wide<T>;
-  constexpr int AT_ONCE = V > 1 ? UNDER_WAY : 2 * UNDER_WAY;
-  constexpr int APPLIED = V == 4 ? UNDER_WAY : UNDER_WAY / 2;
-  constexpr int WORDS_EACH = WORDS<Partial<A>>;
+  constexpr int WORDS_EACH = WORDS<Partial<A>>, WARPS_MOST = COLUMN_THREADS / 32;
   extern __shared__ __align__(16) unsigned char memory[];
-  __shared__ A slots[COLUMN_THREADS / 32 * LINE<V>], means[LINE<V>], scales[LINE<V>], shifts[LINE<V>];
+  __shared__ Partial<A> slots[WARPS_MOST][LINE<V> + TEAM];  // a column more, and threads of a team meet at one bank
+  __shared__ __align__(16) A means[LINE<V>], scales[LINE<V>], shifts[LINE<V>];
+  __shared__ A counts[WARPS_MOST], variances[LINE<V>];
   const int thread = threadIdx.x, threads = blockDim.x, lane = thread % lanes, tile = threads / lanes;
-  const int group = blockIdx.x / splits, split = blockIdx.x % splits, width = lanes * V;
-  const int column = group * width + lane * V;
-  const auto count_of = [&](int which) { return static_cast<A>(min(share, rows - which * share)); };
-  const int first = split * share + thread / lanes, end = column < channels ? min(rows, (split + 1) * share) : 0;
-  const int mine = first < end ? (end - first + tile - 1) / tile : 0;  // packs of this thread
+  const int warp = thread / 32, warps = threads / 32;
+  const int group = blockIdx.x / splits, split = blockIdx.x % splits, width = lanes * V, base = group * width;
+  const int column = base + lane * V, first = split * share + thread / lanes;
+  const int end = column < channels ? min(rows, (split + 1) * share) : 0;
+  const int mine = first < end ? (end - first + tile - 1) / tile : 0, held = min(mine, kept), half = (held + 1) / 2;
   const long long step = static_cast<long long>(tile) * channels;
-  const long long begin = static_cast<long long>(first) * channels + column;
+  const T* const from = x + (static_cast<long long>(first) * channels + column);
   T* const ours = reinterpret_cast<T*>(memory) + thread * V;
   const int apart = threads * V;
 
-  Pack<T, V> shift{};
-  A sums[V] = {}, squares[V] = {};
-  for (int start = 0; start < mine; start += AT_ONCE) {
+  const auto bring = [&](int begin, int until) {
+#pragma unroll 1
+    for (int k = begin; k < until; ++k) {
+      if constexpr (V * sizeof(T) == 16) {
+        copy_async(ours + k * apart, from + k * step);
+      } else {
+        store<T, V>(ours + k * apart, load<T, V>(from + k * step));
+      }
+    }
+    copy_commit();
+  };
+  bring(0, half);
+  bring(half, held);
+  if (thread < width && base + thread < channels) prefetch_to_l2(gamma + base + thread), prefetch_to_l2(beta + base + thread);
+  if (addend != nullptr && lane == 0 && kept * tile >= share) {
+    for (int k = 0; k < mine; ++k) prefetch_to_l2(addend + (from - x) + k * step);
+  }
+  A shift[V] = {}, sums[V] = {}, squares[V] = {};
+  const auto begin_with = [&](const Pack<T, V>& values) {
+#pragma unroll
+    for (int i = 0; i < V; ++i) shift[i] = widen(values.at[i]);
+  };
+  const auto take = [&](const Pack<T, V>& values) {
+#pragma unroll
+    for (int i = 0; i < V; ++i) {
+      const A distance = widen(values.at[i]) - shift[i];
+      sums[i] += distance;
+      squares[i] += distance * distance;
+    }
+  };
+  copy_wait<1>();
+  if (held > 0) begin_with(load<T, V>(ours));
+#pragma unroll 2
+  for (int k = 0; k < half; ++k) take(load<T, V>(ours + k * apart));
+  copy_wait<0>();
+#pragma unroll 2
+  for (int k = half; k < held; ++k) take(load<T, V>(ours + k * apart));
+  for (int start = held; start < mine; start += AT_ONCE) {
     Closed<T, V> loaded[AT_ONCE];
 #pragma unroll
     for (int j = 0; j < AT_ONCE; ++j) {
-      if (start + j < mine) loaded[j].load(x + begin + (start + j) * step);
+      if (start + j < mine) loaded[j].load(from + (start + j) * step);
     }
-    if (start == 0) shift = loaded[0].open();
+    if (start == 0) begin_with(loaded[0].open());
 #pragma unroll
     for (int j = 0; j < AT_ONCE; ++j) {
-      if (start + j >= mine) break;
-      const Pack<T, V> values = loaded[j].open();
-      if (start + j < kept) store<T, V>(ours + (start + j) * apart, values);
-#pragma unroll
-      for (int i = 0; i < V; ++i) {
-        const A distance = widen(values.at[i]) - widen(shift.at[i]);
-        sums[i] += distance;
-        squares[i] += distance * distance;
-      }
+      if (start + j < mine) take(loaded[j].open());
     }
   }
-  if (PREFETCH && addend != nullptr && lane == 0 && kept * tile >= share) {
-    for (int k = 0; k < mine; ++k) prefetch_to_l2(addend + begin + k * step);
-  }
-  const A count = static_cast<A>(mine), here = count_of(split), n = static_cast<A>(rows);
-  A part[V];
+  A count = static_cast<A>(mine), fraction = mine > 0 ? A(1) / count : A(0);
 #pragma unroll
-  for (int i = 0; i < V; ++i) part[i] = sums[i] + count * widen(shift.at[i]);
-  Partial<A> found;
-  found.mean = column_sum<V>(part, lanes, slots) / here;
-  if (thread < width) means[thread] = found.mean;
+  for (int i = 0; i < V; ++i) {
+    squares[i] -= sums[i] * (sums[i] * fraction);
+    sums[i] = shift[i] + sums[i] * fraction;  // the mean
+  }
+  for (int distance = 16; distance >= lanes; distance /= 2) {
+    const A others = __shfl_xor_sync(FULL, count, distance), both = count + others;
+    const A part = both > A(0) ? others / both : A(0);
+#pragma unroll
+    for (int i = 0; i < V; ++i) {
+      const A apart = __shfl_xor_sync(FULL, sums[i], distance) - sums[i];
+      squares[i] += __shfl_xor_sync(FULL, squares[i], distance) + apart * apart * (count * part);
+      sums[i] += apart * part;
+    }
+    count = both;
+  }
+  if (thread % 32 < lanes) {
+#pragma unroll
+    for (int i = 0; i < V; ++i) slots[warp][i * lanes + lane] = {sums[i], squares[i]};
+    if (thread % 32 == 0) counts[warp] = count;
+  }
   __syncthreads();
-#pragma unroll
-  for (int i = 0; i < V; ++i) {  // Chan et al. 1979
-    const A offset = count == A(0) ? A(0) : sums[i] / count;
-    const A distance = widen(shift.at[i]) + offset - means[lane * V + i];
-    part[i] = squares[i] - sums[i] * offset + count * distance * distance;
-  }
-  found.squares = column_sum<V>(part, lanes, slots);
 
-  const auto finish = [&](int which, A mean, A squared) {
-    const int channel = group * width + which;
-    const A variance = (squared < A(0) ? A(0) : squared) / n, inverse = A(1) / sqrt(variance + epsilon);
-    means[which] = mean;
-    scales[which] = inverse * gamma[channel];
-    shifts[which] = beta[channel];
-    if (split == 0) keep(statistics, channel, mean, inverse, variance, n, momentum);
+  const A n = static_cast<A>(rows);
+  const auto rows_of = [&](int which) { return static_cast<A>(min(share, rows - which * share)); };
+  const auto tell = [&](int which, const Partial<A>& found, A gain, A offset) {
+    const A variance = (found.squares < A(0) ? A(0) : found.squares) / n;
+    means[which] = found.mean, variances[which] = variance;
+    scales[which] = gain / sqrt(variance + epsilon), shifts[which] = offset;
   };
-  unsigned int turn = 0;
-  if (splits == 1) {
-    if (thread < width && group * width + thread < channels) finish(thread, found.mean, found.squares);
-    __syncthreads();
-  } else {
-    mail += static_cast<long long>(group) * width * splits * WORDS_EACH;
-    if (thread < width) send(mail + (thread * splits + split) * WORDS_EACH, found);
-    // a team of threads, a power of two, puts together a channel
-    const int team = splits > 16 ? 32 : splits > 8 ? 16 : splits > 4 ? 8 : splits > 2 ? 4 : 2;
-    const int member = thread % team, teams = threads / team;
-    for (int from = 0; from < width; from += teams) {
-      const int which = from + thread / team;
-      const bool active = which < width && member < splits;
-      const unsigned long long* letters = mail + (which * splits + member) * WORDS_EACH;
-      Partial<A> partial{};
-      if (active) partial = await<Partial<A>>(letters);
-      const A base = __shfl_sync(FULL, partial.mean, thread % 32 / team * team);
-      A sum = 0, squared = 0;
-      for (int other = member; active;) {  // about the first one's mean
-        const A distance = partial.mean - base, weight = count_of(other);
-        sum += weight * distance;
-        squared += partial.squares + weight * distance * distance;
-        other += team, letters += team * WORDS_EACH;
-        if (other >= splits) break;
-        partial = await<Partial<A>>(letters);
-      }
-      for (int distance = team / 2; distance > 0; distance /= 2) {
-        sum += __shfl_xor_sync(FULL, sum, distance);
-        squared += __shfl_xor_sync(FULL, squared, distance);
-      }
-      if (active && member == 0 && group * width + which < channels) {
-        finish(which, base + sum / n, squared - sum * (sum / n));
-      }
+  mail += static_cast<long long>(base) * splits * WORDS_EACH;
+#pragma unroll 1
+  for (int start = 0; start < width; start += threads / TEAM) {
+    const int place = min(start + thread / TEAM, width - 1), which = place % lanes * V + place / lanes;
+    const Partial<A> found = together<A>(
+        warps, TEAM, rows_of(split), [&](int i) { return slots[i][place]; }, [&](int i) { return counts[i]; });
+    if (thread % TEAM != 0 || start + thread / TEAM >= width) continue;
+    if (splits > 1) {
+      send(mail + (which * splits + split) * WORDS_EACH, found);
+    } else if (base + which < channels) {
+      tell(which, found, gamma[base + which], beta[base + which]);
     }
-    __syncthreads();
-    if (thread == threads - 32) turn = atomicAdd(&tickets[group], 1u);
+  }
+  unsigned int turn = 0;
+#pragma unroll 1
+  for (int start = 0; splits > 1 && start < width; start += threads / team) {
+    const int which = start + thread / team, channel = base + which;
+    const bool teller = thread % team == 0 && which < width && channel < channels;
+    A gain = 0, offset = 0;
+    if (teller) gain = gamma[channel], offset = beta[channel];
+    const auto letter = [&](int i) { return await<Partial<A>>(mail + (which * splits + i) * WORDS_EACH); };
+    const Partial<A> found = together<A>(which < width ? splits : 0, team, n, letter, rows_of);
+    if (teller) tell(which, found, gain, offset);
+  }
+  __syncthreads();
+  if (splits > 1 && thread == threads - 32) turn = atomicAdd(&tickets[group], 1u);
+  if (split == 0 && thread < width && base + thread < channels) {
+    const A variance = variances[thread];
+    keep(statistics, base + thread, means[thread], A(1) / sqrt(variance + epsilon), variance, n, momentum);
   }
 
   A middle[V], scale[V], offset[V];
@@ -634,31 +682,35 @@ __global__ void __launch_bounds__(COLUMN_THREADS, 1) normalize_columns(
   for (int i = 0; i < V; ++i) {
     middle[i] = means[lane * V + i], scale[i] = scales[lane * V + i], offset[i] = shifts[lane * V + i];
   }
-  for (int start = (mine - 1) / APPLIED * APPLIED; mine > 0 && start >= 0; start -= APPLIED) {
-    Closed<T, V> loaded[APPLIED], added[APPLIED];
+  const auto put = [&](int k, const Pack<T, V>& values, auto&& add) {
+    Pack<T, V> result;
 #pragma unroll
-    for (int j = 0; j < APPLIED; ++j) {
-      if (start + j >= mine) break;
-      const long long at = begin + (start + j) * step;
-      if (addend != nullptr) added[j].load(addend + at);
-      if (start + j < kept) {
-        loaded[j].load(ours + (start + j) * apart);
-      } else {
-        loaded[j].load(x + at);
-      }
+    for (int i = 0; i < V; ++i) {
+      result.at[i] = narrow<T>(add((widen(values.at[i]) - middle[i]) * scale[i] + offset[i], i));
     }
+    store_streaming<T, V>(y + (from - x) + k * step, result);
+  };
+  if (addend == nullptr && mine == held) {
+#pragma unroll 2
+    for (int k = 0; k < held; ++k) put(k, load<T, V>(ours + k * apart), [](A value, int) { return value; });
+  } else {
+    for (int start = (mine - 1) / AT_ONCE * AT_ONCE; mine > 0 && start >= 0; start -= AT_ONCE) {
+      Closed<T, V> loaded[AT_ONCE], added[AT_ONCE];
 #pragma unroll
-    for (int j = 0; j < APPLIED; ++j) {
-      if (start + j >= mine) break;
-      const Pack<T, V> values = loaded[j].open(), more = added[j].open();
-      Pack<T, V> result;
-#pragma unroll
-      for (int i = 0; i < V; ++i) {
-        A value = (widen(values.at[i]) - middle[i]) * scale[i] + offset[i];
-        if (addend != nullptr) value += widen(more.at[i]);
-        result.at[i] = narrow<T>(value);
+      for (int j = 0; j < AT_ONCE; ++j) {
+        const int k = start + j;
+        if (k < mine && addend != nullptr) added[j].load(addend + (from - x) + k * step);
+        if (k >= kept && k < mine) loaded[j].load(from + k * step);
+        if (k < held) loaded[j].load(ours + k * apart);
       }
-      store_streaming<T, V>(y + begin + (start + j) * step, result);
+#pragma unroll
+      for (int j = 0; j < AT_ONCE; ++j) {
+        if (start + j >= mine) break;
+        const Pack<T, V> more = added[j].open();
+        put(start + j, loaded[j].open(), [&](A value, int i) {
+          return addend == nullptr ? value : value + widen(more.at[i]);
+        });
+      }
     }
   }
   if (splits > 1 && thread >= threads - 32 && __shfl_sync(FULL, turn, 0) == splits - 1) {
