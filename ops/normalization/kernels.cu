@@ -102,7 +102,6 @@ __device__ __forceinline__ A column_sum(A (&sums)[SIDES], int lanes, A* slots) {
 constexpr int THREADS = 256;
 constexpr int WARPS = THREADS / 32;
 constexpr int COLUMN_THREADS = 512;  // most of a block that normalizes columns
-constexpr int TEAM = 4;               // threads that put together what the warps of such a block found in a column
 constexpr int AT_ONCE = 4;
 constexpr int UNDER_WAY = 4;          // loads of a thread that walks rows
 template <int V>
@@ -514,21 +513,26 @@ struct Partial {
   A mean, squares;
 };
 
-// Those of `n` values from `pieces` partials: get(i), of weigh(i) values each. A team of adjacent threads, a power of
-// two, takes the pieces in turn; all threads of a warp are here.
+// Those of `n` values from `pieces` partials, of weigh(i) values each. A team of adjacent threads, a power of two, takes
+// the pieces in turn, each thread up to AT_ONCE by get(found, i, how_many). All threads of a warp are here.
 template <typename A, typename Get, typename Weigh>
 __device__ __forceinline__ Partial<A> together(int pieces, int team, A n, Get&& get, Weigh&& weigh) {
-  const int member = threadIdx.x % team;
-  Partial<A> piece{};
-  if (member < pieces) piece = get(member);
-  const A base = __shfl_sync(FULL, piece.mean, threadIdx.x % 32 / team * team);
+  int i = threadIdx.x % team;
+  const auto left = [&] { return (pieces - i + team - 1) / team; };
+  Partial<A> found[AT_ONCE] = {};
+  if (i < pieces) get(found, i, left());
+  const A base = __shfl_sync(FULL, found[0].mean, threadIdx.x % 32 / team * team);
   A sum = 0, squares = 0;
-  for (int i = member; i < pieces;) {  // about the first one's mean, with Chan et al. 1979
-    const A distance = piece.mean - base, weight = weigh(i);
-    sum += weight * distance;
-    squares += piece.squares + weight * distance * distance;
-    i += team;
-    if (i < pieces) piece = get(i);
+  while (i < pieces) {  // about the first one's mean, with Chan et al. 1979
+#pragma unroll
+    for (int j = 0; j < AT_ONCE; ++j) {
+      if (i + j * team >= pieces) break;
+      const A distance = found[j].mean - base, weight = weigh(i + j * team);
+      sum += weight * distance;
+      squares += found[j].squares + weight * distance * distance;
+    }
+    i += AT_ONCE * team;
+    if (i < pieces) get(found, i, left());
   }
   for (int step = team / 2; step > 0; step /= 2) {
     sum += __shfl_xor_sync(FULL, sum, step);
@@ -552,7 +556,7 @@ __global__ void __launch_bounds__(COLUMN_THREADS, 1) normalize_columns(
   using A = Wide<T>;
   constexpr int WORDS_EACH = WORDS<Partial<A>>, WARPS_MOST = COLUMN_THREADS / 32;
   extern __shared__ __align__(16) unsigned char memory[];
-  __shared__ Partial<A> slots[WARPS_MOST][LINE<V> + TEAM];  // a column more, and threads of a team meet at one bank
+  __shared__ Partial<A> slots[WARPS_MOST][LINE<V> + 4];  // no banks in common
   __shared__ __align__(16) A means[LINE<V>], scales[LINE<V>], shifts[LINE<V>];
   __shared__ A counts[WARPS_MOST], variances[LINE<V>];
   const int thread = threadIdx.x, threads = blockDim.x, lane = thread % lanes, tile = threads / lanes;
@@ -579,7 +583,10 @@ __global__ void __launch_bounds__(COLUMN_THREADS, 1) normalize_columns(
   };
   bring(0, half);
   bring(half, held);
-  if (thread < width && base + thread < channels) prefetch_to_l2(gamma + base + thread), prefetch_to_l2(beta + base + thread);
+  if (thread < width && base + thread < channels) {
+    prefetch_to_l2(gamma + base + thread);
+    prefetch_to_l2(beta + base + thread);
+  }
   if (addend != nullptr && lane == 0 && kept * tile >= share) {
     for (int k = 0; k < mine; ++k) prefetch_to_l2(addend + (from - x) + k * step);
   }
@@ -639,37 +646,35 @@ __global__ void __launch_bounds__(COLUMN_THREADS, 1) normalize_columns(
   }
   __syncthreads();
 
+  // a team takes a column, in the order of the slots
+  const int place = thread / team, which = place % lanes * V + place / lanes, channel = base + which;
+  const bool leads = thread % team == 0 && place < width, tells = leads && channel < channels;
   const A n = static_cast<A>(rows);
-  const auto rows_of = [&](int which) { return static_cast<A>(min(share, rows - which * share)); };
-  const auto tell = [&](int which, const Partial<A>& found, A gain, A offset) {
+  const auto rows_of = [&](int block) { return static_cast<A>(min(share, rows - block * share)); };
+  A gain = 0, bias = 0;
+  if (tells) gain = gamma[channel], bias = beta[channel];
+  const auto of_warps = [&](auto& found, int i, int) {
+#pragma unroll
+    for (int j = 0; j < AT_ONCE; ++j) {
+      if (i + j * team < warps) found[j] = slots[i + j * team][place];
+    }
+  };
+  const int columns = place < width;
+  Partial<A> found = together<A>(columns * warps, team, rows_of(split), of_warps, [&](int i) { return counts[i]; });
+  if (splits > 1) {
+    mail += static_cast<long long>(base) * splits * WORDS_EACH;
+    if (leads) send(mail + (which * splits + split) * WORDS_EACH, found);
+    const auto of_blocks = [&](auto& found, int i, int left) {
+      await(found, mail + (which * splits + i) * WORDS_EACH, team * WORDS_EACH, left);
+    };
+    found = together<A>(columns * splits, team, n, of_blocks, rows_of);
+  }
+  if (tells) {
     const A variance = (found.squares < A(0) ? A(0) : found.squares) / n;
     means[which] = found.mean, variances[which] = variance;
-    scales[which] = gain / sqrt(variance + epsilon), shifts[which] = offset;
-  };
-  mail += static_cast<long long>(base) * splits * WORDS_EACH;
-#pragma unroll 1
-  for (int start = 0; start < width; start += threads / TEAM) {
-    const int place = min(start + thread / TEAM, width - 1), which = place % lanes * V + place / lanes;
-    const Partial<A> found = together<A>(
-        warps, TEAM, rows_of(split), [&](int i) { return slots[i][place]; }, [&](int i) { return counts[i]; });
-    if (thread % TEAM != 0 || start + thread / TEAM >= width) continue;
-    if (splits > 1) {
-      send(mail + (which * splits + split) * WORDS_EACH, found);
-    } else if (base + which < channels) {
-      tell(which, found, gamma[base + which], beta[base + which]);
-    }
+    scales[which] = gain / sqrt(variance + epsilon), shifts[which] = bias;
   }
   unsigned int turn = 0;
-#pragma unroll 1
-  for (int start = 0; splits > 1 && start < width; start += threads / team) {
-    const int which = start + thread / team, channel = base + which;
-    const bool teller = thread % team == 0 && which < width && channel < channels;
-    A gain = 0, offset = 0;
-    if (teller) gain = gamma[channel], offset = beta[channel];
-    const auto letter = [&](int i) { return await<Partial<A>>(mail + (which * splits + i) * WORDS_EACH); };
-    const Partial<A> found = together<A>(which < width ? splits : 0, team, n, letter, rows_of);
-    if (teller) tell(which, found, gain, offset);
-  }
   __syncthreads();
   if (splits > 1 && thread == threads - 32) turn = atomicAdd(&tickets[group], 1u);
   if (split == 0 && thread < width && base + thread < channels) {

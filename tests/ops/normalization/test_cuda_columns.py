@@ -30,8 +30,9 @@ def sizes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> No
 def test_blocks_cover_rows_and_columns(monkeypatch: pytest.MonkeyPatch, multiprocessors: int, width: int) -> None:
     """Every row and column is some block's, no block is without rows, and a block has a thread for each column."""
     monkeypatch.setattr(cuda, "multiprocessors", lambda: multiprocessors)
+    monkeypatch.setattr(cuda, "shared_memory_bytes", lambda: 227 << 10)
     for view in (View(images, channels, 1) for images in IMAGES for channels in CHANNELS if channels % width == 0):
-        tiles = Tiles.of(view, width)
+        tiles = Tiles.of(view, width, 16 // width)
         assert tiles.across * tiles.lanes * width >= view.channels, view
         assert tiles.share * (tiles.splits - 1) < view.images <= tiles.share * tiles.splits, view
         assert tiles.tile * tiles.rounds >= tiles.share, view
@@ -45,8 +46,9 @@ def test_blocks_cover_rows_and_columns(monkeypatch: pytest.MonkeyPatch, multipro
 def test_blocks_that_wait_are_resident(monkeypatch: pytest.MonkeyPatch, multiprocessors: int, width: int) -> None:
     """Blocks wait for each other only in launches of no more blocks than there are multiprocessors."""
     monkeypatch.setattr(cuda, "multiprocessors", lambda: multiprocessors)
+    monkeypatch.setattr(cuda, "shared_memory_bytes", lambda: 227 << 10)
     for view in (View(images, channels, 1) for images in IMAGES for channels in CHANNELS):
-        tiles = Tiles.of(view, width)
+        tiles = Tiles.of(view, width, 16 // width)
         assert tiles.splits == 1 or tiles.across * tiles.splits <= multiprocessors, view
 
 
