@@ -67,34 +67,21 @@ __device__ __forceinline__ void keep(
   to.new_moving_variance[channel] = momentum * to.moving_variance[channel] + fresh * (variance * (n / (n - A(1))));
 }
 
-// Over the lanes of a warp that agree modulo `lanes`, a power of two.
 template <typename A>
-__device__ __forceinline__ A warp_sum(A value, int lanes) {
+__device__ __forceinline__ A warp_sum(A value) {
 #pragma unroll
-  for (int step = 16; step > 0; step /= 2) {
-    if (step >= lanes) value += __shfl_xor_sync(FULL, value, step);
-  }
+  for (int step = 16; step > 0; step /= 2) value += __shfl_xor_sync(FULL, value, step);
   return value;
 }
 
-// Sums over the rows of a block whose threads walk (rows, lanes * SIDES columns), `lanes` (a power of two) side by
-// side: column c's in thread c. `slots` holds a value for each warp and column; it is read until the next barrier.
-template <int SIDES, typename A>
-__device__ __forceinline__ A column_sum(A (&sums)[SIDES], int lanes, A* slots) {
-  const int thread = threadIdx.x, warp = thread / 32, lane = thread % 32, width = lanes * SIDES;
-#pragma unroll
-  for (int s = 0; s < SIDES; ++s) {
-    sums[s] = warp_sum(sums[s], lanes);
-    if (lane < lanes) slots[warp * width + lane * SIDES + s] = sums[s];
-  }
+// In the first warp of a block. `slots` holds a value for each warp; it is read until the next barrier.
+template <typename A>
+__device__ __forceinline__ A block_sum(A value, A* slots) {
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  value = warp_sum(value);
+  if (lane == 0) slots[warp] = value;
   __syncthreads();
-  if (width == 1) return warp < 1 ? warp_sum(lane < blockDim.x / 32 ? slots[lane] : A(0), 1) : A(0);
-  A total = 0;
-  for (int other = 0; thread < width && other < blockDim.x / 32; other += 4) {
-#pragma unroll
-    for (int j = 0; j < 4; ++j) total += other + j < blockDim.x / 32 ? slots[(other + j) * width + thread] : A(0);
-  }
-  return total;
+  return warp == 0 ? warp_sum(lane < blockDim.x / 32 ? slots[lane] : A(0)) : A(0);
 }
 
 // ---- one pass ------------------------------------------------------------------------------------------------------
@@ -243,14 +230,14 @@ __global__ void CLUSTER(K) __launch_bounds__(MOST<T>) normalize_once(
         for (int begin = 0; warp < group && begin < active; begin += per_image) {
           for (int k = low / V + lane; k * V < high; k += 32) total += slots[2 * (begin + k) + (k * V < low)];
         }
-        return warp_sum(total, 1);
+        return warp_sum(total);
       } else if constexpr (!KNOWN) {
-        return column_sum<SIDES>(sums, 1, slots);
+        return block_sum(sums[0], slots);
       } else {
-        const A total = warp_sum(sums[0], 1);
+        const A total = warp_sum(sums[0]);
         if (lane == 0) by_warp[warp] = total;
         __syncthreads();
-        return warp_sum(lane < warps ? by_warp[lane] : A(0), 1);
+        return warp_sum(lane < warps ? by_warp[lane] : A(0));
       }
     };
     A mean = sum([](A value, A) { return value; }, fixed) / here;
@@ -337,7 +324,7 @@ __global__ void CLUSTER(K) __launch_bounds__(MOST<T>) normalize_once(
 template <typename A, int K>
 __device__ __forceinline__ A cluster_sum(A value, A* slots, int group, int mine) {
   const int warps = WARPS / group;
-  value = warp_sum(value, 1);
+  value = warp_sum(value);
   __syncthreads();
   if (threadIdx.x % 32 == 0) slots[threadIdx.x / 32] = value;
   __syncthreads();

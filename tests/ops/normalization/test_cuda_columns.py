@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+import ops
 from harness.measure import timer_for
 from harness.worker.attempt import Attempt
 from harness.worker.verify import expect
 from ops import FLOATS, find_kernel
 from ops.normalization import cuda
-from ops.normalization.cuda import COLUMN_THREADS, MOST_PARTIALS, WARP, Tiles, View
+from ops.normalization.cuda import COLUMN_LANES, COLUMN_THREADS, FEW_THREADS, MOST_PARTIALS, WARP, Tiles, View
 from tests.ops.attempts import case_of, inputs_of
 
 IMAGES = (1, 2, 5, 16, 32, 99, 784, 6272, 25_088, 1 << 20)
@@ -50,6 +53,14 @@ def test_blocks_that_wait_are_resident(monkeypatch: pytest.MonkeyPatch, multipro
     for view in (View(images, channels, 1) for images in IMAGES for channels in CHANNELS):
         tiles = Tiles.of(view, width, 16 // width)
         assert tiles.splits == 1 or tiles.across * tiles.splits <= multiprocessors, view
+
+
+def test_host_and_device_agree_on_a_block() -> None:
+    """The kernel is compiled for as many threads as the host launches at most, and holds lines as long as it asks for."""
+    text = (Path(ops.__file__).parent / "normalization" / "kernels.cu").read_text(encoding="utf-8")
+    assert f"constexpr int COLUMN_THREADS = {COLUMN_THREADS};" in text
+    assert FEW_THREADS <= COLUMN_THREADS
+    assert f"constexpr int LINE = V == 1 ? {WARP} : {COLUMN_LANES} * V;" in text
 
 
 @pytest.mark.gpu
