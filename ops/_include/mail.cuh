@@ -14,39 +14,24 @@ __device__ __forceinline__ void send(unsigned long long* to, const A& value) {
   }
 }
 
-// Waits for `count` values of at most N that are sent to places `apart` words from each other.
-template <int N, typename A>
-__device__ __forceinline__ void await(A (&values)[N], const unsigned long long* from, int apart, int count) {
-  unsigned long long found[N][WORDS<A>];
+// Waits for what is sent.
+template <typename A>
+__device__ __forceinline__ A await(const unsigned long long* from) {
+  unsigned long long found[WORDS<A>];
   bool all;
   do {
     all = true;
 #pragma unroll
-    for (int j = 0; j < N; ++j) {
-#pragma unroll
-      for (int i = 0; i < WORDS<A> && j < count; ++i) {
-        asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];" : "=l"(found[j][i]) : "l"(from + j * apart + i) : "memory");
-      }
+    for (int i = 0; i < WORDS<A>; ++i) {
+      asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];" : "=l"(found[i]) : "l"(from + i) : "memory");
     }
 #pragma unroll
-    for (int j = 0; j < N; ++j) {
-#pragma unroll
-      for (int i = 0; i < WORDS<A> && j < count; ++i) all = all && found[j][i] >> 32 != 0;
-    }
+    for (int i = 0; i < WORDS<A>; ++i) all = all && found[i] >> 32 != 0;
   } while (!all);
+  A value;
 #pragma unroll
-  for (int j = 0; j < N; ++j) {
-    unsigned int* const words = reinterpret_cast<unsigned int*>(&values[j]);
-#pragma unroll
-    for (int i = 0; i < WORDS<A> && j < count; ++i) words[i] = static_cast<unsigned int>(found[j][i]);
-  }
-}
-
-template <typename A>
-__device__ __forceinline__ A await(const unsigned long long* from) {
-  A values[1];
-  await(values, from, 0, 1);
-  return values[0];
+  for (int i = 0; i < WORDS<A>; ++i) reinterpret_cast<unsigned int*>(&value)[i] = static_cast<unsigned int>(found[i]);
+  return value;
 }
 
 // Leaves the place empty for the next launch.

@@ -417,6 +417,7 @@ def _resident(function: Any, cluster: int, threads: int, shared: int) -> int:
 class Tiles:
     """How blocks share (rows, C): `across` groups of `splits` of them, each with `share` rows, `tile` at a time."""
 
+    width: int
     lanes: int
     across: int
     splits: int
@@ -433,12 +434,22 @@ class Tiles:
         if share * lanes * width * itemsize <= shared_memory_bytes() - STATIC_BYTES:
             most_tile = FEW_THREADS // lanes
         tile, unit = -(-share // -(-share // most_tile)), max(WARP // lanes, width)
-        return cls(lanes, across, -(-view.images // share), share, -(-tile // unit) * unit)
+        return cls(width, lanes, across, -(-view.images // share), share, -(-tile // unit) * unit)
 
     @property
     def threads(self) -> int:
         """Of a block: at least one for each column."""
         return self.lanes * self.tile
+
+    @property
+    def lane_bits(self) -> int:
+        """Of the number of lanes, a power of two."""
+        return self.lanes.bit_length() - 1
+
+    @property
+    def team_bits(self) -> int:
+        """Of the number of threads that finish a column: a power of two up to a warp."""
+        return min(WARP, self.threads // (self.lanes * self.width)).bit_length() - 1
 
     @property
     def rounds(self) -> int:
@@ -478,9 +489,9 @@ def _columns(
     shared = kept * round_bytes
     _allow(function, shared)
     tickets, mail = workspace, workspace[_tickets_bytes(view) :]
-    team = min(WARP, 1 << (tiles.threads // (tiles.lanes * width)).bit_length() - 1)
-    sizes = map(np.int32, (view.images, view.channels, tiles.lanes, tiles.splits, tiles.share, kept, team))
-    arguments = (x, addend, y, gamma, beta, statistics, mail, tickets, *sizes, *numbers)
+    sizes = map(np.int32, (view.images, view.channels, tiles.lane_bits, tiles.team_bits))
+    parts = (divisor(tiles.splits), np.int32(tiles.share), divisor(tiles.tile), np.int32(kept))
+    arguments = (x, addend, y, gamma, beta, statistics, mail, tickets, *sizes, *parts, *numbers)
     grid, block = (tiles.across * tiles.splits,), (tiles.threads,)
     return lambda: function(grid, block, arguments, shared_mem=shared)
 

@@ -90,6 +90,7 @@ constexpr int THREADS = 256;
 constexpr int WARPS = THREADS / 32;
 constexpr int COLUMN_THREADS = 512;  // most of a block that normalizes columns
 constexpr int AT_ONCE = 4;
+constexpr int UNROLLED = 1;
 constexpr int UNDER_WAY = 4;          // loads of a thread that walks rows
 template <int V>
 constexpr int LINE = V == 1 ? 32 : 8 * V;  // most columns of a block that walks rows
@@ -500,35 +501,39 @@ struct Partial {
   A mean, squares;
 };
 
-// Those of `n` values from `pieces` partials, of weigh(i) values each. A team of adjacent threads, a power of two, takes
-// the pieces in turn, each thread up to AT_ONCE by get(found, i, how_many). All threads of a warp are here.
+// To two units in the last place, by little code: what runs once in a launch waits for every line of it.
+__device__ __forceinline__ float ratio(float a, float b) { return __fdividef(a, b); }
+__device__ __forceinline__ double ratio(double a, double b) { return a / b; }
+__device__ __forceinline__ float inverse_root(float value) { return rsqrtf(value); }
+__device__ __forceinline__ double inverse_root(double value) { return 1 / sqrt(value); }
+
+// Those of `n` values from `pieces` partials get(i), of weigh(i) values each. A team of adjacent threads, a power of
+// two, takes the pieces in turn. All threads of a warp are here.
 template <typename A, typename Get, typename Weigh>
 __device__ __forceinline__ Partial<A> together(int pieces, int team, A n, Get&& get, Weigh&& weigh) {
-  int i = threadIdx.x % team;
-  const auto left = [&] { return (pieces - i + team - 1) / team; };
-  Partial<A> found[AT_ONCE] = {};
-  if (i < pieces) get(found, i, left());
-  const A base = __shfl_sync(FULL, found[0].mean, threadIdx.x % 32 / team * team);
+  int i = threadIdx.x & (team - 1);
+  Partial<A> piece{};
+  if (i < pieces) piece = get(i);
+  const A base = __shfl_sync(FULL, piece.mean, threadIdx.x & 31 & -team);
   A sum = 0, squares = 0;
+#pragma unroll 1
   while (i < pieces) {  // about the first one's mean, with Chan et al. 1979
-#pragma unroll
-    for (int j = 0; j < AT_ONCE; ++j) {
-      if (i + j * team >= pieces) break;
-      const A distance = found[j].mean - base, weight = weigh(i + j * team);
-      sum += weight * distance;
-      squares += found[j].squares + weight * distance * distance;
-    }
-    i += AT_ONCE * team;
-    if (i < pieces) get(found, i, left());
+    const A distance = piece.mean - base, weight = weigh(i);
+    sum += weight * distance;
+    squares += piece.squares + weight * distance * distance;
+    i += team;
+    if (i < pieces) piece = get(i);
   }
+#pragma unroll 1
   for (int step = team / 2; step > 0; step /= 2) {
     sum += __shfl_xor_sync(FULL, sum, step);
     squares += __shfl_xor_sync(FULL, squares, step);
   }
-  return {base + sum / n, squares - sum * (sum / n)};
+  const A offset = ratio(sum, n);
+  return {base + offset, squares - sum * offset};
 }
 
-// (rows, C) in one launch: groups of `splits` adjacent blocks take `lanes` packs of each row, `share` rows a block,
+// (rows, C) in one launch: groups of `splits` adjacent blocks take 2^lane_bits packs of each row, `share` rows a block,
 // `tile` at a time. Of what a thread reads, `kept` packs stay in shared memory, each in a place of its own; the others
 // are read again, last first, since those are still in L2. All blocks of a group send what they found, in mail
 // (C, splits), and put together all of it; the last one that has read leaves it empty.
@@ -539,19 +544,21 @@ template <typename T, int V>
 __global__ void __launch_bounds__(COLUMN_THREADS, 1) normalize_columns(
     const T* __restrict__ x, const T* __restrict__ addend, T* __restrict__ y, const Wide<T>* __restrict__ gamma,
     const Wide<T>* __restrict__ beta, Statistics<Wide<T>> statistics, unsigned long long* mail, unsigned int* tickets,
-    int rows, int channels, int lanes, int splits, int share, int kept, int team, Wide<T> epsilon, Wide<T> momentum) {
+    int rows, int channels, int lane_bits, int team_bits, Divisor splitting, int share, Divisor tiling, int kept,
+    Wide<T> epsilon, Wide<T> momentum) {
   using A = Wide<T>;
   constexpr int WORDS_EACH = WORDS<Partial<A>>, WARPS_MOST = COLUMN_THREADS / 32;
   extern __shared__ __align__(16) unsigned char memory[];
-  __shared__ Partial<A> slots[WARPS_MOST][LINE<V> + 4];  // no banks in common
+  __shared__ Partial<A> slots[WARPS_MOST][LINE<V> + 4];  // warps have no banks in common
   __shared__ __align__(16) A means[LINE<V>], scales[LINE<V>], shifts[LINE<V>];
   __shared__ A counts[WARPS_MOST], variances[LINE<V>];
-  const int thread = threadIdx.x, threads = blockDim.x, lane = thread % lanes, tile = threads / lanes;
-  const int warp = thread / 32, warps = threads / 32;
-  const int group = blockIdx.x / splits, split = blockIdx.x % splits, width = lanes * V, base = group * width;
-  const int column = base + lane * V, first = split * share + thread / lanes;
+  const int thread = threadIdx.x, threads = blockDim.x, warp = thread / 32, warps = threads / 32;
+  const int lanes = 1 << lane_bits, lane = thread & (lanes - 1), width = lanes * V, tile = tiling.value;
+  const int splits = splitting.value, group = quotient(blockIdx.x, splitting), split = blockIdx.x - group * splits;
+  const int base = group * width, column = base + lane * V, first = split * share + (thread >> lane_bits);
   const int end = column < channels ? min(rows, (split + 1) * share) : 0;
-  const int mine = first < end ? (end - first + tile - 1) / tile : 0, held = min(mine, kept), half = (held + 1) / 2;
+  const int mine = first < end ? quotient(end - first + tile - 1, tiling) : 0;
+  const int held = min(mine, kept), half = (held + 1) / 2;
   const long long step = static_cast<long long>(tile) * channels;
   const T* const from = x + (static_cast<long long>(first) * channels + column);
   T* const ours = reinterpret_cast<T*>(memory) + thread * V;
@@ -570,13 +577,16 @@ __global__ void __launch_bounds__(COLUMN_THREADS, 1) normalize_columns(
   };
   bring(0, half);
   bring(half, held);
-  if (thread < width && base + thread < channels) {
-    prefetch_to_l2(gamma + base + thread);
-    prefetch_to_l2(beta + base + thread);
-  }
+  // a team finishes a column, in the order of the slots
+  const int team = 1 << team_bits, place = thread >> team_bits, which = (place & (lanes - 1)) * V + (place >> lane_bits);
+  const bool within = place < width, leads = within && (thread & (team - 1)) == 0, tells = leads && base + which < channels;
+  A gain = 0, bias = 0;
+  if (tells) gain = gamma[base + which], bias = beta[base + which];
   if (addend != nullptr && lane == 0 && kept * tile >= share) {
+#pragma unroll 1
     for (int k = 0; k < mine; ++k) prefetch_to_l2(addend + (from - x) + k * step);
   }
+
   A shift[V] = {}, sums[V] = {}, squares[V] = {};
   const auto begin_with = [&](const Pack<T, V>& values) {
 #pragma unroll
@@ -592,11 +602,12 @@ __global__ void __launch_bounds__(COLUMN_THREADS, 1) normalize_columns(
   };
   copy_wait<1>();
   if (held > 0) begin_with(load<T, V>(ours));
-#pragma unroll 2
-  for (int k = 0; k < half; ++k) take(load<T, V>(ours + k * apart));
-  copy_wait<0>();
-#pragma unroll 2
-  for (int k = half; k < held; ++k) take(load<T, V>(ours + k * apart));
+  for (int part = 0, k = 0; part < 2; ++part) {
+    if (part == 1) copy_wait<0>();
+#pragma unroll UNROLLED
+    for (const int until = part == 0 ? half : held; k < until; ++k) take(load<T, V>(ours + k * apart));
+  }
+#pragma unroll 1
   for (int start = held; start < mine; start += AT_ONCE) {
     Closed<T, V> loaded[AT_ONCE];
 #pragma unroll
@@ -609,20 +620,23 @@ __global__ void __launch_bounds__(COLUMN_THREADS, 1) normalize_columns(
       if (start + j < mine) take(loaded[j].open());
     }
   }
-  A count = static_cast<A>(mine), fraction = mine > 0 ? A(1) / count : A(0);
+  A count = static_cast<A>(mine);
+  const A fraction = mine > 0 ? ratio(A(1), count) : A(0);
 #pragma unroll
   for (int i = 0; i < V; ++i) {
-    squares[i] -= sums[i] * (sums[i] * fraction);
-    sums[i] = shift[i] + sums[i] * fraction;  // the mean
+    const A offset = sums[i] * fraction;
+    squares[i] -= sums[i] * offset;
+    sums[i] = shift[i] + offset;  // the mean
   }
+#pragma unroll 1
   for (int distance = 16; distance >= lanes; distance /= 2) {
     const A others = __shfl_xor_sync(FULL, count, distance), both = count + others;
-    const A part = both > A(0) ? others / both : A(0);
+    const A part = both > A(0) ? ratio(others, both) : A(0), weight = count * part;
 #pragma unroll
     for (int i = 0; i < V; ++i) {
-      const A apart = __shfl_xor_sync(FULL, sums[i], distance) - sums[i];
-      squares[i] += __shfl_xor_sync(FULL, squares[i], distance) + apart * apart * (count * part);
-      sums[i] += apart * part;
+      const A between = __shfl_xor_sync(FULL, sums[i], distance) - sums[i];
+      squares[i] += __shfl_xor_sync(FULL, squares[i], distance) + between * between * weight;
+      sums[i] += between * part;
     }
     count = both;
   }
@@ -633,41 +647,25 @@ __global__ void __launch_bounds__(COLUMN_THREADS, 1) normalize_columns(
   }
   __syncthreads();
 
-  // a team takes a column, in the order of the slots
-  const int place = thread / team, which = place % lanes * V + place / lanes, channel = base + which;
-  const bool leads = thread % team == 0 && place < width, tells = leads && channel < channels;
   const A n = static_cast<A>(rows);
   const auto rows_of = [&](int block) { return static_cast<A>(min(share, rows - block * share)); };
-  A gain = 0, bias = 0;
-  if (tells) gain = gamma[channel], bias = beta[channel];
-  const auto of_warps = [&](auto& found, int i, int) {
-#pragma unroll
-    for (int j = 0; j < AT_ONCE; ++j) {
-      if (i + j * team < warps) found[j] = slots[i + j * team][place];
-    }
-  };
-  const int columns = place < width;
-  Partial<A> found = together<A>(columns * warps, team, rows_of(split), of_warps, [&](int i) { return counts[i]; });
+  Partial<A> found = together<A>(
+      within ? warps : 0, team, rows_of(split), [&](int i) { return slots[i][place]; }, [&](int i) { return counts[i]; });
+  unsigned long long* const letters = mail + static_cast<long long>(base) * splits * WORDS_EACH;
   if (splits > 1) {
-    mail += static_cast<long long>(base) * splits * WORDS_EACH;
-    if (leads) send(mail + (which * splits + split) * WORDS_EACH, found);
-    const auto of_blocks = [&](auto& found, int i, int left) {
-      await(found, mail + (which * splits + i) * WORDS_EACH, team * WORDS_EACH, left);
-    };
-    found = together<A>(columns * splits, team, n, of_blocks, rows_of);
+    unsigned long long* const column_letters = letters + which * splits * WORDS_EACH;
+    if (leads) send(column_letters + split * WORDS_EACH, found);
+    const auto letter = [&](int i) { return await<Partial<A>>(column_letters + i * WORDS_EACH); };
+    found = together<A>(within ? splits : 0, team, n, letter, rows_of);
   }
   if (tells) {
-    const A variance = (found.squares < A(0) ? A(0) : found.squares) / n;
+    const A variance = ratio(found.squares < A(0) ? A(0) : found.squares, n);
     means[which] = found.mean, variances[which] = variance;
-    scales[which] = gain / sqrt(variance + epsilon), shifts[which] = bias;
+    scales[which] = gain * inverse_root(variance + epsilon), shifts[which] = bias;
   }
-  unsigned int turn = 0;
   __syncthreads();
+  unsigned int turn = 0;
   if (splits > 1 && thread == threads - 32) turn = atomicAdd(&tickets[group], 1u);
-  if (split == 0 && thread < width && base + thread < channels) {
-    const A variance = variances[thread];
-    keep(statistics, base + thread, means[thread], A(1) / sqrt(variance + epsilon), variance, n, momentum);
-  }
 
   A middle[V], scale[V], offset[V];
 #pragma unroll
@@ -683,9 +681,10 @@ __global__ void __launch_bounds__(COLUMN_THREADS, 1) normalize_columns(
     store_streaming<T, V>(y + (from - x) + k * step, result);
   };
   if (addend == nullptr && mine == held) {
-#pragma unroll 2
+#pragma unroll UNROLLED
     for (int k = 0; k < held; ++k) put(k, load<T, V>(ours + k * apart), [](A value, int) { return value; });
   } else {
+#pragma unroll 1
     for (int start = (mine - 1) / AT_ONCE * AT_ONCE; mine > 0 && start >= 0; start -= AT_ONCE) {
       Closed<T, V> loaded[AT_ONCE], added[AT_ONCE];
 #pragma unroll
@@ -705,8 +704,12 @@ __global__ void __launch_bounds__(COLUMN_THREADS, 1) normalize_columns(
       }
     }
   }
+  if (split == 0 && thread < width && base + thread < channels) {
+    const A variance = variances[thread];
+    keep(statistics, base + thread, means[thread], inverse_root(variance + epsilon), variance, n, momentum);
+  }
   if (splits > 1 && thread >= threads - 32 && __shfl_sync(FULL, turn, 0) == splits - 1) {
-    for (int i = thread % 32; i < width * splits; i += 32) clear<Partial<A>>(mail + i * WORDS_EACH);
+    for (int i = thread % 32; i < width * splits; i += 32) clear<Partial<A>>(letters + i * WORDS_EACH);
     if (thread % 32 == 0) tickets[group] = 0;
   }
 }

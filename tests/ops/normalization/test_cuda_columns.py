@@ -56,7 +56,7 @@ def test_blocks_that_wait_are_resident(monkeypatch: pytest.MonkeyPatch, multipro
 
 
 def test_host_and_device_agree_on_a_block() -> None:
-    """The kernel is compiled for as many threads as the host launches at most, and holds lines as long as it asks for."""
+    """The kernel is compiled for as many threads as the host launches at most, and for lines as long."""
     text = (Path(ops.__file__).parent / "normalization" / "kernels.cu").read_text(encoding="utf-8")
     assert f"constexpr int COLUMN_THREADS = {COLUMN_THREADS};" in text
     assert FEW_THREADS <= COLUMN_THREADS
