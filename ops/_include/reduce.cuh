@@ -27,7 +27,7 @@ constexpr int under_way() {
 
 // Likewise, of each tensor, in groups that take a row and in blocks that share one.
 template <typename F, typename T = typename F::Input>
-constexpr int ROWS_UNDER_WAY = F::TWO ? under_way<T>() : 4;
+constexpr int ROWS_UNDER_WAY = F::TWO ? under_way<T>() : (sizeof(T) == 2 ? 8 : 4);
 template <typename F, typename T = typename F::Input>
 constexpr int LONG_UNDER_WAY = sizeof(T) == 4 ? 4 : (F::TWO ? 1 : (sizeof(T) == 2 ? 4 : 2));
 

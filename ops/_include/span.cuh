@@ -20,21 +20,26 @@ template <typename T, int V, int P>
 struct Span {
   Pack<T, V> at[P];
 
+  // STREAM: first to leave the cache.
+  template <bool STREAM = false>
   __device__ __forceinline__ void load(const T* from, const Share& share) {
     from += (share.first + threadIdx.x) * V;
 #pragma unroll
     for (int i = 0; i < P; ++i) {
       constexpr int STEP = SPAN_THREADS<P>;
-      if (static_cast<int>(threadIdx.x) + i * STEP < share.count) at[i] = ::load<T, V>(from + i * STEP * V);
+      if (static_cast<int>(threadIdx.x) + i * STEP >= share.count) continue;
+      at[i] = STREAM ? load_streaming<T, V>(from + i * STEP * V) : ::load<T, V>(from + i * STEP * V);
     }
   }
 
+  template <bool STREAM = false>
   __device__ __forceinline__ void store(T* to, const Share& share) const {
     to += (share.first + threadIdx.x) * V;
 #pragma unroll
     for (int i = 0; i < P; ++i) {
       constexpr int STEP = SPAN_THREADS<P>;
-      if (static_cast<int>(threadIdx.x) + i * STEP < share.count) ::store<T, V>(to + i * STEP * V, at[i]);
+      if (static_cast<int>(threadIdx.x) + i * STEP >= share.count) continue;
+      STREAM ? store_streaming<T, V>(to + i * STEP * V, at[i]) : ::store<T, V>(to + i * STEP * V, at[i]);
     }
   }
 };
