@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harness.case.case import Case
+from harness.measure import timer_for
 from harness.measure.cpu import CpuTimer
 from harness.worker.attempt import Attempt
 from harness.worker.inputs import Inputs, make_inputs, with_derived
@@ -39,10 +40,10 @@ def outputs_of(case: Case, inputs: Inputs, implementation: str) -> dict[str, Arr
     return {name: np.array(array) for name, array in attempt.buffers.out.items()}
 
 
-def complaint(case: Case, inputs: Inputs, implementation: str, layout: str | None = None) -> str:
-    """What the checker has against the CPU's `implementation`; empty where nothing."""
-    kernel = find_kernel(case.op, implementation, "cpu", case.dtype)
-    return Attempt(case, kernel, inputs.values, CpuTimer(), layout=layout).judge(expect(case, inputs)).reason
+def complaint(case: Case, inputs: Inputs, implementation: str, layout: str | None = None, backend: str = "cpu") -> str:
+    """What the checker has against `implementation`, called twice; empty where nothing."""
+    kernel = find_kernel(case.op, implementation, backend, case.dtype)
+    return Attempt(case, kernel, inputs.values, timer_for(backend), layout=layout).judge(expect(case, inputs)).reason
 
 
 def passes(case: Case, inputs: Inputs, **outputs: Any) -> bool:

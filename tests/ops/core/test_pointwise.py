@@ -52,8 +52,9 @@ def test_host_and_device_agree_on_a_block() -> None:
 
 
 def test_spans_of_measured_sizes() -> None:
-    """Six MB get four packs a thread; what leaves multiprocessors with few blocks, or 25 MB, gets one."""
+    """Six MB get four packs a thread, or twelve; what leaves multiprocessors with few blocks, or 25 MB, gets one."""
     assert [pointwise.span(packs * 4, 4) for packs in (200_704, 401_408, 1_024_000, 1_638_400)] == [1, 4, 4, 1]
+    assert [pointwise.span(packs * 4, 4, 2) for packs in (401_408, 802_816)] == [1, 4]
 
 
 @pytest.mark.parametrize(
