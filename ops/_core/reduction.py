@@ -154,14 +154,15 @@ def _rows(
         lanes = _lanes(touched_packs(rows, length, width, shift))
         function = source.function(f"reduce_rows<{functor.name}, {width}, {streams}>")
         numbers: tuple[Any, ...] = (np.int64(rows), np.int64(length), np.int32(shift), np.int32(lanes))
-        grid: tuple[int, ...] = (-(-rows * lanes // THREADS),)
+        threads = lanes if lanes > WARP else THREADS
+        grid: tuple[int, ...] = (-(-rows * lanes // threads),)
     else:
         whole = f"{shift == 0 and length % width == 0}".lower()
         function = source.function(f"reduce_long<{functor.name}, {width}, {streams}, {whole}>")
         numbers = (np.int64(length), np.int32(shift), np.int64(share), mail)
-        grid = (rows, splits)
+        grid, threads = (rows, splits), THREADS
     arguments = (*arrays, functor.value, *numbers)
-    return lambda: function(grid, (THREADS,), arguments)
+    return lambda: function(grid, (threads,), arguments)
 
 
 def _shares(layout: Reduction, width: int) -> tuple[int, int]:

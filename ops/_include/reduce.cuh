@@ -27,7 +27,7 @@ constexpr int under_way() {
 
 // Likewise, of each tensor, in groups that take a row and in blocks that share one.
 template <typename F, typename T = typename F::Input>
-constexpr int ROWS_UNDER_WAY = F::TWO ? under_way<T>() : (sizeof(T) == 2 ? 8 : 4);
+constexpr int ROWS_UNDER_WAY = F::TWO ? under_way<T>() : 4;
 template <typename F, typename T = typename F::Input>
 constexpr int LONG_UNDER_WAY = sizeof(T) == 4 ? 4 : (F::TWO ? 1 : (sizeof(T) == 2 ? 4 : 2));
 
@@ -156,7 +156,7 @@ __global__ void __launch_bounds__(REDUCE_THREADS) reduce_rows(
     const typename F::Input* __restrict__ x, const typename F::Input* __restrict__ second,
     typename F::Output* __restrict__ out, F f, long long rows, long long length, int shift, int lanes) {
   const int bits = 31 - __clz(lanes), lane = threadIdx.x & (lanes - 1);
-  const long long row = static_cast<long long>(blockIdx.x) * (REDUCE_THREADS >> bits) + (threadIdx.x >> bits);
+  const long long row = static_cast<long long>(blockIdx.x) * (blockDim.x >> bits) + (threadIdx.x >> bits);
   typename F::Acc mine = f.identity();
   if (row < rows) {
     mine = take_range<F, V, ROWS_UNDER_WAY<F>, STREAM, false>(

@@ -15,3 +15,8 @@ struct Mean {
   __device__ __forceinline__ Acc merge(Acc a, Acc b) const { return a + b; }
   __device__ __forceinline__ T finish(Acc sum) const { return narrow<T>(sum / count); }
 };
+
+template <>
+constexpr int ROWS_UNDER_WAY<Mean<__half>> = 8;
+template <>
+constexpr int ROWS_UNDER_WAY<Mean<__nv_bfloat16>> = 8;

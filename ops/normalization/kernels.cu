@@ -580,8 +580,10 @@ __global__ void __launch_bounds__(COLUMN_THREADS, 1) normalize_columns(
   // a team finishes a column, in the order of the slots
   const int team = 1 << team_bits, place = thread >> team_bits, which = (place & (lanes - 1)) * V + (place >> lane_bits);
   const bool within = place < width, leads = within && (thread & (team - 1)) == 0, tells = leads && base + which < channels;
-  A gain = 0, bias = 0;
-  if (tells) gain = gamma[base + which], bias = beta[base + which];
+  if (tells) {
+    prefetch_to_l2(gamma + base + which);
+    prefetch_to_l2(beta + base + which);
+  }
   if (addend != nullptr && lane == 0 && kept * tile >= share) {
 #pragma unroll 1
     for (int k = 0; k < mine; ++k) prefetch_to_l2(addend + (from - x) + k * step);
@@ -652,9 +654,12 @@ __global__ void __launch_bounds__(COLUMN_THREADS, 1) normalize_columns(
   Partial<A> found = together<A>(
       within ? warps : 0, team, rows_of(split), [&](int i) { return slots[i][place]; }, [&](int i) { return counts[i]; });
   unsigned long long* const letters = mail + static_cast<long long>(base) * splits * WORDS_EACH;
+  A gain = 0, bias = 0;
+  if (splits == 1 && tells) gain = gamma[base + which], bias = beta[base + which];
   if (splits > 1) {
     unsigned long long* const column_letters = letters + which * splits * WORDS_EACH;
     if (leads) send(column_letters + split * WORDS_EACH, found);
+    if (tells) gain = gamma[base + which], bias = beta[base + which];
     const auto letter = [&](int i) { return await<Partial<A>>(column_letters + i * WORDS_EACH); };
     found = together<A>(within ? splits : 0, team, n, letter, rows_of);
   }

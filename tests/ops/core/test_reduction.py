@@ -30,11 +30,11 @@ def large_device(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def launched(rows: int, length: int, shift: int = 0) -> tuple[str, tuple[int, ...], tuple[Any, ...]]:
-    """Kernel, grid and arguments with which rows of float32 are reduced."""
+    """Kernel, grid and arguments with which rows of float32 are reduced; the threads of a block end its grid."""
     found: list[Any] = []
 
     def function(expression: str) -> Any:
-        return lambda grid, _, arguments: found.extend((expression, grid, arguments))
+        return lambda grid, block, arguments: found.extend((expression, grid + block, arguments))
 
     data = SimpleNamespace(ptr=4096 + 4 * shift)
     x = SimpleNamespace(dtype=np.dtype(np.float32), data=data, nbytes=4 * rows * length)
@@ -54,7 +54,8 @@ def test_blocks_cover_every_row(rows: int, length: int, least_packs: int) -> Non
     if kernel.startswith("reduce_rows"):
         lanes = int(arguments[-1])
         assert lanes in {1 << power for power in range(9)}
-        assert grid[0] * (THREADS // lanes) >= rows
+        assert grid[-1] % WARP == grid[-1] % lanes == 0
+        assert (grid[0] - 1) * (grid[-1] // lanes) < rows <= grid[0] * (grid[-1] // lanes)
         return
     share = int(arguments[-2])
     assert grid[0] == rows
