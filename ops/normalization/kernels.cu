@@ -533,6 +533,52 @@ __device__ __forceinline__ Partial<A> together(int pieces, int team, A n, Get&& 
   return {base + offset, squares - sum * offset};
 }
 
+// Over one thread's packs, each column's sums about its first value: they lose nothing where the mean is far from zero.
+template <typename T, int V>
+struct ColumnSums {
+  using A = Wide<T>;
+  A shift[V] = {}, middle[V] = {}, squares[V] = {};
+
+  __device__ __forceinline__ void begin_with(const Pack<T, V>& values) {
+#pragma unroll
+    for (int i = 0; i < V; ++i) shift[i] = widen(values.at[i]);
+  }
+
+  __device__ __forceinline__ void take(const Pack<T, V>& values) {
+#pragma unroll
+    for (int i = 0; i < V; ++i) {
+      const A distance = widen(values.at[i]) - shift[i];
+      middle[i] += distance;
+      squares[i] += distance * distance;
+    }
+  }
+
+  // To means, and squared distances from them, over the threads of a warp that agree modulo `lanes`, this one with
+  // `count` values a column. Returns how many there are.
+  __device__ __forceinline__ A settle(A count, int lanes) {
+    const A fraction = count > A(0) ? ratio(A(1), count) : A(0);
+#pragma unroll
+    for (int i = 0; i < V; ++i) {
+      const A offset = middle[i] * fraction;
+      squares[i] -= middle[i] * offset;
+      middle[i] = shift[i] + offset;
+    }
+#pragma unroll 1
+    for (int step = 16; step >= lanes; step /= 2) {
+      const A others = __shfl_xor_sync(FULL, count, step), both = count + others;
+      const A part = both > A(0) ? ratio(others, both) : A(0), weight = count * part;
+#pragma unroll
+      for (int i = 0; i < V; ++i) {
+        const A between = __shfl_xor_sync(FULL, middle[i], step) - middle[i];
+        squares[i] += __shfl_xor_sync(FULL, squares[i], step) + between * between * weight;
+        middle[i] += between * part;
+      }
+      count = both;
+    }
+    return count;
+  }
+};
+
 // (rows, C) in one launch: groups of `splits` adjacent blocks take 2^lane_bits packs of each row, `share` rows a block,
 // `tile` at a time. Of what a thread reads, `kept` packs stay in shared memory, each in a place of its own; the others
 // are read again, last first, since those are still in L2. All blocks of a group send what they found, in mail
@@ -589,25 +635,13 @@ __global__ void __launch_bounds__(COLUMN_THREADS, 1) normalize_columns(
     for (int k = 0; k < mine; ++k) prefetch_to_l2(addend + (from - x) + k * step);
   }
 
-  A shift[V] = {}, sums[V] = {}, squares[V] = {};
-  const auto begin_with = [&](const Pack<T, V>& values) {
-#pragma unroll
-    for (int i = 0; i < V; ++i) shift[i] = widen(values.at[i]);
-  };
-  const auto take = [&](const Pack<T, V>& values) {
-#pragma unroll
-    for (int i = 0; i < V; ++i) {
-      const A distance = widen(values.at[i]) - shift[i];
-      sums[i] += distance;
-      squares[i] += distance * distance;
-    }
-  };
+  ColumnSums<T, V> sums;
   copy_wait<1>();
-  if (held > 0) begin_with(load<T, V>(ours));
+  if (held > 0) sums.begin_with(load<T, V>(ours));
   for (int part = 0, k = 0; part < 2; ++part) {
     if (part == 1) copy_wait<0>();
 #pragma unroll UNROLLED
-    for (const int until = part == 0 ? half : held; k < until; ++k) take(load<T, V>(ours + k * apart));
+    for (const int until = part == 0 ? half : held; k < until; ++k) sums.take(load<T, V>(ours + k * apart));
   }
 #pragma unroll 1
   for (int start = held; start < mine; start += AT_ONCE) {
@@ -616,35 +650,16 @@ __global__ void __launch_bounds__(COLUMN_THREADS, 1) normalize_columns(
     for (int j = 0; j < AT_ONCE; ++j) {
       if (start + j < mine) loaded[j].load(from + (start + j) * step);
     }
-    if (start == 0) begin_with(loaded[0].open());
+    if (start == 0) sums.begin_with(loaded[0].open());
 #pragma unroll
     for (int j = 0; j < AT_ONCE; ++j) {
-      if (start + j < mine) take(loaded[j].open());
+      if (start + j < mine) sums.take(loaded[j].open());
     }
   }
-  A count = static_cast<A>(mine);
-  const A fraction = mine > 0 ? ratio(A(1), count) : A(0);
-#pragma unroll
-  for (int i = 0; i < V; ++i) {
-    const A offset = sums[i] * fraction;
-    squares[i] -= sums[i] * offset;
-    sums[i] = shift[i] + offset;  // the mean
-  }
-#pragma unroll 1
-  for (int distance = 16; distance >= lanes; distance /= 2) {
-    const A others = __shfl_xor_sync(FULL, count, distance), both = count + others;
-    const A part = both > A(0) ? ratio(others, both) : A(0), weight = count * part;
-#pragma unroll
-    for (int i = 0; i < V; ++i) {
-      const A between = __shfl_xor_sync(FULL, sums[i], distance) - sums[i];
-      squares[i] += __shfl_xor_sync(FULL, squares[i], distance) + between * between * weight;
-      sums[i] += between * part;
-    }
-    count = both;
-  }
+  const A count = sums.settle(static_cast<A>(mine), lanes);
   if (thread % 32 < lanes) {
 #pragma unroll
-    for (int i = 0; i < V; ++i) slots[warp][i * lanes + lane] = {sums[i], squares[i]};
+    for (int i = 0; i < V; ++i) slots[warp][i * lanes + lane] = {sums.middle[i], sums.squares[i]};
     if (thread % 32 == 0) counts[warp] = count;
   }
   __syncthreads();
@@ -654,13 +669,12 @@ __global__ void __launch_bounds__(COLUMN_THREADS, 1) normalize_columns(
   Partial<A> found = together<A>(
       within ? warps : 0, team, rows_of(split), [&](int i) { return slots[i][place]; }, [&](int i) { return counts[i]; });
   unsigned long long* const letters = mail + static_cast<long long>(base) * splits * WORDS_EACH;
+  unsigned long long* const sent = letters + which * splits * WORDS_EACH;
+  if (splits > 1 && leads) send(sent + split * WORDS_EACH, found);
   A gain = 0, bias = 0;
-  if (splits == 1 && tells) gain = gamma[base + which], bias = beta[base + which];
+  if (tells) gain = gamma[base + which], bias = beta[base + which];
   if (splits > 1) {
-    unsigned long long* const column_letters = letters + which * splits * WORDS_EACH;
-    if (leads) send(column_letters + split * WORDS_EACH, found);
-    if (tells) gain = gamma[base + which], bias = beta[base + which];
-    const auto letter = [&](int i) { return await<Partial<A>>(column_letters + i * WORDS_EACH); };
+    const auto letter = [&](int i) { return await<Partial<A>>(sent + i * WORDS_EACH); };
     found = together<A>(within ? splits : 0, team, n, letter, rows_of);
   }
   if (tells) {

@@ -13,7 +13,7 @@ import ops
 from ops import find_kernel
 from ops._core import reduction, tuning
 from ops._core.axes import Reduction
-from ops._core.reduction import LINE_PACKS, LONG_RESIDENT, THREADS, WARP
+from ops._core.reduction import LINE_PACKS, LONG_RESIDENT, WARP
 from ops.dot.cuda import ACCUMULATOR_BYTES
 from ops.dot.op import DotParams
 
