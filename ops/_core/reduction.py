@@ -103,8 +103,20 @@ def expressions(functor: str, width: int) -> tuple[str, ...]:
     return (*rows, *shared, *(f"reduce_columns<{functor}, {wide}>" for wide in sorted({1, width})))
 
 
-def launch(source: Source, functor: Functor, layout: Reduction, x: Any, second: Any, out: Any, workspace: Any) -> Bound:
-    """A callable that reduces `x` (and `second`, read beside it) over `layout` into `out`, in one launch."""
+def launch(
+    source: Source,
+    functor: Functor,
+    layout: Reduction,
+    x: Any,
+    second: Any,
+    out: Any,
+    workspace: Any,
+    least_streamed: int = LEAST_STREAMED,
+) -> Bound:
+    """A callable that reduces `x` (and `second`, read beside it) over `layout` into `out`, in one launch.
+
+    least_streamed: bytes from which on rows are read past what the cache holds, in LEAST_STREAMED's place.
+    """
     if out.size == 0:
         return lambda: None
     tickets, partials = workspace, workspace[_tickets_bytes(layout) :]
@@ -114,7 +126,7 @@ def launch(source: Source, functor: Functor, layout: Reduction, x: Any, second: 
         aligned = second is None or (x.data.ptr - second.data.ptr) % (width * itemsize) == 0
         shift = x.data.ptr % (width * itemsize) // itemsize
         if aligned:
-            return _rows(source, functor, layout, (x, second, out), workspace, shift)
+            return _rows(source, functor, layout, (x, second, out), workspace, shift, least_streamed)
         layout = Reduction(layout.a, layout.r1, 1, layout.r2, 1)
     fits = all(array is None or array.data.ptr % (width * itemsize) == 0 for array in (x, second))
     wide = width if fits and layout.c % width == 0 else 1
@@ -146,23 +158,24 @@ def _rows(
     arrays: tuple[Any, Any, Any],
     mail: Any,
     shift: int,
+    least_streamed: int,
 ) -> Bound:
     rows, length, width = layout.a, layout.r1, functor.width
-    streams = f"{_streams(sum(array.nbytes for array in arrays[:2] if array is not None))}".lower()
+    nbytes = sum(array.nbytes for array in arrays[:2] if array is not None)
+    streams = f"{nbytes >= least_streamed and _STREAMED.covers(nbytes >> 20)}".lower()
     splits, share = _shares(layout, width)
     if splits == 1:
         lanes = _lanes(touched_packs(rows, length, width, shift))
         function = source.function(f"reduce_rows<{functor.name}, {width}, {streams}>")
         numbers: tuple[Any, ...] = (np.int64(rows), np.int64(length), np.int32(shift), np.int32(lanes))
-        threads = lanes if lanes > WARP else THREADS
-        grid: tuple[int, ...] = (-(-rows * lanes // threads),)
+        grid: tuple[int, ...] = (-(-rows * lanes // THREADS),)
     else:
         whole = f"{shift == 0 and length % width == 0}".lower()
         function = source.function(f"reduce_long<{functor.name}, {width}, {streams}, {whole}>")
         numbers = (np.int64(length), np.int32(shift), np.int64(share), mail)
-        grid, threads = (rows, splits), THREADS
+        grid = (rows, splits)
     arguments = (*arrays, functor.value, *numbers)
-    return lambda: function(grid, (threads,), arguments)
+    return lambda: function(grid, (THREADS,), arguments)
 
 
 def _shares(layout: Reduction, width: int) -> tuple[int, int]:
@@ -190,10 +203,6 @@ def touched_packs(rows: int, length: int, width: int, shift: int) -> int:
 
 def _lanes(packs: int) -> int:
     return lanes_for(_PACKS_PER_LANE, packs, WARP if _SHORT_ROW.covers(packs) else THREADS)
-
-
-def _streams(nbytes: int) -> bool:
-    return nbytes >= LEAST_STREAMED and _STREAMED.covers(nbytes >> 20)
 
 
 def _target_blocks() -> int:

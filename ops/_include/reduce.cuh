@@ -156,7 +156,7 @@ __global__ void __launch_bounds__(REDUCE_THREADS) reduce_rows(
     const typename F::Input* __restrict__ x, const typename F::Input* __restrict__ second,
     typename F::Output* __restrict__ out, F f, long long rows, long long length, int shift, int lanes) {
   const int bits = 31 - __clz(lanes), lane = threadIdx.x & (lanes - 1);
-  const long long row = static_cast<long long>(blockIdx.x) * (blockDim.x >> bits) + (threadIdx.x >> bits);
+  const long long row = static_cast<long long>(blockIdx.x) * (REDUCE_THREADS >> bits) + (threadIdx.x >> bits);
   typename F::Acc mine = f.identity();
   if (row < rows) {
     mine = take_range<F, V, ROWS_UNDER_WAY<F>, STREAM, false>(

@@ -16,6 +16,7 @@ struct Mean {
   __device__ __forceinline__ T finish(Acc sum) const { return narrow<T>(sum / count); }
 };
 
+// So little is done with a pack that more of them can be under way.
 template <>
 constexpr int ROWS_UNDER_WAY<Mean<__half>> = 8;
 template <>

@@ -42,8 +42,6 @@ LETTER = 4
 """Statistics in the room that a block's two of a channel take in the mail, each half of them flags."""
 COLUMN_THREADS = 512
 """Most of a block that normalizes columns."""
-FEW_THREADS = 256
-"""Likewise, where all of x stays on the chip: fewer warps have less to tell each other."""
 COLUMN_LANES = 8
 """Threads side by side where channels come last: with packs of 16 bytes they read one line."""
 MOST_SPLITS = 256
@@ -425,14 +423,12 @@ class Tiles:
     tile: int
 
     @classmethod
-    def of(cls, view: View, width: int, itemsize: int) -> Tiles:
+    def of(cls, view: View, width: int) -> Tiles:
         """Groups whose blocks wait for each other only where the device holds all blocks at once."""
         lanes, across = _lanes(view, width)
         most_tile = COLUMN_THREADS // lanes
         splits = max(1, min(multiprocessors() // across, _most_splits(view), -(-view.images // most_tile)))
         share = -(-view.images // splits)
-        if share * lanes * width * itemsize <= shared_memory_bytes() - STATIC_BYTES:
-            most_tile = FEW_THREADS // lanes
         tile, unit = -(-share // -(-share // most_tile)), max(WARP // lanes, width)
         return cls(width, lanes, across, -(-view.images // share), share, -(-tile // unit) * unit)
 
@@ -482,7 +478,7 @@ def _columns(
 ) -> Bound:
     """Channels last, in training."""
     width = _width(view, x, addend, y)
-    tiles = Tiles.of(view, width, x.dtype.itemsize)
+    tiles = Tiles.of(view, width)
     function = SOURCE.function(f"normalize_columns<{_ctype(x)}, {width}>")
     round_bytes = tiles.threads * width * x.dtype.itemsize
     kept = min(tiles.rounds, (shared_memory_bytes() - STATIC_BYTES) // round_bytes)

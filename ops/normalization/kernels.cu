@@ -89,8 +89,7 @@ __device__ __forceinline__ A block_sum(A value, A* slots) {
 constexpr int THREADS = 256;
 constexpr int WARPS = THREADS / 32;
 constexpr int COLUMN_THREADS = 512;  // most of a block that normalizes columns
-constexpr int AT_ONCE = 4;
-constexpr int UNROLLED = 1;
+constexpr int AT_ONCE = 4;           // loads of such a thread from memory
 constexpr int UNDER_WAY = 4;          // loads of a thread that walks rows
 template <int V>
 constexpr int LINE = V == 1 ? 32 : 8 * V;  // most columns of a block that walks rows
@@ -553,10 +552,11 @@ struct ColumnSums {
     }
   }
 
-  // To means, and squared distances from them, over the threads of a warp that agree modulo `lanes`, this one with
-  // `count` values a column. Returns how many there are.
-  __device__ __forceinline__ A settle(A count, int lanes) {
-    const A fraction = count > A(0) ? ratio(A(1), count) : A(0);
+  // To means, and squared distances from them, over the threads of a warp that agree modulo `lanes`, this one after
+  // `packs` packs. Returns how many values there are of a column.
+  __device__ __forceinline__ A settle(int packs, int lanes) {
+    A count = static_cast<A>(packs);
+    const A fraction = packs > 0 ? ratio(A(1), count) : A(0);
 #pragma unroll
     for (int i = 0; i < V; ++i) {
       const A offset = middle[i] * fraction;
@@ -626,10 +626,8 @@ __global__ void __launch_bounds__(COLUMN_THREADS, 1) normalize_columns(
   // a team finishes a column, in the order of the slots
   const int team = 1 << team_bits, place = thread >> team_bits, which = (place & (lanes - 1)) * V + (place >> lane_bits);
   const bool within = place < width, leads = within && (thread & (team - 1)) == 0, tells = leads && base + which < channels;
-  if (tells) {
-    prefetch_to_l2(gamma + base + which);
-    prefetch_to_l2(beta + base + which);
-  }
+  A gain = 0, bias = 0;
+  if (tells) gain = gamma[base + which], bias = beta[base + which];
   if (addend != nullptr && lane == 0 && kept * tile >= share) {
 #pragma unroll 1
     for (int k = 0; k < mine; ++k) prefetch_to_l2(addend + (from - x) + k * step);
@@ -640,7 +638,7 @@ __global__ void __launch_bounds__(COLUMN_THREADS, 1) normalize_columns(
   if (held > 0) sums.begin_with(load<T, V>(ours));
   for (int part = 0, k = 0; part < 2; ++part) {
     if (part == 1) copy_wait<0>();
-#pragma unroll UNROLLED
+#pragma unroll 1
     for (const int until = part == 0 ? half : held; k < until; ++k) sums.take(load<T, V>(ours + k * apart));
   }
 #pragma unroll 1
@@ -656,7 +654,7 @@ __global__ void __launch_bounds__(COLUMN_THREADS, 1) normalize_columns(
       if (start + j < mine) sums.take(loaded[j].open());
     }
   }
-  const A count = sums.settle(static_cast<A>(mine), lanes);
+  const A count = sums.settle(mine, lanes);
   if (thread % 32 < lanes) {
 #pragma unroll
     for (int i = 0; i < V; ++i) slots[warp][i * lanes + lane] = {sums.middle[i], sums.squares[i]};
@@ -669,12 +667,10 @@ __global__ void __launch_bounds__(COLUMN_THREADS, 1) normalize_columns(
   Partial<A> found = together<A>(
       within ? warps : 0, team, rows_of(split), [&](int i) { return slots[i][place]; }, [&](int i) { return counts[i]; });
   unsigned long long* const letters = mail + static_cast<long long>(base) * splits * WORDS_EACH;
-  unsigned long long* const sent = letters + which * splits * WORDS_EACH;
-  if (splits > 1 && leads) send(sent + split * WORDS_EACH, found);
-  A gain = 0, bias = 0;
-  if (tells) gain = gamma[base + which], bias = beta[base + which];
   if (splits > 1) {
-    const auto letter = [&](int i) { return await<Partial<A>>(sent + i * WORDS_EACH); };
+    unsigned long long* const column_letters = letters + which * splits * WORDS_EACH;
+    if (leads) send(column_letters + split * WORDS_EACH, found);
+    const auto letter = [&](int i) { return await<Partial<A>>(column_letters + i * WORDS_EACH); };
     found = together<A>(within ? splits : 0, team, n, letter, rows_of);
   }
   if (tells) {
@@ -700,7 +696,7 @@ __global__ void __launch_bounds__(COLUMN_THREADS, 1) normalize_columns(
     store_streaming<T, V>(y + (from - x) + k * step, result);
   };
   if (addend == nullptr && mine == held) {
-#pragma unroll UNROLLED
+#pragma unroll 1
     for (int k = 0; k < held; ++k) put(k, load<T, V>(ours + k * apart), [](A value, int) { return value; });
   } else {
 #pragma unroll 1

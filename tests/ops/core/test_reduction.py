@@ -13,7 +13,7 @@ import ops
 from ops import find_kernel
 from ops._core import reduction, tuning
 from ops._core.axes import Reduction
-from ops._core.reduction import LINE_PACKS, LONG_RESIDENT, WARP
+from ops._core.reduction import LINE_PACKS, LONG_RESIDENT, THREADS, WARP
 from ops.dot.cuda import ACCUMULATOR_BYTES
 from ops.dot.op import DotParams
 
@@ -30,11 +30,11 @@ def large_device(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def launched(rows: int, length: int, shift: int = 0) -> tuple[str, tuple[int, ...], tuple[Any, ...]]:
-    """Kernel, grid and arguments with which rows of float32 are reduced; the threads of a block end its grid."""
+    """Kernel, grid and arguments with which rows of float32 are reduced."""
     found: list[Any] = []
 
     def function(expression: str) -> Any:
-        return lambda grid, block, arguments: found.extend((expression, grid + block, arguments))
+        return lambda grid, _, arguments: found.extend((expression, grid, arguments))
 
     data = SimpleNamespace(ptr=4096 + 4 * shift)
     x = SimpleNamespace(dtype=np.dtype(np.float32), data=data, nbytes=4 * rows * length)
@@ -54,8 +54,7 @@ def test_blocks_cover_every_row(rows: int, length: int, least_packs: int) -> Non
     if kernel.startswith("reduce_rows"):
         lanes = int(arguments[-1])
         assert lanes in {1 << power for power in range(9)}
-        assert grid[-1] % WARP == grid[-1] % lanes == 0
-        assert (grid[0] - 1) * (grid[-1] // lanes) < rows <= grid[0] * (grid[-1] // lanes)
+        assert grid[0] * (THREADS // lanes) >= rows
         return
     share = int(arguments[-2])
     assert grid[0] == rows
@@ -97,6 +96,12 @@ def test_masks_are_left_out_where_packs_are_whole() -> None:
         kernel, _, _ = launched(1, (1 << 18) + more, shift)
         assert kernel.startswith("reduce_long<")
         assert kernel.endswith(f", {whole}>")
+
+
+def test_middling_sizes_leave_the_cache_first() -> None:
+    """Rows of 12 to 192 MB are read past what the cache holds, smaller and larger ones by way of it."""
+    for rows, stream in ((2000, "false"), (4096, "true"), (65_536, "false")):
+        assert launched(rows, 1089)[0].endswith(f", {stream}>")
 
 
 @pytest.mark.parametrize("width", [1, 2, 4, 8])
