@@ -90,7 +90,7 @@ constexpr int THREADS = 256;
 constexpr int WARPS = THREADS / 32;
 constexpr int COLUMN_THREADS = 512;  // most of a block that normalizes columns
 constexpr int AT_ONCE = 4;           // loads of such a thread from memory
-constexpr int UNDER_WAY = 4;          // loads of a thread that walks rows
+constexpr int UNDER_WAY = 4;         // loads of a thread that walks rows
 template <int V>
 constexpr int LINE = V == 1 ? 32 : 8 * V;  // most columns of a block that walks rows
 template <typename T>
