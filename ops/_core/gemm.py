@@ -15,6 +15,7 @@ from ops._core.cuda import DIVISOR, Source, architecture, divisor, multiprocesso
 from ops._core.dtype import dtype_info
 from ops._core.gemm_hopper import PACK, stream, streams
 from ops._core.gemm_sweep import WIDTHS, sweep, sweeps
+from ops._core.gemm_turns import MOST_KEPT, kept_of, pass_pixels, take_turns
 from ops._core.kernel import Bound
 from ops._core.tuning import declare
 
@@ -175,10 +176,9 @@ def product(
     target = d if splits == 1 else replace(d, array=workspace.view(np.float32)[: splits * d.array.size])
     fits = not b.along and parts == EXACT and d.array.dtype == a.array.dtype
     whole = fits and workspace is None
-    if whole and sweeps(a.array.dtype.name, size, last=a.along):
-        for width in WIDTHS[a.along]:
-            if _packed(a, b, d, size, addend, (PACK, width, width)):
-                return _sweep(a, b, d, size, addend, width, groups)
+    found = _sweep(a, b, d, size, addend, groups) if whole else None
+    if found is not None:
+        return found
     worthwhile = addend is not None or _blocks(size, groups) >= multiprocessors()  # else its blocks start too slowly
     if (
         whole
@@ -240,13 +240,24 @@ def _stream(a: Matrix, b: Matrix, d: Matrix, size: tuple[int, int, int], addend:
     return stream(views, (a.array, b.array, addend, d.array), size, along=a.along, groups=groups)
 
 
-def _sweep(a: Matrix, b: Matrix, d: Matrix, size: tuple[int, int, int], addend: Any, width: int, groups: int) -> Bound:
+def _sweep(a: Matrix, b: Matrix, d: Matrix, size: tuple[int, int, int], addend: Any, groups: int) -> Bound | None:
+    """One launch that keeps the filter in shared memory, None where packs or the device do not allow it."""
+    dtype, last = d.array.dtype.name, a.along
+    kept, sweeping = kept_of(dtype, size, last=last), sweeps(dtype, size, last=last)
+    widths = WIDTHS[last] if kept or sweeping else ()
+    width = next((width for width in widths if _packed(a, b, d, size, addend, (PACK, width, width))), 0)
+    if width == 0:
+        return None
+    if kept and last and (addend is None or kept < MOST_KEPT):
+        return pass_pixels(kept, (a, b, d), addend, size, groups)
     lengths = _columns(a, b, size)
     factors = ((a, lengths[0]), (b, lengths[1]))
-    (kept, kept_length), (other, length) = reversed(factors) if a.along else factors
-    views = (kept.struct(kept_length), other.struct(length), d.struct(lengths[2]))
-    arrays = (kept.array, other.array, addend, d.array)
-    return sweep(views, arrays, size, width=width, groups=groups, last=a.along)
+    (weight, weight_length), (other, length) = reversed(factors) if last else factors
+    views = (weight.struct(weight_length), other.struct(length), d.struct(lengths[2]))
+    arrays = (weight.array, other.array, addend, d.array)
+    if kept:
+        return take_turns(views, arrays, size, width=width, groups=groups, last=last)
+    return sweep(views, arrays, size, width=width, groups=groups, last=last) if sweeping else None
 
 
 def _function(a: Matrix, b: Matrix, d: Matrix, size: tuple[int, int, int], parts: int, addend: Any, tile: int) -> Any:

@@ -1,4 +1,4 @@
-// The matrix units that read shared memory themselves (wgmma, sm_90a): 64 rows by 64 or 128 columns of 16-bit factors.
+// The matrix units that read shared memory themselves (wgmma, sm_90a): 64 rows by 64, 128 or 256 columns.
 #pragma once
 #include "mma.cuh"
 
@@ -9,9 +9,16 @@ __device__ __forceinline__ void show_to_matrix_units() { asm volatile("fence.pro
 
 __device__ __forceinline__ void begin_products() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 
+template <int PENDING>
+__device__ __forceinline__ void wait_for_products() {
+  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(PENDING) : "memory");
+}
+
+// The products begun since the last call are a group; all but the last PENDING groups are there then.
+template <int PENDING = 0>
 __device__ __forceinline__ void end_products() {
   asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
-  asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
+  wait_for_products<PENDING>();
 }
 
 // Panels of 128-byte lines whose pieces of 16 bytes are flipped by their line's last three bits. Lines that follow each
@@ -22,6 +29,22 @@ __device__ __forceinline__ unsigned long long describe(unsigned int address, int
 
 #define D8(I) "+f"(d[I]), "+f"(d[I + 1]), "+f"(d[I + 2]), "+f"(d[I + 3]), "+f"(d[I + 4]), "+f"(d[I + 5]), \
               "+f"(d[I + 6]), "+f"(d[I + 7])
+#define WGMMA_256(TYPE)                                                                                        \
+  asm volatile(                                                                                                \
+      "{ .reg .pred p; setp.ne.b32 p, %130, 0;\n"                                                              \
+      "wgmma.mma_async.sync.aligned.m64n256k16.f32." TYPE "." TYPE " "                                         \
+      "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "                                \
+      "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "                       \
+      "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "                       \
+      "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63, "                       \
+      "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, "                       \
+      "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, "                       \
+      "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, "           \
+      "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127}, "      \
+      "%128, %129, p, 1, 1, %131, 1; }"                                                                        \
+      : D8(0), D8(8), D8(16), D8(24), D8(32), D8(40), D8(48), D8(56),                                          \
+        D8(64), D8(72), D8(80), D8(88), D8(96), D8(104), D8(112), D8(120)                                      \
+      : "l"(a), "l"(b), "r"(static_cast<int>(add)), "n"(A_BY_DEPTH))
 #define WGMMA_128(TYPE)                                                                                        \
   asm volatile(                                                                                                \
       "{ .reg .pred p; setp.ne.b32 p, %66, 0;\n"                                                               \
@@ -49,19 +72,22 @@ __device__ __forceinline__ unsigned long long describe(unsigned int address, int
     WGMMA_##COLUMNS(TYPE);                                                                     \
   }
 
-// d (+)= 64 rows of a times 64 or 128 columns of b, 16 products deep; b is stored by depth.
+// d (+)= 64 rows of a times 64, 128 or 256 columns of b, 16 products deep; b is stored by depth.
 MULTIPLY(64, 32, __half, "f16")
 MULTIPLY(64, 32, __nv_bfloat16, "bf16")
 MULTIPLY(128, 64, __half, "f16")
 MULTIPLY(128, 64, __nv_bfloat16, "bf16")
+MULTIPLY(256, 128, __half, "f16")
+MULTIPLY(256, 128, __nv_bfloat16, "bf16")
 
 #undef MULTIPLY
 #undef WGMMA_64
 #undef WGMMA_128
+#undef WGMMA_256
 #undef D8
 
 template <typename T>
-struct Pair {  // two neighbours as one number
+struct alignas(2 * sizeof(T)) Pair {  // two neighbours as one number
   T at[2];
 };
 

@@ -53,4 +53,9 @@ __device__ __forceinline__ void meet() {
   asm volatile("bar.sync %0, %1;" ::"n"(NUMBER), "n"(THREADS) : "memory");
 }
 
+template <int THREADS>
+__device__ __forceinline__ void meet(int number) {
+  asm volatile("bar.sync %0, %1;" ::"r"(number), "n"(THREADS) : "memory");
+}
+
 #endif

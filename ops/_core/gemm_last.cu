@@ -1,0 +1,213 @@
+// d = a b (+ addend) in 16-bit types for a short depth and channels last: blocks keep channels of the filter, and pixels
+// pass by.
+//
+// As in gemm_turns.cu, two groups of four warps take turns; here one thread brings all, by tensor maps. It must never wait
+// for stores, nor may what frees a place for it: an arrival with cluster scope did: half as long again. Results go
+// through shared memory, so that they leave as whole lines of 128 bytes, first to leave the cache: what the copying unit
+// stores is not, whatever it is told. An addend comes by its map into the same place as early as that is free.
+
+#include "divide.cuh"
+#include "pipeline.cuh"
+#include "tensor_map.cuh"
+#include "wgmma.cuh"
+
+struct Turns {
+  int depth, stages;  // of one group of the convolution; a multiple of 64, and how many of them
+  int tiles, step;    // of 64 pixels; from one of a block to its next
+};
+
+struct Last {
+  Turns turns;
+  int filter_rows, filter_columns, dy_columns, channels;  // to the next group of the convolution, of d last
+  int pixels, added;
+  long long pitch;  // of d, in elements
+  Divisor kept;     // shares of channels, of 64 P each, all of them full
+};
+
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+
+constexpr int DEEP = 64;            // products of a stage
+constexpr int LINE = 128;           // bytes: 64 elements
+constexpr int PANEL = DEEP * LINE;  // bytes of 64 lines
+constexpr int RING = 8;             // stages of pixels
+constexpr int MOST_STAGES = 8;      // of a depth
+constexpr int S = 2;                // panels of results, or of the addend, that a group has room for
+constexpr int GROUP = 128, THREADS = 2 * GROUP + 32;
+
+// Where a line's piece of 16 bytes lies.
+__device__ __forceinline__ int flipped(int line, int piece) { return line * LINE + (piece ^ line % 8) * 16; }
+
+struct Barriers {  // full, empty: of a group's stages, as they come
+  unsigned long long full[2][RING], empty[2][RING], kept[MOST_STAGES], added[2][S];
+
+  __device__ __forceinline__ void init() {
+    if (threadIdx.x == 0) {
+      for (int i = 0; i < 2 * RING; ++i) {
+        barrier_init(full[0] + i, 1);
+        barrier_init(empty[0] + i, GROUP / 32);
+      }
+      for (int i = 0; i < MOST_STAGES; ++i) barrier_init(kept + i, 1);
+      for (int i = 0; i < 2 * S; ++i) barrier_init(added[0] + i, 1);
+      asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    }
+    __syncthreads();
+  }
+};
+
+// keep(stage) brings what is kept; bring(tile, stage, slot, barrier) what passes by, a panel.
+template <typename Keep, typename Bring>
+__device__ __forceinline__ void bring_all(
+    Barriers& barriers, const Turns& size, int first, const Keep& keep, const Bring& bring) {
+  int n = 0, freed_turn = 0, freed_stage = 0;  // freed: whose place the next stage takes
+  for (int tile = first, turn = 0; tile < size.tiles; tile += size.step, ++turn) {
+    for (int stage = 0; stage < size.stages; ++stage, ++n) {
+      if (turn == 0) keep(stage);
+      if (n >= RING) {
+        const int before = freed_turn / 2 * size.stages + freed_stage;
+        barrier_wait(barriers.empty[freed_turn % 2] + before % RING, before / RING & 1);
+        if (++freed_stage == size.stages) freed_stage = 0, ++freed_turn;
+      }
+      unsigned long long* const full = barriers.full[turn % 2] + (turn / 2 * size.stages + stage) % RING;
+      barrier_arrive_and_expect(full, PANEL);
+      bring(tile, stage, n % RING, full);
+    }
+  }
+}
+
+// Of the block's `turn`-th tile; free(barrier) says that a warp has read a stage.
+template <typename T, int N, typename Free>
+__device__ __forceinline__ void multiply_tile(
+    float (&sum)[N], Barriers& barriers, const Turns& size, int turn, unsigned int kept, unsigned int ring,
+    const Free& free) {
+  int n = turn / 2 * size.stages;
+#pragma unroll 1
+  for (int stage = 0; stage < size.stages; ++stage, ++n) {
+    barrier_wait(barriers.full[turn % 2] + n % RING, n / RING & 1);
+    if (turn < 2) barrier_wait(barriers.kept + stage, 0);
+    const unsigned long long passing = describe(ring + (turn * size.stages + stage) % RING * PANEL, PANEL);
+    const unsigned long long staying = describe(kept + stage * PANEL, size.depth * LINE);
+    begin_products();
+#pragma unroll
+    for (int i = 0; i < DEEP / 16; ++i) {  // the address of a descriptor is in units of 16 bytes
+      multiply<false>(sum, passing + i * 2, staying + i * 128, stage + i > 0, static_cast<const T*>(nullptr));
+    }
+    end_products<1>();
+    if (stage > 0) free(barriers.empty[turn % 2] + (n - 1) % RING);
+  }
+  wait_for_products<0>();
+  free(barriers.empty[turn % 2] + (n - 1) % RING);
+}
+
+__device__ __forceinline__ void store_matrices(void* to, const unsigned int (&v)[4]) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(shared_address(to)), "r"(v[0]),
+               "r"(v[1]), "r"(v[2]), "r"(v[3])
+               : "memory");
+}
+
+// P: 64s of channels that a block keeps; of four, gemm_turns.cu takes those with an addend.
+template <typename T, int P>
+__global__ void __launch_bounds__(THREADS) pass_pixels(
+    const __grid_constant__ TensorMap filter, const __grid_constant__ TensorMap dy,
+    const __grid_constant__ TensorMap addend, T* d, const __grid_constant__ Last size) {
+  const int depth = size.turns.depth, step = size.turns.step;
+  const bool added = P < 4 && size.added;
+  extern __shared__ __align__(1024) unsigned char memory[];
+  const unsigned int kept = (shared_address(memory) + 1023) / 1024 * 1024;  // panels as deep as the factors
+  unsigned char* const bytes = memory + (kept - shared_address(memory));
+  const int ring = depth * P * LINE, room = ring + RING * PANEL;
+  Barriers& barriers = *reinterpret_cast<Barriers*>(bytes + room + 2 * S * PANEL);
+  const int first = quotient(blockIdx.x, size.kept);
+  const int share = remainder(blockIdx.x, first, size.kept) * 64 * P;
+  const int group = threadIdx.x / GROUP, member = threadIdx.x % GROUP;
+  barriers.init();
+
+  if (group == 2) {
+    if (member == 0) {
+      prefetch_map(filter);
+      prefetch_map(dy);
+    }
+    const auto keep = [&](int stage) {
+      barrier_arrive_and_expect(barriers.kept + stage, P * PANEL);
+      const int row = blockIdx.y * size.filter_rows, column = blockIdx.y * size.filter_columns + share;
+      for (int panel = 0; panel < P; ++panel) {
+        bring_box(kept + panel * depth * LINE + stage * PANEL, filter, column + panel * 64, row + stage * DEEP,
+                  barriers.kept + stage);
+      }
+    };
+    const auto bring = [&](int tile, int stage, int slot, unsigned long long* barrier) {
+      const int across = blockIdx.y * size.dy_columns + stage * DEEP;
+      bring_box(kept + ring + slot * PANEL, dy, across, tile * 64, barrier);
+    };
+    if (member == 0) bring_all(barriers, size.turns, first, keep, bring);
+    __syncwarp();
+  } else {
+    const int lane = member % 32, warp = member / 32;
+    const int own = room + group * S * PANEL;  // for an addend, then for results
+    const int column = blockIdx.y * size.channels + share;
+    const auto fetch = [&](int tile, int panel) {  // of the addend
+      tile += panel / P * 2 * step;
+      if (tile >= size.turns.tiles) return;
+      barrier_arrive_and_expect(barriers.added[group] + panel % S, PANEL);
+      bring_box(kept + own + panel % S * PANEL, addend, column + panel % P * 64, tile * 64,
+                barriers.added[group] + panel % S);
+    };
+    const auto free = [&](unsigned long long* barrier) {
+      if (lane == 0) barrier_arrive(barrier);
+    };
+    if (added && member == 0) {
+      for (int panel = 0; panel < S; ++panel) fetch(first + group * step, panel);
+    }
+    const int top = warp * 16 + lane / 8, left = lane % 8;  // a lane's line and piece, of one access of a warp
+    float sum[32 * P];
+#pragma unroll 1
+    for (int tile = first + group * step, turn = group; tile < size.turns.tiles; tile += 2 * step, turn += 2) {
+      multiply_tile<T>(sum, barriers, size.turns, turn, kept, kept + ring, free);
+      const int there = size.pixels - tile * 64;
+      T* const into = d + (top < there ? (tile * 64 + top) * size.pitch + column + left * 8 : 0);
+#pragma unroll
+      for (int panel = 0; panel < P; ++panel) {
+        unsigned char* const slot = bytes + own + panel % S * PANEL;
+        if (added) barrier_wait(barriers.added[group] + panel % S, (turn / 2 * P + panel) / S & 1);
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {  // 16 channels
+          float* const s = sum + panel * 32 + i * 8;
+          unsigned char* const at = slot + flipped(warp * 16 + lane % 16, 2 * i + lane / 16);
+          if (added) {
+            unsigned int v[4];
+            load_matrices<false>(v, at);
+#pragma unroll
+            for (int j = 0; j < 4; ++j) {
+              const Pair<T> pair = *reinterpret_cast<const Pair<T>*>(&v[j]);
+              s[2 * j] += widen(pair.at[0]);
+              s[2 * j + 1] += widen(pair.at[1]);
+            }
+          }
+          store_matrices(at, {bits<T>(s[0], s[1]), bits<T>(s[2], s[3]), bits<T>(s[4], s[5]), bits<T>(s[6], s[7])});
+        }
+        __syncwarp();  // a warp's lines are its own
+        if (top < there) {
+          T* to = into + panel * 64;
+#pragma unroll
+          for (int i = 0; i < 16; i += 4, to += 4 * size.pitch) {
+            const Pack<T, 8> pack = load<T, 8>(reinterpret_cast<const T*>(slot + flipped(top + i, left)));
+            if (top + i < there) store_streaming<T, 8>(to, pack);
+          }
+        }
+        __syncwarp();
+        if (added) {
+          meet<GROUP>(1 + group);
+          if (member == 0) fetch(tile, panel + S);
+        }
+      }
+    }
+  }
+}
+
+#else
+
+template <typename T, int P>
+__global__ void pass_pixels(TensorMap, TensorMap, TensorMap, T*, Last) {
+  __trap();  // other devices take the product of gemm.cu
+}
+
+#endif

@@ -1,0 +1,280 @@
+// d = a b (+ addend) in 16-bit types for a short depth, by wgmma (sm_90a), where multiplying takes as long as writing.
+//
+// A block keeps some channels of the filter in shared memory and sweeps over pixels, 64 at a time. Two groups of four
+// warps take turns: while one writes what it has, the other multiplies. The second brings the filter, a stage after the
+// other, while the first begins. Other warps do nothing but bring pixels: what is brought by cp.async must be shown to
+// the matrix units by a fence, which waits for all writes of its thread as well. Results go through a group's own
+// shared memory and leave as whole lines of 128 bytes, first to leave the cache; an addend comes the same way, as early
+// as there is room.
+
+#include "pipeline.cuh"
+#include "tensor_map.cuh"
+#include "view.cuh"
+#include "wgmma.cuh"
+
+struct Turns {
+  int pixels, depth;   // of one group of the convolution; the depth is a multiple of 64, of 8 stages at most
+  int tiles, step;     // of 64 pixels; step: from one of a block to its next
+  unsigned int ahead;  // bytes of the addend to come into the L2 cache at once
+  Divisor kept;        // shares of channels, of 64 P each, all of them full
+};
+
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+
+constexpr int DEEP = 64;            // products of a stage
+constexpr int LINE = 128;           // bytes: 64 pixels or channels at one depth
+constexpr int PANEL = DEEP * LINE;  // bytes of 64 of them, of a stage or of results
+constexpr int PACK = 8;             // elements of 16 bytes
+constexpr int P = 4;                // 64s of channels that a block keeps
+constexpr int RING = 4;             // stages
+constexpr int MOST_STAGES = 8;      // of a depth
+constexpr int GROUP = 128, BRINGERS = 128;
+
+struct Barriers {
+  unsigned long long full[2][RING], empty[2][RING], kept[MOST_STAGES];
+};
+
+// Where a line's piece of 16 bytes lies.
+__device__ __forceinline__ int flipped(int line, int piece) { return line * LINE + (piece ^ line % 8) * 16; }
+
+// Four 8x8 matrices, a pair of neighbours in each lane; lanes 8 i to 8 i + 7 say where the rows of the i-th go, or
+// where its columns go.
+template <bool COLUMNS>
+__device__ __forceinline__ void store_matrices(void* to, const unsigned int (&v)[4]) {
+  if constexpr (COLUMNS) {
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(shared_address(to)),
+                 "r"(v[0]), "r"(v[1]), "r"(v[2]), "r"(v[3])
+                 : "memory");
+  } else {
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(shared_address(to)),
+                 "r"(v[0]), "r"(v[1]), "r"(v[2]), "r"(v[3])
+                 : "memory");
+  }
+}
+
+// The filter is stored (depth, channels), in packs of 16 bytes. LAST: d is
+// (pixels, channels), dy (pixels, depth); else d is (channels, pixels), dy (depth, pixels). dy, d and the addend move
+// in packs of V elements.
+template <typename T, int V, bool LAST>
+__global__ void __launch_bounds__(2 * GROUP + BRINGERS, 1) take_turns(
+    const T* __restrict__ filter, const T* __restrict__ dy, const T* addend, T* d,
+    const __grid_constant__ View of_filter, const __grid_constant__ View of_dy, const __grid_constant__ View of_d,
+    const __grid_constant__ Turns size) {
+  extern __shared__ __align__(1024) unsigned char memory[];
+  const unsigned int kept = (shared_address(memory) + 1023) / 1024 * 1024;  // panels as deep as the factors
+  unsigned char* const bytes = memory + (kept - shared_address(memory));
+  const int ring = size.depth * P * LINE, room = ring + RING * PANEL;
+  Barriers& barriers = *reinterpret_cast<Barriers*>(bytes + room + 2 * P * PANEL);
+  const int first = quotient(blockIdx.x, size.kept);
+  const int share = remainder(blockIdx.x, first, size.kept) * 64 * P;
+  const int stages = size.depth / DEEP;
+  const int group = threadIdx.x / GROUP, member = threadIdx.x % GROUP;
+  if (threadIdx.x == 0) {
+    for (int i = 0; i < 2 * RING; ++i) {
+      barrier_init(barriers.full[0] + i, BRINGERS);
+      barrier_init(barriers.empty[0] + i, GROUP / 32);
+    }
+    for (int i = 0; i < MOST_STAGES; ++i) barrier_init(barriers.kept + i, GROUP);
+  }
+  __syncthreads();
+
+  if (group == 2) {
+    constexpr int PACKS = 64 / V, STEP = BRINGERS / PACKS;  // lines at a time
+    const int line = member / PACKS, across = member % PACKS * V;
+    const int piece = across / PACK, within = across % PACK * static_cast<int>(sizeof(T));
+    dy += blockIdx.y * of_dy.group;
+    int coming = first, k = 0, to = 0, there = 0;  // there: lines of `coming`; of others, stale results are not written
+    const T* from = dy;
+    const auto aim = [&] {
+      if constexpr (LAST) {
+        there = size.pixels - coming * 64;
+        from = dy + (coming * 64 + line) * of_dy.row + across;
+      } else {
+        const int pixel = coming * 64 + across;
+        there = pixel < size.pixels ? DEEP : 0;
+        from = dy + (there > 0 ? place(of_dy, line, pixel) : 0);
+      }
+    };
+    const auto bring = [&] {
+      unsigned char* const stage = bytes + ring + to * PANEL + within;
+#pragma unroll 8
+      for (int i = 0; i < 64; i += STEP) {
+        T* const into = reinterpret_cast<T*>(stage + flipped(line + i, piece));
+        if (line + i < there) copy_async<T, V>(into, from + i * of_dy.row, true);
+      }
+      from += LAST ? DEEP : DEEP * of_dy.row;
+      to = to + 1 == RING ? 0 : to + 1;
+      k += DEEP;
+      if (k < size.depth) return;
+      k = 0;
+      coming += size.step;
+      if (coming < size.tiles) aim();
+    };
+    struct Turn {  // of a stage: whose it is, how many of its it is, and of its tile
+      int group = 0, count[2] = {0, 0}, stage = 0;
+      __device__ __forceinline__ void advance(int stages) {
+        count[0] += group == 0;
+        count[1] += group == 1;
+        stage = stage + 1 == stages ? 0 : stage + 1;
+        group ^= stage == 0;
+      }
+      __device__ __forceinline__ int number() const { return group == 0 ? count[0] : count[1]; }
+    };
+    aim();
+#pragma unroll
+    for (int i = 0; i < RING - 1; ++i) {
+      if (coming < size.tiles) bring();
+      commit();
+    }
+    if (member == 0 && size.ahead > 0) prefetch_part(addend, size.ahead);
+    const int total = (size.tiles - first + size.step - 1) / size.step * stages;
+    Turn now, before;  // before: the stage whose place the next one takes
+    for (int n = 0; n < total; ++n) {
+      wait_for_all_but<RING - 2>();
+      show_to_matrix_units();
+      barrier_arrive(barriers.full[now.group] + now.number() % RING);
+      now.advance(stages);
+      if (n > 0) {
+        if (coming < size.tiles) {
+          barrier_wait(barriers.empty[before.group] + before.number() % RING, before.number() / RING & 1);
+        }
+        before.advance(stages);
+      }
+      if (coming < size.tiles) bring();
+      commit();
+    }
+    return;
+  }
+
+  if (group == 1) {
+    constexpr int PACKS = 64 * P / PACK, STEP = GROUP / PACKS;
+    const int line = member / PACKS, across = member % PACKS;
+    const T* from = filter + blockIdx.y * of_filter.group + share + line * of_filter.row + across * PACK;
+    for (int k = line; k < size.depth; k += DEEP) {
+#pragma unroll
+      for (int i = 0; i < DEEP; i += STEP) {
+        unsigned char* const to = bytes + across / 8 * size.depth * LINE + flipped(k + i, across % 8);
+        copy_async<T, PACK>(reinterpret_cast<T*>(to), from, true);
+        from += STEP * of_filter.row;
+      }
+      commit();
+    }
+    for (int i = stages; i < MOST_STAGES; ++i) commit();
+    for (int i = 0; i < stages; ++i) {  // each time the oldest group is what is waited for
+      wait_for_all_but<MOST_STAGES - 1>();
+      show_to_matrix_units();
+      barrier_arrive(barriers.kept + i);
+      commit();
+    }
+  }
+
+  const int lane = member % 32, warp = member / 32;
+  const int own = room + group * P * PANEL;  // for a tile of the addend, then of results
+  constexpr int LANES = 64 / V, LINES = 32 / LANES;  // of one access of a warp: lanes a line, lines
+  const int top = warp * 16 + lane / LANES, left = lane % LANES * V;
+  d += blockIdx.y * of_d.group;
+  const long long next_panel = LAST ? 64 : 64 * of_d.row;
+  const auto begin = [&](int tile) -> long long {  // where a lane's part of a tile begins in d
+    if constexpr (LAST) return (tile * 64 + top) * of_d.row + share + left;
+    return place(of_d, share + top, tile * 64 + left);
+  };
+  const auto lines_there = [&](int tile) {
+    if constexpr (LAST) return size.pixels - tile * 64;
+    return tile * 64 + left < size.pixels ? 64 : 0;
+  };
+  const auto lies = [&](int i) { return flipped(top + i, left / PACK) + left % PACK * static_cast<int>(sizeof(T)); };
+  const auto gather = [&] {  // lines are of all warps where they are channels, else each has its own
+    if constexpr (LAST) {
+      __syncwarp();
+    } else {
+      meet<GROUP>(1 + group);
+    }
+  };
+  const auto fetch = [&](int tile, int ahead) {  // of the addend, the panel that many after the tile's first
+    const int panel = ahead % P;
+    tile += ahead / P * 2 * size.step;
+    const int there = tile < size.tiles ? lines_there(tile) : 0;
+    if (top < there) {
+      const T* from = addend + begin(tile) + panel * next_panel;
+#pragma unroll
+      for (int i = 0; i < 16; i += LINES, from += LINES * of_d.row) {
+        T* const to = reinterpret_cast<T*>(bytes + own + panel * PANEL + lies(i));
+        if (!LAST || top + i < there) copy_async<T, V>(to, from, true);
+      }
+    }
+    commit();
+  };
+  const int start = first + group * size.step;
+  if (addend != nullptr) {
+    addend += blockIdx.y * of_d.group;
+    for (int panel = 0; panel < P; ++panel) fetch(start, panel);
+  }
+  float sum[32 * P];
+  int n = 0, turn = group;
+#pragma unroll 1
+  for (int tile = start; tile < size.tiles; tile += 2 * size.step, turn += 2) {
+#pragma unroll 1
+    for (int stage = 0; stage < stages; ++stage, ++n) {
+      barrier_wait(barriers.full[group] + n % RING, n / RING & 1);
+      if (n < stages) barrier_wait(barriers.kept + stage, 0);
+      const unsigned int brought = kept + ring + (turn * stages + stage) % RING * PANEL;
+      const unsigned long long of_pixels = describe(brought, PANEL);
+      const unsigned long long of_channels = describe(kept + stage * PANEL, size.depth * LINE);
+      begin_products();
+#pragma unroll
+      for (int i = 0; i < DEEP / 16; ++i) {  // the address of a descriptor is in units of 16 bytes
+        multiply<!LAST>(sum, of_pixels + i * (LAST ? 2 : 128), of_channels + i * 128, stage + i > 0,
+                        static_cast<const T*>(nullptr));
+      }
+      end_products<1>();
+      if (stage > 0 && lane == 0) barrier_arrive(barriers.empty[group] + (n - 1) % RING);
+    }
+    wait_for_products<0>();
+    if (lane == 0) barrier_arrive(barriers.empty[group] + (n - 1) % RING);
+    const int there = lines_there(tile);
+    T* const into = d + (top < there ? begin(tile) : 0);
+#pragma unroll
+    for (int panel = 0; panel < P; ++panel) {
+      if (addend != nullptr) wait_for_all_but<P - 1>();
+      if (addend != nullptr) gather();
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {  // 16 channels
+        float* const s = sum + panel * 32 + i * 8;
+        unsigned char* const at = bytes + own + panel * PANEL +
+                                (LAST ? flipped(warp * 16 + lane % 16, 2 * i + lane / 16)
+                                      : flipped(16 * i + lane / 16 * 8 + lane % 8, 2 * warp + lane / 8 % 2));
+        if (addend != nullptr) {
+          unsigned int v[4];
+          load_matrices<!LAST>(v, at);
+#pragma unroll
+          for (int j = 0; j < 4; ++j) {
+            const Pair<T> pair = *reinterpret_cast<const Pair<T>*>(&v[j]);
+            s[2 * j] += widen(pair.at[0]);
+            s[2 * j + 1] += widen(pair.at[1]);
+          }
+        }
+        store_matrices<!LAST>(at, {bits<T>(s[0], s[1]), bits<T>(s[2], s[3]), bits<T>(s[4], s[5]), bits<T>(s[6], s[7])});
+      }
+      gather();
+      if (top < there) {
+        T* to = into + panel * next_panel;
+#pragma unroll
+        for (int i = 0; i < 16; i += LINES, to += LINES * of_d.row) {
+          const Pack<T, V> pack = load<T, V>(reinterpret_cast<const T*>(bytes + own + panel * PANEL + lies(i)));
+          if (!LAST || top + i < there) store_streaming<T, V>(to, pack);
+        }
+      }
+      __syncwarp();
+      if (addend != nullptr) fetch(tile, panel + P);
+    }
+  }
+}
+
+#else
+
+template <typename T, int V, bool LAST>
+__global__ void take_turns(const T*, const T*, const T*, T*, View, View, View, Turns) {
+  __trap();  // other devices take the product of gemm.cu
+}
+
+#endif

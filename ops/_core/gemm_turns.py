@@ -1,0 +1,133 @@
+"""Products of 16-bit matrices of short depth on Hopper where multiplying takes as long as writing: groups in turn."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ops._core.cuda import DIVISOR, Source, divisor, multiprocessors, widest_pack
+from ops._core.dtype import dtype_info
+from ops._core.gemm_hopper import DEEP, DTYPES, PACK, streams
+from ops._core.kernel import Bound
+from ops._core.tensor_map import tensor_map
+from ops._core.tuning import declare
+
+if TYPE_CHECKING:
+    from ops._core.gemm import Matrix
+
+LINE = 2 * DEEP
+ALIGNMENT = 2048
+"""Bytes of shared memory for panels to be aligned to 1024, and for barriers."""
+OTHERS = 12 * DEEP * LINE
+"""Bytes of shared memory for stages and results."""
+LARGEST_BLOCK = 227 * 1024
+LONGEST = 512
+"""Depth: barriers are for as many stages."""
+MOST_AHEAD = 24 << 20
+"""Bytes of an addend that comes into the L2 cache at once."""
+MOST_KEPT = 4
+KEPT = {False: (MOST_KEPT,), True: (MOST_KEPT, 2)}
+"""64s of channels that a block keeps, by whether these come last."""
+WIDTHS = {False: (8, 4), True: (8,)}
+"""Elements of one access to pixels that come last, and to channels."""
+TURNS_THREADS, LAST_THREADS = 384, 288
+_DEPTH = declare(
+    "gemm_turns.depth",
+    256,
+    (64, 128, 256, 1024),
+    backend="cuda",
+    ops=("conv_data_grad",),
+    why="from which multiplying takes long enough for others to write meanwhile",
+)
+_TURNS = np.dtype([*((name, "i4") for name in ("pixels", "depth", "tiles", "step", "ahead")), ("kept", DIVISOR)])
+_GROUPS = ("filter_rows", "filter_columns", "dy_columns", "channels")
+_NUMBERS = ("depth", "stages", "tiles", "step", *_GROUPS, "pixels", "added")
+_LAST = np.dtype([*((name, "i4") for name in _NUMBERS), ("pitch", "i8"), ("kept", DIVISOR), ("pad", "V4")])
+
+
+def _turns_name(dtype: str, width: int, last: bool) -> str:  # noqa: FBT001
+    return f"take_turns<{dtype_info(dtype).ctype}, {width}, {str(last).lower()}>"
+
+
+def _last_name(dtype: str, kept: int) -> str:
+    return f"pass_pixels<{dtype_info(dtype).ctype}, {kept}>"
+
+
+SOURCE = Source(
+    __file__,
+    "gemm_turns.cu",
+    tuple(_turns_name(dtype, width, last) for dtype in DTYPES for last in WIDTHS for width in WIDTHS[last]),
+)
+LAST = Source(__file__, "gemm_last.cu", tuple(_last_name(dtype, kept) for dtype in DTYPES for kept in KEPT[True]))
+
+
+def kept_of(dtype: str, size: tuple[int, int, int], *, last: bool) -> int:
+    """64s of channels that a block keeps, or 0 where something else takes the product on the current device."""
+    channels, depth = size[1 if last else 0], size[2]
+    if not streams(dtype, size) or depth % DEEP or not _DEPTH.value() <= depth <= LONGEST:
+        return 0
+    fitting = (kept for kept in KEPT[last] if channels % (kept * DEEP) == 0)
+    return next((kept for kept in fitting if _shared_bytes(kept, depth) <= LARGEST_BLOCK), 0)
+
+
+def take_turns(
+    views: tuple[Any, Any, Any],
+    arrays: tuple[Any, Any, Any, Any],
+    size: tuple[int, int, int],
+    *,
+    width: int,
+    groups: int,
+    last: bool,
+) -> Bound:
+    """As `gemm_sweep.sweep`, where `MOST_KEPT` are kept."""
+    channels, pixels, depth = (size[1], size[0], size[2]) if last else size
+    shares, tiles, step = _shares(MOST_KEPT, channels, pixels, groups)
+    function = SOURCE.function(_turns_name(arrays[3].dtype.name, width, last))
+    shared = _shared_bytes(MOST_KEPT, depth)
+    function.max_dynamic_shared_size_bytes = LARGEST_BLOCK  # of any depth: one function serves them all
+    numbers = np.array((pixels, depth, tiles, step, _ahead(arrays[2]), divisor(shares)), _TURNS)
+    arguments = (*arrays, *views, numbers)
+    return lambda: function((shares * step, groups), (TURNS_THREADS,), arguments, shared_mem=shared)
+
+
+def pass_pixels(
+    kept: int, matrices: tuple[Matrix, Matrix, Matrix], addend: Any, size: tuple[int, int, int], groups: int
+) -> Bound:
+    """One launch, all in packs of 16 bytes; matrices are dy, along the depth, the filter and d.
+
+    An addend is for fewer kept than `MOST_KEPT`.
+    """
+    a, b, d = matrices
+    pixels, channels, depth = size
+    shares, tiles, step = _shares(kept, channels, pixels, groups)
+    places = (*divmod(b.group, b.stride), a.group, d.group)
+    numbers = (depth, depth // DEEP, tiles, step, *places, pixels, int(addend is not None), d.stride)
+    mapped = ((b.array, b.stride), (a.array, a.stride), (d.array if addend is None else addend, d.stride))
+    maps = [tensor_map(array, stride, DEEP) for array, stride in mapped]
+    function = LAST.function(_last_name(d.array.dtype.name, kept))
+    shared = _shared_bytes(kept, depth)
+    function.max_dynamic_shared_size_bytes = LARGEST_BLOCK
+    arguments = (*maps, d.array, np.array((*numbers, divisor(shares), b""), _LAST))
+
+    def run(_mapped: Any = mapped) -> None:  # which must live as long as their maps
+        function((shares * step, groups), (LAST_THREADS,), arguments, shared_mem=shared)
+
+    return run
+
+
+def _shares(kept: int, channels: int, pixels: int, groups: int) -> tuple[int, int, int]:
+    """Shares of channels, tiles of pixels, and blocks of each share."""
+    shares, tiles = channels // (DEEP * kept), -(-pixels // DEEP)
+    return shares, tiles, min(tiles, max(multiprocessors() // (shares * groups), 1))
+
+
+def _ahead(addend: Any) -> int:
+    """Bytes of an addend that come into the L2 cache at once: of one that has room there."""
+    if addend is None or addend.nbytes > MOST_AHEAD or addend.size % PACK or widest_pack(2, addend) < PACK:
+        return 0
+    return int(addend.nbytes)
+
+
+def _shared_bytes(kept: int, depth: int) -> int:
+    return ALIGNMENT + kept * depth * LINE + OTHERS

@@ -1,0 +1,85 @@
+"""1x1 convolutions in 16 bits by groups in turn: what a block keeps, and on a GPU every tile, ring and edge."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import pytest
+
+from harness.measure import timer_for
+from harness.worker.attempt import Attempt
+from harness.worker.verify import expect
+from ops import find_kernel
+from ops._core import gemm_turns
+from ops._core.cuda import Source
+from ops._core.gemm_hopper import DTYPES
+from ops._core.gemm_turns import LARGEST_BLOCK, LAST, SOURCE
+from ops._core.tuning import override
+from tests.ops.attempts import inputs_of
+from tests.ops.conv_data_grad.test_conv_data_grad import LAYOUTS, Convolution
+
+Size = tuple[tuple[int, ...], tuple[int, ...], int]
+SIZES: tuple[Size, ...] = (
+    ((2, 256, 5, 8), (64, 256, 1, 1), 1),
+    ((7, 256, 6, 10), (128, 256, 1, 1), 1),
+    ((5, 512, 6, 12), (128, 256, 1, 1), 2),
+    ((3, 512, 200), (256, 512, 1), 1),
+    ((3, 128, 211), (448, 128, 1), 1),
+    ((9, 256, 7, 7), (512, 256, 1, 1), 1),
+    ((4, 256, 14, 14), (192, 256, 1, 1), 1),
+)
+"""Packs of eight and of four, images and pixels that end within a tile, depths of one to eight stages, groups."""
+
+
+@pytest.mark.parametrize("source", [SOURCE, LAST])
+def test_hopper_spills_nothing(source: Source) -> None:
+    """Every kernel compiles for the one architecture that runs it, within its registers."""
+    compiled = source.compile("sm_90a")
+    assert set(compiled.names) == set(source.expressions)
+    assert not any(used.spill_bytes for used in compiled.resources.values())
+
+
+@pytest.mark.parametrize("last", [False, True])
+def test_blocks_fit(last: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A block never keeps more than there is, nor takes more shared memory than it may."""
+    monkeypatch.setattr(gemm_turns, "streams", lambda *_: True)
+    found = set()
+    with override({"gemm_turns.depth": 64}):
+        for depth, there in product((64, 96, 128, 256, 512, 1024), (64, 128, 192, 256, 2048)):
+            kept = gemm_turns.kept_of("float16", (6272, there, depth) if last else (there, 6272, depth), last=last)
+            found.add(kept)
+            if kept:
+                assert depth in (64, 128, 256, 512)
+                assert there % (64 * kept) == 0
+                assert gemm_turns._shared_bytes(kept, depth) <= LARGEST_BLOCK
+    assert found == {0, *gemm_turns.KEPT[last]}
+
+
+def test_short_depths_and_other_devices_are_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Below the depth that pays, and where there are no such matrix units, something else multiplies."""
+    monkeypatch.setattr(gemm_turns, "streams", lambda *_: True)
+    assert gemm_turns.kept_of("float16", (1024, 6272, 256), last=False) == 4
+    assert gemm_turns.kept_of("float16", (6272, 1024, 512), last=True) == 2
+    assert gemm_turns.kept_of("float16", (1024, 6272, 128), last=False) == 0
+    monkeypatch.setattr(gemm_turns, "streams", lambda *_: False)
+    assert gemm_turns.kept_of("float16", (1024, 6272, 256), last=False) == 0
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("add", [False, True])
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("size", SIZES)
+def test_every_choice_is_right(size: Size, dtype: str, layout: str, add: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Blocks with one tile and with many, which go around the ring, leave what the reference has."""
+    x, weight, groups = size
+    case = Convolution(x, weight, add=add, params={"groups": groups}).case(dtype, layout)
+    inputs = inputs_of(case)
+    expected = expect(case, inputs)
+    timer = timer_for("cuda")
+    kernel = find_kernel(case.op, "optimized", "cuda", dtype)
+    for processors in (1, 3, 132):
+        with monkeypatch.context() as patch, timer.session("numpy"), override({"gemm_turns.depth": 64}):
+            patch.setattr(gemm_turns, "multiprocessors", lambda processors=processors: processors)
+            reason = Attempt(case, kernel, inputs.values, timer).judge(expected).reason
+        assert (processors, reason) == (processors, "")
