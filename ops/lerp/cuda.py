@@ -36,7 +36,7 @@ FLAGS = ("false", "true")
 STEPS = ((1, 1), (0, 1), (1, 0))
 """Of x and y along a row: 0 where all of it is one element."""
 MOST_ROWS = 65_535
-"""Blocks along a grid's second axis."""
+"""Blocks along a grid's second axis, or its third."""
 
 
 def _expressions() -> tuple[str, ...]:
@@ -197,8 +197,13 @@ def _gradient(
             return fused
     steps_to_run = []
     for gradient, shape, sign, offset in ((dx, x, -1, 1), (dy, y, 1, 0)):
-        if gradient is not None:
-            steps_to_run.append(_sum_any(dout, tensor, number, gradient, shape, (wide(sign), wide(offset))))
+        if gradient is None:
+            continue
+        factor = wide(offset + sign * weight) if tensor is None else wide(0)
+        alone = (
+            _fused(dout, gradient, None, shape, (factor, factor), workspace) if tensor is None and all(sums) else None
+        )
+        steps_to_run.append(alone or _sum_any(dout, tensor, number, gradient, shape, (wide(sign), wide(offset))))
 
     def run() -> None:
         for step in steps_to_run:
@@ -208,7 +213,7 @@ def _gradient(
 
 
 def _fused(dout: Any, summed: Any, other: Any, shape: Shape, factors: tuple[Any, Any], workspace: Any) -> Bound | None:
-    """One gradient summed over all leading or all trailing axes, the other written beside it; None elsewhere."""
+    """One gradient summed over adjacent axes, the other written beside it unless None; None elsewhere."""
     try:
         layout = as_reduction(dout.shape, reduced_axes(shape, dout.shape))
     except AxisError:
@@ -224,7 +229,7 @@ def _fused(dout: Any, summed: Any, other: Any, shape: Shape, factors: tuple[Any,
         function = SOURCE.function(f"grad_rows<{ctype}, {width}>")
         arguments: tuple[Any, ...] = (dout, summed, other, *factors, np.int64(layout.length), tickets, partials)
         return lambda: function((layout.a, splits), (THREADS,), arguments)
-    if layout.a != 1:
+    if layout.a > MOST_ROWS:
         return None
     width = _pack(dout, layout.c, other)
     packs = -(-layout.c // width)
@@ -232,11 +237,12 @@ def _fused(dout: Any, summed: Any, other: Any, shape: Shape, factors: tuple[Any,
     while lanes < WARP and lanes < packs:
         lanes *= 2
     across, rows = -(-packs // lanes), THREADS // lanes
-    room = _BLOCKS.value() * multiprocessors() // across
+    room = _BLOCKS.value() * multiprocessors() // (across * layout.a)
     splits = max(1, min(_splits(summed.size), room, -(-layout.length // rows)))
     function = SOURCE.function(f"grad_columns<{ctype}, {width}>")
     numbers = (np.int32(layout.length), np.int32(layout.c), tickets, partials)
-    return lambda: function((across, splits), (lanes, rows), (dout, summed, other, *factors, *numbers))
+    grid = (across, splits, layout.a)
+    return lambda: function(grid, (lanes, rows), (dout, summed, other, *factors, *numbers))
 
 
 def _sum_any(dout: Any, tensor: Any, number: Any, gradient: Any, shape: Shape, factors: tuple[Any, Any]) -> Bound:

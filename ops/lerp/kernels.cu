@@ -200,8 +200,8 @@ __global__ void __launch_bounds__(REDUCE_THREADS) grad_any(
   if (threadIdx.x == 0) sum[blockIdx.x] = narrow<T>(mine);
 }
 
-// dout (rows, C), weight a number: lanes along C, `sum` is (C,); other as in grad_rows.
-// block (lanes, rows); grid (column blocks, splits); partials (splits, C), tickets (column blocks).
+// dout (batch, rows, C), weight a number: lanes along C, `sum` is (batch, C); other as in grad_rows.
+// block (lanes, rows); grid (column blocks, splits, batch); partials (batch, splits, C), tickets (batch, column blocks).
 template <typename T, int V>
 __global__ void __launch_bounds__(REDUCE_THREADS) grad_columns(
     const T* __restrict__ dout, T* __restrict__ sum, T* __restrict__ other, Wide<T> factor, Wide<T> other_factor,
@@ -210,6 +210,12 @@ __global__ void __launch_bounds__(REDUCE_THREADS) grad_columns(
   __shared__ A slots[REDUCE_THREADS];
   const int column = (blockIdx.x * blockDim.x + threadIdx.x) * V, splits = gridDim.y;
   const bool ours = column < channels;
+  const long long batch = blockIdx.z, before = batch * rows * channels;
+  dout += before;
+  if (other != nullptr) other += before;
+  sum += batch * channels;
+  tickets += batch * gridDim.x;
+  partials += batch * splits * channels;
   A mine[V];
 #pragma unroll
   for (int i = 0; i < V; ++i) mine[i] = A(0);

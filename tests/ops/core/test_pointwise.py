@@ -91,3 +91,36 @@ def test_rows_of_a_broadcast(
         assert grid[1] * row_packs * 4 == np.prod(full)
         assert (grid[0] - 1) * BLOCK_PACKS < row_packs <= grid[0] * BLOCK_PACKS
         assert BLOCK_PACKS % block[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("x", "y", "grids"),
+    [
+        ((64, 1, 64, 4096), (64, 64, 1, 4096), [(2048, 1, 64), (32, 1, 4096)]),
+        ((3, 1, 5), (3, 7, 5), [(1, 1, 3)]),
+        ((70_000, 1, 5), (70_000, 7, 5), None),
+    ],
+)
+def test_axes_in_the_middle_are_summed_along_columns(
+    monkeypatch: pytest.MonkeyPatch, x: tuple[int, ...], y: tuple[int, ...], grids: list[tuple[int, ...]] | None
+) -> None:
+    """Each gradient by a launch of its own, or both by one where one is written: a block for lines of columns."""
+    found: list[tuple[str, tuple[int, ...]]] = []
+
+    def function(expression: str) -> Any:
+        assert expression in lerp.SOURCE.expressions
+        return lambda grid, _block, _arguments: found.append((expression.partition("<")[0], grid))
+
+    monkeypatch.setattr(lerp, "multiprocessors", lambda: MULTIPROCESSORS)
+    monkeypatch.setattr(
+        lerp, "SOURCE", type("Source", (), {"function": staticmethod(function), "expressions": lerp.SOURCE.expressions})
+    )
+    dout = Buffer(*np.broadcast_shapes(x, y))
+    gradients = {"dx": Buffer(*x), "dy": Buffer(*y)}
+    lerp.lerp_grad(
+        x=Buffer(*x), y=Buffer(*y), dout=dout, weight=0.5, need_x=True, need_y=True, out=gradients, workspace=b""
+    )()
+    if grids is None:
+        assert {name for name, _ in found} == {"grad_any"}
+    else:
+        assert found == [("grad_columns", grid) for grid in grids]
