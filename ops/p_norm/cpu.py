@@ -44,12 +44,11 @@ def p_norm(*, x: Any, porder: float | str, axis: Axis, keepdim: bool, out: dict[
         partial = np.empty((_parts(layout, jit.TILE), a * b, c))
         columns = source.reshape(-1, c), target.reshape(-1, c), partial, start, shape
         return bind(jit.norm_columns, *columns, mode, order)
-    if b == 1 and layout.length <= BLOCK:
-        rows = source.reshape(a, layout.length), target.reshape(-1), np.empty(a), min(a, TASKS)
-        return bind(jit.norm_rows, *rows, mode, order)
     pieces, length = (r1, r2) if b > 1 else (1, layout.length)
-    partial = np.empty((a, pieces, b, -(-length // BLOCK)))
-    return bind(jit.norm_pieces, source.reshape(-1, length), target.reshape(-1), partial, mode, order)
+    blocks = -(-length // BLOCK)
+    partial = np.empty((a, pieces, b, blocks))
+    chunks = min(a, TASKS) if pieces * blocks == 1 else partial.size
+    return bind(jit.norm_rows, source.reshape(-1, length), target.reshape(-1), partial, chunks, mode, order)
 
 
 def _parts(layout: Reduction, tile: int) -> int:
@@ -80,11 +79,10 @@ def p_norm_grad(
     if abs(p) == inf and b == c == 1:
         rows = source.reshape(a, -1), norms.reshape(-1), grads.reshape(-1), target.reshape(a, -1)
         return bind(jit.grad_extreme_rows, *rows)
-    if abs(p) == inf:
-        reduced = norms.reshape(a, b, c), grads.reshape(a, b, c)
-        return bind(jit.grad_extreme, source.reshape(shape), *reduced, target.reshape(shape))
-    if c > 1:
+    if abs(p) == inf or c > 1:
         columns = tuple(array.reshape(-1, c) for array in (source, norms, grads, target))
+        if abs(p) == inf:
+            return bind(jit.grad_extreme, *columns, shape)
         return bind(jit.grad_columns, *columns, shape, slope, q)
     pieces, length = (r1, r2) if b > 1 else (1, layout.length)
     rows = source.reshape(-1, length), norms.reshape(-1), grads.reshape(-1), target.reshape(-1, length)

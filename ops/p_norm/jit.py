@@ -1,8 +1,8 @@
 """Numba kernels of p_norm and its gradient for the CPU: one pass over memory, in pieces of bounded length.
 
 Sums are taken in the accumulating dtype within a piece and in float64 between pieces. Only sums may
-be reordered; NaN, infinities and signs keep their meaning. Loops over contiguous elements stand in
-functions of their own, one for each order, so that each vectorises.
+be reordered; NaN, infinities and signs keep their meaning. Each order has a loop of its own, where it
+is a constant, so that each vectorises.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numba import njit, prange
 
-from ops._core.jit import bits_of_double, double_of_bits, narrow, power, widen
+from ops._core.jit import INNER, bits_of_double, double_of_bits, narrow, power, widen
 
 ABS, SQUARE, CUBE, POWER, COUNT, LARGEST, SMALLEST = range(7)
 SIGN, LINEAR, QUADRATIC, GENERAL, BELOW_ONE = range(5)
@@ -25,7 +25,7 @@ GUESS = int(1363.9332 * 2**52)
 """From it, a third of the bits of x leave those of x^(-1/3), 3 % off at most."""
 
 
-@njit(fastmath=SUMS, error_model="numpy")
+@njit(fastmath=SUMS, **INNER)
 def _term(x: Any, mode: int, p: Any) -> Any:
     value = abs(x)
     if mode == ABS:
@@ -37,39 +37,61 @@ def _term(x: Any, mode: int, p: Any) -> Any:
     return power(value, p)
 
 
-def _summing(mode: int) -> Any:
-    """Sum x[row, column] into sums[row - rows[0]] for one mode; a call for each would cost more than a short row."""
-
-    @njit(fastmath=SUMS, error_model="numpy")
-    def loop(x: Any, rows: Any, columns: Any, sums: Any, p: Any) -> None:
-        base, first, size = np.uint64(rows[0]), np.uint64(columns[0]), np.uint64(columns[1] - columns[0])
-        for row in range(np.uint64(rows[1] - rows[0])):
+@njit(fastmath=SUMS, **INNER)
+def _sum_rows(x: Any, rows: Any, columns: Any, sums: Any, mode: int, p: Any) -> None:
+    """Sum x[row, column] into sums[row - rows[0]]; a call for each would cost more than a short row."""
+    base, first, size = np.uint64(rows[0]), np.uint64(columns[0]), np.uint64(columns[1] - columns[0])
+    count = np.uint64(rows[1] - rows[0])
+    if mode == ABS:
+        for row in range(count):
             total = type(p)(0)
             for index in range(size):
-                total += _term(widen(x[base + row, first + index]), mode, p)
+                total += _term(widen(x[base + row, first + index]), ABS, p)
+            sums[row] = np.float64(total)
+    elif mode == SQUARE:
+        for row in range(count):
+            total = type(p)(0)
+            for index in range(size):
+                total += _term(widen(x[base + row, first + index]), SQUARE, p)
+            sums[row] = np.float64(total)
+    elif mode == CUBE:
+        for row in range(count):
+            total = type(p)(0)
+            for index in range(size):
+                total += _term(widen(x[base + row, first + index]), CUBE, p)
+            sums[row] = np.float64(total)
+    else:
+        for row in range(count):
+            total = type(p)(0)
+            for index in range(size):
+                total += _term(widen(x[base + row, first + index]), POWER, p)
             sums[row] = np.float64(total)
 
-    return loop
 
-
-def _adding(mode: int) -> Any:
-    """Add x[row, first + index] to totals[index] for a run of rows and one mode."""
-
-    @njit(fastmath=SUMS, error_model="numpy")
-    def loop(x: Any, rows: Any, first: int, totals: Any, p: Any) -> None:
-        base, start, size = np.uint64(rows[0]), np.uint64(first), np.uint64(totals.size)
-        for row in range(np.uint64(rows[1] - rows[0])):
+@njit(fastmath=SUMS, **INNER)
+def _sum_columns(x: Any, rows: Any, first: int, totals: Any, mode: int, p: Any) -> None:
+    """Add x[row, first + index] to totals[index] for a run of rows."""
+    base, start, size = np.uint64(rows[0]), np.uint64(first), np.uint64(totals.size)
+    count = np.uint64(rows[1] - rows[0])
+    if mode == ABS:
+        for row in range(count):
             for index in range(size):
-                totals[index] += _term(widen(x[base + row, start + index]), mode, p)
+                totals[index] += _term(widen(x[base + row, start + index]), ABS, p)
+    elif mode == SQUARE:
+        for row in range(count):
+            for index in range(size):
+                totals[index] += _term(widen(x[base + row, start + index]), SQUARE, p)
+    elif mode == CUBE:
+        for row in range(count):
+            for index in range(size):
+                totals[index] += _term(widen(x[base + row, start + index]), CUBE, p)
+    else:
+        for row in range(count):
+            for index in range(size):
+                totals[index] += _term(widen(x[base + row, start + index]), POWER, p)
 
-    return loop
 
-
-_sum_absolute, _sum_squares, _sum_cubes, _sum_powers = (_summing(mode) for mode in (ABS, SQUARE, CUBE, POWER))
-_add_absolute, _add_squares, _add_cubes, _add_powers = (_adding(mode) for mode in (ABS, SQUARE, CUBE, POWER))
-
-
-@njit(cache=True, error_model="numpy")
+@njit(**INNER)
 def _pick_rows(x: Any, rows: Any, columns: Any, picked: Any, mode: int, p: Any) -> None:
     """As `_summing`, for what is counted or chosen."""
     base, first, size = np.uint64(rows[0]), np.uint64(columns[0]), np.uint64(columns[1] - columns[0])
@@ -93,21 +115,15 @@ def _pick_rows(x: Any, rows: Any, columns: Any, picked: Any, mode: int, p: Any) 
         picked[row] = np.float64(best)
 
 
-@njit(error_model="numpy")
+@njit(inline="always", error_model="numpy")
 def _reduce_rows(x: Any, rows: Any, columns: Any, into: Any, mode: int, p: Any) -> None:
     if mode >= COUNT:
         _pick_rows(x, rows, columns, into, mode, p)
-    elif mode == ABS:
-        _sum_absolute(x, rows, columns, into, p)
-    elif mode == SQUARE:
-        _sum_squares(x, rows, columns, into, p)
-    elif mode == CUBE:
-        _sum_cubes(x, rows, columns, into, p)
     else:
-        _sum_powers(x, rows, columns, into, p)
+        _sum_rows(x, rows, columns, into, mode, p)
 
 
-@njit(error_model="numpy")
+@njit(**INNER)
 def _merge(total: Any, part: Any, mode: int) -> Any:
     if mode == LARGEST:
         return part if part > total or part != part else total  # noqa: PLR0124  NaN stays
@@ -116,7 +132,7 @@ def _merge(total: Any, part: Any, mode: int) -> Any:
     return total + part
 
 
-@njit(error_model="numpy")
+@njit(**INNER)
 def _cube_root(x: Any) -> Any:
     """Of a float64 from 0 on, to a few units, without division and branches, so that loops over it vectorise.
 
@@ -133,7 +149,7 @@ def _cube_root(x: Any) -> Any:
     return x if x == np.inf else x * guess * guess
 
 
-@njit(error_model="numpy")
+@njit(**INNER)
 def _finish(total: Any, mode: int, p: Any) -> Any:
     if mode == SQUARE:
         return np.sqrt(total)
@@ -144,7 +160,7 @@ def _finish(total: Any, mode: int, p: Any) -> Any:
     return total
 
 
-@njit(error_model="numpy")
+@njit(**INNER)
 def _finish_rows(sums: Any, y: Any, mode: int, p: Any) -> None:
     if mode == CUBE:
         for row in range(y.size):
@@ -155,33 +171,30 @@ def _finish_rows(sums: Any, y: Any, mode: int, p: Any) -> None:
 
 
 @njit(cache=True, parallel=True, error_model="numpy")
-def norm_rows(x: Any, y: Any, sums: Any, chunks: int, mode: int, p: Any) -> None:
-    """x (rows, length) to y (rows,) in chunks of rows; sums (rows,), float64."""
+def norm_rows(x: Any, y: Any, partial: Any, chunks: int, mode: int, p: Any) -> None:
+    """x (a pieces b, length) to y (a b,) in chunks; each row of x in blocks, partial (a, pieces, b, blocks), float64.
+
+    A chunk is of many rows where rows are whole, else of one block.
+    """
+    _, pieces, b, blocks = partial.shape
+    flat, length, parts = partial.reshape(-1), x.shape[1], pieces * blocks
     for chunk in prange(chunks):
-        first, last = y.size * chunk // chunks, y.size * (chunk + 1) // chunks
-        _reduce_rows(x, (first, last), (0, x.shape[1]), sums[first:last], mode, p)
-        _finish_rows(sums[first:last], y[first:last], mode, p)
+        begin, end = flat.size * chunk // chunks, flat.size * (chunk + 1) // chunks
+        row, block = begin // blocks, begin % blocks
+        columns = length * block // blocks, length * (block + 1) // blocks
+        _reduce_rows(x, (row, row + end - begin), columns, flat[begin:end], mode, p)
+        if parts == 1:
+            _finish_rows(flat[begin:end], y[begin:end], mode, p)
+    if parts > 1:
+        for slot in range(y.size):
+            first = (slot // b * pieces * b + slot % b) * blocks
+            total = flat[first]
+            for other in range(1, parts):
+                total = _merge(total, flat[first + other // blocks * b * blocks + other % blocks], mode)
+            y[slot] = narrow(_finish(total, mode, p), y[slot])
 
 
-@njit(cache=True, parallel=True, error_model="numpy")
-def norm_pieces(x: Any, y: Any, partial: Any, mode: int, p: Any) -> None:
-    """x (a pieces b, length) to y (a b,); each row of x in blocks, partial (a, pieces, b, blocks)."""
-    a, pieces, b, blocks = partial.shape
-    rows, length = x.shape
-    flat = partial.reshape(-1)
-    for task in prange(rows * blocks):
-        row, block = task // blocks, task % blocks
-        first, end = length * block // blocks, length * (block + 1) // blocks
-        _reduce_rows(x, (row, row + 1), (first, end), flat[task : task + 1], mode, p)
-    for slot in range(a * b):
-        i, j = slot // b, slot % b
-        total = partial[i, 0, j, 0]
-        for other in range(1, pieces * blocks):
-            total = _merge(total, partial[i, other // blocks, j, other % blocks], mode)
-        y[slot] = narrow(_finish(total, mode, p), y[slot])
-
-
-@njit(error_model="numpy")
+@njit(**INNER)
 def _pick_columns(x: Any, rows: Any, first: int, totals: Any, mode: int) -> None:
     base, start, size = np.uint64(rows[0]), np.uint64(first), np.uint64(totals.size)
     for row in range(np.uint64(rows[1] - rows[0])):
@@ -193,62 +206,67 @@ def _pick_columns(x: Any, rows: Any, first: int, totals: Any, mode: int) -> None
                 totals[index] = _merge(totals[index], abs(widen(x[base + row, start + index])), mode)
 
 
-@njit(error_model="numpy")
+@njit(inline="always", error_model="numpy")
 def _add_rows(x: Any, rows: Any, first: int, totals: Any, mode: int, p: Any) -> None:
     if mode >= COUNT:
         _pick_columns(x, rows, first, totals, mode)
-    elif mode == ABS:
-        _add_absolute(x, rows, first, totals, p)
-    elif mode == SQUARE:
-        _add_squares(x, rows, first, totals, p)
-    elif mode == CUBE:
-        _add_cubes(x, rows, first, totals, p)
     else:
-        _add_powers(x, rows, first, totals, p)
+        _sum_columns(x, rows, first, totals, mode, p)
 
 
-@njit(error_model="numpy")
+@njit(**INNER)
 def _spill(totals: Any, into: Any, start: Any, mode: int) -> None:
     for index in range(totals.size):
         into[index] = _merge(into[index], np.float64(totals[index]), mode)
         totals[index] = start
 
 
-@njit(cache=True, parallel=True, error_model="numpy")
-def norm_columns(x: Any, y: Any, partial: Any, start: Any, shape: Any, mode: int, p: Any) -> None:
-    """x (a r1 b r2, c) to y (a b, c), the rows shared among threads: partial (parts, a b, c), float64."""
+@njit(**INNER)
+def _norm_tile(x: Any, partial: Any, start: Any, shape: Any, task: int, mode: int, p: Any) -> None:
     _, r1, b, r2, c = shape
     parts, slots, _ = partial.shape
     tiles = (c + TILE - 1) // TILE
-    for task in prange(parts * slots * tiles):
-        part, slot, first = task // (slots * tiles), task // tiles % slots, task % tiles * TILE
-        end = min(first + TILE, c)
-        totals = np.full(end - first, start)
-        into = partial[part, slot, first:end]
-        into[:] = np.float64(start)
-        step, last = r1 * r2 * part // parts, r1 * r2 * (part + 1) // parts
-        u, v = step // r2, step % r2
-        row = (slot // b * r1 + u) * b + slot % b
-        row, pending = row * r2 + v, 0
-        while step < last:
-            run = min(r2 - v, last - step, DEPTH)
-            _add_rows(x, (row, row + run), first, totals, mode, p)
-            step, row, v, pending = step + run, row + run, v + run, pending + run
-            if v == r2:
-                row, v = row + (b - 1) * r2, 0
-            if pending >= DEPTH:
-                _spill(totals, into, start, mode)
-                pending = 0
-        _spill(totals, into, start, mode)
-    for slot in prange(slots):
-        for k in range(c):
-            total = partial[0, slot, k]
-            for part in range(1, parts):
-                total = _merge(total, partial[part, slot, k], mode)
-            y[slot, k] = narrow(_finish(total, mode, p), y[slot, k])
+    part, slot, first = task // (slots * tiles), task // tiles % slots, task % tiles * TILE
+    into = partial[part, slot, first : min(first + TILE, c)]
+    totals = np.empty(into.size, type(p))
+    for index in range(into.size):
+        totals[index] = start
+        into[index] = start
+    step, last = r1 * r2 * part // parts, r1 * r2 * (part + 1) // parts
+    u, v = step // r2, step % r2
+    row = (slot // b * r1 + u) * b + slot % b
+    row, pending = row * r2 + v, 0
+    while step < last:
+        run = min(r2 - v, last - step, DEPTH)
+        _add_rows(x, (row, row + run), first, totals, mode, p)
+        step, row, v, pending = step + run, row + run, v + run, pending + run
+        if v == r2:
+            row, v = row + (b - 1) * r2, 0
+        if pending >= DEPTH or step == last:
+            _spill(totals, into, start, mode)
+            pending = 0
 
 
-@njit(error_model="numpy")
+@njit(**INNER)
+def _merge_parts(partial: Any, y: Any, slot: int, mode: int, p: Any) -> None:
+    for k in range(y.shape[1]):
+        total = partial[0, slot, k]
+        for part in range(1, partial.shape[0]):
+            total = _merge(total, partial[part, slot, k], mode)
+        y[slot, k] = narrow(_finish(total, mode, p), y[slot, k])
+
+
+@njit(cache=True, parallel=True, error_model="numpy")
+def norm_columns(x: Any, y: Any, partial: Any, start: Any, shape: Any, mode: int, p: Any) -> None:
+    """x (a r1 b r2, c) to y (a b, c), the rows shared among threads: partial (parts, a b, c), float64."""
+    tiles = (y.shape[1] + TILE - 1) // TILE
+    for task in prange(partial.shape[0] * y.shape[0] * tiles):
+        _norm_tile(x, partial, start, shape, np.int64(task), mode, p)
+    for slot in prange(y.shape[0]):
+        _merge_parts(partial, y, np.int64(slot), mode, p)
+
+
+@njit(**INNER)
 def _gradient(x: Any, y: Any, dy: Any, slope: int, q: Any) -> Any:
     if slope == SIGN:
         sign = type(q)(1) if x > 0 else (type(q)(-1) if x < 0 else x)
@@ -266,37 +284,53 @@ def _gradient(x: Any, y: Any, dy: Any, slope: int, q: Any) -> Any:
     return type(q)(0) if masked else value
 
 
-def _along(slope: int) -> Any:
-    """The loop along a row for one slope."""
-
-    @njit(error_model="numpy")
-    def loop(x: Any, row: int, first: int, end: int, y: Any, dy: Any, dx: Any, q: Any) -> None:
-        start = np.uint64(first)
-        for index in range(np.uint64(end - first)):
+@njit(**INNER)
+def _grad_row(x: Any, row: int, first: int, end: int, y: Any, dy: Any, dx: Any, slope: int, q: Any) -> None:
+    start, size = np.uint64(first), np.uint64(end - first)
+    if slope == LINEAR:
+        for index in range(size):
             at = start + index
-            dx[row, at] = narrow(_gradient(widen(x[row, at]), y, dy, slope, q), dx[row, at])
+            dx[row, at] = narrow(_gradient(widen(x[row, at]), y, dy, LINEAR, q), dx[row, at])
+    elif slope == QUADRATIC:
+        for index in range(size):
+            at = start + index
+            dx[row, at] = narrow(_gradient(widen(x[row, at]), y, dy, QUADRATIC, q), dx[row, at])
+    elif slope == SIGN:
+        for index in range(size):
+            at = start + index
+            dx[row, at] = narrow(_gradient(widen(x[row, at]), y, dy, SIGN, q), dx[row, at])
+    elif slope == GENERAL:
+        for index in range(size):
+            at = start + index
+            dx[row, at] = narrow(_gradient(widen(x[row, at]), y, dy, GENERAL, q), dx[row, at])
+    else:
+        for index in range(size):
+            at = start + index
+            dx[row, at] = narrow(_gradient(widen(x[row, at]), y, dy, BELOW_ONE, q), dx[row, at])
 
-    return loop
 
-
-def _across(slope: int) -> Any:
-    """The loop across columns for one slope."""
-
-    @njit(error_model="numpy")
-    def loop(x: Any, row: int, y: Any, dy: Any, slot: int, dx: Any, q: Any) -> None:
+@njit(**INNER)
+def _grad_columns(x: Any, row: int, y: Any, dy: Any, slot: int, dx: Any, slope: int, q: Any) -> None:
+    if slope == LINEAR:
         for k in range(x.shape[1]):
-            value = _gradient(widen(x[row, k]), widen(y[slot, k]), widen(dy[slot, k]), slope, q)
+            value = _gradient(widen(x[row, k]), widen(y[slot, k]), widen(dy[slot, k]), LINEAR, q)
             dx[row, k] = narrow(value, dx[row, k])
-
-    return loop
-
-
-_along_sign, _along_linear, _along_quadratic, _along_general, _along_below_one = (
-    _along(slope) for slope in (SIGN, LINEAR, QUADRATIC, GENERAL, BELOW_ONE)
-)
-_across_sign, _across_linear, _across_quadratic, _across_general, _across_below_one = (
-    _across(slope) for slope in (SIGN, LINEAR, QUADRATIC, GENERAL, BELOW_ONE)
-)
+    elif slope == QUADRATIC:
+        for k in range(x.shape[1]):
+            value = _gradient(widen(x[row, k]), widen(y[slot, k]), widen(dy[slot, k]), QUADRATIC, q)
+            dx[row, k] = narrow(value, dx[row, k])
+    elif slope == SIGN:
+        for k in range(x.shape[1]):
+            value = _gradient(widen(x[row, k]), widen(y[slot, k]), widen(dy[slot, k]), SIGN, q)
+            dx[row, k] = narrow(value, dx[row, k])
+    elif slope == GENERAL:
+        for k in range(x.shape[1]):
+            value = _gradient(widen(x[row, k]), widen(y[slot, k]), widen(dy[slot, k]), GENERAL, q)
+            dx[row, k] = narrow(value, dx[row, k])
+    else:
+        for k in range(x.shape[1]):
+            value = _gradient(widen(x[row, k]), widen(y[slot, k]), widen(dy[slot, k]), BELOW_ONE, q)
+            dx[row, k] = narrow(value, dx[row, k])
 
 
 @njit(cache=True, parallel=True, error_model="numpy")
@@ -304,48 +338,30 @@ def grad_rows(x: Any, y: Any, dy: Any, dx: Any, pieces: int, b: int, blocks: int
     """x, dx (a pieces b, length); y, dy (a b,); each row in `blocks` parts."""
     rows, length = x.shape
     for task in prange(rows * blocks):
-        row, first, end = task // blocks, 0, length
+        row, first, end = np.int64(task), 0, length
         if blocks > 1:
-            block = task - row * blocks
+            row = np.int64(task) // blocks
+            block = np.int64(task) - row * blocks
             first, end = length * block // blocks, length * (block + 1) // blocks
-        slot = row // (pieces * b) * b + row % b if pieces > 1 else row + 0
-        norm, given = widen(y[slot]), widen(dy[slot])
-        if slope == LINEAR:
-            _along_linear(x, row, first, end, norm, given, dx, q)
-        elif slope == QUADRATIC:
-            _along_quadratic(x, row, first, end, norm, given, dx, q)
-        elif slope == SIGN:
-            _along_sign(x, row, first, end, norm, given, dx, q)
-        elif slope == GENERAL:
-            _along_general(x, row, first, end, norm, given, dx, q)
-        else:
-            _along_below_one(x, row, first, end, norm, given, dx, q)
+        slot = row // (pieces * b) * b + row % b if pieces > 1 else row
+        _grad_row(x, row, first, end, widen(y[slot]), widen(dy[slot]), dx, slope, q)
 
 
 @njit(cache=True, parallel=True, error_model="numpy")
 def grad_columns(x: Any, y: Any, dy: Any, dx: Any, shape: Any, slope: int, q: Any) -> None:
     """x, dx (a r1 b r2, c); y, dy (a b, c)."""
     _, r1, b, r2, _ = shape
-    for row in prange(x.shape[0]):
-        slot = row // (r1 * b * r2) * b + row // r2 % b
-        if slope == LINEAR:
-            _across_linear(x, row, y, dy, slot, dx, q)
-        elif slope == QUADRATIC:
-            _across_quadratic(x, row, y, dy, slot, dx, q)
-        elif slope == SIGN:
-            _across_sign(x, row, y, dy, slot, dx, q)
-        elif slope == GENERAL:
-            _across_general(x, row, y, dy, slot, dx, q)
-        else:
-            _across_below_one(x, row, y, dy, slot, dx, q)
+    for task in prange(x.shape[0]):
+        row = np.int64(task)
+        _grad_columns(x, row, y, dy, row // (r1 * b * r2) * b + row // r2 % b, dx, slope, q)
 
 
-@njit(error_model="numpy")
+@njit(**INNER)
 def _ties(x: Any, y: Any) -> Any:
     return abs(x) == y or x != x  # noqa: PLR0124  NaN ties with a NaN norm
 
 
-@njit(error_model="numpy")
+@njit(**INNER)
 def _share(x: Any, y: Any, share: Any) -> Any:
     nothing = share * type(x)(0)  # NaN where dy is not finite, as 0 dy is
     value = share if x > 0 else (-share if x < 0 else nothing)
@@ -368,24 +384,25 @@ def grad_extreme_rows(x: Any, y: Any, dy: Any, dx: Any) -> None:
 
 
 @njit(cache=True, parallel=True, error_model="numpy")
-def grad_extreme(x: Any, y: Any, dy: Any, dx: Any) -> None:
-    """porder +-inf on (a, r1, b, r2, c), columns in tiles."""
-    a, r1, b, r2, c = x.shape
+def grad_extreme(x: Any, y: Any, dy: Any, dx: Any, shape: Any) -> None:
+    """porder +-inf on x, dx (a r1 b r2, c); y, dy (a b, c), columns in tiles."""
+    _, r1, b, r2, c = shape
     tiles = (c + TILE - 1) // TILE
-    for task in prange(a * b * tiles):
-        i, j, first = task // (b * tiles), task // tiles % b, task % tiles * TILE
-        width = min(TILE, c - first)
-        counts = np.zeros(width, np.int64)
-        shares = np.empty(width, np.float64)
-        for u in range(r1):
-            for v in range(r2):
-                for k in range(width):
-                    counts[k] += _ties(widen(x[i, u, j, v, first + k]), widen(y[i, j, first + k]))
+    for task in prange(y.shape[0] * tiles):
+        slot, first = np.uint64(task // tiles), np.uint64(task % tiles * TILE)
+        width, top = np.uint64(min(TILE, c - np.int64(first))), np.int64(slot) // b * r1 * b + np.int64(slot) % b
+        counts, shares = np.empty(width, np.int64), np.empty(width, np.float64)
         for k in range(width):
-            shares[k] = np.float64(widen(dy[i, j, first + k])) / max(counts[k], 1)
-        for u in range(r1):
-            for v in range(r2):
-                for k in range(width):
-                    value = widen(x[i, u, j, v, first + k])
-                    value = _share(value, widen(y[i, j, first + k]), type(value)(shares[k]))
-                    dx[i, u, j, v, first + k] = narrow(value, dx[i, u, j, v, first + k])
+            counts[k] = 0
+        for step in range(r1 * r2):
+            row = np.uint64((top + step // r2 * b) * r2 + step % r2)
+            for k in range(width):
+                counts[k] += _ties(widen(x[row, first + k]), widen(y[slot, first + k]))
+        for k in range(width):
+            shares[k] = np.float64(widen(dy[slot, first + k])) / max(counts[k], 1)
+        for step in range(r1 * r2):
+            row = np.uint64((top + step // r2 * b) * r2 + step % r2)
+            for k in range(width):
+                value = widen(x[row, first + k])
+                value = _share(value, widen(y[slot, first + k]), type(value)(shares[k]))
+                dx[row, first + k] = narrow(value, dx[row, first + k])
