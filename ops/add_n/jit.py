@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 from numba import njit, prange
 
-from ops._core.jit import RUN, fetch_to_read, fetch_to_write, narrow, widen
+from ops._core.jit import INNER, RUN, fetch_to_read, fetch_to_write, narrow, widen
 
 uintp = np.uintp
 
 
-@njit(error_model="numpy")
+@njit(**INNER)
 def _add(first: Any, second: Any, out: Any, start: int, end: int) -> None:
     whole = end - (end - start) % RUN
     for run in range(uintp(start), uintp(whole), uintp(RUN)):

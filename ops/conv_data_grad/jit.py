@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numba import get_num_threads, get_thread_id, njit, prange
 
-from ops._core.jit import narrow, widen
+from ops._core.jit import INNER, narrow, widen
 from ops._core.tile.jit import ROWS, lanes_of, multiply_tile, multiply_tile_onto, tile_columns, turn
 
 uintp = np.uintp
@@ -22,7 +22,7 @@ DEPTH = 256
 """Depth of a partial product: its operands stay in the nearest cache, its rounding is that of a short sum."""
 
 
-@njit(cache=True, error_model="numpy")
+@njit(**INNER)
 def add_spread(row: Any, given: Any, stride: int) -> None:
     """row[::stride] += given; stride 1 apart, so that it is compiled to vector instructions."""
     if stride == 1:
@@ -77,7 +77,7 @@ def add_in_place(total: Any, addend: Any) -> None:
         total[index] += addend[index]
 
 
-@njit(cache=True, error_model="numpy")
+@njit(**INNER)
 def _pack_rows(weight: Any, block: int, end: int, packed: Any) -> None:
     out_channels, channels = weight.shape
     for row in range(out_channels):
@@ -94,7 +94,7 @@ def pack_rows(weight: Any, at_once: int, packed: Any) -> None:
         _pack_rows(weight, task * at_once, min((task + 1) * at_once, blocks), packed)
 
 
-@njit(cache=True, error_model="numpy")
+@njit(**INNER)
 def _take_pixels(dy: Any, n: int, first: int, count: int, given: Any, start: int) -> None:
     columns, channels = tile_columns(given), dy.shape[1]
     for channel in range(channels):
@@ -104,7 +104,7 @@ def _take_pixels(dy: Any, n: int, first: int, count: int, given: Any, start: int
                 given[uintp(place + column)] = widen(dy[n, channel, uintp(pixel + column)])
 
 
-@njit(cache=True, error_model="numpy")
+@njit(**INNER)
 def _begin(addend: Any, n: int, channel: int, first: int, count: int, tile: Any, start: int) -> None:
     if addend.size:
         for column in range(count):
@@ -114,7 +114,7 @@ def _begin(addend: Any, n: int, channel: int, first: int, count: int, tile: Any,
             tile[uintp(start + column)] = 0
 
 
-@njit(cache=True, error_model="numpy")
+@njit(**INNER)
 def _multiply_through(
     packed: Any,
     now: int,
@@ -155,7 +155,7 @@ def _multiply_through(
             dx[n, now * ROWS + row, index] = narrow(value, dx[n, now * ROWS + row, index])
 
 
-@njit(cache=True, error_model="numpy")
+@njit(**INNER)
 def _multiply_pixels(
     packed: Any,
     dy: Any,
@@ -259,7 +259,7 @@ def pack_columns(weight: Any, order: Any, packed: Any) -> None:
                 packed[uintp(place + column)] = widen(weight[row, uintp(panel * columns + column), tap])
 
 
-@njit(cache=True, error_model="numpy")
+@njit(**INNER)
 def _lay_row(dy: Any, start: int, pitch: int, channels: int, width: int, image: Any, place: int) -> None:
     lanes = lanes_of(image)
     turned, moved = channels - channels % lanes, width - width % lanes
@@ -292,7 +292,7 @@ def lay_out(dy: Any, image: Any, padded: Any, margins: Any, last: Any) -> None:
             _lay_row(flat, start, depth * height * width, channels, width, image, place)
 
 
-@njit(cache=True, error_model="numpy")
+@njit(**INNER)
 def _finish_row(
     addend: Any,
     dx: Any,
@@ -322,7 +322,7 @@ def _finish_row(
                 dx[n, uintp(column + channel), where] = narrow(value, dx[n, uintp(column + channel), where])
 
 
-@njit(cache=True, error_model="numpy")
+@njit(**INNER)
 def _multiply_rows(
     image: Any,
     base: int,
@@ -360,7 +360,7 @@ def _multiply_rows(
                     )
 
 
-@njit(cache=True, error_model="numpy")
+@njit(**INNER)
 def _multiply_rows_onto(
     image: Any,
     base: int,
@@ -400,7 +400,7 @@ def _multiply_rows_onto(
                     )
 
 
-@njit(cache=True, error_model="numpy")
+@njit(**INNER)
 def _finish_rows(
     addend: Any,
     dx: Any,

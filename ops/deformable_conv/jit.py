@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numba import get_num_threads, get_thread_id, njit, prange
 
-from ops._core.jit import narrow, widen
+from ops._core.jit import INNER, narrow, widen
 from ops._core.tile.jit import (
     LANES_BYTES,
     ROWS,
@@ -35,7 +35,7 @@ DEPTH = 256
 """Depth of a partial product: its operands stay in the nearest cache, its rounding is that of a short sum."""
 
 
-@njit(cache=True, error_model="numpy")
+@njit(**INNER)
 def _lay_row(x: Any, n: int, h: int, image: Any, start: int) -> None:
     channels, width = x.shape[1], x.shape[3]
     for base in range(0, channels, CHANNELS):
@@ -53,7 +53,7 @@ def lay_out(x: Any, image: Any) -> None:
         _lay_row(x, n, h, image, ((n * (height + 3) + h + 1) * (width + 2) + 1) * channels)
 
 
-@njit(cache=True, error_model="numpy")
+@njit(**INNER)
 def _pack_panel(weight: Any, group: int, per_group: int, first: int, columns: int, packed: Any, start: int) -> None:
     _, depth, taps = weight.shape
     for channel in range(depth):
@@ -74,7 +74,7 @@ def pack(weight: Any, groups: int, packed: Any) -> None:
         _pack_panel(weight, group, per_group, panel * columns, columns, packed, task * taps * depth * columns)
 
 
-@njit(cache=True, error_model="numpy")
+@njit(**INNER)
 def _locate(
     offset: Any, mask: Any, n: int, row: int, tap: int, first: int, count: int, numbers: Any, places: Any, weights: Any
 ) -> None:
@@ -103,7 +103,7 @@ def _locate(
         weights[4, index], weights[5, index], weights[6, index] = lh, lw, m
 
 
-@njit(cache=True, error_model="numpy")
+@njit(**INNER)
 def _blend(
     image: Any,
     start: int,
@@ -135,7 +135,7 @@ def _blend(
             column[q + c] = upper + image[p + c + pitch] * w10 + image[p + c + pitch + channels] * w11
 
 
-@njit(cache=True, error_model="numpy")
+@njit(**INNER)
 def _sample(
     image: Any,
     offset: Any,
@@ -166,7 +166,7 @@ def _sample(
             _blend(image, start, pitch, channels, length, places, weights, column, place, (end - tap) * channels, count)
 
 
-@njit(cache=True, error_model="numpy")
+@njit(**INNER)
 def _multiply(
     column: Any,
     target: int,
@@ -204,7 +204,7 @@ def _multiply(
                 )
 
 
-@njit(cache=True, error_model="numpy")
+@njit(**INNER)
 def _convolve_block(
     image: Any,
     offset: Any,
@@ -291,7 +291,7 @@ def convolve(
         )
 
 
-@njit(cache=True, error_model="numpy")
+@njit(**INNER)
 def _pack_for_unit(
     weight: Any, group: int, per_group: int, channel: int, unit: int, tap: int, end: int, packed: Any, start: int
 ) -> None:
@@ -319,7 +319,7 @@ def pack_transposed(weight: Any, groups: int, unit: int, at_once: int, packed: A
         _pack_for_unit(weight, channel // depth, per_group, channel % depth, unit, tap, end, packed, task * size)
 
 
-@njit(cache=True, error_model="numpy")
+@njit(**INNER)
 def _take(
     out_grad: Any, n: int, channel: int, rows: int, first: int, count: int, given: Any, start: int, pitch: int
 ) -> None:
@@ -328,7 +328,7 @@ def _take(
             given[uintp(start + row * pitch + index)] = widen(out_grad[n, channel + row, uintp(first + index)])
 
 
-@njit(cache=True, error_model="numpy")
+@njit(**INNER)
 def _spread_back(
     image: Any,
     image_grad: Any,
@@ -398,7 +398,7 @@ def _spread_back(
         slopes[owner, n, tap, 2, pixel] = kh * (kw * s00 + lw * s01) + lh * (kw * s10 + lw * s11)
 
 
-@njit(cache=True, error_model="numpy")
+@njit(**INNER)
 def _differentiate_block(
     image: Any,
     offset: Any,
@@ -570,7 +570,7 @@ def clear(array: Any) -> None:
         array[index] = 0
 
 
-@njit(cache=True, error_model="numpy")
+@njit(**INNER)
 def _collect_row(image_grad: Any, start: int, x_grad: Any, n: int, h: int) -> None:
     channels, width = x_grad.shape[1], x_grad.shape[3]
     for base in range(0, channels, CHANNELS):

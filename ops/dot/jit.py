@@ -6,10 +6,10 @@ from typing import Any
 
 from numba import njit, prange
 
-from ops._core.jit import narrow, widen
+from ops._core.jit import INNER, narrow, widen
 
 
-@njit(cache=True, fastmath={"reassoc", "contract", "nsz"}, error_model="numpy")
+@njit(fastmath={"reassoc", "contract", "nsz"}, **INNER)
 def _sum(x: Any, y: Any, zero: Any) -> Any:
     total = zero
     for index in range(x.size):

@@ -31,7 +31,8 @@ def lerp(*, x: Any, y: Any, weight: Any, out: dict[str, Any]) -> Bound:
     operands = [storage(array).reshape(-1) for array in (x, y)]
     target = storage(result).reshape(-1)
     number = isinstance(weight, float | int)
-    share = np.full(1, weight, wide) if number else storage(weight).reshape(-1)
+    share = storage(np.empty(0, x.dtype) if number else weight).reshape(-1)
+    constant = wide.type(weight if number else 0)
     steps = walk(result.shape, x.shape, y.shape, () if number else weight.shape)
     length = steps.lengths[-1]
     places = np.indices(steps.lengths[:-1]).reshape(len(steps.lengths) - 1, prod(steps.lengths[:-1]))
@@ -41,16 +42,18 @@ def lerp(*, x: Any, y: Any, weight: Any, out: dict[str, Any]) -> Bound:
             starts[:, operand] += places[axis] * stride
     inner = np.array([strides[-1] for strides in steps.strides])
     blocks = min(threads // gcd(len(starts), threads), -(-length // BLOCK))
-    return lambda: jit.lerp_lines(*operands, share, target, starts, inner, blocks)
+    return lambda: jit.lerp_lines(*operands, share, constant, target, starts, inner, blocks)
 
 
 @kernel("lerp_grad", "optimized", "cpu", FLOATS, prepare=True)
 def lerp_grad(*, x: Any, y: Any, dout: Any, weight: Any, need_x: bool, need_y: bool, out: dict[str, Any]) -> Bound:
     """dout is read once where at most one gradient is summed, and never copied."""
+    from numba import get_num_threads
+
     from ops._core.jit import accumulator, storage
     from ops.lerp import jit
 
-    wide = accumulator(dout)
+    wide, threads = accumulator(dout), get_num_threads()
     number = isinstance(weight, float | int)
     nothing = storage(np.empty(0, dout.dtype))
     flat = storage(dout).reshape(-1)
@@ -60,7 +63,7 @@ def lerp_grad(*, x: Any, y: Any, dout: Any, weight: Any, need_x: bool, need_y: b
     sums_x, sums_y = sums_x and need_x, sums_y and need_y
     if not (sums_x or sums_y):
         if number:
-            return lambda: jit.grad_by_number(flat, dx, dy, wide.type(weight), wide.type(1 - weight))
+            return lambda: jit.grad_by_number(flat, dx, dy, wide.type(weight), wide.type(1 - weight), threads)
         full = _spread(weight, dout.shape)
         return lambda: jit.grad_by_tensor(flat, dx, dy, storage(full()).reshape(-1), wide.type(1))
     steps: list[Bound] = []
@@ -88,8 +91,8 @@ def lerp_grad(*, x: Any, y: Any, dout: Any, weight: Any, need_x: bool, need_y: b
 
 def _spread(weight: Any, shape: tuple[int, ...]) -> Any:
     """A function that gives weight as a full contiguous tensor: itself where it already is one."""
-    if weight.shape == shape:
-        return lambda: weight
+    if weight.size == prod(shape):
+        return lambda: weight.reshape(shape)
     return lambda: np.ascontiguousarray(np.broadcast_to(weight, shape))
 
 
@@ -112,14 +115,14 @@ def _sum_one(
         layout = as_reduction(dout.shape, axes)
     except AxisError:
         return _sum_by_numpy(dout, weight, axes, target, factors)
-    five = (layout.a, layout.r1, layout.b, layout.r2, layout.c)
-    reduced = target.reshape(layout.a, layout.b, layout.c)
-    shaped = storage(dout).reshape(five)
+    five, sign, offset = layout.shape, *factors
+    reduced = target.reshape(layout.a * layout.b, layout.c)
+    shaped = storage(dout).reshape(layout.a * layout.r1 * layout.b * layout.r2, layout.c)
     if isinstance(weight, float | int):
-        share = np.broadcast_to(np.full(1, weight, wide), five)
-        return lambda: jit.reduce_columns(shaped, share, *factors, reduced)
+        none, factor = shaped[:0], wide.type(offset + sign * wide.type(weight))
+        return lambda: jit.reduce_columns(shaped, none, sign, factor, reduced, five)
     full = _spread(weight, dout.shape)
-    return lambda: jit.reduce_columns(shaped, storage(full()).reshape(five), *factors, reduced)
+    return lambda: jit.reduce_columns(shaped, storage(full()).reshape(shaped.shape), sign, offset, reduced, five)
 
 
 def _sum_by_numpy(dout: Any, weight: Any, axes: tuple[int, ...], target: Any, factors: tuple[Any, Any]) -> Bound:

@@ -7,11 +7,13 @@ from typing import Any
 import numpy as np
 from numba import njit, prange
 
-from ops._core.jit import RUN, fetch_to_read, fetch_to_write, narrow, widen
+from ops._core.jit import INNER, RUN, fetch_to_read, fetch_to_write, narrow, widen
 
 uintp = np.uintp
 """Of an index, it says that it is not from the end: one comparison less, and loops vectorise."""
 SUMS = {"reassoc", "contract", "nsz"}
+TILE = 64
+"""Columns that a thread takes at a time: their sums stay in the first-level cache."""
 
 
 @njit(inline="always", error_model="numpy")
@@ -19,7 +21,7 @@ def _blend(x: Any, y: Any, weight: Any) -> Any:
     return x + weight * (y - x)
 
 
-@njit(error_model="numpy")
+@njit(**INNER)
 def _blend_both(x: Any, at_x: Any, y: Any, at_y: Any, weight: Any, out: Any, at: Any, size: Any) -> None:
     whole = size - size % uintp(RUN)
     for run in range(uintp(0), whole, uintp(RUN)):
@@ -34,7 +36,7 @@ def _blend_both(x: Any, at_x: Any, y: Any, at_y: Any, weight: Any, out: Any, at:
         out[at + index] = narrow(_blend(widen(x[at_x + index]), widen(y[at_y + index]), weight), out[at + index])
 
 
-@njit(error_model="numpy")
+@njit(**INNER)
 def _blend_from(first: Any, y: Any, at_y: Any, weight: Any, out: Any, at: Any, size: Any) -> None:
     whole = size - size % uintp(RUN)
     for run in range(uintp(0), whole, uintp(RUN)):
@@ -47,26 +49,33 @@ def _blend_from(first: Any, y: Any, at_y: Any, weight: Any, out: Any, at: Any, s
         out[at + index] = narrow(_blend(first, widen(y[at_y + index]), weight), out[at + index])
 
 
-@njit(error_model="numpy")
-def _blend_block(x: Any, y: Any, weight: Any, out: Any, places: Any, steps: Any, start: int, length: int) -> None:
+@njit(**INNER)
+def _blend_block(
+    x: Any, y: Any, weight: Any, number: Any, out: Any, places: Any, steps: Any, start: int, length: int
+) -> None:
     """`length` elements of out from `start` on; places (3,), steps (3,): where x, y and weight stand, and move."""
     at_x, at_y, at_w = uintp(places[0]), uintp(places[1]), uintp(places[2])
     at, size = uintp(start), uintp(length)
+    share = widen(weight[at_w]) if weight.size else number
     if steps[0] == 1 and steps[1] == 1 and steps[2] == 0:
-        _blend_both(x, at_x, y, at_y, widen(weight[at_w]), out, at, size)
+        _blend_both(x, at_x, y, at_y, share, out, at, size)
     elif steps[0] == 0 and steps[1] == 1 and steps[2] == 0:
-        _blend_from(widen(x[at_x]), y, at_y, widen(weight[at_w]), out, at, size)
+        _blend_from(widen(x[at_x]), y, at_y, share, out, at, size)
     else:
         step_x, step_y, step_w = uintp(steps[0]), uintp(steps[1]), uintp(steps[2])
         for index in range(size):
-            share = widen(weight[at_w + index * step_w])
+            if weight.size:
+                share = widen(weight[at_w + index * step_w])
             value = _blend(widen(x[at_x + index * step_x]), widen(y[at_y + index * step_y]), share)
             out[at + index] = narrow(value, out[at + index])
 
 
 @njit(cache=True, parallel=True, error_model="numpy")
-def lerp_lines(x: Any, y: Any, weight: Any, out: Any, starts: Any, steps: Any, blocks: int) -> None:
-    """Line by line, each in `blocks` parts: starts (lines, 3), steps (3,), in elements; out flat."""
+def lerp_lines(x: Any, y: Any, weight: Any, number: Any, out: Any, starts: Any, steps: Any, blocks: int) -> None:
+    """Line by line, each in `blocks` parts: starts (lines, 3), steps (3,), in elements; out flat.
+
+    An empty weight stands for the number.
+    """
     lines = starts.shape[0]
     length = out.size // lines
     for task in prange(lines * blocks):
@@ -79,23 +88,30 @@ def lerp_lines(x: Any, y: Any, weight: Any, out: Any, starts: Any, steps: Any, b
             starts[line, 1] + first * steps[1],
             starts[line, 2] + first * steps[2],
         )
-        _blend_block(x, y, weight, out, places, steps, line * length + first, end - first)
+        _blend_block(x, y, weight, number, out, places, steps, line * length + first, end - first)
 
 
-@njit(cache=True, parallel=True, error_model="numpy")
-def grad_by_number(dout: Any, dx: Any, dy: Any, weight: Any, rest: Any) -> None:
-    """Flat, nothing summed: dx = rest dout, dy = weight dout; either may be empty."""
+@njit(**INNER)
+def _grad_piece(dout: Any, dx: Any, dy: Any, weight: Any, rest: Any, start: int, end: int) -> None:
     if dx.size and dy.size:
-        for index in prange(dout.size):
+        for index in range(uintp(start), uintp(end)):
             given = widen(dout[index])
             dx[index] = narrow(rest * given, dx[index])
             dy[index] = narrow(weight * given, dy[index])
     elif dx.size:
-        for index in prange(dout.size):
+        for index in range(uintp(start), uintp(end)):
             dx[index] = narrow(rest * widen(dout[index]), dx[index])
     else:
-        for index in prange(dout.size):
+        for index in range(uintp(start), uintp(end)):
             dy[index] = narrow(weight * widen(dout[index]), dy[index])
+
+
+@njit(cache=True, parallel=True, error_model="numpy")
+def grad_by_number(dout: Any, dx: Any, dy: Any, weight: Any, rest: Any, pieces: int) -> None:
+    """Flat, nothing summed, in `pieces` for as many threads: dx = rest dout, dy = weight dout; either may be empty."""
+    for piece in prange(pieces):
+        end = dout.size * (piece + 1) // pieces
+        _grad_piece(dout, dx, dy, weight, rest, dout.size * piece // pieces, end)
 
 
 @njit(cache=True, parallel=True, error_model="numpy")
@@ -109,7 +125,7 @@ def grad_by_tensor(dout: Any, dx: Any, dy: Any, weight: Any, one: Any) -> None:
             dy[index] = narrow(share * given, dy[index])
 
 
-@njit(fastmath=SUMS, error_model="numpy")
+@njit(fastmath=SUMS, **INNER)
 def _sum(dout: Any, zero: Any) -> Any:
     total = zero
     for index in range(dout.size):
@@ -117,7 +133,7 @@ def _sum(dout: Any, zero: Any) -> Any:
     return np.float64(total)
 
 
-@njit(fastmath=SUMS, error_model="numpy")
+@njit(fastmath=SUMS, **INNER)
 def _sum_and_scale(dout: Any, factor: Any, scaled: Any) -> Any:
     total = factor * 0
     for index in range(dout.size):
@@ -143,23 +159,36 @@ def reduce_rows(dout: Any, factor: Any, partial: Any, out: Any, other: Any, othe
         else:
             partial[row, block] = _sum(dout[row, first:end], factor * 0)
     for row in range(rows):
-        out[row] = narrow(np.sum(partial[row]) * factor, out[row])
+        total = partial[row, 0]
+        for block in range(1, blocks):
+            total += partial[row, block]
+        out[row] = narrow(total * factor, out[row])
+
+
+@njit(**INNER)
+def _reduce_tile(dout: Any, weight: Any, sign: Any, offset: Any, out: Any, shape: Any, slot: int, first: int) -> None:
+    _, r1, b, r2, c = shape
+    width, start, top = uintp(min(TILE, c - first)), uintp(first), slot // b * r1 * b + slot % b
+    totals = np.empty(width, np.float64)
+    for k in range(width):
+        totals[k] = 0
+    for step in range(r1 * r2):
+        row = uintp((top + step // r2 * b) * r2 + step % r2)
+        if weight.size:
+            for k in range(width):
+                factor = offset + sign * widen(weight[row, start + k])
+                totals[k] += np.float64(factor) * widen(dout[row, start + k])
+        else:
+            for k in range(width):
+                totals[k] += np.float64(offset) * widen(dout[row, start + k])
+    for k in range(width):
+        out[uintp(slot), start + k] = narrow(totals[k], out[uintp(slot), start + k])
 
 
 @njit(cache=True, parallel=True, error_model="numpy")
-def reduce_columns(dout: Any, weight: Any, sign: Any, offset: Any, out: Any) -> None:
-    """dout and weight (a, r1, b, r2, c) to out (a, b, c) = sum (offset + sign weight) dout."""
-    a, r1, b, r2, c = dout.shape
-    chunk = 64
-    chunks = (c + chunk - 1) // chunk
-    for task in prange(a * b * chunks):
-        i, j, first = task // (b * chunks), task // chunks % b, task % chunks * chunk
-        width = min(chunk, c - first)
-        totals = np.zeros(width, np.float64)
-        for u in range(r1):
-            for v in range(r2):
-                for k in range(width):
-                    factor = offset + sign * widen(weight[i, u, j, v, first + k])
-                    totals[k] += np.float64(factor) * widen(dout[i, u, j, v, first + k])
-        for k in range(width):
-            out[i, j, first + k] = narrow(totals[k], out[i, j, first + k])
+def reduce_columns(dout: Any, weight: Any, sign: Any, offset: Any, out: Any, shape: Any) -> None:
+    """dout (a r1 b r2, c) to out (a b, c) = sum (offset + sign weight) dout; weight as dout, or empty for 0."""
+    tiles = (out.shape[1] + TILE - 1) // TILE
+    for task in prange(out.shape[0] * tiles):
+        slot = np.int64(task) // tiles
+        _reduce_tile(dout, weight, sign, offset, out, shape, slot, (np.int64(task) - slot * tiles) * TILE)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numba import njit, prange
 
-from ops._core.jit import narrow, widen
+from ops._core.jit import INNER, narrow, widen
 
 TILE = 256
 """Columns that a thread takes at a time: their sums stay in the first-level cache."""
@@ -15,7 +15,7 @@ DEPTH = 64
 """Rows that a column is summed over before the sum is widened."""
 
 
-@njit(cache=True, fastmath={"reassoc", "contract", "nsz"}, error_model="numpy")
+@njit(fastmath={"reassoc", "contract", "nsz"}, **INNER)
 def _sum(x: Any, zero: Any) -> Any:
     total = zero
     for index in range(x.size):
@@ -52,13 +52,13 @@ def mean_of_pieces(x: Any, out: Any, partial: Any, zero: Any) -> None:
             out[i, j] = narrow(_sum(partial[i, j].reshape(-1), 0.0) / (pieces * length), out[i, j])
 
 
-@njit(cache=True, error_model="numpy")
+@njit(**INNER)
 def _add_row(x: Any, totals: Any) -> None:
     for index in range(x.size):
         totals[index] += widen(x[index])
 
 
-@njit(error_model="numpy")
+@njit(**INNER)
 def _spill(totals: Any, into: Any, zero: Any) -> None:
     for index in range(totals.size):
         into[index] += totals[index]

@@ -9,14 +9,15 @@ from __future__ import annotations
 from math import sqrt
 from typing import Any
 
+import numpy as np
 from numba import njit, prange
 
-from ops._core.jit import narrow, widen
+from ops._core.jit import INNER, narrow, widen
 
 SUMS = {"reassoc", "contract", "nsz"}
 
 
-@njit(cache=True, fastmath=SUMS, error_model="numpy")
+@njit(fastmath=SUMS, **INNER)
 def _moments(x: Any, channel: int, zero: Any) -> Any:
     """Mean and biased variance of one channel of (N, C, post), two passes."""
     images, _, post = x.shape
@@ -34,7 +35,7 @@ def _moments(x: Any, channel: int, zero: Any) -> Any:
     return middle, squares / count
 
 
-@njit(cache=True, error_model="numpy")
+@njit(**INNER)
 def _apply(x: Any, image: int, channel: int, middle: Any, scale: Any, shift: Any, addend: Any, y: Any) -> None:
     """(x - middle) scale + shift, plus the addend, for one channel of one image."""
     if addend.size:
@@ -54,7 +55,8 @@ def train_rows(
     """All of training for (N, C, post), each channel by one thread while it is in that thread's cache."""
     images, channels, _ = x.shape
     zero = gamma.dtype.type(0)
-    for channel in prange(channels):
+    for task in prange(channels):
+        channel = np.int64(task)
         middle, spread = _moments(x, channel, zero)
         factor = type(zero)(1) / sqrt(spread + epsilon)
         mean[channel] = middle
@@ -69,7 +71,7 @@ def moments_of_rows(x: Any, mean: Any, variance: Any) -> None:
     """Mean and biased variance of each channel of (N, C, post)."""
     zero = mean.dtype.type(0)
     for channel in prange(x.shape[1]):
-        mean[channel], variance[channel] = _moments(x, channel, zero)
+        mean[channel], variance[channel] = _moments(x, np.int64(channel), zero)
 
 
 @njit(cache=True, parallel=True, error_model="numpy")
@@ -81,7 +83,7 @@ def apply_to_rows(x: Any, mean: Any, scale: Any, shift: Any, addend: Any, y: Any
         _apply(x, image, channel, mean[channel], scale[channel], shift[channel], addend, y)
 
 
-@njit(cache=True, error_model="numpy")
+@njit(**INNER)
 def _add_rows(partial: Any, divisor: Any, total: Any) -> None:
     """Column sums over `divisor`; serial, as np.sum in a parallel function would start threads for each column."""
     for channel in range(total.size):
@@ -93,7 +95,7 @@ def _add_rows(partial: Any, divisor: Any, total: Any) -> None:
         total[channel] /= divisor
 
 
-@njit(cache=True, error_model="numpy")
+@njit(**INNER)
 def _add_values(x: Any, first: int, end: int, chunk: int, partial: Any) -> None:
     """partial[chunk] becomes the sum of rows first to end."""
     for channel in range(x.shape[1]):
@@ -103,7 +105,7 @@ def _add_values(x: Any, first: int, end: int, chunk: int, partial: Any) -> None:
             partial[chunk, channel] += widen(x[row, channel])
 
 
-@njit(cache=True, fastmath={"contract"}, error_model="numpy")
+@njit(fastmath={"contract"}, **INNER)
 def _add_squares(x: Any, first: int, end: int, mean: Any, chunk: int, partial: Any) -> None:
     """The same of squared distances from the mean."""
     for channel in range(x.shape[1]):
@@ -120,15 +122,15 @@ def moments_of_columns(x: Any, mean: Any, variance: Any, partial: Any) -> None:
     rows, chunks = x.shape[0], partial.shape[0]
     for chunk in prange(chunks):
         first, end = rows * chunk // chunks, rows * (chunk + 1) // chunks
-        _add_values(x, first, end, chunk, partial)
+        _add_values(x, first, end, np.int64(chunk), partial)
     _add_rows(partial, mean.dtype.type(rows), mean)
     for chunk in prange(chunks):
         first, end = rows * chunk // chunks, rows * (chunk + 1) // chunks
-        _add_squares(x, first, end, mean, chunk, partial)
+        _add_squares(x, first, end, mean, np.int64(chunk), partial)
     _add_rows(partial, mean.dtype.type(rows), variance)
 
 
-@njit(cache=True, error_model="numpy")
+@njit(**INNER)
 def _apply_to_row(x: Any, row: int, mean: Any, scale: Any, shift: Any, addend: Any, y: Any) -> None:
     if addend.size:
         for channel in range(x.shape[1]):
@@ -144,4 +146,4 @@ def _apply_to_row(x: Any, row: int, mean: Any, scale: Any, shift: Any, addend: A
 def apply_to_columns(x: Any, mean: Any, scale: Any, shift: Any, addend: Any, y: Any) -> None:
     """The same as apply_to_rows, for (rows, C)."""
     for row in prange(x.shape[0]):
-        _apply_to_row(x, row, mean, scale, shift, addend, y)
+        _apply_to_row(x, np.int64(row), mean, scale, shift, addend, y)

@@ -132,7 +132,7 @@ def _merge(total: Any, part: Any, mode: int) -> Any:
     return total + part
 
 
-@njit(**INNER)
+@njit(error_model="numpy")
 def _cube_root(x: Any) -> Any:
     """Of a float64 from 0 on, to a few units, without division and branches, so that loops over it vectorise.
 
