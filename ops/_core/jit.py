@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 from llvmlite import ir
-from numba import njit, types
+from numba import njit, prange, types
 from numba.core import cgutils
 from numba.extending import intrinsic, overload
 
@@ -82,6 +82,13 @@ def narrow(typingctx: Any, value: Any, like: Any) -> Any:
         return builder.trunc(builder.lshr(chosen, ir.Constant(_INT32, 16)), ir.IntType(16))
 
     return like(value, like), generate
+
+
+@njit(cache=True, parallel=True, error_model="numpy")
+def convert(source: Any, target: Any) -> None:
+    """Flat: the same numbers, as the dtype of `target` stores them."""
+    for index in prange(source.size):
+        target[index] = narrow(widen(source[index]), target[index])
 
 
 def _bitcast(source: Any, target: Any, llvm: Any) -> Any:

@@ -48,6 +48,32 @@ def _wide(x: Any) -> Any:
     return np.dtype(np.float32) if x.dtype.itemsize == HALF_BYTES else x.dtype
 
 
+def _widened(array: Any, steps: list[Bound]) -> Any:
+    """`array` in the wide dtype: a copy that one more of `steps` fills, where it holds 16-bit floats.
+
+    Most kernels take wide arrays only, as there are two kinds of those for four dtypes.
+    """
+    if array.dtype == _wide(array):
+        return array
+    from ops._core.jit import convert, storage
+
+    copy = np.empty(array.shape, _wide(array))
+    if array.size:
+        steps.append(partial(convert, storage(array).reshape(-1), copy.reshape(-1)))
+    return copy
+
+
+def _narrowed(array: Any, steps: list[Bound]) -> Any:
+    """What stands for the result `array` in the wide dtype; one more of `steps` rounds it where that is another."""
+    if array.dtype == _wide(array):
+        return array
+    from ops._core.jit import convert, storage
+
+    copy = np.empty(array.shape, _wide(array))
+    steps.append(partial(convert, copy.reshape(-1), storage(array).reshape(-1)))
+    return copy
+
+
 @kernel("deformable_conv", "optimized", "cpu", FLOATS, prepare=True)
 def deformable_conv(
     *,
@@ -73,28 +99,32 @@ def deformable_conv(
     at_once, block = min(max(_DEPTH.value() // found.channels, 1), taps), _BLOCK.value()
     tables = (np.empty((threads, block), np.int32), np.empty((threads, 7, block), wide))
     column, sums = (scratch(threads * block * size, wide) for size in (at_once * found.channels, padded))
-    given, weight = storage(x), storage(filter.reshape(found.out_channels, -1, taps))
-    arrays = _by_tap(found, offset, mask)
-    result = storage(out["out"].reshape(found.batch, found.out_channels, found.pixels))
+    before: list[Bound] = []
+    after: list[Bound] = []
+    given, weight = storage(x), _widened(filter.reshape(found.out_channels, -1, taps), before)
+    arrays = _by_tap(found, offset, mask, before)
+    result = _narrowed(out["out"].reshape(found.batch, found.out_channels, found.pixels), after)
     length = gcd(found.channels // groups, found.channels // found.deformable_groups)
     sizes = (found.channels, groups, found.deformable_groups, length, taps)
     numbers = (*found.size, found.out_size[1], found.kernel[1], *found.strides, *found.paddings, *found.dilations)
 
     def run() -> None:
+        for step in before:
+            step()
         jit.lay_out(given, image)
         jit.pack(weight, groups, packed)
         jit.convolve(image, *arrays, packed, result, block, at_once, sizes, numbers, *tables, column, sums)
+        for step in after:
+            step()
 
     return run
 
 
-def _by_tap(found: Geometry, offset: Any, mask: Any) -> tuple[Any, Any]:
-    """Offset (N, dg taps, 2, P) and mask (N, dg taps, P), empty where there is none, as Numba takes them."""
-    from ops._core.jit import storage
-
+def _by_tap(found: Geometry, offset: Any, mask: Any, steps: list[Bound]) -> tuple[Any, Any]:
+    """Offset (N, dg taps, 2, P) and mask (N, dg taps, P), empty where there is none, widened."""
     rows = found.deformable_groups * found.taps
     weights = np.empty((0, 0, 0), offset.dtype) if mask is None else mask.reshape(found.batch, rows, found.pixels)
-    return storage(offset.reshape(found.batch, rows, 2, found.pixels)), storage(weights)
+    return _widened(offset.reshape(found.batch, rows, 2, found.pixels), steps), _widened(weights, steps)
 
 
 def _unit(found: Geometry, threads: int) -> int:
@@ -141,8 +171,11 @@ def deformable_conv_grad(
     slopes = np.empty((units, found.batch, taps, 3, pixels), wide)
     given, column = (scratch(threads * block * size, wide) for size in (rows, panels * columns))
     tables = (np.empty((threads, block), np.int32), np.empty((threads, 7, block), wide))
-    arrays = (*_by_tap(found, offset, mask), storage(out_grad.reshape(found.batch, found.out_channels, pixels)))
-    weight, stored = storage(filter.reshape(found.out_channels, -1, taps)), storage(x)
+    before: list[Bound] = []
+    after: list[Bound] = []
+    given_grad = _widened(out_grad.reshape(found.batch, found.out_channels, pixels), before)
+    arrays = (*_by_tap(found, offset, mask, before), given_grad)
+    weight, stored = _widened(filter.reshape(found.out_channels, -1, taps), before), storage(x)
     sizes = (found.channels, found.groups, found.deformable_groups, unit, taps)
     numbers = (*found.size, found.out_size[1], found.kernel[1], *found.strides, *found.paddings, *found.dilations)
     mask_wanted = need_mask and mask is not None
@@ -153,23 +186,26 @@ def deformable_conv_grad(
         collect.append(partial(jit.collect_image, image_grad, storage(out["x_grad"])))
     if need_offset:
         collect.append(
-            partial(jit.collect_slopes, slopes, 0, 2, storage(out["offset_grad"].reshape(*by_tap, 2, pixels)))
+            partial(jit.collect_slopes, slopes, 0, 2, _narrowed(out["offset_grad"].reshape(*by_tap, 2, pixels), after))
         )
     if mask_wanted:
-        collect.append(partial(jit.collect_slopes, slopes, 2, 3, storage(out["mask_grad"].reshape(*by_tap, 1, pixels))))
+        masked = _narrowed(out["mask_grad"].reshape(*by_tap, 1, pixels), after)
+        collect.append(partial(jit.collect_slopes, slopes, 2, 3, masked))
     if need_filter:
-        grad = storage(out["filter_grad"].reshape(weight.shape))
+        grad = _narrowed(out["filter_grad"].reshape(weight.shape), after)
         collect.append(partial(jit.collect_filter, filter_sums, shares, unit, at_once, found.groups, grad))
     blocks = (shares, block, at_once, sizes, numbers, needs)
     sums = (image_grad, slopes, filter_sums)
 
     def run() -> None:
+        for step in before:
+            step()
         jit.lay_out(stored, image)
         jit.pack_transposed(weight, found.groups, unit, at_once, packed)
         if need_x:
             jit.clear(image_grad)
         jit.differentiate(image, *arrays, packed, *sums, *blocks, *tables, given, column)
-        for each in collect:
-            each()
+        for step in (*collect, *after):
+            step()
 
     return run
