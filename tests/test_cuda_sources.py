@@ -15,11 +15,19 @@ from ops._core.cuda import ARCHITECTURES, Compiled, Source, all_sources, compile
 ROOT = Path(ops.__file__).parent
 OPTIMIZED = "sm_90a"
 """Where spills are looked for in every run: optimizing takes nearly all of a compiler's time."""
+EACH_TYPE = "sm_80"
+"""Where all types are compiled in every run; for others, what is like there is by `-m thorough`."""
 TWINS = ("double", "<long", "<unsigned", "<int", "<short", "<signed", "<bool")
-"""Types that architectures compute with alike: compiled for EACH_TYPE in every run, for others by `-m thorough`."""
-EACH_TYPE = ("sm_80", OPTIMIZED)
-SELDOM = (*TWINS, "__half", "__nv_bfloat16")
+"""Types that architectures compute with alike."""
+SHORT = ("__half", "__nv_bfloat16")
+"""Types that architectures of at least LATEST compute with alike, but for matrix products."""
+LATEST = "sm_100"
+PRODUCTS = ('mma.cuh"', 'warpgroup.cuh"')
+"""What sources of matrix products include."""
+SELDOM = (*TWINS, *SHORT)
 """Types whose kernels spill no more than those of float32 do: they are looked at by `-m thorough`."""
+WHOLE = ("fused.cu", "gemm_sweep.cu")
+"""Sources whose own tests look at all types: compiled once for these and those."""
 SPILL_BYTES = 64
 """Allowed spill: 64-bit division is a call, which saves a few registers around it."""
 
@@ -47,6 +55,26 @@ def without(expressions: tuple[str, ...], types: tuple[str, ...]) -> tuple[str, 
     return tuple(one for one in expressions if not any(name in one for name in types))
 
 
+def optimized(source: Source) -> tuple[str, ...]:
+    """What is looked at in every run, optimized."""
+    some = () if source.path.name in WHOLE else without(source.expressions, SELDOM)
+    return some or source.expressions
+
+
+def drafted(source: Source, architecture: str) -> tuple[str, ...]:
+    """What is only drafted for an architecture: what may differ there, unless it is optimized."""
+    wanted = source.on(architecture)
+    if architecture == OPTIMIZED:
+        seen = {*optimized(source), *without(source.on(EACH_TYPE), SHORT)}
+        return tuple(one for one in wanted if one not in seen)
+    if architecture != EACH_TYPE:
+        wanted = without(wanted, TWINS) or wanted
+    multiplies = any(header in source.path.read_text(encoding="utf-8") for header in PRODUCTS)
+    if architecture == LATEST and not multiplies:
+        wanted = without(wanted, SHORT) or wanted
+    return wanted
+
+
 def draft_of(path: Path, architecture: str, expressions: tuple[str, ...]) -> Compiled:
     """The draft of a source, named by its file."""
     source = next(source for source in all_sources() if source.path == path)
@@ -56,24 +84,26 @@ def draft_of(path: Path, architecture: str, expressions: tuple[str, ...]) -> Com
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 @pytest.mark.parametrize("source", all_sources(), ids=named)
 def test_source_compiles(source: Source, architecture: str, drafts: ProcessPoolExecutor) -> None:
-    """All that a source may be asked for compiles, on each architecture what may differ there.
+    """All that a source may be asked for compiles, on each architecture what may differ there."""
+    wanted = drafted(source, architecture)
+    if wanted:
+        compiled = drafts.submit(draft_of, source.path, architecture, wanted).result()
+        assert set(compiled.names) == set(compiled.resources) == set(wanted)
 
-    What is optimized for one of them besides, below, needs no draft.
-    """
-    wanted = source.on(architecture)
-    if architecture not in EACH_TYPE:
-        wanted = without(wanted, TWINS) or wanted
-    if architecture == OPTIMIZED:
-        optimized = without(wanted, SELDOM)
-        wanted = tuple(one for one in wanted if one not in optimized) or wanted
-    compiled = drafts.submit(draft_of, source.path, architecture, wanted).result()
-    assert set(compiled.names) == set(compiled.resources) == set(wanted)
+
+@pytest.mark.parametrize("source", all_sources(), ids=named)
+def test_every_expression_is_compiled_somewhere(source: Source) -> None:
+    """In every run, whatever is left to `-m thorough`; and each architecture has something to compile."""
+    compiled = {name: drafted(source, name) for name in ARCHITECTURES}
+    compiled[OPTIMIZED] += optimized(source)
+    assert {one for found in compiled.values() for one in found} == set(source.expressions)
+    assert all(compiled.values())
 
 
 @pytest.mark.parametrize("source", all_sources(), ids=named)
 def test_source_spills_nowhere(source: Source) -> None:
     """Optimized for Hopper, no kernel of float32 spills more than a call must."""
-    assert not spilled(source.compile(OPTIMIZED, without(source.expressions, SELDOM)))
+    assert not spilled(source.compile(OPTIMIZED, optimized(source)))
 
 
 @pytest.mark.thorough

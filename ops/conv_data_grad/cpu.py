@@ -14,7 +14,7 @@ import numpy as np
 from ops._core.dtype import FLOATS
 from ops._core.kernel import Bound
 from ops._core.registry import kernel
-from ops._core.tile import scratch
+from ops._core.tile import scratch, widened
 from ops.conv_data_grad.op import ConvDataGradParams, Geometry, geometry
 
 HALF_BYTES = 2
@@ -88,11 +88,14 @@ def _by_pixels(jit: Any, found: Geometry, wide: Any, dy: Any, weight: Any, dx: A
     tile = scratch(threads * pixels * ROWS, wide)
     spans = found.batch * -(-prod(found.size) // pixels)
     parts = min(-(-TASKS * threads // spans), blocks)
-    rows = storage(weight.reshape(found.out_channels, found.channels))
+    steps: list[Bound] = []
+    rows = widened(weight.reshape(found.out_channels, found.channels), wide, steps)
     arrays = (storage(dy.reshape(found.batch, found.out_channels, -1)), _added(found, dx, addend), _flat(found, dx))
     direct = _direct(wide, *arrays[1:])
 
     def run() -> None:
+        for step in steps:
+            step()
         jit.pack_rows(rows, PACKED_AT_ONCE, packed)
         jit.multiply_pixels(packed, *arrays, direct, pixels, parts, threads, given, tile)
 
@@ -126,8 +129,10 @@ def _by_rows(jit: Any, found: Geometry, wide: Any, dy: Any, weight: Any, dx: Any
     columns = tile_columns(image)
     panels = -(-found.channels // columns)
     packed = scratch(panels * len(order) * found.out_channels * columns, wide)
-    flat = weight.reshape(found.out_channels, -1, found.channels).transpose(0, 2, 1) if last else weight
-    given = storage(flat.reshape(found.out_channels, found.channels, -1))
+    steps: list[Bound] = []
+    filters = widened(weight, wide, steps)
+    flat = filters.reshape(found.out_channels, -1, found.channels).transpose(0, 2, 1) if last else filters
+    given = flat.reshape(found.out_channels, found.channels, -1)
     arrays = (_added(found, dx, addend), _flat(found, dx))
     sizes = (*size, padded[2], padded[1] * padded[2], pixels)
     if found.is_pointwise and last:
@@ -144,6 +149,8 @@ def _by_rows(jit: Any, found: Geometry, wide: Any, dy: Any, weight: Any, dx: Any
     spread = storage(dy.reshape(found.batch, *((*out_size, -1) if last else (-1, *out_size))))
 
     def run() -> None:
+        for step in steps:
+            step()
         jit.lay_out(spread, image, padded, margins, last)
         jit.pack_columns(given, order, packed)
         jit.multiply_rows(
@@ -199,12 +206,11 @@ def _one_image(jit: Any, found: Geometry, rows: Any, dy: Any, addend: Any, dx: A
         if addend is not None:
             jit.add_in_place(dx.reshape(-1), addend.reshape(-1))
         return
-    kernel_shape, out_shape = _three(found.kernel, 1), _three(found.out_size, 1)
-    column = np.matmul(rows, given).reshape(found.channels, *kernel_shape, *out_shape)
-    full = (found.channels, *_three(found.size, 1))
-    added = np.empty((0, 0, 0, 0), dx.dtype) if addend is None else addend.reshape(full)
+    sizes = (*_three(found.size, 1), *_three(found.kernel, 1), *_three(found.out_size, 1))
+    column = np.matmul(rows, given).reshape(-1)
+    added = np.empty(0, dx.dtype) if addend is None else addend.reshape(-1)
     strides, padding, dilation = _three(found.strides, 1), _three(found.padding, 0), _three(found.dilation, 1)
-    jit.fold(column, added, dx.reshape(full), strides, padding, dilation)
+    jit.fold(column, added, dx.reshape(-1), found.channels * sizes[0], sizes, strides, padding, dilation)
 
 
 def _channels_last(jit: Any, found: Geometry, wide: Any, dy: Any, weight: Any, dx: Any, addend: Any) -> Bound:

@@ -11,7 +11,7 @@ import numpy as np
 from ops._core.dtype import FLOATS
 from ops._core.kernel import Bound
 from ops._core.registry import kernel
-from ops._core.tile import scratch
+from ops._core.tile import narrowed, scratch, widened
 from ops._core.tuning import declare
 from ops.deformable_conv.op import DeformableConvParams, geometry
 from ops.deformable_conv.sampling import Geometry
@@ -48,32 +48,6 @@ def _wide(x: Any) -> Any:
     return np.dtype(np.float32) if x.dtype.itemsize == HALF_BYTES else x.dtype
 
 
-def _widened(array: Any, steps: list[Bound]) -> Any:
-    """`array` in the wide dtype: a copy that one more of `steps` fills, where it holds 16-bit floats.
-
-    Most kernels take wide arrays only, as there are two kinds of those for four dtypes.
-    """
-    if array.dtype == _wide(array):
-        return array
-    from ops._core.jit import convert, storage
-
-    copy = np.empty(array.shape, _wide(array))
-    if array.size:
-        steps.append(partial(convert, storage(array).reshape(-1), copy.reshape(-1)))
-    return copy
-
-
-def _narrowed(array: Any, steps: list[Bound]) -> Any:
-    """What stands for the result `array` in the wide dtype; one more of `steps` rounds it where that is another."""
-    if array.dtype == _wide(array):
-        return array
-    from ops._core.jit import convert, storage
-
-    copy = np.empty(array.shape, _wide(array))
-    steps.append(partial(convert, copy.reshape(-1), storage(array).reshape(-1)))
-    return copy
-
-
 @kernel("deformable_conv", "optimized", "cpu", FLOATS, prepare=True)
 def deformable_conv(
     *,
@@ -101,9 +75,9 @@ def deformable_conv(
     column, sums = (scratch(threads * block * size, wide) for size in (at_once * found.channels, padded))
     before: list[Bound] = []
     after: list[Bound] = []
-    given, weight = storage(x), _widened(filter.reshape(found.out_channels, -1, taps), before)
-    arrays = _by_tap(found, offset, mask, before)
-    result = _narrowed(out["out"].reshape(found.batch, found.out_channels, found.pixels), after)
+    given, weight = storage(x), widened(filter.reshape(found.out_channels, -1, taps), wide, before)
+    arrays = _by_tap(found, offset, mask, wide, before)
+    result = narrowed(out["out"].reshape(found.batch, found.out_channels, found.pixels), wide, after)
     length = gcd(found.channels // groups, found.channels // found.deformable_groups)
     sizes = (found.channels, groups, found.deformable_groups, length, taps)
     numbers = (*found.size, found.out_size[1], found.kernel[1], *found.strides, *found.paddings, *found.dilations)
@@ -120,11 +94,11 @@ def deformable_conv(
     return run
 
 
-def _by_tap(found: Geometry, offset: Any, mask: Any, steps: list[Bound]) -> tuple[Any, Any]:
+def _by_tap(found: Geometry, offset: Any, mask: Any, wide: Any, steps: list[Bound]) -> tuple[Any, Any]:
     """Offset (N, dg taps, 2, P) and mask (N, dg taps, P), empty where there is none, widened."""
     rows = found.deformable_groups * found.taps
     weights = np.empty((0, 0, 0), offset.dtype) if mask is None else mask.reshape(found.batch, rows, found.pixels)
-    return _widened(offset.reshape(found.batch, rows, 2, found.pixels), steps), _widened(weights, steps)
+    return widened(offset.reshape(found.batch, rows, 2, found.pixels), wide, steps), widened(weights, wide, steps)
 
 
 def _unit(found: Geometry, threads: int) -> int:
@@ -173,9 +147,9 @@ def deformable_conv_grad(
     tables = (np.empty((threads, block), np.int32), np.empty((threads, 7, block), wide))
     before: list[Bound] = []
     after: list[Bound] = []
-    given_grad = _widened(out_grad.reshape(found.batch, found.out_channels, pixels), before)
-    arrays = (*_by_tap(found, offset, mask, before), given_grad)
-    weight, stored = _widened(filter.reshape(found.out_channels, -1, taps), before), storage(x)
+    given_grad = widened(out_grad.reshape(found.batch, found.out_channels, pixels), wide, before)
+    arrays = (*_by_tap(found, offset, mask, wide, before), given_grad)
+    weight, stored = widened(filter.reshape(found.out_channels, -1, taps), wide, before), storage(x)
     sizes = (found.channels, found.groups, found.deformable_groups, unit, taps)
     numbers = (*found.size, found.out_size[1], found.kernel[1], *found.strides, *found.paddings, *found.dilations)
     mask_wanted = need_mask and mask is not None
@@ -185,14 +159,13 @@ def deformable_conv_grad(
     if need_x:
         collect.append(partial(jit.collect_image, image_grad, storage(out["x_grad"])))
     if need_offset:
-        collect.append(
-            partial(jit.collect_slopes, slopes, 0, 2, _narrowed(out["offset_grad"].reshape(*by_tap, 2, pixels), after))
-        )
+        moved = narrowed(out["offset_grad"].reshape(*by_tap, 2, pixels), wide, after)
+        collect.append(partial(jit.collect_slopes, slopes, 0, 2, moved))
     if mask_wanted:
-        masked = _narrowed(out["mask_grad"].reshape(*by_tap, 1, pixels), after)
+        masked = narrowed(out["mask_grad"].reshape(*by_tap, 1, pixels), wide, after)
         collect.append(partial(jit.collect_slopes, slopes, 2, 3, masked))
     if need_filter:
-        grad = _narrowed(out["filter_grad"].reshape(weight.shape), after)
+        grad = narrowed(out["filter_grad"].reshape(weight.shape), wide, after)
         collect.append(partial(jit.collect_filter, filter_sums, shares, unit, at_once, found.groups, grad))
     blocks = (shares, block, at_once, sizes, numbers, needs)
     sums = (image_grad, slopes, filter_sums)

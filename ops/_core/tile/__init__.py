@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
+
+from ops._core.kernel import Bound
 
 LINE = 64
 
@@ -15,3 +18,30 @@ def scratch(size: int, dtype: Any) -> Any:
     raw = np.zeros(size + LINE // itemsize, dtype)
     first = -raw.ctypes.data % LINE // itemsize
     return raw[first : first + size]
+
+
+def widened(array: Any, wide: Any, steps: list[Bound]) -> Any:
+    """`array` in the dtype `wide`: itself, or a copy that one more of `steps` fills.
+
+    Kernels that take wide arrays only are compiled for two dtypes, not four.
+    """
+    if array.dtype == wide:
+        return array
+    from ops._core.jit import convert, storage
+
+    copy = np.empty(array.shape, wide)
+    if array.size:
+        steps.append(partial(convert, storage(array).reshape(-1), copy.reshape(-1)))
+    return copy
+
+
+def narrowed(array: Any, wide: Any, steps: list[Bound]) -> Any:
+    """What stands for the result `array` in the dtype `wide`: itself, or what one more of `steps` rounds to it."""
+    if array.dtype == wide:
+        return array
+    from ops._core.jit import convert, storage
+
+    copy = np.empty(array.shape, wide)
+    if array.size:
+        steps.append(partial(convert, copy.reshape(-1), storage(array).reshape(-1)))
+    return copy
