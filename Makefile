@@ -4,6 +4,8 @@ VENV ?= .venv
 # TORCH=no leaves the torch peers out.
 TORCH ?= yes
 TORCH_VERSION := 2.13.0
+# What comes with Python 3.11 takes half as long again: it weighs each file of each version of what is pinned.
+PIP_VERSION := 26.3
 BIN := $(VENV)/bin
 # Python compiles what it imports, which is a small part: compiling all takes longer than downloading it.
 # It has to keep what it compiled: thousands of processes are started here.
@@ -58,6 +60,7 @@ $(VENV)/.python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "opgauge needs Python 3.11 or later; $(PYTHON) is older. Name another: make PYTHON=python3.12"; exit 1; }
 	$(PYTHON) -m venv $(VENV)
+	$(INSTALL) "pip==$(PIP_VERSION)"
 	touch $@
 
 $(VENV)/.run: $(VENV)/.python requirements/$(or $(CUDA),run).txt pyproject.toml

@@ -37,35 +37,22 @@ def _term(x: Any, mode: int, p: Any) -> Any:
     return power(value, p)
 
 
-@njit(fastmath=SUMS, **INNER)
-def _sum_rows(x: Any, rows: Any, columns: Any, sums: Any, mode: int, p: Any) -> None:
-    """Sum x[row, column] into sums[row - rows[0]]; a call for each would cost more than a short row."""
-    base, first, size = np.uint64(rows[0]), np.uint64(columns[0]), np.uint64(columns[1] - columns[0])
-    count = np.uint64(rows[1] - rows[0])
-    if mode == ABS:
-        for row in range(count):
+def _summing(mode: int) -> Any:
+    """Sum x[row, column] into sums[row - rows[0]] for one mode; a call for each would cost more than a short row."""
+
+    @njit(fastmath=SUMS, **INNER)
+    def loop(x: Any, rows: Any, columns: Any, sums: Any, p: Any) -> None:
+        base, first, size = np.uint64(rows[0]), np.uint64(columns[0]), np.uint64(columns[1] - columns[0])
+        for row in range(np.uint64(rows[1] - rows[0])):
             total = type(p)(0)
             for index in range(size):
-                total += _term(widen(x[base + row, first + index]), ABS, p)
+                total += _term(widen(x[base + row, first + index]), mode, p)
             sums[row] = np.float64(total)
-    elif mode == SQUARE:
-        for row in range(count):
-            total = type(p)(0)
-            for index in range(size):
-                total += _term(widen(x[base + row, first + index]), SQUARE, p)
-            sums[row] = np.float64(total)
-    elif mode == CUBE:
-        for row in range(count):
-            total = type(p)(0)
-            for index in range(size):
-                total += _term(widen(x[base + row, first + index]), CUBE, p)
-            sums[row] = np.float64(total)
-    else:
-        for row in range(count):
-            total = type(p)(0)
-            for index in range(size):
-                total += _term(widen(x[base + row, first + index]), POWER, p)
-            sums[row] = np.float64(total)
+
+    return loop
+
+
+_sum_absolute, _sum_squares, _sum_cubes, _sum_powers = (_summing(mode) for mode in (ABS, SQUARE, CUBE, POWER))
 
 
 @njit(fastmath=SUMS, **INNER)
@@ -115,12 +102,18 @@ def _pick_rows(x: Any, rows: Any, columns: Any, picked: Any, mode: int, p: Any) 
         picked[row] = np.float64(best)
 
 
-@njit(inline="always", error_model="numpy")
+@njit(**INNER)
 def _reduce_rows(x: Any, rows: Any, columns: Any, into: Any, mode: int, p: Any) -> None:
     if mode >= COUNT:
         _pick_rows(x, rows, columns, into, mode, p)
+    elif mode == ABS:
+        _sum_absolute(x, rows, columns, into, p)
+    elif mode == SQUARE:
+        _sum_squares(x, rows, columns, into, p)
+    elif mode == CUBE:
+        _sum_cubes(x, rows, columns, into, p)
     else:
-        _sum_rows(x, rows, columns, into, mode, p)
+        _sum_powers(x, rows, columns, into, p)
 
 
 @njit(**INNER)
@@ -171,27 +164,30 @@ def _finish_rows(sums: Any, y: Any, mode: int, p: Any) -> None:
 
 
 @njit(cache=True, parallel=True, error_model="numpy")
-def norm_rows(x: Any, y: Any, partial: Any, chunks: int, mode: int, p: Any) -> None:
-    """x (a pieces b, length) to y (a b,) in chunks; each row of x in blocks, partial (a, pieces, b, blocks), float64.
-
-    A chunk is of many rows where rows are whole, else of one block.
-    """
-    _, pieces, b, blocks = partial.shape
-    flat, length, parts = partial.reshape(-1), x.shape[1], pieces * blocks
+def norm_rows(x: Any, y: Any, sums: Any, chunks: int, mode: int, p: Any) -> None:
+    """x (rows, length) to y (rows,) in chunks of rows; sums (rows,), float64."""
     for chunk in prange(chunks):
-        begin, end = flat.size * chunk // chunks, flat.size * (chunk + 1) // chunks
-        row, block = begin // blocks, begin % blocks
-        columns = length * block // blocks, length * (block + 1) // blocks
-        _reduce_rows(x, (row, row + end - begin), columns, flat[begin:end], mode, p)
-        if parts == 1:
-            _finish_rows(flat[begin:end], y[begin:end], mode, p)
-    if parts > 1:
-        for slot in range(y.size):
-            first = (slot // b * pieces * b + slot % b) * blocks
-            total = flat[first]
-            for other in range(1, parts):
-                total = _merge(total, flat[first + other // blocks * b * blocks + other % blocks], mode)
-            y[slot] = narrow(_finish(total, mode, p), y[slot])
+        first, last = y.size * chunk // chunks, y.size * (chunk + 1) // chunks
+        _reduce_rows(x, (first, last), (0, x.shape[1]), sums[first:last], mode, p)
+        _finish_rows(sums[first:last], y[first:last], mode, p)
+
+
+@njit(cache=True, parallel=True, error_model="numpy")
+def norm_pieces(x: Any, y: Any, partial: Any, mode: int, p: Any) -> None:
+    """x (a pieces b, length) to y (a b,); each row of x in blocks, partial (a, pieces, b, blocks)."""
+    a, pieces, b, blocks = partial.shape
+    rows, length = x.shape
+    flat = partial.reshape(-1)
+    for task in prange(rows * blocks):
+        row, block = task // blocks, task % blocks
+        first, end = length * block // blocks, length * (block + 1) // blocks
+        _reduce_rows(x, (row, row + 1), (first, end), flat[task : task + 1], mode, p)
+    for slot in range(a * b):
+        i, j = slot // b, slot % b
+        total = partial[i, 0, j, 0]
+        for other in range(1, pieces * blocks):
+            total = _merge(total, partial[i, other // blocks, j, other % blocks], mode)
+        y[slot] = narrow(_finish(total, mode, p), y[slot])
 
 
 @njit(**INNER)
@@ -284,53 +280,37 @@ def _gradient(x: Any, y: Any, dy: Any, slope: int, q: Any) -> Any:
     return type(q)(0) if masked else value
 
 
-@njit(**INNER)
-def _grad_row(x: Any, row: int, first: int, end: int, y: Any, dy: Any, dx: Any, slope: int, q: Any) -> None:
-    start, size = np.uint64(first), np.uint64(end - first)
-    if slope == LINEAR:
-        for index in range(size):
+def _along(slope: int) -> Any:
+    """The loop along a row for one slope."""
+
+    @njit(**INNER)
+    def loop(x: Any, row: int, first: int, end: int, y: Any, dy: Any, dx: Any, q: Any) -> None:
+        start = np.uint64(first)
+        for index in range(np.uint64(end - first)):
             at = start + index
-            dx[row, at] = narrow(_gradient(widen(x[row, at]), y, dy, LINEAR, q), dx[row, at])
-    elif slope == QUADRATIC:
-        for index in range(size):
-            at = start + index
-            dx[row, at] = narrow(_gradient(widen(x[row, at]), y, dy, QUADRATIC, q), dx[row, at])
-    elif slope == SIGN:
-        for index in range(size):
-            at = start + index
-            dx[row, at] = narrow(_gradient(widen(x[row, at]), y, dy, SIGN, q), dx[row, at])
-    elif slope == GENERAL:
-        for index in range(size):
-            at = start + index
-            dx[row, at] = narrow(_gradient(widen(x[row, at]), y, dy, GENERAL, q), dx[row, at])
-    else:
-        for index in range(size):
-            at = start + index
-            dx[row, at] = narrow(_gradient(widen(x[row, at]), y, dy, BELOW_ONE, q), dx[row, at])
+            dx[row, at] = narrow(_gradient(widen(x[row, at]), y, dy, slope, q), dx[row, at])
+
+    return loop
 
 
-@njit(**INNER)
-def _grad_columns(x: Any, row: int, y: Any, dy: Any, slot: int, dx: Any, slope: int, q: Any) -> None:
-    if slope == LINEAR:
+def _across(slope: int) -> Any:
+    """The loop across columns for one slope."""
+
+    @njit(**INNER)
+    def loop(x: Any, row: int, y: Any, dy: Any, slot: int, dx: Any, q: Any) -> None:
         for k in range(x.shape[1]):
-            value = _gradient(widen(x[row, k]), widen(y[slot, k]), widen(dy[slot, k]), LINEAR, q)
+            value = _gradient(widen(x[row, k]), widen(y[slot, k]), widen(dy[slot, k]), slope, q)
             dx[row, k] = narrow(value, dx[row, k])
-    elif slope == QUADRATIC:
-        for k in range(x.shape[1]):
-            value = _gradient(widen(x[row, k]), widen(y[slot, k]), widen(dy[slot, k]), QUADRATIC, q)
-            dx[row, k] = narrow(value, dx[row, k])
-    elif slope == SIGN:
-        for k in range(x.shape[1]):
-            value = _gradient(widen(x[row, k]), widen(y[slot, k]), widen(dy[slot, k]), SIGN, q)
-            dx[row, k] = narrow(value, dx[row, k])
-    elif slope == GENERAL:
-        for k in range(x.shape[1]):
-            value = _gradient(widen(x[row, k]), widen(y[slot, k]), widen(dy[slot, k]), GENERAL, q)
-            dx[row, k] = narrow(value, dx[row, k])
-    else:
-        for k in range(x.shape[1]):
-            value = _gradient(widen(x[row, k]), widen(y[slot, k]), widen(dy[slot, k]), BELOW_ONE, q)
-            dx[row, k] = narrow(value, dx[row, k])
+
+    return loop
+
+
+_along_sign, _along_linear, _along_quadratic, _along_general, _along_below_one = (
+    _along(slope) for slope in (SIGN, LINEAR, QUADRATIC, GENERAL, BELOW_ONE)
+)
+_across_sign, _across_linear, _across_quadratic, _across_general, _across_below_one = (
+    _across(slope) for slope in (SIGN, LINEAR, QUADRATIC, GENERAL, BELOW_ONE)
+)
 
 
 @njit(cache=True, parallel=True, error_model="numpy")
@@ -344,7 +324,17 @@ def grad_rows(x: Any, y: Any, dy: Any, dx: Any, pieces: int, b: int, blocks: int
             block = np.int64(task) - row * blocks
             first, end = length * block // blocks, length * (block + 1) // blocks
         slot = row // (pieces * b) * b + row % b if pieces > 1 else row
-        _grad_row(x, row, first, end, widen(y[slot]), widen(dy[slot]), dx, slope, q)
+        norm, given = widen(y[slot]), widen(dy[slot])
+        if slope == LINEAR:
+            _along_linear(x, row, first, end, norm, given, dx, q)
+        elif slope == QUADRATIC:
+            _along_quadratic(x, row, first, end, norm, given, dx, q)
+        elif slope == SIGN:
+            _along_sign(x, row, first, end, norm, given, dx, q)
+        elif slope == GENERAL:
+            _along_general(x, row, first, end, norm, given, dx, q)
+        else:
+            _along_below_one(x, row, first, end, norm, given, dx, q)
 
 
 @njit(cache=True, parallel=True, error_model="numpy")
@@ -353,7 +343,17 @@ def grad_columns(x: Any, y: Any, dy: Any, dx: Any, shape: Any, slope: int, q: An
     _, r1, b, r2, _ = shape
     for task in prange(x.shape[0]):
         row = np.int64(task)
-        _grad_columns(x, row, y, dy, row // (r1 * b * r2) * b + row // r2 % b, dx, slope, q)
+        slot = row // (r1 * b * r2) * b + row // r2 % b
+        if slope == LINEAR:
+            _across_linear(x, row, y, dy, slot, dx, q)
+        elif slope == QUADRATIC:
+            _across_quadratic(x, row, y, dy, slot, dx, q)
+        elif slope == SIGN:
+            _across_sign(x, row, y, dy, slot, dx, q)
+        elif slope == GENERAL:
+            _across_general(x, row, y, dy, slot, dx, q)
+        else:
+            _across_below_one(x, row, y, dy, slot, dx, q)
 
 
 @njit(**INNER)
@@ -394,15 +394,15 @@ def grad_extreme(x: Any, y: Any, dy: Any, dx: Any, shape: Any) -> None:
         counts, shares = np.empty(width, np.int64), np.empty(width, np.float64)
         for k in range(width):
             counts[k] = 0
-        for step in range(r1 * r2):
-            row = np.uint64((top + step // r2 * b) * r2 + step % r2)
-            for k in range(width):
-                counts[k] += _ties(widen(x[row, first + k]), widen(y[slot, first + k]))
+        for u in range(r1):
+            for row in range(np.uint64((top + u * b) * r2), np.uint64((top + u * b + 1) * r2)):
+                for k in range(width):
+                    counts[k] += _ties(widen(x[row, first + k]), widen(y[slot, first + k]))
         for k in range(width):
             shares[k] = np.float64(widen(dy[slot, first + k])) / max(counts[k], 1)
-        for step in range(r1 * r2):
-            row = np.uint64((top + step // r2 * b) * r2 + step % r2)
-            for k in range(width):
-                value = widen(x[row, first + k])
-                value = _share(value, widen(y[slot, first + k]), type(value)(shares[k]))
-                dx[row, first + k] = narrow(value, dx[row, first + k])
+        for u in range(r1):
+            for row in range(np.uint64((top + u * b) * r2), np.uint64((top + u * b + 1) * r2)):
+                for k in range(width):
+                    value = widen(x[row, first + k])
+                    value = _share(value, widen(y[slot, first + k]), type(value)(shares[k]))
+                    dx[row, first + k] = narrow(value, dx[row, first + k])

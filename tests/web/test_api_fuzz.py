@@ -20,7 +20,7 @@ from tests.databases import database
 from web.app import create_app
 from web.rate import Limits, RateLimit
 
-EXAMPLES = int(os.environ.get("OPGAUGE_TEST_EXAMPLES", "20"))
+EXAMPLES = int(os.environ.get("OPGAUGE_TEST_EXAMPLES", "12"))
 """Requests to each route in each mode."""
 
 
