@@ -14,11 +14,11 @@ from harness.case.case import Case, InputSpec
 from harness.measure import Limits, Timed, Timer
 from harness.result.failure import classify
 from harness.result.result import Check, Status
-from harness.worker.bits import digest, same_bits
+from harness.worker.bits import digest, in_place, same_bits
 from harness.worker.inputs import ALIGNMENT, empty_bytes, place
 from harness.worker.verify import Expected, check, judged_by
 from ops import Bound, Kernel, Shapes, dtype_info
-from ops._core.backend import in_place, to_numpy, to_torch
+from ops._core.backend import to_numpy, to_torch
 from ops._core.op import Array
 
 GUARD = ALIGNMENT

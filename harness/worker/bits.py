@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from hashlib import sha256
+from importlib import import_module
+from typing import Any
 
 import numpy as np
 
-from ops._core.backend import namespace
+from ops import dtype_info
+from ops._core.backend import cupy, to_numpy
 from ops._core.op import Array
 
 PART = 1 << 24
@@ -20,7 +23,7 @@ def same_bits(first: Array, second: Array) -> bool:
     """Whether two arrays of NumPy, or two of CuPy, hold the same bytes (NaN equals the same NaN)."""
     if first.shape != second.shape or first.dtype != second.dtype:
         return False
-    return bool(namespace(first).array_equal(_words(first), _words(second)))
+    return bool(_module(first).array_equal(_words(first), _words(second)))
 
 
 def digest(outputs: Mapping[str, Array]) -> str:
@@ -41,7 +44,7 @@ def digest(outputs: Mapping[str, Array]) -> str:
 
 def mixed(array: Array) -> int:
     """64 bits in which every bit of an array and its place tell: words spread by their index, then added."""
-    xp, words = namespace(array), _words(array)
+    xp, words = _module(array), _words(array)
     total = 0
     for start in range(0, words.size, PART):
         part = words[start : start + PART].astype(np.uint64)
@@ -54,9 +57,31 @@ def mixed(array: Array) -> int:
     return total % 2**64
 
 
+def in_place(array: Any) -> Any:
+    """A torch tensor as an array of NumPy or CuPy that shares its memory; any other array as it is."""
+    if _root(array) != "torch":
+        return array
+    if not array.is_cuda:
+        return to_numpy(array)
+    torch = import_module("torch")
+    tensor = array.detach().resolve_conj()
+    is_bfloat16 = tensor.dtype == torch.bfloat16
+    found = cupy().from_dlpack(tensor.contiguous().view(torch.int16) if is_bfloat16 else tensor)
+    return found.view(dtype_info("bfloat16").numpy) if is_bfloat16 else found
+
+
+def _module(array: Any) -> Any:
+    """NumPy or CuPy, whose array it is."""
+    return import_module(_root(array))
+
+
+def _root(array: Any) -> str:
+    return type(array).__module__.partition(".")[0]
+
+
 def _words(array: Array) -> Array:
     """As numbers of up to 64 bits, flat."""
-    flat = namespace(array).ascontiguousarray(array).reshape(-1)
+    flat = _module(array).ascontiguousarray(array).reshape(-1)
     width = flat.dtype.itemsize
     found: Array = flat.view(np.uint64 if width % 8 == 0 else f"u{width}")
     return found

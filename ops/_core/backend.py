@@ -138,18 +138,11 @@ def to_torch(array: Any) -> Any:
     return tensor.view(torch.bfloat16) if is_bfloat16 else tensor
 
 
-def in_place(array: Any) -> Any:
-    """A torch tensor as an array of NumPy or CuPy that shares its memory; any other array as it is."""
-    if type(array).__module__.partition(".")[0] != "torch":
-        return array
-    torch = import_module("torch")
-    tensor = array.detach().resolve_conj()
-    is_bfloat16 = tensor.dtype == torch.bfloat16
-    source = tensor.contiguous().view(torch.int16) if is_bfloat16 else tensor
-    found = cupy().from_dlpack(source) if source.is_cuda else source.numpy()
-    return found.view(dtype_info("bfloat16").numpy) if is_bfloat16 else found
-
-
 def _torch_to_numpy(tensor: Any) -> Array:
-    values: Array = in_place(tensor.cpu())
+    torch = import_module("torch")
+    host = tensor.detach().cpu()
+    if host.dtype == torch.bfloat16:
+        bits: Array = host.contiguous().view(torch.int16).numpy()
+        return bits.view(dtype_info("bfloat16").numpy)
+    values: Array = host.resolve_conj().numpy()
     return values
