@@ -21,12 +21,12 @@ CUDA := $(if $(CUDA_MAJOR),$(if $(filter 11 12,$(CUDA_MAJOR)),cuda12,cuda13))
 run: $(VENV)/.compiled
 	$(BIN)/opgauge run --tag seed
 
-# Both at once, and tests four at a time on two cores: they wait now and then, for browsers and for what hangs.
+# Both at once, and tests three at a time on two cores: they wait now and then, for browsers and for what hangs.
 test: $(VENV)/.test $(VENV)/.browser
 	$(MAKE) --no-print-directory --jobs=2 lint tests
 
 tests: $(VENV)/.test $(VENV)/.browser
-	$(BIN)/python -m pytest -q -n 4
+	$(BIN)/python -m pytest -q -n 3
 
 lint: $(VENV)/.test
 	$(BIN)/ruff check -q
