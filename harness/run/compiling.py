@@ -53,8 +53,11 @@ class Ahead:
             self.trusted[_key(result.trial)] = {"digest": result.extra["digest"], "check": to_json(result.check)}
 
     def ask_first(self, trial: Trial) -> Mapping[str, Any]:
-        """What is asked of a trial that is called for the first time: to keep the inputs, and what it left."""
-        return {"with_digest": True, "kept": self.folder(trial.case)}
+        """What is asked of a trial that is called for the first time: to keep the inputs, and tell what it left.
+
+        Nothing where nobody comes after it: a digest of large tensors takes as long as a call.
+        """
+        return {"with_digest": self.kept is not None, "kept": self.folder(trial.case)}
 
     def ask(self, trial: Trial) -> Mapping[str, Any]:
         """What is asked of a trial that is measured: to take the inputs and to trust the outputs that are known."""

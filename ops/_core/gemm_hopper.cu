@@ -4,6 +4,7 @@
 // what it has: the products of a convolution are short, and most of their time is memory's. Results go from registers
 // to memory as 16 bytes a lane, four lanes having traded theirs, and are the first to leave the cache.
 
+#include "panel.cuh"
 #include "view.cuh"
 #include "wgmma.cuh"
 
@@ -13,10 +14,8 @@ struct Tiles {
   Divisor row_tiles;
 };
 
-constexpr int DEEP = 64;             // products of a stage: 128 bytes
-constexpr int WIDE = 128;            // columns of a tile
-constexpr int PANEL = 64 * DEEP * 2;  // bytes of 64 rows or columns of a stage
-constexpr int PACK = 8;              // elements of 16 bytes
+constexpr int WIDE = 128;  // columns of a tile
+constexpr int PACK = 8;    // elements of 16 bytes
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 

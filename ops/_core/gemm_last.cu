@@ -7,6 +7,7 @@
 // stores is not, whatever it is told. An addend comes by its map into the same place as early as that is free.
 
 #include "divide.cuh"
+#include "panel.cuh"
 #include "pipeline.cuh"
 #include "tensor_map.cuh"
 #include "wgmma.cuh"
@@ -26,16 +27,10 @@ struct Last {
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 
-constexpr int DEEP = 64;            // products of a stage
-constexpr int LINE = 128;           // bytes: 64 elements
-constexpr int PANEL = DEEP * LINE;  // bytes of 64 lines
-constexpr int RING = 8;             // stages of pixels
-constexpr int MOST_STAGES = 8;      // of a depth
-constexpr int S = 2;                // panels of results, or of the addend, that a group has room for
+constexpr int RING = 8;         // stages of pixels
+constexpr int MOST_STAGES = 8;  // of a depth
+constexpr int S = 2;            // panels of results, or of the addend, that a group has room for
 constexpr int GROUP = 128, THREADS = 2 * GROUP + 32;
-
-// Where a line's piece of 16 bytes lies.
-__device__ __forceinline__ int flipped(int line, int piece) { return line * LINE + (piece ^ line % 8) * 16; }
 
 struct Barriers {  // full, empty: of a group's stages, as they come
   unsigned long long full[2][RING], empty[2][RING], kept[MOST_STAGES], added[2][S];
@@ -96,12 +91,6 @@ __device__ __forceinline__ void multiply_tile(
   }
   wait_for_products<0>();
   free(barriers.empty[turn % 2] + (n - 1) % RING);
-}
-
-__device__ __forceinline__ void store_matrices(void* to, const unsigned int (&v)[4]) {
-  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(shared_address(to)), "r"(v[0]),
-               "r"(v[1]), "r"(v[2]), "r"(v[3])
-               : "memory");
 }
 
 // P: 64s of channels that a block keeps; of four, gemm_turns.cu takes those with an addend.
@@ -182,7 +171,8 @@ __global__ void __launch_bounds__(THREADS) pass_pixels(
               s[2 * j + 1] += widen(pair.at[1]);
             }
           }
-          store_matrices(at, {bits<T>(s[0], s[1]), bits<T>(s[2], s[3]), bits<T>(s[4], s[5]), bits<T>(s[6], s[7])});
+          store_matrices<false>(shared_address(at), {bits<T>(s[0], s[1]), bits<T>(s[2], s[3]), bits<T>(s[4], s[5]),
+                                                     bits<T>(s[6], s[7])});
         }
         __syncwarp();  // a warp's lines are its own
         if (top < there) {

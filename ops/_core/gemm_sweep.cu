@@ -7,6 +7,7 @@
 // an addend comes the same way, as early as the corner is free. Results are the first to leave the cache: with plain
 // stores, a launch lasts half as long again (conv2_x of ResNet-50 on an H200: 29 us against 21).
 
+#include "panel.cuh"
 #include "pipeline.cuh"
 #include "view.cuh"
 #include "wgmma.cuh"
@@ -20,22 +21,9 @@ struct Sweep {
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 
-constexpr int DEEP = 64;               // products of a stage
-constexpr int LINE = 128;              // bytes: 64 rows or columns at one depth
-constexpr int PANEL = DEEP * LINE;     // bytes of 64 columns of a stage
-constexpr int CORNER = 16 * LINE;      // bytes of a warp's 16 rows by 64 columns of results
-constexpr int PACK = 8;                // elements of 16 bytes
-constexpr int RING = 3;                // stages
-
-// Where a line's piece of 16 bytes lies.
-__device__ __forceinline__ int flipped(int line, int piece) { return line * LINE + (piece ^ line % 8) * 16; }
-
-// Four 8x8 matrices, a pair of neighbours in each lane; lanes 8 i to 8 i + 7 say where the rows of the i-th go.
-__device__ __forceinline__ void store_matrices(unsigned int to, const unsigned int (&v)[4]) {
-  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(v[0]), "r"(v[1]),
-               "r"(v[2]), "r"(v[3])
-               : "memory");
-}
+constexpr int CORNER = 16 * LINE;  // bytes of a warp's 16 rows by 64 columns of results
+constexpr int PACK = 8;            // elements of 16 bytes
+constexpr int RING = 3;            // stages
 
 __device__ __forceinline__ void load_matrices(unsigned int (&v)[4], unsigned int from) {  // as they were stored
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
@@ -218,7 +206,7 @@ __global__ void __launch_bounds__(R == 1 ? 160 : 128 * R + 64, P == 2 ? 4 / R : 
               s[2 * j + 1] += widen(pair.at[1]);
             }
           }
-          store_matrices(at, {bits<T>(s[0], s[1]), bits<T>(s[2], s[3]), bits<T>(s[4], s[5]), bits<T>(s[6], s[7])});
+          store_matrices<false>(at, {bits<T>(s[0], s[1]), bits<T>(s[2], s[3]), bits<T>(s[4], s[5]), bits<T>(s[6], s[7])});
         }
         __syncwarp();
         const int there = rows_there(tile, panel);

@@ -7,6 +7,7 @@
 // shared memory and leave as whole lines of 128 bytes, first to leave the cache; an addend comes the same way, as early
 // as there is room.
 
+#include "panel.cuh"
 #include "pipeline.cuh"
 #include "tensor_map.cuh"
 #include "view.cuh"
@@ -21,36 +22,15 @@ struct Turns {
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 
-constexpr int DEEP = 64;            // products of a stage
-constexpr int LINE = 128;           // bytes: 64 pixels or channels at one depth
-constexpr int PANEL = DEEP * LINE;  // bytes of 64 of them, of a stage or of results
-constexpr int PACK = 8;             // elements of 16 bytes
-constexpr int P = 4;                // 64s of channels that a block keeps
-constexpr int RING = 4;             // stages
-constexpr int MOST_STAGES = 8;      // of a depth
+constexpr int PACK = 8;         // elements of 16 bytes
+constexpr int P = 4;            // 64s of channels that a block keeps
+constexpr int RING = 4;         // stages
+constexpr int MOST_STAGES = 8;  // of a depth
 constexpr int GROUP = 128, BRINGERS = 128;
 
 struct Barriers {
   unsigned long long full[2][RING], empty[2][RING], kept[MOST_STAGES];
 };
-
-// Where a line's piece of 16 bytes lies.
-__device__ __forceinline__ int flipped(int line, int piece) { return line * LINE + (piece ^ line % 8) * 16; }
-
-// Four 8x8 matrices, a pair of neighbours in each lane; lanes 8 i to 8 i + 7 say where the rows of the i-th go, or
-// where its columns go.
-template <bool COLUMNS>
-__device__ __forceinline__ void store_matrices(void* to, const unsigned int (&v)[4]) {
-  if constexpr (COLUMNS) {
-    asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(shared_address(to)),
-                 "r"(v[0]), "r"(v[1]), "r"(v[2]), "r"(v[3])
-                 : "memory");
-  } else {
-    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(shared_address(to)),
-                 "r"(v[0]), "r"(v[1]), "r"(v[2]), "r"(v[3])
-                 : "memory");
-  }
-}
 
 // The filter is stored (depth, channels), in packs of 16 bytes. LAST: d is
 // (pixels, channels), dy (pixels, depth); else d is (channels, pixels), dy (depth, pixels). dy, d and the addend move
@@ -253,7 +233,8 @@ __global__ void __launch_bounds__(2 * GROUP + BRINGERS, 1) take_turns(
             s[2 * j + 1] += widen(pair.at[1]);
           }
         }
-        store_matrices<!LAST>(at, {bits<T>(s[0], s[1]), bits<T>(s[2], s[3]), bits<T>(s[4], s[5]), bits<T>(s[6], s[7])});
+        store_matrices<!LAST>(shared_address(at), {bits<T>(s[0], s[1]), bits<T>(s[2], s[3]), bits<T>(s[4], s[5]),
+                                                   bits<T>(s[6], s[7])});
       }
       gather();
       if (top < there) {

@@ -6,20 +6,15 @@ from itertools import product
 
 import pytest
 
-from harness.measure import timer_for
-from harness.worker.attempt import Attempt
-from harness.worker.verify import expect
-from ops import find_kernel
 from ops._core import gemm_sweep
 from ops._core.gemm_hopper import DTYPES
 from ops._core.gemm_sweep import BLOCKS, FIRST, LARGEST_BLOCK, LAST, MULTIPROCESSOR, RESERVED, SOURCE
 from ops._core.tuning import override
-from tests.ops.attempts import inputs_of
-from tests.ops.conv_data_grad.test_conv_data_grad import LAYOUTS, Convolution
+from tests.ops.conv_data_grad.test_conv_data_grad import LAYOUTS
+from tests.ops.conv_data_grad.trial import Size, judge_of
 
 CHOICES = ((64, 1024), (128, 1024), (128, 256), (128, 64))
 """Rows that are kept, and the depth from which there are 256."""
-Size = tuple[tuple[int, ...], tuple[int, ...], int]
 SIZES: tuple[Size, ...] = (
     ((2, 256, 5, 8), (64, 256, 1, 1), 1),
     ((7, 192, 6, 10), (128, 192, 1, 1), 1),
@@ -82,18 +77,13 @@ def test_two_blocks_of_depth_128_bring_addends_ahead(last: bool) -> None:
 @pytest.mark.parametrize("size", SIZES)
 def test_every_choice_is_right(size: Size, dtype: str, layout: str, add: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks with one tile and with many, which go around the ring, leave what the reference has."""
-    x, weight, groups = size
-    case = Convolution(x, weight, add=add, params={"groups": groups}).case(dtype, layout)
-    inputs = inputs_of(case)
-    expected = expect(case, inputs)
-    timer = timer_for("cuda")
-    kernel = find_kernel(case.op, "optimized", "cuda", dtype)
+    judge = judge_of(size, dtype, layout, add=add)
     for (rows, tall), processors, few in product((*CHOICES, (0, 256)), (1, 132), (False, True)):
-        with monkeypatch.context() as patch, timer.session("numpy"), override(asked(rows, tall)):
+        with monkeypatch.context() as patch, override(asked(rows, tall)):
             patch.setattr(gemm_sweep, "multiprocessors", lambda processors=processors: processors)
             if few:  # as where shared memory holds no tile of the addend
                 patch.setattr(gemm_sweep, "_slots", lambda *_, **__: 1)
-            reason = Attempt(case, kernel, inputs.values, timer).judge(expected).reason
+            reason = judge()
         assert (rows, tall, processors, few, reason) == (rows, tall, processors, few, "")
 
 

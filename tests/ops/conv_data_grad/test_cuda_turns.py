@@ -6,19 +6,14 @@ from itertools import product
 
 import pytest
 
-from harness.measure import timer_for
-from harness.worker.attempt import Attempt
-from harness.worker.verify import expect
-from ops import find_kernel
 from ops._core import gemm_turns
 from ops._core.cuda import Source
 from ops._core.gemm_hopper import DTYPES
 from ops._core.gemm_turns import LARGEST_BLOCK, LAST, SOURCE
 from ops._core.tuning import override
-from tests.ops.attempts import inputs_of
-from tests.ops.conv_data_grad.test_conv_data_grad import LAYOUTS, Convolution
+from tests.ops.conv_data_grad.test_conv_data_grad import LAYOUTS
+from tests.ops.conv_data_grad.trial import Size, judge_of
 
-Size = tuple[tuple[int, ...], tuple[int, ...], int]
 SIZES: tuple[Size, ...] = (
     ((2, 256, 5, 8), (64, 256, 1, 1), 1),
     ((7, 256, 6, 10), (128, 256, 1, 1), 1),
@@ -72,14 +67,9 @@ def test_short_depths_and_other_devices_are_left(monkeypatch: pytest.MonkeyPatch
 @pytest.mark.parametrize("size", SIZES)
 def test_every_choice_is_right(size: Size, dtype: str, layout: str, add: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks with one tile and with many, which go around the ring, leave what the reference has."""
-    x, weight, groups = size
-    case = Convolution(x, weight, add=add, params={"groups": groups}).case(dtype, layout)
-    inputs = inputs_of(case)
-    expected = expect(case, inputs)
-    timer = timer_for("cuda")
-    kernel = find_kernel(case.op, "optimized", "cuda", dtype)
+    judge = judge_of(size, dtype, layout, add=add)
     for processors in (1, 3, 132):
-        with monkeypatch.context() as patch, timer.session("numpy"), override({"gemm_turns.depth": 64}):
+        with monkeypatch.context() as patch, override({"gemm_turns.depth": 64}):
             patch.setattr(gemm_turns, "multiprocessors", lambda processors=processors: processors)
-            reason = Attempt(case, kernel, inputs.values, timer).judge(expected).reason
+            reason = judge()
         assert (processors, reason) == (processors, "")
