@@ -85,12 +85,11 @@ def select(backend: str, ops: Sequence[str] | None, names: Sequence[str] | None)
 def _with_cases(
     chosen: Sequence[Parameter], cases: Sequence[Case], settings: Settings
 ) -> list[tuple[Parameter, list[Case]]]:
-    from psutil import virtual_memory
-
     from harness.errors import NothingError
+    from harness.run.environment import free_memory_bytes
     from harness.tuner import TAGS, cases_of
 
-    memory_bytes = settings.memory_bytes or virtual_memory().available
+    memory_bytes = settings.memory_bytes or free_memory_bytes()
     found = [(item, cases_of(item, cases, memory_bytes)) for item in chosen]
     if not any(own for _, own in found):
         ops = ", ".join(sorted({op for item in chosen for op in item.ops}))

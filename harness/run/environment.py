@@ -17,8 +17,6 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from psutil import virtual_memory
-
 from harness.case.case import Case
 from harness.result.result import Environment
 from harness.settings import ROOT, load_actions, load_settings, tuning_file, visible_gpu
@@ -99,6 +97,8 @@ def case_set(cases: Iterable[Case]) -> str:
 
 def free_memory_bytes() -> int:
     """What this machine has left, no more than the container may use that this process runs in."""
+    from psutil import virtual_memory
+
     free = virtual_memory().available
     try:
         return min(free, int(Path("/sys/fs/cgroup/memory.max").read_text(encoding="ascii")))
