@@ -22,6 +22,8 @@ FALSE_SHARE = 0.01
 """The share of false alarms among the alarms of a run (Benjamini and Hochberg's q)."""
 RULER_SHIFT = 0.01
 """The ruler has moved when its own interval lies beyond this, as a log ratio."""
+RULER_SWAY = 4.0
+"""A host that moved the ruler may have moved a case this many times as far, as log ratios; hardly farther."""
 SUSPICION = 0.05
 """A change beyond the threshold that is this likely by chance forbids the claim that nothing changed."""
 
@@ -222,8 +224,8 @@ def _batch(entries: Sequence[_Entry], alpha: float) -> list[_Times]:
 
 
 def _judge(entry: _Entry, times: _Times) -> Comparison:
-    host_moved = _has_moved(entry.evidence.ruler)
-    verdict, reason = _verdict(entry, times, host_moved=host_moved)
+    shift = _ruler_shift(entry.evidence.ruler)
+    verdict, reason = _verdict(entry, times, shift)
     return replace(
         entry.found,
         verdict=verdict,
@@ -235,23 +237,25 @@ def _judge(entry: _Entry, times: _Times) -> Comparison:
         left_out=times.left_out,
         base_modes_ns=times.modes_ns[0],
         head_modes_ns=times.modes_ns[1],
-        host_moved=host_moved,
+        host_moved=shift > 0,
     )
 
 
-def _has_moved(ruler: Sequence[tuple[float, float]]) -> bool:
+def _ruler_shift(ruler: Sequence[tuple[float, float]]) -> float:
+    """How far the ruler moved at most, either way, as a log ratio; 0 where it stood."""
     if len(ruler) < LEAST_PAIRS:
-        return False
-    low, high = estimate(np.log(np.array([ruler], np.float64))).interval()
-    return bool(low[0] > RULER_SHIFT or high[0] < -RULER_SHIFT)
+        return 0.0
+    low, high = (float(end[0]) for end in estimate(np.log(np.array([ruler], np.float64))).interval())
+    return max(-low, high) if low > RULER_SHIFT or high < -RULER_SHIFT else 0.0
 
 
-def _verdict(entry: _Entry, times: _Times, *, host_moved: bool) -> tuple[Verdict, Reason]:
+def _verdict(entry: _Entry, times: _Times, ruler_shift: float) -> tuple[Verdict, Reason]:
     costs = _costs(entry.found.changes, entry.rule)
     if costs and not times.proven_faster:
         return Verdict.SLOWER, costs[0]
     if times.proven_slower or times.proven_faster:
-        doubt = _doubt(entry, host_moved=host_moved)
+        beyond = (times.low if times.proven_slower else -times.high) - times.null
+        doubt = _doubt(entry, host_moved=beyond <= RULER_SWAY * ruler_shift)
         if doubt is not None:
             return Verdict.UNDECIDED, doubt
         return (Verdict.SLOWER if times.proven_slower else Verdict.FASTER), Reason.BEYOND

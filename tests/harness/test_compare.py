@@ -205,6 +205,16 @@ def test_a_ruler_that_moved_takes_back_the_alarm() -> None:
     assert compare(replace(evidence(paired(1.05)), ruler=paired(1.0))).verdict is Verdict.SLOWER
 
 
+def test_a_ruler_that_moved_a_little_does_not_excuse_much() -> None:
+    """A host that is 5 % slower, or faster, does not make a case 2 times slower or faster: the verdict stands."""
+    for ratio, verdict in ((2.0, Verdict.SLOWER), (0.5, Verdict.FASTER)):
+        for ruler in (1.05, 0.95):
+            found = compare(replace(evidence(paired(ratio)), ruler=paired(ruler)))
+            assert said(found) == (verdict, Reason.BEYOND)
+            assert found.host_moved
+        assert compare(replace(evidence(paired(ratio)), ruler=paired(1.3))).reason is Reason.HOST_MOVED
+
+
 def test_the_detectable_change_shrinks_with_pairs() -> None:
     """With a noise of 0.2 % ten pairs see a slowdown between 1 and 2 %; six pairs see less well."""
     few, many = compare(evidence(paired(1.0, 6))), compare(evidence(paired(1.0)))
