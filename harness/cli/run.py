@@ -86,9 +86,10 @@ def run(
 
     from harness.measure import Limits
     from harness.run.execute import LocalExecutor
+    from harness.run.turns import TURNS
 
     with LocalExecutor(
-        limits=Limits(budget_s=budget or settings.budget_s),
+        limits=Limits(budget_s=budget or settings.budget_s, turns=TURNS),
         timeout_s=timeout or settings.timeout_s,
         threads=settings.threads,
         memory_bytes=settings.memory_bytes,

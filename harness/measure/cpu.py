@@ -55,8 +55,8 @@ class CpuTimer:
     def measure(self, call: Bound, limits: Limits) -> Timed:
         """Warm up by time, then sample with the garbage collector held."""
         with _no_garbage_collection():
-            warmup, one_ns, returned = _warm_up(call, limits.warmup_s)
-            calls = min(max(ceil(SAMPLE_NS / max(one_ns, 1)), 1), MAX_CALLS)
+            warmup, one_ns, returned = _warm_up(call, limits)
+            calls = limits.calls or min(max(ceil(SAMPLE_NS / max(one_ns, 1)), 1), MAX_CALLS)
             wall: list[float] = []
             busy: list[float] = []
             start = perf_counter_ns()
@@ -85,17 +85,17 @@ def threads_in_use() -> int:
     return min(affinity, int(numba.get_num_threads())) if hasattr(numba, "get_num_threads") else affinity
 
 
-def _warm_up(call: Bound, seconds: float) -> tuple[int, float, Any]:
-    """Call for `seconds`, at least once: how often, the fastest call in ns, what the last returned."""
-    count, fastest = 0, float("inf")
-    end = perf_counter_ns() + int(seconds * 1e9)
-    while True:
+def _warm_up(call: Bound, limits: Limits) -> tuple[int, float, Any]:
+    """Call for a while, or once to see how long it takes: how often, the fastest in ns, what the last returned."""
+    count, fastest, returned = 0, float("inf"), None
+    after = perf_counter_ns()
+    end = after + int(limits.warmup_s * 1e9)
+    while after < end or not (count or limits.calls):
         before = perf_counter_ns()
         returned = call()
         after = perf_counter_ns()
         count, fastest = count + 1, min(fastest, after - before)
-        if after >= end:
-            return count, fastest, returned
+    return count, fastest, returned
 
 
 @contextmanager

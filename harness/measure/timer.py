@@ -18,6 +18,8 @@ class Limits:
     budget_s: no sample is begun after this long, save for `min_samples`.
     min_samples: taken unless that would need `patience` times the budget.
     max_samples: enough. warmup_s: of calls before the first sample.
+    turns: in how many turns with the other implementations of a case samples are taken (see harness.run.turns).
+    calls: per sample on the CPU; None: as many as last 1 ms.
     """
 
     budget_s: float = 0.6
@@ -25,6 +27,8 @@ class Limits:
     max_samples: int = 60
     warmup_s: float = 0.05
     patience: float = 10.0
+    turns: int = 1
+    calls: int | None = None
 
     def enough(self, samples: int, spent_s: float) -> bool:
         """Whether to stop after `samples`, `spent_s` seconds into sampling."""

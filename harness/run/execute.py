@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
 from pathlib import Path
 from time import monotonic
 from types import TracebackType
@@ -13,6 +14,7 @@ from harness.measure import Limits
 from harness.result.failure import classify_death
 from harness.result.result import Ceilings, Profile, Result, Status, Trial, from_json, to_json
 from harness.run.process import PRELOADED, Worker, worker_options
+from harness.run.turns import first_turn, joined, next_turn, takes_turns
 from harness.settings import child_environment, tuning_file
 from ops import TuningError, find_op
 from ops._core.tuning import read as read_tuning
@@ -101,23 +103,31 @@ class LocalExecutor:
     def run(self, trials: Iterable[Trial], *, block: int = 0, ask: Ask = ask_nothing) -> Iterator[Result]:
         """Results in order of trials; a trial is sent when the result before it has been taken.
 
+        Trials of a case that take turns (see harness.run.turns) are handed out after the last turn.
         ask: what is asked of each beyond being run (see run_plain). Raises WorkerError where the harness,
         not a kernel, fails.
         """
-        for trial in trials:
-            yield self._run_one(trial, block, ask(trial))
+        for (in_turns, *_), group in groupby(trials, self._group):
+            if in_turns:
+                yield from self._run_in_turns(group, block, ask)
+            else:
+                for trial in group:
+                    yield self._run_one(trial, block, ask(trial), self.limits)
 
     def run_plain(self, trial: Mapping[str, Any], *, block: int = 0, **more: Any) -> dict[str, Any]:
         """A trial and its result as plain JSON: for trees whose cases this process could not build.
 
-        more: of the request, `trusted`, `with_digest` and `kept` (see harness.worker.block.Bench.run), and `tuning`:
-        launch parameters by name, in force for this trial.
+        more: of the request, `trusted`, `with_digest`, `kept`, `hold` (see harness.worker.block.Bench.run), `limits`,
+        and `tuning`: launch parameters by name, in force for this trial.
         The result of a worker that was lost has no work, for only the tree knows it.
         """
+        request = {"do": "trial", "trial": trial, "limits": vars(self.limits), "block": block}
+        return self._measured({**request, "cpu_fallback": self.cpu_fallback, **more}, trial, block)
+
+    def _measured(self, request: Mapping[str, Any], trial: Mapping[str, Any], block: int) -> dict[str, Any]:
+        """The result that the worker sends, or what became of the worker."""
         worker = self._ready()
-        limits = vars(self.limits)
-        request = {"do": "trial", "trial": trial, "limits": limits, "block": block, "cpu_fallback": self.cpu_fallback}
-        worker.send(request | more)
+        worker.send(dict(request))
         phase = ""
         deadline = monotonic() + self.timeout_s
         while True:
@@ -173,8 +183,33 @@ class LocalExecutor:
         worker.wait_until_ready()
         return worker
 
-    def _run_one(self, trial: Trial, block: int, more: Mapping[str, Any]) -> Result:
-        plain = self.run_plain(to_json(trial), block=block, **more)
+    def _group(self, trial: Trial) -> tuple[bool, str, str]:
+        return takes_turns(trial.case, trial.device, self.limits), trial.case.id, trial.device
+
+    def _run_in_turns(self, trials: Iterable[Trial], block: int, ask: Ask) -> Iterator[Result]:
+        """Each trial's first turn, then all there and back again until each has its samples."""
+        turn = first_turn(self.limits)
+        taken = []
+        for trial in trials:
+            result = self._run_one(trial, block, {**ask(trial), "hold": True}, turn)
+            taken.append((result, self._worker))
+        for number in range(1, self.limits.turns):
+            for index in range(len(taken)) if number % 2 == 0 else reversed(range(len(taken))):
+                result, holder = taken[index]
+                limits = next_turn(result, self.limits)
+                if limits is not None and holder is self._worker:
+                    taken[index] = joined(result, self._run_more(result.trial, block, limits)), holder
+        for result, _ in taken:
+            yield result
+
+    def _run_more(self, trial: Trial, block: int, limits: Limits) -> Result:
+        request = {"do": "more", "implementation": trial.implementation, "limits": vars(limits)}
+        return self._result(trial, self._measured(request, to_json(trial), block))
+
+    def _run_one(self, trial: Trial, block: int, more: Mapping[str, Any], limits: Limits) -> Result:
+        return self._result(trial, self.run_plain(to_json(trial), block=block, **{**more, "limits": vars(limits)}))
+
+    def _result(self, trial: Trial, plain: dict[str, Any]) -> Result:
         if "bytes" not in plain:
             work = find_op(trial.case.op).work(trial.case.resolved, trial.case.params)
             plain |= {"bytes": work.bytes, "flops": work.flops}

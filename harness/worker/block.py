@@ -9,20 +9,30 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from time import perf_counter
 from typing import Any
 
 from harness.case.case import Case
-from harness.measure import Limits, Timer, timer_for
+from harness.measure import Limits, Timed, Timer, timer_for
 from harness.result.result import Check, Footprint, Measurement, Result, Ruler, Status, Trial
 from harness.worker.attempt import Attempt, KernelFailedError, Trusted, WrongError
 from harness.worker.inputs import Inputs, make_inputs
 from harness.worker.kept import is_kept, keep_expected, keep_values, recall_expected, recall_values
 from harness.worker.verify import Expected, expect
-from ops import BackendError, Device, Found, Kernel, KernelNotFoundError, find_kernel, find_kernel_or_cpu, find_op
+from ops import (
+    BackendError,
+    Bound,
+    Device,
+    Found,
+    Kernel,
+    KernelNotFoundError,
+    find_kernel,
+    find_kernel_or_cpu,
+    find_op,
+)
 from ops._core.backend import cuda_device_count
 
 
@@ -40,6 +50,7 @@ class Bench:
         self.case: Case | None = None
         self.inputs = Inputs({})
         self.expected: Expected | None = None
+        self.held: dict[str, tuple[_Ready, Result]] = {}
 
     def run(
         self,
@@ -51,11 +62,13 @@ class Bench:
         trusted: Trusted | None = None,
         with_digest: bool = False,
         kept: Path | None = None,
+        hold: bool = False,
     ) -> Result:
         """The result of `trial`, whatever becomes of its kernel.
 
         trusted: outputs of these bits need no reference. with_digest: put their digest into `extra`, and its grounds.
         kept: a folder where inputs that another process drew may lie, and where they are put otherwise.
+        hold: keep what `more` needs until another case comes.
         """
         case = trial.case
         phases = _Phases(self.report)
@@ -67,19 +80,23 @@ class Bench:
             result = replace(result, ruler=self._ruler("cpu" if found.fell_back else trial.device))
             self._load(case, phases, kept, with_reference=trusted is None)
             reference = partial(self._expect, case, found.kernel, kept)
-            checked, measurement = self._try(trial, found, limits, phases, reference, trusted, with_digest=with_digest)
+            ready, checked, measurement = self._try(
+                trial, found, limits, phases, reference, trusted, with_digest=with_digest
+            )
             result = replace(result, check=checked, measurement=measurement)
-        except WrongError as error:
-            result = replace(result, status=Status.WRONG, reason=str(error), check=error.check)
-        except ReferenceFailedError as error:
-            cause = error.__cause__
-            result = replace(result, status=Status.ERROR, reason=f"the reference failed: {cause!r}")
-        except (KernelNotFoundError, BackendError) as error:
-            result = replace(result, status=Status.UNSUPPORTED, reason=str(error))
-        except KernelFailedError as error:
-            result = replace(result, status=error.status, reason=str(error))
-        except MemoryError as error:
-            result = replace(result, status=Status.OUT_OF_MEMORY, reason=str(error) or "out of memory")
+            if hold:
+                self.held[trial.implementation] = ready, result
+        except FAULTS as error:
+            result = replace(result, **_what_went_wrong(error))
+        return replace(result, extra=phases.extra(failed=result.status is not Status.OK))
+
+    def more(self, implementation: str, limits: Limits) -> Result:
+        """Further samples, and only those, of what was held of the case at hand; or how it went wrong meanwhile."""
+        (ready, result), phases = self.held[implementation], _Phases(self.report)
+        try:
+            result = replace(result, measurement=self._measure(ready, limits, phases).measurement)
+        except FAULTS as error:
+            result = replace(result, measurement=None, **_what_went_wrong(error))
         return replace(result, extra=phases.extra(failed=result.status is not Status.OK))
 
     def timer(self, backend: str, index: int) -> Timer:
@@ -105,7 +122,7 @@ class Bench:
         at_hand = self.case is not None and self.case.id == case.id
         if at_hand and (self.expected is not None or not with_reference):
             return
-        self.case, self.inputs, self.expected = None, Inputs({}), None
+        self.case, self.inputs, self.expected, self.held = None, Inputs({}), None, {}
         phases.begin("reference")
         with _blamed_on_op():
             expected = recall_expected(case, kept) if kept is not None and with_reference else None
@@ -136,7 +153,7 @@ class Bench:
         trusted: Trusted | None,
         *,
         with_digest: bool,
-    ) -> tuple[Check, Measurement]:
+    ) -> tuple[_Ready, Check, Measurement]:
         kernel = found.kernel
         backend = kernel.key.backend
         timer = self.timer(backend, 0 if found.fell_back else Device.parse(trial.device).index)
@@ -150,14 +167,49 @@ class Bench:
                 first = attempt.check(attempt.call(call, 0), reference, "in the first call")
             phases.begin("second call")
             attempt.check(attempt.call(call, 1), reference, "in the second call")
-            phases.begin("measure")
-            timed = attempt.measure(call, limits)
-            phases.begin("check after measuring")
-            attempt.check(timed.returned, reference, "after measuring")
-            phases.repeatable = attempt.repeatable
+            ready = _Ready(attempt, call, reference)
+            timed = self._measure(ready, limits, phases)
             if with_digest and attempt.repeatable:
                 phases.digests = attempt.digests(timed.returned)
-        return first, _with_resources(timed.measurement, used)
+        return ready, first, _with_resources(timed.measurement, used)
+
+    def _measure(self, ready: _Ready, limits: Limits, phases: _Phases) -> Timed:
+        """Samples, and a check of what the last call left."""
+        attempt = ready.attempt
+        phases.begin("measure")
+        timed = attempt.measure(ready.call, limits)
+        phases.begin("check after measuring")
+        attempt.check(timed.returned, ready.reference, "after measuring")
+        phases.repeatable = attempt.repeatable
+        return timed
+
+
+@dataclass(frozen=True)
+class _Ready:
+    """A kernel that was called and found right, to be measured, and what its outputs must be."""
+
+    attempt: Attempt
+    call: Bound
+    reference: Callable[[], Expected]
+
+
+FAULTS = (WrongError, ReferenceFailedError, KernelNotFoundError, BackendError, KernelFailedError, MemoryError)
+"""What may be raised by a trial, by no fault of the harness."""
+
+
+def _what_went_wrong(error: Exception) -> dict[str, Any]:
+    """The fields of a Result that say so."""
+    match error:
+        case WrongError():
+            return {"status": Status.WRONG, "reason": str(error), "check": error.check}
+        case ReferenceFailedError():
+            return {"status": Status.ERROR, "reason": f"the reference failed: {error.__cause__!r}"}
+        case KernelFailedError():
+            return {"status": error.status, "reason": str(error)}
+        case MemoryError():
+            return {"status": Status.OUT_OF_MEMORY, "reason": str(error) or "out of memory"}
+        case _:
+            return {"status": Status.UNSUPPORTED, "reason": str(error)}
 
 
 @contextmanager

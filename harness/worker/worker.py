@@ -5,7 +5,7 @@ of standard output: what a kernel prints ends up on standard error and disturbs 
 `--ops TREE` takes `ops` from another tree, which is why everything that needs `ops` is
 imported late.
 
-Requests: {"do": "trial", "trial": …, "block": n}, {"do": "ceilings", "device": …},
+Requests: {"do": "trial", "trial": …, "block": n}, {"do": "more", "implementation": …}, {"do": "ceilings", "device": …},
 {"do": "profile", "trial": …} (after which this process times nothing any more), and of a tree
 "inventory", "buildable", "digest", "cubins", "model" (see harness.worker.inventory).
 Replies: {"is": "ready"}, {"is": "phase", "phase": …}, {"is": "result", …}, {"is": "ceilings", …},
@@ -114,6 +114,10 @@ def serve(requests: IO[str], send: Send) -> None:
         if request["do"] == "profile":
             send({"is": "profile", "profile": to_json(profiler(bench).run(from_json(Trial, request["trial"])))})
             continue
+        if request["do"] == "more":
+            result = bench.more(request["implementation"], from_json(Limits, request["limits"]))
+            send({"is": "result", "result": to_json(result)})
+            continue
         if request["do"] != "trial":
             send(answer(request))
             continue
@@ -126,6 +130,7 @@ def serve(requests: IO[str], send: Send) -> None:
                 trusted=from_json(Trusted, request["trusted"]) if request.get("trusted") else None,
                 with_digest=request.get("with_digest", False),
                 kept=Path(request["kept"]) if request.get("kept") else None,
+                hold=request.get("hold", False),
             )
         send({"is": "result", "result": to_json(result)})
 

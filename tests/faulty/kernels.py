@@ -161,3 +161,46 @@ def wrong_later(x: Any, out: dict[str, Any]) -> None:
     right(x, out)
     if CALLS["wrong_later"] > 2:
         out["y"][-1] *= 1.001
+
+
+POISONED = {"wrong_in_a_later_turn": 0, "die_in_a_later_turn": 0}
+"""How often each found its output so: before the first call, before the second, and before each turn."""
+
+
+def is_poisoned(out: dict[str, Any]) -> bool:
+    """Whether the output was not written since it was poisoned: NaN, or larger than any number here."""
+    return not out["y"][0] < 1e30
+
+
+@faulty
+def wrong_in_a_later_turn(x: Any, out: dict[str, Any]) -> None:
+    POISONED["wrong_in_a_later_turn"] += is_poisoned(out)
+    right(x, out)
+    if POISONED["wrong_in_a_later_turn"] > 3:
+        out["y"][-1] *= 1.001
+
+
+@faulty
+def die_in_a_later_turn(x: Any, out: dict[str, Any]) -> None:
+    POISONED["die_in_a_later_turn"] += is_poisoned(out)
+    right(x, out)
+    if POISONED["die_in_a_later_turn"] > 3:
+        os._exit(0)
+
+
+def note(name: str, x: Any, out: dict[str, Any]) -> None:
+    """Write down a name whenever the output was poisoned."""
+    if is_poisoned(out):
+        with Path(os.environ["FAULTY_FOLDER"], "diary").open("a") as diary:
+            diary.write(name)
+    right(x, out)
+
+
+@faulty
+def diary_a(x: Any, out: dict[str, Any]) -> None:
+    note("a", x, out)
+
+
+@faulty
+def diary_b(x: Any, out: dict[str, Any]) -> None:
+    note("b", x, out)

@@ -1,0 +1,71 @@
+"""Implementations of a case take their samples in turns, so that their ratio is of the same minutes of a host.
+
+A shared host is slow for a while and fast for a while. Measured one after the other, one implementation meets
+another host than the next; in turns, there and back again, all meet the same.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import ceil
+
+from harness.case.case import Case
+from harness.measure import Limits
+from harness.result.result import Measurement, Result, Status
+from ops import dtype_info
+
+TURNS = 5
+WARM_AGAIN_S = 0.02
+"""Calls before the samples of a later turn: others had the caches meanwhile. Calls that last longer need none."""
+HELD_BYTES = 256 << 20
+"""Of larger cases the implementations are not kept in memory side by side."""
+
+
+def takes_turns(case: Case, device: str, limits: Limits) -> bool:
+    """Whether a case is measured in turns: on a CPU, where others use the host too, and where all find room."""
+    specs = [*case.resolved.inputs.values(), *case.resolved.outputs.values()]
+    nbytes = sum(spec.size * dtype_info(spec.dtype).itemsize for spec in specs)
+    return limits.turns > 1 and device == "cpu" and nbytes <= HELD_BYTES
+
+
+def first_turn(limits: Limits) -> Limits:
+    """A turn's share of what is allowed."""
+    return replace(
+        limits,
+        budget_s=limits.budget_s / limits.turns,
+        min_samples=ceil(limits.min_samples / limits.turns),
+        max_samples=ceil(limits.max_samples / limits.turns),
+    )
+
+
+def next_turn(result: Result, limits: Limits) -> Limits | None:
+    """What is allowed in another turn of a trial; None where it has samples enough, or went wrong."""
+    taken = result.measurement
+    if result.status is not Status.OK or taken is None:
+        return None
+    sampled_s = sum(taken.samples_ns) * taken.calls_per_sample / 1e9
+    if limits.enough(len(taken.samples_ns), sampled_s):
+        return None
+    sample_s = sampled_s / len(taken.samples_ns)
+    warmup_s = 0.0 if sample_s > WARM_AGAIN_S else min(WARM_AGAIN_S, limits.warmup_s)
+    return replace(first_turn(limits), warmup_s=warmup_s, calls=taken.calls_per_sample)
+
+
+def joined(before: Result, turn: Result) -> Result:
+    """A trial's result after another turn: with all samples, or that it went wrong."""
+    phases = dict(before.extra.get("phases_s", {}))
+    for name, seconds in turn.extra.get("phases_s", {}).items():
+        phases[name] = round(phases.get(name, 0.0) + seconds, 6)
+    extra = {**before.extra, **turn.extra, "phases_s": phases}
+    if before.measurement is None or turn.measurement is None:
+        return replace(turn, extra=extra)
+    return replace(before, measurement=_with(before.measurement, turn.measurement), extra=extra)
+
+
+def _with(before: Measurement, turn: Measurement) -> Measurement:
+    return replace(
+        before,
+        samples_ns=before.samples_ns + turn.samples_ns,
+        cpu_ns=before.cpu_ns + turn.cpu_ns,
+        warmup=before.warmup + turn.warmup,
+    )
