@@ -15,7 +15,7 @@ from harness.result.result import Measurement, Result, Status
 from ops import dtype_info
 
 TURNS = 5
-WARM_AGAIN_S = 0.02
+WARM_AGAIN_S = 0.005
 """Calls before the samples of a later turn: others had the caches meanwhile. Calls that last longer need none."""
 HELD_BYTES = 256 << 20
 """Of larger cases the implementations are not kept in memory side by side."""
