@@ -189,10 +189,12 @@ def _gradient(
         walked = (axes_struct(steps), strides_struct(steps.strides[0]))
         arguments = (dout, tensor, dx, dy, np.uint32(dout.size), *walked)
         return lambda: function(grid, (THREADS,), arguments)
+    summed_sizes = [item.size for item, summed in zip((dx, dy), sums, strict=True) if item is not None and summed]
+    scratch = _scratch(workspace, summed_sizes)
     if tensor is None and sums[0] != sums[1]:
         summed, other, shape = (dx, dy, x) if sums[0] else (dy, dx, y)
         factors = (wide(1 - weight), number) if sums[0] else (number, wide(1 - weight))
-        fused = _fused(dout, summed, other, shape, factors, workspace)
+        fused = _fused(dout, summed, other, shape, factors, scratch)
         if fused is not None:
             return fused
     steps_to_run = []
@@ -200,9 +202,7 @@ def _gradient(
         if gradient is None:
             continue
         factor = wide(offset + sign * weight) if tensor is None else wide(0)
-        alone = (
-            _fused(dout, gradient, None, shape, (factor, factor), workspace) if tensor is None and all(sums) else None
-        )
+        alone = _fused(dout, gradient, None, shape, (factor, factor), scratch) if tensor is None and all(sums) else None
         steps_to_run.append(alone or _sum_any(dout, tensor, number, gradient, shape, (wide(sign), wide(offset))))
 
     def run() -> None:
@@ -212,7 +212,14 @@ def _gradient(
     return run
 
 
-def _fused(dout: Any, summed: Any, other: Any, shape: Shape, factors: tuple[Any, Any], workspace: Any) -> Bound | None:
+def _scratch(workspace: Any, sizes: list[int]) -> tuple[Any, Any]:
+    """Tickets and partial sums, in the same place for both sums: what one leaves is not where the other counts."""
+    return workspace, workspace[_tickets_bytes(max(sizes, default=0)) :]
+
+
+def _fused(
+    dout: Any, summed: Any, other: Any, shape: Shape, factors: tuple[Any, Any], scratch: tuple[Any, Any]
+) -> Bound | None:
     """One gradient summed over adjacent axes, the other written beside it unless None; None elsewhere."""
     try:
         layout = as_reduction(dout.shape, reduced_axes(shape, dout.shape))
@@ -221,13 +228,12 @@ def _fused(dout: Any, summed: Any, other: Any, shape: Shape, factors: tuple[Any,
     if layout.b != 1:
         return None
     ctype = CTYPES[dout.dtype.name]
-    tickets, partials = workspace, workspace[_tickets_bytes(summed.size) :]
     if layout.c == 1:
         width = _pack(dout, layout.length, other)
         most = -(-_BLOCKS.value() * multiprocessors() // layout.a)
         splits = max(1, min(_splits(summed.size), most, layout.length // (width * THREADS)))
         function = SOURCE.function(f"grad_rows<{ctype}, {width}>")
-        arguments: tuple[Any, ...] = (dout, summed, other, *factors, np.int64(layout.length), tickets, partials)
+        arguments: tuple[Any, ...] = (dout, summed, other, *factors, np.int64(layout.length), *scratch)
         return lambda: function((layout.a, splits), (THREADS,), arguments)
     if layout.a > MOST_ROWS:
         return None
@@ -240,7 +246,7 @@ def _fused(dout: Any, summed: Any, other: Any, shape: Shape, factors: tuple[Any,
     room = _BLOCKS.value() * multiprocessors() // (across * layout.a)
     splits = max(1, min(_splits(summed.size), room, -(-layout.length // rows)))
     function = SOURCE.function(f"grad_columns<{ctype}, {width}>")
-    numbers = (np.int32(layout.length), np.int32(layout.c), tickets, partials)
+    numbers = (np.int32(layout.length), np.int32(layout.c), *scratch)
     grid = (across, splits, layout.a)
     return lambda: function(grid, (lanes, rows), (dout, summed, other, *factors, *numbers))
 

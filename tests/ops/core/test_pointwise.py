@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 
 import ops
+from ops import find_op
 from ops._core import pointwise, tuning
 from ops._core.pointwise import BLOCK_PACKS, SPANS
 from ops.lerp import cuda as lerp
@@ -124,3 +126,33 @@ def test_axes_in_the_middle_are_summed_along_columns(
         assert {name for name, _ in found} == {"grad_any"}
     else:
         assert found == [("grad_columns", grid) for grid in grids]
+
+
+@pytest.mark.parametrize(
+    ("x", "y"), [((8, 1), (1, 100_000)), ((1, 100_000), (8, 1)), ((70, 1, 40), (9, 40)), ((9, 40), (70, 1, 40))]
+)
+def test_sums_of_two_sizes_share_their_tickets(
+    monkeypatch: pytest.MonkeyPatch, x: tuple[int, ...], y: tuple[int, ...]
+) -> None:
+    """Where both gradients are summed, no partial sum of one lies on a ticket of the other, and all have room."""
+    found: list[tuple[tuple[int, ...], Any, Any]] = []
+
+    def function(_: str) -> Any:
+        return lambda grid, _block, arguments: found.append((grid, *arguments[-2:]))
+
+    monkeypatch.setattr(lerp, "multiprocessors", lambda: MULTIPROCESSORS)
+    monkeypatch.setattr(lerp, "SOURCE", type("Source", (), {"function": staticmethod(function)}))
+    op = find_op("lerp_grad")
+    params = op.params(weight=0.5)
+    shapes = op.infer({"x": x, "y": y}, "float32", params)
+    workspace = np.zeros(lerp._workspace(shapes, params), np.uint8)
+    gradients = {"dx": Buffer(*x), "dy": Buffer(*y)}
+    dout = Buffer(*shapes.inputs["dout"].shape)
+    asked: dict[str, Any] = {"weight": 0.5, "need_x": True, "need_y": True, "workspace": workspace}
+    lerp.lerp_grad(x=gradients["dx"], y=gradients["dy"], dout=dout, out=gradients, **asked)()
+    counted = max(4 * grid[0] * prod(grid[2:]) for grid, _, _ in found)
+    assert len(found) == 2
+    for gradient, (grid, tickets, partials) in zip(gradients.values(), found, strict=True):
+        assert tickets.ctypes.data == workspace.ctypes.data
+        assert partials.ctypes.data - workspace.ctypes.data >= counted
+        assert 4 * gradient.size * grid[1] <= partials.nbytes
