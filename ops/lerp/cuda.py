@@ -203,7 +203,8 @@ def _gradient(
             continue
         factor = wide(offset + sign * weight) if tensor is None else wide(0)
         alone = _fused(dout, gradient, None, shape, (factor, factor), scratch) if tensor is None and all(sums) else None
-        steps_to_run.append(alone or _sum_any(dout, tensor, number, gradient, shape, (wide(sign), wide(offset))))
+        share = (wide(0), factor) if tensor is None else (wide(sign), wide(offset))
+        steps_to_run.append(alone or _sum_any(dout, tensor, gradient, shape, share))
 
     def run() -> None:
         for step in steps_to_run:
@@ -251,8 +252,11 @@ def _fused(
     return lambda: function(grid, (lanes, rows), (dout, summed, other, *factors, *numbers))
 
 
-def _sum_any(dout: Any, tensor: Any, number: Any, gradient: Any, shape: Shape, factors: tuple[Any, Any]) -> Bound:
-    """One gradient by the general kernel: a block for each of its elements."""
+def _sum_any(dout: Any, tensor: Any, gradient: Any, shape: Shape, share: tuple[Any, Any]) -> Bound:
+    """One gradient by the general kernel: a block for each of its elements.
+
+    share: what the weight is multiplied by, and what is added, for the factor of dout; without a tensor, the second.
+    """
     full = dout.shape
     axes = reduced_axes(shape, full)
     weight = () if tensor is None else tensor.shape
@@ -261,7 +265,7 @@ def _sum_any(dout: Any, tensor: Any, number: Any, gradient: Any, shape: Shape, f
     kept = _walk_part(full, weight, kept_shape)
     summed = _walk_part(full, weight, summed_shape)
     function = SOURCE.function(f"grad_any<{CTYPES[dout.dtype.name]}>")
-    arguments = (dout, tensor, gradient, number, *factors, *kept, *summed, np.uint32(prod(summed_shape)))
+    arguments = (dout, tensor, gradient, *share, *kept, *summed, np.uint32(prod(summed_shape)))
     return lambda: function((gradient.size,), (THREADS,), arguments)
 
 

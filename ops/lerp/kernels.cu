@@ -178,11 +178,12 @@ __global__ void __launch_bounds__(REDUCE_THREADS) grad_rows(
 }
 
 // Any pattern: a block sums one element of a gradient over the axes along which its input is repeated.
-// kept, summed: the axes of the result and of the sum, each with its strides in dout and in weight.
+// kept, summed: the axes of the result and of the sum, each with its strides in dout and in weight. dout counts
+// sign weight + offset times, without a weight `offset` times: 1 - weight of a number is more exact on the host.
 template <typename T>
 __global__ void __launch_bounds__(REDUCE_THREADS) grad_any(
-    const T* __restrict__ dout, const T* __restrict__ weight, T* __restrict__ sum, Wide<T> number, Wide<T> sign,
-    Wide<T> offset, Axes kept, Strides kept_dout, Strides kept_weight, Axes summed, Strides summed_dout,
+    const T* __restrict__ dout, const T* __restrict__ weight, T* __restrict__ sum, Wide<T> sign, Wide<T> offset,
+    Axes kept, Strides kept_dout, Strides kept_weight, Axes summed, Strides summed_dout,
     Strides summed_weight, unsigned int count) {
   using A = Wide<T>;
   struct Add {
@@ -193,7 +194,7 @@ __global__ void __launch_bounds__(REDUCE_THREADS) grad_any(
   const T* const shares = weight == nullptr ? nullptr : weight + place(blockIdx.x, kept, kept_weight);
   A mine = 0;
   for (unsigned int index = threadIdx.x; index < count; index += REDUCE_THREADS) {
-    const A share = shares == nullptr ? number : widen(shares[place(index, summed, summed_weight)]);
+    const A share = shares == nullptr ? A(0) : widen(shares[place(index, summed, summed_weight)]);
     mine += (offset + sign * share) * widen(from[place(index, summed, summed_dout)]);
   }
   mine = merge_block(add, mine);

@@ -156,3 +156,19 @@ def test_sums_of_two_sizes_share_their_tickets(
         assert tickets.ctypes.data == workspace.ctypes.data
         assert partials.ctypes.data - workspace.ctypes.data >= counted
         assert 4 * gradient.size * grid[1] <= partials.nbytes
+
+
+def test_one_minus_a_weight_is_rounded_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Next to 1, what is left of it is found in float64, where a gradient is summed over axes apart, too."""
+    found: list[tuple[str, Any]] = []
+
+    def function(expression: str) -> Any:
+        return lambda _grid, _block, arguments: found.append((expression, arguments))
+
+    monkeypatch.setattr(lerp, "multiprocessors", lambda: MULTIPROCESSORS)
+    monkeypatch.setattr(lerp, "SOURCE", type("Source", (), {"function": staticmethod(function)}))
+    weight, x, y = 0.9999995, Buffer(1, 17, 1), Buffer(127, 1, 2)
+    asked: dict[str, Any] = {"weight": weight, "need_x": True, "need_y": True, "workspace": b""}
+    lerp.lerp_grad(x=x, y=y, dout=Buffer(127, 17, 2), out={"dx": x, "dy": y}, **asked)()
+    (name, (_, tensor, _, sign, offset, *_)), _ = found
+    assert (name, tensor, sign, offset) == ("grad_any<float>", None, 0, np.float32(1 - weight))
