@@ -19,7 +19,6 @@ import numpy as np
 
 from harness.jsontext import write_compact
 from harness.judge.changepoint import ChangePoint
-from harness.result.result import Ceilings
 from harness.result.summary import BASELINE, OPTIMIZED
 from harness.store.queries import RunInfo
 from web.profile import KernelTime
@@ -58,11 +57,13 @@ def unit_of(times_ns: Iterable[float | None]) -> tuple[str, float]:
     return next(((name, size) for name, size in (("s", 1e9), ("ms", 1e6), ("µs", 1e3)) if largest >= size), ("ns", 1.0))
 
 
-def _trace(kind: str, implementation: str, **given: Any) -> dict[str, Any]:
+def trace(kind: str, implementation: str, **given: Any) -> dict[str, Any]:
+    """A series of an implementation, named and coloured by it."""
     return {"type": kind, "name": literal(implementation, LABEL), "meta": {"slot": slot(implementation)}, **given}
 
 
-def _json(traces: Sequence[Mapping[str, Any]], **layout: Any) -> str:
+def as_json(traces: Sequence[Mapping[str, Any]], **layout: Any) -> str:
+    """A figure as the page holds it."""
     return write_compact({"data": traces, "layout": layout}).decode()
 
 
@@ -81,9 +82,9 @@ def bars(rows: Sequence[CaseRow], names: Sequence[str], hot: Mapping[tuple[str, 
     for name, found in times.items():
         shown = [None if time is None else time / size for time in found]
         given = {"x": places, "y": shown, "text": labels, "textposition": "none", "hovertemplate": template}
-        traces.append(_trace("bar", name, **given))
+        traces.append(trace("bar", name, **given))
     ticks = {"tickmode": "array", "tickvals": places, "ticktext": [_tick(row, several=several) for row in rows]}
-    return _json(
+    return as_json(
         traces,
         barmode="group",
         xaxis={**ticks, "tickangle": -35 if len(rows) > 5 else 0},
@@ -108,59 +109,6 @@ def _tick(row: CaseRow, *, several: bool) -> str:
 
 def _label(row: CaseRow, *, several: bool) -> str:
     return literal(f"{row.case.name} · {row.case.dtype}" + (f" · {row.device.name}" if several else ""), 80)
-
-
-def roofline(rows: Sequence[CaseRow], names: Sequence[str]) -> str | None:
-    """Work rate over intensity, with the ceilings of each device as lines; None where no work is counted."""
-    counted = [row for row in rows if row.flops and row.bytes]
-    if not counted:
-        return None
-    traces: list[Any] = []
-    for place, name in enumerate(names):
-        some = [(row, time) for row in counted if (time := row.time_ns(name))]
-        if not some:
-            continue
-        template = "%{text}<br>%{x:.3g} flop/byte, %{y:.4g} GFLOP/s<extra>%{fullData.name}</extra>"
-        traces.append(
-            _trace(
-                "scatter",
-                name,
-                mode="markers",
-                x=[row.flops / row.bytes for row, _ in some],
-                y=[row.flops / time for row, time in some],
-                text=[literal(f"{row.case.name} · {row.case.dtype}", 80) for row, _ in some],
-                marker={"symbol": SYMBOLS[place % len(SYMBOLS)], "size": 9},
-                hovertemplate=template,
-            )
-        )
-    intensities = [row.flops / row.bytes for row in counted]
-    span = (min(intensities) / 4, max(intensities) * 4)
-    devices = {row.device.slug: row for row in counted}
-    for row in devices.values():
-        traces += _ceilings(row.ceilings, {one.case.dtype for one in counted}, span, row.device.name)
-    return _json(
-        traces,
-        xaxis={"type": "log", "title": {"text": "flop per byte"}},
-        yaxis={"type": "log", "title": {"text": "GFLOP/s"}},
-        meta={"slot": "figure"},
-    )
-
-
-def _ceilings(reached: Ceilings | None, dtypes: set[str], span: tuple[float, float], device: str) -> list[Any]:
-    if reached is None or not reached.copy_gbps:
-        return []
-    copy = reached.copy_gbps
-    rates = {dtype: rate for dtype, rate in reached.matrix_gflops.items() if dtype in dtypes}
-    lines = []
-    for dtype, rate in (rates or {"": math.inf}).items():
-        knee = rate / copy
-        xs = [span[0], *([knee] if span[0] < knee < span[1] else []), span[1]]
-        ys = [min(copy * x, rate) for x in xs]
-        name = f"{device}: copy {copy:.4g} GB/s" + (f", {dtype} matrix {rate / 1e3:.3g} TFLOP/s" if dtype else "")
-        line = {"dash": "dash", "width": 1.5}
-        given = {"x": xs, "y": ys, "mode": "lines", "line": line, "hoverinfo": "name"}
-        lines.append({"type": "scatter", "name": literal(name), "meta": {"slot": "muted"}, **given})
-    return lines
 
 
 def history(
@@ -198,7 +146,7 @@ def history(
             "width": 2,
         }
         traces.append(
-            _trace(
+            trace(
                 "scatter",
                 name,
                 mode="lines+markers",
@@ -214,7 +162,7 @@ def history(
             )
         )
         traces += _rings(name, changes.get(name, ()), size) if name in near else []
-    return _json(
+    return as_json(
         traces,
         xaxis={"type": "date", **_around_one(series)},
         yaxis={"title": {"text": unit}, "rangemode": "tozero"},
@@ -273,7 +221,7 @@ def distribution(name: str, samples: Mapping[int, Sequence[float]]) -> str:
     """Raw samples of one implementation by block: boxes with every sample in them."""
     unit, size = unit_of(value for values in samples.values() for value in values)
     traces = [
-        _trace(
+        trace(
             "box",
             name,
             x=[f"block {block}"] * len(values[:MOST_SAMPLES]),
@@ -291,7 +239,7 @@ def distribution(name: str, samples: Mapping[int, Sequence[float]]) -> str:
     # a block or two do not stretch over the whole width
     spare = max(4 - len(samples), 0) / 2
     across = {"type": "category", "range": [-0.5 - spare, len(samples) - 0.5 + spare]}
-    return _json(traces, yaxis={"title": {"text": unit}}, xaxis=across, meta={"slot": "figure"})
+    return as_json(traces, yaxis={"title": {"text": unit}}, xaxis=across, meta={"slot": "figure"})
 
 
 def kernel_bars(kernels: Mapping[str, Sequence[KernelTime]]) -> str:
@@ -314,7 +262,7 @@ def kernel_bars(kernels: Mapping[str, Sequence[KernelTime]]) -> str:
                 "marker": {"pattern": {"shape": ("", "/", "x", ".")[place // 8 % 4]}},
             }
         )
-    return _json(
+    return as_json(
         traces,
         barmode="stack",
         xaxis={"title": {"text": f"{unit} per call"}},
@@ -353,7 +301,7 @@ def ratios(
             }
         )
     zero = {"type": "line", "x0": 0, "x1": 0, "y0": 0, "y1": 1, "yref": "paper", "line": {"width": 1, "dash": "dot"}}
-    return _json(
+    return as_json(
         traces,
         xaxis={"title": {"text": "time of head against base, %: left is faster"}},
         yaxis={"showticklabels": False, "autorange": "reversed", "title": {"text": "cases, slowest first"}},

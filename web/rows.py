@@ -111,6 +111,22 @@ def implementations(rows: Iterable[CaseRow]) -> list[str]:
     return [name for name in (BASELINE, *ours, OPTIMIZED, *PEERS) if name in names]
 
 
+def devices_of(rows: Iterable[CaseRow]) -> list[DeviceInfo]:
+    """Those that the rows were measured on, by their slugs."""
+    return sorted({row.device.slug: row.device for row in rows}.values(), key=lambda one: one.slug)
+
+
+def first_device(rows: Iterable[CaseRow]) -> str:
+    """The slug of a GPU rather than of a CPU: times of both in one figure say little. Empty for no rows."""
+    devices = devices_of(rows)
+    return min(devices, key=lambda one: (one.name == "cpu", one.name)).slug if devices else ""
+
+
+def runs_of(rows: Iterable[CaseRow]) -> list[RunInfo]:
+    """Those that the rows are from, newest first."""
+    return sorted({row.run.key: row.run for row in rows}.values(), key=lambda run: run.started, reverse=True)
+
+
 def geometric_mean(values: Iterable[float | None]) -> float | None:
     """Of those that are known; None for none."""
     known = [log(value) for value in values if value]

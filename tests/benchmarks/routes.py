@@ -41,6 +41,7 @@ def pages(known: Known) -> dict[str, list[str]]:
         "ops": ["/ops"],
         "op": [f"/ops/{op}?sort={sort}" for sort in SORTS for op in known.ops],
         "op, of a run": [f"/ops/{op}?run={run}" for op, run in zip(_around(known.ops, 90), known.runs, strict=True)],
+        "roofline": ["/roofline", *(f"/roofline?run={run}" for run in known.runs)],
         "case": [f"/cases/{case}" for case in known.cases],
         "case, 1000 runs": [f"/cases/{case}?last=1000" for case in known.cases],
         "runs": [f"/runs?number={number}" for number in range(1, 41)],

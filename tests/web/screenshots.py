@@ -1,4 +1,4 @@
-"""Pictures of the main pages for README, of the committed runs: `python -m tests.web.screenshots`."""
+"""Pictures of the pages for the documentation, of the committed runs: `python -m tests.web.screenshots`."""
 
 from __future__ import annotations
 
@@ -19,13 +19,15 @@ FOLDER = ROOT / "docs" / "screenshots"
 CHROMIUM = "/usr/bin/chromium"
 ARGUMENTS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking"]
 OP = "p_norm_grad"
-PAGES = {"overview": "/", "op": f"/ops/{OP}", "run": "/runs", "case": f"/ops/{OP}"}
+PAGES = {"overview": "/", "op": f"/ops/{OP}", "run": "/runs", "case": f"/ops/{OP}", "roofline": "/roofline"}
 """Where each picture begins; those of a run and of a case are a click further."""
 CLICKS = {"run": "tbody a[href^='/runs/']", "case": "tbody a[href^='/cases/']"}
 DARK = ("case", "run")
 SCROLLED = {"case": "h3"}
 """To what a page is scrolled, where its top shows little of one run."""
-WIDTH, HEIGHT = 1280, 960
+PARTS = {"roofline": "figure"}
+"""Pictures of a part of a page: in a narrower window, for they are shown larger."""
+WIDTH, PART_WIDTH, HEIGHT = 1280, 1000, 960
 PATIENCE_S = 60.0
 SETTLE_MS = 1500
 
@@ -79,14 +81,15 @@ def _look(base: str) -> None:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
         for name, path in PAGES.items():
             theme: Literal["dark", "light"] = "dark" if name in DARK else "light"
-            page = browser.new_page(viewport={"width": WIDTH, "height": HEIGHT}, color_scheme=theme)
+            width = PART_WIDTH if name in PARTS else WIDTH
+            page = browser.new_page(viewport={"width": width, "height": HEIGHT}, color_scheme=theme)
             page.goto(base + path)
             if name in CLICKS:
                 page.locator(CLICKS[name]).last.click()
             page.wait_for_timeout(SETTLE_MS)
             if name in SCROLLED:
                 page.locator(SCROLLED[name]).first.evaluate("(one) => window.scrollTo(0, one.offsetTop - 340)")
-            page.screenshot(path=FOLDER / f"{name}.png")
+            (page.locator(PARTS[name]) if name in PARTS else page).screenshot(path=FOLDER / f"{name}.png")
             page.close()
         browser.close()
 

@@ -34,7 +34,14 @@ def test_imported_runs_are_on_the_pages(writable: TestClient, tmp_path: Path, to
     names = {one["case"] for one in results}
     assert any("<script>" in name for name in names)
     assert run[:8] in writable.get("/runs").text
-    pages = ["/", f"/runs/{run}", "/ops/imported", f"/compare?base={run}&head={run}", "/regressions"]
+    pages = [
+        "/",
+        f"/runs/{run}",
+        "/ops/imported",
+        f"/roofline?run={run}",
+        f"/compare?base={run}&head={run}",
+        "/regressions",
+    ]
     pages += sorted({f"/cases/{one['case_id']}" for one in results})
     pages += sorted({f"/api/v1/cases/{one['case_id']}/badge.svg" for one in results})
     for path in pages:

@@ -32,7 +32,7 @@ from web.reader import Reader
 from web.regression import known_regressions
 from web.table import written
 
-PLAIN = ("/", "/ops", "/runs", "/compare", "/regressions", "/regressions.atom", "/trust")
+PLAIN = ("/", "/ops", "/roofline", "/runs", "/compare", "/regressions", "/regressions.atom", "/trust")
 
 
 def reader_of(client: TestClient) -> Reader:
@@ -64,6 +64,7 @@ def addresses(client: TestClient) -> list[str]:
         *(f"/cases/{one.case_id}" for one in reader.recent().cases.values()),
         *(f"/regressions/{one.key}" for one in known_regressions(reader)),
         f"/runs/{runs[0].id}",
+        f"/roofline?run={runs[1].id}",
         f"/compare?base={runs[1].id[:8]}&head={runs[0].id[:8]}",
         f"/compare?base={runs[9].id[:8]}&head={runs[0].id[:8]}&base_device=cpu&head_device=cuda:0",
     ]
@@ -415,6 +416,8 @@ def test_acknowledging_needs_a_good_token_and_a_good_form(writable: TestClient) 
         ("/cases/..%2F..%2Fetc", 404),
         ("/cases/zz", 422),
         ("/runs/zzzz", 404),
+        ("/roofline?run=zzzz", 404),
+        ("/roofline?device=%3Cscript%3E", 422),
         ("/runs?number=0", 422),
         ("/runs?number=abc", 422),
         ("/runs?number=999999", 200),

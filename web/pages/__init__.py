@@ -3,13 +3,13 @@
 from fastapi import APIRouter
 
 from web.assets import style_ids
-from web.pages import case, compare, op, overview, regressions, runs, trust
+from web.pages import case, compare, op, overview, regressions, roofline, runs, trust
 from web.reader import Reader
 from web.regression import known_regressions
 from web.view import compile_all
 
 router = APIRouter(include_in_schema=False)
-for _page in (overview, op, case, runs, compare, regressions, trust):
+for _page in (overview, op, case, roofline, runs, compare, regressions, trust):
     router.include_router(_page.router)
 
 

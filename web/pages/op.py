@@ -8,13 +8,13 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, HTTPException, Path, Request, Response
 
 from harness.store import queries
-from harness.store.queries import Detail, RunInfo
-from web import charts
+from harness.store.queries import Detail
+from web import charts, roofline
 from web.comparison import resolve
 from web.deps import CacheOf, ReaderOf
 from web.pages.query import Number, Text, Word
 from web.reader import GRAVE, Reader
-from web.rows import CaseRow, implementations, latest_rows, rows_of, sort_rows
+from web.rows import CaseRow, devices_of, first_device, implementations, latest_rows, rows_of, runs_of, sort_rows
 from web.view import Paging, page
 
 SIZE = 40
@@ -55,7 +55,7 @@ def op_page(
 
     def values() -> Mapping[str, Any]:
         rows = _rows(reader, op, run)
-        on = device or _first_device(rows)
+        on = device or first_device(rows)
         chosen = [row for row in rows if _is_chosen(row, on, dtype, tag, q)]
         paging = Paging(number, len(chosen), SIZE)
         shown = sort_rows(chosen, sort)[paging.start : paging.stop]
@@ -67,7 +67,7 @@ def op_page(
             "sort": sort,
             "temperature": temperature,
             **_choices(rows),
-            "runs": _runs(chosen or rows),
+            "runs": runs_of(chosen or rows),
             **_shown(reader, shown, chosen, temperature),
         }
 
@@ -84,11 +84,6 @@ def _rows(reader: Reader, op: str, run: str) -> list[CaseRow]:
     return rows
 
 
-def _first_device(rows: Sequence[CaseRow]) -> str:
-    """A GPU rather than a CPU: times of both in one figure say little."""
-    return min(rows, key=lambda row: (row.device.name == "cpu", row.device.name)).device.slug
-
-
 def _is_chosen(row: CaseRow, device: str, dtype: str, tag: str, text: str) -> bool:
     return (
         device in {"all", row.device.slug}
@@ -100,15 +95,10 @@ def _is_chosen(row: CaseRow, device: str, dtype: str, tag: str, text: str) -> bo
 
 def _choices(rows: Sequence[CaseRow]) -> Mapping[str, Any]:
     return {
-        "devices": sorted({row.device.slug: row.device for row in rows}.values(), key=lambda one: one.slug),
+        "devices": devices_of(rows),
         "dtypes": sorted({row.case.dtype for row in rows}),
         "tags": sorted({str(tag) for row in rows for tag in row.case.data.get("tags", ())}),
     }
-
-
-def _runs(rows: Sequence[CaseRow]) -> list[RunInfo]:
-    """Those that the rows are from, newest first."""
-    return sorted({row.run.key: row.run for row in rows}.values(), key=lambda run: run.started, reverse=True)
 
 
 def _shown(reader: Reader, shown: list[CaseRow], chosen: list[CaseRow], temperature: str) -> Mapping[str, Any]:
@@ -122,7 +112,7 @@ def _shown(reader: Reader, shown: list[CaseRow], chosen: list[CaseRow], temperat
         "checks": {key: one.data.get("check") for key, one in details.items()},
         "details": details,
         "bars": charts.bars(drawn, names, hot if temperature == "hot" else None) if drawn else None,
-        "roofline": charts.roofline(chosen, names),
+        "roofline": roofline.by_implementation(chosen, names),
         "grave": set(GRAVE),
     }
 

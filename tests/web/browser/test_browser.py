@@ -15,7 +15,7 @@ from tests.web.dataset import HOSTILE
 from web.regression import known_regressions
 
 AXE = Path(__file__).parent / "axe.min.js"
-BARE = ("/", "/ops", "/runs", "/compare", "/regressions", "/trust", "/nowhere")
+BARE = ("/", "/ops", "/roofline", "/runs", "/compare", "/regressions", "/trust", "/nowhere")
 
 
 def addresses(site: Site) -> dict[str, str]:
@@ -30,6 +30,8 @@ def addresses(site: Site) -> dict[str, str]:
         "op without roofline": "/ops/flatten?device=all",
         "case": f"/cases/{ids['seed-1[float32,porder=2]']}",
         "hostile case": f"/cases/{ids[HOSTILE]}",
+        "roofline": "/roofline",
+        "roofline of a run": f"/roofline?run={runs[1].id}&implementation=torch",
         "runs": "/runs",
         "run": f"/runs/{runs[0].id}",
         "compare": f"/compare?base={runs[1].id[:8]}&head={runs[0].id[:8]}",
