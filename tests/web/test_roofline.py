@@ -78,6 +78,7 @@ def test_every_number_is_that_of_the_run(empty_copy: TestClient) -> None:
     assert found["p_norm"]["customdata"] == [["1 µs", "200 %"]]
     assert found["lerp"]["customdata"] == [["1 µs", "200 %"]]
     assert found["lerp"]["text"] == ["rows-64 · float32"]
+    assert all(found["lerp"][part] != found["p_norm"][part] for part in ("meta", "marker"))
     assert (found[slope]["x"], found[slope]["y"]) == ([0.0625, 25.0], [125.0, 50_000.0])
     assert (found[rate]["x"], found[rate]["y"]) == ([3000.0, 25.0], [50_000.0, 50_000.0])
     assert [row[1:] for row in table(body)] == [
