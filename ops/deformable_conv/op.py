@@ -6,7 +6,7 @@
 with g = c // (C / deformable_groups), (dy, dx) = offset[n, g, 2 ij : 2 ij + 2, h, w] (rows first) and X
 bilinear. A sample strictly inside (-1, H) x (-1, W) is interpolated with corners outside the
 image taken as 0; any other, or one that is not a number, is 0. The mathematics is in
-`ops.deformable_conv.sampling`.
+`ops.deformable_conv.reference`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from ops._core.dtype import dtype_info
 from ops._core.errors import ParameterError, ShapeError
 from ops._core.op import Array, Input, Op, Shape, Shapes, TensorSpec, Work, tensor_bytes
 from ops._core.registry import register
-from ops.deformable_conv.sampling import Geometry, gradients, output, wobbles
+from ops.deformable_conv.reference import gradient_bounds, gradients, output, output_bounds
+from ops.deformable_conv.sampling import Geometry
 
 PerAxis = int | tuple[int, ...]
 PAIR = 2
@@ -161,13 +162,12 @@ def _found(arrays: Mapping[str, Array], params: DeformableConvParams) -> Geometr
 
 
 def reference(arrays: Mapping[str, Array], params: DeformableConvParams) -> dict[str, Array]:
-    """Float64, tap by tap."""
-    out, _, _ = output(arrays, _found(arrays, params), with_bound=False)
-    return {"out": out}
+    """Float64, image by image."""
+    return {"out": output(arrays, _found(arrays, params))}
 
 
 def reference_grad(arrays: Mapping[str, Array], params: DeformableConvGradParams) -> dict[str, Array]:
-    """Float64, tap by tap; at whole coordinates the derivative to the right."""
+    """Float64, image by image; at whole coordinates the derivative to the right."""
     found = gradients(arrays, _found(arrays, params))
     return {name: found[name] for name in _wanted(found, params)}
 
@@ -181,7 +181,7 @@ def bound(
 ) -> dict[str, Array | float]:
     """Rounding of a long sum, of coordinates (independent from sample to sample) and of 16-bit columns."""
     del outputs
-    _, magnitude, wobble = output(arrays, _found(arrays, params), with_bound=True)
+    magnitude, wobble = output_bounds(arrays, _found(arrays, params))
     epsilon = dtype_info(dtype_info(dtype).accumulate).epsilon
     allowed = UNITS * epsilon / 2 * magnitude + 4 * epsilon * wobble
     if dtype_info(dtype).itemsize == PAIR:
@@ -194,9 +194,8 @@ def bound_grad(
 ) -> dict[str, Array | float]:
     """As forward: rounding of long sums (two in a row but for the filter's), of coordinates, of 16-bit columns."""
     del outputs
-    found = _found(arrays, params)
     epsilon = dtype_info(dtype_info(dtype).accumulate).epsilon
-    magnitudes, wobble = gradients(arrays, found, magnitudes=True), wobbles(arrays, found, epsilon)
+    magnitudes, wobble = gradient_bounds(arrays, _found(arrays, params), epsilon)
     held = dtype_info(dtype).epsilon if dtype_info(dtype).itemsize == PAIR else 0.0
     chained = {"filter_grad": 0.5}
     return {
