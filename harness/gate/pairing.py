@@ -237,7 +237,7 @@ class Workshop:
                 executor.limits = ONCE
                 for record in waiting:
                     kept = str(self._folder_of(KEPT, HEAD))
-                    found = _outcome(executor.run_plain(record.job.trial, with_digest=True, kept=kept))
+                    found = _outcome(executor.run_plain(record.job.trial, with_grounds=True, kept=kept))
                     self._seen[record.job.subject] = found
 
         with ThreadPoolExecutor(LOOKING) as pool:
@@ -298,9 +298,9 @@ class Workshop:
         """Raises TreeError where it is not the kernel that failed: what this harness asked, the tree did not have."""
         try:
             trusted = record.trusted(side)
-            with_digest = trusted is None or "grounds" in trusted
+            is_new = trusted is None or "grounds" in trusted
             kept = str(self._folder_of(KEPT, side))
-            return executor.run_plain(record.job.trial, block=pair, trusted=trusted, with_digest=with_digest, kept=kept)
+            return executor.run_plain(record.job.trial, block=pair, trusted=trusted, with_grounds=is_new, kept=kept)
         except WorkerError as error:
             msg = f"{self.trees[side]} cannot be asked: {record.job.subject}: {error}"
             raise TreeError(msg) from error

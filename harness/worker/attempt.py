@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import cached_property
 from math import inf
 from typing import Any
 
@@ -201,10 +202,12 @@ class Attempt:
             raise WrongError(reason, replace(found, ok=False, reason=reason))
         return found
 
-    def digests(self, returned: Any) -> dict[str, str]:
-        """What `Trusted` takes: of the outputs' bits as they are now, and of what they were checked with."""
-        return {"digest": digest(self._outputs(returned)), "grounds": self._grounds()}
+    def digests(self, returned: Any, *, with_grounds: bool = False) -> dict[str, str]:
+        """What `Trusted` takes: of the bits of the outputs now and, where wanted, of what they were checked with."""
+        found = {"digest": digest(self._outputs(returned))}
+        return {**found, "grounds": self._grounds} if with_grounds else found
 
+    @cached_property
     def _grounds(self) -> str:
         return f"{digest(self.untouched)} {judged_by(self.case.op)}"
 
@@ -213,7 +216,7 @@ class Attempt:
         trusted = self.trusted
         if trusted is None or digest(found_outputs) != trusted.digest:
             return None
-        return trusted.check if not trusted.grounds or trusted.grounds == self._grounds() else None
+        return trusted.check if not trusted.grounds or trusted.grounds == self._grounds else None
 
     def _check_outputs(self, found_outputs: dict[str, Any], expected: Reference) -> Check:
         """Outputs that have the bits of those already accepted, here or in another process, need no second look."""

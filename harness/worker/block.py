@@ -61,12 +61,14 @@ class Bench:
         cpu_fallback: bool = False,
         trusted: Trusted | None = None,
         with_digest: bool = False,
+        with_grounds: bool = False,
         kept: Path | None = None,
         hold: bool = False,
     ) -> Result:
         """The result of `trial`, whatever becomes of its kernel.
 
-        trusted: outputs of these bits need no reference. with_digest: put their digest into `extra`, and its grounds.
+        trusted: outputs of these bits need no reference. with_digest: put their digest into `extra`. with_grounds:
+        and a digest of what they were checked with, the inputs among it, on which another tree may trust them.
         kept: a folder where inputs that another process drew may lie, and where they are put otherwise.
         hold: keep what `more` needs until another case comes.
         """
@@ -80,9 +82,8 @@ class Bench:
             result = replace(result, ruler=self._ruler("cpu" if found.fell_back else trial.device))
             self._load(case, phases, kept, with_reference=trusted is None)
             reference = partial(self._expect, case, found.kernel, kept)
-            ready, checked, measurement = self._try(
-                trial, found, limits, phases, reference, trusted, with_digest=with_digest
-            )
+            tell = partial(Attempt.digests, with_grounds=with_grounds) if with_digest or with_grounds else None
+            ready, checked, measurement = self._try(trial, found, limits, phases, reference, trusted, tell)
             result = replace(result, check=checked, measurement=measurement)
             if hold:
                 self.held[trial.implementation] = ready, result
@@ -151,8 +152,7 @@ class Bench:
         phases: _Phases,
         reference: Callable[[], Expected],
         trusted: Trusted | None,
-        *,
-        with_digest: bool,
+        tell: Callable[[Attempt, Any], Mapping[str, str]] | None,
     ) -> tuple[_Ready, Check, Measurement]:
         kernel = found.kernel
         backend = kernel.key.backend
@@ -169,8 +169,8 @@ class Bench:
             attempt.check(attempt.call(call, 1), reference, "in the second call")
             ready = _Ready(attempt, call, reference)
             timed = self._measure(ready, limits, phases)
-            if with_digest and attempt.repeatable:
-                phases.digests = attempt.digests(timed.returned)
+            if tell is not None and attempt.repeatable:
+                phases.digests = tell(attempt, timed.returned)
         return ready, first, _with_resources(timed.measurement, used)
 
     def _measure(self, ready: _Ready, limits: Limits, phases: _Phases) -> Timed:

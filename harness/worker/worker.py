@@ -129,6 +129,7 @@ def serve(requests: IO[str], send: Send) -> None:
                 cpu_fallback=request["cpu_fallback"],
                 trusted=from_json(Trusted, request["trusted"]) if request.get("trusted") else None,
                 with_digest=request.get("with_digest", False),
+                with_grounds=request.get("with_grounds", False),
                 kept=Path(request["kept"]) if request.get("kept") else None,
                 hold=request.get("hold", False),
             )

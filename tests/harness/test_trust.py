@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -12,7 +13,7 @@ from harness.gate.pairing import BASE, HEAD, Job, Outcome, Record
 from harness.judge.verdict import Subject
 from harness.measure import Limits
 from harness.result.result import Status, Trial
-from harness.worker import attempt, block
+from harness.worker import attempt, bits, block
 from harness.worker.attempt import Trusted
 from harness.worker.block import Bench
 from ops import find_op
@@ -47,11 +48,11 @@ def test_checked_bits_need_no_reference(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_what_another_tree_checked_counts_on_its_grounds(monkeypatch: pytest.MonkeyPatch) -> None:
     """The same outputs of the same inputs by the same code need no reference; of other inputs or code they do."""
-    first = bench().run(TRIAL, QUICK, with_digest=True)
+    first = bench().run(TRIAL, QUICK, with_grounds=True)
     assert first.check is not None
     known = Trusted(first.extra["digest"], first.check, first.extra["grounds"])
     monkeypatch.setattr(block, "expect", refuse)
-    again = bench().run(TRIAL, QUICK, trusted=known, with_digest=True)
+    again = bench().run(TRIAL, QUICK, trusted=known, with_grounds=True)
     assert (again.status, again.extra["grounds"]) == (Status.OK, first.extra["grounds"])
     with monkeypatch.context() as patched:
         patched.setattr(attempt, "judged_by", lambda _: "another reference")
@@ -62,7 +63,7 @@ def test_what_another_tree_checked_counts_on_its_grounds(monkeypatch: pytest.Mon
 
 def test_one_side_takes_what_the_other_found() -> None:
     """A record hands a side its own checked outputs without grounds, else the other side's with them."""
-    first = bench().run(TRIAL, QUICK, with_digest=True)
+    first = bench().run(TRIAL, QUICK, with_grounds=True)
     record = Record(Job(Subject("p_norm", "small", CASE.id, "baseline", "cpu"), {}))
     assert record.trusted(BASE) is None
     record.outcomes[BASE][0] = Outcome(Status.OK, check=first.check, extra=first.extra)
@@ -77,6 +78,27 @@ def test_other_bits_are_checked() -> None:
     assert first.check is not None
     assert bench().run(TRIAL, QUICK, trusted=Trusted("0" * 64, first.check)).status is Status.OK
     assert "digest" not in first.extra
+
+
+def test_inputs_are_digested_only_for_another_tree(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who trusts in the same tree is told of the outputs alone; who asks for grounds pays for them once."""
+    told: list[set[str]] = []
+
+    def digest(arrays: Mapping[str, Any]) -> str:
+        told.append(set(arrays))
+        return bits.digest(arrays)
+
+    monkeypatch.setattr(attempt, "digest", digest)
+    alone = bench().run(TRIAL, QUICK, with_digest=True)
+    assert alone.check is not None
+    assert (told, "grounds" in alone.extra) == ([{"y"}], False)
+    told.clear()
+    first = bench().run(TRIAL, QUICK, with_grounds=True)
+    assert (told, first.extra["digest"]) == ([{"y"}, {"x"}], alone.extra["digest"])
+    told.clear()
+    known = Trusted(first.extra["digest"], alone.check, first.extra["grounds"])
+    assert bench().run(TRIAL, QUICK, trusted=known, with_grounds=True).status is Status.OK
+    assert told.count({"x"}) == 1
 
 
 def test_a_bench_computes_the_reference_when_the_next_trial_wants_it() -> None:
