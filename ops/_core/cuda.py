@@ -180,15 +180,14 @@ def compile_source(
     return Compiled(cubin, names, resources)
 
 
-def _nvrtc(
-    path: Path, expressions: tuple[str, ...], arch: str, options: tuple[str, ...], *, draft: bool
-) -> tuple[bytes, dict[str, str], str]:
+def program_options(path: Path, arch: str, options: tuple[str, ...] = (), *, draft: bool = False) -> Any:
+    """What NVRTC is told besides the source, as `cuda.core.ProgramOptions`; raises BackendError without it."""
     try:
-        from cuda.core import Program, ProgramOptions
+        from cuda.core import ProgramOptions
     except ImportError as error:
         msg = f"compiling CUDA sources needs cuda-core and NVRTC: {error}"
         raise BackendError(msg) from error
-    chosen = ProgramOptions(
+    return ProgramOptions(
         name=str(path),
         arch=arch,
         std="c++17",
@@ -199,6 +198,14 @@ def _nvrtc(
         ptxas_options=["-v"],
         ofast_compile="max" if draft else None,
     )
+
+
+def _nvrtc(
+    path: Path, expressions: tuple[str, ...], arch: str, options: tuple[str, ...], *, draft: bool
+) -> tuple[bytes, dict[str, str], str]:
+    chosen = program_options(path, arch, options, draft=draft)
+    from cuda.core import Program
+
     log = io.StringIO()
     try:
         program = Program(path.read_text(encoding="utf-8"), "c++", chosen)
