@@ -44,12 +44,11 @@ def p_norm(*, x: Any, porder: float | str, axis: Axis, keepdim: bool, out: dict[
         partial = np.empty((_parts(layout, jit.TILE), a * b, c))
         columns = source.reshape(-1, c), target.reshape(-1, c), partial, start, shape
         return bind(jit.norm_columns, *columns, mode, order)
-    if b == 1 and layout.length <= BLOCK:
-        rows = source.reshape(a, layout.length), target.reshape(-1), np.empty(a), min(a, TASKS)
-        return bind(jit.norm_rows, *rows, mode, order)
     pieces, length = (r1, r2) if b > 1 else (1, layout.length)
-    partial = np.empty((a, pieces, b, -(-length // BLOCK)))
-    return bind(jit.norm_pieces, source.reshape(-1, length), target.reshape(-1), partial, mode, order)
+    blocks = -(-length // BLOCK)
+    partial = np.empty((a, pieces, b, blocks))
+    chunks = min(a * b, TASKS) if pieces * blocks == 1 else partial.size
+    return bind(jit.norm_rows, source.reshape(-1, length), target.reshape(-1), partial, chunks, mode, order)
 
 
 def _parts(layout: Reduction, tile: int) -> int:

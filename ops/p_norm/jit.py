@@ -102,7 +102,7 @@ def _pick_rows(x: Any, rows: Any, columns: Any, picked: Any, mode: int, p: Any) 
         picked[row] = np.float64(best)
 
 
-@njit(**INNER)
+@njit(inline="always", error_model="numpy")
 def _reduce_rows(x: Any, rows: Any, columns: Any, into: Any, mode: int, p: Any) -> None:
     if mode >= COUNT:
         _pick_rows(x, rows, columns, into, mode, p)
@@ -164,30 +164,27 @@ def _finish_rows(sums: Any, y: Any, mode: int, p: Any) -> None:
 
 
 @njit(cache=True, parallel=True, error_model="numpy")
-def norm_rows(x: Any, y: Any, sums: Any, chunks: int, mode: int, p: Any) -> None:
-    """x (rows, length) to y (rows,) in chunks of rows; sums (rows,), float64."""
+def norm_rows(x: Any, y: Any, partial: Any, chunks: int, mode: int, p: Any) -> None:
+    """x (a pieces b, length) to y (a b,) in chunks; each row of x in blocks, partial (a, pieces, b, blocks), float64.
+
+    A chunk is of many rows where rows are whole, else of one block.
+    """
+    _, pieces, b, blocks = partial.shape
+    flat, length, parts = partial.reshape(-1), x.shape[1], pieces * blocks
     for chunk in prange(chunks):
-        first, last = y.size * chunk // chunks, y.size * (chunk + 1) // chunks
-        _reduce_rows(x, (first, last), (0, x.shape[1]), sums[first:last], mode, p)
-        _finish_rows(sums[first:last], y[first:last], mode, p)
-
-
-@njit(cache=True, parallel=True, error_model="numpy")
-def norm_pieces(x: Any, y: Any, partial: Any, mode: int, p: Any) -> None:
-    """x (a pieces b, length) to y (a b,); each row of x in blocks, partial (a, pieces, b, blocks)."""
-    a, pieces, b, blocks = partial.shape
-    rows, length = x.shape
-    flat = partial.reshape(-1)
-    for task in prange(rows * blocks):
-        row, block = task // blocks, task % blocks
-        first, end = length * block // blocks, length * (block + 1) // blocks
-        _reduce_rows(x, (row, row + 1), (first, end), flat[task : task + 1], mode, p)
-    for slot in range(a * b):
-        i, j = slot // b, slot % b
-        total = partial[i, 0, j, 0]
-        for other in range(1, pieces * blocks):
-            total = _merge(total, partial[i, other // blocks, j, other % blocks], mode)
-        y[slot] = narrow(_finish(total, mode, p), y[slot])
+        begin, end = flat.size * chunk // chunks, flat.size * (chunk + 1) // chunks
+        row, block = begin // blocks, begin % blocks
+        columns = length * block // blocks, length * (block + 1) // blocks
+        _reduce_rows(x, (row, row + end - begin), columns, flat[begin:end], mode, p)
+        if parts == 1:
+            _finish_rows(flat[begin:end], y[begin:end], mode, p)
+    if parts > 1:
+        for slot in range(y.size):
+            first = (slot // b * pieces * b + slot % b) * blocks
+            total = flat[first]
+            for other in range(1, parts):
+                total = _merge(total, flat[first + other // blocks * b * blocks + other % blocks], mode)
+            y[slot] = narrow(_finish(total, mode, p), y[slot])
 
 
 @njit(**INNER)
