@@ -160,7 +160,7 @@ def test_only_what_changed_is_compared(tree: TinyTree) -> None:
     """
     chosen = ("--op", "steady", "--op", "untouched")
     some = (*chosen, "--op", "added", "--op", "dropped")
-    text = tree.opgauge("gate", "--base", "HEAD~1", "--changed", *QUICK, *some, "--json", code=0)
+    text = tree.opgauge("gate", "--base", "HEAD~1", "--changed", *PATIENT, *some, "--json", code=0)
     assert words(text) == {"steady": "same", "added": "new", "dropped": "removed"}
     assert "changed: no op" in tree.opgauge("gate", "--base", "HEAD", "--changed", *ONCE, *chosen, code=5)
     shared = tree.path / "ops/_core/errors.py"
