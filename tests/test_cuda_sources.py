@@ -95,7 +95,7 @@ def is_common(translated: Translated, architecture: str) -> bool:
     What NVRTC writes by itself it may be trusted with; what is written by hand must be known to be there.
     """
     known = {*COMMON.split(), *NEWER[architecture].split()}
-    return "cluster" not in translated.ptx and translated.instructions_by_hand() <= known
+    return not translated.has_clusters() and translated.instructions_by_hand() <= known
 
 
 def draft_of(path: Path, architecture: str, expressions: tuple[str, ...]) -> set[str]:

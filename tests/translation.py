@@ -12,6 +12,7 @@ from ops import CompileError
 from ops._core.cuda import Source, program_options
 
 _BY_HAND = re.compile(r"// begin inline asm\n(.*?)// end inline asm", re.DOTALL)
+_CLUSTER = re.compile(r"[.%:]\w*cluster")
 _ENTRY = re.compile(r"\.entry (\w+)")
 _STATEMENT = re.compile(r"[;{}\n]")
 _INSTRUCTION = re.compile(r"(?:@!?%?\w+\s+)?([a-z]\w*(?:[.:]+\w+)*)(?:\s|$)")
@@ -23,6 +24,10 @@ class Translated:
 
     ptx: str
     names: dict[str, str]
+
+    def has_clusters(self) -> bool:
+        """Whether a directive, a register or a state space is of clusters of blocks."""
+        return _CLUSTER.search(self.ptx) is not None
 
     def instructions_by_hand(self) -> set[str]:
         """Instructions written as PTX in the source or in CUDA's headers, which NVRTC passes on unread."""
