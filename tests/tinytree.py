@@ -79,7 +79,7 @@ def sane(out):
 
 
 def slow(out):
-    spin(0.003)
+    spin(0.02)
 
 
 def wrong(out):

@@ -22,7 +22,7 @@ from tests.tinytree import ROOT, TinyTree
 QUICK = ("--pairs", "4", "--most-pairs", "4", "--block-s", "0.01", "--timeout", "2")
 PATIENT = (*QUICK, "--most-pairs", "6")
 """For verdicts that a pair must not spoil which other processes disturbed: of six, one may be left out."""
-POLICY = "defaults: {threshold: 50}  # a slowdown here is by 1000, and other processes take the cores meanwhile\n"
+POLICY = "defaults: {threshold: 50}  # a slowdown here is by 5000, and other processes take the cores meanwhile\n"
 ONCE = (*QUICK, "--pairs", "1", "--most-pairs", "1")
 BEFORE = {"steady": "sane", "slowed": "sane", "spoilt": "sane", "stuck": "sane", "dropped": "sane", "mended": "crash"}
 AFTER = {"steady": "sane", "slowed": "slow", "spoilt": "wrong", "stuck": "hang", "added": "sane", "mended": "sane"}
