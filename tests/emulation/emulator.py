@@ -1,0 +1,217 @@
+"""CUDA kernels on the host: an op's own source compiled by g++, launched as its own plan for an H200 says.
+
+One thread runs at a time, and goes on until it waits. Not emulated: clusters, matrix products, asynchronous copies,
+dynamic shared memory, and that a store of one block may be late for another: here it is seen at once.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import re
+import subprocess
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from harness.case.case import Case
+from harness.measure.cpu import CpuTimer
+from harness.worker.attempt import Attempt, KernelFailedError
+from harness.worker.inputs import make_inputs
+from harness.worker.verify import expect
+from ops import Bound, Kernel, find_kernel
+from ops._core import cuda, tuning
+from ops._core.cuda import INCLUDE, Source
+
+HERE = Path(__file__).parent
+MODEL, MULTIPROCESSORS, CAPABILITY = "NVIDIA H200", 132, "90"
+COMPILE = ("g++", "-std=c++20", "-fPIC", "-fno-gnu-unique", "-fno-strict-aliasing", "-U_FORTIFY_SOURCE", "-w", "-c")
+CHECKED = ("-O0", "-fsanitize=alignment", "-fno-sanitize-recover=all")
+MARGIN = 256
+"""Bytes around an array that nothing may write, and that are NaN where they are read."""
+MARGIN_BYTE = 0xFF
+IN_CPP = (
+    (r'"sqrt\.approx\.f32.*?" : "=f"\((\w+)\) : "f"\((.*?)\)\);', r"\1 = sqrtf(\2);"),
+    (r'"rcp\.approx\.f32.*?" : "=f"\((\w+)\) : "f"\((.*?)\)\);', r"\1 = 1 / (\2);"),
+    (r'"lg2\.approx\.f32.*?" : "=f"\((\w+)\) : "f"\((.*?)\)\);', r"\1 = log2f(\2);"),
+    (r'"ex2\.approx\.f32.*?" : "=f"\((\w+)\) : "f"\((.*?)\)\);', r"\1 = exp2f(\2);"),
+    (r'"st\.relaxed.*?" ?::"l"\((.*?)\), "l"\((.*?)\) : "memory"\);', r"store_relaxed(\1, \2);"),
+    (r'"ld\.relaxed.*?" : "=l"\((.*?)\) : "l"\((.*?)\) : "memory"\);', r"\1 = load_relaxed(\2);"),
+)
+"""Instructions that kernels name, and what does the same."""
+
+
+class DeviceArray(np.ndarray[Any, Any]):
+    """Host memory with an address where CuPy has it."""
+
+    @property
+    def data(self) -> Any:
+        """What `array.data.ptr` is asked of."""
+        return SimpleNamespace(ptr=self.ctypes.data)
+
+
+class Frame:
+    """A copy of an array, aligned as it is, with margins."""
+
+    def __init__(self, array: np.ndarray[Any, Any]) -> None:
+        nbytes, ahead = array.nbytes, MARGIN + array.ctypes.data % MARGIN
+        raw = np.full(ahead + nbytes + 2 * MARGIN, MARGIN_BYTE, np.uint8)
+        raw = raw[-raw.ctypes.data % MARGIN :]
+        self.margins = (raw[:ahead], raw[ahead + nbytes :])
+        self.array = raw[ahead : ahead + nbytes].view(array.dtype).reshape(array.shape).view(DeviceArray)
+        self.array[...] = array
+
+    def whole(self) -> bool:
+        """Whether nothing was written beside it."""
+        return all(bool(np.all(margin == MARGIN_BYTE)) for margin in self.margins)
+
+
+class Library:
+    """Kernels of one source, compiled together."""
+
+    def __init__(self, source: Source, expressions: Sequence[str], folder: Path, device: Path) -> None:
+        folder.mkdir()
+        for file in (source.path, *INCLUDE.glob("*.cuh")):
+            (folder / file.name).write_text(_in_cpp(file.read_text(encoding="utf-8")), encoding="utf-8")
+        for header in ("cuda_fp16.h", "cuda_bf16.h"):
+            (folder / header).write_text('#include "cuda.h"\n', encoding="utf-8")
+        lines = ['#include "cuda.h"', f'#include "{source.path.name}"']
+        for number, name in enumerate(expressions):
+            lines.append(f'extern "C" void run{number}(void** at) {{ call(&{name}, at); }}')
+            lines.append(f'extern "C" int arguments{number}(int* bytes) {{ return describe(&{name}, bytes); }}')
+        main, library = folder / "main.cpp", folder / "kernels.so"
+        main.write_text("\n".join((*lines, "")), encoding="utf-8")
+        _run(*COMPILE, *CHECKED, f"-I{folder}", f"-I{HERE}", str(main), "-o", str(main.with_suffix(".o")))
+        _run("g++", "-shared", "-Wl,-Bsymbolic", str(main.with_suffix(".o")), str(device), "-o", str(library))
+        self.library = ctypes.CDLL(str(library))
+        self.library.launch.restype = ctypes.c_char_p
+        self.numbers = {name: number for number, name in enumerate(expressions)}
+
+    def launch(self, name: str, sizes: tuple[Any, Any], arguments: Sequence[Any], seed: int, mixed: int) -> None:
+        """Run a grid of blocks in an order that `seed` gives, `mixed` of them at once."""
+        number, wanted = self.numbers[name], (ctypes.c_int * 32)()
+        wanted_count = self.library[f"arguments{number}"](wanted)
+        passed = [_passed(argument) for argument in arguments]
+        found = [nbytes for _, nbytes in passed]
+        assert found == wanted[:wanted_count], f"{name} takes {wanted[:wanted_count]} bytes, not {found}"
+        at = (ctypes.c_void_p * len(passed))(*(value.ctypes.data for value, _ in passed))
+        dims = (ctypes.c_uint * 6)(*(length for size in sizes for length in (*size, 1, 1)[:3]))
+        assert all(dims), f"{name}: nothing to launch in {sizes}"
+        complaint = self.library.launch(self.library[f"run{number}"], at, dims, seed, mixed)
+        assert complaint is None, f"{name}{sizes}: {complaint.decode()}"
+
+
+class Emulator:
+    """What stands in for CuPy and a GPU. Kernels are bound, compiled, and bound again to be launched."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.seed, self.mixed = folder, 0, 1
+        self.device = folder / "device.o"
+        self.asked: dict[Source, list[str]] = {}
+        self.libraries: dict[Source, Library] = {}
+        self.launched: set[str] = set()
+        _run(*COMPILE, "-O1", str(HERE / "device.cpp"), "-o", str(self.device))
+
+    def function(self, source: Source, expression: str) -> Any:
+        """In place of `Source.function`."""
+        assert expression in source.expressions, f"{source.path.name} does not declare {expression}"
+        asked = self.asked.setdefault(source, [])
+        if expression not in asked:
+            asked.append(expression)
+
+        def launch(blocks: Any, threads: Any, arguments: Sequence[Any]) -> None:
+            self.seed += 1
+            self.launched.add(expression)
+            self.libraries[source].launch(expression, (blocks, threads), arguments, self.seed, self.mixed)
+
+        return launch
+
+    def compile(self) -> None:
+        """Compile what was asked for, all kernels of a source at once."""
+        for source, asked in self.asked.items():
+            self.libraries[source] = Library(source, asked, self.folder / source.path.parent.name, self.device)
+
+    def attempt(self, case: Case, *, offset: bool = False) -> Attempt:
+        """The optimized kernel of a case with its buffers; its outputs are poisoned, guarded and checked as any."""
+        kernel = find_kernel(case.op, "optimized", "cuda", case.dtype)
+        here = replace(kernel, key=kernel.key._replace(backend="cpu"), function=_framed(kernel), prepare=True)
+        layout = "offset" if offset else None
+        return Attempt(case, here, make_inputs(case).values, CpuTimer(), layout=layout)
+
+
+def complaint(emulator: Emulator, case: Case, *, offset: bool, mixed: int, seed: int) -> str:
+    """What is wrong in two runs on one workspace, each with its blocks in another order; empty where nothing."""
+    emulator.mixed, emulator.seed = mixed, seed
+    attempt, expected = emulator.attempt(case, offset=offset), expect(case, make_inputs(case))
+    try:
+        found = attempt.judge(expected)
+        if found.ok and not attempt.repeatable:
+            return "other bits in the second call"
+    except KernelFailedError as error:
+        return str(error)
+    return found.reason
+
+
+@contextmanager
+def emulated(folder: Path) -> Iterator[Emulator]:
+    """Kernels are planned as on an H200 meanwhile, and run here."""
+    made = Emulator(folder)
+
+    def function(source: Source, expression: str) -> Any:
+        return made.function(source, expression)
+
+    with pytest.MonkeyPatch.context() as patch:
+        runtime = SimpleNamespace(getDevice=lambda: 0)
+        patch.setattr(cuda, "cupy", lambda: SimpleNamespace(cuda=SimpleNamespace(runtime=runtime)))
+        patch.setattr(cuda, "_attribute", lambda device, name: {"MultiProcessorCount": MULTIPROCESSORS}[name])
+        patch.setattr(cuda, "_capability", lambda device: CAPABILITY)
+        patch.setattr(Source, "function", function)
+        patch.setattr(tuning, "device_model", lambda backend, index=0: MODEL)
+        tuning._forget()
+        yield made
+    tuning._forget()
+
+
+def _framed(kernel: Kernel) -> Any:
+    """The function of a kernel, given inputs and workspace with margins; a run asserts that it left those alone."""
+
+    def bind(*, out: dict[str, Any], **given: Any) -> Bound:
+        frames = {name: Frame(value) for name, value in given.items() if isinstance(value, np.ndarray)}
+        arrays = {name: frame.array for name, frame in frames.items()}
+        before = {name: array.tobytes() for name, array in arrays.items() if name != "workspace"}
+        outputs = {name: array.view(DeviceArray) for name, array in out.items()}
+        run = kernel.function(**{**given, **arrays}, out=outputs)
+
+        def run_and_look() -> None:
+            run()
+            for name, frame in frames.items():
+                assert frame.whole(), f"wrote outside {name}"
+                assert name == "workspace" or arrays[name].tobytes() == before[name], f"changed its input {name}"
+
+        return run_and_look
+
+    return bind
+
+
+def _passed(given: Any) -> tuple[np.ndarray[Any, Any], int]:
+    """An argument as it lies in memory, and its bytes: negative those of an address."""
+    if given is None or isinstance(given, DeviceArray):
+        return np.array(0 if given is None else given.ctypes.data, np.uint64), -8
+    assert isinstance(given, np.generic | np.ndarray), f"{type(given)} is nothing that a kernel takes"
+    return np.array(given), given.nbytes
+
+
+def _in_cpp(text: str) -> str:
+    for instruction, meaning in IN_CPP:
+        text = re.sub(rf"asm(?: volatile)?\({instruction}", meaning, text)
+    return text
+
+
+def _run(*command: str) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

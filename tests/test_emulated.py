@@ -1,0 +1,147 @@
+"""Reductions in CUDA give what the reference says where they are emulated: CI has no GPU, and sees their bugs here."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from math import inf, prod
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+
+from harness.case.case import Case
+from tests.emulation.emulator import Emulator, complaint, emulated
+from tests.ops.attempts import case_of
+
+Shape = tuple[int, ...]
+Chosen = tuple[dict[str, Shape], dict[str, Any]]
+"""Shapes by input, and parameters."""
+
+
+class Trial(NamedTuple):
+    """A case and how it is run: whether arrays begin one element late, how many blocks are under way at once."""
+
+    case: Case
+    offset: bool
+    mixed: int
+    seed: int
+
+    def __str__(self) -> str:
+        shapes = ",".join("x".join(map(str, shape)) for shape in self.case.shapes.values())
+        params = [f"{name}={value}" for name, value in vars_of(self.case).items()]
+        return "-".join([self.case.dtype, shapes, *params, f"mixed{self.mixed}", *(["offset"] if self.offset else [])])
+
+
+def vars_of(case: Case) -> dict[str, Any]:
+    """Parameters of a case that are not the default."""
+    return {
+        name: getattr(case.params, name)
+        for name in ("weight", "axis", "porder")
+        if getattr(case.params, name, None) is not None
+    }
+
+
+BOTH_SUMMED: tuple[tuple[Shape, Shape], ...] = (
+    ((8, 1), (1, 9000)),
+    ((1, 9000), (8, 1)),
+    ((70, 1, 40), (9, 40)),
+    ((9, 40), (70, 1, 40)),
+    ((3, 1), (1, 5)),
+    ((1, 17, 1), (33, 1, 2)),
+)
+"""Shapes of x and y, neither of which is that of the result."""
+ONE_SUMMED: tuple[tuple[Shape, Shape], ...] = (
+    ((40,), (300, 40)),
+    ((33,), (300, 33)),
+    ((5, 1, 33), (5, 300, 33)),
+    ((3, 1, 8), (3, 9, 8)),
+    ((3, 1), (3, 9000)),
+    ((1,), (20_001,)),
+    ((2, 1, 5, 1), (2, 7, 5, 9)),
+)
+ROWS: tuple[tuple[Shape, tuple[int, ...]], ...] = (
+    ((1,), (0,)),
+    ((37, 5), (1,)),
+    ((9, 250), (1,)),
+    ((3, 1030), (1,)),
+    ((2, 9001), (1,)),
+    ((1, 40_000), (1,)),
+)
+"""Shapes and axes that are the last."""
+COLUMNS: tuple[tuple[Shape, tuple[int, ...]], ...] = (
+    ((300, 36), (0,)),
+    ((65, 7), (0,)),
+    ((3, 80, 64), (1,)),
+    ((3, 9, 132), (1,)),
+    ((4, 5, 6, 33), (0, 2)),
+    ((4, 50, 6), (0, 2)),
+    ((2, 3000, 3), (1,)),
+    ((600, 200), (0,)),
+)
+
+
+def drawn(op: str, count: int) -> list[Chosen]:
+    """Shapes and parameters at random, the same every time."""
+    random = np.random.default_rng(sum(op.encode()))
+    found: list[Chosen] = []
+    while len(found) < count:
+        shape = tuple(
+            int(length) for length in random.choice((1, 2, 3, 7, 16, 33, 64, 130, 257, 1000), random.integers(1, 5))
+        )
+        some = tuple({int(axis) for axis in random.integers(0, len(shape), 2)})
+        if not 1 < prod(shape) < 30_000:
+            continue
+        cut = tuple(1 if axis in some else length for axis, length in enumerate(shape))
+        other = tuple(1 if random.integers(0, 2) else length for length in shape)
+        if op == "lerp_grad":
+            found.append(({"x": cut, "y": other}, {"weight": 0.3}))
+        elif op == "dot":
+            found.append(({"x": (shape[0], prod(shape[1:])), "y": (shape[0], prod(shape[1:]))}, {}))
+        else:
+            order = (2, inf)[random.integers(0, 2)]
+            found.append(({"x": shape}, {"axis": some, **({} if op == "mean" else {"porder": order})}))
+    return found
+
+
+def chosen(op: str) -> list[Chosen]:
+    """Shapes and parameters that want each kernel, in each way that it is launched."""
+    if op == "lerp_grad":
+        pairs = [*BOTH_SUMMED, *ONE_SUMMED, *((y, x) for x, y in ONE_SUMMED)]
+        near_one: Chosen = ({"x": (1, 17, 1), "y": (33, 1, 2)}, {"weight": 0.9999995})
+        return [near_one, *(({"x": x, "y": y}, {"weight": 0.3}) for x, y in pairs)]
+    if op == "dot":
+        return [({"x": shape, "y": shape}, {}) for shape, _ in ROWS]
+    orders: tuple[dict[str, Any], ...] = ({},) if op == "mean" else ({"porder": 2}, {"porder": inf})
+    return [({"x": shape}, {"axis": axis, **order}) for shape, axis in (*ROWS, *COLUMNS) for order in orders]
+
+
+def trials(op: str) -> list[Trial]:
+    """All of an op: most in float32, some beginning at an odd address, with one, two or five blocks at once."""
+    found = []
+    for number, (shapes, params) in enumerate([*chosen(op), *drawn(op, 10)]):
+        dtype = {3: "float64", 7: "float16"}.get(number % 11, "float32")
+        found.append(Trial(case_of(op, shapes, dtype, **params), number % 3 == 2, (1, 2, 5)[number % 3], 100 * number))
+    return found
+
+
+TRIALS = {op: trials(op) for op in ("lerp_grad", "mean", "dot", "p_norm", "p_norm_grad")}
+
+
+@pytest.fixture(scope="module")
+def emulator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Emulator]:
+    """An emulator that was asked for the kernels of all trials, so that those of a source are compiled at once."""
+    if shutil.which("g++") is None:
+        pytest.skip("no g++ to compile CUDA sources for the host")
+    with emulated(tmp_path_factory.mktemp("emulated")) as made:
+        for trial in (trial for some in TRIALS.values() for trial in some):
+            made.attempt(trial.case, offset=trial.offset).bind()
+        made.compile()
+        yield made
+
+
+@pytest.mark.parametrize(("op", "trial"), [pytest.param(op, t, id=f"{op}-{t}") for op in TRIALS for t in TRIALS[op]])
+def test_a_kernel_gives_what_the_reference_says(emulator: Emulator, op: str, trial: Trial) -> None:
+    """Whatever the order of its blocks, it is right, repeats itself, and writes nothing but its outputs."""
+    found = complaint(emulator, trial.case, offset=trial.offset, mixed=trial.mixed, seed=trial.seed)
+    assert found == ""
