@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <cstring>
 #include <type_traits>
+#include <utility>
 
 #define __device__
 #define __global__
@@ -58,7 +59,10 @@ inline unsigned long long load_relaxed(const unsigned long long* from) {  // mai
 template <class T>
 T __ldcs(const T* from) { return *from; }
 template <class T>
-T __ldcg(const T* from) { return *from; }
+T __ldcg(const T* from) {  // of another block
+  let_others_go_first();
+  return *from;
+}
 template <class T>
 void __stcs(T* to, T value) { *to = value; }
 
@@ -92,19 +96,16 @@ inline __nv_bfloat16 __float2bfloat16_rn(float value) {  // to nearest, ties to 
   return {static_cast<uint16_t>(value != value ? 0x7fff : (bits + 0x7fff + (bits >> 16 & 1)) >> 16)};
 }
 
-// A kernel with its arguments as a launch has them: an address of each.
+// A kernel called with its arguments as a launch has them: the address of each.
 template <class... A>
-struct Kernel {
-  template <size_t... I>
-  static void call(void (*kernel)(A...), void** at, std::index_sequence<I...>) {
+void call(void (*kernel)(A...), void** at) {
+  [&]<size_t... I>(std::index_sequence<I...>) {
     kernel(*static_cast<std::remove_const_t<A>*>(at[I])...);
-  }
-};
-template <class... A>
-void call(void (*kernel)(A...), void** at) { Kernel<A...>::call(kernel, at, std::index_sequence_for<A...>()); }
+  }(std::index_sequence_for<A...>());
+}
 // Bytes of each argument, negative where it is a pointer.
 template <class... A>
 int describe(void (*)(A...), int* bytes) {
-  ((*bytes++ = std::is_pointer_v<A> ? -static_cast<int>(sizeof(A)) : static_cast<int>(sizeof(A))), ...);
+  ((*bytes++ = std::is_pointer_v<A> ? -8 : static_cast<int>(sizeof(A))), ...);
   return sizeof...(A);
 }

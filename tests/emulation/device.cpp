@@ -7,7 +7,6 @@
 
 #include <cstdio>
 #include <memory>
-#include <utility>
 #include <vector>
 
 #include "cuda.h"
@@ -203,7 +202,8 @@ extern "C" const char* launch(void (*entry)(void**), void** given, const Dim* si
   }
   for (size_t i = waiting.size(); i > 1; --i) std::swap(waiting[i - 1], waiting[random_below(i)]);
   static std::vector<std::unique_ptr<Block>> live, idle;  // static as what a jump leaves behind
-  Block* held = nullptr;
+  Block* held = nullptr;  // whose memory is in place
+  size_t chosen = 0;      // the block that goes on for a while
   if (_setjmp(abandoned)) {
     live.clear();
     return complaint;
@@ -218,8 +218,8 @@ extern "C" const char* launch(void (*entry)(void**), void** given, const Dim* si
       waiting.pop_back();
       stuck = 0;
     }
-    auto& chosen = live[random_below(live.size())];
-    block = chosen.get();
+    if (chosen >= live.size() || random_below(8) == 0) chosen = random_below(live.size());
+    block = live[chosen].get();
     if (held != block) {
       if (held) memcpy(held->shared.data(), shared.first, shared.second);
       memcpy(shared.first, block->shared.data(), shared.second);
@@ -229,7 +229,7 @@ extern "C" const char* launch(void (*entry)(void**), void** given, const Dim* si
     if (block->left == 0) {
       held = nullptr;
       stuck = 0;
-      std::swap(chosen, live.back());
+      std::swap(live[chosen], live.back());
       idle.push_back(std::move(live.back()));
       live.pop_back();
     } else if (stuck > PATIENCE && waiting.empty()) {

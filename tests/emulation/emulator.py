@@ -12,6 +12,7 @@ import subprocess
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from math import prod
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -22,7 +23,7 @@ import pytest
 from harness.case.case import Case
 from harness.measure.cpu import CpuTimer
 from harness.worker.attempt import Attempt, KernelFailedError
-from harness.worker.inputs import make_inputs
+from harness.worker.inputs import Inputs
 from harness.worker.verify import expect
 from ops import Bound, Kernel, find_kernel
 from ops._core import cuda, tuning
@@ -32,7 +33,7 @@ HERE = Path(__file__).parent
 MODEL, MULTIPROCESSORS, CAPABILITY = "NVIDIA H200", 132, "90"
 COMPILE = ("g++", "-std=c++20", "-fPIC", "-fno-gnu-unique", "-fno-strict-aliasing", "-U_FORTIFY_SOURCE", "-w", "-c")
 CHECKED = ("-O0", "-fsanitize=alignment", "-fno-sanitize-recover=all")
-MARGIN = 256
+MARGIN = 4096
 """Bytes around an array that nothing may write, and that are NaN where they are read."""
 MARGIN_BYTE = 0xFF
 IN_CPP = (
@@ -102,6 +103,8 @@ class Library:
         at = (ctypes.c_void_p * len(passed))(*(value.ctypes.data for value, _ in passed))
         dims = (ctypes.c_uint * 6)(*(length for size in sizes for length in (*size, 1, 1)[:3]))
         assert all(dims), f"{name}: nothing to launch in {sizes}"
+        assert max(dims[1:3]) < 1 << 16, f"{name}: too many blocks in {sizes}"
+        assert prod(dims[3:]) <= 1024, f"{name}: too many threads in {sizes}"
         complaint = self.library.launch(self.library[f"run{number}"], at, dims, seed, mixed)
         assert complaint is None, f"{name}{sizes}: {complaint.decode()}"
 
@@ -114,7 +117,6 @@ class Emulator:
         self.device = folder / "device.o"
         self.asked: dict[Source, list[str]] = {}
         self.libraries: dict[Source, Library] = {}
-        self.launched: set[str] = set()
         _run(*COMPILE, "-O1", str(HERE / "device.cpp"), "-o", str(self.device))
 
     def function(self, source: Source, expression: str) -> Any:
@@ -126,7 +128,6 @@ class Emulator:
 
         def launch(blocks: Any, threads: Any, arguments: Sequence[Any]) -> None:
             self.seed += 1
-            self.launched.add(expression)
             self.libraries[source].launch(expression, (blocks, threads), arguments, self.seed, self.mixed)
 
         return launch
@@ -136,18 +137,18 @@ class Emulator:
         for source, asked in self.asked.items():
             self.libraries[source] = Library(source, asked, self.folder / source.path.parent.name, self.device)
 
-    def attempt(self, case: Case, *, offset: bool = False) -> Attempt:
+    def attempt(self, case: Case, inputs: Inputs, *, offset: bool = False) -> Attempt:
         """The optimized kernel of a case with its buffers; its outputs are poisoned, guarded and checked as any."""
         kernel = find_kernel(case.op, "optimized", "cuda", case.dtype)
         here = replace(kernel, key=kernel.key._replace(backend="cpu"), function=_framed(kernel), prepare=True)
         layout = "offset" if offset else None
-        return Attempt(case, here, make_inputs(case).values, CpuTimer(), layout=layout)
+        return Attempt(case, here, inputs.values, CpuTimer(), layout=layout)
 
 
-def complaint(emulator: Emulator, case: Case, *, offset: bool, mixed: int, seed: int) -> str:
-    """What is wrong in two runs on one workspace, each with its blocks in another order; empty where nothing."""
+def complaint(emulator: Emulator, case: Case, inputs: Inputs, *, offset: bool, mixed: int, seed: int) -> str:
+    """What is wrong in runs on one workspace, each with its blocks in another order; empty where nothing."""
     emulator.mixed, emulator.seed = mixed, seed
-    attempt, expected = emulator.attempt(case, offset=offset), expect(case, make_inputs(case))
+    attempt, expected = emulator.attempt(case, inputs, offset=offset), expect(case, inputs)
     try:
         found = attempt.judge(expected)
         if found.ok and not attempt.repeatable:
@@ -185,9 +186,17 @@ def _framed(kernel: Kernel) -> Any:
         arrays = {name: frame.array for name, frame in frames.items()}
         before = {name: array.tobytes() for name, array in arrays.items() if name != "workspace"}
         outputs = {name: array.view(DeviceArray) for name, array in out.items()}
+        fresh = [True]
         run = kernel.function(**{**given, **arrays}, out=outputs)
 
         def run_and_look() -> None:
+            if fresh:  # on other numbers: what is left of them in the workspace shows
+                for name in before:
+                    arrays[name][...] = 0
+                run()
+                for name in before:
+                    arrays[name][...] = given[name]
+                fresh.clear()
             run()
             for name, frame in frames.items():
                 assert frame.whole(), f"wrote outside {name}"
