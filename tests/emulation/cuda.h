@@ -46,6 +46,7 @@ inline unsigned int atomicAdd(unsigned int* at, unsigned int value) {
   let_others_go_first();
   const unsigned int before = *at;
   *at += value;
+  let_others_go_first();
   return before;
 }
 inline void store_relaxed(unsigned long long* to, unsigned long long value) {

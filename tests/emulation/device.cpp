@@ -4,16 +4,11 @@
 #include <setjmp.h>
 #include <ucontext.h>
 
-
 #include <cstdio>
 #include <memory>
 #include <vector>
 
 #include "cuda.h"
-#undef threadIdx
-#undef blockIdx
-#undef blockDim
-#undef gridDim
 
 constexpr int WARP = 32;
 constexpr size_t STACK = 40'000;  // no power of two: stacks would lie on the same lines of the cache
@@ -39,7 +34,7 @@ struct Block {
   std::vector<Fibre> fibres;
   std::vector<Warp> warps;
   std::vector<char> shared;
-  int left, at_barrier, late;  // warp that does not go on for a while
+  int left, at_barrier, late;  // a warp that goes on when nothing else does
 };
 
 Place* place_of_thread;
@@ -95,6 +90,7 @@ static void resume(Fibre& next) {
 static void open_barrier() {
   if (block->at_barrier < block->left) return;
   block->at_barrier = 0;
+  block->late = random_below(block->warps.size());
   for (Fibre& other : block->fibres) {
     if (other.state == WAITING) other.state = READY;
   }
@@ -150,7 +146,8 @@ static void start(Block& made, Dim at, Dim blocks, Dim threads) {
   made.warps.assign((count + WARP - 1) / WARP, Warp());
   made.shared.assign(shared.second, static_cast<char>(0xff));  // NaN
   made.left = count;
-  made.at_barrier = made.late = 0;
+  made.at_barrier = 0;
+  made.late = random_below(made.warps.size());
   for (int i = 0; i < count; ++i) {
     Fibre& one = made.fibres[i];
     const unsigned int x = i % threads.x, y = i / threads.x;
@@ -164,15 +161,10 @@ static void start(Block& made, Dim at, Dim blocks, Dim threads) {
 // Every thread that can go on does so, from a random one on, either way round, but for a late warp. Whether any could.
 static bool take_turn(Block& of) {
   const int count = of.fibres.size(), first = random_below(count), step = random_below(2) ? 1 : count - 1;
-  if (random_below(8) == 0) of.late = random_below(2 * of.warps.size());
   bool any = false;
   for (int n = 0, i = first; n < count; ++n, i = (i + step) % count) {
     Fibre& next = of.fibres[i];
-    if (next.state != READY && next.state != POLLING) continue;
-    if (next.warp == of.late && of.warps.size() > 1) {
-      any = true;
-      continue;
-    }
+    if ((next.state != READY && next.state != POLLING) || next.warp == of.late) continue;
     resume(next);
     any = any || next.state != POLLING;
     if (next.state == DONE) {
@@ -218,7 +210,7 @@ extern "C" const char* launch(void (*entry)(void**), void** given, const Dim* si
       waiting.pop_back();
       stuck = 0;
     }
-    if (chosen >= live.size() || random_below(8) == 0) chosen = random_below(live.size());
+    if (stuck || chosen >= live.size() || random_below(8) == 0) chosen = random_below(live.size());
     block = live[chosen].get();
     if (held != block) {
       if (held) memcpy(held->shared.data(), shared.first, shared.second);
@@ -226,6 +218,9 @@ extern "C" const char* launch(void (*entry)(void**), void** given, const Dim* si
       held = block;
     }
     stuck = take_turn(*block) ? 0 : stuck + 1;
+    if (stuck > 4 * static_cast<int>(live.size())) {
+      for (auto& one : live) one->late = -1;
+    }
     if (block->left == 0) {
       held = nullptr;
       stuck = 0;
