@@ -124,7 +124,9 @@ uint64_t exchange(uint64_t bits, int step) {
 }
 
 void let_others_go_first() {
-  if (random_below(4) == 0) pause(READY);
+  if (random_below(4) != 0) return;
+  if (random_below(4) == 0) block->late = fibre->warp;
+  pause(READY);
 }
 void wait_for_others() { pause(POLLING); }
 
