@@ -21,8 +21,9 @@ CUDA := $(if $(CUDA_MAJOR),$(if $(filter 11 12,$(CUDA_MAJOR)),cuda12,cuda13))
 run: $(VENV)/.compiled
 	$(BIN)/opgauge run --tag seed
 
-# Both at once, and tests three at a time on two cores: they wait now and then, for browsers and for what hangs.
-test: $(VENV)/.test $(VENV)/.browser
+# Two things at once, and tests three at a time on two cores: they wait now and then, for browsers and for what hangs.
+test:
+	$(MAKE) --no-print-directory --jobs=2 $(VENV)/.test $(VENV)/.browser
 	$(MAKE) --no-print-directory --jobs=2 lint tests
 
 tests: $(VENV)/.test $(VENV)/.browser

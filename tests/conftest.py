@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -15,6 +16,10 @@ if TYPE_CHECKING:
 
 # Set before a library reads it: OpenMP's idle threads would spin after each small kernel, on a core that others want.
 os.environ.setdefault("GOMP_SPINCOUNT", "1000")
+# Numba compiles for a seventh less with one level less, which some kernels' speed wants, and their results do not. What is
+# compiled so is not for others to find.
+os.environ.setdefault("NUMBA_OPT", "2")
+os.environ.setdefault("NUMBA_CACHE_DIR", str(Path(__file__).parents[1] / ".pytest_cache" / "numba"))
 # What a shell starts in the background ignores Ctrl-C, and so would all that is started here to see it interrupted.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
