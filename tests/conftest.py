@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 # Set before a library reads it: OpenMP's idle threads would spin after each small kernel, on a core that others want.
 os.environ.setdefault("GOMP_SPINCOUNT", "1000")
-# Numba compiles for a seventh less with one level less, which some kernels' speed wants, and their results do not. What is
-# compiled so is not for others to find.
+# Numba compiles a seventh faster with one level less, which some kernels' speed needs, and their results do not.
+# What is compiled so is not for others to find.
 os.environ.setdefault("NUMBA_OPT", "2")
 os.environ.setdefault("NUMBA_CACHE_DIR", str(Path(__file__).parents[1] / ".pytest_cache" / "numba"))
 # What a shell starts in the background ignores Ctrl-C, and so would all that is started here to see it interrupted.
