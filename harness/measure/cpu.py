@@ -54,7 +54,7 @@ class CpuTimer:
 
     def measure(self, call: Bound, limits: Limits) -> Timed:
         """Warm up by time, then sample with the garbage collector held."""
-        with _no_garbage_collection():
+        with _no_garbage_collection(collect_first=limits.calls is None):
             warmup, one_ns, returned = _warm_up(call, limits)
             calls = limits.calls or min(max(ceil(SAMPLE_NS / max(one_ns, 1)), 1), MAX_CALLS)
             wall: list[float] = []
@@ -99,10 +99,12 @@ def _warm_up(call: Bound, limits: Limits) -> tuple[int, float, Any]:
 
 
 @contextmanager
-def _no_garbage_collection() -> Iterator[None]:
+def _no_garbage_collection(*, collect_first: bool) -> Iterator[None]:
+    """Later turns do without the collection before: with torch's compiler about it takes longer than their samples."""
     enabled = gc.isenabled()
-    gc.collect()
-    _set_imports_aside()
+    if collect_first:
+        gc.collect()
+        _set_imports_aside()
     gc.disable()
     try:
         yield
