@@ -1,4 +1,7 @@
-"""CUDA sources translated to PTX and no further: what NVRTC itself does, a third of the work of making a binary."""
+"""CUDA sources translated to PTX and no further: what NVRTC itself does, a third of the work of making a binary.
+
+By NVRTC's own functions: `cuda.core` asks the driver, which is not everywhere, whether it could load PTX.
+"""
 
 from __future__ import annotations
 

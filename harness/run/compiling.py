@@ -20,7 +20,7 @@ from harness.result.result import Result, Status, Trial, to_json
 from harness.run.environment import free_memory_bytes
 from harness.run.execute import LocalExecutor
 from harness.run.runner import Finished
-from ops import dtype_info
+from ops._core.op import tensor_bytes
 
 T = TypeVar("T")
 ONCE = Limits(budget_s=0.0, min_samples=1, max_samples=1, warmup_s=0.0)
@@ -65,8 +65,7 @@ class Ahead:
 
     def folder(self, case: Case) -> str | None:
         """Where a case's inputs are kept; None where they are to be drawn anew."""
-        nbytes = sum(spec.size * dtype_info(spec.dtype).itemsize for spec in case.resolved.inputs.values())
-        return None if self.kept is None or nbytes > KEPT_BYTES else str(self.kept)
+        return None if self.kept is None or tensor_bytes(case.resolved.inputs) > KEPT_BYTES else str(self.kept)
 
 
 def compile_ahead(

@@ -112,7 +112,7 @@ class LocalExecutor:
                 yield from self._run_in_turns(group, block, ask)
             else:
                 for trial in group:
-                    yield self._run_one(trial, block, ask(trial), self.limits)
+                    yield self._run_one(trial, block, ask(trial))
 
     def run_plain(self, trial: Mapping[str, Any], *, block: int = 0, **more: Any) -> dict[str, Any]:
         """A trial and its result as plain JSON: for trees whose cases this process could not build.
@@ -191,7 +191,7 @@ class LocalExecutor:
         turn = first_turn(self.limits)
         taken = []
         for trial in trials:
-            result = self._run_one(trial, block, {**ask(trial), "hold": True}, turn)
+            result = self._run_one(trial, block, {**ask(trial), "hold": True, "limits": vars(turn)})
             taken.append((result, self._worker))
         for number in range(1, self.limits.turns):
             for index in range(len(taken)) if number % 2 == 0 else reversed(range(len(taken))):
@@ -206,8 +206,8 @@ class LocalExecutor:
         request = {"do": "more", "implementation": trial.implementation, "limits": vars(limits)}
         return self._result(trial, self._measured(request, to_json(trial), block))
 
-    def _run_one(self, trial: Trial, block: int, more: Mapping[str, Any], limits: Limits) -> Result:
-        return self._result(trial, self.run_plain(to_json(trial), block=block, **{**more, "limits": vars(limits)}))
+    def _run_one(self, trial: Trial, block: int, more: Mapping[str, Any]) -> Result:
+        return self._result(trial, self.run_plain(to_json(trial), block=block, **more))
 
     def _result(self, trial: Trial, plain: dict[str, Any]) -> Result:
         if "bytes" not in plain:

@@ -12,7 +12,7 @@ from math import ceil
 from harness.case.case import Case
 from harness.measure import Limits
 from harness.result.result import Measurement, Result, Status
-from ops import dtype_info
+from ops._core.op import tensor_bytes
 
 TURNS = 5
 WARM_AGAIN_S = 0.005
@@ -23,8 +23,7 @@ HELD_BYTES = 256 << 20
 
 def takes_turns(case: Case, device: str, limits: Limits) -> bool:
     """Whether a case is measured in turns: on a CPU, where others use the host too, and where all find room."""
-    specs = [*case.resolved.inputs.values(), *case.resolved.outputs.values()]
-    nbytes = sum(spec.size * dtype_info(spec.dtype).itemsize for spec in specs)
+    nbytes = tensor_bytes(case.resolved.inputs) + tensor_bytes(case.resolved.outputs)
     return limits.turns > 1 and device == "cpu" and nbytes <= HELD_BYTES
 
 

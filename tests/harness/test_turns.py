@@ -3,26 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from math import inf
 from pathlib import Path
 
 import pytest
 
-from harness.case.case import Case
 from harness.measure import Limits
-from harness.result.result import Measurement, Result, Status, Trial
+from harness.result.result import Measurement, Result, Status
 from harness.run.execute import LocalExecutor
 from harness.run.turns import HELD_BYTES, joined, next_turn, takes_turns
-from ops import find_op
+from tests.faulty.trial import trial
 
 LIMITS = Limits(budget_s=60.0, min_samples=3, max_samples=6, warmup_s=0.0, turns=3)
 """Three turns of two samples, however long a sample takes."""
-
-
-def trial(implementation: str, length: int = 7) -> Trial:
-    """A p_norm by `implementation`."""
-    case = Case("p_norm", "small", {"x": (5, length)}, "float32", find_op("p_norm").params(porder=inf))
-    return Trial(case, implementation, "cpu", "cpu")
 
 
 def run(*implementations: str) -> list[Result]:
@@ -68,7 +60,7 @@ def test_a_death_in_a_later_turn_costs_the_others_no_sample() -> None:
 )
 def test_who_takes_turns(length: int, device: str, turns: int, expected: bool) -> None:
     """On the CPU, where turns are asked for, unless all buffers side by side would take too much memory."""
-    assert takes_turns(trial("baseline", length).case, device, replace(LIMITS, turns=turns)) is expected
+    assert takes_turns(trial("baseline", length=length).case, device, replace(LIMITS, turns=turns)) is expected
 
 
 def measured(count: int, sample_ns: float, calls: int = 1) -> Result:

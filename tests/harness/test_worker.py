@@ -10,7 +10,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from math import inf
 from pathlib import Path
 
 import psutil
@@ -22,16 +21,11 @@ from harness.measure import Limits
 from harness.result.result import Result, Status, Trial
 from harness.run.execute import LocalExecutor
 from ops import find_op
+from tests.faulty.trial import trial
 
 ROOT = Path(__file__).parents[2]
 QUICK = Limits(budget_s=0.01, min_samples=2, max_samples=3, warmup_s=0.0)
 PRELOAD = ("tests.faulty.kernels",)
-
-
-def trial(implementation: str, dtype: str = "float32") -> Trial:
-    """A small p_norm by `implementation`."""
-    case = Case("p_norm", "small", {"x": (5, 7)}, dtype, find_op("p_norm").params(porder=inf))
-    return Trial(case, implementation, "cpu", "cpu")
 
 
 @pytest.fixture(scope="module")

@@ -60,6 +60,10 @@ def _shown(rows: list[CaseRow], implementation: str, number: int) -> Mapping[str
         "points": points[paging.start : paging.stop],
         "paging": paging,
         "runs": runs_of(point.row for point in points),
-        "without_work": sorted(Counter(row.case.op for row in rows if not (row.flops and row.bytes)).items()),
+        "without_work": sorted((_by_op(rows) - _by_op(counted)).items()),
         "without_time": len(counted) - len(points),
     }
+
+
+def _by_op(rows: list[CaseRow]) -> Counter[str]:
+    return Counter(row.case.op for row in rows)

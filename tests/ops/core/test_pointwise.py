@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -95,6 +95,34 @@ def test_rows_of_a_broadcast(
         assert BLOCK_PACKS % block[0] == 0
 
 
+class Launch(NamedTuple):
+    """What a kernel is launched with."""
+
+    name: str
+    grid: tuple[int, ...]
+    arguments: tuple[Any, ...]
+
+
+def launches(
+    monkeypatch: pytest.MonkeyPatch, gradients: dict[str, Buffer], weight: float = 0.5, workspace: Any = b""
+) -> list[Launch]:
+    """What lerp_grad launches for gradients of these shapes by a weight that is a number."""
+    found: list[Launch] = []
+    declared = lerp.SOURCE.expressions
+
+    def function(expression: str) -> Any:
+        assert expression in declared
+        return lambda grid, _block, arguments: found.append(Launch(expression, grid, arguments))
+
+    monkeypatch.setattr(lerp, "multiprocessors", lambda: MULTIPROCESSORS)
+    monkeypatch.setattr(lerp, "SOURCE", type("Source", (), {"function": staticmethod(function)}))
+    dx, dy = gradients.values()
+    dout = Buffer(*np.broadcast_shapes(dx.shape, dy.shape))
+    asked: dict[str, Any] = {"weight": weight, "need_x": True, "need_y": True, "workspace": workspace}
+    lerp.lerp_grad(x=dx, y=dy, dout=dout, out=gradients, **asked)()
+    return found
+
+
 @pytest.mark.parametrize(
     ("x", "y", "grids"),
     [
@@ -107,21 +135,10 @@ def test_axes_in_the_middle_are_summed_along_columns(
     monkeypatch: pytest.MonkeyPatch, x: tuple[int, ...], y: tuple[int, ...], grids: list[tuple[int, ...]] | None
 ) -> None:
     """Each gradient by a launch of its own, or both by one where one is written: a block for lines of columns."""
-    found: list[tuple[str, tuple[int, ...]]] = []
-
-    def function(expression: str) -> Any:
-        assert expression in lerp.SOURCE.expressions
-        return lambda grid, _block, _arguments: found.append((expression.partition("<")[0], grid))
-
-    monkeypatch.setattr(lerp, "multiprocessors", lambda: MULTIPROCESSORS)
-    monkeypatch.setattr(
-        lerp, "SOURCE", type("Source", (), {"function": staticmethod(function), "expressions": lerp.SOURCE.expressions})
-    )
-    dout = Buffer(*np.broadcast_shapes(x, y))
-    gradients = {"dx": Buffer(*x), "dy": Buffer(*y)}
-    lerp.lerp_grad(
-        x=Buffer(*x), y=Buffer(*y), dout=dout, weight=0.5, need_x=True, need_y=True, out=gradients, workspace=b""
-    )()
+    found = [
+        (launch.name.partition("<")[0], launch.grid)
+        for launch in launches(monkeypatch, {"dx": Buffer(*x), "dy": Buffer(*y)})
+    ]
     if grids is None:
         assert {name for name, _ in found} == {"grad_any"}
     else:
@@ -135,21 +152,13 @@ def test_sums_of_two_sizes_share_their_tickets(
     monkeypatch: pytest.MonkeyPatch, x: tuple[int, ...], y: tuple[int, ...]
 ) -> None:
     """Where both gradients are summed, no partial sum of one lies on a ticket of the other, and all have room."""
-    found: list[tuple[tuple[int, ...], Any, Any]] = []
-
-    def function(_: str) -> Any:
-        return lambda grid, _block, arguments: found.append((grid, *arguments[-2:]))
-
-    monkeypatch.setattr(lerp, "multiprocessors", lambda: MULTIPROCESSORS)
-    monkeypatch.setattr(lerp, "SOURCE", type("Source", (), {"function": staticmethod(function)}))
     op = find_op("lerp_grad")
     params = op.params(weight=0.5)
     shapes = op.infer({"x": x, "y": y}, "float32", params)
     workspace = np.zeros(lerp._workspace(shapes, params), np.uint8)
     gradients = {"dx": Buffer(*x), "dy": Buffer(*y)}
-    dout = Buffer(*shapes.inputs["dout"].shape)
-    asked: dict[str, Any] = {"weight": 0.5, "need_x": True, "need_y": True, "workspace": workspace}
-    lerp.lerp_grad(x=gradients["dx"], y=gradients["dy"], dout=dout, out=gradients, **asked)()
+    planned = launches(monkeypatch, gradients, workspace=workspace)
+    found = [(launch.grid, *launch.arguments[-2:]) for launch in planned]
     counted = max(4 * grid[0] * prod(grid[2:]) for grid, _, _ in found)
     assert len(found) == 2
     for gradient, (grid, tickets, partials) in zip(gradients.values(), found, strict=True):
@@ -160,15 +169,7 @@ def test_sums_of_two_sizes_share_their_tickets(
 
 def test_one_minus_a_weight_is_rounded_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Next to 1, what is left of it is found in float64, where a gradient is summed over axes apart, too."""
-    found: list[tuple[str, Any]] = []
-
-    def function(expression: str) -> Any:
-        return lambda _grid, _block, arguments: found.append((expression, arguments))
-
-    monkeypatch.setattr(lerp, "multiprocessors", lambda: MULTIPROCESSORS)
-    monkeypatch.setattr(lerp, "SOURCE", type("Source", (), {"function": staticmethod(function)}))
-    weight, x, y = 0.9999995, Buffer(1, 17, 1), Buffer(127, 1, 2)
-    asked: dict[str, Any] = {"weight": weight, "need_x": True, "need_y": True, "workspace": b""}
-    lerp.lerp_grad(x=x, y=y, dout=Buffer(127, 17, 2), out={"dx": x, "dy": y}, **asked)()
-    (name, (_, tensor, _, sign, offset, *_)), _ = found
+    weight = 0.9999995
+    gradients = {"dx": Buffer(1, 17, 1), "dy": Buffer(127, 1, 2)}
+    (name, _, (_, tensor, _, sign, offset, *_)), _ = launches(monkeypatch, gradients, weight)
     assert (name, tensor, sign, offset) == ("grad_any<float>", None, 0, np.float32(1 - weight))
