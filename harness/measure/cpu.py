@@ -7,7 +7,6 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from functools import cache
 from itertools import repeat
 from math import ceil
 from time import perf_counter_ns, process_time_ns
@@ -21,6 +20,8 @@ from ops import Bound
 SAMPLE_NS = 1_000_000
 """A sample lasts at least this long, so that the clock's own cost does not count."""
 MAX_CALLS = 100_000
+LONG_NS = 20_000_000
+"""A collection that takes longer looks through some ten thousands of objects: more than a trial makes."""
 
 
 class CpuTimer:
@@ -100,11 +101,10 @@ def _warm_up(call: Bound, limits: Limits) -> tuple[int, float, Any]:
 
 @contextmanager
 def _no_garbage_collection(*, collect_first: bool) -> Iterator[None]:
-    """Later turns do without the collection before: with torch's compiler about it takes longer than their samples."""
+    """Later turns do without the collection before."""
     enabled = gc.isenabled()
     if collect_first:
-        gc.collect()
-        _set_imports_aside()
+        _collect_garbage()
     gc.disable()
     try:
         yield
@@ -113,7 +113,12 @@ def _no_garbage_collection(*, collect_first: bool) -> Iterator[None]:
             gc.enable()
 
 
-@cache
-def _set_imports_aside() -> None:
-    """Once a process: what is imported by now stays, and to look through Numba's objects takes 100 ms each time."""
-    gc.freeze()
+def _collect_garbage() -> None:
+    """Of what is many, imports, compilers and their caches, no collection looks through it again.
+
+    With torch's compiler about it would take 200 ms before each trial, a fifth of a run.
+    """
+    start = perf_counter_ns()
+    gc.collect()
+    if perf_counter_ns() - start > LONG_NS:
+        gc.freeze()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -86,6 +87,25 @@ def test_garbage_collection_waits(clock: Clock) -> None:
         CpuTimer().measure(call, LIMITS)
     assert not any(seen)
     assert gc.isenabled()
+
+
+@pytest.mark.parametrize("takes_ms", [1, 100])
+def test_what_took_long_to_look_through_is_set_aside(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch, takes_ms: int
+) -> None:
+    """The first turn of a trial collects garbage, and the next does not; only a long collection is not repeated."""
+    done = []
+
+    def collect() -> None:
+        clock.now += takes_ms * 1_000_000
+        done.append("collect")
+
+    monkeypatch.setattr(gc, "collect", collect)
+    monkeypatch.setattr(gc, "freeze", lambda: done.append("freeze"))
+    call = clock.call_of(10_000_000)
+    for limits in (LIMITS, replace(LIMITS, calls=1)):
+        CpuTimer().measure(call, limits)
+    assert done == (["collect"] if takes_ms == 1 else ["collect", "freeze"])
 
 
 @pytest.mark.parametrize(
