@@ -20,7 +20,7 @@ from ops.conv_data_grad.op import ConvDataGradParams, Geometry, geometry
 HALF_BYTES = 2
 PIXELS = 128
 """Pixels of a product, while no more channels than that are summed: its operands stay in the second cache."""
-BLOCK, WIDTH = 48, 256
+BLOCK, WIDTH = 96, 128
 """Pixels and channels of a product that takes pixels as rows."""
 TASKS = 4
 """Tasks wanted for each thread."""
