@@ -26,10 +26,12 @@ def add_n(*, in_0: Any, in_1: Any, out: dict[str, Any]) -> Bound:
         return partial(_add, in_0, in_1, result)
     from numba import get_num_threads
 
+    from ops._core import streaming
     from ops._core.jit import storage
     from ops.add_n import jit
 
-    return partial(jit.add, *(storage(array.reshape(-1)) for array in (in_0, in_1, result)), get_num_threads())
+    flat = [storage(array.reshape(-1)) for array in (in_0, in_1, result)]
+    return partial(jit.add_streaming if streaming.pays(*flat) else jit.add, *flat, get_num_threads())
 
 
 def _add(in_0: Any, in_1: Any, result: Any) -> None:

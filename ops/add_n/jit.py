@@ -8,6 +8,7 @@ import numpy as np
 from numba import njit, prange
 
 from ops._core.jit import INNER, RUN, fetch_to_read, fetch_to_write, narrow, widen
+from ops._core.streaming import held_run, put_run, settle, whole_runs
 
 uintp = np.uintp
 
@@ -33,3 +34,24 @@ def add(first: Any, second: Any, out: Any, pieces: int) -> None:
     for piece in prange(pieces):
         end = out.size if piece == pieces - 1 else runs * (piece + 1) // pieces * RUN
         _add(first, second, out, runs * piece // pieces * RUN, end)
+
+
+@njit(**INNER)
+def _add_streaming(first: Any, second: Any, out: Any, start: int, end: int) -> None:
+    held, (begin, whole) = held_run(out), whole_runs(out, start, end)
+    _add(first, second, out, start, begin)
+    for run in range(uintp(begin), uintp(whole), uintp(RUN)):
+        fetch_to_read(first, run)
+        fetch_to_read(second, run)
+        for step in range(uintp(RUN)):
+            held[step] = narrow(widen(first[run + step]) + widen(second[run + step]), held[step])
+        put_run(held, 0, out, run)
+    _add(first, second, out, whole, end)
+    settle()
+
+
+@njit(cache=True, parallel=True, error_model="numpy")
+def add_streaming(first: Any, second: Any, out: Any, pieces: int) -> None:
+    """The same, written past the caches."""
+    for piece in prange(pieces):
+        _add_streaming(first, second, out, out.size * piece // pieces, out.size * (piece + 1) // pieces)

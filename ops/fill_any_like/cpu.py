@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,11 +19,15 @@ SMALL = 1 << 15
 @kernel("fill_any_like", "optimized", "cpu", DTYPES, prepare=True, strided=True)
 def fill_any_like(*, x: Any, value: float, dtype: str | None, out: dict[str, Any]) -> Bound:
     """One write."""
+    from numba import get_num_threads
+
+    from ops._core import streaming
     from ops.fill_any_like import jit
 
     result = out["out"]
     bits = f"u{result.dtype.itemsize}"
     element = np.full(1, as_element(value, dtype or dtype_name(x.dtype)), result.dtype).view(bits)[0]
     flat = result.reshape(-1).view(bits)
-    function = jit.fill_few if result.size < SMALL else jit.fill_many
-    return lambda: function(flat, element)
+    if streaming.pays(flat):
+        return partial(jit.fill_streaming, flat, element, get_num_threads())
+    return partial(jit.fill_few if result.size < SMALL else jit.fill_many, flat, element)

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 from numba import njit, prange
+
+from ops._core.jit import INNER, RUN
+from ops._core.streaming import held_run, put_run, settle, whole_runs
+
+uintp = np.uintp
 
 
 @njit(cache=True)
@@ -18,3 +24,21 @@ def fill_many(out: Any, value: Any) -> None:
     """Flat, in parallel."""
     for index in prange(out.size):
         out[index] = value
+
+
+@njit(**INNER)
+def _fill_part(out: Any, value: Any, start: int, end: int) -> None:
+    held, (first, whole) = held_run(out), whole_runs(out, start, end)
+    held[:] = value
+    out[start:first] = value
+    for run in range(uintp(first), uintp(whole), uintp(RUN)):
+        put_run(held, 0, out, run)
+    out[whole:end] = value
+    settle()
+
+
+@njit(cache=True, parallel=True)
+def fill_streaming(out: Any, value: Any, pieces: int) -> None:
+    """Flat, in `pieces` for as many threads, past the caches."""
+    for piece in prange(pieces):
+        _fill_part(out, value, out.size * piece // pieces, out.size * (piece + 1) // pieces)

@@ -25,8 +25,13 @@ def flatten(*, x: Any, start_axis: int, stop_axis: int, copy: bool, out: dict[st
     result = out["out"]
     if not x.flags.c_contiguous or x.nbytes < LARGE:
         return partial(np.copyto, result.reshape(x.shape), x)
+    from numba import get_num_threads
+
+    from ops._core import streaming
     from ops.flatten import jit
 
     word = f"u{min(x.dtype.itemsize, 8)}"
     source, target = x.reshape(-1).view(word), result.reshape(-1).view(word)
-    return lambda: jit.copy(source, target)
+    if streaming.pays(source, target):
+        return partial(jit.copy_streaming, source, target, get_num_threads())
+    return partial(jit.copy, source, target)

@@ -23,6 +23,7 @@ def lerp(*, x: Any, y: Any, weight: Any, out: dict[str, Any]) -> Bound:
     """Line by line, as few as broadcasting allows, and as much for each thread."""
     from numba import get_num_threads
 
+    from ops._core import streaming
     from ops._core.jit import accumulator, storage
     from ops.lerp import jit
 
@@ -42,6 +43,8 @@ def lerp(*, x: Any, y: Any, weight: Any, out: dict[str, Any]) -> Bound:
             starts[:, operand] += places[axis] * stride
     inner = np.array([strides[-1] for strides in steps.strides])
     blocks = min(threads // gcd(len(starts), threads), -(-length // BLOCK))
+    if len(starts) == 1 and inner.tolist() == [1, 1, 0] and streaming.pays(*operands, target):
+        return lambda: jit.lerp_streaming(*operands, share, constant, target, threads)
     return lambda: jit.lerp_lines(*operands, share, constant, target, starts, inner, blocks)
 
 
@@ -50,6 +53,7 @@ def lerp_grad(*, x: Any, y: Any, dout: Any, weight: Any, need_x: bool, need_y: b
     """dout is read once where at most one gradient is summed, and never copied."""
     from numba import get_num_threads
 
+    from ops._core import streaming
     from ops._core.jit import accumulator, storage
     from ops.lerp import jit
 
@@ -63,7 +67,9 @@ def lerp_grad(*, x: Any, y: Any, dout: Any, weight: Any, need_x: bool, need_y: b
     sums_x, sums_y = sums_x and need_x, sums_y and need_y
     if not (sums_x or sums_y):
         if number:
-            return lambda: jit.grad_by_number(flat, dx, dy, wide.type(weight), wide.type(1 - weight), threads)
+            alike = not (dx.size and dy.size) or streaming.lie_alike(dx, dy)
+            function = jit.grad_streaming if alike and streaming.pays(flat, dx, dy) else jit.grad_by_number
+            return lambda: function(flat, dx, dy, wide.type(weight), wide.type(1 - weight), threads)
         full = _spread(weight, dout.shape)
         return lambda: jit.grad_by_tensor(flat, dx, dy, storage(full()).reshape(-1), wide.type(1))
     steps: list[Bound] = []

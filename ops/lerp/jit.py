@@ -8,6 +8,7 @@ import numpy as np
 from numba import njit, prange
 
 from ops._core.jit import INNER, RUN, fetch_to_read, fetch_to_write, narrow, widen
+from ops._core.streaming import held_run, put_run, settle, whole_runs
 
 uintp = np.uintp
 """Of an index, it says that it is not from the end: one comparison less, and loops vectorise."""
@@ -92,6 +93,28 @@ def lerp_lines(x: Any, y: Any, weight: Any, number: Any, out: Any, starts: Any, 
 
 
 @njit(**INNER)
+def _blend_part(x: Any, y: Any, weight: Any, out: Any, start: int, end: int) -> None:
+    held, (first, whole) = held_run(out), whole_runs(out, start, end)
+    _blend_both(x, uintp(start), y, uintp(start), weight, out, uintp(start), uintp(first - start))
+    for run in range(uintp(first), uintp(whole), uintp(RUN)):
+        fetch_to_read(x, run)
+        fetch_to_read(y, run)
+        for step in range(uintp(RUN)):
+            held[step] = narrow(_blend(widen(x[run + step]), widen(y[run + step]), weight), held[step])
+        put_run(held, 0, out, run)
+    _blend_both(x, uintp(whole), y, uintp(whole), weight, out, uintp(whole), uintp(end - whole))
+    settle()
+
+
+@njit(cache=True, parallel=True, error_model="numpy")
+def lerp_streaming(x: Any, y: Any, weight: Any, number: Any, out: Any, pieces: int) -> None:
+    """x and y as out, flat, and one weight, in `pieces` for as many threads, written past the caches."""
+    share = widen(weight[0]) if weight.size else number
+    for piece in prange(pieces):
+        _blend_part(x, y, share, out, out.size * piece // pieces, out.size * (piece + 1) // pieces)
+
+
+@njit(**INNER)
 def _grad_piece(dout: Any, dx: Any, dy: Any, weight: Any, rest: Any, start: int, end: int) -> None:
     if dx.size and dy.size:
         for index in range(uintp(start), uintp(end)):
@@ -112,6 +135,33 @@ def grad_by_number(dout: Any, dx: Any, dy: Any, weight: Any, rest: Any, pieces: 
     for piece in prange(pieces):
         end = dout.size * (piece + 1) // pieces
         _grad_piece(dout, dx, dy, weight, rest, dout.size * piece // pieces, end)
+
+
+@njit(**INNER)
+def _grad_part(dout: Any, dx: Any, dy: Any, weight: Any, rest: Any, start: int, end: int) -> None:
+    held_x, held_y = held_run(dout), held_run(dout)
+    first, whole = whole_runs(dx if dx.size else dy, start, end)
+    _grad_piece(dout, dx, dy, weight, rest, start, first)
+    for run in range(uintp(first), uintp(whole), uintp(RUN)):
+        fetch_to_read(dout, run)
+        for step in range(uintp(RUN)):
+            given = widen(dout[run + step])
+            held_x[step] = narrow(rest * given, held_x[step])
+            held_y[step] = narrow(weight * given, held_y[step])
+        if dx.size:
+            put_run(held_x, 0, dx, run)
+        if dy.size:
+            put_run(held_y, 0, dy, run)
+    _grad_piece(dout, dx, dy, weight, rest, whole, end)
+    settle()
+
+
+@njit(cache=True, parallel=True, error_model="numpy")
+def grad_streaming(dout: Any, dx: Any, dy: Any, weight: Any, rest: Any, pieces: int) -> None:
+    """The same, written past the caches; dx and dy lie alike within a line."""
+    for piece in prange(pieces):
+        end = dout.size * (piece + 1) // pieces
+        _grad_part(dout, dx, dy, weight, rest, dout.size * piece // pieces, end)
 
 
 @njit(cache=True, parallel=True, error_model="numpy")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,17 +19,23 @@ SMALL = 1 << 15
 @kernel("scale", "optimized", "cpu", tuple(name for name in DTYPES if name != "int16"), prepare=True)
 def scale(*, x: Any, scale: Any, bias: float, bias_after_scale: bool, out: dict[str, Any]) -> Bound:
     """Multiply and add at once; a scale given as a tensor is read in each run."""
+    from numba import get_num_threads
+
+    from ops._core import streaming
     from ops._core.jit import accumulator, storage
     from ops.scale import jit
 
     wide = accumulator(x)
     shift = wide.type(bias if x.dtype.name in FLOATS else as_integer(bias, wide))
     source, target = storage(x).reshape(-1), storage(out["out"]).reshape(-1)
-    function = jit.scale_few if x.size < SMALL else jit.scale_many
+    function: Any = jit.scale_few if x.size < SMALL else jit.scale_many
+    last: tuple[Any, ...] = (shift, bias_after_scale)
+    if streaming.pays(source, target):
+        function, last = jit.scale_streaming, (*last, get_num_threads())
     if not isinstance(scale, float | int):
-        return lambda: function(source, target, wide.type(scale.reshape(-1)[0]), shift, bias_after_scale)
+        return lambda: function(source, target, wide.type(scale.reshape(-1)[0]), *last)
     factor = wide.type(scale if x.dtype.name in FLOATS else as_integer(scale, wide))
-    return lambda: function(source, target, factor, shift, bias_after_scale)
+    return partial(function, source, target, factor, *last)
 
 
 @kernel("scale", "optimized", "cpu", ("int16",))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -20,12 +21,17 @@ REAL = tuple(name for name in DTYPES if name not in BY_NUMPY)
 @kernel("sign", "optimized", "cpu", REAL, prepare=True)
 def sign(*, x: Any, out: dict[str, Any]) -> Bound:
     """One pass."""
+    from numba import get_num_threads
+
+    from ops._core import streaming
     from ops._core.jit import storage
     from ops.sign import jit
 
     flat = (storage(x).reshape(-1), storage(out["out"]).reshape(-1))
+    if streaming.pays(*flat):
+        return partial(jit.sign_streaming, *flat, get_num_threads())
     function = jit.sign_of_few if x.size < SMALL else jit.sign_of_many
-    return lambda: function(*flat)
+    return partial(function, *flat)
 
 
 @kernel("sign", "optimized", "cpu", BY_NUMPY, strided=True)

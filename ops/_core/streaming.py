@@ -1,0 +1,120 @@
+"""Stores past the caches, for Numba kernels whose arrays the last cache does not hold.
+
+An ordinary store reads the line that it is going to overwrite, and pushes another out; a third of what a
+copy moves is of no use. A kernel that streams computes a run of elements into `held_run`, which stays in
+registers or in the nearest cache, and `put_run` writes it, whole lines at a time, without reading. What
+fits into the last cache is better left there for whoever reads it next: `pays` says.
+
+Runs are short, so that loads and stores go on side by side, and arrays are not passed to functions in
+between: two threads that count references to the same array wait for each other.
+Numba's cache looks at a kernel's own file only: after a change here, touch the jit.py that uses it.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from llvmlite import ir
+from numba import carray, njit, types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+from ops._core.jit import INNER, RUN
+
+uintp = np.uintp
+LINE_BYTES = 64
+VECTOR_BYTES = 32
+SHARE = 0.8
+"""Of the last cache: what a kernel moves besides finds room in the rest."""
+CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
+UNKNOWN = 32 << 20
+_UNITS = {"K": 1 << 10, "M": 1 << 20}
+
+
+@cache
+def last_cache_bytes(folder: Path = CACHES) -> int:
+    """The largest cache that the system tells of; 32 MiB where it tells of none."""
+    texts = [file.read_text().strip() for file in folder.glob("index*/size")]
+    return max((int(text[:-1]) * _UNITS[text[-1]] for text in texts if text[-1:] in _UNITS), default=UNKNOWN)
+
+
+def pays(*arrays: Any) -> bool:
+    """Whether what a kernel reads and writes is more than the last cache holds."""
+    return bool(sum(array.nbytes for array in arrays) > SHARE * last_cache_bytes())
+
+
+def lie_alike(one: Any, other: Any) -> bool:
+    """Whether equal elements of two arrays are equally far from the start of a line."""
+    return bool((one.ctypes.data - other.ctypes.data) % LINE_BYTES == 0)
+
+
+@intrinsic
+def _on_stack(typingctx: Any, like: Any) -> Any:
+    """Where RUN elements find room until the function ends."""
+    del typingctx
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        del arguments
+        element = context.get_data_type(signature.args[0].dtype)
+        place = cgutils.alloca_once(builder, ir.ArrayType(element, RUN))
+        place.align = LINE_BYTES
+        return builder.bitcast(place, element.as_pointer())
+
+    return types.CPointer(like.dtype)(like), generate
+
+
+@njit(inline="always")
+def held_run(like: Any) -> Any:
+    """RUN elements like those of the array `like`, for the function that asks."""
+    return carray(_on_stack(like), RUN)
+
+
+@intrinsic
+def put_run(typingctx: Any, held: Any, at: Any, out: Any, index: Any) -> Any:
+    """out[index : index + RUN] becomes held[at : at + RUN], both flat; out[index] begins a line."""
+    del typingctx, at, index
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        vector, number = ir.VectorType(ir.IntType(64), VECTOR_BYTES // 8), ir.IntType(32)
+        kinds, arrays, indices = signature.args[::2], arguments[::2], arguments[1::2]
+        places = []
+        for kind, array, first in zip(kinds, arrays, indices, strict=True):
+            data = context.make_array(kind)(context, builder, array).data
+            places.append(builder.bitcast(builder.gep(data, [first]), vector.as_pointer()))
+        streamed = builder.module.add_metadata([ir.Constant(number, 1)])
+        for part in range(RUN * kinds[0].dtype.bitwidth // (8 * VECTOR_BYTES)):
+            given, kept = (builder.gep(place, [ir.Constant(number, part)]) for place in places)
+            value = builder.load(given)
+            value.align = kinds[0].dtype.bitwidth // 8
+            store = builder.store(value, kept)
+            store.align = VECTOR_BYTES
+            store.set_metadata("nontemporal", streamed)
+        return context.get_dummy_value()
+
+    return types.void(held, types.uintp, out, types.uintp), generate
+
+
+@intrinsic
+def settle(typingctx: Any) -> Any:
+    """Other threads see what was put: for the end of each thread's part."""
+    del typingctx
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        del signature, arguments
+        builder.fence("seq_cst")
+        return context.get_dummy_value()
+
+    return types.void(), generate
+
+
+@njit(**INNER)
+def whole_runs(out: Any, start: int, end: int) -> Any:
+    """Of a part of flat `out`: where runs that begin with a line begin and end. Before and after them are odd ends."""
+    beyond = (out.ctypes.data + start * out.itemsize) % LINE_BYTES
+    if beyond % out.itemsize:
+        return end, end
+    first = min(start + (LINE_BYTES - beyond) % LINE_BYTES // out.itemsize, end)
+    return first, end - (end - first) % RUN
