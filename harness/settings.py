@@ -94,6 +94,8 @@ def child_environment(threads: int | None = None) -> dict[str, str]:
     environment.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
     # OpenMP's idle threads spin for milliseconds by default, and take the cores from a BLAS that comes next
     environment.setdefault("GOMP_SPINCOUNT", "10000")
+    # OpenBLAS's spin for 2^28 cycles, a tenth of a second in which other implementations took twice their time
+    environment.setdefault("OPENBLAS_THREAD_TIMEOUT", "18")
     if threads is not None:
         environment.update(dict.fromkeys(THREAD_VARIABLES, str(threads)))
     return environment

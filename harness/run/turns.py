@@ -14,8 +14,8 @@ from harness.measure import Limits
 from harness.result.result import Measurement, Result, Status
 from ops._core.op import tensor_bytes
 
-TURNS = 5
-WARM_AGAIN_S = 0.005
+TURNS = 12
+WARM_AGAIN_S = 0.002
 """Calls before the samples of a later turn: others had the caches meanwhile. Calls that last longer need none."""
 HELD_BYTES = 256 << 20
 """Of larger cases the implementations are not kept in memory side by side."""

@@ -27,8 +27,6 @@ from ops._core.jit import INNER, RUN
 uintp = np.uintp
 LINE_BYTES = 64
 VECTOR_BYTES = 32
-SHARE = 0.8
-"""Of the last cache: what a kernel moves besides finds room in the rest."""
 CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 UNKNOWN = 32 << 20
 _UNITS = {"K": 1 << 10, "M": 1 << 20}
@@ -43,7 +41,7 @@ def last_cache_bytes(folder: Path = CACHES) -> int:
 
 def pays(*arrays: Any) -> bool:
     """Whether what a kernel reads and writes is more than the last cache holds."""
-    return bool(sum(array.nbytes for array in arrays) > SHARE * last_cache_bytes())
+    return bool(sum(array.nbytes for array in arrays) > last_cache_bytes())
 
 
 def lie_alike(one: Any, other: Any) -> bool:

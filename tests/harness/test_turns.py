@@ -10,7 +10,7 @@ import pytest
 from harness.measure import Limits
 from harness.result.result import Measurement, Result, Status
 from harness.run.execute import LocalExecutor
-from harness.run.turns import HELD_BYTES, joined, next_turn, takes_turns
+from harness.run.turns import HELD_BYTES, WARM_AGAIN_S, joined, next_turn, takes_turns
 from tests.faulty.trial import trial
 
 LIMITS = Limits(budget_s=60.0, min_samples=3, max_samples=6, warmup_s=0.0, turns=3)
@@ -72,7 +72,7 @@ def test_a_turn_takes_its_share() -> None:
     """A third of the budget and of the samples, with calls as before, warmed up again where a sample is short."""
     limits = Limits(budget_s=0.6, min_samples=5, max_samples=60, warmup_s=0.05, turns=3)
     turn = next_turn(measured(20, 1000.0, 100), limits)
-    assert turn == replace(limits, budget_s=0.6 / 3, min_samples=2, max_samples=20, warmup_s=0.005, calls=100)
+    assert turn == replace(limits, budget_s=0.6 / 3, min_samples=2, max_samples=20, warmup_s=WARM_AGAIN_S, calls=100)
     slow = next_turn(measured(2, 1e8), limits)
     assert slow is not None
     assert slow.warmup_s == 0

@@ -114,6 +114,6 @@ def test_the_last_cache_is_what_the_system_says(tmp_path: Path) -> None:
 
 def test_streaming_pays_where_the_last_cache_is_too_small(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is read counts as what is written does."""
-    monkeypatch.setattr(streaming, "last_cache_bytes", lambda: 1000)
+    monkeypatch.setattr(streaming, "last_cache_bytes", lambda: 800)
     assert not streaming.pays(np.zeros(400, np.uint8), np.zeros(400, np.uint8))
     assert streaming.pays(np.zeros(400, np.uint8), np.zeros(401, np.uint8))
