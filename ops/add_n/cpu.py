@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from ops._core import streaming
 from ops._core.dtype import FLOATS
 from ops._core.kernel import Bound
 from ops._core.registry import kernel
@@ -26,7 +27,6 @@ def add_n(*, in_0: Any, in_1: Any, out: dict[str, Any]) -> Bound:
         return partial(_add, in_0, in_1, result)
     from numba import get_num_threads
 
-    from ops._core import streaming
     from ops._core.jit import storage
     from ops.add_n import jit
 

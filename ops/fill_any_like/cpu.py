@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from ops._core import streaming
 from ops._core.dtype import dtype_name
 from ops._core.kernel import Bound
 from ops._core.registry import kernel
@@ -21,7 +22,6 @@ def fill_any_like(*, x: Any, value: float, dtype: str | None, out: dict[str, Any
     """One write."""
     from numba import get_num_threads
 
-    from ops._core import streaming
     from ops.fill_any_like import jit
 
     result = out["out"]

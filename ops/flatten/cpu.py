@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from ops._core import streaming
 from ops._core.kernel import Bound
 from ops._core.registry import kernel
 from ops.flatten.baseline import view_of
@@ -27,7 +28,6 @@ def flatten(*, x: Any, start_axis: int, stop_axis: int, copy: bool, out: dict[st
         return partial(np.copyto, result.reshape(x.shape), x)
     from numba import get_num_threads
 
-    from ops._core import streaming
     from ops.flatten import jit
 
     word = f"u{min(x.dtype.itemsize, 8)}"

@@ -8,7 +8,7 @@ import numpy as np
 from numba import njit, prange
 
 from ops._core.jit import INNER, RUN, fetch_to_read
-from ops._core.streaming import put_run, settle, whole_runs
+from ops._core.streaming.jit import put_run, settle, whole_runs
 
 uintp = np.uintp
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from ops._core import streaming
 from ops._core.axes import as_reduction
 from ops._core.broadcast import reduced_axes, walk
 from ops._core.dtype import FLOATS
@@ -23,7 +24,6 @@ def lerp(*, x: Any, y: Any, weight: Any, out: dict[str, Any]) -> Bound:
     """Line by line, as few as broadcasting allows, and as much for each thread."""
     from numba import get_num_threads
 
-    from ops._core import streaming
     from ops._core.jit import accumulator, storage
     from ops.lerp import jit
 
@@ -53,7 +53,6 @@ def lerp_grad(*, x: Any, y: Any, dout: Any, weight: Any, need_x: bool, need_y: b
     """dout is read once where at most one gradient is summed, and never copied."""
     from numba import get_num_threads
 
-    from ops._core import streaming
     from ops._core.jit import accumulator, storage
     from ops.lerp import jit
 

@@ -8,7 +8,7 @@ import numpy as np
 from numba import njit, prange
 
 from ops._core.jit import INNER, RUN, fetch_to_read, fetch_to_write, narrow, widen
-from ops._core.streaming import held_run, put_run, settle, whole_runs
+from ops._core.streaming.jit import held_run, put_run, settle, whole_runs
 
 uintp = np.uintp
 """Of an index, it says that it is not from the end: one comparison less, and loops vectorise."""

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from ops._core import streaming
 from ops._core.dtype import FLOATS
 from ops._core.kernel import Bound
 from ops._core.registry import kernel
@@ -21,7 +22,6 @@ def scale(*, x: Any, scale: Any, bias: float, bias_after_scale: bool, out: dict[
     """Multiply and add at once; a scale given as a tensor is read in each run."""
     from numba import get_num_threads
 
-    from ops._core import streaming
     from ops._core.jit import accumulator, storage
     from ops.scale import jit
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from ops._core import streaming
 from ops._core.dtype import COMPLEX
 from ops._core.kernel import Bound
 from ops._core.registry import kernel
@@ -23,7 +24,6 @@ def sign(*, x: Any, out: dict[str, Any]) -> Bound:
     """One pass."""
     from numba import get_num_threads
 
-    from ops._core import streaming
     from ops._core.jit import storage
     from ops.sign import jit
 

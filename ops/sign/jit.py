@@ -8,7 +8,7 @@ import numpy as np
 from numba import njit, prange
 
 from ops._core.jit import INNER, RUN, fetch_to_read, narrow, widen
-from ops._core.streaming import held_run, put_run, settle, whole_runs
+from ops._core.streaming.jit import held_run, put_run, settle, whole_runs
 
 uintp = np.uintp
 

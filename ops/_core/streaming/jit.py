@@ -1,9 +1,4 @@
-"""Stores past the caches, for Numba kernels whose arrays the last cache does not hold.
-
-An ordinary store reads the line that it is going to overwrite, and pushes another out; a third of what a
-copy moves is of no use. A kernel that streams computes a run of elements into `held_run`, which stays in
-registers or in the nearest cache, and `put_run` writes it, whole lines at a time, without reading. What
-fits into the last cache is better left there for whoever reads it next: `pays` says.
+"""Stores past the caches: a kernel computes a run of elements into `held_run`, and `put_run` writes it.
 
 Runs are short, so that loads and stores go on side by side, and arrays are not passed to functions in
 between: two threads that count references to the same array wait for each other.
@@ -12,8 +7,6 @@ Numba's cache looks at a kernel's own file only: after a change here, touch the 
 
 from __future__ import annotations
 
-from functools import cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,30 +16,10 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 from ops._core.jit import INNER, RUN
+from ops._core.streaming import LINE_BYTES
 
 uintp = np.uintp
-LINE_BYTES = 64
 VECTOR_BYTES = 32
-CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
-UNKNOWN = 32 << 20
-_UNITS = {"K": 1 << 10, "M": 1 << 20}
-
-
-@cache
-def last_cache_bytes(folder: Path = CACHES) -> int:
-    """The largest cache that the system tells of; 32 MiB where it tells of none."""
-    texts = [file.read_text().strip() for file in folder.glob("index*/size")]
-    return max((int(text[:-1]) * _UNITS[text[-1]] for text in texts if text[-1:] in _UNITS), default=UNKNOWN)
-
-
-def pays(*arrays: Any) -> bool:
-    """Whether what a kernel reads and writes is more than the last cache holds."""
-    return bool(sum(array.nbytes for array in arrays) > last_cache_bytes())
-
-
-def lie_alike(one: Any, other: Any) -> bool:
-    """Whether equal elements of two arrays are equally far from the start of a line."""
-    return bool((one.ctypes.data - other.ctypes.data) % LINE_BYTES == 0)
 
 
 @intrinsic
