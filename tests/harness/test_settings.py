@@ -62,3 +62,12 @@ def test_gpus_may_be_renumbered(monkeypatch: pytest.MonkeyPatch, visible: str, i
     """CUDA's numbers are those of CUDA_VISIBLE_DEVICES; the driver's own are not."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     assert visible_gpu(index) == name
+
+
+@pytest.mark.parametrize("name", ["GOMP_SPINCOUNT", "OPENBLAS_THREAD_TIMEOUT"])
+def test_idle_threads_of_a_worker_sleep_soon(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of one library would take the cores from the implementation measured next; who sets it knows better."""
+    monkeypatch.delenv(name, raising=False)
+    assert name in child_environment()
+    monkeypatch.setenv(name, "7")
+    assert child_environment()[name] == "7"
