@@ -123,6 +123,12 @@ def fused_multiply_add(typingctx: Any, first: Any, second: Any, addend: Any) -> 
     return first(first, second, addend), generate
 
 
+def address(context: Any, builder: Any, kind: Any, array: Any, index: Any, pointed: Any) -> Any:
+    """For intrinsics: where element `index` of an array of type `kind` is, as a pointer to the LLVM type `pointed`."""
+    data = context.make_array(kind)(context, builder, array).data
+    return builder.bitcast(builder.gep(data, [index]), pointed.as_pointer())
+
+
 RUN = 64
 """Elements that a loop which fetches ahead takes at a time: few enough to be unrolled, whole cache lines."""
 AHEAD = 512
@@ -142,14 +148,13 @@ def _fetching(*, writes: bool) -> Any:
 
         def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
             kind = signature.args[0]
-            data = context.make_array(kind)(context, builder, arguments[0]).data
             flags = [ir.Constant(_INT32, flag) for flag in (int(writes), 3, 1)]
             for first in range(0, RUN, _LINE_BITS // kind.dtype.bitwidth):
-                place = builder.add(arguments[1], ir.Constant(arguments[1].type, AHEAD + first))
-                address = builder.bitcast(builder.gep(data, [place]), ir.IntType(8).as_pointer())
-                given = ir.FunctionType(ir.VoidType(), [address.type, *(flag.type for flag in flags)])
+                index = builder.add(arguments[1], ir.Constant(arguments[1].type, AHEAD + first))
+                place = address(context, builder, kind, arguments[0], index, ir.IntType(8))
+                given = ir.FunctionType(ir.VoidType(), [place.type, *(flag.type for flag in flags)])
                 function = cgutils.get_or_insert_function(builder.module, given, "llvm.prefetch.p0")
-                builder.call(function, [address, *flags])
+                builder.call(function, [place, *flags])
             return context.get_dummy_value()
 
         return types.void(array, index), generate

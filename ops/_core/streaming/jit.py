@@ -15,7 +15,7 @@ from numba import carray, njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from ops._core.jit import INNER, RUN
+from ops._core.jit import INNER, RUN, address
 from ops._core.streaming import LINE_BYTES
 
 uintp = np.uintp
@@ -51,10 +51,7 @@ def put_run(typingctx: Any, held: Any, at: Any, out: Any, index: Any) -> Any:
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         vector, number = ir.VectorType(ir.IntType(64), VECTOR_BYTES // 8), ir.IntType(32)
         kinds, arrays, indices = signature.args[::2], arguments[::2], arguments[1::2]
-        places = []
-        for kind, array, first in zip(kinds, arrays, indices, strict=True):
-            data = context.make_array(kind)(context, builder, array).data
-            places.append(builder.bitcast(builder.gep(data, [first]), vector.as_pointer()))
+        places = [address(context, builder, *place, vector) for place in zip(kinds, arrays, indices, strict=True)]
         streamed = builder.module.add_metadata([ir.Constant(number, 1)])
         for part in range(RUN * kinds[0].dtype.bitwidth // (8 * VECTOR_BYTES)):
             given, kept = (builder.gep(place, [ir.Constant(number, part)]) for place in places)

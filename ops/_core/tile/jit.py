@@ -17,6 +17,8 @@ from numba import njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic, models, register_model
 
+from ops._core.jit import address
+
 WIDE = bool(get_host_cpu_features().get("avx512f", False))
 VECTOR_BYTES = 64 if WIDE else 32
 VECTORS = 2
@@ -41,11 +43,6 @@ class _LanesModel(models.PrimitiveModel):  # type: ignore[misc]
 
 def _vector(element: Any, dtype: Any, nbytes: int) -> Any:
     return ir.VectorType(element, nbytes * 8 // dtype.bitwidth)
-
-
-def _address(context: Any, builder: Any, kind: Any, array: Any, index: Any, vector: Any) -> Any:
-    data = context.make_array(kind)(context, builder, array).data
-    return builder.bitcast(builder.gep(data, [index]), vector.as_pointer())
 
 
 def _unaligned(instruction: Any, dtype: Any) -> Any:
@@ -73,7 +70,7 @@ def load(typingctx: Any, array: Any, index: Any) -> Any:
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         kind, vector = signature.args[0], context.get_value_type(signature.return_type)
         array, index = arguments
-        return _unaligned(builder.load(_address(context, builder, kind, array, index, vector)), kind.dtype)
+        return _unaligned(builder.load(address(context, builder, kind, array, index, vector)), kind.dtype)
 
     return Lanes(array.dtype)(array, index), generate
 
@@ -86,7 +83,7 @@ def store(typingctx: Any, array: Any, index: Any, value: Any) -> Any:
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         array, index, value = arguments
         kind = signature.args[0]
-        place = _address(context, builder, kind, array, index, value.type)
+        place = address(context, builder, kind, array, index, value.type)
         _unaligned(builder.store(value, place), kind.dtype)
         return context.get_dummy_value()
 
@@ -152,10 +149,10 @@ def turn(typingctx: Any, given: Any, start: Any, pitch: Any, out: Any, out_start
         stored = ir.VectorType(context.get_value_type(source.dtype), wide.count)
         rows = []
         for row in range(wide.count):
-            place = _address(context, builder, source, given, _after(builder, start, row, pitch), stored)
+            place = address(context, builder, source, given, _after(builder, start, row, pitch), stored)
             rows.append(_widened(builder, source.dtype, _unaligned(builder.load(place), source.dtype), wide))
         for column, value in enumerate(_turned(builder, rows)):
-            place = _address(context, builder, target, out, _after(builder, out_start, column, out_pitch), wide)
+            place = address(context, builder, target, out, _after(builder, out_start, column, out_pitch), wide)
             _unaligned(builder.store(value, place), target.dtype)
         return context.get_dummy_value()
 
@@ -290,7 +287,7 @@ def _sum_tile(context: Any, builder: Any, signature: Any, arguments: Any) -> dic
         columns = []
         for column in range(VECTORS):
             index = builder.add(first, ir.Constant(number, column * vector.count))
-            place = _address(context, builder, signature.args[4], b, index, vector)
+            place = address(context, builder, signature.args[4], b, index, vector)
             columns.append(_unaligned(builder.load(place), dtype))
         step = builder.mul(loop.index, a_step)
         for row in range(ROWS):
@@ -314,7 +311,7 @@ def _write_tile(context: Any, builder: Any, sums: dict[tuple[int, int], Any], ba
 def _tile_address(context: Any, builder: Any, place: Any, row: int, column: int, vector: Any) -> Any:
     kind, array, start, pitch = place
     index = builder.add(_after(builder, start, row, pitch), ir.Constant(start.type, column * vector.count))
-    return _address(context, builder, kind, array, index, vector)
+    return address(context, builder, kind, array, index, vector)
 
 
 def _after(builder: Any, start: Any, count: int, step: Any) -> Any:

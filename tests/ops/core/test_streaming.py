@@ -12,6 +12,7 @@ from ops import dtype_info, find_kernel, find_op
 from ops._core import streaming
 from ops._core.jit import RUN
 from ops._core.streaming.jit import whole_runs
+from ops._core.tile import scratch
 
 FEW, LARGE = 20_000, 70_000
 """Elements that one thread would take, so that less is compiled; and so many that flatten leaves them to Numba."""
@@ -30,10 +31,9 @@ KERNELS: list[tuple[str, str, dict[str, Any], tuple[str, ...], tuple[str, ...]]]
 ]
 
 
-def ones(size: int, dtype: np.dtype) -> np.ndarray[Any, Any]:
+def ones(size: int, dtype: np.dtype) -> Any:
     """An array that begins where a line of the cache does."""
-    room = np.zeros(size * dtype.itemsize + streaming.LINE_BYTES, np.uint8)
-    made = room[-room.ctypes.data % streaming.LINE_BYTES :][: size * dtype.itemsize].view(dtype)
+    made = scratch(size, dtype)
     made[:] = 1
     return made
 
