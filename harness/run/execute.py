@@ -103,15 +103,17 @@ class LocalExecutor:
     def run(self, trials: Iterable[Trial], *, block: int = 0, ask: Ask = ask_nothing) -> Iterator[Result]:
         """Results in order of trials; a trial is sent when the result before it has been taken.
 
-        Trials of a case that take turns (see harness.run.turns) are handed out after the last turn.
+        Trials of a case that take turns (see harness.run.turns) are handed out after the last turn; one alone
+        takes none.
         ask: what is asked of each beyond being run (see run_plain). Raises WorkerError where the harness,
         not a kernel, fails.
         """
         for (in_turns, *_), group in groupby(trials, self._group):
-            if in_turns:
-                yield from self._run_in_turns(group, block, ask)
+            same_case = list(group)
+            if in_turns and len(same_case) > 1:
+                yield from self._run_in_turns(same_case, block, ask)
             else:
-                for trial in group:
+                for trial in same_case:
                     yield self._run_one(trial, block, ask(trial))
 
     def run_plain(self, trial: Mapping[str, Any], *, block: int = 0, **more: Any) -> dict[str, Any]:

@@ -38,6 +38,13 @@ def test_turns_go_there_and_back_again(tmp_path: Path, monkeypatch: pytest.Monke
     assert all(result.check and result.check.ok for result in results)
 
 
+def test_one_alone_takes_no_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is sampled in one go, with nothing asked of the worker in between."""
+    monkeypatch.delattr(LocalExecutor, "_run_more")
+    (result,) = run("baseline")
+    assert (result.status, samples(result)) == (Status.OK, 6)
+
+
 def test_what_goes_wrong_in_a_later_turn_is_wrong() -> None:
     """It loses its samples, and the others go on."""
     before, wrong, after = run("baseline", "wrong_in_a_later_turn", "optimized")
