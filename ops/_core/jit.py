@@ -3,17 +3,18 @@
 Numba has no arrays of float16 or bfloat16. `storage` views them as uint16 and int16; inside a
 kernel `widen` turns an element into the number it stands for (float32), and `narrow` back, rounding
 to nearest, ties to even. Other dtypes pass through both unchanged.
-
-Numba's cache looks at a kernel's own file only: after a change here, touch the jit.py that uses it.
 """
 
 from __future__ import annotations
 
+import hashlib
+import os
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from llvmlite import ir
-from numba import njit, prange, types
+from numba import config, njit, prange, types
 from numba.core import cgutils
 from numba.extending import intrinsic, overload
 
@@ -27,6 +28,27 @@ INNER = {"error_model": "numpy", "no_cpython_wrapper": True, "no_cfunc_wrapper":
 
 Called by Python it would crash.
 """
+
+
+def _keep_apart_what_was_compiled() -> None:
+    """Give Numba's cache a folder of its own for the code as it is here and in the folders beside.
+
+    It asks of a kernel's own file whether that has changed, not of what the kernel calls: without this, a change here
+    would be measured, and judged, as it was before.
+    """
+    here = Path(__file__).parent
+    shared = [Path(__file__), *sorted(here.glob("*/*.py"))]
+    digest = hashlib.sha256(b"".join(path.read_bytes() for path in shared)).hexdigest()[:16]
+    folder = Path(config.CACHE_DIR or here / "__pycache__" / "numba")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError:
+        return
+    if os.access(folder, os.W_OK):
+        config.CACHE_DIR = str(folder / digest)
+
+
+_keep_apart_what_was_compiled()
 
 
 def storage(array: Any) -> Any:

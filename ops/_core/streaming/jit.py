@@ -2,7 +2,6 @@
 
 Runs are short, so that loads and stores go on side by side, and arrays are not passed to functions in
 between: two threads that count references to the same array wait for each other.
-Numba's cache looks at a kernel's own file only: after a change here, touch the jit.py that uses it.
 """
 
 from __future__ import annotations

@@ -3,8 +3,6 @@
 `lanes` come from 32 bytes of an array and are worked on together; a tile is ROWS by `tile_columns`
 numbers, of which every register takes one vector. On one core that is as fast as a BLAS, it needs no
 threads of its own beside Numba's, and what follows a product finds it in the cache.
-
-Numba's cache looks at a kernel's own file only: after a change here, touch the jit.py that uses it.
 """
 
 from __future__ import annotations
@@ -12,14 +10,19 @@ from __future__ import annotations
 from typing import Any
 
 from llvmlite import ir
-from llvmlite.binding import get_host_cpu_features
+from llvmlite.binding import get_host_cpu_features, initialize_native_asmparser
 from numba import njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic, models, register_model
 
 from ops._core.jit import address
+from ops._core.tile.assembly import Product, sums_of
 
-WIDE = bool(get_host_cpu_features().get("avx512f", False))
+FEATURES = get_host_cpu_features()
+WIDE = bool(FEATURES.get("avx512f", False))
+IN_ASSEMBLY = bool(FEATURES.get("avx2", False) and FEATURES.get("fma", False))
+if IN_ASSEMBLY:
+    initialize_native_asmparser()
 VECTOR_BYTES = 64 if WIDE else 32
 VECTORS = 2
 ROWS = 12 if WIDE else 6
@@ -267,18 +270,35 @@ def multiply_tile_onto(
     return signature, generate
 
 
-def _sum_tile(context: Any, builder: Any, signature: Any, arguments: Any) -> dict[tuple[int, int], Any]:
-    """Where the sums of a tile are, by row and vector."""
+def _sum_tile(context: Any, builder: Any, signature: Any, arguments: Any) -> list[list[Any]]:
+    """The sums of a tile, by row and vector."""
     a, a_start, a_row, a_step, b, b_start, b_step, depth = arguments[:8]
     dtype = signature.args[0].dtype
     vector = _vector(context.get_value_type(dtype), dtype, VECTOR_BYTES)
+    if not IN_ASSEMBLY:
+        return _sum_by_llvm(context, builder, signature, arguments, vector)
+    nbytes, byte = ir.Constant(depth.type, dtype.bitwidth // 8), ir.IntType(8)
+    product = Product(
+        address(context, builder, signature.args[0], a, a_start, byte),
+        builder.mul(a_row, nbytes),
+        builder.mul(a_step, nbytes),
+        address(context, builder, signature.args[4], b, b_start, byte),
+        builder.mul(b_step, nbytes),
+        depth,
+    )
+    return sums_of(builder, product, ROWS, VECTORS, vector, wide=WIDE)
+
+
+def _sum_by_llvm(context: Any, builder: Any, signature: Any, arguments: Any, vector: Any) -> list[list[Any]]:
+    """The same for any processor."""
+    a, a_start, a_row, a_step, b, b_start, b_step, depth = arguments[:8]
+    dtype = signature.args[0].dtype
     fma, number = _fma(builder, vector, dtype), context.get_value_type(types.intp)
-    sums = {
-        (row, column): cgutils.alloca_once_value(builder, ir.Constant(vector, None))
+    sums = [
+        [cgutils.alloca_once_value(builder, ir.Constant(vector, None)) for column in range(VECTORS)]
         for row in range(ROWS)
-        for column in range(VECTORS)
-    }
-    for held in sums.values():  # alloca_once sets them at the start of the function only
+    ]
+    for held in (held for row in sums for held in row):  # alloca_once sets them at the start of the function only
         builder.store(ir.Constant(vector, None), held)
     rows = [_after(builder, a_start, row, a_row) for row in range(ROWS)]
     elements = context.make_array(signature.args[0])(context, builder, a).data
@@ -292,20 +312,21 @@ def _sum_tile(context: Any, builder: Any, signature: Any, arguments: Any) -> dic
         step = builder.mul(loop.index, a_step)
         for row in range(ROWS):
             factor = _splat(builder, builder.load(builder.gep(elements, [builder.add(rows[row], step)])), vector)
-            for column in range(VECTORS):
-                held = sums[row, column]
+            for column, held in enumerate(sums[row]):
                 builder.store(builder.call(fma, [factor, columns[column], builder.load(held)]), held)
-    return sums
+    return [[builder.load(held) for held in row] for row in sums]
 
 
-def _write_tile(context: Any, builder: Any, sums: dict[tuple[int, int], Any], base: Any, out: Any) -> None:
+def _write_tile(context: Any, builder: Any, sums: list[list[Any]], base: Any, out: Any) -> None:
     """Write a tile, on top of another; both are array type, array, start and distance between rows."""
-    for (row, column), held in sums.items():
-        value = builder.load(held)
-        if base is not None:
-            before = builder.load(_tile_address(context, builder, base, row, column, value.type))
-            value = builder.fadd(_unaligned(before, base[0].dtype), value)
-        _unaligned(builder.store(value, _tile_address(context, builder, out, row, column, value.type)), out[0].dtype)
+    for row, values in enumerate(sums):
+        for column, total in enumerate(values):
+            value = total
+            if base is not None:
+                before = builder.load(_tile_address(context, builder, base, row, column, value.type))
+                value = builder.fadd(_unaligned(before, base[0].dtype), value)
+            place = _tile_address(context, builder, out, row, column, value.type)
+            _unaligned(builder.store(value, place), out[0].dtype)
 
 
 def _tile_address(context: Any, builder: Any, place: Any, row: int, column: int, vector: Any) -> Any:

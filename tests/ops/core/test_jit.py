@@ -1,7 +1,12 @@
-"""What Numba kernels share: 16-bit floats as bits, and powers."""
+"""What Numba kernels share: 16-bit floats as bits, powers, a folder for what was compiled."""
 
 from __future__ import annotations
 
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,6 +14,7 @@ import pytest
 from numba import njit
 from numpy.typing import NDArray
 
+import ops
 from ops import dtype_info
 from ops._core.jit import narrow, power, storage, widen
 
@@ -117,3 +123,20 @@ def test_storage_shares_memory() -> None:
         array = np.zeros(4, dtype_info(dtype).numpy)
         assert np.shares_memory(storage(array), array)
         assert storage(array).itemsize == array.itemsize
+
+
+def test_what_was_compiled_of_other_shared_code_is_not_found(tmp_path: Path) -> None:
+    """Numba asks of a kernel's own file only whether it has changed; what kernels share has a folder for each state."""
+    tree = shutil.copytree(Path(ops.__file__).parent, tmp_path / "ops", ignore=shutil.ignore_patterns("__pycache__"))
+    command = [sys.executable, "-c", "import ops._core.jit; from numba import config; print(config.CACHE_DIR)"]
+
+    def folder() -> str:
+        given = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path / "numba"), "PYTHONPATH": ""}
+        return subprocess.run(command, cwd=tmp_path, env=given, check=True, capture_output=True, text=True).stdout
+
+    before = folder()
+    assert before == folder()
+    assert before.startswith(str(tmp_path / "numba" / ""))
+    with (tree / "_core" / "tile" / "jit.py").open("a") as file:
+        file.write("# another state\n")
+    assert folder() != before

@@ -1,4 +1,4 @@
-"""Squares of lanes, turned."""
+"""Squares of lanes, turned; products of tiles."""
 
 from __future__ import annotations
 
@@ -37,3 +37,35 @@ def test_a_square_of_lanes_is_turned_and_its_surroundings_left(dtype: Any, wide:
     expected = np.full((24, 24), -1, wide)
     expected[1 : 1 + lanes, 1 : 1 + lanes] = given.reshape(20, 20)[2 : 2 + lanes, 3 : 3 + lanes].astype(wide).T
     np.testing.assert_array_equal(out.reshape(24, 24), expected)
+
+
+@pytest.mark.parametrize("in_assembly", [False, True])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_a_tile_is_a_sum_of_products(monkeypatch: pytest.MonkeyPatch, dtype: Any, *, in_assembly: bool) -> None:
+    """Rows and steps may lie anywhere; numbers are whole, so that sums are exact; what is around the tile is left."""
+    from numba import njit
+
+    from ops._core.tile import jit as tile
+
+    if in_assembly and not tile.IN_ASSEMBLY:
+        pytest.skip("not on this processor")
+    monkeypatch.setattr(tile, "IN_ASSEMBLY", in_assembly)
+    product = tile.multiply_tile
+    a_row, a_step, b_step, out_row = 11, 2, 37 * 2, 67
+
+    @njit  # type: ignore[untyped-decorator]
+    def run(a: Any, b: Any, out: Any, depth: int) -> None:
+        product(a, 3, a_row, a_step, b, 5, b_step, depth, out, 2, out_row)
+
+    rng = np.random.default_rng(0)
+    a, b = (rng.integers(-9, 9, 1000).astype(dtype) for _ in range(2))
+    rows, columns = tile.ROWS, tile.VECTORS * tile.VECTOR_BYTES // a.itemsize
+    for depth in (0, 1, 7):
+        out = rng.integers(-9, 9, rows * out_row + columns).astype(dtype)
+        expected = out.copy()
+        for row in range(rows):
+            for column in range(columns):
+                terms = (a[3 + row * a_row + k * a_step] * b[5 + k * b_step + column] for k in range(depth))
+                expected[2 + row * out_row + column] += sum(terms)
+        run(a, b, out, depth)
+        np.testing.assert_array_equal(out, expected)

@@ -1,0 +1,83 @@
+"""The inner loop of a tile's product on x86, written out.
+
+LLVM unrolls that loop and loads what several steps need before it multiplies: more than there are registers, so that
+sums go to the stack and back at every step, twice as slow where the stack does not begin at a cache line.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from llvmlite import ir
+
+REACH = 4
+"""Rows that one pointer addresses: those 0, 1, 2 and 3 rows on."""
+FACTORS = 2
+"""Registers that hold a row's factor, in turns."""
+CLOBBERED = ("~{memory}", "~{dirflag}", "~{fpsr}", "~{flags}")
+
+
+@dataclass(frozen=True)
+class Product:
+    """Where the operands of a product are: pointers to a tile's first numbers, distances in bytes, and its depth."""
+
+    a: Any
+    a_row: Any
+    a_step: Any
+    b: Any
+    b_step: Any
+    depth: Any
+
+
+def sums_of(builder: Any, product: Product, rows: int, vectors: int, vector: Any, *, wide: bool) -> list[list[Any]]:
+    """The sums of a tile by row and vector, each step's products added to them in order by fused multiply-adds.
+
+    vector: the type of a register's numbers. wide: of 64 bytes, for AVX-512, not 32.
+    """
+    number = product.depth.type
+    bases = [_beyond(builder, product.a, product.a_row, row) for row in range(0, rows, REACH)]
+    changed = [*bases, product.b, product.depth]
+    three_rows = builder.mul(product.a_row, ir.Constant(number, REACH - 1))
+    given = [product.a_row, three_rows, product.a_step, product.b_step]
+    registers = rows * vectors + vectors + FACTORS
+    outputs = [vector] * registers + [value.type for value in changed]
+    constraints = [
+        *["=&v" if wide else "=&x"] * registers,
+        *["=&r"] * len(changed),
+        *(str(registers + place) for place in range(len(changed))),
+        *["r"] * len(given),
+        *CLOBBERED,
+    ]
+    kind = ir.FunctionType(ir.LiteralStructType(outputs), [value.type for value in [*changed, *given]])
+    text = "\n".join(_lines(rows, vectors, len(bases), vector, wide=wide))
+    found = builder.asm(kind, text, ",".join(constraints), [*changed, *given], side_effect=True)
+    return [[builder.extract_value(found, row * vectors + column) for column in range(vectors)] for row in range(rows)]
+
+
+def _beyond(builder: Any, pointer: Any, a_row: Any, row: int) -> Any:
+    return builder.gep(pointer, [builder.mul(a_row, ir.Constant(a_row.type, row))])
+
+
+def _lines(rows: int, vectors: int, bases: int, vector: Any, *, wide: bool) -> list[str]:
+    """Instructions; operands are numbered as `sums_of` lists them."""
+    suffix, nbytes = ("d", 8) if isinstance(vector.element, ir.DoubleType) else ("s", 4)
+    numbers = iter(range(rows * vectors + vectors + FACTORS + 2 * (bases + 2) + 4))
+
+    def take(count: int) -> list[str]:
+        return [f"${{{next(numbers)}}}" for _ in range(count)]
+
+    sums, columns, factors = take(rows * vectors), take(vectors), take(FACTORS)
+    pointers, (b, left), _, (row, three_rows, a_step, b_step) = take(bases), take(2), take(bases + 2), take(4)
+    clear = "vpxord" if wide else "vxorps"
+    lines = [f"{clear} {held}, {held}, {held}" for held in sums]
+    lines += [f"test {left}, {left}", "jle 2f", "1:"]
+    lines += [f"vmovup{suffix} {at * vector.count * nbytes}({b}), {held}" for at, held in enumerate(columns)]
+    for number in range(rows):
+        factor, pointer = factors[number % FACTORS], pointers[number // REACH]
+        place = (f"({pointer})", f"({pointer},{row})", f"({pointer},{row},2)", f"({pointer},{three_rows})")
+        lines.append(f"vbroadcasts{suffix} {place[number % REACH]}, {factor}")
+        for column, held in enumerate(columns):
+            lines.append(f"vfmadd231p{suffix} {held}, {factor}, {sums[number * vectors + column]}")
+    lines += [f"add {a_step}, {pointer}" for pointer in pointers]
+    return [*lines, f"add {b_step}, {b}", f"dec {left}", "jg 1b", "2:"]
