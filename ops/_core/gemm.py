@@ -15,7 +15,8 @@ from ops._core.cuda import DIVISOR, Source, architecture, divisor, multiprocesso
 from ops._core.dtype import dtype_info
 from ops._core.gemm_hopper import PACK, stream, streams
 from ops._core.gemm_sweep import WIDTHS, sweep, sweeps
-from ops._core.gemm_turns import MOST_KEPT, kept_of, pass_pixels, take_turns
+from ops._core.gemm_tiles import images_fit, multiply_images, multiply_tiles, tiles_pay
+from ops._core.gemm_turns import keeps, pass_pixels, take_turns
 from ops._core.kernel import Bound
 from ops._core.tuning import declare
 
@@ -210,6 +211,23 @@ def product(
     return run
 
 
+def turned_bytes(dtype: str, size: tuple[int, int, int], pixels: int, groups: int) -> int:
+    """Workspace with which `product_of_images` takes (rows, columns, depth) of images of as many pixels, else 0."""
+    if not images_fit(dtype, size, pixels) or keeps(dtype, size, last=False):
+        return 0
+    return groups * size[1] * size[2] * dtype_info(dtype).itemsize
+
+
+def product_of_images(
+    a: Matrix, b: Matrix, d: Matrix, size: tuple[int, int, int], *, groups: int, addend: Any, workspace: Any
+) -> Bound | None:
+    """As `product`, of what has a `turned_bytes`, or None where addresses do not allow it."""
+    arrays = (a.array, b.array, d.array, addend, workspace)
+    if widest_pack(d.array.dtype.itemsize, *arrays, a.stride, a.group) < PACK:
+        return None
+    return multiply_images((a, b, d), addend, size, groups, workspace)
+
+
 def _tile(size: tuple[int, int, int], groups: int) -> int:
     """Rows and columns of a block's results; groups: products, or parts of them, side by side."""
     return SMALL_TILE if _SMALL_BELOW.covers(_blocks(size, groups) // multiprocessors() + 1) else TILE
@@ -241,21 +259,26 @@ def _stream(a: Matrix, b: Matrix, d: Matrix, size: tuple[int, int, int], addend:
 
 
 def _sweep(a: Matrix, b: Matrix, d: Matrix, size: tuple[int, int, int], addend: Any, groups: int) -> Bound | None:
-    """One launch that keeps the filter in shared memory, None where packs or the device do not allow it."""
+    """One launch by tiles, or with the filter in shared memory; None where packs or the device allow neither."""
     dtype, last = d.array.dtype.name, a.along
-    kept, sweeping = kept_of(dtype, size, last=last), sweeps(dtype, size, last=last)
-    widths = WIDTHS[last] if kept or sweeping else ()
+    if last and (b.post or d.post):
+        return None  # pixels are rows of d here, and there are no images
+    keeping, sweeping = keeps(dtype, size, last=last), sweeps(dtype, size, last=last)
+    tiling = last and tiles_pay(dtype, size, groups, only=not keeping, added=addend is not None)
+    widths = WIDTHS[last] if keeping or sweeping or tiling else ()
     width = next((width for width in widths if _packed(a, b, d, size, addend, (PACK, width, width))), 0)
     if width == 0:
         return None
-    if kept and last and (addend is None or kept < MOST_KEPT):
-        return pass_pixels(kept, (a, b, d), addend, size, groups)
+    if tiling:
+        return multiply_tiles((a, b, d), addend, size, groups)
+    if keeping and last and addend is None:
+        return pass_pixels((a, b, d), size, groups)
     lengths = _columns(a, b, size)
     factors = ((a, lengths[0]), (b, lengths[1]))
     (weight, weight_length), (other, length) = reversed(factors) if last else factors
     views = (weight.struct(weight_length), other.struct(length), d.struct(lengths[2]))
     arrays = (weight.array, other.array, addend, d.array)
-    if kept:
+    if keeping:
         return take_turns(views, arrays, size, width=width, groups=groups, last=last)
     return sweep(views, arrays, size, width=width, groups=groups, last=last) if sweeping else None
 

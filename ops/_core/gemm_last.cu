@@ -1,10 +1,9 @@
-// d = a b (+ addend) in 16-bit types for a short depth and channels last: blocks keep channels of the filter, and pixels
-// pass by.
+// d = a b in 16-bit types for a short depth and channels last: blocks keep channels of the filter, and pixels pass by.
 //
 // As in gemm_turns.cu, two groups of four warps take turns; here one thread brings all, by tensor maps. It must never wait
 // for stores, nor may what frees a place for it: an arrival with cluster scope did: half as long again. Results go
 // through shared memory, so that they leave as whole lines of 128 bytes, first to leave the cache: what the copying unit
-// stores is not, whatever it is told. An addend comes by its map into the same place as early as that is free.
+// stores is not, whatever it is told.
 
 #include "divide.cuh"
 #include "panel.cuh"
@@ -20,7 +19,7 @@ struct Turns {
 struct Last {
   Turns turns;
   int filter_rows, filter_columns, dy_columns, channels;  // to the next group of the convolution, of d last
-  int pixels, added;
+  int pixels;
   long long pitch;  // of d, in elements
   Divisor kept;     // shares of channels, of 64 P each, all of them full
 };
@@ -29,11 +28,12 @@ struct Last {
 
 constexpr int RING = 8;         // stages of pixels
 constexpr int MOST_STAGES = 8;  // of a depth
-constexpr int S = 2;            // panels of results, or of the addend, that a group has room for
+constexpr int P = 4;            // 64s of channels that a block keeps
+constexpr int S = 2;            // panels of results that a group has room for
 constexpr int GROUP = 128, THREADS = 2 * GROUP + 32;
 
 struct Barriers {  // full, empty: of a group's stages, as they come
-  unsigned long long full[2][RING], empty[2][RING], kept[MOST_STAGES], added[2][S];
+  unsigned long long full[2][RING], empty[2][RING], kept[MOST_STAGES];
 
   __device__ __forceinline__ void init() {
     if (threadIdx.x == 0) {
@@ -42,7 +42,6 @@ struct Barriers {  // full, empty: of a group's stages, as they come
         barrier_init(empty[0] + i, GROUP / 32);
       }
       for (int i = 0; i < MOST_STAGES; ++i) barrier_init(kept + i, 1);
-      for (int i = 0; i < 2 * S; ++i) barrier_init(added[0] + i, 1);
       asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     }
     __syncthreads();
@@ -93,13 +92,11 @@ __device__ __forceinline__ void multiply_tile(
   free(barriers.empty[turn % 2] + (n - 1) % RING);
 }
 
-// P: 64s of channels that a block keeps; of four, gemm_turns.cu takes those with an addend.
-template <typename T, int P>
+template <typename T>
 __global__ void __launch_bounds__(THREADS) pass_pixels(
-    const __grid_constant__ TensorMap filter, const __grid_constant__ TensorMap dy,
-    const __grid_constant__ TensorMap addend, T* d, const __grid_constant__ Last size) {
+    const __grid_constant__ TensorMap filter, const __grid_constant__ TensorMap dy, T* d,
+    const __grid_constant__ Last size) {
   const int depth = size.turns.depth, step = size.turns.step;
-  const bool added = P < 4 && size.added;
   extern __shared__ __align__(1024) unsigned char memory[];
   const unsigned int kept = (shared_address(memory) + 1023) / 1024 * 1024;  // panels as deep as the factors
   unsigned char* const bytes = memory + (kept - shared_address(memory));
@@ -131,21 +128,11 @@ __global__ void __launch_bounds__(THREADS) pass_pixels(
     __syncwarp();
   } else {
     const int lane = member % 32, warp = member / 32;
-    const int own = room + group * S * PANEL;  // for an addend, then for results
+    const int own = room + group * S * PANEL;
     const int column = blockIdx.y * size.channels + share;
-    const auto fetch = [&](int tile, int panel) {  // of the addend
-      tile += panel / P * 2 * step;
-      if (tile >= size.turns.tiles) return;
-      barrier_arrive_and_expect(barriers.added[group] + panel % S, PANEL);
-      bring_box(kept + own + panel % S * PANEL, addend, column + panel % P * 64, tile * 64,
-                barriers.added[group] + panel % S);
-    };
     const auto free = [&](unsigned long long* barrier) {
       if (lane == 0) barrier_arrive(barrier);
     };
-    if (added && member == 0) {
-      for (int panel = 0; panel < S; ++panel) fetch(first + group * step, panel);
-    }
     const int top = warp * 16 + lane / 8, left = lane % 8;  // a lane's line and piece, of one access of a warp
     float sum[32 * P];
 #pragma unroll 1
@@ -156,21 +143,10 @@ __global__ void __launch_bounds__(THREADS) pass_pixels(
 #pragma unroll
       for (int panel = 0; panel < P; ++panel) {
         unsigned char* const slot = bytes + own + panel % S * PANEL;
-        if (added) barrier_wait(barriers.added[group] + panel % S, (turn / 2 * P + panel) / S & 1);
 #pragma unroll
         for (int i = 0; i < 4; ++i) {  // 16 channels
-          float* const s = sum + panel * 32 + i * 8;
+          const float* const s = sum + panel * 32 + i * 8;
           unsigned char* const at = slot + flipped(warp * 16 + lane % 16, 2 * i + lane / 16);
-          if (added) {
-            unsigned int v[4];
-            load_matrices<false>(v, at);
-#pragma unroll
-            for (int j = 0; j < 4; ++j) {
-              const Pair<T> pair = *reinterpret_cast<const Pair<T>*>(&v[j]);
-              s[2 * j] += widen(pair.at[0]);
-              s[2 * j + 1] += widen(pair.at[1]);
-            }
-          }
           store_matrices<false>(shared_address(at), {bits<T>(s[0], s[1]), bits<T>(s[2], s[3]), bits<T>(s[4], s[5]),
                                                      bits<T>(s[6], s[7])});
         }
@@ -184,10 +160,6 @@ __global__ void __launch_bounds__(THREADS) pass_pixels(
           }
         }
         __syncwarp();
-        if (added) {
-          meet<GROUP>(1 + group);
-          if (member == 0) fetch(tile, panel + S);
-        }
       }
     }
   }
@@ -195,8 +167,8 @@ __global__ void __launch_bounds__(THREADS) pass_pixels(
 
 #else
 
-template <typename T, int P>
-__global__ void pass_pixels(TensorMap, TensorMap, TensorMap, T*, Last) {
+template <typename T>
+__global__ void pass_pixels(TensorMap, TensorMap, T*, Last) {
   __trap();  // other devices take the product of gemm.cu
 }
 

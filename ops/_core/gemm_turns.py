@@ -26,9 +26,8 @@ LONGEST = 512
 """Depth: barriers are for as many stages."""
 MOST_AHEAD = 24 << 20
 """Bytes of an addend that comes into the L2 cache at once."""
-MOST_KEPT = 4
-KEPT = {False: (MOST_KEPT,), True: (MOST_KEPT, 2)}
-"""64s of channels that a block keeps, by whether these come last."""
+KEPT = 4
+"""64s of channels that a block keeps."""
 WIDTHS = {False: (8, 4), True: (8,)}
 """Elements of one access to pixels that come last, and to channels."""
 TURNS_THREADS, LAST_THREADS = 384, 288
@@ -42,16 +41,16 @@ _DEPTH = declare(
 )
 _TURNS = np.dtype([*((name, "i4") for name in ("pixels", "depth", "tiles", "step", "ahead")), ("kept", DIVISOR)])
 _GROUPS = ("filter_rows", "filter_columns", "dy_columns", "channels")
-_NUMBERS = ("depth", "stages", "tiles", "step", *_GROUPS, "pixels", "added")
-_LAST = np.dtype([*((name, "i4") for name in _NUMBERS), ("pitch", "i8"), ("kept", DIVISOR), ("pad", "V4")])
+_NUMBERS = ("depth", "stages", "tiles", "step", *_GROUPS, "pixels", "pad")
+_LAST = np.dtype([*((name, "i4") for name in _NUMBERS), ("pitch", "i8"), ("kept", DIVISOR), ("end", "V4")])
 
 
 def _turns_name(dtype: str, width: int, last: bool) -> str:  # noqa: FBT001
     return f"take_turns<{dtype_info(dtype).ctype}, {width}, {str(last).lower()}>"
 
 
-def _last_name(dtype: str, kept: int) -> str:
-    return f"pass_pixels<{dtype_info(dtype).ctype}, {kept}>"
+def _last_name(dtype: str) -> str:
+    return f"pass_pixels<{dtype_info(dtype).ctype}>"
 
 
 SOURCE = Source(
@@ -59,16 +58,15 @@ SOURCE = Source(
     "gemm_turns.cu",
     tuple(_turns_name(dtype, width, last) for dtype in DTYPES for last in WIDTHS for width in WIDTHS[last]),
 )
-LAST = Source(__file__, "gemm_last.cu", tuple(_last_name(dtype, kept) for dtype in DTYPES for kept in KEPT[True]))
+LAST = Source(__file__, "gemm_last.cu", tuple(_last_name(dtype) for dtype in DTYPES))
 
 
-def kept_of(dtype: str, size: tuple[int, int, int], *, last: bool) -> int:
-    """64s of channels that a block keeps, or 0 where something else takes the product on the current device."""
+def keeps(dtype: str, size: tuple[int, int, int], *, last: bool) -> bool:
+    """Whether `KEPT` 64s of channels are kept on the current device, where packs allow it."""
     channels, depth = size[1 if last else 0], size[2]
     if not streams(dtype, size) or depth % DEEP or not _DEPTH.value() <= depth <= LONGEST:
-        return 0
-    fitting = (kept for kept in KEPT[last] if channels % (kept * DEEP) == 0)
-    return next((kept for kept in fitting if _shared_bytes(kept, depth) <= LARGEST_BLOCK), 0)
+        return False
+    return channels % (KEPT * DEEP) == 0 and _shared_bytes(depth) <= LARGEST_BLOCK
 
 
 def take_turns(
@@ -80,33 +78,28 @@ def take_turns(
     groups: int,
     last: bool,
 ) -> Bound:
-    """As `gemm_sweep.sweep`, where `MOST_KEPT` are kept."""
+    """As `gemm_sweep.sweep`, where `keeps` says so."""
     channels, pixels, depth = (size[1], size[0], size[2]) if last else size
-    shares, tiles, step = _shares(MOST_KEPT, channels, pixels, groups)
+    shares, tiles, step = _shares(channels, pixels, groups)
     function = SOURCE.function(_turns_name(arrays[3].dtype.name, width, last))
-    shared = _shared_bytes(MOST_KEPT, depth)
+    shared = _shared_bytes(depth)
     function.max_dynamic_shared_size_bytes = LARGEST_BLOCK  # of any depth: one function serves them all
     numbers = np.array((pixels, depth, tiles, step, _ahead(arrays[2]), divisor(shares)), _TURNS)
     arguments = (*arrays, *views, numbers)
     return lambda: function((shares * step, groups), (TURNS_THREADS,), arguments, shared_mem=shared)
 
 
-def pass_pixels(
-    kept: int, matrices: tuple[Matrix, Matrix, Matrix], addend: Any, size: tuple[int, int, int], groups: int
-) -> Bound:
-    """One launch, all in packs of 16 bytes; matrices are dy, along the depth, the filter and d.
-
-    An addend is for fewer kept than `MOST_KEPT`.
-    """
+def pass_pixels(matrices: tuple[Matrix, Matrix, Matrix], size: tuple[int, int, int], groups: int) -> Bound:
+    """One launch, all in packs of 16 bytes; matrices are dy, along the depth, the filter and d."""
     a, b, d = matrices
     pixels, channels, depth = size
-    shares, tiles, step = _shares(kept, channels, pixels, groups)
+    shares, tiles, step = _shares(channels, pixels, groups)
     places = (*divmod(b.group, b.stride), a.group, d.group)
-    numbers = (depth, depth // DEEP, tiles, step, *places, pixels, int(addend is not None), d.stride)
-    mapped = ((b.array, b.stride), (a.array, a.stride), (d.array if addend is None else addend, d.stride))
+    numbers = (depth, depth // DEEP, tiles, step, *places, pixels, 0, d.stride)
+    mapped = ((b.array, b.stride), (a.array, a.stride))
     maps = [tensor_map(array, stride, DEEP) for array, stride in mapped]
-    function = LAST.function(_last_name(d.array.dtype.name, kept))
-    shared = _shared_bytes(kept, depth)
+    function = LAST.function(_last_name(d.array.dtype.name))
+    shared = _shared_bytes(depth)
     function.max_dynamic_shared_size_bytes = LARGEST_BLOCK
     arguments = (*maps, d.array, np.array((*numbers, divisor(shares), b""), _LAST))
 
@@ -116,9 +109,9 @@ def pass_pixels(
     return run
 
 
-def _shares(kept: int, channels: int, pixels: int, groups: int) -> tuple[int, int, int]:
+def _shares(channels: int, pixels: int, groups: int) -> tuple[int, int, int]:
     """Shares of channels, tiles of pixels, and blocks of each share."""
-    shares, tiles = channels // (DEEP * kept), -(-pixels // DEEP)
+    shares, tiles = channels // (DEEP * KEPT), -(-pixels // DEEP)
     return shares, tiles, min(tiles, max(multiprocessors() // (shares * groups), 1))
 
 
@@ -129,5 +122,5 @@ def _ahead(addend: Any) -> int:
     return int(addend.nbytes)
 
 
-def _shared_bytes(kept: int, depth: int) -> int:
-    return ALIGNMENT + kept * depth * LINE + OTHERS
+def _shared_bytes(depth: int) -> int:
+    return ALIGNMENT + KEPT * depth * LINE + OTHERS

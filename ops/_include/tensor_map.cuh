@@ -22,6 +22,34 @@ __device__ __forceinline__ void bring_box(
                : "memory");
 }
 
+// Bytes that lie together, of 16s, to shared memory; both addresses are multiples of 16.
+__device__ __forceinline__ void bring_bytes(
+    unsigned int to, const void* from, unsigned int bytes, unsigned long long* barrier) {
+  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),
+               "l"(from), "r"(bytes), "r"(shared_address(barrier))
+               : "memory");
+}
+
+// What was written to shared memory, for what is sent from there.
+__device__ __forceinline__ void show_to_copying_unit() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+
+// A box to its place in a matrix, but for what lies outside.
+__device__ __forceinline__ void send_box(const TensorMap& map, int column, int row, unsigned int from) {
+  asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%1, %2}], [%3];" ::"l"(&map), "r"(column),
+               "r"(row), "r"(from)
+               : "memory");
+  asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+}
+
+// As `bring_bytes` the other way.
+__device__ __forceinline__ void send_bytes(void* to, unsigned int from, unsigned int bytes) {
+  asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(to), "r"(from), "r"(bytes) : "memory");
+  asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+}
+
+// Until what this thread has sent may be written over.
+__device__ __forceinline__ void wait_until_sent() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
+
 // This block's part of what all blocks are going to read, into the L2 cache. Addresses and bytes are 16s.
 __device__ __forceinline__ void prefetch_part(const void* all, unsigned int bytes) {
   const unsigned int blocks = gridDim.x * gridDim.y, part = (bytes / 16 + blocks - 1) / blocks * 16;

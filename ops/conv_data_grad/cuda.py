@@ -1,4 +1,4 @@
-"""conv_data_grad on CUDA: one launch for 1x1 convolutions, two for others, the addend read in passing.
+"""conv_data_grad on CUDA: one launch for most 1x1 convolutions, two for others, the addend read in passing.
 
 By columns and a fold where the tensor cores do not take the dtype, or a tap reaches further than shared memory does.
 """
@@ -13,7 +13,7 @@ import numpy as np
 from ops._core.backend import namespace
 from ops._core.cuda import DIVISOR, Source, divisor, multiprocessors
 from ops._core.dtype import FLOATS, dtype_info
-from ops._core.gemm import Matrix, product, supported
+from ops._core.gemm import Matrix, product, product_of_images, supported, turned_bytes
 from ops._core.kernel import Bound
 from ops._core.op import Shapes
 from ops._core.registry import kernel
@@ -47,12 +47,12 @@ SOURCE = Source(__file__, "kernels.cu", tuple(_fold_name(dtype, last) for dtype 
 
 
 def _workspace(shapes: Shapes, params: ConvDataGradParams) -> int:
-    """None where one product gives dx; dy and the filter laid out anew; else the columns, in the accumulating dtype."""
+    """None where one product gives dx, or dy turned; dy and the filter laid out anew; else the columns, accumulated."""
     found = geometry(shapes.inputs["x_like"].shape, shapes.inputs["filter"].shape, params)
     dtype = shapes.outputs["dx"].dtype
     info = dtype_info(dtype)
     if found.is_pointwise and supported(dtype):
-        return 0
+        return _turned_bytes(found, dtype)
     gathering = workspace_bytes(found, dtype)
     if gathering is not None:
         return gathering
@@ -80,7 +80,7 @@ def conv_data_grad(
         return _copy(dx, add_to_output)
     own = supported(dy.dtype.name)
     if own and found.is_pointwise:
-        return _multiply(found, dy, filter, dx, add_to_output)
+        return _multiply(found, dy, filter, dx, add_to_output, workspace)
     if workspace_bytes(found, dx.dtype.name) is not None:
         return gather(found, dy, filter, dx, add_to_output, workspace)
     columns = workspace.view(dtype_info(dtype_info(dx.dtype.name).accumulate).numpy)
@@ -100,8 +100,19 @@ def _copy(dx: Any, addend: Any) -> Bound:
     return lambda: namespace(dx).copyto(dx, addend)
 
 
-def _multiply(found: Geometry, dy: Any, weight: Any, d: Any, addend: Any) -> Bound:
-    """filter and dy to (C taps, N P), or for channels_last to (N P, taps C); with dx in the place of d to dx."""
+def _turned_bytes(found: Geometry, dtype: str) -> int:
+    if found.channels_last:
+        return 0
+    pixels, groups = prod(found.out_size), found.groups
+    size = (found.channels // groups, found.batch * pixels, found.out_channels // groups)
+    return turned_bytes(dtype, size, pixels, groups)
+
+
+def _multiply(found: Geometry, dy: Any, weight: Any, d: Any, addend: Any, workspace: Any = None) -> Bound:
+    """filter and dy to (C taps, N P), or for channels_last to (N P, taps C); with dx in the place of d to dx.
+
+    workspace: where dy may be turned.
+    """
     pixels, taps = prod(found.out_size), prod(found.kernel)
     out_each, each = found.out_channels // found.groups, found.channels // found.groups * taps
     if found.channels_last:
@@ -114,7 +125,12 @@ def _multiply(found: Geometry, dy: Any, weight: Any, d: Any, addend: Any) -> Bou
     a = Matrix(weight, each, group=out_each * each)
     b = Matrix(dy, pixels, image=image, post=pixels, group=out_each * pixels)
     target = Matrix(d, pixels, image=found.groups * each * pixels, post=pixels, group=each * pixels)
-    return product(a, b, target, (each, found.batch * pixels, out_each), groups=found.groups, addend=addend)
+    size = (each, found.batch * pixels, out_each)
+    if workspace is not None and _turned_bytes(found, dy.dtype.name):
+        turned = product_of_images(a, b, target, size, groups=found.groups, addend=addend, workspace=workspace)
+        if turned is not None:
+            return turned
+    return product(a, b, target, size, groups=found.groups, addend=addend)
 
 
 def _multiply_by_blas(found: Geometry, dy: Any, weight: Any, columns: Any) -> Bound:

@@ -6,7 +6,7 @@ from itertools import product
 
 import pytest
 
-from ops._core import gemm_turns
+from ops._core import gemm, gemm_turns
 from ops._core.cuda import Source
 from ops._core.gemm_hopper import DTYPES
 from ops._core.gemm_turns import LARGEST_BLOCK, LAST, SOURCE
@@ -34,30 +34,26 @@ def test_hopper_spills_nothing(source: Source) -> None:
     assert not any(used.spill_bytes for used in compiled.resources.values())
 
 
-@pytest.mark.parametrize("last", [False, True])
-def test_blocks_fit(last: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_blocks_fit(monkeypatch: pytest.MonkeyPatch) -> None:
     """A block never keeps more than there is, nor takes more shared memory than it may."""
     monkeypatch.setattr(gemm_turns, "streams", lambda *_: True)
     found = set()
     with override({"gemm_turns.depth": 64}):
-        for depth, there in product((64, 96, 128, 256, 512, 1024), (64, 128, 192, 256, 2048)):
-            kept = gemm_turns.kept_of("float16", (6272, there, depth) if last else (there, 6272, depth), last=last)
-            found.add(kept)
-            if kept:
-                assert depth in (64, 128, 256, 512)
-                assert there % (64 * kept) == 0
-                assert gemm_turns._shared_bytes(kept, depth) <= LARGEST_BLOCK
-    assert found == {0, *gemm_turns.KEPT[last]}
+        for last, depth, there in product((False, True), (64, 96, 128, 256, 512, 1024), (64, 128, 192, 256, 2048)):
+            size = (6272, there, depth) if last else (there, 6272, depth)
+            if gemm_turns.keeps("float16", size, last=last):
+                found.add((depth, there))
+                assert gemm_turns._shared_bytes(depth) <= LARGEST_BLOCK
+    assert found == set(product((64, 128, 256), (256, 2048)))
 
 
 def test_short_depths_and_other_devices_are_left(monkeypatch: pytest.MonkeyPatch) -> None:
     """Below the depth that pays, and where there are no such matrix units, something else multiplies."""
     monkeypatch.setattr(gemm_turns, "streams", lambda *_: True)
-    assert gemm_turns.kept_of("float16", (1024, 6272, 256), last=False) == 4
-    assert gemm_turns.kept_of("float16", (6272, 1024, 512), last=True) == 2
-    assert gemm_turns.kept_of("float16", (1024, 6272, 128), last=False) == 0
+    assert gemm_turns.keeps("float16", (1024, 6272, 256), last=False)
+    assert not gemm_turns.keeps("float16", (1024, 6272, 128), last=False)
     monkeypatch.setattr(gemm_turns, "streams", lambda *_: False)
-    assert gemm_turns.kept_of("float16", (1024, 6272, 256), last=False) == 0
+    assert not gemm_turns.keeps("float16", (1024, 6272, 256), last=False)
 
 
 @pytest.mark.gpu
@@ -71,5 +67,6 @@ def test_every_choice_is_right(size: Size, dtype: str, layout: str, add: bool, m
     for processors in (1, 3, 132):
         with monkeypatch.context() as patch, override({"gemm_turns.depth": 64}):
             patch.setattr(gemm_turns, "multiprocessors", lambda processors=processors: processors)
+            patch.setattr(gemm, "tiles_pay", lambda *_, **__: False)
             reason = judge()
         assert (processors, reason) == (processors, "")

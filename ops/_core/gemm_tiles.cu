@@ -1,0 +1,250 @@
+// d = a b (+ addend) in 16-bit types of depths from 256: few large tiles, whose factors pass by a stage at a time.
+//
+// Channels are the rows of what is multiplied and pixels its columns, of which a tile may have any multiple of 16: as
+// many tiles as there are multiprocessors leave none idle. One thread brings all, by tensor maps. After the last stage
+// of a tile each group of warps gets one more place of the ring, into which an addend comes, and from which the copying
+// unit takes results. Clusters whose blocks brought pixels for each other were no faster.
+
+#include "divide.cuh"
+#include "panel.cuh"
+#include "pipeline.cuh"
+#include "tensor_map.cuh"
+#include "wgmma.cuh"
+
+struct Tiles {
+  int stages, pixels, added;                              // of a depth, by the 64; of an image; is there an addend
+  int filter_rows, filter_columns, dy_columns, channels;  // to the next group of the convolution, of d last
+  int count, images, each;                                // of tiles; of images, and a tile's
+  long long pitch;                                        // to d's next pixel, or image, in elements
+  Divisor shares, by_pixels;                              // of channels
+};
+
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+
+constexpr int GROUPS = 2, GROUP = 128, THREADS = (GROUPS + 1) * GROUP;
+constexpr int MULTIPLIERS = 240, BRINGERS = 24;  // registers of a thread: what one group gives up others take
+
+template <int N>
+constexpr int SENT = N % 64 == 0 ? 64 : 16;  // lines of results that leave at once
+
+// Of a group's U times 64 channels and N pixels, as lines, by a place that has those of the addend.
+template <typename T, int U, int N>
+__device__ __forceinline__ void write_pixels(
+    float (&sum)[U][N / 2], const TensorMap& d, bool added, unsigned char* room, int channel, int pixel) {
+  constexpr int EACH = N / 16;
+  const int group = threadIdx.x / GROUP, member = threadIdx.x % GROUP, lane = member % 32, warp = member / 32;
+#pragma unroll
+  for (int i = 0; i < U * EACH; ++i) {  // 16 pixels
+    float* const s = sum[i / EACH] + i % EACH * 8;
+    const int line = i % EACH * 16 + lane / 16 * 8 + lane % 8;
+    unsigned char* const at = room + i / EACH * N * LINE + flipped(line, 2 * warp + lane / 8 % 2);
+    if (added) {
+      unsigned int v[4];
+      load_matrices<true>(v, at);
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        const Pair<T> pair = *reinterpret_cast<const Pair<T>*>(&v[j]);
+        s[2 * j] += widen(pair.at[0]);
+        s[2 * j + 1] += widen(pair.at[1]);
+      }
+    }
+    store_matrices<true>(shared_address(at),
+                         {bits<T>(s[0], s[1]), bits<T>(s[2], s[3]), bits<T>(s[4], s[5]), bits<T>(s[6], s[7])});
+    if (i % EACH % 4 != 3 && i % EACH != EACH - 1) continue;
+    show_to_copying_unit();
+    meet<GROUP>(2 + group);
+    if (member == 0) {  // in parts: some leave while others are put together
+      for (int from = i % EACH / 4 * 64; from < i % EACH * 16 + 16; from += SENT<N>) {
+        const unsigned int results = shared_address(room) + (i / EACH * N + from) * LINE;
+        send_box(d, channel + i / EACH * 64, pixel + from, results);
+      }
+    }
+  }
+}
+
+// Of a group's 64 channels and N pixels of whole images: those of an image lie together, in shared memory too.
+template <typename T, int N>
+__device__ __forceinline__ void write_images(
+    const float (&sum)[N / 2], const Tiles& size, unsigned char* room, T* to, int images) {
+  const int group = threadIdx.x / GROUP, member = threadIdx.x % GROUP, lane = member % 32, warp = member / 32;
+  T* const results = reinterpret_cast<T*>(room);
+#pragma unroll
+  for (int i = 0; i < N / 4; ++i) {  // a pixel of which a lane has two channels
+    const int pixel = i / 2 * 8 + lane % 4 * 2 + i % 2, image = quotient(pixel, size.by_pixels);
+    if (image >= images) continue;
+    T* const at = results + (image * 64 + warp * 16 + lane / 4) * size.pixels + remainder(pixel, image, size.by_pixels);
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      float result = sum[i / 2 * 4 + half * 2 + i % 2];
+      if (size.added) result += widen(at[half * 8 * size.pixels]);
+      at[half * 8 * size.pixels] = narrow<T>(result);
+    }
+  }
+  show_to_copying_unit();
+  meet<GROUP>(2 + group);
+  if (member != 0) return;
+  for (int i = 0; i < images; ++i) {
+    send_bytes(to + i * size.pitch, shared_address(room) + i * size.pixels * LINE, size.pixels * LINE);
+  }
+}
+
+// A tile is 64 U channels of each of two groups of four warps, and N pixels: where not LAST, those of whole images, for
+// d and the addend are (images, channels, pixels) then. What is multiplied is (pixels, depth) either way.
+template <typename T, bool LAST, int U, int N>
+__global__ void __launch_bounds__(THREADS, 1) multiply_tiles(
+    const __grid_constant__ TensorMap filter, const __grid_constant__ TensorMap dy,
+    const __grid_constant__ TensorMap of_addend, const __grid_constant__ TensorMap of_d, const T* addend, T* d,
+    const __grid_constant__ Tiles size) {
+  constexpr int PANELS = GROUPS * U, LINES = N * LINE, STAGE = PANELS * PANEL + LINES;
+  constexpr int RING = (226 * 1024 - 256) / STAGE;
+  static_assert(U * LINES <= STAGE && (LAST || U == 1));
+  extern __shared__ __align__(1024) unsigned char memory[];
+  const unsigned int ring = (shared_address(memory) + 1023) / 1024 * 1024;
+  unsigned char* const bytes = memory + (ring - shared_address(memory));
+  unsigned long long* const full = reinterpret_cast<unsigned long long*>(bytes + RING * STAGE);
+  unsigned long long* const empty = full + RING;
+  const int group = threadIdx.x / GROUP, member = threadIdx.x % GROUP, stages = size.stages;
+  int slot = 0, turn = 0;  // of the ring
+  const auto advance = [&] {
+    slot = slot + 1 == RING ? 0 : slot + 1;
+    turn += slot == 0;
+  };
+  int share = 0, pixel = 0, image = 0, images = 0;  // where a tile begins, and how many images are there
+  const auto aim = [&](int tile) {
+    const int across = quotient(tile, size.shares);
+    share = remainder(tile, across, size.shares) * 64 * PANELS;
+    pixel = across * (LAST ? N : size.each * size.pixels);
+    image = across * size.each;
+    images = min(size.images - image, size.each);
+  };
+  const auto lies = [&](int group, int i) {  // a group's channels of a tile's i-th image, where not LAST
+    return (image + i) * size.pitch + (blockIdx.y * size.channels + share + group * 64) * size.pixels;
+  };
+
+  if (group == GROUPS) {
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(BRINGERS));
+    if (member >= 32) return;
+    if (member == 0) {
+      prefetch_map(filter);
+      prefetch_map(dy);
+      for (int i = 0; i < RING; ++i) {
+        barrier_init(full + i, 1);
+        barrier_init(empty + i, GROUPS * GROUP / 32);
+      }
+      asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    }
+    __syncwarp();
+    asm volatile("bar.arrive 1, %0;" ::"n"(GROUPS * GROUP + 32) : "memory");  // others need not have begun
+    if (member != 0) return;
+    for (int tile = blockIdx.x; tile < size.count; tile += gridDim.x) {
+      aim(tile);
+      for (int stage = 0; stage < stages + GROUPS; ++stage, advance()) {
+        if (turn > 0) barrier_wait(empty + slot, (turn - 1) & 1);
+        const unsigned int to = ring + slot * STAGE;
+        if (stage < stages) {
+          barrier_arrive_and_expect(full + slot, STAGE);
+          bring_box(to + PANELS * PANEL, dy, blockIdx.y * size.dy_columns + stage * DEEP, pixel, full + slot);
+          const int column = blockIdx.y * size.filter_columns + share;
+          for (int panel = 0; panel < PANELS; ++panel) {
+            bring_box(to + panel * PANEL, filter, column + panel * 64, blockIdx.y * size.filter_rows + stage * DEEP,
+                      full + slot);
+          }
+        } else if (size.added) {
+          const int owner = stage - stages;
+          if constexpr (LAST) {
+            barrier_arrive_and_expect(full + slot, U * LINES);
+            const int column = blockIdx.y * size.channels + share + owner * U * 64;
+            for (int u = 0; u < U; ++u) bring_box(to + u * LINES, of_addend, column + u * 64, pixel, full + slot);
+          } else {
+            const int part = size.pixels * LINE;
+            barrier_arrive_and_expect(full + slot, images * part);
+            for (int i = 0; i < images; ++i) bring_bytes(to + i * part, addend + lies(owner, i), part, full + slot);
+          }
+        } else {
+          barrier_arrive(full + slot);
+        }
+      }
+    }
+  } else {
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(MULTIPLIERS));
+    meet<GROUPS * GROUP + 32>(1);
+    if (U > 1 && group > 0) barrier_wait(full + 1, 0);  // one group is through earlier and writes while others multiply
+    const auto free = [&](int slot) {
+      if (member % 32 == 0) barrier_arrive(empty + slot);
+    };
+#pragma unroll 1
+    for (int tile = blockIdx.x; tile < size.count; tile += gridDim.x) {
+      float sum[U][N / 2];
+      int before = 0;
+#pragma unroll 1
+      for (int stage = 0; stage < stages; ++stage, advance()) {
+        barrier_wait(full + slot, turn & 1);
+        const unsigned int brought = ring + slot * STAGE;
+        const unsigned long long of_channels = describe(brought + group * U * PANEL, PANEL);
+        const unsigned long long of_pixels = describe(brought + PANELS * PANEL, PANEL);
+        begin_products();
+#pragma unroll
+        for (int i = 0; i < DEEP / 16; ++i) {  // the address of a descriptor is in units of 16 bytes
+#pragma unroll
+          for (int u = 0; u < U; ++u) {
+            multiply<1, 0>(sum[u], of_channels + u * (PANEL / 16) + i * 128, of_pixels + i * 2, stage + i > 0,
+                           static_cast<const T*>(nullptr));
+          }
+        }
+        end_products<1>();
+        if (stage > 0) free(before);
+        before = slot;
+      }
+      wait_for_products<0>();
+      free(before);
+      aim(tile);
+      for (int owner = 0; owner < GROUPS; ++owner, advance()) {
+        barrier_wait(full + slot, turn & 1);
+        if (owner == group) {
+          unsigned char* const room = bytes + slot * STAGE;
+          if constexpr (LAST) {
+            const int channel = blockIdx.y * size.channels + share + group * U * 64;
+            write_pixels<T, U, N>(sum, of_d, size.added, room, channel, pixel);
+          } else {
+            write_images<T, N>(sum[0], size, room, d + lies(group, 0), images);
+          }
+          if (member == 0) wait_until_sent();
+          __syncwarp();
+        }
+        free(slot);
+      }
+    }
+  }
+}
+
+constexpr int TURNERS = 256, MOST_PIXELS = 208;
+
+// dy (images, depth, pixels) as (images, pixels, depth): 64 of the depth of an image a block.
+template <typename T>
+__global__ void __launch_bounds__(TURNERS) turn_images(const T* __restrict__ dy, T* turned, int depth, int pixels) {
+  __shared__ __align__(16) T slab[64 * MOST_PIXELS];
+  dy += (static_cast<long long>(blockIdx.y) * depth + blockIdx.x * 64) * pixels;
+  turned += static_cast<long long>(blockIdx.y) * depth * pixels + blockIdx.x * 64;
+  for (int i = threadIdx.x * 8; i < 64 * pixels; i += TURNERS * 8) store<T, 8>(slab + i, load<T, 8>(dy + i));
+  __syncthreads();
+  for (int i = threadIdx.x; i < 8 * pixels; i += TURNERS) {
+    Pack<T, 8> pack;
+#pragma unroll
+    for (int j = 0; j < 8; ++j) pack.at[j] = slab[(i % 8 * 8 + j) * pixels + i / 8];
+    store<T, 8>(turned + static_cast<long long>(i / 8) * depth + i % 8 * 8, pack);
+  }
+}
+
+#else
+
+template <typename T>
+__global__ void turn_images(const T*, T*, int, int) {
+  __trap();  // other devices take the product of gemm.cu
+}
+
+template <typename T, bool LAST, int U, int N>
+__global__ void multiply_tiles(TensorMap, TensorMap, TensorMap, TensorMap, const T*, T*, Tiles) {
+  __trap();  // other devices take the product of gemm.cu
+}
+
+#endif
