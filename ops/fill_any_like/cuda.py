@@ -14,8 +14,12 @@ from ops._core.registry import kernel
 from ops.fill_any_like.op import DTYPES, as_element
 
 WORDS = {1: "unsigned char", 2: "unsigned short", 4: "unsigned int", 8: "unsigned long long"}
-SOURCE = Source(__file__, "kernels.cu", tuple(f"fill<{word}>" for word in WORDS.values()))
-PATTERN_BYTES = 16
+SOURCE = Source(
+    __file__, "kernels.cu", tuple(f"{name}<{word}>" for name in ("fill", "fill_few") for word in WORDS.values())
+)
+PATTERN_BYTES, WARP = 16, 32
+FEW = 1024
+"""Elements that are filled one by one: what runs once waits for its own instructions."""
 
 
 @kernel("fill_any_like", "optimized", "cuda", DTYPES, prepare=True, strided=True)
@@ -26,11 +30,15 @@ def fill_any_like(*, x: Any, value: float, dtype: str | None, out: dict[str, Any
         return lambda: None
     itemsize = result.dtype.itemsize
     element = np.full(1, as_element(value, dtype or dtype_name(x.dtype)), result.dtype).view(f"u{itemsize}")
+    if result.size <= FEW:
+        few = SOURCE.function(f"fill_few<{WORDS[itemsize]}>")
+        blocks, threads = -(-result.size // THREADS), min(THREADS, -(-result.size // WARP) * WARP)
+        return lambda: few((blocks,), (threads,), (result, element[0], np.int32(result.size)))
     layout = np.dtype([("word", np.uint32, (4,))])
     pattern = np.frombuffer(np.repeat(element, PATTERN_BYTES // itemsize).tobytes(), layout).copy()
     head = min(-result.data.ptr % PATTERN_BYTES // itemsize, result.size)
     packs = (result.size - head) * itemsize // PATTERN_BYTES
     function = SOURCE.function(f"fill<{WORDS[itemsize]}>")
-    grid = (max(1, -(-max(packs, PATTERN_BYTES) // THREADS)),)
+    grid = (-(-packs // THREADS),)
     arguments = (result, element[0], pattern, np.int32(head), np.int64(packs), np.int64(result.size))
     return lambda: function(grid, (THREADS,), arguments)

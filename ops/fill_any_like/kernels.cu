@@ -9,3 +9,9 @@ __global__ void __launch_bounds__(256) fill(W* __restrict__ out, W value, uint4 
   const long long tail = head + packs * (16 / sizeof(W)) + index;
   if (tail < size) out[tail] = value;
 }
+
+template <typename W>
+__global__ void __launch_bounds__(256) fill_few(W* __restrict__ out, W value, int size) {
+  const int index = blockIdx.x * 256 + threadIdx.x;
+  if (index < size) out[index] = value;
+}

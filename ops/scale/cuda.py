@@ -13,6 +13,8 @@ from ops._core.pointwise import flat, spans
 from ops._core.registry import kernel
 from ops.scale.op import DTYPES, as_integer
 
+FEW = 8192
+"""Elements that go one by one, to as many threads: what runs once waits for its own instructions."""
 WIDTHS = {name: 16 // dtype_info(name).itemsize for name in DTYPES}
 UNSIGNED = {"int8": "unsigned char", "int16": "unsigned short", "int32": "unsigned int", "int64": "unsigned long long"}
 CTYPES = {name: UNSIGNED.get(name, dtype_info(name).ctype) for name in DTYPES}
@@ -42,7 +44,7 @@ def scale(*, x: Any, scale: Any, bias: float, bias_after_scale: bool, out: dict[
     tensor = None if isinstance(scale, float | int) else scale
     numbers = (number(0 if tensor is not None else scale), number(bias), np.bool_(bias_after_scale))
     widest = WIDTHS[dtype]
-    width = widest if widest_pack(x.dtype.itemsize, x, result) == widest else 1
+    width = widest if x.size > FEW and widest_pack(x.dtype.itemsize, x, result) == widest else 1
     packs, grid, block = flat(x.size, width)
     function = SOURCE.function(f"scale<{CTYPES[dtype]}, {width}, {packs}>")
     arguments = (x, result, tensor, *numbers, np.int64(x.size // width), np.int64(x.size))

@@ -27,11 +27,11 @@ __global__ void __launch_bounds__(SPAN_THREADS<P>) scale(
     const T* __restrict__ x, T* __restrict__ out, const T* __restrict__ factor, typename Held<T>::type number,
     typename Held<T>::type bias, bool after, long long packs, long long size) {
   using H = typename Held<T>::type;
-  const H by = factor == nullptr ? number : static_cast<H>(*factor);
   const Share share = share_of(packs);
-  const long long tail = tail_of<V>(packs, size);
   Span<T, V, P> span;
   span.load(x, share);
+  const H by = factor == nullptr ? number : static_cast<H>(*factor);
+  const long long tail = tail_of<V>(packs, size);
 #pragma unroll
   for (int i = 0; i < P * V; ++i) {
     T& element = span.at[i / V].at[i % V];
