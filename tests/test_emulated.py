@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from math import inf, prod
 from typing import Any, NamedTuple
 
@@ -13,6 +14,7 @@ import pytest
 
 from harness.case.case import Case
 from harness.worker.inputs import Inputs, make_inputs
+from ops._core import tuning
 from tests.emulation.emulator import Emulator, complaint, emulated
 from tests.ops.attempts import case_of, inputs_of
 
@@ -22,18 +24,27 @@ Chosen = tuple[dict[str, Shape], dict[str, Any]]
 
 
 class Trial(NamedTuple):
-    """A case and how it is run: whether arrays begin one element late, how many blocks are under way at once."""
+    """A case and how it is run: whether arrays begin one element late, how many blocks are under way at once.
+
+    packs: even a small sum is taken in packs.
+    """
 
     case: Case
     offset: bool
     mixed: int
     seed: int
+    packs: bool
 
     def __str__(self) -> str:
         shapes = ",".join("x".join(map(str, shape)) for shape in self.case.shapes.values())
         given = {name: getattr(self.case.params, name, None) for name in ("weight", "axis", "porder")}
         params = (f"{name}={value}" for name, value in given.items() if value is not None)
-        return "-".join([self.case.op, self.case.dtype, shapes, *params, "offset" * self.offset, f"mixed{self.mixed}"])
+        run = ("offset" * self.offset, f"mixed{self.mixed}", *(("packs",) if self.packs else ()))
+        return "-".join([self.case.op, self.case.dtype, shapes, *params, *run])
+
+    def tuned(self) -> AbstractContextManager[None]:
+        """The launch parameters that it is run with."""
+        return tuning.override({"reduction.small_elements": 0} if self.packs else {})
 
 
 BOTH_SUMMED: tuple[tuple[Shape, Shape], ...] = (
@@ -74,6 +85,11 @@ COLUMNS: tuple[tuple[Shape, tuple[int, ...]], ...] = (
     ((1100, 256), (0,)),
     ((1300, 256), (0,)),
     ((1500, 256), (0,)),
+    ((9, 64, 16), (1,)),
+    ((70, 1000), (0,)),
+    ((3, 160, 9, 33), (0, 2)),
+    ((2, 2, 136, 300), (1, 3)),
+    ((11, 133, 4, 64), (0, 2)),
 )
 
 
@@ -117,15 +133,20 @@ def trials(op: str) -> list[Trial]:
     found = []
     for number, (shapes, params) in enumerate([*chosen(op), *drawn(op, 10)]):
         dtype = {3: "float64", 7: "float16"}.get(number % 11, "float32")
-        found.append(Trial(case_of(op, shapes, dtype, **params), number % 4 == 3, (1, 2, 5)[number % 3], 100 * number))
+        case, offset, mixed = case_of(op, shapes, dtype, **params), number % 4 == 3, (1, 2, 5)[number % 3]
+        found.append(Trial(case, offset, mixed, 100 * number, packs=False))
+        if op in SMALL and prod(shapes["x"]) <= SMALL_ELEMENTS:
+            found.append(found[-1]._replace(packs=True))
     return found
 
 
+SMALL, SMALL_ELEMENTS = ("mean", "dot", "p_norm"), 1 << 16
+"""Ops whose small sums are taken element by element, and the most that are small."""
 KERNELS = {
     "lerp": {"grad_rows", "grad_columns", "grad_any"},
-    "mean": {"reduce_rows", "reduce_long", "reduce_columns"},
-    "dot": {"reduce_rows", "reduce_long"},
-    "p_norm": {"reduce_rows", "reduce_long", "reduce_columns"}
+    "mean": {"reduce_small", "reduce_rows", "reduce_long", "reduce_columns", "reduce_slabs"},
+    "dot": {"reduce_small", "reduce_rows", "reduce_long"},
+    "p_norm": {"reduce_small", "reduce_rows", "reduce_long", "reduce_columns", "reduce_slabs"}
     | {"grad_rows", "grad_columns", "grad_extreme_rows", "grad_extreme_long", "grad_extreme_columns"},
 }
 """What is emulated, by the folder of its source."""
@@ -146,7 +167,8 @@ def emulator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Emulator]:
         pytest.skip("no g++ to compile CUDA sources for the host")
     with emulated(tmp_path_factory.mktemp("emulated")) as made:
         for trial in (trial for some in TRIALS.values() for trial in some):
-            made.attempt(trial.case, inputs_with_ties(trial.case), offset=trial.offset).bind()
+            with trial.tuned():
+                made.attempt(trial.case, inputs_with_ties(trial.case), offset=trial.offset).bind()
         made.compile()
         yield made
 
@@ -155,7 +177,8 @@ def emulator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Emulator]:
 def test_a_kernel_gives_what_the_reference_says(emulator: Emulator, trial: Trial) -> None:
     """Whatever the order of its blocks, it is right, repeats itself, and writes nothing but its outputs."""
     inputs = inputs_with_ties(trial.case)
-    found = complaint(emulator, trial.case, inputs, offset=trial.offset, mixed=trial.mixed, seed=trial.seed)
+    with trial.tuned():
+        found = complaint(emulator, trial.case, inputs, offset=trial.offset, mixed=trial.mixed, seed=trial.seed)
     assert found == ""
 
 

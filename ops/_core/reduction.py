@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ops._core.axes import Reduction
-from ops._core.cuda import Source, multiprocessors
+from ops._core.cuda import Source, divisor, multiprocessors
 from ops._core.kernel import Bound
 from ops._core.op import Array
 from ops._core.tuning import Parameter, declare
@@ -59,9 +59,21 @@ _STREAMED = declare(
     ops=_REDUCTIONS,
     why="megabytes up to which rows are read past what the L2 cache holds, from LEAST_STREAMED on",
 )
+_SMALL = declare(
+    "reduction.small_elements",
+    1 << 16,
+    (0, 1 << 12, 1 << 14, 1 << 16, 1 << 18),
+    backend="cuda",
+    ops=_REDUCTIONS,
+    why="elements up to which short sums are taken element by element: fewer instructions against wider loads",
+)
 LEAST_STREAMED = 12 << 20
 """Bytes: less is read again before it leaves the cache."""
 MOST_LANES = 64
+SMALL_LENGTH, SMALL_EACH, SMALL_THREADS = 256, 8, 128
+"""Of reduce_small: elements a result at most, elements a lane, threads a block."""
+SLAB_BYTES, SLAB_THREADS, SLAB_PACKS = 16384, 512, 64
+"""Of reduce_slabs: bytes of a slab's sums and threads of a block at most, packs of a slab at least."""
 LINE_PACKS = 8
 """Packs of 16 bytes in 128."""
 LONG_RESIDENT = 4
@@ -95,12 +107,14 @@ class Functor:
     value: Array
 
 
-def expressions(functor: str, width: int) -> tuple[str, ...]:
+def expressions(functor: str, width: int, *, only_rows: bool = False) -> tuple[str, ...]:
     """What `launch` may ask of a source for this functor."""
     flags = ("false", "true")
     rows = (f"reduce_rows<{functor}, {width}, {stream}>" for stream in flags)
     shared = (f"reduce_long<{functor}, {width}, {stream}, {whole}>" for stream, whole in product(flags, flags))
-    return (*rows, *shared, *(f"reduce_columns<{functor}, {wide}>" for wide in sorted({1, width})))
+    columns = (f"reduce_columns<{functor}, {wide}>" for wide in sorted({1, width}))
+    slabs = (f"reduce_slabs<{functor}, {width}, {stream}>" for stream in flags if not only_rows)
+    return (f"reduce_small<{functor}>", *rows, *shared, *columns, *slabs)
 
 
 def launch(
@@ -122,14 +136,21 @@ def launch(
     tickets, partials = workspace, workspace[_tickets_bytes(layout) :]
     itemsize = x.dtype.itemsize
     width = functor.width
+    if layout.r2 == 1 and layout.length <= SMALL_LENGTH and _SMALL.covers(layout.count * layout.length):
+        return _small(source, functor, layout, (x, second, out))
+    shift = x.data.ptr % (width * itemsize) // itemsize
     if layout.c == 1 and layout.b == 1:
         aligned = second is None or (x.data.ptr - second.data.ptr) % (width * itemsize) == 0
-        shift = x.data.ptr % (width * itemsize) // itemsize
         if aligned:
             return _rows(source, functor, layout, (x, second, out), workspace, shift, least_streamed)
         layout = Reduction(layout.a, layout.r1, 1, layout.r2, 1)
     fits = all(array is None or array.data.ptr % (width * itemsize) == 0 for array in (x, second))
     wide = width if fits and layout.c % width == 0 else 1
+    if second is None and (threads := _slab_threads(functor, layout)):
+        streams = _streams(x.nbytes, least_streamed)
+        function = source.function(f"reduce_slabs<{functor.name}, {width}, {streams}>")
+        numbers = (functor.value, layout_struct(layout, 1, 1), np.int32(shift))
+        return lambda: function((layout.a * layout.b,), (threads,), (x, out, *numbers))
     lanes, across = column_lanes(layout.c, wide)
     outer, rows = layout.a * layout.b * across, THREADS // lanes
     most = min(_most_splits(layout), layout.length // (4 * rows))
@@ -138,6 +159,27 @@ def launch(
     arguments = (x, second, out, functor.value, layout_struct(layout, splits, across), tickets, partials)
     grid, block = (outer, splits), (lanes, rows)
     return lambda: function(grid, block, arguments)
+
+
+def _small(source: Source, functor: Functor, layout: Reduction, arrays: tuple[Any, Any, Any]) -> Bound:
+    bits = (-(-layout.length // SMALL_EACH) - 1).bit_length()
+    numbers = (np.int32(layout.count), np.int32(layout.length), divisor(layout.c), np.int32(bits))
+    threads = min(SMALL_THREADS, -(-(layout.count << bits) // WARP) * WARP)
+    function, grid = source.function(f"reduce_small<{functor.name}>"), (-(-(layout.count << bits) // threads),)
+    return lambda: function(grid, (threads,), (*arrays, functor.value, *numbers))
+
+
+def _slab_threads(functor: Functor, layout: Reduction) -> int:
+    """Threads of a block of reduce_slabs, 0 where another kernel is better or slabs do not begin alike."""
+    slab, width = layout.r2 * layout.c, functor.width
+    packs = -(-(slab + width - 1) // width)
+    if layout.r2 == 1 or packs < SLAB_PACKS or slab * functor.accumulator_bytes > SLAB_BYTES:
+        return 0
+    if layout.b * slab % width or layout.a * layout.b < multiprocessors():
+        return 0
+    turns = -(-packs // SLAB_THREADS)
+    threads = -(-packs // (turns * WARP)) * WARP
+    return threads if layout.c <= threads else 0
 
 
 def column_lanes(columns: int, width: int) -> tuple[int, int]:
@@ -162,7 +204,7 @@ def _rows(
 ) -> Bound:
     rows, length, width = layout.a, layout.r1, functor.width
     nbytes = sum(array.nbytes for array in arrays[:2] if array is not None)
-    streams = f"{nbytes >= least_streamed and _STREAMED.covers(nbytes >> 20)}".lower()
+    streams = _streams(nbytes, least_streamed)
     splits, share = _shares(layout, width)
     if splits == 1:
         lanes = _lanes(touched_packs(rows, length, width, shift))
@@ -176,6 +218,10 @@ def _rows(
         grid = (rows, splits)
     arguments = (*arrays, functor.value, *numbers)
     return lambda: function(grid, (THREADS,), arguments)
+
+
+def _streams(nbytes: int, least: int) -> str:
+    return f"{nbytes >= least and _STREAMED.covers(nbytes >> 20)}".lower()
 
 
 def _shares(layout: Reduction, width: int) -> tuple[int, int]:

@@ -5,8 +5,10 @@
 //   Input neutral() const: an element that changes nothing
 //   Acc identity() const; Acc take(Acc, Input, Input) const; Acc merge(Acc, Acc) const; Output finish(Acc) const
 //
+// reduce_small  few elements: 1 to 32 lanes per result, element by element
 // reduce_rows   (rows, length): 1 to 256 lanes per row, 16-byte loads wherever a row begins
 // reduce_long   (rows, length): blocks share a row; the last of them collects what the others send, in a fixed order
+// reduce_slabs  two groups of axes: a block adds slabs of r2 c elements in packs, then the rows of their sum
 // reduce_columns the general layout: lanes along c, blocks share the reduced axes; the last one to finish adds up
 //
 // STREAM: what is read is the first to leave the L2 cache, so that what others left there stays. Pays for
@@ -104,6 +106,12 @@ __device__ __forceinline__ A read_partial(const A* from) {  // written by anothe
   }
 }
 
+template <typename W, bool STREAM, typename T>
+__device__ __forceinline__ W fetch_word(const T* at) {
+  const W* const word = reinterpret_cast<const W*>(at);
+  return STREAM ? __ldcs(word) : *word;
+}
+
 // Elements [begin, end), fewer than 2^31, by lane `lane` of `lanes`. Packs are aligned in memory, so the first
 // and the last may hold elements that are not ours, unless packs are WHOLE: those become neutral. An aligned pack
 // never leaves the allocation, whose granules are larger. `shift` is how many elements x lies past an aligned address.
@@ -118,18 +126,14 @@ __device__ __forceinline__ typename F::Acc take_range(
   const T* const from = x + first;
   const T* const other = F::TWO ? second + first : x;
   const int low = static_cast<int>(begin - first), high = static_cast<int>(end - first);
-  const auto fetch = [](const T* at) {
-    const W* const word = reinterpret_cast<const W*>(at);
-    return STREAM ? __ldcs(word) : *word;
-  };
   for (int start = lane * V; start < high; start += UNROLL * lanes * V) {
     W one[UNROLL], two[UNROLL];
 #pragma unroll
     for (int u = 0; u < UNROLL; ++u) {
       const int at = start + u * lanes * V;
       if (at >= high) continue;
-      one[u] = fetch(from + at);
-      if constexpr (F::TWO) two[u] = fetch(other + at);
+      one[u] = fetch_word<W, STREAM>(from + at);
+      if constexpr (F::TWO) two[u] = fetch_word<W, STREAM>(other + at);
     }
 #pragma unroll
     for (int u = 0; u < UNROLL; ++u) {
@@ -149,6 +153,37 @@ __device__ __forceinline__ typename F::Acc take_range(
     }
   }
   return mine;
+}
+
+// (results / columns, length, columns), fewer than 2^31 elements: groups of 2^bits lanes, up to a warp, take a result
+// each, a lane SMALL_EACH elements at most. What runs once waits for its own instructions, and packs want more of them.
+constexpr int SMALL_EACH = 8;
+
+template <typename F>
+__global__ void __launch_bounds__(REDUCE_THREADS) reduce_small(
+    const typename F::Input* __restrict__ x, const typename F::Input* __restrict__ second,
+    typename F::Output* __restrict__ out, F f, int results, int length, Divisor columns, int bits) {
+  const int at = blockIdx.x * blockDim.x + threadIdx.x, lanes = 1 << bits, lane = at & (lanes - 1);
+  const int result = min(at >> bits, results - 1), stride = columns.value;
+  const int first = result + (quotient(result, columns) * (length - 1) + lane) * stride;
+  const int count = (length - lane + lanes - 1) >> bits;
+  const long long step = stride << bits;
+  typename F::Input one[SMALL_EACH], two[SMALL_EACH];
+  x += first;
+  if constexpr (F::TWO) second += first;
+#pragma unroll
+  for (int j = 0; j < SMALL_EACH; ++j, x += step) {
+    one[j] = j < count ? *x : f.neutral();
+    if constexpr (F::TWO) {
+      two[j] = j < count ? *second : f.neutral();
+      second += step;
+    }
+  }
+  typename F::Acc mine = f.identity();
+#pragma unroll
+  for (int j = 0; j < SMALL_EACH; ++j) mine = f.take(mine, one[j], F::TWO ? two[j] : one[j]);
+  mine = merge_lanes(f, mine, lanes);
+  if (lane == 0 && at >> bits < results) out[result] = f.finish(mine);
 }
 
 template <typename F, int V, bool STREAM>
@@ -339,4 +374,68 @@ __global__ void __launch_bounds__(REDUCE_THREADS) reduce_columns(
     }
     out[result] = f.finish(total);
   }
+}
+
+// (a, r1, b, r2, c), r2 c elements of each of a, r1 and b a slab. A block adds the r1 slabs of its (a, b), each thread
+// the packs that lie in one place in all of them, and then the rows of c elements of what comes out: c is no more
+// than its threads, slabs are no more than SLAB. All slabs of a block begin equally far past an aligned address.
+template <typename F>
+constexpr int SLAB = 16384 / sizeof(typename F::Acc);
+constexpr int SLAB_THREADS = 512;
+
+template <typename F, int V, bool STREAM>
+__global__ void __launch_bounds__(SLAB_THREADS) reduce_slabs(
+    const typename F::Input* __restrict__ x, typename F::Output* __restrict__ out, F f, Layout layout, int shift) {
+  using T = typename F::Input;
+  using Acc = typename F::Acc;
+  using W = typename Word<V * sizeof(T)>::type;
+  constexpr int TOGETHER = 8;
+  __shared__ __align__(16) unsigned char memory[SLAB<F> * sizeof(Acc)];
+  Acc* const slots = reinterpret_cast<Acc*>(memory);
+  const unsigned int b_count = layout.b, a = blockIdx.x / b_count, b = blockIdx.x - a * b_count;
+  const int slabs = layout.r1, rows = layout.r2, columns = layout.c, slab = rows * columns;
+  const long long begin = (a * layout.r1 * b_count + b) * slab, first = (begin + shift) / V * V - shift;
+  const long long stride = static_cast<long long>(b_count) * slab;
+  const int low = static_cast<int>(begin - first), high = low + slab;
+  for (int at = threadIdx.x * V; at < high; at += blockDim.x * V) {
+    const T* from = x + first + at;
+    Acc mine[V];
+#pragma unroll
+    for (int i = 0; i < V; ++i) mine[i] = f.identity();
+#pragma unroll 1
+    for (int done = 0; done < slabs; done += TOGETHER) {
+      W words[TOGETHER];
+#pragma unroll
+      for (int j = 0; j < TOGETHER; ++j) {
+        if (done + j < slabs) words[j] = fetch_word<W, STREAM>(from + j * stride);
+      }
+#pragma unroll
+      for (int j = 0; j < TOGETHER; ++j) {
+        if (done + j >= slabs) continue;
+        const Pack<T, V> pack = *reinterpret_cast<const Pack<T, V>*>(&words[j]);
+#pragma unroll
+        for (int i = 0; i < V; ++i) mine[i] = f.take(mine[i], pack.at[i], pack.at[i]);
+      }
+      from += TOGETHER * stride;
+    }
+#pragma unroll
+    for (int i = 0; i < V; ++i) {
+      if (at + i >= low && at + i < high) slots[at + i - low] = mine[i];
+    }
+  }
+  __syncthreads();
+  const int groups = min(rows, static_cast<int>(blockDim.x) / columns), group = threadIdx.x / columns;
+  const bool ours = group < groups;
+  if (ours) {
+    Acc mine = slots[threadIdx.x];
+    const int step = groups * columns;
+    for (int slot = threadIdx.x + step; slot < slab; slot += step) mine = f.merge(mine, slots[slot]);
+    slots[threadIdx.x] = mine;  // which nobody else has read
+  }
+  for (int left = groups, half; left > 1; left = half) {
+    __syncthreads();
+    half = (left + 1) / 2;
+    if (group + half < left) slots[threadIdx.x] = f.merge(slots[threadIdx.x], slots[threadIdx.x + half * columns]);
+  }
+  if (group == 0) out[static_cast<long long>(blockIdx.x) * columns + threadIdx.x] = f.finish(slots[threadIdx.x]);
 }

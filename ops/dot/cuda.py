@@ -24,7 +24,9 @@ FUNCTORS = {name: f"Dot<{dtype_info(name).ctype}>" for name in FLOATS} | {
 }
 WIDTHS = {name: 16 // dtype_info(name).itemsize for name in DTYPES}
 SOURCE = Source(
-    __file__, "kernels.cu", tuple(item for name in DTYPES for item in expressions(FUNCTORS[name], WIDTHS[name]))
+    __file__,
+    "kernels.cu",
+    tuple(item for name in DTYPES for item in expressions(FUNCTORS[name], WIDTHS[name], only_rows=True)),
 )
 
 

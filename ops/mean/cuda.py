@@ -41,5 +41,7 @@ def mean(*, x: Any, axis: Axis, keepdim: bool, out: dict[str, Any], workspace: A
     layout = _layout(x.shape, axis)
     wide = dtype_info(dtype_info(x.dtype.name).accumulate).numpy
     name, width = NAMES[x.dtype.name]
-    functor = Functor(name, width, wide.itemsize, np.array((layout.length,), [("count", wide)]))
+    count = wide.type(layout.length)
+    value = np.array((count, 1 / count), [("count", wide), ("inverse", wide)])
+    functor = Functor(name, width, wide.itemsize, value)
     return launch(SOURCE, functor, layout, x, None, result, workspace, LEAST_STREAMED)

@@ -7,13 +7,16 @@ struct Mean {
   using Output = T;
   using Acc = Wide<T>;
   static constexpr bool TWO = false;
-  Acc count;
+  Acc count, inverse;
 
   __device__ __forceinline__ T neutral() const { return narrow<T>(Acc(0)); }
   __device__ __forceinline__ Acc identity() const { return Acc(0); }
   __device__ __forceinline__ Acc take(Acc sum, T element, T) const { return sum + widen(element); }
   __device__ __forceinline__ Acc merge(Acc a, Acc b) const { return a + b; }
-  __device__ __forceinline__ T finish(Acc sum) const { return narrow<T>(sum / count); }
+  __device__ __forceinline__ T finish(Acc sum) const {  // a division, of a divisor whose reciprocal is known
+    const Acc about = sum * inverse, left = fma(-about, count, sum);
+    return narrow<T>(left == left ? fma(left, inverse, about) : about);  // infinite sums leave NaN
+  }
 };
 
 // So little is done with a pack that more of them can be under way.

@@ -51,6 +51,12 @@ def test_blocks_cover_every_row(rows: int, length: int, least_packs: int) -> Non
     """Shares are whole lines, reach the row's end, and none is empty; rows of one block are all taken."""
     with tuning.override({"reduction.least_packs": least_packs}):
         kernel, grid, arguments = launched(rows, length)
+    if kernel.startswith("reduce_small"):
+        bits = int(arguments[-1])
+        assert 1 << bits <= WARP
+        assert reduction.SMALL_EACH << bits >= length
+        assert grid[0] * reduction.SMALL_THREADS >= rows << bits
+        return
     if kernel.startswith("reduce_rows"):
         lanes = int(arguments[-1])
         assert lanes in {1 << power for power in range(9)}
@@ -88,6 +94,15 @@ def test_host_and_device_agree_on_what_is_resident() -> None:
     text = (Path(ops.__file__).parent / "_include" / "reduce.cuh").read_text(encoding="utf-8")
     assert f"constexpr int LONG_RESIDENT = {LONG_RESIDENT};" in text
     assert "__launch_bounds__(REDUCE_THREADS, LONG_RESIDENT) reduce_long(" in text
+
+
+def test_host_and_device_agree_on_small_sums_and_slabs() -> None:
+    """The kernels take as many elements a lane, and have as much room for a slab's sums, as the host counts on."""
+    text = (Path(ops.__file__).parent / "_include" / "reduce.cuh").read_text(encoding="utf-8")
+    assert f"constexpr int SMALL_EACH = {reduction.SMALL_EACH};" in text
+    assert reduction.SMALL_LENGTH == WARP * reduction.SMALL_EACH
+    assert f"constexpr int SLAB_THREADS = {reduction.SLAB_THREADS};" in text
+    assert f"constexpr int SLAB = {reduction.SLAB_BYTES} / sizeof(typename F::Acc);" in text
 
 
 def test_masks_are_left_out_where_packs_are_whole() -> None:
