@@ -37,11 +37,19 @@ _PACKS_PER_LANE = declare(
 )
 _BLOCKS = declare(
     "reduction.blocks_per_multiprocessor",
+    64,
+    (4, 8, 16, 32, 64, 128),
+    backend="cuda",
+    ops=_REDUCTIONS,
+    why="blocks that few rows are shared among, up to MANY_BLOCKS bytes: even ends against partial results",
+)
+_COLUMN_BLOCKS = declare(
+    "reduction.column_blocks_per_multiprocessor",
     4,
     (2, 4, 8, 16),
     backend="cuda",
     ops=_REDUCTIONS,
-    why="blocks that a reduction of few results is shared among: bandwidth against partial results",
+    why="blocks that few columns are shared among: bandwidth against partial results",
 )
 _LEAST_PACKS = declare(
     "reduction.least_packs",
@@ -49,7 +57,7 @@ _LEAST_PACKS = declare(
     (1, 2, 4, 8),
     backend="cuda",
     ops=_REDUCTIONS,
-    why="packs of a thread below which a row is not shared by more blocks: each block more sends a partial result",
+    why="packs of a thread, of all tensors, below which no more blocks share a row: each sends a partial result",
 )
 _STREAMED = declare(
     "reduction.streamed_megabytes",
@@ -69,7 +77,11 @@ _SMALL = declare(
 )
 LEAST_STREAMED = 12 << 20
 """Bytes: less is read again before it leaves the cache."""
+MANY_BLOCKS = 384 << 20
+"""Bytes of one tensor; longer and paired rows are shared by as many blocks as are under way at once."""
 MOST_LANES = 64
+COLUMN_LANES = (2 * WARP, WARP, WARP // 2)
+"""Threads side by side along many columns of 4-byte elements."""
 SMALL_LENGTH, SMALL_EACH, SMALL_THREADS = 256, 8, 128
 """Of reduce_small: elements a result at most, elements a lane, threads a block."""
 SLAB_BYTES, SLAB_THREADS, SLAB_PACKS = 16384, 512, 64
@@ -151,13 +163,10 @@ def launch(
         function = source.function(f"reduce_slabs<{functor.name}, {width}, {streams}>")
         numbers = (functor.value, layout_struct(layout, 1, 1), np.int32(shift))
         return lambda: function((layout.a * layout.b,), (threads,), (x, out, *numbers))
-    lanes, across = column_lanes(layout.c, wide)
-    outer, rows = layout.a * layout.b * across, THREADS // lanes
-    most = min(_most_splits(layout), layout.length // (4 * rows))
-    splits = max(1, min(most, _target_blocks() // outer)) if most > 1 else 1
+    lanes, across, splits = _column_shares(layout, wide, COLUMN_LANES if itemsize == 4 else (WARP,))
     function = source.function(f"reduce_columns<{functor.name}, {wide}>")
     arguments = (x, second, out, functor.value, layout_struct(layout, splits, across), tickets, partials)
-    grid, block = (outer, splits), (lanes, rows)
+    grid, block = (layout.a * layout.b * across, splits), (lanes, THREADS // lanes)
     return lambda: function(grid, block, arguments)
 
 
@@ -182,7 +191,19 @@ def _slab_threads(functor: Functor, layout: Reduction) -> int:
     return threads if layout.c <= threads else 0
 
 
-def column_lanes(columns: int, width: int) -> tuple[int, int]:
+def _column_shares(layout: Reduction, wide: int, choice: tuple[int, ...]) -> tuple[int, int, int]:
+    """As `column_lanes` of the first of `choice` that leaves enough blocks; how many of them share a column."""
+    target = _COLUMN_BLOCKS.value() * multiprocessors()
+    for most_lanes in choice:
+        lanes, across = column_lanes(layout.c, wide, most_lanes)
+        outer, rows = layout.a * layout.b * across, THREADS // lanes
+        most = max(1, min(_most_splits(layout), layout.length // (4 * rows)))
+        if outer * most >= target:
+            break
+    return lanes, across, max(1, min(most, target // outer))
+
+
+def column_lanes(columns: int, width: int, lanes: int = WARP) -> tuple[int, int]:
     """Threads side by side along the columns, and how many such groups there are.
 
     A few columns are taken whole: then rows follow one another in memory without a gap.
@@ -190,7 +211,7 @@ def column_lanes(columns: int, width: int) -> tuple[int, int]:
     packs = -(-columns // width)
     if packs <= MOST_LANES:
         return packs, 1
-    return WARP, -(-packs // WARP)
+    return lanes, -(-packs // lanes)
 
 
 def _rows(
@@ -205,7 +226,7 @@ def _rows(
     rows, length, width = layout.a, layout.r1, functor.width
     nbytes = sum(array.nbytes for array in arrays[:2] if array is not None)
     streams = _streams(nbytes, least_streamed)
-    splits, share = _shares(layout, width)
+    splits, share = _shares(layout, width, arrays)
     if splits == 1:
         lanes = _lanes(touched_packs(rows, length, width, shift))
         function = source.function(f"reduce_rows<{functor.name}, {width}, {streams}>")
@@ -224,7 +245,7 @@ def _streams(nbytes: int, least: int) -> str:
     return f"{nbytes >= least and _STREAMED.covers(nbytes >> 20)}".lower()
 
 
-def _shares(layout: Reduction, width: int) -> tuple[int, int]:
+def _shares(layout: Reduction, width: int, arrays: tuple[Any, Any, Any]) -> tuple[int, int]:
     """Blocks that share a row, and how many elements each takes: whole lines, so that no two read the same one.
 
     One of the blocks of a row waits for the others, so as many rows as fill the device are not shared.
@@ -232,8 +253,10 @@ def _shares(layout: Reduction, width: int) -> tuple[int, int]:
     rows, length = layout.a, layout.r1
     splits, most = 1, min(_most_splits(layout), length // (width * THREADS))
     if most > 1 and rows < LONG_RESIDENT * multiprocessors():
-        most = min(most, length // (width * THREADS * _LEAST_PACKS.value()))
-        splits = max(1, min(most, _target_blocks() // rows))
+        paired = arrays[1] is not None
+        most = min(most, length * (1 + paired) // (width * THREADS * _LEAST_PACKS.value()))
+        each = LONG_RESIDENT if paired or arrays[0].nbytes > MANY_BLOCKS else _BLOCKS.value()
+        splits = max(1, min(most, each * multiprocessors() // rows))
     line = LINE_PACKS * width
     share = -(-length // (splits * line)) * line
     return -(-length // share), share
@@ -249,10 +272,6 @@ def touched_packs(rows: int, length: int, width: int, shift: int) -> int:
 
 def _lanes(packs: int) -> int:
     return lanes_for(_PACKS_PER_LANE, packs, WARP if _SHORT_ROW.covers(packs) else THREADS)
-
-
-def _target_blocks() -> int:
-    return _BLOCKS.value() * multiprocessors()
 
 
 def lanes_for(packs_per_lane: Parameter, packs: float, most: int = WARP) -> int:

@@ -310,9 +310,18 @@ struct Columns {
   }
 };
 
+// Rows that a thread has under way, and blocks that a multiprocessor has room for (0: as it comes). Two tensors, or eight
+// half or two double elements a pack, leave a thread less room.
+template <typename F>
+constexpr bool COLUMNS_SLIM = !F::TWO && sizeof(typename F::Input) == 4;
+template <typename F>
+constexpr int COLUMNS_TOGETHER = COLUMNS_SLIM<F> ? 8 : 4;
+template <typename F>
+constexpr int COLUMNS_RESIDENT = COLUMNS_SLIM<F> ? 4 : 0;
+
 // As Columns says. partials (splits, a b c), tickets (a b column blocks).
 template <typename F, int V>
-__global__ void __launch_bounds__(REDUCE_THREADS) reduce_columns(
+__global__ void __launch_bounds__(REDUCE_THREADS, COLUMNS_RESIDENT<F>) reduce_columns(
     const typename F::Input* __restrict__ x, const typename F::Input* __restrict__ second,
     typename F::Output* __restrict__ out, F f, Layout layout, unsigned int* tickets, typename F::Acc* partials) {
   using T = typename F::Input;
@@ -331,7 +340,7 @@ __global__ void __launch_bounds__(REDUCE_THREADS) reduce_columns(
     for (int i = 0; i < V; ++i) mine[i] = f.take(mine[i], one.at[i], two.at[i]);
   };
   if (layout.r2 == 1) {
-#pragma unroll 4
+#pragma unroll COLUMNS_TOGETHER<F>
     for (long long index = at.index; index < at.end; index += rows) {
       const long long place = at.start + index * at.stride;
       take(place, load<T, V>(x + place));

@@ -79,7 +79,7 @@ def test_what_blocks_send_fits_the_workspace(rows: int, length: int) -> None:
         assert sent <= reduction.workspace_bytes(Reduction(rows, length, 1, 1, 1), FLOAT.accumulator_bytes)
 
 
-@pytest.mark.parametrize("blocks", [2, 4, 8, 16])
+@pytest.mark.parametrize("blocks", [4, 16, 64, 128])
 @pytest.mark.parametrize("rows", ROWS)
 def test_blocks_that_wait_leave_the_device_room(rows: int, blocks: int) -> None:
     """Rows are shared only where one waiting block of each leaves others room, whatever is in force."""
