@@ -149,7 +149,7 @@ KERNELS = {
     "mean": {"reduce_small", "reduce_rows", "reduce_long", "reduce_columns", "reduce_slabs"},
     "dot": {"reduce_small", "reduce_rows", "reduce_long"},
     "p_norm": {"reduce_small", "reduce_rows", "reduce_long", "reduce_columns", "reduce_slabs"}
-    | {"grad_rows", "grad_columns", "grad_extreme_rows", "grad_extreme_long", "grad_extreme_columns"},
+    | {"grad_rows", "grad_sweep", "grad_columns", "grad_extreme_rows", "grad_extreme_long", "grad_extreme_columns"},
 }
 """What is emulated, by the folder of its source."""
 TRIALS = {op: trials(op) for op in ("lerp_grad", "mean", "dot", "p_norm", "p_norm_grad")}

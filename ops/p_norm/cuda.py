@@ -25,6 +25,7 @@ from ops._core.registry import kernel
 from ops._core.tuning import declare
 
 THREADS = 256
+SWEEP_THREADS = 128
 ACCUMULATOR_BYTES = 8
 WARP = 32
 TIES_BYTES = 4
@@ -42,6 +43,14 @@ _GRAD_BLOCKS = declare(
     backend="cuda",
     ops=("p_norm_grad",),
     why="blocks that walk a gradient along columns: the end of a wave against the cost of a block",
+)
+_SWEPT = declare(
+    "p_norm_grad.swept_packs",
+    1 << 11,
+    (0, 1 << 9, 1 << 11, 1 << 13),
+    backend="cuda",
+    ops=("p_norm_grad",),
+    why="packs along the last axis up to which one sweep is made: norms from the cache against fewer reads of them",
 )
 _PACKS_PER_LANE = declare(
     "p_norm_grad.packs_per_lane",
@@ -73,6 +82,7 @@ def _expressions() -> tuple[str, ...]:
             found += expressions(f"Norm<{ctype}, {mode}>", width)
         for slope in (*SLOPES.values(), "GENERAL", "BELOW_ONE"):
             found.append(f"grad_rows<{ctype}, {width}, {slope}>")
+            found.append(f"grad_sweep<{ctype}, {width}, {slope}>")
             found += [f"grad_columns<{ctype}, {wide}, {slope}>" for wide in (1, width)]
         for wide in (1, width):
             found.append(f"grad_extreme_rows<{ctype}, {wide}>")
@@ -156,6 +166,12 @@ def _gradient(p: float, layout: Reduction, x: Any, y: Any, dy: Any, dx: Any) -> 
         numbers = (q, np.int32(x.size), np.int32(shift), divisor(layout.length))
         blocks = max(1, -(-(x.size + shift) // (width * THREADS)))
         return lambda: function((blocks,), (THREADS,), (*arrays, *numbers))
+    swept = layout.r2 == 1 and x.size < width << 31 and _SWEPT.covers(layout.c // width)
+    if swept and widest_pack(x.dtype.itemsize, layout.c, *arrays) == width:
+        function = SOURCE.function(f"grad_sweep<{ctype}, {width}, {slope}>")
+        size = x.size // width
+        rest = (q, np.uint32(size), divisor(layout.c // width), divisor(layout.r1))
+        return lambda: function((-(-size // SWEEP_THREADS),), (SWEEP_THREADS,), (*arrays, *rest))
     pack, grid, block, struct = _columns(layout, arrays, layout.length)
     function = SOURCE.function(f"grad_columns<{ctype}, {pack}, {slope}>")
     return lambda: function(grid, block, (*arrays, q, struct))

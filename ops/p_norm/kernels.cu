@@ -152,6 +152,29 @@ __global__ void __launch_bounds__(GRAD_THREADS) grad_rows(
   store<T, V>(dx + at, pack);
 }
 
+// (a, r1, c) in one sweep over packs along c, of which a row has few: y and dy come from the first cache.
+constexpr int SWEEP_THREADS = 128;
+
+template <typename T, int V, int SLOPE>
+__global__ void __launch_bounds__(SWEEP_THREADS) grad_sweep(
+    const T* __restrict__ x, const T* __restrict__ y, const T* __restrict__ dy, T* __restrict__ dx, Wide<T> q,
+    unsigned int size, Divisor packs, Divisor rows) {
+  using A = Wide<T>;
+  const unsigned int pack = blockIdx.x * SWEEP_THREADS + threadIdx.x;
+  if (pack >= size) return;
+  const unsigned int row = quotient(pack, packs), column = remainder(pack, row, packs);
+  const long long at = static_cast<long long>(pack) * V;
+  const long long result = (static_cast<long long>(quotient(row, rows)) * packs.value + column) * V;
+  Pack<T, V> values = load<T, V>(x + at);
+  const Pack<T, V> norms = load<T, V>(y + result), grads = load<T, V>(dy + result);
+#pragma unroll
+  for (int i = 0; i < V; ++i) {
+    const Scale<A> by = scale_of<A, SLOPE>(widen(norms.at[i]), widen(grads.at[i]));
+    values.at[i] = narrow<T>(slope<A, SLOPE>(widen(values.at[i]), by, q));
+  }
+  store<T, V>(dx + at, values);
+}
+
 // The general layout, as Columns says: a thread keeps what its columns' norms give.
 template <typename T, int V, int SLOPE>
 __global__ void __launch_bounds__(GRAD_THREADS) grad_columns(
