@@ -175,6 +175,35 @@ __global__ void __launch_bounds__(SWEEP_THREADS) grad_sweep(
   store<T, V>(dx + at, values);
 }
 
+// Every pack along a thread's columns with its place and index, in order, some of them under way at once.
+template <typename T, int V, typename Turn>
+__device__ __forceinline__ void along(const T* x, Columns<V>& at, const Turn& turn) {
+  const int rows = blockDim.y;
+  if (at.r2 != 1) {
+#pragma unroll 1
+    for (; at.index < at.end; at.index += rows) {
+      const long long place = at.next();
+      turn(load<T, V>(x + place), place, at.index);
+    }
+    return;
+  }
+  constexpr int TOGETHER = under_way<T>();
+  using W = typename Word<V * sizeof(T)>::type;  // packs stay words until they are used
+  for (; at.index < at.end; at.index += TOGETHER * rows) {
+    W words[TOGETHER];
+#pragma unroll
+    for (int j = 0; j < TOGETHER; ++j) {
+      if (at.index + j * rows < at.end) words[j] = *reinterpret_cast<const W*>(x + at.place + j * at.step);
+    }
+#pragma unroll
+    for (int j = 0; j < TOGETHER; ++j) {
+      if (at.index + j * rows >= at.end) continue;
+      turn(*reinterpret_cast<const Pack<T, V>*>(&words[j]), at.place + j * at.step, at.index + j * rows);
+    }
+    at.place += TOGETHER * at.step;
+  }
+}
+
 // The general layout, as Columns says: a thread keeps what its columns' norms give.
 template <typename T, int V, int SLOPE>
 __global__ void __launch_bounds__(GRAD_THREADS) grad_columns(
@@ -187,33 +216,11 @@ __global__ void __launch_bounds__(GRAD_THREADS) grad_columns(
   Scale<A> by[V];
 #pragma unroll
   for (int i = 0; i < V; ++i) by[i] = scale_of<A, SLOPE>(widen(norms.at[i]), widen(grads.at[i]));
-  const auto turn = [&](Pack<T, V>& pack, long long place) {
+  along<T, V>(x, at, [&](Pack<T, V> pack, long long place, long long) {
 #pragma unroll
     for (int i = 0; i < V; ++i) pack.at[i] = narrow<T>(slope<A, SLOPE>(widen(pack.at[i]), by[i], q));
-    store<T, V>(dx + place, pack);
-  };
-  constexpr int TOGETHER = under_way<T>();
-  const int rows = blockDim.y;
-  if (layout.r2 != 1) {
-#pragma unroll 1
-    for (; at.index < at.end; at.index += rows) {
-      const long long place = at.next();
-      Pack<T, V> pack = load<T, V>(x + place);
-      turn(pack, place);
-    }
-    return;
-  }
-  for (long long index = at.index; index < at.end; index += TOGETHER * rows) {
-    Pack<T, V> packs[TOGETHER];
-#pragma unroll
-    for (int j = 0; j < TOGETHER; ++j) {
-      if (index + j * rows < at.end) packs[j] = load<T, V>(x + at.start + (index + j * rows) * at.stride);
-    }
-#pragma unroll
-    for (int j = 0; j < TOGETHER; ++j) {
-      if (index + j * rows < at.end) turn(packs[j], at.start + (index + j * rows) * at.stride);
-    }
-  }
+    store_streaming<T, V>(dx + place, pack);
+  });
 }
 
 template <typename A>
