@@ -6,13 +6,14 @@ import re
 import shutil
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from math import inf, prod
 from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 
-from harness.case.case import Case
+from harness.case.case import Case, InputSpec
 from harness.worker.inputs import Inputs, make_inputs
 from ops._core import tuning
 from tests.emulation.emulator import Emulator, complaint, emulated
@@ -26,20 +27,23 @@ Chosen = tuple[dict[str, Shape], dict[str, Any]]
 class Trial(NamedTuple):
     """A case and how it is run: whether arrays begin one element late, how many blocks are under way at once.
 
-    packs: even a small sum is taken in packs.
+    ties: of a norm of porder +-inf. packs: even a small sum is taken in packs.
     """
 
     case: Case
     offset: bool
     mixed: int
     seed: int
+    ties: str
     packs: bool
 
     def __str__(self) -> str:
         shapes = ",".join("x".join(map(str, shape)) for shape in self.case.shapes.values())
         given = {name: getattr(self.case.params, name, None) for name in ("weight", "axis", "porder")}
-        params = (f"{name}={value}" for name, value in given.items() if value is not None)
-        run = ("offset" * self.offset, f"mixed{self.mixed}", *(("packs",) if self.packs else ()))
+        params = [f"{name}={value}" for name, value in given.items() if value is not None]
+        params += [f"ties={self.ties}"] * (abs(given["porder"] or 0) == inf)
+        offset = "x-" * bool(self.case.inputs) + "offset" * (self.offset or bool(self.case.inputs))
+        run = (offset, f"mixed{self.mixed}", *(("packs",) if self.packs else ()))
         return "-".join([self.case.op, self.case.dtype, shapes, *params, *run])
 
     def tuned(self) -> AbstractContextManager[None]:
@@ -126,17 +130,28 @@ def chosen(op: str) -> list[Chosen]:
         return [near_one, *(({"x": x, "y": y}, {"weight": 0.3}) for x, y in pairs)]
     if op == "dot":
         return [({"x": shape, "y": shape}, {}) for shape, _ in ROWS]
-    orders: tuple[dict[str, Any], ...] = ({},) if op == "mean" else ({"porder": 2}, {"porder": inf})
-    return [({"x": shape}, {"axis": axis, **order}) for shape, axis in (*ROWS, *COLUMNS) for order in orders]
+    if op == "mean":
+        return [({"x": shape}, {"axis": axis}) for shape, axis in (*ROWS, *COLUMNS)]
+    orders = (2, inf) if op == "p_norm" else (2, inf, -inf, inf)
+    return [({"x": shape}, {"axis": axis, "porder": order}) for shape, axis in (*ROWS, *COLUMNS) for order in orders]
+
+
+TIES = ("many", "all", "few", "zeros", "NaN")
 
 
 def trials(op: str) -> list[Trial]:
-    """All of an op: most in float32, some beginning at an odd address, with one, two or five blocks at once."""
+    """All of an op: most in float32, some beginning at an odd address, with one, two or five blocks at once.
+
+    Of some, x alone begins there, and no access of several elements suits both x and dx.
+    """
     found = []
     for number, (shapes, params) in enumerate([*chosen(op), *drawn(op, 10)]):
         dtype = {3: "float64", 7: "float16"}.get(number % 11, "float32")
-        case, offset, mixed = case_of(op, shapes, dtype, **params), number % 4 == 3, (1, 2, 5)[number % 3]
-        found.append(Trial(case, offset, mixed, 100 * number, packs=False))
+        case = case_of(op, shapes, dtype, **params)
+        if op == "p_norm_grad" and number % 8 == 1:
+            case = replace(case, inputs={"x": InputSpec(layout="offset")})
+        offset, mixed, ties = number % 4 == 3, (1, 2, 5)[number % 3], TIES[number % len(TIES)]
+        found.append(Trial(case, offset, mixed, 100 * number, ties, packs=False))
         if op in SMALL and prod(shapes["x"]) <= SMALL_ELEMENTS:
             found.append(found[-1]._replace(packs=True))
     return found
@@ -155,11 +170,25 @@ KERNELS = {
 TRIALS = {op: trials(op) for op in ("lerp_grad", "mean", "dot", "p_norm", "p_norm_grad")}
 
 
-def inputs_with_ties(case: Case) -> Inputs:
-    """Generated inputs; where ties of the largest are counted there are some."""
+def inputs_with_ties(trial: Trial) -> Inputs:
+    """Generated inputs; where ties for the largest or smallest are counted there are as many as the trial says."""
+    case, porder = trial.case, getattr(trial.case.params, "porder", 2)
     drawn = make_inputs(case)
-    ties = getattr(case.params, "porder", 2) == inf
-    return inputs_of(case, x=np.clip(drawn.wide["x"], -1, 1)) if ties else drawn
+    if abs(porder) != inf:
+        return drawn
+    x, kind = drawn.wide["x"], trial.ties
+    near = np.minimum(np.abs(x), 1) if porder > 0 else np.maximum(np.abs(x), 1)
+    if kind == "few":
+        place = np.arange(x.size).reshape(x.shape)
+        picked = (place % 97 == 0) | (place % 1024 == 3)
+        x = np.where(picked, np.copysign(9.0 if porder > 0 else 2e-5, x), x)
+    else:
+        x = np.copysign(np.ones_like(x) if kind == "all" else near, x)
+    if kind == "zeros":
+        x = np.where(drawn.wide["x"] > 0.5, 0, x)
+    if kind == "NaN":
+        x = np.where(np.arange(x.size).reshape(x.shape) % 1009 == 5, np.nan, x)
+    return inputs_of(case, x=x)
 
 
 @pytest.fixture(scope="module")
@@ -170,7 +199,7 @@ def emulator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Emulator]:
     with emulated(tmp_path_factory.mktemp("emulated")) as made:
         for trial in (trial for some in TRIALS.values() for trial in some):
             with trial.tuned():
-                made.attempt(trial.case, inputs_with_ties(trial.case), offset=trial.offset).bind()
+                made.attempt(trial.case, inputs_with_ties(trial), offset=trial.offset).bind()
         made.compile()
         yield made
 
@@ -178,7 +207,7 @@ def emulator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Emulator]:
 @pytest.mark.parametrize("trial", [trial for op in TRIALS for trial in TRIALS[op]], ids=str)
 def test_a_kernel_gives_what_the_reference_says(emulator: Emulator, trial: Trial) -> None:
     """Whatever the order of its blocks, it is right, repeats itself, and writes nothing but its outputs."""
-    inputs = inputs_with_ties(trial.case)
+    inputs = inputs_with_ties(trial)
     with trial.tuned():
         found = complaint(emulator, trial.case, inputs, offset=trial.offset, mixed=trial.mixed, seed=trial.seed)
     assert found == ""

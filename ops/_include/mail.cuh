@@ -40,3 +40,24 @@ __device__ __forceinline__ void clear(unsigned long long* from) {
 #pragma unroll
   for (int i = 0; i < WORDS<A>; ++i) from[i] = 0;
 }
+
+// What blocks count together is in one word: 40 bits of what was found, 12 of how many blocks came, 12 of how many wait.
+constexpr unsigned long long CAME = 1ull << 40, WAITS = 1ull << 52;
+constexpr unsigned int MOST_CAME = WAITS / CAME - 1;
+
+// What all `blocks` found, where this one found anything: waits for them then, so the device has to hold them at once.
+// The word is zero before the first of them comes and after the last is gone.
+__device__ __forceinline__ unsigned long long agree(
+    unsigned long long* word, unsigned long long found, unsigned int blocks) {
+  const unsigned long long mine = CAME + (found > 0 ? WAITS + found : 0);
+  unsigned long long all = atomicAdd(word, mine) + mine;
+  if (found == 0) {
+    if (all == CAME * blocks) *word = 0;
+    return 0;
+  }
+  while ((all / CAME & MOST_CAME) < blocks) {
+    asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];" : "=l"(all) : "l"(word) : "memory");
+  }
+  if (atomicAdd(word, 0 - WAITS) / WAITS == 1) *word = 0;
+  return all % CAME;
+}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from math import inf
+from math import gcd, inf
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,6 @@ from ops._core.reduction import (
     Functor,
     column_lanes,
     expressions,
-    lanes_for,
     launch,
     layout_struct,
     workspace_bytes,
@@ -27,15 +26,16 @@ from ops._core.tuning import declare
 THREADS = 256
 SWEEP_THREADS = 128
 ACCUMULATOR_BYTES = 8
-WARP = 32
-TIES_BYTES = 4
+COUNT_BYTES = 8
 MOST_SPLITS = 2048
 LEAST_SHARE = 4 * THREADS
 """Elements of a row or column below which it is not shared."""
 LEAST_ROWS = 4
 LARGEST_GRID = 65_535
-LARGEST_ROW = 1 << 30
-_LONG_BLOCKS = 8
+MOST_ROWS = THREADS
+"""Short rows of a block, as kernels.cu has it."""
+EXTREME_RESIDENT = 4
+"""Blocks that any multiprocessor holds at once where some wait for others."""
 _GRAD_BLOCKS = declare(
     "p_norm_grad.blocks_per_multiprocessor",
     32,
@@ -51,22 +51,6 @@ _SWEPT = declare(
     backend="cuda",
     ops=("p_norm_grad",),
     why="packs along the last axis up to which one sweep is made: norms from the cache against fewer reads of them",
-)
-_PACKS_PER_LANE = declare(
-    "p_norm_grad.packs_per_lane",
-    4,
-    (1, 2, 4, 8),
-    backend="cuda",
-    ops=("p_norm_grad",),
-    why="packs that a lane holds before a row of porder +-inf gets more lanes: rows a block against registers",
-)
-_WARP_ROW = declare(
-    "p_norm_grad.warp_row_packs",
-    WARP * WARP,
-    (WARP * WARP // 4, WARP * WARP // 2, WARP * WARP, WARP * WARP * 2, WARP * WARP * 4),
-    backend="cuda",
-    ops=("p_norm_grad",),
-    why="packs up to which a row of porder +-inf is one warp's: longer ones are a block's",
 )
 WIDTHS = {name: 16 // dtype_info(name).itemsize for name in FLOATS}
 CTYPES = {name: dtype_info(name).ctype for name in FLOATS}
@@ -85,9 +69,7 @@ def _expressions() -> tuple[str, ...]:
             found.append(f"grad_sweep<{ctype}, {width}, {slope}>")
             found += [f"grad_columns<{ctype}, {wide}, {slope}>" for wide in (1, width)]
         for wide in (1, width):
-            found.append(f"grad_extreme_rows<{ctype}, {wide}>")
-            found += [f"grad_extreme_long<{ctype}, {wide}, {phase}>" for phase in ("TALLY", "WRITE")]
-            found += [f"grad_extreme_columns<{ctype}, {wide}, {phase}>" for phase in ("BOTH", "TALLY", "WRITE")]
+            found += [f"grad_extreme_{kind}<{ctype}, {wide}>" for kind in ("rows", "long", "columns")]
         found += [f"{name}<{ctype}>" for name in ("grad_part", "grad_spread", "grad_fuse")]
     return tuple(found)
 
@@ -124,11 +106,11 @@ def p_norm(*, x: Any, porder: float | str, axis: Axis, keepdim: bool, out: dict[
 
 
 def _grad_workspace(shapes: Shapes, params: Params) -> int:
-    """Ties of porder +-inf, by result and split."""
+    """Ties of porder +-inf, by result, where blocks share one."""
     if abs(_order(params.porder)) != inf:
         return 0
     layout = _layout(shapes.inputs["x"].shape, params.axis)
-    return TIES_BYTES * layout.count * _most_splits(layout)
+    return COUNT_BYTES * layout.count if _most_splits(layout) > 1 else 0
 
 
 def _most_splits(layout: Reduction) -> int:
@@ -142,8 +124,7 @@ def p_norm_grad(
 ) -> Bound:
     """One read of x, one write of dx; y and dy come from the cache.
 
-    porder +-inf reads a long row or column twice, in two launches where too few of them would leave
-    the device idle.
+    porder +-inf returns to elements that tie for the norm, where there are several.
     """
     del keepdim
     dx = out["dx"]
@@ -172,7 +153,8 @@ def _gradient(p: float, layout: Reduction, x: Any, y: Any, dy: Any, dx: Any) -> 
         size = x.size // width
         rest = (q, np.uint32(size), divisor(layout.c // width), divisor(layout.r1))
         return lambda: function((-(-size // SWEEP_THREADS),), (SWEEP_THREADS,), (*arrays, *rest))
-    pack, grid, block, struct = _columns(layout, arrays, layout.length)
+    target = _GRAD_BLOCKS.value() * multiprocessors()
+    pack, grid, block, struct = _columns(layout, arrays, layout.length, target)
     function = SOURCE.function(f"grad_columns<{ctype}, {pack}, {slope}>")
     return lambda: function(grid, block, (*arrays, q, struct))
 
@@ -183,16 +165,18 @@ def _shift(x: Any, dx: Any) -> int | None:
 
 
 def _columns(
-    layout: Reduction, arrays: tuple[Any, ...], most: int
+    layout: Reduction, arrays: tuple[Any, ...], most: int, target: int
 ) -> tuple[int, tuple[int, int], tuple[int, int], Any]:
-    """Elements of a pack, grid, block and Layout of a kernel that walks along columns; `most` blocks share one."""
+    """Elements of a pack, grid, block and Layout of a kernel that walks along columns.
+
+    `most` blocks share one, and no more than `target` there are where any do.
+    """
     x = arrays[0]
     width = WIDTHS[x.dtype.name]
     pack = width if widest_pack(x.dtype.itemsize, layout.c, *arrays) == width else 1
     lanes, across = column_lanes(layout.c, pack)
     rows = THREADS // lanes
     outer = layout.a * layout.b * across
-    target = _GRAD_BLOCKS.value() * multiprocessors()
     splits = max(1, min(most, target // outer, layout.length // (LEAST_ROWS * rows), LARGEST_GRID))
     return pack, (outer, splits), (lanes, rows), layout_struct(layout, splits, across)
 
@@ -201,41 +185,33 @@ def _extreme(layout: Reduction, x: Any, y: Any, dy: Any, dx: Any, workspace: Any
     arrays = (x, y, dy, dx)
     if layout.b == layout.c == 1:
         return _extreme_rows(layout, arrays, workspace)
-    most = _most_splits(layout)
-    pack, grid, block, struct = _columns(layout, arrays, most)
-    arguments = (*arrays, struct, workspace)
-    name = f"grad_extreme_columns<{CTYPES[x.dtype.name]}, {pack}"
-    return _phases(name, grid, block, arguments)
+    pack, grid, block, struct = _columns(layout, arrays, _most_splits(layout), _resident())
+    function = SOURCE.function(f"grad_extreme_columns<{CTYPES[x.dtype.name]}, {pack}>")
+    return lambda: function(grid, block, (*arrays, struct, workspace))
 
 
 def _extreme_rows(layout: Reduction, arrays: tuple[Any, ...], workspace: Any) -> Bound:
     x, dx = arrays[0], arrays[3]
     rows, length, found = layout.a, layout.length, _shift(x, dx)
-    width, shift = (1, 0) if found is None else (WIDTHS[x.dtype.name], found)
+    width, shift = WIDTHS[x.dtype.name], found
+    if shift is None or length < width:
+        width, shift = 1, 0
     ctype, packs = CTYPES[x.dtype.name], -(-length // width)
-    lanes = lanes_for(_PACKS_PER_LANE, packs + 1) if _WARP_ROW.covers(packs) else THREADS
-    blocks = -(-rows * lanes // THREADS)
-    splits = max(1, min(_most_splits(layout), _LONG_BLOCKS * multiprocessors() // blocks))
-    if length >= LARGEST_ROW or (lanes == THREADS and splits > 1):
-        arguments: tuple[Any, ...] = (*arrays, np.int64(length), np.int32(shift), workspace)
-        return _phases(f"grad_extreme_long<{ctype}, {width}", (rows, splits), (THREADS,), arguments)
-    function = SOURCE.function(f"grad_extreme_rows<{ctype}, {width}>")
-    arguments = (*arrays, np.int64(rows), np.int32(length), np.int32(shift), np.int32(lanes))
-    return lambda: function((blocks,), (THREADS,), arguments)
+    if packs <= THREADS // 2:
+        held = 2 if x.dtype.itemsize == 8 else 4  # MOST_HELD of kernels.cu
+        most = min(MOST_ROWS, (held * THREADS - 1) * width // length)
+        most -= most % (width // gcd(length, width))  # rows that together fill packs
+        function = SOURCE.function(f"grad_extreme_rows<{ctype}, {width}>")
+        numbers: tuple[Any, ...] = (np.int64(rows), np.int32(most), np.int32(shift), divisor(length))
+        return lambda: function((-(-rows // most),), (THREADS,), (*arrays, *numbers))
+    splits = max(1, min(_most_splits(layout), _resident() // rows))
+    function = SOURCE.function(f"grad_extreme_long<{ctype}, {width}>")
+    arguments = (*arrays, np.int64(length), np.int32(shift), workspace)
+    return lambda: function((rows, splits), (THREADS,), arguments)
 
 
-def _phases(name: str, grid: tuple[int, int], block: tuple[int, ...], arguments: tuple[Any, ...]) -> Bound:
-    """One launch where no result is shared by blocks; else one that counts and one that writes."""
-    if grid[1] == 1:
-        both = SOURCE.function(f"{name}, BOTH>")
-        return lambda: both(grid, block, arguments)
-    tally, write = SOURCE.function(f"{name}, TALLY>"), SOURCE.function(f"{name}, WRITE>")
-
-    def run() -> None:
-        tally(grid, block, arguments)
-        write(grid, block, arguments)
-
-    return run
+def _resident() -> int:
+    return EXTREME_RESIDENT * multiprocessors()
 
 
 def _three_workspace(shapes: Shapes, params: Params) -> int:

@@ -223,204 +223,279 @@ __global__ void __launch_bounds__(GRAD_THREADS) grad_columns(
   });
 }
 
-template <typename A>
-__device__ __forceinline__ bool ties(A x, A y) {  // NaN ties with a NaN norm
-  return magnitude(x) == y || x != x;
-}
+// ---- porder +-inf --------------------------------------------------------------------------------------------------
+//
+// Elements that tie for the norm share dy, and few do. Those that tie get what one gets that is alone, all others zero,
+// while ties are counted. A thread that found some returns to them where there are more. So x is read once.
 
-template <typename A>
-struct Shares {  // of one norm: what an element that ties gets, and what any other
-  A norm, tie, other;
-  Shares() = default;
-  __device__ __forceinline__ Shares(A y, A dy, long long count)
-      : norm(y), tie(dy / static_cast<A>(count > 0 ? count : 1)), other(A(0) * dy) {}
-  __device__ __forceinline__ A of(A x) const {
-    if (x != x) return x;
-    if (magnitude(x) != norm) return other;
-    return x > A(0) ? tie : (x < A(0) ? -tie : A(0) * tie);
+template <typename T>
+struct Shares {  // of one norm, for which `count` elements tie
+  Wide<T> norm, share;
+  // No zero ties: whatever it shares with others is zero.
+  __device__ __forceinline__ Shares(T y, T dy, Wide<T> count = 1)
+      : norm(widen(y) > 0 ? widen(y) : Wide<T>(-1)), share(count > 1 ? widen(dy) / count : widen(dy)) {}
+  // What |x| equals of elements that stand out. All of them do where this is NaN, as zero times dy is no zero.
+  __device__ __forceinline__ Wide<T> mark() const {
+    const Wide<T> other = Wide<T>(0) * share;
+    return other == Wide<T>(0) ? norm : other;
+  }
+  __device__ __forceinline__ bool tie(T x) const {  // NaN ties with any norm
+    return magnitude(widen(x)) == norm || widen(x) != widen(x);
+  }
+  __device__ __forceinline__ T of(T x) const {
+    if (widen(x) != widen(x)) return x;
+    if (magnitude(widen(x)) != norm) return narrow<T>(Wide<T>(0) * share);
+    return narrow<T>(widen(x) > 0 ? share : -share);
   }
 };
 
-// A row of x and dx in packs that are aligned in memory: elements [low, high) past `from` are its own. x and dx lie
-// `shift` elements past an aligned address. I: an integer that holds the row's length.
+template <typename T>
+__device__ __forceinline__ bool stands_out(T x, Wide<T> mark) {  // NaN does
+  const Wide<T> size = magnitude(widen(x));
+  return !(size < mark) && !(size > mark);
+}
+
+// `length` elements of x and dx from `begin` on, in packs that are aligned in memory: elements [low, high) past `from`
+// are meant. x and dx lie `shift` elements past an aligned address. I: an integer that holds the length.
 template <typename T, int V, typename I>
-struct Row {
+struct Part {
+  using W = typename Word<V * sizeof(T)>::type;  // packs stay words until they are used
   const T* from;
   T* to;
   I low, high, packs;
 
-  __device__ __forceinline__ Row(const T* x, T* dx, long long row, long long length, int shift) {
-    const long long begin = row * length, first = (begin + shift) / V * V - shift;
+  __device__ __forceinline__ Part(const T* x, T* dx, long long begin, I length, int shift) {
+    const long long first = (begin + shift) / V * V - shift;
     from = x + first;
     to = dx + first;
     low = static_cast<I>(begin - first);
-    high = low + static_cast<I>(length);
+    high = low + length;
     packs = (high + V - 1) / V;
   }
 
-  __device__ __forceinline__ bool whole(I pack) const { return pack * V >= low && pack * V + V <= high; }
   __device__ __forceinline__ bool ours(I at) const { return at >= low && at < high; }
-  __device__ __forceinline__ Pack<T, V> load(I pack) const { return ::load<T, V>(from + pack * V); }
-
-  __device__ __forceinline__ int count(const Pack<T, V>& loaded, I pack, Wide<T> norm) const {
-    int found = 0;
-    if (whole(pack)) {
-#pragma unroll
-      for (int i = 0; i < V; ++i) found += ties(widen(loaded.at[i]), norm);
-      return found;
-    }
-#pragma unroll
-    for (int i = 0; i < V; ++i) found += ours(pack * V + i) && ties(widen(loaded.at[i]), norm);
-    return found;
-  }
-
-  __device__ __forceinline__ void write(Pack<T, V> loaded, I pack, const Shares<Wide<T>>& shares) const {
-#pragma unroll
-    for (int i = 0; i < V; ++i) loaded.at[i] = narrow<T>(shares.of(widen(loaded.at[i])));
-    if (whole(pack)) {
-      store<T, V>(to + pack * V, loaded);
+  __device__ __forceinline__ W fetch(I pack) const { return *reinterpret_cast<const W*>(from + pack * V); }
+  __device__ __forceinline__ void write(const Pack<T, V>& given, I pack) const {
+    if (pack * V >= low && pack * V + V <= high) {
+      store_streaming<T, V>(to + pack * V, given);
       return;
     }
 #pragma unroll
     for (int i = 0; i < V; ++i) {
-      if (ours(pack * V + i)) to[pack * V + i] = loaded.at[i];
+      if (ours(pack * V + i)) to[pack * V + i] = given.at[i];
     }
   }
 };
 
-template <typename C>
-__device__ __forceinline__ C block_sum(C count) {
-  __shared__ C counts[GRAD_THREADS / 32];
-  for (int step = 16; step > 0; step /= 2) count += __shfl_xor_sync(EVERY_LANE, count, step);
-  if (threadIdx.x % 32 == 0) counts[threadIdx.x / 32] = count;
-  __syncthreads();
-  count = 0;
-  for (int warp = 0; warp < GRAD_THREADS / 32; ++warp) count += counts[warp];
-  return count;
+template <typename T, int V>
+__device__ __forceinline__ Pack<T, V> unpacked(const typename Word<V * sizeof(T)>::type& word) {
+  return *reinterpret_cast<const Pack<T, V>*>(&word);
 }
 
-// porder +-inf, (rows, length): `lanes` threads per row count the ties, then write. What a thread does not hold
-// is read again from the cache.
+constexpr int MOST_ROWS = GRAD_THREADS;  // of a block
+template <typename T>
+constexpr int MOST_HELD = sizeof(T) == 8 ? 2 : 4;  // packs of a thread
+
+// (rows, length), no row shorter than a pack: a block takes `most` rows one after another, no more packs of them than
+// its threads hold. A pack may lie in two rows.
 template <typename T, int V>
 __global__ void __launch_bounds__(GRAD_THREADS) grad_extreme_rows(
     const T* __restrict__ x, const T* __restrict__ y, const T* __restrict__ dy, T* __restrict__ dx, long long rows,
-    int length, int shift, int lanes) {
-  using A = Wide<T>;
-  constexpr int HELD = 4;
-  const long long row = static_cast<long long>(blockIdx.x) * (GRAD_THREADS / lanes) + threadIdx.x / lanes;
-  const int lane = threadIdx.x % lanes;
-  const bool ours = row < rows;
-  const Row<T, V, int> at(x, dx, ours ? row : 0, ours ? length : 0, shift);
-  const A norm = ours ? widen(y[row]) : A(0), grad = ours ? widen(dy[row]) : A(0);
-  Pack<T, V> held[HELD];
+    int most, int shift, Divisor length) {
+  constexpr int HELD = MOST_HELD<T>;
+  using At = Part<T, V, int>;
+  __shared__ unsigned int counts[MOST_ROWS];
+  __shared__ Wide<T> marks[MOST_ROWS + 1];
+  const long long first = static_cast<long long>(blockIdx.x) * most;
+  const int ours = static_cast<int>(min(static_cast<long long>(most), rows - first));
+  const At at(x, dx, first * length.value, ours * static_cast<int>(length.value), shift);
+  y += first;
+  dy += first;
+  typename At::W held[HELD];
 #pragma unroll
   for (int h = 0; h < HELD; ++h) {
-    if (lane + h * lanes < at.packs) held[h] = at.load(lane + h * lanes);
+    if (threadIdx.x + h * GRAD_THREADS < at.packs) held[h] = at.fetch(threadIdx.x + h * GRAD_THREADS);
   }
-  int count = 0;
+  if (threadIdx.x < ours) {
+    counts[threadIdx.x] = 0;
+    marks[threadIdx.x] = Shares<T>(y[threadIdx.x], dy[threadIdx.x]).mark();
+  }
+  __syncthreads();
+  unsigned int out = 0;  // a bit for each element held that stands out
 #pragma unroll
   for (int h = 0; h < HELD; ++h) {
-    if (lane + h * lanes < at.packs) count += at.count(held[h], lane + h * lanes, norm);
-  }
-  for (int pack = lane + HELD * lanes; pack < at.packs; pack += lanes) count += at.count(at.load(pack), pack, norm);
-  if (lanes > 32) {
-    count = block_sum(count);
-  } else {
-    for (int step = lanes / 2; step > 0; step /= 2) count += __shfl_xor_sync(EVERY_LANE, count, step);
-  }
-  const Shares<A> shares(norm, grad, count);
+    const int index = threadIdx.x + h * GRAD_THREADS, element = index * V - at.low;
+    if (index >= at.packs) continue;
+    const Pack<T, V> pack = unpacked<T, V>(held[h]);
+    const int row = quotient(max(element, 0), length);
+    const int left = (row + 1) * static_cast<int>(length.value) - element;  // elements until the next row
+    const Wide<T> mark = marks[row], next = marks[row + 1];
+    unsigned int bits = 0;
 #pragma unroll
-  for (int h = 0; h < HELD; ++h) {
-    if (lane + h * lanes < at.packs) at.write(held[h], lane + h * lanes, shares);
+    for (int i = 0; i < V; ++i) bits |= static_cast<unsigned int>(stands_out(pack.at[i], i < left ? mark : next)) << i;
+    out |= bits << h * V;
+    at.write(unpacked<T, V>(typename At::W{}), index);
   }
-  for (int pack = lane + HELD * lanes; pack < at.packs; pack += lanes) at.write(at.load(pack), pack, shares);
-}
-
-// Where few rows or columns must be shared among blocks, counting and writing are two launches of one kernel: ties
-// are counted into `partials`, of which a result has one for each split. With one split, BOTH is one launch.
-enum Phase { BOTH, TALLY, WRITE };
-
-// porder +-inf, a row shared by gridDim.y blocks. partials (rows, splits). The last part is written first: it is
-// still in the cache.
-template <typename T, int V, int PHASE>
-__global__ void __launch_bounds__(GRAD_THREADS) grad_extreme_long(
-    const T* __restrict__ x, const T* __restrict__ y, const T* __restrict__ dy, T* __restrict__ dx, long long length,
-    int shift, int* partials) {
-  using A = Wide<T>;
-  const long long row = blockIdx.x;
-  const Row<T, V, long long> at(x, dx, row, length, shift);
-  const int splits = gridDim.y, split = PHASE == WRITE ? splits - 1 - blockIdx.y : blockIdx.y;
-  const long long first = at.packs * split / splits + threadIdx.x, end = at.packs * (split + 1) / splits;
-  const A norm = widen(y[row]);
-  if constexpr (PHASE == TALLY) {
-    int mine = 0;
-#pragma unroll 4
-    for (long long pack = first; pack < end; pack += GRAD_THREADS) mine += at.count(at.load(pack), pack, norm);
-    mine = block_sum(mine);
-    if (threadIdx.x == 0) partials[row * splits + split] = mine;
-  } else {
-    long long mine = 0;
-    for (int other = threadIdx.x; other < splits; other += GRAD_THREADS) mine += partials[row * splits + other];
-    const Shares<A> shares(norm, widen(dy[row]), block_sum(mine));
-#pragma unroll 4
-    for (long long pack = first; pack < end; pack += GRAD_THREADS) at.write(at.load(pack), pack, shares);
-  }
-}
-
-// porder +-inf, general layout, as Columns says. partials (splits, a b c).
-template <typename T, int V, int PHASE>
-__global__ void __launch_bounds__(GRAD_THREADS) grad_extreme_columns(
-    const T* __restrict__ x, const T* __restrict__ y, const T* __restrict__ dy, T* __restrict__ dx, Layout layout,
-    int* partials) {
-  using A = Wide<T>;
-  __shared__ int slots[GRAD_THREADS * V];
-  const int splits = gridDim.y, split = PHASE == WRITE ? splits - 1 - blockIdx.y : blockIdx.y;
-  const int rows = blockDim.y, threads = blockDim.x * rows, slot = threadIdx.y * blockDim.x + threadIdx.x;
-  const Columns<V> start(layout, split);
-  const long long result = start.result;
-  const bool ours = start.ours;
-  const long long results = layout.a * layout.b * layout.c;
-  Pack<T, V> norms, grads;
-  if (ours) {
-    norms = load<T, V>(y + result);
-    grads = load<T, V>(dy + result);
-  }
-  long long count[V] = {};
-  if constexpr (PHASE == WRITE) {
-    for (int other = 0; ours && other < splits; ++other) {
-#pragma unroll
-      for (int i = 0; i < V; ++i) count[i] += partials[other * results + result + i];
+  // Gives elements that stand out what is due, to one that ties alone unless ties are counted.
+  const auto settle = [&](bool counted) {
+    for (unsigned int bits = out; bits != 0;) {
+      const int bit = 31 - __clz(bits), place = (threadIdx.x + bit / V * GRAD_THREADS) * V + bit % V;
+      bits ^= 1u << bit;
+      if (!at.ours(place)) continue;
+      const int row = quotient(place - at.low, length);
+      if (counted && counts[row] <= 1) continue;
+      const Shares<T> shares(y[row], dy[row], counted ? static_cast<Wide<T>>(counts[row]) : Wide<T>(1));
+      if (!counted && shares.tie(at.from[place])) atomicAdd(&counts[row], 1u);
+      at.to[place] = shares.of(at.from[place]);
     }
-  } else {
-    int mine[V] = {};
-    Columns<V> at = start;
-    at.each([&](long long place) { return load<T, V>(x + place); },
-            [&](long long, const Pack<T, V>& loaded) {
+  };
+  settle(false);
+  __syncthreads();
+  settle(true);
+}
+
+// Blocks that share rows or columns wait for each other where they find ties, so the device has to hold all of them at
+// once: where any are shared, ops/p_norm/cuda.py launches no more than EXTREME_RESIDENT for each multiprocessor.
+constexpr int EXTREME_RESIDENT = 4;
+
+// (rows, length), a row shared by gridDim.y blocks, which take turns. counts: a word for each row, as agree() says.
+template <typename T, int V>
+__global__ void __launch_bounds__(GRAD_THREADS, EXTREME_RESIDENT) grad_extreme_long(
+    const T* __restrict__ x, const T* __restrict__ y, const T* __restrict__ dy, T* __restrict__ dx, long long length,
+    int shift, unsigned long long* counts) {
+  constexpr int TOGETHER = 4, TURN = TOGETHER * GRAD_THREADS;
+  using At = Part<T, V, long long>;
+  __shared__ unsigned long long found, count;
+  const long long row = blockIdx.x;
+  const int splits = gridDim.y;
+  const At at(x, dx, row * length, length, shift);
+  const T norm = y[row], grad = dy[row];
+  if (threadIdx.x == 0) found = 0;
+  __syncthreads();
+  // Writes a pack. How many of its elements tie.
+  const auto write = [&](const typename At::W& word, long long index, const Shares<T>& shares, Wide<T> mark) {
+    const Pack<T, V> pack = unpacked<T, V>(word);
+    Pack<T, V> given = unpacked<T, V>(typename At::W{});
+    bool any = false;
+    int tied = 0;
 #pragma unroll
-              for (int i = 0; i < V; ++i) mine[i] += ties(widen(loaded.at[i]), widen(norms.at[i]));
-            });
+    for (int i = 0; i < V; ++i) any |= stands_out(pack.at[i], mark);
+    if (any) {
 #pragma unroll
-    for (int i = 0; i < V; ++i) slots[i * threads + slot] = mine[i];
-    __syncthreads();
-#pragma unroll
-    for (int i = 0; i < V; ++i) {
-      for (int row = 0; row < rows; ++row) count[i] += slots[i * threads + row * blockDim.x + threadIdx.x];
-      if (PHASE == TALLY && threadIdx.y == 0 && ours) {
-        partials[split * results + result + i] = static_cast<int>(count[i]);
+      for (int i = 0; i < V; ++i) {
+        given.at[i] = shares.of(pack.at[i]);
+        tied += at.ours(index * V + i) && shares.tie(pack.at[i]);
       }
     }
+    at.write(given, index);
+    return tied;
+  };
+  const Shares<T> alone(norm, grad);
+  const Wide<T> mark = alone.mark();
+  unsigned long long mine = 0;
+  long long first = 0, last = -1;  // turn in which some tie
+  for (long long turn = blockIdx.y; turn * TURN < at.packs; turn += splits) {
+    typename At::W words[TOGETHER];
+    const long long begin = turn * TURN + threadIdx.x;
+#pragma unroll
+    for (int j = 0; j < TOGETHER; ++j) {
+      if (begin + j * GRAD_THREADS < at.packs) words[j] = at.fetch(begin + j * GRAD_THREADS);
+    }
+    int tied = 0;
+#pragma unroll
+    for (int j = 0; j < TOGETHER; ++j) {
+      if (begin + j * GRAD_THREADS < at.packs) tied += write(words[j], begin + j * GRAD_THREADS, alone, mark);
+    }
+    if (tied == 0) continue;
+    if (mine == 0) first = turn;
+    last = turn;
+    mine += tied;
   }
-  if constexpr (PHASE != TALLY) {
-    Shares<A> shares[V];
+  if (mine > 0) atomicAdd(&found, mine);
+  __syncthreads();
+  if (threadIdx.x == 0) count = splits == 1 ? found : agree(&counts[row], found, splits);
+  __syncthreads();
+  if (count <= 1) return;
+  const Shares<T> shares(norm, grad, static_cast<Wide<T>>(count));
+  for (long long turn = first; turn <= last; turn += splits) {
+    const long long end = min(at.packs, (turn + 1) * TURN);
+    for (long long pack = turn * TURN + threadIdx.x; pack < end; pack += GRAD_THREADS) {
+      write(at.fetch(pack), pack, shares, mark);
+    }
+  }
+}
+
+constexpr int MOST_LANES = 64;  // of ops/_core/reduction.py
+
+// The general layout, as Columns says. counts: a word for each result, as agree() says.
+template <typename T, int V>
+__global__ void __launch_bounds__(GRAD_THREADS, EXTREME_RESIDENT) grad_extreme_columns(
+    const T* __restrict__ x, const T* __restrict__ y, const T* __restrict__ dy, T* __restrict__ dx, Layout layout,
+    unsigned long long* counts) {
+  using W = typename Word<V * sizeof(T)>::type;
+  __shared__ unsigned int found[MOST_LANES * V];
+  __shared__ Wide<T> totals[MOST_LANES * V];
+  __shared__ W norms[MOST_LANES], grads[MOST_LANES];
+  const int threads = blockDim.x * blockDim.y, slot = threadIdx.y * blockDim.x + threadIdx.x;
+  const int columns = blockDim.x * V, splits = gridDim.y;
+  for (int column = slot; column < columns; column += threads) found[column] = 0;
+  Columns<V> at(layout, blockIdx.y);
+  Wide<T> marks[V];
+  if (at.ours) {
+    const W norm = *reinterpret_cast<const W*>(y + at.result), grad = *reinterpret_cast<const W*>(dy + at.result);
+    norms[threadIdx.x] = norm;
+    grads[threadIdx.x] = grad;
 #pragma unroll
-    for (int i = 0; i < V; ++i) shares[i] = Shares<A>(widen(norms.at[i]), widen(grads.at[i]), count[i]);
-    Columns<V> at(layout, split);
-    at.each([&](long long place) { return load<T, V>(x + place); },
-            [&](long long place, Pack<T, V>& loaded) {
+    for (int i = 0; i < V; ++i) {
+      marks[i] = Shares<T>(unpacked<T, V>(norm).at[i], unpacked<T, V>(grad).at[i]).mark();
+    }
+  }
+  __syncthreads();
+  // Writes a pack, whose elements share with those counted. Whether any stand out.
+  const auto write = [&](const Pack<T, V>& pack, long long place, bool counted) {
+    Pack<T, V> given = unpacked<T, V>(W{});
+    bool any = false;
 #pragma unroll
-              for (int i = 0; i < V; ++i) loaded.at[i] = narrow<T>(shares[i].of(widen(loaded.at[i])));
-              store<T, V>(dx + place, loaded);
-            });
+    for (int i = 0; i < V; ++i) any |= stands_out(pack.at[i], marks[i]);
+    if (any) {
+      const Pack<T, V> norm = unpacked<T, V>(norms[threadIdx.x]), grad = unpacked<T, V>(grads[threadIdx.x]);
+#pragma unroll
+      for (int i = 0; i < V; ++i) {
+        const int column = threadIdx.x * V + i;
+        const Shares<T> shares(norm.at[i], grad.at[i], counted ? totals[column] : Wide<T>(1));
+        given.at[i] = shares.of(pack.at[i]);
+        if (!counted && shares.tie(pack.at[i])) atomicAdd(&found[column], 1u);
+      }
+    }
+    store_streaming<T, V>(dx + place, given);
+    return any;
+  };
+  bool several = false;
+  long long last = -1;  // index of a pack in which some stand out
+  along<T, V>(x, at, [&](const Pack<T, V>& pack, long long place, long long index) {
+    if (!write(pack, place, false)) return;
+    several = last >= 0;
+    last = index;
+  });
+  __syncthreads();
+  for (int column = slot; column < columns; column += threads) {
+    const int further = column - static_cast<int>(threadIdx.x) * V;
+    unsigned long long count = found[column];
+    if (splits > 1 && at.column + further < layout.c) count = agree(&counts[at.result + further], count, splits);
+    totals[column] = static_cast<Wide<T>>(count);
+  }
+  __syncthreads();
+  if (last < 0) return;
+  bool shared = false;
+#pragma unroll
+  for (int i = 0; i < V; ++i) shared = shared || totals[threadIdx.x * V + i] > 1;
+  if (!shared) return;
+  const long long origin = (at.start - at.column) * layout.r2 + at.column;
+#pragma unroll 1
+  for (long long index = several ? layout.share * blockIdx.y + threadIdx.y : last; index <= last; index += blockDim.y) {
+    const long long outward = layout.r2 == 1 ? index : index / layout.r2, inward = index - outward * layout.r2;
+    const long long place = origin + outward * at.stride + inward * layout.c;
+    write(load<T, V>(x + place), place, true);
   }
 }
 

@@ -42,9 +42,10 @@ T __shfl_xor_sync(unsigned int, T value, int step) {
   memcpy(&value, &bits, sizeof(T));
   return value;
 }
-inline unsigned int atomicAdd(unsigned int* at, unsigned int value) {
+template <class T>
+T atomicAdd(T* at, T value) {
   let_others_go_first();
-  const unsigned int before = *at;
+  const T before = *at;
   *at += value;
   let_others_go_first();
   return before;
@@ -53,8 +54,8 @@ inline void store_relaxed(unsigned long long* to, unsigned long long value) {
   let_others_go_first();
   *to = value;
 }
-inline unsigned long long load_relaxed(const unsigned long long* from) {  // mail.cuh: zero until it is sent
-  if (*from == 0) wait_for_others();
+inline unsigned long long load_relaxed(const unsigned long long* from) {  // mail.cuh: until it is what is awaited
+  wait_for_others();
   return *from;
 }
 template <class T>
