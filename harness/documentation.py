@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,39 @@ README = ROOT / "README.md"
 COMMANDS = ROOT / "docs" / "commands.md"
 EXPORTS = {"h200": ROOT / "tests" / "data" / "h200" / "seed.json", "cpu": ROOT / "tests" / "data" / "cpu" / "seed.json"}
 PERFORMANCE = ROOT / "docs" / "performance.md"
-DEVICE_RUNS = ROOT / "tests" / "data" / "h200"
+FULL_RUN = ROOT / "tests" / "data" / "h200" / "full.json"
+GOALS = {
+    ("p_norm_grad · design-case-1", "float32"): 39,
+    ("p_norm_grad · design-case-2", "float32"): 39,
+    ("p_norm_grad · design-shape [porder=1]", "float32"): 40,
+    ("p_norm_grad · design-shape [porder=2.5]", "float32"): 40,
+    ("p_norm_grad · design-shape [porder=inf]", "float32"): 40,
+    ("p_norm_grad · design-case-4", "float16"): 25,
+    ("p_norm_grad · design-case-5", "float16"): 25,
+    ("p_norm_grad · design-shape-16-bit [porder=inf]", "float16"): 25,
+    ("p_norm · design-shape [porder=2]", "float32"): 22,
+    ("p_norm · design-shape [porder=3]", "float32"): 22,
+    ("p_norm · design-shape [porder=2]", "float16"): 13,
+    ("p_norm · design-shape [porder=3]", "float16"): 13,
+    ("lerp_grad · design-case-1", "float32"): 9,
+    ("lerp_grad · tensor-weight", "float32"): 9,
+    ("lerp_grad · design-case-2", "float64"): 24,
+    ("lerp_grad · large", "float32"): 305,
+    ("deformable_conv · design-case-1", "float32"): 110,
+    ("deformable_conv · cfg0-normal", "float16"): 60,
+    ("conv_data_grad · conv2_x-channels-first-with-add", "float32"): 110,
+    ("conv_data_grad · conv3_x-channels-first-with-add", "float32"): 100,
+    ("conv_data_grad · conv4_x-channels-first-with-add", "float32"): 95,
+    ("conv_data_grad · conv2_x-channels-first-with-add", "float16"): 40,
+    ("conv_data_grad · conv2_x-channels-last-with-add", "float16"): 40,
+    ("normalization · conv2_x-channels-first-with-add", "float32"): 80,
+    ("normalization · conv3_x-channels-first-with-add", "float32"): 48,
+    ("normalization · conv4_x-channels-first-with-add", "float32"): 28,
+    ("normalization · conv5_x-channels-first-with-add", "float32"): 18,
+    ("normalization · conv2_x-channels-first-with-add", "float16"): 55,
+    ("normalization · conv2_x-channels-last-with-add", "float16"): 55,
+}
+"""Microseconds on an H200, cold, by case and dtype: set from what its peers took before there was a kernel."""
 LIBRARIES = ("cupy", "torch", "torchvision", "nvrtc", "numpy", "numba", "python")
 WIDTH = 96
 
@@ -36,10 +69,7 @@ def sections() -> dict[str, str]:
 
 def performance() -> dict[str, str]:
     """Every generated part of docs/performance.md by name."""
-    return {
-        "peers": peers([EXPORTS["h200"], *sorted(DEVICE_RUNS.glob("*.json"))]),
-        "addends": addends(DEVICE_RUNS / "sites.json"),
-    }
+    return {"peers": peers(FULL_RUN), "goals": goals(FULL_RUN), "addends": addends(FULL_RUN)}
 
 
 def insert(text: str, found: Mapping[str, str]) -> str:
@@ -100,20 +130,39 @@ def figures(path: Path) -> str:
     return "\n\n".join((_origin(run), table, f"{ceilings_line(reached)}."))
 
 
-def peers(paths: Sequence[Path]) -> str:
-    """Runs of the first one's commit against the fastest peer of each case, slowest first, and how many stand where."""
+def peers(path: Path) -> str:
+    """A committed run against the fastest peer of each case, slowest first, and how many stand where."""
     from harness.report.render import against_peers
     from harness.result.summary import rows, sort_rows
 
-    read = [read_submission(parse(path.read_bytes())) for path in paths]
-    runs = [run for run in read[1:] if _commit(run) == _commit(read[0])]
-    reached: dict[str, Ceilings] = {item.device: item for run in runs for item in run.ceilings}
-    table = rows([result for run in runs for result in run.results])
-    found = sort_rows([row for row in table if row.against_peer is not None], "slowest")
+    run = read_submission(parse(path.read_bytes()))
+    reached = {item.device: item for item in run.ceilings}
+    found = sort_rows([row for row in rows(run.results) if row.against_peer is not None], "slowest")
     standings = Counter(row.standing for row in found)
     counted = ", ".join(f"{standings[name]} {name}" for name in ("ahead", "level", "behind"))
     counts = f"Of {len(found)} cases: {counted}."
-    return "\n\n".join((_origin(runs[0]), counts, _markdown(against_peers(found, reached))))
+    return "\n\n".join((_origin(run), counts, _markdown(against_peers(found, reached))))
+
+
+def goals(path: Path) -> str:
+    """What was aimed at and what a committed run reached, in the order of GOALS."""
+    from harness.report.render import label, ratio_text, reached_text, time_text
+    from harness.result.summary import rows
+
+    run = read_submission(parse(path.read_bytes()))
+    ceilings = {item.device: item for item in run.ceilings}
+    found = {(label(row), row.dtype): row for row in rows(run.results)}
+    table = Table("op · case", "dtype")
+    for name in ("goal", "optimized", "÷ peer", "ceil"):
+        table.add_column(name, justify="right")
+    table.add_column("")
+    for (name, dtype), goal_us in GOALS.items():
+        row = found[name, dtype]
+        taken = row.median_ns("optimized") or inf
+        share = reached_text(row, ceilings)[1]
+        verdict = "met" if taken <= goal_us * 1e3 else f"{taken / goal_us / 10 - 100:.2g} % more"
+        table.add_row(name, dtype, f"{goal_us} µs", time_text(taken), ratio_text(row.against_peer), share, verdict)
+    return _markdown(table)
 
 
 def addends(path: Path) -> str:
@@ -128,7 +177,7 @@ def addends(path: Path) -> str:
     table = Table("site")
     for dtype, layout in kinds:
         table.add_column(f"{dtype}, channels {layout}", justify="right")
-    for op, site in dict.fromkeys((one.op, one.site) for one in found):
+    for op, site in dict.fromkeys((one.op, one.site) for one in found if (one.dtype, one.layout) in kinds):
         table.add_row(f"{op} · {site}", *(_share(cells.get((op, site, *kind))) for kind in kinds))
     sums = []
     for kind in kinds:
@@ -145,13 +194,10 @@ def _share(one: Addend | None) -> str:
     return f"{one.share:.0%}" if one.is_memory_bound else f"({one.share:.0%})"
 
 
-def _commit(run: Submission) -> str:
-    return str(run.environment.soft.get("commit", "unknown"))
-
-
 def _origin(run: Submission) -> str:
     """Where, of what and when a run was measured."""
-    return f"{_where(run.environment)}; commit {_commit(run)[:12]}, {run.started:%Y-%m-%d}."
+    commit = str(run.environment.soft.get("commit", "unknown"))
+    return f"{_where(run.environment)}; commit {commit[:12]}, {run.started:%Y-%m-%d}."
 
 
 def _where(environment: Environment) -> str:

@@ -48,11 +48,11 @@ def comparison(found: Sequence[Row], ceilings: Mapping[str, Ceilings], *, varian
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("", no_wrap=True)
     for row in found:
-        cells = [escape(_label(row)), row.dtype.replace("float", "f")]
+        cells = [escape(label(row)), row.dtype.replace("float", "f")]
         if len(devices) > 1:
             cells.append(row.device)
         cells += [_time(row, name) for name in ("baseline", *others, "optimized", *peers)]
-        cells += [ratio_text(row.speedup), ratio_text(row.against_peer), *_reached(row, ceilings), _status(row)]
+        cells += [ratio_text(row.speedup), ratio_text(row.against_peer), *reached_text(row, ceilings), _status(row)]
         table.add_row(*cells)
     return table
 
@@ -67,19 +67,20 @@ def against_peers(found: Sequence[Row], ceilings: Mapping[str, Ceilings]) -> Tab
     table.add_column("", no_wrap=True)
     for row in found:
         table.add_row(
-            escape(_label(row)),
+            escape(label(row)),
             row.dtype.replace("float", "f"),
             time_text(row.median_ns(OPTIMIZED)),
             ratio_text(row.against_peer),
             time_text(row.hot_ns(OPTIMIZED)),
             ratio_text(row.hot_against_peer),
-            _reached(row, ceilings)[1],
+            reached_text(row, ceilings)[1],
             f"{row.standing} ({row.decides})",
         )
     return table
 
 
-def _label(row: Row) -> str:
+def label(row: Row) -> str:
+    """Op and case, with what tells cases of one name apart, save the dtype."""
     return f"{row.op} · {row.case.partition('[')[0]}{_varying(row.case)}"
 
 
@@ -96,7 +97,8 @@ def _time(row: Row, implementation: str) -> str:
     return time_text(row.median_ns(implementation)) if result.status is Status.OK else str(result.status)
 
 
-def _reached(row: Row, ceilings: Mapping[str, Ceilings]) -> tuple[str, str]:
+def reached_text(row: Row, ceilings: Mapping[str, Ceilings]) -> tuple[str, str]:
+    """GB/s of the best result, and its share of the ceiling."""
     best = row.best
     if best is None:
         return "–", "–"
