@@ -76,18 +76,18 @@ def test_committed_runs_load_and_show(empty_copy: TestClient) -> None:
 def test_what_is_shown_together_was_measured_together(empty_copy: TestClient) -> None:
     """An op's page names the runs of its rows only; a run is compared with the one before it in the same place."""
     folder = Path(__file__).parents[1] / "data"
-    seed, full, cpu = (
+    full, seed, cpu = (
         import_file(folder / name, store_of(empty_copy))
-        for name in ("h200/seed.json", "h200/full.json", "cpu/seed.json")
+        for name in ("h200/full.json", "h200/seed.json", "cpu/seed.json")
     )
     on_gpu = empty_copy.get("/ops/p_norm_grad").text
     assert f"/runs/{seed}" in on_gpu
     assert f"/runs/{cpu}" not in on_gpu
     assert f"/runs/{cpu}" in empty_copy.get("/ops/p_norm_grad", params={"device": "all"}).text
-    assert f"/compare?base={seed[:8]}&amp;head={full[:8]}" in empty_copy.get("/compare").text
-    assert f"/compare?base={seed[:8]}&amp;head={full[:8]}" in empty_copy.get(f"/runs/{full}").text
-    assert "/compare?base=" not in empty_copy.get(f"/runs/{seed}").text
+    assert f"/compare?base={full[:8]}&amp;head={seed[:8]}" in empty_copy.get("/compare").text
+    assert f"/compare?base={full[:8]}&amp;head={seed[:8]}" in empty_copy.get(f"/runs/{seed}").text
+    assert "/compare?base=" not in empty_copy.get(f"/runs/{full}").text
     assert "/compare?base=" not in empty_copy.get(f"/runs/{cpu}").text
-    assert "no time in common" in empty_copy.get(f"/compare?base={seed}&head={full}").text
-    assert "no time in common" not in empty_copy.get(f"/compare?base={seed}&head={seed}").text
-    assert "Neighbouring runs" not in empty_copy.get("/trust").text
+    assert "no time in common" in empty_copy.get(f"/compare?base={seed}&head={cpu}").text
+    assert "no time in common" not in empty_copy.get(f"/compare?base={full}&head={seed}").text
+    assert "Neighbouring runs" in empty_copy.get("/trust").text
