@@ -56,7 +56,7 @@ def strings(node: ast.AST) -> Iterator[str]:
 
 @pytest.mark.parametrize("path", SOURCES, ids=relative)
 def test_gpu_libraries_are_imported_where_used(path: Path) -> None:
-    """CuPy is imported in two files only; it, torch and cuda-core never at module level, Numba only in jit.py."""
+    """CuPy is imported in two files only; it, torch and cuda-core never at module level, Numba only where kernels are."""
     for name, at_module_level in imports(tree(path)):
         root = name.partition(".")[0]
         if root == "cupy":
@@ -64,7 +64,7 @@ def test_gpu_libraries_are_imported_where_used(path: Path) -> None:
         if root in {"cupy", "torch", "torchvision", "cuda", "pynvml"}:
             assert not at_module_level
         if root in {"numba", "llvmlite"} and at_module_level:
-            assert path.name == "jit.py"
+            assert path.name == "jit.py" or relative(path) == "ops/_core/tile/assembly.py"
         if root == "dask":
             assert relative(path) == "harness/run/execute.py"
 
