@@ -56,7 +56,7 @@ def strings(node: ast.AST) -> Iterator[str]:
 
 @pytest.mark.parametrize("path", SOURCES, ids=relative)
 def test_gpu_libraries_are_imported_where_used(path: Path) -> None:
-    """CuPy is imported in two files only; it, torch and cuda-core never at module level, Numba only where kernels are."""
+    """CuPy is imported in two files only; it, torch and cuda-core never at module level, Numba where kernels are."""
     for name, at_module_level in imports(tree(path)):
         root = name.partition(".")[0]
         if root == "cupy":
