@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 from llvmlite import ir
 from numba import config, njit, prange, types
-from numba.core import cgutils
 from numba.extending import intrinsic, overload
 
 from ops._core.dtype import dtype_info
@@ -149,42 +148,6 @@ def address(context: Any, builder: Any, kind: Any, array: Any, index: Any, point
     """For intrinsics: where element `index` of an array of type `kind` is, as a pointer to the LLVM type `pointed`."""
     data = context.make_array(kind)(context, builder, array).data
     return builder.bitcast(builder.gep(data, [index]), pointed.as_pointer())
-
-
-RUN = 64
-"""Elements that a loop which fetches ahead takes at a time: few enough to be unrolled, whole cache lines."""
-AHEAD = 512
-"""Elements to fetch ahead by: the latency of the last cache."""
-_LINE_BITS = 512
-
-
-def _fetching(*, writes: bool) -> Any:
-    """Ask for the run that is AHEAD of `index`, beyond the end of the array too; answers nothing, never fails.
-
-    Where memory is the limit it is worth 3 to 8 %: what the hardware fetches by itself stops at the end of a page.
-    """
-
-    @intrinsic
-    def fetch(typingctx: Any, array: Any, index: Any) -> Any:
-        del typingctx
-
-        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            kind = signature.args[0]
-            flags = [ir.Constant(_INT32, flag) for flag in (int(writes), 3, 1)]
-            for first in range(0, RUN, _LINE_BITS // kind.dtype.bitwidth):
-                index = builder.add(arguments[1], ir.Constant(arguments[1].type, AHEAD + first))
-                place = address(context, builder, kind, arguments[0], index, ir.IntType(8))
-                given = ir.FunctionType(ir.VoidType(), [place.type, *(flag.type for flag in flags)])
-                function = cgutils.get_or_insert_function(builder.module, given, "llvm.prefetch.p0")
-                builder.call(function, [place, *flags])
-            return context.get_dummy_value()
-
-        return types.void(array, index), generate
-
-    return fetch
-
-
-fetch_to_read, fetch_to_write = _fetching(writes=False), _fetching(writes=True)
 
 
 def power(x: Any, p: Any) -> Any:

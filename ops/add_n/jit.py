@@ -7,33 +7,23 @@ from typing import Any
 import numpy as np
 from numba import njit, prange
 
-from ops._core.jit import INNER, RUN, fetch_to_read, fetch_to_write, narrow, widen
-from ops._core.streaming.jit import held_run, put_run, settle, whole_runs
+from ops._core.jit import INNER, narrow, widen
+from ops._core.streaming.jit import RUN, held_run, put_run, settle, whole_runs
 
 uintp = np.uintp
 
 
 @njit(**INNER)
 def _add(first: Any, second: Any, out: Any, start: int, end: int) -> None:
-    whole = end - (end - start) % RUN
-    for run in range(uintp(start), uintp(whole), uintp(RUN)):
-        fetch_to_read(first, run)
-        fetch_to_read(second, run)
-        fetch_to_write(out, run)
-        for index in range(uintp(RUN)):
-            at = run + index
-            out[at] = narrow(widen(first[at]) + widen(second[at]), first[at])
-    for at in range(uintp(whole), uintp(end)):
+    for at in range(uintp(start), uintp(end)):
         out[at] = narrow(widen(first[at]) + widen(second[at]), first[at])
 
 
 @njit(cache=True, parallel=True, error_model="numpy")
 def add(first: Any, second: Any, out: Any, pieces: int) -> None:
     """first + second, flat, in `pieces` for as many threads; 16-bit floats are added in float32 and rounded once."""
-    runs = out.size // RUN
     for piece in prange(pieces):
-        end = out.size if piece == pieces - 1 else runs * (piece + 1) // pieces * RUN
-        _add(first, second, out, runs * piece // pieces * RUN, end)
+        _add(first, second, out, out.size * piece // pieces, out.size * (piece + 1) // pieces)
 
 
 @njit(**INNER)
@@ -41,8 +31,6 @@ def _add_streaming(first: Any, second: Any, out: Any, start: int, end: int) -> N
     held, (begin, whole) = held_run(out), whole_runs(out, start, end)
     _add(first, second, out, start, begin)
     for run in range(uintp(begin), uintp(whole), uintp(RUN)):
-        fetch_to_read(first, run)
-        fetch_to_read(second, run)
         for step in range(uintp(RUN)):
             held[step] = narrow(widen(first[run + step]) + widen(second[run + step]), held[step])
         put_run(held, 0, out, run)

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from numba import njit, prange
 
-from ops._core.jit import INNER, RUN
-from ops._core.streaming.jit import held_run, put_run, settle, whole_runs
+from ops._core.jit import INNER
+from ops._core.streaming.jit import RUN, held_run, put_run, settle, whole_runs
 
 uintp = np.uintp
 

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from numba import njit, prange
 
-from ops._core.jit import INNER, RUN, fetch_to_read
-from ops._core.streaming.jit import put_run, settle, whole_runs
+from ops._core.jit import INNER
+from ops._core.streaming.jit import RUN, put_run, settle, whole_runs
 
 uintp = np.uintp
 
@@ -26,7 +26,6 @@ def _copy_part(x: Any, out: Any, start: int, end: int) -> None:
     for index in range(uintp(start), uintp(first)):
         out[index] = x[index]
     for run in range(uintp(first), uintp(whole), uintp(RUN)):
-        fetch_to_read(x, run)
         put_run(x, run, out, run)
     for index in range(uintp(whole), uintp(end)):
         out[index] = x[index]

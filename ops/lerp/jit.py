@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from numba import njit, prange
 
-from ops._core.jit import INNER, RUN, fetch_to_read, fetch_to_write, narrow, widen
-from ops._core.streaming.jit import held_run, put_run, settle, whole_runs
+from ops._core.jit import INNER, narrow, widen
+from ops._core.streaming.jit import RUN, held_run, put_run, settle, whole_runs
 
 uintp = np.uintp
 """Of an index, it says that it is not from the end: one comparison less, and loops vectorise."""
@@ -24,29 +24,13 @@ def _blend(x: Any, y: Any, weight: Any) -> Any:
 
 @njit(**INNER)
 def _blend_both(x: Any, at_x: Any, y: Any, at_y: Any, weight: Any, out: Any, at: Any, size: Any) -> None:
-    whole = size - size % uintp(RUN)
-    for run in range(uintp(0), whole, uintp(RUN)):
-        fetch_to_read(x, at_x + run)
-        fetch_to_read(y, at_y + run)
-        fetch_to_write(out, at + run)
-        for step in range(uintp(RUN)):
-            index = run + step
-            value = _blend(widen(x[at_x + index]), widen(y[at_y + index]), weight)
-            out[at + index] = narrow(value, out[at + index])
-    for index in range(whole, size):
+    for index in range(size):
         out[at + index] = narrow(_blend(widen(x[at_x + index]), widen(y[at_y + index]), weight), out[at + index])
 
 
 @njit(**INNER)
 def _blend_from(first: Any, y: Any, at_y: Any, weight: Any, out: Any, at: Any, size: Any) -> None:
-    whole = size - size % uintp(RUN)
-    for run in range(uintp(0), whole, uintp(RUN)):
-        fetch_to_read(y, at_y + run)
-        fetch_to_write(out, at + run)
-        for step in range(uintp(RUN)):
-            index = run + step
-            out[at + index] = narrow(_blend(first, widen(y[at_y + index]), weight), out[at + index])
-    for index in range(whole, size):
+    for index in range(size):
         out[at + index] = narrow(_blend(first, widen(y[at_y + index]), weight), out[at + index])
 
 
@@ -97,8 +81,6 @@ def _blend_part(x: Any, y: Any, weight: Any, out: Any, start: int, end: int) -> 
     held, (first, whole) = held_run(out), whole_runs(out, start, end)
     _blend_both(x, uintp(start), y, uintp(start), weight, out, uintp(start), uintp(first - start))
     for run in range(uintp(first), uintp(whole), uintp(RUN)):
-        fetch_to_read(x, run)
-        fetch_to_read(y, run)
         for step in range(uintp(RUN)):
             held[step] = narrow(_blend(widen(x[run + step]), widen(y[run + step]), weight), held[step])
         put_run(held, 0, out, run)
@@ -143,7 +125,6 @@ def _grad_part(dout: Any, dx: Any, dy: Any, weight: Any, rest: Any, start: int, 
     first, whole = whole_runs(dx if dx.size else dy, start, end)
     _grad_piece(dout, dx, dy, weight, rest, start, first)
     for run in range(uintp(first), uintp(whole), uintp(RUN)):
-        fetch_to_read(dout, run)
         for step in range(uintp(RUN)):
             given = widen(dout[run + step])
             held_x[step] = narrow(rest * given, held_x[step])

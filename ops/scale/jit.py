@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from numba import njit, prange
 
-from ops._core.jit import INNER, RUN, fetch_to_read, narrow, widen
-from ops._core.streaming.jit import held_run, put_run, settle, whole_runs
+from ops._core.jit import INNER, narrow, widen
+from ops._core.streaming.jit import RUN, held_run, put_run, settle, whole_runs
 
 uintp = np.uintp
 
@@ -40,7 +40,6 @@ def _scale_part(x: Any, out: Any, scale: Any, bias: Any, after: Any, start: int,
     held, (first, whole) = held_run(out), whole_runs(out, start, end)
     scale_few(x[start:first], out[start:first], scale, bias, after)
     for run in range(uintp(first), uintp(whole), uintp(RUN)):
-        fetch_to_read(x, run)
         if after:
             for step in range(uintp(RUN)):
                 held[step] = narrow(widen(x[run + step]) * scale + bias, held[step])

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from numba import njit, prange
 
-from ops._core.jit import INNER, RUN, fetch_to_read, narrow, widen
-from ops._core.streaming.jit import held_run, put_run, settle, whole_runs
+from ops._core.jit import INNER, narrow, widen
+from ops._core.streaming.jit import RUN, held_run, put_run, settle, whole_runs
 
 uintp = np.uintp
 
@@ -39,7 +39,6 @@ def _sign_part(x: Any, out: Any, start: int, end: int) -> None:
     held, (first, whole) = held_run(out), whole_runs(out, start, end)
     sign_of_few(x[start:first], out[start:first])
     for run in range(uintp(first), uintp(whole), uintp(RUN)):
-        fetch_to_read(x, run)
         for step in range(uintp(RUN)):
             held[step] = _sign(x[run + step])
         put_run(held, 0, out, run)

@@ -14,11 +14,13 @@ from numba import carray, njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from ops._core.jit import INNER, RUN, address
+from ops._core.jit import INNER, address
 from ops._core.streaming import LINE_BYTES
 
 uintp = np.uintp
 VECTOR_BYTES = 32
+RUN = 64
+"""Elements of a run: few enough for its loop to be unrolled, and whole cache lines."""
 
 
 @intrinsic

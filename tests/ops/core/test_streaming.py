@@ -10,8 +10,7 @@ import pytest
 
 from ops import dtype_info, find_kernel, find_op
 from ops._core import streaming
-from ops._core.jit import RUN
-from ops._core.streaming.jit import whole_runs
+from ops._core.streaming.jit import RUN, whole_runs
 from ops._core.tile import scratch
 
 FEW, LARGE = 20_000, 70_000
