@@ -69,7 +69,8 @@ def sections() -> dict[str, str]:
 
 def performance() -> dict[str, str]:
     """Every generated part of docs/performance.md by name."""
-    return {"peers": peers(FULL_RUN), "goals": goals(FULL_RUN), "addends": addends(FULL_RUN)}
+    run = _read(FULL_RUN)
+    return {"peers": peers(run), "goals": goals(run), "addends": addends(run)}
 
 
 def insert(text: str, found: Mapping[str, str]) -> str:
@@ -124,33 +125,30 @@ def figures(path: Path) -> str:
     from harness.report.render import ceilings_line, comparison
     from harness.result.summary import rows
 
-    run = read_submission(parse(path.read_bytes()))
-    reached: dict[str, Ceilings] = {item.device: item for item in run.ceilings}
+    run = _read(path)
+    reached = _reached(run)
     table = _markdown(comparison(rows(run.results), reached, variants=False))
     return "\n\n".join((_origin(run), table, f"{ceilings_line(reached)}."))
 
 
-def peers(path: Path) -> str:
+def peers(run: Submission) -> str:
     """A committed run against the fastest peer of each case, slowest first, and how many stand where."""
     from harness.report.render import against_peers
     from harness.result.summary import rows, sort_rows
 
-    run = read_submission(parse(path.read_bytes()))
-    reached = {item.device: item for item in run.ceilings}
     found = sort_rows([row for row in rows(run.results) if row.against_peer is not None], "slowest")
     standings = Counter(row.standing for row in found)
     counted = ", ".join(f"{standings[name]} {name}" for name in ("ahead", "level", "behind"))
     counts = f"Of {len(found)} cases: {counted}."
-    return "\n\n".join((_origin(run), counts, _markdown(against_peers(found, reached))))
+    return "\n\n".join((_origin(run), counts, _markdown(against_peers(found, _reached(run)))))
 
 
-def goals(path: Path) -> str:
+def goals(run: Submission) -> str:
     """What was aimed at and what a committed run reached, in the order of GOALS."""
     from harness.report.render import label, ratio_text, reached_text, time_text
     from harness.result.summary import rows
 
-    run = read_submission(parse(path.read_bytes()))
-    ceilings = {item.device: item for item in run.ceilings}
+    ceilings = _reached(run)
     found = {(label(row), row.dtype): row for row in rows(run.results)}
     table = Table("op · case", "dtype")
     for name in ("goal", "optimized", "÷ peer", "ceil"):
@@ -165,12 +163,11 @@ def goals(path: Path) -> str:
     return _markdown(table)
 
 
-def addends(path: Path) -> str:
+def addends(run: Submission) -> str:
     """What an addend costs at each site of ResNet-50 in a committed run, and what the pass saves at all 32."""
     from harness.report import addends as fused
 
-    run = read_submission(parse(path.read_bytes()))
-    reached = {item.device: item for item in run.ceilings}
+    reached = _reached(run)
     found = fused.addends(run.results, reached)
     kinds = [(dtype, layout) for dtype in fused.DTYPES for layout in fused.LAYOUTS]
     cells = {(one.op, one.site, one.dtype, one.layout): one for one in found}
@@ -192,6 +189,15 @@ def _share(one: Addend | None) -> str:
     if one is None:
         return "–"
     return f"{one.share:.0%}" if one.is_memory_bound else f"({one.share:.0%})"
+
+
+def _read(path: Path) -> Submission:
+    return read_submission(parse(path.read_bytes()))
+
+
+def _reached(run: Submission) -> dict[str, Ceilings]:
+    """What each device of a run reached."""
+    return {item.device: item for item in run.ceilings}
 
 
 def _origin(run: Submission) -> str:

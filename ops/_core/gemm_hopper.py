@@ -14,6 +14,8 @@ from ops._core.tuning import declare
 HOPPER = 90
 WIDE, DEEP, PACK = 128, 64, 8
 DTYPES = ("float16", "bfloat16")
+LARGEST_BLOCK = 227 * 1024
+"""Bytes of shared memory that a block may take."""
 LARGEST_INDEX, LEAST = 2**31 - 1, 64
 """Below `LEAST` rows, columns or products a matrix unit has little to do."""
 RING = {1: 2, 2: 3, 4: 4}

@@ -9,7 +9,7 @@ import numpy as np
 
 from ops._core.cuda import DIVISOR, Source, divisor, multiprocessors
 from ops._core.dtype import dtype_info
-from ops._core.gemm_hopper import DEEP, DTYPES, streams
+from ops._core.gemm_hopper import DEEP, DTYPES, LARGEST_BLOCK, streams
 from ops._core.kernel import Bound
 from ops._core.tuning import Parameter, declare
 
@@ -21,7 +21,7 @@ CORNER = 2048
 """Bytes of shared memory through which a warp's results leave."""
 ALIGNMENT = 1024
 """Bytes of shared memory for panels to be aligned to as many: of what is left, 64 at least, barriers take 48."""
-LARGEST_BLOCK, MULTIPROCESSOR, RESERVED = 227 * 1024, 228 * 1024, 1024
+MULTIPROCESSOR, RESERVED = 228 * 1024, 1024
 """Bytes of shared memory; some of every block's are the driver's."""
 FIRST, LAST = ((1, 2), (2, 2), (4, 2)), ((2, 1), (2, 2), (4, 2))
 """Tiles, by 64s of rows and of columns, where d's rows are kept, and where its columns are."""

@@ -9,7 +9,7 @@ import numpy as np
 
 from ops._core.cuda import DIVISOR, Source, divisor, multiprocessors
 from ops._core.dtype import dtype_info
-from ops._core.gemm_hopper import DEEP, DTYPES, streams
+from ops._core.gemm_hopper import DEEP, DTYPES, LARGEST_BLOCK, streams
 from ops._core.kernel import Bound
 from ops._core.tensor_map import tensor_map
 from ops._core.tuning import declare
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from ops._core.gemm import Matrix
 
 GROUPS, THREADS, TURNERS = 2, 384, 256
-SHARED = 227 * 1024
 FEWEST, MOST_IMAGES = 32, 65535
 """Pixels of an image below which results leave in too many pieces; what a grid has room for."""
 SHAPES = {True: ((1, 208), (2, 192)), False: ((1, 208),)}
@@ -136,14 +135,14 @@ def _multiply(
     )
     maps = [tensor_map(*one) for one in mapped]
     function = SOURCE.function(_name(d.array.dtype.name, not of_image, shape))
-    function.max_dynamic_shared_size_bytes = SHARED
+    function.max_dynamic_shared_size_bytes = LARGEST_BLOCK
     pitch = d.image if of_image else d.stride
     dividing = (divisor(shares), divisor(max(of_image, 1)))
     arguments = (*maps, more, d.array, np.array((*numbers, pitch, *dividing), _TILES))
     grid = (min(count, max(multiprocessors() // groups, 1)), groups)
 
     def run(_mapped: Any = mapped) -> None:  # which must live as long as their maps
-        function(grid, (THREADS,), arguments, shared_mem=SHARED)
+        function(grid, (THREADS,), arguments, shared_mem=LARGEST_BLOCK)
 
     return run
 

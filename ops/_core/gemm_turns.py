@@ -8,7 +8,7 @@ import numpy as np
 
 from ops._core.cuda import DIVISOR, Source, divisor, multiprocessors, widest_pack
 from ops._core.dtype import dtype_info
-from ops._core.gemm_hopper import DEEP, DTYPES, PACK, streams
+from ops._core.gemm_hopper import DEEP, DTYPES, LARGEST_BLOCK, PACK, streams
 from ops._core.kernel import Bound
 from ops._core.tensor_map import tensor_map
 from ops._core.tuning import declare
@@ -21,7 +21,6 @@ ALIGNMENT = 2048
 """Bytes of shared memory for panels to be aligned to 1024, and for barriers."""
 OTHERS = 12 * DEEP * LINE
 """Bytes of shared memory for stages and results."""
-LARGEST_BLOCK = 227 * 1024
 LONGEST = 512
 """Depth: barriers are for as many stages."""
 MOST_AHEAD = 24 << 20

@@ -7,11 +7,10 @@ from itertools import product
 import pytest
 
 from ops._core import gemm_sweep
-from ops._core.gemm_hopper import DTYPES
-from ops._core.gemm_sweep import BLOCKS, FIRST, LARGEST_BLOCK, LAST, MULTIPROCESSOR, RESERVED, SOURCE
+from ops._core.gemm_hopper import LARGEST_BLOCK
+from ops._core.gemm_sweep import BLOCKS, FIRST, LAST, MULTIPROCESSOR, RESERVED, SOURCE
 from ops._core.tuning import override
-from tests.ops.conv_data_grad.test_conv_data_grad import LAYOUTS
-from tests.ops.conv_data_grad.trial import Size, judge_of
+from tests.ops.conv_data_grad.trial import Size, in_every_way, judge_of
 
 CHOICES = ((64, 1024), (128, 1024), (128, 256), (128, 64))
 """Rows that are kept, and the depth from which there are 256."""
@@ -70,11 +69,7 @@ def test_two_blocks_of_depth_128_bring_addends_ahead(last: bool) -> None:
     assert MULTIPROCESSOR // (gemm_sweep._shared_bytes((2, 2), 128, 2, last=last) + RESERVED) == 2
 
 
-@pytest.mark.gpu
-@pytest.mark.parametrize("add", [False, True])
-@pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("size", SIZES)
+@in_every_way(SIZES)
 def test_every_choice_is_right(size: Size, dtype: str, layout: str, add: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks with one tile and with many, which go around the ring, leave what the reference has."""
     judge = judge_of(size, dtype, layout, add=add)

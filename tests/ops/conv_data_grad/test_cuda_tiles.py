@@ -9,11 +9,9 @@ import pytest
 
 from ops._core import gemm, gemm_tiles
 from ops._core.gemm import Matrix
-from ops._core.gemm_hopper import DTYPES
 from ops._core.gemm_tiles import SHAPES, SOURCE
 from ops._core.tuning import override
-from tests.ops.conv_data_grad.test_conv_data_grad import LAYOUTS
-from tests.ops.conv_data_grad.trial import Size, judge_of
+from tests.ops.conv_data_grad.trial import Size, in_every_way, judge_of
 
 SIZES: tuple[Size, ...] = (
     ((2, 256, 5, 8), (64, 256, 1, 1), 1),
@@ -75,11 +73,7 @@ def test_images_are_not_taken_for_rows() -> None:
     assert gemm._sweep(factor, image, image, (256, 128, 256), None, 1) is None
 
 
-@pytest.mark.gpu
-@pytest.mark.parametrize("add", [False, True])
-@pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("size", SIZES)
+@in_every_way(SIZES)
 def test_every_choice_is_right(size: Size, dtype: str, layout: str, add: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks with one tile and with many, which go around the ring, leave what the reference has."""
     judge = judge_of(size, dtype, layout, add=add)

@@ -8,11 +8,10 @@ import pytest
 
 from ops._core import gemm, gemm_turns
 from ops._core.cuda import Source
-from ops._core.gemm_hopper import DTYPES
-from ops._core.gemm_turns import LARGEST_BLOCK, LAST, SOURCE
+from ops._core.gemm_hopper import LARGEST_BLOCK
+from ops._core.gemm_turns import LAST, SOURCE
 from ops._core.tuning import override
-from tests.ops.conv_data_grad.test_conv_data_grad import LAYOUTS
-from tests.ops.conv_data_grad.trial import Size, judge_of
+from tests.ops.conv_data_grad.trial import Size, in_every_way, judge_of
 
 SIZES: tuple[Size, ...] = (
     ((2, 256, 5, 8), (64, 256, 1, 1), 1),
@@ -56,11 +55,7 @@ def test_short_depths_and_other_devices_are_left(monkeypatch: pytest.MonkeyPatch
     assert not gemm_turns.keeps("float16", (1024, 6272, 256), last=False)
 
 
-@pytest.mark.gpu
-@pytest.mark.parametrize("add", [False, True])
-@pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("size", SIZES)
+@in_every_way(SIZES)
 def test_every_choice_is_right(size: Size, dtype: str, layout: str, add: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks with one tile and with many, which go around the ring, leave what the reference has."""
     judge = judge_of(size, dtype, layout, add=add)

@@ -2,17 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
 
 from harness.measure import timer_for
 from harness.worker.attempt import Attempt
 from harness.worker.verify import expect
 from ops import find_kernel
+from ops._core.gemm_hopper import DTYPES
 from tests.ops.attempts import inputs_of
-from tests.ops.conv_data_grad.test_conv_data_grad import Convolution
+from tests.ops.conv_data_grad.test_conv_data_grad import LAYOUTS, Convolution
 
 Size = tuple[tuple[int, ...], tuple[int, ...], int]
 """Shapes of x and of the filter, and groups."""
+
+
+def in_every_way(sizes: Sequence[Size]) -> Callable[[Any], Any]:
+    """A test on a GPU of each size in each dtype and layout, with an addend and without."""
+
+    def marked(test: Any) -> Any:
+        for name, values in (("size", sizes), ("dtype", DTYPES), ("layout", LAYOUTS), ("add", [False, True])):
+            test = pytest.mark.parametrize(name, values)(test)
+        return pytest.mark.gpu(test)
+
+    return marked
 
 
 def judge_of(size: Size, dtype: str, layout: str, *, add: bool) -> Callable[[], str]:
