@@ -86,7 +86,7 @@ def run(
 
     from harness.measure import Limits
     from harness.run.execute import LocalExecutor
-    from harness.run.turns import TURNS
+    from harness.worker.turns import TURNS
 
     with LocalExecutor(
         limits=Limits(budget_s=budget or settings.budget_s, turns=TURNS),

@@ -18,7 +18,7 @@ class Limits:
     budget_s: no sample is begun after this long, save for `min_samples`.
     min_samples: taken unless that would need `patience` times the budget.
     max_samples: enough. warmup_s: of calls before the first sample.
-    turns: in how many turns with the other implementations of a case samples are taken (see harness.run.turns).
+    turns: in how many turns with the other implementations of a case samples are taken (see harness.worker.turns).
     calls: per sample on the CPU; None: as many as last 1 ms.
     """
 

@@ -14,8 +14,8 @@ from harness.measure import Limits
 from harness.result.failure import classify_death
 from harness.result.result import Ceilings, Profile, Result, Status, Trial, from_json, to_json
 from harness.run.process import PRELOADED, Worker, worker_options
-from harness.run.turns import first_turn, joined, next_turn, takes_turns
 from harness.settings import child_environment, tuning_file
+from harness.worker.turns import first_turn, joined, next_turn, takes_turns
 from ops import TuningError, find_op
 from ops._core.tuning import read as read_tuning
 
@@ -103,7 +103,7 @@ class LocalExecutor:
     def run(self, trials: Iterable[Trial], *, block: int = 0, ask: Ask = ask_nothing) -> Iterator[Result]:
         """Results in order of trials; a trial is sent when the result before it has been taken.
 
-        Trials of a case that take turns (see harness.run.turns) are handed out after the last turn; one alone
+        Trials of a case that take turns (see harness.worker.turns) are handed out after the last turn; one alone
         takes none.
         ask: what is asked of each beyond being run (see run_plain). Raises WorkerError where the harness,
         not a kernel, fails.
@@ -189,24 +189,42 @@ class LocalExecutor:
         return takes_turns(trial.case, trial.device, self.limits), trial.case.id, trial.device
 
     def _run_in_turns(self, trials: Iterable[Trial], block: int, ask: Ask) -> Iterator[Result]:
-        """Each trial's first turn, then all there and back again until each has its samples."""
+        """Each trial's first turn, one after the other; then all in the worker that still holds them."""
         turn = first_turn(self.limits)
-        taken = []
+        results, holders = [], []
         for trial in trials:
-            result = self._run_one(trial, block, {**ask(trial), "hold": True, "limits": vars(turn)})
-            taken.append((result, self._worker))
-        for number in range(1, self.limits.turns):
-            for index in range(len(taken)) if number % 2 == 0 else reversed(range(len(taken))):
-                result, holder = taken[index]
-                limits = next_turn(result, self.limits)
-                if limits is not None and holder is self._worker:
-                    taken[index] = joined(result, self._run_more(result.trial, block, limits)), holder
-        for result, _ in taken:
-            yield result
+            results.append(self._run_one(trial, block, {**ask(trial), "hold": True, "limits": vars(turn)}))
+            holders.append(self._worker)
+        held = [
+            index
+            for index, (result, holder) in enumerate(zip(results, holders, strict=True))
+            if holder is self._worker and next_turn(result, self.limits) is not None
+        ]
+        if held:
+            for index, result in self._take_turns({index: results[index] for index in held}, block).items():
+                results[index] = result
+        yield from results
 
-    def _run_more(self, trial: Trial, block: int, limits: Limits) -> Result:
-        request = {"do": "more", "implementation": trial.implementation, "limits": vars(limits)}
-        return self._result(trial, self._measured(request, to_json(trial), block))
+    def _take_turns(self, held: Mapping[int, Result], block: int) -> dict[int, Result]:
+        """What the worker finds; where it is lost, whoever's turn it was, and the others keep what they have."""
+        worker = self._ready()
+        names = [result.trial.implementation for result in held.values()]
+        worker.send({"do": "turns", "implementations": names, "limits": vars(self.limits)})
+        name = names[0]
+        while True:
+            reply = worker.receive(monotonic() + self.timeout_s)
+            if reply is None:
+                break
+            if reply["is"] == "turns":
+                found = (from_json(Result, result) for result in reply["results"])
+                return dict(zip(held, found, strict=True))
+            name = reply["implementation"]
+        lost = self._lost(worker, "measure")
+        return {
+            index: joined(result, self._result(result.trial, {"trial": to_json(result.trial), "block": block, **lost}))
+            for index, result in held.items()
+            if result.trial.implementation == name
+        }
 
     def _run_one(self, trial: Trial, block: int, more: Mapping[str, Any]) -> Result:
         return self._result(trial, self.run_plain(to_json(trial), block=block, **more))

@@ -83,10 +83,15 @@ class Buffers:
             nbytes = spec.size * dtype.itemsize
             shift = dtype.itemsize if self.offset else 0
             raw = empty_bytes(shift + nbytes + 2 * GUARD, self.backend)[shift:]
-            raw[:GUARD] = GUARD_BYTE
-            raw[GUARD + nbytes :] = GUARD_BYTE
             self.raw[name] = raw
             self.out[name] = raw[GUARD : GUARD + nbytes].view(dtype).reshape(spec.shape)
+        self.put_guards()
+
+    def put_guards(self) -> None:
+        """Before and after each output."""
+        for raw in self.raw.values():
+            raw[:GUARD] = GUARD_BYTE
+            raw[-GUARD:] = GUARD_BYTE
 
     def poison(self, turn: int) -> None:
         """Fill the outputs with garbage, another for each turn."""
@@ -116,24 +121,29 @@ class Attempt:
         *,
         layout: str | None = None,
         trusted: Trusted | None = None,
+        beside: Attempt | None = None,
     ) -> None:
         """`trusted` outputs need no reference.
 
         layout: for all inputs, and for the outputs too where it is "offset"; None: as the case says.
+        beside: an attempt at the same case on the same backend, whose inputs and outputs this one works on too.
         """
         self.case = case
         self.kernel = kernel
         self.timer = timer
         backend = kernel.key.backend
-        self.inputs = {
-            name: place(value, layout or case.inputs.get(name, InputSpec()).layout, backend)
-            for name, value in values.items()
-        }
+        self.inputs: dict[str, Any]
+        self.buffers: Buffers
+        if beside is not None:
+            self.inputs, self.buffers = beside.inputs, beside.buffers
+        else:
+            layouts = {name: layout or case.inputs.get(name, InputSpec()).layout for name in values}
+            self.inputs = {name: place(value, layouts[name], backend) for name, value in values.items()}
+            self.buffers = Buffers(case.resolved, backend, offset=layout == "offset")
         self.untouched = {
             name: values[name] if backend == "cpu" else _copy_beside(array, values[name])
             for name, array in self.inputs.items()
         }
-        self.buffers = Buffers(case.resolved, backend, offset=layout == "offset")
         self.accepted: dict[str, Array] = {}
         self.accepted_check: Check | None = None
         self.trusted = trusted
@@ -177,9 +187,10 @@ class Attempt:
             self.timer.synchronize()
         return returned
 
-    def measure(self, call: Bound, limits: Limits) -> Timed:
-        """Poison the outputs and time calls."""
-        self.buffers.poison(len(POISONS) - 1)
+    def measure(self, call: Bound, limits: Limits, *, poison: bool = True) -> Timed:
+        """Poison the outputs, unless they are in the caches as a call left them and are to stay there; time calls."""
+        if poison:
+            self.buffers.poison(len(POISONS) - 1)
         with _blamed_on_kernel():
             timed = self.timer.measure(call, limits)
             self.timer.synchronize()
@@ -201,6 +212,12 @@ class Attempt:
             reason = f"{overrun} ({when})"
             raise WrongError(reason, replace(found, ok=False, reason=reason))
         return found
+
+    def repair(self) -> None:
+        """Put back inputs and guards, for others that work on the same."""
+        for name, value in self.untouched.items():
+            self.inputs[name][...] = value
+        self.buffers.put_guards()
 
     def digests(self, returned: Any, *, with_grounds: bool = False) -> dict[str, str]:
         """What `Trusted` takes: of the bits of the outputs now and, where wanted, of what they were checked with."""

@@ -7,20 +7,22 @@ of the last case, so that all implementations of a case share them.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import cycle
 from pathlib import Path
 from time import perf_counter
 from typing import Any
 
 from harness.case.case import Case
-from harness.measure import Limits, Timed, Timer, timer_for
+from harness.measure import Limits, Timer, timer_for
 from harness.result.result import Check, Footprint, Measurement, Result, Ruler, Status, Trial
 from harness.worker.attempt import Attempt, KernelFailedError, Trusted, WrongError
 from harness.worker.inputs import Inputs, make_inputs
 from harness.worker.kept import is_kept, keep_expected, keep_values, recall_expected, recall_values
+from harness.worker.turns import balanced_orders, joined, next_turn
 from harness.worker.verify import Expected, expect
 from ops import (
     BackendError,
@@ -70,7 +72,7 @@ class Bench:
         trusted: outputs of these bits need no reference. with_digest: put their digest into `extra`. with_grounds:
         and a digest of what they were checked with, the inputs among it, on which another tree may trust them.
         kept: a folder where inputs that another process drew may lie, and where they are put otherwise.
-        hold: keep what `more` needs until another case comes.
+        hold: keep what `take_turns` needs until another case comes; all that are held work on the same buffers.
         """
         case = trial.case
         phases = _Phases(self.report)
@@ -91,11 +93,37 @@ class Bench:
             result = replace(result, **_what_went_wrong(error))
         return replace(result, extra=phases.extra(failed=result.status is not Status.OK))
 
-    def more(self, implementation: str, limits: Limits) -> Result:
-        """Further samples, and only those, of what was held of the case at hand; or how it went wrong meanwhile."""
-        (ready, result), phases = self.held[implementation], _Phases(self.report)
+    def take_turns(
+        self, implementations: Sequence[str], limits: Limits, *, tell: Callable[[str], None] = lambda _: None
+    ) -> list[Result]:
+        """Further samples of what was held of the case at hand, one in a turn, until each has enough and is checked.
+
+        tell: hears whose turn begins.
+        """
+        results = [self.held[name][1] for name in implementations]
+        wanted = [next_turn(result, limits) for result in results]
+        for order in cycle(balanced_orders(len(implementations))):
+            for index in order:
+                turn = wanted[index]
+                if turn is None:
+                    continue
+                name = implementations[index]
+                tell(name)
+                sample = partial(self._sample, limits=turn, poison=False)
+                results[index] = joined(results[index], self._go_on(name, sample))
+                wanted[index] = next_turn(results[index], limits)
+                if wanted[index] is None and results[index].status is Status.OK:
+                    results[index] = joined(results[index], self._go_on(name, self._check_at_last))
+            if not any(wanted):
+                break
+        return results
+
+    def _go_on(self, implementation: str, step: Callable[[_Ready, _Phases], Measurement | None]) -> Result:
+        """What was held after another step, with the samples of that alone; or how it went wrong meanwhile."""
+        (ready, result), phases = self.held[implementation], _Phases()
         try:
-            result = replace(result, measurement=self._measure(ready, limits, phases).measurement)
+            with _repairing(ready.attempt):
+                result = replace(result, measurement=step(ready, phases))
         except FAULTS as error:
             result = replace(result, measurement=None, **_what_went_wrong(error))
         return replace(result, extra=phases.extra(failed=result.status is not Status.OK))
@@ -159,38 +187,52 @@ class Bench:
         timer = self.timer(backend, 0 if found.fell_back else Device.parse(trial.device).index)
         with timer.session(kernel.arrays):
             phases.begin("allocate")
-            attempt = Attempt(trial.case, kernel, self.inputs.values, timer, trusted=trusted)
-            with _recording("cuda") as used, _recording("tuning") as phases.tuning:
-                phases.begin("prepare")
-                call = attempt.bind()
-                phases.begin("first call")
-                first = attempt.check(attempt.call(call, 0), reference, "in the first call")
-            phases.begin("second call")
-            attempt.check(attempt.call(call, 1), reference, "in the second call")
-            ready = _Ready(attempt, call, reference)
-            timed = self._measure(ready, limits, phases)
-            if tell is not None and attempt.repeatable:
-                phases.digests = tell(attempt, timed.returned)
-        return ready, first, _with_resources(timed.measurement, used)
+            beside = next((held.attempt for held, _ in self.held.values()), None)
+            attempt = Attempt(trial.case, kernel, self.inputs.values, timer, trusted=trusted, beside=beside)
+            with _repairing(attempt):
+                with _recording("cuda") as used, _recording("tuning") as phases.tuning:
+                    phases.begin("prepare")
+                    call = attempt.bind()
+                    phases.begin("first call")
+                    first = attempt.check(attempt.call(call, 0), reference, "in the first call")
+                phases.begin("second call")
+                attempt.check(attempt.call(call, 1), reference, "in the second call")
+                ready = _Ready(attempt, call, reference)
+                measurement = self._sample(ready, phases, limits)
+                self._check_after(ready, phases)
+                if tell is not None and attempt.repeatable:
+                    phases.digests = tell(attempt, ready.returned)
+        return ready, first, _with_resources(measurement, used)
 
-    def _measure(self, ready: _Ready, limits: Limits, phases: _Phases) -> Timed:
-        """Samples, and a check of what the last call left."""
-        attempt = ready.attempt
+    def _sample(self, ready: _Ready, phases: _Phases, limits: Limits, *, poison: bool = True) -> Measurement:
         phases.begin("measure")
-        timed = attempt.measure(ready.call, limits)
+        timed = ready.attempt.measure(ready.call, limits, poison=poison)
+        ready.returned = timed.returned
+        return timed.measurement
+
+    def _check_after(self, ready: _Ready, phases: _Phases) -> None:
+        """What the last timed call left."""
         phases.begin("check after measuring")
-        attempt.check(timed.returned, ready.reference, "after measuring")
-        phases.repeatable = attempt.repeatable
-        return timed
+        ready.attempt.check(ready.returned, ready.reference, "after measuring")
+        phases.repeatable = ready.attempt.repeatable
+
+    def _check_at_last(self, ready: _Ready, phases: _Phases) -> None:
+        """And of one more call, since outputs were not poisoned before each turn."""
+        self._check_after(ready, phases)
+        ready.attempt.check(ready.attempt.call(ready.call, 0), ready.reference, "in the last call")
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Ready:
-    """A kernel that was called and found right, to be measured, and what its outputs must be."""
+    """A kernel that was called and found right, to be measured, and what its outputs must be.
+
+    returned: by the last timed call.
+    """
 
     attempt: Attempt
     call: Bound
     reference: Callable[[], Expected]
+    returned: Any = None
 
 
 FAULTS = (WrongError, ReferenceFailedError, KernelNotFoundError, BackendError, KernelFailedError, MemoryError)
@@ -224,6 +266,16 @@ def _blamed_on_op() -> Iterator[None]:
         raise ReferenceFailedError from error
 
 
+@contextmanager
+def _repairing(attempt: Attempt) -> Iterator[None]:
+    """What a kernel that fails has spoilt is put back: others work on it too."""
+    try:
+        yield
+    except FAULTS:
+        attempt.repair()
+        raise
+
+
 def _recording(module: str) -> AbstractContextManager[Mapping[str, Any]]:
     """Notes kernels, or launch parameters, that are handed out; nothing where a tree's `ops` does not tell."""
     record = getattr(sys.modules.get(f"ops._core.{module}"), "recording", None)
@@ -255,7 +307,7 @@ def find_trial_kernel(trial: Trial, *, cpu_fallback: bool = False) -> Found:
 class _Phases:
     """Names and seconds of what was done."""
 
-    def __init__(self, report: Callable[[str], None]) -> None:
+    def __init__(self, report: Callable[[str], None] = lambda _: None) -> None:
         self.report = report
         self.seconds: dict[str, float] = {}
         self.current = ""

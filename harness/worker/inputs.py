@@ -8,9 +8,11 @@ computed from the rounded values and rounded in its turn.
 from __future__ import annotations
 
 import hashlib
+import mmap
 import os
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any
@@ -24,6 +26,9 @@ from ops._core.op import Array
 
 LAYOUTS = ("contiguous", "offset", "transposed")
 ALIGNMENT = 256
+LARGE_PAGE = 2 << 20
+LARGE_BYTES = 1 << 20
+"""From so many on the CPU, memory is asked for in large pages."""
 NEAREST_TO_ZERO = 1e-3
 """Standard deviations: the op's own normal inputs keep this far from zero, where powers degenerate."""
 PART = 1 << 20
@@ -137,8 +142,25 @@ def empty_bytes(nbytes: int, backend: str) -> Any:
     """`nbytes` uninitialised bytes on `backend`, starting at a multiple of 256 bytes."""
     if backend != "cpu":
         return cupy().empty(nbytes, np.uint8)
+    if nbytes >= LARGE_BYTES:
+        return _in_large_pages(nbytes)
     raw = np.empty(nbytes + ALIGNMENT, np.uint8)
     start = -raw.ctypes.data % ALIGNMENT
+    return raw[start : start + nbytes]
+
+
+def _in_large_pages(nbytes: int) -> Any:
+    """Memory in pages of 2 MiB where the system has them, whichever implementation asks, and when.
+
+    What `np.empty` finds may have been used and given back, in pages of 4 KiB that lie anywhere: by that alone one
+    implementation was up to twice as fast as another in arrays that just fit the last cache.
+    """
+    mapped = mmap.mmap(-1, nbytes + LARGE_PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    if hasattr(mmap, "MADV_HUGEPAGE"):
+        with suppress(OSError):
+            mapped.madvise(mmap.MADV_HUGEPAGE)
+    raw = np.frombuffer(mapped, np.uint8)
+    start = -raw.ctypes.data % LARGE_PAGE
     return raw[start : start + nbytes]
 
 

@@ -5,11 +5,11 @@ of standard output: what a kernel prints ends up on standard error and disturbs 
 `--ops TREE` takes `ops` from another tree, which is why everything that needs `ops` is
 imported late.
 
-Requests: {"do": "trial", "trial": …, "block": n}, {"do": "more", "implementation": …}, {"do": "ceilings", "device": …},
-{"do": "profile", "trial": …} (after which this process times nothing any more), and of a tree
+Requests: {"do": "trial", "trial": …, "block": n}, {"do": "turns", "implementations": [...]}, {"do": "ceilings",
+"device": …}, {"do": "profile", "trial": …} (after which this process times nothing any more), and of a tree
 "inventory", "buildable", "digest", "cubins", "model" (see harness.worker.inventory).
-Replies: {"is": "ready"}, {"is": "phase", "phase": …}, {"is": "result", …}, {"is": "ceilings", …},
-{"is": "profile", …}, {"is": "answer", …},
+Replies: {"is": "ready"}, {"is": "phase", "phase": …}, {"is": "result", …}, {"is": "turn", "implementation": …},
+{"is": "turns", "results": [...]}, {"is": "ceilings", …}, {"is": "profile", …}, {"is": "answer", …},
 {"is": "mistake", "text": …}: a case file is wrong. {"is": "foreign", "reason": …}: the tree's `ops`
 cannot be asked (see harness.worker.asking). {"is": "fault", "traceback": …}: the harness itself failed.
 """
@@ -114,9 +114,12 @@ def serve(requests: IO[str], send: Send) -> None:
         if request["do"] == "profile":
             send({"is": "profile", "profile": to_json(profiler(bench).run(from_json(Trial, request["trial"])))})
             continue
-        if request["do"] == "more":
-            result = bench.more(request["implementation"], from_json(Limits, request["limits"]))
-            send({"is": "result", "result": to_json(result)})
+        if request["do"] == "turns":
+            limits = from_json(Limits, request["limits"])
+            found = bench.take_turns(
+                request["implementations"], limits, tell=lambda name: send({"is": "turn", "implementation": name})
+            )
+            send({"is": "turns", "results": [to_json(result) for result in found]})
             continue
         if request["do"] != "trial":
             send(answer(request))

@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -163,44 +164,45 @@ def wrong_later(x: Any, out: dict[str, Any]) -> None:
         out["y"][-1] *= 1.001
 
 
-POISONED = {"wrong_in_a_later_turn": 0, "die_in_a_later_turn": 0}
-"""How often each found its output so: before the first call, before the second, and before each turn."""
+TURNS: Counter[str] = Counter()
+"""How often one of those below was called right after another one of them, the first time included."""
+LAST_CALLED = [""]
 
 
-def is_poisoned(out: dict[str, Any]) -> bool:
-    """Whether the output was not written since it was poisoned: NaN, or larger than any number here."""
-    return not out["y"][0] < 1e30
+def turn(name: str) -> int:
+    """The number of the turn that a call of `name` is part of."""
+    TURNS[name] += name != LAST_CALLED[0]
+    LAST_CALLED[0] = name
+    return TURNS[name]
+
+
+@faulty
+def sound_a(x: Any, out: dict[str, Any]) -> None:
+    turn("a")
+    right(x, out)
+
+
+@faulty
+def sound_b(x: Any, out: dict[str, Any]) -> None:
+    turn("b")
+    right(x, out)
 
 
 @faulty
 def wrong_in_a_later_turn(x: Any, out: dict[str, Any]) -> None:
-    POISONED["wrong_in_a_later_turn"] += is_poisoned(out)
     right(x, out)
-    if POISONED["wrong_in_a_later_turn"] > 3:
+    if turn("wrong") > 2:
         out["y"][-1] *= 1.001
 
 
 @faulty
+def idle_in_a_later_turn(x: Any, out: dict[str, Any]) -> None:
+    if turn("idle") <= 2:
+        right(x, out)
+
+
+@faulty
 def die_in_a_later_turn(x: Any, out: dict[str, Any]) -> None:
-    POISONED["die_in_a_later_turn"] += is_poisoned(out)
     right(x, out)
-    if POISONED["die_in_a_later_turn"] > 3:
+    if turn("dying") > 2:
         os._exit(0)
-
-
-def note(name: str, x: Any, out: dict[str, Any]) -> None:
-    """Write down a name whenever the output was poisoned."""
-    if is_poisoned(out):
-        with Path(os.environ["FAULTY_FOLDER"], "diary").open("a") as diary:
-            diary.write(name)
-    right(x, out)
-
-
-@faulty
-def diary_a(x: Any, out: dict[str, Any]) -> None:
-    note("a", x, out)
-
-
-@faulty
-def diary_b(x: Any, out: dict[str, Any]) -> None:
-    note("b", x, out)

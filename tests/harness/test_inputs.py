@@ -15,7 +15,17 @@ import pytest
 
 from harness.case.case import Case, InputSpec
 from harness.worker import inputs
-from harness.worker.inputs import ALIGNMENT, LAYOUTS, draw, make_inputs, place, widen
+from harness.worker.inputs import (
+    ALIGNMENT,
+    LARGE_BYTES,
+    LARGE_PAGE,
+    LAYOUTS,
+    draw,
+    empty_bytes,
+    make_inputs,
+    place,
+    widen,
+)
 from ops import DTYPES, Input, dtype_info, find_op
 
 ROOT = Path(__file__).parents[2]
@@ -146,6 +156,30 @@ def test_layouts_are_what_they_say() -> None:
     assert offset.ctypes.data % ALIGNMENT == 4
     assert offset.flags.c_contiguous
     assert place(value, "transposed", "cpu").strides == (4, 12)
+
+
+@pytest.mark.skipif(not Path("/proc/self/smaps").is_file(), reason="the system does not tell")
+def test_large_arrays_ask_for_large_pages() -> None:
+    """Every one by itself, aligned to a page, however memory was used before."""
+    large = [empty_bytes(LARGE_BYTES + 1, "cpu") for _ in range(2)]
+    for array in large:
+        assert array.nbytes == LARGE_BYTES + 1
+        assert array.ctypes.data % LARGE_PAGE == 0
+        assert "hg" in flags_of(array.ctypes.data)
+    assert not np.shares_memory(*large)
+
+
+def flags_of(address: int) -> list[str]:
+    """Of the mapping that has this address, as the kernel lists them."""
+    within = False
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        first, *rest = line.split()
+        if not first.endswith(":"):
+            low, high = (int(end, 16) for end in first.split("-"))
+            within = low <= address < high
+        elif within and first == "VmFlags:":
+            return rest
+    return []
 
 
 def test_widening_keeps_exact_dtypes() -> None:

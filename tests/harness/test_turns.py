@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
-from pathlib import Path
+from itertools import pairwise, permutations
 
 import pytest
 
 from harness.measure import Limits
 from harness.result.result import Measurement, Result, Status
 from harness.run.execute import LocalExecutor
-from harness.run.turns import HELD_BYTES, WARM_AGAIN_S, joined, next_turn, takes_turns
+from harness.worker.block import Bench
+from harness.worker.turns import HELD_BYTES, WARM_AGAIN_S, balanced_orders, first_turn, joined, next_turn, takes_turns
 from tests.faulty.trial import trial
 
 LIMITS = Limits(budget_s=60.0, min_samples=3, max_samples=6, warmup_s=0.0, turns=3)
-"""Three turns of two samples, however long a sample takes."""
+"""A first turn of two samples, then four of one, however long a sample takes."""
 
 
 def run(*implementations: str) -> list[Result]:
@@ -28,37 +30,67 @@ def samples(result: Result) -> int:
     return len(result.measurement.samples_ns) if result.measurement else 0
 
 
-def test_turns_go_there_and_back_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each is called twice and measured; then the last first, then the first first; every sample is kept."""
-    monkeypatch.setenv("FAULTY_FOLDER", str(tmp_path))
-    results = run("diary_a", "diary_b")
+def test_turns_are_of_one_sample_in_balanced_order() -> None:
+    """After the first turn each follows itself and the other."""
+    bench, order = Bench(lambda _: None), list[str]()
+    names = ("baseline", "optimized")
+    for name in names:
+        bench.run(trial(name), first_turn(LIMITS), hold=True)
+    results = bench.take_turns(names, LIMITS, tell=lambda name: order.append(name[0]))
+    assert "".join(order) == "boobboob"
+    assert [(result.trial.implementation, samples(result)) for result in results] == [(name, 6) for name in names]
+
+
+def test_all_end_with_their_samples() -> None:
+    """Of the first turn and the others, each with the processor time."""
+    results = run("sound_a", "sound_b")
     assert [(result.status, samples(result)) for result in results] == [(Status.OK, 6)] * 2
-    assert (tmp_path / "diary").read_text() == "aaabbbbaab"
     assert [len(result.measurement.cpu_ns) for result in results if result.measurement] == [6, 6]
     assert all(result.check and result.check.ok for result in results)
 
 
+@pytest.mark.parametrize("count", range(2, 9))
+def test_orders_are_balanced(count: int) -> None:
+    """Each comes equally often in each place, and right after each other one."""
+    orders = balanced_orders(count)
+    rounds = len(orders) // count
+    assert rounds == (2 if count % 2 else 1)
+    for place in range(count):
+        assert Counter(order[place] for order in orders) == dict.fromkeys(range(count), rounds)
+    followed = Counter(pair for order in orders for pair in pairwise(order))
+    assert followed == dict.fromkeys(permutations(range(count), 2), rounds)
+
+
 def test_one_alone_takes_no_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is sampled in one go, with nothing asked of the worker in between."""
-    monkeypatch.delattr(LocalExecutor, "_run_more")
+    monkeypatch.delattr(LocalExecutor, "_take_turns")
     (result,) = run("baseline")
     assert (result.status, samples(result)) == (Status.OK, 6)
 
 
-def test_what_goes_wrong_in_a_later_turn_is_wrong() -> None:
-    """It loses its samples, and the others go on."""
-    before, wrong, after = run("baseline", "wrong_in_a_later_turn", "optimized")
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("mutate", "changed its input x (in the first call)"),
+        ("overrun", "wrote outside y, after the end (in the first call)"),
+        ("wrong_in_a_later_turn", "(after measuring)"),
+        ("idle_in_a_later_turn", "(in the last call)"),
+    ],
+)
+def test_what_is_wrong_costs_the_others_nothing(name: str, reason: str) -> None:
+    """It loses its samples; the others go on, with the buffers that it shares with them as they were."""
+    before, wrong, after = run("sound_a", name, "sound_b")
     assert (wrong.status, wrong.measurement) == (Status.WRONG, None)
-    assert "after measuring" in wrong.reason
+    assert wrong.reason.endswith(reason)
     assert [(one.status, samples(one)) for one in (before, after)] == [(Status.OK, 6)] * 2
 
 
 def test_a_death_in_a_later_turn_costs_the_others_no_sample() -> None:
     """What they have by then is theirs; the dead one says in which phase it died."""
-    before, dead, after = run("baseline", "die_in_a_later_turn", "optimized")
+    before, dead, after = run("sound_a", "die_in_a_later_turn", "sound_b")
     assert dead.status is Status.ERROR
     assert dead.reason.endswith("(measure)")
-    assert [(one.status, samples(one)) for one in (before, after)] == [(Status.OK, 2), (Status.OK, 4)]
+    assert [(one.status, samples(one)) for one in (before, after)] == [(Status.OK, 2)] * 2
 
 
 @pytest.mark.parametrize(
@@ -75,11 +107,17 @@ def measured(count: int, sample_ns: float, calls: int = 1) -> Result:
     return Result(trial("baseline"), Status.OK, measurement=Measurement((sample_ns,) * count, "t", 1, calls))
 
 
-def test_a_turn_takes_its_share() -> None:
-    """A third of the budget and of the samples, with calls as before, warmed up again where a sample is short."""
+def test_the_first_turn_takes_its_share() -> None:
+    """A third of the budget and of the samples."""
+    limits = Limits(budget_s=0.6, min_samples=5, max_samples=60, warmup_s=0.05, turns=3)
+    assert first_turn(limits) == replace(limits, budget_s=0.6 / 3, min_samples=2, max_samples=20)
+
+
+def test_a_later_turn_takes_one_sample() -> None:
+    """Of calls as before, warmed up again where a sample is short, until there are enough."""
     limits = Limits(budget_s=0.6, min_samples=5, max_samples=60, warmup_s=0.05, turns=3)
     turn = next_turn(measured(20, 1000.0, 100), limits)
-    assert turn == replace(limits, budget_s=0.6 / 3, min_samples=2, max_samples=20, warmup_s=WARM_AGAIN_S, calls=100)
+    assert turn == replace(limits, min_samples=1, max_samples=1, warmup_s=WARM_AGAIN_S, calls=100)
     slow = next_turn(measured(2, 1e8), limits)
     assert slow is not None
     assert slow.warmup_s == 0

@@ -1,7 +1,10 @@
 """Implementations of a case take their samples in turns, so that their ratio is of the same minutes of a host.
 
 A shared host is slow for a while and fast for a while. Measured one after the other, one implementation meets
-another host than the next; in turns, there and back again, all meet the same.
+another host than the next; in turns of one sample, all meet the same. Each takes its turn after each other one
+equally often: what a call finds in the caches, and how awake the other cores are, is of the one before. All work
+on the same inputs and outputs: where each had its own, and a few of them fit the last cache, one would keep its place
+there at the cost of the others, for a whole run, and be twice as fast.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ from harness.result.result import Measurement, Result, Status
 from ops._core.op import tensor_bytes
 
 TURNS = 12
+"""The first turn takes one such part of the samples, enough to tell of an implementation if the worker is lost."""
 WARM_AGAIN_S = 0.002
 """Calls before the samples of a later turn: others had the caches meanwhile. Calls that last longer need none."""
 HELD_BYTES = 256 << 20
@@ -28,7 +32,7 @@ def takes_turns(case: Case, device: str, limits: Limits) -> bool:
 
 
 def first_turn(limits: Limits) -> Limits:
-    """A turn's share of what is allowed."""
+    """A share of what is allowed."""
     return replace(
         limits,
         budget_s=limits.budget_s / limits.turns,
@@ -37,8 +41,18 @@ def first_turn(limits: Limits) -> Limits:
     )
 
 
+def balanced_orders(count: int) -> tuple[tuple[int, ...], ...]:
+    """Orders of so many, in which each comes equally often in each place, and right after each other one.
+
+    A Latin square of Williams 1949; of an odd number, two.
+    """
+    zigzag = [(place + 1) // 2 if place % 2 else -(place // 2) for place in range(count)]
+    square = [tuple((start + step) % count for step in zigzag) for start in range(count)]
+    return tuple(square + [order[::-1] for order in square] if count % 2 else square)
+
+
 def next_turn(result: Result, limits: Limits) -> Limits | None:
-    """What is allowed in another turn of a trial; None where it has samples enough, or went wrong."""
+    """One more sample of a trial; None where it has enough, or went wrong."""
     taken = result.measurement
     if result.status is not Status.OK or taken is None:
         return None
@@ -47,7 +61,7 @@ def next_turn(result: Result, limits: Limits) -> Limits | None:
         return None
     sample_s = sampled_s / len(taken.samples_ns)
     warmup_s = 0.0 if sample_s > WARM_AGAIN_S else min(WARM_AGAIN_S, limits.warmup_s)
-    return replace(first_turn(limits), warmup_s=warmup_s, calls=taken.calls_per_sample)
+    return replace(limits, min_samples=1, max_samples=1, warmup_s=warmup_s, calls=taken.calls_per_sample)
 
 
 def joined(before: Result, turn: Result) -> Result:
@@ -56,8 +70,10 @@ def joined(before: Result, turn: Result) -> Result:
     for name, seconds in turn.extra.get("phases_s", {}).items():
         phases[name] = round(phases.get(name, 0.0) + seconds, 6)
     extra = {**before.extra, **turn.extra, "phases_s": phases}
-    if before.measurement is None or turn.measurement is None:
+    if turn.status is not Status.OK:
         return replace(turn, extra=extra)
+    if before.measurement is None or turn.measurement is None:
+        return replace(before, extra=extra)
     return replace(before, measurement=_with(before.measurement, turn.measurement), extra=extra)
 
 
