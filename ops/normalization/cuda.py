@@ -44,6 +44,14 @@ COLUMN_THREADS = 512
 """Most of a block that normalizes columns."""
 COLUMN_LANES = 8
 """Threads side by side where channels come last: with packs of 16 bytes they read one line."""
+FEW_CHANNELS, MANY_CHANNELS = ((8, 4, False), (8, 4, True), (8, 16, True)), ((16, 8, False), (16, 8, True))
+"""Where rows are few: lanes of a warp side by side, packs of a thread, whether warps of a block share rows."""
+CHANNELS_MANY = 4096
+"""From which on longer lines are worth more than more blocks, where rows are few."""
+SHORT_BYTES = 4
+"""Of a pack there."""
+SHORT_WARPS = 4
+"""Of a block there whose warps have channels of their own."""
 MOST_SPLITS = 256
 """Blocks that share a channel, where channels come last."""
 MOST_PARTIALS = 1 << 15
@@ -102,6 +110,54 @@ _WIDTHS = {"float16": 8, "bfloat16": 8, "float32": 4, "float64": 2}
 _FEW_PACKS = 4
 
 
+def _short_width(itemsize: int) -> int:
+    return max(1, SHORT_BYTES // itemsize)
+
+
+@dataclass(frozen=True, slots=True)
+class Short:
+    """How warps take (rows, C) of few rows: `lanes` packs of a row, up to `packs` a thread."""
+
+    width: int
+    lanes: int
+    packs: int
+    shared: bool
+
+    @classmethod
+    def of(cls, view: View, width: int) -> Short | None:
+        """For so many rows and channels, or None where a block cannot hold all rows."""
+        hows = MANY_CHANNELS if view.channels >= CHANNELS_MANY else FEW_CHANNELS
+        return next((short for how in hows if (short := cls(width, *how)).most_rows >= view.images), None)
+
+    @property
+    def deep(self) -> int:
+        """Rows that a warp takes at a time."""
+        return WARP // self.lanes
+
+    @property
+    def most_rows(self) -> int:
+        """What a block holds."""
+        return self.deep * self.packs * (COLUMN_THREADS // WARP if self.shared else 1)
+
+    def share(self, rows: int) -> int:
+        """Rows of a warp: whole turns, as few warps as can hold all."""
+        warps = -(-rows // (self.deep * self.packs))
+        return -(-rows // (warps * self.deep)) * self.deep
+
+    def warps(self, rows: int) -> int:
+        """Of a block."""
+        return -(-rows // self.share(rows)) if self.shared else SHORT_WARPS
+
+    def blocks(self, channels: int) -> int:
+        """All that there are channels for."""
+        across = 1 if self.shared else SHORT_WARPS
+        return -(-channels // (self.width * self.lanes * across))
+
+    def expression(self, ctype: str) -> str:
+        """The kernel."""
+        return f"normalize_short<{ctype}, {self.width}, {self.lanes}, {self.packs}, {str(self.shared).lower()}>"
+
+
 def _most_packs(layout: str) -> int:
     """Packs that a thread holds, as many as its registers take; 7 divides the images of many networks."""
     return _FEW_PACKS if layout == "GROUPED" else 7
@@ -123,6 +179,9 @@ def _expressions() -> tuple[tuple[str, ...], tuple[str, ...]]:
         for layout, packs in (("SINGLE", _FEW_PACKS), ("SINGLE", 7), ("GROUPED", _FEW_PACKS)):
             found.append(f"normalize_once<{ctype}, 1, {packs}, 1, {layout}>")
         found.append(f"normalize_once<{ctype}, {widest}, {_FEW_PACKS}, 1, SINGLE>")
+        for width in sorted({1, _short_width(dtype_info(dtype).itemsize)}):
+            shorts = (Short(width, *how) for how in FEW_CHANNELS + MANY_CHANNELS)
+            found += [short.expression(ctype) for short in shorts]
         groups = [f"normalize_groups<{ctype}, {widest}, {cluster}>" for cluster in CLUSTERS]
         found += groups[:1]
         clustered += groups[1:]
@@ -465,6 +524,24 @@ def _most_splits(view: View) -> int:
     return max(1, min(MOST_SPLITS, MOST_PARTIALS // view.channels))
 
 
+def _short(
+    view: View, x: Any, addend: Any, y: Any, gamma: Any, beta: Any, statistics: Any, numbers: tuple[Any, Any]
+) -> Bound | None:
+    """Channels last, in training, of few rows."""
+    itemsize = x.dtype.itemsize
+    width = _short_width(itemsize)
+    if widest_pack(itemsize, view.channels, x, addend, y) < width:
+        width = 1
+    how = Short.of(view, width)
+    if how is None or x.size >= LARGEST_SIZE:
+        return None
+    function = SOURCE.function(how.expression(_ctype(x)))
+    sizes = (np.int32(view.images), np.int32(view.channels), np.int32(how.share(view.images)))
+    arguments = (x, addend, y, gamma, beta, statistics, *sizes, *numbers)
+    grid, block = (how.blocks(view.channels),), (WARP * how.warps(view.images),)
+    return lambda: function(grid, block, arguments)
+
+
 def _columns(
     view: View,
     x: Any,
@@ -477,6 +554,9 @@ def _columns(
     numbers: tuple[Any, Any],
 ) -> Bound:
     """Channels last, in training."""
+    short = _short(view, x, addend, y, gamma, beta, statistics, numbers)
+    if short is not None:
+        return short
     width = _width(view, x, addend, y)
     tiles = Tiles.of(view, width)
     function = SOURCE.function(f"normalize_columns<{_ctype(x)}, {width}>")

@@ -5,6 +5,7 @@
 // normalize_groups: the same by way of shared memory, where groups do not divide among threads.
 // reduce_rows, apply_rows: statistics of (N, C, post), then y by given ones, where that does not fit, and in inference.
 // normalize_columns, apply_columns: (rows, C) by its own statistics, and by given ones in inference.
+// normalize_short: as normalize_columns, of so few rows that registers hold them.
 //
 // T is the tensor's type, A the accumulating one; V elements move as one access.
 
@@ -726,6 +727,119 @@ __global__ void __launch_bounds__(COLUMN_THREADS, 1) normalize_columns(
   if (splits > 1 && thread >= threads - 32 && __shfl_sync(FULL, turn, 0) == splits - 1) {
     for (int i = thread % 32; i < width * splits; i += 32) clear<Partial<A>>(letters + i * WORDS_EACH);
     if (thread % 32 == 0) tickets[group] = 0;
+  }
+}
+
+// A load is not put off until its value is needed. Nothing waits for it here.
+__device__ __forceinline__ void ask_now(float& value) { asm volatile("" : "+f"(value)); }
+__device__ __forceinline__ void ask_now(double& value) { asm volatile("" : "+d"(value)); }
+
+// Of a multiprocessor, at least. The compiler knows best (0), but lets 16 packs of bfloat16 spill.
+template <typename T, int P>
+constexpr int SHORT_BLOCKS = sizeof(T) == 2 && P == 16 ? 1 : 0;
+
+// (rows, C) of few rows: a warp takes LANES packs of each row, and its threads hold up to P packs each, 32 / LANES rows
+// apart. Where one warp does not hold all rows, those of a block take the same columns (SHARED), `share` rows each.
+// Two passes over registers, no block waits for another, and little code: what runs once waits for its instructions.
+template <typename T, int V, int LANES, int P, bool SHARED>
+__global__ void __launch_bounds__(COLUMN_THREADS, SHORT_BLOCKS<T, P>) normalize_short(
+    const T* __restrict__ x, const T* __restrict__ addend, T* __restrict__ y, const Wide<T>* __restrict__ gamma,
+    const Wide<T>* __restrict__ beta, Statistics<Wide<T>> statistics, int rows, int channels, int share,
+    Wide<T> epsilon, Wide<T> momentum) {
+  using A = Wide<T>;
+  constexpr int DEEP = 32 / LANES;
+  __shared__ Partial<A> slots[SHARED ? COLUMN_THREADS / 32 : 1][LANES * V];
+  const int warp = threadIdx.x / 32, warps = blockDim.x / 32;
+  const int lane = threadIdx.x % LANES, deep = threadIdx.x % 32 / LANES;
+  const int column = ((SHARED ? blockIdx.x : blockIdx.x * warps + warp) * LANES + lane) * V;
+  const int begin = SHARED ? warp * share : 0, count = SHARED ? min(share, rows - begin) : rows;
+  const int left = column < channels ? count - deep : 0;  // rows from this thread's first on
+  const unsigned int first = static_cast<unsigned int>(begin + deep) * channels + column, step = DEEP * channels;
+  const auto each = [&](auto&& take) {
+#pragma unroll
+    for (int j = 0; j < P; ++j) {
+      if (j * DEEP < left) take(j, first + j * step);
+    }
+  };
+  const auto over_warp = [](A(&sums)[V]) {
+#pragma unroll
+    for (int i = 0; i < V; ++i) {
+#pragma unroll
+      for (int apart = LANES; apart < 32; apart *= 2) sums[i] += __shfl_xor_sync(FULL, sums[i], apart);
+    }
+  };
+
+  Closed<T, V> held[P], added[P];
+  each([&](int j, unsigned int at) { held[j].load(x + at); });
+  A gain[V], bias[V], mean[V] = {}, squares[V] = {};
+  const int known = min(column, channels - V);
+#pragma unroll
+  for (int i = 0; i < V; ++i) gain[i] = gamma[known + i], bias[i] = beta[known + i];
+#pragma unroll
+  for (int i = 0; i < V; ++i) ask_now(gain[i]), ask_now(bias[i]);
+  if (addend != nullptr) each([&](int j, unsigned int at) { added[j].load(addend + at); });
+
+  each([&](int j, unsigned int) {
+    const Pack<T, V> values = held[j].open();
+#pragma unroll
+    for (int i = 0; i < V; ++i) mean[i] += widen(values.at[i]);
+  });
+  over_warp(mean);
+  const A ours = ratio(A(1), static_cast<A>(count));
+#pragma unroll
+  for (int i = 0; i < V; ++i) mean[i] *= ours;
+  each([&](int j, unsigned int) {
+    const Pack<T, V> values = held[j].open();
+#pragma unroll
+    for (int i = 0; i < V; ++i) squares[i] += (widen(values.at[i]) - mean[i]) * (widen(values.at[i]) - mean[i]);
+  });
+  over_warp(squares);
+  const A n = static_cast<A>(rows), fraction = ratio(A(1), n);
+  if constexpr (SHARED) {  // Chan et al. 1979
+#pragma unroll
+    for (int i = 0; i < V; ++i) {
+      if (deep == 0) slots[warp][lane * V + i] = {mean[i], squares[i]};
+      mean[i] = squares[i] = 0;
+    }
+    __syncthreads();
+    const auto over_slots = [&](auto&& take) {
+#pragma unroll 1
+      for (int other = deep; other < warps; other += DEEP) {
+        const A weight = static_cast<A>(min(share, rows - other * share));
+#pragma unroll
+        for (int i = 0; i < V; ++i) take(i, slots[other][lane * V + i], weight);
+      }
+    };
+    over_slots([&](int i, const Partial<A>& part, A weight) { mean[i] += part.mean * weight; });
+    over_warp(mean);
+#pragma unroll
+    for (int i = 0; i < V; ++i) mean[i] *= fraction;
+    over_slots([&](int i, const Partial<A>& part, A weight) {
+      squares[i] += part.squares + (part.mean - mean[i]) * (part.mean - mean[i]) * weight;
+    });
+    over_warp(squares);
+  }
+
+  A inverse[V];
+#pragma unroll
+  for (int i = 0; i < V; ++i) {
+    squares[i] *= fraction, inverse[i] = inverse_root(squares[i] + epsilon);
+    gain[i] *= inverse[i];
+  }
+  each([&](int j, unsigned int at) {
+    const Pack<T, V> values = held[j].open(), more = added[j].open();
+    Pack<T, V> result;
+#pragma unroll
+    for (int i = 0; i < V; ++i) {
+      A value = (widen(values.at[i]) - mean[i]) * gain[i] + bias[i];
+      if (addend != nullptr) value += widen(more.at[i]);
+      result.at[i] = narrow<T>(value);
+    }
+    store_streaming<T, V>(y + at, result);
+  });
+  if (deep == 0 && column < channels && (!SHARED || warp == 0)) {
+#pragma unroll
+    for (int i = 0; i < V; ++i) keep(statistics, column + i, mean[i], inverse[i], squares[i], n, momentum);
   }
 }
 
