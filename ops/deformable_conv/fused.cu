@@ -165,9 +165,9 @@ __device__ __forceinline__ void locate(
 }
 
 // x (N, C, H, W) to lines (N, H, W, channels) and one of zeros; filter to packed and its rows' scales; places of
-// samples (deformable groups, taps, pixels of all images).
+// samples (deformable groups, taps, pixels of all images). In 16 bits it mostly waits: as many blocks as there may be.
 template <typename T>
-__global__ void __launch_bounds__(256, 4) prepare(
+__global__ void __launch_bounds__(256, sizeof(T) == 2 ? 8 : 4) prepare(
     const T* __restrict__ x, const T* __restrict__ filter, const T* __restrict__ offset, const T* __restrict__ mask,
     T* __restrict__ lines, unsigned char* __restrict__ packed, float* __restrict__ scales, Place* __restrict__ places,
     int filter_rows, int pieces, int tile_rows, const __grid_constant__ Plan plan) {
