@@ -60,30 +60,42 @@ struct Word<16> {
   using type = uint4;
 };
 
-// First to leave the cache. Pays where neighbours share a pack; plain loads are faster in long streams.
+// What a pack moves as. Packs of which several are under way stay words until they are used: put together from halves,
+// one load would be waited for before the next.
 template <typename T, int N>
-__device__ __forceinline__ Pack<T, N> load_streaming(const T* from) {
-  using W = typename Word<N * sizeof(T)>::type;
-  const W word = __ldcs(reinterpret_cast<const W*>(from));
+using PackWord = typename Word<N * sizeof(T)>::type;
+
+// STREAM: first to leave the cache. Pays where neighbours share a pack; plain loads are faster in long streams.
+template <typename T, int N, bool STREAM = false>
+__device__ __forceinline__ PackWord<T, N> fetch(const T* from) {
+  const auto* const word = reinterpret_cast<const PackWord<T, N>*>(from);
+  return STREAM ? __ldcs(word) : *word;
+}
+
+template <typename T, int N>
+__device__ __forceinline__ Pack<T, N> unpacked(const PackWord<T, N>& word) {
   return *reinterpret_cast<const Pack<T, N>*>(&word);
 }
 
 template <typename T, int N>
+__device__ __forceinline__ Pack<T, N> load_streaming(const T* from) {
+  return unpacked<T, N>(fetch<T, N, true>(from));
+}
+
+template <typename T, int N>
 __device__ __forceinline__ Pack<T, N> load(const T* from) {
-  using W = typename Word<N * sizeof(T)>::type;
-  const W word = *reinterpret_cast<const W*>(from);
-  return *reinterpret_cast<const Pack<T, N>*>(&word);
+  return unpacked<T, N>(fetch<T, N>(from));
 }
 
 // Written once and not read again by this kernel.
 template <typename T, int N>
 __device__ __forceinline__ void store_streaming(T* to, const Pack<T, N>& pack) {
-  using W = typename Word<N * sizeof(T)>::type;
+  using W = PackWord<T, N>;
   __stcs(reinterpret_cast<W*>(to), *reinterpret_cast<const W*>(&pack));
 }
 
 template <typename T, int N>
 __device__ __forceinline__ void store(T* to, const Pack<T, N>& pack) {
-  using W = typename Word<N * sizeof(T)>::type;
+  using W = PackWord<T, N>;
   *reinterpret_cast<W*>(to) = *reinterpret_cast<const W*>(&pack);
 }

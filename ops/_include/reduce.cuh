@@ -106,12 +106,6 @@ __device__ __forceinline__ A read_partial(const A* from) {  // written by anothe
   }
 }
 
-template <typename W, bool STREAM, typename T>
-__device__ __forceinline__ W fetch_word(const T* at) {
-  const W* const word = reinterpret_cast<const W*>(at);
-  return STREAM ? __ldcs(word) : *word;
-}
-
 // Elements [begin, end), fewer than 2^31, by lane `lane` of `lanes`. Packs are aligned in memory, so the first
 // and the last may hold elements that are not ours, unless packs are WHOLE: those become neutral. An aligned pack
 // never leaves the allocation, whose granules are larger. `shift` is how many elements x lies past an aligned address.
@@ -120,27 +114,26 @@ __device__ __forceinline__ typename F::Acc take_range(
     const F& f, const typename F::Input* x, const typename F::Input* second, long long begin, long long end, int shift,
     int lane, int lanes) {
   using T = typename F::Input;
-  using W = typename Word<V * sizeof(T)>::type;  // packs of halves would be put together before the next load
   typename F::Acc mine = f.identity();
   const long long first = WHOLE ? begin : (begin + shift) / V * V - shift;
   const T* const from = x + first;
   const T* const other = F::TWO ? second + first : x;
   const int low = static_cast<int>(begin - first), high = static_cast<int>(end - first);
   for (int start = lane * V; start < high; start += UNROLL * lanes * V) {
-    W one[UNROLL], two[UNROLL];
+    PackWord<T, V> one[UNROLL], two[UNROLL];
 #pragma unroll
     for (int u = 0; u < UNROLL; ++u) {
       const int at = start + u * lanes * V;
       if (at >= high) continue;
-      one[u] = fetch_word<W, STREAM>(from + at);
-      if constexpr (F::TWO) two[u] = fetch_word<W, STREAM>(other + at);
+      one[u] = fetch<T, V, STREAM>(from + at);
+      if constexpr (F::TWO) two[u] = fetch<T, V, STREAM>(other + at);
     }
 #pragma unroll
     for (int u = 0; u < UNROLL; ++u) {
       const int at = start + u * lanes * V;
       if (at >= high) continue;
-      Pack<T, V> a = *reinterpret_cast<const Pack<T, V>*>(&one[u]);
-      Pack<T, V> b = F::TWO ? *reinterpret_cast<const Pack<T, V>*>(&two[u]) : a;
+      Pack<T, V> a = unpacked<T, V>(one[u]);
+      Pack<T, V> b = F::TWO ? unpacked<T, V>(two[u]) : a;
       if (!WHOLE && (at < low || at + V > high)) {
 #pragma unroll
         for (int i = 0; i < V; ++i) {
@@ -397,7 +390,6 @@ __global__ void __launch_bounds__(SLAB_THREADS) reduce_slabs(
     const typename F::Input* __restrict__ x, typename F::Output* __restrict__ out, F f, Layout layout, int shift) {
   using T = typename F::Input;
   using Acc = typename F::Acc;
-  using W = typename Word<V * sizeof(T)>::type;
   constexpr int TOGETHER = 8;
   __shared__ __align__(16) unsigned char memory[SLAB<F> * sizeof(Acc)];
   Acc* const slots = reinterpret_cast<Acc*>(memory);
@@ -413,15 +405,15 @@ __global__ void __launch_bounds__(SLAB_THREADS) reduce_slabs(
     for (int i = 0; i < V; ++i) mine[i] = f.identity();
 #pragma unroll 1
     for (int done = 0; done < slabs; done += TOGETHER) {
-      W words[TOGETHER];
+      PackWord<T, V> words[TOGETHER];
 #pragma unroll
       for (int j = 0; j < TOGETHER; ++j) {
-        if (done + j < slabs) words[j] = fetch_word<W, STREAM>(from + j * stride);
+        if (done + j < slabs) words[j] = fetch<T, V, STREAM>(from + j * stride);
       }
 #pragma unroll
       for (int j = 0; j < TOGETHER; ++j) {
         if (done + j >= slabs) continue;
-        const Pack<T, V> pack = *reinterpret_cast<const Pack<T, V>*>(&words[j]);
+        const Pack<T, V> pack = unpacked<T, V>(words[j]);
 #pragma unroll
         for (int i = 0; i < V; ++i) mine[i] = f.take(mine[i], pack.at[i], pack.at[i]);
       }

@@ -188,17 +188,16 @@ __device__ __forceinline__ void along(const T* x, Columns<V>& at, const Turn& tu
     return;
   }
   constexpr int TOGETHER = under_way<T>();
-  using W = typename Word<V * sizeof(T)>::type;  // packs stay words until they are used
   for (; at.index < at.end; at.index += TOGETHER * rows) {
-    W words[TOGETHER];
+    PackWord<T, V> words[TOGETHER];
 #pragma unroll
     for (int j = 0; j < TOGETHER; ++j) {
-      if (at.index + j * rows < at.end) words[j] = *reinterpret_cast<const W*>(x + at.place + j * at.step);
+      if (at.index + j * rows < at.end) words[j] = fetch<T, V>(x + at.place + j * at.step);
     }
 #pragma unroll
     for (int j = 0; j < TOGETHER; ++j) {
       if (at.index + j * rows >= at.end) continue;
-      turn(*reinterpret_cast<const Pack<T, V>*>(&words[j]), at.place + j * at.step, at.index + j * rows);
+      turn(unpacked<T, V>(words[j]), at.place + j * at.step, at.index + j * rows);
     }
     at.place += TOGETHER * at.step;
   }
@@ -259,7 +258,7 @@ __device__ __forceinline__ bool stands_out(T x, Wide<T> mark) {  // NaN does
 // are meant. x and dx lie `shift` elements past an aligned address. I: an integer that holds the length.
 template <typename T, int V, typename I>
 struct Part {
-  using W = typename Word<V * sizeof(T)>::type;  // packs stay words until they are used
+  using W = PackWord<T, V>;
   const T* from;
   T* to;
   I low, high, packs;
@@ -274,7 +273,7 @@ struct Part {
   }
 
   __device__ __forceinline__ bool ours(I at) const { return at >= low && at < high; }
-  __device__ __forceinline__ W fetch(I pack) const { return *reinterpret_cast<const W*>(from + pack * V); }
+  __device__ __forceinline__ W fetch(I pack) const { return ::fetch<T, V>(from + pack * V); }
   __device__ __forceinline__ void write(const Pack<T, V>& given, I pack) const {
     if (pack * V >= low && pack * V + V <= high) {
       store_streaming<T, V>(to + pack * V, given);
@@ -286,11 +285,6 @@ struct Part {
     }
   }
 };
-
-template <typename T, int V>
-__device__ __forceinline__ Pack<T, V> unpacked(const typename Word<V * sizeof(T)>::type& word) {
-  return *reinterpret_cast<const Pack<T, V>*>(&word);
-}
 
 constexpr int MOST_ROWS = GRAD_THREADS;  // of a block
 template <typename T>
@@ -432,7 +426,7 @@ template <typename T, int V>
 __global__ void __launch_bounds__(GRAD_THREADS, EXTREME_RESIDENT) grad_extreme_columns(
     const T* __restrict__ x, const T* __restrict__ y, const T* __restrict__ dy, T* __restrict__ dx, Layout layout,
     unsigned long long* counts) {
-  using W = typename Word<V * sizeof(T)>::type;
+  using W = PackWord<T, V>;
   __shared__ unsigned int found[MOST_LANES * V];
   __shared__ Wide<T> totals[MOST_LANES * V];
   __shared__ W norms[MOST_LANES], grads[MOST_LANES];
@@ -442,7 +436,7 @@ __global__ void __launch_bounds__(GRAD_THREADS, EXTREME_RESIDENT) grad_extreme_c
   Columns<V> at(layout, blockIdx.y);
   Wide<T> marks[V];
   if (at.ours) {
-    const W norm = *reinterpret_cast<const W*>(y + at.result), grad = *reinterpret_cast<const W*>(dy + at.result);
+    const W norm = fetch<T, V>(y + at.result), grad = fetch<T, V>(dy + at.result);
     norms[threadIdx.x] = norm;
     grads[threadIdx.x] = grad;
 #pragma unroll
