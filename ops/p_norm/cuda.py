@@ -13,6 +13,7 @@ from ops._core.dtype import FLOATS, dtype_info
 from ops._core.kernel import Bound
 from ops._core.op import Params, Shapes
 from ops._core.reduction import (
+    MOST_LANES,
     Functor,
     column_lanes,
     expressions,
@@ -74,7 +75,12 @@ def _expressions() -> tuple[str, ...]:
     return tuple(found)
 
 
-SOURCE = Source(__file__, "kernels.cu", _expressions())
+SOURCE = Source(
+    __file__,
+    "kernels.cu",
+    _expressions(),
+    (f"-DMOST_LANES={MOST_LANES}", f"-DEXTREME_RESIDENT={EXTREME_RESIDENT}"),
+)
 
 
 def _order(porder: float | str) -> float:

@@ -349,8 +349,8 @@ __global__ void __launch_bounds__(GRAD_THREADS) grad_extreme_rows(
 }
 
 // Blocks that share rows or columns wait for each other where they find ties, so the device has to hold all of them at
-// once: where any are shared, ops/p_norm/cuda.py launches no more than EXTREME_RESIDENT for each multiprocessor.
-constexpr int EXTREME_RESIDENT = 4;
+// once: where any are shared, ops/p_norm/cuda.py launches no more than EXTREME_RESIDENT for each multiprocessor. It
+// defines that, and MOST_LANES, threads side by side along columns.
 
 // (rows, length), a row shared by gridDim.y blocks, which take turns. counts: a word for each row, as agree() says.
 template <typename T, int V>
@@ -418,8 +418,6 @@ __global__ void __launch_bounds__(GRAD_THREADS, EXTREME_RESIDENT) grad_extreme_l
     }
   }
 }
-
-constexpr int MOST_LANES = 64;  // of ops/_core/reduction.py
 
 // The general layout, as Columns says. counts: a word for each result, as agree() says.
 template <typename T, int V>

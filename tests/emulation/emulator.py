@@ -87,7 +87,8 @@ class Library:
             lines.append(f'extern "C" int arguments{number}(int* bytes) {{ return describe(&{name}, bytes); }}')
         main, library = folder / "main.cpp", folder / "kernels.so"
         main.write_text("\n".join((*lines, "")), encoding="utf-8")
-        _run(*COMPILE, *CHECKED, f"-I{folder}", f"-I{HERE}", str(main), "-o", str(main.with_suffix(".o")))
+        where = (f"-I{folder}", f"-I{HERE}")
+        _run(*COMPILE, *CHECKED, *source.options, *where, str(main), "-o", str(main.with_suffix(".o")))
         _run("g++", "-shared", "-Wl,-Bsymbolic", str(main.with_suffix(".o")), str(device), "-o", str(library))
         self.library = ctypes.CDLL(str(library))
         self.library.launch.restype = ctypes.c_char_p
