@@ -61,6 +61,11 @@ def flat(elements: int, width: int, least: int = 1) -> Flat:
     return Flat(packs, (max(1, -(-elements // (width * BLOCK_PACKS))),), (BLOCK_PACKS // packs,))
 
 
+def is_whole(elements: int, width: int) -> str:
+    """Whether every block of `flat` has as many packs as its threads move, in C++."""
+    return f"{elements % (width * BLOCK_PACKS) == 0}".lower()
+
+
 def span(elements: int, width: int, least: int = 1) -> int:
     """Packs a thread: several where every multiprocessor gets enough blocks and the cache has room, else one.
 

@@ -9,11 +9,19 @@ constexpr int SPAN_THREADS = BLOCK_PACKS / P;  // small blocks fill the last wav
 struct Share {  // where a block's packs begin, and how many there are from there on: one number for all its threads
   long long first;
   int count;
+  bool whole = false;  // as many as the block's threads move
+  __device__ __forceinline__ bool has(int pack) const { return whole || pack < count; }
 };
 
+// WHOLE: every block has as many as its threads move, and a kernel of a microsecond nothing to compare before it loads.
+template <bool WHOLE = false>
 __device__ __forceinline__ Share share_of(long long packs) {
   const long long first = static_cast<long long>(blockIdx.x) * BLOCK_PACKS;
-  return {first, static_cast<int>(min(packs - first, static_cast<long long>(BLOCK_PACKS)))};
+  if constexpr (WHOLE) {
+    return {first, BLOCK_PACKS, true};
+  } else {
+    return {first, static_cast<int>(min(packs - first, static_cast<long long>(BLOCK_PACKS)))};
+  }
 }
 
 template <typename T, int V, int P>
@@ -27,7 +35,7 @@ struct Span {
 #pragma unroll
     for (int i = 0; i < P; ++i) {
       constexpr int STEP = SPAN_THREADS<P>;
-      if (static_cast<int>(threadIdx.x) + i * STEP >= share.count) continue;
+      if (!share.has(threadIdx.x + i * STEP)) continue;
       at[i] = STREAM ? load_streaming<T, V>(from + i * STEP * V) : ::load<T, V>(from + i * STEP * V);
     }
   }
@@ -38,7 +46,7 @@ struct Span {
 #pragma unroll
     for (int i = 0; i < P; ++i) {
       constexpr int STEP = SPAN_THREADS<P>;
-      if (static_cast<int>(threadIdx.x) + i * STEP >= share.count) continue;
+      if (!share.has(threadIdx.x + i * STEP)) continue;
       STREAM ? store_streaming<T, V>(to + i * STEP * V, at[i]) : ::store<T, V>(to + i * STEP * V, at[i]);
     }
   }

@@ -12,17 +12,17 @@ __device__ __forceinline__ float sign_of(float x) {
   return size == 0 ? 0.0f : __uint_as_float((bits & 0x80000000u) | 0x3f800000u);
 }
 __device__ __forceinline__ double sign_of(double x) { return x != x ? x : double(x > 0) - double(x < 0); }
-__device__ __forceinline__ unsigned short sign_of_bits(unsigned short bits, unsigned short infinity, unsigned short one) {
-  const unsigned short size = bits & 0x7fff;
-  if (size > infinity) return bits;
-  return size == 0 ? 0 : (bits & 0x8000) | one;
+// Of two at once: the sign joins `one` where a number is not zero, NaN keeps its bits besides.
+template <typename X2>
+__device__ __forceinline__ X2 sign_of_both(X2 x, unsigned int one) {
+  const unsigned int bits = *reinterpret_cast<const unsigned int*>(&x), nan = __hneu2_mask(x, x);
+  const unsigned int sign = __hneu2_mask(x, X2{}) & ((bits & 0x80008000u) | one | (bits & nan));
+  return *reinterpret_cast<const X2*>(&sign);
 }
-__device__ __forceinline__ __half sign_of(__half x) {
-  return __ushort_as_half(sign_of_bits(__half_as_ushort(x), 0x7c00, 0x3c00));
-}
-__device__ __forceinline__ __nv_bfloat16 sign_of(__nv_bfloat16 x) {
-  return __ushort_as_bfloat16(sign_of_bits(__bfloat16_as_ushort(x), 0x7f80, 0x3f80));
-}
+__device__ __forceinline__ __half2 sign_of(__half2 x) { return sign_of_both(x, 0x3c003c00u); }
+__device__ __forceinline__ __nv_bfloat162 sign_of(__nv_bfloat162 x) { return sign_of_both(x, 0x3f803f80u); }
+__device__ __forceinline__ __half sign_of(__half x) { return sign_of(__half2{x, x}).x; }
+__device__ __forceinline__ __nv_bfloat16 sign_of(__nv_bfloat16 x) { return sign_of(__nv_bfloat162{x, x}).x; }
 __device__ __forceinline__ float2 sign_of(float2 x) {
   const float size = hypotf(x.x, x.y);
   return size == 0.0f ? float2{0.0f, 0.0f} : float2{x.x / size, x.y / size};
@@ -32,15 +32,30 @@ __device__ __forceinline__ double2 sign_of(double2 x) {
   return size == 0.0 ? double2{0.0, 0.0} : double2{x.x / size, x.y / size};
 }
 
-template <typename T, int V, int P>
+template <typename T, bool SINGLE>
+struct Handled {  // what is handled at once
+  using type = T;
+};
+template <>
+struct Handled<__half, false> {
+  using type = __half2;
+};
+template <>
+struct Handled<__nv_bfloat16, false> {
+  using type = __nv_bfloat162;
+};
+
+template <typename T, int V, int P, bool WHOLE>
 __global__ void __launch_bounds__(SPAN_THREADS<P>) sign(
     const T* __restrict__ x, T* __restrict__ out, long long packs, long long size) {
-  const Share share = share_of(packs);
-  const long long tail = tail_of<V>(packs, size);
+  const Share share = share_of<WHOLE>(packs);
+  const long long tail = WHOLE ? size : tail_of<V>(packs, size);
   Span<T, V, P> span;
   span.load(x, share);
+  using H = typename Handled<T, V == 1>::type;
+  H* const handled = reinterpret_cast<H*>(span.at);
 #pragma unroll
-  for (int i = 0; i < P * V; ++i) span.at[i / V].at[i % V] = sign_of(span.at[i / V].at[i % V]);
+  for (int i = 0; i < P * V * sizeof(T) / sizeof(H); ++i) handled[i] = sign_of(handled[i]);
   span.store(out, share);
-  if (tail < size) out[tail] = sign_of(x[tail]);
+  if (!WHOLE && tail < size) out[tail] = sign_of(x[tail]);
 }

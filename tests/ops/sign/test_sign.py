@@ -38,6 +38,20 @@ def test_special_values_on_cuda(dtype: str) -> None:
     assert np.array_equal(signs(SPECIAL, dtype, "optimized", "cuda"), expected, equal_nan=True)
 
 
+@pytest.mark.gpu
+@pytest.mark.parametrize("first", [0, 1])
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_every_number_of_16_bits_on_cuda(dtype: str, first: int) -> None:
+    """Two at a time and one by one: as from their float64, and no zero has a sign."""
+    x = to_backend(np.arange(1 << 16, dtype=np.uint16).view(dtype_info(dtype).numpy), "cuda")[first:]
+    out = to_backend(np.ones((1 << 16) - first, dtype_info(dtype).numpy), "cuda")
+    find_kernel("sign", "optimized", "cuda", dtype).bind({"x": x}, find_op("sign").params(), {"out": out})()
+    with np.errstate(invalid="ignore"):  # of signaling NaN
+        given, found = to_numpy(x).astype(np.float64), to_numpy(out).astype(np.float64)
+    assert np.array_equal(found, np.sign(given), equal_nan=True)
+    assert not np.signbit(found[found == 0]).any()
+
+
 def test_half_subnormals_have_a_sign() -> None:
     """The smallest float16 is above zero."""
     assert signs([6e-8, -6e-8], "float16", "optimized", "cpu") == [1, -1]
