@@ -79,6 +79,8 @@ LEAST_STREAMED = 12 << 20
 """Bytes: less is read again before it leaves the cache."""
 MANY_BLOCKS = 384 << 20
 """Bytes of one tensor; longer and paired rows are shared by as many blocks as are under way at once."""
+ROW_THREADS, ROW_WIDTH, ROW_PACKS = 512, 4, range(513, 1025)
+"""Threads that take a row of so many whole packs, of 4-byte elements: two packs each, and twice the threads at once."""
 MOST_LANES = 64
 COLUMN_LANES = (2 * WARP, WARP, WARP // 2)
 """Threads side by side along many columns of 4-byte elements."""
@@ -122,11 +124,13 @@ class Functor:
 def expressions(functor: str, width: int, *, only_rows: bool = False) -> tuple[str, ...]:
     """What `launch` may ask of a source for this functor."""
     flags = ("false", "true")
-    rows = (f"reduce_rows<{functor}, {width}, {stream}>" for stream in flags)
-    shared = (f"reduce_long<{functor}, {width}, {stream}, {whole}>" for stream, whole in product(flags, flags))
-    columns = (f"reduce_columns<{functor}, {wide}>" for wide in sorted({1, width}))
+    both = tuple(f"{functor}, {width}, {stream}, {whole}" for stream, whole in product(flags, flags))
+    rows = (*(f"reduce_rows<{these}, {THREADS}>" for these in both), *(f"reduce_long<{these}>" for these in both))
+    wide = (f"reduce_rows<{functor}, {width}, {stream}, true, {ROW_THREADS}>" for stream in flags if width == ROW_WIDTH)
+    columns = (f"reduce_columns<{functor}, {each}>" for each in sorted({1, width}))
     slabs = (f"reduce_slabs<{functor}, {width}, {stream}>" for stream in flags if not only_rows)
-    return (f"reduce_small<{functor}>", *rows, *shared, *columns, *slabs)
+    small = (f"reduce_small<{functor}, {of_rows}>" for of_rows in (flags[1:] if only_rows else flags))
+    return (*small, *rows, *wide, *columns, *slabs)
 
 
 def launch(
@@ -174,7 +178,9 @@ def _small(source: Source, functor: Functor, layout: Reduction, arrays: tuple[An
     bits = (-(-layout.length // SMALL_EACH) - 1).bit_length()
     numbers = (np.int32(layout.count), np.int32(layout.length), divisor(layout.c), np.int32(bits))
     threads = min(SMALL_THREADS, -(-(layout.count << bits) // WARP) * WARP)
-    function, grid = source.function(f"reduce_small<{functor.name}>"), (-(-(layout.count << bits) // threads),)
+    of_rows = f"{layout.c == 1}".lower()
+    function = source.function(f"reduce_small<{functor.name}, {of_rows}>")
+    grid = (-(-(layout.count << bits) // threads),)
     return lambda: function(grid, (threads,), (*arrays, functor.value, *numbers))
 
 
@@ -226,19 +232,23 @@ def _rows(
     rows, length, width = layout.a, layout.r1, functor.width
     nbytes = sum(array.nbytes for array in arrays[:2] if array is not None)
     streams = _streams(nbytes, least_streamed)
+    whole = f"{shift == 0 and length % width == 0}".lower()
     splits, share = _shares(layout, width, arrays)
+    threads = THREADS
     if splits == 1:
-        lanes = _lanes(touched_packs(rows, length, width, shift))
-        function = source.function(f"reduce_rows<{functor.name}, {width}, {streams}>")
+        packs = touched_packs(rows, length, width, shift)
+        if whole == "true" and width == ROW_WIDTH and packs in ROW_PACKS:
+            threads = ROW_THREADS
+        lanes = _lanes(packs) if threads == THREADS else threads
+        function = source.function(f"reduce_rows<{functor.name}, {width}, {streams}, {whole}, {threads}>")
         numbers: tuple[Any, ...] = (np.int64(rows), np.int64(length), np.int32(shift), np.int32(lanes))
-        grid: tuple[int, ...] = (-(-rows * lanes // THREADS),)
+        grid: tuple[int, ...] = (-(-rows * lanes // threads),)
     else:
-        whole = f"{shift == 0 and length % width == 0}".lower()
         function = source.function(f"reduce_long<{functor.name}, {width}, {streams}, {whole}>")
         numbers = (np.int64(length), np.int32(shift), np.int64(share), mail)
         grid = (rows, splits)
     arguments = (*arrays, functor.value, *numbers)
-    return lambda: function(grid, (THREADS,), arguments)
+    return lambda: function(grid, (threads,), arguments)
 
 
 def _streams(nbytes: int, least: int) -> str:

@@ -6,7 +6,7 @@
 //   Acc identity() const; Acc take(Acc, Input, Input) const; Acc merge(Acc, Acc) const; Output finish(Acc) const
 //
 // reduce_small  few elements: 1 to 32 lanes per result, element by element
-// reduce_rows   (rows, length): 1 to 256 lanes per row, 16-byte loads wherever a row begins
+// reduce_rows   (rows, length): 1 to 512 lanes per row, 16-byte loads wherever a row begins
 // reduce_long   (rows, length): blocks share a row; the last of them collects what the others send, in a fixed order
 // reduce_slabs  two groups of axes: a block adds slabs of r2 c elements in packs, then the rows of their sum
 // reduce_columns the general layout: lanes along c, blocks share the reduced axes; the last one to finish adds up
@@ -68,9 +68,9 @@ __device__ __forceinline__ typename F::Acc merge_block(const F& f, typename F::A
 }
 
 // Over the `lanes` threads, a power of two and several warps, of each of the block's groups; in the first of them.
-template <typename F>
+template <int THREADS, typename F>
 __device__ __forceinline__ typename F::Acc merge_warps(const F& f, typename F::Acc mine, int lanes) {
-  __shared__ typename F::Acc slots[REDUCE_THREADS / 32];
+  __shared__ typename F::Acc slots[THREADS / 32];
   const int warp = threadIdx.x / 32, warps = lanes / 32;
   mine = merge_lanes(f, mine, 32);
   if (threadIdx.x % 32 == 0) slots[warp] = mine;
@@ -152,45 +152,55 @@ __device__ __forceinline__ typename F::Acc take_range(
 // each, a lane SMALL_EACH elements at most. What runs once waits for its own instructions, and packs want more of them.
 constexpr int SMALL_EACH = 8;
 
-template <typename F>
+// ROWS: one column.
+template <typename F, bool ROWS>
 __global__ void __launch_bounds__(REDUCE_THREADS) reduce_small(
     const typename F::Input* __restrict__ x, const typename F::Input* __restrict__ second,
     typename F::Output* __restrict__ out, F f, int results, int length, Divisor columns, int bits) {
+  using T = typename F::Input;
   const int at = blockIdx.x * blockDim.x + threadIdx.x, lanes = 1 << bits, lane = at & (lanes - 1);
-  const int result = min(at >> bits, results - 1), stride = columns.value;
-  const int first = result + (quotient(result, columns) * (length - 1) + lane) * stride;
-  const int count = (length - lane + lanes - 1) >> bits;
-  const long long step = stride << bits;
-  typename F::Input one[SMALL_EACH], two[SMALL_EACH];
-  x += first;
-  if constexpr (F::TWO) second += first;
+  const int result = min(at >> bits, results - 1), stride = ROWS ? 1 : columns.value;
+  const int before = ROWS ? result * length : result + quotient(result, columns) * (length - 1) * stride;
+  const int first = before + lane * stride, count = (length - lane + lanes - 1) >> bits;
+  const unsigned long long step = (stride << bits) * static_cast<unsigned int>(sizeof(T));
+  const auto load = [&](const T* from, int j) {
+    const void* const place = reinterpret_cast<const char*>(from) + step * j;
+    return j < count ? *static_cast<const T*>(place) : f.neutral();
+  };
+  T one[SMALL_EACH], two[SMALL_EACH];
 #pragma unroll
-  for (int j = 0; j < SMALL_EACH; ++j, x += step) {
-    one[j] = j < count ? *x : f.neutral();
-    if constexpr (F::TWO) {
-      two[j] = j < count ? *second : f.neutral();
-      second += step;
-    }
+  for (int j = 0; j < SMALL_EACH; ++j) {
+    one[j] = load(x + first, j);
+    if constexpr (F::TWO) two[j] = load(second + first, j);
   }
-  typename F::Acc mine = f.identity();
+  typename F::Acc mine = f.identity(), other = f.identity();  // two, so that one need not wait for the other
 #pragma unroll
-  for (int j = 0; j < SMALL_EACH; ++j) mine = f.take(mine, one[j], F::TWO ? two[j] : one[j]);
-  mine = merge_lanes(f, mine, lanes);
+  for (int j = 0; j < SMALL_EACH; j += 2) {
+    mine = f.take(mine, one[j], F::TWO ? two[j] : one[j]);
+    other = f.take(other, one[j + 1], F::TWO ? two[j + 1] : one[j + 1]);
+  }
+  mine = merge_lanes(f, f.merge(mine, other), lanes);
   if (lane == 0 && at >> bits < results) out[result] = f.finish(mine);
 }
 
-template <typename F, int V, bool STREAM>
-__global__ void __launch_bounds__(REDUCE_THREADS) reduce_rows(
+// Blocks that a multiprocessor has room for (0: as it comes): 1024 threads, unless a double's power is a call.
+template <typename F, int THREADS>
+constexpr int ROWS_RESIDENT = sizeof(typename F::Input) < 8 ? 1024 / THREADS : 0;
+
+// WHOLE: every row begins and ends with a pack.
+template <typename F, int V, bool STREAM, bool WHOLE, int THREADS>
+__global__ void __launch_bounds__(THREADS, ROWS_RESIDENT<F, THREADS>) reduce_rows(
     const typename F::Input* __restrict__ x, const typename F::Input* __restrict__ second,
     typename F::Output* __restrict__ out, F f, long long rows, long long length, int shift, int lanes) {
+  constexpr int UNDER_WAY = ROWS_UNDER_WAY<F> * REDUCE_THREADS / THREADS;
   const int bits = 31 - __clz(lanes), lane = threadIdx.x & (lanes - 1);
-  const long long row = static_cast<long long>(blockIdx.x) * (REDUCE_THREADS >> bits) + (threadIdx.x >> bits);
+  const long long row = static_cast<long long>(blockIdx.x) * (THREADS >> bits) + (threadIdx.x >> bits);
   typename F::Acc mine = f.identity();
   if (row < rows) {
-    mine = take_range<F, V, ROWS_UNDER_WAY<F>, STREAM, false>(
+    mine = take_range<F, V, UNDER_WAY, STREAM, WHOLE>(
         f, x, second, row * length, (row + 1) * length, shift, lane, lanes);
   }
-  mine = lanes <= 32 ? merge_lanes(f, mine, lanes) : merge_warps(f, mine, lanes);
+  mine = lanes <= 32 ? merge_lanes(f, mine, lanes) : merge_warps<THREADS>(f, mine, lanes);
   if (lane == 0 && row < rows) out[row] = f.finish(mine);
 }
 

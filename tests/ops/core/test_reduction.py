@@ -58,9 +58,9 @@ def test_blocks_cover_every_row(rows: int, length: int, least_packs: int) -> Non
         assert grid[0] * reduction.SMALL_THREADS >= rows << bits
         return
     if kernel.startswith("reduce_rows"):
-        lanes = int(arguments[-1])
-        assert lanes in {1 << power for power in range(9)}
-        assert grid[0] * (THREADS // lanes) >= rows
+        lanes, threads = int(arguments[-1]), int(kernel.rsplit(", ")[-1].removesuffix(">"))
+        assert lanes in {1 << power for power in range(10)}
+        assert grid[0] * (threads // lanes) >= rows
         return
     share = int(arguments[-2])
     assert grid[0] == rows
@@ -106,17 +106,20 @@ def test_host_and_device_agree_on_small_sums_and_slabs() -> None:
 
 
 def test_masks_are_left_out_where_packs_are_whole() -> None:
-    """Of rows that blocks share, only those that begin and end with a pack of 16 bytes are read without masks."""
+    """Only rows that begin and end with a pack of 16 bytes are read without masks, whether blocks share them or not."""
     for more, shift, whole in ((0, 0, "true"), (0, 1, "false"), (2, 0, "false"), (2, 2, "false")):
         kernel, _, _ = launched(1, (1 << 18) + more, shift)
         assert kernel.startswith("reduce_long<")
         assert kernel.endswith(f", {whole}>")
+        kernel, _, _ = launched(600, 1024 + more, shift)
+        assert kernel.startswith("reduce_rows<")
+        assert kernel.endswith(f", {whole}, {THREADS}>")
 
 
 def test_middling_sizes_leave_the_cache_first() -> None:
     """Rows of 12 to 192 MB are read past what the cache holds, smaller and larger ones by way of it."""
     for rows, stream in ((2000, "false"), (4096, "true"), (65_536, "false")):
-        assert launched(rows, 1089)[0].endswith(f", {stream}>")
+        assert launched(rows, 1089)[0].endswith(f", {stream}, false, {THREADS}>")
 
 
 @pytest.mark.parametrize("width", [1, 2, 4, 8])
@@ -132,8 +135,8 @@ def test_touched_packs_are_counted(length: int, width: int) -> None:
 
 
 def test_lanes_of_measured_rows() -> None:
-    """Four packs a lane; up to a warp for rows of 256 packs, up to a block for longer ones."""
-    for length, lanes in ((128, 8), (250, 16), (1024, WARP), (1089, 128), (4096, 256)):
+    """Four packs a lane; up to a warp for rows of 256 packs, up to a block for longer ones, a larger one for some."""
+    for length, lanes in ((128, 8), (250, 16), (1024, WARP), (1089, 128), (2048, 128), (4096, 512), (4097, 256)):
         kernel, _, arguments = launched(600, length)
         assert kernel.startswith("reduce_rows")
         assert arguments[-1] == lanes
