@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 from collections.abc import Iterator
-from contextlib import AbstractContextManager
+from contextlib import contextmanager
 from dataclasses import replace
 from math import inf, prod
 from typing import Any, NamedTuple
@@ -16,6 +16,7 @@ import pytest
 from harness.case.case import Case, InputSpec
 from harness.worker.inputs import Inputs, make_inputs
 from ops._core import tuning
+from ops.p_norm import cuda as p_norm
 from tests.emulation.emulator import Emulator, complaint, emulated
 from tests.ops.attempts import case_of, inputs_of
 
@@ -27,7 +28,7 @@ Chosen = tuple[dict[str, Shape], dict[str, Any]]
 class Trial(NamedTuple):
     """A case and how it is run: whether arrays begin one element late, how many blocks are under way at once.
 
-    ties: of a norm of porder +-inf. packs: even a small sum is taken in packs.
+    ties: of a norm of porder +-inf. packs: even a small sum is taken in packs, a gradient by threads of two.
     """
 
     case: Case
@@ -46,9 +47,16 @@ class Trial(NamedTuple):
         run = (offset, f"mixed{self.mixed}", *(("packs",) if self.packs else ()))
         return "-".join([self.case.op, self.case.dtype, shapes, *params, *run])
 
-    def tuned(self) -> AbstractContextManager[None]:
+    @contextmanager
+    def tuned(self) -> Iterator[None]:
         """The launch parameters that it is run with."""
-        return tuning.override({"reduction.small_elements": 0} if self.packs else {})
+        paired = range(1 << 40) if self.packs else p_norm.PAIRED
+        with (
+            tuning.override({"reduction.small_elements": 0} if self.packs else {}),
+            pytest.MonkeyPatch.context() as patch,
+        ):
+            patch.setattr(p_norm, "PAIRED", paired)
+            yield
 
 
 BOTH_SUMMED: tuple[tuple[Shape, Shape], ...] = (
@@ -76,6 +84,8 @@ ROWS: tuple[tuple[Shape, tuple[int, ...]], ...] = (
     ((3, 1030), (1,)),
     ((2, 9001), (1,)),
     ((1, 40_000), (1,)),
+    ((9, 256), (1,)),
+    ((3, 2304), (1,)),
 )
 """Shapes and axes that are the last."""
 COLUMNS: tuple[tuple[Shape, tuple[int, ...]], ...] = (
@@ -157,8 +167,8 @@ def trials(op: str) -> list[Trial]:
     return found
 
 
-SMALL, SMALL_ELEMENTS = ("mean", "dot", "p_norm"), 1 << 16
-"""Ops whose small sums are taken element by element, and the most that are small."""
+SMALL, SMALL_ELEMENTS = ("mean", "dot", "p_norm", "p_norm_grad"), 1 << 16
+"""Ops whose small sums are taken element by element or whose gradients by single packs, and the most that are small."""
 KERNELS = {
     "lerp": {"grad_rows", "grad_columns", "grad_any"},
     "mean": {"reduce_small", "reduce_rows", "reduce_long", "reduce_columns", "reduce_slabs"},

@@ -26,6 +26,8 @@ from ops._core.tuning import declare
 
 THREADS = 256
 SWEEP_THREADS = 128
+PAIRED = range(32 << 20, 96 << 20)
+"""Bytes of x whose gradient along rows is written by threads of two packs, not one; never in float64."""
 ACCUMULATOR_BYTES = 8
 COUNT_BYTES = 8
 MOST_SPLITS = 2048
@@ -66,7 +68,7 @@ def _expressions() -> tuple[str, ...]:
         for mode in (*MODES.values(), "POWER"):
             found += expressions(f"Norm<{ctype}, {mode}>", width)
         for slope in (*SLOPES.values(), "GENERAL", "BELOW_ONE"):
-            found.append(f"grad_rows<{ctype}, {width}, {slope}>")
+            found += [f"grad_rows<{ctype}, {width}, {slope}, {packs}>" for packs in (1, 2)[: min(width // 2, 2)]]
             found.append(f"grad_sweep<{ctype}, {width}, {slope}>")
             found += [f"grad_columns<{ctype}, {wide}, {slope}>" for wide in (1, width)]
         for wide in (1, width):
@@ -149,10 +151,11 @@ def _gradient(p: float, layout: Reduction, x: Any, y: Any, dy: Any, dx: Any) -> 
     arrays = (x, y, dy, dx)
     shift = _shift(x, dx)
     if layout.b == layout.c == 1 and shift is not None and x.size < (1 << 31) - (1 << 20):
-        function = SOURCE.function(f"grad_rows<{ctype}, {width}, {slope}>")
+        packs = 2 if width > 2 and x.nbytes in PAIRED else 1
+        function = SOURCE.function(f"grad_rows<{ctype}, {width}, {slope}, {packs}>")
         numbers = (q, np.int32(x.size), np.int32(shift), divisor(layout.length))
-        blocks = max(1, -(-(x.size + shift) // (width * THREADS)))
-        return lambda: function((blocks,), (THREADS,), (*arrays, *numbers))
+        blocks = max(1, -(-(x.size + shift) // (width * packs * SWEEP_THREADS)))
+        return lambda: function((blocks,), (SWEEP_THREADS,), (*arrays, *numbers))
     swept = layout.r2 == 1 and x.size < width << 31 and _SWEPT.covers(layout.c // width)
     if swept and widest_pack(x.dtype.itemsize, layout.c, *arrays) == width:
         function = SOURCE.function(f"grad_sweep<{ctype}, {width}, {slope}>")

@@ -113,47 +113,73 @@ __device__ __forceinline__ A slope(A x, const Scale<A>& by, A q) {
 
 constexpr int GRAD_THREADS = 256;
 
-// (rows, length), fewer than 2^31 elements: flat packs, aligned in memory past `shift` elements.
+// (rows, length), fewer than 2^31 elements: flat packs, aligned in memory past `shift` elements, P of them a thread.
 // A pack may lie in two rows or more.
-template <typename T, int V, int SLOPE>
-__global__ void __launch_bounds__(GRAD_THREADS) grad_rows(
+constexpr int SWEEP_THREADS = 128;
+
+// Blocks that a multiprocessor has room for (0: as it comes). A power in double is a call, which wants registers.
+template <typename T, int SLOPE>
+constexpr int GRAD_RESIDENT = sizeof(T) == 8 && (SLOPE == GENERAL || SLOPE == BELOW_ONE) ? 8 : 0;
+
+template <typename T, int V, int SLOPE, int P>
+__global__ void __launch_bounds__(SWEEP_THREADS, GRAD_RESIDENT<T, SLOPE>) grad_rows(
     const T* __restrict__ x, const T* __restrict__ y, const T* __restrict__ dy, T* __restrict__ dx, Wide<T> q, int size,
     int shift, Divisor length) {
   using A = Wide<T>;
-  const int at = (blockIdx.x * GRAD_THREADS + threadIdx.x) * V - shift;
-  if (at >= size) return;
-  if (at < 0 || at + V > size) {
-    for (int i = max(at, 0); i < min(at + V, size); ++i) {
-      const unsigned int row = quotient(i, length);
-      const Scale<A> by = scale_of<A, SLOPE>(widen(y[row]), widen(dy[row]));
-      dx[i] = narrow<T>(slope<A, SLOPE>(widen(x[i]), by, q));
-    }
-    return;
+  constexpr int STEP = SWEEP_THREADS * V;
+  const int first = (blockIdx.x * SWEEP_THREADS * P + threadIdx.x) * V - shift;
+  Pack<T, V> packs[P];
+  unsigned int rows[P];
+  T norms[P], grads[P];
+#pragma unroll
+  for (int p = 0; p < P; ++p) {
+    const int at = first + p * STEP;
+    if (at >= 0 && at + V <= size) packs[p] = load<T, V>(x + at);
   }
-  Pack<T, V> pack = load<T, V>(x + at);
-  unsigned int row = quotient(at, length);
-  unsigned int left = (row + 1) * length.value - at;  // elements until the next row
-  Scale<A> by = scale_of<A, SLOPE>(widen(y[row]), widen(dy[row]));
-  if (left >= V) {
 #pragma unroll
-    for (int i = 0; i < V; ++i) pack.at[i] = narrow<T>(slope<A, SLOPE>(widen(pack.at[i]), by, q));
-  } else {
+  for (int p = 0; p < P; ++p) {
+    const int at = first + p * STEP;
+    if (at < 0 || at + V > size) continue;
+    rows[p] = quotient(at, length);
+    norms[p] = y[rows[p]];
+    grads[p] = dy[rows[p]];
+  }
 #pragma unroll
-    for (int i = 0; i < V; ++i) {
-      if (left == 0) {
-        row += 1;
-        left = length.value;
-        by = scale_of<A, SLOPE>(widen(y[row]), widen(dy[row]));
+  for (int p = 0; p < P; ++p) {
+    const int at = first + p * STEP;
+    if (at >= size) continue;
+    if (at < 0 || at + V > size) {
+      for (int i = max(at, 0); i < min(at + V, size); ++i) {
+        const unsigned int row = quotient(i, length);
+        const Scale<A> by = scale_of<A, SLOPE>(widen(y[row]), widen(dy[row]));
+        dx[i] = narrow<T>(slope<A, SLOPE>(widen(x[i]), by, q));
       }
-      left -= 1;
-      pack.at[i] = narrow<T>(slope<A, SLOPE>(widen(pack.at[i]), by, q));
+      continue;
     }
+    unsigned int row = rows[p];
+    unsigned int left = (row + 1) * length.value - at;  // elements until the next row
+    Scale<A> by = scale_of<A, SLOPE>(widen(norms[p]), widen(grads[p]));
+    Pack<T, V> pack = packs[p];
+    if (left >= V) {
+#pragma unroll
+      for (int i = 0; i < V; ++i) pack.at[i] = narrow<T>(slope<A, SLOPE>(widen(pack.at[i]), by, q));
+    } else {
+#pragma unroll
+      for (int i = 0; i < V; ++i) {
+        if (left == 0) {
+          row += 1;
+          left = length.value;
+          by = scale_of<A, SLOPE>(widen(y[row]), widen(dy[row]));
+        }
+        left -= 1;
+        pack.at[i] = narrow<T>(slope<A, SLOPE>(widen(pack.at[i]), by, q));
+      }
+    }
+    store<T, V>(dx + at, pack);
   }
-  store<T, V>(dx + at, pack);
 }
 
 // (a, r1, c) in one sweep over packs along c, of which a row has few: y and dy come from the first cache.
-constexpr int SWEEP_THREADS = 128;
 
 template <typename T, int V, int SLOPE>
 __global__ void __launch_bounds__(SWEEP_THREADS) grad_sweep(
@@ -352,9 +378,13 @@ __global__ void __launch_bounds__(GRAD_THREADS) grad_extreme_rows(
 // once: where any are shared, ops/p_norm/cuda.py launches no more than EXTREME_RESIDENT for each multiprocessor. It
 // defines that, and MOST_LANES, threads side by side along columns.
 
+// Rows that are not shared leave room for more blocks, 48 registers each.
+template <typename T>
+constexpr int EXTREME_LONG_RESIDENT = EXTREME_RESIDENT + (sizeof(T) == 4 ? 1 : 0);
+
 // (rows, length), a row shared by gridDim.y blocks, which take turns. counts: a word for each row, as agree() says.
 template <typename T, int V>
-__global__ void __launch_bounds__(GRAD_THREADS, EXTREME_RESIDENT) grad_extreme_long(
+__global__ void __launch_bounds__(GRAD_THREADS, EXTREME_LONG_RESIDENT<T>) grad_extreme_long(
     const T* __restrict__ x, const T* __restrict__ y, const T* __restrict__ dy, T* __restrict__ dx, long long length,
     int shift, unsigned long long* counts) {
   constexpr int TOGETHER = 4, TURN = TOGETHER * GRAD_THREADS;
