@@ -7,9 +7,7 @@ from itertools import product
 import pytest
 
 from ops._core import gemm, gemm_turns
-from ops._core.cuda import Source
 from ops._core.gemm_hopper import LARGEST_BLOCK
-from ops._core.gemm_turns import LAST, SOURCE
 from ops._core.tuning import override
 from tests.ops.conv_data_grad.trial import Size, in_every_way, judge_of
 
@@ -23,14 +21,6 @@ SIZES: tuple[Size, ...] = (
     ((4, 256, 14, 14), (192, 256, 1, 1), 1),
 )
 """Packs of eight and of four, images and pixels that end within a tile, depths of one to eight stages, groups."""
-
-
-@pytest.mark.parametrize("source", [SOURCE, LAST])
-def test_hopper_spills_nothing(source: Source) -> None:
-    """Every kernel compiles for the one architecture that runs it, within its registers."""
-    compiled = source.compile("sm_90a")
-    assert set(compiled.names) == set(source.expressions)
-    assert not any(used.spill_bytes for used in compiled.resources.values())
 
 
 def test_blocks_fit(monkeypatch: pytest.MonkeyPatch) -> None:
