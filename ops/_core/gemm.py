@@ -16,7 +16,7 @@ from ops._core.dtype import dtype_info
 from ops._core.gemm_hopper import PACK, stream, streams
 from ops._core.gemm_sweep import WIDTHS, sweep, sweeps
 from ops._core.gemm_tiles import images_fit, multiply_images, multiply_tiles, tiles_pay
-from ops._core.gemm_turns import keeps, pass_pixels, take_turns
+from ops._core.gemm_turns import images_pass, keeps, pass_images, pass_pixels, take_turns
 from ops._core.kernel import Bound
 from ops._core.tuning import declare
 
@@ -263,6 +263,8 @@ def _sweep(a: Matrix, b: Matrix, d: Matrix, size: tuple[int, int, int], addend: 
     dtype, last = d.array.dtype.name, a.along
     if last and (b.post or d.post):
         return None  # pixels are rows of d here, and there are no images
+    if addend is None and images_pass(dtype, (a, b, d), size, groups):
+        return pass_images((a, b, d), size, groups)
     keeping, sweeping = keeps(dtype, size, last=last), sweeps(dtype, size, last=last)
     tiling = last and tiles_pay(dtype, size, groups, only=not keeping, added=addend is not None)
     widths = WIDTHS[last] if keeping or sweeping or tiling else ()
@@ -278,9 +280,8 @@ def _sweep(a: Matrix, b: Matrix, d: Matrix, size: tuple[int, int, int], addend: 
     (weight, weight_length), (other, length) = reversed(factors) if last else factors
     views = (weight.struct(weight_length), other.struct(length), d.struct(lengths[2]))
     arrays = (weight.array, other.array, addend, d.array)
-    if keeping:
-        return take_turns(views, arrays, size, width=width, groups=groups, last=last)
-    return sweep(views, arrays, size, width=width, groups=groups, last=last) if sweeping else None
+    launch = take_turns if keeping else sweep
+    return launch(views, arrays, size, width=width, groups=groups, last=last)
 
 
 def _function(a: Matrix, b: Matrix, d: Matrix, size: tuple[int, int, int], parts: int, addend: Any, tile: int) -> Any:

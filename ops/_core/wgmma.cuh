@@ -14,10 +14,13 @@ __device__ __forceinline__ void wait_for_products() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(PENDING) : "memory");
 }
 
-// The products begun since the last call are a group; all but the last PENDING groups are there then.
+// The products begun since the last call are a group.
+__device__ __forceinline__ void commit_products() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+
+// As `commit_products`; all but the last PENDING groups are there then.
 template <int PENDING = 0>
 __device__ __forceinline__ void end_products() {
-  asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+  commit_products();
   wait_for_products<PENDING>();
 }
 
@@ -67,6 +70,17 @@ __device__ __forceinline__ unsigned long long describe(unsigned int address, int
     WGMMA_##COLUMNS(TYPE);                                                                              \
   }
 
+// As below for 256 columns with a in registers: 16 rows of each warp, as four 8x8 matrices. b is stored by depth.
+#define MULTIPLY_REGISTERS(C_TYPE, TYPE)                                                                    \
+  __device__ __forceinline__ void multiply(                                                                 \
+      float (&d)[128], const unsigned int (&a)[4], unsigned long long b, bool add, const C_TYPE*) {         \
+    asm volatile("{ .reg .pred p; setp.ne.b32 p, %133, 0;\n"                                                \
+                 "wgmma.mma_async.sync.aligned.m64n256k16.f32." TYPE "." TYPE " {" FIRST_128 "}, "          \
+                 "{%128, %129, %130, %131}, %132, p, 1, 1, 1; }"                                            \
+                 : D32(0), D32(32), D32(64), D32(96)                                                        \
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(static_cast<int>(add)));         \
+  }
+
 // d (+)= 64 rows of a times 64 to 256 columns of b, 16 products deep.
 MULTIPLY(64, __half, "f16")
 MULTIPLY(64, __nv_bfloat16, "bf16")
@@ -78,7 +92,10 @@ MULTIPLY(208, __half, "f16")
 MULTIPLY(208, __nv_bfloat16, "bf16")
 MULTIPLY(256, __half, "f16")
 MULTIPLY(256, __nv_bfloat16, "bf16")
+MULTIPLY_REGISTERS(__half, "f16")
+MULTIPLY_REGISTERS(__nv_bfloat16, "bf16")
 
+#undef MULTIPLY_REGISTERS
 #undef MULTIPLY
 #undef WGMMA_64
 #undef WGMMA_128

@@ -22,6 +22,15 @@ __device__ __forceinline__ void bring_box(
                : "memory");
 }
 
+// As `bring_box` of a matrix of several that lie apart; what lies outside of its matrix arrives as zeros too.
+__device__ __forceinline__ void bring_box(
+    unsigned int to, const TensorMap& map, int column, int row, int matrix, unsigned long long* barrier) {
+  asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes "
+               "[%0], [%1, {%2, %3, %4}], [%5];" ::"r"(to),
+               "l"(&map), "r"(column), "r"(row), "r"(matrix), "r"(shared_address(barrier))
+               : "memory");
+}
+
 // Bytes that lie together, of 16s, to shared memory; both addresses are multiples of 16.
 __device__ __forceinline__ void bring_bytes(
     unsigned int to, const void* from, unsigned int bytes, unsigned long long* barrier) {

@@ -7,7 +7,7 @@ import pytest
 from ops._core import gemm_sweep, gemm_tiles, gemm_turns
 from ops._core.cuda import Source
 
-SOURCES = (gemm_sweep.SOURCE, gemm_turns.SOURCE, gemm_turns.LAST, gemm_tiles.SOURCE)
+SOURCES = (gemm_sweep.SOURCE, gemm_turns.SOURCE, gemm_turns.LAST, gemm_turns.IMAGES, gemm_tiles.SOURCE)
 
 
 @pytest.mark.parametrize("source", SOURCES, ids=lambda source: source.path.stem)
