@@ -33,6 +33,7 @@ LARGEST_SLICE_BYTES = 112 * 1024
 STATIC_BYTES = 11 * 1024
 """Shared memory of a block beside what it keeps of x, rounded up."""
 PACK_BYTES = 16
+WORD_BYTES = 4
 LARGEST_SIZE = 1 << 31
 """Elements, within which places are 32-bit numbers."""
 CLUSTERS = (1, 2, 4, 8)
@@ -61,6 +62,8 @@ BLOCK_THREADS = (224, 448, 896)
 MANY = 3
 """Blocks for each multiprocessor from which on four at a time are better than two."""
 WARP = 32
+ALONE_THREADS = {7: 256, 4: 512}
+"""Most threads of a block that takes a channel alone, by packs a thread."""
 
 
 def _declare(name: str, default: int, candidates: tuple[int, ...], why: str) -> Parameter:
@@ -163,6 +166,14 @@ def _most_packs(layout: str) -> int:
     return _FEW_PACKS if layout == "GROUPED" else 7
 
 
+def _alone_packs(pack_bytes: int, *, adds: bool) -> tuple[int, ...]:
+    """Packs a thread of a block that takes a channel alone: many small blocks hide each other's waiting.
+
+    Few blocks, and threads that hold more, take fewer each, as the last of these.
+    """
+    return (4,) if adds and pack_bytes > WORD_BYTES else (7, 4)
+
+
 def _expressions() -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Of a block alone, and of clusters."""
     found, clustered = [], []
@@ -171,6 +182,13 @@ def _expressions() -> tuple[tuple[str, ...], tuple[str, ...]]:
         for width in (1, widest):
             names = ("reduce_rows", "apply_rows", "normalize_columns", "apply_columns")
             found += [f"{name}<{ctype}, {width}>" for name in names]
+        found += [
+            f"normalize_alone<{ctype}, {width}, {packs}, {adds}>"
+            for width in (1, 2, 4, 8)
+            for adds in ("false", "true")
+            for packs in _alone_packs(width * dtype_info(dtype).itemsize, adds=adds == "true")
+            if width <= widest
+        ]
         for layout in ("SINGLE", "GROUPED"):
             packs = _most_packs(layout)
             once = [f"normalize_once<{ctype}, {widest}, {packs}, {cluster}, {layout}>" for cluster in CLUSTERS]
@@ -329,9 +347,10 @@ def normalization(
         out.get("new_moving_variance"),
     )
     if training and view.post > 1:
-        once = _once(view, x, add_to_output, y, gamma, beta, statistics, numbers)
-        if once is not None:
-            return once
+        for bind in (_alone, _once):
+            bound = bind(view, x, add_to_output, y, gamma, beta, statistics, numbers)
+            if bound is not None:
+                return bound
     if view.post == 1 and training:
         return _columns(view, x, add_to_output, y, gamma, beta, statistics, workspace, numbers)
     if view.post == 1:
@@ -350,6 +369,32 @@ def normalization(
 
 def _ctype(x: Any) -> str:
     return dtype_info(x.dtype.name).ctype
+
+
+def _plan_alone(view: View, pack_bytes: int, width: int, *, adds: bool) -> tuple[int, int] | None:
+    """Packs a thread and threads of a block that takes a channel, or None where its registers cannot hold one."""
+    packs = view.images * view.post // width
+    many = view.channels >= MANY * multiprocessors()
+    for each in _alone_packs(pack_bytes, adds=adds)[0 if many else -1 :]:
+        threads = -(-packs // (each * WARP)) * WARP
+        if threads <= ALONE_THREADS[each]:
+            return each, threads
+    return None
+
+
+def _alone(
+    view: View, x: Any, addend: Any, y: Any, gamma: Any, beta: Any, statistics: Any, numbers: tuple[Any, Any]
+) -> Bound | None:
+    width = widest_pack(x.dtype.itemsize, view.post, x, addend, y)
+    found = _plan_alone(view, width * x.dtype.itemsize, width, adds=addend is not None)
+    if found is None or x.size >= LARGEST_SIZE:
+        return None
+    packs, threads = found
+    adds = "false" if addend is None else "true"
+    function = SOURCE.function(f"normalize_alone<{_ctype(x)}, {width}, {packs}, {adds}>")
+    sizes = (np.int32(view.images * view.post // width), np.int32(view.channels), np.int32(view.post))
+    arguments = (x, addend, y, gamma, beta, statistics, *sizes, divisor(view.post // width), *numbers)
+    return lambda: function((view.channels,), (threads,), arguments)
 
 
 def _once(

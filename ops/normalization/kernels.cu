@@ -1,5 +1,6 @@
 // Batch normalization, forward, with an optional addend.
 //
+// normalize_alone: a block takes a channel that its registers hold.
 // normalize_once: clusters of K blocks take G adjacent channels at a time and keep their values in registers, so that x
 //   is read once; where there are more channels, the next ones are under way meanwhile.
 // normalize_groups: the same by way of shared memory, where groups do not divide among threads.
@@ -113,7 +114,86 @@ struct Closed {
     return *reinterpret_cast<const Pack<T, V>*>(&word);
   }
   __device__ __forceinline__ void load(const T* from) { word = *reinterpret_cast<const W*>(from); }
+  __device__ __forceinline__ void load_streaming(const T* from) { word = __ldcs(reinterpret_cast<const W*>(from)); }
+  __device__ __forceinline__ void close() {  // nothing that was worked out from it is kept
+    if constexpr (sizeof(W) >= 4) {
+      auto& words = reinterpret_cast<unsigned int(&)[sizeof(W) / 4]>(word);
+#pragma unroll
+      for (unsigned int& one : words) asm volatile("" : "+r"(one));
+    }
+  }
 };
+
+// Where a channel is few packs, a block takes it by itself: P packs a thread, and of the addend as many, all of them
+// asked for at once. Rows need not begin at multiples of 16 bytes: V is what their length allows. Little code, since
+// what runs once waits for its own instructions, and as many blocks as registers take, which wait in turns.
+template <int P>
+constexpr int ALONE_THREADS = P == 7 ? 256 : 512;
+template <typename T, int V, int P, bool ADDS>  // registers of a thread: what holds x, addend and places, and a few
+constexpr int ALONE_REGISTERS =
+    V * sizeof(T) <= 4 ? (V == 1 ? 40 : 48) : P * (V * sizeof(T) / 4 * (1 + ADDS) + 1) + (sizeof(T) == 8 ? 40 : 24);
+
+template <typename T, int V, int P, bool ADDS>
+__global__ void __launch_bounds__(
+    ALONE_THREADS<P>, 65536 / ALONE_THREADS<P> / ALONE_REGISTERS<T, V, P, ADDS>) normalize_alone(
+    const T* __restrict__ x, const T* __restrict__ addend, T* __restrict__ y, const Wide<T>* __restrict__ gamma,
+    const Wide<T>* __restrict__ beta, Statistics<Wide<T>> statistics, int packs, int channels, int post,
+    Divisor packs_per_image, Wide<T> epsilon, Wide<T> momentum) {
+  using A = Wide<T>;
+  __shared__ A slots[2][32];
+  const int thread = threadIdx.x, threads = blockDim.x, warp = thread / 32, lane = thread % 32, channel = blockIdx.x;
+  const unsigned int begin = channel * post, skip = (channels - 1) * post;  // from one image's part to the next one's
+  unsigned int at[P];
+  Closed<T, V> held[P], added[P];
+  const auto each = [&](auto&& take) {
+#pragma unroll
+    for (int j = 0; j < P; ++j) {
+      if (thread + j * threads < packs) take(j);
+    }
+  };
+  const auto place = [&](int j) {  // widened anew each time: pointers would take twice the registers
+    asm volatile("" : "+r"(at[j]));
+    return at[j];
+  };
+  each([&](int j) {
+    const unsigned int pack = thread + j * threads;
+    at[j] = begin + pack * V + quotient(pack, packs_per_image) * skip;
+    held[j].load(x + at[j]);
+  });
+  if constexpr (ADDS) each([&](int j) { added[j].load_streaming(addend + place(j)); });
+  const A gain = gamma[channel], offset = beta[channel], n = static_cast<A>(packs) * V;
+
+  const auto sum = [&](auto&& take, A* by_warp) {
+    A total = 0;
+    each([&](int j) {
+      held[j].close();
+      const Pack<T, V> values = held[j].open();
+#pragma unroll
+      for (int i = 0; i < V; ++i) total += take(widen(values.at[i]));
+    });
+    total = warp_sum(total);
+    if (lane == 0) by_warp[warp] = total;
+    __syncthreads();
+    return warp_sum(lane * 32 < threads ? by_warp[lane] : A(0));
+  };
+  const A mean = sum([](A value) { return value; }, slots[0]) / n;
+  const A variance = sum([&](A value) { return (value - mean) * (value - mean); }, slots[1]) / n;
+  const A inverse = A(1) / sqrt(variance + epsilon), scale = inverse * gain;
+  each([&](int j) {
+    held[j].close();
+    const Pack<T, V> values = held[j].open();
+    Pack<T, V> more, result;
+    if constexpr (ADDS) more = added[j].open();
+#pragma unroll
+    for (int i = 0; i < V; ++i) {
+      A value = (widen(values.at[i]) - mean) * scale + offset;
+      if constexpr (ADDS) value += widen(more.at[i]);
+      result.at[i] = narrow<T>(value);
+    }
+    store_streaming<T, V>(y + place(j), result);
+  });
+  if (thread == 0) keep(statistics, channel, mean, inverse, variance, n, momentum);
+}
 
 // A cluster of K blocks takes `group` adjacent channels at a time; each block keeps its slice of them, whole images,
 // in registers: at most P packs, of which `rounds` are used, for each of its `active` threads. Where clusters take
