@@ -105,7 +105,7 @@ _APPLY_BLOCKS = _declare(
     "apply_blocks_per_multiprocessor",
     8,
     (2, 4, 8, 16, 32),
-    "blocks of the second pass: the end of a wave against the cost of a block",
+    "blocks of inference, channels last: the end of a wave against the cost of a block",
 )
 _WIDTHS = {"float16": 8, "bfloat16": 8, "float32": 4, "float64": 2}
 
@@ -224,9 +224,9 @@ class View:
         return cls(prod(shape[:axis]), shape[axis], prod(shape[axis + 1 :]))
 
     @property
-    def splits(self) -> int:
-        """Blocks that share the reduction of one channel, or of one block of columns."""
-        return max(1, min(64, self.images))
+    def most_splits(self) -> int:
+        """Blocks that may share a channel's reduction in a launch of its own."""
+        return max(1, min(64, self.images * self.post, MOST_PARTIALS // self.channels))
 
 
 def _workspace(shapes: Shapes, params: NormalizationParams) -> int:
@@ -234,7 +234,7 @@ def _workspace(shapes: Shapes, params: NormalizationParams) -> int:
     view = View.of(shapes.inputs["x"].shape, params.axis)
     wide = dtype_info(shapes.inputs["gamma"].dtype).itemsize
     if view.post > 1:
-        return _tickets_bytes(view) + MOMENTS * wide * view.channels * view.splits
+        return _tickets_bytes(view) + MOMENTS * wide * view.channels * view.most_splits
     padded = view.channels + COLUMN_LANES * max(_WIDTHS.values())
     return _tickets_bytes(view) + LETTER * wide * padded * _most_splits(view)
 
@@ -640,11 +640,19 @@ def _width(view: View, x: Any, *arrays: Any) -> int:
 def _reduce(view: View, x: Any, statistics: Any, workspace: Any, numbers: tuple[Any, Any]) -> Bound:
     width = _width(view, x)
     tickets, partials = workspace, workspace[_tickets_bytes(view) :]
-    splits = max(1, min(view.splits, -(-_REDUCE_BLOCKS.value() * multiprocessors() // view.channels)))
+    packs = view.images * view.post // width
+    wanted = min(view.most_splits, -(-_REDUCE_BLOCKS.value() * multiprocessors() // view.channels))
+    share = -(-packs // wanted)
     function = SOURCE.function(f"reduce_rows<{_ctype(x)}, {width}>")
-    sizes = (np.int32(view.images), np.int32(view.channels), np.int32(view.post))
+    sizes = (
+        np.int32(packs),
+        np.int32(view.channels),
+        np.int32(view.post),
+        np.int32(share),
+        divisor(view.post // width),
+    )
     arguments = (x, statistics, partials, tickets, *sizes, *numbers)
-    return lambda: function((view.channels, splits), (THREADS,), arguments)
+    return lambda: function((view.channels, -(-packs // share)), (THREADS,), arguments)
 
 
 def _apply(
@@ -662,7 +670,6 @@ def _apply(
     width = _width(view, x, addend, y)
     packs = x.size // width
     function = SOURCE.function(f"apply_rows<{_ctype(x)}, {width}>")
-    grid = (max(1, _APPLY_BLOCKS.cap(-(-packs // THREADS), 4 * multiprocessors())),)
     divisors = (divisor(view.post // width), divisor(view.channels))
     arguments = (x, addend, y, gamma, beta, mean, spread, np.bool_(is_variance), epsilon, np.uint32(packs), *divisors)
-    return lambda: function(grid, (THREADS,), arguments)
+    return lambda: function((-(-packs // THREADS),), (THREADS,), arguments)

@@ -31,24 +31,6 @@ __device__ __forceinline__ Moments<A> merge(const Moments<A>& a, const Moments<A
 }
 
 template <typename A>
-struct Shifted {  // sums about the first value, which lose nothing where the mean is far from zero
-  A count = 0, shift = 0, sum = 0, squares = 0;
-  __device__ __forceinline__ void add(A value) {
-    if (count == A(0)) shift = value;
-    const A distance = value - shift;
-    count += A(1);
-    sum += distance;
-    squares += distance * distance;
-  }
-  __device__ __forceinline__ Moments<A> moments() const {
-    if (count == A(0)) return {A(0), A(0), A(0)};
-    const A offset = sum / count;
-    const A left = squares - sum * offset;
-    return {count, shift + offset, left < A(0) ? A(0) : left};
-  }
-};
-
-template <typename A>
 struct Statistics {  // (C,) each; the moving ones null where absent
   const A* moving_mean;
   const A* moving_variance;
@@ -535,25 +517,41 @@ __device__ __forceinline__ Moments<A> warp_merge(Moments<A> mine) {
   return mine;
 }
 
-// (N, C, post): block (channel, split). partials (C, splits), tickets (C).
+// (N, C, post): block (channel, split) takes `share` packs of a channel. partials (C, splits), tickets (C).
 template <typename T, int V>
 __global__ void __launch_bounds__(THREADS) reduce_rows(
     const T* __restrict__ x, Statistics<Wide<T>> statistics, Moments<Wide<T>>* partials, unsigned int* tickets,
-    int images, int channels, int post, Wide<T> epsilon, Wide<T> momentum) {
+    int packs, int channels, int post, int share, Divisor packs_per_row, Wide<T> epsilon, Wide<T> momentum) {
   using A = Wide<T>;
   __shared__ Moments<A> slots[WARPS];
   const int channel = blockIdx.x, split = blockIdx.y, splits = gridDim.y;
-  Shifted<A> sums;
-  const int packs = post / V;
-  for (int image = split; image < images; image += splits) {
-    const T* const row = x + (static_cast<long long>(image) * channels + channel) * post;
-    for (int pack = threadIdx.x; pack < packs; pack += THREADS) {
-      const Pack<T, V> loaded = load<T, V>(row + static_cast<long long>(pack) * V);
+  const int first = split * share + threadIdx.x, end = min(packs, (split + 1) * share);
+  const T* const from = x + static_cast<long long>(channel) * post;
+  const long long skip = static_cast<long long>(channels - 1) * post;
+  A shift = 0, sum = 0, squares = 0;  // about the first value, which loses nothing where the mean is far from zero
+  for (int pack = first; pack < end; pack += AT_ONCE * THREADS) {
+    Closed<T, V> loaded[AT_ONCE];
 #pragma unroll
-      for (int i = 0; i < V; ++i) sums.add(widen(loaded.at[i]));
+    for (int j = 0; j < AT_ONCE; ++j) {
+      const int at = pack + j * THREADS;
+      if (at < end) loaded[j].load(from + static_cast<long long>(at) * V + quotient(at, packs_per_row) * skip);
+    }
+    if (pack == first) shift = widen(loaded[0].open().at[0]);
+#pragma unroll
+    for (int j = 0; j < AT_ONCE; ++j) {
+      if (pack + j * THREADS >= end) break;
+      const Pack<T, V> values = loaded[j].open();
+#pragma unroll
+      for (int i = 0; i < V; ++i) {
+        const A distance = widen(values.at[i]) - shift;
+        sum += distance;
+        squares += distance * distance;
+      }
     }
   }
-  Moments<A> mine = warp_merge(sums.moments());
+  const A count = first < end ? static_cast<A>((end - first - 1) / THREADS + 1) * V : A(0);
+  const A offset = count > A(0) ? sum / count : A(0), left = squares - sum * offset;
+  Moments<A> mine = warp_merge(Moments<A>{count, shift + offset, left < A(0) ? A(0) : left});
   if (threadIdx.x % 32 == 0) slots[threadIdx.x / 32] = mine;
   __syncthreads();
   if (threadIdx.x == 0) {
@@ -923,37 +921,31 @@ __global__ void __launch_bounds__(COLUMN_THREADS, SHORT_BLOCKS<T, P>) normalize_
   }
 }
 
-// spread: 1 / sqrt(variance + epsilon) where `is_variance`, given as such otherwise.
-template <typename A>
-__device__ __forceinline__ A inverse_of(A spread, bool is_variance, A epsilon) {
-  return is_variance ? A(1) / sqrt(spread + epsilon) : spread;
-}
-
-// (N, C, post), post a multiple of V: flat packs, last first, since those are still in L2.
+// spread: the variance where `is_variance`, 1 / sqrt(variance + epsilon) otherwise.
+// (N, C, post), post a multiple of V: a pack a thread, last first, since those are still in L2.
 template <typename T, int V>
 __global__ void __launch_bounds__(THREADS) apply_rows(
     const T* __restrict__ x, const T* __restrict__ addend, T* __restrict__ y, const Wide<T>* __restrict__ gamma,
     const Wide<T>* __restrict__ beta, const Wide<T>* __restrict__ mean, const Wide<T>* __restrict__ spread,
     bool is_variance, Wide<T> epsilon, unsigned int packs, Divisor packs_per_row, Divisor channels) {
   using A = Wide<T>;
-  for (unsigned int index = blockIdx.x * THREADS + threadIdx.x; index < packs; index += gridDim.x * THREADS) {
-    const unsigned int pack = packs - 1 - index;
-    const unsigned int row = quotient(pack, packs_per_row);
-    const unsigned int channel = remainder(row, quotient(row, channels), channels);
-    const long long at = static_cast<long long>(pack) * V;
-    const Pack<T, V> loaded = load<T, V>(x + at);
-    Pack<T, V> added{}, result;
-    if (addend != nullptr) added = load<T, V>(addend + at);
-    const A middle = mean[channel], shift = beta[channel];
-    const A scale = inverse_of(spread[channel], is_variance, epsilon) * gamma[channel];
+  const unsigned int pack = (gridDim.x - 1 - blockIdx.x) * THREADS + threadIdx.x;
+  if (pack >= packs) return;
+  const long long at = static_cast<long long>(pack) * V;
+  const Pack<T, V> loaded = load<T, V>(x + at);
+  Pack<T, V> added{}, result;
+  if (addend != nullptr) added = load<T, V>(addend + at);
+  const unsigned int row = quotient(pack, packs_per_row);
+  const unsigned int channel = remainder(row, quotient(row, channels), channels);
+  const A middle = mean[channel], shift = beta[channel];
+  const A scale = (is_variance ? inverse_root(spread[channel] + epsilon) : spread[channel]) * gamma[channel];
 #pragma unroll
-    for (int i = 0; i < V; ++i) {
-      A value = (widen(loaded.at[i]) - middle) * scale + shift;
-      if (addend != nullptr) value += widen(added.at[i]);
-      result.at[i] = narrow<T>(value);
-    }
-    store_streaming<T, V>(y + at, result);
+  for (int i = 0; i < V; ++i) {
+    A value = (widen(loaded.at[i]) - middle) * scale + shift;
+    if (addend != nullptr) value += widen(added.at[i]);
+    result.at[i] = narrow<T>(value);
   }
+  store_streaming<T, V>(y + at, result);
 }
 
 // (rows, C) by given moving statistics.
