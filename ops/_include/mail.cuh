@@ -1,16 +1,17 @@
 // What one block sends to another: words of 32 bits, each with a flag in one access, so that nothing need be fenced.
-// Where nothing was sent the words are zero.
+// Where nothing was sent the words are zero. Where a place is used again and again, flags say for which time it is.
 #pragma once
 
 template <typename A>
 constexpr int WORDS = sizeof(A) / 4;
 
 template <typename A>
-__device__ __forceinline__ void send(unsigned long long* to, const A& value) {
+__device__ __forceinline__ void send(unsigned long long* to, const A& value, unsigned int flag = 1) {
   const unsigned int* const words = reinterpret_cast<const unsigned int*>(&value);
 #pragma unroll
   for (int i = 0; i < WORDS<A>; ++i) {
-    asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" ::"l"(to + i), "l"(1ull << 32 | words[i]) : "memory");
+    const unsigned long long word = static_cast<unsigned long long>(flag) << 32 | words[i];
+    asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" ::"l"(to + i), "l"(word) : "memory");
   }
 }
 
@@ -32,6 +33,40 @@ __device__ __forceinline__ A await(const unsigned long long* from) {
 #pragma unroll
   for (int i = 0; i < WORDS<A>; ++i) reinterpret_cast<unsigned int*>(&value)[i] = static_cast<unsigned int>(found[i]);
   return value;
+}
+
+// Waits for N, which lie `apart` places from each other, those before `end` of them.
+template <int N, typename A>
+__device__ __forceinline__ void await_all(
+    A (&values)[N], const unsigned long long* from, int apart, int end, unsigned int flag) {
+  unsigned long long found[N][WORDS<A>];
+  bool all;
+  do {
+    all = true;
+#pragma unroll
+    for (int k = 0; k < N; ++k) {
+#pragma unroll
+      for (int i = 0; i < WORDS<A>; ++i) {
+        found[k][i] = static_cast<unsigned long long>(flag) << 32;
+        if (k * apart >= end) continue;
+        asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];"
+                     : "=l"(found[k][i])
+                     : "l"(from + k * apart * WORDS<A> + i)
+                     : "memory");
+      }
+    }
+#pragma unroll
+    for (int k = 0; k < N; ++k) {
+#pragma unroll
+      for (int i = 0; i < WORDS<A>; ++i) all = all && found[k][i] >> 32 == flag;
+    }
+  } while (!all);
+#pragma unroll
+  for (int k = 0; k < N; ++k) {
+    unsigned int* const words = reinterpret_cast<unsigned int*>(&values[k]);
+#pragma unroll
+    for (int i = 0; i < WORDS<A>; ++i) words[i] = static_cast<unsigned int>(found[k][i]);
+  }
 }
 
 // Leaves the place empty for the next launch.

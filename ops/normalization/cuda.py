@@ -64,6 +64,14 @@ MANY = 3
 WARP = 32
 ALONE_THREADS = {7: 256, 4: 512}
 """Most threads of a block that takes a channel alone, by packs a thread."""
+READERS, WRITTEN, SHARING_THREADS = 256, 8, 768
+"""Of a block that has a share of many channels: threads that sum up, packs of each that writes, all threads at most."""
+MOST_STAGES = 10
+MOST_SHARING = 160
+"""Blocks that may share a channel."""
+SHARING_STATIC_BYTES = 1024
+AMPERE = 80
+"""The first compute capability with asynchronous copies."""
 
 
 def _declare(name: str, default: int, candidates: tuple[int, ...], why: str) -> Parameter:
@@ -91,6 +99,12 @@ _LARGEST_CLUSTER = _declare(
 )
 _MOST_CHANNELS = _declare(
     "most_channels", GROUP, (1, 2, 4, 8), "small channels that one cluster takes: longer runs against fewer clusters"
+)
+_SHARING_BYTES = _declare(
+    "sharing_bytes",
+    40 * 1024,
+    tuple(size * 1024 for size in (13, 26, 40, 52)),
+    "what a block takes at most of a channel that many share: telling each other less often against more on its way",
 )
 _CLUSTERS = _declare(
     "clusters_per_multiprocessor", 4, (2, 4, 8), "clusters below which channels are not put together: idle bandwidth"
@@ -189,6 +203,7 @@ def _expressions() -> tuple[tuple[str, ...], tuple[str, ...]]:
             for packs in _alone_packs(width * dtype_info(dtype).itemsize, adds=adds == "true")
             if width <= widest
         ]
+        found.append(f"normalize_shared<{ctype}, {widest}>")
         for layout in ("SINGLE", "GROUPED"):
             packs = _most_packs(layout)
             once = [f"normalize_once<{ctype}, {widest}, {packs}, {cluster}, {layout}>" for cluster in CLUSTERS]
@@ -234,7 +249,8 @@ def _workspace(shapes: Shapes, params: NormalizationParams) -> int:
     view = View.of(shapes.inputs["x"].shape, params.axis)
     wide = dtype_info(shapes.inputs["gamma"].dtype).itemsize
     if view.post > 1:
-        return _tickets_bytes(view) + MOMENTS * wide * view.channels * view.most_splits
+        letters = LETTER * wide * 2 * MOST_STAGES * MOST_SHARING
+        return _tickets_bytes(view) + max(MOMENTS * wide * view.channels * view.most_splits, letters)
     padded = view.channels + COLUMN_LANES * max(_WIDTHS.values())
     return _tickets_bytes(view) + LETTER * wide * padded * _most_splits(view)
 
@@ -331,7 +347,7 @@ def normalization(
     moving_variance: Any = None,
     add_to_output: Any = None,
 ) -> Bound:
-    """One launch; two in training where channels come first and one does not fit into a cluster."""
+    """One launch; two in training where channels come first, and are too large or do not begin at whole packs."""
     view = View.of(x.shape, axis)
     if x.size == 0:
         return lambda: None
@@ -347,10 +363,10 @@ def normalization(
         out.get("new_moving_variance"),
     )
     if training and view.post > 1:
-        for bind in (_alone, _once):
-            bound = bind(view, x, add_to_output, y, gamma, beta, statistics, numbers)
-            if bound is not None:
-                return bound
+        given = (view, x, add_to_output, y, gamma, beta, statistics)
+        once = _alone(*given, numbers) or _once(*given, numbers) or _shared(*given, workspace, numbers)
+        if once is not None:
+            return once
     if view.post == 1 and training:
         return _columns(view, x, add_to_output, y, gamma, beta, statistics, workspace, numbers)
     if view.post == 1:
@@ -455,6 +471,62 @@ def _once(
 def _allow(function: Any, shared: int) -> None:
     """One function serves many shapes: what another launch needs must not be taken back."""
     function.max_dynamic_shared_size_bytes = max(shared, function.max_dynamic_shared_size_bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class Sharing:
+    """Groups of `splits` blocks, `share` packs of every `across`-th channel each, in a ring of `stages`."""
+
+    across: int
+    splits: int
+    share: int
+    stages: int
+
+    @classmethod
+    def of(cls, view: View, width: int) -> Sharing | None:
+        """As few groups as fill shares, or None where too little is on the chip at a time."""
+        packs, blocks = view.images * view.post // width, min(multiprocessors(), MOST_SHARING)
+        across = max(1, min(view.channels, blocks, _SHARING_BYTES.value() * blocks // (packs * PACK_BYTES)))
+        share = -(-packs // (blocks // across))
+        room = shared_memory_bytes() - SHARING_STATIC_BYTES
+        items = -(-view.channels // across)
+        how = cls(across, -(-packs // share), share, min(room // (share * PACK_BYTES), MOST_STAGES, items))
+        return how if how.threads <= SHARING_THREADS and how.stages >= min(3, items) else None
+
+    @property
+    def threads(self) -> int:
+        """Of a block: those that read, a warp, those that write."""
+        return READERS + WARP - (-self.share // (WRITTEN * WARP)) * WARP
+
+
+def _shared(
+    view: View,
+    x: Any,
+    addend: Any,
+    y: Any,
+    gamma: Any,
+    beta: Any,
+    statistics: Any,
+    workspace: Any,
+    numbers: tuple[Any, Any],
+) -> Bound | None:
+    """Many blocks share a channel, and wait for each other: no more of them than there are multiprocessors."""
+    width = _width(view, x, addend, y)
+    if width < _WIDTHS[x.dtype.name] or x.size >= LARGEST_SIZE or architecture() < AMPERE:
+        return None
+    how = Sharing.of(view, width)
+    if how is None:
+        return None
+    function = SOURCE.function(f"normalize_shared<{_ctype(x)}, {width}>")
+    shared = how.stages * how.share * PACK_BYTES
+    _allow(function, shared)
+    tickets, mail = workspace, workspace[_tickets_bytes(view) :]
+    sizes = map(np.int32, (view.images * view.post // width, view.channels, view.post))
+    plan = map(np.int32, (how.splits, how.across, how.share, how.stages))
+    places = divisor(view.post // width)
+    arguments = (x, addend, y, gamma, beta, statistics, mail, tickets, *sizes, *plan, places, *numbers)
+    grid, block = (how.across * how.splits,), (how.threads,)
+    return lambda: function(grid, block, arguments, shared_mem=shared)
 
 
 def _plan_groups(view: View, width: int, itemsize: int) -> tuple[int, int] | None:

@@ -4,6 +4,7 @@
 // normalize_once: clusters of K blocks take G adjacent channels at a time and keep their values in registers, so that x
 //   is read once; where there are more channels, the next ones are under way meanwhile.
 // normalize_groups: the same by way of shared memory, where groups do not divide among threads.
+// normalize_shared: all blocks of a device, or groups of them, share channels too large for a cluster; x is read once.
 // reduce_rows, apply_rows: statistics of (N, C, post), then y by given ones, where that does not fit, and in inference.
 // normalize_columns, apply_columns: (rows, C) by its own statistics, and by given ones in inference.
 // normalize_short: as normalize_columns, of so few rows that registers hold them.
@@ -29,6 +30,12 @@ __device__ __forceinline__ Moments<A> merge(const Moments<A>& a, const Moments<A
   const A distance = b.mean - a.mean, share = b.count / count;
   return {count, a.mean + distance * share, a.squares + b.squares + distance * distance * a.count * share};
 }
+
+// Of some values: their mean and the sum of squared distances from it.
+template <typename A>
+struct Partial {
+  A mean, squares;
+};
 
 template <typename A>
 struct Statistics {  // (C,) each; the moving ones null where absent
@@ -491,6 +498,151 @@ __global__ void CLUSTER(K) __launch_bounds__(THREADS) normalize_groups(
   if (K > 1) cluster_wait();  // no one reads ours any more
 }
 
+// ---- a channel many blocks -----------------------------------------------------------------------------------------
+
+constexpr int READERS = 256;  // threads that sum up slices
+constexpr int WRITTEN = 8;    // most packs of a thread that writes them
+constexpr int SHARING_THREADS = 768;
+constexpr int MOST_STAGES = 10;
+constexpr int LETTERS = 5;  // for each lane of the warp that puts together what up to 160 blocks sent
+
+// Channels too large for a cluster, of which the shared memory of the device holds several. Groups of `splits` blocks,
+// all of them there at once, take every `across`-th channel, `share` packs a block, in a ring of `stages` slices. Of a
+// block, warps that read sum up each slice and send what they found to all blocks of the group; one warp puts
+// together what was sent; those that write finish a slice and have the next one brought to its place.
+// Letters lie in a ring of 2 `stages` channels: who sends one has read those of `stages` channels ago, which all blocks
+// sent after they had read those of 2 `stages` ago.
+template <typename T, int V>
+__global__ void __launch_bounds__(SHARING_THREADS, 1) normalize_shared(
+    const T* __restrict__ x, const T* __restrict__ addend, T* __restrict__ y, const Wide<T>* __restrict__ gamma,
+    const Wide<T>* __restrict__ beta, Statistics<Wide<T>> statistics, unsigned long long* mail, unsigned int* tickets,
+    int packs, int channels, int post, int splits, int across, int share, int stages, Divisor packs_per_image,
+    Wide<T> epsilon, Wide<T> momentum) {
+#if __CUDA_ARCH__ >= 800
+  using A = Wide<T>;
+  constexpr int WORDS_EACH = WORDS<Partial<A>>;
+  extern __shared__ __align__(16) unsigned char memory[];
+  __shared__ __align__(8) unsigned long long full[MOST_STAGES], told[MOST_STAGES];
+  __shared__ A slots[2][READERS / 32], means[MOST_STAGES], scales[MOST_STAGES], shifts[MOST_STAGES];
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, writers = blockDim.x - READERS - 32;
+  const int group = blockIdx.x / splits, split = blockIdx.x - group * splits, first = split * share;
+  const int count = min(packs - first, share), items = (channels - group + across - 1) / across;
+  T* const slices = reinterpret_cast<T*>(memory);
+  unsigned long long* const letters = mail + static_cast<long long>(group) * 2 * stages * splits * WORDS_EACH;
+  const auto letter = [&](int item, int block) {
+    return letters + (item % (2 * stages) * splits + block) * WORDS_EACH;
+  };
+
+  if (threadIdx.x < stages) {
+    barrier_init(&full[threadIdx.x], writers);
+    barrier_init(&told[threadIdx.x], 1);
+  }
+  __syncthreads();
+
+  if (threadIdx.x < READERS) {
+    const A here = A(1) / (static_cast<A>(count) * V);
+    for (int item = 0, stage = 0, parity = 0; item < items; ++item) {
+      barrier_wait(&full[stage], parity);
+      const T* const slice = slices + stage * share * V;
+      const auto sum = [&](auto&& take, A* by_warp) {
+        A total = 0;
+#pragma unroll 4
+        for (int pack = threadIdx.x; pack < count; pack += READERS) {
+          const Pack<T, V> values = load<T, V>(slice + pack * V);
+#pragma unroll
+          for (int i = 0; i < V; ++i) total += take(widen(values.at[i]));
+        }
+        total = warp_sum(total);
+        if (lane == 0) by_warp[warp] = total;
+        meet<1, READERS>();
+        return warp_sum(lane < READERS / 32 ? by_warp[lane] : A(0));
+      };
+      const A mean = sum([](A value) { return value; }, slots[0]) * here;
+      const A squares = sum([&](A value) { return (value - mean) * (value - mean); }, slots[1]);
+      if (threadIdx.x == 0) send(letter(item, split), Partial<A>{mean, squares}, item + 1);
+      if (++stage == stages) stage = 0, parity ^= 1;
+    }
+  } else if (threadIdx.x < READERS + 32) {
+    const A n = static_cast<A>(packs) * V, fraction = A(1) / n;
+    for (int item = 0, stage = 0; item < items; ++item) {
+      const int channel = group + item * across;
+      const A gain = gamma[channel], offset = beta[channel];
+      Partial<A> pieces[LETTERS];
+      await_all(pieces, letter(item, lane), 32, splits - lane, item + 1);
+      const A base = __shfl_sync(FULL, pieces[0].mean, 0);
+      A sum = 0, squares = 0;
+#pragma unroll
+      for (int i = 0; i < LETTERS; ++i) {  // about the first one's mean, with Chan et al. 1979
+        const int block = i * 32 + lane;
+        if (block >= splits) break;
+        const A distance = pieces[i].mean - base, weight = static_cast<A>(min(packs - block * share, share)) * V;
+        sum += weight * distance;
+        squares += pieces[i].squares + weight * distance * distance;
+      }
+      const A moved = warp_sum(sum) * fraction, left = warp_sum(squares) * fraction - moved * moved;
+      const A mean = base + moved, variance = left < A(0) ? A(0) : left, inverse = A(1) / sqrt(variance + epsilon);
+      if (lane == 0) {
+        means[stage] = mean, scales[stage] = inverse * gain, shifts[stage] = offset;
+        barrier_arrive(&told[stage]);
+        if (split == 0) keep(statistics, channel, mean, inverse, variance, n, momentum);
+      }
+      if (++stage == stages) stage = 0;
+    }
+    unsigned int turn = 0;
+    if (lane == 0) turn = atomicAdd(&tickets[group], 1u);
+    if (__shfl_sync(FULL, turn, 0) == splits - 1) {  // the others have read all letters
+      for (int i = lane; i < 2 * stages * splits; i += 32) clear<Partial<A>>(letters + i * WORDS_EACH);
+      if (lane == 0) tickets[group] = 0;
+    }
+  } else {
+    const int thread = threadIdx.x - READERS - 32;
+    const unsigned int skip = (channels - 1) * post;
+    unsigned int at[WRITTEN];
+    const auto each = [&](auto&& take) {
+#pragma unroll
+      for (int j = 0; j < WRITTEN; ++j) {
+        if (thread + j * writers < count) take(j);
+      }
+    };
+    each([&](int j) {
+      const unsigned int pack = first + thread + j * writers;
+      at[j] = pack * V + quotient(pack, packs_per_image) * skip;
+    });
+    const auto place = [&](int j) {  // anew each time: widened, they would take twice the registers
+      asm volatile("" : "+r"(at[j]));
+      return at[j];
+    };
+    const auto base = [&](int item) { return static_cast<long long>(group + item * across) * post; };
+    const auto spot = [&](int stage, int j) { return slices + (stage * share + thread + j * writers) * V; };
+    const auto bring = [&](int item, int stage) {
+      if (item < items) each([&](int j) { copy_async(spot(stage, j), x + base(item) + place(j)); });
+      barrier_arrive_after_copies(&full[stage]);
+    };
+    for (int item = 0; item < stages; ++item) bring(item, item);
+    for (int item = 0, stage = 0, parity = 0; item < items; ++item) {
+      Closed<T, V> added[WRITTEN];
+      if (addend != nullptr) each([&](int j) { added[j].load(addend + base(item) + place(j)); });
+      barrier_wait(&told[stage], parity);
+      const A mean = means[stage], scale = scales[stage], offset = shifts[stage];
+      each([&](int j) {
+        const Pack<T, V> values = load<T, V>(spot(stage, j)), more = added[j].open();
+        Pack<T, V> result;
+#pragma unroll
+        for (int i = 0; i < V; ++i) {
+          A value = (widen(values.at[i]) - mean) * scale + offset;
+          if (addend != nullptr) value += widen(more.at[i]);
+          result.at[i] = narrow<T>(value);
+        }
+        store_streaming<T, V>(y + base(item) + place(j), result);
+      });
+      bring(item + stages, stage);
+      if (++stage == stages) stage = 0, parity ^= 1;
+    }
+    asm volatile("cp.async.wait_all;" ::: "memory");
+  }
+#endif
+}
+
 // ---- two passes ----------------------------------------------------------------------------------------------------
 
 // The last of `blocks` to come here for `ticket` gets true, and leaves the ticket at zero.
@@ -572,12 +724,6 @@ __global__ void __launch_bounds__(THREADS) reduce_rows(
 }
 
 // ---- channels last -------------------------------------------------------------------------------------------------
-
-// Of some values: their mean and the sum of squared distances from it.
-template <typename A>
-struct Partial {
-  A mean, squares;
-};
 
 // To two units in the last place, by little code: what runs once in a launch waits for every line of it.
 __device__ __forceinline__ float ratio(float a, float b) { return __fdividef(a, b); }

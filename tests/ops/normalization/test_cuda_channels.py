@@ -1,4 +1,4 @@
-"""Channels first on CUDA: a block takes a channel that its registers hold."""
+"""Channels first on CUDA: a channel is a block's, or many blocks', which leave the workspace as they found it."""
 
 from __future__ import annotations
 
@@ -7,9 +7,21 @@ from pathlib import Path
 import pytest
 
 import ops
-from ops import FLOATS, dtype_info
+from ops import FLOATS, dtype_info, find_kernel
 from ops.normalization import cuda
-from ops.normalization.cuda import ALONE_THREADS, PACK_BYTES, WARP, View
+from ops.normalization.cuda import (
+    ALONE_THREADS,
+    MOST_SHARING,
+    MOST_STAGES,
+    PACK_BYTES,
+    READERS,
+    SHARING_STATIC_BYTES,
+    SHARING_THREADS,
+    WARP,
+    WRITTEN,
+    Sharing,
+    View,
+)
 from tests.ops.attempts import case_of, complaint, inputs_of
 
 IMAGES = (1, 2, 5, 16, 32, 99, 256)
@@ -56,10 +68,48 @@ def test_blocks_of_the_sites(monkeypatch: pytest.MonkeyPatch) -> None:
     assert cuda._plan_alone(View(32, 512, 784), 16, 4, adds=False) is None
 
 
+@pytest.mark.parametrize("multiprocessors", [1, 20, 132, 200])
+@pytest.mark.parametrize("shared_bytes", [64 << 10, 227 << 10])
+@pytest.mark.parametrize("width", [2, 4, 8])
+def test_groups_share_channels(
+    monkeypatch: pytest.MonkeyPatch, multiprocessors: int, shared_bytes: int, width: int
+) -> None:
+    """Blocks that wait for each other are resident, have packs each, threads for those and room for their slices."""
+    device(monkeypatch, multiprocessors, shared_bytes)
+    planned = 0
+    for view in (View(images, channels, post) for images in IMAGES for channels in CHANNELS for post in POSTS):
+        how = Sharing.of(view, width) if view.post % width == 0 else None
+        if how is None:
+            continue
+        planned += 1
+        packs = view.images * view.post // width
+        assert how.across * how.splits <= min(multiprocessors, MOST_SHARING), view
+        assert how.across <= view.channels, view
+        assert how.share * (how.splits - 1) < packs <= how.share * how.splits, view
+        assert READERS + WARP < how.threads <= SHARING_THREADS, view
+        assert (how.threads - READERS - WARP) * WRITTEN >= how.share, view
+        assert 1 <= how.stages <= MOST_STAGES, view
+        assert how.stages * how.share * PACK_BYTES <= shared_bytes - SHARING_STATIC_BYTES, view
+    assert planned
+
+
+def test_shares_of_large_tensors(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All blocks of an H200 share a channel of 4 MB; of 1.6 MB, groups take one each."""
+    device(monkeypatch, 132)
+    large, half = Sharing.of(View(16, 32, 65_536), 4), Sharing.of(View(256, 256, 3136), 8)
+    assert large == Sharing(1, 132, 1986, 7)
+    assert half == Sharing(3, 44, 2281, 6)
+
+
 def test_host_and_device_agree_on_threads() -> None:
     """The kernels are compiled for as many threads, packs and blocks as the host counts on."""
     text = (Path(ops.__file__).parent / "normalization" / "kernels.cu").read_text(encoding="utf-8")
     assert f"ALONE_THREADS = P == 7 ? {ALONE_THREADS[7]} : {ALONE_THREADS[4]};" in text
+    assert f"constexpr int READERS = {READERS};" in text
+    assert f"constexpr int WRITTEN = {WRITTEN};" in text
+    assert f"constexpr int SHARING_THREADS = {SHARING_THREADS};" in text
+    assert f"constexpr int MOST_STAGES = {MOST_STAGES};" in text
+    assert f"constexpr int LETTERS = {MOST_SHARING // WARP};" in text
 
 
 def attempts(shape: tuple[int, ...], dtype: str) -> None:
@@ -78,3 +128,57 @@ def attempts(shape: tuple[int, ...], dtype: str) -> None:
 def test_channels_of_a_block_are_right(shape: tuple[int, ...], dtype: str) -> None:
     """Images that begin anywhere, threads that hold fewer packs than others."""
     attempts(shape, dtype)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(
+    ("multiprocessors", "shared_bytes"), [(132, 227 << 10), (7, 64 << 10), (40, 20 << 10), (1, 99 << 10)]
+)
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("shape", [(3, 5, 4096), (7, 33, 1024), (2, 1, 2048), (5, 70, 40, 8), (1, 12, 2000)])
+def test_shared_channels_are_right(
+    monkeypatch: pytest.MonkeyPatch, shape: tuple[int, ...], dtype: str, multiprocessors: int, shared_bytes: int
+) -> None:
+    """However many blocks share a channel, more or fewer channels than there are stages."""
+    monkeypatch.setattr(cuda, "_alone", lambda *_: None)
+    monkeypatch.setattr(cuda, "_once", lambda *_: None)
+    device(monkeypatch, multiprocessors, shared_bytes)
+    attempts(shape, dtype)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("shape", [(3, 5, 4097), (1, 3, 100_003), (70, 2, 1999), (2, 300, 1024)])
+def test_two_launches_are_right(monkeypatch: pytest.MonkeyPatch, shape: tuple[int, ...], dtype: str) -> None:
+    """Statistics, then y, where nothing is kept."""
+    for name in ("_alone", "_once", "_shared"):
+        monkeypatch.setattr(cuda, name, lambda *_: None)
+    attempts(shape, dtype)
+
+
+@pytest.mark.gpu
+def test_shared_channels_leave_no_mail(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What blocks told each other in one launch is not taken for the next one's, whatever its shape."""
+    import cupy as cp
+
+    monkeypatch.setattr(cuda, "_alone", lambda *_: None)
+    monkeypatch.setattr(cuda, "_once", lambda *_: None)
+    workspace = cp.zeros(4 << 20, cp.uint8)
+    for shape in ((16, 32, 65_536), (32, 256, 3136), (7, 3, 4096), (8, 300, 784), (16, 32, 65_536)):
+        case = case_of("normalization", {"x": shape}, "float32")
+        kernel = find_kernel("normalization", "optimized", "cuda", "float32")
+        assert kernel.workspace is not None
+        assert kernel.workspace(case.resolved, case.params) <= workspace.size
+        x = cp.empty(shape, cp.float32)
+        out = {name: cp.empty(spec.shape, cp.float32) for name, spec in case.resolved.outputs.items()}
+        ones, zeros = cp.ones(shape[1:2], cp.float32), cp.zeros(shape[1:2], cp.float32)
+        run = kernel.bind({"x": x, "gamma": ones, "beta": zeros}, case.params, out, workspace)
+        for turn in range(20):
+            x[...] = turn % 3
+            x[::2] += 2
+            run()
+            run()
+            middle = turn % 3 + 2 * ((shape[0] + 1) // 2) / shape[0]
+            assert cp.allclose(out["mean"], middle, rtol=1e-4), shape
+            assert (out["y"][0] > 0).all(), shape
+        assert not workspace.any()
