@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from llvmlite import ir
 from numba import config, njit, prange, types
+from numba.core.codegen import get_host_cpu_features
 from numba.extending import intrinsic, overload
 
 from ops._core.dtype import dtype_info
@@ -48,6 +49,19 @@ def _keep_apart_what_was_compiled() -> None:
 
 
 _keep_apart_what_was_compiled()
+
+
+def _prefer_half_registers() -> None:
+    """Let loops be compiled for vectors of 256 bits where the processor has 512, as on Intel's they are anyway.
+
+    On Zen 4 plain passes over memory in full registers take up to 1.3 times as long. Sums lose up to 8 %.
+    """
+    features = get_host_cpu_features()
+    if config.CPU_NAME is None and config.CPU_FEATURES is None and "+avx512f" in features:
+        config.CPU_FEATURES = f"{features},+prefer-256-bit"
+
+
+_prefer_half_registers()
 
 
 def storage(array: Any) -> Any:

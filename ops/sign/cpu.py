@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ops._core import streaming
-from ops._core.dtype import COMPLEX
+from ops._core.dtype import COMPLEX, FLOATS
 from ops._core.kernel import Bound
 from ops._core.registry import kernel
 from ops.sign.op import DTYPES
@@ -24,14 +24,16 @@ def sign(*, x: Any, out: dict[str, Any]) -> Bound:
     """One pass."""
     from numba import get_num_threads
 
-    from ops._core.jit import storage
+    from ops._core.jit import accumulator, storage
     from ops.sign import jit
 
-    flat = (storage(x).reshape(-1), storage(out["out"]).reshape(-1))
-    if streaming.pays(*flat):
-        return partial(jit.sign_streaming, *flat, get_num_threads())
+    source, target = storage(x).reshape(-1), storage(out["out"]).reshape(-1)
+    number = accumulator(x) if x.dtype.name in FLOATS else x.dtype
+    zero, one = number.type(0), number.type(1)
+    if streaming.pays(source, target):
+        return partial(jit.sign_streaming, source, zero, one, target, get_num_threads())
     function = jit.sign_of_few if x.size < SMALL else jit.sign_of_many
-    return partial(function, *flat)
+    return partial(function, source, zero, one, target)
 
 
 @kernel("sign", "optimized", "cpu", BY_NUMPY, strided=True)
