@@ -118,6 +118,12 @@ class Bench:
                 break
         return results
 
+    def beside(self, backend: str) -> Attempt | None:
+        """The attempt whose buffers further ones at the case at hand share."""
+        return next(
+            (held.attempt for held, _ in self.held.values() if held.attempt.kernel.key.backend == backend), None
+        )
+
     def _go_on(self, implementation: str, step: Callable[[_Ready, _Phases], Measurement | None]) -> Result:
         """What was held after another step, with the samples of that alone; or how it went wrong meanwhile."""
         (ready, result), phases = self.held[implementation], _Phases()
@@ -187,7 +193,7 @@ class Bench:
         timer = self.timer(backend, 0 if found.fell_back else Device.parse(trial.device).index)
         with timer.session(kernel.arrays):
             phases.begin("allocate")
-            beside = next((held.attempt for held, _ in self.held.values()), None)
+            beside = self.beside(backend)
             attempt = Attempt(trial.case, kernel, self.inputs.values, timer, trusted=trusted, beside=beside)
             with _repairing(attempt):
                 with _recording("cuda") as used, _recording("tuning") as phases.tuning:
