@@ -188,14 +188,11 @@ def _alone_packs(pack_bytes: int, *, adds: bool) -> tuple[int, ...]:
     return (4,) if adds and pack_bytes > WORD_BYTES else (7, 4)
 
 
-def _expressions() -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Of a block alone, and of clusters."""
+def _first() -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Channels first: expressions of a block alone, and of clusters."""
     found, clustered = [], []
     for dtype, widest in _WIDTHS.items():
         ctype = dtype_info(dtype).ctype
-        for width in (1, widest):
-            names = ("reduce_rows", "apply_rows", "normalize_columns", "apply_columns")
-            found += [f"{name}<{ctype}, {width}>" for name in names]
         found += [
             f"normalize_alone<{ctype}, {width}, {packs}, {adds}>"
             for width in (1, 2, 4, 8)
@@ -212,17 +209,34 @@ def _expressions() -> tuple[tuple[str, ...], tuple[str, ...]]:
         for layout, packs in (("SINGLE", _FEW_PACKS), ("SINGLE", 7), ("GROUPED", _FEW_PACKS)):
             found.append(f"normalize_once<{ctype}, 1, {packs}, 1, {layout}>")
         found.append(f"normalize_once<{ctype}, {widest}, {_FEW_PACKS}, 1, SINGLE>")
-        for width in sorted({1, _short_width(dtype_info(dtype).itemsize)}):
-            shorts = (Short(width, *how) for how in FEW_CHANNELS + MANY_CHANNELS)
-            found += [short.expression(ctype) for short in shorts]
         groups = [f"normalize_groups<{ctype}, {widest}, {cluster}>" for cluster in CLUSTERS]
         found += groups[:1]
         clustered += groups[1:]
     return tuple(found), tuple(clustered)
 
 
-_BLOCKS, _CLUSTERED = _expressions()
-SOURCE = Source(__file__, "kernels.cu", _BLOCKS, clustered=_CLUSTERED)
+def _last() -> tuple[str, ...]:
+    """Channels last."""
+    found = []
+    for dtype, widest in _WIDTHS.items():
+        ctype = dtype_info(dtype).ctype
+        found += [f"normalize_columns<{ctype}, {width}>" for width in (1, widest)]
+        for width in sorted({1, _short_width(dtype_info(dtype).itemsize)}):
+            shorts = (Short(width, *how) for how in FEW_CHANNELS + MANY_CHANNELS)
+            found += [short.expression(ctype) for short in shorts]
+    return tuple(found)
+
+
+_ALONE, _CLUSTERED = _first()
+_PASSES = tuple(
+    f"{name}<{dtype_info(dtype).ctype}, {width}>"
+    for dtype, widest in _WIDTHS.items()
+    for width in (1, widest)
+    for name in ("reduce_rows", "apply_rows", "apply_columns")
+)
+CHANNELS_FIRST = Source(__file__, "channels_first.cu", _ALONE, clustered=_CLUSTERED)
+CHANNELS_LAST = Source(__file__, "channels_last.cu", _last())
+PASSES = Source(__file__, "passes.cu", _PASSES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -407,7 +421,7 @@ def _alone(
         return None
     packs, threads = found
     adds = "false" if addend is None else "true"
-    function = SOURCE.function(f"normalize_alone<{_ctype(x)}, {width}, {packs}, {adds}>")
+    function = CHANNELS_FIRST.function(f"normalize_alone<{_ctype(x)}, {width}, {packs}, {adds}>")
     sizes = (np.int32(view.images * view.post // width), np.int32(view.channels), np.int32(view.post))
     arguments = (x, addend, y, gamma, beta, statistics, *sizes, divisor(view.post // width), *numbers)
     return lambda: function((view.channels,), (threads,), arguments)
@@ -434,7 +448,9 @@ def _once(
     how = _block(view, width, itemsize, group, cluster)
     if how is None:
         return None
-    function = SOURCE.function(f"normalize_once<{_ctype(x)}, {width}, {how.packs(cluster)}, {cluster}, {how.layout}>")
+    function = CHANNELS_FIRST.function(
+        f"normalize_once<{_ctype(x)}, {width}, {how.packs(cluster)}, {cluster}, {how.layout}>"
+    )
     slice_bytes = how.rounds * how.active * PACK_BYTES if width > 1 else 0
     sums_bytes = 2 * gamma.dtype.itemsize * how.active if how.layout == "GROUPED" else 0
     staged = addend is not None and 0 < 2 * slice_bytes <= shared_memory_bytes() - STATIC_BYTES - sums_bytes
@@ -517,7 +533,7 @@ def _shared(
     how = Sharing.of(view, width)
     if how is None:
         return None
-    function = SOURCE.function(f"normalize_shared<{_ctype(x)}, {width}>")
+    function = CHANNELS_FIRST.function(f"normalize_shared<{_ctype(x)}, {width}>")
     shared = how.stages * how.share * PACK_BYTES
     _allow(function, shared)
     tickets, mail = workspace, workspace[_tickets_bytes(view) :]
@@ -553,7 +569,7 @@ def _groups(
     if found is None:
         return None
     group, cluster = found
-    function = SOURCE.function(f"normalize_groups<{_ctype(x)}, {width}, {cluster}>")
+    function = CHANNELS_FIRST.function(f"normalize_groups<{_ctype(x)}, {width}, {cluster}>")
     shared = -(-view.images // cluster) * group * view.post * x.dtype.itemsize
     _allow(function, shared)
     grid, block = (view.channels // group * cluster,), (THREADS,)
@@ -652,7 +668,7 @@ def _short(
     how = Short.of(view, width)
     if how is None or x.size >= LARGEST_SIZE:
         return None
-    function = SOURCE.function(how.expression(_ctype(x)))
+    function = CHANNELS_LAST.function(how.expression(_ctype(x)))
     sizes = (np.int32(view.images), np.int32(view.channels), np.int32(how.share(view.images)))
     arguments = (x, addend, y, gamma, beta, statistics, *sizes, *numbers)
     grid, block = (how.blocks(view.channels),), (WARP * how.warps(view.images),)
@@ -676,7 +692,7 @@ def _columns(
         return short
     width = _width(view, x, addend, y)
     tiles = Tiles.of(view, width)
-    function = SOURCE.function(f"normalize_columns<{_ctype(x)}, {width}>")
+    function = CHANNELS_LAST.function(f"normalize_columns<{_ctype(x)}, {width}>")
     round_bytes = tiles.threads * width * x.dtype.itemsize
     kept = min(tiles.rounds, (shared_memory_bytes() - STATIC_BYTES) // round_bytes)
     shared = kept * round_bytes
@@ -697,7 +713,7 @@ def _apply_columns(
     lanes, across = _lanes(view, width)
     many = _APPLY_BLOCKS.value() * multiprocessors() // (2 * across)
     down = max(1, min(many, -(-view.images * lanes // THREADS)))
-    function = SOURCE.function(f"apply_columns<{_ctype(x)}, {width}>")
+    function = PASSES.function(f"apply_columns<{_ctype(x)}, {width}>")
     sizes = (np.int32(view.images), np.int32(view.channels), np.int32(lanes))
     arguments = (x, addend, y, gamma, beta, mean, variance, *sizes, epsilon)
     return lambda: function((across, down), (THREADS,), arguments)
@@ -715,7 +731,7 @@ def _reduce(view: View, x: Any, statistics: Any, workspace: Any, numbers: tuple[
     packs = view.images * view.post // width
     wanted = min(view.most_splits, -(-_REDUCE_BLOCKS.value() * multiprocessors() // view.channels))
     share = -(-packs // wanted)
-    function = SOURCE.function(f"reduce_rows<{_ctype(x)}, {width}>")
+    function = PASSES.function(f"reduce_rows<{_ctype(x)}, {width}>")
     sizes = (
         np.int32(packs),
         np.int32(view.channels),
@@ -741,7 +757,7 @@ def _apply(
 ) -> Bound:
     width = _width(view, x, addend, y)
     packs = x.size // width
-    function = SOURCE.function(f"apply_rows<{_ctype(x)}, {width}>")
+    function = PASSES.function(f"apply_rows<{_ctype(x)}, {width}>")
     divisors = (divisor(view.post // width), divisor(view.channels))
     arguments = (x, addend, y, gamma, beta, mean, spread, np.bool_(is_variance), epsilon, np.uint32(packs), *divisors)
     return lambda: function((-(-packs // THREADS),), (THREADS,), arguments)

@@ -55,7 +55,7 @@ def test_a_block_holds_its_channel(
             assert packs * threads >= view.images * view.post // width, view
             assert threads % WARP == 0 < threads <= ALONE_THREADS[packs], view
             name = f"normalize_alone<{info.ctype}, {width}, {packs}, {str(adds).lower()}>"
-            assert name in cuda.SOURCE.expressions, view
+            assert name in cuda.CHANNELS_FIRST.expressions, view
 
 
 def test_blocks_of_the_sites(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -103,7 +103,7 @@ def test_shares_of_large_tensors(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_host_and_device_agree_on_threads() -> None:
     """The kernels are compiled for as many threads, packs and blocks as the host counts on."""
-    text = (Path(ops.__file__).parent / "normalization" / "kernels.cu").read_text(encoding="utf-8")
+    text = (Path(ops.__file__).parent / "normalization" / "channels_first.cu").read_text(encoding="utf-8")
     assert f"ALONE_THREADS = P == 7 ? {ALONE_THREADS[7]} : {ALONE_THREADS[4]};" in text
     assert f"constexpr int READERS = {READERS};" in text
     assert f"constexpr int WRITTEN = {WRITTEN};" in text

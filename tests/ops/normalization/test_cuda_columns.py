@@ -52,7 +52,7 @@ def test_blocks_that_wait_are_resident(monkeypatch: pytest.MonkeyPatch, multipro
 
 def test_host_and_device_agree_on_a_block() -> None:
     """The kernel is compiled for as many threads as the host launches at most, and for lines as long."""
-    text = (Path(ops.__file__).parent / "normalization" / "kernels.cu").read_text(encoding="utf-8")
+    text = (Path(ops.__file__).parent / "normalization" / "channels_last.cu").read_text(encoding="utf-8")
     assert f"constexpr int COLUMN_THREADS = {COLUMN_THREADS};" in text
     assert f"constexpr int LINE = V == 1 ? {WARP} : {COLUMN_LANES} * V;" in text
 

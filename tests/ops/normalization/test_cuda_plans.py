@@ -43,7 +43,7 @@ def test_plans_hold_their_slices(itemsize: int, wide: bool) -> None:
         assert how is not None
         packs = how.packs(cluster)
         name = f"normalize_once<{CTYPES[itemsize]}, {width}, {packs}, {cluster}, {how.layout}>"
-        assert name in cuda.SOURCE.expressions, view
+        assert name in cuda.CHANNELS_FIRST.expressions, view
         images = -(-view.images // cluster)
         assert group * view.post % width == view.channels % group == how.threads % 32 == 0, view
         assert how.rounds <= packs, view

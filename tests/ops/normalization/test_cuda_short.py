@@ -29,8 +29,10 @@ def test_warps_hold_all_rows(width: int) -> None:
             assert share % how.deep == 0, view
         across = 1 if how.shared else warps
         assert how.blocks(view.channels) * across * how.lanes * width >= view.channels, view
-        assert {how.expression(ctype) for ctype in ("__half", "__nv_bfloat16")} <= set(cuda.SOURCE.expressions), view
-        assert width > 1 or how.expression("double") in cuda.SOURCE.expressions, view
+        assert {how.expression(ctype) for ctype in ("__half", "__nv_bfloat16")} <= set(
+            cuda.CHANNELS_LAST.expressions
+        ), view
+        assert width > 1 or how.expression("double") in cuda.CHANNELS_LAST.expressions, view
 
 
 def test_more_rows_are_shared_by_blocks() -> None:

@@ -1,0 +1,562 @@
+// Batch normalization of (N, C, post) by its own statistics, with an optional addend; x is read once.
+//
+// normalize_alone: a block takes a channel that its registers hold.
+// normalize_once: clusters of K blocks take G adjacent channels at a time and keep their values in registers; where
+//   there are more channels, the next ones are under way meanwhile.
+// normalize_groups: the same by way of shared memory, where groups do not divide among threads.
+// normalize_shared: all blocks of a device, or groups of them, share channels too large for a cluster.
+//
+// T is the tensor's type, A the accumulating one; V elements move as one access.
+
+#include "cluster.cuh"
+#include "mail.cuh"
+#include "statistics.cuh"
+
+template <typename T>
+constexpr int MOST = sizeof(T) == 8 ? 448 : 896;  // threads of a block, which leaves each 72 registers or more
+constexpr int GROUP = 8;  // most channels of one cluster
+
+// Whose values a pack holds: one channel's, as all of its block, or up to two neighbours'.
+enum Layout { SINGLE, GROUPED };
+
+// In the first warp of a block. `slots` holds a value for each warp; it is read until the next barrier.
+template <typename A>
+__device__ __forceinline__ A block_sum(A value, A* slots) {
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  value = warp_sum(value);
+  if (lane == 0) slots[warp] = value;
+  __syncthreads();
+  return warp == 0 ? warp_sum(lane < blockDim.x / 32 ? slots[lane] : A(0)) : A(0);
+}
+
+// ---- a block or a cluster a channel ---------------------------------------------------------------------------------
+
+// Where a channel is few packs, a block takes it by itself: P packs a thread, and of the addend as many, all of them
+// asked for at once. Rows need not begin at multiples of 16 bytes: V is what their length allows. Little code, since
+// what runs once waits for its own instructions, and as many blocks as registers take, which wait in turns.
+template <int P>
+constexpr int ALONE_THREADS = P == 7 ? 256 : 512;
+template <typename T, int V, int P, bool ADDS>  // registers of a thread: what holds x, addend and places, and a few
+constexpr int ALONE_REGISTERS =
+    V * sizeof(T) <= 4 ? (V == 1 ? 40 : 48) : P * (V * sizeof(T) / 4 * (1 + ADDS) + 1) + (sizeof(T) == 8 ? 40 : 24);
+
+template <typename T, int V, int P, bool ADDS>
+__global__ void __launch_bounds__(
+    ALONE_THREADS<P>, 65536 / ALONE_THREADS<P> / ALONE_REGISTERS<T, V, P, ADDS>) normalize_alone(
+    const T* __restrict__ x, const T* __restrict__ addend, T* __restrict__ y, const Wide<T>* __restrict__ gamma,
+    const Wide<T>* __restrict__ beta, Statistics<Wide<T>> statistics, int packs, int channels, int post,
+    Divisor packs_per_image, Wide<T> epsilon, Wide<T> momentum) {
+  using A = Wide<T>;
+  __shared__ A slots[2][32];
+  const int thread = threadIdx.x, threads = blockDim.x, warp = thread / 32, lane = thread % 32, channel = blockIdx.x;
+  const unsigned int begin = channel * post, skip = (channels - 1) * post;  // from one image's part to the next one's
+  unsigned int at[P];
+  Closed<T, V> held[P], added[P];
+  const auto each = [&](auto&& take) {
+#pragma unroll
+    for (int j = 0; j < P; ++j) {
+      if (thread + j * threads < packs) take(j);
+    }
+  };
+  const auto place = [&](int j) {  // widened anew each time: pointers would take twice the registers
+    asm volatile("" : "+r"(at[j]));
+    return at[j];
+  };
+  each([&](int j) {
+    const unsigned int pack = thread + j * threads;
+    at[j] = begin + pack * V + quotient(pack, packs_per_image) * skip;
+    held[j].load(x + at[j]);
+  });
+  if constexpr (ADDS) each([&](int j) { added[j].load_streaming(addend + place(j)); });
+  const A gain = gamma[channel], offset = beta[channel], n = static_cast<A>(packs) * V;
+
+  const auto sum = [&](auto&& take, A* by_warp) {
+    A total = 0;
+    each([&](int j) {
+      held[j].close();
+      const Pack<T, V> values = held[j].open();
+#pragma unroll
+      for (int i = 0; i < V; ++i) total += take(widen(values.at[i]));
+    });
+    total = warp_sum(total);
+    if (lane == 0) by_warp[warp] = total;
+    __syncthreads();
+    return warp_sum(lane * 32 < threads ? by_warp[lane] : A(0));
+  };
+  const A mean = sum([](A value) { return value; }, slots[0]) / n;
+  const A variance = sum([&](A value) { return (value - mean) * (value - mean); }, slots[1]) / n;
+  const A inverse = A(1) / sqrt(variance + epsilon), scale = inverse * gain;
+  each([&](int j) {
+    held[j].close();
+    const Pack<T, V> values = held[j].open();
+    Pack<T, V> more, result;
+    if constexpr (ADDS) more = added[j].open();
+#pragma unroll
+    for (int i = 0; i < V; ++i) {
+      A value = (widen(values.at[i]) - mean) * scale + offset;
+      if constexpr (ADDS) value += widen(more.at[i]);
+      result.at[i] = narrow<T>(value);
+    }
+    store_streaming<T, V>(y + place(j), result);
+  });
+  if (thread == 0) keep(statistics, channel, mean, inverse, variance, n, momentum);
+}
+
+// A cluster of K blocks takes `group` adjacent channels at a time; each block keeps its slice of them, whole images,
+// in registers: at most P packs, of which `rounds` are used, for each of its `active` threads. Where clusters take
+// several slices (`ahead`), packs come by way of shared memory, where each thread has places of its own: while a slice
+// is reduced and written, the next one is under way. So is the addend where `staged`: a load that is asked for late
+// would wait behind all of them.
+template <typename T, int V, int P, int K, Layout LAYOUT>
+__global__ void CLUSTER(K) __launch_bounds__(MOST<T>) normalize_once(
+    const T* __restrict__ x, const T* __restrict__ addend, T* __restrict__ y, const Wide<T>* __restrict__ gamma,
+    const Wide<T>* __restrict__ beta, Statistics<Wide<T>> statistics, int images, int channels, int post, int group,
+    Divisor packs_per_image, Divisor post_divisor, int active, int rounds, bool ahead, bool staged, Wide<T> epsilon,
+    Wide<T> momentum) {
+  using A = Wide<T>;
+  constexpr int SIDES = LAYOUT == SINGLE ? 1 : 2;  // channels of a pack
+  extern __shared__ __align__(16) unsigned char memory[];
+  __shared__ A fixed[2 * 32];
+  __shared__ __align__(8) unsigned long long arrived[2];
+  __shared__ A means[GROUP + 1], scales[GROUP + 1], shifts[GROUP + 1], exchange[2][K][2][GROUP];
+  const int thread = threadIdx.x, warp = thread / 32, lane = thread % 32, warps = blockDim.x / 32;
+  const int rank = K == 1 ? 0 : cluster_rank(), start = blockIdx.x / K, clusters = gridDim.x / K;
+  const int from = images * rank / K, count = images * (rank + 1) / K - from;
+  const int per_image = packs_per_image.value, packs = count * per_image, items = channels / group;
+  const A n = static_cast<A>(images) * static_cast<A>(post), here = static_cast<A>(count) * static_cast<A>(post);
+
+  // our packs lie `active` apart, which keeps those of a group at one place of their images
+  int first = thread < active ? thread : packs;
+  const int inner = LAYOUT == SINGLE ? 0 : thread % per_image * V;
+  const int mine = LAYOUT == SINGLE ? 0 : quotient(inner, post_divisor);
+  const int border = (mine + 1) * post - inner;  // elements from here on are of the next channel
+  const auto of = [&](const A(&both)[SIDES], int i) {  // what is true of element i of a pack
+    if constexpr (LAYOUT == GROUPED) return i < border ? both[0] : both[1];
+    return both[0];
+  };
+  const auto tell = [&](A(&both)[SIDES], const A* of_channels) {
+#pragma unroll
+    for (int s = 0; s < SIDES; ++s) both[s] = of_channels[mine + s];
+  };
+  // the channel whose statistics this thread finishes, and writes; those of a block's single one all threads know,
+  // which spares barriers (where they would wait for other blocks it costs more)
+  constexpr bool KNOWN = LAYOUT == SINGLE && K == 1;
+  const int owned = KNOWN ? 0 : warp;
+  const bool owner = owned < group && (KNOWN ? thread : lane) == 0, knows = KNOWN || owner;
+
+  const unsigned int skip = (channels - group) * post;  // from the end of one image's part to where the next one begins
+  const auto at = [&](unsigned int pack) { return pack * V + quotient(pack, packs_per_image) * skip; };
+  const auto base = [&](int item) {
+    return (static_cast<long long>(from) * channels + static_cast<long long>(item) * group) * post;
+  };
+  const auto each = [&](auto&& take) {
+#pragma unroll
+    for (int j = 0; j < P; ++j) {
+      if (first + j * active < packs) take(j, first + j * active);
+    }
+  };
+  constexpr bool WIDE = V * sizeof(T) == 16;
+  const int places = WIDE ? active * rounds * V : 0;
+  T* const ours = reinterpret_cast<T*>(memory) + thread * V;
+  T* const ours_added = ours + (ahead ? places : 0);
+  A* const slots =
+      LAYOUT == GROUPED ? reinterpret_cast<A*>(reinterpret_cast<T*>(memory) + (ahead + staged) * places) : fixed;
+  // neighbours lie side by side: asynchronous copies into scattered places are slow
+  const auto spot = [&](T* from_first, int j) { return from_first + j * active * V; };
+  const auto bring = [&](const T* tensor, int item, T* to) {
+    if constexpr (WIDE) {
+      const T* begin = tensor + base(item);
+      asm volatile("" : "+l"(begin));
+      if (item < items) each([&](int j, int pack) { copy_async(spot(to, j), begin + at(pack)); });
+      copy_commit();
+    }
+  };
+#if __CUDA_ARCH__ >= 900
+  if (K > 1 && thread < 2) barrier_init(&arrived[thread], 1);
+#endif
+  if (K > 1) cluster_arrive_with_barriers();
+  if (ahead) bring(x, start, ours);
+  if (staged) bring(addend, start, ours_added);
+  A gain = 0, offset = 0;
+  if (knows) gain = gamma[start * group + owned], offset = beta[start * group + owned];
+  if (K > 1) cluster_wait();  // every block is there to be sent to
+
+  for (int item = start, turn = 0; item < items; item += clusters, ++turn) {
+    const int channel = item * group, next = item + clusters;
+    asm volatile("" : "+r"(first));  // places are worked out as needed: all of them would take too many registers
+    Closed<T, V> held[P];
+    if (WIDE && ahead) {
+      staged ? copy_wait<1>() : copy_wait<0>();
+      each([&](int j, int) { held[j].load(spot(ours, j)); });
+      bring(x, next, ours);
+    } else {
+      each([&](int j, int pack) { held[j].load(x + base(item) + at(pack)); });
+    }
+
+    A middle[SIDES];
+    // of `take` over the values of each channel that this block holds, in the threads that know the channel
+    const auto sum = [&](auto&& take, A* by_warp) {
+      A sums[SIDES] = {};
+      each([&](int j, int) {
+        const Pack<T, V> values = held[j].open();
+#pragma unroll
+        for (int i = 0; i < V; ++i) {
+          const A value = take(widen(values.at[i]), of(middle, i));
+          if constexpr (LAYOUT == GROUPED) {
+            sums[0] += i < border ? value : A(0);
+            sums[1] += i < border ? A(0) : value;
+          } else {
+            sums[0] += value;
+          }
+        }
+      });
+      if constexpr (LAYOUT == GROUPED) {
+        if (thread < active) slots[2 * thread] = sums[0], slots[2 * thread + 1] = sums[1];
+        __syncthreads();
+        A total = 0;
+        const int low = warp * post, high = low + post;  // a pack that begins before `low` has its end there
+        for (int begin = 0; warp < group && begin < active; begin += per_image) {
+          for (int k = low / V + lane; k * V < high; k += 32) total += slots[2 * (begin + k) + (k * V < low)];
+        }
+        return warp_sum(total);
+      } else if constexpr (!KNOWN) {
+        return block_sum(sums[0], slots);
+      } else {
+        const A total = warp_sum(sums[0]);
+        if (lane == 0) by_warp[warp] = total;
+        __syncthreads();
+        return warp_sum(lane < warps ? by_warp[lane] : A(0));
+      }
+    };
+    A mean = sum([](A value, A) { return value; }, fixed) / here;
+    if constexpr (KNOWN) {
+      middle[0] = mean;
+    } else {
+      if (owner) means[owned] = mean;
+      __syncthreads();
+      tell(middle, means);
+    }
+    A squares = sum([](A value, A mean) { return (value - mean) * (value - mean); }, fixed + 32);
+    if constexpr (K > 1) {
+      const int now = turn % 2;  // what comes early from a block that is ahead of us is of the other
+#if __CUDA_ARCH__ >= 900
+      if (thread == 0) barrier_arrive_and_expect(&arrived[now], K * 2 * group * sizeof(A));
+      for (int other = 0; owner && other < K; ++other) {
+        send(&exchange[now][rank][0][owned], mean, &arrived[now], other);
+        send(&exchange[now][rank][1][owned], squares, &arrived[now], other);
+      }
+      if (owner) barrier_wait(&arrived[now], turn / 2 % 2);
+#endif
+      if (owner) {  // Chan et al. 1979
+        const auto values = [&](int other) {
+          return static_cast<A>(images * (other + 1) / K - images * other / K) * static_cast<A>(post);
+        };
+        mean = squares = 0;
+        for (int other = 0; other < K; ++other) mean += exchange[now][other][0][owned] * values(other);
+        mean /= n;
+        for (int other = 0; other < K; ++other) {
+          const A distance = exchange[now][other][0][owned] - mean;
+          squares += exchange[now][other][1][owned] + distance * distance * values(other);
+        }
+      }
+    }
+    A scale[SIDES], shift[SIDES];
+    if (knows) {
+      const A variance = squares / n, inverse = A(1) / sqrt(variance + epsilon);
+      if constexpr (KNOWN) {
+        middle[0] = mean, scale[0] = inverse * gain, shift[0] = offset;
+      } else {
+        means[owned] = mean, scales[owned] = inverse * gain, shifts[owned] = offset;
+      }
+      if (next < items) gain = gamma[next * group + owned], offset = beta[next * group + owned];
+      if (owner && rank == 0) keep(statistics, channel + owned, mean, inverse, variance, n, momentum);
+    }
+    if constexpr (!KNOWN) {
+      __syncthreads();
+      tell(middle, means), tell(scale, scales), tell(shift, shifts);
+    }
+    const long long begin = base(item);
+    const auto finish = [&](auto&& add) {
+      T* to = y + begin;
+      asm volatile("" : "+l"(to));
+      each([&](int j, int pack) {
+        const Pack<T, V> values = held[j].open();
+        A wide[V];
+#pragma unroll
+        for (int i = 0; i < V; ++i) wide[i] = (widen(values.at[i]) - of(middle, i)) * of(scale, i) + of(shift, i);
+        add(wide, j, pack);
+        Pack<T, V> result;
+#pragma unroll
+        for (int i = 0; i < V; ++i) result.at[i] = narrow<T>(wide[i]);
+        store_streaming<T, V>(to + at(pack), result);
+      });
+    };
+    const auto add = [&](A(&wide)[V], const Pack<T, V>& added) {
+#pragma unroll
+      for (int i = 0; i < V; ++i) wide[i] += widen(added.at[i]);
+    };
+    if (addend == nullptr) {
+      finish([](A(&)[V], int, int) {});
+    } else if (staged) {
+      ahead ? copy_wait<1>() : copy_wait<0>();
+      finish([&](A(&wide)[V], int j, int) { add(wide, load<T, V>(spot(ours_added, j))); });
+      bring(addend, next, ours_added);
+    } else {
+      finish([&](A(&wide)[V], int, int pack) { add(wide, load<T, V>(addend + begin + at(pack))); });
+    }
+  }
+}
+
+// Sum of `value` over the threads of each channel and the blocks of the cluster. Each channel has
+// THREADS / group adjacent threads, a whole number of warps. `slots` holds WARPS + GROUP values.
+template <typename A, int K>
+__device__ __forceinline__ A cluster_sum(A value, A* slots, int group, int mine) {
+  const int warps = WARPS / group;
+  value = warp_sum(value);
+  __syncthreads();
+  if (threadIdx.x % 32 == 0) slots[threadIdx.x / 32] = value;
+  __syncthreads();
+  A total = 0;
+  for (int warp = 0; warp < warps; ++warp) total += slots[mine * warps + warp];
+  if (K == 1) return total;
+  if (threadIdx.x % (THREADS / group) == 0) slots[WARPS + mine] = total;
+  cluster_arrive();
+  cluster_wait();
+  total = 0;
+  for (int rank = 0; rank < K; ++rank) total += read_remote(&slots[WARPS + mine], rank);
+  return total;
+}
+
+// As normalize_once for groups whose images have more packs than a block has threads: slices stay in shared memory.
+template <typename T, int V, int K>
+__global__ void CLUSTER(K) __launch_bounds__(THREADS) normalize_groups(
+    const T* __restrict__ x, const T* __restrict__ addend, T* __restrict__ y, const Wide<T>* __restrict__ gamma,
+    const Wide<T>* __restrict__ beta, Statistics<Wide<T>> statistics, int images, int channels, int post, int group,
+    Divisor packs_per_image, Divisor post_divisor, Wide<T> epsilon, Wide<T> momentum) {
+  using A = Wide<T>;
+  extern __shared__ __align__(16) unsigned char memory[];
+  T* const held = reinterpret_cast<T*>(memory);
+  __shared__ A first[WARPS + GROUP], second[WARPS + GROUP], means[GROUP], scales[GROUP], shifts[GROUP];
+  const int rank = K == 1 ? 0 : cluster_rank();
+  const int channel = (blockIdx.x / K) * group;
+  const int from = images * rank / K, to = images * (rank + 1) / K;
+  const int width = group * post;  // elements of one image that are ours, contiguous
+  const unsigned int packs = (to - from) * packs_per_image.value;
+  const auto place = [&](unsigned int pack) {
+    const unsigned int image = quotient(pack, packs_per_image);
+    const unsigned int inner = remainder(pack, image, packs_per_image);
+    return (static_cast<long long>(from + image) * channels + channel) * post + static_cast<long long>(inner) * V;
+  };
+  for (unsigned int pack = threadIdx.x; pack < packs; pack += THREADS) {
+    const long long at = place(pack);
+    if constexpr (V * sizeof(T) == 16) {
+      copy_async(held + pack * V, x + at);
+    } else {
+      store<T, V>(held + pack * V, load<T, V>(x + at));
+    }
+  }
+  copy_commit();
+  if (addend != nullptr) {
+    for (unsigned int pack = threadIdx.x; pack < packs; pack += THREADS) prefetch_to_l2(addend + place(pack));
+  }
+  copy_wait<0>();
+  __syncthreads();
+
+  const int lanes = THREADS / group, mine = threadIdx.x / lanes, lane = threadIdx.x % lanes;
+  const A n = static_cast<A>(images) * static_cast<A>(post);
+  const int values = (to - from) * post;  // of each of our channels
+  const auto each = [&](auto&& take) {
+    if (group == 1) {
+      for (unsigned int pack = threadIdx.x; pack < packs; pack += THREADS) {
+        const Pack<T, V> loaded = load<T, V>(held + pack * V);
+#pragma unroll
+        for (int i = 0; i < V; ++i) take(widen(loaded.at[i]));
+      }
+    } else {
+      for (int index = lane; index < values; index += lanes) {
+        const unsigned int image = quotient(index, post_divisor);
+        take(widen(held[image * width + mine * post + remainder(index, image, post_divisor)]));
+      }
+    }
+  };
+  A sum = 0;
+  each([&](A value) { sum += value; });
+  const A mean = cluster_sum<A, K>(sum, first, group, mine) / n;
+  A squares = 0;
+  each([&](A value) {
+    const A distance = value - mean;
+    squares += distance * distance;
+  });
+  const A variance = cluster_sum<A, K>(squares, second, group, mine) / n;
+  const A inverse = A(1) / sqrt(variance + epsilon);
+  if (lane == 0) {
+    means[mine] = mean;
+    scales[mine] = inverse * gamma[channel + mine];
+    shifts[mine] = beta[channel + mine];
+    if (rank == 0) keep(statistics, channel + mine, mean, inverse, variance, n, momentum);
+  }
+  __syncthreads();
+  if (K > 1) cluster_arrive();  // we read no one's memory any more
+
+  for (unsigned int pack = threadIdx.x; pack < packs; pack += THREADS) {
+    const long long at = place(pack);
+    const Pack<T, V> loaded = load<T, V>(held + pack * V);
+    Pack<T, V> added{}, result;
+    if (addend != nullptr) added = load<T, V>(addend + at);
+    const unsigned int inner = pack * V - quotient(pack, packs_per_image) * width;
+#pragma unroll
+    for (int i = 0; i < V; ++i) {
+      const int which = group == 1 ? 0 : quotient(inner + i, post_divisor);
+      A value = (widen(loaded.at[i]) - means[which]) * scales[which] + shifts[which];
+      if (addend != nullptr) value += widen(added.at[i]);
+      result.at[i] = narrow<T>(value);
+    }
+    store_streaming<T, V>(y + at, result);
+  }
+  if (K > 1) cluster_wait();  // no one reads ours any more
+}
+
+// ---- a channel many blocks -----------------------------------------------------------------------------------------
+
+constexpr int READERS = 256;  // threads that sum up slices
+constexpr int WRITTEN = 8;    // most packs of a thread that writes them
+constexpr int SHARING_THREADS = 768;
+constexpr int MOST_STAGES = 10;
+constexpr int LETTERS = 5;  // for each lane of the warp that puts together what up to 160 blocks sent
+
+// Channels too large for a cluster, of which the shared memory of the device holds several. Groups of `splits` blocks,
+// all of them there at once, take every `across`-th channel, `share` packs a block, in a ring of `stages` slices. Of a
+// block, warps that read sum up each slice and send what they found to all blocks of the group; one warp puts
+// together what was sent; those that write finish a slice and have the next one brought to its place.
+// Letters lie in a ring of 2 `stages` channels: who sends one has read those of `stages` channels ago, which all blocks
+// sent after they had read those of 2 `stages` ago.
+template <typename T, int V>
+__global__ void __launch_bounds__(SHARING_THREADS, 1) normalize_shared(
+    const T* __restrict__ x, const T* __restrict__ addend, T* __restrict__ y, const Wide<T>* __restrict__ gamma,
+    const Wide<T>* __restrict__ beta, Statistics<Wide<T>> statistics, unsigned long long* mail, unsigned int* tickets,
+    int packs, int channels, int post, int splits, int across, int share, int stages, Divisor packs_per_image,
+    Wide<T> epsilon, Wide<T> momentum) {
+#if __CUDA_ARCH__ >= 800
+  using A = Wide<T>;
+  constexpr int WORDS_EACH = WORDS<Partial<A>>;
+  extern __shared__ __align__(16) unsigned char memory[];
+  __shared__ __align__(8) unsigned long long full[MOST_STAGES], told[MOST_STAGES];
+  __shared__ A slots[2][READERS / 32], means[MOST_STAGES], scales[MOST_STAGES], shifts[MOST_STAGES];
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, writers = blockDim.x - READERS - 32;
+  const int group = blockIdx.x / splits, split = blockIdx.x - group * splits, first = split * share;
+  const int count = min(packs - first, share), items = (channels - group + across - 1) / across;
+  T* const slices = reinterpret_cast<T*>(memory);
+  unsigned long long* const letters = mail + static_cast<long long>(group) * 2 * stages * splits * WORDS_EACH;
+  const auto letter = [&](int item, int block) {
+    return letters + (item % (2 * stages) * splits + block) * WORDS_EACH;
+  };
+
+  if (threadIdx.x < stages) {
+    barrier_init(&full[threadIdx.x], writers);
+    barrier_init(&told[threadIdx.x], 1);
+  }
+  __syncthreads();
+
+  if (threadIdx.x < READERS) {
+    const A here = A(1) / (static_cast<A>(count) * V);
+    for (int item = 0, stage = 0, parity = 0; item < items; ++item) {
+      barrier_wait(&full[stage], parity);
+      const T* const slice = slices + stage * share * V;
+      const auto sum = [&](auto&& take, A* by_warp) {
+        A total = 0;
+#pragma unroll 4
+        for (int pack = threadIdx.x; pack < count; pack += READERS) {
+          const Pack<T, V> values = load<T, V>(slice + pack * V);
+#pragma unroll
+          for (int i = 0; i < V; ++i) total += take(widen(values.at[i]));
+        }
+        total = warp_sum(total);
+        if (lane == 0) by_warp[warp] = total;
+        meet<1, READERS>();
+        return warp_sum(lane < READERS / 32 ? by_warp[lane] : A(0));
+      };
+      const A mean = sum([](A value) { return value; }, slots[0]) * here;
+      const A squares = sum([&](A value) { return (value - mean) * (value - mean); }, slots[1]);
+      if (threadIdx.x == 0) send(letter(item, split), Partial<A>{mean, squares}, item + 1);
+      if (++stage == stages) stage = 0, parity ^= 1;
+    }
+  } else if (threadIdx.x < READERS + 32) {
+    const A n = static_cast<A>(packs) * V, fraction = A(1) / n;
+    for (int item = 0, stage = 0; item < items; ++item) {
+      const int channel = group + item * across;
+      const A gain = gamma[channel], offset = beta[channel];
+      Partial<A> pieces[LETTERS];
+      await_all(pieces, letter(item, lane), 32, splits - lane, item + 1);
+      const A base = __shfl_sync(FULL, pieces[0].mean, 0);
+      A sum = 0, squares = 0;
+#pragma unroll
+      for (int i = 0; i < LETTERS; ++i) {  // about the first one's mean, with Chan et al. 1979
+        const int block = i * 32 + lane;
+        if (block >= splits) break;
+        const A distance = pieces[i].mean - base, weight = static_cast<A>(min(packs - block * share, share)) * V;
+        sum += weight * distance;
+        squares += pieces[i].squares + weight * distance * distance;
+      }
+      const A moved = warp_sum(sum) * fraction, left = warp_sum(squares) * fraction - moved * moved;
+      const A mean = base + moved, variance = left < A(0) ? A(0) : left, inverse = A(1) / sqrt(variance + epsilon);
+      if (lane == 0) {
+        means[stage] = mean, scales[stage] = inverse * gain, shifts[stage] = offset;
+        barrier_arrive(&told[stage]);
+        if (split == 0) keep(statistics, channel, mean, inverse, variance, n, momentum);
+      }
+      if (++stage == stages) stage = 0;
+    }
+    unsigned int turn = 0;
+    if (lane == 0) turn = atomicAdd(&tickets[group], 1u);
+    if (__shfl_sync(FULL, turn, 0) == splits - 1) {  // the others have read all letters
+      for (int i = lane; i < 2 * stages * splits; i += 32) clear<Partial<A>>(letters + i * WORDS_EACH);
+      if (lane == 0) tickets[group] = 0;
+    }
+  } else {
+    const int thread = threadIdx.x - READERS - 32;
+    const unsigned int skip = (channels - 1) * post;
+    unsigned int at[WRITTEN];
+    const auto each = [&](auto&& take) {
+#pragma unroll
+      for (int j = 0; j < WRITTEN; ++j) {
+        if (thread + j * writers < count) take(j);
+      }
+    };
+    each([&](int j) {
+      const unsigned int pack = first + thread + j * writers;
+      at[j] = pack * V + quotient(pack, packs_per_image) * skip;
+    });
+    const auto place = [&](int j) {  // anew each time: widened, they would take twice the registers
+      asm volatile("" : "+r"(at[j]));
+      return at[j];
+    };
+    const auto base = [&](int item) { return static_cast<long long>(group + item * across) * post; };
+    const auto spot = [&](int stage, int j) { return slices + (stage * share + thread + j * writers) * V; };
+    const auto bring = [&](int item, int stage) {
+      if (item < items) each([&](int j) { copy_async(spot(stage, j), x + base(item) + place(j)); });
+      barrier_arrive_after_copies(&full[stage]);
+    };
+    for (int item = 0; item < stages; ++item) bring(item, item);
+    for (int item = 0, stage = 0, parity = 0; item < items; ++item) {
+      Closed<T, V> added[WRITTEN];
+      if (addend != nullptr) each([&](int j) { added[j].load(addend + base(item) + place(j)); });
+      barrier_wait(&told[stage], parity);
+      const A mean = means[stage], scale = scales[stage], offset = shifts[stage];
+      each([&](int j) {
+        const Pack<T, V> values = load<T, V>(spot(stage, j)), more = added[j].open();
+        Pack<T, V> result;
+#pragma unroll
+        for (int i = 0; i < V; ++i) {
+          A value = (widen(values.at[i]) - mean) * scale + offset;
+          if (addend != nullptr) value += widen(more.at[i]);
+          result.at[i] = narrow<T>(value);
+        }
+        store_streaming<T, V>(y + base(item) + place(j), result);
+      });
+      bring(item + stages, stage);
+      if (++stage == stages) stage = 0, parity ^= 1;
+    }
+    asm volatile("cp.async.wait_all;" ::: "memory");
+  }
+#endif
+}

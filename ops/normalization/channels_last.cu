@@ -1,0 +1,350 @@
+// Batch normalization of (rows, C) by its own statistics, with an optional addend.
+//
+// normalize_columns: blocks share columns, and send each other what they found.
+// normalize_short: of so few rows that registers hold them.
+//
+// T is the tensor's type, A the accumulating one; V elements move as one access.
+
+#include "cluster.cuh"
+#include "mail.cuh"
+#include "statistics.cuh"
+
+constexpr int COLUMN_THREADS = 512;  // most of a block that normalizes columns
+template <int V>
+constexpr int LINE = V == 1 ? 32 : 8 * V;  // most columns of a block that walks rows
+
+// Those of `n` values from `pieces` partials get(i), of weigh(i) values each. A team of adjacent threads, a power of
+// two, takes the pieces in turn. All threads of a warp are here.
+template <typename A, typename Get, typename Weigh>
+__device__ __forceinline__ Partial<A> together(int pieces, int team, A n, Get&& get, Weigh&& weigh) {
+  int i = threadIdx.x & (team - 1);
+  Partial<A> piece{};
+  if (i < pieces) piece = get(i);
+  const A base = __shfl_sync(FULL, piece.mean, threadIdx.x & 31 & -team);
+  A sum = 0, squares = 0;
+#pragma unroll 1
+  while (i < pieces) {  // about the first one's mean, with Chan et al. 1979
+    const A distance = piece.mean - base, weight = weigh(i);
+    sum += weight * distance;
+    squares += piece.squares + weight * distance * distance;
+    i += team;
+    if (i < pieces) piece = get(i);
+  }
+#pragma unroll 1
+  for (int step = team / 2; step > 0; step /= 2) {
+    sum += __shfl_xor_sync(FULL, sum, step);
+    squares += __shfl_xor_sync(FULL, squares, step);
+  }
+  const A offset = ratio(sum, n);
+  return {base + offset, squares - sum * offset};
+}
+
+// Over one thread's packs, each column's sums about its first value: they lose nothing where the mean is far from zero.
+template <typename T, int V>
+struct ColumnSums {
+  using A = Wide<T>;
+  A shift[V] = {}, middle[V] = {}, squares[V] = {};
+
+  __device__ __forceinline__ void begin_with(const Pack<T, V>& values) {
+#pragma unroll
+    for (int i = 0; i < V; ++i) shift[i] = widen(values.at[i]);
+  }
+
+  __device__ __forceinline__ void take(const Pack<T, V>& values) {
+#pragma unroll
+    for (int i = 0; i < V; ++i) {
+      const A distance = widen(values.at[i]) - shift[i];
+      middle[i] += distance;
+      squares[i] += distance * distance;
+    }
+  }
+
+  // To means, and squared distances from them, over the threads of a warp that agree modulo `lanes`, this one after
+  // `packs` packs. Returns how many values there are of a column.
+  __device__ __forceinline__ A settle(int packs, int lanes) {
+    A count = static_cast<A>(packs);
+    const A fraction = packs > 0 ? ratio(A(1), count) : A(0);
+#pragma unroll
+    for (int i = 0; i < V; ++i) {
+      const A offset = middle[i] * fraction;
+      squares[i] -= middle[i] * offset;
+      middle[i] = shift[i] + offset;
+    }
+#pragma unroll 1
+    for (int step = 16; step >= lanes; step /= 2) {
+      const A others = __shfl_xor_sync(FULL, count, step), both = count + others;
+      const A part = both > A(0) ? ratio(others, both) : A(0), weight = count * part;
+#pragma unroll
+      for (int i = 0; i < V; ++i) {
+        const A between = __shfl_xor_sync(FULL, middle[i], step) - middle[i];
+        squares[i] += __shfl_xor_sync(FULL, squares[i], step) + between * between * weight;
+        middle[i] += between * part;
+      }
+      count = both;
+    }
+    return count;
+  }
+};
+
+// (rows, C) in one launch: groups of `splits` adjacent blocks take 2^lane_bits packs of each row, `share` rows a block,
+// `tile` at a time. Of what a thread reads, `kept` packs stay in shared memory, each in a place of its own; the others
+// are read again, last first, since those are still in L2. All blocks of a group send what they found, in mail
+// (C, splits), and put together all of it; the last one that has read leaves it empty.
+// Blocks of a group wait for each other. ops/normalization/cuda.py sees to it that where there are groups the device
+// holds all blocks of the launch at once; beside other work it is enough that blocks start in the order of their
+// index: then the group whose first blocks wait is the next to be complete.
+template <typename T, int V>
+__global__ void __launch_bounds__(COLUMN_THREADS, 1) normalize_columns(
+    const T* __restrict__ x, const T* __restrict__ addend, T* __restrict__ y, const Wide<T>* __restrict__ gamma,
+    const Wide<T>* __restrict__ beta, Statistics<Wide<T>> statistics, unsigned long long* mail, unsigned int* tickets,
+    int rows, int channels, int lane_bits, int team_bits, Divisor splitting, int share, Divisor tiling, int kept,
+    Wide<T> epsilon, Wide<T> momentum) {
+  using A = Wide<T>;
+  constexpr int WORDS_EACH = WORDS<Partial<A>>, WARPS_MOST = COLUMN_THREADS / 32;
+  extern __shared__ __align__(16) unsigned char memory[];
+  __shared__ Partial<A> slots[WARPS_MOST][LINE<V> + 4];  // warps have no banks in common
+  __shared__ __align__(16) A means[LINE<V>], scales[LINE<V>], shifts[LINE<V>];
+  __shared__ A counts[WARPS_MOST], variances[LINE<V>];
+  const int thread = threadIdx.x, threads = blockDim.x, warp = thread / 32, warps = threads / 32;
+  const int lanes = 1 << lane_bits, lane = thread & (lanes - 1), width = lanes * V, tile = tiling.value;
+  const int splits = splitting.value, group = quotient(blockIdx.x, splitting), split = blockIdx.x - group * splits;
+  const int base = group * width, column = base + lane * V, first = split * share + (thread >> lane_bits);
+  const int end = column < channels ? min(rows, (split + 1) * share) : 0;
+  const int mine = first < end ? quotient(end - first + tile - 1, tiling) : 0;
+  const int held = min(mine, kept), half = (held + 1) / 2;
+  const long long step = static_cast<long long>(tile) * channels;
+  const T* const from = x + (static_cast<long long>(first) * channels + column);
+  T* const ours = reinterpret_cast<T*>(memory) + thread * V;
+  const int apart = threads * V;
+
+  const auto bring = [&](int begin, int until) {
+#pragma unroll 1
+    for (int k = begin; k < until; ++k) {
+      if constexpr (V * sizeof(T) == 16) {
+        copy_async(ours + k * apart, from + k * step);
+      } else {
+        store<T, V>(ours + k * apart, load<T, V>(from + k * step));
+      }
+    }
+    copy_commit();
+  };
+  bring(0, half);
+  bring(half, held);
+  // a team finishes a column, in the order of the slots
+  const int team = 1 << team_bits, place = thread >> team_bits, which = (place & (lanes - 1)) * V + (place >> lane_bits);
+  const bool within = place < width, leads = within && (thread & (team - 1)) == 0, tells = leads && base + which < channels;
+  A gain = 0, bias = 0;
+  if (tells) gain = gamma[base + which], bias = beta[base + which];
+  if (addend != nullptr && lane == 0 && kept * tile >= share) {
+#pragma unroll 1
+    for (int k = 0; k < mine; ++k) prefetch_to_l2(addend + (from - x) + k * step);
+  }
+
+  ColumnSums<T, V> sums;
+  copy_wait<1>();
+  if (held > 0) sums.begin_with(load<T, V>(ours));
+  for (int part = 0, k = 0; part < 2; ++part) {
+    if (part == 1) copy_wait<0>();
+#pragma unroll 1
+    for (const int until = part == 0 ? half : held; k < until; ++k) sums.take(load<T, V>(ours + k * apart));
+  }
+#pragma unroll 1
+  for (int start = held; start < mine; start += AT_ONCE) {
+    Closed<T, V> loaded[AT_ONCE];
+#pragma unroll
+    for (int j = 0; j < AT_ONCE; ++j) {
+      if (start + j < mine) loaded[j].load(from + (start + j) * step);
+    }
+    if (start == 0) sums.begin_with(loaded[0].open());
+#pragma unroll
+    for (int j = 0; j < AT_ONCE; ++j) {
+      if (start + j < mine) sums.take(loaded[j].open());
+    }
+  }
+  const A count = sums.settle(mine, lanes);
+  if (thread % 32 < lanes) {
+#pragma unroll
+    for (int i = 0; i < V; ++i) slots[warp][i * lanes + lane] = {sums.middle[i], sums.squares[i]};
+    if (thread % 32 == 0) counts[warp] = count;
+  }
+  __syncthreads();
+
+  const A n = static_cast<A>(rows);
+  const auto rows_of = [&](int block) { return static_cast<A>(min(share, rows - block * share)); };
+  Partial<A> found = together<A>(
+      within ? warps : 0, team, rows_of(split), [&](int i) { return slots[i][place]; }, [&](int i) { return counts[i]; });
+  unsigned long long* const letters = mail + static_cast<long long>(base) * splits * WORDS_EACH;
+  if (splits > 1) {
+    unsigned long long* const column_letters = letters + which * splits * WORDS_EACH;
+    if (leads) send(column_letters + split * WORDS_EACH, found);
+    const auto letter = [&](int i) { return await<Partial<A>>(column_letters + i * WORDS_EACH); };
+    found = together<A>(within ? splits : 0, team, n, letter, rows_of);
+  }
+  if (tells) {
+    const A variance = ratio(found.squares < A(0) ? A(0) : found.squares, n);
+    means[which] = found.mean, variances[which] = variance;
+    scales[which] = gain * inverse_root(variance + epsilon), shifts[which] = bias;
+  }
+  __syncthreads();
+  unsigned int turn = 0;
+  if (splits > 1 && thread == threads - 32) turn = atomicAdd(&tickets[group], 1u);
+
+  A middle[V], scale[V], offset[V];
+#pragma unroll
+  for (int i = 0; i < V; ++i) {
+    middle[i] = means[lane * V + i], scale[i] = scales[lane * V + i], offset[i] = shifts[lane * V + i];
+  }
+  const auto put = [&](int k, const Pack<T, V>& values, auto&& add) {
+    Pack<T, V> result;
+#pragma unroll
+    for (int i = 0; i < V; ++i) {
+      result.at[i] = narrow<T>(add((widen(values.at[i]) - middle[i]) * scale[i] + offset[i], i));
+    }
+    store_streaming<T, V>(y + (from - x) + k * step, result);
+  };
+  if (addend == nullptr && mine == held) {
+#pragma unroll 1
+    for (int k = 0; k < held; ++k) put(k, load<T, V>(ours + k * apart), [](A value, int) { return value; });
+  } else {
+#pragma unroll 1
+    for (int start = (mine - 1) / AT_ONCE * AT_ONCE; mine > 0 && start >= 0; start -= AT_ONCE) {
+      Closed<T, V> loaded[AT_ONCE], added[AT_ONCE];
+#pragma unroll
+      for (int j = 0; j < AT_ONCE; ++j) {
+        const int k = start + j;
+        if (k < mine && addend != nullptr) added[j].load(addend + (from - x) + k * step);
+        if (k >= kept && k < mine) loaded[j].load(from + k * step);
+        if (k < held) loaded[j].load(ours + k * apart);
+      }
+#pragma unroll
+      for (int j = 0; j < AT_ONCE; ++j) {
+        if (start + j >= mine) break;
+        const Pack<T, V> more = added[j].open();
+        put(start + j, loaded[j].open(), [&](A value, int i) {
+          return addend == nullptr ? value : value + widen(more.at[i]);
+        });
+      }
+    }
+  }
+  if (split == 0 && thread < width && base + thread < channels) {
+    const A variance = variances[thread];
+    keep(statistics, base + thread, means[thread], inverse_root(variance + epsilon), variance, n, momentum);
+  }
+  if (splits > 1 && thread >= threads - 32 && __shfl_sync(FULL, turn, 0) == splits - 1) {
+    for (int i = thread % 32; i < width * splits; i += 32) clear<Partial<A>>(letters + i * WORDS_EACH);
+    if (thread % 32 == 0) tickets[group] = 0;
+  }
+}
+
+// A load is not put off until its value is needed. Nothing waits for it here.
+__device__ __forceinline__ void ask_now(float& value) { asm volatile("" : "+f"(value)); }
+__device__ __forceinline__ void ask_now(double& value) { asm volatile("" : "+d"(value)); }
+
+// Of a multiprocessor, at least. The compiler knows best (0), but lets 16 packs of bfloat16 spill.
+template <typename T, int P>
+constexpr int SHORT_BLOCKS = sizeof(T) == 2 && P == 16 ? 1 : 0;
+
+// (rows, C) of few rows: a warp takes LANES packs of each row, and its threads hold up to P packs each, 32 / LANES rows
+// apart. Where one warp does not hold all rows, those of a block take the same columns (SHARED), `share` rows each.
+// Two passes over registers, no block waits for another, and little code: what runs once waits for its instructions.
+template <typename T, int V, int LANES, int P, bool SHARED>
+__global__ void __launch_bounds__(COLUMN_THREADS, SHORT_BLOCKS<T, P>) normalize_short(
+    const T* __restrict__ x, const T* __restrict__ addend, T* __restrict__ y, const Wide<T>* __restrict__ gamma,
+    const Wide<T>* __restrict__ beta, Statistics<Wide<T>> statistics, int rows, int channels, int share,
+    Wide<T> epsilon, Wide<T> momentum) {
+  using A = Wide<T>;
+  constexpr int DEEP = 32 / LANES;
+  __shared__ Partial<A> slots[SHARED ? COLUMN_THREADS / 32 : 1][LANES * V];
+  const int warp = threadIdx.x / 32, warps = blockDim.x / 32;
+  const int lane = threadIdx.x % LANES, deep = threadIdx.x % 32 / LANES;
+  const int column = ((SHARED ? blockIdx.x : blockIdx.x * warps + warp) * LANES + lane) * V;
+  const int begin = SHARED ? warp * share : 0, count = SHARED ? min(share, rows - begin) : rows;
+  const int left = column < channels ? count - deep : 0;  // rows from this thread's first on
+  const unsigned int first = static_cast<unsigned int>(begin + deep) * channels + column, step = DEEP * channels;
+  const auto each = [&](auto&& take) {
+#pragma unroll
+    for (int j = 0; j < P; ++j) {
+      if (j * DEEP < left) take(j, first + j * step);
+    }
+  };
+  const auto over_warp = [](A(&sums)[V]) {
+#pragma unroll
+    for (int i = 0; i < V; ++i) {
+#pragma unroll
+      for (int apart = LANES; apart < 32; apart *= 2) sums[i] += __shfl_xor_sync(FULL, sums[i], apart);
+    }
+  };
+
+  Closed<T, V> held[P], added[P];
+  each([&](int j, unsigned int at) { held[j].load(x + at); });
+  A gain[V], bias[V], mean[V] = {}, squares[V] = {};
+  const int known = min(column, channels - V);
+#pragma unroll
+  for (int i = 0; i < V; ++i) gain[i] = gamma[known + i], bias[i] = beta[known + i];
+#pragma unroll
+  for (int i = 0; i < V; ++i) ask_now(gain[i]), ask_now(bias[i]);
+  if (addend != nullptr) each([&](int j, unsigned int at) { added[j].load(addend + at); });
+
+  each([&](int j, unsigned int) {
+    const Pack<T, V> values = held[j].open();
+#pragma unroll
+    for (int i = 0; i < V; ++i) mean[i] += widen(values.at[i]);
+  });
+  over_warp(mean);
+  const A ours = ratio(A(1), static_cast<A>(count));
+#pragma unroll
+  for (int i = 0; i < V; ++i) mean[i] *= ours;
+  each([&](int j, unsigned int) {
+    const Pack<T, V> values = held[j].open();
+#pragma unroll
+    for (int i = 0; i < V; ++i) squares[i] += (widen(values.at[i]) - mean[i]) * (widen(values.at[i]) - mean[i]);
+  });
+  over_warp(squares);
+  const A n = static_cast<A>(rows), fraction = ratio(A(1), n);
+  if constexpr (SHARED) {  // Chan et al. 1979
+#pragma unroll
+    for (int i = 0; i < V; ++i) {
+      if (deep == 0) slots[warp][lane * V + i] = {mean[i], squares[i]};
+      mean[i] = squares[i] = 0;
+    }
+    __syncthreads();
+    const auto over_slots = [&](auto&& take) {
+#pragma unroll 1
+      for (int other = deep; other < warps; other += DEEP) {
+        const A weight = static_cast<A>(min(share, rows - other * share));
+#pragma unroll
+        for (int i = 0; i < V; ++i) take(i, slots[other][lane * V + i], weight);
+      }
+    };
+    over_slots([&](int i, const Partial<A>& part, A weight) { mean[i] += part.mean * weight; });
+    over_warp(mean);
+#pragma unroll
+    for (int i = 0; i < V; ++i) mean[i] *= fraction;
+    over_slots([&](int i, const Partial<A>& part, A weight) {
+      squares[i] += part.squares + (part.mean - mean[i]) * (part.mean - mean[i]) * weight;
+    });
+    over_warp(squares);
+  }
+
+  A inverse[V];
+#pragma unroll
+  for (int i = 0; i < V; ++i) {
+    squares[i] *= fraction, inverse[i] = inverse_root(squares[i] + epsilon);
+    gain[i] *= inverse[i];
+  }
+  each([&](int j, unsigned int at) {
+    const Pack<T, V> values = held[j].open(), more = added[j].open();
+    Pack<T, V> result;
+#pragma unroll
+    for (int i = 0; i < V; ++i) {
+      A value = (widen(values.at[i]) - mean[i]) * gain[i] + bias[i];
+      if (addend != nullptr) value += widen(more.at[i]);
+      result.at[i] = narrow<T>(value);
+    }
+    store_streaming<T, V>(y + at, result);
+  });
+  if (deep == 0 && column < channels && (!SHARED || warp == 0)) {
+#pragma unroll
+    for (int i = 0; i < V; ++i) keep(statistics, column + i, mean[i], inverse[i], squares[i], n, momentum);
+  }
+}

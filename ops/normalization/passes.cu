@@ -1,0 +1,167 @@
+// Batch normalization in two passes, and by given statistics, with an optional addend.
+//
+// reduce_rows, apply_rows: statistics of (N, C, post), then y by given ones: what does not fit on the chip, inference.
+// apply_columns: (rows, C) by given statistics, in inference.
+//
+// T is the tensor's type, A the accumulating one; V elements move as one access.
+
+#include "statistics.cuh"
+
+constexpr int UNDER_WAY = 4;         // loads of a thread that walks rows
+
+template <typename A>
+struct Moments {  // of `count` values: their mean and the sum of squared distances from it
+  A count, mean, squares;
+};
+
+template <typename A>
+__device__ __forceinline__ Moments<A> merge(const Moments<A>& a, const Moments<A>& b) {  // Chan et al. 1979
+  const A count = a.count + b.count;
+  if (count == A(0)) return a;
+  const A distance = b.mean - a.mean, share = b.count / count;
+  return {count, a.mean + distance * share, a.squares + b.squares + distance * distance * a.count * share};
+}
+
+// The last of `blocks` to come here for `ticket` gets true, and leaves the ticket at zero.
+__device__ __forceinline__ bool last_to_arrive(unsigned int* ticket, unsigned int blocks) {
+  __shared__ bool last;
+  __threadfence();
+  __syncthreads();
+  if (threadIdx.x == 0 && threadIdx.y == 0) {
+    last = atomicAdd(ticket, 1u) == blocks - 1;
+    if (last) *ticket = 0;
+  }
+  __syncthreads();
+  __threadfence();
+  return last;
+}
+
+template <typename A>
+__device__ __forceinline__ Moments<A> warp_merge(Moments<A> mine) {
+  for (int step = 16; step > 0; step /= 2) {
+    const Moments<A> other = {__shfl_down_sync(FULL, mine.count, step), __shfl_down_sync(FULL, mine.mean, step),
+                              __shfl_down_sync(FULL, mine.squares, step)};
+    mine = merge(mine, other);
+  }
+  return mine;
+}
+
+// (N, C, post): block (channel, split) takes `share` packs of a channel. partials (C, splits), tickets (C).
+template <typename T, int V>
+__global__ void __launch_bounds__(THREADS) reduce_rows(
+    const T* __restrict__ x, Statistics<Wide<T>> statistics, Moments<Wide<T>>* partials, unsigned int* tickets,
+    int packs, int channels, int post, int share, Divisor packs_per_row, Wide<T> epsilon, Wide<T> momentum) {
+  using A = Wide<T>;
+  __shared__ Moments<A> slots[WARPS];
+  const int channel = blockIdx.x, split = blockIdx.y, splits = gridDim.y;
+  const int first = split * share + threadIdx.x, end = min(packs, (split + 1) * share);
+  const T* const from = x + static_cast<long long>(channel) * post;
+  const long long skip = static_cast<long long>(channels - 1) * post;
+  A shift = 0, sum = 0, squares = 0;  // about the first value, which loses nothing where the mean is far from zero
+  for (int pack = first; pack < end; pack += AT_ONCE * THREADS) {
+    Closed<T, V> loaded[AT_ONCE];
+#pragma unroll
+    for (int j = 0; j < AT_ONCE; ++j) {
+      const int at = pack + j * THREADS;
+      if (at < end) loaded[j].load(from + static_cast<long long>(at) * V + quotient(at, packs_per_row) * skip);
+    }
+    if (pack == first) shift = widen(loaded[0].open().at[0]);
+#pragma unroll
+    for (int j = 0; j < AT_ONCE; ++j) {
+      if (pack + j * THREADS >= end) break;
+      const Pack<T, V> values = loaded[j].open();
+#pragma unroll
+      for (int i = 0; i < V; ++i) {
+        const A distance = widen(values.at[i]) - shift;
+        sum += distance;
+        squares += distance * distance;
+      }
+    }
+  }
+  const A count = first < end ? static_cast<A>((end - first - 1) / THREADS + 1) * V : A(0);
+  const A offset = count > A(0) ? sum / count : A(0), left = squares - sum * offset;
+  Moments<A> mine = warp_merge(Moments<A>{count, shift + offset, left < A(0) ? A(0) : left});
+  if (threadIdx.x % 32 == 0) slots[threadIdx.x / 32] = mine;
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    for (int warp = 1; warp < WARPS; ++warp) mine = merge(mine, slots[warp]);
+    partials[channel * splits + split] = mine;
+  }
+  if (!last_to_arrive(&tickets[channel], splits) || threadIdx.x >= 32) return;
+  mine = {A(0), A(0), A(0)};
+  for (int other = threadIdx.x; other < splits; other += 32) {
+    const volatile Moments<A>& partial = partials[channel * splits + other];
+    mine = merge(mine, Moments<A>{partial.count, partial.mean, partial.squares});
+  }
+  mine = warp_merge(mine);
+  if (threadIdx.x == 0) {
+    const A variance = mine.squares / mine.count;
+    keep(statistics, channel, mine.mean, A(1) / sqrt(variance + epsilon), variance, mine.count, momentum);
+  }
+}
+
+// spread: the variance where `is_variance`, 1 / sqrt(variance + epsilon) otherwise.
+// (N, C, post), post a multiple of V: a pack a thread, last first, since those are still in L2.
+template <typename T, int V>
+__global__ void __launch_bounds__(THREADS) apply_rows(
+    const T* __restrict__ x, const T* __restrict__ addend, T* __restrict__ y, const Wide<T>* __restrict__ gamma,
+    const Wide<T>* __restrict__ beta, const Wide<T>* __restrict__ mean, const Wide<T>* __restrict__ spread,
+    bool is_variance, Wide<T> epsilon, unsigned int packs, Divisor packs_per_row, Divisor channels) {
+  using A = Wide<T>;
+  const unsigned int pack = (gridDim.x - 1 - blockIdx.x) * THREADS + threadIdx.x;
+  if (pack >= packs) return;
+  const long long at = static_cast<long long>(pack) * V;
+  const Pack<T, V> loaded = load<T, V>(x + at);
+  Pack<T, V> added{}, result;
+  if (addend != nullptr) added = load<T, V>(addend + at);
+  const unsigned int row = quotient(pack, packs_per_row);
+  const unsigned int channel = remainder(row, quotient(row, channels), channels);
+  const A middle = mean[channel], shift = beta[channel];
+  const A scale = (is_variance ? inverse_root(spread[channel] + epsilon) : spread[channel]) * gamma[channel];
+#pragma unroll
+  for (int i = 0; i < V; ++i) {
+    A value = (widen(loaded.at[i]) - middle) * scale + shift;
+    if (addend != nullptr) value += widen(added.at[i]);
+    result.at[i] = narrow<T>(value);
+  }
+  store_streaming<T, V>(y + at, result);
+}
+
+// (rows, C) by given moving statistics.
+template <typename T, int V>
+__global__ void __launch_bounds__(THREADS) apply_columns(
+    const T* __restrict__ x, const T* __restrict__ addend, T* __restrict__ y, const Wide<T>* __restrict__ gamma,
+    const Wide<T>* __restrict__ beta, const Wide<T>* __restrict__ mean, const Wide<T>* __restrict__ variance, int rows,
+    int channels, int lanes, Wide<T> epsilon) {
+  using A = Wide<T>;
+  const int lane = threadIdx.x % lanes, tile = THREADS / lanes, stride = gridDim.y * tile;
+  const int column = (blockIdx.x * lanes + lane) * V;
+  if (column >= channels) return;
+  A middle[V], scale[V], shift[V];
+#pragma unroll
+  for (int i = 0; i < V; ++i) {
+    middle[i] = mean[column + i], shift[i] = beta[column + i];
+    scale[i] = gamma[column + i] * (A(1) / sqrt(variance[column + i] + epsilon));
+  }
+  for (int row = blockIdx.y * tile + threadIdx.x / lanes; row < rows; row += UNDER_WAY * stride) {
+    Pack<T, V> loaded[UNDER_WAY], added[UNDER_WAY];
+#pragma unroll
+    for (int j = 0; j < UNDER_WAY; ++j) {
+      if (row + j * stride >= rows) break;
+      const long long at = static_cast<long long>(row + j * stride) * channels + column;
+      loaded[j] = load<T, V>(x + at);
+      if (addend != nullptr) added[j] = load<T, V>(addend + at);
+    }
+#pragma unroll
+    for (int j = 0; j < UNDER_WAY; ++j) {
+      if (row + j * stride >= rows) break;
+#pragma unroll
+      for (int i = 0; i < V; ++i) {
+        A value = (widen(loaded[j].at[i]) - middle[i]) * scale[i] + shift[i];
+        if (addend != nullptr) value += widen(added[j].at[i]);
+        loaded[j].at[i] = narrow<T>(value);
+      }
+      store_streaming<T, V>(y + static_cast<long long>(row + j * stride) * channels + column, loaded[j]);
+    }
+  }
+}

@@ -1,0 +1,74 @@
+// What kernels of normalization share: statistics of channels, sums over warps, packs as they lie in memory.
+
+#pragma once
+
+#include "divide.cuh"
+#include "pack.cuh"
+
+constexpr unsigned int FULL = 0xffffffffu;
+
+// Of some values: their mean and the sum of squared distances from it.
+template <typename A>
+struct Partial {
+  A mean, squares;
+};
+
+template <typename A>
+struct Statistics {  // (C,) each; the moving ones null where absent
+  const A* moving_mean;
+  const A* moving_variance;
+  A* mean;
+  A* inv_variance;
+  A* new_moving_mean;
+  A* new_moving_variance;
+};
+
+template <typename A>
+__device__ __forceinline__ void keep(
+    const Statistics<A>& to, int channel, A mean, A inverse, A variance, A n, A momentum) {
+  to.mean[channel] = mean;
+  to.inv_variance[channel] = inverse;
+  if (to.moving_mean == nullptr) return;
+  const A fresh = A(1) - momentum;
+  to.new_moving_mean[channel] = momentum * to.moving_mean[channel] + fresh * mean;
+  to.new_moving_variance[channel] = momentum * to.moving_variance[channel] + fresh * (variance * (n / (n - A(1))));
+}
+
+template <typename A>
+__device__ __forceinline__ A warp_sum(A value) {
+#pragma unroll
+  for (int step = 16; step > 0; step /= 2) value += __shfl_xor_sync(FULL, value, step);
+  return value;
+}
+
+constexpr int THREADS = 256;
+constexpr int WARPS = THREADS / 32;
+constexpr int AT_ONCE = 4;  // loads of a thread from memory
+
+// To two units in the last place, by little code: what runs once in a launch waits for every line of it.
+__device__ __forceinline__ float ratio(float a, float b) { return __fdividef(a, b); }
+__device__ __forceinline__ double ratio(double a, double b) { return a / b; }
+__device__ __forceinline__ float inverse_root(float value) { return rsqrtf(value); }
+__device__ __forceinline__ double inverse_root(double value) { return 1 / sqrt(value); }
+
+// A pack as it lies in memory. Each `open` widens anew: values kept wide would take twice the registers.
+template <typename T, int V>
+struct Closed {
+  using W = typename Word<V * sizeof(T)>::type;
+  W word;
+  __device__ __forceinline__ Pack<T, V> open() {
+    if constexpr (sizeof(T) == 2 && V == 8) {
+      asm volatile("" : "+r"(word.x), "+r"(word.y), "+r"(word.z), "+r"(word.w));
+    }
+    return *reinterpret_cast<const Pack<T, V>*>(&word);
+  }
+  __device__ __forceinline__ void load(const T* from) { word = *reinterpret_cast<const W*>(from); }
+  __device__ __forceinline__ void load_streaming(const T* from) { word = __ldcs(reinterpret_cast<const W*>(from)); }
+  __device__ __forceinline__ void close() {  // nothing that was worked out from it is kept
+    if constexpr (sizeof(W) >= 4) {
+      auto& words = reinterpret_cast<unsigned int(&)[sizeof(W) / 4]>(word);
+#pragma unroll
+      for (unsigned int& one : words) asm volatile("" : "+r"(one));
+    }
+  }
+};
