@@ -9,18 +9,22 @@ from time import monotonic
 from types import TracebackType
 from typing import Any, Protocol, Self
 
+from harness.case.case import Case
 from harness.errors import WorkerError
 from harness.measure import Limits
 from harness.result.failure import classify_death
 from harness.result.result import Ceilings, Profile, Result, Status, Trial, from_json, to_json
 from harness.run.process import PRELOADED, Worker, worker_options
 from harness.settings import child_environment, tuning_file
-from harness.worker.turns import first_turn, joined, next_turn, takes_turns
+from harness.worker.turns import first_turn, joined, next_turn
 from ops import TuningError, find_op
+from ops._core.op import tensor_bytes
 from ops._core.tuning import read as read_tuning
 
 DOUBTFUL = (Status.ERROR, Status.OUT_OF_MEMORY)
 """After these a CUDA context may be unusable."""
+HELD_BYTES = 256 << 20
+"""Of larger cases the implementations are not kept in memory side by side."""
 
 
 Ask = Callable[[Trial], Mapping[str, Any]]
@@ -29,6 +33,12 @@ Ask = Callable[[Trial], Mapping[str, Any]]
 def ask_nothing(_: Trial) -> Mapping[str, Any]:
     """Nothing is asked of a trial beyond being run."""
     return {}
+
+
+def takes_turns(case: Case, device: str, limits: Limits) -> bool:
+    """Whether a case is measured in turns: on a CPU, where others use the host too, and where all find room."""
+    nbytes = tensor_bytes(case.resolved.inputs) + tensor_bytes(case.resolved.outputs)
+    return limits.turns > 1 and device == "cpu" and nbytes <= HELD_BYTES
 
 
 class Executor(Protocol):

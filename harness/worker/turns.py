@@ -12,23 +12,13 @@ from __future__ import annotations
 from dataclasses import replace
 from math import ceil
 
-from harness.case.case import Case
 from harness.measure import Limits
 from harness.result.result import Measurement, Result, Status
-from ops._core.op import tensor_bytes
 
 TURNS = 12
 """The first turn takes one such part of the samples, enough to tell of an implementation if the worker is lost."""
 WARM_AGAIN_S = 0.002
 """Calls before the samples of a later turn: others had the caches meanwhile. Calls that last longer need none."""
-HELD_BYTES = 256 << 20
-"""Of larger cases the implementations are not kept in memory side by side."""
-
-
-def takes_turns(case: Case, device: str, limits: Limits) -> bool:
-    """Whether a case is measured in turns: on a CPU, where others use the host too, and where all find room."""
-    nbytes = tensor_bytes(case.resolved.inputs) + tensor_bytes(case.resolved.outputs)
-    return limits.turns > 1 and device == "cpu" and nbytes <= HELD_BYTES
 
 
 def first_turn(limits: Limits) -> Limits:

@@ -10,9 +10,9 @@ import pytest
 
 from harness.measure import Limits
 from harness.result.result import Measurement, Result, Status
-from harness.run.execute import LocalExecutor
+from harness.run.execute import HELD_BYTES, LocalExecutor, takes_turns
 from harness.worker.block import Bench
-from harness.worker.turns import HELD_BYTES, WARM_AGAIN_S, balanced_orders, first_turn, joined, next_turn, takes_turns
+from harness.worker.turns import WARM_AGAIN_S, balanced_orders, first_turn, joined, next_turn
 from tests.faulty.trial import trial
 
 LIMITS = Limits(budget_s=60.0, min_samples=3, max_samples=6, warmup_s=0.0, turns=3)
