@@ -98,7 +98,12 @@ def test_every_choice_is_right(size: Size, dtype: str, monkeypatch: pytest.Monke
     judge = judge_of(size, dtype, "channels_first", add=False)
     asked = []
     real = gemm_turns.pass_images
-    monkeypatch.setattr(gemm, "pass_images", lambda *given: asked.append(given) or real(*given))
+
+    def noted(*given: Any) -> Any:
+        asked.append(given)
+        return real(*given)
+
+    monkeypatch.setattr(gemm, "pass_images", noted)
     for processors, in_turn in product((1, 2, 5), (0, 256)):
         with override({"gemm_turns.images_in_turn": in_turn}):
             monkeypatch.setattr(gemm_turns, "multiprocessors", lambda processors=processors: processors)
