@@ -201,40 +201,34 @@ class LocalExecutor:
     def _run_in_turns(self, trials: Iterable[Trial], block: int, ask: Ask) -> Iterator[Result]:
         """Each trial's first turn, one after the other; then all in the worker that still holds them."""
         turn = first_turn(self.limits)
-        results, holders = [], []
+        taken = []
         for trial in trials:
-            results.append(self._run_one(trial, block, {**ask(trial), "hold": True, "limits": vars(turn)}))
-            holders.append(self._worker)
-        held = [
-            index
-            for index, (result, holder) in enumerate(zip(results, holders, strict=True))
+            result = self._run_one(trial, block, {**ask(trial), "hold": True, "limits": vars(turn)})
+            taken.append((result, self._worker))
+        held = {
+            result.trial.implementation: result
+            for result, holder in taken
             if holder is self._worker and next_turn(result, self.limits) is not None
-        ]
-        if held:
-            for index, result in self._take_turns({index: results[index] for index in held}, block).items():
-                results[index] = result
-        yield from results
+        }
+        found = self._take_turns(held, block) if held else {}
+        for result, _ in taken:
+            yield found.get(result.trial.implementation, result)
 
-    def _take_turns(self, held: Mapping[int, Result], block: int) -> dict[int, Result]:
-        """What the worker finds; where it is lost, whoever's turn it was, and the others keep what they have."""
+    def _take_turns(self, held: Mapping[str, Result], block: int) -> dict[str, Result]:
+        """What the worker finds, by implementation; where it is lost, of whoever's turn it was: others keep theirs."""
         worker = self._ready()
-        names = [result.trial.implementation for result in held.values()]
-        worker.send({"do": "turns", "implementations": names, "limits": vars(self.limits)})
-        name = names[0]
+        worker.send({"do": "turns", "implementations": [*held], "limits": vars(self.limits)})
+        name = next(iter(held))
         while True:
             reply = worker.receive(monotonic() + self.timeout_s)
             if reply is None:
-                break
+                before = held[name]
+                plain = {"trial": to_json(before.trial), "block": block, **self._lost(worker, "measure")}
+                return {name: joined(before, self._result(before.trial, plain))}
             if reply["is"] == "turns":
                 found = (from_json(Result, result) for result in reply["results"])
                 return dict(zip(held, found, strict=True))
             name = reply["implementation"]
-        lost = self._lost(worker, "measure")
-        return {
-            index: joined(result, self._result(result.trial, {"trial": to_json(result.trial), "block": block, **lost}))
-            for index, result in held.items()
-            if result.trial.implementation == name
-        }
 
     def _run_one(self, trial: Trial, block: int, more: Mapping[str, Any]) -> Result:
         return self._result(trial, self.run_plain(to_json(trial), block=block, **more))
