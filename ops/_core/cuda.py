@@ -53,6 +53,11 @@ class Compiled:
     resources: dict[str, Resources]
 
 
+def flag(holds: object) -> str:
+    """A truth as a template argument in C++."""
+    return "true" if holds else "false"
+
+
 class Source:
     """One `.cu` file and every name expression that may be asked of it.
 

@@ -11,7 +11,16 @@ from typing import Any
 
 import numpy as np
 
-from ops._core.cuda import DIVISOR, Source, architecture, divisor, multiprocessors, shared_memory_bytes, widest_pack
+from ops._core.cuda import (
+    DIVISOR,
+    Source,
+    architecture,
+    divisor,
+    flag,
+    multiprocessors,
+    shared_memory_bytes,
+    widest_pack,
+)
 from ops._core.dtype import dtype_info
 from ops._core.gemm_hopper import PACK, stream, streams
 from ops._core.gemm_sweep import WIDTHS, sweep, sweeps
@@ -286,7 +295,7 @@ def _sweep(a: Matrix, b: Matrix, d: Matrix, size: tuple[int, int, int], addend: 
 
 def _function(a: Matrix, b: Matrix, d: Matrix, size: tuple[int, int, int], parts: int, addend: Any, tile: int) -> Any:
     dtype, result = a.array.dtype.name, d.array.dtype.name
-    places = (str(a.along).lower(), str(b.along).lower())
+    places = (flag(a.along), flag(b.along))
     for widths in _widths(dtype, result, places):
         if _packed(a, b, d, size, addend, widths):
             function = SOURCE.function(_name(dtype, result, places, widths, parts, tile))

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ops._core.broadcast import Walk
-from ops._core.cuda import DIVISOR, divisor, multiprocessors
+from ops._core.cuda import DIVISOR, divisor, flag, multiprocessors
 from ops._core.errors import ShapeError
 from ops._core.op import Array, Shape
 from ops._core.tuning import declare
@@ -63,7 +63,7 @@ def flat(elements: int, width: int, least: int = 1) -> Flat:
 
 def is_whole(elements: int, width: int) -> str:
     """Whether every block of `flat` has as many packs as its threads move, in C++."""
-    return f"{elements % (width * BLOCK_PACKS) == 0}".lower()
+    return flag(elements % (width * BLOCK_PACKS) == 0)
 
 
 def span(elements: int, width: int, least: int = 1) -> int:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ops._core.axes import Reduction
-from ops._core.cuda import Source, divisor, multiprocessors
+from ops._core.cuda import Source, divisor, flag, multiprocessors
 from ops._core.kernel import Bound
 from ops._core.op import Array
 from ops._core.tuning import Parameter, declare
@@ -178,7 +178,7 @@ def _small(source: Source, functor: Functor, layout: Reduction, arrays: tuple[An
     bits = (-(-layout.length // SMALL_EACH) - 1).bit_length()
     numbers = (np.int32(layout.count), np.int32(layout.length), divisor(layout.c), np.int32(bits))
     threads = min(SMALL_THREADS, -(-(layout.count << bits) // WARP) * WARP)
-    of_rows = f"{layout.c == 1}".lower()
+    of_rows = flag(layout.c == 1)
     function = source.function(f"reduce_small<{functor.name}, {of_rows}>")
     grid = (-(-(layout.count << bits) // threads),)
     return lambda: function(grid, (threads,), (*arrays, functor.value, *numbers))
@@ -232,12 +232,13 @@ def _rows(
     rows, length, width = layout.a, layout.r1, functor.width
     nbytes = sum(array.nbytes for array in arrays[:2] if array is not None)
     streams = _streams(nbytes, least_streamed)
-    whole = f"{shift == 0 and length % width == 0}".lower()
+    is_whole = shift == 0 and length % width == 0
+    whole = flag(is_whole)
     splits, share = _shares(layout, width, arrays)
     threads = THREADS
     if splits == 1:
         packs = touched_packs(rows, length, width, shift)
-        if whole == "true" and width == ROW_WIDTH and packs in ROW_PACKS:
+        if is_whole and width == ROW_WIDTH and packs in ROW_PACKS:
             threads = ROW_THREADS
         lanes = _lanes(packs) if threads == THREADS else threads
         function = source.function(f"reduce_rows<{functor.name}, {width}, {streams}, {whole}, {threads}>")
@@ -252,7 +253,7 @@ def _rows(
 
 
 def _streams(nbytes: int, least: int) -> str:
-    return f"{nbytes >= least and _STREAMED.covers(nbytes >> 20)}".lower()
+    return flag(nbytes >= least and _STREAMED.covers(nbytes >> 20))
 
 
 def _shares(layout: Reduction, width: int, arrays: tuple[Any, Any, Any]) -> tuple[int, int]:

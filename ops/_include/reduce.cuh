@@ -17,6 +17,7 @@
 #include "divide.cuh"
 #include "mail.cuh"
 #include "pack.cuh"
+#include "ticket.cuh"
 
 constexpr int REDUCE_THREADS = 256;
 constexpr unsigned int EVERY_LANE = 0xffffffffu;
@@ -76,20 +77,6 @@ __device__ __forceinline__ typename F::Acc merge_warps(const F& f, typename F::A
   if (threadIdx.x % 32 == 0) slots[warp] = mine;
   __syncthreads();
   return merge_lanes(f, slots[(warp & -warps) + (threadIdx.x & (warps - 1))], warps);
-}
-
-// True in the last of `blocks` blocks to come here; leaves the ticket at zero for the next launch.
-__device__ __forceinline__ bool arrive_last(unsigned int* ticket, unsigned int blocks) {
-  __shared__ bool last;
-  __threadfence();
-  __syncthreads();
-  if (threadIdx.x == 0 && threadIdx.y == 0) {
-    last = atomicAdd(ticket, 1u) == blocks - 1;
-    if (last) *ticket = 0;
-  }
-  __syncthreads();
-  __threadfence();
-  return last;
 }
 
 template <typename A>

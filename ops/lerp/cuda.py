@@ -9,7 +9,7 @@ import numpy as np
 
 from ops._core.axes import as_reduction
 from ops._core.broadcast import Walk, reduced_axes, walk
-from ops._core.cuda import Source, multiprocessors, widest_pack
+from ops._core.cuda import Source, flag, multiprocessors, widest_pack
 from ops._core.dtype import FLOATS, dtype_info
 from ops._core.errors import AxisError
 from ops._core.kernel import Bound
@@ -70,7 +70,7 @@ def _pack(x: Any, *lengths_and_arrays: Any) -> int:
 
 def _flag(tensor: Any) -> str:
     """Whether the weight is a tensor, in C++."""
-    return str(tensor is not None).lower()
+    return flag(tensor is not None)
 
 
 def _split_weight(weight: Any, wide: Any) -> tuple[Any, Any]:
@@ -179,7 +179,7 @@ def _gradient(
         if tensor is None or tensor.shape == dout.shape:
             width = _pack(dout, dout.size, tensor, dx, dy)
             packs, grid, block = flat(dout.size, width)
-            flags = f"{_flag(tensor)}, {str(subtract).lower()}"
+            flags = f"{_flag(tensor)}, {flag(subtract)}"
             function = SOURCE.function(f"grad_flat<{ctype}, {width}, {packs}, {flags}>")
             rest = wide(1 - weight) if tensor is None else wide(0)
             arguments: tuple[Any, ...] = (dout, tensor, dx, dy, number, rest, np.int64(dout.size // width))

@@ -14,6 +14,7 @@ from ops._core.cuda import (
     Source,
     architecture,
     divisor,
+    flag,
     multiprocessors,
     pointers,
     shared_memory_bytes,
@@ -172,7 +173,7 @@ class Short:
 
     def expression(self, ctype: str) -> str:
         """The kernel."""
-        return f"normalize_short<{ctype}, {self.width}, {self.lanes}, {self.packs}, {str(self.shared).lower()}>"
+        return f"normalize_short<{ctype}, {self.width}, {self.lanes}, {self.packs}, {flag(self.shared)}>"
 
 
 def _most_packs(layout: str) -> int:
@@ -420,7 +421,7 @@ def _alone(
     if found is None or x.size >= LARGEST_SIZE:
         return None
     packs, threads = found
-    adds = "false" if addend is None else "true"
+    adds = flag(addend is not None)
     function = CHANNELS_FIRST.function(f"normalize_alone<{_ctype(x)}, {width}, {packs}, {adds}>")
     sizes = (np.int32(view.images * view.post // width), np.int32(view.channels), np.int32(view.post))
     arguments = (x, addend, y, gamma, beta, statistics, *sizes, divisor(view.post // width), *numbers)

@@ -6,8 +6,9 @@
 // T is the tensor's type, A the accumulating one; V elements move as one access.
 
 #include "statistics.cuh"
+#include "ticket.cuh"
 
-constexpr int UNDER_WAY = 4;         // loads of a thread that walks rows
+constexpr int UNDER_WAY = 4;  // loads of a thread that walks rows
 
 template <typename A>
 struct Moments {  // of `count` values: their mean and the sum of squared distances from it
@@ -20,20 +21,6 @@ __device__ __forceinline__ Moments<A> merge(const Moments<A>& a, const Moments<A
   if (count == A(0)) return a;
   const A distance = b.mean - a.mean, share = b.count / count;
   return {count, a.mean + distance * share, a.squares + b.squares + distance * distance * a.count * share};
-}
-
-// The last of `blocks` to come here for `ticket` gets true, and leaves the ticket at zero.
-__device__ __forceinline__ bool last_to_arrive(unsigned int* ticket, unsigned int blocks) {
-  __shared__ bool last;
-  __threadfence();
-  __syncthreads();
-  if (threadIdx.x == 0 && threadIdx.y == 0) {
-    last = atomicAdd(ticket, 1u) == blocks - 1;
-    if (last) *ticket = 0;
-  }
-  __syncthreads();
-  __threadfence();
-  return last;
 }
 
 template <typename A>
@@ -87,7 +74,7 @@ __global__ void __launch_bounds__(THREADS) reduce_rows(
     for (int warp = 1; warp < WARPS; ++warp) mine = merge(mine, slots[warp]);
     partials[channel * splits + split] = mine;
   }
-  if (!last_to_arrive(&tickets[channel], splits) || threadIdx.x >= 32) return;
+  if (!arrive_last(&tickets[channel], splits) || threadIdx.x >= 32) return;
   mine = {A(0), A(0), A(0)};
   for (int other = threadIdx.x; other < splits; other += 32) {
     const volatile Moments<A>& partial = partials[channel * splits + other];

@@ -54,19 +54,18 @@ __device__ __forceinline__ double inverse_root(double value) { return 1 / sqrt(v
 // A pack as it lies in memory. Each `open` widens anew: values kept wide would take twice the registers.
 template <typename T, int V>
 struct Closed {
-  using W = typename Word<V * sizeof(T)>::type;
-  W word;
+  PackWord<T, V> word;
   __device__ __forceinline__ Pack<T, V> open() {
     if constexpr (sizeof(T) == 2 && V == 8) {
       asm volatile("" : "+r"(word.x), "+r"(word.y), "+r"(word.z), "+r"(word.w));
     }
-    return *reinterpret_cast<const Pack<T, V>*>(&word);
+    return unpacked<T, V>(word);
   }
-  __device__ __forceinline__ void load(const T* from) { word = *reinterpret_cast<const W*>(from); }
-  __device__ __forceinline__ void load_streaming(const T* from) { word = __ldcs(reinterpret_cast<const W*>(from)); }
+  __device__ __forceinline__ void load(const T* from) { word = fetch<T, V>(from); }
+  __device__ __forceinline__ void load_streaming(const T* from) { word = fetch<T, V, true>(from); }
   __device__ __forceinline__ void close() {  // nothing that was worked out from it is kept
-    if constexpr (sizeof(W) >= 4) {
-      auto& words = reinterpret_cast<unsigned int(&)[sizeof(W) / 4]>(word);
+    if constexpr (sizeof(word) >= 4) {
+      auto& words = reinterpret_cast<unsigned int(&)[sizeof(word) / 4]>(word);
 #pragma unroll
       for (unsigned int& one : words) asm volatile("" : "+r"(one));
     }
