@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise, permutations
+from math import pi, sqrt
+from statistics import NormalDist
 
 import pytest
 
@@ -12,10 +15,10 @@ from harness.measure import Limits
 from harness.result.result import Measurement, Result, Status
 from harness.run.execute import HELD_BYTES, LocalExecutor, takes_turns
 from harness.worker.block import Bench
-from harness.worker.turns import WARM_AGAIN_S, balanced_orders, first_turn, joined, next_turn
+from harness.worker.turns import SETTLED, WARM_AGAIN_S, balanced_orders, first_turn, is_settled, joined, next_turn
 from tests.faulty.trial import trial
 
-LIMITS = Limits(budget_s=60.0, min_samples=3, max_samples=6, warmup_s=0.0, turns=3)
+LIMITS = Limits(budget_s=60.0, min_samples=3, max_samples=6, warmup_s=0.0, turns=3, scattered_samples=6)
 """A first turn of two samples, then four of one, however long a sample takes."""
 
 
@@ -138,6 +141,31 @@ def test_a_later_turn_takes_one_sample() -> None:
     assert next_turn(measured(60, 1000.0), limits) is None
     assert next_turn(measured(1, 6.1e9), limits) is None
     assert next_turn(Result(trial("baseline"), Status.WRONG), limits) is None
+
+
+def test_samples_that_scatter_are_not_enough() -> None:
+    """Of those that agree 60 do; of others a median that may as well be another goes on, up to 240 or the budget."""
+    limits = Limits(turns=3)
+    agreed = measured(60, 1000.0)
+
+    def with_samples(times_ns: Sequence[float]) -> Result:
+        return replace(agreed, measurement=Measurement(tuple(times_ns), "t", 1))
+
+    halves = [1000.0, 1500.0] * 30
+    assert next_turn(agreed, limits) is None
+    assert next_turn(with_samples(halves), limits) is not None
+    assert next_turn(with_samples([1000.0] * 50 + [1e6] * 10), limits) is None
+    assert next_turn(with_samples(halves * 4), limits) is None
+    assert next_turn(with_samples([sample * 1e4 for sample in halves]), limits) is None
+
+
+def test_the_median_s_standard_error() -> None:
+    """Of 10,001 normal samples it is 1.25 hundredths of their deviation, within a fifth."""
+    samples = [NormalDist(1000.0, 100.0).inv_cdf((place + 0.5) / 10001) for place in range(10001)]
+    error = sqrt(pi / 2) * 0.1 / sqrt(len(samples))
+    scale = SETTLED / error
+    for share, expected in ((0.8, True), (1.2, False)):
+        assert is_settled([1000.0 + (sample - 1000.0) * scale * share for sample in samples]) is expected
 
 
 def test_joined_results_keep_what_was_found_first() -> None:
