@@ -32,8 +32,8 @@ LEAST_GAIN = 0.01
 """A candidate replaces the default where its whole interval lies beyond this."""
 LEAST_ROUNDS, MOST_ROUNDS = LEAST_PAIRS + 2, 12
 """A few more than an interval needs: as several candidates share one chance of error, it is wide with four."""
-LIMITS = Limits(budget_s=0.1, min_samples=3)
-"""Of one candidate, case and round."""
+LIMITS = Limits(budget_s=0.05, min_samples=3, warmup_s=0.02)
+"""Of one candidate, case and round: rounds tell more than samples of one process do."""
 WIDE_BYTES, COPIES = 8, 6
 """A case takes so many float64 copies of its tensors: drawn, widened, reference, bound, compared."""
 Tell = Callable[[str], None]
