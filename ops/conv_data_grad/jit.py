@@ -328,12 +328,17 @@ def _finish_row(
                     value += widen(addend[n, uintp(pixel + index), where])
                 dx[n, uintp(pixel + index), where] = narrow(value, dx[n, uintp(pixel + index), where])
     else:
-        for channel in range(width):
-            for index in range(end - pixel):
-                value, where = tile[uintp(place + channel * pitch + index)], uintp(pixel + index)
-                if addend.size:
-                    value += widen(addend[n, uintp(column + channel), where])
-                dx[n, uintp(column + channel), where] = narrow(value, dx[n, uintp(column + channel), where])
+        for channel in range(uintp(width)):
+            given, result = uintp(place) + channel * uintp(pitch), dx[n, uintp(column) + channel]
+            if addend.size:
+                added = addend[n, uintp(column) + channel]
+                for index in range(uintp(end - pixel)):
+                    where = uintp(pixel) + index
+                    result[where] = narrow(tile[given + index] + widen(added[where]), result[where])
+            else:
+                for index in range(uintp(end - pixel)):
+                    where = uintp(pixel) + index
+                    result[where] = narrow(tile[given + index], result[where])
 
 
 @njit(**INNER)
@@ -347,55 +352,22 @@ def _multiply_rows(
     panels: int,
     out_channels: int,
     count: int,
-    tile: Any,
+    addend: Any,
+    out: Any,
     place: int,
     pitch: int,
 ) -> None:
+    """Rows of products on top of the addend, which lies as they do in `out`, from `place` on, or is empty.
+
+    A tile takes all its partial sums before the next begins: it stays in the nearest cache, the factors do in the next.
+    """
     columns = tile_columns(image)
-    for index in range(place, place + -(-count // ROWS) * ROWS * pitch):
-        tile[index] = 0
     for now in range(panels):
-        for run in range(shifts.size):
-            weight = ((panel + now) * shifts.size + run) * depth * columns
-            for first in range(0, depth, DEPTH):
-                for row in range(0, count, ROWS):
-                    multiply_tile(
-                        image,
-                        base + row * out_channels + shifts[run] + first,
-                        out_channels,
-                        1,
-                        packed,
-                        weight + first * columns,
-                        columns,
-                        min(DEPTH, depth - first),
-                        tile,
-                        place + row * pitch + now * columns,
-                        pitch,
-                    )
-
-
-@njit(**INNER)
-def _multiply_rows_onto(
-    image: Any,
-    base: int,
-    shifts: Any,
-    depth: int,
-    packed: Any,
-    panel: int,
-    panels: int,
-    out_channels: int,
-    count: int,
-    direct: Any,
-    target: int,
-    channels: int,
-) -> None:
-    columns, (addend, out) = tile_columns(image), direct
-    for now in range(panels):
-        for run in range(shifts.size):
-            weight = ((panel + now) * shifts.size + run) * depth * columns
-            for first in range(0, depth, DEPTH):
-                for row in range(0, count, ROWS):
-                    place = target + row * channels + now * columns
+        for row in range(0, count, ROWS):
+            target = place + row * pitch + now * columns
+            for run in range(shifts.size):
+                weight = ((panel + now) * shifts.size + run) * depth * columns
+                for first in range(0, depth, DEPTH):
                     multiply_tile_onto(
                         image,
                         base + row * out_channels + shifts[run] + first,
@@ -406,11 +378,11 @@ def _multiply_rows_onto(
                         columns,
                         min(DEPTH, depth - first),
                         out if run + first else addend,
-                        place,
-                        channels,
+                        target,
+                        pitch,
                         out,
-                        place,
-                        channels,
+                        target,
+                        pitch,
                     )
 
 
@@ -484,14 +456,14 @@ def multiply_rows(
         base = (n * image_size + plane * plane_size + first) * out_channels
         done = count - count % ROWS if direct[1].size else 0
         target = ((n * planes + plane) * rows * width + first) * channels + panel * columns
-        _multiply_rows_onto(
-            image, base, shifts, depth, packed, panel, now, out_channels, done, direct, target, channels
-        )
+        _multiply_rows(image, base, shifts, depth, packed, panel, now, out_channels, done, *direct, target, channels)
         if done < count:
             base += done * out_channels
             first += done
             count -= done
-            _multiply_rows(image, base, shifts, depth, packed, panel, now, out_channels, count, tile, place, pitch)
+            _multiply_rows(
+                image, base, shifts, depth, packed, panel, now, out_channels, count, tile[:0], tile, place, pitch
+            )
             used = min(now * columns, channels - panel * columns)
             turned, column = place + block * pitch, panel * columns
             _finish_rows(
