@@ -70,13 +70,14 @@ class Tried:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What became of a parameter. notes: cases left out, each with the reason."""
+    """What became of a parameter. notes: cases left out, each with the reason. late: those there was no time for."""
 
     parameter: Parameter
     tried: tuple[Tried, ...] = ()
     cases: tuple[str, ...] = ()
     rounds: int = 0
     notes: tuple[str, ...] = ()
+    late: int = 0
 
     @property
     def best(self) -> Tried | None:
@@ -123,6 +124,7 @@ class _Sheet:
     cases: dict[str, Case] = field(default_factory=dict)
     out: dict[int, str] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    late: int = 0
 
     @property
     def values(self) -> list[int]:
@@ -178,7 +180,8 @@ class Tuner:
         with self._start() as runner:
             for case in list(sheet.cases.values()):
                 if end is not None and monotonic() >= end and sheet.times_ns:
-                    sheet.drop(case, "no time left for it")
+                    sheet.cases.pop(case.id)
+                    sheet.late += 1
                     continue
                 values = sheet.values
                 # the default goes first in the first round: it says whether the case asks for the parameter at all
@@ -226,6 +229,7 @@ def judge(sheet: _Sheet, rounds: int) -> Finding:
         tuple(f"{case.op} · {case.name}" for case in sheet.cases.values()),
         rounds,
         tuple(sheet.notes),
+        sheet.late,
     )
 
 

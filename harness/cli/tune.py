@@ -191,6 +191,8 @@ def remarks(findings: Sequence[Finding]) -> list[str]:
     for one in findings:
         lines += [f"{one.parameter.name} {tried.value}: {tried.reason}" for tried in one.tried if tried.reason]
         lines += [f"{one.parameter.name}: left out {note}" for note in one.notes]
+        if one.late:
+            lines.append(f"{one.parameter.name}: no time for {one.late} more cases; --budget gives more")
         if not one.cases:
             lines.append(f"{one.parameter.name}: no case that was run asks for it")
     return lines
