@@ -1,6 +1,6 @@
 """Time of calls on a CUDA device: cold by events behind a busy queue, hot by a graph's replay.
 
-A cold sample: overwrite twice the L2 cache, let a kernel spin, record an event, call, record an
+A cold sample: overwrite the L2 cache, let a kernel spin, record an event, call, record an
 event. The spinning kernel runs until the host has enqueued the rest, so that gaps between
 launches are not timed; it also measures the clock. The hot figure replays a captured
 graph of many calls, without a flush, after all cold samples.
@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from harness.measure.flush import Flush
 from harness.measure.footprint import graph_names, memory_counter
 from harness.measure.queue import Queue, Sample
 from harness.measure.ruler import cuda_ruler
@@ -29,8 +30,6 @@ from ops import Bound
 from ops._core.backend import cupy
 
 SOURCE = Path(__file__).parent / "spin.cu"
-FLUSH_FACTOR = 2
-LEAST_FLUSH = 64 << 20
 SAMPLES_PER_WANTED = 3
 """A GPU's samples are cheap: this many times what the limits ask for at most."""
 LEAST_CLOCK = 0.75
@@ -43,8 +42,8 @@ HOT_REPEATS = 5
 class CudaTimer:
     """Event times on one device, on a stream of its own."""
 
-    name = "cuda-event-cold/1"
-    name_with_gaps = "cuda-event-cold/1 with launch gaps"
+    name = "cuda-event-cold/2"
+    name_with_gaps = "cuda-event-cold/2 with launch gaps"
 
     def __init__(self, index: int = 0) -> None:
         xp = cupy()
@@ -53,10 +52,10 @@ class CudaTimer:
         with self._device:
             # a blocking stream: torchvision launches on the legacy default stream, whose order this one keeps
             self._stream = xp.cuda.Stream(non_blocking=False)
-            module = xp.RawModule(code=SOURCE.read_text(encoding="utf-8"), options=("-std=c++17",))
-            self._spin = module.get_function("spin")
-            self._empty = module.get_function("empty")
-            self._multiply_add = module.get_function("multiply_add")
+            self._module = xp.RawModule(code=SOURCE.read_text(encoding="utf-8"), options=("-std=c++17",))
+            self._spin = self._module.get_function("spin")
+            self._empty = self._module.get_function("empty")
+            self._multiply_add = self._module.get_function("multiply_add")
             self._start, self._stop = xp.cuda.Event(), xp.cuda.Event()
         self._index = index
         self._torch: Any = None
@@ -100,6 +99,10 @@ class CudaTimer:
     def launch_arithmetic(self, out: Any, blocks: int, rounds: int) -> None:
         """Launch `blocks` times 256 threads that each do four times `rounds` multiply-adds."""
         self._multiply_add((blocks,), (256,), (out, np.uint32(rounds)))
+
+    def make_flush(self) -> Flush:
+        """What overwrites the device's L2 cache, on the stream that calls are made on."""
+        return Flush(self._cupy, self._module, self._stream, int(self._device.attributes["L2CacheSize"]))
 
     def ruler(self) -> Ruler:
         """Time a copy, some arithmetic and empty launches."""
@@ -160,18 +163,14 @@ class CudaTimer:
         return Timed(measurement, cold[-1].returned)
 
     def _make_queue(self, slots: int, *, flush: bool) -> Queue:
-        xp = self._cupy
-        nbytes = 0
-        if flush:
-            nbytes = max(FLUSH_FACTOR * int(self._device.attributes["L2CacheSize"]), LEAST_FLUSH)
         return Queue(
             spin=self._spin,
-            seen=xp.zeros(2 * slots, np.uint64),
-            flush=xp.empty(nbytes, np.uint8) if nbytes else None,
+            seen=self._cupy.zeros(2 * slots, np.uint64),
+            flush=self.make_flush() if flush else None,
             start=self._start,
             stop=self._stop,
             stream=self._stream,
-            elapsed_ms=xp.cuda.get_elapsed_time,
+            elapsed_ms=self._cupy.cuda.get_elapsed_time,
         )
 
     def _warm_up(self, call: Bound, seconds: float) -> int:

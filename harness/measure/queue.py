@@ -26,7 +26,15 @@ class Queue:
     """A stream kept busy while work is enqueued, and two events around the work."""
 
     def __init__(
-        self, *, spin: Any, seen: Any, flush: Any, start: Any, stop: Any, stream: Any, elapsed_ms: Any
+        self,
+        *,
+        spin: Any,
+        seen: Any,
+        flush: Callable[[int], None] | None,
+        start: Any,
+        stop: Any,
+        stream: Any,
+        elapsed_ms: Any,
     ) -> None:
         self._spin = spin
         self._seen = seen
@@ -40,7 +48,7 @@ class Queue:
     def sample(self, call: Callable[[], Any], slot: int, *, flush: bool = True) -> Sample:
         """One call timed; `blocked` says that it was all enqueued before it could start."""
         if flush and self._flush is not None:
-            self._flush.data.memset_async(slot % 256, self._flush.nbytes, self._stream)
+            self._flush(slot % 256)
         self._spin((1,), (1,), (np.uint64(self._wait_ns), self._seen, np.uint32(slot)))
         self._start.record(self._stream)
         returned = call()

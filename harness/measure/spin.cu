@@ -31,3 +31,25 @@ extern "C" __global__ void multiply_add(float* out, unsigned int rounds) {
   }
   if (a + b + c + d < 0.0f) out[0] = a;  // never true; keeps the chains
 }
+
+// Lines that a kernel asked to be evicted last outlive any other traffic, however much: only their like displaces them.
+// So `displace` overwrites a buffer with that priority, and `release` gives it up again.
+extern "C" __global__ void displace(uint4* to, unsigned int words) {
+  for (unsigned int i = blockIdx.x * blockDim.x + threadIdx.x; i < words; i += gridDim.x * blockDim.x) {
+#if __CUDA_ARCH__ >= 800
+    unsigned long long last;
+    asm volatile("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(last));
+    asm volatile("st.global.L2::cache_hint.v4.u32 [%0], {%1, %1, %1, %1}, %2;" ::"l"(to + i), "r"(i), "l"(last) : "memory");
+#else
+    to[i] = make_uint4(i, i, i, i);
+#endif
+  }
+}
+
+extern "C" __global__ void release(char* from, unsigned int lines) {
+#if __CUDA_ARCH__ >= 800
+  for (unsigned int i = blockIdx.x * blockDim.x + threadIdx.x; i < lines; i += gridDim.x * blockDim.x) {
+    asm volatile("applypriority.global.L2::evict_normal [%0], 128;" ::"l"(from + i * 128ull) : "memory");
+  }
+#endif
+}

@@ -133,12 +133,13 @@ def measure(fake: FakeCuda) -> Any:
 
 
 def test_a_cold_sample_flushes_spins_and_is_between_events(fake: FakeCuda) -> None:
-    """The order of work is flush, spin, event, call, event, wait."""
+    """The order is flush, spin, event, call, event, wait; a flush first displaces what is to be evicted last."""
     measured = measure(fake)
     text = " ".join(fake.log)
-    assert "flush spin event call event wait flush spin event call event wait" in text
+    sample = "displace release flush spin event call event wait"
+    assert f"{sample} {sample}" in text
     assert measured.samples_ns == (1e4,) * SAMPLES
-    assert measured.timer == "cuda-event-cold/1"
+    assert measured.timer == "cuda-event-cold/2"
     assert measured.peak_bytes == 0
     assert measured.footprint == Footprint(launches=None, kernels=None, allocations=0)
 
