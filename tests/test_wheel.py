@@ -17,6 +17,7 @@ NEEDED = (
     "harness/**/*.cu",
     "ops/**/*.cu",
     "ops/**/*.cuh",
+    "ops/tuning/*.json",
     "web/static/**/*",
     "web/templates/*",
     "harness/store/migrations/**/*.py",
