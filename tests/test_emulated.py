@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import product
 from math import inf, prod
 from typing import Any, NamedTuple
 
@@ -86,6 +87,9 @@ ROWS: tuple[tuple[Shape, tuple[int, ...]], ...] = (
     ((1, 40_000), (1,)),
     ((9, 256), (1,)),
     ((3, 2304), (1,)),
+    ((20, 1020), (1,)),
+    ((67, 1001), (1,)),
+    ((500, 3), (1,)),
 )
 """Shapes and axes that are the last."""
 COLUMNS: tuple[tuple[Shape, tuple[int, ...]], ...] = (
@@ -152,7 +156,8 @@ TIES = ("many", "all", "few", "zeros", "NaN")
 def trials(op: str) -> list[Trial]:
     """All of an op: most in float32, some beginning at an odd address, with one, two or five blocks at once.
 
-    Of some, x alone begins there, and no access of several elements suits both x and dx.
+    Of some, x alone begins there, and no access of several elements suits both x and dx. Gradients along rows have code
+    of their own in 16 bits: some more in those.
     """
     found = []
     for number, (shapes, params) in enumerate([*chosen(op), *drawn(op, 10)]):
@@ -164,6 +169,11 @@ def trials(op: str) -> list[Trial]:
         found.append(Trial(case, offset, mixed, 100 * number, ties, packs=False))
         if op in SMALL and prod(shapes["x"]) <= SMALL_ELEMENTS:
             found.append(found[-1]._replace(packs=True))
+    if op == "p_norm_grad":
+        for number, (dtype, length, order) in enumerate(product(("float16", "bfloat16"), (31, 250), (2, inf, -inf))):
+            case = case_of(op, {"x": (37, length)}, dtype, porder=order)
+            mixed, ties = (1, 2, 5)[number % 3], TIES[number % len(TIES)]
+            found.append(Trial(case, number % 4 == 1, mixed, number, ties, packs=number % 2 == 0))
     return found
 
 
@@ -174,7 +184,8 @@ KERNELS = {
     "mean": {"reduce_small", "reduce_rows", "reduce_long", "reduce_columns", "reduce_slabs"},
     "dot": {"reduce_small", "reduce_rows", "reduce_long"},
     "p_norm": {"reduce_small", "reduce_rows", "reduce_long", "reduce_columns", "reduce_slabs"}
-    | {"grad_rows", "grad_sweep", "grad_columns", "grad_extreme_rows", "grad_extreme_long", "grad_extreme_columns"},
+    | {"grad_rows", "grad_halves", "grad_sweep", "grad_columns"}
+    | {f"grad_extreme_{kind}" for kind in ("rows", "long", "columns")},
 }
 """What is emulated, by the folder of its source."""
 TRIALS = {op: trials(op) for op in ("lerp_grad", "mean", "dot", "p_norm", "p_norm_grad")}

@@ -61,6 +61,10 @@ MODES = {0.0: "COUNT", 1.0: "ABS", 2.0: "SQUARE", 3.0: "CUBE", inf: "LARGEST", -
 SLOPES = {0.0: "FLAT", 1.0: "SIGN", 2.0: "LINEAR", 3.0: "QUADRATIC", 1.5: "ROOT", 2.5: "ROOT_CUBED"}
 
 
+def _rows_kernel(width: int) -> str:
+    return "grad_halves" if width == 8 else "grad_rows"
+
+
 def _expressions() -> tuple[str, ...]:
     found: list[str] = []
     for dtype, width in WIDTHS.items():
@@ -68,7 +72,8 @@ def _expressions() -> tuple[str, ...]:
         for mode in (*MODES.values(), "POWER"):
             found += expressions(f"Norm<{ctype}, {mode}>", width)
         for slope in (*SLOPES.values(), "GENERAL", "BELOW_ONE"):
-            found += [f"grad_rows<{ctype}, {width}, {slope}, {packs}>" for packs in (1, 2)[: min(width // 2, 2)]]
+            rows = f"{_rows_kernel(width)}<{ctype}, {width}, {slope}"
+            found += [f"{rows}, {packs}>" for packs in (1, 2)[: min(width // 2, 2)]]
             found.append(f"grad_sweep<{ctype}, {width}, {slope}>")
             found += [f"grad_columns<{ctype}, {wide}, {slope}>" for wide in (1, width)]
         for wide in (1, width):
@@ -152,7 +157,7 @@ def _gradient(p: float, layout: Reduction, x: Any, y: Any, dy: Any, dx: Any) -> 
     shift = _shift(x, dx)
     if layout.b == layout.c == 1 and shift is not None and x.size < (1 << 31) - (1 << 20):
         packs = 2 if width > 2 and x.nbytes in PAIRED else 1
-        function = SOURCE.function(f"grad_rows<{ctype}, {width}, {slope}, {packs}>")
+        function = SOURCE.function(f"{_rows_kernel(width)}<{ctype}, {width}, {slope}, {packs}>")
         numbers = (q, np.int32(x.size), np.int32(shift), divisor(layout.length))
         blocks = max(1, -(-(x.size + shift) // (width * packs * SWEEP_THREADS)))
         return lambda: function((blocks,), (SWEEP_THREADS,), (*arrays, *numbers))

@@ -179,6 +179,74 @@ __global__ void __launch_bounds__(SWEEP_THREADS, GRAD_RESIDENT<T, SLOPE>) grad_r
   }
 }
 
+// Likewise in 16 bits. A pack of rows that are no shorter lies in two at most: each element takes its row's factors, so
+// that they are rounded two at once.
+template <int SLOPE>
+constexpr int HALVES_RESIDENT = SLOPE == BELOW_ONE ? 12 : 0;  // likewise: 40 registers, or some would be spilt
+
+template <typename T, int V, int SLOPE, int P>
+__global__ void __launch_bounds__(SWEEP_THREADS, HALVES_RESIDENT<SLOPE>) grad_halves(
+    const T* __restrict__ x, const T* __restrict__ y, const T* __restrict__ dy, T* __restrict__ dx, Wide<T> q, int size,
+    int shift, Divisor length) {
+  using A = Wide<T>;
+  constexpr int STEP = SWEEP_THREADS * V;
+  const int first = (blockIdx.x * SWEEP_THREADS * P + threadIdx.x) * V - shift;
+  const auto whole = [&](int at) { return at >= 0 && at + V <= size; };
+  const auto together = [&](int at) { return whole(at) && length.value >= V; };  // in two rows at most
+  PackWord<T, V> words[P];
+  T norms[P], grads[P];
+#pragma unroll
+  for (int p = 0; p < P; ++p) {
+    const int at = first + p * STEP;
+    if (together(at)) words[p] = fetch<T, V>(x + at);
+  }
+#pragma unroll
+  for (int p = 0; p < P; ++p) {
+    const int at = first + p * STEP;
+    if (!together(at)) continue;
+    const unsigned int row = quotient(at, length);
+    norms[p] = y[row];
+    grads[p] = dy[row];
+  }
+#pragma unroll
+  for (int p = 0; p < P; ++p) {
+    const int at = first + p * STEP;
+    if (!together(at)) continue;
+    const unsigned int next = quotient(at, length) + 1;
+    const int left = next * length.value - at;  // elements until the next row
+    const Scale<A> by = scale_of<A, SLOPE>(widen(norms[p]), widen(grads[p]));
+    Scale<A> further = by;
+    if (left < V) further = scale_of<A, SLOPE>(widen(y[next]), widen(dy[next]));
+    Pack<T, V> pack = unpacked<T, V>(words[p]);
+#pragma unroll
+    for (int i = 0; i < V; ++i) {
+      const bool ours = i < left;
+      const Scale<A> mine = {
+          ours ? by.before : further.before, ours ? by.inverse : further.inverse, ours ? by.dy : further.dy};
+      pack.at[i] = narrow<T>(slope<A, SLOPE>(widen(pack.at[i]), mine, q));
+    }
+    store<T, V>(dx + at, pack);
+  }
+  // What is left: packs in more rows, and elements at the ends.
+  const auto graded = [&](T element, int i) {
+    const unsigned int row = quotient(i, length);
+    return narrow<T>(slope<A, SLOPE>(widen(element), scale_of<A, SLOPE>(widen(y[row]), widen(dy[row])), q));
+  };
+#pragma unroll 1
+  for (int at = first; at < first + P * STEP; at += STEP) {
+    if (together(at)) continue;
+    if (whole(at)) {
+      Pack<T, V> pack = load<T, V>(x + at);
+#pragma unroll
+      for (int i = 0; i < V; ++i) pack.at[i] = graded(pack.at[i], at + i);
+      store<T, V>(dx + at, pack);
+      continue;
+    }
+#pragma unroll 1
+    for (int i = max(at, 0); i < min(at + V, size); ++i) dx[i] = graded(x[i], i);
+  }
+}
+
 // (a, r1, c) in one sweep over packs along c, of which a row has few: y and dy come from the first cache.
 
 template <typename T, int V, int SLOPE>
