@@ -185,7 +185,7 @@ KERNELS = {
     "dot": {"reduce_small", "reduce_rows", "reduce_long"},
     "p_norm": {"reduce_small", "reduce_rows", "reduce_long", "reduce_columns", "reduce_slabs"}
     | {"grad_rows", "grad_halves", "grad_sweep", "grad_columns"}
-    | {f"grad_extreme_{kind}" for kind in ("rows", "long", "columns")},
+    | {f"grad_extreme_{kind}" for kind in ("rows", "row", "long", "columns")},
 }
 """What is emulated, by the folder of its source."""
 TRIALS = {op: trials(op) for op in ("lerp_grad", "mean", "dot", "p_norm", "p_norm_grad")}

@@ -99,3 +99,10 @@ __device__ __forceinline__ void store(T* to, const Pack<T, N>& pack) {
   using W = PackWord<T, N>;
   *reinterpret_cast<W*>(to) = *reinterpret_cast<const W*>(&pack);
 }
+
+// By an instruction that is named: what comes from several branches would be taken apart into words.
+template <typename T, int N>
+__device__ __forceinline__ void store_named(T* to, const Pack<T, N>& pack) {
+  using W = PackWord<T, N>;
+  __stwb(reinterpret_cast<W*>(to), *reinterpret_cast<const W*>(&pack));
+}

@@ -19,6 +19,7 @@ from ops._core.reduction import (
     expressions,
     launch,
     layout_struct,
+    touched_packs,
     workspace_bytes,
 )
 from ops._core.registry import kernel
@@ -35,8 +36,8 @@ LEAST_SHARE = 4 * THREADS
 """Elements of a row or column below which it is not shared."""
 LEAST_ROWS = 4
 LARGEST_GRID = 65_535
-MOST_ROWS = THREADS
-"""Short rows of a block, as kernels.cu has it."""
+SHORT_HELD, ROW_HELD = 2, 4
+"""Packs of 128 threads that take short rows, and of 256 that take a row, as kernels.cu has it."""
 EXTREME_RESIDENT = 4
 """Blocks that any multiprocessor holds at once where some wait for others."""
 _GRAD_BLOCKS = declare(
@@ -77,7 +78,7 @@ def _expressions() -> tuple[str, ...]:
             found.append(f"grad_sweep<{ctype}, {width}, {slope}>")
             found += [f"grad_columns<{ctype}, {wide}, {slope}>" for wide in (1, width)]
         for wide in (1, width):
-            found += [f"grad_extreme_{kind}<{ctype}, {wide}>" for kind in ("rows", "long", "columns")]
+            found += [f"grad_extreme_{kind}<{ctype}, {wide}>" for kind in ("rows", "row", "long", "columns")]
         found += [f"{name}<{ctype}>" for name in ("grad_part", "grad_spread", "grad_fuse")]
     return tuple(found)
 
@@ -211,14 +212,17 @@ def _extreme_rows(layout: Reduction, arrays: tuple[Any, ...], workspace: Any) ->
     if shift is None or length < width:
         width, shift = 1, 0
     ctype, packs = CTYPES[x.dtype.name], -(-length // width)
-    if packs <= THREADS // 2:
-        held = 2 if x.dtype.itemsize == 8 else 4  # MOST_HELD of kernels.cu
-        most = min(MOST_ROWS, (held * THREADS - 1) * width // length)
-        most -= most % (width // gcd(length, width))  # rows that together fill packs
+    if packs <= SWEEP_THREADS:
+        most = min(SWEEP_THREADS, (SHORT_HELD * SWEEP_THREADS - 1) * width // length)
+        filling = width // gcd(length, width)  # rows that together fill packs
+        most = most // filling * filling or most
         function = SOURCE.function(f"grad_extreme_rows<{ctype}, {width}>")
         numbers: tuple[Any, ...] = (np.int64(rows), np.int32(most), np.int32(shift), divisor(length))
-        return lambda: function((-(-rows // most),), (THREADS,), (*arrays, *numbers))
+        return lambda: function((-(-rows // most),), (SWEEP_THREADS,), (*arrays, *numbers))
     splits = max(1, min(_most_splits(layout), _resident() // rows))
+    if splits == 1 and touched_packs(rows, length, width, shift) <= ROW_HELD * THREADS:
+        function = SOURCE.function(f"grad_extreme_row<{ctype}, {width}>")
+        return lambda: function((rows,), (THREADS,), (*arrays, np.int32(length), np.int32(shift)))
     function = SOURCE.function(f"grad_extreme_long<{ctype}, {width}>")
     arguments = (*arrays, np.int64(length), np.int32(shift), workspace)
     return lambda: function((rows, splits), (THREADS,), arguments)

@@ -348,6 +348,28 @@ __device__ __forceinline__ bool stands_out(T x, Wide<T> mark) {  // NaN does
   return !(size < mark) && !(size > mark);
 }
 
+template <typename T>
+struct Paired;
+template <>
+struct Paired<__half> {
+  using type = __half2;
+};
+template <>
+struct Paired<__nv_bfloat16> {
+  using type = __nv_bfloat162;
+};
+
+// A bit for each of eight elements that stands out, two of them compared at once.
+template <typename T>
+__device__ __forceinline__ unsigned int standing_out(const uint4& word, T mark) {
+  using P = typename Paired<T>::type;
+  const P marks(mark, mark);
+  const auto of = [&](unsigned int two) { return __hequ2_mask(__habs2(reinterpret_cast<const P&>(two)), marks); };
+  const unsigned int bits =
+      (of(word.x) & 0x20001u) | (of(word.y) & 0x80004u) | (of(word.z) & 0x200010u) | (of(word.w) & 0x800040u);
+  return (bits | bits >> 16) & 0xffu;
+}
+
 // `length` elements of x and dx from `begin` on, in packs that are aligned in memory: elements [low, high) past `from`
 // are meant. x and dx lie `shift` elements past an aligned address. I: an integer that holds the length.
 template <typename T, int V, typename I>
@@ -368,9 +390,10 @@ struct Part {
 
   __device__ __forceinline__ bool ours(I at) const { return at >= low && at < high; }
   __device__ __forceinline__ W fetch(I pack) const { return ::fetch<T, V>(from + pack * V); }
+  template <bool STREAM = false>
   __device__ __forceinline__ void write(const Pack<T, V>& given, I pack) const {
     if (pack * V >= low && pack * V + V <= high) {
-      store_streaming<T, V>(to + pack * V, given);
+      STREAM ? store_streaming<T, V>(to + pack * V, given) : store_named<T, V>(to + pack * V, given);
       return;
     }
 #pragma unroll
@@ -380,20 +403,19 @@ struct Part {
   }
 };
 
-constexpr int MOST_ROWS = GRAD_THREADS;  // of a block
-template <typename T>
-constexpr int MOST_HELD = sizeof(T) == 8 ? 2 : 4;  // packs of a thread
+constexpr int MOST_ROWS = SWEEP_THREADS;  // of a block
+constexpr int SHORT_HELD = 2;             // packs of a thread
 
 // (rows, length), no row shorter than a pack: a block takes `most` rows one after another, no more packs of them than
 // its threads hold. A pack may lie in two rows.
 template <typename T, int V>
-__global__ void __launch_bounds__(GRAD_THREADS) grad_extreme_rows(
+__global__ void __launch_bounds__(SWEEP_THREADS) grad_extreme_rows(
     const T* __restrict__ x, const T* __restrict__ y, const T* __restrict__ dy, T* __restrict__ dx, long long rows,
     int most, int shift, Divisor length) {
-  constexpr int HELD = MOST_HELD<T>;
+  constexpr int HELD = SHORT_HELD;
   using At = Part<T, V, int>;
   __shared__ unsigned int counts[MOST_ROWS];
-  __shared__ Wide<T> marks[MOST_ROWS + 1];
+  __shared__ T marks[MOST_ROWS + 1];
   const long long first = static_cast<long long>(blockIdx.x) * most;
   const int ours = static_cast<int>(min(static_cast<long long>(most), rows - first));
   const At at(x, dx, first * length.value, ours * static_cast<int>(length.value), shift);
@@ -402,32 +424,39 @@ __global__ void __launch_bounds__(GRAD_THREADS) grad_extreme_rows(
   typename At::W held[HELD];
 #pragma unroll
   for (int h = 0; h < HELD; ++h) {
-    if (threadIdx.x + h * GRAD_THREADS < at.packs) held[h] = at.fetch(threadIdx.x + h * GRAD_THREADS);
+    if (threadIdx.x + h * SWEEP_THREADS < at.packs) held[h] = at.fetch(threadIdx.x + h * SWEEP_THREADS);
   }
   if (threadIdx.x < ours) {
     counts[threadIdx.x] = 0;
-    marks[threadIdx.x] = Shares<T>(y[threadIdx.x], dy[threadIdx.x]).mark();
+    marks[threadIdx.x] = narrow<T>(Shares<T>(y[threadIdx.x], dy[threadIdx.x]).mark());
   }
   __syncthreads();
   unsigned int out = 0;  // a bit for each element held that stands out
 #pragma unroll
   for (int h = 0; h < HELD; ++h) {
-    const int index = threadIdx.x + h * GRAD_THREADS, element = index * V - at.low;
+    const int index = threadIdx.x + h * SWEEP_THREADS, element = index * V - at.low;
     if (index >= at.packs) continue;
-    const Pack<T, V> pack = unpacked<T, V>(held[h]);
     const int row = quotient(max(element, 0), length);
     const int left = (row + 1) * static_cast<int>(length.value) - element;  // elements until the next row
-    const Wide<T> mark = marks[row], next = marks[row + 1];
+    const T mark = marks[row], next = marks[row + 1];
     unsigned int bits = 0;
+    if constexpr (V == 8) {
+      const unsigned int ours = (1u << min(left, V)) - 1;
+      bits = (standing_out<T>(held[h], mark) & ours) | (standing_out<T>(held[h], next) & ~ours);
+    } else {
+      const Pack<T, V> pack = unpacked<T, V>(held[h]);
 #pragma unroll
-    for (int i = 0; i < V; ++i) bits |= static_cast<unsigned int>(stands_out(pack.at[i], i < left ? mark : next)) << i;
+      for (int i = 0; i < V; ++i) {
+        bits |= static_cast<unsigned int>(stands_out(pack.at[i], widen(i < left ? mark : next))) << i;
+      }
+    }
     out |= bits << h * V;
     at.write(unpacked<T, V>(typename At::W{}), index);
   }
   // Gives elements that stand out what is due, to one that ties alone unless ties are counted.
   const auto settle = [&](bool counted) {
     for (unsigned int bits = out; bits != 0;) {
-      const int bit = 31 - __clz(bits), place = (threadIdx.x + bit / V * GRAD_THREADS) * V + bit % V;
+      const int bit = 31 - __clz(bits), place = (threadIdx.x + bit / V * SWEEP_THREADS) * V + bit % V;
       bits ^= 1u << bit;
       if (!at.ours(place)) continue;
       const int row = quotient(place - at.low, length);
@@ -440,6 +469,58 @@ __global__ void __launch_bounds__(GRAD_THREADS) grad_extreme_rows(
   settle(false);
   __syncthreads();
   settle(true);
+}
+
+// (rows, length), a block a row, all of which its threads hold: ties are counted before anything is written.
+constexpr int ROW_HELD = 4;  // packs of a thread
+
+template <typename T, int V>
+__global__ void __launch_bounds__(GRAD_THREADS) grad_extreme_row(
+    const T* __restrict__ x, const T* __restrict__ y, const T* __restrict__ dy, T* __restrict__ dx, int length,
+    int shift) {
+  using At = Part<T, V, int>;
+  __shared__ unsigned int found;
+  const long long row = blockIdx.x;
+  const At at(x, dx, row * length, length, shift);
+  typename At::W held[ROW_HELD];
+#pragma unroll
+  for (int h = 0; h < ROW_HELD; ++h) {
+    if (threadIdx.x + h * GRAD_THREADS < at.packs) held[h] = at.fetch(threadIdx.x + h * GRAD_THREADS);
+  }
+  const T norm = y[row], grad = dy[row];
+  if (threadIdx.x == 0) found = 0;
+  __syncthreads();
+  const Shares<T> alone(norm, grad);
+  const Wide<T> mark = alone.mark();
+  bool any[ROW_HELD];  // of a pack's elements stand out
+  unsigned int tied = 0;
+#pragma unroll
+  for (int h = 0; h < ROW_HELD; ++h) {
+    const int index = threadIdx.x + h * GRAD_THREADS;
+    const Pack<T, V> pack = unpacked<T, V>(held[h]);
+    any[h] = false;
+#pragma unroll
+    for (int i = 0; i < V; ++i) any[h] |= stands_out(pack.at[i], mark);
+    any[h] &= index < at.packs;
+    if (!any[h]) continue;
+#pragma unroll
+    for (int i = 0; i < V; ++i) tied += at.ours(index * V + i) && alone.tie(pack.at[i]);
+  }
+  if (tied > 0) atomicAdd(&found, tied);
+  __syncthreads();
+  const Shares<T> shares(norm, grad, static_cast<Wide<T>>(found));
+#pragma unroll
+  for (int h = 0; h < ROW_HELD; ++h) {
+    const int index = threadIdx.x + h * GRAD_THREADS;
+    if (index >= at.packs) continue;
+    const Pack<T, V> pack = unpacked<T, V>(held[h]);
+    Pack<T, V> given = unpacked<T, V>(typename At::W{});
+    if (any[h]) {
+#pragma unroll
+      for (int i = 0; i < V; ++i) given.at[i] = shares.of(pack.at[i]);
+    }
+    at.write(given, index);
+  }
 }
 
 // Blocks that share rows or columns wait for each other where they find ties, so the device has to hold all of them at
@@ -479,7 +560,7 @@ __global__ void __launch_bounds__(GRAD_THREADS, EXTREME_LONG_RESIDENT<T>) grad_e
         tied += at.ours(index * V + i) && shares.tie(pack.at[i]);
       }
     }
-    at.write(given, index);
+    at.template write<true>(given, index);
     return tied;
   };
   const Shares<T> alone(norm, grad);

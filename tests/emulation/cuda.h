@@ -67,6 +67,8 @@ T __ldcg(const T* from) {  // of another block
 }
 template <class T>
 void __stcs(T* to, T value) { *to = value; }
+template <class T>
+void __stwb(T* to, T value) { *to = value; }
 
 struct alignas(8) uint2 { unsigned int x, y; };
 struct alignas(16) uint4 { unsigned int x, y, z, w; };
@@ -96,6 +98,26 @@ inline float __bfloat162float(__nv_bfloat16 half) { return with_bits_of<float>(u
 inline __nv_bfloat16 __float2bfloat16_rn(float value) {  // to nearest, ties to even
   const uint32_t bits = with_bits_of<uint32_t>(value);
   return {static_cast<uint16_t>(value != value ? 0x7fff : (bits + 0x7fff + (bits >> 16 & 1)) >> 16)};
+}
+
+inline float in_float(__half half) { return __half2float(half); }
+inline float in_float(__nv_bfloat16 half) { return __bfloat162float(half); }
+template <class T>
+struct Two {
+  T x, y;
+  Two() = default;
+  Two(T x, T y) : x(x), y(y) {}
+};
+using __half2 = Two<__half>;
+using __nv_bfloat162 = Two<__nv_bfloat16>;
+template <class T>
+Two<T> __habs2(Two<T> two) {
+  return with_bits_of<Two<T>>(with_bits_of<uint32_t>(two) & 0x7fff7fffu);
+}
+template <class T>
+unsigned int __hequ2_mask(Two<T> a, Two<T> b) {  // equal or unordered
+  const auto mask = [](float p, float q) { return p < q || p > q ? 0u : 0xffffu; };
+  return mask(in_float(a.x), in_float(b.x)) | mask(in_float(a.y), in_float(b.y)) << 16;
 }
 
 // A kernel called with its arguments as a launch has them: the address of each.

@@ -1,0 +1,101 @@
+"""How the gradient along rows is launched: every element by some thread, and no block more than its threads hold."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+import ops
+from ops import FLOATS, dtype_info
+from ops._core.axes import Reduction
+from ops._core.reduction import touched_packs
+from ops.p_norm import cuda
+from ops.p_norm.cuda import ROW_HELD, SHORT_HELD, SOURCE, SWEEP_THREADS, THREADS, WIDTHS
+
+LENGTHS = (8, 9, 31, 250, 511, 512, 1017, 1023, 1024, 1025, 4093, 4096, 4099, 8192, 8193, 100_000)
+
+
+class Launched:
+    """Kernel, blocks, threads and arguments of a launch on a device of 132 multiprocessors."""
+
+    def __init__(self, rows: int, length: int, dtype: str, shift: int, *, extreme: bool) -> None:
+        self.name = ""
+        self.arguments: tuple[Any, ...] = ()
+        item = dtype_info(dtype).numpy
+        data = SimpleNamespace(ptr=4096 + shift * item.itemsize)
+        size = rows * length
+        x: Any = SimpleNamespace(dtype=SimpleNamespace(name=dtype, itemsize=item.itemsize), data=data, size=size)
+        x.nbytes = size * item.itemsize
+        layout = Reduction(rows, length, 1, 1, 1)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(SOURCE, "function", self._function)
+            patch.setattr(cuda, "multiprocessors", lambda: 132)
+            run = cuda._extreme(layout, x, x, x, x, None) if extreme else cuda._gradient(2.0, layout, x, x, x, x)
+            run()
+
+    def _function(self, expression: str) -> Any:
+        assert expression in SOURCE.expressions
+
+        def launch(grid: tuple[int, ...], block: tuple[int, ...], arguments: tuple[Any, ...]) -> None:
+            self.name, self.arguments = expression, arguments[4:]
+            self.grid, self.threads = grid, block[0]
+
+        return launch
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("length", LENGTHS)
+@pytest.mark.parametrize("rows", [1, 7, 5000])
+def test_rows_with_ties_fit_the_blocks_that_hold_them(rows: int, length: int, dtype: str) -> None:
+    """However rows begin, a block's packs are no more than its threads hold, and blocks are enough for all rows."""
+    width = WIDTHS[dtype]
+    for shift in {0, 1, width - 1}:
+        found = Launched(rows, length, dtype, shift, extreme=True)
+        if found.name.startswith("grad_extreme_rows<"):
+            most = int(found.arguments[1])
+            assert 1 <= most <= found.threads == SWEEP_THREADS
+            assert found.grid[0] * most >= rows > (found.grid[0] - 1) * most
+            for first in range(0, min(rows, 64 * most), most):
+                begin = shift + first * length
+                end = begin + min(most, rows - first) * length
+                assert -(-end // width) - begin // width <= SHORT_HELD * SWEEP_THREADS
+        elif found.name.startswith("grad_extreme_row<"):
+            assert found.grid == (rows,)
+            assert found.threads == THREADS
+            assert touched_packs(rows, length, width, shift) <= ROW_HELD * THREADS
+        else:
+            assert found.name.startswith("grad_extreme_long<")
+            assert found.grid[0] == rows
+
+
+def test_one_block_takes_a_row_of_1024_packs() -> None:
+    """4096 rows of 4096 elements in float32, whose rows begin with a pack, are read by threads that hold them."""
+    assert Launched(4096, 4096, "float32", 0, extreme=True).name == "grad_extreme_row<float, 4>"
+    assert Launched(4096, 4096, "float32", 1, extreme=True).name == "grad_extreme_long<float, 4>"
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("megabytes", [1, 19, 40, 75, 200])
+def test_threads_take_as_many_packs_as_pay(megabytes: int, dtype: str) -> None:
+    """Two packs a thread, or one, by the size of x; blocks reach its end, and the last is not empty."""
+    width = WIDTHS[dtype]
+    rows = (megabytes << 20) // (250 * dtype_info(dtype).itemsize)
+    found = Launched(rows, 250, dtype, 1, extreme=False)
+    packs = 2 if width > 2 and 32 <= megabytes < 96 else 1
+    kernel = "grad_halves" if width == 8 else "grad_rows"
+    assert found.name == f"{kernel}<{dtype_info(dtype).ctype}, {width}, LINEAR, {packs}>"
+    assert found.threads == SWEEP_THREADS
+    each = width * packs * SWEEP_THREADS
+    assert found.grid[0] * each >= rows * 250 + 1 > (found.grid[0] - 1) * each
+
+
+def test_host_and_device_agree_on_what_is_held() -> None:
+    """The kernels have the threads and packs that the host counts on."""
+    text = (Path(ops.__file__).parent / "p_norm" / "kernels.cu").read_text(encoding="utf-8")
+    assert f"constexpr int SWEEP_THREADS = {SWEEP_THREADS};" in text
+    assert f"constexpr int GRAD_THREADS = {THREADS};" in text
+    assert f"constexpr int SHORT_HELD = {SHORT_HELD};" in text
+    assert f"constexpr int ROW_HELD = {ROW_HELD};" in text
