@@ -58,7 +58,16 @@ _SWEPT = declare(
 )
 WIDTHS = {name: 16 // dtype_info(name).itemsize for name in FLOATS}
 CTYPES = {name: dtype_info(name).ctype for name in FLOATS}
-MODES = {0.0: "COUNT", 1.0: "ABS", 2.0: "SQUARE", 3.0: "CUBE", inf: "LARGEST", -inf: "SMALLEST"}
+MODES = {
+    0.0: "COUNT",
+    1.0: "ABS",
+    1.5: "ROOT_3",
+    2.0: "SQUARE",
+    2.5: "ROOT_5",
+    3.0: "CUBE",
+    inf: "LARGEST",
+    -inf: "SMALLEST",
+}
 SLOPES = {0.0: "FLAT", 1.0: "SIGN", 2.0: "LINEAR", 3.0: "QUADRATIC", 1.5: "ROOT", 2.5: "ROOT_CUBED"}
 
 

@@ -2,7 +2,7 @@
 #include "reduce.cuh"
 #include "span.cuh"
 
-enum Mode { COUNT, ABS, SQUARE, CUBE, POWER, LARGEST, SMALLEST };
+enum Mode { COUNT, ABS, ROOT_3, SQUARE, ROOT_5, CUBE, POWER, LARGEST, SMALLEST };  // ROOT_3, ROOT_5: x^1.5, x^2.5
 
 __device__ __forceinline__ float magnitude(float x) { return fabsf(x); }
 __device__ __forceinline__ double magnitude(double x) { return fabs(x); }
@@ -11,7 +11,13 @@ __device__ __forceinline__ float root(float x) {  // to one unit in the last pla
   asm("sqrt.approx.f32 %0, %1;" : "=f"(result) : "f"(x));
   return result;
 }
-__device__ __forceinline__ float reciprocal(float x) {  // likewise
+__device__ __forceinline__ float normal_root(float x) {  // likewise; 0 of a subnormal number
+  float result;
+  asm("sqrt.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x));
+  return result;
+}
+__device__ __forceinline__ double normal_root(double x) { return sqrt(x); }
+__device__ __forceinline__ float reciprocal(float x) {  // as root
   float result;
   asm("rcp.approx.f32 %0, %1;" : "=f"(result) : "f"(x));
   return result;
@@ -61,6 +67,8 @@ struct Norm {
     if constexpr (MODE == ABS) return sum + x;
     if constexpr (MODE == SQUARE) return sum + x * x;
     if constexpr (MODE == CUBE) return sum + x * x * x;
+    if constexpr (MODE == ROOT_3) return sum + x * normal_root(x);
+    if constexpr (MODE == ROOT_5) return sum + x * x * normal_root(x);
     if constexpr (MODE == POWER) return sum + power(x, p);
     return merge(sum, static_cast<Acc>(x));
   }
