@@ -17,7 +17,7 @@ WORDS = {1: "unsigned char", 2: "unsigned short", 4: "unsigned int", 8: "unsigne
 SOURCE = Source(
     __file__, "kernels.cu", tuple(f"{name}<{word}>" for name in ("fill", "fill_few") for word in WORDS.values())
 )
-PATTERN_BYTES, WARP = 16, 32
+PATTERN_BYTES = 16
 FEW = 1024
 """Elements that are filled one by one: what runs once waits for its own instructions."""
 
@@ -32,8 +32,7 @@ def fill_any_like(*, x: Any, value: float, dtype: str | None, out: dict[str, Any
     element = np.full(1, as_element(value, dtype or dtype_name(x.dtype)), result.dtype).view(f"u{itemsize}")
     if result.size <= FEW:
         few = SOURCE.function(f"fill_few<{WORDS[itemsize]}>")
-        blocks, threads = -(-result.size // THREADS), min(THREADS, -(-result.size // WARP) * WARP)
-        return lambda: few((blocks,), (threads,), (result, element[0], np.int32(result.size)))
+        return lambda: few((1,), (result.size,), (result, element[0]))
     layout = np.dtype([("word", np.uint32, (4,))])
     pattern = np.frombuffer(np.repeat(element, PATTERN_BYTES // itemsize).tobytes(), layout).copy()
     head = min(-result.data.ptr % PATTERN_BYTES // itemsize, result.size)

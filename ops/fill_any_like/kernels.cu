@@ -10,8 +10,8 @@ __global__ void __launch_bounds__(256) fill(W* __restrict__ out, W value, uint4 
   if (tail < size) out[tail] = value;
 }
 
+// A block of as many threads as there are elements: nothing to compare, and nothing else to wait for.
 template <typename W>
-__global__ void __launch_bounds__(256) fill_few(W* __restrict__ out, W value, int size) {
-  const int index = blockIdx.x * 256 + threadIdx.x;
-  if (index < size) out[index] = value;
+__global__ void __launch_bounds__(1024) fill_few(W* __restrict__ out, W value) {
+  out[threadIdx.x] = value;
 }
