@@ -29,7 +29,8 @@ Chosen = tuple[dict[str, Shape], dict[str, Any]]
 class Trial(NamedTuple):
     """A case and how it is run: whether arrays begin one element late, how many blocks are under way at once.
 
-    ties: of a norm of porder +-inf. packs: even a small sum is taken in packs, a gradient by threads of two.
+    ties: of a norm of porder +-inf. packs: even a small sum is taken in packs, by large blocks, a gradient by threads
+    of two.
     """
 
     case: Case
@@ -53,7 +54,7 @@ class Trial(NamedTuple):
         """The launch parameters that it is run with."""
         paired = range(1 << 40) if self.packs else p_norm.PAIRED
         with (
-            tuning.override({"reduction.small_elements": 0} if self.packs else {}),
+            tuning.override(SMALL_AS_LARGE if self.packs else {}),
             pytest.MonkeyPatch.context() as patch,
         ):
             patch.setattr(p_norm, "PAIRED", paired)
@@ -86,6 +87,8 @@ ROWS: tuple[tuple[Shape, tuple[int, ...]], ...] = (
     ((2, 9001), (1,)),
     ((1, 40_000), (1,)),
     ((9, 256), (1,)),
+    ((1, 33_001), (1,)),
+    ((37, 12), (1,)),
     ((3, 2304), (1,)),
     ((20, 1020), (1,)),
     ((67, 1001), (1,)),
@@ -177,14 +180,23 @@ def trials(op: str) -> list[Trial]:
     return found
 
 
+SMALL_AS_LARGE = {"reduction.small_elements": 0, "reduction.large_blocks_megabytes": 0}
 SMALL, SMALL_ELEMENTS = ("mean", "dot", "p_norm", "p_norm_grad"), 1 << 16
 """Ops whose small sums are taken element by element or whose gradients by single packs, and the most that are small."""
 KERNELS = {
     "lerp": {"grad_rows", "grad_columns", "grad_any"},
-    "mean": {"reduce_small", "reduce_rows", "reduce_long", "reduce_columns", "reduce_slabs"},
+    "mean": {
+        "reduce_small",
+        "reduce_tiny",
+        "reduce_elements",
+        "reduce_rows",
+        "reduce_long",
+        "reduce_columns",
+        "reduce_slabs",
+    },
     "dot": {"reduce_small", "reduce_rows", "reduce_long"},
-    "p_norm": {"reduce_small", "reduce_rows", "reduce_long", "reduce_columns", "reduce_slabs"}
-    | {"grad_rows", "grad_halves", "grad_sweep", "grad_columns"}
+    "p_norm": {"reduce_small", "reduce_tiny", "reduce_elements", "reduce_rows", "reduce_long"}
+    | {"reduce_columns", "reduce_slabs", "grad_rows", "grad_halves", "grad_sweep", "grad_columns"}
     | {f"grad_extreme_{kind}" for kind in ("rows", "row", "long", "columns")},
 }
 """What is emulated, by the folder of its source."""

@@ -10,14 +10,15 @@ from typing import Any
 import numpy as np
 
 from ops._core.axes import Reduction
-from ops._core.cuda import Source, divisor, flag, multiprocessors
+from ops._core.cuda import Source, divisor, flag, multiprocessors, widest_pack
 from ops._core.kernel import Bound
 from ops._core.op import Array
 from ops._core.tuning import Parameter, declare
 
 THREADS = 256
 WARP = 32
-MOST_SPLITS = 1024
+MOST_SPLITS, MOST_LARGE = 1024, 9 << 10
+"""Blocks that may share a result; those of LARGE_THREADS at once."""
 _REDUCTIONS = ("dot", "mean", "p_norm")
 _SHORT_ROW = declare(
     "reduction.short_row_packs",
@@ -75,6 +76,14 @@ _SMALL = declare(
     ops=_REDUCTIONS,
     why="elements up to which short sums are taken element by element: fewer instructions against wider loads",
 )
+_LARGE = declare(
+    "reduction.large_blocks_megabytes",
+    32,
+    (0, 16, 32, 64, 128),
+    backend="cuda",
+    ops=("mean", "p_norm"),
+    why="megabytes of a single row from which on large blocks take a few packs a thread, and are many",
+)
 LEAST_STREAMED = 12 << 20
 """Bytes: less is read again before it leaves the cache."""
 MANY_BLOCKS = 384 << 20
@@ -86,10 +95,16 @@ COLUMN_LANES = (2 * WARP, WARP, WARP // 2)
 """Threads side by side along many columns of 4-byte elements."""
 SMALL_LENGTH, SMALL_EACH, SMALL_THREADS = 256, 8, 128
 """Of reduce_small: elements a result at most, elements a lane, threads a block."""
+TINY_LENGTH = 16
+"""Elements of a row of whole packs that a thread takes."""
+ELEMENTS_LANES, ELEMENTS = 128, range(513, 128 * 9 + 1)
+"""Of reduce_elements: lanes of a row, and how many elements of 4 bytes it has."""
 SLAB_BYTES, SLAB_THREADS, SLAB_PACKS = 16384, 512, 64
 """Of reduce_slabs: bytes of a slab's sums and threads of a block at most, packs of a slab at least."""
 LINE_PACKS = 8
 """Packs of 16 bytes in 128."""
+LARGE_THREADS, LARGE_PACKS = 1024, 2048
+"""Of reduce_long in large blocks: threads, half as many for two tensors, and packs that they take at once."""
 LONG_RESIDENT = 4
 """Blocks of reduce_long that any multiprocessor holds at once."""
 _LAYOUT = np.dtype(
@@ -99,7 +114,8 @@ _LAYOUT = np.dtype(
 
 def workspace_bytes(layout: Reduction, accumulator_bytes: int) -> int:
     """Room for tickets and partial results, as they lie or with their flags, of any launch over `layout`."""
-    return _tickets_bytes(layout) + 2 * layout.count * accumulator_bytes * _most_splits(layout)
+    large = min(MOST_LARGE, layout.count * layout.length // LARGE_PACKS)
+    return _tickets_bytes(layout) + 2 * accumulator_bytes * max(layout.count * _most_splits(layout), large)
 
 
 def _most_splits(layout: Reduction) -> int:
@@ -113,24 +129,32 @@ def _tickets_bytes(layout: Reduction) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Functor:
-    """A functor of a source: its C++ name, widest pack, accumulator size, and its fields by value."""
+    """A functor of a source: its C++ name, widest pack, accumulator size, and its fields by value.
+
+    light: it takes an element in two or three instructions, and adds up in 32 bits.
+    """
 
     name: str
     width: int
     accumulator_bytes: int
     value: Array
+    light: bool = True
 
 
 def expressions(functor: str, width: int, *, only_rows: bool = False) -> tuple[str, ...]:
     """What `launch` may ask of a source for this functor."""
     flags = ("false", "true")
     both = tuple(f"{functor}, {width}, {stream}, {whole}" for stream, whole in product(flags, flags))
-    rows = (*(f"reduce_rows<{these}, {THREADS}>" for these in both), *(f"reduce_long<{these}>" for these in both))
+    large = (THREADS, LARGE_THREADS // (2 if only_rows else 1)) if width >= ROW_WIDTH else (THREADS,)
+    rows = (f"reduce_rows<{these}, {THREADS}>" for these in both)
+    long = (f"reduce_long<{these}, {threads}>" for these in both for threads in large)
     wide = (f"reduce_rows<{functor}, {width}, {stream}, true, {ROW_THREADS}>" for stream in flags if width == ROW_WIDTH)
     columns = (f"reduce_columns<{functor}, {each}>" for each in sorted({1, width}))
     slabs = (f"reduce_slabs<{functor}, {width}, {stream}>" for stream in flags if not only_rows)
     small = (f"reduce_small<{functor}, {of_rows}>" for of_rows in (flags[1:] if only_rows else flags))
-    return (*small, *rows, *wide, *columns, *slabs)
+    tiny = f"reduce_tiny<{functor}, {width}>"
+    elements = (f"reduce_elements<{functor}, {stream}>" for stream in flags if width == ROW_WIDTH and not only_rows)
+    return (*small, tiny, *rows, *wide, *elements, *long, *columns, *slabs)
 
 
 def launch(
@@ -175,6 +199,12 @@ def launch(
 
 
 def _small(source: Source, functor: Functor, layout: Reduction, arrays: tuple[Any, Any, Any]) -> Bound:
+    width = widest_pack(arrays[0].dtype.itemsize, layout.length, *arrays[:2])
+    if layout.c == 1 and layout.length <= TINY_LENGTH and width == functor.width:
+        function = source.function(f"reduce_tiny<{functor.name}, {width}>")
+        threads = min(SMALL_THREADS, layout.count)
+        packs = np.int32(layout.count), np.int32(layout.length // width)
+        return lambda: function((-(-layout.count // threads),), (threads,), (*arrays, functor.value, *packs))
     bits = (-(-layout.length // SMALL_EACH) - 1).bit_length()
     numbers = (np.int32(layout.count), np.int32(layout.length), divisor(layout.c), np.int32(bits))
     threads = min(SMALL_THREADS, -(-(layout.count << bits) // WARP) * WARP)
@@ -234,26 +264,43 @@ def _rows(
     streams = _streams(nbytes, least_streamed)
     is_whole = shift == 0 and length % width == 0
     whole = flag(is_whole)
-    splits, share = _shares(layout, width, arrays)
-    threads = THREADS
+    splits, share = _large_shares(functor, layout, arrays, whole=is_whole)
+    threads = THREADS if splits == 1 else LARGE_THREADS if arrays[1] is None else LARGE_THREADS // 2
     if splits == 1:
+        splits, share = _shares(layout, width, arrays)
+    numbers: tuple[Any, ...]
+    if splits > 1:
+        function = source.function(f"reduce_long<{functor.name}, {width}, {streams}, {whole}, {threads}>")
+        numbers = (np.int64(length), np.int32(shift), np.int64(share), mail)
+        grid: tuple[int, ...] = (rows, splits)
+    elif not is_whole and width == ROW_WIDTH and arrays[1] is None and length in ELEMENTS:
+        function = source.function(f"reduce_elements<{functor.name}, {streams}>")
+        numbers = (np.int64(rows), np.int32(length))
+        grid = (-(-rows * ELEMENTS_LANES // threads),)
+    else:
         packs = touched_packs(rows, length, width, shift)
         if is_whole and width == ROW_WIDTH and packs in ROW_PACKS:
             threads = ROW_THREADS
         lanes = _lanes(packs) if threads == THREADS else threads
         function = source.function(f"reduce_rows<{functor.name}, {width}, {streams}, {whole}, {threads}>")
-        numbers: tuple[Any, ...] = (np.int64(rows), np.int64(length), np.int32(shift), np.int32(lanes))
-        grid: tuple[int, ...] = (-(-rows * lanes // threads),)
-    else:
-        function = source.function(f"reduce_long<{functor.name}, {width}, {streams}, {whole}>")
-        numbers = (np.int64(length), np.int32(shift), np.int64(share), mail)
-        grid = (rows, splits)
+        numbers = (np.int64(rows), np.int64(length), np.int32(shift), np.int32(lanes))
+        grid = (-(-rows * lanes // threads),)
     arguments = (*arrays, functor.value, *numbers)
     return lambda: function(grid, (threads,), arguments)
 
 
 def _streams(nbytes: int, least: int) -> str:
     return flag(nbytes >= least and _STREAMED.covers(nbytes >> 20))
+
+
+def _large_shares(functor: Functor, layout: Reduction, arrays: tuple[Any, Any, Any], *, whole: bool) -> tuple[int, int]:
+    """As `_shares`, of a single row that large blocks take, with sums of few registers; one block where they do not."""
+    x, second, _ = arrays
+    ends = 0 if whole else LINE_PACKS  # a share that begins within a pack lies in one more
+    share = (LARGE_PACKS // (1 if second is None else 2) - ends) * functor.width
+    splits = -(-layout.length // share)
+    few = layout.a == 1 and splits <= MOST_LARGE and functor.light and functor.width >= ROW_WIDTH
+    return (splits, share) if few and x.nbytes >= _LARGE.value() << 20 else (1, layout.length)
 
 
 def _shares(layout: Reduction, width: int, arrays: tuple[Any, Any, Any]) -> tuple[int, int]:

@@ -49,10 +49,8 @@ __device__ __forceinline__ void await_all(
       for (int i = 0; i < WORDS<A>; ++i) {
         found[k][i] = static_cast<unsigned long long>(flag) << 32;
         if (k * apart >= end) continue;
-        asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];"
-                     : "=l"(found[k][i])
-                     : "l"(from + k * apart * WORDS<A> + i)
-                     : "memory");
+        const unsigned long long* const place = from + k * apart * WORDS<A> + i;
+        asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];" : "=l"(found[k][i]) : "l"(place) : "memory");
       }
     }
 #pragma unroll

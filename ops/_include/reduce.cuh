@@ -96,7 +96,8 @@ __device__ __forceinline__ A read_partial(const A* from) {  // written by anothe
 // Elements [begin, end), fewer than 2^31, by lane `lane` of `lanes`. Packs are aligned in memory, so the first
 // and the last may hold elements that are not ours, unless packs are WHOLE: those become neutral. An aligned pack
 // never leaves the allocation, whose granules are larger. `shift` is how many elements x lies past an aligned address.
-template <typename F, int V, int UNROLL, bool STREAM, bool WHOLE>
+// ONCE: they are no more than UNROLL packs a lane.
+template <typename F, int V, int UNROLL, bool STREAM, bool WHOLE, bool ONCE = false>
 __device__ __forceinline__ typename F::Acc take_range(
     const F& f, const typename F::Input* x, const typename F::Input* second, long long begin, long long end, int shift,
     int lane, int lanes) {
@@ -106,6 +107,7 @@ __device__ __forceinline__ typename F::Acc take_range(
   const T* const from = x + first;
   const T* const other = F::TWO ? second + first : x;
   const int low = static_cast<int>(begin - first), high = static_cast<int>(end - first);
+  const unsigned int ours = high - low;
   for (int start = lane * V; start < high; start += UNROLL * lanes * V) {
     PackWord<T, V> one[UNROLL], two[UNROLL];
 #pragma unroll
@@ -121,7 +123,15 @@ __device__ __forceinline__ typename F::Acc take_range(
       if (at >= high) continue;
       Pack<T, V> a = unpacked<T, V>(one[u]);
       Pack<T, V> b = F::TWO ? unpacked<T, V>(two[u]) : a;
-      if (!WHOLE && (at < low || at + V > high)) {
+      const bool inside = WHOLE || (at >= low && at + V <= high);
+      if (V > 4 && !inside) {  // apart from the others: what is masked element by element is taken apart first
+#pragma unroll
+        for (int i = 0; i < V; ++i) {
+          if (static_cast<unsigned int>(at + i - low) < ours) mine = f.take(mine, a.at[i], b.at[i]);
+        }
+        continue;
+      }
+      if (!inside) {
 #pragma unroll
         for (int i = 0; i < V; ++i) {
           if (at + i >= low && at + i < high) continue;
@@ -131,6 +141,7 @@ __device__ __forceinline__ typename F::Acc take_range(
 #pragma unroll
       for (int i = 0; i < V; ++i) mine = f.take(mine, a.at[i], b.at[i]);
     }
+    if constexpr (ONCE) break;
   }
   return mine;
 }
@@ -170,6 +181,34 @@ __global__ void __launch_bounds__(REDUCE_THREADS) reduce_small(
   if (lane == 0 && at >> bits < results) out[result] = f.finish(mine);
 }
 
+// (results, length), of TINY_LENGTH elements at most, in `packs` of V: a thread takes a result, and asks no lanes.
+constexpr int TINY_LENGTH = 16;
+
+template <typename F, int V>
+__global__ void __launch_bounds__(REDUCE_THREADS) reduce_tiny(
+    const typename F::Input* __restrict__ x, const typename F::Input* __restrict__ second,
+    typename F::Output* __restrict__ out, F f, int results, int packs) {
+  using T = typename F::Input;
+  const int at = blockIdx.x * blockDim.x + threadIdx.x, result = min(at, results - 1), first = result * packs * V;
+  Pack<T, V> one[TINY_LENGTH / V], two[TINY_LENGTH / V];
+#pragma unroll
+  for (int j = 0; j < TINY_LENGTH / V; ++j) {
+    if (j >= packs) continue;
+    one[j] = load<T, V>(x + first + j * V);
+    if constexpr (F::TWO) two[j] = load<T, V>(second + first + j * V);
+  }
+  typename F::Acc mine = f.identity();
+#pragma unroll
+  for (int j = 0; j < TINY_LENGTH / V; ++j) {
+    if (j >= packs) continue;
+    typename F::Acc some = f.identity();  // apart, so that packs need not wait for each other
+#pragma unroll
+    for (int i = 0; i < V; ++i) some = f.take(some, one[j].at[i], F::TWO ? two[j].at[i] : one[j].at[i]);
+    mine = f.merge(mine, some);
+  }
+  out[result] = f.finish(mine);  // the last one several times, all alike, for that is less than to ask whose it is
+}
+
 // Blocks that a multiprocessor has room for (0: as it comes): 1024 threads, unless a double's power is a call.
 template <typename F, int THREADS>
 constexpr int ROWS_RESIDENT = sizeof(typename F::Input) < 8 ? 1024 / THREADS : 0;
@@ -191,6 +230,36 @@ __global__ void __launch_bounds__(THREADS, ROWS_RESIDENT<F, THREADS>) reduce_row
   if (lane == 0 && row < rows) out[row] = f.finish(mine);
 }
 
+// (rows, length) of rows that do not all begin and end with a pack: element by element, all that a lane takes under way
+// together, and no masks. Up to ELEMENTS_LANES * ELEMENTS_EACH of them a row.
+constexpr int ELEMENTS_LANES = 128, ELEMENTS_EACH = 9, ELEMENTS_RESIDENT = 6;
+
+template <typename F, bool STREAM>
+__global__ void __launch_bounds__(REDUCE_THREADS, ELEMENTS_RESIDENT) reduce_elements(
+    const typename F::Input* __restrict__ x, const typename F::Input* __restrict__ second,
+    typename F::Output* __restrict__ out, F f, long long rows, int length) {
+  using T = typename F::Input;
+  const int lane = threadIdx.x & (ELEMENTS_LANES - 1);
+  constexpr int ROWS = REDUCE_THREADS / ELEMENTS_LANES;
+  const long long row = static_cast<long long>(blockIdx.x) * ROWS + threadIdx.x / ELEMENTS_LANES;
+  const T* const from = x + min(row, rows - 1) * length + lane;
+  const int count = length - lane;
+  PackWord<T, 1> words[ELEMENTS_EACH];
+#pragma unroll
+  for (int i = 0; i < ELEMENTS_EACH; ++i) {
+    if (i * ELEMENTS_LANES < count) words[i] = fetch<T, 1, STREAM>(from + i * ELEMENTS_LANES);
+  }
+  typename F::Acc mine = f.identity();
+#pragma unroll
+  for (int i = 0; i < ELEMENTS_EACH; ++i) {
+    if (i * ELEMENTS_LANES >= count) continue;
+    const T element = unpacked<T, 1>(words[i]).at[0];
+    mine = f.take(mine, element, element);
+  }
+  mine = merge_warps<REDUCE_THREADS>(f, mine, ELEMENTS_LANES);
+  if (lane == 0 && row < rows) out[row] = f.finish(mine);
+}
+
 // grid (rows, splits), of two splits or more, each of `share` elements; mail (rows, splits - 1), zero between launches.
 // The last split of each row waits for the others. Those were started before it, as blocks are in the order of their
 // index; and whatever the order, the blocks that wait, one a row, leave the others room: ops/_core/reduction.py sees
@@ -198,27 +267,47 @@ __global__ void __launch_bounds__(THREADS, ROWS_RESIDENT<F, THREADS>) reduce_row
 // A launch that is cut off takes the context, and so the mail, along.
 constexpr int LONG_RESIDENT = 4;
 
-template <typename F, int V, bool STREAM, bool WHOLE>
-__global__ void __launch_bounds__(REDUCE_THREADS, LONG_RESIDENT) reduce_long(
+// Larger blocks take two packs a thread, of each tensor, and are done: their loads are all under way together, and a
+// row is read in the order of its addresses.
+template <typename F>
+constexpr int LARGE_THREADS = F::TWO ? 512 : 1024;
+constexpr int LARGE_EACH = 2;
+template <typename F, int THREADS>
+constexpr int LONG_BLOCKS = THREADS < LARGE_THREADS<F> ? LONG_RESIDENT : (F::TWO ? 2 : 1);
+
+template <typename F, int V, bool STREAM, bool WHOLE, int THREADS>
+__global__ void __launch_bounds__(THREADS, LONG_BLOCKS<F, THREADS>) reduce_long(
     const typename F::Input* __restrict__ x, const typename F::Input* __restrict__ second,
     typename F::Output* __restrict__ out, F f, long long length, int shift, long long share, unsigned long long* mail) {
   using Acc = typename F::Acc;
+  constexpr bool LARGE = THREADS == LARGE_THREADS<F>;
+  constexpr int UNDER_WAY = LARGE ? LARGE_EACH : LONG_UNDER_WAY<F>, LETTERS = LARGE ? 4 : 1;
   const long long row = blockIdx.x;
   const int split = blockIdx.y, splits = gridDim.y;
   const long long begin = row * length + share * split, end = row * length + min(length, share * (split + 1));
-  Acc mine = take_range<F, V, LONG_UNDER_WAY<F>, STREAM, WHOLE>(
-      f, x, second, begin, end, shift, threadIdx.x, REDUCE_THREADS);
+  Acc mine = take_range<F, V, UNDER_WAY, STREAM, WHOLE, LARGE>(f, x, second, begin, end, shift, threadIdx.x, THREADS);
   mail += row * (splits - 1) * WORDS<Acc>;
   if (split < splits - 1) {
-    mine = merge_block(f, mine);
+    mine = merge_warps<THREADS>(f, mine, THREADS);
     if (threadIdx.x == 0) send(mail + split * WORDS<Acc>, mine);
     return;
   }
-  for (int other = threadIdx.x; other < splits - 1; other += REDUCE_THREADS) {
-    mine = f.merge(mine, await<Acc>(mail + other * WORDS<Acc>));
-    clear<Acc>(mail + other * WORDS<Acc>);
+  for (int other = threadIdx.x; other < splits - 1; other += LETTERS * THREADS) {
+    unsigned long long* const from = mail + other * WORDS<Acc>;
+    Acc found[LETTERS];
+    if constexpr (LETTERS == 1) {
+      found[0] = await<Acc>(from);
+    } else {
+      await_all(found, from, THREADS, splits - 1 - other, 1);
+    }
+#pragma unroll
+    for (int i = 0; i < LETTERS; ++i) {
+      if (other + i * THREADS >= splits - 1) continue;
+      mine = f.merge(mine, found[i]);
+      clear<Acc>(from + i * THREADS * WORDS<Acc>);
+    }
   }
-  mine = merge_block(f, mine);
+  mine = merge_warps<THREADS>(f, mine, THREADS);
   if (threadIdx.x == 0) out[row] = f.finish(mine);
 }
 

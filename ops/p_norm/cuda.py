@@ -68,6 +68,8 @@ MODES = {
     inf: "LARGEST",
     -inf: "SMALLEST",
 }
+LIGHT = ("ABS", "SQUARE", "CUBE")
+"""Modes that take an element in two or three instructions."""
 SLOPES = {0.0: "FLAT", 1.0: "SIGN", 2.0: "LINEAR", 3.0: "QUADRATIC", 1.5: "ROOT", 2.5: "ROOT_CUBED"}
 
 
@@ -124,7 +126,7 @@ def p_norm(*, x: Any, porder: float | str, axis: Axis, keepdim: bool, out: dict[
     mode = MODES.get(p, "POWER")
     accumulator = ACCUMULATOR_BYTES if mode == "COUNT" else wide.itemsize
     value = np.array((p, 1 / p if p else 0.0), [("p", wide), ("inverse", wide)])
-    functor = Functor(f"Norm<{CTYPES[dtype]}, {mode}>", WIDTHS[dtype], accumulator, value)
+    functor = Functor(f"Norm<{CTYPES[dtype]}, {mode}>", WIDTHS[dtype], accumulator, value, mode in LIGHT)
     return launch(SOURCE, functor, _layout(x.shape, axis), x, None, y, workspace)
 
 

@@ -37,7 +37,7 @@ MARGIN = 4096
 """Bytes around an array that nothing may write, and that are NaN where they are read."""
 MARGIN_BYTE = 0xFF
 IN_CPP = (
-    (r'"sqrt\.approx\.f32.*?" : "=f"\((\w+)\) : "f"\((.*?)\)\);', r"\1 = sqrtf(\2);"),
+    (r'"sqrt\.approx\.(?:ftz\.)?f32.*?" : "=f"\((\w+)\) : "f"\((.*?)\)\);', r"\1 = sqrtf(\2);"),
     (r'"rcp\.approx\.f32.*?" : "=f"\((\w+)\) : "f"\((.*?)\)\);', r"\1 = 1 / (\2);"),
     (r'"lg2\.approx\.f32.*?" : "=f"\((\w+)\) : "f"\((.*?)\)\);', r"\1 = log2f(\2);"),
     (r'"ex2\.approx\.f32.*?" : "=f"\((\w+)\) : "f"\((.*?)\)\);', r"\1 = exp2f(\2);"),
