@@ -90,9 +90,9 @@ struct ColumnSums {
 // `tile` at a time. Of what a thread reads, `kept` packs stay in shared memory, each in a place of its own; the others
 // are read again, last first, since those are still in L2. All blocks of a group send what they found, in mail
 // (C, splits), and put together all of it; the last one that has read leaves it empty.
-// Blocks of a group wait for each other. ops/normalization/cuda.py sees to it that where there are groups the device
-// holds all blocks of the launch at once; beside other work it is enough that blocks start in the order of their
-// index: then the group whose first blocks wait is the next to be complete.
+// Blocks of a group wait for each other. channels_last.py sees to it that where there are groups the device holds all
+// blocks of the launch at once; beside other work it is enough that blocks start in the order of their index: then the
+// group whose first blocks wait is the next to be complete.
 template <typename T, int V>
 __global__ void __launch_bounds__(COLUMN_THREADS, 1) normalize_columns(
     const T* __restrict__ x, const T* __restrict__ addend, T* __restrict__ y, const Wide<T>* __restrict__ gamma,

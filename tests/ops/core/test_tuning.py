@@ -22,11 +22,14 @@ from ops._core.backend import device_model
 from ops._core.tuning import Parameter
 from ops.conv_data_grad import cuda as conv_data_grad
 from ops.lerp import cuda as lerp
-from ops.normalization import cuda as normalization
+from ops.normalization import channels_first, channels_last, passes
+from ops.normalization.call import View
 from ops.p_norm import cuda as p_norm
 
 CASES = Path(__file__).parents[3] / "cases"
 MULTIPROCESSORS = 132
+SIZED = (gemm, pointwise, reduction, conv_data_grad, lerp, channels_first, channels_last, passes, p_norm)
+"""Modules that ask how many multiprocessors there are."""
 
 
 @pytest.fixture
@@ -48,9 +51,9 @@ def forgetful() -> Iterator[None]:
 @pytest.fixture
 def large_device(monkeypatch: pytest.MonkeyPatch) -> None:
     """The host code of CUDA kernels sees a GPU with 132 multiprocessors."""
-    for module in (gemm, pointwise, reduction, normalization):
+    for module in (gemm, pointwise, reduction, channels_first):
         monkeypatch.setattr(module, "multiprocessors", lambda: MULTIPROCESSORS)
-    for module in (gemm, normalization):
+    for module in (gemm, channels_first):
         monkeypatch.setattr(module, "shared_memory_bytes", lambda: 227 * 1024)
 
 
@@ -229,7 +232,7 @@ def test_every_candidate_is_right(parameter: Parameter, value: int, monkeypatch:
     timer = timer_for(parameter.backend)
     with tuning.override({parameter.name: value}), timer.session("numpy"):
         for count in (1, MULTIPROCESSORS) if parameter.backend == "cuda" else (1,):
-            for module in (gemm, pointwise, reduction, conv_data_grad, lerp, normalization, p_norm):
+            for module in SIZED:
                 # with one multiprocessor even small cases fill the device
                 monkeypatch.setattr(module, "multiprocessors", lambda count=count: count)
             for case, inputs, expected in (item for op in parameter.ops for item in small(op)):
@@ -260,23 +263,23 @@ def test_values_decide_launches() -> None:
     assert gemm._splits(size, 1) == 32
     with tuning.override({"gemm.most_splits": 8}):
         assert gemm._splits(size, 1) == 8
-    view = normalization.View(32, 64, 56 * 56)
-    assert normalization._plan_once(view, 4, 4) == (1, 8)
+    view = View(32, 64, 56 * 56)
+    assert channels_first._plan_once(view, 4, 4) == (1, 8)
     with tuning.override({"normalization.slice_bytes": 28 * 1024, "normalization.largest_cluster": 2}):
-        assert normalization._plan_once(view, 4, 4) is None
+        assert channels_first._plan_once(view, 4, 4) is None
 
 
 @pytest.mark.usefixtures("large_device")
 def test_no_value_asks_for_more_shared_memory_than_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a GPU with 64 KiB a block slices stay below that, whatever is in force, and a product has no room."""
     monkeypatch.setattr(gemm, "architecture", lambda: 86)
-    view = normalization.View(8, 512, 64 * 64)
+    view = View(8, 512, 64 * 64)
     with tuning.override({"normalization.quarter_slice_bytes": 0, "normalization.slice_bytes": 112 * 1024}):
-        assert normalization._plan_once(view, 4, 4) == (1, 2)
+        assert channels_first._plan_once(view, 4, 4) == (1, 2)
         assert gemm.supported("float32")
-        for module in (gemm, normalization):
+        for module in (gemm, channels_first):
             monkeypatch.setattr(module, "shared_memory_bytes", lambda: 64 * 1024)
-        assert normalization._plan_once(view, 4, 4) == (1, 4)
+        assert channels_first._plan_once(view, 4, 4) == (1, 4)
         assert not gemm.supported("float32")
 
 
@@ -295,5 +298,5 @@ def test_lanes_follow_packs_per_lane() -> None:
 def test_what_a_source_is_asked_for_is_declared(value: int) -> None:
     """Every span and every cluster that a value may lead to has its compiled kernel."""
     assert value in pointwise.SPANS
-    assert value in normalization.CLUSTERS
+    assert value in channels_first.CLUSTERS
     assert {packs for _, packs in pointwise.spans(4)} == set(pointwise.SPANS)

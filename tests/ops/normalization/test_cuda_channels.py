@@ -8,19 +8,17 @@ import pytest
 
 import ops
 from ops import FLOATS, dtype_info, find_kernel
-from ops.normalization import cuda
-from ops.normalization.cuda import (
+from ops.normalization import channels_first
+from ops.normalization.call import PACK_BYTES, WARP, View
+from ops.normalization.channels_first import (
     ALONE_THREADS,
     MOST_SHARING,
     MOST_STAGES,
-    PACK_BYTES,
     READERS,
     SHARING_STATIC_BYTES,
     SHARING_THREADS,
-    WARP,
     WRITTEN,
     Sharing,
-    View,
 )
 from tests.ops.attempts import case_of, complaint, inputs_of
 
@@ -31,8 +29,8 @@ POSTS = (2, 7, 49, 196, 1089, 3136, 65_536, 1 << 20)
 
 def device(monkeypatch: pytest.MonkeyPatch, multiprocessors: int, shared_bytes: int = 227 << 10) -> None:
     """A device of so many multiprocessors, with so much shared memory a block."""
-    monkeypatch.setattr(cuda, "multiprocessors", lambda: multiprocessors)
-    monkeypatch.setattr(cuda, "shared_memory_bytes", lambda: shared_bytes)
+    monkeypatch.setattr(channels_first, "multiprocessors", lambda: multiprocessors)
+    monkeypatch.setattr(channels_first, "shared_memory_bytes", lambda: shared_bytes)
 
 
 @pytest.mark.parametrize("multiprocessors", [1, 132])
@@ -48,24 +46,24 @@ def test_a_block_holds_its_channel(
         for width in (
             width for width in (1, 2, 4, 8) if width * info.itemsize <= PACK_BYTES and view.post % width == 0
         ):
-            found = cuda._plan_alone(view, width * info.itemsize, width, adds=adds)
+            found = channels_first._plan_alone(view, width * info.itemsize, width, adds=adds)
             if found is None:
                 continue
             packs, threads = found
             assert packs * threads >= view.images * view.post // width, view
             assert threads % WARP == 0 < threads <= ALONE_THREADS[packs], view
             name = f"normalize_alone<{info.ctype}, {width}, {packs}, {str(adds).lower()}>"
-            assert name in cuda.CHANNELS_FIRST.expressions, view
+            assert name in channels_first.SOURCE.expressions, view
 
 
 def test_blocks_of_the_sites(monkeypatch: pytest.MonkeyPatch) -> None:
     """Many channels have small blocks, few ones and those with an addend of long packs larger ones."""
     device(monkeypatch, 132)
-    assert cuda._plan_alone(View(32, 2048, 49), 4, 1, adds=True) == (7, 224)
-    assert cuda._plan_alone(View(32, 1024, 196), 8, 4, adds=False) == (7, 224)
-    assert cuda._plan_alone(View(32, 1024, 196), 16, 4, adds=True) == (4, 416)
-    assert cuda._plan_alone(View(2, 256, 3136), 16, 4, adds=False) == (4, 416)
-    assert cuda._plan_alone(View(32, 512, 784), 16, 4, adds=False) is None
+    assert channels_first._plan_alone(View(32, 2048, 49), 4, 1, adds=True) == (7, 224)
+    assert channels_first._plan_alone(View(32, 1024, 196), 8, 4, adds=False) == (7, 224)
+    assert channels_first._plan_alone(View(32, 1024, 196), 16, 4, adds=True) == (4, 416)
+    assert channels_first._plan_alone(View(2, 256, 3136), 16, 4, adds=False) == (4, 416)
+    assert channels_first._plan_alone(View(32, 512, 784), 16, 4, adds=False) is None
 
 
 @pytest.mark.parametrize("multiprocessors", [1, 20, 132, 200])
@@ -140,8 +138,8 @@ def test_shared_channels_are_right(
     monkeypatch: pytest.MonkeyPatch, shape: tuple[int, ...], dtype: str, multiprocessors: int, shared_bytes: int
 ) -> None:
     """However many blocks share a channel, more or fewer channels than there are stages."""
-    monkeypatch.setattr(cuda, "_alone", lambda *_: None)
-    monkeypatch.setattr(cuda, "_once", lambda *_: None)
+    monkeypatch.setattr(channels_first, "_alone", lambda *_: None)
+    monkeypatch.setattr(channels_first, "_once", lambda *_: None)
     device(monkeypatch, multiprocessors, shared_bytes)
     attempts(shape, dtype)
 
@@ -152,7 +150,7 @@ def test_shared_channels_are_right(
 def test_two_launches_are_right(monkeypatch: pytest.MonkeyPatch, shape: tuple[int, ...], dtype: str) -> None:
     """Statistics, then y, where nothing is kept."""
     for name in ("_alone", "_once", "_shared"):
-        monkeypatch.setattr(cuda, name, lambda *_: None)
+        monkeypatch.setattr(channels_first, name, lambda *_: None)
     attempts(shape, dtype)
 
 
@@ -161,8 +159,8 @@ def test_shared_channels_leave_no_mail(monkeypatch: pytest.MonkeyPatch) -> None:
     """What blocks told each other in one launch is not taken for the next one's, whatever its shape."""
     import cupy as cp
 
-    monkeypatch.setattr(cuda, "_alone", lambda *_: None)
-    monkeypatch.setattr(cuda, "_once", lambda *_: None)
+    monkeypatch.setattr(channels_first, "_alone", lambda *_: None)
+    monkeypatch.setattr(channels_first, "_once", lambda *_: None)
     workspace = cp.zeros(4 << 20, cp.uint8)
     for shape in ((16, 32, 65_536), (32, 256, 3136), (7, 3, 4096), (8, 300, 784), (16, 32, 65_536)):
         case = case_of("normalization", {"x": shape}, "float32")

@@ -8,8 +8,9 @@ import pytest
 
 import ops
 from ops import FLOATS, find_kernel
-from ops.normalization import cuda
-from ops.normalization.cuda import COLUMN_LANES, COLUMN_THREADS, MOST_PARTIALS, WARP, Tiles, View
+from ops.normalization import channels_last
+from ops.normalization.call import MOST_PARTIALS, WARP, View
+from ops.normalization.channels_last import COLUMN_LANES, COLUMN_THREADS, Tiles
 from tests.ops.attempts import case_of, complaint, inputs_of
 
 IMAGES = (1, 2, 5, 16, 32, 99, 784, 6272, 25_088, 1 << 20)
@@ -21,15 +22,15 @@ WIDTHS = (1, 2, 4, 8)
 def sizes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """A device of so many multiprocessors, with so much shared memory a block."""
     multiprocessors, shared_bytes = request.param
-    monkeypatch.setattr(cuda, "multiprocessors", lambda: multiprocessors)
-    monkeypatch.setattr(cuda, "shared_memory_bytes", lambda: shared_bytes)
+    monkeypatch.setattr(channels_last, "multiprocessors", lambda: multiprocessors)
+    monkeypatch.setattr(channels_last, "shared_memory_bytes", lambda: shared_bytes)
 
 
 @pytest.mark.parametrize("multiprocessors", [1, 20, 132])
 @pytest.mark.parametrize("width", WIDTHS)
 def test_blocks_cover_rows_and_columns(monkeypatch: pytest.MonkeyPatch, multiprocessors: int, width: int) -> None:
     """Every row and column is some block's, no block is without rows, and a block has a thread for each column."""
-    monkeypatch.setattr(cuda, "multiprocessors", lambda: multiprocessors)
+    monkeypatch.setattr(channels_last, "multiprocessors", lambda: multiprocessors)
     for view in (View(images, channels, 1) for images in IMAGES for channels in CHANNELS if channels % width == 0):
         tiles = Tiles.of(view, width)
         assert tiles.across * tiles.lanes * width >= view.channels, view
@@ -44,7 +45,7 @@ def test_blocks_cover_rows_and_columns(monkeypatch: pytest.MonkeyPatch, multipro
 @pytest.mark.parametrize("width", WIDTHS)
 def test_blocks_that_wait_are_resident(monkeypatch: pytest.MonkeyPatch, multiprocessors: int, width: int) -> None:
     """Blocks wait for each other only in launches of no more blocks than there are multiprocessors."""
-    monkeypatch.setattr(cuda, "multiprocessors", lambda: multiprocessors)
+    monkeypatch.setattr(channels_last, "multiprocessors", lambda: multiprocessors)
     for view in (View(images, channels, 1) for images in IMAGES for channels in CHANNELS):
         tiles = Tiles.of(view, width)
         assert tiles.splits == 1 or tiles.across * tiles.splits <= multiprocessors, view

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from ops.normalization import cuda
-from ops.normalization.cuda import Block, View
+from ops.normalization import channels_first
+from ops.normalization.call import View
+from ops.normalization.channels_first import Block
 
 CTYPES = {2: "__half", 4: "float", 8: "double"}
 IMAGES = (1, 2, 5, 16, 32, 784, 6272)
@@ -16,8 +17,8 @@ POSTS = (2, 3, 7, 15, 49, 196, 1089, 3136)
 @pytest.fixture(params=[1, 132])
 def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """A small and a large GPU with 227 KiB of shared memory a block."""
-    monkeypatch.setattr(cuda, "multiprocessors", lambda: request.param)
-    monkeypatch.setattr(cuda, "shared_memory_bytes", lambda: 227 * 1024)
+    monkeypatch.setattr(channels_first, "multiprocessors", lambda: request.param)
+    monkeypatch.setattr(channels_first, "shared_memory_bytes", lambda: 227 * 1024)
 
 
 def whole(view: View, width: int, group: int, how: Block) -> bool:
@@ -35,15 +36,15 @@ def test_plans_hold_their_slices(itemsize: int, wide: bool) -> None:
     """Threads times packs cover the slice of every shape that is planned in one pass, by a kernel that is compiled."""
     width = 16 // itemsize if wide else 1
     for view in (View(images, channels, post) for images in IMAGES for channels in CHANNELS for post in POSTS):
-        found = cuda._plan_once(view, width, itemsize)
+        found = channels_first._plan_once(view, width, itemsize)
         if found is None or (found[1] > 1 and width == 1):
             continue
         group, cluster = found
-        how = cuda._block(view, width, itemsize, group, cluster)
+        how = channels_first._block(view, width, itemsize, group, cluster)
         assert how is not None
         packs = how.packs(cluster)
         name = f"normalize_once<{CTYPES[itemsize]}, {width}, {packs}, {cluster}, {how.layout}>"
-        assert name in cuda.CHANNELS_FIRST.expressions, view
+        assert name in channels_first.SOURCE.expressions, view
         images = -(-view.images // cluster)
         assert group * view.post % width == view.channels % group == how.threads % 32 == 0, view
         assert how.rounds <= packs, view
@@ -55,14 +56,14 @@ def test_plans_hold_their_slices(itemsize: int, wide: bool) -> None:
 @pytest.mark.usefixtures("device")
 def test_layouts_of_the_sites(monkeypatch: pytest.MonkeyPatch) -> None:
     """A channel a block where packs are whole, groups where they are not, slices in shared memory for long images."""
-    monkeypatch.setattr(cuda, "architecture", lambda: 90)
-    monkeypatch.setattr(cuda, "multiprocessors", lambda: 132)
+    monkeypatch.setattr(channels_first, "architecture", lambda: 90)
+    monkeypatch.setattr(channels_first, "multiprocessors", lambda: 132)
     for shape, layout in {(32, 512, 784): "SINGLE", (32, 2048, 49): "GROUPED"}.items():
         view = View(*shape)
-        group, cluster = cuda._plan_once(view, 4, 4) or (0, 0)
-        how = cuda._block(view, 4, 4, group, cluster)
+        group, cluster = channels_first._plan_once(view, 4, 4) or (0, 0)
+        how = channels_first._block(view, 4, 4, group, cluster)
         assert how is not None
         assert how.layout == layout
     long = View(16, 1536, 33 * 33)
-    assert cuda._plan_once(long, 4, 4) is None
-    assert cuda._plan_groups(long, 4, 4) == (4, 8)
+    assert channels_first._plan_once(long, 4, 4) is None
+    assert channels_first._plan_groups(long, 4, 4) == (4, 8)

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from ops import FLOATS
-from ops.normalization import cuda
-from ops.normalization.cuda import COLUMN_THREADS, WARP, Short, View
+from ops.normalization import channels_last
+from ops.normalization.call import WARP, View
+from ops.normalization.channels_last import COLUMN_THREADS, Short
 from tests.ops.attempts import case_of, complaint, inputs_of
 
 ROWS = (2, 3, 4, 15, 16, 17, 31, 32, 33, 64, 99, 255, 256, 257, 511, 513, 1000, 1023, 1024)
@@ -30,9 +31,9 @@ def test_warps_hold_all_rows(width: int) -> None:
         across = 1 if how.shared else warps
         assert how.blocks(view.channels) * across * how.lanes * width >= view.channels, view
         assert {how.expression(ctype) for ctype in ("__half", "__nv_bfloat16")} <= set(
-            cuda.CHANNELS_LAST.expressions
+            channels_last.SOURCE.expressions
         ), view
-        assert width > 1 or how.expression("double") in cuda.CHANNELS_LAST.expressions, view
+        assert width > 1 or how.expression("double") in channels_last.SOURCE.expressions, view
 
 
 def test_more_rows_are_shared_by_blocks() -> None:
