@@ -68,6 +68,10 @@ BOTH_SUMMED: tuple[tuple[Shape, Shape], ...] = (
     ((9, 40), (70, 1, 40)),
     ((3, 1), (1, 5)),
     ((1, 17, 1), (33, 1, 2)),
+    ((140, 1, 17, 8), (140, 20, 1, 8)),
+    ((134, 64, 1, 8), (134, 1, 65, 8)),
+    ((67, 1, 21, 264), (67, 18, 1, 264)),
+    ((133, 18, 1, 4), (133, 1, 18, 4)),
 )
 """Shapes of x and y, neither of which is that of the result."""
 ONE_SUMMED: tuple[tuple[Shape, Shape], ...] = (
@@ -184,7 +188,7 @@ SMALL_AS_LARGE = {"reduction.small_elements": 0, "reduction.large_blocks_megabyt
 SMALL, SMALL_ELEMENTS = ("mean", "dot", "p_norm", "p_norm_grad"), 1 << 16
 """Ops whose small sums are taken element by element or whose gradients by single packs, and the most that are small."""
 KERNELS = {
-    "lerp": {"grad_rows", "grad_columns", "grad_any"},
+    "lerp": {"grad_rows", "grad_columns", "grad_crossed", "grad_any"},
     "mean": {
         "reduce_small",
         "reduce_tiny",

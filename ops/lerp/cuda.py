@@ -15,18 +15,21 @@ from ops._core.errors import AxisError
 from ops._core.kernel import Bound
 from ops._core.op import Params, Shape, Shapes
 from ops._core.pointwise import BLOCK_PACKS, THREADS, axes_struct, blocks, flat, spans, strides_struct
+from ops._core.reduction import LONG_RESIDENT
 from ops._core.registry import kernel
 from ops._core.tuning import declare
 
 WARP = 32
-MOST_SPLITS = 256
+MOST_SPLITS = 1024
+UNDER_WAY = 4
+"""Packs that a thread which sums loads at a time."""
 _BLOCKS = declare(
     "lerp_grad.blocks_per_multiprocessor",
     4,
     (2, 4, 8, 16),
     backend="cuda",
     ops=("lerp_grad",),
-    why="blocks that share the sum of a broadcast gradient: bandwidth against partial sums",
+    why="blocks that share sums along columns: bandwidth against partial sums",
 )
 CTYPES = {name: dtype_info(name).ctype for name in FLOATS}
 WIDTHS = {name: 16 // dtype_info(name).itemsize for name in FLOATS}
@@ -35,6 +38,8 @@ WALKED = {"float16": 1, "bfloat16": 1, "float32": 2, "float64": 2}
 FLAGS = ("false", "true")
 STEPS = ((1, 1), (0, 1), (1, 0))
 """Of x and y along a row: 0 where all of it is one element."""
+CROSSED_ROWS = range(17, 65)
+"""Of two axes that are summed, the length of the shorter: loads of a warp at a time, and sums that it keeps."""
 MOST_ROWS = 65_535
 """Blocks along a grid's second axis, or its third."""
 
@@ -51,6 +56,7 @@ def _expressions() -> tuple[str, ...]:
             found += [f"lerp_flat<{ctype}, {width}, {packs}, {tensor}>" for tensor in FLAGS]
             flags = (f"{tensor}, {subtract}" for tensor in FLAGS for subtract in FLAGS)
             found += [f"grad_flat<{ctype}, {width}, {packs}, {both}>" for both in flags]
+        found.append(f"grad_crossed<{ctype}, {WIDTHS[name]}>")
         found += [f"grad_broadcast<{ctype}>", f"grad_any<{ctype}>"]
     return tuple(found)
 
@@ -126,19 +132,15 @@ def _row_strides(strides: tuple[Shape, ...]) -> tuple[int, ...]:
 
 
 def _workspace(shapes: Shapes, params: Params) -> int:
-    """Tickets and partial sums of one summed gradient."""
+    """What blocks that share a summed gradient send each other: two words of 64 bits a number at most."""
     del params
-    sizes = [spec.size for spec in shapes.outputs.values() if spec.shape != shapes.inputs["dout"].shape]
-    return _tickets_bytes(max(sizes, default=0)) + 8 * sum(size * _splits(size) for size in sizes)
-
-
-def _tickets_bytes(size: int) -> int:
-    return -(-4 * size // 256) * 256
+    sizes = (spec.size for spec in shapes.outputs.values() if spec.shape != shapes.inputs["dout"].shape)
+    return max((16 * size * _splits(size) for size in sizes), default=0)
 
 
 def _splits(size: int) -> int:
     """Most blocks that share one result."""
-    return max(1, min(MOST_SPLITS, (1 << 16) // max(size, 1)))
+    return max(1, min(MOST_SPLITS, (1 << 18) // max(size, 1)))
 
 
 @kernel("lerp_grad", "optimized", "cuda", FLOATS, prepare=True, workspace=_workspace)
@@ -172,29 +174,13 @@ def _gradient(
     x: Shape, y: Shape, dout: Any, weight: Any, out: dict[str, Any], workspace: Any, *, subtract: bool
 ) -> Bound:
     dx, dy = out.get("dx"), out.get("dy")
-    wide, ctype = _wide(dout), CTYPES[dout.dtype.name]
-    tensor, number = _split_weight(weight, wide)
+    wide = _wide(dout)
     sums = [gradient is not None and bool(reduced_axes(shape, dout.shape)) for gradient, shape in ((dx, x), (dy, y))]
     if not any(sums):
-        if tensor is None or tensor.shape == dout.shape:
-            width = _pack(dout, dout.size, tensor, dx, dy)
-            packs, grid, block = flat(dout.size, width)
-            flags = f"{_flag(tensor)}, {flag(subtract)}"
-            function = SOURCE.function(f"grad_flat<{ctype}, {width}, {packs}, {flags}>")
-            rest = wide(1 - weight) if tensor is None else wide(0)
-            arguments: tuple[Any, ...] = (dout, tensor, dx, dy, number, rest, np.int64(dout.size // width))
-            return lambda: function(grid, block, arguments)
-        steps = walk(dout.shape, tensor.shape)
-        function, grid = SOURCE.function(f"grad_broadcast<{ctype}>"), (blocks(dout.size, 1),)
-        walked = (axes_struct(steps), strides_struct(steps.strides[0]))
-        arguments = (dout, tensor, dx, dy, np.uint32(dout.size), *walked)
-        return lambda: function(grid, (THREADS,), arguments)
-    summed_sizes = [item.size for item, summed in zip((dx, dy), sums, strict=True) if item is not None and summed]
-    scratch = _scratch(workspace, summed_sizes)
-    if tensor is None and sums[0] != sums[1]:
-        summed, other, shape = (dx, dy, x) if sums[0] else (dy, dx, y)
-        factors = (wide(1 - weight), number) if sums[0] else (number, wide(1 - weight))
-        fused = _fused(dout, summed, other, shape, factors, scratch)
+        return _unsummed(dout, weight, dx, dy, subtract=subtract)
+    tensor = None if isinstance(weight, float | int) else weight
+    if tensor is None:
+        fused = _summed(x, y, dout, weight, (dx, dy), sums, workspace)
         if fused is not None:
             return fused
     steps_to_run = []
@@ -202,7 +188,9 @@ def _gradient(
         if gradient is None:
             continue
         factor = wide(offset + sign * weight) if tensor is None else wide(0)
-        alone = _fused(dout, gradient, None, shape, (factor, factor), scratch) if tensor is None and all(sums) else None
+        alone = None
+        if tensor is None and all(sums):
+            alone = _fused(dout, gradient, None, shape, (factor, factor), workspace)
         share = (wide(0), factor) if tensor is None else (wide(sign), wide(offset))
         steps_to_run.append(alone or _sum_any(dout, tensor, gradient, shape, share))
 
@@ -213,14 +201,44 @@ def _gradient(
     return run
 
 
-def _scratch(workspace: Any, sizes: list[int]) -> tuple[Any, Any]:
-    """Tickets and partial sums, in the same place for both sums: what one leaves is not where the other counts."""
-    return workspace, workspace[_tickets_bytes(max(sizes, default=0)) :]
-
-
-def _fused(
-    dout: Any, summed: Any, other: Any, shape: Shape, factors: tuple[Any, Any], scratch: tuple[Any, Any]
+def _summed(
+    x: Shape, y: Shape, dout: Any, weight: float, gradients: tuple[Any, Any], sums: list[bool], workspace: Any
 ) -> Bound | None:
+    """One launch, the weight a number; None where the axes do not allow it."""
+    wide = _wide(dout)
+    factors = (wide(1 - weight), wide(weight))
+    if all(sums):
+        return _crossed(dout, gradients, (x, y), factors)
+    if sums[0]:
+        return _fused(dout, *gradients, x, factors, workspace)
+    return _fused(dout, *gradients[::-1], y, factors[::-1], workspace)
+
+
+def _unsummed(dout: Any, weight: Any, dx: Any, dy: Any, *, subtract: bool) -> Bound:
+    """Gradients of dout's shape."""
+    wide, ctype = _wide(dout), CTYPES[dout.dtype.name]
+    tensor, number = _split_weight(weight, wide)
+    if tensor is None or tensor.shape == dout.shape:
+        width = _pack(dout, dout.size, tensor, dx, dy)
+        packs, grid, block = flat(dout.size, width)
+        flags = f"{_flag(tensor)}, {flag(subtract)}"
+        function = SOURCE.function(f"grad_flat<{ctype}, {width}, {packs}, {flags}>")
+        rest = wide(1 - weight) if tensor is None else wide(0)
+        arguments: tuple[Any, ...] = (dout, tensor, dx, dy, number, rest, np.int64(dout.size // width))
+        return lambda: function(grid, block, arguments)
+    steps = walk(dout.shape, tensor.shape)
+    function, grid = SOURCE.function(f"grad_broadcast<{ctype}>"), (blocks(dout.size, 1),)
+    walked = (axes_struct(steps), strides_struct(steps.strides[0]))
+    arguments = (dout, tensor, dx, dy, np.uint32(dout.size), *walked)
+    return lambda: function(grid, (THREADS,), arguments)
+
+
+def _waiting() -> int:
+    """Blocks that wait for others must be fewer: one for each sum, or each column block's."""
+    return LONG_RESIDENT * multiprocessors()
+
+
+def _fused(dout: Any, summed: Any, other: Any, shape: Shape, factors: tuple[Any, Any], workspace: Any) -> Bound | None:
     """One gradient summed over adjacent axes, the other written beside it unless None; None elsewhere."""
     try:
         layout = as_reduction(dout.shape, reduced_axes(shape, dout.shape))
@@ -231,11 +249,14 @@ def _fused(
     ctype = CTYPES[dout.dtype.name]
     if layout.c == 1:
         width = _pack(dout, layout.length, other)
-        most = -(-_BLOCKS.value() * multiprocessors() // layout.a)
-        splits = max(1, min(_splits(summed.size), most, layout.length // (width * THREADS)))
+        packs = layout.length // width
+        most = _splits(summed.size) if layout.a < _waiting() else 1
+        share = -(-packs // min(most, -(-packs // (THREADS * UNDER_WAY))))
+        splits = -(-packs // share)
         function = SOURCE.function(f"grad_rows<{ctype}, {width}>")
-        arguments: tuple[Any, ...] = (dout, summed, other, *factors, np.int64(layout.length), *scratch)
-        return lambda: function((layout.a, splits), (THREADS,), arguments)
+        numbers = (np.int64(layout.length), np.int32(splits), np.int64(share))
+        arguments: tuple[Any, ...] = (dout, summed, other, *factors, *numbers, workspace)
+        return lambda: function((layout.a * splits,), (THREADS,), arguments)
     if layout.a > MOST_ROWS:
         return None
     width = _pack(dout, layout.c, other)
@@ -244,12 +265,35 @@ def _fused(
     while lanes < WARP and lanes < packs:
         lanes *= 2
     across, rows = -(-packs // lanes), THREADS // lanes
-    room = _BLOCKS.value() * multiprocessors() // (across * layout.a)
+    room = _BLOCKS.value() * multiprocessors() // (across * layout.a) if across * layout.a < _waiting() else 1
     splits = max(1, min(_splits(summed.size), room, -(-layout.length // rows)))
     function = SOURCE.function(f"grad_columns<{ctype}, {width}>")
-    numbers = (np.int32(layout.length), np.int32(layout.c), *scratch)
-    grid = (across, splits, layout.a)
-    return lambda: function(grid, (lanes, rows), (dout, summed, other, *factors, *numbers))
+    grid, sizes = (across, splits, layout.a), (np.int32(layout.length), np.int32(layout.c))
+    return lambda: function(grid, (lanes, rows), (dout, summed, other, *factors, *sizes, workspace))
+
+
+def _crossed(
+    dout: Any, gradients: tuple[Any, Any], shapes: tuple[Shape, Shape], factors: tuple[Any, Any]
+) -> Bound | None:
+    """Both gradients summed, over two adjacent axes: dout is read once, in one launch; None elsewhere."""
+    try:
+        layouts = [as_reduction(dout.shape, reduced_axes(shape, dout.shape)) for shape in shapes]
+    except AxisError:
+        return None
+    outer, inner = sorted(layouts, key=lambda layout: layout.a)
+    apart = outer.a * outer.length != inner.a or outer.c != inner.length * inner.c
+    width = _pack(dout, inner.c, *gradients)
+    across = -(-inner.c // (width * WARP))
+    # one gradient is summed over the steps and has the rows, the other the other way round
+    rows, steps = sorted(layouts, key=lambda layout: layout.length)
+    if apart or width == 1 or rows.length not in CROSSED_ROWS or across * outer.a < multiprocessors():
+        return None
+    over_steps = layouts.index(steps)
+    kept, walked = gradients[over_steps], gradients[1 - over_steps]
+    function = SOURCE.function(f"grad_crossed<{CTYPES[dout.dtype.name]}, {width}>")
+    sizes = (*map(np.int32, (steps.length, rows.length, inner.c)), np.int64(steps.c), np.int64(rows.c))
+    arguments = (dout, kept, walked, factors[over_steps], factors[1 - over_steps], *sizes)
+    return lambda: function((across, outer.a), (THREADS,), arguments)
 
 
 def _sum_any(dout: Any, tensor: Any, gradient: Any, shape: Shape, share: tuple[Any, Any]) -> Bound:

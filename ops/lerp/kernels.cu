@@ -132,48 +132,62 @@ __global__ void __launch_bounds__(THREADS) grad_broadcast(
   if (dy != nullptr) dy[at] = narrow<T>(share * value);
 }
 
+constexpr int UNDER_WAY = 4;  // packs of a thread that sums, all loaded before the first is used
+
+template <typename A>
+struct Add {
+  using Acc = A;
+  __device__ __forceinline__ A merge(A a, A b) const { return a + b; }
+};
+
 // dout (rows, length), weight a number: sum[row] = factor sum dout[row], other = other_factor dout unless null.
-// grid (rows, splits); partials (rows, splits), tickets (rows). length is a multiple of V.
+// grid: `splits` adjacent blocks a row, of `share` packs each, so that blocks sweep over memory in order; mail
+// (rows, splits - 1). The last split of each row collects what the others send, in a fixed order: see reduce_long on why
+// it can wait. length is a multiple of V.
 template <typename T, int V>
-__global__ void __launch_bounds__(REDUCE_THREADS) grad_rows(
+__global__ void __launch_bounds__(REDUCE_THREADS, LONG_RESIDENT) grad_rows(
     const T* __restrict__ dout, T* __restrict__ sum, T* __restrict__ other, Wide<T> factor, Wide<T> other_factor,
-    long long length, unsigned int* tickets, Wide<T>* partials) {
+    long long length, int splits, long long share, unsigned long long* mail) {
   using A = Wide<T>;
-  struct Add {
-    using Acc = A;
-    __device__ __forceinline__ A merge(A a, A b) const { return a + b; }
-  } add;
-  const long long row = blockIdx.x, split = blockIdx.y, splits = gridDim.y, packs = length / V;
-  const T* const from = dout + row * length;
-  T* const to = other == nullptr ? nullptr : other + row * length;
+  const int line = blockIdx.x / static_cast<unsigned int>(splits), split = blockIdx.x - line * splits;
+  const long long row = line;
+  const long long begin = row * length + share * split * V, left = min(share, length / V - share * split);
   A mine = 0;
-#pragma unroll 4
-  for (long long pack = packs * split / splits + threadIdx.x; pack < packs * (split + 1) / splits;
-       pack += REDUCE_THREADS) {
-    const Pack<T, V> given = load<T, V>(from + pack * V);
-    Pack<T, V> result;
-    A few = 0;
+  for (int start = threadIdx.x; start < left; start += UNDER_WAY * REDUCE_THREADS) {
+    PackWord<T, V> loaded[UNDER_WAY];
 #pragma unroll
-    for (int i = 0; i < V; ++i) {
-      const A value = widen(given.at[i]);
-      few += value;
-      result.at[i] = narrow<T>(other_factor * value);
+    for (int j = 0; j < UNDER_WAY; ++j) {
+      const long long pack = start + j * REDUCE_THREADS;
+      if (pack < left) loaded[j] = fetch<T, V>(dout + begin + pack * V);
     }
-    mine += few;
-    if (to != nullptr) store_streaming<T, V>(to + pack * V, result);
+#pragma unroll
+    for (int j = 0; j < UNDER_WAY; ++j) {
+      const long long pack = start + j * REDUCE_THREADS;
+      if (pack >= left) break;
+      const Pack<T, V> given = unpacked<T, V>(loaded[j]);
+      Pack<T, V> result;
+      A few = 0;
+#pragma unroll
+      for (int i = 0; i < V; ++i) {
+        const A value = widen(given.at[i]);
+        few += value;
+        result.at[i] = narrow<T>(other_factor * value);
+      }
+      mine += few;
+      if (other != nullptr) store_streaming<T, V>(other + begin + pack * V, result);
+    }
   }
-  mine = merge_block(add, mine);
-  if (splits == 1) {
-    if (threadIdx.x == 0) sum[row] = narrow<T>(factor * mine);
+  mail += row * (splits - 1) * WORDS<A>;
+  if (split < splits - 1) {
+    mine = merge_block(Add<A>{}, mine);
+    if (threadIdx.x == 0) send(mail + split * WORDS<A>, mine);
     return;
   }
-  if (threadIdx.x == 0) partials[row * splits + split] = mine;
-  if (!arrive_last(&tickets[row], splits)) return;
-  mine = 0;
-  for (int part = threadIdx.x; part < splits; part += REDUCE_THREADS) {
-    mine += read_partial(&partials[row * splits + part]);
+  for (int from = threadIdx.x; from < splits - 1; from += REDUCE_THREADS) {
+    mine += await<A>(mail + from * WORDS<A>);
+    clear<A>(mail + from * WORDS<A>);
   }
-  mine = merge_block(add, mine);
+  mine = merge_block(Add<A>{}, mine);
   if (threadIdx.x == 0) sum[row] = narrow<T>(factor * mine);
 }
 
@@ -186,10 +200,6 @@ __global__ void __launch_bounds__(REDUCE_THREADS) grad_any(
     Axes kept, Strides kept_dout, Strides kept_weight, Axes summed, Strides summed_dout,
     Strides summed_weight, unsigned int count) {
   using A = Wide<T>;
-  struct Add {
-    using Acc = A;
-    __device__ __forceinline__ A merge(A a, A b) const { return a + b; }
-  } add;
   const T* const from = dout + place(blockIdx.x, kept, kept_dout);
   const T* const shares = weight == nullptr ? nullptr : weight + place(blockIdx.x, kept, kept_weight);
   A mine = 0;
@@ -197,62 +207,146 @@ __global__ void __launch_bounds__(REDUCE_THREADS) grad_any(
     const A share = shares == nullptr ? A(0) : widen(shares[place(index, summed, summed_weight)]);
     mine += (offset + sign * share) * widen(from[place(index, summed, summed_dout)]);
   }
-  mine = merge_block(add, mine);
+  mine = merge_block(Add<A>{}, mine);
   if (threadIdx.x == 0) sum[blockIdx.x] = narrow<T>(mine);
 }
 
 // dout (batch, rows, C), weight a number: lanes along C, `sum` is (batch, C); other as in grad_rows.
-// block (lanes, rows); grid (column blocks, splits, batch); partials (batch, splits, C), tickets (batch, column blocks).
+// block (lanes, rows); grid (column blocks, splits, batch); mail (batch, splits - 1, C), as in grad_rows.
 template <typename T, int V>
-__global__ void __launch_bounds__(REDUCE_THREADS) grad_columns(
+__global__ void __launch_bounds__(REDUCE_THREADS, LONG_RESIDENT) grad_columns(
     const T* __restrict__ dout, T* __restrict__ sum, T* __restrict__ other, Wide<T> factor, Wide<T> other_factor,
-    int rows, int channels, unsigned int* tickets, Wide<T>* partials) {
+    int rows, int channels, unsigned long long* mail) {
   using A = Wide<T>;
-  __shared__ A slots[REDUCE_THREADS];
-  const int column = (blockIdx.x * blockDim.x + threadIdx.x) * V, splits = gridDim.y;
+  struct Columns {
+    A at[V];
+  };
+  __shared__ A slots[V][REDUCE_THREADS];
+  const int column = (blockIdx.x * blockDim.x + threadIdx.x) * V, split = blockIdx.y, splits = gridDim.y;
+  const int slot = threadIdx.y * blockDim.x + threadIdx.x;
   const bool ours = column < channels;
-  const long long batch = blockIdx.z, before = batch * rows * channels;
+  const long long batch = blockIdx.z, before = batch * rows * channels + column;
   dout += before;
   if (other != nullptr) other += before;
-  sum += batch * channels;
-  tickets += batch * gridDim.x;
-  partials += batch * splits * channels;
-  A mine[V];
+  mail += (batch * (splits - 1) * channels + column) * WORDS<A>;
+  Columns mine{};
+  const auto add = [&](const Columns& more) {
 #pragma unroll
-  for (int i = 0; i < V; ++i) mine[i] = A(0);
-  if (ours) {
-#pragma unroll 4
-    for (int row = blockIdx.y * blockDim.y + threadIdx.y; row < rows; row += splits * blockDim.y) {
-      const long long at = static_cast<long long>(row) * channels + column;
-      const Pack<T, V> given = load<T, V>(dout + at);
+    for (int i = 0; i < V; ++i) mine.at[i] += more.at[i];
+  };
+  const int step = splits * blockDim.y, end = ours ? rows : 0;
+  for (int start = split * blockDim.y + threadIdx.y; start < end; start += UNDER_WAY * step) {
+    PackWord<T, V> loaded[UNDER_WAY];
+#pragma unroll
+    for (int j = 0; j < UNDER_WAY; ++j) {
+      const long long row = start + j * step;
+      if (row < end) loaded[j] = fetch<T, V>(dout + row * channels);
+    }
+#pragma unroll
+    for (int j = 0; j < UNDER_WAY; ++j) {
+      const long long row = start + j * step;
+      if (row >= end) break;
+      const Pack<T, V> given = unpacked<T, V>(loaded[j]);
+      Columns values;
       Pack<T, V> result;
 #pragma unroll
       for (int i = 0; i < V; ++i) {
-        mine[i] += widen(given.at[i]);
-        result.at[i] = narrow<T>(other_factor * widen(given.at[i]));
+        values.at[i] = widen(given.at[i]);
+        result.at[i] = narrow<T>(other_factor * values.at[i]);
       }
-      if (other != nullptr) store_streaming<T, V>(other + at, result);
+      add(values);
+      if (other != nullptr) store_streaming<T, V>(other + row * channels, result);
     }
   }
-  const int slot = threadIdx.y * blockDim.x + threadIdx.x;
+  const auto letter = [&](int from) { return mail + static_cast<long long>(from) * channels * WORDS<A>; };
+  if (split == splits - 1) {
+    for (int from = threadIdx.y; ours && from < splits - 1; from += blockDim.y) {
+      add(await<Columns>(letter(from)));
+      clear<Columns>(letter(from));
+    }
+  }
 #pragma unroll
-  for (int i = 0; i < V; ++i) {
-    slots[slot] = mine[i];
+  for (int i = 0; i < V; ++i) slots[i][slot] = mine.at[i];
+  for (int half = blockDim.y / 2; half > 0; half /= 2) {
     __syncthreads();
-    for (int step = blockDim.y / 2; step > 0; step /= 2) {
-      if (threadIdx.y < step) slots[slot] += slots[slot + step * blockDim.x];
-      __syncthreads();
+#pragma unroll
+    for (int i = 0; i < V; ++i) {
+      if (threadIdx.y < half) slots[i][slot] += slots[i][slot + half * blockDim.x];
     }
-    if (threadIdx.y == 0 && ours) partials[static_cast<long long>(blockIdx.y) * channels + column + i] = slots[slot];
+  }
+  if (threadIdx.y > 0 || !ours) return;
+#pragma unroll
+  for (int i = 0; i < V; ++i) mine.at[i] = slots[i][slot];
+  if (split < splits - 1) {
+    send(letter(split), mine);
+    return;
+  }
+#pragma unroll
+  for (int i = 0; i < V; ++i) sum[batch * channels + column + i] = narrow<T>(factor * mine.at[i]);
+}
+
+// dout (batch, ...) of two axes and C columns, weight a number: `kept_sums` (batch, rows, C) is summed over the `steps`
+// of one axis, `walked_sums` (batch, steps, C) over the rows of the other; from one to the next are `to_step` and
+// `to_row` elements. grid (column blocks, batch). A warp keeps the sums of its ROWS rows in registers; what the rows of a step
+// give, all warps put together, a step a warp.
+constexpr int ROWS = 8;
+
+template <typename T, int V>
+__global__ void __launch_bounds__(THREADS) grad_crossed(
+    const T* __restrict__ dout, T* __restrict__ kept_sums, T* __restrict__ walked_sums, Wide<T> kept_factor,
+    Wide<T> walked_factor, int steps, int rows, int columns, long long to_step, long long to_row) {
+  using A = Wide<T>;
+  constexpr int WARPS = THREADS / 32, TOGETHER = V == 8 ? 4 : 8;
+  __shared__ A slots[TOGETHER][WARPS][V][32];
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, column = (blockIdx.x * 32 + lane) * V;
+  const int end = column < columns ? rows : 0;
+  const long long batch = blockIdx.y;
+  dout += batch * steps * rows * columns + column;
+  kept_sums += batch * rows * columns + column;
+  walked_sums += batch * steps * columns + column;
+  A kept[ROWS][V] = {};
+  const auto put = [](T* to, const A(&sums)[V], A factor) {
+    Pack<T, V> result;
+#pragma unroll
+    for (int i = 0; i < V; ++i) result.at[i] = narrow<T>(factor * sums[i]);
+    store<T, V>(to, result);
+  };
+  for (int first = 0; first < steps; first += TOGETHER) {
+    const int count = min(TOGETHER, steps - first);
+#pragma unroll 1
+    for (int step = 0; step < count; ++step) {
+      const T* const from = dout + (first + step) * to_step;
+      PackWord<T, V> loaded[ROWS] = {};
+#pragma unroll
+      for (int j = 0; j < ROWS; ++j) {
+        const int row = j * WARPS + warp;
+        if (row < end) loaded[j] = fetch<T, V>(from + row * to_row);
+      }
+      A sums[V] = {};
+#pragma unroll
+      for (int j = 0; j < ROWS; ++j) {
+        const Pack<T, V> values = unpacked<T, V>(loaded[j]);
+#pragma unroll
+        for (int i = 0; i < V; ++i) kept[j][i] += widen(values.at[i]), sums[i] += widen(values.at[i]);
+      }
+#pragma unroll
+      for (int i = 0; i < V; ++i) slots[step][warp][i][lane] = sums[i];
+    }
+    __syncthreads();
+    if (warp < count && end > 0) {
+      A sums[V] = {};
+#pragma unroll
+      for (int other = 0; other < WARPS; ++other) {
+#pragma unroll
+        for (int i = 0; i < V; ++i) sums[i] += slots[warp][other][i][lane];
+      }
+      put(walked_sums + static_cast<long long>(first + warp) * columns, sums, walked_factor);
+    }
     __syncthreads();
   }
-  if (!arrive_last(&tickets[blockIdx.x], splits)) return;
-  const int first = blockIdx.x * blockDim.x * V, end = min(channels, first + static_cast<int>(blockDim.x) * V);
-  for (int channel = first + slot; channel < end; channel += REDUCE_THREADS) {
-    A total = 0;
-    for (int split = 0; split < splits; ++split) {
-      total += read_partial(&partials[static_cast<long long>(split) * channels + channel]);
-    }
-    sum[channel] = narrow<T>(factor * total);
+#pragma unroll
+  for (int j = 0; j < ROWS; ++j) {
+    const int row = j * WARPS + warp;
+    if (row < end) put(kept_sums + static_cast<long long>(row) * columns, kept[j], kept_factor);
   }
 }

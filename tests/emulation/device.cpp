@@ -12,7 +12,7 @@
 
 constexpr int WARP = 32;
 constexpr size_t STACK = 40'000;  // no power of two: stacks would lie on the same lines of the cache
-constexpr int PATIENCE = 200;     // turns in which nobody gets further
+constexpr int PATIENCE = 200;     // turns in which nobody gets further, where few blocks are under way
 
 enum State { READY, WAITING, POLLING, DONE };
 
@@ -230,7 +230,7 @@ extern "C" const char* launch(void (*entry)(void**), void** given, const Dim* si
       std::swap(live[chosen], live.back());
       idle.push_back(std::move(live.back()));
       live.pop_back();
-    } else if (stuck > PATIENCE && waiting.empty()) {
+    } else if (stuck > PATIENCE + 10 * static_cast<int>(live.size()) && waiting.empty()) {
       fail("some threads wait for ever");
     }
   }
