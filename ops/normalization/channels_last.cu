@@ -10,8 +10,9 @@
 #include "statistics.cuh"
 
 constexpr int COLUMN_THREADS = 512;  // most of a block that normalizes columns
-template <int V>
-constexpr int LINE = V == 1 ? 32 : 8 * V;  // most columns of a block that walks rows
+template <int V, bool WIDE>
+constexpr int LINE = V == 1 ? 32 : (WIDE ? 16 : 8) * V;  // most columns of a block that walks rows
+constexpr int LETTERS = 5;  // for each lane of a warp that puts together what up to 160 blocks sent
 
 // Those of `n` values from `pieces` partials get(i), of weigh(i) values each. A team of adjacent threads, a power of
 // two, takes the pieces in turn. All threads of a warp are here.
@@ -89,11 +90,13 @@ struct ColumnSums {
 // (rows, C) in one launch: groups of `splits` adjacent blocks take 2^lane_bits packs of each row, `share` rows a block,
 // `tile` at a time. Of what a thread reads, `kept` packs stay in shared memory, each in a place of its own; the others
 // are read again, last first, since those are still in L2. All blocks of a group send what they found, in mail
-// (C, splits), and put together all of it; the last one that has read leaves it empty.
+// (C, splits), and put together all of it; the last one that has read leaves it empty. WIDE, where x does not fit on the
+// chip: lines are longer and blocks of a group more, (C, splits + 1) letters; each block puts together what all found of
+// some of the columns, and tells the others.
 // Blocks of a group wait for each other. channels_last.py sees to it that where there are groups the device holds all
 // blocks of the launch at once; beside other work it is enough that blocks start in the order of their index: then the
 // group whose first blocks wait is the next to be complete.
-template <typename T, int V>
+template <typename T, int V, bool WIDE>
 __global__ void __launch_bounds__(COLUMN_THREADS, 1) normalize_columns(
     const T* __restrict__ x, const T* __restrict__ addend, T* __restrict__ y, const Wide<T>* __restrict__ gamma,
     const Wide<T>* __restrict__ beta, Statistics<Wide<T>> statistics, unsigned long long* mail, unsigned int* tickets,
@@ -102,9 +105,9 @@ __global__ void __launch_bounds__(COLUMN_THREADS, 1) normalize_columns(
   using A = Wide<T>;
   constexpr int WORDS_EACH = WORDS<Partial<A>>, WARPS_MOST = COLUMN_THREADS / 32;
   extern __shared__ __align__(16) unsigned char memory[];
-  __shared__ Partial<A> slots[WARPS_MOST][LINE<V> + 4];  // warps have no banks in common
-  __shared__ __align__(16) A means[LINE<V>], scales[LINE<V>], shifts[LINE<V>];
-  __shared__ A counts[WARPS_MOST], variances[LINE<V>];
+  __shared__ Partial<A> slots[WARPS_MOST][LINE<V, WIDE> + 4];  // warps have no banks in common
+  __shared__ __align__(16) A means[LINE<V, WIDE>], scales[LINE<V, WIDE>], shifts[LINE<V, WIDE>];
+  __shared__ A counts[WARPS_MOST], variances[LINE<V, WIDE>];
   const int thread = threadIdx.x, threads = blockDim.x, warp = thread / 32, warps = threads / 32;
   const int lanes = 1 << lane_bits, lane = thread & (lanes - 1), width = lanes * V, tile = tiling.value;
   const int splits = splitting.value, group = quotient(blockIdx.x, splitting), split = blockIdx.x - group * splits;
@@ -173,12 +176,39 @@ __global__ void __launch_bounds__(COLUMN_THREADS, 1) normalize_columns(
   const auto rows_of = [&](int block) { return static_cast<A>(min(share, rows - block * share)); };
   Partial<A> found = together<A>(
       within ? warps : 0, team, rows_of(split), [&](int i) { return slots[i][place]; }, [&](int i) { return counts[i]; });
-  unsigned long long* const letters = mail + static_cast<long long>(base) * splits * WORDS_EACH;
+  const int letters_each = WIDE ? splits + 1 : splits;  // of a column; the last one is of what all say
+  unsigned long long* const letters = mail + static_cast<long long>(base) * letters_each * WORDS_EACH;
   if (splits > 1) {
-    unsigned long long* const column_letters = letters + which * splits * WORDS_EACH;
-    if (leads) send(column_letters + split * WORDS_EACH, found);
-    const auto letter = [&](int i) { return await<Partial<A>>(column_letters + i * WORDS_EACH); };
-    found = together<A>(within ? splits : 0, team, n, letter, rows_of);
+    unsigned long long* const column_letters = letters + which * letters_each * WORDS_EACH;
+    if (WIDE ? tells : leads) send(column_letters + split * WORDS_EACH, found);
+    if constexpr (WIDE) {
+      const int each = (width + splits - 1) / splits, until = min(min(width, channels - base), (split + 1) * each);
+#pragma unroll 1
+      for (int one = split * each + warp; one < until; one += warps) {
+        unsigned long long* const sent = letters + one * letters_each * WORDS_EACH;
+        const int first_block = thread % 32;
+        Partial<A> pieces[LETTERS];
+        await_all(pieces, sent + first_block * WORDS_EACH, 32, splits - first_block, 1);
+        const A nearby = __shfl_sync(FULL, pieces[0].mean, 0);
+        A sum = 0, squares = 0;
+#pragma unroll
+        for (int i = 0; i < LETTERS; ++i) {  // about the first one's mean, with Chan et al. 1979
+          const int block = i * 32 + first_block;
+          if (block >= splits) break;
+          const A distance = pieces[i].mean - nearby, weight = rows_of(block);
+          sum += weight * distance;
+          squares += pieces[i].squares + weight * distance * distance;
+          clear<Partial<A>>(sent + block * WORDS_EACH);
+        }
+        sum = warp_sum(sum), squares = warp_sum(squares);
+        const A moved = ratio(sum, n);
+        if (first_block == 0) send(sent + splits * WORDS_EACH, Partial<A>{nearby + moved, squares - sum * moved});
+      }
+      if (tells) found = await<Partial<A>>(column_letters + splits * WORDS_EACH);
+    } else {
+      const auto letter = [&](int i) { return await<Partial<A>>(column_letters + i * WORDS_EACH); };
+      found = together<A>(within ? splits : 0, team, n, letter, rows_of);
+    }
   }
   if (tells) {
     const A variance = ratio(found.squares < A(0) ? A(0) : found.squares, n);
@@ -231,7 +261,13 @@ __global__ void __launch_bounds__(COLUMN_THREADS, 1) normalize_columns(
     keep(statistics, base + thread, means[thread], inverse_root(variance + epsilon), variance, n, momentum);
   }
   if (splits > 1 && thread >= threads - 32 && __shfl_sync(FULL, turn, 0) == splits - 1) {
-    for (int i = thread % 32; i < width * splits; i += 32) clear<Partial<A>>(letters + i * WORDS_EACH);
+    if constexpr (WIDE) {  // who read the others cleared them
+      for (int one = thread % 32; one < min(width, channels - base); one += 32) {
+        clear<Partial<A>>(letters + (one * letters_each + splits) * WORDS_EACH);
+      }
+    } else {
+      for (int i = thread % 32; i < width * splits; i += 32) clear<Partial<A>>(letters + i * WORDS_EACH);
+    }
     if (thread % 32 == 0) tickets[group] = 0;
   }
 }

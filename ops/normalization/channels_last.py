@@ -25,6 +25,10 @@ COLUMN_THREADS = 512
 """Most of a block that normalizes columns."""
 COLUMN_LANES = 8
 """Threads side by side where channels come last: with packs of 16 bytes they read one line."""
+WIDE_LANES, WIDE_PACKS = 16, range(9, 65)
+"""Threads side by side, and packs of a row, where x does not fit on the chip."""
+WIDE_STATIC_BYTES = {2: STATIC_BYTES, 4: STATIC_BYTES, 8: 20 * 1024}
+"""In the place of STATIC_BYTES there, by elements of a pack."""
 FEW_CHANNELS, MANY_CHANNELS = ((8, 4, False), (8, 4, True), (8, 16, True)), ((16, 8, False), (16, 8, True))
 """Where rows are few: lanes of a warp side by side, packs of a thread, whether warps of a block share rows."""
 CHANNELS_MANY = 4096
@@ -35,6 +39,8 @@ SHORT_WARPS = 4
 """Of a block there whose warps have channels of their own."""
 MOST_SPLITS = 256
 """Blocks that share a channel, where channels come last."""
+WIDE_SPLITS = 160
+"""The same, where each puts together what all found of a part of the channels."""
 
 
 def _short_width(itemsize: int) -> int:
@@ -90,7 +96,8 @@ def _last() -> tuple[str, ...]:
     found = []
     for dtype, widest in WIDTHS.items():
         ctype = dtype_info(dtype).ctype
-        found += [f"normalize_columns<{ctype}, {width}>" for width in (1, widest)]
+        found += [f"normalize_columns<{ctype}, {width}, false>" for width in (1, widest)]
+        found.append(f"normalize_columns<{ctype}, {widest}, true>")
         for width in sorted({1, _short_width(dtype_info(dtype).itemsize)}):
             shorts = (Short(width, *how) for how in FEW_CHANNELS + MANY_CHANNELS)
             found += [short.expression(ctype) for short in shorts]
@@ -103,7 +110,7 @@ SOURCE = Source(__file__, "channels_last.cu", _last())
 def mail_bytes(view: View, wide: int) -> int:
     """Room for what blocks that share rows tell each other, statistics being `wide` bytes each."""
     padded = view.channels + COLUMN_LANES * max(WIDTHS.values())
-    return LETTER * wide * padded * _most_splits(view)
+    return LETTER * wide * padded * (_most_splits(view) + 1)
 
 
 def bind(call: Call) -> Bound:
@@ -121,16 +128,18 @@ class Tiles:
     splits: int
     share: int
     tile: int
+    wide: bool = False
 
     @classmethod
-    def of(cls, view: View, width: int) -> Tiles:
+    def of(cls, view: View, width: int, *, wide: bool = False) -> Tiles:
         """Groups whose blocks wait for each other only where the device holds all blocks at once."""
-        lanes, across = lanes_across(view, width)
-        most_tile = COLUMN_THREADS // lanes
-        splits = max(1, min(multiprocessors() // across, _most_splits(view), -(-view.images // most_tile)))
+        lanes, across = lanes_across(view, width, WIDE_LANES if wide else COLUMN_LANES)
+        most_tile, most = COLUMN_THREADS // lanes, _most_splits(view)
+        most = min(multiprocessors() // across, WIDE_SPLITS if wide else most, most)
+        splits = max(1, min(most, -(-view.images // most_tile)))
         share = -(-view.images // splits)
         tile, unit = -(-share // -(-share // most_tile)), max(WARP // lanes, width)
-        return cls(width, lanes, across, -(-view.images // share), share, -(-tile // unit) * unit)
+        return cls(width, lanes, across, -(-view.images // share), share, -(-tile // unit) * unit, wide)
 
     @property
     def threads(self) -> int:
@@ -152,10 +161,19 @@ class Tiles:
         """Packs of a thread."""
         return -(-self.share // self.tile)
 
+    def round_bytes(self, itemsize: int) -> int:
+        """Of x, in shared memory."""
+        return self.threads * self.width * itemsize
 
-def lanes_across(view: View, width: int) -> tuple[int, int]:
+    def kept(self, itemsize: int) -> int:
+        """Rounds of which x stays in shared memory."""
+        room = shared_memory_bytes() - (WIDE_STATIC_BYTES[self.width] if self.wide else STATIC_BYTES)
+        return max(0, min(self.rounds, room // self.round_bytes(itemsize)))
+
+
+def lanes_across(view: View, width: int, lanes: int = COLUMN_LANES) -> tuple[int, int]:
     """Packs of a row that a block takes, and how many such parts a row has."""
-    packs, most = -(-view.channels // width), WARP if width == 1 else COLUMN_LANES
+    packs, most = -(-view.channels // width), WARP if width == 1 else lanes
     lanes = min(most, 1 << (packs - 1).bit_length())
     return lanes, -(-packs // lanes)
 
@@ -183,10 +201,11 @@ def _short(call: Call) -> Bound | None:
 def _columns(call: Call) -> Bound:
     view, width = call.view, call.width
     tiles = Tiles.of(view, width)
-    function = SOURCE.function(f"normalize_columns<{call.ctype}, {width}>")
-    round_bytes = tiles.threads * width * call.itemsize
-    kept = min(tiles.rounds, (shared_memory_bytes() - STATIC_BYTES) // round_bytes)
-    shared = kept * round_bytes
+    if width > 1 and view.channels // width in WIDE_PACKS and tiles.kept(call.itemsize) < tiles.rounds:
+        tiles = Tiles.of(view, width, wide=True)
+    function = SOURCE.function(f"normalize_columns<{call.ctype}, {width}, {flag(tiles.wide)}>")
+    kept = tiles.kept(call.itemsize)
+    shared = kept * tiles.round_bytes(call.itemsize)
     allow(function, shared)
     sizes = map(np.int32, (view.images, view.channels, tiles.lane_bits, tiles.team_bits))
     parts = (divisor(tiles.splits), np.int32(tiles.share), divisor(tiles.tile), np.int32(kept))

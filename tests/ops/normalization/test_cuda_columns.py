@@ -10,12 +10,12 @@ import ops
 from ops import FLOATS, find_kernel
 from ops.normalization import channels_last
 from ops.normalization.call import MOST_PARTIALS, WARP, View
-from ops.normalization.channels_last import COLUMN_LANES, COLUMN_THREADS, Tiles
+from ops.normalization.channels_last import COLUMN_LANES, COLUMN_THREADS, WIDE_LANES, WIDE_SPLITS, Tiles
 from tests.ops.attempts import case_of, complaint, inputs_of
 
 IMAGES = (1, 2, 5, 16, 32, 99, 784, 6272, 25_088, 1 << 20)
 CHANNELS = (1, 2, 5, 8, 24, 64, 250, 256, 2048, 32_768)
-WIDTHS = (1, 2, 4, 8)
+PLANS = ((1, False), *((width, wide) for width in (2, 4, 8) for wide in (False, True)))
 
 
 @pytest.fixture
@@ -27,27 +27,32 @@ def sizes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 @pytest.mark.parametrize("multiprocessors", [1, 20, 132])
-@pytest.mark.parametrize("width", WIDTHS)
-def test_blocks_cover_rows_and_columns(monkeypatch: pytest.MonkeyPatch, multiprocessors: int, width: int) -> None:
+@pytest.mark.parametrize(("width", "wide"), PLANS)
+def test_blocks_cover_rows_and_columns(
+    monkeypatch: pytest.MonkeyPatch, multiprocessors: int, width: int, wide: bool
+) -> None:
     """Every row and column is some block's, no block is without rows, and a block has a thread for each column."""
     monkeypatch.setattr(channels_last, "multiprocessors", lambda: multiprocessors)
     for view in (View(images, channels, 1) for images in IMAGES for channels in CHANNELS if channels % width == 0):
-        tiles = Tiles.of(view, width)
+        tiles = Tiles.of(view, width, wide=wide)
         assert tiles.across * tiles.lanes * width >= view.channels, view
         assert tiles.share * (tiles.splits - 1) < view.images <= tiles.share * tiles.splits, view
         assert tiles.tile * tiles.rounds >= tiles.share, view
         assert tiles.threads % WARP == 0, view
         assert tiles.lanes * width <= tiles.threads <= COLUMN_THREADS, view
         assert view.channels * tiles.splits <= MOST_PARTIALS or tiles.splits == 1, view
+        assert not wide or tiles.splits <= WIDE_SPLITS, view
 
 
 @pytest.mark.parametrize("multiprocessors", [1, 20, 132])
-@pytest.mark.parametrize("width", WIDTHS)
-def test_blocks_that_wait_are_resident(monkeypatch: pytest.MonkeyPatch, multiprocessors: int, width: int) -> None:
+@pytest.mark.parametrize(("width", "wide"), PLANS)
+def test_blocks_that_wait_are_resident(
+    monkeypatch: pytest.MonkeyPatch, multiprocessors: int, width: int, wide: bool
+) -> None:
     """Blocks wait for each other only in launches of no more blocks than there are multiprocessors."""
     monkeypatch.setattr(channels_last, "multiprocessors", lambda: multiprocessors)
     for view in (View(images, channels, 1) for images in IMAGES for channels in CHANNELS):
-        tiles = Tiles.of(view, width)
+        tiles = Tiles.of(view, width, wide=wide)
         assert tiles.splits == 1 or tiles.across * tiles.splits <= multiprocessors, view
 
 
@@ -55,13 +60,16 @@ def test_host_and_device_agree_on_a_block() -> None:
     """The kernel is compiled for as many threads as the host launches at most, and for lines as long."""
     text = (Path(ops.__file__).parent / "normalization" / "channels_last.cu").read_text(encoding="utf-8")
     assert f"constexpr int COLUMN_THREADS = {COLUMN_THREADS};" in text
-    assert f"constexpr int LINE = V == 1 ? {WARP} : {COLUMN_LANES} * V;" in text
+    assert f"constexpr int LINE = V == 1 ? {WARP} : (WIDE ? {WIDE_LANES} : {COLUMN_LANES}) * V;" in text
+    assert f"constexpr int LETTERS = {WIDE_SPLITS // WARP};" in text
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("sizes", [(132, 227 << 10), (7, 64 << 10), (40, 20 << 10), (132, 11 << 10)], indirect=True)
 @pytest.mark.parametrize("dtype", FLOATS)
-@pytest.mark.parametrize("shape", [(3000, 64), (5001, 24), (1100, 2048), (2111, 31), (9001, 1), (300, 4104)])
+@pytest.mark.parametrize(
+    "shape", [(3000, 64), (5001, 24), (1100, 2048), (2111, 31), (9001, 1), (300, 4104), (4099, 264), (6000, 250)]
+)
 @pytest.mark.usefixtures("sizes")
 def test_shared_rows_are_right(shape: tuple[int, int], dtype: str) -> None:
     """Whatever part of x stays in shared memory, y and the statistics are right, and nothing is left in the mail."""
@@ -76,7 +84,7 @@ def test_one_workspace_serves_many_launches() -> None:
     """What blocks told each other in one launch is not taken for the next one's."""
     import cupy as cp
 
-    for shape in ((6272, 256), (5001, 24), (30_000, 8), (2000, 2048)):
+    for shape in ((6272, 256), (5001, 24), (30_000, 8), (2000, 2048), (3000, 264)):
         case = case_of("normalization", {"x": shape}, "float32")
         kernel = find_kernel("normalization", "optimized", "cuda", "float32")
         assert kernel.workspace is not None
