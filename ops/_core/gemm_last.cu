@@ -1,9 +1,9 @@
 // d = a b in 16-bit types for a short depth and channels last: blocks keep channels of the filter, and pixels pass by.
 //
-// As in gemm_turns.cu, two groups of four warps take turns; here one thread brings all, by tensor maps. It must never wait
-// for stores, nor may what frees a place for it: an arrival with cluster scope did: half as long again. Results go
-// through shared memory, so that they leave as whole lines of 128 bytes, first to leave the cache: what the copying unit
-// stores is not, whatever it is told.
+// Two groups of four warps take turns: each multiplies alone, so that the other writes meanwhile. One thread brings all,
+// by tensor maps. It must never wait for stores, nor may what frees a place for it: an arrival with cluster scope did:
+// half as long again. Results go through shared memory, so that they leave as whole lines of 128 bytes, first to leave
+// the cache: what the copying unit stores is not, whatever it is told.
 
 #include "divide.cuh"
 #include "panel.cuh"
@@ -32,8 +32,8 @@ constexpr int P = 4;            // 64s of channels that a block keeps
 constexpr int S = 2;            // panels of results that a group has room for
 constexpr int GROUP = 128, THREADS = 2 * GROUP + 32;
 
-struct Barriers {  // full, empty: of a group's stages, as they come
-  unsigned long long full[2][RING], empty[2][RING], kept[MOST_STAGES];
+struct Barriers {  // full, empty: of a group's stages, as they come; turns: may it multiply
+  unsigned long long full[2][RING], empty[2][RING], kept[MOST_STAGES], turns[2];
 
   __device__ __forceinline__ void init() {
     if (threadIdx.x == 0) {
@@ -42,6 +42,7 @@ struct Barriers {  // full, empty: of a group's stages, as they come
         barrier_init(empty[0] + i, GROUP / 32);
       }
       for (int i = 0; i < MOST_STAGES; ++i) barrier_init(kept + i, 1);
+      for (int i = 0; i < 2; ++i) barrier_init(turns + i, GROUP / 32);
       asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     }
     __syncthreads();
@@ -68,12 +69,13 @@ __device__ __forceinline__ void bring_all(
   }
 }
 
-// Of the block's `turn`-th tile; free(barrier) says that a warp has read a stage.
+// Of the block's `turn`-th tile; free(barrier) says that a warp has read a stage, or that the other group may multiply.
 template <typename T, int N, typename Free>
 __device__ __forceinline__ void multiply_tile(
     float (&sum)[N], Barriers& barriers, const Turns& size, int turn, unsigned int kept, unsigned int ring,
     const Free& free) {
   int n = turn / 2 * size.stages;
+  if (turn > 0) barrier_wait(barriers.turns + turn % 2, (turn - 1) / 2 & 1);
 #pragma unroll 1
   for (int stage = 0; stage < size.stages; ++stage, ++n) {
     barrier_wait(barriers.full[turn % 2] + n % RING, n / RING & 1);
@@ -88,6 +90,7 @@ __device__ __forceinline__ void multiply_tile(
     end_products<1>();
     if (stage > 0) free(barriers.empty[turn % 2] + (n - 1) % RING);
   }
+  free(barriers.turns + (turn + 1) % 2);
   wait_for_products<0>();
   free(barriers.empty[turn % 2] + (n - 1) % RING);
 }
