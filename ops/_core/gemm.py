@@ -222,7 +222,7 @@ def product(
 
 def turned_bytes(dtype: str, size: tuple[int, int, int], pixels: int, groups: int) -> int:
     """Workspace with which `product_of_images` takes (rows, columns, depth) of images of as many pixels, else 0."""
-    if not images_fit(dtype, size, pixels) or keeps(dtype, size, last=False):
+    if not images_fit(dtype, size, pixels) or keeps(dtype, size, groups, last=False, added=False):
         return 0
     return groups * size[1] * size[2] * dtype_info(dtype).itemsize
 
@@ -274,15 +274,16 @@ def _sweep(a: Matrix, b: Matrix, d: Matrix, size: tuple[int, int, int], addend: 
         return None  # pixels are rows of d here, and there are no images
     if addend is None and images_pass(dtype, (a, b, d), size, groups):
         return pass_images((a, b, d), size, groups)
-    keeping, sweeping = keeps(dtype, size, last=last), sweeps(dtype, size, last=last)
-    tiling = last and tiles_pay(dtype, size, groups, only=not keeping, added=addend is not None)
+    added = addend is not None
+    keeping, sweeping = keeps(dtype, size, groups, last=last, added=added), sweeps(dtype, size, last=last)
+    tiling = last and tiles_pay(dtype, size, groups, only=not keeping, added=added)
     widths = WIDTHS[last] if keeping or sweeping or tiling else ()
     width = next((width for width in widths if _packed(a, b, d, size, addend, (PACK, width, width))), 0)
     if width == 0:
         return None
     if tiling:
         return multiply_tiles((a, b, d), addend, size, groups)
-    if keeping and last and addend is None:
+    if keeping and last and not added:
         return pass_pixels((a, b, d), size, groups)
     lengths = _columns(a, b, size)
     factors = ((a, lengths[0]), (b, lengths[1]))

@@ -42,6 +42,14 @@ _DEPTH = declare(
     ops=("conv_data_grad",),
     why="from which multiplying takes long enough for others to write meanwhile",
 )
+_DEPTH_LAST = declare(
+    "gemm_turns.depth_of_channels_last",
+    128,
+    (64, 128, 256, 1024),
+    backend="cuda",
+    ops=("conv_data_grad",),
+    why="the same where channels come last, there is no addend and blocks have several tiles",
+)
 _IN_TURN = declare(
     "gemm_turns.images_in_turn",
     128,
@@ -79,12 +87,19 @@ LAST = Source(__file__, "gemm_last.cu", tuple(_last_name(dtype) for dtype in DTY
 IMAGES = Source(__file__, "gemm_images.cu", tuple(_images_name(dtype) for dtype in DTYPES))
 
 
-def keeps(dtype: str, size: tuple[int, int, int], *, last: bool) -> bool:
+def keeps(dtype: str, size: tuple[int, int, int], groups: int, *, last: bool, added: bool) -> bool:
     """Whether `KEPT` 64s of channels are kept on the current device, where packs allow it."""
     channels, depth = size[1 if last else 0], size[2]
-    if not streams(dtype, size) or depth % DEEP or not _DEPTH.value() <= depth <= LONGEST:
+    if not streams(dtype, size) or depth % DEEP or depth > LONGEST or channels % (KEPT * DEEP):
         return False
-    return channels % (KEPT * DEEP) == 0 and _shared_bytes(depth) <= LARGEST_BLOCK
+    if _shared_bytes(depth) > LARGEST_BLOCK:
+        return False
+    if depth >= _DEPTH.value():
+        return True
+    if not last or added or depth < _DEPTH_LAST.value():
+        return False
+    _, tiles, step = _shares(channels, size[0], groups)
+    return tiles >= FEWEST_TILES * step
 
 
 def take_turns(

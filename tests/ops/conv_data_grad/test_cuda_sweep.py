@@ -28,7 +28,7 @@ def asked(rows: int, tall: int) -> dict[str, int]:
     """Parameters by their names, with as many tiles a block as there can be."""
     names = ("rows", "tall_depth", "blocks_per_multiprocessor")
     chosen = {f"gemm_sweep.{name}": value for name, value in zip(names, (rows, tall, 1), strict=True)}
-    return chosen | {"gemm_turns.depth": 1024, "gemm_tiles.depth": 512}
+    return chosen | {"gemm_turns.depth": 1024, "gemm_turns.depth_of_channels_last": 1024, "gemm_tiles.depth": 512}
 
 
 @pytest.mark.parametrize("last", [False, True])

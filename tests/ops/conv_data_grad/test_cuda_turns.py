@@ -30,7 +30,7 @@ def test_blocks_fit(monkeypatch: pytest.MonkeyPatch) -> None:
     with override({"gemm_turns.depth": 64}):
         for last, depth, there in product((False, True), (64, 96, 128, 256, 512, 1024), (64, 128, 192, 256, 2048)):
             size = (6272, there, depth) if last else (there, 6272, depth)
-            if gemm_turns.keeps("float16", size, last=last):
+            if gemm_turns.keeps("float16", size, 1, last=last, added=False):
                 found.add((depth, there))
                 assert gemm_turns._shared_bytes(depth) <= LARGEST_BLOCK
     assert found == set(product((64, 128, 256), (256, 2048)))
@@ -39,10 +39,30 @@ def test_blocks_fit(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_short_depths_and_other_devices_are_left(monkeypatch: pytest.MonkeyPatch) -> None:
     """Below the depth that pays, and where there are no such matrix units, something else multiplies."""
     monkeypatch.setattr(gemm_turns, "streams", lambda *_: True)
-    assert gemm_turns.keeps("float16", (1024, 6272, 256), last=False)
-    assert not gemm_turns.keeps("float16", (1024, 6272, 128), last=False)
+    assert gemm_turns.keeps("float16", (1024, 6272, 256), 1, last=False, added=False)
+    assert not gemm_turns.keeps("float16", (1024, 6272, 128), 1, last=False, added=False)
     monkeypatch.setattr(gemm_turns, "streams", lambda *_: False)
-    assert not gemm_turns.keeps("float16", (1024, 6272, 256), last=False)
+    assert not gemm_turns.keeps("float16", (1024, 6272, 256), 1, last=False, added=False)
+
+
+@pytest.mark.parametrize(
+    ("size", "groups", "added", "pays"),
+    [
+        ((25088, 512, 128), 1, False, True),
+        ((25088, 512, 128), 1, True, False),
+        ((25088, 512, 64), 1, False, False),
+        ((1568, 512, 128), 1, False, False),
+        ((8448, 512, 128), 2, False, True),
+        ((8448, 512, 128), 1, False, False),
+    ],
+)
+def test_channels_last_pay_earlier(
+    size: tuple[int, int, int], groups: int, added: bool, pays: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A shorter depth pays where channels come last, unless there is an addend or blocks have few tiles."""
+    monkeypatch.setattr(gemm_turns, "streams", lambda *_: True)
+    monkeypatch.setattr(gemm_turns, "multiprocessors", lambda: 132)
+    assert gemm_turns.keeps("float16", size, groups, last=True, added=added) is pays
 
 
 @in_every_way(SIZES)
