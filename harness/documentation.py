@@ -6,9 +6,10 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,8 @@ COMMANDS = ROOT / "docs" / "commands.md"
 EXPORTS = {"h200": ROOT / "tests" / "data" / "h200" / "seed.json", "cpu": ROOT / "tests" / "data" / "cpu" / "seed.json"}
 PERFORMANCE = ROOT / "docs" / "performance.md"
 FULL_RUN = ROOT / "tests" / "data" / "h200" / "full.json"
+COUNTERS = ROOT / "tests" / "data" / "h200" / "counters.json"
+"""Written by `python -m tests.counters` on the GPU of that run."""
 GOALS = {
     ("p_norm_grad · design-case-1", "float32"): 39,
     ("p_norm_grad · design-case-2", "float32"): 39,
@@ -70,7 +73,8 @@ def sections() -> dict[str, str]:
 def performance() -> dict[str, str]:
     """Every generated part of docs/performance.md by name."""
     run = _read(FULL_RUN)
-    return {"peers": peers(run), "goals": goals(run), "addends": addends(run)}
+    held = json.loads(COUNTERS.read_text(encoding="utf-8"))
+    return {"peers": peers(run), "goals": goals(run), "counters": counters(held), "addends": addends(run)}
 
 
 def insert(text: str, found: Mapping[str, str]) -> str:
@@ -160,6 +164,23 @@ def goals(run: Submission) -> str:
         share = reached_text(row, ceilings)[1]
         verdict = "met" if taken <= goal_us * 1e3 else f"{taken / goal_us / 10 - 100:.2g} % more"
         table.add_row(name, dtype, f"{goal_us} µs", time_text(taken), ratio_text(row.against_peer), share, verdict)
+    return _markdown(table)
+
+
+def counters(held: Iterable[Mapping[str, Any]]) -> str:
+    """What kernels that miss their goal move and keep busy, beside copies, by hardware counters."""
+    from harness.report.render import time_text
+
+    table = Table("op · case", "dtype")
+    for name in ("goal", "kernel", "moved", "TB/s", "memory", "L2", "issue", "warps", "registers"):
+        table.add_column(name, justify="right")
+    for one in held:
+        moved, goal_us = one["read_bytes"] + one["written_bytes"], one["goal_us"]
+        shares = (f"{one[f'{part}_percent']:.0f} %" for part in ("memory", "cache", "issue", "occupancy"))
+        table.add_row(
+            *(one["case"], one["dtype"], "–" if goal_us is None else f"{goal_us} µs", time_text(one["time_ns"])),
+            *(f"{moved / 1e6:.0f} MB", f"{moved / one['time_ns'] / 1e3:.2f}", *shares, f"{one['registers']:.0f}"),
+        )
     return _markdown(table)
 
 
