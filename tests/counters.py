@@ -1,0 +1,105 @@
+"""What holds kernels that miss their goal: hardware counters of a call, by Nsight Compute, as a table.
+
+`python -m tests.counters tests/data/h200/full.json tests/data/h200/counters.json` on the GPU of that run profiles the
+cases whose goal it misses, and copies to compare them with. A call is profiled twice: with an L2 cache that
+was overwritten, as a cold sample of the harness begins (its time and what moves to and from memory), and a clean one.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from harness.case.case import Case
+from harness.documentation import GOALS
+from harness.measure.cuda import CudaTimer
+from harness.report.render import label
+from harness.result.result import Trial
+from harness.result.submission import parse, read_submission
+from harness.result.summary import OPTIMIZED, rows
+from harness.worker.attempt import Attempt
+from harness.worker.block import find_trial_kernel
+from harness.worker.inputs import make_inputs
+from ops._core.backend import cupy
+
+COPIES = {("flatten · config [copy=true]", "float32"), ("flatten · large", "float32")}
+DIRTY = {
+    "time_ns": "gpu__time_duration.sum",
+    "read_bytes": "dram__bytes_read.sum",
+    "written_bytes": "dram__bytes_write.sum",
+}
+"""Few enough for one pass: a kernel that is replayed finds what the pass before left in the cache."""
+CLEAN = {
+    "memory_percent": "dram__throughput.avg.pct_of_peak_sustained_elapsed",
+    "cache_percent": "lts__throughput.avg.pct_of_peak_sustained_elapsed",
+    "issue_percent": "smsp__issue_active.avg.pct_of_peak_sustained_active",
+    "occupancy_percent": "sm__warps_active.avg.pct_of_peak_sustained_active",
+    "registers": "launch__registers_per_thread",
+}
+WARM_CALLS = 3
+
+
+def main() -> None:
+    """Profile what EXPORT misses into OUT; with one argument, make the calls to be profiled."""
+    export, *out = sys.argv[1:]
+    if not out:
+        _call_each([case for _, case in chosen(Path(export))])
+        return
+    found = [
+        {"case": name, "dtype": case.dtype, "goal_us": GOALS.get((name, case.dtype)), **dirty, **clean}
+        for (name, case), dirty, clean in zip(
+            chosen(Path(export)), _profile(export, DIRTY, "none"), _profile(export, CLEAN, "all"), strict=True
+        )
+    ]
+    Path(out[0]).write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def chosen(export: Path) -> list[tuple[str, Case]]:
+    """The cases whose goal a run misses, and the copies, by label."""
+    found = []
+    for row in rows(read_submission(parse(export.read_bytes())).results):
+        goal_us, taken_ns = GOALS.get((label(row), row.dtype)), row.median_ns(OPTIMIZED)
+        is_missed = goal_us is not None and (taken_ns is None or taken_ns > goal_us * 1e3)
+        if is_missed or (label(row), row.dtype) in COPIES:
+            found.append((label(row), row.results[OPTIMIZED].trial.case))
+    return found
+
+
+def _call_each(cases: Sequence[Case]) -> None:
+    """A call of each kernel between start and stop of the profiler, after the L2 cache was overwritten."""
+    profiler, timer = cupy().cuda.profiler, CudaTimer()
+    flush = timer.make_flush()
+    for case in cases:
+        kernel = find_trial_kernel(Trial(case, OPTIMIZED, "cuda", "cuda:0")).kernel
+        with timer.session(kernel.arrays):
+            call = Attempt(case, kernel, make_inputs(case).values, timer).bind()
+            for _ in range(WARM_CALLS):
+                call()
+            flush(1)
+            timer.synchronize()
+            profiler.start()
+            call()
+            timer.synchronize()
+            profiler.stop()
+
+
+def _profile(export: str, metrics: dict[str, str], cache_control: str) -> Iterator[dict[str, Any]]:
+    """A kernel and its figures for each case; of those that are profiled each launches one."""
+    options = ["--clock-control", "none", "--cache-control", cache_control, "--profile-from-start", "off"]
+    output = ["--csv", "--page", "raw", "--print-units", "base", "--metrics", ",".join(metrics.values())]
+    command = ["ncu", *options, *output, sys.executable, "-m", "tests.counters", export]
+    text = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    lines = [line for line in text.splitlines() if line.startswith('"')]
+    _, *launches = csv.DictReader(lines)
+    for launch in launches:
+        figures = {name: float(launch[metric].replace(",", "")) for name, metric in metrics.items()}
+        yield {"kernel": launch["Kernel Name"].partition("(")[0].removeprefix("void "), **figures}
+
+
+if __name__ == "__main__":
+    main()
