@@ -19,7 +19,7 @@ class Limits:
     min_samples: taken unless that would need `patience` times the budget.
     max_samples: enough. warmup_s: of calls before the first sample.
     turns: in how many turns with the other implementations of a case samples are taken (see harness.worker.turns).
-    scattered_samples: enough in turns where samples scatter, as those of others who share a host's caches do.
+    scattered_samples: enough in turns where samples scatter, as they do where others share a host's caches.
     calls: per sample on the CPU; None: as many as last 1 ms.
     """
 
@@ -29,7 +29,7 @@ class Limits:
     warmup_s: float = 0.05
     patience: float = 10.0
     turns: int = 1
-    scattered_samples: int = 240
+    scattered_samples: int = 120
     calls: int | None = None
 
     def enough(self, samples: int, spent_s: float) -> bool:

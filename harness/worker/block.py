@@ -22,7 +22,7 @@ from harness.result.result import Check, Footprint, Measurement, Result, Ruler, 
 from harness.worker.attempt import Attempt, KernelFailedError, Trusted, WrongError
 from harness.worker.inputs import Inputs, make_inputs
 from harness.worker.kept import is_kept, keep_expected, keep_values, recall_expected, recall_values
-from harness.worker.turns import balanced_orders, joined, next_turn
+from harness.worker.turns import balanced_orders, joined, next_turns, single
 from harness.worker.verify import Expected, expect
 from ops import (
     BackendError,
@@ -96,25 +96,24 @@ class Bench:
     def take_turns(
         self, implementations: Sequence[str], limits: Limits, *, tell: Callable[[str], None] = lambda _: None
     ) -> list[Result]:
-        """Further samples of what was held of the case at hand, one in a turn, until each has enough and is checked.
+        """Further samples of what was held of the case at hand, one in a turn, until all have enough.
+
+        Each is checked at once after its last one: then others write where it did.
 
         tell: hears whose turn begins.
         """
         results = [self.held[name][1] for name in implementations]
-        wanted = [next_turn(result, limits) for result in results]
-        for order in cycle(balanced_orders(len(implementations))):
+        for order in cycle(balanced_orders(len(results))):
+            turns = next_turns(results, limits)
+            is_last = not any(turns)
             for index in order:
-                turn = wanted[index]
-                if turn is None:
+                name, taken = implementations[index], results[index].measurement
+                if results[index].status is not Status.OK or taken is None or not (turns[index] or is_last):
                     continue
-                name = implementations[index]
                 tell(name)
-                sample = partial(self._sample, limits=turn, poison=False)
-                results[index] = joined(results[index], self._go_on(name, sample))
-                wanted[index] = next_turn(results[index], limits)
-                if wanted[index] is None and results[index].status is Status.OK:
-                    results[index] = joined(results[index], self._go_on(name, self._check_at_last))
-            if not any(wanted):
+                step = self._sample_at_last if is_last else self._sample_again
+                results[index] = joined(results[index], self._go_on(name, partial(step, limits=single(taken, limits))))
+            if is_last:
                 break
         return results
 
@@ -124,7 +123,7 @@ class Bench:
             (held.attempt for held, _ in self.held.values() if held.attempt.kernel.key.backend == backend), None
         )
 
-    def _go_on(self, implementation: str, step: Callable[[_Ready, _Phases], Measurement | None]) -> Result:
+    def _go_on(self, implementation: str, step: Callable[[_Ready, _Phases], Measurement]) -> Result:
         """What was held after another step, with the samples of that alone; or how it went wrong meanwhile."""
         (ready, result), phases = self.held[implementation], _Phases()
         try:
@@ -222,10 +221,15 @@ class Bench:
         ready.attempt.check(ready.returned, ready.reference, "after measuring")
         phases.repeatable = ready.attempt.repeatable
 
-    def _check_at_last(self, ready: _Ready, phases: _Phases) -> None:
-        """And of one more call, since outputs were not poisoned before each turn."""
+    def _sample_again(self, ready: _Ready, phases: _Phases, limits: Limits) -> Measurement:
+        return self._sample(ready, phases, limits, poison=False)
+
+    def _sample_at_last(self, ready: _Ready, phases: _Phases, limits: Limits) -> Measurement:
+        """Check what it left, and one more call, since outputs were not poisoned before each turn."""
+        measurement = self._sample(ready, phases, limits, poison=False)
         self._check_after(ready, phases)
         ready.attempt.check(ready.attempt.call(ready.call, 0), ready.reference, "in the last call")
+        return measurement
 
 
 @dataclass

@@ -20,7 +20,7 @@ TURNS = 12
 """The first turn takes one such part of the samples, enough to tell of an implementation if the worker is lost."""
 WARM_AGAIN_S = 0.002
 """Calls before the samples of a later turn: others had the caches meanwhile. Calls that last longer need none."""
-SETTLED = 0.02
+SETTLED = 0.03
 """Samples agree where their median is known this well: its standard error, as a share of it."""
 
 
@@ -44,25 +44,43 @@ def balanced_orders(count: int) -> tuple[tuple[int, ...], ...]:
     return tuple(square + [order[::-1] for order in square] if count % 2 else square)
 
 
+def next_turns(results: Sequence[Result], limits: Limits) -> list[Limits | None]:
+    """One more sample of each trial that may have one, until all have enough but the last, and medians are known.
+
+    Who has enough goes on with the others: what is left alone with the caches is faster there.
+    """
+    turns = [next_turn(result, limits) for result in results]
+    going = [result.measurement for result, turn in zip(results, turns, strict=True) if turn and result.measurement]
+    if all(len(one.samples_ns) + 1 >= limits.max_samples and is_settled(one.samples_ns) for one in going):
+        return [None] * len(turns)
+    return turns
+
+
 def next_turn(result: Result, limits: Limits) -> Limits | None:
-    """One more sample of a trial; None where it has enough, or went wrong."""
+    """One more sample of a trial; None where it has all that it may but the last, or went wrong."""
     taken = result.measurement
     if result.status is not Status.OK or taken is None:
         return None
-    sampled_s = sum(taken.samples_ns) * taken.calls_per_sample / 1e9
-    most = limits.max_samples if is_settled(taken.samples_ns) else limits.scattered_samples
-    if replace(limits, max_samples=most).enough(len(taken.samples_ns), sampled_s):
-        return None
-    sample_s = sampled_s / len(taken.samples_ns)
-    warmup_s = 0.0 if sample_s > WARM_AGAIN_S else min(WARM_AGAIN_S, limits.warmup_s)
+    most = replace(limits, max_samples=limits.scattered_samples)
+    return None if most.enough(len(taken.samples_ns) + 1, sampled_s(taken)) else single(taken, limits)
+
+
+def single(taken: Measurement, limits: Limits) -> Limits:
+    """A turn of one sample, of as many calls as those before."""
+    is_long = sampled_s(taken) / len(taken.samples_ns) > WARM_AGAIN_S
+    warmup_s = 0.0 if is_long else min(WARM_AGAIN_S, limits.warmup_s)
     return replace(limits, min_samples=1, max_samples=1, warmup_s=warmup_s, calls=taken.calls_per_sample)
+
+
+def sampled_s(taken: Measurement) -> float:
+    """How long its samples took together."""
+    return sum(taken.samples_ns) * taken.calls_per_sample / 1e9
 
 
 def is_settled(samples: Sequence[float]) -> bool:
     """Whether the median is known to `SETTLED`, by the samples a standard error to the left and right of it.
 
-    What arrays leave free of a cache that others use too makes samples differ by half: of 60 such the medians of
-    equal kernels differed by up to a third.
+    What arrays leave free of a cache that others use too makes samples differ by half.
     """
     ordered, count = sorted(samples), len(samples)
     middle, aside = (count - 1) / 2, sqrt(count) / 2

@@ -15,7 +15,16 @@ from harness.measure import Limits
 from harness.result.result import Measurement, Result, Status
 from harness.run.execute import HELD_BYTES, LocalExecutor, takes_turns
 from harness.worker.block import Bench
-from harness.worker.turns import SETTLED, WARM_AGAIN_S, balanced_orders, first_turn, is_settled, joined, next_turn
+from harness.worker.turns import (
+    SETTLED,
+    WARM_AGAIN_S,
+    balanced_orders,
+    first_turn,
+    is_settled,
+    joined,
+    next_turn,
+    next_turns,
+)
 from tests.faulty.trial import trial
 
 LIMITS = Limits(budget_s=60.0, min_samples=3, max_samples=6, warmup_s=0.0, turns=3, scattered_samples=6)
@@ -56,6 +65,21 @@ def test_all_that_are_held_work_on_the_same_buffers() -> None:
     assert bench.beside("cuda") is None
     bench.run(trial("baseline", length=8), first_turn(LIMITS))
     assert bench.beside("cpu") is None
+
+
+def test_who_has_enough_goes_on_with_the_others() -> None:
+    """As long as samples of one scatter, all take further ones; those that went wrong do not."""
+    bench, order = Bench(lambda _: None), list[str]()
+    for name in ("baseline", "optimized"):
+        bench.run(trial(name), first_turn(LIMITS), hold=True)
+    limits = replace(LIMITS, scattered_samples=9)
+    ready, result = bench.held["optimized"]
+    assert result.measurement is not None
+    scattered = replace(result.measurement, samples_ns=(1.0, 1e9))
+    bench.held["optimized"] = ready, replace(result, measurement=scattered)
+    bench.take_turns(("baseline", "optimized"), limits, tell=lambda name: order.append(name[0]))
+    assert order.count("b") == order.count("o")
+    assert "".join(order[:12]) == "boobboobboob"
 
 
 def test_all_end_with_their_samples() -> None:
@@ -138,25 +162,37 @@ def test_a_later_turn_takes_one_sample() -> None:
     slow = next_turn(measured(2, 1e8), limits)
     assert slow is not None
     assert slow.warmup_s == 0
-    assert next_turn(measured(60, 1000.0), limits) is None
+    assert next_turn(measured(120, 1000.0), limits) is None
     assert next_turn(measured(1, 6.1e9), limits) is None
     assert next_turn(Result(trial("baseline"), Status.WRONG), limits) is None
 
 
-def test_samples_that_scatter_are_not_enough() -> None:
-    """Of those that agree 60 do; of others a median that may as well be another goes on, up to 240 or the budget."""
-    limits = Limits(turns=3)
-    agreed = measured(60, 1000.0)
+def with_samples(times_ns: Sequence[float]) -> Result:
+    """A result of these samples."""
+    return Result(trial("baseline"), Status.OK, measurement=Measurement(tuple(times_ns), "t", 1))
 
-    def with_samples(times_ns: Sequence[float]) -> Result:
-        return replace(agreed, measurement=Measurement(tuple(times_ns), "t", 1))
 
-    halves = [1000.0, 1500.0] * 30
-    assert next_turn(agreed, limits) is None
-    assert next_turn(with_samples(halves), limits) is not None
-    assert next_turn(with_samples([1000.0] * 50 + [1e6] * 10), limits) is None
-    assert next_turn(with_samples(halves * 4), limits) is None
-    assert next_turn(with_samples([sample * 1e4 for sample in halves]), limits) is None
+SIXTY = with_samples([1000.0] * 60)
+HALVES = [1000.0, 1500.0] * 30
+
+
+@pytest.mark.parametrize(
+    ("others", "goes_on"),
+    [
+        ([], [False]),
+        ([with_samples([1000.0] * 50 + [1e6] * 10)], [False, False]),
+        ([with_samples(HALVES)], [True, True]),
+        ([with_samples([1000.0] * 58)], [True, True]),
+        ([with_samples([sample * 1e4 for sample in HALVES])], [False, False]),
+        ([with_samples(HALVES * 2)], [False, False]),
+        ([replace(SIXTY, status=Status.WRONG)], [False, False]),
+        ([replace(SIXTY, status=Status.WRONG), with_samples(HALVES)], [True, False, True]),
+    ],
+)
+def test_all_go_on_while_one_scatters(others: list[Result], goes_on: list[bool]) -> None:
+    """Until its median is known, it has 120 samples with the last, or its time is spent."""
+    turns = next_turns([SIXTY, *others], Limits(turns=3))
+    assert [turn is not None for turn in turns] == goes_on
 
 
 def test_the_median_s_standard_error() -> None:
