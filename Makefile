@@ -18,8 +18,9 @@ CUDA := $(if $(CUDA_MAJOR),$(if $(filter 11 12,$(CUDA_MAJOR)),cuda12,cuda13))
 
 .PHONY: run test tests lint demo docs lock clean
 
-run: $(VENV)/.compiled
-	$(BIN)/opgauge run --tag seed
+# All is compiled and checked by all cores at once before the first is measured.
+run: $(VENV)/.run
+	$(BIN)/opgauge run --ahead $$(nproc) --tag seed
 
 # Two things at once, and tests three at a time on two cores: they wait now and then, for browsers and for what hangs.
 test:
@@ -68,11 +69,6 @@ $(VENV)/.run: $(VENV)/.python requirements/$(or $(CUDA),run).txt pyproject.toml
 	$(INSTALL) --require-hashes -r requirements/$(or $(CUDA),run).txt
 	$(INSTALL) --no-deps --no-build-isolation -e .
 	$(if $(filter yes,$(TORCH)),$(INSTALL) "torch==$(TORCH_VERSION)")
-	touch $@
-
-# What is compiled when it is first called, by all cores at once, so that `run` has only to measure.
-$(VENV)/.compiled: $(VENV)/.run $(wildcard ops/*/*.py ops/*/*.cu ops/_core/*/*.py ops/_include/*.cuh)
-	$(BIN)/opgauge compile --tag seed
 	touch $@
 
 $(VENV)/.test: $(VENV)/.run requirements/test.txt

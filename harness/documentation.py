@@ -27,7 +27,7 @@ COMMANDS = ROOT / "docs" / "commands.md"
 EXPORTS = {"h200": ROOT / "tests" / "data" / "h200" / "seed.json", "cpu": ROOT / "tests" / "data" / "cpu" / "seed.json"}
 PERFORMANCE = ROOT / "docs" / "performance.md"
 FULL_RUN = ROOT / "tests" / "data" / "h200" / "full.json"
-COUNTERS = ROOT / "tests" / "data" / "h200" / "counters.json"
+COUNTERS = ROOT / "tests" / "data" / "h200-counters.json"
 """Written by `python -m tests.counters` on the GPU of that run."""
 GOALS = {
     ("p_norm_grad · design-case-1", "float32"): 39,

@@ -1,6 +1,6 @@
 """What holds kernels that miss their goal: hardware counters of a call, by Nsight Compute, as a table.
 
-`python -m tests.counters tests/data/h200/full.json tests/data/h200/counters.json` on the GPU of that run profiles the
+`python -m tests.counters tests/data/h200/full.json tests/data/h200-counters.json` on the GPU of that run profiles the
 cases whose goal it misses, and copies to compare them with. A call is profiled twice: with an L2 cache that
 was overwritten, as a cold sample of the harness begins (its time and what moves to and from memory), and a clean one.
 """
