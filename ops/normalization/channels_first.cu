@@ -488,16 +488,9 @@ __global__ void __launch_bounds__(SHARING_THREADS, 1) normalize_shared(
       Partial<A> pieces[LETTERS];
       await_all(pieces, letter(item, lane), 32, splits - lane, item + 1);
       const A base = __shfl_sync(FULL, pieces[0].mean, 0);
-      A sum = 0, squares = 0;
-#pragma unroll
-      for (int i = 0; i < LETTERS; ++i) {  // about the first one's mean, with Chan et al. 1979
-        const int block = i * 32 + lane;
-        if (block >= splits) break;
-        const A distance = pieces[i].mean - base, weight = static_cast<A>(min(packs - block * share, share)) * V;
-        sum += weight * distance;
-        squares += pieces[i].squares + weight * distance * distance;
-      }
-      const A moved = warp_sum(sum) * fraction, left = warp_sum(squares) * fraction - moved * moved;
+      const auto weigh = [&](int block) { return static_cast<A>(min(packs - block * share, share)) * V; };
+      const Sums<A> sums = about(base, pieces, lane, splits, weigh);
+      const A moved = warp_sum(sums.distances) * fraction, left = warp_sum(sums.squares) * fraction - moved * moved;
       const A mean = base + moved, variance = left < A(0) ? A(0) : left, inverse = A(1) / sqrt(variance + epsilon);
       if (lane == 0) {
         means[stage] = mean, scales[stage] = inverse * gain, shifts[stage] = offset;

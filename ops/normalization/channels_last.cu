@@ -190,17 +190,11 @@ __global__ void __launch_bounds__(COLUMN_THREADS, 1) normalize_columns(
         Partial<A> pieces[LETTERS];
         await_all(pieces, sent + first_block * WORDS_EACH, 32, splits - first_block, 1);
         const A nearby = __shfl_sync(FULL, pieces[0].mean, 0);
-        A sum = 0, squares = 0;
-#pragma unroll
-        for (int i = 0; i < LETTERS; ++i) {  // about the first one's mean, with Chan et al. 1979
-          const int block = i * 32 + first_block;
-          if (block >= splits) break;
-          const A distance = pieces[i].mean - nearby, weight = rows_of(block);
-          sum += weight * distance;
-          squares += pieces[i].squares + weight * distance * distance;
+        const Sums<A> sums = about(nearby, pieces, first_block, splits, [&](int block) {
           clear<Partial<A>>(sent + block * WORDS_EACH);
-        }
-        sum = warp_sum(sum), squares = warp_sum(squares);
+          return rows_of(block);
+        });
+        const A sum = warp_sum(sums.distances), squares = warp_sum(sums.squares);
         const A moved = ratio(sum, n);
         if (first_block == 0) send(sent + splits * WORDS_EACH, Partial<A>{nearby + moved, squares - sum * moved});
       }

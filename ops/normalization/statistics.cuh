@@ -41,6 +41,27 @@ __device__ __forceinline__ A warp_sum(A value) {
   return value;
 }
 
+template <typename A>
+struct Sums {
+  A distances, squares;
+};
+
+// Of the pieces of `count` blocks a thread holds every 32nd, from `first` on: sums of the distances of their means from
+// `base`, and of squares about it, with Chan et al. 1979. weigh: how many values a block's piece is of.
+template <typename A, int N, typename Weigh>
+__device__ __forceinline__ Sums<A> about(A base, const Partial<A> (&pieces)[N], int first, int count, Weigh&& weigh) {
+  Sums<A> sums{A(0), A(0)};
+#pragma unroll
+  for (int i = 0; i < N; ++i) {
+    const int block = i * 32 + first;
+    if (block >= count) break;
+    const A distance = pieces[i].mean - base, weight = weigh(block);
+    sums.distances += weight * distance;
+    sums.squares += pieces[i].squares + weight * distance * distance;
+  }
+  return sums;
+}
+
 constexpr int THREADS = 256;
 constexpr int WARPS = THREADS / 32;
 constexpr int AT_ONCE = 4;  // loads of a thread from memory

@@ -140,9 +140,14 @@ def test_who_takes_turns(length: int, device: str, turns: int, expected: bool) -
     assert takes_turns(trial("baseline", length=length).case, device, replace(LIMITS, turns=turns)) is expected
 
 
+def with_samples(times_ns: Sequence[float], calls: int = 1) -> Result:
+    """A result of these samples."""
+    return Result(trial("baseline"), Status.OK, measurement=Measurement(tuple(times_ns), "t", 1, calls))
+
+
 def measured(count: int, sample_ns: float, calls: int = 1) -> Result:
-    """A result of `count` samples."""
-    return Result(trial("baseline"), Status.OK, measurement=Measurement((sample_ns,) * count, "t", 1, calls))
+    """A result of `count` samples that agree."""
+    return with_samples([sample_ns] * count, calls)
 
 
 def test_the_first_turn_takes_its_share() -> None:
@@ -164,12 +169,7 @@ def test_a_later_turn_takes_one_sample() -> None:
     assert next_turn(Result(trial("baseline"), Status.WRONG), limits) is None
 
 
-def with_samples(times_ns: Sequence[float]) -> Result:
-    """A result of these samples."""
-    return Result(trial("baseline"), Status.OK, measurement=Measurement(tuple(times_ns), "t", 1))
-
-
-SIXTY = with_samples([1000.0] * 60)
+SIXTY = measured(60, 1000.0)
 HALVES = [1000.0, 1500.0] * 30
 
 
@@ -179,7 +179,7 @@ HALVES = [1000.0, 1500.0] * 30
         ([], [False]),
         ([with_samples([1000.0] * 50 + [1e6] * 10)], [False, False]),
         ([with_samples(HALVES)], [True, True]),
-        ([with_samples([1000.0] * 58)], [True, True]),
+        ([measured(58, 1000.0)], [True, True]),
         ([with_samples([sample * 1e4 for sample in HALVES])], [False, False]),
         ([with_samples(HALVES * 2)], [False, False]),
         ([replace(SIXTY, status=Status.WRONG)], [False, False]),
