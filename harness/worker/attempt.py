@@ -1,4 +1,4 @@
-"""One kernel with the buffers it works on: poisoned outputs between guards, and how they are checked."""
+"""One kernel on buffers: bound, called, timed, and checked for what it left there."""
 
 from __future__ import annotations
 
@@ -11,23 +11,17 @@ from typing import Any
 
 import numpy as np
 
-from harness.case.case import Case, InputSpec
+from harness.case.case import Case
 from harness.measure import Limits, Timed, Timer
 from harness.result.failure import classify
 from harness.result.result import Check, Status
-from harness.worker.bits import digest, in_place, same_bits
-from harness.worker.inputs import ALIGNMENT, empty_bytes, place
+from harness.worker.bits import digest, has_bits, in_place
+from harness.worker.buffers import POISONS, Buffers, copy_beside
+from harness.worker.inputs import empty_bytes
 from harness.worker.verify import Expected, check, judged_by
-from ops import Bound, Kernel, Shapes, dtype_info
+from ops import Bound, Kernel
 from ops._core.backend import to_numpy, to_torch
 from ops._core.op import Array
-
-GUARD = ALIGNMENT
-"""Bytes before and after each output that a kernel must leave alone."""
-GUARD_BYTE = 0xC3
-POISONS = ((0xFF, 0xA5), (0x7F, 0x5A), (0xFF, 0x3C))
-"""Garbage for outputs before the first, the second and the timed calls: a byte for floats
-(NaN, or numbers too large to be true) and one for integers and bool."""
 
 
 class WrongError(Exception):
@@ -62,53 +56,6 @@ Reference = Expected | Callable[[], Expected]
 """What outputs must be, or what computes it when it is needed."""
 
 
-@dataclass
-class Buffers:
-    """Outputs with a guard on either side of each.
-
-    They start at multiples of 256 bytes, or one element past that where `offset`.
-    """
-
-    shapes: Shapes
-    backend: str
-    offset: bool = False
-
-    def __post_init__(self) -> None:
-        self.raw: dict[str, Any] = {}
-        self.out: dict[str, Any] = {}
-        for name, spec in self.shapes.outputs.items():
-            if spec.view_of is not None:
-                continue
-            dtype = dtype_info(spec.dtype).numpy
-            nbytes = spec.size * dtype.itemsize
-            shift = dtype.itemsize if self.offset else 0
-            raw = empty_bytes(shift + nbytes + 2 * GUARD, self.backend)[shift:]
-            self.raw[name] = raw
-            self.out[name] = raw[GUARD : GUARD + nbytes].view(dtype).reshape(spec.shape)
-        self.put_guards()
-
-    def put_guards(self) -> None:
-        """Before and after each output."""
-        for raw in self.raw.values():
-            raw[:GUARD] = GUARD_BYTE
-            raw[-GUARD:] = GUARD_BYTE
-
-    def poison(self, turn: int) -> None:
-        """Fill the outputs with garbage, another for each turn."""
-        for name, raw in self.raw.items():
-            kind = dtype_info(self.shapes.outputs[name].dtype).kind
-            raw[GUARD:-GUARD] = POISONS[turn][0 if kind in ("float", "complex") else 1]
-
-    def overrun(self) -> str:
-        """What was written outside the outputs, in words; empty when nothing was."""
-        for name, raw in self.raw.items():
-            before, after = to_numpy(raw[:GUARD]), to_numpy(raw[-GUARD:])
-            if not (np.all(before == GUARD_BYTE) and np.all(after == GUARD_BYTE)):
-                where = "after the end" if np.all(before == GUARD_BYTE) else "before the start"
-                return f"wrote outside {name}, {where}"
-        return ""
-
-
 class Attempt:
     """A kernel with the buffers it works on; `repeatable` while every call has left the same bits."""
 
@@ -121,29 +68,17 @@ class Attempt:
         *,
         layout: str | None = None,
         trusted: Trusted | None = None,
-        beside: Attempt | None = None,
+        buffers: Buffers | None = None,
     ) -> None:
         """`trusted` outputs need no reference.
 
         layout: for all inputs, and for the outputs too where it is "offset"; None: as the case says.
-        beside: an attempt at the same case on the same backend, whose inputs and outputs this one works on too.
+        buffers: those to work on, where others at the same case on the same device share them.
         """
         self.case = case
         self.kernel = kernel
         self.timer = timer
-        backend = kernel.key.backend
-        self.inputs: dict[str, Any]
-        self.buffers: Buffers
-        if beside is not None:
-            self.inputs, self.buffers = beside.inputs, beside.buffers
-        else:
-            layouts = {name: layout or case.inputs.get(name, InputSpec()).layout for name in values}
-            self.inputs = {name: place(value, layouts[name], backend) for name, value in values.items()}
-            self.buffers = Buffers(case.resolved, backend, offset=layout == "offset")
-        self.untouched = {
-            name: values[name] if backend == "cpu" else _copy_beside(array, values[name])
-            for name, array in self.inputs.items()
-        }
+        self.buffers = buffers or Buffers(case, values, kernel.key.backend, layout=layout)
         self.accepted: dict[str, Array] = {}
         self.accepted_check: Check | None = None
         self.trusted = trusted
@@ -167,7 +102,7 @@ class Attempt:
         """The kernel bound to the buffers, which are poisoned before."""
         self.buffers.poison(0)
         kernel, backend = self.kernel, self.kernel.key.backend
-        inputs, out = self.inputs, self.buffers.out
+        inputs, out = self.buffers.inputs, self.buffers.out
         workspace = None
         if kernel.workspace is not None:
             workspace = empty_bytes(kernel.workspace(self.case.resolved, self.case.params), backend)
@@ -203,21 +138,11 @@ class Attempt:
         if not found.ok:
             reason = f"{found.reason} ({when})"
             raise WrongError(reason, replace(found, reason=reason))
-        for name, value in self.untouched.items():
-            if not _has_bits(self.inputs[name], value):
-                reason = f"changed its input {name} ({when})"
-                raise WrongError(reason, replace(found, ok=False, reason=reason))
-        overrun = self.buffers.overrun()
-        if overrun:
-            reason = f"{overrun} ({when})"
+        trespass = self.buffers.trespass()
+        if trespass:
+            reason = f"{trespass} ({when})"
             raise WrongError(reason, replace(found, ok=False, reason=reason))
         return found
-
-    def repair(self) -> None:
-        """Put back inputs and guards, for others that work on the same."""
-        for name, value in self.untouched.items():
-            self.inputs[name][...] = value
-        self.buffers.put_guards()
 
     def digests(self, returned: Any, *, with_grounds: bool = False) -> dict[str, str]:
         """What `Trusted` takes: of the bits of the outputs now and, where wanted, of what they were checked with."""
@@ -226,7 +151,7 @@ class Attempt:
 
     @cached_property
     def _grounds(self) -> str:
-        return f"{digest(self.untouched)} {judged_by(self.case.op)}"
+        return f"{digest(self.buffers.untouched)} {judged_by(self.case.op)}"
 
     def _known(self, found_outputs: dict[str, Any]) -> Check | None:
         """What was found of the same outputs, if they were checked, and as they would be here."""
@@ -239,7 +164,7 @@ class Attempt:
         """Outputs that have the bits of those already accepted, here or in another process, need no second look."""
         accepted = self.accepted_check
         if accepted is not None and all(
-            name in found_outputs and _has_bits(found_outputs[name], array) for name, array in self.accepted.items()
+            name in found_outputs and has_bits(found_outputs[name], array) for name, array in self.accepted.items()
         ):
             return accepted
         known = self._known(found_outputs) if accepted is None else None
@@ -251,12 +176,12 @@ class Attempt:
         self.repeatable = self.repeatable and accepted is None
         if found.ok and accepted is None:
             self.accepted_check = found
-            self.accepted = {name: _copy_beside(array) for name, array in found_outputs.items()}
+            self.accepted = {name: copy_beside(array) for name, array in found_outputs.items()}
         return found
 
     def _outputs(self, returned: Any) -> dict[str, Any]:
         """Outputs by name, where they lie: returned ones where the kernel returns a tuple, else the buffers."""
-        specs = self.case.resolved.outputs
+        specs, inputs = self.case.resolved.outputs, self.buffers.inputs
         if isinstance(returned, tuple) and len(returned) != len(specs):
             reason = f"returned {len(returned)} outputs instead of {len(specs)}"
             raise WrongError(reason)
@@ -266,28 +191,12 @@ class Attempt:
             array = given.get(name)
             if array is None:
                 array = self.buffers.out.get(name)
-            elif spec.view_of is not None and spec.size and _address(array) != _address(self.inputs[spec.view_of]):
+            elif spec.view_of is not None and spec.size and _address(array) != _address(inputs[spec.view_of]):
                 reason = f"{name} should be a view of {spec.view_of} and is a copy"
                 raise WrongError(reason)
             if array is not None:
                 outputs[name] = in_place(array)
         return outputs
-
-
-def _copy_beside(array: Any, otherwise: Array | None = None) -> Array:
-    """A copy where an array lies: comparing there spares the way to the host. Without room for it one on the host."""
-    try:
-        copy: Array = array.copy()
-    except MemoryError:
-        if isinstance(array, np.ndarray):
-            raise
-        return to_numpy(array) if otherwise is None else otherwise
-    return copy
-
-
-def _has_bits(array: Any, kept: Array) -> bool:
-    """Whether an array has the bits of what was kept of it, there or on the host."""
-    return same_bits(to_numpy(array) if isinstance(kept, np.ndarray) else array, kept)
 
 
 @contextmanager

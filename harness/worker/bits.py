@@ -26,6 +26,11 @@ def same_bits(first: Array, second: Array) -> bool:
     return bool(_module(first).array_equal(_words(first), _words(second)))
 
 
+def has_bits(array: Any, kept: Array) -> bool:
+    """Whether an array has the bits of what was kept of it, where it lies or on the host."""
+    return same_bits(to_numpy(array) if isinstance(kept, np.ndarray) else array, kept)
+
+
 def digest(outputs: Mapping[str, Array]) -> str:
     """A digest of the bits of outputs, with their names, shapes and dtypes.
 

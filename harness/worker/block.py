@@ -16,10 +16,13 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
+import numpy as np
+
 from harness.case.case import Case
 from harness.measure import Limits, Timer, timer_for
 from harness.result.result import Check, Footprint, Measurement, Result, Ruler, Status, Trial
 from harness.worker.attempt import Attempt, KernelFailedError, Trusted, WrongError
+from harness.worker.buffers import Buffers
 from harness.worker.inputs import Inputs, make_inputs
 from harness.worker.kept import is_kept, keep_expected, keep_values, recall_expected, recall_values
 from harness.worker.turns import balanced_orders, joined, next_turns, single
@@ -31,6 +34,7 @@ from ops import (
     Found,
     Kernel,
     KernelNotFoundError,
+    dtype_info,
     find_kernel,
     find_kernel_or_cpu,
     find_op,
@@ -52,6 +56,7 @@ class Bench:
         self.case: Case | None = None
         self.inputs = Inputs({})
         self.expected: Expected | None = None
+        self.buffers: dict[str, Buffers] = {}
         self.held: dict[str, tuple[_Ready, Result]] = {}
 
     def run(
@@ -72,7 +77,7 @@ class Bench:
         trusted: outputs of these bits need no reference. with_digest: put their digest into `extra`. with_grounds:
         and a digest of what they were checked with, the inputs among it, on which another tree may trust them.
         kept: a folder where inputs that another process drew may lie, and where they are put otherwise.
-        hold: keep what `take_turns` needs until another case comes; all that are held work on the same buffers.
+        hold: keep what `take_turns` needs until another case comes.
         """
         case = trial.case
         phases = _Phases(self.report)
@@ -117,17 +122,24 @@ class Bench:
                 break
         return results
 
-    def beside(self, backend: str) -> Attempt | None:
-        """The attempt whose buffers further ones at the case at hand share."""
-        return next(
-            (held.attempt for held, _ in self.held.values() if held.attempt.kernel.key.backend == backend), None
-        )
+    def parameters(self, trial: Trial) -> list[str]:
+        """The launch parameters that the trial's kernel asks for as it is bound, by name; nothing is drawn or called.
+
+        Raises what is in FAULTS where it cannot be bound.
+        """
+        found = find_trial_kernel(trial)
+        specs = trial.case.resolved.inputs.items()
+        values = {name: np.zeros(spec.shape, dtype_info(spec.dtype).numpy) for name, spec in specs}
+        timer = self.timer(found.kernel.key.backend, Device.parse(trial.device).index)
+        with timer.session(found.kernel.arrays), _recording("tuning") as asked:
+            Attempt(trial.case, found.kernel, values, timer).bind()
+        return sorted(asked)
 
     def _go_on(self, implementation: str, step: Callable[[_Ready, _Phases], Measurement]) -> Result:
         """What was held after another step, with the samples of that alone; or how it went wrong meanwhile."""
         (ready, result), phases = self.held[implementation], _Phases()
         try:
-            with _repairing(ready.attempt):
+            with self._repairing(ready.attempt):
                 result = replace(result, measurement=step(ready, phases))
         except FAULTS as error:
             result = replace(result, measurement=None, **_what_went_wrong(error))
@@ -156,7 +168,7 @@ class Bench:
         at_hand = self.case is not None and self.case.id == case.id
         if at_hand and (self.expected is not None or not with_reference):
             return
-        self.case, self.inputs, self.expected, self.held = None, Inputs({}), None, {}
+        self.case, self.inputs, self.expected, self.buffers, self.held = None, Inputs({}), None, {}, {}
         phases.begin("reference")
         with _blamed_on_op():
             expected = recall_expected(case, kept) if kept is not None and with_reference else None
@@ -192,9 +204,8 @@ class Bench:
         timer = self.timer(backend, 0 if found.fell_back else Device.parse(trial.device).index)
         with timer.session(kernel.arrays):
             phases.begin("allocate")
-            beside = self.beside(backend)
-            attempt = Attempt(trial.case, kernel, self.inputs.values, timer, trusted=trusted, beside=beside)
-            with _repairing(attempt):
+            attempt = self._attempt(trial, kernel, timer, trusted)
+            with self._repairing(attempt):
                 with _recording("cuda") as used, _recording("tuning") as phases.tuning:
                     phases.begin("prepare")
                     call = attempt.bind()
@@ -208,6 +219,30 @@ class Bench:
                 if tell is not None and attempt.repeatable:
                     phases.digests = tell(attempt, ready.returned)
         return ready, first, _with_resources(measurement, used)
+
+    def _attempt(self, trial: Trial, kernel: Kernel, timer: Timer, trusted: Trusted | None) -> Attempt:
+        """On the buffers that all implementations of the case at hand share on a device.
+
+        Of what lies where, ratios would tell as well as of kernels: in the last cache of a CPU by a factor of two.
+        """
+        backend = kernel.key.backend
+        device = trial.device if backend == trial.backend else backend
+        found = self.buffers.get(device)
+        if found is None:
+            found = self.buffers[device] = Buffers(trial.case, self.inputs.values, backend)
+        return Attempt(trial.case, kernel, self.inputs.values, timer, trusted=trusted, buffers=found)
+
+    @contextmanager
+    def _repairing(self, attempt: Attempt) -> Iterator[None]:
+        """What a kernel that fails has spoilt is put back: others work on it too."""
+        try:
+            yield
+        except FAULTS as error:
+            if attempt.kernel.key.backend == "cpu" or isinstance(error, WrongError):
+                attempt.buffers.repair()
+            else:  # the device may do nothing any more
+                self.buffers = {}
+            raise
 
     def _sample(self, ready: _Ready, phases: _Phases, limits: Limits, *, poison: bool = True) -> Measurement:
         phases.begin("measure")
@@ -274,16 +309,6 @@ def _blamed_on_op() -> Iterator[None]:
         raise MemoryError(msg) from error
     except Exception as error:
         raise ReferenceFailedError from error
-
-
-@contextmanager
-def _repairing(attempt: Attempt) -> Iterator[None]:
-    """What a kernel that fails has spoilt is put back: others work on it too."""
-    try:
-        yield
-    except FAULTS:
-        attempt.repair()
-        raise
 
 
 def _recording(module: str) -> AbstractContextManager[Mapping[str, Any]]:

@@ -53,20 +53,6 @@ def test_turns_are_of_one_sample_in_balanced_order() -> None:
     assert [(result.trial.implementation, samples(result)) for result in results] == [(name, 6) for name in names]
 
 
-def test_all_that_are_held_work_on_the_same_buffers() -> None:
-    """On one backend, and for one case."""
-    bench = Bench(lambda _: None)
-    for name in ("baseline", "optimized"):
-        bench.run(trial(name), first_turn(LIMITS), hold=True)
-    first, second = (ready.attempt for ready, _ in bench.held.values())
-    assert first.inputs is second.inputs
-    assert first.buffers is second.buffers
-    assert bench.beside("cpu") is first
-    assert bench.beside("cuda") is None
-    bench.run(trial("baseline", length=8), first_turn(LIMITS))
-    assert bench.beside("cpu") is None
-
-
 def test_samples_that_scatter_are_more(monkeypatch: pytest.MonkeyPatch) -> None:
     """All take turns until they have as many as may be."""
     monkeypatch.setattr("harness.worker.turns.is_settled", lambda _: False)

@@ -1,0 +1,92 @@
+"""What kernels work on: inputs as a case lays them out, and outputs between guards."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from harness.case.case import Case, InputSpec
+from harness.worker.bits import has_bits
+from harness.worker.inputs import ALIGNMENT, empty_bytes, place
+from ops import dtype_info
+from ops._core.backend import to_numpy
+from ops._core.op import Array
+
+GUARD = ALIGNMENT
+"""Bytes before and after each output that a kernel must leave alone."""
+GUARD_BYTE = 0xC3
+POISONS = ((0xFF, 0xA5), (0x7F, 0x5A), (0xFF, 0x3C))
+"""Garbage for outputs before the first, the second and the timed calls: a byte for floats
+(NaN, or numbers too large to be true) and one for integers and bool."""
+
+
+class Buffers:
+    """Inputs and outputs of a case on a backend, for one implementation after the other, or in turns.
+
+    inputs: by name, laid out as the case says, or all as `layout` does. untouched: what they hold, in memory that no
+    kernel sees. out: outputs by name; they start at multiples of 256 bytes, or one element past that where `layout`
+    is "offset".
+    """
+
+    def __init__(self, case: Case, values: Mapping[str, Array], backend: str, *, layout: str | None = None) -> None:
+        layouts = {name: layout or case.inputs.get(name, InputSpec()).layout for name in values}
+        self.inputs: dict[str, Any] = {name: place(value, layouts[name], backend) for name, value in values.items()}
+        self.untouched: dict[str, Array] = {
+            name: values[name] if backend == "cpu" else copy_beside(array, values[name])
+            for name, array in self.inputs.items()
+        }
+        self.out: dict[str, Any] = {}
+        self._guarded: dict[str, Any] = {}
+        self._specs = case.resolved.outputs
+        for name, spec in self._specs.items():
+            if spec.view_of is not None:
+                continue
+            dtype = dtype_info(spec.dtype).numpy
+            nbytes = spec.size * dtype.itemsize
+            shift = dtype.itemsize if layout == "offset" else 0
+            guarded = empty_bytes(shift + nbytes + 2 * GUARD, backend)[shift:]
+            self._guarded[name] = guarded
+            self.out[name] = guarded[GUARD : GUARD + nbytes].view(dtype).reshape(spec.shape)
+        self._put_guards()
+
+    def poison(self, turn: int) -> None:
+        """Fill the outputs with garbage, another for each turn."""
+        for name, guarded in self._guarded.items():
+            kind = dtype_info(self._specs[name].dtype).kind
+            guarded[GUARD:-GUARD] = POISONS[turn][0 if kind in ("float", "complex") else 1]
+
+    def trespass(self) -> str:
+        """What was written that is no output, in words; empty when nothing was."""
+        for name, value in self.untouched.items():
+            if not has_bits(self.inputs[name], value):
+                return f"changed its input {name}"
+        for name, guarded in self._guarded.items():
+            before, after = to_numpy(guarded[:GUARD]), to_numpy(guarded[-GUARD:])
+            if not (np.all(before == GUARD_BYTE) and np.all(after == GUARD_BYTE)):
+                where = "after the end" if np.all(before == GUARD_BYTE) else "before the start"
+                return f"wrote outside {name}, {where}"
+        return ""
+
+    def repair(self) -> None:
+        """Put back inputs and guards, for others that work on the same."""
+        for name, value in self.untouched.items():
+            self.inputs[name][...] = value
+        self._put_guards()
+
+    def _put_guards(self) -> None:
+        for guarded in self._guarded.values():
+            guarded[:GUARD] = GUARD_BYTE
+            guarded[-GUARD:] = GUARD_BYTE
+
+
+def copy_beside(array: Any, otherwise: Array | None = None) -> Array:
+    """A copy where an array lies: comparing there spares the way to the host. Without room for it one on the host."""
+    try:
+        copy: Array = array.copy()
+    except MemoryError:
+        if isinstance(array, np.ndarray):
+            raise
+        return to_numpy(array) if otherwise is None else otherwise
+    return copy
