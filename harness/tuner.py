@@ -3,7 +3,7 @@
 A round is a fresh worker: every case by every candidate, one after the other, in the opposite order every other
 round, so that a drift falls on all alike. Of a round a candidate keeps one number, the mean log time over
 the cases; the rounds are its pairs with the default, and `harness.judge.estimate` gives the interval of their ratio.
-Cases that never ask for the parameter say nothing about it and are left out.
+Cases whose kernels never ask for the parameter say nothing about it: each is bound once to find out.
 """
 
 from __future__ import annotations
@@ -44,6 +44,9 @@ class Runner(Protocol):
 
     def run_plain(self, trial: Mapping[str, Any], *, block: int = 0, **more: Any) -> dict[str, Any]:
         """A trial and its result as plain JSON; `tuning`, `trusted`, `with_digest` among `more`."""
+
+    def ask(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        """The answer to a request: for the `parameters` of a trial."""
 
 
 Start = Callable[[], AbstractContextManager[Runner]]
@@ -152,17 +155,14 @@ class Tuner:
         self._device = str(Device.parse(device))
         self._budget_s = budget_s
         self._tell = tell
-        self._asked: dict[str, frozenset[str]] = {}
+        self._asked: dict[str, dict[str, Any]] = {}
         self._trusted: dict[tuple[str, str, int], dict[str, Any]] = {}
 
     def tune(self, parameter: Parameter, cases: Sequence[Case]) -> Finding:
         """Measure every candidate of `parameter` on `cases`, and choose."""
-        sheet = _Sheet(parameter)
-        started = monotonic()
-        name = parameter.name
-        known = [case for case in cases if name in self._asked.get(case.id, {name})]
-        sheet.cases = {case.id: case for case in known}
-        rounds = 0
+        sheet, name = _Sheet(parameter), parameter.name
+        self._find_cases(sheet, cases)
+        started, rounds = monotonic(), 0
         while sheet.cases and len(sheet.values) > 1 and rounds < MOST_ROUNDS:
             spent = monotonic() - started
             if rounds >= LEAST_ROUNDS and spent + spent / rounds > self._budget_s:
@@ -176,6 +176,25 @@ class Tuner:
         self.chosen[name] = finding.chosen
         return finding
 
+    def _find_cases(self, sheet: _Sheet, cases: Sequence[Case]) -> None:
+        """Those whose kernels ask for the parameter; what binding tells is kept for the parameters that follow."""
+        unknown = [case for case in cases if case.id not in self._asked]
+        if unknown:
+            self._tell(f"{sheet.parameter.name}: binding {len(unknown)} cases")
+            with self._start() as runner:
+                for case in unknown:
+                    request = {"do": "parameters", "trial": to_json(self._trial(case))}
+                    self._asked[case.id] = runner.ask(request)["answer"]
+        for case in cases:
+            answer = self._asked[case.id]
+            if "failed" in answer:
+                sheet.notes.append(f"{case.op} · {case.name}: {answer['failed']}")
+            elif sheet.parameter.name in answer["names"]:
+                sheet.cases[case.id] = case
+
+    def _trial(self, case: Case) -> Trial:
+        return Trial(case, OPTIMIZED, Device.parse(self._device).backend, self._device)
+
     def _measure_round(self, sheet: _Sheet, number: int, end: float | None) -> None:
         with self._start() as runner:
             for case in list(sheet.cases.values()):
@@ -184,15 +203,13 @@ class Tuner:
                     sheet.late += 1
                     continue
                 values = sheet.values
-                # the default goes first in the first round: it says whether the case asks for the parameter at all
                 for value in values if number % 2 == 0 else values[::-1]:
                     if case.id in sheet.cases and value not in sheet.out:
                         self._measure(runner, sheet, case, value, number)
 
     def _measure(self, runner: Runner, sheet: _Sheet, case: Case, value: int, number: int) -> None:
         name, default = sheet.parameter.name, sheet.parameter.default
-        backend = Device.parse(self._device).backend
-        trial = to_json(Trial(case, OPTIMIZED, backend, self._device))
+        trial = to_json(self._trial(case))
         key = (case.id, name, value)
         trusted = self._trusted.get(key)
         tuning = {**self.chosen, name: value}
@@ -204,10 +221,6 @@ class Tuner:
                 sheet.drop(case, why)
             else:
                 sheet.out[value] = f"{case.op} · {case.name} is {why}"
-            return
-        asked = self._asked[case.id] = self._asked.get(case.id, frozenset()) | frozenset(extra.get("tuning", {}))
-        if name not in asked:
-            sheet.cases.pop(case.id)
             return
         if "digest" in extra and found.get("check"):
             self._trusted[key] = {"digest": extra["digest"], "check": found["check"]}

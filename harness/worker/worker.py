@@ -6,8 +6,8 @@ of standard output: what a kernel prints ends up on standard error and disturbs 
 imported late.
 
 Requests: {"do": "trial", "trial": …, "block": n}, {"do": "turns", "implementations": [...]}, {"do": "ceilings",
-"device": …}, {"do": "profile", "trial": …} (after which this process times nothing any more), and of a tree
-"inventory", "buildable", "digest", "cubins", "model" (see harness.worker.inventory).
+"device": …}, {"do": "profile", "trial": …} (after which this process times nothing any more), {"do": "parameters",
+"trial": …}, and of a tree "inventory", "buildable", "digest", "cubins", "model" (see harness.worker.inventory).
 Replies: {"is": "ready"}, {"is": "phase", "phase": …}, {"is": "result", …}, {"is": "turn", "implementation": …},
 {"is": "turns", "results": [...]}, {"is": "ceilings", …}, {"is": "profile", …}, {"is": "answer", …},
 {"is": "mistake", "text": …}: a case file is wrong. {"is": "foreign", "reason": …}: the tree's `ops`
@@ -33,6 +33,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from harness.result.result import Trial
     from harness.worker.block import Bench
     from harness.worker.profiler import Profiler
 
@@ -114,6 +115,9 @@ def serve(requests: IO[str], send: Send) -> None:
         if request["do"] == "profile":
             send({"is": "profile", "profile": to_json(profiler(bench).run(from_json(Trial, request["trial"])))})
             continue
+        if request["do"] == "parameters":
+            send({"is": "answer", "answer": parameters(bench, from_json(Trial, request["trial"]))})
+            continue
         if request["do"] == "turns":
             limits = from_json(Limits, request["limits"])
             found = bench.take_turns(
@@ -137,6 +141,16 @@ def serve(requests: IO[str], send: Send) -> None:
                 hold=request.get("hold", False),
             )
         send({"is": "result", "result": to_json(result)})
+
+
+def parameters(bench: Bench, trial: Trial) -> dict[str, Any]:
+    """Names of the launch parameters that a trial's kernel asks for, or why it cannot be bound."""
+    from harness.worker.block import FAULTS
+
+    try:
+        return {"names": bench.parameters(trial)}
+    except FAULTS as error:
+        return {"failed": str(error)}
 
 
 @cache

@@ -44,7 +44,8 @@ class Fake:
         self.log: list[tuple[str, int]] = []
         self.starts = 0
         self.status: dict[tuple[str, int], str] = {}
-        self.asks: Mapping[str, tuple[str, ...]] = {}
+        self.answers: dict[str, dict[str, Any]] = {}
+        self.bound: list[str] = []
 
     @contextmanager
     def start(self) -> Iterator[Fake]:
@@ -61,11 +62,17 @@ class Fake:
         if status != "ok":
             return {"status": status, "reason": "out is 7"}
         time_ns = self.time_of(values, name) * self.level * (1 + self.noise * self.rng.standard_normal())
-        asked = dict.fromkeys(self.asks.get(name, (WIDTH.name, HEIGHT.name)), 1)
         measurement = {"samples_ns": [time_ns], "timer": "fake", "warmup": 0}
         check = {"ok": True, "max_abs_error": 0.0, "max_rel_error": 0.0, "worst": 0.0}
         digest = {"digest": "d"} if more["with_digest"] else {}
-        return {"status": "ok", "measurement": measurement, "check": check, "extra": {"tuning": asked, **digest}}
+        return {"status": "ok", "measurement": measurement, "check": check, "extra": digest}
+
+    def ask(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        """What a case's kernel asks for."""
+        assert request["do"] == "parameters"
+        name = request["trial"]["case"]["name"]
+        self.bound.append(name)
+        return {"answer": self.answers.get(name, {"names": [HEIGHT.name, WIDTH.name]})}
 
 
 def tune(fake: Fake, parameter: Parameter = WIDTH, cases: list[Case] | None = None) -> Finding:
@@ -132,20 +139,31 @@ def test_a_case_that_the_default_cannot_run_is_left_out() -> None:
 
 
 def test_cases_that_do_not_ask_are_left_out() -> None:
-    """A case whose kernel never looks at the parameter is run once, and is not in the mean."""
+    """A case whose kernel never looks at the parameter is not run; one that cannot be bound is named."""
     fake = Fake(lambda values, _: {2: 1000.0, 4: 1000.0, 8: 900.0}[values["sweep.width"]])
-    fake.asks = {"long": ("sweep.height",)}
-    found = tune(fake)
+    fake.answers = {"long": {"names": ["sweep.height"]}, "odd": {"failed": "out of memory"}}
+    found = tune(fake, cases=[*CASES, a_case("odd", 11)])
     assert found.cases == ("p_norm · short",)
-    assert [item for item in fake.log if item[0] == "long"] == [("long", 4)]
-    assert not tune(fake, cases=[CASES[1]]).rounds > 1
+    assert {name for name, _ in fake.log} == {"short"}
+    assert found.notes == ("p_norm · odd: out of memory",)
+    assert tune(fake, cases=[CASES[1]]).rounds == 0
+
+
+def test_each_case_is_bound_once_for_all_parameters() -> None:
+    """And without a budget of its own: all that ask are found before the first is measured."""
+    fake = Fake(lambda *_: 1000.0)
+    fake.answers = {"long": {"names": ["sweep.height"]}}
+    tuner = Tuner(fake.start, "cpu", budget_s=0.0)
+    assert tuner.tune(WIDTH, CASES).cases == ("p_norm · short",)
+    assert tuner.tune(HEIGHT, CASES[1:]).cases == ("p_norm · long",)
+    assert fake.bound == ["short", "long"]
 
 
 def test_rounds_are_fresh_and_alternate() -> None:
     """Each round has its own worker and goes through the candidates in the opposite order of the one before."""
     fake = Fake(lambda *_: 1000.0)
     found = tune(fake, cases=[CASES[0]])
-    assert fake.starts == found.rounds == MOST_ROUNDS
+    assert fake.starts == 1 + found.rounds == 1 + MOST_ROUNDS
     assert [value for _, value in fake.log[:6]] == [4, 2, 8, 8, 2, 4]
 
 

@@ -18,7 +18,7 @@ import pytest
 from harness.case.case import Case
 from harness.errors import WorkerError
 from harness.measure import Limits
-from harness.result.result import Result, Status, Trial
+from harness.result.result import Result, Status, Trial, to_json
 from harness.run.execute import LocalExecutor
 from ops import find_op
 from tests.faulty.trial import trial
@@ -129,6 +129,18 @@ def test_a_fault_of_the_harness_is_raised() -> None:
     executor = LocalExecutor(preload=("tests.faulty.unimportable",))
     with executor, pytest.raises(WorkerError, match="this module cannot be imported"):
         run(executor, "baseline")
+
+
+def test_a_worker_says_which_launch_parameters_a_kernel_asks_for(executor: LocalExecutor) -> None:
+    """By name; nothing of it is called. What cannot be bound has a reason."""
+    params = find_op("deformable_conv").params(paddings=(1, 1))
+    shapes = {"x": (1, 2, 5, 5), "offset": (1, 18, 5, 5), "filter": (3, 2, 3, 3)}
+    asked = Trial(Case("deformable_conv", "small", shapes, "float32", params), "optimized", "cpu", "cpu")
+    reply = executor.ask({"do": "parameters", "trial": to_json(asked)})
+    assert reply["answer"] == {"names": ["deformable_conv.cpu_block_pixels", "deformable_conv.cpu_depth"]}
+    assert executor.ask({"do": "parameters", "trial": to_json(trial("segfault"))})["answer"] == {"names": []}
+    answer = executor.ask({"do": "parameters", "trial": to_json(trial("optimised"))})["answer"]
+    assert answer["failed"].startswith("no kernel p_norm/optimised")
 
 
 def test_memory_can_be_limited() -> None:
