@@ -83,6 +83,7 @@ class Bench:
         phases = _Phases(self.report)
         work = find_op(case.op).work(case.resolved, case.params)
         result = Result(trial, Status.OK, bytes=work.bytes, flops=work.flops, block=block)
+        ready = None
         try:
             found = find_trial_kernel(trial, cpu_fallback=cpu_fallback)
             result = replace(result, fell_back=found.fell_back, deterministic=found.kernel.deterministic)
@@ -92,11 +93,12 @@ class Bench:
             tell = partial(Attempt.digests, with_grounds=with_grounds) if with_digest or with_grounds else None
             ready, checked, measurement = self._try(trial, found, limits, phases, reference, trusted, tell)
             result = replace(result, check=checked, measurement=measurement)
-            if hold:
-                self.held[trial.implementation] = ready, result
         except FAULTS as error:
             result = replace(result, **_what_went_wrong(error))
-        return replace(result, extra=phases.extra(failed=result.status is not Status.OK))
+        result = replace(result, extra=phases.extra(failed=result.status is not Status.OK))
+        if hold and ready is not None:
+            self.held[trial.implementation] = ready, result
+        return result
 
     def take_turns(
         self, implementations: Sequence[str], limits: Limits, *, tell: Callable[[str], None] = lambda _: None

@@ -19,7 +19,10 @@ from harness.result.result import Measurement, Result, Status
 TURNS = 12
 """The first turn takes one such part of the samples, enough to tell of an implementation if the worker is lost."""
 WARM_AGAIN_S = 0.002
-"""Calls before the samples of a later turn: others had the caches meanwhile. Calls that last longer need none."""
+"""Of calls, one at least, before the sample of a later turn: others had caches and cores meanwhile."""
+LONG_S = 0.02
+"""A call that lasts longer needs none. The call counts, not the sample: one implementation's samples had grown past a
+bound by chance, so the next were cold and stayed past it, at twice the time of another."""
 SETTLED = 0.03
 """Samples agree where their median is known this well: its standard error, as a share of it."""
 
@@ -67,8 +70,7 @@ def next_turn(result: Result, limits: Limits) -> Limits | None:
 
 def single(taken: Measurement, limits: Limits) -> Limits:
     """A turn of one sample, of as many calls as those before."""
-    is_long = sampled_s(taken) / len(taken.samples_ns) > WARM_AGAIN_S
-    warmup_s = 0.0 if is_long else min(WARM_AGAIN_S, limits.warmup_s)
+    warmup_s = 0.0 if taken.median_ns / 1e9 > LONG_S else min(WARM_AGAIN_S, limits.warmup_s)
     return replace(limits, min_samples=1, max_samples=1, warmup_s=warmup_s, calls=taken.calls_per_sample)
 
 

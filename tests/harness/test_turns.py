@@ -71,6 +71,7 @@ def test_all_end_with_their_samples() -> None:
     assert [(result.status, samples(result)) for result in results] == [(Status.OK, 6)] * 2
     assert [len(result.measurement.cpu_ns) for result in results if result.measurement] == [6, 6]
     assert all(result.check and result.check.ok for result in results)
+    assert all({"prepare", "first call", "measure"} <= result.extra["phases_s"].keys() for result in results)
 
 
 @pytest.mark.parametrize("count", range(2, 9))
@@ -143,13 +144,14 @@ def test_the_first_turn_takes_its_share() -> None:
 
 
 def test_a_later_turn_takes_one_sample() -> None:
-    """Of calls as before, warmed up again where a sample is short, until there are enough."""
+    """Of calls as before, warmed up again where a call is short, until there are enough."""
     limits = Limits(budget_s=0.6, min_samples=5, max_samples=60, warmup_s=0.05, turns=3)
     turn = next_turn(measured(20, 1000.0, 100), limits)
     assert turn == replace(limits, min_samples=1, max_samples=1, warmup_s=WARM_AGAIN_S, calls=100)
-    slow = next_turn(measured(2, 1e8), limits)
-    assert slow is not None
-    assert slow.warmup_s == 0
+    for call_ns, calls, warmup_s in ((1e8, 1, 0.0), (9e6, 1, WARM_AGAIN_S), (1e6, 100, WARM_AGAIN_S)):
+        turn = next_turn(measured(2, call_ns, calls), limits)
+        assert turn is not None
+        assert turn.warmup_s == warmup_s
     assert next_turn(measured(120, 1000.0), limits) is None
     assert next_turn(measured(1, 6.1e9), limits) is None
     assert next_turn(Result(trial("baseline"), Status.WRONG), limits) is None
