@@ -32,7 +32,7 @@ class Settings:
     """
 
     database: str = "sqlite:///opgauge.db"
-    budget_s: float = 0.6
+    budget_s: float = 0.4
     timeout_s: float = 120.0
     threads: int | None = None
     memory_bytes: int | None = None

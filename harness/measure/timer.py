@@ -23,13 +23,13 @@ class Limits:
     calls: per sample on the CPU; None: as many as last 1 ms.
     """
 
-    budget_s: float = 0.6
-    min_samples: int = 5
+    budget_s: float = 0.4
+    min_samples: int = 3
     max_samples: int = 60
     warmup_s: float = 0.05
     patience: float = 10.0
     turns: int = 1
-    scattered_samples: int = 120
+    scattered_samples: int = 240
     calls: int | None = None
 
     def enough(self, samples: int, spent_s: float) -> bool:

@@ -20,10 +20,12 @@ TURNS = 12
 """The first turn takes one such part of the samples, enough to tell of an implementation if the worker is lost."""
 WARM_AGAIN_S = 0.002
 """Of calls, one at least, before the sample of a later turn: others had caches and cores meanwhile."""
-LONG_S = 0.02
+LONG_S = 0.01
 """A call that lasts longer needs none. The call counts, not the sample: one implementation's samples had grown past a
 bound by chance, so the next were cold and stayed past it, at twice the time of another."""
-SETTLED = 0.03
+NEAR = 1.25
+"""Of implementations that take at most so many times what the fastest does, it is open who is faster."""
+SETTLED = 0.02
 """Samples agree where their median is known this well: its standard error, as a share of it."""
 
 
@@ -48,15 +50,20 @@ def balanced_orders(count: int) -> tuple[tuple[int, ...], ...]:
 
 
 def next_turns(results: Sequence[Result], limits: Limits) -> list[Limits | None]:
-    """One more sample of each trial that may have one, until all have enough but the last, and medians are known.
+    """One more sample of each trial that may have one, until all have enough but the last.
 
-    Who has enough goes on with the others: what is left alone with the caches is faster there.
+    Where it is open who is fastest, until their medians are known. Who has enough goes on with the others: what is
+    left alone with the caches is faster there.
     """
     turns = [next_turn(result, limits) for result in results]
     going = [result.measurement for result, turn in zip(results, turns, strict=True) if turn and result.measurement]
-    if all(len(one.samples_ns) + 1 >= limits.max_samples and is_settled(one.samples_ns) for one in going):
-        return [None] * len(turns)
-    return turns
+    if any(len(one.samples_ns) + 1 < limits.max_samples for one in going):
+        return turns
+    right = [result.measurement for result in results if result.measurement and result.status is Status.OK]
+    fastest_ns = min((one.median_ns for one in right), default=0.0)
+    near = [one for one in right if one.median_ns <= NEAR * fastest_ns]
+    is_open = len(near) > 1 and any(one in going and not is_settled(one.samples_ns) for one in near)
+    return turns if is_open else [None] * len(turns)
 
 
 def next_turn(result: Result, limits: Limits) -> Limits | None:
