@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+from importlib import import_module
+from importlib.util import find_spec
 from typing import Any
 
 from numba import njit, prange
+
+# It says which instructions Numba may use, once for a process, and so before whatever is compiled first: these are.
+# Another tree's `ops` may have no such module.
+if find_spec("ops._core.jit") is not None:
+    import_module("ops._core.jit")
 
 
 @njit(cache=True, parallel=True)
