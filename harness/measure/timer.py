@@ -19,7 +19,7 @@ class Limits:
     min_samples: taken unless that would need `patience` times the budget.
     max_samples: enough. warmup_s: of calls before the first sample.
     turns: in how many turns with the other implementations of a case samples are taken (see harness.worker.turns).
-    scattered_samples: enough in turns where samples scatter, as they do where others share a host's caches.
+    scattered_samples: enough in turns where samples scatter and it is open who is fastest.
     calls: per sample on the CPU; None: as many as last 1 ms.
     """
 
