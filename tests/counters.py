@@ -22,9 +22,7 @@ from harness.report.render import label
 from harness.result.result import Trial
 from harness.result.submission import parse, read_submission
 from harness.result.summary import OPTIMIZED, rows
-from harness.worker.attempt import Attempt
-from harness.worker.block import find_trial_kernel
-from harness.worker.inputs import make_inputs
+from harness.worker.profiler import InputCache, prepared
 from ops._core.backend import cupy
 
 COPIES = {("flatten · config [copy=true]", "float32"), ("flatten · large", "float32")}
@@ -73,11 +71,9 @@ def chosen(export: Path) -> list[tuple[str, Case]]:
 def _call_each(cases: Sequence[Case]) -> None:
     """A call of each kernel between start and stop of the profiler, after the L2 cache was overwritten."""
     profiler, timer = cupy().cuda.profiler, CudaTimer()
-    flush = timer.make_flush()
+    flush, inputs = timer.make_flush(), InputCache()
     for case in cases:
-        kernel = find_trial_kernel(Trial(case, OPTIMIZED, "cuda", "cuda:0")).kernel
-        with timer.session(kernel.arrays):
-            call = Attempt(case, kernel, make_inputs(case).values, timer).bind()
+        with prepared(Trial(case, OPTIMIZED, "cuda", "cuda:0"), timer, inputs) as call:
             for _ in range(WARM_CALLS):
                 call()
             flush(1)

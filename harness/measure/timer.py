@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 from harness.result.result import Measurement, Ruler
+from harness.settings import Settings
 from ops import Bound
 
 
@@ -23,7 +24,7 @@ class Limits:
     calls: per sample on the CPU; None: as many as last 1 ms.
     """
 
-    budget_s: float = 0.4
+    budget_s: float = Settings.budget_s
     min_samples: int = 3
     max_samples: int = 60
     warmup_s: float = 0.05

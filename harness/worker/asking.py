@@ -46,7 +46,7 @@ ASKED = {
     "ops._core.cuda": ("all_sources", "device_arch"),
     "ops._core.op": ("Array",),
 }
-"""Names by module. `ops._core.cuda.recording` and `ops._core.tuning` are used where there are any."""
+"""Names by module. `ops._core.cuda.recording`, `ops._core.jit` and `ops._core.tuning` are used where there are any."""
 FIELDS = {
     "Op": ("bound", "derive", "dtypes", "infer", "inputs", "name", "outputs", "params", "reference", "work"),
     "Kernel": ("arrays", "bind", "deterministic", "function", "key", "path", "relaxed", "strided", "workspace"),

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import cached_property
 from math import inf
 from typing import Any
 
@@ -149,9 +148,9 @@ class Attempt:
         found = {"digest": digest(self._outputs(returned))}
         return {**found, "grounds": self._grounds} if with_grounds else found
 
-    @cached_property
+    @property
     def _grounds(self) -> str:
-        return f"{digest(self.buffers.untouched)} {judged_by(self.case.op)}"
+        return f"{self.buffers.digest} {judged_by(self.case.op)}"
 
     def _known(self, found_outputs: dict[str, Any]) -> Check | None:
         """What was found of the same outputs, if they were checked, and as they would be here."""

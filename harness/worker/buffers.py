@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from harness.case.case import Case, InputSpec
-from harness.worker.bits import has_bits
+from harness.worker.bits import digest, has_bits
 from harness.worker.inputs import ALIGNMENT, empty_bytes, place
 from ops import dtype_info
 from ops._core.backend import to_numpy
@@ -50,6 +51,11 @@ class Buffers:
             self._guarded[name] = guarded
             self.out[name] = guarded[GUARD : GUARD + nbytes].view(dtype).reshape(spec.shape)
         self._put_guards()
+
+    @cached_property
+    def digest(self) -> str:
+        """Of the bits that the inputs should have."""
+        return digest(self.untouched)
 
     def poison(self, turn: int) -> None:
         """Fill the outputs with garbage, another for each turn."""

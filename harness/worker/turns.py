@@ -56,13 +56,13 @@ def next_turns(results: Sequence[Result], limits: Limits) -> list[Limits | None]
     left alone with the caches is faster there.
     """
     turns = [next_turn(result, limits) for result in results]
-    going = [result.measurement for result, turn in zip(results, turns, strict=True) if turn and result.measurement]
-    if any(len(one.samples_ns) + 1 < limits.max_samples for one in going):
+    pairs = zip(results, turns, strict=True)
+    taken = [(one.measurement, turn) for one, turn in pairs if one.measurement and one.status is Status.OK]
+    if any(turn and len(one.samples_ns) + 1 < limits.max_samples for one, turn in taken):
         return turns
-    right = [result.measurement for result in results if result.measurement and result.status is Status.OK]
-    fastest_ns = min((one.median_ns for one in right), default=0.0)
-    near = [one for one in right if one.median_ns <= NEAR * fastest_ns]
-    is_open = len(near) > 1 and any(one in going and not is_settled(one.samples_ns) for one in near)
+    fastest_ns = min((one.median_ns for one, _ in taken), default=0.0)
+    near = [(one, turn) for one, turn in taken if one.median_ns <= NEAR * fastest_ns]
+    is_open = len(near) > 1 and any(turn and not is_settled(one.samples_ns) for one, turn in near)
     return turns if is_open else [None] * len(turns)
 
 

@@ -13,7 +13,7 @@ from harness.gate.pairing import BASE, HEAD, Job, Outcome, Record
 from harness.judge.verdict import Subject
 from harness.measure import Limits
 from harness.result.result import Status, Trial
-from harness.worker import attempt, bits, block
+from harness.worker import attempt, bits, block, buffers
 from harness.worker.attempt import Trusted
 from harness.worker.block import Bench
 from ops import find_op
@@ -88,7 +88,8 @@ def test_inputs_are_digested_only_for_another_tree(monkeypatch: pytest.MonkeyPat
         told.append(set(arrays))
         return bits.digest(arrays)
 
-    monkeypatch.setattr(attempt, "digest", digest)
+    for module in (attempt, buffers):
+        monkeypatch.setattr(module, "digest", digest)
     alone = bench().run(TRIAL, QUICK, with_digest=True)
     assert alone.check is not None
     assert (told, "grounds" in alone.extra) == ([{"y"}], False)
