@@ -17,14 +17,14 @@ from typing import Any
 
 import numpy as np
 
+from harness.measure.cuda import CudaTimer
 from ops._core.backend import cupy
 from ops._core.kernel import Bound, Kernel
 from ops._core.registry import _KERNELS
 
 REPEATS = 15
-FLUSH_BYTES = 128 << 20
-LEAD_CYCLES = 100_000
-"""Cycles that the device waits before a timed call, so that launch gaps are not timed."""
+SOME_CYCLES = 100_000
+"""Of waiting, from which it is told how long a cycle takes."""
 
 
 def plant(chosen: Collection[tuple[str, str, str]], slowdown: float) -> None:
@@ -87,30 +87,19 @@ def _slow_cuda(call: Bound, slowdown: float) -> Bound:
     xp = cupy()
     source = Path(__file__).with_suffix(".cu").read_text(encoding="utf-8")
     wait = xp.RawModule(code=source, options=("-std=c++17",)).get_function("wait")
-    flush = xp.empty(FLUSH_BYTES, xp.uint8)
+    timer = CudaTimer(xp.cuda.Device().id)
 
     def time_ns(work: Callable[[], Any]) -> float:
-        found = []
-        for _ in range(REPEATS):
-            start, stop = xp.cuda.Event(), xp.cuda.Event()
-            flush.fill(1)
-            wait((1,), (1,), (np.int64(LEAD_CYCLES),))
-            start.record()
-            work()
-            stop.record()
-            stop.synchronize()
-            found.append(float(xp.cuda.get_elapsed_time(start, stop)) * 1e6)
-        return median(found)
+        return median(timer.times(work, REPEATS, flush=True)[0])
 
     def both(cycles: int = 0) -> Any:
         returned = call()
         wait((1,), (1,), (np.int64(cycles),))
         return returned
 
-    call()
-    long_ns = time_ns(lambda: wait((1,), (1,), (np.int64(10 * LEAD_CYCLES),)))
-    short_ns = time_ns(lambda: wait((1,), (1,), (np.int64(LEAD_CYCLES),)))
-    cycle_ns = (long_ns - short_ns) / (9 * LEAD_CYCLES)
-    alone_ns = time_ns(call)
-    missing_ns = alone_ns * (1 + slowdown) - time_ns(both)
+    with timer.session("cupy"):
+        long_ns = time_ns(lambda: wait((1,), (1,), (np.int64(10 * SOME_CYCLES),)))
+        short_ns = time_ns(lambda: wait((1,), (1,), (np.int64(SOME_CYCLES),)))
+        cycle_ns = (long_ns - short_ns) / (9 * SOME_CYCLES)
+        missing_ns = time_ns(call) * (1 + slowdown) - time_ns(both)
     return partial(both, max(0, int(missing_ns / cycle_ns)))
