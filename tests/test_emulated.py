@@ -200,7 +200,8 @@ KERNELS = {
     },
     "dot": {"reduce_small", "reduce_rows", "reduce_long"},
     "p_norm": {"reduce_small", "reduce_tiny", "reduce_elements", "reduce_rows", "reduce_long"}
-    | {"reduce_columns", "reduce_slabs", "grad_rows", "grad_halves", "grad_sweep", "grad_columns"}
+    | {"reduce_columns", "reduce_slabs", "grad_rows", "grad_halves", "grad_packs"}
+    | {"grad_sweep", "grad_columns"}
     | {f"grad_extreme_{kind}" for kind in ("rows", "row", "long", "columns")},
 }
 """What is emulated, by the folder of its source."""

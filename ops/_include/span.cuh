@@ -28,26 +28,21 @@ template <typename T, int V, int P>
 struct Span {
   Pack<T, V> at[P];
 
-  // STREAM: first to leave the cache.
-  template <bool STREAM = false>
   __device__ __forceinline__ void load(const T* from, const Share& share) {
     from += (share.first + threadIdx.x) * V;
 #pragma unroll
     for (int i = 0; i < P; ++i) {
       constexpr int STEP = SPAN_THREADS<P>;
-      if (!share.has(threadIdx.x + i * STEP)) continue;
-      at[i] = STREAM ? load_streaming<T, V>(from + i * STEP * V) : ::load<T, V>(from + i * STEP * V);
+      at[i] = load_kept<T, V>(from + i * STEP * V, share.has(threadIdx.x + i * STEP));
     }
   }
 
-  template <bool STREAM = false>
   __device__ __forceinline__ void store(T* to, const Share& share) const {
     to += (share.first + threadIdx.x) * V;
 #pragma unroll
     for (int i = 0; i < P; ++i) {
       constexpr int STEP = SPAN_THREADS<P>;
-      if (!share.has(threadIdx.x + i * STEP)) continue;
-      STREAM ? store_streaming<T, V>(to + i * STEP * V, at[i]) : ::store<T, V>(to + i * STEP * V, at[i]);
+      if (share.has(threadIdx.x + i * STEP)) store_kept<T, V>(to + i * STEP * V, at[i]);
     }
   }
 };

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ops._core.cuda import Source, flag, widest_pack
+from ops._core.cuda import Source, widest_pack
 from ops._core.dtype import FLOATS, dtype_info
 from ops._core.kernel import Bound
 from ops._core.pointwise import flat, spans
@@ -15,16 +15,11 @@ from ops._core.registry import kernel
 WIDTHS = {name: 16 // dtype_info(name).itemsize for name in FLOATS}
 LEAST = 2
 """Of the usual blocks: with two tensors to read, more threads are faster than several packs each in 6 MB."""
-STREAMED = range(20 << 20, 40 << 20)
-"""Bytes of a tensor where three exceed the cache, but not by far: its terms are read past what it holds."""
 SOURCE = Source(
     __file__,
     "kernels.cu",
     tuple(
-        f"add_n<{dtype_info(name).ctype}, {width}, {packs}, {stream}>"
-        for name in FLOATS
-        for width, packs in spans(WIDTHS[name])
-        for stream in ("false", "true")
+        f"add_n<{dtype_info(name).ctype}, {width}, {packs}>" for name in FLOATS for width, packs in spans(WIDTHS[name])
     ),
 )
 
@@ -38,7 +33,6 @@ def add_n(*, in_0: Any, in_1: Any, out: dict[str, Any]) -> Bound:
     widest = WIDTHS[in_0.dtype.name]
     width = widest if widest_pack(in_0.dtype.itemsize, in_0, in_1, result) == widest else 1
     packs, grid, block = flat(result.size, width, LEAST)
-    stream = flag(STREAMED.start <= result.nbytes < STREAMED.stop)
-    function = SOURCE.function(f"add_n<{dtype_info(in_0.dtype.name).ctype}, {width}, {packs}, {stream}>")
+    function = SOURCE.function(f"add_n<{dtype_info(in_0.dtype.name).ctype}, {width}, {packs}>")
     arguments = (in_0, in_1, result, np.int64(result.size // width), np.int64(result.size))
     return lambda: function(grid, block, arguments)

@@ -158,7 +158,7 @@ __global__ void __launch_bounds__(REDUCE_THREADS, LONG_RESIDENT) grad_rows(
 #pragma unroll
     for (int j = 0; j < UNDER_WAY; ++j) {
       const long long pack = start + j * REDUCE_THREADS;
-      if (pack < left) loaded[j] = fetch<T, V>(dout + begin + pack * V);
+      loaded[j] = fetch_kept<T, V>(dout + begin + pack * V, pack < left);
     }
 #pragma unroll
     for (int j = 0; j < UNDER_WAY; ++j) {
@@ -174,7 +174,7 @@ __global__ void __launch_bounds__(REDUCE_THREADS, LONG_RESIDENT) grad_rows(
         result.at[i] = narrow<T>(other_factor * value);
       }
       mine += few;
-      if (other != nullptr) store_streaming<T, V>(other + begin + pack * V, result);
+      if (other != nullptr) store_kept<T, V>(other + begin + pack * V, result);
     }
   }
   mail += row * (splits - 1) * WORDS<A>;
@@ -240,7 +240,7 @@ __global__ void __launch_bounds__(REDUCE_THREADS, LONG_RESIDENT) grad_columns(
 #pragma unroll
     for (int j = 0; j < UNDER_WAY; ++j) {
       const long long row = start + j * step;
-      if (row < end) loaded[j] = fetch<T, V>(dout + row * channels);
+      loaded[j] = fetch_kept<T, V>(dout + row * channels, row < end);
     }
 #pragma unroll
     for (int j = 0; j < UNDER_WAY; ++j) {
@@ -255,7 +255,7 @@ __global__ void __launch_bounds__(REDUCE_THREADS, LONG_RESIDENT) grad_columns(
         result.at[i] = narrow<T>(other_factor * values.at[i]);
       }
       add(values);
-      if (other != nullptr) store_streaming<T, V>(other + row * channels, result);
+      if (other != nullptr) store_kept<T, V>(other + row * channels, result);
     }
   }
   const auto letter = [&](int from) { return mail + static_cast<long long>(from) * channels * WORDS<A>; };

@@ -97,7 +97,7 @@ __global__ void __launch_bounds__(
       if constexpr (ADDS) value += widen(more.at[i]);
       result.at[i] = narrow<T>(value);
     }
-    store_streaming<T, V>(y + place(j), result);
+    store_kept<T, V>(y + place(j), result);
   });
   if (thread == 0) keep(statistics, channel, mean, inverse, variance, n, momentum);
 }
@@ -288,7 +288,7 @@ __global__ void CLUSTER(K) __launch_bounds__(MOST<T>) normalize_once(
         Pack<T, V> result;
 #pragma unroll
         for (int i = 0; i < V; ++i) result.at[i] = narrow<T>(wide[i]);
-        store_streaming<T, V>(to + at(pack), result);
+        store_kept<T, V>(to + at(pack), result);
       });
     };
     const auto add = [&](A(&wide)[V], const Pack<T, V>& added) {
@@ -411,7 +411,7 @@ __global__ void CLUSTER(K) __launch_bounds__(THREADS) normalize_groups(
       if (addend != nullptr) value += widen(added.at[i]);
       result.at[i] = narrow<T>(value);
     }
-    store_streaming<T, V>(y + at, result);
+    store_kept<T, V>(y + at, result);
   }
   if (K > 1) cluster_wait();  // no one reads ours any more
 }
@@ -544,7 +544,7 @@ __global__ void __launch_bounds__(SHARING_THREADS, 1) normalize_shared(
           if (addend != nullptr) value += widen(more.at[i]);
           result.at[i] = narrow<T>(value);
         }
-        store_streaming<T, V>(y + base(item) + place(j), result);
+        store_kept<T, V>(y + base(item) + place(j), result);
       });
       bring(item + stages, stage);
       if (++stage == stages) stage = 0, parity ^= 1;

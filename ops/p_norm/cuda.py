@@ -84,8 +84,8 @@ def _expressions() -> tuple[str, ...]:
         for mode in (*MODES.values(), "POWER"):
             found += expressions(f"Norm<{ctype}, {mode}>", width)
         for slope in (*SLOPES.values(), "GENERAL", "BELOW_ONE"):
-            rows = f"{_rows_kernel(width)}<{ctype}, {width}, {slope}"
-            found += [f"{rows}, {packs}>" for packs in (1, 2)[: min(width // 2, 2)]]
+            for name in (_rows_kernel(width), "grad_packs"):
+                found += [f"{name}<{ctype}, {width}, {slope}, {packs}>" for packs in (1, 2)[: min(width // 2, 2)]]
             found.append(f"grad_sweep<{ctype}, {width}, {slope}>")
             found += [f"grad_columns<{ctype}, {wide}, {slope}>" for wide in (1, width)]
         for wide in (1, width):
@@ -169,9 +169,12 @@ def _gradient(p: float, layout: Reduction, x: Any, y: Any, dy: Any, dx: Any) -> 
     shift = _shift(x, dx)
     if layout.b == layout.c == 1 and shift is not None and x.size < (1 << 31) - (1 << 20):
         packs = 2 if width > 2 and x.nbytes in PAIRED else 1
-        function = SOURCE.function(f"{_rows_kernel(width)}<{ctype}, {width}, {slope}, {packs}>")
-        numbers = (q, np.int32(x.size), np.int32(shift), divisor(layout.length))
         blocks = max(1, -(-(x.size + shift) // (width * packs * SWEEP_THREADS)))
+        name = _rows_kernel(width)
+        numbers: tuple[Any, ...] = (q, np.int32(x.size), np.int32(shift), divisor(layout.length))
+        if shift == layout.length % width == 0:
+            name, numbers = "grad_packs", (q, np.uint32(x.size // width), divisor(layout.length // width))
+        function = SOURCE.function(f"{name}<{ctype}, {width}, {slope}, {packs}>")
         return lambda: function((blocks,), (SWEEP_THREADS,), (*arrays, *numbers))
     swept = layout.r2 == 1 and x.size < width << 31 and _SWEPT.covers(layout.c // width)
     if swept and widest_pack(x.dtype.itemsize, layout.c, *arrays) == width:

@@ -136,13 +136,13 @@ __global__ void __launch_bounds__(SWEEP_THREADS, GRAD_RESIDENT<T, SLOPE>) grad_r
   using A = Wide<T>;
   constexpr int STEP = SWEEP_THREADS * V;
   const int first = (blockIdx.x * SWEEP_THREADS * P + threadIdx.x) * V - shift;
-  Pack<T, V> packs[P];
+  PackWord<T, V> words[P];
   unsigned int rows[P];
   T norms[P], grads[P];
 #pragma unroll
   for (int p = 0; p < P; ++p) {
     const int at = first + p * STEP;
-    if (at >= 0 && at + V <= size) packs[p] = load<T, V>(x + at);
+    words[p] = fetch_kept<T, V>(x + at, at >= 0 && at + V <= size);
   }
 #pragma unroll
   for (int p = 0; p < P; ++p) {
@@ -167,7 +167,7 @@ __global__ void __launch_bounds__(SWEEP_THREADS, GRAD_RESIDENT<T, SLOPE>) grad_r
     unsigned int row = rows[p];
     unsigned int left = (row + 1) * length.value - at;  // elements until the next row
     Scale<A> by = scale_of<A, SLOPE>(widen(norms[p]), widen(grads[p]));
-    Pack<T, V> pack = packs[p];
+    Pack<T, V> pack = unpacked<T, V>(words[p]);
     if (left >= V) {
 #pragma unroll
       for (int i = 0; i < V; ++i) pack.at[i] = narrow<T>(slope<A, SLOPE>(widen(pack.at[i]), by, q));
@@ -183,11 +183,44 @@ __global__ void __launch_bounds__(SWEEP_THREADS, GRAD_RESIDENT<T, SLOPE>) grad_r
         pack.at[i] = narrow<T>(slope<A, SLOPE>(widen(pack.at[i]), by, q));
       }
     }
-    store<T, V>(dx + at, pack);
+    store_kept<T, V>(dx + at, pack);
   }
 }
 
-// Likewise in 16 bits. A pack of rows that are no shorter lies in two at most: each element takes its row's factors, so
+// Likewise where rows are `length` whole packs each, of `size` in all: a pack lies in one row.
+template <typename T, int V, int SLOPE, int P>
+__global__ void __launch_bounds__(SWEEP_THREADS, GRAD_RESIDENT<T, SLOPE>) grad_packs(
+    const T* __restrict__ x, const T* __restrict__ y, const T* __restrict__ dy, T* __restrict__ dx, Wide<T> q,
+    unsigned int size, Divisor length) {
+  using A = Wide<T>;
+  const unsigned int first = blockIdx.x * SWEEP_THREADS * P + threadIdx.x;
+  PackWord<T, V> words[P];
+  T norms[P], grads[P];
+#pragma unroll
+  for (int p = 0; p < P; ++p) {
+    const unsigned int at = first + p * SWEEP_THREADS;
+    words[p] = fetch_kept<T, V>(x + at * V, at < size);
+  }
+#pragma unroll
+  for (int p = 0; p < P; ++p) {
+    const unsigned int at = first + p * SWEEP_THREADS, row = quotient(at, length);
+    if (at >= size) continue;
+    norms[p] = y[row];
+    grads[p] = dy[row];
+  }
+#pragma unroll
+  for (int p = 0; p < P; ++p) {
+    const unsigned int at = first + p * SWEEP_THREADS;
+    if (at >= size) continue;
+    const Scale<A> by = scale_of<A, SLOPE>(widen(norms[p]), widen(grads[p]));
+    Pack<T, V> pack = unpacked<T, V>(words[p]);
+#pragma unroll
+    for (int i = 0; i < V; ++i) pack.at[i] = narrow<T>(slope<A, SLOPE>(widen(pack.at[i]), by, q));
+    store_kept<T, V>(dx + at * V, pack);
+  }
+}
+
+// As `grad_rows` in 16 bits. A pack of rows that are no shorter lies in two at most: each element takes its row's factors, so
 // that they are rounded two at once.
 template <int SLOPE>
 constexpr int HALVES_RESIDENT = SLOPE == BELOW_ONE ? 12 : 0;  // likewise: 40 registers, or some would be spilt
@@ -206,7 +239,7 @@ __global__ void __launch_bounds__(SWEEP_THREADS, HALVES_RESIDENT<SLOPE>) grad_ha
 #pragma unroll
   for (int p = 0; p < P; ++p) {
     const int at = first + p * STEP;
-    if (together(at)) words[p] = fetch<T, V>(x + at);
+    words[p] = fetch_kept<T, V>(x + at, together(at));
   }
 #pragma unroll
   for (int p = 0; p < P; ++p) {
@@ -233,7 +266,7 @@ __global__ void __launch_bounds__(SWEEP_THREADS, HALVES_RESIDENT<SLOPE>) grad_ha
           ours ? by.before : further.before, ours ? by.inverse : further.inverse, ours ? by.dy : further.dy};
       pack.at[i] = narrow<T>(slope<A, SLOPE>(widen(pack.at[i]), mine, q));
     }
-    store<T, V>(dx + at, pack);
+    store_kept<T, V>(dx + at, pack);
   }
   // What is left: packs in more rows, and elements at the ends.
   const auto graded = [&](T element, int i) {
@@ -247,7 +280,7 @@ __global__ void __launch_bounds__(SWEEP_THREADS, HALVES_RESIDENT<SLOPE>) grad_ha
       Pack<T, V> pack = load<T, V>(x + at);
 #pragma unroll
       for (int i = 0; i < V; ++i) pack.at[i] = graded(pack.at[i], at + i);
-      store<T, V>(dx + at, pack);
+      store_kept<T, V>(dx + at, pack);
       continue;
     }
 #pragma unroll 1
@@ -267,14 +300,14 @@ __global__ void __launch_bounds__(SWEEP_THREADS) grad_sweep(
   const unsigned int row = quotient(pack, packs), column = remainder(pack, row, packs);
   const long long at = static_cast<long long>(pack) * V;
   const long long result = (static_cast<long long>(quotient(row, rows)) * packs.value + column) * V;
-  Pack<T, V> values = load<T, V>(x + at);
+  Pack<T, V> values = load_kept<T, V>(x + at);
   const Pack<T, V> norms = load<T, V>(y + result), grads = load<T, V>(dy + result);
 #pragma unroll
   for (int i = 0; i < V; ++i) {
     const Scale<A> by = scale_of<A, SLOPE>(widen(norms.at[i]), widen(grads.at[i]));
     values.at[i] = narrow<T>(slope<A, SLOPE>(widen(values.at[i]), by, q));
   }
-  store<T, V>(dx + at, values);
+  store_kept<T, V>(dx + at, values);
 }
 
 // Every pack along a thread's columns with its place and index, in order, some of them under way at once.
@@ -285,7 +318,7 @@ __device__ __forceinline__ void along(const T* x, Columns<V>& at, const Turn& tu
 #pragma unroll 1
     for (; at.index < at.end; at.index += rows) {
       const long long place = at.next();
-      turn(load<T, V>(x + place), place, at.index);
+      turn(load_kept<T, V>(x + place), place, at.index);
     }
     return;
   }
@@ -294,7 +327,7 @@ __device__ __forceinline__ void along(const T* x, Columns<V>& at, const Turn& tu
     PackWord<T, V> words[TOGETHER];
 #pragma unroll
     for (int j = 0; j < TOGETHER; ++j) {
-      if (at.index + j * rows < at.end) words[j] = fetch<T, V>(x + at.place + j * at.step);
+      words[j] = fetch_kept<T, V>(x + at.place + j * at.step, at.index + j * rows < at.end);
     }
 #pragma unroll
     for (int j = 0; j < TOGETHER; ++j) {
@@ -320,7 +353,7 @@ __global__ void __launch_bounds__(GRAD_THREADS) grad_columns(
   along<T, V>(x, at, [&](Pack<T, V> pack, long long place, long long) {
 #pragma unroll
     for (int i = 0; i < V; ++i) pack.at[i] = narrow<T>(slope<A, SLOPE>(widen(pack.at[i]), by[i], q));
-    store_streaming<T, V>(dx + place, pack);
+    store_kept<T, V>(dx + place, pack);
   });
 }
 
@@ -397,11 +430,10 @@ struct Part {
   }
 
   __device__ __forceinline__ bool ours(I at) const { return at >= low && at < high; }
-  __device__ __forceinline__ W fetch(I pack) const { return ::fetch<T, V>(from + pack * V); }
-  template <bool STREAM = false>
+  __device__ __forceinline__ W fetch(I pack, bool there = true) const { return fetch_kept<T, V>(from + pack * V, there); }
   __device__ __forceinline__ void write(const Pack<T, V>& given, I pack) const {
     if (pack * V >= low && pack * V + V <= high) {
-      STREAM ? store_streaming<T, V>(to + pack * V, given) : store_named<T, V>(to + pack * V, given);
+      store_kept<T, V>(to + pack * V, given);
       return;
     }
 #pragma unroll
@@ -432,7 +464,7 @@ __global__ void __launch_bounds__(SWEEP_THREADS) grad_extreme_rows(
   typename At::W held[HELD];
 #pragma unroll
   for (int h = 0; h < HELD; ++h) {
-    if (threadIdx.x + h * SWEEP_THREADS < at.packs) held[h] = at.fetch(threadIdx.x + h * SWEEP_THREADS);
+    held[h] = at.fetch(threadIdx.x + h * SWEEP_THREADS, threadIdx.x + h * SWEEP_THREADS < at.packs);
   }
   if (threadIdx.x < ours) {
     counts[threadIdx.x] = 0;
@@ -493,7 +525,7 @@ __global__ void __launch_bounds__(GRAD_THREADS) grad_extreme_row(
   typename At::W held[ROW_HELD];
 #pragma unroll
   for (int h = 0; h < ROW_HELD; ++h) {
-    if (threadIdx.x + h * GRAD_THREADS < at.packs) held[h] = at.fetch(threadIdx.x + h * GRAD_THREADS);
+    held[h] = at.fetch(threadIdx.x + h * GRAD_THREADS, threadIdx.x + h * GRAD_THREADS < at.packs);
   }
   const T norm = y[row], grad = dy[row];
   if (threadIdx.x == 0) found = 0;
@@ -568,7 +600,7 @@ __global__ void __launch_bounds__(GRAD_THREADS, EXTREME_LONG_RESIDENT<T>) grad_e
         tied += at.ours(index * V + i) && shares.tie(pack.at[i]);
       }
     }
-    at.template write<true>(given, index);
+    at.write(given, index);
     return tied;
   };
   const Shares<T> alone(norm, grad);
@@ -580,7 +612,7 @@ __global__ void __launch_bounds__(GRAD_THREADS, EXTREME_LONG_RESIDENT<T>) grad_e
     const long long begin = turn * TURN + threadIdx.x;
 #pragma unroll
     for (int j = 0; j < TOGETHER; ++j) {
-      if (begin + j * GRAD_THREADS < at.packs) words[j] = at.fetch(begin + j * GRAD_THREADS);
+      words[j] = at.fetch(begin + j * GRAD_THREADS, begin + j * GRAD_THREADS < at.packs);
     }
     int tied = 0;
 #pragma unroll
@@ -646,7 +678,7 @@ __global__ void __launch_bounds__(GRAD_THREADS, EXTREME_RESIDENT) grad_extreme_c
         if (!counted && shares.tie(pack.at[i])) atomicAdd(&found[column], 1u);
       }
     }
-    store_streaming<T, V>(dx + place, given);
+    store_kept<T, V>(dx + place, given);
     return any;
   };
   bool several = false;

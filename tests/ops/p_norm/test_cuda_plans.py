@@ -92,6 +92,19 @@ def test_threads_take_as_many_packs_as_pay(megabytes: int, dtype: str) -> None:
     assert found.grid[0] * each >= rows * 250 + 1 > (found.grid[0] - 1) * each
 
 
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_rows_of_whole_packs_are_counted_in_packs(dtype: str) -> None:
+    """Where every pack lies in one row; a row that ends within a pack, or an array that begins in one, is not so."""
+    width = WIDTHS[dtype]
+    found = Launched(1000, 256, dtype, 0, extreme=False)
+    assert found.name.startswith("grad_packs<")
+    _, size, length = found.arguments
+    assert (int(size), int(length["value"])) == (256_000 // width, 256 // width)
+    assert found.grid[0] * SWEEP_THREADS >= size > (found.grid[0] - 1) * SWEEP_THREADS
+    for others in (Launched(1000, 255, dtype, 0, extreme=False), Launched(1000, 256, dtype, 1, extreme=False)):
+        assert others.name.startswith(("grad_rows<", "grad_halves<"))
+
+
 def test_host_and_device_agree_on_what_is_held() -> None:
     """The kernels have the threads and packs that the host counts on."""
     text = (Path(ops.__file__).parent / "p_norm" / "kernels.cu").read_text(encoding="utf-8")
