@@ -23,9 +23,10 @@ from ops._core.cuda import (
 )
 from ops._core.dtype import dtype_info
 from ops._core.gemm_hopper import PACK, stream, streams
+from ops._core.gemm_strips import pass_strips, strips_pass
 from ops._core.gemm_sweep import WIDTHS, sweep, sweeps
 from ops._core.gemm_tiles import images_fit, multiply_images, multiply_tiles, tiles_pay
-from ops._core.gemm_turns import images_pass, keeps, pass_images, pass_pixels, take_turns
+from ops._core.gemm_turns import keeps, pass_pixels, take_turns
 from ops._core.kernel import Bound
 from ops._core.tuning import declare
 
@@ -272,8 +273,8 @@ def _sweep(a: Matrix, b: Matrix, d: Matrix, size: tuple[int, int, int], addend: 
     dtype, last = d.array.dtype.name, a.along
     if last and (b.post or d.post):
         return None  # pixels are rows of d here, and there are no images
-    if addend is None and images_pass(dtype, (a, b, d), size, groups):
-        return pass_images((a, b, d), size, groups)
+    if addend is None and strips_pass(dtype, (a, b, d), size, groups):
+        return pass_strips((a, b, d), size, groups)
     added = addend is not None
     keeping, sweeping = keeps(dtype, size, groups, last=last, added=added), sweeps(dtype, size, last=last)
     tiling = last and tiles_pay(dtype, size, groups, only=not keeping, added=added)

@@ -29,9 +29,7 @@ KEPT = 4
 """64s of channels that a block keeps."""
 WIDTHS = {False: (8, 4), True: (8,)}
 """Elements of one access to pixels that come last, and to channels."""
-TURNS_THREADS, LAST_THREADS, IMAGES_THREADS = 384, 288, 384
-WARP_PIXELS = 16
-"""Of one image, that a warp takes."""
+TURNS_THREADS, LAST_THREADS = 384, 288
 FEWEST_TILES = 4
 """Of a block: of fewer, the filter is what the launch waits for."""
 _DEPTH = declare(
@@ -50,20 +48,10 @@ _DEPTH_LAST = declare(
     ops=("conv_data_grad",),
     why="the same where channels come last, there is no addend and blocks have several tiles",
 )
-_IN_TURN = declare(
-    "gemm_turns.images_in_turn",
-    128,
-    (0, 64, 128, 256),
-    backend="cuda",
-    ops=("conv_data_grad",),
-    why="depth up to which one group writes images while the other multiplies: of more, both begin as the filter comes",
-)
 _TURNS = np.dtype([*((name, "i4") for name in ("pixels", "depth", "tiles", "step", "ahead")), ("kept", DIVISOR)])
 _GROUPS = ("filter_rows", "filter_columns", "dy_columns", "channels")
 _NUMBERS = ("depth", "stages", "tiles", "step", *_GROUPS, "pixels", "pad")
 _LAST = np.dtype([*((name, "i4") for name in _NUMBERS), ("pitch", "i8"), ("kept", DIVISOR), ("end", "V4")])
-_PASSING = ("stages", "in_turn", "tiles", "step", *_GROUPS, "pixels", "total")
-_IMAGES = np.dtype([*((name, "i4") for name in _PASSING), ("image", "i8"), ("by_pixels", DIVISOR), ("kept", DIVISOR)])
 
 
 def _turns_name(dtype: str, width: int, last: bool) -> str:  # noqa: FBT001
@@ -74,17 +62,12 @@ def _last_name(dtype: str) -> str:
     return f"pass_pixels<{dtype_info(dtype).ctype}>"
 
 
-def _images_name(dtype: str) -> str:
-    return f"pass_images<{dtype_info(dtype).ctype}>"
-
-
 SOURCE = Source(
     __file__,
     "gemm_turns.cu",
     tuple(_turns_name(dtype, width, last) for dtype in DTYPES for last in WIDTHS for width in WIDTHS[last]),
 )
 LAST = Source(__file__, "gemm_last.cu", tuple(_last_name(dtype) for dtype in DTYPES))
-IMAGES = Source(__file__, "gemm_images.cu", tuple(_images_name(dtype) for dtype in DTYPES))
 
 
 def keeps(dtype: str, size: tuple[int, int, int], groups: int, *, last: bool, added: bool) -> bool:
@@ -138,43 +121,6 @@ def pass_pixels(matrices: tuple[Matrix, Matrix, Matrix], size: tuple[int, int, i
 
     def run(_mapped: Any = mapped) -> None:  # which must live as long as their maps
         function((shares * step, groups), (LAST_THREADS,), arguments, shared_mem=shared)
-
-    return run
-
-
-def images_pass(dtype: str, matrices: tuple[Matrix, Matrix, Matrix], size: tuple[int, int, int], groups: int) -> bool:
-    """Whether `pass_images` takes the product, of the filter and dy to d, on the current device."""
-    a, b, d = matrices
-    channels, total, depth = size
-    if not streams(dtype, size) or a.along or channels % (KEPT * DEEP) or depth % DEEP:
-        return False
-    pixels = b.post
-    if pixels < DEEP or pixels % WARP_PIXELS or not pixels == b.stride == d.stride == d.post:
-        return False
-    _, tiles, step = _shares(channels, total, groups)
-    if tiles < FEWEST_TILES * step or _shared_bytes(depth) > LARGEST_BLOCK:
-        return False
-    return widest_pack(2, a.array, b.array, d.array, a.stride, a.group) == PACK
-
-
-def pass_images(matrices: tuple[Matrix, Matrix, Matrix], size: tuple[int, int, int], groups: int) -> Bound:
-    """One launch, all in packs of 16 bytes; matrices are the filter, dy and d."""
-    a, b, d = matrices
-    channels, total, depth = size
-    pixels = b.post
-    shares, tiles, step = _shares(channels, total, groups)
-    places = (*divmod(a.group, a.stride), b.group // pixels, d.group // pixels)
-    order = (depth // DEEP, int(depth <= _IN_TURN.value()), tiles, step)
-    numbers = (*order, *places, pixels, total, d.image, divisor(pixels), divisor(shares))
-    mapped = (a.array, b.array)
-    maps = (tensor_map(a.array, a.stride, DEEP), tensor_map(b.array, pixels, DEEP, b.image // pixels))
-    function = IMAGES.function(_images_name(d.array.dtype.name))
-    shared = _shared_bytes(depth)
-    function.max_dynamic_shared_size_bytes = LARGEST_BLOCK
-    arguments = (*maps, d.array, np.array(numbers, _IMAGES))
-
-    def run(_mapped: Any = mapped) -> None:  # which must live as long as their maps
-        function((shares * step, groups), (IMAGES_THREADS,), arguments, shared_mem=shared)
 
     return run
 

@@ -70,15 +70,15 @@ __device__ __forceinline__ unsigned long long describe(unsigned int address, int
     WGMMA_##COLUMNS(TYPE);                                                                              \
   }
 
-// As below for 256 columns with a in registers: 16 rows of each warp, as four 8x8 matrices. b is stored by depth.
-#define MULTIPLY_REGISTERS(C_TYPE, TYPE)                                                                    \
-  __device__ __forceinline__ void multiply(                                                                 \
-      float (&d)[128], const unsigned int (&a)[4], unsigned long long b, bool add, const C_TYPE*) {         \
-    asm volatile("{ .reg .pred p; setp.ne.b32 p, %133, 0;\n"                                                \
-                 "wgmma.mma_async.sync.aligned.m64n256k16.f32." TYPE "." TYPE " {" FIRST_128 "}, "          \
-                 "{%128, %129, %130, %131}, %132, p, 1, 1, 1; }"                                            \
-                 : D32(0), D32(32), D32(64), D32(96)                                                        \
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(static_cast<int>(add)));         \
+// As below for 64 columns with a in registers: 16 rows of each warp, as four 8x8 matrices. b is stored by depth.
+#define MULTIPLY_REGISTERS(C_TYPE, TYPE)                                                               \
+  __device__ __forceinline__ void multiply(                                                            \
+      float (&d)[32], const unsigned int (&a)[4], unsigned long long b, bool add, const C_TYPE*) {     \
+    asm volatile("{ .reg .pred p; setp.ne.b32 p, %37, 0;\n"                                            \
+                 "wgmma.mma_async.sync.aligned.m64n64k16.f32." TYPE "." TYPE " {" FIRST_32 "}, "       \
+                 "{%32, %33, %34, %35}, %36, p, 1, 1, 1; }"                                            \
+                 : D32(0)                                                                              \
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(static_cast<int>(add)));    \
   }
 
 // d (+)= 64 rows of a times 64 to 256 columns of b, 16 products deep.

@@ -50,6 +50,14 @@ __device__ __forceinline__ void send_box(const TensorMap& map, int column, int r
   asm volatile("cp.async.bulk.commit_group;" ::: "memory");
 }
 
+// As `send_box`, to a matrix of several that lie apart.
+__device__ __forceinline__ void send_box(const TensorMap& map, int column, int row, int matrix, unsigned int from) {
+  asm volatile("cp.async.bulk.tensor.3d.global.shared::cta.bulk_group [%0, {%1, %2, %3}], [%4];" ::"l"(&map),
+               "r"(column), "r"(row), "r"(matrix), "r"(from)
+               : "memory");
+  asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+}
+
 // As `bring_bytes` the other way.
 __device__ __forceinline__ void send_bytes(void* to, unsigned int from, unsigned int bytes) {
   asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(to), "r"(from), "r"(bytes) : "memory");

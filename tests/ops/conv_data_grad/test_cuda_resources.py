@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from ops._core import gemm_sweep, gemm_tiles, gemm_turns
+from ops._core import gemm_strips, gemm_sweep, gemm_tiles, gemm_turns
 from ops._core.cuda import Source
 
-SOURCES = (gemm_sweep.SOURCE, gemm_turns.SOURCE, gemm_turns.LAST, gemm_turns.IMAGES, gemm_tiles.SOURCE)
+SOURCES = (
+    gemm_sweep.SOURCE,
+    gemm_turns.SOURCE,
+    gemm_turns.LAST,
+    gemm_strips.SOURCE,
+    gemm_tiles.SOURCE,
+)
 
 
 @pytest.mark.parametrize("source", SOURCES, ids=lambda source: source.path.stem)

@@ -1,0 +1,184 @@
+// d = a b in 16-bit types for a short depth and channels first: registers keep channels of the filter, strips pass by.
+//
+// A strip is 64 pixels of one image, of which the last strip may have less. Each of two groups of four warps keeps 64
+// channels, as the first factor of its products, and both take the same strips, which tensor maps bring to a ring; its
+// last places have the filter first. Results of a strip leave while the next one is multiplied.
+
+#include "divide.cuh"
+#include "panel.cuh"
+#include "pipeline.cuh"
+#include "tensor_map.cuh"
+#include "wgmma.cuh"
+
+struct Strips {
+  int strips, step;                                    // of all images; from one of a block to its next
+  int filter_rows, filter_columns, dy_rows, channels;  // to the next group of the convolution, of d last
+  int pixels, pad;                                     // of an image
+  long long image;                                     // from one of d to the next, in elements
+  Divisor each, kept;                                  // strips of an image; shares of 128 channels
+};
+
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+
+constexpr int RING = 24;  // panels of a strip or of the filter
+constexpr int GROUPS = 2, GROUP = 128, MULTIPLIERS = GROUPS * GROUP, THREADS = MULTIPLIERS + 32;
+constexpr int WARPS = MULTIPLIERS / 32, ROOM = 16 * LINE;  // of a warp's results
+
+// The filter is stored (depth, channels), dy (images, depth, pixels), d (images, channels, pixels). SENT: the copying
+// unit takes results; else they are the first to leave the cache.
+template <typename T, int STAGES, bool SENT>
+__global__ void __launch_bounds__(THREADS, 1) pass_strips(
+    const __grid_constant__ TensorMap filter, const __grid_constant__ TensorMap dy,
+    const __grid_constant__ TensorMap of_d, T* d, const __grid_constant__ Strips size) {
+  constexpr int FIRST_KEPT = RING - GROUPS * STAGES;  // of the places that have the filter
+  extern __shared__ __align__(1024) unsigned char memory[];
+  const unsigned int ring = (shared_address(memory) + 1023) / 1024 * 1024;
+  unsigned char* const bytes = memory + (ring - shared_address(memory));
+  unsigned long long* const full = reinterpret_cast<unsigned long long*>(bytes + RING * PANEL + WARPS * ROOM);
+  unsigned long long *const empty = full + RING, *const kept = empty + RING;
+  const int first = quotient(blockIdx.x, size.kept), share = remainder(blockIdx.x, first, size.kept) * GROUPS * 64;
+  const int group = threadIdx.x / GROUP, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+
+  if (group == GROUPS) {
+    if (lane == 0) {
+      prefetch_map(filter);
+      prefetch_map(dy);
+      for (int i = 0; i < RING; ++i) {
+        barrier_init(full + i, 1);
+        barrier_init(empty + i, WARPS);
+      }
+      for (int i = 0; i < STAGES; ++i) barrier_init(kept + i, 1);
+      asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    }
+    __syncwarp();
+    asm volatile("bar.arrive 1, %0;" ::"n"(THREADS) : "memory");  // others need not have begun
+    if (lane != 0) return;
+    int place = 0, turn = 0;
+    for (int strip = first; strip < size.strips; strip += size.step) {
+      const int image = quotient(strip, size.each), pixel = remainder(strip, image, size.each) * 64;
+      for (int stage = 0; stage < STAGES; ++stage) {
+        if (strip == first) {
+          barrier_arrive_and_expect(kept + stage, GROUPS * PANEL);
+          const int column = blockIdx.y * size.filter_columns + share;
+          for (int i = 0; i < GROUPS; ++i) {
+            bring_box(ring + (FIRST_KEPT + GROUPS * stage + i) * PANEL, filter, column + i * 64,
+                      blockIdx.y * size.filter_rows + stage * DEEP, kept + stage);
+          }
+        }
+        const int before = turn + (place >= FIRST_KEPT);  // what had this place
+        if (before > 0) barrier_wait(empty + place, before - 1 & 1);
+        barrier_arrive_and_expect(full + place, PANEL);
+        bring_box(ring + place * PANEL, dy, pixel, blockIdx.y * size.dy_rows + stage * DEEP, image, full + place);
+        if (++place == RING) place = 0, ++turn;
+      }
+    }
+  } else {
+    if (SENT && threadIdx.x == 0) prefetch_map(of_d);
+    meet<THREADS>(1);
+    int place = 0, turn = 0, freed = 0;
+    unsigned int a[STAGES * DEEP / 16][4];
+    float sums[2][32];
+    const auto free = [&](int place) {
+      if (lane == 0) barrier_arrive(empty + place);
+    };
+    const auto multiply_stage = [&](float (&sum)[32], int stage) {
+      barrier_wait(full + place, turn & 1);
+      const unsigned long long of_pixels = describe(ring + place * PANEL, PANEL);
+      begin_products();
+#pragma unroll
+      for (int i = 0; i < DEEP / 16; ++i) {  // the address of a descriptor is in units of 16 bytes
+        multiply(sum, a[stage * DEEP / 16 + i], of_pixels + i * 128, stage + i > 0, static_cast<const T*>(nullptr));
+      }
+      commit_products();
+      if (++place == RING) place = 0, ++turn;
+    };
+    const auto multiply_strip = [&](float (&sum)[32]) {
+#pragma unroll
+      for (int stage = 0; stage < STAGES; ++stage) multiply_stage(sum, stage);
+    };
+    const auto finish_strip = [&](float (&sum)[32]) {
+      wait_for_products<0>();
+#pragma unroll
+      for (int i = 0; i < 32; ++i) asm volatile("" : "+f"(sum[i])::"memory");  // nothing is to be read before
+#pragma unroll
+      for (int stage = 0; stage < STAGES; ++stage) {
+        free(freed);
+        if (++freed == RING) freed = 0;
+      }
+    };
+    unsigned char* const room = bytes + RING * PANEL + warp * ROOM;
+    const int channel = blockIdx.y * size.channels + share + warp * 16, row = lane / 8, piece = lane % 8;
+    d += static_cast<long long>(channel + row) * size.pixels + piece * 8;
+    const auto write_strip = [&](const float (&sum)[32], int strip) {
+      if constexpr (SENT) {
+        if (lane == 0) wait_until_sent();
+        __syncwarp();
+      }
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {  // 16 pixels
+        const float* const s = sum + i * 8;
+        store_matrices<false>(shared_address(room + flipped(lane % 16, 2 * i + lane / 16)),
+                              {bits<T>(s[0], s[1]), bits<T>(s[2], s[3]), bits<T>(s[4], s[5]), bits<T>(s[6], s[7])});
+      }
+      const int image = quotient(strip, size.each), pixel = remainder(strip, image, size.each) * 64;
+      if constexpr (SENT) {
+        show_to_copying_unit();
+        __syncwarp();
+        if (lane == 0) send_box(of_d, pixel, channel, image, shared_address(room));
+      } else {
+        __syncwarp();
+        T* const to = d + image * size.image + pixel;
+#pragma unroll
+        for (int i = 0; i < 16; i += 4) {
+          const Pack<T, 8> pack = load<T, 8>(reinterpret_cast<const T*>(room + flipped(row + i, piece)));
+          if (pixel + piece * 8 < size.pixels) store_streaming<T, 8>(to + i * size.pixels, pack);
+        }
+        __syncwarp();
+      }
+    };
+
+    const int from = flipped(lane / 16 * 8 + lane % 8, 2 * (warp % 4) + lane / 8 % 2);
+#pragma unroll
+    for (int stage = 0; stage < STAGES; ++stage) {
+      const int at = FIRST_KEPT + GROUPS * stage;
+      barrier_wait(kept + stage, 0);
+#pragma unroll
+      for (int i = 0; i < DEEP / 16; ++i) {
+        load_matrices<true>(a[stage * DEEP / 16 + i], bytes + (at + group) * PANEL + from + i * 16 * LINE);
+      }
+      multiply_stage(sums[0], stage);
+#pragma unroll
+      for (int i = 0; i < GROUPS; ++i) free(at + i);  // a product has begun with them: they are read
+    }
+    finish_strip(sums[0]);
+    const int step = size.step;
+    int strip = first;
+#pragma unroll 1
+    for (; strip + 2 * step < size.strips; strip += 2 * step) {
+      multiply_strip(sums[1]);
+      write_strip(sums[0], strip);
+      finish_strip(sums[1]);
+      multiply_strip(sums[0]);
+      write_strip(sums[1], strip + step);
+      finish_strip(sums[0]);
+    }
+    if (strip + step < size.strips) {
+      multiply_strip(sums[1]);
+      write_strip(sums[0], strip);
+      finish_strip(sums[1]);
+      write_strip(sums[1], strip + step);
+    } else {
+      write_strip(sums[0], strip);
+    }
+    if (SENT && lane == 0) wait_until_sent();
+  }
+}
+
+#else
+
+template <typename T, int STAGES, bool SENT>
+__global__ void pass_strips(TensorMap, TensorMap, TensorMap, T*, Strips) {
+  __trap();  // other devices take the product of gemm.cu
+}
+
+#endif
