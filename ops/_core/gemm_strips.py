@@ -25,7 +25,7 @@ FEWEST = 4
 """Strips of a block: of fewer, the filter is what the launch waits for."""
 _SENT = declare(
     "gemm_strips.megabytes_sent",
-    128,
+    32,
     (0, 16, 32, 64, 128),
     backend="cuda",
     ops=("conv_data_grad",),
