@@ -224,7 +224,8 @@ def _reached(run: Submission) -> dict[str, Ceilings]:
 def _origin(run: Submission) -> str:
     """Where, of what and when a run was measured."""
     commit = str(run.environment.soft.get("commit", "unknown"))
-    return f"{_where(run.environment)}; commit {commit[:12]}, {run.started:%Y-%m-%d}."
+    ended = " It was interrupted: some results are missing." if run.status == "interrupted" else ""
+    return f"{_where(run.environment)}; commit {commit[:12]}, {run.started:%Y-%m-%d}.{ended}"
 
 
 def _where(environment: Environment) -> str:

@@ -73,20 +73,28 @@ def test_committed_runs_load_and_show(empty_copy: TestClient) -> None:
         assert empty_copy.get(f"/cases/{results[0]['case_id']}").status_code == 200
 
 
-def test_what_is_shown_together_was_measured_together(empty_copy: TestClient) -> None:
-    """An op's page names the runs of its rows only; a run is compared with the one before it in the same place."""
+def test_what_is_shown_together_was_measured_together(empty_copy: TestClient, tmp_path: Path) -> None:
+    """An op's page names the runs of its rows only; a run is compared with the one before it in the same place.
+
+    Two of one commit say what is called slower or faster though nothing changed.
+    """
     folder = Path(__file__).parents[1] / "data"
-    full, seed, cpu = (
-        import_file(folder / name, store_of(empty_copy))
-        for name in ("h200/full.json", "h200/seed.json", "cpu/seed.json")
-    )
+    both = [json.loads((folder / "h200" / name).read_text(encoding="utf-8")) for name in ("full.json", "seed.json")]
+    for number, data in enumerate(both):
+        data["run"]["environment"]["soft"]["commit"] = both[0]["run"]["environment"]["soft"]["commit"]
+        (tmp_path / f"{number}.json").write_text(json.dumps(data), encoding="utf-8")
+    files = (tmp_path / "0.json", tmp_path / "1.json", folder / "cpu" / "seed.json")
+    full, seed, cpu = (import_file(file, store_of(empty_copy)) for file in files)
+    times = {run: empty_copy.get(f"/api/v1/runs/{run}").json()["started"] for run in (full, seed)}
+    earlier, later = sorted(times, key=lambda run: times[run])
+    compared = f"/compare?base={earlier[:8]}&amp;head={later[:8]}"
     on_gpu = empty_copy.get("/ops/p_norm_grad").text
-    assert f"/runs/{seed}" in on_gpu
+    assert f"/runs/{later}" in on_gpu
     assert f"/runs/{cpu}" not in on_gpu
     assert f"/runs/{cpu}" in empty_copy.get("/ops/p_norm_grad", params={"device": "all"}).text
-    assert f"/compare?base={full[:8]}&amp;head={seed[:8]}" in empty_copy.get("/compare").text
-    assert f"/compare?base={full[:8]}&amp;head={seed[:8]}" in empty_copy.get(f"/runs/{seed}").text
-    assert "/compare?base=" not in empty_copy.get(f"/runs/{full}").text
+    assert compared in empty_copy.get("/compare").text
+    assert compared in empty_copy.get(f"/runs/{later}").text
+    assert "/compare?base=" not in empty_copy.get(f"/runs/{earlier}").text
     assert "/compare?base=" not in empty_copy.get(f"/runs/{cpu}").text
     assert "no time in common" in empty_copy.get(f"/compare?base={seed}&head={cpu}").text
     assert "no time in common" not in empty_copy.get(f"/compare?base={full}&head={seed}").text

@@ -12,7 +12,7 @@ from fastapi import APIRouter, Request, Response
 from harness.report.render import time_text
 from harness.result.summary import PEERS
 from harness.store import queries
-from harness.store.queries import SelfTest
+from harness.store.queries import RunInfo, SelfTest
 from web.comparison import compare_runs
 from web.deps import CacheOf, ReaderOf
 from web.pages.query import Number, Word
@@ -139,9 +139,11 @@ def _noise(recent: Recent) -> list[dict[str, Any]]:
 def _same_commit(reader: Reader, recent: Recent) -> Sequence[dict[str, Any]]:
     """Neighbouring runs of one clean commit in one place, compared: whatever is called slower or faster is false."""
     found = []
-    for base, head in pairwise(recent.runs):
-        same = base.commit and base.commit == head.commit and not base.commit.endswith("-dirty")
-        if not same or base.environment.hard != head.environment.hard:
+    before: dict[frozenset[tuple[str, str]], RunInfo] = {}  # by place, whatever was run elsewhere meanwhile
+    for head in recent.runs:
+        place = frozenset(head.environment.hard.items())
+        base, before[place] = before.get(place), head
+        if base is None or not head.commit or base.commit != head.commit or head.commit.endswith("-dirty"):
             continue
         words = [one.word for one in compare_runs(reader, base, head)]
         decided = [word for word in words if word in {"slower", "faster", "same", "undecided"}]
