@@ -145,6 +145,7 @@ def _by_rows(jit: Any, found: Geometry, wide: Any, dy: Any, weight: Any, dx: Any
     tile = scratch(threads * 2 * BLOCK * at_once * columns, wide)
     flat_out = last and size[2] == padded[2] and found.channels % columns == 0
     direct = _direct(wide, *arrays) if flat_out else (np.empty(0, wide), np.empty(0, wide))
+    turned = _direct(wide, *arrays)[1] if not last and addend is None else np.empty(0, wide)
     depth = found.out_channels * len(order) // len(shifts)
     spread = storage(dy.reshape(found.batch, *((*out_size, -1) if last else (-1, *out_size))))
 
@@ -159,6 +160,7 @@ def _by_rows(jit: Any, found: Geometry, wide: Any, dy: Any, weight: Any, dx: Any
             packed,
             *arrays,
             direct,
+            turned,
             sizes,
             found.out_channels,
             depth,

@@ -387,9 +387,24 @@ def _multiply_rows(
 
 
 @njit(**INNER)
+def _turn_row(tile: Any, start: int, pitch: int, count: int, used: int, out: Any, place: int, length: int) -> None:
+    """`count` pixels of `used` channels, which are the tile's columns from `start` on, to flat (channels, length)."""
+    lanes = lanes_of(tile)
+    whole = used - used % lanes if count >= lanes else 0
+    for channel in range(0, whole, lanes):
+        for index in range(0, count, lanes):
+            at = min(index, count - lanes)  # the last pixels once more where they are no square
+            turn(tile, start + at * pitch + channel, pitch, out, place + channel * length + at, length)
+    for channel in range(whole, used):
+        for index in range(count):
+            out[uintp(place + channel * length + index)] = tile[uintp(start + index * pitch + channel)]
+
+
+@njit(**INNER)
 def _finish_rows(
     addend: Any,
     dx: Any,
+    flat: Any,
     n: int,
     plane: int,
     first: int,
@@ -405,7 +420,7 @@ def _finish_rows(
     block: int,
 ) -> None:
     _, rows, width, padded, _, _ = sizes
-    if not last:
+    if not last and not flat.size:
         lanes = lanes_of(tile)
         for index in range(0, count, lanes):
             for channel in range(0, pitch, lanes):
@@ -416,6 +431,11 @@ def _finish_rows(
         pixel = (plane * rows + row) * width
         if right > left:
             index = row * padded + left - first
+            if flat.size:
+                length = dx.shape[2]
+                target = (n * dx.shape[1] + column) * length + pixel + left
+                _turn_row(tile, place + index * pitch, pitch, right - left, used, flat, target, length)
+                continue
             given, step = (place + index * pitch, pitch) if last else (turned + index, block)
             _finish_row(addend, dx, n, pixel + left, pixel + right, column, used, last, tile, given, step)
 
@@ -428,6 +448,7 @@ def multiply_rows(
     addend: Any,
     dx: Any,
     direct: Any,
+    flat: Any,
     sizes: Any,
     out_channels: int,
     depth: int,
@@ -442,7 +463,7 @@ def multiply_rows(
     A pixel at q of the image takes `depth` numbers from q + shift on, for each of `shifts`, times packed as by
     `pack_columns`. sizes: planes, rows and columns of dx; columns, pixels of a plane and of an image as padded.
     A block of pixels by `at_once` panels is a task. direct: addend and dx, flat, where tiles can be written to them,
-    else both empty. tile is each thread's scratch.
+    else both empty. flat: dx (N, C, P) where they can be turned into it, else empty. tile is each thread's scratch.
     """
     planes, rows, width, padded, plane_size, image_size = sizes
     channels, columns = dx.shape[2] if last else dx.shape[1], tile_columns(image)
@@ -467,7 +488,7 @@ def multiply_rows(
             used = min(now * columns, channels - panel * columns)
             turned, column = place + block * pitch, panel * columns
             _finish_rows(
-                addend, dx, n, plane, first, count, column, used, sizes, last, tile, place, pitch, turned, block
+                addend, dx, flat, n, plane, first, count, column, used, sizes, last, tile, place, pitch, turned, block
             )
 
 

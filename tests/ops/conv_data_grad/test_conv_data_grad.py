@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -11,8 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.case.case import Case
+from harness.measure.cpu import CpuTimer
+from harness.worker.attempt import Attempt
 from harness.worker.verify import expect
-from ops import FLOATS, ParameterError, ShapeError, find_op
+from ops import FLOATS, ParameterError, ShapeError, find_kernel, find_op
 from tests.ops.attempts import case_of, complaint, inputs_of, ours, outputs_of, passes
 from tests.ops.conv_data_grad.scattering import MISTAKES, scatter
 
@@ -132,6 +135,21 @@ def test_random_convolutions(made: Convolution, dtype: str, layout: str) -> None
     inputs = inputs_of(case)
     for implementation in ours(OP):
         assert complaint(case, inputs, implementation) == ""
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("width", [3, 7, 8, 9, 15, 16, 17, 31])
+def test_rows_end_where_they_end(width: int, dtype: str) -> None:
+    """However wide rows are and however many channels there are, all of dx is written and nothing behind it."""
+    case = Convolution((2, 17, 5, width), (6, 17, 3, 3), params={"padding_before": 1}).case(dtype)
+    inputs = inputs_of(case)
+    attempt = Attempt(case, find_kernel(OP, "optimized", "cpu", dtype), inputs.values, CpuTimer())
+    shape, item = case.resolved.outputs["dx"].shape, attempt.buffers.out["dx"].dtype
+    room = np.full(prod(shape) + 64, np.nan, item)
+    dx = attempt.buffers.out["dx"] = room[:-64].reshape(shape)
+    attempt.call(attempt.bind(), 0)
+    assert np.isnan(room[-64:].astype(np.float64)).all()
+    assert passes(case, inputs, dx=dx)
 
 
 @pytest.mark.parametrize("wrong", MISTAKES)
