@@ -143,9 +143,8 @@ def _by_rows(jit: Any, found: Geometry, wide: Any, dy: Any, weight: Any, dx: Any
     while at_once > 1 and blocks * -(-panels // at_once) < TASKS * threads:
         at_once = -(-at_once // 2)
     tile = scratch(threads * 2 * BLOCK * at_once * columns, wide)
-    flat_out = last and size[2] == padded[2] and found.channels % columns == 0
+    flat_out = size[2] == padded[2] and found.channels % columns == 0 if last else addend is None
     direct = _direct(wide, *arrays) if flat_out else (np.empty(0, wide), np.empty(0, wide))
-    turned = _direct(wide, *arrays)[1] if not last and addend is None else np.empty(0, wide)
     depth = found.out_channels * len(order) // len(shifts)
     spread = storage(dy.reshape(found.batch, *((*out_size, -1) if last else (-1, *out_size))))
 
@@ -160,7 +159,6 @@ def _by_rows(jit: Any, found: Geometry, wide: Any, dy: Any, weight: Any, dx: Any
             packed,
             *arrays,
             direct,
-            turned,
             sizes,
             found.out_channels,
             depth,

@@ -420,7 +420,8 @@ def _finish_rows(
     block: int,
 ) -> None:
     _, rows, width, padded, _, _ = sizes
-    if not last and not flat.size:
+    turns = flat.size and not last
+    if not last and not turns:
         lanes = lanes_of(tile)
         for index in range(0, count, lanes):
             for channel in range(0, pitch, lanes):
@@ -431,7 +432,7 @@ def _finish_rows(
         pixel = (plane * rows + row) * width
         if right > left:
             index = row * padded + left - first
-            if flat.size:
+            if turns:
                 length = dx.shape[2]
                 target = (n * dx.shape[1] + column) * length + pixel + left
                 _turn_row(tile, place + index * pitch, pitch, right - left, used, flat, target, length)
@@ -448,7 +449,6 @@ def multiply_rows(
     addend: Any,
     dx: Any,
     direct: Any,
-    flat: Any,
     sizes: Any,
     out_channels: int,
     depth: int,
@@ -462,8 +462,8 @@ def multiply_rows(
 
     A pixel at q of the image takes `depth` numbers from q + shift on, for each of `shifts`, times packed as by
     `pack_columns`. sizes: planes, rows and columns of dx; columns, pixels of a plane and of an image as padded.
-    A block of pixels by `at_once` panels is a task. direct: addend and dx, flat, where tiles can be written to them,
-    else both empty. flat: dx (N, C, P) where they can be turned into it, else empty. tile is each thread's scratch.
+    A block of pixels by `at_once` panels is a task. direct: addend and dx, flat, where tiles can be written
+    to them, turned if not `last`, else both empty. tile is each thread's scratch.
     """
     planes, rows, width, padded, plane_size, image_size = sizes
     channels, columns = dx.shape[2] if last else dx.shape[1], tile_columns(image)
@@ -475,7 +475,7 @@ def multiply_rows(
         count, now = min(block, rows * padded - first), min(at_once, panels - panel)
         place, pitch = get_thread_id() * (tile.size // threads), at_once * columns
         base = (n * image_size + plane * plane_size + first) * out_channels
-        done = count - count % ROWS if direct[1].size else 0
+        done = count - count % ROWS if last and direct[1].size else 0
         target = ((n * planes + plane) * rows * width + first) * channels + panel * columns
         _multiply_rows(image, base, shifts, depth, packed, panel, now, out_channels, done, *direct, target, channels)
         if done < count:
@@ -486,7 +486,7 @@ def multiply_rows(
                 image, base, shifts, depth, packed, panel, now, out_channels, count, tile[:0], tile, place, pitch
             )
             used = min(now * columns, channels - panel * columns)
-            turned, column = place + block * pitch, panel * columns
+            turned, column, flat = place + block * pitch, panel * columns, direct[1]
             _finish_rows(
                 addend, dx, flat, n, plane, first, count, column, used, sizes, last, tile, place, pitch, turned, block
             )

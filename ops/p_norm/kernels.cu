@@ -220,8 +220,8 @@ __global__ void __launch_bounds__(SWEEP_THREADS, GRAD_RESIDENT<T, SLOPE>) grad_p
   }
 }
 
-// As `grad_rows` in 16 bits. A pack of rows that are no shorter lies in two at most: each element takes its row's factors, so
-// that they are rounded two at once.
+// As `grad_rows` in 16 bits. A pack of rows that are no shorter lies in two at most: each element takes its row's
+// factors, so that they are rounded two at once.
 template <int SLOPE>
 constexpr int HALVES_RESIDENT = SLOPE == BELOW_ONE ? 12 : 0;  // likewise: 40 registers, or some would be spilt
 
@@ -430,7 +430,9 @@ struct Part {
   }
 
   __device__ __forceinline__ bool ours(I at) const { return at >= low && at < high; }
-  __device__ __forceinline__ W fetch(I pack, bool there = true) const { return fetch_kept<T, V>(from + pack * V, there); }
+  __device__ __forceinline__ W fetch(I pack, bool there = true) const {
+    return fetch_kept<T, V>(from + pack * V, there);
+  }
   __device__ __forceinline__ void write(const Pack<T, V>& given, I pack) const {
     if (pack * V >= low && pack * V + V <= high) {
       store_kept<T, V>(to + pack * V, given);
