@@ -146,39 +146,45 @@ def infer(shapes: Mapping[str, Shape], dtype: str, params: ConvDataGradParams) -
 
 
 def reference(arrays: Mapping[str, Array], params: ConvDataGradParams) -> dict[str, Array]:
-    """Float64, gathering: dy spread out by the stride, then one shifted product per tap."""
+    """Float64, tap by tap."""
     found = geometry(arrays["x_like"].shape, arrays["filter"].shape, params)
-    dx = _gather(arrays["dy"], arrays["filter"], found)
+    dx = _by_tap(arrays["dy"], arrays["filter"], found)
     if "add_to_output" in arrays:
         dx = dx + arrays["add_to_output"]
     return {"dx": dx}
 
 
-def _gather(dy: Array, weight: Array, found: Geometry) -> Array:
+def _by_tap(dy: Array, weight: Array, found: Geometry) -> Array:
+    """What each tap makes of dy, added where it comes from: one matrix product a tap, no structural zeros."""
+    per_group, channels = (found.groups, found.out_channels // found.groups), found.channels // found.groups
+    pixels = prod(found.out_size)
     if found.channels_last:
-        dy, weight = np.moveaxis(dy, -1, 1), np.moveaxis(weight, -1, 1)
-    rank, groups = len(found.size), found.groups
-    margin = [d * (k - 1) for d, k in zip(found.dilation, found.kernel, strict=True)]
-    spread_size = [
-        m + max(length + p, s * (out - 1) + 1)
-        for m, length, p, s, out in zip(margin, found.size, found.padding, found.strides, found.out_size, strict=True)
-    ]
-    spread = np.zeros((*dy.shape[:2], *spread_size), dy.dtype)
-    places: tuple[Any, ...] = tuple(
-        slice(m, m + s * (out - 1) + 1, s) for m, s, out in zip(margin, found.strides, found.out_size, strict=True)
-    )
-    spread[(..., *places)] = dy
-    spread = spread.reshape(found.batch, groups, found.out_channels // groups, *spread_size)
-    weight = weight.reshape(groups, found.out_channels // groups, -1, *found.kernel)
-    dx = np.zeros((found.batch, groups, found.channels // groups, *found.size), dy.dtype)
+        dy, weight = dy.reshape(found.batch, pixels, *per_group).transpose(0, 2, 3, 1), np.moveaxis(weight, -1, 1)
+    else:
+        dy = dy.reshape(found.batch, *per_group, pixels)
+    weight = weight.reshape(*per_group, channels, *found.kernel)
+    dx = np.zeros((found.batch, found.groups, channels, *found.size), dy.dtype)
     for tap in np.ndindex(*found.kernel):
-        window: tuple[Any, ...] = tuple(
-            slice(m + p - i * d, m + p - i * d + length)
-            for m, p, i, d, length in zip(margin, found.padding, tap, found.dilation, found.size, strict=True)
-        )
-        dx += np.einsum("ngo...,goc->ngc...", spread[(..., *window)], weight[(..., *tap)], optimize=True)
+        made = (weight[(..., *tap)].swapaxes(1, 2) @ dy).reshape(*dx.shape[:3], *found.out_size)
+        reach = [
+            _reach(i * d - p, s, length, out)
+            for i, d, p, s, length, out in zip(
+                tap, found.dilation, found.padding, found.strides, found.size, found.out_size, strict=True
+            )
+        ]
+        into: tuple[Any, ...] = tuple(reached for reached, _ in reach)
+        given: tuple[Any, ...] = tuple(sending for _, sending in reach)
+        dx[(..., *into)] += made[(..., *given)]
     dx = dx.reshape(found.batch, found.channels, *found.size)
-    return np.ascontiguousarray(np.moveaxis(dx, 1, rank + 1)) if found.channels_last else dx
+    return np.ascontiguousarray(np.moveaxis(dx, 1, -1)) if found.channels_last else dx
+
+
+def _reach(offset: int, stride: int, length: int, out: int) -> tuple[slice, slice]:
+    """Along an axis: indices stride o + offset inside `length`, and the o that they belong to."""
+    first = max(0, -(offset // stride))
+    end = max(first, min(out, (length - 1 - offset) // stride + 1))
+    begin = stride * first + offset
+    return slice(begin, begin + stride * (end - first), stride), slice(first, end)
 
 
 def work(shapes: Shapes, params: ConvDataGradParams) -> Work:
@@ -201,7 +207,7 @@ def bound(
     """
     half_epsilon = dtype_info(dtype_info(dtype).accumulate).epsilon / 2
     found = geometry(arrays["x_like"].shape, arrays["filter"].shape, params)
-    scale = UNITS * _gather(np.abs(arrays["dy"]), np.abs(arrays["filter"]), found)
+    scale = UNITS * _by_tap(np.abs(arrays["dy"]), np.abs(arrays["filter"]), found)
     if "add_to_output" not in arrays:
         return {"dx": half_epsilon * scale}
     addend = arrays["add_to_output"]
