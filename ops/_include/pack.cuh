@@ -92,10 +92,11 @@ __device__ __forceinline__ unsigned long long kept_policy() {
 }
 #endif
 
-// there: else zeros. By a predicate: a branch would end before the next load, and what takes a word apart wait in it.
+// there: else the word is undefined. By a predicate: a branch would end before the next load, and what takes a word
+// apart wait in it.
 template <typename T, int N>
 __device__ __forceinline__ PackWord<T, N> fetch_kept(const T* from, bool there = true) {
-  PackWord<T, N> word{};
+  PackWord<T, N> word;
 #if __CUDA_ARCH__ >= 800
   if constexpr (sizeof(word) == 16) {
     asm volatile(
@@ -104,7 +105,7 @@ __device__ __forceinline__ PackWord<T, N> fetch_kept(const T* from, bool there =
         "setp.ne.u32 there, %6, 0;\n"
         "@there ld.global.L2::cache_hint.v4.b32 {%0, %1, %2, %3}, [%4], %5;\n"
         "}"
-        : "+r"(word.x), "+r"(word.y), "+r"(word.z), "+r"(word.w)
+        : "=r"(word.x), "=r"(word.y), "=r"(word.z), "=r"(word.w)
         : "l"(from), "l"(kept_policy()), "r"(static_cast<unsigned int>(there)));
     return word;
   }
@@ -127,10 +128,20 @@ __device__ __forceinline__ void store_kept(T* to, const Pack<T, N>& pack) {
     asm volatile("st.global.L2::cache_hint.v4.b32 [%0], {%1, %2, %3, %4}, %5;" ::"l"(to), "r"(word.x), "r"(word.y),
                  "r"(word.z), "r"(word.w), "l"(kept_policy())
                  : "memory");
-    return;
+  } else if constexpr (sizeof(W) == 8) {
+    asm volatile("st.global.L2::cache_hint.v2.b32 [%0], {%1, %2}, %3;" ::"l"(to), "r"(word.x), "r"(word.y),
+                 "l"(kept_policy())
+                 : "memory");
+  } else if constexpr (sizeof(W) == 4) {
+    asm volatile("st.global.L2::cache_hint.b32 [%0], %1, %2;" ::"l"(to), "r"(word), "l"(kept_policy()) : "memory");
+  } else if constexpr (sizeof(W) == 2) {
+    asm volatile("st.global.L2::cache_hint.b16 [%0], %1, %2;" ::"l"(to), "h"(word), "l"(kept_policy()) : "memory");
+  } else {
+    *reinterpret_cast<W*>(to) = word;
   }
-#endif
+#else
   *reinterpret_cast<W*>(to) = word;
+#endif
 }
 
 // Written once and not read again by this kernel.

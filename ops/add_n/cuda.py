@@ -9,18 +9,14 @@ import numpy as np
 from ops._core.cuda import Source, widest_pack
 from ops._core.dtype import FLOATS, dtype_info
 from ops._core.kernel import Bound
-from ops._core.pointwise import flat, spans
+from ops._core.pointwise import flat
 from ops._core.registry import kernel
 
 WIDTHS = {name: 16 // dtype_info(name).itemsize for name in FLOATS}
-LEAST = 2
-"""Of the usual blocks: with two tensors to read, more threads are faster than several packs each in 6 MB."""
 SOURCE = Source(
     __file__,
     "kernels.cu",
-    tuple(
-        f"add_n<{dtype_info(name).ctype}, {width}, {packs}>" for name in FLOATS for width, packs in spans(WIDTHS[name])
-    ),
+    tuple(f"add_n<{dtype_info(name).ctype}, {width}>" for name in FLOATS for width in (1, WIDTHS[name])),
 )
 
 
@@ -32,7 +28,7 @@ def add_n(*, in_0: Any, in_1: Any, out: dict[str, Any]) -> Bound:
         return lambda: None
     widest = WIDTHS[in_0.dtype.name]
     width = widest if widest_pack(in_0.dtype.itemsize, in_0, in_1, result) == widest else 1
-    packs, grid, block = flat(result.size, width, LEAST)
-    function = SOURCE.function(f"add_n<{dtype_info(in_0.dtype.name).ctype}, {width}, {packs}>")
+    grid, block = flat(result.size, width)
+    function = SOURCE.function(f"add_n<{dtype_info(in_0.dtype.name).ctype}, {width}>")
     arguments = (in_0, in_1, result, np.int64(result.size // width), np.int64(result.size))
     return lambda: function(grid, block, arguments)

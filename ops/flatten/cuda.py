@@ -10,7 +10,7 @@ from ops._core.broadcast import Walk
 from ops._core.cuda import Source
 from ops._core.errors import ShapeError
 from ops._core.kernel import Bound
-from ops._core.pointwise import AXES, SPANS, THREADS, axes_struct, blocks, flat, strides_struct
+from ops._core.pointwise import AXES, THREADS, axes_struct, blocks, flat, strides_struct
 from ops._core.registry import kernel
 from ops.flatten.baseline import view_of
 from ops.flatten.op import DTYPES, FlattenParams, flat_shape
@@ -19,7 +19,7 @@ WORDS = {1: "unsigned char", 2: "unsigned short", 4: "unsigned int", 8: "unsigne
 SOURCE = Source(
     __file__,
     "kernels.cu",
-    (*(f"copy_packs<{packs}>" for packs in SPANS), *(f"gather<{word}>" for word in WORDS.values())),
+    ("copy_packs", *(f"gather<{word}>" for word in WORDS.values())),
 )
 PACK_BYTES = 16
 
@@ -35,8 +35,8 @@ def flatten(*, x: Any, start_axis: int, stop_axis: int, copy: bool, out: dict[st
         return lambda: None
     aligned = x.data.ptr % PACK_BYTES == 0 and result.data.ptr % PACK_BYTES == 0
     if x.flags.c_contiguous and aligned:
-        packs, grid, block = flat(x.nbytes, PACK_BYTES)
-        function = SOURCE.function(f"copy_packs<{packs}>")
+        grid, block = flat(x.nbytes, PACK_BYTES)
+        function = SOURCE.function("copy_packs")
         arguments = (x, result, np.int64(x.nbytes // PACK_BYTES), np.int64(x.nbytes))
         return lambda: function(grid, block, arguments)
     if x.ndim > AXES:

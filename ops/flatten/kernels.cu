@@ -1,15 +1,12 @@
 // Copy a tensor into its flat order: 16-byte packs where it is contiguous, by index arithmetic where it is strided.
-#include "span.cuh"
+#include "flat.cuh"
 #include "walk.cuh"
 
-template <int P>
-__global__ void __launch_bounds__(SPAN_THREADS<P>) copy_packs(
+__global__ void __launch_bounds__(FLAT_THREADS) copy_packs(
     const unsigned int* __restrict__ x, unsigned int* __restrict__ out, long long packs, long long bytes) {
-  const Share share = share_of(packs);
+  const Spot<4> spot(packs);
   const long long tail = tail_of<16>(packs, bytes);
-  Span<unsigned int, 4, P> span;
-  span.load(x, share);
-  span.store(out, share);
+  spot.store(out, spot.load(x));
   if (tail < bytes) reinterpret_cast<char*>(out)[tail] = reinterpret_cast<const char*>(x)[tail];
 }
 

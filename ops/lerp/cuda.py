@@ -14,7 +14,7 @@ from ops._core.dtype import FLOATS, dtype_info
 from ops._core.errors import AxisError
 from ops._core.kernel import Bound
 from ops._core.op import Params, Shape, Shapes
-from ops._core.pointwise import BLOCK_PACKS, THREADS, axes_struct, blocks, flat, spans, strides_struct
+from ops._core.pointwise import THREADS, axes_struct, blocks, flat, strides_struct
 from ops._core.reduction import LONG_RESIDENT
 from ops._core.registry import kernel
 from ops._core.tuning import declare
@@ -50,12 +50,10 @@ def _expressions() -> tuple[str, ...]:
         for width in (1, WIDTHS[name]):
             found += [f"{kind}<{ctype}, {width}>" for kind in ("grad_rows", "grad_columns")]
             found.append(f"lerp_broadcast<{ctype}, {width}, {WALKED[name]}>")
-        for width, packs in spans(WIDTHS[name]):
-            if width > 1:
-                found += [f"lerp_rows<{ctype}, {width}, {packs}, {x_step}, {y_step}>" for x_step, y_step in STEPS]
-            found += [f"lerp_flat<{ctype}, {width}, {packs}, {tensor}>" for tensor in FLAGS]
+            found += [f"lerp_flat<{ctype}, {width}, {tensor}>" for tensor in FLAGS]
             flags = (f"{tensor}, {subtract}" for tensor in FLAGS for subtract in FLAGS)
-            found += [f"grad_flat<{ctype}, {width}, {packs}, {both}>" for both in flags]
+            found += [f"grad_flat<{ctype}, {width}, {both}>" for both in flags]
+        found += [f"lerp_rows<{ctype}, {WIDTHS[name]}, {x_step}, {y_step}>" for x_step, y_step in STEPS]
         found.append(f"grad_crossed<{ctype}, {WIDTHS[name]}>")
         found += [f"grad_broadcast<{ctype}>", f"grad_any<{ctype}>"]
     return tuple(found)
@@ -93,8 +91,8 @@ def lerp(*, x: Any, y: Any, weight: Any, out: dict[str, Any]) -> Bound:
     operands = (x, y, tensor, result)
     if x.shape == y.shape and (tensor is None or tensor.shape == x.shape):
         width = _pack(x, result.size, *operands)
-        packs, grid, block = flat(result.size, width)
-        function = SOURCE.function(f"lerp_flat<{ctype}, {width}, {packs}, {_flag(tensor)}>")
+        grid, block = flat(result.size, width)
+        function = SOURCE.function(f"lerp_flat<{ctype}, {width}, {_flag(tensor)}>")
         arguments = (*operands, number, np.int64(result.size // width))
         return lambda: function(grid, block, arguments)
     steps = walk(result.shape, x.shape, y.shape, () if tensor is None else tensor.shape)
@@ -112,18 +110,17 @@ def lerp(*, x: Any, y: Any, weight: Any, out: dict[str, Any]) -> Bound:
 
 def _long_rows(lengths: Shape, width: int) -> bool:
     """Two axes, and rows that a block or more can take."""
-    return len(lengths) == 2 and lengths[0] <= MOST_ROWS and lengths[1] >= width * BLOCK_PACKS
+    return len(lengths) == 2 and lengths[0] <= MOST_ROWS and lengths[1] >= width * THREADS
 
 
 def _blend_rows(x: Any, y: Any, number: Any, result: Any, steps: Walk, width: int) -> Bound:
     """Two axes: rows need no division."""
     rows, length = steps.lengths
-    packs, _, block = flat(result.size, width)
+    (across,), block = flat(length, width)
     (x_row, x_step), (y_row, y_step) = steps.strides[:2]
-    grid = (-(-length // (width * BLOCK_PACKS)), rows)
-    function = SOURCE.function(f"lerp_rows<{CTYPES[x.dtype.name]}, {width}, {packs}, {x_step}, {y_step}>")
+    function = SOURCE.function(f"lerp_rows<{CTYPES[x.dtype.name]}, {width}, {x_step}, {y_step}>")
     arguments = (x, y, result, number, np.int64(length // width), np.int64(x_row), np.int64(y_row))
-    return lambda: function(grid, block, arguments)
+    return lambda: function((across, rows), block, arguments)
 
 
 def _row_strides(strides: tuple[Shape, ...]) -> tuple[int, ...]:
@@ -220,9 +217,9 @@ def _unsummed(dout: Any, weight: Any, dx: Any, dy: Any, *, subtract: bool) -> Bo
     tensor, number = _split_weight(weight, wide)
     if tensor is None or tensor.shape == dout.shape:
         width = _pack(dout, dout.size, tensor, dx, dy)
-        packs, grid, block = flat(dout.size, width)
+        grid, block = flat(dout.size, width)
         flags = f"{_flag(tensor)}, {flag(subtract)}"
-        function = SOURCE.function(f"grad_flat<{ctype}, {width}, {packs}, {flags}>")
+        function = SOURCE.function(f"grad_flat<{ctype}, {width}, {flags}>")
         rest = wide(1 - weight) if tensor is None else wide(0)
         arguments: tuple[Any, ...] = (dout, tensor, dx, dy, number, rest, np.int64(dout.size // width))
         return lambda: function(grid, block, arguments)

@@ -1,6 +1,6 @@
 // lerp and its gradient. out = x + w (y - x); dx = (1 - w) dout, dy = w dout, summed where an input is repeated.
+#include "flat.cuh"
 #include "reduce.cuh"
-#include "span.cuh"
 #include "walk.cuh"
 
 constexpr int THREADS = 256;
@@ -11,44 +11,42 @@ __device__ __forceinline__ A blend(A x, A y, A weight) {
 }
 
 // One shape; the weight is a TENSOR, or `number`.
-template <typename T, int V, int P, bool TENSOR>
-__global__ void __launch_bounds__(SPAN_THREADS<P>) lerp_flat(
+template <typename T, int V, bool TENSOR>
+__global__ void __launch_bounds__(FLAT_THREADS) lerp_flat(
     const T* __restrict__ x, const T* __restrict__ y, const T* __restrict__ weight, T* __restrict__ out,
     Wide<T> number, long long packs) {
-  const Share share = share_of(packs);
-  Span<T, V, P> a, b, w;
-  a.load(x, share);
-  b.load(y, share);
-  if constexpr (TENSOR) w.load(weight, share);
+  const Spot<V> spot(packs);
+  const Pack<T, V> from = spot.load(x), to = spot.load(y);
+  Pack<T, V> parts, result;
+  if constexpr (TENSOR) parts = spot.load(weight);
 #pragma unroll
-  for (int i = 0; i < P * V; ++i) {
-    T& element = a.at[i / V].at[i % V];
-    const Wide<T> part = TENSOR ? widen(w.at[i / V].at[i % V]) : number;
-    element = narrow<T>(blend(widen(element), widen(b.at[i / V].at[i % V]), part));
+  for (int i = 0; i < V; ++i) {
+    const Wide<T> part = TENSOR ? widen(parts.at[i]) : number;
+    result.at[i] = narrow<T>(blend(widen(from.at[i]), widen(to.at[i]), part));
   }
-  a.store(out, share);
+  spot.store(out, result);
 }
 
 // Two axes, the weight a number: grid (blocks of a row, rows). x and y begin every row `x_row` and `y_row` elements
 // further on, and are repeated along it where X_STEP and Y_STEP are 0.
-template <typename T, int V, int P, int X_STEP, int Y_STEP>
-__global__ void __launch_bounds__(SPAN_THREADS<P>) lerp_rows(
+template <typename T, int V, int X_STEP, int Y_STEP>
+__global__ void __launch_bounds__(FLAT_THREADS) lerp_rows(
     const T* __restrict__ x, const T* __restrict__ y, T* __restrict__ out, Wide<T> number, long long packs,
     long long x_row, long long y_row) {
-  const Share share = share_of(packs);
+  const Spot<V> spot(packs);
   const T* const x_from = x + blockIdx.y * x_row;
   const T* const y_from = y + blockIdx.y * y_row;
-  Span<T, V, P> a, b;
+  Pack<T, V> from, to, result;
   T one;
-  if constexpr (X_STEP == 1) a.load(x_from, share);
-  if constexpr (Y_STEP == 1) b.load(y_from, share);
+  if constexpr (X_STEP == 1) from = spot.load(x_from);
+  if constexpr (Y_STEP == 1) to = spot.load(y_from);
   if constexpr (X_STEP == 0 || Y_STEP == 0) one = X_STEP == 0 ? *x_from : *y_from;
 #pragma unroll
-  for (int i = 0; i < P * V; ++i) {
-    const T from = X_STEP == 0 ? one : a.at[i / V].at[i % V], to = Y_STEP == 0 ? one : b.at[i / V].at[i % V];
-    a.at[i / V].at[i % V] = narrow<T>(blend(widen(from), widen(to), number));
+  for (int i = 0; i < V; ++i) {
+    const T begin = X_STEP == 0 ? one : from.at[i], end = Y_STEP == 0 ? one : to.at[i];
+    result.at[i] = narrow<T>(blend(widen(begin), widen(end), number));
   }
-  a.store(out, {share.first + blockIdx.y * packs, share.count});
+  spot.store(out + blockIdx.y * packs * V, result);
 }
 
 // V elements of an operand that is contiguous or repeated along the innermost axis: then only the first is loaded,
@@ -97,26 +95,25 @@ __global__ void __launch_bounds__(THREADS) lerp_broadcast(
 
 // Nothing summed: dx and dy have dout's shape, either may be null. SUBTRACT: dx = dout - dy, as the design document.
 // The weight is a TENSOR, or `number`, and `rest` is 1 - number.
-template <typename T, int V, int P, bool TENSOR, bool SUBTRACT>
-__global__ void __launch_bounds__(SPAN_THREADS<P>) grad_flat(
+template <typename T, int V, bool TENSOR, bool SUBTRACT>
+__global__ void __launch_bounds__(FLAT_THREADS) grad_flat(
     const T* __restrict__ dout, const T* __restrict__ weight, T* __restrict__ dx, T* __restrict__ dy, Wide<T> number,
     Wide<T> rest, long long packs) {
   using A = Wide<T>;
-  const Share share = share_of(packs);
-  Span<T, V, P> first, second, w;
-  first.load(dout, share);
-  if constexpr (TENSOR) w.load(weight, share);
+  const Spot<V> spot(packs);
+  const Pack<T, V> given = spot.load(dout);
+  Pack<T, V> parts, first, second;
+  if constexpr (TENSOR) parts = spot.load(weight);
 #pragma unroll
-  for (int i = 0; i < P * V; ++i) {
-    T& element = first.at[i / V].at[i % V];
-    const A value = widen(element);
-    const A part = TENSOR ? widen(w.at[i / V].at[i % V]) : number;
+  for (int i = 0; i < V; ++i) {
+    const A value = widen(given.at[i]);
+    const A part = TENSOR ? widen(parts.at[i]) : number;
     const A left = TENSOR ? A(1) - part : rest;
-    second.at[i / V].at[i % V] = narrow<T>(part * value);
-    element = narrow<T>(SUBTRACT ? value - part * value : left * value);
+    first.at[i] = narrow<T>(SUBTRACT ? value - part * value : left * value);
+    second.at[i] = narrow<T>(part * value);
   }
-  if (dx != nullptr) first.store(dx, share);
-  if (dy != nullptr) second.store(dy, share);
+  if (dx != nullptr) spot.store(dx, first);
+  if (dy != nullptr) spot.store(dy, second);
 }
 
 // The same with a weight that broadcasts: an element a thread.

@@ -65,7 +65,7 @@ __global__ void __launch_bounds__(
   each([&](int j) {
     const unsigned int pack = thread + j * threads;
     at[j] = begin + pack * V + quotient(pack, packs_per_image) * skip;
-    held[j].load(x + at[j]);
+    held[j].load_kept(x + at[j]);
   });
   if constexpr (ADDS) each([&](int j) { added[j].load_streaming(addend + place(j)); });
   const A gain = gamma[channel], offset = beta[channel], n = static_cast<A>(packs) * V;
@@ -190,7 +190,7 @@ __global__ void CLUSTER(K) __launch_bounds__(MOST<T>) normalize_once(
       each([&](int j, int) { held[j].load(spot(ours, j)); });
       bring(x, next, ours);
     } else {
-      each([&](int j, int pack) { held[j].load(x + base(item) + at(pack)); });
+      each([&](int j, int pack) { held[j].load_kept(x + base(item) + at(pack)); });
     }
 
     A middle[SIDES];

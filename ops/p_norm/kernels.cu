@@ -1,6 +1,5 @@
 // p_norm and its gradient. Modes name what is summed, or how the gradient scales.
 #include "reduce.cuh"
-#include "span.cuh"
 
 enum Mode { COUNT, ABS, ROOT_3, SQUARE, ROOT_5, CUBE, POWER, LARGEST, SMALLEST };  // ROOT_3, ROOT_5: x^1.5, x^2.5
 
@@ -430,9 +429,7 @@ struct Part {
   }
 
   __device__ __forceinline__ bool ours(I at) const { return at >= low && at < high; }
-  __device__ __forceinline__ W fetch(I pack, bool there = true) const {
-    return fetch_kept<T, V>(from + pack * V, there);
-  }
+  __device__ __forceinline__ W fetch(I pack) const { return fetch_kept<T, V>(from + pack * V, pack < packs); }
   __device__ __forceinline__ void write(const Pack<T, V>& given, I pack) const {
     if (pack * V >= low && pack * V + V <= high) {
       store_kept<T, V>(to + pack * V, given);
@@ -465,9 +462,7 @@ __global__ void __launch_bounds__(SWEEP_THREADS) grad_extreme_rows(
   dy += first;
   typename At::W held[HELD];
 #pragma unroll
-  for (int h = 0; h < HELD; ++h) {
-    held[h] = at.fetch(threadIdx.x + h * SWEEP_THREADS, threadIdx.x + h * SWEEP_THREADS < at.packs);
-  }
+  for (int h = 0; h < HELD; ++h) held[h] = at.fetch(threadIdx.x + h * SWEEP_THREADS);
   if (threadIdx.x < ours) {
     counts[threadIdx.x] = 0;
     marks[threadIdx.x] = narrow<T>(Shares<T>(y[threadIdx.x], dy[threadIdx.x]).mark());
@@ -526,9 +521,7 @@ __global__ void __launch_bounds__(GRAD_THREADS) grad_extreme_row(
   const At at(x, dx, row * length, length, shift);
   typename At::W held[ROW_HELD];
 #pragma unroll
-  for (int h = 0; h < ROW_HELD; ++h) {
-    held[h] = at.fetch(threadIdx.x + h * GRAD_THREADS, threadIdx.x + h * GRAD_THREADS < at.packs);
-  }
+  for (int h = 0; h < ROW_HELD; ++h) held[h] = at.fetch(threadIdx.x + h * GRAD_THREADS);
   const T norm = y[row], grad = dy[row];
   if (threadIdx.x == 0) found = 0;
   __syncthreads();
@@ -613,9 +606,7 @@ __global__ void __launch_bounds__(GRAD_THREADS, EXTREME_LONG_RESIDENT<T>) grad_e
     typename At::W words[TOGETHER];
     const long long begin = turn * TURN + threadIdx.x;
 #pragma unroll
-    for (int j = 0; j < TOGETHER; ++j) {
-      words[j] = at.fetch(begin + j * GRAD_THREADS, begin + j * GRAD_THREADS < at.packs);
-    }
+    for (int j = 0; j < TOGETHER; ++j) words[j] = at.fetch(begin + j * GRAD_THREADS);
     int tied = 0;
 #pragma unroll
     for (int j = 0; j < TOGETHER; ++j) {

@@ -9,7 +9,7 @@ import numpy as np
 from ops._core.cuda import Source, widest_pack
 from ops._core.dtype import INTS, dtype_info
 from ops._core.kernel import Bound
-from ops._core.pointwise import flat, is_whole, spans
+from ops._core.pointwise import flat, is_whole
 from ops._core.registry import kernel
 from ops.scale.op import DTYPES, as_integer
 
@@ -23,9 +23,9 @@ SOURCE = Source(
     "kernels.cu",
     tuple(
         dict.fromkeys(
-            f"scale<{CTYPES[name]}, {width}, {packs}, {whole}>"
+            f"scale<{CTYPES[name]}, {width}, {whole}>"
             for name in DTYPES
-            for width, packs in spans(WIDTHS[name])
+            for width in (1, WIDTHS[name])
             for whole in ("false", "true")
         )
     ),
@@ -48,8 +48,8 @@ def scale(*, x: Any, scale: Any, bias: float, bias_after_scale: bool, out: dict[
     numbers = (number(0 if tensor is not None else scale), number(bias), np.bool_(bias_after_scale))
     widest = WIDTHS[dtype]
     width = widest if x.size > FEW and widest_pack(x.dtype.itemsize, x, result) == widest else 1
-    packs, grid, block = flat(x.size, width)
+    grid, block = flat(x.size, width)
     whole = is_whole(x.size, width)
-    function = SOURCE.function(f"scale<{CTYPES[dtype]}, {width}, {packs}, {whole}>")
+    function = SOURCE.function(f"scale<{CTYPES[dtype]}, {width}, {whole}>")
     arguments = (x, result, tensor, *numbers, np.int64(x.size // width), np.int64(x.size))
     return lambda: function(grid, block, arguments)

@@ -1,5 +1,5 @@
 // scale x + bias, or scale (x + bias). Integers come as unsigned, so that overflow wraps.
-#include "span.cuh"
+#include "flat.cuh"
 
 template <typename T>
 struct Held {  // what an element is computed in
@@ -22,21 +22,17 @@ __device__ __forceinline__ T apply(T x, typename Held<T>::type scale, typename H
 }
 
 // factor: a tensor of one element, or null and `scale` holds the number.
-template <typename T, int V, int P, bool WHOLE>
-__global__ void __launch_bounds__(SPAN_THREADS<P>) scale(
+template <typename T, int V, bool WHOLE>
+__global__ void __launch_bounds__(FLAT_THREADS) scale(
     const T* __restrict__ x, T* __restrict__ out, const T* __restrict__ factor, typename Held<T>::type number,
     typename Held<T>::type bias, bool after, long long packs, long long size) {
   using H = typename Held<T>::type;
-  const Share share = share_of<WHOLE>(packs);
-  Span<T, V, P> span;
-  span.load(x, share);
+  const Spot<V, WHOLE> spot(packs);
+  Pack<T, V> pack = spot.load(x);
   const H by = factor == nullptr ? number : static_cast<H>(*factor);
   const long long tail = WHOLE ? size : tail_of<V>(packs, size);
 #pragma unroll
-  for (int i = 0; i < P * V; ++i) {
-    T& element = span.at[i / V].at[i % V];
-    element = apply<T>(element, by, bias, after);
-  }
-  span.store(out, share);
+  for (int i = 0; i < V; ++i) pack.at[i] = apply<T>(pack.at[i], by, bias, after);
+  spot.store(out, pack);
   if (!WHOLE && tail < size) out[tail] = apply<T>(x[tail], by, bias, after);
 }

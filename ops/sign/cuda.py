@@ -9,7 +9,7 @@ import numpy as np
 from ops._core.cuda import Source, widest_pack
 from ops._core.dtype import dtype_info
 from ops._core.kernel import Bound
-from ops._core.pointwise import flat, is_whole, spans
+from ops._core.pointwise import flat, is_whole
 from ops._core.registry import kernel
 from ops.sign.op import DTYPES
 
@@ -18,9 +18,9 @@ SOURCE = Source(
     __file__,
     "kernels.cu",
     tuple(
-        f"sign<{dtype_info(name).ctype}, {width}, {packs}, {whole}>"
+        f"sign<{dtype_info(name).ctype}, {width}, {whole}>"
         for name in DTYPES
-        for width, packs in spans(WIDTHS[name])
+        for width in (1, WIDTHS[name])
         for whole in ("false", "true")
     ),
 )
@@ -34,8 +34,8 @@ def sign(*, x: Any, out: dict[str, Any]) -> Bound:
         return lambda: None
     widest = WIDTHS[x.dtype.name]
     width = widest if widest_pack(x.dtype.itemsize, x, result) == widest else 1
-    packs, grid, block = flat(x.size, width)
+    grid, block = flat(x.size, width)
     whole = is_whole(x.size, width)
-    function = SOURCE.function(f"sign<{dtype_info(x.dtype.name).ctype}, {width}, {packs}, {whole}>")
+    function = SOURCE.function(f"sign<{dtype_info(x.dtype.name).ctype}, {width}, {whole}>")
     arguments = (x, result, np.int64(x.size // width), np.int64(x.size))
     return lambda: function(grid, block, arguments)

@@ -1,5 +1,5 @@
 // sign, by bits for floats: subnormal numbers have one, both zeros do not, NaN stays.
-#include "span.cuh"
+#include "flat.cuh"
 
 template <typename T>
 __device__ __forceinline__ T sign_of(T x) {
@@ -45,17 +45,16 @@ struct Handled<__nv_bfloat16, false> {
   using type = __nv_bfloat162;
 };
 
-template <typename T, int V, int P, bool WHOLE>
-__global__ void __launch_bounds__(SPAN_THREADS<P>) sign(
+template <typename T, int V, bool WHOLE>
+__global__ void __launch_bounds__(FLAT_THREADS) sign(
     const T* __restrict__ x, T* __restrict__ out, long long packs, long long size) {
-  const Share share = share_of<WHOLE>(packs);
+  const Spot<V, WHOLE> spot(packs);
   const long long tail = WHOLE ? size : tail_of<V>(packs, size);
-  Span<T, V, P> span;
-  span.load(x, share);
+  Pack<T, V> pack = spot.load(x);
   using H = typename Handled<T, V == 1>::type;
-  H* const handled = reinterpret_cast<H*>(span.at);
+  H* const handled = reinterpret_cast<H*>(pack.at);
 #pragma unroll
-  for (int i = 0; i < P * V * sizeof(T) / sizeof(H); ++i) handled[i] = sign_of(handled[i]);
-  span.store(out, share);
+  for (int i = 0; i < V * sizeof(T) / sizeof(H); ++i) handled[i] = sign_of(handled[i]);
+  spot.store(out, pack);
   if (!WHOLE && tail < size) out[tail] = sign_of(x[tail]);
 }

@@ -1,4 +1,4 @@
-"""Launches of flat kernels: the same packs a block whatever a thread moves, and every element covered."""
+"""Launches of pointwise kernels: every element is covered."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ import pytest
 
 import ops
 from ops import find_op
-from ops._core import pointwise, tuning
-from ops._core.pointwise import BLOCK_PACKS, SPANS
+from ops._core import pointwise
+from ops._core.pointwise import THREADS
+from ops.flatten.cuda import PACK_BYTES
 from ops.lerp import cuda as lerp
 
 MULTIPROCESSORS = 132
@@ -25,45 +26,30 @@ class Buffer:
         self.data = type("Memory", (), {"ptr": 4096})
 
 
-@pytest.fixture(autouse=True)
-def large_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A GPU with 132 multiprocessors."""
-    monkeypatch.setattr(pointwise, "multiprocessors", lambda: MULTIPROCESSORS)
-
-
 @pytest.mark.parametrize("width", [1, 2, 4, 8, 16])
-@pytest.mark.parametrize("packs", SPANS)
-def test_flat_launches_cover_their_elements(packs: int, width: int) -> None:
-    """Blocks times threads times packs reach the last element, with no block to spare."""
-    values = {"pointwise.least_blocks": 4} | ({"pointwise.packs_per_thread": packs} if packs > 1 else {})
-    with tuning.override(values):
-        for elements in (1, width, 255 * width + 1, 256 * width, 257 * width, (1 << 20) * width, 12_345_677):
-            each, (blocks,), (threads,) = pointwise.flat(elements, width)
-            assert each in {1, values.get("pointwise.packs_per_thread", 4)}
-            assert each * threads == BLOCK_PACKS
-            assert (blocks - 1) * BLOCK_PACKS * width < elements <= blocks * BLOCK_PACKS * width
+@pytest.mark.parametrize("blocks", [1, 2, 4096, 48_226])
+def test_flat_launches_cover_their_elements(blocks: int, width: int) -> None:
+    """Threads times a pack reach the last element, with no block to spare; of whole blocks nothing is compared."""
+    most = blocks * THREADS * width
+    for elements in (most, most - 1, most - THREADS * width + 1):
+        assert pointwise.flat(elements, width) == ((blocks,), (THREADS,))
+    assert pointwise.is_whole(most, width) == "true"
+    assert pointwise.is_whole(most + 1, width) == "false"
 
 
 def test_host_and_device_agree_on_a_block() -> None:
     """The kernels' blocks have the threads that the host launches, enough for the bytes behind the last pack."""
-    text = (Path(ops.__file__).parent / "_include" / "span.cuh").read_text(encoding="utf-8")
-    assert f"constexpr int BLOCK_PACKS = {BLOCK_PACKS};" in text
-    assert "constexpr int SPAN_THREADS = BLOCK_PACKS / P;" in text
-    assert BLOCK_PACKS // max(SPANS) >= 16
-
-
-def test_spans_of_measured_sizes() -> None:
-    """Six MB get four packs a thread, or twelve; what leaves multiprocessors with few blocks, or 25 MB, gets one."""
-    assert [pointwise.span(packs * 4, 4) for packs in (200_704, 401_408, 1_024_000, 1_638_400)] == [1, 4, 4, 1]
-    assert [pointwise.span(packs * 4, 4, 2) for packs in (401_408, 802_816)] == [1, 4]
+    text = (Path(ops.__file__).parent / "_include" / "flat.cuh").read_text(encoding="utf-8")
+    assert f"constexpr int FLAT_THREADS = {THREADS};" in text
+    assert THREADS >= PACK_BYTES - 1
 
 
 @pytest.mark.parametrize(
     ("x", "y", "kernel"),
     [
-        ((16, 1, 1, 1), (16, 3, 224, 224), "lerp_rows<float, 4, 4, 0, 1>"),
-        ((3, 2052), (3, 1), "lerp_rows<float, 4, 1, 1, 0>"),
-        ((3, 2052), (2052,), "lerp_rows<float, 4, 1, 1, 1>"),
+        ((16, 1, 1, 1), (16, 3, 224, 224), "lerp_rows<float, 4, 0, 1>"),
+        ((3, 2052), (3, 1), "lerp_rows<float, 4, 1, 0>"),
+        ((3, 2052), (2052,), "lerp_rows<float, 4, 1, 1>"),
         ((3, 1020), (3, 1), "lerp_broadcast<float, 4, 2>"),
         ((3, 2051), (3, 1), "lerp_broadcast<float, 1, 2>"),
         ((70_000, 1), (70_000, 1024), "lerp_broadcast<float, 4, 2>"),
@@ -90,8 +76,7 @@ def test_rows_of_a_broadcast(
     if name.startswith("lerp_rows"):
         row_packs = int(arguments[4])
         assert grid[1] * row_packs * 4 == np.prod(full)
-        assert (grid[0] - 1) * BLOCK_PACKS < row_packs <= grid[0] * BLOCK_PACKS
-        assert BLOCK_PACKS % block[0] == 0
+        assert (grid[0] - 1) * block[0] < row_packs <= grid[0] * block[0]
 
 
 class Launch(NamedTuple):

@@ -17,7 +17,7 @@ from harness.worker.attempt import Attempt
 from harness.worker.inputs import Inputs, make_inputs
 from harness.worker.verify import Expected, expect
 from ops import BACKENDS, DuplicateError, TuningError, find_kernel, find_op
-from ops._core import gemm, pointwise, reduction, tuning
+from ops._core import gemm, reduction, tuning
 from ops._core.backend import device_model
 from ops._core.tuning import Parameter
 from ops.conv_data_grad import cuda as conv_data_grad
@@ -28,7 +28,7 @@ from ops.p_norm import cuda as p_norm
 
 CASES = Path(__file__).parents[3] / "cases"
 MULTIPROCESSORS = 132
-SIZED = (gemm, pointwise, reduction, conv_data_grad, lerp, channels_first, channels_last, passes, p_norm)
+SIZED = (gemm, reduction, conv_data_grad, lerp, channels_first, channels_last, passes, p_norm)
 """Modules that ask how many multiprocessors there are."""
 
 
@@ -51,7 +51,7 @@ def forgetful() -> Iterator[None]:
 @pytest.fixture
 def large_device(monkeypatch: pytest.MonkeyPatch) -> None:
     """The host code of CUDA kernels sees a GPU with 132 multiprocessors."""
-    for module in (gemm, pointwise, reduction, channels_first):
+    for module in (gemm, reduction, channels_first):
         monkeypatch.setattr(module, "multiprocessors", lambda: MULTIPROCESSORS)
     for module in (gemm, channels_first):
         monkeypatch.setattr(module, "shared_memory_bytes", lambda: 227 * 1024)
@@ -244,21 +244,8 @@ def test_every_candidate_is_right(parameter: Parameter, value: int, monkeypatch:
 
 
 @pytest.mark.usefixtures("large_device")
-def test_defaults_decide_as_measured_on_an_h200() -> None:
-    """16 MB a tensor get four packs a thread, 100 MB one, and a small one too."""
-    assert pointwise.span(4 << 20, 4) == 4
-    assert pointwise.span(25 << 20, 4) == 1
-    assert pointwise.span(1 << 18, 4) == 1
-    assert pointwise.span(4 << 20, 1) == 1
-
-
-@pytest.mark.usefixtures("large_device")
 def test_values_decide_launches() -> None:
-    """Spans, splits, lanes and clusters follow the values in force."""
-    with tuning.override({"pointwise.packs_per_thread": 8, "pointwise.least_blocks": 1}):
-        assert pointwise.span(4 << 20, 4) == 8
-    with tuning.override({"pointwise.largest_spanned_packs": 0}):
-        assert pointwise.span(4 << 20, 4) == 1
+    """Splits, lanes and clusters follow the values in force."""
     size = (128, 128, 1 << 16)
     assert gemm._splits(size, 1) == 32
     with tuning.override({"gemm.most_splits": 8}):
@@ -296,7 +283,5 @@ def test_lanes_follow_packs_per_lane() -> None:
 
 @pytest.mark.parametrize("value", [1, 2, 4, 8])
 def test_what_a_source_is_asked_for_is_declared(value: int) -> None:
-    """Every span and every cluster that a value may lead to has its compiled kernel."""
-    assert value in pointwise.SPANS
+    """Every cluster that a value may lead to has its compiled kernel."""
     assert value in channels_first.CLUSTERS
-    assert {packs for _, packs in pointwise.spans(4)} == set(pointwise.SPANS)
