@@ -36,9 +36,15 @@ __device__ __forceinline__ A block_sum(A value, A* slots) {
 // what runs once waits for its own instructions, and as many blocks as registers take, which wait in turns.
 template <int P>
 constexpr int ALONE_THREADS = P == 7 ? 256 : 512;
+#if __CUDA_ARCH__ >= 1000
+constexpr int FURTHER_REGISTERS = 16;  // or some would be spilt there
+#else
+constexpr int FURTHER_REGISTERS = 0;
+#endif
 template <typename T, int V, int P, bool ADDS>  // registers of a thread: what holds x, addend and places, and a few
 constexpr int ALONE_REGISTERS =
-    V * sizeof(T) <= 4 ? (V == 1 ? 40 : 48) : P * (V * sizeof(T) / 4 * (1 + ADDS) + 1) + (sizeof(T) == 8 ? 40 : 24);
+    FURTHER_REGISTERS +
+    (V * sizeof(T) <= 4 ? (V == 1 ? 40 : 48) : P * (V * sizeof(T) / 4 * (1 + ADDS) + 1) + (sizeof(T) == 8 ? 40 : 24));
 
 template <typename T, int V, int P, bool ADDS>
 __global__ void __launch_bounds__(
