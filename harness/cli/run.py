@@ -32,10 +32,11 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from harness.case.case import Case
-    from harness.result.result import Trial
+    from harness.result.result import Environment, Trial
     from harness.run.execute import Ask, LocalExecutor
     from harness.settings import Settings
     from harness.store import Store
+    from harness.store.store import Run
 
 CEILINGS_FROM = 8
 """Trials from which the device's ceilings are measured too: they take a second or two."""
@@ -73,7 +74,7 @@ def run(
 
     Ends with 3 when one of our own implementations is wrong or broken (peers are reported, and do not
     fail the run), with 5 when nothing was measured, with 130 when interrupted: what was
-    finished is stored, and --resume last goes on.
+    finished is stored, and --resume last goes on, on like hardware with the same code and versions.
 
     Example: opgauge run --tag seed --op p_norm_grad --device cpu
     """
@@ -102,13 +103,13 @@ def run(
         cases = select(load(paths, ops=op), ops=op, tags=tag, dtypes=dtype, names=name)
         devices = device or [default_device()]
         with Store.open(database_url(db)) as store:
-            found = store.find_run(None if resume == "last" else resume).id if resume else None
-            finished = store.finished_trials(found) if found else set()
+            found = store.find_run(None if resume == "last" else resume) if resume else None
+            finished = store.finished_trials(found.id) if found else set()
             trials = plan(cases, implementations=implementation, devices=devices, finished=finished)
             if not trials and not finished:
                 msg = f"no kernel of {', '.join(implementation or ['any implementation'])} on {', '.join(devices)}"
                 raise NothingError(msg)
-            run_id = found or _begin(store, cases, devices, settings)
+            run_id = _go_on(store, found, devices, settings) if found else _begin(store, cases, devices, settings)
             wanted = len(trials) >= CEILINGS_FROM if ceilings is None else ceilings
             with _ahead(trials, ahead, timeout or settings.timeout_s) as ask:
                 interrupted = _measure(store, executor, run_id, trials, devices if wanted else (), ask)
@@ -120,14 +121,34 @@ def run(
 
 
 def _begin(store: Store, cases: Sequence[Case], devices: Sequence[str], settings: Settings) -> str:
-    from harness.run.environment import capture, tuning_notes
+    from harness.run.environment import tuning_notes
 
-    environment = capture(devices, cases=cases, threads=settings.threads)
+    environment = _captured(cases, devices, settings)
     for note in tuning_notes(environment, devices):
         typer.echo(note, err=True)
+    return store.begin_run(environment, command=command_line(sys.argv[1:]))
+
+
+def _go_on(store: Store, run: Run, devices: Sequence[str], settings: Settings) -> str:
+    """The id of a run that was begun under the same conditions; else its results could not be compared."""
+    from harness.run.environment import changes
+
+    here = _captured((), devices, settings)
+    changed = changes(here, run.environment, devices)
+    if changed:
+        msg = f"run {run.id[:8]} cannot go on here: {'; '.join(changed)}"
+        raise typer.BadParameter(msg)
+    store.resume_run(run.id, here.soft.get("host", ""))
+    return run.id
+
+
+def _captured(cases: Sequence[Case], devices: Sequence[str], settings: Settings) -> Environment:
+    from harness.run.environment import capture
+
+    environment = capture(devices, cases=cases, threads=settings.threads)
     if settings.commit and not environment.commit:
         environment = replace(environment, soft={**environment.soft, "commit": settings.commit})
-    return store.begin_run(environment, command=command_line(sys.argv[1:]))
+    return environment
 
 
 @contextmanager

@@ -17,6 +17,7 @@ from harness.gate.pairing import HEAD, Outcome
 from harness.gate.tree import Tree, reachable
 from harness.judge.verdict import Subject
 from harness.result.result import Environment, Measurement, Result, Status, Trial, from_json
+from harness.run.environment import differences
 from harness.store import Store, queries
 from harness.store.queries import CaseInfo, Detail, RunInfo
 
@@ -74,18 +75,6 @@ def load(engine: Engine, name: str, tree: Path, here: Environment, devices: Iter
         cases,
         tuple(chosen),
     )
-
-
-def differences(here: Environment, there: Environment, device: str) -> list[str]:
-    """What of the hard fingerprint of a device differs, in words."""
-    ours, theirs = here.hard_of(device), there.hard_of(device)
-    if not theirs:
-        return [f"it has nothing of {device}"]
-    return [
-        f"{device}.{key} is {ours.get(key, 'unknown')!r} here and {theirs.get(key, 'unknown')!r} there"
-        for key in sorted(ours.keys() | theirs.keys())
-        if ours.get(key) != theirs.get(key)
-    ]
 
 
 def machine(here: Environment, device: str) -> str:

@@ -71,6 +71,32 @@ def capture(
     return Environment(hard, {key: value for key, value in soft.items() if value})
 
 
+def differences(here: Environment, there: Environment, device: str) -> list[str]:
+    """What of the hard fingerprint of a device differs, in words."""
+    ours, theirs = here.hard_of(device), there.hard_of(device)
+    if not theirs:
+        return [f"it has nothing of {device}"]
+    return [
+        f"{device}.{key} is {ours.get(key, 'unknown')!r} here and {theirs.get(key, 'unknown')!r} there"
+        for key in sorted(ours.keys() | theirs.keys())
+        if ours.get(key) != theirs.get(key)
+    ]
+
+
+def changes(here: Environment, begun: Environment, devices: Iterable[str]) -> list[str]:
+    """What results depend on and is not as it was where a run was begun, in words.
+
+    That is the hardware, as `differences` says, versions, the commit and launch parameters.
+    """
+    names = [str(Device.parse(text)) for text in devices]
+    keys = ("commit", "python", *PACKAGES, *(f"{name}.{part}" for name in names for part in ("driver", "tuning")))
+    return [text for name in names for text in differences(here, begun, name)] + [
+        f"{key} is {here.soft.get(key, 'unknown')!r} here and {begun.soft.get(key, 'unknown')!r} there"
+        for key in keys
+        if here.soft.get(key) != begun.soft.get(key)
+    ]
+
+
 def commit(tree: Path = ROOT) -> str:
     """The commit of `tree`, with `-dirty` where what is measured differs from it; empty without git."""
     found = _output("git", "-C", str(tree), "rev-parse", "HEAD")

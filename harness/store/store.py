@@ -118,6 +118,16 @@ class Store:
             self._runs[row.uuid] = row.id
             return row.uuid
 
+    def resume_run(self, run: str, host: str) -> None:
+        """A run goes on, on `host`: its environment names all hosts that it was on."""
+        with Session(self._engine) as session, session.begin():
+            row = session.get_one(RunRow, self._key(run))
+            begun = from_json(Environment, row.environment)
+            hosts = dict.fromkeys((*begun.soft.get("host", "").split(", "), host))
+            soft = {**begun.soft, "host": ", ".join(filter(None, hosts))}
+            row.environment = to_json(replace(begun, soft=soft))
+            row.status = "running"
+
     def finish_run(self, run: str, status: str = "finished") -> None:
         """Say what became of a run."""
         with Session(self._engine) as session, session.begin():

@@ -77,6 +77,16 @@ def test_resume_runs_only_the_rest(measured: Path) -> None:
     assert [item["implementation"] for item in after[len(before) :]] == ["torch"]
 
 
+def test_a_run_goes_on_under_the_same_conditions_only(measured: Path) -> None:
+    """With other threads than it was begun with nothing is measured, and what differs is said."""
+    before = opgauge("export", db=measured).stdout
+    arguments = (*SMOKE, "-i", "torch_compile", "--resume", "last")
+    done = run_here(*arguments, cwd=ROOT, variables={"OPGAUGE_DB": f"sqlite:///{measured}", "OPGAUGE_THREADS": "1"})
+    assert done.returncode == 2
+    assert "cpu.threads is '1' here" in " ".join(done.stderr.split())
+    assert opgauge("export", db=measured).stdout == before
+
+
 def test_a_run_of_nothing_is_no_success(tmp_path: Path) -> None:
     """No case or no kernel selected: exit code 5, and what there is."""
     done = opgauge("run", "--op", "nonsense", db=tmp_path / "x.db", code=5)

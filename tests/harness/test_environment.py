@@ -13,7 +13,7 @@ import pytest
 from harness.case.case import Case
 from harness.result.result import Environment
 from harness.run import environment
-from harness.run.environment import branch, capture, case_set, commit
+from harness.run.environment import branch, capture, case_set, changes, commit
 from ops import BackendError, find_op
 
 
@@ -145,6 +145,26 @@ def test_hard_entries_of_one_device() -> None:
     """cuda:1 is not confused with cuda:10."""
     found = Environment({"cuda:1.model": "a", "cuda:10.model": "b"}, {})
     assert found.hard_of("cuda:1") == {"model": "a"}
+
+
+def test_what_results_depend_on_is_named_where_it_changed() -> None:
+    """Hardware, versions, the commit and launch parameters count; the host, its clocks and other devices do not."""
+    begun = Environment(
+        {"cuda:0.model": "NVIDIA H200", "cpu.model": "a CPU"},
+        {"commit": "1", "torch": "2.11", "cuda:0.driver": "580.1", "cuda:0.sm_clock_mhz": "345", "host": "one"},
+    )
+    same = Environment({"cuda:0.model": "NVIDIA H200"}, {**begun.soft, "host": "two", "cuda:0.sm_clock_mhz": "1980"})
+    assert not changes(same, begun, ["cuda"])
+    hard = {"cuda:0.model": "NVIDIA H100"}
+    soft = {"commit": "2", "cuda:0.driver": "580.2", "cuda:0.tuning": "x", "cuda:1.tuning": "y"}
+    assert changes(Environment(hard, soft), begun, ["cuda"]) == [
+        "cuda:0.model is 'NVIDIA H100' here and 'NVIDIA H200' there",
+        "commit is '2' here and '1' there",
+        "torch is 'unknown' here and '2.11' there",
+        "cuda:0.driver is '580.2' here and '580.1' there",
+        "cuda:0.tuning is 'x' here and 'unknown' there",
+    ]
+    assert changes(begun, Environment({}, begun.soft), ["cpu"]) == ["it has nothing of cpu"]
 
 
 def test_the_branch_is_named_by_the_variable_by_git_or_by_ci(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -87,6 +87,20 @@ def test_a_trial_measured_again_replaces_its_result(url: str) -> None:
         assert len(found.measurement.samples_ns) == 7
 
 
+def test_a_run_that_goes_on_names_all_its_hosts(url: str) -> None:
+    """It is running again; each host that it was on is in its environment once, all else as it was."""
+    begun = Environment(ENVIRONMENT.hard, {**ENVIRONMENT.soft, "host": "one"})
+    with Store.open(url) as store:
+        run = store.begin_run(begun)
+        store.add_result(run, a_result())
+        store.finish_run(run, "interrupted")
+        for host in ("one", "two", "two"):
+            store.resume_run(run, host)
+        found = store.find_run(run)
+    assert found.status == "running"
+    assert found.environment == Environment(begun.hard, {**begun.soft, "host": "one, two"})
+
+
 def test_a_failure_needs_no_measurement(url: str) -> None:
     """A result without measurement or check is stored with its reason."""
     failed = replace(a_result(), status=Status.TIMEOUT, reason="too long", measurement=None, check=None)
