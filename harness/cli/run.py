@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from time import perf_counter
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -163,8 +164,11 @@ def _ahead(trials: Sequence[Trial], workers: int, timeout_s: float) -> Iterator[
         yield ask_nothing
         return
     with temporary_folder("opgauge-run-") as kept:
+        begun = perf_counter()
         with Progress(len(trials)) as progress:
             found = compile_ahead(trials, workers, progress.finished, timeout_s=timeout_s, kept=kept)
+        took = perf_counter() - begun
+        typer.echo(f"{found.right} of {len(trials)} are compiled and right, after {took:.0f} s", err=True)
         yield found.ask
 
 

@@ -87,6 +87,14 @@ def test_a_run_goes_on_under_the_same_conditions_only(measured: Path) -> None:
     assert opgauge("export", db=measured).stdout == before
 
 
+def test_what_is_compiled_ahead_is_counted(tmp_path: Path) -> None:
+    """`--ahead` says how many trials were right before the first is timed; they are measured as ever."""
+    done = opgauge(*SMOKE, "-i", "baseline", "--ahead", "1", db=tmp_path / "x.db")
+    assert "1 of 1 are compiled and right" in done.stderr
+    (found,) = json.loads(opgauge("show", "--json", db=tmp_path / "x.db").stdout)
+    assert found["status"] == "ok"
+
+
 def test_a_run_of_nothing_is_no_success(tmp_path: Path) -> None:
     """No case or no kernel selected: exit code 5, and what there is."""
     done = opgauge("run", "--op", "nonsense", db=tmp_path / "x.db", code=5)
