@@ -102,11 +102,17 @@ def sum_pairwise(x: Array, axes: tuple[int, ...], *, keepdim: bool = False) -> A
 
     NumPy sums in pairs only along the last axis of contiguous memory; a float64 reference needs it along any.
     """
+    shape = reduced_shape(x.shape, axes, keepdim=keepdim)
+    inner = x.ndim
+    while inner - 1 in axes:
+        inner -= 1
+    if inner < x.ndim:  # these lie as they are needed
+        x, axes = x.reshape(*x.shape[:inner], prod(x.shape[inner:])).sum(-1), tuple(a for a in axes if a < inner)
     kept = tuple(axis for axis in range(x.ndim) if axis not in axes)
     moved = np.ascontiguousarray(x.transpose(*kept, *axes))
     length = prod(x.shape[axis] for axis in axes)
     total = np.sum(moved.reshape(*(x.shape[axis] for axis in kept), length), axis=-1)
-    return np.asarray(total).reshape(reduced_shape(x.shape, axes, keepdim=keepdim))
+    return np.asarray(total).reshape(shape)
 
 
 IN_SEQUENCE = 1 << 14

@@ -129,9 +129,11 @@ def reference(arrays: Mapping[str, Array], params: NormalizationParams) -> dict[
     else:
         centred = x - _spread(arrays["moving_mean"], x, axis)
         inverse = 1 / np.sqrt(arrays["moving_variance"] + params.epsilon)
-    y = centred * _spread(inverse * arrays["gamma"], x, axis) + _spread(arrays["beta"], x, axis)
+    y = centred  # in place: pages of further arrays take longer than what is computed
+    y *= _spread(inverse * arrays["gamma"], x, axis)
+    y += _spread(arrays["beta"], x, axis)
     if "add_to_output" in arrays:
-        y = y + arrays["add_to_output"]
+        y += arrays["add_to_output"]
     return {"y": y, **outputs}
 
 
@@ -158,8 +160,9 @@ def bound(
     n = max(x.size // max(x.shape[axis], 1), 1)
     units = 4 + log2(n) + sqrt(n) / 2
     allowed: dict[str, Array | float] = {}
+    error = np.abs(x)
     if params.training:
-        mean_error = units * epsilon * np.mean(np.abs(x), axis=others) if x.size else np.zeros(x.shape[axis])
+        mean_error = units * epsilon * np.mean(error, axis=others) if x.size else np.zeros(x.shape[axis])
         inverse, mean = outputs["inv_variance"], outputs["mean"]
         inverse_units = (8 + units) * epsilon + np.square(mean_error * inverse)
         allowed |= {"mean": mean_error, "inv_variance": inverse_units * inverse}
@@ -173,15 +176,24 @@ def bound(
         inverse = 1 / np.sqrt(arrays["moving_variance"] + params.epsilon)
         inverse_units = np.full(x.shape[axis], 8 * epsilon)
     scale = np.abs(inverse * arrays["gamma"])
-    centred = np.abs(x - _spread(mean, x, axis))
-    shifted = mean_error + 2 * epsilon * np.abs(mean)
-    error = (2 * epsilon * np.abs(x) + _spread(shifted, x, axis)) * _spread(scale, x, axis)
-    error = error + centred * _spread((inverse_units + 4 * epsilon) * scale, x, axis)
-    error = error + 2 * epsilon * _spread(np.abs(arrays["beta"]), x, axis)
+    error *= 2 * epsilon
+    error += _spread(mean_error + 2 * epsilon * np.abs(mean), x, axis)
+    error *= _spread(scale, x, axis)
+    part = x - _spread(mean, x, axis)
+
+    def add(factor: Array | float) -> None:
+        nonlocal error
+        np.abs(part, out=part)
+        np.multiply(part, factor, out=part)
+        error += part
+
+    add(_spread((inverse_units + 4 * epsilon) * scale, x, axis))
+    error += 2 * epsilon * _spread(np.abs(arrays["beta"]), x, axis)
     if "add_to_output" in arrays:
-        addend = arrays["add_to_output"]
-        between = dtype_info(dtype).epsilon * np.abs(outputs["y"] - addend)
-        error = error + between + 2 * epsilon * np.abs(addend)
+        np.subtract(outputs["y"], arrays["add_to_output"], out=part)
+        add(dtype_info(dtype).epsilon)
+        np.copyto(part, arrays["add_to_output"])
+        add(2 * epsilon)
     return {**allowed, "y": error}
 
 
