@@ -144,6 +144,13 @@ def work(shapes: Shapes, params: NormalizationParams) -> Work:
     return Work(tensor_bytes(shapes.inputs), tensor_bytes(shapes.outputs), flops * size)
 
 
+def _add_size(error: Array, part: Array, factor: Array | float) -> None:
+    """Add factor |part| to `error`; `part` is spent."""
+    np.abs(part, out=part)
+    part *= factor
+    error += part
+
+
 def bound(
     arrays: Mapping[str, Array], outputs: Mapping[str, Array], params: NormalizationParams, dtype: str
 ) -> dict[str, Array | float]:
@@ -180,20 +187,13 @@ def bound(
     error += _spread(mean_error + 2 * epsilon * np.abs(mean), x, axis)
     error *= _spread(scale, x, axis)
     part = x - _spread(mean, x, axis)
-
-    def add(factor: Array | float) -> None:
-        nonlocal error
-        np.abs(part, out=part)
-        np.multiply(part, factor, out=part)
-        error += part
-
-    add(_spread((inverse_units + 4 * epsilon) * scale, x, axis))
+    _add_size(error, part, _spread((inverse_units + 4 * epsilon) * scale, x, axis))
     error += 2 * epsilon * _spread(np.abs(arrays["beta"]), x, axis)
     if "add_to_output" in arrays:
         np.subtract(outputs["y"], arrays["add_to_output"], out=part)
-        add(dtype_info(dtype).epsilon)
+        _add_size(error, part, dtype_info(dtype).epsilon)
         np.copyto(part, arrays["add_to_output"])
-        add(2 * epsilon)
+        _add_size(error, part, 2 * epsilon)
     return {**allowed, "y": error}
 
 
