@@ -155,7 +155,7 @@ def reference(arrays: Mapping[str, Array], params: ConvDataGradParams) -> dict[s
 
 
 def _by_tap(dy: Array, weight: Array, found: Geometry) -> Array:
-    """What each tap makes of dy, added where it comes from: one matrix product a tap, no structural zeros."""
+    """What each tap makes of dy, added where that tap has read x: one matrix product a tap, no structural zeros."""
     per_group, channels = (found.groups, found.out_channels // found.groups), found.channels // found.groups
     pixels = prod(found.out_size)
     if found.channels_last:

@@ -63,8 +63,8 @@ LAYOUTS = ("channels_first", "channels_last")
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("made", FIXED)
-def test_reference_is_the_scattering(made: Convolution, layout: str) -> None:
-    """The reference, which gathers, agrees with sending every product to its place."""
+def test_reference_sends_every_product_to_its_place(made: Convolution, layout: str) -> None:
+    """The reference, which goes tap by tap, agrees with taking every product by itself."""
     case = made.case("float64", layout)
     inputs = inputs_of(case)
     assert np.allclose(expect(case, inputs).values["dx"], scatter(case, inputs.wide), rtol=1e-12, atol=1e-12)
