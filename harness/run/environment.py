@@ -76,9 +76,13 @@ def differences(here: Environment, there: Environment, device: str) -> list[str]
     ours, theirs = here.hard_of(device), there.hard_of(device)
     if not theirs:
         return [f"it has nothing of {device}"]
+    return _unlike(ours, theirs, sorted(ours.keys() | theirs.keys()), f"{device}.")
+
+
+def _unlike(ours: Mapping[str, str], theirs: Mapping[str, str], keys: Iterable[str], of: str = "") -> list[str]:
     return [
-        f"{device}.{key} is {ours.get(key, 'unknown')!r} here and {theirs.get(key, 'unknown')!r} there"
-        for key in sorted(ours.keys() | theirs.keys())
+        f"{of}{key} is {ours.get(key, 'unknown')!r} here and {theirs.get(key, 'unknown')!r} there"
+        for key in keys
         if ours.get(key) != theirs.get(key)
     ]
 
@@ -90,11 +94,8 @@ def changes(here: Environment, begun: Environment, devices: Iterable[str]) -> li
     """
     names = [str(Device.parse(text)) for text in devices]
     keys = ("commit", "python", *PACKAGES, *(f"{name}.{part}" for name in names for part in ("driver", "tuning")))
-    return [text for name in names for text in differences(here, begun, name)] + [
-        f"{key} is {here.soft.get(key, 'unknown')!r} here and {begun.soft.get(key, 'unknown')!r} there"
-        for key in keys
-        if here.soft.get(key) != begun.soft.get(key)
-    ]
+    hardware = [text for name in names for text in differences(here, begun, name)]
+    return hardware + _unlike(here.soft, begun.soft, keys)
 
 
 def commit(tree: Path = ROOT) -> str:

@@ -17,7 +17,7 @@ LARGEST = 1 << 31
 
 def flat(elements: int, width: int) -> tuple[tuple[int], tuple[int]]:
     """Grid and block of a kernel of `_include/flat.cuh`: a pack of `width` elements a thread."""
-    return (max(1, -(-elements // (width * THREADS))),), (THREADS,)
+    return (blocks(elements, width),), (THREADS,)
 
 
 def is_whole(elements: int, width: int) -> str:

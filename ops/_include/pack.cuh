@@ -128,20 +128,24 @@ __device__ __forceinline__ void store_kept(T* to, const Pack<T, N>& pack) {
     asm volatile("st.global.L2::cache_hint.v4.b32 [%0], {%1, %2, %3, %4}, %5;" ::"l"(to), "r"(word.x), "r"(word.y),
                  "r"(word.z), "r"(word.w), "l"(kept_policy())
                  : "memory");
-  } else if constexpr (sizeof(W) == 8) {
+    return;
+  }
+  if constexpr (sizeof(W) == 8) {
     asm volatile("st.global.L2::cache_hint.v2.b32 [%0], {%1, %2}, %3;" ::"l"(to), "r"(word.x), "r"(word.y),
                  "l"(kept_policy())
                  : "memory");
-  } else if constexpr (sizeof(W) == 4) {
-    asm volatile("st.global.L2::cache_hint.b32 [%0], %1, %2;" ::"l"(to), "r"(word), "l"(kept_policy()) : "memory");
-  } else if constexpr (sizeof(W) == 2) {
-    asm volatile("st.global.L2::cache_hint.b16 [%0], %1, %2;" ::"l"(to), "h"(word), "l"(kept_policy()) : "memory");
-  } else {
-    *reinterpret_cast<W*>(to) = word;
+    return;
   }
-#else
-  *reinterpret_cast<W*>(to) = word;
+  if constexpr (sizeof(W) == 4) {
+    asm volatile("st.global.L2::cache_hint.b32 [%0], %1, %2;" ::"l"(to), "r"(word), "l"(kept_policy()) : "memory");
+    return;
+  }
+  if constexpr (sizeof(W) == 2) {
+    asm volatile("st.global.L2::cache_hint.b16 [%0], %1, %2;" ::"l"(to), "h"(word), "l"(kept_policy()) : "memory");
+    return;
+  }
 #endif
+  *reinterpret_cast<W*>(to) = word;
 }
 
 // Written once and not read again by this kernel.

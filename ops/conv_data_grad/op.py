@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
@@ -166,14 +166,8 @@ def _by_tap(dy: Array, weight: Array, found: Geometry) -> Array:
     dx = np.zeros((found.batch, found.groups, channels, *found.size), dy.dtype)
     for tap in np.ndindex(*found.kernel):
         made = (weight[(..., *tap)].swapaxes(1, 2) @ dy).reshape(*dx.shape[:3], *found.out_size)
-        reach = [
-            _reach(i * d - p, s, length, out)
-            for i, d, p, s, length, out in zip(
-                tap, found.dilation, found.padding, found.strides, found.size, found.out_size, strict=True
-            )
-        ]
-        into: tuple[Any, ...] = tuple(reached for reached, _ in reach)
-        given: tuple[Any, ...] = tuple(sending for _, sending in reach)
+        offsets = (i * d - p for i, d, p in zip(tap, found.dilation, found.padding, strict=True))
+        into, given = zip(*map(_reach, offsets, found.strides, found.size, found.out_size), strict=True)
         dx[(..., *into)] += made[(..., *given)]
     dx = dx.reshape(found.batch, found.channels, *found.size)
     return np.ascontiguousarray(np.moveaxis(dx, 1, -1)) if found.channels_last else dx

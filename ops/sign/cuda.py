@@ -20,7 +20,7 @@ SOURCE = Source(
     tuple(
         f"sign<{dtype_info(name).ctype}, {width}, {whole}>"
         for name in DTYPES
-        for width in (1, WIDTHS[name])
+        for width in sorted({1, WIDTHS[name]})
         for whole in ("false", "true")
     ),
 )
