@@ -22,6 +22,7 @@ import numpy as np
 
 from harness.measure.flush import Flush
 from harness.measure.footprint import graph_names, memory_counter
+from harness.measure.graphs import Graphs
 from harness.measure.queue import Queue, Sample
 from harness.measure.ruler import cuda_ruler
 from harness.measure.timer import Limits, Timed
@@ -36,7 +37,6 @@ LEAST_CLOCK = 0.75
 """A sample below this share of the usual clock was throttled."""
 HOT_NS = 2_000_000
 MOST_HOT_CALLS = 200
-HOT_REPEATS = 5
 
 
 class CudaTimer:
@@ -57,6 +57,8 @@ class CudaTimer:
             self._empty = self._module.get_function("empty")
             self._multiply_add = self._module.get_function("multiply_add")
             self._start, self._stop = xp.cuda.Event(), xp.cuda.Event()
+            with self._stream:
+                self._graphs = Graphs(self._stream, self._make_queue(1, flush=False), self.launch_empty)
         self._index = index
         self._torch: Any = None
 
@@ -142,8 +144,8 @@ class CudaTimer:
             gaps = not queue.adapt(call)
             cold = self._cold(call, queue, limits, most)
             clocks = queue.clocks_mhz(len(cold))
-            hot_ns = self._hot(call, queue, median(sample.elapsed_ns for sample in cold), limits)
             names = self._names(call)
+            hot_ns = self._hot(call, median(sample.elapsed_ns for sample in cold), limits, len(names or ()))
         finally:
             if enabled:
                 gc.enable()
@@ -198,46 +200,22 @@ class CudaTimer:
         samples[-1] = samples[-1]._replace(returned=returned)
         return samples
 
-    def _hot(self, call: Bound, queue: Queue, cold_ns: float, limits: Limits) -> float:
+    def _hot(self, call: Bound, cold_ns: float, limits: Limits, launches: int) -> float:
         """One call among many with warm caches: by a graph, else called back to back."""
         calls = max(1, min(int(HOT_NS / max(cold_ns, 1.0)), MOST_HOT_CALLS))
-        graph = self._capture(call, calls)
+        found = self._graphs.call_ns(call, calls, launches, limits.budget_s)
+        if found is not None:
+            return found
 
-        def replay() -> None:
-            if graph is not None:
-                graph.launch(self._stream)
-                return
+        def again() -> None:
             for _ in range(calls):
                 call()
 
-        replay()
-        self.synchronize()
-        found: list[float] = []
-        start = perf_counter()
-        while len(found) < HOT_REPEATS and not (found and perf_counter() - start > limits.budget_s):
-            found.append(queue.sample(replay, 0, flush=False).elapsed_ns / calls)
-        return median(found)
-
-    def _capture(self, call: Bound, calls: int) -> Any:
-        """A graph of `calls` calls; None where they cannot be captured."""
-        stream = self._stream
-        try:
-            stream.begin_capture()
-            try:
-                for _ in range(calls):
-                    call()
-            finally:
-                # a capture that went wrong must be ended too; ending it raises in its turn
-                graph = stream.end_capture()
-        except Exception:  # noqa: BLE001  CuPy, the driver and torch each have their own; the call itself has worked
-            self.synchronize()
-            return None
-        graph.upload(stream)
-        return graph
+        return self._graphs.repeated_ns(again, limits.budget_s) / calls
 
     def _names(self, call: Bound) -> tuple[str, ...] | None:
         """What one call launches, in order; None where it cannot be captured."""
-        graph = self._capture(call, 1)
+        graph = self._graphs.capture(call, 1)
         return None if graph is None else graph_names(graph)
 
     def _memory(self, call: Bound) -> tuple[int, int]:

@@ -68,6 +68,14 @@ _STREAMED = declare(
     ops=_REDUCTIONS,
     why="megabytes up to which rows are read past what the L2 cache holds, from LEAST_STREAMED on",
 )
+_STREAMED_COLUMNS = declare(
+    "reduction.streamed_columns_megabytes",
+    384,
+    (0, 96, 192, 384, 768),
+    backend="cuda",
+    ops=_REDUCTIONS,
+    why="likewise of columns, in packs",
+)
 _SMALL = declare(
     "reduction.small_elements",
     1 << 16,
@@ -149,7 +157,8 @@ def expressions(functor: str, width: int, *, only_rows: bool = False) -> tuple[s
     rows = (f"reduce_rows<{these}, {THREADS}>" for these in both)
     long = (f"reduce_long<{these}, {threads}>" for these in both for threads in large)
     wide = (f"reduce_rows<{functor}, {width}, {stream}, true, {ROW_THREADS}>" for stream in flags if width == ROW_WIDTH)
-    columns = (f"reduce_columns<{functor}, {each}>" for each in sorted({1, width}))
+    packs = dict.fromkeys(("1, false", *(f"{width}, {stream}" for stream in flags)))
+    columns = (f"reduce_columns<{functor}, {these}>" for these in packs)
     slabs = (f"reduce_slabs<{functor}, {width}, {stream}>" for stream in flags if not only_rows)
     small = (f"reduce_small<{functor}, {of_rows}>" for of_rows in (flags[1:] if only_rows else flags))
     tiny = f"reduce_tiny<{functor}, {width}>"
@@ -187,12 +196,13 @@ def launch(
     fits = all(array is None or array.data.ptr % (width * itemsize) == 0 for array in (x, second))
     wide = width if fits and layout.c % width == 0 else 1
     if second is None and (threads := _slab_threads(functor, layout)):
-        streams = _streams(x.nbytes, least_streamed)
+        streams = _streams((x,), least_streamed)
         function = source.function(f"reduce_slabs<{functor.name}, {width}, {streams}>")
         numbers = (functor.value, layout_struct(layout, 1, 1), np.int32(shift))
         return lambda: function((layout.a * layout.b,), (threads,), (x, out, *numbers))
     lanes, across, splits = _column_shares(layout, wide, COLUMN_LANES if itemsize == 4 else (WARP,))
-    function = source.function(f"reduce_columns<{functor.name}, {wide}>")
+    streams = _streams((x, second), least_streamed, _STREAMED_COLUMNS) if wide == width else "false"
+    function = source.function(f"reduce_columns<{functor.name}, {wide}, {streams}>")
     arguments = (x, second, out, functor.value, layout_struct(layout, splits, across), tickets, partials)
     grid, block = (layout.a * layout.b * across, splits), (lanes, THREADS // lanes)
     return lambda: function(grid, block, arguments)
@@ -260,8 +270,7 @@ def _rows(
     least_streamed: int,
 ) -> Bound:
     rows, length, width = layout.a, layout.r1, functor.width
-    nbytes = sum(array.nbytes for array in arrays[:2] if array is not None)
-    streams = _streams(nbytes, least_streamed)
+    streams = _streams(arrays[:2], least_streamed)
     is_whole = shift == 0 and length % width == 0
     whole = flag(is_whole)
     splits, share = _large_shares(functor, layout, arrays, whole=is_whole)
@@ -289,8 +298,10 @@ def _rows(
     return lambda: function(grid, (threads,), arguments)
 
 
-def _streams(nbytes: int, least: int) -> str:
-    return flag(nbytes >= least and _STREAMED.covers(nbytes >> 20))
+def _streams(arrays: tuple[Any, ...], least: int, most: Parameter = _STREAMED) -> str:
+    """Whether `arrays`, those that there are, are read past what the cache holds, in C++."""
+    nbytes = sum(array.nbytes for array in arrays if array is not None)
+    return flag(nbytes >= least and most.covers(nbytes >> 20))
 
 
 def _large_shares(functor: Functor, layout: Reduction, arrays: tuple[Any, Any, Any], *, whole: bool) -> tuple[int, int]:

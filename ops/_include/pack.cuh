@@ -92,27 +92,51 @@ __device__ __forceinline__ unsigned long long kept_policy() {
 }
 #endif
 
-// there: else the word is undefined. By a predicate: a branch would end before the next load, and what takes a word
-// apart wait in it.
-template <typename T, int N>
-__device__ __forceinline__ PackWord<T, N> fetch_kept(const T* from, bool there = true) {
+// A load of 16 bytes into `word`, if it is `there`, by a predicate: a branch would end before the next load, and what
+// takes a word apart wait in it. HOW: what ld.global is followed by. HINT, POLICY: of the L2 cache, where HOW takes one.
+#if __CUDA_ARCH__ >= 800
+#define LOAD_WHERE(HOW, HINT, POLICY)                                    \
+  asm volatile(                                                          \
+      "{\n"                                                              \
+      ".reg .pred there;\n"                                              \
+      "setp.ne.u32 there, %5, 0;\n"                                      \
+      "@there ld.global" HOW ".v4.b32 {%0, %1, %2, %3}, [%4]" HINT ";\n" \
+      "}"                                                                \
+      : "=r"(word.x), "=r"(word.y), "=r"(word.z), "=r"(word.w)           \
+      : "l"(from), "r"(static_cast<unsigned int>(there)), "l"(POLICY))
+#endif
+
+// there: else the word is undefined. STREAM: as fetch says.
+template <typename T, int N, bool STREAM>
+__device__ __forceinline__ PackWord<T, N> fetch_where(const T* from, bool there) {
   PackWord<T, N> word;
 #if __CUDA_ARCH__ >= 800
   if constexpr (sizeof(word) == 16) {
-    asm volatile(
-        "{\n"
-        ".reg .pred there;\n"
-        "setp.ne.u32 there, %6, 0;\n"
-        "@there ld.global.L2::cache_hint.v4.b32 {%0, %1, %2, %3}, [%4], %5;\n"
-        "}"
-        : "=r"(word.x), "=r"(word.y), "=r"(word.z), "=r"(word.w)
-        : "l"(from), "l"(kept_policy()), "r"(static_cast<unsigned int>(there)));
+    if constexpr (STREAM) {
+      LOAD_WHERE(".cs", "", 0ull);
+    } else {
+      LOAD_WHERE("", "", 0ull);
+    }
     return word;
   }
 #endif
-  if (there) word = fetch<T, N>(from);
+  if (there) word = fetch<T, N, STREAM>(from);
   return word;
 }
+
+// Likewise, of lines that are kept.
+template <typename T, int N>
+__device__ __forceinline__ PackWord<T, N> fetch_kept(const T* from, bool there = true) {
+#if __CUDA_ARCH__ >= 800
+  if constexpr (sizeof(PackWord<T, N>) == 16) {
+    PackWord<T, N> word;
+    LOAD_WHERE(".L2::cache_hint", ", %6", kept_policy());
+    return word;
+  }
+#endif
+  return fetch_where<T, N, false>(from, there);
+}
+#undef LOAD_WHERE
 
 template <typename T, int N>
 __device__ __forceinline__ Pack<T, N> load_kept(const T* from, bool there = true) {

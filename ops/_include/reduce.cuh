@@ -399,7 +399,7 @@ template <typename F>
 constexpr int COLUMNS_RESIDENT = COLUMNS_SLIM<F> ? 4 : 0;
 
 // As Columns says. partials (splits, a b c), tickets (a b column blocks).
-template <typename F, int V>
+template <typename F, int V, bool STREAM>
 __global__ void __launch_bounds__(REDUCE_THREADS, COLUMNS_RESIDENT<F>) reduce_columns(
     const typename F::Input* __restrict__ x, const typename F::Input* __restrict__ second,
     typename F::Output* __restrict__ out, F f, Layout layout, unsigned int* tickets, typename F::Acc* partials) {
@@ -412,20 +412,29 @@ __global__ void __launch_bounds__(REDUCE_THREADS, COLUMNS_RESIDENT<F>) reduce_co
   Acc mine[V];
 #pragma unroll
   for (int i = 0; i < V; ++i) mine[i] = f.identity();
-  const auto take = [&](long long place, const Pack<T, V>& one) {
-    Pack<T, V> two = one;
-    if constexpr (F::TWO) two = load<T, V>(second + place);
+  const auto take = [&](const Pack<T, V>& one, const Pack<T, V>& two) {
 #pragma unroll
     for (int i = 0; i < V; ++i) mine[i] = f.take(mine[i], one.at[i], two.at[i]);
   };
   if (layout.r2 == 1) {
-#pragma unroll COLUMNS_TOGETHER<F>
-    for (long long index = at.index; index < at.end; index += rows) {
-      const long long place = at.start + index * at.stride;
-      take(place, load<T, V>(x + place));
+    constexpr int TOGETHER = COLUMNS_TOGETHER<F>;
+    for (int left = static_cast<int>(at.end - at.index); left > 0; left -= TOGETHER * rows) {
+      PackWord<T, V> one[TOGETHER], two[TOGETHER];
+#pragma unroll
+      for (int j = 0; j < TOGETHER; ++j) {
+        one[j] = fetch_where<T, V, STREAM>(x + at.place + j * at.step, j * rows < left);
+        if constexpr (F::TWO) two[j] = fetch_where<T, V, STREAM>(second + at.place + j * at.step, j * rows < left);
+      }
+#pragma unroll
+      for (int j = 0; j < TOGETHER; ++j) {
+        if (j * rows < left) take(unpacked<T, V>(one[j]), unpacked<T, V>(F::TWO ? two[j] : one[j]));
+      }
+      at.place += TOGETHER * at.step;
     }
   } else {
-    at.each([&](long long place) { return load<T, V>(x + place); }, take);
+    at.each([&](long long place) { return fetch<T, V, STREAM>(x + place); }, [&](long long place, const PackWord<T, V>& one) {
+      take(unpacked<T, V>(one), unpacked<T, V>(F::TWO ? fetch<T, V, STREAM>(second + place) : one));
+    });
   }
   const long long results = layout.a * layout.b * layout.c;
 #pragma unroll

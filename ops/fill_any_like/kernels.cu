@@ -4,7 +4,7 @@
 template <typename W>  // an unsigned word as wide as an element
 __global__ void __launch_bounds__(256) fill(W* __restrict__ out, W value, uint4 pattern, int head, long long packs, long long size) {
   const long long index = static_cast<long long>(blockIdx.x) * 256 + threadIdx.x;
-  if (index < packs) __stcs(reinterpret_cast<uint4*>(out + head) + index, pattern);
+  if (index < packs) reinterpret_cast<uint4*>(out + head)[index] = pattern;
   if (index < head) out[index] = value;
   const long long tail = head + packs * (16 / sizeof(W)) + index;
   if (tail < size) out[tail] = value;

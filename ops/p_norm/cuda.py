@@ -68,7 +68,7 @@ MODES = {
     inf: "LARGEST",
     -inf: "SMALLEST",
 }
-LIGHT = ("ABS", "SQUARE", "CUBE")
+LIGHT = ("ABS", "SQUARE", "CUBE", "LARGEST", "SMALLEST")
 """Modes that take an element in two or three instructions."""
 SLOPES = {0.0: "FLAT", 1.0: "SIGN", 2.0: "LINEAR", 3.0: "QUADRATIC", 1.5: "ROOT", 2.5: "ROOT_CUBED"}
 

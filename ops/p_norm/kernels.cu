@@ -23,6 +23,31 @@ __device__ __forceinline__ float reciprocal(float x) {  // as root
 }
 __device__ __forceinline__ double reciprocal(double x) { return 1.0 / x; }
 __device__ __forceinline__ double root(double x) { return sqrt(x); }
+// The larger or the smaller one; NaN where either is.
+template <bool SMALLEST, typename A>
+__device__ __forceinline__ A compared(A a, A b) {
+  return (SMALLEST ? b < a : b > a) || b != b ? b : a;
+}
+__device__ __forceinline__ double largest(double a, double b) { return compared<false>(a, b); }
+__device__ __forceinline__ double smallest(double a, double b) { return compared<true>(a, b); }
+__device__ __forceinline__ float largest(float a, float b) {
+#if __CUDA_ARCH__ >= 800
+  float result;
+  asm("max.NaN.f32 %0, %1, %2;" : "=f"(result) : "f"(a), "f"(b));
+  return result;
+#else
+  return compared<false>(a, b);
+#endif
+}
+__device__ __forceinline__ float smallest(float a, float b) {
+#if __CUDA_ARCH__ >= 800
+  float result;
+  asm("min.NaN.f32 %0, %1, %2;" : "=f"(result) : "f"(a), "f"(b));
+  return result;
+#else
+  return compared<true>(a, b);
+#endif
+}
 __device__ __forceinline__ float accurate_power(float x, float p) { return powf(x, p); }
 __device__ __forceinline__ double accurate_power(double x, double p) { return pow(x, p); }
 
@@ -72,8 +97,8 @@ struct Norm {
     return merge(sum, static_cast<Acc>(x));
   }
   __device__ __forceinline__ Acc merge(Acc a, Acc b) const {
-    if constexpr (MODE == LARGEST) return b > a || b != b ? b : a;  // NaN stays
-    if constexpr (MODE == SMALLEST) return b < a || b != b ? b : a;
+    if constexpr (MODE == LARGEST) return largest(a, b);
+    if constexpr (MODE == SMALLEST) return smallest(a, b);
     return a + b;
   }
   __device__ __forceinline__ T finish(Acc sum) const {
@@ -399,15 +424,39 @@ struct Paired<__nv_bfloat16> {
   using type = __nv_bfloat162;
 };
 
-// A bit for each of eight elements that stands out, two of them compared at once.
+// Of two elements at once, each against its mark: 16 bits set where one stands out.
+template <typename T>
+__device__ __forceinline__ unsigned int pair_standing_out(unsigned int two, typename Paired<T>::type marks) {
+  return __hequ2_mask(__habs2(reinterpret_cast<const typename Paired<T>::type&>(two)), marks);
+}
+
+// A bit for each of eight elements that stands out against one mark.
 template <typename T>
 __device__ __forceinline__ unsigned int standing_out(const uint4& word, T mark) {
-  using P = typename Paired<T>::type;
-  const P marks(mark, mark);
-  const auto of = [&](unsigned int two) { return __hequ2_mask(__habs2(reinterpret_cast<const P&>(two)), marks); };
+  const typename Paired<T>::type marks(mark, mark);
+  const auto of = [&](unsigned int two) { return pair_standing_out<T>(two, marks); };
   const unsigned int bits =
       (of(word.x) & 0x20001u) | (of(word.y) & 0x80004u) | (of(word.z) & 0x200010u) | (of(word.w) & 0x800040u);
   return (bits | bits >> 16) & 0xffu;
+}
+
+// Whether any element of a pack stands out, each against its own mark.
+template <typename T, int V>
+__device__ __forceinline__ bool any_stands_out(const Pack<T, V>& pack, const Pack<T, V>& marks) {
+  if constexpr (V == 8) {
+    using P = typename Paired<T>::type;
+    unsigned int found = 0;
+#pragma unroll
+    for (int i = 0; i < V; i += 2) {
+      found |= pair_standing_out<T>(reinterpret_cast<const unsigned int&>(pack.at[i]), reinterpret_cast<const P&>(marks.at[i]));
+    }
+    return found != 0;
+  } else {
+    bool found = false;
+#pragma unroll
+    for (int i = 0; i < V; ++i) found |= stands_out(pack.at[i], widen(marks.at[i]));
+    return found;
+  }
 }
 
 // `length` elements of x and dx from `begin` on, in packs that are aligned in memory: elements [low, high) past `from`
@@ -644,23 +693,21 @@ __global__ void __launch_bounds__(GRAD_THREADS, EXTREME_RESIDENT) grad_extreme_c
   const int columns = blockDim.x * V, splits = gridDim.y;
   for (int column = slot; column < columns; column += threads) found[column] = 0;
   Columns<V> at(layout, blockIdx.y);
-  Wide<T> marks[V];
+  Pack<T, V> marks;
   if (at.ours) {
     const W norm = fetch<T, V>(y + at.result), grad = fetch<T, V>(dy + at.result);
     norms[threadIdx.x] = norm;
     grads[threadIdx.x] = grad;
 #pragma unroll
     for (int i = 0; i < V; ++i) {
-      marks[i] = Shares<T>(unpacked<T, V>(norm).at[i], unpacked<T, V>(grad).at[i]).mark();
+      marks.at[i] = narrow<T>(Shares<T>(unpacked<T, V>(norm).at[i], unpacked<T, V>(grad).at[i]).mark());
     }
   }
   __syncthreads();
   // Writes a pack, whose elements share with those counted. Whether any stand out.
   const auto write = [&](const Pack<T, V>& pack, long long place, bool counted) {
     Pack<T, V> given = unpacked<T, V>(W{});
-    bool any = false;
-#pragma unroll
-    for (int i = 0; i < V; ++i) any |= stands_out(pack.at[i], marks[i]);
+    const bool any = any_stands_out(pack, marks);
     if (any) {
       const Pack<T, V> norm = unpacked<T, V>(norms[threadIdx.x]), grad = unpacked<T, V>(grads[threadIdx.x]);
 #pragma unroll
