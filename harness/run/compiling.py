@@ -76,10 +76,14 @@ def compile_ahead(
     timeout_s: float = 300.0,
     kept: Path | None = None,
 ) -> Ahead:
-    """Call and check each trial's kernel once; `tell` hears of each. kept: a folder for inputs, to be used again."""
+    """Call and check each trial's kernel once; `tell` hears of each. kept: a folder for inputs, to be used again.
+
+    timeout_s: for a kernel, and for a reference as much again for each worker, as they all want memory at once: one
+    of 20 s took more than 120 beside fifteen others.
+    """
     waiting, ahead = Waiting((_need(case[0]), case) for case in _by_case(trials)), Ahead(kept=kept)
     with ThreadPoolExecutor(workers) as pool:
-        parts = [pool.submit(_work, waiting, ahead, tell, timeout_s) for _ in range(workers)]
+        parts = [pool.submit(_work, waiting, ahead, tell, (timeout_s, workers * timeout_s)) for _ in range(workers)]
         for part in parts:
             for result in part.result():
                 ahead.add(result)
@@ -138,10 +142,13 @@ def _by_case(trials: Iterable[Trial]) -> list[list[Trial]]:
     return list(found.values())
 
 
-def _work(waiting: Waiting[list[Trial]], ahead: Ahead, tell: Callable[[Trial], None], timeout_s: float) -> list[Result]:
-    """One worker's part: cases as long as there are any."""
+def _work(
+    waiting: Waiting[list[Trial]], ahead: Ahead, tell: Callable[[Trial], None], timeouts_s: tuple[float, float]
+) -> list[Result]:
+    """One worker's part: cases as long as there are any. timeouts_s: a kernel's, and a reference's."""
     found = []
-    with LocalExecutor(limits=ONCE, timeout_s=timeout_s) as executor:
+    kernel_s, reference_s = timeouts_s
+    with LocalExecutor(limits=ONCE, timeout_s=kernel_s, reference_timeout_s=reference_s) as executor:
         for trials in waiting:
             for result in executor.run(trials, ask=ahead.ask_first):
                 found.append(result)

@@ -54,8 +54,8 @@ class Executor(Protocol):
 class LocalExecutor:
     """Runs trials in a worker process of this machine, and in a new one when that has died.
 
-    limits: how long to measure. timeout_s: for a kernel's part of a trial, and as much
-    again for the reference. ops_tree: folder whose `ops` the workers import. threads: CPUs that they
+    limits: how long to measure. timeout_s: for a kernel's part of a trial. reference_timeout_s: for inputs and the
+    reference (None: as long again). ops_tree: folder whose `ops` the workers import. threads: CPUs that they
     use (None: all). memory_bytes: address space they may use (None: no limit; CUDA needs
     far more than it uses). preload: modules they import while the parent does other things.
     cpu_fallback: let the CPU's kernel stand in where a device has none. environment: variables
@@ -72,6 +72,7 @@ class LocalExecutor:
         *,
         limits: Limits | None = None,
         timeout_s: float = 120.0,
+        reference_timeout_s: float | None = None,
         ops_tree: Path | None = None,
         threads: int | None = None,
         memory_bytes: int | None = None,
@@ -90,6 +91,7 @@ class LocalExecutor:
             raise
         self.limits = limits or Limits()
         self.timeout_s = timeout_s
+        self.reference_timeout_s = reference_timeout_s or timeout_s
         self.cpu_fallback = cpu_fallback
         self._environment = dict(environment or {})
         self._options = worker_options(ops_tree, threads, memory_bytes, preload)
@@ -141,7 +143,7 @@ class LocalExecutor:
         worker = self._ready()
         worker.send(dict(request))
         phase = ""
-        deadline = monotonic() + self.timeout_s
+        deadline = monotonic() + self.reference_timeout_s
         while True:
             reply = worker.receive(deadline)
             if reply is None:

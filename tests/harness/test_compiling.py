@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -29,6 +30,20 @@ def test_every_trial_is_called_once_by_one_of_the_workers() -> None:
     assert ahead.right == 6
     assert set(told.values()) == {1}
     assert len(told) == 7
+
+
+def test_references_have_as_much_longer_as_there_are_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All of them compute at once; a kernel has what it is given."""
+    given: list[tuple[float, float | None]] = []
+
+    class Noting(LocalExecutor):
+        def __init__(self, *, timeout_s: float, reference_timeout_s: float, **more: Any) -> None:
+            given.append((timeout_s, reference_timeout_s))
+            super().__init__(timeout_s=timeout_s, reference_timeout_s=reference_timeout_s, **more)
+
+    monkeypatch.setattr(compiling, "LocalExecutor", Noting)
+    compile_ahead([Trial(CASES[0], "baseline", "cpu", "cpu")], 3, lambda _: None, timeout_s=50.0)
+    assert given == [(50.0, 150.0)] * 3
 
 
 def test_what_was_checked_ahead_is_trusted_and_nothing_else(tmp_path: Path) -> None:

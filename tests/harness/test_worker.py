@@ -83,6 +83,17 @@ def test_a_hang_times_out() -> None:
     assert after.status is Status.OK
 
 
+@pytest.mark.parametrize(("reference_timeout_s", "status"), [(None, Status.TIMEOUT), (60.0, Status.OK)])
+def test_a_reference_has_a_time_of_its_own(reference_timeout_s: float | None, status: Status) -> None:
+    """One that takes longer than a kernel may is waited for where it is given longer, and only there."""
+    preload = (*PRELOAD, "tests.faulty.slow")
+    with LocalExecutor(
+        limits=QUICK, timeout_s=1.0, reference_timeout_s=reference_timeout_s, preload=preload
+    ) as executor:
+        (result,) = run(executor, "baseline")
+    assert result.status is status, result.reason
+
+
 def test_what_a_kernel_prints_disturbs_nothing(executor: LocalExecutor) -> None:
     """Output on file descriptors 1 and 2 and reading standard input leave the protocol alone."""
     (result,) = run(executor, "chatter")
