@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from time import perf_counter
@@ -66,6 +66,15 @@ def run(
     ahead: Annotated[
         int, typer.Option("--ahead", min=0, metavar="WORKERS", help="First compile and check all by so many processes.")
     ] = 0,
+    settle: Annotated[
+        int,
+        typer.Option(
+            "--settle",
+            min=0,
+            metavar="PROCESSES",
+            help="On a GPU, measure cases in which it is open who is fastest again, in up to so many more processes.",
+        ),
+    ] = 0,
     profile: Annotated[
         bool, typer.Option("--profile", help="List the kernels of each call too, by CUPTI, after all timing.")
     ] = False,
@@ -113,7 +122,8 @@ def run(
             run_id = _go_on(store, found, devices, settings) if found else _begin(store, cases, devices, settings)
             wanted = len(trials) >= CEILINGS_FROM if ceilings is None else ceilings
             with _ahead(trials, ahead, timeout or settings.timeout_s) as ask:
-                interrupted = _measure(store, executor, run_id, trials, devices if wanted else (), ask)
+                rounds = _rounds(store, run_id, trials, settle)
+                interrupted = _measure(store, executor, run_id, rounds, devices if wanted else (), ask)
             if profile and not interrupted:
                 executor.close()
                 interrupted = _profile(store, run_id, timeout or settings.timeout_s)
@@ -172,10 +182,28 @@ def _ahead(trials: Sequence[Trial], workers: int, timeout_s: float) -> Iterator[
         yield found.ask
 
 
+def _rounds(store: Store, run_id: str, trials: Sequence[Trial], settle: int) -> Iterator[tuple[int, Sequence[Trial]]]:
+    """All trials, and then up to `settle` times those of cases that are open by what is stored until then."""
+    from harness.run.settle import open_trials
+
+    yield 0, trials
+    for block in range(1, settle + 1):
+        again = open_trials(store.results(run_id))
+        if not again:
+            return
+        typer.echo(f"{len(again)} trials again, in another process", err=True)
+        yield block, again
+
+
 def _measure(
-    store: Store, executor: LocalExecutor, run_id: str, trials: Sequence[Trial], devices: Sequence[str], ask: Ask
+    store: Store,
+    executor: LocalExecutor,
+    run_id: str,
+    rounds: Iterable[tuple[int, Sequence[Trial]]],
+    devices: Sequence[str],
+    ask: Ask,
 ) -> bool:
-    """Run the trials and store each result as it comes; True when interrupted."""
+    """Run each round in a process of its own and store each result as it comes; True when interrupted."""
     from harness.run.progress import Progress
     from harness.run.runner import run as run_trials
     from ops import Device
@@ -183,10 +211,13 @@ def _measure(
     try:
         for device in devices:
             store.add_ceilings(run_id, executor.ceilings(str(Device.parse(device))))
-        with Progress(len(trials)) as progress:
-            for result in run_trials(progress.follow(trials), executor, ask=ask):
-                store.add_result(run_id, result)
-                progress.advance()
+        for block, trials in rounds:
+            if block:
+                executor.renew()
+            with Progress(len(trials)) as progress:
+                for result in run_trials(progress.follow(trials), executor, block=block, ask=ask):
+                    store.add_result(run_id, result)
+                    progress.advance()
     except KeyboardInterrupt:
         store.finish_run(run_id, "interrupted")
         return True

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import median
 from typing import Any
 
 from harness.case.casejson import case_to_json
@@ -92,7 +93,7 @@ def _finite(value: float) -> float | str:
 
 @dataclass(frozen=True)
 class Row:
-    """A case on a device: results by implementation, of one block."""
+    """A case on a device: results by implementation, each of all its blocks."""
 
     op: str
     case: str
@@ -165,10 +166,23 @@ def _ratio(above: float | None, below: float | None) -> float | None:
 
 def rows(results: Iterable[Result]) -> list[Row]:
     """A row per case and device, in the order of the results."""
-    found: dict[tuple[str, str], dict[str, Result]] = {}
+    found: dict[tuple[str, str], dict[str, list[Result]]] = {}
     for result in results:
-        found.setdefault((result.trial.case.id, result.trial.device), {})[result.trial.implementation] = result
-    return [_row(by_name) for by_name in found.values()]
+        by_name = found.setdefault((result.trial.case.id, result.trial.device), {})
+        by_name.setdefault(result.trial.implementation, []).append(result)
+    return [_row({name: _as_one(blocks) for name, blocks in by_name.items()}) for by_name in found.values()]
+
+
+def _as_one(blocks: Sequence[Result]) -> Result:
+    """The first block that is not ok; else each block's median is a sample, and the hot figure theirs."""
+    bad = next((block for block in blocks if block.status is not Status.OK), None)
+    taken = [block.measurement for block in blocks if block.measurement is not None]
+    if bad is not None or len(taken) < 2:
+        return bad or blocks[0]
+    hot = [one.hot_ns for one in taken if one.hot_ns is not None]
+    medians = tuple(one.median_ns for one in taken)
+    measurement = replace(taken[0], samples_ns=medians, cpu_ns=(), clock_mhz=(), hot_ns=median(hot) if hot else None)
+    return replace(blocks[0], measurement=measurement)
 
 
 def _row(by_name: Mapping[str, Result]) -> Row:

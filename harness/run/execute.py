@@ -106,6 +106,10 @@ class LocalExecutor:
     ) -> None:
         self.close()
 
+    def renew(self) -> None:
+        """Another process for what follows."""
+        self._replace()
+
     def close(self) -> None:
         """End the worker and whatever it started."""
         if self._worker is not None:
