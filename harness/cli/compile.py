@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import os
-from typing import Annotated
+from collections.abc import Sequence
+from time import perf_counter
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from harness.cli.options import Devices, Ops, Paths, Tags, default_device, load, select
+
+if TYPE_CHECKING:
+    from harness.result.result import Trial
+    from harness.run.compiling import Ahead
 
 
 def compile_(
@@ -23,13 +29,22 @@ def compile_(
 
     Example: opgauge compile --tag seed
     """
-    from harness.run.compiling import compile_ahead
-    from harness.run.progress import Progress
     from harness.run.runner import plan
 
     cases = select(load(paths, ops=op), ops=op, tags=tag, dtypes=None, names=None)
     devices = device or [default_device()]
     trials = plan(cases, devices=devices)
+    compile_all(trials, workers or os.cpu_count() or 1)
+
+
+def compile_all(trials: Sequence[Trial], workers: int, **more: Any) -> Ahead:
+    """As `compile_ahead`, with a bar meanwhile and a line at the end."""
+    from harness.run.compiling import compile_ahead
+    from harness.run.progress import Progress
+
+    begun = perf_counter()
     with Progress(len(trials)) as progress:
-        ahead = compile_ahead(trials, workers or os.cpu_count() or 1, progress.finished)
-    typer.echo(f"{ahead.right} of {len(trials)} are compiled and right")
+        found = compile_ahead(trials, workers, progress.finished, **more)
+    took = perf_counter() - begun
+    typer.echo(f"{found.right} of {len(trials)} are compiled and right, after {took:.0f} s", err=True)
+    return found

@@ -6,11 +6,11 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from time import perf_counter
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from harness.cli.compile import compile_all
 from harness.cli.options import (
     AsJson,
     Database,
@@ -166,20 +166,13 @@ def _captured(cases: Sequence[Case], devices: Sequence[str], settings: Settings)
 def _ahead(trials: Sequence[Trial], workers: int, timeout_s: float) -> Iterator[Ask]:
     """What to ask of trials after so many workers have called and checked each; nothing without workers."""
     from harness.gate.tree import temporary_folder
-    from harness.run.compiling import compile_ahead
     from harness.run.execute import ask_nothing
-    from harness.run.progress import Progress
 
     if not workers:
         yield ask_nothing
         return
     with temporary_folder("opgauge-run-") as kept:
-        begun = perf_counter()
-        with Progress(len(trials)) as progress:
-            found = compile_ahead(trials, workers, progress.finished, timeout_s=timeout_s, kept=kept)
-        took = perf_counter() - begun
-        typer.echo(f"{found.right} of {len(trials)} are compiled and right, after {took:.0f} s", err=True)
-        yield found.ask
+        yield compile_all(trials, workers, timeout_s=timeout_s, kept=kept).ask
 
 
 def _rounds(store: Store, run_id: str, trials: Sequence[Trial], settle: int) -> Iterator[tuple[int, Sequence[Trial]]]:

@@ -317,3 +317,10 @@ def widest_pack(itemsize: int, *lengths_and_arrays: Any) -> int:
         while number % width:
             width //= 2
     return width
+
+
+def whole_pack(array: Any, *lengths_and_arrays: Any) -> int:
+    """Elements of `array` in 16 bytes where `widest_pack` allows that, of it and the others; else 1."""
+    itemsize = array.dtype.itemsize
+    width: int = 16 // itemsize
+    return width if widest_pack(itemsize, array, *lengths_and_arrays) == width else 1

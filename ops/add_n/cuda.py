@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ops._core.cuda import Source, widest_pack
+from ops._core.cuda import Source, whole_pack
 from ops._core.dtype import FLOATS, dtype_info
 from ops._core.kernel import Bound
 from ops._core.pointwise import flat
@@ -26,8 +26,7 @@ def add_n(*, in_0: Any, in_1: Any, out: dict[str, Any]) -> Bound:
     result = out["out"]
     if result.size == 0:
         return lambda: None
-    widest = WIDTHS[in_0.dtype.name]
-    width = widest if widest_pack(in_0.dtype.itemsize, in_0, in_1, result) == widest else 1
+    width = whole_pack(in_0, in_1, result)
     grid, block = flat(result.size, width)
     function = SOURCE.function(f"add_n<{dtype_info(in_0.dtype.name).ctype}, {width}>")
     arguments = (in_0, in_1, result, np.int64(result.size // width), np.int64(result.size))

@@ -9,7 +9,7 @@ import numpy as np
 
 from ops._core.axes import as_reduction
 from ops._core.broadcast import Walk, reduced_axes, walk
-from ops._core.cuda import Source, flag, multiprocessors, widest_pack
+from ops._core.cuda import Source, flag, multiprocessors, whole_pack
 from ops._core.dtype import FLOATS, dtype_info
 from ops._core.errors import AxisError
 from ops._core.kernel import Bound
@@ -66,12 +66,6 @@ def _wide(x: Any) -> Any:
     return dtype_info(dtype_info(x.dtype.name).accumulate).numpy.type
 
 
-def _pack(x: Any, *lengths_and_arrays: Any) -> int:
-    """The widest pack, or 1 where that does not fit."""
-    width = WIDTHS[x.dtype.name]
-    return width if widest_pack(x.dtype.itemsize, x, *lengths_and_arrays) == width else 1
-
-
 def _flag(tensor: Any) -> str:
     """Whether the weight is a tensor, in C++."""
     return flag(tensor is not None)
@@ -90,14 +84,14 @@ def lerp(*, x: Any, y: Any, weight: Any, out: dict[str, Any]) -> Bound:
     tensor, number = _split_weight(weight, wide)
     operands = (x, y, tensor, result)
     if x.shape == y.shape and (tensor is None or tensor.shape == x.shape):
-        width = _pack(x, result.size, *operands)
+        width = whole_pack(x, result.size, *operands)
         grid, block = flat(result.size, width)
         function = SOURCE.function(f"lerp_flat<{ctype}, {width}, {_flag(tensor)}>")
         arguments = (*operands, number, np.int64(result.size // width))
         return lambda: function(grid, block, arguments)
     steps = walk(result.shape, x.shape, y.shape, () if tensor is None else tensor.shape)
     simple = all(strides[-1] in {0, 1} for strides in steps.strides)
-    width = _pack(x, steps.lengths[-1], *operands, *_row_strides(steps.strides)) if simple else 1
+    width = whole_pack(x, steps.lengths[-1], *operands, *_row_strides(steps.strides)) if simple else 1
     if tensor is None and width > 1 and _long_rows(steps.lengths, width):
         return _blend_rows(x, y, number, result, steps, width)
     packs = WALKED[x.dtype.name]
@@ -216,7 +210,7 @@ def _unsummed(dout: Any, weight: Any, dx: Any, dy: Any, *, subtract: bool) -> Bo
     wide, ctype = _wide(dout), CTYPES[dout.dtype.name]
     tensor, number = _split_weight(weight, wide)
     if tensor is None or tensor.shape == dout.shape:
-        width = _pack(dout, dout.size, tensor, dx, dy)
+        width = whole_pack(dout, dout.size, tensor, dx, dy)
         grid, block = flat(dout.size, width)
         flags = f"{_flag(tensor)}, {flag(subtract)}"
         function = SOURCE.function(f"grad_flat<{ctype}, {width}, {flags}>")
@@ -245,7 +239,7 @@ def _fused(dout: Any, summed: Any, other: Any, shape: Shape, factors: tuple[Any,
         return None
     ctype = CTYPES[dout.dtype.name]
     if layout.c == 1:
-        width = _pack(dout, layout.length, other)
+        width = whole_pack(dout, layout.length, other)
         packs = layout.length // width
         most = _splits(summed.size) if layout.a < _waiting() else 1
         share = -(-packs // min(most, -(-packs // (THREADS * UNDER_WAY))))
@@ -256,7 +250,7 @@ def _fused(dout: Any, summed: Any, other: Any, shape: Shape, factors: tuple[Any,
         return lambda: function((layout.a * splits,), (THREADS,), arguments)
     if layout.a > MOST_ROWS:
         return None
-    width = _pack(dout, layout.c, other)
+    width = whole_pack(dout, layout.c, other)
     packs = -(-layout.c // width)
     lanes = 1
     while lanes < WARP and lanes < packs:
@@ -279,7 +273,7 @@ def _crossed(
         return None
     outer, inner = sorted(layouts, key=lambda layout: layout.a)
     apart = outer.a * outer.length != inner.a or outer.c != inner.length * inner.c
-    width = _pack(dout, inner.c, *gradients)
+    width = whole_pack(dout, inner.c, *gradients)
     across = -(-inner.c // (width * WARP))
     # one gradient is summed over the steps and has the rows, the other the other way round
     rows, steps = sorted(layouts, key=lambda layout: layout.length)

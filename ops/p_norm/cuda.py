@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ops._core.axes import Axis, Reduction, as_reduction, normalize_axes
-from ops._core.cuda import Source, divisor, multiprocessors, widest_pack
+from ops._core.cuda import Source, divisor, multiprocessors, whole_pack
 from ops._core.dtype import FLOATS, dtype_info
 from ops._core.kernel import Bound
 from ops._core.op import Params, Shapes
@@ -177,7 +177,7 @@ def _gradient(p: float, layout: Reduction, x: Any, y: Any, dy: Any, dx: Any) -> 
         function = SOURCE.function(f"{name}<{ctype}, {width}, {slope}, {packs}>")
         return lambda: function((blocks,), (SWEEP_THREADS,), (*arrays, *numbers))
     swept = layout.r2 == 1 and x.size < width << 31 and _SWEPT.covers(layout.c // width)
-    if swept and widest_pack(x.dtype.itemsize, layout.c, *arrays) == width:
+    if swept and whole_pack(x, layout.c, *arrays) == width:
         function = SOURCE.function(f"grad_sweep<{ctype}, {width}, {slope}>")
         size = x.size // width
         rest = (q, np.uint32(size), divisor(layout.c // width), divisor(layout.r1))
@@ -201,8 +201,7 @@ def _columns(
     `most` blocks share one, and no more than `target` there are where any do.
     """
     x = arrays[0]
-    width = WIDTHS[x.dtype.name]
-    pack = width if widest_pack(x.dtype.itemsize, layout.c, *arrays) == width else 1
+    pack = whole_pack(x, layout.c, *arrays)
     lanes, across = column_lanes(layout.c, pack)
     rows = THREADS // lanes
     outer = layout.a * layout.b * across

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ops._core.cuda import Source, widest_pack
+from ops._core.cuda import Source, whole_pack
 from ops._core.dtype import INTS, dtype_info
 from ops._core.kernel import Bound
 from ops._core.pointwise import flat, is_whole
@@ -46,8 +46,7 @@ def scale(*, x: Any, scale: Any, bias: float, bias_after_scale: bool, out: dict[
 
     tensor = None if isinstance(scale, float | int) else scale
     numbers = (number(0 if tensor is not None else scale), number(bias), np.bool_(bias_after_scale))
-    widest = WIDTHS[dtype]
-    width = widest if x.size > FEW and widest_pack(x.dtype.itemsize, x, result) == widest else 1
+    width = whole_pack(x, result) if x.size > FEW else 1
     grid, block = flat(x.size, width)
     whole = is_whole(x.size, width)
     function = SOURCE.function(f"scale<{CTYPES[dtype]}, {width}, {whole}>")

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ops._core.cuda import Source, widest_pack
+from ops._core.cuda import Source, whole_pack
 from ops._core.dtype import dtype_info
 from ops._core.kernel import Bound
 from ops._core.pointwise import flat, is_whole
@@ -32,8 +32,7 @@ def sign(*, x: Any, out: dict[str, Any]) -> Bound:
     result = out["out"]
     if x.size == 0:
         return lambda: None
-    widest = WIDTHS[x.dtype.name]
-    width = widest if widest_pack(x.dtype.itemsize, x, result) == widest else 1
+    width = whole_pack(x, result)
     grid, block = flat(x.size, width)
     whole = is_whole(x.size, width)
     function = SOURCE.function(f"sign<{dtype_info(x.dtype.name).ctype}, {width}, {whole}>")
