@@ -18,9 +18,10 @@ CUDA := $(if $(CUDA_MAJOR),$(if $(filter 11 12,$(CUDA_MAJOR)),cuda12,cuda13))
 
 .PHONY: run test tests lint demo docs lock clean
 
-# All is compiled and checked by all cores at once before the first is measured.
+# All is compiled and checked by all cores at once before the first is measured; where it is open who is fastest, two
+# more processes decide.
 run: $(VENV)/.run
-	$(BIN)/opgauge run --ahead $$(nproc) --tag seed
+	$(BIN)/opgauge run --ahead $$(nproc) --tag seed --settle 2
 
 # Two things at once, and tests three at a time on two cores: they wait now and then, for browsers and for what hangs.
 test:

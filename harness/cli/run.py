@@ -72,7 +72,7 @@ def run(
             "--settle",
             min=0,
             metavar="PROCESSES",
-            help="On a GPU, measure cases in which it is open who is fastest again, in up to so many more processes.",
+            help="Measure cases in which it is open who is fastest again, in up to so many more processes.",
         ),
     ] = 0,
     profile: Annotated[

@@ -1,7 +1,7 @@
 """Cases in which it is open who is fastest are measured again, each time in a fresh process.
 
-Where buffers come to lie moves a GPU's median by a percent or two, that of a kernel of a microsecond by a tenth, and
-stays as it is while the process lives: more samples there do not tell.
+Where buffers come to lie moves a GPU's median by a percent or two, that of a kernel of a microsecond by a tenth, on a
+CPU by a tenth too, and stays as it is while the process lives: more samples there do not tell.
 """
 
 from __future__ import annotations
@@ -13,17 +13,14 @@ from harness.result.summary import ALLOWED, OPTIMIZED, PEERS, rows
 
 OPEN = {"cold": 0.05, "hot": 0.15}
 """The ratio that decides is this near to what is asked, as a share of it."""
-IN_TURNS = "cpu"
-"""A device on which implementations take turns in one process, on buffers that all share (see harness.worker.turns)."""
 
 
 def open_trials(results: Iterable[Result]) -> list[Trial]:
-    """Our kernels and their peers in such cases, by what is known of all blocks, in the order of the results."""
+    """Trials of our kernels and their peers in such cases, by what is known of all blocks so far."""
     found = []
     for row in rows(results):
-        if row.device == IN_TURNS or row.deciding is None:
-            continue
-        if abs(row.deciding / ALLOWED[row.decides] - 1) <= OPEN[row.decides]:
+        ratio = row.deciding
+        if ratio is not None and abs(ratio / ALLOWED[row.decides] - 1) <= OPEN[row.decides]:
             compared = (result for name, result in row.results.items() if name in {OPTIMIZED, *PEERS})
             found += [result.trial for result in compared if result.status is Status.OK]
     return found

@@ -31,18 +31,20 @@ def large_device(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reduction, "multiprocessors", lambda: MULTIPROCESSORS)
 
 
-def launched(rows: int, length: int, shift: int = 0) -> tuple[str, tuple[int, ...], tuple[Any, ...]]:
-    """Kernel, grid and arguments with which rows of float32 are reduced."""
+def launched(
+    rows: int, length: int, shift: int = 0, *, columns: int = 1
+) -> tuple[str, tuple[int, ...], tuple[Any, ...]]:
+    """Kernel, grid and arguments with which rows of float32, or columns, are reduced."""
     found: list[Any] = []
 
     def function(expression: str) -> Any:
         return lambda grid, _, arguments: found.extend((expression, grid, arguments))
 
     data = SimpleNamespace(ptr=4096 + 4 * shift)
-    x = SimpleNamespace(dtype=np.dtype(np.float32), data=data, nbytes=4 * rows * length)
+    x = SimpleNamespace(dtype=np.dtype(np.float32), data=data, nbytes=4 * rows * length * columns)
     source: Any = SimpleNamespace(function=function)
-    layout = Reduction(rows, length, 1, 1, 1)
-    reduction.launch(source, FLOAT, layout, x, None, SimpleNamespace(size=rows), np.zeros(1 << 22, np.uint8))()
+    layout, out = Reduction(rows, length, 1, 1, columns), SimpleNamespace(size=rows * columns)
+    reduction.launch(source, FLOAT, layout, x, None, out, np.zeros(1 << 22, np.uint8))()
     return found[0], found[1], found[2]
 
 
@@ -166,6 +168,16 @@ def test_middling_sizes_leave_the_cache_first() -> None:
     """Rows of 12 to 192 MB are read past what the cache holds, smaller and larger ones by way of it."""
     for rows, stream in ((2000, "false"), (4096, "true"), (65_536, "false")):
         assert launched(rows, 1250)[0].endswith(f", {stream}, false, {THREADS}>")
+
+
+@pytest.mark.parametrize(
+    ("length", "packs"), [(1000, "4, false"), (2000, "4, true"), (40_000, "4, true"), (65_536, "4, false")]
+)
+def test_columns_leave_the_cache_first(length: int, packs: str) -> None:
+    """Those of 12 to 384 MB, in packs; columns that are no whole packs never do."""
+    assert launched(1, length, columns=2048)[0] == f"reduce_columns<{FLOAT.name}, {packs}>"
+    for shift, columns in ((1, 2048), (0, 2049)):
+        assert launched(1, length, shift, columns=columns)[0] == f"reduce_columns<{FLOAT.name}, 1, false>"
 
 
 @pytest.mark.parametrize("width", [1, 2, 4, 8])
