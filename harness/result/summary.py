@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any
@@ -93,7 +93,11 @@ def _finite(value: float) -> float | str:
 
 @dataclass(frozen=True)
 class Row:
-    """A case on a device: results by implementation, each of all its blocks."""
+    """A case on a device: results by implementation, each of all its blocks.
+
+    blocks: what was measured in each, by implementation that is ok in all of its own. Ratios are medians over blocks
+    that have both: of the same process and the same minutes of a host.
+    """
 
     op: str
     case: str
@@ -101,6 +105,7 @@ class Row:
     dtype: str
     device: str
     results: Mapping[str, Result]
+    blocks: Sequence[Mapping[str, Measurement]]
 
     def median_ns(self, implementation: str) -> float | None:
         """Median time of an implementation that is ok; None otherwise."""
@@ -124,17 +129,27 @@ class Row:
     @property
     def speedup(self) -> float | None:
         """Baseline time over optimized time."""
-        return _ratio(self.median_ns(BASELINE), self.median_ns(OPTIMIZED))
+        return self._ratio(BASELINE, (OPTIMIZED,), _cold)
 
     @property
     def against_peer(self) -> float | None:
         """Optimized time over that of the fastest peer: below 1 is faster."""
-        return _ratio(self.median_ns(OPTIMIZED), _least(map(self.median_ns, PEERS)))
+        return self._ratio(OPTIMIZED, PEERS, _cold)
 
     @property
     def hot_against_peer(self) -> float | None:
         """The same of the hot figures."""
-        return _ratio(self.hot_ns(OPTIMIZED), _least(map(self.hot_ns, PEERS)))
+        return self._ratio(OPTIMIZED, PEERS, _hot)
+
+    def _ratio(self, above: str, below: Sequence[str], time: Callable[[Measurement], float | None]) -> float | None:
+        """The time of `above` over the least of those `below`."""
+        found = []
+        for block in self.blocks:
+            times = {name: taken for name, measured in block.items() if (taken := time(measured))}
+            least = min((times[name] for name in below if name in times), default=None)
+            if above in times and least is not None:
+                found.append(times[above] / least)
+        return median(found) if found else None
 
     @property
     def decides(self) -> str:
@@ -156,12 +171,12 @@ class Row:
         return "ahead" if self.deciding <= ALLOWED[self.decides] else "level"
 
 
-def _least(times: Iterable[float | None]) -> float | None:
-    return min((time for time in times if time is not None), default=None)
+def _cold(measured: Measurement) -> float | None:
+    return measured.median_ns if measured.samples_ns else None
 
 
-def _ratio(above: float | None, below: float | None) -> float | None:
-    return above / below if above is not None and below else None
+def _hot(measured: Measurement) -> float | None:
+    return measured.hot_ns
 
 
 def rows(results: Iterable[Result]) -> list[Row]:
@@ -170,7 +185,7 @@ def rows(results: Iterable[Result]) -> list[Row]:
     for result in results:
         by_name = found.setdefault((result.trial.case.id, result.trial.device), {})
         by_name.setdefault(result.trial.implementation, []).append(result)
-    return [_row({name: _as_one(blocks) for name, blocks in by_name.items()}) for by_name in found.values()]
+    return [_row(by_name) for by_name in found.values()]
 
 
 def _as_one(blocks: Sequence[Result]) -> Result:
@@ -185,10 +200,16 @@ def _as_one(blocks: Sequence[Result]) -> Result:
     return replace(blocks[0], measurement=measurement)
 
 
-def _row(by_name: Mapping[str, Result]) -> Row:
-    trial = next(iter(by_name.values())).trial
+def _row(by_name: Mapping[str, Sequence[Result]]) -> Row:
+    results = {name: _as_one(blocks) for name, blocks in by_name.items()}
+    trial = next(iter(results.values())).trial
+    measured: dict[int, dict[str, Measurement]] = {}
+    for name, blocks in by_name.items():
+        for block in blocks if results[name].status is Status.OK else ():
+            if block.measurement is not None:
+                measured.setdefault(block.block, {})[name] = block.measurement
     case = trial.case
-    return Row(case.op, case.name, case.id, case.dtype, trial.device, by_name)
+    return Row(case.op, case.name, case.id, case.dtype, trial.device, results, list(measured.values()))
 
 
 def sort_rows(found: list[Row], order: str) -> list[Row]:

@@ -35,8 +35,8 @@ def opened(cold_ns: float, hot_ns: float | None = None, peer_hot_ns: float | Non
     ("cold_ns", "is_open"), [(18_900.0, False), (19_100.0, True), (20_900.0, True), (21_100.0, False)]
 )
 def test_cases_near_what_is_asked_are_open(cold_ns: float, *, is_open: bool) -> None:
-    """Within 5 % of the fastest peer, and without the baseline, which is none."""
-    assert opened(cold_ns) == (["optimized", "torch"] if is_open else [])
+    """Within 5 % of the fastest peer; the baseline goes along, so that its ratio is of the same minutes."""
+    assert opened(cold_ns) == (["baseline", "optimized", "torch"] if is_open else [])
 
 
 @pytest.mark.parametrize(("hot_ns", "is_open"), [(880.0, False), (900.0, True), (1200.0, True), (1220.0, False)])
@@ -60,13 +60,15 @@ def blocks(implementation: str, *pairs: tuple[float, float]) -> list[Result]:
 
 
 def test_all_processes_count() -> None:
-    """A case's times are medians over its processes, whatever their order; one that went wrong is what is seen."""
+    """Times are medians over processes, ratios over those that have both; one that is wrong is what is seen."""
     results = [*blocks("optimized", (9.0, 1.0), (5.0, 2.0), (7.0, 9.0)), *blocks("torch", (8.0, 4.0), (6.0, 8.0))]
     (row,) = rows(results)
     assert (row.median_ns("optimized"), row.hot_ns("optimized")) == (7.0, 2.0)
     assert (row.median_ns("torch"), row.hot_ns("torch")) == (7.0, 6.0)
+    assert row.against_peer == pytest.approx((9 / 8 + 5 / 6) / 2)
+    assert row.hot_against_peer == pytest.approx((1 / 4 + 2 / 8) / 2)
     (row,) = rows([*results, replace(results[0], status=Status.WRONG, measurement=None, block=3)])
-    assert row.median_ns("optimized") is None
+    assert (row.median_ns("optimized"), row.against_peer) == (None, None)
     assert row.results["optimized"].status is Status.WRONG
 
 
@@ -93,8 +95,7 @@ def settled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nearness: float) ->
 
 def test_a_run_goes_on_in_other_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is open stays in the run as further blocks, each of a process of its own."""
-    again = [(name, block) for block in (1, 2) for name in NAMES[1:]]
-    assert settled(tmp_path, monkeypatch, 1e9) == ([(name, 0) for name in NAMES] + again, 2)
+    assert settled(tmp_path, monkeypatch, 1e9) == ([(name, block) for block in (0, 1, 2) for name in NAMES], 2)
 
 
 def test_a_run_ends_where_nothing_is_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
