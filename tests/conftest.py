@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from hypothesis import settings
 
 from ops import available
 
@@ -20,6 +21,9 @@ os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 # What is compiled so is not for others to find.
 os.environ.setdefault("NUMBA_OPT", "2")
 os.environ.setdefault("NUMBA_CACHE_DIR", str(Path(__file__).parents[1] / ".pytest_cache" / "numba"))
+# No test fails by how long it takes: a machine that others use can be slow at any moment.
+settings.register_profile("untimed", deadline=None)
+settings.load_profile("untimed")
 # What a shell starts in the background ignores Ctrl-C, and so would all that is started here to see it interrupted.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)

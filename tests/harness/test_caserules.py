@@ -24,7 +24,7 @@ values = scalars | st.integers(-3, 9) | st.lists(st.integers(-2, 6), max_size=4)
 
 
 @pytest.mark.parametrize("op", [op.name for op in all_ops()])
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(data=st.data())
 def test_any_values_of_any_op_give_a_case_or_a_case_error(op: str, data: st.DataObject) -> None:
     """Shape rules raise the library's own errors, whatever the shapes, axes and numbers."""
@@ -51,7 +51,7 @@ def test_any_values_of_any_op_give_a_case_or_a_case_error(op: str, data: st.Data
     assert len(case.id) == 16
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_a_garbled_file_gives_cases_or_mistakes(tmp_path: Path, data: st.DataObject) -> None:
     """Cut, doubled or altered anywhere, a shipped file either loads or is a CaseFileError."""
@@ -71,7 +71,7 @@ def test_a_garbled_file_gives_cases_or_mistakes(tmp_path: Path, data: st.DataObj
 
 
 @given(st.binary(max_size=200))
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_any_bytes_are_a_mistake(tmp_path: Path, data: bytes) -> None:
     """What is not a case file is told so."""
     file = tmp_path / "bytes.yaml"

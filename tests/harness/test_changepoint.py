@@ -99,7 +99,7 @@ def test_values_that_are_no_times_are_refused(bad: float) -> None:
         find_change_points([1.0] * 12 + [bad])
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.lists(st.floats(1.0, 2.0), min_size=10, max_size=40), st.integers(-10, 10))
 def test_the_unit_does_not_matter_and_levels_are_long_enough(values: list[float], power: int) -> None:
     """Scaled values have the same change points, each at least three points from the next and the edges."""

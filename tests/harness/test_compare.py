@@ -246,7 +246,7 @@ SWAPPED = {Verdict.FASTER: Verdict.SLOWER, Verdict.SLOWER: Verdict.FASTER}
 QUICK = Rule(alarm_pairs=4)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(PAIRS, st.floats(0.5, 2.0))
 def test_swapping_the_sides_turns_the_verdict_round(pairs: list[Pair], change: float) -> None:
     """The ratio is inverted, and faster and slower change places."""
@@ -259,7 +259,7 @@ def test_swapping_the_sides_turns_the_verdict_round(pairs: list[Pair], change: f
     assert there.ratio * back.ratio == pytest.approx(1.0)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(PAIRS, st.integers(-8, 20))
 def test_the_unit_of_time_changes_nothing(pairs: list[Pair], power: int) -> None:
     """Both sides scaled alike give the same verdict and ratio."""
@@ -269,7 +269,7 @@ def test_the_unit_of_time_changes_nothing(pairs: list[Pair], power: int) -> None
     assert one.ratio == pytest.approx(other.ratio)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(PAIRS, st.floats(1.0, 1.5), st.floats(1.0, 1.5))
 def test_more_slowdown_never_turns_slower_into_same(pairs: list[Pair], change: float, more: float) -> None:
     """What is slower stays slower when the head takes longer still."""
@@ -279,7 +279,7 @@ def test_more_slowdown_never_turns_slower_into_same(pairs: list[Pair], change: f
         assert worse.verdict is Verdict.SLOWER
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(PAIRS)
 def test_the_ratio_lies_in_its_interval(pairs: list[Pair]) -> None:
     """Estimate and interval agree."""

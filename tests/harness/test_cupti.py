@@ -40,7 +40,7 @@ def test_a_call_lies_between_spin_and_empty() -> None:
     assert [[record.name for record in call] for call in calls] == [["a", "b"], ["c"]]
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.lists(st.lists(st.sampled_from(["a", "b", "[copy]", "[fill]"]), max_size=5), max_size=6))
 def test_calls_are_found_again(calls: list[list[str]]) -> None:
     """Whatever calls launch, flushes and samples of the timer between them are taken away again."""

@@ -98,7 +98,7 @@ def test_a_waiver_excuses_and_is_told() -> None:
     assert (late.code, late.failures, late.waivers[0].state) == (ExitCode.SLOWER, (SLOWER,), State.EXPIRED)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.lists(st.sampled_from([SAME, SLOWER, BROKEN, UNDECIDED, NOTHING, NEW, REMOVED]), max_size=6))
 def test_a_pass_means_all_measured_and_decided(comparisons: list[Comparison]) -> None:
     """Exit code 0 only without a slower, broken, undecided or unmeasured case, and with a measured one."""

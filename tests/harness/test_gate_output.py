@@ -115,7 +115,7 @@ def test_hostile_names_stay_text() -> None:
     assert "[x](https://evil.example)" in "".join(shown.get().split()).replace("\n", "")
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.text())
 def test_any_text_is_one_line_without_markup(value: str) -> None:
     """What is escaped has no character that Markdown, HTML or a table gives a meaning to."""

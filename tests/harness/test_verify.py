@@ -30,7 +30,7 @@ def verdict(got: Any, want: Any, dtype: str = "float32", bound: Any = 0.0, refer
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(values=st.lists(st.floats(allow_nan=True, allow_infinity=True), min_size=1, max_size=20))
 def test_one_rounding_is_always_right(dtype: str, values: list[float]) -> None:
     """The reference rounded to the dtype passes with no bound at all, whatever the numbers."""
@@ -39,7 +39,7 @@ def test_one_rounding_is_always_right(dtype: str, values: list[float]) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(value=st.floats(min_value=-1e4, max_value=1e4))
 def test_two_units_off_is_wrong(dtype: str, value: float) -> None:
     """With no bound, the neighbour but one of the right number fails."""

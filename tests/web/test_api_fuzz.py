@@ -62,7 +62,6 @@ def _try(operation: Any, mode: GenerationMode, headers: dict[str, str]) -> None:
     @given(case=operation.as_strategy(generation_mode=mode))
     @settings(
         max_examples=EXAMPLES,
-        deadline=None,
         derandomize=True,
         phases=[Phase.explicit, Phase.generate],
         suppress_health_check=list(HealthCheck),

@@ -17,7 +17,7 @@ Shape = tuple[int, ...]
 
 
 @given(st.lists(st.integers(0, 9), max_size=5), st.sampled_from(FLOATS))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_random_shapes(shape: list[int], dtype: str) -> None:
     """Every implementation of ours is exact to one rounding, of any shape, empty and 0-d ones among them."""
     case = case_of(OP, {"in_0": tuple(shape)}, dtype)

@@ -128,7 +128,7 @@ def convolutions(draw: st.DrawFn) -> Convolution:
 
 
 @given(convolutions(), st.sampled_from(FLOATS), st.sampled_from(LAYOUTS))
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 def test_random_convolutions(made: Convolution, dtype: str, layout: str) -> None:
     """Every implementation of ours is within the bound, whatever the rank, sizes, groups, layout and dtype."""
     case = made.case(dtype, layout)

@@ -107,7 +107,7 @@ def test_walk_is_the_reference(made: Convolution) -> None:
 
 
 @given(convolutions())
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_random_walks(made: Convolution) -> None:
     """The same for random sizes, strides, dilations, paddings and groups; no patch is left."""
     check(made)

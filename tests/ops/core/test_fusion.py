@@ -191,7 +191,7 @@ def graphs(draw: st.DrawFn) -> Graph:
 
 
 @given(graphs())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_random_graphs_keep_their_meaning(graph: Graph) -> None:
     """The pass keeps outputs and their names, leaves no cycle, reports every addition, and is idempotent."""
     result = fuse_add_to_output(graph)
@@ -205,7 +205,7 @@ def test_random_graphs_keep_their_meaning(graph: Graph) -> None:
 
 
 @given(graphs())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_random_graphs_are_left_with_nothing_to_fuse(graph: Graph) -> None:
     """Every addition that is left has a reason for each of its terms."""
     for report in fuse_add_to_output(graph).reports:

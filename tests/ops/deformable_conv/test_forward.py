@@ -85,7 +85,7 @@ def test_reference_is_the_scalar_loop(number: int) -> None:
 
 
 @given(convolutions())
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_random_convolutions(drawn: Drawn) -> None:
     """Every implementation of ours is within the bound, whatever the sizes, groups, steps and offsets."""
     case = drawn.case("deformable_conv")
@@ -259,7 +259,7 @@ def batches(draw: st.DrawFn) -> tuple[int, int]:
 
 
 @given(batches())
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 def test_steps_that_are_allowed(pair: tuple[int, int]) -> None:
     """Divisors of the batch, and anything from the batch on."""
     batch, step = pair

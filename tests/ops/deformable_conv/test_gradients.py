@@ -65,7 +65,7 @@ def test_gradients_are_those_of_autograd(number: int) -> None:
 
 
 @given(convolutions())
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_random_convolutions(drawn: Drawn) -> None:
     """Every implementation of ours is within the bound, whatever the sizes, groups, steps and offsets."""
     case = drawn.case(OP)

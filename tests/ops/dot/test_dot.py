@@ -21,7 +21,7 @@ LONG = 70_001
 
 @pytest.mark.parametrize("implementation", [*IMPLEMENTATIONS, "torch"])
 @pytest.mark.parametrize("dtype", DTYPES)
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(shape=st.lists(st.integers(1, 40), min_size=1, max_size=2).map(tuple))
 def test_any_problem(implementation: str, dtype: str, shape: tuple[int, ...]) -> None:
     """Right outputs for any vectors and rows, every dtype."""
@@ -95,7 +95,7 @@ def test_nan_and_infinity_come_through(implementation: str, dtype: str) -> None:
     assert out[[1, 3]].tolist() == [-inf, 33]
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(length=st.integers(1, 2000), dtype=st.sampled_from(FRACTIONS), seed=st.integers(0, 999))
 def test_correct_products_pass(length: int, dtype: str, seed: int) -> None:
     """Products summed in pairs in the accumulating dtype are right."""

@@ -30,7 +30,7 @@ def problems(draw: st.DrawFn) -> tuple[tuple[int, ...], Any, bool]:
 
 
 @pytest.mark.parametrize("implementation", [*IMPLEMENTATIONS, "torch"])
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(problem=problems(), dtype=st.sampled_from(FLOATS))
 def test_any_problem(implementation: str, problem: Any, dtype: str) -> None:
     """Right outputs for any shape, axes and dtype."""
@@ -134,7 +134,7 @@ def test_multiplying_by_a_rounded_reciprocal_fails_in_float16() -> None:
     assert not passes(case, inputs, out=scaled.sum(axis=1))
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(
     length=st.integers(1, 2000),
     dtype=st.sampled_from(FLOATS),

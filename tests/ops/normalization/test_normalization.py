@@ -106,7 +106,7 @@ def normalizations(draw: st.DrawFn) -> Drawn:
 
 
 @given(normalizations())
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 def test_random_normalizations(drawn: Drawn) -> None:
     """Every implementation of ours is within the bound, whatever the rank, axis, dtype and statistics."""
     made = case(drawn.shape, drawn.dtype, moving=drawn.moving, add=drawn.add, **drawn.params)

@@ -59,7 +59,7 @@ def power_by_library(x: Array, p: float) -> Array:
 
 @pytest.mark.parametrize("total", [sum_in_sequence, sum_by_tree])
 @pytest.mark.parametrize("power", [power_by_logarithm, power_by_library])
-@settings(max_examples=CASES, deadline=None)
+@settings(max_examples=CASES)
 @given(
     p=st.sampled_from(ORDERS),
     dtype=st.sampled_from(FLOATS),
@@ -90,7 +90,7 @@ def test_correct_norms_pass(
 
 
 @pytest.mark.parametrize("power", [power_by_logarithm, power_by_library])
-@settings(max_examples=2 * CASES, deadline=None)
+@settings(max_examples=2 * CASES)
 @given(
     p=st.sampled_from(ORDERS),
     dtype=st.sampled_from(FLOATS),

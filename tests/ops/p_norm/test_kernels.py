@@ -34,7 +34,7 @@ def problems(draw: st.DrawFn) -> tuple[tuple[int, ...], Any, bool]:
 
 @pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
 @pytest.mark.parametrize("op", ["p_norm", "p_norm_grad"])
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(
     problem=problems(),
     porder=st.sampled_from(ORDERS),
