@@ -22,6 +22,8 @@ from web.rate import Limits, RateLimit
 
 EXAMPLES = int(os.environ.get("OPGAUGE_TEST_EXAMPLES", "12"))
 """Requests to each route in each mode."""
+TOO_LARGE = "413"
+"""Rejects what is unsound as well, if it is long."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +43,8 @@ def described(filled: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator
         app.state.limits = Limits(often, often, often)
         secret = create_token(app.state.store.engine, "fuzz", Scope.SUBMIT)
         schema = schemathesis.openapi.from_asgi("/api/v1/openapi.json", app)
+        rejection = schema.config.checks.negative_data_rejection
+        rejection.expected_statuses = [*rejection.expected_statuses, TOO_LARGE]
         yield Described(schema, {"Authorization": f"Bearer {secret}"})
         app.state.store.close()
 
