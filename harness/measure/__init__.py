@@ -5,15 +5,18 @@ from __future__ import annotations
 from harness.measure.timer import Limits, Timed, Timer
 
 
-def timer_for(backend: str, device_index: int = 0) -> Timer:
-    """The timer of `backend`; imports no GPU library unless it is needed."""
+def timer_for(backend: str, device_index: int = 0, block: int = 0) -> Timer:
+    """The timer of `backend`; imports no GPU library unless it is needed.
+
+    block: on a GPU buffers lie in other pages in each (see CudaTimer).
+    """
     if backend == "cpu":
         from harness.measure.cpu import CpuTimer
 
         return CpuTimer()
     from harness.measure.cuda import CudaTimer
 
-    return CudaTimer(device_index)
+    return CudaTimer(device_index, block)
 
 
 __all__ = ["Limits", "Timed", "Timer", "timer_for"]

@@ -47,10 +47,14 @@ class ReferenceFailedError(Exception):
 
 
 class Bench:
-    """Runs trials one after another; `report` is told each phase as it begins."""
+    """Runs trials one after another; `report` is told each phase as it begins.
+
+    block: of the last trial; that of the first decides where in a GPU's memory buffers lie.
+    """
 
     def __init__(self, report: Callable[[str], None]) -> None:
         self.report = report
+        self.block = 0
         self.timers: dict[tuple[str, int], Timer] = {}
         self.rulers: dict[str, Ruler] = {}
         self.case: Case | None = None
@@ -79,6 +83,7 @@ class Bench:
         kept: a folder where inputs that another process drew may lie, and where they are put otherwise.
         hold: keep what `take_turns` needs until another case comes.
         """
+        self.block = block
         case = trial.case
         phases = _Phases(self.report)
         work = find_op(case.op).work(case.resolved, case.params)
@@ -154,7 +159,7 @@ class Bench:
             if backend != "cpu" and index >= cuda_device_count():
                 msg = f"no device {backend}:{index} here, or no CuPy to use it with"
                 raise BackendError(msg)
-            found = self.timers[backend, index] = timer_for(backend, index)
+            found = self.timers[backend, index] = timer_for(backend, index, self.block)
         return found
 
     def _ruler(self, name: str) -> Ruler:

@@ -36,6 +36,17 @@ def test_the_reference_is_computed_once_a_case() -> None:
     assert phases.count("reference") == 3
 
 
+def test_the_first_block_says_where_buffers_lie(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A device's timer is made for the block of the first trial."""
+    made: list[tuple[Any, ...]] = []
+    plain = block.timer_for
+    monkeypatch.setattr(block, "timer_for", lambda *given: (made.append(given), plain(*given))[1])
+    bench = Bench(lambda phase: None)
+    for number in (2, 3):
+        assert bench.run(a_trial(), QUICK, block=number).block == number
+    assert made == [("cpu", 0, 2)]
+
+
 def test_a_failing_reference_is_no_kernels_fault(monkeypatch: pytest.MonkeyPatch) -> None:
     """When the op's reference raises, the result is an error that says so."""
 

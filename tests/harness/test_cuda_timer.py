@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from harness.measure import Limits
-from harness.measure.cuda import CudaTimer
+from harness.measure.cuda import PAGE_BYTES, CudaTimer
 from harness.result.result import Footprint
 from ops import available
 
@@ -123,6 +123,20 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> FakeCuda:
     monkeypatch.setattr("harness.measure.cuda.cupy", lambda: made)
     monkeypatch.setattr("harness.measure.ruler.cupy", lambda: made)
     return made
+
+
+def test_buffers_of_another_block_lie_in_other_pages(fake: FakeCuda, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many pages as the number of the block are taken before anything else, and held."""
+    asked: list[int] = []
+
+    def empty(size: int, dtype: Any) -> FakeArray:
+        asked.append(size)
+        return FakeArray(np.zeros(size, dtype), fake.log)
+
+    monkeypatch.setattr(fake, "empty", empty)
+    timers = [CudaTimer(0, block) for block in (0, 1, 3)]
+    assert [size for size in asked if size % PAGE_BYTES == 0] == [0, PAGE_BYTES, 3 * PAGE_BYTES]
+    assert timers[2]._pages.nbytes == 3 * PAGE_BYTES
 
 
 def measure(fake: FakeCuda) -> Any:
