@@ -12,6 +12,7 @@
 constexpr int COLUMN_THREADS = 512;  // most of a block that normalizes columns
 template <int V, bool WIDE>
 constexpr int LINE = V == 1 ? 32 : (WIDE ? 16 : 8) * V;  // most columns of a block that walks rows
+constexpr int LINE_BYTES = 128;  // of the L2 cache
 constexpr int LETTERS = 5;  // for each lane of a warp that puts together what up to 160 blocks sent
 
 // Those of `n` values from `pieces` partials get(i), of weigh(i) values each. A team of adjacent threads, a power of
@@ -120,6 +121,12 @@ __global__ void __launch_bounds__(COLUMN_THREADS, 1) normalize_columns(
   T* const ours = reinterpret_cast<T*>(memory) + thread * V;
   const int apart = threads * V;
 
+  const int letters_each = WIDE ? splits + 1 : splits;  // of a column; the last one is of what all say
+  unsigned long long* const letters = mail + static_cast<long long>(base) * letters_each * WORDS_EACH;
+  // A line that is not in the cache has to be read before what was sent there can be: asked for now, each by one block.
+  const int line = (thread * splits + split) * (LINE_BYTES / 8);
+  if (splits > 1 && line < width * letters_each * WORDS_EACH) prefetch_to_l2(letters + line);
+
   const auto bring = [&](int begin, int until) {
 #pragma unroll 1
     for (int k = begin; k < until; ++k) {
@@ -176,8 +183,6 @@ __global__ void __launch_bounds__(COLUMN_THREADS, 1) normalize_columns(
   const auto rows_of = [&](int block) { return static_cast<A>(min(share, rows - block * share)); };
   Partial<A> found = together<A>(
       within ? warps : 0, team, rows_of(split), [&](int i) { return slots[i][place]; }, [&](int i) { return counts[i]; });
-  const int letters_each = WIDE ? splits + 1 : splits;  // of a column; the last one is of what all say
-  unsigned long long* const letters = mail + static_cast<long long>(base) * letters_each * WORDS_EACH;
   if (splits > 1) {
     unsigned long long* const column_letters = letters + which * letters_each * WORDS_EACH;
     if (WIDE ? tells : leads) send(column_letters + split * WORDS_EACH, found);
