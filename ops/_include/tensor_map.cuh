@@ -1,5 +1,6 @@
 // Boxes of matrices from global to shared memory (sm_90): one thread asks, tensor maps say how the matrices lie.
 #pragma once
+#include "pack.cuh"
 #include "shared.cuh"
 
 struct alignas(64) TensorMap {  // made by ops._core.tensor_map
@@ -14,20 +15,21 @@ __device__ __forceinline__ void prefetch_map(const TensorMap& map) {
 }
 
 // The box at this place, of 16s of bytes in its row; what lies outside arrives as zeros. `barrier` counts the bytes.
+// Lines are kept, as in `fetch_kept`.
 __device__ __forceinline__ void bring_box(
     unsigned int to, const TensorMap& map, int column, int row, unsigned long long* barrier) {
-  asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}], [%4];" ::
-                   "r"(to),
-               "l"(&map), "r"(column), "r"(row), "r"(shared_address(barrier))
+  asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
+               "[%0], [%1, {%2, %3}], [%4], %5;" ::"r"(to),
+               "l"(&map), "r"(column), "r"(row), "r"(shared_address(barrier)), "l"(kept_policy())
                : "memory");
 }
 
 // As `bring_box` of a matrix of several that lie apart; what lies outside of its matrix arrives as zeros too.
 __device__ __forceinline__ void bring_box(
     unsigned int to, const TensorMap& map, int column, int row, int matrix, unsigned long long* barrier) {
-  asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes "
-               "[%0], [%1, {%2, %3, %4}], [%5];" ::"r"(to),
-               "l"(&map), "r"(column), "r"(row), "r"(matrix), "r"(shared_address(barrier))
+  asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
+               "[%0], [%1, {%2, %3, %4}], [%5], %6;" ::"r"(to),
+               "l"(&map), "r"(column), "r"(row), "r"(matrix), "r"(shared_address(barrier)), "l"(kept_policy())
                : "memory");
 }
 
