@@ -36,8 +36,8 @@ WIDTHS = {name: 16 // dtype_info(name).itemsize for name in FLOATS}
 WALKED = {"float16": 1, "bfloat16": 1, "float32": 2, "float64": 2}
 """Packs of a thread that finds its operands by index arithmetic."""
 FLAGS = ("false", "true")
-STEPS = ((1, 1), (0, 1), (1, 0))
-"""Of x and y along a row: 0 where all of it is one element."""
+STEPS, NO_TENSOR = ((1, 1), (0, 1), (1, 0)), -1
+"""Of x and y along a row: 0 where all of it is one element. Of a weight that is a number."""
 CROSSED_ROWS = range(17, 65)
 """Of two axes that are summed, the length of the shorter: loads of a warp at a time, and sums that it keeps."""
 MOST_ROWS = 65_535
@@ -53,7 +53,11 @@ def _expressions() -> tuple[str, ...]:
             found += [f"lerp_flat<{ctype}, {width}, {tensor}>" for tensor in FLAGS]
             flags = (f"{tensor}, {subtract}" for tensor in FLAGS for subtract in FLAGS)
             found += [f"grad_flat<{ctype}, {width}, {both}>" for both in flags]
-        found += [f"lerp_rows<{ctype}, {WIDTHS[name]}, {x_step}, {y_step}>" for x_step, y_step in STEPS]
+        found += [
+            f"lerp_rows<{ctype}, {WIDTHS[name]}, {x_step}, {y_step}, {step}>"
+            for x_step, y_step in STEPS
+            for step in (NO_TENSOR, 0, 1)
+        ]
         found.append(f"grad_crossed<{ctype}, {WIDTHS[name]}>")
         found += [f"grad_broadcast<{ctype}>", f"grad_any<{ctype}>"]
     return tuple(found)
@@ -92,8 +96,10 @@ def lerp(*, x: Any, y: Any, weight: Any, out: dict[str, Any]) -> Bound:
     steps = walk(result.shape, x.shape, y.shape, () if tensor is None else tensor.shape)
     simple = all(strides[-1] in {0, 1} for strides in steps.strides)
     width = whole_pack(x, steps.lengths[-1], *operands, *_row_strides(steps.strides)) if simple else 1
-    if tensor is None and width > 1 and _long_rows(steps.lengths, width):
-        return _blend_rows(x, y, number, result, steps, width)
+    if width > 1 and _long_rows(steps.lengths, width):
+        rows = _blend_rows(operands, number, steps, width)
+        if rows is not None:
+            return rows
     packs = WALKED[x.dtype.name]
     function = SOURCE.function(f"lerp_broadcast<{ctype}, {width}, {packs}>")
     strides = tuple(strides_struct(item) for item in steps.strides)
@@ -107,14 +113,19 @@ def _long_rows(lengths: Shape, width: int) -> bool:
     return len(lengths) == 2 and lengths[0] <= MOST_ROWS and lengths[1] >= width * THREADS
 
 
-def _blend_rows(x: Any, y: Any, number: Any, result: Any, steps: Walk, width: int) -> Bound:
-    """Two axes: rows need no division."""
+def _blend_rows(operands: tuple[Any, ...], number: Any, steps: Walk, width: int) -> Bound | None:
+    """Two axes: rows need no division. None where both x and y are one element along a row."""
     rows, length = steps.lengths
     (across,), block = flat(length, width)
-    (x_row, x_step), (y_row, y_step) = steps.strides[:2]
-    function = SOURCE.function(f"lerp_rows<{CTYPES[x.dtype.name]}, {width}, {x_step}, {y_step}>")
-    arguments = (x, y, result, number, np.int64(length // width), np.int64(x_row), np.int64(y_row))
-    return lambda: function((across, rows), block, arguments)
+    (x_row, x_step), (y_row, y_step), (weight_row, weight_step) = steps.strides[:3]
+    if (x_step, y_step) not in STEPS:
+        return None
+    if operands[2] is None:
+        weight_step = NO_TENSOR
+    ctype = CTYPES[operands[0].dtype.name]
+    function = SOURCE.function(f"lerp_rows<{ctype}, {width}, {x_step}, {y_step}, {weight_step}>")
+    numbers = (np.int64(length // width), *(np.int64(row) for row in (x_row, y_row, weight_row)))
+    return lambda: function((across, rows), block, (*operands, number, *numbers))
 
 
 def _row_strides(strides: tuple[Shape, ...]) -> tuple[int, ...]:

@@ -27,24 +27,29 @@ __global__ void __launch_bounds__(FLAT_THREADS) lerp_flat(
   spot.store(out, result);
 }
 
-// Two axes, the weight a number: grid (blocks of a row, rows). x and y begin every row `x_row` and `y_row` elements
-// further on, and are repeated along it where X_STEP and Y_STEP are 0.
-template <typename T, int V, int X_STEP, int Y_STEP>
+// Two axes: grid (blocks of a row, rows). x, y and weight begin every row `x_row`, `y_row` and `weight_row` elements
+// further on, and are repeated along it where their STEP is 0. The weight is `number` where its STEP is NO_TENSOR.
+constexpr int NO_TENSOR = -1;
+
+template <typename T, int V, int X_STEP, int Y_STEP, int WEIGHT_STEP>
 __global__ void __launch_bounds__(FLAT_THREADS) lerp_rows(
-    const T* __restrict__ x, const T* __restrict__ y, T* __restrict__ out, Wide<T> number, long long packs,
-    long long x_row, long long y_row) {
+    const T* __restrict__ x, const T* __restrict__ y, const T* __restrict__ weight, T* __restrict__ out,
+    Wide<T> number, long long packs, long long x_row, long long y_row, long long weight_row) {
   const Spot<V> spot(packs);
   const T* const x_from = x + blockIdx.y * x_row;
   const T* const y_from = y + blockIdx.y * y_row;
-  Pack<T, V> from, to, result;
+  const T* const weight_from = weight + blockIdx.y * weight_row;
+  Pack<T, V> from, to, parts, result;
   T one;
   if constexpr (X_STEP == 1) from = spot.load(x_from);
   if constexpr (Y_STEP == 1) to = spot.load(y_from);
+  if constexpr (WEIGHT_STEP == 1) parts = spot.load(weight_from);
   if constexpr (X_STEP == 0 || Y_STEP == 0) one = X_STEP == 0 ? *x_from : *y_from;
+  if constexpr (WEIGHT_STEP == 0) number = widen(*weight_from);
 #pragma unroll
   for (int i = 0; i < V; ++i) {
     const T begin = X_STEP == 0 ? one : from.at[i], end = Y_STEP == 0 ? one : to.at[i];
-    result.at[i] = narrow<T>(blend(widen(begin), widen(end), number));
+    result.at[i] = narrow<T>(blend(widen(begin), widen(end), WEIGHT_STEP == 1 ? widen(parts.at[i]) : number));
   }
   spot.store(out + blockIdx.y * packs * V, result);
 }

@@ -45,19 +45,26 @@ def test_host_and_device_agree_on_a_block() -> None:
 
 
 @pytest.mark.parametrize(
-    ("x", "y", "kernel"),
+    ("x", "y", "weight", "kernel"),
     [
-        ((16, 1, 1, 1), (16, 3, 224, 224), "lerp_rows<float, 4, 0, 1>"),
-        ((3, 2052), (3, 1), "lerp_rows<float, 4, 1, 0>"),
-        ((3, 2052), (2052,), "lerp_rows<float, 4, 1, 1>"),
-        ((3, 1020), (3, 1), "lerp_broadcast<float, 4, 2>"),
-        ((3, 2051), (3, 1), "lerp_broadcast<float, 1, 2>"),
-        ((70_000, 1), (70_000, 1024), "lerp_broadcast<float, 4, 2>"),
-        ((3, 1, 2048), (3, 5, 2048), "lerp_broadcast<float, 4, 2>"),
+        ((16, 1, 1, 1), (16, 3, 224, 224), None, "lerp_rows<float, 4, 0, 1, -1>"),
+        ((3, 2052), (3, 1), None, "lerp_rows<float, 4, 1, 0, -1>"),
+        ((3, 2052), (2052,), None, "lerp_rows<float, 4, 1, 1, -1>"),
+        ((3, 2052), (3, 2052), (3, 1), "lerp_rows<float, 4, 1, 1, 0>"),
+        ((3, 2052), (3, 1), (2052,), "lerp_rows<float, 4, 1, 0, 1>"),
+        ((3, 1), (3, 1), (3, 2052), "lerp_broadcast<float, 4, 2>"),
+        ((3, 1020), (3, 1), None, "lerp_broadcast<float, 4, 2>"),
+        ((3, 2051), (3, 1), None, "lerp_broadcast<float, 1, 2>"),
+        ((70_000, 1), (70_000, 1024), None, "lerp_broadcast<float, 4, 2>"),
+        ((3, 1, 2048), (3, 5, 2048), None, "lerp_broadcast<float, 4, 2>"),
     ],
 )
 def test_rows_of_a_broadcast(
-    monkeypatch: pytest.MonkeyPatch, x: tuple[int, ...], y: tuple[int, ...], kernel: str
+    monkeypatch: pytest.MonkeyPatch,
+    x: tuple[int, ...],
+    y: tuple[int, ...],
+    weight: tuple[int, ...] | None,
+    kernel: str,
 ) -> None:
     """Two axes of long rows are walked without divisions, in blocks that cover a row; all else is walked by index."""
     found: list[Any] = []
@@ -69,12 +76,13 @@ def test_rows_of_a_broadcast(
     monkeypatch.setattr(
         lerp, "SOURCE", type("Source", (), {"function": staticmethod(function), "expressions": lerp.SOURCE.expressions})
     )
-    full = np.broadcast_shapes(x, y)
-    lerp.lerp(x=Buffer(*x), y=Buffer(*y), weight=0.5, out={"out": Buffer(*full)})()
+    full = np.broadcast_shapes(x, y, weight or ())
+    out = {"out": Buffer(*full)}
+    lerp.lerp(x=Buffer(*x), y=Buffer(*y), weight=Buffer(*weight) if weight else 0.5, out=out)()
     name, grid, block, arguments = found
     assert name == kernel
     if name.startswith("lerp_rows"):
-        row_packs = int(arguments[4])
+        row_packs = int(arguments[5])
         assert grid[1] * row_packs * 4 == np.prod(full)
         assert (grid[0] - 1) * block[0] < row_packs <= grid[0] * block[0]
 
