@@ -16,7 +16,7 @@ import pytest
 
 from harness.case.case import Case, InputSpec
 from harness.worker.inputs import Inputs, make_inputs
-from ops._core import tuning
+from ops._core import reduction, tuning
 from ops.p_norm import cuda as p_norm
 from tests.emulation.emulator import Emulator, complaint, emulated
 from tests.ops.attempts import case_of, inputs_of
@@ -58,6 +58,7 @@ class Trial(NamedTuple):
             pytest.MonkeyPatch.context() as patch,
         ):
             patch.setattr(p_norm, "PAIRED", paired)
+            patch.setattr(reduction, "SHARE_LETTERS", self.seed % 200)
             yield
 
 
@@ -97,6 +98,8 @@ ROWS: tuple[tuple[Shape, tuple[int, ...]], ...] = (
     ((20, 1020), (1,)),
     ((67, 1001), (1,)),
     ((500, 3), (1,)),
+    ((3, 8192), (1,)),
+    ((5, 6161), (1,)),
 )
 """Shapes and axes that are the last."""
 COLUMNS: tuple[tuple[Shape, tuple[int, ...]], ...] = (
@@ -117,6 +120,7 @@ COLUMNS: tuple[tuple[Shape, tuple[int, ...]], ...] = (
     ((3, 160, 9, 33), (0, 2)),
     ((2, 2, 136, 300), (1, 3)),
     ((11, 133, 4, 64), (0, 2)),
+    ((528, 515, 4), (1,)),
 )
 
 
@@ -195,11 +199,15 @@ KERNELS = {
         "reduce_elements",
         "reduce_rows",
         "reduce_long",
+        "reduce_row",
+        "reduce_shares",
+        "reduce_pairs",
         "reduce_columns",
         "reduce_slabs",
     },
-    "dot": {"reduce_small", "reduce_rows", "reduce_long"},
+    "dot": {"reduce_small", "reduce_rows", "reduce_long", "reduce_row", "reduce_pairs"},
     "p_norm": {"reduce_small", "reduce_tiny", "reduce_elements", "reduce_rows", "reduce_long"}
+    | {"reduce_row", "reduce_shares", "reduce_pairs"}
     | {"reduce_columns", "reduce_slabs", "grad_rows", "grad_halves", "grad_packs"}
     | {"grad_sweep", "grad_columns"}
     | {f"grad_extreme_{kind}" for kind in ("rows", "row", "long", "columns")},

@@ -18,7 +18,7 @@ from ops._core.tuning import Parameter, declare
 THREADS = 256
 WARP = 32
 MOST_SPLITS, MOST_LARGE = 1024, 9 << 10
-"""Blocks that may share a result; those of LARGE_THREADS at once."""
+"""Blocks that may share a result; those that take all of their packs at once."""
 _REDUCTIONS = ("dot", "mean", "p_norm")
 _SHORT_ROW = declare(
     "reduction.short_row_packs",
@@ -90,17 +90,19 @@ _LARGE = declare(
     (0, 16, 32, 64, 128),
     backend="cuda",
     ops=("mean", "p_norm"),
-    why="megabytes of a single row from which on large blocks take a few packs a thread, and are many",
+    why="megabytes of rows from which on blocks take a few packs a thread at once, and are many",
 )
 LEAST_STREAMED = 12 << 20
 """Bytes: less is read again before it leaves the cache."""
 MANY_BLOCKS = 384 << 20
 """Bytes of one tensor; longer and paired rows are shared by as many blocks as are under way at once."""
-ROW_THREADS, ROW_WIDTH, ROW_PACKS = 512, 4, range(513, 1025)
-"""Threads that take a row of so many whole packs, of 4-byte elements: two packs each, and twice the threads at once."""
+ROW_WIDTH, PAIRED_PACKS = 4, range(513, 1025)
+"""Whole packs, of 4-byte elements, of rows that blocks of reduce_pairs take two of."""
 MOST_LANES = 64
 COLUMN_LANES = (2 * WARP, WARP, WARP // 2)
 """Threads side by side along many columns of 4-byte elements."""
+TALL_THREADS, TALL_LENGTH = 512, 512
+"""Threads of a block that has columns of 4-byte elements to itself, and how long they are at least."""
 SMALL_LENGTH, SMALL_EACH, SMALL_THREADS = 256, 8, 128
 """Of reduce_small: elements a result at most, elements a lane, threads a block."""
 TINY_LENGTH = 16
@@ -111,8 +113,10 @@ SLAB_BYTES, SLAB_THREADS, SLAB_PACKS = 16384, 512, 64
 """Of reduce_slabs: bytes of a slab's sums and threads of a block at most, packs of a slab at least."""
 LINE_PACKS = 8
 """Packs of 16 bytes in 128."""
-LARGE_THREADS, LARGE_PACKS = 1024, 2048
-"""Of reduce_long in large blocks: threads, half as many for two tensors, and packs that they take at once."""
+LARGE_THREADS, LARGE_EACH = 1024, 2
+"""Of reduce_row: threads, half as many for two tensors, and packs that each takes at once. reduce_pairs: threads."""
+SHARE_THREADS, SHARE_EACH, SHARE_LETTERS = 512, 3, 128
+"""Of reduce_shares: threads, packs that each takes at once, and letters of a row that a warp collects, not a block."""
 LONG_RESIDENT = 4
 """Blocks of reduce_long that any multiprocessor holds at once."""
 _LAYOUT = np.dtype(
@@ -122,7 +126,7 @@ _LAYOUT = np.dtype(
 
 def workspace_bytes(layout: Reduction, accumulator_bytes: int) -> int:
     """Room for tickets and partial results, as they lie or with their flags, of any launch over `layout`."""
-    large = min(MOST_LARGE, layout.count * layout.length // LARGE_PACKS)
+    large = min(MOST_LARGE, layout.count * layout.length // (LARGE_THREADS * LARGE_EACH))
     return _tickets_bytes(layout) + 2 * accumulator_bytes * max(layout.count * _most_splits(layout), large)
 
 
@@ -149,21 +153,23 @@ class Functor:
     light: bool = True
 
 
-def expressions(functor: str, width: int, *, only_rows: bool = False) -> tuple[str, ...]:
+def expressions(functor: str, width: int, *, only_rows: bool = False, light: bool = True) -> tuple[str, ...]:
     """What `launch` may ask of a source for this functor."""
     flags = ("false", "true")
     both = tuple(f"{functor}, {width}, {stream}, {whole}" for stream, whole in product(flags, flags))
-    large = (THREADS, LARGE_THREADS // (2 if only_rows else 1)) if width >= ROW_WIDTH else (THREADS,)
-    rows = (f"reduce_rows<{these}, {THREADS}>" for these in both)
-    long = (f"reduce_long<{these}, {threads}>" for these in both for threads in large)
-    wide = (f"reduce_rows<{functor}, {width}, {stream}, true, {ROW_THREADS}>" for stream in flags if width == ROW_WIDTH)
+    rows = (f"reduce_{kind}<{these}>" for these in both for kind in ("rows", "long"))
+    at_once = light and width >= ROW_WIDTH
+    row = (_row_name(f"{functor}, {width}, {stream}", paired=only_rows) for stream in flags if at_once)
+    pairs = (_pairs_name(f"{functor}, {width}, {stream}") for stream in flags if width == ROW_WIDTH)
+    shares = (_shares_name(these) for these in both if at_once and not only_rows)
     packs = dict.fromkeys(("1, false", *(f"{width}, {stream}" for stream in flags)))
-    columns = (f"reduce_columns<{functor}, {these}>" for these in packs)
+    columns = (f"reduce_columns<{functor}, {these}, {THREADS}>" for these in packs)
+    tall = (f"reduce_columns<{functor}, {width}, {stream}, {TALL_THREADS}>" for stream in flags if width == ROW_WIDTH)
     slabs = (f"reduce_slabs<{functor}, {width}, {stream}>" for stream in flags if not only_rows)
     small = (f"reduce_small<{functor}, {of_rows}>" for of_rows in (flags[1:] if only_rows else flags))
     tiny = f"reduce_tiny<{functor}, {width}>"
     elements = (f"reduce_elements<{functor}, {stream}>" for stream in flags if width == ROW_WIDTH and not only_rows)
-    return (*small, tiny, *rows, *wide, *elements, *long, *columns, *slabs)
+    return (*small, tiny, *rows, *row, *pairs, *shares, *elements, *columns, *tall, *slabs)
 
 
 def launch(
@@ -202,9 +208,10 @@ def launch(
         return lambda: function((layout.a * layout.b,), (threads,), (x, out, *numbers))
     lanes, across, splits = _column_shares(layout, wide, COLUMN_LANES if itemsize == 4 else (WARP,))
     streams = _streams((x, second), least_streamed, _STREAMED_COLUMNS) if wide == width else "false"
-    function = source.function(f"reduce_columns<{functor.name}, {wide}, {streams}>")
+    threads = TALL_THREADS if splits == 1 and wide == ROW_WIDTH and layout.length >= TALL_LENGTH else THREADS
+    function = source.function(f"reduce_columns<{functor.name}, {wide}, {streams}, {threads}>")
     arguments = (x, second, out, functor.value, layout_struct(layout, splits, across), tickets, partials)
-    grid, block = (layout.a * layout.b * across, splits), (lanes, THREADS // lanes)
+    grid, block = (layout.a * layout.b * across, splits), (lanes, threads // lanes)
     return lambda: function(grid, block, arguments)
 
 
@@ -238,8 +245,15 @@ def _slab_threads(functor: Functor, layout: Reduction) -> int:
 
 
 def _column_shares(layout: Reduction, wide: int, choice: tuple[int, ...]) -> tuple[int, int, int]:
-    """As `column_lanes` of the first of `choice` that leaves enough blocks; how many of them share a column."""
+    """As `column_lanes` of the first of `choice` that leaves enough blocks; how many of them share a column.
+
+    None do where columns alone are enough.
+    """
     target = _COLUMN_BLOCKS.value() * multiprocessors()
+    for most_lanes in choice:
+        lanes, across = column_lanes(layout.c, wide, most_lanes)
+        if layout.a * layout.b * across >= target:
+            return lanes, across, 1
     for most_lanes in choice:
         lanes, across = column_lanes(layout.c, wide, most_lanes)
         outer, rows = layout.a * layout.b * across, THREADS // lanes
@@ -271,27 +285,37 @@ def _rows(
 ) -> Bound:
     rows, length, width = layout.a, layout.r1, functor.width
     streams = _streams(arrays[:2], least_streamed)
-    is_whole = shift == 0 and length % width == 0
-    whole = flag(is_whole)
-    splits, share = _large_shares(functor, layout, arrays, whole=is_whole)
-    threads = THREADS if splits == 1 else LARGE_THREADS if arrays[1] is None else LARGE_THREADS // 2
-    if splits == 1:
-        splits, share = _shares(layout, width, arrays)
+    is_whole, packs = shift == 0 and length % width == 0, touched_packs(rows, length, width, shift)
+    kind, threads = f"{functor.name}, {width}, {streams}", THREADS
+    kind_of_ends, paired = f"{kind}, {flag(is_whole)}", arrays[1] is not None
+    splits, share = _shares(layout, width, arrays)
     numbers: tuple[Any, ...]
-    if splits > 1:
-        function = source.function(f"reduce_long<{functor.name}, {width}, {streams}, {whole}, {threads}>")
+    grid: tuple[int, ...]
+    if blocks := _blocks_of_row(functor, layout, arrays, whole=is_whole):
+        function, threads = source.function(_row_name(kind, paired=paired)), _row_threads(paired=paired)
+        numbers = (np.int32(packs), mail)
+        grid = (blocks,)
+    elif several := _blocks_of_rows(functor, layout, arrays, packs):
+        function, threads = source.function(_shares_name(kind_of_ends)), SHARE_THREADS
+        lanes, further = _collectors(rows, several)
+        each = -(-packs // (several * LINE_PACKS)) * LINE_PACKS
+        numbers = (np.int32(rows), np.int64(length), *(np.int32(number) for number in (shift, each, lanes)), mail)
+        grid = (several, rows + further)
+    elif is_whole and width == ROW_WIDTH and packs in PAIRED_PACKS:
+        function, threads = source.function(_pairs_name(kind)), LARGE_THREADS
+        numbers = (np.int32(rows), np.int32(packs))
+        grid = (-(-rows // 2),)
+    elif splits > 1:
+        function = source.function(f"reduce_long<{kind_of_ends}>")
         numbers = (np.int64(length), np.int32(shift), np.int64(share), mail)
-        grid: tuple[int, ...] = (rows, splits)
-    elif not is_whole and width == ROW_WIDTH and arrays[1] is None and length in ELEMENTS:
+        grid = (rows, splits)
+    elif not is_whole and width == ROW_WIDTH and not paired and length in ELEMENTS:
         function = source.function(f"reduce_elements<{functor.name}, {streams}>")
         numbers = (np.int64(rows), np.int32(length))
         grid = (-(-rows * ELEMENTS_LANES // threads),)
     else:
-        packs = touched_packs(rows, length, width, shift)
-        if is_whole and width == ROW_WIDTH and packs in ROW_PACKS:
-            threads = ROW_THREADS
-        lanes = _lanes(packs) if threads == THREADS else threads
-        function = source.function(f"reduce_rows<{functor.name}, {width}, {streams}, {whole}, {threads}>")
+        lanes = _lanes(packs)
+        function = source.function(f"reduce_rows<{kind_of_ends}>")
         numbers = (np.int64(rows), np.int64(length), np.int32(shift), np.int32(lanes))
         grid = (-(-rows * lanes // threads),)
     arguments = (*arrays, functor.value, *numbers)
@@ -304,14 +328,51 @@ def _streams(arrays: tuple[Any, ...], least: int, most: Parameter = _STREAMED) -
     return flag(nbytes >= least and most.covers(nbytes >> 20))
 
 
-def _large_shares(functor: Functor, layout: Reduction, arrays: tuple[Any, Any, Any], *, whole: bool) -> tuple[int, int]:
-    """As `_shares`, of a single row that large blocks take, with sums of few registers; one block where they do not."""
-    x, second, _ = arrays
-    ends = 0 if whole else LINE_PACKS  # a share that begins within a pack lies in one more
-    share = (LARGE_PACKS // (1 if second is None else 2) - ends) * functor.width
-    splits = -(-layout.length // share)
-    few = layout.a == 1 and splits <= MOST_LARGE and functor.light and functor.width >= ROW_WIDTH
-    return (splits, share) if few and x.nbytes >= _LARGE.value() << 20 else (1, layout.length)
+def _row_name(kind: str, *, paired: bool) -> str:
+    return f"reduce_row<{kind}, {_row_threads(paired=paired)}, {LARGE_EACH}>"
+
+
+def _row_threads(*, paired: bool) -> int:
+    return LARGE_THREADS // 2 if paired else LARGE_THREADS
+
+
+def _shares_name(kind: str) -> str:
+    return f"reduce_shares<{kind}, {SHARE_THREADS}, {SHARE_EACH}>"
+
+
+def _pairs_name(kind: str) -> str:
+    return f"reduce_pairs<{kind}, {LARGE_THREADS}>"
+
+
+def _is_large(functor: Functor, arrays: tuple[Any, Any, Any]) -> bool:
+    """Whether blocks that take their packs at once pay, and have the registers."""
+    return functor.light and functor.width >= ROW_WIDTH and arrays[0].nbytes >= _LARGE.value() << 20
+
+
+def _blocks_of_row(functor: Functor, layout: Reduction, arrays: tuple[Any, Any, Any], *, whole: bool) -> int:
+    """Blocks of reduce_row; 0 where others take the row."""
+    taken = _row_threads(paired=arrays[1] is not None) * LARGE_EACH
+    blocks = -(-layout.r1 // (functor.width * taken))
+    return blocks if whole and layout.a == 1 and blocks <= MOST_LARGE and _is_large(functor, arrays) else 0
+
+
+def _blocks_of_rows(functor: Functor, layout: Reduction, arrays: tuple[Any, Any, Any], packs: int) -> int:
+    """Blocks of reduce_shares for each row of `packs`; 0 where others take the rows.
+
+    The device has room for more blocks than those that collect, and wait.
+    """
+    splits = -(-packs // (SHARE_THREADS * SHARE_EACH))
+    many = splits > 1 and layout.a * splits <= MOST_LARGE and layout.a < LONG_RESIDENT * multiprocessors()
+    if arrays[1] is not None or not many or not _is_large(functor, arrays):
+        return 0
+    lanes, _ = _collectors(layout.a, splits)
+    return splits if -(-layout.a * lanes // SHARE_THREADS) < multiprocessors() else 0
+
+
+def _collectors(rows: int, splits: int) -> tuple[int, int]:
+    """Threads that collect what the `splits` blocks of a row found; further rows of as many blocks that have them."""
+    lanes = WARP if splits <= SHARE_LETTERS else SHARE_THREADS
+    return lanes, -(-rows * lanes // (SHARE_THREADS * splits))
 
 
 def _shares(layout: Reduction, width: int, arrays: tuple[Any, Any, Any]) -> tuple[int, int]:

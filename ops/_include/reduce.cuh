@@ -6,8 +6,11 @@
 //   Acc identity() const; Acc take(Acc, Input, Input) const; Acc merge(Acc, Acc) const; Output finish(Acc) const
 //
 // reduce_small  few elements: 1 to 32 lanes per result, element by element
-// reduce_rows   (rows, length): 1 to 512 lanes per row, 16-byte loads wherever a row begins
+// reduce_rows   (rows, length): 1 to 256 lanes per row, 16-byte loads wherever a row begins
 // reduce_long   (rows, length): blocks share a row; the last of them collects what the others send, in a fixed order
+// reduce_row    one row: blocks take their share of it at once
+// reduce_shares (rows, length): likewise of several
+// reduce_pairs  (rows, packs): blocks take two rows at once
 // reduce_slabs  two groups of axes: a block adds slabs of r2 c elements in packs, then the rows of their sum
 // reduce_columns the general layout: lanes along c, blocks share the reduced axes; the last one to finish adds up
 //
@@ -69,9 +72,9 @@ __device__ __forceinline__ typename F::Acc merge_block(const F& f, typename F::A
 }
 
 // Over the `lanes` threads, a power of two and several warps, of each of the block's groups; in the first of them.
-template <int THREADS, typename F>
+template <typename F>
 __device__ __forceinline__ typename F::Acc merge_warps(const F& f, typename F::Acc mine, int lanes) {
-  __shared__ typename F::Acc slots[THREADS / 32];
+  __shared__ typename F::Acc slots[REDUCE_THREADS / 32];
   const int warp = threadIdx.x / 32, warps = lanes / 32;
   mine = merge_lanes(f, mine, 32);
   if (threadIdx.x % 32 == 0) slots[warp] = mine;
@@ -96,8 +99,7 @@ __device__ __forceinline__ A read_partial(const A* from) {  // written by anothe
 // Elements [begin, end), fewer than 2^31, by lane `lane` of `lanes`. Packs are aligned in memory, so the first
 // and the last may hold elements that are not ours, unless packs are WHOLE: those become neutral. An aligned pack
 // never leaves the allocation, whose granules are larger. `shift` is how many elements x lies past an aligned address.
-// ONCE: they are no more than UNROLL packs a lane.
-template <typename F, int V, int UNROLL, bool STREAM, bool WHOLE, bool ONCE = false>
+template <typename F, int V, int UNROLL, bool STREAM, bool WHOLE>
 __device__ __forceinline__ typename F::Acc take_range(
     const F& f, const typename F::Input* x, const typename F::Input* second, long long begin, long long end, int shift,
     int lane, int lanes) {
@@ -141,7 +143,6 @@ __device__ __forceinline__ typename F::Acc take_range(
 #pragma unroll
       for (int i = 0; i < V; ++i) mine = f.take(mine, a.at[i], b.at[i]);
     }
-    if constexpr (ONCE) break;
   }
   return mine;
 }
@@ -210,23 +211,22 @@ __global__ void __launch_bounds__(REDUCE_THREADS) reduce_tiny(
 }
 
 // Blocks that a multiprocessor has room for (0: as it comes): 1024 threads, unless a double's power is a call.
-template <typename F, int THREADS>
-constexpr int ROWS_RESIDENT = sizeof(typename F::Input) < 8 ? 1024 / THREADS : 0;
+template <typename F>
+constexpr int ROWS_RESIDENT = sizeof(typename F::Input) < 8 ? 1024 / REDUCE_THREADS : 0;
 
 // WHOLE: every row begins and ends with a pack.
-template <typename F, int V, bool STREAM, bool WHOLE, int THREADS>
-__global__ void __launch_bounds__(THREADS, ROWS_RESIDENT<F, THREADS>) reduce_rows(
+template <typename F, int V, bool STREAM, bool WHOLE>
+__global__ void __launch_bounds__(REDUCE_THREADS, ROWS_RESIDENT<F>) reduce_rows(
     const typename F::Input* __restrict__ x, const typename F::Input* __restrict__ second,
     typename F::Output* __restrict__ out, F f, long long rows, long long length, int shift, int lanes) {
-  constexpr int UNDER_WAY = ROWS_UNDER_WAY<F> * REDUCE_THREADS / THREADS;
   const int bits = 31 - __clz(lanes), lane = threadIdx.x & (lanes - 1);
-  const long long row = static_cast<long long>(blockIdx.x) * (THREADS >> bits) + (threadIdx.x >> bits);
+  const long long row = static_cast<long long>(blockIdx.x) * (REDUCE_THREADS >> bits) + (threadIdx.x >> bits);
   typename F::Acc mine = f.identity();
   if (row < rows) {
-    mine = take_range<F, V, UNDER_WAY, STREAM, WHOLE>(
+    mine = take_range<F, V, ROWS_UNDER_WAY<F>, STREAM, WHOLE>(
         f, x, second, row * length, (row + 1) * length, shift, lane, lanes);
   }
-  mine = lanes <= 32 ? merge_lanes(f, mine, lanes) : merge_warps<THREADS>(f, mine, lanes);
+  mine = lanes <= 32 ? merge_lanes(f, mine, lanes) : merge_warps(f, mine, lanes);
   if (lane == 0 && row < rows) out[row] = f.finish(mine);
 }
 
@@ -256,7 +256,7 @@ __global__ void __launch_bounds__(REDUCE_THREADS, ELEMENTS_RESIDENT) reduce_elem
     const T element = unpacked<T, 1>(words[i]).at[0];
     mine = f.take(mine, element, element);
   }
-  mine = merge_warps<REDUCE_THREADS>(f, mine, ELEMENTS_LANES);
+  mine = merge_warps(f, mine, ELEMENTS_LANES);
   if (lane == 0 && row < rows) out[row] = f.finish(mine);
 }
 
@@ -267,48 +267,187 @@ __global__ void __launch_bounds__(REDUCE_THREADS, ELEMENTS_RESIDENT) reduce_elem
 // A launch that is cut off takes the context, and so the mail, along.
 constexpr int LONG_RESIDENT = 4;
 
-// Larger blocks take two packs a thread, of each tensor, and are done: their loads are all under way together, and a
-// row is read in the order of its addresses.
-template <typename F>
-constexpr int LARGE_THREADS = F::TWO ? 512 : 1024;
-constexpr int LARGE_EACH = 2;
-template <typename F, int THREADS>
-constexpr int LONG_BLOCKS = THREADS < LARGE_THREADS<F> ? LONG_RESIDENT : (F::TWO ? 2 : 1);
-
-template <typename F, int V, bool STREAM, bool WHOLE, int THREADS>
-__global__ void __launch_bounds__(THREADS, LONG_BLOCKS<F, THREADS>) reduce_long(
+template <typename F, int V, bool STREAM, bool WHOLE>
+__global__ void __launch_bounds__(REDUCE_THREADS, LONG_RESIDENT) reduce_long(
     const typename F::Input* __restrict__ x, const typename F::Input* __restrict__ second,
     typename F::Output* __restrict__ out, F f, long long length, int shift, long long share, unsigned long long* mail) {
   using Acc = typename F::Acc;
-  constexpr bool LARGE = THREADS == LARGE_THREADS<F>;
-  constexpr int UNDER_WAY = LARGE ? LARGE_EACH : LONG_UNDER_WAY<F>, LETTERS = LARGE ? 4 : 1;
   const long long row = blockIdx.x;
   const int split = blockIdx.y, splits = gridDim.y;
   const long long begin = row * length + share * split, end = row * length + min(length, share * (split + 1));
-  Acc mine = take_range<F, V, UNDER_WAY, STREAM, WHOLE, LARGE>(f, x, second, begin, end, shift, threadIdx.x, THREADS);
+  Acc mine = take_range<F, V, LONG_UNDER_WAY<F>, STREAM, WHOLE>(
+      f, x, second, begin, end, shift, threadIdx.x, REDUCE_THREADS);
   mail += row * (splits - 1) * WORDS<Acc>;
   if (split < splits - 1) {
-    mine = merge_warps<THREADS>(f, mine, THREADS);
+    mine = merge_warps(f, mine, REDUCE_THREADS);
     if (threadIdx.x == 0) send(mail + split * WORDS<Acc>, mine);
     return;
   }
-  for (int other = threadIdx.x; other < splits - 1; other += LETTERS * THREADS) {
+  for (int other = threadIdx.x; other < splits - 1; other += REDUCE_THREADS) {
     unsigned long long* const from = mail + other * WORDS<Acc>;
+    mine = f.merge(mine, await<Acc>(from));
+    clear<Acc>(from);
+  }
+  mine = merge_warps(f, mine, REDUCE_THREADS);
+  if (threadIdx.x == 0) out[row] = f.finish(mine);
+}
+
+// Blocks that take all of their packs at once and are done: what a thread loads is under way together, and memory is read
+// in the order of its addresses. A block lives as long as one load takes, so few instructions come before it. As many are
+// on a multiprocessor as one of an H200 has room for.
+constexpr int MOST_THREADS = 2048;
+
+// The first warp has the sum over the block, in its first thread.
+template <int THREADS, typename F>
+__device__ __forceinline__ typename F::Acc merge_at_end(const F& f, typename F::Acc mine, typename F::Acc* slots) {
+  mine = merge_lanes(f, mine, 32);
+  if (threadIdx.x % 32 == 0) slots[threadIdx.x / 32] = mine;
+  __syncthreads();
+  return threadIdx.x < 32 ? merge_lanes(f, slots[threadIdx.x % (THREADS / 32)], THREADS / 32) : mine;
+}
+
+// What was sent to `letters`, those of this lane of `lanes` of `count`, in a fixed order; leaves them empty.
+template <typename F>
+__device__ __forceinline__ typename F::Acc collect(
+    const F& f, typename F::Acc mine, unsigned long long* mail, int count, int lane, int lanes) {
+  using Acc = typename F::Acc;
+  constexpr int LETTERS = 4;
+  for (int at = lane; at < count; at += LETTERS * lanes) {
+    unsigned long long* const letters = mail + at * WORDS<Acc>;
     Acc found[LETTERS];
-    if constexpr (LETTERS == 1) {
-      found[0] = await<Acc>(from);
-    } else {
-      await_all(found, from, THREADS, splits - 1 - other, 1);
-    }
+    await_all(found, letters, lanes, count - at, 1);
 #pragma unroll
     for (int i = 0; i < LETTERS; ++i) {
-      if (other + i * THREADS >= splits - 1) continue;
+      if (at + i * lanes >= count) continue;
       mine = f.merge(mine, found[i]);
-      clear<Acc>(from + i * THREADS * WORDS<Acc>);
+      clear<Acc>(letters + i * lanes * WORDS<Acc>);
     }
   }
-  mine = merge_warps<THREADS>(f, mine, THREADS);
-  if (threadIdx.x == 0) out[row] = f.finish(mine);
+  return mine;
+}
+
+// One row of `packs` whole packs, of which a thread takes EACH, of each tensor. The last block collects what the others
+// send to `mail` (blocks - 1, zero between launches).
+template <typename F, int V, bool STREAM, int THREADS, int EACH>
+__global__ void __launch_bounds__(THREADS, MOST_THREADS / THREADS) reduce_row(
+    const typename F::Input* __restrict__ x, const typename F::Input* __restrict__ second,
+    typename F::Output* __restrict__ out, F f, int packs, unsigned long long* mail) {
+  using T = typename F::Input;
+  using Acc = typename F::Acc;
+  constexpr int TAKEN = EACH * THREADS;
+  __shared__ Acc slots[THREADS / 32];
+  const int block = blockIdx.x, last = gridDim.x - 1;
+  const unsigned int left = packs - block * TAKEN;
+  const long long first = static_cast<long long>(block) * TAKEN * V;
+  PackWord<T, V> one[EACH], two[EACH];
+#pragma unroll
+  for (int u = 0; u < EACH; ++u) {  // past the end the last one again: a condition would put off the load
+    const unsigned int at = min(threadIdx.x + u * THREADS, left - 1) * V;
+    one[u] = fetch<T, V, STREAM>(x + first + at);
+    if constexpr (F::TWO) two[u] = fetch<T, V, STREAM>(second + first + at);
+  }
+  Acc mine = f.identity();
+#pragma unroll
+  for (int u = 0; u < EACH; ++u) {
+    if (threadIdx.x + u * THREADS >= left) continue;
+    const Pack<T, V> a = unpacked<T, V>(one[u]), b = F::TWO ? unpacked<T, V>(two[u]) : a;
+#pragma unroll
+    for (int i = 0; i < V; ++i) mine = f.take(mine, a.at[i], b.at[i]);
+  }
+  if (block == last) mine = collect(f, mine, mail, last, threadIdx.x, THREADS);
+  mine = merge_at_end<THREADS>(f, mine, slots);
+  if (threadIdx.x > 0) return;
+  if (block < last) {
+    send(mail + block * WORDS<Acc>, mine);
+  } else {
+    *out = f.finish(mine);
+  }
+}
+
+// (rows, packs) of whole packs, THREADS of them at most: a block takes two rows, a thread one pack of each.
+template <typename F, int V, bool STREAM, int THREADS>
+__global__ void __launch_bounds__(THREADS, MOST_THREADS / THREADS) reduce_pairs(
+    const typename F::Input* __restrict__ x, const typename F::Input* __restrict__ second,
+    typename F::Output* __restrict__ out, F f, int rows, int packs) {
+  using T = typename F::Input;
+  using Acc = typename F::Acc;
+  constexpr int PAIR = 2, WARPS = THREADS / 32;
+  __shared__ Acc slots[PAIR][WARPS];
+  const int thread = threadIdx.x, row = blockIdx.x * PAIR, most = rows - 1 - row;
+  const long long first = (static_cast<long long>(row) * packs + min(thread, packs - 1)) * V;
+  PackWord<T, V> one[PAIR], two[PAIR];
+#pragma unroll
+  for (int r = 0; r < PAIR; ++r) {  // the last row again where there is no other
+    const int apart = min(r, most) * packs * V;
+    one[r] = fetch<T, V, STREAM>(x + first + apart);
+    if constexpr (F::TWO) two[r] = fetch<T, V, STREAM>(second + first + apart);
+  }
+#pragma unroll
+  for (int r = 0; r < PAIR; ++r) {
+    Acc mine = f.identity();
+    if (thread < packs) {
+      const Pack<T, V> a = unpacked<T, V>(one[r]), b = F::TWO ? unpacked<T, V>(two[r]) : a;
+#pragma unroll
+      for (int i = 0; i < V; ++i) mine = f.take(mine, a.at[i], b.at[i]);
+    }
+    mine = merge_lanes(f, mine, 32);
+    if (thread % 32 == 0) slots[r][thread / 32] = mine;
+  }
+  __syncthreads();
+  const int which = thread / 32;
+  if (which >= PAIR) return;
+  const Acc all = merge_lanes(f, slots[which][thread % WARPS], WARPS);
+  if (thread % 32 == 0 && which <= most) out[row + which] = f.finish(all);
+}
+
+// (rows, length) of one tensor, rows that begin anywhere: blocks take `share` packs of a row, up to EACH a thread. grid
+// (splits, rows + further): those of further rows of blocks that are needed collect, `lanes` threads a row, all of a
+// block or a warp, so that nobody waits while there are packs to take. mail (rows, splits).
+template <typename F, int V, bool STREAM, bool WHOLE, int THREADS, int EACH>
+__global__ void __launch_bounds__(THREADS, MOST_THREADS / THREADS) reduce_shares(
+    const typename F::Input* __restrict__ x, const typename F::Input*, typename F::Output* __restrict__ out, F f,
+    int rows, long long length, int shift, int share, int lanes, unsigned long long* mail) {
+  using T = typename F::Input;
+  using Acc = typename F::Acc;
+  __shared__ Acc slots[THREADS / 32];
+  const int row = blockIdx.y, split = blockIdx.x, splits = gridDim.x;
+  if (row >= rows) {
+    const int lane = threadIdx.x & (lanes - 1), group = ((row - rows) * splits + split) * THREADS + threadIdx.x;
+    const int ours = group / lanes;  // a power of two
+    Acc all = f.identity();
+    if (ours < rows) all = collect(f, all, mail + static_cast<long long>(ours) * splits * WORDS<Acc>, splits, lane, lanes);
+    all = lanes == 32 ? merge_lanes(f, all, 32) : merge_at_end<THREADS>(f, all, slots);
+    if (lane == 0 && ours < rows) out[ours] = f.finish(all);
+    return;
+  }
+  const long long start = row * length + (WHOLE ? 0 : shift);
+  const int low = WHOLE ? 0 : static_cast<int>(start & (V - 1)), high = low + static_cast<int>(length);  // of its packs
+  const int packs = (high + V - 1) / V, first = split * share;
+  const T* const from = x + (start - low - (WHOLE ? 0 : shift));
+  PackWord<T, V> words[EACH];
+#pragma unroll
+  for (int u = 0; u < EACH; ++u) {
+    words[u] = fetch<T, V, STREAM>(from + min(first + static_cast<int>(threadIdx.x) + u * THREADS, packs - 1) * V);
+  }
+  const int until = min(packs, first + share);
+  Acc mine = f.identity();
+#pragma unroll
+  for (int u = 0; u < EACH; ++u) {
+    const int pack = first + static_cast<int>(threadIdx.x) + u * THREADS, at = pack * V;
+    if (pack >= until) continue;
+    const Pack<T, V> values = unpacked<T, V>(words[u]);
+    if (WHOLE || (at >= low && at + V <= high)) {
+#pragma unroll
+      for (int i = 0; i < V; ++i) mine = f.take(mine, values.at[i], values.at[i]);
+    } else {
+#pragma unroll
+      for (int i = 0; i < V; ++i) {
+        if (at + i >= low && at + i < high) mine = f.take(mine, values.at[i], values.at[i]);
+      }
+    }
+  }
+  mine = merge_at_end<THREADS>(f, mine, slots);
+  if (threadIdx.x == 0) send(mail + (static_cast<long long>(row) * splits + split) * WORDS<Acc>, mine);
 }
 
 struct Layout {  // (a, r1, b, r2, c), shared by parts of `share` reduced indices and `across` column blocks
@@ -395,17 +534,17 @@ template <typename F>
 constexpr bool COLUMNS_SLIM = !F::TWO && sizeof(typename F::Input) == 4;
 template <typename F>
 constexpr int COLUMNS_TOGETHER = COLUMNS_SLIM<F> ? 8 : 4;
-template <typename F>
-constexpr int COLUMNS_RESIDENT = COLUMNS_SLIM<F> ? 4 : 0;
+template <typename F, int THREADS>
+constexpr int COLUMNS_RESIDENT = COLUMNS_SLIM<F> ? 1024 / THREADS : 0;
 
 // As Columns says. partials (splits, a b c), tickets (a b column blocks).
-template <typename F, int V, bool STREAM>
-__global__ void __launch_bounds__(REDUCE_THREADS, COLUMNS_RESIDENT<F>) reduce_columns(
+template <typename F, int V, bool STREAM, int THREADS>
+__global__ void __launch_bounds__(THREADS, COLUMNS_RESIDENT<F, THREADS>) reduce_columns(
     const typename F::Input* __restrict__ x, const typename F::Input* __restrict__ second,
     typename F::Output* __restrict__ out, F f, Layout layout, unsigned int* tickets, typename F::Acc* partials) {
   using T = typename F::Input;
   using Acc = typename F::Acc;
-  __shared__ __align__(16) unsigned char memory[V * REDUCE_THREADS * sizeof(Acc)];
+  __shared__ __align__(16) unsigned char memory[V * THREADS * sizeof(Acc)];
   Acc* const slots = reinterpret_cast<Acc*>(memory);
   Columns<V> at(layout, blockIdx.y);
   const int splits = gridDim.y, rows = blockDim.y, lanes = blockDim.x, slot = threadIdx.y * lanes + threadIdx.x;
@@ -438,13 +577,13 @@ __global__ void __launch_bounds__(REDUCE_THREADS, COLUMNS_RESIDENT<F>) reduce_co
   }
   const long long results = layout.a * layout.b * layout.c;
 #pragma unroll
-  for (int i = 0; i < V; ++i) slots[i * REDUCE_THREADS + slot] = mine[i];
+  for (int i = 0; i < V; ++i) slots[i * THREADS + slot] = mine[i];
   __syncthreads();
   for (int left = rows, half; left > 1; left = half) {
     half = (left + 1) / 2;
     if (threadIdx.y + half < left) {
 #pragma unroll 1
-      for (int i = slot; i < V * REDUCE_THREADS; i += REDUCE_THREADS) slots[i] = f.merge(slots[i], slots[i + half * lanes]);
+      for (int i = slot; i < V * THREADS; i += THREADS) slots[i] = f.merge(slots[i], slots[i + half * lanes]);
     }
     __syncthreads();
   }
@@ -452,7 +591,7 @@ __global__ void __launch_bounds__(REDUCE_THREADS, COLUMNS_RESIDENT<F>) reduce_co
 #pragma unroll 1
     for (int i = 0; i < V; ++i) {
       const long long result = at.result + i;
-      const Acc total = slots[i * REDUCE_THREADS + slot];
+      const Acc total = slots[i * THREADS + slot];
       if (splits == 1) {
         out[result] = f.finish(total);
       } else {

@@ -82,7 +82,7 @@ def _expressions() -> tuple[str, ...]:
     for dtype, width in WIDTHS.items():
         ctype = CTYPES[dtype]
         for mode in (*MODES.values(), "POWER"):
-            found += expressions(f"Norm<{ctype}, {mode}>", width)
+            found += expressions(f"Norm<{ctype}, {mode}>", width, light=mode in LIGHT)
         for slope in (*SLOPES.values(), "GENERAL", "BELOW_ONE"):
             for name in (_rows_kernel(width), "grad_packs"):
                 found += [f"{name}<{ctype}, {width}, {slope}, {packs}>" for packs in (1, 2)[: min(width // 2, 2)]]

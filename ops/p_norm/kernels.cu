@@ -25,28 +25,19 @@ __device__ __forceinline__ double reciprocal(double x) { return 1.0 / x; }
 __device__ __forceinline__ double root(double x) { return sqrt(x); }
 // The larger or the smaller one; NaN where either is.
 template <bool SMALLEST, typename A>
-__device__ __forceinline__ A compared(A a, A b) {
+__device__ __forceinline__ A outermost(A a, A b) {
+#if __CUDA_ARCH__ >= 800
+  if constexpr (sizeof(A) == 4) {
+    A result;
+    if constexpr (SMALLEST) {
+      asm("min.NaN.f32 %0, %1, %2;" : "=f"(result) : "f"(a), "f"(b));
+    } else {
+      asm("max.NaN.f32 %0, %1, %2;" : "=f"(result) : "f"(a), "f"(b));
+    }
+    return result;
+  }
+#endif
   return (SMALLEST ? b < a : b > a) || b != b ? b : a;
-}
-__device__ __forceinline__ double largest(double a, double b) { return compared<false>(a, b); }
-__device__ __forceinline__ double smallest(double a, double b) { return compared<true>(a, b); }
-__device__ __forceinline__ float largest(float a, float b) {
-#if __CUDA_ARCH__ >= 800
-  float result;
-  asm("max.NaN.f32 %0, %1, %2;" : "=f"(result) : "f"(a), "f"(b));
-  return result;
-#else
-  return compared<false>(a, b);
-#endif
-}
-__device__ __forceinline__ float smallest(float a, float b) {
-#if __CUDA_ARCH__ >= 800
-  float result;
-  asm("min.NaN.f32 %0, %1, %2;" : "=f"(result) : "f"(a), "f"(b));
-  return result;
-#else
-  return compared<true>(a, b);
-#endif
 }
 __device__ __forceinline__ float accurate_power(float x, float p) { return powf(x, p); }
 __device__ __forceinline__ double accurate_power(double x, double p) { return pow(x, p); }
@@ -97,8 +88,7 @@ struct Norm {
     return merge(sum, static_cast<Acc>(x));
   }
   __device__ __forceinline__ Acc merge(Acc a, Acc b) const {
-    if constexpr (MODE == LARGEST) return largest(a, b);
-    if constexpr (MODE == SMALLEST) return smallest(a, b);
+    if constexpr (MODE == LARGEST || MODE == SMALLEST) return outermost<MODE == SMALLEST>(a, b);
     return a + b;
   }
   __device__ __forceinline__ T finish(Acc sum) const {

@@ -14,7 +14,7 @@ import ops
 from ops import find_kernel
 from ops._core import reduction, tuning
 from ops._core.axes import Reduction
-from ops._core.reduction import LINE_PACKS, LONG_RESIDENT, THREADS, WARP
+from ops._core.reduction import LARGE_EACH, LARGE_THREADS, LINE_PACKS, LONG_RESIDENT, SHARE_THREADS, THREADS, WARP
 from ops.dot.cuda import ACCUMULATOR_BYTES
 from ops.dot.op import DotParams
 from ops.mean.op import MeanParams
@@ -48,6 +48,25 @@ def launched(
     return found[0], found[1], found[2]
 
 
+def check_shares(rows: int, length: int, shift: int, grid: tuple[int, ...], arguments: tuple[Any, ...]) -> None:
+    """Blocks of reduce_shares take every pack of each row at once; what they send is collected, and fits; few wait."""
+    share, lanes = int(arguments[-3]), int(arguments[-2])
+    splits, further = grid[0], grid[1] - rows
+    packs = reduction.touched_packs(rows, length, FLOAT.width, shift)
+    assert share * (splits - 1) < packs <= share * splits
+    assert share <= SHARE_THREADS * reduction.SHARE_EACH
+    assert lanes in {WARP, SHARE_THREADS}
+    assert further * splits * SHARE_THREADS >= rows * lanes
+    assert -(-rows * lanes // SHARE_THREADS) < MULTIPROCESSORS
+    check_letters(rows, length, rows * splits)
+
+
+def check_letters(rows: int, length: int, letters: int) -> None:
+    """So many words of 32 bits with a flag of 32 find room in the workspace."""
+    room = reduction.workspace_bytes(Reduction(rows, length, 1, 1, 1), FLOAT.accumulator_bytes)
+    assert letters * 2 * FLOAT.accumulator_bytes <= room
+
+
 @pytest.mark.parametrize("least_packs", [1, 2, 4, 8])
 @pytest.mark.parametrize("length", LENGTHS)
 @pytest.mark.parametrize("rows", ROWS)
@@ -70,10 +89,18 @@ def test_blocks_cover_every_row(rows: int, length: int, least_packs: int) -> Non
         assert grid[0] * THREADS >= rows * reduction.ELEMENTS_LANES
         return
     if kernel.startswith("reduce_rows"):
-        lanes, threads = int(arguments[-1]), int(kernel.rsplit(", ")[-1].removesuffix(">"))
-        assert lanes in {1 << power for power in range(10)}
-        assert grid[0] * (threads // lanes) >= rows
+        lanes = int(arguments[-1])
+        assert lanes in {1 << power for power in range(9)}
+        assert grid[0] * (THREADS // lanes) >= rows
         return
+    if kernel.startswith("reduce_pairs"):
+        assert length == FLOAT.width * int(arguments[-1]) <= FLOAT.width * LARGE_THREADS
+        assert (grid[0] - 1) * 2 < rows <= grid[0] * 2
+        return
+    if kernel.startswith("reduce_shares"):
+        check_shares(rows, length, 0, grid, arguments)
+        return
+    assert kernel.startswith("reduce_long")
     share = int(arguments[-2])
     assert grid[0] == rows
     assert grid[1] > 1
@@ -87,8 +114,7 @@ def test_what_blocks_send_fits_the_workspace(rows: int, length: int) -> None:
     """All splits of a row but one send words of 32 bits with a flag of 32."""
     kernel, grid, _ = launched(rows, length)
     if kernel.startswith("reduce_long"):
-        sent = rows * (grid[1] - 1) * 2 * FLOAT.accumulator_bytes
-        assert sent <= reduction.workspace_bytes(Reduction(rows, length, 1, 1, 1), FLOAT.accumulator_bytes)
+        check_letters(rows, length, rows * (grid[1] - 1))
 
 
 @pytest.mark.parametrize("blocks", [4, 16, 64, 128])
@@ -105,37 +131,42 @@ def test_host_and_device_agree_on_what_is_resident() -> None:
     """The kernel asks the compiler for as many blocks a multiprocessor as the host counts on."""
     text = (Path(ops.__file__).parent / "_include" / "reduce.cuh").read_text(encoding="utf-8")
     assert f"constexpr int LONG_RESIDENT = {LONG_RESIDENT};" in text
-    assert "constexpr int LONG_BLOCKS = THREADS < LARGE_THREADS<F> ? LONG_RESIDENT : (F::TWO ? 2 : 1);" in text
-    assert "__launch_bounds__(THREADS, LONG_BLOCKS<F, THREADS>) reduce_long(" in text
+    assert "__launch_bounds__(REDUCE_THREADS, LONG_RESIDENT) reduce_long(" in text
 
 
-@pytest.mark.parametrize("shift", [0, 1])
-@pytest.mark.parametrize("length", [1 << 23, (1 << 25) + 4, (1 << 26) - 1, 1 << 26])
-def test_large_blocks_take_their_share_at_once(length: int, shift: int) -> None:
-    """A single row of 32 MB or more: whole lines, two packs a thread, all of the row, and letters that fit."""
-    kernel, grid, arguments = launched(1, length, shift)
-    assert kernel.endswith(f", {reduction.LARGE_THREADS}>")
-    share = int(arguments[-2])
-    assert share % (LINE_PACKS * FLOAT.width) == 0
-    assert share * (grid[1] - 1) < length <= share * grid[1]
-    for first in range(0, length, share):
-        begin, end = shift + first, shift + min(length, first + share)
-        assert -(-end // FLOAT.width) - begin // FLOAT.width <= reduction.LARGE_PACKS
-    sent = (grid[1] - 1) * 2 * FLOAT.accumulator_bytes
-    assert sent <= reduction.workspace_bytes(Reduction(1, length, 1, 1, 1), FLOAT.accumulator_bytes)
+@pytest.mark.parametrize("length", [1 << 23, (1 << 25) + 4, 1 << 26])
+def test_a_large_row_is_taken_at_once(length: int) -> None:
+    """A single row of 32 MB or more, of whole packs: two packs a thread, all of the row, and letters that fit."""
+    kernel, grid, arguments = launched(1, length)
+    assert kernel == f"reduce_row<{FLOAT.name}, {FLOAT.width}, {kernel.split(', ')[2]}, {LARGE_THREADS}, {LARGE_EACH}>"
+    packs, taken = int(arguments[-2]), LARGE_THREADS * LARGE_EACH
+    assert packs * FLOAT.width == length
+    assert taken * (grid[0] - 1) < packs <= taken * grid[0]
+    check_letters(1, length, grid[0] - 1)
 
 
-def test_large_blocks_take_single_rows_of_few_instructions_an_element() -> None:
-    """Several rows, less than 32 MB and more than MOST_LARGE blocks take go to blocks that walk along their share.
+@pytest.mark.parametrize("shift", [0, 1, 3])
+@pytest.mark.parametrize(
+    ("rows", "length"), [(1, (1 << 25) + 1), (16, 1 << 21), (256, 65_537), (300, 65_536), (527, 21_000)]
+)
+def test_large_rows_are_taken_at_once(rows: int, length: int, shift: int) -> None:
+    """Rows of 32 MB or more together, wherever they begin, that are fewer than fill the device."""
+    kernel, grid, arguments = launched(rows, length, shift)
+    assert kernel.startswith("reduce_shares<")
+    assert f", {str(length % FLOAT.width == 0 and shift == 0).lower()}, {SHARE_THREADS}," in kernel
+    check_shares(rows, length, shift, grid, arguments)
 
-    So does what takes more than a few instructions an element.
+
+def test_what_is_not_taken_at_once() -> None:
+    """Less than 32 MB, more than MOST_LARGE blocks take, and as many rows as fill the device.
+
+    So is what takes more than a few instructions an element.
     """
-    assert not launched(16, 1 << 21)[0].endswith(f", {reduction.LARGE_THREADS}>")
-    assert not launched(1, 1 << 22)[0].endswith(f", {reduction.LARGE_THREADS}>")
-    assert not launched(1, 1 << 27)[0].endswith(f", {reduction.LARGE_THREADS}>")
+    for rows, length in ((1, 1 << 22), (1, 1 << 27), (16, 1 << 24), (528, 65_536)):
+        assert launched(rows, length)[0].startswith(("reduce_long<", "reduce_rows<"))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(f"{__name__}.FLOAT", replace(FLOAT, light=False))
-        assert not launched(1, 1 << 25)[0].endswith(f", {reduction.LARGE_THREADS}>")
+        assert launched(1, 1 << 25)[0].startswith("reduce_long<")
 
 
 def test_host_and_device_agree_on_small_sums_and_slabs() -> None:
@@ -146,9 +177,6 @@ def test_host_and_device_agree_on_small_sums_and_slabs() -> None:
     assert f"constexpr int TINY_LENGTH = {reduction.TINY_LENGTH};" in text
     each = (reduction.ELEMENTS.stop - 1) // reduction.ELEMENTS_LANES
     assert f"ELEMENTS_LANES = {reduction.ELEMENTS_LANES}, ELEMENTS_EACH = {each}," in text
-    each, threads = reduction.LARGE_PACKS // reduction.LARGE_THREADS, reduction.LARGE_THREADS
-    assert f"constexpr int LARGE_THREADS = F::TWO ? {threads // 2} : {threads};" in text
-    assert f"constexpr int LARGE_EACH = {each};" in text
     assert f"constexpr int SLAB_THREADS = {reduction.SLAB_THREADS};" in text
     assert f"constexpr int SLAB = {reduction.SLAB_BYTES} / sizeof(typename F::Acc);" in text
 
@@ -158,16 +186,16 @@ def test_masks_are_left_out_where_packs_are_whole() -> None:
     for more, shift, whole in ((0, 0, "true"), (0, 1, "false"), (2, 0, "false"), (2, 2, "false")):
         kernel, _, _ = launched(1, (1 << 18) + more, shift)
         assert kernel.startswith("reduce_long<")
-        assert kernel.endswith(f", {whole}, {THREADS}>")
+        assert kernel.endswith(f", {whole}>")
         kernel, _, _ = launched(600, 2048 + more, shift)
         assert kernel.startswith("reduce_rows<")
-        assert kernel.endswith(f", {whole}, {THREADS}>")
+        assert kernel.endswith(f", {whole}>")
 
 
 def test_middling_sizes_leave_the_cache_first() -> None:
     """Rows of 12 to 192 MB are read past what the cache holds, smaller and larger ones by way of it."""
     for rows, stream in ((2000, "false"), (4096, "true"), (65_536, "false")):
-        assert launched(rows, 1250)[0].endswith(f", {stream}, false, {THREADS}>")
+        assert launched(rows, 1250)[0].endswith(f", {stream}, false>")
 
 
 @pytest.mark.parametrize(
@@ -175,9 +203,27 @@ def test_middling_sizes_leave_the_cache_first() -> None:
 )
 def test_columns_leave_the_cache_first(length: int, packs: str) -> None:
     """Those of 12 to 384 MB, in packs; columns that are no whole packs never do."""
-    assert launched(1, length, columns=2048)[0] == f"reduce_columns<{FLOAT.name}, {packs}>"
+    assert launched(1, length, columns=2048)[0] == f"reduce_columns<{FLOAT.name}, {packs}, {THREADS}>"
     for shift, columns in ((1, 2048), (0, 2049)):
-        assert launched(1, length, shift, columns=columns)[0] == f"reduce_columns<{FLOAT.name}, 1, false>"
+        assert launched(1, length, shift, columns=columns)[0] == f"reduce_columns<{FLOAT.name}, 1, false, {THREADS}>"
+
+
+@pytest.mark.parametrize(
+    ("rows", "length", "columns", "threads", "lanes", "splits"),
+    [
+        (64, 1024, 1024, reduction.TALL_THREADS, 16, 1),
+        (1, 64, 1 << 20, THREADS, 64, 1),
+        (1, 16_384, 4096, THREADS, 16, 8),
+        (2, 1024, 1024, THREADS, 16, 4),
+    ],
+)
+def test_columns_are_a_block_s_where_those_are_enough(
+    rows: int, length: int, columns: int, threads: int, lanes: int, splits: int
+) -> None:
+    """Four blocks a multiprocessor: narrow ones rather than several that share, of more threads where rows are many."""
+    kernel, grid, _ = launched(rows, length, columns=columns)
+    assert kernel.endswith(f", {threads}>")
+    assert grid == (rows * columns // FLOAT.width // lanes, splits)
 
 
 @pytest.mark.parametrize("width", [1, 2, 4, 8])
@@ -193,8 +239,8 @@ def test_touched_packs_are_counted(length: int, width: int) -> None:
 
 
 def test_lanes_of_measured_rows() -> None:
-    """Four packs a lane; up to a warp for rows of 256 packs, up to a block for longer ones, a larger one for some."""
-    for length, lanes in ((128, 8), (250, 16), (1024, WARP), (1250, 128), (2048, 128), (4096, 512), (4097, 256)):
+    """Four packs a lane; up to a warp for rows of 256 packs, up to a block for longer ones."""
+    for length, lanes in ((128, 8), (250, 16), (1024, WARP), (1250, 128), (2048, 128), (4097, 256), (8192, 256)):
         kernel, _, arguments = launched(600, length)
         assert kernel.startswith("reduce_rows")
         assert arguments[-1] == lanes
@@ -223,20 +269,33 @@ def test_one_workspace_serves_launches_of_any_size() -> None:
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
-@pytest.mark.parametrize(("length", "first"), [(1 << 24, 0), ((1 << 24) + 5, 3), ((1 << 26) - 1, 1)])
-def test_large_blocks_sum_a_row_that_begins_anywhere(dtype: str, length: int, first: int) -> None:
+@pytest.mark.parametrize(
+    ("rows", "length", "first"),
+    [
+        (1, 1 << 24, 0),
+        (1, (1 << 24) + 5, 3),
+        (1, (1 << 26) - 1, 1),
+        (16, 1 << 21, 0),
+        (16, (1 << 21) - 3, 2),
+        (256, 65_537, 1),
+        (527, 40_000, 0),
+        (4097, 4096, 0),
+    ],
+)
+def test_large_rows_that_begin_anywhere(dtype: str, rows: int, length: int, first: int) -> None:
     """Every element counts once, and nothing beside them does, call after call."""
     import cupy as cp
 
     kernel = find_kernel("mean", "optimized", "cuda", dtype)
-    x = cp.full(length + 16, cp.nan, dtype)
-    row = x[first : first + length]
-    row[...] = cp.arange(length) % 5
-    workspace = cp.zeros(reduction.workspace_bytes(Reduction(1, length, 1, 1, 1), 8), cp.uint8)
-    out = cp.empty((), dtype)
-    run = kernel.bind({"x": row}, MeanParams(), {"out": out}, workspace)
+    x = cp.full(rows * length + 16, cp.nan, dtype)
+    whole = x[first : first + rows * length].reshape(rows, length)
+    whole[...] = cp.arange(length) % 5
+    whole += (cp.arange(rows) % 7)[:, None].astype(dtype)
+    workspace = cp.zeros(reduction.workspace_bytes(Reduction(rows, length, 1, 1, 1), 8), cp.uint8)
+    out = cp.empty(rows, dtype)
+    run = kernel.bind({"x": whole}, MeanParams(axis=1), {"out": out}, workspace)
     for _ in range(3):
         out.fill(-1)
         run()
-        assert abs(float(out) - 2) < 2e-3
+        assert float(abs(out.astype("float64") - 2 - cp.arange(rows) % 7).max()) < 4e-3
     assert not workspace.any()
