@@ -297,7 +297,8 @@ def _rows(
         grid = (blocks,)
     elif several := _blocks_of_rows(functor, layout, arrays, packs):
         function, threads = source.function(_shares_name(kind_of_ends)), SHARE_THREADS
-        lanes, further = _collectors(rows, several)
+        lanes, collecting = collectors(rows, several, SHARE_THREADS)
+        further = -(-collecting // several)
         each = -(-packs // (several * LINE_PACKS)) * LINE_PACKS
         numbers = (np.int32(rows), np.int64(length), *(np.int32(number) for number in (shift, each, lanes)), mail)
         grid = (several, rows + further)
@@ -365,14 +366,14 @@ def _blocks_of_rows(functor: Functor, layout: Reduction, arrays: tuple[Any, Any,
     many = splits > 1 and layout.a * splits <= MOST_LARGE and layout.a < LONG_RESIDENT * multiprocessors()
     if arrays[1] is not None or not many or not _is_large(functor, arrays):
         return 0
-    lanes, _ = _collectors(layout.a, splits)
-    return splits if -(-layout.a * lanes // SHARE_THREADS) < multiprocessors() else 0
+    _, collecting = collectors(layout.a, splits, SHARE_THREADS)
+    return splits if collecting < multiprocessors() else 0
 
 
-def _collectors(rows: int, splits: int) -> tuple[int, int]:
-    """Threads that collect what the `splits` blocks of a row found; further rows of as many blocks that have them."""
-    lanes = WARP if splits <= SHARE_LETTERS else SHARE_THREADS
-    return lanes, -(-rows * lanes // (SHARE_THREADS * splits))
+def collectors(rows: int, splits: int, threads: int) -> tuple[int, int]:
+    """Threads that collect what the `splits` blocks of a row sent; how many blocks of `threads` all rows need."""
+    lanes = WARP if splits <= SHARE_LETTERS else threads
+    return lanes, -(-rows * lanes // threads)
 
 
 def _shares(layout: Reduction, width: int, arrays: tuple[Any, Any, Any]) -> tuple[int, int]:

@@ -326,6 +326,21 @@ __device__ __forceinline__ typename F::Acc collect(
   return mine;
 }
 
+// The blocks, this one the `block`-th, that collect what `splits` others sent for each of the rows: `lanes` threads a row,
+// a warp or all of a block. put(row, sum) is called by one of them.
+template <int THREADS, typename F, typename Put>
+__device__ __forceinline__ void collect_rows(
+    const F& f, typename F::Acc* slots, int block, int rows, int splits, int lanes, unsigned long long* mail,
+    const Put& put) {
+  const int lane = threadIdx.x & (lanes - 1), row = (block * THREADS + threadIdx.x) / lanes;
+  typename F::Acc all = f.identity();
+  if (row < rows) {
+    all = collect(f, all, mail + static_cast<long long>(row) * splits * WORDS<typename F::Acc>, splits, lane, lanes);
+  }
+  all = lanes == 32 ? merge_lanes(f, all, 32) : merge_at_end<THREADS>(f, all, slots);
+  if (lane == 0 && row < rows) put(row, all);
+}
+
 // One row of `packs` whole packs, of which a thread takes EACH, of each tensor. The last block collects what the others
 // send to `mail` (blocks - 1, zero between launches).
 template <typename F, int V, bool STREAM, int THREADS, int EACH>
@@ -412,12 +427,8 @@ __global__ void __launch_bounds__(THREADS, MOST_THREADS / THREADS) reduce_shares
   __shared__ Acc slots[THREADS / 32];
   const int row = blockIdx.y, split = blockIdx.x, splits = gridDim.x;
   if (row >= rows) {
-    const int lane = threadIdx.x & (lanes - 1), group = ((row - rows) * splits + split) * THREADS + threadIdx.x;
-    const int ours = group / lanes;  // a power of two
-    Acc all = f.identity();
-    if (ours < rows) all = collect(f, all, mail + static_cast<long long>(ours) * splits * WORDS<Acc>, splits, lane, lanes);
-    all = lanes == 32 ? merge_lanes(f, all, 32) : merge_at_end<THREADS>(f, all, slots);
-    if (lane == 0 && ours < rows) out[ours] = f.finish(all);
+    const int block = (row - rows) * splits + split;
+    collect_rows<THREADS>(f, slots, block, rows, splits, lanes, mail, [&](int ours, Acc all) { out[ours] = f.finish(all); });
     return;
   }
   const long long start = row * length + (WHOLE ? 0 : shift);

@@ -139,20 +139,25 @@ constexpr int UNDER_WAY = 4;  // packs of a thread that sums, all loaded before 
 template <typename A>
 struct Add {
   using Acc = A;
+  __device__ __forceinline__ A identity() const { return 0; }
   __device__ __forceinline__ A merge(A a, A b) const { return a + b; }
 };
 
 // dout (rows, length), weight a number: sum[row] = factor sum dout[row], other = other_factor dout unless null.
-// grid: `splits` adjacent blocks a row, of `share` packs each, so that blocks sweep over memory in order; mail
-// (rows, splits - 1). The last split of each row collects what the others send, in a fixed order: see reduce_long on why
-// it can wait. length is a multiple of V.
+// grid: `splits` adjacent blocks a row, of `share` packs each, so that blocks sweep over memory in order, and where they
+// are several those that collect what they send, `lanes` threads a row; mail (rows, splits). length is a multiple of V.
 template <typename T, int V>
 __global__ void __launch_bounds__(REDUCE_THREADS, LONG_RESIDENT) grad_rows(
     const T* __restrict__ dout, T* __restrict__ sum, T* __restrict__ other, Wide<T> factor, Wide<T> other_factor,
-    long long length, int splits, long long share, unsigned long long* mail) {
+    int rows, long long length, int splits, long long share, int lanes, unsigned long long* mail) {
   using A = Wide<T>;
-  const int line = blockIdx.x / static_cast<unsigned int>(splits), split = blockIdx.x - line * splits;
-  const long long row = line;
+  __shared__ A slots[REDUCE_THREADS / 32];
+  const int row = blockIdx.x / static_cast<unsigned int>(splits), split = blockIdx.x - row * splits;
+  const auto put = [&](int ours, A all) { sum[ours] = narrow<T>(factor * all); };
+  if (row >= rows) {
+    collect_rows<REDUCE_THREADS>(Add<A>{}, slots, blockIdx.x - rows * splits, rows, splits, lanes, mail, put);
+    return;
+  }
   const long long begin = row * length + share * split * V, left = min(share, length / V - share * split);
   A mine = 0;
   for (int start = threadIdx.x; start < left; start += UNDER_WAY * REDUCE_THREADS) {
@@ -179,18 +184,13 @@ __global__ void __launch_bounds__(REDUCE_THREADS, LONG_RESIDENT) grad_rows(
       if (other != nullptr) store_kept<T, V>(other + begin + pack * V, result);
     }
   }
-  mail += row * (splits - 1) * WORDS<A>;
-  if (split < splits - 1) {
-    mine = merge_block(Add<A>{}, mine);
-    if (threadIdx.x == 0) send(mail + split * WORDS<A>, mine);
-    return;
+  mine = merge_at_end<REDUCE_THREADS>(Add<A>{}, mine, slots);
+  if (threadIdx.x > 0) return;
+  if (splits > 1) {
+    send(mail + (static_cast<long long>(row) * splits + split) * WORDS<A>, mine);
+  } else {
+    put(row, mine);
   }
-  for (int from = threadIdx.x; from < splits - 1; from += REDUCE_THREADS) {
-    mine += await<A>(mail + from * WORDS<A>);
-    clear<A>(mail + from * WORDS<A>);
-  }
-  mine = merge_block(Add<A>{}, mine);
-  if (threadIdx.x == 0) sum[row] = narrow<T>(factor * mine);
 }
 
 // Any pattern: a block sums one element of a gradient over the axes along which its input is repeated.

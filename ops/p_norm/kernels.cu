@@ -324,11 +324,13 @@ __global__ void __launch_bounds__(SWEEP_THREADS) grad_sweep(
   store_kept<T, V>(dx + at, values);
 }
 
-// Every pack along a thread's columns with its place and index, in order, some of them under way at once.
-template <typename T, int V, typename Turn>
-__device__ __forceinline__ void along(const T* x, Columns<V>& at, const Turn& turn) {
+// Every pack along a thread's columns with its place and index, in order, some of them under way at once; `prepare` is
+// called while the first are.
+template <typename T, int V, typename Prepare, typename Turn>
+__device__ __forceinline__ void along(const T* x, Columns<V>& at, const Prepare& prepare, const Turn& turn) {
   const int rows = blockDim.y;
   if (at.r2 != 1) {
+    prepare();
 #pragma unroll 1
     for (; at.index < at.end; at.index += rows) {
       const long long place = at.next();
@@ -337,18 +339,24 @@ __device__ __forceinline__ void along(const T* x, Columns<V>& at, const Turn& tu
     return;
   }
   constexpr int TOGETHER = under_way<T>();
-  for (; at.index < at.end; at.index += TOGETHER * rows) {
-    PackWord<T, V> words[TOGETHER];
+  PackWord<T, V> words[TOGETHER];
+  const auto bring = [&] {
 #pragma unroll
     for (int j = 0; j < TOGETHER; ++j) {
       words[j] = fetch_kept<T, V>(x + at.place + j * at.step, at.index + j * rows < at.end);
     }
+  };
+  bring();
+  prepare();
+  while (at.index < at.end) {
 #pragma unroll
     for (int j = 0; j < TOGETHER; ++j) {
       if (at.index + j * rows >= at.end) continue;
       turn(unpacked<T, V>(words[j]), at.place + j * at.step, at.index + j * rows);
     }
+    at.index += TOGETHER * rows;
     at.place += TOGETHER * at.step;
+    bring();
   }
 }
 
@@ -360,11 +368,13 @@ __global__ void __launch_bounds__(GRAD_THREADS) grad_columns(
   using A = Wide<T>;
   Columns<V> at(layout, blockIdx.y);
   if (!at.ours) return;
-  const Pack<T, V> norms = load<T, V>(y + at.result), grads = load<T, V>(dy + at.result);
   Scale<A> by[V];
+  const auto prepare = [&] {
+    const Pack<T, V> norms = load<T, V>(y + at.result), grads = load<T, V>(dy + at.result);
 #pragma unroll
-  for (int i = 0; i < V; ++i) by[i] = scale_of<A, SLOPE>(widen(norms.at[i]), widen(grads.at[i]));
-  along<T, V>(x, at, [&](Pack<T, V> pack, long long place, long long) {
+    for (int i = 0; i < V; ++i) by[i] = scale_of<A, SLOPE>(widen(norms.at[i]), widen(grads.at[i]));
+  };
+  along<T, V>(x, at, prepare, [&](Pack<T, V> pack, long long place, long long) {
 #pragma unroll
     for (int i = 0; i < V; ++i) pack.at[i] = narrow<T>(slope<A, SLOPE>(widen(pack.at[i]), by[i], q));
     store_kept<T, V>(dx + place, pack);
@@ -601,13 +611,9 @@ __global__ void __launch_bounds__(GRAD_THREADS) grad_extreme_row(
 // once: where any are shared, ops/p_norm/cuda.py launches no more than EXTREME_RESIDENT for each multiprocessor. It
 // defines that, and MOST_LANES, threads side by side along columns.
 
-// Rows that are not shared leave room for more blocks, 48 registers each.
-template <typename T>
-constexpr int EXTREME_LONG_RESIDENT = EXTREME_RESIDENT + (sizeof(T) == 4 ? 1 : 0);
-
 // (rows, length), a row shared by gridDim.y blocks, which take turns. counts: a word for each row, as agree() says.
 template <typename T, int V>
-__global__ void __launch_bounds__(GRAD_THREADS, EXTREME_LONG_RESIDENT<T>) grad_extreme_long(
+__global__ void __launch_bounds__(GRAD_THREADS, EXTREME_RESIDENT) grad_extreme_long(
     const T* __restrict__ x, const T* __restrict__ y, const T* __restrict__ dy, T* __restrict__ dx, long long length,
     int shift, unsigned long long* counts) {
   constexpr int TOGETHER = 4, TURN = TOGETHER * GRAD_THREADS;
@@ -641,15 +647,22 @@ __global__ void __launch_bounds__(GRAD_THREADS, EXTREME_LONG_RESIDENT<T>) grad_e
   const Wide<T> mark = alone.mark();
   unsigned long long mine = 0;
   long long first = 0, last = -1;  // turn in which some tie
+  typename At::W words[TOGETHER];  // of the next turn, asked for before those of this one are written
+  const auto bring = [&](long long turn) {
+#pragma unroll
+    for (int j = 0; j < TOGETHER; ++j) words[j] = at.fetch(turn * TURN + threadIdx.x + j * GRAD_THREADS);
+  };
+  bring(blockIdx.y);
   for (long long turn = blockIdx.y; turn * TURN < at.packs; turn += splits) {
-    typename At::W words[TOGETHER];
+    typename At::W now[TOGETHER];
     const long long begin = turn * TURN + threadIdx.x;
 #pragma unroll
-    for (int j = 0; j < TOGETHER; ++j) words[j] = at.fetch(begin + j * GRAD_THREADS);
+    for (int j = 0; j < TOGETHER; ++j) now[j] = words[j];
+    bring(turn + splits);
     int tied = 0;
 #pragma unroll
     for (int j = 0; j < TOGETHER; ++j) {
-      if (begin + j * GRAD_THREADS < at.packs) tied += write(words[j], begin + j * GRAD_THREADS, alone, mark);
+      if (begin + j * GRAD_THREADS < at.packs) tied += write(now[j], begin + j * GRAD_THREADS, alone, mark);
     }
     if (tied == 0) continue;
     if (mine == 0) first = turn;
@@ -684,16 +697,18 @@ __global__ void __launch_bounds__(GRAD_THREADS, EXTREME_RESIDENT) grad_extreme_c
   for (int column = slot; column < columns; column += threads) found[column] = 0;
   Columns<V> at(layout, blockIdx.y);
   Pack<T, V> marks;
-  if (at.ours) {
-    const W norm = fetch<T, V>(y + at.result), grad = fetch<T, V>(dy + at.result);
-    norms[threadIdx.x] = norm;
-    grads[threadIdx.x] = grad;
+  const auto prepare = [&] {
+    if (at.ours) {
+      const W norm = fetch<T, V>(y + at.result), grad = fetch<T, V>(dy + at.result);
+      norms[threadIdx.x] = norm;
+      grads[threadIdx.x] = grad;
 #pragma unroll
-    for (int i = 0; i < V; ++i) {
-      marks.at[i] = narrow<T>(Shares<T>(unpacked<T, V>(norm).at[i], unpacked<T, V>(grad).at[i]).mark());
+      for (int i = 0; i < V; ++i) {
+        marks.at[i] = narrow<T>(Shares<T>(unpacked<T, V>(norm).at[i], unpacked<T, V>(grad).at[i]).mark());
+      }
     }
-  }
-  __syncthreads();
+    __syncthreads();
+  };
   // Writes a pack, whose elements share with those counted. Whether any stand out.
   const auto write = [&](const Pack<T, V>& pack, long long place, bool counted) {
     Pack<T, V> given = unpacked<T, V>(W{});
@@ -713,7 +728,7 @@ __global__ void __launch_bounds__(GRAD_THREADS, EXTREME_RESIDENT) grad_extreme_c
   };
   bool several = false;
   long long last = -1;  // index of a pack in which some stand out
-  along<T, V>(x, at, [&](const Pack<T, V>& pack, long long place, long long index) {
+  along<T, V>(x, at, prepare, [&](const Pack<T, V>& pack, long long place, long long index) {
     if (!write(pack, place, false)) return;
     several = last >= 0;
     last = index;
