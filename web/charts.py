@@ -33,6 +33,8 @@ _VERDICTS = {"slower": "triangle-up", "faster": "triangle-down", "undecided": "d
 MOST_SAMPLES = 2000
 DIGITS = 5
 """Decimals of a time in the unit that its figure has: more are not seen, and would be sent."""
+ANGLES = ((5, 0), (12, -35), (math.inf, -90))
+"""Degrees by which names of three lines are turned so as not to cover each other, by the most of them."""
 NEAR = 4.0
 """Series whose usual time is more than this many times the first one's are drawn when asked for."""
 
@@ -87,7 +89,7 @@ def bars(rows: Sequence[CaseRow], names: Sequence[str], hot: Mapping[tuple[str, 
     return as_json(
         traces,
         barmode="group",
-        xaxis={**ticks, "tickangle": -35 if len(rows) > 5 else 0},
+        xaxis={**ticks, "tickangle": next(angle for most, angle in ANGLES if len(rows) <= most)},
         yaxis={"type": "log", "title": {"text": f"{unit}, log scale"}, "dtick": "D2", **_below(traces)},
         meta={"slot": "figure"},
     )

@@ -18,8 +18,9 @@ SPARK = 24
 class Standing:
     """An op on a device: geometric means over its cases, median share of the ceiling.
 
-    run: the latest of those that the cases are from. speedup: over the baseline. peers: speedup
-    over each. spark: time of the optimized kernels by run, 1 being their usual time. bad: cases that failed.
+    run: the latest of those that the cases are from. speedup: over the baseline. peers: speedup over each. over_peers:
+    over the fastest of each case. spark: time of the optimized kernels by run, 1 being their usual time. bad: cases
+    that failed.
     """
 
     op: str
@@ -30,6 +31,7 @@ class Standing:
     speedup: float | None
     share: float | None
     peers: Mapping[str, float] = field(default_factory=dict)
+    over_peers: float | None = None
     spark: tuple[float, ...] = ()
 
 
@@ -54,6 +56,7 @@ def _standing(rows: list[CaseRow], spark: tuple[float, ...]) -> Standing:
         speedup=geometric_mean(row.speedup(BASELINE) for row in rows),
         share=median(shares) if shares else None,
         peers={peer: ratio for peer, ratio in peers.items() if ratio},
+        over_peers=geometric_mean(row.over_best_peer for row in rows),
         spark=spark,
     )
 

@@ -46,7 +46,10 @@ class DeviceInfo:
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """What one run says of a series: worst status, median and range of the block medians."""
+    """What one run says of a series: worst status, median and range of the block medians.
+
+    by_block: those medians by block, where there are several and it is known of which each is.
+    """
 
     run: RunInfo
     status: str
@@ -54,6 +57,7 @@ class Level:
     low_ns: float | None
     high_ns: float | None
     blocks: int
+    by_block: tuple[tuple[int, float], ...] = ()
 
 
 SeriesKey = tuple[str, str, str]
@@ -107,7 +111,12 @@ def level_of(run: RunInfo, points: Iterable[Point | Past]) -> Level:
     times = [one.median_ns for one in found if one.median_ns and one.status == Status.OK]
     if not times or bad:
         return Level(run, status, None, None, None, len(found))
-    return Level(run, status, median(times), min(times), max(times), len(times))
+    by_block = tuple(
+        (one.block, one.median_ns)
+        for one in found
+        if isinstance(one, Point) and one.median_ns and one.status == Status.OK
+    )
+    return Level(run, status, median(times), min(times), max(times), len(times), by_block)
 
 
 class Reader:

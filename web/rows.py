@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import exp, log
-from statistics import fmean
+from statistics import fmean, median
 
 from harness.result.result import Ceilings
 from harness.result.summary import BASELINE, OPTIMIZED, PEERS
@@ -32,14 +32,23 @@ class CaseRow:
 
     def speedup(self, over: str, of: str = OPTIMIZED) -> float | None:
         """Time of `over` divided by time of `of`: above 1, `of` is the faster one."""
-        above, below = self.time_ns(over), self.time_ns(of)
-        return above / below if above and below else None
+        return self._ratio((over,), of)
 
     @property
     def over_best_peer(self) -> float | None:
         """Speedup over the fastest peer."""
-        found = [ratio for ratio in (self.speedup(peer) for peer in PEERS) if ratio]
-        return min(found) if found else None
+        return self._ratio(PEERS, OPTIMIZED)
+
+    def _ratio(self, over: Sequence[str], of: str) -> float | None:
+        """The least time of `over` divided by that of `of`: the median over blocks that have both, as Row has it."""
+        below = _by_block(self.levels.get(of))
+        above = [found for name in over if (found := _by_block(self.levels.get(name)))]
+        paired = [
+            min(times[block] for times in above if block in times) / time
+            for block, time in below.items()
+            if any(block in times for times in above)
+        ]
+        return median(paired) if paired else None
 
     @property
     def floor_ns(self) -> float | None:
@@ -55,6 +64,13 @@ class CaseRow:
     def bad(self) -> list[str]:
         """Implementations that failed."""
         return [name for name, level in self.levels.items() if level.status in GRAVE]
+
+
+def _by_block(level: Level | None) -> dict[int, float]:
+    """Times of an implementation, none where it failed; of a single block as of the first."""
+    if level is None or not level.median_ns:
+        return {}
+    return dict(level.by_block) or {0: level.median_ns}
 
 
 def floor_ns(moved: int, flops: int, dtype: str, reached: Ceilings | None) -> float | None:

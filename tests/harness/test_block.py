@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from harness.case.case import Case
-from harness.measure import Limits
+from harness.measure import Limits, timer_for
 from harness.result.result import Result, Status, Trial
 from harness.worker import block
 from harness.worker.block import Bench
@@ -39,8 +39,12 @@ def test_the_reference_is_computed_once_a_case() -> None:
 def test_the_first_block_says_where_buffers_lie(monkeypatch: pytest.MonkeyPatch) -> None:
     """A device's timer is made for the block of the first trial."""
     made: list[tuple[Any, ...]] = []
-    plain = block.timer_for
-    monkeypatch.setattr(block, "timer_for", lambda *given: (made.append(given), plain(*given))[1])
+
+    def noted(*given: Any) -> Any:
+        made.append(given)
+        return timer_for(*given)
+
+    monkeypatch.setattr(block, "timer_for", noted)
     bench = Bench(lambda phase: None)
     for number in (2, 3):
         assert bench.run(a_trial(), QUICK, block=number).block == number

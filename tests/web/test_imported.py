@@ -9,9 +9,14 @@ import pytest
 from fastapi.testclient import TestClient
 
 from harness.interchange import import_file
+from harness.result import summary
+from harness.result.submission import parse, read_submission
 from tests.harness import foreign_files
 from tests.web.dataset import HOSTILE
 from tests.web.submissions import store_of
+from web.cache import Cache
+from web.reader import Reader
+from web.rows import rows_of
 
 
 def a_file(folder: Path, tool: str) -> Path:
@@ -71,6 +76,20 @@ def test_committed_runs_load_and_show(empty_copy: TestClient) -> None:
         for op in sorted({one["op"] for one in results}):
             assert empty_copy.get(f"/ops/{op}").status_code == 200
         assert empty_copy.get(f"/cases/{results[0]['case_id']}").status_code == 200
+
+
+def test_pages_and_commands_tell_the_same_ratios(empty_copy: TestClient) -> None:
+    """Of a run in several processes too: ratios are of what was measured in the same one."""
+    file = Path(__file__).parents[1] / "data" / "h200" / "full.json"
+    told = {row.case_id: row for row in summary.rows(read_submission(parse(file.read_bytes())).results)}
+    import_file(file, store_of(empty_copy))
+    reader = Reader(store_of(empty_copy), Cache(lambda: 0))
+    shown = rows_of(reader, reader.runs()[0])
+    assert len(shown) == len(told)
+    assert max(level.blocks for row in shown for level in row.levels.values()) > 1
+    for row in shown:
+        ratio = told[row.case.case_id].against_peer
+        assert row.over_best_peer == (None if ratio is None else pytest.approx(1 / ratio, rel=1e-6))
 
 
 def test_what_is_shown_together_was_measured_together(empty_copy: TestClient, tmp_path: Path) -> None:

@@ -47,5 +47,6 @@ def _values(reader: Reader, device: str) -> Mapping[str, Any]:
         "cases": sum(one.cases for one in found),
         "bad": sum(one.bad for one in found),
         "speedup": geometric_mean(one.speedup for one in found),
+        "over_peers": geometric_mean(one.over_peers for one in found),
         "today": datetime.now(UTC).date(),
     }
