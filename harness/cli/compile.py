@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from harness.run.compiling import Ahead
 
 
+MOST_PHASES = 4
+
+
 def compile_(
     paths: Paths = None,
     op: Ops = None,
@@ -46,5 +49,10 @@ def compile_all(trials: Sequence[Trial], workers: int, **more: Any) -> Ahead:
     with Progress(len(trials)) as progress:
         found = compile_ahead(trials, workers, progress.finished, **more)
     took = perf_counter() - begun
-    typer.echo(f"{found.right} of {len(trials)} are compiled and right, after {took:.0f} s", err=True)
+    spent = sum(found.seconds.values()) or 1.0
+    shares = ", ".join(
+        f"{100 * time / spent:.0f} % on {phase}" for phase, time in found.seconds.most_common(MOST_PHASES)
+    )
+    told = f" of workers that spent {shares}" if shares else ""
+    typer.echo(f"{found.right} of {len(trials)} are compiled and right, after {took:.0f} s{told}", err=True)
     return found

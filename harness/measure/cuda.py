@@ -39,8 +39,8 @@ HOT_NS = 2_000_000
 MOST_HOT_CALLS = 200
 
 
-PAGE_BYTES = 2 << 20
-"""What the driver gives memory out by."""
+PAGE_BYTES, PLACE_BYTES = 2 << 20, 4 << 10
+"""What the driver gives memory out by; what is as far as all else in it from a multiprocessor."""
 
 
 class CudaTimer:
@@ -48,7 +48,8 @@ class CudaTimer:
 
     A word is written 0.1 µs later where it lies far from the multiprocessor, which changes every 4 KB (H200): a tenth
     of what the smallest kernels take from the cache. Processes that do the same get the same pages, so as many as the
-    number of the block are held here, and the blocks' buffers lie in different places.
+    number of the block are held here, and the blocks' buffers lie in different places; so do tensors that torch
+    allocates, which come from a pool of its own.
     """
 
     name = "cuda-event-cold/2"
@@ -69,8 +70,9 @@ class CudaTimer:
             self._start, self._stop = xp.cuda.Event(), xp.cuda.Event()
             with self._stream:
                 self._graphs = Graphs(self._stream, self._make_queue(1, flush=False), self.launch_empty)
-        self._index = index
+        self._index, self._block = index, block
         self._torch: Any = None
+        self._torch_places: Any = None
 
     @contextmanager
     def session(self, arrays: str) -> Iterator[None]:
@@ -90,6 +92,10 @@ class CudaTimer:
                 stack.enter_context(self._torch.cuda.device(self._index))
                 external = self._torch.cuda.ExternalStream(self._stream.ptr)
                 stack.enter_context(self._torch.cuda.stream(external))
+                if self._block and self._torch_places is None:
+                    self._torch_places = self._torch.empty(
+                        self._block * PLACE_BYTES, dtype=self._torch.uint8, device=f"cuda:{self._index}"
+                    )
             try:
                 yield
             finally:

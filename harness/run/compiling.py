@@ -6,6 +6,7 @@ Outputs that were right are known by the digest of their bits: who measures late
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -36,16 +37,18 @@ KEPT_BYTES = 256 << 20
 class Ahead:
     """What is known of trials before they are measured.
 
-    right: how many were. trusted: by trial, the digest of outputs that were checked, and that check. kept: a folder
-    for inputs, or None.
+    right: how many were. seconds: of all workers, by what they did. trusted: by trial, the digest of outputs that were
+    checked, and that check. kept: a folder for inputs, or None.
     """
 
     right: int = 0
+    seconds: Counter[str] = field(default_factory=Counter)
     trusted: dict[Finished, Mapping[str, Any]] = field(default_factory=dict)
     kept: Path | None = None
 
     def add(self, result: Result) -> None:
         """Another trial was called and checked; outputs that each call leaves other bits of are not known by them."""
+        self.seconds.update(result.extra.get("phases_s", {}))
         if result.status is not Status.OK or result.check is None:
             return
         self.right += 1

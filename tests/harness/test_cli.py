@@ -91,6 +91,7 @@ def test_what_is_compiled_ahead_is_counted(tmp_path: Path) -> None:
     """`--ahead` says how many trials were right before the first is timed; they are measured as ever."""
     done = opgauge(*SMOKE, "-i", "baseline", "--ahead", "1", db=tmp_path / "x.db")
     assert "1 of 1 are compiled and right" in done.stderr
+    assert "% on reference" in done.stderr
     (found,) = json.loads(opgauge("show", "--json", db=tmp_path / "x.db").stdout)
     assert found["status"] == "ok"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any, Self
 
@@ -10,7 +11,7 @@ import numpy as np
 import pytest
 
 from harness.measure import Limits
-from harness.measure.cuda import PAGE_BYTES, CudaTimer
+from harness.measure.cuda import PAGE_BYTES, PLACE_BYTES, CudaTimer
 from harness.result.result import Footprint
 from ops import available
 
@@ -137,6 +138,27 @@ def test_buffers_of_another_block_lie_in_other_pages(fake: FakeCuda, monkeypatch
     timers = [CudaTimer(0, block) for block in (0, 1, 3)]
     assert [size for size in asked if size % PAGE_BYTES == 0] == [0, PAGE_BYTES, 3 * PAGE_BYTES]
     assert timers[2]._pages.nbytes == 3 * PAGE_BYTES
+
+
+@pytest.mark.usefixtures("fake")
+def test_torch_tensors_of_another_block_lie_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Torch's pool is asked for as many places as the number of the block, once, and they are held."""
+    asked: list[tuple[int, str]] = []
+
+    def empty(size: int, *, dtype: Any, device: str) -> Any:
+        assert dtype == "uint8"
+        asked.append((size, device))
+        return bytearray(size)
+
+    cuda = SimpleNamespace(device=nullcontext, stream=nullcontext, ExternalStream=lambda ptr: ptr)
+    torch = SimpleNamespace(cuda=cuda, empty=empty, uint8="uint8")
+    monkeypatch.setattr("harness.measure.cuda.import_module", {"torch": torch}.__getitem__)
+    timers = [CudaTimer(0, block) for block in (0, 1, 3)]
+    for timer in (*timers, *timers):
+        with timer.session("torch"):
+            pass
+    assert asked == [(PLACE_BYTES, "cuda:0"), (3 * PLACE_BYTES, "cuda:0")]
+    assert len(timers[2]._torch_places) == 3 * PLACE_BYTES
 
 
 def measure(fake: FakeCuda) -> Any:
@@ -293,6 +315,18 @@ def test_a_synchronising_call_is_measured_with_its_gaps(timer: CudaTimer) -> Non
         found = timer.measure(call, Limits(budget_s=0.1, max_samples=5)).measurement
     assert found.timer == CudaTimer.name_with_gaps
     assert found.hot_ns is not None
+
+
+@pytest.mark.gpu
+def test_torch_allocates_elsewhere_in_another_block() -> None:
+    """What a small call returns lies in another place of the device's memory."""
+    import torch
+
+    places, timers = set(), [CudaTimer(0, block) for block in range(3)]
+    for timer in timers:
+        with timer.session("torch"):
+            places.add(torch.ones(16, device="cuda").data_ptr() // PLACE_BYTES)
+    assert len(places) == len(timers)
 
 
 @pytest.mark.gpu
