@@ -16,7 +16,11 @@ INSTALL := $(BIN)/python -m pip --disable-pip-version-check install -q --no-comp
 CUDA_MAJOR := $(shell nvidia-smi 2>/dev/null | sed -n 's/.*CUDA Version: *\([0-9]*\).*/\1/p' | head -n 1)
 CUDA := $(if $(CUDA_MAJOR),$(if $(filter 11 12,$(CUDA_MAJOR)),cuda12,cuda13))
 
-.PHONY: run test tests lint demo docs lock clean
+# What measures on a GPU host, which may have all that it needs without an environment of its own.
+MEASURES ?= $(BIN)/python
+FIGURES := tests/data/h200
+
+.PHONY: run test tests lint demo docs figures lock clean
 
 # All is compiled and checked by all cores at once before the first is measured; where it is open who is fastest, two
 # more processes decide.
@@ -49,6 +53,16 @@ demo.db: $(VENV)/.run $(wildcard tests/data/*/*.json)
 docs: $(VENV)/.run
 	$(BIN)/python -m harness.documentation
 
+# On an H200, anew: the runs and counters that README.md and docs/performance.md show. Takes about 20 minutes.
+figures:
+	rm -f figures.db*
+	$(MEASURES) -m harness run --db sqlite:///figures.db --ahead $$(nproc) --tag seed --tag full \
+	  -i optimized -i torch -i torch_compile -i torchvision --budget 0.05 --settle 4
+	$(MEASURES) -m harness export --db sqlite:///figures.db --samples -o $(FIGURES)/full.json
+	$(MEASURES) -m tests.counters $(FIGURES)/full.json $(FIGURES)-counters.json
+	$(MEASURES) -m harness run --db sqlite:///figures.db --ahead $$(nproc) --tag seed
+	$(MEASURES) -m harness export --db sqlite:///figures.db --samples -o $(FIGURES)/seed.json
+
 # Pinned and hashed, without addresses: an index may be anywhere.
 lock:
 	for extra in "" cuda12 cuda13 profile test; do \
@@ -57,7 +71,7 @@ lock:
 	done
 
 clean:
-	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache opgauge.db* demo.db*
+	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache opgauge.db* demo.db* figures.db*
 
 $(VENV)/.python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
