@@ -53,9 +53,9 @@ class Graphs:
         for _ in range(TRIES):
             before = self.capture(self._launch_empty, EMPTY_CALLS)
             graph = self.capture(call, calls)
-            after = self.capture(self._launch_empty, EMPTY_CALLS)
             if graph is None:
                 return None
+            after = self.capture(self._launch_empty, EMPTY_CALLS)
             empties = self._empty_ns(before), self._empty_ns(after)
             found = self._replayed_ns(graph, budget_s) / calls
             if max(empties) <= (1 + ALIKE) * min(empties):

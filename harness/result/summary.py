@@ -143,13 +143,18 @@ class Row:
 
     def _ratio(self, above: str, below: Sequence[str], time: Callable[[Measurement], float | None]) -> float | None:
         """The time of `above` over the least of those `below`."""
+        found = self._ratios(above, below, time)
+        return median(found) if found else None
+
+    def _ratios(self, above: str, below: Sequence[str], time: Callable[[Measurement], float | None]) -> list[float]:
+        """That of each block that has both."""
         found = []
         for block in self.blocks:
             times = {name: taken for name, measured in block.items() if (taken := time(measured))}
             least = min((times[name] for name in below if name in times), default=None)
             if above in times and least is not None:
                 found.append(times[above] / least)
-        return median(found) if found else None
+        return found
 
     @property
     def decides(self) -> str:
@@ -162,6 +167,11 @@ class Row:
     def deciding(self) -> float | None:
         """That ratio."""
         return self.hot_against_peer if self.decides == "hot" else self.against_peer
+
+    @property
+    def deciding_by_block(self) -> list[float]:
+        """That ratio in each block."""
+        return self._ratios(OPTIMIZED, PEERS, _hot if self.decides == "hot" else _cold)
 
     @property
     def standing(self) -> str:

@@ -45,6 +45,27 @@ def test_hot_figures_are_open_for_longer(hot_ns: float, *, is_open: bool) -> Non
     assert bool(opened(9_000.0, hot_ns, 1000.0)) is is_open
 
 
+@pytest.mark.parametrize(
+    ("times_ns", "is_open"),
+    [
+        ((19_100.0, 19_200.0), False),
+        ((19_100.0, 19_700.0), True),
+        ((19_100.0, 19_700.0, 18_500.0), True),
+        ((19_100.0, 19_100.0, 19_100.0), False),
+        ((19_700.0, 19_700.0, 19_700.0), True),
+        ((20_300.0, 20_300.0), True),
+        ((20_500.0, 20_600.0), False),
+    ],
+)
+def test_what_processes_agree_on_is_settled(times_ns: tuple[float, ...], *, is_open: bool) -> None:
+    """Where a peer takes 20 µs in each: further off than they from each other, and than 2 %."""
+    results = [
+        *blocks("optimized", *((time, None) for time in times_ns)),
+        *blocks("torch", *((20_000.0, None) for _ in times_ns)),
+    ]
+    assert bool(open_trials(results)) is is_open
+
+
 def test_what_cannot_be_settled_is_not_open() -> None:
     """Without a peer, or with one that is wrong."""
     assert len(open_trials([a_result("optimized", 100.0), a_result("torch", 100.0)])) == 2
@@ -53,7 +74,7 @@ def test_what_cannot_be_settled_is_not_open() -> None:
     assert not open_trials([on_a_gpu("optimized", 20_000.0, None), wrong])
 
 
-def blocks(implementation: str, *pairs: tuple[float, float]) -> list[Result]:
+def blocks(implementation: str, *pairs: tuple[float, float | None]) -> list[Result]:
     """A result of each process: cold and hot."""
     made = (on_a_gpu(implementation, cold_ns, hot_ns) for cold_ns, hot_ns in pairs)
     return [replace(result, block=block) for block, result in enumerate(made)]
@@ -75,6 +96,7 @@ def test_all_processes_count() -> None:
 def settled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nearness: float) -> tuple[list[tuple[str, int]], int]:
     """Results of a run by implementation and block, and how often processes changed."""
     monkeypatch.setattr(settle, "OPEN", {"cold": nearness})
+    monkeypatch.setattr(settle, "NOISE", 1.0 + nearness)
     renewed = []
     plain = LocalExecutor.renew
 
