@@ -8,7 +8,7 @@ from math import exp, log
 from statistics import fmean, median
 
 from harness.result.result import Ceilings
-from harness.result.summary import BASELINE, OPTIMIZED, PEERS
+from harness.result.summary import BASELINE, COARSE_NS, OPTIMIZED, PEERS
 from harness.store.queries import CaseInfo, Point, RunInfo
 from web.reader import GRAVE, DeviceInfo, Level, Reader, Recent, level_of
 
@@ -38,6 +38,13 @@ class CaseRow:
     def over_best_peer(self) -> float | None:
         """Speedup over the fastest peer."""
         return self._ratio(PEERS, OPTIMIZED)
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether a peer is faster, and the time tells: shorter ones of a GPU are mostly launch and events."""
+        ratio, time = self.over_best_peer, self.time_ns(OPTIMIZED)
+        coarse = self.device.name != "cpu" and time is not None and time < COARSE_NS
+        return ratio is not None and ratio < 1 and not coarse
 
     def _ratio(self, over: Sequence[str], of: str) -> float | None:
         """The least time of `over` divided by that of `of`: the median over blocks that have both, as Row has it."""

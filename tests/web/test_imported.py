@@ -79,7 +79,7 @@ def test_committed_runs_load_and_show(empty_copy: TestClient) -> None:
 
 
 def test_pages_and_commands_tell_the_same_ratios(empty_copy: TestClient) -> None:
-    """Of a run in several processes too: ratios are of what was measured in the same one."""
+    """Of a run in several processes too: ratios are of what was measured in the same one. None that is ahead is red."""
     file = Path(__file__).parents[1] / "data" / "h200" / "full.json"
     told = {row.case_id: row for row in summary.rows(read_submission(parse(file.read_bytes())).results)}
     import_file(file, store_of(empty_copy))
@@ -87,8 +87,11 @@ def test_pages_and_commands_tell_the_same_ratios(empty_copy: TestClient) -> None
     shown = rows_of(reader, reader.runs()[0])
     assert len(shown) == len(told)
     assert max(level.blocks for row in shown for level in row.levels.values()) > 1
+    assert any(row.is_behind for row in shown)
     for row in shown:
-        ratio = told[row.case.case_id].against_peer
+        said = told[row.case.case_id]
+        ratio = said.against_peer
+        assert not (row.is_behind and said.standing == "ahead")
         assert row.over_best_peer == (None if ratio is None else pytest.approx(1 / ratio, rel=1e-6))
 
 
