@@ -288,7 +288,6 @@ def _rows(
     is_whole, packs = shift == 0 and length % width == 0, touched_packs(rows, length, width, shift)
     kind, threads = f"{functor.name}, {width}, {streams}", THREADS
     kind_of_ends, paired = f"{kind}, {flag(is_whole)}", arrays[1] is not None
-    splits, share = _shares(layout, width, arrays)
     numbers: tuple[Any, ...]
     grid: tuple[int, ...]
     if blocks := _blocks_of_row(functor, layout, arrays, whole=is_whole):
@@ -306,7 +305,8 @@ def _rows(
         function, threads = source.function(_pairs_name(kind)), LARGE_THREADS
         numbers = (np.int32(rows), np.int32(packs))
         grid = (-(-rows // 2),)
-    elif splits > 1:
+    elif (shares := _shares(layout, width, arrays))[0] > 1:
+        splits, share = shares
         function = source.function(f"reduce_long<{kind_of_ends}>")
         numbers = (np.int64(length), np.int32(shift), np.int64(share), mail)
         grid = (rows, splits)
