@@ -48,7 +48,7 @@ class DeviceInfo:
 class Level:
     """What one run says of a series: worst status, median and range of the block medians.
 
-    by_block: those medians by block, where there are several and it is known of which each is.
+    by_block: those medians with their blocks, where there are several.
     """
 
     run: RunInfo
@@ -108,14 +108,10 @@ def level_of(run: RunInfo, points: Iterable[Point | Past]) -> Level:
         return Level(run, found[0].status, time, time, time, 1)
     bad = [one.status for one in found if one.status in GRAVE]
     status = bad[0] if bad else found[0].status
-    times = [one.median_ns for one in found if one.median_ns and one.status == Status.OK]
-    if not times or bad:
+    by_block = tuple((one.block, one.median_ns) for one in found if one.median_ns and one.status == Status.OK)
+    if not by_block or bad:
         return Level(run, status, None, None, None, len(found))
-    by_block = tuple(
-        (one.block, one.median_ns)
-        for one in found
-        if isinstance(one, Point) and one.median_ns and one.status == Status.OK
-    )
+    times = [time for _, time in by_block]
     return Level(run, status, median(times), min(times), max(times), len(times), by_block)
 
 

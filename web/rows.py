@@ -8,7 +8,7 @@ from math import exp, log
 from statistics import fmean, median
 
 from harness.result.result import Ceilings
-from harness.result.summary import BASELINE, COARSE_NS, OPTIMIZED, PEERS
+from harness.result.summary import BASELINE, OPTIMIZED, PEERS, block_ratios, is_coarse
 from harness.store.queries import CaseInfo, Point, RunInfo
 from web.reader import GRAVE, DeviceInfo, Level, Reader, Recent, level_of
 
@@ -32,30 +32,27 @@ class CaseRow:
 
     def speedup(self, over: str, of: str = OPTIMIZED) -> float | None:
         """Time of `over` divided by time of `of`: above 1, `of` is the faster one."""
-        return self._ratio((over,), of)
+        return self._ratio(over, (of,))
 
     @property
     def over_best_peer(self) -> float | None:
         """Speedup over the fastest peer."""
-        return self._ratio(PEERS, OPTIMIZED)
+        ratio = self._ratio(OPTIMIZED, PEERS)
+        return 1 / ratio if ratio else None
 
     @property
     def is_behind(self) -> bool:
-        """Whether a peer is faster, and the time tells: shorter ones of a GPU are mostly launch and events."""
-        ratio, time = self.over_best_peer, self.time_ns(OPTIMIZED)
-        coarse = self.device.name != "cpu" and time is not None and time < COARSE_NS
-        return ratio is not None and ratio < 1 and not coarse
+        """Whether a peer is faster, and the time tells."""
+        ratio = self.over_best_peer
+        return ratio is not None and ratio < 1 and not is_coarse(self.time_ns(OPTIMIZED), self.device.name)
 
-    def _ratio(self, over: Sequence[str], of: str) -> float | None:
-        """The least time of `over` divided by that of `of`: the median over blocks that have both, as Row has it."""
-        below = _by_block(self.levels.get(of))
-        above = [found for name in over if (found := _by_block(self.levels.get(name)))]
-        paired = [
-            min(times[block] for times in above if block in times) / time
-            for block, time in below.items()
-            if any(block in times for times in above)
-        ]
-        return median(paired) if paired else None
+    def _ratio(self, above: str, below: Sequence[str]) -> float | None:
+        blocks: dict[int, dict[str, float]] = {}
+        for name in (above, *below):
+            for block, time in _by_block(self.levels.get(name)):
+                blocks.setdefault(block, {})[name] = time
+        found = block_ratios(blocks.values(), above, below)
+        return median(found) if found else None
 
     @property
     def floor_ns(self) -> float | None:
@@ -73,11 +70,11 @@ class CaseRow:
         return [name for name, level in self.levels.items() if level.status in GRAVE]
 
 
-def _by_block(level: Level | None) -> dict[int, float]:
+def _by_block(level: Level | None) -> tuple[tuple[int, float], ...]:
     """Times of an implementation, none where it failed; of a single block as of the first."""
     if level is None or not level.median_ns:
-        return {}
-    return dict(level.by_block) or {0: level.median_ns}
+        return ()
+    return level.by_block or ((0, level.median_ns),)
 
 
 def floor_ns(moved: int, flops: int, dtype: str, reached: Ceilings | None) -> float | None:

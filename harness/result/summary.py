@@ -91,6 +91,21 @@ def _finite(value: float) -> float | str:
     return value if abs(value) < float("inf") else str(value)
 
 
+def block_ratios(blocks: Iterable[Mapping[str, float | None]], above: str, below: Sequence[str]) -> list[float]:
+    """The time of `above` over the least of those `below`, in each block that knows both; blocks: times by name."""
+    found = []
+    for times in blocks:
+        over, least = times.get(above), min((time for name in below if (time := times.get(name))), default=None)
+        if over and least:
+            found.append(over / least)
+    return found
+
+
+def is_coarse(time_ns: float | None, device: str) -> bool:
+    """Whether a cold time is mostly launch and events."""
+    return time_ns is not None and time_ns < COARSE_NS and device != "cpu"
+
+
 @dataclass(frozen=True)
 class Row:
     """A case on a device: results by implementation, each of all its blocks.
@@ -142,31 +157,24 @@ class Row:
         return self._ratio(OPTIMIZED, PEERS, _hot)
 
     def _ratio(self, above: str, below: Sequence[str], time: Callable[[Measurement], float | None]) -> float | None:
-        """The time of `above` over the least of those `below`."""
         found = self._ratios(above, below, time)
         return median(found) if found else None
 
     def _ratios(self, above: str, below: Sequence[str], time: Callable[[Measurement], float | None]) -> list[float]:
-        """That of each block that has both."""
-        found = []
-        for block in self.blocks:
-            times = {name: taken for name, measured in block.items() if (taken := time(measured))}
-            least = min((times[name] for name in below if name in times), default=None)
-            if above in times and least is not None:
-                found.append(times[above] / least)
-        return found
+        taken = [{name: time(measured) for name, measured in block.items()} for block in self.blocks]
+        return block_ratios(taken, above, below)
 
     @property
     def decides(self) -> str:
         """Which of the two ratios counts: `hot` below 10 µs on a GPU, else `cold`."""
-        time = self.median_ns(OPTIMIZED)
-        coarse = time is not None and time < COARSE_NS and self.device != "cpu"
+        coarse = is_coarse(self.median_ns(OPTIMIZED), self.device)
         return "hot" if coarse and self.hot_against_peer is not None else "cold"
 
     @property
     def deciding(self) -> float | None:
         """That ratio."""
-        return self.hot_against_peer if self.decides == "hot" else self.against_peer
+        found = self.deciding_by_block
+        return median(found) if found else None
 
     @property
     def deciding_by_block(self) -> list[float]:

@@ -105,6 +105,7 @@ class Past(NamedTuple):
 
     run_key: int
     implementation: str
+    block: int
     status: str
     median_ns: float | None
     low_ns: float | None
