@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from harness.result.result import Trial
     from harness.run.compiling import Ahead
 
-
 MOST_PHASES = 4
+"""Of what workers spent their time on, so many are told."""
 
 
 def compile_(

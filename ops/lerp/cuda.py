@@ -257,10 +257,10 @@ def _fused(dout: Any, summed: Any, other: Any, shape: Shape, factors: tuple[Any,
         splits = -(-packs // share)
         function = SOURCE.function(f"grad_rows<{ctype}, {width}>")
         lanes, collecting = collectors(layout.a, splits, THREADS)
-        grid = (layout.a * splits + (collecting if splits > 1 else 0),)
+        launched = layout.a * splits + (collecting if splits > 1 else 0)
         numbers = (np.int32(layout.a), np.int64(layout.length), np.int32(splits), np.int64(share), np.int32(lanes))
         arguments: tuple[Any, ...] = (dout, summed, other, *factors, *numbers, workspace)
-        return lambda: function(grid, (THREADS,), arguments)
+        return lambda: function((launched,), (THREADS,), arguments)
     if layout.a > MOST_ROWS:
         return None
     width = whole_pack(dout, layout.c, other)
@@ -272,8 +272,8 @@ def _fused(dout: Any, summed: Any, other: Any, shape: Shape, factors: tuple[Any,
     room = _BLOCKS.value() * multiprocessors() // (across * layout.a) if across * layout.a < _waiting() else 1
     splits = max(1, min(_splits(summed.size), room, -(-layout.length // rows)))
     function = SOURCE.function(f"grad_columns<{ctype}, {width}>")
-    columns, sizes = (across, splits, layout.a), (np.int32(layout.length), np.int32(layout.c))
-    return lambda: function(columns, (lanes, rows), (dout, summed, other, *factors, *sizes, workspace))
+    grid, sizes = (across, splits, layout.a), (np.int32(layout.length), np.int32(layout.c))
+    return lambda: function(grid, (lanes, rows), (dout, summed, other, *factors, *sizes, workspace))
 
 
 def _crossed(
