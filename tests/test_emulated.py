@@ -30,7 +30,7 @@ class Trial(NamedTuple):
     """A case and how it is run: whether arrays begin one element late, how many blocks are under way at once.
 
     ties: of a norm of porder +-inf. packs: even a small sum is taken in packs, by large blocks, a gradient by threads
-    of two.
+    of two, and one whose ties are counted by blocks that share none.
     """
 
     case: Case
@@ -58,6 +58,7 @@ class Trial(NamedTuple):
             pytest.MonkeyPatch.context() as patch,
         ):
             patch.setattr(p_norm, "PAIRED", paired)
+            patch.setattr(p_norm, "EXTREME_RESIDENT", 0 if self.packs else p_norm.EXTREME_RESIDENT)
             patch.setattr(reduction, "SHARE_LETTERS", self.seed % 200)
             yield
 
@@ -100,6 +101,7 @@ ROWS: tuple[tuple[Shape, tuple[int, ...]], ...] = (
     ((500, 3), (1,)),
     ((3, 8192), (1,)),
     ((5, 6161), (1,)),
+    ((6, 4000), (1,)),
 )
 """Shapes and axes that are the last."""
 COLUMNS: tuple[tuple[Shape, tuple[int, ...]], ...] = (
@@ -201,16 +203,16 @@ KERNELS = {
         "reduce_long",
         "reduce_row",
         "reduce_shares",
-        "reduce_pairs",
+        "reduce_held",
         "reduce_columns",
         "reduce_slabs",
     },
-    "dot": {"reduce_small", "reduce_rows", "reduce_long", "reduce_row", "reduce_pairs"},
+    "dot": {"reduce_small", "reduce_rows", "reduce_long", "reduce_row", "reduce_held"},
     "p_norm": {"reduce_small", "reduce_tiny", "reduce_elements", "reduce_rows", "reduce_long"}
-    | {"reduce_row", "reduce_shares", "reduce_pairs"}
+    | {"reduce_row", "reduce_shares", "reduce_held"}
     | {"reduce_columns", "reduce_slabs", "grad_rows", "grad_halves", "grad_packs"}
     | {"grad_sweep", "grad_columns"}
-    | {f"grad_extreme_{kind}" for kind in ("rows", "row", "long", "columns")},
+    | {f"grad_extreme_{kind}" for kind in ("rows", "row", "long", "parts", "columns")},
 }
 """What is emulated, by the folder of its source."""
 TRIALS = {op: trials(op) for op in ("lerp_grad", "mean", "dot", "p_norm", "p_norm_grad")}

@@ -94,3 +94,29 @@ __device__ __forceinline__ unsigned long long agree(
   if (atomicAdd(word, 0 - WAITS) / WAITS == 1) *word = 0;
   return all % CAME;
 }
+
+// Blocks that come and are gone, and what they found, are counted in the halves of a word, launch after launch, so that
+// nobody has to set it back. What a block wrote before it came, in the thread that calls or before a barrier, is seen by
+// those that await all if it found anything.
+__device__ __forceinline__ void come(unsigned long long* word, unsigned int found) {
+  unsigned int* const halves = reinterpret_cast<unsigned int*>(word);
+  if (found > 0) {
+    atomicAdd(halves + 1, found);
+    __threadfence();
+  }
+  atomicAdd(halves, 1u);
+}
+
+// What all `blocks` found that come in a launch. seen: what the caller saw in the last one.
+__device__ __forceinline__ unsigned int await_all_come(
+    const unsigned long long* word, unsigned long long* seen, unsigned int blocks) {
+  const unsigned long long before = *seen;
+  unsigned long long all;
+  do {
+    asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];" : "=l"(all) : "l"(word) : "memory");
+  } while (static_cast<unsigned int>(all) - static_cast<unsigned int>(before) != blocks);
+  *seen = all;
+  const unsigned int found = static_cast<unsigned int>(all >> 32) - static_cast<unsigned int>(before >> 32);
+  if (found > 0) __threadfence();
+  return found;
+}

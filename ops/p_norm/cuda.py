@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 
 from ops._core.axes import Axis, Reduction, as_reduction, normalize_axes
-from ops._core.cuda import Source, divisor, multiprocessors, whole_pack
+from ops._core.cuda import Source, divisor, flag, multiprocessors, whole_pack
 from ops._core.dtype import FLOATS, dtype_info
 from ops._core.kernel import Bound
 from ops._core.op import Params, Shapes
 from ops._core.reduction import (
+    LINE_PACKS,
     MOST_LANES,
     Functor,
     column_lanes,
@@ -36,8 +37,10 @@ LEAST_SHARE = 4 * THREADS
 """Elements of a row or column below which it is not shared."""
 LEAST_ROWS = 4
 LARGEST_GRID = 65_535
-SHORT_HELD, ROW_HELD = 2, 4
-"""Packs of 128 threads that take short rows, and of 256 that take a row, as kernels.cu has it."""
+SHORT_HELD, ROW_HELD, PART_HELD = 2, 4, 4
+"""Packs of 128 threads that take short rows, of 256 that take a row, or a part of one, as kernels.cu has it."""
+SETTLERS, MOST_SETTLERS, LONGEST_SHARED = 2, 512, 1 << 32
+"""Blocks for each multiprocessor that settle ties of rows in parts, and how many at most; elements of a longer row."""
 EXTREME_RESIDENT = 4
 """Blocks that any multiprocessor holds at once where some wait for others."""
 _GRAD_BLOCKS = declare(
@@ -90,6 +93,7 @@ def _expressions() -> tuple[str, ...]:
             found += [f"grad_columns<{ctype}, {wide}, {slope}>" for wide in (1, width)]
         for wide in (1, width):
             found += [f"grad_extreme_{kind}<{ctype}, {wide}>" for kind in ("rows", "row", "long", "columns")]
+            found += [f"grad_extreme_parts<{ctype}, {wide}, {whole}>" for whole in ("true", "false")[:wide]]
         found += [f"{name}<{ctype}>" for name in ("grad_part", "grad_spread", "grad_fuse")]
     return tuple(found)
 
@@ -131,10 +135,18 @@ def p_norm(*, x: Any, porder: float | str, axis: Axis, keepdim: bool, out: dict[
 
 
 def _grad_workspace(shapes: Shapes, params: Params) -> int:
-    """Ties of porder +-inf, by result, where blocks share one."""
     if abs(_order(params.porder)) != inf:
         return 0
-    layout = _layout(shapes.inputs["x"].shape, params.axis)
+    return extreme_workspace_bytes(_layout(shapes.inputs["x"].shape, params.axis))
+
+
+def extreme_workspace_bytes(layout: Reduction) -> int:
+    """Room for ties of porder +-inf, by result, where blocks share one, and for which parts of a row have any."""
+    if layout.b == layout.c == 1:
+        parts = _parts(layout.length + 1)[1]
+        return (
+            COUNT_BYTES * (layout.count + max(layout.count, MOST_SETTLERS)) + layout.count * parts if parts > 1 else 0
+        )
     return COUNT_BYTES * layout.count if _most_splits(layout) > 1 else 0
 
 
@@ -232,13 +244,34 @@ def _extreme_rows(layout: Reduction, arrays: tuple[Any, ...], workspace: Any) ->
         function = SOURCE.function(f"grad_extreme_rows<{ctype}, {width}>")
         numbers: tuple[Any, ...] = (np.int64(rows), np.int32(most), np.int32(shift), divisor(length))
         return lambda: function((-(-rows // most),), (SWEEP_THREADS,), (*arrays, *numbers))
-    splits = max(1, min(_most_splits(layout), _resident() // rows))
-    if splits == 1 and touched_packs(rows, length, width, shift) <= ROW_HELD * THREADS:
-        function = SOURCE.function(f"grad_extreme_row<{ctype}, {width}>")
-        return lambda: function((rows,), (THREADS,), (*arrays, np.int32(length), np.int32(shift)))
-    function = SOURCE.function(f"grad_extreme_long<{ctype}, {width}>")
-    arguments = (*arrays, np.int64(length), np.int32(shift), workspace)
-    return lambda: function((rows, splits), (THREADS,), arguments)
+    most = touched_packs(rows, length, width, shift)
+    if most > PART_HELD * THREADS and rows < _resident() and length < LONGEST_SHARED:
+        share, parts = _parts(most)
+        settlers = max(1, min(parts, min(SETTLERS * multiprocessors(), MOST_SETTLERS) // rows))
+        whole = flag(shift == length % width == 0)
+        function = SOURCE.function(f"grad_extreme_parts<{ctype}, {width}, {whole}>")
+        blocks, waiting = rows * parts, rows * settlers
+        sizes = (
+            np.int64(length),
+            np.int32(shift),
+            np.int32(share),
+            np.uint32(blocks),
+            divisor(parts),
+            divisor(settlers),
+        )
+        words = rows * COUNT_BYTES, (rows + waiting) * COUNT_BYTES
+        mail = (workspace[: words[0]], workspace[words[0] : words[1]], workspace[words[1] :])
+        return lambda: function((blocks + waiting,), (THREADS,), (*arrays, *sizes, *mail))
+    name, number = ("row", np.int32) if most <= ROW_HELD * THREADS else ("long", np.int64)
+    function = SOURCE.function(f"grad_extreme_{name}<{ctype}, {width}>")
+    return lambda: function((rows,), (THREADS,), (*arrays, number(length), np.int32(shift)))
+
+
+def _parts(packs: int) -> tuple[int, int]:
+    """Packs of a part, whole lines, and parts of a row of so many."""
+    fewest = -(-packs // (PART_HELD * THREADS))
+    share = -(-packs // (fewest * LINE_PACKS)) * LINE_PACKS
+    return share, -(-packs // share)
 
 
 def _resident() -> int:

@@ -459,28 +459,22 @@ __device__ __forceinline__ bool any_stands_out(const Pack<T, V>& pack, const Pac
   }
 }
 
-// `length` elements of x and dx from `begin` on, in packs that are aligned in memory: elements [low, high) past `from`
-// are meant. x and dx lie `shift` elements past an aligned address. I: an integer that holds the length.
-template <typename T, int V, typename I>
+// Elements of x and dx in packs that are aligned in memory: elements [low, high) past `from` are meant, where packs are
+// WHOLE all of them. I: an integer that holds their number.
+template <typename T, int V, typename I, bool WHOLE = false>
 struct Part {
   using W = PackWord<T, V>;
   const T* from;
   T* to;
   I low, high, packs;
 
-  __device__ __forceinline__ Part(const T* x, T* dx, long long begin, I length, int shift) {
-    const long long first = (begin + shift) / V * V - shift;
-    from = x + first;
-    to = dx + first;
-    low = static_cast<I>(begin - first);
-    high = low + length;
-    packs = (high + V - 1) / V;
-  }
+  __device__ __forceinline__ Part(const T* from, T* to, I low, I high)
+      : from(from), to(to), low(low), high(high), packs((high + V - 1) / V) {}
 
-  __device__ __forceinline__ bool ours(I at) const { return at >= low && at < high; }
+  __device__ __forceinline__ bool ours(I at) const { return WHOLE || (at >= low && at < high); }
   __device__ __forceinline__ W fetch(I pack) const { return fetch_kept<T, V>(from + pack * V, pack < packs); }
   __device__ __forceinline__ void write(const Pack<T, V>& given, I pack) const {
-    if (pack * V >= low && pack * V + V <= high) {
+    if (WHOLE || (pack * V >= low && pack * V + V <= high)) {
       store_kept<T, V>(to + pack * V, given);
       return;
     }
@@ -490,6 +484,14 @@ struct Part {
     }
   }
 };
+
+// `length` of them from `begin` on. x and dx lie `shift` elements past an aligned address.
+template <typename T, int V, typename I>
+__device__ __forceinline__ Part<T, V, I> part_from(const T* x, T* dx, long long begin, I length, int shift) {
+  const long long first = (begin + shift) / V * V - shift;
+  const I low = static_cast<I>(begin - first);
+  return {x + first, dx + first, low, low + length};
+}
 
 constexpr int MOST_ROWS = SWEEP_THREADS;  // of a block
 constexpr int SHORT_HELD = 2;             // packs of a thread
@@ -506,7 +508,7 @@ __global__ void __launch_bounds__(SWEEP_THREADS) grad_extreme_rows(
   __shared__ T marks[MOST_ROWS + 1];
   const long long first = static_cast<long long>(blockIdx.x) * most;
   const int ours = static_cast<int>(min(static_cast<long long>(most), rows - first));
-  const At at(x, dx, first * length.value, ours * static_cast<int>(length.value), shift);
+  const At at = part_from<T, V>(x, dx, first * length.value, ours * static_cast<int>(length.value), shift);
   y += first;
   dy += first;
   typename At::W held[HELD];
@@ -558,7 +560,8 @@ __global__ void __launch_bounds__(SWEEP_THREADS) grad_extreme_rows(
 }
 
 // (rows, length), a block a row, all of which its threads hold: ties are counted before anything is written.
-constexpr int ROW_HELD = 4;  // packs of a thread
+constexpr int ROW_HELD = 4, PART_HELD = 4;  // packs of a thread
+constexpr int PARTS_RESIDENT = 5;           // blocks that a multiprocessor has room for
 
 template <typename T, int V>
 __global__ void __launch_bounds__(GRAD_THREADS) grad_extreme_row(
@@ -567,7 +570,7 @@ __global__ void __launch_bounds__(GRAD_THREADS) grad_extreme_row(
   using At = Part<T, V, int>;
   __shared__ unsigned int found;
   const long long row = blockIdx.x;
-  const At at(x, dx, row * length, length, shift);
+  const At at = part_from<T, V>(x, dx, row * length, length, shift);
   typename At::W held[ROW_HELD];
 #pragma unroll
   for (int h = 0; h < ROW_HELD; ++h) held[h] = at.fetch(threadIdx.x + h * GRAD_THREADS);
@@ -607,81 +610,154 @@ __global__ void __launch_bounds__(GRAD_THREADS) grad_extreme_row(
   }
 }
 
-// Blocks that share rows or columns wait for each other where they find ties, so the device has to hold all of them at
-// once: where any are shared, ops/p_norm/cuda.py launches no more than EXTREME_RESIDENT for each multiprocessor. It
-// defines that, and MOST_LANES, threads side by side along columns.
+// Writes what is due to a pack's elements, AGAIN: to one of which some stand out. How many of them tie.
+template <bool AGAIN, typename T, int V, typename I, bool WHOLE>
+__device__ __forceinline__ int write_extreme(
+    const Part<T, V, I, WHOLE>& at, const PackWord<T, V>& word, I index, const Shares<T>& shares, Wide<T> mark) {
+  const Pack<T, V> pack = unpacked<T, V>(word);
+  Pack<T, V> given = unpacked<T, V>(PackWord<T, V>{});
+  bool any = false;
+  int tied = 0;
+#pragma unroll
+  for (int i = 0; i < V; ++i) any |= stands_out(pack.at[i], mark);
+  if (any) {
+#pragma unroll
+    for (int i = 0; i < V; ++i) {
+      given.at[i] = shares.of(pack.at[i]);
+      tied += at.ours(index * V + i) && shares.tie(pack.at[i]);
+    }
+  }
+  if (any || !AGAIN) at.write(given, index);
+  return tied;
+}
 
-// (rows, length), a row shared by gridDim.y blocks, which take turns. counts: a word for each row, as agree() says.
+// (rows, length), a block a row, which its threads do not hold.
 template <typename T, int V>
-__global__ void __launch_bounds__(GRAD_THREADS, EXTREME_RESIDENT) grad_extreme_long(
+__global__ void __launch_bounds__(GRAD_THREADS) grad_extreme_long(
     const T* __restrict__ x, const T* __restrict__ y, const T* __restrict__ dy, T* __restrict__ dx, long long length,
-    int shift, unsigned long long* counts) {
+    int shift) {
   constexpr int TOGETHER = 4, TURN = TOGETHER * GRAD_THREADS;
   using At = Part<T, V, long long>;
-  __shared__ unsigned long long found, count;
+  __shared__ unsigned long long found;
   const long long row = blockIdx.x;
-  const int splits = gridDim.y;
-  const At at(x, dx, row * length, length, shift);
+  const At at = part_from<T, V>(x, dx, row * length, length, shift);
   const T norm = y[row], grad = dy[row];
   if (threadIdx.x == 0) found = 0;
   __syncthreads();
-  // Writes a pack. How many of its elements tie.
-  const auto write = [&](const typename At::W& word, long long index, const Shares<T>& shares, Wide<T> mark) {
-    const Pack<T, V> pack = unpacked<T, V>(word);
-    Pack<T, V> given = unpacked<T, V>(typename At::W{});
-    bool any = false;
-    int tied = 0;
-#pragma unroll
-    for (int i = 0; i < V; ++i) any |= stands_out(pack.at[i], mark);
-    if (any) {
-#pragma unroll
-      for (int i = 0; i < V; ++i) {
-        given.at[i] = shares.of(pack.at[i]);
-        tied += at.ours(index * V + i) && shares.tie(pack.at[i]);
-      }
-    }
-    at.write(given, index);
-    return tied;
-  };
   const Shares<T> alone(norm, grad);
   const Wide<T> mark = alone.mark();
   unsigned long long mine = 0;
-  long long first = 0, last = -1;  // turn in which some tie
+  long long first = 0, last = -1;  // turn in which some tie, by its first pack
   typename At::W words[TOGETHER];  // of the next turn, asked for before those of this one are written
-  const auto bring = [&](long long turn) {
+  const auto bring = [&](long long begin) {
 #pragma unroll
-    for (int j = 0; j < TOGETHER; ++j) words[j] = at.fetch(turn * TURN + threadIdx.x + j * GRAD_THREADS);
+    for (int j = 0; j < TOGETHER; ++j) words[j] = at.fetch(begin + j * GRAD_THREADS);
   };
-  bring(blockIdx.y);
-  for (long long turn = blockIdx.y; turn * TURN < at.packs; turn += splits) {
+  bring(threadIdx.x);
+  for (long long begin = threadIdx.x; begin < at.packs; begin += TURN) {
     typename At::W now[TOGETHER];
-    const long long begin = turn * TURN + threadIdx.x;
 #pragma unroll
     for (int j = 0; j < TOGETHER; ++j) now[j] = words[j];
-    bring(turn + splits);
+    bring(begin + TURN);
     int tied = 0;
 #pragma unroll
     for (int j = 0; j < TOGETHER; ++j) {
-      if (begin + j * GRAD_THREADS < at.packs) tied += write(now[j], begin + j * GRAD_THREADS, alone, mark);
+      const long long index = begin + j * GRAD_THREADS;
+      if (index < at.packs) tied += write_extreme<false>(at, now[j], index, alone, mark);
     }
     if (tied == 0) continue;
-    if (mine == 0) first = turn;
-    last = turn;
+    if (mine == 0) first = begin;
+    last = begin;
     mine += tied;
   }
   if (mine > 0) atomicAdd(&found, mine);
   __syncthreads();
-  if (threadIdx.x == 0) count = splits == 1 ? found : agree(&counts[row], found, splits);
-  __syncthreads();
-  if (count <= 1) return;
-  const Shares<T> shares(norm, grad, static_cast<Wide<T>>(count));
-  for (long long turn = first; turn <= last; turn += splits) {
-    const long long end = min(at.packs, (turn + 1) * TURN);
-    for (long long pack = turn * TURN + threadIdx.x; pack < end; pack += GRAD_THREADS) {
-      write(at.fetch(pack), pack, shares, mark);
-    }
+  if (found <= 1) return;
+  const Shares<T> shares(norm, grad, static_cast<Wide<T>>(found));
+  const long long end = min(at.packs, last + TURN);
+  for (long long index = first; index < end; index += GRAD_THREADS) {
+    write_extreme<true>(at, at.fetch(index), index, shares, mark);
   }
 }
+
+// (rows, length), fewer than 2^32 elements each, WHOLE: of whole packs that are aligned. A block takes a part of a row,
+// `share` packs, at once, and is gone, so that memory is swept over in order. `settlers` more for each row come last and
+// wait until its `parts` are done; where several elements tie, they return to the parts that have some. Blocks that wait
+// were started after those that they wait for; and whatever the order, the device has room for more of them than wait, as
+// ops/p_norm/cuda.py sees to. came: a word for each row, seen: for each settler,
+// as mail.cuh says. marked: a byte for each part, zero between launches.
+template <typename T, int V, bool WHOLE>
+__global__ void __launch_bounds__(GRAD_THREADS, PARTS_RESIDENT) grad_extreme_parts(
+    const T* __restrict__ x, const T* __restrict__ y, const T* __restrict__ dy, T* __restrict__ dx, long long length,
+    int shift, int share, unsigned int blocks, Divisor parts, Divisor settlers, unsigned long long* came,
+    unsigned long long* seen, unsigned char* marked) {
+  using At = Part<T, V, int, WHOLE>;
+  __shared__ unsigned int found, several[GRAD_THREADS], many;
+  const auto part_of = [&](long long row, unsigned int part) {
+    const long long start = row * length, past = static_cast<long long>(part) * share * V;
+    const int ahead = WHOLE ? 0 : static_cast<int>((start + shift) & (V - 1));
+    const long long first = start - ahead + past, left = length + ahead - past;
+    return At(x + first, dx + first, part == 0 ? ahead : 0, static_cast<int>(min(left, static_cast<long long>(share) * V)));
+  };
+  typename At::W words[PART_HELD];
+  const auto bring = [&](const At& at) {
+#pragma unroll
+    for (int h = 0; h < PART_HELD; ++h) words[h] = at.fetch(threadIdx.x + h * GRAD_THREADS);
+  };
+  if (blockIdx.x < blocks) {
+    const unsigned int row = quotient(blockIdx.x, parts), part = remainder(blockIdx.x, row, parts);
+    const At at = part_of(row, part);
+    bring(at);
+    if (threadIdx.x == 0) found = 0;
+    const Shares<T> alone(y[row], dy[row]);
+    const Wide<T> mark = alone.mark();
+    int tied = 0;
+#pragma unroll
+    for (int h = 0; h < PART_HELD; ++h) {
+      const int index = threadIdx.x + h * GRAD_THREADS;
+      if (index < at.packs) tied += write_extreme<false>(at, words[h], index, alone, mark);
+    }
+    if (__syncthreads_or(tied)) {
+      if (tied > 0) atomicAdd(&found, static_cast<unsigned int>(tied));
+      if (threadIdx.x == 0) marked[blockIdx.x] = 1;
+      __syncthreads();
+    }
+    if (threadIdx.x == 0) come(came + row, found);
+    return;
+  }
+  const unsigned int settler = blockIdx.x - blocks, row = quotient(settler, settlers);
+  if (threadIdx.x == 0) found = await_all_come(came + row, seen + settler, parts.value);
+  __syncthreads();
+  if (found <= 1) return;
+  const Shares<T> shares(y[row], dy[row], static_cast<Wide<T>>(found));
+  const Wide<T> mark = shares.mark();
+  marked += static_cast<long long>(row) * parts.value;
+  const unsigned int turn = GRAD_THREADS * settlers.value;
+  for (unsigned int first = remainder(settler, row, settlers); first < parts.value; first += turn) {
+    if (threadIdx.x == 0) many = 0;
+    __syncthreads();
+    const unsigned int mine = first + threadIdx.x * settlers.value;
+    if (mine < parts.value && marked[mine] != 0) {
+      several[atomicAdd(&many, 1u)] = mine;
+      marked[mine] = 0;
+    }
+    __syncthreads();
+    for (unsigned int i = 0; i < many; ++i) {
+      const At at = part_of(row, several[i]);
+      bring(at);
+#pragma unroll
+      for (int h = 0; h < PART_HELD; ++h) {
+        const int index = threadIdx.x + h * GRAD_THREADS;
+        if (index < at.packs) write_extreme<true>(at, words[h], index, shares, mark);
+      }
+    }
+    __syncthreads();
+  }
+}
+
+// Blocks that share columns wait for each other where they find ties, so the device has to hold all of them at once:
+// where any are shared, ops/p_norm/cuda.py launches no more than EXTREME_RESIDENT for each multiprocessor. It defines
+// that, and MOST_LANES, threads side by side along columns.
 
 // The general layout, as Columns says. counts: a word for each result, as agree() says.
 template <typename T, int V>

@@ -28,6 +28,7 @@ extern Place* place_of_thread;
 #define gridDim (place_of_thread->blocks)
 
 void __syncthreads();
+int __syncthreads_or(int given);
 void let_others_go_first();  // now and then: here another block may come in between
 void wait_for_others();      // what another block does is awaited
 uint64_t exchange(uint64_t bits, int step);  // of a warp's lanes, all of which have to come

@@ -35,6 +35,7 @@ struct Block {
   std::vector<Warp> warps;
   std::vector<char> shared;
   int left, at_barrier, late;  // a warp that goes on when nothing else does
+  bool any;                    // thread gave what is not zero
 };
 
 Place* place_of_thread;
@@ -101,6 +102,15 @@ void __syncthreads() {
   fibre->state = WAITING;
   open_barrier();
   pause(fibre->state);
+}
+
+int __syncthreads_or(int given) {
+  __syncthreads();
+  block->any = false;
+  __syncthreads();
+  block->any |= given != 0;
+  __syncthreads();
+  return block->any;
 }
 
 uint64_t exchange(uint64_t bits, int step) {

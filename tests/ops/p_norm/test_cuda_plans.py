@@ -2,19 +2,32 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 import ops
 from ops import FLOATS, dtype_info
 from ops._core.axes import Reduction
-from ops._core.reduction import touched_packs
+from ops._core.reduction import LINE_PACKS, touched_packs
 from ops.p_norm import cuda
-from ops.p_norm.cuda import ROW_HELD, SHORT_HELD, SOURCE, SWEEP_THREADS, THREADS, WIDTHS
+from ops.p_norm.cuda import (
+    COUNT_BYTES,
+    EXTREME_RESIDENT,
+    PART_HELD,
+    ROW_HELD,
+    SHORT_HELD,
+    SOURCE,
+    SWEEP_THREADS,
+    THREADS,
+    WIDTHS,
+)
 
+MULTIPROCESSORS = 132
 LENGTHS = (8, 9, 31, 250, 511, 512, 1017, 1023, 1024, 1025, 4093, 4096, 4099, 8192, 8193, 100_000)
 
 
@@ -29,11 +42,13 @@ class Launched:
         size = rows * length
         x: Any = SimpleNamespace(dtype=SimpleNamespace(name=dtype, itemsize=item.itemsize), data=data, size=size)
         x.nbytes = size * item.itemsize
+        x.shape = (rows, length)
         layout = Reduction(rows, length, 1, 1, 1)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(SOURCE, "function", self._function)
-            patch.setattr(cuda, "multiprocessors", lambda: 132)
-            run = cuda._extreme(layout, x, x, x, x, None) if extreme else cuda._gradient(2.0, layout, x, x, x, x)
+            patch.setattr(cuda, "multiprocessors", lambda: MULTIPROCESSORS)
+            workspace = np.empty(cuda.extreme_workspace_bytes(layout), np.uint8)
+            run = cuda._extreme(layout, x, x, x, x, workspace) if extreme else cuda._gradient(2.0, layout, x, x, x, x)
             run()
 
     def _function(self, expression: str) -> Any:
@@ -66,9 +81,39 @@ def test_rows_with_ties_fit_the_blocks_that_hold_them(rows: int, length: int, dt
             assert found.grid == (rows,)
             assert found.threads == THREADS
             assert touched_packs(rows, length, width, shift) <= ROW_HELD * THREADS
+        elif found.name.startswith("grad_extreme_parts<"):
+            check_parts(rows, length, width, shift, found)
         else:
             assert found.name.startswith("grad_extreme_long<")
-            assert found.grid[0] == rows
+            assert found.grid == (rows,)
+
+
+def check_parts(rows: int, length: int, width: int, shift: int, found: Launched) -> None:
+    """Parts are whole lines that threads hold, and all of a row; few blocks wait, and what is counted has room."""
+    _, _, share, blocks, parts, settlers, came, seen, marked = found.arguments
+    packs = touched_packs(rows, length, width, shift)
+    assert share % LINE_PACKS == 0
+    assert share <= PART_HELD * found.threads
+    assert share * (int(parts["value"]) - 1) < packs <= share * int(parts["value"])
+    assert int(blocks) == rows * int(parts["value"])
+    waiting = found.grid[0] - int(blocks)
+    assert waiting == rows * int(settlers["value"])
+    assert waiting < EXTREME_RESIDENT * MULTIPROCESSORS
+    assert came.nbytes == COUNT_BYTES * rows
+    assert seen.nbytes == COUNT_BYTES * waiting
+    assert marked.nbytes >= blocks
+    assert found.name.endswith(f", {str(shift == length % width == 0).lower()}>")
+
+
+@pytest.mark.parametrize("rows", [1, 2, 16, 100, 256, 300, 527, 528])
+def test_rows_are_taken_in_parts_while_those_that_wait_leave_room(rows: int) -> None:
+    """Of as many rows as fill the device each is a block's."""
+    for length in (4099, 65_537, 1 << 21):
+        found = Launched(rows, length, "float32", 0, extreme=True)
+        if rows < EXTREME_RESIDENT * MULTIPROCESSORS:
+            check_parts(rows, length, 4, 0, found)
+        else:
+            assert found.name == "grad_extreme_long<float, 4>"
 
 
 def test_one_block_takes_a_row_of_1024_packs() -> None:
@@ -111,4 +156,7 @@ def test_host_and_device_agree_on_what_is_held() -> None:
     assert f"constexpr int SWEEP_THREADS = {SWEEP_THREADS};" in text
     assert f"constexpr int GRAD_THREADS = {THREADS};" in text
     assert f"constexpr int SHORT_HELD = {SHORT_HELD};" in text
-    assert f"constexpr int ROW_HELD = {ROW_HELD};" in text
+    assert f"constexpr int ROW_HELD = {ROW_HELD}, PART_HELD = {PART_HELD};" in text
+    resident = re.search(r"constexpr int PARTS_RESIDENT = (\d+);", text)
+    assert resident is not None
+    assert int(resident[1]) >= EXTREME_RESIDENT
