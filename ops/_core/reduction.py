@@ -95,9 +95,9 @@ _LARGE = declare(
 LEAST_STREAMED = 12 << 20
 """Bytes: less is read again before it leaves the cache."""
 MANY_BLOCKS = 384 << 20
-"""Bytes of one tensor; longer and paired rows are shared by as many blocks as are under way at once."""
-ROW_WIDTH, PAIRED_PACKS = 4, range(513, 1025)
-"""Whole packs, of 4-byte elements, of rows that blocks of reduce_pairs take two of."""
+"""Bytes of one tensor; longer rows are shared by as many blocks as are under way, other pairs by twice as many."""
+ROW_WIDTH, HELD_PACKS = 4, range(513, 1025)
+"""Whole packs, of 4-byte elements, of rows that a block of reduce_held takes at once."""
 MOST_LANES = 64
 COLUMN_LANES = (2 * WARP, WARP, WARP // 2)
 """Threads side by side along many columns of 4-byte elements."""
@@ -114,7 +114,7 @@ SLAB_BYTES, SLAB_THREADS, SLAB_PACKS = 16384, 512, 64
 LINE_PACKS = 8
 """Packs of 16 bytes in 128."""
 LARGE_THREADS, LARGE_EACH = 1024, 2
-"""Of reduce_row: threads, half as many for two tensors, and packs that each takes at once. reduce_pairs: threads."""
+"""Of reduce_row: threads, and packs that each takes at once, of all tensors."""
 SHARE_THREADS, SHARE_EACH, SHARE_LETTERS = 512, 3, 128
 """Of reduce_shares: threads, packs that each takes at once, and letters of a row that a warp collects, not a block."""
 LONG_RESIDENT = 4
@@ -143,7 +143,7 @@ def _tickets_bytes(layout: Reduction) -> int:
 class Functor:
     """A functor of a source: its C++ name, widest pack, accumulator size, and its fields by value.
 
-    light: it takes an element in two or three instructions, and adds up in 32 bits.
+    light: it takes an element in two or three instructions, and adds up one tensor in 32 bits.
     """
 
     name: str
@@ -159,9 +159,9 @@ def expressions(functor: str, width: int, *, only_rows: bool = False, light: boo
     both = tuple(f"{functor}, {width}, {stream}, {whole}" for stream, whole in product(flags, flags))
     rows = (f"reduce_{kind}<{these}>" for these in both for kind in ("rows", "long"))
     at_once = light and width >= ROW_WIDTH
-    row = (_row_name(f"{functor}, {width}, {stream}", paired=only_rows) for stream in flags if at_once)
-    pairs = (_pairs_name(f"{functor}, {width}, {stream}") for stream in flags if width == ROW_WIDTH)
-    shares = (_shares_name(these) for these in both if at_once and not only_rows)
+    row = (_row_name(f"{functor}, {width}", paired=only_rows),) if _takes_rows(width, light, only_rows) else ()
+    held = (_held_name(f"{functor}, {width}, {stream}", paired=only_rows) for stream in flags if width == ROW_WIDTH)
+    shares = (_shares_name(f"{functor}, {width}, {whole}") for whole in flags if at_once and not only_rows)
     packs = dict.fromkeys(("1, false", *(f"{width}, {stream}" for stream in flags)))
     columns = (f"reduce_columns<{functor}, {these}, {THREADS}>" for these in packs)
     tall = (f"reduce_columns<{functor}, {width}, {stream}, {TALL_THREADS}>" for stream in flags if width == ROW_WIDTH)
@@ -169,7 +169,7 @@ def expressions(functor: str, width: int, *, only_rows: bool = False, light: boo
     small = (f"reduce_small<{functor}, {of_rows}>" for of_rows in (flags[1:] if only_rows else flags))
     tiny = f"reduce_tiny<{functor}, {width}>"
     elements = (f"reduce_elements<{functor}, {stream}>" for stream in flags if width == ROW_WIDTH and not only_rows)
-    return (*small, tiny, *rows, *row, *pairs, *shares, *elements, *columns, *tall, *slabs)
+    return (*small, tiny, *rows, *row, *held, *shares, *elements, *columns, *tall, *slabs)
 
 
 def launch(
@@ -285,26 +285,27 @@ def _rows(
 ) -> Bound:
     rows, length, width = layout.a, layout.r1, functor.width
     streams = _streams(arrays[:2], least_streamed)
+    name = f"{functor.name}, {width}"
     is_whole, packs = shift == 0 and length % width == 0, touched_packs(rows, length, width, shift)
-    kind, threads = f"{functor.name}, {width}, {streams}", THREADS
+    kind, threads = f"{name}, {streams}", THREADS
     kind_of_ends, paired = f"{kind}, {flag(is_whole)}", arrays[1] is not None
     numbers: tuple[Any, ...]
     grid: tuple[int, ...]
     if blocks := _blocks_of_row(functor, layout, arrays, whole=is_whole):
-        function, threads = source.function(_row_name(kind, paired=paired)), _row_threads(paired=paired)
+        function, threads = source.function(_row_name(name, paired=paired)), LARGE_THREADS
         numbers = (np.int32(packs), mail)
         grid = (blocks,)
     elif several := _blocks_of_rows(functor, layout, arrays, packs):
-        function, threads = source.function(_shares_name(kind_of_ends)), SHARE_THREADS
+        function, threads = source.function(_shares_name(f"{name}, {flag(is_whole)}")), SHARE_THREADS
         lanes, collecting = collectors(rows, several, SHARE_THREADS)
         further = -(-collecting // several)
         each = -(-packs // (several * LINE_PACKS)) * LINE_PACKS
         numbers = (np.int32(rows), np.int64(length), *(np.int32(number) for number in (shift, each, lanes)), mail)
         grid = (several, rows + further)
-    elif is_whole and width == ROW_WIDTH and packs in PAIRED_PACKS:
-        function, threads = source.function(_pairs_name(kind)), LARGE_THREADS
-        numbers = (np.int32(rows), np.int32(packs))
-        grid = (-(-rows // 2),)
+    elif is_whole and width == ROW_WIDTH and packs in HELD_PACKS:
+        function, threads = source.function(_held_name(kind, paired=paired)), HELD_PACKS[-1] // _each(paired=paired)
+        numbers = (np.int32(packs),)
+        grid = (rows,)
     elif (shares := _shares(layout, width, arrays))[0] > 1:
         splits, share = shares
         function = source.function(f"reduce_long<{kind_of_ends}>")
@@ -330,29 +331,37 @@ def _streams(arrays: tuple[Any, ...], least: int, most: Parameter = _STREAMED) -
 
 
 def _row_name(kind: str, *, paired: bool) -> str:
-    return f"reduce_row<{kind}, {_row_threads(paired=paired)}, {LARGE_EACH}>"
+    return f"reduce_row<{kind}, {LARGE_THREADS}, {_each(paired=paired)}>"
 
 
-def _row_threads(*, paired: bool) -> int:
-    return LARGE_THREADS // 2 if paired else LARGE_THREADS
+def _each(*, paired: bool) -> int:
+    """Packs that a thread takes at once, of each tensor."""
+    return LARGE_EACH // 2 if paired else LARGE_EACH
 
 
 def _shares_name(kind: str) -> str:
     return f"reduce_shares<{kind}, {SHARE_THREADS}, {SHARE_EACH}>"
 
 
-def _pairs_name(kind: str) -> str:
-    return f"reduce_pairs<{kind}, {LARGE_THREADS}>"
+def _held_name(kind: str, *, paired: bool) -> str:
+    each = _each(paired=paired)
+    return f"reduce_held<{kind}, {HELD_PACKS[-1] // each}, {each}>"
+
+
+def _takes_rows(width: int, light: bool, paired: bool) -> bool:  # noqa: FBT001
+    """Whether blocks that take all of their packs of a row at once have the registers."""
+    return light and width >= (ROW_WIDTH // 2 if paired else ROW_WIDTH)
 
 
 def _is_large(functor: Functor, arrays: tuple[Any, Any, Any]) -> bool:
     """Whether blocks that take their packs at once pay, and have the registers."""
-    return functor.light and functor.width >= ROW_WIDTH and arrays[0].nbytes >= _LARGE.value() << 20
+    takes = _takes_rows(functor.width, functor.light, arrays[1] is not None)
+    return takes and arrays[0].nbytes >= _LARGE.value() << 20
 
 
 def _blocks_of_row(functor: Functor, layout: Reduction, arrays: tuple[Any, Any, Any], *, whole: bool) -> int:
     """Blocks of reduce_row; 0 where others take the row."""
-    taken = _row_threads(paired=arrays[1] is not None) * LARGE_EACH
+    taken = LARGE_THREADS * _each(paired=arrays[1] is not None)
     blocks = -(-layout.r1 // (functor.width * taken))
     return blocks if whole and layout.a == 1 and blocks <= MOST_LARGE and _is_large(functor, arrays) else 0
 
@@ -386,7 +395,8 @@ def _shares(layout: Reduction, width: int, arrays: tuple[Any, Any, Any]) -> tupl
     if most > 1 and rows < LONG_RESIDENT * multiprocessors():
         paired = arrays[1] is not None
         most = min(most, length * (1 + paired) // (width * THREADS * _LEAST_PACKS.value()))
-        each = LONG_RESIDENT if paired or arrays[0].nbytes > MANY_BLOCKS else _BLOCKS.value()
+        each = 2 * LONG_RESIDENT if paired else _BLOCKS.value()
+        each = LONG_RESIDENT if arrays[0].nbytes > MANY_BLOCKS else each
         splits = max(1, min(most, each * multiprocessors() // rows))
     line = LINE_PACKS * width
     share = -(-length // (splits * line)) * line

@@ -10,12 +10,13 @@
 // reduce_long   (rows, length): blocks share a row; the last of them collects what the others send, in a fixed order
 // reduce_row    one row: blocks take their share of it at once
 // reduce_shares (rows, length): likewise of several
-// reduce_pairs  (rows, packs): blocks take two rows at once
+// reduce_held   (rows, packs): blocks take a row at once
 // reduce_slabs  two groups of axes: a block adds slabs of r2 c elements in packs, then the rows of their sum
 // reduce_columns the general layout: lanes along c, blocks share the reduced axes; the last one to finish adds up
 //
 // STREAM: what is read is the first to leave the L2 cache, so that what others left there stays. Pays for
-// middling sizes whose lines are not in the cache yet: no dirty line has to be written back to make room.
+// middling sizes whose lines are not in the cache yet: no dirty line has to be written back to make room. Blocks that take
+// all of their packs at once always read so.
 #pragma once
 #include "divide.cuh"
 #include "mail.cuh"
@@ -343,7 +344,7 @@ __device__ __forceinline__ void collect_rows(
 
 // One row of `packs` whole packs, of which a thread takes EACH, of each tensor. The last block collects what the others
 // send to `mail` (blocks - 1, zero between launches).
-template <typename F, int V, bool STREAM, int THREADS, int EACH>
+template <typename F, int V, int THREADS, int EACH>
 __global__ void __launch_bounds__(THREADS, MOST_THREADS / THREADS) reduce_row(
     const typename F::Input* __restrict__ x, const typename F::Input* __restrict__ second,
     typename F::Output* __restrict__ out, F f, int packs, unsigned long long* mail) {
@@ -358,8 +359,8 @@ __global__ void __launch_bounds__(THREADS, MOST_THREADS / THREADS) reduce_row(
 #pragma unroll
   for (int u = 0; u < EACH; ++u) {  // past the end the last one again: a condition would put off the load
     const unsigned int at = min(threadIdx.x + u * THREADS, left - 1) * V;
-    one[u] = fetch<T, V, STREAM>(x + first + at);
-    if constexpr (F::TWO) two[u] = fetch<T, V, STREAM>(second + first + at);
+    one[u] = fetch<T, V, true>(x + first + at);
+    if constexpr (F::TWO) two[u] = fetch<T, V, true>(second + first + at);
   }
   Acc mine = f.identity();
 #pragma unroll
@@ -379,46 +380,38 @@ __global__ void __launch_bounds__(THREADS, MOST_THREADS / THREADS) reduce_row(
   }
 }
 
-// (rows, packs) of whole packs, THREADS of them at most: a block takes two rows, a thread one pack of each.
-template <typename F, int V, bool STREAM, int THREADS>
-__global__ void __launch_bounds__(THREADS, MOST_THREADS / THREADS) reduce_pairs(
+// (rows, packs) of whole packs: a block takes a row, of which its threads hold EACH packs, of each tensor.
+template <typename F, int V, bool STREAM, int THREADS, int EACH>
+__global__ void __launch_bounds__(THREADS, MOST_THREADS / THREADS) reduce_held(
     const typename F::Input* __restrict__ x, const typename F::Input* __restrict__ second,
-    typename F::Output* __restrict__ out, F f, int rows, int packs) {
+    typename F::Output* __restrict__ out, F f, int packs) {
   using T = typename F::Input;
   using Acc = typename F::Acc;
-  constexpr int PAIR = 2, WARPS = THREADS / 32;
-  __shared__ Acc slots[PAIR][WARPS];
-  const int thread = threadIdx.x, row = blockIdx.x * PAIR, most = rows - 1 - row;
-  const long long first = (static_cast<long long>(row) * packs + min(thread, packs - 1)) * V;
-  PackWord<T, V> one[PAIR], two[PAIR];
+  __shared__ Acc slots[THREADS / 32];
+  const long long first = static_cast<long long>(blockIdx.x) * packs * V;
+  PackWord<T, V> one[EACH], two[EACH];
 #pragma unroll
-  for (int r = 0; r < PAIR; ++r) {  // the last row again where there is no other
-    const int apart = min(r, most) * packs * V;
-    one[r] = fetch<T, V, STREAM>(x + first + apart);
-    if constexpr (F::TWO) two[r] = fetch<T, V, STREAM>(second + first + apart);
+  for (int u = 0; u < EACH; ++u) {  // past the end the last one again: a condition would put off the load
+    const int at = min(static_cast<int>(threadIdx.x) + u * THREADS, packs - 1) * V;
+    one[u] = fetch<T, V, STREAM>(x + first + at);
+    if constexpr (F::TWO) two[u] = fetch<T, V, STREAM>(second + first + at);
   }
+  Acc mine = f.identity();
 #pragma unroll
-  for (int r = 0; r < PAIR; ++r) {
-    Acc mine = f.identity();
-    if (thread < packs) {
-      const Pack<T, V> a = unpacked<T, V>(one[r]), b = F::TWO ? unpacked<T, V>(two[r]) : a;
+  for (int u = 0; u < EACH; ++u) {
+    if (static_cast<int>(threadIdx.x) + u * THREADS >= packs) continue;
+    const Pack<T, V> a = unpacked<T, V>(one[u]), b = F::TWO ? unpacked<T, V>(two[u]) : a;
 #pragma unroll
-      for (int i = 0; i < V; ++i) mine = f.take(mine, a.at[i], b.at[i]);
-    }
-    mine = merge_lanes(f, mine, 32);
-    if (thread % 32 == 0) slots[r][thread / 32] = mine;
+    for (int i = 0; i < V; ++i) mine = f.take(mine, a.at[i], b.at[i]);
   }
-  __syncthreads();
-  const int which = thread / 32;
-  if (which >= PAIR) return;
-  const Acc all = merge_lanes(f, slots[which][thread % WARPS], WARPS);
-  if (thread % 32 == 0 && which <= most) out[row + which] = f.finish(all);
+  mine = merge_at_end<THREADS>(f, mine, slots);
+  if (threadIdx.x == 0) out[blockIdx.x] = f.finish(mine);
 }
 
 // (rows, length) of one tensor, rows that begin anywhere: blocks take `share` packs of a row, up to EACH a thread. grid
 // (splits, rows + further): those of further rows of blocks that are needed collect, `lanes` threads a row, all of a
 // block or a warp, so that nobody waits while there are packs to take. mail (rows, splits).
-template <typename F, int V, bool STREAM, bool WHOLE, int THREADS, int EACH>
+template <typename F, int V, bool WHOLE, int THREADS, int EACH>
 __global__ void __launch_bounds__(THREADS, MOST_THREADS / THREADS) reduce_shares(
     const typename F::Input* __restrict__ x, const typename F::Input*, typename F::Output* __restrict__ out, F f,
     int rows, long long length, int shift, int share, int lanes, unsigned long long* mail) {
@@ -438,7 +431,7 @@ __global__ void __launch_bounds__(THREADS, MOST_THREADS / THREADS) reduce_shares
   PackWord<T, V> words[EACH];
 #pragma unroll
   for (int u = 0; u < EACH; ++u) {
-    words[u] = fetch<T, V, STREAM>(from + min(first + static_cast<int>(threadIdx.x) + u * THREADS, packs - 1) * V);
+    words[u] = fetch<T, V, true>(from + min(first + static_cast<int>(threadIdx.x) + u * THREADS, packs - 1) * V);
   }
   const int until = min(packs, first + share);
   Acc mine = f.identity();

@@ -93,9 +93,10 @@ def test_blocks_cover_every_row(rows: int, length: int, least_packs: int) -> Non
         assert lanes in {1 << power for power in range(9)}
         assert grid[0] * (THREADS // lanes) >= rows
         return
-    if kernel.startswith("reduce_pairs"):
-        assert length == FLOAT.width * int(arguments[-1]) <= FLOAT.width * LARGE_THREADS
-        assert (grid[0] - 1) * 2 < rows <= grid[0] * 2
+    if kernel.startswith("reduce_held"):
+        threads, each = (int(number) for number in kernel.rstrip(">").split(", ")[-2:])
+        assert length == FLOAT.width * int(arguments[-1]) <= FLOAT.width * threads * each
+        assert grid == (rows,)
         return
     if kernel.startswith("reduce_shares"):
         check_shares(rows, length, 0, grid, arguments)
@@ -138,7 +139,7 @@ def test_host_and_device_agree_on_what_is_resident() -> None:
 def test_a_large_row_is_taken_at_once(length: int) -> None:
     """A single row of 32 MB or more, of whole packs: two packs a thread, all of the row, and letters that fit."""
     kernel, grid, arguments = launched(1, length)
-    assert kernel == f"reduce_row<{FLOAT.name}, {FLOAT.width}, {kernel.split(', ')[2]}, {LARGE_THREADS}, {LARGE_EACH}>"
+    assert kernel == f"reduce_row<{FLOAT.name}, {FLOAT.width}, {LARGE_THREADS}, {LARGE_EACH}>"
     packs, taken = int(arguments[-2]), LARGE_THREADS * LARGE_EACH
     assert packs * FLOAT.width == length
     assert taken * (grid[0] - 1) < packs <= taken * grid[0]
@@ -153,7 +154,7 @@ def test_large_rows_are_taken_at_once(rows: int, length: int, shift: int) -> Non
     """Rows of 32 MB or more together, wherever they begin, that are fewer than fill the device."""
     kernel, grid, arguments = launched(rows, length, shift)
     assert kernel.startswith("reduce_shares<")
-    assert f", {str(length % FLOAT.width == 0 and shift == 0).lower()}, {SHARE_THREADS}," in kernel
+    assert f", {FLOAT.width}, {str(length % FLOAT.width == 0 and shift == 0).lower()}, {SHARE_THREADS}," in kernel
     check_shares(rows, length, shift, grid, arguments)
 
 
