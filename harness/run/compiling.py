@@ -6,6 +6,7 @@ Outputs that were right are known by the digest of their bits: who measures late
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -38,13 +39,14 @@ class Ahead:
     """What is known of trials before they are measured.
 
     right: how many were. seconds: of all workers, by what they did. trusted: by trial, the digest of outputs that were
-    checked, and that check. kept: a folder for inputs, or None.
+    checked, and that check. kept: a folder for inputs, or None. workers: how many compute references at once.
     """
 
     right: int = 0
     seconds: Counter[str] = field(default_factory=Counter)
     trusted: dict[Finished, Mapping[str, Any]] = field(default_factory=dict)
     kept: Path | None = None
+    workers: int = 1
 
     def add(self, result: Result) -> None:
         """Another trial was called and checked; outputs that each call leaves other bits of are not known by them."""
@@ -58,9 +60,14 @@ class Ahead:
     def ask_first(self, trial: Trial) -> Mapping[str, Any]:
         """What is asked of a trial that is called for the first time: to keep the inputs, and tell what it left.
 
-        Nothing where nobody comes after it: a digest of large tensors takes as long as a call.
+        Neither where nobody comes after it: a digest of large tensors takes as long as a call.
         """
-        return {"with_digest": self.kept is not None, "kept": self.folder(trial.case)}
+        threads = max(1, len(os.sched_getaffinity(0)) // self.workers)
+        return {
+            "with_digest": self.kept is not None,
+            "kept": self.folder(trial.case),
+            "reference_threads": threads,
+        }
 
     def ask(self, trial: Trial) -> Mapping[str, Any]:
         """What is asked of a trial that is measured: to take the inputs and to trust the outputs that are known."""
@@ -84,7 +91,7 @@ def compile_ahead(
     timeout_s: for a kernel, and for a reference as much again for each worker, as they all want memory at once: one
     of 20 s took more than 120 beside fifteen others.
     """
-    waiting, ahead = Waiting((_need(case[0]), case) for case in _by_case(trials)), Ahead(kept=kept)
+    waiting, ahead = Waiting((_need(case[0]), case) for case in _by_case(trials)), Ahead(kept=kept, workers=workers)
     with ThreadPoolExecutor(workers) as pool:
         parts = [pool.submit(_work, waiting, ahead, tell, (timeout_s, workers * timeout_s)) for _ in range(workers)]
         for part in parts:

@@ -135,7 +135,7 @@ class LocalExecutor:
     def run_plain(self, trial: Mapping[str, Any], *, block: int = 0, **more: Any) -> dict[str, Any]:
         """A trial and its result as plain JSON: for trees whose cases this process could not build.
 
-        more: of the request, `trusted`, `with_digest`, `with_grounds`, `kept`, `hold` (see
+        more: of the request, `trusted`, `with_digest`, `with_grounds`, `kept`, `hold`, `reference_threads` (see
         harness.worker.block.Bench.run), `limits`, and `tuning`: launch parameters by name, in force for this trial.
         The result of a worker that was lost has no work, for only the tree knows it.
         """

@@ -49,12 +49,13 @@ class ReferenceFailedError(Exception):
 class Bench:
     """Runs trials one after another; `report` is told each phase as it begins.
 
-    block: of the last trial; that of the first decides where in a GPU's memory buffers lie.
+    block, reference_threads: of the last trial; the first one's block decides where in a GPU's memory buffers lie.
     """
 
     def __init__(self, report: Callable[[str], None]) -> None:
         self.report = report
         self.block = 0
+        self.reference_threads: int | None = None
         self.timers: dict[tuple[str, int], Timer] = {}
         self.rulers: dict[str, Ruler] = {}
         self.case: Case | None = None
@@ -75,15 +76,16 @@ class Bench:
         with_grounds: bool = False,
         kept: Path | None = None,
         hold: bool = False,
+        reference_threads: int | None = None,
     ) -> Result:
         """The result of `trial`, whatever becomes of its kernel.
 
         trusted: outputs of these bits need no reference. with_digest: put their digest into `extra`. with_grounds:
         and a digest of what they were checked with, the inputs among it, on which another tree may trust them.
         kept: a folder where inputs that another process drew may lie, and where they are put otherwise.
-        hold: keep what `take_turns` needs until another case comes.
+        hold: keep what `take_turns` needs until another case comes. reference_threads: see `expect`.
         """
-        self.block = block
+        self.block, self.reference_threads = block, reference_threads
         case = trial.case
         phases = _Phases(self.report)
         work = find_op(case.op).work(case.resolved, case.params)
@@ -182,7 +184,7 @@ class Bench:
             is_enough = expected is not None or not with_reference
             values = recall_values(case, kept) if kept is not None and is_enough else None
             inputs = make_inputs(case) if values is None else Inputs(values)
-            self.expected = expected if is_enough else expect(case, inputs)
+            self.expected = expected if is_enough else expect(case, inputs, threads=self.reference_threads)
         if kept is not None and values is None:
             keep_values(case, inputs.values, kept)
         self.case, self.inputs = case, Inputs(inputs.values)  # without the wide ones
@@ -191,7 +193,7 @@ class Bench:
         """The reference of the case at hand, computed now where it was not wanted before."""
         if self.expected is None:
             with _blamed_on_op():
-                self.expected = expect(case, make_inputs(case))
+                self.expected = expect(case, make_inputs(case), threads=self.reference_threads)
         if kept is not None and not kernel.deterministic and not is_kept(case, kept):
             keep_expected(case, self.expected, kept)
         return self.expected

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from threadpoolctl import ThreadpoolController
 
 import ops
 from harness.case.case import Case
@@ -46,11 +47,15 @@ class Expected:
         return self._scales[name]
 
 
-def expect(case: Case, inputs: Inputs) -> Expected:
-    """Compute the reference and the bounds of `case`, once for all implementations."""
+def expect(case: Case, inputs: Inputs, *, threads: int | None = None) -> Expected:
+    """Compute the reference and the bounds of `case`, once for all implementations.
+
+    threads: of NumPy's BLAS at most; None: as many as it has. More than there are CPUs, of several processes, wait for
+    each other in loops, and take one and a half times as long.
+    """
     op = find_op(case.op)
     specs = case.resolved.outputs
-    with np.errstate(all="ignore"):
+    with _blas().limit(limits=threads, user_api="blas"), np.errstate(all="ignore"):
         values = {name: np.asarray(value) for name, value in op.reference(inputs.wide, case.params).items()}
         bounds = op.bound(inputs.wide, values, case.params, case.dtype)
     for name, spec in specs.items():
@@ -58,6 +63,11 @@ def expect(case: Case, inputs: Inputs) -> Expected:
             msg = f"{case.op}: the reference's {name} is {values[name].shape}, the shape rule says {spec.shape}"
             raise ValueError(msg)
     return Expected(specs, values, bounds)
+
+
+@cache
+def _blas() -> ThreadpoolController:
+    return ThreadpoolController()
 
 
 @cache

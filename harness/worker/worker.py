@@ -139,6 +139,7 @@ def serve(requests: IO[str], send: Send) -> None:
                 with_grounds=request.get("with_grounds", False),
                 kept=Path(request["kept"]) if request.get("kept") else None,
                 hold=request.get("hold", False),
+                reference_threads=request.get("reference_threads"),
             )
         send({"is": "result", "result": to_json(result)})
 

@@ -54,7 +54,7 @@ def test_the_first_block_says_where_buffers_lie(monkeypatch: pytest.MonkeyPatch)
 def test_a_failing_reference_is_no_kernels_fault(monkeypatch: pytest.MonkeyPatch) -> None:
     """When the op's reference raises, the result is an error that says so."""
 
-    def fail(*_: Any) -> None:
+    def fail(*_: Any, **__: Any) -> None:
         msg = "no such thing"
         raise ZeroDivisionError(msg)
 
@@ -68,7 +68,7 @@ def test_a_failing_reference_is_no_kernels_fault(monkeypatch: pytest.MonkeyPatch
 def test_a_reference_that_does_not_fit_is_out_of_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """Running out of memory before any kernel runs is a result too."""
 
-    def fail(*_: Any) -> None:
+    def fail(*_: Any, **__: Any) -> None:
         raise MemoryError
 
     monkeypatch.setattr(block, "expect", fail)
@@ -80,7 +80,7 @@ def test_a_reference_that_does_not_fit_is_out_of_memory(monkeypatch: pytest.Monk
 def test_a_fault_of_the_harness_is_not_a_result(monkeypatch: pytest.MonkeyPatch) -> None:
     """A bug in the checker is raised, never blamed on a kernel."""
 
-    def fail(*_: Any) -> None:
+    def fail(*_: Any, **__: Any) -> None:
         raise LookupError
 
     monkeypatch.setattr("harness.worker.attempt.check", fail)

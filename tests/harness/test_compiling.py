@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -10,10 +11,10 @@ from typing import Any
 import pytest
 
 from harness.case.case import Case
-from harness.result.result import Check, Status, Trial, from_json
+from harness.result.result import Check, Result, Status, Trial, from_json
 from harness.run import compiling
-from harness.run.compiling import Waiting, compile_ahead
-from harness.run.execute import LocalExecutor
+from harness.run.compiling import Ahead, Waiting, compile_ahead
+from harness.run.execute import Ask, LocalExecutor, ask_nothing
 from harness.worker.inputs import make_inputs
 from harness.worker.kept import keep_values
 from ops import find_op
@@ -44,6 +45,30 @@ def test_references_have_as_much_longer_as_there_are_workers(monkeypatch: pytest
     monkeypatch.setattr(compiling, "LocalExecutor", Noting)
     compile_ahead([Trial(CASES[0], "baseline", "cpu", "cpu")], 3, lambda _: None, timeout_s=50.0)
     assert given == [(50.0, 150.0)] * 3
+
+
+@pytest.mark.parametrize(("workers", "each"), [(1, 16), (3, 5), (16, 1), (40, 1)])
+def test_references_share_the_cpus(workers: int, each: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What all workers compute at once has no more threads than there are CPUs, and each of them one at least."""
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: range(16))
+    asked = Ahead(workers=workers).ask_first(Trial(CASES[0], "baseline", "cpu", "cpu"))
+    assert asked["reference_threads"] == each
+
+
+def test_each_worker_is_asked_to_share(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of two workers on two CPUs a reference has one thread."""
+    asked: list[Any] = []
+
+    class Noting(LocalExecutor):
+        def run(self, trials: Iterable[Trial], *, block: int = 0, ask: Ask = ask_nothing) -> Iterator[Result]:
+            trials = list(trials)
+            asked.extend(ask(trial)["reference_threads"] for trial in trials)
+            return super().run(trials, block=block, ask=ask)
+
+    monkeypatch.setattr(compiling, "LocalExecutor", Noting)
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: range(2))
+    compile_ahead([Trial(case, "baseline", "cpu", "cpu") for case in CASES], 2, lambda _: None)
+    assert asked == [1, 1, 1]
 
 
 def test_what_was_checked_ahead_is_trusted_and_nothing_else(tmp_path: Path) -> None:

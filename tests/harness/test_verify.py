@@ -10,8 +10,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from threadpoolctl import threadpool_info
 
 from harness.case.case import Case
+from harness.worker import verify
 from harness.worker.inputs import make_inputs
 from harness.worker.verify import CHUNK, Expected, check, expect
 from ops import TensorSpec, dtype_info, find_op
@@ -194,6 +196,35 @@ def test_shape_dtype_and_absence_are_wrong() -> None:
     assert check({"y": np.ones((3, 2), np.float32)}, want).reason == "y: shape [3, 2] instead of [2, 3]"
     assert check({"y": np.ones((2, 3), np.float64)}, want).reason == "y: dtype float64 instead of float32"
     assert check({}, want).reason == "y: no such output came back"
+
+
+def test_a_reference_takes_as_many_threads_as_it_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of NumPy's BLAS, of reference and bounds alike; afterwards there are as many as before."""
+    seen: list[list[int]] = []
+
+    def threads() -> list[int]:
+        return [found["num_threads"] for found in threadpool_info() if found["user_api"] == "blas"]
+
+    class Noting:
+        def __init__(self, name: str) -> None:
+            self.op = find_op(name)
+
+        def reference(self, *given: Any) -> Any:
+            seen.append(threads())
+            return self.op.reference(*given)
+
+        def bound(self, *given: Any) -> Any:
+            seen.append(threads())
+            return self.op.bound(*given)
+
+    monkeypatch.setattr(verify, "find_op", Noting)
+    case, before = Case("sign", "test", {"x": (3,)}, "float32", find_op("sign").params()), threads()
+    assert before
+    expect(case, make_inputs(case), threads=1)
+    assert seen == [[1] * len(before)] * 2
+    assert threads() == before
+    expect(case, make_inputs(case))
+    assert seen[2:] == [before] * 2
 
 
 def test_a_reference_of_the_wrong_shape_is_a_fault_of_the_op() -> None:
