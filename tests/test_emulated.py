@@ -182,6 +182,10 @@ def trials(op: str) -> list[Trial]:
         found.append(Trial(case, offset, mixed, 100 * number, ties, packs=False))
         if op in SMALL and prod(shapes["x"]) <= SMALL_ELEMENTS:
             found.append(found[-1]._replace(packs=True))
+    if op == "dot":  # of two elements a pack
+        for number, dtype in enumerate(("float64", "complex64", "int64")):
+            case = case_of(op, {"x": (1, 9000), "y": (1, 9000)}, dtype)
+            found.append(Trial(case, number == 1, (2, 5, 1)[number], number, "many", packs=True))
     if op == "p_norm_grad":
         for number, (dtype, length, order) in enumerate(product(("float16", "bfloat16"), (31, 250), (2, inf, -inf))):
             case = case_of(op, {"x": (37, length)}, dtype, porder=order)
