@@ -143,10 +143,8 @@ def _grad_workspace(shapes: Shapes, params: Params) -> int:
 def extreme_workspace_bytes(layout: Reduction) -> int:
     """Room for ties of porder +-inf, by result, where blocks share one, and for which parts of a row have any."""
     if layout.b == layout.c == 1:
-        parts = _parts(layout.length + 1)[1]
-        return (
-            COUNT_BYTES * (layout.count + max(layout.count, MOST_SETTLERS)) + layout.count * parts if parts > 1 else 0
-        )
+        words, parts = layout.count + max(layout.count, MOST_SETTLERS), _fewest_parts(layout.length + 1)
+        return COUNT_BYTES * words + layout.count * parts if parts > 1 else 0
     return COUNT_BYTES * layout.count if _most_splits(layout) > 1 else 0
 
 
@@ -269,9 +267,13 @@ def _extreme_rows(layout: Reduction, arrays: tuple[Any, ...], workspace: Any) ->
 
 def _parts(packs: int) -> tuple[int, int]:
     """Packs of a part, whole lines, and parts of a row of so many."""
-    fewest = -(-packs // (PART_HELD * THREADS))
-    share = -(-packs // (fewest * LINE_PACKS)) * LINE_PACKS
+    share = -(-packs // (_fewest_parts(packs) * LINE_PACKS)) * LINE_PACKS
     return share, -(-packs // share)
+
+
+def _fewest_parts(packs: int) -> int:
+    """Parts that as many threads as a block has can hold; `_parts` gives no more of them."""
+    return -(-packs // (PART_HELD * THREADS))
 
 
 def _resident() -> int:

@@ -684,8 +684,8 @@ __global__ void __launch_bounds__(GRAD_THREADS) grad_extreme_long(
 // `share` packs, at once, and is gone, so that memory is swept over in order. `settlers` more for each row come last and
 // wait until its `parts` are done; where several elements tie, they return to the parts that have some. Blocks that wait
 // were started after those that they wait for; and whatever the order, the device has room for more of them than wait, as
-// ops/p_norm/cuda.py sees to. came: a word for each row, seen: for each settler,
-// as mail.cuh says. marked: a byte for each part, zero between launches.
+// ops/p_norm/cuda.py sees to. came: a word for each row, seen: for each settler, as mail.cuh says. marked: a byte for each
+// part; that of the only element that ties stays, and is looked at again when there are several.
 template <typename T, int V, bool WHOLE>
 __global__ void __launch_bounds__(GRAD_THREADS, PARTS_RESIDENT) grad_extreme_parts(
     const T* __restrict__ x, const T* __restrict__ y, const T* __restrict__ dy, T* __restrict__ dx, long long length,

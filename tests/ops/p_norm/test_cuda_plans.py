@@ -18,6 +18,7 @@ from ops.p_norm import cuda
 from ops.p_norm.cuda import (
     COUNT_BYTES,
     EXTREME_RESIDENT,
+    MOST_SETTLERS,
     PART_HELD,
     ROW_HELD,
     SHORT_HELD,
@@ -114,6 +115,14 @@ def test_rows_are_taken_in_parts_while_those_that_wait_leave_room(rows: int) -> 
             check_parts(rows, length, 4, 0, found)
         else:
             assert found.name == "grad_extreme_long<float, 4>"
+
+
+@pytest.mark.parametrize("length", [1025, 2048, 4099, 200_000, 200_001, 1_000_003])
+def test_what_is_counted_has_room_however_wide_packs_are(length: int) -> None:
+    """A row of as many packs as elements, or fewer, has no more parts than the workspace has bytes for."""
+    words = COUNT_BYTES * (1 + MOST_SETTLERS)
+    room = cuda.extreme_workspace_bytes(Reduction(1, length, 1, 1, 1)) - words
+    assert all(cuda._parts(packs)[1] <= room for packs in range(max(length - 3000, 1), length + 1))
 
 
 def test_one_block_takes_a_row_of_1024_packs() -> None:
