@@ -32,8 +32,10 @@ test:
 	$(MAKE) --no-print-directory --jobs=2 $(VENV)/.test $(VENV)/.browser
 	$(MAKE) --no-print-directory --jobs=2 lint tests
 
+# The store and the service are tested on SQLite, and then on PostgreSQL, where there are a server's programs.
 tests: $(VENV)/.test $(VENV)/.browser
 	$(BIN)/python -m pytest -q -n 3
+	$(BIN)/python -m tests.postgresql -n 3
 
 lint: $(VENV)/.test
 	$(BIN)/ruff check -q

@@ -1,7 +1,7 @@
 """Databases for tests: SQLite files, or databases of the PostgreSQL server that `OPGAUGE_TEST_DATABASE` names.
 
 For example `OPGAUGE_TEST_DATABASE=postgresql+psycopg://postgres@127.0.0.1/postgres pytest tests/web`. The user
-must be allowed to create databases; each is dropped when its test ends.
+must be allowed to create databases; each is dropped when its test ends. tests/postgresql.py starts a server for that.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The store on PostgreSQL. With `OPGAUGE_TEST_DATABASE` set the tests of the store and of the service use it too."""
+"""The store on PostgreSQL: `python -m tests.postgresql`, with which the other tests of store and service use it too."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.harness.test_submission import a_run
 
 needs_server = pytest.mark.skipif(
     not SERVER,
-    reason="set OPGAUGE_TEST_DATABASE to the URL of a PostgreSQL server, such as "
+    reason="python -m tests.postgresql, or with OPGAUGE_TEST_DATABASE the URL of a server, such as "
     "postgresql+psycopg://postgres@127.0.0.1/postgres",
 )
 
