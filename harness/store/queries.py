@@ -10,7 +10,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, date, datetime
+from datetime import date, datetime
 from typing import Any, NamedTuple
 
 from sqlalchemy import Engine, bindparam, func, insert
@@ -397,7 +397,7 @@ def list_self_tests(engine: Engine, kind: str, limit: int = 20) -> list[SelfTest
     query = select(row.kind, row.created, row.commit, row.device, row.data).where(row.kind == kind)
     with engine.connect() as connection:
         found = connection.execute(query.order_by(row.created.desc(), row.id.desc()).limit(limit))
-        return [SelfTest(one[0], _utc(one[1]), *one[2:]) for one in found]
+        return [SelfTest(*one) for one in found]
 
 
 def add_self_test(engine: Engine, given: SelfTest) -> None:
@@ -422,12 +422,7 @@ def _chunks(keys: Iterable[int]) -> Iterable[Sequence[int]]:
 
 def _run(row: Any) -> RunInfo:
     key, uuid, started, finished, status, commit, command, environment = row
-    ended = None if finished is None else _utc(finished)
-    return RunInfo(key, uuid, _utc(started), ended, status, commit, command, from_json(Environment, environment))
-
-
-def _utc(moment: datetime) -> datetime:
-    return moment.astimezone(UTC) if moment.tzinfo else moment.replace(tzinfo=UTC)
+    return RunInfo(key, uuid, started, finished, status, commit, command, from_json(Environment, environment))
 
 
 def _unpack(packed: bytes) -> list[float]:

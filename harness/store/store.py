@@ -395,13 +395,6 @@ def _with_samples(
     return replace(measurement, samples_ns=() if median_ns is None else (median_ns,))
 
 
-def _utc(moment: datetime) -> datetime:
-    """SQLite gives no zone, PostgreSQL that of its server."""
-    return moment.astimezone(UTC) if moment.tzinfo else moment.replace(tzinfo=UTC)
-
-
 def _run(row: RunRow, results: int) -> Run:
-    started = _utc(row.started)
-    finished = None if row.finished is None else _utc(row.finished)
     environment = from_json(Environment, row.environment)
-    return Run(row.uuid, started, finished, row.status, row.commit, row.command, environment, results)
+    return Run(row.uuid, row.started, row.finished, row.status, row.commit, row.command, environment, results)

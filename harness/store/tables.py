@@ -7,12 +7,13 @@ asks, and in the result's own row they would be read with every list.
 
 from __future__ import annotations
 
-from datetime import date, datetime
+from datetime import UTC, date, datetime
 
 from sqlalchemy import (
     JSON,
     Date,
     DateTime,
+    Dialect,
     Float,
     ForeignKey,
     Index,
@@ -23,7 +24,7 @@ from sqlalchemy import (
     UniqueConstraint,
 )
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
-from sqlalchemy.types import BigInteger, Integer
+from sqlalchemy.types import BigInteger, Integer, TypeDecorator
 
 KEY = BigInteger().with_variant(Integer, "sqlite")
 NAMES = {
@@ -32,6 +33,23 @@ NAMES = {
     "fk": "fk_%(table_name)s_%(column_0_N_name)s",
     "pk": "pk_%(table_name)s",
 }
+
+
+class UTCDateTime(TypeDecorator[datetime]):
+    """A moment, in UTC. SQLite keeps no zone, and PostgreSQL gives that of its server."""
+
+    impl = DateTime(timezone=True)
+    cache_ok = True
+
+    def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | None:
+        """To the database; what has no zone is in UTC."""
+        return self.process_result_value(value, dialect)
+
+    def process_result_value(self, value: datetime | None, dialect: Dialect) -> datetime | None:  # noqa: ARG002
+        """From the database."""
+        if value is None:
+            return None
+        return value.astimezone(UTC) if value.tzinfo else value.replace(tzinfo=UTC)
 
 
 class Table(DeclarativeBase):
@@ -47,8 +65,8 @@ class RunRow(Table):
 
     id: Mapped[int] = mapped_column(KEY, primary_key=True)
     uuid: Mapped[str] = mapped_column(String(36), unique=True)
-    started: Mapped[datetime] = mapped_column(DateTime(timezone=True), index=True)
-    finished: Mapped[datetime | None] = mapped_column(DateTime(timezone=True))
+    started: Mapped[datetime] = mapped_column(UTCDateTime(), index=True)
+    finished: Mapped[datetime | None] = mapped_column(UTCDateTime())
     status: Mapped[str] = mapped_column(String(16))
     commit: Mapped[str] = mapped_column(String(64), index=True)
     command: Mapped[str] = mapped_column(Text)
@@ -129,7 +147,7 @@ class AcknowledgementRow(Table):
     __tablename__ = "acknowledgement"
 
     id: Mapped[int] = mapped_column(KEY, primary_key=True)
-    created: Mapped[datetime] = mapped_column(DateTime(timezone=True))
+    created: Mapped[datetime] = mapped_column(UTCDateTime())
     case_id: Mapped[str] = mapped_column(String(16), index=True)
     implementation: Mapped[str] = mapped_column(String(64))
     device: Mapped[str] = mapped_column(String(16))
@@ -147,7 +165,7 @@ class SelfTestRow(Table):
     __table_args__ = (Index(None, "kind", "created"),)
 
     id: Mapped[int] = mapped_column(KEY, primary_key=True)
-    created: Mapped[datetime] = mapped_column(DateTime(timezone=True))
+    created: Mapped[datetime] = mapped_column(UTCDateTime())
     kind: Mapped[str] = mapped_column(String(16))
     commit: Mapped[str] = mapped_column(String(64))
     device: Mapped[str] = mapped_column(String(16))
@@ -164,8 +182,8 @@ class TokenRow(Table):
     name: Mapped[str] = mapped_column(String(64))
     digest: Mapped[str] = mapped_column(String(64))
     scope: Mapped[str] = mapped_column(String(16))
-    created: Mapped[datetime] = mapped_column(DateTime(timezone=True))
-    revoked: Mapped[datetime | None] = mapped_column(DateTime(timezone=True))
+    created: Mapped[datetime] = mapped_column(UTCDateTime())
+    revoked: Mapped[datetime | None] = mapped_column(UTCDateTime())
 
 
 class PartRow(Table):
@@ -178,7 +196,7 @@ class PartRow(Table):
     run: Mapped[str] = mapped_column(String(36))
     number: Mapped[int] = mapped_column(Integer)
     owner: Mapped[str] = mapped_column(String(64))
-    received: Mapped[datetime] = mapped_column(DateTime(timezone=True), index=True)
+    received: Mapped[datetime] = mapped_column(UTCDateTime(), index=True)
     results: Mapped[int] = mapped_column(Integer)
     size: Mapped[int] = mapped_column(BigInteger)
     digest: Mapped[str] = mapped_column(String(64))

@@ -86,8 +86,4 @@ def _digest(secret: str) -> str:
 
 
 def _token(row: TokenRow) -> Token:
-    return Token(row.name, Scope(row.scope), _aware(row.created), None if row.revoked is None else _aware(row.revoked))
-
-
-def _aware(moment: datetime) -> datetime:
-    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    return Token(row.name, Scope(row.scope), row.created, row.revoked)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC
 from pathlib import Path
 
 import pytest
@@ -12,11 +13,13 @@ from sqlalchemy import text
 from harness.cli.options import command_line
 from harness.errors import StoreError
 from harness.result.submission import read_submission
+from harness.scope import Scope
 from harness.store import Store
 from harness.store.bulk import add_run
 from harness.store.queries import list_runs
 from harness.store.schema import HEAD, version
 from harness.store.tables import Table
+from harness.store.tokens import create_token, list_tokens
 from tests.databases import SERVER, database
 from tests.harness.test_submission import a_run
 
@@ -39,7 +42,7 @@ def test_migrations_make_what_the_tables_say(tmp_path: Path) -> None:
 
 @needs_server
 def test_times_keep_their_moment(tmp_path: Path) -> None:
-    """Whatever zone the server thinks in, a run starts when it started."""
+    """Whatever zone the server thinks in, a run starts when it started, and all moments are in UTC."""
     sent = a_run()
     with database(tmp_path) as url:
         with Store.open(url) as store, store.engine.begin() as connection:
@@ -49,6 +52,8 @@ def test_times_keep_their_moment(tmp_path: Path) -> None:
             assert add_run(store.engine, read_submission(sent))
             assert store.find_run().started.isoformat() == sent["run"]["started"] == "2026-01-31T12:00:00+00:00"
             assert list_runs(store.engine)[0].started.isoformat() == sent["run"]["started"]
+            create_token(store.engine, "mine", Scope.SUBMIT)
+            assert list_tokens(store.engine)[0].created.tzinfo is UTC
 
 
 def test_a_server_that_is_not_there_is_one_error() -> None:
