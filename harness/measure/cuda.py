@@ -22,7 +22,7 @@ import numpy as np
 
 from harness.measure.flush import Flush
 from harness.measure.footprint import graph_names, memory_counter
-from harness.measure.graphs import Graphs
+from harness.measure.graphs import STAMPS, Graphs
 from harness.measure.queue import Queue, Sample
 from harness.measure.ruler import cuda_ruler
 from harness.measure.timer import Limits, Timed
@@ -66,10 +66,18 @@ class CudaTimer:
             self._module = xp.RawModule(code=SOURCE.read_text(encoding="utf-8"), options=("-std=c++17",))
             self._spin = self._module.get_function("spin")
             self._empty = self._module.get_function("empty")
+            self._stamp = self._module.get_function("stamp")
             self._multiply_add = self._module.get_function("multiply_add")
             self._start, self._stop = xp.cuda.Event(), xp.cuda.Event()
             with self._stream:
-                self._graphs = Graphs(self._stream, self._make_queue(1, flush=False), self.launch_empty)
+                stamps = xp.zeros(STAMPS, np.uint64)
+                self._graphs = Graphs(
+                    self._stream,
+                    self._make_queue(1, flush=False),
+                    self.launch_empty,
+                    lambda place: self._stamp((1,), (1,), (stamps[place:],)),
+                    stamps,
+                )
         self._index, self._block = index, block
         self._torch: Any = None
         self._torch_places: Any = None
@@ -231,7 +239,7 @@ class CudaTimer:
 
     def _names(self, call: Bound) -> tuple[str, ...] | None:
         """What one call launches, in order; None where it cannot be captured."""
-        graph = self._graphs.capture(call, 1)
+        graph = self._graphs.capture(call)
         return None if graph is None else graph_names(graph)
 
     def _memory(self, call: Bound) -> tuple[int, int]:

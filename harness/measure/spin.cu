@@ -19,6 +19,9 @@ extern "C" __global__ void spin(unsigned long long wait_ns, unsigned long long* 
 
 extern "C" __global__ void empty() {}
 
+// When it ran.
+extern "C" __global__ void stamp(unsigned long long* to) { *to = wall_ns(); }
+
 // The ruler's arithmetic: four independent chains of multiply-adds, the same number of them anywhere.
 extern "C" __global__ void multiply_add(float* out, unsigned int rounds) {
   float a = threadIdx.x, b = a + 1.0f, c = a + 2.0f, d = a + 3.0f;

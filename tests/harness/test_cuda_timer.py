@@ -12,6 +12,7 @@ import pytest
 
 from harness.measure import Limits
 from harness.measure.cuda import PAGE_BYTES, PLACE_BYTES, CudaTimer
+from harness.measure.graphs import EMPTY_CALLS, STAMPS
 from harness.result.result import Footprint
 from ops import available
 
@@ -181,13 +182,19 @@ def test_a_cold_sample_flushes_spins_and_is_between_events(fake: FakeCuda) -> No
     assert measured.footprint == Footprint(launches=None, kernels=None, allocations=0)
 
 
-def test_the_hot_figure_is_a_graphs(fake: FakeCuda) -> None:
-    """Many calls are captured once and replayed without a flush; the time is that of one call."""
+def test_the_hot_figure_is_a_graphs(fake: FakeCuda, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many calls are captured once and replayed without a flush; the time is one call's, by the device's clock."""
+    clock_ns = [0, 30_000, 50_200]
+    plain = fake.zeros
+    monkeypatch.setattr(
+        fake,
+        "zeros",
+        lambda size, dtype: FakeArray(np.array(clock_ns, dtype), []) if size == STAMPS else plain(size, dtype),
+    )
     measured = measure(fake)
-    one, before, ours, after = (text.split().count("call") for text in " ".join(fake.log).split("begin")[1:])
-    assert (one, before, ours) == (1, 0, 200)
-    assert measured.hot_ns == 1e4 / ours
-    assert after == 1
+    one, ours = (text.partition(" end ")[0].split() for text in " ".join(fake.log).split("begin")[1:])
+    assert (one.count("call"), ours.count("call"), ours.count("empty"), ours.count("stamp")) == (1, 200, EMPTY_CALLS, 3)
+    assert measured.hot_ns == (30_000 - 20_200 / (EMPTY_CALLS + 1)) / 200
     assert "flush" not in fake.log[fake.log.index("begin") :]
 
 
