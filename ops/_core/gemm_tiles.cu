@@ -3,7 +3,7 @@
 // Channels are the rows of what is multiplied and pixels its columns, of which a tile may have any multiple of 16: as
 // many tiles as there are multiprocessors leave none idle. One thread brings all, by tensor maps. After the last stage
 // of a tile each group of warps gets one more place of the ring, into which an addend comes, and from which the copying
-// unit takes results. Clusters whose blocks brought pixels for each other were no faster.
+// unit takes results. Clusters whose blocks brought pixels for each other were slower.
 
 #include "divide.cuh"
 #include "panel.cuh"
@@ -27,17 +27,17 @@ constexpr int MULTIPLIERS = 240, BRINGERS = 24;  // registers of a thread: what 
 template <int N>
 constexpr int SENT = N % 64 == 0 ? 64 : 16;  // lines of results that leave at once
 
-// Of a group's U times 64 channels and N pixels, as lines, by a place that has those of the addend.
-template <typename T, int U, int N>
+// Of 64 channels of a group and N pixels, as lines, by a place that has those of the addend.
+template <typename T, int N>
 __device__ __forceinline__ void write_pixels(
-    float (&sum)[U][N / 2], const TensorMap& d, bool added, unsigned char* room, int channel, int pixel) {
+    float (&sum)[N / 2], const TensorMap& d, bool added, unsigned char* room, int channel, int pixel) {
   constexpr int EACH = N / 16;
   const int group = threadIdx.x / GROUP, member = threadIdx.x % GROUP, lane = member % 32, warp = member / 32;
 #pragma unroll
-  for (int i = 0; i < U * EACH; ++i) {  // 16 pixels
-    float* const s = sum[i / EACH] + i % EACH * 8;
-    const int line = i % EACH * 16 + lane / 16 * 8 + lane % 8;
-    unsigned char* const at = room + i / EACH * N * LINE + flipped(line, 2 * warp + lane / 8 % 2);
+  for (int i = 0; i < EACH; ++i) {  // 16 pixels
+    float* const s = sum + i * 8;
+    const int line = i * 16 + lane / 16 * 8 + lane % 8;
+    unsigned char* const at = room + flipped(line, 2 * warp + lane / 8 % 2);
     if (added) {
       unsigned int v[4];
       load_matrices<true>(v, at);
@@ -50,13 +50,12 @@ __device__ __forceinline__ void write_pixels(
     }
     store_matrices<true>(shared_address(at),
                          {bits<T>(s[0], s[1]), bits<T>(s[2], s[3]), bits<T>(s[4], s[5]), bits<T>(s[6], s[7])});
-    if (i % EACH % 4 != 3 && i % EACH != EACH - 1) continue;
+    if (i % 4 != 3 && i != EACH - 1) continue;
     show_to_copying_unit();
     meet<GROUP>(2 + group);
     if (member == 0) {  // in parts: some leave while others are put together
-      for (int from = i % EACH / 4 * 64; from < i % EACH * 16 + 16; from += SENT<N>) {
-        const unsigned int results = shared_address(room) + (i / EACH * N + from) * LINE;
-        send_box(d, channel + i / EACH * 64, pixel + from, results);
+      for (int from = i / 4 * 64; from < i * 16 + 16; from += SENT<N>) {
+        send_box(d, channel, pixel + from, shared_address(room) + from * LINE);
       }
     }
   }
@@ -98,6 +97,7 @@ __global__ void __launch_bounds__(THREADS, 1) multiply_tiles(
   constexpr int PANELS = GROUPS * U, LINES = N * LINE, STAGE = PANELS * PANEL + LINES;
   constexpr int RING = (226 * 1024 - 256) / STAGE;
   static_assert(U * LINES <= STAGE && (LAST || U == 1));
+  static_assert(U == 1 || RING > GROUPS);  // results are put where stages before the last were
   extern __shared__ __align__(1024) unsigned char memory[];
   const unsigned int ring = (shared_address(memory) + 1023) / 1024 * 1024;
   unsigned char* const bytes = memory + (ring - shared_address(memory));
@@ -175,44 +175,69 @@ __global__ void __launch_bounds__(THREADS, 1) multiply_tiles(
 #pragma unroll 1
     for (int tile = blockIdx.x; tile < size.count; tile += gridDim.x) {
       float sum[U][N / 2];
-      int before = 0;
-#pragma unroll 1
-      for (int stage = 0; stage < stages; ++stage, advance()) {
-        barrier_wait(full + slot, turn & 1);
+      const auto multiply_part = [&](int i, int u, bool add) {  // 16 of a stage's depth, 64 channels
         const unsigned int brought = ring + slot * STAGE;
         const unsigned long long of_channels = describe(brought + group * U * PANEL, PANEL);
         const unsigned long long of_pixels = describe(brought + PANELS * PANEL, PANEL);
+        // the address of a descriptor is in units of 16 bytes
+        multiply<1, 0>(sum[u], of_channels + u * (PANEL / 16) + i * 128, of_pixels + i * 2, add,
+                       static_cast<const T*>(nullptr));
+      };
+      int before = 0;
+#pragma unroll 1
+      for (int stage = 0; stage < stages - (U - 1); ++stage, advance()) {
+        barrier_wait(full + slot, turn & 1);
         begin_products();
 #pragma unroll
-        for (int i = 0; i < DEEP / 16; ++i) {  // the address of a descriptor is in units of 16 bytes
+        for (int i = 0; i < DEEP / 16; ++i) {
 #pragma unroll
-          for (int u = 0; u < U; ++u) {
-            multiply<1, 0>(sum[u], of_channels + u * (PANEL / 16) + i * 128, of_pixels + i * 2, stage + i > 0,
-                           static_cast<const T*>(nullptr));
-          }
+          for (int u = 0; u < U; ++u) multiply_part(i, u, stage + i > 0);
         }
         end_products<1>();
         if (stage > 0) free(before);
         before = slot;
       }
-      wait_for_products<0>();
-      free(before);
-      aim(tile);
-      for (int owner = 0; owner < GROUPS; ++owner, advance()) {
+      const int last = slot;
+      if constexpr (U > 1) {  // of the last stage the first channels first: they leave while others are multiplied
         barrier_wait(full + slot, turn & 1);
-        if (owner == group) {
-          unsigned char* const room = bytes + slot * STAGE;
-          if constexpr (LAST) {
-            const int channel = blockIdx.y * size.channels + share + group * U * 64;
-            write_pixels<T, U, N>(sum, of_d, size.added, room, channel, pixel);
-          } else {
-            write_images<T, N>(sum[0], size, room, d + lies(group, 0), images);
-          }
-          if (member == 0) wait_until_sent();
-          __syncwarp();
+        begin_products();
+#pragma unroll
+        for (int u = 0; u < U; ++u) {
+#pragma unroll
+          for (int i = 0; i < DEEP / 16; ++i) multiply_part(i, u, stages + i > 1);
+          commit_products();
         }
-        free(slot);
+        advance();
       }
+      wait_for_products<U - 1>();
+      if (U == 1 || stages > 1) free(before);
+      aim(tile);
+      const auto pass = [&](int groups) {  // the places of other groups
+        for (int i = 0; i < groups; ++i, advance()) {
+          barrier_wait(full + slot, turn & 1);
+          free(slot);
+        }
+      };
+      pass(group);
+      barrier_wait(full + slot, turn & 1);
+      unsigned char* const room = bytes + slot * STAGE;
+      if constexpr (LAST) {
+        const int channel = blockIdx.y * size.channels + share + group * U * 64;
+        write_pixels<T, N>(sum[0], of_d, size.added, room, channel, pixel);
+        if constexpr (U > 1) {
+          static_assert(U == 2);
+          wait_for_products<0>();
+          free(last);
+          write_pixels<T, N>(sum[1], of_d, size.added, room + LINES, channel + 64, pixel);
+        }
+      } else {
+        write_images<T, N>(sum[0], size, room, d + lies(group, 0), images);
+      }
+      if (member == 0) wait_until_sent();
+      __syncwarp();
+      free(slot);
+      advance();
+      pass(GROUPS - 1 - group);
     }
   }
 }
