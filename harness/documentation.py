@@ -126,13 +126,13 @@ def _walk(command: Any, context: Any) -> Iterator[tuple[str, str]]:
 
 def figures(path: Path) -> str:
     """A committed run as a table, with where and of what it was measured."""
-    from harness.report.render import ceilings_line, comparison
+    from harness.report.render import ceilings_line, comparison, gaps_line
     from harness.result.summary import rows
 
     run = _read(path)
-    reached = _reached(run)
-    table = _markdown(comparison(rows(run.results), reached, variants=False))
-    return "\n\n".join((_origin(run), table, f"{ceilings_line(reached)}."))
+    reached, found = _reached(run), rows(run.results)
+    parts = (_origin(run), _markdown(comparison(found, reached, variants=False)), gaps_line(found))
+    return "\n\n".join((*(part for part in parts if part), f"{ceilings_line(reached)}."))
 
 
 def peers(run: Submission) -> str:

@@ -26,7 +26,7 @@ from harness.measure.graphs import STAMPS, Graphs
 from harness.measure.queue import Queue, Sample
 from harness.measure.ruler import cuda_ruler
 from harness.measure.timer import Limits, Timed
-from harness.result.result import Footprint, Measurement, Ruler
+from harness.result.result import WITH_GAPS, Footprint, Measurement, Ruler
 from ops import Bound
 from ops._core.backend import cupy
 
@@ -53,7 +53,7 @@ class CudaTimer:
     """
 
     name = "cuda-event-cold/2"
-    name_with_gaps = "cuda-event-cold/2 with launch gaps"
+    name_with_gaps = name + WITH_GAPS
 
     def __init__(self, index: int = 0, block: int = 0) -> None:
         xp = cupy()
@@ -169,7 +169,7 @@ class CudaTimer:
             cold = self._cold(call, queue, limits, most)
             clocks = queue.clocks_mhz(len(cold))
             names = self._names(call)
-            hot_ns = self._hot(call, median(sample.elapsed_ns for sample in cold), limits, len(names or ()))
+            hot_ns = self._hot(call, median(sample.elapsed_ns for sample in cold), limits, names)
         finally:
             if enabled:
                 gc.enable()
@@ -224,10 +224,12 @@ class CudaTimer:
         samples[-1] = samples[-1]._replace(returned=returned)
         return samples
 
-    def _hot(self, call: Bound, cold_ns: float, limits: Limits, launches: int) -> float:
-        """One call among many with warm caches: by a graph, else called back to back."""
+    def _hot(self, call: Bound, cold_ns: float, limits: Limits, names: tuple[str, ...] | None) -> float | None:
+        """One call among many with warm caches: by a graph, else called back to back; None where it launches nothing."""
+        if names is not None and not names:
+            return None
         calls = max(1, min(int(HOT_NS / max(cold_ns, 1.0)), MOST_HOT_CALLS))
-        found = self._graphs.call_ns(call, calls, launches, limits.budget_s)
+        found = self._graphs.call_ns(call, calls, len(names or ()), limits.budget_s)
         if found is not None:
             return found
 

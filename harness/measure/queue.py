@@ -11,7 +11,7 @@ import numpy as np
 from ops import Bound
 
 SHORTEST_WAIT_NS = 30_000
-LONGEST_WAIT_NS = 8_000_000
+LONGEST_WAIT_NS = 32_000_000
 
 
 class Sample(NamedTuple):

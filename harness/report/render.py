@@ -13,6 +13,8 @@ from harness.result.result import Ceilings, Result, Status
 from harness.result.summary import BASELINE, OPTIMIZED, PEERS, Row, gbps, share_of_ceiling
 
 LABEL = 16
+GAPS = "†"
+"""Behind a time that is the host's too."""
 SHORT = {"torch": "torch", "torch_compile": "compile", "torchvision": "torchvision", "baseline": "baseline"}
 
 
@@ -94,7 +96,19 @@ def _time(row: Row, implementation: str) -> str:
     result = row.results.get(implementation)
     if result is None:
         return ""
-    return time_text(row.median_ns(implementation)) if result.status is Status.OK else str(result.status)
+    if result.status is not Status.OK:
+        return str(result.status)
+    return time_text(row.median_ns(implementation)) + GAPS * _has_gaps(result)
+
+
+def _has_gaps(result: Result) -> bool:
+    return result.measurement is not None and result.measurement.has_gaps
+
+
+def gaps_line(found: Iterable[Row]) -> str | None:
+    """What the mark behind a time says; None where no time has one."""
+    marked = any(_has_gaps(result) for row in found for result in row.results.values())
+    return f"{GAPS} with what the host took between launches: it could not all be enqueued ahead." if marked else None
 
 
 def reached_text(row: Row, ceilings: Mapping[str, Ceilings]) -> tuple[str, str]:
@@ -157,6 +171,9 @@ def show(
 ) -> None:
     """Print the comparison, what the devices reached, and what is not ok."""
     console.print(comparison(found, ceilings, variants=variants))
+    gaps = gaps_line(found)
+    if gaps is not None:
+        console.print(gaps)
     if ceilings:
         console.print(escape(ceilings_line(ceilings)), highlight=False)
     wrong = failures(results)

@@ -78,6 +78,10 @@ class Footprint:
     spill_bytes: int | None = None
 
 
+WITH_GAPS = " with launch gaps"
+"""How a timer's name ends where what a call launches could not be kept together."""
+
+
 @dataclass(frozen=True)
 class Measurement:
     """Raw timings of one block.
@@ -85,7 +89,8 @@ class Measurement:
     samples_ns: wall time of one call, cold (CUDA: L2 flushed, launch gaps kept out), in
         order. cpu_ns: CPU time of one call, where the timer gives it.
     calls_per_sample: calls that one sample averages over.
-    hot_ns: one call in a back-to-back run with warm caches (CUDA: a graph's replay), or None.
+    hot_ns: one call in a back-to-back run with warm caches (CUDA: a graph's replay), or None;
+        nothing but noise where the footprint says that nothing was launched.
     clock_mhz: SM clock per sample where known. dropped: samples dropped for a throttled clock.
     timer: name and version of the method. warmup: calls before the first sample.
     peak_bytes: device memory beyond inputs, outputs and workspace, or None.
@@ -103,6 +108,11 @@ class Measurement:
     peak_bytes: int | None = None
     threads: int | None = None
     footprint: Footprint | None = None
+
+    @property
+    def has_gaps(self) -> bool:
+        """Whether the samples hold what the host took between launches: then they tell of it too."""
+        return self.timer.endswith(WITH_GAPS)
 
     @property
     def median_ns(self) -> float:

@@ -130,7 +130,7 @@ class Row:
     def hot_ns(self, implementation: str) -> float | None:
         """Time per call of a graph of many, caches warm; None where that was not measured."""
         measured = self._measured(implementation)
-        return measured.hot_ns if measured else None
+        return _hot(measured) if measured else None
 
     def _measured(self, implementation: str) -> Measurement | None:
         result = self.results.get(implementation)
@@ -194,7 +194,8 @@ def _cold(measured: Measurement) -> float | None:
 
 
 def _hot(measured: Measurement) -> float | None:
-    return measured.hot_ns
+    footprint = measured.footprint
+    return None if footprint is not None and footprint.launches == 0 else measured.hot_ns
 
 
 def rows(results: Iterable[Result]) -> list[Row]:

@@ -198,6 +198,14 @@ def test_the_hot_figure_is_a_graphs(fake: FakeCuda, monkeypatch: pytest.MonkeyPa
     assert "flush" not in fake.log[fake.log.index("begin") :]
 
 
+def test_what_launches_nothing_has_no_hot_figure(fake: FakeCuda, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A call that only makes a view is captured once, to see that it launches nothing."""
+    monkeypatch.setattr("harness.measure.cuda.graph_names", lambda graph: ())
+    measured = measure(fake)
+    assert (measured.hot_ns, measured.footprint.launches) == (None, 0)
+    assert fake.log.count("begin") == 1
+
+
 def test_names_come_from_a_graph_of_one_call(fake: FakeCuda, monkeypatch: pytest.MonkeyPatch) -> None:
     """What a call launches is read from a graph that holds one call."""
     captured: list[str] = []

@@ -12,8 +12,9 @@ import pytest
 from rich.console import Console
 
 from harness.case.case import Case
+from harness.measure.cuda import CudaTimer
 from harness.report import export, render
-from harness.result.result import Ceilings, Check, Environment, Measurement, Result, Status, Trial
+from harness.result.result import Ceilings, Check, Environment, Footprint, Measurement, Result, Status, Trial
 from harness.result.summary import rows, share_of_ceiling, sort_rows
 from harness.store import Run
 from ops import find_op
@@ -102,6 +103,15 @@ def test_hot_figures_decide_below_ten_microseconds(
     assert f"{'ahead' if ratio < 1 else 'behind'} ({decides})" in out.getvalue()
 
 
+def test_what_launches_nothing_has_no_hot_figure() -> None:
+    """A view takes no time on the device: what was found then is noise, and decides nothing."""
+    ours, theirs = (on_a_gpu(name, 1_300.0, hot_ns) for name, hot_ns in (("optimized", 0.8), ("torch", 0.6)))
+    assert ours.measurement is not None
+    idle = replace(ours, measurement=replace(ours.measurement, footprint=Footprint(launches=0)))
+    (row,) = rows([idle, theirs])
+    assert (row.decides, row.standing, row.hot_ns("optimized"), row.hot_ns("torch")) == ("cold", "ahead", None, 0.6)
+
+
 @pytest.mark.parametrize(("cold_ns", "standing"), [(20_000.0, "ahead"), (20_300.0, "level"), (20_500.0, "behind")])
 def test_what_noise_may_make_is_level(cold_ns: float, standing: str) -> None:
     """Up to 2 % more than is asked is neither ahead nor behind."""
@@ -124,6 +134,23 @@ def test_tables_fit_and_name_what_is_wrong() -> None:
     assert max(len(line) for line in text.splitlines()) <= 100
     for part in ("1 ms", "25 µs", "40×", "timeout", "✗ torch", "copy 10 GB/s"):
         assert part in text
+
+
+def test_a_time_with_gaps_is_marked_and_the_mark_told() -> None:
+    """Where the host kept the device waiting between launches a time says so; no line explains what is not there."""
+    given = on_a_gpu("baseline", 2e7, None)
+    assert given.measurement is not None
+    slow = replace(given, measurement=replace(given.measurement, timer=CudaTimer.name_with_gaps))
+    texts = []
+    for baseline in (slow, given):
+        out = io.StringIO()
+        results = [baseline, on_a_gpu("optimized", 1e6, None)]
+        render.show(rows(results), results, {}, Console(file=out, width=100))
+        texts.append(out.getvalue())
+    assert "20 ms†" in texts[0]
+    assert "1 ms†" not in texts[0]
+    assert "† with what the host took" in texts[0]
+    assert "†" not in texts[1]
 
 
 def test_times_have_three_digits_and_a_unit() -> None:
