@@ -225,7 +225,7 @@ class CudaTimer:
         return samples
 
     def _hot(self, call: Bound, cold_ns: float, limits: Limits, names: tuple[str, ...] | None) -> float | None:
-        """One call among many with warm caches: by a graph, else called back to back; None where it launches nothing."""
+        """One call among many with warm caches, by a graph or back to back; None where it launches nothing."""
         if names is not None and not names:
             return None
         calls = max(1, min(int(HOT_NS / max(cold_ns, 1.0)), MOST_HOT_CALLS))
