@@ -58,6 +58,11 @@ def spilled(compiled: Compiled, architecture: str) -> dict[str, int]:
     return {name: spill for name, spill in found.items() if spill > SPILLING.get((architecture, name), SPILL_BYTES)}
 
 
+def serialized(compiled: Compiled) -> list[str]:
+    """Kernels whose products wait for each other."""
+    return [name for name, used in compiled.resources.items() if used.serialized]
+
+
 @pytest.fixture(scope="module")
 def drafts() -> Iterator[ProcessPoolExecutor]:
     """A process in which drafts are compiled: afterwards NVRTC optimizes less there."""
@@ -134,16 +139,20 @@ def test_every_expression_is_compiled_somewhere(source: Source) -> None:
 
 @pytest.mark.parametrize("source", all_sources(), ids=named)
 def test_source_spills_nowhere(source: Source) -> None:
-    """Optimized for Hopper, no kernel of float32 spills more than a call must."""
-    assert not spilled(source.compile(OPTIMIZED, optimized(source)), OPTIMIZED)
+    """Optimized for Hopper, no kernel of float32 spills more than a call must, and no products wait for each other."""
+    compiled = source.compile(OPTIMIZED, optimized(source))
+    assert not spilled(compiled, OPTIMIZED)
+    assert not serialized(compiled)
 
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 @pytest.mark.parametrize("source", all_sources(), ids=named)
 def test_source_spills_nowhere_else(source: Source, architecture: str) -> None:
-    """Optimized for any architecture, no kernel of any type spills more than a call must."""
-    assert not spilled(source.compile(architecture), architecture)
+    """Optimized for any architecture, no kernel of any type spills more than a call must, or has products that wait."""
+    compiled = source.compile(architecture)
+    assert not spilled(compiled, architecture)
+    assert not serialized(compiled)
 
 
 def test_every_cuda_file_is_declared() -> None:

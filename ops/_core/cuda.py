@@ -15,7 +15,7 @@ import re
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -36,12 +36,16 @@ _LISTENERS: list[dict[str, Resources]] = []
 
 @dataclass(frozen=True, slots=True)
 class Resources:
-    """What one compiled kernel uses: registers per thread; shared, stack and spill bytes."""
+    """What one compiled kernel uses: registers per thread; shared, stack and spill bytes.
+
+    serialized: products of the matrix units wait for each other, as the assembler could not tell that they need not.
+    """
 
     registers: int
     shared_bytes: int
     stack_bytes: int
     spill_bytes: int
+    serialized: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,6 +238,7 @@ def _resources(log: str, names: dict[str, str]) -> dict[str, Resources]:
     found: dict[str, Resources] = {}
     blocks = re.split(r"Compiling entry function '", log)[1:]
     by_symbol = {block.partition("'")[0]: block for block in blocks}
+    serialized = set(re.findall(r"instructions are serialized .* in the function '(\w+)'", log))
     for expression, symbol in names.items():
         block = by_symbol.get(symbol)
         if block is not None:
@@ -242,6 +247,7 @@ def _resources(log: str, names: dict[str, str]) -> dict[str, Resources]:
                 shared_bytes=_number(r"(\d+) bytes smem", block),
                 stack_bytes=_number(r"(\d+) bytes stack frame", block),
                 spill_bytes=_number(r"(\d+) bytes spill stores", block) + _number(r"(\d+) bytes spill loads", block),
+                serialized=symbol in serialized,
             )
     return found
 
@@ -255,7 +261,8 @@ def _digest(path: Path, expressions: tuple[str, ...], arch: str, options: tuple[
     digest = hashlib.sha256()
     for file in (path, *sorted(path.parent.glob("*.cuh")), *sorted(INCLUDE.glob("*.cuh"))):
         digest.update(file.read_bytes())
-    digest.update(repr((expressions, arch, options, draft, _nvrtc_version())).encode())
+    told = [field.name for field in fields(Resources)]
+    digest.update(repr((expressions, arch, options, draft, _nvrtc_version(), told)).encode())
     return digest.hexdigest()[:32]
 
 
