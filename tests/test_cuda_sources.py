@@ -30,13 +30,22 @@ SELDOM = (*TWINS, *SHORT)
 WHOLE = ("fused.cu", "gemm_sweep.cu")
 """Sources whose own tests look at all types: compiled once for these and those."""
 COMMON = """
-    cvt.f32.f16 cvt.rn.f16.f32 mov.b32 prefetch.global.L2 trap
-    ex2.approx.f32 lg2.approx.f32 rcp.approx.f32 sqrt.approx.f32
-    ld.global.cg.u32 ld.global.cg.u64 ld.global.cs.u16 ld.global.cs.u32 ld.global.cs.v4.u32 ld.relaxed.gpu.global.u64
+    cvt.f32.f16 cvt.rn.f16.f32 mov.b32 prefetch.global.L2 setp.ne.u32 trap
+    ex2.approx.f32 lg2.approx.f32 rcp.approx.f32 sqrt.approx.f32 sqrt.approx.ftz.f32
+    abs.f16x2 set.equ.f32.f32 set.equ.u32.f16x2 set.neu.f32.f32 set.neu.u32.f16x2
+    ld.global.cg.u32 ld.global.cg.u64 ld.global.cs.u16 ld.global.cs.u32 ld.global.cs.v2.u32 ld.global.cs.v4.b32
+    ld.global.cs.v4.u32 ld.global.v4.b32 ld.relaxed.gpu.global.u64
     st.global.cs.u16 st.global.cs.u32 st.global.cs.v4.u32 st.relaxed.gpu.global.u64
 """
 """Instructions that every architecture has, the oldest here too."""
-NEWER = {"sm_75": "", "sm_90a": "cvt.f32.bf16 cvt.rn.bf16.f32", "sm_100": "cvt.f32.bf16 cvt.rn.bf16.f32"}
+SINCE_AMPERE = """
+    abs.bf16x2 max.NaN.f32 min.NaN.f32
+    cp.async.cg.shared.global cp.async.commit_group cp.async.wait_group
+    createpolicy.fractional.L2::evict_last.b64 ld.global.L2::cache_hint.v4.b32 st.global.L2::cache_hint.b16
+    st.global.L2::cache_hint.b32 st.global.L2::cache_hint.v2.b32 st.global.L2::cache_hint.v4.b32
+"""
+SINCE_HOPPER = f"{SINCE_AMPERE} cvt.f32.bf16 cvt.rn.bf16.f32 set.equ.u32.bf16x2 set.neu.u32.bf16x2"
+NEWER = {"sm_75": "", "sm_90a": SINCE_HOPPER, "sm_100": SINCE_HOPPER}
 """Those that an architecture has besides. On others sources are assembled, whatever they hold."""
 SPILL_BYTES = 64
 """Allowed spill: 64-bit division is a call, which saves a few registers around it."""
