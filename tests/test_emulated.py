@@ -123,6 +123,10 @@ COLUMNS: tuple[tuple[Shape, tuple[int, ...]], ...] = (
     ((2, 2, 136, 300), (1, 3)),
     ((11, 133, 4, 64), (0, 2)),
     ((528, 515, 4), (1,)),
+    ((2, 530, 36), (1,)),
+    ((1021, 32), (0,)),
+    ((48, 264), (0,)),
+    ((3, 21, 2, 132), (1,)),
 )
 
 
@@ -170,7 +174,7 @@ def trials(op: str) -> list[Trial]:
     """All of an op: most in float32, some beginning at an odd address, with one, two or five blocks at once.
 
     Of some, x alone begins there, and no access of several elements suits both x and dx. Gradients along rows have code
-    of their own in 16 bits: some more in those.
+    of their own in 16 bits: some more in those. So do columns that are held in what is not float32.
     """
     found = []
     for number, (shapes, params) in enumerate([*chosen(op), *drawn(op, 10)]):
@@ -191,6 +195,9 @@ def trials(op: str) -> list[Trial]:
             case = case_of(op, {"x": (37, length)}, dtype, porder=order)
             mixed, ties = (1, 2, 5)[number % 3], TIES[number % len(TIES)]
             found.append(Trial(case, number % 4 == 1, mixed, number, ties, packs=number % 2 == 0))
+        for number, (dtype, ties) in enumerate(product(("float16", "bfloat16", "float64"), TIES)):
+            case = case_of(op, {"x": (48, 264)}, dtype, axis=0, porder=(inf, -inf)[number % 2])
+            found.append(Trial(case, offset=False, mixed=(1, 2, 5)[number % 3], seed=number, ties=ties, packs=False))
     return found
 
 
@@ -209,14 +216,15 @@ KERNELS = {
         "reduce_shares",
         "reduce_held",
         "reduce_columns",
+        "reduce_tall",
         "reduce_slabs",
     },
     "dot": {"reduce_small", "reduce_rows", "reduce_long", "reduce_row", "reduce_held"},
     "p_norm": {"reduce_small", "reduce_tiny", "reduce_elements", "reduce_rows", "reduce_long"}
     | {"reduce_row", "reduce_shares", "reduce_held"}
-    | {"reduce_columns", "reduce_slabs", "grad_rows", "grad_halves", "grad_packs"}
+    | {"reduce_columns", "reduce_tall", "reduce_slabs", "grad_rows", "grad_halves", "grad_packs"}
     | {"grad_sweep", "grad_columns"}
-    | {f"grad_extreme_{kind}" for kind in ("rows", "row", "long", "parts", "columns")},
+    | {f"grad_extreme_{kind}" for kind in ("rows", "row", "long", "parts", "columns", "held")},
 }
 """What is emulated, by the folder of its source."""
 TRIALS = {op: trials(op) for op in ("lerp_grad", "mean", "dot", "p_norm", "p_norm_grad")}

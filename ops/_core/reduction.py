@@ -103,6 +103,8 @@ COLUMN_LANES = (2 * WARP, WARP, WARP // 2)
 """Threads side by side along many columns of 4-byte elements."""
 TALL_THREADS, TALL_LENGTH = 512, 512
 """Threads of a block that has columns of 4-byte elements to itself, and how long they are at least."""
+TALL_EACH = 16
+"""Packs that a thread of reduce_tall takes at once: columns of TALL_LENGTH to 1024."""
 SMALL_LENGTH, SMALL_EACH, SMALL_THREADS = 256, 8, 128
 """Of reduce_small: elements a result at most, elements a lane, threads a block."""
 TINY_LENGTH = 16
@@ -111,8 +113,8 @@ ELEMENTS_LANES, ELEMENTS = 128, range(513, 128 * 9 + 1)
 """Of reduce_elements: lanes of a row, and how many elements of 4 bytes it has."""
 SLAB_BYTES, SLAB_THREADS, SLAB_PACKS = 16384, 512, 64
 """Of reduce_slabs: bytes of a slab's sums and threads of a block at most, packs of a slab at least."""
-LINE_PACKS = 8
-"""Packs of 16 bytes in 128."""
+LINE_PACKS, LINE = 8, 32
+"""Packs of 16 bytes in 128, and elements of 4."""
 LARGE_THREADS, LARGE_EACH = 1024, 2
 """Of reduce_row: threads, and packs that each takes at once, of all tensors."""
 SHARE_THREADS, SHARE_EACH, SHARE_LETTERS = 512, 3, 128
@@ -165,11 +167,12 @@ def expressions(functor: str, width: int, *, only_rows: bool = False, light: boo
     packs = dict.fromkeys(("1, false", *(f"{width}, {stream}" for stream in flags)))
     columns = (f"reduce_columns<{functor}, {these}, {THREADS}>" for these in packs)
     tall = (f"reduce_columns<{functor}, {width}, {stream}, {TALL_THREADS}>" for stream in flags if width == ROW_WIDTH)
+    taken = (_tall_name(functor, width, stream) for stream in flags if at_once and width == ROW_WIDTH and not only_rows)
     slabs = (f"reduce_slabs<{functor}, {width}, {stream}>" for stream in flags if not only_rows)
     small = (f"reduce_small<{functor}, {of_rows}>" for of_rows in (flags[1:] if only_rows else flags))
     tiny = f"reduce_tiny<{functor}, {width}>"
     elements = (f"reduce_elements<{functor}, {stream}>" for stream in flags if width == ROW_WIDTH and not only_rows)
-    return (*small, tiny, *rows, *row, *held, *shares, *elements, *columns, *tall, *slabs)
+    return (*small, tiny, *rows, *row, *held, *shares, *elements, *columns, *tall, *taken, *slabs)
 
 
 def launch(
@@ -206,6 +209,8 @@ def launch(
         function = source.function(f"reduce_slabs<{functor.name}, {width}, {streams}>")
         numbers = (functor.value, layout_struct(layout, 1, 1), np.int32(shift))
         return lambda: function((layout.a * layout.b,), (threads,), (x, out, *numbers))
+    if second is None and functor.light and wide == ROW_WIDTH and _is_tall(layout):
+        return _tall(source, functor, layout, (x, out), _streams((x,), least_streamed, _STREAMED_COLUMNS))
     lanes, across, splits = _column_shares(layout, wide, COLUMN_LANES if itemsize == 4 else (WARP,))
     streams = _streams((x, second), least_streamed, _STREAMED_COLUMNS) if wide == width else "false"
     threads = TALL_THREADS if splits == 1 and wide == ROW_WIDTH and layout.length >= TALL_LENGTH else THREADS
@@ -242,6 +247,25 @@ def _slab_threads(functor: Functor, layout: Reduction) -> int:
     turns = -(-packs // SLAB_THREADS)
     threads = -(-packs // (turns * WARP)) * WARP
     return threads if layout.c <= threads else 0
+
+
+def _tall(source: Source, functor: Functor, layout: Reduction, arrays: tuple[Any, Any], streams: str) -> Bound:
+    function = source.function(_tall_name(functor.name, functor.width, streams))
+    across, rows = -(-layout.c // LINE), WARP // LINE_PACKS  # of a warp
+    warps = -(-layout.r1 // (TALL_EACH * rows))
+    grid, block = (layout.a * layout.b * across,), (LINE_PACKS, warps * rows)
+    arguments = (*arrays, functor.value, layout_struct(layout, 1, across))
+    return lambda: function(grid, block, arguments)
+
+
+def _is_tall(layout: Reduction) -> bool:
+    """Whether blocks can take whole columns at once, a line of 128 bytes of them."""
+    longest = TALL_EACH * TALL_THREADS // LINE_PACKS
+    return layout.r2 == 1 and TALL_LENGTH <= layout.r1 <= longest and layout.c >= LINE
+
+
+def _tall_name(functor: str, width: int, streams: str) -> str:
+    return f"reduce_tall<{functor}, {width}, {streams}, {TALL_THREADS}, {TALL_EACH}>"
 
 
 def _column_shares(layout: Reduction, wide: int, choice: tuple[int, ...]) -> tuple[int, int, int]:

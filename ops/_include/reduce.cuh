@@ -616,6 +616,51 @@ __global__ void __launch_bounds__(THREADS, COLUMNS_RESIDENT<F, THREADS>) reduce_
   }
 }
 
+// (a, r1, b, 1, c) of one tensor: a block takes all rows of a line of columns at once, EACH a thread, and is gone. block
+// (TALL_LANES, rows) of whole warps.
+constexpr int TALL_LANES = 8;
+
+template <typename F, int V, bool STREAM, int THREADS, int EACH>
+__global__ void __launch_bounds__(THREADS, COLUMNS_RESIDENT<F, THREADS>) reduce_tall(
+    const typename F::Input* __restrict__ x, typename F::Output* __restrict__ out, F f, Layout layout) {
+  using T = typename F::Input;
+  using Acc = typename F::Acc;
+  constexpr int COLUMNS = TALL_LANES * V;
+  __shared__ __align__(16) unsigned char memory[THREADS / 32 * COLUMNS * sizeof(Acc)];
+  Acc* const slots = reinterpret_cast<Acc*>(memory);
+  const Columns<V> at(layout, 0);
+  const int rows = blockDim.y, slot = threadIdx.y * TALL_LANES + threadIdx.x;
+  const int last = static_cast<int>(at.end - at.index - 1) / rows;
+  Acc mine[V];
+#pragma unroll
+  for (int i = 0; i < V; ++i) mine[i] = f.identity();
+  if (at.index < at.end) {
+    PackWord<T, V> words[EACH];
+#pragma unroll
+    for (int u = 0; u < EACH; ++u) {  // past the end the last one again: a condition would put off the load
+      words[u] = fetch<T, V, STREAM>(x + at.place + min(u, last) * at.step);
+    }
+#pragma unroll
+    for (int u = 0; u < EACH; ++u) {
+      if (u > last) continue;
+      const Pack<T, V> pack = unpacked<T, V>(words[u]);
+#pragma unroll
+      for (int i = 0; i < V; ++i) mine[i] = f.take(mine[i], pack.at[i], pack.at[i]);
+    }
+  }
+#pragma unroll
+  for (int i = 0; i < V; ++i) {
+    for (int step = TALL_LANES; step < 32; step *= 2) mine[i] = f.merge(mine[i], shuffle_xor(mine[i], step));
+    if (slot % 32 < TALL_LANES) slots[slot / 32 * COLUMNS + threadIdx.x * V + i] = mine[i];
+  }
+  __syncthreads();
+  const long long before = at.column - static_cast<long long>(threadIdx.x) * V;
+  if (slot >= COLUMNS || before + slot >= layout.c) return;
+  Acc all = slots[slot];
+  for (int warp = 1; warp < rows * TALL_LANES / 32; ++warp) all = f.merge(all, slots[warp * COLUMNS + slot]);
+  out[at.result - at.column + before + slot] = f.finish(all);
+}
+
 // (a, r1, b, r2, c), r2 c elements of each of a, r1 and b a slab. A block adds the r1 slabs of its (a, b), each thread
 // the packs that lie in one place in all of them, and then the rows of c elements of what comes out: c is no more
 // than its threads, slabs are no more than SLAB. All slabs of a block begin equally far past an aligned address.

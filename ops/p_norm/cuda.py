@@ -15,6 +15,7 @@ from ops._core.op import Params, Shapes
 from ops._core.reduction import (
     LINE_PACKS,
     MOST_LANES,
+    ROW_WIDTH,
     Functor,
     column_lanes,
     expressions,
@@ -39,6 +40,9 @@ LEAST_ROWS = 4
 LARGEST_GRID = 65_535
 SHORT_HELD, ROW_HELD, PART_HELD = 2, 4, 4
 """Packs of 128 threads that take short rows, of 256 that take a row, or a part of one, as kernels.cu has it."""
+COLUMNS_HELD, LEAST_HELD, MOST_HELD = 8, 4, 255
+"""Of a block that holds columns: packs of a thread, at least where not of four, as fewer blocks are under way then; and
+rows, whose ties are counted in bytes."""
 SETTLERS, MOST_SETTLERS, LONGEST_SHARED = 2, 512, 1 << 32
 """Blocks for each multiprocessor that settle ties of rows in parts, and how many at most; elements of a longer row."""
 EXTREME_RESIDENT = 4
@@ -94,6 +98,7 @@ def _expressions() -> tuple[str, ...]:
         for wide in (1, width):
             found += [f"grad_extreme_{kind}<{ctype}, {wide}>" for kind in ("rows", "row", "long", "columns")]
             found += [f"grad_extreme_parts<{ctype}, {wide}, {whole}>" for whole in ("true", "false")[:wide]]
+        found.append(f"grad_extreme_held<{ctype}, {width}>")
         found += [f"{name}<{ctype}>" for name in ("grad_part", "grad_spread", "grad_fuse")]
     return tuple(found)
 
@@ -224,6 +229,11 @@ def _extreme(layout: Reduction, x: Any, y: Any, dy: Any, dx: Any, workspace: Any
     if layout.b == layout.c == 1:
         return _extreme_rows(layout, arrays, workspace)
     pack, grid, block, struct = _columns(layout, arrays, _most_splits(layout), _resident())
+    width, rows = WIDTHS[x.dtype.name], block[1]
+    least = 1 if width == ROW_WIDTH else LEAST_HELD * rows
+    if layout.r2 == 1 and pack == width and least <= layout.length <= min(COLUMNS_HELD * rows, MOST_HELD):
+        function = SOURCE.function(f"grad_extreme_held<{CTYPES[x.dtype.name]}, {pack}>")
+        return lambda: function(grid, block, (*arrays, struct))
     function = SOURCE.function(f"grad_extreme_columns<{CTYPES[x.dtype.name]}, {pack}>")
     return lambda: function(grid, block, (*arrays, struct, workspace))
 

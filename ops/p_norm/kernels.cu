@@ -831,6 +831,82 @@ __global__ void __launch_bounds__(GRAD_THREADS, EXTREME_RESIDENT) grad_extreme_c
   }
 }
 
+// (a, r1, c) of no more than COLUMNS_HELD rows a thread, fewer than 256 in all: a block holds all packs of its columns,
+// and ties are counted, four columns in the bytes of a word, before anything is written.
+constexpr int COLUMNS_HELD = 8;
+template <int V>
+constexpr int HELD_RESIDENT = V == 8 ? 2 : V == 2 ? 3 : 4;
+
+template <typename T, int V>
+__global__ void __launch_bounds__(GRAD_THREADS, HELD_RESIDENT<V>) grad_extreme_held(
+    const T* __restrict__ x, const T* __restrict__ y, const T* __restrict__ dy, T* __restrict__ dx, Layout layout) {
+  using A = Wide<T>;
+  using W = PackWord<T, V>;
+  constexpr int WORDS = (V + 3) / 4;
+  __shared__ unsigned int found[WORDS][MOST_LANES];
+  const Columns<V> at(layout, 0);
+  const int left = static_cast<int>(at.end - at.index), rows = blockDim.y;
+  W held[COLUMNS_HELD];
+#pragma unroll
+  for (int h = 0; h < COLUMNS_HELD; ++h) held[h] = fetch_kept<T, V>(x + at.place + h * at.step, h * rows < left);
+  Pack<T, V> norms = unpacked<T, V>(W{}), dues = norms;  // dues: of what ties, dy until ties are counted
+  if (at.ours) {
+    norms = load<T, V>(y + at.result);
+    dues = load<T, V>(dy + at.result);
+  }
+  bool all = false;  // zero times some dy is no zero: all elements get something
+#pragma unroll
+  for (int i = 0; i < V; ++i) {
+    const Shares<T> alone(norms.at[i], dues.at[i]);
+    norms.at[i] = narrow<T>(alone.norm);
+    all |= alone.mark() != alone.norm;
+  }
+  if (threadIdx.y == 0) {
+#pragma unroll
+    for (int w = 0; w < WORDS; ++w) found[w][threadIdx.x] = 0;
+  }
+  __syncthreads();
+  unsigned int given_some = 0, tied[WORDS] = {};  // a bit for each pack, a byte for each column
+#pragma unroll
+  for (int h = 0; h < COLUMNS_HELD; ++h) {
+    const Pack<T, V> pack = unpacked<T, V>(held[h]);
+    if (h * rows >= left || !(all || any_stands_out(pack, norms))) continue;
+    given_some |= 1u << h;
+#pragma unroll
+    for (int i = 0; i < V; ++i) {
+      tied[i / 4] += static_cast<unsigned int>(stands_out(pack.at[i], widen(norms.at[i]))) << i % 4 * 8;
+    }
+  }
+#pragma unroll
+  for (int w = 0; w < WORDS; ++w) {
+    if (tied[w] > 0) atomicAdd(&found[w][threadIdx.x], tied[w]);
+  }
+  __syncthreads();
+  if (given_some > 0) {
+#pragma unroll
+    for (int i = 0; i < V; ++i) {
+      const unsigned int count = found[i / 4][threadIdx.x] >> i % 4 * 8 & 0xffu;
+      if (count > 1) dues.at[i] = narrow<T>(widen(dues.at[i]) / static_cast<A>(count));
+    }
+  }
+#pragma unroll
+  for (int h = 0; h < COLUMNS_HELD; ++h) {
+    if (h * rows >= left) continue;
+    Pack<T, V> given = unpacked<T, V>(W{});
+    if (given_some >> h & 1) {
+      const Pack<T, V> pack = unpacked<T, V>(held[h]);
+#pragma unroll
+      for (int i = 0; i < V; ++i) {
+        const A value = widen(pack.at[i]), due = widen(dues.at[i]);
+        given.at[i] = narrow<T>(!stands_out(pack.at[i], widen(norms.at[i])) ? A(0) * due
+                                : value != value                           ? value
+                                                                           : (value > 0 ? due : -due));
+      }
+    }
+    store_kept<T, V>(dx + at.place + h * at.step, given);
+  }
+}
+
 // ---- the design document's plan, and one scalar kernel --------------------------------------------------------------
 
 // y_part = dy y^-(p-1), on the reduced shape.

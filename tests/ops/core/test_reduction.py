@@ -35,17 +35,24 @@ def launched(
     rows: int, length: int, shift: int = 0, *, columns: int = 1
 ) -> tuple[str, tuple[int, ...], tuple[Any, ...]]:
     """Kernel, grid and arguments with which rows of float32, or columns, are reduced."""
+    return launched_in_blocks(rows, length, shift, columns=columns)[:3]
+
+
+def launched_in_blocks(
+    rows: int, length: int, shift: int = 0, *, columns: int = 1
+) -> tuple[str, tuple[int, ...], tuple[Any, ...], tuple[int, ...]]:
+    """The same, and the block."""
     found: list[Any] = []
 
     def function(expression: str) -> Any:
-        return lambda grid, _, arguments: found.extend((expression, grid, arguments))
+        return lambda grid, block, arguments: found.extend((expression, grid, arguments, block))
 
     data = SimpleNamespace(ptr=4096 + 4 * shift)
     x = SimpleNamespace(dtype=np.dtype(np.float32), data=data, nbytes=4 * rows * length * columns)
     source: Any = SimpleNamespace(function=function)
     layout, out = Reduction(rows, length, 1, 1, columns), SimpleNamespace(size=rows * columns)
     reduction.launch(source, FLOAT, layout, x, None, out, np.zeros(1 << 22, np.uint8))()
-    return found[0], found[1], found[2]
+    return found[0], found[1], found[2], found[3]
 
 
 def check_shares(rows: int, length: int, shift: int, grid: tuple[int, ...], arguments: tuple[Any, ...]) -> None:
@@ -200,7 +207,7 @@ def test_middling_sizes_leave_the_cache_first() -> None:
 
 
 @pytest.mark.parametrize(
-    ("length", "packs"), [(1000, "4, false"), (2000, "4, true"), (40_000, "4, true"), (65_536, "4, false")]
+    ("length", "packs"), [(1100, "4, false"), (2000, "4, true"), (40_000, "4, true"), (65_536, "4, false")]
 )
 def test_columns_leave_the_cache_first(length: int, packs: str) -> None:
     """Those of 12 to 384 MB, in packs; columns that are no whole packs never do."""
@@ -212,10 +219,10 @@ def test_columns_leave_the_cache_first(length: int, packs: str) -> None:
 @pytest.mark.parametrize(
     ("rows", "length", "columns", "threads", "lanes", "splits"),
     [
-        (64, 1024, 1024, reduction.TALL_THREADS, 16, 1),
+        (64, 1025, 1024, reduction.TALL_THREADS, 16, 1),
         (1, 64, 1 << 20, THREADS, 64, 1),
         (1, 16_384, 4096, THREADS, 16, 8),
-        (2, 1024, 1024, THREADS, 16, 4),
+        (2, 1100, 1024, THREADS, 16, 4),
     ],
 )
 def test_columns_are_a_block_s_where_those_are_enough(
@@ -225,6 +232,21 @@ def test_columns_are_a_block_s_where_those_are_enough(
     kernel, grid, _ = launched(rows, length, columns=columns)
     assert kernel.endswith(f", {threads}>")
     assert grid == (rows * columns // FLOAT.width // lanes, splits)
+
+
+@pytest.mark.parametrize(
+    ("length", "columns", "rows"), [(512, 2048, 32), (600, 600, 40), (1000, 32, 64), (1024, 1020, 64)]
+)
+def test_columns_of_up_to_1024_are_taken_whole(length: int, columns: int, rows: int) -> None:
+    """By blocks a line wide, of whole warps that hold all of them; not where columns are too few or no whole packs."""
+    kernel, grid, _, block = launched_in_blocks(3, length, columns=columns)
+    assert kernel.startswith("reduce_tall<")
+    assert grid == (3 * -(-columns // reduction.LINE),)
+    assert block == (reduction.LINE_PACKS, rows)
+    assert rows * reduction.TALL_EACH >= length
+    assert rows * reduction.LINE_PACKS in range(WARP, reduction.TALL_THREADS + 1, WARP)
+    for shift, few in ((1, columns), (0, columns + 1), (0, 28)):
+        assert launched(3, length, shift, columns=few)[0].startswith("reduce_columns<")
 
 
 @pytest.mark.parametrize("width", [1, 2, 4, 8])
