@@ -40,6 +40,8 @@ STEPS, NO_TENSOR = ((1, 1), (0, 1), (1, 0)), -1
 """Of x and y along a row: 0 where all of it is one element. Of a weight that is a number."""
 CROSSED_ROWS = range(17, 65)
 """Of two axes that are summed, the length of the shorter: loads of a warp at a time, and sums that it keeps."""
+LARGE_THREADS, LEAST_LARGE = 1024, 256 << 20
+"""Of a block where four tensors of so many bytes each move: one of them is the weight."""
 MOST_ROWS = 65_535
 """Blocks along a grid's second axis, or its third."""
 
@@ -50,7 +52,7 @@ def _expressions() -> tuple[str, ...]:
         for width in (1, WIDTHS[name]):
             found += [f"{kind}<{ctype}, {width}>" for kind in ("grad_rows", "grad_columns")]
             found.append(f"lerp_broadcast<{ctype}, {width}, {WALKED[name]}>")
-            found += [f"lerp_flat<{ctype}, {width}, {tensor}>" for tensor in FLAGS]
+            found += [f"lerp_flat<{ctype}, {width}, {tensor}, {THREADS}>" for tensor in FLAGS]
             flags = (f"{tensor}, {subtract}" for tensor in FLAGS for subtract in FLAGS)
             found += [f"grad_flat<{ctype}, {width}, {both}>" for both in flags]
         found += [
@@ -59,6 +61,7 @@ def _expressions() -> tuple[str, ...]:
             for step in (NO_TENSOR, 0, 1)
         ]
         found.append(f"grad_crossed<{ctype}, {WIDTHS[name]}>")
+        found.append(f"lerp_flat<{ctype}, {WIDTHS[name]}, true, {LARGE_THREADS}>")
         found += [f"grad_broadcast<{ctype}>", f"grad_any<{ctype}>"]
     return tuple(found)
 
@@ -89,9 +92,12 @@ def lerp(*, x: Any, y: Any, weight: Any, out: dict[str, Any]) -> Bound:
     operands = (x, y, tensor, result)
     if x.shape == y.shape and (tensor is None or tensor.shape == x.shape):
         width = whole_pack(x, result.size, *operands)
+        packs = result.size // width
         grid, block = flat(result.size, width)
-        function = SOURCE.function(f"lerp_flat<{ctype}, {width}, {_flag(tensor)}>")
-        arguments = (*operands, number, np.int64(result.size // width))
+        if tensor is not None and width == WIDTHS[x.dtype.name] and result.nbytes >= LEAST_LARGE:
+            grid, block = (-(-packs // LARGE_THREADS),), (LARGE_THREADS,)
+        function = SOURCE.function(f"lerp_flat<{ctype}, {width}, {_flag(tensor)}, {block[0]}>")
+        arguments = (*operands, number, np.int64(packs))
         return lambda: function(grid, block, arguments)
     steps = walk(result.shape, x.shape, y.shape, () if tensor is None else tensor.shape)
     simple = all(strides[-1] in {0, 1} for strides in steps.strides)
