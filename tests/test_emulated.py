@@ -1,4 +1,4 @@
-"""Reductions in CUDA give what the reference says where they are emulated: CI has no GPU, and sees their bugs here."""
+"""Kernels in CUDA give what the reference says where they are emulated: CI has no GPU, and sees their bugs here."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ import pytest
 from harness.case.case import Case, InputSpec
 from harness.worker.inputs import Inputs, make_inputs
 from ops._core import reduction, tuning
+from ops.lerp import cuda as lerp
 from ops.p_norm import cuda as p_norm
 from tests.emulation.emulator import Emulator, complaint, emulated
 from tests.ops.attempts import case_of, inputs_of
@@ -30,7 +31,7 @@ class Trial(NamedTuple):
     """A case and how it is run: whether arrays begin one element late, how many blocks are under way at once.
 
     ties: of a norm of porder +-inf. packs: even a small sum is taken in packs, by large blocks, a gradient by threads
-    of two, and one whose ties are counted by blocks that share none.
+    of two, one whose ties are counted by blocks that share none, and what tensors of weights mix by large blocks.
     """
 
     case: Case
@@ -57,6 +58,7 @@ class Trial(NamedTuple):
             tuning.override(SMALL_AS_LARGE if self.packs else {}),
             pytest.MonkeyPatch.context() as patch,
         ):
+            patch.setattr(lerp, "LEAST_LARGE", 0 if self.packs else lerp.LEAST_LARGE)
             patch.setattr(p_norm, "PAIRED", paired)
             patch.setattr(p_norm, "EXTREME_RESIDENT", 0 if self.packs else p_norm.EXTREME_RESIDENT)
             patch.setattr(reduction, "SHARE_LETTERS", self.seed % 200)
@@ -145,6 +147,8 @@ def drawn(op: str, count: int) -> list[Chosen]:
         other = tuple(1 if random.integers(0, 2) else length for length in shape)
         if op == "lerp_grad":
             found.append(({"x": cut, "y": other}, {"weight": 0.3}))
+        elif op == "lerp":
+            found.append(({"x": shape, "y": shape, "weight": shape}, {}))
         elif op == "dot":
             found.append(({"x": (shape[0], prod(shape[1:])), "y": (shape[0], prod(shape[1:]))}, {}))
         else:
@@ -159,6 +163,10 @@ def chosen(op: str) -> list[Chosen]:
         pairs = [*BOTH_SUMMED, *ONE_SUMMED, *((y, x) for x, y in ONE_SUMMED)]
         near_one: Chosen = ({"x": (1, 17, 1), "y": (33, 1, 2)}, {"weight": 0.9999995})
         return [near_one, *(({"x": x, "y": y}, {"weight": 0.3}) for x, y in pairs)]
+    if op == "lerp":
+        shapes: tuple[Shape, ...] = ((1,), (5, 8), (9, 250), (3, 1030), (2, 9001))
+        by_number: list[Chosen] = [({"x": shape, "y": shape}, {"weight": 0.3}) for shape in shapes]
+        return [*by_number, *(({**same, "weight": same["x"]}, {}) for same, _ in by_number)]
     if op == "dot":
         return [({"x": shape, "y": shape}, {}) for shape, _ in ROWS]
     if op == "mean":
@@ -202,10 +210,10 @@ def trials(op: str) -> list[Trial]:
 
 
 SMALL_AS_LARGE = {"reduction.small_elements": 0, "reduction.large_blocks_megabytes": 0}
-SMALL, SMALL_ELEMENTS = ("mean", "dot", "p_norm", "p_norm_grad"), 1 << 16
-"""Ops whose small sums are taken element by element or whose gradients by single packs, and the most that are small."""
+SMALL, SMALL_ELEMENTS = ("lerp", "mean", "dot", "p_norm", "p_norm_grad"), 1 << 16
+"""Ops of which what is small is taken otherwise than what is large, and the most elements that are small."""
 KERNELS = {
-    "lerp": {"grad_rows", "grad_columns", "grad_crossed", "grad_any"},
+    "lerp": {"lerp_flat", "grad_rows", "grad_columns", "grad_crossed", "grad_any"},
     "mean": {
         "reduce_small",
         "reduce_tiny",
@@ -227,7 +235,7 @@ KERNELS = {
     | {f"grad_extreme_{kind}" for kind in ("rows", "row", "long", "parts", "columns", "held")},
 }
 """What is emulated, by the folder of its source."""
-TRIALS = {op: trials(op) for op in ("lerp_grad", "mean", "dot", "p_norm", "p_norm_grad")}
+TRIALS = {op: trials(op) for op in ("lerp", "lerp_grad", "mean", "dot", "p_norm", "p_norm_grad")}
 
 
 def inputs_with_ties(trial: Trial) -> Inputs:
