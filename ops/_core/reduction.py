@@ -104,7 +104,7 @@ COLUMN_LANES = (2 * WARP, WARP, WARP // 2)
 TALL_THREADS, TALL_LENGTH = 512, 512
 """Threads of a block that has columns of 4-byte elements to itself, and how long they are at least."""
 TALL_EACH = 16
-"""Packs that a thread of reduce_tall takes at once: columns of TALL_LENGTH to 1024."""
+"""Packs that a thread of reduce_tall takes at once, whose blocks take columns whole that are not too long for that."""
 SMALL_LENGTH, SMALL_EACH, SMALL_THREADS = 256, 8, 128
 """Of reduce_small: elements a result at most, elements a lane, threads a block."""
 TINY_LENGTH = 16
@@ -166,13 +166,13 @@ def expressions(functor: str, width: int, *, only_rows: bool = False, light: boo
     shares = (_shares_name(f"{functor}, {width}, {whole}") for whole in flags if at_once and not only_rows)
     packs = dict.fromkeys(("1, false", *(f"{width}, {stream}" for stream in flags)))
     columns = (f"reduce_columns<{functor}, {these}, {THREADS}>" for these in packs)
-    tall = (f"reduce_columns<{functor}, {width}, {stream}, {TALL_THREADS}>" for stream in flags if width == ROW_WIDTH)
-    taken = (_tall_name(functor, width, stream) for stream in flags if at_once and width == ROW_WIDTH and not only_rows)
+    more = (f"reduce_columns<{functor}, {width}, {stream}, {TALL_THREADS}>" for stream in flags if width == ROW_WIDTH)
+    tall = (_tall_name(functor, width, stream) for stream in flags if light and width == ROW_WIDTH and not only_rows)
     slabs = (f"reduce_slabs<{functor}, {width}, {stream}>" for stream in flags if not only_rows)
     small = (f"reduce_small<{functor}, {of_rows}>" for of_rows in (flags[1:] if only_rows else flags))
     tiny = f"reduce_tiny<{functor}, {width}>"
     elements = (f"reduce_elements<{functor}, {stream}>" for stream in flags if width == ROW_WIDTH and not only_rows)
-    return (*small, tiny, *rows, *row, *held, *shares, *elements, *columns, *tall, *taken, *slabs)
+    return (*small, tiny, *rows, *row, *held, *shares, *elements, *columns, *more, *tall, *slabs)
 
 
 def launch(
