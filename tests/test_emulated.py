@@ -206,6 +206,9 @@ def trials(op: str) -> list[Trial]:
         for number, (dtype, ties) in enumerate(product(("float16", "bfloat16", "float64"), TIES)):
             case = case_of(op, {"x": (48, 264)}, dtype, axis=0, porder=(inf, -inf)[number % 2])
             found.append(Trial(case, offset=False, mixed=(1, 2, 5)[number % 3], seed=number, ties=ties, packs=False))
+        for length in (255, 256):  # the most ties that a byte counts, and one more
+            case = case_of(op, {"x": (3, length, 4)}, "float32", axis=1, porder=inf)
+            found.append(Trial(case, offset=False, mixed=2, seed=length, ties="all", packs=False))
     return found
 
 

@@ -15,9 +15,9 @@ AXES = 6
 LARGEST = 1 << 31
 
 
-def flat(elements: int, width: int) -> tuple[tuple[int], tuple[int]]:
+def flat(elements: int, width: int, threads: int = THREADS) -> tuple[tuple[int], tuple[int]]:
     """Grid and block of a kernel of `_include/flat.cuh`: a pack of `width` elements a thread."""
-    return (blocks(elements, width),), (THREADS,)
+    return (blocks(elements, width, threads=threads),), (threads,)
 
 
 def is_whole(elements: int, width: int) -> str:
@@ -25,9 +25,9 @@ def is_whole(elements: int, width: int) -> str:
     return flag(elements % (width * THREADS) == 0)
 
 
-def blocks(elements: int, width: int, packs: int = 1) -> int:
-    """Blocks for `elements` where each thread moves `packs` packs of `width`."""
-    return max(1, -(-elements // (width * THREADS * packs)))
+def blocks(elements: int, width: int, packs: int = 1, *, threads: int = THREADS) -> int:
+    """Blocks for `elements` where each of their `threads` moves `packs` packs of `width`."""
+    return max(1, -(-elements // (width * threads * packs)))
 
 
 def axes_struct(walk: Walk) -> Array:

@@ -209,10 +209,10 @@ def launch(
         function = source.function(f"reduce_slabs<{functor.name}, {width}, {streams}>")
         numbers = (functor.value, layout_struct(layout, 1, 1), np.int32(shift))
         return lambda: function((layout.a * layout.b,), (threads,), (x, out, *numbers))
-    if second is None and functor.light and wide == ROW_WIDTH and _is_tall(layout):
-        return _tall(source, functor, layout, (x, out), _streams((x,), least_streamed, _STREAMED_COLUMNS))
-    lanes, across, splits = _column_shares(layout, wide, COLUMN_LANES if itemsize == 4 else (WARP,))
     streams = _streams((x, second), least_streamed, _STREAMED_COLUMNS) if wide == width else "false"
+    if second is None and functor.light and wide == ROW_WIDTH and _is_tall(layout):
+        return _tall(source, functor, layout, (x, out), streams)
+    lanes, across, splits = _column_shares(layout, wide, COLUMN_LANES if itemsize == 4 else (WARP,))
     threads = TALL_THREADS if splits == 1 and wide == ROW_WIDTH and layout.length >= TALL_LENGTH else THREADS
     function = source.function(f"reduce_columns<{functor.name}, {wide}, {streams}, {threads}>")
     arguments = (x, second, out, functor.value, layout_struct(layout, splits, across), tickets, partials)

@@ -92,12 +92,11 @@ def lerp(*, x: Any, y: Any, weight: Any, out: dict[str, Any]) -> Bound:
     operands = (x, y, tensor, result)
     if x.shape == y.shape and (tensor is None or tensor.shape == x.shape):
         width = whole_pack(x, result.size, *operands)
-        packs = result.size // width
-        grid, block = flat(result.size, width)
-        if tensor is not None and width == WIDTHS[x.dtype.name] and result.nbytes >= LEAST_LARGE:
-            grid, block = (-(-packs // LARGE_THREADS),), (LARGE_THREADS,)
-        function = SOURCE.function(f"lerp_flat<{ctype}, {width}, {_flag(tensor)}, {block[0]}>")
-        arguments = (*operands, number, np.int64(packs))
+        large = tensor is not None and width == WIDTHS[x.dtype.name] and result.nbytes >= LEAST_LARGE
+        threads = LARGE_THREADS if large else THREADS
+        grid, block = flat(result.size, width, threads)
+        function = SOURCE.function(f"lerp_flat<{ctype}, {width}, {_flag(tensor)}, {threads}>")
+        arguments = (*operands, number, np.int64(result.size // width))
         return lambda: function(grid, block, arguments)
     steps = walk(result.shape, x.shape, y.shape, () if tensor is None else tensor.shape)
     simple = all(strides[-1] in {0, 1} for strides in steps.strides)

@@ -33,6 +33,7 @@ def test_flat_launches_cover_their_elements(blocks: int, width: int) -> None:
     most = blocks * THREADS * width
     for elements in (most, most - 1, most - THREADS * width + 1):
         assert pointwise.flat(elements, width) == ((blocks,), (THREADS,))
+        assert pointwise.flat(4 * elements, width, 4 * THREADS) == ((blocks,), (4 * THREADS,))
     assert pointwise.is_whole(most, width) == "true"
     assert pointwise.is_whole(most + 1, width) == "false"
 

@@ -177,9 +177,10 @@ def test_what_is_not_taken_at_once() -> None:
         assert launched(1, 1 << 25)[0].startswith("reduce_long<")
 
 
-def test_host_and_device_agree_on_small_sums_and_slabs() -> None:
-    """The kernels take as many elements a lane, and have as much room for a slab's sums, as the host counts on."""
+def test_host_and_device_agree_on_small_sums_slabs_and_tall_columns() -> None:
+    """The kernels take as many elements and lanes, and have as much room for a slab's sums, as the host counts on."""
     text = (Path(ops.__file__).parent / "_include" / "reduce.cuh").read_text(encoding="utf-8")
+    assert f"constexpr int TALL_LANES = {LINE_PACKS};" in text
     assert f"constexpr int SMALL_EACH = {reduction.SMALL_EACH};" in text
     assert reduction.SMALL_LENGTH == WARP * reduction.SMALL_EACH
     assert f"constexpr int TINY_LENGTH = {reduction.TINY_LENGTH};" in text

@@ -16,6 +16,7 @@ from ops._core.axes import Reduction
 from ops._core.reduction import LINE_PACKS, touched_packs
 from ops.p_norm import cuda
 from ops.p_norm.cuda import (
+    COLUMNS_HELD,
     COUNT_BYTES,
     EXTREME_RESIDENT,
     MOST_SETTLERS,
@@ -166,6 +167,7 @@ def test_host_and_device_agree_on_what_is_held() -> None:
     assert f"constexpr int GRAD_THREADS = {THREADS};" in text
     assert f"constexpr int SHORT_HELD = {SHORT_HELD};" in text
     assert f"constexpr int ROW_HELD = {ROW_HELD}, PART_HELD = {PART_HELD};" in text
+    assert f"constexpr int COLUMNS_HELD = {COLUMNS_HELD};" in text
     resident = re.search(r"constexpr int PARTS_RESIDENT = (\d+);", text)
     assert resident is not None
     assert int(resident[1]) >= EXTREME_RESIDENT
