@@ -17,7 +17,6 @@ import pytest
 from harness.case.case import Case, InputSpec
 from harness.worker.inputs import Inputs, make_inputs
 from ops._core import reduction, tuning
-from ops.lerp import cuda as lerp
 from ops.p_norm import cuda as p_norm
 from tests.emulation.emulator import Emulator, complaint, emulated
 from tests.ops.attempts import case_of, inputs_of
@@ -58,7 +57,6 @@ class Trial(NamedTuple):
             tuning.override(SMALL_AS_LARGE if self.packs else {}),
             pytest.MonkeyPatch.context() as patch,
         ):
-            patch.setattr(lerp, "LEAST_LARGE", 0 if self.packs else lerp.LEAST_LARGE)
             patch.setattr(p_norm, "PAIRED", paired)
             patch.setattr(p_norm, "EXTREME_RESIDENT", 0 if self.packs else p_norm.EXTREME_RESIDENT)
             patch.setattr(reduction, "SHARE_LETTERS", self.seed % 200)
@@ -212,7 +210,9 @@ def trials(op: str) -> list[Trial]:
     return found
 
 
-SMALL_AS_LARGE = {"reduction.small_elements": 0, "reduction.large_blocks_megabytes": 0}
+SMALL_AS_LARGE = dict.fromkeys(
+    ("reduction.small_elements", "reduction.large_blocks_megabytes", "lerp.large_blocks_megabytes"), 0
+)
 SMALL, SMALL_ELEMENTS = ("lerp", "mean", "dot", "p_norm", "p_norm_grad"), 1 << 16
 """Ops of which what is small is taken otherwise than what is large, and the most elements that are small."""
 KERNELS = {

@@ -31,6 +31,14 @@ _BLOCKS = declare(
     ops=("lerp_grad",),
     why="blocks that share sums along columns: bandwidth against partial sums",
 )
+_LARGE = declare(
+    "lerp.large_blocks_megabytes",
+    256,
+    (0, 64, 128, 256, 512),
+    backend="cuda",
+    ops=("lerp",),
+    why="megabytes of a result from which on, with a tensor of weights, blocks are large and keep nothing in the cache",
+)
 CTYPES = {name: dtype_info(name).ctype for name in FLOATS}
 WIDTHS = {name: 16 // dtype_info(name).itemsize for name in FLOATS}
 WALKED = {"float16": 1, "bfloat16": 1, "float32": 2, "float64": 2}
@@ -40,8 +48,8 @@ STEPS, NO_TENSOR = ((1, 1), (0, 1), (1, 0)), -1
 """Of x and y along a row: 0 where all of it is one element. Of a weight that is a number."""
 CROSSED_ROWS = range(17, 65)
 """Of two axes that are summed, the length of the shorter: loads of a warp at a time, and sums that it keeps."""
-LARGE_THREADS, LEAST_LARGE = 1024, 256 << 20
-"""Of a block where four tensors of so many bytes each move: one of them is the weight."""
+LARGE_THREADS = 1024
+"""Of a block where long tensors are mixed by one of weights."""
 MOST_ROWS = 65_535
 """Blocks along a grid's second axis, or its third."""
 
@@ -92,7 +100,7 @@ def lerp(*, x: Any, y: Any, weight: Any, out: dict[str, Any]) -> Bound:
     operands = (x, y, tensor, result)
     if x.shape == y.shape and (tensor is None or tensor.shape == x.shape):
         width = whole_pack(x, result.size, *operands)
-        large = tensor is not None and width == WIDTHS[x.dtype.name] and result.nbytes >= LEAST_LARGE
+        large = tensor is not None and width == WIDTHS[x.dtype.name] and result.nbytes >= _LARGE.value() << 20
         threads = LARGE_THREADS if large else THREADS
         grid, block = flat(result.size, width, threads)
         function = SOURCE.function(f"lerp_flat<{ctype}, {width}, {_flag(tensor)}, {threads}>")
