@@ -59,7 +59,7 @@ docs: $(VENV)/.run
 figures:
 	rm -f figures.db*
 	$(MEASURES) -m harness run --db sqlite:///figures.db --ahead $$(nproc) --tag seed --tag full \
-	  -i optimized -i torch -i torch_compile -i torchvision --budget 0.05 --settle 4
+	  -i optimized -i tf32 -i torch -i torch_compile -i torchvision --budget 0.05 --settle 4
 	$(MEASURES) -m harness export --db sqlite:///figures.db --samples -o $(FIGURES)/full.json
 	$(MEASURES) -m tests.counters $(FIGURES)/full.json $(FIGURES)-counters.json
 	$(MEASURES) -m harness run --db sqlite:///figures.db --ahead $$(nproc) --tag seed

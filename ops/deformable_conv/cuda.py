@@ -10,7 +10,7 @@ import numpy as np
 from ops._core.backend import namespace
 from ops._core.cuda import DIVISOR, Source, divisor, multiprocessors
 from ops._core.dtype import FLOATS, dtype_info
-from ops._core.gemm import TF32, Matrix, product, splits_bytes, supported
+from ops._core.gemm import Matrix, product, splits_bytes, supported
 from ops._core.kernel import Bound
 from ops._core.op import Shapes
 from ops._core.registry import kernel
@@ -181,16 +181,6 @@ kernel(
     relaxed=4.0,
     note=LONG_CHAINS,
 )(unfold_then(_by_blas))
-kernel(
-    "deformable_conv",
-    "tf32",
-    "cuda",
-    ("float32",),
-    prepare=True,
-    workspace=split_bytes,
-    relaxed=2.0**8,
-    note="multiplies in TF32: 11 bits of each factor",
-)(unfold_then(by_tensor_cores(TF32)))
 
 
 @kernel(

@@ -5,7 +5,7 @@ By columns of all images and a product where that is the faster way, or where th
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise, product
 from typing import Any
@@ -14,7 +14,7 @@ import numpy as np
 
 from ops._core.cuda import DIVISOR, Source, architecture, divisor, multiprocessors, shared_memory_bytes
 from ops._core.dtype import FLOATS, dtype_info
-from ops._core.gemm import EXACT
+from ops._core.gemm import EXACT, TF32
 from ops._core.kernel import Bound
 from ops._core.op import Shapes
 from ops._core.registry import kernel
@@ -23,7 +23,6 @@ from ops.deformable_conv.cuda import ALIGNMENT, CONV, by_tensor_cores, conv_stru
 from ops.deformable_conv.op import DeformableConvParams, geometry
 from ops.deformable_conv.sampling import Geometry
 
-DTYPES = ("float16", "bfloat16", "float32")
 ARCHITECTURE = 90
 """The only one: later ones multiply in another way, earlier ones slower."""
 THREADS, PREPARE_THREADS = 512, 256
@@ -41,11 +40,16 @@ STAGE_PIXELS = 32
 TURNED = (32, 64)
 """Pixels and channels that a block lays out channels last."""
 FEWEST_STAGES = 2
+EXACT_HALVES, SHORT_HALVES = 2, 1
+"""Of 11 bits, that a float32 is taken apart into: for its own accuracy, for TF32's. Elements of 16 bits are one."""
+HALVES = {"float16": (SHORT_HALVES,), "bfloat16": (SHORT_HALVES,), "float32": (EXACT_HALVES, SHORT_HALVES)}
+DTYPES = tuple(HALVES)
 MOST_SPLITS, QUARTER = 16, 64 * 64
 """The second in results: reading as many takes a quarter of a stage."""
 PLACE_BYTES, SPOT_BYTES = 16, 32
 """Of where a sample lies, in global and in shared memory."""
 RANGE = "float32 is exact to 22 bits within 2^-17 of the largest of a filter's row, or of 32 channels at a sample"
+TF32_NOTE = "11 bits of each factor, as TF32 has"
 LARGEST_INDEX, LARGEST_LINE, MOST_GROUPS = 2**31 - 1, 2**27 - 1, 2**16 - 1
 
 
@@ -78,15 +82,17 @@ _PLAN = np.dtype(
             *("share", "splits", "places", "stages", "tiles", "results", "strip"),
         )
     ]
-    + [(name, DIVISOR) for name in ("padded", "per_group", "strip_pixels")]
+    + [(name, DIVISOR) for name in ("padded", "per_group", "strip_pixels", "taps", "visit")]
 )
 
 
 def _expressions() -> tuple[str, ...]:
-    ctypes = [dtype_info(name).ctype for name in DTYPES]
-    return tuple(f"prepare<{item}>" for item in ctypes) + tuple(
-        f"convolve<{item}, {', '.join(map(str, shape))}>" for item in ctypes for shape in (*SHAPES, *SMALLER.values())
-    )
+    found = []
+    for dtype, halves in ((dtype, halves) for dtype, each in HALVES.items() for halves in each):
+        kind = f"{dtype_info(dtype).ctype}, {halves}"
+        found.append(f"prepare<{kind}>")
+        found += [f"convolve<{kind}, {', '.join(map(str, shape))}>" for shape in (*SHAPES, *SMALLER.values())]
+    return tuple(found)
 
 
 SOURCE = Source(__file__, "fused.cu", _expressions())
@@ -133,14 +139,14 @@ class Channels:
         return max(item for item in range(1, _SPAN.value() + 1) if within % item == 0)
 
 
-def channels_of(found: Geometry, itemsize: int) -> Channels | None:
+def channels_of(found: Geometry, itemsize: int, halves: int) -> Channels | None:
     """None where a group and a deformable group share some, but not all, of the smaller one's channels."""
     group, deformable = found.channels // found.groups, found.channels // found.deformable_groups
     segment = min(group, deformable)
     if max(group, deformable) % segment:
         return None
     padded = _padded(segment, LANE_BYTES // itemsize)
-    return Channels(segment, padded, group // segment, LINE_BYTES // itemsize)
+    return Channels(segment, padded, group // segment, LINE_BYTES // 2 // halves)
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,12 +231,21 @@ class Layout:
         return found.batch * found.pixels * found.taps * found.deformable_groups
 
     @property
+    def pixels(self) -> int:
+        """Of all images."""
+        return self.found.batch * self.found.size[0] * self.found.size[1]
+
+    @property
+    def line_bytes(self) -> int:
+        """Of one pixel, all its channels."""
+        return self.found.groups * self.channels.depth * self.itemsize
+
+    @property
     def sizes(self) -> tuple[int, ...]:
-        """Bytes of x and filter laid out anew, of scales of rows, places of samples, partial results, their tickets."""
-        pixels = self.found.batch * self.found.size[0] * self.found.size[1]
+        """Bytes of x and zeros as lines, filter as stages, row scales, samples' places, partial results, tickets."""
         shared_tiles = self.tiles * self.found.groups if self.splits > 1 else 0
         exact = (
-            (pixels + 1) * self.found.groups * self.channels.depth * self.itemsize,
+            (self.pixels + 1) * self.line_bytes,
             self.filter_rows * self.depth_stages * LINE_BYTES,
             4 * self.found.out_channels,
             PLACE_BYTES * self.places,
@@ -258,7 +273,7 @@ class Layout:
             self.prepare_blocks,
             found.batch * found.pixels + self.tile[1],
             self.places + PREPARE_THREADS,
-            found.groups * self.channels.depth * self.itemsize,
+            self.line_bytes,
             self.depth_stages * LANES,
             self.rows * found.channels // found.groups * found.taps,
         )
@@ -280,8 +295,8 @@ class Layout:
             *(self.tiles, self.ring_bytes if self.blocks < self.tiles else 0, strip),
         )
         per_group = found.channels // found.deformable_groups
-        divisors = divisor(channels.padded), divisor(per_group), divisor(strip * found.out_size[1])
-        return np.array((conv_struct(found), *numbers, *divisors), _PLAN)
+        divided = channels.padded, per_group, strip * found.out_size[1], found.taps, channels.span
+        return np.array((conv_struct(found), *numbers, *map(divisor, divided)), _PLAN)
 
 
 def _cost(tiles: int, stages: int, slots: int, splits: int, area: int) -> int:
@@ -309,9 +324,9 @@ def _layouts(found: Geometry, itemsize: int, channels: Channels, shared: int, pr
                 break
 
 
-def layout_of(found: Geometry, itemsize: int, shared: int, processors: int) -> Layout | None:
+def layout_of(found: Geometry, itemsize: int, halves: int, shared: int, processors: int) -> Layout | None:
     """How to compute a convolution with `shared` bytes a block; None where these kernels cannot."""
-    channels = channels_of(found, itemsize)
+    channels = channels_of(found, itemsize, halves)
     if channels is None:
         return None
 
@@ -322,54 +337,62 @@ def layout_of(found: Geometry, itemsize: int, shared: int, processors: int) -> L
     return min(_layouts(found, itemsize, channels, shared, processors), key=cost, default=None)
 
 
-def chosen(found: Geometry, dtype: str) -> Layout | None:
+def chosen(found: Geometry, dtype: str, halves: int) -> Layout | None:
     """On the current device; None where columns are the better way too."""
-    if dtype not in DTYPES or architecture() != ARCHITECTURE or found.samples == 0 or found.out_channels == 0:
+    if dtype not in HALVES or architecture() != ARCHITECTURE or found.samples == 0 or found.out_channels == 0:
         return None
-    layout = layout_of(found, dtype_info(dtype).itemsize, shared_memory_bytes(), multiprocessors())
+    layout = layout_of(found, dtype_info(dtype).itemsize, halves, shared_memory_bytes(), multiprocessors())
     return layout if layout is not None and _MOST_PLACES.covers(layout.channels.places) else None
 
 
-def _workspace_bytes(shapes: Shapes, params: DeformableConvParams) -> int:
-    found = geometry(shapes.inputs["x"].shape, shapes.inputs["filter"].shape, params)
-    layout = chosen(found, shapes.inputs["x"].dtype)
-    return split_bytes(shapes, params) if layout is None else sum(layout.sizes)
+def _forward(
+    kind: str, dtypes: tuple[str, ...], accuracy: int, by_columns: Callable[..., Bound], **options: Any
+) -> None:
+    """Registers a kernel of two launches, the first of which lays x and the filter out anew; or by columns."""
+
+    def halves(dtype: str) -> int:
+        return accuracy if dtype == "float32" else SHORT_HALVES
+
+    def workspace_bytes(shapes: Shapes, params: DeformableConvParams) -> int:
+        x = shapes.inputs["x"]
+        layout = chosen(geometry(x.shape, shapes.inputs["filter"].shape, params), x.dtype, halves(x.dtype))
+        return split_bytes(shapes, params) if layout is None else sum(layout.sizes)
+
+    @kernel("deformable_conv", kind, "cuda", dtypes, prepare=True, workspace=workspace_bytes, **options)
+    def forward(
+        *,
+        x: Any,
+        offset: Any,
+        filter: Any,
+        out: dict[str, Any],
+        workspace: Any,
+        mask: Any = None,
+        **options: Any,
+    ) -> Bound:
+        found = geometry(x.shape, filter.shape, DeformableConvParams(**options))
+        layout = chosen(found, x.dtype.name, halves(x.dtype.name))
+        if layout is None:
+            return by_columns(x=x, offset=offset, filter=filter, out=out, workspace=workspace, mask=mask, **options)
+        lines, packed, scales, places, partial, tickets = _cut(workspace, layout.sizes)
+        zeros = lines[layout.pixels * layout.line_bytes :]
+        plan, shared, variant = layout.struct(), layout.shared_bytes, f"{ctype(x)}, {halves(x.dtype.name)}"
+        prepare = SOURCE.function(f"prepare<{variant}>")
+        convolve = SOURCE.function(f"convolve<{variant}, {', '.join(map(str, layout.shape))}>")
+        convolve.max_dynamic_shared_size_bytes = shared
+        counts = (np.int32(layout.filter_rows), np.int32(layout.pieces), np.int32(layout.tile[0]))
+        first = (x, filter, offset, mask, lines, zeros, packed, scales, places, *counts, plan)
+        second = (lines, zeros, packed, scales, places, out["out"], partial, tickets, plan)
+        blocks, grid = layout.prepare_blocks, (layout.blocks, found.groups, layout.splits)
+
+        def run() -> None:
+            prepare((blocks,), (PREPARE_THREADS,), first)
+            convolve(grid, (THREADS,), second, shared_mem=shared)
+
+        return run
 
 
-_BY_COLUMNS = unfold_then(by_tensor_cores(EXACT))
-
-
-@kernel("deformable_conv", "optimized", "cuda", FLOATS, prepare=True, workspace=_workspace_bytes, note=RANGE)
-def fused(
-    *,
-    x: Any,
-    offset: Any,
-    filter: Any,
-    out: dict[str, Any],
-    workspace: Any,
-    mask: Any = None,
-    **options: Any,
-) -> Bound:
-    """Two launches, the first of which lays x and the filter out anew; or by columns."""
-    found = geometry(x.shape, filter.shape, DeformableConvParams(**options))
-    layout = chosen(found, x.dtype.name)
-    if layout is None:
-        return _BY_COLUMNS(x=x, offset=offset, filter=filter, out=out, workspace=workspace, mask=mask, **options)
-    lines, packed, scales, places, partial, tickets = _cut(workspace, layout.sizes)
-    plan, shared = layout.struct(), layout.shared_bytes
-    prepare = SOURCE.function(f"prepare<{ctype(x)}>")
-    convolve = SOURCE.function(f"convolve<{ctype(x)}, {', '.join(map(str, layout.shape))}>")
-    convolve.max_dynamic_shared_size_bytes = shared
-    counts = (np.int32(layout.filter_rows), np.int32(layout.pieces), np.int32(layout.tile[0]))
-    first = (x, filter, offset, mask, lines, packed, scales, places, *counts, plan)
-    second = (lines, packed, scales, places, out["out"], partial, tickets, plan)
-    blocks, grid = layout.prepare_blocks, (layout.blocks, found.groups, layout.splits)
-
-    def run() -> None:
-        prepare((blocks,), (PREPARE_THREADS,), first)
-        convolve(grid, (THREADS,), second, shared_mem=shared)
-
-    return run
+_forward("optimized", FLOATS, EXACT_HALVES, unfold_then(by_tensor_cores(EXACT)), note=RANGE)
+_forward("tf32", ("float32",), SHORT_HALVES, unfold_then(by_tensor_cores(TF32)), relaxed=2.0**8, note=TF32_NOTE)
 
 
 def _cut(workspace: Any, sizes: tuple[int, ...]) -> list[Any]:

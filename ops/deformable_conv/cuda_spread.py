@@ -13,7 +13,7 @@ from ops._core.dtype import dtype_info
 from ops._core.gemm import Matrix, product, splits_bytes, supported
 from ops._core.kernel import Bound
 from ops.deformable_conv.cuda import ALIGNMENT, CONV, THREADS, conv_struct, ctype
-from ops.deformable_conv.cuda_fused import DTYPES, LANES, LARGEST_INDEX, TURNED, Channels, channels_of
+from ops.deformable_conv.cuda_fused import DTYPES, LANES, LARGEST_INDEX, SHORT_HALVES, TURNED, Channels, channels_of
 from ops.deformable_conv.sampling import Geometry
 
 _LINES = np.dtype([(name, np.int32) for name in ("area", "channels", "segment", "depth")] + [("padded", DIVISOR)])
@@ -112,7 +112,7 @@ def spread_of(found: Geometry, dtype: str) -> Spread | None:
     if dtype not in DTYPES or not supported(dtype) or found.samples == 0 or found.out_channels == 0:
         return None
     itemsize = dtype_info(dtype).itemsize
-    channels = channels_of(found, itemsize)
+    channels = channels_of(found, itemsize, SHORT_HALVES)
     if channels is None or found.deformable_groups > MOST_GROUPS:
         return None
     made = Spread(found, itemsize, channels)

@@ -16,16 +16,17 @@
 #include "warpgroup.cuh"
 
 constexpr int CONSUMERS = 256, PRODUCERS = 256;  // threads; those that multiply come first
-constexpr int LINE = 128;      // bytes of a row of a stage: halves and rests of 32 floats, or 64 elements of 16 bits
+constexpr int LINE = 128;      // bytes of a row of a stage: 64 elements of 16 bits, or HALVES halves of each float
 constexpr int LANES = 8;       // lanes that share a sample's place, 16 bytes of channels each
 constexpr int OCTETS = PRODUCERS / LANES;
 constexpr int AHEAD = 2;       // samples under way in a thread
+constexpr int LOADS = 16;       // likewise, of the filter
 constexpr int ALL_CONSUMERS = 1;  // named barrier
 constexpr int ROW_SCALES = 1024;  // bytes for those of a block
 
 constexpr int REGISTERS = 128;  // of a thread, on average
-template <typename T>
-constexpr int SAMPLING = sizeof(T) == 4 ? 96 : 152;  // of one that samples; float32 has two sets of sums
+template <typename T, int HALVES, int N>  // of one that samples; float32 has two sets of sums
+constexpr int SAMPLING = sizeof(T) == 2 ? 152 : HALVES == 2 ? 96 : N == 128 ? 104 : 112;
 
 struct Plan {
   Conv conv;
@@ -43,6 +44,7 @@ struct Plan {
   Divisor padded;                // channels of a segment as laid out
   Divisor per_group;             // channels of a deformable group
   Divisor strip_pixels;
+  Divisor taps, visit;           // those of conv; chunks of a span
 };
 
 // Which pixel of an image is the index-th to be taken.
@@ -55,6 +57,17 @@ __device__ __forceinline__ int pixel_at(const Plan& plan, int index) {
 
 template <typename T>
 constexpr int VECTOR = 16 / sizeof(T);
+template <int HALVES>
+constexpr int DEPTH = LINE / 2 / HALVES;  // channels of a stage
+template <typename T, int HALVES>
+constexpr int READS = DEPTH<HALVES> / LANES / VECTOR<T>;  // of a lane, for its channels of a stage at one corner
+
+// Which channel of a stage is the j-th of the part-th eight: as lanes that read twice have them.
+template <typename T, int HALVES>
+__device__ __forceinline__ int channel_of(int part, int j) {
+  constexpr int EACH = 8 / READS<T, HALVES>;
+  return j / EACH * (LANES * EACH) + part * EACH + j % EACH;
+}
 
 struct alignas(16) Place {  // of one sample: its upper left corner's line times 16, and a bit for each corner that there is
   int corner;
@@ -62,7 +75,7 @@ struct alignas(16) Place {  // of one sample: its upper left corner's line times
 };
 
 struct Spot {  // the same: lines of x, weights
-  int4 line;
+  uint4 line;
   float4 weight;
 };
 
@@ -88,7 +101,7 @@ struct Step {
 };
 
 // One row of the filter: its stages' lines of 128 bytes, 16 bytes each moved by the row so that eight rows meet no bank twice.
-template <typename T>
+template <typename T, int HALVES>
 __device__ __forceinline__ void pack(
     const T* __restrict__ filter, unsigned char* __restrict__ packed, float* __restrict__ scales, const Plan& plan,
     int tile_rows, int padded_row) {
@@ -102,8 +115,12 @@ __device__ __forceinline__ void pack(
   float scale = 1;
   if constexpr (sizeof(T) == 4) {
     float most = 0;
-    if (exists) {
-      for (int i = threadIdx.x; i < length; i += 256) most = fmaxf(most, fabsf(from[i]));
+    for (int first = exists ? threadIdx.x : length; first < length; first += 256 * LOADS) {
+      float values[LOADS];
+#pragma unroll
+      for (int i = 0; i < LOADS; ++i) values[i] = first + i * 256 < length ? from[first + i * 256] : 0.0f;
+#pragma unroll
+      for (int i = 0; i < LOADS; ++i) most = fmaxf(most, fabsf(values[i]));
     }
 #pragma unroll
     for (int lane = 16; lane > 0; lane /= 2) most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, lane));
@@ -115,18 +132,27 @@ __device__ __forceinline__ void pack(
     scale = power(254 + TOP - top);
     if (exists && threadIdx.x == 0) scales[group * plan.rows + row] = power(min(top, 254));
   }
-  constexpr int PARTS = sizeof(T) == 4 ? 4 : 8;  // eights of channels of a stage
+  constexpr int PARTS = DEPTH<HALVES> / 8;  // eights of channels of a stage
   unsigned char* const to =
       packed + (static_cast<long long>(group * plan.row_tiles + tile) * stages * tile_rows + within) * LINE;
+  const bool padded = plan.segment != plan.padded.value;
   for (int i = threadIdx.x; i < stages * PARTS; i += 256) {  // neighbours take the taps of a channel, as they lie
-    const int piece = i / plan.conv.taps, tap = i - piece * plan.conv.taps, first = piece * 8, part = piece % PARTS;
-    const int chunk = piece / PARTS, super = chunk / plan.span;
-    const int stage = (super * plan.conv.taps + tap) * plan.span + chunk - super * plan.span;
+    const int piece = quotient(i, plan.taps), tap = remainder(i, piece, plan.taps), part = piece % PARTS;
+    const int chunk = piece / PARTS, super = quotient(chunk, plan.visit);
+    const int stage = (super * plan.conv.taps + tap) * plan.span + remainder(chunk, super, plan.visit);
+    const int first = chunk * DEPTH<HALVES>;
     T values[8];
+    if (exists && !padded && first + DEPTH<HALVES> <= plan.depth) {
+      const T* const own = from + first * plan.conv.taps + tap;
 #pragma unroll
-    for (int j = 0; j < 8; ++j) {
-      const int channel = first + j < plan.depth ? given_channel(first + j, plan.segment, plan.padded) : -1;
-      values[j] = exists && channel >= 0 ? from[channel * plan.conv.taps + tap] : T(0.0f);
+      for (int j = 0; j < 8; ++j) values[j] = own[channel_of<T, HALVES>(part, j) * plan.conv.taps];
+    } else {
+#pragma unroll
+      for (int j = 0; j < 8; ++j) {
+        const int laid = first + channel_of<T, HALVES>(part, j);
+        const int channel = laid < plan.depth ? given_channel(laid, plan.segment, plan.padded) : -1;
+        values[j] = exists && channel >= 0 ? from[channel * plan.conv.taps + tap] : T(0.0f);
+      }
     }
     unsigned char* const line = to + static_cast<long long>(stage) * tile_rows * LINE;
     if constexpr (sizeof(T) == 4) {
@@ -134,6 +160,7 @@ __device__ __forceinline__ void pack(
 #pragma unroll
       for (int j = 0; j < 4; ++j) take_apart(high[j], low[j], values[2 * j] * scale, values[2 * j + 1] * scale);
       *reinterpret_cast<uint4*>(line + (part ^ within % 8) * 16) = make_uint4(high[0], high[1], high[2], high[3]);
+      if (HALVES == 1) continue;
       *reinterpret_cast<uint4*>(line + ((part + 4) ^ within % 8) * 16) = make_uint4(low[0], low[1], low[2], low[3]);
     } else {
       alignas(16) T line_values[8];
@@ -166,14 +193,14 @@ __device__ __forceinline__ void locate(
 
 // x (N, C, H, W) to lines (N, H, W, channels) and one of zeros; filter to packed and its rows' scales; places of
 // samples (deformable groups, taps, pixels of all images). In 16 bits it mostly waits: as many blocks as there may be.
-template <typename T>
-__global__ void __launch_bounds__(256, sizeof(T) == 2 ? 8 : 4) prepare(
+template <typename T, int HALVES>
+__global__ void __launch_bounds__(256, sizeof(T) == 2 ? 6 : 4) prepare(
     const T* __restrict__ x, const T* __restrict__ filter, const T* __restrict__ offset, const T* __restrict__ mask,
-    T* __restrict__ lines, unsigned char* __restrict__ packed, float* __restrict__ scales, Place* __restrict__ places,
-    int filter_rows, int pieces, int tile_rows, const __grid_constant__ Plan plan) {
+    T* __restrict__ lines, T* __restrict__ zeros, unsigned char* __restrict__ packed, float* __restrict__ scales,
+    Place* __restrict__ places, int filter_rows, int pieces, int tile_rows, const __grid_constant__ Plan plan) {
   const int block = blockIdx.x;
   if (block < filter_rows) {
-    pack(filter, packed, scales, plan, tile_rows, block);
+    pack<T, HALVES>(filter, packed, scales, plan, tile_rows, block);
   } else if (block < filter_rows + pieces) {
     const Lines of = {
         plan.conv.height * plan.conv.width, plan.conv.channels, plan.segment, plan.line_depth, plan.padded};
@@ -181,7 +208,6 @@ __global__ void __launch_bounds__(256, sizeof(T) == 2 ? 8 : 4) prepare(
   } else if (block > filter_rows + pieces) {
     locate(offset, mask, places, plan, (block - filter_rows - pieces - 1) * 256 + threadIdx.x);
   } else {
-    T* const zeros = lines + static_cast<long long>(plan.images) * plan.conv.height * plan.conv.width * plan.line_depth;
     for (int i = threadIdx.x; i < plan.line_depth; i += 256) zeros[i] = T(0.0f);
   }
 }
@@ -231,7 +257,7 @@ __device__ __forceinline__ int column_of(int warp, int octet, int i) {
 }
 
 // The places of a warp's samples: looked up one visit (a tap, some chunks of channels) ahead.
-template <typename T, int N, int R, int Q>
+template <int HALVES, int N, int R, int Q>
 struct Scout {
   static constexpr int EACH = 4 * Ring<N, R, Q>::ITEMS;
   const Plan& plan;
@@ -251,7 +277,7 @@ struct Scout {
 
   __device__ __forceinline__ void send(const Step& step) const {
     const int total = plan.images * plan.conv.pixels.value;
-    const int first = blockIdx.y * segments + quotient(step.chunk(plan) * LANES * VECTOR<T>, plan.padded);
+    const int first = blockIdx.y * segments + quotient(step.chunk(plan) * DEPTH<HALVES>, plan.padded);
 #pragma unroll 1
     for (int i = lane; i < plan.places * EACH; i += 32) {
       const int segment = first + i / EACH, column = first_column + column_of(warp, i % 4, i % EACH / 4);
@@ -275,7 +301,7 @@ struct Scout {
       };
       const auto weight = [&](int corner, float side) { return flags & 1 << corner ? side * place.mask : nothing; };
       const float uh = 1 - place.lh, uw = 1 - place.lw;
-      spots[i].line = make_int4(line(0), line(1), line(2), line(3));
+      spots[i].line = make_uint4(line(0), line(1), line(2), line(3));
       spots[i].weight = make_float4(
           weight(0, uh * uw), weight(1, uh * place.lw), weight(2, place.lh * uw), weight(3, place.lh * place.lw));
     }
@@ -287,13 +313,13 @@ template <typename T>
 struct Corners {
   Pack<T, VECTOR<T>> at[4];
   float4 weight;
-  __device__ __forceinline__ void load_from(const char* from, int bytes, const Spot& spot) {
-    const int4 line = spot.line;
-    const int lines[4] = {line.x, line.y, line.z, line.w};
+  __device__ __forceinline__ void load_from(const char* from, unsigned int bytes, const Spot& spot) {
+    const uint4 line = spot.line;
+    const unsigned int lines[4] = {line.x, line.y, line.z, line.w};
     weight = spot.weight;
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      const uint4 word = __ldg(reinterpret_cast<const uint4*>(from + static_cast<long long>(lines[i]) * bytes));
+      const uint4 word = __ldg(reinterpret_cast<const uint4*>(from + static_cast<unsigned long long>(lines[i]) * bytes));
       at[i] = *reinterpret_cast<const Pack<T, VECTOR<T>>*>(&word);
     }
   }
@@ -332,38 +358,50 @@ struct Sampled<float> {
   using type = Whole;
 };
 
+__device__ __forceinline__ float largest_of(const Whole& samples) {
+  const float(&at)[4] = samples.at;
+  return fmaxf(fmaxf(fabsf(at[0]), fabsf(at[1])), fmaxf(fabsf(at[2]), fabsf(at[3])));
+}
+
 // Samples OCTETS lines apart: taken apart and scaled by what eight lanes have in common.
+template <int HALVES>
 __device__ __forceinline__ void put(
     unsigned char* line, float* scales, const Whole (&samples)[AHEAD], int lane, int row) {
-  float largest[AHEAD];
+  constexpr int PIXELS = HALVES;  // with one half, both samples are of one pixel
+  float largest[PIXELS];
 #pragma unroll
-  for (int i = 0; i < AHEAD; ++i) {
-    const float(&at)[4] = samples[i].at;
-    largest[i] = fmaxf(fmaxf(fabsf(at[0]), fabsf(at[1])), fmaxf(fabsf(at[2]), fabsf(at[3])));
-  }
+  for (int i = 0; i < PIXELS; ++i) largest[i] = largest_of(samples[i]);
+  if constexpr (HALVES == 1) largest[0] = fmaxf(largest[0], largest_of(samples[1]));
 #pragma unroll
   for (int other = 1; other < LANES; other *= 2) {
 #pragma unroll
-    for (int i = 0; i < AHEAD; ++i) {
+    for (int i = 0; i < PIXELS; ++i) {
       largest[i] = fmaxf(largest[i], __shfl_xor_sync(0xffffffffu, largest[i], other));
     }
   }
 #pragma unroll
-  for (int i = 0; i < AHEAD; ++i) {
-    const float(&at)[4] = samples[i].at;
+  for (int i = 0; i < PIXELS; ++i) {
     const int top = exponent(largest[i]);
     const float factor = power(254 + TOP - top);
-    uint2 high, low;
-    take_apart(high.x, low.x, at[0] * factor, at[1] * factor);
-    take_apart(high.y, low.y, at[2] * factor, at[3] * factor);
-    unsigned char* const to = line + i * OCTETS * LINE + lane % 2 * 8;
-    *reinterpret_cast<uint2*>(to + ((lane / 2) ^ row % 8) * 16) = high;
-    *reinterpret_cast<uint2*>(to + ((lane / 2 + 4) ^ row % 8) * 16) = low;
+    uint2 high[AHEAD], low[AHEAD];
+#pragma unroll
+    for (int j = i; j < i + AHEAD / PIXELS; ++j) {
+      const float(&at)[4] = samples[j].at;
+      take_apart(high[j].x, low[j].x, at[0] * factor, at[1] * factor);
+      take_apart(high[j].y, low[j].y, at[2] * factor, at[3] * factor);
+    }
+    if constexpr (HALVES == 1) {
+      *reinterpret_cast<uint4*>(line + (lane ^ row % 8) * 16) = make_uint4(high[0].x, high[0].y, high[1].x, high[1].y);
+    } else {
+      unsigned char* const to = line + i * OCTETS * LINE + lane % 2 * 8;
+      *reinterpret_cast<uint2*>(to + ((lane / 2) ^ row % 8) * 16) = high[i];
+      *reinterpret_cast<uint2*>(to + ((lane / 2 + 4) ^ row % 8) * 16) = low[i];
+    }
     if (lane == 0) scales[i * OCTETS] = power(top) * power(127 - 2 * TOP);  // may be subnormal
   }
 }
 
-template <typename T>
+template <int HALVES, typename T>
 __device__ __forceinline__ void put(
     unsigned char* line, float*, const Narrowed<T> (&samples)[AHEAD], int lane, int row) {
 #pragma unroll
@@ -373,31 +411,35 @@ __device__ __forceinline__ void put(
 }
 
 // Where a thread loads its channels of a stage from.
-template <typename T, int EACH>
+template <typename T, int HALVES, int EACH>
 struct Source {
-  const char* from;
-  const Spot* spots;
-  int bytes;
-  __device__ __forceinline__ Source(const Plan& plan, const T* lines, const Spot* spots, const Step& step, int octet, int lane) {
-    const int start = step.chunk(plan) * LANES * VECTOR<T>, channel = start + lane * VECTOR<T>;
-    const bool exists = channel < plan.depth;
-    const int last = min(channel, plan.depth - VECTOR<T>);
-    const int place = plan.places == 1 ? 0 : quotient(last, plan.padded) - quotient(start, plan.padded);
-    const long long area = static_cast<long long>(plan.conv.height) * plan.conv.width;
-    this->spots = spots + place * EACH + octet;
-    bytes = exists ? plan.line_depth * static_cast<int>(sizeof(T)) : 0;
-    from = reinterpret_cast<const char*>(
-        lines + (exists ? blockIdx.y * plan.depth + channel : plan.images * area * plan.line_depth));
+  const char* from[READS<T, HALVES>];
+  const Spot* spots[READS<T, HALVES>];
+  unsigned int bytes[READS<T, HALVES>];
+  __device__ __forceinline__ Source(
+      const Plan& plan, const T* lines, const T* zeros, const Spot* spots, const Step& step, int octet, int lane) {
+    const int start = step.chunk(plan) * DEPTH<HALVES>;
+#pragma unroll
+    for (int i = 0; i < READS<T, HALVES>; ++i) {
+      const int channel = start + (i * LANES + lane) * VECTOR<T>;
+      const bool exists = channel < plan.depth;
+      const int last = min(channel, plan.depth - VECTOR<T>);
+      const int place = plan.places == 1 ? 0 : quotient(last, plan.padded) - quotient(start, plan.padded);
+      this->spots[i] = spots + place * EACH + octet;
+      bytes[i] = exists ? plan.line_depth * sizeof(T) : 0;
+      from[i] = reinterpret_cast<const char*>(exists ? lines + channel : zeros);
+    }
   }
 };
 
-template <typename T, int N, int R, int Q>
+template <typename T, int HALVES, int N, int R, int Q>
 __device__ __forceinline__ void produce(
-    const Ring<N, R, Q>& ring, const T* __restrict__ lines, const unsigned char* __restrict__ packed,
-    const Place* __restrict__ table, const Plan& plan, Turn& turn, int first_column, int begin, int end) {
+    const Ring<N, R, Q>& ring, const T* __restrict__ lines, const T* __restrict__ zeros,
+    const unsigned char* __restrict__ packed, const Place* __restrict__ table, const Plan& plan, Turn& turn,
+    int first_column, int begin, int end) {
   constexpr int COLUMNS = Ring<N, R, Q>::COLUMNS, FILTER_BYTES = Ring<N, R, Q>::FILTER_BYTES;
-  constexpr int ITEMS = Ring<N, R, Q>::ITEMS, EACH = 4 * ITEMS;
-  const Scout<T, N, R, Q> scout(plan, ring, table, first_column);
+  constexpr int ITEMS = Ring<N, R, Q>::ITEMS, EACH = 4 * ITEMS, TURNS = READS<T, HALVES>;
+  const Scout<HALVES, N, R, Q> scout(plan, ring, table, first_column);
   const int lane = scout.lane % LANES, octet = scout.lane / LANES, row = column_of(scout.warp, octet, 0);
   packed += static_cast<long long>(begin) * FILTER_BYTES;
   Step step(plan, begin), later = step;
@@ -408,29 +450,33 @@ __device__ __forceinline__ void produce(
   };
   scout.send(step);
   visit(begin);
-  Source<T, EACH> source(plan, lines, scout.spots, step, octet, lane);
+  Source<T, HALVES, EACH> source(plan, lines, zeros, scout.spots, step, octet, lane);
   Corners<T> corners[AHEAD];
+  const auto load = [&](int i, int item) {
+    corners[i].load_from(source.from[item % TURNS], source.bytes[item % TURNS], source.spots[item % TURNS][item / TURNS * 4]);
+  };
 #pragma unroll
-  for (int i = 0; i < AHEAD; ++i) corners[i].load_from(source.from, source.bytes, source.spots[4 * i]);
+  for (int i = 0; i < AHEAD; ++i) load(i, i);
 #pragma unroll 1
   for (int stage = begin; stage < end; ++stage, turn.next(plan.stages), packed += FILTER_BYTES) {
     unsigned char* const samples = ring.samples(turn.slot) + row * LINE;
     float* const scales = ring.scales + turn.slot * COLUMNS + row;
 #pragma unroll
-    for (int first = 0; first < ITEMS; first += AHEAD) {
-      const int next = (first + AHEAD) % ITEMS;
+    for (int first = 0; first < ITEMS * TURNS; first += AHEAD) {
+      const int next = (first + AHEAD) % (ITEMS * TURNS);
       if (next == 0 && stage + 1 < end) {
         if (++step.inner == plan.span) {
           step.next_visit(plan);
           visit(stage + 1);
         }
-        source = Source<T, EACH>(plan, lines, scout.spots, step, octet, lane);
+        source = Source<T, HALVES, EACH>(plan, lines, zeros, scout.spots, step, octet, lane);
       }
       typename Sampled<T>::type sampled[AHEAD];
 #pragma unroll
-      for (int i = 0; i < AHEAD; ++i) sampled[i].blend(corners[i]);
-#pragma unroll
-      for (int i = 0; i < AHEAD; ++i) corners[i].load_from(source.from, source.bytes, source.spots[4 * (next + i)]);
+      for (int i = 0; i < AHEAD; ++i) {
+        sampled[i].blend(corners[i]);
+        load(i, next + i);
+      }
       if (first == 0) {
         barrier_wait(ring.empty + turn.slot, turn.parity ^ 1);
         if (threadIdx.x == CONSUMERS) {
@@ -438,7 +484,7 @@ __device__ __forceinline__ void produce(
           copy_whole(ring.filter(turn.slot), packed, FILTER_BYTES, ring.full + turn.slot);
         }
       }
-      put(samples + first * OCTETS * LINE, scales + first * OCTETS, sampled, lane, row);
+      put<HALVES>(samples + first / TURNS * OCTETS * LINE, scales + first / TURNS * OCTETS, sampled, lane, row);
     }
     show_stores();
     __syncwarp();
@@ -446,8 +492,8 @@ __device__ __forceinline__ void produce(
   }
 }
 
-// One stage of 64 pixels and N output channels: two halves a number, the small products first.
-template <int SIZE>
+// One stage of 64 pixels and N output channels. Floats: two halves a number, the small products first, or one half.
+template <int HALVES, int SIZE>
 __device__ __forceinline__ void multiply_stage(
     float (&sum)[SIZE], const unsigned char* filter, const unsigned char* samples, const float* scales, const float*) {
   const unsigned long long a = rows_at(samples), b = rows_at(filter);
@@ -456,12 +502,14 @@ __device__ __forceinline__ void multiply_stage(
 #pragma unroll
   for (int i = 0; i < SIZE; ++i) part[i] = 0;
   begin_multiplying();
+  if constexpr (HALVES == 2) {
 #pragma unroll
-  for (int k = 0; k < 4; k += 2) multiply(part, a + k + 4, b + k, k > 0, halves);
+    for (int k = 0; k < 4; k += 2) multiply(part, a + k + 4, b + k, k > 0, halves);
 #pragma unroll
-  for (int k = 0; k < 4; k += 2) multiply(part, a + k, b + k + 4, 1, halves);
+    for (int k = 0; k < 4; k += 2) multiply(part, a + k, b + k + 4, 1, halves);
+  }
 #pragma unroll
-  for (int k = 0; k < 4; k += 2) multiply(part, a + k, b + k, 1, halves);
+  for (int k = 0; k < 8 / HALVES; k += 2) multiply(part, a + k, b + k, HALVES == 2 || k > 0, halves);
   const int row = threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4;
   const float upper = scales[row], lower = scales[row + 8];
   finish_multiplying(part);
@@ -469,7 +517,7 @@ __device__ __forceinline__ void multiply_stage(
   for (int i = 0; i < SIZE; ++i) sum[i] = fmaf(part[i], i / 2 % 2 == 0 ? upper : lower, sum[i]);
 }
 
-template <int SIZE, typename T>
+template <int HALVES, int SIZE, typename T>
 __device__ __forceinline__ void multiply_stage(
     float (&sum)[SIZE], const unsigned char* filter, const unsigned char* samples, const float*, const T* type) {
   const unsigned long long a = rows_at(samples), b = rows_at(filter);
@@ -542,13 +590,13 @@ __device__ __forceinline__ void write(
   }
 }
 
-// T: type of all tensors; N: output channels of a group of warps that multiplies; R, Q: such groups by output channels
-// and by pixels. Grid: blocks that share the tiles, groups, splits. Samples of a block's next tile are on their way
-// while its results are written.
-template <typename T, int N, int R, int Q>
+// T: type of all tensors; HALVES: of a float32 (1 for 16 bits); N: output channels of a group of warps that multiplies;
+// R, Q: such groups by output channels and by pixels. Grid: blocks that share the tiles, groups, splits. Samples of a
+// block's next tile are on their way while its results are written.
+template <typename T, int HALVES, int N, int R, int Q>
 __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1) convolve(
-    const T* __restrict__ lines, const unsigned char* __restrict__ packed, const float* __restrict__ row_scales,
-    const Place* __restrict__ places, T* __restrict__ out, float* __restrict__ partial,
+    const T* __restrict__ lines, const T* __restrict__ zeros, const unsigned char* __restrict__ packed,
+    const float* __restrict__ row_scales, const Place* __restrict__ places, T* __restrict__ out, float* __restrict__ partial,
     unsigned int* __restrict__ tickets, const __grid_constant__ Plan plan) {
   using Memory = Ring<N, R, Q>;
   constexpr int ROWS = Memory::ROWS, COLUMNS = Memory::COLUMNS, SIZE = N / 2;
@@ -567,17 +615,18 @@ __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1) convolve(
   __syncthreads();
   Turn turn;
   if (threadIdx.x >= CONSUMERS) {
-    hold_registers<REGISTERS, SAMPLING<T>>();
+    hold_registers<REGISTERS, SAMPLING<T, HALVES, N>>();
 #pragma unroll 1
     for (int tile = blockIdx.x; tile < plan.tiles; tile += gridDim.x) {
       const int column_tile = tile / plan.row_tiles, row_tile = tile - column_tile * plan.row_tiles;
       const long long first = static_cast<long long>(blockIdx.y * plan.row_tiles + row_tile) * stages;
-      produce<T, N, R, Q>(
-          ring, lines, packed + first * Memory::FILTER_BYTES, places, plan, turn, column_tile * COLUMNS, begin, end);
+      produce<T, HALVES, N, R, Q>(
+          ring, lines + blockIdx.y * plan.depth, zeros, packed + first * Memory::FILTER_BYTES, places, plan, turn,
+          column_tile * COLUMNS, begin, end);
     }
     return;
   }
-  hold_registers<REGISTERS, 2 * REGISTERS - SAMPLING<T>>();
+  hold_registers<REGISTERS, 2 * REGISTERS - SAMPLING<T, HALVES, N>>();
   const int team = threadIdx.x / 128, row = team % R * N, column = team / R * 64;
 #pragma unroll 1
   for (int tile = blockIdx.x; tile < plan.tiles; tile += gridDim.x) {
@@ -591,7 +640,7 @@ __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1) convolve(
 #pragma unroll 1
     for (int left = end - begin; left > 0; --left, turn.next(plan.stages)) {
       barrier_wait(ring.full + turn.slot, turn.parity);
-      multiply_stage(
+      multiply_stage<HALVES>(
           sum, ring.filter(turn.slot) + row * LINE, ring.samples(turn.slot) + column * LINE,
           ring.scales + turn.slot * COLUMNS + column, static_cast<const T*>(nullptr));
       __syncwarp();
@@ -608,8 +657,8 @@ __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1) convolve(
 
 #else
 
-template <typename T, int N, int R, int Q>
-__global__ void convolve(const T*, const unsigned char*, const float*, const Place*, T*, float*, unsigned int*, Plan) {
+template <typename T, int HALVES, int N, int R, int Q>
+__global__ void convolve(const T*, const T*, const unsigned char*, const float*, const Place*, T*, float*, unsigned int*, Plan) {
   __trap();  // other devices take columns and a product
 }
 

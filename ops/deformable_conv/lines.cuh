@@ -4,7 +4,7 @@
 #include "divide.cuh"
 #include "pack.cuh"
 
-constexpr int TURNED_PIXELS = 32, TURNED_CHANNELS = 64;  // what a block of 256 threads turns
+constexpr int TURNED_PIXELS = 32, TURNED_CHANNELS = 64, TURNERS = 256;  // what a block turns, by so many threads
 
 struct Lines {
   int area, channels;   // of x
@@ -31,49 +31,90 @@ __device__ __forceinline__ int given_channel(int channel, int segment, const Div
   return inner < segment ? whole * segment + inner : -1;
 }
 
-// A piece of x to `lines`; as many zeros to `zeros`, where that is wanted.
+// A piece of x to `lines`; as many zeros to `zeros`, where that is wanted. By 16 bytes, if lines are whole ones. All of a
+// thread's loads are under way at once.
 template <typename T>
 __device__ __forceinline__ void turn(
     const T* __restrict__ x, T* __restrict__ lines, float* __restrict__ zeros, const Lines& of, int block) {
+  constexpr int V = 16 / sizeof(T), ACROSS = TURNED_CHANNELS / V;
+  constexpr int ROWS = TURNERS / TURNED_PIXELS, LOADS = TURNED_CHANNELS / ROWS;
+  constexpr int LINES = TURNERS / ACROSS, STORES = TURNED_PIXELS / LINES;
   __shared__ T tile[TURNED_CHANNELS][TURNED_PIXELS + 1];
   const Piece piece(of, block);
-  const int lane = threadIdx.x % TURNED_PIXELS, pixel = piece.pixel + lane;
+  const int row = threadIdx.x / TURNED_PIXELS, lane = threadIdx.x % TURNED_PIXELS, pixel = piece.pixel + lane;
+  const T* const from = x + static_cast<long long>(piece.image) * of.channels * of.area + pixel;
+  const int depth = pixel < of.area ? of.depth : 0;
+  T values[LOADS];
+  if (of.segment == of.padded.value) {  // no padding
 #pragma unroll
-  for (int i = threadIdx.x / TURNED_PIXELS; i < TURNED_CHANNELS; i += 256 / TURNED_PIXELS) {
-    const int channel = piece.channel + i < of.depth ? given_channel(piece.channel + i, of.segment, of.padded) : -1;
-    const long long from = static_cast<long long>(piece.image) * of.channels + channel;
-    tile[i][lane] = channel >= 0 && pixel < of.area ? x[from * of.area + pixel] : T(0.0f);
-  }
-  __syncthreads();
-  const int j = threadIdx.x % TURNED_CHANNELS;
-#pragma unroll
-  for (int i = threadIdx.x / TURNED_CHANNELS; i < TURNED_PIXELS; i += 256 / TURNED_CHANNELS) {
-    if (piece.pixel + i < of.area && piece.channel + j < of.depth) {
-      const long long line = static_cast<long long>(piece.image) * of.area + piece.pixel + i;
-      lines[line * of.depth + piece.channel + j] = tile[j][i];
-      if (zeros != nullptr) zeros[line * of.depth + piece.channel + j] = 0;
+    for (int i = 0; i < LOADS; ++i) {
+      const int channel = piece.channel + row + i * ROWS;
+      values[i] = channel < depth ? from[static_cast<long long>(channel) * of.area] : T(0.0f);
     }
+  } else {
+#pragma unroll
+    for (int i = 0; i < LOADS; ++i) {
+      const int laid = piece.channel + row + i * ROWS;
+      const int channel = laid < depth ? given_channel(laid, of.segment, of.padded) : -1;
+      values[i] = channel >= 0 ? from[static_cast<long long>(channel) * of.area] : T(0.0f);
+    }
+  }
+#pragma unroll
+  for (int i = 0; i < LOADS; ++i) tile[row + i * ROWS][lane] = values[i];
+  __syncthreads();
+  const int line = threadIdx.x / ACROSS, j = threadIdx.x % ACROSS * V;
+  const long long first = static_cast<long long>(piece.image) * of.area + piece.pixel + line;
+  const long long at = first * of.depth + piece.channel + j;
+#pragma unroll
+  for (int i = 0; i < STORES; ++i) {
+    const int own = line + i * LINES;
+    if (piece.pixel + own >= of.area || piece.channel + j >= of.depth) continue;
+    Pack<T, V> pack;
+#pragma unroll
+    for (int k = 0; k < V; ++k) pack.at[k] = tile[j + k][own];
+    const long long to = at + static_cast<long long>(i) * LINES * of.depth;
+    if (of.depth % V == 0) {
+      store<T, V>(lines + to, pack);
+    } else {
+#pragma unroll
+      for (int k = 0; k < V; ++k) {
+        if (piece.channel + j + k < of.depth) lines[to + k] = pack.at[k];
+      }
+    }
+    if (zeros == nullptr) continue;
+#pragma unroll
+    for (int k = 0; k < V; k += 4) store<float, 4>(zeros + to + k, Pack<float, 4>{});
   }
 }
 
 // The other way round.
 template <typename T>
 __device__ __forceinline__ void turn_back(const float* __restrict__ lines, T* __restrict__ x, const Lines& of, int block) {
+  constexpr int ACROSS = TURNED_CHANNELS / 4, LINES = TURNERS / ACROSS, LOADS = TURNED_PIXELS / LINES;
+  constexpr int ROWS = TURNERS / TURNED_PIXELS, STORES = TURNED_CHANNELS / ROWS;
   __shared__ float tile[TURNED_CHANNELS][TURNED_PIXELS + 1];
   const Piece piece(of, block);
-  const int j = threadIdx.x % TURNED_CHANNELS;
+  const int line = threadIdx.x / ACROSS, j = threadIdx.x % ACROSS * 4;
+  const long long first = static_cast<long long>(piece.image) * of.area + piece.pixel + line;
+  Pack<float, 4> packs[LOADS];
 #pragma unroll
-  for (int i = threadIdx.x / TURNED_CHANNELS; i < TURNED_PIXELS; i += 256 / TURNED_CHANNELS) {
-    const long long line = static_cast<long long>(piece.image) * of.area + piece.pixel + i;
-    const bool valid = piece.pixel + i < of.area && piece.channel + j < of.depth;
-    tile[j][i] = valid ? lines[line * of.depth + piece.channel + j] : 0.0f;
+  for (int i = 0; i < LOADS; ++i) {
+    const bool valid = piece.pixel + line + i * LINES < of.area && piece.channel + j < of.depth;
+    packs[i] = valid ? load<float, 4>(lines + (first + i * LINES) * of.depth + piece.channel + j) : Pack<float, 4>{};
+  }
+#pragma unroll
+  for (int i = 0; i < LOADS; ++i) {
+#pragma unroll
+    for (int k = 0; k < 4; ++k) tile[j + k][line + i * LINES] = packs[i].at[k];
   }
   __syncthreads();
-  const int lane = threadIdx.x % TURNED_PIXELS, pixel = piece.pixel + lane;
+  const int row = threadIdx.x / TURNED_PIXELS, lane = threadIdx.x % TURNED_PIXELS, pixel = piece.pixel + lane;
+  if (pixel >= of.area) return;
+  T* const to = x + static_cast<long long>(piece.image) * of.channels * of.area + pixel;
 #pragma unroll
-  for (int i = threadIdx.x / TURNED_PIXELS; i < TURNED_CHANNELS; i += 256 / TURNED_PIXELS) {
-    const int channel = piece.channel + i < of.depth ? given_channel(piece.channel + i, of.segment, of.padded) : -1;
-    if (channel < 0 || pixel >= of.area) continue;
-    x[(static_cast<long long>(piece.image) * of.channels + channel) * of.area + pixel] = narrow<T>(tile[i][lane]);
+  for (int i = 0; i < STORES; ++i) {
+    const int laid = piece.channel + row + i * ROWS;
+    const int channel = laid < of.depth ? given_channel(laid, of.segment, of.padded) : -1;
+    if (channel >= 0) to[static_cast<long long>(channel) * of.area] = narrow<T>(tile[row + i * ROWS][lane]);
   }
 }

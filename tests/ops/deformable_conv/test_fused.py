@@ -17,7 +17,7 @@ from harness.worker.verify import expect
 from ops import dtype_info, find_kernel
 from ops._core.tuning import override
 from ops.deformable_conv import cuda_fused
-from ops.deformable_conv.cuda_fused import DTYPES, Layout, best_splits, layout_of
+from ops.deformable_conv.cuda_fused import DTYPES, HALVES, Layout, best_splits, layout_of
 from ops.deformable_conv.op import geometry
 from tests.ops.attempts import inputs_of
 from tests.ops.deformable_conv.scalar import NOWHERE
@@ -34,10 +34,10 @@ def shipped() -> list[Case]:
     return [case for case in load_cases([CASES]) if case.op == "deformable_conv" and case.dtype in DTYPES]
 
 
-def laid_out(case: Case, shared: int = HOPPER, processors: int = 132) -> Layout:
+def laid_out(case: Case, halves: int, shared: int = HOPPER, processors: int = 132) -> Layout:
     """The layout of a case, which must have one."""
     found = geometry(case.shapes["x"], case.shapes["filter"], case.params)
-    layout = layout_of(found, dtype_info(case.dtype).itemsize, shared, processors)
+    layout = layout_of(found, dtype_info(case.dtype).itemsize, halves, shared, processors)
     assert layout is not None, case.id
     return layout
 
@@ -45,8 +45,8 @@ def laid_out(case: Case, shared: int = HOPPER, processors: int = 132) -> Layout:
 @pytest.mark.parametrize(("shared", "processors"), [(HOPPER, 132), (SMALL, 16), (HOPPER, 1)])
 def test_shipped_cases_are_laid_out(shared: int, processors: int) -> None:
     """Each within the shared memory, its depth cut into splits of which none is empty, every channel in a stage."""
-    for case in shipped():
-        layout = laid_out(case, shared, processors)
+    for case, halves in ((one, halves) for one in shipped() for halves in HALVES[one.dtype]):
+        layout = laid_out(case, halves, shared, processors)
         channels, found = layout.channels, layout.found
         assert layout.shared_bytes < shared
         assert layout.blocks == layout.tiles or layout.blocks * layout.splits * found.groups <= processors
@@ -67,7 +67,7 @@ def test_hopper_spills_nothing() -> None:
 
 def test_places_suffice() -> None:
     """No stage touches more segments of channels than it has room for, and a visit stays in one where there is one."""
-    for groups, parts, each in product((1, 2), (1, 2, 4, 8, 16), (1, 3, 4, 5, 12, 16, 33, 64)):
+    for halves, groups, parts, each in product((1, 2), (1, 2), (1, 2, 4, 8, 16), (1, 3, 4, 5, 12, 16, 33, 64)):
         case = convolution(
             "deformable_conv",
             "float32",
@@ -77,7 +77,7 @@ def test_places_suffice() -> None:
             groups=groups,
             deformable_groups=parts,
         )
-        channels = laid_out(case).channels
+        channels = laid_out(case, halves).channels
         for chunk in range(channels.chunks):
             last = min((chunk + 1) * channels.chunk, channels.depth) - 1
             assert last // channels.padded - chunk * channels.chunk // channels.padded < channels.places
@@ -91,14 +91,14 @@ def test_groups_across_each_other_are_not_covered() -> None:
         "deformable_conv", "float32", (1, 6, 4, 4), (2, 3, 3, 3), mask=True, groups=2, deformable_groups=3
     )
     found = geometry(case.shapes["x"], case.shapes["filter"], case.params)
-    assert layout_of(found, 4, HOPPER, 132) is None
+    assert layout_of(found, 4, 2, HOPPER, 132) is None
 
 
 def test_index_limits_are_kept() -> None:
     """An image whose pixels 32 bits cannot count is not covered."""
     case = convolution("deformable_conv", "float16", (1, 1, 2**16, 2**15), (1, 1, 1, 1), mask=False)
     found = geometry(case.shapes["x"], case.shapes["filter"], case.params)
-    assert layout_of(found, 2, HOPPER, 132) is None
+    assert layout_of(found, 2, 1, HOPPER, 132) is None
 
 
 @pytest.mark.parametrize(
@@ -133,13 +133,15 @@ def regime(case: Case, name: str) -> Inputs:
     return inputs_of(case, **{**inputs_of(case).values, "offset": offset})
 
 
-def complaints(case: Case, inputs: Inputs) -> str:
-    """What the checker has against the kernel; empty where nothing."""
-    timer = timer_for("cuda")
-    with timer.session("numpy"):
-        kernel = find_kernel("deformable_conv", "optimized", "cuda", case.dtype)
-        with override(ANY_PLACES):
-            return Attempt(case, kernel, inputs.values, timer).judge(expect(case, inputs)).reason
+def complaints(case: Case, inputs: Inputs, **parameters: int) -> list[str]:
+    """What the checker has against the kernels; nothing where they are right."""
+    timer, expected, found = timer_for("cuda"), expect(case, inputs), []
+    given = {**ANY_PLACES, **{f"deformable_conv.{name}": value for name, value in parameters.items()}}
+    with timer.session("numpy"), override(given):
+        for implementation in ("optimized", "tf32") if case.dtype == "float32" else ("optimized",):
+            kernel = find_kernel("deformable_conv", implementation, "cuda", case.dtype)
+            found.append(Attempt(case, kernel, inputs.values, timer).judge(expected).reason)
+    return [reason for reason in found if reason]
 
 
 def test_many_places_go_by_columns(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -150,7 +152,8 @@ def test_many_places_go_by_columns(monkeypatch: pytest.MonkeyPatch) -> None:
     shapes = ((4, 64, 16, 16), (64, 64, 3, 3))
     for dtype, fused in (("float32", True), ("float16", False), ("float64", False)):
         case = convolution("deformable_conv", dtype, *shapes, mask=True, paddings=1, deformable_groups=8)
-        layout = cuda_fused.chosen(geometry(case.shapes["x"], case.shapes["filter"], case.params), dtype)
+        found = geometry(case.shapes["x"], case.shapes["filter"], case.params)
+        layout = cuda_fused.chosen(found, dtype, *HALVES.get(dtype, (1,))[:1])
         assert (layout is not None) == fused
 
 
@@ -161,7 +164,7 @@ def test_regimes(dtype: str, name: str) -> None:
     """Every tile is right wherever the samples lie."""
     for x, weight in SIZES:
         case = convolution("deformable_conv", dtype, x, weight, mask=True, paddings=1)
-        assert complaints(case, regime(case, name)) == ""
+        assert complaints(case, regime(case, name)) == []
 
 
 @pytest.mark.gpu
@@ -171,7 +174,7 @@ def test_groups(dtype: str, groups: int, parts: int) -> None:
     """Groups and deformable groups of one, of few and of many channels, with and without a mask."""
     for each, mask in product((1, 4, 12, 40), (True, False)):
         case = grouped("deformable_conv", dtype, groups, parts, each, mask=mask)
-        assert complaints(case, regime(case, "normal")) == ""
+        assert complaints(case, regime(case, "normal")) == []
 
 
 @pytest.mark.gpu
@@ -184,8 +187,7 @@ def test_rings_and_splits(processors: int, shared: int, span: int, monkeypatch: 
     monkeypatch.setattr(cuda_fused, "shared_memory_bytes", lambda: shared)
     for x, weight in SIZES:
         case = convolution("deformable_conv", "float32", x, weight, mask=True, paddings=1)
-        with override({"deformable_conv.fused_span": span, "deformable_conv.fused_strip": 4 * span}):
-            assert complaints(case, regime(case, "normal")) == ""
+        assert complaints(case, regime(case, "normal"), fused_span=span, fused_strip=4 * span) == []
 
 
 @pytest.mark.gpu
@@ -195,7 +197,7 @@ def test_positive_sums_keep_their_accuracy(channels: int) -> None:
     case = convolution("deformable_conv", "float32", (1, channels, 9, 10), (64, channels, 3, 3), mask=True, paddings=1)
     rng = np.random.default_rng(0)
     values = {name: rng.random(value.shape) for name, value in inputs_of(case).values.items()}
-    assert complaints(case, inputs_of(case, **values)) == ""
+    assert complaints(case, inputs_of(case, **values)) == []
 
 
 @pytest.mark.gpu
@@ -205,7 +207,7 @@ def test_scaling_reaches_far(scale: float) -> None:
     case = convolution("deformable_conv", "float32", (1, 40, 5, 6), (9, 40, 3, 3), mask=True, paddings=1)
     values = inputs_of(case).values
     scaled = {**values, "x": values["x"] * scale, "filter": values["filter"] / min(scale, 1e20)}
-    assert complaints(case, inputs_of(case, **scaled)) == ""
+    assert complaints(case, inputs_of(case, **scaled)) == []
 
 
 @pytest.mark.gpu
@@ -218,4 +220,4 @@ def test_unread_pixels_do_not_matter(dtype: str, number: float) -> None:
     x, offset = values["x"].copy(), np.zeros_like(values["offset"])
     x[..., :2, :2] = number
     offset[..., ::2, :, :] = np.where(np.arange(3)[:, None] == 1, 1.25, 100)
-    assert complaints(case, inputs_of(case, **{**values, "x": x, "offset": offset})) == ""
+    assert complaints(case, inputs_of(case, **{**values, "x": x, "offset": offset})) == []
