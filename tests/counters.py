@@ -15,7 +15,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from harness.case.case import Case
 from harness.documentation import GOALS
 from harness.measure.cuda import CudaTimer
 from harness.report.render import label
@@ -46,34 +45,40 @@ def main() -> None:
     """Profile what EXPORT misses into OUT; with one argument, make the calls to be profiled."""
     export, *out = sys.argv[1:]
     if not out:
-        _call_each([case for _, case in chosen(Path(export))])
+        _call_each([trial for _, trial in chosen(Path(export))])
         return
     found = [
-        {"case": name, "dtype": case.dtype, "goal_us": GOALS.get((name, case.dtype)), **dirty, **clean}
-        for (name, case), dirty, clean in zip(
+        {"case": name, "dtype": trial.case.dtype, "goal_us": _goal_us(name, trial), **dirty, **clean}
+        for (name, trial), dirty, clean in zip(
             chosen(Path(export)), _profile(export, DIRTY, "none"), _profile(export, CLEAN, "all"), strict=True
         )
     ]
     Path(out[0]).write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
-def chosen(export: Path) -> list[tuple[str, Case]]:
-    """The cases whose goal a run misses, and the copies, by label."""
+def _goal_us(name: str, trial: Trial) -> float | None:
+    return GOALS.get((name, trial.case.dtype, trial.implementation))
+
+
+def chosen(export: Path) -> list[tuple[str, Trial]]:
+    """The trials whose goal a run misses, and the copies, by label."""
     found = []
     for row in rows(read_submission(parse(export.read_bytes())).results):
-        goal_us, taken_ns = GOALS.get((label(row), row.dtype)), row.median_ns(OPTIMIZED)
-        is_missed = goal_us is not None and (taken_ns is None or taken_ns > goal_us * 1e3)
-        if is_missed or (label(row), row.dtype) in COPIES:
-            found.append((label(row), row.results[OPTIMIZED].trial.case))
+        for implementation, result in row.results.items():
+            goal_us, taken_ns = _goal_us(label(row), result.trial), row.median_ns(implementation)
+            is_missed = goal_us is not None and (taken_ns is None or taken_ns > goal_us * 1e3)
+            is_copy = implementation == OPTIMIZED and (label(row), row.dtype) in COPIES
+            if is_missed or is_copy:
+                found.append((label(row), result.trial))
     return found
 
 
-def _call_each(cases: Sequence[Case]) -> None:
+def _call_each(trials: Sequence[Trial]) -> None:
     """A call of each kernel between start and stop of the profiler, after the L2 cache was overwritten."""
     profiler, timer = cupy().cuda.profiler, CudaTimer()
     flush, inputs = timer.make_flush(), InputCache()
-    for case in cases:
-        with prepared(Trial(case, OPTIMIZED, "cuda", "cuda:0"), timer, inputs) as call:
+    for trial in trials:
+        with prepared(trial, timer, inputs) as call:
             for _ in range(WARM_CALLS):
                 call()
             flush(1)

@@ -113,11 +113,14 @@ def gaps_line(found: Iterable[Row]) -> str | None:
 
 def reached_text(row: Row, ceilings: Mapping[str, Ceilings]) -> tuple[str, str]:
     """GB/s of the best result, and its share of the ceiling."""
-    best = row.best
-    if best is None:
-        return "–", "–"
-    rate, share = gbps(best), share_of_ceiling(best, ceilings)
-    return ("–" if rate is None else f"{rate:.3g}"), ("–" if share is None else f"{100 * share:.0f} %")
+    rate = None if row.best is None else gbps(row.best)
+    return ("–" if rate is None else f"{rate:.3g}"), share_text(row.best, ceilings)
+
+
+def share_text(result: Result | None, ceilings: Mapping[str, Ceilings]) -> str:
+    """A result's share of the ceiling."""
+    share = None if result is None else share_of_ceiling(result, ceilings)
+    return "–" if share is None else f"{100 * share:.0f} %"
 
 
 def _status(row: Row) -> str:

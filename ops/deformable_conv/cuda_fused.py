@@ -5,7 +5,7 @@ By columns of all images and a product where that is the faster way, or where th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise, product
 from typing import Any
@@ -42,7 +42,7 @@ TURNED = (32, 64)
 FEWEST_STAGES = 2
 EXACT_HALVES, SHORT_HALVES = 2, 1
 """Of 11 bits, that a float32 is taken apart into: for its own accuracy, for TF32's. Elements of 16 bits are one."""
-HALVES = {"float16": (SHORT_HALVES,), "bfloat16": (SHORT_HALVES,), "float32": (EXACT_HALVES, SHORT_HALVES)}
+HALVES = {"float16": (SHORT_HALVES,), "bfloat16": (SHORT_HALVES,), "float32": (SHORT_HALVES, EXACT_HALVES)}
 DTYPES = tuple(HALVES)
 MOST_SPLITS, QUARTER = 16, 64 * 64
 """The second in results: reading as many takes a quarter of a stage."""
@@ -113,6 +113,11 @@ class Channels:
     padded: int
     segments: int
     chunk: int
+
+    @property
+    def halves(self) -> int:
+        """Of an element, see HALVES."""
+        return LINE_BYTES // 2 // self.chunk
 
     @property
     def depth(self) -> int:
@@ -337,28 +342,27 @@ def layout_of(found: Geometry, itemsize: int, halves: int, shared: int, processo
     return min(_layouts(found, itemsize, channels, shared, processors), key=cost, default=None)
 
 
-def chosen(found: Geometry, dtype: str, halves: int) -> Layout | None:
-    """On the current device; None where columns are the better way too."""
+def chosen(found: Geometry, dtype: str, *, exact: bool) -> Layout | None:
+    """On the current device; None where columns are the better way too. As many halves as `exact` takes, or fewer."""
     if dtype not in HALVES or architecture() != ARCHITECTURE or found.samples == 0 or found.out_channels == 0:
         return None
-    layout = layout_of(found, dtype_info(dtype).itemsize, halves, shared_memory_bytes(), multiprocessors())
-    return layout if layout is not None and _MOST_PLACES.covers(layout.channels.places) else None
+    for halves in HALVES[dtype][-1:] if exact else HALVES[dtype]:
+        layout = layout_of(found, dtype_info(dtype).itemsize, halves, shared_memory_bytes(), multiprocessors())
+        if layout is not None and _MOST_PLACES.covers(layout.channels.places):
+            return layout
+    return None
 
 
-def _forward(
-    kind: str, dtypes: tuple[str, ...], accuracy: int, by_columns: Callable[..., Bound], **options: Any
-) -> None:
+def _forward(name: str, dtypes: tuple[str, ...], *, exact: bool, **options: Any) -> None:
     """Registers a kernel of two launches, the first of which lays x and the filter out anew; or by columns."""
-
-    def halves(dtype: str) -> int:
-        return accuracy if dtype == "float32" else SHORT_HALVES
+    by_columns = unfold_then(by_tensor_cores(EXACT if exact else TF32))
 
     def workspace_bytes(shapes: Shapes, params: DeformableConvParams) -> int:
         x = shapes.inputs["x"]
-        layout = chosen(geometry(x.shape, shapes.inputs["filter"].shape, params), x.dtype, halves(x.dtype))
+        layout = chosen(geometry(x.shape, shapes.inputs["filter"].shape, params), x.dtype, exact=exact)
         return split_bytes(shapes, params) if layout is None else sum(layout.sizes)
 
-    @kernel("deformable_conv", kind, "cuda", dtypes, prepare=True, workspace=workspace_bytes, **options)
+    @kernel("deformable_conv", name, "cuda", dtypes, prepare=True, workspace=workspace_bytes, **options)
     def forward(
         *,
         x: Any,
@@ -370,12 +374,12 @@ def _forward(
         **options: Any,
     ) -> Bound:
         found = geometry(x.shape, filter.shape, DeformableConvParams(**options))
-        layout = chosen(found, x.dtype.name, halves(x.dtype.name))
+        layout = chosen(found, x.dtype.name, exact=exact)
         if layout is None:
             return by_columns(x=x, offset=offset, filter=filter, out=out, workspace=workspace, mask=mask, **options)
         lines, packed, scales, places, partial, tickets = _cut(workspace, layout.sizes)
         zeros = lines[layout.pixels * layout.line_bytes :]
-        plan, shared, variant = layout.struct(), layout.shared_bytes, f"{ctype(x)}, {halves(x.dtype.name)}"
+        plan, shared, variant = layout.struct(), layout.shared_bytes, f"{ctype(x)}, {layout.channels.halves}"
         prepare = SOURCE.function(f"prepare<{variant}>")
         convolve = SOURCE.function(f"convolve<{variant}, {', '.join(map(str, layout.shape))}>")
         convolve.max_dynamic_shared_size_bytes = shared
@@ -391,8 +395,8 @@ def _forward(
         return run
 
 
-_forward("optimized", FLOATS, EXACT_HALVES, unfold_then(by_tensor_cores(EXACT)), note=RANGE)
-_forward("tf32", ("float32",), SHORT_HALVES, unfold_then(by_tensor_cores(TF32)), relaxed=2.0**8, note=TF32_NOTE)
+_forward("optimized", FLOATS, exact=True, note=RANGE)
+_forward("tf32", ("float32",), exact=False, relaxed=2.0**8, note=TF32_NOTE)
 
 
 def _cut(workspace: Any, sizes: tuple[int, ...]) -> list[Any]:
