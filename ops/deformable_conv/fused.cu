@@ -8,7 +8,7 @@
 // range of halves it is scaled by powers of two: the filter so that the largest of each row, samples so that the largest
 // of each pixel's stage lies in [2^14, 2^15). Factors within 2^-17 of the largest lose nothing, smaller ones are exact
 // to 2^-40 of it; an infinite one gives NaN. A stage is summed by itself and then added with rounding, as tensor cores
-// truncate.
+// truncate. Where 11 bits are enough, as TF32's are, the first halves are all: HALVES is 1, a stage has twice the channels.
 
 #include "halves.cuh"
 #include "lines.cuh"
@@ -20,7 +20,7 @@ constexpr int LINE = 128;      // bytes of a row of a stage: 64 elements of 16 b
 constexpr int LANES = 8;       // lanes that share a sample's place, 16 bytes of channels each
 constexpr int OCTETS = PRODUCERS / LANES;
 constexpr int AHEAD = 2;       // samples under way in a thread
-constexpr int LOADS = 16;       // likewise, of the filter
+constexpr int LOADS = 16;      // likewise, of the filter
 constexpr int ALL_CONSUMERS = 1;  // named barrier
 constexpr int ROW_SCALES = 1024;  // bytes for those of a block
 
@@ -118,7 +118,7 @@ __device__ __forceinline__ void pack(
     for (int first = exists ? threadIdx.x : length; first < length; first += 256 * LOADS) {
       float values[LOADS];
 #pragma unroll
-      for (int i = 0; i < LOADS; ++i) values[i] = first + i * 256 < length ? from[first + i * 256] : 0.0f;
+      for (int i = 0; i < LOADS; ++i) values[i] = i * 256 < length - first ? from[first + i * 256] : 0.0f;
 #pragma unroll
       for (int i = 0; i < LOADS; ++i) most = fmaxf(most, fabsf(values[i]));
     }
