@@ -17,8 +17,8 @@ from ops._core.tuning import Parameter, declare
 
 THREADS = 256
 WARP = 32
-MOST_SPLITS, MOST_LARGE = 1024, 9 << 10
-"""Blocks that may share a result; those that take all of their packs at once."""
+MOST_SPLITS, MOST_LARGE, MOST_SHARES = 1024, 9 << 10, 14 << 10
+"""Blocks that may share a result; those that take all of their packs of one row at once, and of several rows."""
 _REDUCTIONS = ("dot", "mean", "p_norm")
 _SHORT_ROW = declare(
     "reduction.short_row_packs",
@@ -109,15 +109,15 @@ SMALL_LENGTH, SMALL_EACH, SMALL_THREADS = 256, 8, 128
 """Of reduce_small: elements a result at most, elements a lane, threads a block."""
 TINY_LENGTH = 16
 """Elements of a row of whole packs that a thread takes."""
-ELEMENTS_LANES, ELEMENTS = 128, range(513, 128 * 9 + 1)
+ELEMENTS_LANES, ELEMENTS = 128, range(128 * 4 + 1, 128 * 9 + 1)
 """Of reduce_elements: lanes of a row, and how many elements of 4 bytes it has."""
-SLAB_BYTES, SLAB_THREADS, SLAB_PACKS = 16384, 512, 64
+SLAB_BYTES, SLAB_THREADS, SLAB_PACKS = 16384, 288, 64
 """Of reduce_slabs: bytes of a slab's sums and threads of a block at most, packs of a slab at least."""
 LINE_PACKS, LINE = 8, 32
 """Packs of 16 bytes in 128, and elements of 4."""
 LARGE_THREADS, LARGE_EACH = 1024, 2
 """Of reduce_row: threads, and packs that each takes at once, of all tensors."""
-SHARE_THREADS, SHARE_EACH, SHARE_LETTERS = 512, 3, 128
+SHARE_THREADS, SHARE_EACH, SHARE_LETTERS = 512, 2, 128
 """Of reduce_shares: threads, packs that each takes at once, and letters of a row that a warp collects, not a block."""
 LONG_RESIDENT = 4
 """Blocks of reduce_long that any multiprocessor holds at once."""
@@ -128,7 +128,7 @@ _LAYOUT = np.dtype(
 
 def workspace_bytes(layout: Reduction, accumulator_bytes: int) -> int:
     """Room for tickets and partial results, as they lie or with their flags, of any launch over `layout`."""
-    large = min(MOST_LARGE, layout.count * layout.length // (LARGE_THREADS * LARGE_EACH))
+    large = min(MOST_SHARES, layout.count * layout.length // (SHARE_THREADS * SHARE_EACH))
     return _tickets_bytes(layout) + 2 * accumulator_bytes * max(layout.count * _most_splits(layout), large)
 
 
@@ -163,7 +163,7 @@ def expressions(functor: str, width: int, *, only_rows: bool = False, light: boo
     at_once = light and width >= ROW_WIDTH
     row = (_row_name(f"{functor}, {width}", paired=only_rows),) if _takes_rows(width, light, only_rows) else ()
     held = (_held_name(f"{functor}, {width}, {stream}", paired=only_rows) for stream in flags if width == ROW_WIDTH)
-    shares = (_shares_name(f"{functor}, {width}, {whole}") for whole in flags if at_once and not only_rows)
+    shares = (_shares_name(functor, width),) if at_once and not only_rows else ()
     packs = dict.fromkeys(("1, false", *(f"{width}, {stream}" for stream in flags)))
     columns = (f"reduce_columns<{functor}, {these}, {THREADS}>" for these in packs)
     more = (f"reduce_columns<{functor}, {width}, {stream}, {TALL_THREADS}>" for stream in flags if width == ROW_WIDTH)
@@ -207,7 +207,7 @@ def launch(
     if second is None and (threads := _slab_threads(functor, layout)):
         streams = _streams((x,), least_streamed)
         function = source.function(f"reduce_slabs<{functor.name}, {width}, {streams}>")
-        numbers = (functor.value, layout_struct(layout, 1, 1), np.int32(shift))
+        numbers = (functor.value, layout_struct(layout, 1, 1), np.int32(_past_line(x)))
         return lambda: function((layout.a * layout.b,), (threads,), (x, out, *numbers))
     streams = _streams((x, second), least_streamed, _STREAMED_COLUMNS) if wide == width else "false"
     if second is None and functor.light and wide == ROW_WIDTH and _is_tall(layout):
@@ -239,11 +239,11 @@ def _small(source: Source, functor: Functor, layout: Reduction, arrays: tuple[An
 def _slab_threads(functor: Functor, layout: Reduction) -> int:
     """Threads of a block of reduce_slabs, 0 where another kernel is better or slabs do not begin alike."""
     slab, width = layout.r2 * layout.c, functor.width
-    packs = -(-(slab + width - 1) // width)
-    if layout.r2 == 1 or packs < SLAB_PACKS or slab * functor.accumulator_bytes > SLAB_BYTES:
+    if layout.r2 == 1 or slab < SLAB_PACKS * width or slab * functor.accumulator_bytes > SLAB_BYTES:
         return 0
     if layout.b * slab % width or layout.a * layout.b < multiprocessors():
         return 0
+    packs = -(-(LINE_PACKS * width - 1 + slab) // width)
     turns = -(-packs // SLAB_THREADS)
     threads = -(-packs // (turns * WARP)) * WARP
     return threads if layout.c <= threads else 0
@@ -319,13 +319,14 @@ def _rows(
         function, threads = source.function(_row_name(name, paired=paired)), LARGE_THREADS
         numbers = (np.int32(packs), mail)
         grid = (blocks,)
-    elif several := _blocks_of_rows(functor, layout, arrays, packs):
-        function, threads = source.function(_shares_name(f"{name}, {flag(is_whole)}")), SHARE_THREADS
-        lanes, collecting = collectors(rows, several, SHARE_THREADS)
-        further = -(-collecting // several)
-        each = -(-packs // (several * LINE_PACKS)) * LINE_PACKS
-        numbers = (np.int32(rows), np.int64(length), *(np.int32(number) for number in (shift, each, lanes)), mail)
-        grid = (several, rows + further)
+    elif (several := _blocks_of_rows(functor, layout, arrays))[0]:
+        blocks, each = several
+        function, threads = source.function(_shares_name(functor.name, width)), SHARE_THREADS
+        lanes, collecting = collectors(rows, blocks, SHARE_THREADS)
+        further = -(-collecting // blocks)
+        past = _past_line(arrays[0])
+        numbers = (np.int32(rows), np.int64(length), *(np.int32(number) for number in (past, each, lanes)), mail)
+        grid = (blocks, rows + further)
     elif is_whole and width == ROW_WIDTH and packs in HELD_PACKS:
         function, threads = source.function(_held_name(kind, paired=paired)), HELD_PACKS[-1] // _each(paired=paired)
         numbers = (np.int32(packs),)
@@ -363,8 +364,8 @@ def _each(*, paired: bool) -> int:
     return LARGE_EACH // 2 if paired else LARGE_EACH
 
 
-def _shares_name(kind: str) -> str:
-    return f"reduce_shares<{kind}, {SHARE_THREADS}, {SHARE_EACH}>"
+def _shares_name(functor: str, width: int) -> str:
+    return f"reduce_shares<{functor}, {width}, {SHARE_THREADS}, {SHARE_EACH}>"
 
 
 def _held_name(kind: str, *, paired: bool) -> str:
@@ -390,17 +391,19 @@ def _blocks_of_row(functor: Functor, layout: Reduction, arrays: tuple[Any, Any, 
     return blocks if whole and layout.a == 1 and blocks <= MOST_LARGE and _is_large(functor, arrays) else 0
 
 
-def _blocks_of_rows(functor: Functor, layout: Reduction, arrays: tuple[Any, Any, Any], packs: int) -> int:
-    """Blocks of reduce_shares for each row of `packs`; 0 where others take the rows.
+def _blocks_of_rows(functor: Functor, layout: Reduction, arrays: tuple[Any, Any, Any]) -> tuple[int, int]:
+    """Blocks of reduce_shares for each row, and how many packs each takes, whole lines; 0 where others take the rows.
 
     The device has room for more blocks than those that collect, and wait.
     """
+    line = LINE_PACKS * functor.width
+    packs = touched_packs(layout.a, layout.r1, functor.width, _past_line(arrays[0]), line)
     splits = -(-packs // (SHARE_THREADS * SHARE_EACH))
-    many = splits > 1 and layout.a * splits <= MOST_LARGE and layout.a < LONG_RESIDENT * multiprocessors()
+    many = splits > 1 and layout.a * splits <= MOST_SHARES and layout.a < LONG_RESIDENT * multiprocessors()
     if arrays[1] is not None or not many or not _is_large(functor, arrays):
-        return 0
+        return 0, 0
     _, collecting = collectors(layout.a, splits, SHARE_THREADS)
-    return splits if collecting < multiprocessors() else 0
+    return splits if collecting < multiprocessors() else 0, -(-packs // (splits * LINE_PACKS)) * LINE_PACKS
 
 
 def collectors(rows: int, splits: int, threads: int) -> tuple[int, int]:
@@ -427,12 +430,21 @@ def _shares(layout: Reduction, width: int, arrays: tuple[Any, Any, Any]) -> tupl
     return -(-length // share), share
 
 
-def touched_packs(rows: int, length: int, width: int, shift: int) -> int:
-    """Packs that a row lies in at most, where the first row begins `shift` elements into one."""
+def touched_packs(rows: int, length: int, width: int, shift: int, unit: int = 0) -> int:
+    """Packs from the beginning of a unit of `unit` elements, a pack unless given, to the end of a row at most.
+
+    The first row begins `shift` elements into one.
+    """
+    unit = unit or width
     if rows == 1:
         return -(-(shift + length) // width)
-    step = gcd(length, width)  # rows begin so many elements apart, seen from their pack
-    return -(-(width - step + shift % step + length) // width)
+    step = gcd(length, unit)  # rows begin so many elements apart, seen from their unit
+    return -(-(unit - step + shift % step + length) // width)
+
+
+def _past_line(array: Any) -> int:
+    """Elements that `array` begins past a line of LINE_PACKS packs of 16 bytes."""
+    return int(array.data.ptr % (LINE_PACKS * 16) // array.dtype.itemsize)
 
 
 def _lanes(packs: int) -> int:

@@ -92,8 +92,8 @@ __device__ __forceinline__ unsigned long long kept_policy() {
 }
 #endif
 
-// A load of 16 bytes into `word`, if it is `there`, by a predicate: a branch would end before the next load, and what
-// takes a word apart wait in it. HOW: what ld.global is followed by. HINT, POLICY: of the L2 cache, where HOW takes one.
+// A load into `word`, if it is `there`, by a predicate: a branch would end before the next load, and what takes a word
+// apart wait in it. HOW: what ld.global is followed by. HINT, POLICY: of the L2 cache, where HOW takes one.
 #if __CUDA_ARCH__ >= 800
 #define LOAD_WHERE(HOW, HINT, POLICY)                                    \
   asm volatile(                                                          \
@@ -104,6 +104,15 @@ __device__ __forceinline__ unsigned long long kept_policy() {
       "}"                                                                \
       : "=r"(word.x), "=r"(word.y), "=r"(word.z), "=r"(word.w)           \
       : "l"(from), "r"(static_cast<unsigned int>(there)), "l"(POLICY))
+#define LOAD_ONE_WHERE(HOW)                      \
+  asm volatile(                                  \
+      "{\n"                                      \
+      ".reg .pred there;\n"                      \
+      "setp.ne.u32 there, %2, 0;\n"              \
+      "@there ld.global" HOW ".b32 %0, [%1];\n"  \
+      "}"                                        \
+      : "=r"(word)                               \
+      : "l"(from), "r"(static_cast<unsigned int>(there)))
 #endif
 
 // there: else the word is undefined. STREAM: as fetch says.
@@ -116,6 +125,14 @@ __device__ __forceinline__ PackWord<T, N> fetch_where(const T* from, bool there)
       LOAD_WHERE(".cs", "", 0ull);
     } else {
       LOAD_WHERE("", "", 0ull);
+    }
+    return word;
+  }
+  if constexpr (sizeof(word) == 4) {
+    if constexpr (STREAM) {
+      LOAD_ONE_WHERE(".cs");
+    } else {
+      LOAD_ONE_WHERE("");
     }
     return word;
   }
@@ -137,6 +154,7 @@ __device__ __forceinline__ PackWord<T, N> fetch_kept(const T* from, bool there =
   return fetch_where<T, N, false>(from, there);
 }
 #undef LOAD_WHERE
+#undef LOAD_ONE_WHERE
 
 template <typename T, int N>
 __device__ __forceinline__ Pack<T, N> load_kept(const T* from, bool there = true) {

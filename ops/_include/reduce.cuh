@@ -24,6 +24,7 @@
 #include "ticket.cuh"
 
 constexpr int REDUCE_THREADS = 256;
+constexpr int LINE_PACKS = 8;  // packs of 16 bytes of a line that memory is read by
 constexpr unsigned int EVERY_LANE = 0xffffffffu;
 
 // Packs that a thread has under way. Eight half or two double elements a pack leave fewer threads room for four.
@@ -116,9 +117,13 @@ __device__ __forceinline__ typename F::Acc take_range(
 #pragma unroll
     for (int u = 0; u < UNROLL; ++u) {
       const int at = start + u * lanes * V;
-      if (at >= high) continue;
-      one[u] = fetch<T, V, STREAM>(from + at);
-      if constexpr (F::TWO) two[u] = fetch<T, V, STREAM>(other + at);
+      if constexpr (F::TWO) {  // by a branch: by predicates they take more registers than there are
+        if (at >= high) continue;
+        one[u] = fetch<T, V, STREAM>(from + at);
+        two[u] = fetch<T, V, STREAM>(other + at);
+      } else {
+        one[u] = fetch_where<T, V, STREAM>(from + at, at < high);
+      }
     }
 #pragma unroll
     for (int u = 0; u < UNROLL; ++u) {
@@ -232,8 +237,9 @@ __global__ void __launch_bounds__(REDUCE_THREADS, ROWS_RESIDENT<F>) reduce_rows(
 }
 
 // (rows, length) of rows that do not all begin and end with a pack: element by element, all that a lane takes under way
-// together, and no masks. Up to ELEMENTS_LANES * ELEMENTS_EACH of them a row.
-constexpr int ELEMENTS_LANES = 128, ELEMENTS_EACH = 9, ELEMENTS_RESIDENT = 6;
+// together, and no masks. Up to ELEMENTS_LANES * ELEMENTS_EACH of them a row, and of a lane ELEMENTS_SURE at least: with a
+// predicate for each of the others alone, nothing is taken before all are under way.
+constexpr int ELEMENTS_LANES = 128, ELEMENTS_EACH = 9, ELEMENTS_SURE = 4, ELEMENTS_RESIDENT = 6;
 
 template <typename F, bool STREAM>
 __global__ void __launch_bounds__(REDUCE_THREADS, ELEMENTS_RESIDENT) reduce_elements(
@@ -248,12 +254,12 @@ __global__ void __launch_bounds__(REDUCE_THREADS, ELEMENTS_RESIDENT) reduce_elem
   PackWord<T, 1> words[ELEMENTS_EACH];
 #pragma unroll
   for (int i = 0; i < ELEMENTS_EACH; ++i) {
-    if (i * ELEMENTS_LANES < count) words[i] = fetch<T, 1, STREAM>(from + i * ELEMENTS_LANES);
+    words[i] = fetch_where<T, 1, STREAM>(from + i * ELEMENTS_LANES, i < ELEMENTS_SURE || i * ELEMENTS_LANES < count);
   }
   typename F::Acc mine = f.identity();
 #pragma unroll
   for (int i = 0; i < ELEMENTS_EACH; ++i) {
-    if (i * ELEMENTS_LANES >= count) continue;
+    if (i >= ELEMENTS_SURE && i * ELEMENTS_LANES >= count) continue;
     const T element = unpacked<T, 1>(words[i]).at[0];
     mine = f.take(mine, element, element);
   }
@@ -408,10 +414,11 @@ __global__ void __launch_bounds__(THREADS, MOST_THREADS / THREADS) reduce_held(
   if (threadIdx.x == 0) out[blockIdx.x] = f.finish(mine);
 }
 
-// (rows, length) of one tensor, rows that begin anywhere: blocks take `share` packs of a row, up to EACH a thread. grid
-// (splits, rows + further): those of further rows of blocks that are needed collect, `lanes` threads a row, all of a
-// block or a warp, so that nobody waits while there are packs to take. mail (rows, splits).
-template <typename F, int V, bool WHOLE, int THREADS, int EACH>
+// (rows, length) of one tensor, rows that begin anywhere: blocks take `share` packs of a row, whole lines of LINE_PACKS,
+// up to EACH packs a thread. `shift` is how many elements x lies past the beginning of a line. grid (splits, rows +
+// further): those of further rows of blocks that are needed collect, `lanes` threads a row, all of a block or a warp, so
+// that nobody waits while there are packs to take. mail (rows, splits).
+template <typename F, int V, int THREADS, int EACH>
 __global__ void __launch_bounds__(THREADS, MOST_THREADS / THREADS) reduce_shares(
     const typename F::Input* __restrict__ x, const typename F::Input*, typename F::Output* __restrict__ out, F f,
     int rows, long long length, int shift, int share, int lanes, unsigned long long* mail) {
@@ -424,23 +431,22 @@ __global__ void __launch_bounds__(THREADS, MOST_THREADS / THREADS) reduce_shares
     collect_rows<THREADS>(f, slots, block, rows, splits, lanes, mail, [&](int ours, Acc all) { out[ours] = f.finish(all); });
     return;
   }
-  const long long start = row * length + (WHOLE ? 0 : shift);
-  const int low = WHOLE ? 0 : static_cast<int>(start & (V - 1)), high = low + static_cast<int>(length);  // of its packs
-  const int packs = (high + V - 1) / V, first = split * share;
-  const T* const from = x + (start - low - (WHOLE ? 0 : shift));
+  const long long start = row * length + shift;
+  const int low = static_cast<int>(start) & (LINE_PACKS * V - 1), high = low + static_cast<int>(length);  // of its packs
+  const int first = split * share + static_cast<int>(threadIdx.x), until = min((high + V - 1) / V, (split + 1) * share);
+  const T* const from = x + (start - low - shift) + first * V;
   PackWord<T, V> words[EACH];
 #pragma unroll
   for (int u = 0; u < EACH; ++u) {
-    words[u] = fetch<T, V, true>(from + min(first + static_cast<int>(threadIdx.x) + u * THREADS, packs - 1) * V);
+    words[u] = fetch_where<T, V, true>(from + u * THREADS * V, first + u * THREADS < until);
   }
-  const int until = min(packs, first + share);
   Acc mine = f.identity();
 #pragma unroll
   for (int u = 0; u < EACH; ++u) {
-    const int pack = first + static_cast<int>(threadIdx.x) + u * THREADS, at = pack * V;
+    const int pack = first + u * THREADS, at = pack * V;
     if (pack >= until) continue;
     const Pack<T, V> values = unpacked<T, V>(words[u]);
-    if (WHOLE || (at >= low && at + V <= high)) {
+    if (at >= low && at + V <= high) {
 #pragma unroll
       for (int i = 0; i < V; ++i) mine = f.take(mine, values.at[i], values.at[i]);
     } else {
@@ -617,19 +623,17 @@ __global__ void __launch_bounds__(THREADS, COLUMNS_RESIDENT<F, THREADS>) reduce_
 }
 
 // (a, r1, b, 1, c) of one tensor: a block takes all rows of a line of columns at once, EACH a thread, and is gone. block
-// (TALL_LANES, rows) of whole warps.
-constexpr int TALL_LANES = 8;
-
+// (LINE_PACKS, rows) of whole warps.
 template <typename F, int V, bool STREAM, int THREADS, int EACH>
 __global__ void __launch_bounds__(THREADS, COLUMNS_RESIDENT<F, THREADS>) reduce_tall(
     const typename F::Input* __restrict__ x, typename F::Output* __restrict__ out, F f, Layout layout) {
   using T = typename F::Input;
   using Acc = typename F::Acc;
-  constexpr int COLUMNS = TALL_LANES * V;
+  constexpr int COLUMNS = LINE_PACKS * V;
   __shared__ __align__(16) unsigned char memory[THREADS / 32 * COLUMNS * sizeof(Acc)];
   Acc* const slots = reinterpret_cast<Acc*>(memory);
   const Columns<V> at(layout, 0);
-  const int rows = blockDim.y, slot = threadIdx.y * TALL_LANES + threadIdx.x;
+  const int rows = blockDim.y, slot = threadIdx.y * LINE_PACKS + threadIdx.x;
   const int last = static_cast<int>(at.end - at.index - 1) / rows;
   Acc mine[V];
 #pragma unroll
@@ -650,35 +654,39 @@ __global__ void __launch_bounds__(THREADS, COLUMNS_RESIDENT<F, THREADS>) reduce_
   }
 #pragma unroll
   for (int i = 0; i < V; ++i) {
-    for (int step = TALL_LANES; step < 32; step *= 2) mine[i] = f.merge(mine[i], shuffle_xor(mine[i], step));
-    if (slot % 32 < TALL_LANES) slots[slot / 32 * COLUMNS + threadIdx.x * V + i] = mine[i];
+    for (int step = LINE_PACKS; step < 32; step *= 2) mine[i] = f.merge(mine[i], shuffle_xor(mine[i], step));
+    if (slot % 32 < LINE_PACKS) slots[slot / 32 * COLUMNS + threadIdx.x * V + i] = mine[i];
   }
   __syncthreads();
   const long long before = at.column - static_cast<long long>(threadIdx.x) * V;
   if (slot >= COLUMNS || before + slot >= layout.c) return;
   Acc all = slots[slot];
-  for (int warp = 1; warp < rows * TALL_LANES / 32; ++warp) all = f.merge(all, slots[warp * COLUMNS + slot]);
+  for (int warp = 1; warp < rows * LINE_PACKS / 32; ++warp) all = f.merge(all, slots[warp * COLUMNS + slot]);
   out[at.result - at.column + before + slot] = f.finish(all);
 }
 
 // (a, r1, b, r2, c), r2 c elements of each of a, r1 and b a slab. A block adds the r1 slabs of its (a, b), each thread
 // the packs that lie in one place in all of them, and then the rows of c elements of what comes out: c is no more
-// than its threads, slabs are no more than SLAB. All slabs of a block begin equally far past an aligned address.
+// than its threads, slabs are no more than SLAB. All slabs of a block begin equally far past an aligned address; that of
+// the first slab is where a line begins. `shift` is how many elements x lies past the beginning of one.
 template <typename F>
 constexpr int SLAB = 16384 / sizeof(typename F::Acc);
-constexpr int SLAB_THREADS = 512;
+constexpr int SLAB_THREADS = 288;
+template <typename F>
+constexpr int SLAB_RESIDENT = sizeof(typename F::Input) == 8 ? 2 : (sizeof(typename F::Input) == 4 ? 4 : 3);
 
 template <typename F, int V, bool STREAM>
-__global__ void __launch_bounds__(SLAB_THREADS) reduce_slabs(
+__global__ void __launch_bounds__(SLAB_THREADS, SLAB_RESIDENT<F>) reduce_slabs(
     const typename F::Input* __restrict__ x, typename F::Output* __restrict__ out, F f, Layout layout, int shift) {
   using T = typename F::Input;
   using Acc = typename F::Acc;
-  constexpr int TOGETHER = 8;
+  constexpr int TOGETHER = 6;
   __shared__ __align__(16) unsigned char memory[SLAB<F> * sizeof(Acc)];
   Acc* const slots = reinterpret_cast<Acc*>(memory);
   const unsigned int b_count = layout.b, a = blockIdx.x / b_count, b = blockIdx.x - a * b_count;
   const int slabs = layout.r1, rows = layout.r2, columns = layout.c, slab = rows * columns;
-  const long long begin = (a * layout.r1 * b_count + b) * slab, first = (begin + shift) / V * V - shift;
+  constexpr int LINE = LINE_PACKS * V;
+  const long long begin = (a * layout.r1 * b_count + b) * slab, first = (begin + shift) / LINE * LINE - shift;
   const long long stride = static_cast<long long>(b_count) * slab;
   const int low = static_cast<int>(begin - first), high = low + slab;
   for (int at = threadIdx.x * V; at < high; at += blockDim.x * V) {
@@ -690,9 +698,7 @@ __global__ void __launch_bounds__(SLAB_THREADS) reduce_slabs(
     for (int done = 0; done < slabs; done += TOGETHER) {
       PackWord<T, V> words[TOGETHER];
 #pragma unroll
-      for (int j = 0; j < TOGETHER; ++j) {
-        if (done + j < slabs) words[j] = fetch<T, V, STREAM>(from + j * stride);
-      }
+      for (int j = 0; j < TOGETHER; ++j, from += stride) words[j] = fetch_where<T, V, STREAM>(from, done + j < slabs);
 #pragma unroll
       for (int j = 0; j < TOGETHER; ++j) {
         if (done + j >= slabs) continue;
@@ -700,7 +706,6 @@ __global__ void __launch_bounds__(SLAB_THREADS) reduce_slabs(
 #pragma unroll
         for (int i = 0; i < V; ++i) mine[i] = f.take(mine[i], pack.at[i], pack.at[i]);
       }
-      from += TOGETHER * stride;
     }
 #pragma unroll
     for (int i = 0; i < V; ++i) {

@@ -59,7 +59,8 @@ def check_shares(rows: int, length: int, shift: int, grid: tuple[int, ...], argu
     """Blocks of reduce_shares take every pack of each row at once; what they send is collected, and fits; few wait."""
     share, lanes = int(arguments[-3]), int(arguments[-2])
     splits, further = grid[0], grid[1] - rows
-    packs = reduction.touched_packs(rows, length, FLOAT.width, shift)
+    packs = reduction.touched_packs(rows, length, FLOAT.width, shift, LINE_PACKS * FLOAT.width)
+    assert share % LINE_PACKS == 0
     assert share * (splits - 1) < packs <= share * splits
     assert share <= SHARE_THREADS * reduction.SHARE_EACH
     assert lanes in {WARP, SHARE_THREADS}
@@ -153,7 +154,7 @@ def test_a_large_row_is_taken_at_once(length: int) -> None:
     check_letters(1, length, grid[0] - 1)
 
 
-@pytest.mark.parametrize("shift", [0, 1, 3])
+@pytest.mark.parametrize("shift", [0, 1, 3, 31])
 @pytest.mark.parametrize(
     ("rows", "length"), [(1, (1 << 25) + 1), (16, 1 << 21), (256, 65_537), (300, 65_536), (527, 21_000)]
 )
@@ -161,7 +162,6 @@ def test_large_rows_are_taken_at_once(rows: int, length: int, shift: int) -> Non
     """Rows of 32 MB or more together, wherever they begin, that are fewer than fill the device."""
     kernel, grid, arguments = launched(rows, length, shift)
     assert kernel.startswith("reduce_shares<")
-    assert f", {FLOAT.width}, {str(length % FLOAT.width == 0 and shift == 0).lower()}, {SHARE_THREADS}," in kernel
     check_shares(rows, length, shift, grid, arguments)
 
 
@@ -180,12 +180,13 @@ def test_what_is_not_taken_at_once() -> None:
 def test_host_and_device_agree_on_small_sums_slabs_and_tall_columns() -> None:
     """The kernels take as many elements and lanes, and have as much room for a slab's sums, as the host counts on."""
     text = (Path(ops.__file__).parent / "_include" / "reduce.cuh").read_text(encoding="utf-8")
-    assert f"constexpr int TALL_LANES = {LINE_PACKS};" in text
+    assert f"constexpr int LINE_PACKS = {LINE_PACKS};" in text
     assert f"constexpr int SMALL_EACH = {reduction.SMALL_EACH};" in text
     assert reduction.SMALL_LENGTH == WARP * reduction.SMALL_EACH
     assert f"constexpr int TINY_LENGTH = {reduction.TINY_LENGTH};" in text
     each = (reduction.ELEMENTS.stop - 1) // reduction.ELEMENTS_LANES
-    assert f"ELEMENTS_LANES = {reduction.ELEMENTS_LANES}, ELEMENTS_EACH = {each}," in text
+    sure = (reduction.ELEMENTS.start - 1) // reduction.ELEMENTS_LANES
+    assert f"ELEMENTS_LANES = {reduction.ELEMENTS_LANES}, ELEMENTS_EACH = {each}, ELEMENTS_SURE = {sure}," in text
     assert f"constexpr int SLAB_THREADS = {reduction.SLAB_THREADS};" in text
     assert f"constexpr int SLAB = {reduction.SLAB_BYTES} / sizeof(typename F::Acc);" in text
 
@@ -253,13 +254,14 @@ def test_columns_of_up_to_1024_are_taken_whole(length: int, columns: int, rows: 
 @pytest.mark.parametrize("width", [1, 2, 4, 8])
 @pytest.mark.parametrize("length", [1, 2, 7, 8, 31, 32, 33, 250, 1089])
 def test_touched_packs_are_counted(length: int, width: int) -> None:
-    """The count is the most that any row lies in, for every place where the first may begin."""
-    for shift in range(width):
-        for rows in (1, 2, 64):
-            ends = ((shift + row * length, shift + (row + 1) * length - 1) for row in range(rows))
-            most = max(last // width - first // width + 1 for first, last in ends)
-            found = reduction.touched_packs(rows, length, width, shift)
-            assert found == most if rows in {1, 64} else found >= most
+    """The count is the most of any row, for every place in a pack, or a line, where the first may begin."""
+    for unit in (width, LINE_PACKS * width):
+        for shift in range(unit):
+            for rows in (1, 2, 64):
+                ends = ((shift + row * length, shift + (row + 1) * length - 1) for row in range(rows))
+                most = max(last // width - first // unit * (unit // width) + 1 for first, last in ends)
+                found = reduction.touched_packs(rows, length, width, shift, unit)
+                assert found == most if rows in {1, 64} else found >= most
 
 
 def test_lanes_of_measured_rows() -> None:
