@@ -163,7 +163,7 @@ __global__ void __launch_bounds__(COLUMN_THREADS, 1) normalize_columns(
     Closed<T, V> loaded[AT_ONCE];
 #pragma unroll
     for (int j = 0; j < AT_ONCE; ++j) {
-      if (start + j < mine) loaded[j].load(from + (start + j) * step);
+      loaded[j].load_where(from + (start + j) * step, start + j < mine);
     }
     if (start == 0) sums.begin_with(loaded[0].open());
 #pragma unroll
@@ -241,8 +241,8 @@ __global__ void __launch_bounds__(COLUMN_THREADS, 1) normalize_columns(
 #pragma unroll
       for (int j = 0; j < AT_ONCE; ++j) {
         const int k = start + j;
-        if (k < mine && addend != nullptr) added[j].load(addend + (from - x) + k * step);
-        if (k >= kept && k < mine) loaded[j].load(from + k * step);
+        added[j].load_where(addend + (from - x) + k * step, k < mine && addend != nullptr);
+        loaded[j].load_where(from + k * step, k >= kept && k < mine);
         if (k < held) loaded[j].load(ours + k * apart);
       }
 #pragma unroll

@@ -83,6 +83,7 @@ struct Closed {
     return unpacked<T, V>(word);
   }
   __device__ __forceinline__ void load(const T* from) { word = fetch<T, V>(from); }
+  __device__ __forceinline__ void load_where(const T* from, bool there) { word = fetch_where<T, V, false>(from, there); }
   __device__ __forceinline__ void load_kept(const T* from) { word = fetch_kept<T, V>(from); }
   __device__ __forceinline__ void load_streaming(const T* from) { word = fetch<T, V, true>(from); }
   __device__ __forceinline__ void close() {  // nothing that was worked out from it is kept
