@@ -41,8 +41,7 @@ def mean(*, x: Any, axis: Axis, keepdim: bool, out: dict[str, Any]) -> Bound:
         return bind(rows, source.reshape(a, layout.length), target.reshape(-1), zero)
     pieces, length = (r1, r2) if b > 1 else (1, layout.length)
     partial = np.empty((a, b, pieces, -(-length // BLOCK)))
-    cut = source.reshape(a, pieces, b, length)
-    return bind(jit.mean_of_pieces, cut, target.reshape(a, b), partial, zero)
+    return bind(jit.mean_of_pieces, source.reshape(-1, length), target.reshape(-1), partial, zero)
 
 
 def _parts(layout: Reduction, tile: int) -> int:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numba import njit, prange
 
-from ops._core.jit import INNER, narrow, widen
+from ops._core.jit import INNER, narrow, whole_registers, widen
 
 TILE = 256
 """Columns that a thread takes at a time: their sums stay in the first-level cache."""
@@ -16,40 +16,45 @@ DEPTH = 64
 
 
 @njit(fastmath={"reassoc", "contract", "nsz"}, **INNER)
-def _sum(x: Any, zero: Any) -> Any:
+def _sum(x: Any, row: int, first: int, end: int, zero: Any) -> Any:
+    """Of x[row, first:end]."""
+    whole_registers()
     total = zero
-    for index in range(x.size):
-        total += widen(x[index])
+    at, start = np.uint64(row), np.uint64(first)
+    for index in range(np.uint64(end - first)):
+        total += widen(x[at, start + index])
     return np.float64(total)
 
 
 @njit(cache=True, error_model="numpy")
 def mean_of_few(x: Any, out: Any, zero: Any) -> None:
     """x (rows, length), small: by the calling thread."""
-    for row in range(x.shape[0]):
-        out[row] = narrow(_sum(x[row], zero) / x.shape[1], out[row])
+    rows, length = x.shape
+    for row in range(rows):
+        out[row] = narrow(_sum(x, row, 0, length, zero) / length, out[row])
 
 
 @njit(cache=True, parallel=True, error_model="numpy")
 def mean_of_rows(x: Any, out: Any, zero: Any) -> None:
     """x (rows, length) to out (rows,)."""
-    for row in prange(x.shape[0]):
-        out[row] = narrow(_sum(x[row], zero) / x.shape[1], out[row])
+    rows, length = x.shape
+    for row in prange(rows):
+        out[row] = narrow(_sum(x, np.int64(row), 0, length, zero) / length, out[row])
 
 
 @njit(cache=True, parallel=True, error_model="numpy")
 def mean_of_pieces(x: Any, out: Any, partial: Any, zero: Any) -> None:
-    """x (a, pieces, b, length) to out (a, b); each row of x in blocks, partial (a, b, pieces, blocks)."""
+    """x (a pieces b, length) to out (a b,); each row of x in blocks, partial (a, b, pieces, blocks)."""
     a, b, pieces, blocks = partial.shape
-    length = x.shape[3]
+    length = x.shape[1]
     for task in prange(a * pieces * b * blocks):
-        row, block = task // blocks, task % blocks
+        row, block = np.int64(task) // blocks, np.int64(task) % blocks
         i, u, j = row // (pieces * b), row // b % pieces, row % b
         first, end = length * block // blocks, length * (block + 1) // blocks
-        partial[i, j, u, block] = _sum(x[i, u, j, first:end], zero)
-    for i in range(a):
-        for j in range(b):
-            out[i, j] = narrow(_sum(partial[i, j].reshape(-1), 0.0) / (pieces * length), out[i, j])
+        partial[i, j, u, block] = _sum(x, row, first, end, zero)
+    parts = partial.reshape(a * b, pieces * blocks)
+    for slot in range(a * b):
+        out[slot] = narrow(_sum(parts, slot, 0, pieces * blocks, 0.0) / (pieces * length), out[slot])
 
 
 @njit(**INNER)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numba import njit, prange
 
-from ops._core.jit import INNER, narrow, widen
+from ops._core.jit import INNER, narrow, whole_registers, widen
 
 SUMS = {"reassoc", "contract", "nsz"}
 
@@ -20,6 +20,7 @@ SUMS = {"reassoc", "contract", "nsz"}
 @njit(fastmath=SUMS, **INNER)
 def _moments(x: Any, channel: int, zero: Any) -> Any:
     """Mean and biased variance of one channel of (N, C, post), two passes."""
+    whole_registers()
     images, _, post = x.shape
     count = type(zero)(images * post)
     total = zero
@@ -38,6 +39,7 @@ def _moments(x: Any, channel: int, zero: Any) -> Any:
 @njit(**INNER)
 def _apply(x: Any, image: int, channel: int, middle: Any, scale: Any, shift: Any, addend: Any, y: Any) -> None:
     """(x - middle) scale + shift, plus the addend, for one channel of one image."""
+    whole_registers()
     if addend.size:
         for index in range(x.shape[2]):
             value = (widen(x[image, channel, index]) - middle) * scale + shift

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numba import njit, prange
 
-from ops._core.jit import INNER, bits_of_double, double_of_bits, narrow, power, widen
+from ops._core.jit import INNER, bits_of_double, double_of_bits, narrow, power, whole_registers, widen
 
 ABS, SQUARE, CUBE, POWER, COUNT, LARGEST, SMALLEST = range(7)
 SIGN, LINEAR, QUADRATIC, GENERAL, BELOW_ONE = range(5)
@@ -42,6 +42,7 @@ def _summing(mode: int) -> Any:
 
     @njit(fastmath=SUMS, **INNER)
     def loop(x: Any, rows: Any, columns: Any, sums: Any, p: Any) -> None:
+        whole_registers()
         base, first, size = np.uint64(rows[0]), np.uint64(columns[0]), np.uint64(columns[1] - columns[0])
         for row in range(np.uint64(rows[1] - rows[0])):
             total = type(p)(0)
@@ -81,6 +82,7 @@ def _sum_columns(x: Any, rows: Any, first: int, totals: Any, mode: int, p: Any) 
 @njit(**INNER)
 def _pick_rows(x: Any, rows: Any, columns: Any, picked: Any, mode: int, p: Any) -> None:
     """As `_summing`, for what is counted or chosen."""
+    whole_registers()
     base, first, size = np.uint64(rows[0]), np.uint64(columns[0]), np.uint64(columns[1] - columns[0])
     for row in range(np.uint64(rows[1] - rows[0])):
         best = type(p)(0)

@@ -12,11 +12,12 @@ from typing import Any
 import numpy as np
 import pytest
 from numba import njit
+from numba.core.codegen import get_host_cpu_features
 from numpy.typing import NDArray
 
 import ops
 from ops import dtype_info
-from ops._core.jit import narrow, power, storage, widen
+from ops._core.jit import INNER, narrow, power, storage, whole_registers, widen
 
 SIXTEEN = ("float16", "bfloat16")
 
@@ -49,6 +50,22 @@ def power_in_a_sum(numbers: Any, p: Any) -> Any:
     for index in range(numbers.size):
         total += power(numbers[index], p)
     return total
+
+
+@njit(fastmath={"reassoc", "contract", "nsz"}, **INNER)  # type: ignore[untyped-decorator]
+def sum_by_whole_registers(numbers: Any, total: Any) -> Any:
+    """A sum that may be reordered."""
+    whole_registers()
+    for index in range(numbers.size):
+        total += numbers[index]
+    return total
+
+
+@njit(error_model="numpy")  # type: ignore[untyped-decorator]
+def sum_of_rows(rows: Any, out: Any, zero: Any) -> None:
+    """Its caller, as kernels have it."""
+    for row in range(rows.shape[0]):
+        out[row] = sum_by_whole_registers(rows[row], zero)
 
 
 def every_16_bits(dtype: str) -> NDArray[Any]:
@@ -123,6 +140,15 @@ def test_storage_shares_memory() -> None:
         array = np.zeros(4, dtype_info(dtype).numpy)
         assert np.shares_memory(storage(array), array)
         assert storage(array).itemsize == array.itemsize
+
+
+def test_sums_are_compiled_for_whole_registers() -> None:
+    """Where the processor has 512 bits they are used, although other loops are compiled for half of them."""
+    rows, sums = np.arange(3000, dtype=np.float32).reshape(3, 1000), np.empty(3, np.float32)
+    sum_of_rows(rows, sums, np.float32(0))
+    np.testing.assert_array_equal(sums, rows.sum(axis=1))
+    (code,) = sum_of_rows.inspect_asm().values()
+    assert ("zmm" in code) == ("+avx512f" in get_host_cpu_features())
 
 
 def test_what_was_compiled_of_other_shared_code_is_not_found(tmp_path: Path) -> None:
