@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 from llvmlite import ir
+from llvmlite.binding import get_host_cpu_name
 from numba import config, njit, prange, types
 from numba.core.codegen import get_host_cpu_features
 from numba.extending import intrinsic, overload
@@ -54,34 +55,43 @@ _keep_apart_what_was_compiled()
 def _prefer_half_registers() -> None:
     """Let loops be compiled for vectors of 256 bits where the processor has 512, as on Intel's they are anyway.
 
-    On Zen 4 plain passes over memory in full registers take up to 1.3 times as long. Sums, which would lose by it, ask
-    for `whole_registers`.
+    On Zen 4 plain passes over memory in full registers take up to 1.3 times as long, on Zen 5 0.8 to 1.0 times.
     """
     features = get_host_cpu_features()
-    if config.CPU_NAME is None and config.CPU_FEATURES is None and "+avx512f" in features:
+    asked = config.CPU_NAME is not None or config.CPU_FEATURES is not None
+    if not asked and "+avx512f" in features and get_host_cpu_name() != "znver5":
         config.CPU_FEATURES = f"{features},+prefer-256-bit"
 
 
 _prefer_half_registers()
 
 
-@intrinsic
-def whole_registers(typingctx: Any) -> Any:
-    """Let the loops of the function that calls this be compiled for the widest vectors that the processor has.
+def _registers(bits: int) -> Any:
+    """An intrinsic: loops of the function that calls it are compiled for vectors of `bits`, or the widest there are.
 
-    On Zen 5 sums of halves take 0.7 of the time so, of floats 0.8. The function is never inlined, or its caller's
-    registers would be used: give it rows to loop over, and no array that was sliced for the call, which is counted.
+    The function is never inlined, or its caller's registers would be used: give it rows to loop over, and no array that
+    was sliced for the call, which is counted.
     """
-    del typingctx
 
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        del signature, arguments
-        attributes = builder.function.attributes
-        attributes.add("noinline")
-        set.add(attributes, '"prefer-vector-width"="512"')  # llvmlite's own `add` knows none with a value
-        return context.get_dummy_value()
+    @intrinsic
+    def prefer(typingctx: Any) -> Any:
+        del typingctx
 
-    return types.void(), generate
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            del signature, arguments
+            attributes = builder.function.attributes
+            attributes.add("noinline")
+            set.add(attributes, f'"prefer-vector-width"="{bits}"')  # llvmlite's own `add` knows none with a value
+            return context.get_dummy_value()
+
+        return types.void(), generate
+
+    return prefer
+
+
+whole_registers, half_registers = _registers(512), _registers(256)
+"""For sums (on Zen 5 of halves 0.7 of the time, of floats 0.8); for what writes rows anywhere to memory, where every
+store of a whole register lies in two lines (rows of 250 floats on Zen 5: 1.2)."""
 
 
 def storage(array: Any) -> Any:

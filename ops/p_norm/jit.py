@@ -12,7 +12,16 @@ from typing import Any
 import numpy as np
 from numba import njit, prange
 
-from ops._core.jit import INNER, bits_of_double, double_of_bits, narrow, power, whole_registers, widen
+from ops._core.jit import (
+    INNER,
+    bits_of_double,
+    double_of_bits,
+    half_registers,
+    narrow,
+    power,
+    whole_registers,
+    widen,
+)
 
 ABS, SQUARE, CUBE, POWER, COUNT, LARGEST, SMALLEST = range(7)
 SIGN, LINEAR, QUADRATIC, GENERAL, BELOW_ONE = range(5)
@@ -284,6 +293,7 @@ def _along(slope: int) -> Any:
 
     @njit(**INNER)
     def loop(x: Any, row: int, first: int, end: int, y: Any, dy: Any, dx: Any, q: Any) -> None:
+        half_registers()
         start = np.uint64(first)
         for index in range(np.uint64(end - first)):
             at = start + index
@@ -297,6 +307,7 @@ def _across(slope: int) -> Any:
 
     @njit(**INNER)
     def loop(x: Any, row: int, y: Any, dy: Any, slot: int, dx: Any, q: Any) -> None:
+        half_registers()
         for k in range(x.shape[1]):
             value = _gradient(widen(x[row, k]), widen(y[slot, k]), widen(dy[slot, k]), slope, q)
             dx[row, k] = narrow(value, dx[row, k])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -17,7 +18,7 @@ from numpy.typing import NDArray
 
 import ops
 from ops import dtype_info
-from ops._core.jit import INNER, narrow, power, storage, whole_registers, widen
+from ops._core.jit import INNER, half_registers, narrow, power, storage, whole_registers, widen
 
 SIXTEEN = ("float16", "bfloat16")
 
@@ -52,20 +53,22 @@ def power_in_a_sum(numbers: Any, p: Any) -> Any:
     return total
 
 
-@njit(fastmath={"reassoc", "contract", "nsz"}, **INNER)  # type: ignore[untyped-decorator]
-def sum_by_whole_registers(numbers: Any, total: Any) -> Any:
-    """A sum that may be reordered."""
-    whole_registers()
-    for index in range(numbers.size):
-        total += numbers[index]
-    return total
+def sum_of_rows(registers: Any) -> Any:
+    """A loop over rows that has their sums from a function that asks for these registers."""
 
+    @njit(fastmath={"reassoc", "contract", "nsz"}, **INNER)  # type: ignore[untyped-decorator]
+    def total(numbers: Any, found: Any) -> Any:
+        registers()
+        for index in range(numbers.size):
+            found += numbers[index]
+        return found
 
-@njit(error_model="numpy")  # type: ignore[untyped-decorator]
-def sum_of_rows(rows: Any, out: Any, zero: Any) -> None:
-    """Its caller, as kernels have it."""
-    for row in range(rows.shape[0]):
-        out[row] = sum_by_whole_registers(rows[row], zero)
+    @njit(error_model="numpy")  # type: ignore[untyped-decorator]
+    def totals(rows: Any, out: Any, zero: Any) -> None:
+        for row in range(rows.shape[0]):
+            out[row] = total(rows[row], zero)
+
+    return totals
 
 
 def every_16_bits(dtype: str) -> NDArray[Any]:
@@ -142,13 +145,17 @@ def test_storage_shares_memory() -> None:
         assert storage(array).itemsize == array.itemsize
 
 
-def test_sums_are_compiled_for_whole_registers() -> None:
-    """Where the processor has 512 bits they are used, although other loops are compiled for half of them."""
+@pytest.mark.parametrize("registers", [whole_registers, half_registers])
+def test_loops_are_compiled_for_the_registers_asked_for(registers: Any) -> None:
+    """512 bits, where the processor has them, or half of them, whatever other loops are compiled for."""
     rows, sums = np.arange(3000, dtype=np.float32).reshape(3, 1000), np.empty(3, np.float32)
-    sum_of_rows(rows, sums, np.float32(0))
+    kernel = sum_of_rows(registers)
+    kernel(rows, sums, np.float32(0))
     np.testing.assert_array_equal(sums, rows.sum(axis=1))
-    (code,) = sum_of_rows.inspect_asm().values()
-    assert ("zmm" in code) == ("+avx512f" in get_host_cpu_features())
+    (code,) = kernel.inspect_asm().values()
+    inner = re.search(r"^_ZN5tests\S*5total\S*:$.*?^\s*\.size", code, re.MULTILINE | re.DOTALL)
+    assert inner is not None
+    assert ("zmm" in inner[0]) == (registers is whole_registers and "+avx512f" in get_host_cpu_features())
 
 
 def test_what_was_compiled_of_other_shared_code_is_not_found(tmp_path: Path) -> None:
