@@ -196,18 +196,18 @@ def launch(
     width = functor.width
     if layout.r2 == 1 and layout.length <= SMALL_LENGTH and _SMALL.covers(layout.count * layout.length):
         return _small(source, functor, layout, (x, second, out))
-    shift = x.data.ptr % (width * itemsize) // itemsize
+    past = _past_line(x)
     if layout.c == 1 and layout.b == 1:
         aligned = second is None or (x.data.ptr - second.data.ptr) % (width * itemsize) == 0
         if aligned:
-            return _rows(source, functor, layout, (x, second, out), workspace, shift, least_streamed)
+            return _rows(source, functor, layout, (x, second, out), workspace, past, least_streamed)
         layout = Reduction(layout.a, layout.r1, 1, layout.r2, 1)
     fits = all(array is None or array.data.ptr % (width * itemsize) == 0 for array in (x, second))
     wide = width if fits and layout.c % width == 0 else 1
     if second is None and (threads := _slab_threads(functor, layout)):
         streams = _streams((x,), least_streamed)
         function = source.function(f"reduce_slabs<{functor.name}, {width}, {streams}>")
-        numbers = (functor.value, layout_struct(layout, 1, 1), np.int32(_past_line(x)))
+        numbers = (functor.value, layout_struct(layout, 1, 1), np.int32(past))
         return lambda: function((layout.a * layout.b,), (threads,), (x, out, *numbers))
     streams = _streams((x, second), least_streamed, _STREAMED_COLUMNS) if wide == width else "false"
     if second is None and functor.light and wide == ROW_WIDTH and _is_tall(layout):
@@ -304,11 +304,11 @@ def _rows(
     layout: Reduction,
     arrays: tuple[Any, Any, Any],
     mail: Any,
-    shift: int,
+    past: int,
     least_streamed: int,
 ) -> Bound:
     rows, length, width = layout.a, layout.r1, functor.width
-    streams = _streams(arrays[:2], least_streamed)
+    shift, streams = past % width, _streams(arrays[:2], least_streamed)
     name = f"{functor.name}, {width}"
     is_whole, packs = shift == 0 and length % width == 0, touched_packs(rows, length, width, shift)
     kind, threads = f"{name}, {streams}", THREADS
@@ -319,12 +319,11 @@ def _rows(
         function, threads = source.function(_row_name(name, paired=paired)), LARGE_THREADS
         numbers = (np.int32(packs), mail)
         grid = (blocks,)
-    elif (several := _blocks_of_rows(functor, layout, arrays))[0]:
+    elif (several := _blocks_of_rows(functor, layout, arrays, past))[0]:
         blocks, each = several
         function, threads = source.function(_shares_name(functor.name, width)), SHARE_THREADS
         lanes, collecting = collectors(rows, blocks, SHARE_THREADS)
         further = -(-collecting // blocks)
-        past = _past_line(arrays[0])
         numbers = (np.int32(rows), np.int64(length), *(np.int32(number) for number in (past, each, lanes)), mail)
         grid = (blocks, rows + further)
     elif is_whole and width == ROW_WIDTH and packs in HELD_PACKS:
@@ -391,13 +390,13 @@ def _blocks_of_row(functor: Functor, layout: Reduction, arrays: tuple[Any, Any, 
     return blocks if whole and layout.a == 1 and blocks <= MOST_LARGE and _is_large(functor, arrays) else 0
 
 
-def _blocks_of_rows(functor: Functor, layout: Reduction, arrays: tuple[Any, Any, Any]) -> tuple[int, int]:
+def _blocks_of_rows(functor: Functor, layout: Reduction, arrays: tuple[Any, Any, Any], past: int) -> tuple[int, int]:
     """Blocks of reduce_shares for each row, and how many packs each takes, whole lines; 0 where others take the rows.
 
     The device has room for more blocks than those that collect, and wait.
     """
     line = LINE_PACKS * functor.width
-    packs = touched_packs(layout.a, layout.r1, functor.width, _past_line(arrays[0]), line)
+    packs = touched_packs(layout.a, layout.r1, functor.width, past, line)
     splits = -(-packs // (SHARE_THREADS * SHARE_EACH))
     many = splits > 1 and layout.a * splits <= MOST_SHARES and layout.a < LONG_RESIDENT * multiprocessors()
     if arrays[1] is not None or not many or not _is_large(functor, arrays):

@@ -39,7 +39,6 @@ def _moments(x: Any, channel: int, zero: Any) -> Any:
 @njit(**INNER)
 def _apply(x: Any, image: int, channel: int, middle: Any, scale: Any, shift: Any, addend: Any, y: Any) -> None:
     """(x - middle) scale + shift, plus the addend, for one channel of one image."""
-    whole_registers()
     if addend.size:
         for index in range(x.shape[2]):
             value = (widen(x[image, channel, index]) - middle) * scale + shift

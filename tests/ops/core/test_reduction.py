@@ -166,7 +166,7 @@ def test_large_rows_are_taken_at_once(rows: int, length: int, shift: int) -> Non
 
 
 def test_what_is_not_taken_at_once() -> None:
-    """Less than 32 MB, more than MOST_LARGE blocks take, and as many rows as fill the device.
+    """Less than 32 MB, more than MOST_LARGE or MOST_SHARES blocks take, and as many rows as fill the device.
 
     So is what takes more than a few instructions an element.
     """
