@@ -8,7 +8,7 @@ from math import exp, log
 from statistics import fmean, median
 
 from harness.result.result import Ceilings
-from harness.result.summary import BASELINE, OPTIMIZED, PEERS, block_ratios, is_coarse
+from harness.result.summary import ALLOWED, BASELINE, NOISE, OPTIMIZED, PEERS, block_ratios, is_coarse
 from harness.store.queries import CaseInfo, Point, RunInfo
 from web.reader import GRAVE, DeviceInfo, Level, Reader, Recent, level_of
 
@@ -42,9 +42,13 @@ class CaseRow:
 
     @property
     def is_behind(self) -> bool:
-        """Whether a peer is faster, and the time tells."""
+        """Whether a peer is faster by more than noise, and the time tells."""
         ratio = self.over_best_peer
-        return ratio is not None and ratio < 1 and not is_coarse(self.time_ns(OPTIMIZED), self.device.name)
+        return (
+            ratio is not None
+            and ratio * NOISE * ALLOWED["cold"] < 1
+            and not is_coarse(self.time_ns(OPTIMIZED), self.device.name)
+        )
 
     def _ratio(self, above: str, below: Sequence[str]) -> float | None:
         blocks: dict[int, dict[str, float]] = {}

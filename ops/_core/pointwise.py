@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 
 from ops._core.broadcast import Walk
 from ops._core.cuda import DIVISOR, divisor, flag
+from ops._core.dtype import dtype_info
 from ops._core.errors import ShapeError
 from ops._core.op import Array, Shape
 
@@ -20,9 +23,17 @@ def flat(elements: int, width: int, threads: int = THREADS) -> tuple[tuple[int],
     return (blocks(elements, width, threads=threads),), (threads,)
 
 
-def is_whole(elements: int, width: int) -> str:
-    """Whether every thread of `flat` has a whole pack, in C++."""
-    return flag(elements % (width * THREADS) == 0)
+def flat_names(name: str, ctypes: Mapping[str, str]) -> tuple[str, ...]:
+    """Instances of the kernel `name<T, V, WHOLE>` for those C++ types by dtype: an element and 16 bytes a thread."""
+    widths = [(ctype, width) for dtype, ctype in ctypes.items() for width in (1, 16 // dtype_info(dtype).itemsize)]
+    return tuple(
+        dict.fromkeys(f"{name}<{ctype}, {width}, {flag(whole)}>" for ctype, width in widths for whole in (0, 1))
+    )
+
+
+def flat_name(name: str, ctype: str, elements: int, width: int) -> str:
+    """The one of them for an array of so many elements. WHOLE: every thread of `flat` has a pack."""
+    return f"{name}<{ctype}, {width}, {flag(elements % (width * THREADS) == 0)}>"
 
 
 def blocks(elements: int, width: int, packs: int = 1, *, threads: int = THREADS) -> int:

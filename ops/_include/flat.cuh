@@ -35,7 +35,7 @@ struct Spot {
 };
 
 // The element behind the last pack that is this thread's, `size` and more where there is none.
-template <int V>
+template <int V, bool WHOLE = false>
 __device__ __forceinline__ long long tail_of(long long packs, long long size) {
-  return blockIdx.x == 0 ? packs * V + threadIdx.x : size;
+  return !WHOLE && blockIdx.x == 0 ? packs * V + threadIdx.x : size;
 }

@@ -5,11 +5,11 @@ template <typename T, int V, bool WHOLE>
 __global__ void __launch_bounds__(FLAT_THREADS) add_n(
     const T* __restrict__ in_0, const T* __restrict__ in_1, T* __restrict__ out, long long packs, long long size) {
   const Spot<V, WHOLE> spot(packs);
-  const long long tail = WHOLE ? size : tail_of<V>(packs, size);
+  const long long tail = tail_of<V, WHOLE>(packs, size);
   Pack<T, V> sums = spot.load(in_0);
   const Pack<T, V> others = spot.load(in_1);
 #pragma unroll
   for (int i = 0; i < V; ++i) sums.at[i] = narrow<T>(widen(sums.at[i]) + widen(others.at[i]));
   spot.store(out, sums);
-  if (!WHOLE && tail < size) out[tail] = narrow<T>(widen(in_0[tail]) + widen(in_1[tail]));
+  if (tail < size) out[tail] = narrow<T>(widen(in_0[tail]) + widen(in_1[tail]));
 }

@@ -9,27 +9,15 @@ import numpy as np
 from ops._core.cuda import Source, whole_pack
 from ops._core.dtype import INTS, dtype_info
 from ops._core.kernel import Bound
-from ops._core.pointwise import flat, is_whole
+from ops._core.pointwise import flat, flat_name, flat_names
 from ops._core.registry import kernel
 from ops.scale.op import DTYPES, as_integer
 
 FEW = 8192
 """Elements that go one by one, to as many threads: what runs once waits for its own instructions."""
-WIDTHS = {name: 16 // dtype_info(name).itemsize for name in DTYPES}
 UNSIGNED = {"int8": "unsigned char", "int16": "unsigned short", "int32": "unsigned int", "int64": "unsigned long long"}
 CTYPES = {name: UNSIGNED.get(name, dtype_info(name).ctype) for name in DTYPES}
-SOURCE = Source(
-    __file__,
-    "kernels.cu",
-    tuple(
-        dict.fromkeys(
-            f"scale<{CTYPES[name]}, {width}, {whole}>"
-            for name in DTYPES
-            for width in (1, WIDTHS[name])
-            for whole in ("false", "true")
-        )
-    ),
-)
+SOURCE = Source(__file__, "kernels.cu", flat_names("scale", CTYPES))
 
 
 @kernel("scale", "optimized", "cuda", DTYPES, prepare=True)
@@ -48,7 +36,6 @@ def scale(*, x: Any, scale: Any, bias: float, bias_after_scale: bool, out: dict[
     numbers = (number(0 if tensor is not None else scale), number(bias), np.bool_(bias_after_scale))
     width = whole_pack(x, result) if x.size > FEW else 1
     grid, block = flat(x.size, width)
-    whole = is_whole(x.size, width)
-    function = SOURCE.function(f"scale<{CTYPES[dtype]}, {width}, {whole}>")
+    function = SOURCE.function(flat_name("scale", CTYPES[dtype], x.size, width))
     arguments = (x, result, tensor, *numbers, np.int64(x.size // width), np.int64(x.size))
     return lambda: function(grid, block, arguments)

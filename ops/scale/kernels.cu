@@ -30,9 +30,9 @@ __global__ void __launch_bounds__(FLAT_THREADS) scale(
   const Spot<V, WHOLE> spot(packs);
   Pack<T, V> pack = spot.load(x);
   const H by = factor == nullptr ? number : static_cast<H>(*factor);
-  const long long tail = WHOLE ? size : tail_of<V>(packs, size);
+  const long long tail = tail_of<V, WHOLE>(packs, size);
 #pragma unroll
   for (int i = 0; i < V; ++i) pack.at[i] = apply<T>(pack.at[i], by, bias, after);
   spot.store(out, pack);
-  if (!WHOLE && tail < size) out[tail] = apply<T>(x[tail], by, bias, after);
+  if (tail < size) out[tail] = apply<T>(x[tail], by, bias, after);
 }

@@ -9,21 +9,12 @@ import numpy as np
 from ops._core.cuda import Source, whole_pack
 from ops._core.dtype import dtype_info
 from ops._core.kernel import Bound
-from ops._core.pointwise import flat, is_whole
+from ops._core.pointwise import flat, flat_name, flat_names
 from ops._core.registry import kernel
 from ops.sign.op import DTYPES
 
-WIDTHS = {name: 16 // dtype_info(name).itemsize for name in DTYPES}
-SOURCE = Source(
-    __file__,
-    "kernels.cu",
-    tuple(
-        f"sign<{dtype_info(name).ctype}, {width}, {whole}>"
-        for name in DTYPES
-        for width in sorted({1, WIDTHS[name]})
-        for whole in ("false", "true")
-    ),
-)
+CTYPES = {name: dtype_info(name).ctype for name in DTYPES}
+SOURCE = Source(__file__, "kernels.cu", flat_names("sign", CTYPES))
 
 
 @kernel("sign", "optimized", "cuda", DTYPES, prepare=True)
@@ -34,7 +25,6 @@ def sign(*, x: Any, out: dict[str, Any]) -> Bound:
         return lambda: None
     width = whole_pack(x, result)
     grid, block = flat(x.size, width)
-    whole = is_whole(x.size, width)
-    function = SOURCE.function(f"sign<{dtype_info(x.dtype.name).ctype}, {width}, {whole}>")
+    function = SOURCE.function(flat_name("sign", CTYPES[x.dtype.name], x.size, width))
     arguments = (x, result, np.int64(x.size // width), np.int64(x.size))
     return lambda: function(grid, block, arguments)

@@ -49,12 +49,12 @@ template <typename T, int V, bool WHOLE>
 __global__ void __launch_bounds__(FLAT_THREADS) sign(
     const T* __restrict__ x, T* __restrict__ out, long long packs, long long size) {
   const Spot<V, WHOLE> spot(packs);
-  const long long tail = WHOLE ? size : tail_of<V>(packs, size);
+  const long long tail = tail_of<V, WHOLE>(packs, size);
   Pack<T, V> pack = spot.load(x);
   using H = typename Handled<T, V == 1>::type;
   H* const handled = reinterpret_cast<H*>(pack.at);
 #pragma unroll
   for (int i = 0; i < V * sizeof(T) / sizeof(H); ++i) handled[i] = sign_of(handled[i]);
   spot.store(out, pack);
-  if (!WHOLE && tail < size) out[tail] = sign_of(x[tail]);
+  if (tail < size) out[tail] = sign_of(x[tail]);
 }

@@ -34,8 +34,8 @@ def test_flat_launches_cover_their_elements(blocks: int, width: int) -> None:
     for elements in (most, most - 1, most - THREADS * width + 1):
         assert pointwise.flat(elements, width) == ((blocks,), (THREADS,))
         assert pointwise.flat(4 * elements, width, 4 * THREADS) == ((blocks,), (4 * THREADS,))
-    assert pointwise.is_whole(most, width) == "true"
-    assert pointwise.is_whole(most + 1, width) == "false"
+    assert pointwise.flat_name("add_n", "float", most, width) == f"add_n<float, {width}, true>"
+    assert pointwise.flat_name("add_n", "float", most + 1, width) == f"add_n<float, {width}, false>"
 
 
 def test_host_and_device_agree_on_a_block() -> None:
