@@ -3,19 +3,49 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
 from ops._core.broadcast import Walk
-from ops._core.cuda import DIVISOR, divisor, flag
+from ops._core.cuda import DIVISOR, Source, divisor
 from ops._core.dtype import dtype_info
 from ops._core.errors import ShapeError
 from ops._core.op import Array, Shape
+from ops._core.tuning import declare
 
 THREADS = 256
 """Of a block of a pointwise kernel."""
 AXES = 6
 LARGEST = 1 << 31
+PACK_BYTES = 16
+LARGE = range(2, 11)
+"""How many times what is kept a result has of which that much is kept: smaller ones and larger ones are faster, the
+latter by 1 %, where loads and stores all ask for it."""
+_KEPT = declare(
+    "pointwise.kept_megabytes",
+    11,
+    (0, 5, 8, 11, 16),
+    backend="cuda",
+    ops=("add_n", "fill_any_like", "flatten", "lerp", "normalization", "scale", "sign"),
+    why="what of a large result goes to lines that the cache keeps, which wait for none to be written back",
+)
+
+
+def kept_bytes() -> int:
+    """How much of a large result goes to lines that the L2 cache keeps; asked for only where a result is large."""
+    return _KEPT.value() << 20
+
+
+def kept_blocks(nbytes: int) -> int:
+    """Of a launch of `flat` in packs of 16 bytes: how many blocks, the first ones, keep their part of the result.
+
+    0 where all of them ask for it.
+    """
+    if nbytes < LARGE.start * min(filter(None, _KEPT.candidates)) << 20:
+        return 0
+    kept = kept_bytes()
+    return kept // (THREADS * PACK_BYTES) if kept and nbytes // kept in LARGE else 0
 
 
 def flat(elements: int, width: int, threads: int = THREADS) -> tuple[tuple[int], tuple[int]]:
@@ -24,16 +54,24 @@ def flat(elements: int, width: int, threads: int = THREADS) -> tuple[tuple[int],
 
 
 def flat_names(name: str, ctypes: Mapping[str, str]) -> tuple[str, ...]:
-    """Instances of the kernel `name<T, V, WHOLE>` for those C++ types by dtype: an element and 16 bytes a thread."""
-    widths = [(ctype, width) for dtype, ctype in ctypes.items() for width in (1, 16 // dtype_info(dtype).itemsize)]
-    return tuple(
-        dict.fromkeys(f"{name}<{ctype}, {width}, {flag(whole)}>" for ctype, width in widths for whole in (0, 1))
-    )
+    """Instances of the kernel `name<T, V, EXTENT>` for those C++ types by dtype: an element and 16 bytes a thread."""
+    found = []
+    for dtype, ctype in ctypes.items():
+        width = PACK_BYTES // dtype_info(dtype).itemsize
+        kinds = [(wide, extent) for wide in (1, width) for extent in ("ANY", "WHOLE")]
+        found += [f"{name}<{ctype}, {wide}, {extent}>" for wide, extent in (*kinds, (width, "LARGE"))]
+    return tuple(dict.fromkeys(found))
 
 
-def flat_name(name: str, ctype: str, elements: int, width: int) -> str:
-    """The one of them for an array of so many elements. WHOLE: every thread of `flat` has a pack."""
-    return f"{name}<{ctype}, {width}, {flag(elements % (width * THREADS) == 0)}>"
+def flat_launch(
+    source: Source, name: str, ctype: str, result: Any, width: int
+) -> tuple[Any, tuple[int], tuple[int], tuple[Any, ...]]:
+    """The instance of `name<T, V, EXTENT>` for `result`, its grid, its block, and the numbers that it takes last."""
+    whole_packs = width * result.dtype.itemsize == PACK_BYTES
+    kept = kept_blocks(result.nbytes) if whole_packs else 0
+    extent = "LARGE" if kept else "ANY" if result.size % (width * THREADS) else "WHOLE"
+    numbers = (np.int64(result.size // width), np.int64(result.size), np.uint32(kept))
+    return source.function(f"{name}<{ctype}, {width}, {extent}>"), *flat(result.size, width), numbers
 
 
 def blocks(elements: int, width: int, packs: int = 1, *, threads: int = THREADS) -> int:

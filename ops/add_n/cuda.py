@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from ops._core.cuda import Source, whole_pack
 from ops._core.dtype import FLOATS, dtype_info
 from ops._core.kernel import Bound
-from ops._core.pointwise import flat, flat_name, flat_names
+from ops._core.pointwise import flat_launch, flat_names
 from ops._core.registry import kernel
 
 CTYPES = {name: dtype_info(name).ctype for name in FLOATS}
@@ -23,7 +21,6 @@ def add_n(*, in_0: Any, in_1: Any, out: dict[str, Any]) -> Bound:
     if result.size == 0:
         return lambda: None
     width = whole_pack(in_0, in_1, result)
-    grid, block = flat(result.size, width)
-    function = SOURCE.function(flat_name("add_n", CTYPES[in_0.dtype.name], result.size, width))
-    arguments = (in_0, in_1, result, np.int64(result.size // width), np.int64(result.size))
+    function, grid, block, sizes = flat_launch(SOURCE, "add_n", CTYPES[in_0.dtype.name], result, width)
+    arguments = (in_0, in_1, result, *sizes)
     return lambda: function(grid, block, arguments)

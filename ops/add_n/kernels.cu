@@ -1,11 +1,12 @@
 // in_0 + in_1: flat packs of V elements, and a tail.
 #include "flat.cuh"
 
-template <typename T, int V, bool WHOLE>
+template <typename T, int V, Extent EXTENT>
 __global__ void __launch_bounds__(FLAT_THREADS) add_n(
-    const T* __restrict__ in_0, const T* __restrict__ in_1, T* __restrict__ out, long long packs, long long size) {
-  const Spot<V, WHOLE> spot(packs);
-  const long long tail = tail_of<V, WHOLE>(packs, size);
+    const T* __restrict__ in_0, const T* __restrict__ in_1, T* __restrict__ out, long long packs, long long size,
+    unsigned int kept) {
+  const Spot<V, EXTENT> spot(packs, blockIdx.x < kept);
+  const long long tail = tail_of<V, EXTENT>(packs, size);
   Pack<T, V> sums = spot.load(in_0);
   const Pack<T, V> others = spot.load(in_1);
 #pragma unroll

@@ -6,18 +6,26 @@ from typing import Any
 
 import numpy as np
 
-from ops._core.cuda import Source
+from ops._core.cuda import Source, flag
 from ops._core.dtype import dtype_name
 from ops._core.kernel import Bound
-from ops._core.pointwise import THREADS
+from ops._core.pointwise import THREADS, kept_bytes
 from ops._core.registry import kernel
 from ops.fill_any_like.op import DTYPES, as_element
 
 WORDS = {1: "unsigned char", 2: "unsigned short", 4: "unsigned int", 8: "unsigned long long"}
 SOURCE = Source(
-    __file__, "kernels.cu", tuple(f"{name}<{word}>" for name in ("fill", "fill_few") for word in WORDS.values())
+    __file__,
+    "kernels.cu",
+    tuple(
+        f"{name}>"
+        for word in WORDS.values()
+        for name in (f"fill<{word}, false", f"fill<{word}, true", f"fill_few<{word}")
+    ),
 )
 PATTERN_BYTES = 16
+LARGE_BYTES = 64 << 20
+"""From here on part of the lines are kept; what fits the cache takes 2 % more so."""
 FEW = 1024
 """Elements that are filled one by one: what runs once waits for its own instructions."""
 
@@ -37,7 +45,9 @@ def fill_any_like(*, x: Any, value: float, dtype: str | None, out: dict[str, Any
     pattern = np.frombuffer(np.repeat(element, PATTERN_BYTES // itemsize).tobytes(), layout).copy()
     head = min(-result.data.ptr % PATTERN_BYTES // itemsize, result.size)
     packs = (result.size - head) * itemsize // PATTERN_BYTES
-    function = SOURCE.function(f"fill<{WORDS[itemsize]}>")
+    kept = kept_bytes() if result.nbytes >= LARGE_BYTES else 0
+    function = SOURCE.function(f"fill<{WORDS[itemsize]}, {flag(kept)}>")
     grid = (-(-packs // THREADS),)
-    arguments = (result, element[0], pattern, np.int32(head), np.int64(packs), np.int64(result.size))
+    sizes = np.int64(packs), np.int64(result.size), np.uint32(result.nbytes // kept if kept else 0)
+    arguments = (result, element[0], pattern, np.int32(head), *sizes)
     return lambda: function(grid, (THREADS,), arguments)

@@ -1,10 +1,21 @@
 // Fill with one pattern of 16 bytes; the ends that are not aligned element by element.
 #include "pack.cuh"
 
-template <typename W>  // an unsigned word as wide as an element
-__global__ void __launch_bounds__(256) fill(W* __restrict__ out, W value, uint4 pattern, int head, long long packs, long long size) {
+// W: an unsigned word as wide as an element. KEPT: each `every`-th block writes lines that the cache keeps, for a stream
+// is written the faster the fewer lines wait for others to be written back.
+template <typename W, bool KEPT>
+__global__ void __launch_bounds__(256) fill(
+    W* __restrict__ out, W value, uint4 pattern, int head, long long packs, long long size, unsigned int every) {
   const long long index = static_cast<long long>(blockIdx.x) * 256 + threadIdx.x;
-  if (index < packs) reinterpret_cast<uint4*>(out + head)[index] = pattern;
+  if (index < packs) {
+    constexpr int WORDS = 16 / sizeof(W);
+    const auto pack = *reinterpret_cast<const Pack<W, WORDS>*>(&pattern);
+    if (KEPT && blockIdx.x % every == 0) {
+      store_kept<W, WORDS>(out + head + index * WORDS, pack);
+    } else {
+      store<W, WORDS>(out + head + index * WORDS, pack);
+    }
+  }
   if (index < head) out[index] = value;
   const long long tail = head + packs * (16 / sizeof(W)) + index;
   if (tail < size) out[tail] = value;

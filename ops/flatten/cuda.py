@@ -10,7 +10,7 @@ from ops._core.broadcast import Walk
 from ops._core.cuda import Source
 from ops._core.errors import ShapeError
 from ops._core.kernel import Bound
-from ops._core.pointwise import AXES, THREADS, axes_struct, blocks, flat, strides_struct
+from ops._core.pointwise import AXES, PACK_BYTES, THREADS, axes_struct, blocks, flat, kept_blocks, strides_struct
 from ops._core.registry import kernel
 from ops.flatten.baseline import view_of
 from ops.flatten.op import DTYPES, FlattenParams, flat_shape
@@ -19,9 +19,8 @@ WORDS = {1: "unsigned char", 2: "unsigned short", 4: "unsigned int", 8: "unsigne
 SOURCE = Source(
     __file__,
     "kernels.cu",
-    ("copy_packs", *(f"gather<{word}>" for word in WORDS.values())),
+    ("copy_packs<ANY>", "copy_packs<LARGE>", *(f"gather<{word}>" for word in WORDS.values())),
 )
-PACK_BYTES = 16
 
 
 @kernel("flatten", "optimized", "cuda", DTYPES, prepare=True, strided=True)
@@ -36,8 +35,9 @@ def flatten(*, x: Any, start_axis: int, stop_axis: int, copy: bool, out: dict[st
     aligned = x.data.ptr % PACK_BYTES == 0 and result.data.ptr % PACK_BYTES == 0
     if x.flags.c_contiguous and aligned:
         grid, block = flat(x.nbytes, PACK_BYTES)
-        function = SOURCE.function("copy_packs")
-        arguments = (x, result, np.int64(x.nbytes // PACK_BYTES), np.int64(x.nbytes))
+        kept = kept_blocks(x.nbytes)
+        function = SOURCE.function(f"copy_packs<{'LARGE' if kept else 'ANY'}>")
+        arguments = (x, result, np.int64(x.nbytes // PACK_BYTES), np.int64(x.nbytes), np.uint32(kept))
         return lambda: function(grid, block, arguments)
     if x.ndim > AXES:
         msg = f"a strided tensor of rank {x.ndim}; up to {AXES} are gathered"

@@ -2,9 +2,11 @@
 #include "flat.cuh"
 #include "walk.cuh"
 
+template <Extent EXTENT>
 __global__ void __launch_bounds__(FLAT_THREADS) copy_packs(
-    const unsigned int* __restrict__ x, unsigned int* __restrict__ out, long long packs, long long bytes) {
-  const Spot<4> spot(packs);
+    const unsigned int* __restrict__ x, unsigned int* __restrict__ out, long long packs, long long bytes,
+    unsigned int kept) {
+  const Spot<4, EXTENT> spot(packs, blockIdx.x < kept);
   const long long tail = tail_of<16>(packs, bytes);
   spot.store(out, spot.load(x));
   if (tail < bytes) reinterpret_cast<char*>(out)[tail] = reinterpret_cast<const char*>(x)[tail];

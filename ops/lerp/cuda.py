@@ -14,7 +14,7 @@ from ops._core.dtype import FLOATS, dtype_info
 from ops._core.errors import AxisError
 from ops._core.kernel import Bound
 from ops._core.op import Params, Shape, Shapes
-from ops._core.pointwise import THREADS, axes_struct, blocks, flat, strides_struct
+from ops._core.pointwise import THREADS, axes_struct, blocks, flat, kept_blocks, strides_struct
 from ops._core.reduction import LONG_RESIDENT, collectors
 from ops._core.registry import kernel
 from ops._core.tuning import declare
@@ -37,7 +37,7 @@ _LARGE = declare(
     (0, 64, 128, 256, 512),
     backend="cuda",
     ops=("lerp",),
-    why="megabytes of a result from which on, with a tensor of weights, blocks are large and keep nothing in the cache",
+    why="megabytes of a result from which on, with a tensor of weights, blocks are large and keep less in the cache",
 )
 CTYPES = {name: dtype_info(name).ctype for name in FLOATS}
 WIDTHS = {name: 16 // dtype_info(name).itemsize for name in FLOATS}
@@ -60,7 +60,7 @@ def _expressions() -> tuple[str, ...]:
         for width in (1, WIDTHS[name]):
             found += [f"{kind}<{ctype}, {width}>" for kind in ("grad_rows", "grad_columns")]
             found.append(f"lerp_broadcast<{ctype}, {width}, {WALKED[name]}>")
-            found += [f"lerp_flat<{ctype}, {width}, {tensor}, {THREADS}>" for tensor in FLAGS]
+            found += [f"lerp_flat<{ctype}, {width}, {tensor}, ANY, {THREADS}>" for tensor in FLAGS]
             flags = (f"{tensor}, {subtract}" for tensor in FLAGS for subtract in FLAGS)
             found += [f"grad_flat<{ctype}, {width}, {both}>" for both in flags]
         found += [
@@ -69,7 +69,8 @@ def _expressions() -> tuple[str, ...]:
             for step in (NO_TENSOR, 0, 1)
         ]
         found.append(f"grad_crossed<{ctype}, {WIDTHS[name]}>")
-        found.append(f"lerp_flat<{ctype}, {WIDTHS[name]}, true, {LARGE_THREADS}>")
+        found += [f"lerp_flat<{ctype}, {WIDTHS[name]}, {tensor}, LARGE, {THREADS}>" for tensor in FLAGS]
+        found.append(f"lerp_flat<{ctype}, {WIDTHS[name]}, true, LARGE, {LARGE_THREADS}>")
         found += [f"grad_broadcast<{ctype}>", f"grad_any<{ctype}>"]
     return tuple(found)
 
@@ -100,11 +101,14 @@ def lerp(*, x: Any, y: Any, weight: Any, out: dict[str, Any]) -> Bound:
     operands = (x, y, tensor, result)
     if x.shape == y.shape and (tensor is None or tensor.shape == x.shape):
         width = whole_pack(x, result.size, *operands)
-        large = tensor is not None and width == WIDTHS[x.dtype.name] and result.nbytes >= _LARGE.value() << 20
+        wide_packs = width == WIDTHS[x.dtype.name]
+        large = tensor is not None and wide_packs and result.nbytes >= _LARGE.value() << 20
         threads = LARGE_THREADS if large else THREADS
+        kept = kept_blocks(result.nbytes) if wide_packs else 0
+        extent = "LARGE" if large or kept else "ANY"
         grid, block = flat(result.size, width, threads)
-        function = SOURCE.function(f"lerp_flat<{ctype}, {width}, {_flag(tensor)}, {threads}>")
-        arguments = (*operands, number, np.int64(result.size // width))
+        function = SOURCE.function(f"lerp_flat<{ctype}, {width}, {_flag(tensor)}, {extent}, {threads}>")
+        arguments = (*operands, number, np.int64(result.size // width), np.uint32(kept))
         return lambda: function(grid, block, arguments)
     steps = walk(result.shape, x.shape, y.shape, () if tensor is None else tensor.shape)
     simple = all(strides[-1] in {0, 1} for strides in steps.strides)

@@ -10,12 +10,14 @@ __device__ __forceinline__ A blend(A x, A y, A weight) {
   return x + weight * (y - x);
 }
 
-// One shape; the weight is a TENSOR, or `number`. In larger blocks, for long streams, results are not kept.
-template <typename T, int V, bool TENSOR, int THREADS>
+// One shape; the weight is a TENSOR, or `number`. Of larger blocks, for long streams, each KEPT_OF-th keeps its results.
+constexpr int KEPT_OF = 16;
+
+template <typename T, int V, bool TENSOR, Extent EXTENT, int THREADS>
 __global__ void __launch_bounds__(THREADS) lerp_flat(
     const T* __restrict__ x, const T* __restrict__ y, const T* __restrict__ weight, T* __restrict__ out,
-    Wide<T> number, long long packs) {
-  const Spot<V, false, THREADS> spot(packs);
+    Wide<T> number, long long packs, unsigned int kept) {
+  const Spot<V, EXTENT, THREADS> spot(packs, THREADS > FLAT_THREADS ? blockIdx.x % KEPT_OF == 0 : blockIdx.x < kept);
   const Pack<T, V> from = spot.load(x), to = spot.load(y);
   Pack<T, V> parts, result;
   if constexpr (TENSOR) parts = spot.load(weight);
@@ -24,11 +26,7 @@ __global__ void __launch_bounds__(THREADS) lerp_flat(
     const Wide<T> part = TENSOR ? widen(parts.at[i]) : number;
     result.at[i] = narrow<T>(blend(widen(from.at[i]), widen(to.at[i]), part));
   }
-  if constexpr (THREADS > FLAT_THREADS) {
-    spot.store_plain(out, result);
-  } else {
-    spot.store(out, result);
-  }
+  spot.store(out, result);
 }
 
 // Two axes: grid (blocks of a row, rows). x, y and weight begin every row `x_row`, `y_row` and `weight_row` elements

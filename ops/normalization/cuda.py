@@ -50,7 +50,7 @@ def normalization(
     if not training and view.post == 1:
         return passes.apply_columns(call, moving_mean, moving_variance)
     if not training:
-        return passes.apply(call, moving_mean, moving_variance, is_variance=True)
+        return passes.apply(call, moving_mean, moving_variance, inference=True)
     if view.post == 1:
         return channels_last.bind(call)
     return channels_first.bind(call) or passes.bind(call, out["mean"], out["inv_variance"])

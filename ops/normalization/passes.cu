@@ -87,15 +87,16 @@ __global__ void __launch_bounds__(THREADS) reduce_rows(
   }
 }
 
-// spread: the variance where `is_variance`, 1 / sqrt(variance + epsilon) otherwise.
-// (N, C, post), post a multiple of V: a pack a thread, last first, since those are still in L2.
-template <typename T, int V>
+// (N, C, post), post a multiple of V: a pack a thread. INFERENCE: `spread` is the variance, and the first `kept` blocks
+// write lines that the cache keeps. Otherwise it is 1 / sqrt(variance + epsilon), and packs are taken last first, since
+// those are still in L2.
+template <typename T, int V, bool INFERENCE>
 __global__ void __launch_bounds__(THREADS) apply_rows(
     const T* __restrict__ x, const T* __restrict__ addend, T* __restrict__ y, const Wide<T>* __restrict__ gamma,
     const Wide<T>* __restrict__ beta, const Wide<T>* __restrict__ mean, const Wide<T>* __restrict__ spread,
-    bool is_variance, Wide<T> epsilon, unsigned int packs, Divisor packs_per_row, Divisor channels) {
+    Wide<T> epsilon, unsigned int packs, Divisor packs_per_row, Divisor channels, unsigned int kept) {
   using A = Wide<T>;
-  const unsigned int pack = (gridDim.x - 1 - blockIdx.x) * THREADS + threadIdx.x;
+  const unsigned int block = INFERENCE ? blockIdx.x : gridDim.x - 1 - blockIdx.x, pack = block * THREADS + threadIdx.x;
   if (pack >= packs) return;
   const long long at = static_cast<long long>(pack) * V;
   const Pack<T, V> loaded = load<T, V>(x + at);
@@ -104,14 +105,20 @@ __global__ void __launch_bounds__(THREADS) apply_rows(
   const unsigned int row = quotient(pack, packs_per_row);
   const unsigned int channel = remainder(row, quotient(row, channels), channels);
   const A middle = mean[channel], shift = beta[channel];
-  const A scale = (is_variance ? inverse_root(spread[channel] + epsilon) : spread[channel]) * gamma[channel];
+  const A scale = (INFERENCE ? inverse_root(spread[channel] + epsilon) : spread[channel]) * gamma[channel];
 #pragma unroll
   for (int i = 0; i < V; ++i) {
     A value = (widen(loaded.at[i]) - middle) * scale + shift;
     if (addend != nullptr) value += widen(added.at[i]);
     result.at[i] = narrow<T>(value);
   }
-  store_streaming<T, V>(y + at, result);
+  if (!INFERENCE) {
+    store_streaming<T, V>(y + at, result);
+  } else if (block < kept) {
+    store_kept<T, V>(y + at, result);
+  } else {
+    store<T, V>(y + at, result);
+  }
 }
 
 // (rows, C) by given moving statistics.

@@ -6,9 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from ops._core.cuda import Source, divisor, multiprocessors, widest_pack
+from ops._core.cuda import Source, divisor, flag, multiprocessors, widest_pack
 from ops._core.dtype import dtype_info
 from ops._core.kernel import Bound
+from ops._core.pointwise import kept_bytes
 from ops.normalization.call import MOST_PARTIALS, THREADS, WIDTHS, Call, View, declare
 from ops.normalization.channels_last import lanes_across
 
@@ -26,14 +27,19 @@ _APPLY_BLOCKS = declare(
     (2, 4, 8, 16, 32),
     "blocks of inference, channels last: the end of a wave against the cost of a block",
 )
+_TYPES = tuple(f"{dtype_info(dtype).ctype}, {width}" for dtype, widest in WIDTHS.items() for width in (1, widest))
 SOURCE = Source(
     __file__,
     "passes.cu",
     tuple(
-        f"{name}<{dtype_info(dtype).ctype}, {width}>"
-        for dtype, widest in WIDTHS.items()
-        for width in (1, widest)
-        for name in ("reduce_rows", "apply_rows", "apply_columns")
+        f"{name}>"
+        for these in _TYPES
+        for name in (
+            f"reduce_rows<{these}",
+            f"apply_rows<{these}, false",
+            f"apply_rows<{these}, true",
+            f"apply_columns<{these}",
+        )
     ),
 )
 
@@ -61,14 +67,14 @@ def _reduce(call: Call) -> Bound:
     return lambda: function((view.channels, -(-packs // share)), (THREADS,), arguments)
 
 
-def apply(call: Call, mean: Any, spread: Any, *, is_variance: bool) -> Bound:
-    """y by given means and variances, or 1 / sqrt(variance + epsilon); channels first."""
+def apply(call: Call, mean: Any, spread: Any, *, inference: bool) -> Bound:
+    """y by given means and, in inference, variances; 1 / sqrt(variance + epsilon) otherwise. Channels first."""
     view, width = call.view, call.width
     packs = call.x.size // width
-    function = SOURCE.function(f"apply_rows<{call.ctype}, {width}>")
+    function = SOURCE.function(f"apply_rows<{call.ctype}, {width}, {flag(inference)}>")
     divisors = (divisor(view.post // width), divisor(view.channels))
-    numbers = (np.bool_(is_variance), call.epsilon, np.uint32(packs))
-    arguments = (*call.arrays, mean, spread, *numbers, *divisors)
+    kept = kept_bytes() // (THREADS * width * call.itemsize) if inference else 0
+    arguments = (*call.arrays, mean, spread, call.epsilon, np.uint32(packs), *divisors, np.uint32(kept))
     return lambda: function((-(-packs // THREADS),), (THREADS,), arguments)
 
 
@@ -86,7 +92,7 @@ def apply_columns(call: Call, mean: Any, variance: Any) -> Bound:
 
 def bind(call: Call, mean: Any, inverse: Any) -> Bound:
     """Two launches, channels first: the statistics, then y."""
-    steps = _reduce(call), apply(call, mean, inverse, is_variance=False)
+    steps = _reduce(call), apply(call, mean, inverse, inference=False)
 
     def run() -> None:
         for step in steps:

@@ -9,7 +9,7 @@ import numpy as np
 from ops._core.cuda import Source, whole_pack
 from ops._core.dtype import INTS, dtype_info
 from ops._core.kernel import Bound
-from ops._core.pointwise import flat, flat_name, flat_names
+from ops._core.pointwise import flat_launch, flat_names
 from ops._core.registry import kernel
 from ops.scale.op import DTYPES, as_integer
 
@@ -35,7 +35,6 @@ def scale(*, x: Any, scale: Any, bias: float, bias_after_scale: bool, out: dict[
     tensor = None if isinstance(scale, float | int) else scale
     numbers = (number(0 if tensor is not None else scale), number(bias), np.bool_(bias_after_scale))
     width = whole_pack(x, result) if x.size > FEW else 1
-    grid, block = flat(x.size, width)
-    function = SOURCE.function(flat_name("scale", CTYPES[dtype], x.size, width))
-    arguments = (x, result, tensor, *numbers, np.int64(x.size // width), np.int64(x.size))
+    function, grid, block, sizes = flat_launch(SOURCE, "scale", CTYPES[dtype], result, width)
+    arguments = (x, result, tensor, *numbers, *sizes)
     return lambda: function(grid, block, arguments)

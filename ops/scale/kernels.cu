@@ -22,15 +22,16 @@ __device__ __forceinline__ T apply(T x, typename Held<T>::type scale, typename H
 }
 
 // factor: a tensor of one element, or null and `scale` holds the number.
-template <typename T, int V, bool WHOLE>
+template <typename T, int V, Extent EXTENT>
 __global__ void __launch_bounds__(FLAT_THREADS) scale(
     const T* __restrict__ x, T* __restrict__ out, const T* __restrict__ factor, typename Held<T>::type number,
-    typename Held<T>::type bias, bool after, long long packs, long long size) {
+    typename Held<T>::type bias, bool after, long long packs, long long size,
+    unsigned int kept) {
   using H = typename Held<T>::type;
-  const Spot<V, WHOLE> spot(packs);
+  const Spot<V, EXTENT> spot(packs, blockIdx.x < kept);
   Pack<T, V> pack = spot.load(x);
   const H by = factor == nullptr ? number : static_cast<H>(*factor);
-  const long long tail = tail_of<V, WHOLE>(packs, size);
+  const long long tail = tail_of<V, EXTENT>(packs, size);
 #pragma unroll
   for (int i = 0; i < V; ++i) pack.at[i] = apply<T>(pack.at[i], by, bias, after);
   spot.store(out, pack);

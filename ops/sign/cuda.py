@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from ops._core.cuda import Source, whole_pack
 from ops._core.dtype import dtype_info
 from ops._core.kernel import Bound
-from ops._core.pointwise import flat, flat_name, flat_names
+from ops._core.pointwise import flat_launch, flat_names
 from ops._core.registry import kernel
 from ops.sign.op import DTYPES
 
@@ -24,7 +22,6 @@ def sign(*, x: Any, out: dict[str, Any]) -> Bound:
     if x.size == 0:
         return lambda: None
     width = whole_pack(x, result)
-    grid, block = flat(x.size, width)
-    function = SOURCE.function(flat_name("sign", CTYPES[x.dtype.name], x.size, width))
-    arguments = (x, result, np.int64(x.size // width), np.int64(x.size))
+    function, grid, block, sizes = flat_launch(SOURCE, "sign", CTYPES[x.dtype.name], result, width)
+    arguments = (x, result, *sizes)
     return lambda: function(grid, block, arguments)

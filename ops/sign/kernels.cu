@@ -45,11 +45,12 @@ struct Handled<__nv_bfloat16, false> {
   using type = __nv_bfloat162;
 };
 
-template <typename T, int V, bool WHOLE>
+template <typename T, int V, Extent EXTENT>
 __global__ void __launch_bounds__(FLAT_THREADS) sign(
-    const T* __restrict__ x, T* __restrict__ out, long long packs, long long size) {
-  const Spot<V, WHOLE> spot(packs);
-  const long long tail = tail_of<V, WHOLE>(packs, size);
+    const T* __restrict__ x, T* __restrict__ out, long long packs, long long size,
+    unsigned int kept) {
+  const Spot<V, EXTENT> spot(packs, blockIdx.x < kept);
+  const long long tail = tail_of<V, EXTENT>(packs, size);
   Pack<T, V> pack = spot.load(x);
   using H = typename Handled<T, V == 1>::type;
   H* const handled = reinterpret_cast<H*>(pack.at);

@@ -25,7 +25,7 @@ from ops._core.cuda import Resources, Source, recording
 
 QUICK = Limits(budget_s=0.01, min_samples=1, max_samples=1, warmup_s=0.0)
 SIGN = Path(cuda.__file__).parent.parent / "sign" / "cuda.py"
-EXPRESSION = "sign<float, 4, true>"
+EXPRESSION = "sign<float, 4, WHOLE>"
 MEASURED = Measurement((1.0,), "t", 1, footprint=Footprint(1, ("k",), 0))
 
 

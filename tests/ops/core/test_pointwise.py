@@ -11,8 +11,8 @@ import pytest
 import ops
 from ops import find_op
 from ops._core import pointwise
-from ops._core.pointwise import THREADS
-from ops.flatten.cuda import PACK_BYTES
+from ops._core.pointwise import PACK_BYTES, THREADS
+from ops._core.tuning import override
 from ops.lerp import cuda as lerp
 
 MULTIPROCESSORS = 132
@@ -23,19 +23,63 @@ class Buffer:
 
     def __init__(self, *shape: int) -> None:
         self.shape, self.dtype, self.size = shape, np.dtype(np.float32), int(np.prod(shape))
+        self.nbytes = self.size * self.dtype.itemsize
         self.data = type("Memory", (), {"ptr": 4096})
 
 
 @pytest.mark.parametrize("width", [1, 2, 4, 8, 16])
 @pytest.mark.parametrize("blocks", [1, 2, 4096, 48_226])
 def test_flat_launches_cover_their_elements(blocks: int, width: int) -> None:
-    """Threads times a pack reach the last element, with no block to spare; of whole blocks nothing is compared."""
+    """Threads times a pack reach the last element, with no block to spare."""
     most = blocks * THREADS * width
     for elements in (most, most - 1, most - THREADS * width + 1):
         assert pointwise.flat(elements, width) == ((blocks,), (THREADS,))
         assert pointwise.flat(4 * elements, width, 4 * THREADS) == ((blocks,), (4 * THREADS,))
-    assert pointwise.flat_name("add_n", "float", most, width) == f"add_n<float, {width}, true>"
-    assert pointwise.flat_name("add_n", "float", most + 1, width) == f"add_n<float, {width}, false>"
+
+
+class Named:
+    """A source whose functions are their names, of those that it declares."""
+
+    def __init__(self, expressions: tuple[str, ...]) -> None:
+        self.expressions = expressions
+
+    def function(self, expression: str) -> str:
+        """The name."""
+        assert expression in self.expressions
+        return expression
+
+
+MEGABYTE = (1 << 20) // 4
+
+
+@pytest.mark.parametrize(
+    ("elements", "width", "extent", "kept"),
+    [
+        (THREADS * 8, 4, "WHOLE", 0),
+        (THREADS * 8, 1, "WHOLE", 0),
+        (THREADS * 8 + 4, 4, "ANY", 0),
+        (22 * MEGABYTE - 1024, 4, "WHOLE", 0),
+        (22 * MEGABYTE, 4, "LARGE", 2816),
+        (22 * MEGABYTE + 1, 1, "ANY", 0),
+        (121 * MEGABYTE - 4, 4, "LARGE", 2816),
+        (121 * MEGABYTE, 4, "WHOLE", 0),
+    ],
+)
+def test_what_is_known_of_a_flat_launch(elements: int, width: int, extent: str, kept: int) -> None:
+    """Whole blocks compare nothing; two to ten times what is kept is kept in part, if it moves in whole packs."""
+    source: Any = Named(pointwise.flat_names("add_n", {"float32": "float"}))
+    name, grid, block, numbers = pointwise.flat_launch(source, "add_n", "float", Buffer(elements), width)
+    assert name == f"add_n<float, {width}, {extent}>"
+    assert (grid, block) == pointwise.flat(elements, width)
+    assert numbers == (elements // width, elements, kept)
+
+
+@pytest.mark.parametrize("megabytes", [0, 5, 16])
+def test_how_much_is_kept_is_a_launch_parameter(megabytes: int) -> None:
+    """Nothing is kept in part where nothing is to be kept; otherwise blocks of 4 KB, together as much as asked for."""
+    with override({"pointwise.kept_megabytes": megabytes}):
+        assert pointwise.kept_blocks(64 << 20) == megabytes * 256 * (megabytes != 5)
+        assert pointwise.kept_blocks(11 << 20) == (5 * 256 if megabytes == 5 else 0)
 
 
 def test_host_and_device_agree_on_a_block() -> None:

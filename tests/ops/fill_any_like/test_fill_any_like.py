@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 
 from ops import ParameterError, dtype_info, find_kernel, find_op
-from tests.ops.attempts import ours
+from ops._core.tuning import override
+from ops.fill_any_like.cuda import LARGE_BYTES
+from tests.ops.attempts import case_of, complaint, inputs_of, ours
 
 
 def filled(dtype: str, implementation: str, value: float, target: str | None = None) -> Any:
@@ -43,3 +45,15 @@ def test_values_out_of_range_are_refused(dtype: str, value: float) -> None:
     op = find_op("fill_any_like")
     with pytest.raises(ParameterError, match="out of range for target type"):
         op.infer({"x": (3,)}, dtype, op.params(value=value))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("megabytes", [0, 5, 16])
+@pytest.mark.parametrize("dtype", ["uint8", "float16", "float32", "int64"])
+def test_large_results_are_filled_to_their_ends(dtype: str, megabytes: int) -> None:
+    """Whichever blocks write lines that are kept, and wherever the result begins."""
+    size = LARGE_BYTES // dtype_info(dtype).itemsize + 4099
+    case = case_of("fill_any_like", {"x": (size,)}, dtype, value=3)
+    with override({"pointwise.kept_megabytes": megabytes}):
+        for layout in (None, "offset"):
+            assert complaint(case, inputs_of(case), "optimized", layout, "cuda") == ""

@@ -8,6 +8,7 @@ import pytest
 
 import ops
 from ops import FLOATS, dtype_info, find_kernel
+from ops._core.tuning import override
 from ops.normalization import channels_first
 from ops.normalization.call import PACK_BYTES, WARP, View
 from ops.normalization.channels_first import (
@@ -152,6 +153,20 @@ def test_two_launches_are_right(monkeypatch: pytest.MonkeyPatch, shape: tuple[in
     for name in ("_alone", "_once", "_shared"):
         monkeypatch.setattr(channels_first, name, lambda *_: None)
     attempts(shape, dtype)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("megabytes", [0, 5, 16])
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("shape", [(9, 96, 56, 56), (97, 300, 7, 15)])
+def test_inference_is_right(shape: tuple[int, ...], dtype: str, megabytes: int) -> None:
+    """Whichever blocks write lines that are kept, by packs or element by element, with and without an addend."""
+    channels = shape[1:2]
+    shapes = {"x": shape, "moving_mean": channels, "moving_variance": channels}
+    with override({"pointwise.kept_megabytes": megabytes}):
+        for adds, layout in ((False, None), (True, None), (True, "offset")):
+            case = case_of("normalization", shapes | ({"add_to_output": shape} if adds else {}), dtype, training=False)
+            assert complaint(case, inputs_of(case), "optimized", layout, "cuda") == ""
 
 
 @pytest.mark.gpu

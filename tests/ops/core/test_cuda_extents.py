@@ -1,0 +1,38 @@
+"""Flat pointwise kernels on CUDA where part of a result is kept in the cache."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from ops import FLOATS, dtype_info
+from ops._core.pointwise import PACK_BYTES
+from ops._core.tuning import override
+from tests.ops.attempts import case_of, complaint, inputs_of
+
+CALLS: list[tuple[str, tuple[str, ...], dict[str, Any]]] = [
+    ("add_n", ("in_0", "in_1"), {}),
+    ("flatten", ("x",), {"copy": True}),
+    ("lerp", ("x", "y"), {"weight": 0.3}),
+    ("lerp", ("x", "y", "weight"), {}),
+    ("scale", ("x",), {"scale": 1.5, "bias": 0.25}),
+    ("sign", ("x",), {}),
+]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("large_blocks", [0, 512])
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize(("op", "names", "params"), CALLS)
+def test_parts_that_are_kept_and_parts_that_are_not(
+    op: str, names: tuple[str, ...], params: dict[str, Any], dtype: str, large_blocks: int
+) -> None:
+    """Every element is right in either part, in a block that is not full and behind the last pack."""
+    width = PACK_BYTES // dtype_info(dtype).itemsize
+    packs = (12 << 20) // PACK_BYTES + 3
+    with override({"pointwise.kept_megabytes": 5, "lerp.large_blocks_megabytes": large_blocks}):
+        for elements in (packs * width, packs * width + 1):
+            case = case_of(op, dict.fromkeys(names, (elements,)), dtype, **params)
+            for layout in (None, "offset"):
+                assert complaint(case, inputs_of(case), "optimized", layout, "cuda") == ""
