@@ -8,12 +8,11 @@ __global__ void __launch_bounds__(256) fill(
     W* __restrict__ out, W value, uint4 pattern, int head, long long packs, long long size, unsigned int every) {
   const long long index = static_cast<long long>(blockIdx.x) * 256 + threadIdx.x;
   if (index < packs) {
-    constexpr int WORDS = 16 / sizeof(W);
-    const auto pack = *reinterpret_cast<const Pack<W, WORDS>*>(&pattern);
+    uint4* const to = reinterpret_cast<uint4*>(out + head) + index;
     if (KEPT && blockIdx.x % every == 0) {
-      store_kept<W, WORDS>(out + head + index * WORDS, pack);
+      store_kept<uint4, 1>(to, Pack<uint4, 1>{pattern});
     } else {
-      store<W, WORDS>(out + head + index * WORDS, pack);
+      *to = pattern;
     }
   }
   if (index < head) out[index] = value;
