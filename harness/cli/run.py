@@ -108,6 +108,7 @@ def run(
     ) as executor:
         from harness.errors import NothingError
         from harness.run.runner import plan
+        from harness.run.settle import open_trials
         from harness.store import Store
 
         cases = select(load(paths, ops=op), ops=op, tags=tag, dtypes=dtype, names=name)
@@ -121,7 +122,8 @@ def run(
                 raise NothingError(msg)
             run_id = _go_on(store, found, devices, settings) if found else _begin(store, cases, devices, settings)
             wanted = len(trials) >= CEILINGS_FROM if ceilings is None else ceilings
-            with _ahead(trials, ahead, timeout or settings.timeout_s) as ask:
+            begun = open_trials(store.results(run_id)) if settle else []
+            with _ahead([*trials, *begun], ahead, timeout or settings.timeout_s) as ask:
                 rounds = _rounds(store, run_id, trials, settle)
                 interrupted = _measure(store, executor, run_id, rounds, devices if wanted else (), ask)
             if profile and not interrupted:
@@ -176,11 +178,15 @@ def _ahead(trials: Sequence[Trial], workers: int, timeout_s: float) -> Iterator[
 
 
 def _rounds(store: Store, run_id: str, trials: Sequence[Trial], settle: int) -> Iterator[tuple[int, Sequence[Trial]]]:
-    """All trials, and then up to `settle` times those of cases that are open by what is stored until then."""
+    """All trials, and then up to `settle` times those of cases that are open by what is stored until then.
+
+    What an interrupted run has measured again counts, and stays: the next process has the next number.
+    """
     from harness.run.settle import open_trials
 
+    measured = max((result.block for result in store.results(run_id)), default=0)
     yield 0, trials
-    for block in range(1, settle + 1):
+    for block in range(measured + 1, settle + 1):
         again = open_trials(store.results(run_id))
         if not again:
             return

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -93,8 +94,16 @@ def test_all_processes_count() -> None:
     assert row.results["optimized"].status is Status.WRONG
 
 
-def settled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nearness: float) -> tuple[list[tuple[str, int]], int]:
-    """Results of a run by implementation and block, and how often processes changed."""
+class Settled(NamedTuple):
+    """Results of a run by implementation and block, how often processes changed, and what was told meanwhile."""
+
+    results: list[tuple[str, int]]
+    renewed: int
+    told: str
+
+
+def settled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nearness: float, *more: str) -> Settled:
+    """A case by three implementations, open if within `nearness`."""
     monkeypatch.setattr(settle, "OPEN", {"cold": nearness})
     monkeypatch.setattr(settle, "NOISE", 1.0 + nearness)
     renewed = []
@@ -108,18 +117,32 @@ def settled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nearness: float) ->
     url = f"sqlite:///{tmp_path}/run.db"
     only = [text for name in NAMES for text in ("-i", name)]
     case = ("cases/dot.yaml", "--name", "vector-small", "--dtype", "float32")
-    done = run_here("run", *case, *only, "--budget", "0.01", "--settle", "2", cwd=ROOT, variables={"OPGAUGE_DB": url})
+    done = run_here("run", *case, *only, "--budget", "0.01", *more, cwd=ROOT, variables={"OPGAUGE_DB": url})
     assert done.returncode == 0, done.stderr
     with Store.open(url) as store:
         (run,) = store.runs()
-        return [(result.trial.implementation, result.block) for result in store.results(run.id)], len(renewed)
+        results = [(result.trial.implementation, result.block) for result in store.results(run.id)]
+    return Settled(results, len(renewed), done.stderr)
+
+
+def in_blocks(*numbers: int) -> list[tuple[str, int]]:
+    """All implementations in each block."""
+    return [(name, block) for block in numbers for name in NAMES]
 
 
 def test_a_run_goes_on_in_other_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is open stays in the run as further blocks, each of a process of its own."""
-    assert settled(tmp_path, monkeypatch, 1e9) == ([(name, block) for block in (0, 1, 2) for name in NAMES], 2)
+    assert settled(tmp_path, monkeypatch, 1e9, "--settle", "2")[:2] == (in_blocks(0, 1, 2), 2)
 
 
 def test_a_run_ends_where_nothing_is_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Then no process is started for nothing."""
-    assert settled(tmp_path, monkeypatch, -1.0) == ([(name, 0) for name in NAMES], 0)
+    assert settled(tmp_path, monkeypatch, -1.0, "--settle", "2")[:2] == (in_blocks(0), 0)
+
+
+def test_a_resumed_run_keeps_what_it_measured_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its next process is a further block, as many as were asked for in all; what is open is compiled ahead too."""
+    assert settled(tmp_path, monkeypatch, 1e9, "--settle", "1")[:2] == (in_blocks(0, 1), 1)
+    resumed = settled(tmp_path, monkeypatch, 1e9, "--settle", "3", "--resume", "last", "--ahead", "1")
+    assert resumed[:2] == (in_blocks(0, 1, 2, 3), 2)
+    assert "3 of 3 are compiled and right" in resumed.told
