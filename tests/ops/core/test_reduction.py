@@ -208,6 +208,12 @@ def test_middling_sizes_leave_the_cache_first() -> None:
         assert launched(rows, 1250)[0].endswith(f", {stream}, false>")
 
 
+def test_held_rows_leave_the_cache_first_up_to_four_times_as_many() -> None:
+    """Rows that blocks take at once are read past the cache up to 768 MB, of one tensor."""
+    for rows, stream in ((600, "false"), (4096, "true"), (49_151, "true"), (49_408, "false")):
+        assert launched(rows, 4096)[0].startswith(f"reduce_held<{FLOAT.name}, 4, {stream}, ")
+
+
 @pytest.mark.parametrize(
     ("length", "packs"), [(1100, "4, false"), (2000, "4, true"), (40_000, "4, true"), (65_536, "4, false")]
 )
