@@ -28,6 +28,11 @@ class Translated:
     ptx: str
     names: dict[str, str]
 
+    def body(self, expression: str) -> str:
+        """The kernel of `expression`."""
+        _, _, text = self.ptx.partition(f".entry {self.names[expression]}(")
+        return text.partition(".entry ")[0]
+
     def has_clusters(self) -> bool:
         """Whether a directive, a register or a state space is of clusters of blocks."""
         return _CLUSTER.search(self.ptx) is not None
@@ -39,10 +44,10 @@ class Translated:
         return {one[1] for one in found if one is not None}
 
 
-def translate(source: Source, architecture: str, expressions: tuple[str, ...]) -> Translated:
-    """A draft of `expressions`; raises CompileError with NVRTC's log."""
+def translate(source: Source, architecture: str, expressions: tuple[str, ...], *, draft: bool = True) -> Translated:
+    """A draft of `expressions`, or as they are run; raises CompileError with NVRTC's log."""
     virtual = architecture.replace("sm_", "compute_")  # for a real one it would go on to a binary
-    options = program_options(source.path, virtual, source.options, draft=True).as_bytes("nvrtc", "ptx")
+    options = program_options(source.path, virtual, source.options, draft=draft).as_bytes("nvrtc", "ptx")
     program = _given(nvrtc.nvrtcCreateProgram(source.path.read_bytes(), str(source.path).encode(), 0, [], []))
     for expression in expressions:
         nvrtc.nvrtcAddNameExpression(program, expression.encode())
