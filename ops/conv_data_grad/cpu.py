@@ -123,7 +123,7 @@ def _by_rows(jit: Any, found: Geometry, wide: Any, dy: Any, weight: Any, dx: Any
 
     threads, last = jit.threads(), found.channels_last
     size, out_size = _three(found.size, 1), _three(found.out_size, 1)
-    margins, padded, order, shifts = _padded_walk(found)
+    margins, padded, order, shifts, reach = _padded_walk(found)
     pixels = prod(padded)
     image = scratch((found.batch * pixels + ROWS + margins[2]) * found.out_channels, wide)
     columns = tile_columns(image)
@@ -156,6 +156,7 @@ def _by_rows(jit: Any, found: Geometry, wide: Any, dy: Any, weight: Any, dx: Any
         jit.multiply_rows(
             image,
             shifts,
+            reach,
             packed,
             *arrays,
             direct,
@@ -172,8 +173,10 @@ def _by_rows(jit: Any, found: Geometry, wide: Any, dy: Any, weight: Any, dx: Any
     return run
 
 
-def _padded_walk(found: Geometry) -> tuple[tuple[int, ...], tuple[int, ...], Any, Any]:
+def _padded_walk(found: Geometry) -> tuple[tuple[int, ...], tuple[int, ...], Any, Any, Any]:
     """Margins of dy at its start, its padded sizes, the order of taps, and where in dy each run of them starts.
+
+    Last, for each run, which planes and rows of dx see dy through it: first and end of both.
 
     Taps of a row that is not dilated are one run, backwards. What is beyond the end of a row is the start of the next.
     """
@@ -183,13 +186,14 @@ def _padded_walk(found: Geometry) -> tuple[tuple[int, ...], tuple[int, ...], Any
     padded = [m + max(out, length + p) for m, out, length, p in zip(margins, out_size, size, padding, strict=True)]
     padded[2] -= min(margins[2], padded[2] - margins[2] - out_size[2])
     run = kernel[2] if dilation[2] == 1 else 1
-    order, shifts = [], []
+    order, shifts, reach = [], [], []
     for tap, (i, j, k) in enumerate(np.ndindex(*kernel)):
         if (k + 1) % run == 0:
             order += [tap - step for step in range(run)]
             d, h, w = (p - t * e + m for p, t, e, m in zip(padding, (i, j, k), dilation, margins, strict=True))
             shifts.append(((d * padded[1] + h) * padded[2] + w) * found.out_channels)
-    return margins, tuple(padded), np.array(order), np.array(shifts)
+            reach.append((margins[0] - d, margins[0] - d + out_size[0], margins[1] - h, margins[1] - h + out_size[1]))
+    return margins, tuple(padded), np.array(order), np.array(shifts), np.array(reach)
 
 
 def _rows(weight: Any, found: Geometry, wide: Any) -> Any:

@@ -346,6 +346,10 @@ def _multiply_rows(
     image: Any,
     base: int,
     shifts: Any,
+    reach: Any,
+    plane: int,
+    begin: int,
+    padded: int,
     depth: int,
     packed: Any,
     panel: int,
@@ -360,12 +364,18 @@ def _multiply_rows(
     """Rows of products on top of the addend, which lies as they do in `out`, from `place` on, or is empty.
 
     A tile takes all its partial sums before the next begins: it stays in the nearest cache, the factors do in the next.
+    Runs of which it would see margins alone are left out, but for one where it sees nothing else.
     """
-    columns = tile_columns(image)
+    columns, last = tile_columns(image), shifts.size - 1
     for now in range(panels):
         for row in range(0, count, ROWS):
             target = place + row * pitch + now * columns
+            top, bottom = (begin + row) // padded, (begin + min(row + ROWS, count) - 1) // padded
+            begun = False
             for run in range(shifts.size):
+                seen = reach[run, 0] <= plane < reach[run, 1] and reach[run, 2] <= bottom and top < reach[run, 3]
+                if not seen and (begun or run < last):
+                    continue
                 weight = ((panel + now) * shifts.size + run) * depth * columns
                 for first in range(0, depth, DEPTH):
                     multiply_tile_onto(
@@ -377,13 +387,14 @@ def _multiply_rows(
                         weight + first * columns,
                         columns,
                         min(DEPTH, depth - first),
-                        out if run + first else addend,
+                        out if begun or first else addend,
                         target,
                         pitch,
                         out,
                         target,
                         pitch,
                     )
+                begun = True
 
 
 @njit(**INNER)
@@ -445,6 +456,7 @@ def _finish_rows(
 def multiply_rows(
     image: Any,
     shifts: Any,
+    reach: Any,
     packed: Any,
     addend: Any,
     dx: Any,
@@ -461,7 +473,8 @@ def multiply_rows(
     """dx (N, P, C) if `last`, else (N, C, P), from image (N, planes, rows, columns, Co), flat and padded.
 
     A pixel at q of the image takes `depth` numbers from q + shift on, for each of `shifts`, times packed as by
-    `pack_columns`. sizes: planes, rows and columns of dx; columns, pixels of a plane and of an image as padded.
+    `pack_columns`. reach: for each shift the planes and rows of dx, first and end, that see more than margins so.
+    sizes: planes, rows and columns of dx; columns, pixels of a plane and of an image as padded.
     A block of pixels by `at_once` panels is a task. direct: addend and dx, flat, where tiles can be written
     to them, turned if not `last`, else both empty. tile is each thread's scratch.
     """
@@ -477,13 +490,46 @@ def multiply_rows(
         base = (n * image_size + plane * plane_size + first) * out_channels
         done = count - count % ROWS if last and direct[1].size else 0
         target = ((n * planes + plane) * rows * width + first) * channels + panel * columns
-        _multiply_rows(image, base, shifts, depth, packed, panel, now, out_channels, done, *direct, target, channels)
+        _multiply_rows(
+            image,
+            base,
+            shifts,
+            reach,
+            plane,
+            first,
+            padded,
+            depth,
+            packed,
+            panel,
+            now,
+            out_channels,
+            done,
+            *direct,
+            target,
+            channels,
+        )
         if done < count:
             base += done * out_channels
             first += done
             count -= done
             _multiply_rows(
-                image, base, shifts, depth, packed, panel, now, out_channels, count, tile[:0], tile, place, pitch
+                image,
+                base,
+                shifts,
+                reach,
+                plane,
+                first,
+                padded,
+                depth,
+                packed,
+                panel,
+                now,
+                out_channels,
+                count,
+                tile[:0],
+                tile,
+                place,
+                pitch,
             )
             used = min(now * columns, channels - panel * columns)
             turned, column, flat = place + block * pitch, panel * columns, direct[1]

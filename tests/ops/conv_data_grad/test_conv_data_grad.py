@@ -152,6 +152,17 @@ def test_rows_end_where_they_end(width: int, dtype: str) -> None:
     assert passes(case, inputs, dx=dx)
 
 
+@pytest.mark.parametrize("add", [False, True])
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_what_no_tap_reaches(dtype: str, add: bool) -> None:
+    """Rows and planes of dx that see no pixel of dy are zero, or the addend, whatever lay there before."""
+    for x_like, kernel in (((1, 5, 8, 40), (2, 2)), ((1, 5, 7, 3, 33), (2, 1, 2))):
+        params = {"dilation_rate": tuple(5 if size == 2 else 1 for size in kernel)}
+        for layout in LAYOUTS:
+            case = Convolution(x_like, (4, 5, *kernel), add=add, params=params).case(dtype, layout)
+            assert complaint(case, inputs_of(case), "optimized") == ""
+
+
 @pytest.mark.parametrize("wrong", MISTAKES)
 def test_mistakes_are_caught(wrong: str) -> None:
     """No mistake of the scattering passes where it changes anything, and each does somewhere."""
