@@ -119,7 +119,7 @@ def _direct(wide: Any, addend: Any, dx: Any) -> tuple[Any, Any]:
 def _by_rows(jit: Any, found: Geometry, wide: Any, dy: Any, weight: Any, dx: Any, addend: Any) -> Bound:
     """Channels last, or moved there: each product takes a block of pixels, each pixel all channels of some taps."""
     from ops._core.jit import storage
-    from ops._core.tile.jit import ROWS, tile_columns
+    from ops._core.tile.jit import GROUP, ROWS, tile_columns
 
     threads, last = jit.threads(), found.channels_last
     size, out_size = _three(found.size, 1), _three(found.out_size, 1)
@@ -134,16 +134,17 @@ def _by_rows(jit: Any, found: Geometry, wide: Any, dy: Any, weight: Any, dx: Any
     flat = filters.reshape(found.out_channels, -1, found.channels).transpose(0, 2, 1) if last else filters
     given = flat.reshape(found.out_channels, found.channels, -1)
     arrays = (_added(found, dx, addend), _flat(found, dx))
-    sizes = (*size, padded[2], padded[1] * padded[2], pixels)
+    line = padded[2] if size[2] % GROUP else size[2]
+    sizes = (*size, line, padded[2], padded[1] * padded[2], pixels)
     if found.is_pointwise and last:
         arrays = tuple(array.reshape(1, -1, found.channels) if array.size else array for array in arrays)
-        sizes = (1, 1, found.batch * pixels, found.batch * pixels, found.batch * pixels, found.batch * pixels)
+        sizes = (1, 1, *(found.batch * pixels,) * 5)
     blocks = arrays[1].shape[0] * size[0] * -(-sizes[1] * sizes[3] // BLOCK)
     at_once = max(min(WIDTH // columns, panels), 1)
     while at_once > 1 and blocks * -(-panels // at_once) < TASKS * threads:
         at_once = -(-at_once // 2)
     tile = scratch(threads * 2 * BLOCK * at_once * columns, wide)
-    flat_out = size[2] == padded[2] and found.channels % columns == 0 if last else addend is None
+    flat_out = size[2] == line and found.channels % columns == 0 if last else addend is None
     direct = _direct(wide, *arrays) if flat_out else (np.empty(0, wide), np.empty(0, wide))
     depth = found.out_channels * len(order) // len(shifts)
     spread = storage(dy.reshape(found.batch, *((*out_size, -1) if last else (-1, *out_size))))

@@ -14,7 +14,7 @@ import numpy as np
 from numba import get_num_threads, get_thread_id, njit, prange
 
 from ops._core.jit import INNER, narrow, widen
-from ops._core.tile.jit import ROWS, lanes_of, multiply_tile, multiply_tile_onto, tile_columns, turn
+from ops._core.tile.jit import GROUP, ROWS, lanes_of, multiply_tile, multiply_tile_onto, tile_columns, turn
 
 uintp = np.uintp
 """Of an index, it says that it is not from the end: one comparison less, and loops vectorise."""
@@ -342,6 +342,13 @@ def _finish_row(
 
 
 @njit(**INNER)
+def _place(pixel: int, first: int, end: int, lines: tuple[int, int]) -> int:
+    """Where a group of pixels lies in a plane of the image; that of the tile's first where nothing is left of it."""
+    counted = pixel if pixel < end else first
+    return counted // lines[0] * lines[1] + counted % lines[0]
+
+
+@njit(**INNER)
 def _multiply_rows(
     image: Any,
     base: int,
@@ -349,7 +356,7 @@ def _multiply_rows(
     reach: Any,
     plane: int,
     begin: int,
-    padded: int,
+    lines: tuple[int, int],
     depth: int,
     packed: Any,
     panel: int,
@@ -363,14 +370,20 @@ def _multiply_rows(
 ) -> None:
     """Rows of products on top of the addend, which lies as they do in `out`, from `place` on, or is empty.
 
-    A tile takes all its partial sums before the next begins: it stays in the nearest cache, the factors do in the next.
-    Runs of which it would see margins alone are left out, but for one where it sees nothing else.
+    lines: pixels of a row of dx as they are counted, from `begin` on, and as they lie in the image. A tile takes
+    all its partial sums before the next begins: it stays in the nearest cache, the factors do in the next. Runs of
+    which it would see margins alone are left out, but for one where it sees nothing else.
     """
     columns, last = tile_columns(image), shifts.size - 1
     for now in range(panels):
         for row in range(0, count, ROWS):
-            target = place + row * pitch + now * columns
-            top, bottom = (begin + row) // padded, (begin + min(row + ROWS, count) - 1) // padded
+            target, end = place + row * pitch + now * columns, begin + count
+            top, bottom = (begin + row) // lines[0], (begin + min(row + ROWS, count) - 1) // lines[0]
+            starts = (
+                base + _place(begin + row, begin + row, end, lines) * out_channels,
+                base + _place(begin + row + GROUP, begin + row, end, lines) * out_channels,
+                base + _place(begin + row + 2 * GROUP, begin + row, end, lines) * out_channels,
+            )
             begun = False
             for run in range(shifts.size):
                 seen = reach[run, 0] <= plane < reach[run, 1] and reach[run, 2] <= bottom and top < reach[run, 3]
@@ -380,7 +393,11 @@ def _multiply_rows(
                 for first in range(0, depth, DEPTH):
                     multiply_tile_onto(
                         image,
-                        base + row * out_channels + shifts[run] + first,
+                        (
+                            starts[0] + shifts[run] + first,
+                            starts[1] + shifts[run] + first,
+                            starts[2] + shifts[run] + first,
+                        ),
                         out_channels,
                         1,
                         packed,
@@ -430,19 +447,19 @@ def _finish_rows(
     turned: int,
     block: int,
 ) -> None:
-    _, rows, width, padded, _, _ = sizes
+    _, rows, width, line, _, _, _ = sizes
     turns = flat.size and not last
     if not last and not turns:
         lanes = lanes_of(tile)
         for index in range(0, count, lanes):
             for channel in range(0, pitch, lanes):
                 turn(tile, place + index * pitch + channel, pitch, tile, turned + channel * block + index, block)
-    for row in range(first // padded, (first + count - 1) // padded + 1):
-        left = max(first - row * padded, 0)
-        right = min(first + count - row * padded, width)
+    for row in range(first // line, (first + count - 1) // line + 1):
+        left = max(first - row * line, 0)
+        right = min(first + count - row * line, width)
         pixel = (plane * rows + row) * width
         if right > left:
-            index = row * padded + left - first
+            index = row * line + left - first
             if turns:
                 length = dx.shape[2]
                 target = (n * dx.shape[1] + column) * length + pixel + left
@@ -474,20 +491,21 @@ def multiply_rows(
 
     A pixel at q of the image takes `depth` numbers from q + shift on, for each of `shifts`, times packed as by
     `pack_columns`. reach: for each shift the planes and rows of dx, first and end, that see more than margins so.
-    sizes: planes, rows and columns of dx; columns, pixels of a plane and of an image as padded.
+    sizes: planes, rows and columns of dx; columns as they are counted, which groups of a tile do not leave, or, with
+    what is behind them, as they are padded; those as padded, and pixels of a plane and of an image so.
     A block of pixels by `at_once` panels is a task. direct: addend and dx, flat, where tiles can be written
     to them, turned if not `last`, else both empty. tile is each thread's scratch.
     """
-    planes, rows, width, padded, plane_size, image_size = sizes
+    planes, rows, width, line, padded, plane_size, image_size = sizes
     channels, columns = dx.shape[2] if last else dx.shape[1], tile_columns(image)
-    panels, blocks = -(-channels // columns), -(-(rows * padded) // block)
+    panels, blocks = -(-channels // columns), -(-(rows * line) // block)
     parts = -(-panels // at_once)
     for task in prange(dx.shape[0] * planes * blocks * parts):
         n, plane = task // (planes * blocks * parts), task // (blocks * parts) % planes
         first, panel = task // parts % blocks * block, task % parts * at_once
-        count, now = min(block, rows * padded - first), min(at_once, panels - panel)
+        count, now = min(block, rows * line - first), min(at_once, panels - panel)
         place, pitch = get_thread_id() * (tile.size // threads), at_once * columns
-        base = (n * image_size + plane * plane_size + first) * out_channels
+        base = (n * image_size + plane * plane_size) * out_channels
         done = count - count % ROWS if last and direct[1].size else 0
         target = ((n * planes + plane) * rows * width + first) * channels + panel * columns
         _multiply_rows(
@@ -497,7 +515,7 @@ def multiply_rows(
             reach,
             plane,
             first,
-            padded,
+            (line, padded),
             depth,
             packed,
             panel,
@@ -509,7 +527,6 @@ def multiply_rows(
             channels,
         )
         if done < count:
-            base += done * out_channels
             first += done
             count -= done
             _multiply_rows(
@@ -519,7 +536,7 @@ def multiply_rows(
                 reach,
                 plane,
                 first,
-                padded,
+                (line, padded),
                 depth,
                 packed,
                 panel,

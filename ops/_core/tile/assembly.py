@@ -11,8 +11,8 @@ from typing import Any
 
 from llvmlite import ir
 
-REACH = 4
-"""Rows that one pointer addresses: those 0, 1, 2 and 3 rows on."""
+MOST_REACH = 4
+"""Rows that one pointer can address: those 0, 1, 2 and 3 rows on."""
 FACTORS = 2
 """Registers that hold a row's factor, in turns."""
 CLOBBERED = ("~{memory}", "~{dirflag}", "~{fpsr}", "~{flags}")
@@ -20,9 +20,12 @@ CLOBBERED = ("~{memory}", "~{dirflag}", "~{fpsr}", "~{flags}")
 
 @dataclass(frozen=True)
 class Product:
-    """Where the operands of a product are: pointers to a tile's first numbers, distances in bytes, and its depth."""
+    """Where the operands of a product are: pointers to a tile's first numbers, distances in bytes, and its depth.
 
-    a: Any
+    a: a pointer to each group of rows, of up to MOST_REACH.
+    """
+
+    a: list[Any]
     a_row: Any
     a_step: Any
     b: Any
@@ -36,9 +39,8 @@ def sums_of(builder: Any, product: Product, rows: int, vectors: int, vector: Any
     vector: the type of a register's numbers. wide: of 64 bytes, for AVX-512, not 32.
     """
     number = product.depth.type
-    bases = [_beyond(builder, product.a, product.a_row, row) for row in range(0, rows, REACH)]
-    changed = [*bases, product.b, product.depth]
-    three_rows = builder.mul(product.a_row, ir.Constant(number, REACH - 1))
+    changed = [*product.a, product.b, product.depth]
+    three_rows = builder.mul(product.a_row, ir.Constant(number, MOST_REACH - 1))
     given = [product.a_row, three_rows, product.a_step, product.b_step]
     registers = rows * vectors + vectors + FACTORS
     outputs = [vector] * registers + [value.type for value in changed]
@@ -50,13 +52,9 @@ def sums_of(builder: Any, product: Product, rows: int, vectors: int, vector: Any
         *CLOBBERED,
     ]
     kind = ir.FunctionType(ir.LiteralStructType(outputs), [value.type for value in [*changed, *given]])
-    text = "\n".join(_lines(rows, vectors, len(bases), vector, wide=wide))
+    text = "\n".join(_lines(rows, vectors, len(product.a), vector, wide=wide))
     found = builder.asm(kind, text, ",".join(constraints), [*changed, *given], side_effect=True)
     return [[builder.extract_value(found, row * vectors + column) for column in range(vectors)] for row in range(rows)]
-
-
-def _beyond(builder: Any, pointer: Any, a_row: Any, row: int) -> Any:
-    return builder.gep(pointer, [builder.mul(a_row, ir.Constant(a_row.type, row))])
 
 
 def _lines(rows: int, vectors: int, bases: int, vector: Any, *, wide: bool) -> list[str]:
@@ -67,6 +65,7 @@ def _lines(rows: int, vectors: int, bases: int, vector: Any, *, wide: bool) -> l
     def take(count: int) -> list[str]:
         return [f"${{{next(numbers)}}}" for _ in range(count)]
 
+    reach = rows // bases
     sums, columns, factors = take(rows * vectors), take(vectors), take(FACTORS)
     pointers, (b, left), _, (row, three_rows, a_step, b_step) = take(bases), take(2), take(bases + 2), take(4)
     clear = "vpxord" if wide else "vxorps"
@@ -74,9 +73,9 @@ def _lines(rows: int, vectors: int, bases: int, vector: Any, *, wide: bool) -> l
     lines += [f"test {left}, {left}", "jle 2f", "1:"]
     lines += [f"vmovup{suffix} {at * vector.count * nbytes}({b}), {held}" for at, held in enumerate(columns)]
     for number in range(rows):
-        factor, pointer = factors[number % FACTORS], pointers[number // REACH]
+        factor, pointer = factors[number % FACTORS], pointers[number // reach]
         place = (f"({pointer})", f"({pointer},{row})", f"({pointer},{row},2)", f"({pointer},{three_rows})")
-        lines.append(f"vbroadcasts{suffix} {place[number % REACH]}, {factor}")
+        lines.append(f"vbroadcasts{suffix} {place[number % reach]}, {factor}")
         for column, held in enumerate(columns):
             lines.append(f"vfmadd231p{suffix} {held}, {factor}, {sums[number * vectors + column]}")
     lines += [f"add {a_step}, {pointer}" for pointer in pointers]

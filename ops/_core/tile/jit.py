@@ -27,6 +27,9 @@ VECTOR_BYTES = 64 if WIDE else 32
 VECTORS = 2
 ROWS = 12 if WIDE else 6
 """Rows and vectors of a tile: with what they are multiplied by, they fill the 32 or 16 registers."""
+GROUPS = 3
+GROUP = ROWS // GROUPS
+"""Rows of a tile that follow one another; where each group of them is, can be said."""
 LANES_BYTES = 32
 
 
@@ -219,11 +222,12 @@ def multiply_tile(
     """Add to out[i, j] the sum over k < depth of a[i, k] b[k, j], for a tile's rows i and columns j.
 
     Arrays are flat: a[i, k] is a[a_start + i a_row + k a_step], b[k, j] is b[b_start + k b_step + j].
-    The sum is taken in full before it is added.
+    a_start may be GROUPS starts: then i counts from each in turn, up to GROUP. The sum is taken in full before
+    it is added.
     """
-    del typingctx, a_start, a_row, a_step, b_start, b_step, depth, out_start, out_row
+    del typingctx, a_row, a_step, b_start, b_step, depth, out_start, out_row
     places = (types.intp,) * 3
-    signature = types.void(a, *places, b, *places, out, types.intp, types.intp)
+    signature = types.void(a, _starts(a_start), *places[1:], b, *places, out, types.intp, types.intp)
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         sums = _sum_tile(context, builder, signature, arguments)
@@ -252,9 +256,10 @@ def multiply_tile_onto(
     out_row: Any,
 ) -> Any:
     """The same, but out becomes base plus the product; where base is empty, the product."""
-    del typingctx, a_start, a_row, a_step, b_start, b_step, depth, base_start, base_row, out_start, out_row
+    del typingctx, a_row, a_step, b_start, b_step, depth, base_start, base_row, out_start, out_row
     places = (types.intp,) * 3
-    signature = types.void(a, *places, b, *places, base, types.intp, types.intp, out, types.intp, types.intp)
+    ends = (base, types.intp, types.intp, out, types.intp, types.intp)
+    signature = types.void(a, _starts(a_start), *places[1:], b, *places, *ends)
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         sums = _sum_tile(context, builder, signature, arguments)
@@ -270,6 +275,18 @@ def multiply_tile_onto(
     return signature, generate
 
 
+def _starts(given: Any) -> Any:
+    """The type of a tile's start, or of its groups'."""
+    return types.UniTuple(types.intp, GROUPS) if isinstance(given, types.BaseTuple) else types.intp
+
+
+def _starts_of(builder: Any, kind: Any, a_start: Any, a_row: Any) -> list[Any]:
+    """Where each group of rows starts."""
+    if isinstance(kind, types.BaseTuple):
+        return [builder.extract_value(a_start, group) for group in range(GROUPS)]
+    return [_after(builder, a_start, group * GROUP, a_row) for group in range(GROUPS)]
+
+
 def _sum_tile(context: Any, builder: Any, signature: Any, arguments: Any) -> list[list[Any]]:
     """The sums of a tile, by row and vector."""
     a, a_start, a_row, a_step, b, b_start, b_step, depth = arguments[:8]
@@ -278,8 +295,9 @@ def _sum_tile(context: Any, builder: Any, signature: Any, arguments: Any) -> lis
     if not IN_ASSEMBLY:
         return _sum_by_llvm(context, builder, signature, arguments, vector)
     nbytes, byte = ir.Constant(depth.type, dtype.bitwidth // 8), ir.IntType(8)
+    starts = _starts_of(builder, signature.args[1], a_start, a_row)
     product = Product(
-        address(context, builder, signature.args[0], a, a_start, byte),
+        [address(context, builder, signature.args[0], a, start, byte) for start in starts],
         builder.mul(a_row, nbytes),
         builder.mul(a_step, nbytes),
         address(context, builder, signature.args[4], b, b_start, byte),
@@ -300,7 +318,8 @@ def _sum_by_llvm(context: Any, builder: Any, signature: Any, arguments: Any, vec
     ]
     for held in (held for row in sums for held in row):  # alloca_once sets them at the start of the function only
         builder.store(ir.Constant(vector, None), held)
-    rows = [_after(builder, a_start, row, a_row) for row in range(ROWS)]
+    starts = _starts_of(builder, signature.args[1], a_start, a_row)
+    rows = [_after(builder, starts[row // GROUP], row % GROUP, a_row) for row in range(ROWS)]
     elements = context.make_array(signature.args[0])(context, builder, a).data
     with cgutils.for_range(builder, depth) as loop:
         first = builder.add(b_start, builder.mul(loop.index, b_step))
