@@ -18,6 +18,8 @@ from ops._core.tile.jit import GROUP, ROWS, lanes_of, multiply_tile, multiply_ti
 
 uintp = np.uintp
 """Of an index, it says that it is not from the end: one comparison less, and loops vectorise."""
+LAID_ROWS = 8
+"""Rows that are laid out together: so much of a channel lies together."""
 DEPTH = 256
 """Depth of a partial product: its operands stay in the nearest cache, its rounding is that of a short sum."""
 
@@ -274,15 +276,21 @@ def pack_columns(weight: Any, order: Any, packed: Any) -> None:
 
 
 @njit(**INNER)
-def _lay_row(dy: Any, start: int, pitch: int, channels: int, width: int, image: Any, place: int) -> None:
+def _lay_rows(
+    dy: Any, start: int, pitch: int, channels: int, rows: int, width: int, image: Any, place: int, step: int
+) -> None:
     lanes = lanes_of(image)
     turned, moved = channels - channels % lanes, width - width % lanes
     for channel in range(0, turned, lanes):
-        for w in range(0, moved, lanes):
-            turn(dy, start + channel * pitch + w, pitch, image, place + w * channels + channel, channels)
-    for channel in range(channels):
-        for w in range(moved if channel < turned else 0, width):
-            image[uintp(place + w * channels + channel)] = widen(dy[uintp(start + channel * pitch + w)])
+        for row in range(rows):
+            given, laid = start + channel * pitch + row * width, place + row * step + channel
+            for w in range(0, moved, lanes):
+                turn(dy, given + w, pitch, image, laid + w * channels, channels)
+    for row in range(rows):
+        given, laid = start + row * width, place + row * step
+        for channel in range(channels):
+            for w in range(moved if channel < turned else 0, width):
+                image[uintp(laid + w * channels + channel)] = widen(dy[uintp(given + channel * pitch + w)])
 
 
 @njit(cache=True, parallel=True, error_model="numpy")
@@ -294,16 +302,20 @@ def lay_out(dy: Any, image: Any, padded: Any, margins: Any, last: Any) -> None:
     depth, height = dy.shape[1 if last else 2], dy.shape[2 if last else 3]
     width, channels = (dy.shape[3], dy.shape[4]) if last else (dy.shape[4], dy.shape[1])
     flat = dy.reshape(-1)
-    for task in prange(dy.shape[0] * depth * height):
-        n, d, h = task // (depth * height), task // height % depth, task % height
-        row = (n * padded[0] + d + margins[0]) * padded[1] + h + margins[1]
-        place = (row * padded[2] + margins[2]) * channels
+    groups = -(-height // LAID_ROWS)
+    for task in prange(dy.shape[0] * depth * groups):
+        n, d, h = task // (depth * groups), task // groups % depth, task % groups * LAID_ROWS
+        rows, step = min(LAID_ROWS, height - h), padded[2] * channels
+        place = (((n * padded[0] + d + margins[0]) * padded[1] + h + margins[1]) * padded[2] + margins[2]) * channels
+        first = (n * depth + d) * height + h
         if last:
-            for index in range(uintp(width * channels)):
-                image[uintp(place) + index] = widen(flat[uintp(task * width * channels) + index])
+            for row in range(rows):
+                given, laid = uintp((first + row) * width * channels), uintp(place + row * step)
+                for index in range(uintp(width * channels)):
+                    image[laid + index] = widen(flat[given + index])
         else:
             start = (n * channels * depth * height + d * height + h) * width
-            _lay_row(flat, start, depth * height * width, channels, width, image, place)
+            _lay_rows(flat, start, depth * height * width, channels, rows, width, image, place, step)
 
 
 @njit(**INNER)
