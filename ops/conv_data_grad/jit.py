@@ -503,8 +503,8 @@ def multiply_rows(
 
     A pixel at q of the image takes `depth` numbers from q + shift on, for each of `shifts`, times packed as by
     `pack_columns`. reach: for each shift the planes and rows of dx, first and end, that see more than margins so.
-    sizes: planes, rows and columns of dx; columns as they are counted, which groups of a tile do not leave, or, with
-    what is behind them, as they are padded; those as padded, and pixels of a plane and of an image so.
+    sizes: planes, rows and columns of dx; columns as pixels are counted: of dx where they are whole groups of a tile's
+    rows, else as padded; columns as padded, and pixels of a plane and of an image so.
     A block of pixels by `at_once` panels is a task. direct: addend and dx, flat, where tiles can be written
     to them, turned if not `last`, else both empty. tile is each thread's scratch.
     """
