@@ -55,15 +55,17 @@ demo.db: $(VENV)/.run $(wildcard tests/data/*/*.json)
 docs: $(VENV)/.run
 	$(BIN)/python -m harness.documentation
 
-# On an H200, anew: the runs and counters that README.md and docs/performance.md show. Takes about 20 minutes.
+# On an H200, anew: the runs and counters that README.md and docs/performance.md show. Takes about 20 minutes; called again
+# after it was interrupted, it goes on.
 figures:
-	rm -f figures.db*
-	$(MEASURES) -m harness run --db sqlite:///figures.db --ahead $$(nproc) --tag seed --tag full \
-	  -i optimized -i tf32 -i torch -i torch_compile -i torchvision --budget 0.05 --settle 4
+	$(MEASURES) -m harness run $(if $(wildcard figures.db),--resume last) --db sqlite:///figures.db --ahead $$(nproc) \
+	  --tag seed --tag full -i optimized -i tf32 -i torch -i torch_compile -i torchvision --budget 0.05 --settle 4
 	$(MEASURES) -m harness export --db sqlite:///figures.db --samples -o $(FIGURES)/full.json
 	$(MEASURES) -m tests.counters $(FIGURES)/full.json $(FIGURES)-counters.json
-	$(MEASURES) -m harness run --db sqlite:///figures.db --ahead $$(nproc) --tag seed
-	$(MEASURES) -m harness export --db sqlite:///figures.db --samples -o $(FIGURES)/seed.json
+	$(MEASURES) -m harness run $(if $(wildcard figures-seed.db),--resume last) --db sqlite:///figures-seed.db \
+	  --ahead $$(nproc) --tag seed
+	$(MEASURES) -m harness export --db sqlite:///figures-seed.db --samples -o $(FIGURES)/seed.json
+	rm -f figures.db* figures-seed.db*
 
 # Pinned and hashed, without addresses: an index may be anywhere.
 lock:
@@ -73,7 +75,7 @@ lock:
 	done
 
 clean:
-	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache opgauge.db* demo.db* figures.db*
+	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache opgauge.db* demo.db* figures*.db*
 
 $(VENV)/.python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
