@@ -56,16 +56,16 @@ docs: $(VENV)/.run
 	$(BIN)/python -m harness.documentation
 
 # On an H200, anew: the runs and counters that README.md and docs/performance.md show. Takes about 20 minutes; called again
-# after it was interrupted, it goes on.
+# after it was interrupted, it goes on, where there are results.
+RESUMED = $$($(MEASURES) -m harness show --db sqlite:///$(1) >/dev/null 2>&1 && echo --resume last)
 figures:
-	$(MEASURES) -m harness run $(if $(wildcard figures.db),--resume last) --db sqlite:///figures.db --ahead $$(nproc) \
+	$(MEASURES) -m harness run $(call RESUMED,figures.db) --db sqlite:///figures.db --ahead $$(nproc) \
 	  --tag seed --tag full -i optimized -i tf32 -i torch -i torch_compile -i torchvision --budget 0.05 --settle 4
 	$(MEASURES) -m harness export --db sqlite:///figures.db --samples -o $(FIGURES)/full.json
 	$(MEASURES) -m tests.counters $(FIGURES)/full.json $(FIGURES)-counters.json
-	$(MEASURES) -m harness run $(if $(wildcard figures-seed.db),--resume last) --db sqlite:///figures-seed.db \
-	  --ahead $$(nproc) --tag seed
+	$(MEASURES) -m harness run $(call RESUMED,figures-seed.db) --db sqlite:///figures-seed.db --ahead $$(nproc) --tag seed
 	$(MEASURES) -m harness export --db sqlite:///figures-seed.db --samples -o $(FIGURES)/seed.json
-	rm -f figures.db* figures-seed.db*
+	rm -f figures*.db*
 
 # Pinned and hashed, without addresses: an index may be anywhere.
 lock:

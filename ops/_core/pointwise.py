@@ -33,7 +33,7 @@ _KEPT = declare(
 
 
 def kept_bytes() -> int:
-    """How much of a large result goes to lines that the L2 cache keeps; asked for only where a result is large."""
+    """How much of a result that is larger goes to lines that the L2 cache keeps."""
     return _KEPT.value() << 20
 
 

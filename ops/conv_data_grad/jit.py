@@ -367,13 +367,13 @@ def _multiply_rows(
     shifts: Any,
     reach: Any,
     plane: int,
-    begin: int,
     lines: tuple[int, int],
     depth: int,
     packed: Any,
     panel: int,
     panels: int,
     out_channels: int,
+    begin: int,
     count: int,
     addend: Any,
     out: Any,
@@ -520,46 +520,12 @@ def multiply_rows(
         base = (n * image_size + plane * plane_size) * out_channels
         done = count - count % ROWS if last and direct[1].size else 0
         target = ((n * planes + plane) * rows * width + first) * channels + panel * columns
-        _multiply_rows(
-            image,
-            base,
-            shifts,
-            reach,
-            plane,
-            first,
-            (line, padded),
-            depth,
-            packed,
-            panel,
-            now,
-            out_channels,
-            done,
-            *direct,
-            target,
-            channels,
-        )
+        factors = (image, base, shifts, reach, plane, (line, padded), depth, packed, panel, now, out_channels)
+        _multiply_rows(*factors, first, done, *direct, target, channels)
         if done < count:
             first += done
             count -= done
-            _multiply_rows(
-                image,
-                base,
-                shifts,
-                reach,
-                plane,
-                first,
-                (line, padded),
-                depth,
-                packed,
-                panel,
-                now,
-                out_channels,
-                count,
-                tile[:0],
-                tile,
-                place,
-                pitch,
-            )
+            _multiply_rows(*factors, first, count, tile[:0], tile, place, pitch)
             used = min(now * columns, channels - panel * columns)
             turned, column, flat = place + block * pitch, panel * columns, direct[1]
             _finish_rows(

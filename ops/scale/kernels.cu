@@ -25,8 +25,7 @@ __device__ __forceinline__ T apply(T x, typename Held<T>::type scale, typename H
 template <typename T, int V, Extent EXTENT>
 __global__ void __launch_bounds__(FLAT_THREADS) scale(
     const T* __restrict__ x, T* __restrict__ out, const T* __restrict__ factor, typename Held<T>::type number,
-    typename Held<T>::type bias, bool after, long long packs, long long size,
-    unsigned int kept) {
+    typename Held<T>::type bias, bool after, long long packs, long long size, unsigned int kept) {
   using H = typename Held<T>::type;
   const Spot<V, EXTENT> spot(packs, blockIdx.x < kept);
   Pack<T, V> pack = spot.load(x);

@@ -47,8 +47,7 @@ struct Handled<__nv_bfloat16, false> {
 
 template <typename T, int V, Extent EXTENT>
 __global__ void __launch_bounds__(FLAT_THREADS) sign(
-    const T* __restrict__ x, T* __restrict__ out, long long packs, long long size,
-    unsigned int kept) {
+    const T* __restrict__ x, T* __restrict__ out, long long packs, long long size, unsigned int kept) {
   const Spot<V, EXTENT> spot(packs, blockIdx.x < kept);
   const long long tail = tail_of<V, EXTENT>(packs, size);
   Pack<T, V> pack = spot.load(x);
