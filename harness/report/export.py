@@ -6,12 +6,14 @@ import csv
 import io
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from harness.errors import HarnessError
 from harness.result.result import Ceilings, Result, to_json
 from harness.result.submission import FORMAT
 from harness.result.summary import record
+from harness.settings import ROOT
 from harness.store import Run
 from harness.store.queries import RunInfo
 
@@ -78,7 +80,10 @@ class Quoted(dict[str, str]):
 
 
 def whole_run(run: Run | RunInfo, results: Sequence[Result], ceilings: Mapping[str, Ceilings]) -> dict[str, Any]:
-    """A run with everything that is stored of it, raw samples included; `opgauge import` and `opgauge push` take it."""
+    """A run with everything that is stored of it, raw samples included; `opgauge import` and `opgauge push` take it.
+
+    Case files of this tree are named by their place in it, so that others can find them, and not where it lies here.
+    """
     return {
         "opgauge": FORMAT,
         "run": {
@@ -90,5 +95,14 @@ def whole_run(run: Run | RunInfo, results: Sequence[Result], ceilings: Mapping[s
             "environment": to_json(run.environment),
         },
         "ceilings": [to_json(item) for item in ceilings.values()],
-        "results": [to_json(result) for result in results],
+        "results": [_portable(result) for result in results],
     }
+
+
+def _portable(result: Result) -> dict[str, Any]:
+    data = to_json(result)
+    case = data["trial"]["case"]
+    file = Path(case["file"])
+    if file.is_relative_to(ROOT):
+        case["file"] = file.relative_to(ROOT).as_posix()
+    return data

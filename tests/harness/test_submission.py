@@ -27,6 +27,7 @@ from harness.result.submission import join, parse, read_submission
 from harness.settings import ROOT
 from harness.store import Run, Store
 from harness.store.bulk import Part, add_part, add_run, has_run, list_parts
+from harness.settings import ROOT
 from harness.store.tables import PartRow, ResultRow, SampleRow
 from ops import find_op
 from tests.databases import database
@@ -73,6 +74,23 @@ def test_a_run_comes_out_as_it_went_in(url: str) -> None:
         assert json.loads(json.dumps(whole_run(run, results, ceilings)))["run"] == sent["run"]
         plain = [replace(one, extra={}) for one in results]
         assert plain == [a_result(), a_result("baseline"), a_result(block=1)]
+
+
+@pytest.mark.parametrize(
+    ("file", "named"),
+    [
+        (str(ROOT / "cases" / "p_norm.yaml"), "cases/p_norm.yaml"),
+        (str(ROOT.parent / "others.yaml"), str(ROOT.parent / "others.yaml")),
+        ("cases/p_norm.yaml", "cases/p_norm.yaml"),
+        ("", ""),
+    ],
+)
+def test_case_files_of_the_tree_are_named_by_their_place_in_it(file: str, named: str) -> None:
+    """A run that others read does not tell where the tree lay."""
+    found = a_result()
+    written = replace(found, trial=replace(found.trial, case=replace(found.trial.case, file=file)))
+    run = Run(str(uuid.uuid4()), datetime.now(UTC), None, "finished", "abc", "opgauge run", ENVIRONMENT, 1)
+    assert whole_run(run, [written], {})["results"][0]["trial"]["case"]["file"] == named
 
 
 def _set(path: str, value: Any) -> Callable[[dict[str, Any]], None]:
