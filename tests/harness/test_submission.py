@@ -27,7 +27,6 @@ from harness.result.submission import join, parse, read_submission
 from harness.settings import ROOT
 from harness.store import Run, Store
 from harness.store.bulk import Part, add_part, add_run, has_run, list_parts
-from harness.settings import ROOT
 from harness.store.tables import PartRow, ResultRow, SampleRow
 from ops import find_op
 from tests.databases import database

@@ -22,7 +22,7 @@ KERNELS: list[tuple[str, str, dict[str, Any], tuple[str, ...], tuple[str, ...]]]
     ("sign", "float16", {}, ("x",), ("out",)),
     ("scale", "float32", {"scale": 1.5, "bias": 0.25}, ("x",), ("out",)),
     ("scale", "float32", {"scale": 1.5, "bias": 0.25, "bias_after_scale": False}, ("x",), ("out",)),
-    ("fill_any_like", "bool", {"value": 1.0}, ("x",), ("out",)),
+    ("fill_any_like", "bool", {"value": 0.0}, ("x",), ("out",)),
     ("add_n", "bfloat16", {}, ("in_0", "in_1"), ("out",)),
     ("lerp", "float32", {"weight": 0.3}, ("x", "y"), ("out",)),
     ("lerp_grad", "float64", {"weight": 0.3}, ("x", "y", "dout"), ("dx", "dy")),

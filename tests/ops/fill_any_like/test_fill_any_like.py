@@ -8,7 +8,10 @@ import numpy as np
 import pytest
 
 from ops import ParameterError, dtype_info, find_kernel, find_op
+from ops._core import streaming
 from ops._core.tuning import override
+from ops.fill_any_like import cpu
+from ops.fill_any_like.cpu import SMALL
 from ops.fill_any_like.cuda import LARGE_BYTES
 from tests.ops.attempts import case_of, complaint, inputs_of, ours
 
@@ -45,6 +48,31 @@ def test_values_out_of_range_are_refused(dtype: str, value: float) -> None:
     op = find_op("fill_any_like")
     with pytest.raises(ParameterError, match="out of range for target type"):
         op.infer({"x": (3,)}, dtype, op.params(value=value))
+
+
+@pytest.mark.parametrize("turn", [100, SMALL // 4, cpu.STRAIGHT])
+@pytest.mark.parametrize(("dtype", "size"), [("uint8", SMALL), ("float32", SMALL + 197), ("float64", SMALL + 8191)])
+def test_turns_fill_all_and_no_more(dtype: str, size: int, turn: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether halves of a part are whole turns or not."""
+    monkeypatch.setattr(cpu, "turn_of", lambda flat: turn if flat.size == size else 0)
+    op = find_op("fill_any_like")
+    room = np.zeros(size + 200, dtype)
+    x, out = room[:size], room[100:-100]
+    find_kernel("fill_any_like", "optimized", "cpu", dtype).bind({"x": x}, op.params(value=3), {"out": out})()
+    assert (out == 3).all()
+    assert not room[:100].any()
+    assert not room[-100:].any()
+
+
+def test_turns_are_for_what_fills_most_of_the_last_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many elements as the launch parameter has bytes; 0 of them go straight through."""
+    monkeypatch.setattr(streaming, "last_cache_bytes", lambda: 1600)
+    assert cpu.turn_of(np.zeros(700, np.uint8)) == cpu.STRAIGHT
+    assert cpu.turn_of(np.zeros(701, np.uint8)) == 2048
+    assert cpu.turn_of(np.zeros(175, np.float64)) == 2048 // 8
+    assert cpu.turn_of(np.zeros(1401, np.uint8)) == cpu.STRAIGHT
+    with override({"fill_any_like.cpu_turn_kilobytes": 0}):
+        assert cpu.turn_of(np.zeros(1000, np.uint8)) == cpu.STRAIGHT
 
 
 @pytest.mark.gpu
