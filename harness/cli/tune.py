@@ -110,7 +110,7 @@ def _run(
     from datetime import UTC, datetime
 
     from harness.cli.gate import tell
-    from harness.run.environment import capture
+    from harness.run.environment import capture, commit
     from harness.run.execute import LocalExecutor
     from harness.tuner import LIMITS, Tuner
     from harness.tuningfile import write
@@ -139,7 +139,7 @@ def _run(
     path = output or shipped(model)
     environment = capture([device], threads=settings.threads)
     today = datetime.now(UTC).date()
-    write(path, model, device, findings, environment, environment.commit or settings.commit, today)
+    write(path, model, device, findings, environment, commit(but=path) or settings.commit, today)
     typer.echo(f"{sum(one.best is not None for one in findings)} of {len(findings)} changed for {model} in {path}")
     if interrupted:
         raise typer.Exit(INTERRUPTED)

@@ -98,12 +98,17 @@ def changes(here: Environment, begun: Environment, devices: Iterable[str]) -> li
     return hardware + _unlike(here.soft, begun.soft, keys)
 
 
-def commit(tree: Path = ROOT) -> str:
-    """The commit of `tree`, with `-dirty` where what is measured differs from it; empty without git."""
+def commit(tree: Path = ROOT, *, but: Path | None = None) -> str:
+    """The commit of `tree`, with `-dirty` where what is measured differs from it; empty without git.
+
+    but: a file that may differ, as the one that `tune` writes, which says itself what it was measured with.
+    """
     found = _output("git", "-C", str(tree), "rev-parse", "HEAD")
     if not found:
         return ""
     parts = [name for name in MEASURED if (tree / name).exists()]
+    if but is not None and but.resolve().is_relative_to(tree.resolve()):
+        parts.append(f":(exclude){but.resolve().relative_to(tree.resolve()).as_posix()}")
     changed = _output("git", "-C", str(tree), "status", "--porcelain", "--", *parts)
     return f"{found}-dirty" if changed else found
 

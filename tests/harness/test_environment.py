@@ -109,6 +109,10 @@ def test_the_commit_says_when_what_is_measured_differs_from_it(tmp_path: Path) -
     assert commit(tmp_path) == clean
     (tmp_path / "ops" / "b.py").write_text("2")
     assert commit(tmp_path) == f"{clean}-dirty"
+    assert commit(tmp_path, but=tmp_path / "ops" / "b.py") == clean
+    assert commit(tmp_path, but=tmp_path.parent / "b.py") == f"{clean}-dirty"
+    (tmp_path / "ops" / "a.py").write_text("3")
+    assert commit(tmp_path, but=tmp_path / "ops" / "b.py") == f"{clean}-dirty"
 
 
 def git(folder: Path, *arguments: str) -> None:
