@@ -19,6 +19,7 @@ CUDA := $(if $(CUDA_MAJOR),$(if $(filter 11 12,$(CUDA_MAJOR)),cuda12,cuda13))
 # What measures on a GPU host, which may have all that it needs without an environment of its own.
 MEASURES ?= $(BIN)/python
 FIGURES := tests/data/h200
+SOURCE := $(VENV)/source/opgauge
 
 .PHONY: run test tests lint demo docs figures lock clean
 
@@ -37,11 +38,16 @@ tests: $(VENV)/.test $(VENV)/.browser
 	$(BIN)/python -m pytest -q -n 3
 	$(BIN)/python -m tests.postgresql -n 3
 
-lint: $(VENV)/.test
+lint: $(VENV)/.test $(SOURCE)
 	$(BIN)/ruff check -q
 	$(BIN)/ruff format -q --check
 	$(BIN)/mypy
-	$(BIN)/lint-imports
+	PYTHONPATH=$(VENV)/source $(BIN)/lint-imports
+
+# The package as it is installed, for tools that read sources without importing them.
+$(SOURCE):
+	mkdir -p $@
+	ln -s ../../../tools/package/opgauge/__init__.py ../../../tools/package/opgauge/__main__.py $(foreach part,harness ops web,../../../$(part)) $@
 
 # The committed runs of an H200 in a dashboard, on a machine without a GPU too.
 demo: demo.db
@@ -53,18 +59,18 @@ demo.db: $(VENV)/.run $(wildcard tests/data/*/*.json)
 
 # Help texts and figures in README.md, from the commands and the committed runs.
 docs: $(VENV)/.run
-	$(BIN)/python -m harness.documentation
+	$(BIN)/python -m tools.documentation
 
 # On an H200, anew: the runs and counters that README.md and docs/performance.md show. Takes about 20 minutes; called again
 # after it was interrupted, it goes on, where there are results.
-RESUMED = $$($(MEASURES) -m harness show --db sqlite:///$(1) >/dev/null 2>&1 && echo --resume last)
+RESUMED = $$($(MEASURES) -m opgauge show --db sqlite:///$(1) >/dev/null 2>&1 && echo --resume last)
 figures:
-	$(MEASURES) -m harness run $(call RESUMED,figures.db) --db sqlite:///figures.db --ahead $$(nproc) \
+	$(MEASURES) -m opgauge run $(call RESUMED,figures.db) --db sqlite:///figures.db --ahead $$(nproc) \
 	  --tag seed --tag full -i optimized -i tf32 -i torch -i torch_compile -i torchvision --budget 0.05 --settle 4
-	$(MEASURES) -m harness export --db sqlite:///figures.db --samples -o $(FIGURES)/full.json
-	$(MEASURES) -m tests.counters $(FIGURES)/full.json $(FIGURES)-counters.json
-	$(MEASURES) -m harness run $(call RESUMED,figures-seed.db) --db sqlite:///figures-seed.db --ahead $$(nproc) --tag seed
-	$(MEASURES) -m harness export --db sqlite:///figures-seed.db --samples -o $(FIGURES)/seed.json
+	$(MEASURES) -m opgauge export --db sqlite:///figures.db --samples -o $(FIGURES)/full.json
+	$(MEASURES) -m tools.counters $(FIGURES)/full.json $(FIGURES)-counters.json
+	$(MEASURES) -m opgauge run $(call RESUMED,figures-seed.db) --db sqlite:///figures-seed.db --ahead $$(nproc) --tag seed
+	$(MEASURES) -m opgauge export --db sqlite:///figures-seed.db --samples -o $(FIGURES)/seed.json
 	rm -f figures*.db*
 
 # Pinned and hashed, without addresses: an index may be anywhere.

@@ -11,9 +11,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from harness.errors import SettingsError
+import opgauge
+from opgauge.harness.errors import SettingsError
 
 ROOT = Path(__file__).resolve().parent.parent
+"""The source tree; in an installation the folder of the package `opgauge`."""
+IMPORT_PATH = str(Path(opgauge.__file__).resolve().parents[1])
+"""Folder to import `opgauge` from."""
 THREAD_VARIABLES = ("NUMBA_NUM_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 WORKER_ORDERS = "OPGAUGE_WORKER"
 
@@ -89,7 +93,7 @@ def child_environment(threads: int | None = None) -> dict[str, str]:
     # kernels under test have no business with it
     environment.pop("OPGAUGE_TOKEN", None)
     path = environment.get("PYTHONPATH", "")
-    environment["PYTHONPATH"] = os.pathsep.join([str(ROOT), *([path] if path else [])])
+    environment["PYTHONPATH"] = os.pathsep.join([IMPORT_PATH, *([path] if path else [])])
     # one compiling process: a pool of them would outlive the worker and disturb what is timed
     environment.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
     # OpenMP's idle threads spin for milliseconds by default, and take the cores from a BLAS that comes next

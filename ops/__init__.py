@@ -1,13 +1,13 @@
 """A small library of tensor operators: what each computes, and kernels that compute it.
 
-`import ops` imports no GPU library, no Numba and no torch. The names below are all there is.
+`from opgauge import ops` imports no GPU library, no Numba and no torch. The names below are all there is.
 """
 
 from __future__ import annotations
 
-from ops._core.backend import BACKENDS, Device, available
-from ops._core.dtype import COMPLEX, DTYPES, FLOATS, INTS, DtypeInfo, dtype_info, dtype_name
-from ops._core.errors import (
+from opgauge.ops._core.backend import BACKENDS, Device, available
+from opgauge.ops._core.dtype import COMPLEX, DTYPES, FLOATS, INTS, DtypeInfo, dtype_info, dtype_name
+from opgauge.ops._core.errors import (
     AxisError,
     BackendError,
     CompileError,
@@ -21,9 +21,9 @@ from ops._core.errors import (
     ShapeError,
     TuningError,
 )
-from ops._core.kernel import Bound, Kernel, KernelKey, param_values
-from ops._core.op import Input, Op, Shapes, TensorSpec, Work
-from ops._core.registry import (
+from opgauge.ops._core.kernel import Bound, Kernel, KernelKey, param_values
+from opgauge.ops._core.op import Input, Op, Shapes, TensorSpec, Work
+from opgauge.ops._core.registry import (
     Found,
     all_ops,
     discover,

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from unittest.mock import patch
 
-from harness.cli import main
-from ops._core import tuning
+from opgauge.harness.cli import main
+from opgauge.ops._core import tuning
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import settings
-
-from ops import available
+from opgauge.ops import available
 
 if TYPE_CHECKING:
     from tests.shares import Shares

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from harness.gate.gate import Outcome as Judged
-from harness.gate.gate import judge
-from harness.gate.pairing import BASE, HEAD, Job, Outcome, Record
-from harness.gate.run import Conditions, GateRun
-from harness.gate.tree import Tree
-from harness.judge.verdict import Comparison, Kind, Reason, Subject, Verdict
-from harness.result.result import Footprint, Measurement, Ruler, Status
+from opgauge.harness.gate.gate import Outcome as Judged
+from opgauge.harness.gate.gate import judge
+from opgauge.harness.gate.pairing import BASE, HEAD, Job, Outcome, Record
+from opgauge.harness.gate.run import Conditions, GateRun
+from opgauge.harness.judge.verdict import Comparison, Kind, Reason, Subject, Verdict
+from opgauge.harness.result.result import Footprint, Measurement, Ruler, Status
+from opgauge.harness.run.tree import Tree
 
 
 def compared(name: str, ratio: float, *, op: str = "sign", verdict: Verdict | None = None) -> Comparison:

@@ -13,14 +13,13 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-
-from harness.case.case import Case
-from harness.measure.cpu import CpuTimer
-from harness.result.result import Check
-from harness.worker.attempt import Attempt
-from harness.worker.inputs import Inputs, make_inputs, with_derived
-from harness.worker.verify import Expected, expect
-from ops import Kernel, KernelKey, dtype_info
+from opgauge.harness.case.case import Case
+from opgauge.harness.measure.cpu import CpuTimer
+from opgauge.harness.result.result import Check
+from opgauge.harness.worker.attempt import Attempt
+from opgauge.harness.worker.inputs import Inputs, make_inputs, with_derived
+from opgauge.harness.worker.verify import Expected, expect
+from opgauge.ops import Kernel, KernelKey, dtype_info
 
 Array = NDArray[Any]
 Mutant = Callable[["Subject", str, Array, Array], None]

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 import typer.main
 import yaml
-
-from harness.cli import app
+from opgauge.harness.cli import app
 
 ROOT = Path(__file__).parent.parent
 

@@ -9,13 +9,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
-import ops
+from opgauge import ops
 
 ROOT = Path(ops.__file__).parent.parent
 SOURCES = sorted(path for folder in ("ops", "harness", "web") for path in (ROOT / folder).rglob("*.py"))
 OPS = sorted(path.name for path in (ROOT / "ops").iterdir() if path.is_dir() and not path.name.startswith("_"))
-GPU_FILES = {"ops/_core/backend.py", "ops/_core/cuda.py"}
+GPU_FILES = {"ops/_core/backend.py", "ops/_cuda/source.py"}
 VAGUE = {"utils", "util", "helpers", "helper", "common", "manager", "base", "misc"}
 
 
@@ -64,7 +63,7 @@ def test_gpu_libraries_are_imported_where_used(path: Path) -> None:
         if root in {"cupy", "torch", "torchvision", "cuda", "pynvml"}:
             assert not at_module_level
         if root in {"numba", "llvmlite"} and at_module_level:
-            assert path.name == "jit.py" or relative(path) == "ops/_core/tile/assembly.py"
+            assert path.name == "jit.py" or relative(path) == "ops/_cpu/tile/assembly.py"
         if root == "dask":
             assert relative(path) == "harness/run/execute.py"
 
@@ -77,24 +76,25 @@ def test_sources_keep_to_the_rules(path: Path) -> None:
     reads = [
         node for node in ast.walk(parsed) if isinstance(node, ast.Attribute) and node.attr in {"environ", "getenv"}
     ]
-    assert not reads or relative(path) in {"harness/settings.py", "harness/run/process.py"}
+    assert not reads or relative(path) in {"harness/settings.py", "harness/run/worker_process.py"}
     assert not any("__global__" in text for text in strings(parsed))
     assert path.stem not in VAGUE
 
 
 @pytest.mark.parametrize("folder", OPS)
 def test_one_op_imports_no_other(folder: str) -> None:
-    """What two ops share lives in ops/_core or ops/_include."""
+    """What two ops share lives in ops/_core, ops/_cuda or ops/_cpu."""
     for path in sorted((ROOT / "ops" / folder).rglob("*.py")):
         for name, _ in imports(tree(path)):
             parts = name.split(".")
-            if parts[0] == "ops" and len(parts) > 1:
-                assert parts[1] in {"_core", folder}, f"{relative(path)} imports {name}"
+            if parts[:2] == ["opgauge", "ops"] and len(parts) > 2:
+                assert parts[2] in {"_core", "_cpu", "_cuda", folder}, f"{relative(path)} imports {name}"
 
 
 def test_listing_loads_no_gpu_library() -> None:
-    """`import ops` in a fresh process loads neither CuPy, Numba, torch nor cuda-core."""
-    code = "import ops, sys; print(sorted({'cupy', 'numba', 'torch', 'cuda', 'pynvml'} & set(sys.modules)))"
+    """`from opgauge import ops` in a fresh process loads neither CuPy, Numba, torch nor cuda-core."""
+    libraries = {"cupy", "numba", "torch", "cuda", "pynvml"}
+    code = f"from opgauge import ops; import sys; print(sorted({libraries} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
     assert done.stdout.strip() == "[]"
 

@@ -12,15 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-from harness.case.case import Case
-from harness.case.file import load_cases
-from harness.measure import Timer, timer_for
-from harness.result.result import Status
-from harness.worker.attempt import Attempt, KernelFailedError
-from harness.worker.inputs import Inputs, make_inputs
-from harness.worker.verify import Expected, expect
-from ops import Kernel, OpError, available, find_kernel, kernels
+from opgauge.harness.case.case import Case
+from opgauge.harness.case.file import load_cases
+from opgauge.harness.measure import Timer, timer_for
+from opgauge.harness.result.result import Status
+from opgauge.harness.worker.attempt import Attempt, KernelFailedError
+from opgauge.harness.worker.inputs import Inputs, make_inputs
+from opgauge.harness.worker.verify import Expected, expect
+from opgauge.ops import Kernel, OpError, available, find_kernel, kernels
 
 CASES = Path(__file__).parents[1] / "cases"
 COMPILED = ("torch_compile",)

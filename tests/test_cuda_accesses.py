@@ -9,15 +9,15 @@ from __future__ import annotations
 import re
 
 import pytest
+from opgauge.ops._cuda.source import Source
+from opgauge.ops.add_n import cuda as add_n
+from opgauge.ops.fill_any_like import cuda as fill_any_like
+from opgauge.ops.flatten import cuda as flatten
+from opgauge.ops.lerp import cuda as lerp
+from opgauge.ops.normalization import passes
+from opgauge.ops.scale import cuda as scale
+from opgauge.ops.sign import cuda as sign
 
-from ops._core.cuda import Source
-from ops.add_n import cuda as add_n
-from ops.fill_any_like import cuda as fill_any_like
-from ops.flatten import cuda as flatten
-from ops.lerp import cuda as lerp
-from ops.normalization import passes
-from ops.scale import cuda as scale
-from ops.sign import cuda as sign
 from tests.translation import translate
 
 ENDS = {"add_n": 1, "copy_packs": 1, "fill": 2, "scale": 1, "sign": 1}

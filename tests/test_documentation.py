@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from harness.documentation import (
+from tools.documentation import (
     COMMANDS,
     EXPORTS,
     PERFORMANCE,

@@ -13,11 +13,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+from opgauge.harness.case.case import Case, InputSpec
+from opgauge.harness.worker.inputs import Inputs, make_inputs
+from opgauge.ops._core import tuning
+from opgauge.ops._cuda import reduction
+from opgauge.ops.p_norm import cuda as p_norm
 
-from harness.case.case import Case, InputSpec
-from harness.worker.inputs import Inputs, make_inputs
-from ops._core import reduction, tuning
-from ops.p_norm import cuda as p_norm
 from tests.emulation.emulator import Emulator, complaint, emulated
 from tests.ops.attempts import case_of, inputs_of
 

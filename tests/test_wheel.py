@@ -5,11 +5,9 @@ from __future__ import annotations
 import subprocess
 import sys
 import zipfile
-from pathlib import Path
 
 import pytest
-
-from harness.settings import ROOT
+from opgauge.harness.settings import ROOT
 
 NEEDED = (
     "cases/*.yaml",
@@ -36,16 +34,14 @@ def listing(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
         return set(wheel.namelist())
 
 
-def _inside(path: Path) -> str:
-    """Where a file of the tree is in the wheel: the cases lie inside of the package."""
-    name = path.relative_to(ROOT).as_posix()
-    return f"harness/{name}" if name.startswith("cases/") else name
-
-
 @pytest.mark.parametrize("pattern", NEEDED)
 def test_the_wheel_has_every_file_that_is_no_module(listing: set[str], pattern: str) -> None:
     """Cases and their schema, CUDA sources, pages with their scripts and styles, migrations."""
-    wanted = {_inside(path) for path in ROOT.glob(pattern) if path.is_file() and "__pycache__" not in path.parts}
+    wanted = {
+        f"opgauge/{path.relative_to(ROOT).as_posix()}"
+        for path in ROOT.glob(pattern)
+        if path.is_file() and "__pycache__" not in path.parts
+    }
     assert wanted
     assert wanted - listing == set()
 
@@ -53,5 +49,6 @@ def test_the_wheel_has_every_file_that_is_no_module(listing: set[str], pattern: 
 def test_the_wheel_has_nothing_of_the_rest(listing: set[str]) -> None:
     """No tests, no data, no databases."""
     roots = {name.partition("/")[0] for name in listing}
-    assert {root for root in roots if not root.endswith(".dist-info")} == {"harness", "ops", "web"}
-    assert not [name for name in listing if name.endswith((".db", ".pyc"))]
+    assert {root for root in roots if not root.endswith(".dist-info")} == {"opgauge"}
+    assert not [name for name in listing if name.endswith((".db", ".pyc")) or "/package/" in name]
+    assert "opgauge/__init__.py" in listing

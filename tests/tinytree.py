@@ -21,8 +21,8 @@ from time import perf_counter, sleep
 
 import numpy as np
 
-from ops._core.op import Input, Op, Shapes, TensorSpec, Work, tensor_bytes
-from ops._core.registry import kernel, register
+from opgauge.ops._core.op import Input, Op, Shapes, TensorSpec, Work, tensor_bytes
+from opgauge.ops._core.registry import kernel, register
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +103,7 @@ class TinyTree:
     def __init__(self, path: Path) -> None:
         self.path = path
         path.mkdir()
-        for part in ("_core", "_include"):
+        for part in ("_core", "_cpu", "_cuda"):
             skipped = shutil.ignore_patterns("__pycache__")
             shutil.copytree(ROOT / "ops" / part, path / "ops" / part, ignore=skipped)
         for name in ("__init__.py", "py.typed"):
@@ -146,7 +146,7 @@ class TinyTree:
     def start(self, *arguments: str, **variables: str) -> subprocess.Popen[str]:
         """Begin `opgauge` here in a process of its own, with this project's harness."""
         return subprocess.Popen(
-            [sys.executable, "-P", "-m", "harness", *arguments],
+            [sys.executable, "-P", "-m", "opgauge", *arguments],
             cwd=self.path,
             env={**os.environ, **self._variables(), **variables},
             stdout=subprocess.PIPE,
@@ -163,7 +163,7 @@ class TinyTree:
         return done.stdout + done.stderr
 
     def _variables(self) -> dict[str, str]:
-        path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+        path = os.pathsep.join([str(ROOT / "tools" / "package"), os.environ.get("PYTHONPATH", "")])
         outside = dict.fromkeys((name for name in os.environ if name.startswith("GITHUB_")), "")
         return {**outside, "PYTHONPATH": path, "OPGAUGE_DB": f"sqlite:///{self.path}/opgauge.db"}
 

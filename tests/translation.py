@@ -10,9 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from cuda.bindings import nvrtc
-
-from ops import CompileError
-from ops._core.cuda import Source, program_options
+from opgauge.ops import CompileError
+from opgauge.ops._cuda.source import Source, program_options
 
 _BY_HAND = re.compile(r"// begin inline asm\n(.*?)// end inline asm", re.DOTALL)
 _CLUSTER = re.compile(r"[.%:]\w*cluster")

@@ -16,19 +16,18 @@ from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.middleware.gzip import GZipMiddleware
 from fastapi.responses import JSONResponse
+from opgauge.harness.errors import CaseError, NothingError, StoreError
+from opgauge.harness.settings import Settings
+from opgauge.harness.store import Store, queries
+from opgauge.web import assets, pages
+from opgauge.web.auth import ReadGuard
+from opgauge.web.cache import Bell, Cache
+from opgauge.web.head import HeadAsGet
+from opgauge.web.reader import Reader
+from opgauge.web.view import render
+from opgauge.web.waivers import mark
 from sqlalchemy.exc import SQLAlchemyError
 from starlette.exceptions import HTTPException
-
-from harness.errors import CaseError, NothingError, StoreError
-from harness.settings import Settings
-from harness.store import Store, queries
-from web import assets, pages
-from web.auth import ReadGuard
-from web.cache import Bell, Cache
-from web.excuses import mark
-from web.head import HeadAsGet
-from web.reader import Reader
-from web.view import render
 
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; connect-src 'self'; "
@@ -114,8 +113,8 @@ def create_app(
     app.add_middleware(HeadAsGet)
     app.include_router(assets.router)
     app.include_router(pages.router)
-    if find_spec("web.api") is not None:
-        app.include_router(importlib.import_module("web.api").router)
+    if find_spec("opgauge.web.api") is not None:
+        app.include_router(importlib.import_module("opgauge.web.api").router)
     _add_error_pages(app)
     return app
 

@@ -16,11 +16,10 @@ from fastapi import Depends, HTTPException, Request
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import JSONResponse
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
+from opgauge.harness.scope import Scope
+from opgauge.harness.store.tokens import Token, find_token
+from opgauge.web.rate import Limits
 from sqlalchemy import Engine
-
-from harness.scope import Scope
-from harness.store.tokens import Token, find_token
-from web.rate import Limits
 
 LONGEST = 200
 OPEN_PATHS = ("/healthz",)

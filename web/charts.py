@@ -16,14 +16,13 @@ from typing import Any
 from zlib import crc32
 
 import numpy as np
-
-from harness.jsontext import write_compact
-from harness.judge.changepoint import ChangePoint
-from harness.result.summary import BASELINE, OPTIMIZED
-from harness.store.queries import RunInfo
-from web.profile import KernelTime
-from web.reader import Level
-from web.rows import CaseRow
+from opgauge.harness.jsontext import write_compact
+from opgauge.harness.judge.changepoint import ChangePoint
+from opgauge.harness.result.summary import BASELINE, OPTIMIZED
+from opgauge.harness.store.queries import RunInfo
+from opgauge.web.profile import KernelTime
+from opgauge.web.reader import Level
+from opgauge.web.rows import CaseRow
 
 SLOTS = {BASELINE: "baseline", OPTIMIZED: "optimized", "torch": "torch", "torch_compile": "compile"}
 SLOTS["torchvision"] = "vision"

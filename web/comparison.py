@@ -1,4 +1,4 @@
-"""Two stored runs side by side: evidence from their results, judged by `harness.judge.compare`."""
+"""Two stored runs side by side: evidence from their results, judged by `opgauge.harness.judge.compare`."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from functools import lru_cache
 from math import exp, inf, log, sqrt
 from typing import NamedTuple
 
-from harness.errors import NothingError
-from harness.judge.compare import compare, compare_run
-from harness.judge.verdict import Comparison, Evidence, Kind, Metrics, Rule, Side, Subject, Verdict
-from harness.result.result import Ceilings, Environment, Status
-from harness.store import listing, queries
-from harness.store.listing import Judged
-from harness.store.queries import CaseInfo, RunInfo
-from web.profile import number
-from web.reader import GRAVE, Reader, device_names
+from opgauge.harness.errors import NothingError
+from opgauge.harness.judge.compare import compare, compare_run
+from opgauge.harness.judge.verdict import Comparison, Evidence, Kind, Metrics, Rule, Side, Subject, Verdict
+from opgauge.harness.result.result import Ceilings, Environment, Status
+from opgauge.harness.store import listing, queries
+from opgauge.harness.store.listing import Judged
+from opgauge.harness.store.queries import CaseInfo, RunInfo
+from opgauge.web.profile import number
+from opgauge.web.reader import GRAVE, Reader, device_names
 
 MOST = 5000
 LEAST_COMMIT = 6

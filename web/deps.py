@@ -9,11 +9,10 @@ from __future__ import annotations
 from typing import Annotated, cast
 
 from fastapi import Depends, Request
-
-from harness.settings import Settings
-from harness.store import Store
-from web.cache import Cache
-from web.reader import Reader
+from opgauge.harness.settings import Settings
+from opgauge.harness.store import Store
+from opgauge.web.cache import Cache
+from opgauge.web.reader import Reader
 
 
 async def store_of(request: Request) -> Store:

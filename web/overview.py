@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from statistics import median
 
-from harness.result.summary import BASELINE, OPTIMIZED, PEERS
-from harness.store.queries import RunInfo
-from web.reader import DeviceInfo, Reader, Recent
-from web.rows import CaseRow, geometric_mean, latest_rows
+from opgauge.harness.result.summary import BASELINE, OPTIMIZED, PEERS
+from opgauge.harness.store.queries import RunInfo
+from opgauge.web.reader import DeviceInfo, Reader, Recent
+from opgauge.web.rows import CaseRow, geometric_mean, latest_rows
 
 SPARK = 24
 

@@ -12,12 +12,12 @@ from pathlib import Path
 from statistics import median
 from typing import Any, TypeVar
 
-from harness.result.result import Ceilings, Status
-from harness.store import Store, queries
-from harness.store.queries import CaseInfo, Past, Point, RunInfo
-from web.cache import Cache
-from web.excuses import Excuses, read
-from web.places import Places
+from opgauge.harness.result.result import Ceilings, Status
+from opgauge.harness.store import Store, queries
+from opgauge.harness.store.queries import CaseInfo, Past, Point, RunInfo
+from opgauge.web.cache import Cache
+from opgauge.web.devices import Places
+from opgauge.web.waivers import Excuses, read
 
 RECENT = 40
 """Runs of each device from which series are made."""

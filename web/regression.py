@@ -12,15 +12,15 @@ from datetime import UTC, date, datetime
 from enum import StrEnum
 from functools import lru_cache
 
-from harness.gate.waiver import Waiver
-from harness.judge.changepoint import ChangePoint, find_change_points
-from harness.judge.verdict import Subject
-from harness.result.result import Status
-from harness.result.summary import PEERS
-from harness.store import queries
-from harness.store.queries import Acknowledgement, CaseInfo, RunInfo
-from web.excuses import Excuses
-from web.reader import GRAVE, DeviceInfo, Level, Reader, Recent, SeriesKey
+from opgauge.harness.gate.waiver import Waiver
+from opgauge.harness.judge.changepoint import ChangePoint, find_change_points
+from opgauge.harness.judge.verdict import Subject
+from opgauge.harness.result.result import Status
+from opgauge.harness.result.summary import PEERS
+from opgauge.harness.store import queries
+from opgauge.harness.store.queries import Acknowledgement, CaseInfo, RunInfo
+from opgauge.web.reader import GRAVE, DeviceInfo, Level, Reader, Recent, SeriesKey
+from opgauge.web.waivers import Excuses
 
 LEAST_RATIO = 1.02
 """Smaller changes of a stored series are passed over: the host's own drift is of that size."""

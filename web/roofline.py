@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
-from harness.result.result import Ceilings
-from harness.result.summary import OPTIMIZED
-from web.charts import SYMBOLS, as_json, literal, trace
-from web.rows import CaseRow
-from web.text import share_text, time_text
+from opgauge.harness.result.result import Ceilings
+from opgauge.harness.result.summary import OPTIMIZED
+from opgauge.web.charts import SYMBOLS, as_json, literal, trace
+from opgauge.web.rows import CaseRow
+from opgauge.web.text import share_text, time_text
 
 COLOURS = 8
 """How many the page has for things that are no implementations."""

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from math import exp, log
 from statistics import fmean, median
 
-from harness.result.result import Ceilings
-from harness.result.summary import ALLOWED, BASELINE, NOISE, OPTIMIZED, PEERS, block_ratios, is_coarse
-from harness.store.queries import CaseInfo, Point, RunInfo
-from web.reader import GRAVE, DeviceInfo, Level, Reader, Recent, level_of
+from opgauge.harness.result.result import Ceilings
+from opgauge.harness.result.summary import ALLOWED, BASELINE, NOISE, OPTIMIZED, PEERS, block_ratios, is_coarse
+from opgauge.harness.store.queries import CaseInfo, Point, RunInfo
+from opgauge.web.reader import GRAVE, DeviceInfo, Level, Reader, Recent, level_of
 
 
 @dataclass(frozen=True, slots=True)

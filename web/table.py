@@ -9,13 +9,12 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from opgauge.harness.report.export import Quoted
+from opgauge.harness.result.result import Ceilings
+from opgauge.harness.store import queries
+from opgauge.harness.store.queries import CaseInfo, Line, RunInfo
+from opgauge.web.reader import KEPT_CASES, Reader
 from pydantic_core import to_json
-
-from harness.report.export import Quoted
-from harness.result.result import Ceilings
-from harness.store import queries
-from harness.store.queries import CaseInfo, Line, RunInfo
-from web.reader import KEPT_CASES, Reader
 
 COLUMNS = (
     *("run", "commit", "op", "case", "case_id", "shapes", "dtype", "params", "tags", "published"),
@@ -39,7 +38,7 @@ _WORDS = (
 
 
 def table_of(reader: Reader, run: RunInfo, ceilings: Mapping[str, Ceilings]) -> str:
-    """A row per result, as CSV of `harness.result.summary.record` has it."""
+    """A row per result, as CSV of `opgauge.harness.result.summary.record` has it."""
     found = queries.list_lines(reader.engine, run.key)
     cells = Quoted()
     cases = reader.cases({line.case_key for line in found})
@@ -114,7 +113,7 @@ def _number(value: Any) -> Any:
 
 
 def _share(line: Line, dtype: str, reached: Ceilings | None) -> float | None:
-    """As `harness.result.summary.share_of_ceiling`."""
+    """As `opgauge.harness.result.summary.share_of_ceiling`."""
     if reached is None or line.median_ns is None:
         return None
     writes_only = (line.data.get("extra") or _NOTHING).get("reads") is False

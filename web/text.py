@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from markupsafe import Markup
-
-from harness.report.render import ratio_text, time_text
+from opgauge.harness.report.render import ratio_text, time_text
 
 __all__ = [
     "bytes_text",

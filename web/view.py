@@ -13,11 +13,10 @@ from urllib.parse import urlencode
 from fastapi import Request, Response
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
-
-from web import text
-from web.assets import address, style_ids
-from web.cache import Cache
-from web.charts import slot
+from opgauge.web import text
+from opgauge.web.assets import address, style_ids
+from opgauge.web.cache import Cache
+from opgauge.web.charts import slot
 
 TEMPLATES = Path(__file__).parent / "templates"
 PAGE = 50

@@ -21,12 +21,11 @@ from typing import Any
 
 import uvicorn
 from fastapi import FastAPI
+from opgauge.harness.settings import Settings, tell_workers, worker_orders
+from opgauge.harness.store.bulk import TURNS
+from opgauge.web.app import create_app
+from opgauge.web.cache import Bell
 from uvicorn.supervisors import Multiprocess
-
-from harness.settings import Settings, tell_workers, worker_orders
-from harness.store.bulk import TURNS
-from web.app import create_app
-from web.cache import Bell
 
 HEALTHY_S = 60
 """A process that is busy is not taken for dead."""
@@ -84,7 +83,11 @@ def serve_by(workers: int, settings: Settings, *, lag_s: float, guarded: bool, w
         orders = Orders(settings.database, lag_s, guarded, str(waivers), os.getpid(), str(bell), str(turns))
         tell_workers(json.dumps(asdict(orders)))
         config = uvicorn.Config(
-            "web.workers:worker", factory=True, workers=workers, timeout_worker_healthcheck=HEALTHY_S, **listening
+            "opgauge.web.workers:worker",
+            factory=True,
+            workers=workers,
+            timeout_worker_healthcheck=HEALTHY_S,
+            **listening,
         )
         with listen(config) as listener:
             Multiprocess(config, sockets=[listener]).run()

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal
 
-from ops import Shapes, find_op, param_values
+from opgauge.ops import Shapes, find_op, param_values
 
 IMPORTED = "imported"
 """The op of cases that another tool measured: it has no kernels and no shape rule here."""

@@ -11,11 +11,11 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from harness.case.case import IMPORTED, Case, GatePolicy, Imported, InputSpec, params_of
-from harness.case.hint import did_you_mean, read_value, record_hints, show
-from harness.case.rules import build_case, check_gate, known_field, known_op
-from harness.errors import CaseError
-from ops import Op, param_values
+from opgauge.harness.case.case import IMPORTED, Case, GatePolicy, Imported, InputSpec, params_of
+from opgauge.harness.case.hint import did_you_mean, read_value, record_hints, show
+from opgauge.harness.case.rules import build_case, check_gate, known_field, known_op
+from opgauge.harness.errors import CaseError
+from opgauge.ops import Op, param_values
 
 REST = {
     "name": str,

@@ -14,9 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-
-from harness.case.hint import show
-from harness.errors import CaseFileError, Mistake, Place
+from opgauge.harness.case.hint import show
+from opgauge.harness.errors import CaseFileError, Mistake, Place
 
 MAX_BYTES = 1 << 20
 MAX_NODES = 100_000

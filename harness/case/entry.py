@@ -7,15 +7,15 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from harness.case.case import Case, GatePolicy
-from harness.case.casejson import read_published
-from harness.case.document import Node
-from harness.case.hint import record_hints, show, takes_scalars
-from harness.case.reading import collecting, entries_of, known_entries, located, read_node, wrong
-from harness.case.rules import SECTIONS, build_case, check_gate, known_field
-from harness.case.sweep import Axis, Choice, Point, count_points, expand, point_name, varying
-from harness.errors import CaseError, Mistake, Place
-from ops import Op
+from opgauge.harness.case.case import Case, GatePolicy
+from opgauge.harness.case.casejson import read_published
+from opgauge.harness.case.document import Node
+from opgauge.harness.case.hint import record_hints, show, takes_scalars
+from opgauge.harness.case.reading import collecting, entries_of, known_entries, located, read_node, wrong
+from opgauge.harness.case.rules import SECTIONS, build_case, check_gate, known_field
+from opgauge.harness.case.sweep import Axis, Choice, Point, count_points, expand, point_name, varying
+from opgauge.harness.errors import CaseError, Mistake, Place
+from opgauge.ops import Op
 
 MAX_CASES = 10_000
 SHARED_KEYS = ("tags", "dtype", *SECTIONS, "gate", "note")

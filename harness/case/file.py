@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 
-from harness.case.case import Case
-from harness.case.document import Node, read_documents
-from harness.case.entry import MAX_CASES, SHARED_KEYS, Entry, Written, read_shared
-from harness.case.hint import show
-from harness.case.reading import collecting, known_entries, located, read_node, wrong
-from harness.case.rules import known_op
-from harness.errors import CaseFileError, Mistake, Place
+from opgauge.harness.case.case import Case
+from opgauge.harness.case.document import Node, read_documents
+from opgauge.harness.case.entry import MAX_CASES, SHARED_KEYS, Entry, Written, read_shared
+from opgauge.harness.case.hint import show
+from opgauge.harness.case.reading import collecting, known_entries, located, read_node, wrong
+from opgauge.harness.case.rules import known_op
+from opgauge.harness.errors import CaseFileError, Mistake, Place
 
 NOT_CASES = ("waivers.yaml", "policy.yaml")
 DOCUMENT_KEYS = ("op", "defaults", "cases")

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from harness.case.document import Node
-from harness.case.hint import did_you_mean, read_value, show
-from harness.errors import CaseError, CaseFileError, Mistake, Place
+from opgauge.harness.case.document import Node
+from opgauge.harness.case.hint import did_you_mean, read_value, show
+from opgauge.harness.errors import CaseError, CaseFileError, Mistake, Place
 
 
 @contextmanager

@@ -8,10 +8,10 @@ from collections.abc import Iterator, Mapping
 from functools import cache
 from typing import Any, Literal
 
-from harness.case.case import Case, GatePolicy, InputSpec
-from harness.case.hint import did_you_mean, record_hints
-from harness.errors import CaseError
-from ops import (
+from opgauge.harness.case.case import Case, GatePolicy, InputSpec
+from opgauge.harness.case.hint import did_you_mean, record_hints
+from opgauge.harness.errors import CaseError
+from opgauge.ops import (
     AxisError,
     DtypeError,
     Op,

@@ -6,10 +6,10 @@ import json
 from types import NoneType
 from typing import Any, Literal, get_args, get_origin
 
-from harness.case.case import GatePolicy, InputSpec
-from harness.case.hint import NON_FINITE, members, record_docs, record_hints, takes_scalars
-from harness.case.rules import field_hints
-from ops import Op, all_ops
+from opgauge.harness.case.case import GatePolicy, InputSpec
+from opgauge.harness.case.hint import NON_FINITE, members, record_docs, record_hints, takes_scalars
+from opgauge.harness.case.rules import field_hints
+from opgauge.ops import Op, all_ops
 
 Schema = dict[str, Any]
 

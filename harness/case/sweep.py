@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
-from harness.case.hint import show
-from harness.errors import Place
+from opgauge.harness.case.hint import show
+from opgauge.harness.errors import Place
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,12 +10,11 @@ from time import monotonic
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-
-from harness.cli import gate as gating
-from harness.cli.options import AsJson, Database, Devices, Dtypes, Ops, Timeout, database_url
+from opgauge.harness.cli import gate as gating
+from opgauge.harness.cli.options import AsJson, Database, Devices, Dtypes, Ops, Timeout, database_url
 
 if TYPE_CHECKING:
-    from harness.gate.run import Conditions, GateRun
+    from opgauge.harness.gate.run import Conditions, GateRun
 
 
 def aa(
@@ -46,12 +45,12 @@ def aa(
 
     Example: opgauge aa --runs 20 --tag smoke --op sign
     """
-    from harness.gate.pairing import BASE, HEAD
-    from harness.gate.tree import Tree, find_tree
-    from harness.run.environment import commit
-    from harness.settings import load_settings
-    from harness.trust.selftest import false_alarms, repeat
-    from harness.trust.table import alarms_table, footer
+    from opgauge.harness.gate.pairing import BASE, HEAD
+    from opgauge.harness.run.environment import commit
+    from opgauge.harness.run.tree import Tree, find_tree
+    from opgauge.harness.settings import load_settings
+    from opgauge.harness.trust.selftest import false_alarms, repeat
+    from opgauge.harness.trust.table import alarms_table, footer
 
     started = monotonic()
     path = find_tree(tree or Path.cwd())
@@ -81,9 +80,9 @@ def aa(
 
 def write_recording(file: Path, runs: list[GateRun], tree: Path) -> None:
     """Block medians, a line per case."""
-    from harness.run.environment import capture
-    from harness.settings import load_settings
-    from harness.trust.recording import as_recording
+    from opgauge.harness.run.environment import capture
+    from opgauge.harness.settings import load_settings
+    from opgauge.harness.trust.recording import as_recording
 
     here = capture(runs[0].devices, threads=load_settings().threads, tree=tree)
     found = as_recording(runs, here, shlex.join(["opgauge", *sys.argv[1:]]))
@@ -96,7 +95,7 @@ def load_conditions(tree: Path, policy: Path | None, block_s: float | None, pair
     """The tree's policy, without waivers: they have no part in this."""
     from dataclasses import replace
 
-    from harness.gate.gate import Schedule
+    from opgauge.harness.gate.gate import Schedule
 
     found = gating.load_rules(tree, policy)
     schedule = Schedule(start=min(pairs, most_pairs), most=most_pairs)
@@ -107,12 +106,12 @@ def store(db: str | None, kind: str, commit: str, runs: list[GateRun], data: dic
     """Keep what a self-test found, which must be something; gives the machine it was found on, in words."""
     from datetime import UTC, datetime
 
-    from harness.errors import NothingError
-    from harness.gate.stored import machine
-    from harness.run.environment import capture
-    from harness.settings import load_settings
-    from harness.store import Store
-    from harness.store.queries import SelfTest, add_self_test
+    from opgauge.harness.errors import NothingError
+    from opgauge.harness.gate.stored import machine
+    from opgauge.harness.run.environment import capture
+    from opgauge.harness.settings import load_settings
+    from opgauge.harness.store import Store
+    from opgauge.harness.store.queries import SelfTest, add_self_test
 
     if not runs or not data["decisions"]:
         msg = "nothing was measured"

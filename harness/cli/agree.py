@@ -8,8 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-
-from harness.cli.options import (
+from opgauge.harness.cli.options import (
     AsJson,
     Database,
     Dtypes,
@@ -24,10 +23,10 @@ from harness.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from harness.measure import Limits
-    from harness.result.result import Profile, Trial
-    from harness.trust.agreement import Agreement
-    from harness.trust.yardstick import Pace
+    from opgauge.harness.measure import Limits
+    from opgauge.harness.result.result import Profile, Trial
+    from opgauge.harness.trust.agreement import Agreement
+    from opgauge.harness.trust.yardstick import Pace
 
 CHUNK = 32
 """Trials that share a process of cuda-bench."""
@@ -54,11 +53,11 @@ def agree(
 
     Example: opgauge agree --tag seed --device cuda
     """
-    from harness.errors import NothingError
-    from harness.measure import Limits
-    from harness.run.runner import plan
-    from harness.settings import load_settings
-    from ops import available
+    from opgauge.harness.errors import NothingError
+    from opgauge.harness.measure import Limits
+    from opgauge.harness.run.runner import plan
+    from opgauge.harness.settings import load_settings
+    from opgauge.ops import available
 
     if device.partition(":")[0] not in available() or device == "cpu":
         msg = f"no second clock for {device}: cuda-bench and CUPTI time CUDA devices, and there is none here"
@@ -75,8 +74,8 @@ def agree(
 
 
 def _measure(trials: Sequence[Trial], limits: Limits, timeout_s: float) -> Iterator[Agreement]:
-    from harness.run.execute import LocalExecutor
-    from harness.trust import yardstick
+    from opgauge.harness.run.execute import LocalExecutor
+    from opgauge.harness.trust import yardstick
 
     if yardstick.bench_version() is None:
         typer.echo(yardstick.MISSING, err=True)
@@ -92,7 +91,7 @@ def _measure(trials: Sequence[Trial], limits: Limits, timeout_s: float) -> Itera
 
 
 def _agreement(trial: Trial, pace: Pace, profile: Profile) -> Agreement:
-    from harness.trust.agreement import Agreement
+    from opgauge.harness.trust.agreement import Agreement
 
     case = trial.case
     known = pace.launch_ns is not None and profile.empty_ns is not None
@@ -116,13 +115,13 @@ def _report(found: Sequence[Agreement], device: str, url: str, *, as_json: bool)
     """Store and print; nothing timed is no pass."""
     from datetime import UTC, datetime
 
-    from harness.errors import NothingError
-    from harness.run.environment import capture
-    from harness.settings import load_settings
-    from harness.store import Store
-    from harness.store.queries import SelfTest, add_self_test
-    from harness.trust.agreement import as_data, sentences
-    from harness.trust.yardstick import bench_version
+    from opgauge.harness.errors import NothingError
+    from opgauge.harness.run.environment import capture
+    from opgauge.harness.settings import load_settings
+    from opgauge.harness.store import Store
+    from opgauge.harness.store.queries import SelfTest, add_self_test
+    from opgauge.harness.trust.agreement import as_data, sentences
+    from opgauge.harness.trust.yardstick import bench_version
 
     environment = capture([device])
     data = as_data(found, **environment.hard_of(device), cuda_bench=bench_version())
@@ -141,12 +140,11 @@ def _report(found: Sequence[Agreement], device: str, url: str, *, as_json: bool)
 
 
 def _show(found: Sequence[Agreement]) -> None:
+    from opgauge.harness.report.render import time_text
     from rich import box
     from rich.console import Console
     from rich.markup import escape
     from rich.table import Table
-
-    from harness.report.render import time_text
 
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("op · case", overflow="fold")

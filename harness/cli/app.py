@@ -5,26 +5,25 @@ from __future__ import annotations
 import sys
 
 import typer
-
-from harness.cli.aa import aa
-from harness.cli.agree import agree
-from harness.cli.check import check
-from harness.cli.compile import compile_
-from harness.cli.database import database
-from harness.cli.export import export
-from harness.cli.gate import gate
-from harness.cli.history import history
-from harness.cli.importing import import_
-from harness.cli.inject import inject
-from harness.cli.list import list_
-from harness.cli.push import push
-from harness.cli.run import run
-from harness.cli.schema import schema
-from harness.cli.serve import serve
-from harness.cli.show import show
-from harness.cli.token import token
-from harness.cli.tune import tune
-from harness.cli.version import version
+from opgauge.harness.cli.aa import aa
+from opgauge.harness.cli.agree import agree
+from opgauge.harness.cli.check import check
+from opgauge.harness.cli.compile import compile_
+from opgauge.harness.cli.database import database
+from opgauge.harness.cli.export import export
+from opgauge.harness.cli.gate import gate
+from opgauge.harness.cli.history import history
+from opgauge.harness.cli.importing import import_
+from opgauge.harness.cli.inject import inject
+from opgauge.harness.cli.list import list_
+from opgauge.harness.cli.push import push
+from opgauge.harness.cli.run import run
+from opgauge.harness.cli.schema import schema
+from opgauge.harness.cli.serve import serve
+from opgauge.harness.cli.show import show
+from opgauge.harness.cli.token import token
+from opgauge.harness.cli.tune import tune
+from opgauge.harness.cli.version import version
 
 app = typer.Typer(
     name="opgauge",
@@ -62,8 +61,8 @@ def main() -> None:
     except BrokenPipeError:
         sys.exit(0)
     except Exception as error:
-        from harness.errors import HarnessError
-        from ops import OpError  # not before: a worker can start meanwhile
+        from opgauge.harness.errors import HarnessError
+        from opgauge.ops import OpError  # not before: a worker can start meanwhile
 
         if not isinstance(error, HarnessError | OpError):
             raise

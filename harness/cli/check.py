@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 
 import typer
-
-from harness.cli.options import Paths, load
+from opgauge.harness.cli.options import Paths, load
 
 
 def check(

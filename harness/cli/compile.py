@@ -8,12 +8,11 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-
-from harness.cli.options import Devices, Ops, Paths, Tags, default_device, load, select
+from opgauge.harness.cli.options import Devices, Ops, Paths, Tags, default_device, load, select
 
 if TYPE_CHECKING:
-    from harness.result.result import Trial
-    from harness.run.compiling import Ahead
+    from opgauge.harness.result.result import Trial
+    from opgauge.harness.run.compiling import Ahead
 
 MOST_PHASES = 4
 """Of what workers spent their time on, so many are told."""
@@ -32,7 +31,7 @@ def compile_(
 
     Example: opgauge compile --tag seed
     """
-    from harness.run.runner import plan
+    from opgauge.harness.run.runner import plan
 
     cases = select(load(paths, ops=op), ops=op, tags=tag, dtypes=None, names=None)
     devices = device or [default_device()]
@@ -42,8 +41,8 @@ def compile_(
 
 def compile_all(trials: Sequence[Trial], workers: int, **more: Any) -> Ahead:
     """As `compile_ahead`, with a bar meanwhile and a line at the end."""
-    from harness.run.compiling import compile_ahead
-    from harness.run.progress import Progress
+    from opgauge.harness.run.compiling import compile_ahead
+    from opgauge.harness.run.progress import Progress
 
     begun = perf_counter()
     with Progress(len(trials)) as progress:

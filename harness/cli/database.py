@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import typer
-
-from harness.cli.options import Database, database_url
+from opgauge.harness.cli.options import Database, database_url
 
 database = typer.Typer(help="Look after the database.", no_args_is_help=True)
 
@@ -15,8 +14,8 @@ def upgrade(db: Database = None) -> None:
 
     Example: opgauge db upgrade --db postgresql+psycopg://localhost/opgauge
     """
-    from harness.store import Store
-    from harness.store.schema import HEAD
+    from opgauge.harness.store import Store
+    from opgauge.harness.store.schema import HEAD
 
     with Store.open(database_url(db)) as store:
         typer.echo(f"{store.url}: schema {HEAD}")
@@ -28,7 +27,7 @@ def info(db: Database = None) -> None:
 
     Example: opgauge db info
     """
-    from harness.store import Store
+    from opgauge.harness.store import Store
 
     with Store.open(database_url(db)) as store:
         runs = store.runs()

@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-
-from harness.cli.options import Database, database_url
+from opgauge.harness.cli.options import Database, database_url
 
 
 class Format(StrEnum):
@@ -41,8 +40,8 @@ def export(
 
     Example: opgauge export --format csv --output run.csv
     """
-    from harness.report.export import as_json, records, whole_run
-    from harness.store import Store
+    from opgauge.harness.report.export import as_json, records, whole_run
+    from opgauge.harness.store import Store
 
     if samples and form is not Format.JSON:
         raise typer.BadParameter("--samples writes JSON only")
@@ -53,7 +52,7 @@ def export(
         results, reached = store.results(found.id, samples=samples), store.ceilings(found.id)
     flat = [] if samples else records(found, results, reached)
     if output is not None and form is Format.PARQUET:
-        from harness.interchange.exporting import write_parquet
+        from opgauge.harness.interchange.exporting import write_parquet
 
         write_parquet(flat, output)
     else:
@@ -67,8 +66,8 @@ def export(
 
 
 def _text(form: Format, flat: list[dict[str, Any]]) -> str:
-    from harness.interchange.exporting import as_bencher, as_github
-    from harness.report.export import as_csv, as_json
+    from opgauge.harness.interchange.exporting import as_bencher, as_github
+    from opgauge.harness.report.export import as_csv, as_json
 
     if form is Format.CSV:
         return as_csv(flat)

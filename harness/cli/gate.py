@@ -12,8 +12,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-
-from harness.cli.options import (
+from opgauge.harness.cli.options import (
     AsJson,
     Database,
     Devices,
@@ -27,12 +26,12 @@ from harness.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from harness.gate.gate import Outcome
-    from harness.gate.pairing import Workshop
-    from harness.gate.run import Conditions, GateRun, Noise
-    from harness.gate.selection import Selection
-    from harness.gate.tree import Tree
-    from harness.settings import Settings
+    from opgauge.harness.gate.gate import Outcome
+    from opgauge.harness.gate.pairing import Workshop
+    from opgauge.harness.gate.run import Conditions, GateRun, Noise
+    from opgauge.harness.gate.selection import Selection
+    from opgauge.harness.run.tree import Tree
+    from opgauge.harness.settings import Settings
 
 USAGE, NOTHING = 2, 5
 STOP = 255
@@ -141,9 +140,9 @@ def gate(
     )
     selection = replace(asked, changed=changed, trust_hash=trust_hash)
     with _never_a_verdict(bisect=bisect or bisect_broken):
-        from harness.gate.gate import Schedule
-        from harness.gate.tree import find_tree
-        from harness.settings import load_settings
+        from opgauge.harness.gate.gate import Schedule
+        from opgauge.harness.run.tree import find_tree
+        from opgauge.harness.settings import load_settings
 
         settings = load_settings()
         head = find_tree(tree or Path.cwd())
@@ -170,7 +169,7 @@ def gate(
 
 def selected(**given: Sequence[Any] | None) -> Selection:
     """What options ask for, by the fields of Selection; None asks for nothing."""
-    from harness.gate.selection import Selection
+    from opgauge.harness.gate.selection import Selection
 
     fields: dict[str, Any] = {field: tuple(values or ()) for field, values in given.items()}
     return Selection(**fields)
@@ -187,7 +186,7 @@ def refuse_missing_folders(*files: Path | None) -> None:
 @contextmanager
 def _never_a_verdict(*, bisect: bool) -> Iterator[None]:
     """An error ends with 2 or 5, in a bisection with "stop" or "skip": never with what means slower."""
-    from harness.errors import HarnessError
+    from opgauge.harness.errors import HarnessError
 
     try:
         yield
@@ -205,10 +204,10 @@ def against_commit(
     head: Path, ref: str, selection: Selection, conditions: Conditions, settings: Settings, timeout: float | None
 ) -> GateRun:
     """Measure `head` and the commit `ref` of its repository."""
-    from harness.gate.pairing import BASE, HEAD
-    from harness.gate.run import gate as run_gate
-    from harness.gate.tree import Tree, checkout, resolve
-    from harness.run.environment import commit
+    from opgauge.harness.gate.pairing import BASE, HEAD
+    from opgauge.harness.gate.run import gate as run_gate
+    from opgauge.harness.run.environment import commit
+    from opgauge.harness.run.tree import Tree, checkout, resolve
 
     sha = resolve(head, ref)
     with checkout(head, sha) as beside:
@@ -227,12 +226,12 @@ def against_stored(
     url: str,
 ) -> GateRun:
     """Measure `head`, and compare with a stored run or a branch."""
-    from harness.gate.pairing import BASE, HEAD
-    from harness.gate.run import gate as run_gate
-    from harness.gate.stored import load
-    from harness.gate.tree import Tree
-    from harness.run.environment import capture
-    from harness.store import Store
+    from opgauge.harness.gate.pairing import BASE, HEAD
+    from opgauge.harness.gate.run import gate as run_gate
+    from opgauge.harness.gate.stored import load
+    from opgauge.harness.run.environment import capture
+    from opgauge.harness.run.tree import Tree
+    from opgauge.harness.store import Store
 
     devices = chosen_devices(selection)
     here = capture(devices, threads=settings.threads, tree=head)
@@ -246,7 +245,7 @@ def against_stored(
 @contextmanager
 def workshop(trees: dict[str, Tree], settings: Settings, timeout: float | None) -> Iterator[Workshop]:
     """Workers on two trees, as the settings want them."""
-    from harness.gate.pairing import Workshop
+    from opgauge.harness.gate.pairing import Workshop
 
     with Workshop(
         trees,
@@ -259,10 +258,10 @@ def workshop(trees: dict[str, Tree], settings: Settings, timeout: float | None) 
 
 def load_rules(tree: Path, policy: Path | None, waivers: Path | None = None) -> Conditions:
     """Conditions with the policy and waivers of the files named, else of the tree's cases, where there are any."""
-    from harness.gate.policy import Policy, load_policy
-    from harness.gate.run import Conditions
-    from harness.gate.tree import CASES
-    from harness.gate.waiver import load_waivers
+    from opgauge.harness.gate.policy import Policy, load_policy
+    from opgauge.harness.gate.run import Conditions
+    from opgauge.harness.gate.waiver import load_waivers
+    from opgauge.harness.run.tree import CASES
 
     beside = tree / CASES
     rules = policy or (beside / "policy.yaml")
@@ -277,9 +276,9 @@ def load_noise(tree: Path, selection: Selection, settings: Settings, db: str | N
     """How far series have been seen to move by themselves: by `opgauge aa`, in a database that is named."""
     if db is None:
         return {}
-    from harness.gate.stored import noise_floors
-    from harness.run.environment import capture
-    from harness.store import Store
+    from opgauge.harness.gate.stored import noise_floors
+    from opgauge.harness.run.environment import capture
+    from opgauge.harness.store import Store
 
     devices = chosen_devices(selection)
     with Store.open(db) as store:
@@ -288,16 +287,16 @@ def load_noise(tree: Path, selection: Selection, settings: Settings, db: str | N
 
 def chosen_devices(selection: Selection) -> list[str]:
     """The devices asked for, else the GPU, else the CPU."""
-    from ops import Device
+    from opgauge.ops import Device
 
     return [str(Device.parse(one)) for one in selection.devices or [default_device()]]
 
 
 def keep_head(run: GateRun, settings: Settings, url: str) -> None:
     """Store what was measured of the head."""
-    from harness.gate.stored import keep
-    from harness.run.environment import capture
-    from harness.store import Store
+    from opgauge.harness.gate.stored import keep
+    from opgauge.harness.run.environment import capture
+    from opgauge.harness.store import Store
 
     here = capture(run.devices, threads=settings.threads, tree=run.head.path)
     with Store.open(url) as store:
@@ -307,10 +306,10 @@ def keep_head(run: GateRun, settings: Settings, url: str) -> None:
 
 def report(run: GateRun, *, as_json: bool, junit: Path | None, markdown: Path | None) -> None:
     """Tell everybody who asked."""
-    from harness.gate.annotation import annotate
-    from harness.gate.junit import junit as to_junit
-    from harness.gate.markdown import markdown as to_markdown
-    from harness.settings import load_actions
+    from opgauge.harness.gate.annotation import annotate
+    from opgauge.harness.gate.junit import junit as to_junit
+    from opgauge.harness.gate.markdown import markdown as to_markdown
+    from opgauge.harness.settings import load_actions
 
     if junit is not None:
         junit.write_text(to_junit(run), encoding="utf-8")
@@ -326,20 +325,19 @@ def report(run: GateRun, *, as_json: bool, junit: Path | None, markdown: Path | 
     if as_json:
         import json
 
-        from harness.gate.report import as_plain
+        from opgauge.harness.gate.report import as_plain
 
         typer.echo(json.dumps(as_plain(run), indent=1, allow_nan=False))
         return
+    from opgauge.harness.gate.table import show
     from rich.console import Console
-
-    from harness.gate.table import show
 
     show(run, Console(width=None if sys.stdout.isatty() else 160))
 
 
 def bisect_code(outcome: Outcome, *, broken: bool = False) -> int:
     """The exit code for `git bisect run`, which looks for the slower commit, or for the broken one."""
-    from harness.gate.gate import ExitCode
+    from opgauge.harness.gate.gate import ExitCode
 
     bad = ExitCode.BROKEN if broken else ExitCode.SLOWER
     good = {ExitCode.PASSED, ExitCode.SLOWER, ExitCode.UNDECIDED} if broken else {ExitCode.PASSED}
@@ -350,7 +348,7 @@ def bisect_code(outcome: Outcome, *, broken: bool = False) -> int:
 
 def line(run: GateRun) -> str:
     """A run in one line."""
-    from harness.gate.report import headline
+    from opgauge.harness.gate.report import headline
 
     return f"{headline(run)}, {run.seconds:.0f} s"
 

@@ -8,13 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-
-from harness.cli.options import AsJson, Database, database_url
+from opgauge.harness.cli.options import AsJson, Database, database_url
 
 if TYPE_CHECKING:
+    from opgauge.harness.report.history import Series
     from rich.table import Table
-
-    from harness.report.history import Series
 
 LATEST = 15
 """Points shown of a series, besides those where it changed."""
@@ -37,9 +35,9 @@ def history(
 
     Example: opgauge history 'p_norm/seed-1*' --branch main
     """
-    from harness.gate.tree import reachable
-    from harness.report.history import as_plain, find_series
-    from harness.store import Store
+    from opgauge.harness.report.history import as_plain, find_series
+    from opgauge.harness.run.tree import reachable
+    from opgauge.harness.store import Store
 
     commits = set(reachable(Path.cwd(), branch)) if branch else set()
     with Store.open(database_url(db)) as store:
@@ -67,10 +65,9 @@ def history(
 
 def table(series: Series, least_ratio: float) -> Table:
     """The latest points and those where the level changed, which are marked in words."""
+    from opgauge.harness.report.render import time_text
     from rich import box
     from rich.table import Table
-
-    from harness.report.render import time_text
 
     changes = {one.index: one for one in series.changes(least_ratio)}
     made = Table(box=box.SIMPLE_HEAD, pad_edge=False)

@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-
-from harness.cli.options import Database, database_url
+from opgauge.harness.cli.options import Database, database_url
 
 
 def import_(
@@ -21,8 +20,8 @@ def import_(
 
     Example: opgauge import tests/data/h200/seed.json
     """
-    from harness.interchange import import_file
-    from harness.store import Store
+    from opgauge.harness.interchange import import_file
+    from opgauge.harness.store import Store
 
     with Store.open(database_url(db)) as store:
         for file in files:

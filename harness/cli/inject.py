@@ -8,16 +8,15 @@ from time import monotonic
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-
-from harness.cli import aa
-from harness.cli import gate as gating
-from harness.cli.options import AsJson, Database, Devices, Dtypes, Ops, Timeout
+from opgauge.harness.cli import aa
+from opgauge.harness.cli import gate as gating
+from opgauge.harness.cli.options import AsJson, Database, Devices, Dtypes, Ops, Timeout
 
 if TYPE_CHECKING:
-    from harness.gate.run import Conditions, GateRun
-    from harness.gate.selection import Selection
-    from harness.gate.tree import Tree
-    from harness.settings import Settings
+    from opgauge.harness.gate.run import Conditions, GateRun
+    from opgauge.harness.gate.selection import Selection
+    from opgauge.harness.run.tree import Tree
+    from opgauge.harness.settings import Settings
 
 
 def inject(
@@ -50,11 +49,11 @@ def inject(
 
     Example: opgauge inject --slowdown 0.05 --op sign
     """
-    from harness.gate.tree import Tree, find_tree
-    from harness.run.environment import commit
-    from harness.settings import load_settings
-    from harness.trust.selftest import by_time_alone, caught
-    from harness.trust.table import cases_table, caught_table, footer
+    from opgauge.harness.run.environment import commit
+    from opgauge.harness.run.tree import Tree, find_tree
+    from opgauge.harness.settings import load_settings
+    from opgauge.harness.trust.selftest import by_time_alone, caught
+    from opgauge.harness.trust.table import cases_table, caught_table, footer
 
     started = monotonic()
     path = find_tree(tree or Path.cwd())
@@ -88,11 +87,11 @@ def plant(
     done: list[GateRun],
 ) -> None:
     """A copy in which every kernel that the selection holds is slower, compared with the tree itself."""
-    from harness.gate.pairing import BASE, HEAD
-    from harness.gate.selection import plan
-    from harness.gate.tree import Tree
-    from harness.trust.selftest import out_of_reach, repeat, slowed_copy
-    from ops import Device
+    from opgauge.harness.gate.pairing import BASE, HEAD
+    from opgauge.harness.gate.selection import plan
+    from opgauge.harness.run.tree import Tree
+    from opgauge.harness.trust.selftest import out_of_reach, repeat, slowed_copy
+    from opgauge.ops import Device
 
     with gating.workshop({BASE: own, HEAD: own}, settings, timeout) as workshop:
         laid = plan(workshop, selection, conditions.policy)

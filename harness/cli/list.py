@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import typer
-
-from harness.cli.options import AsJson, Ops
+from opgauge.harness.cli.options import AsJson, Ops
 
 
 def list_(
@@ -15,7 +14,7 @@ def list_(
 
     Example: opgauge list --op p_norm_grad
     """
-    from ops import find_op, kernels
+    from opgauge.ops import find_op, kernels
 
     for name in op or ():
         find_op(name)

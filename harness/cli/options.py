@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from opgauge.harness.settings import ROOT
 
 if TYPE_CHECKING:
-    from harness.case.case import Case
+    from opgauge.harness.case.case import Case
 
 Database = Annotated[
     str | None,
@@ -35,7 +36,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a ta
 
 def database_url(given: str | None) -> str:
     """The database to use."""
-    from harness.settings import load_settings
+    from opgauge.harness.settings import load_settings
 
     return given or load_settings().database
 
@@ -47,18 +48,14 @@ def command_line(arguments: Sequence[str]) -> str:
 
 def default_device() -> str:
     """`cuda` where there is one, else `cpu`."""
-    from ops import available
+    from opgauge.ops import available
 
     return "cuda" if "cuda" in available() else "cpu"
 
 
 def shipped_cases() -> Path:
-    """The folder of the cases that come with opgauge: beside the package in a checkout, inside it when installed."""
-    import harness
-
-    package = Path(harness.__file__).parent
-    beside = package.parent / "cases"
-    return beside if beside.is_dir() else package / "cases"
+    """Folder of the cases that come with opgauge."""
+    return ROOT / "cases"
 
 
 def load(paths: Sequence[Path] | None, *, ops: Sequence[str] | None = None) -> list[Case]:
@@ -66,7 +63,7 @@ def load(paths: Sequence[Path] | None, *, ops: Sequence[str] | None = None) -> l
 
     ops: shipped files without cases of any of these are not read.
     """
-    from harness.case.file import load_cases
+    from opgauge.harness.case.file import load_cases
 
     return load_cases(paths or _files_of(ops or ()) or [shipped_cases()])
 
@@ -87,7 +84,7 @@ def select(
     names: Sequence[str] | None,
 ) -> list[Case]:
     """The cases that have one of each kind of thing that is asked for. Raises NothingError where none has."""
-    from harness.errors import NothingError
+    from opgauge.harness.errors import NothingError
 
     found = [
         case

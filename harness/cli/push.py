@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 
 import typer
-
-from harness.cli.options import Database, database_url
+from opgauge.harness.cli.options import Database, database_url
 
 ALL = 1_000_000
 
@@ -25,10 +24,10 @@ def push(
 
     Example: OPGAUGE_TOKEN=opg_… opgauge push https://opgauge.example
     """
-    from harness.report.push import Client
-    from harness.report.push import push as push_runs
-    from harness.settings import load_settings
-    from harness.store import Store
+    from opgauge.harness.report.push import Client
+    from opgauge.harness.report.push import push as push_runs
+    from opgauge.harness.settings import load_settings
+    from opgauge.harness.store import Store
 
     token = load_settings().token
     with Store.open(database_url(db)) as store, Client(url, token) as client:

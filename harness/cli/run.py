@@ -9,9 +9,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-
-from harness.cli.compile import compile_all
-from harness.cli.options import (
+from opgauge.harness.cli.compile import compile_all
+from opgauge.harness.cli.options import (
     AsJson,
     Database,
     Devices,
@@ -30,14 +29,13 @@ from harness.cli.options import (
 )
 
 if TYPE_CHECKING:
+    from opgauge.harness.case.case import Case
+    from opgauge.harness.result.result import Environment, Trial
+    from opgauge.harness.run.execute import Ask, LocalExecutor
+    from opgauge.harness.settings import Settings
+    from opgauge.harness.store import Store
+    from opgauge.harness.store.store import Run
     from rich.console import Console
-
-    from harness.case.case import Case
-    from harness.result.result import Environment, Trial
-    from harness.run.execute import Ask, LocalExecutor
-    from harness.settings import Settings
-    from harness.store import Store
-    from harness.store.store import Run
 
 CEILINGS_FROM = 8
 """Trials from which the device's ceilings are measured too: they take a second or two."""
@@ -88,16 +86,16 @@ def run(
 
     Example: opgauge run --tag seed --op p_norm_grad --device cpu
     """
-    from harness.run.process import Worker, worker_options
-    from harness.settings import child_environment, load_settings
+    from opgauge.harness.run.worker_process import Worker, worker_options
+    from opgauge.harness.settings import child_environment, load_settings
 
     settings = load_settings()
     limited = (settings.threads, settings.memory_bytes)
     worker = Worker(worker_options(None, *limited), child_environment(settings.threads))
 
-    from harness.measure import Limits
-    from harness.run.execute import LocalExecutor
-    from harness.worker.turns import TURNS
+    from opgauge.harness.measure import Limits
+    from opgauge.harness.run.execute import LocalExecutor
+    from opgauge.harness.worker.interleave import TURNS
 
     with LocalExecutor(
         limits=Limits(budget_s=budget or settings.budget_s, turns=TURNS),
@@ -106,10 +104,10 @@ def run(
         memory_bytes=settings.memory_bytes,
         worker=worker,
     ) as executor:
-        from harness.errors import NothingError
-        from harness.run.runner import plan
-        from harness.run.settle import open_trials
-        from harness.store import Store
+        from opgauge.harness.errors import NothingError
+        from opgauge.harness.run.remeasure import open_trials
+        from opgauge.harness.run.runner import plan
+        from opgauge.harness.store import Store
 
         cases = select(load(paths, ops=op), ops=op, tags=tag, dtypes=dtype, names=name)
         devices = device or [default_device()]
@@ -134,7 +132,7 @@ def run(
 
 
 def _begin(store: Store, cases: Sequence[Case], devices: Sequence[str], settings: Settings) -> str:
-    from harness.run.environment import tuning_notes
+    from opgauge.harness.run.environment import tuning_notes
 
     environment = _captured(cases, devices, settings)
     for note in tuning_notes(environment, devices):
@@ -144,7 +142,7 @@ def _begin(store: Store, cases: Sequence[Case], devices: Sequence[str], settings
 
 def _go_on(store: Store, run: Run, devices: Sequence[str], settings: Settings) -> str:
     """The id of a run that was begun under the same conditions; else its results could not be compared."""
-    from harness.run.environment import changes
+    from opgauge.harness.run.environment import changes
 
     here = _captured((), devices, settings)
     changed = changes(here, run.environment, devices)
@@ -156,7 +154,7 @@ def _go_on(store: Store, run: Run, devices: Sequence[str], settings: Settings) -
 
 
 def _captured(cases: Sequence[Case], devices: Sequence[str], settings: Settings) -> Environment:
-    from harness.run.environment import capture
+    from opgauge.harness.run.environment import capture
 
     environment = capture(devices, cases=cases, threads=settings.threads)
     if settings.commit and not environment.commit:
@@ -167,8 +165,8 @@ def _captured(cases: Sequence[Case], devices: Sequence[str], settings: Settings)
 @contextmanager
 def _ahead(trials: Sequence[Trial], workers: int, timeout_s: float) -> Iterator[Ask]:
     """What to ask of trials after so many workers have called and checked each; nothing without workers."""
-    from harness.gate.tree import temporary_folder
-    from harness.run.execute import ask_nothing
+    from opgauge.harness.run.execute import ask_nothing
+    from opgauge.harness.run.tree import temporary_folder
 
     if not workers:
         yield ask_nothing
@@ -182,7 +180,7 @@ def _rounds(store: Store, run_id: str, trials: Sequence[Trial], settle: int) -> 
 
     What an interrupted run has measured again counts, and stays: the next process has the next number.
     """
-    from harness.run.settle import open_trials
+    from opgauge.harness.run.remeasure import open_trials
 
     measured = max((result.block for result in store.results(run_id)), default=0)
     yield 0, trials
@@ -203,9 +201,9 @@ def _measure(
     ask: Ask,
 ) -> bool:
     """Run each round in a process of its own and store each result as it comes; True when interrupted."""
-    from harness.run.progress import Progress
-    from harness.run.runner import run as run_trials
-    from ops import Device
+    from opgauge.harness.run.progress import Progress
+    from opgauge.harness.run.runner import run as run_trials
+    from opgauge.ops import Device
 
     try:
         for device in devices:
@@ -226,9 +224,9 @@ def _measure(
 
 def _profile(store: Store, run_id: str, timeout_s: float) -> bool:
     """List the kernels of what was measured, in a process that times nothing; True when interrupted."""
-    from harness.result.result import Status
-    from harness.run.execute import LocalExecutor
-    from harness.run.progress import Progress
+    from opgauge.harness.result.result import Status
+    from opgauge.harness.run.execute import LocalExecutor
+    from opgauge.harness.run.progress import Progress
 
     measured = [result for result in store.results(run_id) if result.status is Status.OK]
     trials = [result.trial for result in measured if result.profile is None and result.trial.backend != "cpu"]
@@ -255,18 +253,18 @@ def _profile(store: Store, run_id: str, timeout_s: float) -> bool:
 
 def _report(store: Store, run_id: str, *, as_json: bool) -> int:
     """Print the run; gives the exit code."""
-    from harness.result.result import Status
-    from harness.result.summary import PEERS
+    from opgauge.harness.result.result import Status
+    from opgauge.harness.result.summary import PEERS
 
     results, reached = store.results(run_id), store.ceilings(run_id)
     if as_json:
-        from harness.report.export import as_json as to_text
-        from harness.report.export import records
+        from opgauge.harness.report.export import as_json as to_text
+        from opgauge.harness.report.export import records
 
         typer.echo(to_text(records(store.find_run(run_id), results, reached)))
     else:
-        from harness.report.render import show
-        from harness.result.summary import rows
+        from opgauge.harness.report.render import show
+        from opgauge.harness.result.summary import rows
 
         show(rows(results), results, reached, _console())
         typer.echo(f"run {run_id} in {store.url}")

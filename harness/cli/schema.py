@@ -15,7 +15,7 @@ def schema(
 
     Example: opgauge schema --output cases/schema/case.schema.json
     """
-    from harness.case.schema import schema_text
+    from opgauge.harness.case.schema import schema_text
 
     text = schema_text()
     if output is None:

@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-
-from harness.cli.options import Database, database_url, shipped_cases
+from opgauge.harness.cli.options import Database, database_url, shipped_cases
 
 LAG_S = 1.0
 USUAL_WORKERS = 2
@@ -38,10 +37,10 @@ def serve(
 
     Example: opgauge serve --port 8000
     """
-    from harness.errors import SettingsError
-    from harness.settings import load_settings
-    from harness.store import Store
-    from harness.store.tokens import count_tokens
+    from opgauge.harness.errors import SettingsError
+    from opgauge.harness.settings import load_settings
+    from opgauge.harness.store import Store
+    from opgauge.harness.store.tokens import count_tokens
 
     settings = replace(load_settings(), database=database_url(db))
     is_open = public_read or is_loopback(host)
@@ -55,7 +54,7 @@ def serve(
     shown = f"[{host}]" if ":" in host else host
     typer.echo(f"opgauge: http://{shown}:{port}/ over {url}, reading {'open' if is_open else 'by token'}")
     # by name, for nothing in harness depends on web
-    importlib.import_module("web.workers").serve_by(
+    importlib.import_module("opgauge.web.workers").serve_by(
         min(USUAL_WORKERS, os.cpu_count() or 1) if workers is None else workers,
         settings,
         lag_s=LAG_S,

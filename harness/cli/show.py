@@ -7,8 +7,7 @@ from enum import StrEnum
 from typing import Annotated
 
 import typer
-
-from harness.cli.options import AsJson, Database, Ops, database_url
+from opgauge.harness.cli.options import AsJson, Database, Ops, database_url
 
 
 class Order(StrEnum):
@@ -36,23 +35,22 @@ def show(
 
     Example: opgauge show --sort slowest
     """
-    from harness.result.summary import rows, sort_rows
-    from harness.store import Store
+    from opgauge.harness.result.summary import rows, sort_rows
+    from opgauge.harness.store import Store
 
     with Store.open(database_url(db)) as store:
         found = store.find_run(run)
         results = [item for item in store.results(found.id) if not op or item.trial.case.op in op]
         reached = store.ceilings(found.id)
     if as_json:
-        from harness.report.export import as_json as to_text
-        from harness.report.export import records
+        from opgauge.harness.report.export import as_json as to_text
+        from opgauge.harness.report.export import records
 
         typer.echo(to_text(records(found, results, reached)))
         return
+    from opgauge.harness.report import kernels as kerneltable
+    from opgauge.harness.report import render
     from rich.console import Console
-
-    from harness.report import kernels as kerneltable
-    from harness.report import render
 
     table = rows(results)
     if peers:

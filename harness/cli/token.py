@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import Annotated
 
 import typer
-
-from harness.cli.options import AsJson, Database, database_url
-from harness.scope import Scope
+from opgauge.harness.cli.options import AsJson, Database, database_url
+from opgauge.harness.scope import Scope
 
 token = typer.Typer(help="Say who may write to the service.", no_args_is_help=True)
 
@@ -22,8 +21,8 @@ def create(
 
     Example: opgauge token create gpu-host-1 --scope submit
     """
-    from harness.store import Store
-    from harness.store.tokens import create_token
+    from opgauge.harness.store import Store
+    from opgauge.harness.store.tokens import create_token
 
     with Store.open(database_url(db)) as store:
         secret = create_token(store.engine, name, scope)
@@ -37,8 +36,8 @@ def list_(db: Database = None, as_json: AsJson = False) -> None:
 
     Example: opgauge token list
     """
-    from harness.store import Store
-    from harness.store.tokens import list_tokens
+    from opgauge.harness.store import Store
+    from opgauge.harness.store.tokens import list_tokens
 
     with Store.open(database_url(db)) as store:
         found = list_tokens(store.engine)
@@ -69,8 +68,8 @@ def revoke(name: Annotated[str, typer.Argument(help="The token's name.")], db: D
 
     Example: opgauge token revoke gpu-host-1
     """
-    from harness.store import Store
-    from harness.store.tokens import revoke_token
+    from opgauge.harness.store import Store
+    from opgauge.harness.store.tokens import revoke_token
 
     with Store.open(database_url(db)) as store:
         revoke_token(store.engine, name)

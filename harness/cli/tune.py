@@ -8,17 +8,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-
-from harness.cli.options import Paths, Timeout, default_device, load
+from opgauge.harness.cli.options import Paths, Timeout, default_device, load
 
 if TYPE_CHECKING:
+    from opgauge.harness.case.case import Case
+    from opgauge.harness.settings import Settings
+    from opgauge.harness.tune.tuner import Finding
+    from opgauge.ops._core.tuning import Parameter
     from rich.console import Console
     from rich.table import Table
-
-    from harness.case.case import Case
-    from harness.settings import Settings
-    from harness.tuner import Finding
-    from ops._core.tuning import Parameter
 
 INTERRUPTED = 130
 
@@ -46,9 +44,9 @@ def tune(
 
     Example: opgauge tune --op p_norm --device cuda --budget 120
     """
-    from harness.errors import NothingError
-    from harness.settings import load_settings
-    from ops import Device, available
+    from opgauge.harness.errors import NothingError
+    from opgauge.harness.settings import load_settings
+    from opgauge.ops import Device, available
 
     at = Device.parse(device or default_device())
     chosen = select(at.backend, op, parameter)
@@ -65,9 +63,9 @@ def tune(
 
 def select(backend: str, ops: Sequence[str] | None, names: Sequence[str] | None) -> list[Parameter]:
     """The parameters asked for. Raises OpNotFoundError, TuningError, and NothingError where none is left."""
-    from harness.errors import NothingError
-    from ops import find_op
-    from ops._core.tuning import find, parameters
+    from opgauge.harness.errors import NothingError
+    from opgauge.ops import find_op
+    from opgauge.ops._core.tuning import find, parameters
 
     for name in ops or ():
         find_op(name)
@@ -85,9 +83,9 @@ def select(backend: str, ops: Sequence[str] | None, names: Sequence[str] | None)
 def _with_cases(
     chosen: Sequence[Parameter], cases: Sequence[Case], settings: Settings
 ) -> list[tuple[Parameter, list[Case]]]:
-    from harness.errors import NothingError
-    from harness.run.environment import free_memory_bytes
-    from harness.tuner import TAGS, cases_of
+    from opgauge.harness.errors import NothingError
+    from opgauge.harness.run.environment import free_memory_bytes
+    from opgauge.harness.tune.tuner import TAGS, cases_of
 
     memory_bytes = settings.memory_bytes or free_memory_bytes()
     found = [(item, cases_of(item, cases, memory_bytes)) for item in chosen]
@@ -109,12 +107,12 @@ def _run(
     """Tune, print, write; what was finished before an interrupt is written too."""
     from datetime import UTC, datetime
 
-    from harness.cli.gate import tell
-    from harness.run.environment import capture, commit
-    from harness.run.execute import LocalExecutor
-    from harness.tuner import LIMITS, Tuner
-    from harness.tuningfile import write
-    from ops._core.tuning import shipped
+    from opgauge.harness.cli.gate import tell
+    from opgauge.harness.run.environment import capture, commit
+    from opgauge.harness.run.execute import LocalExecutor
+    from opgauge.harness.tune.file import write
+    from opgauge.harness.tune.tuner import LIMITS, Tuner
+    from opgauge.ops._core.tuning import shipped
 
     def start() -> LocalExecutor:
         return LocalExecutor(

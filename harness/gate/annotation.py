@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from harness.gate import report
-from harness.gate.run import GateRun
-from harness.judge.verdict import Comparison
+from opgauge.harness.gate import report
+from opgauge.harness.gate.run import GateRun
+from opgauge.harness.judge.verdict import Comparison
 
 MOST = 10
 """GitHub shows ten of a kind for a step."""

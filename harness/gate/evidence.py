@@ -1,4 +1,4 @@
-"""From the blocks of a job to what `harness.judge.compare` judges."""
+"""From the blocks of a job to what `opgauge.harness.judge.compare` judges."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from collections.abc import Iterable, Mapping
 from statistics import median, median_low
 from typing import Any
 
-from harness.gate.gate import Facts
-from harness.gate.pairing import BASE, HEAD, Outcome, Record
-from harness.judge.verdict import Evidence, Metrics, Pair, Side, Subject
-from harness.result.result import Ceilings, Status
+from opgauge.harness.gate.gate import Facts
+from opgauge.harness.gate.pairing import BASE, HEAD, Outcome, Record
+from opgauge.harness.judge.verdict import Evidence, Metrics, Pair, Side, Subject
+from opgauge.harness.result.result import Ceilings, Status
 
 GRAVEST = (Status.WRONG, Status.ERROR, Status.TIMEOUT, Status.OUT_OF_MEMORY, Status.UNSUPPORTED, Status.OK)
 

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from datetime import date
 from enum import IntEnum
 
-from harness.case.case import GatePolicy
-from harness.gate.policy import Policy
-from harness.gate.waiver import Standing, Waiver, review
-from harness.judge.verdict import EXTENDABLE, Comparison, Kind, Reason, Subject, Verdict
+from opgauge.harness.case.case import GatePolicy
+from opgauge.harness.gate.policy import Policy
+from opgauge.harness.gate.waiver import Standing, Waiver, review
+from opgauge.harness.judge.verdict import EXTENDABLE, Comparison, Kind, Reason, Subject, Verdict
 
 
 class ExitCode(IntEnum):

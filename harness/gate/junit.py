@@ -7,9 +7,9 @@ from collections import Counter
 from collections.abc import Iterable
 from xml.etree import ElementTree as ET
 
-from harness.gate import report
-from harness.gate.run import GateRun
-from harness.judge.verdict import Comparison, Kind, Verdict
+from opgauge.harness.gate import report
+from opgauge.harness.gate.run import GateRun
+from opgauge.harness.judge.verdict import Comparison, Kind, Verdict
 
 _UNPRINTABLE = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 

@@ -7,15 +7,15 @@ import string
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
-from harness.gate import report
-from harness.gate.evidence import clock_of, median_of, metrics_of
-from harness.gate.gate import ExitCode
-from harness.gate.pairing import BASE, HEAD, SIDES, Record
-from harness.gate.run import GateRun
-from harness.judge.verdict import Comparison
-from harness.report.render import ceilings_line, time_text
-from harness.result.result import Profile
-from harness.worker.asking import VERSION
+from opgauge.harness.gate import report
+from opgauge.harness.gate.evidence import clock_of, median_of, metrics_of
+from opgauge.harness.gate.gate import ExitCode
+from opgauge.harness.gate.pairing import BASE, HEAD, SIDES, Record
+from opgauge.harness.gate.run import GateRun
+from opgauge.harness.judge.verdict import Comparison
+from opgauge.harness.report.render import ceilings_line, time_text
+from opgauge.harness.result.result import Profile
+from opgauge.harness.worker.contract import VERSION
 
 SAFE = frozenset(string.ascii_letters + string.digits + " .,:;/=+-()%–…→×µ·")
 SHOWN = 20

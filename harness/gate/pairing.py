@@ -17,15 +17,15 @@ from pathlib import Path
 from time import monotonic
 from typing import Any, Self
 
-from harness.errors import CaseError, TreeError, WorkerError
-from harness.gate.gate import Schedule, Spending, more_pairs
-from harness.gate.tree import Tree, temporary_folder
-from harness.judge.verdict import Comparison, Subject
-from harness.measure import Limits
-from harness.result.result import Ceilings, Check, Measurement, Ruler, Status, from_json, to_json
-from harness.run.compiling import ONCE, Waiting, need_bytes
-from harness.run.execute import LocalExecutor
-from harness.worker.kept import forget_values
+from opgauge.harness.errors import CaseError, TreeError, WorkerError
+from opgauge.harness.gate.gate import Schedule, Spending, more_pairs
+from opgauge.harness.judge.verdict import Comparison, Subject
+from opgauge.harness.measure import Limits
+from opgauge.harness.result.result import Ceilings, Check, Measurement, Ruler, Status, from_json, to_json
+from opgauge.harness.run.compiling import ONCE, Waiting, need_bytes
+from opgauge.harness.run.execute import LocalExecutor
+from opgauge.harness.run.tree import Tree, temporary_folder
+from opgauge.harness.worker.kept import forget_values
 
 BASE, HEAD = "base", "head"
 KEPT = "kept"
@@ -63,7 +63,7 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of a job in one block; fields as in `harness.result.result.Result`."""
+    """What became of a job in one block; fields as in `opgauge.harness.result.result.Result`."""
 
     status: Status
     reason: str = ""

@@ -16,14 +16,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
-from harness.case.case import GatePolicy
-from harness.case.document import Node, read_documents
-from harness.case.hint import record_hints, show
-from harness.case.reading import collecting, known_entries, read_names, read_node, wrong
-from harness.case.rules import check_gate
-from harness.errors import CaseError, CaseFileError, Mistake, Place
-from harness.judge.pattern import matches, matches_text
-from harness.judge.verdict import DEFAULT_EXACT, Metrics, Rule, Subject
+from opgauge.harness.case.case import GatePolicy
+from opgauge.harness.case.document import Node, read_documents
+from opgauge.harness.case.hint import record_hints, show
+from opgauge.harness.case.reading import collecting, known_entries, read_names, read_node, wrong
+from opgauge.harness.case.rules import check_gate
+from opgauge.harness.errors import CaseError, CaseFileError, Mistake, Place
+from opgauge.harness.judge.pattern import matches, matches_text
+from opgauge.harness.judge.verdict import DEFAULT_EXACT, Metrics, Rule, Subject
 
 FAILABLE = ("slower", "broken", "undecided", "new", "removed")
 NOTHING_ASKED = GatePolicy()

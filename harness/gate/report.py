@@ -7,13 +7,13 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from harness.gate.evidence import clock_of, median_of, metrics_of
-from harness.gate.gate import ExitCode
-from harness.gate.pairing import BASE, HEAD, Record
-from harness.gate.run import GateRun
-from harness.judge.verdict import Comparison, Kind, Verdict
-from harness.result.result import to_json
-from harness.worker.asking import VERSION
+from opgauge.harness.gate.evidence import clock_of, median_of, metrics_of
+from opgauge.harness.gate.gate import ExitCode
+from opgauge.harness.gate.pairing import BASE, HEAD, Record
+from opgauge.harness.gate.run import GateRun
+from opgauge.harness.judge.verdict import Comparison, Kind, Verdict
+from opgauge.harness.result.result import to_json
+from opgauge.harness.worker.contract import VERSION
 
 WORDS = {
     ExitCode.PASSED: "passed",

@@ -8,19 +8,19 @@ from datetime import UTC, date, datetime
 from pathlib import Path
 from time import monotonic
 
-from harness.errors import WorkerError
-from harness.gate.evidence import evidence_of, facts_of
-from harness.gate.gate import Breach, Outcome, Schedule, check_demands, judge
-from harness.gate.pairing import BASE, BLOCK_S, HEAD, SIDES, Clock, Record, Tell, Workshop, measure
-from harness.gate.policy import NOTHING_ASKED, Policy
-from harness.gate.selection import Plan, Selection, baseline_of, plan
-from harness.gate.stored import Stored
-from harness.gate.tree import Tree
-from harness.gate.waiver import Waiver
-from harness.judge.compare import compare_run
-from harness.judge.verdict import Comparison, Evidence, Rule, Side, Subject, Verdict
-from harness.result.result import Ceilings, Profile
-from harness.result.summary import OPTIMIZED
+from opgauge.harness.errors import WorkerError
+from opgauge.harness.gate.evidence import evidence_of, facts_of
+from opgauge.harness.gate.gate import Breach, Outcome, Schedule, check_demands, judge
+from opgauge.harness.gate.pairing import BASE, BLOCK_S, HEAD, SIDES, Clock, Record, Tell, Workshop, measure
+from opgauge.harness.gate.policy import NOTHING_ASKED, Policy
+from opgauge.harness.gate.selection import Plan, Selection, baseline_of, plan
+from opgauge.harness.gate.stored import Stored
+from opgauge.harness.gate.waiver import Waiver
+from opgauge.harness.judge.compare import compare_run
+from opgauge.harness.judge.verdict import Comparison, Evidence, Rule, Side, Subject, Verdict
+from opgauge.harness.result.result import Ceilings, Profile
+from opgauge.harness.result.summary import OPTIMIZED
+from opgauge.harness.run.tree import Tree
 
 PROFILED = 12
 """Flagged cases whose kernels are listed."""

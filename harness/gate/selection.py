@@ -12,16 +12,16 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
-from harness.case.case import GatePolicy
-from harness.errors import NothingError
-from harness.gate.pairing import BASE, HEAD, SIDES, Job, Outcome, Workshop
-from harness.gate.policy import Policy
-from harness.gate.stored import Stored
-from harness.gate.tree import CASES, changed_folders
-from harness.judge.pattern import matches
-from harness.judge.verdict import Comparison, Evidence, Kind, Reason, Side, Subject
-from harness.result.summary import BASELINE, OPTIMIZED, PEERS
-from ops import Device
+from opgauge.harness.case.case import GatePolicy
+from opgauge.harness.errors import NothingError
+from opgauge.harness.gate.pairing import BASE, HEAD, SIDES, Job, Outcome, Workshop
+from opgauge.harness.gate.policy import Policy
+from opgauge.harness.gate.stored import Stored
+from opgauge.harness.judge.pattern import matches
+from opgauge.harness.judge.verdict import Comparison, Evidence, Kind, Reason, Side, Subject
+from opgauge.harness.result.summary import BASELINE, OPTIMIZED, PEERS
+from opgauge.harness.run.tree import CASES, changed_folders
+from opgauge.ops import Device
 
 GATE_TAG = "gate"
 Plain = Mapping[str, Any]
@@ -31,7 +31,7 @@ Plain = Mapping[str, Any]
 class Selection:
     """What a person asked for; empty means all, save that the baseline and the peers must be named.
 
-    cases: patterns of harness.judge.pattern. tags: where neither tags nor cases are given, those tagged `gate`,
+    cases: patterns of opgauge.harness.judge.pattern. tags: where neither tags nor cases are given, those tagged `gate`,
     if there are any. changed: only ops whose files differ between the trees.
     trust_hash: leave out kernels whose code does not.
     """

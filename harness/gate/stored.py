@@ -10,19 +10,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from opgauge.harness.errors import NothingError, TreeError
+from opgauge.harness.gate.pairing import HEAD, Outcome
+from opgauge.harness.judge.verdict import Subject
+from opgauge.harness.result.result import Environment, Measurement, Result, Status, Trial, from_json
+from opgauge.harness.run.environment import differences
+from opgauge.harness.run.tree import Tree, reachable
+from opgauge.harness.store import Store, queries
+from opgauge.harness.store.queries import CaseInfo, Detail, RunInfo
 from sqlalchemy import Engine
 
-from harness.errors import NothingError, TreeError
-from harness.gate.pairing import HEAD, Outcome
-from harness.gate.tree import Tree, reachable
-from harness.judge.verdict import Subject
-from harness.result.result import Environment, Measurement, Result, Status, Trial, from_json
-from harness.run.environment import differences
-from harness.store import Store, queries
-from harness.store.queries import CaseInfo, Detail, RunInfo
-
 if TYPE_CHECKING:
-    from harness.gate.run import GateRun
+    from opgauge.harness.gate.run import GateRun
 
 LEAST_RUNS = 10
 """Runs of `opgauge aa` from which a noise floor may be taken."""

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
+from opgauge.harness.gate import report
+from opgauge.harness.gate.evidence import median_of
+from opgauge.harness.gate.pairing import BASE, HEAD
+from opgauge.harness.gate.run import GateRun
+from opgauge.harness.judge.verdict import Comparison
+from opgauge.harness.report.render import time_text
 from rich import box
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
-
-from harness.gate import report
-from harness.gate.evidence import median_of
-from harness.gate.pairing import BASE, HEAD
-from harness.gate.run import GateRun
-from harness.judge.verdict import Comparison
-from harness.report.render import time_text
 
 
 def show(run: GateRun, console: Console, *, every: bool = True) -> None:

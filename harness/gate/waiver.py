@@ -21,12 +21,12 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from harness.case.document import Node, read_documents
-from harness.case.hint import record_hints, show
-from harness.case.reading import collecting, known_entries, read_names, read_node, wrong
-from harness.errors import CaseFileError, Mistake, Place
-from harness.judge.pattern import matches, matches_text
-from harness.judge.verdict import Comparison, Kind, Subject, Verdict
+from opgauge.harness.case.document import Node, read_documents
+from opgauge.harness.case.hint import record_hints, show
+from opgauge.harness.case.reading import collecting, known_entries, read_names, read_node, wrong
+from opgauge.harness.errors import CaseFileError, Mistake, Place
+from opgauge.harness.judge.pattern import matches, matches_text
+from opgauge.harness.judge.verdict import Comparison, Kind, Subject, Verdict
 
 EXCUSABLE = ("slower", "undecided", "broken")
 NOWHERE = Place("")

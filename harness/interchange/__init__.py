@@ -4,6 +4,6 @@ nvbench, pytest-benchmark and Google Benchmark are read (`opgauge import`); Parq
 Format and github-action-benchmark's JSON are written (`opgauge export`).
 """
 
-from harness.interchange.importing import import_file
+from opgauge.harness.interchange.importing import import_file
 
 __all__ = ["import_file"]

@@ -13,9 +13,9 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from harness.errors import HarnessError
-from harness.report.export import as_json
-from harness.result.result import Status
+from opgauge.harness.errors import HarnessError
+from opgauge.harness.report.export import as_json
+from opgauge.harness.result.result import Status
 
 NAME_LENGTH = 1024
 _FLOATS = {

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from harness.case.case import IMPORTED, Case, Imported
-from harness.result.result import Environment, Measurement, Result, Status, Trial, to_json
-from harness.result.submission import FORMAT, Submission, read_submission
+from opgauge.harness.case.case import IMPORTED, Case, Imported
+from opgauge.harness.result.result import Environment, Measurement, Result, Status, Trial, to_json
+from opgauge.harness.result.submission import FORMAT, Submission, read_submission
 
 UNSPECIFIED = "unspecified"
 """The dtype of a benchmark that does not say."""

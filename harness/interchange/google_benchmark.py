@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from harness.interchange.foreign import Point, finite, make_run
-from harness.result.result import Environment, Status
-from harness.result.submission import Submission
+from opgauge.harness.interchange.foreign import Point, finite, make_run
+from opgauge.harness.result.result import Environment, Status
+from opgauge.harness.result.submission import Submission
 
 TOOL = "google-benchmark"
 UNITS = {"ns": 1.0, "us": 1e3, "ms": 1e6, "s": 1e9}

@@ -7,14 +7,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from harness.errors import HarnessError, StoreError
-from harness.interchange.google_benchmark import is_google_benchmark, read_google_benchmark
-from harness.interchange.nvbench import is_nvbench, read_nvbench
-from harness.interchange.pytest_benchmark import is_pytest_benchmark, read_pytest_benchmark
-from harness.report.export import ImportFileError
-from harness.result.submission import Submission, parse, read_submission
-from harness.store import Store
-from harness.store.bulk import add_run
+from opgauge.harness.errors import HarnessError, StoreError
+from opgauge.harness.interchange.google_benchmark import is_google_benchmark, read_google_benchmark
+from opgauge.harness.interchange.nvbench import is_nvbench, read_nvbench
+from opgauge.harness.interchange.pytest_benchmark import is_pytest_benchmark, read_pytest_benchmark
+from opgauge.harness.report.export import ImportFileError
+from opgauge.harness.result.submission import Submission, parse, read_submission
+from opgauge.harness.store import Store
+from opgauge.harness.store.bulk import add_run
 
 KNOWN = "`opgauge export --samples`, nvbench, pytest-benchmark and Google Benchmark"
 

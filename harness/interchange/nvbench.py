@@ -15,9 +15,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from harness.interchange.foreign import UNSPECIFIED, Point, dtype_of, finite, make_run
-from harness.result.result import Environment, Status
-from harness.result.submission import Submission
+from opgauge.harness.interchange.foreign import UNSPECIFIED, Point, dtype_of, finite, make_run
+from opgauge.harness.result.result import Environment, Status
+from opgauge.harness.result.submission import Submission
 
 TOOL = "nvbench"
 MEAN, HOT = "nv/cold/time/gpu/mean", "nv/batch/time/gpu/mean"

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from harness.interchange.foreign import Point, finite, make_run
-from harness.result.result import Environment
-from harness.result.submission import Submission
+from opgauge.harness.interchange.foreign import Point, finite, make_run
+from opgauge.harness.result.result import Environment
+from opgauge.harness.result.submission import Submission
 
 TOOL = "pytest-benchmark"
 KEPT = ("min", "max", "mean", "stddev", "median", "iqr", "q1", "q3", "rounds", "iterations")

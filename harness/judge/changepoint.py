@@ -14,9 +14,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-
-from harness.judge.estimate import Floats
-from harness.judge.student import upper_tail
+from opgauge.harness.judge.estimate import Floats
+from opgauge.harness.judge.student import upper_tail
 
 LEAST_POINTS = 10
 EDGE = 3

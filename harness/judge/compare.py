@@ -2,7 +2,7 @@
 
 `compare_run` judges all cases of a run together, so that of the cases called slower (or
 faster) at most the share `FALSE_SHARE` is wrong in the long run. A ratio is time of B over time of A:
-above 1 is slower. See `harness.judge.estimate` for the interval.
+above 1 is slower. See `opgauge.harness.judge.estimate` for the interval.
 """
 
 from __future__ import annotations
@@ -13,10 +13,9 @@ from dataclasses import dataclass, replace
 from statistics import median
 
 import numpy as np
-
-from harness.judge.estimate import LEAST_PAIRS, estimate, modes_at, reject, split_modes
-from harness.judge.verdict import Change, Comparison, Evidence, Kind, Metrics, Reason, Rule, Side, Verdict
-from harness.result.result import Status
+from opgauge.harness.judge.estimate import LEAST_PAIRS, estimate, modes_at, reject, split_modes
+from opgauge.harness.judge.verdict import Change, Comparison, Evidence, Kind, Metrics, Reason, Rule, Side, Verdict
+from opgauge.harness.result.result import Status
 
 FALSE_SHARE = 0.01
 """The share of false alarms among the alarms of a run (Benjamini and Hochberg's q)."""

@@ -20,8 +20,7 @@ from statistics import NormalDist
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-
-from harness.judge.student import quantile, upper_tail
+from opgauge.harness.judge.student import quantile, upper_tail
 
 Floats = NDArray[np.float64]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
-from harness.judge.verdict import Subject
+from opgauge.harness.judge.verdict import Subject
 
 
 def matches(pattern: str, subject: Subject) -> bool:

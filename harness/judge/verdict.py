@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from harness.result.result import Check, Status
+from opgauge.harness.result.result import Check, Status
 
 Pair = tuple[float, float]
 """Block medians of two neighbouring blocks, in nanoseconds: side A (base), side B (head)."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from harness.measure.timer import Limits, Timed, Timer
+from opgauge.harness.measure.timer import Limits, Timed, Timer
 
 
 def timer_for(backend: str, device_index: int = 0, block: int = 0) -> Timer:
@@ -11,10 +11,10 @@ def timer_for(backend: str, device_index: int = 0, block: int = 0) -> Timer:
     block: on a GPU buffers lie in other pages in each (see CudaTimer).
     """
     if backend == "cpu":
-        from harness.measure.cpu import CpuTimer
+        from opgauge.harness.measure.cpu import CpuTimer
 
         return CpuTimer()
-    from harness.measure.cuda import CudaTimer
+    from opgauge.harness.measure.cuda import CudaTimer
 
     return CudaTimer(device_index, block)
 

@@ -12,10 +12,10 @@ from math import ceil
 from time import perf_counter_ns, process_time_ns
 from typing import Any
 
-from harness.measure.ruler import cpu_ruler
-from harness.measure.timer import Limits, Timed
-from harness.result.result import Measurement, Ruler
-from ops import Bound
+from opgauge.harness.measure.ruler import cpu_ruler
+from opgauge.harness.measure.timer import Limits, Timed
+from opgauge.harness.result.result import Measurement, Ruler
+from opgauge.ops import Bound
 
 SAMPLE_NS = 1_000_000
 """A sample lasts at least this long, so that the clock's own cost does not count."""

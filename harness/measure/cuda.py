@@ -19,16 +19,15 @@ from time import perf_counter
 from typing import Any
 
 import numpy as np
-
-from harness.measure.flush import Flush
-from harness.measure.footprint import graph_names, memory_counter
-from harness.measure.graphs import STAMPS, Graphs
-from harness.measure.queue import Queue, Sample
-from harness.measure.ruler import cuda_ruler
-from harness.measure.timer import Limits, Timed
-from harness.result.result import WITH_GAPS, Footprint, Measurement, Ruler
-from ops import Bound
-from ops._core.backend import cupy
+from opgauge.harness.measure.flush import Flush
+from opgauge.harness.measure.footprint import graph_names, memory_counter
+from opgauge.harness.measure.graphs import STAMPS, Graphs
+from opgauge.harness.measure.queue import Queue, Sample
+from opgauge.harness.measure.ruler import cuda_ruler
+from opgauge.harness.measure.timer import Limits, Timed
+from opgauge.harness.result.result import WITH_GAPS, Footprint, Measurement, Ruler
+from opgauge.ops import Bound
+from opgauge.ops._core.backend import cupy
 
 SOURCE = Path(__file__).parent / "spin.cu"
 SAMPLES_PER_WANTED = 3

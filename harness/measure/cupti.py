@@ -13,9 +13,9 @@ from importlib.metadata import PackageNotFoundError, version
 from statistics import median
 from typing import Any, NamedTuple
 
-from harness.measure.footprint import COPY, FILL, demangle
-from harness.result.result import KernelUse, Profile
-from ops import BackendError
+from opgauge.harness.measure.footprint import COPY, FILL, demangle
+from opgauge.harness.result.result import KernelUse, Profile
+from opgauge.ops import BackendError
 
 BUFFER_BYTES = 8 << 20
 KINDS = ("CONCURRENT_KERNEL", "MEMCPY", "MEMSET")

@@ -7,7 +7,7 @@ from statistics import median
 from time import perf_counter
 from typing import Any
 
-from harness.measure.queue import Queue
+from opgauge.harness.measure.queue import Queue
 
 REPEATS = 5
 EMPTY_CALLS, EMPTY_BUDGET_S = 100, 1.0

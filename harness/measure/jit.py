@@ -10,8 +10,8 @@ from numba import njit, prange
 
 # It says which instructions Numba may use, once for a process, and so before whatever is compiled first: these are.
 # Another tree's `ops` may have no such module.
-if find_spec("ops._core.jit") is not None:
-    import_module("ops._core.jit")
+if find_spec("opgauge.ops._cpu.jit") is not None:
+    import_module("opgauge.ops._cpu.jit")
 
 
 @njit(cache=True, parallel=True)

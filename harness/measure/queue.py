@@ -7,8 +7,7 @@ from time import perf_counter_ns
 from typing import Any, NamedTuple
 
 import numpy as np
-
-from ops import Bound
+from opgauge.ops import Bound
 
 SHORTEST_WAIT_NS = 30_000
 LONGEST_WAIT_NS = 32_000_000

@@ -11,12 +11,11 @@ from time import perf_counter_ns
 from typing import TYPE_CHECKING
 
 import numpy as np
-
-from harness.result.result import Ruler
-from ops._core.backend import cupy
+from opgauge.harness.result.result import Ruler
+from opgauge.ops._core.backend import cupy
 
 if TYPE_CHECKING:
-    from harness.measure.cuda import CudaTimer
+    from opgauge.harness.measure.cuda import CudaTimer
 
 REPEATS = 7
 CPU_BYTES = 8 << 20

@@ -7,9 +7,9 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
-from harness.result.result import Measurement, Ruler
-from harness.settings import Settings
-from ops import Bound
+from opgauge.harness.result.result import Measurement, Ruler
+from opgauge.harness.settings import Settings
+from opgauge.ops import Bound
 
 
 @dataclass(frozen=True)
@@ -19,7 +19,7 @@ class Limits:
     budget_s: no sample is begun after this long, save for `min_samples`.
     min_samples: taken unless that would need `patience` times the budget.
     max_samples: enough. warmup_s: of calls before the first sample.
-    turns: in how many turns with the other implementations of a case samples are taken (see harness.worker.turns).
+    turns: in how many turns with the other implementations of a case samples are taken (see harness.worker.interleave).
     scattered_samples: enough in turns where samples scatter and it is open who is fastest.
     calls: per sample on the CPU; None: as many as last 1 ms.
     """

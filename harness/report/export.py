@@ -1,4 +1,4 @@
-"""Runs as JSON and CSV; `harness.interchange` has other formats, and reads."""
+"""Runs as JSON and CSV; `opgauge.harness.interchange` has other formats, and reads."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from harness.errors import HarnessError
-from harness.result.result import Ceilings, Result, to_json
-from harness.result.submission import FORMAT
-from harness.result.summary import record
-from harness.settings import ROOT
-from harness.store import Run
-from harness.store.queries import RunInfo
+from opgauge.harness.errors import HarnessError
+from opgauge.harness.result.result import Ceilings, Result, to_json
+from opgauge.harness.result.submission import FORMAT
+from opgauge.harness.result.summary import record
+from opgauge.harness.settings import ROOT
+from opgauge.harness.store import Run
+from opgauge.harness.store.queries import RunInfo
 
 DANGEROUS = ("=", "+", "-", "@", "\t", "\r", "\n", *"\uff1d\uff0b\uff0d\uff20")
 """Beginnings that make a spreadsheet take a cell for a formula, the wide ones only in some languages."""

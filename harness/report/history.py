@@ -12,15 +12,14 @@ from datetime import datetime
 from statistics import median
 from typing import Any
 
+from opgauge.harness.errors import NothingError
+from opgauge.harness.judge.changepoint import LEAST_POINTS, ChangePoint, find_change_points
+from opgauge.harness.judge.pattern import matches
+from opgauge.harness.judge.verdict import Subject
+from opgauge.harness.result.result import Status
+from opgauge.harness.store import queries
+from opgauge.harness.store.queries import CaseInfo, RunInfo
 from sqlalchemy import Engine
-
-from harness.errors import NothingError
-from harness.judge.changepoint import LEAST_POINTS, ChangePoint, find_change_points
-from harness.judge.pattern import matches
-from harness.judge.verdict import Subject
-from harness.result.result import Status
-from harness.store import queries
-from harness.store.queries import CaseInfo, RunInfo
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from opgauge.harness.measure.footprint import short_name
+from opgauge.harness.report.render import time_text
+from opgauge.harness.result.result import KernelUse, Profile, Result
 from rich import box
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
-
-from harness.measure.footprint import short_name
-from harness.report.render import time_text
-from harness.result.result import KernelUse, Profile, Result
 
 COLUMNS = ("No.", "Time (%)", "Time", "Calls", "grid × block", "registers", "shared", "Name")
 LEFT = {"Name"}

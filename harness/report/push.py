@@ -13,10 +13,9 @@ from types import TracebackType
 from typing import Any, Self
 
 import httpx
-
-from harness.errors import HarnessError
-from harness.report.export import whole_run
-from harness.store import Run, Store
+from opgauge.harness.errors import HarnessError
+from opgauge.harness.report.export import whole_run
+from opgauge.harness.store import Run, Store
 
 PART_BYTES = 6 << 20
 """A part before it is compressed; services take a few times as much."""

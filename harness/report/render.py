@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from opgauge.harness.result.result import Ceilings, Result, Status
+from opgauge.harness.result.summary import BASELINE, OPTIMIZED, PEERS, Row, gbps, share_of_ceiling
 from rich import box
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
-
-from harness.result.result import Ceilings, Result, Status
-from harness.result.summary import BASELINE, OPTIMIZED, PEERS, Row, gbps, share_of_ceiling
 
 LABEL = 16
 GAPS = "†"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import signal
 
-from harness.result.result import Status
-from ops import BackendError, DtypeError, KernelNotFoundError, ParameterError, ShapeError
+from opgauge.harness.result.result import Status
+from opgauge.ops import BackendError, DtypeError, KernelNotFoundError, ParameterError, ShapeError
 
 REFUSALS = (
     BackendError,

@@ -10,10 +10,10 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from harness import jsontext
-from harness.case.hint import show
-from harness.result.result import Ceilings, Measurement, Profile, Result, Ruler, Status
-from harness.result.strict import SubmissionError
+from opgauge.harness import jsontext
+from opgauge.harness.case.hint import show
+from opgauge.harness.result.result import Ceilings, Measurement, Profile, Result, Ruler, Status
+from opgauge.harness.result.strict import SubmissionError
 
 LEAST, MOST = 1e-9, 1e18
 """Of a time in nanoseconds (1e18 are thirty years), a rate, a clock."""

@@ -15,8 +15,8 @@ from functools import cache
 from types import NoneType, UnionType
 from typing import Any, TypeVar, cast, get_args, get_origin, get_type_hints
 
-from harness.case.case import Case
-from harness.case.casejson import case_from_json, case_to_json
+from opgauge.harness.case.case import Case
+from opgauge.harness.case.casejson import case_from_json, case_to_json
 
 Record = TypeVar("Record")
 _PLAIN = frozenset({NoneType, bool, int, str})

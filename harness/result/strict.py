@@ -1,6 +1,6 @@
 """Records read strictly: JSON from elsewhere is what its type says, to the last field, or it is refused.
 
-`harness.result.result.from_json` trusts what our own workers and database wrote; what comes in
+`opgauge.harness.result.result.from_json` trusts what our own workers and database wrote; what comes in
 from other machines goes through `read_record` first.
 """
 
@@ -14,10 +14,10 @@ from functools import cache
 from types import NoneType, UnionType
 from typing import Any, TypeVar, cast, get_args, get_origin, get_type_hints
 
-from harness.case.case import Case
-from harness.case.hint import did_you_mean, show
-from harness.errors import HarnessError
-from harness.result.result import from_json
+from opgauge.harness.case.case import Case
+from opgauge.harness.case.hint import did_you_mean, show
+from opgauge.harness.errors import HarnessError
+from opgauge.harness.result.result import from_json
 
 Record = TypeVar("Record")
 Checker = Callable[[Any, str], None]

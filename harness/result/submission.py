@@ -15,14 +15,14 @@ from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from typing import Any
 
-from harness import jsontext
-from harness.case.case import Case
-from harness.case.casejson import case_from_json
-from harness.case.hint import did_you_mean, show
-from harness.errors import CaseError, HarnessError
-from harness.result.figures import as_text, check_ceilings, check_figures, check_size
-from harness.result.result import Ceilings, Environment, Result, Trial, from_json
-from harness.result.strict import SubmissionError, check_plain, check_record, check_texts, read_record
+from opgauge.harness import jsontext
+from opgauge.harness.case.case import Case
+from opgauge.harness.case.casejson import case_from_json
+from opgauge.harness.case.hint import did_you_mean, show
+from opgauge.harness.errors import CaseError, HarnessError
+from opgauge.harness.result.figures import as_text, check_ceilings, check_figures, check_size
+from opgauge.harness.result.result import Ceilings, Environment, Result, Trial, from_json
+from opgauge.harness.result.strict import SubmissionError, check_plain, check_record, check_texts, read_record
 
 FORMAT = 1
 BODY = "the text"

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any
 
-from harness.case.casejson import case_to_json
-from harness.result.result import Ceilings, Footprint, Measurement, Result, Status
+from opgauge.harness.case.casejson import case_to_json
+from opgauge.harness.result.result import Ceilings, Footprint, Measurement, Result, Status
 
 PEERS = ("torch", "torch_compile", "torchvision")
 COARSE_NS = 10_000.0

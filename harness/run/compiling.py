@@ -16,13 +16,13 @@ from pathlib import Path
 from threading import Condition
 from typing import Any, Generic, TypeVar
 
-from harness.case.case import Case
-from harness.measure import Limits
-from harness.result.result import Result, Status, Trial, to_json
-from harness.run.environment import free_memory_bytes
-from harness.run.execute import LocalExecutor
-from harness.run.runner import Finished
-from ops._core.op import tensor_bytes
+from opgauge.harness.case.case import Case
+from opgauge.harness.measure import Limits
+from opgauge.harness.result.result import Result, Status, Trial, to_json
+from opgauge.harness.run.environment import free_memory_bytes
+from opgauge.harness.run.execute import LocalExecutor
+from opgauge.harness.run.runner import Finished
+from opgauge.ops._core.op import tensor_bytes
 
 T = TypeVar("T")
 ONCE = Limits(budget_s=0.0, min_samples=1, max_samples=1, warmup_s=0.0)

@@ -17,12 +17,12 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from harness.case.case import Case
-from harness.result.result import Environment
-from harness.settings import ROOT, load_actions, load_settings, tuning_file, visible_gpu
-from ops import Device
-from ops._core import tuning
-from ops._core.backend import device_model
+from opgauge.harness.case.case import Case
+from opgauge.harness.result.result import Environment
+from opgauge.harness.settings import ROOT, load_actions, load_settings, tuning_file, visible_gpu
+from opgauge.ops import Device
+from opgauge.ops._core import tuning
+from opgauge.ops._core.backend import device_model
 
 PACKAGES = {
     "opgauge": ("opgauge",),

@@ -9,17 +9,17 @@ from time import monotonic
 from types import TracebackType
 from typing import Any, Protocol, Self
 
-from harness.case.case import Case
-from harness.errors import WorkerError
-from harness.measure import Limits
-from harness.result.failure import classify_death
-from harness.result.result import Ceilings, Profile, Result, Status, Trial, from_json, to_json
-from harness.run.process import PRELOADED, Worker, worker_options
-from harness.settings import child_environment, tuning_file
-from harness.worker.turns import first_turn, joined, next_turn
-from ops import TuningError, find_op
-from ops._core.op import tensor_bytes
-from ops._core.tuning import read as read_tuning
+from opgauge.harness.case.case import Case
+from opgauge.harness.errors import WorkerError
+from opgauge.harness.measure import Limits
+from opgauge.harness.result.failure import classify_death
+from opgauge.harness.result.result import Ceilings, Profile, Result, Status, Trial, from_json, to_json
+from opgauge.harness.run.worker_process import PRELOADED, Worker, worker_options
+from opgauge.harness.settings import child_environment, tuning_file
+from opgauge.harness.worker.interleave import first_turn, joined, next_turn
+from opgauge.ops import TuningError, find_op
+from opgauge.ops._core.op import tensor_bytes
+from opgauge.ops._core.tuning import read as read_tuning
 
 DOUBTFUL = (Status.ERROR, Status.OUT_OF_MEMORY)
 """After these a CUDA context may be unusable."""
@@ -119,7 +119,7 @@ class LocalExecutor:
     def run(self, trials: Iterable[Trial], *, block: int = 0, ask: Ask = ask_nothing) -> Iterator[Result]:
         """Results in order of trials; a trial is sent when the result before it has been taken.
 
-        Trials of a case that take turns (see harness.worker.turns) are handed out after the last turn; one alone
+        Trials of a case that take turns (see harness.worker.interleave) are handed out after the last turn; one alone
         takes none.
         ask: what is asked of each beyond being run (see run_plain). Raises WorkerError where the harness,
         not a kernel, fails.
@@ -136,7 +136,7 @@ class LocalExecutor:
         """A trial and its result as plain JSON: for trees whose cases this process could not build.
 
         more: of the request, `trusted`, `with_digest`, `with_grounds`, `kept`, `hold`, `reference_threads` (see
-        harness.worker.block.Bench.run), `limits`, and `tuning`: launch parameters by name, in force for this trial.
+        harness.worker.bench.Bench.run), `limits`, and `tuning`: launch parameters by name, in force for this trial.
         The result of a worker that was lost has no work, for only the tree knows it.
         """
         request = {"do": "trial", "trial": trial, "limits": vars(self.limits), "block": block}

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from typing import Self
 
-from harness.result.result import Trial
+from opgauge.harness.result.result import Trial
 
 
 class Progress:

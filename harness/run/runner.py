@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
 
-from harness.case.case import Case
-from harness.result.result import Result, Trial
-from harness.run.execute import Ask, Executor, ask_nothing
-from ops import Device, kernels
+from opgauge.harness.case.case import Case
+from opgauge.harness.result.result import Result, Trial
+from opgauge.harness.run.execute import Ask, Executor, ask_nothing
+from opgauge.ops import Device, kernels
 
 Finished = tuple[str, str, str]
 """Case id, implementation and device of a trial that has its result."""

@@ -1,5 +1,5 @@
 """Where results are kept: SQLite by default, PostgreSQL by URL."""
 
-from harness.store.store import Run, Store
+from opgauge.harness.store.store import Run, Store
 
 __all__ = ["Run", "Store"]

@@ -16,15 +16,14 @@ from pathlib import Path
 from threading import Lock
 from typing import Any, TypeVar
 
+from opgauge.harness.case.case import Case
+from opgauge.harness.errors import StoreError
+from opgauge.harness.result.result import Result, to_json
+from opgauge.harness.result.submission import Submission
+from opgauge.harness.store.store import case_entry, packed_samples, result_values
+from opgauge.harness.store.tables import CaseRow, CeilingRow, PartRow, ResultRow, RunRow, SampleRow
 from sqlalchemy import Connection, Engine, delete, func, insert, select
 from sqlalchemy.exc import DBAPIError, IntegrityError
-
-from harness.case.case import Case
-from harness.errors import StoreError
-from harness.result.result import Result, to_json
-from harness.result.submission import Submission
-from harness.store.store import case_entry, packed_samples, result_values
-from harness.store.tables import CaseRow, CeilingRow, PartRow, ResultRow, RunRow, SampleRow
 
 KEEP_PARTS = timedelta(days=1)
 """Parts of runs that never became whole are dropped after this."""

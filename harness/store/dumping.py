@@ -10,11 +10,10 @@ import re
 from array import array
 from collections.abc import Sequence
 
+from opgauge.harness import jsontext
+from opgauge.harness.store.queries import CASE, RESULT, SAMPLE, select
+from opgauge.harness.store.tables import CaseRow, ResultRow, SampleRow
 from sqlalchemy import Engine, Text, bindparam, cast
-
-from harness import jsontext
-from harness.store.queries import CASE, RESULT, SAMPLE, select
-from harness.store.tables import CaseRow, ResultRow, SampleRow
 
 SAMPLES_OF = ("samples_ns", "cpu_ns", "clock_mhz")
 _RUN = RESULT.run_id == bindparam("run")

@@ -13,10 +13,7 @@ from dataclasses import dataclass
 from time import monotonic
 from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, Engine, bindparam, func, select
-from sqlalchemy.orm import aliased
-
-from harness.store.queries import (
+from opgauge.harness.store.queries import (
     CHUNK,
     POINT,
     RESULT,
@@ -26,7 +23,9 @@ from harness.store.queries import (
     RunInfo,
     list_runs,
 )
-from harness.store.tables import CaseRow, ResultRow, RunRow, SampleRow
+from opgauge.harness.store.tables import CaseRow, ResultRow, RunRow, SampleRow
+from sqlalchemy import Connection, Engine, bindparam, func, select
+from sqlalchemy.orm import aliased
 
 WINDOW = 4_000
 PATIENCE_S = 0.03

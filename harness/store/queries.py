@@ -13,11 +13,18 @@ from dataclasses import dataclass
 from datetime import date, datetime
 from typing import Any, NamedTuple
 
+from opgauge.harness.result.result import Ceilings, Environment, from_json
+from opgauge.harness.store.tables import (
+    AcknowledgementRow,
+    CaseRow,
+    CeilingRow,
+    ResultRow,
+    RunRow,
+    SampleRow,
+    SelfTestRow,
+)
 from sqlalchemy import Engine, bindparam, func, insert
 from sqlalchemy import select as typed_select
-
-from harness.result.result import Ceilings, Environment, from_json
-from harness.store.tables import AcknowledgementRow, CaseRow, CeilingRow, ResultRow, RunRow, SampleRow, SelfTestRow
 
 CHUNK = 500
 """Keys in one IN list."""
@@ -47,7 +54,7 @@ class RunInfo:
 
 @dataclass(frozen=True, slots=True)
 class CaseInfo:
-    """A case as it was stored; `data` is what `harness.case.casejson` wrote."""
+    """A case as it was stored; `data` is what `opgauge.harness.case.casejson` wrote."""
 
     key: int
     case_id: str

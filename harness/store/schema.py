@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from opgauge.harness.errors import StoreError
+from opgauge.harness.store.tables import Table
 from sqlalchemy import Engine, func, inspect, select, text
-
-from harness.errors import StoreError
-from harness.store.tables import Table
 
 HEAD = "0005"
 KNOWN = ("0001", "0002", "0003", "0004", "0005")

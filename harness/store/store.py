@@ -17,19 +17,18 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Self
 
+from opgauge.harness import jsontext
+from opgauge.harness.case.case import Case
+from opgauge.harness.case.casejson import case_from_json, case_to_json
+from opgauge.harness.errors import NothingError, StoreError
+from opgauge.harness.result.result import Ceilings, Environment, Measurement, Profile, Result, Trial, from_json, to_json
+from opgauge.harness.run.runner import Finished
+from opgauge.harness.store.schema import upgrade
+from opgauge.harness.store.tables import CaseRow, CeilingRow, ResultRow, RunRow, SampleRow
 from sqlalchemy import Engine, create_engine, event, func, select
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError, DatabaseError, OperationalError
 from sqlalchemy.orm import Session
-
-from harness import jsontext
-from harness.case.case import Case
-from harness.case.casejson import case_from_json, case_to_json
-from harness.errors import NothingError, StoreError
-from harness.result.result import Ceilings, Environment, Measurement, Profile, Result, Trial, from_json, to_json
-from harness.run.runner import Finished
-from harness.store.schema import upgrade
-from harness.store.tables import CaseRow, CeilingRow, ResultRow, RunRow, SampleRow
 
 SAMPLES = ("samples_ns", "cpu_ns", "clock_mhz")
 _NO_SAMPLES: dict[str, list[float]] = {name: [] for name in SAMPLES}

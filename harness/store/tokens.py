@@ -8,13 +8,12 @@ import secrets
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
+from opgauge.harness.errors import NothingError, StoreError
+from opgauge.harness.scope import Scope
+from opgauge.harness.store.tables import TokenRow
 from sqlalchemy import Engine, func, select
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
-
-from harness.errors import NothingError, StoreError
-from harness.scope import Scope
-from harness.store.tables import TokenRow
 
 PREFIX = "opg_"
 SECRET_BYTES = 32

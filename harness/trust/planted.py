@@ -16,11 +16,10 @@ from time import perf_counter_ns
 from typing import Any
 
 import numpy as np
-
-from harness.measure.cuda import CudaTimer
-from ops._core.backend import cupy
-from ops._core.kernel import Bound, Kernel
-from ops._core.registry import _KERNELS
+from opgauge.harness.measure.cuda import CudaTimer
+from opgauge.ops._core.backend import cupy
+from opgauge.ops._core.kernel import Bound, Kernel
+from opgauge.ops._core.registry import _KERNELS
 
 REPEATS = 15
 SOME_CYCLES = 100_000

@@ -9,10 +9,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from harness.gate.evidence import evidence_of
-from harness.gate.run import GateRun
-from harness.judge.verdict import Pair, Subject
-from harness.result.result import Environment
+from opgauge.harness.gate.evidence import evidence_of
+from opgauge.harness.gate.run import GateRun
+from opgauge.harness.judge.verdict import Pair, Subject
+from opgauge.harness.result.result import Environment
 
 DIGITS = 6
 """Significant digits of a time: finer than any clock here."""

@@ -15,15 +15,15 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from harness.gate.evidence import median_of
-from harness.gate.gate import ExitCode
-from harness.gate.pairing import HEAD, Clock, Workshop
-from harness.gate.policy import NOTHING_ASKED, Policy
-from harness.gate.run import Conditions, GateRun, gate
-from harness.gate.selection import Plan, Selection, plan
-from harness.gate.tree import CASES, temporary_folder
-from harness.judge.verdict import Comparison, Kind, Subject, Verdict
-from harness.trust.share import Share
+from opgauge.harness.gate.evidence import median_of
+from opgauge.harness.gate.gate import ExitCode
+from opgauge.harness.gate.pairing import HEAD, Clock, Workshop
+from opgauge.harness.gate.policy import NOTHING_ASKED, Policy
+from opgauge.harness.gate.run import Conditions, GateRun, gate
+from opgauge.harness.gate.selection import Plan, Selection, plan
+from opgauge.harness.judge.verdict import Comparison, Kind, Subject, Verdict
+from opgauge.harness.run.tree import CASES, temporary_folder
+from opgauge.harness.trust.share import Share
 
 PLANTED = Path(__file__).parent
 FROM_US = (0.0, 10.0, 40.0)

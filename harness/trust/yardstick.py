@@ -18,16 +18,16 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from harness.errors import WorkerError
-from harness.measure import Limits, Timer
-from harness.measure.cuda import CudaTimer
-from harness.result.failure import classify_death
-from harness.result.result import Trial, from_json, to_json
-from harness.settings import child_environment
-from harness.worker.attempt import KernelFailedError
-from harness.worker.block import Bench
-from harness.worker.profiler import InputCache, prepared
-from ops import BackendError, Bound, Device, KernelNotFoundError
+from opgauge.harness.errors import WorkerError
+from opgauge.harness.measure import Limits, Timer
+from opgauge.harness.measure.cuda import CudaTimer
+from opgauge.harness.result.failure import classify_death
+from opgauge.harness.result.result import Trial, from_json, to_json
+from opgauge.harness.settings import child_environment
+from opgauge.harness.worker.attempt import KernelFailedError
+from opgauge.harness.worker.bench import Bench
+from opgauge.harness.worker.profiler import InputCache, prepared
+from opgauge.ops import BackendError, Bound, Device, KernelNotFoundError
 
 SAMPLES = 100
 MISSING = "cuda-bench is not installed: pip install 'cuda-bench[cu13]'"
@@ -65,7 +65,7 @@ def measure(trials: Sequence[Trial], limits: Limits) -> list[Pace]:
 
 def _measure_together(trials: Sequence[Trial], limits: Limits, samples: int = SAMPLES) -> list[Pace]:
     request = {"trials": [to_json(trial) for trial in trials], "limits": vars(limits), "samples": samples}
-    command = [sys.executable, "-P", "-m", "harness.trust.yardstick"]
+    command = [sys.executable, "-P", "-m", "opgauge.harness.trust.yardstick"]
     try:
         done = subprocess.run(
             command,
@@ -202,7 +202,7 @@ def _value(summary: Mapping[str, Any]) -> float:
 
 def main() -> None:
     """Answer one request."""
-    from harness.worker.worker import take_streams
+    from opgauge.harness.worker.serve import take_streams
 
     requests, replies = take_streams()
     request = json.load(requests)

@@ -9,18 +9,17 @@ from math import inf
 from typing import Any
 
 import numpy as np
-
-from harness.case.case import Case
-from harness.measure import Limits, Timed, Timer
-from harness.result.failure import classify
-from harness.result.result import Check, Status
-from harness.worker.bits import digest, has_bits, in_place
-from harness.worker.buffers import POISONS, Buffers, copy_beside
-from harness.worker.inputs import empty_bytes
-from harness.worker.verify import Expected, check, judged_by
-from ops import Bound, Kernel
-from ops._core.backend import to_numpy, to_torch
-from ops._core.op import Array
+from opgauge.harness.case.case import Case
+from opgauge.harness.measure import Limits, Timed, Timer
+from opgauge.harness.result.failure import classify
+from opgauge.harness.result.result import Check, Status
+from opgauge.harness.worker.bits import digest, has_bits, in_place
+from opgauge.harness.worker.buffers import POISONS, Buffers, copy_beside
+from opgauge.harness.worker.inputs import empty_bytes
+from opgauge.harness.worker.verify import Expected, check, judged_by
+from opgauge.ops import Bound, Kernel
+from opgauge.ops._core.backend import to_numpy, to_torch
+from opgauge.ops._core.op import Array
 
 
 class WrongError(Exception):

@@ -8,10 +8,9 @@ from importlib import import_module
 from typing import Any
 
 import numpy as np
-
-from ops import dtype_info
-from ops._core.backend import cupy, to_numpy
-from ops._core.op import Array
+from opgauge.ops import dtype_info
+from opgauge.ops._core.backend import cupy, to_numpy
+from opgauge.ops._core.op import Array
 
 PART = 1 << 24
 """Words mixed at a time on a GPU: they need room beside the array."""

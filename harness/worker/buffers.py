@@ -7,13 +7,12 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-
-from harness.case.case import Case, InputSpec
-from harness.worker.bits import digest, has_bits
-from harness.worker.inputs import ALIGNMENT, empty_bytes, place
-from ops import dtype_info
-from ops._core.backend import to_numpy
-from ops._core.op import Array
+from opgauge.harness.case.case import Case, InputSpec
+from opgauge.harness.worker.bits import digest, has_bits
+from opgauge.harness.worker.inputs import ALIGNMENT, empty_bytes, place
+from opgauge.ops import dtype_info
+from opgauge.ops._core.backend import to_numpy
+from opgauge.ops._core.op import Array
 
 GUARD = ALIGNMENT
 """Bytes before and after each output that a kernel must leave alone."""

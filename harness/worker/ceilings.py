@@ -16,13 +16,12 @@ from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-
-from harness.result.result import Ceilings
-from ops import Device, dtype_info
-from ops._core.backend import cupy
+from opgauge.harness.result.result import Ceilings
+from opgauge.ops import Device, dtype_info
+from opgauge.ops._core.backend import cupy
 
 if TYPE_CHECKING:
-    from harness.measure.cuda import CudaTimer
+    from opgauge.harness.measure.cuda import CudaTimer
 
 SIZES = tuple(1 << power for power in range(14, 33, 2))
 """Bytes moved: 16 KiB to 4 GiB, as far as memory allows."""
@@ -43,7 +42,7 @@ def measure(device: str) -> Ceilings:
 
 
 def _measure_cpu(device: str) -> Ceilings:
-    from harness.measure import jit
+    from opgauge.harness.measure import jit
 
     source, target = np.ones(CPU_BYTES // 8), np.ones(CPU_BYTES // 8)
     sizes = [size for size in SIZES if size <= CPU_BYTES]
@@ -99,7 +98,7 @@ def _best_ns(call: Callable[[], object]) -> float:
 
 
 def _measure_cuda(device: str, index: int) -> Ceilings:
-    from harness.measure.cuda import CudaTimer
+    from opgauge.harness.measure.cuda import CudaTimer
 
     xp = cupy()
     timer = CudaTimer(index)

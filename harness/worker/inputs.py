@@ -18,11 +18,10 @@ from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
-
-from harness.case.case import Case, InputSpec
-from ops import DtypeInfo, Input, TensorSpec, dtype_info, find_op
-from ops._core.backend import cupy
-from ops._core.op import Array
+from opgauge.harness.case.case import Case, InputSpec
+from opgauge.ops import DtypeInfo, Input, TensorSpec, dtype_info, find_op
+from opgauge.ops._core.backend import cupy
+from opgauge.ops._core.op import Array
 
 LAYOUTS = ("contiguous", "offset", "transposed")
 ALIGNMENT = 256

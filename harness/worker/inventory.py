@@ -13,12 +13,12 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-import ops
-from harness.case.case import Case
-from harness.case.casejson import case_from_json, case_to_json
-from harness.case.file import load_cases
-from harness.errors import CaseError
-from ops import Device, available, kernels
+from opgauge import ops
+from opgauge.harness.case.case import Case
+from opgauge.harness.case.casejson import case_from_json, case_to_json
+from opgauge.harness.case.file import load_cases
+from opgauge.harness.errors import CaseError
+from opgauge.ops import Device, available, kernels
 
 
 def take(paths: Sequence[Path], *, lenient: bool = False) -> dict[str, Any]:
@@ -53,25 +53,25 @@ def digest(folder: str, backend: str) -> dict[str, str]:
     device: of the CUDA sources and what they include.
     """
     root = Path(ops.__path__[0])
-    folders = (root / folder, root / "_core")
+    folders = (root / folder, *sorted(root.glob("_*/")))
     python = [path for part in folders for path in sorted(part.rglob("*.py"))]
     found = {"host": _digest(root, [*python, *sorted((root / "tuning").glob("*.json"))]), "device": ""}
     if backend != "cpu":
-        parts = (*folders, root / "_include")
-        sources = [path for part in parts for path in sorted(part.rglob("*.cu*"))]
+        sources = [path for part in folders for path in sorted(part.rglob("*.cu*"))]
         found["device"] = _digest(root, sources)
     return found
 
 
 def cubins(folder: str, device_index: int) -> str:
     """A digest of the compiled CUDA code of a folder's sources, for a device; compiles what is not in the cache."""
-    from ops._core import cuda
+    from opgauge.ops._cuda.source import all_sources, device_arch
 
     root = Path(ops.__path__[0])
-    arch = cuda.device_arch(device_index)
+    arch = device_arch(device_index)
     total = hashlib.sha256(arch.encode())
-    for source in cuda.all_sources():
-        if source.path.is_relative_to(root / folder) or source.path.is_relative_to(root / "_core"):
+    for source in all_sources():
+        place = source.path.relative_to(root).parts[0]
+        if place == folder or place.startswith("_"):
             total.update(source.compile(arch).cubin.read_bytes())
     return total.hexdigest()
 
@@ -79,7 +79,7 @@ def cubins(folder: str, device_index: int) -> str:
 def model(device: str) -> str:
     """What the vendor calls a device; empty where there is none."""
     found = Device.parse(device)
-    return str(import_module("ops._core.backend").device_model(found.backend, found.index))
+    return str(import_module("opgauge.ops._core.backend").device_model(found.backend, found.index))
 
 
 def folder_of(path: str) -> str:

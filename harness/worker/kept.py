@@ -8,11 +8,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import numpy as np
-
-from harness.case.case import Case
-from harness.worker.verify import Expected
-from ops import dtype_info
-from ops._core.op import Array
+from opgauge.harness.case.case import Case
+from opgauge.harness.worker.verify import Expected
+from opgauge.ops import dtype_info
+from opgauge.ops._core.op import Array
 
 REFERENCE = ".npz"
 

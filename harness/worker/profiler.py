@@ -6,14 +6,14 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 
-from harness.measure import Timer
-from harness.measure.cupti import Collector, empty_ns, split_calls, summarize
-from harness.result.result import Profile, Trial
-from harness.worker.attempt import Attempt, KernelFailedError
-from harness.worker.block import Bench, find_trial_kernel
-from harness.worker.inputs import make_inputs
-from ops import BackendError, Bound, Device, KernelNotFoundError
-from ops._core.op import Array
+from opgauge.harness.measure import Timer
+from opgauge.harness.measure.cupti import Collector, empty_ns, split_calls, summarize
+from opgauge.harness.result.result import Profile, Trial
+from opgauge.harness.worker.attempt import Attempt, KernelFailedError
+from opgauge.harness.worker.bench import Bench, find_trial_kernel
+from opgauge.harness.worker.inputs import make_inputs
+from opgauge.ops import BackendError, Bound, Device, KernelNotFoundError
+from opgauge.ops._core.op import Array
 
 CALLS = 20
 ON_CPU = "there is no kernel list on the CPU: CUPTI sees GPUs only"

@@ -17,14 +17,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from opgauge import ops
+from opgauge.harness.case.case import Case
+from opgauge.harness.result.result import Check
+from opgauge.harness.worker.inputs import Inputs
+from opgauge.ops import DtypeInfo, TensorSpec, dtype_info, find_op
+from opgauge.ops._core.op import Array
 from threadpoolctl import ThreadpoolController
-
-import ops
-from harness.case.case import Case
-from harness.result.result import Check
-from harness.worker.inputs import Inputs
-from ops import DtypeInfo, TensorSpec, dtype_info, find_op
-from ops._core.op import Array
 
 CHUNK = 1 << 16
 SHARE_OF_ULP = 0.5
@@ -76,7 +75,7 @@ def judged_by(op: str) -> str:
     root = Path(ops.__path__[0])
     own = Path(find_op(op).reference.__code__.co_filename).parent
     total = sha256()
-    for path in sorted({*own.glob("*.py"), *(root / "_core").glob("*.py")}):
+    for path in sorted({*own.glob("*.py"), *root.glob("_core/*.py")}):
         total.update(path.read_bytes())
     return total.hexdigest()
 

@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from math import log2, prod, sqrt
 
 import numpy as np
-
-from ops._core.errors import AxisError
-from ops._core.op import Array, Shape
+from opgauge.ops._core.errors import AxisError
+from opgauge.ops._core.op import Array, Shape
 
 Axis = int | tuple[int, ...] | None
 

@@ -1,6 +1,6 @@
 """Where arrays live: backends, devices, and moving arrays between NumPy, CuPy and torch.
 
-Together with `ops._core.cuda` the only file that names CuPy, and it imports it inside
+Together with `opgauge.ops._cuda.source` the only file that names CuPy, and it imports it inside
 functions: a machine without a GPU lists CUDA kernels all the same.
 """
 
@@ -18,10 +18,9 @@ from types import ModuleType
 from typing import Any
 
 import numpy as np
-
-from ops._core.dtype import dtype_info
-from ops._core.errors import BackendError
-from ops._core.op import Array, Shape
+from opgauge.ops._core.dtype import dtype_info
+from opgauge.ops._core.errors import BackendError
+from opgauge.ops._core.op import Array, Shape
 
 BACKENDS = ("cpu", "cuda")
 

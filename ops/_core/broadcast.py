@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import prod
 
-from ops._core.axes import sum_pairwise
-from ops._core.errors import ShapeError
-from ops._core.op import Array, Shape
+from opgauge.ops._core.axes import sum_pairwise
+from opgauge.ops._core.errors import ShapeError
+from opgauge.ops._core.op import Array, Shape
 
 
 def broadcast_shape(*shapes: Shape) -> Shape:

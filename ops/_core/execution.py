@@ -11,13 +11,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-
-from ops._core.dtype import dtype_info
-from ops._core.errors import GraphError
-from ops._core.graph import Graph, Node
-from ops._core.kernel import Bound, Kernel
-from ops._core.op import Array, Shapes, TensorSpec
-from ops._core.registry import find_op
+from opgauge.ops._core.dtype import dtype_info
+from opgauge.ops._core.errors import GraphError
+from opgauge.ops._core.graph import Graph, Node
+from opgauge.ops._core.kernel import Bound, Kernel
+from opgauge.ops._core.op import Array, Shapes, TensorSpec
+from opgauge.ops._core.registry import find_op
 
 ALIGNMENT = 256
 FindKernel = Callable[[Node, str], Kernel]

@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from ops._core.graph import Graph, Node
+from opgauge.ops._core.graph import Graph, Node
 
 ADDEND = "add_to_output"
 SUPPORTED: Mapping[str, str] = {"conv_data_grad": "dx", "normalization": "y"}

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
-from ops._core.errors import GraphError
+from opgauge.ops._core.errors import GraphError
 
 
 @dataclass(frozen=True)

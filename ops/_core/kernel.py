@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields, is_dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
-from ops._core.op import Params, Shapes
+from opgauge.ops._core.op import Params, Shapes
 
 Bound = Callable[[], Any]
 """One run of a kernel on the arrays it was bound to: writes `out`, or returns a tuple of outputs."""

@@ -1,7 +1,7 @@
 """What an operator means: parameters, shape rule, inputs, reference, least work, tolerance.
 
 An op is a value, made once per operator in `ops/<op>/op.py` and registered with
-`ops._core.registry.register`. It says nothing about how to compute; that is a kernel's
+`opgauge.ops._core.registry.register`. It says nothing about how to compute; that is a kernel's
 part. Nothing here needs a device.
 """
 
@@ -138,6 +138,6 @@ class Op:
 
 def tensor_bytes(specs: Mapping[str, TensorSpec]) -> int:
     """Bytes of all tensors of `specs`, views left out."""
-    from ops._core.dtype import dtype_info
+    from opgauge.ops._core.dtype import dtype_info
 
     return sum(spec.size * dtype_info(spec.dtype).itemsize for spec in specs.values() if spec.view_of is None)

@@ -14,10 +14,10 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from ops._core.dtype import dtype_info
-from ops._core.errors import DuplicateError, KernelNotFoundError, OpNotFoundError
-from ops._core.kernel import Kernel, KernelKey
-from ops._core.op import Op, Params, Shapes
+from opgauge.ops._core.dtype import dtype_info
+from opgauge.ops._core.errors import DuplicateError, KernelNotFoundError, OpNotFoundError
+from opgauge.ops._core.kernel import Kernel, KernelKey
+from opgauge.ops._core.op import Op, Params, Shapes
 
 _OPS: dict[str, Op] = {}
 _KERNELS: dict[KernelKey, Kernel] = {}
@@ -138,11 +138,11 @@ def torch_installed() -> bool:
 
 def discover() -> None:
     """Import every op's folder, so that its ops and kernels register."""
-    package = importlib.import_module("ops")
+    package = importlib.import_module("opgauge.ops")
     for folder in sorted(Path(package.__path__[0]).iterdir()):
         if folder.name.startswith(("_", ".")) or not (folder / "__init__.py").is_file():
             continue
-        importlib.import_module(f"ops.{folder.name}")
+        importlib.import_module(f"opgauge.ops.{folder.name}")
 
 
 def _missing(op: str, implementation: str, backend: str, dtype: str) -> KernelNotFoundError:

@@ -19,8 +19,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ops._core.backend import BACKENDS, cuda_device_count, cupy, device_model
-from ops._core.errors import DuplicateError, TuningError
+from opgauge.ops._core.backend import BACKENDS, cuda_device_count, cupy, device_model
+from opgauge.ops._core.errors import DuplicateError, TuningError
 
 FOLDER = Path(__file__).parent.parent / "tuning"
 _PARAMETERS: dict[str, Parameter] = {}

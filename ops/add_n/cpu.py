@@ -6,11 +6,10 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-
-from ops._core import streaming
-from ops._core.dtype import FLOATS
-from ops._core.kernel import Bound
-from ops._core.registry import kernel
+from opgauge.ops._core.dtype import FLOATS
+from opgauge.ops._core.kernel import Bound
+from opgauge.ops._core.registry import kernel
+from opgauge.ops._cpu import streaming
 
 LARGE_BYTES = 1 << 17
 """Size from which starting threads pays."""
@@ -26,9 +25,8 @@ def add_n(*, in_0: Any, in_1: Any, out: dict[str, Any]) -> Bound:
     if result.size < LARGE_HALVES if halves else result.nbytes < LARGE_BYTES:
         return partial(_add, in_0, in_1, result)
     from numba import get_num_threads
-
-    from ops._core.jit import storage
-    from ops.add_n import jit
+    from opgauge.ops._cpu.jit import storage
+    from opgauge.ops.add_n import jit
 
     flat = [storage(array.reshape(-1)) for array in (in_0, in_1, result)]
     return partial(jit.add_streaming if streaming.pays(*flat) else jit.add, *flat, get_num_threads())

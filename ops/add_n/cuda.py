@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from ops._core.cuda import Source, whole_pack
-from ops._core.dtype import FLOATS, dtype_info
-from ops._core.kernel import Bound
-from ops._core.pointwise import flat_launch, flat_names
-from ops._core.registry import kernel
+from opgauge.ops._core.dtype import FLOATS, dtype_info
+from opgauge.ops._core.kernel import Bound
+from opgauge.ops._core.registry import kernel
+from opgauge.ops._cuda.pointwise import flat_launch, flat_names
+from opgauge.ops._cuda.source import Source, whole_pack
 
 CTYPES = {name: dtype_info(name).ctype for name in FLOATS}
 SOURCE = Source(__file__, "kernels.cu", flat_names("add_n", CTYPES))

@@ -1,4 +1,4 @@
-"""Numba kernel of add_n for the CPU. It takes 16-bit floats as `ops._core.jit.storage` views them."""
+"""Numba kernel of add_n for the CPU. It takes 16-bit floats as `opgauge.ops._cpu.jit.storage` views them."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ from typing import Any
 
 import numpy as np
 from numba import njit, prange
-
-from ops._core.jit import INNER, narrow, widen
-from ops._core.streaming.jit import RUN, held_run, put_run, settle, whole_runs
+from opgauge.ops._cpu.jit import INNER, narrow, widen
+from opgauge.ops._cpu.streaming.jit import RUN, held_run, put_run, settle, whole_runs
 
 uintp = np.uintp
 

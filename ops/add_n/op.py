@@ -6,11 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
-
-from ops._core.dtype import FLOATS
-from ops._core.errors import ShapeError
-from ops._core.op import Array, Input, Op, Shape, Shapes, TensorSpec, Work, tensor_bytes
-from ops._core.registry import register
+from opgauge.ops._core.dtype import FLOATS
+from opgauge.ops._core.errors import ShapeError
+from opgauge.ops._core.op import Array, Input, Op, Shape, Shapes, TensorSpec, Work, tensor_bytes
+from opgauge.ops._core.registry import register
 
 
 @dataclass(frozen=True, slots=True)

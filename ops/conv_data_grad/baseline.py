@@ -6,11 +6,10 @@ from math import prod
 from typing import Any
 
 import numpy as np
-
-from ops._core.backend import BACKENDS, namespace
-from ops._core.dtype import FLOATS
-from ops._core.registry import kernel
-from ops.conv_data_grad.op import ConvDataGradParams, PerAxis, geometry
+from opgauge.ops._core.backend import BACKENDS, namespace
+from opgauge.ops._core.dtype import FLOATS
+from opgauge.ops._core.registry import kernel
+from opgauge.ops.conv_data_grad.op import ConvDataGradParams, PerAxis, geometry
 
 
 @kernel("conv_data_grad", "baseline", BACKENDS, FLOATS)

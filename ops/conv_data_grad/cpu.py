@@ -10,12 +10,11 @@ from math import prod
 from typing import Any
 
 import numpy as np
-
-from ops._core.dtype import FLOATS
-from ops._core.kernel import Bound
-from ops._core.registry import kernel
-from ops._core.tile import scratch, widened
-from ops.conv_data_grad.op import ConvDataGradParams, Geometry, geometry
+from opgauge.ops._core.dtype import FLOATS
+from opgauge.ops._core.kernel import Bound
+from opgauge.ops._core.registry import kernel
+from opgauge.ops._cpu.tile import scratch, widened
+from opgauge.ops.conv_data_grad.op import ConvDataGradParams, Geometry, geometry
 
 HALF_BYTES = 2
 PIXELS = 128
@@ -44,7 +43,7 @@ def conv_data_grad(
     **options: Any,
 ) -> Bound:
     """A product in Numba where it can be, else by BLAS."""
-    from ops.conv_data_grad import jit
+    from opgauge.ops.conv_data_grad import jit
 
     found = geometry(x_like.shape, filter.shape, ConvDataGradParams(**options))
     wide = np.dtype(np.float32) if dy.dtype.itemsize == HALF_BYTES else dy.dtype
@@ -70,7 +69,7 @@ def conv_data_grad(
 
 def _flat(found: Geometry, array: Any) -> Any:
     """As (N, C, P) or (N, P, C), as Numba takes it."""
-    from ops._core.jit import storage
+    from opgauge.ops._cpu.jit import storage
 
     pixels = prod(found.size)
     return storage(array.reshape(found.batch, *((pixels, -1) if found.channels_last else (-1, pixels))))
@@ -78,8 +77,8 @@ def _flat(found: Geometry, array: Any) -> Any:
 
 def _by_pixels(jit: Any, found: Geometry, wide: Any, dy: Any, weight: Any, dx: Any, addend: Any) -> Bound:
     """Channels first, pointwise: each product takes a block of pixels of all channels."""
-    from ops._core.jit import storage
-    from ops._core.tile.jit import ROWS
+    from opgauge.ops._cpu.jit import storage
+    from opgauge.ops._cpu.tile.jit import ROWS
 
     threads, pixels = jit.threads(), PIXELS if found.out_channels <= PIXELS else PIXELS // 2
     blocks = -(-found.channels // ROWS)
@@ -104,7 +103,7 @@ def _by_pixels(jit: Any, found: Geometry, wide: Any, dy: Any, weight: Any, dx: A
 
 def _added(found: Geometry, dx: Any, addend: Any) -> Any:
     """The addend, or what stands for none."""
-    from ops._core.jit import storage
+    from opgauge.ops._cpu.jit import storage
 
     return storage(np.empty((0, 0, 0), dx.dtype)) if addend is None else _flat(found, addend)
 
@@ -118,8 +117,8 @@ def _direct(wide: Any, addend: Any, dx: Any) -> tuple[Any, Any]:
 
 def _by_rows(jit: Any, found: Geometry, wide: Any, dy: Any, weight: Any, dx: Any, addend: Any) -> Bound:
     """Channels last, or moved there: each product takes a block of pixels, each pixel all channels of some taps."""
-    from ops._core.jit import storage
-    from ops._core.tile.jit import GROUP, ROWS, tile_columns
+    from opgauge.ops._cpu.jit import storage
+    from opgauge.ops._cpu.tile.jit import GROUP, ROWS, tile_columns
 
     threads, last = jit.threads(), found.channels_last
     size, out_size = _three(found.size, 1), _three(found.out_size, 1)

@@ -9,17 +9,16 @@ from math import prod
 from typing import Any
 
 import numpy as np
-
-from ops._core.backend import namespace
-from ops._core.cuda import DIVISOR, Source, divisor, multiprocessors
-from ops._core.dtype import FLOATS, dtype_info
-from ops._core.gemm import Matrix, product, product_of_images, supported, turned_bytes
-from ops._core.kernel import Bound
-from ops._core.op import Shapes
-from ops._core.registry import kernel
-from ops._core.tuning import declare
-from ops.conv_data_grad.cuda_gather import gather, workspace_bytes
-from ops.conv_data_grad.op import ConvDataGradParams, Geometry, geometry
+from opgauge.ops._core.backend import namespace
+from opgauge.ops._core.dtype import FLOATS, dtype_info
+from opgauge.ops._core.kernel import Bound
+from opgauge.ops._core.op import Shapes
+from opgauge.ops._core.registry import kernel
+from opgauge.ops._core.tuning import declare
+from opgauge.ops._cuda.gemm.gemm import Matrix, product, product_of_images, supported, turned_bytes
+from opgauge.ops._cuda.source import DIVISOR, Source, divisor, multiprocessors
+from opgauge.ops.conv_data_grad.cuda_gather import gather, workspace_bytes
+from opgauge.ops.conv_data_grad.op import ConvDataGradParams, Geometry, geometry
 
 THREADS = 256
 AXES = 3

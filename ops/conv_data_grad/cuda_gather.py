@@ -10,12 +10,11 @@ from math import gcd, prod
 from typing import Any
 
 import numpy as np
-
-from ops._core.cuda import DIVISOR, Source, architecture, divisor, multiprocessors, shared_memory_bytes
-from ops._core.dtype import dtype_info
-from ops._core.gemm import AMPERE
-from ops._core.kernel import Bound
-from ops.conv_data_grad.op import Geometry
+from opgauge.ops._core.dtype import dtype_info
+from opgauge.ops._core.kernel import Bound
+from opgauge.ops._cuda.gemm.gemm import AMPERE
+from opgauge.ops._cuda.source import DIVISOR, Source, architecture, divisor, multiprocessors, shared_memory_bytes
+from opgauge.ops.conv_data_grad.op import Geometry
 
 AXES, MOST_PASSES, MOST_TAPS = 3, 16, 512
 LINE_BYTES, SCALE_BYTES, PREPARE_THREADS, RING = 64, 4, 128, 3

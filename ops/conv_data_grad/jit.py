@@ -3,7 +3,7 @@
 Without strides and groups the convolution is a product of what can be read in order: by `multiply_pixels`
 where a pixel of dx needs one of dy and pixels lie next to each other, by `multiply_rows` where channels
 do or were made to. The addend is where a sum starts. Otherwise `fold` adds up columns that a BLAS made.
-16-bit floats come as `ops._core.jit.storage` views them.
+16-bit floats come as `opgauge.ops._cpu.jit.storage` views them.
 """
 
 from __future__ import annotations
@@ -12,9 +12,8 @@ from typing import Any
 
 import numpy as np
 from numba import get_num_threads, get_thread_id, njit, prange
-
-from ops._core.jit import INNER, narrow, widen
-from ops._core.tile.jit import GROUP, ROWS, lanes_of, multiply_tile, multiply_tile_onto, tile_columns, turn
+from opgauge.ops._cpu.jit import INNER, narrow, widen
+from opgauge.ops._cpu.tile.jit import GROUP, ROWS, lanes_of, multiply_tile, multiply_tile_onto, tile_columns, turn
 
 uintp = np.uintp
 """Of an index, it says that it is not from the end: one comparison less, and loops vectorise."""

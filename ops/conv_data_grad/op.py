@@ -17,11 +17,10 @@ from math import prod
 from typing import Literal
 
 import numpy as np
-
-from ops._core.dtype import FLOATS, dtype_info
-from ops._core.errors import ParameterError, ShapeError
-from ops._core.op import Array, Input, Op, Shape, Shapes, TensorSpec, Work, tensor_bytes
-from ops._core.registry import register
+from opgauge.ops._core.dtype import FLOATS, dtype_info
+from opgauge.ops._core.errors import ParameterError, ShapeError
+from opgauge.ops._core.op import Array, Input, Op, Shape, Shapes, TensorSpec, Work, tensor_bytes
+from opgauge.ops._core.registry import register
 
 PerAxis = int | tuple[int, ...]
 UNITS = 32

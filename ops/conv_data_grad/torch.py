@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ops._core.backend import BACKENDS
-from ops._core.kernel import Bound
-from ops._core.peer import compile_peer
-from ops._core.registry import kernel
-from ops.conv_data_grad.op import ConvDataGradParams, geometry
+from opgauge.ops._core.backend import BACKENDS
+from opgauge.ops._core.kernel import Bound
+from opgauge.ops._core.peer import compile_peer
+from opgauge.ops._core.registry import kernel
+from opgauge.ops.conv_data_grad.op import ConvDataGradParams, geometry
 
 WIDE = ("float32", "float64")
 NOTE = "torch rounds each partial sum to 16 bits on the CPU"

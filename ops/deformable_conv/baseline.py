@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from ops._core.backend import BACKENDS, namespace
-from ops._core.registry import kernel
-from ops.deformable_conv.op import DTYPES, DeformableConvParams, geometry
-from ops.deformable_conv.sampling import Geometry
+from opgauge.ops._core.backend import BACKENDS, namespace
+from opgauge.ops._core.registry import kernel
+from opgauge.ops.deformable_conv.op import DTYPES, DeformableConvParams, geometry
+from opgauge.ops.deformable_conv.sampling import Geometry
 
 CORNERS = ((0, 0), (0, 1), (1, 0), (1, 1))
 

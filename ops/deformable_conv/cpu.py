@@ -7,14 +7,13 @@ from math import gcd
 from typing import Any
 
 import numpy as np
-
-from ops._core.dtype import FLOATS
-from ops._core.kernel import Bound
-from ops._core.registry import kernel
-from ops._core.tile import narrowed, scratch, widened
-from ops._core.tuning import declare
-from ops.deformable_conv.op import DeformableConvParams, geometry
-from ops.deformable_conv.sampling import Geometry
+from opgauge.ops._core.dtype import FLOATS
+from opgauge.ops._core.kernel import Bound
+from opgauge.ops._core.registry import kernel
+from opgauge.ops._core.tuning import declare
+from opgauge.ops._cpu.tile import narrowed, scratch, widened
+from opgauge.ops.deformable_conv.op import DeformableConvParams, geometry
+from opgauge.ops.deformable_conv.sampling import Geometry
 
 HALF_BYTES = 2
 _BLOCK = declare(
@@ -59,9 +58,9 @@ def deformable_conv(
     **options: Any,
 ) -> Bound:
     """Images channels last, filters packed, then everything else a block of pixels at a time."""
-    from ops._core.jit import storage
-    from ops._core.tile.jit import tile_columns
-    from ops.deformable_conv import jit
+    from opgauge.ops._cpu.jit import storage
+    from opgauge.ops._cpu.tile.jit import tile_columns
+    from opgauge.ops.deformable_conv import jit
 
     found = geometry(x.shape, filter.shape, DeformableConvParams(**options))
     wide, threads = _wide(x), jit.threads()
@@ -127,9 +126,9 @@ def deformable_conv_grad(
     **options: Any,
 ) -> Bound:
     """Unit of channels by unit: the columns' gradient, then samples, slopes and scatter, then the filter's gradient."""
-    from ops._core.jit import storage
-    from ops._core.tile.jit import ROWS, tile_columns
-    from ops.deformable_conv import jit
+    from opgauge.ops._cpu.jit import storage
+    from opgauge.ops._cpu.tile.jit import ROWS, tile_columns
+    from opgauge.ops.deformable_conv import jit
 
     found = geometry(x.shape, filter.shape, DeformableConvParams(**options))
     wide, threads = _wide(x), jit.threads()

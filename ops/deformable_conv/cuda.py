@@ -6,16 +6,15 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-
-from ops._core.backend import namespace
-from ops._core.cuda import DIVISOR, Source, divisor, multiprocessors
-from ops._core.dtype import FLOATS, dtype_info
-from ops._core.gemm import Matrix, product, splits_bytes, supported
-from ops._core.kernel import Bound
-from ops._core.op import Shapes
-from ops._core.registry import kernel
-from ops.deformable_conv.op import DeformableConvParams, geometry
-from ops.deformable_conv.sampling import Geometry
+from opgauge.ops._core.backend import namespace
+from opgauge.ops._core.dtype import FLOATS, dtype_info
+from opgauge.ops._core.kernel import Bound
+from opgauge.ops._core.op import Shapes
+from opgauge.ops._core.registry import kernel
+from opgauge.ops._cuda.gemm.gemm import Matrix, product, splits_bytes, supported
+from opgauge.ops._cuda.source import DIVISOR, Source, divisor, multiprocessors
+from opgauge.ops.deformable_conv.op import DeformableConvParams, geometry
+from opgauge.ops.deformable_conv.sampling import Geometry
 
 THREADS = 256
 CHANNELS = 32

@@ -11,17 +11,24 @@ from itertools import accumulate, pairwise, product
 from typing import Any
 
 import numpy as np
-
-from ops._core.cuda import DIVISOR, Source, architecture, divisor, multiprocessors, shared_memory_bytes
-from ops._core.dtype import FLOATS, dtype_info
-from ops._core.gemm import EXACT, TF32
-from ops._core.kernel import Bound
-from ops._core.op import Shapes
-from ops._core.registry import kernel
-from ops._core.tuning import Parameter, declare
-from ops.deformable_conv.cuda import ALIGNMENT, CONV, by_tensor_cores, conv_struct, ctype, split_bytes, unfold_then
-from ops.deformable_conv.op import DeformableConvParams, geometry
-from ops.deformable_conv.sampling import Geometry
+from opgauge.ops._core.dtype import FLOATS, dtype_info
+from opgauge.ops._core.kernel import Bound
+from opgauge.ops._core.op import Shapes
+from opgauge.ops._core.registry import kernel
+from opgauge.ops._core.tuning import Parameter, declare
+from opgauge.ops._cuda.gemm.gemm import EXACT, TF32
+from opgauge.ops._cuda.source import DIVISOR, Source, architecture, divisor, multiprocessors, shared_memory_bytes
+from opgauge.ops.deformable_conv.cuda import (
+    ALIGNMENT,
+    CONV,
+    by_tensor_cores,
+    conv_struct,
+    ctype,
+    split_bytes,
+    unfold_then,
+)
+from opgauge.ops.deformable_conv.op import DeformableConvParams, geometry
+from opgauge.ops.deformable_conv.sampling import Geometry
 
 ARCHITECTURE = 90
 """The only one: later ones multiply in another way, earlier ones slower."""

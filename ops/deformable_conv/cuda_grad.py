@@ -9,18 +9,17 @@ from itertools import accumulate, pairwise
 from typing import Any
 
 import numpy as np
-
-from ops._core.backend import namespace
-from ops._core.cuda import divisor
-from ops._core.dtype import FLOATS, dtype_info
-from ops._core.gemm import Matrix, product, splits_bytes, supported
-from ops._core.kernel import Bound
-from ops._core.op import Shapes
-from ops._core.registry import kernel
-from ops.deformable_conv.cuda import SOURCE, THREADS, conv_struct, ctype, grid_of
-from ops.deformable_conv.cuda_spread import backward, spread_of
-from ops.deformable_conv.op import DeformableConvGradParams, geometry
-from ops.deformable_conv.sampling import Geometry
+from opgauge.ops._core.backend import namespace
+from opgauge.ops._core.dtype import FLOATS, dtype_info
+from opgauge.ops._core.kernel import Bound
+from opgauge.ops._core.op import Shapes
+from opgauge.ops._core.registry import kernel
+from opgauge.ops._cuda.gemm.gemm import Matrix, product, splits_bytes, supported
+from opgauge.ops._cuda.source import divisor
+from opgauge.ops.deformable_conv.cuda import SOURCE, THREADS, conv_struct, ctype, grid_of
+from opgauge.ops.deformable_conv.cuda_spread import backward, spread_of
+from opgauge.ops.deformable_conv.op import DeformableConvGradParams, geometry
+from opgauge.ops.deformable_conv.sampling import Geometry
 
 WARPS = THREADS // 32
 PARTS = 3

@@ -7,14 +7,21 @@ from itertools import accumulate, pairwise
 from typing import Any
 
 import numpy as np
-
-from ops._core.cuda import DIVISOR, Source, divisor
-from ops._core.dtype import dtype_info
-from ops._core.gemm import Matrix, product, splits_bytes, supported
-from ops._core.kernel import Bound
-from ops.deformable_conv.cuda import ALIGNMENT, CONV, THREADS, conv_struct, ctype
-from ops.deformable_conv.cuda_fused import DTYPES, LANES, LARGEST_INDEX, SHORT_HALVES, TURNED, Channels, channels_of
-from ops.deformable_conv.sampling import Geometry
+from opgauge.ops._core.dtype import dtype_info
+from opgauge.ops._core.kernel import Bound
+from opgauge.ops._cuda.gemm.gemm import Matrix, product, splits_bytes, supported
+from opgauge.ops._cuda.source import DIVISOR, Source, divisor
+from opgauge.ops.deformable_conv.cuda import ALIGNMENT, CONV, THREADS, conv_struct, ctype
+from opgauge.ops.deformable_conv.cuda_fused import (
+    DTYPES,
+    LANES,
+    LARGEST_INDEX,
+    SHORT_HALVES,
+    TURNED,
+    Channels,
+    channels_of,
+)
+from opgauge.ops.deformable_conv.sampling import Geometry
 
 _LINES = np.dtype([(name, np.int32) for name in ("area", "channels", "segment", "depth")] + [("padded", DIVISOR)])
 _PLAN = np.dtype(

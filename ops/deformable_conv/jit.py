@@ -3,7 +3,7 @@
 Images are laid out channels last, padded by a pixel all around and by one more row below: a corner is a
 run of channels that vectors read, none needs a test, and a sample outside is taken from the two rows of
 zeros at the end, whatever the image holds. A block of pixels is sampled some taps at a time and
-multiplied while it is in the cache. 16-bit floats come as `ops._core.jit.storage` views them.
+multiplied while it is in the cache. 16-bit floats come as `opgauge.ops._cpu.jit.storage` views them.
 """
 
 from __future__ import annotations
@@ -13,9 +13,8 @@ from typing import Any
 
 import numpy as np
 from numba import get_num_threads, get_thread_id, njit, prange
-
-from ops._core.jit import INNER, narrow, widen
-from ops._core.tile.jit import (
+from opgauge.ops._cpu.jit import INNER, narrow, widen
+from opgauge.ops._cpu.tile.jit import (
     LANES_BYTES,
     ROWS,
     load,

@@ -6,7 +6,7 @@
 with g = c // (C / deformable_groups), (dy, dx) = offset[n, g, 2 ij : 2 ij + 2, h, w] (rows first) and X
 bilinear. A sample strictly inside (-1, H) x (-1, W) is interpolated with corners outside the
 image taken as 0; any other, or one that is not a number, is 0. The mathematics is in
-`ops.deformable_conv.reference`.
+`opgauge.ops.deformable_conv.reference`.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ops._core.dtype import dtype_info
-from ops._core.errors import ParameterError, ShapeError
-from ops._core.op import Array, Input, Op, Shape, Shapes, TensorSpec, Work, tensor_bytes
-from ops._core.registry import register
-from ops.deformable_conv.reference import gradient_bounds, gradients, output, output_bounds
-from ops.deformable_conv.sampling import Geometry
+from opgauge.ops._core.dtype import dtype_info
+from opgauge.ops._core.errors import ParameterError, ShapeError
+from opgauge.ops._core.op import Array, Input, Op, Shape, Shapes, TensorSpec, Work, tensor_bytes
+from opgauge.ops._core.registry import register
+from opgauge.ops.deformable_conv.reference import gradient_bounds, gradients, output, output_bounds
+from opgauge.ops.deformable_conv.sampling import Geometry
 
 PerAxis = int | tuple[int, ...]
 PAIR = 2

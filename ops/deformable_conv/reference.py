@@ -8,10 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-
-from ops._core.op import Array
-from ops.deformable_conv.rows import CORNERS, Spread, blend
-from ops.deformable_conv.sampling import Geometry, Piece, Samples, pieces
+from opgauge.ops._core.op import Array
+from opgauge.ops.deformable_conv.rows import CORNERS, Spread, blend
+from opgauge.ops.deformable_conv.sampling import Geometry, Piece, Samples, pieces
 
 
 def _by_tap(found: Geometry, weight: Array) -> Array:

@@ -12,8 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import product
 
 import numpy as np
-
-from ops._core.op import Array
+from opgauge.ops._core.op import Array
 
 CORNERS = 4
 BLOCK = 1 << 15

@@ -6,8 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
-
-from ops._core.op import Array, Shape
+from opgauge.ops._core.op import Array, Shape
 
 Pair = tuple[int, int]
 MOST = 1 << 23

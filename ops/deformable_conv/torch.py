@@ -5,11 +5,11 @@ from __future__ import annotations
 from importlib.util import find_spec
 from typing import Any
 
-from ops._core.backend import BACKENDS
-from ops._core.kernel import Bound
-from ops._core.registry import kernel
-from ops.deformable_conv.op import DeformableConvParams, geometry
-from ops.deformable_conv.sampling import Geometry
+from opgauge.ops._core.backend import BACKENDS
+from opgauge.ops._core.kernel import Bound
+from opgauge.ops._core.registry import kernel
+from opgauge.ops.deformable_conv.op import DeformableConvParams, geometry
+from opgauge.ops.deformable_conv.sampling import Geometry
 
 WIDE = ("float32", "float64")
 

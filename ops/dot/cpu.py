@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-
-from ops._core.kernel import Bound
-from ops._core.registry import kernel
-from ops.dot.op import DTYPES
+from opgauge.ops._core.kernel import Bound
+from opgauge.ops._core.registry import kernel
+from opgauge.ops.dot.op import DTYPES
 
 BLOCK = 1 << 12
 SMALL = 1 << 15
@@ -21,8 +20,8 @@ def dot(*, x: Any, y: Any, out: dict[str, Any]) -> Bound:
     result = out["out"]
     if x.size == 0:
         return lambda: result.fill(0)
-    from ops._core.jit import accumulator, storage
-    from ops.dot import jit
+    from opgauge.ops._cpu.jit import accumulator, storage
+    from opgauge.ops.dot import jit
 
     length = x.shape[-1]
     first, second = storage(x).reshape(-1, length), storage(y).reshape(-1, length)

@@ -5,15 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-
-from ops._core.axes import Reduction
-from ops._core.cuda import Source
-from ops._core.dtype import FLOATS, dtype_info
-from ops._core.kernel import Bound
-from ops._core.op import Params, Shapes
-from ops._core.reduction import Functor, expressions, launch, workspace_bytes
-from ops._core.registry import kernel
-from ops.dot.op import DTYPES
+from opgauge.ops._core.axes import Reduction
+from opgauge.ops._core.dtype import FLOATS, dtype_info
+from opgauge.ops._core.kernel import Bound
+from opgauge.ops._core.op import Params, Shapes
+from opgauge.ops._core.registry import kernel
+from opgauge.ops._cuda.reduction import Functor, expressions, launch, workspace_bytes
+from opgauge.ops._cuda.source import Source
+from opgauge.ops.dot.op import DTYPES
 
 ACCUMULATOR_BYTES = 16
 FUNCTORS = {name: f"Dot<{dtype_info(name).ctype}>" for name in FLOATS} | {

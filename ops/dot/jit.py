@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from numba import njit, prange
-
-from ops._core.jit import INNER, narrow, widen
+from opgauge.ops._cpu.jit import INNER, narrow, widen
 
 
 @njit(fastmath={"reassoc", "contract", "nsz"}, **INNER)

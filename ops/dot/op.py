@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from math import log2
 
 import numpy as np
-
-from ops._core.dtype import COMPLEX, FLOATS, dtype_info
-from ops._core.errors import ShapeError
-from ops._core.op import Array, Input, Op, Shape, Shapes, TensorSpec, Work, tensor_bytes
-from ops._core.registry import register
+from opgauge.ops._core.dtype import COMPLEX, FLOATS, dtype_info
+from opgauge.ops._core.errors import ShapeError
+from opgauge.ops._core.op import Array, Input, Op, Shape, Shapes, TensorSpec, Work, tensor_bytes
+from opgauge.ops._core.registry import register
 
 DTYPES = (*FLOATS, "int32", "int64", *COMPLEX)
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from ops._core.kernel import Bound
-from ops._core.peer import compile_peer
-from ops._core.registry import kernel
-from ops.dot.op import DTYPES
+from opgauge.ops._core.kernel import Bound
+from opgauge.ops._core.peer import compile_peer
+from opgauge.ops._core.registry import kernel
+from opgauge.ops.dot.op import DTYPES
 
 BLAS = ("float32", "float64", "complex64", "complex128", "float16", "bfloat16")
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from ops._core.backend import BACKENDS, namespace
-from ops._core.dtype import dtype_name
-from ops._core.registry import kernel
-from ops.fill_any_like.op import DTYPES, as_element
+from opgauge.ops._core.backend import BACKENDS, namespace
+from opgauge.ops._core.dtype import dtype_name
+from opgauge.ops._core.registry import kernel
+from opgauge.ops.fill_any_like.op import DTYPES, as_element
 
 
 @kernel("fill_any_like", "baseline", BACKENDS, DTYPES, strided=True)

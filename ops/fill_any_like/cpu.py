@@ -6,13 +6,12 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-
-from ops._core import streaming
-from ops._core.dtype import dtype_name
-from ops._core.kernel import Bound
-from ops._core.registry import kernel
-from ops._core.tuning import declare
-from ops.fill_any_like.op import DTYPES, as_element
+from opgauge.ops._core.dtype import dtype_name
+from opgauge.ops._core.kernel import Bound
+from opgauge.ops._core.registry import kernel
+from opgauge.ops._core.tuning import declare
+from opgauge.ops._cpu import streaming
+from opgauge.ops.fill_any_like.op import DTYPES, as_element
 
 SMALL = 1 << 15
 """Elements below which one thread is faster than several."""
@@ -35,8 +34,7 @@ _TURN = declare(
 def fill_any_like(*, x: Any, value: float, dtype: str | None, out: dict[str, Any]) -> Bound:
     """One write."""
     from numba import get_num_threads
-
-    from ops.fill_any_like import jit
+    from opgauge.ops.fill_any_like import jit
 
     result = out["out"]
     bits = f"u{result.dtype.itemsize}"

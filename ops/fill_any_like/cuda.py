@@ -5,13 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-
-from ops._core.cuda import Source, flag
-from ops._core.dtype import dtype_name
-from ops._core.kernel import Bound
-from ops._core.pointwise import THREADS, kept_bytes
-from ops._core.registry import kernel
-from ops.fill_any_like.op import DTYPES, as_element
+from opgauge.ops._core.dtype import dtype_name
+from opgauge.ops._core.kernel import Bound
+from opgauge.ops._core.registry import kernel
+from opgauge.ops._cuda.pointwise import THREADS, kept_bytes
+from opgauge.ops._cuda.source import Source, flag
+from opgauge.ops.fill_any_like.op import DTYPES, as_element
 
 WORDS = {1: "unsigned char", 2: "unsigned short", 4: "unsigned int", 8: "unsigned long long"}
 SOURCE = Source(

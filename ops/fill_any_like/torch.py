@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from ops._core.backend import BACKENDS
-from ops._core.dtype import dtype_info
-from ops._core.kernel import Bound
-from ops._core.peer import compile_peer
-from ops._core.registry import kernel
-from ops.fill_any_like.op import DTYPES
+from opgauge.ops._core.backend import BACKENDS
+from opgauge.ops._core.dtype import dtype_info
+from opgauge.ops._core.kernel import Bound
+from opgauge.ops._core.peer import compile_peer
+from opgauge.ops._core.registry import kernel
+from opgauge.ops.fill_any_like.op import DTYPES
 
 
 def _python_value(value: float, tensor: Any) -> Any:

@@ -1,9 +1,9 @@
 """flatten."""
 
-from ops._core.registry import torch_installed
-from ops.flatten import baseline, cpu, cuda, op
+from opgauge.ops._core.registry import torch_installed
+from opgauge.ops.flatten import baseline, cpu, cuda, op
 
 if torch_installed():
-    from ops.flatten import torch
+    from opgauge.ops.flatten import torch
 
 __all__ = ["baseline", "cpu", "cuda", "op", "torch"]

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from ops._core.backend import BACKENDS
-from ops._core.errors import ParameterError
-from ops._core.registry import kernel
-from ops.flatten.op import DTYPES, FlattenParams, flat_shape
+from opgauge.ops._core.backend import BACKENDS
+from opgauge.ops._core.errors import ParameterError
+from opgauge.ops._core.registry import kernel
+from opgauge.ops.flatten.op import DTYPES, FlattenParams, flat_shape
 
 
 def view_of(x: Any, shape: tuple[int, ...]) -> Any:

@@ -6,12 +6,11 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-
-from ops._core import streaming
-from ops._core.kernel import Bound
-from ops._core.registry import kernel
-from ops.flatten.baseline import view_of
-from ops.flatten.op import DTYPES, FlattenParams, flat_shape
+from opgauge.ops._core.kernel import Bound
+from opgauge.ops._core.registry import kernel
+from opgauge.ops._cpu import streaming
+from opgauge.ops.flatten.baseline import view_of
+from opgauge.ops.flatten.op import DTYPES, FlattenParams, flat_shape
 
 LARGE = 1 << 20
 """Bytes from which several threads copy faster than one."""
@@ -27,8 +26,7 @@ def flatten(*, x: Any, start_axis: int, stop_axis: int, copy: bool, out: dict[st
     if not x.flags.c_contiguous or x.nbytes < LARGE:
         return partial(np.copyto, result.reshape(x.shape), x)
     from numba import get_num_threads
-
-    from ops.flatten import jit
+    from opgauge.ops.flatten import jit
 
     word = f"u{min(x.dtype.itemsize, 8)}"
     source, target = x.reshape(-1).view(word), result.reshape(-1).view(word)

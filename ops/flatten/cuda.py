@@ -5,15 +5,23 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-
-from ops._core.broadcast import Walk
-from ops._core.cuda import Source
-from ops._core.errors import ShapeError
-from ops._core.kernel import Bound
-from ops._core.pointwise import AXES, PACK_BYTES, THREADS, axes_struct, blocks, flat, kept_blocks, strides_struct
-from ops._core.registry import kernel
-from ops.flatten.baseline import view_of
-from ops.flatten.op import DTYPES, FlattenParams, flat_shape
+from opgauge.ops._core.broadcast import Walk
+from opgauge.ops._core.errors import ShapeError
+from opgauge.ops._core.kernel import Bound
+from opgauge.ops._core.registry import kernel
+from opgauge.ops._cuda.pointwise import (
+    AXES,
+    PACK_BYTES,
+    THREADS,
+    axes_struct,
+    blocks,
+    flat,
+    kept_blocks,
+    strides_struct,
+)
+from opgauge.ops._cuda.source import Source
+from opgauge.ops.flatten.baseline import view_of
+from opgauge.ops.flatten.op import DTYPES, FlattenParams, flat_shape
 
 WORDS = {1: "unsigned char", 2: "unsigned short", 4: "unsigned int", 8: "unsigned long long", 16: "ulonglong2"}
 SOURCE = Source(

@@ -6,9 +6,8 @@ from typing import Any
 
 import numpy as np
 from numba import njit, prange
-
-from ops._core.jit import INNER
-from ops._core.streaming.jit import RUN, put_run, settle, whole_runs
+from opgauge.ops._cpu.jit import INNER
+from opgauge.ops._cpu.streaming.jit import RUN, put_run, settle, whole_runs
 
 uintp = np.uintp
 

@@ -10,10 +10,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
 
-from ops._core.dtype import COMPLEX, FLOATS, INTS
-from ops._core.errors import AxisError, ParameterError
-from ops._core.op import Array, Input, Op, Shape, Shapes, TensorSpec, Work, tensor_bytes
-from ops._core.registry import register
+from opgauge.ops._core.dtype import COMPLEX, FLOATS, INTS
+from opgauge.ops._core.errors import AxisError, ParameterError
+from opgauge.ops._core.op import Array, Input, Op, Shape, Shapes, TensorSpec, Work, tensor_bytes
+from opgauge.ops._core.registry import register
 
 DTYPES = (*FLOATS, *INTS, "bool", *COMPLEX)
 

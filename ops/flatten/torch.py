@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from ops._core.backend import BACKENDS
-from ops._core.kernel import Bound
-from ops._core.peer import compile_peer
-from ops._core.registry import kernel
-from ops.flatten.op import DTYPES
+from opgauge.ops._core.backend import BACKENDS
+from opgauge.ops._core.kernel import Bound
+from opgauge.ops._core.peer import compile_peer
+from opgauge.ops._core.registry import kernel
+from opgauge.ops.flatten.op import DTYPES
 
 
 @kernel("flatten", "torch", BACKENDS, DTYPES, prepare=True, arrays="torch")

@@ -1,9 +1,9 @@
 """lerp."""
 
-from ops._core.registry import torch_installed
-from ops.lerp import baseline, cpu, cuda, op
+from opgauge.ops._core.registry import torch_installed
+from opgauge.ops.lerp import baseline, cpu, cuda, op
 
 if torch_installed():
-    from ops.lerp import torch
+    from opgauge.ops.lerp import torch
 
 __all__ = ["baseline", "cpu", "cuda", "op", "torch"]

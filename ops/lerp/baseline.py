@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from ops._core.backend import BACKENDS, namespace
-from ops._core.broadcast import reduced_axes
-from ops._core.dtype import FLOATS
-from ops._core.registry import kernel
+from opgauge.ops._core.backend import BACKENDS, namespace
+from opgauge.ops._core.broadcast import reduced_axes
+from opgauge.ops._core.dtype import FLOATS
+from opgauge.ops._core.registry import kernel
 
 
 def _widen(array: Any) -> Any:

@@ -6,14 +6,13 @@ from math import gcd, prod
 from typing import Any
 
 import numpy as np
-
-from ops._core import streaming
-from ops._core.axes import as_reduction
-from ops._core.broadcast import reduced_axes, walk
-from ops._core.dtype import FLOATS
-from ops._core.errors import AxisError
-from ops._core.kernel import Bound
-from ops._core.registry import kernel
+from opgauge.ops._core.axes import as_reduction
+from opgauge.ops._core.broadcast import reduced_axes, walk
+from opgauge.ops._core.dtype import FLOATS
+from opgauge.ops._core.errors import AxisError
+from opgauge.ops._core.kernel import Bound
+from opgauge.ops._core.registry import kernel
+from opgauge.ops._cpu import streaming
 
 BLOCK = 1 << 12
 """Elements summed without widening, and the least that is worth a task."""
@@ -23,9 +22,8 @@ BLOCK = 1 << 12
 def lerp(*, x: Any, y: Any, weight: Any, out: dict[str, Any]) -> Bound:
     """Line by line, as few as broadcasting allows, and as much for each thread."""
     from numba import get_num_threads
-
-    from ops._core.jit import accumulator, storage
-    from ops.lerp import jit
+    from opgauge.ops._cpu.jit import accumulator, storage
+    from opgauge.ops.lerp import jit
 
     result, threads = out["out"], get_num_threads()
     wide = accumulator(x)
@@ -52,9 +50,8 @@ def lerp(*, x: Any, y: Any, weight: Any, out: dict[str, Any]) -> Bound:
 def lerp_grad(*, x: Any, y: Any, dout: Any, weight: Any, need_x: bool, need_y: bool, out: dict[str, Any]) -> Bound:
     """dout is read once where at most one gradient is summed, and never copied."""
     from numba import get_num_threads
-
-    from ops._core.jit import accumulator, storage
-    from ops.lerp import jit
+    from opgauge.ops._cpu.jit import accumulator, storage
+    from opgauge.ops.lerp import jit
 
     wide, threads = accumulator(dout), get_num_threads()
     number = isinstance(weight, float | int)

@@ -6,18 +6,17 @@ from math import prod
 from typing import Any
 
 import numpy as np
-
-from ops._core.axes import as_reduction
-from ops._core.broadcast import Walk, reduced_axes, walk
-from ops._core.cuda import Source, flag, multiprocessors, whole_pack
-from ops._core.dtype import FLOATS, dtype_info
-from ops._core.errors import AxisError
-from ops._core.kernel import Bound
-from ops._core.op import Params, Shape, Shapes
-from ops._core.pointwise import THREADS, axes_struct, blocks, flat, kept_blocks, strides_struct
-from ops._core.reduction import LONG_RESIDENT, collectors
-from ops._core.registry import kernel
-from ops._core.tuning import declare
+from opgauge.ops._core.axes import as_reduction
+from opgauge.ops._core.broadcast import Walk, reduced_axes, walk
+from opgauge.ops._core.dtype import FLOATS, dtype_info
+from opgauge.ops._core.errors import AxisError
+from opgauge.ops._core.kernel import Bound
+from opgauge.ops._core.op import Params, Shape, Shapes
+from opgauge.ops._core.registry import kernel
+from opgauge.ops._core.tuning import declare
+from opgauge.ops._cuda.pointwise import THREADS, axes_struct, blocks, flat, kept_blocks, strides_struct
+from opgauge.ops._cuda.reduction import LONG_RESIDENT, collectors
+from opgauge.ops._cuda.source import Source, flag, multiprocessors, whole_pack
 
 WARP = 32
 MOST_SPLITS = 1024

@@ -6,9 +6,8 @@ from typing import Any
 
 import numpy as np
 from numba import njit, prange
-
-from ops._core.jit import INNER, narrow, widen
-from ops._core.streaming.jit import RUN, held_run, put_run, settle, whole_runs
+from opgauge.ops._cpu.jit import INNER, narrow, widen
+from opgauge.ops._cpu.streaming.jit import RUN, held_run, put_run, settle, whole_runs
 
 uintp = np.uintp
 """Of an index, it says that it is not from the end: one comparison less, and loops vectorise."""

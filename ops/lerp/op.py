@@ -13,12 +13,11 @@ from dataclasses import dataclass
 from math import log2, prod
 
 import numpy as np
-
-from ops._core.broadcast import broadcast_shape, reduce_to, reduced_axes
-from ops._core.dtype import FLOATS, dtype_info
-from ops._core.errors import ParameterError, ShapeError
-from ops._core.op import Array, Input, Op, Shape, Shapes, TensorSpec, Work, tensor_bytes
-from ops._core.registry import register
+from opgauge.ops._core.broadcast import broadcast_shape, reduce_to, reduced_axes
+from opgauge.ops._core.dtype import FLOATS, dtype_info
+from opgauge.ops._core.errors import ParameterError, ShapeError
+from opgauge.ops._core.op import Array, Input, Op, Shape, Shapes, TensorSpec, Work, tensor_bytes
+from opgauge.ops._core.registry import register
 
 HIGHEST_RANK = 6
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from ops._core.backend import BACKENDS
-from ops._core.broadcast import reduced_axes
-from ops._core.dtype import FLOATS
-from ops._core.kernel import Bound
-from ops._core.peer import compile_peer
-from ops._core.registry import kernel
+from opgauge.ops._core.backend import BACKENDS
+from opgauge.ops._core.broadcast import reduced_axes
+from opgauge.ops._core.dtype import FLOATS
+from opgauge.ops._core.kernel import Bound
+from opgauge.ops._core.peer import compile_peer
+from opgauge.ops._core.registry import kernel
 
 WIDE = ("float32", "float64")
 IN_16_BITS = "torch rounds products to 16 bits before it sums them"

@@ -1,9 +1,9 @@
 """mean: the mean over axes, or of everything."""
 
-from ops._core.registry import torch_installed
-from ops.mean import baseline, cpu, cuda, op
+from opgauge.ops._core.registry import torch_installed
+from opgauge.ops.mean import baseline, cpu, cuda, op
 
 if torch_installed():
-    from ops.mean import torch
+    from opgauge.ops.mean import torch
 
 __all__ = ["baseline", "cpu", "cuda", "op", "torch"]

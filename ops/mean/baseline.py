@@ -5,10 +5,10 @@ from __future__ import annotations
 from math import prod
 from typing import Any
 
-from ops._core.axes import Axis, normalize_axes
-from ops._core.backend import BACKENDS, namespace
-from ops._core.dtype import FLOATS
-from ops._core.registry import kernel
+from opgauge.ops._core.axes import Axis, normalize_axes
+from opgauge.ops._core.backend import BACKENDS, namespace
+from opgauge.ops._core.dtype import FLOATS
+from opgauge.ops._core.registry import kernel
 
 
 @kernel("mean", "baseline", BACKENDS, FLOATS)

@@ -6,11 +6,10 @@ from functools import partial as bind
 from typing import Any
 
 import numpy as np
-
-from ops._core.axes import Axis, Reduction, as_reduction, normalize_axes
-from ops._core.dtype import FLOATS
-from ops._core.kernel import Bound
-from ops._core.registry import kernel
+from opgauge.ops._core.axes import Axis, Reduction, as_reduction, normalize_axes
+from opgauge.ops._core.dtype import FLOATS
+from opgauge.ops._core.kernel import Bound
+from opgauge.ops._core.registry import kernel
 
 BLOCK = 1 << 12
 SMALL = 1 << 16
@@ -26,8 +25,8 @@ def mean(*, x: Any, axis: Axis, keepdim: bool, out: dict[str, Any]) -> Bound:
     result = out["out"]
     if x.size == 0:
         return lambda: result.fill(np.nan)
-    from ops._core.jit import accumulator, storage
-    from ops.mean import jit
+    from opgauge.ops._cpu.jit import accumulator, storage
+    from opgauge.ops.mean import jit
 
     layout = as_reduction(x.shape, normalize_axes(axis, x.ndim))
     a, r1, b, r2, c = layout.a, layout.r1, layout.b, layout.r2, layout.c

@@ -5,14 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-
-from ops._core.axes import Axis, Reduction, as_reduction, normalize_axes
-from ops._core.cuda import Source
-from ops._core.dtype import FLOATS, dtype_info
-from ops._core.kernel import Bound
-from ops._core.op import Params, Shapes
-from ops._core.reduction import Functor, expressions, launch, workspace_bytes
-from ops._core.registry import kernel
+from opgauge.ops._core.axes import Axis, Reduction, as_reduction, normalize_axes
+from opgauge.ops._core.dtype import FLOATS, dtype_info
+from opgauge.ops._core.kernel import Bound
+from opgauge.ops._core.op import Params, Shapes
+from opgauge.ops._core.registry import kernel
+from opgauge.ops._cuda.reduction import Functor, expressions, launch, workspace_bytes
+from opgauge.ops._cuda.source import Source
 
 ACCUMULATOR_BYTES = 8
 LEAST_STREAMED = 20 << 20

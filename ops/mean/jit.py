@@ -6,8 +6,7 @@ from typing import Any
 
 import numpy as np
 from numba import njit, prange
-
-from ops._core.jit import INNER, narrow, whole_registers, widen
+from opgauge.ops._cpu.jit import INNER, narrow, whole_registers, widen
 
 TILE = 256
 """Columns that a thread takes at a time: their sums stay in the first-level cache."""

@@ -6,11 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
-
-from ops._core.axes import Axis, normalize_axes, reduced_shape, sum_pairwise, sum_units
-from ops._core.dtype import FLOATS, dtype_info
-from ops._core.op import Array, Input, Op, Shape, Shapes, TensorSpec, Work, tensor_bytes
-from ops._core.registry import register
+from opgauge.ops._core.axes import Axis, normalize_axes, reduced_shape, sum_pairwise, sum_units
+from opgauge.ops._core.dtype import FLOATS, dtype_info
+from opgauge.ops._core.op import Array, Input, Op, Shape, Shapes, TensorSpec, Work, tensor_bytes
+from opgauge.ops._core.registry import register
 
 
 @dataclass(frozen=True, slots=True)

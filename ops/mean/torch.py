@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from ops._core.axes import Axis, normalize_axes
-from ops._core.backend import BACKENDS
-from ops._core.dtype import FLOATS
-from ops._core.kernel import Bound
-from ops._core.peer import compile_peer
-from ops._core.registry import kernel
+from opgauge.ops._core.axes import Axis, normalize_axes
+from opgauge.ops._core.backend import BACKENDS
+from opgauge.ops._core.dtype import FLOATS
+from opgauge.ops._core.kernel import Bound
+from opgauge.ops._core.peer import compile_peer
+from opgauge.ops._core.registry import kernel
 
 
 @kernel("mean", "torch", BACKENDS, FLOATS, prepare=True, arrays="torch")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from ops._core.backend import BACKENDS, namespace
-from ops._core.dtype import FLOATS
-from ops._core.registry import kernel
+from opgauge.ops._core.backend import BACKENDS, namespace
+from opgauge.ops._core.dtype import FLOATS
+from opgauge.ops._core.registry import kernel
 
 
 @kernel("normalization", "baseline", BACKENDS, FLOATS)

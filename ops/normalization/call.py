@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
-from ops._core.cuda import widest_pack
-from ops._core.dtype import dtype_info
-from ops._core.tuning import Parameter
-from ops._core.tuning import declare as declare_parameter
+from opgauge.ops._core.dtype import dtype_info
+from opgauge.ops._core.tuning import Parameter
+from opgauge.ops._core.tuning import declare as declare_parameter
+from opgauge.ops._cuda.source import widest_pack
 
 THREADS = 256
 WARP = 32

@@ -6,9 +6,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-
-from ops._core.backend import cupy
-from ops._core.cuda import (
+from opgauge.ops._core.backend import cupy
+from opgauge.ops._core.dtype import dtype_info
+from opgauge.ops._core.errors import BackendError
+from opgauge.ops._core.kernel import Bound
+from opgauge.ops._cuda.source import (
     HOPPER,
     Source,
     architecture,
@@ -18,10 +20,7 @@ from ops._core.cuda import (
     shared_memory_bytes,
     widest_pack,
 )
-from ops._core.dtype import dtype_info
-from ops._core.errors import BackendError
-from ops._core.kernel import Bound
-from ops.normalization.call import (
+from opgauge.ops.normalization.call import (
     LARGEST_SIZE,
     LETTER,
     PACK_BYTES,

@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-
-from ops._core.cuda import Source, divisor, flag, multiprocessors, shared_memory_bytes
-from ops._core.dtype import dtype_info
-from ops._core.kernel import Bound
-from ops.normalization.call import (
+from opgauge.ops._core.dtype import dtype_info
+from opgauge.ops._core.kernel import Bound
+from opgauge.ops._cuda.source import Source, divisor, flag, multiprocessors, shared_memory_bytes
+from opgauge.ops.normalization.call import (
     LARGEST_SIZE,
     LETTER,
     MOST_PARTIALS,

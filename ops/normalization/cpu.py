@@ -9,11 +9,10 @@ from math import prod
 from typing import Any
 
 import numpy as np
-
-from ops._core.dtype import FLOATS
-from ops._core.kernel import Bound
-from ops._core.registry import kernel
-from ops._core.tuning import declare
+from opgauge.ops._core.dtype import FLOATS
+from opgauge.ops._core.kernel import Bound
+from opgauge.ops._core.registry import kernel
+from opgauge.ops._core.tuning import declare
 
 _CHUNKS = declare(
     "normalization.cpu_chunks",
@@ -52,9 +51,8 @@ def normalization(
     if x.size == 0:
         return lambda: None
     from numba import get_num_threads
-
-    from ops._core.jit import storage
-    from ops.normalization import jit
+    from opgauge.ops._cpu.jit import storage
+    from opgauge.ops.normalization import jit
 
     channels, post = x.shape[axis], prod(x.shape[axis + 1 :])
     shape = (-1, channels) if post == 1 else (prod(x.shape[:axis]), channels, post)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from ops._core.cuda import pointers
-from ops._core.dtype import FLOATS, dtype_info
-from ops._core.kernel import Bound
-from ops._core.op import Shapes
-from ops._core.registry import kernel
-from ops.normalization import channels_first, channels_last, passes
-from ops.normalization.call import Call, View
-from ops.normalization.op import NormalizationParams
+from opgauge.ops._core.dtype import FLOATS, dtype_info
+from opgauge.ops._core.kernel import Bound
+from opgauge.ops._core.op import Shapes
+from opgauge.ops._core.registry import kernel
+from opgauge.ops._cuda.source import pointers
+from opgauge.ops.normalization import channels_first, channels_last, passes
+from opgauge.ops.normalization.call import Call, View
+from opgauge.ops.normalization.op import NormalizationParams
 
 
 def _workspace(shapes: Shapes, params: NormalizationParams) -> int:

@@ -1,6 +1,6 @@
 """Numba kernels of normalization for the CPU. Sums may be reordered; NaN and infinities keep their meaning.
 
-x, addend and y hold 16-bit floats as `ops._core.jit.storage` views them; statistics are in the
+x, addend and y hold 16-bit floats as `opgauge.ops._cpu.jit.storage` views them; statistics are in the
 accumulating dtype. An empty addend stands for none.
 """
 
@@ -11,8 +11,7 @@ from typing import Any
 
 import numpy as np
 from numba import njit, prange
-
-from ops._core.jit import INNER, narrow, whole_registers, widen
+from opgauge.ops._cpu.jit import INNER, narrow, whole_registers, widen
 
 SUMS = {"reassoc", "contract", "nsz"}
 

@@ -19,12 +19,11 @@ from dataclasses import dataclass
 from math import log2, sqrt
 
 import numpy as np
-
-from ops._core.axes import sum_pairwise
-from ops._core.dtype import FLOATS, dtype_info
-from ops._core.errors import AxisError, ParameterError, ShapeError
-from ops._core.op import Array, Input, Op, Shape, Shapes, TensorSpec, Work, tensor_bytes
-from ops._core.registry import register
+from opgauge.ops._core.axes import sum_pairwise
+from opgauge.ops._core.dtype import FLOATS, dtype_info
+from opgauge.ops._core.errors import AxisError, ParameterError, ShapeError
+from opgauge.ops._core.op import Array, Input, Op, Shape, Shapes, TensorSpec, Work, tensor_bytes
+from opgauge.ops._core.registry import register
 
 MINIMUM_RANK = 2
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-
-from ops._core.cuda import Source, divisor, flag, multiprocessors, widest_pack
-from ops._core.dtype import dtype_info
-from ops._core.kernel import Bound
-from ops._core.pointwise import kept_bytes
-from ops.normalization.call import MOST_PARTIALS, THREADS, WIDTHS, Call, View, declare
-from ops.normalization.channels_last import lanes_across
+from opgauge.ops._core.dtype import dtype_info
+from opgauge.ops._core.kernel import Bound
+from opgauge.ops._cuda.pointwise import kept_bytes
+from opgauge.ops._cuda.source import Source, divisor, flag, multiprocessors, widest_pack
+from opgauge.ops.normalization.call import MOST_PARTIALS, THREADS, WIDTHS, Call, View, declare
+from opgauge.ops.normalization.channels_last import lanes_across
 
 MOMENTS = 3
 """Numbers of a partial result: how many values, their mean, squared distances from it."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ops._core.backend import BACKENDS
-from ops._core.kernel import Bound
-from ops._core.peer import compile_peer
-from ops._core.registry import kernel
+from opgauge.ops._core.backend import BACKENDS
+from opgauge.ops._core.kernel import Bound
+from opgauge.ops._core.peer import compile_peer
+from opgauge.ops._core.registry import kernel
 
 WIDE, NARROW = ("float32", "float64"), ("float16", "bfloat16")
 NOTE = "torch rounds once more in 16 bits on CUDA"

@@ -7,11 +7,10 @@ from math import inf
 from typing import Any
 
 import numpy as np
-
-from ops._core.axes import Axis, Reduction, as_reduction, normalize_axes, reduced_shape
-from ops._core.dtype import FLOATS
-from ops._core.kernel import Bound
-from ops._core.registry import kernel
+from opgauge.ops._core.axes import Axis, Reduction, as_reduction, normalize_axes, reduced_shape
+from opgauge.ops._core.dtype import FLOATS
+from opgauge.ops._core.kernel import Bound
+from opgauge.ops._core.registry import kernel
 
 BLOCK = 1 << 12
 """Elements summed without widening: bounds the error of a sum, and is the work of one thread at a time."""
@@ -30,8 +29,8 @@ def p_norm(*, x: Any, porder: float | str, axis: Axis, keepdim: bool, out: dict[
     y = out["y"]
     if x.size == 0:
         return lambda: y.fill(0)
-    from ops._core.jit import accumulator, storage
-    from ops.p_norm import jit
+    from opgauge.ops._cpu.jit import accumulator, storage
+    from opgauge.ops.p_norm import jit
 
     p = _order(porder)
     modes = {0.0: jit.COUNT, 1.0: jit.ABS, 2.0: jit.SQUARE, 3.0: jit.CUBE, inf: jit.LARGEST, -inf: jit.SMALLEST}
@@ -65,8 +64,8 @@ def p_norm_grad(
     del keepdim
     if x.size == 0:
         return lambda: None
-    from ops._core.jit import accumulator, storage
-    from ops.p_norm import jit
+    from opgauge.ops._cpu.jit import accumulator, storage
+    from opgauge.ops.p_norm import jit
 
     p, dx = _order(porder), out["dx"]
     if p == 0:

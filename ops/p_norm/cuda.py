@@ -6,13 +6,13 @@ from math import gcd, inf
 from typing import Any
 
 import numpy as np
-
-from ops._core.axes import Axis, Reduction, as_reduction, normalize_axes
-from ops._core.cuda import Source, divisor, flag, multiprocessors, whole_pack
-from ops._core.dtype import FLOATS, dtype_info
-from ops._core.kernel import Bound
-from ops._core.op import Params, Shapes
-from ops._core.reduction import (
+from opgauge.ops._core.axes import Axis, Reduction, as_reduction, normalize_axes
+from opgauge.ops._core.dtype import FLOATS, dtype_info
+from opgauge.ops._core.kernel import Bound
+from opgauge.ops._core.op import Params, Shapes
+from opgauge.ops._core.registry import kernel
+from opgauge.ops._core.tuning import declare
+from opgauge.ops._cuda.reduction import (
     LINE_PACKS,
     MOST_LANES,
     ROW_WIDTH,
@@ -24,8 +24,7 @@ from ops._core.reduction import (
     touched_packs,
     workspace_bytes,
 )
-from ops._core.registry import kernel
-from ops._core.tuning import declare
+from opgauge.ops._cuda.source import Source, divisor, flag, multiprocessors, whole_pack
 
 THREADS = 256
 SWEEP_THREADS = 128

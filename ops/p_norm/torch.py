@@ -5,12 +5,12 @@ from __future__ import annotations
 from math import inf
 from typing import Any
 
-from ops._core.axes import Axis, normalize_axes, reduced_shape
-from ops._core.backend import BACKENDS
-from ops._core.dtype import FLOATS
-from ops._core.kernel import Bound
-from ops._core.peer import compile_peer
-from ops._core.registry import kernel
+from opgauge.ops._core.axes import Axis, normalize_axes, reduced_shape
+from opgauge.ops._core.backend import BACKENDS
+from opgauge.ops._core.dtype import FLOATS
+from opgauge.ops._core.kernel import Bound
+from opgauge.ops._core.peer import compile_peer
+from opgauge.ops._core.registry import kernel
 
 IN_16_BITS = "torch rounds intermediate results to 16 bits"
 WIDE = ("float32", "float64")

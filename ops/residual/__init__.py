@@ -1,5 +1,5 @@
 """Residual additions of ResNet-50 as ops: a graph as written against the graph that FuseAddToOutput makes of it."""
 
-from ops.residual import graphs, op
+from opgauge.ops.residual import graphs, op
 
 __all__ = ["graphs", "op"]

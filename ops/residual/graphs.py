@@ -11,14 +11,14 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
-from ops._core.backend import BACKENDS
-from ops._core.dtype import FLOATS, dtype_name
-from ops._core.execution import FindKernel, Plan, bind, plan, workspace_bytes
-from ops._core.fusion import fuse_add_to_output
-from ops._core.graph import Node
-from ops._core.kernel import Bound, Kernel
-from ops._core.op import Params, Shapes, TensorSpec
-from ops._core.registry import find_kernel, find_op, kernel
+from opgauge.ops._core.backend import BACKENDS
+from opgauge.ops._core.dtype import FLOATS, dtype_name
+from opgauge.ops._core.execution import FindKernel, Plan, bind, plan, workspace_bytes
+from opgauge.ops._core.fusion import fuse_add_to_output
+from opgauge.ops._core.graph import Node
+from opgauge.ops._core.kernel import Bound, Kernel
+from opgauge.ops._core.op import Params, Shapes, TensorSpec
+from opgauge.ops._core.registry import find_kernel, find_op, kernel
 
 VARIANTS = {
     "baseline": ("baseline", False),
@@ -36,7 +36,7 @@ def _finder(implementation: str, backend: str) -> FindKernel:
 
 @cache
 def _plan(params: Params, fuse: bool, inputs: tuple[tuple[str, TensorSpec], ...], dtype: str) -> Plan:  # noqa: FBT001
-    from ops.residual.op import written
+    from opgauge.ops.residual.op import written
 
     graph = written(params)
     return plan(fuse_add_to_output(graph).graph if fuse else graph, dict(inputs), dtype)

@@ -15,15 +15,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from ops._core.dtype import FLOATS, dtype_info
-from ops._core.errors import ParameterError, ShapeError
-from ops._core.execution import infer_shapes
-from ops._core.execution import reference as run_reference
-from ops._core.fusion import fuse_add_to_output
-from ops._core.graph import Graph, Node
-from ops._core.op import Array, Input, Op, Shape, Shapes, TensorSpec, Work
-from ops._core.registry import find_op, register
-from ops.residual.resnet50 import Site, sites
+from opgauge.ops._core.dtype import FLOATS, dtype_info
+from opgauge.ops._core.errors import ParameterError, ShapeError
+from opgauge.ops._core.execution import infer_shapes
+from opgauge.ops._core.execution import reference as run_reference
+from opgauge.ops._core.fusion import fuse_add_to_output
+from opgauge.ops._core.graph import Graph, Node
+from opgauge.ops._core.op import Array, Input, Op, Shape, Shapes, TensorSpec, Work
+from opgauge.ops._core.registry import find_op, register
+from opgauge.ops.residual.resnet50 import Site, sites
 
 Layout = Literal["channels_first", "channels_last"]
 STAGES = 4

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ops._core.graph import Graph, Node
+from opgauge.ops._core.graph import Graph, Node
 
 BLOCKS = (3, 4, 6, 3)
 WIDTHS = (64, 128, 256, 512)

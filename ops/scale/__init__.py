@@ -1,9 +1,9 @@
 """scale."""
 
-from ops._core.registry import torch_installed
-from ops.scale import baseline, cpu, cuda, op
+from opgauge.ops._core.registry import torch_installed
+from opgauge.ops.scale import baseline, cpu, cuda, op
 
 if torch_installed():
-    from ops.scale import torch
+    from opgauge.ops.scale import torch
 
 __all__ = ["baseline", "cpu", "cuda", "op", "torch"]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from ops._core.backend import BACKENDS, namespace
-from ops._core.registry import kernel
-from ops.scale.op import DTYPES, as_integer
+from opgauge.ops._core.backend import BACKENDS, namespace
+from opgauge.ops._core.registry import kernel
+from opgauge.ops.scale.op import DTYPES, as_integer
 
 
 @kernel("scale", "baseline", BACKENDS, DTYPES, strided=True)

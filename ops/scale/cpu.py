@@ -6,12 +6,11 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-
-from ops._core import streaming
-from ops._core.dtype import FLOATS
-from ops._core.kernel import Bound
-from ops._core.registry import kernel
-from ops.scale.op import DTYPES, as_integer
+from opgauge.ops._core.dtype import FLOATS
+from opgauge.ops._core.kernel import Bound
+from opgauge.ops._core.registry import kernel
+from opgauge.ops._cpu import streaming
+from opgauge.ops.scale.op import DTYPES, as_integer
 
 SMALL = 1 << 15
 """Elements below which one thread is faster than several."""
@@ -21,9 +20,8 @@ SMALL = 1 << 15
 def scale(*, x: Any, scale: Any, bias: float, bias_after_scale: bool, out: dict[str, Any]) -> Bound:
     """Multiply and add at once; a scale given as a tensor is read in each run."""
     from numba import get_num_threads
-
-    from ops._core.jit import accumulator, storage
-    from ops.scale import jit
+    from opgauge.ops._cpu.jit import accumulator, storage
+    from opgauge.ops.scale import jit
 
     wide = accumulator(x)
     shift = wide.type(bias if x.dtype.name in FLOATS else as_integer(bias, wide))

@@ -5,13 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-
-from ops._core.cuda import Source, whole_pack
-from ops._core.dtype import INTS, dtype_info
-from ops._core.kernel import Bound
-from ops._core.pointwise import flat_launch, flat_names
-from ops._core.registry import kernel
-from ops.scale.op import DTYPES, as_integer
+from opgauge.ops._core.dtype import INTS, dtype_info
+from opgauge.ops._core.kernel import Bound
+from opgauge.ops._core.registry import kernel
+from opgauge.ops._cuda.pointwise import flat_launch, flat_names
+from opgauge.ops._cuda.source import Source, whole_pack
+from opgauge.ops.scale.op import DTYPES, as_integer
 
 FEW = 8192
 """Elements that go one by one, to as many threads: what runs once waits for its own instructions."""

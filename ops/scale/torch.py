@@ -6,13 +6,12 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-
-from ops._core.backend import BACKENDS
-from ops._core.dtype import INTS
-from ops._core.kernel import Bound
-from ops._core.peer import compile_peer
-from ops._core.registry import kernel
-from ops.scale.op import as_integer
+from opgauge.ops._core.backend import BACKENDS
+from opgauge.ops._core.dtype import INTS
+from opgauge.ops._core.kernel import Bound
+from opgauge.ops._core.peer import compile_peer
+from opgauge.ops._core.registry import kernel
+from opgauge.ops.scale.op import as_integer
 
 WIDE = ("float32", "float64", *INTS)
 IN_16_BITS = "torch rounds the product to 16 bits before it adds"

@@ -6,12 +6,11 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-
-from ops._core import streaming
-from ops._core.dtype import COMPLEX, FLOATS
-from ops._core.kernel import Bound
-from ops._core.registry import kernel
-from ops.sign.op import DTYPES
+from opgauge.ops._core.dtype import COMPLEX, FLOATS
+from opgauge.ops._core.kernel import Bound
+from opgauge.ops._core.registry import kernel
+from opgauge.ops._cpu import streaming
+from opgauge.ops.sign.op import DTYPES
 
 SMALL = 1 << 15
 """Elements below which one thread is faster than several."""
@@ -23,9 +22,8 @@ REAL = tuple(name for name in DTYPES if name not in BY_NUMPY)
 def sign(*, x: Any, out: dict[str, Any]) -> Bound:
     """One pass."""
     from numba import get_num_threads
-
-    from ops._core.jit import accumulator, storage
-    from ops.sign import jit
+    from opgauge.ops._cpu.jit import accumulator, storage
+    from opgauge.ops.sign import jit
 
     source, target = storage(x).reshape(-1), storage(out["out"]).reshape(-1)
     number = accumulator(x) if x.dtype.name in FLOATS else x.dtype

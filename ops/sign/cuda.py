@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from ops._core.cuda import Source, whole_pack
-from ops._core.dtype import dtype_info
-from ops._core.kernel import Bound
-from ops._core.pointwise import flat_launch, flat_names
-from ops._core.registry import kernel
-from ops.sign.op import DTYPES
+from opgauge.ops._core.dtype import dtype_info
+from opgauge.ops._core.kernel import Bound
+from opgauge.ops._core.registry import kernel
+from opgauge.ops._cuda.pointwise import flat_launch, flat_names
+from opgauge.ops._cuda.source import Source, whole_pack
+from opgauge.ops.sign.op import DTYPES
 
 CTYPES = {name: dtype_info(name).ctype for name in DTYPES}
 SOURCE = Source(__file__, "kernels.cu", flat_names("sign", CTYPES))

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from ops._core.backend import BACKENDS
-from ops._core.dtype import COMPLEX
-from ops._core.kernel import Bound
-from ops._core.peer import compile_peer
-from ops._core.registry import kernel
-from ops.sign.op import DTYPES
+from opgauge.ops._core.backend import BACKENDS
+from opgauge.ops._core.dtype import COMPLEX
+from opgauge.ops._core.kernel import Bound
+from opgauge.ops._core.peer import compile_peer
+from opgauge.ops._core.registry import kernel
+from opgauge.ops.sign.op import DTYPES
 
 REAL = tuple(name for name in DTYPES if name not in COMPLEX)
 

@@ -15,14 +15,13 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-
-from harness import jsontext
-from harness.case.case import Case
-from harness.case.file import load_cases
-from harness.result.result import Ceilings, Check, Environment, Measurement, Result, Status, Trial, to_json
-from harness.settings import ROOT
-from harness.store import Store
-from harness.store.store import case_entry, result_values
+from opgauge.harness import jsontext
+from opgauge.harness.case.case import Case
+from opgauge.harness.case.file import load_cases
+from opgauge.harness.result.result import Ceilings, Check, Environment, Measurement, Result, Status, Trial, to_json
+from opgauge.harness.settings import ROOT
+from opgauge.harness.store import Store
+from opgauge.harness.store.store import case_entry, result_values
 
 IMPLEMENTATIONS = ("baseline", "optimized", "torch", "torch_compile")
 SPEEDS = (4.0, 1.0, 1.3, 1.1)

@@ -19,15 +19,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-
-from harness.case.case import Case
-from harness.measure.cpu import CpuTimer
-from harness.worker.attempt import Attempt, KernelFailedError
-from harness.worker.inputs import Inputs
-from harness.worker.verify import expect
-from ops import Bound, Kernel, find_kernel
-from ops._core import cuda, tuning
-from ops._core.cuda import INCLUDE, Source
+from opgauge.harness.case.case import Case
+from opgauge.harness.measure.cpu import CpuTimer
+from opgauge.harness.worker.attempt import Attempt, KernelFailedError
+from opgauge.harness.worker.inputs import Inputs
+from opgauge.harness.worker.verify import expect
+from opgauge.ops import Bound, Kernel, find_kernel
+from opgauge.ops._core import tuning
+from opgauge.ops._cuda import source as source_module
+from opgauge.ops._cuda.source import INCLUDE, Source
 
 HERE = Path(__file__).parent
 MODEL, MULTIPROCESSORS, CAPABILITY = "NVIDIA H200", 132, "90"
@@ -169,9 +169,9 @@ def emulated(folder: Path) -> Iterator[Emulator]:
 
     with pytest.MonkeyPatch.context() as patch:
         runtime = SimpleNamespace(getDevice=lambda: 0)
-        patch.setattr(cuda, "cupy", lambda: SimpleNamespace(cuda=SimpleNamespace(runtime=runtime)))
-        patch.setattr(cuda, "_attribute", lambda device, name: {"MultiProcessorCount": MULTIPROCESSORS}[name])
-        patch.setattr(cuda, "_capability", lambda device: CAPABILITY)
+        patch.setattr(source_module, "cupy", lambda: SimpleNamespace(cuda=SimpleNamespace(runtime=runtime)))
+        patch.setattr(source_module, "_attribute", lambda device, name: {"MultiProcessorCount": MULTIPROCESSORS}[name])
+        patch.setattr(source_module, "_capability", lambda device: CAPABILITY)
         patch.setattr(Source, "function", function)
         patch.setattr(tuning, "device_model", lambda backend, index=0: MODEL)
         tuning._forget()

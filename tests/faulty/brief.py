@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from harness.worker import ceilings
+from opgauge.harness.worker import ceilings
 
 ceilings.CPU_BYTES = 1 << 18
 ceilings.CPU_MATRIX = 32

@@ -17,8 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-
-from ops import kernel
+from opgauge.ops import kernel
 
 Right = Callable[[Any, dict[str, Any]], None]
 

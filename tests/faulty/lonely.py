@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-
-from ops import kernel
+from opgauge.ops import kernel
 
 
 @kernel("p_norm", "only_here", "cpu", ("float32",))

@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 
-from ops import find_op
-from ops._core.op import Array, Params
+from opgauge.ops import find_op
+from opgauge.ops._core.op import Array, Params
 
 REFERENCE_S = 1.5
 _op = find_op("p_norm")

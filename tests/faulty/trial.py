@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from math import inf
 
-from harness.case.case import Case
-from harness.result.result import Trial
-from ops import find_op
+from opgauge.harness.case.case import Case
+from opgauge.harness.result.result import Trial
+from opgauge.ops import find_op
 
 
 def trial(implementation: str, dtype: str = "float32", length: int = 7) -> Trial:

@@ -7,10 +7,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from opgauge.harness.case.file import load_cases
+from opgauge.harness.result.result import Ceilings, Measurement, Result, Status, Trial
 
-from harness.case.file import load_cases
-from harness.report.addends import addends, most_of_resnet50, saved_by_resnet50
-from harness.result.result import Ceilings, Measurement, Result, Status, Trial
+from tools.addends import addends, most_of_resnet50, saved_by_resnet50
 
 CASES = Path(__file__).parent.parent.parent / "cases"
 COPY = Ceilings("cuda:0", 4000.0, 4000.0, {"float32": 50_000.0}, 2000.0)

@@ -12,18 +12,17 @@ from types import SimpleNamespace
 from typing import Any, Self
 
 import pytest
-
-from harness.case.case import Case
-from harness.cli import agree as verb
-from harness.errors import WorkerError
-from harness.measure import Limits
-from harness.result.result import KernelUse, Profile, Trial
-from harness.store import Store
-from harness.store.queries import list_self_tests
-from harness.trust import yardstick
-from harness.trust.agreement import Agreement, as_data, sentences, summarize
-from harness.trust.yardstick import Pace, Yardstick, read_times
-from ops import available, find_op
+from opgauge.harness.case.case import Case
+from opgauge.harness.cli import agree as verb
+from opgauge.harness.errors import WorkerError
+from opgauge.harness.measure import Limits
+from opgauge.harness.result.result import KernelUse, Profile, Trial
+from opgauge.harness.store import Store
+from opgauge.harness.store.queries import list_self_tests
+from opgauge.harness.trust import yardstick
+from opgauge.harness.trust.agreement import Agreement, as_data, sentences, summarize
+from opgauge.harness.trust.yardstick import Pace, Yardstick, read_times
+from opgauge.ops import available, find_op
 
 ROOT = Path(__file__).parents[2]
 ONE = Agreement("p_norm", "rows", "0" * 16, "float32", "optimized", 41_000.0, 41_200.0, 40_000.0, 1)
@@ -186,7 +185,7 @@ def test_a_process_that_dies_costs_one_trial(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_the_cpu_has_no_second_clock() -> None:
     """`agree` on the CPU, or without a GPU, compares nothing, says why, and ends with 5."""
-    code = "from harness.cli import main; main()"
+    code = "from opgauge.harness.cli import main; main()"
     environment = {**os.environ, "OPGAUGE_DB": "sqlite://"}
     done = subprocess.run(
         [sys.executable, "-c", code, "agree", "--device", "cpu"],
@@ -220,7 +219,7 @@ class FakeExecutor:
 def test_what_was_found_is_stored(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: Any) -> None:
     """`agree` keeps every trial and the summary as a self-test, and prints the shares outside."""
     url = f"sqlite:///{tmp_path / 'o.db'}"
-    monkeypatch.setattr("harness.run.execute.LocalExecutor", FakeExecutor)
+    monkeypatch.setattr("opgauge.harness.run.execute.LocalExecutor", FakeExecutor)
     monkeypatch.setattr(yardstick, "measure", lambda trials, _: [Pace(41_000.0, 44_000.0, 3_000.0)] * len(trials))
     monkeypatch.setattr(yardstick, "bench_version", lambda: None)
     found = list(verb._measure([a_trial(), a_trial("baseline")], LIMITS, 1.0))

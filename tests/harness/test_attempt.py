@@ -5,15 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-
-from harness.case.file import load_cases
-from harness.measure import Limits, timer_for
-from harness.result.result import Status, Trial
-from harness.worker.attempt import Attempt, KernelFailedError, WrongError
-from harness.worker.block import Bench
-from harness.worker.inputs import make_inputs
-from harness.worker.verify import expect
-from ops import find_kernel
+from opgauge.harness.case.file import load_cases
+from opgauge.harness.measure import Limits, timer_for
+from opgauge.harness.result.result import Status, Trial
+from opgauge.harness.worker.attempt import Attempt, KernelFailedError, WrongError
+from opgauge.harness.worker.bench import Bench
+from opgauge.harness.worker.inputs import make_inputs
+from opgauge.harness.worker.verify import expect
+from opgauge.ops import find_kernel
 
 CASES = Path(__file__).parent.parent.parent / "cases"
 

@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-
-from harness.worker import bits
-from harness.worker.bits import digest, mixed, same_bits
-from ops._core.backend import to_backend
+from opgauge.harness.worker import bits
+from opgauge.harness.worker.bits import digest, mixed, same_bits
+from opgauge.ops._core.backend import to_backend
 
 
 def test_same_bits_tells_nan_from_nan() -> None:

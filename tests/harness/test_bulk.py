@@ -6,8 +6,7 @@ from pathlib import Path
 from threading import Event, Thread
 
 import pytest
-
-from harness.store.bulk import Turns
+from opgauge.harness.store.bulk import Turns
 
 
 def test_processes_take_turns(tmp_path: Path) -> None:

@@ -10,11 +10,10 @@ from typing import Any, get_args
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-
-from harness.case.case import Case, GatePolicy, InputSpec, Kind, Layout
-from harness.case.casejson import case_from_json, case_to_json
-from harness.errors import CaseError, HarnessError
-from ops import FLOATS, find_op
+from opgauge.harness.case.case import Case, GatePolicy, InputSpec, Kind, Layout
+from opgauge.harness.case.casejson import case_from_json, case_to_json
+from opgauge.harness.errors import CaseError, HarnessError
+from opgauge.ops import FLOATS, find_op
 
 PNormParams = find_op("p_norm").params
 

@@ -7,10 +7,9 @@ from pathlib import Path
 from textwrap import dedent
 
 import pytest
-
-from harness.case.document import MAX_BYTES
-from harness.case.file import load_cases
-from harness.errors import CaseFileError, HarnessError
+from opgauge.harness.case.document import MAX_BYTES
+from opgauge.harness.case.file import load_cases
+from opgauge.harness.errors import CaseFileError, HarnessError
 
 HEAD = "op: p_norm\ncases:\n"
 LERP = "op: lerp\ncases:\n"

@@ -8,13 +8,12 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-
-from harness.case.case import Case, InputSpec
-from harness.case.file import load_cases
-from harness.case.hint import read_value, record_hints
-from harness.case.rules import USED_BY, build_case, field_hints
-from harness.errors import CaseError, CaseFileError
-from ops import all_ops, find_op
+from opgauge.harness.case.case import Case, InputSpec
+from opgauge.harness.case.file import load_cases
+from opgauge.harness.case.hint import read_value, record_hints
+from opgauge.harness.case.rules import USED_BY, build_case, field_hints
+from opgauge.harness.errors import CaseError, CaseFileError
+from opgauge.ops import all_ops, find_op
 
 CASES = Path(__file__).parents[2] / "cases"
 SHIPPED = [file.read_text(encoding="utf-8") for file in sorted(CASES.glob("*.yaml"))]

@@ -6,11 +6,10 @@ import subprocess
 import sys
 
 import pytest
-
-from harness.result.result import Ceilings
-from harness.worker import ceilings
-from harness.worker.ceilings import measure
-from ops import BackendError, available
+from opgauge.harness.result.result import Ceilings
+from opgauge.harness.worker import ceilings
+from opgauge.harness.worker.ceilings import measure
+from opgauge.ops import BackendError, available
 
 
 def test_the_cpu_has_ceilings(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -64,12 +63,12 @@ def test_cuda_has_ceilings() -> None:
     assert found.matrix_gflops["float16"] >= found.matrix_gflops["float32"]
 
 
-COPIED_FIRST = "import numpy, harness.measure.jit as measured; measured.fill(numpy.empty(4), 0.0)"
+COPIED_FIRST = "import numpy, opgauge.harness.measure.jit as measured; measured.fill(numpy.empty(4), 0.0)"
 INSTRUCTIONS = """
 import sys
 from numba.core.registry import cpu_target
-there = "ops._core.jit" in sys.modules
-import ops._core.jit
+there = "opgauge.ops._cpu.jit" in sys.modules
+import opgauge.ops._cpu.jit
 print(there, cpu_target.target_context.codegen().magic_tuple())
 """
 
@@ -78,7 +77,7 @@ def test_ceilings_leave_kernels_their_instructions() -> None:
     """What Numba may use is settled by what it compiles first: with wider vectors copies take 1.3 times as long."""
     found = [
         subprocess.run([sys.executable, "-c", first + INSTRUCTIONS], capture_output=True, text=True, check=True).stdout
-        for first in (COPIED_FIRST, "import ops._core.jit")
+        for first in (COPIED_FIRST, "import opgauge.ops._cpu.jit")
     ]
     assert found[0].startswith("True")
     assert found[0] == found[1]

@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-from harness.judge.changepoint import EDGE, find_change_points
+from opgauge.harness.judge.changepoint import EDGE, find_change_points
 
 RECORDED = Path(__file__).parent / "recordings" / "otava.json"
 # apache-otava pins an older NumPy than ours; the file holds what it found, and says how.

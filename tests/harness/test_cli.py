@@ -10,8 +10,8 @@ import sys
 from pathlib import Path
 
 import pytest
+from opgauge.harness.store import Store
 
-from harness.store import Store
 from tests.commandline import Done, run_here
 
 ROOT = Path(__file__).parent.parent.parent
@@ -32,7 +32,7 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A database with one small run, made by a process."""
     path = tmp_path_factory.mktemp("cli") / "run.db"
     done = subprocess.run(
-        [sys.executable, "-m", "harness", *SMOKE, "-i", "baseline", "-i", "optimized", "--ceilings"],
+        [sys.executable, "-m", "opgauge", *SMOKE, "-i", "baseline", "-i", "optimized", "--ceilings"],
         capture_output=True,
         text=True,
         env={**os.environ, "OPGAUGE_DB": f"sqlite:///{path}"},
@@ -107,7 +107,7 @@ def test_mistakes_of_the_user_are_one_line(tmp_path: Path) -> None:
     """A misspelt case file, a missing database folder, a device that is none: exit code 2."""
     wrong = tmp_path / "wrong.yaml"
     wrong.write_text("op: p_norm\ncases:\n  - {name: a, shapes: {x: [3]}, dtype: float32, params: {porder: banana}}\n")
-    command = [sys.executable, "-m", "harness", "check", str(wrong)]
+    command = [sys.executable, "-m", "opgauge", "check", str(wrong)]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False, timeout=200)
     assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)
     assert f"{wrong}:3:" in done.stderr
@@ -144,7 +144,7 @@ def test_interrupting_keeps_what_is_finished(tmp_path: Path) -> None:
     """Ctrl-C ends with 130, and the results until then are stored."""
     db = tmp_path / "x.db"
     with subprocess.Popen(
-        [sys.executable, "-c", "from harness.cli import main; main()", "run", "cases/dot.yaml", "-i", "baseline",
+        [sys.executable, "-m", "opgauge", "run", "cases/dot.yaml", "-i", "baseline",
          "--tag", "smoke", "--budget", "0.3", "--no-ceilings"],
         env={**os.environ, "OPGAUGE_DB": f"sqlite:///{db}"}, cwd=ROOT, stdout=subprocess.DEVNULL,
     ) as process:  # fmt: skip

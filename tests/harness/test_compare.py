@@ -10,10 +10,20 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-from harness.judge.compare import compare, compare_run
-from harness.judge.verdict import Comparison, Evidence, Kind, Metrics, Pair, Reason, Rule, Side, Subject, Verdict
-from harness.result.result import Check, Status
+from opgauge.harness.judge.compare import compare, compare_run
+from opgauge.harness.judge.verdict import (
+    Comparison,
+    Evidence,
+    Kind,
+    Metrics,
+    Pair,
+    Reason,
+    Rule,
+    Side,
+    Subject,
+    Verdict,
+)
+from opgauge.harness.result.result import Check, Status
 
 SOUND = Side()
 DEFAULT = Rule()

@@ -9,15 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-from harness.case.case import Case
-from harness.result.result import Check, Result, Status, Trial, from_json
-from harness.run import compiling
-from harness.run.compiling import Ahead, Waiting, compile_ahead
-from harness.run.execute import Ask, LocalExecutor, ask_nothing
-from harness.worker.inputs import make_inputs
-from harness.worker.kept import keep_values
-from ops import find_op
+from opgauge.harness.case.case import Case
+from opgauge.harness.result.result import Check, Result, Status, Trial, from_json
+from opgauge.harness.run import compiling
+from opgauge.harness.run.compiling import Ahead, Waiting, compile_ahead
+from opgauge.harness.run.execute import Ask, LocalExecutor, ask_nothing
+from opgauge.harness.worker.inputs import make_inputs
+from opgauge.harness.worker.kept import keep_values
+from opgauge.ops import find_op
 
 CASES = [Case("p_norm", f"c{size}", {"x": (2, size)}, "float32", find_op("p_norm").params()) for size in (3, 5, 7)]
 

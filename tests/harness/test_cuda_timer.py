@@ -9,12 +9,11 @@ from typing import Any, Self
 
 import numpy as np
 import pytest
-
-from harness.measure import Limits
-from harness.measure.cuda import PAGE_BYTES, PLACE_BYTES, CudaTimer
-from harness.measure.graphs import EMPTY_CALLS, STAMPS
-from harness.result.result import Footprint
-from ops import available
+from opgauge.harness.measure import Limits
+from opgauge.harness.measure.cuda import PAGE_BYTES, PLACE_BYTES, CudaTimer
+from opgauge.harness.measure.graphs import EMPTY_CALLS, STAMPS
+from opgauge.harness.result.result import Footprint
+from opgauge.ops import available
 
 LIMITS = Limits(budget_s=60, min_samples=3, max_samples=4, warmup_s=0.0)
 SAMPLES = 12
@@ -122,8 +121,8 @@ class FakeHook:
 def fake(monkeypatch: pytest.MonkeyPatch) -> FakeCuda:
     """A device that is not there."""
     made = FakeCuda()
-    monkeypatch.setattr("harness.measure.cuda.cupy", lambda: made)
-    monkeypatch.setattr("harness.measure.ruler.cupy", lambda: made)
+    monkeypatch.setattr("opgauge.harness.measure.cuda.cupy", lambda: made)
+    monkeypatch.setattr("opgauge.harness.measure.ruler.cupy", lambda: made)
     return made
 
 
@@ -153,7 +152,7 @@ def test_torch_tensors_of_another_block_lie_elsewhere(monkeypatch: pytest.Monkey
 
     cuda = SimpleNamespace(device=nullcontext, stream=nullcontext, ExternalStream=lambda ptr: ptr)
     torch = SimpleNamespace(cuda=cuda, empty=empty, uint8="uint8")
-    monkeypatch.setattr("harness.measure.cuda.import_module", {"torch": torch}.__getitem__)
+    monkeypatch.setattr("opgauge.harness.measure.cuda.import_module", {"torch": torch}.__getitem__)
     timers = [CudaTimer(0, block) for block in (0, 1, 3)]
     for timer in (*timers, *timers):
         with timer.session("torch"):
@@ -200,7 +199,7 @@ def test_the_hot_figure_is_a_graphs(fake: FakeCuda, monkeypatch: pytest.MonkeyPa
 
 def test_what_launches_nothing_has_no_hot_figure(fake: FakeCuda, monkeypatch: pytest.MonkeyPatch) -> None:
     """A call that only makes a view is captured once, to see that it launches nothing."""
-    monkeypatch.setattr("harness.measure.cuda.graph_names", lambda graph: ())
+    monkeypatch.setattr("opgauge.harness.measure.cuda.graph_names", lambda graph: ())
     measured = measure(fake)
     assert (measured.hot_ns, measured.footprint.launches) == (None, 0)
     assert fake.log.count("begin") == 1
@@ -214,7 +213,7 @@ def test_names_come_from_a_graph_of_one_call(fake: FakeCuda, monkeypatch: pytest
         captured.extend(fake.log[len(fake.log) - fake.log[::-1].index("begin") : -2])
         return ("first", "[copy]")
 
-    monkeypatch.setattr("harness.measure.cuda.graph_names", read)
+    monkeypatch.setattr("opgauge.harness.measure.cuda.graph_names", read)
     footprint = measure(fake).footprint
     assert captured == ["call"]
     assert (footprint.launches, footprint.kernels) == (2, ("first", "[copy]"))
@@ -251,7 +250,7 @@ def test_throttled_samples_are_dropped_and_counted(fake: FakeCuda) -> None:
 
 def test_a_hook_counts_what_is_held_at_a_time(fake: FakeCuda) -> None:
     """The peak of allocations is the most held at once, not their sum."""
-    from harness.measure.footprint import memory_counter
+    from opgauge.harness.measure.footprint import memory_counter
 
     counter = memory_counter(fake)
     counter.malloc_postprocess(mem_size=512, device_id=0)

@@ -8,16 +8,15 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-from harness.case.case import Case
-from harness.measure import Limits, cupti
-from harness.measure.cupti import Collector, Record, split_calls, summarize
-from harness.measure.footprint import demangle, graph_names, short_name
-from harness.result.result import KernelUse, Profile, Result, Status, Trial, from_json, to_json
-from harness.run.execute import LocalExecutor
-from harness.worker.block import Bench
-from harness.worker.profiler import ON_CPU, Profiler
-from ops import BackendError, available, find_op
+from opgauge.harness.case.case import Case
+from opgauge.harness.measure import Limits, cupti
+from opgauge.harness.measure.cupti import Collector, Record, split_calls, summarize
+from opgauge.harness.measure.footprint import demangle, graph_names, short_name
+from opgauge.harness.result.result import KernelUse, Profile, Result, Status, Trial, from_json, to_json
+from opgauge.harness.run.execute import LocalExecutor
+from opgauge.harness.worker.bench import Bench
+from opgauge.harness.worker.profiler import ON_CPU, Profiler
+from opgauge.ops import BackendError, available, find_op
 
 LIMITS = Limits(budget_s=0.05, min_samples=2, max_samples=5, warmup_s=0.0)
 

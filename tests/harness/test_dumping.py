@@ -8,8 +8,8 @@ from typing import Any
 
 import pydantic_core
 import pytest
+from opgauge.harness.store import dumping
 
-from harness.store import dumping
 from tests.hostile import KEYS
 
 PACKED = (array("d", [1.5, 2.0, 1e-7, 1e22]).tobytes(), b"", array("d", [1980.0]).tobytes())
@@ -28,7 +28,7 @@ TRICKS: tuple[dict[str, Any], ...] = (
 
 
 def stored(extra: dict[str, Any], reason: str, *, measured: bool) -> dict[str, Any]:
-    """A result as `harness.store.store.result_values` makes it."""
+    """A result as `opgauge.harness.store.store.result_values` makes it."""
     found: dict[str, Any] = {"status": "ok", "reason": reason, "check": {"ok": True, "reason": reason}, "bytes": 1}
     found |= {"block": 3, "extra": extra, "profile": None, "ruler": None, "measurement": None}
     if measured:

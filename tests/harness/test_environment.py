@@ -9,12 +9,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-
-from harness.case.case import Case
-from harness.result.result import Environment
-from harness.run import environment
-from harness.run.environment import branch, capture, case_set, changes, commit
-from ops import BackendError, find_op
+from opgauge.harness.case.case import Case
+from opgauge.harness.result.result import Environment
+from opgauge.harness.run import environment
+from opgauge.harness.run.environment import branch, capture, case_set, changes, commit
+from opgauge.ops import BackendError, find_op
 
 
 def a_case(name: str, length: int) -> Case:
@@ -33,8 +32,8 @@ def test_the_cpu_decides_with_its_model_and_threads() -> None:
 
 def test_nothing_missing_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without git, nvidia-smi, NVML and /proc a GPU is unknown and there is no commit."""
-    monkeypatch.setattr("harness.run.environment.shutil.which", lambda name: None)
-    monkeypatch.setattr("harness.run.environment.importlib.import_module", _no_module)
+    monkeypatch.setattr("opgauge.harness.run.environment.shutil.which", lambda name: None)
+    monkeypatch.setattr("opgauge.harness.run.environment.importlib.import_module", _no_module)
     monkeypatch.setattr(environment, "_read", lambda path: "")
     found = capture(["cpu", "cuda:0"])
     assert found.hard_of("cuda:0") == {"model": "unknown", "mig": "unknown", "driver_major": "unknown"}
@@ -70,7 +69,7 @@ def fake_nvml(**changes: Any) -> SimpleNamespace:
 
 def test_a_gpu_decides_with_model_mig_and_driver(monkeypatch: pytest.MonkeyPatch) -> None:
     """Model, MIG and the driver's major version are hard; the rest of the driver and clocks are soft."""
-    monkeypatch.setattr("harness.run.environment.importlib.import_module", lambda name: fake_nvml())
+    monkeypatch.setattr("opgauge.harness.run.environment.importlib.import_module", lambda name: fake_nvml())
     found = capture(["cuda:0"])
     assert found.hard_of("cuda:0") == {"model": "NVIDIA H200", "mig": "off", "driver_major": "580"}
     assert found.soft["cuda:0.driver"] == "580.65.06"
@@ -83,7 +82,9 @@ def test_nvidia_smi_stands_in(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail() -> None:
         raise NvmlError
 
-    monkeypatch.setattr("harness.run.environment.importlib.import_module", lambda name: fake_nvml(nvmlInit=fail))
+    monkeypatch.setattr(
+        "opgauge.harness.run.environment.importlib.import_module", lambda name: fake_nvml(nvmlInit=fail)
+    )
     monkeypatch.setattr(environment, "_output", lambda *command: "NVIDIA H200, 580.65.06, Enabled, 345, 1980")
     found = capture(["cuda:0"])
     assert found.hard_of("cuda:0") == {"model": "NVIDIA H200", "mig": "on", "driver_major": "580"}
@@ -131,7 +132,7 @@ def test_the_set_of_cases_has_a_hash() -> None:
 def test_nothing_heavy_is_imported() -> None:
     """Capturing imports neither CuPy nor torch nor Numba."""
     program = (
-        "import sys; from harness.run.environment import capture; capture(['cpu', 'cuda:0']);"
+        "import sys; from opgauge.harness.run.environment import capture; capture(['cpu', 'cuda:0']);"
         "print([name for name in ('cupy', 'torch', 'numba', 'pydantic') if name in sys.modules])"
     )
     done = subprocess.run(

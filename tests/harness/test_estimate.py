@@ -6,9 +6,8 @@ import math
 
 import numpy as np
 import pytest
-
-from harness.judge.estimate import LEVEL, estimate, find_modes, reject
-from harness.judge.student import quantile, upper_tail
+from opgauge.harness.judge.estimate import LEVEL, estimate, find_modes, reject
+from opgauge.harness.judge.student import quantile, upper_tail
 
 
 def noise(seed: int, cases: int, pairs: int, spread: float, strays: float = 0.0) -> np.ndarray:

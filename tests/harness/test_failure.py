@@ -5,10 +5,9 @@ from __future__ import annotations
 import signal
 
 import pytest
-
-from harness.result.failure import LONGEST, classify, classify_death
-from harness.result.result import Status
-from ops import AxisError, BackendError, CompileError, DtypeError, ShapeError
+from opgauge.harness.result.failure import LONGEST, classify, classify_death
+from opgauge.harness.result.result import Status
+from opgauge.ops import AxisError, BackendError, CompileError, DtypeError, ShapeError
 
 
 class OutOfMemoryError(RuntimeError):

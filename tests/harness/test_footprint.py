@@ -9,22 +9,21 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-
-from harness.case.case import Case
-from harness.gate.evidence import metrics_of
-from harness.gate.pairing import Outcome
-from harness.measure import Limits
-from harness.measure.cpu import CpuTimer
-from harness.measure.footprint import graph_names
-from harness.result.result import Footprint, Measurement, Ruler, Status, Trial
-from harness.worker import block
-from harness.worker.block import Bench
-from ops import find_op
-from ops._core import cuda
-from ops._core.cuda import Resources, Source, recording
+from opgauge.harness.case.case import Case
+from opgauge.harness.gate.evidence import metrics_of
+from opgauge.harness.gate.pairing import Outcome
+from opgauge.harness.measure import Limits
+from opgauge.harness.measure.cpu import CpuTimer
+from opgauge.harness.measure.footprint import graph_names
+from opgauge.harness.result.result import Footprint, Measurement, Ruler, Status, Trial
+from opgauge.harness.worker import bench
+from opgauge.harness.worker.bench import Bench
+from opgauge.ops import find_op
+from opgauge.ops._cuda import source as source_module
+from opgauge.ops._cuda.source import Resources, Source, recording
 
 QUICK = Limits(budget_s=0.01, min_samples=1, max_samples=1, warmup_s=0.0)
-SIGN = Path(cuda.__file__).parent.parent / "sign" / "cuda.py"
+SIGN = Path(source_module.__file__).parent.parent / "sign" / "cuda.py"
 EXPRESSION = "sign<float, 4, WHOLE>"
 MEASURED = Measurement((1.0,), "t", 1, footprint=Footprint(1, ("k",), 0))
 
@@ -104,8 +103,8 @@ def test_kernels_handed_out_are_recorded(monkeypatch: pytest.MonkeyPatch) -> Non
         ),
         RawModule=lambda path: SimpleNamespace(get_function=lambda name: name),
     )
-    monkeypatch.setattr(cuda, "cupy", lambda: fake)
-    monkeypatch.setattr(cuda, "_SOURCES", [])
+    monkeypatch.setattr(source_module, "cupy", lambda: fake)
+    monkeypatch.setattr(source_module, "_SOURCES", [])
     source = Source(str(SIGN), "kernels.cu", (EXPRESSION,))
     with recording() as first:
         function = source.function(EXPRESSION)
@@ -120,14 +119,14 @@ def test_kernels_handed_out_are_recorded(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_resources_are_the_most_registers_and_all_spills() -> None:
     """Of several kernels the registers of the hungriest count, and the spills of all."""
     used = {"a": Resources(32, 0, 0, 8), "b": Resources(64, 0, 0, 4)}
-    found = block._with_resources(MEASURED, used).footprint
+    found = bench._with_resources(MEASURED, used).footprint
     assert found == Footprint(1, ("k",), 0, 64, 12)
-    assert block._with_resources(MEASURED, {}) is MEASURED
+    assert bench._with_resources(MEASURED, {}) is MEASURED
 
 
 def test_a_tree_that_records_nothing_is_measured_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     """The `ops` of an older tree has no recording; its trials are run without."""
-    monkeypatch.delattr(cuda, "recording")
+    monkeypatch.delattr(source_module, "recording")
     result = Bench(lambda _: None).run(a_trial(), QUICK)
     assert result.status is Status.OK
     assert result.measurement is not None
@@ -136,7 +135,7 @@ def test_a_tree_that_records_nothing_is_measured_all_the_same(monkeypatch: pytes
 
 def test_the_gate_sees_what_was_measured() -> None:
     """A footprint becomes the gate's metrics, name by name."""
-    measured = block._with_resources(MEASURED, {"a": Resources(40, 0, 0, 8)})
+    measured = bench._with_resources(MEASURED, {"a": Resources(40, 0, 0, 8)})
     found = metrics_of([Outcome(Status.OK, measurement=measured)])
     assert (found.launches, found.kernels, found.allocations) == (1, ("k",), 0)
     assert (found.registers, found.spills, found.peak_bytes) == (40, 8, None)

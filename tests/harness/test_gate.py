@@ -9,13 +9,12 @@ from textwrap import dedent
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-from harness.case.case import GatePolicy
-from harness.errors import CaseFileError
-from harness.gate.gate import Breach, ExitCode, Facts, Schedule, Spending, check_demands, judge, more_pairs
-from harness.gate.policy import Policy, PolicyRule, load_policy
-from harness.gate.waiver import State, Waiver
-from harness.judge.verdict import Comparison, Kind, Reason, Subject, Verdict
+from opgauge.harness.case.case import GatePolicy
+from opgauge.harness.errors import CaseFileError
+from opgauge.harness.gate.gate import Breach, ExitCode, Facts, Schedule, Spending, check_demands, judge, more_pairs
+from opgauge.harness.gate.policy import Policy, PolicyRule, load_policy
+from opgauge.harness.gate.waiver import State, Waiver
+from opgauge.harness.judge.verdict import Comparison, Kind, Reason, Subject, Verdict
 
 TODAY = date(2026, 6, 1)
 DEFAULT = Policy()

@@ -10,14 +10,14 @@ from xml.etree import ElementTree as ET
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from opgauge.harness.gate import report
+from opgauge.harness.gate.annotation import annotate
+from opgauge.harness.gate.junit import junit
+from opgauge.harness.gate.markdown import markdown, text
+from opgauge.harness.gate.table import show
+from opgauge.harness.judge.verdict import Comparison, Kind, Reason, Verdict
 from rich.console import Console
 
-from harness.gate import report
-from harness.gate.annotation import annotate
-from harness.gate.junit import junit
-from harness.gate.markdown import markdown, text
-from harness.gate.table import show
-from harness.judge.verdict import Comparison, Kind, Reason, Verdict
 from tests.gateruns import a_run, compared
 
 HOSTILE = (

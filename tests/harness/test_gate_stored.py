@@ -9,24 +9,24 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from opgauge.harness.case.case import GatePolicy
+from opgauge.harness.case.file import load_cases
+from opgauge.harness.errors import NothingError
+from opgauge.harness.gate import pairing
+from opgauge.harness.gate.gate import ExitCode
+from opgauge.harness.gate.pairing import Clock, Job, Record
+from opgauge.harness.gate.policy import Policy
+from opgauge.harness.gate.selection import Plan
+from opgauge.harness.gate.stored import noise_floors
+from opgauge.harness.report.history import find_series
+from opgauge.harness.result.result import Environment, Measurement, Result, Status, Trial
+from opgauge.harness.run.environment import capture
+from opgauge.harness.store import Store
+from opgauge.harness.store.queries import list_self_tests
+from opgauge.harness.trust.selftest import PLANTED, caught, false_alarms, out_of_reach
+from opgauge.harness.trust.share import Share
+from opgauge.harness.trust.table import caught_table
 
-from harness.case.case import GatePolicy
-from harness.case.file import load_cases
-from harness.errors import NothingError
-from harness.gate import pairing
-from harness.gate.gate import ExitCode
-from harness.gate.pairing import Clock, Job, Record
-from harness.gate.policy import Policy
-from harness.gate.selection import Plan
-from harness.gate.stored import noise_floors
-from harness.report.history import find_series
-from harness.result.result import Environment, Measurement, Result, Status, Trial
-from harness.run.environment import capture
-from harness.store import Store
-from harness.store.queries import list_self_tests
-from harness.trust.selftest import PLANTED, caught, false_alarms, out_of_reach
-from harness.trust.share import Share
-from harness.trust.table import caught_table
 from tests.commandline import run_here
 from tests.gateruns import a_run, compared
 from tests.tinytree import TinyTree
@@ -128,7 +128,7 @@ def test_noise_floors_come_from_long_self_tests_of_this_machine(tmp_path: Path) 
     """The database's self-tests say how far a series moves by itself, where they had runs enough."""
     from datetime import UTC, datetime
 
-    from harness.store.queries import SelfTest, add_self_test
+    from opgauge.harness.store.queries import SelfTest, add_self_test
 
     here = Environment({"cpu.model": "m"}, {})
     case = {"case_id": "0", "implementation": "optimized", "device": "cpu", "noise_floor": 0.04}

@@ -8,9 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-
-from harness.measure.graphs import EMPTY_CALLS, REPEATS, STAMPS, Graphs
-from harness.measure.queue import Sample
+from opgauge.harness.measure.graphs import EMPTY_CALLS, REPEATS, STAMPS, Graphs
+from opgauge.harness.measure.queue import Sample
 
 FAST_NS, SLOW_NS = 590, 770
 KERNEL_NS = 400

@@ -12,10 +12,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-
-from harness.case.case import Case, InputSpec
-from harness.worker import inputs
-from harness.worker.inputs import (
+from opgauge.harness.case.case import Case, InputSpec
+from opgauge.harness.worker import inputs
+from opgauge.harness.worker.inputs import (
     ALIGNMENT,
     LARGE_BYTES,
     LARGE_PAGE,
@@ -26,13 +25,13 @@ from harness.worker.inputs import (
     place,
     widen,
 )
-from ops import DTYPES, Input, dtype_info, find_op
+from opgauge.ops import DTYPES, Input, dtype_info, find_op
 
 ROOT = Path(__file__).parents[2]
 PLAIN = InputSpec()
 PROGRAM = """
 from tests.harness.test_inputs import a_case
-from harness.worker.inputs import make_inputs
+from opgauge.harness.worker.inputs import make_inputs
 print(make_inputs(a_case()).values["x"].tobytes().hex())
 """
 

@@ -8,8 +8,7 @@ import math
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-
-from harness import jsontext
+from opgauge.harness import jsontext
 
 numbers = st.integers(-(2**63), 2**63 - 1) | st.floats(allow_nan=False, allow_infinity=False)
 plain = st.none() | st.booleans() | numbers | st.text(st.characters(codec="utf-8"))

@@ -8,18 +8,17 @@ from typing import Any
 
 import numpy as np
 import pytest
-
-from harness.case.file import load_cases
-from harness.measure import Limits
-from harness.result.result import Status, Trial
-from harness.worker import block
-from harness.worker.attempt import Trusted
-from harness.worker.bits import same_bits
-from harness.worker.block import Bench
-from harness.worker.inputs import make_inputs
-from harness.worker.kept import forget_values, keep_expected, keep_values, recall_expected, recall_values
-from harness.worker.verify import expect
-from ops import find_kernel
+from opgauge.harness.case.file import load_cases
+from opgauge.harness.measure import Limits
+from opgauge.harness.result.result import Status, Trial
+from opgauge.harness.worker import bench as bench_module
+from opgauge.harness.worker.attempt import Trusted
+from opgauge.harness.worker.bench import Bench
+from opgauge.harness.worker.bits import same_bits
+from opgauge.harness.worker.inputs import make_inputs
+from opgauge.harness.worker.kept import forget_values, keep_expected, keep_values, recall_expected, recall_values
+from opgauge.harness.worker.verify import expect
+from opgauge.ops import find_kernel
 
 CASES = Path(__file__).parent.parent.parent / "cases"
 QUICK = Limits(budget_s=0.0, min_samples=1, max_samples=1, warmup_s=0.0)
@@ -57,7 +56,7 @@ def test_the_next_process_draws_nothing(tmp_path: Path, monkeypatch: pytest.Monk
     assert first.check is not None
     known = Trusted(first.extra["digest"], first.check)
     with monkeypatch.context() as patched:
-        patched.setattr(block, "make_inputs", _refuse)
+        patched.setattr(bench_module, "make_inputs", _refuse)
         assert Bench(lambda _: None).run(trial, QUICK, trusted=known, kept=tmp_path).status is Status.OK
     changed = {name: value + np.float32(1) for name, value in make_inputs(case).values.items()}
     keep_values(case, changed, tmp_path)
@@ -92,9 +91,9 @@ def test_a_kernel_that_leaves_other_bits_each_time_needs_one_reference(
     case = next(one for one in load_cases([CASES / "scale.yaml"]) if one.name == "offset")
     trial = Trial(case, "baseline", "cpu", "cpu")
     own = replace(find_kernel("scale", "baseline", "cpu", case.dtype), deterministic=False)
-    monkeypatch.setattr(block, "find_kernel", lambda *_: own)
+    monkeypatch.setattr(bench_module, "find_kernel", lambda *_: own)
     assert Bench(lambda _: None).run(trial, QUICK, kept=tmp_path).status is Status.OK
-    monkeypatch.setattr(block, "expect", _refuse)
+    monkeypatch.setattr(bench_module, "expect", _refuse)
     assert Bench(lambda _: None).run(trial, QUICK, kept=tmp_path).status is Status.OK
     own = replace(own, function=lambda **given: given["out"]["out"].fill(0), prepare=False)
     assert Bench(lambda _: None).run(trial, QUICK, kept=tmp_path).status is Status.WRONG

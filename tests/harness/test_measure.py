@@ -8,13 +8,12 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-
-from harness.measure import Limits, timer_for
-from harness.measure.cpu import SAMPLE_NS, CpuTimer
-from harness.measure.cuda import SOURCE
-from harness.measure.queue import Queue
-from harness.result.result import Measurement
-from ops._core.cuda import ARCHITECTURES, compile_source
+from opgauge.harness.measure import Limits, timer_for
+from opgauge.harness.measure.cpu import SAMPLE_NS, CpuTimer
+from opgauge.harness.measure.cuda import SOURCE
+from opgauge.harness.measure.queue import Queue
+from opgauge.harness.result.result import Measurement
+from opgauge.ops._cuda.source import ARCHITECTURES, compile_source
 
 LIMITS = Limits(budget_s=0.02, min_samples=3, max_samples=6, warmup_s=0.001)
 
@@ -24,8 +23,8 @@ class Clock:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 0
-        monkeypatch.setattr("harness.measure.cpu.perf_counter_ns", lambda: self.now)
-        monkeypatch.setattr("harness.measure.cpu.process_time_ns", lambda: 2 * self.now)
+        monkeypatch.setattr("opgauge.harness.measure.cpu.perf_counter_ns", lambda: self.now)
+        monkeypatch.setattr("opgauge.harness.measure.cpu.process_time_ns", lambda: 2 * self.now)
 
     def call_of(self, nanoseconds: int) -> Callable[[], int]:
         """A call that takes exactly so long."""

@@ -6,10 +6,10 @@ from pathlib import Path
 
 from alembic import command
 from alembic.config import Config
+from opgauge.harness.store import Store
+from opgauge.harness.store.schema import HEAD, MIGRATIONS, version
 from sqlalchemy import create_engine, inspect, text
 
-from harness.store import Store
-from harness.store.schema import HEAD, MIGRATIONS, version
 from tests.databases import database
 
 _RUN = """INSERT INTO run (id, uuid, started, status, "commit", command, environment)

@@ -9,15 +9,14 @@ from types import TracebackType
 from typing import Any, Self
 
 import pytest
-
-from harness.case.case import Case
-from harness.gate.gate import Schedule
-from harness.gate.pairing import BASE, HEAD, Job, Record, Workshop, measure
-from harness.gate.tree import Tree
-from harness.judge.verdict import Subject
-from harness.result.result import Status, Trial, to_json
-from harness.settings import ROOT
-from ops import find_op
+from opgauge.harness.case.case import Case
+from opgauge.harness.gate.gate import Schedule
+from opgauge.harness.gate.pairing import BASE, HEAD, Job, Record, Workshop, measure
+from opgauge.harness.judge.verdict import Subject
+from opgauge.harness.result.result import Status, Trial, to_json
+from opgauge.harness.run.tree import Tree
+from opgauge.harness.settings import ROOT
+from opgauge.ops import find_op
 
 
 class Machine:

@@ -8,18 +8,18 @@ from pathlib import Path
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
+from opgauge.harness.cli.options import command_line
+from opgauge.harness.errors import StoreError
+from opgauge.harness.result.submission import read_submission
+from opgauge.harness.scope import Scope
+from opgauge.harness.store import Store
+from opgauge.harness.store.bulk import add_run
+from opgauge.harness.store.queries import list_runs
+from opgauge.harness.store.schema import HEAD, version
+from opgauge.harness.store.tables import Table
+from opgauge.harness.store.tokens import create_token, list_tokens
 from sqlalchemy import text
 
-from harness.cli.options import command_line
-from harness.errors import StoreError
-from harness.result.submission import read_submission
-from harness.scope import Scope
-from harness.store import Store
-from harness.store.bulk import add_run
-from harness.store.queries import list_runs
-from harness.store.schema import HEAD, version
-from harness.store.tables import Table
-from harness.store.tokens import create_token, list_tokens
 from tests.databases import SERVER, database
 from tests.harness.test_submission import a_run
 

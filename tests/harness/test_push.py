@@ -13,12 +13,12 @@ from typing import Any
 
 import httpx
 import pytest
+from opgauge.harness.errors import HarnessError
+from opgauge.harness.report.push import LONGEST_WAIT_S, TRIES, Client, Pushed, PushError, parts, push
+from opgauge.harness.result.result import Ceilings, Environment, Measurement, Result, Status, Trial
+from opgauge.harness.result.submission import join, parse, read_submission
+from opgauge.harness.store import Store
 
-from harness.errors import HarnessError
-from harness.report.push import LONGEST_WAIT_S, TRIES, Client, Pushed, PushError, parts, push
-from harness.result.result import Ceilings, Environment, Measurement, Result, Status, Trial
-from harness.result.submission import join, parse, read_submission
-from harness.store import Store
 from tests.harness.test_submission import a_result
 
 TOKEN = "opg_secret"  # noqa: S105  it is none
@@ -262,10 +262,10 @@ def test_the_service_takes_what_is_pushed(store: Store, tmp_path: Path) -> None:
         warnings.simplefilter("ignore")
         from fastapi.testclient import TestClient
 
-    from harness.scope import Scope
-    from harness.settings import Settings
-    from harness.store.tokens import create_token
-    from web.app import create_app
+    from opgauge.harness.scope import Scope
+    from opgauge.harness.settings import Settings
+    from opgauge.harness.store.tokens import create_token
+    from opgauge.web.app import create_app
 
     app = create_app(Settings(database=f"sqlite:///{tmp_path}/there.db"))
     with TestClient(app) as there:

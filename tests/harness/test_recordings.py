@@ -11,11 +11,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-
-from harness.gate.gate import Schedule, more_pairs
-from harness.judge.compare import compare_run
-from harness.judge.estimate import LEAST_PAIRS, LEVEL, estimate, split_modes
-from harness.judge.verdict import Comparison, Evidence, Rule, Side, Subject, Verdict
+from opgauge.harness.gate.gate import Schedule, more_pairs
+from opgauge.harness.judge.compare import compare_run
+from opgauge.harness.judge.estimate import LEAST_PAIRS, LEVEL, estimate, split_modes
+from opgauge.harness.judge.verdict import Comparison, Evidence, Rule, Side, Subject, Verdict
 
 FOLDER = Path(__file__).parent / "recordings"
 RULES = {"cpu": Rule(0.05, 0.05), "crowded": Rule(0.05, 0.05), "h200": Rule()}

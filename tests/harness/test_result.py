@@ -7,11 +7,20 @@ from math import inf, nan
 from typing import Any
 
 import pytest
-
-from harness.case.case import Case
-from harness.measure import Limits
-from harness.result.result import Ceilings, Check, Environment, Measurement, Result, Status, Trial, from_json, to_json
-from ops import find_op
+from opgauge.harness.case.case import Case
+from opgauge.harness.measure import Limits
+from opgauge.harness.result.result import (
+    Ceilings,
+    Check,
+    Environment,
+    Measurement,
+    Result,
+    Status,
+    Trial,
+    from_json,
+    to_json,
+)
+from opgauge.ops import find_op
 
 CASE = Case("p_norm", "n", {"x": (3, 4)}, "float32", find_op("p_norm").params(porder=-inf, axis=(0, 1)), tags=("seed",))
 TRIAL = Trial(CASE, "baseline", "cuda", "cuda:1")

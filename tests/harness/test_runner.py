@@ -7,15 +7,14 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-
-from harness.case.case import Case
-from harness.measure import Limits
-from harness.result.result import Ceilings, Result, Status, Trial
-from harness.run.execute import Ask, LocalExecutor, ask_nothing
-from harness.run.runner import plan, run
-from harness.worker.inventory import take
-from ops import BackendError, find_kernel, find_op, kernels
-from ops._core import registry
+from opgauge.harness.case.case import Case
+from opgauge.harness.measure import Limits
+from opgauge.harness.result.result import Ceilings, Result, Status, Trial
+from opgauge.harness.run.execute import Ask, LocalExecutor, ask_nothing
+from opgauge.harness.run.runner import plan, run
+from opgauge.harness.worker.inventory import take
+from opgauge.ops import BackendError, find_kernel, find_op, kernels
+from opgauge.ops._core import registry
 
 QUICK = Limits(budget_s=0.01, min_samples=2, max_samples=3, warmup_s=0.0)
 
@@ -145,7 +144,7 @@ def test_a_run_measures_checks_and_says_how() -> None:
 
 def test_a_transposed_input_needs_a_strided_kernel() -> None:
     """A kernel that takes contiguous inputs only is unsupported for a case in another layout."""
-    from harness.case.case import InputSpec
+    from opgauge.harness.case.case import InputSpec
 
     case = Case(
         "p_norm", "t", {"x": (5, 7)}, "float32", find_op("p_norm").params(), {"x": InputSpec(layout="transposed")}

@@ -8,11 +8,10 @@ from typing import Any
 
 import pytest
 from jsonschema import Draft202012Validator
-
-from harness.case.document import read_documents
-from harness.case.file import load_cases
-from harness.case.schema import case_schema, schema_text
-from ops import all_ops
+from opgauge.harness.case.document import read_documents
+from opgauge.harness.case.file import load_cases
+from opgauge.harness.case.schema import case_schema, schema_text
+from opgauge.ops import all_ops
 
 CASES = Path(__file__).parents[2] / "cases"
 FILES = sorted(CASES.glob("*.yaml"))

@@ -5,9 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-
-from harness.errors import SettingsError
-from harness.settings import ROOT, Settings, child_environment, load_settings, visible_gpu
+from opgauge.harness.errors import SettingsError
+from opgauge.harness.settings import IMPORT_PATH, Settings, child_environment, load_settings, visible_gpu
 
 
 def test_nothing_set_gives_the_defaults() -> None:
@@ -53,7 +52,7 @@ def test_nonsense_names_the_variable(name: str, text: str) -> None:
 def test_workers_find_this_harness(monkeypatch: pytest.MonkeyPatch) -> None:
     """A worker's path begins with this tree, and its threads are limited where asked."""
     monkeypatch.setenv("PYTHONPATH", "/elsewhere")
-    assert child_environment()["PYTHONPATH"].startswith(str(ROOT))
+    assert child_environment()["PYTHONPATH"].startswith(IMPORT_PATH)
     assert child_environment(2)["OMP_NUM_THREADS"] == "2"
 
 

@@ -11,16 +11,16 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from opgauge.harness.case.case import Case
+from opgauge.harness.errors import NothingError, StoreError
+from opgauge.harness.result.result import Ceilings, Check, Environment, Measurement, Result, Status, Trial
+from opgauge.harness.settings import ROOT
+from opgauge.harness.store import Store
+from opgauge.harness.store.schema import HEAD, MIGRATIONS, version
+from opgauge.harness.store.tables import Table
+from opgauge.ops import find_op
 from sqlalchemy import create_engine, text
 
-from harness.case.case import Case
-from harness.errors import NothingError, StoreError
-from harness.result.result import Ceilings, Check, Environment, Measurement, Result, Status, Trial
-from harness.settings import ROOT
-from harness.store import Store
-from harness.store.schema import HEAD, MIGRATIONS, version
-from harness.store.tables import Table
-from ops import find_op
 from tests.databases import database
 
 ENVIRONMENT = Environment({"cpu.model": "test"}, {"commit": "abc"})
@@ -194,7 +194,7 @@ def test_databases_that_cannot_be_used_say_why(tmp_path: Path) -> None:
 
 def test_many_open_a_new_database_at_once(url: str) -> None:
     """One makes the tables, the others wait and find them."""
-    code = "import sys; from harness.store import Store; sys.stdin.read(); Store.open(sys.argv[1]).close()"
+    code = "import sys; from opgauge.harness.store import Store; sys.stdin.read(); Store.open(sys.argv[1]).close()"
     command = [sys.executable, "-c", code, url]
     started = [subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stderr=subprocess.PIPE) for _ in range(4)]
     for process in started:  # all of them have imported what takes long by then, or nearly

@@ -16,19 +16,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from opgauge.harness.case.case import Case
+from opgauge.harness.errors import HarnessError
+from opgauge.harness.report.export import whole_run
+from opgauge.harness.result.result import Ceilings, Check, Environment, Measurement, Result, Status, Trial
+from opgauge.harness.result.strict import SubmissionError
+from opgauge.harness.result.submission import join, parse, read_submission
+from opgauge.harness.settings import ROOT
+from opgauge.harness.store import Run, Store
+from opgauge.harness.store.bulk import Part, add_part, add_run, has_run, list_parts
+from opgauge.harness.store.tables import PartRow, ResultRow, SampleRow
+from opgauge.ops import find_op
 from sqlalchemy import func, select
 
-from harness.case.case import Case
-from harness.errors import HarnessError
-from harness.report.export import whole_run
-from harness.result.result import Ceilings, Check, Environment, Measurement, Result, Status, Trial
-from harness.result.strict import SubmissionError
-from harness.result.submission import join, parse, read_submission
-from harness.settings import ROOT
-from harness.store import Run, Store
-from harness.store.bulk import Part, add_part, add_run, has_run, list_parts
-from harness.store.tables import PartRow, ResultRow, SampleRow
-from ops import find_op
 from tests.databases import database
 from tests.hostile import HOSTILE, laden, places, put
 
@@ -223,7 +223,7 @@ def test_what_is_no_run_is_refused(data: Any) -> None:
 
 def test_a_run_that_breaks_off_leaves_nothing(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """When the last insert fails, neither the run nor a result of it is there."""
-    from harness.store import bulk
+    from opgauge.harness.store import bulk
 
     def fail(*_: object) -> None:
         raise OSError("the disk is full")
@@ -271,8 +271,8 @@ def test_a_killed_process_leaves_no_half_run(url: str, tmp_path: Path) -> None:
     """A process that is killed between the results and their samples leaves neither run nor results."""
     code = """
 import os, signal, sys
-from harness.store import Store, bulk
-from harness.result.submission import parse, read_submission
+from opgauge.harness.store import Store, bulk
+from opgauge.harness.result.submission import parse, read_submission
 bulk.packed_samples = lambda _: os.kill(os.getpid(), signal.SIGKILL)
 with Store.open(sys.argv[1]) as store:
     bulk.add_run(store.engine, read_submission(parse(sys.stdin.buffer.read())))

@@ -9,15 +9,14 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
+from opgauge.harness.case.case import Case
+from opgauge.harness.measure.cuda import CudaTimer
+from opgauge.harness.report import export, render
+from opgauge.harness.result.result import Ceilings, Check, Environment, Footprint, Measurement, Result, Status, Trial
+from opgauge.harness.result.summary import rows, share_of_ceiling, sort_rows
+from opgauge.harness.store import Run
+from opgauge.ops import find_op
 from rich.console import Console
-
-from harness.case.case import Case
-from harness.measure.cuda import CudaTimer
-from harness.report import export, render
-from harness.result.result import Ceilings, Check, Environment, Footprint, Measurement, Result, Status, Trial
-from harness.result.summary import rows, share_of_ceiling, sort_rows
-from harness.store import Run
-from ops import find_op
 
 CEILINGS = {"cpu": Ceilings("cpu", copy_gbps=10.0, matrix_gflops={"float32": 100.0})}
 RUN = Run("r", datetime(2026, 1, 1, tzinfo=UTC), None, "finished", "c", "", Environment({}, {}), 3)

@@ -7,16 +7,16 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-
-from harness.case.case import Case
-from harness.gate.pairing import BASE, HEAD, Job, Outcome, Record
-from harness.judge.verdict import Subject
-from harness.measure import Limits
-from harness.result.result import Status, Trial
-from harness.worker import attempt, bits, block, buffers
-from harness.worker.attempt import Trusted
-from harness.worker.block import Bench
-from ops import find_op
+from opgauge.harness.case.case import Case
+from opgauge.harness.gate.pairing import BASE, HEAD, Job, Outcome, Record
+from opgauge.harness.judge.verdict import Subject
+from opgauge.harness.measure import Limits
+from opgauge.harness.result.result import Status, Trial
+from opgauge.harness.worker import attempt, bits, buffers
+from opgauge.harness.worker import bench as bench_module
+from opgauge.harness.worker.attempt import Trusted
+from opgauge.harness.worker.bench import Bench
+from opgauge.ops import find_op
 
 QUICK = Limits(budget_s=0.0, min_samples=1, max_samples=1, warmup_s=0.0)
 CASE = Case("p_norm", "small", {"x": (5, 7)}, "float32", find_op("p_norm").params())
@@ -38,7 +38,7 @@ def test_checked_bits_need_no_reference(monkeypatch: pytest.MonkeyPatch) -> None
     first = bench().run(TRIAL, QUICK, with_digest=True)
     assert first.check is not None
     known = Trusted(first.extra["digest"], first.check)
-    monkeypatch.setattr(block, "expect", refuse)
+    monkeypatch.setattr(bench_module, "expect", refuse)
     again = bench().run(TRIAL, QUICK, trusted=known)
     assert (again.status, again.check) == (Status.OK, first.check)
     other = bench().run(TRIAL, QUICK, trusted=Trusted("0" * 64, first.check))
@@ -51,7 +51,7 @@ def test_what_another_tree_checked_counts_on_its_grounds(monkeypatch: pytest.Mon
     first = bench().run(TRIAL, QUICK, with_grounds=True)
     assert first.check is not None
     known = Trusted(first.extra["digest"], first.check, first.extra["grounds"])
-    monkeypatch.setattr(block, "expect", refuse)
+    monkeypatch.setattr(bench_module, "expect", refuse)
     again = bench().run(TRIAL, QUICK, trusted=known, with_grounds=True)
     assert (again.status, again.extra["grounds"]) == (Status.OK, first.extra["grounds"])
     with monkeypatch.context() as patched:

@@ -7,17 +7,17 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from opgauge.harness.case.case import Case
+from opgauge.harness.measure import Limits
+from opgauge.harness.result.result import Trial, to_json
+from opgauge.harness.run.environment import capture
+from opgauge.harness.run.execute import LocalExecutor
+from opgauge.harness.run.tree import changed_folders
+from opgauge.harness.worker import inventory
+from opgauge.ops import TuningError, find_op
+from opgauge.ops._core import tuning
+from opgauge.ops._core.backend import device_model
 
-from harness.case.case import Case
-from harness.gate.tree import changed_folders
-from harness.measure import Limits
-from harness.result.result import Trial, to_json
-from harness.run.environment import capture
-from harness.run.execute import LocalExecutor
-from harness.worker import inventory
-from ops import TuningError, find_op
-from ops._core import tuning
-from ops._core.backend import device_model
 from tests.commandline import Done, run_here
 from tests.tinytree import TinyTree
 

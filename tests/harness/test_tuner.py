@@ -11,13 +11,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-
-from harness.case.case import Case
-from harness.result.result import Environment
-from harness.tuner import LEAST_ROUNDS, MOST_ROUNDS, Finding, Tuner, cases_of
-from harness.tuningfile import write
-from ops import TuningError, find_op
-from ops._core.tuning import Parameter
+from opgauge.harness.case.case import Case
+from opgauge.harness.result.result import Environment
+from opgauge.harness.tune.file import write
+from opgauge.harness.tune.tuner import LEAST_ROUNDS, MOST_ROUNDS, Finding, Tuner, cases_of
+from opgauge.ops import TuningError, find_op
+from opgauge.ops._core.tuning import Parameter
 
 WIDTH = Parameter("sweep.width", 4, (2, 4, 8), "cpu", ("p_norm",), "for a test")
 HEIGHT = Parameter("sweep.height", 1, (1, 2), "cpu", ("p_norm",), "for a test")

@@ -7,11 +7,10 @@ from pathlib import Path
 from textwrap import dedent
 
 import pytest
-
-from harness.errors import CaseFileError
-from harness.gate.waiver import State, Waiver, load_waivers, review
-from harness.judge.pattern import matches
-from harness.judge.verdict import Comparison, Kind, Reason, Subject, Verdict
+from opgauge.harness.errors import CaseFileError
+from opgauge.harness.gate.waiver import State, Waiver, load_waivers, review
+from opgauge.harness.judge.pattern import matches
+from opgauge.harness.judge.verdict import Comparison, Kind, Reason, Subject, Verdict
 
 TODAY = date(2026, 6, 1)
 SUBJECT = Subject("p_norm", "seed-1[float32,porder=2]", "0123456789abcdef", "optimized", "cuda:0")

@@ -7,14 +7,13 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-
-from harness.case.case import Case
-from harness.measure import timer_for
-from harness.measure.cpu import CpuTimer
-from harness.worker.attempt import Attempt
-from harness.worker.inputs import Inputs, make_inputs, with_derived
-from harness.worker.verify import check, expect
-from ops import dtype_info, find_kernel, find_op, kernels
+from opgauge.harness.case.case import Case
+from opgauge.harness.measure import timer_for
+from opgauge.harness.measure.cpu import CpuTimer
+from opgauge.harness.worker.attempt import Attempt
+from opgauge.harness.worker.inputs import Inputs, make_inputs, with_derived
+from opgauge.harness.worker.verify import check, expect
+from opgauge.ops import dtype_info, find_kernel, find_op, kernels
 
 Array = NDArray[Any]
 

@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from opgauge.harness.settings import Settings
+from opgauge.harness.store import Store
+from opgauge.web.app import create_app
 
-from harness.settings import Settings
-from harness.store import Store
 from tests.databases import SERVER, database
 from tests.web.dataset import fill
-from web.app import create_app
 
 with warnings.catch_warnings():
     # it would rather have another package than httpx, which the client of the service needs

@@ -10,13 +10,22 @@ from typing import Any
 from uuid import uuid4
 
 import numpy as np
-
-from harness.case.case import Case
-from harness.result.result import Ceilings, Check, Environment, KernelUse, Measurement, Profile, Result, Status, Trial
-from harness.result.submission import Submission
-from harness.store import Store
-from harness.store.bulk import add_run
-from ops import find_op
+from opgauge.harness.case.case import Case
+from opgauge.harness.result.result import (
+    Ceilings,
+    Check,
+    Environment,
+    KernelUse,
+    Measurement,
+    Profile,
+    Result,
+    Status,
+    Trial,
+)
+from opgauge.harness.result.submission import Submission
+from opgauge.harness.store import Store
+from opgauge.harness.store.bulk import add_run
+from opgauge.ops import find_op
 
 HOSTILE = "<script>alert(1)</script>\"'&{{7*7}}<b>%{x}</b>"
 START = datetime(2026, 1, 5, 9, 0, tzinfo=UTC)

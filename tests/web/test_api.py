@@ -84,8 +84,8 @@ def test_results_are_paged_latest_first(client: TestClient) -> None:
 def test_what_a_page_leaves_out_is_found_further_on(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
     """Small windows and no patience: pages hold fewer results than asked for, and all of them are found."""
     expected = every(client, "/results", "before", implementation="torch")
-    monkeypatch.setattr("harness.store.listing.WINDOW", 50)
-    monkeypatch.setattr("harness.store.listing.PATIENCE_S", 0.0)
+    monkeypatch.setattr("opgauge.harness.store.listing.WINDOW", 50)
+    monkeypatch.setattr("opgauge.harness.store.listing.PATIENCE_S", 0.0)
     assert len(get(client, "/results", implementation="torch")["items"]) < 100
     assert every(client, "/results", "before", implementation="torch") == expected
 
@@ -196,7 +196,7 @@ def test_badges_are_harmless_pictures(client: TestClient) -> None:
 
 def test_badges_show_no_control_characters() -> None:
     """XML knows no NUL, and a badge is short."""
-    from web.api.badge import draw
+    from opgauge.web.api.badge import draw
 
     picture = draw("a\x00b\x1b[0m\u202e" + "x" * 500, HOSTILE, "#fff")
     ET.fromstring(picture)  # noqa: S314  our own
@@ -222,7 +222,7 @@ def test_metrics_are_prometheus_text(client: TestClient, empty: TestClient) -> N
 
 def test_labels_are_escaped() -> None:
     """A name cannot end its label or its line."""
-    from web.api.health import _family
+    from opgauge.web.api.health import _family
 
     line = "".join(_family("x", "X.", [({"case": 'a"b\\c\nd\re'}, 1.0)])).splitlines()[-1]
     assert line == 'x{case="a\\"b\\\\c\\nd e"} 1.0'
@@ -336,7 +336,7 @@ def test_every_route_is_described(client: TestClient) -> None:
 
 def test_answers_have_the_described_form(client: TestClient) -> None:
     """Each answer fits the model that OpenAPI shows, to the last field."""
-    from web.api import models
+    from opgauge.web.api import models
 
     runs = get(client, "/runs")
     models.RunPage.model_validate(runs, strict=True)

@@ -11,14 +11,14 @@ import pytest
 import schemathesis
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis.errors import Unsatisfiable
+from opgauge.harness.scope import Scope
+from opgauge.harness.settings import Settings
+from opgauge.harness.store.tokens import create_token
+from opgauge.web.app import create_app
+from opgauge.web.rate import Limits, RateLimit
 from schemathesis import GenerationMode
 
-from harness.scope import Scope
-from harness.settings import Settings
-from harness.store.tokens import create_token
 from tests.databases import database
-from web.app import create_app
-from web.rate import Limits, RateLimit
 
 EXAMPLES = int(os.environ.get("OPGAUGE_TEST_EXAMPLES", "12"))
 """Requests to each route in each mode."""

@@ -19,16 +19,16 @@ from typing import Any
 import pytest
 from fastapi import Request
 from fastapi.testclient import TestClient
+from opgauge.harness.scope import Scope
+from opgauge.harness.settings import ROOT
+from opgauge.harness.store import Store, bulk
+from opgauge.harness.store.tables import PartRow, ResultRow
+from opgauge.web import body
 from sqlalchemy import Engine, func, select
 
-from harness.scope import Scope
-from harness.settings import ROOT
-from harness.store import Store, bulk
-from harness.store.tables import PartRow, ResultRow
 from tests.databases import database
 from tests.web.dataset import RUNS
 from tests.web.submissions import a_run, bearer, store_of
-from web import body
 
 API = "/api/v1"
 
@@ -274,7 +274,7 @@ def test_a_run_of_many_parts_is_bounded(writable: TestClient, monkeypatch: pytes
     run, headers = a_run(), bearer(writable)
     put(writable, run, headers, "/parts/0")
     # web.api.submit is the router
-    monkeypatch.setattr(import_module("web.api.submit"), "RUN_BYTES", 1000)
+    monkeypatch.setattr(import_module("opgauge.web.api.submit"), "RUN_BYTES", 1000)
     address = f"{API}/runs/{run['run']['id']}"
     assert writable.post(f"{address}/finish", json={"parts": 1}, headers=headers).status_code == 413
     assert not seen(writable, run)
@@ -338,8 +338,8 @@ def test_processes_enter_runs_at_once(filled: str, tmp_path: Path) -> None:
             run["results"].reverse()
     code = """
 import json, sys
-from harness.store import Store, bulk
-from harness.result.submission import read_submission
+from opgauge.harness.store import Store, bulk
+from opgauge.harness.result.submission import read_submission
 runs = [read_submission(run) for run in json.load(sys.stdin)]
 with Store.open(sys.argv[1]) as store:
     print(sum(bulk.add_run(store.engine, run) for run in runs))

@@ -12,16 +12,16 @@ from typing import Any
 import pytest
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
+from opgauge.harness.cli import app as cli
+from opgauge.harness.errors import NothingError, StoreError
+from opgauge.harness.scope import Scope
+from opgauge.harness.store import Store
+from opgauge.harness.store.tokens import count_tokens, create_token, find_token, list_tokens, revoke_token
+from opgauge.web.auth import ReadGuard, secret_of
+from opgauge.web.rate import KEPT, Limits, RateLimit
 from typer.testing import CliRunner
 
-from harness.cli import app as cli
-from harness.errors import NothingError, StoreError
-from harness.scope import Scope
-from harness.store import Store
-from harness.store.tokens import count_tokens, create_token, find_token, list_tokens, revoke_token
 from tests.web.submissions import a_run, bearer, store_of
-from web.auth import ReadGuard, secret_of
-from web.rate import KEPT, Limits, RateLimit
 
 API = "/api/v1"
 
@@ -133,7 +133,7 @@ def test_an_admin_may_do_everything(writable: TestClient) -> None:
 def test_a_bucket_fills_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """A burst at once, then so many per second; keys are apart, and no more than so many are remembered."""
     now = [100.0]
-    monkeypatch.setattr("web.rate.monotonic", lambda: now[0])
+    monkeypatch.setattr("opgauge.web.rate.monotonic", lambda: now[0])
     limit = RateLimit(per_s=2.0, burst=3)
     assert [limit.take("a") for _ in range(3)] == [0.0] * 3
     assert limit.take("a") == pytest.approx(0.5)

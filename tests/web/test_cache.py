@@ -6,8 +6,7 @@ from pathlib import Path
 from threading import Event, Thread
 
 import pytest
-
-from web.cache import Bell, Cache
+from opgauge.web.cache import Bell, Cache
 
 
 class Data:

@@ -9,10 +9,10 @@ from html import unescape
 import plotly.graph_objects as go
 import pytest
 from fastapi.testclient import TestClient
+from opgauge.web.charts import literal, unit_of
 
 from tests.web.dataset import HOSTILE
 from tests.web.test_pages import addresses
-from web.charts import literal, unit_of
 
 
 def test_every_figure_is_one_that_plotly_knows(client: TestClient) -> None:

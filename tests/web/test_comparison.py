@@ -10,18 +10,18 @@ import numpy as np
 import pytest
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
+from opgauge.harness.result.result import Environment
+from opgauge.harness.store import Store
+from opgauge.harness.store.tables import ResultRow
+from opgauge.web import comparison
+from opgauge.web.cache import Cache
+from opgauge.web.comparison import compare_runs
+from opgauge.web.devices import Places
+from opgauge.web.reader import Reader
 from sqlalchemy import select
 
-from harness.result.result import Environment
-from harness.store import Store
-from harness.store.tables import ResultRow
 from tests.databases import database
 from tests.web.dataset import broken, results
-from web import comparison
-from web.cache import Cache
-from web.comparison import compare_runs
-from web.places import Places
-from web.reader import Reader
 
 
 @pytest.fixture

@@ -17,20 +17,20 @@ import numpy as np
 import pytest
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
+from opgauge.harness.gate.waiver import load_waivers
+from opgauge.harness.report.export import as_csv, as_json, records, whole_run
+from opgauge.harness.result.result import Environment
+from opgauge.harness.result.submission import read_submission
+from opgauge.harness.scope import Scope
+from opgauge.harness.settings import Settings
+from opgauge.harness.store import Store, queries
+from opgauge.harness.store.tokens import create_token
+from opgauge.web.app import create_app
+from opgauge.web.reader import Reader
+from opgauge.web.regression import known_regressions
+from opgauge.web.table import written
 
-from harness.gate.waiver import load_waivers
-from harness.report.export import as_csv, as_json, records, whole_run
-from harness.result.result import Environment
-from harness.result.submission import read_submission
-from harness.scope import Scope
-from harness.settings import Settings
-from harness.store import Store, queries
-from harness.store.tokens import create_token
 from tests.web.dataset import HOSTILE
-from web.app import create_app
-from web.reader import Reader
-from web.regression import known_regressions
-from web.table import written
 
 PLAIN = ("/", "/ops", "/roofline", "/runs", "/compare", "/regressions", "/regressions.atom", "/trust")
 

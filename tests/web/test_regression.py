@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 
-from harness.result.result import Environment
-from harness.store.queries import Acknowledgement, CaseInfo, RunInfo
-from web.reader import DeviceInfo, Level, Recent
-from web.regression import Regression, State, find_regressions
+from opgauge.harness.result.result import Environment
+from opgauge.harness.store.queries import Acknowledgement, CaseInfo, RunInfo
+from opgauge.web.reader import DeviceInfo, Level, Recent
+from opgauge.web.regression import Regression, State, find_regressions
 
 TODAY = date(2026, 3, 1)
 CASE = CaseInfo(1, "0" * 16, "lerp", "float32", {"name": "rows"})

@@ -19,17 +19,16 @@ import pytest
 import uvicorn
 from anyio.from_thread import start_blocking_portal
 from fastapi.testclient import TestClient
+from opgauge.harness.cli.app import app
+from opgauge.harness.cli.serve import is_loopback
+from opgauge.harness.errors import SettingsError
+from opgauge.harness.scope import Scope
+from opgauge.harness.settings import ROOT, Settings
+from opgauge.harness.store import Store
+from opgauge.harness.store.tokens import create_token
+from opgauge.web.app import create_app
+from opgauge.web.workers import Sharing, listen
 from typer.testing import CliRunner
-
-from harness.cli.app import app
-from harness.cli.serve import is_loopback
-from harness.errors import SettingsError
-from harness.scope import Scope
-from harness.settings import ROOT, Settings
-from harness.store import Store
-from harness.store.tokens import create_token
-from web.app import create_app
-from web.workers import Sharing, listen
 
 PATIENCE_S = 180
 """Nothing takes as long on a machine that does anything else besides."""
@@ -149,7 +148,7 @@ def test_a_busy_process_passes_its_connections_on() -> None:
 
 def test_no_answer_waits_for_an_acknowledgement() -> None:
     """The socket that processes share hands on small packets at once, to every connection that it accepts."""
-    with listen(uvicorn.Config("web.workers:worker", host="127.0.0.1", port=0)) as listener:
+    with listen(uvicorn.Config("opgauge.web.workers:worker", host="127.0.0.1", port=0)) as listener:
         listener.listen()
         with socket.create_connection(listener.getsockname()), listener.accept()[0] as accepted:
             assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)

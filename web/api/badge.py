@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from html import escape
 
-from harness.result.result import Status
-from harness.result.summary import BASELINE, OPTIMIZED
-from harness.store import queries
-from web.reader import GRAVE, Level, Reader, Recent
-from web.rows import geometric_mean
+from opgauge.harness.result.result import Status
+from opgauge.harness.result.summary import BASELINE, OPTIMIZED
+from opgauge.harness.store import queries
+from opgauge.web.reader import GRAVE, Level, Reader, Recent
+from opgauge.web.rows import geometric_mean
 
 GREEN, RED, GREY = "#2e7d32", "#c62828", "#616161"
 LONGEST = 48

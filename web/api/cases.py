@@ -5,13 +5,12 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 from fastapi import APIRouter, HTTPException, Query, Response
-
-from harness.store import listing, queries
-from web.api.answer import MOST, CaseId, Limit, Name, Offset, OpName, json_answer, page, problems
-from web.api.badge import case_badge, op_badge
-from web.api.models import CaseModel, CasePage, OpPage, PointPage
-from web.api.records import case_record, point_records
-from web.deps import ReaderOf
+from opgauge.harness.store import listing, queries
+from opgauge.web.api.answer import MOST, CaseId, Limit, Name, Offset, OpName, json_answer, page, problems
+from opgauge.web.api.badge import case_badge, op_badge
+from opgauge.web.api.models import CaseModel, CasePage, OpPage, PointPage
+from opgauge.web.api.records import case_record, point_records
+from opgauge.web.deps import ReaderOf
 
 router = APIRouter(tags=["cases"])
 LARGEST = 2**63 - 1

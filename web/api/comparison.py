@@ -6,12 +6,11 @@ from collections import Counter
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Response
-
-from web.api.answer import PLAIN, Limit, Name, Offset, json_answer, page, problems
-from web.api.models import ComparisonPage, RegressionPage
-from web.comparison import Compared, compare_runs, differences, resolve, sort_compared
-from web.deps import ReaderOf
-from web.regression import Regression, State, known_regressions
+from opgauge.web.api.answer import PLAIN, Limit, Name, Offset, json_answer, page, problems
+from opgauge.web.api.models import ComparisonPage, RegressionPage
+from opgauge.web.comparison import Compared, compare_runs, differences, resolve, sort_compared
+from opgauge.web.deps import ReaderOf
+from opgauge.web.regression import Regression, State, known_regressions
 
 router = APIRouter(tags=["comparisons"])
 Side = Annotated[

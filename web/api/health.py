@@ -7,19 +7,18 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
+from opgauge.harness.result.result import Status
+from opgauge.harness.store import queries
+from opgauge.harness.store.schema import HEAD
+from opgauge.harness.store.tables import RunRow
+from opgauge.web.api.answer import json_answer, problems
+from opgauge.web.api.models import HealthModel
+from opgauge.web.deps import CacheOf, ReaderOf
+from opgauge.web.reader import Reader
+from opgauge.web.regression import State, known_regressions
+from opgauge.web.view import kept
 from sqlalchemy import select
 from sqlalchemy.exc import SQLAlchemyError
-
-from harness.result.result import Status
-from harness.store import queries
-from harness.store.schema import HEAD
-from harness.store.tables import RunRow
-from web.api.answer import json_answer, problems
-from web.api.models import HealthModel
-from web.deps import CacheOf, ReaderOf
-from web.reader import Reader
-from web.regression import State, known_regressions
-from web.view import kept
 
 router = APIRouter(tags=["health"])
 SERIES = 5_000

@@ -7,11 +7,11 @@ from datetime import datetime
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from harness.result.result import Ceilings
-from harness.store import queries
-from harness.store.listing import load_runs
-from harness.store.queries import CaseInfo, Detail, RunInfo
-from web.reader import Reader
+from opgauge.harness.result.result import Ceilings
+from opgauge.harness.store import queries
+from opgauge.harness.store.listing import load_runs
+from opgauge.harness.store.queries import CaseInfo, Detail, RunInfo
+from opgauge.web.reader import Reader
 
 KEPT = 20_000
 _NOTHING: Mapping[str, Any] = {}
@@ -141,7 +141,7 @@ def _quantiles(data: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _share(one: Detail, dtype: str, reached: Ceilings | None) -> float | None:
-    """As `harness.result.summary.share_of_ceiling`."""
+    """As `opgauge.harness.result.summary.share_of_ceiling`."""
     median_ns = one.point.median_ns
     if reached is None or not median_ns:
         return None

@@ -5,16 +5,15 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 from fastapi import APIRouter, HTTPException, Path, Query, Response
-
-from harness.result.result import Status
-from harness.store import listing
-from harness.store.listing import Filters
-from web.api.answer import Limit, Name, RunId, json_answer, problems
-from web.api.models import ResultPage, WholeResultModel
-from web.api.records import result_records
-from web.api.runs import find_run
-from web.deps import ReaderOf
-from web.reader import Reader
+from opgauge.harness.result.result import Status
+from opgauge.harness.store import listing
+from opgauge.harness.store.listing import Filters
+from opgauge.web.api.answer import Limit, Name, RunId, json_answer, problems
+from opgauge.web.api.models import ResultPage, WholeResultModel
+from opgauge.web.api.records import result_records
+from opgauge.web.api.runs import find_run
+from opgauge.web.deps import ReaderOf
+from opgauge.web.reader import Reader
 
 router = APIRouter(tags=["results"])
 LARGEST = 2**63 - 1

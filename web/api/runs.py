@@ -7,16 +7,15 @@ from datetime import UTC, datetime
 from typing import Annotated
 
 from fastapi import APIRouter, HTTPException, Query, Response
+from opgauge.harness.result.result import to_json
+from opgauge.harness.store import queries
+from opgauge.harness.store.queries import RunInfo
+from opgauge.web.api.answer import Limit, Name, Offset, RunId, json_answer, problems
+from opgauge.web.api.models import RunPage, WholeRunModel
+from opgauge.web.api.records import run_record
+from opgauge.web.deps import ReaderOf
+from opgauge.web.reader import Reader
 from pydantic import BeforeValidator
-
-from harness.result.result import to_json
-from harness.store import queries
-from harness.store.queries import RunInfo
-from web.api.answer import Limit, Name, Offset, RunId, json_answer, problems
-from web.api.models import RunPage, WholeRunModel
-from web.api.records import run_record
-from web.deps import ReaderOf
-from web.reader import Reader
 
 router = APIRouter(tags=["runs"])
 _DAY = re.compile(r"\d{4}-\d{2}-\d{2}")

@@ -13,20 +13,19 @@ from typing import Annotated
 from anyio import CapacityLimiter, to_thread
 from anyio.lowlevel import RunVar
 from fastapi import APIRouter, Depends, HTTPException, Path, Request, Response
+from opgauge.harness.errors import HarnessError
+from opgauge.harness.result.submission import FORMAT, STATUSES, Submission, join, parse, read_run_id, read_submission
+from opgauge.harness.scope import Scope
+from opgauge.harness.store import bulk
+from opgauge.harness.store.bulk import FullError, Part, PartError
+from opgauge.harness.store.tokens import Token
+from opgauge.web.api.answer import MOST, Limit, Offset, json_answer, problems
+from opgauge.web.api.models import PartPage, SubmittedModel
+from opgauge.web.auth import require
+from opgauge.web.body import Body, body_of, unpack
+from opgauge.web.deps import StoreOf
 from sqlalchemy import Engine
 from sqlalchemy.exc import OperationalError
-
-from harness.errors import HarnessError
-from harness.result.submission import FORMAT, STATUSES, Submission, join, parse, read_run_id, read_submission
-from harness.scope import Scope
-from harness.store import bulk
-from harness.store.bulk import FullError, Part, PartError
-from harness.store.tokens import Token
-from web.api.answer import MOST, Limit, Offset, json_answer, problems
-from web.api.models import PartPage, SubmittedModel
-from web.auth import require
-from web.body import Body, body_of, unpack
-from web.deps import StoreOf
 
 router = APIRouter(tags=["submissions"])
 PARTS = 1000

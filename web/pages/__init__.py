@@ -1,12 +1,11 @@
 """The pages, one file each; every one has its filters in its address."""
 
 from fastapi import APIRouter
-
-from web.assets import style_ids
-from web.pages import case, compare, op, overview, regressions, roofline, runs, trust
-from web.reader import Reader
-from web.regression import known_regressions
-from web.view import compile_all
+from opgauge.web.assets import style_ids
+from opgauge.web.pages import case, compare, op, overview, regressions, roofline, runs, trust
+from opgauge.web.reader import Reader
+from opgauge.web.regression import known_regressions
+from opgauge.web.view import compile_all
 
 router = APIRouter(include_in_schema=False)
 for _page in (overview, op, case, roofline, runs, compare, regressions, trust):

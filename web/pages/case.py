@@ -8,19 +8,18 @@ from typing import Annotated, Any
 
 import yaml
 from fastapi import APIRouter, HTTPException, Path, Request, Response
-
-from harness.result.summary import BASELINE, OPTIMIZED, PEERS
-from harness.store import queries
-from harness.store.queries import CaseInfo, Detail, Past, RunInfo
-from web import charts
-from web.comparison import resolve
-from web.deps import CacheOf, ReaderOf
-from web.pages.query import Number, Text, Word
-from web.profile import kernel_times, number
-from web.reader import DeviceInfo, Level, Reader, level_of
-from web.regression import change_points
-from web.rows import floor_ns
-from web.view import page
+from opgauge.harness.result.summary import BASELINE, OPTIMIZED, PEERS
+from opgauge.harness.store import queries
+from opgauge.harness.store.queries import CaseInfo, Detail, Past, RunInfo
+from opgauge.web import charts
+from opgauge.web.comparison import resolve
+from opgauge.web.deps import CacheOf, ReaderOf
+from opgauge.web.pages.query import Number, Text, Word
+from opgauge.web.profile import kernel_times, number
+from opgauge.web.reader import DeviceInfo, Level, Reader, level_of
+from opgauge.web.regression import change_points
+from opgauge.web.rows import floor_ns
+from opgauge.web.view import page
 
 POINTS = 6000
 DRAWN_RUNS = 120

@@ -7,14 +7,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
-
-from harness.errors import NothingError
-from web import charts
-from web.comparison import Compared, compare_runs, device_choices, differences, resolve, sort_compared
-from web.deps import CacheOf, ReaderOf
-from web.pages.query import Number, Text, Word
-from web.reader import Reader
-from web.view import Paging, page
+from opgauge.harness.errors import NothingError
+from opgauge.web import charts
+from opgauge.web.comparison import Compared, compare_runs, device_choices, differences, resolve, sort_compared
+from opgauge.web.deps import CacheOf, ReaderOf
+from opgauge.web.pages.query import Number, Text, Word
+from opgauge.web.reader import Reader
+from opgauge.web.view import Paging, page
 
 DRAWN = 400
 OFFERED = 60

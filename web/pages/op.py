@@ -6,16 +6,24 @@ from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, HTTPException, Path, Request, Response
-
-from harness.store import queries
-from harness.store.queries import Detail
-from web import charts, roofline
-from web.comparison import resolve
-from web.deps import CacheOf, ReaderOf
-from web.pages.query import Number, Text, Word
-from web.reader import GRAVE, Reader
-from web.rows import CaseRow, devices_of, first_device, implementations, latest_rows, rows_of, runs_of, sort_rows
-from web.view import Paging, page
+from opgauge.harness.store import queries
+from opgauge.harness.store.queries import Detail
+from opgauge.web import charts, roofline
+from opgauge.web.comparison import resolve
+from opgauge.web.deps import CacheOf, ReaderOf
+from opgauge.web.pages.query import Number, Text, Word
+from opgauge.web.reader import GRAVE, Reader
+from opgauge.web.rows import (
+    CaseRow,
+    devices_of,
+    first_device,
+    implementations,
+    latest_rows,
+    rows_of,
+    runs_of,
+    sort_rows,
+)
+from opgauge.web.view import Paging, page
 
 SIZE = 40
 DRAWN = 24

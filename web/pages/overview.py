@@ -7,14 +7,13 @@ from datetime import UTC, datetime
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
-
-from web.deps import CacheOf, ReaderOf
-from web.overview import Standing, standings
-from web.pages.query import Word
-from web.reader import Reader
-from web.regression import State, known_regressions
-from web.rows import geometric_mean
-from web.view import page
+from opgauge.web.deps import CacheOf, ReaderOf
+from opgauge.web.overview import Standing, standings
+from opgauge.web.pages.query import Word
+from opgauge.web.reader import Reader
+from opgauge.web.regression import State, known_regressions
+from opgauge.web.rows import geometric_mean
+from opgauge.web.view import page
 
 LATELY = 8
 router = APIRouter()

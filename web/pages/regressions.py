@@ -11,17 +11,16 @@ from typing import Any
 import yaml
 from fastapi import APIRouter, HTTPException, Request, Response
 from fastapi.responses import RedirectResponse
-
-from harness.scope import Scope
-from harness.store import queries
-from harness.store.queries import Acknowledgement
-from web.auth import address_of, check_token, limits_of
-from web.deps import CacheOf, ReaderOf
-from web.form import Form
-from web.pages.query import Number, Text, Word
-from web.reader import Reader
-from web.regression import Regression, State, known_regressions
-from web.view import Paging, page, render
+from opgauge.harness.scope import Scope
+from opgauge.harness.store import queries
+from opgauge.harness.store.queries import Acknowledgement
+from opgauge.web.auth import address_of, check_token, limits_of
+from opgauge.web.deps import CacheOf, ReaderOf
+from opgauge.web.form import Form
+from opgauge.web.pages.query import Number, Text, Word
+from opgauge.web.reader import Reader
+from opgauge.web.regression import Regression, State, known_regressions
+from opgauge.web.view import Paging, page, render
 
 DAYS = 30
 FEED = 50

@@ -7,14 +7,22 @@ from collections.abc import Mapping
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
-
-from harness.result.summary import OPTIMIZED
-from web import roofline
-from web.comparison import resolve
-from web.deps import CacheOf, ReaderOf
-from web.pages.query import Number, Text, Word
-from web.rows import CaseRow, devices_of, first_device, implementations, latest_rows, rows_of, runs_of, sort_rows
-from web.view import Paging, page
+from opgauge.harness.result.summary import OPTIMIZED
+from opgauge.web import roofline
+from opgauge.web.comparison import resolve
+from opgauge.web.deps import CacheOf, ReaderOf
+from opgauge.web.pages.query import Number, Text, Word
+from opgauge.web.rows import (
+    CaseRow,
+    devices_of,
+    first_device,
+    implementations,
+    latest_rows,
+    rows_of,
+    runs_of,
+    sort_rows,
+)
+from opgauge.web.view import Paging, page
 
 DRAWN = 2000
 router = APIRouter()

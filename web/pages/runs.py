@@ -6,20 +6,19 @@ from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, HTTPException, Path, Request, Response
-
-from harness.jsontext import write_compact
-from harness.report.export import whole_run
-from harness.result.result import Status
-from harness.result.summary import BASELINE, OPTIMIZED, PEERS
-from harness.store import queries
-from harness.store.dumping import dump_run
-from harness.store.queries import Detail, RunInfo
-from web.deps import CacheOf, ReaderOf
-from web.pages.query import Number, Text, Word
-from web.reader import GRAVE, Reader, device_names
-from web.rows import implementations, rows_of
-from web.table import table_of
-from web.view import Paging, page, sent
+from opgauge.harness.jsontext import write_compact
+from opgauge.harness.report.export import whole_run
+from opgauge.harness.result.result import Status
+from opgauge.harness.result.summary import BASELINE, OPTIMIZED, PEERS
+from opgauge.harness.store import queries
+from opgauge.harness.store.dumping import dump_run
+from opgauge.harness.store.queries import Detail, RunInfo
+from opgauge.web.deps import CacheOf, ReaderOf
+from opgauge.web.pages.query import Number, Text, Word
+from opgauge.web.reader import GRAVE, Reader, device_names
+from opgauge.web.rows import implementations, rows_of
+from opgauge.web.table import table_of
+from opgauge.web.view import Paging, page, sent
 
 FAILURES = 100
 RunId = Annotated[str, Path(max_length=36, pattern=r"^[A-Za-z0-9_.\-]+$")]

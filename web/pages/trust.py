@@ -8,17 +8,16 @@ from statistics import median
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
-
-from harness.report.render import time_text
-from harness.result.summary import PEERS
-from harness.store import queries
-from harness.store.queries import RunInfo, SelfTest
-from web.comparison import compare_runs
-from web.deps import CacheOf, ReaderOf
-from web.pages.query import Number, Word
-from web.reader import Reader, Recent
-from web.regression import timed
-from web.view import Paging, page
+from opgauge.harness.report.render import time_text
+from opgauge.harness.result.summary import PEERS
+from opgauge.harness.store import queries
+from opgauge.harness.store.queries import RunInfo, SelfTest
+from opgauge.web.comparison import compare_runs
+from opgauge.web.deps import CacheOf, ReaderOf
+from opgauge.web.pages.query import Number, Word
+from opgauge.web.reader import Reader, Recent
+from opgauge.web.regression import timed
+from opgauge.web.view import Paging, page
 
 LEAST_RUNS = 4
 PAIRED = 6

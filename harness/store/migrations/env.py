@@ -1,10 +1,9 @@
-"""Alembic's entry: migrate over the connection that harness.store.schema hands in."""
+"""Alembic's entry: migrate over the connection that opgauge.harness.store.schema hands in."""
 
 from __future__ import annotations
 
 from alembic import context
-
-from harness.store.tables import Table
+from opgauge.harness.store.tables import Table
 
 context.configure(
     connection=context.config.attributes["connection"],

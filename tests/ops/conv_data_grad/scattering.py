@@ -7,9 +7,8 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-
-from harness.case.case import Case
-from ops.conv_data_grad.op import Geometry, geometry
+from opgauge.harness.case.case import Case
+from opgauge.ops.conv_data_grad.op import Geometry, geometry
 
 Array = NDArray[Any]
 MISTAKES = (

@@ -10,10 +10,19 @@ from typing import Any
 import numpy as np
 import pytest
 from hypothesis import given, settings
+from opgauge.harness.worker.verify import expect
+from opgauge.ops.conv_data_grad.cuda_gather import (
+    AXES,
+    MOST_PASSES,
+    MOST_TAPS,
+    PATCH_STEP,
+    Layout,
+    Part,
+    candidates,
+    layouts,
+)
+from opgauge.ops.conv_data_grad.op import ConvDataGradParams, Geometry, geometry
 
-from harness.worker.verify import expect
-from ops.conv_data_grad.cuda_gather import AXES, MOST_PASSES, MOST_TAPS, PATCH_STEP, Layout, Part, candidates, layouts
-from ops.conv_data_grad.op import ConvDataGradParams, Geometry, geometry
 from tests.ops.attempts import inputs_of
 from tests.ops.conv_data_grad.test_conv_data_grad import FIXED, Convolution, convolutions
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import pytest
-
-from ops._core import gemm_strips, gemm_sweep, gemm_tiles, gemm_turns
-from ops._core.cuda import Source
+from opgauge.ops._cuda.gemm import gemm_strips, gemm_sweep, gemm_tiles, gemm_turns
+from opgauge.ops._cuda.source import Source
 
 SOURCES = (
     gemm_sweep.SOURCE,

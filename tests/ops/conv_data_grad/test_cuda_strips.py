@@ -8,11 +8,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from opgauge.ops._core.tuning import override
+from opgauge.ops._cuda.gemm import gemm, gemm_strips
+from opgauge.ops._cuda.gemm.gemm import Matrix
+from opgauge.ops._cuda.gemm.gemm_hopper import DTYPES
 
-from ops._core import gemm, gemm_strips
-from ops._core.gemm import Matrix
-from ops._core.gemm_hopper import DTYPES
-from ops._core.tuning import override
 from tests.ops.conv_data_grad.trial import Size, judge_of
 
 SIZES: tuple[Size, ...] = (

@@ -6,11 +6,11 @@ from itertools import product
 
 import numpy as np
 import pytest
+from opgauge.ops._core.tuning import override
+from opgauge.ops._cuda.gemm import gemm, gemm_tiles
+from opgauge.ops._cuda.gemm.gemm import Matrix
+from opgauge.ops._cuda.gemm.gemm_tiles import SHAPES
 
-from ops._core import gemm, gemm_tiles
-from ops._core.gemm import Matrix
-from ops._core.gemm_tiles import SHAPES
-from ops._core.tuning import override
 from tests.ops.conv_data_grad.trial import Size, in_every_way, judge_of
 
 SIZES: tuple[Size, ...] = (

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from opgauge.ops import FLOATS, dtype_info
+from opgauge.ops._core.tuning import override
+from opgauge.ops._cuda.pointwise import PACK_BYTES
 
-from ops import FLOATS, dtype_info
-from ops._core.pointwise import PACK_BYTES
-from ops._core.tuning import override
 from tests.ops.attempts import case_of, complaint, inputs_of
 
 CALLS: list[tuple[str, tuple[str, ...], dict[str, Any]]] = [

@@ -8,9 +8,8 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-from ops._core.fusion import ADDEND, Fusion, fuse_add_to_output
-from ops._core.graph import Graph, Node
+from opgauge.ops._core.fusion import ADDEND, Fusion, fuse_add_to_output
+from opgauge.ops._core.graph import Graph, Node
 
 PRIME = (1 << 61) - 1
 BN_OUTPUTS = ("y", "mean", "inv_variance")

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import pytest
-
-from ops._core.errors import GraphError
-from ops._core.graph import Graph, Node
+from opgauge.ops._core.errors import GraphError
+from opgauge.ops._core.graph import Graph, Node
 
 
 def node(name: str, *inputs: str, control: tuple[str, ...] = ()) -> Node:

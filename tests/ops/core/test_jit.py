@@ -15,10 +15,9 @@ import pytest
 from numba import njit
 from numba.core.codegen import get_host_cpu_features
 from numpy.typing import NDArray
-
-import ops
-from ops import dtype_info
-from ops._core.jit import INNER, half_registers, narrow, power, storage, whole_registers, widen
+from opgauge import ops
+from opgauge.ops import dtype_info
+from opgauge.ops._cpu.jit import INNER, half_registers, narrow, power, storage, whole_registers, widen
 
 SIXTEEN = ("float16", "bfloat16")
 
@@ -161,7 +160,7 @@ def test_loops_are_compiled_for_the_registers_asked_for(registers: Any) -> None:
 def test_what_was_compiled_of_other_shared_code_is_not_found(tmp_path: Path) -> None:
     """Numba asks of a kernel's own file only whether it has changed; what kernels share has a folder for each state."""
     tree = shutil.copytree(Path(ops.__file__).parent, tmp_path / "ops", ignore=shutil.ignore_patterns("__pycache__"))
-    command = [sys.executable, "-c", "import ops._core.jit; from numba import config; print(config.CACHE_DIR)"]
+    command = [sys.executable, "-c", "import opgauge.ops._cpu.jit; from numba import config; print(config.CACHE_DIR)"]
 
     def folder() -> str:
         given = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path / "numba"), "PYTHONPATH": ""}
@@ -170,6 +169,6 @@ def test_what_was_compiled_of_other_shared_code_is_not_found(tmp_path: Path) -> 
     before = folder()
     assert before == folder()
     assert before.startswith(str(tmp_path / "numba" / ""))
-    with (tree / "_core" / "tile" / "jit.py").open("a") as file:
+    with (tree / "_cpu" / "tile" / "jit.py").open("a") as file:
         file.write("# another state\n")
     assert folder() != before

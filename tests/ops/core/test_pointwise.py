@@ -7,13 +7,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-
-import ops
-from ops import find_op
-from ops._core import pointwise
-from ops._core.pointwise import PACK_BYTES, THREADS
-from ops._core.tuning import override
-from ops.lerp import cuda as lerp
+from opgauge import ops
+from opgauge.ops import find_op
+from opgauge.ops._core.tuning import override
+from opgauge.ops._cuda import pointwise
+from opgauge.ops._cuda.pointwise import PACK_BYTES, THREADS
+from opgauge.ops.lerp import cuda as lerp
 
 MULTIPROCESSORS = 132
 
@@ -84,7 +83,7 @@ def test_how_much_is_kept_is_a_launch_parameter(megabytes: int) -> None:
 
 def test_host_and_device_agree_on_a_block() -> None:
     """The kernels' blocks have the threads that the host launches, enough for the bytes behind the last pack."""
-    text = (Path(ops.__file__).parent / "_include" / "flat.cuh").read_text(encoding="utf-8")
+    text = (Path(ops.__file__).parent / "_cuda" / "include" / "flat.cuh").read_text(encoding="utf-8")
     assert f"constexpr int FLAT_THREADS = {THREADS};" in text
     assert THREADS >= PACK_BYTES - 1
 

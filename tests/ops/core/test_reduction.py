@@ -9,15 +9,23 @@ from typing import Any
 
 import numpy as np
 import pytest
-
-import ops
-from ops import find_kernel
-from ops._core import reduction, tuning
-from ops._core.axes import Reduction
-from ops._core.reduction import LARGE_EACH, LARGE_THREADS, LINE_PACKS, LONG_RESIDENT, SHARE_THREADS, THREADS, WARP
-from ops.dot.cuda import ACCUMULATOR_BYTES
-from ops.dot.op import DotParams
-from ops.mean.op import MeanParams
+from opgauge import ops
+from opgauge.ops import find_kernel
+from opgauge.ops._core import tuning
+from opgauge.ops._core.axes import Reduction
+from opgauge.ops._cuda import reduction
+from opgauge.ops._cuda.reduction import (
+    LARGE_EACH,
+    LARGE_THREADS,
+    LINE_PACKS,
+    LONG_RESIDENT,
+    SHARE_THREADS,
+    THREADS,
+    WARP,
+)
+from opgauge.ops.dot.cuda import ACCUMULATOR_BYTES
+from opgauge.ops.dot.op import DotParams
+from opgauge.ops.mean.op import MeanParams
 
 MULTIPROCESSORS = 132
 FLOAT = reduction.Functor("Dot<float>", 4, 4, np.zeros((), np.uint32))
@@ -138,7 +146,7 @@ def test_blocks_that_wait_leave_the_device_room(rows: int, blocks: int) -> None:
 
 def test_host_and_device_agree_on_what_is_resident() -> None:
     """The kernel asks the compiler for as many blocks a multiprocessor as the host counts on."""
-    text = (Path(ops.__file__).parent / "_include" / "reduce.cuh").read_text(encoding="utf-8")
+    text = (Path(ops.__file__).parent / "_cuda" / "include" / "reduce.cuh").read_text(encoding="utf-8")
     assert f"constexpr int LONG_RESIDENT = {LONG_RESIDENT};" in text
     assert "__launch_bounds__(REDUCE_THREADS, LONG_RESIDENT) reduce_long(" in text
 
@@ -179,7 +187,7 @@ def test_what_is_not_taken_at_once() -> None:
 
 def test_host_and_device_agree_on_small_sums_slabs_and_tall_columns() -> None:
     """The kernels take as many elements and lanes, and have as much room for a slab's sums, as the host counts on."""
-    text = (Path(ops.__file__).parent / "_include" / "reduce.cuh").read_text(encoding="utf-8")
+    text = (Path(ops.__file__).parent / "_cuda" / "include" / "reduce.cuh").read_text(encoding="utf-8")
     assert f"constexpr int LINE_PACKS = {LINE_PACKS};" in text
     assert f"constexpr int SMALL_EACH = {reduction.SMALL_EACH};" in text
     assert reduction.SMALL_LENGTH == WARP * reduction.SMALL_EACH

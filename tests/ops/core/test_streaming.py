@@ -7,11 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-
-from ops import dtype_info, find_kernel, find_op
-from ops._core import streaming
-from ops._core.streaming.jit import RUN, whole_runs
-from ops._core.tile import scratch
+from opgauge.ops import dtype_info, find_kernel, find_op
+from opgauge.ops._cpu import streaming
+from opgauge.ops._cpu.streaming.jit import RUN, whole_runs
+from opgauge.ops._cpu.tile import scratch
 
 FEW, LARGE = 20_000, 70_000
 """Elements that one thread would take, so that less is compiled; and so many that flatten leaves them to Numba."""

@@ -9,22 +9,23 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-from harness.case.case import Case
-from harness.case.file import load_cases
-from harness.measure import timer_for
-from harness.worker.attempt import Attempt
-from harness.worker.inputs import Inputs, make_inputs
-from harness.worker.verify import Expected, expect
-from ops import BACKENDS, DuplicateError, TuningError, find_kernel, find_op
-from ops._core import gemm, reduction, tuning
-from ops._core.backend import device_model
-from ops._core.tuning import Parameter
-from ops.conv_data_grad import cuda as conv_data_grad
-from ops.lerp import cuda as lerp
-from ops.normalization import channels_first, channels_last, passes
-from ops.normalization.call import View
-from ops.p_norm import cuda as p_norm
+from opgauge.harness.case.case import Case
+from opgauge.harness.case.file import load_cases
+from opgauge.harness.measure import timer_for
+from opgauge.harness.worker.attempt import Attempt
+from opgauge.harness.worker.inputs import Inputs, make_inputs
+from opgauge.harness.worker.verify import Expected, expect
+from opgauge.ops import BACKENDS, DuplicateError, TuningError, find_kernel, find_op
+from opgauge.ops._core import tuning
+from opgauge.ops._core.backend import device_model
+from opgauge.ops._core.tuning import Parameter
+from opgauge.ops._cuda import reduction
+from opgauge.ops._cuda.gemm import gemm
+from opgauge.ops.conv_data_grad import cuda as conv_data_grad
+from opgauge.ops.lerp import cuda as lerp
+from opgauge.ops.normalization import channels_first, channels_last, passes
+from opgauge.ops.normalization.call import View
+from opgauge.ops.p_norm import cuda as p_norm
 
 CASES = Path(__file__).parents[3] / "cases"
 MULTIPROCESSORS = 132

@@ -7,9 +7,8 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-
-from harness.case.case import Case
-from ops.deformable_conv.op import geometry
+from opgauge.harness.case.case import Case
+from opgauge.ops.deformable_conv.op import geometry
 
 Array = NDArray[Any]
 

@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-
-from ops.deformable_conv.op import DeformableConvParams
+from opgauge.ops.deformable_conv.op import DeformableConvParams
 
 Array = NDArray[Any]
 MISTAKES = (

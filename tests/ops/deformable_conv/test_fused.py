@@ -7,18 +7,18 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from opgauge.harness.case.case import Case
+from opgauge.harness.case.file import load_cases
+from opgauge.harness.measure import timer_for
+from opgauge.harness.worker.attempt import Attempt
+from opgauge.harness.worker.inputs import Inputs
+from opgauge.harness.worker.verify import expect
+from opgauge.ops import dtype_info, find_kernel
+from opgauge.ops._core.tuning import override
+from opgauge.ops.deformable_conv import cuda_fused
+from opgauge.ops.deformable_conv.cuda_fused import DTYPES, HALVES, Layout, best_splits, layout_of
+from opgauge.ops.deformable_conv.op import geometry
 
-from harness.case.case import Case
-from harness.case.file import load_cases
-from harness.measure import timer_for
-from harness.worker.attempt import Attempt
-from harness.worker.inputs import Inputs
-from harness.worker.verify import expect
-from ops import dtype_info, find_kernel
-from ops._core.tuning import override
-from ops.deformable_conv import cuda_fused
-from ops.deformable_conv.cuda_fused import DTYPES, HALVES, Layout, best_splits, layout_of
-from ops.deformable_conv.op import geometry
 from tests.ops.attempts import inputs_of
 from tests.ops.deformable_conv.scalar import NOWHERE
 from tests.ops.deformable_conv.shapes import convolution, grouped

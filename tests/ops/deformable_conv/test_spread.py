@@ -5,16 +5,16 @@ from __future__ import annotations
 from itertools import product
 
 import pytest
+from opgauge.harness.case.case import Case
+from opgauge.harness.measure import timer_for
+from opgauge.harness.worker.attempt import Attempt
+from opgauge.harness.worker.verify import expect
+from opgauge.ops import dtype_info, find_kernel
+from opgauge.ops.deformable_conv import cuda_spread
+from opgauge.ops.deformable_conv.cuda_fused import DTYPES
+from opgauge.ops.deformable_conv.cuda_spread import Spread, spread_of
+from opgauge.ops.deformable_conv.op import geometry
 
-from harness.case.case import Case
-from harness.measure import timer_for
-from harness.worker.attempt import Attempt
-from harness.worker.verify import expect
-from ops import dtype_info, find_kernel
-from ops.deformable_conv import cuda_spread
-from ops.deformable_conv.cuda_fused import DTYPES
-from ops.deformable_conv.cuda_spread import Spread, spread_of
-from ops.deformable_conv.op import geometry
 from tests.ops.deformable_conv.shapes import convolution, grouped, scattered
 
 OP = "deformable_conv_grad"

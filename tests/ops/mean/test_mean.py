@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from opgauge.harness.worker.attempt import KernelFailedError
+from opgauge.ops import FLOATS, AxisError, KernelNotFoundError, dtype_info, find_kernel, find_op
 
-from harness.worker.attempt import KernelFailedError
-from ops import FLOATS, AxisError, KernelNotFoundError, dtype_info, find_kernel, find_op
 from tests.ops.attempts import case_of, complaint, inputs_of, outputs_of, passes
 
 IMPLEMENTATIONS = ("baseline", "optimized")

@@ -5,13 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-
-import ops
-from ops import FLOATS, dtype_info, find_kernel
-from ops._core.tuning import override
-from ops.normalization import channels_first
-from ops.normalization.call import PACK_BYTES, WARP, View
-from ops.normalization.channels_first import (
+from opgauge import ops
+from opgauge.ops import FLOATS, dtype_info, find_kernel
+from opgauge.ops._core.tuning import override
+from opgauge.ops.normalization import channels_first
+from opgauge.ops.normalization.call import PACK_BYTES, WARP, View
+from opgauge.ops.normalization.channels_first import (
     ALONE_THREADS,
     MOST_SHARING,
     MOST_STAGES,
@@ -21,6 +20,7 @@ from ops.normalization.channels_first import (
     WRITTEN,
     Sharing,
 )
+
 from tests.ops.attempts import case_of, complaint, inputs_of
 
 IMAGES = (1, 2, 5, 16, 32, 99, 256)

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import pytest
-
-from ops.normalization import channels_first
-from ops.normalization.call import View
-from ops.normalization.channels_first import Block
+from opgauge.ops.normalization import channels_first
+from opgauge.ops.normalization.call import View
+from opgauge.ops.normalization.channels_first import Block
 
 CTYPES = {2: "__half", 4: "float", 8: "double"}
 IMAGES = (1, 2, 5, 16, 32, 784, 6272)

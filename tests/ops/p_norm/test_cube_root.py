@@ -7,7 +7,7 @@ import numpy as np
 
 def test_cube_roots_are_good_to_a_few_units_over_all_of_float64() -> None:
     """From 1e-300 to 1e300 within 8 units; 0, infinity and NaN stay; what is subnormal is not made larger."""
-    from ops.p_norm import jit
+    from opgauge.ops.p_norm import jit
 
     numbers = 10.0 ** np.random.default_rng(3).uniform(-300, 300, 2000)
     found = np.array([jit._cube_root(number) for number in numbers])

@@ -9,13 +9,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-
-import ops
-from ops import FLOATS, dtype_info
-from ops._core.axes import Reduction
-from ops._core.reduction import LINE_PACKS, touched_packs
-from ops.p_norm import cuda
-from ops.p_norm.cuda import (
+from opgauge import ops
+from opgauge.ops import FLOATS, dtype_info
+from opgauge.ops._core.axes import Reduction
+from opgauge.ops._cuda.reduction import LINE_PACKS, touched_packs
+from opgauge.ops.p_norm import cuda
+from opgauge.ops.p_norm.cuda import (
     COLUMNS_HELD,
     COUNT_BYTES,
     EXTREME_RESIDENT,

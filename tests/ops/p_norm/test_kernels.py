@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from opgauge.ops import FLOATS, OpError, dtype_info
 
-from ops import FLOATS, OpError, dtype_info
 from tests.ops.attempts import case_of, complaint, inputs_of, ours, outputs_of
 
 ORDERS = (-inf, -2.5, -1.0, 0.0, 0.3, 0.5, 1.0, 1.5, 2.0, 2.2, 2.5, 3.0, 5.0, inf, "fro")
@@ -147,7 +147,7 @@ def test_a_count_is_exact_beyond_float32() -> None:
     size = 2**24 + 3
     case = case_of("p_norm", {"x": (size,)}, "float32", porder=0)
     inputs = {"x": np.ones(size, np.float32)}
-    from harness.worker.inputs import Inputs
+    from opgauge.harness.worker.inputs import Inputs
 
     y = outputs_of(case, Inputs(inputs), "optimized")["y"]
     assert float(y) == float(np.float32(size))

@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-
-from ops import AxisError, ParameterError, find_op
+from opgauge.ops import AxisError, ParameterError, find_op
 
 ORDERS = (-inf, -2.5, -1.0, 0.0, 0.3, 0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 5.0, inf, "fro")
 AXES = (0, 1, -1, (0, 1), (0, 2), (2, 1), None)

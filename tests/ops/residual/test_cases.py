@@ -6,10 +6,9 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-
-from harness.case.case import Case
-from harness.case.file import load_cases
-from ops.residual.resnet50 import sites
+from opgauge.harness.case.case import Case
+from opgauge.harness.case.file import load_cases
+from opgauge.ops.residual.resnet50 import sites
 
 CASES = Path(__file__).parents[3] / "cases"
 BATCH = 32

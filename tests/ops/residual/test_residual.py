@@ -6,9 +6,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-
-import ops
-from ops.residual.op import written
+from opgauge import ops
+from opgauge.ops.residual.op import written
 
 
 def measure(op_name: str, implementation: str, dtype: str, shapes: dict[str, Any], **params: Any) -> list[float]:

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
-
-from ops._core.fusion import ADDEND, fuse_add_to_output
-from ops.residual.resnet50 import sites, training_graph
+from opgauge.ops._core.fusion import ADDEND, fuse_add_to_output
+from opgauge.ops.residual.resnet50 import sites, training_graph
 
 
 def test_sites_are_those_of_the_paper() -> None:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-
-from ops import dtype_info, find_kernel, find_op
-from ops._core.backend import to_backend, to_numpy
+from opgauge.ops import dtype_info, find_kernel, find_op
+from opgauge.ops._core.backend import to_backend, to_numpy
 
 SPECIAL = [0.0, -0.0, 1e-40, -1e-40, np.inf, -np.inf, np.nan, 2.5, -3.0]
 

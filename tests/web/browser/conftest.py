@@ -14,11 +14,10 @@ from time import sleep
 import pytest
 import uvicorn
 from fastapi import FastAPI
+from opgauge.harness.settings import Settings
+from opgauge.web.app import create_app
+from opgauge.web.reader import Reader
 from playwright.sync_api import Browser, ConsoleMessage, Page, sync_playwright
-
-from harness.settings import Settings
-from web.app import create_app
-from web.reader import Reader
 
 CHROMIUM = shutil.which("chromium")
 ARGUMENTS = [

@@ -6,13 +6,13 @@ import re
 from pathlib import Path
 
 import pytest
+from opgauge.harness.scope import Scope
+from opgauge.harness.store.tokens import create_token
+from opgauge.web.regression import known_regressions
 from playwright.sync_api import Browser, Page, expect
 
-from harness.scope import Scope
-from harness.store.tokens import create_token
 from tests.web.browser.conftest import Site, watching
 from tests.web.dataset import HOSTILE
-from web.regression import known_regressions
 
 AXE = Path(__file__).parent / "axe.min.js"
 BARE = ("/", "/ops", "/roofline", "/runs", "/compare", "/regressions", "/trust", "/nowhere")
@@ -199,6 +199,6 @@ def test_plotly_rules_are_those_of_the_installed_plotly(browser: Browser, site: 
 
 def site_plotly() -> Path:
     """plotly.js as it is installed."""
-    from web.assets import _plotly
+    from opgauge.web.assets import _plotly
 
     return _plotly()

@@ -1,0 +1,198 @@
+"""Trees that hold `ops`: the one at hand, and a commit of it checked out beside for as long as it is needed.
+
+The temporary worktree is removed on every way out, Ctrl-C and SIGTERM included; what a
+SIGKILL left behind is removed by the next one.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+
+from opgauge.harness.errors import RefError
+
+PREFIX = "opgauge-base-"
+TUNING = "tuning"
+"""Folder of `ops` that counts for every op, as those do that begin with an underscore."""
+CASES = "cases"
+ENDINGS = (signal.SIGTERM, signal.SIGHUP)
+
+
+@dataclass(frozen=True, slots=True)
+class Tree:
+    """A folder that holds `ops`. commit: full, with `-dirty` where it differs; label: what a person called it."""
+
+    path: Path
+    commit: str
+    label: str
+
+    def __str__(self) -> str:
+        short = self.commit[:12] + ("-dirty" if self.commit.endswith("-dirty") else "")
+        return f"{self.label} ({short})" if short and short != self.label else self.label
+
+
+def find_tree(start: Path) -> Path:
+    """The nearest folder, `start` or above it, that holds `ops`; raises RefError where there is none."""
+    for folder in (start.resolve(), *start.resolve().parents):
+        if (folder / "ops" / "__init__.py").is_file():
+            return folder
+    msg = f"neither {start} nor a folder above it holds ops/"
+    raise RefError(msg)
+
+
+def resolve(tree: Path, ref: str) -> str:
+    """The commit that `ref` names in the repository of `tree`; raises RefError."""
+    done = _git(tree, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{ref}^{{commit}}")
+    if done.returncode:
+        inside = _git(tree, "rev-parse", "--is-inside-work-tree")
+        why = (
+            "a shallow clone has only its last commits: fetch more" if not inside.returncode else inside.stderr.strip()
+        )
+        msg = f"no commit {ref!r} in {tree} ({why})"
+        raise RefError(msg)
+    return done.stdout.strip()
+
+
+@contextmanager
+def checkout(tree: Path, commit: str) -> Iterator[Path]:
+    """The same folder as `tree`, as it was at `commit`, in a temporary worktree."""
+    _sweep(tree)
+    with _ending_gently():
+        folder = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-"))
+        try:
+            # hooks are for people who check out, not for this
+            done = _git(
+                tree,
+                "-c",
+                "core.hooksPath=/dev/null",
+                "worktree",
+                "add",
+                "--quiet",
+                "--detach",
+                str(folder / "tree"),
+                commit,
+            )
+            if done.returncode:
+                msg = f"{commit[:12]} cannot be checked out: {done.stderr.strip()}"
+                raise RefError(msg)
+            yield folder / "tree" / _git(tree, "rev-parse", "--show-prefix").stdout.strip()
+        finally:
+            with _undisturbed():
+                _remove(tree, folder)
+
+
+def changed_folders(tree: Path, commit: str) -> set[str] | None:
+    """Folders of `ops` in which `tree` as it lies there differs from `commit`; None where what all ops share does.
+
+    A case file counts for the folder of its name.
+    """
+    listed = _git(tree, "diff", "--name-only", "--relative", "-z", commit, "--", ".").stdout
+    listed += _git(tree, "ls-files", "--others", "--exclude-standard", "-z").stdout
+    found: set[str] = set()
+    for name in filter(None, listed.split("\0")):
+        top, *rest = Path(name).parts
+        if top == "harness" or (top == "ops" and (len(rest) == 1 or rest[0].startswith("_") or rest[0] == TUNING)):
+            return None
+        if top == "ops":
+            found.add(rest[0])
+        elif top == CASES and rest:
+            found.add(Path(rest[-1]).stem)
+    return found
+
+
+def reachable(tree: Path, branch: str, limit: int = 5000) -> list[str]:
+    """The latest commits of a branch, newest first; empty where git knows none of that name."""
+    done = _git(tree, "rev-list", f"--max-count={limit}", "--end-of-options", branch)
+    return [] if done.returncode else done.stdout.split()
+
+
+def _git(tree: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    # a session of its own: a Ctrl-C at the terminal is for us, and git is not to be left half way
+    command = ["git", "-C", str(tree), *arguments]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=False, start_new_session=True)
+    except FileNotFoundError as error:
+        msg = "git is needed to compare with another commit, and is not here"
+        raise RefError(msg) from error
+
+
+def _remove(tree: Path, folder: Path) -> None:
+    _git(tree, "worktree", "remove", "--force", "--force", str(folder / "tree"))
+    _git(tree, "worktree", "unlock", str(folder / "tree"))
+    shutil.rmtree(folder, ignore_errors=True)
+    _git(tree, "worktree", "prune")
+
+
+@contextmanager
+def temporary_folder(prefix: str) -> Iterator[Path]:
+    """A folder for as long as it is needed; what a SIGKILL left of those with this prefix is removed by the next."""
+    for folder in _abandoned(prefix):
+        shutil.rmtree(folder, ignore_errors=True)
+    with tempfile.TemporaryDirectory(prefix=f"{prefix}{os.getpid()}-", ignore_cleanup_errors=True) as name:
+        yield Path(name)
+
+
+def _sweep(tree: Path) -> None:
+    """Remove what processes that are no more have left."""
+    for folder in _abandoned(PREFIX):
+        _remove(tree, folder)
+
+
+def _abandoned(prefix: str) -> Iterator[Path]:
+    """Our own temporary folders whose process is no more."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{prefix}*"):
+        owner = folder.name.removeprefix(prefix).partition("-")[0]
+        if owner.isdigit() and not _is_alive(int(owner)) and folder.is_dir() and folder.stat().st_uid == os.getuid():
+            yield folder
+
+
+def _is_alive(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+@contextmanager
+def _ending_gently() -> Iterator[None]:
+    """A request to end unwinds the stack, as Ctrl-C does."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, _end) for number in ENDINGS}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _end(number: int, frame: FrameType | None) -> None:
+    del frame
+    raise SystemExit(128 + number)
+
+
+@contextmanager
+def _undisturbed() -> Iterator[None]:
+    """A second Ctrl-C does not leave the worktree behind."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, *ENDINGS)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,139 @@
+"""A worker process and its two pipes. Imports little: a worker starts before its parent has imported what it needs."""
+
+from __future__ import annotations
+
+import json
+import os
+import selectors
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from time import monotonic
+from typing import IO, Any
+
+from opgauge.harness.errors import TreeError, WorkerError
+
+LOG_BYTES = 4000
+START_S = 120.0
+"""A worker that has not begun to listen after this long never will."""
+CHUNK = 1 << 16
+PRELOADED = ("numba",)
+
+
+def worker_options(
+    ops_tree: Path | None, threads: int | None, memory_bytes: int | None, preload: Sequence[str] = PRELOADED
+) -> list[str]:
+    """Arguments of `opgauge.harness.worker.serve`: see LocalExecutor."""
+    options = ["--preload", *preload]
+    if ops_tree is not None:
+        options += ["--ops", str(ops_tree)]
+    if threads is not None:
+        options += ["--threads", str(threads)]
+    if memory_bytes is not None:
+        options += ["--memory", str(memory_bytes)]
+    return options
+
+
+class Worker:
+    """One worker process and its two pipes."""
+
+    def __init__(self, options: Sequence[str], environment: dict[str, str]) -> None:
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115  closed in kill
+        self._process = subprocess.Popen(
+            # -P: where opgauge is called there may be another harness, which is not to be this one
+            [sys.executable, "-P", "-m", "opgauge.harness.worker.serve", "--parent", str(os.getpid()), *options],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._log,
+            env=environment,
+            start_new_session=True,
+        )
+        self._pending = b""
+        self.is_ready = False
+
+    def wait_until_ready(self) -> None:
+        """Return when it listens; raises WorkerError if it never will."""
+        if self.is_ready:
+            return
+        reply = self.receive(monotonic() + START_S)
+        if reply is None:
+            self.kill()
+            msg = f"the worker did not start: {self.log() or 'no word from it'}"
+            raise WorkerError(msg)
+        self.is_ready = True
+
+    def send(self, request: dict[str, Any]) -> None:
+        """Send a request; a worker that is gone is noticed when its answer does not come."""
+        stream = _open(self._process.stdin)
+        try:
+            stream.write(json.dumps(request, allow_nan=False).encode() + b"\n")
+            stream.flush()
+        except BrokenPipeError:
+            self._process.wait()
+
+    def receive(self, deadline: float) -> dict[str, Any] | None:
+        """The next reply; None when it has died or nothing came before `deadline`.
+
+        Raises WorkerError when the worker reports a fault of the harness.
+        """
+        stream = _open(self._process.stdout)
+        with selectors.DefaultSelector() as selector:
+            selector.register(stream, selectors.EVENT_READ)
+            while b"\n" not in self._pending:
+                if not selector.select(max(deadline - monotonic(), 0)):
+                    return None
+                chunk = os.read(stream.fileno(), CHUNK)
+                if not chunk:
+                    self._process.wait()
+                    return None
+                self._pending += chunk
+        line, _, self._pending = self._pending.partition(b"\n")
+        reply: dict[str, Any] = json.loads(line)
+        if reply["is"] == "fault":
+            self.kill()
+            raise WorkerError(reply["traceback"])
+        if reply["is"] == "foreign":
+            self.kill()
+            raise TreeError(reply["reason"])
+        return reply
+
+    def exit_code(self) -> int | None:
+        """As subprocess gives it, or None while it runs."""
+        return self._process.poll()
+
+    def log(self) -> str:
+        """The end of what it printed; after kill, what was read then."""
+        return self._last_log if self._log.closed else self._read_log()
+
+    def kill(self) -> None:
+        """End it and all that it started."""
+        with suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+        for stream in (self._process.stdin, self._process.stdout):
+            if stream is not None and not stream.closed:
+                _close(stream)
+        if not self._log.closed:
+            self._last_log = self._read_log()
+            self._log.close()
+
+    def _read_log(self) -> str:
+        size = self._log.seek(0, os.SEEK_END)
+        self._log.seek(max(size - LOG_BYTES, 0))
+        return self._log.read().decode(errors="replace").strip()
+
+
+def _open(stream: IO[bytes] | None) -> IO[bytes]:
+    if stream is None:
+        msg = "the worker has no pipe"
+        raise WorkerError(msg)
+    return stream
+
+
+def _close(stream: IO[bytes]) -> None:
+    with suppress(BrokenPipeError):
+        stream.close()

@@ -1,0 +1,1 @@
+"""Search for launch parameters and the file that stores them."""

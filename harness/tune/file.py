@@ -1,0 +1,85 @@
+"""The file of launch parameters that `opgauge tune` writes for a device, and `opgauge.ops._core.tuning` reads.
+
+`values` is what counts: parameters that are not to have their default. `parameters` says how each was found;
+those that were not looked at this time keep what an earlier run said of them. Sorted and rounded, so that a
+difference in git is a difference in fact.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+from opgauge.harness.result.result import Environment
+from opgauge.harness.run.environment import PACKAGES
+from opgauge.harness.tune.tuner import Finding
+from opgauge.ops import TuningError
+from opgauge.ops._core.tuning import read
+
+DIGITS = 4
+
+
+def write(
+    path: Path, model: str, device: str, findings: Iterable[Finding], environment: Environment, commit: str, today: date
+) -> None:
+    """Enter `findings` into the file of the device called `model`, a new one where there is none.
+
+    Raises TuningError where the file is of another device, or cannot be read or written.
+    """
+    backend = device.partition(":")[0]
+    found = _earlier(path, model)
+    for finding in findings:
+        if finding.rounds:
+            found[finding.parameter.name] = _entry(finding, commit, today)
+    document = {
+        "backend": backend,
+        "device": model,
+        "parameters": found,
+        "values": {name: entry["value"] for name, entry in found.items() if entry["value"] != entry["default"]},
+        "versions": _versions(environment, device),
+    }
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(document, indent=1, sort_keys=True, ensure_ascii=False) + "\n", encoding="utf-8")
+    except OSError as error:
+        msg = f"{path}: {error.strerror}"
+        raise TuningError(msg) from error
+
+
+def _earlier(path: Path, model: str) -> dict[str, Any]:
+    """What the file says of each parameter."""
+    if not path.exists():
+        return {}
+    read(path)
+    held = json.loads(path.read_text(encoding="utf-8"))
+    if held.get("device") != model:
+        msg = f"{path} is of {held.get('device', 'an unnamed device')}, not of {model}"
+        raise TuningError(msg)
+    return dict(held.get("parameters", {}))
+
+
+def _entry(finding: Finding, commit: str, today: date) -> dict[str, Any]:
+    seen = finding.best or finding.nearest
+    return {
+        "value": finding.chosen,
+        "default": finding.parameter.default,
+        "best": None if seen is None else _tried(seen.value, seen.ratio, seen.interval),
+        "cases": len(finding.cases),
+        "rounds": finding.rounds,
+        "commit": commit,
+        "date": today.isoformat(),
+    }
+
+
+def _tried(value: int, ratio: float | None, interval: tuple[float, float] | None) -> dict[str, Any]:
+    low, high = interval or (None, None)
+    rounded = [None if number is None else round(number, DIGITS) for number in (ratio, low, high)]
+    return {"value": value, "ratio": rounded[0], "interval": rounded[1:]}
+
+
+def _versions(environment: Environment, device: str) -> dict[str, str]:
+    kept = {*PACKAGES, "python", f"{device}.driver"}
+    return {name.removeprefix(f"{device}."): value for name, value in environment.soft.items() if name in kept}

@@ -1,0 +1,259 @@
+"""Which candidate of a launch parameter is fastest on a device: measured in turn with the default, judged by intervals.
+
+A round is a fresh worker: every case by every candidate, one after the other, in the opposite order every other
+round, so that a drift falls on all alike. Of a round a candidate keeps one number, the mean log time over
+the cases; the rounds are its pairs with the default, and `harness.judge.estimate` gives the interval of their ratio.
+Cases whose kernels never ask for the parameter say nothing about it: each is bound once to find out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from math import exp
+from time import monotonic
+from typing import Any, Protocol
+
+import numpy as np
+from opgauge.harness.case.case import Case
+from opgauge.harness.judge.estimate import LEAST_PAIRS, LEVEL, Floats, estimate
+from opgauge.harness.measure import Limits
+from opgauge.harness.result.result import Measurement, Status, Trial, from_json, to_json
+from opgauge.harness.result.summary import OPTIMIZED
+from opgauge.ops import Device
+from opgauge.ops._core.tuning import Parameter
+
+TAGS = ("seed", "sites", "full")
+"""Of the cases that count, in the order in which they get the budget."""
+NEVER = "smoke"
+LEAST_GAIN = 0.01
+"""A candidate replaces the default where its whole interval lies beyond this."""
+LEAST_ROUNDS, MOST_ROUNDS = LEAST_PAIRS + 2, 12
+"""A few more than an interval needs: as several candidates share one chance of error, it is wide with four."""
+LIMITS = Limits(budget_s=0.05, min_samples=3, warmup_s=0.02)
+"""Of one candidate, case and round: rounds tell more than samples of one process do."""
+WIDE_BYTES, COPIES = 8, 6
+"""A case takes so many float64 copies of its tensors: drawn, widened, reference, bound, compared."""
+Tell = Callable[[str], None]
+
+
+class Runner(Protocol):
+    """What measures: `opgauge.harness.run.execute.LocalExecutor`."""
+
+    def run_plain(self, trial: Mapping[str, Any], *, block: int = 0, **more: Any) -> dict[str, Any]:
+        """A trial and its result as plain JSON; `tuning`, `trusted`, `with_digest` among `more`."""
+
+    def ask(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        """The answer to a request: for the `parameters` of a trial."""
+
+
+Start = Callable[[], AbstractContextManager[Runner]]
+
+
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """A candidate beside the default: time over the default's, over all cases, with its interval.
+
+    worst: the case that loses most (or wins least), and its ratio. reason: why it is out of the question; empty else.
+    """
+
+    value: int
+    ratio: float | None = None
+    interval: tuple[float, float] | None = None
+    worst: tuple[str, float] | None = None
+    reason: str = ""
+
+    @property
+    def is_better(self) -> bool:
+        """Whether it is faster than the default by `LEAST_GAIN` at least, beyond noise."""
+        return self.interval is not None and self.interval[1] < 1 - LEAST_GAIN
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What became of a parameter. notes: cases left out, each with the reason. late: those there was no time for."""
+
+    parameter: Parameter
+    tried: tuple[Tried, ...] = ()
+    cases: tuple[str, ...] = ()
+    rounds: int = 0
+    notes: tuple[str, ...] = ()
+    late: int = 0
+
+    @property
+    def best(self) -> Tried | None:
+        """The candidate that replaces the default; None where none does."""
+        better = [one for one in self.tried if one.is_better]
+        return min(better, key=lambda one: one.ratio or 1.0, default=None)
+
+    @property
+    def nearest(self) -> Tried | None:
+        """The fastest candidate that was measured, better or not."""
+        measured = [one for one in self.tried if one.ratio is not None]
+        return min(measured, key=lambda one: one.ratio or 1.0, default=None)
+
+    @property
+    def chosen(self) -> int:
+        """The value to use."""
+        return self.parameter.default if self.best is None else self.best.value
+
+
+def cases_of(parameter: Parameter, cases: Iterable[Case], memory_bytes: float) -> list[Case]:
+    """The cases that may show what `parameter` does, published ones first: tagged, never small, and in memory."""
+    found = [
+        case
+        for case in cases
+        if case.op in parameter.ops
+        and set(TAGS) & set(case.tags)
+        and NEVER not in case.tags
+        and _bytes_needed(case) <= memory_bytes
+    ]
+    return sorted(found, key=lambda case: min(TAGS.index(tag) for tag in case.tags if tag in TAGS))
+
+
+def _bytes_needed(case: Case) -> int:
+    specs = (*case.resolved.inputs.values(), *case.resolved.outputs.values())
+    return COPIES * WIDE_BYTES * sum(spec.size for spec in specs)
+
+
+@dataclass(slots=True)
+class _Sheet:
+    """The times of one parameter, by candidate, round and case, and who is out of it."""
+
+    parameter: Parameter
+    times_ns: dict[tuple[int, int, str], float] = field(default_factory=dict)
+    cases: dict[str, Case] = field(default_factory=dict)
+    out: dict[int, str] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    late: int = 0
+
+    @property
+    def values(self) -> list[int]:
+        """The default first, then the candidates that are not out."""
+        rest = (value for value in self.parameter.candidates if value != self.parameter.default)
+        return [self.parameter.default, *(value for value in rest if value not in self.out)]
+
+    def drop(self, case: Case, why: str) -> None:
+        """Leave a case out."""
+        self.cases.pop(case.id, None)
+        self.notes.append(f"{case.op} · {case.name}: {why}")
+
+    def table(self, value: int, rounds: int) -> Floats:
+        """Log times, (rounds, cases)."""
+        return np.log([[self.times_ns[value, number, case] for case in self.cases] for number in range(rounds)])
+
+
+class Tuner:
+    """Finds values for one device, a parameter at a time; what it has chosen is in force for those that follow."""
+
+    def __init__(self, start: Start, device: str, *, budget_s: float, tell: Tell = lambda _: None) -> None:
+        """budget_s: for each parameter; the first rounds are finished even where that takes longer."""
+        self.chosen: dict[str, int] = {}
+        self._start = start
+        self._device = str(Device.parse(device))
+        self._budget_s = budget_s
+        self._tell = tell
+        self._asked: dict[str, dict[str, Any]] = {}
+        self._trusted: dict[tuple[str, str, int], dict[str, Any]] = {}
+
+    def tune(self, parameter: Parameter, cases: Sequence[Case]) -> Finding:
+        """Measure every candidate of `parameter` on `cases`, and choose."""
+        sheet, name = _Sheet(parameter), parameter.name
+        self._find_cases(sheet, cases)
+        started, rounds = monotonic(), 0
+        while sheet.cases and len(sheet.values) > 1 and rounds < MOST_ROUNDS:
+            spent = monotonic() - started
+            if rounds >= LEAST_ROUNDS and spent + spent / rounds > self._budget_s:
+                break
+            # the first round decides how many cases there is time for
+            end = started + self._budget_s / LEAST_ROUNDS if rounds == 0 else None
+            self._tell(f"{name}: round {rounds + 1}, {len(sheet.cases)} cases")
+            self._measure_round(sheet, rounds, end)
+            rounds += 1
+        finding = judge(sheet, rounds) if sheet.cases else Finding(parameter, notes=tuple(sheet.notes))
+        self.chosen[name] = finding.chosen
+        return finding
+
+    def _find_cases(self, sheet: _Sheet, cases: Sequence[Case]) -> None:
+        """Those whose kernels ask for the parameter; what binding tells is kept for the parameters that follow."""
+        unknown = [case for case in cases if case.id not in self._asked]
+        if unknown:
+            self._tell(f"{sheet.parameter.name}: binding {len(unknown)} cases")
+            with self._start() as runner:
+                for case in unknown:
+                    request = {"do": "parameters", "trial": to_json(self._trial(case))}
+                    self._asked[case.id] = runner.ask(request)["answer"]
+        for case in cases:
+            answer = self._asked[case.id]
+            if "failed" in answer:
+                sheet.notes.append(f"{case.op} · {case.name}: {answer['failed']}")
+            elif sheet.parameter.name in answer["names"]:
+                sheet.cases[case.id] = case
+
+    def _trial(self, case: Case) -> Trial:
+        return Trial(case, OPTIMIZED, Device.parse(self._device).backend, self._device)
+
+    def _measure_round(self, sheet: _Sheet, number: int, end: float | None) -> None:
+        with self._start() as runner:
+            for case in list(sheet.cases.values()):
+                if end is not None and monotonic() >= end and sheet.times_ns:
+                    sheet.cases.pop(case.id)
+                    sheet.late += 1
+                    continue
+                values = sheet.values
+                for value in values if number % 2 == 0 else values[::-1]:
+                    if case.id in sheet.cases and value not in sheet.out:
+                        self._measure(runner, sheet, case, value, number)
+
+    def _measure(self, runner: Runner, sheet: _Sheet, case: Case, value: int, number: int) -> None:
+        name, default = sheet.parameter.name, sheet.parameter.default
+        trial = to_json(self._trial(case))
+        key = (case.id, name, value)
+        trusted = self._trusted.get(key)
+        tuning = {**self.chosen, name: value}
+        found = runner.run_plain(trial, block=number, tuning=tuning, trusted=trusted, with_digest=trusted is None)
+        status, extra = Status(found["status"]), found.get("extra", {})
+        if status is not Status.OK:
+            why = f"{status}: {found.get('reason', '')}".removesuffix(": ")
+            if value == default:
+                sheet.drop(case, why)
+            else:
+                sheet.out[value] = f"{case.op} · {case.name} is {why}"
+            return
+        if "digest" in extra and found.get("check"):
+            self._trusted[key] = {"digest": extra["digest"], "check": found["check"]}
+        sheet.times_ns[value, number, case.id] = from_json(Measurement, found["measurement"]).median_ns
+
+
+def judge(sheet: _Sheet, rounds: int) -> Finding:
+    """Every candidate beside the default; with fewer than `LEAST_ROUNDS` none is better."""
+    parameter = sheet.parameter
+    values = sheet.values[1:]
+    tried = [Tried(value, reason=reason) for value, reason in sheet.out.items()]
+    if values and rounds >= LEAST_ROUNDS:
+        default = sheet.table(parameter.default, rounds)
+        tried += _compare(sheet, default, {value: sheet.table(value, rounds) for value in values})
+    order = {value: place for place, value in enumerate(parameter.candidates)}
+    return Finding(
+        parameter,
+        tuple(sorted(tried, key=lambda one: order[one.value])),
+        tuple(f"{case.op} · {case.name}" for case in sheet.cases.values()),
+        rounds,
+        tuple(sheet.notes),
+        sheet.late,
+    )
+
+
+def _compare(sheet: _Sheet, default: Floats, tables: Mapping[int, Floats]) -> Iterator[Tried]:
+    """As many candidates as there are share the chance of a false choice."""
+    logs = np.stack([np.stack((default.mean(axis=1), one.mean(axis=1)), axis=1) for one in tables.values()])
+    made = estimate(logs)
+    low, high = made.interval(1 - (1 - LEVEL) / len(tables))
+    names = [f"{case.op} · {case.name}" for case in sheet.cases.values()]
+    for index, (value, table) in enumerate(tables.items()):
+        by_case = np.median(table - default, axis=0)
+        place = int(by_case.argmax())
+        worst = (names[place], exp(by_case[place]))
+        interval = (exp(low[index]), exp(high[index]))
+        yield Tried(value, exp(made.centre[index]), interval, worst)

@@ -1,0 +1,384 @@
+"""One trial in this process: inputs, reference, poisoned outputs, call, check, measure, check again.
+
+`Bench.run` is what a worker does for each request. It keeps the inputs and the reference
+of the last case, so that all implementations of a case share them.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import cycle
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+from opgauge.harness.case.case import Case
+from opgauge.harness.measure import Limits, Timer, timer_for
+from opgauge.harness.result.result import Check, Footprint, Measurement, Result, Ruler, Status, Trial
+from opgauge.harness.worker.attempt import Attempt, KernelFailedError, Trusted, WrongError
+from opgauge.harness.worker.buffers import Buffers
+from opgauge.harness.worker.inputs import Inputs, make_inputs
+from opgauge.harness.worker.interleave import balanced_orders, joined, next_turns, single
+from opgauge.harness.worker.kept import is_kept, keep_expected, keep_values, recall_expected, recall_values
+from opgauge.harness.worker.verify import Expected, expect
+from opgauge.ops import (
+    BackendError,
+    Bound,
+    Device,
+    Found,
+    Kernel,
+    KernelNotFoundError,
+    dtype_info,
+    find_kernel,
+    find_kernel_or_cpu,
+    find_op,
+)
+from opgauge.ops._core.backend import cuda_device_count
+
+
+class ReferenceFailedError(Exception):
+    """The op's own reference, bound or derivation raised: no kernel is to blame."""
+
+
+class Bench:
+    """Runs trials one after another; `report` is told each phase as it begins.
+
+    block, reference_threads: of the last trial; the first one's block decides where in a GPU's memory buffers lie.
+    """
+
+    def __init__(self, report: Callable[[str], None]) -> None:
+        self.report = report
+        self.block = 0
+        self.reference_threads: int | None = None
+        self.timers: dict[tuple[str, int], Timer] = {}
+        self.rulers: dict[str, Ruler] = {}
+        self.case: Case | None = None
+        self.inputs = Inputs({})
+        self.expected: Expected | None = None
+        self.buffers: dict[str, Buffers] = {}
+        self.held: dict[str, tuple[_Ready, Result]] = {}
+
+    def run(
+        self,
+        trial: Trial,
+        limits: Limits,
+        *,
+        block: int = 0,
+        cpu_fallback: bool = False,
+        trusted: Trusted | None = None,
+        with_digest: bool = False,
+        with_grounds: bool = False,
+        kept: Path | None = None,
+        hold: bool = False,
+        reference_threads: int | None = None,
+    ) -> Result:
+        """The result of `trial`, whatever becomes of its kernel.
+
+        trusted: outputs of these bits need no reference. with_digest: put their digest into `extra`. with_grounds:
+        and a digest of what they were checked with, the inputs among it, on which another tree may trust them.
+        kept: a folder where inputs that another process drew may lie, and where they are put otherwise.
+        hold: keep what `take_turns` needs until another case comes. reference_threads: see `expect`.
+        """
+        self.block, self.reference_threads = block, reference_threads
+        case = trial.case
+        phases = _Phases(self.report)
+        work = find_op(case.op).work(case.resolved, case.params)
+        result = Result(trial, Status.OK, bytes=work.bytes, flops=work.flops, block=block)
+        ready = None
+        try:
+            found = find_trial_kernel(trial, cpu_fallback=cpu_fallback)
+            result = replace(result, fell_back=found.fell_back, deterministic=found.kernel.deterministic)
+            result = replace(result, ruler=self._ruler("cpu" if found.fell_back else trial.device))
+            self._load(case, phases, kept, with_reference=trusted is None)
+            reference = partial(self._expect, case, found.kernel, kept)
+            tell = partial(Attempt.digests, with_grounds=with_grounds) if with_digest or with_grounds else None
+            ready, checked, measurement = self._try(trial, found, limits, phases, reference, trusted, tell)
+            result = replace(result, check=checked, measurement=measurement)
+        except FAULTS as error:
+            result = replace(result, **_what_went_wrong(error))
+        result = replace(result, extra=phases.extra(failed=result.status is not Status.OK))
+        if hold and ready is not None:
+            self.held[trial.implementation] = ready, result
+        return result
+
+    def take_turns(
+        self, implementations: Sequence[str], limits: Limits, *, tell: Callable[[str], None] = lambda _: None
+    ) -> list[Result]:
+        """Further samples of what was held of the case at hand, one in a turn, until all have enough.
+
+        Each is checked at once after its last one: then others write where it did.
+
+        tell: hears whose turn begins.
+        """
+        results = [self.held[name][1] for name in implementations]
+        for order in cycle(balanced_orders(len(results))):
+            turns = next_turns(results, limits)
+            is_last = not any(turns)
+            for index in order:
+                name, taken = implementations[index], results[index].measurement
+                if results[index].status is not Status.OK or taken is None or not (turns[index] or is_last):
+                    continue
+                tell(name)
+                step = self._sample_at_last if is_last else self._sample_again
+                results[index] = joined(results[index], self._go_on(name, partial(step, limits=single(taken, limits))))
+            if is_last:
+                break
+        return results
+
+    def parameters(self, trial: Trial) -> list[str]:
+        """The launch parameters that the trial's kernel asks for as it is bound, by name; nothing is drawn or called.
+
+        Raises what is in FAULTS where it cannot be bound.
+        """
+        found = find_trial_kernel(trial)
+        specs = trial.case.resolved.inputs.items()
+        values = {name: np.zeros(spec.shape, dtype_info(spec.dtype).numpy) for name, spec in specs}
+        timer = self.timer(found.kernel.key.backend, Device.parse(trial.device).index)
+        with timer.session(found.kernel.arrays), _recording("_core.tuning") as asked:
+            Attempt(trial.case, found.kernel, values, timer).bind()
+        return sorted(asked)
+
+    def _go_on(self, implementation: str, step: Callable[[_Ready, _Phases], Measurement]) -> Result:
+        """What was held after another step, with the samples of that alone; or how it went wrong meanwhile."""
+        (ready, result), phases = self.held[implementation], _Phases()
+        try:
+            with self._repairing(ready.attempt):
+                result = replace(result, measurement=step(ready, phases))
+        except FAULTS as error:
+            result = replace(result, measurement=None, **_what_went_wrong(error))
+        return replace(result, extra=phases.extra(failed=result.status is not Status.OK))
+
+    def timer(self, backend: str, index: int) -> Timer:
+        """One timer a device, for its stream and compiled kernels."""
+        found = self.timers.get((backend, index))
+        if found is None:
+            if backend != "cpu" and index >= cuda_device_count():
+                msg = f"no device {backend}:{index} here, or no CuPy to use it with"
+                raise BackendError(msg)
+            found = self.timers[backend, index] = timer_for(backend, index, self.block)
+        return found
+
+    def _ruler(self, name: str) -> Ruler:
+        """A device's ruler, measured when this process first has to do with it."""
+        if name not in self.rulers:
+            self.report("ruler")
+            device = Device.parse(name)
+            self.rulers[name] = self.timer(device.backend, device.index).ruler()
+        return self.rulers[name]
+
+    def _load(self, case: Case, phases: _Phases, kept: Path | None, *, with_reference: bool) -> None:
+        """Inputs and, where it is wanted, the reference of `case`, unless they are at hand."""
+        at_hand = self.case is not None and self.case.id == case.id
+        if at_hand and (self.expected is not None or not with_reference):
+            return
+        self.case, self.inputs, self.expected, self.buffers, self.held = None, Inputs({}), None, {}, {}
+        phases.begin("reference")
+        with _blamed_on_op():
+            expected = recall_expected(case, kept) if kept is not None and with_reference else None
+            is_enough = expected is not None or not with_reference
+            values = recall_values(case, kept) if kept is not None and is_enough else None
+            inputs = make_inputs(case) if values is None else Inputs(values)
+            self.expected = expected if is_enough else expect(case, inputs, threads=self.reference_threads)
+        if kept is not None and values is None:
+            keep_values(case, inputs.values, kept)
+        self.case, self.inputs = case, Inputs(inputs.values)  # without the wide ones
+
+    def _expect(self, case: Case, kernel: Kernel, kept: Path | None) -> Expected:
+        """The reference of the case at hand, computed now where it was not wanted before."""
+        if self.expected is None:
+            with _blamed_on_op():
+                self.expected = expect(case, make_inputs(case), threads=self.reference_threads)
+        if kept is not None and not kernel.deterministic and not is_kept(case, kept):
+            keep_expected(case, self.expected, kept)
+        return self.expected
+
+    def _try(
+        self,
+        trial: Trial,
+        found: Found,
+        limits: Limits,
+        phases: _Phases,
+        reference: Callable[[], Expected],
+        trusted: Trusted | None,
+        tell: Callable[[Attempt, Any], Mapping[str, str]] | None,
+    ) -> tuple[_Ready, Check, Measurement]:
+        kernel = found.kernel
+        backend = kernel.key.backend
+        timer = self.timer(backend, 0 if found.fell_back else Device.parse(trial.device).index)
+        with timer.session(kernel.arrays):
+            phases.begin("allocate")
+            attempt = self._attempt(trial, kernel, timer, trusted)
+            with self._repairing(attempt):
+                with _recording("_cuda.source") as used, _recording("_core.tuning") as phases.tuning:
+                    phases.begin("prepare")
+                    call = attempt.bind()
+                    phases.begin("first call")
+                    first = attempt.check(attempt.call(call, 0), reference, "in the first call")
+                phases.begin("second call")
+                attempt.check(attempt.call(call, 1), reference, "in the second call")
+                ready = _Ready(attempt, call, reference)
+                measurement = self._sample(ready, phases, limits)
+                self._check_after(ready, phases)
+                if tell is not None and attempt.repeatable:
+                    phases.digests = tell(attempt, ready.returned)
+        return ready, first, _with_resources(measurement, used)
+
+    def _attempt(self, trial: Trial, kernel: Kernel, timer: Timer, trusted: Trusted | None) -> Attempt:
+        """On the buffers that all implementations of the case at hand share on a device.
+
+        Of what lies where, ratios would tell as well as of kernels: in the last cache of a CPU by a factor of two.
+        """
+        backend = kernel.key.backend
+        device = trial.device if backend == trial.backend else backend
+        found = self.buffers.get(device)
+        if found is None:
+            found = self.buffers[device] = Buffers(trial.case, self.inputs.values, backend)
+        return Attempt(trial.case, kernel, self.inputs.values, timer, trusted=trusted, buffers=found)
+
+    @contextmanager
+    def _repairing(self, attempt: Attempt) -> Iterator[None]:
+        """What a kernel that fails has spoilt is put back: others work on it too."""
+        try:
+            yield
+        except FAULTS as error:
+            if attempt.kernel.key.backend == "cpu" or isinstance(error, WrongError):
+                attempt.buffers.repair()
+            else:  # the device may do nothing any more
+                self.buffers = {}
+            raise
+
+    def _sample(self, ready: _Ready, phases: _Phases, limits: Limits, *, poison: bool = True) -> Measurement:
+        phases.begin("measure")
+        timed = ready.attempt.measure(ready.call, limits, poison=poison)
+        ready.returned = timed.returned
+        return timed.measurement
+
+    def _check_after(self, ready: _Ready, phases: _Phases) -> None:
+        """What the last timed call left."""
+        phases.begin("check after measuring")
+        ready.attempt.check(ready.returned, ready.reference, "after measuring")
+        phases.repeatable = ready.attempt.repeatable
+
+    def _sample_again(self, ready: _Ready, phases: _Phases, limits: Limits) -> Measurement:
+        return self._sample(ready, phases, limits, poison=False)
+
+    def _sample_at_last(self, ready: _Ready, phases: _Phases, limits: Limits) -> Measurement:
+        """Check what it left, and one more call, since outputs were not poisoned before each turn."""
+        measurement = self._sample(ready, phases, limits, poison=False)
+        self._check_after(ready, phases)
+        ready.attempt.check(ready.attempt.call(ready.call, 0), ready.reference, "in the last call")
+        return measurement
+
+
+@dataclass
+class _Ready:
+    """A kernel that was called and found right, to be measured, and what its outputs must be.
+
+    returned: by the last timed call.
+    """
+
+    attempt: Attempt
+    call: Bound
+    reference: Callable[[], Expected]
+    returned: Any = None
+
+
+FAULTS = (WrongError, ReferenceFailedError, KernelNotFoundError, BackendError, KernelFailedError, MemoryError)
+"""What may be raised by a trial, by no fault of the harness."""
+
+
+def _what_went_wrong(error: Exception) -> dict[str, Any]:
+    """The fields of a Result that say so."""
+    match error:
+        case WrongError():
+            return {"status": Status.WRONG, "reason": str(error), "check": error.check}
+        case ReferenceFailedError():
+            return {"status": Status.ERROR, "reason": f"the reference failed: {error.__cause__!r}"}
+        case KernelFailedError():
+            return {"status": error.status, "reason": str(error)}
+        case MemoryError():
+            return {"status": Status.OUT_OF_MEMORY, "reason": str(error) or "out of memory"}
+        case _:
+            return {"status": Status.UNSUPPORTED, "reason": str(error)}
+
+
+@contextmanager
+def _blamed_on_op() -> Iterator[None]:
+    """Whatever is raised within is no kernel's failure."""
+    try:
+        yield
+    except MemoryError as error:
+        msg = "inputs and reference do not fit into memory"
+        raise MemoryError(msg) from error
+    except Exception as error:
+        raise ReferenceFailedError from error
+
+
+def _recording(module: str) -> AbstractContextManager[Mapping[str, Any]]:
+    """Notes kernels, or launch parameters, that are handed out; nothing where a tree's `ops` does not tell."""
+    record = getattr(sys.modules.get(f"opgauge.ops.{module}"), "recording", None)
+    return nullcontext({}) if record is None else record()
+
+
+def _with_resources(measurement: Measurement, used: Mapping[str, Any]) -> Measurement:
+    if not used:
+        return measurement
+    footprint = replace(
+        measurement.footprint or Footprint(),
+        registers=max(item.registers for item in used.values()),
+        spill_bytes=sum(item.spill_bytes for item in used.values()),
+    )
+    return replace(measurement, footprint=footprint)
+
+
+def find_trial_kernel(trial: Trial, *, cpu_fallback: bool = False) -> Found:
+    """The kernel that a trial asks for; raises KernelNotFoundError."""
+    case = trial.case
+    key = (case.op, trial.implementation, trial.backend, case.dtype)
+    found = find_kernel_or_cpu(*key) if cpu_fallback else Found(find_kernel(*key), fell_back=False)
+    if not found.kernel.strided and any(spec.layout == "transposed" for spec in case.inputs.values()):
+        msg = f"{found.kernel.key} takes contiguous inputs only"
+        raise KernelNotFoundError(msg)
+    return found
+
+
+class _Phases:
+    """Names and seconds of what was done."""
+
+    def __init__(self, report: Callable[[str], None] = lambda _: None) -> None:
+        self.report = report
+        self.seconds: dict[str, float] = {}
+        self.current = ""
+        self.repeatable = True
+        self.digests: Mapping[str, str] = {}
+        self.tuning: Mapping[str, int] = {}
+        self.since = perf_counter()
+
+    def begin(self, name: str) -> None:
+        """End the current phase and begin `name`."""
+        self._end()
+        self.current = name
+        self.report(name)
+
+    def extra(self, *, failed: bool) -> dict[str, Any]:
+        """For Result.extra: seconds by phase, and the phase that failed."""
+        self._end()
+        found: dict[str, Any] = {"phases_s": {name: round(value, 6) for name, value in self.seconds.items()}}
+        if failed and self.current:
+            found["phase"] = self.current
+        if not self.repeatable:
+            found["repeatable"] = False
+        if self.tuning:
+            found["tuning"] = dict(self.tuning)
+        return {**found, **self.digests}
+
+    def _end(self) -> None:
+        now = perf_counter()
+        if self.current:
+            self.seconds[self.current] = self.seconds.get(self.current, 0.0) + now - self.since
+        self.since = now

@@ -1,0 +1,82 @@
+"""What the harness asks of a tree's `ops`: all of it, in one place, with a version.
+
+The gate measures two versions of the kernels with one harness. A worker imports `ops` from
+the tree that it is told to, and asks for these names and no others; a tree that lacks one
+cannot be asked, and is reported as such.
+
+`VERSION` rises with every name that is added here; reports and stored runs say which one was used.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from opgauge.harness.worker.tree import PACKAGE, use_tree
+
+VERSION = 1
+ASKED = {
+    "opgauge.ops": (
+        "AxisError",
+        "BackendError",
+        "Bound",
+        "Device",
+        "DtypeError",
+        "DtypeInfo",
+        "Found",
+        "Input",
+        "Kernel",
+        "KernelNotFoundError",
+        "Op",
+        "OpError",
+        "OpNotFoundError",
+        "ParameterError",
+        "ShapeError",
+        "Shapes",
+        "TensorSpec",
+        "all_ops",
+        "available",
+        "dtype_info",
+        "find_kernel",
+        "find_kernel_or_cpu",
+        "find_op",
+        "kernels",
+        "param_values",
+    ),
+    "opgauge.ops._core.backend": ("cuda_device_count", "cupy", "to_numpy", "to_torch"),
+    "opgauge.ops._cuda.source": ("all_sources", "device_arch"),
+    "opgauge.ops._core.op": ("Array",),
+}
+"""Names by module. `ops._cuda.source.recording`, `ops._cpu.jit` and `ops._core.tuning` are used where there are any."""
+FIELDS = {
+    "Op": ("bound", "derive", "dtypes", "infer", "inputs", "name", "outputs", "params", "reference", "work"),
+    "Kernel": ("arrays", "bind", "deterministic", "function", "key", "path", "relaxed", "strided", "workspace"),
+}
+"""What is asked of the values of two of those names."""
+
+
+def complaint(tree: Path) -> str:
+    """Import `opgauge.ops` from `tree`; why it cannot be asked, empty where it can."""
+    if not (tree / "ops" / "__init__.py").is_file():
+        return "it has no ops"
+    try:
+        use_tree(tree)
+    except Exception as error:  # noqa: BLE001  whatever another version of the code raises
+        return f"its ops cannot be imported: {type(error).__name__}: {error}"
+    missing = [f"{module}.{name}" for module, names in ASKED.items() for name in names if not _has(module, name)]
+    if not missing:
+        missing = [f"{name}.{item}" for name, items in FIELDS.items() for item in items if item not in _fields(name)]
+    return f"its ops have no {', '.join(missing)} (contract {VERSION})" if missing else ""
+
+
+def _has(module: str, name: str) -> bool:
+    try:
+        return hasattr(import_module(module), name)
+    except ImportError:
+        return False
+
+
+def _fields(name: str) -> set[str]:
+    found: Any = getattr(import_module(PACKAGE), name)
+    return set(dir(found)) | set(getattr(found, "__dataclass_fields__", ()))

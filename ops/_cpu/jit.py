@@ -1,0 +1,256 @@
+"""What Numba kernels share: 16-bit floats as bits, and the loop over a row in independent lanes.
+
+Numba has no arrays of float16 or bfloat16. `storage` views them as uint16 and int16; inside a
+kernel `widen` turns an element into the number it stands for (float32), and `narrow` back, rounding
+to nearest, ties to even. Other dtypes pass through both unchanged.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from llvmlite import ir
+from llvmlite.binding import get_host_cpu_name
+from numba import config, njit, prange, types
+from numba.core.codegen import get_host_cpu_features
+from numba.extending import intrinsic, overload
+from opgauge.ops._core.dtype import dtype_info
+
+_VIEWS = {"float16": np.uint16, "bfloat16": np.int16, "bool": np.uint8}
+_INT32, _FLOAT = ir.IntType(32), ir.FloatType()
+_INT64, _DOUBLE = ir.IntType(64), ir.DoubleType()
+INNER = {"error_model": "numpy", "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+"""Options of what only compiled code calls: no wrappers for Python and C, which are a third of compiling a short loop.
+
+Called by Python it would crash.
+"""
+
+
+def _keep_apart_what_was_compiled() -> None:
+    """Give Numba's cache a folder of its own for the code as it is here and in the folders beside.
+
+    It asks of a kernel's own file whether that has changed, not of what the kernel calls: without this, a change here
+    would be measured, and judged, as it was before.
+    """
+    here = Path(__file__).parent
+    shared = [Path(__file__), *sorted(here.glob("*/*.py"))]
+    digest = hashlib.sha256(b"".join(path.read_bytes() for path in shared)).hexdigest()[:16]
+    folder = Path(config.CACHE_DIR or here / "__pycache__" / "numba")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError:
+        return
+    if os.access(folder, os.W_OK):
+        config.CACHE_DIR = str(folder / digest)
+
+
+_keep_apart_what_was_compiled()
+
+
+def _prefer_half_registers() -> None:
+    """Let loops be compiled for vectors of 256 bits where the processor has 512, as on Intel's they are anyway.
+
+    On Zen 4 plain passes over memory in full registers take up to 1.3 times as long, on Zen 5 0.8 to 1.0 times.
+    """
+    features = get_host_cpu_features()
+    asked = config.CPU_NAME is not None or config.CPU_FEATURES is not None
+    if not asked and "+avx512f" in features and get_host_cpu_name() != "znver5":
+        config.CPU_FEATURES = f"{features},+prefer-256-bit"
+
+
+_prefer_half_registers()
+
+
+def _registers(bits: int) -> Any:
+    """An intrinsic: loops of the function that calls it are compiled for vectors of `bits`, or the widest there are.
+
+    The function is never inlined, or its caller's registers would be used: give it rows to loop over, and no array that
+    was sliced for the call, which is counted.
+    """
+
+    @intrinsic
+    def prefer(typingctx: Any) -> Any:
+        del typingctx
+
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            del signature, arguments
+            attributes = builder.function.attributes
+            attributes.add("noinline")
+            set.add(attributes, f'"prefer-vector-width"="{bits}"')  # llvmlite's own `add` knows none with a value
+            return context.get_dummy_value()
+
+        return types.void(), generate
+
+    return prefer
+
+
+whole_registers, half_registers = _registers(512), _registers(256)
+"""For sums (half registers cost them up to 8 % on Zen 4, a fifth to a third on Zen 5); for what writes rows anywhere to
+memory, where every store of a whole register lies in two lines (rows of 250 floats on Zen 5: 1.2)."""
+
+
+def storage(array: Any) -> Any:
+    """`array` as Numba can hold it: float16 as uint16, bfloat16 as int16, bool as uint8; no copy."""
+    view = _VIEWS.get(array.dtype.name)
+    return array if view is None else array.view(view)
+
+
+def accumulator(array: Any) -> np.dtype:
+    """The dtype that sums over `array` are held in."""
+    return dtype_info(dtype_info(array.dtype.name).accumulate).numpy
+
+
+@intrinsic
+def widen(typingctx: Any, value: Any) -> Any:
+    """The number that a stored element stands for: float32 for uint16 (half) and int16 (bfloat16)."""
+    del typingctx
+    result = types.float32 if value in {types.uint16, types.int16} else value
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        del context
+        (bits,) = arguments
+        kind = signature.args[0]
+        if kind == types.uint16:
+            return builder.fpext(builder.bitcast(bits, ir.HalfType()), _FLOAT)
+        if kind == types.int16:
+            wide = builder.shl(builder.zext(bits, _INT32), ir.Constant(_INT32, 16))
+            return builder.bitcast(wide, _FLOAT)
+        return bits
+
+    return result(value), generate
+
+
+@intrinsic
+def narrow(typingctx: Any, value: Any, like: Any) -> Any:
+    """`value` as the dtype of the stored element `like` keeps it."""
+    del typingctx
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        number, _ = arguments
+        given, kept = signature.args
+        if kept not in {types.uint16, types.int16}:
+            return context.cast(builder, number, given, kept)
+        number = context.cast(builder, number, given, types.float32)
+        if kept == types.uint16:
+            return builder.bitcast(builder.fptrunc(number, ir.HalfType()), ir.IntType(16))
+        bits = builder.bitcast(number, _INT32)
+        odd = builder.and_(builder.lshr(bits, ir.Constant(_INT32, 16)), ir.Constant(_INT32, 1))
+        rounded = builder.add(builder.add(bits, ir.Constant(_INT32, 0x7FFF)), odd)
+        quiet = builder.or_(bits, ir.Constant(_INT32, 0x400000))
+        is_nan = builder.fcmp_unordered("uno", number, number)
+        chosen = builder.select(is_nan, quiet, rounded)
+        return builder.trunc(builder.lshr(chosen, ir.Constant(_INT32, 16)), ir.IntType(16))
+
+    return like(value, like), generate
+
+
+@njit(cache=True, parallel=True, error_model="numpy")
+def convert(source: Any, target: Any) -> None:
+    """Flat: the same numbers, as the dtype of `target` stores them."""
+    for index in prange(source.size):
+        target[index] = narrow(widen(source[index]), target[index])
+
+
+def _bitcast(source: Any, target: Any, llvm: Any) -> Any:
+    @intrinsic
+    def cast(typingctx: Any, value: Any) -> Any:
+        del typingctx, value
+
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            number = context.cast(builder, arguments[0], signature.args[0], source)
+            return builder.bitcast(number, llvm)
+
+        return target(source), generate
+
+    return cast
+
+
+bits_of_float = _bitcast(types.float32, types.int32, _INT32)
+float_of_bits = _bitcast(types.int32, types.float32, _FLOAT)
+bits_of_double = _bitcast(types.float64, types.int64, _INT64)
+double_of_bits = _bitcast(types.int64, types.float64, _DOUBLE)
+
+
+@intrinsic
+def fused_multiply_add(typingctx: Any, first: Any, second: Any, addend: Any) -> Any:
+    """First times second plus addend, rounded once; all of one float type."""
+    del typingctx
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        del context, signature
+        return builder.fma(*arguments)
+
+    return first(first, second, addend), generate
+
+
+def address(context: Any, builder: Any, kind: Any, array: Any, index: Any, pointed: Any) -> Any:
+    """For intrinsics: where element `index` of an array of type `kind` is, as a pointer to the LLVM type `pointed`."""
+    data = context.make_array(kind)(context, builder, array).data
+    return builder.bitcast(builder.gep(data, [index]), pointed.as_pointer())
+
+
+def power(x: Any, p: Any) -> Any:
+    """x^p for x >= 0: the library's for float64, `power_of_float` for float32."""
+    return x**p
+
+
+@overload(power, inline="always")
+def _choose_power(x: Any, p: Any) -> Any:
+    def of_double(x: Any, p: Any) -> Any:
+        return x**p
+
+    def of_float(x: Any, p: Any) -> Any:
+        return power_of_float(x, p)
+
+    del p
+    return of_double if x == types.float64 else of_float
+
+
+ROUNDER = np.float32(1.5 * 2**23)
+"""Added to a float32 it leaves the nearest integer in the low bits."""
+LARGEST_EXPONENT, SMALLEST_EXPONENT = np.float32(129), np.float32(-152)
+INFINITE, ZERO, ONE = np.float32(np.inf), np.float32(0), np.float32(1)
+# log2((1 + s) / (1 - s)) = s L(s^2) for |s| <= 3 - 2 sqrt(2), relative error 7e-10
+L0, L1, L2, L3 = (np.float32(c) for c in (2.885390079803, 0.961798838803, 0.576715185940, 0.431717698843))
+# 2^f = 1 + f E(f) for |f| <= 1/2, relative error 5e-9
+E0, E1, E2 = (np.float32(c) for c in (0.693147188026, 0.240226507606, 0.055503571142))
+E3, E4, E5 = (np.float32(c) for c in (0.009618082557, 0.001339086336, 0.000154531629))
+
+
+@njit(error_model="numpy", fastmath=False)  # else it takes on its caller's freedom to reorder
+def power_of_float(x: Any, p: Any) -> Any:
+    """x^p in float32 for x >= 0 and p != 0, without branches, so that loops over it vectorise.
+
+    It is 2^(p log2 x), with the integer part of the logarithm kept apart: its error is a few units in
+    the last place for ordinary p, not p log2 x of them.
+    """
+    subnormal = x < np.float32(2.0**-126)
+    bits = bits_of_float(x * np.float32(2.0**24) if subnormal else x)
+    exponent = np.int32(np.int32(bits - np.int32(0x3F3504F3)) >> np.int32(23))
+    mantissa = float_of_bits(np.int32(bits - np.int32(exponent << np.int32(23))))  # in [sqrt 1/2, sqrt 2)
+    e = np.float32(exponent) - (np.float32(24) if subnormal else ZERO)
+    s = (mantissa - ONE) / (mantissa + ONE)
+    z = s * s
+    series = fused_multiply_add(z, fused_multiply_add(z, L3, L2), L1)
+    fraction = p * (s * fused_multiply_add(z, series, L0))
+    whole = fused_multiply_add(p, e, fraction)
+    shifted = min(max(whole, SMALLEST_EXPONENT), LARGEST_EXPONENT) + ROUNDER
+    f = fused_multiply_add(p, e, ROUNDER - shifted) + fraction
+    series = fused_multiply_add(f, fused_multiply_add(f, E5, E4), E3)
+    series = fused_multiply_add(f, fused_multiply_add(f, series, E2), E1)
+    value = fused_multiply_add(f, fused_multiply_add(f, series, E0), ONE)
+    n = np.int32(bits_of_float(shifted) - np.int32(0x4B400000))
+    half = np.int32(n >> np.int32(1))
+    value *= float_of_bits(np.int32(np.int32(half + np.int32(127)) << np.int32(23)))
+    value *= float_of_bits(np.int32(np.int32(n - half + np.int32(127)) << np.int32(23)))
+    value = INFINITE if whole >= LARGEST_EXPONENT else value
+    value = ZERO if whole <= SMALLEST_EXPONENT else value
+    at_zero = ZERO if p > ZERO else INFINITE
+    at_infinity = INFINITE if p > ZERO else ZERO
+    value = at_zero if x == ZERO else value
+    value = at_infinity if x == INFINITE else value
+    return x if x != x else value  # noqa: PLR0124  NaN is what differs from itself

@@ -1,0 +1,46 @@
+"""Matrix products inside Numba kernels, tile by tile: see `ops._cpu.tile.jit`. Here: memory to keep operands in."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import numpy as np
+from opgauge.ops._core.kernel import Bound
+
+LINE = 64
+
+
+def scratch(size: int, dtype: Any) -> Any:
+    """`size` zeros of `dtype` from the start of a cache line on."""
+    itemsize = np.dtype(dtype).itemsize
+    raw = np.zeros(size + LINE // itemsize, dtype)
+    first = -raw.ctypes.data % LINE // itemsize
+    return raw[first : first + size]
+
+
+def widened(array: Any, wide: Any, steps: list[Bound]) -> Any:
+    """`array` in the dtype `wide`: itself, or a copy that one more of `steps` fills.
+
+    Kernels that take wide arrays only are compiled for two dtypes, not four.
+    """
+    if array.dtype == wide:
+        return array
+    from opgauge.ops._cpu.jit import convert, storage
+
+    copy = np.empty(array.shape, wide)
+    if array.size:
+        steps.append(partial(convert, storage(array).reshape(-1), copy.reshape(-1)))
+    return copy
+
+
+def narrowed(array: Any, wide: Any, steps: list[Bound]) -> Any:
+    """What stands for the result `array` in the dtype `wide`: itself, or what one more of `steps` rounds to it."""
+    if array.dtype == wide:
+        return array
+    from opgauge.ops._cpu.jit import convert, storage
+
+    copy = np.empty(array.shape, wide)
+    if array.size:
+        steps.append(partial(convert, copy.reshape(-1), storage(array).reshape(-1)))
+    return copy

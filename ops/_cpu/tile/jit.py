@@ -1,0 +1,357 @@
+"""Explicit vectors for Numba kernels, and the inner loop of a matrix product that keeps a tile in registers.
+
+`lanes` come from 32 bytes of an array and are worked on together; a tile is ROWS by `tile_columns`
+numbers, of which every register takes one vector. On one core that is as fast as a BLAS, it needs no
+threads of its own beside Numba's, and what follows a product finds it in the cache.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llvmlite import ir
+from llvmlite.binding import get_host_cpu_features, initialize_native_asmparser
+from numba import njit, types
+from numba.core import cgutils
+from numba.extending import intrinsic, models, register_model
+from opgauge.ops._cpu.jit import address
+from opgauge.ops._cpu.tile.assembly import Product, sums_of
+
+FEATURES = get_host_cpu_features()
+WIDE = bool(FEATURES.get("avx512f", False))
+IN_ASSEMBLY = bool(FEATURES.get("avx2", False) and FEATURES.get("fma", False))
+if IN_ASSEMBLY:
+    initialize_native_asmparser()
+VECTOR_BYTES = 64 if WIDE else 32
+VECTORS = 2
+ROWS = 12 if WIDE else 6
+"""Rows and vectors of a tile: with what they are multiplied by, they fill the 32 or 16 registers."""
+GROUPS = 3
+GROUP = ROWS // GROUPS
+"""Rows of a tile that follow one another; where each group of them is, can be said."""
+LANES_BYTES = 32
+
+
+class Lanes(types.Type):  # type: ignore[misc]  # numba is untyped
+    """A vector of numbers in a register."""
+
+    def __init__(self, dtype: Any) -> None:
+        self.dtype = dtype
+        super().__init__(name=f"Lanes({dtype})")
+
+
+@register_model(Lanes)
+class _LanesModel(models.PrimitiveModel):  # type: ignore[misc]
+    def __init__(self, manager: Any, kind: Any) -> None:
+        super().__init__(manager, kind, _vector(manager.lookup(kind.dtype).get_value_type(), kind.dtype, LANES_BYTES))
+
+
+def _vector(element: Any, dtype: Any, nbytes: int) -> Any:
+    return ir.VectorType(element, nbytes * 8 // dtype.bitwidth)
+
+
+def _unaligned(instruction: Any, dtype: Any) -> Any:
+    instruction.align = dtype.bitwidth // 8
+    return instruction
+
+
+def _splat(builder: Any, value: Any, vector: Any) -> Any:
+    nothing = ir.Constant(vector, ir.Undefined)
+    first = builder.insert_element(nothing, value, ir.Constant(ir.IntType(32), 0))
+    return builder.shuffle_vector(first, nothing, ir.Constant(ir.VectorType(ir.IntType(32), vector.count), None))
+
+
+def _fma(builder: Any, vector: Any, dtype: Any) -> Any:
+    kind = ir.FunctionType(vector, [vector] * 3)
+    name = f"llvm.fma.v{vector.count}f{dtype.bitwidth}"
+    return cgutils.get_or_insert_function(builder.module, kind, name)
+
+
+@intrinsic
+def load(typingctx: Any, array: Any, index: Any) -> Any:
+    """The lanes of a flat array from `index` on."""
+    del typingctx
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        kind, vector = signature.args[0], context.get_value_type(signature.return_type)
+        array, index = arguments
+        return _unaligned(builder.load(address(context, builder, kind, array, index, vector)), kind.dtype)
+
+    return Lanes(array.dtype)(array, index), generate
+
+
+@intrinsic
+def store(typingctx: Any, array: Any, index: Any, value: Any) -> Any:
+    """Write lanes to a flat array from `index` on."""
+    del typingctx
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        array, index, value = arguments
+        kind = signature.args[0]
+        place = address(context, builder, kind, array, index, value.type)
+        _unaligned(builder.store(value, place), kind.dtype)
+        return context.get_dummy_value()
+
+    return types.void(array, index, value), generate
+
+
+@intrinsic
+def spread(typingctx: Any, value: Any) -> Any:
+    """Lanes that all hold `value`."""
+    del typingctx
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return _splat(builder, arguments[0], context.get_value_type(signature.return_type))
+
+    return Lanes(value)(value), generate
+
+
+@intrinsic
+def multiply_add(typingctx: Any, first: Any, second: Any, addend: Any) -> Any:
+    """First times second plus addend, lane by lane."""
+    del typingctx
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        del context
+        return builder.call(_fma(builder, arguments[0].type, signature.args[0].dtype), arguments)
+
+    return first(first, second, addend), generate
+
+
+@intrinsic
+def total(typingctx: Any, lanes: Any) -> Any:
+    """Sum of the lanes, by halves."""
+    del typingctx
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        del context, signature
+        (value,) = arguments
+        count = value.type.count
+        while count > 1:
+            count //= 2
+            halves = [
+                builder.shuffle_vector(value, value, ir.Constant(ir.VectorType(ir.IntType(32), count), list(part)))
+                for part in (range(count), range(count, 2 * count))
+            ]
+            value = builder.fadd(*halves)
+        return builder.extract_element(value, ir.Constant(ir.IntType(32), 0))
+
+    return lanes.dtype(lanes), generate
+
+
+@intrinsic
+def turn(typingctx: Any, given: Any, start: Any, pitch: Any, out: Any, out_start: Any, out_pitch: Any) -> Any:
+    """Write a square of lanes by lanes the other way round, 16-bit floats as the numbers that they stand for.
+
+    Arrays are flat: out[out_start + j out_pitch + i] is given[start + i pitch + j].
+    """
+    del typingctx, start, pitch, out_start, out_pitch
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        given, start, pitch, out, out_start, out_pitch = arguments
+        source, target = signature.args[0], signature.args[3]
+        wide = _vector(context.get_value_type(target.dtype), target.dtype, LANES_BYTES)
+        stored = ir.VectorType(context.get_value_type(source.dtype), wide.count)
+        rows = []
+        for row in range(wide.count):
+            place = address(context, builder, source, given, _after(builder, start, row, pitch), stored)
+            rows.append(_widened(builder, source.dtype, _unaligned(builder.load(place), source.dtype), wide))
+        for column, value in enumerate(_turned(builder, rows)):
+            place = address(context, builder, target, out, _after(builder, out_start, column, out_pitch), wide)
+            _unaligned(builder.store(value, place), target.dtype)
+        return context.get_dummy_value()
+
+    return types.void(given, types.intp, types.intp, out, types.intp, types.intp), generate
+
+
+def _widened(builder: Any, dtype: Any, value: Any, wide: Any) -> Any:
+    """`opgauge.ops._cpu.jit.widen` of a vector."""
+    if dtype == types.uint16:
+        return builder.fpext(builder.bitcast(value, ir.VectorType(ir.HalfType(), wide.count)), wide)
+    if dtype == types.int16:
+        bits = ir.VectorType(ir.IntType(32), wide.count)
+        return builder.bitcast(builder.shl(builder.zext(value, bits), ir.Constant(bits, [16] * wide.count)), wide)
+    return value
+
+
+def _turned(builder: Any, rows: list[Any]) -> list[Any]:
+    """Columns of a square of vectors: quarters trade places, then theirs, down to single numbers."""
+    count, half = len(rows), len(rows) // 2
+    while half:
+        picked = [
+            [k if not k & half else count + k - half for k in range(count)],
+            [k + half if not k & half else count + k for k in range(count)],
+        ]
+        masks = [ir.Constant(ir.VectorType(ir.IntType(32), count), mask) for mask in picked]
+        for row in range(count):
+            if not row & half:
+                pair = rows[row], rows[row + half]
+                rows[row], rows[row + half] = (builder.shuffle_vector(*pair, mask) for mask in masks)
+        half //= 2
+    return rows
+
+
+@njit(error_model="numpy")
+def lanes_of(like: Any) -> int:
+    """Lanes of numbers like those of the array `like`."""
+    return int(LANES_BYTES // like.itemsize)
+
+
+@njit(error_model="numpy")
+def tile_columns(like: Any) -> int:
+    """Columns of a tile of numbers like those of the array `like`."""
+    return int(VECTORS * VECTOR_BYTES // like.itemsize)
+
+
+@intrinsic
+def multiply_tile(
+    typingctx: Any,
+    a: Any,
+    a_start: Any,
+    a_row: Any,
+    a_step: Any,
+    b: Any,
+    b_start: Any,
+    b_step: Any,
+    depth: Any,
+    out: Any,
+    out_start: Any,
+    out_row: Any,
+) -> Any:
+    """Add to out[i, j] the sum over k < depth of a[i, k] b[k, j], for a tile's rows i and columns j.
+
+    Arrays are flat: a[i, k] is a[a_start + i a_row + k a_step], b[k, j] is b[b_start + k b_step + j].
+    a_start may be GROUPS starts: then i counts from each in turn, up to GROUP. The sum is taken in full before
+    it is added.
+    """
+    del typingctx, a_row, a_step, b_start, b_step, depth, out_start, out_row
+    places = (types.intp,) * 3
+    signature = types.void(a, _starts(a_start), *places[1:], b, *places, out, types.intp, types.intp)
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        sums = _sum_tile(context, builder, signature, arguments)
+        _write_tile(context, builder, sums, (signature.args[8], *arguments[8:]), (signature.args[8], *arguments[8:]))
+        return context.get_dummy_value()
+
+    return signature, generate
+
+
+@intrinsic
+def multiply_tile_onto(
+    typingctx: Any,
+    a: Any,
+    a_start: Any,
+    a_row: Any,
+    a_step: Any,
+    b: Any,
+    b_start: Any,
+    b_step: Any,
+    depth: Any,
+    base: Any,
+    base_start: Any,
+    base_row: Any,
+    out: Any,
+    out_start: Any,
+    out_row: Any,
+) -> Any:
+    """The same, but out becomes base plus the product; where base is empty, the product."""
+    del typingctx, a_row, a_step, b_start, b_step, depth, base_start, base_row, out_start, out_row
+    places = (types.intp,) * 3
+    ends = (base, types.intp, types.intp, out, types.intp, types.intp)
+    signature = types.void(a, _starts(a_start), *places[1:], b, *places, *ends)
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        sums = _sum_tile(context, builder, signature, arguments)
+        base, out = ((signature.args[first], *arguments[first : first + 3]) for first in (8, 11))
+        size = context.make_array(base[0])(context, builder, base[1]).nitems
+        with builder.if_else(builder.icmp_signed(">", size, ir.Constant(size.type, 0))) as (adds, replaces):
+            with adds:
+                _write_tile(context, builder, sums, base, out)
+            with replaces:
+                _write_tile(context, builder, sums, None, out)
+        return context.get_dummy_value()
+
+    return signature, generate
+
+
+def _starts(given: Any) -> Any:
+    """The type of a tile's start, or of its groups'."""
+    return types.UniTuple(types.intp, GROUPS) if isinstance(given, types.BaseTuple) else types.intp
+
+
+def _starts_of(builder: Any, kind: Any, a_start: Any, a_row: Any) -> list[Any]:
+    """Where each group of rows starts."""
+    if isinstance(kind, types.BaseTuple):
+        return [builder.extract_value(a_start, group) for group in range(GROUPS)]
+    return [_after(builder, a_start, group * GROUP, a_row) for group in range(GROUPS)]
+
+
+def _sum_tile(context: Any, builder: Any, signature: Any, arguments: Any) -> list[list[Any]]:
+    """The sums of a tile, by row and vector."""
+    a, a_start, a_row, a_step, b, b_start, b_step, depth = arguments[:8]
+    dtype = signature.args[0].dtype
+    vector = _vector(context.get_value_type(dtype), dtype, VECTOR_BYTES)
+    if not IN_ASSEMBLY:
+        return _sum_by_llvm(context, builder, signature, arguments, vector)
+    nbytes, byte = ir.Constant(depth.type, dtype.bitwidth // 8), ir.IntType(8)
+    starts = _starts_of(builder, signature.args[1], a_start, a_row)
+    product = Product(
+        [address(context, builder, signature.args[0], a, start, byte) for start in starts],
+        builder.mul(a_row, nbytes),
+        builder.mul(a_step, nbytes),
+        address(context, builder, signature.args[4], b, b_start, byte),
+        builder.mul(b_step, nbytes),
+        depth,
+    )
+    return sums_of(builder, product, ROWS, VECTORS, vector, wide=WIDE)
+
+
+def _sum_by_llvm(context: Any, builder: Any, signature: Any, arguments: Any, vector: Any) -> list[list[Any]]:
+    """The same for any processor."""
+    a, a_start, a_row, a_step, b, b_start, b_step, depth = arguments[:8]
+    dtype = signature.args[0].dtype
+    fma, number = _fma(builder, vector, dtype), context.get_value_type(types.intp)
+    sums = [
+        [cgutils.alloca_once_value(builder, ir.Constant(vector, None)) for column in range(VECTORS)]
+        for row in range(ROWS)
+    ]
+    for held in (held for row in sums for held in row):  # alloca_once sets them at the start of the function only
+        builder.store(ir.Constant(vector, None), held)
+    starts = _starts_of(builder, signature.args[1], a_start, a_row)
+    rows = [_after(builder, starts[row // GROUP], row % GROUP, a_row) for row in range(ROWS)]
+    elements = context.make_array(signature.args[0])(context, builder, a).data
+    with cgutils.for_range(builder, depth) as loop:
+        first = builder.add(b_start, builder.mul(loop.index, b_step))
+        columns = []
+        for column in range(VECTORS):
+            index = builder.add(first, ir.Constant(number, column * vector.count))
+            place = address(context, builder, signature.args[4], b, index, vector)
+            columns.append(_unaligned(builder.load(place), dtype))
+        step = builder.mul(loop.index, a_step)
+        for row in range(ROWS):
+            factor = _splat(builder, builder.load(builder.gep(elements, [builder.add(rows[row], step)])), vector)
+            for column, held in enumerate(sums[row]):
+                builder.store(builder.call(fma, [factor, columns[column], builder.load(held)]), held)
+    return [[builder.load(held) for held in row] for row in sums]
+
+
+def _write_tile(context: Any, builder: Any, sums: list[list[Any]], base: Any, out: Any) -> None:
+    """Write a tile, on top of another; both are array type, array, start and distance between rows."""
+    for row, values in enumerate(sums):
+        for column, total in enumerate(values):
+            value = total
+            if base is not None:
+                before = builder.load(_tile_address(context, builder, base, row, column, value.type))
+                value = builder.fadd(_unaligned(before, base[0].dtype), value)
+            place = _tile_address(context, builder, out, row, column, value.type)
+            _unaligned(builder.store(value, place), out[0].dtype)
+
+
+def _tile_address(context: Any, builder: Any, place: Any, row: int, column: int, vector: Any) -> Any:
+    kind, array, start, pitch = place
+    index = builder.add(_after(builder, start, row, pitch), ir.Constant(start.type, column * vector.count))
+    return address(context, builder, kind, array, index, vector)
+
+
+def _after(builder: Any, start: Any, count: int, step: Any) -> Any:
+    return builder.add(start, builder.mul(ir.Constant(start.type, count), step))

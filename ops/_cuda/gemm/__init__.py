@@ -1,0 +1,1 @@
+"""Matrix products on CUDA: configurations, their choice and their launch."""

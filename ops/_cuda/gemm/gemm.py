@@ -1,0 +1,307 @@
+"""Matrix products on CUDA by the project's own kernel, which reads (N, C, P) tensors as they lie and adds in passing.
+
+float32 is multiplied to float32 accuracy on the tensor cores (3xTF32), 16-bit types exactly with
+float32 sums. Needs sm_80 and 108 KiB of shared memory a block: `supported` says whether to use it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from opgauge.ops._core.dtype import dtype_info
+from opgauge.ops._core.kernel import Bound
+from opgauge.ops._core.tuning import declare
+from opgauge.ops._cuda.gemm.gemm_hopper import PACK, stream, streams
+from opgauge.ops._cuda.gemm.gemm_strips import pass_strips, strips_pass
+from opgauge.ops._cuda.gemm.gemm_sweep import WIDTHS, sweep, sweeps
+from opgauge.ops._cuda.gemm.gemm_tiles import images_fit, multiply_images, multiply_tiles, tiles_pay
+from opgauge.ops._cuda.gemm.gemm_turns import keeps, pass_pixels, take_turns
+from opgauge.ops._cuda.source import (
+    DIVISOR,
+    Source,
+    architecture,
+    divisor,
+    flag,
+    multiprocessors,
+    shared_memory_bytes,
+    widest_pack,
+)
+
+AMPERE = 80
+TILE, SMALL_TILE = 128, 64
+SMALL_WIDTHS = (4, 4, 4)
+"""Elements of one access for which there are small tiles, of float32."""
+THREADS = 256
+DEPTH = 64
+STAGES = 3
+_SPLIT_OPS = ("deformable_conv", "deformable_conv_grad")
+_MOST_SPLITS = declare(
+    "gemm.most_splits",
+    32,
+    (4, 8, 16, 32, 64),
+    backend="cuda",
+    ops=_SPLIT_OPS,
+    why="blocks that share a depth: each writes a partial product, which a second launch adds up",
+)
+_LEAST_SHARE = declare(
+    "gemm.least_share",
+    128,
+    (128, 256, 512, 1024),
+    backend="cuda",
+    ops=_SPLIT_OPS,
+    why="depth of a block below which sharing costs more than it gives",
+)
+_WAVES = declare(
+    "gemm.split_waves",
+    2,
+    (1, 2, 3, 4),
+    backend="cuda",
+    ops=_SPLIT_OPS,
+    why="blocks a multiprocessor that sharing aims at",
+)
+_SMALL_BELOW = declare(
+    "gemm.small_below",
+    1,
+    (1, 2, 4, 8, 32),
+    backend="cuda",
+    ops=("conv_data_grad", *_SPLIT_OPS),
+    why="blocks a multiprocessor below which results of 64 x 64 a block, four times as many, go around better",
+)
+EXACT, TF32 = 3, 1
+_DTYPES = ("float32", "float16", "bfloat16")
+_PLACES = (("false", "false"), ("true", "false"), ("true", "true"))
+_VIEW = np.dtype(
+    [("image", np.int64), ("row", np.int64), ("group", np.int64), ("split", np.int64), ("post", DIVISOR), ("pad", "V4")]
+)
+_SIZE = np.dtype([("rows", "i4"), ("columns", "i4"), ("depth", "i4"), ("share", "i4"), ("row_tiles", DIVISOR)])
+
+
+def _name(
+    dtype: str, result: str, places: tuple[str, str], widths: tuple[int, int, int], parts: int, tile: int = TILE
+) -> str:
+    ctypes = f"{dtype_info(dtype).ctype}, {dtype_info(result).ctype}"
+    return f"gemm<{ctypes}, {places[0]}, {places[1]}, {widths[0]}, {widths[1]}, {widths[2]}, {parts}, {tile}>"
+
+
+def _shared_bytes(tile: int) -> int:
+    return STAGES * 2 * tile * (128 + 16)
+
+
+def _widths(dtype: str, result: str, places: tuple[str, str]) -> list[tuple[int, int, int]]:
+    """Elements of one access to a, b and the result, widest first."""
+    full, out = 16 // dtype_info(dtype).itemsize, 16 // dtype_info(result).itemsize
+    narrower = [width for width in (4, 2) if width < full]
+    if places == ("true", "true"):
+        return [(full, full, out), *((width, width, out) for width in narrower), (1, 1, 1)]
+    return [(full, full, out), *((full, width, width) for width in narrower), (full, 1, 1), (1, 1, 1)]
+
+
+def _expressions() -> tuple[str, ...]:
+    found = ["add_splits<float>", "add_splits<__half>", "add_splits<__nv_bfloat16>"]
+    for dtype in _DTYPES:
+        for places in _PLACES:
+            for result in sorted({dtype, "float32"}):
+                found += [_name(dtype, result, places, item, EXACT) for item in _widths(dtype, result, places)]
+    found += [_name("float32", "float32", places, SMALL_WIDTHS, EXACT, SMALL_TILE) for places in _PLACES[:2]]
+    places = ("true", "false")
+    found += [_name("float32", "float32", places, item, TF32) for item in _widths("float32", "float32", places)]
+    return tuple(found)
+
+
+SOURCE = Source(__file__, "gemm.cu", _expressions())
+
+
+@dataclass(frozen=True, slots=True)
+class Matrix:
+    """A tensor seen as a matrix: element (row, j) of a group lies at j // post * image + row * stride + j % post.
+
+    stride, image, group: in elements. post: columns until the next image, 0 where there is one only.
+    along: (for factors) a row runs along the depth; else the rows are the depth.
+    """
+
+    array: Any
+    stride: int
+    image: int = 0
+    post: int = 0
+    group: int = 0
+    along: bool = False
+
+    def pack(self, width: int, columns: int) -> bool:
+        """Whether `width` elements may move at once."""
+        lengths = (self.stride, self.image, self.post, self.group, columns)
+        return widest_pack(self.array.dtype.itemsize, self.array, *lengths) >= width
+
+    def struct(self, columns: int, split: int = 0) -> Any:
+        """As the kernel's View."""
+        return np.array((self.image, self.stride, self.group, split, divisor(self.post or max(columns, 1)), b""), _VIEW)
+
+
+def supported(dtype: str) -> bool:
+    """Whether `product` takes `dtype` on the current device: not all of sm_8x have the shared memory."""
+    return dtype in _DTYPES and architecture() >= AMPERE and shared_memory_bytes() >= _shared_bytes(TILE)
+
+
+def splits_bytes(size: tuple[int, int, int], groups: int) -> int:
+    """Workspace with which `product` may share the depth among blocks."""
+    splits = _splits(size, groups)
+    return 0 if splits == 1 else 4 * splits * groups * size[0] * size[1]
+
+
+def _splits(size: tuple[int, int, int], groups: int) -> int:
+    """As many as the device has room for."""
+    rows, columns, depth = size
+    tiles = groups * -(-rows // TILE) * -(-columns // TILE)
+    least = min(_LEAST_SHARE.candidates)
+    if depth < 2 * least or tiles * 2 > max(_WAVES.candidates) * multiprocessors():
+        return 1  # whatever is chosen
+    room = _WAVES.value() * multiprocessors() // max(tiles, 1)
+    return max(1, _MOST_SPLITS.cap(min(room, depth // _LEAST_SHARE.value())))
+
+
+def product(
+    a: Matrix,
+    b: Matrix,
+    d: Matrix,
+    size: tuple[int, int, int],
+    *,
+    groups: int = 1,
+    addend: Any = None,
+    parts: int = EXACT,
+    workspace: Any = None,
+) -> Bound:
+    """d = a b (+ addend, laid out as d), (rows, columns, depth) for each of `groups`.
+
+    a is (rows, depth) where along, else (depth, rows); b is (columns, depth) where along, else (depth, columns).
+    One launch. With a workspace of `splits_bytes`, the depth may be shared among blocks, and a second
+    launch adds up in fixed order; d then covers its array, and there is no addend.
+    """
+    rows, columns, depth = size
+    splits, share = 1, depth
+    if workspace is not None:
+        splits = _splits(size, groups)
+        share = -(-depth // splits // DEPTH) * DEPTH
+        splits = -(-depth // share)
+    target = d if splits == 1 else replace(d, array=workspace.view(np.float32)[: splits * d.array.size])
+    fits = not b.along and parts == EXACT and d.array.dtype == a.array.dtype
+    whole = fits and workspace is None
+    found = _sweep(a, b, d, size, addend, groups) if whole else None
+    if found is not None:
+        return found
+    worthwhile = addend is not None or _blocks(size, groups) >= multiprocessors()  # else its blocks start too slowly
+    if (
+        whole
+        and worthwhile
+        and streams(a.array.dtype.name, size)
+        and _packed(a, b, d, size, addend, (PACK, PACK, PACK))
+    ):
+        return _stream(a, b, d, size, addend, groups)
+    small = fits and a.array.dtype == np.float32 and _packed(a, b, d, size, addend, SMALL_WIDTHS)
+    tile = _tile(size, groups * splits) if small else TILE
+    function = _function(a, b, target, size, parts, addend, tile)
+    tiles = -(-rows // tile)
+    numbers = np.array((rows, columns, depth, share, divisor(tiles)), _SIZE)
+    lengths = _columns(a, b, size)
+    views = (a.struct(lengths[0]), b.struct(lengths[1]), d.struct(lengths[2], d.array.size))
+    arguments = (a.array, b.array, addend, target.array, *views, numbers)
+    grid = (tiles * -(-columns // tile), groups, splits)
+    shared = _shared_bytes(tile)
+    if splits == 1:
+        return lambda: function(grid, (THREADS,), arguments, shared_mem=shared)
+    add = SOURCE.function(f"add_splits<{dtype_info(d.array.dtype.name).ctype}>")
+    add_grid = (min(-(-d.array.size // THREADS), 8 * multiprocessors()),)
+    add_arguments = (target.array, d.array, np.int64(d.array.size), np.int32(splits))
+
+    def run() -> None:
+        function(grid, (THREADS,), arguments, shared_mem=shared)
+        add(add_grid, (THREADS,), add_arguments)
+
+    return run
+
+
+def turned_bytes(dtype: str, size: tuple[int, int, int], pixels: int, groups: int) -> int:
+    """Workspace with which `product_of_images` takes (rows, columns, depth) of images of as many pixels, else 0."""
+    if not images_fit(dtype, size, pixels) or keeps(dtype, size, groups, last=False, added=False):
+        return 0
+    return groups * size[1] * size[2] * dtype_info(dtype).itemsize
+
+
+def product_of_images(
+    a: Matrix, b: Matrix, d: Matrix, size: tuple[int, int, int], *, groups: int, addend: Any, workspace: Any
+) -> Bound | None:
+    """As `product`, of what has a `turned_bytes`, or None where addresses do not allow it."""
+    arrays = (a.array, b.array, d.array, addend, workspace)
+    if widest_pack(d.array.dtype.itemsize, *arrays, a.stride, a.group) < PACK:
+        return None
+    return multiply_images((a, b, d), addend, size, groups, workspace)
+
+
+def _tile(size: tuple[int, int, int], groups: int) -> int:
+    """Rows and columns of a block's results; groups: products, or parts of them, side by side."""
+    return SMALL_TILE if _SMALL_BELOW.covers(_blocks(size, groups) // multiprocessors() + 1) else TILE
+
+
+def _blocks(size: tuple[int, int, int], groups: int) -> int:
+    return groups * -(-size[0] // TILE) * -(-size[1] // TILE)
+
+
+def _columns(a: Matrix, b: Matrix, size: tuple[int, int, int]) -> tuple[int, int, int]:
+    rows, columns, depth = size
+    return (depth if a.along else rows), (depth if b.along else columns), columns
+
+
+def _packed(
+    a: Matrix, b: Matrix, d: Matrix, size: tuple[int, int, int], addend: Any, widths: tuple[int, int, int]
+) -> bool:
+    """Whether accesses of `widths` elements fit everywhere."""
+    items = (a, b, d) if addend is None else (a, b, d, replace(d, array=addend))
+    lengths = _columns(a, b, size)
+    pairs = zip(items, (*lengths, lengths[2]), (*widths, widths[2]), strict=False)
+    return all(item.pack(width, length) for item, length, width in pairs)
+
+
+def _stream(a: Matrix, b: Matrix, d: Matrix, size: tuple[int, int, int], addend: Any, groups: int) -> Bound:
+    lengths = _columns(a, b, size)
+    views = (a.struct(lengths[0]), b.struct(lengths[1]), d.struct(lengths[2]))
+    return stream(views, (a.array, b.array, addend, d.array), size, along=a.along, groups=groups)
+
+
+def _sweep(a: Matrix, b: Matrix, d: Matrix, size: tuple[int, int, int], addend: Any, groups: int) -> Bound | None:
+    """One launch by tiles, or with the filter in shared memory; None where packs or the device allow neither."""
+    dtype, last = d.array.dtype.name, a.along
+    if last and (b.post or d.post):
+        return None  # pixels are rows of d here, and there are no images
+    if addend is None and strips_pass(dtype, (a, b, d), size, groups):
+        return pass_strips((a, b, d), size, groups)
+    added = addend is not None
+    keeping, sweeping = keeps(dtype, size, groups, last=last, added=added), sweeps(dtype, size, last=last)
+    tiling = last and tiles_pay(dtype, size, groups, only=not keeping, added=added)
+    widths = WIDTHS[last] if keeping or sweeping or tiling else ()
+    width = next((width for width in widths if _packed(a, b, d, size, addend, (PACK, width, width))), 0)
+    if width == 0:
+        return None
+    if tiling:
+        return multiply_tiles((a, b, d), addend, size, groups)
+    if keeping and last and not added:
+        return pass_pixels((a, b, d), size, groups)
+    lengths = _columns(a, b, size)
+    factors = ((a, lengths[0]), (b, lengths[1]))
+    (weight, weight_length), (other, length) = reversed(factors) if last else factors
+    views = (weight.struct(weight_length), other.struct(length), d.struct(lengths[2]))
+    arrays = (weight.array, other.array, addend, d.array)
+    launch = take_turns if keeping else sweep
+    return launch(views, arrays, size, width=width, groups=groups, last=last)
+
+
+def _function(a: Matrix, b: Matrix, d: Matrix, size: tuple[int, int, int], parts: int, addend: Any, tile: int) -> Any:
+    dtype, result = a.array.dtype.name, d.array.dtype.name
+    places = (flag(a.along), flag(b.along))
+    for widths in _widths(dtype, result, places):
+        if _packed(a, b, d, size, addend, widths):
+            function = SOURCE.function(_name(dtype, result, places, widths, parts, tile))
+            function.max_dynamic_shared_size_bytes = _shared_bytes(tile)
+            function.preferred_shared_memory_carveout = 100  # per cent: else one block a multiprocessor
+            return function
+    msg = "no kernel takes single elements"
+    raise LookupError(msg)

@@ -1,0 +1,87 @@
+"""Products of 16-bit matrices of short depth on Hopper, channels first: registers keep the filter, images pass by."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from opgauge.ops._core.dtype import dtype_info
+from opgauge.ops._core.kernel import Bound
+from opgauge.ops._core.tuning import declare
+from opgauge.ops._cuda.gemm.gemm_hopper import DEEP, DTYPES, LARGEST_BLOCK, PACK, streams
+from opgauge.ops._cuda.source import DIVISOR, Source, divisor, flag, multiprocessors, widest_pack
+from opgauge.ops._cuda.tensor_map import tensor_map
+
+if TYPE_CHECKING:
+    from opgauge.ops._cuda.gemm.gemm import Matrix
+
+THREADS, WARP_ROWS = 288, 16
+CHANNELS, PIXELS = 128, 64
+"""Of a block, and of a strip."""
+STAGES = (1, 2, 3, 4)
+"""64s of a depth of which the filter fits registers."""
+FEWEST = 4
+"""Strips of a block: of fewer, the filter is what the launch waits for."""
+_SENT = declare(
+    "gemm_strips.megabytes_sent",
+    32,
+    (0, 16, 32, 64, 128),
+    backend="cuda",
+    ops=("conv_data_grad",),
+    why="results up to which the copying unit takes them; of more, which do not fit the cache, all leave it first",
+)
+_PLACES = ("strips", "step", "filter_rows", "filter_columns", "dy_rows", "channels", "pixels", "pad")
+_STRIPS = np.dtype([*((name, "i4") for name in _PLACES), ("image", "i8"), ("each", DIVISOR), ("kept", DIVISOR)])
+
+
+def _name(dtype: str, stages: int, sent: bool) -> str:  # noqa: FBT001
+    return f"pass_strips<{dtype_info(dtype).ctype}, {stages}, {flag(sent)}>"
+
+
+SOURCE = Source(
+    __file__,
+    "gemm_strips.cu",
+    tuple(_name(dtype, stages, sent) for dtype in DTYPES for stages in STAGES for sent in (False, True)),
+)
+
+
+def strips_pass(dtype: str, matrices: tuple[Matrix, Matrix, Matrix], size: tuple[int, int, int], groups: int) -> bool:
+    """Whether `pass_strips` takes the product, of the filter and dy to d, on the current device."""
+    a, b, d = matrices
+    channels, _, depth = size
+    if not streams(dtype, size) or a.along or channels % CHANNELS or depth not in [DEEP * stages for stages in STAGES]:
+        return False
+    pixels = b.post
+    if not pixels or not pixels == b.stride == d.stride == d.post or pixels * 5 < -(-pixels // PIXELS) * PIXELS * 4:
+        return False
+    _, strips, step = _shares(size, pixels, groups)
+    return strips >= FEWEST * step and widest_pack(2, a.array, b.array, d.array, a.stride, a.group, pixels) == PACK
+
+
+def pass_strips(matrices: tuple[Matrix, Matrix, Matrix], size: tuple[int, int, int], groups: int) -> Bound:
+    """One launch, all in packs of 16 bytes; matrices are the filter, dy and d."""
+    a, b, d = matrices
+    pixels, sent = b.post, _SENT.covers(2 * groups * size[0] * size[1] >> 20)
+    shares, strips, step = _shares(size, pixels, groups)
+    places = (*divmod(a.group, a.stride), b.group // pixels, d.group // pixels)
+    numbers = (strips, step, *places, pixels, 0, d.image, divisor(-(-pixels // PIXELS)), divisor(shares))
+    mapped = (a.array, b.array, d.array)
+    maps = (
+        tensor_map(a.array, a.stride, DEEP),
+        tensor_map(b.array, pixels, DEEP, b.image // pixels),
+        tensor_map(d.array, pixels, WARP_ROWS, d.image // pixels),
+    )
+    function = SOURCE.function(_name(d.array.dtype.name, size[2] // DEEP, sent))
+    function.max_dynamic_shared_size_bytes = LARGEST_BLOCK
+    arguments = (*maps, d.array, np.array(numbers, _STRIPS))
+
+    def run(_mapped: Any = mapped) -> None:  # which must live as long as their maps
+        function((shares * step, groups), (THREADS,), arguments, shared_mem=LARGEST_BLOCK)
+
+    return run
+
+
+def _shares(size: tuple[int, int, int], pixels: int, groups: int) -> tuple[int, int, int]:
+    """Shares of channels, strips of all images, and blocks of each share."""
+    shares, strips = size[0] // CHANNELS, size[1] // pixels * -(-pixels // PIXELS)
+    return shares, strips, min(strips, max(multiprocessors() // (shares * groups), 1))

@@ -1,0 +1,143 @@
+"""Products of 16-bit matrices of short depth on Hopper: one factor stays in shared memory, results never wait."""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import Any
+
+import numpy as np
+from opgauge.ops._core.dtype import dtype_info
+from opgauge.ops._core.kernel import Bound
+from opgauge.ops._core.tuning import Parameter, declare
+from opgauge.ops._cuda.gemm.gemm_hopper import DEEP, DTYPES, LARGEST_BLOCK, streams
+from opgauge.ops._cuda.source import DIVISOR, Source, divisor, multiprocessors
+
+RING = 3
+LONGEST = 512
+"""Depth: of more, shared memory would keep too few rows."""
+PANEL = DEEP * DEEP * 2
+CORNER = 2048
+"""Bytes of shared memory through which a warp's results leave."""
+ALIGNMENT = 1024
+"""Bytes of shared memory for panels to be aligned to as many: of what is left, 64 at least, barriers take 48."""
+MULTIPROCESSOR, RESERVED = 228 * 1024, 1024
+"""Bytes of shared memory; some of every block's are the driver's."""
+FIRST, LAST = ((1, 2), (2, 2), (4, 2)), ((2, 1), (2, 2), (4, 2))
+"""Tiles, by 64s of rows and of columns, where d's rows are kept, and where its columns are."""
+BLOCKS = {(1, 2): 4, (2, 1): 3, (2, 2): 2, (4, 2): 1}
+"""Blocks a multiprocessor has registers for, by tile."""
+WIDTHS = {False: (8, 4), True: (8,)}
+"""Elements of one access, by whether d's columns are kept."""
+_ROWS = declare(
+    "gemm_sweep.rows",
+    128,
+    (0, 64, 128),
+    backend="cuda",
+    ops=("conv_data_grad",),
+    why="of d that a block keeps while columns pass by, 0 for none: columns read once against blocks under way",
+)
+_TALL = declare(
+    "gemm_sweep.tall_depth",
+    256,
+    (64, 128, 256, 1024),
+    backend="cuda",
+    ops=("conv_data_grad",),
+    why="from which tiles have 256 rows: few warps write what has taken long to multiply",
+)
+_TALL_ADDED = declare(
+    "gemm_sweep.tall_depth_with_addend",
+    256,
+    (64, 128, 256, 1024),
+    backend="cuda",
+    ops=("conv_data_grad",),
+    why="the same where there is an addend, of which less comes ahead then",
+)
+_BLOCKS = declare(
+    "gemm_sweep.blocks_per_multiprocessor",
+    4,
+    (1, 2, 3, 4),
+    backend="cuda",
+    ops=("conv_data_grad",),
+    why="at most: the end of a wave against how often the kept factor is read",
+)
+_SWEEP = np.dtype([*((name, "i4") for name in ("passing", "depth", "tiles", "step", "slots")), ("kept", DIVISOR)])
+
+
+def _name(dtype: str, tile: tuple[int, int], width: int, last: bool) -> str:  # noqa: FBT001
+    return f"sweep<{dtype_info(dtype).ctype}, {tile[0]}, {tile[1]}, {width}, {str(last).lower()}>"
+
+
+SOURCE = Source(
+    __file__,
+    "gemm_sweep.cu",
+    tuple(
+        _name(dtype, tile, width, last)
+        for dtype in DTYPES
+        for last, tiles in ((False, FIRST), (True, LAST))
+        for tile, width in product(tiles, WIDTHS[last])
+    ),
+)
+
+
+def sweeps(dtype: str, size: tuple[int, int, int], *, last: bool) -> bool:
+    """Whether `sweep` takes the product on the current device, where packs allow it.
+
+    last: d's columns are kept and its rows pass by, not the other way round.
+    """
+    rows, columns, depth = size
+    if not streams(dtype, size) or (columns if last else rows) % DEEP or depth % DEEP or depth > LONGEST:
+        return False
+    return _ROWS.value() > 0
+
+
+def sweep(
+    views: tuple[Any, Any, Any],
+    arrays: tuple[Any, Any, Any, Any],
+    size: tuple[int, int, int],
+    *,
+    width: int,
+    groups: int,
+    last: bool,
+) -> Bound:
+    """One launch; views are those of the kept factor, the other one and d, and arrays theirs with the addend or None.
+
+    arrays are kept, other, addend, d; all move in packs of `width` elements, but the kept one in packs of 16 bytes.
+    """
+    rows, columns, depth = size
+    tile = _tile(size, _TALL if arrays[2] is None else _TALL_ADDED, last=last)
+    panels, across = (tile[1], tile[0]) if last else tile
+    kept, passing = (columns, rows) if last else (rows, columns)
+    shares, tiles = kept // (DEEP * panels), -(-passing // (DEEP * across))
+    slots = 1 if arrays[2] is None else _slots(tile, depth, last=last)
+    function = SOURCE.function(_name(arrays[3].dtype.name, tile, width, last))
+    shared = _shared_bytes(tile, depth, slots, last=last)
+    function.max_dynamic_shared_size_bytes = LARGEST_BLOCK  # of any depth: one function serves them all
+    function.preferred_shared_memory_carveout = 100  # per cent
+    blocks = min(BLOCKS[tile], MULTIPROCESSOR // (shared + RESERVED), _BLOCKS.value()) * multiprocessors()
+    step = min(tiles, max(blocks // (shares * groups), 1))
+    numbers = np.array((passing, depth, tiles, step, slots, divisor(shares)), _SWEEP)
+    threads = 128 * tile[0] + (32 if tile[0] == 1 else 64)
+    arguments = (*arrays, *views, numbers)
+    return lambda: function((shares * step, groups), (threads,), arguments, shared_mem=shared)
+
+
+def _tile(size: tuple[int, int, int], tall_depth: Parameter, *, last: bool) -> tuple[int, int]:
+    """64s of rows and of columns of a block's results: of those kept no more than there are."""
+    rows, columns, depth = size
+    wide = 2 if not last or columns % (2 * DEEP) == 0 else 1
+    tall = wide == 2 and (last or rows % (4 * DEEP) == 0) and depth >= tall_depth.value()
+    if tall and _shared_bytes((4, 2), depth, 1, last=last) <= LARGEST_BLOCK:
+        return 4, 2
+    low = not last and (rows % (2 * DEEP) != 0 or _ROWS.value() <= DEEP)
+    return 1 if low else 2, wide
+
+
+def _slots(tile: tuple[int, int], depth: int, *, last: bool) -> int:
+    """Panels of the addend that come ahead: of a whole tile, if there is room."""
+    return tile[1] if _shared_bytes(tile, depth, tile[1], last=last) <= LARGEST_BLOCK else 1
+
+
+def _shared_bytes(tile: tuple[int, int], depth: int, slots: int, *, last: bool) -> int:
+    panels, across = (tile[1], tile[0]) if last else tile
+    kept, ring, corners = panels * depth * DEEP * 2, RING * across * PANEL, 4 * tile[0] * slots * CORNER
+    return ALIGNMENT + kept + ring + corners

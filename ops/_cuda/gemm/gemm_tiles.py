@@ -1,0 +1,157 @@
+"""Products of 16-bit matrices of great depth on Hopper: large tiles, at best one for each multiprocessor."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from opgauge.ops._core.dtype import dtype_info
+from opgauge.ops._core.kernel import Bound
+from opgauge.ops._core.tuning import declare
+from opgauge.ops._cuda.gemm.gemm_hopper import DEEP, DTYPES, LARGEST_BLOCK, streams
+from opgauge.ops._cuda.source import DIVISOR, Source, divisor, multiprocessors
+from opgauge.ops._cuda.tensor_map import tensor_map
+
+if TYPE_CHECKING:
+    from opgauge.ops._cuda.gemm.gemm import Matrix
+
+GROUPS, THREADS, TURNERS = 2, 384, 256
+FEWEST, MOST_IMAGES = 32, 65535
+"""Pixels of an image below which results leave in too many pieces; what a grid has room for."""
+SHAPES = {True: ((1, 208), (2, 192)), False: ((1, 208),)}
+"""64s of channels of each group of warps, and pixels, of a tile, by whether channels come last."""
+_DEPTH = declare(
+    "gemm_tiles.depth",
+    256,
+    (64, 128, 256, 512),
+    backend="cuda",
+    ops=("conv_data_grad",),
+    why="from which a tile's products take long enough for what is brought and written before and after",
+)
+_NUMBERS = ("stages", "pixels", "added", "filter_rows", "filter_columns", "dy_columns", "channels", "count")
+_FIELDS = [*((name, "i4") for name in (*_NUMBERS, "images", "each")), ("pitch", "i8")]
+_TILES = np.dtype([*_FIELDS, ("shares", DIVISOR), ("by_pixels", DIVISOR)])
+
+
+def _name(dtype: str, last: bool, shape: tuple[int, int]) -> str:  # noqa: FBT001
+    return f"multiply_tiles<{dtype_info(dtype).ctype}, {str(last).lower()}, {shape[0]}, {shape[1]}>"
+
+
+def _turn_name(dtype: str) -> str:
+    return f"turn_images<{dtype_info(dtype).ctype}>"
+
+
+SOURCE = Source(
+    __file__,
+    "gemm_tiles.cu",
+    tuple(
+        name
+        for dtype in DTYPES
+        for name in (_turn_name(dtype), *(_name(dtype, last, shape) for last in SHAPES for shape in SHAPES[last]))
+    ),
+)
+
+
+def tiles_pay(dtype: str, size: tuple[int, int, int], groups: int, *, only: bool, added: bool) -> bool:
+    """Whether `multiply_tiles` takes the product on the current device, where packs of 16 bytes allow it.
+
+    only: no other kernel for such depths does. added: there is an addend.
+    """
+    if not _takes(dtype, size[1], size):
+        return False
+    return only or (added and groups * _waves(_shape(size), size) == 1)
+
+
+def _takes(dtype: str, channels: int, size: tuple[int, int, int]) -> bool:
+    if not streams(dtype, size) or size[2] % DEEP or channels % (DEEP * GROUPS):
+        return False
+    return _DEPTH.value() <= size[2]
+
+
+def images_fit(dtype: str, size: tuple[int, int, int], pixels: int) -> bool:
+    """Whether `multiply_images` pays for images of as many pixels on the current device: they fill tiles."""
+    most = SHAPES[False][0][1]
+    if not FEWEST <= pixels <= most or size[1] // pixels > MOST_IMAGES:
+        return False
+    return _takes(dtype, size[0], size) and most // pixels * pixels * 5 >= most * 4
+
+
+def multiply_tiles(
+    matrices: tuple[Matrix, Matrix, Matrix], addend: Any, size: tuple[int, int, int], groups: int
+) -> Bound:
+    """One launch, all in packs of 16 bytes; matrices are dy, along the depth, the filter and d."""
+    return _multiply(matrices, addend, size, groups, _shape(size), 0)
+
+
+def multiply_images(
+    matrices: tuple[Matrix, Matrix, Matrix], addend: Any, size: tuple[int, int, int], groups: int, workspace: Any
+) -> Bound:
+    """Two launches; matrices are the filter in packs of 16 bytes, dy and d, a workspace is as large as dy.
+
+    Images of dy are turned first, as for channels that come last.
+    """
+    weight, dy, d = matrices
+    pixels, images = dy.post, size[1] // dy.post
+    depth = dy.image // pixels
+    turned = workspace.view(dy.array.dtype)[: dy.array.size]
+    turn = SOURCE.function(_turn_name(dy.array.dtype.name))
+    numbers = (np.int32(depth), np.int32(pixels))
+    factor = replace(dy, array=turned, stride=depth, image=0, post=0, group=dy.group // pixels, along=True)
+    multiply = _multiply((factor, weight, d), addend, (size[1], size[0], size[2]), groups, SHAPES[False][0], pixels)
+
+    def run() -> None:
+        turn((depth // DEEP, images), (TURNERS,), (dy.array, turned, *numbers))
+        multiply()
+
+    return run
+
+
+def _multiply(
+    matrices: tuple[Matrix, Matrix, Matrix],
+    addend: Any,
+    size: tuple[int, int, int],
+    groups: int,
+    shape: tuple[int, int],
+    of_image: int,
+) -> Bound:
+    """of_image: pixels, 0 where channels come last."""
+    a, b, d = matrices
+    pixels, channels, depth = size
+    each = shape[1] // of_image if of_image else 0
+    images = pixels // of_image if of_image else 0
+    shares = channels // (DEEP * GROUPS * shape[0])
+    count = shares * (-(-images // each) if of_image else -(-pixels // shape[1]))
+    places = (*divmod(b.group, b.stride), a.group, d.group // max(of_image, 1))
+    numbers = (depth // DEEP, of_image or pixels, int(addend is not None), *places, count, images, each)
+    more = d.array if addend is None else addend
+    ends = ((a.array, a), (a.array, a)) if of_image else ((more, d), (d.array, d))  # nothing asks for those of images
+    sent = DEEP if shape[1] % DEEP == 0 else 16
+    lengths = (DEEP, shape[1], shape[1], sent)
+    mapped = tuple(
+        (array, matrix.stride, lines)
+        for (array, matrix), lines in zip(((b.array, b), (a.array, a), *ends), lengths, strict=True)
+    )
+    maps = [tensor_map(*one) for one in mapped]
+    function = SOURCE.function(_name(d.array.dtype.name, not of_image, shape))
+    function.max_dynamic_shared_size_bytes = LARGEST_BLOCK
+    pitch = d.image if of_image else d.stride
+    dividing = (divisor(shares), divisor(max(of_image, 1)))
+    arguments = (*maps, more, d.array, np.array((*numbers, pitch, *dividing), _TILES))
+    grid = (min(count, max(multiprocessors() // groups, 1)), groups)
+
+    def run(_mapped: Any = mapped) -> None:  # which must live as long as their maps
+        function(grid, (THREADS,), arguments, shared_mem=LARGEST_BLOCK)
+
+    return run
+
+
+def _shape(size: tuple[int, int, int]) -> tuple[int, int]:
+    """The tile with which the device is through first."""
+    fitting = [shape for shape in SHAPES[True] if size[1] % (DEEP * GROUPS * shape[0]) == 0]
+    return min(fitting, key=lambda shape: _waves(shape, size) * shape[0] * shape[1])
+
+
+def _waves(shape: tuple[int, int], size: tuple[int, int, int]) -> int:
+    tiles = size[1] // (DEEP * GROUPS * shape[0]) * -(-size[0] // shape[1])
+    return -(-tiles // multiprocessors())

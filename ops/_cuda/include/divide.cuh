@@ -1,0 +1,14 @@
+// Division of 31-bit numbers by a divisor known on the host: one multiplication and a shift.
+#pragma once
+
+struct Divisor {  // made by ops/_cuda/source.py
+  unsigned int value, multiplier, shift;
+};
+
+__device__ __forceinline__ unsigned int quotient(unsigned int number, const Divisor& by) {
+  return (__umulhi(number, by.multiplier) + number) >> by.shift;
+}
+
+__device__ __forceinline__ unsigned int remainder(unsigned int number, unsigned int whole, const Divisor& by) {
+  return number - whole * by.value;
+}

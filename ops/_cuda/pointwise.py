@@ -1,0 +1,98 @@
+"""Numbers that pointwise CUDA kernels are launched with: grids, packs, and how operands walk."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from opgauge.ops._core.broadcast import Walk
+from opgauge.ops._core.dtype import dtype_info
+from opgauge.ops._core.errors import ShapeError
+from opgauge.ops._core.op import Array, Shape
+from opgauge.ops._core.tuning import declare
+from opgauge.ops._cuda.source import DIVISOR, Source, divisor
+
+THREADS = 256
+"""Of a block of a pointwise kernel."""
+AXES = 6
+LARGEST = 1 << 31
+PACK_BYTES = 16
+LARGE = range(2, 11)
+"""How many times what is kept a result has of which that much is kept: smaller ones and larger ones are faster, the
+latter by 1 %, where loads and stores all ask for it."""
+_KEPT = declare(
+    "pointwise.kept_megabytes",
+    11,
+    (0, 5, 8, 11, 16),
+    backend="cuda",
+    ops=("add_n", "fill_any_like", "flatten", "lerp", "normalization", "scale", "sign"),
+    why="what of a large result goes to lines that the cache keeps, which wait for none to be written back",
+)
+
+
+def kept_bytes() -> int:
+    """How much of a result that is larger goes to lines that the L2 cache keeps."""
+    return _KEPT.value() << 20
+
+
+def kept_blocks(nbytes: int) -> int:
+    """Of a launch of `flat` in packs of 16 bytes: how many blocks, the first ones, keep their part of the result.
+
+    0 where all of them ask for it.
+    """
+    if nbytes < LARGE.start * min(filter(None, _KEPT.candidates)) << 20:
+        return 0
+    kept = kept_bytes()
+    return kept // (THREADS * PACK_BYTES) if kept and nbytes // kept in LARGE else 0
+
+
+def flat(elements: int, width: int, threads: int = THREADS) -> tuple[tuple[int], tuple[int]]:
+    """Grid and block of a kernel of `include/flat.cuh`: a pack of `width` elements a thread."""
+    return (blocks(elements, width, threads=threads),), (threads,)
+
+
+def flat_names(name: str, ctypes: Mapping[str, str]) -> tuple[str, ...]:
+    """Instances of the kernel `name<T, V, EXTENT>` for those C++ types by dtype: an element and 16 bytes a thread."""
+    found = []
+    for dtype, ctype in ctypes.items():
+        width = PACK_BYTES // dtype_info(dtype).itemsize
+        kinds = [(wide, extent) for wide in (1, width) for extent in ("ANY", "WHOLE")]
+        found += [f"{name}<{ctype}, {wide}, {extent}>" for wide, extent in (*kinds, (width, "LARGE"))]
+    return tuple(dict.fromkeys(found))
+
+
+def flat_launch(
+    source: Source, name: str, ctype: str, result: Any, width: int
+) -> tuple[Any, tuple[int], tuple[int], tuple[Any, ...]]:
+    """The instance of `name<T, V, EXTENT>` for `result`, its grid, its block, and the numbers that it takes last."""
+    whole_packs = width * result.dtype.itemsize == PACK_BYTES
+    kept = kept_blocks(result.nbytes) if whole_packs else 0
+    extent = "LARGE" if kept else "ANY" if result.size % (width * THREADS) else "WHOLE"
+    numbers = (np.int64(result.size // width), np.int64(result.size), np.uint32(kept))
+    return source.function(f"{name}<{ctype}, {width}, {extent}>"), *flat(result.size, width), numbers
+
+
+def blocks(elements: int, width: int, packs: int = 1, *, threads: int = THREADS) -> int:
+    """Blocks for `elements` where each of their `threads` moves `packs` packs of `width`."""
+    return max(1, -(-elements // (width * threads * packs)))
+
+
+def axes_struct(walk: Walk) -> Array:
+    """An `Axes` of `include/walk.cuh`. Raises ShapeError for 2^31 elements or more."""
+    if walk.size >= LARGEST:
+        msg = f"{walk.size} elements: a broadcast of 2^31 or more is not supported"
+        raise ShapeError(msg)
+    lengths = [*reversed(walk.lengths), *(1,) * AXES][:AXES]
+    found = np.zeros((), [("inner", np.int32), ("length", DIVISOR, (AXES,))])
+    found["inner"] = len(walk.lengths) - 1
+    for axis, length in enumerate(lengths):
+        found["length"][axis] = divisor(length)
+    return found
+
+
+def strides_struct(strides: Shape) -> Array:
+    """A `Strides` of `include/walk.cuh`."""
+    found = np.zeros((), [("at", np.int64, (AXES,))])
+    found["at"][: len(strides)] = strides[::-1]
+    return found

@@ -1,0 +1,332 @@
+"""Compile CUDA sources once with NVRTC, keep the binaries, hand out launchable functions.
+
+Compiling needs no GPU, only `cuda.core` and NVRTC: tests compile every declared
+expression for every architecture we support. Subnormals are kept: nothing here passes
+`-ftz=true`, which CuPy's own RawModule would.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+import re
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, fields
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from opgauge.ops._core.backend import cupy
+from opgauge.ops._core.errors import BackendError, CompileError
+from opgauge.ops._core.op import Array
+
+INCLUDE = Path(__file__).parent / "include"
+ARCHITECTURES = ("sm_75", "sm_80", "sm_90a", "sm_100")
+HOPPER = 90
+"""The first compute capability with clusters of blocks."""
+_SOURCES: list[Source] = []
+_LISTENERS: list[dict[str, Resources]] = []
+
+
+@dataclass(frozen=True, slots=True)
+class Resources:
+    """What one compiled kernel uses: registers per thread; shared, stack and spill bytes.
+
+    serialized: products of the matrix units wait for each other, as the assembler could not tell that they need not.
+    """
+
+    registers: int
+    shared_bytes: int
+    stack_bytes: int
+    spill_bytes: int
+    serialized: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """A cubin, its kernels' linker names and resources by name expression."""
+
+    cubin: Path
+    names: dict[str, str]
+    resources: dict[str, Resources]
+
+
+def flag(holds: object) -> str:
+    """A truth as a template argument in C++."""
+    return "true" if holds else "false"
+
+
+class Source:
+    """One `.cu` file and every name expression that may be asked of it.
+
+    `Source(__file__, "kernels.cu", ("scale<float>", …))` at module level declares; the
+    NVRTC test compiles all that is declared, and `function` refuses what is not.
+    clustered: more of them, which are asked for on Hopper and later only.
+    """
+
+    def __init__(
+        self,
+        beside: str,
+        name: str,
+        expressions: tuple[str, ...],
+        options: tuple[str, ...] = (),
+        *,
+        clustered: tuple[str, ...] = (),
+    ) -> None:
+        self.path = Path(beside).parent / name
+        self.expressions = (*expressions, *clustered)
+        self.clustered = frozenset(clustered)
+        self.options = options
+        self._functions: dict[tuple[str, int], tuple[Any, Resources | None]] = {}
+        _SOURCES.append(self)
+
+    def on(self, arch: str) -> tuple[str, ...]:
+        """What `arch` may be asked for."""
+        if int(arch.removeprefix("sm_").rstrip("af")) >= HOPPER:
+            return self.expressions
+        return tuple(one for one in self.expressions if one not in self.clustered)
+
+    def compile(self, arch: str, expressions: tuple[str, ...] | None = None, *, draft: bool = False) -> Compiled:
+        """The binary of `expressions` (None: of all) for `arch`, from disk if it is there; see `compile_source`."""
+        return compile_source(self.path, expressions or self.on(arch), arch, self.options, draft=draft)
+
+    def function(self, expression: str) -> Any:
+        """The launchable kernel of `expression` on the current device.
+
+        Call it as `f((grid,), (block,), (arguments,), shared_mem=bytes)`; arguments are
+        arrays and NumPy scalars. Raises CompileError for an undeclared expression.
+        """
+        device = cupy().cuda.runtime.getDevice()
+        found = self._functions.get((expression, device))
+        if found is None:
+            if expression not in self.expressions:
+                msg = f"{self.path.name} does not declare {expression!r}"
+                raise CompileError(msg)
+            compiled = self.compile(device_arch(device), (expression,))
+            module = cupy().RawModule(path=str(compiled.cubin))
+            found = module.get_function(compiled.names[expression]), compiled.resources.get(expression)
+            self._functions[expression, device] = found
+        function, resources = found
+        if resources is not None:
+            for heard in _LISTENERS:
+                heard[expression] = resources
+        return function
+
+
+@contextmanager
+def recording() -> Iterator[dict[str, Resources]]:
+    """The resources of every kernel that a `Source` hands out meanwhile, by name expression."""
+    heard: dict[str, Resources] = {}
+    _LISTENERS.append(heard)
+    try:
+        yield heard
+    finally:
+        _LISTENERS[:] = [other for other in _LISTENERS if other is not heard]
+
+
+def all_sources() -> tuple[Source, ...]:
+    """Every declared source, in order of path."""
+    return tuple(sorted(_SOURCES, key=lambda source: source.path))
+
+
+@cache
+def _capability(device: int) -> str:
+    return str(cupy().cuda.Device(device).compute_capability)
+
+
+def device_arch(device: int) -> str:
+    """The architecture to compile for: `sm_90a` on Hopper, `sm_XY` elsewhere."""
+    capability = _capability(device)
+    return "sm_90a" if capability == "90" else f"sm_{capability}"
+
+
+@cache
+def _attribute(device: int, name: str) -> int:
+    return int(cupy().cuda.Device(device).attributes[name])
+
+
+def multiprocessors() -> int:
+    """Number of streaming multiprocessors of the current device."""
+    return _attribute(cupy().cuda.runtime.getDevice(), "MultiProcessorCount")
+
+
+def shared_memory_bytes() -> int:
+    """What one block of the current device may take, where the kernel asks for it."""
+    return _attribute(cupy().cuda.runtime.getDevice(), "MaxSharedMemoryPerBlockOptin")
+
+
+def architecture() -> int:
+    """Compute capability of the current device as a number: 90 for 9.0."""
+    return int(_capability(cupy().cuda.runtime.getDevice()))
+
+
+def compile_source(
+    path: Path, expressions: tuple[str, ...], arch: str, options: tuple[str, ...] = (), *, draft: bool = False
+) -> Compiled:
+    """Compile `path` to a cubin holding `expressions`; raises CompileError with NVRTC's log.
+
+    A draft is compiled with as little optimization as there is: it shows that `path` compiles, in a
+    fraction of the time, and is not for running. Its resources say nothing. After one, NVRTC 13.4 optimizes less
+    for as long as the process lives: compile drafts in a process of their own.
+    """
+    key = _digest(path, expressions, arch, options, draft=draft)
+    folder = _cache_folder()
+    cubin, facts = folder / f"{key}.cubin", folder / f"{key}.json"
+    if cubin.is_file() and facts.is_file():
+        return _read(cubin, facts)
+    code, names, log = _nvrtc(path, expressions, arch, options, draft=draft)
+    resources = _resources(log, names)
+    folder.mkdir(parents=True, exist_ok=True)
+    text = json.dumps({"names": names, "resources": {name: asdict(used) for name, used in resources.items()}})
+    _write(cubin, code)
+    _write(facts, text.encode())
+    return Compiled(cubin, names, resources)
+
+
+def program_options(path: Path, arch: str, options: tuple[str, ...] = (), *, draft: bool = False) -> Any:
+    """What NVRTC is told besides the source, as `cuda.core.ProgramOptions`; raises BackendError without it."""
+    try:
+        from cuda.core import ProgramOptions
+    except ImportError as error:
+        msg = f"compiling CUDA sources needs cuda-core and NVRTC: {error}"
+        raise BackendError(msg) from error
+    return ProgramOptions(
+        name=str(path),
+        arch=arch,
+        std="c++17",
+        include_path=[str(INCLUDE), str(path.parent), *_cuda_headers()],
+        define_macro=[option.removeprefix("-D") for option in options if option.startswith("-D")] or None,
+        use_fast_math="--use_fast_math" in options or None,
+        device_as_default_execution_space=True,
+        ptxas_options=["-v"],
+        ofast_compile="max" if draft else None,
+    )
+
+
+def _nvrtc(
+    path: Path, expressions: tuple[str, ...], arch: str, options: tuple[str, ...], *, draft: bool
+) -> tuple[bytes, dict[str, str], str]:
+    chosen = program_options(path, arch, options, draft=draft)
+    from cuda.core import Program
+
+    log = io.StringIO()
+    try:
+        program = Program(path.read_text(encoding="utf-8"), "c++", chosen)
+        binary = program.compile("cubin", name_expressions=expressions, logs=log)
+    except Exception as error:  # cuda.core raises its own NVRTCError, a plain Exception
+        msg = f"{path.name} for {arch}: {error}\n{log.getvalue()}"
+        raise CompileError(msg) from error
+    names = {expression: name.decode() for expression, name in binary.symbol_mapping.items()}
+    return bytes(binary.code), names, log.getvalue()
+
+
+@cache
+def _cuda_headers() -> tuple[str, ...]:
+    from cuda import pathfinder
+
+    folder = pathfinder.find_nvidia_header_directory("cudart")
+    return (str(folder),) if folder else ()
+
+
+def _resources(log: str, names: dict[str, str]) -> dict[str, Resources]:
+    found: dict[str, Resources] = {}
+    blocks = re.split(r"Compiling entry function '", log)[1:]
+    by_symbol = {block.partition("'")[0]: block for block in blocks}
+    serialized = set(re.findall(r"instructions are serialized .* in the function '(\w+)'", log))
+    for expression, symbol in names.items():
+        block = by_symbol.get(symbol)
+        if block is not None:
+            found[expression] = Resources(
+                registers=_number(r"Used (\d+) registers", block),
+                shared_bytes=_number(r"(\d+) bytes smem", block),
+                stack_bytes=_number(r"(\d+) bytes stack frame", block),
+                spill_bytes=_number(r"(\d+) bytes spill stores", block) + _number(r"(\d+) bytes spill loads", block),
+                serialized=symbol in serialized,
+            )
+    return found
+
+
+def _number(pattern: str, text: str) -> int:
+    match = re.search(pattern, text)
+    return int(match[1]) if match else 0
+
+
+def _digest(path: Path, expressions: tuple[str, ...], arch: str, options: tuple[str, ...], *, draft: bool) -> str:
+    digest = hashlib.sha256()
+    for file in (path, *sorted(path.parent.glob("*.cuh")), *sorted(INCLUDE.glob("*.cuh"))):
+        digest.update(file.read_bytes())
+    told = [field.name for field in fields(Resources)]
+    digest.update(repr((expressions, arch, options, draft, _nvrtc_version(), told)).encode())
+    return digest.hexdigest()[:32]
+
+
+@cache
+def _nvrtc_version() -> tuple[int, int]:
+    try:
+        from cuda.bindings import nvrtc
+    except ImportError as error:
+        msg = f"compiling CUDA sources needs cuda-core and NVRTC: {error}"
+        raise BackendError(msg) from error
+    _, major, minor = nvrtc.nvrtcVersion()
+    return int(major), int(minor)
+
+
+def _cache_folder() -> Path:
+    return Path.home() / ".cache" / "opgauge" / "cubin"
+
+
+def _read(cubin: Path, facts: Path) -> Compiled:
+    stored = json.loads(facts.read_text(encoding="utf-8"))
+    resources = {name: Resources(**used) for name, used in stored["resources"].items()}
+    return Compiled(cubin, stored["names"], resources)
+
+
+def _write(path: Path, content: bytes) -> None:
+    """Write whole or not at all: two processes may compile the same source."""
+    handle, temporary = tempfile.mkstemp(dir=path.parent)
+    with os.fdopen(handle, "wb") as file:
+        file.write(content)
+    Path(temporary).replace(path)
+
+
+DIVISOR = np.dtype([("value", np.uint32), ("multiplier", np.uint32), ("shift", np.uint32)])
+
+
+def divisor(value: int) -> Array:
+    """A `Divisor` of `include/divide.cuh`: divides numbers below 2^31 by `value` (1 to 2^31 - 1)."""
+    shift = (value - 1).bit_length()
+    multiplier = ((1 << 32) * ((1 << shift) - value)) // value + 1
+    return np.array((value, multiplier, shift), DIVISOR)
+
+
+def pointers(*arrays: Any) -> Array:
+    """A struct of device pointers, null for None. The arrays must outlive the launch."""
+    layout = np.dtype([("at", np.uint64, (len(arrays),))])
+    return np.array(([0 if array is None else array.data.ptr for array in arrays],), layout)
+
+
+def widest_pack(itemsize: int, *lengths_and_arrays: Any) -> int:
+    """Elements that one access may move: 16 bytes, less where a length or an address does not allow it.
+
+    Takes lengths in elements (int) and arrays; None is skipped.
+    """
+    width = 16 // itemsize
+    for item in lengths_and_arrays:
+        if item is None:
+            continue
+        number = item if isinstance(item, int) else item.data.ptr // itemsize
+        while number % width:
+            width //= 2
+    return width
+
+
+def whole_pack(array: Any, *lengths_and_arrays: Any) -> int:
+    """Elements of `array` in 16 bytes where `widest_pack` allows that, of it and the others; else 1."""
+    itemsize = array.dtype.itemsize
+    width: int = 16 // itemsize
+    return width if widest_pack(itemsize, array, *lengths_and_arrays) == width else 1

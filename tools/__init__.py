@@ -1,0 +1,1 @@
+"""Commands for working on this repository; not part of the distribution."""
