@@ -112,6 +112,7 @@ def _run(
     from opgauge.harness.run.execute import LocalExecutor
     from opgauge.harness.tune.file import write
     from opgauge.harness.tune.tuner import LIMITS, Tuner
+    from opgauge.harness.worker import protocol
     from opgauge.ops._core.tuning import shipped
 
     def start() -> LocalExecutor:
@@ -120,7 +121,7 @@ def _run(
         )
 
     with start() as executor:
-        model = executor.ask({"do": "model", "device": device})["answer"]
+        model = executor.ask(protocol.NameModel(device))
     tuner = Tuner(start, device, budget_s=budget_s, tell=tell)
     findings: list[Finding] = []
     interrupted = False

@@ -17,7 +17,7 @@ from pathlib import Path
 from time import monotonic
 from typing import Any, Self
 
-from opgauge.harness.errors import CaseError, TreeError, WorkerError
+from opgauge.harness.errors import TreeError, WorkerError
 from opgauge.harness.gate.gate import Schedule, Spending, more_pairs
 from opgauge.harness.judge.verdict import Comparison, Subject
 from opgauge.harness.measure import Limits
@@ -25,6 +25,7 @@ from opgauge.harness.result.result import Ceilings, Check, Measurement, Ruler, S
 from opgauge.harness.run.compiling import ONCE, Waiting, need_bytes
 from opgauge.harness.run.execute import LocalExecutor
 from opgauge.harness.run.tree import Tree, temporary_folder
+from opgauge.harness.worker import protocol
 from opgauge.harness.worker.kept import forget_values
 
 BASE, HEAD = "base", "head"
@@ -264,18 +265,14 @@ class Workshop:
         """A folder for what belongs to the tree of a side: another tree may draw other inputs."""
         return self._folder / what / sha256(str(self.trees[side].path).encode()).hexdigest()[:16]
 
-    def ask(self, side: str, requests: Iterable[Mapping[str, Any]]) -> list[Any]:
+    def ask(self, side: str, requests: Iterable[protocol.Request]) -> list[Any]:
         """What the tree of a side answers; raises TreeError, naming it, where it cannot be asked, and CaseError."""
         try:
             with self.executor(side) as executor:
-                replies = [executor.ask(request, timeout_s=START_S) for request in requests]
+                return [executor.ask(request, timeout_s=START_S) for request in requests]
         except (TreeError, WorkerError) as error:
             msg = f"{self.trees[side]} cannot be asked: {error}"
             raise TreeError(msg) from error
-        for reply in replies:
-            if reply["is"] == "mistake":
-                raise CaseError(reply["text"])
-        return [reply["answer"] for reply in replies]
 
     def run_block(
         self, side: str, records: Sequence[Record], pair: int, block_s: float, then: str | None = None

@@ -21,6 +21,7 @@ from opgauge.harness.judge.pattern import matches
 from opgauge.harness.judge.verdict import Comparison, Evidence, Kind, Reason, Side, Subject
 from opgauge.harness.result.summary import BASELINE, OPTIMIZED, PEERS
 from opgauge.harness.run.tree import CASES, changed_folders
+from opgauge.harness.worker import protocol
 from opgauge.ops import Device
 
 GATE_TAG = "gate"
@@ -83,7 +84,7 @@ def plan(workshop: Workshop, selection: Selection, policy: Policy, stored: Store
     """
     head_path = workshop.trees[HEAD].path
     paths = selection.paths or (head_path / CASES,)
-    request = {"do": "inventory", "paths": [str(path.resolve()) for path in paths], "lenient": False}
+    request = protocol.TakeInventory(tuple(str(path.resolve()) for path in paths))
     (head,) = workshop.ask(HEAD, [request])
     base, notes = _ask_base(workshop, paths, head["cases"]) if stored is None else ({}, [])
     asked = [str(Device.parse(name)) for name in selection.devices or (_default_device(head),)]
@@ -110,10 +111,7 @@ def _ask_base(workshop: Workshop, paths: Sequence[Path], cases: Sequence[Plain])
     inside = [path.resolve() for path in paths if path.resolve().is_relative_to(head_path)]
     own = [str(base_path / path.relative_to(head_path)) for path in inside]
     outside = [case for case in cases if not any(Path(case["file"]).resolve().is_relative_to(path) for path in inside)]
-    requests: list[Plain] = [
-        {"do": "inventory", "paths": own, "lenient": True},
-        {"do": "buildable", "cases": list(cases)},
-    ]
+    requests = (protocol.TakeInventory(tuple(own), lenient=True), protocol.CheckBuildable(tuple(cases)))
     base, complaints = workshop.ask(BASE, requests)
     refused = {case["id"]: why for case, why in zip(cases, complaints, strict=True) if why}
     # a case that both files have, and that means something else there, is no pair
@@ -204,9 +202,7 @@ def _unchanged(
     places = sorted(
         {(head.folders[op], device) for op, device in pairs if head.folders.get(op) == base.folders.get(op)}
     )
-    requests = [
-        {"do": "digest", "folder": folder, "backend": Device.parse(device).backend} for folder, device in places
-    ]
+    requests = [protocol.DigestSources(folder, Device.parse(device).backend) for folder, device in places]
     digests = {side: workshop.ask(side, requests) for side in SIDES}
     same = set()
     for place, ours, theirs in zip(places, digests[HEAD], digests[BASE], strict=True):
@@ -219,7 +215,7 @@ def _unchanged(
 
 
 def _same_cubins(workshop: Workshop, folder: str, device: str) -> bool:
-    request = {"do": "cubins", "folder": folder, "index": Device.parse(device).index}
+    request = protocol.DigestCubins(folder, Device.parse(device).index)
     ours, theirs = (workshop.ask(side, [request])[0] for side in SIDES)
     return bool(ours == theirs)
 

@@ -10,12 +10,13 @@ from types import TracebackType
 from typing import Any, Protocol, Self
 
 from opgauge.harness.case.case import Case
-from opgauge.harness.errors import WorkerError
+from opgauge.harness.errors import CaseError, WorkerError
 from opgauge.harness.measure import Limits
 from opgauge.harness.result.failure import classify_death
 from opgauge.harness.result.result import Ceilings, Profile, Result, Status, Trial, from_json, to_json
 from opgauge.harness.run.worker_process import PRELOADED, Worker, worker_options
 from opgauge.harness.settings import child_environment, tuning_file
+from opgauge.harness.worker import protocol
 from opgauge.harness.worker.interleave import first_turn, joined, next_turn
 from opgauge.ops import TuningError, find_op
 from opgauge.ops._core.op import tensor_bytes
@@ -139,38 +140,46 @@ class LocalExecutor:
         harness.worker.bench.Bench.run), `limits`, and `tuning`: launch parameters by name, in force for this trial.
         The result of a worker that was lost has no work, for only the tree knows it.
         """
-        request = {"do": "trial", "trial": trial, "limits": vars(self.limits), "block": block}
-        return self._measured({**request, "cpu_fallback": self.cpu_fallback, **more}, trial, block)
+        given = {"limits": vars(self.limits), "cpu_fallback": self.cpu_fallback, **more}
+        return self._measured(protocol.RunTrial(trial, block=block, **given))
 
-    def _measured(self, request: Mapping[str, Any], trial: Mapping[str, Any], block: int) -> dict[str, Any]:
+    def _measured(self, request: protocol.RunTrial) -> dict[str, Any]:
         """The result that the worker sends, or what became of the worker."""
         worker = self._ready()
-        worker.send(dict(request))
+        worker.send(request)
         phase = ""
         deadline = monotonic() + self.reference_timeout_s
         while True:
-            reply = worker.receive(deadline)
+            try:
+                reply = worker.receive(deadline)
+            except protocol.MismatchedReplyError as error:
+                return {"trial": request.trial, "block": request.block, **self._confused(worker, phase, error)}
             if reply is None:
-                return {"trial": trial, "block": block, **self._lost(worker, phase)}
-            if reply["is"] == "result":
-                result: dict[str, Any] = reply["result"]
-                if result["status"] in DOUBTFUL and trial["backend"] != "cpu":
+                return {"trial": request.trial, "block": request.block, **self._lost(worker, phase)}
+            if isinstance(reply, protocol.TrialResult):
+                result = dict(reply.result)
+                if result["status"] in DOUBTFUL and request.trial["backend"] != "cpu":
                     self._replace()
                 return result
-            phase = reply["phase"]
+            phase = reply.phase
             if phase == "allocate":
                 deadline = monotonic() + self.timeout_s
 
-    def ask(self, request: Mapping[str, Any], *, timeout_s: float | None = None) -> dict[str, Any]:
-        """The worker's answer to a request other than a trial; raises WorkerError where none comes in time."""
+    def ask(self, request: protocol.Request, *, timeout_s: float | None = None) -> Any:
+        """The worker's answer to a request other than a trial.
+
+        Raises CaseError for mistakes in case files, WorkerError where no answer comes in time.
+        """
         worker = self._ready()
-        worker.send(dict(request))
+        worker.send(request)
         reply = worker.receive(monotonic() + (timeout_s or self.timeout_s))
         if reply is None:
             self.close()
-            msg = f"{request['do']}: {worker.log() or 'no answer'}"
+            msg = f"{type(request).__name__}: {worker.log() or 'no answer'}"
             raise WorkerError(msg)
-        return reply
+        if isinstance(reply, protocol.InvalidCases):
+            raise CaseError(reply.text)
+        return reply.answer
 
     def profile(self, trials: Iterable[Trial]) -> Iterator[Profile]:
         """The kernel list of each trial. Use an executor that measures nothing: a profiler disturbs what is timed."""
@@ -180,15 +189,15 @@ class LocalExecutor:
     def profile_plain(self, trial: Mapping[str, Any]) -> Profile:
         """The kernel list of a trial that is plain JSON."""
         worker = self._ready()
-        worker.send({"do": "profile", "trial": trial})
+        worker.send(protocol.ProfileTrial(trial))
         reply = worker.receive(monotonic() + 2 * self.timeout_s)
         if reply is None:
             return Profile(reason=self._lost(worker, "profile")["reason"])
-        return from_json(Profile, reply["profile"])
+        return from_json(Profile, reply.answer)
 
     def ceilings(self, device: str) -> Ceilings:
         """Measured in the worker, so that this process never opens a CUDA context."""
-        return from_json(Ceilings, self.ask({"do": "ceilings", "device": device})["ceilings"])
+        return from_json(Ceilings, self.ask(protocol.MeasureCeilings(device)))
 
     def _start(self) -> Worker:
         return Worker(self._options, {**child_environment(self._threads), **self._environment})
@@ -223,18 +232,22 @@ class LocalExecutor:
     def _take_turns(self, held: Mapping[str, Result], block: int) -> dict[str, Result]:
         """What the worker finds, by implementation; where it is lost, of whoever's turn it was: others keep theirs."""
         worker = self._ready()
-        worker.send({"do": "turns", "implementations": [*held], "limits": vars(self.limits)})
+        worker.send(protocol.Interleave(tuple(held), vars(self.limits)))
         name = next(iter(held))
         while True:
-            reply = worker.receive(monotonic() + self.timeout_s)
-            if reply is None:
+            try:
+                reply = worker.receive(monotonic() + self.timeout_s)
+                lost = self._lost(worker, "measure") if reply is None else None
+            except protocol.MismatchedReplyError as error:
+                lost = self._confused(worker, "measure", error)
+            if lost is not None:
                 before = held[name]
-                plain = {"trial": to_json(before.trial), "block": block, **self._lost(worker, "measure")}
+                plain = {"trial": to_json(before.trial), "block": block, **lost}
                 return {name: joined(before, self._result(before.trial, plain))}
-            if reply["is"] == "turns":
-                found = (from_json(Result, result) for result in reply["results"])
+            if isinstance(reply, protocol.InterleavedResults):
+                found = (from_json(Result, result) for result in reply.results)
                 return dict(zip(held, found, strict=True))
-            name = reply["implementation"]
+            name = reply.implementation
 
     def _run_one(self, trial: Trial, block: int, more: Mapping[str, Any]) -> Result:
         return self._result(trial, self.run_plain(to_json(trial), block=block, **more))
@@ -257,6 +270,14 @@ class LocalExecutor:
         self._replace()
         where = phase or "before it began"
         return {"status": str(status), "reason": f"{reason} ({where})", "extra": {"phase": phase, "log": log}}
+
+    def _confused(self, worker: Worker, phase: str, error: protocol.MismatchedReplyError) -> dict[str, Any]:
+        """Outcome of a trial during which the pipe carried something other than the replies to it."""
+        worker.kill()
+        log = worker.log()
+        self._replace()
+        reason = f"another process wrote to the worker's pipe, or a kernel did: {error}"
+        return {"status": str(Status.ERROR), "reason": reason, "extra": {"phase": phase, "log": log}}
 
     def _replace(self) -> Worker:
         """End the worker and let a new one start, while the caller deals with the result."""

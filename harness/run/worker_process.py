@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import selectors
 import signal
@@ -16,6 +15,7 @@ from time import monotonic
 from typing import IO, Any
 
 from opgauge.harness.errors import TreeError, WorkerError
+from opgauge.harness.worker import protocol
 
 LOG_BYTES = 4000
 START_S = 120.0
@@ -53,6 +53,7 @@ class Worker:
             start_new_session=True,
         )
         self._pending = b""
+        self._sent = protocol.Address(0, "", self._process.pid)
         self.is_ready = False
 
     def wait_until_ready(self) -> None:
@@ -66,19 +67,21 @@ class Worker:
             raise WorkerError(msg)
         self.is_ready = True
 
-    def send(self, request: dict[str, Any]) -> None:
+    def send(self, request: protocol.Request) -> None:
         """Send a request; a worker that is gone is noticed when its answer does not come."""
         stream = _open(self._process.stdin)
+        self._sent = protocol.Address(self._sent.request + 1, protocol.trial_name(request), self._process.pid)
         try:
-            stream.write(json.dumps(request, allow_nan=False).encode() + b"\n")
+            stream.write(protocol.encode(request, self._sent).encode())
             stream.flush()
         except BrokenPipeError:
             self._process.wait()
 
-    def receive(self, deadline: float) -> dict[str, Any] | None:
+    def receive(self, deadline: float) -> Any:
         """The next reply; None when it has died or nothing came before `deadline`.
 
-        Raises WorkerError when the worker reports a fault of the harness.
+        Raises WorkerError when the worker reports a fault of the harness, TreeError when it cannot use the tree,
+        MismatchedReplyError when a line came that does not answer the last request.
         """
         stream = _open(self._process.stdout)
         with selectors.DefaultSelector() as selector:
@@ -92,13 +95,16 @@ class Worker:
                     return None
                 self._pending += chunk
         line, _, self._pending = self._pending.partition(b"\n")
-        reply: dict[str, Any] = json.loads(line)
-        if reply["is"] == "fault":
+        reply, address = protocol.decode(line)
+        if isinstance(reply, protocol.HarnessFault):
             self.kill()
-            raise WorkerError(reply["traceback"])
-        if reply["is"] == "foreign":
+            raise WorkerError(reply.traceback)
+        if isinstance(reply, protocol.IncompatibleTree):
             self.kill()
-            raise TreeError(reply["reason"])
+            raise TreeError(reply.reason)
+        if address != self._sent:
+            msg = f"process {address.process} answered request {address.request} ({address.trial or 'no trial'})"
+            raise protocol.MismatchedReplyError(msg)
         return reply
 
     def exit_code(self) -> int | None:

@@ -21,6 +21,7 @@ from opgauge.harness.judge.estimate import LEAST_PAIRS, LEVEL, Floats, estimate
 from opgauge.harness.measure import Limits
 from opgauge.harness.result.result import Measurement, Status, Trial, from_json, to_json
 from opgauge.harness.result.summary import OPTIMIZED
+from opgauge.harness.worker import protocol
 from opgauge.ops import Device
 from opgauge.ops._core.tuning import Parameter
 
@@ -44,7 +45,7 @@ class Runner(Protocol):
     def run_plain(self, trial: Mapping[str, Any], *, block: int = 0, **more: Any) -> dict[str, Any]:
         """A trial and its result as plain JSON; `tuning`, `trusted`, `with_digest` among `more`."""
 
-    def ask(self, request: Mapping[str, Any]) -> dict[str, Any]:
+    def ask(self, request: protocol.ListTunables) -> Any:
         """The answer to a request: for the `parameters` of a trial."""
 
 
@@ -182,8 +183,7 @@ class Tuner:
             self._tell(f"{sheet.parameter.name}: binding {len(unknown)} cases")
             with self._start() as runner:
                 for case in unknown:
-                    request = {"do": "parameters", "trial": to_json(self._trial(case))}
-                    self._asked[case.id] = runner.ask(request)["answer"]
+                    self._asked[case.id] = runner.ask(protocol.ListTunables(to_json(self._trial(case))))
         for case in cases:
             answer = self._asked[case.id]
             if "failed" in answer:

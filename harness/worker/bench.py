@@ -7,11 +7,10 @@ of the last case, so that all implementations of a case share them.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import cycle
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -23,7 +22,6 @@ from opgauge.harness.result.result import Check, Footprint, Measurement, Result,
 from opgauge.harness.worker.attempt import Attempt, KernelFailedError, Trusted, WrongError
 from opgauge.harness.worker.buffers import Buffers
 from opgauge.harness.worker.inputs import Inputs, make_inputs
-from opgauge.harness.worker.interleave import balanced_orders, joined, next_turns, single
 from opgauge.harness.worker.kept import is_kept, keep_expected, keep_values, recall_expected, recall_values
 from opgauge.harness.worker.verify import Expected, expect
 from opgauge.ops import (
@@ -82,7 +80,7 @@ class Bench:
         trusted: outputs of these bits need no reference. with_digest: put their digest into `extra`. with_grounds:
         and a digest of what they were checked with, the inputs among it, on which another tree may trust them.
         kept: a folder where inputs that another process drew may lie, and where they are put otherwise.
-        hold: keep what `take_turns` needs until another case comes. reference_threads: see `expect`.
+        hold: keep what `sample` needs until another case comes. reference_threads: see `expect`.
         """
         self.block, self.reference_threads = block, reference_threads
         case = trial.case
@@ -106,30 +104,6 @@ class Bench:
             self.held[trial.implementation] = ready, result
         return result
 
-    def take_turns(
-        self, implementations: Sequence[str], limits: Limits, *, tell: Callable[[str], None] = lambda _: None
-    ) -> list[Result]:
-        """Further samples of what was held of the case at hand, one in a turn, until all have enough.
-
-        Each is checked at once after its last one: then others write where it did.
-
-        tell: hears whose turn begins.
-        """
-        results = [self.held[name][1] for name in implementations]
-        for order in cycle(balanced_orders(len(results))):
-            turns = next_turns(results, limits)
-            is_last = not any(turns)
-            for index in order:
-                name, taken = implementations[index], results[index].measurement
-                if results[index].status is not Status.OK or taken is None or not (turns[index] or is_last):
-                    continue
-                tell(name)
-                step = self._sample_at_last if is_last else self._sample_again
-                results[index] = joined(results[index], self._go_on(name, partial(step, limits=single(taken, limits))))
-            if is_last:
-                break
-        return results
-
     def parameters(self, trial: Trial) -> list[str]:
         """The launch parameters that the trial's kernel asks for as it is bound, by name; nothing is drawn or called.
 
@@ -143,12 +117,19 @@ class Bench:
             Attempt(trial.case, found.kernel, values, timer).bind()
         return sorted(asked)
 
-    def _go_on(self, implementation: str, step: Callable[[_Ready, _Phases], Measurement]) -> Result:
-        """What was held after another step, with the samples of that alone; or how it went wrong meanwhile."""
+    def sample(self, implementation: str, limits: Limits, *, is_last: bool = False) -> Result:
+        """Further samples of a held implementation, and those alone; or how it failed meanwhile.
+
+        is_last: also checks what the last timed call left, and one call more on poisoned outputs.
+        """
         (ready, result), phases = self.held[implementation], _Phases()
         try:
             with self._repairing(ready.attempt):
-                result = replace(result, measurement=step(ready, phases))
+                measurement = self._sample(ready, phases, limits, poison=False)
+                if is_last:
+                    self._check_after(ready, phases)
+                    ready.attempt.check(ready.attempt.call(ready.call, 0), ready.reference, "in the last call")
+                result = replace(result, measurement=measurement)
         except FAULTS as error:
             result = replace(result, measurement=None, **_what_went_wrong(error))
         return replace(result, extra=phases.extra(failed=result.status is not Status.OK))
@@ -263,16 +244,6 @@ class Bench:
         phases.begin("check after measuring")
         ready.attempt.check(ready.returned, ready.reference, "after measuring")
         phases.repeatable = ready.attempt.repeatable
-
-    def _sample_again(self, ready: _Ready, phases: _Phases, limits: Limits) -> Measurement:
-        return self._sample(ready, phases, limits, poison=False)
-
-    def _sample_at_last(self, ready: _Ready, phases: _Phases, limits: Limits) -> Measurement:
-        """Check what it left, and one more call, since outputs were not poisoned before each turn."""
-        measurement = self._sample(ready, phases, limits, poison=False)
-        self._check_after(ready, phases)
-        ready.attempt.check(ready.attempt.call(ready.call, 0), ready.reference, "in the last call")
-        return measurement
 
 
 @dataclass

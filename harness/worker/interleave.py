@@ -9,12 +9,17 @@ there at the cost of the others, for a whole run, and be twice as fast.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import cycle
 from math import ceil, sqrt
+from typing import TYPE_CHECKING
 
 from opgauge.harness.measure import Limits
 from opgauge.harness.result.result import Measurement, Result, Status
+
+if TYPE_CHECKING:
+    from opgauge.harness.worker.bench import Bench
 
 TURNS = 12
 """The first turn takes one such part of the samples, enough to tell of an implementation if the worker is lost."""
@@ -27,6 +32,29 @@ NEAR = 1.25
 """Of implementations that take at most so many times what the fastest does, it is open who is faster."""
 SETTLED = 0.02
 """Samples agree where their median is known this well: its standard error, as a share of it."""
+
+
+def interleave(
+    bench: Bench, implementations: Sequence[str], limits: Limits, report: Callable[[str], None] = lambda _: None
+) -> list[Result]:
+    """Sample held implementations of the case at hand round-robin, until all have enough.
+
+    Each is checked right after its last sample: the next one writes to the same outputs. report: called with the
+    implementation that is sampled next.
+    """
+    results = [bench.held[name][1] for name in implementations]
+    for order in cycle(balanced_orders(len(results))):
+        turns = next_turns(results, limits)
+        is_last = not any(turns)
+        for index in order:
+            name, taken = implementations[index], results[index].measurement
+            if results[index].status is not Status.OK or taken is None or not (turns[index] or is_last):
+                continue
+            report(name)
+            results[index] = joined(results[index], bench.sample(name, single(taken, limits), is_last=is_last))
+        if is_last:
+            break
+    return results
 
 
 def first_turn(limits: Limits) -> Limits:

@@ -1,17 +1,8 @@
-"""The child process: `python -m opgauge.harness.worker.serve` runs trials that it is sent, one after another.
+"""The worker process: `python -m opgauge.harness.worker.serve` runs the trials that its parent sends, one at a time.
 
-Requests come as JSON lines on standard input, replies go as JSON lines to a private copy
-of standard output: what a kernel prints ends up on standard error and disturbs nothing.
-`--ops TREE` takes `ops` from another tree, which is why everything that needs `ops` is
-imported late.
-
-Requests: {"do": "trial", "trial": …, "block": n}, {"do": "turns", "implementations": [...]}, {"do": "ceilings",
-"device": …}, {"do": "profile", "trial": …} (after which this process times nothing any more), {"do": "parameters",
-"trial": …}, and of a tree "inventory", "buildable", "digest", "cubins", "model" (see opgauge.harness.worker.inventory).
-Replies: {"is": "ready"}, {"is": "phase", "phase": …}, {"is": "result", …}, {"is": "turn", "implementation": …},
-{"is": "turns", "results": [...]}, {"is": "ceilings", …}, {"is": "profile", …}, {"is": "answer", …},
-{"is": "mistake", "text": …}: a case file is wrong. {"is": "foreign", "reason": …}: the tree's `ops`
-cannot be asked (see opgauge.harness.worker.contract). {"is": "fault", "traceback": …}: the harness itself failed.
+Requests come as lines on standard input; replies go to a private copy of standard output (see `protocol`). Output of
+kernels goes to standard error. `--ops TREE` imports `ops` from another tree, so modules that need `ops` are imported
+inside functions.
 """
 
 from __future__ import annotations
@@ -19,7 +10,6 @@ from __future__ import annotations
 import argparse
 import ctypes
 import faulthandler
-import json
 import os
 import signal
 import sys
@@ -32,13 +22,35 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
+from opgauge.harness.worker import protocol
+
 if TYPE_CHECKING:
-    from opgauge.harness.result.result import Trial
     from opgauge.harness.worker.bench import Bench
     from opgauge.harness.worker.profiler import Profiler
 
 PR_SET_PDEATHSIG = 1
-Send = Callable[[dict[str, Any]], None]
+FORKED = 70
+"""Exit code of a forked child that tries to reply."""
+
+
+class Channel:
+    """Pipe to the parent: writes replies to the request at hand."""
+
+    def __init__(self, replies: IO[str]) -> None:
+        self._replies = replies
+        self._process = os.getpid()
+        self._address = protocol.Address(0, "", self._process)
+
+    def begin(self, address: protocol.Address, request: protocol.Request) -> None:
+        """Replies that follow answer this request."""
+        self._address = protocol.Address(address.request, protocol.trial_name(request), self._process)
+
+    def send(self, reply: protocol.Reply) -> None:
+        """Write a reply. A process that a kernel forked ends here, because the parent waits for another one's reply."""
+        if os.getpid() != self._process:
+            os._exit(FORKED)
+        self._replies.write(protocol.encode(reply, self._address))
+        self._replies.flush()
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -48,120 +60,159 @@ def main(arguments: Sequence[str] | None = None) -> None:
     requests, replies = take_streams()
     faulthandler.enable()
     limit_resources(options.threads, options.memory)
-
-    def send(message: dict[str, Any]) -> None:
-        replies.write(json.dumps(message, allow_nan=False) + "\n")
-        replies.flush()
-
+    channel = Channel(replies)
     try:
-        if options.ops and not is_askable(Path(options.ops), send):
+        if options.ops and not is_compatible(Path(options.ops), channel):
             return
         for name in options.preload:
             if find_spec(name) is not None:
                 import_module(name)
-        serve(requests, send)
+        serve(requests, channel)
     except Exception:  # noqa: BLE001  the parent raises it where somebody sees it
-        send({"is": "fault", "traceback": traceback.format_exc()})
+        channel.send(protocol.HarnessFault(traceback.format_exc()))
         raise SystemExit(1) from None
 
 
-def is_askable(tree: Path, send: Send) -> bool:
-    """Whether the tree's `ops` can be asked; sends why not."""
+def is_compatible(tree: Path, channel: Channel) -> bool:
+    """Whether the tree's `ops` has what the harness needs; replies why not."""
     from opgauge.harness.worker.contract import complaint
 
     reason = complaint(tree)
     if reason:
-        send({"is": "foreign", "reason": reason})
+        channel.send(protocol.IncompatibleTree(reason))
     return not reason
 
 
-def answer(request: Mapping[str, Any]) -> dict[str, Any]:
-    """What is asked of the tree rather than of a kernel."""
-    from opgauge.harness.errors import CaseError
-    from opgauge.harness.worker import inventory
-
-    paths = [Path(path) for path in request.get("paths", ())]
-    asked: dict[str, Callable[[], Any]] = {
-        "inventory": lambda: inventory.take(paths, lenient=request["lenient"]),
-        "buildable": lambda: inventory.buildable(request["cases"]),
-        "digest": lambda: inventory.digest(request["folder"], request["backend"]),
-        "model": lambda: inventory.model(request["device"]),
-        "cubins": lambda: inventory.cubins(request["folder"], request["index"]),
-    }
-    try:
-        return {"is": "answer", "answer": asked[request["do"]]()}
-    except CaseError as error:
-        return {"is": "mistake", "text": str(error)}
-
-
-def serve(requests: IO[str], send: Send) -> None:
+def serve(requests: IO[str], channel: Channel) -> None:
     """Answer each request."""
-    from opgauge.harness.measure import Limits
-    from opgauge.harness.result.result import Trial, from_json, to_json
-    from opgauge.harness.worker import ceilings
-    from opgauge.harness.worker.attempt import Trusted
     from opgauge.harness.worker.bench import Bench
 
     use_tuning()
-    bench = Bench(lambda phase: send({"is": "phase", "phase": phase}))
-    send({"is": "ready"})
+    bench = Bench(lambda phase: channel.send(protocol.Phase(phase)))
+    channel.send(protocol.Ready())
     for line in requests:
-        request = json.loads(line)
-        if request["do"] == "ceilings":
-            send({"is": "ceilings", "ceilings": to_json(ceilings.measure(request["device"]))})
-            continue
-        if request["do"] == "profile":
-            send({"is": "profile", "profile": to_json(profiler(bench).run(from_json(Trial, request["trial"])))})
-            continue
-        if request["do"] == "parameters":
-            send({"is": "answer", "answer": parameters(bench, from_json(Trial, request["trial"]))})
-            continue
-        if request["do"] == "turns":
-            limits = from_json(Limits, request["limits"])
-            found = bench.take_turns(
-                request["implementations"], limits, tell=lambda name: send({"is": "turn", "implementation": name})
-            )
-            send({"is": "turns", "results": [to_json(result) for result in found]})
-            continue
-        if request["do"] != "trial":
-            send(answer(request))
-            continue
-        with tuned(request.get("tuning")):
-            result = bench.run(
-                from_json(Trial, request["trial"]),
-                from_json(Limits, request["limits"]),
-                block=request["block"],
-                cpu_fallback=request["cpu_fallback"],
-                trusted=from_json(Trusted, request["trusted"]) if request.get("trusted") else None,
-                with_digest=request.get("with_digest", False),
-                with_grounds=request.get("with_grounds", False),
-                kept=Path(request["kept"]) if request.get("kept") else None,
-                hold=request.get("hold", False),
-                reference_threads=request.get("reference_threads"),
-            )
-        send({"is": "result", "result": to_json(result)})
+        request, address = protocol.decode(line)
+        channel.begin(address, request)
+        channel.send(HANDLERS[type(request)](bench, request, channel))
 
 
-def parameters(bench: Bench, trial: Trial) -> dict[str, Any]:
-    """Names of the launch parameters that a trial's kernel asks for, or why it cannot be bound."""
+def run_trial(bench: Bench, request: protocol.RunTrial, _: Channel) -> protocol.Reply:
+    """The result of a trial, whatever becomes of its kernel."""
+    from opgauge.harness.measure import Limits
+    from opgauge.harness.result.result import Trial, from_json, to_json
+    from opgauge.harness.worker.attempt import Trusted
+
+    with tuned(request.tuning):
+        result = bench.run(
+            from_json(Trial, request.trial),
+            from_json(Limits, request.limits),
+            block=request.block,
+            cpu_fallback=request.cpu_fallback,
+            trusted=from_json(Trusted, request.trusted) if request.trusted else None,
+            with_digest=request.with_digest,
+            with_grounds=request.with_grounds,
+            kept=Path(request.kept) if request.kept else None,
+            hold=request.hold,
+            reference_threads=request.reference_threads,
+        )
+    return protocol.TrialResult(to_json(result))
+
+
+def interleave(bench: Bench, request: protocol.Interleave, channel: Channel) -> protocol.Reply:
+    """Results of held implementations after round-robin sampling."""
+    from opgauge.harness.measure import Limits
+    from opgauge.harness.result.result import from_json, to_json
+    from opgauge.harness.worker.interleave import interleave
+
+    limits = from_json(Limits, request.limits)
+    found = interleave(bench, request.implementations, limits, lambda name: channel.send(protocol.Sampling(name)))
+    return protocol.InterleavedResults(tuple(to_json(result) for result in found))
+
+
+def sample_trial(bench: Bench, request: protocol.SampleTrial, _: Channel) -> protocol.Reply:
+    """Further samples of one held implementation."""
+    from opgauge.harness.measure import Limits
+    from opgauge.harness.result.result import from_json, to_json
+
+    found = bench.sample(request.implementation, from_json(Limits, request.limits), is_last=request.is_last)
+    return protocol.TrialResult(to_json(found))
+
+
+def measure_ceilings(_: Bench, request: protocol.MeasureCeilings, __: Channel) -> protocol.Reply:
+    """Achieved peaks of a device."""
+    from opgauge.harness.result.result import to_json
+    from opgauge.harness.worker import ceilings
+
+    return protocol.Answer(to_json(ceilings.measure(request.device)))
+
+
+def profile_trial(bench: Bench, request: protocol.ProfileTrial, _: Channel) -> protocol.Reply:
+    """The kernel list of one call."""
+    from opgauge.harness.result.result import Trial, from_json, to_json
+
+    return protocol.Answer(to_json(profiler(bench).run(from_json(Trial, request.trial))))
+
+
+def list_tunables(bench: Bench, request: protocol.ListTunables, _: Channel) -> protocol.Reply:
+    """Names of the tunables that a trial's kernel reads, or why it cannot be bound."""
+    from opgauge.harness.result.result import Trial, from_json
     from opgauge.harness.worker.bench import FAULTS
 
     try:
-        return {"names": bench.parameters(trial)}
+        return protocol.Answer({"names": bench.parameters(from_json(Trial, request.trial))})
     except FAULTS as error:
-        return {"failed": str(error)}
+        return protocol.Answer({"failed": str(error)})
+
+
+def describe_tree(_: Bench, request: Any, __: Channel) -> protocol.Reply:
+    """Facts about the tree rather than a kernel."""
+    from opgauge.harness.errors import CaseError
+    from opgauge.harness.worker import inventory
+
+    try:
+        match request:
+            case protocol.TakeInventory(paths, lenient):
+                found: Any = inventory.take([Path(path) for path in paths], lenient=lenient)
+            case protocol.CheckBuildable(cases):
+                found = inventory.buildable(cases)
+            case protocol.DigestSources(folder, backend):
+                found = inventory.digest(folder, backend)
+            case protocol.DigestCubins(folder, index):
+                found = inventory.cubins(folder, index)
+            case protocol.NameModel(device):
+                found = inventory.model(device)
+    except CaseError as error:
+        return protocol.InvalidCases(str(error))
+    return protocol.Answer(found)
+
+
+Handler = Callable[["Bench", Any, Channel], protocol.Reply]
+HANDLERS: Mapping[type, Handler] = {
+    protocol.RunTrial: run_trial,
+    protocol.Interleave: interleave,
+    protocol.SampleTrial: sample_trial,
+    protocol.MeasureCeilings: measure_ceilings,
+    protocol.ProfileTrial: profile_trial,
+    protocol.ListTunables: list_tunables,
+    protocol.TakeInventory: describe_tree,
+    protocol.CheckBuildable: describe_tree,
+    protocol.DigestSources: describe_tree,
+    protocol.DigestCubins: describe_tree,
+    protocol.NameModel: describe_tree,
+}
+"""What answers each kind of request."""
 
 
 @cache
 def profiler(bench: Bench) -> Profiler:
-    """The one profiler, imported and made when the first kernel list is wanted."""
+    """The process' one profiler, imported and made when the first kernel list is requested."""
     from opgauge.harness.worker.profiler import Profiler
 
     return Profiler(bench)
 
 
 def use_tuning() -> None:
-    """Let the file that somebody named go before the tree's own, where the tree knows of such files."""
+    """Prefer the tuning file that the settings name over the tree's own, if the tree has tuning files."""
     from opgauge.harness.settings import tuning_file
 
     tuning = sys.modules.get("opgauge.ops._core.tuning")
@@ -170,7 +221,7 @@ def use_tuning() -> None:
 
 
 def tuned(values: Mapping[str, int] | None) -> AbstractContextManager[None]:
-    """These launch parameters are in force meanwhile."""
+    """Context in which these tunables are in force."""
     return nullcontext() if not values else import_module("opgauge.ops._core.tuning").override(values)
 
 

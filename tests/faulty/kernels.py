@@ -6,6 +6,7 @@ Importing this module registers them, so only workers do: `LocalExecutor(preload
 from __future__ import annotations
 
 import ctypes
+import json
 import os
 import signal
 import subprocess
@@ -13,6 +14,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -205,3 +207,28 @@ def die_in_a_later_turn(x: Any, out: dict[str, Any]) -> None:
     right(x, out)
     if turn("dying") > 2:
         os._exit(0)
+
+
+def write_to_pipes(line: bytes) -> None:
+    """Write a line to every pipe that this process has open for writing, standard streams excepted."""
+    for name in os.listdir("/proc/self/fd"):
+        number = int(name)
+        with suppress(OSError):
+            if number > 2 and os.readlink(f"/proc/self/fd/{name}").startswith("pipe:"):
+                os.write(number, line)
+
+
+@faulty
+def forge_reply(x: Any, out: dict[str, Any]) -> None:
+    """Answers in the worker's place, to a request that it guesses."""
+    right(x, out)
+    result = {"status": "ok", "samples_ns": [1.0]}
+    message = {"kind": "TrialResult", "to": [1, "", os.getpid()], "content": {"result": result}}
+    write_to_pipes(json.dumps(message).encode() + b"\n")
+
+
+@faulty
+def forge_noise(x: Any, out: dict[str, Any]) -> None:
+    """Writes something else to the worker's pipe."""
+    right(x, out)
+    write_to_pipes(b'{"is": "result"}\n')

@@ -19,6 +19,7 @@ from opgauge.harness.worker.interleave import (
     WARM_AGAIN_S,
     balanced_orders,
     first_turn,
+    interleave,
     is_settled,
     joined,
     next_turn,
@@ -48,7 +49,7 @@ def test_turns_are_of_one_sample_in_balanced_order() -> None:
     names = ("baseline", "optimized")
     for name in names:
         bench.run(trial(name), first_turn(LIMITS), hold=True)
-    results = bench.take_turns(names, LIMITS, tell=lambda name: order.append(name[0]))
+    results = interleave(bench, names, LIMITS, lambda name: order.append(name[0]))
     assert "".join(order) == "boobboob"
     assert [(result.trial.implementation, samples(result)) for result in results] == [(name, 6) for name in names]
 
@@ -61,7 +62,7 @@ def test_samples_that_scatter_are_more(monkeypatch: pytest.MonkeyPatch) -> None:
     names = ("baseline", "optimized")
     for name in names:
         bench.run(trial(name), first_turn(LIMITS), hold=True)
-    results = bench.take_turns(names, replace(LIMITS, scattered_samples=9), tell=lambda name: order.append(name[0]))
+    results = interleave(bench, names, replace(LIMITS, scattered_samples=9), lambda name: order.append(name[0]))
     assert "".join(order) == "boobboobboobbo"
     assert [samples(result) for result in results] == [9, 9]
 

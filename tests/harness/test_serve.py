@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import signal
@@ -19,6 +18,7 @@ from opgauge.harness.errors import WorkerError
 from opgauge.harness.measure import Limits
 from opgauge.harness.result.result import Result, Status, Trial, to_json
 from opgauge.harness.run.execute import LocalExecutor
+from opgauge.harness.worker import protocol
 from opgauge.ops import find_op
 
 from tests.faulty.trial import trial
@@ -147,10 +147,11 @@ def test_a_worker_says_which_launch_parameters_a_kernel_asks_for(executor: Local
     params = find_op("deformable_conv").params(paddings=(1, 1))
     shapes = {"x": (1, 2, 5, 5), "offset": (1, 18, 5, 5), "filter": (3, 2, 3, 3)}
     asked = Trial(Case("deformable_conv", "small", shapes, "float32", params), "optimized", "cpu", "cpu")
-    reply = executor.ask({"do": "parameters", "trial": to_json(asked)})
-    assert reply["answer"] == {"names": ["deformable_conv.cpu_block_pixels", "deformable_conv.cpu_depth"]}
-    assert executor.ask({"do": "parameters", "trial": to_json(trial("segfault"))})["answer"] == {"names": []}
-    answer = executor.ask({"do": "parameters", "trial": to_json(trial("optimised"))})["answer"]
+    assert executor.ask(protocol.ListTunables(to_json(asked))) == {
+        "names": ["deformable_conv.cpu_block_pixels", "deformable_conv.cpu_depth"]
+    }
+    assert executor.ask(protocol.ListTunables(to_json(trial("segfault")))) == {"names": []}
+    answer = executor.ask(protocol.ListTunables(to_json(trial("optimised"))))
     assert answer["failed"].startswith("no kernel p_norm/optimised")
 
 
@@ -178,7 +179,7 @@ def test_ops_can_come_from_another_tree(tmp_path: Path) -> None:
 PARENT = """
 import sys
 from opgauge.harness.run.execute import LocalExecutor
-from tests.harness.test_worker import PRELOAD, QUICK, trial
+from tests.harness.test_serve import PRELOAD, QUICK, trial
 
 with LocalExecutor(limits=QUICK, timeout_s=60, preload=PRELOAD) as executor:
     for result in executor.run([trial("baseline"), trial("hang_with_child"), trial("baseline")]):
@@ -189,7 +190,8 @@ with LocalExecutor(limits=QUICK, timeout_s=60, preload=PRELOAD) as executor:
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_the_end_of_the_parent_leaves_no_process(tmp_path: Path, number: int) -> None:
     """Ctrl-C, termination and kill -9 keep what was finished and take the worker along."""
-    environment = {**os.environ, "FAULTY_FOLDER": str(tmp_path), "PYTHONPATH": str(ROOT)}
+    path = os.pathsep.join([str(ROOT / "tools/package"), str(ROOT)])
+    environment = {**os.environ, "FAULTY_FOLDER": str(tmp_path), "PYTHONPATH": path}
     with subprocess.Popen([sys.executable, "-c", PARENT], stdout=subprocess.PIPE, env=environment, cwd=ROOT) as parent:
         wait_for(tmp_path / "worker.pid")
         parent.send_signal(number)
@@ -239,4 +241,4 @@ def test_replies_are_json_lines() -> None:
         cwd=ROOT,
         timeout=60,
     )
-    assert [json.loads(line) for line in worker.stdout.splitlines()] == [{"is": "ready"}]
+    assert [protocol.decode(line)[0] for line in worker.stdout.splitlines()] == [protocol.Ready()]

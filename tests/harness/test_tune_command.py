@@ -13,7 +13,7 @@ from opgauge.harness.result.result import Trial, to_json
 from opgauge.harness.run.environment import capture
 from opgauge.harness.run.execute import LocalExecutor
 from opgauge.harness.run.tree import changed_folders
-from opgauge.harness.worker import inventory
+from opgauge.harness.worker import inventory, protocol
 from opgauge.ops import TuningError, find_op
 from opgauge.ops._core import tuning
 from opgauge.ops._core.backend import device_model
@@ -119,7 +119,7 @@ def test_workers_use_the_named_file_and_the_values_of_a_request(named: Path) -> 
     """The named file is in force in a worker; values sent with a trial go before it, for that trial only."""
     with LocalExecutor(limits=QUICK, environment={"OPGAUGE_TUNING": str(named)}) as executor:
         found = [executor.run_plain(trial(), tuning=values) for values in (None, {NAME: 8}, None)]
-        assert executor.ask({"do": "model", "device": "cpu"})["answer"] == device_model("cpu")
+        assert executor.ask(protocol.NameModel("cpu")) == device_model("cpu")
     assert [item["status"] for item in found] == ["ok"] * 3
     assert [item["extra"]["tuning"] for item in found] == [{NAME: 16}, {NAME: 8}, {NAME: 16}]
 

@@ -15,6 +15,7 @@ from opgauge.harness.case.case import Case
 from opgauge.harness.result.result import Environment
 from opgauge.harness.tune.file import write
 from opgauge.harness.tune.tuner import LEAST_ROUNDS, MOST_ROUNDS, Finding, Tuner, cases_of
+from opgauge.harness.worker import protocol
 from opgauge.ops import TuningError, find_op
 from opgauge.ops._core.tuning import Parameter
 
@@ -66,12 +67,11 @@ class Fake:
         digest = {"digest": "d"} if more["with_digest"] else {}
         return {"status": "ok", "measurement": measurement, "check": check, "extra": digest}
 
-    def ask(self, request: Mapping[str, Any]) -> dict[str, Any]:
+    def ask(self, request: protocol.ListTunables) -> dict[str, Any]:
         """What a case's kernel asks for."""
-        assert request["do"] == "parameters"
-        name = request["trial"]["case"]["name"]
+        name = request.trial["case"]["name"]
         self.bound.append(name)
-        return {"answer": self.answers.get(name, {"names": [HEIGHT.name, WIDTH.name]})}
+        return self.answers.get(name, {"names": [HEIGHT.name, WIDTH.name]})
 
 
 def tune(fake: Fake, parameter: Parameter = WIDTH, cases: list[Case] | None = None) -> Finding:

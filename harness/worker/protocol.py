@@ -1,0 +1,245 @@
+"""Messages between a worker process and its parent: frozen dataclasses, each sent as one JSON line.
+
+A request has an id that its process never used before. Each reply names that id, the trial that the request is
+about, and the process that wrote it: a reply that differs in one of them answers something else (a kernel forked, or
+wrote to the pipe) and raises `MismatchedReplyError`. Trials, limits and results travel as plain JSON, because the
+parent may be unable to build the cases of the tree that a worker runs.
+
+Add a request: a dataclass here, a handler in `serve.HANDLERS`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any, NamedTuple
+
+from opgauge.harness.errors import WorkerError
+
+Json = Mapping[str, Any]
+
+
+class MismatchedReplyError(WorkerError):
+    """A line on a worker's pipe that is no reply to the request at hand."""
+
+
+class Address(NamedTuple):
+    """Request that a message belongs to: its id, the trial that it is about (empty: none), and the worker's process."""
+
+    request: int
+    trial: str
+    process: int
+
+
+@dataclass(frozen=True, slots=True)
+class RunTrial:
+    """Call, check and measure a trial; replies: `Phase` as each begins, then `TrialResult`.
+
+    Fields after `limits` are those of `Bench.run`. tuning: launch parameters by name, in force for this trial.
+    """
+
+    trial: Json
+    limits: Json
+    block: int = 0
+    cpu_fallback: bool = False
+    trusted: Json | None = None
+    with_digest: bool = False
+    with_grounds: bool = False
+    kept: str | None = None
+    hold: bool = False
+    reference_threads: int | None = None
+    tuning: Mapping[str, int] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Interleave:
+    """Sample held implementations round-robin; replies: `Sampling` before each sample, then `InterleavedResults`."""
+
+    implementations: tuple[str, ...]
+    limits: Json
+
+
+@dataclass(frozen=True, slots=True)
+class SampleTrial:
+    """Sample one held implementation under `limits`; reply: `TrialResult` with those samples alone.
+
+    is_last: also check what the last timed call left, and one call more on poisoned outputs.
+    """
+
+    implementation: str
+    limits: Json
+    is_last: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class MeasureCeilings:
+    """Measure the achieved peaks of a device; reply: `Answer` with `Ceilings` as JSON."""
+
+    device: str
+
+
+@dataclass(frozen=True, slots=True)
+class ProfileTrial:
+    """List the device kernels of one call; reply: `Answer` with a `Profile`. The process times nothing afterwards."""
+
+    trial: Json
+
+
+@dataclass(frozen=True, slots=True)
+class ListTunables:
+    """Bind a trial; reply: `Answer` with {"names": tunables that binding reads} or {"failed": why it cannot bind}."""
+
+    trial: Json
+
+
+@dataclass(frozen=True, slots=True)
+class TakeInventory:
+    """List the cases in `paths` and all kernels of the tree; reply: `Answer`, or `InvalidCases`."""
+
+    paths: tuple[str, ...]
+    lenient: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class CheckBuildable:
+    """Build cases with the tree's ops; reply: `Answer` with a reason per case, empty where it can be built."""
+
+    cases: tuple[Json, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DigestSources:
+    """Digest the source code behind a folder of `ops`; reply: `Answer`."""
+
+    folder: str
+    backend: str
+
+
+@dataclass(frozen=True, slots=True)
+class DigestCubins:
+    """Digest the compiled CUDA code of a folder of `ops`; reply: `Answer`."""
+
+    folder: str
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class NameModel:
+    """Name a device as its vendor does; reply: `Answer`."""
+
+    device: str
+
+
+Request = (
+    RunTrial
+    | Interleave
+    | SampleTrial
+    | MeasureCeilings
+    | ProfileTrial
+    | ListTunables
+    | TakeInventory
+    | CheckBuildable
+    | DigestSources
+    | DigestCubins
+    | NameModel
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """The worker accepts requests."""
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """A phase of a trial begins."""
+
+    phase: str
+
+
+@dataclass(frozen=True, slots=True)
+class TrialResult:
+    """Outcome of a trial: a `Result` as JSON."""
+
+    result: Json
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """An implementation is sampled next."""
+
+    implementation: str
+
+
+@dataclass(frozen=True, slots=True)
+class InterleavedResults:
+    """Results in the order of the request's implementations, as JSON."""
+
+    results: tuple[Json, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """Plain JSON, in the form that the request's class describes."""
+
+    answer: Any
+
+
+@dataclass(frozen=True, slots=True)
+class InvalidCases:
+    """A case file has a mistake."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class IncompatibleTree:
+    """The tree's `ops` lacks what the harness needs (see `contract`)."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class HarnessFault:
+    """The harness itself failed."""
+
+    traceback: str
+
+
+Reply = (
+    Ready
+    | Phase
+    | TrialResult
+    | Sampling
+    | InterleavedResults
+    | Answer
+    | InvalidCases
+    | IncompatibleTree
+    | HarnessFault
+)
+_KINDS: dict[str, Any] = {kind.__name__: kind for union in (Request, Reply) for kind in union.__args__}
+
+
+def trial_name(request: Request) -> str:
+    """Case id, implementation and device of the trial that a request is about; empty where it is about none."""
+    trial = getattr(request, "trial", None)
+    if trial is None:
+        return str(getattr(request, "implementation", ""))
+    return f"{trial['case'].get('id', '')} {trial['implementation']} {trial['device']}"
+
+
+def encode(message: Request | Reply, address: Address) -> str:
+    """A message as one line of JSON; numbers that are not finite are refused."""
+    content = {item.name: getattr(message, item.name) for item in fields(message)}
+    return json.dumps({"kind": type(message).__name__, "to": address, "content": content}, allow_nan=False) + "\n"
+
+
+def decode(line: str | bytes) -> tuple[Any, Address]:
+    """The message of a line and its address; raises MismatchedReplyError for anything but a message."""
+    try:
+        found = json.loads(line)
+        return _KINDS[found["kind"]](**found["content"]), Address(*found["to"])
+    except (ValueError, KeyError, TypeError) as error:
+        msg = f"no message of the protocol: {bytes(line, 'utf-8')[:80]!r}" if isinstance(line, str) else repr(line[:80])
+        raise MismatchedReplyError(msg) from error
