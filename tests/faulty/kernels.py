@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 from opgauge.ops import kernel
 
+STANDARD_ERROR = 2
 Right = Callable[[Any, dict[str, Any]], None]
 
 
@@ -211,11 +212,10 @@ def die_in_a_later_turn(x: Any, out: dict[str, Any]) -> None:
 
 def write_to_pipes(line: bytes) -> None:
     """Write a line to every pipe that this process has open for writing, standard streams excepted."""
-    for name in os.listdir("/proc/self/fd"):
-        number = int(name)
+    for link in Path("/proc/self/fd").iterdir():
         with suppress(OSError):
-            if number > 2 and os.readlink(f"/proc/self/fd/{name}").startswith("pipe:"):
-                os.write(number, line)
+            if int(link.name) > STANDARD_ERROR and str(link.readlink()).startswith("pipe:"):
+                os.write(int(link.name), line)
 
 
 @faulty
