@@ -22,7 +22,7 @@ from opgauge.ops._core.errors import (
     TuningError,
 )
 from opgauge.ops._core.kernel import Bound, Kernel, KernelKey, param_values
-from opgauge.ops._core.op import Input, Op, Shapes, TensorSpec, Work
+from opgauge.ops._core.op import Input, Op, Shape, Shapes, TensorSpec, Work
 from opgauge.ops._core.registry import (
     Found,
     all_ops,
@@ -61,6 +61,7 @@ __all__ = [
     "OpError",
     "OpNotFoundError",
     "ParameterError",
+    "Shape",
     "ShapeError",
     "Shapes",
     "TensorSpec",

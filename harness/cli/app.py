@@ -10,6 +10,7 @@ from opgauge.harness.cli.agree import agree
 from opgauge.harness.cli.check import check
 from opgauge.harness.cli.compile import compile_
 from opgauge.harness.cli.database import database
+from opgauge.harness.cli.explore import explore
 from opgauge.harness.cli.export import export
 from opgauge.harness.cli.gate import gate
 from opgauge.harness.cli.history import history
@@ -38,6 +39,7 @@ app.command("check")(check)
 app.command("compile")(compile_)
 app.command("run")(run)
 app.command("show")(show)
+app.command("explore")(explore)
 app.command("gate")(gate)
 app.command("aa")(aa)
 app.command("inject")(inject)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from random import Random
 from typing import Any, Literal
 
 import numpy as np
@@ -111,6 +112,8 @@ class Op:
         correct kernel may show, an array that broadcasts against the output (float64), or
         0 for exact. `arrays` are the float64 inputs, `outputs` the reference's.
         The checker adds one rounding to the output's dtype by itself.
+    propose(random, elements): shapes and parameters by name of a random case whose largest tensor has about so
+        many elements, for `opgauge explore`; None where drawing by the shape rule alone finds valid cases.
     summary: one line. source: where the formula comes from.
     """
 
@@ -124,6 +127,7 @@ class Op:
     work: Callable[[Shapes, Params], Work]
     bound: Callable[[Mapping[str, Array], Mapping[str, Array], Params, str], dict[str, Array | float]]
     derive: Callable[[Mapping[str, Array], Params], dict[str, Array]] | None = None
+    propose: Callable[[Random, int], tuple[dict[str, Shape], dict[str, Any]]] | None = None
     summary: str = ""
     source: str = ""
     errata: tuple[str, ...] = field(default=())

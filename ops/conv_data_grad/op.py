@@ -21,6 +21,7 @@ from opgauge.ops._core.dtype import FLOATS, dtype_info
 from opgauge.ops._core.errors import ParameterError, ShapeError
 from opgauge.ops._core.op import Array, Input, Op, Shape, Shapes, TensorSpec, Work, tensor_bytes
 from opgauge.ops._core.registry import register
+from opgauge.ops.conv_data_grad.propose import propose
 
 PerAxis = int | tuple[int, ...]
 UNITS = 32
@@ -224,6 +225,7 @@ CONV_DATA_GRAD = register(
         reference=reference,
         work=work,
         bound=bound,
+        propose=propose,
         summary="gradient of a convolution with respect to its input, with an optional addend",
         source="OneFlow conv_data_grad; FuseAddToOutput, OneFlow #3524",
         errata=("N/B against 3N/B is a limit of cuDNN's beta: a separate addend pointer costs one read always",),

@@ -18,6 +18,7 @@ from opgauge.ops._core.dtype import dtype_info
 from opgauge.ops._core.errors import ParameterError, ShapeError
 from opgauge.ops._core.op import Array, Input, Op, Shape, Shapes, TensorSpec, Work, tensor_bytes
 from opgauge.ops._core.registry import register
+from opgauge.ops.deformable_conv.propose import propose
 from opgauge.ops.deformable_conv.reference import gradient_bounds, gradients, output, output_bounds
 from opgauge.ops.deformable_conv.sampling import Geometry
 
@@ -244,6 +245,7 @@ DEFORMABLE_CONV = register(
         reference=reference,
         work=work,
         bound=bound,
+        propose=propose,
         summary="convolution whose samples are moved by learned offsets (v1), and weighted (v2)",
         source="Paddle deformable_conv; design document of 2022-08-23",
         errata=_ERRATA,
@@ -261,6 +263,7 @@ DEFORMABLE_CONV_GRAD = register(
         reference=reference_grad,
         work=work_grad,
         bound=bound_grad,
+        propose=propose,
         summary="gradients of deformable_conv with respect to x, offset, filter and mask",
         source="Paddle deformable_conv_grad; design document of 2022-08-23",
         errata=_ERRATA,

@@ -1,0 +1,186 @@
+"""`opgauge explore`: draw random valid cases and find those that are slow or wrong."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import sys
+from collections.abc import Sequence
+from contextlib import nullcontext
+from pathlib import Path
+from time import monotonic
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from opgauge.harness.cli.compile import compile_all
+from opgauge.harness.cli.options import (
+    AsJson,
+    Database,
+    Ops,
+    SampleBudget,
+    Timeout,
+    command_line,
+    database_url,
+    default_device,
+    load,
+)
+
+if TYPE_CHECKING:
+    from opgauge.harness.explore.explore import Exploration, Measure
+    from opgauge.harness.explore.finding import Group
+    from opgauge.harness.result.result import Result, Trial
+    from opgauge.harness.run.execute import LocalExecutor
+    from opgauge.harness.store import Store
+
+WRONG, INTERRUPTED, NOTHING = 3, 130, 5
+MEGABYTE = 1 << 20
+AHEAD_BATCH = 128
+"""Cases that are compiled together, so that all workers have some."""
+
+
+def explore(
+    op: Ops = None,
+    device: Annotated[str | None, typer.Option("--device", help="cpu, cuda or cuda:N; default: cuda if any.")] = None,
+    seed: Annotated[int | None, typer.Option("--seed", help="Of all draws; default: a new one, printed.")] = None,
+    cases: Annotated[
+        int | None, typer.Option("--cases", min=1, help="Cases to draw; default: until time is up.")
+    ] = None,
+    seconds: Annotated[float, typer.Option("--time", min=1.0, help="Seconds to spend, drawing and shrinking.")] = 600.0,
+    wrong: Annotated[bool, typer.Option("--wrong", help="Look for errors only: check, do not measure.")] = False,
+    threshold: Annotated[
+        float, typer.Option("--threshold", min=1.0, help="Ratio to the fastest other implementation that is followed.")
+    ] = 1.10,
+    steps: Annotated[int, typer.Option("--steps", min=0, help="Most cases measured to shrink one finding.")] = 16,
+    megabytes: Annotated[int, typer.Option("--megabytes", min=1, help="Largest case, inputs and outputs.")] = 64,
+    ahead: Annotated[
+        int, typer.Option("--ahead", min=0, metavar="WORKERS", help="Compile and verify each batch first, N processes.")
+    ] = 0,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Write the smallest cases as YAML, with the tag `found`.")
+    ] = None,
+    resume: Annotated[
+        str | None, typer.Option("--resume", metavar="RUN", help="Resume this exploration (or `last`), same options.")
+    ] = None,
+    db: Database = None,
+    budget: SampleBudget = None,
+    timeout: Timeout = None,
+    as_json: AsJson = False,
+) -> None:
+    """Draw valid cases of every op at random, check and measure them, shrink what is slow or wrong.
+
+    A case is slow where `optimized` takes longer than the fastest other implementation (peers and baseline) by the
+    threshold. Findings are grouped by likely cause. Exit code 3 where a case is wrong, 5 where none was drawn, 130
+    when interrupted; results are stored as of any run.
+
+    Example: opgauge explore --op lerp_grad --time 120 --output found.yaml
+    """
+    from opgauge.harness.explore.draw import Limits as CaseLimits
+    from opgauge.harness.explore.explore import Plan, sources
+    from opgauge.harness.explore.explore import explore as explore_cases
+    from opgauge.harness.explore.finding import group, write_cases
+    from opgauge.harness.measure import Limits
+    from opgauge.harness.run.compiling import ONCE
+    from opgauge.harness.run.environment import capture
+    from opgauge.harness.run.execute import LocalExecutor
+    from opgauge.harness.settings import load_settings
+    from opgauge.harness.store import Store
+    from opgauge.harness.worker.interleave import TURNS
+
+    settings, where = load_settings(), device or default_device()
+    limits = ONCE if wrong else Limits(budget_s=budget or settings.budget_s / 4, turns=TURNS)
+    with Store.open(database_url(db)) as store:
+        earlier = store.find_run(None if resume == "last" else resume) if resume else None
+        chosen = seed if seed is not None else _seed_of(earlier.command) if earlier else secrets.randbelow(10**6)
+        typer.echo(f"seed {chosen} on {where}", err=True)
+        if earlier is not None:
+            store.resume_run(earlier.id, "")
+        run_id = (
+            earlier.id
+            if earlier
+            else store.begin_run(
+                capture([where], threads=settings.threads), command=command_line([*sys.argv[1:], "--seed", str(chosen)])
+            )
+        )
+        with LocalExecutor(
+            limits=limits,
+            timeout_s=timeout or settings.timeout_s,
+            threads=settings.threads,
+            memory_bytes=settings.memory_bytes,
+        ) as executor:
+            plan = Plan(
+                chosen,
+                where,
+                monotonic() + seconds,
+                cases=cases,
+                threshold=threshold,
+                steps=steps,
+                only_wrong=wrong,
+                batch=AHEAD_BATCH if ahead else 1,
+                limits=CaseLimits(bytes=megabytes * MEGABYTE),
+            )
+            measure = _measure(store, run_id, executor, ahead)
+            try:
+                done = explore_cases(plan, sources(load(None), op, where), measure, _tell)
+            except KeyboardInterrupt:
+                store.finish_run(run_id, "interrupted")
+                raise typer.Exit(INTERRUPTED) from None
+            store.finish_run(run_id)
+    groups = group(done.findings)
+    if output is not None and groups:
+        typer.echo(f"{write_cases(output, groups)} cases in {output}", err=True)
+    _report(done, groups, run_id, wrong=wrong, as_json=as_json)
+    if any(finding.reason for finding in done.findings):
+        raise typer.Exit(WRONG)
+    if not done.rows:
+        raise typer.Exit(NOTHING)
+
+
+def _measure(store: Store, run_id: str, executor: LocalExecutor, ahead: int) -> Measure:
+    """Runs trials and stores each result; those that an earlier part of the run stored are read."""
+    from opgauge.harness.run.execute import ask_nothing
+    from opgauge.harness.run.runner import run as run_trials
+    from opgauge.harness.run.tree import temporary_folder
+
+    stored = {
+        (result.trial.case.id, result.trial.implementation, result.trial.device): result
+        for result in store.results(run_id)
+    }
+
+    def measure(trials: Sequence[Trial]) -> list[Result]:
+        new = [trial for trial in trials if (trial.case.id, trial.implementation, trial.device) not in stored]
+        with temporary_folder("opgauge-explore-") if ahead and len(new) > ahead else nullcontext(None) as kept:
+            ask = ask_nothing if kept is None else compile_all(new, ahead, kept=kept).ask
+            for result in run_trials(new, executor, ask=ask):
+                store.add_result(run_id, result)
+                stored[result.trial.case.id, result.trial.implementation, result.trial.device] = result
+        return [stored[trial.case.id, trial.implementation, trial.device] for trial in trials]
+
+    return measure
+
+
+def _seed_of(command: str) -> int:
+    words = command.split()
+    return int(words[len(words) - 1 - words[::-1].index("--seed") + 1])
+
+
+def _tell(line: str) -> None:
+    typer.echo(line, err=True)
+
+
+def _report(done: Exploration, groups: Sequence[Group], run_id: str, *, wrong: bool, as_json: bool) -> None:
+    from opgauge.harness.explore.finding import as_json as to_plain
+    from opgauge.harness.explore.finding import shares
+
+    if as_json:
+        typer.echo(json.dumps(to_plain(groups, done.rows), allow_nan=False, indent=1))
+        return
+    for item in groups:
+        worst = item.worst
+        what = worst.reason or (f"{worst.slowdown.ratio:.3g} × {worst.slowdown.rival}" if worst.slowdown else "")
+        shapes = ", ".join(f"{name} {list(shape)}" for name, shape in worst.case.shapes.items())
+        typer.echo(f"{len(item.findings):4} {' · '.join(item.cause)}\n     {worst.case.dtype} {shapes}: {what}")
+    for label, share in ({} if wrong else shares(done.rows)).items():
+        typer.echo(f"{100 * share:5.1f} % {label}")
+    for name in done.undrawn:
+        typer.echo(f"no valid case of {name} was drawn")
+    typer.echo(f"{len(done.rows)} cases in run {run_id}; {len(done.findings)} findings")

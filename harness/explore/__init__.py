@@ -1,0 +1,1 @@
+"""Search for slow and wrong cases: draw, measure, shrink, group."""

@@ -1,0 +1,169 @@
+"""Draw cases, measure them, follow what looks bad to the smallest case that shows it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import count, islice
+from time import monotonic
+from typing import Any
+
+from opgauge.harness.case.case import Case
+from opgauge.harness.explore.draw import Limits, Source, draw_case, fits
+from opgauge.harness.explore.finding import Finding, Slowdown, cause_of, failure, slowdown, smaller
+from opgauge.harness.explore.shrink import shrink
+from opgauge.harness.result.result import Result, Trial
+from opgauge.harness.result.summary import OPTIMIZED, PEERS, Row, rows
+from opgauge.harness.run.runner import plan
+from opgauge.ops import Device, all_ops, kernels
+
+SHRINKING_S = 20.0
+"""Seconds that shrinking may take at any time, beyond which it gets half of the time."""
+MISSES = 3
+"""Draws in a row that found no valid case after which an op is left."""
+
+
+Measure = Callable[[Sequence[Trial]], list[Result]]
+"""Runs trials, stores what became of each, and gives the results in order of the trials."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What to explore.
+
+    seed: of all draws. cases: how many to draw at most, None for no limit. end: by `time.monotonic`, seconds.
+    device: as `cuda:0`. threshold: ratio above which a case is followed. steps: most cases measured to shrink one.
+    only_wrong: measure nothing, check only. batch: cases measured before any of them is followed. limits: of a case.
+    """
+
+    seed: int
+    device: str
+    end: float
+    cases: int | None = None
+    threshold: float = 1.10
+    steps: int = 16
+    only_wrong: bool = False
+    batch: int = 1
+    limits: Limits = field(default_factory=Limits)
+
+
+@dataclass(slots=True)
+class Exploration:
+    """What came of it: a row per case that was measured, findings, and ops that no valid case was drawn of."""
+
+    drawn: int = 0
+    rows: list[Row] = field(default_factory=list)
+    findings: list[Finding] = field(default_factory=list)
+    undrawn: list[str] = field(default_factory=list)
+
+
+def sources(known: Sequence[Case], ops: Sequence[str] | None, device: str) -> list[Source]:
+    """One per op that has an optimized kernel, or a baseline, on the device."""
+    backend = Device.parse(device).backend
+    found = []
+    for op in all_ops():
+        if ops and op.name not in ops:
+            continue
+        keys = [item.key for item in kernels(op=op.name, backend=backend)]
+        own = {key.dtype for key in keys if key.implementation == OPTIMIZED} or {key.dtype for key in keys}
+        dtypes = [dtype for dtype in op.dtypes if dtype in own]
+        if dtypes:
+            found.append(Source(op, [case for case in known if case.op == op.name], dtypes))
+    return found
+
+
+def explore(wanted: Plan, drawn_from: Sequence[Source], measure: Measure, tell: Callable[[str], Any]) -> Exploration:
+    """Draw until there are enough cases or time is up; half of the time at most goes into shrinking.
+
+    The same plan draws the same cases: where `measure` knows results of an earlier part, it goes on from there.
+    """
+    found, shrinking = Exploration(), 0.0
+    begun = monotonic()
+    draws = _draws(wanted, drawn_from, found)
+    while monotonic() < wanted.end and (wanted.cases is None or found.drawn < wanted.cases):
+        left = wanted.batch if wanted.cases is None else min(wanted.batch, wanted.cases - found.drawn)
+        cases = list(islice(draws, left))
+        if not cases:
+            break
+        found.drawn += len(cases)
+        measured = _rows(cases, wanted, measure)
+        found.rows += measured
+        for drawn in sorted(filter(None, (_finding(row, wanted) for row in measured)), key=lambda one: -one.weight):
+            now, finding = monotonic(), drawn
+            if now < wanted.end and shrinking <= max((now - begun) / 2, SHRINKING_S):
+                finding = _shrunk(drawn, wanted, measure, found)
+                shrinking += monotonic() - now
+            found.findings.append(finding)
+            tell(_line(finding))
+    return found
+
+
+def _draws(wanted: Plan, drawn_from: Sequence[Source], found: Exploration) -> Iterator[Case]:
+    """Valid cases, op after op in turn; an op that none can be drawn of is left."""
+    misses = dict.fromkeys((source.op.name for source in drawn_from), 0)
+    seen: set[str] = set()
+    for index in count():
+        there = [source for source in drawn_from if misses[source.op.name] < MISSES]
+        if not there:
+            return
+        for source in there:
+            case = draw_case(source, wanted.seed, index, wanted.limits)
+            if case is None or case.id in seen:
+                misses[source.op.name] += 1
+                if misses[source.op.name] == MISSES and case is None:
+                    found.undrawn.append(source.op.name)
+                continue
+            misses[source.op.name] = 0
+            seen.add(case.id)
+            yield case
+
+
+def _rows(cases: Sequence[Case], wanted: Plan, measure: Measure) -> list[Row]:
+    trials = plan(cases, devices=[wanted.device])
+    if wanted.only_wrong:
+        trials = [trial for trial in trials if trial.implementation not in PEERS]
+    return rows(measure(trials))
+
+
+def _finding(row: Row, wanted: Plan) -> Finding | None:
+    result = row.best
+    if result is None:
+        return None
+    case, reason = result.trial.case, failure(row)
+    cause = cause_of(result, case)
+    if reason:
+        return Finding(case, case, row.device, cause, reason=reason)
+    slow = None if wanted.only_wrong else slowdown(row)
+    if slow is None or slow.ratio <= wanted.threshold:
+        return None
+    return Finding(case, case, row.device, cause, slow)
+
+
+def _shrunk(finding: Finding, wanted: Plan, measure: Measure, found: Exploration) -> Finding:
+    """The finding by the smallest case that shows at least half of its slowdown, or that is wrong too."""
+    least = wanted.threshold
+    if finding.slowdown is not None:
+        least = max(least, 1 + (finding.slowdown.ratio - 1) / 2)
+    best: dict[str, tuple[Slowdown | None, str]] = {}
+
+    def shows(case: Case) -> bool:
+        if monotonic() > wanted.end or not fits(case, wanted.limits):
+            return False
+        measured = _rows([case], wanted, measure)
+        found.rows += measured
+        for row in measured:
+            reason, slow = failure(row), slowdown(row)
+            still = bool(reason) if finding.reason else not reason and slow is not None and slow.ratio >= least
+            if still:
+                best[case.id] = (None if reason else slow, reason)
+                return True
+        return False
+
+    case = shrink(finding.case, shows, wanted.steps)
+    return smaller(finding, case, *best[case.id]) if case.id in best else finding
+
+
+def _line(finding: Finding) -> str:
+    shapes = ", ".join(f"{name} {list(shape)}" for name, shape in finding.case.shapes.items())
+    what = finding.reason or f"{finding.slowdown.ratio:.3g} times {finding.slowdown.rival}" if finding.slowdown else ""
+    return f"{finding.case.op} {finding.case.dtype} {shapes}: {finding.reason or what}"

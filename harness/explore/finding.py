@@ -1,0 +1,201 @@
+"""What exploring found: cases that are wrong, or slower than another implementation, grouped by likely cause."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import isinf, isnan
+from pathlib import Path
+from typing import Any
+
+import yaml
+from opgauge.harness.case.case import Case
+from opgauge.harness.explore.draw import values_of
+from opgauge.harness.result.result import Result, Status
+from opgauge.harness.result.summary import OPTIMIZED, PEERS, Row, is_coarse
+
+FOUND = "found"
+"""Tag of the cases that are written."""
+PLAIN = (bool, int, str)
+SHARES = (("at most 1.02 of the fastest peer", 0.0, 1.02), ("above 1.10", 1.10, 1e9), ("above 1.5", 1.5, 1e9))
+"""Shares of all cases that are reported, by the ratio to the fastest peer: label, above, up to."""
+
+
+@dataclass(frozen=True, slots=True)
+class Slowdown:
+    """How much slower than another implementation: optimized time over that of `rival`, cold or hot."""
+
+    ratio: float
+    rival: str
+    figure: str
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that was found.
+
+    case: the smallest that shows it; first: as it was drawn. reason: why it is wrong, empty where it is slow.
+    cause: what is likely to share it: op, kernels, parameters that differ from their defaults.
+    """
+
+    case: Case
+    first: Case
+    device: str
+    cause: tuple[str, ...]
+    slowdown: Slowdown | None = None
+    reason: str = ""
+
+    @property
+    def weight(self) -> float:
+        """Sorts findings: wrong ones first, then by ratio."""
+        return self.slowdown.ratio if self.slowdown else float("inf")
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Findings of one likely cause, the worst first."""
+
+    cause: tuple[str, ...]
+    findings: Sequence[Finding]
+
+    @property
+    def worst(self) -> Finding:
+        """The finding of the largest weight."""
+        return self.findings[0]
+
+
+def slowdown(row: Row, rivals: Iterable[str] | None = None) -> Slowdown | None:
+    """Optimized over the fastest of the others that are ok; None without both. Below 10 µs on a GPU the hot figures."""
+    own = row.median_ns(OPTIMIZED)
+    names = [name for name in rivals or row.results if name != OPTIMIZED]
+    if own is None:
+        return None
+    coarse = is_coarse(own, row.device)
+    hot = {name: time for name in names if (time := row.hot_ns(name)) is not None} if coarse else {}
+    if hot and (own_hot := row.hot_ns(OPTIMIZED)) is not None:
+        rival = min(hot, key=lambda name: hot[name])
+        return Slowdown(own_hot / hot[rival], rival, "hot")
+    cold = {name: time for name in names if (time := row.median_ns(name)) is not None}
+    if not cold:
+        return None
+    rival = min(cold, key=lambda name: cold[name])
+    return Slowdown(own / cold[rival], rival, "cold")
+
+
+def failure(row: Row) -> str:
+    """Why the optimized result, or the baseline where there is none, is not right; empty where it is."""
+    best = row.best
+    if best is None or best.status in {Status.OK, Status.UNSUPPORTED}:
+        return ""
+    return f"{best.trial.implementation} is {best.status}: {best.reason}"
+
+
+def cause_of(result: Result | None, case: Case) -> tuple[str, ...]:
+    """Op, kernels without template arguments, and names of parameters and optional inputs that a case has."""
+    footprint = result.measurement.footprint if result is not None and result.measurement is not None else None
+    kernels = tuple(re.sub(r"<.*|\(.*", "", name).strip() for name in (footprint.kernels if footprint else None) or ())
+    given = tuple(sorted(path.partition(".")[2] for path in values_of(case) if path.startswith("params.")))
+    return (case.op, *(kernels or (("16-bit",) if "16" in case.dtype else ())), *given)
+
+
+def group(findings: Iterable[Finding]) -> list[Group]:
+    """Findings by cause, the worst group first."""
+    found: dict[tuple[str, ...], list[Finding]] = {}
+    for finding in sorted(findings, key=lambda item: -item.weight):
+        found.setdefault(finding.cause, []).append(finding)
+    return [Group(cause, members) for cause, members in found.items()]
+
+
+def shares(rows: Sequence[Row]) -> dict[str, float]:
+    """Shares of the rows with a peer by ratio to the fastest, and of all that are slower than the baseline by 2 %."""
+    against = [found.ratio for row in rows if (found := slowdown(row, PEERS)) is not None]
+    own = [found.ratio for row in rows if (found := slowdown(row, ("baseline",))) is not None]
+    counted = {
+        label: sum(above < ratio <= up_to for ratio in against) / len(against)
+        for label, above, up_to in SHARES
+        if against
+    }
+    if own:
+        counted["slower than the baseline by over 2 %"] = sum(ratio > 1.02 for ratio in own) / len(own)
+    return counted
+
+
+def write_cases(path: Path, groups: Sequence[Group]) -> int:
+    """Write the smallest case of every finding as case files do; gives how many."""
+    by_op: dict[str, list[dict[str, Any]]] = {}
+    seen: set[str] = set()
+    for item in groups:
+        for finding in item.findings:
+            if finding.case.id not in seen:
+                seen.add(finding.case.id)
+                by_op.setdefault(finding.case.op, []).append(_entry(finding, len(seen)))
+    documents = [{"op": op, "cases": entries} for op, entries in sorted(by_op.items())]
+    path.write_text(yaml.safe_dump_all(documents, sort_keys=False, width=110), encoding="utf-8")
+    return len(seen)
+
+
+def _entry(finding: Finding, number: int) -> dict[str, Any]:
+    case = finding.case
+    values = values_of(case)
+    entry: dict[str, Any] = {
+        "name": f"{FOUND}-{number}",
+        "tags": [FOUND],
+        "dtype": case.dtype,
+        "shapes": {name: list(shape) for name, shape in case.shapes.items()},
+        "note": _note(finding),
+    }
+    params = {path.partition(".")[2]: _yaml(value) for path, value in values.items() if path.startswith("params.")}
+    if params:
+        entry["params"] = params
+    inputs: dict[str, dict[str, Any]] = {}
+    for name, spec in case.inputs.items():
+        inputs[name] = {key: _yaml(value) for key, value in vars(spec).items() if value not in (None, "contiguous")}
+    if inputs:
+        entry["inputs"] = inputs
+    return entry
+
+
+def _note(finding: Finding) -> str:
+    if finding.slowdown is None:
+        return f"{finding.device}: {finding.reason}"
+    found = finding.slowdown
+    return f"{finding.device}: {found.ratio:.3g} times {found.rival} ({found.figure})"
+
+
+def _yaml(value: Any) -> Any:
+    """A value as a case file has it: a list in a list, since a list alone is a sweep."""
+    if isinstance(value, tuple):
+        return [list(value)]
+    if isinstance(value, float) and (isinf(value) or isnan(value)):
+        return str(value)
+    return value
+
+
+def smaller(finding: Finding, case: Case, found: Slowdown | None, reason: str) -> Finding:
+    """The finding with a smaller case that shows it too."""
+    return replace(finding, case=case, slowdown=found, reason=reason)
+
+
+def as_json(groups: Sequence[Group], rows: Sequence[Row]) -> Mapping[str, Any]:
+    """Groups and shares as plain JSON."""
+    return {
+        "cases": len(rows),
+        "shares": shares(rows),
+        "groups": [
+            {
+                "cause": list(item.cause),
+                "findings": [
+                    {
+                        "case_id": finding.case.id,
+                        "values": {path: str(value) for path, value in values_of(finding.case).items()},
+                        "ratio": finding.slowdown.ratio if finding.slowdown else None,
+                        "rival": finding.slowdown.rival if finding.slowdown else None,
+                        "reason": finding.reason,
+                    }
+                    for finding in item.findings
+                ],
+            }
+            for item in groups
+        ],
+    }
