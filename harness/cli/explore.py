@@ -184,3 +184,5 @@ def _report(done: Exploration, groups: Sequence[Group], run_id: str, *, wrong: b
     for name in done.undrawn:
         typer.echo(f"no valid case of {name} was drawn")
     typer.echo(f"{len(done.rows)} cases in run {run_id}; {len(done.findings)} findings")
+    if done.shrinking:
+        typer.echo(f"{done.shrinking} more cases were measured to shrink them")

@@ -49,10 +49,11 @@ class Plan:
 
 @dataclass(slots=True)
 class Exploration:
-    """What came of it: a row per case that was measured, findings, and ops that no valid case was drawn of."""
+    """Rows of the drawn cases, how many more were measured to shrink, findings, ops without a valid draw."""
 
     drawn: int = 0
     rows: list[Row] = field(default_factory=list)
+    shrinking: int = 0
     findings: list[Finding] = field(default_factory=list)
     undrawn: list[str] = field(default_factory=list)
 
@@ -150,7 +151,7 @@ def _shrunk(finding: Finding, wanted: Plan, measure: Measure, found: Exploration
         if monotonic() > wanted.end or not fits(case, wanted.limits):
             return False
         measured = _rows([case], wanted, measure)
-        found.rows += measured
+        found.shrinking += len(measured)
         for row in measured:
             reason, slow = failure(row), slowdown(row)
             still = bool(reason) if finding.reason else not reason and slow is not None and slow.ratio >= least

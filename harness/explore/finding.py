@@ -14,6 +14,7 @@ from opgauge.harness.case.case import Case
 from opgauge.harness.explore.draw import values_of
 from opgauge.harness.result.result import Result, Status
 from opgauge.harness.result.summary import OPTIMIZED, PEERS, Row, is_coarse
+from opgauge.ops import KernelNotFoundError, find_kernel
 
 FOUND = "found"
 """Tag of the cases that are written."""
@@ -68,7 +69,7 @@ class Group:
 def slowdown(row: Row, rivals: Iterable[str] | None = None) -> Slowdown | None:
     """Optimized over the fastest of the others that are ok; None without both. Below 10 µs on a GPU the hot figures."""
     own = row.median_ns(OPTIMIZED)
-    names = [name for name in rivals or row.results if name != OPTIMIZED]
+    names = [name for name in rivals or _rivals(row) if name != OPTIMIZED]
     if own is None:
         return None
     coarse = is_coarse(own, row.device)
@@ -81,6 +82,19 @@ def slowdown(row: Row, rivals: Iterable[str] | None = None) -> Slowdown | None:
         return None
     rival = min(cold, key=lambda name: cold[name])
     return Slowdown(own / cold[rival], rival, "cold")
+
+
+def _rivals(row: Row) -> list[str]:
+    """Every other implementation but variants of our own that compute in less precision than the dtype promises."""
+    return [name for name, result in row.results.items() if name in PEERS or not _is_relaxed(result)]
+
+
+def _is_relaxed(result: Result) -> bool:
+    trial = result.trial
+    try:
+        return find_kernel(trial.case.op, trial.implementation, trial.backend, trial.case.dtype).relaxed > 1
+    except KernelNotFoundError:
+        return False
 
 
 def failure(row: Row) -> str:
