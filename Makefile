@@ -37,6 +37,8 @@ test:
 tests: $(VENV)/.test $(VENV)/.browser
 	$(BIN)/python -m pytest -q -n 3
 	$(BIN)/python -m tests.postgresql -n 3
+	NUMBA_OPT=2 NUMBA_CACHE_DIR=.pytest_cache/numba $(BIN)/opgauge explore --wrong --device cpu --time 60 \
+	  --megabytes 4 --db sqlite:///.pytest_cache/explore.db -o .pytest_cache/found.yaml
 
 lint: $(VENV)/.test $(SOURCE)
 	$(BIN)/ruff check -q

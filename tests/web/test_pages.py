@@ -32,7 +32,7 @@ from opgauge.web.table import written
 
 from tests.web.dataset import HOSTILE
 
-PLAIN = ("/", "/ops", "/roofline", "/runs", "/compare", "/regressions", "/regressions.atom", "/trust")
+PLAIN = ("/", "/ops", "/roofline", "/coverage", "/runs", "/compare", "/regressions", "/regressions.atom", "/trust")
 
 
 def reader_of(client: TestClient) -> Reader:

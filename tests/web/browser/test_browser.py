@@ -15,7 +15,7 @@ from tests.web.browser.conftest import Site, watching
 from tests.web.dataset import HOSTILE
 
 AXE = Path(__file__).parent / "axe.min.js"
-BARE = ("/", "/ops", "/roofline", "/runs", "/compare", "/regressions", "/trust", "/nowhere")
+BARE = ("/", "/ops", "/roofline", "/coverage", "/runs", "/compare", "/regressions", "/trust", "/nowhere")
 
 
 def addresses(site: Site) -> dict[str, str]:
@@ -31,6 +31,7 @@ def addresses(site: Site) -> dict[str, str]:
         "case": f"/cases/{ids['seed-1[float32,porder=2]']}",
         "hostile case": f"/cases/{ids[HOSTILE]}",
         "roofline": "/roofline",
+        "coverage": "/coverage",
         "roofline of a run": f"/roofline?run={runs[1].id}&implementation=torch",
         "runs": "/runs",
         "run": f"/runs/{runs[0].id}",
