@@ -19,6 +19,7 @@ from numba import config, njit, prange, types
 from numba.core.codegen import get_host_cpu_features
 from numba.extending import intrinsic, overload
 from opgauge.ops._core.dtype import dtype_info
+from opgauge.ops._cpu.threads import load_runtime, parallel
 
 _VIEWS = {"float16": np.uint16, "bfloat16": np.int16, "bool": np.uint8}
 _INT32, _FLOAT = ir.IntType(32), ir.FloatType()
@@ -49,6 +50,7 @@ def _keep_apart_what_was_compiled() -> None:
 
 
 _keep_apart_what_was_compiled()
+load_runtime()
 
 
 def _prefer_half_registers() -> None:
@@ -148,7 +150,7 @@ def narrow(typingctx: Any, value: Any, like: Any) -> Any:
     return like(value, like), generate
 
 
-@njit(cache=True, parallel=True, error_model="numpy")
+@parallel(error_model="numpy")
 def convert(source: Any, target: Any) -> None:
     """Flat: the same numbers, as the dtype of `target` stores them."""
     for index in prange(source.size):

@@ -1,4 +1,4 @@
-"""Numba kernel of add_n for the CPU. It takes 16-bit floats as `opgauge.ops._cpu.jit.storage` views them."""
+"""Numba kernels of add_n for the CPU. 16-bit floats come as `opgauge.ops._cpu.jit.storage` views them."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import numpy as np
 from numba import njit, prange
 from opgauge.ops._cpu.jit import INNER, narrow, widen
 from opgauge.ops._cpu.streaming.jit import RUN, held_run, put_run, settle, whole_runs
+from opgauge.ops._cpu.threads import parallel
 
 uintp = np.uintp
 
@@ -18,9 +19,9 @@ def _add(first: Any, second: Any, out: Any, start: int, end: int) -> None:
         out[at] = narrow(widen(first[at]) + widen(second[at]), first[at])
 
 
-@njit(cache=True, parallel=True, error_model="numpy")
-def add(first: Any, second: Any, out: Any, pieces: int) -> None:
-    """first + second, flat, in `pieces` for as many threads; 16-bit floats are added in float32 and rounded once."""
+@parallel(error_model="numpy")
+def add_flat(first: Any, second: Any, out: Any, pieces: int) -> None:
+    """Add flat arrays, in one piece per thread; 16-bit floats are added in float32 and rounded once."""
     for piece in prange(pieces):
         _add(first, second, out, out.size * piece // pieces, out.size * (piece + 1) // pieces)
 
@@ -37,8 +38,8 @@ def _add_streaming(first: Any, second: Any, out: Any, start: int, end: int) -> N
     settle()
 
 
-@njit(cache=True, parallel=True, error_model="numpy")
+@parallel(error_model="numpy")
 def add_streaming(first: Any, second: Any, out: Any, pieces: int) -> None:
-    """The same, written past the caches."""
+    """Add flat arrays past the caches, in one piece per thread."""
     for piece in prange(pieces):
         _add_streaming(first, second, out, out.size * piece // pieces, out.size * (piece + 1) // pieces)

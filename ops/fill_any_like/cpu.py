@@ -11,10 +11,9 @@ from opgauge.ops._core.kernel import Bound
 from opgauge.ops._core.registry import kernel
 from opgauge.ops._core.tuning import declare
 from opgauge.ops._cpu import streaming
+from opgauge.ops._cpu.threads import count
 from opgauge.ops.fill_any_like.op import DTYPES, as_element
 
-SMALL = 1 << 15
-"""Elements below which one thread is faster than several."""
 LEAST_SHARE, MOST_SHARE = 7 / 16, 7 / 8
 """Of the last cache, which others use too: what fills as much of it is in memory in part, and two places that a thread
 goes on from in turn are brought from there faster than one (Zen 4: 0.85 to 0.97, of less 1.02)."""
@@ -33,18 +32,22 @@ _TURN = declare(
 @kernel("fill_any_like", "optimized", "cpu", DTYPES, prepare=True, strided=True)
 def fill_any_like(*, x: Any, value: float, dtype: str | None, out: dict[str, Any]) -> Bound:
     """One write."""
-    from numba import get_num_threads
     from opgauge.ops.fill_any_like import jit
 
     result = out["out"]
     bits = f"u{result.dtype.itemsize}"
     element = np.full(1, as_element(value, dtype or dtype_name(x.dtype)), result.dtype).view(bits)[0]
     flat = result.reshape(-1).view(bits)
+    threads = count(flat.nbytes)
     if streaming.pays(flat):
-        return partial(jit.fill_streaming, flat, element, get_num_threads())
-    if result.size < SMALL:
-        return partial(jit.fill_few, flat, element)
-    return partial(jit.fill_many, flat, element, get_num_threads(), turn_of(flat))
+        return partial(jit.fill_streaming.on(threads), flat, element, threads)
+    if threads == 1:
+        return partial(_fill, flat, element)
+    return partial(jit.fill_flat.on(threads), flat, element, threads, turn_of(flat))
+
+
+def _fill(flat: Any, element: Any) -> None:
+    flat[:] = element
 
 
 def turn_of(flat: Any) -> int:

@@ -8,14 +8,9 @@ import numpy as np
 from numba import njit, prange
 from opgauge.ops._cpu.jit import INNER
 from opgauge.ops._cpu.streaming.jit import RUN, held_run, put_run, settle, whole_runs
+from opgauge.ops._cpu.threads import parallel
 
 uintp = np.uintp
-
-
-@njit(cache=True)
-def fill_few(out: Any, value: Any) -> None:
-    """Flat, by the calling thread."""
-    out[:] = value
 
 
 @njit(**INNER)
@@ -33,9 +28,9 @@ def _fill_in_turns(out: Any, value: Any, start: int, end: int, turn: int) -> Non
     _fill(out, value, start + 2 * half, end)
 
 
-@njit(cache=True, parallel=True)
-def fill_many(out: Any, value: Any, pieces: int, turn: int) -> None:
-    """Flat, in `pieces` for as many threads, which write `turn` elements to each half of their part in turn."""
+@parallel()
+def fill_flat(out: Any, value: Any, pieces: int, turn: int) -> None:
+    """Fill flat memory in one piece per thread; each alternates between the halves of its piece, `turn` elements each."""
     for piece in prange(pieces):
         _fill_in_turns(out, value, out.size * piece // pieces, out.size * (piece + 1) // pieces, turn)
 
@@ -51,8 +46,8 @@ def _fill_part(out: Any, value: Any, start: int, end: int) -> None:
     settle()
 
 
-@njit(cache=True, parallel=True)
+@parallel()
 def fill_streaming(out: Any, value: Any, pieces: int) -> None:
-    """Flat, in `pieces` for as many threads, past the caches."""
+    """Fill flat memory past the caches, in one piece per thread."""
     for piece in prange(pieces):
         _fill_part(out, value, out.size * piece // pieces, out.size * (piece + 1) // pieces)

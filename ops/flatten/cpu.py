@@ -1,4 +1,4 @@
-"""flatten on the CPU: a view where one is wanted, a copy by several threads where it is large."""
+"""flatten on the CPU: a view where one is requested, else a copy, by several threads if it is large."""
 
 from __future__ import annotations
 
@@ -9,27 +9,27 @@ import numpy as np
 from opgauge.ops._core.kernel import Bound
 from opgauge.ops._core.registry import kernel
 from opgauge.ops._cpu import streaming
+from opgauge.ops._cpu.threads import count
 from opgauge.ops.flatten.baseline import view_of
 from opgauge.ops.flatten.op import DTYPES, FlattenParams, flat_shape
-
-LARGE = 1 << 20
-"""Bytes from which several threads copy faster than one."""
 
 
 @kernel("flatten", "optimized", "cpu", DTYPES, prepare=True, strided=True)
 def flatten(*, x: Any, start_axis: int, stop_axis: int, copy: bool, out: dict[str, Any]) -> Bound:
-    """One read and one write, or none."""
+    """Copy once, or return a view."""
     shape = flat_shape(x.shape, FlattenParams(start_axis, stop_axis, copy))
     if not copy:
         return lambda: (view_of(x, shape),)
     result = out["out"]
-    if not x.flags.c_contiguous or x.nbytes < LARGE:
+    threads = count(2 * x.nbytes)
+    if not x.flags.c_contiguous:
         return partial(np.copyto, result.reshape(x.shape), x)
-    from numba import get_num_threads
     from opgauge.ops.flatten import jit
 
     word = f"u{min(x.dtype.itemsize, 8)}"
     source, target = x.reshape(-1).view(word), result.reshape(-1).view(word)
     if streaming.pays(source, target):
-        return partial(jit.copy_streaming, source, target, get_num_threads())
-    return partial(jit.copy, source, target)
+        return partial(jit.copy_streaming.on(threads), source, target, threads)
+    if threads == 1:
+        return partial(np.copyto, result.reshape(x.shape), x)
+    return partial(jit.copy.on(threads), source, target)

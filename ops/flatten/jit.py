@@ -1,4 +1,4 @@
-"""Numba kernel of flatten for the CPU."""
+"""Numba kernels of flatten for the CPU."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ import numpy as np
 from numba import njit, prange
 from opgauge.ops._cpu.jit import INNER
 from opgauge.ops._cpu.streaming.jit import RUN, put_run, settle, whole_runs
+from opgauge.ops._cpu.threads import parallel
 
 uintp = np.uintp
 
 
-@njit(cache=True, parallel=True)
+@parallel()
 def copy(x: Any, out: Any) -> None:
-    """Flat bytes, as 64-bit words where they are many."""
+    """Copy flat words of up to 64 bits."""
     for index in prange(out.size):
         out[index] = x[index]
 
@@ -31,8 +32,8 @@ def _copy_part(x: Any, out: Any, start: int, end: int) -> None:
     settle()
 
 
-@njit(cache=True, parallel=True)
+@parallel()
 def copy_streaming(x: Any, out: Any, pieces: int) -> None:
-    """The same in `pieces` for as many threads, past the caches."""
+    """Copy flat words past the caches, in one piece per thread."""
     for piece in prange(pieces):
         _copy_part(x, out, out.size * piece // pieces, out.size * (piece + 1) // pieces)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from math import gcd, prod
 from typing import Any
 
@@ -13,6 +14,7 @@ from opgauge.ops._core.errors import AxisError
 from opgauge.ops._core.kernel import Bound
 from opgauge.ops._core.registry import kernel
 from opgauge.ops._cpu import streaming
+from opgauge.ops._cpu.threads import count
 
 BLOCK = 1 << 12
 """Elements summed without widening, and the least that is worth a task."""
@@ -21,11 +23,11 @@ BLOCK = 1 << 12
 @kernel("lerp", "optimized", "cpu", FLOATS, prepare=True)
 def lerp(*, x: Any, y: Any, weight: Any, out: dict[str, Any]) -> Bound:
     """Line by line, as few as broadcasting allows, and as much for each thread."""
-    from numba import get_num_threads
     from opgauge.ops._cpu.jit import accumulator, storage
     from opgauge.ops.lerp import jit
 
-    result, threads = out["out"], get_num_threads()
+    result = out["out"]
+    threads = count(3 * result.nbytes, 3 * result.size)
     wide = accumulator(x)
     operands = [storage(array).reshape(-1) for array in (x, y)]
     target = storage(result).reshape(-1)
@@ -42,8 +44,8 @@ def lerp(*, x: Any, y: Any, weight: Any, out: dict[str, Any]) -> Bound:
     inner = np.array([strides[-1] for strides in steps.strides])
     blocks = min(threads // gcd(len(starts), threads), -(-length // BLOCK))
     if len(starts) == 1 and inner.tolist() == [1, 1, 0] and streaming.pays(*operands, target):
-        return lambda: jit.lerp_streaming(*operands, share, constant, target, threads)
-    return lambda: jit.lerp_lines(*operands, share, constant, target, starts, inner, blocks)
+        return partial(jit.lerp_streaming.on(threads), *operands, share, constant, target, threads)
+    return partial(jit.lerp_lines.on(threads), *operands, share, constant, target, starts, inner, blocks)
 
 
 @kernel("lerp_grad", "optimized", "cpu", FLOATS, prepare=True)

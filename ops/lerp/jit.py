@@ -8,6 +8,7 @@ import numpy as np
 from numba import njit, prange
 from opgauge.ops._cpu.jit import INNER, narrow, widen
 from opgauge.ops._cpu.streaming.jit import RUN, held_run, put_run, settle, whole_runs
+from opgauge.ops._cpu.threads import parallel
 
 uintp = np.uintp
 """Of an index, it says that it is not from the end: one comparison less, and loops vectorise."""
@@ -54,7 +55,7 @@ def _blend_block(
             out[at + index] = narrow(value, out[at + index])
 
 
-@njit(cache=True, parallel=True, error_model="numpy")
+@parallel(error_model="numpy")
 def lerp_lines(x: Any, y: Any, weight: Any, number: Any, out: Any, starts: Any, steps: Any, blocks: int) -> None:
     """Line by line, each in `blocks` parts: starts (lines, 3), steps (3,), in elements; out flat.
 
@@ -87,7 +88,7 @@ def _blend_part(x: Any, y: Any, weight: Any, out: Any, start: int, end: int) -> 
     settle()
 
 
-@njit(cache=True, parallel=True, error_model="numpy")
+@parallel(error_model="numpy")
 def lerp_streaming(x: Any, y: Any, weight: Any, number: Any, out: Any, pieces: int) -> None:
     """x and y as out, flat, and one weight, in `pieces` for as many threads, written past the caches."""
     share = widen(weight[0]) if weight.size else number
@@ -110,7 +111,7 @@ def _grad_piece(dout: Any, dx: Any, dy: Any, weight: Any, rest: Any, start: int,
             dy[index] = narrow(weight * widen(dout[index]), dy[index])
 
 
-@njit(cache=True, parallel=True, error_model="numpy")
+@parallel(error_model="numpy")
 def grad_by_number(dout: Any, dx: Any, dy: Any, weight: Any, rest: Any, pieces: int) -> None:
     """Flat, nothing summed, in `pieces` for as many threads: dx = rest dout, dy = weight dout; either may be empty."""
     for piece in prange(pieces):
@@ -136,7 +137,7 @@ def _grad_part(dout: Any, dx: Any, dy: Any, weight: Any, rest: Any, start: int, 
     settle()
 
 
-@njit(cache=True, parallel=True, error_model="numpy")
+@parallel(error_model="numpy")
 def grad_streaming(dout: Any, dx: Any, dy: Any, weight: Any, rest: Any, pieces: int) -> None:
     """The same, written past the caches; dx and dy lie alike within a line."""
     for piece in prange(pieces):
@@ -144,7 +145,7 @@ def grad_streaming(dout: Any, dx: Any, dy: Any, weight: Any, rest: Any, pieces: 
         _grad_part(dout, dx, dy, weight, rest, dout.size * piece // pieces, end)
 
 
-@njit(cache=True, parallel=True, error_model="numpy")
+@parallel(error_model="numpy")
 def grad_by_tensor(dout: Any, dx: Any, dy: Any, weight: Any, one: Any) -> None:
     """The same with a weight for each element."""
     for index in prange(dout.size):
@@ -173,7 +174,7 @@ def _sum_and_scale(dout: Any, factor: Any, scaled: Any) -> Any:
     return np.float64(total)
 
 
-@njit(cache=True, parallel=True, error_model="numpy")
+@parallel(error_model="numpy")
 def reduce_rows(dout: Any, factor: Any, partial: Any, out: Any, other: Any, other_factor: Any) -> None:
     """dout (rows, length): out[row] = factor sum dout[row], and other = other_factor dout unless it is empty.
 
@@ -215,7 +216,7 @@ def _reduce_tile(dout: Any, weight: Any, sign: Any, offset: Any, out: Any, shape
         out[uintp(slot), start + k] = narrow(totals[k], out[uintp(slot), start + k])
 
 
-@njit(cache=True, parallel=True, error_model="numpy")
+@parallel(error_model="numpy")
 def reduce_columns(dout: Any, weight: Any, sign: Any, offset: Any, out: Any, shape: Any) -> None:
     """dout (a r1 b r2, c) to out (a b, c) = sum (offset + sign weight) dout; weight as dout, or empty for 0."""
     tiles = (out.shape[1] + TILE - 1) // TILE

@@ -10,31 +10,28 @@ from opgauge.ops._core.dtype import COMPLEX, FLOATS
 from opgauge.ops._core.kernel import Bound
 from opgauge.ops._core.registry import kernel
 from opgauge.ops._cpu import streaming
+from opgauge.ops._cpu.threads import count
 from opgauge.ops.sign.op import DTYPES
 
-SMALL = 1 << 15
-"""Elements below which one thread is faster than several."""
 BY_NUMPY = ("int16", *COMPLEX)
-REAL = tuple(name for name in DTYPES if name not in BY_NUMPY)
+"""Dtypes that NumPy computes: Numba's kernels take 16-bit integers for bfloat16, and complex signs need a square root."""
+BY_NUMBA = tuple(name for name in DTYPES if name not in BY_NUMPY)
 
 
-@kernel("sign", "optimized", "cpu", REAL, prepare=True)
+@kernel("sign", "optimized", "cpu", BY_NUMBA, prepare=True)
 def sign(*, x: Any, out: dict[str, Any]) -> Bound:
-    """One pass."""
-    from numba import get_num_threads
+    """Read and write each element once."""
     from opgauge.ops._cpu.jit import accumulator, storage
     from opgauge.ops.sign import jit
 
     source, target = storage(x).reshape(-1), storage(out["out"]).reshape(-1)
     number = accumulator(x) if x.dtype.name in FLOATS else x.dtype
-    zero, one = number.type(0), number.type(1)
-    if streaming.pays(source, target):
-        return partial(jit.sign_streaming, source, zero, one, target, get_num_threads())
-    function = jit.sign_of_few if x.size < SMALL else jit.sign_of_many
-    return partial(function, source, zero, one, target)
+    threads = count(2 * x.nbytes, 2 * x.size)
+    function = jit.sign_streaming if streaming.pays(source, target) else jit.sign_flat
+    return partial(function.on(threads), source, number.type(0), number.type(1), target, threads)
 
 
 @kernel("sign", "optimized", "cpu", BY_NUMPY, strided=True)
 def sign_by_numpy(*, x: Any, out: dict[str, Any]) -> None:
-    """`numpy.sign`: Numba's kernels take 16-bit integers for bfloat16."""
+    """Call `numpy.sign`."""
     np.sign(x, out=out["out"])

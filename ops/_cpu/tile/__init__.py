@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 from opgauge.ops._core.kernel import Bound
+from opgauge.ops._cpu.threads import count
 
 LINE = 64
 
@@ -30,7 +31,8 @@ def widened(array: Any, wide: Any, steps: list[Bound]) -> Any:
 
     copy = np.empty(array.shape, wide)
     if array.size:
-        steps.append(partial(convert, storage(array).reshape(-1), copy.reshape(-1)))
+        threads = count(array.nbytes + copy.nbytes, 2 * array.size)
+        steps.append(partial(convert.on(threads), storage(array).reshape(-1), copy.reshape(-1)))
     return copy
 
 
@@ -42,5 +44,6 @@ def narrowed(array: Any, wide: Any, steps: list[Bound]) -> Any:
 
     copy = np.empty(array.shape, wide)
     if array.size:
-        steps.append(partial(convert, copy.reshape(-1), storage(array).reshape(-1)))
+        threads = count(array.nbytes + copy.nbytes, 2 * array.size)
+        steps.append(partial(convert.on(threads), copy.reshape(-1), storage(array).reshape(-1)))
     return copy

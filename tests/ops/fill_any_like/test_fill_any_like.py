@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 from opgauge.ops import ParameterError, dtype_info, find_kernel, find_op
 from opgauge.ops._core.tuning import override
-from opgauge.ops._cpu import streaming
+from opgauge.ops._cpu import streaming, threads
 from opgauge.ops.fill_any_like import cpu
-from opgauge.ops.fill_any_like.cpu import SMALL
 from opgauge.ops.fill_any_like.cuda import LARGE_BYTES
 
 from tests.ops.attempts import case_of, complaint, inputs_of, ours
@@ -50,11 +49,12 @@ def test_values_out_of_range_are_refused(dtype: str, value: float) -> None:
         op.infer({"x": (3,)}, dtype, op.params(value=value))
 
 
-@pytest.mark.parametrize("turn", [100, SMALL // 4, cpu.STRAIGHT])
-@pytest.mark.parametrize(("dtype", "size"), [("uint8", SMALL), ("float32", SMALL + 197), ("float64", SMALL + 8191)])
+@pytest.mark.parametrize("turn", [100, 8192, cpu.STRAIGHT])
+@pytest.mark.parametrize(("dtype", "size"), [("uint8", 32768), ("float32", 32965), ("float64", 40959)])
 def test_turns_fill_all_and_no_more(dtype: str, size: int, turn: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whether halves of a part are whole turns or not."""
     monkeypatch.setattr(cpu, "turn_of", lambda flat: turn if flat.size == size else 0)
+    monkeypatch.setattr(threads, "PAYS_NS", 0.0)
     op = find_op("fill_any_like")
     room = np.zeros(size + 200, dtype)
     x, out = room[:size], room[100:-100]

@@ -1,0 +1,92 @@
+"""Threads of CPU kernels: one rule says how many, and both compilations of a kernel give the same bits."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+from numba import get_num_threads, prange
+from opgauge.ops import dtype_info, find_kernel, find_op
+from opgauge.ops._cpu import threads
+from opgauge.ops._cpu.threads import count, load_runtime, parallel
+
+KERNELS: list[tuple[str, str, dict[str, Any], dict[str, tuple[int, ...]], dict[str, tuple[int, ...]]]] = [
+    ("sign", "float32", {}, {"x": (9999,)}, {"out": (9999,)}),
+    ("scale", "float32", {"scale": 1.5, "bias": 0.25}, {"x": (9999,)}, {"out": (9999,)}),
+    ("add_n", "float32", {}, {"in_0": (9999,), "in_1": (9999,)}, {"out": (9999,)}),
+    ("fill_any_like", "float32", {"value": 2.0}, {"x": (9999,)}, {"out": (9999,)}),
+    ("flatten", "float32", {"copy": True}, {"x": (99, 101)}, {"out": (9999,)}),
+    ("lerp", "float32", {"weight": 0.3}, {"x": (99, 101), "y": (99, 1)}, {"out": (99, 101)}),
+]
+
+
+@parallel(error_model="numpy")
+def double(x: Any, out: Any) -> None:
+    """Write twice x."""
+    for index in prange(x.size):
+        out[index] = 2 * x[index]
+
+
+@pytest.mark.parametrize("several", [1, 2])
+def test_both_compilations_compute(several: int) -> None:
+    """A kernel computes the same without threads as with them."""
+    out = np.zeros(1001, np.float32)
+    double.on(several)(np.arange(1001, dtype=np.float32), out)
+    assert (out == 2 * np.arange(1001)).all()
+
+
+def test_one_thread_is_compiled_without_a_parallel_region() -> None:
+    """The compilation for one thread contains no parallel loop, which would cost a launch."""
+    double.on(1)(np.zeros(3), np.zeros(3))
+    assert not double.on(1).targetoptions.get("parallel")
+    assert double.on(2).targetoptions["parallel"]
+
+
+def test_small_work_stays_in_the_calling_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Below the threshold the count is one; from there on it is Numba's, by bytes or by operations."""
+    monkeypatch.setattr(threads, "load_runtime", lambda: True)
+    nbytes = threads.PAYS_NS * threads.BYTES_PER_NS
+    operations = threads.PAYS_NS * threads.OPERATIONS_PER_NS
+    assert count(0.99 * nbytes, 0.99 * operations) == 1
+    assert count(nbytes) == get_num_threads()
+    assert count(0, operations) == get_num_threads()
+    monkeypatch.setattr(threads, "load_runtime", lambda: False)
+    assert count(nbytes) == 1
+
+
+@pytest.mark.skipif(not load_runtime(), reason="oneTBB is not installed")
+def test_loops_run_on_the_runtime_that_steals_work() -> None:
+    """A process that imports our kernels runs parallel loops on oneTBB, though only pip installed it."""
+    code = (
+        "import numpy as np, numba\n"
+        "from opgauge.ops.sign import jit\n"
+        "jit.sign_flat.on(2)(np.ones(9), 0.0, 1.0, np.ones(9), 2)\n"
+        "print(numba.threading_layer())"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["tbb"]
+
+
+@pytest.mark.skipif(get_num_threads() == 1, reason="one CPU")
+@pytest.mark.parametrize(("op", "dtype", "params", "shapes", "outputs"), KERNELS, ids=[one[0] for one in KERNELS])
+def test_kernels_give_the_same_bits_on_several_threads(
+    op: str,
+    dtype: str,
+    params: dict[str, Any],
+    shapes: dict[str, tuple[int, ...]],
+    outputs: dict[str, tuple[int, ...]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Elementwise kernels write the same bits on one thread as on several."""
+    rng, found = np.random.default_rng(0), []
+    inputs = {name: rng.standard_normal(shape).astype(dtype_info(dtype).numpy) for name, shape in shapes.items()}
+    for least in (np.inf, 0.0):
+        monkeypatch.setattr(threads, "PAYS_NS", least)
+        out = {name: np.full(shape, 7, dtype_info(dtype).numpy) for name, shape in outputs.items()}
+        find_kernel(op, "optimized", "cpu", dtype).bind(inputs, find_op(op).params(**params), out)()
+        found.append(out)
+    for name, values in found[0].items():
+        np.testing.assert_array_equal(values.view(np.uint32), found[1][name].view(np.uint32))
