@@ -5,9 +5,9 @@
     threads = count(bytes_moved)
     return partial(jit.scale_flat.on(threads), source, target)
 
-Numba's OpenMP runtime ends a parallel loop with a barrier, at which the caller waits for every thread, also for one that
-the system has not scheduled yet. On a host with one other busy process that costs hundreds of microseconds. oneTBB steals
-work: the caller runs every piece that no other thread has begun. `load_runtime` makes it Numba's first choice.
+Numba's OpenMP runtime ends a parallel loop with a barrier, at which the caller waits for every thread, even for one
+that the system has not scheduled yet. On a host with one other busy process that costs hundreds of microseconds.
+oneTBB steals work: the caller runs every piece that no other thread has begun. `load_runtime` makes it Numba's choice.
 """
 
 from __future__ import annotations

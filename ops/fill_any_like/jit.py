@@ -30,7 +30,7 @@ def _fill_in_turns(out: Any, value: Any, start: int, end: int, turn: int) -> Non
 
 @parallel()
 def fill_flat(out: Any, value: Any, pieces: int, turn: int) -> None:
-    """Fill flat memory in one piece per thread; each alternates between the halves of its piece, `turn` elements each."""
+    """Fill flat memory in one piece per thread, which alternates between its halves, `turn` elements each."""
     for piece in prange(pieces):
         _fill_in_turns(out, value, out.size * piece // pieces, out.size * (piece + 1) // pieces, turn)
 

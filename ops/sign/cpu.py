@@ -14,7 +14,7 @@ from opgauge.ops._cpu.threads import count
 from opgauge.ops.sign.op import DTYPES
 
 BY_NUMPY = ("int16", *COMPLEX)
-"""Dtypes that NumPy computes: Numba's kernels take 16-bit integers for bfloat16, and complex signs need a square root."""
+"""Dtypes left to NumPy: Numba's kernels take 16-bit integers for bfloat16, and complex signs need a square root."""
 BY_NUMBA = tuple(name for name in DTYPES if name not in BY_NUMPY)
 
 
