@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
 from time import monotonic
@@ -136,8 +136,8 @@ class LocalExecutor:
     def run_plain(self, trial: Mapping[str, Any], *, block: int = 0, **more: Any) -> dict[str, Any]:
         """A trial and its result as plain JSON: for trees whose cases this process could not build.
 
-        more: of the request, `trusted`, `with_digest`, `with_grounds`, `kept`, `hold`, `reference_threads` (see
-        harness.worker.bench.Bench.run), `limits`, and `tuning`: launch parameters by name, in force for this trial.
+        more: of the request, `trusted`, `with_digest`, `with_grounds`, `kept`, `hold`, `reference_threads`, `memory`
+        (see harness.worker.bench.Bench.run), `limits`, and `tuning`: tunables by name, in force for this trial.
         The result of a worker that was lost has no work, for only the tree knows it.
         """
         given = {"limits": vars(self.limits), "cpu_fallback": self.cpu_fallback, **more}
@@ -180,6 +180,20 @@ class LocalExecutor:
         if isinstance(reply, protocol.InvalidCases):
             raise CaseError(reply.text)
         return reply.answer
+
+    def sample(self, held: Mapping[str, Any], limits: Limits, *, is_last: bool = False) -> dict[str, Any]:
+        """Further samples of a trial that `run_plain` held, as plain JSON; see `Bench.sample`."""
+        worker = self._ready()
+        worker.send(protocol.SampleTrial(held["implementation"], vars(limits), is_last=is_last))
+        try:
+            reply = worker.receive(monotonic() + self.timeout_s)
+        except protocol.MismatchedReplyError as error:
+            return {"trial": held, **self._confused(worker, "measure", error)}
+        return {"trial": held, **self._lost(worker, "measure")} if reply is None else dict(reply.result)
+
+    def pin(self, cpus: Collection[int]) -> None:
+        """Let the worker run on these CPUs alone from now on."""
+        self._ready().pin(cpus)
 
     def profile(self, trials: Iterable[Trial]) -> Iterator[Profile]:
         """The kernel list of each trial. Use an executor that measures nothing: a profiler disturbs what is timed."""

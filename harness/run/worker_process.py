@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from pathlib import Path
 from time import monotonic
@@ -55,6 +55,13 @@ class Worker:
         self._pending = b""
         self._sent = protocol.Address(0, "", self._process.pid)
         self.is_ready = False
+
+    def pin(self, cpus: Collection[int]) -> None:
+        """Let all of its threads run on these CPUs alone, where the system can."""
+        tasks = Path(f"/proc/{self._process.pid}/task")
+        for task in tasks.iterdir() if tasks.is_dir() else ():
+            with suppress(ProcessLookupError):
+                os.sched_setaffinity(int(task.name), cpus)
 
     def wait_until_ready(self) -> None:
         """Return when it listens; raises WorkerError if it never will."""

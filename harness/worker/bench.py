@@ -23,6 +23,7 @@ from opgauge.harness.worker.attempt import Attempt, KernelFailedError, Trusted, 
 from opgauge.harness.worker.buffers import Buffers
 from opgauge.harness.worker.inputs import Inputs, make_inputs
 from opgauge.harness.worker.kept import is_kept, keep_expected, keep_values, recall_expected, recall_values
+from opgauge.harness.worker.shared_memory import allocating_in
 from opgauge.harness.worker.verify import Expected, expect
 from opgauge.ops import (
     BackendError,
@@ -46,13 +47,14 @@ class ReferenceFailedError(Exception):
 class Bench:
     """Runs trials one after another; `report` is told each phase as it begins.
 
-    block, reference_threads: of the last trial; the first one's block decides where in a GPU's memory buffers lie.
+    block, reference_threads, memory: of the last trial; the first block decides where in a GPU's memory buffers lie.
     """
 
     def __init__(self, report: Callable[[str], None]) -> None:
         self.report = report
         self.block = 0
         self.reference_threads: int | None = None
+        self.memory: str | None = None
         self.timers: dict[tuple[str, int], Timer] = {}
         self.rulers: dict[str, Ruler] = {}
         self.case: Case | None = None
@@ -74,6 +76,7 @@ class Bench:
         kept: Path | None = None,
         hold: bool = False,
         reference_threads: int | None = None,
+        memory: str | None = None,
     ) -> Result:
         """The result of `trial`, whatever becomes of its kernel.
 
@@ -81,8 +84,9 @@ class Bench:
         and a digest of what they were checked with, the inputs among it, on which another tree may trust them.
         kept: a folder where inputs that another process drew may lie, and where they are put otherwise.
         hold: keep what `sample` needs until another case comes. reference_threads: see `expect`.
+        memory: file for new buffers on the CPU, in place of those at hand (see `shared_memory`).
         """
-        self.block, self.reference_threads = block, reference_threads
+        self.block, self.reference_threads, self.memory = block, reference_threads, memory
         case = trial.case
         phases = _Phases(self.report)
         work = find_op(case.op).work(case.resolved, case.params)
@@ -216,9 +220,10 @@ class Bench:
         """
         backend = kernel.key.backend
         device = trial.device if backend == trial.backend else backend
-        found = self.buffers.get(device)
+        found = self.buffers.get(device) if self.memory is None else None
         if found is None:
-            found = self.buffers[device] = Buffers(trial.case, self.inputs.values, backend)
+            with allocating_in(self.memory if backend == "cpu" else None):
+                found = self.buffers[device] = Buffers(trial.case, self.inputs.values, backend)
         return Attempt(trial.case, kernel, self.inputs.values, timer, trusted=trusted, buffers=found)
 
     @contextmanager

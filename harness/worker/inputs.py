@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 from opgauge.harness.case.case import Case, InputSpec
+from opgauge.harness.worker.shared_memory import allocate_shared
 from opgauge.ops import DtypeInfo, Input, TensorSpec, dtype_info, find_op
 from opgauge.ops._core.backend import cupy
 from opgauge.ops._core.op import Array
@@ -141,6 +142,9 @@ def empty_bytes(nbytes: int, backend: str) -> Any:
     """`nbytes` uninitialised bytes on `backend`, starting at a multiple of 256 bytes."""
     if backend != "cpu":
         return cupy().empty(nbytes, np.uint8)
+    shared = allocate_shared(nbytes)
+    if shared is not None:
+        return shared
     if nbytes >= LARGE_BYTES:
         return _in_large_pages(nbytes)
     raw = np.empty(nbytes + ALIGNMENT, np.uint8)

@@ -37,6 +37,7 @@ class RunTrial:
     """Call, check and measure a trial; replies: `Phase` as each begins, then `TrialResult`.
 
     Fields after `limits` are those of `Bench.run`. tuning: launch parameters by name, in force for this trial.
+    memory: file in which inputs and outputs on the CPU lie (see `shared_memory`).
     """
 
     trial: Json
@@ -50,6 +51,7 @@ class RunTrial:
     hold: bool = False
     reference_threads: int | None = None
     tuning: Mapping[str, int] | None = None
+    memory: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

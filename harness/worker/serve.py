@@ -114,6 +114,7 @@ def run_trial(bench: Bench, request: protocol.RunTrial, _: Channel) -> protocol.
             kept=Path(request.kept) if request.kept else None,
             hold=request.hold,
             reference_threads=request.reference_threads,
+            memory=request.memory,
         )
     return protocol.TrialResult(to_json(result))
 
