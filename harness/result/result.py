@@ -274,7 +274,7 @@ class Environment:
     """Where a run took place.
 
     `hard` decides whether results may be compared in time (CPU or GPU model, driver
-    major, MIG …); `soft` is the rest (versions, clocks, host name, commit).
+    major, MIG …); `soft` is the rest (versions, clocks, host name, project, commit).
     """
 
     hard: Mapping[str, str]
@@ -289,6 +289,31 @@ class Environment:
     def commit(self) -> str:
         """Commit of the measured tree, with `-dirty` where it was; empty when unknown."""
         return self.soft.get("commit", "")
+
+    @property
+    def project(self) -> str:
+        """Name of the project that was measured; empty in runs stored without it."""
+        return self.soft.get("project", "")
+
+    @property
+    def branch(self) -> str:
+        """Branch of the measured tree; empty when unknown."""
+        return self.soft.get("branch", "")
+
+    @property
+    def commit_time(self) -> str:
+        """Time of the commit, ISO 8601 in UTC; empty when unknown."""
+        return self.soft.get("commit_time", "")
+
+    @property
+    def is_dirty(self) -> bool:
+        """Whether the measured files differed from the commit."""
+        return self.soft.get("dirty") == "yes" or self.commit.endswith("-dirty")
+
+    @property
+    def opgauge(self) -> str:
+        """Version of opgauge that measured; empty when unknown."""
+        return self.soft.get("opgauge", "")
 
 
 def to_json(record: Any, *, without: Collection[str] = ()) -> dict[str, Any]:

@@ -13,11 +13,13 @@ import platform
 import shutil
 import subprocess
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 from opgauge.harness.case.case import Case
+from opgauge.harness.project.revision import Revision, read_revision
 from opgauge.harness.result.result import Environment
 from opgauge.harness.settings import ROOT, load_actions, load_settings, tuning_file, visible_gpu
 from opgauge.ops import Device
@@ -35,7 +37,6 @@ PACKAGES = {
     "torch": ("torch",),
     "torchvision": ("torchvision",),
 }
-MEASURED = ("ops", "harness", "cases")
 PATIENCE_S = 10
 
 
@@ -58,8 +59,7 @@ def capture(
         "machine": platform.machine(),
         "python": platform.python_version(),
         **_versions(),
-        "commit": commit(tree),
-        "branch": branch(tree),
+        **revision(tree).entries(),
         "case_set": case_set(cases),
     }
     for text in devices:
@@ -98,27 +98,28 @@ def changes(here: Environment, begun: Environment, devices: Iterable[str]) -> li
     return hardware + _unlike(here.soft, begun.soft, keys)
 
 
-def commit(tree: Path = ROOT, *, but: Path | None = None) -> str:
-    """The commit of `tree`, with `-dirty` where what is measured differs from it; empty without git.
+def revision(tree: Path = ROOT) -> Revision:
+    """Project and revision of `tree`; the branch is the one that `OPGAUGE_BRANCH` names, git's, or CI's.
 
-    but: a file that may differ, as the one that `tune` writes, which says itself what it was measured with.
+    The installed package without git is the project `opgauge`.
     """
-    found = _output("git", "-C", str(tree), "rev-parse", "HEAD")
-    if not found:
-        return ""
-    parts = [name for name in MEASURED if (tree / name).exists()]
-    if but is not None and but.resolve().is_relative_to(tree.resolve()):
-        parts.append(f":(exclude){but.resolve().relative_to(tree.resolve()).as_posix()}")
-    changed = _output("git", "-C", str(tree), "status", "--porcelain", "--", *parts)
-    return f"{found}-dirty" if changed else found
-
-
-def branch(tree: Path = ROOT) -> str:
-    """The branch that `OPGAUGE_BRANCH` names, that of `tree`, or what CI says; empty where none of them does."""
-    named = load_settings().branch
-    found = named or _output("git", "-C", str(tree), "symbolic-ref", "--quiet", "--short", "HEAD")
+    found = read_revision(tree)
+    name = "opgauge" if tree == ROOT and not found.commit else found.project
+    settings = load_settings()
     actions = load_actions()
-    return found or (actions.branch if actions else "")
+    return replace(
+        found,
+        project=name,
+        branch=settings.branch or found.branch or (actions.branch if actions else ""),
+    )
+
+
+def commit(tree: Path = ROOT, *, but: Path | None = None) -> str:
+    """The commit of `tree`, with `-dirty` where measured files differ from it; empty without git.
+
+    but: a file that may differ, such as the one that `tune` writes.
+    """
+    return read_revision(tree, except_file=but).label
 
 
 def case_set(cases: Iterable[Case]) -> str:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from datetime import UTC, datetime
+from importlib.metadata import version
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from opgauge.harness.case.case import Case
-from opgauge.harness.result.result import Environment
+from opgauge.harness.result.result import Environment, from_json, to_json
 from opgauge.harness.run import environment
-from opgauge.harness.run.environment import branch, capture, case_set, changes, commit
+from opgauge.harness.run.environment import capture, case_set, changes, commit, revision
 from opgauge.ops import BackendError, find_op
 
 
@@ -33,6 +35,7 @@ def test_the_cpu_decides_with_its_model_and_threads() -> None:
 def test_nothing_missing_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without git, nvidia-smi, NVML and /proc a GPU is unknown and there is no commit."""
     monkeypatch.setattr("opgauge.harness.run.environment.shutil.which", lambda name: None)
+    monkeypatch.setattr("opgauge.harness.project.revision.shutil.which", lambda name: None)
     monkeypatch.setattr("opgauge.harness.run.environment.importlib.import_module", _no_module)
     monkeypatch.setattr(environment, "_read", lambda path: "")
     found = capture(["cpu", "cuda:0"])
@@ -99,11 +102,11 @@ def test_what_is_no_device_raises() -> None:
 def test_the_commit_says_when_what_is_measured_differs_from_it(tmp_path: Path) -> None:
     """A changed or new file under ops makes the commit dirty; one elsewhere does not."""
     assert commit(tmp_path) == ""
-    (tmp_path / "ops").mkdir()
+    (tmp_path / "ops" / "_core").mkdir(parents=True)
     (tmp_path / "ops" / "a.py").write_text("1")
     git(tmp_path, "init", "-q")
     git(tmp_path, "add", ".")
-    git(tmp_path, "-c", "user.name=a", "-c", "user.email=a@example.org", "commit", "-qm", "one")
+    git(tmp_path, "commit", "-qm", "one")
     clean = commit(tmp_path)
     assert len(clean) == 40
     (tmp_path / "notes.txt").write_text("elsewhere")
@@ -118,7 +121,47 @@ def test_the_commit_says_when_what_is_measured_differs_from_it(tmp_path: Path) -
 
 def git(folder: Path, *arguments: str) -> None:
     """Run git in `folder`."""
-    subprocess.run(["git", "-C", str(folder), *arguments], check=True)
+    subprocess.run(
+        ["git", "-C", str(folder), "-c", "user.name=a", "-c", "user.email=a@example.org", *arguments], check=True
+    )
+
+
+def test_a_run_names_the_project_its_commit_time_and_the_version(tmp_path: Path) -> None:
+    """Project, commit time and dirtiness are the measured folder's; opgauge's version stands beside them."""
+    (tmp_path / "pyproject.toml").write_text('[project]\nname = "kernels"\n')
+    git(tmp_path, "init", "-q", "-b", "trunk")
+    git(tmp_path, "add", ".")
+    git(tmp_path, "commit", "-qm", "one", "--date=2020-01-01T00:00:00Z")
+    found = capture(["cpu"], tree=tmp_path)
+    assert (found.project, found.branch, found.is_dirty) == ("kernels", "trunk", False)
+    assert found.opgauge == version("opgauge")
+    assert datetime.fromisoformat(found.commit_time).tzinfo == UTC
+    (tmp_path / "pyproject.toml").write_text('[project]\nname = "kernels"\nversion = "2"\n')
+    changed = capture(["cpu"], tree=tmp_path)
+    assert changed.is_dirty
+    assert changed.commit == f"{found.commit}-dirty"
+    assert from_json(Environment, to_json(changed)) == changed
+
+
+def test_a_folder_inside_another_repository_is_not_that_repositorys(tmp_path: Path) -> None:
+    """An untracked folder of a repository has no commit and no branch; a tracked one has the repository's."""
+    git(tmp_path, "init", "-q", "-b", "trunk")
+    inside, package = tmp_path / "unpacked", tmp_path / "package"
+    for folder in (inside, package):
+        folder.mkdir()
+        (folder / "a.py").write_text("1")
+    git(tmp_path, "add", "package")
+    git(tmp_path, "commit", "-qm", "one")
+    found = revision(inside)
+    assert (found.project, found.commit, found.branch, found.time) == ("unpacked", "", "", "")
+    assert revision(package).commit
+    assert revision(package).branch == "trunk"
+
+
+def test_runs_stored_before_these_fields_can_be_read() -> None:
+    """Without the entries the project is unknown, and a commit's suffix alone says that it was dirty."""
+    old = from_json(Environment, {"hard": {}, "soft": {"commit": "abc-dirty"}})
+    assert (old.project, old.commit_time, old.opgauge, old.is_dirty) == ("", "", "", True)
 
 
 def test_the_set_of_cases_has_a_hash() -> None:
@@ -176,13 +219,13 @@ def test_the_branch_is_named_by_the_variable_by_git_or_by_ci(tmp_path: Path, mon
     """`OPGAUGE_BRANCH` before git, git before CI's name for a detached head; none of them is no branch."""
     for name in ("OPGAUGE_BRANCH", "GITHUB_ACTIONS", "GITHUB_HEAD_REF", "GITHUB_REF_NAME"):
         monkeypatch.delenv(name, raising=False)
-    assert not branch(tmp_path)
+    assert not revision(tmp_path).branch
     monkeypatch.setenv("GITHUB_ACTIONS", "true")
     monkeypatch.setenv("GITHUB_REF_NAME", "7/merge")
-    assert branch(tmp_path) == "7/merge"
+    assert revision(tmp_path).branch == "7/merge"
     monkeypatch.setenv("GITHUB_HEAD_REF", "faster-sums")
-    assert branch(tmp_path) == "faster-sums"
+    assert revision(tmp_path).branch == "faster-sums"
     subprocess.run(["git", "init", "-q", "-b", "trunk", str(tmp_path)], check=True)
-    assert branch(tmp_path) == "trunk"
+    assert revision(tmp_path).branch == "trunk"
     monkeypatch.setenv("OPGAUGE_BRANCH", "named")
-    assert branch(tmp_path) == "named"
+    assert revision(tmp_path).branch == "named"

@@ -1,0 +1,138 @@
+"""The revision of a project: its name, and what git says of the folder that is measured.
+
+A folder belongs to a repository only if the repository tracks a file in it. An installation or an unpacked archive
+inside somebody else's repository therefore has no commit, rather than that repository's.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import tomllib
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+PATIENCE_S = 10
+"""Longest that a git command may take."""
+DIRTY = "-dirty"
+"""Suffix of a commit from which the measured files differ."""
+LIBRARY_PARTS = ("ops", "harness", "cases")
+"""Folders of an opgauge source tree that decide what is measured."""
+
+
+@dataclass(frozen=True, slots=True)
+class Revision:
+    """Name and git state of a folder; fields are empty where git does not know.
+
+    commit: full hash, without suffix. is_dirty: whether measured files differ from it. branch: as checked out.
+    time: the committer's time, ISO 8601 in UTC.
+    """
+
+    project: str = ""
+    commit: str = ""
+    is_dirty: bool = False
+    branch: str = ""
+    time: str = ""
+
+    @property
+    def label(self) -> str:
+        """The commit, with `-dirty` where measured files differ from it."""
+        return self.commit + (DIRTY if self.is_dirty else "")
+
+    def entries(self) -> dict[str, str]:
+        """Entries of a run's environment."""
+        dirty = {"dirty": "yes" if self.is_dirty else "no"} if self.commit else {}
+        return {
+            "project": self.project,
+            "commit": self.label,
+            "commit_time": self.time,
+            "branch": self.branch,
+            **dirty,
+        }
+
+
+def read_revision(tree: Path, *, except_file: Path | None = None) -> Revision:
+    """The revision of `tree`, with the project's name; never raises.
+
+    except_file: a file that may differ from the commit, such as the one that `opgauge tune` writes.
+    """
+    name = project_name(tree)
+    if not is_tracked(tree):
+        return Revision(project=name)
+    shown = git(tree, "log", "-1", "--format=%H %ct")
+    commit, _, seconds = shown.partition(" ")
+    time = datetime.fromtimestamp(int(seconds), UTC).isoformat() if seconds.isdigit() else ""
+    return Revision(
+        project=name,
+        commit=commit,
+        is_dirty=bool(commit) and _differs(tree, except_file),
+        branch=git(tree, "symbolic-ref", "--quiet", "--short", "HEAD"),
+        time=time,
+    )
+
+
+def is_tracked(tree: Path) -> bool:
+    """Whether a git repository tracks files of `tree`, or has its top level there."""
+    top = git(tree, "rev-parse", "--show-toplevel")
+    if not top:
+        return False
+    return Path(top).resolve() == tree.resolve() or bool(git(tree, "ls-files", "--", "."))
+
+
+def project_name(tree: Path) -> str:
+    """Name in the nearest pyproject.toml of the folder or its repository, else that of its remote or folder."""
+    top = git(tree, "rev-parse", "--show-toplevel") if is_tracked(tree) else ""
+    folders = [tree.resolve()] if not top else _up_to(tree.resolve(), Path(top).resolve())
+    for folder in folders:
+        name = _declared_name(folder / "pyproject.toml")
+        if name:
+            return name
+    remote = git(tree, "config", "--get", "remote.origin.url") if top else ""
+    from_remote = remote.rstrip("/").removesuffix(".git").replace(":", "/").rpartition("/")[2]
+    return from_remote or (Path(top).name if top else tree.resolve().name)
+
+
+def git(tree: Path, *arguments: str) -> str:
+    """What git prints about `tree`; empty where it is missing, fails or takes too long."""
+    path = shutil.which("git")
+    if path is None:
+        return ""
+    # a read-only .git has no place for a refreshed index
+    command = [path, "--no-optional-locks", "-C", str(tree), *arguments]
+    try:
+        done = subprocess.run(
+            command,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=PATIENCE_S,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout.strip() if done.returncode == 0 else ""
+
+
+def _differs(tree: Path, except_file: Path | None) -> bool:
+    """Whether tracked files differ from the commit; in an opgauge source tree, new files of its folders count too."""
+    exclude = []
+    if except_file is not None and except_file.resolve().is_relative_to(tree.resolve()):
+        exclude = [f":(exclude){except_file.resolve().relative_to(tree.resolve()).as_posix()}"]
+    if (tree / "ops" / "_core").is_dir():
+        parts = [name for name in LIBRARY_PARTS if (tree / name).exists()]
+        return bool(git(tree, "status", "--porcelain", "--", *parts, *exclude))
+    return bool(git(tree, "status", "--porcelain", "--untracked-files=no", "--", ".", *exclude))
+
+
+def _up_to(folder: Path, top: Path) -> list[Path]:
+    return [one for one in (folder, *folder.parents) if one == top or one.is_relative_to(top)]
+
+
+def _declared_name(file: Path) -> str:
+    try:
+        found = tomllib.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return ""
+    name = found.get("tool", {}).get("opgauge", {}).get("name") or found.get("project", {}).get("name")
+    return name if isinstance(name, str) else ""
