@@ -13,7 +13,7 @@ from time import perf_counter_ns, process_time_ns
 from typing import Any
 
 from opgauge.harness.measure.ruler import cpu_ruler
-from opgauge.harness.measure.timer import Limits, Timed
+from opgauge.harness.measure.timer import Hooks, Limits, NoHooks, Timed
 from opgauge.harness.result.result import Measurement, Ruler
 from opgauge.ops import Bound
 
@@ -53,8 +53,9 @@ class CpuTimer:
             found.append(float(perf_counter_ns() - start))
         return found, []
 
-    def measure(self, call: Bound, limits: Limits) -> Timed:
-        """Warm up by time, then sample with the garbage collector held."""
+    def measure(self, call: Bound, limits: Limits, hooks: Hooks | None = None) -> Timed:
+        """Warm up by time, then sample with the garbage collector disabled."""
+        around = hooks or NoHooks()
         with _no_garbage_collection(collect_first=limits.calls is None):
             warmup, one_ns, returned = _warm_up(call, limits)
             calls = limits.calls or min(max(ceil(SAMPLE_NS / max(one_ns, 1)), 1), MAX_CALLS)
@@ -62,10 +63,12 @@ class CpuTimer:
             busy: list[float] = []
             start = perf_counter_ns()
             while not limits.enough(len(wall), (perf_counter_ns() - start) / 1e9):
+                around.before()
                 before, before_busy = perf_counter_ns(), process_time_ns()
                 for _ in repeat(None, calls):
                     returned = call()
                 after, after_busy = perf_counter_ns(), process_time_ns()
+                around.after(returned)
                 wall.append((after - before) / calls)
                 busy.append((after_busy - before_busy) / calls)
         measurement = Measurement(

@@ -24,7 +24,7 @@ from opgauge.harness.measure.footprint import graph_names, memory_counter
 from opgauge.harness.measure.graphs import STAMPS, Graphs
 from opgauge.harness.measure.queue import Queue, Sample
 from opgauge.harness.measure.ruler import cuda_ruler
-from opgauge.harness.measure.timer import Limits, Timed
+from opgauge.harness.measure.timer import Hooks, Limits, NoHooks, Timed
 from opgauge.harness.result.result import WITH_GAPS, Footprint, Measurement, Ruler
 from opgauge.ops import Bound
 from opgauge.ops._core.backend import cupy
@@ -156,7 +156,7 @@ class CudaTimer:
         self.synchronize()
         return found, queue.clocks_mhz(repeats)
 
-    def measure(self, call: Bound, limits: Limits) -> Timed:
+    def measure(self, call: Bound, limits: Limits, hooks: Hooks | None = None) -> Timed:
         """Warm up, then cold samples, the hot figure and the peak of memory."""
         most = limits.max_samples * SAMPLES_PER_WANTED
         queue = self._make_queue(most, flush=True)
@@ -165,7 +165,7 @@ class CudaTimer:
         try:
             warmup = self._warm_up(call, limits.warmup_s)
             gaps = not queue.adapt(call)
-            cold = self._cold(call, queue, limits, most)
+            cold = self._cold(call, queue, limits, most, hooks or NoHooks())
             clocks = queue.clocks_mhz(len(cold))
             names = self._names(call)
             hot_ns = self._hot(call, median(sample.elapsed_ns for sample in cold), limits, names)
@@ -207,7 +207,7 @@ class CudaTimer:
             if perf_counter() >= end:
                 return count
 
-    def _cold(self, call: Bound, queue: Queue, limits: Limits, most: int) -> list[Sample]:
+    def _cold(self, call: Bound, queue: Queue, limits: Limits, most: int, hooks: Hooks) -> list[Sample]:
         samples: list[Sample] = []
         returned = None
         start = perf_counter()
@@ -217,7 +217,9 @@ class CudaTimer:
                 break
             if samples and spent >= limits.budget_s * limits.patience:
                 break
+            hooks.before()
             samples.append(queue.sample(call, len(samples)))
+            hooks.after(samples[-1].returned)
             # only the last outputs are checked; keeping the others would hold memory
             returned, samples[-1] = samples[-1].returned, samples[-1]._replace(returned=None)
         samples[-1] = samples[-1]._replace(returned=returned)

@@ -49,6 +49,26 @@ class Timed(NamedTuple):
     returned: Any
 
 
+class Hooks(Protocol):
+    """Called around each sample, outside the timed region."""
+
+    def before(self) -> None:
+        """Right before the timed calls, after warm-up calls."""
+
+    def after(self, returned: Any) -> None:
+        """Right after the timed calls, the last of which returned this; raises what is wrong with their outputs."""
+
+
+class NoHooks:
+    """Hooks that do nothing."""
+
+    def before(self) -> None:
+        """Nothing."""
+
+    def after(self, returned: Any) -> None:
+        """Nothing."""
+
+
 class Timer(Protocol):
     """Times calls on one backend."""
 
@@ -58,8 +78,8 @@ class Timer(Protocol):
     def synchronize(self) -> None:
         """Wait until everything enqueued has run."""
 
-    def measure(self, call: Bound, limits: Limits) -> Timed:
-        """Warm up, then sample `call` until the limits are reached."""
+    def measure(self, call: Bound, limits: Limits, hooks: Hooks | None = None) -> Timed:
+        """Warm up, then sample `call` until the limits are reached; raises what `hooks` raise."""
 
     def ruler(self) -> Ruler:
         """Time fixed work, so that blocks can be told from hosts."""

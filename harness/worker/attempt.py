@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from math import inf
 from typing import Any
 
 import numpy as np
 from opgauge.harness.case.case import Case
-from opgauge.harness.measure import Limits, Timed, Timer
+from opgauge.harness.measure import Hooks, Limits, Timed, Timer
 from opgauge.harness.result.failure import classify
 from opgauge.harness.result.result import Check, Status
 from opgauge.harness.worker.bits import digest, has_bits, in_place
-from opgauge.harness.worker.buffers import POISONS, Buffers, copy_beside
+from opgauge.harness.worker.buffers import Buffers, copy_beside
 from opgauge.harness.worker.inputs import empty_bytes
 from opgauge.harness.worker.verify import Expected, check, judged_by
 from opgauge.ops import Bound, Kernel
@@ -82,6 +82,11 @@ class Attempt:
         self.trusted = trusted
         self.repeatable = True
 
+    @property
+    def captures_inputs(self) -> bool:
+        """Whether binding may depend on the inputs' values, as an autograd graph does: they may not change later."""
+        return bool(getattr(self.kernel, "captures_inputs", self.kernel.arrays == "torch"))
+
     def judge(self, expected: Expected) -> Check:
         """Bind and call twice, without timing; what is wrong is in the check.
 
@@ -97,8 +102,15 @@ class Attempt:
             return error.check
 
     def bind(self) -> Bound:
-        """The kernel bound to the buffers, which are poisoned before."""
+        """The kernel bound to the buffers: outputs are poisoned, and inputs hold other values meanwhile.
+
+        Kernels that capture inputs see their values.
+        """
         self.buffers.poison(0)
+        with nullcontext() if self.captures_inputs else self.buffers.decoy():
+            return self._bind()
+
+    def _bind(self) -> Bound:
         kernel, backend = self.kernel, self.kernel.key.backend
         inputs, out = self.buffers.inputs, self.buffers.out
         workspace = None
@@ -120,18 +132,16 @@ class Attempt:
             self.timer.synchronize()
         return returned
 
-    def measure(self, call: Bound, limits: Limits, *, poison: bool = True) -> Timed:
-        """Poison the outputs, unless they are in the caches as a call left them and are to stay there; time calls."""
-        if poison:
-            self.buffers.poison(len(POISONS) - 1)
+    def measure(self, call: Bound, limits: Limits, hooks: Hooks | None = None) -> Timed:
+        """Time calls; hooks run before and after each sample. Raises WrongError where they do."""
         with _blamed_on_kernel():
-            timed = self.timer.measure(call, limits)
+            timed = self.timer.measure(call, limits, hooks)
             self.timer.synchronize()
         return timed
 
     def check(self, returned: Any, expected: Reference, when: str) -> Check:
         """Check outputs, guards and inputs as they are now; raises WrongError."""
-        outputs = self._outputs(returned)
+        outputs = self.outputs(returned)
         found = self._check_outputs(outputs, expected)
         if not found.ok:
             reason = f"{found.reason} ({when})"
@@ -144,7 +154,7 @@ class Attempt:
 
     def digests(self, returned: Any, *, with_grounds: bool = False) -> dict[str, str]:
         """What `Trusted` takes: of the bits of the outputs now and, where wanted, of what they were checked with."""
-        found = {"digest": digest(self._outputs(returned))}
+        found = {"digest": digest(self.outputs(returned))}
         return {**found, "grounds": self._grounds} if with_grounds else found
 
     @property
@@ -177,7 +187,7 @@ class Attempt:
             self.accepted = {name: copy_beside(array) for name, array in found_outputs.items()}
         return found
 
-    def _outputs(self, returned: Any) -> dict[str, Any]:
+    def outputs(self, returned: Any) -> dict[str, Any]:
         """Outputs by name, where they lie: returned ones where the kernel returns a tuple, else the buffers."""
         specs, inputs = self.case.resolved.outputs, self.buffers.inputs
         if isinstance(returned, tuple) and len(returned) != len(specs):
@@ -203,6 +213,8 @@ def _blamed_on_kernel() -> Iterator[None]:
     try:
         with np.errstate(all="ignore"):
             yield
+    except WrongError:
+        raise
     except Exception as error:
         status, reason = classify(error)
         raise KernelFailedError(status, reason) from error

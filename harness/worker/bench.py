@@ -20,10 +20,12 @@ from opgauge.harness.case.case import Case
 from opgauge.harness.measure import Limits, Timer, timer_for
 from opgauge.harness.result.result import Check, Footprint, Measurement, Result, Ruler, Status, Trial
 from opgauge.harness.worker.attempt import Attempt, KernelFailedError, Trusted, WrongError
+from opgauge.harness.worker.audit import Audit
 from opgauge.harness.worker.buffers import Buffers
 from opgauge.harness.worker.inputs import Inputs, make_inputs
 from opgauge.harness.worker.kept import is_kept, keep_expected, keep_values, recall_expected, recall_values
 from opgauge.harness.worker.shared_memory import allocating_in
+from opgauge.harness.worker.variation import find_variation
 from opgauge.harness.worker.verify import Expected, expect
 from opgauge.ops import (
     BackendError,
@@ -124,15 +126,14 @@ class Bench:
     def sample(self, implementation: str, limits: Limits, *, is_last: bool = False) -> Result:
         """Further samples of a held implementation, and those alone; or how it failed meanwhile.
 
-        is_last: also checks what the last timed call left, and one call more on poisoned outputs.
+        is_last: also checks one more call, on the inputs as they were at first.
         """
         (ready, result), phases = self.held[implementation], _Phases()
         try:
             with self._repairing(ready.attempt):
-                measurement = self._sample(ready, phases, limits, poison=False)
+                measurement = self._sample(ready, phases, limits)
                 if is_last:
                     self._check_after(ready, phases)
-                    ready.attempt.check(ready.attempt.call(ready.call, 0), ready.reference, "in the last call")
                 result = replace(result, measurement=measurement)
         except FAULTS as error:
             result = replace(result, measurement=None, **_what_went_wrong(error))
@@ -164,6 +165,7 @@ class Bench:
         self.case, self.inputs, self.expected, self.buffers, self.held = None, Inputs({}), None, {}, {}
         phases.begin("reference")
         with _blamed_on_op():
+            find_variation(case)
             expected = recall_expected(case, kept) if kept is not None and with_reference else None
             is_enough = expected is not None or not with_reference
             values = recall_values(case, kept) if kept is not None and is_enough else None
@@ -206,7 +208,7 @@ class Bench:
                     first = attempt.check(attempt.call(call, 0), reference, "in the first call")
                 phases.begin("second call")
                 attempt.check(attempt.call(call, 1), reference, "in the second call")
-                ready = _Ready(attempt, call, reference)
+                ready = _Ready(attempt, call, reference, Audit(attempt, reference))
                 measurement = self._sample(ready, phases, limits)
                 self._check_after(ready, phases)
                 if tell is not None and attempt.repeatable:
@@ -238,15 +240,14 @@ class Bench:
                 self.buffers = {}
             raise
 
-    def _sample(self, ready: _Ready, phases: _Phases, limits: Limits, *, poison: bool = True) -> Measurement:
+    def _sample(self, ready: _Ready, phases: _Phases, limits: Limits) -> Measurement:
         phases.begin("measure")
-        timed = ready.attempt.measure(ready.call, limits, poison=poison)
-        ready.returned = timed.returned
-        return timed.measurement
+        return ready.attempt.measure(ready.call, limits, ready.audit).measurement
 
     def _check_after(self, ready: _Ready, phases: _Phases) -> None:
-        """What the last timed call left."""
+        """Check one more call, on poisoned outputs and the inputs as they were at first."""
         phases.begin("check after measuring")
+        ready.returned = ready.attempt.call(ready.call, 0)
         ready.attempt.check(ready.returned, ready.reference, "after measuring")
         phases.repeatable = ready.attempt.repeatable
 
@@ -255,12 +256,13 @@ class Bench:
 class _Ready:
     """A kernel that was called and found right, to be measured, and what its outputs must be.
 
-    returned: by the last timed call.
+    returned: by the last call that was checked.
     """
 
     attempt: Attempt
     call: Bound
     reference: Callable[[], Expected]
+    audit: Audit
     returned: Any = None
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import cached_property
 from typing import Any
 
@@ -14,9 +15,14 @@ from opgauge.ops import dtype_info
 from opgauge.ops._core.backend import to_numpy
 from opgauge.ops._core.op import Array
 
-GUARD = ALIGNMENT
-"""Bytes before and after each output that a kernel must leave alone."""
+GUARD = 4096 + ALIGNMENT
+"""Bytes before and after each output that a kernel must leave alone. Not a multiple of a page, so that outputs do not
+start where inputs do within theirs."""
 GUARD_BYTE = 0xC3
+PARTS, PART_BYTES = 8, 4096
+"""Parts of a large output that are poisoned before a sample, and their size."""
+DECOYS, DECOY_BYTES = 8, 64 << 10
+"""Parts of a large input that hold other values while a kernel is bound, and their size."""
 POISONS = ((0xFF, 0xA5), (0x7F, 0x5A), (0xFF, 0x3C))
 """Garbage for outputs before the first, the second and the timed calls: a byte for floats
 (NaN, or numbers too large to be true) and one for integers and bool."""
@@ -49,6 +55,7 @@ class Buffers:
             guarded = empty_bytes(shift + nbytes + 2 * GUARD, backend)[shift:]
             self._guarded[name] = guarded
             self.out[name] = guarded[GUARD : GUARD + nbytes].view(dtype).reshape(spec.shape)
+        self.poisoned: dict[str, tuple[slice, ...]] = {}
         self._put_guards()
 
     @cached_property
@@ -61,6 +68,37 @@ class Buffers:
         for name, guarded in self._guarded.items():
             kind = dtype_info(self._specs[name].dtype).kind
             guarded[GUARD:-GUARD] = POISONS[turn][0 if kind in ("float", "complex") else 1]
+
+    def poison_parts(self, rng: np.random.Generator) -> None:
+        """Fill some parts of each output with garbage, the last elements always; `poisoned` says which elements."""
+        for name, out in self.out.items():
+            length = max(1, PART_BYTES // out.itemsize)
+            starts = [*(int(one) for one in rng.integers(0, max(out.size, 1), PARTS)), max(out.size - length, 0)]
+            self.poisoned[name] = tuple(slice(start, start + length) for start in starts)
+            kind = dtype_info(self._specs[name].dtype).kind
+            poison = POISONS[int(rng.integers(len(POISONS)))][0 if kind in ("float", "complex") else 1]
+            flat = self._guarded[name][GUARD:-GUARD]
+            for start in starts:
+                flat[start * out.itemsize : (start + length) * out.itemsize] = poison
+
+    @contextmanager
+    def decoy(self) -> Iterator[None]:
+        """Inputs hold other values meanwhile: all of small ones, parts of large ones, first and last elements among them."""
+        kept = []
+        for array in self.inputs.values():
+            flat = _flat(array)
+            length = max(1, min(flat.size, DECOY_BYTES // array.itemsize))
+            for start in dict.fromkeys(
+                range(0, max(flat.size - length, 0) + 1, max(1, (flat.size - length) // DECOYS))
+            ):
+                part = flat[start : start + length]
+                kept.append((part, part.copy()))
+                part[...] = _other(kept[-1][1])
+        try:
+            yield
+        finally:
+            for part, values in reversed(kept):
+                part[...] = values
 
     def trespass(self) -> str:
         """What was written that is no output, in words; empty when nothing was."""
@@ -84,6 +122,19 @@ class Buffers:
         for guarded in self._guarded.values():
             guarded[:GUARD] = GUARD_BYTE
             guarded[-GUARD:] = GUARD_BYTE
+
+
+def _flat(array: Any) -> Any:
+    """A flat view of an input, whose memory is contiguous in some order of its axes."""
+    return (array if array.flags.c_contiguous else array.T).reshape(-1)
+
+
+def _other(values: Any) -> Any:
+    """Values of the same kind and magnitude that differ: reversed, and floats halved."""
+    reversed_ = values[::-1]
+    if values.dtype.kind == "b":
+        return ~reversed_
+    return reversed_ if values.dtype.kind in "iu" else reversed_ * values.dtype.type(0.5)
 
 
 def copy_beside(array: Any, otherwise: Array | None = None) -> Array:

@@ -44,6 +44,8 @@ class Kernel:
     deterministic: gives the same bits run after run.
     exact: False where it computes in less precision than the dtype promises (TF32): it is
         then checked against `relaxed` times the op's bound and says so.
+    captures_inputs: binding depends on the inputs' values (a peer's forward pass). Such a kernel is not varied while it
+        is timed, and its result says so.
     experimental: not yet proven on its device: runs only where it is named, and is not gated.
     path: file that registered it.
     """
@@ -59,6 +61,7 @@ class Kernel:
     note: str = ""
     experimental: bool = False
     path: str = ""
+    captures_inputs: bool = False
 
     def bind(
         self,

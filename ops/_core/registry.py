@@ -48,6 +48,7 @@ def kernel(
     relaxed: float = 1.0,
     note: str = "",
     experimental: bool = False,
+    captures_inputs: bool = False,
 ) -> Callable[[Function], Function]:
     """Register the decorated function once per backend and dtype; see Kernel for the options.
 
@@ -68,7 +69,18 @@ def kernel(
                     )
                     raise DuplicateError(msg)
                 _KERNELS[key] = Kernel(
-                    key, function, prepare, arrays, workspace, strided, deterministic, relaxed, note, experimental, path
+                    key,
+                    function,
+                    prepare,
+                    arrays,
+                    workspace,
+                    strided,
+                    deterministic,
+                    relaxed,
+                    note,
+                    experimental,
+                    path,
+                    captures_inputs,
                 )
         return function
 

@@ -47,9 +47,29 @@ def p_norm_compiled(*, x: Any, porder: float | str, axis: Axis, keepdim: bool, o
     return lambda: (compiled(x),)
 
 
-@kernel("p_norm_grad", "torch", BACKENDS, WIDE, prepare=True, arrays="torch", relaxed=64.0)
-@kernel("p_norm_grad", "torch", BACKENDS, ("float16",), prepare=True, arrays="torch", relaxed=2.0**15, note=IN_16_BITS)
-@kernel("p_norm_grad", "torch", BACKENDS, ("bfloat16",), prepare=True, arrays="torch", relaxed=2.0**17, note=IN_16_BITS)
+@kernel("p_norm_grad", "torch", BACKENDS, WIDE, prepare=True, arrays="torch", relaxed=64.0, captures_inputs=True)
+@kernel(
+    "p_norm_grad",
+    "torch",
+    BACKENDS,
+    ("float16",),
+    prepare=True,
+    arrays="torch",
+    relaxed=2.0**15,
+    note=IN_16_BITS,
+    captures_inputs=True,
+)
+@kernel(
+    "p_norm_grad",
+    "torch",
+    BACKENDS,
+    ("bfloat16",),
+    prepare=True,
+    arrays="torch",
+    relaxed=2.0**17,
+    note=IN_16_BITS,
+    captures_inputs=True,
+)
 def p_norm_grad(
     *, x: Any, y: Any, dy: Any, porder: float | str, axis: Axis, keepdim: bool, out: dict[str, Any]
 ) -> Bound:

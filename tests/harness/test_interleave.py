@@ -100,8 +100,8 @@ def test_one_alone_takes_no_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         ("mutate", "changed its input x (in the first call)"),
         ("overrun", "wrote outside y, after the end (in the first call)"),
-        ("wrong_in_a_later_turn", "(after measuring)"),
-        ("idle_in_a_later_turn", "(in the last call)"),
+        ("wrong_in_a_later_turn", "(in a timed sample)"),
+        ("idle_in_a_later_turn", "(in a timed sample)"),
     ],
 )
 def test_what_is_wrong_costs_the_others_nothing(name: str, reason: str) -> None:

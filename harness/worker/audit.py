@@ -1,0 +1,262 @@
+"""Timed samples on inputs that change, whose outputs are checked: a time counts only for work that was done.
+
+Before each sample some inputs change in place and outputs are poisoned, outside the timed region; after it, the outputs
+are compared with what the changed inputs demand; then the change is undone. A kernel that returns early, repeats an
+earlier result, or computed everything when it was bound leaves something else. Without a known way to vary a case (see
+`variation`), outputs are poisoned all the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+from opgauge.harness.result.result import Check
+from opgauge.harness.worker.attempt import Attempt, WrongError
+from opgauge.harness.worker.bits import has_bits
+from opgauge.harness.worker.inputs import Inputs
+from opgauge.harness.worker.variation import Exchange, Scaling, along, expect_slices, find_variation, take
+from opgauge.harness.worker.verify import Expected, check, expect
+from opgauge.ops import dtype_info
+from opgauge.ops._core.backend import to_numpy
+from opgauge.ops._core.op import Array
+
+SHARE = 0.04
+"""Of the time of a trial, at most, that whole outputs are poisoned and compared; parts of them always are."""
+SMALL_BYTES = 64 << 10
+"""Outputs up to this are poisoned and compared whole each time."""
+MOST_EXCHANGED = 64
+"""Slices, at most, that change places with as many others."""
+LARGEST_SLICES = 1 << 20
+"""Bytes of exchanged slices, at most, where single slices are smaller."""
+JUDGED = 4
+"""Slices, at most, whose reference is computed when their bits differ from the known ones."""
+LOOSE_BYTES = 16 << 20
+LOOSE = {"float16": 2e-2, "bfloat16": 1e-1, "float32": 1e-3, "float64": 1e-6}
+"""Relative error beyond which outputs that should equal known ones up to rounding are judged by the reference."""
+
+
+@dataclass
+class _Change:
+    """What a sample changed. pairs: first slices of two ranges of `length` that changed places."""
+
+    whole: bool
+    pair: tuple[int, int] | None = None
+    length: int = 0
+    is_scaled: bool = False
+
+
+class Audit:
+    """Hooks of one kernel's samples: see `measure.timer.Hooks`."""
+
+    def __init__(self, attempt: Attempt, reference: Callable[[], Expected], *, seed: int | None = None) -> None:
+        self._attempt = attempt
+        self._reference = reference
+        self._rng = np.random.default_rng(seed)
+        self._variation = None if attempt.captures_inputs else find_variation(attempt.case)
+        self._bytes = sum(int(array.nbytes) for array in attempt.accepted.values())
+        self._begun = perf_counter()
+        self._spent_s = self._whole_s = 0.0
+        self._started = 0.0
+        self._change: _Change | None = None
+        self.samples = self.whole = self.varied = 0
+
+    def before(self) -> None:
+        """Change inputs and poison outputs; not timed."""
+        self._started = perf_counter()
+        elapsed = self._started - self._begun
+        whole = self._bytes <= SMALL_BYTES or self._spent_s + self._whole_s <= SHARE * elapsed
+        change = self._choose(whole=whole)
+        if change.whole:
+            self._attempt.buffers.poison(int(self._rng.integers(3)))
+        else:
+            self._attempt.buffers.poison_parts(self._rng)
+        self._apply(change, self._attempt.buffers.inputs, is_input=True)
+        self._change = change
+        self._started = perf_counter() - self._started
+
+    def after(self, returned: Any) -> None:
+        """Check what the sample left, and undo the change; not timed. Raises WrongError."""
+        change, begun = self._change, perf_counter()
+        if change is None:
+            return
+        outputs = self._attempt.outputs(returned)
+        with self._expecting(change):
+            if not self._agree(outputs, change):
+                self._judge(outputs, change)
+        self._undo(change)
+        self.samples += 1
+        self.whole += change.whole
+        self.varied += change.pair is not None or change.is_scaled
+        spent = perf_counter() - begun + self._started
+        if self._bytes > SMALL_BYTES and change.whole:
+            self._spent_s, self._whole_s = self._spent_s + spent, spent
+
+    def _choose(self, *, whole: bool) -> _Change:
+        variation = self._variation
+        if isinstance(variation, Exchange):
+            half = variation.size // 2
+            slice_bytes = max(1, sum(int(self._attempt.buffers.inputs[name].nbytes) for name in variation.inputs))
+            most = max(1, min(half, MOST_EXCHANGED, LARGEST_SLICES * variation.size // slice_bytes))
+            length = int(self._rng.integers(1, most + 1))
+            first = int(self._rng.integers(0, variation.size - 2 * length + 1))
+            second = int(self._rng.integers(first + length, variation.size - length + 1))
+            return _Change(whole, (first, second), length)
+        return _Change(whole, is_scaled=isinstance(variation, Scaling) and whole)
+
+    def _apply(self, change: _Change, arrays: Mapping[str, Any], *, is_input: bool) -> None:
+        """Change inputs, or the outputs that are expected of them."""
+        variation = self._variation
+        if isinstance(variation, Exchange) and change.pair:
+            for name, axis in (variation.inputs if is_input else variation.outputs).items():
+                if name in arrays and not self._is_view(name, is_input=is_input):
+                    _exchange(arrays[name], axis, *change.pair, change.length)
+        elif isinstance(variation, Scaling) and change.is_scaled:
+            factors = dict.fromkeys(variation.inputs, float(variation.factor)) if is_input else variation.outputs
+            for name, factor in factors.items():
+                if name in arrays and not self._is_view(name, is_input=is_input):
+                    _multiply(arrays[name], factor)
+
+    def _is_view(self, name: str, *, is_input: bool) -> bool:
+        """Whether an output needs no change, since it is a view of an input that has changed."""
+        accepted = self._attempt.accepted.get(name)
+        return not is_input and accepted is None
+
+    def _undo(self, change: _Change) -> None:
+        variation = self._variation
+        if isinstance(variation, Scaling) and change.is_scaled:
+            for name in variation.inputs:
+                _multiply(self._attempt.buffers.inputs[name], 1 / variation.factor)
+        else:
+            self._apply(change, self._attempt.buffers.inputs, is_input=True)
+        self._change = None
+
+    @contextmanager
+    def _expecting(self, change: _Change) -> Iterator[None]:
+        """The accepted outputs are meanwhile those of the changed inputs."""
+        accepted, variation = self._attempt.accepted, self._variation
+        self._apply(change, accepted, is_input=False)
+        try:
+            yield
+        finally:
+            if isinstance(variation, Scaling) and change.is_scaled:
+                for name, factor in variation.outputs.items():
+                    _multiply(accepted[name], 1 / factor)
+            else:
+                self._apply(change, accepted, is_input=False)
+
+    def _agree(self, outputs: Mapping[str, Any], change: _Change) -> bool:
+        """Whether outputs have the expected bits: all of them, or those that were changed and poisoned."""
+        accepted = self._attempt.accepted
+        if outputs.keys() != accepted.keys():
+            return False
+        if change.whole or any(
+            isinstance(accepted[name], np.ndarray) != isinstance(one, np.ndarray) for name, one in outputs.items()
+        ):
+            return all(has_bits(array, accepted[name]) for name, array in outputs.items())
+        return all(
+            has_bits(got, want)
+            for name, array in outputs.items()
+            for got, want in zip(
+                self._parts(name, array, change), self._parts(name, accepted[name], change), strict=True
+            )
+        )
+
+    def _parts(self, name: str, array: Any, change: _Change) -> Iterator[Any]:
+        """Slices of an output that changed places, and the parts of it that were poisoned."""
+        variation = self._variation
+        if isinstance(variation, Exchange) and change.pair:
+            for start in change.pair:
+                yield array[along(variation.outputs[name], slice(start, start + change.length))]
+        flat = array.reshape(-1)
+        for part in self._attempt.buffers.poisoned.get(name, ()):
+            yield flat[part]
+
+    def _judge(self, outputs: Mapping[str, Any], change: _Change) -> None:
+        """Judge outputs that differ from the expected ones in some bits; raises WrongError."""
+        if self._is_loosely_right(outputs) and self._are_slices_right(outputs, change):
+            return
+        case, buffers = self._attempt.case, self._attempt.buffers
+        values = {name: to_numpy(array) for name, array in buffers.inputs.items()}
+        found = check(
+            {name: to_numpy(array) for name, array in outputs.items()},
+            expect(case, Inputs(values)),
+            self._attempt.kernel.relaxed,
+        )
+        if not found.ok:
+            raise WrongError(f"{found.reason} ({WHEN})", _with_reason(found))
+
+    def _is_loosely_right(self, outputs: Mapping[str, Any]) -> bool:
+        """Whether outputs are near the expected ones, where they are small enough to look at all of them."""
+        if self._bytes > LOOSE_BYTES:
+            return True
+        accepted = self._attempt.accepted
+        return outputs.keys() == accepted.keys() and all(
+            _is_near(to_numpy(array), to_numpy(accepted[name])) for name, array in outputs.items()
+        )
+
+    def _are_slices_right(self, outputs: Mapping[str, Any], change: _Change) -> bool:
+        """Whether some slices, those that changed places first, are right by their own reference."""
+        variation = self._variation
+        if not isinstance(variation, Exchange) or not change.pair:
+            return self._bytes <= LOOSE_BYTES
+        chosen = sorted({*change.pair, *(int(one) for one in self._rng.integers(0, variation.size, JUDGED - 2))})
+        inputs = {
+            name: to_numpy(array)
+            for name, array in _sliced(self._attempt.buffers.inputs, variation.inputs, chosen).items()
+        }
+        every = Exchange(variation.inputs, variation.outputs, len(chosen))
+        expected = expect_slices(self._attempt.case, every, inputs, range(len(chosen)))
+        got = {name: to_numpy(array) for name, array in take(outputs, variation.outputs, chosen).items()}
+        return check(got, expected, self._attempt.kernel.relaxed).ok
+
+
+WHEN = "in a timed sample"
+
+
+def _with_reason(found: Check) -> Check:
+    return Check(False, found.max_abs_error, found.max_rel_error, found.worst, f"{found.reason} ({WHEN})")
+
+
+def _sliced(arrays: Mapping[str, Any], axes: Mapping[str, int], chosen: Sequence[int]) -> dict[str, Any]:
+    return take(arrays, axes, list(chosen))
+
+
+def _exchange(array: Any, axis: int, first: int, second: int, length: int) -> None:
+    """Let two ranges of slices change places."""
+    here = array[along(axis, slice(first, first + length))]
+    there = array[along(axis, slice(second, second + length))]
+    beside = here.copy()
+    here[...] = there
+    there[...] = beside
+
+
+def _multiply(array: Any, factor: float) -> None:
+    """Multiply in place; integers exactly, where the factor is one or divides them."""
+    if array.dtype.kind in "iu":
+        if abs(factor) >= 1:
+            array *= array.dtype.type(int(factor))
+        else:
+            array //= array.dtype.type(round(1 / factor))
+    else:
+        array *= array.dtype.type(factor)
+
+
+def _is_near(got: Array, want: Array) -> bool:
+    if got.shape != want.shape or got.dtype != want.dtype:
+        return False
+    info = dtype_info(got.dtype.name)
+    if info.kind not in ("float", "complex"):
+        return bool(np.array_equal(got, want))
+    wide = np.complex128 if info.kind == "complex" else np.float64
+    first, second = got.astype(wide), want.astype(wide)
+    with np.errstate(all="ignore"):
+        finite = np.isfinite(second)
+        scale = float(np.mean(np.abs(second[finite]))) if finite.any() else 0.0
+        limit = LOOSE.get(info.name, LOOSE["float32"]) * (np.abs(second) + scale)
+        near = (np.abs(first - second) <= limit) | (first == second) | (np.isnan(first) & np.isnan(second))
+    return bool(near.all())
