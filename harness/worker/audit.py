@@ -10,12 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import Any
 
 import numpy as np
-from opgauge.harness.result.result import Check
 from opgauge.harness.worker.attempt import Attempt, WrongError
 from opgauge.harness.worker.bits import has_bits
 from opgauge.harness.worker.inputs import Inputs
@@ -113,18 +112,13 @@ class Audit:
         variation = self._variation
         if isinstance(variation, Exchange) and change.pair:
             for name, axis in (variation.inputs if is_input else variation.outputs).items():
-                if name in arrays and not self._is_view(name, is_input=is_input):
+                if name in arrays:
                     _exchange(arrays[name], axis, *change.pair, change.length)
         elif isinstance(variation, Scaling) and change.is_scaled:
             factors = dict.fromkeys(variation.inputs, float(variation.factor)) if is_input else variation.outputs
             for name, factor in factors.items():
-                if name in arrays and not self._is_view(name, is_input=is_input):
+                if name in arrays:
                     _multiply(arrays[name], factor)
-
-    def _is_view(self, name: str, *, is_input: bool) -> bool:
-        """Whether an output needs no change, since it is a view of an input that has changed."""
-        accepted = self._attempt.accepted.get(name)
-        return not is_input and accepted is None
 
     def _undo(self, change: _Change) -> None:
         variation = self._variation
@@ -188,7 +182,8 @@ class Audit:
             self._attempt.kernel.relaxed,
         )
         if not found.ok:
-            raise WrongError(f"{found.reason} ({WHEN})", _with_reason(found))
+            reason = f"{found.reason} ({WHEN})"
+            raise WrongError(reason, replace(found, reason=reason))
 
     def _is_loosely_right(self, outputs: Mapping[str, Any]) -> bool:
         """Whether outputs are near the expected ones, where they are small enough to look at all of them."""
@@ -216,10 +211,6 @@ class Audit:
 
 
 WHEN = "in a timed sample"
-
-
-def _with_reason(found: Check) -> Check:
-    return Check(False, found.max_abs_error, found.max_rel_error, found.worst, f"{found.reason} ({WHEN})")
 
 
 def _sliced(arrays: Mapping[str, Any], axes: Mapping[str, int], chosen: Sequence[int]) -> dict[str, Any]:

@@ -83,7 +83,7 @@ class Buffers:
 
     @contextmanager
     def decoy(self) -> Iterator[None]:
-        """Inputs hold other values meanwhile: all of small ones, parts of large ones, first and last elements among them."""
+        """Inputs hold other values meanwhile: small ones everywhere, large ones in parts, at both ends among them."""
         kept = []
         for array in self.inputs.values():
             flat = _flat(array)
