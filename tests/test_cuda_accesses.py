@@ -28,7 +28,6 @@ KERNELS = [
     (flatten.SOURCE, "copy_packs"),
     (lerp.SOURCE, "lerp_flat"),
     (lerp.SOURCE, "lerp_rows"),
-    (lerp.SOURCE, "lerp_broadcast"),
     (lerp.SOURCE, "grad_flat"),
     (passes.SOURCE, "apply_rows"),
     (scale.SOURCE, "scale"),

@@ -86,6 +86,29 @@ ONE_SUMMED: tuple[tuple[Shape, Shape], ...] = (
     ((1,), (20_001,)),
     ((2, 1, 5, 1), (2, 7, 5, 9)),
 )
+WALKED: tuple[tuple[Shape, Shape, Shape], ...] = (
+    ((37, 11), (37, 1), ()),
+    ((37, 16), (16,), ()),
+    ((9, 3), (3,), ()),
+    ((33, 1), (1, 29), ()),
+    ((5, 1, 7), (1, 6, 1), (5, 6, 7)),
+    ((2, 3, 8), (2, 1, 8), (3, 1)),
+    ((2, 3, 9), (2, 3, 9), (9,)),
+)
+"""Shapes of x, y and perhaps weight, which broadcast."""
+WEIGHTED: tuple[tuple[Shape, Shape, Shape], ...] = (
+    ((40,), (300, 40), (300, 40)),
+    ((300, 1), (300, 40), (40,)),
+    ((8, 1), (1, 9000), (8, 9000)),
+    ((5, 1, 24, 1), (5, 7, 24, 16), (7, 1, 16)),
+    ((2, 1, 24, 1), (2, 30, 24, 3), (2, 30, 24, 1)),
+    ((1, 33), (1, 33), (700, 33)),
+    ((1,), (1,), (20_001,)),
+    ((16,), (1, 16), (5000, 16)),
+    ((3, 1, 5, 1, 8, 1), (1, 4, 1, 6, 1, 3), (3, 4, 5, 6, 8, 1)),
+    ((1,), (40_000,), (1,)),
+)
+"""Shapes of x, y and a tensor of weights."""
 ROWS: tuple[tuple[Shape, tuple[int, ...]], ...] = (
     ((1,), (0,)),
     ((37, 5), (1,)),
@@ -161,11 +184,20 @@ def chosen(op: str) -> list[Chosen]:
     if op == "lerp_grad":
         pairs = [*BOTH_SUMMED, *ONE_SUMMED, *((y, x) for x, y in ONE_SUMMED)]
         near_one: Chosen = ({"x": (1, 17, 1), "y": (33, 1, 2)}, {"weight": 0.9999995})
-        return [near_one, *(({"x": x, "y": y}, {"weight": 0.3}) for x, y in pairs)]
+        weighted: list[Chosen] = [({"x": x, "y": y, "weight": weight}, {}) for x, y, weight in WEIGHTED]
+        unsummed: list[Chosen] = [
+            ({"x": (7, 5, 11), "y": (7, 5, 11), "weight": weight}, {})
+            for weight in ((7, 1, 11), (5, 1), (11,), (1, 1, 1))
+        ]
+        return [near_one, *(({"x": x, "y": y}, {"weight": 0.3}) for x, y in pairs), *weighted, *unsummed]
     if op == "lerp":
         shapes: tuple[Shape, ...] = ((1,), (5, 8), (9, 250), (3, 1030), (2, 9001))
         by_number: list[Chosen] = [({"x": shape, "y": shape}, {"weight": 0.3}) for shape in shapes]
-        return [*by_number, *(({**same, "weight": same["x"]}, {}) for same, _ in by_number)]
+        walked: list[Chosen] = [
+            ({"x": x, "y": y, **({"weight": weight} if weight else {})}, {} if weight else {"weight": 0.3})
+            for x, y, weight in WALKED
+        ]
+        return [*by_number, *(({**same, "weight": same["x"]}, {}) for same, _ in by_number), *walked]
     if op == "dot":
         return [({"x": shape, "y": shape}, {}) for shape, _ in ROWS]
     if op == "mean":
@@ -217,7 +249,7 @@ SMALL_AS_LARGE = dict.fromkeys(
 SMALL, SMALL_ELEMENTS = ("lerp", "mean", "dot", "p_norm", "p_norm_grad"), 1 << 16
 """Ops of which what is small is taken otherwise than what is large, and the most elements that are small."""
 KERNELS = {
-    "lerp": {"lerp_flat", "grad_rows", "grad_columns", "grad_crossed", "grad_any"},
+    "lerp": {"lerp_flat", "lerp_walk", "grad_walk", "grad_rows", "grad_columns", "grad_crossed", "reduce_any"},
     "mean": {
         "reduce_small",
         "reduce_tiny",

@@ -56,48 +56,29 @@ __global__ void __launch_bounds__(FLAT_THREADS) lerp_rows(
   spot.store(out + blockIdx.y * packs * V, result);
 }
 
-// V elements of an operand that is contiguous or repeated along the innermost axis: then only the first is loaded,
-// and `of` gives it for each.
+// lerp_walk: operands that broadcast in any pattern, in vectors of the result whatever the length of its rows.
+// Layout   out flat; x, y and weight walk over its axes, or are DENSE (as out), which is a bit of `dense` each
+// Grid     size / V / THREADS      Block  THREADS
+// Needs    V > 1: out and dense operands aligned; fewer than 2^31 elements      Writes  out[size]
+// Why      a vector lies in two rows at most unless rows are shorter: two index computations serve V elements
 template <typename T, int V>
-__device__ __forceinline__ Pack<T, V> gather(const T* from, const Strides& strides, long long at) {
-  if (V == 1 || strides.at[0] == 1) return load<T, V>(from + at);
-  Pack<T, V> result;
-  result.at[0] = from[at];
-  return result;
-}
-
-template <typename T, int V>
-__device__ __forceinline__ T of(const Pack<T, V>& gathered, const Strides& strides, int i) {
-  return V == 1 || strides.at[0] == 1 ? gathered.at[i] : gathered.at[0];
-}
-
-// Broadcast operands: the innermost axis is a multiple of V, and no operand has a stride but 0 and 1 along it.
-template <typename T, int V, int P>
-__global__ void __launch_bounds__(THREADS) lerp_broadcast(
+__global__ void __launch_bounds__(THREADS) lerp_walk(
     const T* __restrict__ x, const T* __restrict__ y, const T* __restrict__ weight, T* __restrict__ out,
-    Wide<T> number, unsigned int packs, Axes axes, Strides of_x, Strides of_y, Strides of_weight) {
-  const unsigned int first = blockIdx.x * (THREADS * P) + threadIdx.x;
-  Pack<T, V> a[P], b[P], w[P];
+    Wide<T> number, unsigned int size, int dense, Axes axes, Strides of_x, Strides of_y, Strides of_weight) {
+  const unsigned int at = (blockIdx.x * THREADS + threadIdx.x) * V;
+  if (at >= size) return;
+  const unsigned int count = min(size - at, static_cast<unsigned int>(V));
+  const RowSplit<V> split(at, axes);
+  const Pack<T, V> from = split.template load<T>(x, of_x, dense & 1, at, count, axes);
+  const Pack<T, V> to = split.template load<T>(y, of_y, dense & 2, at, count, axes);
+  Pack<T, V> parts, result;
+  if (weight != nullptr) parts = split.template load<T>(weight, of_weight, dense & 4, at, count, axes);
 #pragma unroll
-  for (int j = 0; j < P; ++j) {
-    const unsigned int pack = first + j * THREADS, at = pack * V;
-    if (pack >= packs) break;
-    a[j] = gather<T, V>(x, of_x, place(at, axes, of_x));
-    b[j] = gather<T, V>(y, of_y, place(at, axes, of_y));
-    if (weight != nullptr) w[j] = gather<T, V>(weight, of_weight, place(at, axes, of_weight));
+  for (int i = 0; i < V; ++i) {
+    const Wide<T> part = weight != nullptr ? widen(parts.at[i]) : number;
+    result.at[i] = narrow<T>(blend(widen(from.at[i]), widen(to.at[i]), part));
   }
-#pragma unroll
-  for (int j = 0; j < P; ++j) {
-    const unsigned int pack = first + j * THREADS;
-    if (pack >= packs) break;
-    Pack<T, V> result;
-#pragma unroll
-    for (int i = 0; i < V; ++i) {
-      const Wide<T> share = weight != nullptr ? widen(of(w[j], of_weight, i)) : number;
-      result.at[i] = narrow<T>(blend(widen(of(a[j], of_x, i)), widen(of(b[j], of_y, i)), share));
-    }
-    store<T, V>(out + pack * V, result);
-  }
+  store_some<T, V>(out + at, result, count);
 }
 
 // Nothing summed: dx and dy have dout's shape, either may be null. SUBTRACT: dx = dout - dy, as the design document.
@@ -123,17 +104,30 @@ __global__ void __launch_bounds__(FLAT_THREADS) grad_flat(
   if (dy != nullptr) spot.store(dy, second);
 }
 
-// The same with a weight that broadcasts: an element a thread.
-template <typename T>
-__global__ void __launch_bounds__(THREADS) grad_broadcast(
+// grad_walk: nothing summed, and a weight that broadcasts.
+// Layout   dout, dx, dy flat; weight walks over their axes      Grid  size / V / THREADS      Block  THREADS
+// Needs    V > 1: dout, dx and dy aligned; fewer than 2^31 elements      Writes  dx[size], dy[size], unless null
+// Why      as lerp_walk
+template <typename T, int V>
+__global__ void __launch_bounds__(THREADS) grad_walk(
     const T* __restrict__ dout, const T* __restrict__ weight, T* __restrict__ dx, T* __restrict__ dy,
     unsigned int size, Axes axes, Strides of_weight) {
   using A = Wide<T>;
-  const unsigned int at = blockIdx.x * THREADS + threadIdx.x;
+  const unsigned int at = (blockIdx.x * THREADS + threadIdx.x) * V;
   if (at >= size) return;
-  const A value = widen(dout[at]), share = widen(weight[place(at, axes, of_weight)]);
-  if (dx != nullptr) dx[at] = narrow<T>((A(1) - share) * value);
-  if (dy != nullptr) dy[at] = narrow<T>(share * value);
+  const unsigned int count = min(size - at, static_cast<unsigned int>(V));
+  const RowSplit<V> split(at, axes);
+  const Pack<T, V> given = split.template load<T>(dout, of_weight, true, at, count, axes);
+  const Pack<T, V> parts = split.template load<T>(weight, of_weight, false, at, count, axes);
+  Pack<T, V> first, second;
+#pragma unroll
+  for (int i = 0; i < V; ++i) {
+    const A value = widen(given.at[i]), part = widen(parts.at[i]);
+    first.at[i] = narrow<T>((A(1) - part) * value);
+    second.at[i] = narrow<T>(part * value);
+  }
+  if (dx != nullptr) store_some<T, V>(dx + at, first, count);
+  if (dy != nullptr) store_some<T, V>(dy + at, second, count);
 }
 
 constexpr int UNDER_WAY = 4;  // packs of a thread that sums, all loaded before the first is used
@@ -193,26 +187,6 @@ __global__ void __launch_bounds__(REDUCE_THREADS, LONG_RESIDENT) grad_rows(
   } else {
     put(row, mine);
   }
-}
-
-// Any pattern: a block sums one element of a gradient over the axes along which its input is repeated.
-// kept, summed: the axes of the result and of the sum, each with its strides in dout and in weight. dout counts
-// sign weight + offset times, without a weight `offset` times: 1 - weight of a number is more exact on the host.
-template <typename T>
-__global__ void __launch_bounds__(REDUCE_THREADS) grad_any(
-    const T* __restrict__ dout, const T* __restrict__ weight, T* __restrict__ sum, Wide<T> sign, Wide<T> offset,
-    Axes kept, Strides kept_dout, Strides kept_weight, Axes summed, Strides summed_dout,
-    Strides summed_weight, unsigned int count) {
-  using A = Wide<T>;
-  const T* const from = dout + place(blockIdx.x, kept, kept_dout);
-  const T* const shares = weight == nullptr ? nullptr : weight + place(blockIdx.x, kept, kept_weight);
-  A mine = 0;
-  for (unsigned int index = threadIdx.x; index < count; index += REDUCE_THREADS) {
-    const A share = shares == nullptr ? A(0) : widen(shares[place(index, summed, summed_weight)]);
-    mine += (offset + sign * share) * widen(from[place(index, summed, summed_dout)]);
-  }
-  mine = merge_block(Add<A>{}, mine);
-  if (threadIdx.x == 0) sum[blockIdx.x] = narrow<T>(mine);
 }
 
 // dout (batch, rows, C), weight a number: lanes along C, `sum` is (batch, C); other as in grad_rows.

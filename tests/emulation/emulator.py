@@ -136,7 +136,8 @@ class Emulator:
     def compile(self) -> None:
         """Compile what was asked for, all kernels of a source at once."""
         for source, asked in self.asked.items():
-            self.libraries[source] = Library(source, asked, self.folder / source.path.parent.name, self.device)
+            folder = self.folder / f"{source.path.parent.name}-{source.path.stem}"
+            self.libraries[source] = Library(source, asked, folder, self.device)
 
     def attempt(self, case: Case, inputs: Inputs, *, offset: bool = False) -> Attempt:
         """The optimized kernel of a case with its buffers; its outputs are poisoned, guarded and checked as any."""

@@ -1,6 +1,7 @@
 // Operands that walk over one common shape of up to six merged axes, as ops/_core/broadcast.py lays it out.
 #pragma once
 #include "divide.cuh"
+#include "pack.cuh"
 
 constexpr int AXES = 6;
 
@@ -24,4 +25,58 @@ __device__ __forceinline__ long long place(unsigned int index, const Axes& axes,
     index = outer;
   }
   return at + strides.at[AXES - 1] * index;
+}
+
+// How V flat elements from `at` on lie in rows of the innermost axis: `here` of them in the first one.
+template <int V>
+struct RowSplit {
+  unsigned int here;
+
+  __device__ __forceinline__ RowSplit(unsigned int at, const Axes& axes) {
+    const Divisor& length = axes.length[0];
+    here = length.value - remainder(at, quotient(at, length), length);
+  }
+
+  // The `count` elements of an operand that belong to flat elements from `at` on. dense: the operand is flat itself.
+  template <typename T>
+  __device__ __forceinline__ Pack<T, V> load(
+      const T* from, const Strides& strides, bool dense, unsigned int at, unsigned int count, const Axes& axes) const {
+    if (dense && count == V) return ::load<T, V>(from + at);
+    Pack<T, V> result{};
+    if (dense || count < V || axes.length[0].value < V) {
+#pragma unroll
+      for (int i = 0; i < V; ++i) {
+        if (i < count) result.at[i] = from[dense ? at + i : place(at + i, axes, strides)];
+      }
+      return result;
+    }
+    const T* const one = from + place(at, axes, strides);
+    const T* const next = here < V ? from + place(at + here, axes, strides) : one;
+    const auto* const word = reinterpret_cast<const PackWord<T, V>*>(one);
+    if (strides.at[0] == 1 && here >= V && reinterpret_cast<unsigned long long>(one) % sizeof(*word) == 0) {
+      return unpacked<T, V>(*word);
+    }
+    if (strides.at[0] == 0) {  // repeated along the row
+      const T first = *one, second = *next;
+#pragma unroll
+      for (int i = 0; i < V; ++i) result.at[i] = i < here ? first : second;
+      return result;
+    }
+#pragma unroll
+    for (int i = 0; i < V; ++i) {
+      const long long along = strides.at[0] * (i < here ? i : i - here);
+      result.at[i] = (i < here ? one : next)[along];
+    }
+    return result;
+  }
+};
+
+// The first `count` of V elements.
+template <typename T, int V>
+__device__ __forceinline__ void store_some(T* to, const Pack<T, V>& pack, unsigned int count) {
+  if (count == V) return store<T, V>(to, pack);
+#pragma unroll
+  for (int i = 0; i < V; ++i) {
+    if (i < count) to[i] = pack.at[i];
+  }
 }

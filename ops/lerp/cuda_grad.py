@@ -1,0 +1,300 @@
+"""lerp_grad on CUDA: no full-size temporary is written, and at most one launch for each gradient that is summed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import prod
+from typing import Any, NamedTuple
+
+import numpy as np
+from opgauge.ops._core.axes import as_reduction
+from opgauge.ops._core.broadcast import reduced_axes, walk
+from opgauge.ops._core.dtype import FLOATS, dtype_info
+from opgauge.ops._core.errors import AxisError
+from opgauge.ops._core.kernel import Bound
+from opgauge.ops._core.op import Array, Params, Shape, Shapes
+from opgauge.ops._core.registry import kernel
+from opgauge.ops._core.tuning import declare
+from opgauge.ops._cuda.pointwise import AXES, THREADS, axes_struct, blocks, flat, strides_struct
+from opgauge.ops._cuda.reduction import LONG_RESIDENT, collectors
+from opgauge.ops._cuda.source import Source, flag, multiprocessors, whole_pack
+from opgauge.ops.lerp.cuda import CTYPES, FLAGS, MOST_ROWS, SOURCE, WIDTHS, accumulating, split_weight
+from opgauge.ops.lerp.sums import SUM_THREADS, Part, partial_places, sum_plan
+
+WARP = 32
+MOST_SPLITS = 1024
+UNDER_WAY = 4
+"""Packs that a thread which sums loads at a time."""
+_BLOCKS = declare(
+    "lerp_grad.blocks_per_multiprocessor",
+    4,
+    (2, 4, 8, 16),
+    backend="cuda",
+    ops=("lerp_grad",),
+    why="blocks that share sums along columns: bandwidth against partial sums",
+)
+CROSSED_ROWS = range(17, 65)
+"""Of two axes that are summed, the length of the shorter: loads of a warp at a time, and sums that it keeps."""
+
+
+def _sum_expressions() -> tuple[str, ...]:
+    kinds = [(rows, sums) for rows in FLAGS for sums in (1, 2)]
+    found = [f"reduce_any<{ctype}, 1, {rows}, true, {sums}>" for ctype in CTYPES.values() for rows, sums in kinds]
+    for name, ctype in CTYPES.items():
+        found += [
+            f"reduce_any<{ctype}, {WIDTHS[name]}, {rows}, {spread}, {sums}>" for rows, sums in kinds for spread in FLAGS
+        ]
+    return tuple(found)
+
+
+SUMS = Source(__file__, "sums.cu", _sum_expressions())
+
+
+def _workspace(shapes: Shapes, params: Params) -> int:
+    """Bytes for partial sums: of one gradient's blocks by `_fused`, then of each summed gradient's by `_sum`."""
+    del params
+    full = shapes.inputs["dout"]
+    itemsize = dtype_info(dtype_info(full.dtype).accumulate).itemsize
+    sizes = _summed_sizes(shapes.outputs, full.shape)
+    general = sum(partial_places(size, 1, itemsize).nbytes for size in sizes)
+    if len(sizes) == 2 and sizes[0] == sizes[1]:
+        general = max(general, partial_places(sizes[0], 2, itemsize).nbytes)
+    return _mail_bytes(shapes.outputs, full.shape) + general
+
+
+def _summed_sizes(outputs: Mapping[str, Any], full: Shape) -> list[int]:
+    """Sizes of the gradients that are summed; outputs: arrays or specs."""
+    return [output.size for output in outputs.values() if output.size != prod(full)]
+
+
+def _mail_bytes(outputs: Mapping[str, Any], full: Shape) -> int:
+    """Bytes of what blocks that share a summed gradient of `_fused` publish: two words of 64 bits a number at most."""
+    return max((16 * size * _splits(size) for size in _summed_sizes(outputs, full)), default=0)
+
+
+def _splits(size: int) -> int:
+    """Most blocks that share one result."""
+    return max(1, min(MOST_SPLITS, (1 << 18) // max(size, 1)))
+
+
+@kernel("lerp_grad", "optimized", "cuda", FLOATS, prepare=True, workspace=_workspace)
+def lerp_grad(
+    *, x: Any, y: Any, dout: Any, weight: Any, need_x: bool, need_y: bool, out: dict[str, Any], workspace: Any
+) -> Bound:
+    """Same shapes: one launch. One gradient summed: one launch where the weight is a number. Else one launch each."""
+    del need_x, need_y
+    return _gradient(x.shape, y.shape, dout, weight, out, workspace, subtract=False)
+
+
+@kernel(
+    "lerp_grad",
+    "subtract_fused",
+    "cuda",
+    FLOATS,
+    prepare=True,
+    workspace=_workspace,
+    relaxed=2.0**24,
+    note="dX = dout - weight dout in one kernel; as the optimized one wherever something is summed",
+)
+def lerp_grad_subtract(
+    *, x: Any, y: Any, dout: Any, weight: Any, need_x: bool, need_y: bool, out: dict[str, Any], workspace: Any
+) -> Bound:
+    """The design document's plan, fused into the one elementwise kernel that it asks for."""
+    del need_x, need_y
+    return _gradient(x.shape, y.shape, dout, weight, out, workspace, subtract=True)
+
+
+def _gradient(
+    x: Shape, y: Shape, dout: Any, weight: Any, out: dict[str, Any], workspace: Any, *, subtract: bool
+) -> Bound:
+    dx, dy = out.get("dx"), out.get("dy")
+    wide = accumulating(dout)
+    sums = [gradient is not None and bool(reduced_axes(shape, dout.shape)) for gradient, shape in ((dx, x), (dy, y))]
+    if not any(sums):
+        return _unsummed(dout, weight, dx, dy, subtract=subtract)
+    tensor = None if isinstance(weight, float | int) else weight
+    if tensor is None:
+        fused = _summed(x, y, dout, weight, (dx, dy), sums, workspace)
+        if fused is not None:
+            return fused
+        factors = ((wide(1 - weight), wide(0)), (wide(weight), wide(0)))
+    else:
+        factors = ((wide(1), wide(-1)), (wide(0), wide(1)))
+    found = [_Gradient(dx, x, *factors[0]), _Gradient(dy, y, *factors[1])]
+    summed = [one for one, holds in zip(found, sums, strict=True) if holds]
+    beside = [one for one, holds in zip(found, sums, strict=True) if not holds and one.out is not None]
+    scratch = None if workspace is None else workspace[_mail_bytes(out, dout.shape) :]
+    if len(summed) == 1 or reduced_axes(x, dout.shape) == reduced_axes(y, dout.shape):
+        return _sum(dout, tensor, summed, beside[0] if beside else None, scratch)
+    size = partial_places(summed[0].out.size, 1, np.dtype(wide).itemsize).nbytes
+    steps: list[Bound] = []
+    for one, room in zip(summed, (scratch, None if scratch is None else scratch[size:]), strict=True):
+        alone = None
+        if tensor is None:
+            mail = None if workspace is None else workspace
+            alone = _fused(dout, one.out, None, one.shape, (one.offset, one.offset), mail)
+        steps.append(alone or _sum(dout, tensor, [one], None, room))
+
+    def run() -> None:
+        for step in steps:
+            step()
+
+    return run
+
+
+def _summed(
+    x: Shape, y: Shape, dout: Any, weight: float, gradients: tuple[Any, Any], sums: list[bool], workspace: Any
+) -> Bound | None:
+    """One launch, the weight a number; None where the axes do not allow it."""
+    wide = accumulating(dout)
+    factors = (wide(1 - weight), wide(weight))
+    if all(sums):
+        return _crossed(dout, gradients, (x, y), factors)
+    if sums[0]:
+        return _fused(dout, *gradients, x, factors, workspace)
+    return _fused(dout, *gradients[::-1], y, factors[::-1], workspace)
+
+
+def _unsummed(dout: Any, weight: Any, dx: Any, dy: Any, *, subtract: bool) -> Bound:
+    """Gradients of dout's shape."""
+    wide, ctype = accumulating(dout), CTYPES[dout.dtype.name]
+    tensor, number = split_weight(weight, wide)
+    if tensor is None or tensor.shape == dout.shape:
+        width = whole_pack(dout, dout.size, tensor, dx, dy)
+        grid, block = flat(dout.size, width)
+        flags = f"{flag(tensor is not None)}, {flag(subtract)}"
+        function = SOURCE.function(f"grad_flat<{ctype}, {width}, {flags}>")
+        rest = wide(1 - weight) if tensor is None else wide(0)
+        arguments: tuple[Any, ...] = (dout, tensor, dx, dy, number, rest, np.int64(dout.size // width))
+        return lambda: function(grid, block, arguments)
+    steps = walk(dout.shape, tensor.shape)
+    width = whole_pack(dout, dout, dx, dy)
+    function, grid = SOURCE.function(f"grad_walk<{ctype}, {width}>"), (blocks(dout.size, width),)
+    walked = (axes_struct(steps), strides_struct(steps.strides[0]))
+    arguments = (dout, tensor, dx, dy, np.uint32(dout.size), *walked)
+    return lambda: function(grid, (THREADS,), arguments)
+
+
+def _waiting() -> int:
+    """Blocks that wait for others must be fewer: one for each sum, or each column block's."""
+    return LONG_RESIDENT * multiprocessors()
+
+
+def _fused(dout: Any, summed: Any, other: Any, shape: Shape, factors: tuple[Any, Any], workspace: Any) -> Bound | None:
+    """One gradient summed over adjacent axes, the other written beside it unless None; None elsewhere."""
+    try:
+        layout = as_reduction(dout.shape, reduced_axes(shape, dout.shape))
+    except AxisError:
+        return None
+    if layout.b != 1:
+        return None
+    ctype = CTYPES[dout.dtype.name]
+    if layout.c == 1:
+        width = whole_pack(dout, layout.length, other)
+        packs = layout.length // width
+        most = _splits(summed.size) if layout.a < _waiting() else 1
+        share = -(-packs // min(most, -(-packs // (THREADS * UNDER_WAY))))
+        splits = -(-packs // share)
+        function = SOURCE.function(f"grad_rows<{ctype}, {width}>")
+        lanes, collecting = collectors(layout.a, splits, THREADS)
+        launched = layout.a * splits + (collecting if splits > 1 else 0)
+        numbers = (np.int32(layout.a), np.int64(layout.length), np.int32(splits), np.int64(share), np.int32(lanes))
+        arguments: tuple[Any, ...] = (dout, summed, other, *factors, *numbers, workspace)
+        return lambda: function((launched,), (THREADS,), arguments)
+    if layout.a > MOST_ROWS:
+        return None
+    width = whole_pack(dout, layout.c, other)
+    packs = -(-layout.c // width)
+    lanes = 1
+    while lanes < WARP and lanes < packs:
+        lanes *= 2
+    across, rows = -(-packs // lanes), THREADS // lanes
+    room = _BLOCKS.value() * multiprocessors() // (across * layout.a) if across * layout.a < _waiting() else 1
+    splits = max(1, min(_splits(summed.size), room, -(-layout.length // rows)))
+    function = SOURCE.function(f"grad_columns<{ctype}, {width}>")
+    grid, sizes = (across, splits, layout.a), (np.int32(layout.length), np.int32(layout.c))
+    return lambda: function(grid, (lanes, rows), (dout, summed, other, *factors, *sizes, workspace))
+
+
+def _crossed(
+    dout: Any, gradients: tuple[Any, Any], shapes: tuple[Shape, Shape], factors: tuple[Any, Any]
+) -> Bound | None:
+    """Both gradients summed, over two adjacent axes: dout is read once, in one launch; None elsewhere."""
+    try:
+        layouts = [as_reduction(dout.shape, reduced_axes(shape, dout.shape)) for shape in shapes]
+    except AxisError:
+        return None
+    outer, inner = sorted(layouts, key=lambda layout: layout.a)
+    apart = outer.a * outer.length != inner.a or outer.c != inner.length * inner.c
+    width = whole_pack(dout, inner.c, *gradients)
+    across = -(-inner.c // (width * WARP))
+    # one gradient is summed over the steps and has the rows, the other the other way round
+    rows, steps = sorted(layouts, key=lambda layout: layout.length)
+    if apart or width == 1 or rows.length not in CROSSED_ROWS or across * outer.a < multiprocessors():
+        return None
+    over_steps = layouts.index(steps)
+    kept, walked = gradients[over_steps], gradients[1 - over_steps]
+    function = SOURCE.function(f"grad_crossed<{CTYPES[dout.dtype.name]}, {width}>")
+    sizes = (*map(np.int32, (steps.length, rows.length, inner.c)), np.int64(steps.c), np.int64(rows.c))
+    arguments = (dout, kept, walked, factors[over_steps], factors[1 - over_steps], *sizes)
+    return lambda: function((across, outer.a), (THREADS,), arguments)
+
+
+class _Gradient(NamedTuple):
+    """A gradient to write: its buffer, the shape of its input, and what dout is multiplied by: offset + sign weight."""
+
+    out: Any
+    shape: Shape
+    offset: Any
+    sign: Any
+
+
+def _sum(dout: Any, tensor: Any, summed: Sequence[_Gradient], other: _Gradient | None, workspace: Any) -> Bound:
+    """One or two gradients summed over the same axes, and perhaps one that is not, in one launch.
+
+    workspace: bytes of `partial_places`, zero.
+    """
+    ctype, wide = CTYPES[dout.dtype.name], np.dtype(accumulating(dout))
+    beside = None if other is None else other.out
+    widest = whole_pack(dout, dout.size, tensor, beside)
+    weight = () if tensor is None else tensor.shape
+    plan = sum_plan(dout.shape, summed[0].shape, weight, widest, multiprocessors())
+    places = partial_places(summed[0].out.size, len(summed), wide.itemsize)
+    flags = f"{flag(plan.rows)}, {flag(plan.spread)}, {len(summed)}"
+    function = SUMS.function(f"reduce_any<{ctype}, {plan.width}, {flags}>")
+    base = 0 if workspace is None else workspace.data.ptr
+    partials = np.array((base + places.splits, base + places.groups, base + places.arrivals), PARTIALS)
+    outs = (summed[0].out, summed[1].out if len(summed) > 1 else None, beside)
+    factors = [np.array((one.offset, one.sign), _factor(wide)) for one in (summed[0], summed[-1], other or summed[0])]
+    parts = (_part(plan.kept), _part(plan.summed))
+    arguments = (dout, tensor, *outs, *factors, *parts, np.int32(plan.bits), partials)
+    return lambda: function((plan.blocks, plan.splits), (SUM_THREADS,), arguments)
+
+
+PARTIALS = np.dtype([("splits", np.uint64), ("groups", np.uint64), ("arrivals", np.uint64)])
+
+
+def _factor(wide: np.dtype) -> np.dtype:
+    return np.dtype([("offset", wide), ("sign", wide)])
+
+
+def _part(part: Part) -> Array:
+    """A `Part` of sums.cu."""
+    axes = axes_struct(part.axes)
+    found = np.zeros(
+        (),
+        np.dtype(
+            [
+                ("axes", axes.dtype),
+                ("pad", np.int32),
+                ("dout", np.int64, (AXES,)),
+                ("weight", np.int64, (AXES,)),
+                ("units", np.uint64),
+            ]
+        ),
+    )
+    found["axes"] = axes
+    for name in ("dout", "weight"):
+        found[name] = strides_struct(getattr(part, name))["at"]
+    found["units"] = part.units
+    return found

@@ -1,0 +1,159 @@
+// Gradients of lerp that are summed over any set of axes. The plan is made by ops/lerp/sums.py.
+#include "pack.cuh"
+#include "ticket.cuh"
+#include "walk.cuh"
+
+constexpr int SUM_THREADS = 256, FIX_UP = 32;
+
+// Some of dout's axes. Units are vectors along the innermost axis if `dout` says so, else elements.
+struct Part {
+  Axes axes;
+  Strides dout, weight;
+  unsigned int units;
+};
+
+// offset + sign weight: what one gradient multiplies dout by.
+template <typename A>
+struct Factor {
+  A offset, sign;
+};
+
+// Where partial sums go: counters of arrivals, zero between launches, then [split][result] and [group][result].
+template <typename A>
+struct Partials {
+  A* splits;
+  A* groups;
+  unsigned int* arrivals;
+};
+
+// Adds up `count` rows that lie `stride` apart, of `total` results, `columns` of them from `begin` on, by all threads of
+// the block; calls put(result, sum).
+template <typename A, typename Put>
+__device__ __forceinline__ void sum_partials(
+    const A* partials, int count, long long stride, long long total, long long begin, int columns, A* slots, const Put& put) {
+  const int across = min(columns, SUM_THREADS), groups = SUM_THREADS / across;
+  const int group = threadIdx.x / across, lane = threadIdx.x % across;
+  for (int first = 0; first < columns; first += across) {
+    const long long result = begin + first + lane;
+    A sum = 0;
+    if (result < total) {
+#pragma unroll 8
+      for (int row = group; row < count; row += groups) sum += __ldcg(partials + row * stride + result);
+    }
+    slots[threadIdx.x] = sum;
+    __syncthreads();
+    for (int half = groups / 2; half > 0; half /= 2) {
+      if (group < half) slots[threadIdx.x] += slots[threadIdx.x + half * across];
+      __syncthreads();
+    }
+    if (group == 0 && result < total) put(result, slots[lane]);
+    __syncthreads();
+  }
+}
+
+// reduce_any: SUMS gradients summed over the same axes, and one that is not summed, in one pass.
+// Layout   dout and weight walk over kept axes (the results) and summed axes, in any order
+// Grid     blocks of results × splits of the sum      Block  SUM_THREADS, 2^bits of them along the innermost axis
+// Needs    V > 1: innermost axis a multiple of V, operands aligned      Writes  first, second, and other unless null
+// Why      every pattern of broadcasting reads dout and weight once; the last block of a group adds up its partials,
+//          so that no block waits. ROWS: the innermost axis is summed. SPREAD: one weight for a vector, else as many.
+template <typename T, int V, bool ROWS, bool SPREAD, int SUMS>
+__global__ void __launch_bounds__(SUM_THREADS) reduce_any(
+    const T* __restrict__ dout, const T* __restrict__ weight, T* __restrict__ first, T* __restrict__ second,
+    T* __restrict__ other, Factor<Wide<T>> to_first, Factor<Wide<T>> to_second, Factor<Wide<T>> to_other, Part kept,
+    Part summed, int bits, Partials<Wide<T>> partials) {
+  using A = Wide<T>;
+  constexpr int EACH = ROWS ? 1 : V, UNROLL = V > 1 ? 4 : 8, WEIGHTS = SPREAD ? 1 : V;
+  __shared__ A slots[EACH][SUM_THREADS];
+  const int fast = threadIdx.x & ((1 << bits) - 1), slow = threadIdx.x >> bits;
+  const int lanes = ROWS ? 1 << bits : SUM_THREADS >> bits, columns = SUM_THREADS / lanes;
+  const int lane = ROWS ? fast : slow, column = ROWS ? slow : fast;
+  const unsigned int unit = blockIdx.x * columns + column, end = unit < kept.units ? summed.units : 0;
+  const unsigned int nearest = min(unit, kept.units - 1);
+  const long long in_dout = place(nearest, kept.axes, kept.dout);
+  const T* const weights = weight == nullptr ? nullptr : weight + place(nearest, kept.axes, kept.weight);
+  A sums[SUMS][EACH] = {};
+  const unsigned int step = lanes * gridDim.y;
+  for (unsigned int start = blockIdx.y * lanes + lane; start < end; start += UNROLL * step) {
+    PackWord<T, V> loaded[UNROLL];
+    PackWord<T, WEIGHTS> shares[UNROLL];
+    long long at[UNROLL];
+#pragma unroll
+    for (int u = 0; u < UNROLL; ++u) {
+      const unsigned int index = start + u * step;
+      const bool there = index < end;
+      at[u] = in_dout + place(there ? index : start, summed.axes, summed.dout);
+      loaded[u] = fetch_where<T, V, false>(dout + at[u], there);
+      if (weights != nullptr) {
+        const T* const from = weights + place(there ? index : start, summed.axes, summed.weight);
+        shares[u] = fetch_where<T, WEIGHTS, false>(from, there);
+      }
+    }
+#pragma unroll
+    for (int u = 0; u < UNROLL; ++u) {
+      if (start + u * step >= end) break;
+      const Pack<T, V> given = unpacked<T, V>(loaded[u]);
+      Pack<T, WEIGHTS> parts{};
+      if (weights != nullptr) parts = unpacked<T, WEIGHTS>(shares[u]);
+      Pack<T, V> rest;
+      A few[SUMS][EACH] = {};
+#pragma unroll
+      for (int i = 0; i < V; ++i) {
+        const A value = widen(given.at[i]), part = weights != nullptr ? widen(parts.at[SPREAD ? 0 : i]) : A(0);
+        few[0][ROWS ? 0 : i] += (to_first.offset + to_first.sign * part) * value;
+        if constexpr (SUMS == 2) few[1][ROWS ? 0 : i] += (to_second.offset + to_second.sign * part) * value;
+        rest.at[i] = narrow<T>((to_other.offset + to_other.sign * part) * value);
+      }
+#pragma unroll
+      for (int s = 0; s < SUMS; ++s) {
+#pragma unroll
+        for (int i = 0; i < EACH; ++i) sums[s][i] += few[s][i];
+      }
+      if (other != nullptr) store<T, V>(other + at[u], rest);
+    }
+  }
+  const long long total = static_cast<long long>(kept.units) * EACH;
+  const auto put = [&](int s, long long result, A sum) { (s == 0 ? first : second)[result] = narrow<T>(sum); };
+#pragma unroll
+  for (int s = 0; s < SUMS; ++s) {
+    if (s > 0) __syncthreads();
+#pragma unroll
+    for (int i = 0; i < EACH; ++i) slots[i][lane * columns + column] = sums[s][i];
+    for (int half = lanes / 2; half > 0; half /= 2) {
+      __syncthreads();
+      if (lane >= half) continue;
+#pragma unroll
+      for (int i = 0; i < EACH; ++i) slots[i][lane * columns + column] += slots[i][(lane + half) * columns + column];
+    }
+    if (lane > 0 || unit >= kept.units) continue;
+#pragma unroll
+    for (int i = 0; i < EACH; ++i) {
+      const long long result = static_cast<long long>(unit) * EACH + i;
+      if (gridDim.y == 1) {
+        put(s, result, slots[i][column]);
+      } else {
+        partials.splits[(static_cast<long long>(blockIdx.y) * SUMS + s) * total + result] = slots[i][column];
+      }
+    }
+  }
+  if (gridDim.y == 1) return;
+  const int groups = (gridDim.y + FIX_UP - 1) / FIX_UP, group = blockIdx.y / FIX_UP;
+  const int members = min(FIX_UP, static_cast<int>(gridDim.y) - group * FIX_UP);
+  unsigned int* const arrivals = partials.arrivals + blockIdx.x * (groups + 1);
+  if (!arrive_last(arrivals + 1 + group, members)) return;
+  const long long begin = static_cast<long long>(blockIdx.x) * columns * EACH;
+#pragma unroll
+  for (int s = 0; s < SUMS; ++s) {
+    sum_partials(partials.splits + (static_cast<long long>(group) * FIX_UP * SUMS + s) * total, members, SUMS * total,
+                 total, begin, columns * EACH, slots[0], [&](long long result, A sum) {
+                   if (groups == 1) return put(s, result, sum);
+                   partials.groups[(static_cast<long long>(group) * SUMS + s) * total + result] = sum;
+                 });
+  }
+  if (groups == 1 || !arrive_last(arrivals, groups)) return;
+#pragma unroll
+  for (int s = 0; s < SUMS; ++s) {
+    sum_partials(partials.groups + s * total, groups, SUMS * total, total, begin, columns * EACH, slots[0],
+                 [&](long long result, A sum) { put(s, result, sum); });
+  }
+}
