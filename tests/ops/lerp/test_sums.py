@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import product
 from math import prod
 
 import pytest
@@ -43,14 +42,14 @@ def test_plans_cover_everything_once(full: Shape, gradient: Shape, weight: Shape
 
 @pytest.mark.parametrize(("full", "gradient", "weight"), PATTERNS)
 def test_large_sums_fill_the_device(full: Shape, gradient: Shape, weight: Shape) -> None:
-    """A sum of many elements occupies two blocks a multiprocessor at least, however few its results are."""
+    """A sum of many elements occupies every multiprocessor, however few its results are."""
     plan = sum_plan(full, gradient, weight, 4, PROCESSORS)
     if prod(full) >= 1 << 20:
-        assert plan.blocks * plan.splits >= 2 * PROCESSORS
+        assert plan.blocks * plan.splits >= PROCESSORS
 
 
 @pytest.mark.parametrize(("full", "gradient", "weight"), PATTERNS)
-@pytest.mark.parametrize(("sums", "itemsize"), product((1, 2), (4, 8)))
+@pytest.mark.parametrize(("sums", "itemsize"), [(1, 4), (1, 8), (2, 4), (2, 8)])
 def test_partial_sums_fit_the_workspace(full: Shape, gradient: Shape, weight: Shape, sums: int, itemsize: int) -> None:
     """Counters, partial sums of splits and of groups lie side by side in the workspace, whatever the plan."""
     plan = sum_plan(full, gradient, weight, 4, 1000)
