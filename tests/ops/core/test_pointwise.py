@@ -13,6 +13,7 @@ from opgauge.ops._core.tuning import override
 from opgauge.ops._cuda import pointwise
 from opgauge.ops._cuda.pointwise import PACK_BYTES, THREADS
 from opgauge.ops.lerp import cuda as lerp
+from opgauge.ops.lerp import cuda_grad
 
 MULTIPROCESSORS = 132
 
@@ -96,11 +97,11 @@ def test_host_and_device_agree_on_a_block() -> None:
         ((3, 2052), (2052,), None, "lerp_rows<float, 4, 1, 1, -1>"),
         ((3, 2052), (3, 2052), (3, 1), "lerp_rows<float, 4, 1, 1, 0>"),
         ((3, 2052), (3, 1), (2052,), "lerp_rows<float, 4, 1, 0, 1>"),
-        ((3, 1), (3, 1), (3, 2052), "lerp_broadcast<float, 4, 2>"),
-        ((3, 1020), (3, 1), None, "lerp_broadcast<float, 4, 2>"),
-        ((3, 2051), (3, 1), None, "lerp_broadcast<float, 1, 2>"),
-        ((70_000, 1), (70_000, 1024), None, "lerp_broadcast<float, 4, 2>"),
-        ((3, 1, 2048), (3, 5, 2048), None, "lerp_broadcast<float, 4, 2>"),
+        ((3, 1), (3, 1), (3, 2052), "lerp_walk<float, 4>"),
+        ((3, 1020), (3, 1), None, "lerp_walk<float, 4>"),
+        ((3, 2051), (3, 1), None, "lerp_walk<float, 4>"),
+        ((70_000, 1), (70_000, 1024), None, "lerp_walk<float, 4>"),
+        ((3, 1, 2048), (3, 5, 2048), None, "lerp_walk<float, 4>"),
     ],
 )
 def test_rows_of_a_broadcast(
@@ -140,22 +141,23 @@ class Launch(NamedTuple):
 
 
 def launches(
-    monkeypatch: pytest.MonkeyPatch, gradients: dict[str, Buffer], weight: float = 0.5, workspace: Any = b""
+    monkeypatch: pytest.MonkeyPatch, gradients: dict[str, Buffer], weight: float = 0.5, workspace: Any = None
 ) -> list[Launch]:
     """What lerp_grad launches for gradients of these shapes by a weight that is a number."""
     found: list[Launch] = []
-    declared = lerp.SOURCE.expressions
+    declared = (*cuda_grad.SOURCE.expressions, *cuda_grad.SUMS.expressions)
 
     def function(expression: str) -> Any:
         assert expression in declared
         return lambda grid, _block, arguments: found.append(Launch(expression, grid, arguments))
 
-    monkeypatch.setattr(lerp, "multiprocessors", lambda: MULTIPROCESSORS)
-    monkeypatch.setattr(lerp, "SOURCE", type("Source", (), {"function": staticmethod(function)}))
+    monkeypatch.setattr(cuda_grad, "multiprocessors", lambda: MULTIPROCESSORS)
+    for source in ("SOURCE", "SUMS"):
+        monkeypatch.setattr(cuda_grad, source, type("Source", (), {"function": staticmethod(function)}))
     dx, dy = gradients.values()
     dout = Buffer(*np.broadcast_shapes(dx.shape, dy.shape))
     asked: dict[str, Any] = {"weight": weight, "need_x": True, "need_y": True, "workspace": workspace}
-    lerp.lerp_grad(x=dx, y=dy, dout=dout, out=gradients, **asked)()
+    cuda_grad.lerp_grad(x=dx, y=dy, dout=dout, out=gradients, **asked)()
     return found
 
 
@@ -165,7 +167,7 @@ def launches(
         ((64, 1, 64, 4096), (64, 64, 1, 4096), "grad_crossed", [(32, 64)]),
         ((64, 1, 128, 4096), (64, 128, 1, 4096), "grad_columns", [(4096, 1, 64), (32, 1, 8192)]),
         ((3, 1, 5), (3, 7, 5), "grad_columns", [(1, 1, 3)]),
-        ((70_000, 1, 5), (70_000, 7, 5), "grad_any", None),
+        ((70_000, 1, 5), (70_000, 7, 5), "reduce_any", None),
     ],
 )
 def test_axes_in_the_middle_are_summed_along_columns(
@@ -193,7 +195,7 @@ def test_sums_of_two_sizes_share_their_letters(
     op = find_op("lerp_grad")
     params = op.params(weight=0.5)
     shapes = op.infer({"x": x, "y": y}, "float32", params)
-    workspace = np.zeros(lerp._workspace(shapes, params), np.uint8)
+    workspace = np.zeros(cuda_grad._workspace(shapes, params), np.uint8)
     gradients = {"dx": Buffer(*x), "dy": Buffer(*y)}
     found = launches(monkeypatch, gradients, workspace=workspace)
     assert len(found) == 2
@@ -207,5 +209,6 @@ def test_one_minus_a_weight_is_rounded_once(monkeypatch: pytest.MonkeyPatch) -> 
     """Next to 1, what is left of it is found in float64, where a gradient is summed over axes apart, too."""
     weight = 0.9999995
     gradients = {"dx": Buffer(1, 17, 1), "dy": Buffer(127, 1, 2)}
-    (name, _, (_, tensor, _, sign, offset, *_)), _ = launches(monkeypatch, gradients, weight)
-    assert (name, tensor, sign, offset) == ("grad_any<float>", None, 0, np.float32(1 - weight))
+    (name, _, (_, tensor, _, _, _, factor, *_)), _ = launches(monkeypatch, gradients, weight)
+    assert name.startswith("reduce_any<float")
+    assert (tensor, factor["sign"], factor["offset"]) == (None, 0, np.float32(1 - weight))

@@ -8,7 +8,7 @@ import pytest
 from opgauge import ops
 from opgauge.ops import FLOATS, find_kernel
 from opgauge.ops._cuda.pointwise import THREADS
-from opgauge.ops.lerp.cuda import CROSSED_ROWS, UNDER_WAY, WARP
+from opgauge.ops.lerp.cuda_grad import CROSSED_ROWS, UNDER_WAY, WARP
 
 from tests.ops.attempts import case_of, complaint, inputs_of
 
