@@ -145,7 +145,7 @@ def launches(
 ) -> list[Launch]:
     """What lerp_grad launches for gradients of these shapes by a weight that is a number."""
     found: list[Launch] = []
-    declared = (*cuda_grad.SOURCE.expressions, *cuda_grad.SUMS.expressions)
+    declared = (*lerp.SOURCE.expressions, *cuda_grad.SUMS.expressions)
 
     def function(expression: str) -> Any:
         assert expression in declared
