@@ -26,7 +26,7 @@ SOURCE := $(VENV)/source/opgauge
 # All is compiled and checked by all cores at once before the first is measured; where it is open who is fastest, two
 # more processes decide.
 run: $(VENV)/.run
-	$(BIN)/opgauge run --ahead $$(nproc) --tag seed --settle 2
+	$(BIN)/opgauge run --ahead $$(nproc) --tag seed --remeasure 2
 
 # Two things at once, and tests three at a time on two cores: they wait now and then, for browsers and for what hangs.
 test:
@@ -68,7 +68,7 @@ docs: $(VENV)/.run
 RESUMED = $$($(MEASURES) -m opgauge show --db sqlite:///$(1) >/dev/null 2>&1 && echo --resume last)
 figures:
 	$(MEASURES) -m opgauge run $(call RESUMED,figures.db) --db sqlite:///figures.db --ahead $$(nproc) \
-	  --tag seed --tag full -i optimized -i tf32 -i torch -i torch_compile -i torchvision --budget 0.05 --settle 4
+	  --tag seed --tag full -i optimized -i tf32 -i torch -i torch_compile -i torchvision --budget 0.05 --remeasure 4
 	$(MEASURES) -m opgauge export --db sqlite:///figures.db --samples -o $(FIGURES)/full.json
 	$(MEASURES) -m tools.counters $(FIGURES)/full.json $(FIGURES)-counters.json
 	$(MEASURES) -m opgauge run $(call RESUMED,figures-seed.db) --db sqlite:///figures-seed.db --ahead $$(nproc) --tag seed

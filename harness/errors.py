@@ -1,12 +1,12 @@
-"""Every error that `harness` raises.
+"""Errors that `harness` raises.
 
 HarnessError
-├── CaseError          a case that cannot be: unknown op, wrong type, shapes that do not fit;
-│   │                  also a ValueError
+├── CaseError          an invalid case: unknown op, wrong type, shapes that do not fit; also a ValueError
 │   └── CaseFileError  mistakes in case files, each with file, line and column
 ├── StoreError         a database that cannot be used: missing, foreign, corrupt, read-only, too new
+├── FilterError        a filter value that matches nothing
 ├── NothingError       nothing to measure or to show
-├── TreeError          a tree whose `ops` cannot be asked or compared with: reported, never guessed at
+├── TreeError          a tree whose `ops` the harness cannot use or compare
 ├── RefError           no git repository, or no such commit in it
 ├── SettingsError      an environment variable that cannot be read
 └── WorkerError        the harness itself failed in a worker; carries its traceback
@@ -20,6 +20,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 SHOWN = 20
+"""Mistakes that one message lists."""
 
 
 class HarnessError(Exception):
@@ -29,7 +30,7 @@ class HarnessError(Exception):
 
 
 class CaseError(HarnessError, ValueError):
-    """A case that cannot be; `path` names the field, such as `params.porder`."""
+    """An invalid case; `path` names the field, such as `params.porder`."""
 
     exit_code = 2
 
@@ -40,7 +41,7 @@ class CaseError(HarnessError, ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A place in a file; line and column count from 1, and are 0 where the whole file is meant."""
+    """A position in a file; line and column count from 1 and are 0 for the whole file."""
 
     file: str
     line: int = 0
@@ -52,7 +53,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Mistake:
-    """What is wrong, and where."""
+    """A mistake in a file, with its position."""
 
     place: Place
     text: str
@@ -89,13 +90,19 @@ class StoreError(HarnessError):
 
 
 class TreeError(HarnessError):
-    """A tree whose `ops` cannot be asked, or results that cannot be compared with; the message says why."""
+    """A tree or stored results that the harness cannot use; the message says why."""
 
     exit_code = 5
 
 
 class RefError(HarnessError):
     """No git repository here, or no such commit in it; the message says what git says."""
+
+    exit_code = 2
+
+
+class FilterError(HarnessError):
+    """A filter value that matches nothing; the message has a line for each, with the nearest existing name."""
 
     exit_code = 2
 

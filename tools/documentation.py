@@ -32,16 +32,16 @@ COUNTERS = ROOT / "tests" / "data" / "h200-counters.json"
 GOALS = {
     ("p_norm_grad · design-case-1", "float32", "optimized"): 39,
     ("p_norm_grad · design-case-2", "float32", "optimized"): 39,
-    ("p_norm_grad · design-shape [porder=1]", "float32", "optimized"): 40,
-    ("p_norm_grad · design-shape [porder=2.5]", "float32", "optimized"): 40,
-    ("p_norm_grad · design-shape [porder=inf]", "float32", "optimized"): 40,
+    ("p_norm_grad · design-shape[porder=1]", "float32", "optimized"): 40,
+    ("p_norm_grad · design-shape[porder=2.5]", "float32", "optimized"): 40,
+    ("p_norm_grad · design-shape[porder=inf]", "float32", "optimized"): 40,
     ("p_norm_grad · design-case-4", "float16", "optimized"): 25,
     ("p_norm_grad · design-case-5", "float16", "optimized"): 25,
-    ("p_norm_grad · design-shape-16-bit [porder=inf]", "float16", "optimized"): 25,
-    ("p_norm · design-shape [porder=2]", "float32", "optimized"): 22,
-    ("p_norm · design-shape [porder=3]", "float32", "optimized"): 22,
-    ("p_norm · design-shape [porder=2]", "float16", "optimized"): 13,
-    ("p_norm · design-shape [porder=3]", "float16", "optimized"): 13,
+    ("p_norm_grad · design-shape-16-bit[porder=inf]", "float16", "optimized"): 25,
+    ("p_norm · design-shape[porder=2]", "float32", "optimized"): 22,
+    ("p_norm · design-shape[porder=3]", "float32", "optimized"): 22,
+    ("p_norm · design-shape[porder=2]", "float16", "optimized"): 13,
+    ("p_norm · design-shape[porder=3]", "float16", "optimized"): 13,
     ("lerp_grad · design-case-1", "float32", "optimized"): 9,
     ("lerp_grad · tensor-weight", "float32", "optimized"): 9,
     ("lerp_grad · design-case-2", "float64", "optimized"): 24,
@@ -127,25 +127,27 @@ def _walk(command: Any, context: Any) -> Iterator[tuple[str, str]]:
 
 def figures(path: Path) -> str:
     """A committed run as a table, with where and of what it was measured."""
+    from opgauge.harness.report.columns import table
     from opgauge.harness.report.render import ceilings_line, comparison, gaps_line
     from opgauge.harness.result.summary import rows
 
     run = _read(path)
     reached, found = _reached(run), rows(run.results)
-    parts = (_origin(run), _markdown(comparison(found, reached, variants=False)), gaps_line(found))
+    parts = (_origin(run), _markdown(table(comparison(found, reached, variants=False))), gaps_line(found))
     return "\n\n".join((*(part for part in parts if part), f"{ceilings_line(reached)}."))
 
 
 def peers(run: Submission) -> str:
     """A committed run against the fastest peer of each case, slowest first, and how many stand where."""
+    from opgauge.harness.report.columns import table
     from opgauge.harness.report.render import against_peers
     from opgauge.harness.result.summary import rows, sort_rows
 
     found = sort_rows([row for row in rows(run.results) if row.against_peer is not None], "slowest")
     standings = Counter(row.standing for row in found)
-    counted = ", ".join(f"{standings[name]} {name}" for name in ("ahead", "level", "behind"))
+    counted = ", ".join(f"{standings[name]} {name}" for name in ("faster", "within noise", "slower"))
     counts = f"Of {len(found)} cases: {counted}."
-    return "\n\n".join((_origin(run), counts, _markdown(against_peers(found, _reached(run)))))
+    return "\n\n".join((_origin(run), counts, _markdown(table(against_peers(found, _reached(run))))))
 
 
 def goals(run: Submission) -> str:

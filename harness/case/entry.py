@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from opgauge.harness.case.case import Case, GatePolicy
 from opgauge.harness.case.casejson import read_published
 from opgauge.harness.case.document import Node
-from opgauge.harness.case.hint import record_hints, show, takes_scalars
+from opgauge.harness.case.hint import read_value, record_hints, show, takes_scalars
 from opgauge.harness.case.reading import collecting, entries_of, known_entries, located, read_node, wrong
 from opgauge.harness.case.rules import SECTIONS, build_case, check_gate, known_field
 from opgauge.harness.case.sweep import Axis, Choice, Point, count_points, expand, point_name, varying
@@ -167,7 +167,10 @@ class Entry:
         rows: list[tuple[Choice]] = []
         for item in node.value if swept else [node]:
             with collecting(self.mistakes):
-                rows.append((_choice(path, hint, item),))
+                choice = _choice(path, hint, item)
+                if any(_same(choice.value, row.value) for (row,) in rows):
+                    raise wrong(item.place, f"{_title(path)} lists {show(item.plain)} twice{_list_hint(hint, node)}")
+                rows.append((choice,))
         return Axis((path,), tuple(rows))
 
     def _zip(self) -> list[Axis]:
@@ -226,6 +229,20 @@ class Entry:
 
 def _title(path: str) -> str:
     return path.removeprefix("params.")
+
+
+def _same(one: Any, other: Any) -> bool:
+    """Whether two values give the same case: equal, and none of them a truth value where the other is a number."""
+    return type(one) is type(other) and bool(one == other)
+
+
+def _list_hint(hint: Any, node: Node) -> str:
+    """How to write the list as one value, where the field takes such a value."""
+    try:
+        read_value(node.plain, hint)
+    except ValueError:
+        return ""
+    return f": a list is a sweep; for one list value write [{show(node.plain)}]"
 
 
 def _choice(path: str, hint: Any, node: Node) -> Choice:

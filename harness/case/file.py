@@ -70,6 +70,8 @@ def _duplicates(written: Iterable[Written]) -> Iterator[Mistake]:
         namesake = by_name.setdefault(name, Written(case, place))
         if first.case is not case:
             text = f"{case.op} {case.name!r} is the same case as {first.case.name!r} at {first.place}"
+            if place == first.place:
+                text = f"the sweep of {case.op} gives one case twice: {first.case.name!r} and {case.name!r}"
             yield Mistake(place, text)
         elif namesake.case is not case:
             text = f"{case.op} has another case named {case.name!r} at {namesake.place}"

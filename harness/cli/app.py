@@ -1,8 +1,11 @@
-"""All verbs together, and how errors end: one line on stderr and the error's exit code, never a traceback."""
+"""All verbs together, and how the command line ends: an error is one line on stderr and an exit code, no traceback."""
 
 from __future__ import annotations
 
+import codecs
+import os
 import sys
+from typing import TextIO
 
 import typer
 from opgauge.harness.cli.aa import aa
@@ -19,20 +22,40 @@ from opgauge.harness.cli.inject import inject
 from opgauge.harness.cli.list import list_
 from opgauge.harness.cli.push import push
 from opgauge.harness.cli.run import run
+from opgauge.harness.cli.runs import runs
 from opgauge.harness.cli.schema import schema
 from opgauge.harness.cli.serve import serve
 from opgauge.harness.cli.show import show
 from opgauge.harness.cli.token import token
 from opgauge.harness.cli.tune import tune
-from opgauge.harness.cli.version import version
+from opgauge.harness.cli.version import version, version_text
+
+ASCII = {
+    "µ": "u",
+    "×": "x",
+    "÷": "/",
+    "·": "-",
+    "–": "-",
+    "…": "~",
+    "†": "+",
+    "‡": "+",
+    "✗": "X",
+    "✓": "v",
+    "→": ">",
+    "±": "~",
+    "≤": "<",
+    "≥": ">",
+    "─": "-",
+}
+"""One character for each that opgauge prints and that a terminal without UTF-8 may lack."""
 
 app = typer.Typer(
     name="opgauge",
     help="Measure GPU operators, check them, and stop regressions.",
-    no_args_is_help=True,
-    add_completion=False,
+    add_completion=True,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["--help", "-h"]},
 )
 app.command("list")(list_)
 app.command("check")(check)
@@ -50,23 +73,75 @@ app.command("export")(export)
 app.command("import")(import_)
 app.command("push")(push)
 app.command("schema")(schema)
+app.add_typer(runs, name="runs")
 app.add_typer(database, name="db")
 app.add_typer(token, name="token")
 app.command("serve")(serve)
 app.command("version")(version)
 
 
+@app.callback(invoke_without_command=True)
+def start(
+    context: typer.Context,
+    show_version: bool = typer.Option(False, "--version", help="Print the version and exit.", is_eager=True),
+) -> None:
+    """Measure GPU operators, check them, and stop regressions."""
+    if show_version:
+        typer.echo(version_text())
+        raise typer.Exit
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+        raise typer.Exit
+
+
 def main() -> None:
     """Run the command line; the console script."""
+    codecs.register_error("opgauge", _as_ascii)
+    for stream in (sys.stdout, sys.stderr):
+        _tolerate(stream)
     try:
         app()
     except BrokenPipeError:
+        # the interpreter would flush standard output again at exit, and fail again
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         sys.exit(0)
-    except Exception as error:
-        from opgauge.harness.errors import HarnessError
-        from opgauge.ops import OpError  # not before: a worker can start meanwhile
+    except KeyboardInterrupt as error:
+        from opgauge.harness.run.signals import exit_code
 
-        if not isinstance(error, HarnessError | OpError):
+        sys.exit(exit_code(error))
+    except Exception as error:
+        explained = explain(error)
+        if explained is None:
             raise
-        print(f"opgauge: {error}", file=sys.stderr)  # noqa: T201  the one place that speaks for errors
-        sys.exit(getattr(error, "exit_code", 2))
+        text, code = explained
+        print(f"opgauge: {text}", file=sys.stderr)  # noqa: T201  the one place that speaks for errors
+        sys.exit(code)
+
+
+def explain(error: Exception) -> tuple[str, int] | None:
+    """Message and exit code of an error that a user can act on; None for a fault of opgauge."""
+    from opgauge.harness.errors import HarnessError
+    from opgauge.ops import OpError  # imported late, because a worker can start meanwhile
+
+    if isinstance(error, HarnessError | OpError):
+        return str(error), getattr(error, "exit_code", 2)
+    if type(error).__module__.startswith("sqlalchemy."):
+        reason = str(getattr(error, "orig", None) or error).partition("\n")[0]
+        return f"the database cannot be used: {reason}", 2
+    if isinstance(error, OSError) and error.strerror:
+        named = f": {error.filename}" if error.filename else ""
+        return f"{error.strerror}{named}", 2
+    return None
+
+
+def _tolerate(stream: TextIO | None) -> None:
+    """Replace characters that a stream cannot encode, instead of failing."""
+    reconfigure = getattr(stream, "reconfigure", None)
+    if reconfigure is not None:
+        reconfigure(errors="opgauge")
+
+
+def _as_ascii(error: UnicodeError) -> tuple[str | bytes, int]:
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    return "".join(ASCII.get(one, "?") for one in error.object[error.start : error.end]), error.end

@@ -3,19 +3,33 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from time import perf_counter
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from opgauge.harness.cli.options import Devices, Ops, Paths, Tags, default_device, load, select
+from opgauge.harness.cli.options import (
+    Devices,
+    Ops,
+    Paths,
+    ProgressOption,
+    Tags,
+    chosen_devices,
+    load,
+    open_progress,
+    select,
+)
 
 if TYPE_CHECKING:
     from opgauge.harness.result.result import Trial
     from opgauge.harness.run.compiling import Ahead
+    from opgauge.harness.run.execute import Ask
+    from opgauge.harness.run.progress import Progress
+    from opgauge.harness.run.session import Session
 
 MOST_PHASES = 4
-"""Of what workers spent their time on, so many are told."""
+"""Phases of the workers' time that the summary line names."""
 
 
 def compile_(
@@ -24,34 +38,45 @@ def compile_(
     tag: Tags = None,
     device: Devices = None,
     workers: Annotated[int | None, typer.Option("--workers", min=1, help="Default: one per CPU.")] = None,
+    progress: ProgressOption = "auto",
 ) -> None:
     """Compile what cases need, by every implementation: Numba's kernels, torch.compile's, CUDA's.
 
-    They lie in caches on disk afterwards, so that `run` measures instead of compiling. Nothing is stored.
+    Caches on disk keep the compiled code, so that `run` measures instead of compiling. Nothing is stored.
 
     Example: opgauge compile --tag seed
     """
     from opgauge.harness.run.runner import plan
 
     cases = select(load(paths, ops=op), ops=op, tags=tag, dtypes=None, names=None)
-    devices = device or [default_device()]
-    trials = plan(cases, devices=devices)
-    compile_all(trials, workers or os.cpu_count() or 1)
+    trials = plan(cases, devices=chosen_devices(device))
+    compile_all(trials, workers or os.cpu_count() or 1, open_progress(progress, quiet=False)(len(trials)))
 
 
-def compile_all(trials: Sequence[Trial], workers: int, **more: Any) -> Ahead:
-    """As `compile_ahead`, with a bar meanwhile and a line at the end."""
+def compile_all(trials: Sequence[Trial], workers: int, progress: Progress, **more: Any) -> Ahead:
+    """Compile and verify the trials, with a progress display and a summary line."""
     from opgauge.harness.run.compiling import compile_ahead
-    from opgauge.harness.run.progress import Progress
 
     begun = perf_counter()
-    with Progress(len(trials)) as progress:
+    with progress:
         found = compile_ahead(trials, workers, progress.finished, **more)
     took = perf_counter() - begun
     spent = sum(found.seconds.values()) or 1.0
-    shares = ", ".join(
-        f"{100 * time / spent:.0f} % on {phase}" for phase, time in found.seconds.most_common(MOST_PHASES)
-    )
-    told = f" of workers that spent {shares}" if shares else ""
-    typer.echo(f"{found.right} of {len(trials)} are compiled and right, after {took:.0f} s{told}", err=True)
+    phases = ", ".join(f"{100 * time / spent:.0f} % {phase}" for phase, time in found.seconds.most_common(MOST_PHASES))
+    summary = f"{found.right} of {len(trials)} trials compiled and valid, {took:.0f} s"
+    typer.echo(f"{summary} (worker time: {phases})" if phases else summary, err=True)
     return found
+
+
+@contextmanager
+def compiled(trials: Sequence[Trial], workers: int, session: Session, timeout_s: float) -> Iterator[Ask]:
+    """What to send with trials after `workers` processes compiled and verified each; nothing without workers."""
+    from opgauge.harness.run.execute import ask_nothing
+    from opgauge.harness.run.tree import temporary_folder
+
+    if not workers:
+        yield ask_nothing
+        return
+    with temporary_folder("opgauge-run-") as kept:
+        progress = session.open_progress(len(trials))
+        yield compile_all(trials, workers, progress, timeout_s=timeout_s, kept=kept).ask

@@ -27,6 +27,7 @@ def info(db: Database = None) -> None:
 
     Example: opgauge db info
     """
+    from opgauge.harness.report.render import commit_text
     from opgauge.harness.store import Store
 
     with Store.open(database_url(db)) as store:
@@ -34,4 +35,6 @@ def info(db: Database = None) -> None:
         typer.echo(f"{store.url}: {len(runs)} runs" + (", the latest 50" if len(runs) == 50 else ""))
         for found in runs:
             started = f"{found.started:%Y-%m-%d %H:%M}"
-            typer.echo(f"{found.id}  {started}  {found.status:11}  {found.results:5} results  {found.commit[:12]}")
+            typer.echo(
+                f"{found.id}  {started}  {found.status:11}  {found.results:5} results  {commit_text(found.commit)}"
+            )

@@ -138,6 +138,7 @@ def explore(
 def _measure(store: Store, run_id: str, executor: LocalExecutor, ahead: int) -> Measure:
     """Runs trials and stores each result; those that an earlier part of the run stored are read."""
     from opgauge.harness.run.execute import ask_nothing
+    from opgauge.harness.run.progress import Progress
     from opgauge.harness.run.runner import run as run_trials
     from opgauge.harness.run.tree import temporary_folder
 
@@ -149,7 +150,7 @@ def _measure(store: Store, run_id: str, executor: LocalExecutor, ahead: int) -> 
     def measure(trials: Sequence[Trial]) -> list[Result]:
         new = [trial for trial in trials if (trial.case.id, trial.implementation, trial.device) not in stored]
         with temporary_folder("opgauge-explore-") if ahead and len(new) > ahead else nullcontext(None) as kept:
-            ask = ask_nothing if kept is None else compile_all(new, ahead, kept=kept).ask
+            ask = ask_nothing if kept is None else compile_all(new, ahead, Progress(len(new)), kept=kept).ask
             for result in run_trials(new, executor, ask=ask):
                 store.add_result(run_id, result)
                 stored[result.trial.case.id, result.trial.implementation, result.trial.device] = result

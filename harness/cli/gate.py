@@ -281,7 +281,7 @@ def load_noise(tree: Path, selection: Selection, settings: Settings, db: str | N
     from opgauge.harness.store import Store
 
     devices = chosen_devices(selection)
-    with Store.open(db) as store:
+    with Store.open(database_url(db)) as store:
         return noise_floors(store.engine, capture(devices, threads=settings.threads, tree=tree), devices)
 
 
@@ -330,9 +330,9 @@ def report(run: GateRun, *, as_json: bool, junit: Path | None, markdown: Path | 
         typer.echo(json.dumps(as_plain(run), indent=1, allow_nan=False))
         return
     from opgauge.harness.gate.table import show
-    from rich.console import Console
+    from opgauge.harness.report.columns import open_console
 
-    show(run, Console(width=None if sys.stdout.isatty() else 160))
+    show(run, open_console())
 
 
 def bisect_code(outcome: Outcome, *, broken: bool = False) -> int:

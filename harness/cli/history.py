@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from opgauge.harness.cli.options import AsJson, Database, database_url
+from opgauge.harness.cli.period import Last, Since, period_start
 
 if TYPE_CHECKING:
     from opgauge.harness.report.history import Series
@@ -28,6 +28,8 @@ def history(
         str | None, typer.Option("--device", help="Only this device, as it was stored: cpu, cuda:0.")
     ] = None,
     least: Annotated[float, typer.Option("--least", help="Smallest change that is shown, 0.02 is 2 %.", min=0.0)] = 0.0,
+    last: Last = None,
+    since: Since = None,
     as_json: AsJson = False,
     db: Database = None,
 ) -> None:
@@ -48,14 +50,15 @@ def history(
             commits=commits,
             implementations=implementation or (),
             device=device,
+            since=period_start(last, since),
         )
     if as_json:
         typer.echo(json.dumps([as_plain(one, 1 + least) for one in found], indent=1))
         return
-    from rich.console import Console
+    from opgauge.harness.report.columns import open_console
     from rich.markup import escape
 
-    console = Console(width=None if sys.stdout.isatty() else 140)
+    console = open_console()
     for series in found:
         console.print(escape(f"{series.subject} ({series.machine})"), highlight=False)
         console.print(table(series, 1 + least))
@@ -65,7 +68,7 @@ def history(
 
 def table(series: Series, least_ratio: float) -> Table:
     """The latest points and those where the level changed, which are marked in words."""
-    from opgauge.harness.report.render import time_text
+    from opgauge.harness.report.render import commit_text, time_text
     from rich import box
     from rich.table import Table
 
@@ -83,5 +86,5 @@ def table(series: Series, least_ratio: float) -> Table:
             levels = f"{time_text(change.before)} → {time_text(change.after)}"
             said = f"{'slower' if change.ratio > 1 else 'faster'} {100 * (change.ratio - 1):+.1f} %, {levels}"
         when = f"{point.started:%Y-%m-%d %H:%M}"
-        made.add_row(point.run[:8], when, point.commit[:12] or "unknown", time_text(point.median_ns), said)
+        made.add_row(point.run[:8], when, commit_text(point.commit), time_text(point.median_ns), said)
     return made

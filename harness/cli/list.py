@@ -1,9 +1,18 @@
-"""`opgauge list`: what there is to measure."""
+"""`opgauge list`: the ops and kernels there are to measure."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
 import typer
 from opgauge.harness.cli.options import AsJson, Ops
+
+if TYPE_CHECKING:
+    from opgauge.ops import Op
+
+Dtypes = Mapping[str, list[str]]
+"""Dtypes of an implementation by backend."""
 
 
 def list_(
@@ -12,28 +21,54 @@ def list_(
 ) -> None:
     """List ops and their kernels, those for CUDA too where there is no GPU.
 
+    With --op also parameters with types and defaults, inputs, outputs, and errata of the op's source.
+
     Example: opgauge list --op p_norm_grad
     """
-    from opgauge.ops import find_op, kernels
+    from opgauge.harness.case.filters import matches_any, require_matches
+    from opgauge.ops import all_ops, find_op, kernels
 
-    for name in op or ():
-        find_op(name)
-    groups: dict[tuple[str, str], dict[str, list[str]]] = {}
+    require_matches({"--op": op}, {"--op": [one.name for one in all_ops()]})
+    groups: dict[str, dict[str, dict[str, list[str]]]] = {}
     for item in kernels():
-        if op and item.key.op not in op:
-            continue
-        backends = groups.setdefault((item.key.op, item.key.implementation), {})
-        backends.setdefault(item.key.backend, []).append(item.key.dtype)
+        if matches_any(op, [item.key.op]):
+            backends = groups.setdefault(item.key.op, {}).setdefault(item.key.implementation, {})
+            backends.setdefault(item.key.backend, []).append(item.key.dtype)
     if as_json:
         import json
 
-        listed = [{"op": name, "implementation": made, "backends": found} for (name, made), found in groups.items()]
+        listed = [
+            {"op": name, "implementation": implementation, "backends": backends}
+            for name, implementations in groups.items()
+            for implementation, backends in implementations.items()
+        ]
         typer.echo(json.dumps(listed, indent=1))
         return
-    last = ""
-    for (name, implementation), backends in groups.items():
-        if name != last:
-            typer.echo(f"{name}: {find_op(name).summary}")
-            last = name
-        everywhere = "; ".join(f"{backend}: {' '.join(dtypes)}" for backend, dtypes in backends.items())
-        typer.echo(f"  {implementation:15} {everywhere}")
+    for name, implementations in groups.items():
+        typer.echo(f"{name}: {find_op(name).summary}")
+        for line in details(find_op(name)) if op else ():
+            typer.echo(f"  {line}")
+        for implementation, backends in implementations.items():
+            typer.echo(f"  {implementation:15} {_dtypes(backends)}")
+
+
+def details(op: Op) -> list[str]:
+    """Parameters, inputs, outputs and errata of an op, a line each."""
+    from opgauge.harness.case.hint import describe, record_docs, record_hints, show
+    from opgauge.ops import param_values
+
+    docs = record_docs(op.params)
+    defaults: Mapping[str, Any] = param_values(op.params())
+    lines = [f"source: {op.source}"] if op.source else []
+    for name, hint in record_hints(op.params).items():
+        text = f"parameter {name}: {describe(hint)}; default {show(defaults[name])}"
+        lines.append(f"{text}. {docs[name]}" if docs.get(name) else text)
+    for item in op.inputs:
+        needed = "" if item.required else " (optional or derived)"
+        lines.append(f"input {item.name}{needed}: {item.doc or item.kind}")
+    lines.append(f"outputs: {', '.join(op.outputs)}")
+    return lines + [f"erratum: {text}" for text in op.errata]
+
+
+def _dtypes(backends: Dtypes) -> str:
+    return "; ".join(f"{backend}: {' '.join(dtypes)}" for backend, dtypes in backends.items())

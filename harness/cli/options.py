@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Sequence
-from fnmatch import fnmatch
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,20 +13,34 @@ from opgauge.harness.settings import ROOT
 
 if TYPE_CHECKING:
     from opgauge.harness.case.case import Case
+    from opgauge.harness.run.progress import Progress
 
 Database = Annotated[
     str | None,
-    typer.Option("--db", metavar="URL", help="Database; the default is OPGAUGE_DB, or sqlite:///opgauge.db."),
+    typer.Option("--db", metavar="PATH|URL", help="Database: an SQLite file, or a URL. Default: OPGAUGE_DB."),
 ]
 Paths = Annotated[list[Path] | None, typer.Argument(help="Case files or folders; the shipped ones if none.")]
-Ops = Annotated[list[str] | None, typer.Option("--op", help="Only this op; repeatable.")]
+Ops = Annotated[
+    list[str] | None, typer.Option("--op", help="Only this op; repeatable. Filters take * and ?, or /regex/.")
+]
 Tags = Annotated[list[str] | None, typer.Option("--tag", help="Only cases with this tag; repeatable.")]
 Dtypes = Annotated[list[str] | None, typer.Option("--dtype", help="Only this dtype; repeatable.")]
-Names = Annotated[list[str] | None, typer.Option("--name", help="Only names with this pattern; repeatable.")]
+Names = Annotated[list[str] | None, typer.Option("--name", help="Only names that contain this; repeatable.")]
 Devices = Annotated[
     list[str] | None,
     typer.Option("--device", "--backend", help="cpu, cuda or cuda:N; repeatable. Default: cuda, else cpu."),
 ]
+Implementations = Annotated[
+    list[str] | None, typer.Option("--implementation", "-i", help="Only this implementation; repeatable.")
+]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Measure nothing: list the trials and the expected time.")]
+ProgressOption = Annotated[
+    str,
+    typer.Option(
+        "--progress", metavar="STYLE", help="auto (a bar on a terminal), plain, json (a line per trial) or none."
+    ),
+]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print errors only; the exit code gives the outcome.")]
 SampleBudget = Annotated[float | None, typer.Option("--budget", help="Seconds of sampling per trial.", min=0.001)]
 Timeout = Annotated[float | None, typer.Option("--timeout", help="Seconds that a trial may take.", min=0.1)]
 _PASSWORD = re.compile(r"(://[^:/@]*:).*@", re.DOTALL)
@@ -35,14 +48,15 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a ta
 
 
 def database_url(given: str | None) -> str:
-    """The database to use."""
+    """URL of the database to use; a plain path names an SQLite file."""
     from opgauge.harness.settings import load_settings
 
-    return given or load_settings().database
+    named = given or load_settings().database
+    return named if "://" in named else f"sqlite:///{named}"
 
 
 def command_line(arguments: Sequence[str]) -> str:
-    """What was typed, as runs keep it and pages show it: no password of a database's URL."""
+    """The command as runs store it: without the password of a database URL."""
     return shlex.join(["opgauge", *(_PASSWORD.sub(r"\1***@", one) for one in arguments)])
 
 
@@ -53,6 +67,31 @@ def default_device() -> str:
     return "cuda" if "cuda" in available() else "cpu"
 
 
+def chosen_devices(given: Sequence[str] | None) -> list[str]:
+    """The devices that are named, spelt out (`cuda:0`), else the default one.
+
+    Raises BackendError for a device that this machine does not have.
+    """
+    from opgauge.ops import Device
+    from opgauge.ops._core.backend import require_device
+
+    devices = [Device.parse(name) for name in dict.fromkeys(given or [default_device()])]
+    for device in devices:
+        require_device(device)
+    return [str(device) for device in devices]
+
+
+def open_progress(style: str, *, quiet: bool) -> Callable[[int], Progress]:
+    """What opens a progress display of that style for a number of trials."""
+    from opgauge.harness.run.progress import Progress, ProgressStyle
+
+    if style not in set(ProgressStyle):
+        msg = f"{style!r} is none of {', '.join(ProgressStyle)}"
+        raise typer.BadParameter(msg, param_hint="--progress")
+    chosen = ProgressStyle.NONE if quiet else ProgressStyle(style)
+    return lambda total: Progress(total, chosen)
+
+
 def shipped_cases() -> Path:
     """Folder of the cases that come with opgauge."""
     return ROOT / "cases"
@@ -61,11 +100,21 @@ def shipped_cases() -> Path:
 def load(paths: Sequence[Path] | None, *, ops: Sequence[str] | None = None) -> list[Case]:
     """The cases of files and folders; the shipped ones when none are named.
 
-    ops: shipped files without cases of any of these are not read.
+    ops: filters; shipped files without cases of a matching op are not read. Raises FilterError for one without match.
     """
     from opgauge.harness.case.file import load_cases
 
-    return load_cases(paths or _files_of(ops or ()) or [shipped_cases()])
+    return load_cases(paths or _files_of(_known_ops(ops or ())) or [shipped_cases()])
+
+
+def _known_ops(patterns: Sequence[str]) -> list[str]:
+    """The registered ops that the filters select."""
+    from opgauge.harness.case.filters import matches, require_matches
+    from opgauge.ops import all_ops
+
+    names = [op.name for op in all_ops()] if patterns else []
+    require_matches({"--op": patterns}, {"--op": names})
+    return [name for name in names if any(matches(pattern, name) for pattern in patterns)]
 
 
 def _files_of(ops: Sequence[str]) -> list[Path]:
@@ -83,24 +132,51 @@ def select(
     dtypes: Sequence[str] | None,
     names: Sequence[str] | None,
 ) -> list[Case]:
-    """The cases that have one of each kind of thing that is asked for. Raises NothingError where none has."""
+    """The cases that match a value of each filter.
+
+    Raises FilterError for values that match no case at all, NothingError where no case matches all filters together.
+    """
+    from opgauge.harness.case.filters import matches_any, require_matches
     from opgauge.harness.errors import NothingError
 
+    known = {
+        "--op": {case.op for case in cases},
+        "--tag": {tag for case in cases for tag in case.tags},
+        "--dtype": {case.dtype for case in cases},
+        "--name": {case.name for case in cases},
+    }
+    require_matches({"--op": ops, "--tag": tags, "--dtype": dtypes, "--name": names}, known, anywhere=("--name",))
     found = [
         case
         for case in cases
-        if (not ops or case.op in ops)
-        and (not tags or set(tags) & set(case.tags))
-        and (not dtypes or case.dtype in dtypes)
-        and (not names or any(fnmatch(case.name, f"*{pattern}*") for pattern in names))
+        if matches_any(ops, [case.op])
+        and matches_any(tags, case.tags)
+        and matches_any(dtypes, [case.dtype])
+        and matches_any(names, [case.name], anywhere=True)
     ]
     if not found:
-        there = {
-            "ops": sorted({case.op for case in cases}),
-            "tags": sorted({tag for case in cases for tag in case.tags}),
-            "dtypes": sorted({case.dtype for case in cases}),
-        }
-        shown = "; ".join(f"{kind}: {', '.join(values)}" for kind, values in there.items())
-        msg = f"none of {len(cases)} cases is selected. There are {shown}"
+        shown = "; ".join(f"{option}: {', '.join(sorted(known[option]))}" for option in ("--op", "--tag", "--dtype"))
+        msg = f"none of {len(cases)} cases matches all filters. Values of these cases: {shown}"
         raise NothingError(msg)
     return found
+
+
+def select_implementations(cases: Sequence[Case], patterns: Sequence[str] | None) -> list[str] | None:
+    """The implementations that the filters select, None without filters.
+
+    Raises FilterError for one that matches no implementation of the ops of `cases`. Experimental implementations
+    are selected by their exact name only.
+    """
+    from opgauge.harness.case.filters import matches, require_matches
+    from opgauge.ops import kernels
+
+    if not patterns:
+        return None
+    ops = {case.op for case in cases}
+    known = {item.key.implementation: item.experimental for item in kernels() if item.key.op in ops}
+    require_matches({"--implementation": patterns}, {"--implementation": known})
+    return [
+        name
+        for name, experimental in known.items()
+        if name in patterns or (not experimental and any(matches(pattern, name) for pattern in patterns))
+    ]

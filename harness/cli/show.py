@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
-import sys
-from enum import StrEnum
 from typing import Annotated
 
 import typer
 from opgauge.harness.cli.options import AsJson, Database, Ops, database_url
 
 
-class Order(StrEnum):
-    """How to sort."""
-
-    RUN = "run"
-    SLOWEST = "slowest"
-    NAME = "name"
-    SPEEDUP = "speedup"
-
-
 def show(
     run: Annotated[str | None, typer.Argument(help="A run's id or its beginning; the latest if none.")] = None,
     op: Ops = None,
-    sort: Annotated[Order, typer.Option("--sort", help="slowest: slowest against its best peer first.")] = Order.RUN,
+    sort: Annotated[
+        str,
+        typer.Option(
+            "--sort",
+            metavar="ORDER|COLUMN",
+            help="run; slowest (against the fastest peer); speedup; name; or any column: op, case, dtype, device, "
+            "an implementation, base, peer, gbps, ceil, status.",
+        ),
+    ] = "run",
+    reverse: Annotated[bool, typer.Option("--reverse", help="Largest first.")] = False,
     peers: Annotated[bool, typer.Option("--peers", help="Against the fastest peer, slowest first.")] = False,
     variants: Annotated[bool, typer.Option("--variants", help="A column for each named variant too.")] = False,
     kernels: Annotated[
@@ -31,17 +29,20 @@ def show(
     db: Database = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show a run: times, ratio to baseline and best peer, bandwidth, share of the ceiling.
+    """Show a run: times, ratio to baseline and fastest peer, bandwidth, share of the ceiling.
 
     Example: opgauge show --sort slowest
     """
-    from opgauge.harness.result.summary import rows, sort_rows
+    from opgauge.harness.case.filters import matches_any, require_matches
+    from opgauge.harness.result.summary import rows
     from opgauge.harness.store import Store
 
     with Store.open(database_url(db)) as store:
         found = store.find_run(run)
-        results = [item for item in store.results(found.id) if not op or item.trial.case.op in op]
+        stored = store.results(found.id)
         reached = store.ceilings(found.id)
+    require_matches({"--op": op}, {"--op": {item.trial.case.op for item in stored}})
+    results = [item for item in stored if matches_any(op, [item.trial.case.op])]
     if as_json:
         from opgauge.harness.report.export import as_json as to_text
         from opgauge.harness.report.export import records
@@ -50,21 +51,19 @@ def show(
         return
     from opgauge.harness.report import kernels as kerneltable
     from opgauge.harness.report import render
-    from rich.console import Console
+    from opgauge.harness.report.columns import open_console, print_columns
+    from opgauge.harness.report.sorting import sort as sorted_rows
 
     table = rows(results)
     if peers:
         table = [row for row in table if row.against_peer is not None]
-    order = Order.SLOWEST if peers and sort is Order.RUN else sort
-    if order is not Order.RUN:
-        table = sort_rows(table, str(order))
-    console = Console(width=None if sys.stdout.isatty() else 140)
+    table = sorted_rows(table, "slowest" if peers and sort == "run" else sort, reached, reverse=reverse)
+    console = open_console()
     when = f"{found.started:%Y-%m-%d %H:%M} UTC"
-    typer.echo(f"run {found.id}, {when}, {found.status}, commit {found.commit[:12] or 'unknown'}")
+    typer.echo(f"run {found.id}, {when}, {found.status}, commit {render.commit_text(found.commit)}")
     if kernels:
         kerneltable.show(results, console)
-        return
-    if peers:
-        console.print(render.against_peers(table, reached))
-        return
-    render.show(table, results, reached, console, variants=variants)
+    elif peers:
+        print_columns(render.against_peers(table, reached), console)
+    else:
+        render.show(table, results, reached, console, variants=variants)

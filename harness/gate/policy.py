@@ -18,11 +18,12 @@ from pathlib import Path
 
 from opgauge.harness.case.case import GatePolicy
 from opgauge.harness.case.document import Node, read_documents
+from opgauge.harness.case.filters import matches_text
 from opgauge.harness.case.hint import record_hints, show
 from opgauge.harness.case.reading import collecting, known_entries, read_names, read_node, wrong
 from opgauge.harness.case.rules import check_gate
 from opgauge.harness.errors import CaseError, CaseFileError, Mistake, Place
-from opgauge.harness.judge.pattern import matches, matches_text
+from opgauge.harness.judge.pattern import matches
 from opgauge.harness.judge.verdict import DEFAULT_EXACT, Metrics, Rule, Subject
 
 FAILABLE = ("slower", "broken", "undecided", "new", "removed")

@@ -22,10 +22,11 @@ from pathlib import Path
 from typing import Any
 
 from opgauge.harness.case.document import Node, read_documents
+from opgauge.harness.case.filters import matches_text
 from opgauge.harness.case.hint import record_hints, show
 from opgauge.harness.case.reading import collecting, known_entries, read_names, read_node, wrong
 from opgauge.harness.errors import CaseFileError, Mistake, Place
-from opgauge.harness.judge.pattern import matches, matches_text
+from opgauge.harness.judge.pattern import matches
 from opgauge.harness.judge.verdict import Comparison, Kind, Subject, Verdict
 
 EXCUSABLE = ("slower", "undecided", "broken")

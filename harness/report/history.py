@@ -58,13 +58,18 @@ def find_series(
     commits: Collection[str] = (),
     implementations: Collection[str] = (),
     device: str | None = None,
+    since: datetime | None = None,
 ) -> list[Series]:
     """The series of the cases that a pattern of harness.judge.pattern chooses; raises NothingError where there is none.
 
-    commits: those on `branch`, where git knows.
+    commits: those on `branch`, where git knows. since: start of the first run that counts.
     """
     cases = _cases(engine, pattern)
-    runs = {run.key: run for run in queries.list_runs(engine) if branch is None or _is_on(run, branch, commits)}
+    runs = {
+        run.key: run
+        for run in queries.list_runs(engine)
+        if (branch is None or _is_on(run, branch, commits)) and (since is None or run.started >= since)
+    }
     times: dict[tuple[Subject, str], dict[int, list[float]]] = {}
     for point in queries.list_series(engine, cases.keys(), runs.keys()):
         run = runs[point.run_key]

@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from opgauge.harness.measure.footprint import short_name
+from opgauge.harness.report.columns import Column, print_columns
 from opgauge.harness.report.render import time_text
 from opgauge.harness.result.result import KernelUse, Profile, Result
-from rich import box
 from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
 
-COLUMNS = ("No.", "Time (%)", "Time", "Calls", "grid × block", "registers", "shared", "Name")
-LEFT = {"Name"}
+NAME, LEAST = "Name", 24
+"""The column of kernel names, and the width down to which they fold."""
+COLUMNS = ("No.", "Time (%)", "Time", "Calls", "grid × block", "registers", "shared", NAME)
+RANKS = {"Time (%)": 1, "Calls": 2, "grid × block": 3, "registers": 4, "shared": 5}
+"""Order in which columns are left out on a narrow terminal, the largest first."""
 
 
 def show(results: Iterable[Result], console: Console) -> None:
@@ -23,25 +24,24 @@ def show(results: Iterable[Result], console: Console) -> None:
     for result in results:
         profile = result.profile
         if profile is None or not profile.kernels:
-            reason = "not asked for: measure with --profile" if profile is None else profile.reason
+            reason = "not requested: measure with --profile" if profile is None else profile.reason
             reasons[reason] = reasons.get(reason, 0) + 1
             continue
         shown += 1
-        console.print(table(result, profile))
+        print_columns(columns(profile), console, title=_title(result, profile))
     for reason, count in reasons.items():
-        console.print(f"no kernel list for {count} results: {escape(reason)}", highlight=False)
+        console.print(f"no kernel list for {count} results: {reason}", highlight=False, markup=False)
     if not shown and not reasons:
         console.print("no results")
 
 
-def table(result: Result, profile: Profile) -> Table:
+def columns(profile: Profile) -> list[Column]:
     """The kernels of one result."""
-    made = Table(box=box.SIMPLE_HEAD, pad_edge=False, title=_title(result, profile), title_justify="left")
-    for name in COLUMNS:
-        made.add_column(name, justify="left" if name in LEFT else "right", overflow="fold", no_wrap=name not in LEFT)
-    for number, kernel in enumerate(profile.kernels, 1):
-        made.add_row(str(number), *_cells(kernel))
-    return made
+    cells = [(str(number), *_cells(kernel)) for number, kernel in enumerate(profile.kernels, 1)]
+    return [
+        Column(title, column, RANKS.get(title, 0), title != NAME, LEAST if title == NAME else 0)
+        for title, column in zip(COLUMNS, zip(*cells, strict=True), strict=True)
+    ]
 
 
 def _cells(kernel: KernelUse) -> Sequence[str]:
@@ -55,7 +55,7 @@ def _cells(kernel: KernelUse) -> Sequence[str]:
         sizes,
         registers,
         shared,
-        escape(short_name(kernel.name)),
+        short_name(kernel.name),
     )
 
 
@@ -72,8 +72,8 @@ def _title(result: Result, profile: Profile) -> str:
     measurement, gap = result.measurement, result.host_gap_ns
     parts = [f"{profile.launches} launches in {time_text(profile.time_ns)}"]
     if measurement is not None and gap is not None:
-        parts.append(f"cold {time_text(measurement.median_ns)}, of it gaps {_signed(gap)}")
-    return escape(f"{trial.case.op} · {trial.case.name} · {trial.implementation}: {'; '.join(parts)}")
+        parts.append(f"cold {time_text(measurement.median_ns)}, gaps {_signed(gap)} of it")
+    return f"{trial.case.op} · {trial.case.name} · {trial.implementation}: {'; '.join(parts)}"
 
 
 def _signed(nanoseconds: float) -> str:

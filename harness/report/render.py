@@ -1,20 +1,20 @@
-"""Tables for a terminal, from plain values. No information by colour alone."""
+"""Tables of a run for a terminal. No information by colour alone."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from opgauge.harness.report.columns import Column, print_columns
 from opgauge.harness.result.result import Ceilings, Result, Status
 from opgauge.harness.result.summary import BASELINE, OPTIMIZED, PEERS, Row, gbps, share_of_ceiling
-from rich import box
 from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
 
-LABEL = 16
+LABEL, STATUS = 16, 8
+"""Widths below which names and statuses do not fold further."""
 GAPS = "†"
-"""Behind a time that is the host's too."""
-SHORT = {"torch": "torch", "torch_compile": "compile", "torchvision": "torchvision", "baseline": "baseline"}
+"""Mark of a time that includes gaps between launches."""
+SHORT = {"torch": "torch", "torch_compile": "compile", "torchvision": "torchvision"}
+"""Titles of columns that differ from the implementation's name."""
 
 
 def time_text(nanoseconds: float | None) -> str:
@@ -32,63 +32,56 @@ def ratio_text(value: float | None) -> str:
     return "–" if value is None else f"{value:.3g}×" if value < 1000 else f"{value:.0f}×"
 
 
-def comparison(found: Sequence[Row], ceilings: Mapping[str, Ceilings], *, variants: bool = False) -> Table:
+def comparison(found: Sequence[Row], ceilings: Mapping[str, Ceilings], *, variants: bool = False) -> list[Column]:
     """A line per case: times side by side, ratios, bandwidth, and the status of our own kernel."""
     names = {name for row in found for name in row.results}
     peers = [peer for peer in PEERS if peer in names]
     others = sorted(names - {BASELINE, OPTIMIZED, *peers}) if variants else []
-    devices = {row.device for row in found}
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1))
-    table.add_column("op · case", overflow="fold", min_width=LABEL)
-    table.add_column("dtype")
-    if len(devices) > 1:
-        table.add_column("device")
-    for name in ("baseline", *others, "optimized", *peers):
-        table.add_column(SHORT.get(name, name), justify="right", no_wrap=True)
-    for name in ("× base", "÷ peer", "GB/s", "ceil"):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("", no_wrap=True)
-    for row in found:
-        cells = [escape(label(row)), row.dtype.replace("float", "f")]
-        if len(devices) > 1:
-            cells.append(row.device)
-        cells += [_time(row, name) for name in ("baseline", *others, "optimized", *peers)]
-        cells += [ratio_text(row.speedup), ratio_text(row.against_peer), *reached_text(row, ceilings), _status(row)]
-        table.add_row(*cells)
-    return table
+    columns = _subjects(found)
+    if len({row.device for row in found}) > 1:
+        columns.append(Column("device", [row.device for row in found], right=False))
+    ranks = {OPTIMIZED: 0, BASELINE: 4, **dict.fromkeys(peers, 3), **dict.fromkeys(others, 5)}
+    for name in (BASELINE, *others, OPTIMIZED, *peers):
+        columns.append(Column(SHORT.get(name, name), [_time(row, name) for row in found], ranks[name]))
+    reached = [reached_text(row, ceilings) for row in found]
+    return [
+        *columns,
+        Column("× base", [ratio_text(row.speedup) for row in found], 2),
+        Column("÷ peer", [ratio_text(row.against_peer) for row in found], 1),
+        Column("GB/s", [rate for rate, _ in reached], 7),
+        Column("ceil", [share for _, share in reached], 6),
+        Column("", [_status(row) for row in found], right=False, least=STATUS),
+    ]
 
 
-def against_peers(found: Sequence[Row], ceilings: Mapping[str, Ceilings]) -> Table:
+def against_peers(found: Sequence[Row], ceilings: Mapping[str, Ceilings]) -> list[Column]:
     """A line per case that a peer ran too: cold and hot times over those of the fastest, and which of them counts."""
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1))
-    table.add_column("op · case", overflow="fold", min_width=LABEL)
-    table.add_column("dtype")
-    for name in ("optimized", "÷ peer", "hot", "hot ÷ peer", "ceil"):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("", no_wrap=True)
-    for row in found:
-        table.add_row(
-            escape(label(row)),
-            row.dtype.replace("float", "f"),
-            time_text(row.median_ns(OPTIMIZED)),
-            ratio_text(row.against_peer),
-            time_text(row.hot_ns(OPTIMIZED)),
-            ratio_text(row.hot_against_peer),
-            reached_text(row, ceilings)[1],
-            f"{row.standing} ({row.decides})",
-        )
-    return table
+    return [
+        *_subjects(found),
+        Column(OPTIMIZED, [time_text(row.median_ns(OPTIMIZED)) for row in found]),
+        Column("÷ peer", [ratio_text(row.against_peer) for row in found], 1),
+        Column("hot", [time_text(row.hot_ns(OPTIMIZED)) for row in found], 3),
+        Column("hot ÷ peer", [ratio_text(row.hot_against_peer) for row in found], 2),
+        Column("ceil", [reached_text(row, ceilings)[1] for row in found], 4),
+        Column("", [f"{row.standing} ({row.decides})" for row in found], right=False, least=STATUS),
+    ]
+
+
+def _subjects(found: Sequence[Row]) -> list[Column]:
+    return [
+        Column("op · case", [label(row) for row in found], right=False, least=LABEL),
+        Column("dtype", [row.dtype.replace("float", "f") for row in found], right=False),
+    ]
 
 
 def label(row: Row) -> str:
-    """Op and case, with what tells cases of one name apart, save the dtype."""
-    return f"{row.op} · {row.case.partition('[')[0]}{_varying(row.case)}"
-
-
-def _varying(name: str) -> str:
-    inside = name.partition("[")[2].removesuffix("]")
-    kept = [part for part in inside.split(",") if part and not part.startswith(("float", "bfloat", "int"))]
-    return f" [{', '.join(kept)}]" if kept else ""
+    """Op and case; the dtype, which has its own column, is left out of the name of a swept case."""
+    name, bracket, point = row.case.rpartition(f"[{row.dtype}")
+    if bracket and name and point == "]":
+        return f"{row.op} · {name}"
+    if bracket and name and point.startswith(",") and point.endswith("]"):
+        return f"{row.op} · {name}[{point[1:]}"
+    return f"{row.op} · {row.case}"
 
 
 def _time(row: Row, implementation: str) -> str:
@@ -105,9 +98,9 @@ def _has_gaps(result: Result) -> bool:
 
 
 def gaps_line(found: Iterable[Row]) -> str | None:
-    """What the mark behind a time says; None where no time has one."""
+    """Explanation of the mark behind a time; None if no time has one."""
     marked = any(_has_gaps(result) for row in found for result in row.results.values())
-    return f"{GAPS} with what the host took between launches: it could not all be enqueued ahead." if marked else None
+    return f"{GAPS} includes gaps between launches: the call could not be enqueued as a whole." if marked else None
 
 
 def reached_text(row: Row, ceilings: Mapping[str, Ceilings]) -> tuple[str, str]:
@@ -127,19 +120,18 @@ def _status(row: Row) -> str:
     return "✗ " + ", ".join(bad) if bad else "ok"
 
 
-def failures(results: Iterable[Result]) -> Table | None:
-    """What is not ok, with its reason; None where all is."""
+def failures(results: Iterable[Result]) -> list[Column] | None:
+    """Results that are not ok, with their reasons; None if all are."""
     bad = [result for result in results if result.status is not Status.OK]
     if not bad:
         return None
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, title="not ok", title_justify="left")
-    for name in ("op · case", "implementation", "status", "reason"):
-        table.add_column(name, overflow="fold")
-    for result in bad:
-        trial = result.trial
-        label = escape(f"{trial.case.op} · {trial.case.name}")
-        table.add_row(label, trial.implementation, str(result.status), escape(_first_line(result.reason)))
-    return table
+    labels = [f"{result.trial.case.op} · {result.trial.case.name}" for result in bad]
+    return [
+        Column("op · case", labels, right=False, least=LABEL),
+        Column("implementation", [result.trial.implementation for result in bad], right=False, least=STATUS),
+        Column("status", [str(result.status) for result in bad], right=False, least=STATUS),
+        Column("reason", [_first_line(result.reason) for result in bad], right=False, least=LABEL),
+    ]
 
 
 def _first_line(text: str) -> str:
@@ -148,7 +140,7 @@ def _first_line(text: str) -> str:
 
 
 def ceilings_line(ceilings: Mapping[str, Ceilings]) -> str:
-    """What the devices reached in this run, on one line each."""
+    """Achieved peaks of the devices in this run, a line each."""
     lines = []
     for device, found in ceilings.items():
         parts = []
@@ -171,13 +163,19 @@ def show(
     *,
     variants: bool = False,
 ) -> None:
-    """Print the comparison, what the devices reached, and what is not ok."""
-    console.print(comparison(found, ceilings, variants=variants))
+    """Print the comparison, the achieved peaks of the devices, and the results that are not ok."""
+    print_columns(comparison(found, ceilings, variants=variants), console)
     gaps = gaps_line(found)
     if gaps is not None:
-        console.print(gaps)
+        console.print(gaps, highlight=False)
     if ceilings:
-        console.print(escape(ceilings_line(ceilings)), highlight=False)
+        console.print(ceilings_line(ceilings), highlight=False, markup=False)
     wrong = failures(results)
     if wrong is not None:
-        console.print(wrong)
+        print_columns(wrong, console, title="not ok")
+
+
+def commit_text(commit: str) -> str:
+    """A commit in 12 digits, marked where the tree was dirty; `unknown` without one."""
+    digits = commit.removesuffix("-dirty")
+    return digits[:12] + commit[len(digits) :] if digits else "unknown"

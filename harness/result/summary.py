@@ -183,10 +183,10 @@ class Row:
 
     @property
     def standing(self) -> str:
-        """`ahead` where that ratio is no larger than what is asked, `level` where noise may make it so, `behind`."""
+        """`faster` than the fastest peer, `slower`, or `within noise` of the limit."""
         if self.deciding is None or self.deciding > ALLOWED[self.decides] * NOISE:
-            return "behind"
-        return "ahead" if self.deciding <= ALLOWED[self.decides] else "level"
+            return "slower"
+        return "faster" if self.deciding <= ALLOWED[self.decides] else "within noise"
 
 
 def _cold(measured: Measurement) -> float | None:

@@ -1,25 +1,43 @@
-"""A bar for those who wait at a terminal."""
+"""Progress on standard error: a bar for a terminal, lines of text or JSON for a log."""
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Iterable, Iterator
-from typing import Self
+from enum import StrEnum
+from time import monotonic
+from typing import Any, Self
 
-from opgauge.harness.result.result import Trial
+from opgauge.harness.result.result import Result, Trial
+
+
+class ProgressStyle(StrEnum):
+    """How progress is shown. auto: a bar on a terminal, nothing elsewhere."""
+
+    AUTO = "auto"
+    PLAIN = "plain"
+    JSON = "json"
+    NONE = "none"
 
 
 class Progress:
-    """A bar on stderr, silent where that is no terminal."""
+    """Progress of `total` trials, as a context manager."""
 
-    def __init__(self, total: int) -> None:
-        self._bar = None
-        if sys.stderr.isatty():
+    def __init__(self, total: int, style: ProgressStyle = ProgressStyle.AUTO) -> None:
+        self._total = total
+        self._done = 0
+        self._style = style
+        self._started = monotonic()
+        self._bar: Any = None
+        if style is ProgressStyle.AUTO and sys.stderr.isatty():
             from rich.console import Console
-            from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+            from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
+            from rich.progress import Progress as Bar
 
-            columns = (MofNCompleteColumn(), BarColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
-            self._bar = Progress(*columns, console=Console(stderr=True), transient=True)
+            text = TextColumn("{task.description}", markup=False)
+            columns = (MofNCompleteColumn(), BarColumn(), TimeElapsedColumn(), text)
+            self._bar = Bar(*columns, console=Console(stderr=True), transient=True)
             self._task = self._bar.add_task("", total=total)
 
     def __enter__(self) -> Self:
@@ -34,21 +52,44 @@ class Progress:
     def follow(self, trials: Iterable[Trial]) -> Iterator[Trial]:
         """The trials, each named on the bar as it begins."""
         for trial in trials:
-            self.name(trial)
+            if self._bar is not None:
+                self._bar.update(self._task, description=_title(trial))
             yield trial
 
-    def name(self, trial: Trial) -> None:
-        """Say which trial is on."""
+    def finished(self, trial: Trial, result: Result | None = None) -> None:
+        """Count a trial as finished."""
+        self._done += 1
         if self._bar is not None:
-            text = f"{trial.case.op} · {trial.case.name} · {trial.implementation}"
-            self._bar.update(self._task, description=text.replace("[", "\\["))
+            self._bar.update(self._task, advance=1, description=_title(trial))
+        elif self._style is ProgressStyle.PLAIN:
+            self._write(self._line(trial, result))
+        elif self._style is ProgressStyle.JSON:
+            self._write(json.dumps(self._record(trial, result), allow_nan=False))
 
-    def advance(self) -> None:
-        """One more is finished."""
-        if self._bar is not None:
-            self._bar.advance(self._task)
+    def _write(self, line: str) -> None:
+        print(line, file=sys.stderr, flush=True)  # noqa: T201  this is the log
 
-    def finished(self, trial: Trial) -> None:
-        """This one is finished."""
-        self.name(trial)
-        self.advance()
+    def _line(self, trial: Trial, result: Result | None) -> str:
+        elapsed = monotonic() - self._started
+        left = elapsed / self._done * (self._total - self._done)
+        status = "" if result is None else f": {result.status}"
+        return f"[{self._done}/{self._total}] {_title(trial)}{status} ({elapsed:.0f} s, {left:.0f} s left)"
+
+    def _record(self, trial: Trial, result: Result | None) -> dict[str, Any]:
+        measured = result.measurement if result is not None else None
+        return {
+            "done": self._done,
+            "total": self._total,
+            "elapsed_s": round(monotonic() - self._started, 3),
+            "op": trial.case.op,
+            "case": trial.case.name,
+            "dtype": trial.case.dtype,
+            "implementation": trial.implementation,
+            "device": trial.device,
+            "status": None if result is None else str(result.status),
+            "median_ns": measured.median_ns if measured is not None and measured.samples_ns else None,
+        }
+
+
+def _title(trial: Trial) -> str:
+    return f"{trial.case.op} · {trial.case.name} · {trial.implementation}"

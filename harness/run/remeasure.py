@@ -1,7 +1,7 @@
-"""Cases in which it is open who is fastest are measured again, each time in a fresh process.
+"""Cases whose ranking is within noise: they are measured again, each time in a fresh process.
 
-Where buffers come to lie moves a GPU's median by a percent or two, that of a kernel of a microsecond by a tenth, on a
-CPU by a tenth too, and stays as it is while the process lives: more samples there do not tell.
+The addresses of buffers move a median by a percent or two on a GPU and by a tenth on a CPU. They stay the same while a
+process lives, so further samples in the same process cannot settle a ranking.
 """
 
 from __future__ import annotations
@@ -11,23 +11,23 @@ from collections.abc import Iterable
 from opgauge.harness.result.result import Result, Status, Trial
 from opgauge.harness.result.summary import ALLOWED, NOISE, Row, rows
 
-OPEN = {"cold": 0.05, "hot": 0.15}
-"""The ratio that decides is this near to what is asked, as a share of it, in the first process."""
+UNDECIDED = {"cold": 0.05, "hot": 0.15}
+"""Distance of the deciding ratio from its limit, relative, within which one process does not decide."""
 
 
-def open_trials(results: Iterable[Result]) -> list[Trial]:
-    """Trials of such cases, by what is known of all blocks so far; those that went wrong are left."""
+def undecided_trials(results: Iterable[Result]) -> list[Trial]:
+    """Valid trials of undecided cases, by the results of all processes so far."""
     found = []
     for row in rows(results):
-        if is_open(row):
+        if is_undecided(row):
             found += [result.trial for result in row.results.values() if result.status is Status.OK]
     return found
 
 
-def is_open(row: Row) -> bool:
-    """Whether what is asked lies among the ratios of all processes, or no further off than they from each other."""
+def is_undecided(row: Row) -> bool:
+    """Whether the limit lies among the ratios of all processes, or as near to them as they are to each other."""
     ratios = [ratio / ALLOWED[row.decides] for ratio in row.deciding_by_block]
     if not ratios:
         return False
-    spread = OPEN[row.decides] if len(ratios) == 1 else max(max(ratios) - min(ratios), NOISE - 1.0)
+    spread = UNDECIDED[row.decides] if len(ratios) == 1 else max(max(ratios) - min(ratios), NOISE - 1.0)
     return min(ratios) - spread <= 1.0 <= max(ratios) + spread

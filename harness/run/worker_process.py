@@ -123,16 +123,17 @@ class Worker:
         return self._last_log if self._log.closed else self._read_log()
 
     def kill(self) -> None:
-        """End it and all that it started."""
+        """End the process and everything in its process group; a second call does nothing."""
+        if self._log.closed:
+            return
         with suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
         for stream in (self._process.stdin, self._process.stdout):
             if stream is not None and not stream.closed:
                 _close(stream)
-        if not self._log.closed:
-            self._last_log = self._read_log()
-            self._log.close()
+        self._last_log = self._read_log()
+        self._log.close()
 
     def _read_log(self) -> str:
         size = self._log.seek(0, os.SEEK_END)

@@ -78,6 +78,24 @@ def cuda_device_count() -> int:
         return 0
 
 
+def require_device(device: Device) -> None:
+    """Raise BackendError, with the reason, for a device that this machine does not have."""
+    if device.backend == "cpu":
+        return
+    count = cuda_device_count()
+    if device.index < count:
+        return
+    if not _has_driver():
+        reason = "no NVIDIA driver is installed"
+    elif not count:
+        cupy()
+        reason = "the driver sees no GPU"
+    else:
+        reason = f"this machine has {count} CUDA devices"
+    msg = f"no device {device} here: {reason}"
+    raise BackendError(msg)
+
+
 @cache
 def device_model(backend: str, index: int = 0) -> str:
     """What the vendor calls a device: `NVIDIA H200`; empty where that is not known."""

@@ -26,6 +26,7 @@ def normalization(
 ) -> None:
     """Mean, centre, square, mean, scale, shift, add: about nine passes over memory."""
     xp = namespace(x)
+    axis %= x.ndim
     others = tuple(index for index in range(x.ndim) if index != axis)
     shape = [1] * x.ndim
     shape[axis] = -1

@@ -48,6 +48,7 @@ class View:
     @classmethod
     def of(cls, shape: tuple[int, ...], axis: int) -> View:
         """The view of `shape` with channel axis `axis`."""
+        axis %= len(shape)
         return cls(prod(shape[:axis]), shape[axis], prod(shape[axis + 1 :]))
 
     @property

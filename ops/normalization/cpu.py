@@ -54,6 +54,7 @@ def normalization(
     from opgauge.ops._cpu.jit import storage
     from opgauge.ops.normalization import jit
 
+    axis %= x.ndim
     channels, post = x.shape[axis], prod(x.shape[axis + 1 :])
     shape = (-1, channels) if post == 1 else (prod(x.shape[:axis]), channels, post)
     wide = gamma.dtype

@@ -19,9 +19,9 @@ from dataclasses import dataclass
 from math import log2, sqrt
 
 import numpy as np
-from opgauge.ops._core.axes import sum_pairwise
+from opgauge.ops._core.axes import normalize_axes, sum_pairwise
 from opgauge.ops._core.dtype import FLOATS, dtype_info
-from opgauge.ops._core.errors import AxisError, ParameterError, ShapeError
+from opgauge.ops._core.errors import ParameterError, ShapeError
 from opgauge.ops._core.op import Array, Input, Op, Shape, Shapes, TensorSpec, Work, tensor_bytes
 from opgauge.ops._core.registry import register
 
@@ -32,7 +32,7 @@ MINIMUM_RANK = 2
 class NormalizationParams:
     """Parameters of normalization.
 
-    axis: the channel axis, 0 <= axis < rank. epsilon: added to the variance, not negative.
+    axis: the channel axis; negative ones count from the end. epsilon: added to the variance, not negative.
     training: use and return the batch's statistics. momentum: share of the moving statistics kept.
     """
 
@@ -60,10 +60,8 @@ def infer(shapes: Mapping[str, Shape], dtype: str, params: NormalizationParams) 
     if len(x) < MINIMUM_RANK:
         msg = f"x has rank {len(x)}; normalization needs at least {MINIMUM_RANK}"
         raise ShapeError(msg)
-    if not 0 <= params.axis < len(x):
-        msg = f"axis {params.axis} is out of range: 0 <= axis < {len(x)}"
-        raise AxisError(msg)
-    channels: Shape = (x[params.axis],)
+    (axis,) = normalize_axes(params.axis, len(x))
+    channels: Shape = (x[axis],)
     statistic = TensorSpec(channels, dtype_info(dtype).accumulate)
     moving = {name for name in ("moving_mean", "moving_variance") if name in shapes}
     _check(shapes, x, channels, params, moving)
@@ -110,7 +108,7 @@ def _spread(statistic: Array, x: Array, axis: int) -> Array:
 def reference(arrays: Mapping[str, Array], params: NormalizationParams) -> dict[str, Array]:
     """Float64 by the formulas of this module, two passes."""
     x = arrays["x"]
-    axis = params.axis
+    axis = params.axis % x.ndim
     others = tuple(index for index in range(x.ndim) if index != axis)
     outputs: dict[str, Array] = {}
     if params.training:
@@ -161,7 +159,8 @@ def bound(
     as an unfused pair of ops does.
     """
     epsilon = dtype_info(dtype_info(dtype).accumulate).epsilon
-    x, axis = arrays["x"], params.axis
+    x = arrays["x"]
+    axis = params.axis % x.ndim
     others = tuple(index for index in range(x.ndim) if index != axis)
     n = max(x.size // max(x.shape[axis], 1), 1)
     units = 4 + log2(n) + sqrt(n) / 2

@@ -90,17 +90,49 @@ def test_a_run_goes_on_under_the_same_conditions_only(measured: Path) -> None:
 def test_what_is_compiled_ahead_is_counted(tmp_path: Path) -> None:
     """`--ahead` says how many trials were right before the first is timed; they are measured as ever."""
     done = opgauge(*SMOKE, "-i", "baseline", "--ahead", "1", db=tmp_path / "x.db")
-    assert "1 of 1 are compiled and right" in done.stderr
-    assert "% on reference" in done.stderr
+    assert "1 of 1 trials compiled and valid" in done.stderr
+    assert "% reference" in done.stderr
     (found,) = json.loads(opgauge("show", "--json", db=tmp_path / "x.db").stdout)
     assert found["status"] == "ok"
 
 
-def test_a_run_of_nothing_is_no_success(tmp_path: Path) -> None:
-    """No case or no kernel selected: exit code 5, and what there is."""
-    done = opgauge("run", "--op", "nonsense", db=tmp_path / "x.db", code=5)
-    assert "p_norm_grad" in done.stderr
-    assert "no kernel" in opgauge(*SMOKE, "-i", "nonsense", db=tmp_path / "x.db", code=5).stderr
+def test_each_filter_value_that_matches_nothing_is_named(tmp_path: Path) -> None:
+    """Beside a right value too; the nearest name is given, exit code 2, and nothing is measured."""
+    right = ("run", "cases/dot.yaml", "cases/sign.yaml", "--op", "dot", "--tag", "smoke", "--dtype", "float32")
+    for option, value, nearest in (
+        ("--op", "sgin", "sign"),
+        ("--tag", "smokee", "smoke"),
+        ("--dtype", "flaot16", "float16"),
+        ("--name", "vektor-smal", "vector-small"),
+        ("-i", "torchh", "torch"),
+        ("--tag", "/^smok$/", ""),
+    ):
+        done = opgauge(*right, "-i", "baseline", option, value, db=tmp_path / "x.db", code=2)
+        assert value in done.stderr
+        assert nearest in done.stderr.replace(value, "")
+    both = opgauge(*right, "--tag", "smokee", "--dtype", "flaot16", db=tmp_path / "x.db", code=2).stderr
+    assert "smokee" in both
+    assert "flaot16" in both
+    assert "no regular expression" in opgauge(*right, "--name", "/(/", db=tmp_path / "x.db", code=2).stderr
+
+
+@pytest.mark.parametrize(
+    ("pattern", "expected"),
+    [("/^vector-/", True), ("vector-s*", True), ("tor-sm", True), ("/small$/", False), ("vector-small[float32]", True)],
+)
+def test_filters_take_parts_wildcards_and_expressions(tmp_path: Path, pattern: str, expected: bool) -> None:
+    """A part of a name, `*`, and /regex/; brackets in a name stand for themselves."""
+    done = opgauge("run", "cases/dot.yaml", "--dtype", "float32", "--name", pattern, "--dry-run", "--json",
+                   db=tmp_path / "x.db", code=None)  # fmt: skip
+    names = {trial["case"] for trial in json.loads(done.stdout)["trials"]} if done.returncode == 0 else set()
+    assert ("vector-small[float32]" in names) is expected
+
+
+def test_filters_that_exclude_each_other_select_nothing(tmp_path: Path) -> None:
+    """Values that exist, but not together: exit code 5, and the values that exist."""
+    done = opgauge("run", "cases/dot.yaml", "cases/sign.yaml", "--op", "sign", "--name", "vector-small",
+                   db=tmp_path / "x.db", code=5)  # fmt: skip
+    assert "matches all filters" in done.stderr
 
 
 def test_mistakes_of_the_user_are_one_line(tmp_path: Path) -> None:

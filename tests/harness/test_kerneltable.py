@@ -39,7 +39,7 @@ def shown(*results: Result) -> str:
 def test_the_table_is_like_a_profilers() -> None:
     """A line per kernel: share, time, launches, sizes and a short name; above it the sum and the gaps."""
     text = shown(a_result(PROFILE))
-    assert "3 launches in 100 µs; cold 110 µs, of it gaps 10 µs" in text
+    assert "3 launches in 100 µs; cold 110 µs, gaps 10 µs of it" in text
     first, second = text.strip().splitlines()[-2:]
     assert first.split() == ["1", "64.20", "64.2", "µs", "2", "16,8", "×", "128", "122", "8,448", GEMM.name]
     assert second.split() == ["2", "35.80", "35.8", "µs", "1", "phi::[red]<float>"]
@@ -48,7 +48,7 @@ def test_the_table_is_like_a_profilers() -> None:
 def test_what_has_no_list_is_counted_with_its_reason() -> None:
     """Results without a list are not passed over in silence."""
     text = shown(a_result(None), a_result(None), a_result(Profile(reason="[b]no rights")))
-    assert "no kernel list for 2 results: not asked for: measure with --profile" in text
+    assert "no kernel list for 2 results: not requested: measure with --profile" in text
     assert "no kernel list for 1 results: [b]no rights" in text
 
 
@@ -76,6 +76,6 @@ def test_a_profiled_run_on_the_cpu_says_that_there_is_no_list(tmp_path: Path) ->
     done = opgauge("run", "cases/dot.yaml", *chosen, "--profile")
     assert done.returncode == 0, done.stderr
     assert "1 results get no kernel list" in done.stderr
-    assert "not asked for" in opgauge("show", "--kernels").stdout
+    assert "not requested" in opgauge("show", "--kernels").stdout
     exported = json.loads(opgauge("export", "--samples").stdout)
     assert exported["results"][0]["ruler"]["copy_ns"] > 0

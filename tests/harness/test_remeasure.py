@@ -1,4 +1,4 @@
-"""Cases in which it is open who is fastest are measured again, in other processes."""
+"""Cases whose ranking is within noise are measured again, in other processes."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import NamedTuple
 import pytest
 from opgauge.harness.result.result import Result, Status
 from opgauge.harness.result.summary import rows
-from opgauge.harness.run import remeasure as settle
+from opgauge.harness.run import remeasure
 from opgauge.harness.run.execute import LocalExecutor
-from opgauge.harness.run.remeasure import open_trials
+from opgauge.harness.run.remeasure import undecided_trials
 from opgauge.harness.store import Store
 
 from tests.commandline import run_here
@@ -21,33 +21,33 @@ ROOT = Path(__file__).parents[2]
 NAMES = ("baseline", "optimized", "torch")
 
 
-def opened(cold_ns: float, hot_ns: float | None = None, peer_hot_ns: float | None = None) -> list[str]:
-    """Who is measured again where the peer takes 20 µs, or 9.9 where there are hot figures."""
+def remeasured(cold_ns: float, hot_ns: float | None = None, peer_hot_ns: float | None = None) -> list[str]:
+    """Implementations that are measured again if the peer takes 20 µs, or 9.9 if there are hot figures."""
     peer_ns = 20_000.0 if hot_ns is None else 9_900.0
     results = [
         on_a_gpu("baseline", 90_000.0, None),
         on_a_gpu("optimized", cold_ns, hot_ns),
         on_a_gpu("torch", peer_ns, peer_hot_ns),
     ]
-    return [trial.implementation for trial in open_trials(results)]
+    return [trial.implementation for trial in undecided_trials(results)]
 
 
 @pytest.mark.parametrize(
-    ("cold_ns", "is_open"), [(18_900.0, False), (19_100.0, True), (20_900.0, True), (21_100.0, False)]
+    ("cold_ns", "is_undecided"), [(18_900.0, False), (19_100.0, True), (20_900.0, True), (21_100.0, False)]
 )
-def test_cases_near_what_is_asked_are_open(cold_ns: float, *, is_open: bool) -> None:
-    """Within 5 % of the fastest peer; the baseline goes along, so that its ratio is of the same minutes."""
-    assert opened(cold_ns) == (["baseline", "optimized", "torch"] if is_open else [])
+def test_cases_near_the_limit_are_undecided(cold_ns: float, *, is_undecided: bool) -> None:
+    """Within 5 % of the fastest peer; the baseline is measured again too, so that ratios are of the same minutes."""
+    assert remeasured(cold_ns) == (["baseline", "optimized", "torch"] if is_undecided else [])
 
 
-@pytest.mark.parametrize(("hot_ns", "is_open"), [(880.0, False), (900.0, True), (1200.0, True), (1220.0, False)])
-def test_hot_figures_are_open_for_longer(hot_ns: float, *, is_open: bool) -> None:
-    """Kernels of a microsecond move by a tenth: within 15 % of what is asked."""
-    assert bool(opened(9_000.0, hot_ns, 1000.0)) is is_open
+@pytest.mark.parametrize(("hot_ns", "is_undecided"), [(880.0, False), (900.0, True), (1200.0, True), (1220.0, False)])
+def test_hot_figures_are_undecided_in_a_wider_range(hot_ns: float, *, is_undecided: bool) -> None:
+    """Kernels of a microsecond move by a tenth: within 15 % of the limit."""
+    assert bool(remeasured(9_000.0, hot_ns, 1000.0)) is is_undecided
 
 
 @pytest.mark.parametrize(
-    ("times_ns", "is_open"),
+    ("times_ns", "is_undecided"),
     [
         ((19_100.0, 19_200.0), False),
         ((19_100.0, 19_700.0), True),
@@ -58,21 +58,21 @@ def test_hot_figures_are_open_for_longer(hot_ns: float, *, is_open: bool) -> Non
         ((20_500.0, 20_600.0), False),
     ],
 )
-def test_what_processes_agree_on_is_settled(times_ns: tuple[float, ...], *, is_open: bool) -> None:
-    """Where a peer takes 20 µs in each: further off than they from each other, and than 2 %."""
+def test_processes_that_agree_decide(times_ns: tuple[float, ...], *, is_undecided: bool) -> None:
+    """If a peer takes 20 µs in each: ratios further from the limit than from each other, and than 2 %."""
     results = [
         *blocks("optimized", *((time, None) for time in times_ns)),
         *blocks("torch", *((20_000.0, None) for _ in times_ns)),
     ]
-    assert bool(open_trials(results)) is is_open
+    assert bool(undecided_trials(results)) is is_undecided
 
 
-def test_what_cannot_be_settled_is_not_open() -> None:
+def test_without_a_peer_nothing_is_undecided() -> None:
     """Without a peer, or with one that is wrong."""
-    assert len(open_trials([a_result("optimized", 100.0), a_result("torch", 100.0)])) == 2
-    assert not open_trials([on_a_gpu("optimized", 20_000.0, None)])
+    assert len(undecided_trials([a_result("optimized", 100.0), a_result("torch", 100.0)])) == 2
+    assert not undecided_trials([on_a_gpu("optimized", 20_000.0, None)])
     wrong = replace(on_a_gpu("torch", 20_000.0, None), status=Status.WRONG)
-    assert not open_trials([on_a_gpu("optimized", 20_000.0, None), wrong])
+    assert not undecided_trials([on_a_gpu("optimized", 20_000.0, None), wrong])
 
 
 def blocks(implementation: str, *pairs: tuple[float, float | None]) -> list[Result]:
@@ -82,7 +82,7 @@ def blocks(implementation: str, *pairs: tuple[float, float | None]) -> list[Resu
 
 
 def test_all_processes_count() -> None:
-    """Times are medians over processes, ratios over those that have both; one that is wrong is what is seen."""
+    """Times are medians over processes, ratios over those that have both; a wrong one decides the status."""
     results = [*blocks("optimized", (9.0, 1.0), (5.0, 2.0), (7.0, 9.0)), *blocks("torch", (8.0, 4.0), (6.0, 8.0))]
     (row,) = rows(results)
     assert (row.median_ns("optimized"), row.hot_ns("optimized")) == (7.0, 2.0)
@@ -94,18 +94,18 @@ def test_all_processes_count() -> None:
     assert row.results["optimized"].status is Status.WRONG
 
 
-class Settled(NamedTuple):
-    """Results of a run by implementation and block, how often processes changed, and what was told meanwhile."""
+class RunFacts(NamedTuple):
+    """Results of a run by implementation and block, number of process changes, and notes on stderr."""
 
     results: list[tuple[str, int]]
     renewed: int
     told: str
 
 
-def settled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nearness: float, *more: str) -> Settled:
+def run_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nearness: float, *more: str) -> RunFacts:
     """A case by three implementations, open if within `nearness`."""
-    monkeypatch.setattr(settle, "OPEN", {"cold": nearness})
-    monkeypatch.setattr(settle, "NOISE", 1.0 + nearness)
+    monkeypatch.setattr(remeasure, "UNDECIDED", {"cold": nearness})
+    monkeypatch.setattr(remeasure, "NOISE", 1.0 + nearness)
     renewed = []
     plain = LocalExecutor.renew
 
@@ -122,7 +122,7 @@ def settled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nearness: float, *m
     with Store.open(url) as store:
         (run,) = store.runs()
         results = [(result.trial.implementation, result.block) for result in store.results(run.id)]
-    return Settled(results, len(renewed), done.stderr)
+    return RunFacts(results, len(renewed), done.stderr)
 
 
 def in_blocks(*numbers: int) -> list[tuple[str, int]]:
@@ -131,18 +131,18 @@ def in_blocks(*numbers: int) -> list[tuple[str, int]]:
 
 
 def test_a_run_goes_on_in_other_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is open stays in the run as further blocks, each of a process of its own."""
-    assert settled(tmp_path, monkeypatch, 1e9, "--settle", "2")[:2] == (in_blocks(0, 1, 2), 2)
+    """Undecided cases get further blocks in the same run, each from a process of its own."""
+    assert run_once(tmp_path, monkeypatch, 1e9, "--remeasure", "2")[:2] == (in_blocks(0, 1, 2), 2)
 
 
-def test_a_run_ends_where_nothing_is_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Then no process is started for nothing."""
-    assert settled(tmp_path, monkeypatch, -1.0, "--settle", "2")[:2] == (in_blocks(0), 0)
+def test_a_run_ends_where_nothing_is_undecided(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No further process starts."""
+    assert run_once(tmp_path, monkeypatch, -1.0, "--remeasure", "2")[:2] == (in_blocks(0), 0)
 
 
 def test_a_resumed_run_keeps_what_it_measured_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its next process is a further block, as many as were asked for in all; what is open is compiled ahead too."""
-    assert settled(tmp_path, monkeypatch, 1e9, "--settle", "1")[:2] == (in_blocks(0, 1), 1)
-    resumed = settled(tmp_path, monkeypatch, 1e9, "--settle", "3", "--resume", "last", "--ahead", "1")
+    """Its next process adds a block, up to the requested number in all; undecided trials are compiled first too."""
+    assert run_once(tmp_path, monkeypatch, 1e9, "--remeasure", "1")[:2] == (in_blocks(0, 1), 1)
+    resumed = run_once(tmp_path, monkeypatch, 1e9, "--remeasure", "3", "--resume", "last", "--ahead", "1")
     assert resumed[:2] == (in_blocks(0, 1, 2, 3), 2)
-    assert "3 of 3 are compiled and right" in resumed.told
+    assert "3 of 3 trials compiled and valid" in resumed.told

@@ -1,0 +1,67 @@
+"""Filters as users type them: exact names, wildcards (`*`, `?`) and regular expressions (`/…/`)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
+
+from opgauge.harness.case.hint import did_you_mean
+from opgauge.harness.errors import FilterError
+
+
+def matches_text(pattern: str, text: str) -> bool:
+    """Whether `pattern`, in which `*` and `?` are wild, is the whole of `text`."""
+    return _wildcard(pattern).fullmatch(text) is not None
+
+
+def matches(pattern: str, name: str, *, anywhere: bool = False) -> bool:
+    """Whether a filter selects `name`.
+
+    anywhere: plain text and wildcards may match a part of the name. A regular expression always may.
+    Raises FilterError for an invalid regular expression.
+    """
+    if len(pattern) > 1 and pattern[0] == pattern[-1] == "/":
+        return _expression(pattern[1:-1]).search(name) is not None
+    if pattern == name:
+        return True
+    return matches_text(f"*{pattern}*" if anywhere else pattern, name)
+
+
+def matches_any(patterns: Sequence[str] | None, names: Iterable[str], *, anywhere: bool = False) -> bool:
+    """Whether some pattern selects some name; no patterns select everything."""
+    return not patterns or any(matches(pattern, name, anywhere=anywhere) for name in names for pattern in patterns)
+
+
+def require_matches(
+    filters: Mapping[str, Sequence[str] | None], known: Mapping[str, Iterable[str]], *, anywhere: Sequence[str] = ()
+) -> None:
+    """Raise FilterError that names each filter value which selects nothing, with the nearest existing name.
+
+    filters, known: values and existing names by option (`--op`). anywhere: options whose values may match a part.
+    """
+    mistakes: list[str] = []
+    for option, patterns in filters.items():
+        names = sorted(set(known[option]))
+        mistakes += [
+            f"{option} {pattern} matches nothing{did_you_mean(pattern, names)}"
+            for pattern in patterns or ()
+            if not any(matches(pattern, name, anywhere=option in anywhere) for name in names)
+        ]
+    if mistakes:
+        raise FilterError("\n".join(mistakes))
+
+
+@lru_cache(maxsize=1024)
+def _wildcard(pattern: str) -> re.Pattern[str]:
+    wild = {"*": ".*", "?": "."}
+    return re.compile("".join(wild.get(one) or re.escape(one) for one in pattern), re.DOTALL)
+
+
+@lru_cache(maxsize=1024)
+def _expression(text: str) -> re.Pattern[str]:
+    try:
+        return re.compile(text)
+    except re.error as error:
+        msg = f"/{text}/ is no regular expression: {error}"
+        raise FilterError(msg) from error

@@ -1,0 +1,59 @@
+"""Signals that ask a process to end: SIGTERM and SIGHUP unwind the stack as Ctrl-C does."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+ENDINGS = (signal.SIGTERM, signal.SIGHUP)
+"""Signals by which CI systems, service managers and closed terminals end a process."""
+
+
+class TerminatedError(KeyboardInterrupt):
+    """A signal asked this process to end. number: of the signal."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(signal.Signals(number).name)
+        self.number = number
+
+
+def exit_code(error: KeyboardInterrupt) -> int:
+    """Exit code that shells expect after a signal: 128 and its number."""
+    return 128 + (error.number if isinstance(error, TerminatedError) else signal.SIGINT)
+
+
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """Raise TerminatedError on SIGTERM and SIGHUP; a signal that was ignored before (`nohup`) stays ignored."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    chosen = [number for number in ENDINGS if signal.getsignal(number) is not signal.SIG_IGN]
+    before = {number: signal.signal(number, _raise) for number in chosen}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Ignore further requests to end, for the moment in which results are put in order."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, *ENDINGS)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _raise(number: int, frame: FrameType | None) -> None:
+    del frame
+    raise TerminatedError(number)

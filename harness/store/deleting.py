@@ -1,0 +1,23 @@
+"""Deleting runs, with everything that belongs to them alone."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from opgauge.harness.store.tables import CaseRow, ResultRow, RunRow
+from sqlalchemy import Engine, delete, select
+from sqlalchemy.orm import Session
+
+
+def delete_runs(engine: Engine, runs: Collection[str]) -> int:
+    """Delete runs by id in one transaction: results, samples, achieved peaks, and cases without other results.
+
+    Gives the number of runs that existed.
+    """
+    with Session(engine) as session, session.begin():
+        keys = session.scalars(select(RunRow.id).where(RunRow.uuid.in_(runs))).all()
+        cases = session.scalars(select(ResultRow.case_key).where(ResultRow.run_id.in_(keys)).distinct()).all()
+        session.execute(delete(RunRow).where(RunRow.id.in_(keys)))
+        used = select(ResultRow.case_key)
+        session.execute(delete(CaseRow).where(CaseRow.id.in_(cases), CaseRow.id.not_in(used)))
+        return len(keys)
