@@ -11,6 +11,7 @@ import typer
 from opgauge.harness.cli.aa import aa
 from opgauge.harness.cli.agree import agree
 from opgauge.harness.cli.check import check
+from opgauge.harness.cli.cluster import cluster
 from opgauge.harness.cli.compile import compile_
 from opgauge.harness.cli.database import database
 from opgauge.harness.cli.explore import explore
@@ -76,6 +77,7 @@ app.command("schema")(schema)
 app.add_typer(runs, name="runs")
 app.add_typer(database, name="db")
 app.add_typer(token, name="token")
+app.add_typer(cluster, name="cluster")
 app.command("serve")(serve)
 app.command("version")(version)
 

@@ -82,6 +82,12 @@ def run(
     profile: Annotated[
         bool, typer.Option("--profile", help="List the kernels of each call too, by CUPTI, after all timing.")
     ] = False,
+    gpus: Annotated[
+        str | None, typer.Option("--gpus", help="Spread over GPUs of this host: `all`, or numbers such as 0,2.")
+    ] = None,
+    cluster: Annotated[
+        str | None, typer.Option("--cluster", metavar="SCHEDULER", help="Spread over hosts, such as tcp://host:8786.")
+    ] = None,
     dry_run: DryRun = False,
     progress: ProgressOption = "auto",
     quiet: Quiet = False,
@@ -100,6 +106,25 @@ def run(
     from opgauge.harness.settings import child_environment, load_settings
 
     settings = load_settings()
+    if gpus or cluster:
+        from opgauge.harness.cli.cluster import run_over
+
+        chosen = select(load(paths, ops=op), ops=op, tags=tag, dtypes=dtype, names=name)
+        raise typer.Exit(
+            run_over(
+                chosen,
+                gpus=gpus,
+                scheduler=cluster,
+                implementations=select_implementations(chosen, implementation),
+                devices=device,
+                url=database_url(db),
+                resume=resume,
+                budget_s=budget or settings.budget_s,
+                timeout_s=timeout or settings.timeout_s,
+                progress=open_progress(progress, quiet=quiet),
+                notify=silent if quiet else tell,
+            )
+        )
     worker = None
     if not dry_run:
         limited = (settings.threads, settings.memory_bytes)

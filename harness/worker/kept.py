@@ -57,7 +57,7 @@ def recall_expected(case: Case, folder: Path) -> Expected | None:
     try:
         with np.load(folder / f"{case.id}{REFERENCE}") as arrays:
             found = {name: arrays[name] for name in arrays.files}
-    except (OSError, zipfile.BadZipFile):
+    except (OSError, EOFError, ValueError, zipfile.BadZipFile):
         return None
     parts: dict[str, dict[str, Array]] = {"values": {}, "bounds": {}}
     for name, array in found.items():

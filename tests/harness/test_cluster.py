@@ -1,0 +1,248 @@
+"""Runs over a cluster of processes: every trial has one result, whatever is killed meanwhile."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+from threading import Thread
+from typing import TYPE_CHECKING
+
+import pytest
+from opgauge.harness.case.case import Case
+from opgauge.harness.cli.options import load
+from opgauge.harness.cluster import member
+from opgauge.harness.cluster.dispatch import Measured, SchedulerLostError, dispatch, tasks_of
+from opgauge.harness.cluster.local import local_cluster, member_options, remote_cluster, visible_devices
+from opgauge.harness.cluster.simulate import Load, Shape, simulate
+from opgauge.harness.cluster.spread import Runs, run_spread, status
+from opgauge.harness.errors import SettingsError, WorkerError
+from opgauge.harness.result.result import Environment, Status, Trial, to_json
+from opgauge.harness.run.compiling import ONCE
+from opgauge.harness.run.runner import plan
+from opgauge.harness.settings import IMPORT_PATH
+from opgauge.harness.store import Store
+
+if TYPE_CHECKING:
+    from distributed import Client
+
+pytest.importorskip("distributed")
+
+SMOKE = [case for case in load(None, ops=["sign"]) if case.op == "sign" and "smoke" in case.tags]
+MEMBER_KILLS, SCHEDULER_KILLS = 45, 5
+
+
+def trials_of(cases: Sequence[Case]) -> list[Trial]:
+    """Baseline and optimized of each on the CPU."""
+    return plan(cases, implementations=["baseline", "optimized"])
+
+
+@pytest.fixture(scope="module")
+def client() -> Iterator[Client]:
+    """Two members that time the CPU, so that one can be killed, and one that computes references."""
+    with local_cluster(member_options([], cpu_slots=2, references=1)) as found:
+        yield found
+
+
+def counted(results: Sequence[Measured]) -> Counter[tuple[str, str]]:
+    """How many results each trial has."""
+    return Counter((one.result.trial.case.id, one.result.trial.implementation) for one in results)
+
+
+def test_each_trial_has_one_result_with_the_environment_of_its_member(client: Client) -> None:
+    """Results over a cluster are those of a run here: all of them, once, right, with where they were measured."""
+    trials = trials_of(SMOKE)
+    found = list(dispatch(client, trials, ONCE))
+    assert counted(found) == Counter((trial.case.id, trial.implementation) for trial in trials)
+    assert {one.result.status for one in found} == {Status.OK}
+    assert all(one.environment.hard for one in found)
+
+
+def test_implementations_of_a_case_stay_together() -> None:
+    """A task holds all trials of a case on a device; the largest come first."""
+    tasks = tasks_of(trials_of(SMOKE))
+    assert len(tasks) == len(SMOKE)
+    assert all(len({trial.case.id for trial in task.trials}) == 1 and len(task.trials) == 2 for task in tasks)
+    assert [task.weight for task in tasks] == sorted((task.weight for task in tasks), reverse=True)
+
+
+@pytest.mark.timeout(1500)
+def test_killed_members_lose_nothing(client: Client) -> None:
+    """In 45 rounds any member is killed with -9 at a random moment: still each trial has one result, a right one."""
+    chosen = random.Random(7)  # noqa: S311  moments and victims
+    for number in range(MEMBER_KILLS):
+        trials = trials_of(chosen.sample(SMOKE, 3))
+        victim = chosen.choice(list(client.run(os.getpid).values()))
+        killer = Thread(target=_kill_after, args=(victim, chosen.uniform(0, 0.5)))
+        killer.start()
+        found = list(dispatch(client, trials, ONCE))
+        killer.join()
+        assert counted(found) == Counter((trial.case.id, trial.implementation) for trial in trials), number
+        assert {one.result.status for one in found} == {Status.OK}, [one.result.reason for one in found]
+
+
+@pytest.mark.timeout(900)
+def test_a_killed_scheduler_leaves_finished_results_and_the_rest_is_measured_later(
+    client: Client, tmp_path: Path
+) -> None:
+    """In 5 rounds the scheduler is killed at a random moment; what was stored is whole, a second part does the rest."""
+    chosen = random.Random(11)  # noqa: S311  moments
+    trials = trials_of(SMOKE)
+    for number in range(SCHEDULER_KILLS):
+        with Store.open(f"sqlite:///{tmp_path}/{number}.db") as store:
+            runs = Runs(store, "test")
+            with _scheduler() as (process, address), remote_cluster(address) as remote:
+                remote.wait_for_workers(1, timeout=240)
+                killer = Thread(target=_kill_after, args=(process.pid, chosen.uniform(0.1, 3)))
+                killer.start()
+                with suppress(SchedulerLostError):
+                    _spread(remote, trials, runs, store)
+                killer.join()
+            finished = {done for run in runs.ids for done in store.finished_trials(run)}
+            rest = [trial for trial in trials if (trial.case.id, trial.implementation, trial.device) not in finished]
+            assert len(finished) + len(rest) == len(trials)
+            _spread(client, rest, runs, store)
+            stored = [result for run in runs.ids for result in store.results(run)]
+            assert len(stored) == len(trials), number
+            assert {result.status for result in stored} == {Status.OK}
+            assert {store.find_run(run).status for run in runs.ids} == {"finished"}
+
+
+def test_a_resumed_run_goes_into_the_run_that_was_begun(client: Client, tmp_path: Path) -> None:
+    """Results of the same kind of device join the run; those of another kind begin one."""
+    trials = trials_of(SMOKE[:4])
+    with Store.open(f"sqlite:///{tmp_path}/a.db") as store:
+        runs = Runs(store, "first")
+        _spread(client, trials[:4], runs, store)
+        (run,) = runs.ids
+        resumed = Runs(store, "again", (run, store.find_run(run).environment))
+        _spread(client, trials[4:], resumed, store)
+        assert resumed.ids == [run]
+        assert len(store.results(run)) == len(trials)
+        other = Environment({"cpu.model": "another"}, {})
+        assert resumed.of(other) not in {"", run}
+
+
+def test_other_code_is_refused_with_both_versions_named(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A member whose code has another digest measures nothing."""
+    monkeypatch.setattr(member, "code_digest", lambda: "0123456789abcdef")
+    with pytest.raises(member.VersionMismatchError, match="0123456789abcdef"):
+        list(dispatch(client, trials_of(SMOKE[:1]), ONCE))
+
+
+def test_a_trial_that_kills_its_members_is_reported_and_others_finish(client: Client) -> None:
+    """A case that ends every process that takes it becomes an error of its trials; all others have their results."""
+    poison = replace(SMOKE[0], name="poison")
+    trials = trials_of([poison, *SMOKE[1:4]])
+    stop = Thread(target=_kill_whoever_has, args=(client, poison.id))
+    stop.start()
+    found = list(dispatch(client, trials, ONCE, references=False))
+    stop.join()
+    assert counted(found) == Counter((trial.case.id, trial.implementation) for trial in trials)
+    assert {one.result.status for one in found if one.result.trial.case.id != poison.id} == {Status.OK}
+
+
+def test_without_a_member_for_a_device_it_is_said(client: Client) -> None:
+    """No GPU member: the run ends at once, naming what to start."""
+    trials = plan(SMOKE[:1], implementations=["optimized"], devices=["cuda:0"])
+    with pytest.raises(WorkerError, match="opgauge cluster worker"):
+        list(dispatch(client, trials, ONCE))
+
+
+def test_status_lists_members_with_what_they_offer(client: Client) -> None:
+    """Three members of one host: two for CPU timing, one for references."""
+    found = status(client)
+    assert Counter(one["offers"] for one in found) == {"1 cpu": 2, "1 reference": 1}
+
+
+def test_gpus_that_are_not_there_are_refused() -> None:
+    """Device numbers are checked before anything starts."""
+    with pytest.raises(SettingsError, match="this host has"):
+        visible_devices("97")
+    with pytest.raises(SettingsError, match="separated by commas"):
+        visible_devices("first")
+
+
+def test_a_reference_is_computed_once_and_taken_by_the_member(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The reference that a CPU member left is what the measuring member checks with: a forged one makes it wrong."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", None)
+    case = SMOKE[0]
+    assert member.compute_reference(to_json(trials_of([case])[0])["case"])
+    (kept,) = member.shared_folder().glob(f"{case.id}.npz")
+    kept.write_bytes(b"")
+    plain = [to_json(trial) for trial in trials_of([case])]
+    found = member.run_case(plain, to_json(ONCE), member.code_digest())
+    assert [result["status"] for result in found["results"]] == ["ok", "ok"]
+    assert not list(member.shared_folder().glob(f"{case.id}*"))
+
+
+def test_the_simulation_keeps_to_the_bound() -> None:
+    """On one device the makespan is the sum; on 64 within 10 % of the bound; where references are slow, theirs."""
+    chosen = random.Random(0)  # noqa: S311  durations
+    loads = [Load(chosen.lognormvariate(0.5, 0.8)) for _ in range(20_000)]
+    one = simulate(loads[:100], Shape(hosts=1, devices=1, latency_s=0.0))
+    assert one.makespan_s == pytest.approx(sum(load.device_s for load in loads[:100]))
+    many = simulate(loads, Shape(hosts=8, devices=8))
+    assert 1.0 <= many.makespan_s / many.bound_s <= 1.10
+    slow = [Load(load.device_s, 10 * load.device_s) for load in loads]
+    starved = simulate(slow, Shape(hosts=8, devices=8, reference_slots=4))
+    assert starved.bound_s == pytest.approx(sum(load.reference_s for load in slow) / 32)
+    assert starved.busy < 0.1
+
+
+def _spread(client: Client, trials: Sequence[Trial], runs: Runs, store: Store) -> None:
+    run_spread(
+        client, trials, runs, store, ONCE, timeout_s=60, ceilings=False, advance=lambda _: None, tell=lambda _: None
+    )
+
+
+def _kill_after(process: int, seconds: float) -> None:
+    time.sleep(seconds)
+    with suppress(ProcessLookupError):
+        os.kill(process, signal.SIGKILL)
+
+
+def _kill_whoever_has(client: Client, case: str) -> None:
+    """Kill every process that a task of a case is given to, until two are gone."""
+    killed, end = 0, time.monotonic() + 30
+    while killed < 2 and time.monotonic() < end:
+        for address, keys in client.processing().items():
+            if any(key.startswith(case) for key in keys):
+                with suppress(Exception):
+                    (process,) = client.run(os.getpid, workers=[address]).values()
+                    os.kill(process, signal.SIGKILL)
+                    killed += 1
+        time.sleep(0.02)
+
+
+@contextmanager
+def _scheduler() -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """A scheduler, with a member that joined it by the command line."""
+    code = (
+        "import asyncio; from distributed import Scheduler\n"
+        "async def main():\n"
+        "    async with Scheduler(host='127.0.0.1', port=0, dashboard=False) as found:\n"
+        "        print(found.address, flush=True); await found.finished()\n"
+        "asyncio.run(main())"
+    )
+    variables = {**os.environ, "PYTHONPATH": IMPORT_PATH, "DASK_LOGGING__DISTRIBUTED": "critical"}
+    quiet = {"stderr": subprocess.DEVNULL, "env": variables, "text": True}
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, **quiet) as process:  # type: ignore[call-overload]
+        assert process.stdout is not None
+        address = process.stdout.readline().strip()
+        command = [sys.executable, "-m", "opgauge", "cluster", "worker", address, "--gpus", "none", "--cpu"]
+        with subprocess.Popen([*command, "--references", "0"], stdout=subprocess.DEVNULL, **quiet) as joined:  # type: ignore[call-overload]
+            try:
+                yield process, address
+            finally:
+                for one in (joined, process):
+                    one.kill()
