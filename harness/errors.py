@@ -9,6 +9,7 @@ HarnessError
 ├── TreeError          a tree whose `ops` the harness cannot use or compare
 ├── RefError           no git repository, or no such commit in it
 ├── SettingsError      an environment variable that cannot be read
+├── ConfigurationError a project's configuration that cannot be used
 └── WorkerError        the harness itself failed in a worker; carries its traceback
 
 `exit_code` is what the command line ends with when the error reaches it.
@@ -75,6 +76,12 @@ class CaseFileError(CaseError):
 
 class SettingsError(HarnessError):
     """An environment variable that cannot be read; the message names it."""
+
+    exit_code = 2
+
+
+class ConfigurationError(HarnessError):
+    """A project's configuration that cannot be used; the message names the file and the key."""
 
     exit_code = 2
 

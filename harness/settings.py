@@ -70,6 +70,13 @@ def tuning_file(environment: Mapping[str, str] | None = None) -> Path | None:
     return Path(named) if named else None
 
 
+def configuration_file(environment: Mapping[str, str] | None = None) -> Path | None:
+    """The project configuration that `OPGAUGE_CONFIG` names, if it names one."""
+    given = os.environ if environment is None else environment
+    named = given.get("OPGAUGE_CONFIG")
+    return Path(named) if named else None
+
+
 @dataclass(frozen=True)
 class Actions:
     """GitHub Actions, where this runs in it. summary: file of the step summary. branch: what is being tested."""

@@ -5,12 +5,14 @@
 
 from __future__ import annotations
 
+import opgauge
 from opgauge.ops._core.backend import BACKENDS, Device, available
 from opgauge.ops._core.dtype import COMPLEX, DTYPES, FLOATS, INTS, DtypeInfo, dtype_info, dtype_name
 from opgauge.ops._core.errors import (
     AxisError,
     BackendError,
     CompileError,
+    DefinitionError,
     DtypeError,
     DuplicateError,
     GraphError,
@@ -33,9 +35,11 @@ from opgauge.ops._core.registry import (
     kernel,
     kernels,
     register,
+    register_kernel,
 )
 
-discover()
+if opgauge.shipped_ops:
+    discover()
 
 __all__ = [
     "BACKENDS",
@@ -47,6 +51,7 @@ __all__ = [
     "BackendError",
     "Bound",
     "CompileError",
+    "DefinitionError",
     "Device",
     "DtypeError",
     "DtypeInfo",
@@ -79,4 +84,5 @@ __all__ = [
     "kernels",
     "param_values",
     "register",
+    "register_kernel",
 ]

@@ -5,7 +5,8 @@ from __future__ import annotations
 import codecs
 import os
 import sys
-from typing import TextIO
+from pathlib import Path
+from typing import Annotated, TextIO
 
 import typer
 from opgauge.harness.cli.aa import aa
@@ -50,6 +51,9 @@ ASCII = {
 }
 """One character for each that opgauge prints and that a terminal without UTF-8 may lack."""
 
+NEEDS_OPS = ("list", "check", "compile", "run", "explore", "tune", "schema", "agree")
+"""Verbs for which this process imports the project's ops; others leave that to their workers, or need none."""
+
 app = typer.Typer(
     name="opgauge",
     help="Measure GPU operators, check them, and stop regressions.",
@@ -58,6 +62,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["--help", "-h"]},
 )
+
+
 app.command("list")(list_)
 app.command("check")(check)
 app.command("compile")(compile_)
@@ -86,14 +92,30 @@ app.command("version")(version)
 def start(
     context: typer.Context,
     show_version: bool = typer.Option(False, "--version", help="Print the version and exit.", is_eager=True),
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Project configuration; default: OPGAUGE_CONFIG, or the nearest opgauge.toml or [tool.opgauge].",
+        ),
+    ] = None,
+    builtin: Annotated[
+        bool, typer.Option("--builtin", help="Use the ops that opgauge ships, whatever the project configures.")
+    ] = False,
 ) -> None:
-    """Measure GPU operators, check them, and stop regressions."""
+    """Measure compute kernels, check them, and stop regressions."""
     if show_version:
         typer.echo(version_text())
         raise typer.Exit
     if context.invoked_subcommand is None:
         typer.echo(context.get_help())
         raise typer.Exit
+    from opgauge.harness.project import active
+    from opgauge.harness.settings import configuration_file
+
+    active.choose(active.Choice(config or configuration_file(), builtin))
+    if context.invoked_subcommand in NEEDS_OPS:
+        active.load()
 
 
 def main() -> None:

@@ -23,6 +23,8 @@ from opgauge.harness.cli.options import (
     command_line,
     database_url,
     default_device,
+    policy_file,
+    waiver_file,
 )
 
 if TYPE_CHECKING:
@@ -67,7 +69,8 @@ PolicyFile = Annotated[
 def gate(
     paths: Paths = None,
     base: Annotated[
-        str | None, typer.Option("--base", metavar="REF", help="Compare with this commit, measured here and now.")
+        str | None,
+        typer.Option("--base", metavar="REF", help="Commit to compare with; default: the fork point."),
     ] = None,
     against: Annotated[
         str | None,
@@ -120,8 +123,8 @@ def gate(
 
     Example: opgauge gate --base main --changed --markdown gate.md
     """
-    if (base is None) == (against is None):
-        msg = "name one of --base REF and --against RUN|BRANCH"
+    if base is not None and against is not None:
+        msg = "name --base REF or --against RUN|BRANCH, not both"
         raise typer.BadParameter(msg)
     if against is not None and trust_hash:
         msg = "--trust-hash needs --base: stored results come without their code"
@@ -141,7 +144,7 @@ def gate(
     selection = replace(asked, changed=changed, trust_hash=trust_hash)
     with _never_a_verdict(bisect=bisect or bisect_broken):
         from opgauge.harness.gate.gate import Schedule
-        from opgauge.harness.run.tree import find_tree
+        from opgauge.harness.run.tree import default_base, find_tree
         from opgauge.harness.settings import load_settings
 
         settings = load_settings()
@@ -154,10 +157,10 @@ def gate(
             block_s=block_s or rules.block_s,
             budget_s=budget,
         )
-        if base is not None:
-            run = against_commit(head, base, selection, conditions, settings, timeout)
+        if against is None:
+            run = against_commit(head, base or default_base(head), selection, conditions, settings, timeout)
         else:
-            run = against_stored(head, str(against), selection, conditions, settings, timeout, database_url(db))
+            run = against_stored(head, against, selection, conditions, settings, timeout, database_url(db))
         run = replace(run, seconds=monotonic() - started)
         report(run, as_json=as_json, junit=junit, markdown=markdown)
         if store:
@@ -206,12 +209,15 @@ def against_commit(
     """Measure `head` and the commit `ref` of its repository."""
     from opgauge.harness.gate.pairing import BASE, HEAD
     from opgauge.harness.gate.run import gate as run_gate
+    from opgauge.harness.project.active import build
     from opgauge.harness.run.environment import commit
     from opgauge.harness.run.tree import Tree, checkout, resolve
 
     sha = resolve(head, ref)
+    build(head)
     with checkout(head, sha) as beside:
-        trees = {BASE: Tree(beside, sha, ref), HEAD: Tree(head, commit(head), "this tree")}
+        build(beside)
+        trees = {BASE: Tree(beside, sha, sha[:12] if ref == sha else ref), HEAD: Tree(head, commit(head), "this tree")}
         with workshop(trees, settings, timeout) as opened:
             return run_gate(opened, selection, conditions, tell=tell)
 
@@ -261,11 +267,12 @@ def load_rules(tree: Path, policy: Path | None, waivers: Path | None = None) -> 
     from opgauge.harness.gate.policy import Policy, load_policy
     from opgauge.harness.gate.run import Conditions
     from opgauge.harness.gate.waiver import load_waivers
+    from opgauge.harness.project.active import measured
     from opgauge.harness.run.tree import CASES
 
-    beside = tree / CASES
-    rules = policy or (beside / "policy.yaml")
-    excuses = waivers or (beside / "waivers.yaml")
+    is_own = measured() is None
+    rules = policy or (tree / CASES / "policy.yaml" if is_own else policy_file())
+    excuses = waivers or (tree / CASES / "waivers.yaml" if is_own else waiver_file())
     return Conditions(
         policy=load_policy(rules) if policy or rules.is_file() else Policy(),
         waivers=load_waivers(excuses) if waivers or excuses.is_file() else (),

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from opgauge.harness.project.active import active
 from opgauge.harness.settings import ROOT
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ Database = Annotated[
     str | None,
     typer.Option("--db", metavar="PATH|URL", help="Database: an SQLite file, or a URL. Default: OPGAUGE_DB."),
 ]
-Paths = Annotated[list[Path] | None, typer.Argument(help="Case files or folders; the shipped ones if none.")]
+Paths = Annotated[list[Path] | None, typer.Argument(help="Case files or folders; default: the project's.")]
 Ops = Annotated[
     list[str] | None, typer.Option("--op", help="Only this op; repeatable. Filters take * and ?, or /regex/.")
 ]
@@ -92,19 +93,20 @@ def open_progress(style: str, *, quiet: bool) -> Callable[[int], Progress]:
     return lambda total: Progress(total, chosen)
 
 
-def shipped_cases() -> Path:
-    """Folder of the cases that come with opgauge."""
-    return ROOT / "cases"
+def case_paths() -> list[Path]:
+    """Case files and folders of the project; those that come with opgauge where none is configured."""
+    project = active()
+    return list(project.cases) if project is not None and project.cases else [ROOT / "cases"]
 
 
 def load(paths: Sequence[Path] | None, *, ops: Sequence[str] | None = None) -> list[Case]:
-    """The cases of files and folders; the shipped ones when none are named.
+    """The cases of files and folders; the project's when none are named.
 
-    ops: filters; shipped files without cases of a matching op are not read. Raises FilterError for one without match.
+    ops: filters; files without cases of a matching op are not read. Raises FilterError for one without match.
     """
     from opgauge.harness.case.file import load_cases
 
-    return load_cases(paths or _files_of(_known_ops(ops or ())) or [shipped_cases()])
+    return load_cases(paths or _files_of(_known_ops(ops or ())) or case_paths())
 
 
 def _known_ops(patterns: Sequence[str]) -> list[str]:
@@ -118,10 +120,10 @@ def _known_ops(patterns: Sequence[str]) -> list[str]:
 
 
 def _files_of(ops: Sequence[str]) -> list[Path]:
-    """The shipped files that hold cases of `ops`."""
+    """The project's files that hold cases of `ops`."""
     named = re.compile(rf"^op: (?:{'|'.join(map(re.escape, ops))})\s*$", re.MULTILINE)
-    files = sorted(shipped_cases().glob("*.yaml")) if ops else []
-    return [file for file in files if named.search(file.read_text(encoding="utf-8"))]
+    files = [file for path in case_paths() for file in (sorted(path.glob("*.yaml")) if path.is_dir() else [path])]
+    return [file for file in files if ops and named.search(file.read_text(encoding="utf-8"))]
 
 
 def select(
@@ -180,3 +182,25 @@ def select_implementations(cases: Sequence[Case], patterns: Sequence[str] | None
         for name, experimental in known.items()
         if name in patterns or (not experimental and any(matches(pattern, name) for pattern in patterns))
     ]
+
+
+def waiver_file() -> Path:
+    """Waivers of the project: the configured file, else waivers.yaml beside its cases."""
+    project = active()
+    if project is not None and project.waivers is not None:
+        return project.waivers
+    return rules_folder() / "waivers.yaml"
+
+
+def policy_file() -> Path:
+    """Policy of the project: the configured file, else policy.yaml beside its cases."""
+    project = active()
+    if project is not None and project.policy is not None:
+        return project.policy
+    return rules_folder() / "policy.yaml"
+
+
+def rules_folder() -> Path:
+    """The first folder of cases, or the folder of the first case file."""
+    first = case_paths()[0]
+    return first if first.is_dir() else first.parent

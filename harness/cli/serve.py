@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from opgauge.harness.cli.options import Database, database_url, shipped_cases
+from opgauge.harness.cli.options import Database, database_url, waiver_file
 
 LAG_S = 1.0
 USUAL_WORKERS = 2
@@ -59,7 +59,7 @@ def serve(
         settings,
         lag_s=LAG_S,
         guarded=not is_open,
-        waivers=waivers or shipped_cases() / "waivers.yaml",
+        waivers=waivers or waiver_file(),
         host=host,
         port=port,
         log_level="warning",

@@ -7,7 +7,7 @@ removed. Case files outside the trees are those of both.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
@@ -19,8 +19,10 @@ from opgauge.harness.gate.policy import Policy
 from opgauge.harness.gate.stored import Stored
 from opgauge.harness.judge.pattern import matches
 from opgauge.harness.judge.verdict import Comparison, Evidence, Kind, Reason, Side, Subject
+from opgauge.harness.project.active import measured
+from opgauge.harness.project.changes import touched_ops
 from opgauge.harness.result.summary import BASELINE, OPTIMIZED, PEERS
-from opgauge.harness.run.tree import CASES, changed_folders
+from opgauge.harness.run.tree import CASES, Tree, changed_files, changed_folders
 from opgauge.harness.worker import protocol
 from opgauge.ops import Device
 
@@ -30,7 +32,7 @@ Plain = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """What a person asked for; empty means all, save that the baseline and the peers must be named.
+    """Filters; empty means all, except that the baseline, peers and variants must be named.
 
     cases: patterns of opgauge.harness.judge.pattern. tags: where neither tags nor cases are given, those tagged `gate`,
     if there are any. changed: only ops whose files differ between the trees.
@@ -83,19 +85,20 @@ def plan(workshop: Workshop, selection: Selection, policy: Policy, stored: Store
     Raises CaseError, TreeError, and NothingError where nothing is left.
     """
     head_path = workshop.trees[HEAD].path
-    paths = selection.paths or (head_path / CASES,)
+    paths = selection.paths or _case_paths(head_path)
     request = protocol.TakeInventory(tuple(str(path.resolve()) for path in paths))
     (head,) = workshop.ask(HEAD, [request])
     base, notes = _ask_base(workshop, paths, head["cases"]) if stored is None else ({}, [])
     asked = [str(Device.parse(name)) for name in selection.devices or (_default_device(head),)]
     devices = tuple(device for device in asked if Device.parse(device).backend in head["available"])
     notes += [f"{device}: there is no such device here" for device in asked if device not in devices]
-    chosen = _tagged(selection, head["cases"])
-    in_head = _holding(head, head["cases"], chosen, devices)
-    in_base = _remembered(stored, chosen) if stored else _holding(base, base["cases"], chosen, devices)
+    chosen, variants = _tagged(selection, head["cases"]), _variants([head, base])
+    every_head = _holding(head, head["cases"], devices)
+    every_base = _remembered(stored) if stored else _holding(base, base["cases"], devices)
+    in_head, in_base = _select(every_head, every_base, chosen, variants)
     unchanged = _unchanged(workshop, selection, in_head, in_base, notes)
     if selection.changed:
-        touched = changed_folders(head_path, workshop.trees[BASE].commit.removesuffix("-dirty"))
+        touched = _touched(head_path, workshop.trees, [head, base])
         notes.append(_touched_note(touched))
         in_head, in_base = (_only(one, touched, {**in_base.folders, **in_head.folders}) for one in (in_head, in_base))
     if not in_head.trials and not in_base.trials:
@@ -110,7 +113,7 @@ def _ask_base(workshop: Workshop, paths: Sequence[Path], cases: Sequence[Plain])
     head_path, base_path = (workshop.trees[side].path for side in (HEAD, BASE))
     inside = [path.resolve() for path in paths if path.resolve().is_relative_to(head_path)]
     own = [str(base_path / path.relative_to(head_path)) for path in inside]
-    outside = [case for case in cases if not any(Path(case["file"]).resolve().is_relative_to(path) for path in inside)]
+    outside = [case for case in cases if not _counterpart(Path(case["file"]), head_path, base_path)]
     requests = (protocol.TakeInventory(tuple(own), lenient=True), protocol.CheckBuildable(tuple(cases)))
     base, complaints = workshop.ask(BASE, requests)
     refused = {case["id"]: why for case, why in zip(cases, complaints, strict=True) if why}
@@ -119,6 +122,64 @@ def _ask_base(workshop: Workshop, paths: Sequence[Path], cases: Sequence[Plain])
     held += [case for case in outside if case["id"] not in refused]
     notes = [f"base: {note}" for note in base["notes"]]
     return {**base, "cases": held}, notes
+
+
+def _case_paths(tree: Path) -> tuple[Path, ...]:
+    project = measured()
+    return project.cases if project is not None and project.cases else (tree / CASES,)
+
+
+def _counterpart(file: Path, head: Path, base: Path) -> bool:
+    """Whether a case file of the head's tree is in the base too."""
+    found = file.resolve()
+    return found.is_relative_to(head) and (base / found.relative_to(head)).is_file()
+
+
+def _variants(inventories: Iterable[Plain]) -> set[tuple[str, str]]:
+    """Ops and implementations kept for comparison: declared so, or beside one called `optimized`."""
+    kernels = [kernel for inventory in inventories for kernel in inventory.get("kernels", ())]
+    optimized = {kernel["op"] for kernel in kernels if kernel["implementation"] == OPTIMIZED}
+    return {
+        (kernel["op"], kernel["implementation"])
+        for kernel in kernels
+        if kernel.get("variant") or (kernel["op"] in optimized and kernel["implementation"] != OPTIMIZED)
+    }
+
+
+def _select(
+    head: _Holding, base: _Holding, chosen: Selection, variants: Collection[tuple[str, str]]
+) -> tuple[_Holding, _Holding]:
+    """What is asked for, in either tree: a case that was renamed or lost a tag is the same case in both."""
+    keys = {
+        _key(subject)
+        for holding in (head, base)
+        for subject, trial in holding.trials.items()
+        if _is_chosen(subject, trial["case"], chosen, variants)
+    }
+    return _restricted(head, keys), _restricted(base, keys)
+
+
+def _restricted(holding: _Holding, keys: Collection[tuple[str, str, str]]) -> _Holding:
+    trials = {subject: trial for subject, trial in holding.trials.items() if _key(subject) in keys}
+    return replace(holding, trials=trials)
+
+
+def _touched(head: Path, trees: Mapping[str, Tree], inventories: Iterable[Plain]) -> set[str] | None:
+    """Ops, or folders of opgauge's own, that differ between the trees; None where all do."""
+    commit = trees[BASE].commit.removesuffix("-dirty")
+    project = measured()
+    if project is None:
+        return changed_folders(head, commit)
+    roots = [tree.path.resolve() for tree in trees.values()]
+    sources: dict[str, set[str]] = {}
+    for inventory in inventories:
+        named = [(one["op"], one["source"]) for one in inventory.get("kernels", ())]
+        for op, file in [*named, *((one["op"], one["file"]) for one in inventory.get("cases", ()))]:
+            found = Path(file).resolve()
+            sources.setdefault(op, set()).update(
+                found.relative_to(root).as_posix() for root in roots if found.is_relative_to(root)
+            )
+    return touched_ops(project, changed_files(head, commit), sources)
 
 
 def _default_device(head: Plain) -> str:
@@ -137,7 +198,7 @@ def _fields(selection: Selection) -> dict[str, Any]:
     return {name: getattr(selection, name) for name in Selection.__slots__}
 
 
-def _holding(inventory: Plain, cases: Iterable[Plain], chosen: Selection, devices: Sequence[str]) -> _Holding:
+def _holding(inventory: Plain, cases: Iterable[Plain], devices: Sequence[str]) -> _Holding:
     by_key: dict[tuple[str, str, str], list[str]] = {}
     for kernel in inventory["kernels"]:
         by_key.setdefault((kernel["op"], kernel["backend"], kernel["dtype"]), []).append(kernel["implementation"])
@@ -148,23 +209,23 @@ def _holding(inventory: Plain, cases: Iterable[Plain], chosen: Selection, device
         for case in cases:
             for name in sorted(by_key.get((case["op"], backend, case["dtype"]), ())):
                 subject = Subject(case["op"], case["name"], case["id"], name, device)
-                if _is_chosen(subject, case, chosen):
-                    trials[subject] = {"case": case, "implementation": name, "backend": backend, "device": device}
+                trials[subject] = {"case": case, "implementation": name, "backend": backend, "device": device}
     return _Holding(trials, folders)
 
 
-def _remembered(stored: Stored, chosen: Selection) -> _Holding:
-    """What is stored of what is asked for."""
+def _remembered(stored: Stored) -> _Holding:
+    """What is stored."""
     trials = {
         subject: {"case": {"tags": [], "file": "", **stored.cases[subject.case_id].data}} for subject in stored.blocks
     }
-    kept = {subject: trial for subject, trial in trials.items() if _is_chosen(subject, trial["case"], chosen)}
-    return _Holding(kept, blocks={_key(subject): stored.blocks[subject] for subject in kept})
+    return _Holding(trials, blocks={_key(subject): stored.blocks[subject] for subject in trials})
 
 
-def _is_chosen(subject: Subject, case: Plain, chosen: Selection) -> bool:
-    wanted = chosen.implementations
-    ours = subject.implementation in wanted if wanted else subject.implementation not in {BASELINE, *PEERS}
+def _is_chosen(
+    subject: Subject, case: Plain, chosen: Selection, variants: Collection[tuple[str, str]] = frozenset()
+) -> bool:
+    wanted, name = chosen.implementations, subject.implementation
+    ours = name in wanted if wanted else name not in {BASELINE, *PEERS} and (subject.op, name) not in variants
     return (
         ours
         and (not chosen.ops or subject.op in chosen.ops)

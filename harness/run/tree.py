@@ -19,6 +19,7 @@ from pathlib import Path
 from types import FrameType
 
 from opgauge.harness.errors import RefError
+from opgauge.harness.project.active import measured
 
 PREFIX = "opgauge-base-"
 TUNING = "tuning"
@@ -41,11 +42,18 @@ class Tree:
 
 
 def find_tree(start: Path) -> Path:
-    """The nearest folder, `start` or above it, that holds `ops`; raises RefError where there is none."""
+    """The tree to measure: the project's, or the nearest folder, `start` or above it, that holds opgauge's `ops`.
+
+    Raises RefError where there is none.
+    """
+    project = measured()
+    if project is not None:
+        inside = any(start.resolve().is_relative_to(folder) for folder in (project.root, project.tree))
+        return project.tree if inside or start.resolve() == Path.cwd() else start.resolve()
     for folder in (start.resolve(), *start.resolve().parents):
         if (folder / "ops" / "__init__.py").is_file():
             return folder
-    msg = f"neither {start} nor a folder above it holds ops/"
+    msg = f"neither {start} nor a folder above it has opgauge.toml, [tool.opgauge] or ops/; `opgauge init` writes one"
     raise RefError(msg)
 
 
@@ -95,10 +103,8 @@ def changed_folders(tree: Path, commit: str) -> set[str] | None:
 
     A case file counts for the folder of its name.
     """
-    listed = _git(tree, "diff", "--name-only", "--relative", "-z", commit, "--", ".").stdout
-    listed += _git(tree, "ls-files", "--others", "--exclude-standard", "-z").stdout
     found: set[str] = set()
-    for name in filter(None, listed.split("\0")):
+    for name in changed_files(tree, commit):
         top, *rest = Path(name).parts
         if top == "harness" or (top == "ops" and (len(rest) == 1 or rest[0].startswith("_") or rest[0] == TUNING)):
             return None
@@ -107,6 +113,28 @@ def changed_folders(tree: Path, commit: str) -> set[str] | None:
         elif top == CASES and rest:
             found.add(Path(rest[-1]).stem)
     return found
+
+
+def changed_files(tree: Path, commit: str) -> list[str]:
+    """Files by which `tree` as it lies there differs from `commit`, relative to it; both names of a renamed one."""
+    listed = _git(tree, "diff", "--name-only", "--no-renames", "--relative", "-z", commit, "--", ".").stdout
+    listed += _git(tree, "ls-files", "--others", "--exclude-standard", "-z").stdout
+    return sorted(set(filter(None, listed.split("\0"))))
+
+
+def default_base(tree: Path) -> str:
+    """The commit to compare with where none is named: where this branch left the default branch.
+
+    On the default branch it is the commit before, or the commit itself where files have changed since. Raises RefError.
+    """
+    for name in ("origin/HEAD", "origin/main", "origin/master", "main", "master"):
+        found = _git(tree, "merge-base", "HEAD", name)
+        if found.returncode == 0:
+            base, head = found.stdout.strip(), _git(tree, "rev-parse", "HEAD").stdout.strip()
+            is_changed = bool(_git(tree, "status", "--porcelain", "--untracked-files=no").stdout)
+            return base if base != head or is_changed else resolve(tree, "HEAD~1")
+    msg = f"{tree} has no default branch (origin/HEAD, main or master) to compare with; name --base"
+    raise RefError(msg)
 
 
 def reachable(tree: Path, branch: str, limit: int = 5000) -> list[str]:

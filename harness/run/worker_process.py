@@ -15,6 +15,7 @@ from time import monotonic
 from typing import IO, Any
 
 from opgauge.harness.errors import TreeError, WorkerError
+from opgauge.harness.project.active import measured
 from opgauge.harness.worker import protocol
 
 LOG_BYTES = 4000
@@ -29,6 +30,9 @@ def worker_options(
 ) -> list[str]:
     """Arguments of `opgauge.harness.worker.serve`: see LocalExecutor."""
     options = ["--preload", *preload]
+    project = measured()
+    if project is not None:
+        options += ["--project", str(project.file)]
     if ops_tree is not None:
         options += ["--ops", str(ops_tree)]
     if threads is not None:

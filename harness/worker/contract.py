@@ -70,6 +70,20 @@ def complaint(tree: Path) -> str:
     return f"its ops have no {', '.join(missing)} (contract {VERSION})" if missing else ""
 
 
+def project_complaint(configuration: Path, tree: Path | None) -> str:
+    """Import the ops of a configured project, from another checkout of it where given; why that fails, or empty."""
+    from opgauge.harness.errors import HarnessError
+    from opgauge.harness.project import active
+    from opgauge.harness.project.configuration import read_project
+
+    try:
+        active.use(read_project(configuration))
+        active.load(tree)
+    except HarnessError as error:
+        return str(error)
+    return ""
+
+
 def _has(module: str, name: str) -> bool:
     try:
         return hasattr(import_module(module), name)

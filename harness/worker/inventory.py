@@ -18,6 +18,7 @@ from opgauge.harness.case.case import Case
 from opgauge.harness.case.casejson import case_from_json, case_to_json
 from opgauge.harness.case.file import load_cases
 from opgauge.harness.errors import CaseError
+from opgauge.harness.project.active import measured
 from opgauge.ops import Device, available, kernels
 
 
@@ -32,9 +33,15 @@ def take(paths: Sequence[Path], *, lenient: bool = False) -> dict[str, Any]:
     return {
         "cases": [case_to_json(case) for case in cases],
         "kernels": [
-            {**item.key._asdict(), "folder": folder_of(item.path)}
+            {
+                **item.key._asdict(),
+                "folder": folder_of(item.path),
+                "source": item.path,
+                "variant": getattr(item, "variant", False),
+            }
             for item in kernels()
             if not getattr(item, "experimental", False)  # other trees' kernels may not know the word
+            and (measured() is None or not folder_of(item.path))  # shipped ones are the same in both trees
         ],
         "available": list(available()),
         "notes": notes,

@@ -62,7 +62,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     limit_resources(options.threads, options.memory)
     channel = Channel(replies)
     try:
-        if options.ops and not is_compatible(Path(options.ops), channel):
+        if (options.ops or options.project) and not is_usable(options, channel):
             return
         for name in options.preload:
             if find_spec(name) is not None:
@@ -73,11 +73,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
         raise SystemExit(1) from None
 
 
-def is_compatible(tree: Path, channel: Channel) -> bool:
-    """Whether the tree's `ops` has what the harness needs; replies why not."""
-    from opgauge.harness.worker.contract import complaint
+def is_usable(options: argparse.Namespace, channel: Channel) -> bool:
+    """Whether the ops of the tree, or of the project, can be imported and have what the harness needs; replies why not.
 
-    reason = complaint(tree)
+    Without options the shipped ops are imported when they are first used.
+    """
+    from opgauge.harness.worker.contract import complaint, project_complaint
+
+    tree = Path(options.ops) if options.ops else None
+    reason = project_complaint(Path(options.project), tree) if options.project else complaint(Path(options.ops))
     if reason:
         channel.send(protocol.IncompatibleTree(reason))
     return not reason
@@ -257,7 +261,8 @@ def limit_resources(threads: int | None, memory: int | None) -> None:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="opgauge.harness.worker.serve", description="Run trials sent as JSON lines.")
     parser.add_argument("--parent", type=int, default=0, help="process id of the parent")
-    parser.add_argument("--ops", default="", help="tree whose `ops` to import")
+    parser.add_argument("--ops", default="", help="tree whose `ops` to import, or another checkout of the project")
+    parser.add_argument("--project", default="", help="configuration of the project whose ops to import")
     parser.add_argument("--preload", nargs="*", default=(), help="modules to import before the first request")
     parser.add_argument("--threads", type=int, default=None)
     parser.add_argument("--memory", type=int, default=None, help="bytes of address space")

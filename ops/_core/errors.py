@@ -10,6 +10,7 @@ OpError
 ├── DtypeError             a dtype that the op does not take (also a TypeError)
 ├── BackendError           a backend or device that this machine does not have
 ├── CompileError           NVRTC refused a source; carries its log
+├── DefinitionError        an op or implementation that its author has not defined completely
 ├── TuningError            a tuning file that cannot be read, or a launch parameter that there is not
 └── GraphError             a graph that is not well formed
 """
@@ -59,6 +60,10 @@ class CompileError(OpError):
 
 class TuningError(OpError):
     """A tuning file that cannot be read, or a launch parameter that there is not."""
+
+
+class DefinitionError(OpError):
+    """An op or an implementation that its author has not defined completely; the message says what to add."""
 
 
 class GraphError(OpError):

@@ -48,6 +48,7 @@ class Kernel:
         is timed, and its result says so.
     experimental: not yet proven on its device: runs only where it is named, and is not gated.
     path: file that registered it.
+    variant: compared with others, but gated only where it is named.
     """
 
     key: KernelKey
@@ -62,6 +63,7 @@ class Kernel:
     experimental: bool = False
     path: str = ""
     captures_inputs: bool = False
+    variant: bool = False
 
     def bind(
         self,

@@ -61,30 +61,37 @@ def kernel(
         for backend in names:
             for dtype in dtypes:
                 key = KernelKey(op, implementation, backend, dtype_info(dtype).name)
-                taken = _KERNELS.get(key)
-                if taken is not None:
-                    msg = (
-                        f"kernel {key} is claimed twice: by {taken.function.__qualname__} in {taken.path} "
-                        f"and by {function.__qualname__} in {path}"
+                register_kernel(
+                    Kernel(
+                        key,
+                        function,
+                        prepare,
+                        arrays,
+                        workspace,
+                        strided,
+                        deterministic,
+                        relaxed,
+                        note,
+                        experimental,
+                        path,
+                        captures_inputs,
                     )
-                    raise DuplicateError(msg)
-                _KERNELS[key] = Kernel(
-                    key,
-                    function,
-                    prepare,
-                    arrays,
-                    workspace,
-                    strided,
-                    deterministic,
-                    relaxed,
-                    note,
-                    experimental,
-                    path,
-                    captures_inputs,
                 )
         return function
 
     return decorate
+
+
+def register_kernel(kernel: Kernel) -> None:
+    """Enter `kernel`; raises DuplicateError, naming both functions, when its key is taken."""
+    taken = _KERNELS.get(kernel.key)
+    if taken is not None:
+        msg = (
+            f"kernel {kernel.key} is claimed twice: by {taken.function.__qualname__} in {taken.path} "
+            f"and by {kernel.function.__qualname__} in {kernel.path}"
+        )
+        raise DuplicateError(msg)
+    _KERNELS[kernel.key] = kernel
 
 
 def find_op(name: str) -> Op:

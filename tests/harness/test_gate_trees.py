@@ -98,7 +98,7 @@ def test_mistakes_end_with_two(tree: TinyTree, tmp_path: Path) -> None:
     assert f"{wrong}:3" in tree.opgauge("gate", str(wrong), "--base", "HEAD", *QUICK, code=2)
     wrong.write_text("defaults: {treshold: 1}\n")
     assert "threshold" in tree.opgauge("gate", "--policy", str(wrong), "--base", "HEAD", *QUICK, code=2)
-    assert "--against" in tree.opgauge("gate", *QUICK, code=2)
+    assert "not both" in tree.opgauge("gate", "--base", "HEAD", "--against", "main", *QUICK, code=2)
 
 
 def test_a_tree_that_cannot_be_asked_is_reported(tree: TinyTree) -> None:
@@ -151,6 +151,26 @@ def test_what_a_kill_left_is_swept_up(tree: TinyTree) -> None:
     tree.opgauge("gate", "--base", "HEAD~1", "--op", "nonsense", *QUICK, code=5)
     assert tree.worktrees() == []
     assert not any(one.exists() for one in (folder.parent, *kept))
+
+
+def test_without_a_base_the_fork_point_is_compared_with(tree: TinyTree) -> None:
+    """On the default branch that is the commit before."""
+    before = tree.git("rev-parse", "HEAD~1")
+    found = json.loads(tree.opgauge("gate", "--op", "steady", *ONCE, "--json"))
+    assert found["base"]["commit"] == before
+
+
+def test_a_case_is_compared_whatever_it_was_called(tree: TinyTree) -> None:
+    """A filter that only the new name, or only the old tag, answers to still compares both revisions of the case."""
+    file = tree.path / "cases" / "other.yaml"
+    before = file.read_text()
+    try:
+        file.write_text(before.replace("small", "renamed").replace("tags: [gate], ", ""))
+        for chosen in (("--name", "renamed"), ("--tag", "gate")):
+            text = tree.opgauge("gate", "--base", "HEAD", "--op", "untouched", *chosen, *ONCE, "--json", code=4)
+            assert words(text) == {"untouched": "undecided"}
+    finally:
+        file.write_text(before)
 
 
 def test_only_what_changed_is_compared(tree: TinyTree) -> None:

@@ -1,0 +1,77 @@
+"""The project of this process: chosen once, by the command line, a worker's options or the library."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+import opgauge
+from opgauge.harness.project.configuration import Project, find_project, read_project
+from opgauge.harness.project.loading import build as build_tree
+from opgauge.harness.project.loading import load_ops
+
+
+class _Active:
+    """What has been chosen. project: None where nothing is configured. is_loaded: whether its ops are imported."""
+
+    project: Project | None = None
+    is_loaded: bool = False
+
+
+class Choice(NamedTuple):
+    """What a person may say about the project.
+
+    file: its configuration, instead of the nearest. builtin: measure the ops that opgauge ships.
+    """
+
+    file: Path | None = None
+    builtin: bool = False
+
+
+def choose(choice: Choice = Choice(), start: Path | None = None) -> Project | None:  # noqa: B008  immutable
+    """Choose the project for this process, by default that of `start` or the current folder, and return it.
+
+    Call it before `opgauge.ops` is imported: the shipped ops are left out where a project does not want them.
+    Raises ConfigurationError.
+    """
+    if choice.builtin:
+        project = None
+    elif choice.file is not None:
+        project = read_project(choice.file)
+    else:
+        project = find_project(start or Path.cwd())
+    return use(project)
+
+
+def use(project: Project | None) -> Project | None:
+    """Make `project` this process's own, and return it."""
+    _Active.project, _Active.is_loaded = project, False
+    opgauge.shipped_ops = project is None or project.builtin or project.is_library
+    return project
+
+
+def active() -> Project | None:
+    """The project of this process; None where nothing is configured."""
+    return _Active.project
+
+
+def measured() -> Project | None:
+    """The active project where its own code is measured: None for the shipped ops and for opgauge's own tree."""
+    project = _Active.project
+    return None if project is None or project.is_library else project
+
+
+def load(tree: Path | None = None) -> None:
+    """Import the ops of the active project, once; from another checkout of it where `tree` is given."""
+    project = measured()
+    if project is None or _Active.is_loaded:
+        return
+    load_ops(project, tree)
+    _Active.is_loaded = True
+
+
+def build(tree: Path | None = None) -> None:
+    """Run the active project's build command in its tree, or in another checkout; raises TreeError where it fails."""
+    project = measured()
+    if project is not None:
+        build_tree(project, tree or project.tree)

@@ -1,0 +1,153 @@
+"""Import the ops of a project: those that its configuration names, and the shipped ones where it asks for them."""
+
+from __future__ import annotations
+
+import importlib
+import subprocess
+import sys
+from collections.abc import Iterator
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from types import ModuleType
+
+from opgauge.harness.errors import TreeError
+from opgauge.harness.project.configuration import Project, is_file_name, read_project
+from opgauge.harness.project.revision import git
+
+BUILD_LOG = 3000
+"""Characters of a failed build that are shown."""
+
+
+def project_at(project: Project, tree: Path) -> Project:
+    """The configuration for another checkout of the project's tree: its own there, or the given one.
+
+    Files that the project's repository does not track are used from where they are: hooks that are no part of it are
+    the same for every revision.
+    """
+    if tree.resolve() == project.tree:
+        return project
+    file = _moved(project, project.file, tree)
+    if file is not None and file.is_file():
+        return read_project(file)
+    return project
+
+
+def load_ops(project: Project, tree: Path | None = None) -> list[str]:
+    """Import what registers the project's ops, from `tree` (another checkout of it) where given; modules' files.
+
+    Raises TreeError with the cause where one cannot be imported, or comes from elsewhere than the tree.
+    """
+    from opgauge.ops import discover
+
+    where = project.tree if tree is None else tree.resolve()
+    configured = project if tree is None else project_at(project, where)
+    _extend_path(configured, project, where)
+    if configured.builtin:
+        discover()
+    loaded = []
+    for entry in configured.ops:
+        try:
+            module = _import(configured, project, where, entry)
+        except Exception as error:
+            msg = f"{entry} cannot be imported: {type(error).__name__}: {error}"
+            raise TreeError(msg) from error
+        if module is not None:
+            loaded.append(str(module.__file__))
+    _refuse_strangers(where, project.tree)
+    return loaded
+
+
+def build(project: Project, tree: Path) -> None:
+    """Run the project's build command in `tree`; raises TreeError with the end of its output where it fails."""
+    command = project_at(project, tree).build
+    if not command:
+        return
+    done = subprocess.run(
+        ["sh", "-c", command], cwd=tree, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
+    )
+    if done.returncode:
+        msg = f"`{command}` failed in {tree} with exit code {done.returncode}:\n{done.stdout[-BUILD_LOG:]}"
+        raise TreeError(msg)
+
+
+def _extend_path(configured: Project, original: Project, tree: Path) -> None:
+    """Import from the tree first, then from folders of the configuration that lie outside it."""
+    own = [tree, tree / "src", *(_moved(configured, path, tree) or path for path in configured.path)]
+    outside = [folder for folder in (configured.root, original.root) if not folder.is_relative_to(original.tree)]
+    for folder in reversed([*own, *outside]):
+        text = str(folder)
+        if folder.is_dir() and text not in sys.path:
+            sys.path.insert(0, text)
+
+
+def _import(configured: Project, original: Project, tree: Path, entry: str) -> ModuleType | None:
+    if not is_file_name(entry):
+        return importlib.import_module(entry)
+    file = (configured.root / entry).resolve()
+    moved = _moved(original, file, tree)
+    if moved is not None and moved.is_file():
+        return _import_file(moved, tree)
+    if moved is not None and tree != original.tree and _is_tracked(original.tree, file):
+        return None  # a file that this revision does not have yet
+    return _import_file(file, tree)
+
+
+def _import_file(file: Path, tree: Path) -> ModuleType:
+    """The module of a file, under its dotted name below the folder that it is imported from."""
+    name = _module_name(file, tree)
+    known = sys.modules.get(name)
+    if known is not None and getattr(known, "__file__", None) == str(file):
+        return known
+    if known is not None or name.partition(".")[0] in sys.stdlib_module_names:
+        name = f"opgauge_project_{name.replace('.', '_')}"
+    spec = spec_from_file_location(name, file)
+    if spec is None or spec.loader is None:
+        msg = f"{file} is no Python file"
+        raise ImportError(msg)
+    module = module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def _module_name(file: Path, tree: Path) -> str:
+    for folder in (tree / "src", tree):
+        if file.is_relative_to(folder):
+            parts = file.relative_to(folder).with_suffix("").parts
+            if all(part.isidentifier() for part in parts):
+                return ".".join(parts)
+    return file.stem if file.stem.isidentifier() else "opgauge_project"
+
+
+def _moved(project: Project, path: Path, tree: Path) -> Path | None:
+    """The same path in another checkout of the project's tree; None for one outside the tree."""
+    if not path.is_relative_to(project.tree):
+        return path if path.is_relative_to(tree) else None
+    return tree / path.relative_to(project.tree)
+
+
+def _is_tracked(tree: Path, file: Path) -> bool:
+    return bool(git(tree, "ls-files", "--", str(file)))
+
+
+def _refuse_strangers(tree: Path, other: Path) -> None:
+    """Raise TreeError where a package of this tree was imported from the project's other checkout."""
+    if tree == other:
+        return
+    for name, file in _imported_files():
+        if not file.is_relative_to(other) or file.is_relative_to(tree):
+            continue
+        inside = tree / file.relative_to(other)
+        if inside.is_file() and ".venv" not in inside.parts:
+            msg = (
+                f"module {name} was imported from {file} instead of {inside}: an installed copy goes first; "
+                "name its folder in `path`"
+            )
+            raise TreeError(msg)
+
+
+def _imported_files() -> Iterator[tuple[str, Path]]:
+    for name, module in list(sys.modules.items()):
+        file = getattr(module, "__file__", None)
+        if isinstance(file, str):
+            yield name, Path(file)

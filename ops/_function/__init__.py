@@ -1,0 +1,1 @@
+"""Ops that are defined by a reference function: `opgauge.op` and `implementation`."""

@@ -1,0 +1,109 @@
+"""Largest error of a correct kernel, found from the reference itself.
+
+Two effects are allowed for. The output is rounded, perhaps twice. And sums round on the way, which changes the
+result about as much as rounding the inputs would: the reference is called on inputs that are perturbed by one
+rounding, independently and all alike. The second effect counts in the precision that kernels accumulate in, times the
+square root of the number of terms, as for a sum in sequence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from math import prod, sqrt
+from typing import Any
+
+import numpy as np
+from opgauge.ops._core.dtype import dtype_info
+from opgauge.ops._core.errors import DefinitionError
+from opgauge.ops._core.op import Array
+
+DRAWS = 4
+"""Independent perturbations, besides one that changes all inputs alike."""
+LARGE, DRAWS_OF_LARGE = 1 << 22, 2
+"""Elements of all inputs from which fewer perturbations are drawn: each costs a reference."""
+ROUNDINGS = 2.0
+"""Roundings to the case's dtype that a kernel may make between its inputs and its output."""
+Call = Callable[[Mapping[str, Array]], Mapping[str, Array]]
+Tolerance = float | tuple[float, float] | Mapping[str, float | tuple[float, float]]
+
+
+def perturbation_bound(
+    call: Call, inputs: Mapping[str, Array], outputs: Mapping[str, Array], dtype: str
+) -> dict[str, Array | float]:
+    """Allowed absolute error per output, from perturbed inputs; 0 for exact outputs."""
+    floating = {name: value for name, value in inputs.items() if value.dtype.kind in "fc"}
+    info = dtype_info(dtype)
+    if info.epsilon == 0 or not floating:
+        return dict.fromkeys(outputs, 0.0)
+    effect = _effect(call, inputs, floating, outputs, info.epsilon)
+    ratio = dtype_info(info.accumulate).epsilon / info.epsilon
+    found: dict[str, Array | float] = {}
+    for name, value in outputs.items():
+        if value.dtype.kind not in "fc":
+            found[name] = 0.0
+            continue
+        growth = ROUNDINGS + ratio * (1 + sqrt(_terms(floating.values(), value)))
+        with np.errstate(invalid="ignore"):
+            rounding = np.nan_to_num(info.epsilon * np.abs(value), posinf=0.0)
+        found[name] = growth * (rounding + effect[name])
+    return found
+
+
+def stated_bound(tolerance: Tolerance, outputs: Mapping[str, Array], dtype: str, op: str) -> dict[str, Array | float]:
+    """Allowed absolute error per output by a stated tolerance.
+
+    tolerance: relative, with a tenth of the output's root mean square as its least size; or (relative, absolute); or
+    either of them by dtype. Raises DefinitionError where the mapping lacks the dtype.
+    """
+    if isinstance(tolerance, Mapping):
+        if dtype not in tolerance:
+            msg = f"op {op}: tolerance= says nothing of {dtype}, only of {', '.join(tolerance)}"
+            raise DefinitionError(msg)
+        tolerance = tolerance[dtype]
+    found: dict[str, Array | float] = {}
+    for name, value in outputs.items():
+        if value.dtype.kind not in "fc":
+            found[name] = 0.0
+            continue
+        size = np.nan_to_num(np.abs(value), posinf=0.0)
+        if isinstance(tolerance, tuple):
+            relative, absolute = tolerance
+            found[name] = relative * size + absolute
+        else:
+            least = 0.1 * float(np.sqrt(np.mean(size**2))) if size.size else 0.0
+            found[name] = tolerance * np.maximum(size, least)
+    return found
+
+
+def _effect(
+    call: Call,
+    inputs: Mapping[str, Array],
+    floating: Mapping[str, Array],
+    outputs: Mapping[str, Array],
+    epsilon: float,
+) -> dict[str, Array]:
+    """Largest change of each output under perturbations of one rounding."""
+    draws = DRAWS if sum(value.size for value in floating.values()) < LARGE else DRAWS_OF_LARGE
+    rng = np.random.Generator(np.random.PCG64(0))
+    largest = {name: np.zeros(value.shape) for name, value in outputs.items()}
+    for draw in range(draws + 1):
+        changed = {**inputs}
+        for name, value in floating.items():
+            factor: Any = 1 + epsilon
+            if draw:
+                factor = 1 + epsilon * rng.uniform(0.5, 1.5, value.shape) * rng.choice((-1.0, 1.0), value.shape)
+            changed[name] = value * factor
+        for name, value in call(changed).items():
+            if value.dtype.kind in "fc":
+                with np.errstate(invalid="ignore"):
+                    change = np.nan_to_num(np.abs(value - outputs[name]), posinf=0.0)
+                largest[name] = np.maximum(largest[name], change)
+    return largest
+
+
+def _terms(inputs: Sequence[Array] | Any, output: Array) -> float:
+    """Numbers that one element of the output may sum: the longest axis, or all that the output no longer has."""
+    arrays = list(inputs)
+    longest = max((length for value in arrays for length in value.shape), default=1)
+    reduced = sum(value.size for value in arrays) / max(prod(output.shape), 1)
+    return float(max(longest, reduced, 1.0))

@@ -1,0 +1,312 @@
+"""`opgauge.op`: an op from one NumPy function, its float64 reference."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from functools import cache
+from typing import Any, NamedTuple, overload
+
+import numpy as np
+from opgauge.ops._core.dtype import FLOATS, dtype_info
+from opgauge.ops._core.errors import DefinitionError, ShapeError
+from opgauge.ops._core.kernel import Kernel, KernelKey, param_values
+from opgauge.ops._core.op import Array, Input, Op, Params, Shape, Shapes, TensorSpec, Work, tensor_bytes
+from opgauge.ops._core.registry import register, register_kernel
+from opgauge.ops._function.error_bound import Tolerance, perturbation_bound, stated_bound
+from opgauge.ops._function.implementation import Implementation
+from opgauge.ops._function.signature import Signature, read_signature
+from opgauge.ops._function.trace import trace
+
+Function = Callable[..., Any]
+Rule = Callable[..., Any]
+DEVICES = ("cpu", "cuda")
+
+
+class Settings(NamedTuple):
+    """What `op` was told beside the reference; see there."""
+
+    dtypes: tuple[str, ...]
+    outputs: Mapping[str, str]
+    tolerance: Tolerance | None
+    shapes: Rule | None
+    flops: Rule | float
+    nbytes: Rule | float | None
+
+
+class FunctionOp:
+    """An op whose meaning is a reference function. Calling it calls the reference.
+
+    op: the registered `Op`. reference: the function.
+    """
+
+    def __init__(
+        self, reference: Function, name: str, signature: Signature, settings: Settings, texts: tuple[str, str]
+    ) -> None:
+        self.reference = reference
+        self.name = name
+        self._signature = signature
+        self._settings = settings
+        self._derive: Function | None = None
+        self._infer = cache(self._traced)
+        summary, source = texts
+        named = {**settings.outputs} or self._output_names()
+        self._outputs = tuple(named)
+        self.op = register(
+            Op(
+                name=name,
+                params=signature.params,
+                dtypes=settings.dtypes,
+                inputs=signature.inputs,
+                outputs=self._outputs,
+                infer=self._shape_rule,
+                reference=self._reference(),
+                work=self._work,
+                bound=self._bound,
+                derive=self._derived,
+                summary=summary,
+                source=source,
+            )
+        )
+
+    def __call__(self, *arguments: Any, **parameters: Any) -> Any:
+        """What the reference returns."""
+        return self.reference(*arguments, **parameters)
+
+    def derive(self, function: Function) -> Function:
+        """Decorate a function that computes inputs from others, such as valid indices.
+
+        It takes the inputs and parameters as the reference does, in float64, and returns those to replace by name.
+        """
+        self._derive = function
+        return function
+
+    def implementation(
+        self,
+        name: str,
+        *,
+        device: str | Iterable[str],
+        arrays: str | None = None,
+        dtypes: Iterable[str] | None = None,
+        inplace: str | Mapping[str, str] | None = None,
+        prepare: bool = False,
+        strided: bool = False,
+        deterministic: bool = True,
+        relaxed: float = 1.0,
+        note: str = "",
+        captures_inputs: bool = False,
+        variant: bool = False,
+    ) -> Callable[[Function], Function]:
+        """Register the decorated function as an implementation.
+
+        It takes the inputs and parameters of the reference by name. It returns the output (several: a tuple in the
+        op's order, or a mapping), or takes `out` and fills it (several: a tuple of arrays). A parameter called
+        `stream` receives the CUDA stream to launch on, as an integer.
+
+        device: `cpu`, `cuda` or both. arrays: type of the arrays that it gets, by default NumPy's on the CPU and
+        CuPy's on CUDA: `numpy`, `cupy`, `torch`, `jax` or `numba` (CUDA arrays of Numba). dtypes: those it computes; by
+        default the op's. inplace: the input that it overwrites with the output, or input by output; the time then
+        includes copying that input. prepare: the function does not compute but returns a callable without arguments
+        that does, so that compiling and choosing are not timed. variant: measured for comparison and gated only
+        where it is named. The rest is as in `opgauge.ops.kernel`. Raises DefinitionError.
+        """
+        devices = (device,) if isinstance(device, str) else tuple(device)
+        wrong = [one for one in devices if one not in DEVICES]
+        if wrong or not devices:
+            msg = f"implementation {name!r} of {self.name}: device= should be cpu, cuda or both, not {device!r}"
+            raise DefinitionError(msg)
+        mapping = {self._outputs[0]: inplace} if isinstance(inplace, str) else dict(inplace or {})
+
+        def decorate(function: Function) -> Function:
+            made = Implementation(self.op, name, function, arrays, mapping, is_prepared=prepare)
+            for one in devices:
+                for dtype in self._settings.dtypes if dtypes is None else dtypes:
+                    register_kernel(
+                        Kernel(
+                            key=KernelKey(self.name, name, one, dtype_info(dtype).name),
+                            function=made.kernel(one),
+                            prepare=True,
+                            arrays="torch" if arrays == "torch" else "numpy",
+                            strided=strided,
+                            deterministic=deterministic,
+                            relaxed=relaxed,
+                            note=note or ("in place: the time includes a copy of the input" if mapping else ""),
+                            path=function.__code__.co_filename,
+                            # JAX may copy what it is given
+                            captures_inputs=captures_inputs or arrays == "jax",
+                            variant=variant,
+                        )
+                    )
+            return function
+
+        return decorate
+
+    def _output_names(self) -> tuple[str, ...]:
+        """Names by the reference's return annotation, if it is a NamedTuple; else `out`."""
+        try:
+            returned = inspect.get_annotations(self.reference, eval_str=True).get("return")
+        except NameError:
+            returned = None
+        return tuple(getattr(returned, "_fields", ())) or ("out",)
+
+    def _reference(self) -> Function:
+        def reference(arrays: Mapping[str, Array], params: Params) -> dict[str, Array]:
+            return self._evaluate(arrays, params)
+
+        reference.__wrapped__ = self.reference  # type: ignore[attr-defined]  # where its source is
+        return reference
+
+    def _evaluate(self, arrays: Mapping[str, Array], params: Params) -> dict[str, Array]:
+        positional = [arrays.get(item.name) for item in self._signature.inputs]
+        returned = self.reference(*positional, **param_values(params))
+        return name_outputs(returned, self._outputs, self.name)
+
+    def _complete(self, arrays: Mapping[str, Array], params: Params) -> dict[str, Array]:
+        """Outputs where derived inputs have their values."""
+        return self._evaluate({**arrays, **self._derived(arrays, params)}, params)
+
+    def _derived(self, arrays: Mapping[str, Array], params: Params) -> dict[str, Array]:
+        if self._derive is None:
+            return {}
+        positional = [arrays.get(item.name) for item in self._signature.inputs]
+        return dict(self._derive(*positional, **param_values(params)))
+
+    def _shape_rule(self, shapes: Mapping[str, Shape], dtype: str, params: Params) -> Shapes:
+        return self._infer(tuple((name, tuple(shape)) for name, shape in shapes.items()), dtype, params)
+
+    def _traced(self, shapes: tuple[tuple[str, Shape], ...], dtype: str, params: Params) -> Shapes:
+        by_name = dict(shapes)
+        specs = {
+            item.name: TensorSpec(by_name[item.name], self._signature.dtypes.get(item.name, dtype))
+            for item in self._signature.inputs
+            if item.name in by_name
+        }
+        return Shapes(specs, self._output_specs(specs, dtype, params))
+
+    def _output_specs(self, specs: Mapping[str, TensorSpec], dtype: str, params: Params) -> dict[str, TensorSpec]:
+        rule, stated = self._settings.shapes, self._settings.outputs
+        dtypes = {name: spec.dtype for name, spec in specs.items()}
+        shapes = {name: spec.shape for name, spec in specs.items()}
+        if rule is not None and all(stated.get(name) for name in self._outputs):
+            found = rule(*(shapes.get(item.name) for item in self._signature.inputs), **param_values(params))
+            listed = [found] if len(self._outputs) == 1 else list(found)
+            return {name: TensorSpec(tuple(shape), stated[name]) for name, shape in zip(stated, listed, strict=True)}
+        try:
+            traced = trace(lambda arrays: self._complete(arrays, params), shapes, dtypes)
+        except (ValueError, IndexError) as error:
+            given = ", ".join(f"{name} {list(shape)}" for name, shape in shapes.items())
+            msg = f"{self.name}: the reference refuses {given}: {error}"
+            raise ShapeError(msg) from error
+        return {
+            name: TensorSpec(one.shape, stated.get(name) or _output_dtype(one.kind, one.dtype, dtype))
+            for name, one in traced.items()
+        }
+
+    def _work(self, shapes: Shapes, params: Params) -> Work:
+        tensors = [shapes.inputs.get(item.name) for item in self._signature.inputs]
+
+        def figure(rule: Rule | float) -> int:
+            return int(rule(*tensors, **param_values(params)) if callable(rule) else rule)
+
+        flops, nbytes = figure(self._settings.flops), self._settings.nbytes
+        written = tensor_bytes(shapes.outputs)
+        read = tensor_bytes(shapes.inputs) if nbytes is None else max(figure(nbytes) - written, 0)
+        return Work(read, written, flops)
+
+    def _bound(
+        self, arrays: Mapping[str, Array], outputs: Mapping[str, Array], params: Params, dtype: str
+    ) -> dict[str, Array | float]:
+        if self._settings.tolerance is not None:
+            return stated_bound(self._settings.tolerance, outputs, dtype, self.name)
+        return perturbation_bound(lambda changed: self._evaluate(changed, params), arrays, outputs, dtype)
+
+
+@overload
+def op(reference: Function) -> FunctionOp: ...
+@overload
+def op(
+    *,
+    name: str | None = None,
+    dtypes: Iterable[str] = FLOATS,
+    inputs: Mapping[str, Input] | None = None,
+    outputs: Iterable[str] | Mapping[str, str] = (),
+    shapes: Rule | None = None,
+    tolerance: Tolerance | None = None,
+    flops: Rule | float = 0,
+    bytes: Rule | float | None = None,
+    source: str = "",
+) -> Callable[[Function], FunctionOp]: ...
+def op(
+    reference: Function | None = None,
+    *,
+    name: str | None = None,
+    dtypes: Iterable[str] = FLOATS,
+    inputs: Mapping[str, Input] | None = None,
+    outputs: Iterable[str] | Mapping[str, str] = (),
+    shapes: Rule | None = None,
+    tolerance: Tolerance | None = None,
+    flops: Rule | float = 0,
+    bytes: Rule | float | None = None,
+    source: str = "",
+) -> FunctionOp | Callable[[Function], FunctionOp]:
+    """Register an op whose meaning is the decorated NumPy function, its reference in float64.
+
+    Positional arguments are inputs (float64 arrays, or of the exact dtype that an annotation such as `index: "int64"`
+    names; default None: optional). Keyword-only arguments are parameters, each with a default. The reference returns
+    the output; several as a tuple or mapping.
+
+    name: of the op; by default the function's. dtypes: that cases may have. inputs: `opgauge.Input` by name, where
+    values should not be normally distributed. outputs: names of several outputs, or dtype by name ("" for the case's);
+    by default `out`, or the fields of the NamedTuple that the reference is annotated to return. shapes: function of
+    the input shapes (positional) and parameters that returns the output shapes; it is used where `outputs` gives
+    dtypes too, and otherwise shapes are found by calling the reference. tolerance: relative error, (relative,
+    absolute), or either by dtype; by default the bound follows from the reference under perturbed inputs (see
+    `error_bound`). flops: a number, or a function of the inputs' `TensorSpec` and the parameters; bytes: likewise, by
+    default those of all inputs and outputs. source: where the formula comes from. Raises DefinitionError.
+    """
+
+    def decorate(function: Function) -> FunctionOp:
+        called = name or function.__name__
+        listed = outputs if isinstance(outputs, Mapping) else dict.fromkeys(outputs, "")
+        settings = Settings(
+            dtypes=tuple(dtype_info(one).name for one in dtypes),
+            outputs=listed,
+            tolerance=tolerance,
+            shapes=shapes,
+            flops=flops,
+            nbytes=bytes,
+        )
+        summary = (inspect.getdoc(function) or "").partition("\n")[0]
+        return FunctionOp(function, called, read_signature(function, called, inputs or {}), settings, (summary, source))
+
+    return decorate if reference is None else decorate(reference)
+
+
+def name_outputs(returned: Any, names: tuple[str, ...], op_name: str) -> dict[str, Array]:
+    """What a reference returned, by output; raises DefinitionError where it does not fit the names."""
+    if isinstance(returned, Mapping):
+        missing = [name for name in names if name not in returned]
+        if missing:
+            msg = f"op {op_name}: the reference returned no {', '.join(missing)}; outputs= names them"
+            raise DefinitionError(msg)
+        return {name: np.asarray(returned[name]) for name in names}
+    values = returned if isinstance(returned, tuple) else (returned,)
+    if len(values) != len(names):
+        msg = f"op {op_name}: the reference returned {len(values)} outputs; name them all with outputs=(…)"
+        raise DefinitionError(msg)
+    if any(value is None for value in values):
+        msg = f"op {op_name}: the reference returned None; it should return the output"
+        raise DefinitionError(msg)
+    return {name: np.asarray(value) for name, value in zip(names, values, strict=True)}
+
+
+def _output_dtype(kind: str, dtype: str, case: str) -> str:
+    """The case's dtype for a floating output of a floating case; the reference's own where either is exact."""
+    if kind in "iub":
+        return dtype
+    case_kind = dtype_info(case).kind
+    if kind == "c":
+        return case if case_kind == "complex" else ("complex128" if case == "float64" else "complex64")
+    if case_kind == "complex":
+        return "float64" if case == "complex128" else "float32"
+    return case if case_kind == "float" else "float32"

@@ -1,0 +1,160 @@
+"""How a function that somebody wrote becomes a kernel: arrays converted, outputs returned or filled."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from typing import Any
+
+from opgauge.ops._core.errors import DefinitionError
+from opgauge.ops._core.op import Op
+
+Function = Callable[..., Any]
+CPU_ARRAYS = ("numpy", "torch", "jax")
+CUDA_ARRAYS = ("cupy", "torch", "jax", "numba")
+
+
+class Implementation:
+    """A function that computes an op, and how it wants to be called.
+
+    function: takes inputs and parameters by name. arrays: type of its arrays, None for the device's own. inplace: the
+    input that it overwrites, by output. is_prepared: it returns what computes.
+    """
+
+    def __init__(
+        self,
+        op: Op,
+        name: str,
+        function: Function,
+        arrays: str | None,
+        inplace: Mapping[str, str],
+        *,
+        is_prepared: bool,
+    ) -> None:
+        self.label = f"implementation {name!r} of {op.name}"
+        self.op, self.function, self.arrays, self.inplace = op, function, arrays, inplace
+        self.is_prepared = is_prepared
+        self._accepted = inspect.signature(function).parameters
+        self._takes_any = any(item.kind is item.VAR_KEYWORD for item in self._accepted.values())
+        self._check()
+
+    def kernel(self, device: str) -> Function:
+        """The registered function: given inputs, parameters and `out` by keyword, it returns what runs once.
+
+        Raises DefinitionError where the arrays are not of the device.
+        """
+        known = CPU_ARRAYS if device == "cpu" else CUDA_ARRAYS
+        arrays = self.arrays or known[0]
+        if arrays not in known:
+            msg = f"{self.label}: arrays={arrays!r} is not for {device}; choose {', '.join(known)}"
+            raise DefinitionError(msg)
+
+        def bind(*, out: Mapping[str, Any], **arguments: Any) -> Function:
+            return self._bound(arguments, out, arrays)
+
+        return bind
+
+    def _check(self) -> None:
+        """Raise DefinitionError for a signature that cannot take what the op has."""
+        params = list(getattr(self.op.params, "__dataclass_fields__", {}))
+        wanted = [item.name for item in self.op.inputs] + params
+        missing = [name for name in wanted if not self._takes(name)]
+        if missing:
+            msg = f"{self.label} does not take {', '.join(missing)}"
+            raise DefinitionError(msg)
+        known = {*wanted, "out", "stream"}
+        demanded = [
+            name
+            for name, item in self._accepted.items()
+            if name not in known
+            and item.default is item.empty
+            and item.kind not in (item.VAR_KEYWORD, item.VAR_POSITIONAL)
+        ]
+        if demanded:
+            msg = f"{self.label} wants {', '.join(demanded)}, which {self.op.name} does not have"
+            raise DefinitionError(msg)
+        names = {item.name for item in self.op.inputs}
+        for output, source in self.inplace.items():
+            if output not in self.op.outputs or source not in names:
+                msg = f"{self.label}: inplace= should give an input of {self.op.name} by output, not {source!r}"
+                raise DefinitionError(msg)
+
+    def _takes(self, name: str) -> bool:
+        return self._takes_any or name in self._accepted
+
+    def _bound(self, arguments: dict[str, Any], out: Mapping[str, Any], arrays: str) -> Function:
+        given = {item.name: arguments.get(item.name) for item in self.op.inputs}
+        rest = {name: value for name, value in arguments.items() if name not in given}
+        copies = [(out[output], given[source]) for output, source in self.inplace.items()]
+        given |= {source: out[output] for output, source in self.inplace.items()}
+        convert = CONVERTERS[arrays]
+        call = {name: None if value is None else convert(value) for name, value in given.items()} | rest
+        if "out" in self._accepted:
+            filled = tuple(convert(value) for value in out.values())
+            call["out"] = filled[0] if len(filled) == 1 else filled
+        if "stream" in self._accepted:
+            call["stream"] = _stream(next(iter(out.values()), None), arrays)
+        run = self.function(**call) if self.is_prepared else None
+        return self._runner(run, call, out, copies, arrays)
+
+    def _runner(
+        self, run: Function | None, call: Mapping[str, Any], out: Mapping[str, Any], copies: list[Any], arrays: str
+    ) -> Function:
+        """What is called once per sample."""
+        function, names = self.function, tuple(out)
+        is_filled = "out" in self._accepted or bool(self.inplace)
+        finish = import_module("jax").block_until_ready if arrays == "jax" else None
+
+        def once() -> Any:
+            for target, source in copies:
+                target[...] = source
+            returned = function(**call) if run is None else run()
+            if is_filled:
+                return None
+            if finish is not None:
+                finish(returned)
+            return _as_tuple(returned, names, self.label)
+
+        return once
+
+
+def _as_tuple(returned: Any, names: tuple[str, ...], label: str) -> tuple[Any, ...]:
+    if type(returned) is tuple:
+        return returned
+    if returned is None:
+        msg = f"{label} returned None; it should return the output, or take `out` and fill it"
+        raise DefinitionError(msg)
+    if isinstance(returned, Mapping):
+        return tuple(returned[name] for name in names)
+    return tuple(returned) if isinstance(returned, tuple | list) else (returned,)
+
+
+def _same(array: Any) -> Any:
+    return array
+
+
+def _to_jax(array: Any) -> Any:
+    return import_module("jax.dlpack").from_dlpack(array)
+
+
+def _to_numba(array: Any) -> Any:
+    return import_module("numba.cuda").as_cuda_array(array)
+
+
+CONVERTERS: dict[str, Function] = {
+    "numpy": _same,
+    "cupy": _same,
+    "torch": _same,  # converted where buffers are allocated
+    "jax": _to_jax,
+    "numba": _to_numba,
+}
+
+
+def _stream(array: Any, arrays: str) -> int:
+    """Handle of the current CUDA stream; 0 on the CPU."""
+    if array is None or not (hasattr(array, "__cuda_array_interface__") or getattr(array, "is_cuda", False)):
+        return 0
+    if arrays == "torch":
+        return int(import_module("torch").cuda.current_stream().cuda_stream)
+    return int(import_module("cupy").cuda.get_current_stream().ptr)

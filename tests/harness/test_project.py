@@ -1,0 +1,123 @@
+"""Project configuration: what it may say, what is refused, and which ops a change concerns."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from opgauge.harness.errors import ConfigurationError, TreeError
+from opgauge.harness.project.changes import matches, touched_ops
+from opgauge.harness.project.configuration import Project, find_project, read_project
+from opgauge.harness.project.loading import build
+
+
+def configure(folder: Path, text: str, name: str = "opgauge.toml") -> Path:
+    """A configuration file."""
+    file = folder / name
+    file.write_text(text)
+    return file
+
+
+def test_the_nearest_configuration_counts(tmp_path: Path) -> None:
+    """`opgauge.toml` or `[tool.opgauge]`, here or above; a pyproject.toml without the table is passed over."""
+    inner = tmp_path / "a" / "b"
+    inner.mkdir(parents=True)
+    (tmp_path / "cases").mkdir()
+    configure(tmp_path, '[tool.opgauge]\nname = "outer"\ncases = "cases"\n', "pyproject.toml")
+    configure(tmp_path / "a", '[project]\nname = "a"\n', "pyproject.toml")
+    found = find_project(inner)
+    assert found is not None
+    assert (found.name, found.root, found.cases) == ("outer", tmp_path, (tmp_path / "cases",))
+    configure(tmp_path / "a", 'database = "runs.db"\n')
+    nearer = find_project(inner)
+    assert nearer is not None
+    assert nearer.database == f"sqlite:///{tmp_path}/a/runs.db"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("pollicy = 'x'", "unknown key 'pollicy'; did you mean 'policy'"),
+        ("zzz = 1", "unknown key 'zzz'; known: name, ops"),
+        ("builtin = 1", "builtin should be true or false, not 1"),
+        ("ops = []", "ops should be text or a list of texts"),
+        ("ops = ['gone.py']", "there is no .*gone.py"),
+        ("cases = 'gone'", "there is no .*gone"),
+        ("changed = ['a']", "changed should be a table of paths by op"),
+        ("name = ", "opgauge.toml: "),
+    ],
+)
+def test_mistakes_are_named(tmp_path: Path, text: str, said: str) -> None:
+    """A misspelt key with the nearest one, a value of a wrong type, a path that is not there."""
+    with pytest.raises(ConfigurationError, match=said):
+        read_project(configure(tmp_path, text))
+
+
+def project(tmp_path: Path, text: str) -> Project:
+    """A project of this configuration."""
+    return read_project(configure(tmp_path, text))
+
+
+def test_declared_paths_decide_what_a_change_concerns(tmp_path: Path) -> None:
+    """Patterns by op, shared ones, and always an op's own files; without patterns every file but documents counts."""
+    sources = {"rms": {"bench.py"}, "dot": {"bench.py", "cases/dot.yaml"}}
+    plain = project(tmp_path, "")
+    assert touched_ops(plain, ["README.md"], sources) == set()
+    assert touched_ops(plain, ["cases/dot.yaml"], sources) == {"dot"}
+    assert touched_ops(plain, ["kernels/rms.cu"], sources) is None
+    declared = project(tmp_path, '[changed]\nrms = ["kernels/rms*"]\n"*" = ["kernels/common"]\n')
+    assert touched_ops(declared, ["kernels/rms.cu", "setup.py"], sources) == {"rms"}
+    assert touched_ops(declared, ["kernels/common/pack.cuh"], sources) is None
+    assert touched_ops(declared, ["bench.py"], sources) == {"rms", "dot"}
+    assert matches("a/b/c.cu", "a/*.cu")
+    assert not matches("ab/c.cu", "a")
+
+
+def test_a_failed_build_says_what_it_printed(tmp_path: Path) -> None:
+    """The build command runs in the tree; its failure is an error with the end of its output."""
+    made = project(tmp_path, 'build = "echo built > built.txt"\n')
+    build(made, tmp_path)
+    assert (tmp_path / "built.txt").read_text() == "built\n"
+    with pytest.raises(TreeError, match="no rule to make that"):
+        build(project(tmp_path, "build = \"echo 'no rule to make that'; exit 2\"\n"), tmp_path)
+
+
+def test_ops_of_another_checkout_are_imported_from_there(tmp_path: Path) -> None:
+    """Tracked files come from the checkout, untracked hooks from where they are, and a file it lacks is left out."""
+    tree = tmp_path / "tree"
+    (tree / "pkg").mkdir(parents=True)
+    (tree / "pkg" / "kernels.py").write_text("value = 'old'\n")
+    (tree / "old.py").write_text("import pkg.kernels\nprint(pkg.kernels.value)\n")
+    git(tree, "init", "-q")
+    git(tree, "add", ".")
+    git(tree, "commit", "-qm", "one")
+    git(tree, "worktree", "add", "-q", str(tmp_path / "base"))
+    (tree / "pkg" / "kernels.py").write_text("value = 'new'\n")
+    (tree / "new.py").write_text("print('new file')\n")
+    git(tree, "add", ".")
+    (tree / "hook.py").write_text("import pkg.kernels\nprint('hook', pkg.kernels.value)\n")
+    file = configure(tree, 'ops = ["old.py", "new.py", "hook.py"]\n')
+    program = (
+        "import sys; from pathlib import Path; from opgauge.harness.project import active;"
+        f"active.choose(active.Choice(Path({str(file)!r})));"
+        "active.load(Path(sys.argv[1]) if sys.argv[1:] else None)"
+    )
+    assert run_python(program, str(tmp_path / "base")) == ["old", "hook old"]
+    assert run_python(program) == ["new", "new file", "hook new"]
+
+
+def run_python(program: str, *arguments: str) -> list[str]:
+    """Lines that a fresh process prints."""
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", program, *arguments], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+def git(folder: Path, *arguments: str) -> None:
+    """Run git in `folder`."""
+    names = ("-c", "user.name=a", "-c", "user.email=a@example.org")
+    subprocess.run(["git", "-C", str(folder), *names, *arguments], check=True)
