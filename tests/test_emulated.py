@@ -16,7 +16,7 @@ import pytest
 from opgauge.harness.case.case import Case, InputSpec
 from opgauge.harness.worker.inputs import Inputs, make_inputs
 from opgauge.ops._core import tuning
-from opgauge.ops._cuda import reduction
+from opgauge.ops._cuda.reduction import plan
 from opgauge.ops.p_norm import cuda as p_norm
 
 from tests.emulation.emulator import Emulator, complaint, emulated
@@ -60,7 +60,10 @@ class Trial(NamedTuple):
         ):
             patch.setattr(p_norm, "PAIRED", paired)
             patch.setattr(p_norm, "EXTREME_RESIDENT", 0 if self.packs else p_norm.EXTREME_RESIDENT)
-            patch.setattr(reduction, "SHARE_LETTERS", self.seed % 200)
+            patch.setattr(plan, "WARP_COLLECTS", self.seed % 200)
+            if self.packs:
+                patch.setattr(plan, "FEW_ELEMENTS", 0)
+                patch.setattr(plan, "ONCE_BYTES", 0)
             yield
 
 
@@ -243,30 +246,16 @@ def trials(op: str) -> list[Trial]:
     return found
 
 
-SMALL_AS_LARGE = dict.fromkeys(
-    ("reduction.small_elements", "reduction.large_blocks_megabytes", "lerp.large_blocks_megabytes"), 0
-)
+SMALL_AS_LARGE = {"lerp.large_blocks_megabytes": 0}
 SMALL, SMALL_ELEMENTS = ("lerp", "mean", "dot", "p_norm", "p_norm_grad"), 1 << 16
 """Ops of which what is small is taken otherwise than what is large, and the most elements that are small."""
+REDUCE = {"reduce_elements_lanes", *(f"reduce_rows_{scope}" for scope in ("lanes", "block", "grid", "once"))}
 KERNELS = {
     "lerp": {"lerp_flat", "lerp_walk", "grad_walk", "grad_rows", "grad_columns", "grad_crossed", "reduce_any"},
-    "mean": {
-        "reduce_small",
-        "reduce_tiny",
-        "reduce_elements",
-        "reduce_rows",
-        "reduce_long",
-        "reduce_row",
-        "reduce_shares",
-        "reduce_held",
-        "reduce_columns",
-        "reduce_tall",
-        "reduce_slabs",
-    },
-    "dot": {"reduce_small", "reduce_rows", "reduce_long", "reduce_row", "reduce_held"},
-    "p_norm": {"reduce_small", "reduce_tiny", "reduce_elements", "reduce_rows", "reduce_long"}
-    | {"reduce_row", "reduce_shares", "reduce_held"}
-    | {"reduce_columns", "reduce_tall", "reduce_slabs", "grad_rows", "grad_halves", "grad_packs"}
+    "mean": REDUCE | {"reduce_columns_grid", "reduce_slabs_block"},
+    "dot": REDUCE,
+    "p_norm": REDUCE
+    | {"reduce_columns_grid", "reduce_slabs_block", "grad_rows", "grad_halves", "grad_packs"}
     | {"grad_sweep", "grad_columns"}
     | {f"grad_extreme_{kind}" for kind in ("rows", "row", "long", "parts", "columns", "held")},
 }

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import operator
 from dataclasses import dataclass
 from math import log2, prod, sqrt
+from typing import SupportsIndex
 
 import numpy as np
 from opgauge.ops._core.errors import AxisError
@@ -19,7 +21,7 @@ def normalize_axes(axis: Axis, rank: int) -> tuple[int, ...]:
     """
     if axis is None:
         return tuple(range(rank))
-    given = (axis,) if isinstance(axis, int) else axis
+    given = (operator.index(axis),) if isinstance(axis, SupportsIndex) else tuple(map(operator.index, axis))
     for item in given:
         if not -rank <= item < rank:
             msg = f"axis {item} is out of range for rank {rank}: it should be in [{-rank}, {rank - 1}]"
@@ -53,7 +55,7 @@ class Reduction:
 
     @property
     def shape(self) -> Shape:
-        """The tensor's shape when seen so."""
+        """The tensor's shape in this view."""
         return self.a, self.r1, self.b, self.r2, self.c
 
     @property
@@ -67,33 +69,96 @@ class Reduction:
         return self.a * self.b * self.c
 
 
+@dataclass(frozen=True, slots=True)
+class MergedAxes:
+    """A C-contiguous tensor with adjacent axes merged: lengths from the outside in, and which are reduced.
+
+    Kept and reduced axes alternate, and none has length 1.
+    """
+
+    lengths: Shape
+    reduced: tuple[bool, ...]
+
+    @property
+    def length(self) -> int:
+        """Elements reduced into one."""
+        return prod(length for length, gone in zip(self.lengths, self.reduced, strict=True) if gone)
+
+    @property
+    def count(self) -> int:
+        """Number of results."""
+        return prod(length for length, gone in zip(self.lengths, self.reduced, strict=True) if not gone)
+
+    def strides(self, *, reduced: bool) -> tuple[tuple[int, int], ...]:
+        """(length, stride in elements) of every kept or every reduced axis, from the outside in."""
+        found, stride = [], 1
+        for length, gone in zip(reversed(self.lengths), reversed(self.reduced), strict=True):
+            if gone == reduced:
+                found.append((length, stride))
+            stride *= length
+        return tuple(reversed(found))
+
+    def two_groups(self) -> Reduction | None:
+        """The same as a Reduction; None for more than two separate groups of reduced axes."""
+        if sum(self.reduced) > 2:
+            return None
+        five = [1, 1, 1, 1, 1]  # a, r1, b, r2, c
+        at = 0
+        for length, gone in zip(self.lengths, self.reduced, strict=True):
+            at += (at % 2 == 1) != gone
+            five[at] = length
+        if at == 2 and sum(self.reduced) == 1:  # (a, r1, c): the kept axis is the last
+            five[2], five[4] = 1, five[2]
+        return Reduction(*five)
+
+
+def merge_axes(shape: Shape, axes: tuple[int, ...]) -> MergedAxes:
+    """`shape` reduced over `axes` with adjacent axes of one kind merged."""
+    lengths: list[int] = []
+    reduced: list[bool] = []
+    for axis, length in enumerate(shape):
+        if length == 1:
+            continue
+        gone = axis in axes
+        if reduced and reduced[-1] == gone:
+            lengths[-1] *= length
+        else:
+            lengths.append(length)
+            reduced.append(gone)
+    return MergedAxes(tuple(lengths), tuple(reduced))
+
+
 def as_reduction(shape: Shape, axes: tuple[int, ...]) -> Reduction:
     """How reducing `axes` of a C-contiguous tensor looks, adjacent axes merged.
 
     Raises AxisError where the axes fall into more than two separate groups.
     """
-    groups: list[list[int]] = []
-    for axis in axes:
-        if shape[axis] == 1:
-            continue
-        between = shape[groups[-1][-1] + 1 : axis] if groups else ()
-        if groups and prod(between) == 1:
-            groups[-1].append(axis)
-        else:
-            groups.append([axis])
-    if len(groups) > 2:
-        msg = f"axes {axes} of {shape} fall into {len(groups)} separate groups; at most two are supported"
+    found = merge_axes(shape, axes)
+    layout = found.two_groups()
+    if layout is None:
+        groups = sum(found.reduced)
+        msg = f"axes {axes} of {shape} fall into {groups} separate groups; at most two are supported"
         raise AxisError(msg)
-    if not groups:
-        return Reduction(prod(shape), 1, 1, 1, 1)
-    first, last = groups[0], groups[-1]
-    a = prod(shape[: first[0]])
-    r1 = prod(shape[first[0] : first[-1] + 1])
-    c = prod(shape[last[-1] + 1 :])
-    if first is last:
-        return Reduction(a, r1, 1, 1, c)
-    b = prod(shape[first[-1] + 1 : last[0]])
-    return Reduction(a, r1, b, prod(shape[last[0] : last[-1] + 1]), c)
+    return layout
+
+
+def reduction_steps(shape: Shape, axes: tuple[int, ...]) -> tuple[Reduction, ...]:
+    """Reductions of at most two groups each that, one after the other, reduce `axes`; outer axes first.
+
+    The first reads the tensor, each further one the result of the one before.
+    """
+    steps = []
+    left = tuple(axis for axis in axes if shape[axis] != 1)
+    found = merge_axes(shape, left)
+    while sum(found.reduced) > 2:
+        lengths, reduced = list(found.lengths), list(found.reduced)
+        first = [at for at, gone in enumerate(reduced) if gone][:2]
+        now = [at in first for at in range(len(lengths))]
+        steps.append(as_reduction(tuple(lengths), tuple(first)))
+        lengths = [1 if gone else length for length, gone in zip(lengths, now, strict=True)]
+        found = merge_axes(tuple(lengths), tuple(at for at, gone in enumerate(reduced) if gone and not now[at]))
+    last = found.two_groups()
+    return (*steps, last) if last is not None else tuple(steps)
 
 
 def sum_pairwise(x: Array, axes: tuple[int, ...], *, keepdim: bool = False) -> Array:

@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from opgauge.ops._core.axes import Reduction
+from opgauge.ops._core.axes import MergedAxes, merge_axes
 from opgauge.ops._core.dtype import FLOATS, dtype_info
 from opgauge.ops._core.kernel import Bound
 from opgauge.ops._core.op import Params, Shapes
 from opgauge.ops._core.registry import kernel
-from opgauge.ops._cuda.reduction import Functor, expressions, launch, workspace_bytes
+from opgauge.ops._cuda.reduction.launch import Functor, expressions, launch, workspace_bytes
+from opgauge.ops._cuda.reduction.plan import OPTIONS
 from opgauge.ops._cuda.source import Source
 from opgauge.ops.dot.op import DTYPES
 
@@ -26,16 +27,17 @@ SOURCE = Source(
     __file__,
     "kernels.cu",
     tuple(item for name in DTYPES for item in expressions(FUNCTORS[name], WIDTHS[name], only_rows=True)),
+    OPTIONS,
 )
 
 
-def _layout(shape: tuple[int, ...]) -> Reduction:
-    return Reduction(shape[0] if len(shape) > 1 else 1, shape[-1], 1, 1, 1)
+def _axes(shape: tuple[int, ...]) -> MergedAxes:
+    return merge_axes(shape, (len(shape) - 1,))
 
 
 def _workspace(shapes: Shapes, params: Params) -> int:
     del params
-    return workspace_bytes(_layout(shapes.inputs["x"].shape), ACCUMULATOR_BYTES)
+    return workspace_bytes(_axes(shapes.inputs["x"].shape), ACCUMULATOR_BYTES)
 
 
 @kernel("dot", "optimized", "cuda", DTYPES, prepare=True, workspace=_workspace)
@@ -48,4 +50,4 @@ def dot(*, x: Any, y: Any, out: dict[str, Any], workspace: Any) -> Bound:
     accumulator = dtype_info(dtype_info(dtype).accumulate).itemsize
     nothing = np.zeros((), [("unused", np.uint32)])
     functor = Functor(FUNCTORS[dtype], WIDTHS[dtype], accumulator, nothing)
-    return launch(SOURCE, functor, _layout(x.shape), x, y, result, workspace)
+    return launch(SOURCE, functor, _axes(x.shape), x, y, result, workspace)

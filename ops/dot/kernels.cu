@@ -1,5 +1,6 @@
 // dot: products summed in the accumulating type. Integers wrap; complex numbers are not conjugated.
-#include "reduce.cuh"
+#include "reduce_elements.cuh"
+#include "reduce_rows.cuh"
 
 template <typename T>
 struct Dot {

@@ -16,7 +16,7 @@ from opgauge.ops._core.op import Array, Params, Shape, Shapes
 from opgauge.ops._core.registry import kernel
 from opgauge.ops._core.tuning import declare
 from opgauge.ops._cuda.pointwise import AXES, THREADS, axes_struct, blocks, flat, strides_struct
-from opgauge.ops._cuda.reduction import LONG_RESIDENT, collectors
+from opgauge.ops._cuda.reduction.plan import GRID_RESIDENT, collectors
 from opgauge.ops._cuda.source import Source, flag, multiprocessors, whole_pack
 from opgauge.ops.lerp.cuda import CTYPES, FLAGS, MOST_ROWS, SOURCE, WIDTHS, accumulating, split_weight
 from opgauge.ops.lerp.sums import SUM_THREADS, Part, partial_places, sum_plan
@@ -177,7 +177,7 @@ def _unsummed(dout: Any, weight: Any, dx: Any, dy: Any, *, subtract: bool) -> Bo
 
 def _waiting() -> int:
     """Blocks that wait for others must be fewer: one for each sum, or each column block's."""
-    return LONG_RESIDENT * multiprocessors()
+    return GRID_RESIDENT * multiprocessors()
 
 
 def _fused(dout: Any, summed: Any, other: Any, shape: Shape, factors: tuple[Any, Any], workspace: Any) -> Bound | None:

@@ -1,5 +1,7 @@
 // mean: a sum in the accumulating type, divided once.
-#include "reduce.cuh"
+#include "reduce_columns.cuh"
+#include "reduce_elements.cuh"
+#include "reduce_rows.cuh"
 
 template <typename T>
 struct Mean {
@@ -19,8 +21,8 @@ struct Mean {
   }
 };
 
-// So little is done with a pack that more of them can be under way.
+// A vector takes few instructions, so more of them can be in flight.
 template <>
-constexpr int ROWS_UNDER_WAY<Mean<__half>> = 8;
+constexpr int LANES_IN_FLIGHT<Mean<__half>> = 8;
 template <>
-constexpr int ROWS_UNDER_WAY<Mean<__nv_bfloat16>> = 8;
+constexpr int LANES_IN_FLIGHT<Mean<__nv_bfloat16>> = 8;

@@ -6,24 +6,21 @@ from math import gcd, inf
 from typing import Any
 
 import numpy as np
-from opgauge.ops._core.axes import Axis, Reduction, as_reduction, normalize_axes
+from opgauge.ops._core.axes import Axis, MergedAxes, Reduction, as_reduction, merge_axes, normalize_axes
 from opgauge.ops._core.dtype import FLOATS, dtype_info
 from opgauge.ops._core.kernel import Bound
 from opgauge.ops._core.op import Params, Shapes
 from opgauge.ops._core.registry import kernel
 from opgauge.ops._core.tuning import declare
-from opgauge.ops._cuda.reduction import (
-    LINE_PACKS,
-    MOST_LANES,
-    ROW_WIDTH,
+from opgauge.ops._cuda.reduction.launch import (
     Functor,
     column_lanes,
     expressions,
     launch,
     layout_struct,
-    touched_packs,
     workspace_bytes,
 )
+from opgauge.ops._cuda.reduction.plan import LINE_PACKS, MOST_LANES, OPTIONS, touched_packs
 from opgauge.ops._cuda.source import Source, divisor, flag, multiprocessors, whole_pack
 
 THREADS = 256
@@ -106,7 +103,7 @@ SOURCE = Source(
     __file__,
     "kernels.cu",
     _expressions(),
-    (f"-DMOST_LANES={MOST_LANES}", f"-DEXTREME_RESIDENT={EXTREME_RESIDENT}"),
+    (*OPTIONS, f"-DMOST_LANES={MOST_LANES}", f"-DEXTREME_RESIDENT={EXTREME_RESIDENT}"),
 )
 
 
@@ -118,8 +115,12 @@ def _layout(shape: tuple[int, ...], axis: Axis) -> Reduction:
     return as_reduction(shape, normalize_axes(axis, len(shape)))
 
 
+def _axes(shape: tuple[int, ...], axis: Axis) -> MergedAxes:
+    return merge_axes(shape, normalize_axes(axis, len(shape)))
+
+
 def _workspace(shapes: Shapes, params: Params) -> int:
-    return workspace_bytes(_layout(shapes.inputs["x"].shape, params.axis), ACCUMULATOR_BYTES)
+    return workspace_bytes(_axes(shapes.inputs["x"].shape, params.axis), ACCUMULATOR_BYTES)
 
 
 @kernel("p_norm", "optimized", "cuda", FLOATS, prepare=True, workspace=_workspace)
@@ -135,7 +136,7 @@ def p_norm(*, x: Any, porder: float | str, axis: Axis, keepdim: bool, out: dict[
     accumulator = ACCUMULATOR_BYTES if mode == "COUNT" else wide.itemsize
     value = np.array((p, 1 / p if p else 0.0), [("p", wide), ("inverse", wide)])
     functor = Functor(f"Norm<{CTYPES[dtype]}, {mode}>", WIDTHS[dtype], accumulator, value, mode in LIGHT)
-    return launch(SOURCE, functor, _layout(x.shape, axis), x, None, y, workspace)
+    return launch(SOURCE, functor, _axes(x.shape, axis), x, None, y, workspace)
 
 
 def _grad_workspace(shapes: Shapes, params: Params) -> int:
@@ -229,7 +230,7 @@ def _extreme(layout: Reduction, x: Any, y: Any, dy: Any, dx: Any, workspace: Any
         return _extreme_rows(layout, arrays, workspace)
     pack, grid, block, struct = _columns(layout, arrays, _most_splits(layout), _resident())
     width, rows = WIDTHS[x.dtype.name], block[1]
-    least = 1 if width == ROW_WIDTH else LEAST_HELD * rows
+    least = 1 if width == 4 else LEAST_HELD * rows
     if layout.r2 == 1 and pack == width and least <= layout.length <= min(COLUMNS_HELD * rows, MOST_HELD):
         function = SOURCE.function(f"grad_extreme_held<{CTYPES[x.dtype.name]}, {pack}>")
         return lambda: function(grid, block, (*arrays, struct))

@@ -1,5 +1,8 @@
 // p_norm and its gradient. Modes name what is summed, or how the gradient scales.
-#include "reduce.cuh"
+#include "columns.cuh"
+#include "reduce_columns.cuh"
+#include "reduce_elements.cuh"
+#include "reduce_rows.cuh"
 
 enum Mode { COUNT, ABS, ROOT_3, SQUARE, ROOT_5, CUBE, POWER, LARGEST, SMALLEST };  // ROOT_3, ROOT_5: x^1.5, x^2.5
 
@@ -338,7 +341,7 @@ __device__ __forceinline__ void along(const T* x, Columns<V>& at, const Prepare&
     }
     return;
   }
-  constexpr int TOGETHER = under_way<T>();
+  constexpr int TOGETHER = vectors_in_flight<T>();
   PackWord<T, V> words[TOGETHER];
   const auto bring = [&] {
 #pragma unroll

@@ -19,8 +19,8 @@ from opgauge.ops import BACKENDS, DuplicateError, TuningError, find_kernel, find
 from opgauge.ops._core import tuning
 from opgauge.ops._core.backend import device_model
 from opgauge.ops._core.tuning import Parameter
-from opgauge.ops._cuda import reduction
 from opgauge.ops._cuda.gemm import gemm
+from opgauge.ops._cuda.reduction import launch, plan
 from opgauge.ops.conv_data_grad import cuda as conv_data_grad
 from opgauge.ops.lerp import cuda as lerp
 from opgauge.ops.normalization import channels_first, channels_last, passes
@@ -29,7 +29,7 @@ from opgauge.ops.p_norm import cuda as p_norm
 
 CASES = Path(__file__).parents[3] / "cases"
 MULTIPROCESSORS = 132
-SIZED = (gemm, reduction, conv_data_grad, lerp, channels_first, channels_last, passes, p_norm)
+SIZED = (gemm, launch, conv_data_grad, lerp, channels_first, channels_last, passes, p_norm)
 """Modules that ask how many multiprocessors there are."""
 
 
@@ -52,7 +52,7 @@ def forgetful() -> Iterator[None]:
 @pytest.fixture
 def large_device(monkeypatch: pytest.MonkeyPatch) -> None:
     """The host code of CUDA kernels sees a GPU with 132 multiprocessors."""
-    for module in (gemm, reduction, channels_first):
+    for module in (gemm, launch, channels_first):
         monkeypatch.setattr(module, "multiprocessors", lambda: MULTIPROCESSORS)
     for module in (gemm, channels_first):
         monkeypatch.setattr(module, "shared_memory_bytes", lambda: 227 * 1024)
@@ -274,11 +274,11 @@ def test_no_value_asks_for_more_shared_memory_than_there_is(monkeypatch: pytest.
 def test_lanes_follow_packs_per_lane() -> None:
     """A row of 20 packs gets 8 lanes of 4 packs or less, 4 of 8, and a long one 32 without asking."""
     parameter = tuning.find("reduction.packs_per_lane")
-    assert reduction.lanes_for(parameter, 20) == 8
+    assert plan.lanes_for(parameter, 20) == 8
     with tuning.override({parameter.name: 8}):
-        assert reduction.lanes_for(parameter, 20) == 4
+        assert plan.lanes_for(parameter, 20) == 4
     with tuning.recording() as asked:
-        assert reduction.lanes_for(parameter, 1000) == 32
+        assert plan.lanes_for(parameter, 1000) == 32
     assert not asked
 
 

@@ -12,7 +12,7 @@ import pytest
 from opgauge import ops
 from opgauge.ops import FLOATS, dtype_info
 from opgauge.ops._core.axes import Reduction
-from opgauge.ops._cuda.reduction import LINE_PACKS, touched_packs
+from opgauge.ops._cuda.reduction.plan import LINE_PACKS, touched_packs
 from opgauge.ops.p_norm import cuda
 from opgauge.ops.p_norm.cuda import (
     COLUMNS_HELD,

@@ -1,0 +1,148 @@
+// Reductions element by element: few elements, short sums in rows that are no whole vectors, and any set of axes.
+#pragma once
+#include "reduce.cuh"
+
+// ELEMENTS_EACH, loads of a lane in flight, and DIGITS are defined by ops/_cuda/reduction/plan.py.
+
+// How an index over several axes becomes an offset. Axes are listed from the innermost outwards; the outermost of the
+// `count` axes needs no length.
+struct Digits {
+  int count, unused;
+  long long stride[DIGITS];  // in elements
+  Divisor length[DIGITS];
+};
+
+__device__ __forceinline__ long long offset_of(unsigned int index, const Digits& digits) {
+  long long offset = 0;
+#pragma unroll
+  for (int axis = 0; axis < DIGITS - 1; ++axis) {
+    if (axis == digits.count - 1) return offset + digits.stride[axis] * index;
+    const unsigned int outer = quotient(index, digits.length[axis]);
+    offset += digits.stride[axis] * remainder(index, outer, digits.length[axis]);
+    index = outer;
+  }
+  return offset + digits.stride[DIGITS - 1] * index;
+}
+
+// x as rows (results, length), as columns (results / columns, length, columns), as (a, r1, b, r2, c) reduced over r1 and r2,
+// or with axes of both kinds in any order.
+enum Pattern { BY_ROW, BY_COLUMN, TWO_GROUPS, ANY_AXES };
+
+template <Pattern P>
+struct Elements;
+template <>
+struct Elements<BY_ROW> {
+  int length, unused;
+  __device__ __forceinline__ long long first(int result) const { return static_cast<long long>(result) * length; }
+  __device__ __forceinline__ long long offset(int index) const { return index; }
+  __device__ __forceinline__ bool inner() const { return true; }
+};
+template <>
+struct Elements<BY_COLUMN> {
+  int length;
+  Divisor columns;
+  __device__ __forceinline__ long long first(int result) const {
+    const unsigned int outer = quotient(result, columns);
+    return result + static_cast<long long>(outer) * (length - 1) * columns.value;
+  }
+  __device__ __forceinline__ long long offset(int index) const { return static_cast<long long>(index) * columns.value; }
+  __device__ __forceinline__ bool inner() const { return false; }
+};
+template <>
+struct Elements<TWO_GROUPS> {
+  int length, innermost;  // innermost: whether the last axis is reduced
+  long long stride_a, stride_r1;
+  Divisor b, r2, c;
+  __device__ __forceinline__ long long first(int result) const {
+    const unsigned int outer = quotient(result, c), a = quotient(outer, b);
+    return a * stride_a + static_cast<long long>(remainder(outer, a, b) * c.value) * r2.value + remainder(result, outer, c);
+  }
+  __device__ __forceinline__ long long offset(int index) const {
+    const unsigned int outer = quotient(index, r2);
+    return outer * stride_r1 + static_cast<long long>(remainder(index, outer, r2)) * c.value;
+  }
+  __device__ __forceinline__ bool inner() const { return innermost != 0; }
+};
+template <>
+struct Elements<ANY_AXES> {
+  int length, innermost;  // innermost: whether the last axis is reduced
+  Digits kept, reduced;
+  __device__ __forceinline__ long long first(int result) const { return offset_of(result, kept); }
+  __device__ __forceinline__ long long offset(int index) const { return offset_of(index, reduced); }
+  __device__ __forceinline__ bool inner() const { return innermost != 0; }
+};
+
+// reduce_elements_lanes: 2^bits lanes of a block reduce one result.
+// Layout   x by Elements<P>; results and length below 2^31      Grid  results / (threads / lanes) × splits
+// Block    a power of two of threads, or whole warps for BY_ROW   Needs  length ≤ ELEMENTS_EACH · lanes for BY_ROW and BY_COLUMN
+// Writes   out[results]; with splits, partials[splits][results] and tickets[grid x], which it leaves zero
+// Why      all loads of a lane are in flight together, and there are no masks of vectors to compute
+template <typename F, Pattern P>
+__global__ void __launch_bounds__(REDUCE_THREADS) reduce_elements_lanes(
+    const typename F::Input* __restrict__ x, const typename F::Input* __restrict__ second,
+    typename F::Output* __restrict__ out, F f, Elements<P> elements, int results, int bits, int share,
+    unsigned int* tickets, typename F::Acc* partials) {
+  using T = typename F::Input;
+  using Acc = typename F::Acc;
+  constexpr bool LOOPS = P == TWO_GROUPS || P == ANY_AXES;
+  const int lanes = 1 << bits, groups = blockDim.x >> bits;
+  const int shift = 31 - __clz(groups);
+  // Neighbouring threads read neighbouring elements: lanes of one result, or results of one lane.
+  const int lane = elements.inner() ? threadIdx.x & (lanes - 1) : threadIdx.x >> shift;
+  const int group = elements.inner() ? threadIdx.x >> bits : threadIdx.x & (groups - 1);
+  const int result = blockIdx.x * groups + group, own = min(result, results - 1);
+  const T* const from = x + elements.first(own);
+  const T* const other = F::TWO ? second + elements.first(own) : from;
+  Acc mine = f.identity(), apart = f.identity();  // two, so that one need not wait for the other
+  const auto take = [&](int first, int end) {
+    PackWord<T, 1> one[ELEMENTS_EACH], two[ELEMENTS_EACH];
+#pragma unroll
+    for (int j = 0; j < ELEMENTS_EACH; ++j) {
+      const int index = first + (j << bits);
+      const long long offset = elements.offset(index);
+      one[j] = fetch_where<T, 1, false>(from + offset, index < end);
+      if constexpr (F::TWO) two[j] = fetch_where<T, 1, false>(other + offset, index < end);
+    }
+#pragma unroll
+    for (int j = 0; j < ELEMENTS_EACH; ++j) {
+      if (first + (j << bits) >= end) continue;
+      const T a = unpacked<T, 1>(one[j]).at[0], b = F::TWO ? unpacked<T, 1>(two[j]).at[0] : a;
+      Acc& sum = j % 2 == 0 ? mine : apart;
+      sum = f.take(sum, a, b);
+    }
+  };
+  if constexpr (LOOPS) {
+    const int begin = share * blockIdx.y, end = min(elements.length, begin + share);
+    for (int first = begin + lane; first < end; first += ELEMENTS_EACH << bits) take(first, end);
+  } else {
+    take(lane, elements.length);
+  }
+  // The first lane of each result has the sum over its lanes.
+  const auto merge_group = [&](Acc sum) {
+    if (P == BY_ROW || (LOOPS && elements.inner())) return lanes <= 32 ? merge_lanes(f, sum, lanes) : merge_warps(f, sum, lanes);
+    if (lanes == 1) return sum;
+    __shared__ __align__(16) unsigned char memory[REDUCE_THREADS * sizeof(Acc)];
+    Acc* const slots = reinterpret_cast<Acc*>(memory) + group;
+    slots[lane * groups] = sum;
+    for (int half = lanes / 2; half > 0; half /= 2) {
+      __syncthreads();
+      if (lane < half) slots[lane * groups] = f.merge(slots[lane * groups], slots[(lane + half) * groups]);
+    }
+    return slots[lane * groups];
+  };
+  mine = merge_group(f.merge(mine, apart));
+  const int splits = gridDim.y;
+  if (!LOOPS || splits == 1) {
+    if (lane == 0 && result < results) out[result] = f.finish(mine);
+    return;
+  }
+  if (lane == 0 && result < results) partials[static_cast<long long>(blockIdx.y) * results + result] = mine;
+  if (!arrive_last(&tickets[blockIdx.x], splits)) return;
+  Acc total = f.identity();
+#pragma unroll 4
+  for (int split = lane; split < splits; split += lanes) {
+    total = f.merge(total, read_partial(&partials[static_cast<long long>(split) * results + own]));
+  }
+  total = merge_group(total);
+  if (lane == 0 && result < results) out[result] = f.finish(total);
+}

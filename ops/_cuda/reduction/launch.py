@@ -1,0 +1,136 @@
+"""Bind a reduction's plan to arrays and workspace."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import product
+from typing import Any
+
+import numpy as np
+from opgauge.ops._core.axes import MergedAxes, Reduction
+from opgauge.ops._core.kernel import Bound
+from opgauge.ops._core.op import Array
+from opgauge.ops._cuda.reduction.plan import (
+    LINE_PACKS,
+    ONCE_THREADS,
+    ONE_ROW_THREADS,
+    STREAMED_FROM,
+    VECTOR_BYTES,
+    Device,
+    Problem,
+    ReducePlan,
+    block_template,
+    has_once,
+    most_partials,
+    once_template,
+    plan,
+)
+from opgauge.ops._cuda.source import Source, multiprocessors
+
+COLUMNS_LAYOUT = np.dtype(
+    [*((name, np.int64) for name in ("a", "r1", "b", "r2", "c", "share")), ("across", np.uint32), ("unused", np.uint32)]
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Functor:
+    """A functor of a source: its C++ name, elements of a vector, accumulator size, and its fields by value.
+
+    light: it takes an element in two or three instructions, and adds up one tensor in 32 bits.
+    """
+
+    name: str
+    width: int
+    accumulator_bytes: int
+    value: Array
+    light: bool = True
+
+
+def workspace_bytes(axes: MergedAxes, accumulator_bytes: int) -> int:
+    """Room for tickets and partial results, plain or with their flags, of any launch over `axes`."""
+    partials = most_partials(axes.count, axes.length)
+    return _tickets_bytes(axes) + 2 * accumulator_bytes * partials
+
+
+def _tickets_bytes(axes: MergedAxes) -> int:
+    return -(-4 * max(axes.count, 1) // 256) * 256
+
+
+def expressions(functor: str, width: int, *, only_rows: bool = False, light: bool = True) -> tuple[str, ...]:
+    """The instances that `launch` may need for this functor."""
+    flags, paired = ("false", "true"), only_rows
+    both = tuple(f"{width}, {streams}, {whole}" for streams, whole in product(flags, flags))
+    found = [("reduce_elements_lanes", pattern) for pattern in ("BY_ROW", "TWO_GROUPS", "ANY_AXES")]
+    found += [(f"reduce_rows_{scope}", these) for scope in ("lanes", "grid") for these in both]
+    if width == 4:
+        found += [("reduce_rows_block", block_template(width, paired=paired, streams=bool(at))) for at in (0, 1)]
+    if has_once(width, light=light, paired=paired):
+        threads = (ONE_ROW_THREADS,) if paired else (ONCE_THREADS, ONE_ROW_THREADS)
+        found += [("reduce_rows_once", once_template(width, these, paired=paired)) for these in threads]
+    if not only_rows:
+        found.append(("reduce_elements_lanes", "BY_COLUMN"))
+        found += [("reduce_columns_grid", these) for these in both if these != f"{width}, true, false"]
+        found += [("reduce_slabs_block", f"{width}, {streams}") for streams in flags]
+    return tuple(f"{kernel}<{functor}, {template}>" for kernel, template in found)
+
+
+def planned(
+    functor: Functor, axes: MergedAxes, x: Any, second: Any, out: Any, streamed_from: int = STREAMED_FROM
+) -> ReducePlan:
+    """The plan for these arrays on the current device."""
+    itemsize = x.dtype.itemsize
+    line, vector = LINE_PACKS * VECTOR_BYTES, functor.width * itemsize
+    problem = Problem(
+        axes,
+        itemsize,
+        functor.width,
+        functor.accumulator_bytes,
+        functor.light,
+        past=x.data.ptr % line // itemsize,
+        paired=second is not None,
+        aligned_pair=second is None or (x.data.ptr - second.data.ptr) % vector == 0,
+        wide_out=out.data.ptr % (functor.width * out.dtype.itemsize) == 0,
+        streamed_from=streamed_from,
+    )
+    return plan(problem, Device(multiprocessors()))
+
+
+def launch(
+    source: Source,
+    functor: Functor,
+    axes: MergedAxes,
+    x: Any,
+    second: Any,
+    out: Any,
+    workspace: Any,
+    streamed_from: int = STREAMED_FROM,
+) -> Bound:
+    """A callable that reduces `x` (and `second`, read beside it) over `axes` into `out`, in one launch.
+
+    streamed_from: bytes from which on rows are read as the first to leave the cache.
+    """
+    if out.size == 0:
+        return lambda: None
+    found = planned(functor, axes, x, second, out, streamed_from)
+    function = source.function(found.expression(functor.name))
+    columns = found.kernel in {"reduce_columns_grid", "reduce_slabs_block"}
+    arrays = (x, out) if columns else (x, second, out)
+    tickets, partials = workspace, workspace[_tickets_bytes(axes) :]
+    scratch = {"": (), "mail": (workspace,), "tickets": (tickets, partials)}[found.scratch]
+    arguments = (*arrays, functor.value, *found.numbers, *scratch)
+    return lambda: function(found.grid, found.block, arguments)
+
+
+def layout_struct(layout: Reduction, splits: int, across: int) -> Array:
+    """A `Layout` of `include/columns.cuh`: the reduced indices shared by `splits` blocks, the columns by `across`."""
+    share = -(-layout.length // splits)
+    return np.array((layout.a, layout.r1, layout.b, layout.r2, layout.c, share, across, 0), COLUMNS_LAYOUT)
+
+
+def column_lanes(columns: int, width: int, lanes: int = 32) -> tuple[int, int]:
+    """Threads side by side along the columns, and how many such groups there are.
+
+    A few columns are one group: then rows follow one another in memory without a gap.
+    """
+    packs = -(-columns // width)
+    return (packs, 1) if packs <= 64 else (lanes, -(-packs // lanes))
