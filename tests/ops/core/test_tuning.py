@@ -22,7 +22,7 @@ from opgauge.ops._core.tuning import Parameter
 from opgauge.ops._cuda.gemm import gemm
 from opgauge.ops._cuda.reduction import launch, plan
 from opgauge.ops.conv_data_grad import cuda as conv_data_grad
-from opgauge.ops.lerp import cuda as lerp
+from opgauge.ops.lerp import cuda_grad as lerp
 from opgauge.ops.normalization import channels_first, channels_last, passes
 from opgauge.ops.normalization.call import View
 from opgauge.ops.p_norm import cuda as p_norm
