@@ -17,6 +17,8 @@ from opgauge.harness.case.case import Case, InputSpec
 from opgauge.harness.worker.inputs import Inputs, make_inputs
 from opgauge.ops._core import tuning
 from opgauge.ops._cuda.reduction import plan
+from opgauge.ops.lerp import cuda as lerp
+from opgauge.ops.lerp import cuda_grad as lerp_grad
 from opgauge.ops.p_norm import cuda as p_norm
 
 from tests.emulation.emulator import Emulator, complaint, emulated
@@ -64,6 +66,8 @@ class Trial(NamedTuple):
             if self.packs:
                 patch.setattr(plan, "FEW_ELEMENTS", 0)
                 patch.setattr(plan, "ONCE_BYTES", 0)
+            patch.setattr(lerp, "FEW_ELEMENTS", 0 if self.packs else lerp.FEW_ELEMENTS)
+            patch.setattr(lerp_grad, "FEW_ELEMENTS", self.seed % 200 and lerp.FEW_ELEMENTS)
             yield
 
 

@@ -1,23 +1,25 @@
-"""lerp and lerp_grad on the CPU by Numba: one pass; only a weight that broadcasts in a sum is spread out in memory."""
+"""lerp and lerp_grad on the CPU by Numba; no temporary of the common shape."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from math import gcd, prod
 from typing import Any
 
 import numpy as np
-from opgauge.ops._core.axes import as_reduction
 from opgauge.ops._core.broadcast import reduced_axes, walk
 from opgauge.ops._core.dtype import FLOATS
-from opgauge.ops._core.errors import AxisError
 from opgauge.ops._core.kernel import Bound
+from opgauge.ops._core.op import Shape
 from opgauge.ops._core.registry import kernel
 from opgauge.ops._cpu import streaming
 from opgauge.ops._cpu.threads import count
 
 BLOCK = 1 << 12
-"""Elements summed without widening, and the least that is worth a task."""
+"""Elements of a line that are worth a task of their own."""
+SHARES = 4
+"""Results for each thread from which on threads share results, not the axes that are summed."""
 
 
 @kernel("lerp", "optimized", "cpu", FLOATS, prepare=True)
@@ -50,94 +52,95 @@ def lerp(*, x: Any, y: Any, weight: Any, out: dict[str, Any]) -> Bound:
 
 @kernel("lerp_grad", "optimized", "cpu", FLOATS, prepare=True)
 def lerp_grad(*, x: Any, y: Any, dout: Any, weight: Any, need_x: bool, need_y: bool, out: dict[str, Any]) -> Bound:
-    """dout is read once where at most one gradient is summed, and never copied."""
-    from numba import get_num_threads
+    """dout is read once for each gradient that is summed, and the other gradient is written in the same pass."""
     from opgauge.ops._cpu.jit import accumulator, storage
     from opgauge.ops.lerp import jit
 
-    wide, threads = accumulator(dout), get_num_threads()
-    number = isinstance(weight, float | int)
+    wide, number = accumulator(dout), isinstance(weight, float | int)
     nothing = storage(np.empty(0, dout.dtype))
-    flat = storage(dout).reshape(-1)
+    flat, share = storage(dout).reshape(-1), nothing if number else storage(weight).reshape(-1)
     dx = storage(out["dx"]).reshape(-1) if need_x else nothing
     dy = storage(out["dy"]).reshape(-1) if need_y else nothing
-    sums_x, sums_y = (bool(reduced_axes(array.shape, dout.shape)) for array in (x, y))
-    sums_x, sums_y = sums_x and need_x, sums_y and need_y
-    if not (sums_x or sums_y):
-        if number:
-            alike = not (dx.size and dy.size) or streaming.lie_alike(dx, dy)
-            function = jit.grad_streaming if alike and streaming.pays(flat, dx, dy) else jit.grad_by_number
-            return lambda: function(flat, dx, dy, wide.type(weight), wide.type(1 - weight), threads)
-        full = _spread(weight, dout.shape)
-        return lambda: jit.grad_by_tensor(flat, dx, dy, storage(full()).reshape(-1), wide.type(1))
+    threads = count(2 * dout.nbytes, 4 * dout.size)
+    summed = [bool(reduced_axes(array.shape, dout.shape)) and need for array, need in ((x, need_x), (y, need_y))]
+    if number and not any(summed):
+        alike = not (dx.size and dy.size) or streaming.lie_alike(dx, dy)
+        function = jit.grad_streaming if alike and streaming.pays(flat, dx, dy) else jit.grad_by_number
+        return partial(function.on(threads), flat, dx, dy, wide.type(weight), wide.type(1 - weight), threads)
+    from opgauge.ops.lerp.jit_sums import Factor, scale_lines
+
+    zero = wide.type(0)
+    if number:
+        factors = Factor(wide.type(1 - weight), zero), Factor(wide.type(weight), zero)
+    else:
+        factors = Factor(wide.type(1), wide.type(-1)), Factor(zero, wide.type(1))
+    shape = () if number else weight.shape
+    if not any(summed):
+        outer, _, line, _ = _layout(dout.shape, dout.shape, shape)
+        return partial(scale_lines.on(threads), flat, share, dx, dy, *factors, outer, line)
     steps: list[Bound] = []
-    if number and sums_x != sums_y:
-        summed, other = (dx, dy) if sums_x else (dy, dx)
-        factors = (1 - weight, weight) if sums_x else (weight, 1 - weight)
-        rows = _as_rows(x.shape if sums_x else y.shape, dout.shape)
-        if rows is not None:
-            shaped = flat.reshape(rows)
-            beside = other.reshape(rows) if other.size else other.reshape(0, 0)
-            partial = np.empty((rows[0], -(-rows[1] // BLOCK)))
-            typed = [wide.type(factor) for factor in factors]
-            return lambda: jit.reduce_rows(shaped, typed[0], partial, summed, beside, typed[1])
-    for array, target, sign, offset, wanted in ((x, dx, -1, 1, need_x), (y, dy, 1, 0, need_y)):
-        if wanted:
-            shape = array.shape
-            steps.append(_sum_one(jit, storage, dout, weight, shape, target, (wide.type(sign), wide.type(offset))))
-
-    def run() -> None:
-        for step in steps:
-            step()
-
-    return run
+    gradients = ((dx, x.shape, factors[0]), (dy, y.shape, factors[1]))
+    for (target, kept_shape, factor), is_summed, (beside, _, rest) in zip(
+        gradients, summed, reversed(gradients), strict=True
+    ):
+        if is_summed:
+            other = nothing if all(summed) else beside
+            steps.append(_sum((flat, share, target, other, factor, rest), kept_shape, dout.shape, shape, threads))
+    return steps[0] if len(steps) == 1 else partial(_run, steps)
 
 
-def _spread(weight: Any, shape: tuple[int, ...]) -> Any:
-    """A function that gives weight as a full contiguous tensor: itself where it already is one."""
-    if weight.size == prod(shape):
-        return lambda: weight.reshape(shape)
-    return lambda: np.ascontiguousarray(np.broadcast_to(weight, shape))
+def _run(steps: Sequence[Bound]) -> None:
+    for step in steps:
+        step()
 
 
-def _as_rows(shape: tuple[int, ...], full: tuple[int, ...]) -> tuple[int, int] | None:
-    """(rows, length) where what is summed is all at the end, else None."""
-    try:
-        layout = as_reduction(full, reduced_axes(shape, full))
-    except AxisError:
-        return None
-    return (layout.a, layout.length) if layout.b == layout.c == 1 else None
+def _sum(arrays: tuple[Any, ...], gradient: Shape, full: Shape, weight: Shape, threads: int) -> Bound:
+    """One gradient of shape `gradient`, summed; arrays: the first arguments of `sum_lines` and `sum_columns`."""
+    from opgauge.ops.lerp.jit_sums import TILE, sum_columns, sum_lines
+
+    kept, summed, line, is_kept = _layout(full, gradient, weight)
+    if is_kept:
+        summed, line = _in_longer_lines(summed, line)
+    results, steps = prod(gradient), prod(summed.lengths.tolist())
+    if is_kept:
+        units = -(-line.length // TILE) * prod(kept.lengths.tolist())
+        splits = 1 if units >= SHARES * threads else min(threads, steps)
+        parts = np.empty((splits, results if splits > 1 else 1))
+        return partial(sum_columns.on(threads), *arrays, kept, summed, line, parts)
+    splits = 1 if results >= SHARES * threads else min(threads, steps)
+    pieces = min(threads, results) if splits == 1 else 1
+    parts = np.empty((splits, results))
+    return partial(sum_lines.on(threads), *arrays, kept, summed, line, parts, pieces)
 
 
-def _sum_one(
-    jit: Any, storage: Any, dout: Any, weight: Any, shape: tuple[int, ...], target: Any, factors: tuple[Any, Any]
-) -> Bound:
-    """One gradient, summed over the axes along which its input is repeated (perhaps none)."""
-    axes = reduced_axes(shape, dout.shape)
-    wide = factors[0].dtype
-    try:
-        layout = as_reduction(dout.shape, axes)
-    except AxisError:
-        return _sum_by_numpy(dout, weight, axes, target, factors)
-    five, sign, offset = layout.shape, *factors
-    reduced = target.reshape(layout.a * layout.b, layout.c)
-    shaped = storage(dout).reshape(layout.a * layout.r1 * layout.b * layout.r2, layout.c)
-    if isinstance(weight, float | int):
-        none, factor = shaped[:0], wide.type(offset + sign * wide.type(weight))
-        return lambda: jit.reduce_columns(shaped, none, sign, factor, reduced, five)
-    full = _spread(weight, dout.shape)
-    return lambda: jit.reduce_columns(shaped, storage(full()).reshape(shaped.shape), sign, offset, reduced, five)
+def _layout(full: Shape, gradient: Shape, weight: Shape) -> tuple[Any, Any, Any, bool]:
+    """dout's merged axes: those that the gradient keeps, those that are summed, the line, and whether it is kept."""
+    from opgauge.ops.lerp.jit_sums import Axes, Line
+
+    steps = walk(full, full, gradient, weight)
+    is_kept = [stride != 0 for stride in steps.strides[1]]
+    found = []
+    for wanted in (True, False):
+        axes = [axis for axis, kept in enumerate(is_kept[:-1]) if kept == wanted]
+        picked = ([values[axis] for axis in axes] for values in (steps.lengths, steps.strides[0], steps.strides[2]))
+        columns = [np.array(values or [neutral], np.int64) for values, neutral in zip(picked, (1, 0, 0), strict=True)]
+        found.append(Axes(*columns))
+    return found[0], found[1], Line(steps.lengths[-1], steps.strides[2][-1] == 1, 1), is_kept[-1]
 
 
-def _sum_by_numpy(dout: Any, weight: Any, axes: tuple[int, ...], target: Any, factors: tuple[Any, Any]) -> Bound:
-    """More than two groups of summed axes: as array operations."""
-    sign, offset = factors
-    wide = sign.dtype
-    like = target.view(dout.dtype)
+def _in_longer_lines(summed: Any, line: Any) -> tuple[Any, Any]:
+    """Several rows of a short innermost axis that is kept as one line, where the last summed axis is next to it.
 
-    def run() -> None:
-        share = wide.type(weight) if isinstance(weight, float | int) else weight.astype(wide)
-        full = (offset + sign * share) * dout.astype(wide)
-        like[...] = full.sum(axis=axes, dtype=np.float64).reshape(-1)
+    As many as divide that axis and fit a tile; weight has to be alike in all of them or as dense as dout.
+    """
+    from opgauge.ops.lerp.jit_sums import TILE
 
-    return run
+    apart = summed.dout[-1] != line.length
+    if apart or summed.weight[-1] != (line.length if line.dense else 0):
+        return summed, line
+    rows = int(summed.lengths[-1])
+    repeats = max(many for many in range(1, max(2, TILE // line.length + 1)) if rows % many == 0)
+    scale = np.ones(len(summed.lengths), np.int64)
+    scale[-1] = repeats
+    longer = type(summed)(summed.lengths // scale, summed.dout * scale, summed.weight * scale)
+    return longer, line._replace(length=line.length * repeats, repeats=repeats)

@@ -36,6 +36,8 @@ STEPS, NO_TENSOR = ((1, 1), (0, 1), (1, 0)), -1
 """Element strides of x and y along a row: 0 where the row is one element; and the stride that stands for a number."""
 LARGE_THREADS = 1024
 """Threads of a block for long tensors with a weight for each element."""
+FEW_ELEMENTS = 1 << 16
+"""Results up to which a thread computes one element: fewer instructions start sooner, and bandwidth does not bound."""
 MOST_ROWS = 65_535
 """Largest extent of a grid along its second and third axis."""
 
@@ -98,7 +100,8 @@ def lerp(*, x: Any, y: Any, weight: Any, out: dict[str, Any]) -> Bound:
         if rows is not None:
             return rows
     dense = [array is not None and array.size == result.size for array in operands[:3]]
-    width = whole_pack(x, result, *(array for array, is_dense in zip(operands, dense, strict=False) if is_dense))
+    aligned = [array for array, is_dense in zip(operands, dense, strict=False) if is_dense]
+    width = whole_pack(x, result, *aligned) if result.size > FEW_ELEMENTS else 1
     function = SOURCE.function(f"lerp_walk<{ctype}, {width}>")
     strides = tuple(strides_struct(item) for item in steps.strides)
     bits = np.int32(sum(is_dense << bit for bit, is_dense in enumerate(dense)))

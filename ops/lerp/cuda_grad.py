@@ -7,7 +7,7 @@ from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
-from opgauge.ops._core.axes import as_reduction
+from opgauge.ops._core.axes import Reduction, as_reduction
 from opgauge.ops._core.broadcast import reduced_axes, walk
 from opgauge.ops._core.dtype import FLOATS, dtype_info
 from opgauge.ops._core.errors import AxisError
@@ -18,7 +18,7 @@ from opgauge.ops._core.tuning import declare
 from opgauge.ops._cuda.pointwise import AXES, THREADS, axes_struct, blocks, flat, strides_struct
 from opgauge.ops._cuda.reduction.plan import GRID_RESIDENT, collectors
 from opgauge.ops._cuda.source import Source, flag, multiprocessors, whole_pack
-from opgauge.ops.lerp.cuda import CTYPES, FLAGS, MOST_ROWS, SOURCE, WIDTHS, accumulating, split_weight
+from opgauge.ops.lerp.cuda import CTYPES, FEW_ELEMENTS, FLAGS, MOST_ROWS, SOURCE, WIDTHS, accumulating, split_weight
 from opgauge.ops.lerp.sums import SUM_THREADS, Part, partial_places, sum_plan
 
 WARP = 32
@@ -168,7 +168,7 @@ def _unsummed(dout: Any, weight: Any, dx: Any, dy: Any, *, subtract: bool) -> Bo
         arguments: tuple[Any, ...] = (dout, tensor, dx, dy, number, rest, np.int64(dout.size // width))
         return lambda: function(grid, block, arguments)
     steps = walk(dout.shape, tensor.shape)
-    width = whole_pack(dout, dout, dx, dy)
+    width = whole_pack(dout, dout, dx, dy) if dout.size > FEW_ELEMENTS else 1
     function, grid = SOURCE.function(f"grad_walk<{ctype}, {width}>"), (blocks(dout.size, width),)
     walked = (axes_struct(steps), strides_struct(steps.strides[0]))
     arguments = (dout, tensor, dx, dy, np.uint32(dout.size), *walked)
@@ -181,37 +181,52 @@ def _waiting() -> int:
 
 
 def _fused(dout: Any, summed: Any, other: Any, shape: Shape, factors: tuple[Any, Any], workspace: Any) -> Bound | None:
-    """One gradient summed over adjacent axes, the other written beside it unless None; None elsewhere."""
+    """One gradient summed over adjacent axes, the other written beside it unless None.
+
+    None where the axes are not adjacent, or a row or a column is too short for a thread block: `_sum` is for those.
+    """
     try:
         layout = as_reduction(dout.shape, reduced_axes(shape, dout.shape))
     except AxisError:
         return None
     if layout.b != 1:
         return None
-    ctype = CTYPES[dout.dtype.name]
-    if layout.c == 1:
-        width = whole_pack(dout, layout.length, other)
-        packs = layout.length // width
-        most = _splits(summed.size) if layout.a < _waiting() else 1
-        share = -(-packs // min(most, -(-packs // (THREADS * UNDER_WAY))))
-        splits = -(-packs // share)
-        function = SOURCE.function(f"grad_rows<{ctype}, {width}>")
-        lanes, collecting = collectors(layout.a, splits, THREADS)
-        launched = layout.a * splits + (collecting if splits > 1 else 0)
-        numbers = (np.int32(layout.a), np.int64(layout.length), np.int32(splits), np.int64(share), np.int32(lanes))
-        arguments: tuple[Any, ...] = (dout, summed, other, *factors, *numbers, workspace)
-        return lambda: function((launched,), (THREADS,), arguments)
-    if layout.a > MOST_ROWS:
+    along = _rows if layout.c == 1 else _columns
+    return along(dout, summed, other, layout, factors, workspace)
+
+
+def _rows(
+    dout: Any, summed: Any, other: Any, layout: Reduction, factors: tuple[Any, Any], workspace: Any
+) -> Bound | None:
+    width = whole_pack(dout, layout.length, other)
+    packs = layout.length // width
+    if packs < THREADS:
         return None
+    most = _splits(summed.size) if layout.a < _waiting() else 1
+    share = -(-packs // min(most, -(-packs // (THREADS * UNDER_WAY))))
+    splits = -(-packs // share)
+    function = SOURCE.function(f"grad_rows<{CTYPES[dout.dtype.name]}, {width}>")
+    lanes, collecting = collectors(layout.a, splits, THREADS)
+    launched = layout.a * splits + (collecting if splits > 1 else 0)
+    numbers = (np.int32(layout.a), np.int64(layout.length), np.int32(splits), np.int64(share), np.int32(lanes))
+    arguments: tuple[Any, ...] = (dout, summed, other, *factors, *numbers, workspace)
+    return lambda: function((launched,), (THREADS,), arguments)
+
+
+def _columns(
+    dout: Any, summed: Any, other: Any, layout: Reduction, factors: tuple[Any, Any], workspace: Any
+) -> Bound | None:
     width = whole_pack(dout, layout.c, other)
     packs = -(-layout.c // width)
     lanes = 1
     while lanes < WARP and lanes < packs:
         lanes *= 2
     across, rows = -(-packs // lanes), THREADS // lanes
+    if layout.a > MOST_ROWS or layout.length < rows:
+        return None
     room = _BLOCKS.value() * multiprocessors() // (across * layout.a) if across * layout.a < _waiting() else 1
     splits = max(1, min(_splits(summed.size), room, -(-layout.length // rows)))
-    function = SOURCE.function(f"grad_columns<{ctype}, {width}>")
+    function = SOURCE.function(f"grad_columns<{CTYPES[dout.dtype.name]}, {width}>")
     grid, sizes = (across, splits, layout.a), (np.int32(layout.length), np.int32(layout.c))
     return lambda: function(grid, (lanes, rows), (dout, summed, other, *factors, *sizes, workspace))
 

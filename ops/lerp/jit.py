@@ -12,9 +12,6 @@ from opgauge.ops._cpu.threads import parallel
 
 uintp = np.uintp
 """Of an index, it says that it is not from the end: one comparison less, and loops vectorise."""
-SUMS = {"reassoc", "contract", "nsz"}
-TILE = 64
-"""Columns that a thread takes at a time: their sums stay in the first-level cache."""
 
 
 @njit(inline="always", error_model="numpy")
@@ -143,83 +140,3 @@ def grad_streaming(dout: Any, dx: Any, dy: Any, weight: Any, rest: Any, pieces: 
     for piece in prange(pieces):
         end = dout.size * (piece + 1) // pieces
         _grad_part(dout, dx, dy, weight, rest, dout.size * piece // pieces, end)
-
-
-@parallel(error_model="numpy")
-def grad_by_tensor(dout: Any, dx: Any, dy: Any, weight: Any, one: Any) -> None:
-    """The same with a weight for each element."""
-    for index in prange(dout.size):
-        given, share = widen(dout[index]), widen(weight[index])
-        if dx.size:
-            dx[index] = narrow((one - share) * given, dx[index])
-        if dy.size:
-            dy[index] = narrow(share * given, dy[index])
-
-
-@njit(fastmath=SUMS, **INNER)
-def _sum(dout: Any, zero: Any) -> Any:
-    total = zero
-    for index in range(dout.size):
-        total += widen(dout[index])
-    return np.float64(total)
-
-
-@njit(fastmath=SUMS, **INNER)
-def _sum_and_scale(dout: Any, factor: Any, scaled: Any) -> Any:
-    total = factor * 0
-    for index in range(dout.size):
-        given = widen(dout[index])
-        total += given
-        scaled[index] = narrow(given * factor, scaled[index])
-    return np.float64(total)
-
-
-@parallel(error_model="numpy")
-def reduce_rows(dout: Any, factor: Any, partial: Any, out: Any, other: Any, other_factor: Any) -> None:
-    """dout (rows, length): out[row] = factor sum dout[row], and other = other_factor dout unless it is empty.
-
-    partial (rows, blocks) in float64.
-    """
-    rows, length = dout.shape
-    blocks = partial.shape[1]
-    for task in prange(rows * blocks):
-        row, block = task // blocks, task % blocks
-        first, end = length * block // blocks, length * (block + 1) // blocks
-        if other.size:
-            partial[row, block] = _sum_and_scale(dout[row, first:end], other_factor, other[row, first:end])
-        else:
-            partial[row, block] = _sum(dout[row, first:end], factor * 0)
-    for row in range(rows):
-        total = partial[row, 0]
-        for block in range(1, blocks):
-            total += partial[row, block]
-        out[row] = narrow(total * factor, out[row])
-
-
-@njit(**INNER)
-def _reduce_tile(dout: Any, weight: Any, sign: Any, offset: Any, out: Any, shape: Any, slot: int, first: int) -> None:
-    _, r1, b, r2, c = shape
-    width, start, top = uintp(min(TILE, c - first)), uintp(first), slot // b * r1 * b + slot % b
-    totals = np.empty(width, np.float64)
-    for k in range(width):
-        totals[k] = 0
-    for step in range(r1 * r2):
-        row = uintp((top + step // r2 * b) * r2 + step % r2)
-        if weight.size:
-            for k in range(width):
-                factor = offset + sign * widen(weight[row, start + k])
-                totals[k] += np.float64(factor) * widen(dout[row, start + k])
-        else:
-            for k in range(width):
-                totals[k] += np.float64(offset) * widen(dout[row, start + k])
-    for k in range(width):
-        out[uintp(slot), start + k] = narrow(totals[k], out[uintp(slot), start + k])
-
-
-@parallel(error_model="numpy")
-def reduce_columns(dout: Any, weight: Any, sign: Any, offset: Any, out: Any, shape: Any) -> None:
-    """dout (a r1 b r2, c) to out (a b, c) = sum (offset + sign weight) dout; weight as dout, or empty for 0."""
-    tiles = (out.shape[1] + TILE - 1) // TILE
-    for task in prange(out.shape[0] * tiles):
-        slot = np.int64(task) // tiles
-        _reduce_tile(dout, weight, sign, offset, out, shape, slot, (np.int64(task) - slot * tiles) * TILE)

@@ -32,7 +32,8 @@ template <int V>
 struct RowSplit {
   unsigned int here;
 
-  __device__ __forceinline__ RowSplit(unsigned int at, const Axes& axes) {
+  __device__ __forceinline__ RowSplit(unsigned int at, const Axes& axes) : here(V) {
+    if constexpr (V == 1) return;
     const Divisor& length = axes.length[0];
     here = length.value - remainder(at, quotient(at, length), length);
   }
@@ -41,6 +42,7 @@ struct RowSplit {
   template <typename T>
   __device__ __forceinline__ Pack<T, V> load(
       const T* from, const Strides& strides, bool dense, unsigned int at, unsigned int count, const Axes& axes) const {
+    if constexpr (V == 1) return {from[dense ? at : place(at, axes, strides)]};
     if (dense && count == V) return ::load<T, V>(from + at);
     Pack<T, V> result{};
     if (dense || count < V || axes.length[0].value < V) {

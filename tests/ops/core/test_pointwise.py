@@ -97,11 +97,12 @@ def test_host_and_device_agree_on_a_block() -> None:
         ((3, 2052), (2052,), None, "lerp_rows<float, 4, 1, 1, -1>"),
         ((3, 2052), (3, 2052), (3, 1), "lerp_rows<float, 4, 1, 1, 0>"),
         ((3, 2052), (3, 1), (2052,), "lerp_rows<float, 4, 1, 0, 1>"),
-        ((3, 1), (3, 1), (3, 2052), "lerp_walk<float, 4>"),
-        ((3, 1020), (3, 1), None, "lerp_walk<float, 4>"),
-        ((3, 2051), (3, 1), None, "lerp_walk<float, 4>"),
+        ((3, 1), (3, 1), (3, 2052), "lerp_walk<float, 1>"),
+        ((3, 1020), (3, 1), None, "lerp_walk<float, 1>"),
+        ((3, 2051), (3, 1), None, "lerp_walk<float, 1>"),
+        ((40, 2051), (40, 1), None, "lerp_walk<float, 4>"),
         ((70_000, 1), (70_000, 1024), None, "lerp_walk<float, 4>"),
-        ((3, 1, 2048), (3, 5, 2048), None, "lerp_walk<float, 4>"),
+        ((3, 1, 2048), (3, 5, 2048), None, "lerp_walk<float, 1>"),
     ],
 )
 def test_rows_of_a_broadcast(
@@ -166,7 +167,9 @@ def launches(
     [
         ((64, 1, 64, 4096), (64, 64, 1, 4096), "grad_crossed", [(32, 64)]),
         ((64, 1, 128, 4096), (64, 128, 1, 4096), "grad_columns", [(4096, 1, 64), (32, 1, 8192)]),
-        ((3, 1, 5), (3, 7, 5), "grad_columns", [(1, 1, 3)]),
+        ((3, 1, 5), (3, 70, 5), "grad_columns", [(1, 3, 3)]),
+        ((3, 1, 5), (3, 7, 5), "reduce_any", None),
+        ((70_000, 1), (70_000, 32), "reduce_any", None),
         ((70_000, 1, 5), (70_000, 7, 5), "reduce_any", None),
     ],
 )
@@ -183,7 +186,7 @@ def test_axes_in_the_middle_are_summed_along_columns(
 
 
 @pytest.mark.parametrize(
-    ("x", "y"), [((8, 1), (1, 100_000)), ((1, 100_000), (8, 1)), ((70, 1, 40), (9, 40)), ((9, 40), (70, 1, 40))]
+    ("x", "y"), [((8, 1), (1, 100_000)), ((1, 100_000), (8, 1)), ((70, 1, 40), (90, 40)), ((90, 40), (70, 1, 40))]
 )
 def test_sums_of_two_sizes_share_their_letters(
     monkeypatch: pytest.MonkeyPatch, x: tuple[int, ...], y: tuple[int, ...]

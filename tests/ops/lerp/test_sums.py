@@ -5,7 +5,11 @@ from __future__ import annotations
 from math import prod
 
 import pytest
+from opgauge.ops import FLOATS
+from opgauge.ops._cpu import threads
 from opgauge.ops.lerp.sums import FIX_UP, SUM_THREADS, SumPlan, partial_places, sum_plan
+
+from tests.ops.attempts import case_of, complaint, inputs_of
 
 Shape = tuple[int, ...]
 PROCESSORS = 132
@@ -22,6 +26,51 @@ PATTERNS: tuple[tuple[Shape, Shape, Shape], ...] = (
     ((2, 1 << 20), (1, 1 << 20), (2, 1)),
     ((1 << 20, 2), (1 << 20, 1), ()),
 )
+
+GRADIENTS: tuple[tuple[Shape, Shape, Shape | None], ...] = (
+    # x, y, weight
+    ((33,), (130, 33), (130, 33)),
+    ((130, 1), (130, 33), (33,)),
+    ((1,), (9001,), None),
+    ((600, 3), (3,), None),
+    ((600, 3), (3,), (600, 3)),
+    ((600, 3), (600, 1), (1, 3)),
+    ((4, 7, 1, 1), (4, 7, 5, 6), (7, 5, 1)),
+    ((4, 1, 5, 1), (1, 7, 1, 6), (4, 7, 5, 6)),
+    ((2, 1, 3000), (2, 5, 1), None),
+    ((1, 5000), (2, 1), (2, 5000)),
+    ((3, 1, 5, 1, 8, 1), (1, 4, 1, 6, 1, 3), (3, 4, 5, 6, 8, 1)),
+    ((7, 5, 11), (7, 5, 11), (7, 1, 11)),
+    ((7, 5, 11), (7, 5, 11), (5, 1)),
+    ((40, 16), (1, 16), (1, 16)),
+    ((1, 16), (1, 16), (5000, 16)),
+    ((95, 1, 1), (95, 16, 2), None),
+)
+
+
+def judged(x: Shape, y: Shape, weight: Shape | None, dtype: str, backend: str) -> str:
+    """What the checker has against the gradients; empty where nothing."""
+    shapes = {"x": x, "y": y} if weight is None else {"x": x, "y": y, "weight": weight}
+    case = case_of("lerp_grad", shapes, dtype, **({"weight": 0.3} if weight is None else {}))
+    return complaint(case, inputs_of(case), "optimized", backend=backend)
+
+
+@pytest.mark.parametrize(("x", "y", "weight"), GRADIENTS)
+@pytest.mark.parametrize("least", [0.0, float("inf")], ids=["threads", "one-thread"])
+def test_sums_on_the_cpu_are_right(
+    x: Shape, y: Shape, weight: Shape | None, least: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Gradients are right in every pattern of broadcasting, whether threads share results, sums, or nothing."""
+    monkeypatch.setattr(threads, "PAYS_NS", least)
+    assert judged(x, y, weight, "float32", "cpu") == ""
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("x", "y", "weight"), GRADIENTS)
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_sums_on_a_gpu_are_right(x: Shape, y: Shape, weight: Shape | None, dtype: str) -> None:
+    """Gradients are right in every pattern of broadcasting and in every dtype."""
+    assert judged(x, y, weight, dtype, "cuda") == ""
 
 
 def lanes(plan: SumPlan) -> int:

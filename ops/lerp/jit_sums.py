@@ -1,0 +1,248 @@
+"""Numba kernels of lerp_grad for the CPU where a gradient is summed or the weight broadcasts.
+
+Tensors are flat. dout's axes, merged where the gradient and the weight allow it, are the innermost one, a line, and
+outer ones that the gradient keeps or is summed over; those come as arrays of lengths, strides in weight and in dout.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numba import njit, prange
+from opgauge.ops._cpu.jit import INNER, narrow, widen
+from opgauge.ops._cpu.threads import parallel
+
+uintp = np.uintp
+"""Type of indices that are known not to be negative: loops over them vectorise."""
+SUMS = {"reassoc", "contract", "nsz"}
+"""Freedom that sums within a line give the compiler."""
+TILE = 2048
+"""Results of a line that a thread accumulates at a time: in float64 they fit into the first-level cache."""
+SHORT = 16
+"""Elements of a line up to which loops without vectors are as fast."""
+PIECE = 4096
+"""Elements summed in the dtype's own accumulator before the sum is widened to float64."""
+
+
+class Axes(NamedTuple):
+    """Outer axes, outermost first: int64 arrays of lengths and of strides in dout and in weight, in elements."""
+
+    lengths: Any
+    dout: Any
+    weight: Any
+
+
+class Line(NamedTuple):
+    """The innermost axis: its length, whether weight has an element for each of its elements, and repeats.
+
+    A line that is summed along columns may consist of several repeats of its results: rows of a short innermost axis.
+    """
+
+    length: int
+    dense: bool
+    repeats: int
+
+
+class Factor(NamedTuple):
+    """offset + sign weight: what a gradient multiplies dout by; the sign of a number's is 0."""
+
+    offset: Any
+    sign: Any
+
+
+@njit(**INNER)
+def _count(axes: Any) -> int:
+    total = 1
+    for length in axes.lengths:
+        total *= length
+    return total
+
+
+@njit(inline="always", error_model="numpy")
+def _places(index: int, axes: Any) -> Any:
+    """Offsets in dout and in weight of a position along outer axes."""
+    in_dout = in_weight = 0
+    for axis in range(len(axes.lengths) - 1, 0, -1):
+        rest = index // axes.lengths[axis]
+        along = index - rest * axes.lengths[axis]
+        in_dout += along * axes.dout[axis]
+        in_weight += along * axes.weight[axis]
+        index = rest
+    return in_dout + index * axes.dout[0], in_weight + index * axes.weight[0]
+
+
+@njit(**INNER)
+def _scale_line(
+    dout: Any, at: int, weight: Any, at_weight: int, dense: Any, factor: Any, out: Any, length: int
+) -> None:
+    """out[at:] = factor dout[at:], `length` elements."""
+    first, share, size = uintp(at), uintp(at_weight), uintp(length)
+    if weight.size and dense:
+        for k in range(size):
+            value = (factor.offset + factor.sign * widen(weight[share + k])) * widen(dout[first + k])
+            out[first + k] = narrow(value, out[first + k])
+    else:
+        one = factor.offset + (factor.sign * widen(weight[share]) if weight.size else factor.offset * 0)
+        for k in range(size):
+            out[first + k] = narrow(one * widen(dout[first + k]), out[first + k])
+
+
+@njit(**INNER)
+def _add_line(
+    dout: Any, at: int, weight: Any, at_weight: int, dense: Any, factor: Any, totals: Any, length: int
+) -> None:
+    """totals[k] += factor dout[at + k], in float64."""
+    first, share, size = uintp(at), uintp(at_weight), uintp(length)
+    if weight.size and dense:
+        for k in range(size):
+            part = factor.offset + factor.sign * widen(weight[share + k])
+            totals[k] += np.float64(part) * np.float64(widen(dout[first + k]))
+    else:
+        one = np.float64(factor.offset + (factor.sign * widen(weight[share]) if weight.size else factor.offset * 0))
+        for k in range(size):
+            totals[k] += one * np.float64(widen(dout[first + k]))
+
+
+@njit(fastmath=SUMS, **INNER)
+def _sum_products(dout: Any, first: Any, weight: Any, share: Any, size: Any, factor: Any) -> Any:
+    total = factor.offset * 0
+    for k in range(size):
+        total += (factor.offset + factor.sign * widen(weight[share + k])) * widen(dout[first + k])
+    return total
+
+
+@njit(fastmath=SUMS, **INNER)
+def _sum_values(dout: Any, first: Any, size: Any, zero: Any) -> Any:
+    total = zero
+    for k in range(size):
+        total += widen(dout[first + k])
+    return total
+
+
+@njit(**INNER)
+def _sum_line(dout: Any, at: int, weight: Any, at_weight: int, dense: Any, factor: Any, length: int) -> Any:
+    """The sum of factor dout over a line, in float64."""
+    total = 0.0
+    for start in range(0, length, PIECE):
+        size = uintp(min(PIECE, length - start))
+        if weight.size and dense:
+            total += _sum_products(dout, uintp(at + start), weight, uintp(at_weight + start), size, factor)
+        else:
+            total += _sum_values(dout, uintp(at + start), size, factor.offset * 0)
+    if weight.size and dense:
+        return total
+    share = factor.sign * widen(weight[uintp(at_weight)]) if weight.size else factor.offset * 0
+    return total * np.float64(factor.offset + share)
+
+
+@njit(inline="always", error_model="numpy")
+def _sum_short_line(
+    dout: Any, at: int, weight: Any, at_weight: int, line: Any, factor: Any, rest: Any, other: Any
+) -> Any:
+    """As `_sum_line` and `_scale_line` at once, without vectors, for lines shorter than those."""
+    total = 0.0
+    first, share, step = uintp(at), uintp(at_weight), uintp(1 if line.dense else 0)
+    for k in range(uintp(line.length)):
+        value = widen(dout[first + k])
+        part = widen(weight[share + k * step]) if weight.size else factor.offset * 0
+        total += np.float64((factor.offset + factor.sign * part) * value)
+        if other.size:
+            other[first + k] = narrow((rest.offset + rest.sign * part) * value, other[first + k])
+    return total
+
+
+@parallel(error_model="numpy")
+def sum_lines(
+    dout: Any,
+    weight: Any,
+    out: Any,
+    other: Any,
+    factor: Any,
+    rest: Any,
+    kept: Any,
+    summed: Any,
+    line: Any,
+    parts: Any,
+    pieces: int,
+) -> None:
+    """Sum lines: out, one result for each position of the kept axes; other = rest dout unless it is empty.
+
+    parts (splits, results) in float64: splits share the summed axes. pieces share the results.
+    """
+    results, steps, splits = _count(kept), _count(summed), parts.shape[0]
+    for task in prange(splits * pieces):
+        split, piece = task // pieces, task - task // pieces * pieces
+        for result in range(results * piece // pieces, results * (piece + 1) // pieces):
+            in_dout, in_weight = _places(result, kept)
+            total = 0.0
+            for step in range(steps * split // splits, steps * (split + 1) // splits):
+                more = _places(step, summed)
+                at, share = in_dout + more[0], in_weight + more[1]
+                if line.length <= SHORT:
+                    total += _sum_short_line(dout, at, weight, share, line, factor, rest, other)
+                    continue
+                total += _sum_line(dout, at, weight, share, line.dense, factor, line.length)
+                if other.size:
+                    _scale_line(dout, at, weight, share, line.dense, rest, other, line.length)
+            parts[split, result] = total
+            if splits == 1:
+                out[result] = narrow(total, out[result])
+    if splits > 1:
+        for result in range(results):
+            out[result] = narrow(parts[:, result].sum(), out[result])
+
+
+@parallel(error_model="numpy")
+def sum_columns(
+    dout: Any, weight: Any, out: Any, other: Any, factor: Any, rest: Any, kept: Any, summed: Any, line: Any, parts: Any
+) -> None:
+    """Sum along columns: out, one result for each element of a line and position of the kept axes; other as sum_lines.
+
+    parts (splits, results) in float64, results being 1 where there is one split.
+    """
+    tiles = (line.length + TILE - 1) // TILE
+    units, steps, splits = _count(kept) * tiles, _count(summed), parts.shape[0]
+    for task in prange(splits * units):
+        split, unit = task // units, task - task // units * units
+        slot = unit // tiles
+        start = (unit - slot * tiles) * TILE
+        width = min(TILE, line.length - start)
+        in_dout, in_weight = _places(slot, kept)
+        along = start if line.dense else 0
+        totals = np.zeros(width, np.float64)
+        for step in range(steps * split // splits, steps * (split + 1) // splits):
+            more = _places(step, summed)
+            at, share = in_dout + more[0] + start, in_weight + more[1] + along
+            _add_line(dout, at, weight, share, line.dense, factor, totals, width)
+            if other.size:
+                _scale_line(dout, at, weight, share, line.dense, rest, other, width)
+        for repeat in range(1, line.repeats):
+            for k in range(uintp(line.length // line.repeats)):
+                totals[k] += totals[uintp(repeat * (line.length // line.repeats)) + k]
+        width = width // line.repeats
+        first = uintp(slot * (line.length // line.repeats) + start)
+        for k in range(uintp(width)):
+            if splits > 1:
+                parts[split, first + k] = totals[k]
+            else:
+                out[first + k] = narrow(totals[k], out[first + k])
+    if splits > 1:
+        for result in range(uintp(parts.shape[1])):
+            out[result] = narrow(parts[:, result].sum(), out[result])
+
+
+@parallel(error_model="numpy")
+def scale_lines(dout: Any, weight: Any, dx: Any, dy: Any, to_x: Any, to_y: Any, outer: Any, line: Any) -> None:
+    """Gradients that are not summed, of a weight that broadcasts; either may be empty."""
+    tiles = (line.length + PIECE - 1) // PIECE
+    for task in prange(_count(outer) * tiles):
+        slot = task // tiles
+        start = (task - slot * tiles) * PIECE
+        width = min(PIECE, line.length - start)
+        in_dout, in_weight = _places(slot, outer)
+        at, share = in_dout + start, in_weight + (start if line.dense else 0)
+        if dx.size:
+            _scale_line(dout, at, weight, share, line.dense, to_x, dx, width)
+        if dy.size:
+            _scale_line(dout, at, weight, share, line.dense, to_y, dy, width)
