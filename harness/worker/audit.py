@@ -11,16 +11,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from time import perf_counter
+from time import perf_counter, perf_counter_ns
 from typing import Any
 
 import numpy as np
+from opgauge.harness.result.result import Measurement
 from opgauge.harness.worker.attempt import Attempt, WrongError
 from opgauge.harness.worker.bits import has_bits
+from opgauge.harness.worker.emphasis import choose_slices, emphasize, emphasize_all, write_inputs
 from opgauge.harness.worker.inputs import Inputs
 from opgauge.harness.worker.variation import Exchange, Scaling, along, expect_slices, find_variation, take
 from opgauge.harness.worker.verify import Expected, check, expect
-from opgauge.ops import dtype_info
+from opgauge.ops import Bound, dtype_info
 from opgauge.ops._core.backend import to_numpy
 from opgauge.ops._core.op import Array
 
@@ -37,6 +39,22 @@ JUDGED = 4
 LOOSE_BYTES = 16 << 20
 LOOSE = {"float16": 2e-2, "bfloat16": 1e-1, "float32": 1e-3, "float64": 1e-6}
 """Relative error beyond which outputs that should equal known ones up to rounding are judged by the reference."""
+
+
+SINGLE_S, LEAST_SINGLE, MOST_SINGLE, PAIRED_SINGLE = 0.02, 8, 200, 40
+"""Single calls: seconds of them, their number, and how many are compared with calls on unchanged inputs."""
+MOST_DEARER, LEAST_DEARER_NS = 1.6, 2_000
+"""A call on changed inputs may take so many times what one on unchanged inputs does, and this much more."""
+SLACK_NS, THREADS_SLACK_NS = 3_000, 500_000
+"""A call after a pause may take as many times what one of many in a row does, and this much more: threads sleep."""
+PAUSES, PAUSE_NS = 20, 100_000
+"""Calls after a pause, and the longest one."""
+MANY_THREADS = 1.3
+"""Processor time per wall time of a kernel that uses several threads."""
+REPEATS_S, MOST_REPEATS = 0.02, 400
+"""Calls on the same inputs whose outputs are compared: seconds of them, and their number."""
+ROUNDS = 3
+"""Times that a difference has to be seen before it counts."""
 
 
 @dataclass
@@ -94,6 +112,109 @@ class Audit:
         spent = perf_counter() - begun + self._started
         if self._bytes > SMALL_BYTES and change.whole:
             self._spent_s, self._whole_s = self._spent_s + spent, spent
+
+    def check_emphasis(self, call: Bound) -> None:
+        """Call once on inputs of which a few elements matter (see `emphasis`); raises WrongError."""
+        attempt, case = self._attempt, self._attempt.case
+        chosen = None if attempt.captures_inputs else choose_slices(case, self._variation, self._rng)
+        if chosen is None or attempt.kernel.relaxed != 1:
+            return
+        inputs = attempt.buffers.inputs
+        if isinstance(self._variation, Exchange) and chosen:
+            axes, number = self._variation, len(chosen)
+            values = {name: to_numpy(array) for name, array in take(inputs, axes.inputs, chosen).items()}
+            changed = emphasize(case, values, axes.inputs, self._rng)
+            expected = expect_slices(case, Exchange(axes.inputs, axes.outputs, number), changed, range(number))
+        else:
+            axes = None
+            values = {name: to_numpy(array).copy() for name, array in inputs.items()}
+            changed = {
+                name: array.reshape(values[name].shape)
+                for name, array in emphasize_all(case, values, self._rng).items()
+            }
+            expected = expect(case, Inputs(changed))
+        write_inputs(inputs, axes, chosen, changed)
+        try:
+            outputs = attempt.outputs(attempt.call(call, 1))
+            got = outputs if axes is None else take(outputs, axes.outputs, chosen)
+            found = check({name: to_numpy(array) for name, array in got.items()}, expected, attempt.kernel.relaxed)
+            if not found.ok and axes is not None:  # the probe may have taken for slices what is none: judge all of it
+                now = {name: to_numpy(array) for name, array in inputs.items()}
+                host = {name: to_numpy(array) for name, array in outputs.items()}
+                found = check(host, expect(case, Inputs(now)), attempt.kernel.relaxed)
+        finally:
+            write_inputs(inputs, axes, chosen, values)
+        if not found.ok:
+            reason = f"{found.reason} (on inputs of which a few elements matter)"
+            raise WrongError(reason, replace(found, reason=reason))
+
+    def check_single_calls(self, call: Bound, repeated: Measurement) -> None:
+        """Time calls one by one; raises WrongError where calls on unchanged inputs do less than others.
+
+        Calls on changed inputs alternate with calls on inputs and outputs as the call before left them, after the same
+        amount of other work: caches and branch predictors are alike. repeated: samples of several calls each, between
+        which nothing changes and little time passes.
+        """
+        if repeated.calls_per_sample == 1:
+            return
+        self._check_repeats(call)
+        usual_ns = repeated.median_ns
+        busy_ns = sum(repeated.cpu_ns) / max(len(repeated.cpu_ns), 1)
+        slack_ns = THREADS_SLACK_NS if busy_ns > MANY_THREADS * usual_ns else SLACK_NS
+        for _ in range(ROUNDS):
+            changed_ns, unchanged_ns = self._time_single_calls(call)
+            if changed_ns > MOST_DEARER * unchanged_ns + LEAST_DEARER_NS:
+                reason = f"a call takes {_us(changed_ns)} on changed inputs and {_us(unchanged_ns)} on unchanged ones"
+                continue
+            paused_ns = _time_paused_calls(call)
+            if paused_ns <= MOST_DEARER * usual_ns + slack_ns:
+                return
+            reason = f"a call takes {_us(paused_ns)} after a pause and {_us(usual_ns)} right after another call"
+        reason += ": it does not repeat its work"
+        raise WrongError(reason)
+
+    def _check_repeats(self, call: Bound) -> None:
+        """Compare the outputs of many calls on the same inputs; raises WrongError."""
+        attempt = self._attempt
+        if self._bytes > SMALL_BYTES or not attempt.repeatable or not attempt.kernel.deterministic:
+            return
+        end = perf_counter() + REPEATS_S
+        attempt.check(attempt.call(call, 0), self._reference, WHEN)
+        for _ in range(MOST_REPEATS):
+            outputs = attempt.outputs(call())
+            if not all(has_bits(array, attempt.accepted[name]) for name, array in outputs.items()):
+                attempt.check(tuple(outputs.values()), self._reference, WHEN)
+            if perf_counter() > end:
+                return
+
+    def _time_single_calls(self, call: Bound) -> tuple[float, float]:
+        """Lower quartiles of the times of single calls on changed inputs, each checked, and on unchanged ones."""
+        changed, unchanged = [], []
+        end = perf_counter() + SINGLE_S
+        while len(changed) < LEAST_SINGLE or (perf_counter() < end and len(changed) < MOST_SINGLE):
+            self.before()
+            begun = perf_counter_ns()
+            returned = call()
+            changed.append(perf_counter_ns() - begun)
+            self.after(returned)
+            if len(changed) > PAIRED_SINGLE:
+                continue
+            returned = call()
+            self._disturb(returned)
+            begun = perf_counter_ns()
+            call()
+            unchanged.append(perf_counter_ns() - begun)
+        return float(np.percentile(changed, 25)), float(np.percentile(unchanged, 25))
+
+    def _disturb(self, returned: Any) -> None:
+        """As much other work as between calls on changed inputs, which leaves inputs and outputs as they are."""
+        change = self._choose(whole=False)
+        self._apply(change, self._attempt.buffers.inputs, is_input=True)
+        self._change = change
+        outputs = self._attempt.outputs(returned)
+        with self._expecting(change):
+            self._agree(outputs, change)
+        self._undo(change)
 
     def _choose(self, *, whole: bool) -> _Change:
         variation = self._variation
@@ -215,6 +336,23 @@ WHEN = "in a timed sample"
 
 def _sliced(arrays: Mapping[str, Any], axes: Mapping[str, int], chosen: Sequence[int]) -> dict[str, Any]:
     return take(arrays, axes, list(chosen))
+
+
+def _time_paused_calls(call: Bound) -> float:
+    """Lower quartile of the times of calls after pauses in which nothing is done."""
+    found = []
+    for number in range(PAUSES):
+        end = perf_counter_ns() + PAUSE_NS * (number + 1) // PAUSES
+        while perf_counter_ns() < end:
+            pass
+        begun = perf_counter_ns()
+        call()
+        found.append(perf_counter_ns() - begun)
+    return float(np.percentile(found, 25))
+
+
+def _us(time_ns: float) -> str:
+    return f"{time_ns / 1e3:.3g} µs"
 
 
 def _exchange(array: Any, axis: int, first: int, second: int, length: int) -> None:

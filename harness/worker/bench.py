@@ -209,7 +209,11 @@ class Bench:
                 phases.begin("second call")
                 attempt.check(attempt.call(call, 1), reference, "in the second call")
                 ready = _Ready(attempt, call, reference, Audit(attempt, reference))
+                phases.begin("call on emphasized inputs")
+                ready.audit.check_emphasis(call)
                 measurement = self._sample(ready, phases, limits)
+                phases.begin("single calls")
+                ready.audit.check_single_calls(call, measurement)
                 self._check_after(ready, phases)
                 if tell is not None and attempt.repeatable:
                     phases.digests = tell(attempt, ready.returned)

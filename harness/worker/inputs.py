@@ -13,7 +13,7 @@ import os
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any
 
@@ -81,10 +81,17 @@ def draw_parts(seed: int, size: int, dtype: DtypeInfo, own: Input, spec: InputSp
     return drawn
 
 
-def with_derived(case: Case, values: Mapping[str, Array]) -> Inputs:
-    """The inputs of `case` from `values`, those that the op derives computed from the others."""
+def with_derived(
+    case: Case, values: Mapping[str, Array], shapes: Mapping[str, tuple[int, ...]] | None = None
+) -> Inputs:
+    """The inputs of `case` from `values`, those that the op derives computed from the others.
+
+    shapes: of all inputs, where `values` are slices of the case's.
+    """
     op = find_op(case.op)
-    specs = case.resolved.inputs
+    specs = {
+        name: replace(spec, shape=(shapes or {}).get(name, spec.shape)) for name, spec in case.resolved.inputs.items()
+    }
     if op.derive is None:
         return Inputs(values)
     with np.errstate(all="ignore"):

@@ -1,0 +1,94 @@
+"""Inputs of which a few elements matter: they show kernels that drop elements or round them too coarsely.
+
+The bound of a long sum is wider than one element, so that a dropped tail or inputs rounded to 16 bits pass on inputs
+of even size. Where all elements but a few are made small, the bound shrinks with them and those few decide.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from opgauge.harness.case.case import Case
+from opgauge.harness.worker.inputs import with_derived
+from opgauge.harness.worker.variation import Exchange, Variation, along
+from opgauge.ops import dtype_info
+from opgauge.ops._core.backend import cupy
+from opgauge.ops._core.op import Array
+
+BLOCK = 32
+"""Elements per slice that keep their size."""
+SHRINK = {"float16": 2.0**-5, "bfloat16": 2.0**-10, "float32": 2.0**-10, "float64": 2.0**-20}
+"""Factor of the others, by dtype: none becomes subnormal."""
+LONG, LONG_SHRINK = 1 << 16, {"float32": 2.0**-20, "float64": 2.0**-30, "bfloat16": 2.0**-20}
+"""Slices from this length on need smaller ones: together they would still outweigh the block."""
+SLICES = 3
+"""Slices that are changed: the large elements of one are its last, of one its first, of one anywhere."""
+MOST_ELEMENTS = 1 << 20
+"""Elements of a case without independent slices, at most: its reference is computed again as a whole."""
+
+
+def choose_slices(case: Case, variation: Variation | None, rng: np.random.Generator) -> list[int] | None:
+    """Slices to change; empty for all of a case without independent ones; None where that would cost too much."""
+    if isinstance(variation, Exchange):
+        return sorted({variation.size - 1, *(int(one) for one in rng.integers(0, variation.size, SLICES - 1))})
+    specs = case.resolved.inputs.values()
+    return [] if sum(spec.size for spec in specs) <= MOST_ELEMENTS else None
+
+
+def emphasize(
+    case: Case,
+    values: Mapping[str, Array],
+    axes: Mapping[str, int],
+    rng: np.random.Generator,
+) -> dict[str, Array]:
+    """New values of the inputs that have an axis in `axes`, whose slices along it are all changed.
+
+    values: slices of the inputs, on the host. Raises what deriving raises.
+    """
+    found = dict(values)
+    for name, axis in axes.items():
+        moved = np.moveaxis(values[name], axis, 0)
+        rows = _emphasized_rows(moved.reshape(len(moved), -1), rng)
+        found[name] = np.ascontiguousarray(np.moveaxis(rows.reshape(moved.shape), 0, axis))
+    shapes = {name: value.shape for name, value in found.items()}
+    return dict(with_derived(case, found, shapes).values)
+
+
+def _emphasized(row: Array, number: int, rng: np.random.Generator) -> Array:
+    """A row of which only a block keeps its size."""
+    length = min(BLOCK, row.size)
+    last = row.size - length
+    start = (last, 0, int(rng.integers(0, last + 1)))[number % 3]
+    factors = {**SHRINK, **LONG_SHRINK} if row.size >= LONG else SHRINK
+    shrunk: Array = row * row.dtype.type(factors[row.dtype.name])
+    shrunk[start : start + length] = row[start : start + length]
+    return shrunk
+
+
+def emphasize_all(case: Case, values: Mapping[str, Array], rng: np.random.Generator) -> dict[str, Array]:
+    """New values of all inputs of a case without independent slices: each is one slice."""
+    rows = {name: value.reshape(1, -1) for name, value in values.items()}
+    changed = {name: _emphasized_rows(row, rng).reshape(values[name].shape) for name, row in rows.items()}
+    return dict(with_derived(case, changed).values)
+
+
+def write_inputs(
+    arrays: Mapping[str, Any], axes: Exchange | None, chosen: list[int], values: Mapping[str, Any]
+) -> None:
+    """Write values into chosen slices of the inputs, or into all of them."""
+    for name, value in values.items():
+        here = arrays[name]
+        given = value if isinstance(here, np.ndarray) else cupy().asarray(value)
+        if axes is None:
+            here[...] = given
+        elif name in axes.inputs:
+            here[along(axes.inputs[name], chosen)] = given
+
+
+def _emphasized_rows(rows: Array, rng: np.random.Generator) -> Array:
+    """Rows of which only a block keeps its size; other than floating-point numbers as they are."""
+    if dtype_info(rows.dtype.name).kind != "float" or not rows.size:
+        return rows
+    return np.stack([_emphasized(row, number, rng) for number, row in enumerate(rows)])

@@ -1,0 +1,99 @@
+"""How a cheat is written down: a kernel of one of a few cases, and the family that it belongs to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from opgauge.harness.case.case import Case
+from opgauge.harness.result.result import Trial
+from opgauge.ops import find_op, kernel
+
+Run = Callable[[], Any]
+Bind = Callable[[dict[str, Any], dict[str, Any]], Run]
+
+
+@dataclass(frozen=True)
+class Cheat:
+    """A kernel that must be flagged. case: name of its case below. follower: the kernel after it is what suffers."""
+
+    name: str
+    family: str
+    case: str
+    device: str = "cpu"
+
+
+CHEATS: dict[str, Cheat] = {}
+CASES = {
+    "rows": ("p_norm", {"x": (64, 97)}, {"porder": 2.0, "axis": -1}),
+    "one-row": ("p_norm", {"x": (1, 4099)}, {"porder": 2.0, "axis": -1}),
+    "long-rows": ("p_norm", {"x": (512, 4096)}, {"porder": 2.0, "axis": -1}),
+    "whole": ("mean", {"x": (768, 1024)}, {"axis": None}),
+    "sum": ("add_n", {"in_0": (129, 257), "in_1": (129, 257)}, {}),
+    "large-sum": ("add_n", {"in_0": (1024, 1024), "in_1": (1024, 1024)}, {}),
+    "two-outputs": ("lerp_grad", {"x": (65, 33), "y": (65, 33)}, {"weight": 0.3}),
+}
+"""Op, shapes and parameters by name."""
+
+
+def trial(cheat: Cheat, implementation: str = "") -> Trial:
+    """The trial of a cheat; of another implementation of the same case where that is named."""
+    op, shapes, params = CASES[cheat.case]
+    case = Case(op, cheat.case, shapes, "float32", find_op(op).params(**params))
+    backend = cheat.device.partition(":")[0]
+    return Trial(case, implementation or cheat.name, backend, cheat.device)
+
+
+def cheat(family: str, case: str, device: str = "cpu", *, captures_inputs: bool = False) -> Callable[[Bind], Bind]:
+    """Register `bind(inputs, out)`, which returns the call, as the cheat of its name."""
+
+    def register(bind: Bind) -> Bind:
+        op, shapes, _ = CASES[case]
+        names = tuple(find_op(op).infer(shapes, "float32", trial_params(case)).inputs)
+
+        def prepare(*, out: dict[str, Any], **given: Any) -> Run:
+            return bind({name: given[name] for name in names}, out)
+
+        name = bind.__name__
+        CHEATS[name] = Cheat(name, family, case, device)
+        kernel(op, name, device.partition(":")[0], ("float32",), prepare=True, captures_inputs=captures_inputs)(prepare)
+        return bind
+
+    return register
+
+
+def trial_params(case: str) -> Any:
+    """Parameters of a case."""
+    op, _, params = CASES[case]
+    return find_op(op).params(**params)
+
+
+def compute(case: str, inputs: dict[str, Any]) -> dict[str, Any]:
+    """The right outputs of a case, by plain array functions of NumPy or CuPy."""
+    xp = _module(next(iter(inputs.values())))
+    match CASES[case][0]:
+        case "p_norm":
+            return {"y": xp.sqrt(xp.sum(xp.square(inputs["x"], dtype=np.float64), axis=-1)).astype(np.float32)}
+        case "mean":
+            return {"out": xp.asarray(xp.mean(inputs["x"], dtype=np.float64)).astype(np.float32)}
+        case "add_n":
+            return {"out": inputs["in_0"] + inputs["in_1"]}
+        case _:
+            weight = np.float32(0.3)
+            return {"dx": inputs["dout"] * (np.float32(1) - weight), "dy": inputs["dout"] * weight}
+
+
+def write(case: str, inputs: dict[str, Any], out: dict[str, Any]) -> None:
+    """The right outputs, written."""
+    for name, value in compute(case, inputs).items():
+        out[name][...] = value
+
+
+def _module(array: Any) -> Any:
+    if isinstance(array, np.ndarray):
+        return np
+    import cupy
+
+    return cupy

@@ -1,0 +1,50 @@
+"""Every cheat is flagged, and no kernel that follows one suffers from it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from importlib import import_module
+
+import pytest
+from opgauge.harness.measure import Limits
+from opgauge.harness.result.result import Status
+from opgauge.harness.run.execute import LocalExecutor
+
+from tests.cheats.catalogue import CHEATS, Cheat, trial
+
+MODULES = ("tests.cheats.undone",)
+for _name in MODULES:
+    import_module(_name)
+LIMITS = Limits(budget_s=0.1, min_samples=3, max_samples=20, warmup_s=0.005)
+LEAST_KINDS = 30
+SOMETIMES = {"is_wrong_once_in_a_hundred": 0.01}
+"""Cheats that are wrong at random: a run of few calls may miss them."""
+
+
+@pytest.fixture(scope="module")
+def executor() -> Iterator[LocalExecutor]:
+    """One executor for all: a cheat must leave it fit for the next kernel."""
+    with LocalExecutor(limits=LIMITS, timeout_s=20, preload=MODULES) as made:
+        yield made
+
+
+def of_device(backend: str) -> list[Cheat]:
+    """The cheats of a backend."""
+    return [cheat for cheat in CHEATS.values() if cheat.device.partition(":")[0] == backend]
+
+
+@pytest.mark.parametrize("cheat", of_device("cpu"), ids=lambda cheat: cheat.name)
+def test_a_cheat_is_flagged(executor: LocalExecutor, cheat: Cheat) -> None:
+    """It has no time, and a reason; the honest kernel before it and the one after it are ok."""
+    before, found, after = executor.run([trial(cheat, "baseline"), trial(cheat), trial(cheat, "baseline")])
+    if cheat.name not in SOMETIMES or found.status is not Status.OK:
+        assert found.status is not Status.OK, found.measurement
+        assert found.measurement is None
+        assert found.reason
+    assert (before.status, after.status) == (Status.OK, Status.OK), after.reason
+
+
+def test_the_suite_has_many_kinds() -> None:
+    """Families and kinds are not lost as modules move."""
+    assert len(CHEATS) >= LEAST_KINDS
+    assert len({cheat.family for cheat in CHEATS.values()}) >= 8
