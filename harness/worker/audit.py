@@ -189,7 +189,8 @@ class Audit:
 
     def _time_single_calls(self, call: Bound) -> tuple[float, float]:
         """Lower quartiles of the times of single calls on changed inputs, each checked, and on unchanged ones."""
-        changed, unchanged = [], []
+        changed: list[int] = []
+        unchanged: list[int] = []
         end = perf_counter() + SINGLE_S
         while len(changed) < LEAST_SINGLE or (perf_counter() < end and len(changed) < MOST_SINGLE):
             self.before()

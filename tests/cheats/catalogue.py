@@ -26,7 +26,7 @@ class Cheat:
 
 
 CHEATS: dict[str, Cheat] = {}
-CASES = {
+CASES: dict[str, tuple[str, dict[str, tuple[int, ...]], dict[str, Any]]] = {
     "rows": ("p_norm", {"x": (64, 97)}, {"porder": 2.0, "axis": -1}),
     "one-row": ("p_norm", {"x": (1, 4099)}, {"porder": 2.0, "axis": -1}),
     "long-rows": ("p_norm", {"x": (512, 4096)}, {"porder": 2.0, "axis": -1}),
