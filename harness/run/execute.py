@@ -158,7 +158,8 @@ class LocalExecutor:
                 return {"trial": request.trial, "block": request.block, **self._lost(worker, phase)}
             if isinstance(reply, protocol.TrialResult):
                 result = dict(reply.result)
-                if result["status"] in DOUBTFUL and request.trial["backend"] != "cpu":
+                is_doubtful = result["status"] in DOUBTFUL and request.trial["backend"] != "cpu"
+                if is_doubtful or result["extra"].get("unfit"):
                     self._replace()
                 return result
             phase = reply.phase

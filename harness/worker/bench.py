@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 from opgauge.harness.case.case import Case
 from opgauge.harness.measure import Limits, Timer, timer_for
+from opgauge.harness.result.summary import PEERS
 from opgauge.harness.result.result import Check, Footprint, Measurement, Result, Ruler, Status, Trial
 from opgauge.harness.worker.attempt import Attempt, KernelFailedError, Trusted, WrongError
 from opgauge.harness.worker.audit import Audit
@@ -25,6 +26,7 @@ from opgauge.harness.worker.buffers import Buffers
 from opgauge.harness.worker.inputs import Inputs, make_inputs
 from opgauge.harness.worker.kept import is_kept, keep_expected, keep_values, recall_expected, recall_values
 from opgauge.harness.worker.shared_memory import allocating_in
+from opgauge.harness.worker.state import State, observe, restore
 from opgauge.harness.worker.variation import find_variation
 from opgauge.harness.worker.verify import Expected, expect
 from opgauge.ops import (
@@ -94,6 +96,7 @@ class Bench:
         work = find_op(case.op).work(case.resolved, case.params)
         result = Result(trial, Status.OK, bytes=work.bytes, flops=work.flops, block=block)
         ready = None
+        before = observe()
         try:
             found = find_trial_kernel(trial, cpu_fallback=cpu_fallback)
             result = replace(result, fell_back=found.fell_back, deterministic=found.kernel.deterministic)
@@ -105,7 +108,15 @@ class Bench:
             result = replace(result, check=checked, measurement=measurement)
         except FAULTS as error:
             result = replace(result, **_what_went_wrong(error))
+        except Exception:
+            damage = restore(before)
+            if not damage.text:
+                raise
+            reason = f"{damage.text}, and the harness failed"
+            result = replace(result, status=Status.WRONG, reason=reason, extra={"unfit": True})
+            return result
         result = replace(result, extra=phases.extra(failed=result.status is not Status.OK))
+        result = _with_damage(result, before)
         if hold and ready is not None:
             self.held[trial.implementation] = ready, result
         return result
@@ -206,8 +217,10 @@ class Bench:
                     call = attempt.bind()
                     phases.begin("first call")
                     first = attempt.check(attempt.call(call, 0), reference, "in the first call")
-                phases.begin("second call")
-                attempt.check(attempt.call(call, 1), reference, "in the second call")
+                phases.begin("call on read-only inputs")
+                with attempt.buffers.read_only():
+                    returned = attempt.call(call, 1)
+                attempt.check(returned, reference, "in the second call")
                 ready = _Ready(attempt, call, reference, Audit(attempt, reference))
                 phases.begin("call on emphasized inputs")
                 ready.audit.check_emphasis(call)
@@ -270,6 +283,7 @@ class _Ready:
     returned: Any = None
 
 
+PEERS_MAY = ("children", "threads", "blas_threads", "handlers")
 FAULTS = (WrongError, ReferenceFailedError, KernelNotFoundError, BackendError, KernelFailedError, MemoryError)
 """What may be raised by a trial, by no fault of the harness."""
 
@@ -305,6 +319,20 @@ def _recording(module: str) -> AbstractContextManager[Mapping[str, Any]]:
     """Notes kernels, or launch parameters, that are handed out; nothing where a tree's `ops` does not tell."""
     record = getattr(sys.modules.get(f"opgauge.ops.{module}"), "recording", None)
     return nullcontext({}) if record is None else record()
+
+
+def _with_damage(result: Result, before: State) -> Result:
+    """The result of a trial after its process was put back into the state that it had before.
+
+    What a kernel changed is its fault. A process that cannot be put back is marked as unfit for other trials. Peers in
+    torch may start threads and processes of their own.
+    """
+    damage = restore(before, PEERS_MAY if result.trial.implementation in PEERS else ())
+    if damage.is_lasting:
+        result = replace(result, extra={**result.extra, "unfit": True})
+    if not damage.text or result.status is not Status.OK:
+        return result
+    return replace(result, status=Status.WRONG, reason=damage.text, measurement=None)
 
 
 def _with_resources(measurement: Measurement, used: Mapping[str, Any]) -> Measurement:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import cached_property
@@ -10,7 +11,7 @@ from typing import Any
 import numpy as np
 from opgauge.harness.case.case import Case, InputSpec
 from opgauge.harness.worker.bits import digest, has_bits
-from opgauge.harness.worker.inputs import ALIGNMENT, empty_bytes, place
+from opgauge.harness.worker.inputs import ALIGNMENT, PAGE, empty_bytes, place
 from opgauge.ops import dtype_info
 from opgauge.ops._core.backend import to_numpy
 from opgauge.ops._core.op import Array
@@ -21,6 +22,7 @@ start where inputs do within theirs."""
 GUARD_BYTE = 0xC3
 PARTS, PART_BYTES = 8, 4096
 """Parts of a large output that are poisoned before a sample, and their size."""
+PROT_READ, PROT_WRITE = 1, 2
 DECOYS, DECOY_BYTES = 8, 64 << 10
 """Parts of a large input that hold other values while a kernel is bound, and their size."""
 POISONS = ((0xFF, 0xA5), (0x7F, 0x5A), (0xFF, 0x3C))
@@ -43,6 +45,7 @@ class Buffers:
             name: values[name] if backend == "cpu" else copy_beside(array, values[name])
             for name, array in self.inputs.items()
         }
+        self._backend = backend
         self.out: dict[str, Any] = {}
         self._guarded: dict[str, Any] = {}
         self._specs = case.resolved.outputs
@@ -100,6 +103,19 @@ class Buffers:
             for part, values in reversed(kept):
                 part[...] = values
 
+    @contextmanager
+    def read_only(self) -> Iterator[None]:
+        """Inputs on the host cannot be written meanwhile: who tries is ended by the system (SIGSEGV)."""
+        regions = [] if self._backend != "cpu" else [_pages(array) for array in self.inputs.values() if array.size]
+        protect = getattr(ctypes.CDLL(None), "mprotect", None) if regions else None
+        for region in regions if protect else ():
+            protect(*region, PROT_READ)
+        try:
+            yield
+        finally:
+            for region in regions if protect else ():
+                protect(*region, PROT_READ | PROT_WRITE)
+
     def trespass(self) -> str:
         """What was written that is no output, in words; empty when nothing was."""
         for name, value in self.untouched.items():
@@ -122,6 +138,13 @@ class Buffers:
         for guarded in self._guarded.values():
             guarded[:GUARD] = GUARD_BYTE
             guarded[-GUARD:] = GUARD_BYTE
+
+
+def _pages(array: Array) -> tuple[ctypes.c_void_p, ctypes.c_size_t]:
+    """Start and size of the pages that an array lies in, which hold nothing else (see `inputs.empty_bytes`)."""
+    low, high = np.lib.array_utils.byte_bounds(array)
+    start = low // PAGE * PAGE
+    return ctypes.c_void_p(start), ctypes.c_size_t(-(-high // PAGE) * PAGE - start)
 
 
 def _flat(array: Any) -> Any:

@@ -15,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -26,7 +27,8 @@ from opgauge.ops._core.op import Array
 
 LAYOUTS = ("contiguous", "offset", "transposed")
 ALIGNMENT = 256
-LARGE_PAGE = 2 << 20
+PAGE, LARGE_PAGE = 4096, 2 << 20
+_PLACES = count()
 LARGE_BYTES = 1 << 20
 """From so many on the CPU, memory is asked for in large pages."""
 NEAREST_TO_ZERO = 1e-3
@@ -154,8 +156,13 @@ def empty_bytes(nbytes: int, backend: str) -> Any:
         return shared
     if nbytes >= LARGE_BYTES:
         return _in_large_pages(nbytes)
-    raw = np.empty(nbytes + ALIGNMENT, np.uint8)
-    start = -raw.ctypes.data % ALIGNMENT
+    return _in_own_pages(nbytes)
+
+
+def _in_own_pages(nbytes: int) -> Any:
+    """Memory in pages that hold nothing else, so that they can be made read-only; each at another place in its page."""
+    raw = np.frombuffer(mmap.mmap(-1, nbytes + PAGE), np.uint8)
+    start = ALIGNMENT * (1 + next(_PLACES) % (PAGE // ALIGNMENT - 1))
     return raw[start : start + nbytes]
 
 

@@ -12,11 +12,13 @@ from opgauge.harness.run.execute import LocalExecutor
 
 from tests.cheats.catalogue import CHEATS, Cheat, trial
 
-MODULES = ("tests.cheats.undone",)
-for _name in MODULES:
+MODULES = ("numba", "tests.cheats.undone", "tests.cheats.mischief")
+SPREADING = ("process", "state left behind", "changing inputs")
+"""Families from which the next kernel may suffer."""
+for _name in MODULES[1:]:
     import_module(_name)
 LIMITS = Limits(budget_s=0.1, min_samples=3, max_samples=20, warmup_s=0.005)
-LEAST_KINDS = 30
+LEAST_KINDS = 70
 SOMETIMES = {"is_wrong_once_in_a_hundred": 0.01}
 """Cheats that are wrong at random: a run of few calls may miss them."""
 
@@ -35,13 +37,15 @@ def of_device(backend: str) -> list[Cheat]:
 
 @pytest.mark.parametrize("cheat", of_device("cpu"), ids=lambda cheat: cheat.name)
 def test_a_cheat_is_flagged(executor: LocalExecutor, cheat: Cheat) -> None:
-    """It has no time, and a reason; the honest kernel before it and the one after it are ok."""
-    before, found, after = executor.run([trial(cheat, "baseline"), trial(cheat), trial(cheat, "baseline")])
+    """It has no time, and a reason; the honest kernel after one that touches its process is ok."""
+    (found,) = executor.run([trial(cheat)])
     if cheat.name not in SOMETIMES or found.status is not Status.OK:
         assert found.status is not Status.OK, found.measurement
         assert found.measurement is None
         assert found.reason
-    assert (before.status, after.status) == (Status.OK, Status.OK), after.reason
+    if cheat.family in SPREADING:
+        (after,) = executor.run([trial(cheat, "baseline")])
+        assert after.status is Status.OK, after.reason
 
 
 def test_the_suite_has_many_kinds() -> None:

@@ -1,0 +1,323 @@
+"""What a kernel may leave behind in its process, to the cost of those after it.
+
+`observe` takes stock before a trial, `restore` afterwards: what changed is put back and told. A change that cannot be
+put back here (code of the harness, threads of other libraries, child processes) makes the process unfit for further
+trials.
+"""
+
+from __future__ import annotations
+
+import builtins
+import ctypes
+import faulthandler
+import gc
+import math
+import os
+import signal
+import sys
+import threading
+import time
+import types
+from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+TINY, SMALLEST = 2.0**-1022, 2.0**-1074
+"""Smallest normal and subnormal numbers: with flush-to-zero their halves and sums are 0."""
+CLOCKS = ("perf_counter", "perf_counter_ns", "process_time", "process_time_ns", "monotonic", "monotonic_ns", "time")
+HARNESS = "opgauge.harness."
+
+
+@dataclass(frozen=True)
+class State:
+    """The facts of a process that results and times depend on."""
+
+    affinity: frozenset[int]
+    handlers: Mapping[int, Any]
+    environment: Mapping[str, str]
+    folder: str
+    descriptors: Mapping[int, tuple[int, int]]
+    streams: tuple[int, ...]
+    numpy_errors: Mapping[str, str]
+    collecting: tuple[bool, tuple[int, ...]]
+    switch_s: float
+    recursion: int
+    numba_threads: int
+    torch_state: tuple[Any, ...] | None
+    blas_threads: tuple[tuple[str, int], ...]
+    rounding: tuple[float, ...]
+    code: Mapping[str, Any]
+    children: frozenset[int]
+    threads: frozenset[int]
+    hooks: tuple[int, ...]
+    priority: int
+    limits: tuple[tuple[int, int], ...]
+
+
+def observe() -> State:
+    """The state of this process."""
+    return State(
+        affinity=frozenset(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else frozenset(),
+        handlers={number: signal.getsignal(number) for number in signal.valid_signals()},
+        environment=dict(os.environ),
+        folder=_folder(),
+        descriptors=_descriptors(),
+        streams=tuple(map(id, (sys.stdin, sys.stdout, sys.stderr))),
+        numpy_errors=np.geterr(),
+        collecting=(gc.isenabled(), gc.get_threshold()),
+        switch_s=sys.getswitchinterval(),
+        recursion=sys.getrecursionlimit(),
+        numba_threads=_numba_threads(),
+        torch_state=_torch_state(),
+        blas_threads=_blas_threads(),
+        rounding=_rounding(),
+        code=_code(),
+        children=frozenset(_children()),
+        threads=frozenset(thread.ident or 0 for thread in threading.enumerate()),
+        hooks=tuple(map(id, (sys.gettrace(), sys.getprofile(), sys.excepthook, builtins.__import__, builtins.open))),
+        priority=os.getpriority(os.PRIO_PROCESS, 0),
+        limits=_limits(),
+    )
+
+
+@dataclass(frozen=True)
+class Damage:
+    """What a trial left changed, in words; empty where nothing was. is_lasting: it could not be put back."""
+
+    text: str = ""
+    is_lasting: bool = False
+
+
+def restore(before: State, ignored: Collection[str] = ()) -> Damage:
+    """Put back what has changed since `before`. ignored: fields of State that may change."""
+    after = observe()
+    changes, lasting = [], False
+    for name, (text, put_back) in _REPAIRS.items():
+        old, new = getattr(before, name), getattr(after, name)
+        is_imported = name in _LATER and old is None
+        if old == new or is_imported or name in ignored:
+            continue
+        detail = text(old, new) if callable(text) else text
+        if not detail:
+            continue
+        changes.append(detail)
+        if put_back is None:
+            lasting = True
+            continue
+        with suppress(Exception):
+            put_back(old)
+        lasting = lasting or name in _DOUBTFUL
+    return Damage("; ".join(changes), lasting)
+
+
+def _folder() -> str:
+    with suppress(OSError):
+        return str(Path.cwd())
+    return ""
+
+
+def _descriptors() -> dict[int, tuple[int, int]]:
+    """Device and inode of the standard streams and of pipes: who else has them open talks to the parent."""
+    found = {}
+    for number in range(64):
+        with suppress(OSError):
+            status = os.fstat(number)
+            if number <= 2 or (status.st_mode & 0o170000) == 0o010000:
+                found[number] = (status.st_dev, status.st_ino)
+    return found
+
+
+def _numba_threads() -> int:
+    """Threads that Numba could use and was told not to."""
+    numba: Any = sys.modules.get("numba")
+    return int(numba.config.NUMBA_NUM_THREADS - numba.get_num_threads()) if hasattr(numba, "get_num_threads") else 0
+
+
+def _torch_state() -> tuple[Any, ...] | None:
+    torch: Any = sys.modules.get("torch")
+    if not hasattr(torch, "get_num_threads"):
+        return None
+    return (
+        torch.get_num_threads(),
+        torch.is_grad_enabled(),
+        torch.are_deterministic_algorithms_enabled(),
+        str(torch.get_default_dtype()),
+        torch.get_float32_matmul_precision(),
+        torch.backends.cuda.matmul.allow_tf32,
+        torch.backends.cudnn.allow_tf32,
+    )
+
+
+def _put_back_torch(old: tuple[Any, ...]) -> None:
+    torch: Any = sys.modules["torch"]
+    torch.set_num_threads(old[0])
+    torch.set_grad_enabled(old[1])
+    torch.use_deterministic_algorithms(old[2])
+    torch.set_default_dtype(getattr(torch, old[3].removeprefix("torch.")))
+    torch.set_float32_matmul_precision(old[4])
+    torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = old[5:]
+
+
+@cache
+def _controller() -> Any:
+    from threadpoolctl import ThreadpoolController
+
+    return ThreadpoolController()
+
+
+def _blas_threads() -> tuple[tuple[str, int], ...]:
+    return tuple((one.filepath, int(one.get_num_threads())) for one in _controller().lib_controllers)
+
+
+def _put_back_blas(old: tuple[tuple[str, int], ...]) -> None:
+    for path, count in old:
+        for one in _controller().lib_controllers:
+            if one.filepath == path:
+                one.set_num_threads(count)
+
+
+def _rounding() -> tuple[float, ...]:
+    """Results that depend on the rounding mode, and on whether subnormals are flushed to zero."""
+    third = np.divide(np.array([1.0, -1.0]), 3.0)
+    halves = np.multiply(np.array([TINY, SMALLEST]), np.array([0.5, 1.0]))
+    single = np.multiply(np.array([2.0**-126], np.float32), np.float32(0.5))
+    return (*third.tolist(), *halves.tolist(), *single.tolist(), math.sqrt(2.0))
+
+
+@cache
+def _control_words() -> Callable[[Any], None] | None:
+    """The C library's `fesetenv`; None where there is none."""
+    library = ctypes.CDLL("libm.so.6") if sys.platform == "linux" else None
+    return getattr(library, "fesetenv", None)
+
+
+def _put_back_rounding(_: Any) -> None:
+    set_environment = _control_words()
+    if set_environment is not None:
+        set_environment(ctypes.c_void_p(-1))  # FE_DFL_ENV
+
+
+def _code() -> dict[str, Any]:
+    """The functions of the harness, of clocks and of what checks outputs: name, object and code."""
+    found: dict[str, Any] = {f"time.{name}": id(getattr(time, name)) for name in CLOCKS}
+    found |= {f"gc.{name}": id(getattr(gc, name)) for name in ("collect", "disable", "enable")}
+    found |= {f"numpy.{name}": id(getattr(np, name)) for name in ("array_equal", "abs", "max", "allclose", "where")}
+    for name, module in list(sys.modules.items()):
+        if name.startswith(HARNESS) and isinstance(module, types.ModuleType):
+            for key, value in list(vars(module).items()):
+                if isinstance(value, types.FunctionType):
+                    found[f"{name}.{key}"] = (id(value), id(value.__code__), id(value.__defaults__))
+                elif isinstance(value, type) and value.__module__ == name:
+                    found |= {
+                        f"{name}.{key}.{one}": (id(item), id(getattr(item, "__code__", None)))
+                        for one, item in vars(value).items()
+                        if callable(item)
+                    }
+                elif isinstance(value, (types.BuiltinFunctionType, float, int, str)) and not key.startswith("__"):
+                    found[f"{name}.{key}"] = value if isinstance(value, (float, int, str)) else id(value)
+    return found
+
+
+def _changed_code(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
+    """Names whose code differs; empty where only modules were imported."""
+    names = [name for name, value in old.items() if new.get(name) != value]
+    return f"replaced {', '.join(names[:3])} of the harness" if names else ""
+
+
+def _children() -> list[int]:
+    """Processes that this one started and that have not ended."""
+    found: list[int] = []
+    for task in Path("/proc/self/task").glob("*/children"):
+        with suppress(OSError):
+            found += [int(one) for one in task.read_text(encoding="ascii").split()]
+    return found
+
+
+def _changed_children(old: frozenset[int], new: frozenset[int]) -> str:
+    names = []
+    for child in new - old:
+        with suppress(OSError):
+            names.append(Path(f"/proc/{child}/comm").read_text(encoding="utf-8").strip())
+    return f"left child processes ({', '.join(sorted(set(names)))})" if names else ""
+
+
+def _limits() -> tuple[tuple[int, int], ...]:
+    import resource
+
+    return tuple(resource.getrlimit(one) for one in (resource.RLIMIT_AS, resource.RLIMIT_NOFILE, resource.RLIMIT_STACK))
+
+
+def _put_back_handlers(old: Mapping[int, Any]) -> None:
+    for number, handler in old.items():
+        if handler is not None and number not in {signal.SIGKILL, signal.SIGSTOP}:
+            with suppress(OSError, ValueError):
+                signal.signal(number, handler)
+    faulthandler.enable()
+
+
+def _put_back_environment(old: Mapping[str, str]) -> None:
+    os.environ.clear()
+    os.environ.update(old)
+
+
+def _put_back_collecting(old: tuple[bool, tuple[int, ...]]) -> None:
+    (gc.enable if old[0] else gc.disable)()
+    gc.set_threshold(*old[1])
+
+
+def _put_back_numba(old: int) -> None:
+    numba: Any = sys.modules["numba"]
+    numba.set_num_threads(numba.config.NUMBA_NUM_THREADS - old)
+
+
+def _changed_environment(old: Mapping[str, str], new: Mapping[str, str]) -> str:
+    """Variables that differ; libraries set some as they are imported."""
+    names = sorted(name for name in old.keys() | new.keys() if old.get(name) != new.get(name))
+    names = [name for name in names if not name.startswith(SET_BY_LIBRARIES)]
+    return f"changed the environment ({', '.join(names[:3])})" if names else ""
+
+
+SET_BY_LIBRARIES = ("TORCHINDUCTOR", "TRITON", "KMP_", "PYTORCH", "CUDA_MODULE", "TORCH_", "XLA_", "TF_", "CUPY_")
+_Text = str | Callable[[Any, Any], str]
+_LATER = ("torch_state",)
+_DOUBTFUL = ("descriptors", "code", "children", "threads", "streams", "limits", "blas_threads")
+"""Put back or not, the process is replaced."""
+_REPAIRS: dict[str, tuple[_Text, Callable[[Any], Any] | None]] = {
+    "affinity": ("changed the CPUs that the process may run on", lambda old: os.sched_setaffinity(0, old)),
+    "handlers": ("changed signal handlers", _put_back_handlers),
+    "environment": (_changed_environment, _put_back_environment),
+    "folder": ("changed the working directory", os.chdir),
+    "descriptors": (
+        lambda old, new: (
+            "closed or replaced standard streams or the worker's pipes" if old.items() - new.items() else ""
+        ),
+        None,
+    ),
+    "streams": ("replaced sys.stdin, sys.stdout or sys.stderr", None),
+    "numpy_errors": ("changed NumPy's error handling", lambda old: np.seterr(**old)),
+    "collecting": ("changed the garbage collector's settings", _put_back_collecting),
+    "switch_s": ("changed the interpreter's switch interval", sys.setswitchinterval),
+    "recursion": ("changed the recursion limit", sys.setrecursionlimit),
+    "numba_threads": ("changed the number of Numba's threads", _put_back_numba),
+    "torch_state": ("changed torch's threads, precision or modes", _put_back_torch),
+    "blas_threads": (
+        lambda old, new: "changed the number of BLAS or OpenMP threads" if set(old) - set(new) else "",
+        _put_back_blas,
+    ),
+    "rounding": ("changed the rounding mode or flushes subnormal numbers to zero", _put_back_rounding),
+    "code": (_changed_code, None),
+    "children": (_changed_children, None),
+    "threads": (
+        lambda old, new: f"left {len(new - old)} Python threads running" if new - old else "",
+        None,
+    ),
+    "hooks": ("replaced a hook of the interpreter", None),
+    "priority": ("changed the process' priority", None),
+    "limits": ("changed limits of the process' resources", None),
+}
+"""What each change is called, and how it is put back; None: it cannot be."""
