@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 from opgauge.harness.case.case import Case
 from opgauge.harness.measure import Limits, Timer, timer_for
-from opgauge.harness.result.summary import PEERS
 from opgauge.harness.result.result import Check, Footprint, Measurement, Result, Ruler, Status, Trial
+from opgauge.harness.result.summary import PEERS
 from opgauge.harness.worker.attempt import Attempt, KernelFailedError, Trusted, WrongError
 from opgauge.harness.worker.audit import Audit
 from opgauge.harness.worker.buffers import Buffers
@@ -113,8 +113,7 @@ class Bench:
             if not damage.text:
                 raise
             reason = f"{damage.text}, and the harness failed"
-            result = replace(result, status=Status.WRONG, reason=reason, extra={"unfit": True})
-            return result
+            return replace(result, status=Status.WRONG, reason=reason, extra={"unfit": True})
         result = replace(result, extra=phases.extra(failed=result.status is not Status.OK))
         result = _with_damage(result, before)
         if hold and ready is not None:

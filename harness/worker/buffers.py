@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cached_property
 from typing import Any
@@ -107,13 +107,13 @@ class Buffers:
     def read_only(self) -> Iterator[None]:
         """Inputs on the host cannot be written meanwhile: who tries is ended by the system (SIGSEGV)."""
         regions = [] if self._backend != "cpu" else [_pages(array) for array in self.inputs.values() if array.size]
-        protect = getattr(ctypes.CDLL(None), "mprotect", None) if regions else None
-        for region in regions if protect else ():
+        protect: Callable[..., int] = getattr(ctypes.CDLL(None), "mprotect", lambda *_: -1)
+        for region in regions:
             protect(*region, PROT_READ)
         try:
             yield
         finally:
-            for region in regions if protect else ():
+            for region in regions:
                 protect(*region, PROT_READ | PROT_WRITE)
 
     def trespass(self) -> str:

@@ -43,7 +43,7 @@ class State:
     folder: str
     descriptors: Mapping[int, tuple[int, int]]
     streams: tuple[int, ...]
-    numpy_errors: Mapping[str, str]
+    numpy_errors: Mapping[str, Any]
     collecting: tuple[bool, tuple[int, ...]]
     switch_s: float
     recursion: int
@@ -68,7 +68,7 @@ def observe() -> State:
         folder=_folder(),
         descriptors=_descriptors(),
         streams=tuple(map(id, (sys.stdin, sys.stdout, sys.stderr))),
-        numpy_errors=np.geterr(),
+        numpy_errors=dict(np.geterr()),
         collecting=(gc.isenabled(), gc.get_threshold()),
         switch_s=sys.getswitchinterval(),
         recursion=sys.getrecursionlimit(),

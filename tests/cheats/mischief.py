@@ -122,7 +122,7 @@ def close_standard_streams(_: Arrays, __: Arrays) -> None:
 
 
 def replace_stream(_: Arrays, __: Arrays) -> None:
-    sys.stdout = None  # type: ignore[assignment]
+    sys.stdout = None
 
 
 def limit_files(_: Arrays, __: Arrays) -> None:
