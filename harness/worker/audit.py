@@ -45,10 +45,8 @@ SINGLE_S, LEAST_SINGLE, MOST_SINGLE, PAIRED_SINGLE = 0.02, 8, 200, 40
 """Single calls: seconds of them, their number, and how many are compared with calls on unchanged inputs."""
 MOST_DEARER, LEAST_DEARER_NS = 1.6, 2_000
 """A call on changed inputs may take so many times what one on unchanged inputs does, and this much more."""
-SLACK_NS, THREADS_SLACK_NS = 3_000, 500_000
-"""A call after a pause may take as many times what one of many in a row does, and this much more: threads sleep."""
-PAUSES, PAUSE_NS = 20, 50_000
-"""Calls after a pause, and the shortest one; the longest is twice that."""
+MOST_SLOWER, SLACK_NS, THREADS_SLACK_NS = 8.0, 50_000, 500_000
+"""It may take so many times what one of many in a row does, and this much more: caches and sleeping threads."""
 MANY_THREADS = 1.3
 """Processor time per wall time of a kernel that uses several threads."""
 REPEATS_S, MOST_REPEATS = 0.02, 400
@@ -166,10 +164,9 @@ class Audit:
             if changed_ns > MOST_DEARER * unchanged_ns + LEAST_DEARER_NS:
                 reason = f"a call takes {_us(changed_ns)} on changed inputs and {_us(unchanged_ns)} on unchanged ones"
                 continue
-            paused_ns = _time_paused_calls(call)
-            if paused_ns <= MOST_DEARER * usual_ns + slack_ns:
+            if changed_ns <= MOST_SLOWER * usual_ns + slack_ns:
                 return
-            reason = f"a call takes {_us(paused_ns)} after a pause and {_us(usual_ns)} right after another call"
+            reason = f"a call takes {_us(changed_ns)} by itself and {_us(usual_ns)} right after another one"
         reason += ": it does not repeat its work"
         raise WrongError(reason)
 
@@ -337,19 +334,6 @@ WHEN = "in a timed sample"
 
 def _sliced(arrays: Mapping[str, Any], axes: Mapping[str, int], chosen: Sequence[int]) -> dict[str, Any]:
     return take(arrays, axes, list(chosen))
-
-
-def _time_paused_calls(call: Bound) -> float:
-    """Shortest time of a call after a pause in which nothing is done."""
-    found = []
-    for number in range(PAUSES):
-        end = perf_counter_ns() + PAUSE_NS * (PAUSES + number) // PAUSES
-        while perf_counter_ns() < end:
-            pass
-        begun = perf_counter_ns()
-        call()
-        found.append(perf_counter_ns() - begun)
-    return float(min(found))
 
 
 def _us(time_ns: float) -> str:

@@ -32,6 +32,7 @@ CASES: dict[str, tuple[str, dict[str, tuple[int, ...]], dict[str, Any]]] = {
     "long-rows": ("p_norm", {"x": (512, 4096)}, {"porder": 2.0, "axis": -1}),
     "whole": ("mean", {"x": (768, 1024)}, {"axis": None}),
     "sum": ("add_n", {"in_0": (129, 257), "in_1": (129, 257)}, {}),
+    "middle-sum": ("add_n", {"in_0": (700, 700), "in_1": (700, 700)}, {}),
     "large-sum": ("add_n", {"in_0": (1024, 1024), "in_1": (1024, 1024)}, {}),
     "two-outputs": ("lerp_grad", {"x": (65, 33), "y": (65, 33)}, {"weight": 0.3}),
 }

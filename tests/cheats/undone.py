@@ -186,7 +186,7 @@ def skips_when_nothing_changed(inputs: Arrays, out: Arrays) -> Run:
     return run
 
 
-@cheat("skipping", "sum")
+@cheat("skipping", "middle-sum")
 def skips_within_a_millisecond(inputs: Arrays, out: Arrays) -> Run:
     """Works at most once in a while, as the first call of a sample comes after a pause."""
     last = [0]
@@ -194,7 +194,7 @@ def skips_within_a_millisecond(inputs: Arrays, out: Arrays) -> Run:
     def run() -> None:
         now = time.perf_counter_ns()
         if now - last[0] > 20_000:
-            write("sum", inputs, out)
+            write("middle-sum", inputs, out)
         last[0] = time.perf_counter_ns()
 
     return run
