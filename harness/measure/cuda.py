@@ -24,7 +24,7 @@ from opgauge.harness.measure.footprint import graph_names, memory_counter
 from opgauge.harness.measure.graphs import STAMPS, Graphs
 from opgauge.harness.measure.queue import Queue, Sample
 from opgauge.harness.measure.ruler import cuda_ruler
-from opgauge.harness.measure.timer import Hooks, Limits, NoHooks, Timed
+from opgauge.harness.measure.timer import Hooks, Limits, NoHooks, Timed, UnfinishedError
 from opgauge.harness.result.result import WITH_GAPS, Footprint, Measurement, Ruler
 from opgauge.ops import Bound
 from opgauge.ops._core.backend import cupy
@@ -36,6 +36,8 @@ LEAST_CLOCK = 0.75
 """A sample below this share of the usual clock was throttled."""
 HOT_NS = 2_000_000
 MOST_HOT_CALLS = 200
+LATE_NS, LATE_SHARE = 50_000.0, 0.1
+"""Waiting for the device after the timed stream has ended takes less, unless other streams work on."""
 
 
 PAGE_BYTES, PLACE_BYTES = 2 << 20, 4 << 10
@@ -209,6 +211,7 @@ class CudaTimer:
 
     def _cold(self, call: Bound, queue: Queue, limits: Limits, most: int, hooks: Hooks) -> list[Sample]:
         samples: list[Sample] = []
+        late = 0
         returned = None
         start = perf_counter()
         while len(samples) < most:
@@ -219,11 +222,21 @@ class CudaTimer:
                 break
             hooks.before()
             samples.append(queue.sample(call, len(samples)))
+            late += self._is_late(samples[-1].elapsed_ns)
             hooks.after(samples[-1].returned)
             # only the last outputs are checked; keeping the others would hold memory
             returned, samples[-1] = samples[-1].returned, samples[-1]._replace(returned=None)
         samples[-1] = samples[-1]._replace(returned=returned)
+        if late > len(samples) // 2:
+            msg = "work on another stream went on after the call's own stream had ended"
+            raise UnfinishedError(msg)
         return samples
+
+    def _is_late(self, elapsed_ns: float) -> bool:
+        """Whether the device goes on working once the timed stream has ended."""
+        before = perf_counter()
+        self._device.synchronize()
+        return (perf_counter() - before) * 1e9 > max(LATE_NS, LATE_SHARE * elapsed_ns)
 
     def _hot(self, call: Bound, cold_ns: float, limits: Limits, names: tuple[str, ...] | None) -> float | None:
         """One call among many with warm caches, by a graph or back to back; None where it launches nothing."""

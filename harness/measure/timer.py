@@ -49,6 +49,10 @@ class Timed(NamedTuple):
     returned: Any
 
 
+class UnfinishedError(Exception):
+    """Work that a call started had not ended when the timed stream had."""
+
+
 class Hooks(Protocol):
     """Called around each sample, outside the timed region."""
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 from opgauge.harness.case.case import Case
-from opgauge.harness.measure import Hooks, Limits, Timed, Timer
+from opgauge.harness.measure import Hooks, Limits, Timed, Timer, UnfinishedError
 from opgauge.harness.result.failure import classify
 from opgauge.harness.result.result import Check, Status
 from opgauge.harness.worker.bits import digest, has_bits, in_place
@@ -215,6 +215,8 @@ def _blamed_on_kernel() -> Iterator[None]:
             yield
     except WrongError:
         raise
+    except UnfinishedError as error:
+        raise WrongError(str(error)) from error
     except Exception as error:
         status, reason = classify(error)
         raise KernelFailedError(status, reason) from error

@@ -207,6 +207,11 @@ def _code() -> dict[str, Any]:
     found: dict[str, Any] = {f"time.{name}": id(getattr(time, name)) for name in CLOCKS}
     found |= {f"gc.{name}": id(getattr(gc, name)) for name in ("collect", "disable", "enable")}
     found |= {f"numpy.{name}": id(getattr(np, name)) for name in ("array_equal", "abs", "max", "allclose", "where")}
+    device = sys.modules.get("cupy.cuda")
+    if device is not None:
+        found |= {
+            f"cupy.cuda.{name}": id(getattr(device, name, None)) for name in ("get_elapsed_time", "Event", "Stream")
+        }
     for name, module in list(sys.modules.items()):
         if name.startswith(HARNESS) and isinstance(module, types.ModuleType):
             for key, value in list(vars(module).items()):

@@ -12,13 +12,13 @@ from opgauge.harness.run.execute import LocalExecutor
 
 from tests.cheats.catalogue import CHEATS, Cheat, trial
 
-MODULES = ("numba", "tests.cheats.undone", "tests.cheats.mischief")
+MODULES = ("numba", "tests.cheats.undone", "tests.cheats.mischief", "tests.cheats.on_device")
 SPREADING = ("process", "state left behind", "changing inputs")
 """Families from which the next kernel may suffer."""
 for _name in MODULES[1:]:
     import_module(_name)
 LIMITS = Limits(budget_s=0.1, min_samples=3, max_samples=20, warmup_s=0.005)
-LEAST_KINDS = 70
+LEAST_KINDS = 65
 SOMETIMES = {"is_wrong_once_in_a_hundred": 0.01}
 """Cheats that are wrong at random: a run of few calls may miss them."""
 
@@ -46,6 +46,16 @@ def test_a_cheat_is_flagged(executor: LocalExecutor, cheat: Cheat) -> None:
     if cheat.family in SPREADING:
         (after,) = executor.run([trial(cheat, "baseline")])
         assert after.status is Status.OK, after.reason
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("cheat", of_device("cuda"), ids=lambda cheat: cheat.name)
+def test_a_cheat_on_a_gpu_is_flagged(executor: LocalExecutor, cheat: Cheat) -> None:
+    """It has no time, and a reason; the honest kernel after it is ok."""
+    found, after = executor.run([trial(cheat), trial(cheat, "baseline")])
+    assert found.status is not Status.OK, found.measurement
+    assert found.reason
+    assert after.status is Status.OK, after.reason
 
 
 def test_the_suite_has_many_kinds() -> None:
