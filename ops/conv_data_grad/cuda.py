@@ -17,6 +17,7 @@ from opgauge.ops._core.registry import kernel
 from opgauge.ops._core.tuning import declare
 from opgauge.ops._cuda.gemm.gemm import Matrix, product, product_of_images, supported, turned_bytes
 from opgauge.ops._cuda.source import DIVISOR, Source, divisor, multiprocessors
+from opgauge.ops.conv_data_grad.cuda_direct import config_here, convolve_directly
 from opgauge.ops.conv_data_grad.cuda_gather import gather, workspace_bytes
 from opgauge.ops.conv_data_grad.op import ConvDataGradParams, Geometry, geometry
 
@@ -50,6 +51,8 @@ def _workspace(shapes: Shapes, params: ConvDataGradParams) -> int:
     found = geometry(shapes.inputs["x_like"].shape, shapes.inputs["filter"].shape, params)
     dtype = shapes.outputs["dx"].dtype
     info = dtype_info(dtype)
+    if config_here(found, dtype) is not None:
+        return 0
     if found.is_pointwise and supported(dtype):
         return _turned_bytes(found, dtype)
     gathering = workspace_bytes(found, dtype)
@@ -77,6 +80,9 @@ def conv_data_grad(
         return lambda: None
     if dy.size == 0:
         return _copy(dx, add_to_output)
+    direct = config_here(found, dx.dtype.name)
+    if direct is not None:
+        return convolve_directly(direct, dy, filter, dx, add_to_output)
     own = supported(dy.dtype.name)
     if own and found.is_pointwise:
         return _multiply(found, dy, filter, dx, add_to_output, workspace)

@@ -10,6 +10,7 @@
 #define __global__
 #define __forceinline__ inline
 #define __restrict__
+#define __grid_constant__
 #define __launch_bounds__(...)
 #define __align__(bytes) __attribute__((aligned(bytes)))
 // device.cpp exchanges the library's thread-local memory whenever another block goes on.

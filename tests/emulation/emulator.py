@@ -1,7 +1,7 @@
 """CUDA kernels on the host: an op's own source compiled by g++, launched as its own plan for an H200 says.
 
 One thread runs at a time, and goes on until it waits. Not emulated: clusters, matrix products, asynchronous copies,
-dynamic shared memory, and that a store of one block may be late for another: here it is seen at once.
+and that a store of one block may be late for another: here it is seen at once.
 """
 
 from __future__ import annotations
@@ -30,13 +30,17 @@ from opgauge.ops._cuda import source as source_module
 from opgauge.ops._cuda.source import INCLUDE, Source
 
 HERE = Path(__file__).parent
-MODEL, MULTIPROCESSORS, CAPABILITY = "NVIDIA H200", 132, "90"
+MODEL, CAPABILITY = "NVIDIA H200", "90"
 COMPILE = ("g++", "-std=c++20", "-fPIC", "-fno-gnu-unique", "-fno-strict-aliasing", "-U_FORTIFY_SOURCE", "-w", "-c")
 CHECKED = ("-O0", "-fsanitize=alignment", "-fno-sanitize-recover=all")
 MARGIN = 4096
 """Bytes around an array that nothing may write, and that are NaN where they are read."""
 MARGIN_BYTE = 0xFF
+DYNAMIC_BYTES = 48 * 1024
+"""Dynamic shared memory of an emulated block."""
+ATTRIBUTES = {"MultiProcessorCount": 132, "MaxSharedMemoryPerBlockOptin": DYNAMIC_BYTES}
 IN_CPP = (
+    (r"extern __shared__ (.*?)\[\];", rf"__shared__ \1[{DYNAMIC_BYTES}];"),
     (r'"sqrt\.approx\.(?:ftz\.)?f32.*?" : "=f"\((\w+)\) : "f"\((.*?)\)\);', r"\1 = sqrtf(\2);"),
     (r'"rcp\.approx\.f32.*?" : "=f"\((\w+)\) : "f"\((.*?)\)\);', r"\1 = 1 / (\2);"),
     (r'"lg2\.approx\.f32.*?" : "=f"\((\w+)\) : "f"\((.*?)\)\);', r"\1 = log2f(\2);"),
@@ -127,7 +131,8 @@ class Emulator:
         if expression not in asked:
             asked.append(expression)
 
-        def launch(blocks: Any, threads: Any, arguments: Sequence[Any]) -> None:
+        def launch(blocks: Any, threads: Any, arguments: Sequence[Any], shared_mem: int = 0) -> None:
+            assert shared_mem <= DYNAMIC_BYTES, f"{expression}: {shared_mem} bytes of shared memory"
             self.seed += 1
             self.libraries[source].launch(expression, (blocks, threads), arguments, self.seed, self.mixed)
 
@@ -171,7 +176,7 @@ def emulated(folder: Path) -> Iterator[Emulator]:
     with pytest.MonkeyPatch.context() as patch:
         runtime = SimpleNamespace(getDevice=lambda: 0)
         patch.setattr(source_module, "cupy", lambda: SimpleNamespace(cuda=SimpleNamespace(runtime=runtime)))
-        patch.setattr(source_module, "_attribute", lambda device, name: {"MultiProcessorCount": MULTIPROCESSORS}[name])
+        patch.setattr(source_module, "_attribute", lambda device, name: ATTRIBUTES[name])
         patch.setattr(source_module, "_capability", lambda device: CAPABILITY)
         patch.setattr(Source, "function", function)
         patch.setattr(tuning, "device_model", lambda backend, index=0: MODEL)
@@ -221,7 +226,8 @@ def _passed(given: Any) -> tuple[np.ndarray[Any, Any], int]:
 
 def _in_cpp(text: str) -> str:
     for instruction, meaning in IN_CPP:
-        text = re.sub(rf"asm(?: volatile)?\({instruction}", meaning, text)
+        pattern = instruction if instruction.startswith("extern") else rf"asm(?: volatile)?\({instruction}"
+        text = re.sub(pattern, meaning, text)
     return text
 
 

@@ -1,0 +1,304 @@
+// conv_data_grad where groups are small: fused multiply-adds from a tile of dy in shared memory, no tensor cores.
+//
+// direct: a thread block computes a tile of pixels for some groups of channels.
+// Layout   dy, filter, addend, dx in either data format        Grid   tiles x depth x group blocks x images
+// Needs    Plan as ops/conv_data_grad/cuda_direct.py makes it   Block  up to 256 threads: group tiles x rows x columns
+// Why      a tensor-core product has at least 16 rows and 16 products; a depthwise convolution would waste 15 of 16
+//
+// The tile of dy lies in shared memory in accumulator precision, upsampled: a stride inserts zeros between its pixels
+// and the padding surrounds it with zeros, so every tap reads one pixel. A thread computes CHANNELS channels of
+// PIXELS pixels. Its pixels are as far apart as TAPS vertical taps are, so PIXELS + TAPS - 1 loads serve
+// PIXELS * TAPS multiply-adds. A zero in the tile times a non-finite filter value is NaN.
+
+#include "divide.cuh"
+#include "pack.cuh"
+
+constexpr int AXES = 3;        // depth, height, width
+constexpr int THREADS = 256;
+constexpr int BATCH = 4;       // loads in flight of a thread
+constexpr int ROW_LANES = 8;   // threads that load one row of dy
+
+struct Plan {
+  int images, channels, outs;               // channels: of dx; outs: channels of dy
+  int groups, per_group, group_outs;        // channels of dx and of dy in one group
+  int full[AXES], out[AXES], kernel[AXES], padding[AXES], dilation[AXES];
+  int block_groups, group_blocks;           // groups of a thread block; thread blocks that cover all groups
+  int stage_outs, pack;                     // channels of dy of each group in a stage; elements of one load
+  int row_lanes, column_lanes;              // threads along each spatial axis
+  int row_step, column_step;                // pixels between two results of a thread
+  int tile_rows, tile_columns, tiles, tiles_across;  // pixels of dx in a tile; tiles of an image, of a row
+  int rows, columns;                        // pixels of the tile of dy
+  int pixel_stride, row_stride, channel_stride;      // of the tile of dy, in elements
+  int weights;                              // offset of the filter in shared memory, in elements
+  int last, vector_store;                   // channels last; whether CHANNELS elements are stored at once
+  Divisor stride[AXES], group_tiles;        // group_tiles: tiles of CHANNELS channels in a group
+  Divisor tile_rows_by, tile_columns_by, packs, stage_outs_by, block_groups_by;  // decode an index of the tile of dy
+  Divisor sub_channels, taps, tap_rows;     // decode an index of the filter's stage
+};
+
+// Tile of dx that a thread block computes.
+struct Block {
+  int image, depth, row, column, group, groups;  // first pixel; first group and number of groups
+
+  __device__ __forceinline__ explicit Block(const Plan& plan) {
+    int rest = blockIdx.x;
+    const auto next = [&](int length) {
+      const int whole = rest / length, inner = rest - whole * length;
+      rest = whole;
+      return inner;
+    };
+    int tile, group_block;
+    if (plan.last) {  // thread blocks that share cache lines run side by side
+      group_block = next(plan.group_blocks);
+      tile = next(plan.tiles);
+      depth = next(plan.full[0]);
+    } else {
+      tile = next(plan.tiles);
+      depth = next(plan.full[0]);
+      group_block = next(plan.group_blocks);
+    }
+    image = rest;
+    row = tile / plan.tiles_across * plan.tile_rows;
+    column = tile % plan.tiles_across * plan.tile_columns;
+    group = group_block * plan.block_groups;
+    groups = min(plan.block_groups, plan.groups - group);
+  }
+};
+
+// Index along an axis of dy of an upsampled position, -1 where there is a zero.
+__device__ __forceinline__ int source(const Plan& plan, int axis, int at) {
+  if (at < 0) return -1;
+  const int whole = quotient(at, plan.stride[axis]);
+  return whole < plan.out[axis] && remainder(at, whole, plan.stride[axis]) == 0 ? whole : -1;
+}
+
+// First pixel of the upsampled dy in the tile along height or width.
+__device__ __forceinline__ int origin(const Plan& plan, int axis, int first) {
+  return first + plan.padding[axis] - (plan.kernel[axis] - 1) * plan.dilation[axis];
+}
+
+// Loads the tile of dy for one depth slice and `stage_outs` channels of each group. Channels first: ROW_LANES threads
+// load a row, so that most of the index is computed once a row.
+template <typename T>
+__device__ __forceinline__ void fill_rows(
+    const T* __restrict__ dy, Wide<T>* tile, const Plan& plan, const Block& block, int slice, int first_out) {
+  const int count = plan.rows * plan.block_groups * plan.stage_outs, lane = threadIdx.x % ROW_LANES;
+  const int top = origin(plan, 1, block.row), left = origin(plan, 2, block.column);
+  for (int index = threadIdx.x / ROW_LANES; index < count; index += blockDim.x / ROW_LANES) {
+    const int channel = quotient(index, plan.tile_rows_by), row = remainder(index, channel, plan.tile_rows_by);
+    const int out = quotient(channel, plan.block_groups_by), group = remainder(channel, out, plan.block_groups_by);
+    const int h = source(plan, 1, top + row);
+    const bool exists = h >= 0 && group < block.groups && first_out + out < plan.group_outs;
+    const long long plane = static_cast<long long>(block.image) * plan.outs +
+                            (block.group + group) * plan.group_outs + first_out + out;
+    const T* const from = dy + ((plane * plan.out[0] + slice) * plan.out[1] + h) * plan.out[2];
+    Wide<T>* const to = tile + index * plan.columns;
+    for (int first = lane; first < plan.columns; first += ROW_LANES * BATCH) {
+      T values[BATCH];
+#pragma unroll
+      for (int i = 0; i < BATCH; ++i) {
+        const int w = exists ? source(plan, 2, left + first + i * ROW_LANES) : -1;
+        values[i] = w >= 0 ? from[w] : T(0.0f);
+      }
+#pragma unroll
+      for (int i = 0; i < BATCH; ++i) {
+        if (first + i * ROW_LANES < plan.columns) to[first + i * ROW_LANES] = widen(values[i]);
+      }
+    }
+  }
+}
+
+// The same with channels last: V neighbouring channels of a pixel are one load.
+template <int V, typename T>
+__device__ __forceinline__ void fill_pixels(
+    const T* __restrict__ dy, Wide<T>* tile, const Plan& plan, const Block& block, int slice, int first_out) {
+  using A = Wide<T>;
+  constexpr int IN_FLIGHT = V == 1 ? BATCH : BATCH / 2;
+  const int count = plan.rows * plan.columns * plan.packs.value;
+  const int top = origin(plan, 1, block.row), left = origin(plan, 2, block.column);
+  const long long depth = static_cast<long long>(block.image) * plan.out[0] + slice;
+  for (int begin = threadIdx.x; begin < count; begin += blockDim.x * IN_FLIGHT) {
+    Pack<T, V> packs[IN_FLIGHT];
+    int pixels[IN_FLIGHT], channels[IN_FLIGHT];
+#pragma unroll
+    for (int i = 0; i < IN_FLIGHT; ++i) {
+      const int index = begin + i * blockDim.x;
+      const int pixel = quotient(index, plan.packs), channel = remainder(index, pixel, plan.packs) * V;
+      const int row = quotient(pixel, plan.tile_columns_by), column = remainder(pixel, row, plan.tile_columns_by);
+      const int h = source(plan, 1, top + row), w = source(plan, 2, left + column);
+      const int group = quotient(channel, plan.stage_outs_by), out = remainder(channel, group, plan.stage_outs_by);
+      const bool exists = group < block.groups && first_out + out < plan.group_outs;
+      pixels[i] = pixel;
+      channels[i] = channel;
+      packs[i] = {};
+      if (index >= count || h < 0 || w < 0 || !exists) continue;
+      const long long at = (depth * plan.out[1] + h) * plan.out[2] + w;
+      packs[i] = load<T, V>(dy + at * plan.outs + (block.group + group) * plan.group_outs + first_out + out);
+    }
+#pragma unroll
+    for (int i = 0; i < IN_FLIGHT; ++i) {
+      if (begin + i * static_cast<int>(blockDim.x) >= count) continue;
+      A* const to = tile + pixels[i] * plan.pixel_stride;
+      if (V > 1 && plan.stage_outs == 1) {
+        constexpr int W = 16 / sizeof(A) < V ? 16 / sizeof(A) : V;
+#pragma unroll
+        for (int j = 0; j < V; j += W) {
+          Pack<A, W> wide;
+#pragma unroll
+          for (int k = 0; k < W; ++k) wide.at[k] = widen(packs[i].at[j + k]);
+          store<A, W>(to + channels[i] + j, wide);
+        }
+        continue;
+      }
+#pragma unroll
+      for (int j = 0; j < V; ++j) {
+        const int channel = channels[i] + j, group = quotient(channel, plan.stage_outs_by);
+        to[remainder(channel, group, plan.stage_outs_by) * plan.block_groups + group] = widen(packs[i].at[j]);
+      }
+    }
+  }
+}
+
+// Loads the filter of one depth tap for `stage_outs` channels of dy: [out][column tap][row tap, reversed][channel].
+template <int CHANNELS, typename T>
+__device__ __forceinline__ void fill_weights(
+    const T* __restrict__ filter, Wide<T>* weights, const Plan& plan, const Block& block, int depth_tap,
+    int first_out) {
+  const int taps = plan.kernel[0] * plan.kernel[1] * plan.kernel[2];
+  const int count = plan.stage_outs * plan.taps.value * plan.sub_channels.value;
+  for (int index = threadIdx.x; index < count; index += blockDim.x) {
+    const int rest = quotient(index, plan.sub_channels), sub = remainder(index, rest, plan.sub_channels);
+    const int out = quotient(rest, plan.taps), within = remainder(rest, out, plan.taps);
+    const int column_tap = quotient(within, plan.tap_rows);
+    const int row_tap = plan.kernel[1] - 1 - static_cast<int>(remainder(within, column_tap, plan.tap_rows));
+    const int group = quotient(sub / CHANNELS, plan.group_tiles);
+    const int channel = remainder(sub / CHANNELS, group, plan.group_tiles) * CHANNELS + sub % CHANNELS;
+    Wide<T> value = 0;
+    if (group < block.groups && channel < plan.per_group && first_out + out < plan.group_outs) {
+      const long long row = static_cast<long long>(block.group + group) * plan.group_outs + first_out + out;
+      const int tap = (depth_tap * plan.kernel[1] + row_tap) * plan.kernel[2] + column_tap;
+      value = widen(filter[plan.last ? (row * taps + tap) * plan.per_group + channel
+                                     : (row * plan.per_group + channel) * taps + tap]);
+    }
+    weights[index] = value;
+  }
+}
+
+// Adds the products of one stage. from: the thread's first pixel in the tile. weights: of its channels.
+template <int TAPS, int CHANNELS, int PIXELS, typename A>
+__device__ __forceinline__ void accumulate(
+    A (&sum)[CHANNELS][PIXELS], const A* from, const A* weights, const Plan& plan, int outs) {
+  const int step = plan.row_step * plan.row_stride + plan.column_step * plan.pixel_stride;
+  const int tap_step = plan.dilation[1] * plan.row_stride, column_step = plan.dilation[2] * plan.pixel_stride;
+  const int sub_channels = plan.sub_channels.value;
+  for (int out = 0; out < outs; ++out, from += plan.block_groups * plan.channel_stride) {
+    const A* column = from + (plan.kernel[2] - 1) * column_step;
+    for (int column_tap = 0; column_tap < plan.kernel[2]; ++column_tap, column -= column_step) {
+      const A* at = column;
+#pragma unroll 1
+      for (int row_tap = 0; row_tap < plan.kernel[1]; row_tap += TAPS, at += TAPS * tap_step) {
+        A window[PIXELS + TAPS - 1];
+#pragma unroll
+        for (int i = 0; i < PIXELS + TAPS - 1; ++i) window[i] = at[i * step];
+#pragma unroll
+        for (int tap = 0; tap < TAPS; ++tap, weights += sub_channels) {
+          A weight[CHANNELS];
+#pragma unroll
+          for (int c = 0; c < CHANNELS; c += CHANNELS < 4 ? 1 : 16 / sizeof(A)) {
+            constexpr int W = CHANNELS < 4 ? 1 : 16 / sizeof(A);
+            const Pack<A, W> pack = load<A, W>(weights + c);
+#pragma unroll
+            for (int k = 0; k < W; ++k) weight[c + k] = pack.at[k];
+          }
+#pragma unroll
+          for (int pixel = 0; pixel < PIXELS; ++pixel) {
+#pragma unroll
+            for (int c = 0; c < CHANNELS; ++c) sum[c][pixel] += window[pixel + tap] * weight[c];
+          }
+        }
+      }
+    }
+  }
+}
+
+// Adds the addend and stores a thread's results.
+template <int CHANNELS, int PIXELS, typename T>
+__device__ __forceinline__ void store_results(
+    const Wide<T> (&sum)[CHANNELS][PIXELS], const T* __restrict__ addend, T* __restrict__ dx, const Plan& plan,
+    const Block& block, int row, int column, int group, int channel) {
+  const long long area = static_cast<long long>(plan.full[1]) * plan.full[2];
+  const long long first = (block.group + group) * plan.per_group + channel, image = block.image;
+  const long long pixel_stride = plan.last ? plan.channels : 1, channel_stride = plan.last ? 1 : plan.full[0] * area;
+  const long long origin = plan.last ? (image * plan.full[0] + block.depth) * area * plan.channels + first
+                                     : ((image * plan.channels + first) * plan.full[0] + block.depth) * area;
+#pragma unroll
+  for (int pixel = 0; pixel < PIXELS; ++pixel) {
+    const int h = block.row + row + pixel * plan.row_step, w = block.column + column + pixel * plan.column_step;
+    if (h >= plan.full[1] || w >= plan.full[2]) continue;
+    const long long at = origin + (static_cast<long long>(h) * plan.full[2] + w) * pixel_stride;
+    if constexpr (CHANNELS > 1 && CHANNELS * sizeof(T) <= 16) {
+      if (plan.vector_store) {
+        Pack<T, CHANNELS> pack = {};
+        if (addend != nullptr) pack = load<T, CHANNELS>(addend + at);
+#pragma unroll
+        for (int c = 0; c < CHANNELS; ++c) {
+          pack.at[c] = narrow<T>(addend != nullptr ? sum[c][pixel] + widen(pack.at[c]) : sum[c][pixel]);
+        }
+        store<T, CHANNELS>(dx + at, pack);
+        continue;
+      }
+    }
+#pragma unroll
+    for (int c = 0; c < CHANNELS; ++c) {
+      if (channel + c >= plan.per_group) continue;
+      const long long to = at + c * channel_stride;
+      dx[to] = narrow<T>(addend != nullptr ? sum[c][pixel] + widen(addend[to]) : sum[c][pixel]);
+    }
+  }
+}
+
+template <typename T, int TAPS, int CHANNELS, int PIXELS>
+__global__ void __launch_bounds__(THREADS, sizeof(T) == 8 ? 2 : CHANNELS > 1 ? 3 : 4) direct(
+    const T* __restrict__ dy, const T* __restrict__ filter, const T* __restrict__ addend, T* __restrict__ dx,
+    const __grid_constant__ Plan plan) {
+  using A = Wide<T>;
+  extern __shared__ __align__(16) unsigned char memory[];
+  A *const tile = reinterpret_cast<A*>(memory), *const weights = tile + plan.weights;
+  const Block block(plan);
+  const int subs = plan.block_groups * plan.group_tiles.value, lanes = plan.column_lanes;
+  int rest = threadIdx.x, sub, row_lane, column_lane;
+  if (plan.last) {
+    sub = rest % subs, rest /= subs;
+    column_lane = rest % lanes, row_lane = rest / lanes;
+  } else {
+    column_lane = rest % lanes, rest /= lanes;
+    row_lane = rest % plan.row_lanes, sub = rest / plan.row_lanes;
+  }
+  const bool active = plan.last ? row_lane < plan.row_lanes : sub < subs;
+  const int group = quotient(sub, plan.group_tiles), channel = remainder(sub, group, plan.group_tiles) * CHANNELS;
+  const int row_step = max(plan.row_step, 1);
+  const int row = row_lane / row_step * row_step * (plan.row_step > 0 ? PIXELS : 1) + row_lane % row_step;
+  const A* const from = tile + group * plan.channel_stride + row * plan.row_stride + column_lane * plan.pixel_stride;
+  A sum[CHANNELS][PIXELS] = {};
+  for (int depth_tap = 0; depth_tap < plan.kernel[0]; ++depth_tap) {
+    const int slice = source(plan, 0, block.depth + plan.padding[0] - depth_tap * plan.dilation[0]);
+    if (slice < 0) continue;
+    for (int first_out = 0; first_out < plan.group_outs; first_out += plan.stage_outs) {
+      __syncthreads();
+      if (!plan.last) {
+        fill_rows(dy, tile, plan, block, slice, first_out);
+      } else if (plan.pack == 1) {
+        fill_pixels<1>(dy, tile, plan, block, slice, first_out);
+      } else {
+        fill_pixels<16 / sizeof(T)>(dy, tile, plan, block, slice, first_out);
+      }
+      fill_weights<CHANNELS>(filter, weights, plan, block, depth_tap, first_out);
+      __syncthreads();
+      const int outs = min(plan.stage_outs, plan.group_outs - first_out);
+      if (active) accumulate<TAPS>(sum, from, weights + sub * CHANNELS, plan, outs);
+    }
+  }
+  if (active && group < block.groups) {
+    store_results(sum, addend, dx, plan, block, row, column_lane, group, channel);
+  }
+}
