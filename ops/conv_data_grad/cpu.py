@@ -7,12 +7,13 @@ product by BLAS, then one fused pass over what is still in the cache.
 from __future__ import annotations
 
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from opgauge.ops._core.dtype import FLOATS
 from opgauge.ops._core.kernel import Bound
 from opgauge.ops._core.registry import kernel
+from opgauge.ops._cpu.threads import count
 from opgauge.ops._cpu.tile import scratch, widened
 from opgauge.ops.conv_data_grad.op import ConvDataGradParams, Geometry, geometry
 
@@ -24,6 +25,18 @@ BLOCK, WIDTH = 96, 128
 TASKS = 4
 """Tasks wanted for each thread."""
 PACKED_AT_ONCE = 8
+LARGEST_GROUP, LARGEST_OUT_GROUP, FEWEST_GROUPS = 8, 16, 8
+"""Channels of dx and of dy in a group, and groups, for which multiply-adds tap by tap are faster than a product."""
+
+
+class Tensors(NamedTuple):
+    """Arrays of one call; wide: dtype of the sums."""
+
+    dy: Any
+    weight: Any
+    dx: Any
+    addend: Any
+    wide: Any
 
 
 def _three(values: tuple[int, ...], fill: int) -> tuple[int, int, int]:
@@ -42,27 +55,54 @@ def conv_data_grad(
     add_to_output: Any = None,
     **options: Any,
 ) -> Bound:
-    """A product in Numba where it can be, else by BLAS."""
-    from opgauge.ops.conv_data_grad import jit
-
+    """Select a kernel: a matrix product in Numba, multiply-adds tap by tap, or a product by BLAS and a fold."""
     found = geometry(x_like.shape, filter.shape, ConvDataGradParams(**options))
     wide = np.dtype(np.float32) if dy.dtype.itemsize == HALF_BYTES else dy.dtype
+    tensors = Tensors(dy, filter, out["dx"], add_to_output, wide)
     if dy.size and filter.size and found.groups == 1 and {*found.strides} == {1}:
-        product = _by_pixels if found.is_pointwise and not found.channels_last else _by_rows
-        return product(jit, found, wide, dy, filter, out["dx"], add_to_output)
-    if found.channels_last:
-        return _channels_last(jit, found, wide, dy, filter, out["dx"], add_to_output)
-    dx = out["dx"]
-    direct = dx.dtype == wide
+        return (_by_pixels if found.is_pointwise and not found.channels_last else _by_rows)(found, tensors)
+    if dy.size and filter.size and _small_groups(found):
+        return _directly(found, tensors)
+    return (_columns_last if found.channels_last else _columns_first)(found, tensors)
+
+
+def _small_groups(found: Geometry) -> bool:
+    """Whether groups are too small for a matrix product. With channels last, vectors run over the groups."""
+    per_group, group_outs = found.channels // found.groups, found.out_channels // found.groups
+    fewest = FEWEST_GROUPS if found.channels_last else 2
+    return found.groups >= fewest and per_group <= LARGEST_GROUP and group_outs <= LARGEST_OUT_GROUP
+
+
+def _threads(found: Geometry, tensors: Tensors) -> int:
+    """Threads that pay for this convolution."""
+    moved = sum(array.nbytes for array in (tensors.dy, tensors.weight, tensors.dx))
+    products = found.batch * prod(found.out_size) * found.out_channels * prod(found.kernel)
+    return count(moved, 2.0 * products * (found.channels // found.groups))
+
+
+def _directly(found: Geometry, tensors: Tensors) -> Bound:
+    """Tap by tap: one call, or two where the filter is transposed first."""
+    from opgauge.ops._cpu.jit import storage
+    from opgauge.ops.conv_data_grad import jit_direct as jit
+
+    threads, (dy, weight, dx, addend, wide) = _threads(found, tensors), tensors
+    size, out, kernel = _three(found.size, 1), _three(found.out_size, 1), _three(found.kernel, 1)
+    per_group, group_outs = found.channels // found.groups, found.out_channels // found.groups
+    strides, padding, dilation = _three(found.strides, 1), _three(found.padding, 0), _three(found.dilation, 1)
+    walk = jit.Walk(
+        found.batch, found.groups, per_group, group_outs, size, out, kernel, strides, padding, dilation
+    )
+    flat = [storage(np.empty(0, dx.dtype) if array is None else array.reshape(-1)) for array in (dy, weight, addend, dx)]
+    given, weights, added, target = flat
+    if not found.channels_last:
+        total = scratch(threads * (size[1] * size[2] + out[1] * out[2]), wide)
+        return lambda: jit.direct_first.on(threads)(walk, given, weights, added, target, total, threads)
+    total = scratch(threads * (size[2] * found.channels + out[2] * found.out_channels), wide)
+    packed = scratch(weight.size, wide)
 
     def run() -> None:
-        rows = _rows(filter, found, wide)
-        for image in range(found.batch):
-            target = dx[image] if direct else np.empty(dx.shape[1:], wide)
-            addend = None if add_to_output is None else add_to_output[image].astype(wide, copy=False)
-            _one_image(jit, found, rows, dy[image].astype(wide, copy=False), addend, target)
-            if not direct:
-                dx[image] = target
+        jit.pack_taps.on(1)(walk, weights, packed)
+        jit.direct_last.on(threads)(walk, given, packed, added, target, total, threads)
 
     return run
 
@@ -75,12 +115,14 @@ def _flat(found: Geometry, array: Any) -> Any:
     return storage(array.reshape(found.batch, *((pixels, -1) if found.channels_last else (-1, pixels))))
 
 
-def _by_pixels(jit: Any, found: Geometry, wide: Any, dy: Any, weight: Any, dx: Any, addend: Any) -> Bound:
+def _by_pixels(found: Geometry, tensors: Tensors) -> Bound:
     """Channels first, pointwise: each product takes a block of pixels of all channels."""
     from opgauge.ops._cpu.jit import storage
     from opgauge.ops._cpu.tile.jit import ROWS
+    from opgauge.ops.conv_data_grad import jit_pixels as jit
 
-    threads, pixels = jit.threads(), PIXELS if found.out_channels <= PIXELS else PIXELS // 2
+    dy, weight, dx, addend, wide = tensors
+    threads, pixels = _threads(found, tensors), PIXELS if found.out_channels <= PIXELS else PIXELS // 2
     blocks = -(-found.channels // ROWS)
     packed = scratch(blocks * found.out_channels * ROWS, wide)
     given = scratch(threads * pixels * found.out_channels, wide)
@@ -95,8 +137,8 @@ def _by_pixels(jit: Any, found: Geometry, wide: Any, dy: Any, weight: Any, dx: A
     def run() -> None:
         for step in steps:
             step()
-        jit.pack_rows(rows, PACKED_AT_ONCE, packed)
-        jit.multiply_pixels(packed, *arrays, direct, pixels, parts, threads, given, tile)
+        jit.pack_rows.on(threads)(rows, PACKED_AT_ONCE, packed)
+        jit.multiply_pixels.on(threads)(packed, *arrays, direct, pixels, parts, threads, given, tile)
 
     return run
 
@@ -115,12 +157,14 @@ def _direct(wide: Any, addend: Any, dx: Any) -> tuple[Any, Any]:
     return np.empty(0, wide), np.empty(0, wide)
 
 
-def _by_rows(jit: Any, found: Geometry, wide: Any, dy: Any, weight: Any, dx: Any, addend: Any) -> Bound:
+def _by_rows(found: Geometry, tensors: Tensors) -> Bound:
     """Channels last, or moved there: each product takes a block of pixels, each pixel all channels of some taps."""
     from opgauge.ops._cpu.jit import storage
     from opgauge.ops._cpu.tile.jit import GROUP, ROWS, tile_columns
+    from opgauge.ops.conv_data_grad import jit_rows as jit
 
-    threads, last = jit.threads(), found.channels_last
+    dy, weight, dx, addend, wide = tensors
+    threads, last = _threads(found, tensors), found.channels_last
     size, out_size = _three(found.size, 1), _three(found.out_size, 1)
     margins, padded, order, shifts, reach = _padded_walk(found)
     pixels = prod(padded)
@@ -151,9 +195,9 @@ def _by_rows(jit: Any, found: Geometry, wide: Any, dy: Any, weight: Any, dx: Any
     def run() -> None:
         for step in steps:
             step()
-        jit.lay_out(spread, image, padded, margins, last)
-        jit.pack_columns(given, order, packed)
-        jit.multiply_rows(
+        jit.lay_out.on(threads)(spread, image, padded, margins, last)
+        jit.pack_columns.on(threads)(given, order, packed)
+        jit.multiply_rows.on(threads)(
             image,
             shifts,
             reach,
@@ -203,42 +247,82 @@ def _rows(weight: Any, found: Geometry, wide: Any) -> Any:
     return np.ascontiguousarray(grouped.transpose(0, 2, 1))
 
 
-def _one_image(jit: Any, found: Geometry, rows: Any, dy: Any, addend: Any, dx: Any) -> None:
+def _one_image(found: Geometry, threads: int, rows: Any, dy: Any, addend: Any, dx: Any) -> None:
+    """One image with channels first: a product by BLAS, then a fold while the columns are in the cache."""
+    from opgauge.ops.conv_data_grad import jit_fold as jit
+
     given = dy.reshape(found.groups, found.out_channels // found.groups, -1)
     if found.is_pointwise:
         np.matmul(rows, given, out=dx.reshape(found.groups, -1, given.shape[2]))
         if addend is not None:
-            jit.add_in_place(dx.reshape(-1), addend.reshape(-1))
+            jit.add_in_place.on(threads)(dx.reshape(-1), addend.reshape(-1))
         return
     sizes = (*_three(found.size, 1), *_three(found.kernel, 1), *_three(found.out_size, 1))
     column = np.matmul(rows, given).reshape(-1)
     added = np.empty(0, dx.dtype) if addend is None else addend.reshape(-1)
     strides, padding, dilation = _three(found.strides, 1), _three(found.padding, 0), _three(found.dilation, 1)
-    jit.fold(column, added, dx.reshape(-1), found.channels * sizes[0], sizes, strides, padding, dilation)
+    planes = found.channels * sizes[0]
+    jit.fold.on(threads)(column, added, dx.reshape(-1), planes, sizes, strides, padding, dilation)
 
 
-def _channels_last(jit: Any, found: Geometry, wide: Any, dy: Any, weight: Any, dx: Any, addend: Any) -> Bound:
-    """Pointwise: one product over all pixels. Elsewhere: image by image, channels moved to the front."""
-    direct = dx.dtype == wide
+def _columns_first(found: Geometry, tensors: Tensors) -> Bound:
+    """Image by image with channels first."""
+    dy, weight, dx, addend, wide = tensors
+    direct, threads = dx.dtype == wide, _image_threads(found, dx)
 
-    def run_pointwise() -> None:
-        matrix = weight.astype(wide, copy=False).reshape(found.out_channels, -1)
-        given = dy.astype(wide, copy=False).reshape(-1, found.out_channels)
-        flat = dx.reshape(-1, found.channels)
-        total = flat if direct else np.empty(flat.shape, wide)
-        np.matmul(given, matrix, out=total)
-        if addend is not None:
-            jit.add_in_place(total.reshape(-1), addend.astype(wide, copy=False).reshape(-1))
-        if not direct:
-            flat[...] = total
+    def run() -> None:
+        rows = _rows(weight, found, wide)
+        for image in range(found.batch):
+            target = dx[image] if direct else np.empty(dx.shape[1:], wide)
+            added = None if addend is None else addend[image].astype(wide, copy=False)
+            _one_image(found, threads, rows, dy[image].astype(wide, copy=False), added, target)
+            if not direct:
+                dx[image] = target
+
+    return run
+
+
+def _columns_last(found: Geometry, tensors: Tensors) -> Bound:
+    """Image by image with channels last, channels moved to the front and back; pointwise is one product."""
+    dy, weight, dx, addend, wide = tensors
+    threads = _image_threads(found, dx)
+    if found.is_pointwise and found.groups == 1:
+        return _one_product(found, tensors)
 
     def run() -> None:
         rows = _rows(weight, found, wide)
         for image in range(found.batch):
             given = np.ascontiguousarray(np.moveaxis(dy[image].astype(wide, copy=False), -1, 0))
             target = np.empty((found.channels, *found.size), wide)
-            _one_image(jit, found, rows, given, None, target)
+            _one_image(found, threads, rows, given, None, target)
             moved = np.moveaxis(target, 0, -1)
             dx[image] = moved if addend is None else moved + addend[image].astype(wide, copy=False)
 
-    return run_pointwise if found.is_pointwise and found.groups == 1 else run
+    return run
+
+
+def _image_threads(found: Geometry, dx: Any) -> int:
+    """Threads that pay for the fold of one image."""
+    columns = found.channels * prod(found.kernel) * prod(found.out_size)
+    return count(dx.itemsize * (columns + dx.size // max(found.batch, 1)))
+
+
+def _one_product(found: Geometry, tensors: Tensors) -> Bound:
+    """A 1x1 convolution with channels last: one product over all pixels, then the addend."""
+    from opgauge.ops.conv_data_grad import jit_fold as jit
+
+    dy, weight, dx, addend, wide = tensors
+    direct, threads = dx.dtype == wide, count(2 * dx.nbytes)
+
+    def run() -> None:
+        matrix = weight.astype(wide, copy=False).reshape(found.out_channels, -1)
+        given = dy.astype(wide, copy=False).reshape(-1, found.out_channels)
+        flat = dx.reshape(-1, found.channels)
+        total = flat if direct else np.empty(flat.shape, wide)
+        np.matmul(given, matrix, out=total)
+        if addend is not None:
+            jit.add_in_place.on(threads)(total.reshape(-1), addend.astype(wide, copy=False).reshape(-1))
+        if not direct:
+            flat[...] = total
+
+    return run

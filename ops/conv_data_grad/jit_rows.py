@@ -1,266 +1,23 @@
-"""Numba kernels of conv_data_grad for the CPU.
-
-Without strides and groups the convolution is a product of what can be read in order: by `multiply_pixels`
-where a pixel of dx needs one of dy and pixels lie next to each other, by `multiply_rows` where channels
-do or were made to. The addend is where a sum starts. Otherwise `fold` adds up columns that a BLAS made.
-16-bit floats come as `opgauge.ops._cpu.jit.storage` views them.
-"""
+"""Numba kernels for convolutions of stride 1 without groups: rows of pixels, channels last, times the packed filter."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import numpy as np
-from numba import get_num_threads, get_thread_id, njit, prange
+from numba import get_thread_id, njit, prange
 from opgauge.ops._cpu.jit import INNER, narrow, widen
-from opgauge.ops._cpu.tile.jit import GROUP, ROWS, lanes_of, multiply_tile, multiply_tile_onto, tile_columns, turn
+from opgauge.ops._cpu.threads import parallel
+from opgauge.ops._cpu.tile.jit import GROUP, ROWS, lanes_of, multiply_tile_onto, tile_columns, turn
+from opgauge.ops.conv_data_grad.jit_pixels import DEPTH
 
 uintp = np.uintp
-"""Of an index, it says that it is not from the end: one comparison less, and loops vectorise."""
+"""Index type: known not to be negative, so loops vectorize."""
 LAID_ROWS = 8
-"""Rows that are laid out together: so much of a channel lies together."""
-DEPTH = 256
-"""Depth of a partial product: its operands stay in the nearest cache, its rounding is that of a short sum."""
+"""Rows that one task lays out: that much of a channel is contiguous."""
 
 
-@njit(**INNER)
-def _add_spread(row: Any, at: int, stride: int, given: Any, first: int, count: int) -> None:
-    """row[at::stride] += given[first : first + count]; stride 1 apart, for vector instructions."""
-    if stride == 1:
-        for index in range(uintp(count)):
-            row[uintp(at) + index] += given[uintp(first) + index]
-    else:
-        for index in range(count):
-            row[uintp(at + index * stride)] += given[uintp(first + index)]
-
-
-@njit(**INNER)
-def _fold_plane(
-    column: Any, addend: Any, dx: Any, plane: int, sizes: Any, strides: Any, padding: Any, dilation: Any
-) -> None:
-    depth, height, width, kernel_d, kernel_h, kernel_w, out_d, out_h, out_w = sizes
-    channel, d, start = plane // depth, plane % depth, plane * height * width
-    if addend.size:
-        for index in range(uintp(start), uintp(start + height * width)):
-            dx[index] = addend[index]
-    else:
-        for index in range(uintp(start), uintp(start + height * width)):
-            dx[index] = 0
-    for i in range(kernel_d):
-        od = d + padding[0] - i * dilation[0]
-        if od % strides[0] != 0 or od < 0 or od // strides[0] >= out_d:
-            continue
-        for j in range(kernel_h):
-            for oh in range(out_h):
-                h = oh * strides[1] - padding[1] + j * dilation[1]
-                if h < 0 or h >= height:
-                    continue
-                for k in range(kernel_w):
-                    left = padding[2] - k * dilation[2]
-                    first = max(-(-left // strides[2]), 0)
-                    count = min((width - 1 + left) // strides[2] + 1, out_w) - first
-                    if count > 0:
-                        tap = ((channel * kernel_d + i) * kernel_h + j) * kernel_w + k
-                        given = ((tap * out_d + od // strides[0]) * out_h + oh) * out_w + first
-                        at = start + h * width + first * strides[2] - left
-                        _add_spread(dx, at, strides[2], column, given, count)
-
-
-@njit(cache=True, parallel=True, error_model="numpy")
-def fold(
-    column: Any,
-    addend: Any,
-    dx: Any,
-    planes: int,
-    sizes: Any,
-    strides: tuple[int, int, int],
-    padding: tuple[int, int, int],
-    dilation: tuple[int, int, int],
-) -> None:
-    """Fold columns (C, kernel, output) into dx (C, D, H, W), all flat, on top of the addend unless that is empty.
-
-    planes: C D. sizes: of dx, of the kernel and of the output.
-    """
-    for plane in prange(planes):
-        _fold_plane(column, addend, dx, np.int64(plane), sizes, strides, padding, dilation)
-
-
-@njit(cache=True, parallel=True, error_model="numpy")
-def add_in_place(total: Any, addend: Any) -> None:
-    """total += addend, flat."""
-    for index in prange(total.size):
-        total[index] += addend[index]
-
-
-@njit(**INNER)
-def _pack_rows(weight: Any, block: int, end: int, packed: Any) -> None:
-    out_channels, channels = weight.shape
-    for row in range(out_channels):
-        for channel in range(block * ROWS, end * ROWS):
-            value = widen(weight[row, channel]) if channel < channels else packed.dtype.type(0)
-            packed[(channel // ROWS * out_channels + row) * ROWS + channel % ROWS] = value
-
-
-@njit(cache=True, parallel=True, error_model="numpy")
-def pack_rows(weight: Any, at_once: int, packed: Any) -> None:
-    """weight (Co, C) to flat (blocks, Co, a tile's rows of C); `at_once` blocks are read together."""
-    blocks = packed.size // (weight.shape[0] * ROWS)
-    for task in prange(-(-blocks // at_once)):
-        _pack_rows(weight, task * at_once, min((task + 1) * at_once, blocks), packed)
-
-
-@njit(**INNER)
-def _take_pixels(dy: Any, n: int, first: int, count: int, given: Any, start: int) -> None:
-    columns, channels = tile_columns(given), dy.shape[1]
-    for channel in range(channels):
-        for panel in range(-(-count // columns)):
-            place, pixel = start + (panel * channels + channel) * columns, first + panel * columns
-            for column in range(min(columns, count - panel * columns)):
-                given[uintp(place + column)] = widen(dy[n, channel, uintp(pixel + column)])
-
-
-@njit(**INNER)
-def _begin(addend: Any, n: int, channel: int, first: int, count: int, tile: Any, start: int) -> None:
-    if addend.size:
-        for column in range(count):
-            tile[uintp(start + column)] = widen(addend[n, channel, uintp(first + column)])
-    else:
-        for column in range(count):
-            tile[uintp(start + column)] = 0
-
-
-@njit(**INNER)
-def _multiply_through(
-    packed: Any,
-    now: int,
-    out_channels: int,
-    addend: Any,
-    dx: Any,
-    n: int,
-    first: int,
-    done: int,
-    count: int,
-    pitch: int,
-    given: Any,
-    start: int,
-    tile: Any,
-    place: int,
-) -> None:
-    columns, rows = tile_columns(given), min(ROWS, dx.shape[1] - now * ROWS)
-    for row in range(rows):
-        _begin(addend, n, now * ROWS + row, first + done, count - done, tile, place + row * pitch + done)
-    for depth in range(0, out_channels, DEPTH):
-        for panel in range(done // columns, -(-count // columns)):
-            multiply_tile(
-                packed,
-                (now * out_channels + depth) * ROWS,
-                1,
-                ROWS,
-                given,
-                start + (panel * out_channels + depth) * columns,
-                columns,
-                min(DEPTH, out_channels - depth),
-                tile,
-                place + panel * columns,
-                pitch,
-            )
-    for row in range(rows):
-        for column in range(done, count):
-            value, index = tile[uintp(place + row * pitch + column)], uintp(first + column)
-            dx[n, now * ROWS + row, index] = narrow(value, dx[n, now * ROWS + row, index])
-
-
-@njit(**INNER)
-def _multiply_pixels(
-    packed: Any,
-    dy: Any,
-    addend: Any,
-    dx: Any,
-    direct: Any,
-    n: int,
-    first: int,
-    count: int,
-    block: int,
-    end: int,
-    pitch: int,
-    given: Any,
-    start: int,
-    tile: Any,
-    place: int,
-) -> None:
-    _take_pixels(dy, n, first, count, given, start)
-    (_, channels, length), out_channels, columns = dx.shape, dy.shape[1], tile_columns(given)
-    base, out = direct
-    for now in range(block, end):
-        done = count - count % columns if out.size and (now + 1) * ROWS <= channels else 0
-        for panel in range(done // columns):
-            target = (n * channels + now * ROWS) * length + first + panel * columns
-            for depth in range(0, out_channels, DEPTH):
-                multiply_tile_onto(
-                    packed,
-                    (now * out_channels + depth) * ROWS,
-                    1,
-                    ROWS,
-                    given,
-                    start + (panel * out_channels + depth) * columns,
-                    columns,
-                    min(DEPTH, out_channels - depth),
-                    out if depth else base,
-                    target,
-                    length,
-                    out,
-                    target,
-                    length,
-                )
-        if done < count:
-            _multiply_through(
-                packed, now, out_channels, addend, dx, n, first, done, count, pitch, given, start, tile, place
-            )
-
-
-@njit(cache=True, parallel=True, error_model="numpy")
-def multiply_pixels(
-    packed: Any,
-    dy: Any,
-    addend: Any,
-    dx: Any,
-    direct: Any,
-    pixels: int,
-    parts: int,
-    threads: int,
-    given: Any,
-    tile: Any,
-) -> None:
-    """dx (N, C, P) = filter dy (N, Co, P) + addend (N, C, P) or empty, `pixels` at a time.
-
-    packed as by `pack_rows`; each block of pixels is `parts` tasks. direct: addend and dx, flat, where tiles can be
-    written to them, else both empty. given, tile: scratch of each thread.
-    """
-    batch, channels, length = dx.shape
-    spans, blocks = -(-length // pixels), -(-channels // ROWS)
-    for task in prange(batch * spans * parts):
-        span, part, thread = task // parts, task % parts, get_thread_id()
-        first = span % spans * pixels
-        _multiply_pixels(
-            packed,
-            dy,
-            addend,
-            dx,
-            direct,
-            span // spans,
-            first,
-            min(pixels, length - first),
-            blocks * part // parts,
-            blocks * (part + 1) // parts,
-            pixels,
-            given,
-            thread * (given.size // threads),
-            tile,
-            thread * (tile.size // threads),
-        )
-
-
-@njit(cache=True, parallel=True, error_model="numpy")
+@parallel(error_model="numpy")
 def pack_columns(weight: Any, order: Any, packed: Any) -> None:
     """weight (Co, C, taps) or a view of that, taps in `order`, to flat (panels, taps, Co, a tile's columns of C)."""
     out_channels, channels, taps = weight.shape
@@ -292,7 +49,7 @@ def _lay_rows(
                 image[uintp(laid + w * channels + channel)] = widen(dy[uintp(given + channel * pitch + w)])
 
 
-@njit(cache=True, parallel=True, error_model="numpy")
+@parallel(error_model="numpy")
 def lay_out(dy: Any, image: Any, padded: Any, margins: Any, last: Any) -> None:
     """dy to image, flat (N, *padded, Co), `margins` away from its start.
 
@@ -480,7 +237,7 @@ def _finish_rows(
             _finish_row(addend, dx, n, pixel + left, pixel + right, column, used, last, tile, given, step)
 
 
-@njit(cache=True, parallel=True, error_model="numpy")
+@parallel(error_model="numpy")
 def multiply_rows(
     image: Any,
     shifts: Any,
@@ -530,8 +287,3 @@ def multiply_rows(
             _finish_rows(
                 addend, dx, flat, n, plane, first, count, column, used, sizes, last, tile, place, pitch, turned, block
             )
-
-
-def threads() -> int:
-    """Threads that these kernels may use."""
-    return int(get_num_threads())
