@@ -25,8 +25,9 @@ BLOCK, WIDTH = 96, 128
 TASKS = 4
 """Tasks wanted for each thread."""
 PACKED_AT_ONCE = 8
-LARGEST_GROUP, LARGEST_OUT_GROUP, FEWEST_GROUPS = 8, 16, 8
-"""Channels of dx and of dy in a group, and groups, for which multiply-adds tap by tap are faster than a product."""
+MOST_PRODUCTS, FEWEST_GROUPS = 32, 8
+"""Channels of dx times channels of dy in a group up to which multiply-adds tap by tap are faster than a matrix product;
+groups from which on vectors over groups pay."""
 
 
 class Tensors(NamedTuple):
@@ -70,7 +71,7 @@ def _small_groups(found: Geometry) -> bool:
     """Whether groups are too small for a matrix product. With channels last, vectors run over the groups."""
     per_group, group_outs = found.channels // found.groups, found.out_channels // found.groups
     fewest = FEWEST_GROUPS if found.channels_last else 2
-    return found.groups >= fewest and per_group <= LARGEST_GROUP and group_outs <= LARGEST_OUT_GROUP
+    return found.groups >= fewest and per_group * group_outs <= MOST_PRODUCTS
 
 
 def _threads(found: Geometry, tensors: Tensors) -> int:
@@ -89,10 +90,12 @@ def _directly(found: Geometry, tensors: Tensors) -> Bound:
     size, out, kernel = _three(found.size, 1), _three(found.out_size, 1), _three(found.kernel, 1)
     per_group, group_outs = found.channels // found.groups, found.out_channels // found.groups
     strides, padding, dilation = _three(found.strides, 1), _three(found.padding, 0), _three(found.dilation, 1)
-    walk = jit.Walk(
-        found.batch, found.groups, per_group, group_outs, size, out, kernel, strides, padding, dilation
+    walk = jit.numbers_of(
+        jit.Walk(found.batch, found.groups, per_group, group_outs, size, out, kernel, strides, padding, dilation)
     )
-    flat = [storage(np.empty(0, dx.dtype) if array is None else array.reshape(-1)) for array in (dy, weight, addend, dx)]
+    flat = [
+        storage(np.empty(0, dx.dtype) if array is None else array.reshape(-1)) for array in (dy, weight, addend, dx)
+    ]
     given, weights, added, target = flat
     if not found.channels_last:
         total = scratch(threads * (size[1] * size[2] + out[1] * out[2]), wide)
@@ -286,7 +289,7 @@ def _columns_last(found: Geometry, tensors: Tensors) -> Bound:
     """Image by image with channels last, channels moved to the front and back; pointwise is one product."""
     dy, weight, dx, addend, wide = tensors
     threads = _image_threads(found, dx)
-    if found.is_pointwise and found.groups == 1:
+    if found.is_pointwise:
         return _one_product(found, tensors)
 
     def run() -> None:
@@ -308,18 +311,18 @@ def _image_threads(found: Geometry, dx: Any) -> int:
 
 
 def _one_product(found: Geometry, tensors: Tensors) -> Bound:
-    """A 1x1 convolution with channels last: one product over all pixels, then the addend."""
+    """A 1x1 convolution with channels last: one product over all pixels of each group, then the addend."""
     from opgauge.ops.conv_data_grad import jit_fold as jit
 
     dy, weight, dx, addend, wide = tensors
-    direct, threads = dx.dtype == wide, count(2 * dx.nbytes)
+    direct, threads, groups = dx.dtype == wide, count(2 * dx.nbytes), found.groups
 
     def run() -> None:
-        matrix = weight.astype(wide, copy=False).reshape(found.out_channels, -1)
-        given = dy.astype(wide, copy=False).reshape(-1, found.out_channels)
-        flat = dx.reshape(-1, found.channels)
+        matrix = weight.astype(wide, copy=False).reshape(groups, found.out_channels // groups, -1)
+        given = dy.astype(wide, copy=False).reshape(-1, groups, found.out_channels // groups)
+        flat = dx.reshape(-1, groups, found.channels // groups)
         total = flat if direct else np.empty(flat.shape, wide)
-        np.matmul(given, matrix, out=total)
+        np.matmul(given.transpose(1, 0, 2), matrix, out=total.transpose(1, 0, 2))
         if addend is not None:
             jit.add_in_place.on(threads)(total.reshape(-1), addend.astype(wide, copy=False).reshape(-1))
         if not direct:

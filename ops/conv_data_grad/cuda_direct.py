@@ -19,13 +19,16 @@ TAPS = (7, 5, 3, 1)
 """Vertical taps that one window of loads serves."""
 PIXELS = {1: 8, 4: 4}
 """Results of a thread along an axis, by the channels it computes of each."""
-LARGEST_GROUP, LARGEST_OUT_GROUP = 8, 16
-"""Channels of dx and of dy in a group up to which tensor cores would be mostly idle."""
-RESERVED_BYTES, SM_BYTES, SM_THREADS = 1024, 227 * 1024, 2048
+MOST_PRODUCTS, MOST_PRODUCTS_16_BIT = 64, 32
+"""Multiply-adds of a tap for one pixel of a group, zeros of a stride included, up to which tensor cores are slower."""
+RESERVED_BYTES, SM_BYTES, SM_THREADS = 1024, 227 * 1024, 768
+"""SM_THREADS: resident at the kernels' registers a thread."""
+FEWEST_FILL_LANES, HIDING_WARPS = 8, 16
+"""HIDING_WARPS: resident warps at which latency doubles the time of a block."""
 LARGEST_INDEX = 2**31 - 1
-DECODE_ROW, ROW_LANES, LOAD, DECODE_PIXEL, ONCE = 10, 8, 4, 10, 60
-"""Cycles of a multiprocessor for a warp to find a row of dy, threads that load it, cycles for one element of it, cycles
-to find and load channels of a pixel, cycles for what a warp does once."""
+DECODE_ROW, LOAD, DECODE_PIXEL, ONCE, START = 10, 4, 10, 60, 200
+"""Cycles of a multiprocessor for a warp to find a row of dy, to load one element of it, to find and load
+channels of a pixel; for what a warp and a block do once."""
 _PLAN = np.dtype(
     [(name, np.int32) for name in ("images", "channels", "outs", "groups", "per_group", "group_outs")]
     + [(name, np.int32, (AXES,)) for name in ("full", "out", "kernel", "padding", "dilation")]
@@ -34,7 +37,7 @@ _PLAN = np.dtype(
         for name in (
             *("block_groups", "group_blocks", "stage_outs", "pack", "row_lanes", "column_lanes"),
             *("row_step", "column_step", "tile_rows", "tile_columns", "tiles", "tiles_across", "rows", "columns"),
-            *("pixel_stride", "row_stride", "channel_stride", "weights", "last", "vector_store"),
+            *("pixel_stride", "row_stride", "channel_stride", "weights", "last", "vector_store", "unit", "fill_lanes"),
         )
     ]
     + [("stride", DIVISOR, (AXES,))]
@@ -60,9 +63,7 @@ def _name(dtype: str, taps: int, channels: int) -> str:
 SOURCE = Source(
     __file__,
     "direct.cu",
-    tuple(
-        _name(dtype, taps, channels) for dtype in FLOATS for channels in PIXELS for taps in windows(dtype, channels)
-    ),
+    tuple(_name(dtype, taps, channels) for dtype in FLOATS for channels in PIXELS for taps in windows(dtype, channels)),
 )
 
 
@@ -177,6 +178,15 @@ class DirectConfig:
         return whole if contiguous and aligned and widest >= whole else 1
 
     @property
+    def fill_lanes(self) -> int:
+        """Threads that load one row of dy: 8, more where there are few rows."""
+        rows = self.halo[0] * self.block_groups * self.stage_outs
+        lanes = FEWEST_FILL_LANES
+        while lanes * 2 <= self.threads // rows and lanes < self.halo[1]:
+            lanes *= 2
+        return lanes
+
+    @property
     def cost(self) -> float:
         """Estimated cycles of a multiprocessor for one block, from its loads and multiply-adds."""
         depth, height, width = three(self.found.kernel, 1)
@@ -185,18 +195,18 @@ class DirectConfig:
         if self.found.channels_last:
             fill = rows * columns * channels / WARP * (DECODE_PIXEL / self.pack(16 // self.itemsize) + 1)
         else:
-            fill = rows * channels * ROW_LANES / WARP * (DECODE_ROW + -(-columns // ROW_LANES) * LOAD)
+            fill = rows * channels * self.fill_lanes / WARP * (DECODE_ROW + -(-columns // self.fill_lanes) * LOAD)
         loads = self.pixels + self.taps - 1 + self.taps * (2 if self.channels > 1 else 1)
         issued = (loads + 2 + self.taps * self.pixels * self.channels * (self.wide // 4)) / 4
         products = self.stage_outs * height * width / self.taps * max(loads * self.wide / 4, issued)
         warps = self.threads // WARP
         stages = depth * -(-self.group_outs // self.stage_outs)
-        return stages * (fill + warps * products) + warps * ONCE
+        return stages * (fill + warps * products) + warps * ONCE + START
 
     def duration(self, processors: int) -> float:
-        """Estimated cycles of the launch: full waves of blocks, slower where few of them are resident."""
-        resident = min(SM_BYTES // (self.shared_bytes + RESERVED_BYTES), SM_THREADS // self.threads, 8)
-        return -(-self.blocks // processors) * self.cost * (1 + 1 / max(resident, 1))
+        """Estimated cycles of the launch: blocks of a multiprocessor, slower where few warps hide latency."""
+        resident = max(min(SM_BYTES // (self.shared_bytes + RESERVED_BYTES), SM_THREADS // self.threads), 1)
+        return -(-self.blocks // processors) * self.cost * (1 + HIDING_WARPS * WARP / (resident * self.threads))
 
     def struct(self, widest: int, *, vector_store: bool) -> Any:
         """The configuration as the kernel's Plan."""
@@ -206,21 +216,48 @@ class DirectConfig:
         pack, channels = self.pack(widest), self.block_groups * self.stage_outs
         pixel_stride, channel_stride = (channels, 1) if found.channels_last else (1, rows * columns)
         numbers = {
-            **{"images": found.batch, "channels": found.channels, "outs": found.out_channels, "groups": found.groups},
-            **{"per_group": self.per_group, "group_outs": self.group_outs, "full": three(found.size, 1)},
-            **{"out": three(found.out_size, 1), "kernel": kernel, "padding": three(found.padding, 0)},
-            **{"dilation": three(found.dilation, 1), "block_groups": self.block_groups, "group_blocks": group_blocks},
-            **{"stage_outs": self.stage_outs, "pack": pack, "row_lanes": self.lanes[0], "column_lanes": self.lanes[1]},
+            "images": found.batch,
+            "channels": found.channels,
+            "outs": found.out_channels,
+            "groups": found.groups,
+            "per_group": self.per_group,
+            "group_outs": self.group_outs,
+            "full": three(found.size, 1),
+            "out": three(found.out_size, 1),
+            "kernel": kernel,
+            "padding": three(found.padding, 0),
+            "dilation": three(found.dilation, 1),
+            "block_groups": self.block_groups,
+            "group_blocks": group_blocks,
+            "stage_outs": self.stage_outs,
+            "pack": pack,
+            "row_lanes": self.lanes[0],
+            "column_lanes": self.lanes[1],
             **dict(zip(("row_step", "column_step"), self.steps, strict=True)),
             **dict(zip(("tile_rows", "tile_columns"), self.tile, strict=True)),
-            **{"tiles": down * across, "tiles_across": across, "rows": rows, "columns": columns},
-            **{"pixel_stride": pixel_stride, "row_stride": columns * pixel_stride, "channel_stride": channel_stride},
-            **{"weights": self.tile_elements, "last": found.channels_last, "vector_store": vector_store},
+            "tiles": down * across,
+            "tiles_across": across,
+            "rows": rows,
+            "columns": columns,
+            "pixel_stride": pixel_stride,
+            "row_stride": columns * pixel_stride,
+            "channel_stride": channel_stride,
+            "weights": self.tile_elements,
+            "last": found.channels_last,
+            "vector_store": vector_store,
+            "unit": {*found.strides} == {1},
+            "fill_lanes": self.fill_lanes,
         }
         divisors = {
-            **{"group_tiles": self.subs // self.block_groups, "tile_rows_by": rows, "tile_columns_by": columns},
-            **{"packs": channels // pack, "stage_outs_by": self.stage_outs, "block_groups_by": self.block_groups},
-            **{"sub_channels": self.subs * self.channels, "taps": kernel[1] * kernel[2], "tap_rows": kernel[1]},
+            "group_tiles": self.subs // self.block_groups,
+            "tile_rows_by": rows,
+            "tile_columns_by": columns,
+            "packs": channels // pack,
+            "stage_outs_by": self.stage_outs,
+            "block_groups_by": self.block_groups,
+            "sub_channels": self.subs * self.channels,
+            "taps": kernel[1] * kernel[2],
+            "tap_rows": kernel[1],
         }
         for name, value in numbers.items():
             plan[name] = value
@@ -281,15 +318,16 @@ def select(found: Geometry, dtype: str, shared: int, processors: int) -> DirectC
     return min(possible, key=lambda config: config.duration(processors), default=None)
 
 
-def pays(found: Geometry) -> bool:
+def pays(found: Geometry, dtype: str) -> bool:
     """Whether groups are so small that tensor cores would be mostly idle."""
-    per_group, group_outs = found.channels // found.groups, found.out_channels // found.groups
-    return found.groups > 1 and per_group <= LARGEST_GROUP and group_outs <= LARGEST_OUT_GROUP
+    upsampled = prod(map(min, found.strides, found.size))
+    products = found.channels // found.groups * (found.out_channels // found.groups) * upsampled
+    return found.groups > 1 and products <= (MOST_PRODUCTS_16_BIT if dtype_info(dtype).itemsize == 2 else MOST_PRODUCTS)
 
 
 def config_here(found: Geometry, dtype: str) -> DirectConfig | None:
     """The configuration for the current device; None where `direct` does not pay or does not fit."""
-    if not pays(found) or min(found.batch, found.out_channels, found.channels) == 0:
+    if not pays(found, dtype) or min(found.batch, found.out_channels, found.channels) == 0:
         return None
     shared = shared_memory_bytes() - RESERVED_BYTES
     return select(found, dtype, shared, multiprocessors())

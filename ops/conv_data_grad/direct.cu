@@ -15,8 +15,7 @@
 
 constexpr int AXES = 3;        // depth, height, width
 constexpr int THREADS = 256;
-constexpr int BATCH = 4;       // loads in flight of a thread
-constexpr int ROW_LANES = 8;   // threads that load one row of dy
+constexpr int BATCH = 4;       // loads in flight of a thread, two where one is 16 bytes
 
 struct Plan {
   int images, channels, outs;               // channels: of dx; outs: channels of dy
@@ -30,7 +29,8 @@ struct Plan {
   int rows, columns;                        // pixels of the tile of dy
   int pixel_stride, row_stride, channel_stride;      // of the tile of dy, in elements
   int weights;                              // offset of the filter in shared memory, in elements
-  int last, vector_store;                   // channels last; whether CHANNELS elements are stored at once
+  int last, vector_store, unit;             // channels last; CHANNELS elements are stored at once; strides are 1
+  int fill_lanes;                           // threads that load a row of dy, a power of two
   Divisor stride[AXES], group_tiles;        // group_tiles: tiles of CHANNELS channels in a group
   Divisor tile_rows_by, tile_columns_by, packs, stage_outs_by, block_groups_by;  // decode an index of the tile of dy
   Divisor sub_channels, taps, tap_rows;     // decode an index of the filter's stage
@@ -65,8 +65,10 @@ struct Block {
   }
 };
 
-// Index along an axis of dy of an upsampled position, -1 where there is a zero.
+// Index along an axis of dy of an upsampled position, -1 where there is a zero. UNIT: the strides are 1.
+template <bool UNIT>
 __device__ __forceinline__ int source(const Plan& plan, int axis, int at) {
+  if (UNIT) return static_cast<unsigned int>(at) < static_cast<unsigned int>(plan.out[axis]) ? at : -1;
   if (at < 0) return -1;
   const int whole = quotient(at, plan.stride[axis]);
   return whole < plan.out[axis] && remainder(at, whole, plan.stride[axis]) == 0 ? whole : -1;
@@ -77,39 +79,40 @@ __device__ __forceinline__ int origin(const Plan& plan, int axis, int first) {
   return first + plan.padding[axis] - (plan.kernel[axis] - 1) * plan.dilation[axis];
 }
 
-// Loads the tile of dy for one depth slice and `stage_outs` channels of each group. Channels first: ROW_LANES threads
+// Loads the tile of dy for one depth slice and `stage_outs` channels of each group. Channels first: `fill_lanes` threads
 // load a row, so that most of the index is computed once a row.
-template <typename T>
+template <bool UNIT, typename T>
 __device__ __forceinline__ void fill_rows(
     const T* __restrict__ dy, Wide<T>* tile, const Plan& plan, const Block& block, int slice, int first_out) {
-  const int count = plan.rows * plan.block_groups * plan.stage_outs, lane = threadIdx.x % ROW_LANES;
+  const int count = plan.rows * plan.block_groups * plan.stage_outs, lanes = plan.fill_lanes;
+  const int lane = threadIdx.x & (lanes - 1), step = blockDim.x / lanes;
   const int top = origin(plan, 1, block.row), left = origin(plan, 2, block.column);
-  for (int index = threadIdx.x / ROW_LANES; index < count; index += blockDim.x / ROW_LANES) {
+  for (int index = threadIdx.x / lanes; index < count; index += step) {
     const int channel = quotient(index, plan.tile_rows_by), row = remainder(index, channel, plan.tile_rows_by);
     const int out = quotient(channel, plan.block_groups_by), group = remainder(channel, out, plan.block_groups_by);
-    const int h = source(plan, 1, top + row);
+    const int h = source<UNIT>(plan, 1, top + row);
     const bool exists = h >= 0 && group < block.groups && first_out + out < plan.group_outs;
     const long long plane = static_cast<long long>(block.image) * plan.outs +
                             (block.group + group) * plan.group_outs + first_out + out;
     const T* const from = dy + ((plane * plan.out[0] + slice) * plan.out[1] + h) * plan.out[2];
     Wide<T>* const to = tile + index * plan.columns;
-    for (int first = lane; first < plan.columns; first += ROW_LANES * BATCH) {
+    for (int first = lane; first < plan.columns; first += lanes * BATCH) {
       T values[BATCH];
 #pragma unroll
       for (int i = 0; i < BATCH; ++i) {
-        const int w = exists ? source(plan, 2, left + first + i * ROW_LANES) : -1;
+        const int w = exists ? source<UNIT>(plan, 2, left + first + i * lanes) : -1;
         values[i] = w >= 0 ? from[w] : T(0.0f);
       }
 #pragma unroll
       for (int i = 0; i < BATCH; ++i) {
-        if (first + i * ROW_LANES < plan.columns) to[first + i * ROW_LANES] = widen(values[i]);
+        if (first + i * lanes < plan.columns) to[first + i * lanes] = widen(values[i]);
       }
     }
   }
 }
 
 // The same with channels last: V neighbouring channels of a pixel are one load.
-template <int V, typename T>
+template <int V, bool UNIT, typename T>
 __device__ __forceinline__ void fill_pixels(
     const T* __restrict__ dy, Wide<T>* tile, const Plan& plan, const Block& block, int slice, int first_out) {
   using A = Wide<T>;
@@ -125,7 +128,7 @@ __device__ __forceinline__ void fill_pixels(
       const int index = begin + i * blockDim.x;
       const int pixel = quotient(index, plan.packs), channel = remainder(index, pixel, plan.packs) * V;
       const int row = quotient(pixel, plan.tile_columns_by), column = remainder(pixel, row, plan.tile_columns_by);
-      const int h = source(plan, 1, top + row), w = source(plan, 2, left + column);
+      const int h = source<UNIT>(plan, 1, top + row), w = source<UNIT>(plan, 2, left + column);
       const int group = quotient(channel, plan.stage_outs_by), out = remainder(channel, group, plan.stage_outs_by);
       const bool exists = group < block.groups && first_out + out < plan.group_outs;
       pixels[i] = pixel;
@@ -156,6 +159,18 @@ __device__ __forceinline__ void fill_pixels(
         to[remainder(channel, group, plan.stage_outs_by) * plan.block_groups + group] = widen(packs[i].at[j]);
       }
     }
+  }
+}
+
+template <bool UNIT, typename T>
+__device__ __forceinline__ void fill(
+    const T* __restrict__ dy, Wide<T>* tile, const Plan& plan, const Block& block, int slice, int first_out) {
+  if (!plan.last) {
+    fill_rows<UNIT>(dy, tile, plan, block, slice, first_out);
+  } else if (plan.pack == 1) {
+    fill_pixels<1, false>(dy, tile, plan, block, slice, first_out);
+  } else {
+    fill_pixels<16 / sizeof(T), UNIT>(dy, tile, plan, block, slice, first_out);
   }
 }
 
@@ -231,11 +246,13 @@ __device__ __forceinline__ void store_results(
   const long long pixel_stride = plan.last ? plan.channels : 1, channel_stride = plan.last ? 1 : plan.full[0] * area;
   const long long origin = plan.last ? (image * plan.full[0] + block.depth) * area * plan.channels + first
                                      : ((image * plan.channels + first) * plan.full[0] + block.depth) * area;
+  const int h = block.row + row, w = block.column + column;
+  const long long step = (static_cast<long long>(plan.row_step) * plan.full[2] + plan.column_step) * pixel_stride;
+  const int rows = plan.full[1] - h, columns = plan.full[2] - w;  // left of the image
+  long long at = origin + (static_cast<long long>(h) * plan.full[2] + w) * pixel_stride;
 #pragma unroll
-  for (int pixel = 0; pixel < PIXELS; ++pixel) {
-    const int h = block.row + row + pixel * plan.row_step, w = block.column + column + pixel * plan.column_step;
-    if (h >= plan.full[1] || w >= plan.full[2]) continue;
-    const long long at = origin + (static_cast<long long>(h) * plan.full[2] + w) * pixel_stride;
+  for (int pixel = 0; pixel < PIXELS; ++pixel, at += step) {
+    if (pixel * plan.row_step >= rows || pixel * plan.column_step >= columns) break;
     if constexpr (CHANNELS > 1 && CHANNELS * sizeof(T) <= 16) {
       if (plan.vector_store) {
         Pack<T, CHANNELS> pack = {};
@@ -258,7 +275,7 @@ __device__ __forceinline__ void store_results(
 }
 
 template <typename T, int TAPS, int CHANNELS, int PIXELS>
-__global__ void __launch_bounds__(THREADS, sizeof(T) == 8 ? 2 : CHANNELS > 1 ? 3 : 4) direct(
+__global__ void __launch_bounds__(THREADS, sizeof(T) == 8 ? 2 : 3) direct(
     const T* __restrict__ dy, const T* __restrict__ filter, const T* __restrict__ addend, T* __restrict__ dx,
     const __grid_constant__ Plan plan) {
   using A = Wide<T>;
@@ -281,16 +298,14 @@ __global__ void __launch_bounds__(THREADS, sizeof(T) == 8 ? 2 : CHANNELS > 1 ? 3
   const A* const from = tile + group * plan.channel_stride + row * plan.row_stride + column_lane * plan.pixel_stride;
   A sum[CHANNELS][PIXELS] = {};
   for (int depth_tap = 0; depth_tap < plan.kernel[0]; ++depth_tap) {
-    const int slice = source(plan, 0, block.depth + plan.padding[0] - depth_tap * plan.dilation[0]);
+    const int slice = source<false>(plan, 0, block.depth + plan.padding[0] - depth_tap * plan.dilation[0]);
     if (slice < 0) continue;
     for (int first_out = 0; first_out < plan.group_outs; first_out += plan.stage_outs) {
       __syncthreads();
-      if (!plan.last) {
-        fill_rows(dy, tile, plan, block, slice, first_out);
-      } else if (plan.pack == 1) {
-        fill_pixels<1>(dy, tile, plan, block, slice, first_out);
+      if (plan.unit) {
+        fill<true>(dy, tile, plan, block, slice, first_out);
       } else {
-        fill_pixels<16 / sizeof(T)>(dy, tile, plan, block, slice, first_out);
+        fill<false>(dy, tile, plan, block, slice, first_out);
       }
       fill_weights<CHANNELS>(filter, weights, plan, block, depth_tap, first_out);
       __syncthreads();

@@ -33,6 +33,29 @@ class Walk(NamedTuple):
     dilation: Three
 
 
+def numbers_of(walk: Walk) -> tuple[int, ...]:
+    """A walk as one flat tuple: Numba passes no nested tuples into a parallel loop."""
+    axes = (walk.size, walk.out, walk.kernel, walk.strides, walk.padding, walk.dilation)
+    return (walk.batch, walk.groups, walk.per_group, walk.group_outs, *(number for axis in axes for number in axis))
+
+
+@njit(**INNER)
+def _walk(numbers: Any) -> Walk:
+    """The inverse of `numbers_of`."""
+    return Walk(
+        numbers[0],
+        numbers[1],
+        numbers[2],
+        numbers[3],
+        (numbers[4], numbers[5], numbers[6]),
+        (numbers[7], numbers[8], numbers[9]),
+        (numbers[10], numbers[11], numbers[12]),
+        (numbers[13], numbers[14], numbers[15]),
+        (numbers[16], numbers[17], numbers[18]),
+        (numbers[19], numbers[20], numbers[21]),
+    )
+
+
 @njit(**INNER)
 def _source(at: int, walk: Any, axis: int, tap: int) -> int:
     """Index along an axis of dy that `tap` connects to index `at` of dx, -1 where there is none."""
@@ -43,7 +66,7 @@ def _source(at: int, walk: Any, axis: int, tap: int) -> int:
 
 @njit(**INNER)
 def _columns(walk: Any, tap: int) -> Any:
-    """First column of dy that a tap of the width connects to dx, the number of them, and the column of dx of the first."""
+    """First column of dy that a horizontal tap reads, the number of columns, and the first column of dx."""
     stride, left = walk.strides[2], walk.padding[2] - tap * walk.dilation[2]
     first = max(-(-left // stride), 0)
     return first, min((walk.size[2] - 1 + left) // stride + 1, walk.out[2]) - first, first * stride - left
@@ -88,7 +111,8 @@ def _begin_row(addend: Any, first: int, count: int, total: Any, to: int) -> None
 
 
 @njit(**INNER)
-def _first_slice(walk: Any, dy: Any, weight: Any, addend: Any, dx: Any, plane: int, total: Any, to: int) -> None:
+def _first_slice(numbers: Any, dy: Any, weight: Any, addend: Any, dx: Any, plane: int, total: Any, to: int) -> None:
+    walk = _walk(numbers)
     depth, height, width = walk.size
     count, outs = height * width, walk.out[1] * walk.out[2]
     taps = walk.kernel[1] * walk.kernel[2]
@@ -114,17 +138,19 @@ def _first_slice(walk: Any, dy: Any, weight: Any, addend: Any, dx: Any, plane: i
 
 
 @parallel(error_model="numpy")
-def direct_first(walk: Any, dy: Any, weight: Any, addend: Any, dx: Any, scratch: Any, threads: int) -> None:
+def direct_first(numbers: Any, dy: Any, weight: Any, addend: Any, dx: Any, scratch: Any, threads: int) -> None:
     """dx with channels first, a depth slice of a channel at a time; arrays are flat, an empty addend is none.
 
     scratch: for each thread a depth slice of one channel of dx and of dy.
     """
-    for plane in prange(walk.batch * walk.groups * walk.per_group * walk.size[0]):
-        _first_slice(walk, dy, weight, addend, dx, plane, scratch, get_thread_id() * (scratch.size // threads))
+    batch, groups, per_group, _, depth = numbers[:5]
+    for plane in prange(batch * groups * per_group * depth):
+        _first_slice(numbers, dy, weight, addend, dx, plane, scratch, get_thread_id() * (scratch.size // threads))
 
 
 @njit(**INNER)
-def _pack_tap(walk: Any, weight: Any, tap: int, packed: Any) -> None:
+def _pack_tap(numbers: Any, weight: Any, tap: int, packed: Any) -> None:
+    walk = _walk(numbers)
     taps = walk.kernel[0] * walk.kernel[1] * walk.kernel[2]
     for out in range(walk.group_outs):
         for inner in range(walk.per_group):
@@ -135,10 +161,10 @@ def _pack_tap(walk: Any, weight: Any, tap: int, packed: Any) -> None:
 
 
 @parallel(error_model="numpy")
-def pack_taps(walk: Any, weight: Any, packed: Any) -> None:
+def pack_taps(numbers: Any, weight: Any, packed: Any) -> None:
     """Filter (groups, outs of a group, taps, channels of a group) to (taps, outs, channels, groups)."""
-    for tap in prange(walk.kernel[0] * walk.kernel[1] * walk.kernel[2]):
-        _pack_tap(walk, weight, tap, packed)
+    for tap in prange(numbers[10] * numbers[11] * numbers[12]):
+        _pack_tap(numbers, weight, tap, packed)
 
 
 @njit(**INNER)
@@ -176,7 +202,8 @@ def _add_pixels(walk: Any, given: Any, packed: Any, tap: int, column_tap: int, t
 
 
 @njit(**INNER)
-def _last_row(walk: Any, dy: Any, packed: Any, addend: Any, dx: Any, row: int, total: Any, to: int) -> None:
+def _last_row(numbers: Any, dy: Any, packed: Any, addend: Any, dx: Any, row: int, total: Any, to: int) -> None:
+    walk = _walk(numbers)
     depth, height, width = walk.size
     channels, outs = walk.groups * walk.per_group, walk.groups * walk.group_outs
     image, d, h = row // (depth * height), row // height % depth, row % height
@@ -205,10 +232,10 @@ def _last_row(walk: Any, dy: Any, packed: Any, addend: Any, dx: Any, row: int, t
 
 
 @parallel(error_model="numpy")
-def direct_last(walk: Any, dy: Any, packed: Any, addend: Any, dx: Any, scratch: Any, threads: int) -> None:
+def direct_last(numbers: Any, dy: Any, packed: Any, addend: Any, dx: Any, scratch: Any, threads: int) -> None:
     """dx with channels last, a row at a time; packed as by `pack_taps`, other arguments as in `direct_first`.
 
     scratch: for each thread a row of dx and a row of dy, the groups of each contiguous.
     """
-    for row in prange(walk.batch * walk.size[0] * walk.size[1]):
-        _last_row(walk, dy, packed, addend, dx, row, scratch, get_thread_id() * (scratch.size // threads))
+    for row in prange(numbers[0] * numbers[4] * numbers[5]):
+        _last_row(numbers, dy, packed, addend, dx, row, scratch, get_thread_id() * (scratch.size // threads))

@@ -9,10 +9,11 @@ from numba import get_thread_id, njit, prange
 from opgauge.ops._cpu.jit import INNER, narrow, widen
 from opgauge.ops._cpu.threads import parallel
 from opgauge.ops._cpu.tile.jit import GROUP, ROWS, lanes_of, multiply_tile_onto, tile_columns, turn
-from opgauge.ops.conv_data_grad.jit_pixels import DEPTH
 
 uintp = np.uintp
 """Index type: known not to be negative, so loops vectorize."""
+DEPTH = 256
+"""Depth of a partial product, as in jit_pixels; repeated, as Numba's cache does not notice a change elsewhere."""
 LAID_ROWS = 8
 """Rows that one task lays out: that much of a channel is contiguous."""
 
