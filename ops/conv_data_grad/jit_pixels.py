@@ -163,7 +163,7 @@ def multiply_pixels(
     batch, channels, length = dx.shape
     spans, blocks = -(-length // pixels), -(-channels // ROWS)
     for task in prange(batch * spans * parts):
-        span, part, thread = task // parts, task % parts, get_thread_id()
+        span, part, thread = task // parts, task % parts, (get_thread_id() if threads > 1 else 0)
         first = span % spans * pixels
         _multiply_pixels(
             packed,

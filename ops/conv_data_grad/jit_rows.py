@@ -273,7 +273,7 @@ def multiply_rows(
         n, plane = task // (planes * blocks * parts), task // (blocks * parts) % planes
         first, panel = task // parts % blocks * block, task % parts * at_once
         count, now = min(block, rows * line - first), min(at_once, panels - panel)
-        place, pitch = get_thread_id() * (tile.size // threads), at_once * columns
+        place, pitch = (get_thread_id() if threads > 1 else 0) * (tile.size // threads), at_once * columns
         base = (n * image_size + plane * plane_size) * out_channels
         done = count - count % ROWS if last and direct[1].size else 0
         target = ((n * planes + plane) * rows * width + first) * channels + panel * columns
