@@ -145,7 +145,16 @@ def direct_first(numbers: Any, dy: Any, weight: Any, addend: Any, dx: Any, scrat
     """
     batch, groups, per_group, _, depth = numbers[:5]
     for plane in prange(batch * groups * per_group * depth):
-        _first_slice(numbers, dy, weight, addend, dx, plane, scratch, (get_thread_id() if threads > 1 else 0) * (scratch.size // threads))
+        _first_slice(
+            numbers,
+            dy,
+            weight,
+            addend,
+            dx,
+            plane,
+            scratch,
+            (get_thread_id() if threads > 1 else 0) * (scratch.size // threads),
+        )
 
 
 @njit(**INNER)
@@ -238,4 +247,13 @@ def direct_last(numbers: Any, dy: Any, packed: Any, addend: Any, dx: Any, scratc
     scratch: for each thread a row of dx and a row of dy, the groups of each contiguous.
     """
     for row in prange(numbers[0] * numbers[4] * numbers[5]):
-        _last_row(numbers, dy, packed, addend, dx, row, scratch, (get_thread_id() if threads > 1 else 0) * (scratch.size // threads))
+        _last_row(
+            numbers,
+            dy,
+            packed,
+            addend,
+            dx,
+            row,
+            scratch,
+            (get_thread_id() if threads > 1 else 0) * (scratch.size // threads),
+        )
