@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import opgauge
 from opgauge.ops._core.backend import BACKENDS, Device, available
+from opgauge.ops._core.call import call
 from opgauge.ops._core.dtype import COMPLEX, DTYPES, FLOATS, INTS, DtypeInfo, dtype_info, dtype_name
 from opgauge.ops._core.errors import (
     AxisError,
@@ -74,6 +75,7 @@ __all__ = [
     "Work",
     "all_ops",
     "available",
+    "call",
     "discover",
     "dtype_info",
     "dtype_name",
