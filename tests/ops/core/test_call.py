@@ -30,8 +30,9 @@ def test_it_computes_and_allocates() -> None:
 def test_torch_tensors_come_back_as_tensors(op: str) -> None:
     """Outputs of torch tensors are torch tensors, bfloat16 included."""
     x = torch.ones(4, 6, dtype=torch.bfloat16)
-    given = {"in_0": x, "in_1": x} if op == "add_n" else {"x": x}
-    found = call(op, **given, **({"scale": 1.0} if op == "scale" else {}))
+    given: dict[str, Any] = {"in_0": x, "in_1": x} if op == "add_n" else {"x": x}
+    given |= {"scale": 1.0} if op == "scale" else {}
+    found = call(op, **given)
     assert isinstance(found, torch.Tensor)
     assert found.dtype == torch.bfloat16
 
