@@ -1,6 +1,7 @@
 """`call`: run an op on arrays of the caller, with every argument checked.
 
-Kernels trust what they are bound to: buffers of the op's shapes and dtypes, C-contiguous and on one device. `call` establishes that for arrays of NumPy, CuPy or torch, and raises an OpError where it cannot.
+Kernels trust what they are bound to: buffers of the op's shapes and dtypes, C-contiguous and on one device. `call`
+establishes that for arrays of NumPy, CuPy or torch, and raises an OpError where it cannot.
 """
 
 from __future__ import annotations
