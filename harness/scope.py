@@ -1,4 +1,4 @@
-"""What a token of the service allows."""
+"""Scopes of the service's tokens."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ from enum import StrEnum
 
 
 class Scope(StrEnum):
-    """Sending runs, acknowledging regressions, or everything."""
+    """Permission of a token: to read, submit runs, acknowledge regressions, or everything. All may read."""
 
+    READ = "read"
     SUBMIT = "submit"
     ACK = "ack"
     ADMIN = "admin"

@@ -112,9 +112,10 @@ def child_environment(threads: int | None = None) -> dict[str, str]:
     return environment
 
 
-def tell_workers(orders: str) -> None:
-    """Leave word for the service's processes, which inherit the environment."""
+def tell_workers(orders: str, metrics: Path) -> None:
+    """Pass orders, and the folder of shared metrics, to the service's processes, which inherit the environment."""
     os.environ[WORKER_ORDERS] = orders
+    os.environ["PROMETHEUS_MULTIPROC_DIR"] = str(metrics)
 
 
 def worker_orders() -> str:

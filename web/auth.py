@@ -1,7 +1,8 @@
-"""Who may do what: writes need a token, always; reads need one where reading is not open.
+"""Authentication: writing always needs a token; reading needs one where it is not open.
 
-A route that writes takes `Depends(require(Scope.SUBMIT))`. A service that is bound to more than loopback
-and not meant for everybody adds `ReadGuard`.
+A route that writes takes `Depends(require(Scope.SUBMIT))`. A service on more than loopback that is not public adds
+`ReadGuard`. Limits count per token after authentication, so that nobody uses up another's; requests without a valid
+token count per address.
 """
 
 from __future__ import annotations
@@ -17,9 +18,12 @@ from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import JSONResponse
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from opgauge.harness.scope import Scope
-from opgauge.harness.store.tokens import Token, find_token
+from opgauge.harness.store.audit import add_audit
+from opgauge.harness.store.tokens import Token, find_token, note_use
+from opgauge.web.observe import note_token, request_id
 from opgauge.web.rate import Limits
 from sqlalchemy import Engine
+from sqlalchemy.exc import SQLAlchemyError
 
 LONGEST = 200
 OPEN_PATHS = ("/healthz",)
@@ -39,42 +43,60 @@ def limits_of(request: Request) -> Limits:
 
 
 def require(scope: Scope) -> Callable[..., Token]:
-    """A dependency: the token of the request, which must be good for `scope`. 401, 403 or 429 else."""
+    """A dependency: the token of the request, which must permit `scope`; otherwise 401, 403 or 429."""
 
     def allowed(
         request: Request, given: Annotated[HTTPAuthorizationCredentials | None, Depends(_bearer)] = None
     ) -> Token:
         limits, address = limits_of(request), address_of(request)
-        _slow_down(limits.address.take(address))
         if given is None:
+            _slow_down(limits.address.take(address))
             raise _unauthorized("writing needs a token: Authorization: Bearer …")
         token = check_token(request.app.state.store.engine, limits, address, given.credentials)
-        if not token.allows(scope):
-            raise HTTPException(403, f"the token {token.name} is for {token.scope}, not for {scope}")
         _slow_down(limits.token.take(token.name))
+        note_token(token.name)
+        if not token.allows(scope):
+            audit(request, token.name, "refuse", request.url.path, f"scope {token.scope}, not {scope}")
+            raise HTTPException(403, f"the token {token.name} is for {token.scope}, not for {scope}")
         return token
 
     return allowed
 
 
 def check_token(engine: Engine, limits: Limits, address: str, secret: str) -> Token:
-    """The token with this secret; 401 where there is none, 429 where an address tries too many."""
+    """The token with this secret; 401 if there is none, 429 for an address that guesses too often."""
     token = find_token(engine, secret) if len(secret) <= LONGEST else None
     if token is None:
         _slow_down(limits.wrong.take(address))
-        raise _unauthorized("no such token, or it is revoked")
+        raise _unauthorized("no such token, or it is revoked or expired")
+    note_use(engine, token)
     return token
 
 
+def check_project(token: Token, project: str) -> None:
+    """403 for a token that is valid for another project only."""
+    if not token.covers(project):
+        raise HTTPException(403, f"the token {token.name} is for the project {token.project!r}, not for {project!r}")
+
+
+def audit(request: Request, actor: str, action: str, subject: str, detail: str = "") -> None:
+    """Append to the audit log; a database that is busy loses the entry, not the request."""
+    engine: Engine = request.app.state.store.engine
+    try:
+        add_audit(engine, actor, action, subject, detail, address=address_of(request), request=request_id())
+    except SQLAlchemyError:
+        return
+
+
 def address_of(request: Request) -> str:
-    """Where a request comes from, as far as the server knows; no header is believed."""
+    """Address of the client: of the connection, or what a trusted proxy forwards."""
     return request.client.host if request.client else ""
 
 
 class ReadGuard:
-    """Lets nobody read without a token, by `Authorization: Bearer`, or as the password that a browser asks for.
+    """Middleware that lets nobody read without a token: `Authorization: Bearer`, or the password of a browser.
 
-    The password opens reading only: a browser sends it with every request, also those that other sites make it send.
+    The password permits reading only, as a browser also sends it with requests that other sites cause.
     """
 
     def __init__(self, app: Callable[..., Awaitable[None]], engine: Engine, limits: Limits | None = None) -> None:
@@ -84,7 +106,7 @@ class ReadGuard:
 
     async def __call__(self, scope: _Message, receive: _Receive, send: _Send) -> None:
         """ASGI."""
-        if scope["type"] == "http" and scope["path"] not in OPEN_PATHS:
+        if scope["type"] == "http" and scope["path"].removeprefix(scope.get("root_path", "")) not in OPEN_PATHS:
             try:
                 await run_in_threadpool(self._check, scope)
             except HTTPException as error:
@@ -99,11 +121,13 @@ class ReadGuard:
         address = (scope.get("client") or ("",))[0]
         if not secret:
             raise _unauthorized("reading needs a token here", browser=True)
-        check_token(self._engine, self._limits, address, secret)
+        token = check_token(self._engine, self._limits, address, secret)
+        note_token(token.name)
+        scope.setdefault("state", {})["token"] = token
 
 
 def secret_of(header: bytes) -> str:
-    """The token in an Authorization header, Bearer or Basic; empty where there is none."""
+    """The token in an Authorization header, Bearer or Basic; empty if there is none."""
     kind, _, rest = header.decode("latin-1").partition(" ")
     if kind.lower() == "bearer":
         return rest.strip()

@@ -17,7 +17,7 @@ from opgauge.web.reader import KEPT_CASES, Reader
 from pydantic_core import to_json
 
 COLUMNS = (
-    *("run", "commit", "op", "case", "case_id", "shapes", "dtype", "params", "tags", "published"),
+    *("run", "started", "host", "project", "branch", "commit", "committed", "op", "case", "case_id", "shapes", "dtype", "params", "tags", "published"),
     *("implementation", "backend", "device", "status", "reason", "median_ns", "min_ns", "p25_ns", "p75_ns", "samples"),
     *("hot_ns", "timer", "peak_bytes", "launches", "allocations", "registers", "spill_bytes", "kernels_ns"),
     *("host_gap_ns", "max_abs_error", "max_rel_error", "worst", "bytes", "flops", "gbps", "ceiling_share"),

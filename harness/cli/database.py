@@ -17,7 +17,7 @@ def upgrade(db: Database = None) -> None:
     from opgauge.harness.store import Store
     from opgauge.harness.store.schema import HEAD
 
-    with Store.open(database_url(db)) as store:
+    with Store.open(database_url(db), migrate=True) as store:
         typer.echo(f"{store.url}: schema {HEAD}")
 
 

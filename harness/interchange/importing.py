@@ -1,7 +1,8 @@
-"""One file into the store, whatever tool wrote it: the content says which."""
+"""Import of one file; its content says which tool wrote it."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,43 +14,64 @@ from opgauge.harness.interchange.nvbench import is_nvbench, read_nvbench
 from opgauge.harness.interchange.pytest_benchmark import is_pytest_benchmark, read_pytest_benchmark
 from opgauge.harness.report.export import ImportFileError
 from opgauge.harness.result.submission import Submission, parse, read_submission
+from opgauge.harness.result.strict import SubmissionError
 from opgauge.harness.store import Store
-from opgauge.harness.store.bulk import add_run
+from opgauge.harness.store.bulk import Entered, add_run
 
 KNOWN = "`opgauge export --samples`, nvbench, pytest-benchmark and Google Benchmark"
 
 
 def import_file(path: Path, store: Store) -> str:
-    """Enter the run of a file; gives its id. Raises ImportFileError, or StoreError where it is there already."""
+    """Store the run of a file; returns its id. Raises ImportFileError, or StoreError if it is stored already."""
     run = read_file(path)
-    if not add_run(store.engine, run):
+    if add_run(store.engine, run) is Entered.SAME:
         msg = f"run {run.id} of {path} is there already"
         raise StoreError(msg)
     return run.id
 
 
 def read_file(path: Path) -> Submission:
-    """The run of a file; raises ImportFileError, which says what is wrong."""
+    """The run of a file. Raises ImportFileError, which tells unreadable, foreign and faulty files apart."""
     try:
         content = path.read_bytes()
         written = datetime.fromtimestamp(path.stat().st_mtime, UTC)
-        return _read(parse(content), path, content, written)
     except OSError as error:
         msg = f"{path} cannot be read: {error.strerror}"
         raise ImportFileError(msg) from error
+    try:
+        data = parse(content)
+    except SubmissionError as error:
+        msg = f"{path} is not JSON that can be imported: {error}"
+        raise ImportFileError(msg) from error
+    tool, read = _reader(data)
+    if read is None:
+        msg = f"{path} is none of the files that {KNOWN} write"
+        raise ImportFileError(msg)
+    try:
+        return read(data, path, content, written)
     except (HarnessError, ArithmeticError, AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
         reason = str(error) if isinstance(error, HarnessError) else f"{type(error).__name__}: {error}"
-        msg = f"{path} is none of the files that {KNOWN} write: {reason}"
+        msg = f"{path} is a file of {tool}, but cannot be imported: {reason}"
         raise ImportFileError(msg) from error
 
 
-def _read(data: Any, path: Path, content: bytes, written: datetime) -> Submission:
+_Reader = Callable[[Any, Path, bytes, datetime], Submission]
+
+
+def _reader(data: Any) -> tuple[str, _Reader | None]:
+    """Name and reader of the tool that wrote `data`; no reader for other data."""
     if not isinstance(data, dict):
-        raise TypeError("it is no JSON object")
+        return "", None
     if is_pytest_benchmark(data):
-        return read_pytest_benchmark(data, content, written)
+        return "pytest-benchmark", lambda data, _path, content, written: read_pytest_benchmark(data, content, written)
     if is_google_benchmark(data):
-        return read_google_benchmark(data, content, written)
+        return "Google Benchmark", lambda data, _path, content, written: read_google_benchmark(data, content, written)
     if is_nvbench(data):
-        return read_nvbench(data, path, content, written)
-    return replace(read_submission(data), status="imported")
+        return "nvbench", read_nvbench
+    return ("opgauge", _read_own) if "opgauge" in data else ("", None)
+
+
+def _read_own(data: Any, _path: Path, _content: bytes, _written: datetime) -> Submission:
+    """An export of opgauge; an interrupted run stays one, so that its continuation can replace it."""
+    found = read_submission(data)
+    return found if found.status == "interrupted" else replace(found, status="imported")

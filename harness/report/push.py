@@ -1,4 +1,4 @@
-"""Stored runs sent to a service: compressed, in parts where they are large, and nothing twice."""
+"""Push of stored runs to a service: compressed, large ones in parts, and nothing twice."""
 
 from __future__ import annotations
 
@@ -18,28 +18,28 @@ from opgauge.harness.report.export import whole_run
 from opgauge.harness.store import Run, Store
 
 PART_BYTES = 6 << 20
-"""A part before it is compressed; services take a few times as much."""
+"""Size of a part before compression; services accept several times as much."""
 TRIES = 6
 LONGEST_WAIT_S = 60.0
 TIMEOUT_S = 60.0
 GZIP = b"\x1f\x8b"
 PASSING = frozenset({408, 425, 429, 500, 502, 503, 504})
-"""Answers that may be others a little later."""
+"""Statuses of faults that may pass: the request is repeated."""
 REFUSED = frozenset({409, 413, 422})
-"""Answers that are about one run: the others may be taken."""
+"""Statuses that concern one run: the service may accept the others."""
 
 
 class PushError(HarnessError):
-    """The service cannot be reached, or refuses; the message says what it says."""
+    """The service cannot be reached or refuses; the message has its answer."""
 
 
 class RefusedError(PushError):
-    """The service takes runs, but not this one."""
+    """The service accepts runs, but not this one."""
 
 
 @dataclass(frozen=True)
 class Pushed:
-    """What became of a run: sent, there already, passed over or refused for `reason`."""
+    """Outcome of a run: sent, there already, passed over or refused for `reason`."""
 
     run: Run
     outcome: str
@@ -63,13 +63,13 @@ class Client:
         try:
             address = httpx.URL(url.rstrip("/"))
         except httpx.InvalidURL as error:
-            msg = f"{url!r} is no address: {error}"
+            msg = f"{url!r} is not an address: {error}"
             raise PushError(msg) from error
         if address.scheme not in {"http", "https"} or not address.host:
-            msg = f"{url!r} is no address of a service; for example https://opgauge.example"
+            msg = f"{url!r} is not the address of a service; for example https://opgauge.example"
             raise PushError(msg)
         if not (token.isascii() and token.isprintable()):
-            msg = "OPGAUGE_TOKEN holds characters that no token has"
+            msg = "OPGAUGE_TOKEN has characters that no token has"
             raise PushError(msg)
         headers = {"Authorization": f"Bearer {token}"} if token else {}
         self._sleep = sleep
@@ -84,9 +84,9 @@ class Client:
         self._http.close()
 
     def ask(self, method: str, path: str, body: bytes | None = None, expected: Iterable[int] = (200,)) -> Any:
-        """The JSON object of an answer, None where it is 404 and that is expected.
+        """The JSON object of an answer, None for an expected 404 or 204.
 
-        Tries again what may pass. Raises RefusedError for what is wrong with the run that is sent, else PushError.
+        Repeats requests whose fault may pass. Raises RefusedError for a faulty run, PushError otherwise.
         """
         headers = {} if body is None else {"Content-Type": "application/json"}
         if body is not None and body.startswith(GZIP):
@@ -98,13 +98,13 @@ class Client:
         raise RefusedError(msg) if answer.status_code in REFUSED else PushError(msg)
 
     def _read(self, answer: httpx.Response) -> dict[str, Any]:
-        """What a service says is a JSON object; whatever else answers at the address is none."""
+        """The JSON object of an answer; raises PushError for another program at the address."""
         try:
             found = answer.json()
         except ValueError:
             found = None
         if not isinstance(found, dict):
-            msg = f"what answers at {self._http.base_url} is no opgauge"
+            msg = f"the program at {self._http.base_url} is not opgauge"
             raise PushError(msg)
         return found
 
@@ -127,9 +127,9 @@ class Client:
 
 
 def push(store: Store, runs: Iterable[Run], client: Client, part_bytes: int = PART_BYTES) -> Iterator[Pushed]:
-    """Send what is not there yet; gives each run as soon as its fate is known.
+    """Send the runs that the service lacks; yields the outcome of each at once.
 
-    A run that the service refuses holds up no other. Raises PushError where it takes none, or cannot be reached.
+    A refused run does not stop the others. Raises PushError if the service accepts none, or cannot be reached.
     """
     for run in runs:
         if run.status == "running":
@@ -142,12 +142,17 @@ def push(store: Store, runs: Iterable[Run], client: Client, part_bytes: int = PA
 
 def _push_one(store: Store, run: Run, client: Client, part_bytes: int) -> Pushed:
     found = client.ask("GET", f"runs/{run.id}", expected=(200, 404))
-    if found is not None and found.get("id") == run.id:
+    if found is not None and found.get("id") == run.id and _is_current(found, run):
         return Pushed(run, "there already")
     try:
         return Pushed(run, _send(store, run, client, part_bytes))
     except RefusedError as error:
         return Pushed(run, "refused", str(error))
+
+
+def _is_current(found: dict[str, Any], run: Run) -> bool:
+    """Whether the service has all of a run: one that was resumed has more results, or ended otherwise."""
+    return (found.get("results"), found.get("status")) == (run.results, run.status)
 
 
 def _send(store: Store, run: Run, client: Client, part_bytes: int) -> str:
@@ -162,7 +167,7 @@ def _send(store: Store, run: Run, client: Client, part_bytes: int) -> str:
 
 
 def _send_parts(run: Run, client: Client, bodies: list[bytes]) -> None:
-    """Those that have not come; where other parts of this run wait there, they go first."""
+    """Send the parts that the service lacks, after dropping parts of another split."""
     there = dict(_waiting(run, client))
     wanted = {number: hashlib.sha256(body).hexdigest() for number, body in enumerate(bodies)}
     if any(wanted.get(number) != digest for number, digest in there.items()):
@@ -174,7 +179,7 @@ def _send_parts(run: Run, client: Client, bodies: list[bytes]) -> None:
 
 
 def _waiting(run: Run, client: Client) -> Iterator[tuple[int, str]]:
-    """Numbers and digests of the parts that have come, page by page."""
+    """Numbers and digests of the parts that have arrived, page by page."""
     offset: int | None = 0
     while offset is not None:
         found = client.ask("GET", f"runs/{run.id}/parts?offset={offset}")
@@ -183,7 +188,7 @@ def _waiting(run: Run, client: Client) -> Iterator[tuple[int, str]]:
 
 
 def parts(whole: dict[str, Any], part_bytes: int) -> Iterator[bytes]:
-    """A run as one or more bodies of about `part_bytes`, each with some of its results."""
+    """Split a run into bodies of about `part_bytes`, each with some of its results."""
     results = [_text(result) for result in whole["results"]]
     head = {"opgauge": whole["opgauge"], "run": whole["run"], "ceilings": whole["ceilings"]}
     start = size = 0
@@ -208,7 +213,7 @@ def _packed(body: bytes) -> bytes:
 
 
 def _pause_s(number: int) -> float:
-    """Twice as long each time, and never the same for all clients."""
+    """Pause before the next try: doubles each time, with jitter."""
     return float(min(0.5 * 2**number, LONGEST_WAIT_S) * random.uniform(0.5, 1.0))  # noqa: S311  no secret
 
 

@@ -1,14 +1,16 @@
-"""A whole run as JSON: what `opgauge export --samples` writes, `opgauge push` sends and the service takes.
+"""Reader of a whole run as JSON, which `opgauge export --samples` writes and `opgauge push` sends.
 
-Reading is as strict as running is: cases go through the rules of case files, every field through
-its type, and figures must make sense.
+Reading is as strict as running: cases follow the rules of case files, every field has its type, and figures have to be
+possible.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 import uuid
+from codecs import BOM_UTF8
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
@@ -46,7 +48,10 @@ EARLIEST = datetime(2000, 1, 1, tzinfo=UTC)
 
 @dataclass(frozen=True)
 class Submission:
-    """A run with its results, as it comes from elsewhere. started, finished: moments with a time zone."""
+    """A run with its results, as another machine sends it. started, finished: moments with a time zone.
+
+    head_digest, result_digests: SHA-256 of the run without its results, and of each result, as sent.
+    """
 
     id: str
     started: datetime
@@ -56,11 +61,23 @@ class Submission:
     environment: Environment
     ceilings: Sequence[Ceilings]
     results: Sequence[Result]
+    head_digest: bytes = b""
+    result_digests: tuple[bytes, ...] = ()
+
+    @property
+    def digest(self) -> str:
+        """Hash of the content: the same run sent at once or in parts has the same."""
+        return hashlib.sha256(self.head_digest + b"".join(self.result_digests)).hexdigest()
 
 
 def parse(text: str | bytes) -> Any:
-    """JSON as strict as JSON is: no NaN, no half characters, no nesting without end. Raises SubmissionError."""
+    """Strict JSON, without NaN, lone surrogates or unbounded nesting; a byte order mark is skipped.
+
+    Raises SubmissionError.
+    """
     body = text if isinstance(text, bytes) else text.encode("utf-8", "surrogatepass")
+    if body.startswith(BOM_UTF8):
+        return parse(body.removeprefix(BOM_UTF8))
     try:
         if body.count(b"[") + body.count(b"{") > CONTAINER_LIMIT:
             raise SubmissionError(BODY, "more structure than any run has")
@@ -88,7 +105,7 @@ def _parse(body: bytes, text: str | bytes) -> Any:
 
 
 def read_submission(data: Any) -> Submission:
-    """The run that `harness.report.export.whole_run` wrote. Raises SubmissionError or CaseError, naming the field."""
+    """The run in the JSON of `harness.report.export.whole_run`. Raises SubmissionError or CaseError with the field."""
     try:
         return _read(data)
     except HarnessError:
@@ -110,12 +127,20 @@ def read_run_id(value: Any) -> str:
 
 
 def join(parts: Sequence[Submission]) -> Submission:
-    """One run of its parts, in order; head and ceilings are the first's. Raises SubmissionError where they overlap."""
+    """One run from its parts, in order; the ceilings are those of the first.
+
+    Raises SubmissionError for parts that overlap, or that are of different runs: each has the same head.
+    """
+    for number, part in enumerate(parts):
+        for name in ("id", "started", "finished", "status", "command", "environment"):
+            if getattr(part, name) != getattr(parts[0], name):
+                raise SubmissionError(f"run.{name}", f"differs between part 0 and part {number}")
     results = [result for part in parts for result in part.results]
     if len(results) > RESULT_LIMIT:
         raise SubmissionError("results", f"{len(results)} of them; at most {RESULT_LIMIT} are taken")
     _check_distinct(results)
-    return replace(parts[0], results=results)
+    digests = tuple(digest for part in parts for digest in part.result_digests)
+    return replace(parts[0], results=results, result_digests=digests)
 
 
 def _read(data: Any) -> Submission:
@@ -140,7 +165,14 @@ def _read(data: Any) -> Submission:
         environment=_environment(head.get("environment")),
         ceilings=_ceilings(_list(top, "ceilings", ENTRY_LIMIT)),
         results=results,
+        head_digest=_digest([head, top["ceilings"]]),
+        result_digests=tuple(_digest(item) for item in listed),
     )
+
+
+def _digest(data: Any) -> bytes:
+    text = json.dumps(data, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).digest()
 
 
 def _read_result(data: Any, path: str) -> Result:

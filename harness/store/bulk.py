@@ -1,7 +1,7 @@
-"""Whole runs from elsewhere: all of a run in one transaction, or nothing of it.
+"""Submitted runs, each written in one transaction or not at all.
 
-A run that is sent in parts waits in the table `part`, where nothing that reads results looks,
-until all of it is there: whatever kills a submission leaves no half run visible.
+The parts of a run wait in the table `part`, which no query of results reads, until all have arrived: whatever ends a
+submission, no incomplete run is visible.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from enum import StrEnum
 from pathlib import Path
 from threading import Lock
 from typing import Any, TypeVar
@@ -20,38 +21,39 @@ from opgauge.harness.case.case import Case
 from opgauge.harness.errors import StoreError
 from opgauge.harness.result.result import Result, to_json
 from opgauge.harness.result.submission import Submission
+from opgauge.harness.store.runcolumns import run_columns
 from opgauge.harness.store.store import case_entry, packed_samples, result_values
 from opgauge.harness.store.tables import CaseRow, CeilingRow, PartRow, ResultRow, RunRow, SampleRow
 from sqlalchemy import Connection, Engine, delete, func, insert, select
 from sqlalchemy.exc import DBAPIError, IntegrityError
 
 KEEP_PARTS = timedelta(days=1)
-"""Parts of runs that never became whole are dropped after this."""
+"""Age at which parts of a run that was never finished are dropped."""
 PART_BYTES = 512 << 20
-"""What the parts of all runs on their way in may take in the database."""
+"""Space in the database for the parts of all runs that are being submitted."""
 CHUNK = 500
 KEPT_ENTRIES = 2_000
 DEADLOCK = "40P01"
-"""What PostgreSQL calls it."""
+"""SQLSTATE of PostgreSQL."""
 _TRIES = 5
 _UNIQUE = ("case_key", "implementation", "device", "block")
 _Answer = TypeVar("_Answer")
 
 
 class Turns:
-    """One writer at a time: waiting here is fair and short, waiting for SQLite's lock is neither."""
+    """Lock for one writer at a time: waiting here is fair and short, waiting for SQLite's own lock is neither."""
 
     def __init__(self) -> None:
         self._threads = Lock()
         self._file: int | None = None
 
     def share(self, path: Path) -> None:
-        """Take turns with other processes too, by the lock of a file that they all share."""
+        """Exclude writers of other processes too, with a lock on a file that they share."""
         self._file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
 
     @contextmanager
     def taken(self) -> Iterator[None]:
-        """While this lasts, nobody else writes."""
+        """Context in which nobody else writes."""
         with self._threads:
             if self._file is None:
                 yield
@@ -67,16 +69,16 @@ TURNS = Turns()
 
 
 class PartError(StoreError):
-    """A part that cannot be kept, for another one of its number is there."""
+    """A part that cannot be stored because another one has its number."""
 
 
 class FullError(StoreError):
-    """No room for more parts."""
+    """Too many parts are waiting."""
 
 
 @dataclass(frozen=True)
 class Part:
-    """A part that has come. owner: the token that sent it. digest: SHA-256 of the body."""
+    """A part that has arrived. owner: name of the token that sent it. digest: SHA-256 of the body."""
 
     run: str
     number: int
@@ -85,18 +87,41 @@ class Part:
     digest: str
 
 
-def add_run(engine: Engine, run: Submission) -> bool:
-    """Enter a run with all its results, at once; False where a run of this id is there already."""
+class OtherRunError(StoreError):
+    """A run of this id with other content is stored, and the new one does not continue it."""
+
+
+class Entered(StrEnum):
+    """Outcome of a submission."""
+
+    CREATED = "created"
+    SAME = "same"
+    CONTINUED = "continued"
+
+
+def add_run(engine: Engine, run: Submission, submitter: str = "", *, may_continue: bool = True) -> Entered:
+    """Store a run with all its results.
+
+    The same run again changes nothing. A run that was interrupted when it was stored is replaced by its continuation if
+    `may_continue`, or if the same submitter sends it. Raises OtherRunError for any other content under a known id.
+    """
     cases = {id(result.trial.case): result.trial.case for result in run.results}
     entries = {key: _entry(case) for key, case in cases.items()}
     digests = [entries[id(result.trial.case)][0] for result in run.results]
     rows = [result_values(result) for result in run.results]
     written = {entries[key][0]: _case_values(case, *entries[key]) for key, case in cases.items()}
-    head = _run_values(run)
+    head = _run_values(run) | {"submitter": submitter}
 
-    def write(connection: Connection) -> bool:
-        if _has_run(connection, run.id):
-            return False
+    def write(connection: Connection) -> Entered:
+        stored = _stored_run(connection, run.id)
+        outcome = Entered.CREATED
+        if stored is not None:
+            if _is_same(connection, stored, run):
+                connection.execute(delete(PartRow).where(PartRow.run == run.id))
+                return Entered.SAME
+            _check_continues(connection, stored, run, may_continue=may_continue or stored.submitter in {"", submitter})
+            connection.execute(delete(RunRow).where(RunRow.id == stored.id))
+            outcome = Entered.CONTINUED
         run_key = connection.execute(insert(RunRow).values(head).returning(RunRow.id)).scalar_one()
         ceilings = [{"run_id": run_key, "device": item.device, "data": to_json(item)} for item in run.ceilings]
         if ceilings:
@@ -105,24 +130,92 @@ def add_run(engine: Engine, run: Submission) -> bool:
         whole = [{**row, "run_id": run_key, "case_key": keys[one]} for row, one in zip(rows, digests, strict=True)]
         _enter_results(connection, run_key, whole, run.results)
         connection.execute(delete(PartRow).where(PartRow.run == run.id))
-        return True
+        return outcome
 
     return _write(engine, write)
 
 
+def _stored_run(connection: Connection, run_id: str) -> Any:
+    """Row of the stored run with this id, None if there is none."""
+    row = RunRow
+    query = select(row.id, row.started, row.status, row.submitter, row.digest, row.environment)
+    return connection.execute(query.where(row.uuid == run_id)).first()
+
+
+def _is_same(connection: Connection, stored: Any, run: Submission) -> bool:
+    """Whether a stored run has the content of `run`; runs that were measured here have no digest, but results."""
+    if stored.digest is not None:
+        return bool(stored.digest == run.digest)
+    if (stored.started, stored.status) != (run.started, run.status):
+        return False
+    times = _trial_times(connection, stored.id)
+    return times == {_trial_key(one): None if one.measurement is None else one.measurement.median_ns for one in run.results}
+
+
+def _check_continues(connection: Connection, stored: Any, run: Submission, *, may_continue: bool) -> None:
+    """Raise OtherRunError unless `run` continues the stored one: interrupted, and with at least its valid results."""
+    name = f"run {run.id} is there already with other content"
+    if stored.status != "interrupted" or stored.started != run.started:
+        raise OtherRunError(name)
+    if stored.environment["hard"] != dict(run.environment.hard):
+        msg = f"{name}: the hardware differs"
+        raise OtherRunError(msg)
+    if not may_continue:
+        msg = f"{name}: another token sent it"
+        raise OtherRunError(msg)
+    kept = {_trial_key(one) for one in run.results}
+    lost = [key for key, time in _trial_times(connection, stored.id).items() if time is not None and key not in kept]
+    if lost:
+        msg = f"{name}: {len(lost)} stored results are missing in it"
+        raise OtherRunError(msg)
+
+
+_TrialKey = tuple[str, str, str, int]
+
+
+def _trial_key(result: Result) -> _TrialKey:
+    trial = result.trial
+    return trial.case.id, trial.implementation, trial.device, result.block
+
+
+def _trial_times(connection: Connection, run_key: int) -> dict[_TrialKey, float | None]:
+    """Median of each stored result of a run, by case id, implementation, device and process."""
+    row = ResultRow
+    query = select(CaseRow.case_id, row.implementation, row.device, row.block, row.median_ns)
+    found = connection.execute(query.join(CaseRow, CaseRow.id == row.case_key).where(row.run_id == run_key))
+    return {(case_id, name, device, block): time for case_id, name, device, block, time in found}
+
+
 def has_run(engine: Engine, run_id: str) -> bool:
-    """Whether a run of this id is there, whole."""
+    """Whether a run of this id is stored."""
     with engine.connect() as connection:
-        return _has_run(connection, run_id)
+        return _stored_run(connection, run_id) is not None
+
+
+def accepts_parts(engine: Engine, part: Submission) -> bool:
+    """Whether parts of a run are wanted: it is not stored, or was interrupted and may be continued.
+
+    Raises OtherRunError if the run is stored, complete, and `part` does not belong to it.
+    """
+    with engine.connect() as connection:
+        stored = _stored_run(connection, part.id)
+        if stored is None or stored.status == "interrupted":
+            return True
+        times = _trial_times(connection, stored.id)
+    same = (stored.started, stored.status) == (part.started, part.status)
+    for one in part.results:
+        time = None if one.measurement is None else one.measurement.median_ns
+        if not same or times.get(_trial_key(one), -1.0) != time:
+            msg = f"run {part.id} is there already with other content"
+            raise OtherRunError(msg)
+    return False
 
 
 def add_part(engine: Engine, part: Part, body: bytes) -> bool:
-    """Keep a part; False where the same one, or the whole run, is there. Raises PartError, FullError."""
+    """Store a part; False if it is stored already. Raises PartError, FullError."""
 
     def write(connection: Connection) -> bool:
         connection.execute(delete(PartRow).where(PartRow.received < datetime.now(UTC) - KEEP_PARTS))
-        if _has_run(connection, part.run):
-            return False
         here = select(PartRow.digest).where(PartRow.run == part.run, PartRow.number == part.number)
         found = connection.execute(here).scalar()
         if found is not None and found != part.digest:
@@ -142,7 +235,7 @@ def add_part(engine: Engine, part: Part, body: bytes) -> bool:
 
 
 def list_parts(engine: Engine, run_id: str) -> list[Part]:
-    """The parts of a run that have come, by number."""
+    """Parts of a run that have arrived, by number."""
     row = PartRow
     query = select(row.run, row.number, row.owner, row.results, row.digest).where(row.run == run_id)
     with engine.connect() as connection:
@@ -150,7 +243,7 @@ def list_parts(engine: Engine, run_id: str) -> list[Part]:
 
 
 def part_body(engine: Engine, part: Part) -> bytes:
-    """What was sent. Raises PartError where the part is there no more, or another stands in its place."""
+    """Body of a part as it was sent. Raises PartError if it was dropped or replaced."""
     row = PartRow
     query = select(row.body).where(row.run == part.run, row.number == part.number, row.digest == part.digest)
     with engine.connect() as connection:
@@ -162,12 +255,12 @@ def part_body(engine: Engine, part: Part) -> bytes:
 
 
 def drop_parts(engine: Engine, run_id: str) -> int:
-    """Forget what has come of a run; gives how many parts."""
+    """Drop the parts of a run; returns how many."""
     return _write(engine, lambda connection: connection.execute(delete(PartRow).where(PartRow.run == run_id)).rowcount)
 
 
 def _write(engine: Engine, work: Callable[[Connection], _Answer]) -> _Answer:
-    """One transaction; done again where another process entered the same case or run meanwhile."""
+    """Run `work` in one transaction, again if another process stored the same case or run meanwhile."""
     for rest in reversed(range(_TRIES)):
         try:
             with TURNS.taken(), engine.begin() as connection:
@@ -180,16 +273,12 @@ def _write(engine: Engine, work: Callable[[Connection], _Answer]) -> _Answer:
 
 
 def _may_pass(error: DBAPIError) -> bool:
-    """Whether another process was in the way: it entered the same, or each waited for the other's case."""
+    """Whether the fault is due to another process: it stored the same row, or both deadlocked."""
     return isinstance(error, IntegrityError) or getattr(error.orig, "sqlstate", None) == DEADLOCK
 
 
-def _has_run(connection: Connection, run_id: str) -> bool:
-    return connection.execute(select(RunRow.id).where(RunRow.uuid == run_id)).first() is not None
-
-
 def _enter_cases(connection: Connection, written: Mapping[str, Mapping[str, Any]]) -> dict[str, int]:
-    """The keys of cases by digest; those that are new are entered."""
+    """Keys of cases by digest; new cases are inserted."""
     digests = list(written)
     keys: dict[str, int] = {}
     for start in range(0, len(digests), CHUNK):
@@ -206,7 +295,7 @@ def _enter_cases(connection: Connection, written: Mapping[str, Mapping[str, Any]
 def _enter_results(
     connection: Connection, run_key: int, rows: Sequence[dict[str, Any]], results: Sequence[Result]
 ) -> None:
-    """Rows are entered many at a time, then asked for their keys: asking with each row takes twice as long."""
+    """Insert rows in bulk, then query their keys, in half the time of one insert per row."""
     if not rows:
         return
     connection.execute(insert(ResultRow), rows)
@@ -225,7 +314,7 @@ _entries: dict[int, tuple[Case, tuple[str, dict[str, Any]]]] = {}
 
 
 def _entry(case: Case) -> tuple[str, dict[str, Any]]:
-    """As `case_entry`, remembered: reading submissions gives the same cases for run after run."""
+    """Cached `case_entry`: submissions have the same cases run after run."""
     known = _entries.get(id(case))
     if known is None or known[0] is not case:
         if len(_entries) >= KEPT_ENTRIES:
@@ -243,6 +332,9 @@ def _run_values(run: Submission) -> dict[str, Any]:
         "commit": run.environment.commit,
         "command": run.command,
         "environment": to_json(run.environment),
+        "digest": run.digest if run.head_digest else None,
+        "seen": run.finished or run.started,
+        **run_columns(run.environment),
     }
 
 

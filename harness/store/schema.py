@@ -1,4 +1,8 @@
-"""Bringing a database to the schema that this code knows. Alembic is loaded only where something is to be changed."""
+"""Creation and migration of the schema. Alembic is imported only when a migration is due.
+
+A new database is created at once. An older one is migrated only by `opgauge db upgrade`: other commands refuse it, so
+that a newer opgauge on one machine does not lock out the others.
+"""
 
 from __future__ import annotations
 
@@ -8,36 +12,53 @@ from opgauge.harness.errors import StoreError
 from opgauge.harness.store.tables import Table
 from sqlalchemy import Engine, func, inspect, select, text
 
-HEAD = "0005"
-KNOWN = ("0001", "0002", "0003", "0004", "0005")
+KNOWN = ("0001", "0002", "0003", "0004", "0005", "0006")
+HEAD = KNOWN[-1]
+"""The schema of this opgauge."""
 FIRST = {"run", "ceiling", "case", "result", "sample"}
-"""Tables that every version has."""
+"""Tables of every version of the schema."""
 LOCK = 0x6F7067
-"""One process at a time brings a PostgreSQL database up to date."""
+"""Advisory lock of PostgreSQL: one process migrates at a time."""
 MIGRATIONS = Path(__file__).parent / "migrations"
 
 
 def version(engine: Engine) -> str | None:
-    """The schema's version: None for an empty database. Raises StoreError for one that is not ours."""
+    """Version of the schema, None for an empty database. Raises StoreError for a database of another program."""
     names = set(inspect(engine).get_table_names())
     if not names:
         return None
     if "alembic_version" not in names or not names >= FIRST:
-        msg = f"{_shown(engine)} holds other tables ({', '.join(sorted(names)[:5])}): it is not an opgauge database"
+        msg = f"{_shown(engine)} has other tables ({', '.join(sorted(names)[:5])}): it is not an opgauge database"
         raise StoreError(msg)
     with engine.connect() as connection:
         found = connection.execute(text("SELECT version_num FROM alembic_version")).scalar()
     return str(found) if found else None
 
 
+def prepare(engine: Engine) -> str:
+    """Create the schema in an empty database; returns its version.
+
+    Raises StoreError for an older schema, which `opgauge db upgrade` migrates, and for a newer one.
+    """
+    found = version(engine)
+    if found is None:
+        return upgrade(engine)
+    if found != HEAD:
+        _refuse_newer(engine, found)
+        msg = (
+            f"{_shown(engine)} has schema {found}, older than this opgauge needs ({HEAD}); other machines may still "
+            "need the old one. Back it up (opgauge db backup) and migrate it: opgauge db upgrade"
+        )
+        raise StoreError(msg)
+    return HEAD
+
+
 def upgrade(engine: Engine) -> str:
-    """Create or migrate the schema; gives its version. Raises StoreError for a schema newer than this code."""
+    """Create or migrate the schema; returns its version. Raises StoreError for a schema newer than this code."""
     found = version(engine)
     if found == HEAD:
         return HEAD
-    if found is not None and found not in KNOWN:
-        msg = f"{_shown(engine)} has schema {found}, newer than this opgauge knows ({HEAD}): upgrade opgauge"
-        raise StoreError(msg)
+    _refuse_newer(engine, found)
     if found is None and engine.dialect.name == "sqlite":
         _create(engine)
         return version(engine) or HEAD
@@ -49,16 +70,25 @@ def upgrade(engine: Engine) -> str:
     with engine.begin() as connection:
         if engine.dialect.name == "postgresql":
             connection.execute(select(func.pg_advisory_xact_lock(LOCK)))
-        # where another process was first, Alembic finds nothing left to do
+        # if another process was first, Alembic finds nothing left to do
         config.attributes["connection"] = connection
         command.upgrade(config, "head")
     return HEAD
 
 
+def _refuse_newer(engine: Engine, found: str | None) -> None:
+    if found is not None and found not in KNOWN:
+        msg = (
+            f"{_shown(engine)} has schema {found}, newer than this opgauge knows ({HEAD}): upgrade opgauge. "
+            "There is no downgrade; a backup made before the upgrade is the way back"
+        )
+        raise StoreError(msg)
+
+
 def _create(engine: Engine) -> None:
-    """A new database at once, as the migrations would leave it: a test holds the two against each other."""
+    """Create the tables at once, as the migrations would: a test compares the two."""
     with engine.begin() as connection:
-        # so that of two processes one makes all tables, and the other then finds them
+        # of two processes one creates all tables, and the other then finds them
         connection.execute(text("BEGIN IMMEDIATE"))
         if inspect(connection).get_table_names():
             return

@@ -1,21 +1,23 @@
-"""The store: begin a run, add results as they come, read them back as plain values.
+"""The store: begin a run, add its results, read them back as plain values.
 
-Only the process that planned a run writes it. Each result is committed as it is added, so that
-whatever ends the process, what was finished is kept.
+Only the process that planned a run writes it. Each result is committed as it is added, so whatever ends the process,
+finished results stay.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import os
 import uuid
 from array import array
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Self
+from urllib.parse import quote
 
 from opgauge.harness import jsontext
 from opgauge.harness.case.case import Case
@@ -23,9 +25,10 @@ from opgauge.harness.case.casejson import case_from_json, case_to_json
 from opgauge.harness.errors import NothingError, StoreError
 from opgauge.harness.result.result import Ceilings, Environment, Measurement, Profile, Result, Trial, from_json, to_json
 from opgauge.harness.run.runner import Finished
-from opgauge.harness.store.schema import upgrade
+from opgauge.harness.store.runcolumns import run_columns
+from opgauge.harness.store.schema import prepare, upgrade
 from opgauge.harness.store.tables import CaseRow, CeilingRow, ResultRow, RunRow, SampleRow
-from sqlalchemy import Engine, create_engine, event, func, select
+from sqlalchemy import Engine, create_engine, event, func, select, update
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError, DatabaseError, OperationalError
 from sqlalchemy.orm import Session
@@ -34,14 +37,16 @@ SAMPLES = ("samples_ns", "cpu_ns", "clock_mhz")
 _NO_SAMPLES: dict[str, list[float]] = {name: [] for name in SAMPLES}
 _JSON: dict[str, Any] = {"json_serializer": jsontext.write, "json_deserializer": jsontext.read}
 BUSY_MS = 10_000
+LOST_AFTER = timedelta(hours=1)
+"""Time without a result after which a running run counts as lost; a trial may take minutes."""
 PRAGMAS = (
     f"busy_timeout={BUSY_MS}",
     "journal_mode=WAL",
     "foreign_keys=ON",
     "synchronous=NORMAL",
-    # a run of 500 results touches as many pages of an index: they should not be written twice over
+    # a run of 500 results touches as many pages of an index, which should be written once
     "cache_size=-16000",
-    # read from the system's cache as it is, not through a copy of each page; what lies beyond is read as ever
+    # pages are read from the system's cache without a copy; beyond this size they are read as usual
     "mmap_size=2147418112",
     "wal_autocheckpoint=8000",
 )
@@ -49,7 +54,7 @@ PRAGMAS = (
 
 @dataclass(frozen=True)
 class Run:
-    """A run without its results. status: running, finished, interrupted or imported. results: how many."""
+    """A run without its results. status: running, finished, interrupted or imported. results: their number."""
 
     id: str
     started: datetime
@@ -62,7 +67,7 @@ class Run:
 
 
 class Store:
-    """A database of runs. Use `Store.open`, in a `with` statement."""
+    """A database of runs; `Store.open` opens one, to be used in a `with` statement."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -70,11 +75,14 @@ class Store:
         self._runs: dict[str, int] = {}
 
     @classmethod
-    def open(cls, url: str) -> Self:
-        """Open `url`, creating or upgrading its schema. Raises StoreError, which says what is wrong with it."""
+    def open(cls, url: str, *, migrate: bool = False) -> Self:
+        """Open `url`; an empty database gets its schema, an older one only with `migrate`.
+
+        A SQLite file that cannot be written is opened for reading. Raises StoreError, which names the fault.
+        """
         with _explained(url):
             engine = _engine(url)
-            upgrade(engine)
+            (upgrade if migrate else prepare)(engine)
             return cls(engine)
 
     def __enter__(self) -> Self:
@@ -84,28 +92,31 @@ class Store:
         self.close()
 
     def close(self) -> None:
-        """Let go of the database."""
+        """Close the connections."""
         self._engine.dispose()
 
     @property
     def engine(self) -> Engine:
-        """The connection pool, for queries of harness.store and the service."""
+        """Connection pool, for queries of harness.store and the service."""
         return self._engine
 
     @property
     def url(self) -> str:
-        """Where this is, without the password."""
+        """URL of the database, without the password."""
         return self._engine.url.render_as_string(hide_password=True)
 
     def begin_run(self, environment: Environment, *, command: str = "", run_id: str | None = None) -> str:
-        """Enter a run; gives its id, a UUID. Raises StoreError where `run_id` is taken."""
+        """Add a run; returns its id, a UUID. Raises StoreError if `run_id` is taken."""
+        now = datetime.now(UTC)
         row = RunRow(
             uuid=run_id or str(uuid.uuid4()),
-            started=datetime.now(UTC),
+            started=now,
+            seen=now,
             status="running",
             commit=environment.commit,
             command=command,
             environment=to_json(environment),
+            **run_columns(environment),
         )
         with Session(self._engine) as session, session.begin():
             taken = session.scalar(select(RunRow.id).where(RunRow.uuid == row.uuid))
@@ -118,24 +129,24 @@ class Store:
             return row.uuid
 
     def resume_run(self, run: str, host: str) -> None:
-        """A run goes on, on `host`: its environment names all hosts that it was on."""
+        """Resume a run on `host`: its environment names every host that it ran on."""
         with Session(self._engine) as session, session.begin():
             row = session.get_one(RunRow, self._key(run))
             begun = from_json(Environment, row.environment)
             hosts = dict.fromkeys((*begun.soft.get("host", "").split(", "), host))
             soft = {**begun.soft, "host": ", ".join(filter(None, hosts))}
             row.environment = to_json(replace(begun, soft=soft))
-            row.status = "running"
+            row.status, row.seen = "running", datetime.now(UTC)
 
     def finish_run(self, run: str, status: str = "finished") -> None:
-        """Say what became of a run."""
+        """Record how a run ended."""
         with Session(self._engine) as session, session.begin():
             row = session.get_one(RunRow, self._key(run))
             row.status = status
-            row.finished = datetime.now(UTC)
+            row.finished = row.seen = datetime.now(UTC)
 
     def add_ceilings(self, run: str, ceilings: Ceilings) -> None:
-        """Keep what a device reached; a later measurement of the same run replaces it."""
+        """Store the achieved peaks of a device; a later measurement of the same run replaces them."""
         with Session(self._engine) as session, session.begin():
             key = self._key(run)
             found = session.scalar(
@@ -147,10 +158,11 @@ class Store:
                 found.data = to_json(ceilings)
 
     def add_result(self, run: str, result: Result) -> None:
-        """Keep one result, committed at once; one of the same trial and block is replaced."""
+        """Store one result, committed at once; one of the same trial and process is replaced."""
         trial = result.trial
         with Session(self._engine) as session, session.begin():
             key = self._key(run)
+            session.execute(update(RunRow).where(RunRow.id == key).values(seen=datetime.now(UTC)))
             case_key = self._case_key(session, trial.case)
             same = session.scalar(
                 select(ResultRow).where(
@@ -171,7 +183,7 @@ class Store:
                 session.add(SampleRow(result_id=row.id, **packed_samples(result.measurement)))
 
     def add_profile(self, run: str, trial: Trial, profile: Profile) -> None:
-        """Keep the kernel list of a trial with its results, of every block."""
+        """Store the kernel list of a trial with its results of every process."""
         with Session(self._engine) as session, session.begin():
             found = session.scalars(
                 select(ResultRow).where(
@@ -214,7 +226,7 @@ class Store:
             return _run(found[0], count)
 
     def ceilings(self, run: str) -> dict[str, Ceilings]:
-        """What the devices of a run reached, by device."""
+        """Achieved peaks of a run, by device."""
         with Session(self._engine) as session:
             rows = session.scalars(select(CeilingRow).where(CeilingRow.run_id == self._key(run)))
             return {row.device: from_json(Ceilings, row.data) for row in rows}
@@ -240,7 +252,7 @@ class Store:
         return [_result(row, cases[case.id], raw.get(row.id)) for row, case in found]
 
     def finished_trials(self, run: str) -> set[Finished]:
-        """The trials of a run that have their result, for a run to go on with the rest."""
+        """Trials of a run that have a result: a resumed run measures only the rest."""
         query = (
             select(CaseRow.case_id, ResultRow.implementation, ResultRow.device)
             .join(CaseRow, CaseRow.id == ResultRow.case_key)
@@ -283,18 +295,35 @@ class Store:
 
 
 def case_entry(case: Case) -> tuple[str, dict[str, Any]]:
-    """What tells a case as it was written from all others, and its JSON."""
+    """Digest of a case as it was written, names and notes included, and its JSON."""
     data = case_to_json(case)
     return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest(), data
+
+
+def end_lost_runs(engine: Engine, now: datetime | None = None) -> int:
+    """Mark runs that stopped without a word as interrupted; returns how many.
+
+    A run is lost when it says `running` and nothing has come of it for `LOST_AFTER`. It ended at its last sign of life.
+    """
+    until = (now or datetime.now(UTC)) - LOST_AFTER
+    lost = (RunRow.status == "running") & (func.coalesce(RunRow.seen, RunRow.started) < until)
+    with engine.begin() as connection:
+        if connection.execute(select(RunRow.id).where(lost).limit(1)).first() is None:
+            return 0
+        end = func.coalesce(RunRow.seen, RunRow.started)
+        return connection.execute(update(RunRow).where(lost).values(status="interrupted", finished=end)).rowcount
 
 
 def _engine(url: str) -> Engine:
     parsed = make_url(url)
     if parsed.get_backend_name() != "sqlite":
         return create_engine(parsed, pool_pre_ping=True, **_JSON)
-    if parsed.database and not Path(parsed.database).parent.is_dir():
-        msg = f"{url}: there is no folder {Path(parsed.database).parent}"
+    file = Path(parsed.database) if parsed.database else None
+    if file and not file.parent.is_dir():
+        msg = f"{url}: there is no folder {file.parent}"
         raise StoreError(msg)
+    if file and file.is_file() and not (os.access(file, os.W_OK) and os.access(file.parent, os.W_OK)):
+        return _reading_engine(file)
     engine = create_engine(parsed, **_JSON)
 
     @event.listens_for(engine, "connect")
@@ -305,9 +334,16 @@ def _engine(url: str) -> Engine:
     return engine
 
 
+def _reading_engine(file: Path) -> Engine:
+    """An engine on a SQLite file in a place where nothing can be written, so neither locks nor a write-ahead log."""
+    # a log beside the file has commits that an immutable database would not show
+    mode = "ro" if file.with_name(f"{file.name}-wal").exists() else "ro&immutable=1"
+    return create_engine(f"sqlite:///file:{quote(str(file.resolve()))}?mode={mode}&uri=true", **_JSON)
+
+
 @contextmanager
 def _explained(url: str) -> Iterator[None]:
-    """Turn what a driver says of an unusable database into one StoreError."""
+    """Translate a driver's errors into one StoreError."""
     try:
         yield
     except ArgumentError as error:
@@ -335,7 +371,7 @@ def _unpack(packed: bytes) -> tuple[float, ...]:
 
 
 def result_values(result: Result) -> dict[str, Any]:
-    """The columns of a result, run and case left out; raw samples are kept apart, by `packed_samples`."""
+    """Columns of a result without run and case; `packed_samples` has the raw samples."""
     trial, measurement = result.trial, result.measurement
     data = to_json(result, without=("trial", "measurement"))
     data["measurement"] = None if measurement is None else to_json(measurement, without=SAMPLES) | _NO_SAMPLES
@@ -362,7 +398,7 @@ def result_values(result: Result) -> dict[str, Any]:
 
 
 def packed_samples(measurement: Measurement) -> dict[str, bytes]:
-    """The raw samples as columns hold them."""
+    """Raw samples as the columns of `SampleRow`."""
     return {name: array("d", getattr(measurement, name)).tobytes() for name in SAMPLES}
 
 

@@ -1,8 +1,7 @@
-"""The tables. Generic column types only: the URL alone decides which database it is.
+"""Tables of the store, with generic column types only: the URL alone selects the database.
 
-Raw samples stand in a table of their own, one row per measurement with all its numbers packed as
-little-endian doubles: a row per sample would be forty times as many rows for nothing that a query
-asks, and in the result's own row they would be read with every list.
+Raw samples have a table of their own, one row per measurement, packed as little-endian doubles. One row per sample
+would multiply the rows by forty, and samples in the result's row would be read with every list.
 """
 
 from __future__ import annotations
@@ -11,6 +10,7 @@ from datetime import UTC, date, datetime
 
 from sqlalchemy import (
     JSON,
+    Boolean,
     Date,
     DateTime,
     Dialect,
@@ -22,6 +22,7 @@ from sqlalchemy import (
     String,
     Text,
     UniqueConstraint,
+    false,
 )
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 from sqlalchemy.types import BigInteger, Integer, TypeDecorator
@@ -36,32 +37,38 @@ NAMES = {
 
 
 class UTCDateTime(TypeDecorator[datetime]):
-    """A moment, in UTC. SQLite keeps no zone, and PostgreSQL gives that of its server."""
+    """A moment in UTC: SQLite stores no zone, and PostgreSQL returns its server's."""
 
     impl = DateTime(timezone=True)
     cache_ok = True
 
     def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | None:
-        """To the database; what has no zone is in UTC."""
+        """The value for the database; a value without a zone is taken as UTC."""
         return self.process_result_value(value, dialect)
 
     def process_result_value(self, value: datetime | None, dialect: Dialect) -> datetime | None:  # noqa: ARG002
-        """From the database."""
+        """The value from the database, in UTC."""
         if value is None:
             return None
         return value.astimezone(UTC) if value.tzinfo else value.replace(tzinfo=UTC)
 
 
 class Table(DeclarativeBase):
-    """The root of the tables."""
+    """Base class of the tables."""
 
     metadata = MetaData(naming_convention=NAMES)
 
 
 class RunRow(Table):
-    """A run: where, when, from which commit, and what became of it."""
+    """A run: where, when, of which commit, and how it ended.
+
+    project, branch, committed, dirty, opgauge: copies of the environment's entries, for filters and order.
+    submitter: name of the token that sent the run. digest: hash of the submitted content, to tell a repetition from
+    another run of the same id. seen: last sign of life; a run that stays `running` long after it has died.
+    """
 
     __tablename__ = "run"
+    __table_args__ = (Index(None, "project", "branch"),)
 
     id: Mapped[int] = mapped_column(KEY, primary_key=True)
     uuid: Mapped[str] = mapped_column(String(36), unique=True)
@@ -71,10 +78,48 @@ class RunRow(Table):
     commit: Mapped[str] = mapped_column(String(64), index=True)
     command: Mapped[str] = mapped_column(Text)
     environment: Mapped[dict[str, object]] = mapped_column(JSON)
+    project: Mapped[str] = mapped_column(String(64), server_default="")
+    branch: Mapped[str] = mapped_column(String(128), server_default="")
+    committed: Mapped[datetime | None] = mapped_column(UTCDateTime())
+    dirty: Mapped[bool] = mapped_column(Boolean, server_default=false())
+    opgauge: Mapped[str] = mapped_column(String(32), server_default="")
+    submitter: Mapped[str] = mapped_column(String(64), server_default="")
+    digest: Mapped[str | None] = mapped_column(String(64))
+    seen: Mapped[datetime | None] = mapped_column(UTCDateTime())
+
+
+class ProjectRow(Table):
+    """Settings of a project; a project without a row has the defaults.
+
+    default_branch: whose runs are the history; empty for `main`, `master` or the most frequent one. forge: address of a
+    commit with `{sha}` in it. samples_days: age at which `opgauge db prune` drops raw samples.
+    """
+
+    __tablename__ = "project"
+
+    name: Mapped[str] = mapped_column(String(64), primary_key=True)
+    default_branch: Mapped[str] = mapped_column(String(128), server_default="")
+    forge: Mapped[str] = mapped_column(Text, server_default="")
+    samples_days: Mapped[int | None] = mapped_column(Integer)
+
+
+class CommitRow(Table):
+    """A commit as git describes it; `parents` are the SHAs, for the order of history."""
+
+    __tablename__ = "commit_info"
+    __table_args__ = (UniqueConstraint("project", "sha"),)
+
+    id: Mapped[int] = mapped_column(KEY, primary_key=True)
+    project: Mapped[str] = mapped_column(String(64))
+    sha: Mapped[str] = mapped_column(String(64))
+    parents: Mapped[list[str]] = mapped_column(JSON)
+    committed: Mapped[datetime] = mapped_column(UTCDateTime())
+    author: Mapped[str] = mapped_column(String(128))
+    subject: Mapped[str] = mapped_column(String(256))
 
 
 class CeilingRow(Table):
-    """What a device reached in a run."""
+    """Achieved peaks of a device, measured in a run."""
 
     __tablename__ = "ceiling"
     __table_args__ = (UniqueConstraint("run_id", "device"),)
@@ -86,7 +131,7 @@ class CeilingRow(Table):
 
 
 class CaseRow(Table):
-    """A case as it was written: its identity, and the rest (name, tags, published figures) in `data`."""
+    """A case as a run recorded it: its identity, and name, tags and published figures in `data`."""
 
     __tablename__ = "case"
     __table_args__ = (UniqueConstraint("digest"),)
@@ -100,10 +145,10 @@ class CaseRow(Table):
 
 
 class ResultRow(Table):
-    """What became of one trial. `data` holds what lists do not sort or filter by.
+    """Result of one trial; `data` has the fields by which no list sorts or filters.
 
-    low_ns, high_ns: quartiles of the samples, which `data` has too: histories want those of hundreds of results,
-    and taking them out of the JSON would be most of the work.
+    low_ns, high_ns: quartiles of the samples. `data` has them too, but a history reads hundreds of them, and extracting
+    them from JSON would dominate its time.
     """
 
     __tablename__ = "result"
@@ -131,7 +176,7 @@ class ResultRow(Table):
 
 
 class SampleRow(Table):
-    """The raw samples of one result, in nanoseconds (clock: MHz), as little-endian doubles in order."""
+    """Raw samples of one result in order, as little-endian doubles: nanoseconds, the clock in MHz."""
 
     __tablename__ = "sample"
 
@@ -142,7 +187,10 @@ class SampleRow(Table):
 
 
 class AcknowledgementRow(Table):
-    """A regression that somebody answers for: who, why, until when, expected new level over the old one."""
+    """An acknowledged regression: owner, reason, last day, expected ratio of the new level to the old one.
+
+    recorded_by: name of the token. withdrawn, withdrawn_by: when and with which token it was undone.
+    """
 
     __tablename__ = "acknowledgement"
 
@@ -156,10 +204,14 @@ class AcknowledgementRow(Table):
     reason: Mapped[str] = mapped_column(Text)
     until: Mapped[date] = mapped_column(Date)
     expected_ratio: Mapped[float | None] = mapped_column(Float(53))
+    project: Mapped[str] = mapped_column(String(64), server_default="")
+    recorded_by: Mapped[str] = mapped_column(String(64), server_default="")
+    withdrawn: Mapped[datetime | None] = mapped_column(UTCDateTime())
+    withdrawn_by: Mapped[str] = mapped_column(String(64), server_default="")
 
 
 class SelfTestRow(Table):
-    """What a self-test of the gate found (`kind`: aa, inject, agree), as plain JSON in `data`."""
+    """Findings of a self-test of the gate (`kind`: aa, inject, agree), as plain JSON in `data`."""
 
     __tablename__ = "self_test"
     __table_args__ = (Index(None, "kind", "created"),)
@@ -173,7 +225,10 @@ class SelfTestRow(Table):
 
 
 class TokenRow(Table):
-    """A token that allows writing, by the SHA-256 of it: the token itself is nowhere."""
+    """An access token, stored as its SHA-256 only.
+
+    project: the only project it is valid for; None for all. last_used: accurate to a minute.
+    """
 
     __tablename__ = "token"
     __table_args__ = (UniqueConstraint("name"), UniqueConstraint("digest"))
@@ -184,10 +239,64 @@ class TokenRow(Table):
     scope: Mapped[str] = mapped_column(String(16))
     created: Mapped[datetime] = mapped_column(UTCDateTime())
     revoked: Mapped[datetime | None] = mapped_column(UTCDateTime())
+    project: Mapped[str | None] = mapped_column(String(64))
+    expires: Mapped[datetime | None] = mapped_column(UTCDateTime())
+    last_used: Mapped[datetime | None] = mapped_column(UTCDateTime())
+
+
+class AuditRow(Table):
+    """An entry of the audit log: who did or tried what, when, from which address."""
+
+    __tablename__ = "audit"
+
+    id: Mapped[int] = mapped_column(KEY, primary_key=True)
+    created: Mapped[datetime] = mapped_column(UTCDateTime(), index=True)
+    actor: Mapped[str] = mapped_column(String(64))
+    action: Mapped[str] = mapped_column(String(32))
+    subject: Mapped[str] = mapped_column(String(256))
+    detail: Mapped[str] = mapped_column(Text)
+    address: Mapped[str] = mapped_column(String(64))
+    request: Mapped[str] = mapped_column(String(32))
+
+
+class WebhookRow(Table):
+    """An address that is notified of events of a project; `secret` signs the messages.
+
+    form: json or slack. events: names of events, separated by commas.
+    """
+
+    __tablename__ = "webhook"
+    __table_args__ = (UniqueConstraint("name"),)
+
+    id: Mapped[int] = mapped_column(KEY, primary_key=True)
+    name: Mapped[str] = mapped_column(String(64))
+    project: Mapped[str] = mapped_column(String(64))
+    url: Mapped[str] = mapped_column(Text)
+    form: Mapped[str] = mapped_column(String(16))
+    events: Mapped[str] = mapped_column(String(128))
+    secret: Mapped[str] = mapped_column(String(64))
+    created: Mapped[datetime] = mapped_column(UTCDateTime())
+
+
+class DeliveryRow(Table):
+    """A message to a webhook, one per event: due when it is to be sent (again), state waiting, sent or failed."""
+
+    __tablename__ = "delivery"
+    __table_args__ = (UniqueConstraint("webhook_id", "event"), Index(None, "state", "due"))
+
+    id: Mapped[int] = mapped_column(KEY, primary_key=True)
+    webhook_id: Mapped[int] = mapped_column(ForeignKey("webhook.id", ondelete="CASCADE"))
+    event: Mapped[str] = mapped_column(String(128))
+    payload: Mapped[dict[str, object]] = mapped_column(JSON)
+    created: Mapped[datetime] = mapped_column(UTCDateTime())
+    due: Mapped[datetime] = mapped_column(UTCDateTime())
+    tries: Mapped[int] = mapped_column(Integer)
+    state: Mapped[str] = mapped_column(String(16))
+    detail: Mapped[str] = mapped_column(Text)
 
 
 class PartRow(Table):
-    """A part of a run on its way in, as it was sent (JSON, compressed): no query sees it before the run is whole."""
+    """A part of a run that is being submitted, as compressed JSON; no query reads it before the run is complete."""
 
     __tablename__ = "part"
     __table_args__ = (UniqueConstraint("run", "number"),)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from alembic import command
 from alembic.config import Config
+from opgauge.harness.errors import StoreError
 from opgauge.harness.store import Store
 from opgauge.harness.store.schema import HEAD, MIGRATIONS, version
 from sqlalchemy import create_engine, inspect, text
@@ -22,7 +24,7 @@ VALUES (1, 1, 'optimized', 'cpu', 'cpu', :block, :status, '', :median_ns, 0, 0, 
 
 
 def test_a_database_of_the_first_schema_is_upgraded(tmp_path: Path) -> None:
-    """Opening a database of schema 0001 adds what came later; its runs stay."""
+    """A database of schema 0001 is refused until it is upgraded on purpose; its runs stay."""
     url = f"sqlite:///{tmp_path}/old.db"
     engine = create_engine(url)
     config = Config()
@@ -35,7 +37,10 @@ def test_a_database_of_the_first_schema_is_upgraded(tmp_path: Path) -> None:
             text(insert + "('r', '2026-01-01 00:00:00', 'finished', '', '', '{\"hard\":{},\"soft\":{}}')")
         )
     assert version(engine) == "0001"
-    with Store.open(url) as store:
+    with pytest.raises(StoreError, match="opgauge db upgrade"):
+        Store.open(url)
+    assert version(engine) == "0001"
+    with Store.open(url, migrate=True) as store:
         assert store.find_run("r").status == "finished"
     assert version(engine) == HEAD
     assert {"acknowledgement", "self_test"} <= set(inspect(engine).get_table_names())
@@ -57,7 +62,7 @@ def test_quartiles_are_taken_out_of_the_json_of_older_results(tmp_path: Path) ->
             for block, status, median_ns, data in rows:
                 given = {"block": block, "status": status, "median_ns": median_ns, "data": data}
                 connection.execute(text(_RESULT), given)
-        with Store.open(url) as store, store.engine.connect() as connection:
+        with Store.open(url, migrate=True) as store, store.engine.connect() as connection:
             query = text("SELECT block, low_ns, high_ns FROM result ORDER BY block")
             assert connection.execute(query).all() == [(1, 2.0, 3.25), (2, None, None)]
         engine.dispose()

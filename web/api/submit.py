@@ -1,6 +1,7 @@
-"""Sending runs: a whole one at once, or in parts that nobody sees until all have come.
+"""Submission of runs: at once, or in parts that stay invisible until all have arrived.
 
-A run has the form that `opgauge export --samples` writes. Its id makes sending it again harmless.
+A run has the form that `opgauge export --samples` writes. The same run sent again changes nothing; other content under
+its id is refused, except the continuation of a run that was interrupted.
 """
 
 from __future__ import annotations
@@ -17,11 +18,11 @@ from opgauge.harness.errors import HarnessError
 from opgauge.harness.result.submission import FORMAT, STATUSES, Submission, join, parse, read_run_id, read_submission
 from opgauge.harness.scope import Scope
 from opgauge.harness.store import bulk
-from opgauge.harness.store.bulk import FullError, Part, PartError
+from opgauge.harness.store.bulk import Entered, FullError, OtherRunError, Part, PartError
 from opgauge.harness.store.tokens import Token
 from opgauge.web.api.answer import MOST, Limit, Offset, json_answer, problems
 from opgauge.web.api.models import PartPage, SubmittedModel
-from opgauge.web.auth import require
+from opgauge.web.auth import audit, check_project, require
 from opgauge.web.body import Body, body_of, unpack
 from opgauge.web.deps import StoreOf
 from sqlalchemy import Engine
@@ -30,10 +31,10 @@ from sqlalchemy.exc import OperationalError
 router = APIRouter(tags=["submissions"])
 PARTS = 1000
 RUN_BYTES = 256 << 20
-"""All parts of a run, unpacked."""
+"""Limit of all parts of a run together, unpacked."""
 FINISH_BYTES = 1 << 10
 AT_ONCE = 2
-"""Bodies that are read at the same time: each may take some hundred megabytes of memory meanwhile."""
+"""Bodies that are parsed at the same time; each may need some hundred megabytes."""
 RETRY = {"Retry-After": "5"}
 _readers: RunVar[CapacityLimiter] = RunVar("readers")
 
@@ -47,7 +48,7 @@ _RUN = {
     "type": "object",
     "required": ["opgauge", "run", "ceilings", "results"],
     "properties": {
-        "opgauge": {"const": FORMAT, "description": "The version of the format."},
+        "opgauge": {"const": FORMAT, "description": "Version of the format."},
         "run": {
             "type": "object",
             "required": ["id", "started", "status", "environment"],
@@ -63,7 +64,7 @@ _RUN = {
         "ceilings": {"type": "array", "items": {"type": "object"}},
         "results": {"type": "array", "items": {"type": "object"}},
     },
-    "description": "What `opgauge export --samples` writes; checked to the last field.",
+    "description": "The JSON of `opgauge export --samples`; every field is checked.",
 }
 _BODY = {"requestBody": {"required": True, "content": {"application/json": {"schema": _RUN}}}}
 _WRITING = problems(400, 401, 403, 408, 409, 413, 415, 422, 429, 503)
@@ -74,7 +75,7 @@ _FINISH = {
     "required": ["parts"],
     "additionalProperties": False,
     "properties": {
-        "parts": {"type": "integer", "minimum": 1, "maximum": PARTS, "description": "How many there should be."}
+        "parts": {"type": "integer", "minimum": 1, "maximum": PARTS, "description": "Number of parts."}
     },
 }
 
@@ -83,32 +84,31 @@ _FINISH = {
     "/runs/{run_id}",
     status_code=201,
     response_model=SubmittedModel,
-    responses={200: {"model": SubmittedModel, "description": "It was there already."}, **_WRITING},
+    responses={200: {"model": SubmittedModel, "description": "The same run or part is stored already."}, **_WRITING},
     openapi_extra=_BODY,
 )
 async def put_run(request: Request, store: StoreOf, token: Submitter, run_id: NewRunId) -> Response:
-    """Send a whole run, plain or gzip. Sending it again changes nothing."""
-    del token
+    """Send a whole run, plain or gzip. The same run again changes nothing; other content under its id is 409."""
     async with body_of(request) as body:
-        return await _apart(lambda: _enter(store.engine, run_id, body))
+        return await _apart(lambda: _enter(request, token, run_id, body))
 
 
 @router.put(
     "/runs/{run_id}/parts/{number}",
     status_code=201,
     response_model=SubmittedModel,
-    responses={200: {"model": SubmittedModel, "description": "It was there already."}, **_WRITING},
+    responses={200: {"model": SubmittedModel, "description": "The same run or part is stored already."}, **_WRITING},
     openapi_extra=_BODY,
 )
 async def put_part(request: Request, store: StoreOf, token: Submitter, run_id: NewRunId, number: Number) -> Response:
-    """Send a part of a run: the same form, with some of the results. Nobody sees it before the run is finished."""
+    """Send a part of a run: the same form, with some of the results; invisible until the run is complete."""
     async with body_of(request) as body:
         return await _apart(lambda: _keep(store.engine, token, run_id, number, body))
 
 
 @router.get("/runs/{run_id}/parts", response_model=PartPage, responses=problems(401, 403, 422, 429))
 def list_parts(store: StoreOf, token: Submitter, run_id: NewRunId, limit: Limit = MOST, offset: Offset = 0) -> Response:
-    """The parts of a run that have come and wait; none once it is whole."""
+    """Parts of a run that have arrived; none once it is complete."""
     del token
     found = bulk.list_parts(store.engine, run_id)
     end = offset + limit
@@ -120,26 +120,26 @@ def list_parts(store: StoreOf, token: Submitter, run_id: NewRunId, limit: Limit 
     "/runs/{run_id}/finish",
     status_code=201,
     response_model=SubmittedModel,
-    responses={200: {"model": SubmittedModel, "description": "It was there already."}, **_WRITING},
+    responses={200: {"model": SubmittedModel, "description": "The same run or part is stored already."}, **_WRITING},
     openapi_extra={"requestBody": {"required": True, "content": {"application/json": {"schema": _FINISH}}}},
 )
 async def finish_run(request: Request, store: StoreOf, token: Submitter, run_id: NewRunId) -> Response:
-    """Say that all parts have come: the run is there at once, or not at all."""
-    # read here, for a body that FastAPI reads is read before the token, and to any length
+    """Complete a run whose parts have all arrived."""
+    # FastAPI would read a body before it checks the token, and without a limit
     async with body_of(request, FINISH_BYTES) as body:
-        return await _apart(lambda: _join(store.engine, token, run_id, body))
+        return await _apart(lambda: _join(request, token, run_id, body))
 
 
 @router.delete("/runs/{run_id}/parts", status_code=204, responses=problems(401, 403, 422, 429))
 def drop_parts(store: StoreOf, token: Submitter, run_id: NewRunId) -> Response:
-    """Forget the parts that wait."""
+    """Drop the parts of a run that is not complete."""
     _check_owner(token, bulk.list_parts(store.engine, run_id))
     bulk.drop_parts(store.engine, run_id)
     return Response(status_code=204)
 
 
 async def _apart(work: Callable[[], Response]) -> Response:
-    """In a thread, with no more than `AT_ONCE` of them."""
+    """Run `work` in a thread, in at most `AT_ONCE` at a time."""
     try:
         limiter = _readers.get()
     except LookupError:
@@ -148,35 +148,44 @@ async def _apart(work: Callable[[], Response]) -> Response:
     return await to_thread.run_sync(_explained, work, limiter=limiter)
 
 
-def _enter(engine: Engine, run_id: str, body: Body) -> Response:
-    if bulk.has_run(engine, run_id):
-        return _submitted(run_id, 0, created=False)
-    run = _read(run_id, body.read())
-    return _submitted(run_id, len(run.results), created=bulk.add_run(engine, run))
+def _enter(request: Request, token: Token, run_id: str, body: Body) -> Response:
+    return _store(request, token, _read(run_id, body.read()))
+
+
+def _store(request: Request, token: Token, run: Submission) -> Response:
+    """Store a run in the name of a token, and say so in the audit log."""
+    engine: Engine = request.app.state.store.engine
+    check_project(token, run.environment.soft.get("project", ""))
+    outcome = bulk.add_run(engine, run, token.name, may_continue=token.scope is Scope.ADMIN)
+    if outcome is not Entered.SAME:
+        audit(request, token.name, "submit", f"run {run.id}", f"{len(run.results)} results, {outcome}")
+    created = outcome is not Entered.SAME
+    return _submitted(run.id, len(run.results) if created else 0, created=created)
 
 
 def _keep(engine: Engine, token: Token, run_id: str, number: int, body: Body) -> Response:
-    if bulk.has_run(engine, run_id):
-        return _submitted(run_id, 0, created=False)
     _check_owner(token, bulk.list_parts(engine, run_id))
     text = body.read()
-    results = len(_read(run_id, text).results)
-    part = Part(run_id, number, token.name, results, hashlib.sha256(text).hexdigest())
-    return _submitted(run_id, results, created=bulk.add_part(engine, part, gzip.compress(text, 1)))
-
-
-def _join(engine: Engine, token: Token, run_id: str, body: Body) -> Response:
-    wanted = _wanted_parts(body.read())
-    if bulk.has_run(engine, run_id):
+    run = _read(run_id, text)
+    check_project(token, run.environment.soft.get("project", ""))
+    if not bulk.accepts_parts(engine, run):
         return _submitted(run_id, 0, created=False)
+    part = Part(run_id, number, token.name, len(run.results), hashlib.sha256(text).hexdigest())
+    return _submitted(run_id, len(run.results), created=bulk.add_part(engine, part, gzip.compress(text, 1)))
+
+
+def _join(request: Request, token: Token, run_id: str, body: Body) -> Response:
+    engine: Engine = request.app.state.store.engine
+    wanted = _wanted_parts(body.read())
     parts = bulk.list_parts(engine, run_id)
+    if not parts and bulk.has_run(engine, run_id):
+        return _submitted(run_id, 0, created=False)
     _check_owner(token, parts)
     missing = sorted(set(range(wanted)) - {part.number for part in parts})
     if missing or len(parts) != wanted:
         shown = ", ".join(map(str, missing[:10])) or "none"
-        raise HTTPException(409, f"{len(parts)} of {wanted} parts have come; missing: {shown}")
-    run = join(list(_read_parts(engine, parts)))
-    return _submitted(run_id, len(run.results), created=bulk.add_run(engine, run))
+        raise HTTPException(409, f"{len(parts)} of {wanted} parts have arrived; missing: {shown}")
+    return _store(request, token, join(list(_read_parts(engine, parts))))
 
 
 def _wanted_parts(text: bytes) -> int:
@@ -188,7 +197,7 @@ def _wanted_parts(text: bytes) -> int:
 
 
 def _read_parts(engine: Engine, parts: Sequence[Part]) -> Iterator[Submission]:
-    """One after the other: only the runs that they hold are in memory together, and these are bounded."""
+    """Read parts one after the other, so that memory is bounded by the results."""
     size = 0
     for part in parts:
         text = unpack(bulk.part_body(engine, part))
@@ -207,7 +216,7 @@ def _read(run_id: str, body: bytes) -> Submission:
 
 def _check_owner(token: Token, parts: list[Part]) -> None:
     if any(part.owner != token.name for part in parts) and token.scope is not Scope.ADMIN:
-        raise HTTPException(403, "another token sends this run")
+        raise HTTPException(403, "another token is sending this run")
 
 
 def _submitted(run_id: str, results: int, *, created: bool) -> Response:
@@ -215,10 +224,10 @@ def _submitted(run_id: str, results: int, *, created: bool) -> Response:
 
 
 def _explained(work: Callable[[], Response]) -> Response:
-    """What is wrong with a submission as one message."""
+    """Translate the faults of a submission into one message each."""
     try:
         return work()
-    except PartError as error:
+    except (PartError, OtherRunError) as error:
         raise HTTPException(409, str(error)) from error
     except FullError as error:
         raise HTTPException(503, str(error), RETRY) from error
