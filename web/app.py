@@ -1,4 +1,4 @@
-"""The service: pages and API over one store, with headers that let no foreign script run."""
+"""The service: pages and API over one store, with headers that permit no foreign script."""
 
 from __future__ import annotations
 
@@ -23,7 +23,9 @@ from opgauge.web import assets, pages
 from opgauge.web.auth import ReadGuard
 from opgauge.web.cache import Bell, Cache
 from opgauge.web.head import HeadAsGet
+from opgauge.web.observe import DATABASE_ERRORS, Observer
 from opgauge.web.reader import Reader
+from opgauge.web.scope import ProjectScope
 from opgauge.web.view import render
 from opgauge.web.waivers import mark
 from sqlalchemy.exc import SQLAlchemyError
@@ -109,8 +111,10 @@ def create_app(
     app.add_middleware(GZipMiddleware, minimum_size=1024, compresslevel=4)
     if guarded:
         app.add_middleware(ReadGuard, engine=store.engine)
+    app.add_middleware(ProjectScope, reader=reader)
     app.add_middleware(SecurityHeaders)
     app.add_middleware(HeadAsGet)
+    app.add_middleware(Observer)
     app.include_router(assets.router)
     app.include_router(pages.router)
     if find_spec("opgauge.web.api") is not None:
@@ -142,6 +146,7 @@ def _add_error_pages(app: FastAPI) -> None:
     @app.exception_handler(SQLAlchemyError)
     def store(request: Request, error: Exception) -> Response:
         _log.error("%s", error)
+        DATABASE_ERRORS.inc()
         return _error(request, 503, "Try again in a moment; the log of the service says more.")
 
     @app.exception_handler(Exception)
@@ -154,7 +159,7 @@ def _add_error_pages(app: FastAPI) -> None:
 
 def _error(request: Request, status: int, text: str, headers: dict[str, str] | None = None) -> Response:
     """What went wrong, as a page; for the API as JSON."""
-    if request.url.path.startswith("/api/"):
+    if "/api/" in request.url.path:
         return JSONResponse({"detail": text}, status, headers=headers)
     title = TITLES.get(status, "Something went wrong")
     body = render("error.html", request, title=title, text=text, status=status)

@@ -41,6 +41,22 @@ class Bell:
             return 0
 
 
+class ProjectCache:
+    """A cache whose keys belong to one project."""
+
+    def __init__(self, cache: Cache, project: str | None) -> None:
+        self._cache = cache
+        self._project = project
+
+    def get(self, key: Hashable, make: Callable[[], Answer]) -> Answer:
+        """The answer under `key`, made if there is none."""
+        return self._cache.get((self._project, key), make)
+
+    def forget(self) -> None:
+        """Load the data anew: the caller has just written."""
+        self._cache.forget()
+
+
 class Cache:
     """The latest `size` answers by key; all of them go when `version` gives something new.
 

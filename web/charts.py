@@ -20,6 +20,7 @@ from opgauge.harness.jsontext import write_compact
 from opgauge.harness.judge.changepoint import ChangePoint
 from opgauge.harness.result.summary import BASELINE, OPTIMIZED
 from opgauge.harness.store.queries import RunInfo
+from opgauge.web.history import History
 from opgauge.web.profile import KernelTime
 from opgauge.web.reader import Level
 from opgauge.web.rows import CaseRow
@@ -116,10 +117,13 @@ def history(
     series: Mapping[str, Sequence[Level]],
     quantiles: Mapping[tuple[int, str], tuple[float, float]],
     changes: Mapping[str, Sequence[tuple[Level, Level, ChangePoint]]],
+    history: History,
+    beside: Mapping[str, Sequence[Level]] | None = None,
 ) -> str:
-    """Medians by run with an interval each; change points as larger rings.
+    """Medians by commit with an interval each; change points as larger rings.
 
-    quantiles: quartiles by run and implementation, for runs of one block.
+    quantiles: quartiles by run and implementation, for runs of one process. history: dates of the commits. beside: runs
+    of other branches and modified files, drawn as open points.
     """
     usual = {
         name: median(times)
@@ -135,7 +139,7 @@ def history(
     for place, (name, levels) in enumerate(series.items()):
         known = [(level, level.median_ns) for level in levels if level.median_ns]
         spans = [_span(level, quantiles.get((level.run.key, name))) for level, _ in known]
-        told = [_told(level.run, texts) for level, _ in known]
+        told = [_told(level.run, texts, history) for level, _ in known]
         lows, highs = np.array(spans).reshape(-1, 2).T / size
         ys = np.round(np.array([time for _, time in known]) / size, DIGITS)
         error = {
@@ -162,43 +166,68 @@ def history(
                 hovertemplate=template,
             )
         )
-        traces += _rings(name, changes.get(name, ()), size) if name in near else []
+        traces += _rings(name, changes.get(name, ()), size, history) if name in near else []
+        traces += _open_points(name, (beside or {}).get(name, ()), size, history, template) if name in near else []
     return as_json(
         traces,
-        xaxis={"type": "date", **_around_one(series)},
+        xaxis={"type": "date", "title": {"text": "date of the commit"}, **_around_one(series, history)},
         yaxis={"title": {"text": unit}, "rangemode": "tozero"},
         hovermode="closest",
         meta={"slot": "figure"},
     )
 
 
-def _around_one(series: Mapping[str, Sequence[Level]]) -> dict[str, Any]:
-    """A day around a single run: its axis would otherwise count milliseconds."""
+def _open_points(
+    name: str, levels: Sequence[Level], size: float, history: History, template: str
+) -> list[dict[str, Any]]:
+    """Runs that are not part of the history."""
+    known = [level for level in levels if level.median_ns]
+    if not known:
+        return []
+    texts = [
+        literal(f"{level.run.branch or 'no branch'}{', modified' if level.run.dirty else ''} · {level.run.commit[:10]}")
+        for level in known
+    ]
+    given = {
+        "x": [_second(level.run, history) for level in known],
+        "y": [(level.median_ns or 0.0) / size for level in known],
+        "text": [f"{text} · run {level.run.id[:8]}" for text, level in zip(texts, known, strict=True)],
+        "customdata": [level.run.id for level in known],
+        "mode": "markers",
+        "marker": {"size": 8, "symbol": "circle-open"},
+        "hovertemplate": template,
+        "visible": True if name == OPTIMIZED else "legendonly",
+    }
+    return [{**trace("scatter", name, **given), "name": literal(f"{name}: other branches", LABEL)}]
+
+
+def _around_one(series: Mapping[str, Sequence[Level]], history: History) -> dict[str, Any]:
+    """A day around a single run, whose axis would otherwise count milliseconds."""
     runs = {level.run.key: level.run for levels in series.values() for level in levels}
     if len(runs) != 1:
         return {}
     (run,) = runs.values()
-    return {"range": [(run.started + way * timedelta(hours=12)).isoformat(" ")[:19] for way in (-1, 1)]}
+    return {"range": [(history.order(run)[0] + way * timedelta(hours=12)).isoformat(" ")[:19] for way in (-1, 1)]}
 
 
-def _second(run: RunInfo) -> str:
-    """When it started, as Plotly reads it."""
-    return run.started.isoformat(" ")[:19]
+def _second(run: RunInfo, history: History) -> str:
+    """Date of the commit of a run, as Plotly reads it."""
+    return history.order(run)[0].isoformat(" ")[:19]
 
 
-def _told(run: RunInfo, known: dict[int, tuple[str, str]]) -> tuple[str, str]:
-    """When a run started and what it is called, made once for all series."""
+def _told(run: RunInfo, known: dict[int, tuple[str, str]], history: History) -> tuple[str, str]:
+    """Date and label of a run, made once for all series."""
     if run.key not in known:
-        label = literal(f"{run.commit[:10] or 'no commit'} · run {run.id[:8]}")
-        known[run.key] = (_second(run), label)
+        label = literal(f"{run.commit[:10] or 'no commit'} · run {run.id[:8]} of {run.started:%Y-%m-%d %H:%M}")
+        known[run.key] = (_second(run, history), label)
     return known[run.key]
 
 
-def _rings(name: str, changes: Sequence[tuple[Level, Level, ChangePoint]], size: float) -> list[Any]:
+def _rings(name: str, changes: Sequence[tuple[Level, Level, ChangePoint]], size: float, history: History) -> list[Any]:
     if not changes:
         return []
     given = {
-        "x": [_second(after.run) for _, after, _ in changes],
+        "x": [_second(after.run, history) for _, after, _ in changes],
         "y": [(after.median_ns or point.after) / size for _, after, point in changes],
         "text": [
             f"{100 * (point.ratio - 1):+.1f} % since {literal(after.run.commit[:10])}" for _, after, point in changes
@@ -225,7 +254,7 @@ def distribution(name: str, samples: Mapping[int, Sequence[float]]) -> str:
         trace(
             "box",
             name,
-            x=[f"block {block}"] * len(values[:MOST_SAMPLES]),
+            x=[f"process {block}"] * len(values[:MOST_SAMPLES]),
             y=[round(value / size, DIGITS) for value in values[:MOST_SAMPLES]],
             boxpoints="all",
             jitter=0.6,

@@ -1,4 +1,8 @@
-"""Two stored runs side by side: evidence from their results, judged by `opgauge.harness.judge.compare`."""
+"""Two stored runs side by side, judged by `opgauge.harness.judge.compare` from the pairs of their processes.
+
+Ordinary runs have one process each, which is too few pairs for that: they are judged by what the series varies between
+runs, so that a large change is named at once. Small ones need `opgauge gate`.
+"""
 
 from __future__ import annotations
 
@@ -11,13 +15,15 @@ from typing import NamedTuple
 
 from opgauge.harness.errors import NothingError
 from opgauge.harness.judge.compare import compare, compare_run
+from opgauge.harness.judge.latest import Spread, spread_of
 from opgauge.harness.judge.verdict import Comparison, Evidence, Kind, Metrics, Rule, Side, Subject, Verdict
 from opgauge.harness.result.result import Ceilings, Environment, Status
 from opgauge.harness.store import listing, queries
 from opgauge.harness.store.listing import Judged
 from opgauge.harness.store.queries import CaseInfo, RunInfo
 from opgauge.web.profile import number
-from opgauge.web.reader import GRAVE, Reader, device_names
+from opgauge.web.reader import GRAVE, Level, Reader, device_names
+from opgauge.web.regression import change_points, timed
 
 MOST = 5000
 LEAST_COMMIT = 6
@@ -26,7 +32,7 @@ _BAD = frozenset(map(str, GRAVE))
 
 
 class Compared(NamedTuple):
-    """A case by one implementation, on both sides. word: verdict, or what there is instead of one."""
+    """A case by one implementation, on both sides. word: the verdict, or the kind if there is none."""
 
     case: CaseInfo
     implementation: str
@@ -42,11 +48,12 @@ class Compared(NamedTuple):
     detectable_change: float | None
     base_ns: float | None
     head_ns: float | None
+    model: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """An entry of the environment that differs; `hard` ones forbid blaming the code."""
+    """An entry of the environment that differs; with `hard` ones a change of time need not be due to the code."""
 
     key: str
     base: str
@@ -60,7 +67,7 @@ _Key = tuple[str, str, str]
 
 @dataclass(slots=True)
 class Trial:
-    """A case by one implementation on one device of a run: its blocks' medians and rulers, what became of it."""
+    """A case by one implementation on one device of a run: medians and calibration of its processes, and its status."""
 
     case: CaseInfo
     rule: Rule
@@ -72,24 +79,25 @@ class Trial:
 
 
 def resolve(reader: Reader, text: str) -> RunInfo:
-    """The run that is meant: beginning of its id, of its commit, or a branch; the latest. Raises NothingError."""
+    """The run with this beginning of its id or commit, or the newest of this branch. Raises NothingError."""
     wanted = text.strip()
-    by_id = queries.find_runs(reader.engine, wanted) if wanted else []
+    by_id = queries.find_runs(reader.engine, wanted, project=reader.project) if wanted else []
     if len(by_id) == 1:
         return by_id[0]
     if len(by_id) > 1:
         msg = f"several runs begin with {wanted}: give more of it"
         raise NothingError(msg)
-    for run in reader.runs():
-        is_commit = len(wanted) >= LEAST_COMMIT and run.commit.startswith(wanted)
-        if is_commit or (wanted and run.branch == wanted):
-            return run
+    found = [run for run in reader.runs() if len(wanted) >= LEAST_COMMIT and run.commit.startswith(wanted)]
+    found = found or [run for run in reader.runs() if wanted and run.branch == wanted]
+    if found:
+        # a modified tree has its commit's name, but is not it
+        return max(found, key=lambda run: (not run.dirty, reader.history().order(run)))
     msg = f"no run, commit or branch begins with {wanted!r}; the runs page lists what there is"
     raise NothingError(msg)
 
 
 def differences(base: Environment, head: Environment) -> list[Difference]:
-    """What differs between two environments, the hard entries first."""
+    """Entries that differ between two environments, the hard ones first."""
     pairs = [(True, base.hard, head.hard), (False, base.soft, head.soft)]
     return [
         Difference(key, before.get(key, "–"), after.get(key, "–"), hard)
@@ -102,28 +110,73 @@ def differences(base: Environment, head: Environment) -> list[Difference]:
 def compare_runs(
     reader: Reader, base: RunInfo, head: RunInfo, *, base_device: str = "", head_device: str = ""
 ) -> list[Compared]:
-    """Every trial of either run; with devices, those of the one beside those of the other."""
+    """Compare every trial of either run; with devices, the trials of the one device with those of the other."""
     across = bool(base_device and head_device and base_device != head_device)
     before, after = (
         _trials(reader, run, device, across=across) for run, device in ((base, base_device), (head, head_device))
     )
     fastest = {name: _fastest(name, reached) for name, reached in reader.ceilings(head).items()}
+    models = {name: head.environment.model(name) or base.environment.model(name) for name in device_choices(base, head)}
+    spreads = _spreads(reader, base, head)
     alike: dict[tuple[int, int, float], Comparison] = {}
     pairs = [_Pair(key, before.get(key), after.get(key)) for key in {**after, **before}]
     quick = [_compare_single(pair, fastest, alike) for pair in pairs]
     rest = [pair for pair, found in zip(pairs, quick, strict=True) if found is None]
     judged = compare_run([_evidence(pair, fastest) for pair in rest], [_rule(pair) for pair in rest])
     slow = iter([_compared(pair, found, found.ratio) for pair, found in zip(rest, judged, strict=True)])
-    return [found or next(slow) for found in quick]
+    return [_with_series(found or next(slow), spreads, models) for found in quick]
+
+
+def _spreads(reader: Reader, base: RunInfo, head: RunInfo) -> dict[tuple[str, str, str], Spread]:
+    """Spread between the other runs of each series on the devices of `head`, by case id, implementation and device.
+
+    The two runs are left out: the change between them is in question.
+    """
+    recent = reader.recent()
+    compared = {base.key, head.key}
+    slugs = {reader.device(head, name).slug: name for name in device_names(head)}
+    return {
+        (case_id, implementation, slugs[slug]): _spread([level for level in levels if level.run.key not in compared])
+        for (case_id, implementation, slug), levels in recent.series.items()
+        if slug in slugs
+    }
+
+
+def _spread(levels: Sequence[Level]) -> Spread:
+    """Spread of the longest level of a series, so that its steps do not count as noise."""
+    known = timed(levels)
+    steps = {id(point[1]) for point in change_points(levels)}
+    parts: list[list[float]] = [[]]
+    for level, time in known:
+        if id(level) in steps:
+            parts.append([])
+        parts[-1].append(time)
+    longest = max(parts, key=len)
+    return spread_of(longest) if len(longest) > 1 else Spread()
+
+
+def _with_series(one: Compared, spreads: Mapping[_Key, Spread], models: Mapping[str, str]) -> Compared:
+    """The comparison with the model of its device, judged by its series if its pairs were too few to say anything."""
+    one = one._replace(model=models.get(one.device, ""))
+    if one.verdict is not Verdict.UNDECIDED or one.pairs >= USUAL.alarm_pairs or one.ratio is None:
+        return one
+    spread = spreads.get((one.case.case_id, one.implementation, one.device), Spread())
+    half = spread.half_width()
+    change = log(one.ratio)
+    interval = (exp(change - half), exp(change + half))
+    found = Verdict.SLOWER if change > half else Verdict.FASTER if change < -half else Verdict.UNDECIDED
+    reason = "beyond the variation between runs" if found is not Verdict.UNDECIDED else one.reason
+    detail = f"runs of this series vary by {100 * (exp(half) - 1):.1f} %"
+    return one._replace(word=str(found), verdict=found, reason=reason, detail=detail, interval=interval)
 
 
 def sort_compared(found: Sequence[Compared]) -> list[Compared]:
-    """Broken first, then by ratio, slowest first; what has no ratio last."""
+    """Broken first, then by ratio, slowest first; comparisons without a ratio last."""
     return sorted(found, key=lambda one: (one.word != "broken", -(one.ratio or 0.0), one.case.name))
 
 
 class _Pair(NamedTuple):
-    """A case by one implementation on both sides, before it is judged."""
+    """A case by one implementation on both sides, to be judged."""
 
     key: _Key
     base: Trial | None
@@ -133,9 +186,9 @@ class _Pair(NamedTuple):
 def _compare_single(
     pair: _Pair, fastest: Mapping[str, float], alike: dict[tuple[int, int, float], Comparison]
 ) -> Compared | None:
-    """What is said of one block each, which proves nothing; None for all else.
+    """The comparison of one process each; None for all others.
 
-    It depends on what became of the sides, not on the times: it is judged once for all pairs that are `alike`.
+    It depends on the statuses, not on the times, so it is computed once for all pairs that are `alike`.
     """
     _, base, head = pair
     if base is None or head is None or len(base.times) != 1 or len(head.times) != 1:
@@ -182,7 +235,7 @@ def _trials(reader: Reader, run: RunInfo, device: str, *, across: bool) -> dict[
 
 
 def _read_trials(reader: Reader, run: RunInfo) -> dict[_Key, Trial]:
-    """What comparisons want of a run, read once for all of them: most of their time goes into reading."""
+    """Trials of a run, read once for all comparisons, as reading dominates their time."""
     judged = listing.list_judged(reader.engine, run.key, MOST)
     infos = reader.cases({one.case_key for one in judged})
     rules = {key: _rule_for(info) for key, info in infos.items()}
@@ -227,7 +280,7 @@ def _rule(pair: _Pair) -> Rule:
 
 
 def _known(pair: _Pair) -> Trial:
-    """The side that there is, the base where there are both."""
+    """The only side, or the base if there are both."""
     known = pair.base or pair.head
     if known is None:
         msg = f"{pair.key} is on neither side"
@@ -236,12 +289,12 @@ def _known(pair: _Pair) -> Trial:
 
 
 def _fastest(device: str, reached: Ceilings) -> float:
-    """Bytes per nanosecond; 0 for a CPU, whose caches are warm: memory is no limit there, as the gate has it."""
+    """Bytes per nanosecond; 0 for a CPU, whose warm caches make memory no limit."""
     return 0.0 if device == "cpu" else max(reached.copy_gbps or 0.0, reached.write_gbps or 0.0)
 
 
 def _floor_ns(head: Trial, fastest: Mapping[str, float]) -> float | None:
-    """Least time by bandwidth; None where it was not measured."""
+    """Least time by bandwidth; None if it was not measured."""
     rate = fastest.get(head.device)
     return head.bytes / rate if rate and head.bytes else None
 
@@ -273,12 +326,12 @@ def _side(blocks: list[Judged]) -> Side:
 
 @lru_cache(4096)
 def _side_of(status: str, reason: str, peak: str | int | None, footprint: str | None) -> Side:
-    """Made once for all results that have nothing else to say."""
+    """A side, cached as most results have the same."""
     return Side(Status(status), metrics=_metrics(peak, footprint), reason=reason)
 
 
 def _metrics(peak: str | int | None, text: str | None) -> Metrics:
-    """What has no noise, of one block."""
+    """Metrics without noise, of one process."""
     found = json.loads(text) if text else None
     footprint = found if isinstance(found, Mapping) else {}
     names = footprint.get("kernels")
@@ -297,7 +350,7 @@ def _count(value: object) -> int | None:
 
 
 def _rulers(blocks: list[Judged]) -> tuple[float, ...]:
-    """Levels of the ruler of each block, none where a block has none."""
+    """Calibration levels of all processes; none if one has none."""
     read = [json.loads(one.ruler) for one in blocks if one.ruler]
     if not read:
         return ()

@@ -1,7 +1,6 @@
-"""What routes are given: the store of their app, and answers kept until the data changes.
+"""Dependencies of routes: store, settings, cache and reader of their app.
 
-These are coroutines, though they wait for nothing: FastAPI sends plain functions to a thread, each a change of
-threads that a busy service waits for.
+They are coroutines, although they wait for nothing: FastAPI runs plain functions in a thread, which costs time.
 """
 
 from __future__ import annotations
@@ -13,26 +12,27 @@ from opgauge.harness.settings import Settings
 from opgauge.harness.store import Store
 from opgauge.web.cache import Cache
 from opgauge.web.reader import Reader
+from opgauge.web.scope import reader_for
 
 
 async def store_of(request: Request) -> Store:
-    """The app's store; one engine, whose pool serves all threads."""
+    """Store of the app; the pool of its engine serves all threads."""
     return cast("Store", request.app.state.store)
 
 
 async def settings_of(request: Request) -> Settings:
-    """The app's settings."""
+    """Settings of the app."""
     return cast("Settings", request.app.state.settings)
 
 
 async def cache_of(request: Request) -> Cache:
-    """The app's answers, dropped when the data changes."""
+    """Cached answers of the app, dropped when the data change."""
     return cast("Cache", request.app.state.cache)
 
 
 async def reader_of(request: Request) -> Reader:
-    """What pages read through."""
-    return cast("Reader", request.app.state.reader)
+    """Reader of the project that the address selects."""
+    return reader_for(request)
 
 
 StoreOf = Annotated[Store, Depends(store_of)]

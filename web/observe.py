@@ -31,10 +31,15 @@ DURATION = Histogram(
 OPEN = Gauge(
     "opgauge_http_open_requests", "Requests that are being answered.", multiprocess_mode="livesum", registry=REGISTRY
 )
-REFUSED = Counter("opgauge_connections_refused", "Connections closed unanswered, by cause.", ("cause",), registry=REGISTRY)
+REFUSED = Counter(
+    "opgauge_connections_refused", "Connections closed unanswered, by cause.", ("cause",), registry=REGISTRY
+)
 DATABASE_ERRORS = Counter("opgauge_database_errors", "Requests that failed in the database.", registry=REGISTRY)
 POOL = Gauge(
-    "opgauge_database_connections", "Connections to the database in use.", multiprocess_mode="livesum", registry=REGISTRY
+    "opgauge_database_connections",
+    "Connections to the database in use.",
+    multiprocess_mode="livesum",
+    registry=REGISTRY,
 )
 DELIVERIES = Counter("opgauge_webhook_deliveries", "Messages to webhooks by outcome.", ("outcome",), registry=REGISTRY)
 _shared: list[Path] = []

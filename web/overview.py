@@ -41,16 +41,17 @@ def standings(reader: Reader, recent: Recent) -> list[Standing]:
     for row in latest_rows(reader):
         found.setdefault((row.case.op, row.device.slug), []).append(row)
     sparks = _sparks(recent)
-    return [_standing(rows, sparks.get(key, ())) for key, rows in sorted(found.items())]
+    places = {run.key: place for place, run in enumerate(recent.runs)}
+    return [_standing(rows, sparks.get(key, ()), places) for key, rows in sorted(found.items())]
 
 
-def _standing(rows: list[CaseRow], spark: tuple[float, ...]) -> Standing:
+def _standing(rows: list[CaseRow], spark: tuple[float, ...], places: Mapping[int, int]) -> Standing:
     shares = [share for share in (row.share() for row in rows) if share]
     peers = {peer: geometric_mean(row.speedup(peer) for row in rows) for peer in PEERS}
     return Standing(
         rows[0].case.op,
         rows[0].device,
-        max((row.run for row in rows), key=lambda run: (run.started, run.key)),
+        max((row.run for row in rows), key=lambda run: places[run.key]),
         cases=len(rows),
         bad=sum(bool(row.bad) for row in rows),
         speedup=geometric_mean(row.speedup(BASELINE) for row in rows),

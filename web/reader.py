@@ -1,12 +1,17 @@
-"""What several pages read: runs, their results without JSON, cases, series; each asked of the store once."""
+"""Data that several pages share: runs, their results without JSON, cases, series; each is read once.
+
+A `Reader` is of one project, or of all. Readers of different projects share what does not depend on the project.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, field
+from datetime import datetime
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -14,13 +19,16 @@ from typing import Any, TypeVar
 
 from opgauge.harness.result.result import Ceilings, Status
 from opgauge.harness.store import Store, queries
+from opgauge.harness.store.projects import Commit, Project, find_project, list_commits, list_projects
 from opgauge.harness.store.queries import CaseInfo, Past, Point, RunInfo
-from opgauge.web.cache import Cache
+from opgauge.web.cache import Cache, ProjectCache
 from opgauge.web.devices import Places
+from opgauge.web.history import History, history_of
+from opgauge.web.index import RunIndex
 from opgauge.web.waivers import Excuses, read
 
 RECENT = 40
-"""Runs of each device from which series are made."""
+"""Runs of the history of each device that make up the series."""
 RECENT_IN_ALL = 200
 KEPT_RUNS = 256
 KEPT_CASES = 20_000
@@ -31,9 +39,9 @@ GRAVE = (Status.WRONG, Status.ERROR, Status.TIMEOUT, Status.OUT_OF_MEMORY)
 
 @dataclass(frozen=True, slots=True)
 class DeviceInfo:
-    """A device of a kind: the same for all runs with the same hard fingerprint.
+    """A device, the same for all runs with the same hardware fingerprint.
 
-    slug: for addresses. name: what the run calls it (`cuda:0`). model: what it is.
+    slug: for addresses. name: in the run (`cuda:0`). model: of the hardware.
     """
 
     slug: str
@@ -46,9 +54,9 @@ class DeviceInfo:
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """What one run says of a series: worst status, median and range of the block medians.
+    """One run in a series: worst status, median and range of the medians of its processes.
 
-    by_block: those medians with their blocks, where there are several.
+    by_block: those medians by process, if there are several.
     """
 
     run: RunInfo
@@ -66,7 +74,10 @@ SeriesKey = tuple[str, str, str]
 
 @dataclass(frozen=True, slots=True)
 class Recent:
-    """The latest runs of every device, and the series that they make, oldest first."""
+    """The latest runs of the history on every device, and their series, oldest commit first.
+
+    last_run: the newest commit's by device. work: least bytes and flops by case and device.
+    """
 
     runs: tuple[RunInfo, ...] = ()
     devices: dict[str, DeviceInfo] = field(default_factory=dict)
@@ -74,12 +85,15 @@ class Recent:
     cases: dict[str, CaseInfo] = field(default_factory=dict)
     series: dict[SeriesKey, list[Level]] = field(default_factory=dict)
     work: dict[tuple[str, str], tuple[int, int]] = field(default_factory=dict)
-    """Least bytes and flops by case and device."""
+
+    def place(self, run: RunInfo) -> int:
+        """Place of a run among `runs`, -1 if it is not one of them."""
+        return next((place for place, one in enumerate(self.runs) if one.key == run.key), -1)
 
 
 @dataclass(frozen=True, slots=True)
 class _Said:
-    """What one run adds to `Recent`: made once for each run, not for each new one."""
+    """Contribution of one run to `Recent`, made once per run."""
 
     devices: dict[str, DeviceInfo] = field(default_factory=dict)
     cases: dict[str, CaseInfo] = field(default_factory=dict)
@@ -88,7 +102,7 @@ class _Said:
 
 
 def device_of(run: RunInfo, name: str) -> DeviceInfo:
-    """The device that `name` is in a run."""
+    """The device called `name` in a run."""
     facts = run.environment.hard_of(name)
     text = json.dumps([name, facts], sort_keys=True)
     slug = f"{name.replace(':', '')}-{hashlib.sha256(text.encode()).hexdigest()[:6]}"
@@ -96,12 +110,12 @@ def device_of(run: RunInfo, name: str) -> DeviceInfo:
 
 
 def device_names(run: RunInfo) -> list[str]:
-    """The devices of which the environment of a run tells."""
+    """Names of the devices in the environment of a run."""
     return sorted({key.partition(".")[0] for key in run.environment.hard if "." in key})
 
 
 def level_of(run: RunInfo, points: Iterable[Point | Past]) -> Level:
-    """The blocks of one trial as one."""
+    """The processes of one trial as one level."""
     found = list(points)
     if len(found) == 1 and found[0].status == Status.OK:
         time = found[0].median_ns or None
@@ -116,30 +130,72 @@ def level_of(run: RunInfo, points: Iterable[Point | Past]) -> Level:
 
 
 class Reader:
-    """Reads through one cache; what runs have measured is kept beyond it, for it seldom changes."""
+    """Reads one project, or all, through one cache; results of runs, which seldom change, are cached beyond it."""
 
     def __init__(self, store: Store, cache: Cache, waivers: Path | None = None) -> None:
         self.engine = store.engine
         self.waivers = waivers
-        self.cache = cache
+        self.project: str | None = None
+        self._shared = cache
         self._points: OrderedDict[int, tuple[Hashable, list[Point]]] = OrderedDict()
         self._said: OrderedDict[int, tuple[list[Point], _Said]] = OrderedDict()
         self._made: OrderedDict[tuple[str, int], tuple[Hashable, Any]] = OrderedDict()
         self._cases: dict[int, CaseInfo] = {}
         self._where = Places(store.engine)
+        self._index = RunIndex(store.engine)
         self._devices: dict[tuple[int, str], DeviceInfo] = {}
 
+    def of_project(self, project: str | None) -> Reader:
+        """The same data of one project only."""
+        found = copy(self)
+        found.project = project
+        return found
+
+    @property
+    def cache(self) -> ProjectCache:
+        """Cache of the answers of this project."""
+        return ProjectCache(self._shared, self.project)
+
+    def projects(self) -> list[tuple[str, int, datetime]]:
+        """Projects with their number of runs and the start of the latest, latest first."""
+        return self._shared.get("projects", lambda: list_projects(self.engine))
+
+    @property
+    def settings(self) -> Project:
+        """Settings of the project; those of the only one if this reads all."""
+        return self.cache.get("settings", lambda: find_project(self.engine, self._own_project()))
+
+    def commits(self) -> dict[str, Commit]:
+        """Known commits of the project by SHA."""
+        return self.cache.get("commits", lambda: list_commits(self.engine, self._own_project()))
+
+    def _own_project(self) -> str:
+        if self.project is not None:
+            return self.project
+        listed = self.projects()
+        return listed[0][0] if listed else ""
+
     def runs(self) -> list[RunInfo]:
-        """The latest runs, newest first."""
-        return self.cache.get("runs", lambda: queries.list_runs(self.engine))
+        """All runs of the project, latest first."""
+        return self.cache.get("runs", self._runs)
+
+    def _runs(self) -> list[RunInfo]:
+        found = self._shared.get("all runs", self._index.advance)
+        return found if self.project is None else [run for run in found if run.project == self.project]
+
+    def history(self) -> History:
+        """Which runs are the history, in the order of their commits."""
+        return self.cache.get("history", lambda: history_of(self.runs(), self.commits(), self.settings.default_branch))
 
     def before(self, run: RunInfo) -> RunInfo | None:
-        """The latest run before another in the same place; None where that is not among the latest."""
-        hard = run.environment.hard
-        return next((one for one in self.runs() if one.started < run.started and one.environment.hard == hard), None)
+        """The run of the history before another, on the same hardware; None if there is none."""
+        history = self.history()
+        hard, place = run.environment.hard, history.order(run)
+        earlier = (one for one in reversed(history.runs) if one.key != run.key and history.order(one) < place)
+        return next((one for one in earlier if one.environment.hard == hard), None)
 
     def device(self, run: RunInfo, name: str) -> DeviceInfo:
-        """The device that `name` is in a run."""
+        """The device called `name` in a run."""
         key = (run.key, name)
         found = self._devices.get(key)
         if found is None:
@@ -149,8 +205,11 @@ class Reader:
         return found
 
     def places(self, case_keys: Iterable[int]) -> dict[str, tuple[DeviceInfo, list[RunInfo]]]:
-        """Devices, by slug, with the runs that have results of a case there, oldest first."""
-        self.cache.get("placed", self._where.advance)
+        """Devices by slug, with the runs that have results of a case there, in the order of history.
+
+        Runs beside the history are not among them; `beside` has those.
+        """
+        self._shared.get("placed", self._where.advance)
         found: dict[str, tuple[DeviceInfo, list[RunInfo]]] = {}
         for name, keys in self._where.of(case_keys).items():
             # cases that are measured together have the same runs
@@ -160,19 +219,36 @@ class Reader:
     def _placed(self, name: str, keys: frozenset[int]) -> dict[str, tuple[DeviceInfo, list[RunInfo]]]:
         runs, order = self.cache.get("order", self._ordered)
         found: dict[str, tuple[DeviceInfo, list[RunInfo]]] = {}
-        for place in sorted([order[key] for key in keys if key in order], reverse=True):
+        for place in sorted([order[key] for key in keys if key in order]):
             run = runs[place]
             info = self.device(run, name)
             found.setdefault(info.slug, (info, []))[1].append(run)
         return found
 
-    def _ordered(self) -> tuple[list[RunInfo], dict[int, int]]:
-        """The latest runs, and the place of each among them by its number."""
-        runs = self.runs()
+    def places_beside(self, case_keys: Sequence[int]) -> dict[str, tuple[DeviceInfo, list[RunInfo]]]:
+        """Devices by slug, without runs, on which a case was measured beside the history only."""
+        found = {}
+        for name, keys in self._where.of(case_keys).items():
+            for run in self.history().beside:
+                if run.key in keys:
+                    info = self.device(run, name)
+                    found[info.slug] = (info, list[RunInfo]())
+        return found
+
+    def beside(self, case_keys: Iterable[int], device: DeviceInfo) -> list[RunInfo]:
+        """Runs with results of a case on a device that are not part of the history, oldest first."""
+        self._shared.get("placed", self._where.advance)
+        keys = self._where.of(case_keys).get(device.name, frozenset())
+        others = (run for run in self.history().beside if run.key in keys)
+        return [run for run in others if self.device(run, device.name).slug == device.slug]
+
+    def _ordered(self) -> tuple[Sequence[RunInfo], dict[int, int]]:
+        """The history, and the place of each run in it by its number."""
+        runs = self.history().runs
         return runs, {run.key: place for place, run in enumerate(runs)}
 
     def points(self, run_keys: Collection[int]) -> dict[int, list[Point]]:
-        """The results of recent runs; those that have not changed since come from memory."""
+        """Results of recent runs; unchanged ones come from memory."""
         counted = queries.count_results(self.engine, run_keys)
         found = {}
         for key in run_keys:
@@ -186,7 +262,7 @@ class Reader:
         return found
 
     def kept(self, name: str, run: RunInfo, make: Callable[[], Answer]) -> Answer:
-        """What `make` makes of a run's results: from memory for as long as these are the same."""
+        """The answer of `make` from a run's results, cached until these change."""
         count = queries.count_results(self.engine, [run.key]).get(run.key)
         known = self._made.get((name, run.key))
         if known is None or known[0] != count:
@@ -197,7 +273,7 @@ class Reader:
         return found
 
     def points_of(self, run: RunInfo, op: str | None = None) -> list[Point]:
-        """The results of a run, or of one op in it; looking at old runs pushes none of the recent ones out."""
+        """Results of a run, or of one op in it; old runs do not displace recent ones in memory."""
         known = self._points.get(run.key)
         if known is not None and known[0] == queries.count_results(self.engine, [run.key]).get(run.key):
             return known[1]
@@ -207,7 +283,7 @@ class Reader:
         return queries.list_points(self.engine, run.key, keys) if keys else []
 
     def cases(self, keys: Collection[int]) -> dict[int, CaseInfo]:
-        """Cases by their number; they never change."""
+        """Cases by number; they never change."""
         missing = [key for key in set(keys) if key not in self._cases]
         if missing:
             if len(self._cases) > KEPT_CASES:
@@ -217,21 +293,21 @@ class Reader:
         return {key: known[key] for key in keys if key in known}
 
     def ceilings(self, run: RunInfo) -> dict[str, Ceilings]:
-        """What the devices of a run reached."""
+        """Achieved peaks of the devices of a run."""
         return self.cache.get(
             ("ceilings", run.key), lambda: queries.list_ceilings(self.engine, [run.key]).get(run.key, {})
         )
 
     def excuses(self) -> Excuses:
-        """What the waiver file says."""
+        """Contents of the waiver file."""
         return self.cache.get("excuses", lambda: read(self.waivers))
 
     def recent(self) -> Recent:
-        """The latest runs of every device as series."""
+        """The latest runs of the history on every device, as series."""
         return self.cache.get("recent", self._recent)
 
     def _recent(self) -> Recent:
-        runs = list(reversed(self._latest_by_device(self.runs())))
+        runs = list(reversed(self._latest_by_device(reversed(self.history().runs))))
         points = self.points([run.key for run in runs])
         infos = self.cases({point.case_key for found in points.values() for point in found})
         recent = Recent(tuple(run for run in runs if points[run.key]))
@@ -240,7 +316,7 @@ class Reader:
         return recent
 
     def _latest_by_device(self, runs: Iterable[RunInfo]) -> list[RunInfo]:
-        """Ended runs, newest first, no more than `RECENT` of any device."""
+        """Ended runs, newest commit first, at most `RECENT` of each device."""
         taken: dict[str, int] = {}
         found = []
         for run in runs:

@@ -1,6 +1,7 @@
-"""Regressions: series that got slower at a run and stayed so, or that broke.
+"""Regressions: series that got slower and stayed so, or that broke, and what looks like one in the latest runs.
 
-Nothing of this is stored: it is found in the series of the recent runs whenever they change.
+A change point needs runs after it and is confirmed; the latest runs are suspected as soon as they lie outside the
+recent distribution of their series. Nothing is stored: all is computed from the series whenever they change.
 """
 
 from __future__ import annotations
@@ -11,9 +12,11 @@ from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime
 from enum import StrEnum
 from functools import lru_cache
+from math import log, sqrt
 
 from opgauge.harness.gate.waiver import Waiver
-from opgauge.harness.judge.changepoint import ChangePoint, find_change_points
+from opgauge.harness.judge.changepoint import EDGE, LEAST_POINTS, ChangePoint, find_change_points
+from opgauge.harness.judge.latest import Departure, find_departure
 from opgauge.harness.judge.verdict import Subject
 from opgauge.harness.result.result import Status
 from opgauge.harness.result.summary import PEERS
@@ -23,13 +26,14 @@ from opgauge.web.reader import GRAVE, DeviceInfo, Level, Reader, Recent, SeriesK
 from opgauge.web.waivers import Excuses
 
 LEAST_RATIO = 1.02
-"""Smaller changes of a stored series are passed over: the host's own drift is of that size."""
+"""Least change of a stored series that counts: the drift of a host is of that size."""
 
 
 class State(StrEnum):
-    """How a regression stands."""
+    """State of a regression: confirmed by several runs and open, suspected by the latest, acknowledged or fixed."""
 
     OPEN = "open"
+    SUSPECTED = "suspected"
     ACKNOWLEDGED = "acknowledged"
     FIXED = "fixed"
 
@@ -38,9 +42,9 @@ class State(StrEnum):
 class Regression:
     """A series that got worse.
 
-    kind: slower or broken. before, run: the last run that was good, the first that is not.
-    ratio: time after over time before. fixed_in: the run since which it is good again.
-    acknowledgement: who answers for it, by a form of the pages or by the waiver file.
+    kind: slower or broken. before, run: last good and first bad run. ratio: time after over time before, and limit: the
+    ratio that the series explains by itself, for suspected ones. fixed_in: run in which it recovered.
+    acknowledgement: of a person, by the form of the page or in the waiver file.
     """
 
     case: CaseInfo
@@ -57,16 +61,17 @@ class Regression:
     fixed_in: RunInfo | None = None
     acknowledgement: Acknowledgement | Waiver | None = None
     series: tuple[float | None, ...] = ()
+    limit: float | None = None
 
     @property
     def key(self) -> str:
-        """For addresses: what got worse, and when."""
+        """For addresses: the series, the kind and the first bad run."""
         text = f"{self.case.case_id} {self.implementation} {self.device.slug} {self.kind} {self.run.id}"
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def timed(levels: Iterable[Level]) -> list[tuple[Level, float]]:
-    """The levels that have a time."""
+    """Levels with a time."""
     return [(level, level.median_ns) for level in levels if level.median_ns]
 
 
@@ -82,16 +87,16 @@ def change_points(levels: Sequence[Level], least_ratio: float = LEAST_RATIO) -> 
 
 @lru_cache(8192)
 def _found(times: tuple[float, ...], least_ratio: float) -> tuple[ChangePoint, ...]:
-    """Kept: a new run changes the series of one device."""
+    """Cached, as a new run changes the series of one device only."""
     return find_change_points(times, least_ratio=least_ratio)
 
 
 def known_regressions(reader: Reader) -> list[Regression]:
-    """All of the recent runs, made once for each day and state of the data."""
+    """Regressions of the recent runs, computed once a day and state of the data."""
     today = datetime.now(UTC).date()
 
     def make() -> list[Regression]:
-        given = queries.list_acknowledgements(reader.engine)
+        given = queries.list_acknowledgements(reader.engine, project=reader.project)
         return find_regressions(reader.recent(), given, today, reader.excuses())
 
     return reader.cache.get(("regressions", today), make)
@@ -100,11 +105,90 @@ def known_regressions(reader: Reader) -> list[Regression]:
 def find_regressions(
     recent: Recent, given: Sequence[Acknowledgement], today: date, excuses: Excuses | None = None
 ) -> list[Regression]:
-    """Those of our own implementations: open first, then acknowledged, then fixed; newest first."""
+    """Regressions of all implementations but peers, by state, those of the newest commits first."""
     found = [one for key, levels in recent.series.items() for one in _of_series(recent, key, levels)]
     judged = [_acknowledged(one, given, today, excuses or Excuses()) for one in found]
-    order = list(State)
-    return sorted(judged, key=lambda one: (order.index(one.state), -one.run.started.timestamp(), -(one.ratio or 99.0)))
+    order, places = list(State), {run.key: place for place, run in enumerate(recent.runs)}
+
+    def rank(one: Regression) -> tuple[int, int, float]:
+        return order.index(one.state), -places.get(one.run.key, 0), -(one.ratio or 99.0)
+
+    return sorted(judged, key=rank)
+
+
+@dataclass(frozen=True, slots=True)
+class Improvement:
+    """A series that got faster. before, run: last run before and first after it. is_confirmed: by several runs."""
+
+    case: CaseInfo
+    implementation: str
+    device: DeviceInfo
+    before: RunInfo
+    run: RunInfo
+    ratio: float
+    before_ns: float
+    after_ns: float
+    is_confirmed: bool
+    series: tuple[float | None, ...] = ()
+
+
+def known_improvements(reader: Reader) -> list[Improvement]:
+    """Improvements of the recent runs, computed once for each state of the data."""
+    return reader.cache.get("improvements", lambda: find_improvements(reader.recent()))
+
+
+def find_improvements(recent: Recent) -> list[Improvement]:
+    """Series of all implementations but peers whose present level is faster than the one before, newest first."""
+    places = {run.key: place for place, run in enumerate(recent.runs)}
+    found = [one for key, levels in recent.series.items() if (one := _improvement(recent, key, levels))]
+    return sorted(found, key=lambda one: (-places.get(one.run.key, 0), one.ratio))
+
+
+def _improvement(recent: Recent, key: SeriesKey, levels: Sequence[Level]) -> Improvement | None:
+    case_id, implementation, slug = key
+    if implementation in PEERS:
+        return None
+    where = (recent.cases[case_id], implementation, recent.devices[slug])
+    times = tuple(level.median_ns for level in levels)
+    late = departure(levels)
+    if late is not None:
+        before, run, found = late
+        if found.ratio >= 1:
+            return None
+        return Improvement(
+            *where, before.run, run.run, found.ratio, found.before, found.after, is_confirmed=False, series=times
+        )
+    changes = change_points(levels)
+    if not changes or changes[-1][2].ratio >= 1:
+        return None
+    first, second, point = changes[-1]
+    return Improvement(
+        *where, first.run, second.run, point.ratio, point.before, point.after, is_confirmed=True, series=times
+    )
+
+
+def departure(levels: Sequence[Level]) -> tuple[Level, Level, Departure] | None:
+    """The latest levels that depart from those before, with the level before them and their first."""
+    known = timed(levels)
+    changes = change_points(levels)
+    start = 0
+    if changes:
+        start = next(place for place, (level, _) in enumerate(known) if level is changes[-1][1])
+    times = [time for _, time in known[start:]]
+    # a series that is too short for change points has nothing else to say of older runs
+    most = EDGE - 1 if len(known) >= LEAST_POINTS else len(times) - 1
+    found = find_departure(times, most, _within(known[-1][0])) if len(times) > 1 else None
+    if found is None:
+        return None
+    place = start + found.index
+    return known[place - 1][0], known[place][0], found
+
+
+def _within(level: Level) -> float:
+    """Relative spread between the processes of a run, 0 for one process."""
+    if level.blocks < 2 or not (level.low_ns and level.high_ns):
+        return 0.0
+    return log(level.high_ns / level.low_ns) / (2 * sqrt(level.blocks))
 
 
 def _of_series(recent: Recent, key: SeriesKey, levels: Sequence[Level]) -> Iterator[Regression]:
@@ -130,11 +214,26 @@ def _of_series(recent: Recent, key: SeriesKey, levels: Sequence[Level]) -> Itera
             fixed_in=back.run if back else None,
             series=times,
         )
+    late = departure(levels)
+    if late is not None and late[2].ratio >= LEAST_RATIO:
+        before, first, found = late
+        yield Regression(
+            *where,
+            kind="slower",
+            before=before.run,
+            run=first.run,
+            state=State.SUSPECTED,
+            ratio=found.ratio,
+            before_ns=found.before,
+            after_ns=found.after,
+            series=times,
+            limit=found.limit,
+        )
     yield from _breaks(where, levels, times)
 
 
 def _is_back(point: ChangePoint, later: ChangePoint) -> bool:
-    """Whether at least half of what was lost is regained."""
+    """Whether at least half of the loss is regained."""
     return later.after <= (point.before + point.after) / 2
 
 
@@ -176,7 +275,7 @@ def _broken(
 
 
 def _acknowledged(found: Regression, given: Sequence[Acknowledgement], today: date, excuses: Excuses) -> Regression:
-    if found.state is not State.OPEN:
+    if found.state not in {State.OPEN, State.SUSPECTED}:
         return found
     for one in given:
         same = (one.case_id, one.implementation, one.device) == (

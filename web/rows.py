@@ -110,17 +110,18 @@ def rows_of(reader: Reader, run: RunInfo, op: str | None = None) -> list[CaseRow
 
 
 def latest_rows(reader: Reader) -> list[CaseRow]:
-    """Every case on every device, each by the latest run that has it there: a run of a few cases hides no other."""
+    """Every case on every device, each from the newest commit whose runs have it there."""
     return reader.cache.get("latest rows", lambda: _latest(reader, reader.recent()))
 
 
 def _latest(reader: Reader, recent: Recent) -> list[CaseRow]:
+    order = {run.key: place for place, run in enumerate(recent.runs)}
     found: dict[tuple[str, str], dict[str, Level]] = {}
     for (case_id, implementation, slug), levels in recent.series.items():
         found.setdefault((case_id, slug), {})[implementation] = levels[-1]
     rows = []
     for (case_id, slug), by_name in found.items():
-        run = max((level.run for level in by_name.values()), key=lambda one: (one.started, one.key))
+        run = max((level.run for level in by_name.values()), key=lambda one: order[one.key])
         levels_there = {name: level for name, level in by_name.items() if level.run.key == run.key}
         device, work = recent.devices[slug], recent.work[case_id, slug]
         reached = reader.ceilings(run).get(device.name)

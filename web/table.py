@@ -1,6 +1,6 @@
-"""A run as a flat table, straight from what the database holds: results made for it would take five times as long.
+"""A run as a CSV table, written from the database's rows: `Result` values would take five times as long.
 
-Texts are few and recur, so each is written once; numbers are many, and those of all rows are written at once.
+Texts recur, so each is quoted once; numbers do not, so those of all rows are written at once.
 """
 
 from __future__ import annotations
@@ -11,17 +11,41 @@ from typing import Any
 
 from opgauge.harness.report.export import Quoted
 from opgauge.harness.result.result import Ceilings
+from opgauge.harness.result.summary import origin
 from opgauge.harness.store import queries
 from opgauge.harness.store.queries import CaseInfo, Line, RunInfo
 from opgauge.web.reader import KEPT_CASES, Reader
 from pydantic_core import to_json
 
 COLUMNS = (
-    *("run", "started", "host", "project", "branch", "commit", "committed", "op", "case", "case_id", "shapes", "dtype", "params", "tags", "published"),
-    *("implementation", "backend", "device", "status", "reason", "median_ns", "min_ns", "p25_ns", "p75_ns", "samples"),
-    *("hot_ns", "timer", "peak_bytes", "launches", "allocations", "registers", "spill_bytes", "kernels_ns"),
-    *("host_gap_ns", "max_abs_error", "max_rel_error", "worst", "bytes", "flops", "gbps", "ceiling_share"),
-    "deterministic",
+    *(
+        "run",
+        "started",
+        "host",
+        "project",
+        "branch",
+        "commit",
+        "commit_time",
+        "op",
+        "case",
+        "case_id",
+        "shapes",
+        "dtype",
+    ),
+    *("params", "tags", "published", "implementation", "backend", "device", "model", "process", "status"),
+    *("reason", "median_ns", "min_ns", "p25_ns", "p75_ns", "samples", "hot_ns", "timer", "peak_bytes", "launches"),
+    *(
+        "allocations",
+        "registers",
+        "spill_bytes",
+        "kernels_ns",
+        "host_gap_ns",
+        "max_abs_error",
+        "max_rel_error",
+        "worst",
+        "bytes",
+    ),
+    *("flops", "gbps", "ceiling_share", "deterministic"),
 )
 _as_json = json.JSONEncoder(allow_nan=False, ensure_ascii=False).encode
 _NOTHING: Mapping[str, Any] = {}
@@ -34,19 +58,21 @@ _WORDS = (
     ("Infinity", "inf"),
     ("NaN", "nan"),
 )
-"""What JSON has and a table writes otherwise."""
+"""Words of JSON, and of the table."""
 
 
 def table_of(reader: Reader, run: RunInfo, ceilings: Mapping[str, Ceilings]) -> str:
-    """A row per result, as CSV of `opgauge.harness.result.summary.record` has it."""
+    """A row per result, equal to the CSV of `opgauge.harness.result.summary.record`."""
     found = queries.list_lines(reader.engine, run.key)
     cells = Quoted()
     cases = reader.cases({line.case_key for line in found})
-    place = f"{cells[run.id]},{cells[run.commit]}"
+    place = ",".join(cells[text] for text in origin(run.id, run.started, run.environment).values())
+    devices = {name: f"{cells[name]},{cells[run.environment.model(name)]}" for name in {line.device for line in found}}
     told = {key: f"{place},{_told(case)}" for key, case in cases.items()}
     names = [
-        f"{told[key]},{cells[implementation]},{cells[backend]},{cells[device]},{cells[status]},{cells[reason]}"
-        for key, implementation, backend, device, status, reason, *_ in found
+        f"{told[line.case_key]},{cells[line.implementation]},{cells[line.backend]},{devices[line.device]},{line.block},"
+        f"{cells[line.status]},{cells[line.reason]}"
+        for line in found
     ]
     timers = [cells[(line.data.get("measurement") or _NOTHING).get("timer") or ""] for line in found]
     times = written([_times(line) for line in found])
@@ -59,7 +85,7 @@ _known: dict[int, tuple[CaseInfo, str]] = {}
 
 
 def _told(case: CaseInfo) -> str:
-    """What there is to say of a case, made once for all of its results; cases recur in every run."""
+    """Columns of a case, cached: cases recur in every run."""
     known = _known.get(id(case))
     if known is None or known[0] is not case:
         if len(_known) >= KEPT_CASES:
@@ -108,12 +134,12 @@ def _rest(line: Line, dtype: str, reached: Ceilings | None) -> tuple[Any, ...]:
 
 
 def _number(value: Any) -> Any:
-    """What is not finite is a text in the database."""
+    """A number; the database stores infinities as text."""
     return float(value) if type(value) is str else value
 
 
 def _share(line: Line, dtype: str, reached: Ceilings | None) -> float | None:
-    """As `opgauge.harness.result.summary.share_of_ceiling`."""
+    """Equal to `opgauge.harness.result.summary.share_of_ceiling`."""
     if reached is None or line.median_ns is None:
         return None
     writes_only = (line.data.get("extra") or _NOTHING).get("reads") is False
@@ -122,7 +148,7 @@ def _share(line: Line, dtype: str, reached: Ceilings | None) -> float | None:
 
 
 def written(rows: Sequence[Sequence[Any]]) -> list[str]:
-    """The numbers of each row, with commas between them."""
+    """Numbers of each row, separated by commas."""
     if not rows:
         return []
     text = to_json(rows, inf_nan_mode="constants").decode()[2:-2]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import re
 from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
@@ -20,6 +21,8 @@ from opgauge.web.charts import slot
 
 TEMPLATES = Path(__file__).parent / "templates"
 PAGE = 50
+_LINK = re.compile(r' (href|src|action|hx-get)="/')
+"""Links in templates. Texts cannot look like one, as quotes are escaped in them."""
 ZIP_LEVEL, FILE_LEVEL = 4, 1
 
 
@@ -53,14 +56,41 @@ def figure(name: str, json_text: str | None, label: str, height: str = "medium")
 
 
 def render(name: str, request: Request, **values: Any) -> str:
-    """A template as text; `link` in it is this page's address with some parameters changed."""
+    """Render a template; `link` in it is the address of this page with some parameters changed."""
+    root = str(request.scope.get("root_path", ""))
+    path = request.url.path.removeprefix(root) or "/"
 
     def link(**changed: object) -> str:
         given = {**dict(request.query_params), **{key: str(value) for key, value in changed.items()}}
         left = {key: value for key, value in given.items() if value}
-        return f"{request.url.path}?{urlencode(left)}" if left else request.url.path
+        return f"{path}?{urlencode(left)}" if left else path
 
-    return templates().get_template(name).render(link=link, path=request.url.path, **values)
+    home = root.rpartition("/p/")[0] if project_of(request) is not None else root
+    shared = {
+        "link": link,
+        "home": f"{home}/",
+        "path": path,
+        "projects": projects_of(request),
+        "project": project_of(request),
+    }
+    return below(root, templates().get_template(name).render({**shared, **values}))
+
+
+def below(root: str, body: str) -> str:
+    """A page whose links lead below `root`: of a proxy's path, or of a project. Templates link to absolute paths."""
+    return _LINK.sub(rf'\1="{root}/', body) if root else body
+
+
+def project_of(request: Request) -> str | None:
+    """The project that the address selects; None for all."""
+    found: str | None = request.scope.get("project")
+    return found
+
+
+def projects_of(request: Request) -> list[str]:
+    """Projects that have runs, for the menu; none where a page is rendered without data."""
+    state = request.app.state
+    return [name for name, _, _ in state.reader.projects()] if hasattr(state, "reader") else []
 
 
 def page(request: Request, cache: Cache, name: str, make: Callable[[], Mapping[str, Any]]) -> Response:

@@ -1,7 +1,7 @@
-"""The service as several processes on one address: Python computes on one core in each.
+"""The service as several processes on one address, as Python computes on one core in each.
 
-Each has its own connections, kept answers and limits of rate and memory; what they share is the database, the
-socket, turns at entering runs, and a bell: who writes by a form rings it, and all look anew before they next answer.
+Each process has its own connections, cached answers and limits of rate and memory. They share the database, the
+socket, a lock for writing, metrics, and a file that signals writes: all processes then reload before they next answer.
 """
 
 from __future__ import annotations
@@ -25,29 +25,33 @@ from opgauge.harness.settings import Settings, tell_workers, worker_orders
 from opgauge.harness.store.bulk import TURNS
 from opgauge.web.app import create_app
 from opgauge.web.cache import Bell
+from opgauge.web.connections import protocol_options, raise_file_limit
+from opgauge.web.observe import configure_logs, share_metrics
 from uvicorn.supervisors import Multiprocess
 
 HEALTHY_S = 60
-"""A process that is busy is not taken for dead."""
+"""Time without an answer after which a process counts as dead."""
 _Message = MutableMapping[str, Any]
 _Send = Callable[[_Message], Awaitable[None]]
 
 
 @dataclass(frozen=True)
 class Orders:
-    """What each process is told. parent: the process that watches over it. bell, turns: files."""
+    """Settings of a process. parent: id of its supervisor. trusted: proxies. bell, turns: files. metrics: folder."""
 
     database: str
     lag_s: float
     guarded: bool
     waivers: str
     parent: int
+    trusted: tuple[str, ...]
     bell: str
     turns: str
+    metrics: str
 
 
 class Sharing:
-    """Closes a connection after its answer where others wait here meanwhile: the next goes to whoever is free."""
+    """Middleware that closes a connection after its answer while others wait, so that an idle process gets the next."""
 
     def __init__(self, app: Callable[..., Awaitable[None]]) -> None:
         self.app = app
@@ -71,33 +75,61 @@ class Sharing:
             self._open -= 1
 
 
-def serve_by(workers: int, settings: Settings, *, lag_s: float, guarded: bool, waivers: Path, **listening: Any) -> None:
-    """Serve with so many processes until a signal ends it; `listening` is what uvicorn is told."""
+def serve_by(
+    workers: int,
+    settings: Settings,
+    *,
+    lag_s: float,
+    guarded: bool,
+    waivers: Path,
+    host: str,
+    port: int,
+    trusted: frozenset[str] = frozenset(),
+    root_path: str = "",
+) -> None:
+    """Serve with this number of processes until a signal ends it.
+
+    trusted: addresses of proxies whose X-Forwarded headers count. root_path: path below which a proxy serves this.
+    """
+    raise_file_limit()
+    configure_logs()
+    options = {
+        **protocol_options(trusted),
+        "host": host,
+        "port": port,
+        "root_path": root_path,
+        "server_header": False,
+        "log_config": None,
+        "proxy_headers": bool(trusted),
+        "forwarded_allow_ips": ",".join(sorted(trusted)) or None,
+    }
     if workers == 1:
         app = create_app(settings, lag_s=lag_s, guarded=guarded, waivers=waivers)
-        uvicorn.run(_warmed(app), **listening)
+        uvicorn.run(_warmed(app), **options)
         return
     with TemporaryDirectory(prefix="opgauge-") as folder:
-        bell, turns = Path(folder) / "bell", Path(folder) / "turns"
+        bell, turns, metrics = (Path(folder) / name for name in ("bell", "turns", "metrics"))
         bell.touch()
-        orders = Orders(settings.database, lag_s, guarded, str(waivers), os.getpid(), str(bell), str(turns))
-        tell_workers(json.dumps(asdict(orders)))
+        metrics.mkdir()
+        files = {"bell": str(bell), "turns": str(turns), "metrics": str(metrics)}
+        orders = Orders(settings.database, lag_s, guarded, str(waivers), os.getpid(), tuple(trusted), **files)
+        tell_workers(json.dumps(asdict(orders)), metrics)
         config = uvicorn.Config(
             "opgauge.web.workers:worker",
             factory=True,
             workers=workers,
             timeout_worker_healthcheck=HEALTHY_S,
-            **listening,
+            **options,
         )
         with listen(config) as listener:
             Multiprocess(config, sockets=[listener]).run()
 
 
 def listen(config: uvicorn.Config) -> socket.socket:
-    """The socket that all processes accept from.
+    """The socket from which all processes accept.
 
-    asyncio lets small packets go at once for sockets that it made itself, not for one that is handed to it: answers
-    on a connection that is used again would wait 40 ms for the other side's acknowledgement.
+    asyncio sets TCP_NODELAY only on sockets of its own. Without it an answer on a reused connection waits 40 ms for the
+    acknowledgement of the client.
     """
     found = config.bind_socket()
     found.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -105,8 +137,11 @@ def listen(config: uvicorn.Config) -> socket.socket:
 
 
 def worker() -> FastAPI:
-    """The service in a process that `serve_by` started."""
+    """App of a process that `serve_by` started."""
     orders = Orders(**json.loads(worker_orders()))
+    configure_logs()
+    share_metrics(Path(orders.metrics))
+    protocol_options(frozenset(orders.trusted))
     app = create_app(
         Settings(database=orders.database),
         lag_s=orders.lag_s,
@@ -121,7 +156,7 @@ def worker() -> FastAPI:
 
 
 def _warmed(app: FastAPI) -> FastAPI:
-    """With the dear answers made. What is in memory by now stays there: looking through it would hold up requests."""
+    """The app with its expensive answers cached, and its objects exempt from garbage collection, which is slow."""
     app.state.cache.advance()
     gc.collect()
     gc.freeze()
@@ -130,7 +165,7 @@ def _warmed(app: FastAPI) -> FastAPI:
 
 
 def _end_with(parent: int) -> None:
-    """Whatever ends the parent, nobody goes on holding its address."""
+    """End this process when its parent is gone, so that the address is free."""
     while os.getppid() == parent:
         time.sleep(1)
     os.kill(os.getpid(), signal.SIGTERM)

@@ -20,20 +20,25 @@ def serve(
     host: Annotated[str, typer.Option("--host", help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option("--port", help="Port to listen on.", min=1, max=65535)] = 8000,
     db: Database = None,
-    public_read: Annotated[
-        bool, typer.Option("--public-read", help="Let everybody who reaches the address read.")
-    ] = False,
+    public_read: Annotated[bool, typer.Option("--public-read", help="Permit reading without a token.")] = False,
     workers: Annotated[
         int | None,
-        typer.Option("--workers", help="Processes that share the work: 2 if none, 1 on one core.", min=1, max=64),
+        typer.Option("--workers", help="Number of processes; by default 2, or 1 on one core.", min=1, max=64),
     ] = None,
     waivers: Annotated[
         Path | None, typer.Option("--waivers", help="Waiver file to show; that of the shipped cases if none.")
     ] = None,
+    root_path: Annotated[
+        str, typer.Option("--root-path", help="Path below which a proxy serves this, for example /opgauge.")
+    ] = "",
+    trusted_proxy: Annotated[
+        list[str] | None,
+        typer.Option("--trusted-proxy", help="Address of a proxy whose X-Forwarded headers count; repeatable."),
+    ] = None,
 ) -> None:
     """Serve the dashboard and the API; writing always needs a token.
 
-    On an address that others reach, reading needs a token too, unless it is public.
+    On an address that other machines reach, reading needs a token too, unless --public-read is given.
 
     Example: opgauge serve --port 8000
     """
@@ -47,13 +52,14 @@ def serve(
     with Store.open(settings.database) as store:
         if not is_open and not count_tokens(store.engine):
             msg = (
-                f"{host} is reached by others: create a token (opgauge token create NAME --scope ack) or --public-read"
+                f"{host} can be reached from other machines: create a token (opgauge token create NAME --scope read) "
+                "or permit reading with --public-read"
             )
             raise SettingsError(msg)
         url = store.url
     shown = f"[{host}]" if ":" in host else host
     typer.echo(f"opgauge: http://{shown}:{port}/ over {url}, reading {'open' if is_open else 'by token'}")
-    # by name, for nothing in harness depends on web
+    # imported by name: nothing in harness depends on web
     importlib.import_module("opgauge.web.workers").serve_by(
         min(USUAL_WORKERS, os.cpu_count() or 1) if workers is None else workers,
         settings,
@@ -62,14 +68,13 @@ def serve(
         waivers=waivers or waiver_file(),
         host=host,
         port=port,
-        log_level="warning",
-        server_header=False,
-        proxy_headers=False,
+        trusted=frozenset(trusted_proxy or ()),
+        root_path="/" + root_path.strip("/") if root_path.strip("/") else "",
     )
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches the address."""
+    """Whether only this machine can reach the address."""
     if host == "localhost":
         return True
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from codecs import BOM_UTF8
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -13,8 +14,8 @@ from opgauge.harness.interchange.google_benchmark import is_google_benchmark, re
 from opgauge.harness.interchange.nvbench import is_nvbench, read_nvbench
 from opgauge.harness.interchange.pytest_benchmark import is_pytest_benchmark, read_pytest_benchmark
 from opgauge.harness.report.export import ImportFileError
-from opgauge.harness.result.submission import Submission, parse, read_submission
 from opgauge.harness.result.strict import SubmissionError
+from opgauge.harness.result.submission import Submission, parse, read_submission
 from opgauge.harness.store import Store
 from opgauge.harness.store.bulk import Entered, add_run
 
@@ -33,7 +34,7 @@ def import_file(path: Path, store: Store) -> str:
 def read_file(path: Path) -> Submission:
     """The run of a file. Raises ImportFileError, which tells unreadable, foreign and faulty files apart."""
     try:
-        content = path.read_bytes()
+        content = path.read_bytes().removeprefix(BOM_UTF8)
         written = datetime.fromtimestamp(path.stat().st_mtime, UTC)
     except OSError as error:
         msg = f"{path} cannot be read: {error.strerror}"

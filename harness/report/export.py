@@ -12,7 +12,7 @@ from typing import Any
 from opgauge.harness.errors import HarnessError
 from opgauge.harness.result.result import Ceilings, Result, to_json
 from opgauge.harness.result.submission import FORMAT
-from opgauge.harness.result.summary import record
+from opgauge.harness.result.summary import origin, record
 from opgauge.harness.settings import ROOT
 from opgauge.harness.store import Run
 from opgauge.harness.store.queries import RunInfo
@@ -29,7 +29,8 @@ class ImportFileError(HarnessError):
 
 def records(run: Run, results: Sequence[Result], ceilings: Mapping[str, Ceilings]) -> list[dict[str, Any]]:
     """A flat record per result."""
-    return [record(result, ceilings, run.id, run.commit) for result in results]
+    where = origin(run.id, run.started, run.environment)
+    return [record(result, ceilings, where, run.environment.model(result.trial.device)) for result in results]
 
 
 def as_json(data: Any) -> str:

@@ -285,6 +285,10 @@ class Environment:
         prefix = f"{device}."
         return {key.removeprefix(prefix): value for key, value in self.hard.items() if key.startswith(prefix)}
 
+    def model(self, device: str) -> str:
+        """Model of a device; empty when unknown."""
+        return self.hard.get(f"{device}.model", "")
+
     @property
     def commit(self) -> str:
         """Commit of the measured tree, with `-dirty` where it was; empty when unknown."""

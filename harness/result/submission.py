@@ -134,7 +134,8 @@ def join(parts: Sequence[Submission]) -> Submission:
     for number, part in enumerate(parts):
         for name in ("id", "started", "finished", "status", "command", "environment"):
             if getattr(part, name) != getattr(parts[0], name):
-                raise SubmissionError(f"run.{name}", f"differs between part 0 and part {number}")
+                field, text = f"run.{name}", f"differs between part 0 and part {number}"
+                raise SubmissionError(field, text)
     results = [result for part in parts for result in part.results]
     if len(results) > RESULT_LIMIT:
         raise SubmissionError("results", f"{len(results)} of them; at most {RESULT_LIMIT} are taken")

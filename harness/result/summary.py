@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 from statistics import median
 from typing import Any
 
 from opgauge.harness.case.casejson import case_to_json
-from opgauge.harness.result.result import Ceilings, Footprint, Measurement, Result, Status
+from opgauge.harness.result.result import Ceilings, Environment, Footprint, Measurement, Result, Status
 
 PEERS = ("torch", "torch_compile", "torchvision")
 COARSE_NS = 10_000.0
@@ -40,15 +41,27 @@ def share_of_ceiling(result: Result, ceilings: Mapping[str, Ceilings]) -> float 
     return floor / result.measurement.median_ns if floor else None
 
 
-def record(result: Result, ceilings: Mapping[str, Ceilings], run: str, commit: str) -> dict[str, Any]:
-    """One result as a flat JSON object; what is not known is null."""
+def origin(run_id: str, started: datetime, environment: Environment) -> dict[str, Any]:
+    """Columns that say where a result is from: the same for all results of a run."""
+    return {
+        "run": run_id,
+        "started": started.isoformat(),
+        "host": environment.soft.get("host", ""),
+        "project": environment.project,
+        "branch": environment.branch,
+        "commit": environment.commit,
+        "commit_time": environment.commit_time,
+    }
+
+
+def record(result: Result, ceilings: Mapping[str, Ceilings], where: Mapping[str, Any], model: str) -> dict[str, Any]:
+    """One result as a flat JSON object, null for unknown values. where: from `origin`; model: of the device."""
     case, measurement, check = result.trial.case, result.measurement, result.check
     content = case_to_json(case)
     quantiles = result.extra.get("quantiles_ns") or [None] * 4
     footprint = (measurement.footprint if measurement else None) or Footprint()
     return {
-        "run": run,
-        "commit": commit,
+        **where,
         "op": case.op,
         "case": case.name,
         "case_id": case.id,
@@ -60,6 +73,8 @@ def record(result: Result, ceilings: Mapping[str, Ceilings], run: str, commit: s
         "implementation": result.trial.implementation,
         "backend": result.trial.backend,
         "device": result.trial.device,
+        "model": model,
+        "process": result.block,
         "status": str(result.status),
         "reason": result.reason,
         "median_ns": measurement.median_ns if measurement and measurement.samples_ns else None,

@@ -149,7 +149,9 @@ def _is_same(connection: Connection, stored: Any, run: Submission) -> bool:
     if (stored.started, stored.status) != (run.started, run.status):
         return False
     times = _trial_times(connection, stored.id)
-    return times == {_trial_key(one): None if one.measurement is None else one.measurement.median_ns for one in run.results}
+    return times == {
+        _trial_key(one): None if one.measurement is None else one.measurement.median_ns for one in run.results
+    }
 
 
 def _check_continues(connection: Connection, stored: Any, run: Submission, *, may_continue: bool) -> None:

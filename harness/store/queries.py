@@ -1,8 +1,7 @@
-"""What pages and routes ask of the store: selects of plain columns, limited, and none per row.
+"""Queries of pages and routes: selects of plain columns, limited, and none per row.
 
-Lists leave the raw samples and, but for a few that say so, the JSON of a result where they are: a run
-of 500 results is read in a few milliseconds. Cases come as they were stored, not as `Case`
-values, so that one of an op that this version does not know can be shown.
+Lists read no raw samples and, with few exceptions, no JSON of results: 500 results take a few milliseconds. Cases are
+returned as stored, not as `Case` values, so that those of an unknown op can be shown.
 """
 
 from __future__ import annotations
@@ -10,32 +9,39 @@ from __future__ import annotations
 from array import array
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import date, datetime
+from datetime import UTC, date, datetime
+from functools import lru_cache
 from typing import Any, NamedTuple
 
+from opgauge.harness import jsontext
 from opgauge.harness.result.result import Ceilings, Environment, from_json
 from opgauge.harness.store.tables import (
     AcknowledgementRow,
     CaseRow,
     CeilingRow,
+    CommitRow,
+    ProjectRow,
     ResultRow,
     RunRow,
     SampleRow,
     SelfTestRow,
 )
-from sqlalchemy import Engine, bindparam, func, insert
+from sqlalchemy import Engine, Text, bindparam, cast, func, insert, update
 from sqlalchemy import select as typed_select
 
 CHUNK = 500
 """Keys in one IN list."""
 RUNS = 2000
-"""Runs in an index of runs."""
+"""Runs of one list."""
 UUID_LENGTH = 36
 
 
 @dataclass(frozen=True, slots=True)
 class RunInfo:
-    """A run without its results. key: its number in this database; id: its UUID."""
+    """A run without its results. key: its number in this database; id: its UUID.
+
+    committed: time of the commit. dirty: whether the measured files differed from it. submitter: name of the token.
+    """
 
     key: int
     id: str
@@ -45,11 +51,16 @@ class RunInfo:
     commit: str
     command: str
     environment: Environment
+    project: str = ""
+    branch: str = ""
+    committed: datetime | None = None
+    dirty: bool = False
+    submitter: str = ""
 
     @property
-    def branch(self) -> str:
-        """Branch of the measured tree; empty when unknown."""
-        return self.environment.soft.get("branch", "")
+    def sha(self) -> str:
+        """The commit without its mark for modified files; empty when unknown."""
+        return self.commit.removesuffix("-dirty")
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +110,7 @@ class Line(NamedTuple):
     implementation: str
     backend: str
     device: str
+    block: int
     status: str
     reason: str
     median_ns: float | None
@@ -121,7 +133,7 @@ class Past(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Acknowledgement:
-    """Somebody answers for a regression until a day."""
+    """An acknowledged regression and its owner, valid until a day. key: its number, 0 before it is stored."""
 
     case_id: str
     implementation: str
@@ -132,6 +144,9 @@ class Acknowledgement:
     until: date
     expected_ratio: float | None
     created: datetime
+    project: str = ""
+    recorded_by: str = ""
+    key: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +170,10 @@ CEILING, SAMPLE = CeilingRow.__table__.c, SampleRow.__table__.c
 # What pages ask again and again is made once: putting a query together takes longer than running it
 _KEYS: Any = bindparam("keys", expanding=True)
 _MOST: Any = bindparam("most")
-_RUNS = select(RUN.id, RUN.uuid, RUN.started, RUN.finished, RUN.status, RUN.commit, RUN.command, RUN.environment)
+_RUNS = select(
+    *(RUN.id, RUN.uuid, RUN.started, RUN.finished, RUN.status, RUN.commit, RUN.command, cast(RUN.environment, Text)),
+    *(RUN.project, RUN.branch, RUN.committed, RUN.dirty, RUN.submitter),
+)
 _RUN_OF_ID = _RUNS.where(RUN.uuid == bindparam("uuid"))
 _CASES = select(CASE.id, CASE.case_id, CASE.op, CASE.dtype, CASE.data)
 _CASES_OF_KEYS = _CASES.where(CASE.id.in_(_KEYS))
@@ -196,12 +214,14 @@ _CEILINGS = select(CEILING.run_id, CEILING.device, CEILING.data).where(CEILING.r
 
 
 def data_version(engine: Engine) -> tuple[int | None, ...]:
-    """Something that changes whenever runs, results, acknowledgements or self-tests come or end."""
+    """A value that changes whenever runs, results, acknowledgements, commits or self-tests are added, end or go."""
     running = select(func.count()).where(RunRow.status == "running").scalar_subquery()
-    keys = (RunRow.id, ResultRow.id, AcknowledgementRow.id, SelfTestRow.id)
+    counts = [select(func.count()).select_from(row).scalar_subquery() for row in (RunRow, ProjectRow)]
+    withdrawn = select(func.count(AcknowledgementRow.withdrawn)).scalar_subquery()
+    keys = (RunRow.id, ResultRow.id, AcknowledgementRow.id, SelfTestRow.id, CommitRow.id)
     parts = [select(func.max(key)).scalar_subquery() for key in keys]
     with engine.connect() as connection:
-        return tuple(connection.execute(select(running, *parts)).one())
+        return tuple(connection.execute(select(running, withdrawn, *counts, *parts)).one())
 
 
 def list_runs(
@@ -213,9 +233,12 @@ def list_runs(
     commit: str | None = None,
     before: datetime | None = None,
     keys: Collection[int] | None = None,
+    project: str | None = None,
+    branch: str | None = None,
 ) -> list[RunInfo]:
-    """Runs, newest first; `commit` is the beginning of one, `keys` keeps those with such a number."""
-    query = _chosen(_RUNS.order_by(RUN.started.desc(), RUN.id.desc()).limit(limit).offset(offset), status, commit)
+    """Runs, latest first; `commit` is the beginning of one, `keys` selects by number."""
+    ordered = _RUNS.order_by(RUN.started.desc(), RUN.id.desc()).limit(limit).offset(offset)
+    query = _chosen(ordered, status, commit, project, branch)
     if before is not None:
         query = query.where(RUN.started < before)
     if keys is not None:
@@ -224,17 +247,44 @@ def list_runs(
         return [_run(row) for row in connection.execute(query).all()]
 
 
-def count_runs(engine: Engine, *, status: str | None = None, commit: str | None = None) -> int:
-    """How many there are."""
+def count_runs(
+    engine: Engine,
+    *,
+    status: str | None = None,
+    commit: str | None = None,
+    project: str | None = None,
+    branch: str | None = None,
+) -> int:
+    """Number of runs."""
+    query = _chosen(select(func.count(RunRow.id)), status, commit, project, branch)
     with engine.connect() as connection:
-        return int(connection.execute(_chosen(select(func.count(RunRow.id)), status, commit)).scalar_one())
+        return int(connection.execute(query).scalar_one())
 
 
-def find_runs(engine: Engine, beginning: str, limit: int = 2) -> list[RunInfo]:
-    """Runs whose id begins so."""
-    # no index leads to a beginning: whole ids, which pages and machines ask for, need not wait for that
+def load_runs_after(engine: Engine, after: int, again: Collection[int] = ()) -> list[RunInfo]:
+    """Runs with numbers above `after`, and those in `again`, in any order."""
+    query = _RUNS.where(RUN.id > after)
+    with engine.connect() as connection:
+        found = [_run(row) for row in connection.execute(query).all()]
+        for keys in _chunks(again):
+            found += [_run(row) for row in connection.execute(_RUNS.where(RUN.id.in_(keys))).all()]
+    return found
+
+
+def mark_runs(engine: Engine) -> tuple[int, int]:
+    """Number of runs, and the largest key: runs were deleted if they do not fit what is known."""
+    with engine.connect() as connection:
+        count, last = connection.execute(select(func.count(RunRow.id), func.max(RunRow.id))).one()
+    return count, last or 0
+
+
+def find_runs(engine: Engine, beginning: str, limit: int = 2, project: str | None = None) -> list[RunInfo]:
+    """Runs whose id begins with `beginning`."""
+    # there is no index for prefixes, so whole ids, which pages and machines use, have a query of their own
     is_whole = len(beginning) == UUID_LENGTH
     query = _RUN_OF_ID if is_whole else _RUNS.where(RUN.uuid.startswith(beginning, autoescape=True)).limit(limit)
+    if project is not None:
+        query = query.where(RUN.project == project)
     with engine.connect() as connection:
         return [_run(row) for row in connection.execute(query, {"uuid": beginning} if is_whole else {}).all()]
 
@@ -373,8 +423,8 @@ def list_cases(engine: Engine) -> list[CaseInfo]:
         return [CaseInfo(*row) for row in connection.execute(_CASES.order_by(CASE.id))]
 
 
-def list_acknowledgements(engine: Engine, limit: int = 1000) -> list[Acknowledgement]:
-    """The latest, newest first."""
+def list_acknowledgements(engine: Engine, limit: int = 1000, project: str | None = None) -> list[Acknowledgement]:
+    """The latest that are not withdrawn, newest first."""
     row = AcknowledgementRow
     query = select(
         row.case_id,
@@ -386,16 +436,30 @@ def list_acknowledgements(engine: Engine, limit: int = 1000) -> list[Acknowledge
         row.until,
         row.expected_ratio,
         row.created,
-    )
+        row.project,
+        row.recorded_by,
+        row.id,
+    ).where(row.withdrawn.is_(None))
+    if project is not None:
+        query = query.where(row.project == project)
     with engine.connect() as connection:
         return [Acknowledgement(*one) for one in connection.execute(query.order_by(row.id.desc()).limit(limit))]
 
 
 def add_acknowledgement(engine: Engine, given: Acknowledgement) -> None:
-    """Keep it."""
-    values = {name: getattr(given, name) for name in Acknowledgement.__slots__}
+    """Store an acknowledgement."""
+    values = {name: getattr(given, name) for name in Acknowledgement.__slots__ if name != "key"}
     with engine.begin() as connection:
         connection.execute(insert(AcknowledgementRow).values(values))
+
+
+def withdraw_acknowledgement(engine: Engine, key: int, withdrawn_by: str) -> bool:
+    """Withdraw an acknowledgement, so that its regression is open again; False if there was nothing to withdraw."""
+    row = AcknowledgementRow
+    change = update(row).where(row.id == key, row.withdrawn.is_(None))
+    with engine.begin() as connection:
+        done = connection.execute(change.values(withdrawn=datetime.now(UTC), withdrawn_by=withdrawn_by))
+        return bool(done.rowcount)
 
 
 def list_self_tests(engine: Engine, kind: str, limit: int = 20) -> list[SelfTest]:
@@ -408,13 +472,19 @@ def list_self_tests(engine: Engine, kind: str, limit: int = 20) -> list[SelfTest
 
 
 def add_self_test(engine: Engine, given: SelfTest) -> None:
-    """Keep it."""
+    """Store the findings of a self-test."""
     values = {name: getattr(given, name) for name in SelfTest.__slots__}
     with engine.begin() as connection:
         connection.execute(insert(SelfTestRow).values(values))
 
 
-def _chosen(query: Any, status: str | None, commit: str | None) -> Any:
+def _chosen(
+    query: Any, status: str | None, commit: str | None, project: str | None = None, branch: str | None = None
+) -> Any:
+    if project is not None:
+        query = query.where(RunRow.project == project)
+    if branch is not None:
+        query = query.where(RunRow.branch == branch)
     if status:
         query = query.where(RunRow.status == status)
     if commit:
@@ -428,8 +498,14 @@ def _chunks(keys: Iterable[int]) -> Iterable[Sequence[int]]:
 
 
 def _run(row: Any) -> RunInfo:
-    key, uuid, started, finished, status, commit, command, environment = row
-    return RunInfo(key, uuid, started, finished, status, commit, command, from_json(Environment, environment))
+    key, uuid, started, finished, status, commit, command, environment, *rest = row
+    return RunInfo(key, uuid, started, finished, status, commit, command, _environment(environment), *rest)
+
+
+@lru_cache(maxsize=4096)
+def _environment(text: str) -> Environment:
+    """The environment in a JSON text, shared by the runs that have the same."""
+    return from_json(Environment, jsontext.read(text))
 
 
 def _unpack(packed: bytes) -> list[float]:

@@ -12,13 +12,12 @@ PROJECT_LENGTH, BRANCH_LENGTH, VERSION_LENGTH = 64, 128, 32
 
 def run_columns(environment: Environment) -> dict[str, Any]:
     """The columns project, branch, committed, dirty and opgauge of a run with this environment."""
-    soft = environment.soft
     return {
-        "project": soft.get("project", "")[:PROJECT_LENGTH],
-        "branch": soft.get("branch", "")[:BRANCH_LENGTH],
-        "committed": _moment(soft.get("commit_time", "")),
-        "dirty": soft.get("dirty") == "yes" or environment.commit.endswith("-dirty"),
-        "opgauge": soft.get("opgauge", "")[:VERSION_LENGTH],
+        "project": environment.project[:PROJECT_LENGTH],
+        "branch": environment.branch[:BRANCH_LENGTH],
+        "committed": _moment(environment.commit_time),
+        "dirty": environment.is_dirty,
+        "opgauge": environment.opgauge[:VERSION_LENGTH],
     }
 
 

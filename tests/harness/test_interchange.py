@@ -160,13 +160,16 @@ def test_a_benchmark_that_comes_twice_has_two_blocks(tmp_path: Path) -> None:
     assert len({result.trial.case.id for result in run.results}) == 1
 
 
+@pytest.mark.parametrize("data", [None, [], {}, {"benchmarks": []}])
+def test_what_is_no_such_file_is_one_error(tmp_path: Path, data: Any) -> None:
+    """JSON of no known tool: the message names the file and what could be read instead."""
+    with pytest.raises(ImportFileError, match=r"result\.json is none of the files"):
+        read_file(write(tmp_path, data))
+
+
 @pytest.mark.parametrize(
     "data",
     [
-        None,
-        [],
-        {},
-        {"benchmarks": []},
         {"benchmarks": 1, "machine_info": {}},
         {"benchmarks": [{}], "machine_info": {}},
         {"benchmarks": [{"name": "x", "stats": {"data": ["x"]}}], "machine_info": [1]},
@@ -179,10 +182,19 @@ def test_a_benchmark_that_comes_twice_has_two_blocks(tmp_path: Path) -> None:
         {"opgauge": 1},
     ],
 )
-def test_what_is_no_such_file_is_one_error(tmp_path: Path, data: Any) -> None:
-    """Whatever JSON it is, the message names the file and what could be read instead."""
-    with pytest.raises(ImportFileError, match=r"result\.json is none of the files"):
+def test_a_faulty_file_of_a_known_tool_says_what_is_wrong(tmp_path: Path, data: Any) -> None:
+    """The message names the tool and the reason, not the tools that did not write it."""
+    with pytest.raises(ImportFileError, match=r"result\.json is a file of \S+.*, but cannot be imported: .+"):
         read_file(write(tmp_path, data))
+
+
+def test_a_byte_order_mark_is_skipped(tmp_path: Path) -> None:
+    """Editors of Windows write one before JSON; the run is the same as without."""
+    path = write(tmp_path, foreign_files.pytest_benchmark())
+    plain = read_file(path)
+    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
+    marked = read_file(path)
+    assert (marked.id, [one.trial for one in marked.results]) == (plain.id, [one.trial for one in plain.results])
 
 
 def test_files_that_are_no_json_are_one_error(tmp_path: Path) -> None:

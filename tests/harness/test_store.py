@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -17,9 +18,11 @@ from opgauge.harness.result.result import Ceilings, Check, Environment, Measurem
 from opgauge.harness.settings import ROOT
 from opgauge.harness.store import Store
 from opgauge.harness.store.schema import HEAD, MIGRATIONS, version
-from opgauge.harness.store.tables import Table
+from opgauge.harness.store.store import end_lost_runs
+from opgauge.harness.store.tables import RunRow, Table
 from opgauge.ops import find_op
-from sqlalchemy import create_engine, text
+from sqlalchemy import create_engine, text, update
+from sqlalchemy.exc import OperationalError
 
 from tests.databases import database
 
@@ -207,3 +210,33 @@ def test_many_open_a_new_database_at_once(url: str) -> None:
         assert process.wait() == 0, said
     with Store.open(url) as store:
         assert store.runs() == []
+
+
+def test_a_run_without_a_sign_of_life_is_interrupted(url: str) -> None:
+    """An hour after its last result it ended there; a run that goes on stays."""
+    with Store.open(url) as store:
+        dead, alive = (store.begin_run(ENVIRONMENT) for _ in range(2))
+        assert end_lost_runs(store.engine) == 0
+        later = datetime.now(UTC) + timedelta(hours=2)
+        with store.engine.begin() as connection:
+            connection.execute(update(RunRow).where(RunRow.uuid == alive).values(seen=later))
+        assert end_lost_runs(store.engine, later) == 1
+        found = store.find_run(dead)
+        assert (found.status, store.find_run(alive).status) == ("interrupted", "running")
+        assert found.finished is not None
+        assert found.finished < later - timedelta(hours=1)
+
+
+def test_a_database_that_cannot_be_written_is_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file in a read-only folder is opened for reading, without a log beside it; writing is refused."""
+    folder = tmp_path / "with space"
+    folder.mkdir()
+    path = folder / "x.db"
+    with Store.open(f"sqlite:///{path}") as store:
+        run = store.begin_run(ENVIRONMENT)
+    monkeypatch.setattr("opgauge.harness.store.store.os.access", lambda *_: False)
+    with Store.open(f"sqlite:///{path}") as store:
+        assert store.find_run(run).id == run
+        with pytest.raises(OperationalError, match="readonly"):
+            store.finish_run(run)
+    assert [one.name for one in folder.iterdir()] == ["x.db"]

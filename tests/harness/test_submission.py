@@ -24,7 +24,7 @@ from opgauge.harness.result.strict import SubmissionError
 from opgauge.harness.result.submission import join, parse, read_submission
 from opgauge.harness.settings import ROOT
 from opgauge.harness.store import Run, Store
-from opgauge.harness.store.bulk import Part, add_part, add_run, has_run, list_parts
+from opgauge.harness.store.bulk import Entered, Part, add_part, add_run, has_run, list_parts
 from opgauge.harness.store.tables import PartRow, ResultRow, SampleRow
 from opgauge.ops import find_op
 from sqlalchemy import func, select
@@ -64,8 +64,8 @@ def test_a_run_comes_out_as_it_went_in(url: str) -> None:
     """Results, samples, ceilings, times and status survive; a second time enters nothing."""
     sent = a_run()
     with Store.open(url) as store:
-        assert add_run(store.engine, read_submission(sent))
-        assert not add_run(store.engine, read_submission(sent))
+        assert add_run(store.engine, read_submission(sent)) is Entered.CREATED
+        assert add_run(store.engine, read_submission(sent)) is Entered.SAME
         assert has_run(store.engine, sent["run"]["id"])
         run = store.find_run()
         assert (run.status, run.results, run.commit) == ("finished", 3, "abc")
@@ -237,7 +237,7 @@ def test_a_run_that_breaks_off_leaves_nothing(url: str, monkeypatch: pytest.Monk
         with store.engine.connect() as connection:
             assert connection.execute(select(func.count()).select_from(ResultRow)).scalar() == 0
         monkeypatch.undo()
-        assert add_run(store.engine, read_submission(sent))
+        assert add_run(store.engine, read_submission(sent)) is Entered.CREATED
         with store.engine.connect() as connection:
             assert connection.execute(select(func.count()).select_from(SampleRow)).scalar() == 3
 
@@ -285,4 +285,4 @@ with Store.open(sys.argv[1]) as store:
         assert store.runs() == []
         with store.engine.connect() as connection:
             assert connection.execute(select(func.count()).select_from(ResultRow)).scalar() == 0
-        assert add_run(store.engine, read_submission(sent))
+        assert add_run(store.engine, read_submission(sent)) is Entered.CREATED

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import gzip
 import io
@@ -22,7 +23,9 @@ from fastapi.testclient import TestClient
 from opgauge.harness.scope import Scope
 from opgauge.harness.settings import ROOT
 from opgauge.harness.store import Store, bulk
+from opgauge.harness.store.audit import list_audit
 from opgauge.harness.store.tables import PartRow, ResultRow
+from opgauge.harness.store.tokens import create_token
 from opgauge.web import body
 from sqlalchemy import Engine, func, select
 
@@ -307,13 +310,106 @@ def test_parts_that_change_while_they_are_joined(
     assert not seen(writable, run)
 
 
-def test_a_late_part_of_a_whole_run_is_not_kept(writable: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A part that comes while the run becomes whole leaves nothing behind."""
+def test_a_late_part_of_a_whole_run_is_not_kept(writable: TestClient) -> None:
+    """A part that arrives after the run is complete leaves nothing behind."""
     run, headers = a_run(), bearer(writable)
     put(writable, run, headers)
-    monkeypatch.setattr(bulk, "has_run", lambda *_: False)
     assert put(writable, run, headers, "/parts/0", code=200)["created"] is False
     assert count(writable, PartRow) == 0
+
+
+def test_an_interrupted_run_is_continued(writable: TestClient) -> None:
+    """A run that was interrupted, sent, resumed and sent again has all of its results; once finished it is fixed."""
+    whole, headers = a_run(6), bearer(writable)
+    part = copy.deepcopy(whole)
+    part["run"]["status"], part["results"] = "interrupted", part["results"][:4]
+    assert put(writable, part, headers)["created"]
+    assert put(writable, part, headers, code=200)["created"] is False
+    assert put(writable, whole, headers) == {"id": whole["run"]["id"], "created": True, "results": 6}
+    found = writable.get(f"{API}/runs/{whole['run']['id']}").json()
+    assert (found["results"], found["status"]) == (6, "finished")
+    put(writable, part, headers, code=409)
+    assert writable.get(f"{API}/runs/{whole['run']['id']}").json()["results"] == 6
+
+
+def test_a_continuation_is_sent_in_parts_too(writable: TestClient) -> None:
+    """Parts of a run that is stored as interrupted are taken, and replace it when all have arrived."""
+    whole, headers = a_run(6), bearer(writable)
+    first = copy.deepcopy(whole)
+    first["run"]["status"], first["results"] = "interrupted", first["results"][:2]
+    put(writable, first, headers)
+    for number, start in enumerate((0, 3)):
+        put(writable, whole | {"results": whole["results"][start : start + 3]}, headers, f"/parts/{number}")
+    address = f"{API}/runs/{whole['run']['id']}"
+    assert writable.post(f"{address}/finish", json={"parts": 2}, headers=headers).json()["results"] == 6
+    assert writable.get(address).json()["results"] == 6
+
+
+def test_no_continuation_loses_results_or_changes_the_place(writable: TestClient) -> None:
+    """Fewer results, other hardware, another start or another token: 409, and the stored run stays."""
+    stored, headers = a_run(6), bearer(writable)
+    stored["run"]["status"] = "interrupted"
+    put(writable, stored, headers)
+    fewer, moved, later = (copy.deepcopy(stored) for _ in range(3))
+    fewer["results"] = fewer["results"][:3]
+    moved["run"]["environment"]["hard"]["cpu.model"] = "another"
+    later["run"]["started"] = "2026-02-01T10:00:00+00:00"
+    for other in (fewer, moved, later):
+        other["run"]["status"] = "finished"
+        put(writable, other, headers, code=409)
+    more = copy.deepcopy(stored)
+    more["run"]["status"] = "finished"
+    put(writable, more, bearer(writable), code=409)
+    assert writable.get(f"{API}/runs/{stored['run']['id']}").json()["status"] == "interrupted"
+    put(writable, more, bearer(writable, Scope.ADMIN))
+
+
+def test_other_content_under_a_known_id_is_refused(writable: TestClient) -> None:
+    """One number changed is another run: 409 whether it is sent whole or as a part."""
+    run, headers = a_run(), bearer(writable)
+    put(writable, run, headers)
+    other = copy.deepcopy(run)
+    other["results"][0]["measurement"]["samples_ns"][0] += 1.0
+    put(writable, other, headers, code=409)
+    other["results"][0]["measurement"]["samples_ns"] = [5.0, 5.0, 5.0]
+    put(writable, other, headers, "/parts/0", code=409)
+    shuffled = {key: run[key] for key in reversed(run)}
+    assert put(writable, shuffled, headers, code=200)["created"] is False
+
+
+def test_parts_of_another_environment_are_refused(writable: TestClient) -> None:
+    """Every part has the same head: one that was measured elsewhere is named, and nothing is stored."""
+    run, headers = a_run(4), bearer(writable)
+    other = copy.deepcopy(run) | {"results": run["results"][2:]}
+    other["run"]["environment"]["hard"]["cpu.model"] = "another"
+    put(writable, run | {"results": run["results"][:2]}, headers, "/parts/0")
+    put(writable, other, headers, "/parts/1")
+    answer = writable.post(f"{API}/runs/{run['run']['id']}/finish", json={"parts": 2}, headers=headers)
+    assert (answer.status_code, "run.environment" in answer.text) == (422, True)
+    assert not seen(writable, run)
+
+
+def test_submissions_and_refusals_are_audited(writable: TestClient) -> None:
+    """The log says which token sent which run, and which was refused for its scope."""
+    run = a_run()
+    put(writable, run, bearer(writable, name="gpu-1"))
+    put(writable, run, bearer(writable, Scope.ACK, name="nosy"), code=403)
+    found = [(one.actor, one.action, one.subject) for one in list_audit(store_of(writable).engine)]
+    assert found[:2] == [
+        ("nosy", "refuse", f"{API}/runs/{run['run']['id']}"),
+        ("gpu-1", "submit", f"run {run['run']['id']}"),
+    ]
+    assert all(one.request for one in list_audit(store_of(writable).engine))
+
+
+def test_a_token_of_a_project_submits_to_that_project_only(writable: TestClient) -> None:
+    """A run of another project, or of none, is refused with 403."""
+    secret = create_token(store_of(writable).engine, "theirs", Scope.SUBMIT, project="kernels")
+    headers = {"Authorization": f"Bearer {secret}"}
+    put(writable, a_run(), headers, code=403)
+    run = a_run()
+    run["run"]["environment"]["soft"]["project"] = "kernels"
+    put(writable, run, headers)
 
 
 def test_many_send_the_same_run_at_once(writable: TestClient) -> None:
@@ -342,7 +438,7 @@ from opgauge.harness.store import Store, bulk
 from opgauge.harness.result.submission import read_submission
 runs = [read_submission(run) for run in json.load(sys.stdin)]
 with Store.open(sys.argv[1]) as store:
-    print(sum(bulk.add_run(store.engine, run) for run in runs))
+    print(sum(bulk.add_run(store.engine, run) == 'created' for run in runs))
 """
     with database(tmp_path, filled) as url:
         started = []

@@ -58,6 +58,33 @@ def test_single_blocks_are_judged_alike(store: Store, monkeypatch: pytest.Monkey
     assert compare_runs(reader, base, head) == quick
 
 
+def test_two_ordinary_runs_are_slower_or_faster(store: Store) -> None:
+    """One process each: three times the time is slower, a third of it faster, two percent undecided."""
+    for number, factor in enumerate((1.0, 3.0, 1.0, 1.02)):
+        add(store, number + 1, factor=factor)
+    reader = Reader(store, Cache(lambda: 0))
+    runs = reader.runs()[::-1]
+    for base, head, word in ((0, 1, "slower"), (1, 2, "faster"), (2, 3, "undecided")):
+        words = {one.word for one in compare_runs(reader, runs[base], runs[head]) if one.ratio}
+        assert words == {word}
+
+
+def test_the_noise_of_a_series_decides(store: Store) -> None:
+    """Eight percent are slower for series that vary by a percent between ten runs, and undecided without them."""
+    add(store, 1)
+    add(store, 2, factor=1.08)
+    reader = Reader(store, Cache(lambda: 0))
+    head, base = reader.runs()
+    assert {one.word for one in compare_runs(reader, base, head) if one.ratio} == {"undecided"}
+    for number in range(3, 13):
+        add(store, number)
+    add(store, 13, factor=1.12)
+    reader = Reader(store, Cache(lambda: 0))
+    head, base = reader.runs()[:2]
+    words = [one.word for one in compare_runs(reader, base, head) if one.ratio and one.device == "cuda:0"]
+    assert words.count("slower") > 0.9 * len(words)
+
+
 def test_places_are_added_to(store: Store) -> None:
     """Read at once or run by run, they are those of the results."""
     grown = Places(store.engine)

@@ -205,7 +205,9 @@ def test_run_page_gives_reasons_and_files(client: TestClient) -> None:
     exported = client.get(f"/runs/{run.id}/export.json")
     assert exported.json()["run"]["id"] == run.id
     assert "attachment" in exported.headers["content-disposition"]
-    assert client.get(f"/runs/{run.id}/export.csv").text.startswith("run,commit,op")
+    assert client.get(f"/runs/{run.id}/export.csv").text.startswith(
+        "run,started,host,project,branch,commit,commit_time,op"
+    )
 
 
 def cells_of(table: str) -> list[list[str | float]]:

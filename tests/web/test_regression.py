@@ -8,7 +8,7 @@ from datetime import UTC, date, datetime, timedelta
 from opgauge.harness.result.result import Environment
 from opgauge.harness.store.queries import Acknowledgement, CaseInfo, RunInfo
 from opgauge.web.reader import DeviceInfo, Level, Recent
-from opgauge.web.regression import Regression, State, find_regressions
+from opgauge.web.regression import Regression, State, find_improvements, find_regressions
 
 TODAY = date(2026, 3, 1)
 CASE = CaseInfo(1, "0" * 16, "lerp", "float32", {"name": "rows"})
@@ -45,6 +45,48 @@ def test_a_still_series_has_none() -> None:
     assert found_in(wobbling(100, 30)) == []
     assert found_in([*wobbling(100, 10), *wobbling(80, 10)]) == []
     assert found_in([*wobbling(100, 10), *wobbling(120, 10)], name="torch") == []
+
+
+def test_what_is_certain_is_suspected_at_once() -> None:
+    """The latest run three times slower is said after one run and after many, until change points confirm it."""
+    for past in (1, 4, 12):
+        (found,) = found_in([*wobbling(100, past), 300.0])
+        assert (found.kind, found.state, found.before.key, found.run.key) == ("slower", State.SUSPECTED, past - 1, past)
+        assert found.ratio is not None
+        assert found.ratio > 2.9
+    (two,) = found_in([*wobbling(100, 12), 120.0, 121.0])
+    assert (two.state, two.run.key) == (State.SUSPECTED, 12)
+    (confirmed,) = found_in([*wobbling(100, 12), 120.0, 121.0, 120.0])
+    assert (confirmed.state, confirmed.run.key) == (State.OPEN, 12)
+
+
+def test_a_suspicion_ends_with_the_next_good_run() -> None:
+    """One slow run among good ones is none; a suspicion of a peer is none either."""
+    assert found_in([*wobbling(100, 12), 130.0, 100.0]) == []
+    assert found_in([*wobbling(100, 12), 130.0], name="torch") == []
+
+
+def test_a_suspicion_can_be_acknowledged() -> None:
+    """It is expected then, up to the ratio that was given."""
+    times = [*wobbling(100, 12), 125.0]
+    assert found_in(times, given=(GIVEN,))[0].state is State.ACKNOWLEDGED
+    assert found_in([*times[:-1], 150.0], given=(GIVEN,))[0].state is State.SUSPECTED
+
+
+def test_improvements_are_found() -> None:
+    """A change point downwards is confirmed, the latest run alone is not; a step that went back is none."""
+
+    def improved(times: list[float | None]) -> list[tuple[int, bool]]:
+        levels = [level(place, time) for place, time in enumerate(times)]
+        key = (CASE.case_id, "optimized", DEVICE.slug)
+        runs = tuple(one.run for one in levels)
+        recent = Recent(runs, {DEVICE.slug: DEVICE}, {}, {CASE.case_id: CASE}, {key: levels})
+        return [(one.run.key, one.is_confirmed) for one in find_improvements(recent)]
+
+    assert improved([*wobbling(100, 10), *wobbling(70, 5)]) == [(10, True)]
+    assert improved([*wobbling(100, 10), 70.0]) == [(10, False)]
+    assert improved([*wobbling(100, 10), *wobbling(70, 5), *wobbling(100, 5)]) == []
+    assert improved(wobbling(100, 20)) == []
 
 
 def test_a_step_is_open_until_half_of_it_is_regained() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from html import escape
 
 from opgauge.harness.result.result import Status
@@ -56,19 +55,16 @@ def op_badge(reader: Reader, op: str, device: str | None) -> str:
 
 
 def _latest(recent: Recent, case_ids: set[str], device: str | None) -> list[dict[str, Level]]:
-    """Levels by implementation of each case, in the latest run on that device; on any where None."""
+    """Levels by implementation of each case, from the newest commit on that device; on any if None."""
+    order = {run.key: place for place, run in enumerate(recent.runs)}
     found: dict[tuple[str, str], dict[str, Level]] = {}
     for (case_id, implementation, slug), levels in recent.series.items():
         if case_id in case_ids and device in {None, slug, recent.devices[slug].name}:
             found.setdefault((case_id, slug), {})[implementation] = levels[-1]
     if not found:
         return []
-    newest = max(_started(levels.values()) for levels in found.values())
-    return [levels for levels in found.values() if _started(levels.values()) == newest]
-
-
-def _started(levels: Iterable[Level]) -> float:
-    return max(level.run.started.timestamp() for level in levels)
+    places = {key: max(order[level.run.key] for level in levels.values()) for key, levels in found.items()}
+    return [levels for key, levels in found.items() if places[key] == max(places.values())]
 
 
 def _badge(label: str, cases: list[dict[str, Level]]) -> str:

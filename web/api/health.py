@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+from anyio import CapacityLimiter, move_on_after, to_thread
+from anyio.lowlevel import RunVar
 from fastapi import APIRouter, Request, Response
 from opgauge.harness.result.result import Status
 from opgauge.harness.store import queries
@@ -14,15 +16,17 @@ from opgauge.harness.store.tables import RunRow
 from opgauge.web.api.answer import json_answer, problems
 from opgauge.web.api.models import HealthModel
 from opgauge.web.deps import CacheOf, ReaderOf
+from opgauge.web.observe import POOL, service_metrics
 from opgauge.web.reader import Reader
 from opgauge.web.regression import State, known_regressions
-from opgauge.web.view import kept
-from sqlalchemy import select
+from sqlalchemy import Engine, select
 from sqlalchemy.exc import SQLAlchemyError
 
 router = APIRouter(tags=["health"])
+DATABASE_S = 2.0
+_limiters: RunVar[CapacityLimiter] = RunVar("health")
 SERIES = 5_000
-"""Series of times that are shown: Prometheus keeps each for ever."""
+"""Limit of series of times: Prometheus stores each for ever."""
 TEXT = "text/plain; version=0.0.4; charset=utf-8"
 _PLAIN: dict[int | str, dict[str, Any]] = {
     200: {"content": {"text/plain": {"schema": {"type": "string"}}}, "description": "Prometheus' text format."}
@@ -31,20 +35,48 @@ _Sample = tuple[dict[str, str], float]
 
 
 @router.get("/healthz", response_model=HealthModel, responses=problems(503))
-def health(reader: ReaderOf) -> Response:
+async def health(reader: ReaderOf) -> Response:
     """Whether the service and its database answer."""
-    try:
-        with reader.engine.connect() as connection:
-            connection.execute(select(RunRow.id).limit(1)).first()
-    except SQLAlchemyError:
+    # a thread of its own: the pages may have taken all the others
+    answered = False
+    with move_on_after(DATABASE_S):
+        answered = await to_thread.run_sync(_answers, reader.engine, limiter=_limiter(), abandon_on_cancel=True)
+    if not answered:
         return json_answer({"detail": "the database does not answer"}, 503)
     return json_answer({"status": "ok", "schema_version": HEAD})
 
 
+def _answers(engine: Engine) -> bool:
+    try:
+        with engine.connect() as connection:
+            connection.execute(select(RunRow.id).limit(1)).first()
+    except SQLAlchemyError:
+        return False
+    return True
+
+
+def _limiter() -> CapacityLimiter:
+    """The limiter of this event loop for health checks."""
+    try:
+        return _limiters.get()
+    except LookupError:
+        made = CapacityLimiter(2)
+        _limiters.set(made)
+        return made
+
+
 @router.get("/metrics", responses=_PLAIN, response_class=Response)
 def metrics(request: Request, cache: CacheOf, reader: ReaderOf) -> Response:
-    """The latest times and statuses of every series, the age of every device's data, regressions by state."""
-    return kept(request, cache, TEXT, lambda: _metrics(reader))
+    """Latest times and statuses of every series, age of every device's data, regressions, and the service itself."""
+    del request
+    POOL.set(checked_out(reader.engine))
+    return Response(cache.get("metrics", lambda: _metrics(reader)) + service_metrics(), media_type=TEXT)
+
+
+def checked_out(engine: Engine) -> int:
+    """Connections to the database that are in use; 0 for a pool that does not count."""
+    count: Callable[[], int] | None = getattr(engine.pool, "checkedout", None)
+    return 0 if count is None else count()
 
 
 def _metrics(reader: Reader) -> bytes:

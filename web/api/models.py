@@ -21,7 +21,11 @@ class RunModel(Model):
     finished: str | None
     status: str
     commit: str
+    project: str
     branch: str
+    committed: str | None
+    dirty: bool
+    submitter: str
     command: str
     environment: dict[str, dict[str, str]]
     results: int

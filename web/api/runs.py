@@ -38,6 +38,7 @@ def list_runs(
     limit: Limit = 50,
     offset: Offset = 0,
     status: Name | None = None,
+    project: Name | None = None,
     commit: Annotated[Name | None, Query(description="The beginning of a commit.")] = None,
     before: Annotated[
         Moment | None, Query(description="Only runs that started before this; UTC where no zone is given.")
@@ -45,7 +46,15 @@ def list_runs(
 ) -> Response:
     """Runs, newest first."""
     until = None if before is None else _in_utc(before)
-    found = queries.list_runs(reader.engine, limit=limit + 1, offset=offset, status=status, commit=commit, before=until)
+    found = queries.list_runs(
+        reader.engine,
+        limit=limit + 1,
+        offset=offset,
+        status=status,
+        commit=commit,
+        before=until,
+        project=reader.project if project is None else project,
+    )
     more, found = len(found) > limit, found[:limit]
     counts = queries.count_statuses(reader.engine, [run.key for run in found])
     items = [run_record(run, counts[run.key]) for run in found]
@@ -70,7 +79,7 @@ def _in_utc(when: datetime) -> datetime:
 
 def find_run(reader: Reader, run_id: str) -> RunInfo:
     """The run that is meant; 404 where there is none, or several."""
-    found = queries.find_runs(reader.engine, run_id)
+    found = queries.find_runs(reader.engine, run_id, project=reader.project)
     if len(found) > 1:
         raise HTTPException(404, f"several runs begin with {run_id}")
     if not found:

@@ -74,9 +74,7 @@ _FINISH = {
     "type": "object",
     "required": ["parts"],
     "additionalProperties": False,
-    "properties": {
-        "parts": {"type": "integer", "minimum": 1, "maximum": PARTS, "description": "Number of parts."}
-    },
+    "properties": {"parts": {"type": "integer", "minimum": 1, "maximum": PARTS, "description": "Number of parts."}},
 }
 
 

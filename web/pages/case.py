@@ -25,6 +25,7 @@ POINTS = 6000
 DRAWN_RUNS = 120
 """Runs in one history: more are not told apart on a screen."""
 DRAWN_BLOCKS = 40
+DRAWN_BESIDE = 40
 CHANGES_OF = 6
 OFFERED = 60
 _DUMPER = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
@@ -55,30 +56,42 @@ def _values(reader: Reader, case_id: str, device: str, run: str, last: int, of: 
     written = queries.find_case(reader.engine, case_id)
     if not written:
         raise HTTPException(404, f"no case {case_id}")
-    case = written[-1]
+    # its name and notes are those of the newest commit of this project, whoever else may have stored it
+    case = reader.recent().cases.get(case_id, written[-1])
     keys = [one.key for one in written]
-    places = reader.places(keys)
+    places = reader.places(keys) or reader.places_beside(keys)
     if not places:
-        raise HTTPException(404, f"no results of case {case_id}; try: {_command(case)}")
+        text = f"no results of case {case_id} in the history of this project"
+        raise HTTPException(404, text if case.op == "imported" else f"{text}; try: {_command(case)}")
     chosen, mine = places.get(device) or _first_place(places)
-    drawn = thinned(mine[-last:], DRAWN_RUNS)
-    history = queries.list_history(reader.engine, keys, [one.key for one in drawn], chosen.name, POINTS)
-    asked = resolve(reader, run) if run else drawn[-1]
-    series = _series(drawn, history)
-    ours = [name for name in series if name not in PEERS][:CHANGES_OF]
-    changes = {name: change_points(series[name]) for name in ours}
+    recent = mine[-last:]
+    others = reader.beside(keys, chosen)[-DRAWN_BESIDE:]
+    found = queries.list_history(reader.engine, keys, [one.key for one in (*recent, *others)], chosen.name, POINTS)
+    asked = resolve(reader, run) if run else (recent or others)[-1]
+    whole = _series(recent, found)
+    ours = [name for name in whole if name not in PEERS][:CHANGES_OF]
+    # sought in all runs, drawn in some: a step must not get lost between those that are drawn
+    changes = {name: change_points(whole[name]) for name in ours}
+    drawn = thinned(recent, DRAWN_RUNS)
+    keep = {one.key for one in drawn} | {
+        one.run.key for listed in changes.values() for pair in listed for one in pair[:2]
+    }
+    series = {name: [one for one in levels if one.run.key in keep] for name, levels in whole.items()}
+    history = reader.history()
+    offered = (*([asked] if run else []), *drawn[: -OFFERED - 1 : -1], *others[::-1])
     return {
         "case": case,
         "device": chosen,
         "devices": sorted((one for one, _ in places.values()), key=lambda one: one.slug),
-        "runs": list({one.key: one for one in (*([asked] if run else []), *drawn[: -OFFERED - 1 : -1])}.values()),
+        "runs": list({one.key: one for one in offered}.values()),
         "run": asked,
         "last": last,
-        "every": -(-len(mine[-last:]) // len(drawn)),
-        "history": charts.history(series, _quartiles(history), changes),
+        "every": -(-len(recent) // (len(drawn) or 1)),
+        "history": charts.history(series, _quartiles(found), changes, history, _series(others, found)),
+        "beside": others,
         "changes": [(name, *change) for name, listed in changes.items() for change in listed],
         "yaml": _yaml(case),
-        "command": _command(case),
+        "command": "" if case.op == "imported" else _command(case),
         **_in_run(reader, written, case, chosen, asked, of),
     }
 

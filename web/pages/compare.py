@@ -17,6 +17,8 @@ from opgauge.web.view import Paging, page
 
 DRAWN = 400
 OFFERED = 60
+ONE_SIDED = frozenset({"new", "removed", "unsupported", "unmeasured", "skipped"})
+"""Kinds without a time on both sides: they are counted, and shown when chosen."""
 router = APIRouter()
 
 
@@ -58,14 +60,15 @@ def _result(reader: Reader, given: Mapping[str, str], chosen: Mapping[str, str],
     base, head = resolve(reader, given["base"]), resolve(reader, given["head"])
     devices = {name: given[name] for name in ("base_device", "head_device")}
     everything = sort_compared(compare_runs(reader, base, head, **devices))
-    found = [one for one in everything if _is_chosen(one, chosen)] if any(chosen.values()) else everything
+    found = [one for one in everything if _is_chosen(one, chosen)]
     paging = Paging(number, len(found))
     drawn = [one for one in found if one.ratio][:DRAWN]
     labels = [f"{one.case.op} · {one.case.name} · {one.case.dtype} · {one.implementation}" for one in drawn]
     spans = [(one.ratio or 1.0, *(one.interval or (None, None))) for one in drawn]
     return {
         "result": found[paging.start : paging.stop],
-        "counts": Counter(one.word for one in everything),
+        "counts": dict(sorted(Counter(one.word for one in everything).items(), key=lambda item: item[0] in ONE_SIDED)),
+        "one_sided": sum(one.word in ONE_SIDED for one in everything),
         "paging": paging,
         "base": base,
         "head": head,
@@ -81,5 +84,5 @@ def _is_chosen(one: Compared, chosen: Mapping[str, str]) -> bool:
     return (
         chosen["op"] in {"", one.case.op}
         and chosen["implementation"] in {"", one.implementation}
-        and chosen["verdict"] in {"", one.word}
+        and (chosen["verdict"] == one.word or (not chosen["verdict"] and one.word not in ONE_SIDED))
     )

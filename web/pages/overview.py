@@ -1,9 +1,10 @@
-"""Overview: where every op stands, what changed lately, when each device last ran."""
+"""Overview: changes of the latest commits, the standing of every op, the last run of each device."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
@@ -11,31 +12,58 @@ from opgauge.web.deps import CacheOf, ReaderOf
 from opgauge.web.overview import Standing, standings
 from opgauge.web.pages.query import Word
 from opgauge.web.reader import Reader
-from opgauge.web.regression import State, known_regressions
+from opgauge.web.regression import State, known_improvements, known_regressions
 from opgauge.web.rows import geometric_mean
-from opgauge.web.view import page
+from opgauge.web.view import page, project_of
 
 LATELY = 8
+WEEK = timedelta(days=7)
 router = APIRouter()
 
 
 @router.get("/")
 def overview(request: Request, cache: CacheOf, reader: ReaderOf, device: Word = "") -> Response:
-    """The overview, of one device or of all."""
+    """The overview of one device or of all; the list of projects if there are several and none is chosen."""
+    if project_of(request) is None and len(reader.projects()) > 1:
+        return page(request, cache, "projects.html", lambda: {"listed": reader.projects()})
     return page(request, cache, "overview.html", lambda: _values(reader, device))
 
 
 def known_standings(reader: Reader) -> list[Standing]:
-    """Of every op and device, made once for each state of the data."""
+    """Standings of every op and device, computed once for each state of the data."""
     return reader.cache.get("standings", lambda: standings(reader, reader.recent()))
+
+
+def _first_device(found: list[Standing]) -> str:
+    """Slug of the GPU with the most ops, or of the CPU if there is no GPU."""
+    counted = Counter(one.device for one in found)
+    return max(counted, key=lambda one: (one.name != "cpu", counted[one], one.slug)).slug if counted else ""
 
 
 def _values(reader: Reader, device: str) -> Mapping[str, Any]:
     recent = reader.recent()
     found = [one for one in known_standings(reader) if device in {"", one.device.slug}]
     regressions = [one for one in known_regressions(reader) if device in {"", one.device.slug}]
+    improvements = [one for one in known_improvements(reader) if device in {"", one.device.slug}]
     still_open = [one for one in regressions if one.state is State.OPEN]
+    suspected = [one for one in regressions if one.state is State.SUSPECTED]
+    history, series = reader.history(), len(recent.series)
+    since = max((history.order(run)[0] for run in recent.runs), default=datetime.now(UTC)) - WEEK
+    # times of a GPU and of a CPU have no common mean
+    headline = [one for one in found if one.device.slug == (device or _first_device(found))]
     return {
+        "headline": headline[0].device if headline else None,
+        "suspected": suspected[:LATELY],
+        "suspicions": len(suspected),
+        "improvements": improvements[:LATELY],
+        "improved": len(improvements),
+        "week": {
+            "slower": sum(history.order(one.run)[0] >= since for one in (*still_open, *suspected)),
+            "faster": sum(history.order(one.run)[0] >= since for one in improvements),
+        },
+        "branch": history.branch,
+        "beside": len(history.beside),
+        "series": series,
         "standings": found,
         "peers": list(dict.fromkeys(peer for one in found for peer in one.peers)),
         "devices": sorted(recent.devices.values(), key=lambda one: one.slug),
@@ -45,7 +73,7 @@ def _values(reader: Reader, device: str) -> Mapping[str, Any]:
         "open": len(still_open),
         "cases": sum(one.cases for one in found),
         "bad": sum(one.bad for one in found),
-        "speedup": geometric_mean(one.speedup for one in found),
-        "over_peers": geometric_mean(one.over_peers for one in found),
+        "speedup": geometric_mean(one.speedup for one in headline),
+        "over_peers": geometric_mean(one.over_peers for one in headline),
         "today": datetime.now(UTC).date(),
     }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
@@ -14,7 +15,7 @@ from fastapi.responses import RedirectResponse
 from opgauge.harness.scope import Scope
 from opgauge.harness.store import queries
 from opgauge.harness.store.queries import Acknowledgement
-from opgauge.web.auth import address_of, check_token, limits_of
+from opgauge.web.auth import address_of, audit, check_token, limits_of
 from opgauge.web.deps import CacheOf, ReaderOf
 from opgauge.web.form import Form
 from opgauge.web.pages.query import Number, Text, Word
@@ -26,7 +27,7 @@ DAYS = 30
 FEED = 50
 LONGEST = 500
 _FORBIDDEN = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
-"""What XML has no way to write."""
+"""Characters that XML cannot have."""
 router = APIRouter()
 
 
@@ -40,7 +41,7 @@ def regressions_page(
     device: Word = "",
     number: Number = 1,
 ) -> Response:
-    """Those of a state, an op or a device; the open ones come first."""
+    """Regressions of a state, an op or a device, open ones first."""
 
     def values() -> Mapping[str, Any]:
         everything = known_regressions(reader)
@@ -68,7 +69,7 @@ def regressions_page(
 
 @router.get("/regressions.atom")
 def feed(request: Request, reader: ReaderOf) -> Response:
-    """The latest, open or not, as an Atom feed."""
+    """The latest regressions of any state as an Atom feed."""
     found = sorted(known_regressions(reader), key=lambda one: one.run.started, reverse=True)[:FEED]
     updated = found[0].run.started if found else datetime(2026, 1, 1, tzinfo=UTC)
     body = render("feed.xml", request, found=found, updated=updated, root=str(request.base_url).rstrip("/"))
@@ -77,7 +78,7 @@ def feed(request: Request, reader: ReaderOf) -> Response:
 
 @router.get("/regressions/{key}")
 def regression_page(request: Request, cache: CacheOf, reader: ReaderOf, key: str, owner: Text = "") -> Response:
-    """One, with the form that acknowledges it."""
+    """One regression, with the form that acknowledges it."""
 
     def values() -> Mapping[str, Any]:
         found = _find(reader, key)
@@ -90,7 +91,7 @@ def regression_page(request: Request, cache: CacheOf, reader: ReaderOf, key: str
 
 @router.post("/regressions/{key}")
 def acknowledge(request: Request, cache: CacheOf, reader: ReaderOf, key: str, sent: Form) -> Response:
-    """Write the waiver; with a token of scope `ack` keep it too, so that everybody sees who answers for it."""
+    """Write the text of the waiver; with a token of scope `ack` store the acknowledgement too."""
     found = _find(reader, key)
     form = {name: sent.get(name, "").strip()[:LONGEST] for name in ("owner", "reason", "until", "expected")}
     try:
@@ -106,9 +107,40 @@ def acknowledge(request: Request, cache: CacheOf, reader: ReaderOf, key: str, se
         return _form(request, found, form, str(error.detail), error.status_code, waiver)
     if not token.allows(Scope.ACK):
         return _form(request, found, form, f"the token {token.name} is not for acknowledging", 403, waiver)
-    queries.add_acknowledgement(reader.engine, given)
+    if not token.covers(found.run.project):
+        return _form(request, found, form, f"the token {token.name} is for another project", 403, waiver)
+    queries.add_acknowledgement(reader.engine, replace(given, project=found.run.project, recorded_by=token.name))
+    audit(request, token.name, "acknowledge", _subject(found), given.reason)
     cache.forget()
-    return RedirectResponse(f"/regressions/{found.key}", 303)
+    return RedirectResponse(_own(request, found), 303)
+
+
+@router.post("/regressions/{key}/withdraw")
+def withdraw(request: Request, cache: CacheOf, reader: ReaderOf, key: str, sent: Form) -> Response:
+    """Undo an acknowledgement with a token of scope `ack`: the regression is open again."""
+    found = _find(reader, key)
+    given = found.acknowledgement
+    form = {"owner": "", "reason": "", "until": "", "expected": ""}
+    if not isinstance(given, Acknowledgement):
+        return _form(request, found, form, "only acknowledgements that are stored here can be withdrawn", 409)
+    try:
+        token = check_token(reader.engine, limits_of(request), address_of(request), sent.get("token", "").strip())
+    except HTTPException as error:
+        return _form(request, found, form, str(error.detail), error.status_code)
+    if not token.allows(Scope.ACK) or not token.covers(found.run.project):
+        return _form(request, found, form, f"the token {token.name} is not for acknowledging here", 403)
+    queries.withdraw_acknowledgement(reader.engine, given.key, token.name)
+    audit(request, token.name, "withdraw", _subject(found), given.reason)
+    cache.forget()
+    return RedirectResponse(_own(request, found), 303)
+
+
+def _subject(found: Regression) -> str:
+    return f"{found.case.op}/{found.case.name} {found.implementation} on {found.device.name}: {found.kind}"
+
+
+def _own(request: Request, found: Regression) -> str:
+    return f"{request.scope.get('root_path', '')}/regressions/{found.key}"
 
 
 def _find(reader: Reader, key: str) -> Regression:
@@ -130,7 +162,7 @@ def _expected(found: Regression) -> str:
 
 
 def _read(found: Regression, form: Mapping[str, str]) -> Acknowledgement:
-    """What the form says; raises ValueError, which says what is wrong."""
+    """The acknowledgement of the form; raises ValueError, which names the fault."""
     try:
         until = date.fromisoformat(form["until"])
     except ValueError:
@@ -174,7 +206,7 @@ def _known_waiver(found: Regression) -> str:
 
 
 def waiver_yaml(found: Regression, given: Acknowledgement) -> str:
-    """The entry of waivers.yaml."""
+    """Entry for waivers.yaml."""
     entry: dict[str, Any] = {
         "cases": found.case.case_id,
         "device": given.device,

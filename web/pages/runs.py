@@ -1,4 +1,4 @@
-"""Runs: which there are; and one: where it took place, what became of its trials, and the whole of it as a file."""
+"""Runs: the list, and one run with its environment, its results and its export."""
 
 from __future__ import annotations
 
@@ -32,9 +32,11 @@ def runs_page(
     """Runs, newest first."""
 
     def values() -> Mapping[str, Any]:
-        paging = Paging(number, queries.count_runs(reader.engine, status=status, commit=commit))
+        paging = Paging(number, queries.count_runs(reader.engine, status=status, commit=commit, project=reader.project))
         place = (paging.size, paging.start)
-        found = queries.list_runs(reader.engine, limit=place[0], offset=place[1], status=status, commit=commit)
+        found = queries.list_runs(
+            reader.engine, limit=place[0], offset=place[1], status=status, commit=commit, project=reader.project
+        )
         return {
             "runs": found,
             "counts": queries.count_statuses(reader.engine, [run.key for run in found]),
@@ -58,7 +60,7 @@ def run_page(
 
 @router.get("/runs/{run_id}/export.{kind}")
 def export(request: Request, reader: ReaderOf, run_id: RunId, kind: Literal["json", "csv"]) -> Response:
-    """The run as a file: JSON with its samples, which `opgauge import` reads, or a table."""
+    """The run as JSON with its samples, which `opgauge import` reads, or as a CSV table."""
     info = find(reader, run_id)
     ceilings = reader.ceilings(info)
     if kind == "json":
@@ -72,8 +74,8 @@ def export(request: Request, reader: ReaderOf, run_id: RunId, kind: Literal["jso
 
 
 def find(reader: Reader, run_id: str) -> RunInfo:
-    """The run whose id begins so; raises HTTPException where there is none, or several."""
-    found = queries.find_runs(reader.engine, run_id)
+    """The run whose id begins with `run_id`; raises HTTPException if there is none, or several."""
+    found = queries.find_runs(reader.engine, run_id, project=reader.project)
     exact = [run for run in found if run.id == run_id]
     if len(exact or found) == 1:
         return (exact or found)[0]
@@ -81,12 +83,12 @@ def find(reader: Reader, run_id: str) -> RunInfo:
 
 
 def _place(name: str) -> tuple[bool, bool]:
-    """The kernel that is meant first, peers before variants: a run of many ops has many of those."""
+    """Optimized kernel first, peers before variants, of which a run of many ops has many."""
     return (name != OPTIMIZED, name not in {BASELINE, *PEERS})
 
 
 def _grouped(bad: list[Detail]) -> list[tuple[Detail, int]]:
-    """One of each trial, and how many of its blocks failed so."""
+    """One result of each failed trial, and how many of its processes failed so."""
     found: dict[tuple[int, str, str, str], list[Detail]] = {}
     for one in bad:
         point = one.point

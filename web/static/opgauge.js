@@ -2,7 +2,9 @@
 (() => {
   const root = document.documentElement;
   const dark = matchMedia("(prefers-color-scheme: dark)");
-  const CONFIG = { responsive: true, displaylogo: false, modeBarButtonsToRemove: ["lasso2d", "select2d", "autoScale2d"] };
+  // a fixed list of buttons: plotly.js adds one by default that uploads the figure to a third party
+  const BUTTONS = [["toImage"], ["zoom2d", "pan2d"], ["zoomIn2d", "zoomOut2d", "resetScale2d"]];
+  const CONFIG = { responsive: true, displaylogo: false, plotlyServerURL: "", modeBarButtons: BUTTONS };
 
   const isDark = () => (root.dataset.theme ? root.dataset.theme === "dark" : dark.matches);
 

@@ -1,0 +1,89 @@
+"""Judgement of single stored runs against the variation of their series.
+
+Change points need several runs after a step. One run is judged at once: it departs if the log of its time lies outside
+the prediction interval of the earlier runs. The standard deviation between runs blends that of the series with a prior,
+as in a scaled inverse chi-squared posterior (Gelman et al., Bayesian Data Analysis, 2.6), so that a short series flags
+only what no plausible noise explains, and a long one what its own noise does not.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median, stdev
+
+from opgauge.harness.judge.student import quantile
+
+TAIL = 5e-4
+"""Probability of either tail: one series in a thousand is flagged by chance."""
+PRIOR_DEVIATION = 0.02
+"""Standard deviation between runs, of the log of the time, that is assumed before any run: 2 %."""
+PRIOR_DEGREES = 3
+"""Number of runs that the prior counts as."""
+WINDOW = 20
+"""Latest runs that describe a series."""
+ROBUST_FROM = 6
+"""Number of runs from which the median deviation is used, so that one outlier cannot hide others."""
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """Deviation between runs of a series, of the log of the time, and the degrees of freedom behind it."""
+
+    deviation: float = PRIOR_DEVIATION
+    degrees: int = PRIOR_DEGREES
+
+    def half_width(self, before: int = 1, after: int = 1) -> float:
+        """Half width of the interval of a log ratio between the levels of `before` and `after` runs."""
+        return quantile(TAIL, self.degrees) * self.deviation * math.sqrt(1 / before + 1 / after)
+
+
+@dataclass(frozen=True, slots=True)
+class Departure:
+    """The latest runs of a series, all on one side of the interval of those before.
+
+    index: the first of them. before, after: medians, in the series' unit. ratio: after over before. limit: least ratio,
+    above 1 or below, that is flagged.
+    """
+
+    index: int
+    before: float
+    after: float
+    ratio: float
+    limit: float
+
+
+def spread_of(values: Sequence[float], within: float = 0.0) -> Spread:
+    """The spread of a series of positive times at one level.
+
+    within: relative spread of the samples of one run; a series is not assumed to be quieter than its samples.
+    """
+    logs = [math.log(value) for value in values[-WINDOW:]]
+    prior = max(PRIOR_DEVIATION, within)
+    own = len(logs) - 1
+    if own < 1:
+        return Spread(prior, PRIOR_DEGREES)
+    deviation = stdev(logs)
+    if len(logs) >= ROBUST_FROM:
+        middle = median(logs)
+        deviation = min(deviation, 1.4826 * median(abs(one - middle) for one in logs) * math.sqrt(len(logs) / own))
+    square = (PRIOR_DEGREES * prior**2 + own * deviation**2) / (PRIOR_DEGREES + own)
+    return Spread(math.sqrt(square), PRIOR_DEGREES + own)
+
+
+def find_departure(values: Sequence[float], most: int, within: float = 0.0) -> Departure | None:
+    """The latest runs, `most` of them at most, that depart from the earlier ones; None if the latest does not.
+
+    Values are positive times in order of commit. All of the departing runs lie outside the interval, on one side of it.
+    """
+    for count in range(min(most, len(values) - 1), 0, -1):
+        history, latest = values[:-count], values[-count:]
+        usual = median(history[-WINDOW:])
+        half = spread_of(history, within).half_width(len(history[-WINDOW:]))
+        logs = [math.log(one / usual) for one in latest]
+        if all(one > half for one in logs) or all(one < -half for one in logs):
+            after = median(latest)
+            limit = math.exp(half if after > usual else -half)
+            return Departure(len(values) - count, usual, after, after / usual, limit)
+    return None

@@ -1,0 +1,70 @@
+"""Single runs are judged against what their series varies by itself."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from opgauge.harness.judge.latest import PRIOR_DEVIATION, Spread, find_departure, spread_of
+
+
+def noisy(level: float, count: int, deviation: float = 0.01, seed: int = 1) -> list[float]:
+    """A level with normal noise of its log."""
+    return list(level * np.exp(np.random.default_rng(seed).normal(0, deviation, count)))
+
+
+def test_three_times_slower_is_certain_after_one_run() -> None:
+    """Also if there is one earlier run only."""
+    found = find_departure([100.0, 300.0], 3)
+    assert found is not None
+    assert (found.index, found.before, found.after, found.ratio) == (1, 100.0, 300.0, 3.0)
+    assert find_departure([100.0, 110.0], 3) is None
+
+
+def test_a_quiet_series_shows_small_changes() -> None:
+    """After twenty runs of half a percent of noise, five percent stand out; with five percent of noise they do not."""
+    assert find_departure([*noisy(100, 20, 0.005), 105.0], 3) is not None
+    assert find_departure([*noisy(100, 20, 0.05), 105.0], 3) is None
+
+
+def test_faster_is_seen_too() -> None:
+    """The ratio is below 1, and so is the limit."""
+    found = find_departure([*noisy(100, 10), 60.0], 3)
+    assert found is not None
+    assert 0.59 < found.ratio < found.limit < 1
+
+
+def test_the_first_of_several_slow_runs_is_named() -> None:
+    """Two slow runs after ten are one departure, which began at the first of them."""
+    found = find_departure([*noisy(100, 10), 150.0, 151.0], 3)
+    assert found is not None
+    assert found.index == 10
+
+
+def test_one_outlier_in_the_past_hides_nothing() -> None:
+    """The spread of a series of ten is that of most of its runs."""
+    past = noisy(100, 12)
+    past[5] = 180.0
+    assert find_departure([*past, 120.0], 3) is not None
+
+
+def test_samples_that_scatter_widen_the_prior() -> None:
+    """A short series of noisy samples is not assumed to be quiet."""
+    assert find_departure([100.0, 150.0], 3) is not None
+    assert find_departure([100.0, 150.0], 3, within=0.1) is None
+
+
+def test_false_alarms_are_rare() -> None:
+    """Of 4,000 series without a change, of 2 to 30 runs and 0.5 to 4 % of noise, less than half a percent are flagged."""
+    random = np.random.default_rng(7)
+    flagged = sum(
+        find_departure(list(np.exp(random.normal(0, random.uniform(0.005, 0.04), random.integers(2, 31)))), 1)
+        is not None
+        for _ in range(4000)
+    )
+    assert flagged < 20
+
+
+def test_a_spread_without_runs_is_the_prior() -> None:
+    """Its interval for two runs is about a third either way."""
+    assert spread_of([100.0]) == Spread(PRIOR_DEVIATION, 3)
+    assert Spread().half_width() == pytest.approx(0.365, abs=0.01)

@@ -1,0 +1,101 @@
+"""History of a project: which runs are part of it, and in which order.
+
+Series are of clean runs on the default branch. Runs of other branches, pull requests and modified trees are shown
+beside the history and never enter it. The order is that of the commits, not of the measurements: an old commit that is
+measured later takes its place among the old ones.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+from opgauge.harness.store.projects import Commit
+from opgauge.harness.store.queries import RunInfo
+
+USUAL_BRANCHES = ("main", "master", "trunk")
+_STEP = timedelta(microseconds=1)
+
+
+def default_branch(runs: Iterable[RunInfo], configured: str = "") -> str:
+    """The branch of the history: as configured, a usual name that has clean runs, or the one with most of them.
+
+    Falls back on modified trees if there is nothing else; empty if no run has a branch.
+    """
+    if configured:
+        return configured
+    known = list(runs)
+    counted = Counter(run.branch for run in known if run.branch and not run.dirty)
+    counted = counted or Counter(run.branch for run in known if run.branch)
+    usual = next((name for name in USUAL_BRANCHES if counted[name]), "")
+    return usual or max(counted, key=lambda name: (counted[name], name), default="")
+
+
+@dataclass(frozen=True)
+class History:
+    """The runs of a project by their part in its history.
+
+    branch: whose runs are the history. runs: those of the history, oldest commit first. beside: all others, oldest
+    first. dates: date of the commit of each run by its number, never before those of the commit's parents.
+    """
+
+    branch: str = ""
+    runs: tuple[RunInfo, ...] = ()
+    beside: tuple[RunInfo, ...] = ()
+    dates: Mapping[int, datetime] = field(default_factory=dict)
+
+    def order(self, run: RunInfo) -> tuple[datetime, str, datetime, int]:
+        """Sort key of a run: its commit's place, then when it was measured."""
+        return self.dates.get(run.key, run.started), run.sha, run.started, run.key
+
+    def contains(self, run: RunInfo) -> bool:
+        """Whether a run is part of the history."""
+        return not run.dirty and run.branch in {"", self.branch}
+
+
+def history_of(runs: Sequence[RunInfo], commits: Mapping[str, Commit], configured: str = "") -> History:
+    """The history of the runs of one project. commits: what is known of them, by SHA."""
+    branch = default_branch(runs, configured)
+    dates = _dates(runs, commits)
+    whole = History(branch, dates=dates)
+    ordered = sorted(runs, key=whole.order)
+    inside = tuple(run for run in ordered if whole.contains(run))
+    beside = tuple(run for run in ordered if not whole.contains(run))
+    if not inside:
+        # a project that only ever measured modified trees has these to show
+        inside, beside = beside, ()
+    return History(branch, inside, beside, dates)
+
+
+def _dates(runs: Sequence[RunInfo], commits: Mapping[str, Commit]) -> dict[int, datetime]:
+    """Date of the commit of each run: of the commit itself if known, else when it was first measured."""
+    first: dict[str, datetime] = {}
+    for run in runs:
+        if run.sha:
+            date = run.committed or run.started
+            first[run.sha] = min(date, first.get(run.sha, date))
+    for run in runs:
+        if run.sha and run.committed:
+            first[run.sha] = run.committed
+    corrected = _corrected(commits)
+    return {run.key: corrected.get(run.sha) or first.get(run.sha, run.started) for run in runs}
+
+
+def _corrected(commits: Mapping[str, Commit]) -> dict[str, datetime]:
+    """Dates of commits, moved behind those of their parents: clocks differ, the order of commits does not."""
+    found: dict[str, datetime] = {}
+    for start in commits:
+        stack = [start]
+        while stack:
+            commit = commits[stack[-1]]
+            waiting = [sha for sha in commit.parents if sha in commits and sha not in found and sha not in stack]
+            if waiting:
+                stack += waiting
+                continue
+            stack.pop()
+            if commit.sha not in found:
+                parents = [found[sha] + _STEP for sha in commit.parents if sha in found]
+                found[commit.sha] = max([commit.committed, *parents])
+    return found

@@ -1,0 +1,68 @@
+"""Projects in addresses: `/p/NAME/…` is the service of one project.
+
+The middleware moves the prefix from the path into the root path, so that routes, links and redirects need not know it.
+Without the prefix a service of one project shows that project; a service of several lists them at `/`, and its other
+pages lead to the project that was measured last. Routes of the API are of all projects there.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any
+from urllib.parse import quote, unquote
+
+from fastapi import Request
+from opgauge.web.reader import Reader
+from starlette.concurrency import run_in_threadpool
+from starlette.responses import RedirectResponse
+
+UNNAMED = "-"
+"""A project without a name, in addresses."""
+_PREFIX = re.compile(r"/p/([^/]+)(/.*)?")
+_OWN = ("/cases", "/compare", "/coverage", "/ops", "/regressions", "/roofline", "/search", "/trust", "/devices")
+"""Pages that make no sense across projects."""
+_Message = MutableMapping[str, Any]
+_Send = Callable[[_Message], Awaitable[None]]
+
+
+class ProjectScope:
+    """Middleware that reads the project of a request from its path into `scope["project"]`."""
+
+    def __init__(self, app: Callable[..., Awaitable[None]], reader: Reader) -> None:
+        self.app = app
+        self._reader = reader
+
+    async def __call__(self, scope: _Message, receive: Callable[[], Awaitable[_Message]], send: _Send) -> None:
+        """ASGI."""
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        root = scope.get("root_path", "")
+        path = scope["path"].removeprefix(root)
+        found = _PREFIX.fullmatch(path)
+        if found:
+            name = unquote(found[1])
+            inner = f"{root}/p/{quote(name, safe='')}"
+            # in place, so that the middleware outside sees the route
+            scope.update(project="" if name == UNNAMED else name, root_path=inner, path=inner + (found[2] or "/"))
+        elif scope["method"] == "GET" and path.startswith(_OWN):
+            several = await run_in_threadpool(self._reader.projects)
+            if len(several) > 1:
+                query = scope.get("query_string", b"").decode("latin-1")
+                target = f"{root}{prefix(several[0][0])}{quote(path)}" + (f"?{query}" if query else "")
+                await RedirectResponse(target, 307)(scope, receive, send)
+                return
+        await self.app(scope, receive, send)
+
+
+def prefix(project: str) -> str:
+    """Path of a project."""
+    return f"/p/{quote(project or UNNAMED, safe='')}"
+
+
+def reader_for(request: Request) -> Reader:
+    """The reader of the project that the address selects."""
+    reader: Reader = request.app.state.reader
+    project: str | None = request.scope.get("project")
+    return reader if project is None else reader.of_project(project)
