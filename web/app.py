@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Mutabl
 from contextlib import asynccontextmanager
 from importlib.util import find_spec
 from pathlib import Path
-from threading import Thread
+from threading import Event, Thread
 from typing import Any
 
 from anyio import to_thread
@@ -23,6 +23,7 @@ from opgauge.web import assets, pages
 from opgauge.web.auth import ReadGuard
 from opgauge.web.cache import Bell, Cache
 from opgauge.web.head import HeadAsGet
+from opgauge.web.notify import follow
 from opgauge.web.observe import DATABASE_ERRORS, Observer
 from opgauge.web.reader import Reader
 from opgauge.web.scope import ProjectScope
@@ -47,6 +48,8 @@ HEADERS = (
 AT_ONCE, AT_ONCE_REMOTE = {"sqlite": 2}, 16
 """Requests that are worked on at the same time. SQLite is work of this process: more threads than run at the same
 time only take the interpreter from each other, which costs half as much again. Others are waited for."""
+NOTIFY_S, END_S = 15.0, 5.0
+"""Pause between looks for events; time that threads have to end."""
 TITLES = {404: "Not found", 405: "Not allowed", 422: "That cannot be read", 503: "The database does not answer"}
 _log = logging.getLogger("opgauge")
 _Message = MutableMapping[str, Any]
@@ -78,26 +81,32 @@ def create_app(
     guarded: bool = False,
     waivers: Path | None = None,
     bell: Bell | None = None,
+    base_url: str = "",
 ) -> FastAPI:
-    """The service over the database of `settings`. Raises StoreError where it cannot be used.
+    """The service over the database of `settings`. Raises StoreError if that cannot be used.
 
-    lag_s: seconds after which new data are looked for, in a thread, so that no request waits for them; 0
-    asks at every request. guarded: reading needs a token too. waivers: the file that the gate reads, to be shown.
-    bell: what other processes that serve the same ring when they write.
+    lag_s: interval at which a thread loads new data and sends notifications, so that no request waits for that; 0 looks
+    at every request, and notifies nobody. guarded: reading needs a token too. waivers: file that the gate reads, to be
+    shown. bell: signal of writes, shared by the processes of the service. base_url: public address, for notifications.
     """
     store = Store.open(settings.database)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         cache: Cache = app.state.cache
-        thread = Thread(target=cache.follow, args=(lag_s,), daemon=True)
-        if lag_s:
+        stop = Event()
+        threads = [
+            Thread(target=cache.follow, args=(lag_s,), daemon=True),
+            Thread(target=follow, args=(reader, stop, NOTIFY_S, base_url), daemon=True),
+        ]
+        for thread in threads if lag_s else ():
             thread.start()
         to_thread.current_default_thread_limiter().total_tokens = AT_ONCE.get(store.engine.dialect.name, AT_ONCE_REMOTE)
         yield
         cache.stop()
-        if lag_s:
-            thread.join()
+        stop.set()
+        for thread in threads if lag_s else ():
+            thread.join(END_S)
         store.close()
 
     app = FastAPI(title="opgauge", docs_url=None, redoc_url=None, openapi_url="/api/v1/openapi.json", lifespan=lifespan)

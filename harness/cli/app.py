@@ -22,6 +22,7 @@ from opgauge.harness.cli.history import history
 from opgauge.harness.cli.importing import import_
 from opgauge.harness.cli.inject import inject
 from opgauge.harness.cli.list import list_
+from opgauge.harness.cli.project import project
 from opgauge.harness.cli.push import push
 from opgauge.harness.cli.run import run
 from opgauge.harness.cli.runs import runs
@@ -31,6 +32,7 @@ from opgauge.harness.cli.show import show
 from opgauge.harness.cli.token import token
 from opgauge.harness.cli.tune import tune
 from opgauge.harness.cli.version import version, version_text
+from opgauge.harness.cli.webhook import webhook
 
 ASCII = {
     "µ": "u",
@@ -82,8 +84,10 @@ app.command("push")(push)
 app.command("schema")(schema)
 app.add_typer(runs, name="runs")
 app.add_typer(database, name="db")
+app.add_typer(project, name="project")
 app.add_typer(token, name="token")
 app.add_typer(cluster, name="cluster")
+app.add_typer(webhook, name="webhook")
 app.command("serve")(serve)
 app.command("version")(version)
 

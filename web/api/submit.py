@@ -85,7 +85,7 @@ _FINISH = {
     responses={200: {"model": SubmittedModel, "description": "The same run or part is stored already."}, **_WRITING},
     openapi_extra=_BODY,
 )
-async def put_run(request: Request, store: StoreOf, token: Submitter, run_id: NewRunId) -> Response:
+async def put_run(request: Request, token: Submitter, run_id: NewRunId) -> Response:
     """Send a whole run, plain or gzip. The same run again changes nothing; other content under its id is 409."""
     async with body_of(request) as body:
         return await _apart(lambda: _enter(request, token, run_id, body))
@@ -121,7 +121,7 @@ def list_parts(store: StoreOf, token: Submitter, run_id: NewRunId, limit: Limit 
     responses={200: {"model": SubmittedModel, "description": "The same run or part is stored already."}, **_WRITING},
     openapi_extra={"requestBody": {"required": True, "content": {"application/json": {"schema": _FINISH}}}},
 )
-async def finish_run(request: Request, store: StoreOf, token: Submitter, run_id: NewRunId) -> Response:
+async def finish_run(request: Request, token: Submitter, run_id: NewRunId) -> Response:
     """Complete a run whose parts have all arrived."""
     # FastAPI would read a body before it checks the token, and without a limit
     async with body_of(request, FINISH_BYTES) as body:

@@ -1,0 +1,89 @@
+"""`opgauge project`: settings and commits of the projects in a database."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from opgauge.harness.cli.options import Database, database_url
+
+project = typer.Typer(help="Set what a service needs to know of a project.", no_args_is_help=True)
+
+
+@project.command("list")
+def list_(db: Database = None) -> None:
+    """List the projects that have runs, with their settings.
+
+    Example: opgauge project list
+    """
+    from opgauge.harness.store import Store
+    from opgauge.harness.store.projects import find_project, list_projects
+
+    with Store.open(database_url(db)) as store:
+        for name, count, started in list_projects(store.engine):
+            found = find_project(store.engine, name)
+            keeps = "all samples" if found.samples_days is None else f"samples for {found.samples_days} days"
+            branch = found.default_branch or "default branch"
+            shown = name or "(unnamed)"
+            typer.echo(f"{shown:24} {count:6} runs, latest {started:%Y-%m-%d}  {branch}  {keeps}  {found.forge}")
+
+
+@project.command("set")
+def set_(
+    name: Annotated[str, typer.Argument(help="Name of the project, as its runs have it.")],
+    default_branch: Annotated[
+        str | None, typer.Option("--default-branch", help="Branch whose clean runs are the history.")
+    ] = None,
+    forge: Annotated[
+        str | None, typer.Option("--forge", help="Address of a commit, with {sha} in it; commits are linked to it.")
+    ] = None,
+    samples_days: Annotated[
+        int | None, typer.Option("--samples-days", help="Days until db prune drops raw samples; 0: never.", min=0)
+    ] = None,
+    db: Database = None,
+) -> None:
+    """Change settings of a project; options that are not given stay.
+
+    Example: opgauge project set kernels --forge https://forge.example/kernels/commit/{sha}
+    """
+    from dataclasses import replace
+
+    from opgauge.harness.errors import SettingsError
+    from opgauge.harness.store import Store
+    from opgauge.harness.store.projects import find_project, save_project
+
+    if forge and not (forge.startswith(("https://", "http://")) and "{sha}" in forge):
+        msg = f"--forge should be an address with {{sha}} in it, not {forge!r}"
+        raise SettingsError(msg)
+    with Store.open(database_url(db)) as store:
+        found = find_project(store.engine, name)
+        if default_branch is not None:
+            found = replace(found, default_branch=default_branch)
+        if forge is not None:
+            found = replace(found, forge=forge)
+        if samples_days is not None:
+            found = replace(found, samples_days=samples_days or None)
+        save_project(store.engine, found)
+    typer.echo(f"project {name}: {found}")
+
+
+@project.command("commits")
+def commits(
+    name: Annotated[str, typer.Argument(help="Name of the project, as its runs have it.")],
+    tree: Annotated[Path, typer.Option("--tree", help="The repository.", exists=True, file_okay=False)] = Path(),
+    limit: Annotated[int, typer.Option("--limit", help="Latest commits to read.", min=1)] = 5000,
+    db: Database = None,
+) -> None:
+    """Read commits of a repository: their order, authors and subjects appear in histories.
+
+    Example: opgauge project commits kernels --tree ~/kernels
+    """
+    from opgauge.harness.report.commits import read_commits
+    from opgauge.harness.store import Store
+    from opgauge.harness.store.projects import add_commits
+
+    found = read_commits(tree, limit)
+    with Store.open(database_url(db)) as store:
+        added = add_commits(store.engine, name, found)
+    typer.echo(f"project {name}: {added} of {len(found)} commits are new")

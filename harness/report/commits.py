@@ -1,0 +1,28 @@
+"""Commits of a repository, read with git."""
+
+from __future__ import annotations
+
+import subprocess
+from datetime import datetime
+from pathlib import Path
+
+from opgauge.harness.errors import RefError
+from opgauge.harness.store.projects import Commit
+
+FORMAT = "%H%x1f%P%x1f%cI%x1f%an%x1f%s"
+
+
+def read_commits(tree: Path, limit: int = 5000) -> list[Commit]:
+    """The latest commits of all branches. Raises RefError if `tree` is no repository."""
+    command = ["git", "-C", str(tree), "log", "--branches", "--remotes", "HEAD", f"--format={FORMAT}", f"-n{limit}"]
+    done = subprocess.run(command, capture_output=True, check=False)
+    if done.returncode:
+        msg = f"{tree}: {done.stderr.decode('utf-8', 'replace').strip()[-300:]}"
+        raise RefError(msg)
+    lines = done.stdout.decode("utf-8", "replace").split("\n")
+    return [_commit(line) for line in lines if line.count("\x1f") == 4]
+
+
+def _commit(line: str) -> Commit:
+    sha, parents, committed, author, subject = line.split("\x1f")
+    return Commit(sha, tuple(parents.split()), datetime.fromisoformat(committed), author, subject)

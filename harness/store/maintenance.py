@@ -1,0 +1,107 @@
+"""Maintenance of a database: backup, deletion of runs, retention of raw samples."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sqlite3
+import subprocess
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from opgauge.harness.errors import NothingError, StoreError
+from opgauge.harness.store.projects import find_project, list_projects
+from opgauge.harness.store.tables import ResultRow, RunRow, SampleRow
+from sqlalchemy import Engine, delete, func, select
+
+CHUNK = 2000
+
+
+def back_up(engine: Engine, target: Path) -> int:
+    """Write a consistent copy of the database while it is in use; returns its size in bytes.
+
+    SQLite: a database file, by SQLite's online backup. PostgreSQL: an archive of `pg_dump` for `pg_restore`. Raises
+    StoreError if the file exists, or pg_dump is missing or fails.
+    """
+    if target.exists():
+        msg = f"{target} exists: a backup never overwrites a file"
+        raise StoreError(msg)
+    partial = target.with_name(f"{target.name}.partial")
+    try:
+        if engine.dialect.name == "sqlite":
+            _copy_sqlite(engine, partial)
+        else:
+            _dump_postgresql(engine, partial)
+        partial.replace(target)
+    except OSError as error:
+        msg = f"{target} cannot be written: {error.strerror}"
+        raise StoreError(msg) from error
+    finally:
+        partial.unlink(missing_ok=True)
+    return target.stat().st_size
+
+
+def _copy_sqlite(engine: Engine, target: Path) -> None:
+    with engine.connect() as connection, sqlite3.connect(target) as copy:
+        source = connection.connection.driver_connection
+        assert isinstance(source, sqlite3.Connection)  # noqa: S101  the dialect says so
+        source.backup(copy)
+    copy.close()
+
+
+def _dump_postgresql(engine: Engine, target: Path) -> None:
+    program = shutil.which("pg_dump")
+    if program is None:
+        msg = "pg_dump is not installed: it comes with the client programs of PostgreSQL"
+        raise StoreError(msg)
+    url = engine.url
+    # the password is passed by the environment: other users can read the command line
+    environment = {**os.environ, **({"PGPASSWORD": str(url.password)} if url.password else {})}
+    plain = url.set(drivername="postgresql", password=None).render_as_string(hide_password=False)
+    command = [program, "--format=custom", f"--file={target}", f"--dbname={plain}"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    if done.returncode:
+        msg = f"pg_dump failed: {done.stderr.strip()[-500:]}"
+        raise StoreError(msg)
+
+
+def prune_samples(engine: Engine, age: timedelta | None = None, project: str | None = None) -> dict[str, int]:
+    """Drop raw samples of old runs; medians, quartiles and all else stay. Returns the number of results by project.
+
+    age: of all runs. Without it each project's own retention counts, and projects without one keep all samples.
+    """
+    dropped = {}
+    for name, _, _ in list_projects(engine):
+        if project is not None and name != project:
+            continue
+        days = find_project(engine, name).samples_days
+        limit = age if age is not None else None if days is None else timedelta(days=days)
+        if limit is not None:
+            dropped[name] = _drop_samples(engine, name, datetime.now(UTC) - limit)
+    return dropped
+
+
+def _drop_samples(engine: Engine, project: str, until: datetime) -> int:
+    old = select(RunRow.id).where(RunRow.project == project, RunRow.started < until)
+    dropped = 0
+    with engine.connect() as connection:
+        runs = list(connection.execute(old).scalars())
+    for run in runs:
+        # one run at a time, so that no writer waits for long
+        with engine.begin() as connection:
+            results = select(ResultRow.id).where(ResultRow.run_id == run)
+            dropped += connection.execute(delete(SampleRow).where(SampleRow.result_id.in_(results))).rowcount
+    return dropped
+
+
+def delete_run(engine: Engine, run_id: str) -> int:
+    """Delete a run with everything that it has; returns the number of its results. Raises NothingError."""
+    with engine.begin() as connection:
+        key = connection.execute(select(RunRow.id).where(RunRow.uuid == run_id)).scalar()
+        if key is None:
+            msg = f"no run {run_id}"
+            raise NothingError(msg)
+        count = select(func.count()).select_from(ResultRow).where(ResultRow.run_id == key)
+        results = connection.execute(count).scalar_one()
+        connection.execute(delete(RunRow).where(RunRow.id == key))
+        return results

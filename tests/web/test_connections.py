@@ -1,0 +1,145 @@
+"""Connections: limits in all and per address, timeouts for slow clients, and an end to a service that is stopped."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from threading import Thread
+from time import monotonic, sleep
+from typing import Any
+
+import pytest
+import uvicorn
+from opgauge.web import connections
+from opgauge.web.connections import Guarded, Limits, connection_limits, protocol_options
+
+PATIENCE_S = 60
+
+
+async def app(scope: dict[str, Any], receive: Any, send: Any) -> None:
+    """An answer after the whole body; `/slow` never ends by itself."""
+    if scope["type"] != "http":
+        return
+    while (await receive()).get("more_body"):
+        pass
+    if scope["path"] == "/slow":
+        await asyncio.sleep(3600)
+    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]})
+    await send({"type": "http.response.body", "body": b"ok"})
+
+
+@contextmanager
+def serving(monkeypatch: pytest.MonkeyPatch, limits: Limits, **options: Any) -> Iterator[tuple[uvicorn.Server, int]]:
+    """A server of `app` with these limits, on a port."""
+    given = protocol_options() | {"lifespan": "off", "log_level": "critical"} | options
+    monkeypatch.setattr(Guarded, "limits", limits)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    server = uvicorn.Server(uvicorn.Config(app, host="127.0.0.1", port=port, **given))
+    thread = Thread(target=server.run, daemon=True)
+    thread.start()
+    while not server.started and thread.is_alive():
+        sleep(0.01)
+    yield server, port
+    server.should_exit = True
+    thread.join(PATIENCE_S)
+    assert not thread.is_alive()
+
+
+def ask(port: int, request: bytes = b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n") -> bytes:
+    """Everything that comes back to a request."""
+    with socket.create_connection(("127.0.0.1", port), PATIENCE_S) as connection:
+        connection.sendall(request)
+        found = b""
+        try:
+            while piece := connection.recv(4096):
+                found += piece
+        except ConnectionResetError:
+            pass
+        return found
+
+
+def test_half_open_connections_leave_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Connections beyond the limit of an address are closed at once; when those before end, others are served."""
+    with serving(monkeypatch, Limits(total=50, per_address=5)) as (_, port):
+        held = [socket.create_connection(("127.0.0.1", port), PATIENCE_S) for _ in range(5)]
+        for connection in held:
+            connection.sendall(b"GET / HT")
+        while len(Guarded.limits._open) == 0 or Guarded.limits._open.total() < 5:
+            sleep(0.01)
+        assert ask(port) == b""
+        for connection in held:
+            connection.close()
+        while Guarded.limits._open.total():
+            sleep(0.01)
+        assert ask(port).endswith(b"ok")
+
+
+@pytest.mark.parametrize(
+    ("name", "sent"),
+    [
+        ("HEADER_S", b""),
+        ("HEADER_S", b"GET / HTTP/1.1\r\nHost: x\r\nX-"),
+        ("BODY_S", b"PUT / HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\nhalf"),
+    ],
+    ids=["nothing", "headers", "body"],
+)
+def test_a_request_that_does_not_come_is_not_waited_for(
+    monkeypatch: pytest.MonkeyPatch, name: str, sent: bytes
+) -> None:
+    """A client that sends nothing, half of its headers or half of its body is cut off, also if it drips."""
+    monkeypatch.setattr(connections, name, 0.2)
+    with serving(monkeypatch, Limits()) as (_, port):
+        assert b"ok" not in ask(port, sent)
+        assert ask(port).endswith(b"ok")
+
+
+def test_a_slow_drip_does_not_extend_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bytes one by one do not restart the clock."""
+    monkeypatch.setattr(connections, "HEADER_S", 0.5)
+    with serving(monkeypatch, Limits()) as (_, port), socket.create_connection(("127.0.0.1", port)) as connection:
+        began = monotonic()
+        try:
+            while monotonic() - began < PATIENCE_S:
+                connection.sendall(b"a")
+                sleep(0.05)
+        except OSError:
+            pass
+        assert monotonic() - began < PATIENCE_S
+
+
+def test_a_kept_connection_serves_several_requests(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The clock of a request stops with its answer."""
+    monkeypatch.setattr(connections, "HEADER_S", 0.5)
+    with serving(monkeypatch, Limits()) as (_, port), socket.create_connection(("127.0.0.1", port)) as connection:
+        for _ in range(3):
+            connection.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+            found = b""
+            while not found.endswith(b"ok"):
+                found += connection.recv(4096)
+            sleep(0.3)
+
+
+def test_a_stalled_client_does_not_hold_up_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A request that never ends is given up after the time for a graceful end."""
+    with serving(monkeypatch, Limits(), timeout_graceful_shutdown=1) as (_, port):
+        connection = socket.create_connection(("127.0.0.1", port))
+        connection.sendall(b"GET /slow HTTP/1.1\r\nHost: x\r\n\r\n")
+        while not Guarded.limits._open.total():
+            sleep(0.01)
+    connection.close()
+
+
+def test_limits_fit_the_open_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some descriptors are left for everything else; a trusted proxy has no limit of its own."""
+    monkeypatch.setattr("opgauge.web.connections.resource.getrlimit", lambda _: (256, 256))
+    limits = connection_limits(frozenset({"10.0.0.1"}))
+    assert (limits.total, limits.per_address) == (128, 32)
+    assert [limits.admit("10.0.0.1") for _ in range(40)] == [True] * 40
+    assert [limits.admit("10.0.0.2") for _ in range(40)] == [True] * 32 + [False] * 8
+    for _ in range(32):
+        limits.release("10.0.0.2")
+    assert limits.admit("10.0.0.2")
