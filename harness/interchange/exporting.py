@@ -32,7 +32,7 @@ _FLOATS = {
     "gbps",
     "ceiling_share",
 }
-_WHOLE = {"samples", "peak_bytes", "launches", "allocations", "registers", "spill_bytes", "bytes", "flops"}
+_WHOLE = {"process", "samples", "peak_bytes", "launches", "allocations", "registers", "spill_bytes", "bytes", "flops"}
 _TRUTHS = {"deterministic"}
 _Records = Sequence[Mapping[str, Any]]
 

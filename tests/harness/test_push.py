@@ -49,7 +49,10 @@ class Service:
     def _answer(self, method: str, run: str, rest: list[str], request: httpx.Request) -> httpx.Response:
         there = self.parts.setdefault(run, {})
         if method == "GET" and not rest:
-            return httpx.Response(200, json={"id": run}) if run in self.runs else httpx.Response(404, json={})
+            known = self.runs.get(run)
+            if known is None:
+                return httpx.Response(404, json={})
+            return httpx.Response(200, json={"id": run, "results": len(known.results), "status": known.status})
         if method == "GET":
             items = [{"number": key, "digest": hashlib.sha256(body).hexdigest()} for key, body in there.items()]
             start = int(request.url.params["offset"])
@@ -114,6 +117,18 @@ def test_a_run_arrives_as_it_is_stored(store: Store) -> None:
     service.seen.clear()
     assert send(store, service) == [(run, "there already")]
     assert service.seen == ["GET "]
+
+
+def test_a_resumed_run_is_sent_again(store: Store) -> None:
+    """A run that was interrupted when it was sent is sent again once it has more results or has ended."""
+    run = add(store, "interrupted", 2)
+    service = Service()
+    assert dict(send(store, service))[run] == "sent"
+    assert dict(send(store, service))[run] == "there already"
+    store.add_result(run, a_result(block=2))
+    store.finish_run(run)
+    assert dict(send(store, service))[run] == "sent"
+    assert len(service.runs[run].results) == 3
 
 
 def test_a_large_run_is_sent_in_parts(store: Store) -> None:
@@ -188,7 +203,7 @@ def test_other_services_are_told_from_ours(store: Store, content: bytes) -> None
     """Whatever else answers 200 at the address is no service of ours, and nothing counts as sent."""
     transport = httpx.MockTransport(lambda _: httpx.Response(200, content=content))
     service = Client("http://service.example", TOKEN, transport=transport)
-    with service as client, pytest.raises(PushError, match="is no opgauge"):
+    with service as client, pytest.raises(PushError, match="is not opgauge"):
         list(push(store, store.runs(), client))
 
 
@@ -239,7 +254,7 @@ def test_unfinished_runs_stay_here(store: Store) -> None:
 @pytest.mark.parametrize("url", ["", "service.example", "ftp://x", "http://", "http://[::1", "file:///etc/passwd"])
 def test_addresses_that_are_none(url: str) -> None:
     """Only http and https with a host."""
-    with pytest.raises(HarnessError, match="no address"):
+    with pytest.raises(HarnessError, match="not (an|the) address"):
         Client(url, TOKEN)
 
 

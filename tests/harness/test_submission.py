@@ -261,8 +261,12 @@ def test_parts_wait_unseen(url: str) -> None:
 def test_parts_are_joined_in_order() -> None:
     """The results of all parts follow each other; the same result in two parts is refused."""
     whole = read_submission(a_run())
-    first, rest = replace(whole, results=whole.results[:1]), replace(whole, results=whole.results[1:])
+    first, rest = (
+        replace(whole, results=whole.results[some], result_digests=whole.result_digests[some])
+        for some in (slice(1), slice(1, None))
+    )
     assert join([first, rest]) == whole
+    assert join([first, rest]).digest == whole.digest
     with pytest.raises(SubmissionError, match="twice"):
         join([first, whole])
 
