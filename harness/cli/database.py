@@ -93,30 +93,6 @@ def prune(
         typer.echo("no project has a retention; give --samples-older, or opgauge project set NAME --samples-days")
 
 
-@database.command("delete-run")
-def delete_run(
-    run: Annotated[str, typer.Argument(help="A run's id or its beginning.")],
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
-    db: Database = None,
-) -> None:
-    """Delete a run with all its results.
-
-    Example: opgauge db delete-run 8cbbe084
-    """
-    from opgauge.harness.store import Store
-    from opgauge.harness.store.audit import add_audit
-    from opgauge.harness.store.maintenance import delete_run as delete
-
-    with Store.open(database_url(db)) as store:
-        found = store.find_run(run)
-        if not yes:
-            when = f"{found.started:%Y-%m-%d %H:%M}"
-            typer.confirm(f"Delete run {found.id} of {when} with {found.results} results?", abort=True)
-        count = delete(store.engine, found.id)
-        add_audit(store.engine, "", "delete run", found.id, f"{count} results")
-    typer.echo(f"run {found.id} is deleted, {count} results")
-
-
 @database.command("audit")
 def audit(
     limit: Annotated[int, typer.Option("--limit", help="Number of entries.", min=1, max=100_000)] = 50,

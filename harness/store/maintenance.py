@@ -1,4 +1,4 @@
-"""Maintenance of a database: backup, deletion of runs, retention of raw samples."""
+"""Maintenance of a database: backup, and retention of raw samples."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import subprocess
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from opgauge.harness.errors import NothingError, StoreError
+from opgauge.harness.errors import StoreError
 from opgauge.harness.store.projects import find_project, list_projects
 from opgauge.harness.store.tables import ResultRow, RunRow, SampleRow
-from sqlalchemy import Engine, delete, func, select
+from sqlalchemy import Engine, delete, select
 
 CHUNK = 2000
 
@@ -92,16 +92,3 @@ def _drop_samples(engine: Engine, project: str, until: datetime) -> int:
             results = select(ResultRow.id).where(ResultRow.run_id == run)
             dropped += connection.execute(delete(SampleRow).where(SampleRow.result_id.in_(results))).rowcount
     return dropped
-
-
-def delete_run(engine: Engine, run_id: str) -> int:
-    """Delete a run with everything that it has; returns the number of its results. Raises NothingError."""
-    with engine.begin() as connection:
-        key = connection.execute(select(RunRow.id).where(RunRow.uuid == run_id)).scalar()
-        if key is None:
-            msg = f"no run {run_id}"
-            raise NothingError(msg)
-        count = select(func.count()).select_from(ResultRow).where(ResultRow.run_id == key)
-        results = connection.execute(count).scalar_one()
-        connection.execute(delete(RunRow).where(RunRow.id == key))
-        return results

@@ -254,7 +254,7 @@ def test_unfinished_runs_stay_here(store: Store) -> None:
 @pytest.mark.parametrize("url", ["", "service.example", "ftp://x", "http://", "http://[::1", "file:///etc/passwd"])
 def test_addresses_that_are_none(url: str) -> None:
     """Only http and https with a host."""
-    with pytest.raises(HarnessError, match="not (an|the) address"):
+    with pytest.raises(HarnessError, match=r"not (an|the) address"):
         Client(url, TOKEN)
 
 
