@@ -44,7 +44,8 @@ POOL = Gauge(
 DELIVERIES = Counter("opgauge_webhook_deliveries", "Messages to webhooks by outcome.", ("outcome",), registry=REGISTRY)
 _shared: list[Path] = []
 _context: ContextVar[dict[str, str] | None] = ContextVar("request", default=None)
-log = structlog.stdlib.get_logger("opgauge")
+log = structlog.wrap_logger(logging.getLogger("opgauge"), wrapper_class=structlog.stdlib.BoundLogger)
+"""Logger of the service, silent below warnings until `configure_logs`."""
 
 
 def configure_logs(level: str = "INFO") -> None:
