@@ -259,14 +259,14 @@ def test_an_exported_run_is_what_the_store_gives(client: TestClient) -> None:
 
 
 def test_compare_takes_runs_commits_and_branches(client: TestClient) -> None:
-    """Verdicts with reasons and intervals between runs of blocks; environment first; unknown names are said."""
+    """Verdicts with reasons and intervals between runs of several processes; verdicts before environment; unknown names are reported."""
     newest, before = reader_of(client).runs()[:2]
     text = text_of(client.get(f"/compare?base={before.id[:8]}&head={newest.id[:8]}").text)
     assert "the interval lies within the threshold" in text
     assert "None: same hardware, versions and commit." in text
     by_commit = text_of(client.get("/compare?base=0101010101&head=main").text)
     assert "too few pairs" in by_commit
-    assert by_commit.index("Differences of environment") < by_commit.index("Verdicts")
+    assert by_commit.index("Verdicts") < by_commit.index("Differences of environment")
     assert "no run, commit or branch begins with 'nothing'" in text_of(
         client.get("/compare?base=nothing&head=main").text
     )
