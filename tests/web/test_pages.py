@@ -259,7 +259,7 @@ def test_an_exported_run_is_what_the_store_gives(client: TestClient) -> None:
 
 
 def test_compare_takes_runs_commits_and_branches(client: TestClient) -> None:
-    """Verdicts with reasons and intervals between runs of several processes; verdicts before environment; unknown names are reported."""
+    """Verdicts with reasons come before the environment; unknown names are reported."""
     newest, before = reader_of(client).runs()[:2]
     text = text_of(client.get(f"/compare?base={before.id[:8]}&head={newest.id[:8]}").text)
     assert "the interval lies within the threshold" in text
