@@ -36,6 +36,8 @@ LEAST_CLOCK = 0.75
 """A sample below this share of the usual clock was throttled."""
 HOT_NS = 2_000_000
 MOST_HOT_CALLS = 200
+READ_BYTES, READ_THREADS, READ_BLOCKS = 16, 512, 4
+"""Bytes per load, threads per block and blocks per multiprocessor of the kernel that reads."""
 LATE_NS, LATE_SHARE = 50_000.0, 0.1
 """Waiting for the device after the timed stream has ended takes less, unless other streams work on."""
 
@@ -68,6 +70,9 @@ class CudaTimer:
             self._spin = self._module.get_function("spin")
             self._empty = self._module.get_function("empty")
             self._stamp = self._module.get_function("stamp")
+            self._read = self._module.get_function("read_all")
+            self._seen_bits = xp.zeros(1, np.uint32)
+            self._multiprocessors = int(self._device.attributes["MultiProcessorCount"])
             self._multiply_add = self._module.get_function("multiply_add")
             self._start, self._stop = xp.cuda.Event(), xp.cuda.Event()
             with self._stream:
@@ -126,6 +131,12 @@ class CudaTimer:
     def launch_arithmetic(self, out: Any, blocks: int, rounds: int) -> None:
         """Launch `blocks` times 256 threads that each do four times `rounds` multiply-adds."""
         self._multiply_add((blocks,), (256,), (out, np.uint32(rounds)))
+
+    def launch_read(self, source: Any, nbytes: int) -> None:
+        """Launch a kernel that reads the first `nbytes` of device memory."""
+        words = nbytes // READ_BYTES
+        blocks = max(1, min(-(-words // READ_THREADS), READ_BLOCKS * self._multiprocessors))
+        self._read((blocks,), (READ_THREADS,), (source.ptr, np.uint64(words), self._seen_bits))
 
     def make_flush(self) -> Flush:
         """What overwrites the device's L2 cache, on the stream that calls are made on."""

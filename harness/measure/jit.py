@@ -1,4 +1,4 @@
-"""Copies and fills by as many threads as Numba uses: what the CPU's memory and caches allow."""
+"""Copies, fills, reads and multiply-adds by as many threads as Numba uses: what the CPU allows."""
 
 from __future__ import annotations
 
@@ -26,3 +26,31 @@ def fill(target: Any, value: float) -> None:
     """Flat."""
     for index in prange(target.size):
         target[index] = value
+
+
+@njit(cache=True, parallel=True, fastmath=True)
+def read(source: Any) -> float:
+    """Sum of a flat array."""
+    total = source[0] * 0
+    for index in prange(source.size):
+        total += source[index]
+    return float(total)
+
+
+@njit(cache=True, parallel=True, fastmath=True)
+def multiply_add(blocks: Any, rounds: int) -> None:
+    """Each row of `blocks` (rows, LANES) times itself plus a constant, `rounds` times: LANES independent chains.
+
+    A row lives in registers, so nothing but the rate of multiply-adds counts. 2 · blocks.size · rounds operations.
+    """
+    for row in prange(blocks.shape[0]):
+        lanes = blocks[row].copy()
+        factor, addend = lanes[0], lanes[1]
+        for _ in range(rounds):
+            for lane in range(LANES):
+                lanes[lane] = lanes[lane] * factor + addend
+        blocks[row] = lanes
+
+
+LANES = 128
+"""Independent multiply-adds: more than latency times ports times the width of a vector."""

@@ -66,7 +66,7 @@ def check_ceilings(found: Sequence[Ceilings]) -> None:
         figures = (item.copy_gbps, item.write_gbps, item.launch_ns, *item.matrix_gflops.values(), *_times(item))
         if not all(figure is None or LEAST <= figure <= MOST for figure in figures):
             raise SubmissionError("ceilings", f"those of {item.device} should be positive numbers of a sensible size")
-        if any(len(times) not in {0, len(item.sizes)} for times in (item.copies_ns, item.writes_ns)):
+        if any(len(times) not in {0, len(item.sizes)} for times in (item.copies_ns, item.writes_ns, item.reads_ns)):
             raise SubmissionError("ceilings", f"those of {item.device} need a time for each size")
         if list(item.sizes) != sorted(set(item.sizes)) or 0 in item.sizes or len(item.sizes) > SIZE_LIMIT:
             raise SubmissionError("ceilings", f"sizes of {item.device} should ascend from 1")
@@ -111,3 +111,4 @@ def _check_amounts(values: Sequence[float], path: str) -> None:
 def _times(item: Ceilings) -> Iterator[float]:
     yield from item.copies_ns
     yield from item.writes_ns
+    yield from item.reads_ns

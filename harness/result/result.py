@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, fields, is_dataclass
 from enum import StrEnum
 from functools import cache
 from types import NoneType, UnionType
-from typing import Any, TypeVar, cast, get_args, get_origin, get_type_hints
+from typing import Any, NamedTuple, TypeVar, cast, get_args, get_origin, get_type_hints
 
 from opgauge.harness.case.case import Case
 from opgauge.harness.case.casejson import case_from_json, case_to_json
@@ -228,7 +228,9 @@ class Ceilings:
 
     copy_gbps: large copy, read plus written, GB/s. write_gbps: large fill, GB/s.
     matrix_gflops: square matrix product, by dtype name. launch_ns: an empty kernel or call.
-    sizes: bytes moved by smaller copies and fills too, ascending; copies_ns, writes_ns: what those took.
+    sizes: bytes moved by smaller copies and fills too, ascending; copies_ns, writes_ns, reads_ns: what those took.
+    matrix_gflops holds the rate of multiply-adds in the dtype itself, and under "tf32" that of tensor cores, where
+    measured.
     """
 
     device: str
@@ -239,23 +241,58 @@ class Ceilings:
     sizes: tuple[int, ...] = ()
     copies_ns: tuple[float, ...] = ()
     writes_ns: tuple[float, ...] = ()
+    reads_ns: tuple[float, ...] = ()
 
     def floor_ns(self, nbytes: int, flops: int, dtype: str, *, writes_only: bool = False) -> float | None:
-        """The least time for this work: that of a copy (a fill) of as many bytes, or of the flops at the matrix rate.
+        """Least time for this work (see `bound`), half of the bytes being written, or all of them."""
+        found = self.bound(nbytes, flops, dtype, written=1.0 if writes_only else 0.5)
+        return None if found is None else found.time_ns
 
-        Between sizes that were measured it follows a power law; None where nothing was measured.
+    def bound(self, nbytes: int, flops: int, dtype: str, *, written: float = 0.5) -> PeakBound | None:
+        """Least time at the achieved peaks, and the one that decides; None where nothing was measured.
+
+        written: share of the bytes that is written. Between all read, half of each and all written, times are
+        interpolated; between measured sizes they follow a power law.
         """
-        floors = []
-        bandwidth = self.write_gbps if writes_only else self.copy_gbps
-        times = self.writes_ns if writes_only else self.copies_ns
-        if nbytes and times:
-            floors.append(_between(self.sizes, times, nbytes))
-        elif nbytes and bandwidth:
-            floors.append(nbytes / bandwidth)
-        rate = self.matrix_gflops.get(dtype)
+        found = [self._moving(nbytes, written)] if nbytes else []
+        rate, mode = self._matrix_rate(dtype)
         if flops and rate:
-            floors.append(flops / rate)
-        return max(floors, default=None)
+            found.append(PeakBound(flops / rate, mode))
+        return max((one for one in found if one is not None), key=lambda one: one.time_ns, default=None)
+
+    def _moving(self, nbytes: int, written: float) -> PeakBound | None:
+        copy_ns = self._time_ns(self.copies_ns, self.copy_gbps, nbytes)
+        write_ns = self._time_ns(self.writes_ns, self.write_gbps, nbytes)
+        read_ns = self._time_ns(self.reads_ns, None, nbytes)
+        if written > HALF and write_ns is not None:
+            share = 1.0 if copy_ns is None else (written - HALF) / HALF
+            return PeakBound(share * write_ns + (1 - share) * (copy_ns or 0.0), "write" if share > HALF else "copy")
+        if copy_ns is None:
+            return None
+        if read_ns is None or written >= HALF:
+            return PeakBound(copy_ns, "copy")
+        share = written / HALF
+        return PeakBound(share * copy_ns + (1 - share) * read_ns, "read" if share < HALF else "copy")
+
+    def _time_ns(self, times_ns: Sequence[float], gbps: float | None, nbytes: int) -> float | None:
+        if times_ns:
+            return _between(self.sizes, times_ns, nbytes)
+        return nbytes / gbps if gbps else None
+
+    def _matrix_rate(self, dtype: str) -> tuple[float | None, str]:
+        """Rate of multiply-adds, and how it is reached: float32 in three products of TF32 where that is faster."""
+        rate, split = self.matrix_gflops.get(dtype), self.matrix_gflops.get("tf32", 0.0) / 3
+        return (split, "matrix 3×TF32") if dtype == "float32" and split > (rate or 0.0) else (rate, "matrix")
+
+
+HALF = 0.5
+
+
+class PeakBound(NamedTuple):
+    """Least time of a case at the achieved peaks, and the peak that decides: read, copy, write, or a matrix mode."""
+
+    time_ns: float
+    peak: str
 
 
 def _between(sizes: Sequence[int], times: Sequence[float], size: int) -> float:

@@ -9,9 +9,20 @@ from statistics import median
 from typing import Any
 
 from opgauge.harness.case.casejson import case_to_json
-from opgauge.harness.result.result import Ceilings, Environment, Footprint, Measurement, Result, Status
+from opgauge.harness.result.result import (
+    HALF,
+    Ceilings,
+    Environment,
+    Footprint,
+    Measurement,
+    PeakBound,
+    Result,
+    Status,
+)
 
 PEERS = ("torch", "torch_compile", "torchvision")
+MOST_SHARE = 1.5
+"""A time below the bound by more than this is no time. Peaks are measured in minutes other than the case's."""
 COARSE_NS = 10_000.0
 """Below this a GPU's cold time is mostly launch and events: there the hot figure decides."""
 NOISE = 1.02
@@ -33,12 +44,29 @@ def share_of_ceiling(result: Result, ceilings: Mapping[str, Ceilings]) -> float 
 
     Where the least work takes longer at the device's matrix rate, that is the ceiling.
     """
+    bound = peak_bound(result, ceilings)
+    return None if bound is None or result.measurement is None else bound.time_ns / result.measurement.median_ns
+
+
+def peak_bound(result: Result, ceilings: Mapping[str, Ceilings]) -> PeakBound | None:
+    """Least time of a measured result at the achieved peaks of its device in the same run."""
     reached = ceilings.get(result.trial.device)
     if reached is None or result.measurement is None or not result.measurement.samples_ns:
         return None
-    writes_only = result.extra.get("reads") is False
-    floor = reached.floor_ns(result.bytes, result.flops, result.trial.case.dtype, writes_only=writes_only)
-    return floor / result.measurement.median_ns if floor else None
+    written = 1.0 if result.extra.get("reads") is False else float(result.extra.get("written_share", HALF))
+    return reached.bound(result.bytes, result.flops, result.trial.case.dtype, written=written)
+
+
+def within_peaks(result: Result, ceilings: Mapping[str, Ceilings]) -> Result:
+    """The result; as wrong where its time is below what the device allows for bytes and flops."""
+    bound = peak_bound(result, ceilings)
+    if result.status is not Status.OK or bound is None or result.measurement is None:
+        return result
+    time_ns = result.measurement.median_ns
+    if time_ns * MOST_SHARE >= bound.time_ns or bound.time_ns < COARSE_NS / 10:
+        return result
+    reason = f"faster than the device allows: {time_ns:.4g} ns, at least {bound.time_ns:.4g} ns by {bound.peak}"
+    return replace(result, status=Status.WRONG, reason=reason)
 
 
 def origin(run_id: str, started: datetime, environment: Environment) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from opgauge.harness.errors import HarnessError
 from opgauge.harness.result.result import Ceilings, Profile, Result, Status, Trial
-from opgauge.harness.result.summary import PEERS
+from opgauge.harness.result.summary import PEERS, within_peaks
 from opgauge.harness.run.execute import Ask, LocalExecutor, ask_nothing
 from opgauge.harness.run.progress import Progress
 from opgauge.harness.run.remeasure import undecided_trials
@@ -98,9 +98,11 @@ class Session:
         return OK if any(item.status is Status.OK for item in results) else NOTHING
 
     def _measure(self, plan: RunPlan, executor: LocalExecutor, ask: Ask) -> None:
+        ceilings: dict[str, Ceilings] = {}
         for device in plan.ceilings_of:
             try:
-                self.store.add_ceilings(self.run_id, executor.ceilings(device))
+                ceilings[device] = executor.ceilings(device)
+                self.store.add_ceilings(self.run_id, ceilings[device])
             except HarnessError as error:
                 self.notify(f"{device}: no achieved peaks: {str(error).strip().splitlines()[-1]}")
                 executor.renew()
@@ -109,8 +111,9 @@ class Session:
                 executor.renew()
             with self.open_progress(len(trials)) as progress:
                 for result in run(progress.follow(trials), executor, block=block, ask=ask):
-                    self.store.add_result(self.run_id, result)
-                    progress.finished(result.trial, result)
+                    plausible = within_peaks(result, ceilings)
+                    self.store.add_result(self.run_id, plausible)
+                    progress.finished(plausible.trial, plausible)
 
     def _rounds(self, plan: RunPlan) -> Iterator[tuple[int, Sequence[Trial]]]:
         """All trials; then, each in another process, those of cases that are undecided by what is stored until then.

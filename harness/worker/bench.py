@@ -94,6 +94,7 @@ class Bench:
         case = trial.case
         phases = _Phases(self.report)
         work = find_op(case.op).work(case.resolved, case.params)
+        phases.written_share = round(work.bytes_written / work.bytes, 4) if work.bytes else None
         result = Result(trial, Status.OK, bytes=work.bytes, flops=work.flops, block=block)
         ready = None
         before = observe()
@@ -366,6 +367,7 @@ class _Phases:
         self.repeatable = True
         self.digests: Mapping[str, str] = {}
         self.tuning: Mapping[str, int] = {}
+        self.written_share: float | None = None
         self.since = perf_counter()
 
     def begin(self, name: str) -> None:
@@ -384,6 +386,8 @@ class _Phases:
             found["repeatable"] = False
         if self.tuning:
             found["tuning"] = dict(self.tuning)
+        if self.written_share is not None:
+            found["written_share"] = self.written_share
         return {**found, **self.digests}
 
     def _end(self) -> None:

@@ -23,7 +23,7 @@ SHRINK = {"float16": 2.0**-5, "bfloat16": 2.0**-10, "float32": 2.0**-10, "float6
 """Factor of the others, by dtype: none becomes subnormal."""
 LONG, LONG_SHRINK = 1 << 16, {"float32": 2.0**-20, "float64": 2.0**-30, "bfloat16": 2.0**-20}
 """Slices from this length on need smaller ones: together they would still outweigh the block."""
-SLICES = 3
+SLICES = 4
 """Slices that are changed: the large elements of one are its last, of one its first, of one anywhere."""
 MOST_ELEMENTS = 1 << 20
 """Elements of a case without independent slices, at most: its reference is computed again as a whole."""
@@ -32,7 +32,7 @@ MOST_ELEMENTS = 1 << 20
 def choose_slices(case: Case, variation: Variation | None, rng: np.random.Generator) -> list[int] | None:
     """Slices to change; empty for all of a case without independent ones; None where that would cost too much."""
     if isinstance(variation, Exchange):
-        return sorted({variation.size - 1, *(int(one) for one in rng.integers(0, variation.size, SLICES - 1))})
+        return sorted({variation.size - 1, 0, *(int(one) for one in rng.integers(0, variation.size, SLICES - 2))})
     specs = case.resolved.inputs.values()
     return [] if sum(spec.size for spec in specs) <= MOST_ELEMENTS else None
 

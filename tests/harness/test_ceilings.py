@@ -6,10 +6,13 @@ import subprocess
 import sys
 
 import pytest
-from opgauge.harness.result.result import Ceilings
+from opgauge.harness.result.result import Ceilings, Measurement, Result, Status
+from opgauge.harness.result.summary import within_peaks
 from opgauge.harness.worker import ceilings
 from opgauge.harness.worker.ceilings import measure
 from opgauge.ops import BackendError, available
+
+from tests.faulty.trial import trial
 
 
 def test_the_cpu_has_ceilings(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -21,7 +24,7 @@ def test_the_cpu_has_ceilings(monkeypatch: pytest.MonkeyPatch) -> None:
     assert all(number is not None and number > 0 for number in numbers)
     assert set(found.matrix_gflops) == {"float32", "float64"}
     assert found.sizes == (1 << 14, 1 << 16, 1 << 18)
-    assert [len(times) for times in (found.copies_ns, found.writes_ns)] == [3, 3]
+    assert [len(times) for times in (found.copies_ns, found.writes_ns, found.reads_ns)] == [3, 3, 3]
     assert found.copy_gbps == found.sizes[-1] / found.copies_ns[-1]
 
 
@@ -81,3 +84,46 @@ def test_ceilings_leave_kernels_their_instructions() -> None:
     ]
     assert found[0].startswith("True")
     assert found[0] == found[1]
+
+
+REACHED = Ceilings(
+    "cuda:0",
+    matrix_gflops={"float32": 50.0, "tf32": 300.0, "float16": 800.0},
+    sizes=(1000,),
+    copies_ns=(10.0,),
+    writes_ns=(8.0,),
+    reads_ns=(6.0,),
+)
+
+
+@pytest.mark.parametrize(
+    ("written", "time_ns", "peak"),
+    [(0.0, 6.0, "read"), (0.2, 7.6, "read"), (0.4, 9.2, "copy"), (0.5, 10.0, "copy"), (1.0, 8.0, "write")],
+)
+def test_the_bound_follows_the_share_that_is_written(written: float, time_ns: float, peak: str) -> None:
+    """A read-only case is bound by reads, a fill by writes, a mix by a mix of them and copies."""
+    found = REACHED.bound(1000, 0, "float32", written=written)
+    assert found is not None
+    assert (found.time_ns, found.peak) == (pytest.approx(time_ns), peak)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "time_ns", "peak"),
+    [("float32", 100.0, "matrix 3×TF32"), ("float16", 12.5, "matrix"), ("int8", 10.0, "copy")],
+)
+def test_the_matrix_bound_is_of_the_fastest_mode_of_full_precision(dtype: str, time_ns: float, peak: str) -> None:
+    """Three TF32 products count for float32 where they are faster than multiply-adds; tf32 itself does not."""
+    found = REACHED.bound(1000, 10_000, dtype)
+    assert found is not None
+    assert (found.time_ns, found.peak) == (pytest.approx(time_ns), peak)
+
+
+@pytest.mark.parametrize(("median_ns", "status"), [(2000.0, Status.WRONG), (6000.0, Status.OK)])
+def test_a_time_below_the_bound_is_wrong(median_ns: float, status: Status) -> None:
+    """The reason has both figures and the peak."""
+    reached = Ceilings("cpu", copy_gbps=1.0)
+    measured = Measurement((median_ns,), "fake", 1)
+    found = within_peaks(Result(trial("baseline"), Status.OK, measurement=measured, bytes=7000), {"cpu": reached})
+    assert found.status is status
+    if status is Status.WRONG:
+        assert found.reason == "faster than the device allows: 2000 ns, at least 7000 ns by copy"
