@@ -22,7 +22,7 @@ from opgauge.harness.result.result import (
 
 PEERS = ("torch", "torch_compile", "torchvision")
 MOST_SHARE = 1.5
-"""A time below the bound by more than this is no time. Peaks are measured in minutes other than the case's."""
+"""Ratio of bound to time above which a time is impossible: peaks are measured in other minutes than cases."""
 COARSE_NS = 10_000.0
 """Below this a GPU's cold time is mostly launch and events: there the hot figure decides."""
 NOISE = 1.02
