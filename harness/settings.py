@@ -70,6 +70,12 @@ def tuning_file(environment: Mapping[str, str] | None = None) -> Path | None:
     return Path(named) if named else None
 
 
+def named_database(environment: Mapping[str, str] | None = None) -> str:
+    """The database that `OPGAUGE_DB` names; empty where it names none."""
+    given = os.environ if environment is None else environment
+    return given.get("OPGAUGE_DB", "")
+
+
 def configuration_file(environment: Mapping[str, str] | None = None) -> Path | None:
     """The project configuration that `OPGAUGE_CONFIG` names, if it names one."""
     given = os.environ if environment is None else environment

@@ -102,8 +102,7 @@ class Case:
         published figures and policy do not enter; parameters that equal the op's default do not either, so
         that a new parameter leaves old ids alone.
         """
-        text = json.dumps(self.content(), sort_keys=True, separators=(",", ":"), allow_nan=False)
-        return hashlib.sha256(text.encode()).hexdigest()[:16]
+        return content_id(self.content())
 
     def content(self) -> dict[str, Any]:
         """What identity rests on, as plain JSON: infinities as strings, whole floats as ints."""
@@ -114,12 +113,12 @@ class Case:
             "shapes": {name: list(shape) for name, shape in self.shapes.items()},
             "dtype": self.dtype,
             "params": {
-                name: _plain(value)
+                name: plain_value(value)
                 for name, value in param_values(self.params).items()
-                if _plain(value) != _plain(default[name])
+                if plain_value(value) != plain_value(default[name])
             },
             "inputs": {
-                name: {key: _plain(value) for key, value in vars(spec).items() if value != standard[key]}
+                name: {key: plain_value(value) for key, value in vars(spec).items() if value != standard[key]}
                 for name, spec in self.inputs.items()
                 if spec != InputSpec()
             },
@@ -131,19 +130,25 @@ class Case:
         return find_op(self.op).infer(self.shapes, self.dtype, self.params)
 
 
+def content_id(content: Mapping[str, Any]) -> str:
+    """16 hexadecimal digits of the SHA-256 of a case's canonical content."""
+    text = json.dumps(content, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
 def params_of(op: str) -> type[Any]:
     """The parameter dataclass of an op; raises OpError for one that there is not."""
     return Imported if op == IMPORTED else find_op(op).params
 
 
-def _plain(value: Any) -> Any:
+def plain_value(value: Any) -> Any:
     """A value as JSON can hold it; equal values give equal JSON."""
     if isinstance(value, bool) or value is None or isinstance(value, str):
         return value
     if isinstance(value, tuple | list):
-        return [_plain(item) for item in value]
+        return [plain_value(item) for item in value]
     if isinstance(value, Mapping):
-        return {key: _plain(item) for key, item in value.items()}
+        return {key: plain_value(item) for key, item in value.items()}
     if isinstance(value, float):
         if math.isinf(value) or math.isnan(value):
             return str(value)

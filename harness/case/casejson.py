@@ -8,10 +8,20 @@ the case. `id` is written for readers; reading computes it anew.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from opgauge.harness.case.case import IMPORTED, Case, GatePolicy, Imported, InputSpec, params_of
+from opgauge.harness.case.case import (
+    IMPORTED,
+    Case,
+    GatePolicy,
+    Imported,
+    InputSpec,
+    content_id,
+    params_of,
+    plain_value,
+)
 from opgauge.harness.case.hint import did_you_mean, read_value, record_hints, show
 from opgauge.harness.case.rules import build_case, check_gate, known_field, known_op
 from opgauge.harness.errors import CaseError
@@ -31,6 +41,8 @@ KEYS = ("id", "op", "dtype", "shapes", "params", "inputs", "published", "gate", 
 
 def case_to_json(case: Case) -> dict[str, Any]:
     """`case` as a dict of plain JSON values."""
+    if isinstance(case, StoredCase):
+        return dict(case.data)
     default = param_values(params_of(case.op)())
     params = param_values(case.params)
     return {
@@ -72,6 +84,77 @@ def case_from_json(data: Mapping[str, Any]) -> Case:
     op = known_op(op_name)
     values = {path: _read(path, value, known_field(op, path)) for path, value in _flatten(op, data)}
     return build_case(op, values, **rest)
+
+
+class StoredCase(Case):
+    """A case as it was stored, whose op this process does not have, or has with other parameters.
+
+    It can be shown, exported and sent, but not run: `params` is a mapping, and `resolved` raises OpNotFoundError.
+    """
+
+    data: Mapping[str, Any]
+
+    @property
+    def id(self) -> str:
+        """The id that was stored."""
+        return str(self.data["id"])
+
+    def content(self) -> dict[str, Any]:
+        """What identity rests on, as it was stored."""
+        return {
+            "op": self.op,
+            "shapes": {name: list(shape) for name, shape in self.shapes.items()},
+            "dtype": self.dtype,
+            "params": plain_value(self.params),
+            "inputs": {name: plain_value(spec) for name, spec in self.data.get("inputs", {}).items() if spec},
+        }
+
+    @property
+    def is_consistent(self) -> bool:
+        """Whether the id is that of the content."""
+        return content_id(self.content()) == self.id
+
+
+def read_stored_case(data: Mapping[str, Any]) -> Case:
+    """The case that `case_to_json` wrote, whether or not this process has its op; raises CaseError."""
+    try:
+        return case_from_json(data)
+    except CaseError:
+        return stored_case(data)
+
+
+def stored_case(data: Mapping[str, Any]) -> StoredCase:
+    """A case that this process cannot build, from its JSON; raises CaseError for what `case_to_json` never writes."""
+    for key in data:
+        if key not in KEYS:
+            msg = f"unknown key {key!r} of a case{did_you_mean(key, KEYS)}"
+            raise CaseError(msg, key)
+    texts = {key: _read(key, data.get(key), str) for key in ("id", "op", "name", "dtype")}
+    if not re.fullmatch("[0-9a-f]{16}", texts["id"]):
+        msg = f"id should be 16 hexadecimal digits, not {show(texts['id'])}"
+        raise CaseError(msg, "id")
+    shapes = {
+        name: _read(f"shapes.{name}", shape, tuple[int, ...])
+        for name, shape in _mapping("shapes", data.get("shapes", {})).items()
+    }
+    inputs = {
+        name: read_record(f"inputs.{name}", spec, InputSpec)
+        for name, spec in _mapping("inputs", data.get("inputs", {})).items()
+    }
+    rest = {name: _read(name, data[name], hint) for name, hint in REST.items() if name in data and name != "name"}
+    made = StoredCase(
+        op=texts["op"],
+        name=texts["name"],
+        shapes=shapes,
+        dtype=texts["dtype"],
+        params=dict(_mapping("params", data.get("params", {}))),
+        inputs=inputs,
+        published=read_published(_mapping("published", data.get("published", {}))),
+        gate=check_gate(read_record("gate", data.get("gate", {}), GatePolicy)),
+        **rest,
+    )
+    object.__setattr__(made, "data", dict(data))
+    return made
 
 
 def _read_imported(data: Mapping[str, Any], rest: Mapping[str, Any]) -> Case:

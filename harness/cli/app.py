@@ -14,12 +14,14 @@ from opgauge.harness.cli.agree import agree
 from opgauge.harness.cli.check import check
 from opgauge.harness.cli.cluster import cluster
 from opgauge.harness.cli.compile import compile_
+from opgauge.harness.cli.config import config
 from opgauge.harness.cli.database import database
 from opgauge.harness.cli.explore import explore
 from opgauge.harness.cli.export import export
 from opgauge.harness.cli.gate import gate
 from opgauge.harness.cli.history import history
 from opgauge.harness.cli.importing import import_
+from opgauge.harness.cli.init import init
 from opgauge.harness.cli.inject import inject
 from opgauge.harness.cli.list import list_
 from opgauge.harness.cli.project import project
@@ -56,6 +58,9 @@ ASCII = {
 NEEDS_OPS = ("list", "check", "compile", "run", "explore", "tune", "schema", "agree")
 """Verbs for which this process imports the project's ops; others leave that to their workers, or need none."""
 
+NEEDS_BUILD = ("compile", "run", "explore", "tune", "agree", "aa", "inject")
+"""Verbs that run kernels of the project's tree, and build it first; `gate` builds both trees by itself."""
+
 app = typer.Typer(
     name="opgauge",
     help="Measure GPU operators, check them, and stop regressions.",
@@ -66,6 +71,8 @@ app = typer.Typer(
 )
 
 
+app.command("init")(init)
+app.command("config")(config)
 app.command("list")(list_)
 app.command("check")(check)
 app.command("compile")(compile_)
@@ -118,6 +125,8 @@ def start(
     from opgauge.harness.settings import configuration_file
 
     active.choose(active.Choice(config or configuration_file(), builtin))
+    if context.invoked_subcommand in NEEDS_BUILD:
+        active.build()
     if context.invoked_subcommand in NEEDS_OPS:
         active.load()
 

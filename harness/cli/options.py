@@ -18,7 +18,11 @@ if TYPE_CHECKING:
 
 Database = Annotated[
     str | None,
-    typer.Option("--db", metavar="PATH|URL", help="Database: an SQLite file, or a URL. Default: OPGAUGE_DB."),
+    typer.Option(
+        "--db",
+        metavar="PATH|URL",
+        help="Database: an SQLite file, or a URL. Default: OPGAUGE_DB, the project's, or .opgauge/opgauge.db.",
+    ),
 ]
 Paths = Annotated[list[Path] | None, typer.Argument(help="Case files or folders; default: the project's.")]
 Ops = Annotated[
@@ -49,10 +53,20 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a ta
 
 
 def database_url(given: str | None) -> str:
-    """URL of the database to use; a plain path names an SQLite file."""
-    from opgauge.harness.settings import load_settings
+    """URL of the database to use; a plain path names an SQLite file.
 
-    named = given or load_settings().database
+    Without `--db` it is that of `OPGAUGE_DB` or of the project, else `.opgauge/opgauge.db`, announced when it is new.
+    """
+    from opgauge.harness.project.folder import default_database
+    from opgauge.harness.settings import named_database
+
+    project = active()
+    named = given or named_database() or (project.database if project is not None else "")
+    if not named:
+        file, is_new = default_database()
+        named = str(file)
+        if is_new:
+            typer.echo(f"runs are stored in {file} (change it by --db, OPGAUGE_DB or the configuration)", err=True)
     return named if "://" in named else f"sqlite:///{named}"
 
 

@@ -36,18 +36,22 @@ def comparison(found: Sequence[Row], ceilings: Mapping[str, Ceilings], *, varian
     """A line per case: times side by side, ratios, bandwidth, and the status of our own kernel."""
     names = {name for row in found for name in row.results}
     peers = [peer for peer in PEERS if peer in names]
-    others = sorted(names - {BASELINE, OPTIMIZED, *peers}) if variants else []
+    is_foreign = OPTIMIZED not in names
+    others = sorted(names - {BASELINE, OPTIMIZED, *peers}) if variants or is_foreign else []
     columns = _subjects(found)
     if len({row.device for row in found}) > 1:
         columns.append(Column("device", [row.device for row in found], right=False))
     ranks = {OPTIMIZED: 0, BASELINE: 4, **dict.fromkeys(peers, 3), **dict.fromkeys(others, 5)}
-    for name in (BASELINE, *others, OPTIMIZED, *peers):
+    for name in others if is_foreign and not {BASELINE, *peers} & names else (BASELINE, *others, OPTIMIZED, *peers):
         columns.append(Column(SHORT.get(name, name), [_time(row, name) for row in found], ranks[name]))
     reached = [reached_text(row, ceilings) for row in found]
-    return [
-        *columns,
+    ratios = [
         Column("× base", [ratio_text(row.speedup) for row in found], 2),
         Column("÷ peer", [ratio_text(row.against_peer) for row in found], 1),
+    ]
+    return [
+        *columns,
+        *([] if is_foreign else ratios),
         Column("GB/s", [rate for rate, _ in reached], 7),
         Column("ceil", [share for _, share in reached], 6),
         Column("", [_status(row) for row in found], right=False, least=STATUS),

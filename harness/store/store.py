@@ -21,7 +21,7 @@ from urllib.parse import quote
 
 from opgauge.harness import jsontext
 from opgauge.harness.case.case import Case
-from opgauge.harness.case.casejson import case_from_json, case_to_json
+from opgauge.harness.case.casejson import case_to_json, read_stored_case
 from opgauge.harness.errors import NothingError, StoreError
 from opgauge.harness.result.result import Ceilings, Environment, Measurement, Profile, Result, Trial, from_json, to_json
 from opgauge.harness.run.runner import Finished
@@ -248,7 +248,7 @@ class Store:
         cases: dict[int, Case] = {}
         for _, case in found:
             if case.id not in cases:
-                cases[case.id] = case_from_json(case.data)
+                cases[case.id] = read_stored_case(case.data)
         return [_result(row, cases[case.id], raw.get(row.id)) for row, case in found]
 
     def finished_trials(self, run: str) -> set[Finished]:
@@ -413,8 +413,7 @@ def _result(row: ResultRow, case: Case, raw: Mapping[str, tuple[float, ...]] | N
     data = dict(row.data)
     quantiles = data.pop("quantiles_ns", None)
     trial = Trial(case, row.implementation, row.backend, row.device)
-    data["trial"] = to_json(trial)
-    result = from_json(Result, data)
+    result = from_json(Result, data, trial=trial)
     measurement = result.measurement
     if measurement is not None:
         measurement = _with_samples(measurement, row.median_ns, raw)

@@ -1,0 +1,40 @@
+"""The folder `.opgauge` of a project, where runs are stored by default; git ignores it by a file in it."""
+
+from __future__ import annotations
+
+import getpass
+import tempfile
+from pathlib import Path
+
+from opgauge.harness.project.active import active
+from opgauge.harness.project.configuration import FOLDER
+from opgauge.harness.project.revision import git
+
+DATABASE = "opgauge.db"
+
+
+def default_database() -> tuple[Path, bool]:
+    """SQLite file for runs where none is named, and whether its folder was made just now.
+
+    It is `.opgauge/opgauge.db` of the project, else of the repository, else of the current folder. An `opgauge.db` that
+    lies in the current folder already is used instead, and the temporary folder where the project cannot be written.
+    """
+    former = Path.cwd() / DATABASE
+    if former.is_file():
+        return former, False
+    project = active()
+    top = git(Path.cwd(), "rev-parse", "--show-toplevel") if project is None else ""
+    root = project.root if project is not None else Path(top or Path.cwd())
+    try:
+        return _made(root / FOLDER)
+    except OSError:
+        return _made(Path(tempfile.gettempdir()) / f"opgauge-{getpass.getuser()}" / root.name)
+
+
+def _made(folder: Path) -> tuple[Path, bool]:
+    is_new = not folder.is_dir()
+    folder.mkdir(parents=True, exist_ok=True)
+    ignore = folder / ".gitignore"
+    if is_new:
+        ignore.write_text("*\n", encoding="utf-8")
+    return folder / DATABASE, is_new
