@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from opgauge.harness.gate.gate import Outcome as Judged
-from opgauge.harness.gate.gate import judge
-from opgauge.harness.gate.pairing import BASE, HEAD, Job, Outcome, Record
+from opgauge.harness.gate.gate import GateOutcome, judge
+from opgauge.harness.gate.record import BASE, HEAD, BlockOutcome, Job, JobRecord
 from opgauge.harness.gate.run import Conditions, GateRun
 from opgauge.harness.judge.verdict import Comparison, Kind, Reason, Subject, Verdict
 from opgauge.harness.result.result import Footprint, Measurement, Ruler, Status
@@ -41,17 +40,17 @@ def a_run(found: Sequence[Comparison], *, notes: tuple[str, ...] = ()) -> GateRu
     )
 
 
-def _judged(found: Sequence[Comparison], conditions: Conditions) -> Judged:
+def _judged(found: Sequence[Comparison], conditions: Conditions) -> GateOutcome:
     return judge(found, conditions.policy, today=conditions.today)
 
 
-def _record(found: Comparison) -> Record:
+def _record(found: Comparison) -> JobRecord:
     case = {"op": found.subject.op, "name": found.subject.case, "file": "/head/cases/sign.yaml", "line": 7}
-    record = Record(Job(found.subject, {"case": case}))
+    record = JobRecord(Job(found.subject, {"case": case}))
     for side, time_ns in ((BASE, 1000.0), (HEAD, 1000.0 * (found.ratio or 1.0))):
         for pair in range(4):
             footprint = Footprint(launches=2, kernels=("fill<float>", "sign_rows<float>"))
             measurement = Measurement((time_ns + pair,), "test", 1, clock_mhz=(1980.0,), footprint=footprint)
-            outcome = Outcome(Status.OK, measurement=measurement, ruler=Ruler(100.0, 100.0, 10.0))
+            outcome = BlockOutcome(Status.OK, measurement=measurement, ruler=Ruler(100.0, 100.0, 10.0))
             record.outcomes[side][pair] = replace(outcome, extra={"phases_s": {"measure": 0.2}})
     return record

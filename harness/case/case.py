@@ -20,6 +20,7 @@ IMPORTED = "imported"
 
 Kind = Literal["normal", "uniform", "integers", "constant"]
 Layout = Literal["contiguous", "offset", "transposed"]
+Statistic = Literal["median", "min", "p10", "p25", "p75", "p90"]
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,8 @@ class GatePolicy:
     min_speedup: least ratio of baseline time to optimized time.
     min_ceiling: least share of the measured ceiling, 0 to 1.
     max_launches: most kernel launches. budget_s: seconds to spend on the case per side.
+    same_within: largest change that still counts as the same, as a ratio; at least the threshold.
+    statistic: of the samples of a process, the figure that is compared; None: their median.
     """
 
     threshold: float | None = None
@@ -37,6 +40,8 @@ class GatePolicy:
     min_ceiling: float | None = None
     max_launches: int | None = None
     budget_s: float | None = None
+    same_within: float | None = None
+    statistic: Statistic | None = None
 
 
 @dataclass(frozen=True)

@@ -117,7 +117,7 @@ def check_gate(gate: GatePolicy) -> GatePolicy:
     """Raises CaseError for a figure that is not finite and positive, or a share over 1."""
     for name, value in vars(gate).items():
         least_excluded = name != "max_launches"
-        if value is None:
+        if value is None or isinstance(value, str):
             continue
         if not math.isfinite(value) or value < 0 or (least_excluded and value == 0):
             msg = f"{name} should be a positive number, not {value}"

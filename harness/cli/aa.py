@@ -14,6 +14,7 @@ from opgauge.harness.cli import gate as gating
 from opgauge.harness.cli.options import AsJson, Database, Devices, Dtypes, Ops, Timeout, database_url
 
 if TYPE_CHECKING:
+    from opgauge.harness.gate.gate import Schedule
     from opgauge.harness.gate.run import Conditions, GateRun
 
 
@@ -28,9 +29,11 @@ def aa(
     device: Devices = None,
     tree: gating.TreeOption = None,
     policy: gating.PolicyFile = None,
-    pairs: gating.Pairs = 4,
+    pairs: gating.Pairs = None,
     most_pairs: gating.MostPairs = 10,
     block_s: gating.BlockS = None,
+    threads: gating.Threads = 1,
+    method: gating.Method = None,
     timeout: Timeout = None,
     record: Annotated[
         Path | None, typer.Option("--record", metavar="FILE", help="Write all block medians, by case and pair.")
@@ -45,7 +48,7 @@ def aa(
 
     Example: opgauge aa --runs 20 --tag smoke --op sign
     """
-    from opgauge.harness.gate.pairing import BASE, HEAD
+    from opgauge.harness.gate.record import BASE, HEAD
     from opgauge.harness.run.environment import commit
     from opgauge.harness.run.tree import Tree, find_tree
     from opgauge.harness.settings import load_settings
@@ -55,15 +58,15 @@ def aa(
     started = monotonic()
     path = find_tree(tree or Path.cwd())
     same = Tree(path, commit(path), "this tree")
-    conditions = load_conditions(path, policy, block_s, pairs, most_pairs)
+    conditions = load_conditions(path, policy, schedule(pairs, most_pairs), block_s, threads, method)
     selection = gating.selected(
         paths=paths, cases=case, ops=op, tags=tag, dtypes=dtype, implementations=implementation, devices=device
     )
     gating.refuse_missing_folders(record)
     done: list[GateRun] = []
-    with gating.workshop({BASE: same, HEAD: same}, load_settings(), timeout) as workshop:
+    with gating.worker_pool({BASE: same, HEAD: same}, load_settings(), timeout) as pool:
         try:
-            for run in repeat(workshop, selection, conditions, runs):
+            for run in repeat(pool, selection, conditions, runs):
                 done.append(run)
                 typer.echo(f"{len(done)}/{runs} {gating.line(run)}", err=True)
         except KeyboardInterrupt:
@@ -91,15 +94,21 @@ def write_recording(file: Path, runs: list[GateRun], tree: Path) -> None:
     file.write_text(f'{head},\n "cases": [\n{cases}\n]}}\n', encoding="utf-8")
 
 
-def load_conditions(tree: Path, policy: Path | None, block_s: float | None, pairs: int, most_pairs: int) -> Conditions:
+def schedule(pairs: int | None, most_pairs: int) -> Schedule:
+    """The numbers of pairs that were requested."""
+    from opgauge.harness.gate.gate import Schedule
+
+    return Schedule(start=min(pairs or 0, most_pairs), most=most_pairs)
+
+
+def load_conditions(
+    tree: Path, policy: Path | None, planned: Schedule, block_s: float | None, threads: int, method: str | None
+) -> Conditions:
     """The tree's policy, without waivers: they have no part in this."""
     from dataclasses import replace
 
-    from opgauge.harness.gate.gate import Schedule
-
     found = gating.load_rules(tree, policy)
-    schedule = Schedule(start=min(pairs, most_pairs), most=most_pairs)
-    return replace(found, waivers=(), profile=False, schedule=schedule, block_s=block_s or found.block_s)
+    return replace(found, waivers=(), profile=False, schedule=planned, block_s=block_s, threads=threads, method=method)
 
 
 def store(db: str | None, kind: str, commit: str, runs: list[GateRun], data: dict[str, Any]) -> str:

@@ -13,6 +13,7 @@ from opgauge.harness.cli.aa import aa
 from opgauge.harness.cli.agree import agree
 from opgauge.harness.cli.check import check
 from opgauge.harness.cli.cluster import cluster
+from opgauge.harness.cli.compare import compare
 from opgauge.harness.cli.compile import compile_
 from opgauge.harness.cli.config import config
 from opgauge.harness.cli.database import database
@@ -80,6 +81,7 @@ app.command("run")(run)
 app.command("show")(show)
 app.command("explore")(explore)
 app.command("gate")(gate)
+app.command("compare")(compare)
 app.command("aa")(aa)
 app.command("inject")(inject)
 app.command("tune")(tune)

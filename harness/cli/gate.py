@@ -12,6 +12,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from click import Choice
 from opgauge.harness.cli.options import (
     AsJson,
     Database,
@@ -28,8 +29,8 @@ from opgauge.harness.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from opgauge.harness.gate.gate import Outcome
-    from opgauge.harness.gate.pairing import Workshop
+    from opgauge.harness.gate.gate import GateOutcome
+    from opgauge.harness.gate.pool import WorkerPool
     from opgauge.harness.gate.run import Conditions, GateRun, Noise
     from opgauge.harness.gate.selection import Selection
     from opgauge.harness.run.tree import Tree
@@ -56,7 +57,20 @@ TreeOption = Annotated[
     Path | None, typer.Option("--tree", help="The head: a folder with ops/. Default: here or above.", file_okay=False)
 ]
 BlockS = Annotated[float | None, typer.Option("--block-s", help="Seconds of sampling per trial and block.", min=0.001)]
-Pairs = Annotated[int, typer.Option("--pairs", help="Pairs of blocks at first.", min=1)]
+Pairs = Annotated[
+    int | None,
+    typer.Option("--pairs", help="Pairs of processes at first. Default: 6 if interleaved, else 4.", min=1),
+]
+Threads = Annotated[int, typer.Option("--threads", help="Threads of each process on the CPU.", min=1)]
+Method = Annotated[
+    str | None,
+    typer.Option(
+        "--method",
+        help="interleaved: samples of two live processes alternate. blocks: one process after the other. "
+        "Default: interleaved on the CPU.",
+        click_type=Choice(("interleaved", "blocks")),
+    ),
+]
 MostPairs = Annotated[int, typer.Option("--most-pairs", help="Pairs for what stays undecided.", min=1)]
 Budget = Annotated[
     float | None, typer.Option("--budget", help="Seconds in all, after which no more pairs are begun.", min=0.1)
@@ -94,9 +108,14 @@ def gate(
     waivers: Annotated[
         Path | None, typer.Option("--waivers", help="Waiver file; cases/waivers.yaml of the tree if there is one.")
     ] = None,
-    pairs: Pairs = 4,
+    pairs: Pairs = None,
     most_pairs: MostPairs = 10,
     block_s: BlockS = None,
+    threads: Threads = 1,
+    method: Method = None,
+    counts: Annotated[
+        bool, typer.Option("--counts", help="Also count instructions on the CPU: exact on a noisy host.")
+    ] = False,
     budget: Budget = None,
     timeout: Timeout = None,
     junit: Annotated[Path | None, typer.Option("--junit", metavar="FILE", help="Write JUnit XML.")] = None,
@@ -153,8 +172,12 @@ def gate(
         conditions = replace(
             rules,
             noise=load_noise(head, selection, settings, db),
-            schedule=Schedule(start=min(pairs, most_pairs), most=most_pairs),
-            block_s=block_s or rules.block_s,
+            schedule=Schedule(start=min(pairs or 0, most_pairs), most=most_pairs),
+            block_s=block_s,
+            threads=threads,
+            counts=counts,
+            # stored blocks are compared with blocks
+            method="blocks" if store else method,
             budget_s=budget,
         )
         if against is None:
@@ -207,7 +230,7 @@ def against_commit(
     head: Path, ref: str, selection: Selection, conditions: Conditions, settings: Settings, timeout: float | None
 ) -> GateRun:
     """Measure `head` and the commit `ref` of its repository."""
-    from opgauge.harness.gate.pairing import BASE, HEAD
+    from opgauge.harness.gate.record import BASE, HEAD
     from opgauge.harness.gate.run import gate as run_gate
     from opgauge.harness.project.active import build
     from opgauge.harness.run.environment import commit
@@ -218,7 +241,7 @@ def against_commit(
     with checkout(head, sha) as beside:
         build(beside)
         trees = {BASE: Tree(beside, sha, sha[:12] if ref == sha else ref), HEAD: Tree(head, commit(head), "this tree")}
-        with workshop(trees, settings, timeout) as opened:
+        with worker_pool(trees, settings, timeout) as opened:
             return run_gate(opened, selection, conditions, tell=tell)
 
 
@@ -232,7 +255,7 @@ def against_stored(
     url: str,
 ) -> GateRun:
     """Measure `head`, and compare with a stored run or a branch."""
-    from opgauge.harness.gate.pairing import BASE, HEAD
+    from opgauge.harness.gate.record import BASE, HEAD
     from opgauge.harness.gate.run import gate as run_gate
     from opgauge.harness.gate.stored import load
     from opgauge.harness.run.environment import capture
@@ -244,16 +267,16 @@ def against_stored(
     with Store.open(url) as store:
         stored = load(store.engine, name, head, here, devices)
     trees = {BASE: stored.tree, HEAD: Tree(head, here.commit, "this tree")}
-    with workshop(trees, settings, timeout) as opened:
+    with worker_pool(trees, settings, timeout) as opened:
         return run_gate(opened, selection, conditions, tell=tell, stored=stored)
 
 
 @contextmanager
-def workshop(trees: dict[str, Tree], settings: Settings, timeout: float | None) -> Iterator[Workshop]:
+def worker_pool(trees: dict[str, Tree], settings: Settings, timeout: float | None) -> Iterator[WorkerPool]:
     """Workers on two trees, as the settings want them."""
-    from opgauge.harness.gate.pairing import Workshop
+    from opgauge.harness.gate.pool import WorkerPool
 
-    with Workshop(
+    with WorkerPool(
         trees,
         timeout_s=timeout or settings.timeout_s,
         threads=settings.threads,
@@ -342,7 +365,7 @@ def report(run: GateRun, *, as_json: bool, junit: Path | None, markdown: Path | 
     show(run, open_console())
 
 
-def bisect_code(outcome: Outcome, *, broken: bool = False) -> int:
+def bisect_code(outcome: GateOutcome, *, broken: bool = False) -> int:
     """The exit code for `git bisect run`, which looks for the slower commit, or for the broken one."""
     from opgauge.harness.gate.gate import ExitCode
 

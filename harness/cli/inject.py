@@ -34,9 +34,11 @@ def inject(
     device: Devices = None,
     tree: gating.TreeOption = None,
     policy: gating.PolicyFile = None,
-    pairs: gating.Pairs = 4,
+    pairs: gating.Pairs = None,
     most_pairs: gating.MostPairs = 10,
     block_s: gating.BlockS = None,
+    threads: gating.Threads = 1,
+    method: gating.Method = None,
     timeout: Timeout = None,
     as_json: AsJson = False,
     db: Database = None,
@@ -58,7 +60,9 @@ def inject(
     started = monotonic()
     path = find_tree(tree or Path.cwd())
     own = Tree(path, commit(path), "this tree")
-    conditions = by_time_alone(aa.load_conditions(path, policy, block_s, pairs, most_pairs), among)
+    conditions = by_time_alone(
+        aa.load_conditions(path, policy, aa.schedule(pairs, most_pairs), block_s, threads, method), among
+    )
     selection = gating.selected(
         paths=paths, cases=case, ops=op, tags=tag, dtypes=dtype, implementations=implementation, devices=device
     )
@@ -87,14 +91,14 @@ def plant(
     done: list[GateRun],
 ) -> None:
     """A copy in which every kernel that the selection holds is slower, compared with the tree itself."""
-    from opgauge.harness.gate.pairing import BASE, HEAD
+    from opgauge.harness.gate.record import BASE, HEAD
     from opgauge.harness.gate.selection import plan
     from opgauge.harness.run.tree import Tree
     from opgauge.harness.trust.selftest import out_of_reach, repeat, slowed_copy
     from opgauge.ops import Device
 
-    with gating.workshop({BASE: own, HEAD: own}, settings, timeout) as workshop:
-        laid = plan(workshop, selection, conditions.policy)
+    with gating.worker_pool({BASE: own, HEAD: own}, settings, timeout) as pool:
+        laid = plan(pool, selection, conditions.policy)
     subjects = [job.subject for job in laid.jobs if job.is_paired]
     beyond = out_of_reach(laid, conditions.policy, slowdown)
     if beyond:
@@ -103,7 +107,7 @@ def plant(
     kernels = [(one.op, one.implementation, Device.parse(one.device).backend) for one in subjects]
     with slowed_copy(own.path, kernels, slowdown) as copy:
         trees = {BASE: own, HEAD: Tree(copy, own.commit, f"{100 * slowdown:g} % slower")}
-        with gating.workshop(trees, settings, timeout) as workshop:
-            for run in repeat(workshop, selection, conditions, runs):
+        with gating.worker_pool(trees, settings, timeout) as pool:
+            for run in repeat(pool, selection, conditions, runs):
                 done.append(run)
                 typer.echo(f"{len(done)}/{runs} {gating.line(run)}", err=True)

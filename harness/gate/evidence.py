@@ -3,32 +3,47 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from statistics import median, median_low
 from typing import Any
 
 from opgauge.harness.gate.gate import Facts
-from opgauge.harness.gate.pairing import BASE, HEAD, Outcome, Record
+from opgauge.harness.gate.pairs import is_coarsely_slower
+from opgauge.harness.gate.record import BASE, HEAD, SIDES, BlockOutcome, JobRecord, is_disturbed
 from opgauge.harness.judge.verdict import Evidence, Metrics, Pair, Side, Subject
 from opgauge.harness.result.result import Ceilings, Status
 
 GRAVEST = (Status.WRONG, Status.ERROR, Status.TIMEOUT, Status.OUT_OF_MEMORY, Status.UNSUPPORTED, Status.OK)
 
 
-def evidence_of(record: Record, ceilings: Mapping[str, Ceilings], noise_floor: float = 0.0) -> Evidence:
+def evidence_of(record: JobRecord, ceilings: Mapping[str, Ceilings], noise_floor: float = 0.0) -> Evidence:
     """What is known of a job, over all its blocks."""
-    base, head = record.medians_ns(BASE), record.medians_ns(HEAD)
     return Evidence(
         subject=record.job.subject,
         base=side_of(record, BASE),
         head=side_of(record, HEAD),
-        pairs=tuple((base[pair], head[pair]) for pair in sorted(base.keys() & head.keys())),
+        pairs=record.pairs_ns(),
         ruler=_rulers(record),
+        disturbed=sum(map(is_disturbed, record.outcomes[HEAD].values())),
+        slower_with_threads=is_coarsely_slower(record),
+        crowded=record.is_crowded,
         noise_floor=noise_floor,
         floor_ns=_floor_ns(record, ceilings),
     )
 
 
-def side_of(record: Record, side: str) -> Side | None:
+def with_counts(evidence: Evidence, counts: Mapping[str, int]) -> Evidence:
+    """Evidence with the instructions of a call, by side."""
+    if len(counts) < len(SIDES) or evidence.base is None or evidence.head is None:
+        return evidence
+    base, head = (
+        replace(side, metrics=replace(side.metrics, instructions=counts[name]))
+        for side, name in ((evidence.base, BASE), (evidence.head, HEAD))
+    )
+    return replace(evidence, base=base, head=head)
+
+
+def side_of(record: JobRecord, side: str) -> Side | None:
     """What became of a job on one side; None where it is not in that tree."""
     blocks = [record.outcomes[side][pair] for pair in sorted(record.outcomes[side])]
     if not blocks:
@@ -39,7 +54,7 @@ def side_of(record: Record, side: str) -> Side | None:
     return Side(worst.status, check, metrics_of(blocks), reason=worst.reason)
 
 
-def metrics_of(blocks: Iterable[Outcome]) -> Metrics:
+def metrics_of(blocks: Iterable[BlockOutcome]) -> Metrics:
     """What has no noise: of each metric the middle one, should blocks differ all the same."""
     found = [one.measurement for one in blocks if one.measurement is not None]
     prints = [one.footprint for one in found if one.footprint is not None]
@@ -55,7 +70,7 @@ def metrics_of(blocks: Iterable[Outcome]) -> Metrics:
 
 
 def facts_of(
-    record: Record, records: Mapping[Subject, Record], baseline: Subject, ceilings: Mapping[str, Ceilings]
+    record: JobRecord, records: Mapping[Subject, JobRecord], baseline: Subject, ceilings: Mapping[str, Ceilings]
 ) -> Facts:
     """What the head's blocks say of a case for the demands of the policy; `baseline` is what min_speedup is over."""
     time_ns = median_of(record, HEAD)
@@ -71,19 +86,22 @@ def facts_of(
     )
 
 
-def median_of(record: Record, side: str) -> float | None:
+def median_of(record: JobRecord, side: str) -> float | None:
     """Median of the block medians of a side, nanoseconds."""
     found = record.medians_ns(side)
     return median(found.values()) if found else None
 
 
-def clock_of(record: Record, side: str) -> float | None:
+def clock_of(record: JobRecord, side: str) -> float | None:
     """Median clock of the samples of a side, MHz."""
     clocks = [mhz for one in record.outcomes[side].values() if one.measurement for mhz in one.measurement.clock_mhz]
     return median(clocks) if clocks else None
 
 
-def _rulers(record: Record) -> tuple[Pair, ...]:
+def _rulers(record: JobRecord) -> tuple[Pair, ...]:
+    """Rulers of both sides of each pair; none where samples alternated, so that the host changed for both."""
+    if any(one.is_interleaved for one in record.outcomes[HEAD].values()):
+        return ()
     levels = {
         side: {pair: one.ruler.level_ns for pair, one in blocks.items() if one.ruler is not None}
         for side, blocks in record.outcomes.items()
@@ -92,7 +110,7 @@ def _rulers(record: Record) -> tuple[Pair, ...]:
     return tuple((levels[BASE][pair], levels[HEAD][pair]) for pair in shared)
 
 
-def _floor_ns(record: Record, ceilings: Mapping[str, Ceilings], *, everywhere: bool = False) -> float | None:
+def _floor_ns(record: JobRecord, ceilings: Mapping[str, Ceilings], *, everywhere: bool = False) -> float | None:
     """Least time by bandwidth. A CPU's caches make it meaningless for most cases; a GPU's are flushed."""
     device = record.job.subject.device
     reached = ceilings.get(device)

@@ -75,7 +75,7 @@ def _meets(demand: str, limit: float, found: float) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class GateOutcome:
     """What the gate says.
 
     code: see ExitCode; 1 is also a demand of the policy that is not met. counts: cases by
@@ -103,12 +103,12 @@ def judge(
     today: date,
     breaches: Sequence[Breach] = (),
     waivers: Sequence[Waiver] = (),
-) -> Outcome:
+) -> GateOutcome:
     """The outcome of a run of comparisons."""
     failing = [one for one in found if _word(one) in policy.fail or one.kind is Kind.UNMEASURED]
     excuses = [next((waiver for waiver in waivers if waiver.excuses(one, today)), None) for one in failing]
     failures = tuple(one for one, waiver in zip(failing, excuses, strict=True) if waiver is None)
-    return Outcome(
+    return GateOutcome(
         code=_code(found, failures, breaches),
         counts=Counter(_word(one) for one in found),
         failures=failures,
@@ -139,10 +139,10 @@ def _code(found: Sequence[Comparison], failures: Iterable[Comparison], breaches:
 class Schedule:
     """How many pairs: `start` for all, then `step` more for the undecided, `most` in all.
 
-    A step is two pairs, A B B A, so that a steady drift cancels.
+    start: 0: as the method of measuring has it. A step is two pairs, one in each order of the sides.
     """
 
-    start: int = 4
+    start: int = 0
     step: int = 2
     most: int = 10
 

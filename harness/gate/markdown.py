@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from opgauge.harness.gate import report
 from opgauge.harness.gate.evidence import clock_of, median_of, metrics_of
 from opgauge.harness.gate.gate import ExitCode
-from opgauge.harness.gate.pairing import BASE, HEAD, SIDES, Record
+from opgauge.harness.gate.record import BASE, HEAD, SIDES, JobRecord
 from opgauge.harness.gate.run import GateRun
 from opgauge.harness.judge.verdict import Comparison
 from opgauge.harness.report.render import ceilings_line, time_text
@@ -91,7 +91,7 @@ def _detail(run: GateRun, found: Comparison) -> str:
     return "\n".join(lines)
 
 
-def _sides(run: GateRun, found: Comparison, record: Record) -> list[str]:
+def _sides(run: GateRun, found: Comparison, record: JobRecord) -> list[str]:
     lines = []
     for side in SIDES:
         blocks = ", ".join(time_text(time) for time in record.medians_ns(side).values())
@@ -112,7 +112,7 @@ def _modes(found: Comparison) -> Iterable[tuple[str, Sequence[float]]]:
     return ((BASE, found.base_modes_ns), (HEAD, found.head_modes_ns))
 
 
-def _kernels(record: Record) -> list[str]:
+def _kernels(record: JobRecord) -> list[str]:
     """Kernels of one call, A against B, by how often they are launched."""
     base, head = (Counter(metrics_of(record.outcomes[side].values()).kernels or ()) for side in SIDES)
     names = [*base, *(name for name in head if name not in base)]

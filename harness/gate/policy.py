@@ -75,11 +75,13 @@ class Policy:
         return _over(asked, own)
 
     def rule_of(self, subject: Subject, own: GatePolicy = NOTHING_ASKED, *, most_pairs: int = 10) -> Rule:
-        """The rule of its comparison: a threshold that is asked for is that of `same` too."""
-        threshold = self.asked_of(subject, own).threshold
+        """The rule of its comparison. A threshold without `same_within` is the margin of `same` as well."""
+        asked = self.asked_of(subject, own)
         rule = Rule(exact=self.exact)
         rule = replace(rule, alarm_pairs=min(rule.alarm_pairs, most_pairs))
-        return rule if threshold is None else replace(rule, threshold=threshold, same_within=threshold)
+        if asked.threshold is not None:
+            rule = replace(rule, threshold=asked.threshold, same_within=asked.threshold)
+        return rule if asked.same_within is None else replace(rule, same_within=asked.same_within)
 
     def unmatched(self, subjects: Iterable[Subject]) -> tuple[PolicyRule, ...]:
         """Rules that are about none of the subjects: most likely misspelt."""

@@ -9,7 +9,7 @@ from typing import Any
 
 from opgauge.harness.gate.evidence import clock_of, median_of, metrics_of
 from opgauge.harness.gate.gate import ExitCode
-from opgauge.harness.gate.pairing import BASE, HEAD, Record
+from opgauge.harness.gate.record import BASE, HEAD, JobRecord
 from opgauge.harness.gate.run import GateRun
 from opgauge.harness.judge.verdict import Comparison, Kind, Verdict
 from opgauge.harness.result.result import to_json
@@ -53,7 +53,7 @@ def interval(found: Comparison) -> str:
     return f"{100 * (low - 1):+.1f} … {100 * (high - 1):+.1f} %"
 
 
-def sees(found: Comparison, record: Record | None) -> str:
+def sees(found: Comparison, record: JobRecord | None) -> str:
     """The case's detectable change, and what it cost per side."""
     if found.detectable_change is None or record is None:
         return "–"
@@ -81,6 +81,8 @@ def flagged(run: GateRun) -> list[Comparison]:
 def reproduce(run: GateRun, found: Comparison) -> str:
     """The command that compares this case alone, again. Cases go by id: names may hold anything."""
     subject = found.subject
+    if run.command:
+        return f"{run.command} --case {shlex.quote(subject.case_id)} -i {shlex.quote(subject.implementation)}"
     words = ["opgauge", "gate", "--base", _commit(run.base.commit) or run.base.label, "--case", subject.case_id]
     words += ["-i", subject.implementation, "--device", subject.device]
     return shlex.join([*words, *(str(path) for path in run.paths)])
@@ -92,7 +94,7 @@ def bisect(run: GateRun, found: Comparison) -> str:
     In a worktree of its own: an `opgauge` that is installed from this one would change with every step.
     """
     base, head = _commit(run.base.commit), _commit(run.head.commit)
-    if not base or not head or run.head.commit.endswith("-dirty"):
+    if run.command or not base or not head or run.head.commit.endswith("-dirty"):
         return ""
     how = "--bisect-broken" if found.verdict is Verdict.BROKEN else "--bisect"
     beside = f"git worktree add --detach {BESIDE} {head} && cd {BESIDE}"
@@ -139,6 +141,7 @@ def _case(run: GateRun, found: Comparison) -> dict[str, Any]:
         "interval": found.interval,
         "detectable_change": found.detectable_change,
         "pairs": found.pairs,
+        "method": None if record is None else record.method,
         "left_out": found.left_out,
         "host_moved": found.host_moved,
         "changes": [asdict(one) for one in found.changes],
@@ -151,7 +154,7 @@ def _case(run: GateRun, found: Comparison) -> dict[str, Any]:
     }
 
 
-def _side(record: Record, side: str) -> dict[str, Any]:
+def _side(record: JobRecord, side: str) -> dict[str, Any]:
     blocks = record.outcomes[side]
     return {
         "median_ns": median_of(record, side),
@@ -163,7 +166,7 @@ def _side(record: Record, side: str) -> dict[str, Any]:
     }
 
 
-def ruler_lines(found: Comparison, records: Mapping[Any, Record]) -> str:
+def ruler_lines(found: Comparison, records: Mapping[Any, JobRecord]) -> str:
     """How far the ruler was from one side to the other."""
     record = records.get(found.subject)
     if record is None:

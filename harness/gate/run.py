@@ -9,10 +9,13 @@ from pathlib import Path
 from time import monotonic
 
 from opgauge.harness.errors import WorkerError
-from opgauge.harness.gate.evidence import evidence_of, facts_of
-from opgauge.harness.gate.gate import Breach, Outcome, Schedule, check_demands, judge
-from opgauge.harness.gate.pairing import BASE, BLOCK_S, HEAD, SIDES, Clock, Record, Tell, Workshop, measure
+from opgauge.harness.gate.counts import Counts, count_instructions, count_notes
+from opgauge.harness.gate.evidence import evidence_of, facts_of, with_counts
+from opgauge.harness.gate.gate import Breach, GateOutcome, Schedule, check_demands, judge
+from opgauge.harness.gate.pairs import PairPlan, Tell, measure
 from opgauge.harness.gate.policy import NOTHING_ASKED, Policy
+from opgauge.harness.gate.pool import Clock, WorkerPool
+from opgauge.harness.gate.record import BASE, HEAD, SIDES, JobRecord
 from opgauge.harness.gate.selection import Plan, Selection, baseline_of, plan
 from opgauge.harness.gate.stored import Stored
 from opgauge.harness.gate.waiver import Waiver
@@ -32,17 +35,21 @@ Noise = Mapping[tuple[str, str, str], float]
 class Conditions:
     """How to measure and judge.
 
-    budget_s: seconds in all; block_s: of sampling in one block. profile: list the kernels of flagged cases
-    on a GPU, after all timing. among: judge each case by itself, as one of so many
-    of which the others are quiet; 0: all of them together.
+    budget_s: seconds in all. block_s: seconds of sampling per side and pair; None: as the method has it. threads: of
+    each process on the CPU. counts: also count instructions on the CPU. method: see `PairPlan`.
+    profile: list the kernels of flagged cases on a GPU, after all timing. among: judge each case by itself, as one of
+    so many of which the others are quiet; 0: all of them together.
     """
 
     policy: Policy = field(default_factory=Policy)
     waivers: tuple[Waiver, ...] = ()
     schedule: Schedule = field(default_factory=Schedule)
-    block_s: float = BLOCK_S
+    block_s: float | None = None
     budget_s: float | None = None
     noise: Noise = field(default_factory=dict)
+    threads: int = 1
+    counts: bool = False
+    method: str | None = None
     among: int = 0
     profile: bool = True
     today: date = field(default_factory=lambda: datetime.now(UTC).date())
@@ -54,13 +61,14 @@ class GateRun:
 
     records: of what was measured, by subject. clock, seconds: of this run, from begin to end. paths: case
     files that were named. profiles: kernel lists of flagged cases, by side. notes: what a person should know.
+    command: compares the same again where nothing was measured; empty: `opgauge gate`.
     """
 
     base: Tree
     head: Tree
     found: tuple[Comparison, ...]
-    outcome: Outcome
-    records: Mapping[Subject, Record]
+    outcome: GateOutcome
+    records: Mapping[Subject, JobRecord]
     conditions: Conditions
     ceilings: Mapping[str, Ceilings] = field(default_factory=dict)
     clock: Clock = field(default_factory=Clock)
@@ -68,6 +76,7 @@ class GateRun:
     paths: tuple[Path, ...] = ()
     profiles: Mapping[Subject, Mapping[str, Profile]] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    command: str = ""
 
     @property
     def devices(self) -> list[str]:
@@ -76,7 +85,7 @@ class GateRun:
 
 
 def gate(
-    workshop: Workshop,
+    pool: WorkerPool,
     selection: Selection,
     conditions: Conditions,
     *,
@@ -84,51 +93,58 @@ def gate(
     laid: Plan | None = None,
     stored: Stored | None = None,
 ) -> GateRun:
-    """Compare the two trees of `workshop`.
+    """Compare the two trees of `pool`.
 
     laid: a plan made before, for runs that repeat it. stored: stands for the base.
     """
-    started, before = monotonic(), workshop.clock.now()
-    layout = laid or plan(workshop, selection, conditions.policy, stored)
-    reached = _ceilings(workshop, layout, conditions.policy)
-    decide = _decider(layout, conditions, reached)
+    started, before = monotonic(), pool.clock.now()
+    layout = laid or plan(pool, selection, conditions.policy, stored)
+    reached = _ceilings(pool, layout, conditions.policy)
+    counted = count_instructions(pool, layout.jobs) if conditions.counts else {}
+    decide = _decider(layout, conditions, reached, counted)
     records = measure(
-        workshop,
+        pool,
         layout.jobs,
         decide,
+        PairPlan(
+            conditions.schedule,
+            conditions.block_s,
+            started + conditions.budget_s if conditions.budget_s else None,
+            conditions.threads,
+            conditions.method,
+        ),
         stored=layout.stored,
-        schedule=conditions.schedule,
-        block_s=conditions.block_s,
-        budget_s=conditions.budget_s,
         tell=tell,
     )
     found = (*decide(records), *layout.skipped)
-    profiles = _profiles(workshop, found, records) if conditions.profile else {}
+    profiles = _profiles(pool, found, records) if conditions.profile else {}
     breaches = _breaches(records, layout, conditions.policy, reached)
     return GateRun(
-        base=workshop.trees[BASE],
-        head=workshop.trees[HEAD],
+        base=pool.trees[BASE],
+        head=pool.trees[HEAD],
         found=found,
         outcome=judge(found, conditions.policy, today=conditions.today, breaches=breaches, waivers=conditions.waivers),
         records=records,
         conditions=conditions,
         ceilings=reached,
-        clock=workshop.clock.since(before),
+        clock=pool.clock.since(before),
         seconds=monotonic() - started,
         paths=selection.paths,
         profiles=profiles,
-        notes=(*layout.notes, *_unmatched(conditions.policy, found)),
+        notes=(*layout.notes, *_unmatched(conditions.policy, found), *count_notes(counted)),
     )
 
 
 def _decider(
-    layout: Plan, conditions: Conditions, reached: Mapping[str, Ceilings]
-) -> Callable[[Mapping[Subject, Record]], Sequence[Comparison]]:
+    layout: Plan, conditions: Conditions, reached: Mapping[str, Ceilings], counted: Counts
+) -> Callable[[Mapping[Subject, JobRecord]], Sequence[Comparison]]:
     most = conditions.schedule.most
 
-    def decide(records: Mapping[Subject, Record]) -> Sequence[Comparison]:
+    def decide(records: Mapping[Subject, JobRecord]) -> Sequence[Comparison]:
         evidence = [
-            evidence_of(record, reached, conditions.noise.get(_series(subject), 0.0))
+            with_counts(
+                evidence_of(record, reached, conditions.noise.get(_series(subject), 0.0)), counted.get(subject, {})
+            )
             for subject, record in records.items()
             if subject not in layout.facts
         ]
@@ -154,7 +170,7 @@ def _series(subject: Subject) -> tuple[str, str, str]:
     return subject.case_id, subject.implementation, subject.device
 
 
-def _ceilings(workshop: Workshop, layout: Plan, policy: Policy) -> dict[str, Ceilings]:
+def _ceilings(pool: WorkerPool, layout: Plan, policy: Policy) -> dict[str, Ceilings]:
     """What the devices reach: of GPUs always, for what is faster than that is no time; of the CPU where asked for."""
     asked = {
         one.subject.device
@@ -162,11 +178,11 @@ def _ceilings(workshop: Workshop, layout: Plan, policy: Policy) -> dict[str, Cei
         if one.subject in layout.own and policy.asked_of(one.subject, layout.own[one.subject]).min_ceiling is not None
     }
     wanted = [device for device in layout.devices if device != "cpu" or device in asked]
-    return workshop.ceilings(wanted) if layout.jobs else {}
+    return pool.ceilings(wanted) if layout.jobs else {}
 
 
 def _profiles(
-    workshop: Workshop, found: Iterable[Comparison], records: Mapping[Subject, Record]
+    pool: WorkerPool, found: Iterable[Comparison], records: Mapping[Subject, JobRecord]
 ) -> dict[Subject, dict[str, Profile]]:
     """Kernel lists of the first flagged cases that ran on a GPU, both sides: in workers that time nothing."""
     flagged = [one.subject for one in found if one.verdict in {Verdict.SLOWER, Verdict.UNDECIDED}]
@@ -174,7 +190,7 @@ def _profiles(
     paired = [job for job in jobs if job.is_paired][:PROFILED]
     profiles: dict[Subject, dict[str, Profile]] = {job.subject: {} for job in paired}
     for side in SIDES if paired else ():
-        with workshop.executor(side) as executor:
+        with pool.executor(side) as executor:
             for job in paired:
                 try:
                     profiles[job.subject][side] = executor.profile_plain(job.trial)
@@ -188,12 +204,12 @@ def _last_line(error: WorkerError) -> str:
 
 
 def _breaches(
-    records: Mapping[Subject, Record], layout: Plan, policy: Policy, reached: Mapping[str, Ceilings]
+    records: Mapping[Subject, JobRecord], layout: Plan, policy: Policy, reached: Mapping[str, Ceilings]
 ) -> list[Breach]:
     found: list[Breach] = []
     for subject, own in layout.own.items():
         record = records.get(subject)
-        if record is None or record.is_settled or subject.implementation != OPTIMIZED:
+        if record is None or record.is_final or subject.implementation != OPTIMIZED:
             continue
         facts = facts_of(record, records, baseline_of(subject), reached)
         asked = policy.asked_of(subject, own)

@@ -14,8 +14,9 @@ from typing import Any
 
 from opgauge.harness.case.case import GatePolicy
 from opgauge.harness.errors import NothingError
-from opgauge.harness.gate.pairing import BASE, HEAD, SIDES, Job, Outcome, Workshop
 from opgauge.harness.gate.policy import Policy
+from opgauge.harness.gate.pool import WorkerPool
+from opgauge.harness.gate.record import BASE, HEAD, MEDIAN, SIDES, BlockOutcome, Job
 from opgauge.harness.gate.stored import Stored
 from opgauge.harness.judge.pattern import matches
 from opgauge.harness.judge.verdict import Comparison, Evidence, Kind, Reason, Side, Subject
@@ -64,7 +65,7 @@ class Plan:
     devices: tuple[str, ...] = ()
     own: Mapping[Subject, GatePolicy] = field(default_factory=dict)
     facts: frozenset[Subject] = frozenset()
-    stored: Mapping[Subject, Sequence[Outcome]] = field(default_factory=dict)
+    stored: Mapping[Subject, Sequence[BlockOutcome]] = field(default_factory=dict)
     removed: tuple[Evidence, ...] = ()
     skipped: tuple[Comparison, ...] = ()
     notes: tuple[str, ...] = ()
@@ -76,19 +77,19 @@ class _Holding:
 
     trials: Mapping[Subject, Plain]
     folders: Mapping[str, str] = field(default_factory=dict)
-    blocks: Mapping[tuple[str, str, str], Sequence[Outcome]] = field(default_factory=dict)
+    blocks: Mapping[tuple[str, str, str], Sequence[BlockOutcome]] = field(default_factory=dict)
 
 
-def plan(workshop: Workshop, selection: Selection, policy: Policy, stored: Stored | None = None) -> Plan:
+def plan(pool: WorkerPool, selection: Selection, policy: Policy, stored: Stored | None = None) -> Plan:
     """Ask both trees (the head alone where the base is stored) and lay out the jobs.
 
     Raises CaseError, TreeError, and NothingError where nothing is left.
     """
-    head_path = workshop.trees[HEAD].path
+    head_path = pool.trees[HEAD].path
     paths = selection.paths or _case_paths(head_path)
     request = protocol.TakeInventory(tuple(str(path.resolve()) for path in paths))
-    (head,) = workshop.ask(HEAD, [request])
-    base, notes = _ask_base(workshop, paths, head["cases"]) if stored is None else ({}, [])
+    (head,) = pool.ask(HEAD, [request])
+    base, notes = _ask_base(pool, paths, head["cases"]) if stored is None else ({}, [])
     asked = [str(Device.parse(name)) for name in selection.devices or (_default_device(head),)]
     devices = tuple(device for device in asked if Device.parse(device).backend in head["available"])
     notes += [f"{device}: there is no such device here" for device in asked if device not in devices]
@@ -96,26 +97,26 @@ def plan(workshop: Workshop, selection: Selection, policy: Policy, stored: Store
     every_head = _holding(head, head["cases"], devices)
     every_base = _remembered(stored) if stored else _holding(base, base["cases"], devices)
     in_head, in_base = _select(every_head, every_base, chosen, variants)
-    unchanged = _unchanged(workshop, selection, in_head, in_base, notes)
+    unchanged = _unchanged(pool, selection, in_head, in_base, notes)
     if selection.changed:
-        touched = _touched(head_path, workshop.trees, [head, base])
+        touched = _touched(head_path, pool.trees, [head, base])
         notes.append(_touched_note(touched))
         in_head, in_base = (_only(one, touched, {**in_base.folders, **in_head.folders}) for one in (in_head, in_base))
     if not in_head.trials and not in_base.trials:
         there = f"{len(head['cases'])} cases, {len(head['kernels'])} kernels"
-        msg = f"nothing to compare is selected ({there} in {workshop.trees[HEAD]}){_hint(notes)}"
+        msg = f"nothing to compare is selected ({there} in {pool.trees[HEAD]}){_hint(notes)}"
         raise NothingError(msg)
     return _lay_out(in_head, in_base, unchanged, policy, devices, notes)
 
 
-def _ask_base(workshop: Workshop, paths: Sequence[Path], cases: Sequence[Plain]) -> tuple[dict[str, Any], list[str]]:
+def _ask_base(pool: WorkerPool, paths: Sequence[Path], cases: Sequence[Plain]) -> tuple[dict[str, Any], list[str]]:
     """The base's inventory: its own case files, and of files outside the trees what it can build."""
-    head_path, base_path = (workshop.trees[side].path for side in (HEAD, BASE))
+    head_path, base_path = (pool.trees[side].path for side in (HEAD, BASE))
     inside = [path.resolve() for path in paths if path.resolve().is_relative_to(head_path)]
     own = [str(base_path / path.relative_to(head_path)) for path in inside]
     outside = [case for case in cases if not _counterpart(Path(case["file"]), head_path, base_path)]
     requests = (protocol.TakeInventory(tuple(own), lenient=True), protocol.CheckBuildable(tuple(cases)))
-    base, complaints = workshop.ask(BASE, requests)
+    base, complaints = pool.ask(BASE, requests)
     refused = {case["id"]: why for case, why in zip(cases, complaints, strict=True) if why}
     # a case that both files have, and that means something else there, is no pair
     held = [case for case in base["cases"] if case["id"] not in refused]
@@ -254,7 +255,7 @@ def _only(holding: _Holding, touched: Collection[str] | None, folders: Mapping[s
 
 
 def _unchanged(
-    workshop: Workshop, selection: Selection, head: _Holding, base: _Holding, notes: list[str]
+    pool: WorkerPool, selection: Selection, head: _Holding, base: _Holding, notes: list[str]
 ) -> set[tuple[str, str]]:
     """Ops and devices whose code has the same digest in both trees; none unless that is to be trusted."""
     if not selection.trust_hash:
@@ -264,10 +265,10 @@ def _unchanged(
         {(head.folders[op], device) for op, device in pairs if head.folders.get(op) == base.folders.get(op)}
     )
     requests = [protocol.DigestSources(folder, Device.parse(device).backend) for folder, device in places]
-    digests = {side: workshop.ask(side, requests) for side in SIDES}
+    digests = {side: pool.ask(side, requests) for side in SIDES}
     same = set()
     for place, ours, theirs in zip(places, digests[HEAD], digests[BASE], strict=True):
-        if ours["host"] == theirs["host"] and (ours["device"] == theirs["device"] or _same_cubins(workshop, *place)):
+        if ours["host"] == theirs["host"] and (ours["device"] == theirs["device"] or _same_cubins(pool, *place)):
             same.add(place)
     notes.append(
         f"trusted as unchanged: {', '.join(f'{folder} on {device}' for folder, device in sorted(same)) or 'none'}"
@@ -275,9 +276,9 @@ def _unchanged(
     return {(op, device) for op, device in pairs if (head.folders.get(op, ""), device) in same}
 
 
-def _same_cubins(workshop: Workshop, folder: str, device: str) -> bool:
+def _same_cubins(pool: WorkerPool, folder: str, device: str) -> bool:
     request = protocol.DigestCubins(folder, Device.parse(device).index)
-    ours, theirs = (workshop.ask(side, [request])[0] for side in SIDES)
+    ours, theirs = (pool.ask(side, [request])[0] for side in SIDES)
     return bool(ours == theirs)
 
 
@@ -299,7 +300,8 @@ def _lay_out(
             skipped.append(Comparison(subject, Kind.SKIPPED, None, Reason.UNCHANGED))
             continue
         sides = SIDES if _key(subject) in known and not base.blocks else (HEAD,)
-        jobs[subject] = Job(subject, trial, sides, policy.asked_of(subject, own[subject]).budget_s)
+        asked = policy.asked_of(subject, own[subject])
+        jobs[subject] = Job(subject, trial, sides, asked.budget_s, asked.statistic or MEDIAN)
     facts = {
         subject: job
         for one in list(jobs.values())

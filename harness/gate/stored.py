@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from opgauge.harness.errors import NothingError, TreeError
-from opgauge.harness.gate.pairing import HEAD, Outcome
+from opgauge.harness.gate.record import HEAD, BlockOutcome
 from opgauge.harness.judge.verdict import Subject
 from opgauge.harness.result.result import Environment, Measurement, Result, Status, Trial, from_json
 from opgauge.harness.run.environment import differences
@@ -34,7 +34,7 @@ class Stored:
     """Blocks by subject, oldest first, and what they are called."""
 
     tree: Tree
-    blocks: Mapping[Subject, Sequence[Outcome]]
+    blocks: Mapping[Subject, Sequence[BlockOutcome]]
     cases: Mapping[str, CaseInfo] = field(default_factory=dict)
     runs: tuple[RunInfo, ...] = ()
 
@@ -56,24 +56,35 @@ def load(engine: Engine, name: str, tree: Path, here: Environment, devices: Iter
         msg = f"run {runs[0].id[:8]} cannot be compared with: {'; '.join(found)}"
         raise TreeError(msg)
     chosen = sorted(same[:RUNS], key=lambda run: run.started)
-    blocks: dict[Subject, list[Outcome]] = {}
     cases: dict[str, CaseInfo] = {}
-    for run in chosen:
+    blocks = load_blocks(engine, chosen, cases)
+    label = f"run {chosen[0].id[:8]}" if len(chosen) == 1 else f"{len(chosen)} runs of {name}"
+    return Stored(
+        Tree(tree, chosen[-1].commit, label),
+        {subject: found for subject, found in blocks.items() if subject.device in names},
+        cases,
+        tuple(chosen),
+    )
+
+
+def load_blocks(
+    engine: Engine, runs: Iterable[RunInfo], cases: dict[str, CaseInfo] | None = None
+) -> dict[Subject, list[BlockOutcome]]:
+    """Blocks of stored runs, oldest first: the latest successful ones, at most `RUNS`, else what there is.
+
+    cases: gets the cases by id.
+    """
+    blocks: dict[Subject, list[BlockOutcome]] = {}
+    for run in sorted(runs, key=lambda run: run.started):
         details = queries.list_details(engine, run.key, limit=100_000)
         infos = queries.load_cases(engine, {one.point.case_key for one in details})
         for one in details:
             info = infos[one.point.case_key]
-            cases[info.case_id] = info
+            if cases is not None:
+                cases[info.case_id] = info
             subject = Subject(info.op, info.name, info.case_id, one.point.implementation, one.point.device)
-            if one.point.device in names:
-                blocks.setdefault(subject, []).append(_outcome(one))
-    label = f"run {chosen[0].id[:8]}" if len(chosen) == 1 else f"{len(chosen)} runs of {name}"
-    return Stored(
-        Tree(tree, chosen[-1].commit, label),
-        {key: _sound(value) for key, value in blocks.items()},
-        cases,
-        tuple(chosen),
-    )
+            blocks.setdefault(subject, []).append(_outcome(one))
+    return {subject: _sound(found) for subject, found in blocks.items()}
 
 
 def machine(here: Environment, device: str) -> str:
@@ -102,7 +113,7 @@ def keep(store: Store, run: GateRun, here: Environment, command: str) -> str:
     results = [
         Result(
             from_json(Trial, record.job.trial),
-            **{name: getattr(one, name) for name in Outcome.__dataclass_fields__},
+            **{name: getattr(one, name) for name in BlockOutcome.__dataclass_fields__},
             block=pair,
         )
         for record in run.records.values()
@@ -123,12 +134,12 @@ def _of_branch(engine: Engine, branch: str, tree: Path) -> list[RunInfo]:
     return [run for run in finished if run.branch == branch or run.commit in commits]
 
 
-def _sound(blocks: list[Outcome]) -> list[Outcome]:
+def _sound(blocks: list[BlockOutcome]) -> list[BlockOutcome]:
     """The blocks that are ok; where there are none, what there is."""
     return [one for one in blocks if one.status is Status.OK][-RUNS:] or blocks[-1:]
 
 
-def _outcome(detail: Detail) -> Outcome:
+def _outcome(detail: Detail) -> BlockOutcome:
     data: Mapping[str, Any] = detail.data
     measurement = None
     if data.get("measurement") is not None and detail.point.median_ns is not None:
@@ -136,7 +147,7 @@ def _outcome(detail: Detail) -> Outcome:
         measurement = from_json(Measurement, known)
     plain = {name: data[name] for name in ("check", "ruler") if data.get(name) is not None}
     return from_json(
-        Outcome,
+        BlockOutcome,
         {"status": detail.point.status, "reason": detail.reason, "bytes": detail.point.bytes, **plain},
         measurement=measurement,
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from opgauge.harness.gate import report
 from opgauge.harness.gate.evidence import median_of
-from opgauge.harness.gate.pairing import BASE, HEAD
+from opgauge.harness.gate.record import BASE, HEAD
 from opgauge.harness.gate.run import GateRun
 from opgauge.harness.judge.verdict import Comparison
 from opgauge.harness.report.columns import Column, print_columns
@@ -28,10 +28,10 @@ def show(run: GateRun, console: Console, *, every: bool = True) -> None:
             console.print(escape(f"{title}: {line}"), highlight=False)
     for one in run.outcome.failures[:3]:
         console.print(escape(f"again:  {report.reproduce(run, one)}"), highlight=False, soft_wrap=True)
-    share = report.measuring_share(run) or 0.0
-    console.print(
-        f"{run.clock.blocks} blocks in {run.seconds:.1f} s, {100 * share:.0f} % of it sampling", highlight=False
-    )
+    share = report.measuring_share(run)
+    if share is not None:
+        text = f"{run.clock.blocks} blocks in {run.seconds:.1f} s, {100 * share:.0f} % of it sampling"
+        console.print(text, highlight=False)
     console.print(escape(report.headline(run)), highlight=False, soft_wrap=True)
 
 

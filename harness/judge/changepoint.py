@@ -1,10 +1,10 @@
 """Change points: the commits at which a stored series changed its level.
 
-The logs of the values are parted into levels so that the squared distances from them plus a
-price per part are least (optimal partitioning, Jackson et al. 2005). The noise is
-taken from the differences of neighbours, robustly, so that steps do not count as noise; lone
-spikes are first drawn in to the level around them. A change must then hold
-against Student's t-test of the two parts beside it, as in Hunter (Fleming et al. 2023).
+The logs of the values are divided into levels so that the squared distances from them plus a price per level are least
+(optimal partitioning, Jackson et al. 2005). The noise is estimated robustly from differences of neighbours, so that
+steps do not count as noise. Lone spikes are moved to the level around them, and excursions that return are no levels.
+A slow trend, or noise in which neighbours resemble each other, replaces the levels that it explains at a lower price.
+Each change must pass Student's t-test of the two levels beside it, as in Hunter (Fleming et al. 2023).
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 from opgauge.harness.judge.estimate import Floats
@@ -19,12 +20,28 @@ from opgauge.harness.judge.student import upper_tail
 
 LEAST_POINTS = 10
 EDGE = 3
-"""Points that a level has at least: fewer at an edge may be a spike."""
+"""Least points of a level: fewer at an edge may be a spike."""
+CONFIRMING = 5
+"""Points from which on the last level is confirmed; fewer may be a burst, and call for another measurement."""
+BURST = 5
+"""Points, at most, of an excursion that returns to the level before."""
 SPIKE = 4.0
-"""Multiples of the noise beyond which a point is drawn in to the median of the five around it."""
+"""Multiples of the noise beyond which a point is moved to the median of the five around it."""
 PRICE = 3.0
-"""Price of a part, as a multiple of the log of the number of points times the noise squared."""
+"""Price of a level, as a multiple of the log of the number of points times the noise squared."""
 SIGNIFICANCE = 5e-4
+CORRELATIONS = (0.0, 0.2, 0.4, 0.6, 0.8)
+"""Correlations of neighbours that are tried: each value is that share of the one before, and new noise."""
+CORRELATION_PRICE = 0.5
+"""Price of a correlation, in levels: without one, series of several steps count as correlated."""
+LONG_ENOUGH = 20
+"""Points from which on trends and correlations are tried."""
+DEGREES = (1, 2, 3)
+"""Degrees of the polynomials that a trend may follow."""
+TREND_PRICE = 0.75
+"""Price of a degree of the trend, in levels: a slow change is more usual than several steps in one direction."""
+ROUNDS = 3
+"""Times that the levels and the trend are fitted in turn."""
 _SPREAD_FLOOR = 1e-6
 
 
@@ -32,9 +49,9 @@ _SPREAD_FLOOR = 1e-6
 class ChangePoint:
     """A change of level.
 
-    index: the first point of the new level. before, after: median of the levels, in the
-    series' unit. ratio: after over before, from the means of the logs. p_value: of the
-    t-test between the two levels.
+    index: the first point of the new level. before, after: median of the levels, in the series' unit.
+    ratio: after over before, from the means of the logs. p_value: of the t-test between the two levels.
+    is_confirmed: whether the new level has lasted long enough to be no burst.
     """
 
     index: int
@@ -42,26 +59,59 @@ class ChangePoint:
     after: float
     ratio: float
     p_value: float
+    is_confirmed: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class SeriesChanges:
+    """Changes of a series.
+
+    points: changes of level, in order. trend: ratio of the last to the first value along a slow trend; 1 without a
+    trend. correlation: autocorrelation of neighbours, 0 to 1.
+    """
+
+    points: tuple[ChangePoint, ...] = ()
+    trend: float = 1.0
+    correlation: float = 0.0
+
+    @property
+    def has_trend(self) -> bool:
+        """Whether the series moves slowly besides, or in place of, changing its level."""
+        return self.trend != 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Fit:
+    """Bounds of the levels, 0 and the length included, of logs without correlation and trend; and what it costs."""
+
+    bounds: list[int]
+    flat: Floats
+    trend: Floats
+    correlation: float
+    cost: float
 
 
 def find_change_points(values: Sequence[float], *, least_ratio: float = 1.0) -> tuple[ChangePoint, ...]:
-    """Change points of a series of positive values in order of commit; none of fewer than `LEAST_POINTS`.
+    """Change points of a series of positive values in order of commit; see `analyse_series`."""
+    return analyse_series(values, least_ratio=least_ratio).points
 
-    least_ratio: smaller changes, up or down, are passed over. Raises ValueError for values that are not
-    positive and finite.
+
+def analyse_series(values: Sequence[float], *, least_ratio: float = 1.0) -> SeriesChanges:
+    """Change points and trend of a series of positive values in order of commit; neither below `LEAST_POINTS`.
+
+    least_ratio: smaller changes, up or down, are left out. Raises ValueError for values that are not positive and
+    finite.
     """
     series = np.asarray(values, np.float64)
     if not np.all(np.isfinite(series) & (series > 0)):
         msg = "a series has positive, finite values only"
         raise ValueError(msg)
     if series.size < LEAST_POINTS:
-        return ()
-    logs = np.log(series)
-    noise = _noise(logs)
-    calm = _drawn_in(logs, noise)
-    bounds = _partition(calm, PRICE * math.log(series.size) * noise**2)
-    kept = _prune(calm, bounds, least_ratio)
-    return tuple(_describe(series, calm, kept, place) for place in range(1, len(kept) - 1))
+        return SeriesChanges()
+    fit = _fit(np.log(series))
+    bounds = _prune(fit.flat, fit.bounds, least_ratio)
+    points = tuple(_describe(series, fit.flat, bounds, place) for place in range(1, len(bounds) - 1))
+    return SeriesChanges(points, math.exp(float(fit.trend[-1] - fit.trend[0])), fit.correlation)
 
 
 def _noise(logs: Floats) -> float:
@@ -71,15 +121,76 @@ def _noise(logs: Floats) -> float:
     return max(deviation, _SPREAD_FLOOR)
 
 
-def _drawn_in(logs: Floats, noise: float) -> Floats:
-    """The logs, lone spikes drawn in to the edge of the band around their neighbours."""
+def _fit(logs: Floats) -> _Fit:
+    """The levels, or the levels with a trend or a correlation, that cost least."""
+    best = _fit_series(logs, 0.0)[0]
+    if len(best.bounds) == 2 or logs.size < LONG_ENOUGH:
+        return best
+    found = [fit for correlation in CORRELATIONS for fit in _fit_series(logs, correlation, DEGREES)]
+    return min(found, key=lambda fit: fit.cost)
+
+
+def _fit_series(logs: Floats, correlation: float, degrees: Sequence[int] = ()) -> list[_Fit]:
+    """Fits with this correlation: levels alone, and with trends of these degrees."""
+    white = logs.copy()
+    white[1:] = (logs[1:] - correlation * logs[:-1]) / (1 - correlation)
+    noise = _noise(white)
+    price = PRICE * math.log(logs.size) * noise**2
+    calm = _without_bursts(_without_spikes(white, noise), price)
+    found = [_fit_levels(calm, np.zeros_like(calm), price, 0, correlation)]
+    for degree in degrees:
+        trend = _polynomial(calm, [0, calm.size], degree)
+        for _ in range(ROUNDS):
+            found.append(_fit_levels(calm, trend, price, degree, correlation))
+            trend = _polynomial(calm, found[-1].bounds, degree)
+    return found
+
+
+def _fit_levels(calm: Floats, trend: Floats, price: float, degree: int, correlation: float) -> _Fit:
+    """The cheapest levels above a trend of a degree; the cost is the likelihood of the noise, and the prices."""
+    flat = calm - trend
+    bounds = _partition(flat, price)
+    parts = [flat[start:end] for start, end in pairwise(bounds)]
+    squares = sum(float(((part - part.mean()) ** 2).sum()) for part in parts) * (1 - correlation) ** 2
+    misfit = calm.size * math.log(max(squares / calm.size, _SPREAD_FLOOR**2))
+    extras = len(parts) + TREND_PRICE * degree + CORRELATION_PRICE * bool(correlation)
+    return _Fit(bounds, flat, trend, correlation, misfit + PRICE * math.log(calm.size) * extras)
+
+
+def _without_spikes(logs: Floats, deviation: float) -> Floats:
+    """The logs, lone spikes moved to the edge of the band around their neighbours."""
     around = np.lib.stride_tricks.sliding_window_view(np.pad(logs, 2, mode="reflect"), 5)
     middle = np.median(around, axis=1)
-    return np.clip(logs, middle - SPIKE * noise, middle + SPIKE * noise)
+    return np.clip(logs, middle - SPIKE * deviation, middle + SPIKE * deviation)
+
+
+def _without_bursts(logs: Floats, price: float) -> Floats:
+    """The logs, short excursions that return replaced by the level around them."""
+    found = logs.copy()
+    bounds = _partition(found, price)
+    for place in range(1, len(bounds) - 2):
+        start, end = bounds[place : place + 2]
+        if end - start > BURST:
+            continue
+        before, after = found[bounds[place - 1] : start].mean(), found[end : bounds[place + 2]].mean()
+        jumps = found[start:end].mean() - np.array((before, after))
+        if abs(before - after) < np.abs(jumps).min() / 2 and jumps[0] * jumps[1] > 0:
+            found[start:end] = (before + after) / 2
+    return found
+
+
+def _polynomial(logs: Floats, bounds: Sequence[int], degree: int) -> Floats:
+    """The trend of a degree, zero at first, that fits the logs best together with levels at these bounds."""
+    powers = np.linspace(-1.0, 1.0, logs.size)[:, None] ** np.arange(1, degree + 1)
+    points = np.arange(logs.size)[:, None]
+    levels = (points >= np.array(bounds[:-1])) & (points < np.array(bounds[1:]))
+    factors = np.linalg.lstsq(np.hstack((powers, levels)), logs, rcond=None)[0][:degree]
+    trend = powers @ factors
+    return np.asarray(trend - trend[0])
 
 
 def _partition(logs: Floats, price: float) -> list[int]:
-    """Bounds of the parts, 0 and the length included, that cost least; parts have `EDGE` points or more."""
+    """Bounds of the levels, 0 and the length included, that cost least; levels have `EDGE` points or more."""
     count = logs.size
     shifted = logs - logs.mean()
     sums = np.concatenate(([0.0], np.cumsum(shifted)))
@@ -101,7 +212,7 @@ def _partition(logs: Floats, price: float) -> list[int]:
 
 
 def _prune(logs: Floats, bounds: list[int], least_ratio: float) -> list[int]:
-    """The bounds that hold; the others are dropped one by one, weakest first."""
+    """The bounds that pass the test; the others are removed one by one, weakest first."""
     bounds = list(bounds)
     while len(bounds) > 2:
         tests = [_test(logs, *bounds[place - 1 : place + 2]) for place in range(1, len(bounds) - 1)]
@@ -130,4 +241,5 @@ def _describe(series: Floats, logs: Floats, bounds: list[int], place: int) -> Ch
     start, middle, end = bounds[place - 1 : place + 2]
     change, p_value = _test(logs, start, middle, end)
     before, after = float(np.median(series[start:middle])), float(np.median(series[middle:end]))
-    return ChangePoint(middle, before, after, math.exp(change), p_value)
+    is_confirmed = end < series.size or end - middle >= CONFIRMING
+    return ChangePoint(middle, before, after, math.exp(change), p_value, is_confirmed)

@@ -23,6 +23,8 @@ RULER_SHIFT = 0.01
 """The ruler has moved when its own interval lies beyond this, as a log ratio."""
 RULER_SWAY = 4.0
 """A host that moved the ruler may have moved a case this many times as far, as log ratios; hardly farther."""
+COUNT_NOISE = 0.001
+"""Share by which counts of instructions differ without a change of the code: the interpreter's own, at start."""
 SUSPICION = 0.05
 """A change beyond the threshold that is this likely by chance forbids the claim that nothing changed."""
 
@@ -39,6 +41,7 @@ _COSTS = {
     "peak_bytes": Reason.PEAK_MEMORY,
     "registers": Reason.REGISTERS,
     "spills": Reason.SPILLS,
+    "instructions": Reason.INSTRUCTIONS,
 }
 
 
@@ -178,6 +181,8 @@ def _metric_changes(base: Metrics, head: Metrics) -> Iterable[Change]:
         before, after = getattr(base, name), getattr(head, name)
         if before is None or after is None or before == after:
             continue
+        if name == "instructions" and abs(after - before) <= COUNT_NOISE * before:
+            continue
         yield Change(name, before, after, worse=name == "kernels" or after > before)
 
 
@@ -224,7 +229,7 @@ def _batch(entries: Sequence[_Entry], alpha: float) -> list[_Times]:
 
 def _judge(entry: _Entry, times: _Times) -> Comparison:
     shift = _ruler_shift(entry.evidence.ruler)
-    verdict, reason = _verdict(entry, times, shift)
+    verdict, reason = _with_threads(entry.evidence, *_verdict(entry, times, shift))
     return replace(
         entry.found,
         verdict=verdict,
@@ -266,6 +271,15 @@ def _verdict(entry: _Entry, times: _Times, ruler_shift: float) -> tuple[Verdict,
     return Verdict.UNDECIDED, _why_undecided(entry, times, same_within)
 
 
+def _with_threads(evidence: Evidence, verdict: Verdict, reason: Reason) -> tuple[Verdict, Reason]:
+    """The verdict after a coarse run with all threads, which overrides all but `slower`."""
+    if verdict is Verdict.SLOWER or not evidence.slower_with_threads:
+        return verdict, reason
+    if evidence.crowded:
+        return Verdict.UNDECIDED, Reason.CORES_BUSY
+    return Verdict.SLOWER, Reason.THREADS
+
+
 def _costs(changes: Sequence[Change], rule: Rule) -> list[Reason]:
     return [_COSTS[one.metric] for one in changes if one.worse and one.metric in rule.exact]
 
@@ -281,7 +295,7 @@ def _doubt(entry: _Entry, *, host_moved: bool) -> Reason | None:
 
 def _why_undecided(entry: _Entry, times: _Times, same_within: float) -> Reason:
     if len(entry.pairs) < LEAST_PAIRS:
-        return Reason.TOO_FEW
+        return Reason.CORES_BUSY if entry.evidence.disturbed else Reason.TOO_FEW
     if max(len(modes) for modes in times.modes_ns) > 1:
         return Reason.BIMODAL
     return Reason.BORDERLINE if times.high - times.low < 2 * same_within else Reason.TOO_WIDE

@@ -44,12 +44,15 @@ class Reason(StrEnum):
     TOO_FEW = "too few pairs"
     UNCONFIRMED = "too few pairs for an alarm"
     HOST_MOVED = "the ruler moved between the sides: the host changed"
+    CORES_BUSY = "other processes used the CPUs"
+    THREADS = "slower with all threads"
     LAUNCHES = "more kernel launches"
     KERNELS = "other kernels"
     ALLOCATIONS = "more allocations"
     PEAK_MEMORY = "more peak memory"
     REGISTERS = "more registers"
     SPILLS = "more register spills"
+    INSTRUCTIONS = "more instructions"
     WRONG = "wrong result"
     ERROR = "it failed"
     TIMEOUT = "it timed out"
@@ -65,7 +68,15 @@ class Reason(StrEnum):
 
 
 EXTENDABLE = frozenset(
-    {Reason.TOO_WIDE, Reason.BORDERLINE, Reason.BIMODAL, Reason.TOO_FEW, Reason.UNCONFIRMED, Reason.HOST_MOVED}
+    {
+        Reason.TOO_WIDE,
+        Reason.BORDERLINE,
+        Reason.BIMODAL,
+        Reason.TOO_FEW,
+        Reason.UNCONFIRMED,
+        Reason.HOST_MOVED,
+        Reason.CORES_BUSY,
+    }
 )
 """Reasons of `undecided` that more pairs may settle: all that there are."""
 
@@ -95,7 +106,7 @@ class Metrics:
 
     launches: kernel launches. kernels: names in order. allocations: by the kernel itself.
     peak_bytes: device memory beyond inputs and outputs. registers: most per thread.
-    spills: bytes spilled per thread, over all kernels.
+    spills: bytes spilled per thread, over all kernels. instructions: of a call on the CPU with one thread.
     """
 
     launches: int | None = None
@@ -104,6 +115,7 @@ class Metrics:
     peak_bytes: int | None = None
     registers: int | None = None
     spills: int | None = None
+    instructions: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +141,8 @@ class Evidence:
     ruler: block medians of the ruler kernels, paired alike.
     noise_floor: change below which the series has been seen to move by itself (0.02 is 2 %).
     floor_ns: least time that the measured ceiling allows; None where caches make it meaningless.
+    disturbed: pairs that do not count, because other processes used the CPUs. slower_with_threads: whether a coarse
+    run with all threads was slower by a factor. crowded: whether other processes used the CPUs during it.
     """
 
     subject: Subject
@@ -138,9 +152,12 @@ class Evidence:
     ruler: tuple[Pair, ...] = ()
     noise_floor: float = 0.0
     floor_ns: float | None = None
+    disturbed: int = 0
+    slower_with_threads: bool = False
+    crowded: bool = False
 
 
-DEFAULT_EXACT = ("launches", "allocations", "peak_bytes", "spills")
+DEFAULT_EXACT = ("launches", "allocations", "peak_bytes", "spills", "instructions")
 
 
 @dataclass(frozen=True, slots=True)

@@ -196,6 +196,10 @@ class LocalExecutor:
         """Let the worker run on these CPUs alone from now on."""
         self._ready().pin(cpus)
 
+    def cpu_s(self) -> float:
+        """CPU time that the worker has used, in seconds."""
+        return self._ready().cpu_s()
+
     def profile(self, trials: Iterable[Trial]) -> Iterator[Profile]:
         """The kernel list of each trial. Use an executor that measures nothing: a profiler disturbs what is timed."""
         for trial in trials:

@@ -21,7 +21,10 @@ LEFT_OUT = frozenset({"host", "branch"})
 
 
 def as_recording(runs: Sequence[GateRun], environment: Environment, command: str) -> dict[str, Any]:
-    """Pairs of block medians by case, in the order in which they were measured, and where that was."""
+    """Pairs of block medians by case, in the order in which they were measured, and where that was.
+
+    method: how pairs were measured, with its version. Cases of older recordings, which lack it, are `blocks/1`.
+    """
     conditions = runs[0].conditions
     facts = {key: value for key, value in {**environment.hard, **environment.soft}.items() if key not in LEFT_OUT}
     return {
@@ -30,12 +33,16 @@ def as_recording(runs: Sequence[GateRun], environment: Environment, command: str
         "environment": dict(sorted(facts.items())),
         "block_s": conditions.block_s,
         "seconds": round(sum(run.seconds for run in runs), 1),
-        "cases": [_case(subject, found) for subject, found in _by_subject(runs).items()],
+        "cases": [
+            {**_case(subject, found), "method": runs[0].records[subject].method}
+            for subject, found in _by_subject(runs).items()
+        ],
     }
 
 
 def _case(subject: Subject, found: Mapping[str, Sequence[Pair]]) -> dict[str, Any]:
-    return {**asdict(subject), **{name: [[_short(one) for one in pair] for pair in of] for name, of in found.items()}}
+    lists = {name: [[_short(one) for one in pair] for pair in pairs] for name, pairs in found.items()}
+    return {**asdict(subject), **lists}
 
 
 def _by_subject(runs: Sequence[GateRun]) -> dict[Subject, dict[str, list[Pair]]]:

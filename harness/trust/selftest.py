@@ -17,8 +17,9 @@ from typing import Any
 
 from opgauge.harness.gate.evidence import median_of
 from opgauge.harness.gate.gate import ExitCode
-from opgauge.harness.gate.pairing import HEAD, Clock, Workshop
 from opgauge.harness.gate.policy import NOTHING_ASKED, Policy
+from opgauge.harness.gate.pool import Clock, WorkerPool
+from opgauge.harness.gate.record import HEAD
 from opgauge.harness.gate.run import Conditions, GateRun, gate
 from opgauge.harness.gate.selection import Plan, Selection, plan
 from opgauge.harness.judge.verdict import Comparison, Kind, Subject, Verdict
@@ -34,12 +35,12 @@ Each = Callable[[GateRun], None]
 
 
 def repeat(
-    workshop: Workshop, selection: Selection, conditions: Conditions, runs: int, each: Each = lambda _: None
+    pool: WorkerPool, selection: Selection, conditions: Conditions, runs: int, each: Each = lambda _: None
 ) -> Iterator[GateRun]:
     """The same comparison so many times; the trees are asked once."""
-    laid: Plan = plan(workshop, selection, conditions.policy)
+    laid: Plan = plan(pool, selection, conditions.policy)
     for _ in range(runs):
-        run = gate(workshop, selection, conditions, laid=laid)
+        run = gate(pool, selection, conditions, laid=laid)
         each(run)
         yield run
 
@@ -125,7 +126,7 @@ def slowed_copy(tree: Path, kernels: Iterable[tuple[str, str, str]], slowdown: f
             shutil.copy(PLANTED / f"planted{suffix}", copy / "ops" / f"_planted{suffix}")
         with (copy / "ops" / "__init__.py").open("a", encoding="utf-8") as file:
             arguments = f"{sorted(set(kernels))!r}, {slowdown!r}"
-            file.write(f"\nfrom ops._planted import plant as _plant\n\n_plant({arguments})\n")
+            file.write(f"\nfrom ._planted import plant as _plant\n\n_plant({arguments})\n")
         yield copy
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from opgauge.harness.case.case import Case
 from opgauge.harness.gate.evidence import metrics_of
-from opgauge.harness.gate.pairing import Outcome
+from opgauge.harness.gate.record import BlockOutcome
 from opgauge.harness.measure import Limits
 from opgauge.harness.measure.cpu import CpuTimer
 from opgauge.harness.measure.footprint import graph_names
@@ -136,7 +136,7 @@ def test_a_tree_that_records_nothing_is_measured_all_the_same(monkeypatch: pytes
 def test_the_gate_sees_what_was_measured() -> None:
     """A footprint becomes the gate's metrics, name by name."""
     measured = bench._with_resources(MEASURED, {"a": Resources(40, 0, 0, 8)})
-    found = metrics_of([Outcome(Status.OK, measurement=measured)])
+    found = metrics_of([BlockOutcome(Status.OK, measurement=measured)])
     assert (found.launches, found.kernels, found.allocations) == (1, ("k",), 0)
     assert (found.registers, found.spills, found.peak_bytes) == (40, 8, None)
 

@@ -12,10 +12,11 @@ import pytest
 from opgauge.harness.case.case import GatePolicy
 from opgauge.harness.case.file import load_cases
 from opgauge.harness.errors import NothingError
-from opgauge.harness.gate import pairing
-from opgauge.harness.gate.gate import ExitCode
-from opgauge.harness.gate.pairing import Clock, Job, Record
+from opgauge.harness.gate import pairs
+from opgauge.harness.gate.gate import ExitCode, Schedule
 from opgauge.harness.gate.policy import Policy
+from opgauge.harness.gate.pool import Clock
+from opgauge.harness.gate.record import Job, JobRecord
 from opgauge.harness.gate.selection import Plan
 from opgauge.harness.gate.stored import noise_floors
 from opgauge.harness.report.history import find_series
@@ -153,7 +154,7 @@ def test_self_tests_run_and_are_stored(tmp_path: Path) -> None:
     assert "| decisions that say slower or faster | 0 of 2 (0 %; 95 % interval 0 … 84.2 %) | ≤ 0.1 % |" in text
     assert re.search(r"\| wall time that is measurement \| \d+ % of \d+ s \| ≥ 50 % \|", text)
     (case,) = json.loads((tree.path / "made.json").read_text())["cases"]
-    assert (case["case"], len(case["pairs"]), len(case["ruler"])) == ("small", 8, 8)
+    assert (case["case"], len(case["pairs"]), case["ruler"], case["method"]) == ("small", 8, [], "interleaved/1")
     data = json.loads(
         tree.opgauge("inject", "--slowdown", "5000", *quick, "--json", code=0).partition("\n}\n")[0] + "}"
     )
@@ -171,7 +172,7 @@ def test_self_tests_run_and_are_stored(tmp_path: Path) -> None:
 
 
 def test_each_run_counts_its_own_time() -> None:
-    """Of runs that share a workshop, or have one each, the shares of wall time add up and stay below one."""
+    """Over runs that share a worker pool, or have one each, the shares of wall time add up and stay below one."""
     runs = [
         replace(a_run([compared("a", 1.0)]), clock=Clock(2, 9.0, {"measure": seconds, "first call": 1.0}))
         for seconds in (4.0, 6.0)
@@ -226,7 +227,7 @@ def test_batches_are_even(device: str, jobs: int, sizes: list[int]) -> None:
     """No few jobs are left over to pay for processes of their own, and none is lost; a GPU's are larger."""
     subject = replace(compared("a", 1.0).subject, device=device)
     subjects = [replace(subject, case=str(number)) for number in range(jobs)]
-    records = {subject: Record(Job(subject, {})) for subject in subjects}
-    found = list(pairing._batches(records, dict.fromkeys(subjects, 4)))
+    records = {subject: JobRecord(Job(subject, {})) for subject in subjects}
+    found = list(pairs._batches(records, dict.fromkeys(subjects, 4), pairs.PairPlan(Schedule(), method="blocks")))
     assert [len(batch) for batch, _ in found] == sizes
     assert [record.job.subject for batch, _ in found for record in batch] == subjects

@@ -15,7 +15,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 from opgauge.harness.cli.gate import bisect_code
-from opgauge.harness.gate.gate import ExitCode, Outcome
+from opgauge.harness.gate.gate import ExitCode, GateOutcome
 
 from tests.tinytree import ROOT, TinyTree
 
@@ -273,7 +273,7 @@ def test_the_bisection_that_the_gate_names_finds_the_commit(tmp_path: Path) -> N
 )
 def test_a_bisection_is_for_one_thing(code: ExitCode, slower: int, broken: int) -> None:
     """Looking for what is slower, a broken commit is skipped; looking for what is broken, a slower one is good."""
-    outcome = Outcome(code, {})
+    outcome = GateOutcome(code, {})
     assert bisect_code(outcome) == slower
     assert bisect_code(outcome, broken=True) == broken
 

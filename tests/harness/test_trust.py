@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from opgauge.harness.case.case import Case
-from opgauge.harness.gate.pairing import BASE, HEAD, Job, Outcome, Record
+from opgauge.harness.gate.record import BASE, HEAD, BlockOutcome, Job, JobRecord
 from opgauge.harness.judge.verdict import Subject
 from opgauge.harness.measure import Limits
 from opgauge.harness.result.result import Status, Trial
@@ -64,9 +64,9 @@ def test_what_another_tree_checked_counts_on_its_grounds(monkeypatch: pytest.Mon
 def test_one_side_takes_what_the_other_found() -> None:
     """A record hands a side its own checked outputs without grounds, else the other side's with them."""
     first = bench().run(TRIAL, QUICK, with_grounds=True)
-    record = Record(Job(Subject("p_norm", "small", CASE.id, "baseline", "cpu"), {}))
+    record = JobRecord(Job(Subject("p_norm", "small", CASE.id, "baseline", "cpu"), {}))
     assert record.trusted(BASE) is None
-    record.outcomes[BASE][0] = Outcome(Status.OK, check=first.check, extra=first.extra)
+    record.outcomes[BASE][0] = BlockOutcome(Status.OK, check=first.check, extra=first.extra)
     own, others = record.trusted(BASE), record.trusted(HEAD)
     assert own is not None
     assert others == {**own, "grounds": first.extra["grounds"]}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -11,7 +12,9 @@ from typing import Any, Self
 import pytest
 from opgauge.harness.case.case import Case
 from opgauge.harness.gate.gate import Schedule
-from opgauge.harness.gate.pairing import BASE, HEAD, Job, Record, Workshop, measure
+from opgauge.harness.gate.pairs import PairPlan, measure
+from opgauge.harness.gate.pool import WorkerPool
+from opgauge.harness.gate.record import BASE, HEAD, Job, JobRecord
 from opgauge.harness.judge.verdict import Subject
 from opgauge.harness.result.result import Status, Trial, to_json
 from opgauge.harness.run.tree import Tree
@@ -61,29 +64,34 @@ def measured(monkeypatch: pytest.MonkeyPatch, device: str, cpus: int) -> Machine
     machine = Machine()
     monkeypatch.setattr(os, "cpu_count", lambda: cpus)
     tree = Tree(Path("/nowhere"), "", "a tree")
-    with Workshop({BASE: tree, HEAD: tree}) as workshop:
-        monkeypatch.setattr(workshop, "executor", machine.start)
-        monkeypatch.setattr(workshop, "look_ahead", lambda records: machine.log.append(f"look at {len(records)}"))
+    with WorkerPool({BASE: tree, HEAD: tree}) as pool:
+        monkeypatch.setattr(pool, "executor", machine.start)
+        monkeypatch.setattr(pool, "look_ahead", lambda records, _sides: machine.log.append(f"look at {len(records)}"))
         job = Job(Subject("sign", "rows", "0" * 16, "optimized", device), {"backend": "cuda"})
-        measure(workshop, [job], lambda _: (), schedule=Schedule(start=2, most=2))
+        plan = PairPlan(Schedule(start=2, most=2), method="blocks")
+        measure(pool, [job], lambda _: (), plan)
     assert machine.open == 0
     return machine
 
 
 def test_the_next_process_imports_while_a_gpu_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A B B A: each process but the first is there before its turn, on the right side, and none is left over."""
-    assert measured(monkeypatch, "cuda:0", 16).log == [
-        "look at 1", "start base", "start head early", "run base", "start head early", "run head",
-        "start base early", "run head", "run base",
-    ]  # fmt: skip
+    """Each process but the first starts before its turn, on the right side, and none is left over."""
+    log = measured(monkeypatch, "cuda:0", 16).log
+    sides = [word.removeprefix("run ") for word in log if word.startswith("run")]
+    assert sides in (["base", "head", "head", "base"], ["head", "base", "base", "head"])
+    expected = ["look at 1", f"start {sides[0]}"]
+    for side, then in pairwise(sides):
+        expected += [f"start {then} early", f"run {side}"]
+    assert log == [*expected, f"run {sides[-1]}"]
 
 
 @pytest.mark.parametrize(("device", "cpus"), [("cpu", 16), ("cuda:0", 2)])
 def test_nothing_else_runs_while_a_cpu_is_wanted(monkeypatch: pytest.MonkeyPatch, device: str, cpus: int) -> None:
     """On a CPU, or beside a GPU on a small host, a process starts when the one before has ended."""
-    assert measured(monkeypatch, device, cpus).log == [
-        word for side in (BASE, HEAD, HEAD, BASE) for word in (f"start {side}", f"run {side}")
-    ]  # fmt: skip
+    log = measured(monkeypatch, device, cpus).log
+    starts, runs = log[::2], log[1::2]
+    assert [word.removeprefix("start ") for word in starts] == [word.removeprefix("run ") for word in runs]
+    assert sorted(runs) == ["run base"] * 2 + ["run head"] * 2
 
 
 def test_what_the_head_was_seen_to_leave_is_known_to_both_sides(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -91,13 +99,13 @@ def test_what_the_head_was_seen_to_leave_is_known_to_both_sides(monkeypatch: pyt
     monkeypatch.setattr(os, "cpu_count", lambda: 4)
     cases = [Case("scale", f"c{size}", {"x": (size,)}, "float32", find_op("scale").params()) for size in (3, 5, 7)]
     records = [
-        Record(
+        JobRecord(
             Job(Subject("scale", case.name, case.id, "baseline", "cpu"), to_json(Trial(case, "baseline", "cpu", "cpu")))
         )
         for case in cases
     ]
-    with Workshop(dict.fromkeys((BASE, HEAD), Tree(ROOT, "", "this tree"))) as workshop:
-        workshop.look_ahead(records)
+    with WorkerPool(dict.fromkeys((BASE, HEAD), Tree(ROOT, "", "this tree"))) as pool:
+        pool.look_ahead(records)
     for record in records:
         head, base = record.trusted(HEAD), record.trusted(BASE)
         assert head is not None

@@ -1,0 +1,257 @@
+"""Measures pairs of all jobs, then more of the undecided ones, until all are decided or the budget is spent.
+
+On the CPU pairs are interleaved (see `interleaved`). Otherwise a pair is two blocks, one after the other, in random
+order within balance. Nothing else is measured meanwhile.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import prod
+from statistics import median
+from time import monotonic
+
+from opgauge.harness.gate.gate import Schedule, Spending, more_pairs
+from opgauge.harness.gate.interleaved import Effort, available_cpus, measure_coarse, measure_pair
+from opgauge.harness.gate.pool import WorkerPool
+from opgauge.harness.gate.record import (
+    BASE,
+    BLOCKS,
+    HEAD,
+    INTERLEAVED,
+    SIDES,
+    BlockOutcome,
+    Job,
+    JobRecord,
+    outcome_from,
+)
+from opgauge.harness.judge.verdict import Comparison, Subject
+from opgauge.harness.measure import Limits
+from opgauge.harness.result.result import Status
+
+BATCH = 12
+"""Jobs that share a process on the CPU: enough to pay for its start, few enough for pairs close in time."""
+CUDA_BATCH = 48
+"""Jobs that share a process on a GPU, where a trial takes a tenth of a second and the start of a process almost one."""
+INTERLEAVED_BATCH = 48
+INTERLEAVED_BYTES = 2 << 30
+"""Inputs, at most, that are cached for the jobs of a batch."""
+SPARE_CPUS = 4
+"""CPUs from which on the next process may import what it needs while a GPU is measured."""
+BLOCK_S = 0.2
+"""Seconds of sampling of one trial in one block."""
+INTERLEAVED_S = 0.3
+"""Seconds of sampling of one trial, per side, in one interleaved pair."""
+COARSE = 0.22
+"""Log ratio beyond which a kernel with all threads is slower for certain: a factor of 1.25."""
+COARSE_PAIRS = 4
+START, INTERLEAVED_START = 4, 6
+"""Pairs of each job at first. Processes start at the same time in an interleaved pair, so more of them cost less."""
+METHODS = (INTERLEAVED.partition("/")[0], BLOCKS.partition("/")[0])
+Tell = Callable[[str], None]
+Decide = Callable[[Mapping[Subject, JobRecord]], Iterable[Comparison]]
+
+
+@dataclass(frozen=True, slots=True)
+class PairPlan:
+    """How pairs are measured.
+
+    block_s: seconds of sampling per side and pair; None: as the method has it. end: time by `time.monotonic` at which
+    measuring stops. threads: of each process on the CPU. method: one of `METHODS`; None: interleaved on the CPU.
+    """
+
+    schedule: Schedule
+    block_s: float | None = None
+    end: float | None = None
+    threads: int = 1
+    method: str | None = None
+
+    def is_interleaved(self, job: Job) -> bool:
+        """Whether a job's samples alternate between two live processes."""
+        wanted = self.method == METHODS[0] or (self.method is None and job.subject.device == "cpu")
+        return wanted and job.is_paired
+
+    def start_of(self, job: Job) -> int:
+        """Pairs that a job gets at first."""
+        return self.schedule.start or (INTERLEAVED_START if self.is_interleaved(job) else START)
+
+    def has_time(self, seconds: float = 0.0) -> bool:
+        """Whether so many seconds are left."""
+        return self.end is None or monotonic() + seconds <= self.end
+
+
+def measure(
+    pool: WorkerPool,
+    jobs: Sequence[Job],
+    decide: Decide,
+    plan: PairPlan,
+    *,
+    stored: Mapping[Subject, Sequence[BlockOutcome]] | None = None,
+    tell: Tell = lambda _: None,
+) -> dict[Subject, JobRecord]:
+    """Measure pairs of all jobs, then of the undecided ones.
+
+    stored: blocks of the base that need no measuring.
+    """
+    records = {job.subject: JobRecord(job) for job in jobs}
+    most = dict.fromkeys(records, plan.schedule.most)
+    for subject, blocks in (stored or {}).items():
+        records[subject].outcomes[BASE] = dict(enumerate(blocks))
+        most[subject] = min(plan.schedule.most, len(blocks))
+    wanted = {
+        subject: min(plan.start_of(one.job), most[subject]) if one.job.is_paired or one.outcomes[BASE] else 1
+        for subject, one in records.items()
+    }
+    while wanted:
+        for batch, count in _batches(records, wanted, plan):
+            _measure_batch(pool, batch, count, plan, tell)
+            pool.forget_inputs()
+        if not plan.has_time():
+            break
+        spending = {subject: Spending(one.sampling_s, one.job.budget_s) for subject, one in records.items()}
+        wanted = {
+            subject: count
+            for subject, count in more_pairs(decide(records), spending, plan.schedule).items()
+            if subject in records and records[subject].attempts < most[subject]
+        }
+    _check_threads(pool, list(records.values()), plan, tell)
+    return records
+
+
+def _batches(
+    records: Mapping[Subject, JobRecord], wanted: Mapping[Subject, int], plan: PairPlan
+) -> Iterator[tuple[list[JobRecord], int]]:
+    """Records that get equally many pairs on the same sides, in the order of `wanted`."""
+    groups: dict[tuple[int, str, tuple[str, ...]], list[JobRecord]] = {}
+    for subject, count in wanted.items():
+        job = records[subject].job
+        groups.setdefault((count, subject.device, job.sides), []).append(records[subject])
+    for (count, _, _), found in groups.items():
+        if plan.is_interleaved(found[0].job):
+            parts = max(_parts(found, INTERLEAVED_BATCH), round(sum(map(_input_bytes, found)) / INTERLEAVED_BYTES))
+        else:
+            # of equal size, so that no few jobs pay for processes of their own
+            parts = _parts(found, BATCH if found[0].job.subject.device == "cpu" else CUDA_BATCH)
+        for part in range(parts):
+            yield found[part * len(found) // parts : (part + 1) * len(found) // parts], count
+
+
+def _parts(found: Sequence[JobRecord], size: int) -> int:
+    return max(1, round(len(found) / size))
+
+
+def _input_bytes(record: JobRecord) -> int:
+    """Bytes of a job's inputs, at most about."""
+    shapes: Mapping[str, Sequence[int]] = record.job.trial["case"]["shapes"]
+    return 8 * sum(map(prod, shapes.values()))
+
+
+def _measure_batch(pool: WorkerPool, batch: Sequence[JobRecord], count: int, plan: PairPlan, tell: Tell) -> None:
+    first = max(record.attempts for record in batch)
+    interleaved = plan.is_interleaved(batch[0].job)
+    if first == 0 and (interleaved or _may_prepare(batch[0].job)):
+        tell(f"compiling and checking {len(batch)} cases")
+        pool.look_ahead(batch, SIDES if interleaved else (HEAD,))
+        for record in batch if interleaved else ():
+            _take_failures(record)
+    blocks = _Blocks(pool, plan, random.Random(), batch[0].job.sides)  # noqa: S311
+    longest_s = 0.0
+    for pair in range(first, first + count):
+        open_ = [record for record in batch if not record.is_final]
+        if not open_ or (pair and not plan.has_time(longest_s)):
+            return
+        tell(f"pair {pair + 1} of {first + count}: {', '.join(sorted({record.job.subject.op for record in open_}))}")
+        started = monotonic()
+        if interleaved:
+            side_s = min(plan.block_s or INTERLEAVED_S, _affordable_s(open_))
+            measure_pair(pool, open_, pair, Effort(side_s, plan.threads, plan.end))
+        else:
+            blocks.measure(open_, pair, is_last=pair + 1 == first + count)
+        longest_s = monotonic() - started
+
+
+def _take_failures(record: JobRecord) -> None:
+    """A side that failed in its first call needs no pair: the failure is its outcome."""
+    if any(one.status is not Status.OK for one in record.seen.values()):
+        for side, found in record.seen.items():
+            record.outcomes[side][0] = found
+
+
+def _affordable_s(records: Sequence[JobRecord]) -> float:
+    """Seconds per side and pair that the smallest budget of the jobs allows."""
+    return min((one.job.budget_s / 12 for one in records if one.job.budget_s), default=float("inf"))
+
+
+class _Blocks:
+    """Pairs of blocks, each a process of its own. The order of the sides is random within balance."""
+
+    def __init__(self, pool: WorkerPool, plan: PairPlan, rng: random.Random, sides: tuple[str, ...]) -> None:
+        self._pool = pool
+        self._plan = plan
+        self._rng = rng
+        self._sides = sides
+        self._orders: list[tuple[str, ...]] = []
+
+    def measure(self, records: Sequence[JobRecord], pair: int, *, is_last: bool) -> None:
+        """One pair. A side that failed is still compared with the other side once."""
+        order = self._next_order()
+        following = [*order[1:], None if is_last else self._peek()[0]]
+        for side, then in zip(order, following, strict=True):
+            for record, found in self._run_block(side, records, pair, then):
+                record.outcomes[side][pair] = found
+
+    def _peek(self) -> tuple[str, ...]:
+        """The order of the next pair. Two pairs in a row use each order once."""
+        if not self._orders:
+            self._orders = self._rng.sample((self._sides, self._sides[::-1]), 2)
+        return self._orders[0]
+
+    def _next_order(self) -> tuple[str, ...]:
+        found = self._peek()
+        del self._orders[0]
+        return found
+
+    def _run_block(
+        self, side: str, records: Sequence[JobRecord], pair: int, then: str | None
+    ) -> Iterator[tuple[JobRecord, BlockOutcome]]:
+        """The jobs in a new process of one side. then: side of the next block."""
+        started, pool = monotonic(), self._pool
+        block_s = self._plan.block_s or BLOCK_S
+        with pool.take(side) as executor:
+            if then is not None and _may_prepare(records[0].job):
+                pool.prepare(then)
+            for record in records:
+                budget_s = record.job.budget_s
+                limit_s = min(block_s, budget_s / 12 if budget_s else block_s)
+                executor.limits = replace(Limits(), budget_s=limit_s, min_samples=3)
+                found = outcome_from(pool.run(executor, side, record, pair))
+                pool.clock.add(found.phases_s)
+                yield record, found
+        pool.clock.blocks += 1
+        pool.clock.blocks_s += monotonic() - started
+
+
+def _may_prepare(job: Job) -> bool:
+    """Whether there are CPUs enough for other processes to take nothing from the one that measures."""
+    return job.subject.device != "cpu" and (os.cpu_count() or 1) >= SPARE_CPUS
+
+
+def _check_threads(pool: WorkerPool, records: Sequence[JobRecord], plan: PairPlan, tell: Tell) -> None:
+    """Run jobs that were measured with one thread with all threads: a slower parallel part shows in no other way."""
+    chosen = [one for one in records if plan.is_interleaved(one.job) and not one.is_final and one.attempts]
+    if plan.threads > 1 or len(available_cpus()) == 1 or any(one.job.subject.device != "cpu" for one in chosen):
+        return
+    for number in range(COARSE_PAIRS):
+        chosen = [one for one in chosen if is_coarsely_slower(one) or not one.coarse]
+        if not chosen or not plan.has_time():
+            return
+        tell(f"all threads, {number + 1} of at most {COARSE_PAIRS}: {len(chosen)} cases")
+        measure_coarse(pool, chosen, Effort(INTERLEAVED_S, end=plan.end))
+
+
+def is_coarsely_slower(record: JobRecord) -> bool:
+    """Whether the head was slower by a factor with all threads in every process pair."""
+    return bool(record.coarse) and all(median(one) > COARSE for one in record.coarse)

@@ -1,0 +1,201 @@
+"""Worker processes on the two trees of a gate, and the folders that they share."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, Self
+
+from opgauge.harness.errors import TreeError, WorkerError
+from opgauge.harness.gate.record import HEAD, MEASURING, BlockOutcome, JobRecord, outcome_from
+from opgauge.harness.judge.verdict import Subject
+from opgauge.harness.result.result import Ceilings
+from opgauge.harness.run.compiling import ONCE, Waiting, need_bytes
+from opgauge.harness.run.execute import LocalExecutor
+from opgauge.harness.run.tree import Tree, temporary_folder
+from opgauge.harness.worker import protocol
+from opgauge.harness.worker.kept import forget_values
+
+KEPT = "kept"
+LOOKING = 8
+"""Processes, at most, that call and check kernels before a GPU is timed: references take long, and one CPU each."""
+START_S = 300.0
+"""Seconds that a tree may take to answer questions about itself; digests of compiled code take longest."""
+
+
+@dataclass(slots=True)
+class Clock:
+    """Where the time went, in seconds. phases_s: by phase of the trials; starting processes is the rest."""
+
+    blocks: int = 0
+    blocks_s: float = 0.0
+    phases_s: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def measuring_s(self) -> float:
+        """Seconds of sampling and warming up."""
+        return self.phases_s.get(MEASURING, 0.0)
+
+    def since(self, before: Clock) -> Clock:
+        """The time that was added since it read `before`."""
+        phases_s = {name: spent - before.phases_s.get(name, 0.0) for name, spent in self.phases_s.items()}
+        return Clock(self.blocks - before.blocks, self.blocks_s - before.blocks_s, phases_s)
+
+    def add(self, phases_s: Mapping[str, float]) -> None:
+        """Add the phases of a trial."""
+        for name, spent in phases_s.items():
+            self.phases_s[name] = self.phases_s.get(name, 0.0) + spent
+
+    def now(self) -> Clock:
+        """A copy of what it reads now."""
+        return Clock(self.blocks, self.blocks_s, self.phases_s.copy())
+
+
+class WorkerPool:
+    """Starts worker processes on either tree. Use it in a `with` statement.
+
+    Compiled Numba code is cached in folders of the pool, because a cache beside the source does not notice changes in
+    inlined functions of other files. Inputs are cached too: drawing them takes longer than measuring.
+    """
+
+    def __init__(
+        self,
+        trees: Mapping[str, Tree],
+        *,
+        timeout_s: float = 120.0,
+        threads: int | None = None,
+        memory_bytes: int | None = None,
+    ) -> None:
+        self.trees = trees
+        self.clock = Clock()
+        self._timeout_s = timeout_s
+        self._threads = threads
+        self._memory_bytes = memory_bytes
+        self._stack = ExitStack()
+        self._folder = Path()
+        self._next: tuple[str, LocalExecutor] | None = None
+        self._ceilings: dict[str, Ceilings] = {}
+        self._seen: dict[tuple[str, Subject], BlockOutcome] = {}
+
+    def __enter__(self) -> Self:
+        self._folder = self._stack.enter_context(temporary_folder("opgauge-gate-"))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.prepare(None)
+        self._stack.close()
+
+    def prepare(self, side: str | None) -> None:
+        """Start the process of the next block early, without using the GPU; None: end one that waits."""
+        if self._next is not None:
+            self._next[1].close()
+        self._next = None if side is None else (side, self.executor(side, preload=("cupy",)))
+
+    def take(self, side: str) -> LocalExecutor:
+        """The process that was prepared for this side, else a new one."""
+        if self._next is None or self._next[0] != side:
+            return self.executor(side)
+        found, self._next = self._next[1], None
+        return found
+
+    def executor(
+        self, side: str, *, preload: Sequence[str] = (), environment: Mapping[str, str] | None = None
+    ) -> LocalExecutor:
+        """A new process on the tree of a side.
+
+        preload: modules that it imports while it waits. environment: more variables.
+        """
+        return LocalExecutor(
+            timeout_s=self._timeout_s,
+            ops_tree=self.trees[side].path,
+            threads=self._threads,
+            memory_bytes=self._memory_bytes,
+            environment={"NUMBA_CACHE_DIR": self.cache(side), **(environment or {})},
+            preload=preload,
+        )
+
+    def look_ahead(self, records: Sequence[JobRecord], sides: Sequence[str] = (HEAD,)) -> None:
+        """Call and check kernels once per side, several at a time, so that blocks need no reference."""
+        tasks = [(side, self._waiting(records, side)) for side in sides]
+        processes = max(1, min(LOOKING, (os.cpu_count() or 1) // 2))
+        with ThreadPoolExecutor(len(sides) * processes) as threads:
+            for done in [threads.submit(self._look, *task) for task in tasks for _ in range(processes)]:
+                done.result()
+        for record in records:
+            for side in sides:
+                found = self._seen.get((side, record.job.subject))
+                if found is not None:
+                    record.seen[side] = found
+
+    def _waiting(self, records: Sequence[JobRecord], side: str) -> Waiting[JobRecord]:
+        """Records of a side that have not been looked at, by the memory that they need."""
+        new = [one for one in records if side in one.job.sides and (side, one.job.subject) not in self._seen]
+        shapes = [record.job.trial["case"]["shapes"].values() for record in new]
+        return Waiting(zip(map(need_bytes, shapes), new, strict=True))
+
+    def _look(self, side: str, waiting: Waiting[JobRecord]) -> None:
+        executor = None
+        try:
+            for record in waiting:
+                executor = executor or self.executor(side, preload=("cupy",))
+                executor.limits = ONCE
+                found = executor.run_plain(record.job.trial, with_grounds=True, kept=self.kept(side))
+                self._seen[side, record.job.subject] = outcome_from(found)
+        except (TreeError, WorkerError) as error:
+            raise self.unanswered(side, error) from error
+        finally:
+            if executor is not None:
+                executor.close()
+
+    def kept(self, side: str) -> str:
+        """Folder in which processes of a side leave inputs for later ones."""
+        return str(self._folder_of(KEPT, side))
+
+    def cache(self, side: str) -> str:
+        """Folder in which processes of a side cache compiled Numba code."""
+        return str(self._folder_of("numba", side))
+
+    def ceilings(self, devices: Iterable[str]) -> dict[str, Ceilings]:
+        """Achieved peaks of devices, measured on the head's tree when first requested."""
+        wanted = list(devices)
+        missing = [device for device in wanted if device not in self._ceilings]
+        if missing:
+            with self.executor(HEAD) as executor:
+                self._ceilings |= {device: executor.ceilings(device) for device in missing}
+        return {device: self._ceilings[device] for device in wanted}
+
+    def forget_inputs(self) -> None:
+        """Remove the cached inputs."""
+        forget_values(self._folder / KEPT)
+
+    def ask(self, side: str, requests: Iterable[protocol.Request]) -> list[Any]:
+        """Answers of the tree of a side; raises CaseError, and TreeError, naming the tree, where it cannot answer."""
+        try:
+            with self.executor(side) as executor:
+                return [executor.ask(request, timeout_s=START_S) for request in requests]
+        except (TreeError, WorkerError) as error:
+            raise self.unanswered(side, error) from error
+
+    def run(self, executor: LocalExecutor, side: str, record: JobRecord, pair: int, **more: Any) -> dict[str, Any]:
+        """The job in a process of a side; raises TreeError if the tree, not a kernel, is at fault."""
+        trusted = record.trusted(side)
+        is_new = trusted is None or "grounds" in trusted
+        given = {"block": pair, "trusted": trusted, "with_grounds": is_new, "kept": self.kept(side), **more}
+        try:
+            return executor.run_plain(record.job.trial, **given)
+        except WorkerError as error:
+            raise self.unanswered(side, error, f"{record.job.subject}: ") from error
+
+    def unanswered(self, side: str, error: Exception, where: str = "") -> TreeError:
+        """An error that names the tree of a side."""
+        msg = f"{self.trees[side]} cannot be asked: {where}{error}"
+        return TreeError(msg)
+
+    def _folder_of(self, content: str, side: str) -> Path:
+        """Folder for content that depends on the tree of a side."""
+        return self._folder / content / sha256(str(self.trees[side].path).encode()).hexdigest()[:16]

@@ -1,0 +1,117 @@
+"""Two groups of stored runs as the two sides of a gate, without measuring anything.
+
+Runs of one side are replicates. One run a side proves nothing: its ratio is reported with a warning.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
+
+from opgauge.harness.errors import NothingError
+from opgauge.harness.gate.evidence import evidence_of
+from opgauge.harness.gate.gate import judge
+from opgauge.harness.gate.policy import NOTHING_ASKED
+from opgauge.harness.gate.record import BASE, HEAD, BlockOutcome, Job, JobRecord
+from opgauge.harness.gate.run import Conditions, GateRun
+from opgauge.harness.gate.stored import load_blocks
+from opgauge.harness.judge.compare import compare_run
+from opgauge.harness.judge.estimate import LEAST_PAIRS
+from opgauge.harness.judge.verdict import Subject
+from opgauge.harness.run.environment import differences
+from opgauge.harness.run.tree import Tree
+from opgauge.harness.store import queries
+from opgauge.harness.store.queries import RunInfo
+from sqlalchemy import Engine
+
+FINISHED = frozenset({"finished", "imported"})
+LEAST_COMMIT = 6
+LATEST = "last"
+Chosen = Callable[[Subject], bool]
+
+
+def resolve(engine: Engine, name: str) -> list[RunInfo]:
+    """Runs that a name means: `last`, the beginning of one id, or all runs of a commit or branch, newest first.
+
+    Raises NothingError for none, and for a beginning of several ids.
+    """
+    runs = [run for run in queries.list_runs(engine) if run.status in FINISHED]
+    if name == LATEST and runs:
+        return runs[:1]
+    by_id = queries.find_runs(engine, name) if name else []
+    if len(by_id) > 1:
+        msg = f"several runs begin with {name}: {by_id[0].id}, {by_id[1].id}, …"
+        raise NothingError(msg)
+    is_commit = len(name) >= LEAST_COMMIT
+    found = by_id or [run for run in runs if run.branch == name or (is_commit and run.commit.startswith(name))]
+    if not found:
+        msg = f"no run, commit or branch {name!r} with results in the database"
+        raise NothingError(msg)
+    return found
+
+
+def compare_stored(
+    engine: Engine, base: Sequence[RunInfo], head: Sequence[RunInfo], conditions: Conditions, is_chosen: Chosen
+) -> GateRun:
+    """Judge the trials of both groups of runs as `gate` judges those that it measured.
+
+    Raises NothingError where no trial is chosen, or a run is on both sides.
+    """
+    twice = {run.id for run in base} & {run.id for run in head}
+    if twice:
+        msg = f"run {min(twice)[:8]} is on both sides"
+        raise NothingError(msg)
+    blocks = {BASE: load_blocks(engine, base), HEAD: load_blocks(engine, head)}
+    subjects = [subject for subject in dict.fromkeys([*blocks[HEAD], *blocks[BASE]]) if is_chosen(subject)]
+    if not subjects:
+        msg = "these runs have no results that match"
+        raise NothingError(msg)
+    policy = conditions.policy
+    records = {subject: _record(subject, blocks) for subject in subjects}
+    evidence = [evidence_of(record, {}) for record in records.values()]
+    # nothing is extended by looking again, so an alarm needs no more pairs than an interval does
+    rules = [policy.rule_of(one.subject, NOTHING_ASKED, most_pairs=LEAST_PAIRS) for one in evidence]
+    found = compare_run(evidence, rules)
+    return GateRun(
+        base=_tree(base),
+        head=_tree(head),
+        found=found,
+        outcome=judge(found, policy, today=conditions.today, waivers=conditions.waivers),
+        records=records,
+        conditions=conditions,
+        notes=tuple(_warnings(base, head, {subject.device for subject in subjects})),
+        command=shlex.join(_command(base, head)),
+    )
+
+
+def _record(subject: Subject, blocks: Mapping[str, Mapping[Subject, Sequence[BlockOutcome]]]) -> JobRecord:
+    """Blocks of both sides, paired in order of time; those beyond the shorter side are left out."""
+    sides = tuple(side for side in (BASE, HEAD) if subject in blocks[side])
+    record = JobRecord(Job(subject, {"case": {}}, sides))
+    for side in sides:
+        record.outcomes[side] = dict(enumerate(blocks[side][subject]))
+    return record
+
+
+def _warnings(base: Sequence[RunInfo], head: Sequence[RunInfo], devices: Collection[str]) -> list[str]:
+    found = []
+    if len(base) == 1 and len(head) == 1:
+        found.append(
+            "one run a side: a ratio may be the host's; name several runs of each side, or use opgauge gate --base"
+        )
+    for device in sorted(devices):
+        unlike = differences(head[0].environment, base[0].environment, device)
+        if unlike:
+            found.append(f"different hardware or software, so differences may not be the code's: {'; '.join(unlike)}")
+    return found
+
+
+def _tree(runs: Sequence[RunInfo]) -> Tree:
+    label = f"run {runs[0].id[:8]}" if len(runs) == 1 else f"{len(runs)} runs from {runs[-1].id[:8]}"
+    return Tree(Path(), runs[0].commit, label)
+
+
+def _command(base: Sequence[RunInfo], head: Sequence[RunInfo]) -> list[str]:
+    words = ["opgauge", "compare", *(run.id[:8] for run in base)]
+    return [*words, *(word for run in head for word in ("--head", run.id[:8]))]
