@@ -40,12 +40,14 @@ class ProjectScope:
             return
         root = scope.get("root_path", "")
         path = scope["path"].removeprefix(root)
-        found = _PREFIX.fullmatch(path)
+        # as it was sent: a name may have a slash, which is quoted in addresses
+        raw = (scope.get("raw_path") or quote(scope["path"]).encode()).decode("latin-1").partition("?")[0]
+        found = _PREFIX.fullmatch(raw.removeprefix(root))
         if found:
             name = unquote(found[1])
             inner = f"{root}/p/{quote(name, safe='')}"
             # in place, so that the middleware outside sees the route
-            scope.update(project="" if name == UNNAMED else name, root_path=inner, path=inner + (found[2] or "/"))
+            scope.update(project="" if name == UNNAMED else name, root_path=inner, path=inner + unquote(found[2] or "/"))
         elif scope["method"] == "GET" and path.startswith(_OWN):
             several = await run_in_threadpool(self._reader.projects)
             if len(several) > 1:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlencode
+from urllib.parse import quote, urlencode
 
 from fastapi import Request, Response
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
@@ -32,7 +32,7 @@ def templates() -> Environment:
     made = Environment(loader=FileSystemLoader(TEMPLATES), autoescape=True, undefined=StrictUndefined, trim_blocks=True)
     made.lstrip_blocks = True
     made.filters.update({name: getattr(text, name) for name in text.__all__})
-    made.filters["slot"] = slot
+    made.filters.update(slot=slot, segment=lambda name: quote(name or "-", safe=""))
     made.globals.update(asset=address, figure=figure, style_ids=style_ids)
     return made
 

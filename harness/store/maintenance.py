@@ -33,8 +33,8 @@ def back_up(engine: Engine, target: Path) -> int:
         else:
             _dump_postgresql(engine, partial)
         partial.replace(target)
-    except OSError as error:
-        msg = f"{target} cannot be written: {error.strerror}"
+    except (OSError, sqlite3.Error) as error:
+        msg = f"{target} cannot be written: {error}"
         raise StoreError(msg) from error
     finally:
         partial.unlink(missing_ok=True)

@@ -1,0 +1,81 @@
+"""Projects in one service, and a service below a path of a proxy."""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from fastapi.testclient import TestClient
+from opgauge.harness.result.submission import read_submission
+from opgauge.harness.settings import Settings
+from opgauge.harness.store import Store
+from opgauge.harness.store.bulk import add_run
+from opgauge.web.app import create_app
+
+from tests.databases import database
+from tests.web.submissions import a_run
+
+LINK = re.compile(r'(?:href|src|action)="([^"]*)"')
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> Iterator[str]:
+    """A database with a run of each of two projects, whose cases have different notes."""
+    with database(tmp_path) as made, Store.open(made) as store:
+        for name in ("alpha", "beta/2"):
+            run = copy.deepcopy(a_run(4))
+            run["run"]["environment"]["soft"] |= {"project": name, "branch": "main"}
+            for result in run["results"]:
+                result["trial"]["case"]["note"] = f"note of {name}"
+            add_run(store.engine, read_submission(run))
+        yield made
+
+
+def test_a_service_of_several_projects_lists_them(url: str) -> None:
+    """The first page lists them; pages of one have its runs, its notes and its links only."""
+    with TestClient(create_app(Settings(database=url))) as client:
+        assert {"/p/alpha/", "/p/beta%2F2/"} <= set(LINK.findall(client.get("/").text))
+        for name, other in (("alpha", "beta/2"), ("beta%2F2", "alpha")):
+            runs = client.get(f"/p/{name}/api/v1/runs").json()["items"]
+            assert len(runs) == 1
+            assert runs[0]["project"] != other
+            for page in ("/", "/ops", "/runs", "/regressions", f"/runs/{runs[0]['id']}"):
+                answer = client.get(f"/p/{name}{page}")
+                assert answer.status_code == 200, page
+                links = [link for link in LINK.findall(answer.text) if not link.startswith("#")]
+                assert all(link.startswith(f"/p/{name}/") for link in links), (page, links)
+            case = client.get(f"/p/{name}/api/v1/cases").json()["items"][0]["id"]
+            text = client.get(f"/p/{name}/cases/{case}").text
+            assert f"note of {runs[0]['project']}" in text
+            assert f"note of {other}" not in text
+        assert len(client.get("/api/v1/runs").json()["items"]) == 2
+        there = client.get("/ops?device=cpu", follow_redirects=False)
+        assert there.status_code == 307
+        assert there.headers["location"].endswith("/ops?device=cpu")
+
+
+def test_a_run_of_another_project_is_not_found(url: str) -> None:
+    """Neither its page nor its comparison."""
+    with TestClient(create_app(Settings(database=url))) as client:
+        run = client.get("/p/alpha/api/v1/runs").json()["items"][0]["id"]
+        assert client.get(f"/p/beta%2F2/runs/{run}").status_code == 404
+        assert client.get(f"/p/beta%2F2/api/v1/runs/{run}").status_code == 404
+        assert client.get(f"/p/beta%2F2/api/v1/compare?base={run}&head={run}").status_code == 404
+
+
+def test_links_lead_below_a_root_path(filled: str) -> None:
+    """Pages, files, the feed and redirects name the path of the proxy."""
+    app = create_app(Settings(database=filled))
+    with TestClient(app, root_path="/tools/opgauge") as client:
+        for page in ("/", "/runs", "/regressions", "/compare"):
+            answer = client.get(page)
+            assert answer.status_code == 200, page
+            assert all(link.startswith(("/tools/opgauge/", "#")) for link in LINK.findall(answer.text)), page
+        asset = re.search(r'href="/tools/opgauge(/static/style[^"]*)"', client.get("/").text)
+        assert asset
+        assert client.get(asset[1]).status_code == 200
+        feed = client.get("/regressions.atom").text
+        assert "<id>http://testserver/tools/opgauge/regressions.atom</id>" in feed
