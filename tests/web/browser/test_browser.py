@@ -203,3 +203,28 @@ def site_plotly() -> Path:
     from opgauge.web.assets import _plotly
 
     return _plotly()
+
+
+def test_no_page_asks_another_origin(browser: Browser, site: Site) -> None:
+    """Whatever is clicked in a figure's toolbar, nothing leaves the service; no button shares or uploads."""
+    with watching(browser) as watched:
+        foreign: list[str] = []
+
+        def look(address: str) -> None:
+            if not address.startswith((site.root, "data:", "blob:")):
+                foreign.append(address)
+
+        watched.page.on("request", lambda request: look(request.url))
+        watched.page.context.on("page", lambda page: look(page.url))
+        for name, address in addresses(site).items():
+            watched.open(site.root + address)
+            figures = watched.page.locator("figure[data-chart]")
+            for place in range(figures.count()):
+                figures.nth(place).hover()
+                buttons = figures.nth(place).locator(".modebar-btn")
+                titles = [str(buttons.nth(one).get_attribute("data-title")) for one in range(buttons.count())]
+                assert not [title for title in titles if re.search("share|cloud|upload|edit", title, re.I)], name
+                # the first downloads a picture, which a test has no use for
+                for button in range(1, buttons.count()):
+                    buttons.nth(button).click(force=True)
+            assert foreign == [], name
