@@ -47,7 +47,9 @@ class ProjectScope:
             name = unquote(found[1])
             inner = f"{root}/p/{quote(name, safe='')}"
             # in place, so that the middleware outside sees the route
-            scope.update(project="" if name == UNNAMED else name, root_path=inner, path=inner + unquote(found[2] or "/"))
+            scope.update(
+                project="" if name == UNNAMED else name, root_path=inner, path=inner + unquote(found[2] or "/")
+            )
         elif scope["method"] == "GET" and path.startswith(_OWN):
             several = await run_in_threadpool(self._reader.projects)
             if len(several) > 1:

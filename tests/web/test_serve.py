@@ -71,7 +71,7 @@ def served(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    command = [sys.executable, "-m", "harness", "serve", "--workers", "2", "--port", str(port)]
+    command = [sys.executable, "-m", "opgauge", "serve", "--workers", "2", "--port", str(port)]
     command += ["--db", f"sqlite:///{tmp_path}/x.db"]
     with subprocess.Popen(command, cwd=ROOT, text=True, stdout=subprocess.PIPE) as process:
         try:

@@ -223,7 +223,9 @@ def test_no_page_asks_another_origin(browser: Browser, site: Site) -> None:
                 figures.nth(place).hover()
                 buttons = figures.nth(place).locator(".modebar-btn")
                 titles = [str(buttons.nth(one).get_attribute("data-title")) for one in range(buttons.count())]
-                assert not [title for title in titles if re.search("share|cloud|upload|edit", title, re.I)], name
+                assert not [title for title in titles if re.search("share|cloud|upload|edit", title, re.IGNORECASE)], (
+                    name
+                )
                 # the first downloads a picture, which a test has no use for
                 for button in range(1, buttons.count()):
                     buttons.nth(button).click(force=True)
