@@ -15,7 +15,7 @@
 
 constexpr int AXES = 3;        // depth, height, width
 constexpr int THREADS = 256;
-constexpr int BATCH = 4;       // loads in flight of a thread, two where one is 16 bytes
+constexpr int BATCH = 8;       // loads in flight of a thread that loads single elements: latency bounds a tile
 
 struct Plan {
   int images, channels, outs;               // channels: of dx; outs: channels of dy
@@ -116,7 +116,7 @@ template <int V, bool UNIT, typename T>
 __device__ __forceinline__ void fill_pixels(
     const T* __restrict__ dy, Wide<T>* tile, const Plan& plan, const Block& block, int slice, int first_out) {
   using A = Wide<T>;
-  constexpr int IN_FLIGHT = V == 1 ? BATCH : BATCH / 2;
+  constexpr int IN_FLIGHT = V > 1 ? BATCH / 4 : BATCH / 2;
   const int count = plan.rows * plan.columns * plan.packs.value;
   const int top = origin(plan, 1, block.row), left = origin(plan, 2, block.column);
   const long long depth = static_cast<long long>(block.image) * plan.out[0] + slice;
@@ -174,30 +174,34 @@ __device__ __forceinline__ void fill(
   }
 }
 
-// Loads the filter of one depth tap for `stage_outs` channels of dy: [out][column tap][row tap, reversed][channel].
+// The filter of one depth tap for `stage_outs` channels of dy: [out][column tap][row tap, reversed][channel].
 template <int CHANNELS, typename T>
-__device__ __forceinline__ void fill_weights(
-    const T* __restrict__ filter, Wide<T>* weights, const Plan& plan, const Block& block, int depth_tap,
-    int first_out) {
-  const int taps = plan.kernel[0] * plan.kernel[1] * plan.kernel[2];
-  const int count = plan.stage_outs * plan.taps.value * plan.sub_channels.value;
-  for (int index = threadIdx.x; index < count; index += blockDim.x) {
+struct Weights {
+  const T* filter;
+  const Plan& plan;
+  const Block& block;
+  int depth_tap, first_out;
+
+  __device__ __forceinline__ int count() const {
+    return plan.stage_outs * plan.taps.value * plan.sub_channels.value;
+  }
+
+  __device__ __forceinline__ Wide<T> at(int index) const {
     const int rest = quotient(index, plan.sub_channels), sub = remainder(index, rest, plan.sub_channels);
     const int out = quotient(rest, plan.taps), within = remainder(rest, out, plan.taps);
     const int column_tap = quotient(within, plan.tap_rows);
     const int row_tap = plan.kernel[1] - 1 - static_cast<int>(remainder(within, column_tap, plan.tap_rows));
     const int group = quotient(sub / CHANNELS, plan.group_tiles);
     const int channel = remainder(sub / CHANNELS, group, plan.group_tiles) * CHANNELS + sub % CHANNELS;
-    Wide<T> value = 0;
-    if (group < block.groups && channel < plan.per_group && first_out + out < plan.group_outs) {
-      const long long row = static_cast<long long>(block.group + group) * plan.group_outs + first_out + out;
-      const int tap = (depth_tap * plan.kernel[1] + row_tap) * plan.kernel[2] + column_tap;
-      value = widen(filter[plan.last ? (row * taps + tap) * plan.per_group + channel
-                                     : (row * plan.per_group + channel) * taps + tap]);
-    }
-    weights[index] = value;
+    const bool exists = index < count() && group < block.groups && channel < plan.per_group;
+    if (!exists || first_out + out >= plan.group_outs) return 0;
+    const long long row = static_cast<long long>(block.group + group) * plan.group_outs + first_out + out;
+    const int taps = plan.kernel[0] * plan.kernel[1] * plan.kernel[2];
+    const int tap = (depth_tap * plan.kernel[1] + row_tap) * plan.kernel[2] + column_tap;
+    return widen(filter[plan.last ? (row * taps + tap) * plan.per_group + channel
+                                  : (row * plan.per_group + channel) * taps + tap]);
   }
-}
+};
 
 // Adds the products of one stage. from: the thread's first pixel in the tile. weights: of its channels.
 template <int TAPS, int CHANNELS, int PIXELS, typename A>
@@ -302,12 +306,15 @@ __global__ void __launch_bounds__(THREADS, sizeof(T) == 8 ? 2 : 3) direct(
     if (slice < 0) continue;
     for (int first_out = 0; first_out < plan.group_outs; first_out += plan.stage_outs) {
       __syncthreads();
+      const Weights<CHANNELS, T> stage = {filter, plan, block, depth_tap, first_out};
+      const A first_weight = stage.at(threadIdx.x);  // in flight while the tile is loaded
       if (plan.unit) {
         fill<true>(dy, tile, plan, block, slice, first_out);
       } else {
         fill<false>(dy, tile, plan, block, slice, first_out);
       }
-      fill_weights<CHANNELS>(filter, weights, plan, block, depth_tap, first_out);
+      if (threadIdx.x < stage.count()) weights[threadIdx.x] = first_weight;
+      for (int i = threadIdx.x + blockDim.x; i < stage.count(); i += blockDim.x) weights[i] = stage.at(i);
       __syncthreads();
       const int outs = min(plan.stage_outs, plan.group_outs - first_out);
       if (active) accumulate<TAPS>(sum, from, weights + sub * CHANNELS, plan, outs);
