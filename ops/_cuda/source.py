@@ -258,7 +258,7 @@ def _number(pattern: str, text: str) -> int:
 
 def _digest(path: Path, expressions: tuple[str, ...], arch: str, options: tuple[str, ...], *, draft: bool) -> str:
     digest = hashlib.sha256()
-    for file in (path, *sorted(path.parent.glob("*.cuh")), *sorted(INCLUDE.glob("*.cuh"))):
+    for file in (path, *sorted(path.parent.glob("*.cuh")), *sorted(INCLUDE.rglob("*.cuh"))):
         digest.update(file.read_bytes())
     told = [field.name for field in fields(Resources)]
     digest.update(repr((expressions, arch, options, draft, _nvrtc_version(), told)).encode())

@@ -279,7 +279,7 @@ __device__ __forceinline__ void store_results(
 }
 
 template <typename T, int TAPS, int CHANNELS, int PIXELS>
-__global__ void __launch_bounds__(THREADS, sizeof(T) == 8 ? 2 : 3) direct(
+__global__ void __launch_bounds__(THREADS, sizeof(T) == 8 || CHANNELS > 1 ? 2 : 3) direct(
     const T* __restrict__ dy, const T* __restrict__ filter, const T* __restrict__ addend, T* __restrict__ dx,
     const __grid_constant__ Plan plan) {
   using A = Wide<T>;

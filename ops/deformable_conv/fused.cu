@@ -289,7 +289,7 @@ struct Scout {
 
   __device__ __forceinline__ void receive() const {
     const int zeros = plan.images * plan.conv.height * plan.conv.width, width = plan.conv.width;
-    await_copies();
+    cp_async_wait_all();
     __syncwarp();  // no lane wants the old ones
 #pragma unroll 1
     for (int i = lane; i < plan.places * EACH; i += 32) {
@@ -478,17 +478,17 @@ __device__ __forceinline__ void produce(
         load(i, next + i);
       }
       if (first == 0) {
-        barrier_wait(ring.empty + turn.slot, turn.parity ^ 1);
+        mbarrier_wait(ring.empty + turn.slot, turn.parity ^ 1);
         if (threadIdx.x == CONSUMERS) {
-          barrier_arrive_and_expect(ring.full + turn.slot, FILTER_BYTES);
-          copy_whole(ring.filter(turn.slot), packed, FILTER_BYTES, ring.full + turn.slot);
+          mbarrier_arrive_expect_tx(ring.full + turn.slot, FILTER_BYTES);
+          cp_async_bulk_load(shared_address(ring.filter(turn.slot)), packed, FILTER_BYTES, ring.full + turn.slot);
         }
       }
       put<HALVES>(samples + first / TURNS * OCTETS * LINE, scales + first / TURNS * OCTETS, sampled, lane, row);
     }
-    show_stores();
+    fence_proxy_async();
     __syncwarp();
-    if (scout.lane == 0) barrier_arrive(ring.full + turn.slot);
+    if (scout.lane == 0) mbarrier_arrive(ring.full + turn.slot);
   }
 }
 
@@ -501,7 +501,7 @@ __device__ __forceinline__ void multiply_stage(
   float part[SIZE];
 #pragma unroll
   for (int i = 0; i < SIZE; ++i) part[i] = 0;
-  begin_multiplying();
+  wgmma_fence();
   if constexpr (HALVES == 2) {
 #pragma unroll
     for (int k = 0; k < 4; k += 2) multiply(part, a + k + 4, b + k, k > 0, halves);
@@ -512,7 +512,7 @@ __device__ __forceinline__ void multiply_stage(
   for (int k = 0; k < 8 / HALVES; k += 2) multiply(part, a + k, b + k, HALVES == 2 || k > 0, halves);
   const int row = threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4;
   const float upper = scales[row], lower = scales[row + 8];
-  finish_multiplying(part);
+  wgmma_commit_and_wait(part);
 #pragma unroll
   for (int i = 0; i < SIZE; ++i) sum[i] = fmaf(part[i], i / 2 % 2 == 0 ? upper : lower, sum[i]);
 }
@@ -521,10 +521,10 @@ template <int HALVES, int SIZE, typename T>
 __device__ __forceinline__ void multiply_stage(
     float (&sum)[SIZE], const unsigned char* filter, const unsigned char* samples, const float*, const T* type) {
   const unsigned long long a = rows_at(samples), b = rows_at(filter);
-  begin_multiplying();
+  wgmma_fence();
 #pragma unroll
   for (int k = 0; k < 8; k += 2) multiply(sum, a + k, b + k, 1, type);
-  finish_multiplying(sum);
+  wgmma_commit_and_wait(sum);
 }
 
 // Adds up what the splits of a tile have, in order, in the block that is last to have its own; false in the others.
@@ -538,12 +538,12 @@ __device__ __forceinline__ bool add_splits(
         make_float4(sum[4 * i], sum[4 * i + 1], sum[4 * i + 2], sum[4 * i + 3]);
   }
   __threadfence();
-  meet<ALL_CONSUMERS, CONSUMERS>();
+  bar_sync<ALL_CONSUMERS, CONSUMERS>();
   if (threadIdx.x == 0) {
     *shared = atomicAdd(ticket, 1u);
     __threadfence();
   }
-  meet<ALL_CONSUMERS, CONSUMERS>();
+  bar_sync<ALL_CONSUMERS, CONSUMERS>();
   if (*shared != splits - 1) return false;
   __threadfence();
   if (threadIdx.x == 0) *ticket = 0;  // as the next run wants it
@@ -566,14 +566,14 @@ __device__ __forceinline__ void write(
     int first_column, int first_row, int row, int column) {
   constexpr int ROWS = Ring<N, R, Q>::ROWS, COLUMNS = Ring<N, R, Q>::COLUMNS, PITCH = COLUMNS + 4;
   float* const result = reinterpret_cast<float*>(ring.memory + plan.results);
-  meet<ALL_CONSUMERS, CONSUMERS>();  // those of the tile before are out; of a block with one tile, the ring is used no more
+  bar_sync<ALL_CONSUMERS, CONSUMERS>();  // those of the tile before are out; of a block with one tile, the ring is used no more
   if (sizeof(T) == 4 && threadIdx.x < ROWS) ring.row_scales[threadIdx.x] = row_scale;
   const int at = column + threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4;
 #pragma unroll
   for (int i = 0; i < N / 2; ++i) {
     result[(row + i / 4 * 8 + threadIdx.x % 4 * 2 + i % 2) * PITCH + at + i / 2 % 2 * 8] = sum[i];
   }
-  meet<ALL_CONSUMERS, CONSUMERS>();
+  bar_sync<ALL_CONSUMERS, CONSUMERS>();
   const int across = COLUMNS / plan.strip;  // lanes run along a row of pixels
   const int own = threadIdx.x % COLUMNS, taken = own % across * plan.strip + own / across, mine = first_column + taken;
   if (mine >= plan.images * static_cast<int>(plan.conv.pixels.value)) return;
@@ -607,15 +607,15 @@ __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1) convolve(
   if (threadIdx.x == 0) {
 #pragma unroll 1
     for (int slot = 0; slot < plan.stages; ++slot) {
-      barrier_init(ring.full + slot, PRODUCERS / 32 + 1);
-      barrier_init(ring.empty + slot, CONSUMERS / 32);
+      mbarrier_init(ring.full + slot, PRODUCERS / 32 + 1);
+      mbarrier_init(ring.empty + slot, CONSUMERS / 32);
     }
-    show_stores();
+    fence_proxy_async();
   }
   __syncthreads();
   Turn turn;
   if (threadIdx.x >= CONSUMERS) {
-    hold_registers<REGISTERS, SAMPLING<T, HALVES, N>>();
+    setmaxnreg<REGISTERS, SAMPLING<T, HALVES, N>>();
 #pragma unroll 1
     for (int tile = blockIdx.x; tile < plan.tiles; tile += gridDim.x) {
       const int column_tile = tile / plan.row_tiles, row_tile = tile - column_tile * plan.row_tiles;
@@ -626,7 +626,7 @@ __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1) convolve(
     }
     return;
   }
-  hold_registers<REGISTERS, 2 * REGISTERS - SAMPLING<T, HALVES, N>>();
+  setmaxnreg<REGISTERS, 2 * REGISTERS - SAMPLING<T, HALVES, N>>();
   const int team = threadIdx.x / 128, row = team % R * N, column = team / R * 64;
 #pragma unroll 1
   for (int tile = blockIdx.x; tile < plan.tiles; tile += gridDim.x) {
@@ -639,12 +639,12 @@ __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1) convolve(
     for (int i = 0; i < SIZE; ++i) sum[i] = 0;
 #pragma unroll 1
     for (int left = end - begin; left > 0; --left, turn.next(plan.stages)) {
-      barrier_wait(ring.full + turn.slot, turn.parity);
+      mbarrier_wait(ring.full + turn.slot, turn.parity);
       multiply_stage<HALVES>(
           sum, ring.filter(turn.slot) + row * LINE, ring.samples(turn.slot) + column * LINE,
           ring.scales + turn.slot * COLUMNS + column, static_cast<const T*>(nullptr));
       __syncwarp();
-      if (threadIdx.x % 32 == 0) barrier_arrive(ring.empty + turn.slot);
+      if (threadIdx.x % 32 == 0) mbarrier_arrive(ring.empty + turn.slot);
     }
     if (plan.splits > 1) {
       const long long index = static_cast<long long>(blockIdx.y) * plan.tiles + tile;

@@ -1,18 +1,15 @@
 // Hopper's way to multiply and to copy, by PTX: four warps that multiply from shared memory, copies of whole lines, and
 // registers that warps hand to each other. Shared memory holds rows of 128 bytes, the 16 bytes at i of row r at i ^ r % 8.
 #pragma once
-#include "pipeline.cuh"
+#include "ptx/bar_sync.cuh"
+#include "ptx/fence_proxy_async.cuh"
+#include "ptx/mbarrier.cuh"
+#include "ptx/wgmma.cuh"
+#include "tensor_map.cuh"
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 
-__device__ __forceinline__ void copy_whole(void* to, const void* from, int bytes, unsigned long long* barrier) {
-  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
-                   shared_address(to)),
-               "l"(from), "r"(bytes), "r"(shared_address(barrier))
-               : "memory");
-}
-
-// 16 bytes, zeros where not `valid`; there once `await_copies` has returned in this thread.
+// 16 bytes, zeros where not `valid`; there once `cp_async_wait_all` has returned in this thread.
 __device__ __forceinline__ void copy_or_clear(void* to, const void* from, bool valid) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(
                    shared_address(to)),
@@ -20,14 +17,11 @@ __device__ __forceinline__ void copy_or_clear(void* to, const void* from, bool v
                : "memory");
 }
 
-__device__ __forceinline__ void await_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
+__device__ __forceinline__ void cp_async_wait_all() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 
-// What this thread has stored in shared memory is seen by warps that multiply from there.
-__device__ __forceinline__ void show_stores() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
-
-// From BEFORE registers a thread on; those that give go first, those that take wait for them.
+// Changes the registers of each thread from BEFORE to COUNT; a request waits until other warps have released enough.
 template <int BEFORE, int COUNT>
-__device__ __forceinline__ void hold_registers() {
+__device__ __forceinline__ void setmaxnreg() {
   if constexpr (COUNT > BEFORE) {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(COUNT));
   } else {
@@ -39,16 +33,6 @@ __device__ __forceinline__ void hold_registers() {
 __device__ __forceinline__ unsigned long long rows_at(const void* start) {
   const unsigned int address = shared_address(start);
   return (1ull << 62) | (64ull << 32) | (1ull << 16) | ((address & 0x3ffff) >> 4);
-}
-
-__device__ __forceinline__ void begin_multiplying() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
-
-template <int SIZE>
-__device__ __forceinline__ void finish_multiplying(float (&sum)[SIZE]) {
-  asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
-  asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
-#pragma unroll
-  for (int i = 0; i < SIZE; ++i) asm volatile("" : "+f"(sum[i])::"memory");  // not to be read before
 }
 
 #define EIGHT(d, i) \

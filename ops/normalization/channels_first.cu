@@ -178,7 +178,7 @@ __global__ void CLUSTER(K) __launch_bounds__(MOST<T>) normalize_once(
     }
   };
 #if __CUDA_ARCH__ >= 900
-  if (K > 1 && thread < 2) barrier_init(&arrived[thread], 1);
+  if (K > 1 && thread < 2) mbarrier_init(&arrived[thread], 1);
 #endif
   if (K > 1) cluster_arrive_with_barriers();
   if (ahead) bring(x, start, ours);
@@ -246,12 +246,12 @@ __global__ void CLUSTER(K) __launch_bounds__(MOST<T>) normalize_once(
     if constexpr (K > 1) {
       const int now = turn % 2;  // what comes early from a block that is ahead of us is of the other
 #if __CUDA_ARCH__ >= 900
-      if (thread == 0) barrier_arrive_and_expect(&arrived[now], K * 2 * group * sizeof(A));
+      if (thread == 0) mbarrier_arrive_expect_tx(&arrived[now], K * 2 * group * sizeof(A));
       for (int other = 0; owner && other < K; ++other) {
         send(&exchange[now][rank][0][owned], mean, &arrived[now], other);
         send(&exchange[now][rank][1][owned], squares, &arrived[now], other);
       }
-      if (owner) barrier_wait(&arrived[now], turn / 2 % 2);
+      if (owner) mbarrier_wait(&arrived[now], turn / 2 % 2);
 #endif
       if (owner) {  // Chan et al. 1979
         const auto values = [&](int other) {
@@ -458,15 +458,15 @@ __global__ void __launch_bounds__(SHARING_THREADS, 1) normalize_shared(
   };
 
   if (threadIdx.x < stages) {
-    barrier_init(&full[threadIdx.x], writers);
-    barrier_init(&told[threadIdx.x], 1);
+    mbarrier_init(&full[threadIdx.x], writers);
+    mbarrier_init(&told[threadIdx.x], 1);
   }
   __syncthreads();
 
   if (threadIdx.x < READERS) {
     const A here = A(1) / (static_cast<A>(count) * V);
     for (int item = 0, stage = 0, parity = 0; item < items; ++item) {
-      barrier_wait(&full[stage], parity);
+      mbarrier_wait(&full[stage], parity);
       const T* const slice = slices + stage * share * V;
       const auto sum = [&](auto&& take, A* by_warp) {
         A total = 0;
@@ -478,7 +478,7 @@ __global__ void __launch_bounds__(SHARING_THREADS, 1) normalize_shared(
         }
         total = warp_sum(total);
         if (lane == 0) by_warp[warp] = total;
-        meet<1, READERS>();
+        bar_sync<1, READERS>();
         return warp_sum(lane < READERS / 32 ? by_warp[lane] : A(0));
       };
       const A mean = sum([](A value) { return value; }, slots[0]) * here;
@@ -500,7 +500,7 @@ __global__ void __launch_bounds__(SHARING_THREADS, 1) normalize_shared(
       const A mean = base + moved, variance = left < A(0) ? A(0) : left, inverse = A(1) / sqrt(variance + epsilon);
       if (lane == 0) {
         means[stage] = mean, scales[stage] = inverse * gain, shifts[stage] = offset;
-        barrier_arrive(&told[stage]);
+        mbarrier_arrive(&told[stage]);
         if (split == 0) keep(statistics, channel, mean, inverse, variance, n, momentum);
       }
       if (++stage == stages) stage = 0;
@@ -533,13 +533,13 @@ __global__ void __launch_bounds__(SHARING_THREADS, 1) normalize_shared(
     const auto spot = [&](int stage, int j) { return slices + (stage * share + thread + j * writers) * V; };
     const auto bring = [&](int item, int stage) {
       if (item < items) each([&](int j) { copy_async(spot(stage, j), x + base(item) + place(j)); });
-      barrier_arrive_after_copies(&full[stage]);
+      cp_async_mbarrier_arrive(&full[stage]);
     };
     for (int item = 0; item < stages; ++item) bring(item, item);
     for (int item = 0, stage = 0, parity = 0; item < items; ++item) {
       Closed<T, V> added[WRITTEN];
       if (addend != nullptr) each([&](int j) { added[j].load(addend + base(item) + place(j)); });
-      barrier_wait(&told[stage], parity);
+      mbarrier_wait(&told[stage], parity);
       const A mean = means[stage], scale = scales[stage], offset = shifts[stage];
       each([&](int j) {
         const Pack<T, V> values = load<T, V>(spot(stage, j)), more = added[j].open();

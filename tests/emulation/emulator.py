@@ -81,8 +81,10 @@ class Library:
 
     def __init__(self, source: Source, expressions: Sequence[str], folder: Path, device: Path) -> None:
         folder.mkdir()
-        for file in (source.path, *INCLUDE.glob("*.cuh")):
-            (folder / file.name).write_text(_in_cpp(file.read_text(encoding="utf-8")), encoding="utf-8")
+        (folder / "ptx").mkdir()
+        for file in (*INCLUDE.rglob("*.cuh"), source.path):
+            name = file.relative_to(INCLUDE) if file.is_relative_to(INCLUDE) else file.name
+            (folder / name).write_text(_in_cpp(file.read_text(encoding="utf-8")), encoding="utf-8")
         for header in ("cuda_fp16.h", "cuda_bf16.h"):
             (folder / header).write_text('#include "cuda.h"\n', encoding="utf-8")
         lines = ['#include "cuda.h"', f'#include "{source.path.name}"']

@@ -109,7 +109,7 @@ __global__ void __launch_bounds__(128 * R, 4 / R) stream(
 #pragma unroll 1
     for (int done = 0; done < tiles.depth; done += DEEP) {
       wait_for_all_but<RING - 2>();
-      show_to_matrix_units();
+      fence_proxy_async();
       __syncthreads();
       if (coming < tiles.count) bring();
       commit();
@@ -125,13 +125,13 @@ __global__ void __launch_bounds__(128 * R, 4 / R) stream(
       const unsigned int stage = ring + slot * STAGE;
       const unsigned long long of_panel = describe(stage + warp / 4 * PANEL, PANEL);
       const unsigned long long of_wide = describe(stage + R * PANEL, PANEL);
-      begin_products();
+      wgmma_fence();
 #pragma unroll
       for (int i = 0; i < DEEP / 16; ++i) {  // the address of a descriptor is in units of 16 bytes
         multiply<!A_ALONG>(sum, of_panel + i * (A_ALONG ? 2 : 128), of_wide + i * 128, done + i > 0,
                            static_cast<const T*>(nullptr));
       }
-      end_products();
+      wgmma_commit_and_wait();
       slot = slot + 1 == RING ? 0 : slot + 1;
     }
 #pragma unroll

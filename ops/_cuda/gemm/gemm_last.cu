@@ -7,7 +7,8 @@
 
 #include "divide.cuh"
 #include "panel.cuh"
-#include "pipeline.cuh"
+#include "ptx/bar_sync.cuh"
+#include "ptx/mbarrier.cuh"
 #include "tensor_map.cuh"
 #include "wgmma.cuh"
 
@@ -38,11 +39,11 @@ struct Barriers {  // full, empty: of a group's stages, as they come; turns: may
   __device__ __forceinline__ void init() {
     if (threadIdx.x == 0) {
       for (int i = 0; i < 2 * RING; ++i) {
-        barrier_init(full[0] + i, 1);
-        barrier_init(empty[0] + i, GROUP / 32);
+        mbarrier_init(full[0] + i, 1);
+        mbarrier_init(empty[0] + i, GROUP / 32);
       }
-      for (int i = 0; i < MOST_STAGES; ++i) barrier_init(kept + i, 1);
-      for (int i = 0; i < 2; ++i) barrier_init(turns + i, GROUP / 32);
+      for (int i = 0; i < MOST_STAGES; ++i) mbarrier_init(kept + i, 1);
+      for (int i = 0; i < 2; ++i) mbarrier_init(turns + i, GROUP / 32);
       asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     }
     __syncthreads();
@@ -59,11 +60,11 @@ __device__ __forceinline__ void bring_all(
       if (turn == 0) keep(stage);
       if (n >= RING) {
         const int before = freed_turn / 2 * size.stages + freed_stage;
-        barrier_wait(barriers.empty[freed_turn % 2] + before % RING, before / RING & 1);
+        mbarrier_wait(barriers.empty[freed_turn % 2] + before % RING, before / RING & 1);
         if (++freed_stage == size.stages) freed_stage = 0, ++freed_turn;
       }
       unsigned long long* const full = barriers.full[turn % 2] + (turn / 2 * size.stages + stage) % RING;
-      barrier_arrive_and_expect(full, PANEL);
+      mbarrier_arrive_expect_tx(full, PANEL);
       bring(tile, stage, n % RING, full);
     }
   }
@@ -75,23 +76,23 @@ __device__ __forceinline__ void multiply_tile(
     float (&sum)[N], Barriers& barriers, const Turns& size, int turn, unsigned int kept, unsigned int ring,
     const Free& free) {
   int n = turn / 2 * size.stages;
-  if (turn > 0) barrier_wait(barriers.turns + turn % 2, (turn - 1) / 2 & 1);
+  if (turn > 0) mbarrier_wait(barriers.turns + turn % 2, (turn - 1) / 2 & 1);
 #pragma unroll 1
   for (int stage = 0; stage < size.stages; ++stage, ++n) {
-    barrier_wait(barriers.full[turn % 2] + n % RING, n / RING & 1);
-    if (turn < 2) barrier_wait(barriers.kept + stage, 0);
+    mbarrier_wait(barriers.full[turn % 2] + n % RING, n / RING & 1);
+    if (turn < 2) mbarrier_wait(barriers.kept + stage, 0);
     const unsigned long long passing = describe(ring + (turn * size.stages + stage) % RING * PANEL, PANEL);
     const unsigned long long staying = describe(kept + stage * PANEL, size.depth * LINE);
-    begin_products();
+    wgmma_fence();
 #pragma unroll
     for (int i = 0; i < DEEP / 16; ++i) {  // the address of a descriptor is in units of 16 bytes
       multiply<false>(sum, passing + i * 2, staying + i * 128, stage + i > 0, static_cast<const T*>(nullptr));
     }
-    end_products<1>();
+    wgmma_commit_and_wait<1>();
     if (stage > 0) free(barriers.empty[turn % 2] + (n - 1) % RING);
   }
   free(barriers.turns + (turn + 1) % 2);
-  wait_for_products<0>();
+  wgmma_wait_group<0>();
   free(barriers.empty[turn % 2] + (n - 1) % RING);
 }
 
@@ -112,20 +113,20 @@ __global__ void __launch_bounds__(THREADS) pass_pixels(
 
   if (group == 2) {
     if (member == 0) {
-      prefetch_map(filter);
-      prefetch_map(dy);
+      prefetch_tensormap(filter);
+      prefetch_tensormap(dy);
     }
     const auto keep = [&](int stage) {
-      barrier_arrive_and_expect(barriers.kept + stage, P * PANEL);
+      mbarrier_arrive_expect_tx(barriers.kept + stage, P * PANEL);
       const int row = blockIdx.y * size.filter_rows, column = blockIdx.y * size.filter_columns + share;
       for (int panel = 0; panel < P; ++panel) {
-        bring_box(kept + panel * depth * LINE + stage * PANEL, filter, column + panel * 64, row + stage * DEEP,
+        cp_async_bulk_tensor_load(kept + panel * depth * LINE + stage * PANEL, filter, column + panel * 64, row + stage * DEEP,
                   barriers.kept + stage);
       }
     };
     const auto bring = [&](int tile, int stage, int slot, unsigned long long* barrier) {
       const int across = blockIdx.y * size.dy_columns + stage * DEEP;
-      bring_box(kept + ring + slot * PANEL, dy, across, tile * 64, barrier);
+      cp_async_bulk_tensor_load(kept + ring + slot * PANEL, dy, across, tile * 64, barrier);
     };
     if (member == 0) bring_all(barriers, size.turns, first, keep, bring);
     __syncwarp();
@@ -134,7 +135,7 @@ __global__ void __launch_bounds__(THREADS) pass_pixels(
     const int own = room + group * S * PANEL;
     const int column = blockIdx.y * size.channels + share;
     const auto free = [&](unsigned long long* barrier) {
-      if (lane == 0) barrier_arrive(barrier);
+      if (lane == 0) mbarrier_arrive(barrier);
     };
     const int top = warp * 16 + lane / 8, left = lane % 8;  // a lane's line and piece, of one access of a warp
     float sum[32 * P];

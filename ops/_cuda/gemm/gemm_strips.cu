@@ -6,7 +6,8 @@
 
 #include "divide.cuh"
 #include "panel.cuh"
-#include "pipeline.cuh"
+#include "ptx/bar_sync.cuh"
+#include "ptx/mbarrier.cuh"
 #include "tensor_map.cuh"
 #include "wgmma.cuh"
 
@@ -41,13 +42,13 @@ __global__ void __launch_bounds__(THREADS, 1) pass_strips(
 
   if (group == GROUPS) {
     if (lane == 0) {
-      prefetch_map(filter);
-      prefetch_map(dy);
+      prefetch_tensormap(filter);
+      prefetch_tensormap(dy);
       for (int i = 0; i < RING; ++i) {
-        barrier_init(full + i, 1);
-        barrier_init(empty + i, WARPS);
+        mbarrier_init(full + i, 1);
+        mbarrier_init(empty + i, WARPS);
       }
-      for (int i = 0; i < STAGES; ++i) barrier_init(kept + i, 1);
+      for (int i = 0; i < STAGES; ++i) mbarrier_init(kept + i, 1);
       asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     }
     __syncwarp();
@@ -58,38 +59,38 @@ __global__ void __launch_bounds__(THREADS, 1) pass_strips(
       const int image = quotient(strip, size.each), pixel = remainder(strip, image, size.each) * 64;
       for (int stage = 0; stage < STAGES; ++stage) {
         if (strip == first) {
-          barrier_arrive_and_expect(kept + stage, GROUPS * PANEL);
+          mbarrier_arrive_expect_tx(kept + stage, GROUPS * PANEL);
           const int column = blockIdx.y * size.filter_columns + share;
           for (int i = 0; i < GROUPS; ++i) {
-            bring_box(ring + (FIRST_KEPT + GROUPS * stage + i) * PANEL, filter, column + i * 64,
+            cp_async_bulk_tensor_load(ring + (FIRST_KEPT + GROUPS * stage + i) * PANEL, filter, column + i * 64,
                       blockIdx.y * size.filter_rows + stage * DEEP, kept + stage);
           }
         }
         const int before = turn + (place >= FIRST_KEPT);  // what had this place
-        if (before > 0) barrier_wait(empty + place, before - 1 & 1);
-        barrier_arrive_and_expect(full + place, PANEL);
-        bring_box(ring + place * PANEL, dy, pixel, blockIdx.y * size.dy_rows + stage * DEEP, image, full + place);
+        if (before > 0) mbarrier_wait(empty + place, before - 1 & 1);
+        mbarrier_arrive_expect_tx(full + place, PANEL);
+        cp_async_bulk_tensor_load(ring + place * PANEL, dy, pixel, blockIdx.y * size.dy_rows + stage * DEEP, image, full + place);
         if (++place == RING) place = 0, ++turn;
       }
     }
   } else {
-    if (SENT && threadIdx.x == 0) prefetch_map(of_d);
-    meet<THREADS>(1);
+    if (SENT && threadIdx.x == 0) prefetch_tensormap(of_d);
+    bar_sync<THREADS>(1);
     int place = 0, turn = 0, freed = 0;
     unsigned int a[STAGES * DEEP / 16][4];
     float sums[2][32];
     const auto free = [&](int place) {
-      if (lane == 0) barrier_arrive(empty + place);
+      if (lane == 0) mbarrier_arrive(empty + place);
     };
     const auto multiply_stage = [&](float (&sum)[32], int stage) {
-      barrier_wait(full + place, turn & 1);
+      mbarrier_wait(full + place, turn & 1);
       const unsigned long long of_pixels = describe(ring + place * PANEL, PANEL);
-      begin_products();
+      wgmma_fence();
 #pragma unroll
       for (int i = 0; i < DEEP / 16; ++i) {  // the address of a descriptor is in units of 16 bytes
         multiply(sum, a[stage * DEEP / 16 + i], of_pixels + i * 128, stage + i > 0, static_cast<const T*>(nullptr));
       }
-      commit_products();
+      wgmma_commit_group();
       if (++place == RING) place = 0, ++turn;
     };
     const auto multiply_strip = [&](float (&sum)[32]) {
@@ -97,7 +98,7 @@ __global__ void __launch_bounds__(THREADS, 1) pass_strips(
       for (int stage = 0; stage < STAGES; ++stage) multiply_stage(sum, stage);
     };
     const auto finish_strip = [&](float (&sum)[32]) {
-      wait_for_products<0>();
+      wgmma_wait_group<0>();
 #pragma unroll
       for (int i = 0; i < 32; ++i) asm volatile("" : "+f"(sum[i])::"memory");  // nothing is to be read before
 #pragma unroll
@@ -111,7 +112,7 @@ __global__ void __launch_bounds__(THREADS, 1) pass_strips(
     d += static_cast<long long>(channel + row) * size.pixels + piece * 8;
     const auto write_strip = [&](const float (&sum)[32], int strip) {
       if constexpr (SENT) {
-        if (lane == 0) wait_until_sent();
+        if (lane == 0) cp_async_bulk_wait_group_read();
         __syncwarp();
       }
 #pragma unroll
@@ -122,9 +123,9 @@ __global__ void __launch_bounds__(THREADS, 1) pass_strips(
       }
       const int image = quotient(strip, size.each), pixel = remainder(strip, image, size.each) * 64;
       if constexpr (SENT) {
-        show_to_copying_unit();
+        fence_proxy_async();
         __syncwarp();
-        if (lane == 0) send_box(of_d, pixel, channel, image, shared_address(room));
+        if (lane == 0) cp_async_bulk_tensor_store(of_d, pixel, channel, image, shared_address(room));
       } else {
         __syncwarp();
         T* const to = d + image * size.image + pixel;
@@ -141,7 +142,7 @@ __global__ void __launch_bounds__(THREADS, 1) pass_strips(
 #pragma unroll
     for (int stage = 0; stage < STAGES; ++stage) {
       const int at = FIRST_KEPT + GROUPS * stage;
-      barrier_wait(kept + stage, 0);
+      mbarrier_wait(kept + stage, 0);
 #pragma unroll
       for (int i = 0; i < DEEP / 16; ++i) {
         load_matrices<true>(a[stage * DEEP / 16 + i], bytes + (at + group) * PANEL + from + i * 16 * LINE);
@@ -170,7 +171,7 @@ __global__ void __launch_bounds__(THREADS, 1) pass_strips(
     } else {
       write_strip(sums[0], strip);
     }
-    if (SENT && lane == 0) wait_until_sent();
+    if (SENT && lane == 0) cp_async_bulk_wait_group_read();
   }
 }
 

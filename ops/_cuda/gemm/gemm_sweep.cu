@@ -8,7 +8,8 @@
 // stores, a launch lasts half as long again (conv2_x of ResNet-50 on an H200: 29 us against 21).
 
 #include "panel.cuh"
-#include "pipeline.cuh"
+#include "ptx/bar_sync.cuh"
+#include "ptx/mbarrier.cuh"
 #include "view.cuh"
 #include "wgmma.cuh"
 
@@ -55,8 +56,8 @@ __global__ void __launch_bounds__(R == 1 ? 160 : 128 * R + 64, P == 2 ? 4 / R : 
   const int stages = size.depth / DEEP;
   if (threadIdx.x == 0) {
     for (int i = 0; i < RING; ++i) {
-      barrier_init(full + i, BRINGERS);
-      barrier_init(empty + i, 4 * R);
+      mbarrier_init(full + i, BRINGERS);
+      mbarrier_init(empty + i, 4 * R);
     }
   }
 
@@ -102,10 +103,10 @@ __global__ void __launch_bounds__(R == 1 ? 160 : 128 * R + 64, P == 2 ? 4 / R : 
     const int total = (size.tiles - first + size.step - 1) / size.step * stages;
     for (int n = 0; n < total; ++n) {
       wait_for_all_but<RING - 2>();
-      show_to_matrix_units();
-      barrier_arrive(full + n % RING);
+      fence_proxy_async();
+      mbarrier_arrive(full + n % RING);
       if (coming < size.tiles) {
-        if (n > 0) barrier_wait(empty + (n - 1) % RING, (n - 1) / RING & 1);
+        if (n > 0) mbarrier_wait(empty + (n - 1) % RING, (n - 1) / RING & 1);
         bring();
       }
       commit();
@@ -124,7 +125,7 @@ __global__ void __launch_bounds__(R == 1 ? 160 : 128 * R + 64, P == 2 ? 4 / R : 
     }
     commit();
     wait_for_all_but<0>();
-    show_to_matrix_units();
+    fence_proxy_async();
     __syncthreads();
 
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -172,8 +173,8 @@ __global__ void __launch_bounds__(R == 1 ? 160 : 128 * R + 64, P == 2 ? 4 / R : 
 #pragma unroll 1
       for (int stage = 0; stage < stages; ++stage, ++n) {
         const unsigned int brought = kept + ring + n % RING * STAGE;
-        barrier_wait(full + n % RING, n / RING & 1);
-        begin_products();
+        mbarrier_wait(full + n % RING, n / RING & 1);
+        wgmma_fence();
         const unsigned int high = LAST ? brought + warp / 4 * PANEL : kept + warp / 4 * size.depth * LINE + stage * PANEL;
         const unsigned long long of_high = describe(high, PANEL);
         const unsigned long long of_wide =
@@ -183,8 +184,8 @@ __global__ void __launch_bounds__(R == 1 ? 160 : 128 * R + 64, P == 2 ? 4 / R : 
           multiply<!LAST>(sum, of_high + i * (LAST ? 2 : 128), of_wide + i * 128, stage + i > 0,
                           static_cast<const T*>(nullptr));
         }
-        end_products();
-        if (lane == 0) barrier_arrive(empty + n % RING);
+        wgmma_commit_and_wait();
+        if (lane == 0) mbarrier_arrive(empty + n % RING);
       }
 #pragma unroll
       for (int panel = 0; panel < P; ++panel) {

@@ -7,7 +7,8 @@
 
 #include "divide.cuh"
 #include "panel.cuh"
-#include "pipeline.cuh"
+#include "ptx/bar_sync.cuh"
+#include "ptx/mbarrier.cuh"
 #include "tensor_map.cuh"
 #include "wgmma.cuh"
 
@@ -51,11 +52,11 @@ __device__ __forceinline__ void write_pixels(
     store_matrices<true>(shared_address(at),
                          {bits<T>(s[0], s[1]), bits<T>(s[2], s[3]), bits<T>(s[4], s[5]), bits<T>(s[6], s[7])});
     if (i % 4 != 3 && i != EACH - 1) continue;
-    show_to_copying_unit();
-    meet<GROUP>(2 + group);
+    fence_proxy_async();
+    bar_sync<GROUP>(2 + group);
     if (member == 0) {  // in parts: some leave while others are put together
       for (int from = i / 4 * 64; from < i * 16 + 16; from += SENT<N>) {
-        send_box(d, channel, pixel + from, shared_address(room) + from * LINE);
+        cp_async_bulk_tensor_store(d, channel, pixel + from, shared_address(room) + from * LINE);
       }
     }
   }
@@ -79,11 +80,11 @@ __device__ __forceinline__ void write_images(
       at[half * 8 * size.pixels] = narrow<T>(result);
     }
   }
-  show_to_copying_unit();
-  meet<GROUP>(2 + group);
+  fence_proxy_async();
+  bar_sync<GROUP>(2 + group);
   if (member != 0) return;
   for (int i = 0; i < images; ++i) {
-    send_bytes(to + i * size.pitch, shared_address(room) + i * size.pixels * LINE, size.pixels * LINE);
+    cp_async_bulk_store(to + i * size.pitch, shared_address(room) + i * size.pixels * LINE, size.pixels * LINE);
   }
 }
 
@@ -125,11 +126,11 @@ __global__ void __launch_bounds__(THREADS, 1) multiply_tiles(
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(BRINGERS));
     if (member >= 32) return;
     if (member == 0) {
-      prefetch_map(filter);
-      prefetch_map(dy);
+      prefetch_tensormap(filter);
+      prefetch_tensormap(dy);
       for (int i = 0; i < RING; ++i) {
-        barrier_init(full + i, 1);
-        barrier_init(empty + i, GROUPS * GROUP / 32);
+        mbarrier_init(full + i, 1);
+        mbarrier_init(empty + i, GROUPS * GROUP / 32);
       }
       asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     }
@@ -139,38 +140,38 @@ __global__ void __launch_bounds__(THREADS, 1) multiply_tiles(
     for (int tile = blockIdx.x; tile < size.count; tile += gridDim.x) {
       aim(tile);
       for (int stage = 0; stage < stages + GROUPS; ++stage, advance()) {
-        if (turn > 0) barrier_wait(empty + slot, (turn - 1) & 1);
+        if (turn > 0) mbarrier_wait(empty + slot, (turn - 1) & 1);
         const unsigned int to = ring + slot * STAGE;
         if (stage < stages) {
-          barrier_arrive_and_expect(full + slot, STAGE);
-          bring_box(to + PANELS * PANEL, dy, blockIdx.y * size.dy_columns + stage * DEEP, pixel, full + slot);
+          mbarrier_arrive_expect_tx(full + slot, STAGE);
+          cp_async_bulk_tensor_load(to + PANELS * PANEL, dy, blockIdx.y * size.dy_columns + stage * DEEP, pixel, full + slot);
           const int column = blockIdx.y * size.filter_columns + share;
           for (int panel = 0; panel < PANELS; ++panel) {
-            bring_box(to + panel * PANEL, filter, column + panel * 64, blockIdx.y * size.filter_rows + stage * DEEP,
+            cp_async_bulk_tensor_load(to + panel * PANEL, filter, column + panel * 64, blockIdx.y * size.filter_rows + stage * DEEP,
                       full + slot);
           }
         } else if (size.added) {
           const int owner = stage - stages;
           if constexpr (LAST) {
-            barrier_arrive_and_expect(full + slot, U * LINES);
+            mbarrier_arrive_expect_tx(full + slot, U * LINES);
             const int column = blockIdx.y * size.channels + share + owner * U * 64;
-            for (int u = 0; u < U; ++u) bring_box(to + u * LINES, of_addend, column + u * 64, pixel, full + slot);
+            for (int u = 0; u < U; ++u) cp_async_bulk_tensor_load(to + u * LINES, of_addend, column + u * 64, pixel, full + slot);
           } else {
             const int part = size.pixels * LINE;
-            barrier_arrive_and_expect(full + slot, images * part);
-            for (int i = 0; i < images; ++i) bring_bytes(to + i * part, addend + lies(owner, i), part, full + slot);
+            mbarrier_arrive_expect_tx(full + slot, images * part);
+            for (int i = 0; i < images; ++i) cp_async_bulk_load(to + i * part, addend + lies(owner, i), part, full + slot);
           }
         } else {
-          barrier_arrive(full + slot);
+          mbarrier_arrive(full + slot);
         }
       }
     }
   } else {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(MULTIPLIERS));
-    meet<GROUPS * GROUP + 32>(1);
-    if (U > 1 && group > 0) barrier_wait(full + 1, 0);  // one group is through earlier and writes while others multiply
+    bar_sync<GROUPS * GROUP + 32>(1);
+    if (U > 1 && group > 0) mbarrier_wait(full + 1, 0);  // one group is through earlier and writes while others multiply
     const auto free = [&](int slot) {
-      if (member % 32 == 0) barrier_arrive(empty + slot);
+      if (member % 32 == 0) mbarrier_arrive(empty + slot);
     };
 #pragma unroll 1
     for (int tile = blockIdx.x; tile < size.count; tile += gridDim.x) {
@@ -186,54 +187,54 @@ __global__ void __launch_bounds__(THREADS, 1) multiply_tiles(
       int before = 0;
 #pragma unroll 1
       for (int stage = 0; stage < stages - (U - 1); ++stage, advance()) {
-        barrier_wait(full + slot, turn & 1);
-        begin_products();
+        mbarrier_wait(full + slot, turn & 1);
+        wgmma_fence();
 #pragma unroll
         for (int i = 0; i < DEEP / 16; ++i) {
 #pragma unroll
           for (int u = 0; u < U; ++u) multiply_part(i, u, stage + i > 0);
         }
-        end_products<1>();
+        wgmma_commit_and_wait<1>();
         if (stage > 0) free(before);
         before = slot;
       }
       const int last = slot;
       if constexpr (U > 1) {  // of the last stage the first channels first: they leave while others are multiplied
-        barrier_wait(full + slot, turn & 1);
-        begin_products();
+        mbarrier_wait(full + slot, turn & 1);
+        wgmma_fence();
 #pragma unroll
         for (int u = 0; u < U; ++u) {
 #pragma unroll
           for (int i = 0; i < DEEP / 16; ++i) multiply_part(i, u, stages + i > 1);
-          commit_products();
+          wgmma_commit_group();
         }
         advance();
       }
-      wait_for_products<U - 1>();
+      wgmma_wait_group<U - 1>();
       if (U == 1 || stages > 1) free(before);
       aim(tile);
       const auto pass = [&](int groups) {  // the places of other groups
         for (int i = 0; i < groups; ++i, advance()) {
-          barrier_wait(full + slot, turn & 1);
+          mbarrier_wait(full + slot, turn & 1);
           free(slot);
         }
       };
       pass(group);
-      barrier_wait(full + slot, turn & 1);
+      mbarrier_wait(full + slot, turn & 1);
       unsigned char* const room = bytes + slot * STAGE;
       if constexpr (LAST) {
         const int channel = blockIdx.y * size.channels + share + group * U * 64;
         write_pixels<T, N>(sum[0], of_d, size.added, room, channel, pixel);
         if constexpr (U > 1) {
           static_assert(U == 2);
-          wait_for_products<0>();
+          wgmma_wait_group<0>();
           free(last);
           write_pixels<T, N>(sum[1], of_d, size.added, room + LINES, channel + 64, pixel);
         }
       } else {
         write_images<T, N>(sum[0], size, room, d + lies(group, 0), images);
       }
-      if (member == 0) wait_until_sent();
+      if (member == 0) cp_async_bulk_wait_group_read();
       __syncwarp();
       free(slot);
       advance();

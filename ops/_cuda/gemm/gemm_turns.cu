@@ -8,7 +8,8 @@
 // as there is room.
 
 #include "panel.cuh"
-#include "pipeline.cuh"
+#include "ptx/bar_sync.cuh"
+#include "ptx/mbarrier.cuh"
 #include "tensor_map.cuh"
 #include "view.cuh"
 #include "wgmma.cuh"
@@ -51,10 +52,10 @@ __global__ void __launch_bounds__(2 * GROUP + BRINGERS, 1) take_turns(
   const int group = threadIdx.x / GROUP, member = threadIdx.x % GROUP;
   if (threadIdx.x == 0) {
     for (int i = 0; i < 2 * RING; ++i) {
-      barrier_init(barriers.full[0] + i, BRINGERS);
-      barrier_init(barriers.empty[0] + i, GROUP / 32);
+      mbarrier_init(barriers.full[0] + i, BRINGERS);
+      mbarrier_init(barriers.empty[0] + i, GROUP / 32);
     }
-    for (int i = 0; i < MOST_STAGES; ++i) barrier_init(barriers.kept + i, GROUP);
+    for (int i = 0; i < MOST_STAGES; ++i) mbarrier_init(barriers.kept + i, GROUP);
   }
   __syncthreads();
 
@@ -111,12 +112,12 @@ __global__ void __launch_bounds__(2 * GROUP + BRINGERS, 1) take_turns(
     Turn now, before;  // before: the stage whose place the next one takes
     for (int n = 0; n < total; ++n) {
       wait_for_all_but<RING - 2>();
-      show_to_matrix_units();
-      barrier_arrive(barriers.full[now.group] + now.number() % RING);
+      fence_proxy_async();
+      mbarrier_arrive(barriers.full[now.group] + now.number() % RING);
       now.advance(stages);
       if (n > 0) {
         if (coming < size.tiles) {
-          barrier_wait(barriers.empty[before.group] + before.number() % RING, before.number() / RING & 1);
+          mbarrier_wait(barriers.empty[before.group] + before.number() % RING, before.number() / RING & 1);
         }
         before.advance(stages);
       }
@@ -142,8 +143,8 @@ __global__ void __launch_bounds__(2 * GROUP + BRINGERS, 1) take_turns(
     for (int i = stages; i < MOST_STAGES; ++i) commit();
     for (int i = 0; i < stages; ++i) {  // each time the oldest group is what is waited for
       wait_for_all_but<MOST_STAGES - 1>();
-      show_to_matrix_units();
-      barrier_arrive(barriers.kept + i);
+      fence_proxy_async();
+      mbarrier_arrive(barriers.kept + i);
       commit();
     }
   }
@@ -167,7 +168,7 @@ __global__ void __launch_bounds__(2 * GROUP + BRINGERS, 1) take_turns(
     if constexpr (LAST) {
       __syncwarp();
     } else {
-      meet<GROUP>(1 + group);
+      bar_sync<GROUP>(1 + group);
     }
   };
   const auto fetch = [&](int tile, int ahead) {  // of the addend, the panel that many after the tile's first
@@ -195,22 +196,22 @@ __global__ void __launch_bounds__(2 * GROUP + BRINGERS, 1) take_turns(
   for (int tile = start; tile < size.tiles; tile += 2 * size.step, turn += 2) {
 #pragma unroll 1
     for (int stage = 0; stage < stages; ++stage, ++n) {
-      barrier_wait(barriers.full[group] + n % RING, n / RING & 1);
-      if (n < stages) barrier_wait(barriers.kept + stage, 0);
+      mbarrier_wait(barriers.full[group] + n % RING, n / RING & 1);
+      if (n < stages) mbarrier_wait(barriers.kept + stage, 0);
       const unsigned int brought = kept + ring + (turn * stages + stage) % RING * PANEL;
       const unsigned long long of_pixels = describe(brought, PANEL);
       const unsigned long long of_channels = describe(kept + stage * PANEL, size.depth * LINE);
-      begin_products();
+      wgmma_fence();
 #pragma unroll
       for (int i = 0; i < DEEP / 16; ++i) {  // the address of a descriptor is in units of 16 bytes
         multiply<!LAST>(sum, of_pixels + i * (LAST ? 2 : 128), of_channels + i * 128, stage + i > 0,
                         static_cast<const T*>(nullptr));
       }
-      end_products<1>();
-      if (stage > 0 && lane == 0) barrier_arrive(barriers.empty[group] + (n - 1) % RING);
+      wgmma_commit_and_wait<1>();
+      if (stage > 0 && lane == 0) mbarrier_arrive(barriers.empty[group] + (n - 1) % RING);
     }
-    wait_for_products<0>();
-    if (lane == 0) barrier_arrive(barriers.empty[group] + (n - 1) % RING);
+    wgmma_wait_group<0>();
+    if (lane == 0) mbarrier_arrive(barriers.empty[group] + (n - 1) % RING);
     const int there = lines_there(tile);
     T* const into = d + (top < there ? begin(tile) : 0);
 #pragma unroll

@@ -1,28 +1,10 @@
 // The matrix units that read shared memory themselves (wgmma, sm_90a): 64 rows by 64 to 256 columns.
 #pragma once
 #include "mma.cuh"
+#include "ptx/fence_proxy_async.cuh"
+#include "ptx/wgmma.cuh"
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-
-// What was copied to shared memory, for the matrix units to see. It waits for this thread's writes to global memory too.
-__device__ __forceinline__ void show_to_matrix_units() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
-
-__device__ __forceinline__ void begin_products() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
-
-template <int PENDING>
-__device__ __forceinline__ void wait_for_products() {
-  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(PENDING) : "memory");
-}
-
-// The products begun since the last call are a group.
-__device__ __forceinline__ void commit_products() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
-
-// As `commit_products`; all but the last PENDING groups are there then.
-template <int PENDING = 0>
-__device__ __forceinline__ void end_products() {
-  commit_products();
-  wait_for_products<PENDING>();
-}
 
 // Panels of 128-byte lines whose pieces of 16 bytes are flipped by their line's last three bits. Lines that follow each
 // other in eights are 1024 bytes apart; `panels`: bytes between panels, where a factor stored by depth has several.

@@ -1,6 +1,7 @@
 // Thread-block clusters and asynchronous copies, by PTX. Empty before the architectures that have them.
 #pragma once
-#include "pipeline.cuh"
+#include "ptx/bar_sync.cuh"
+#include "ptx/mbarrier.cuh"
 #include "shared.cuh"
 
 #if __CUDA_ARCH__ >= 900

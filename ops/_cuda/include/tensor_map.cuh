@@ -1,6 +1,7 @@
-// Boxes of matrices from global to shared memory (sm_90): one thread asks, tensor maps say how the matrices lie.
+// Bulk copies between global and shared memory (sm_90), issued by one thread; tensor maps describe matrices.
 #pragma once
 #include "pack.cuh"
+#include "ptx/fence_proxy_async.cuh"
 #include "shared.cuh"
 
 struct alignas(64) TensorMap {  // made by ops/_cuda/tensor_map.py
@@ -9,14 +10,13 @@ struct alignas(64) TensorMap {  // made by ops/_cuda/tensor_map.py
 
 #if __CUDA_ARCH__ >= 900
 
-// Soon to be used: reading a map takes as long as reading what it maps.
-__device__ __forceinline__ void prefetch_map(const TensorMap& map) {
+// Prefetches a map: loading it takes as long as loading the data that it describes.
+__device__ __forceinline__ void prefetch_tensormap(const TensorMap& map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
 }
 
-// The box at this place, of 16s of bytes in its row; what lies outside arrives as zeros. `barrier` counts the bytes.
-// Lines are kept, as in `fetch_kept`.
-__device__ __forceinline__ void bring_box(
+// Loads the box at (column, row); elements outside the matrix are zero. `barrier` counts the bytes. L2 evict_last.
+__device__ __forceinline__ void cp_async_bulk_tensor_load(
     unsigned int to, const TensorMap& map, int column, int row, unsigned long long* barrier) {
   asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
                "[%0], [%1, {%2, %3}], [%4], %5;" ::"r"(to),
@@ -24,8 +24,8 @@ __device__ __forceinline__ void bring_box(
                : "memory");
 }
 
-// As `bring_box` of a matrix of several that lie apart; what lies outside of its matrix arrives as zeros too.
-__device__ __forceinline__ void bring_box(
+// The same for one of several matrices.
+__device__ __forceinline__ void cp_async_bulk_tensor_load(
     unsigned int to, const TensorMap& map, int column, int row, int matrix, unsigned long long* barrier) {
   asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
                "[%0], [%1, {%2, %3, %4}], [%5], %6;" ::"r"(to),
@@ -33,43 +33,40 @@ __device__ __forceinline__ void bring_box(
                : "memory");
 }
 
-// Bytes that lie together, of 16s, to shared memory; both addresses are multiples of 16.
-__device__ __forceinline__ void bring_bytes(
+// Loads contiguous bytes; their number and both addresses are multiples of 16.
+__device__ __forceinline__ void cp_async_bulk_load(
     unsigned int to, const void* from, unsigned int bytes, unsigned long long* barrier) {
   asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),
                "l"(from), "r"(bytes), "r"(shared_address(barrier))
                : "memory");
 }
 
-// What was written to shared memory, for what is sent from there.
-__device__ __forceinline__ void show_to_copying_unit() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
-
-// A box to its place in a matrix, but for what lies outside.
-__device__ __forceinline__ void send_box(const TensorMap& map, int column, int row, unsigned int from) {
+// Stores a box at (column, row); elements outside the matrix are left out.
+__device__ __forceinline__ void cp_async_bulk_tensor_store(const TensorMap& map, int column, int row, unsigned int from) {
   asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%1, %2}], [%3];" ::"l"(&map), "r"(column),
                "r"(row), "r"(from)
                : "memory");
   asm volatile("cp.async.bulk.commit_group;" ::: "memory");
 }
 
-// As `send_box`, to a matrix of several that lie apart.
-__device__ __forceinline__ void send_box(const TensorMap& map, int column, int row, int matrix, unsigned int from) {
+// The same for one of several matrices.
+__device__ __forceinline__ void cp_async_bulk_tensor_store(const TensorMap& map, int column, int row, int matrix, unsigned int from) {
   asm volatile("cp.async.bulk.tensor.3d.global.shared::cta.bulk_group [%0, {%1, %2, %3}], [%4];" ::"l"(&map),
                "r"(column), "r"(row), "r"(matrix), "r"(from)
                : "memory");
   asm volatile("cp.async.bulk.commit_group;" ::: "memory");
 }
 
-// As `bring_bytes` the other way.
-__device__ __forceinline__ void send_bytes(void* to, unsigned int from, unsigned int bytes) {
+// Stores contiguous bytes.
+__device__ __forceinline__ void cp_async_bulk_store(void* to, unsigned int from, unsigned int bytes) {
   asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(to), "r"(from), "r"(bytes) : "memory");
   asm volatile("cp.async.bulk.commit_group;" ::: "memory");
 }
 
-// Until what this thread has sent may be written over.
-__device__ __forceinline__ void wait_until_sent() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
+// Waits until the sources of this thread's stores may be overwritten.
+__device__ __forceinline__ void cp_async_bulk_wait_group_read() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
 
-// This block's part of what all blocks are going to read, into the L2 cache. Addresses and bytes are 16s.
+// Prefetches this thread block's share of `bytes` that all blocks read into L2. Addresses and bytes are multiples of 16.
 __device__ __forceinline__ void prefetch_part(const void* all, unsigned int bytes) {
   const unsigned int blocks = gridDim.x * gridDim.y, part = (bytes / 16 + blocks - 1) / blocks * 16;
   const unsigned int begin = (blockIdx.y * gridDim.x + blockIdx.x) * part;

@@ -1,22 +1,22 @@
-// Warps that bring and warps that multiply hand stages of shared memory to each other: barriers in shared memory, by PTX.
+// mbarrier: barriers in shared memory, for producer and consumer warps and for asynchronous copies.
 #pragma once
 #include "shared.cuh"
 
 #if __CUDA_ARCH__ >= 800
 
 // A phase ends with its `count`-th arrival; the next one begins by itself.
-__device__ __forceinline__ void barrier_init(unsigned long long* barrier, int count) {
+__device__ __forceinline__ void mbarrier_init(unsigned long long* barrier, int count) {
   asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(count) : "memory");
 }
 
-__device__ __forceinline__ void barrier_arrive(unsigned long long* barrier) {
+__device__ __forceinline__ void mbarrier_arrive(unsigned long long* barrier) {
   asm volatile("{ .reg .b64 state; mbarrier.arrive.shared.b64 state, [%0]; }" ::"r"(shared_address(barrier))
                : "memory");
 }
 
 #if __CUDA_ARCH__ >= 900
-// One arrival; the barrier's phase also waits for `bytes` to be copied or sent.
-__device__ __forceinline__ void barrier_arrive_and_expect(unsigned long long* barrier, unsigned int bytes) {
+// One arrival; the phase also waits for `bytes` of asynchronous copies.
+__device__ __forceinline__ void mbarrier_arrive_expect_tx(unsigned long long* barrier, unsigned int bytes) {
   asm volatile("{ .reg .b64 state; mbarrier.arrive.expect_tx.shared.b64 state, [%0], %1; }" ::"r"(
                    shared_address(barrier)),
                "r"(bytes)
@@ -24,13 +24,13 @@ __device__ __forceinline__ void barrier_arrive_and_expect(unsigned long long* ba
 }
 #endif
 
-// One arrival, once all that this thread has begun to copy by cp.async is there.
-__device__ __forceinline__ void barrier_arrive_after_copies(unsigned long long* barrier) {
+// One arrival, once every cp.async of this thread has completed.
+__device__ __forceinline__ void cp_async_mbarrier_arrive(unsigned long long* barrier) {
   asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(shared_address(barrier)) : "memory");
 }
 
-// Until the phase of this parity has ended: 0 for the first, 1 for the second, 0 for the third ...
-__device__ __forceinline__ void barrier_wait(unsigned long long* barrier, unsigned int parity) {
+// Waits until the phase of this parity has ended: 0 for the first, 1 for the second, 0 for the third ...
+__device__ __forceinline__ void mbarrier_wait(unsigned long long* barrier, unsigned int parity) {
   unsigned int done;
   do {
 #if __CUDA_ARCH__ >= 900
@@ -45,17 +45,6 @@ __device__ __forceinline__ void barrier_wait(unsigned long long* barrier, unsign
                  : "memory");
 #endif
   } while (done == 0);
-}
-
-// Among `THREADS` threads of the block, whole warps: `NUMBER` is 1 to 15.
-template <int NUMBER, int THREADS>
-__device__ __forceinline__ void meet() {
-  asm volatile("bar.sync %0, %1;" ::"n"(NUMBER), "n"(THREADS) : "memory");
-}
-
-template <int THREADS>
-__device__ __forceinline__ void meet(int number) {
-  asm volatile("bar.sync %0, %1;" ::"r"(number), "n"(THREADS) : "memory");
 }
 
 #endif
