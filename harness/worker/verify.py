@@ -2,7 +2,8 @@
 
 An element is right when |got - expected| <= bound + one rounding to the output's dtype.
 NaN must meet NaN; an infinity must meet one of its sign. Where the reference is beyond
-the dtype's range, the output must be infinite or within the bound. Integers and bool are
+the dtype's range, the output must be infinite or within the bound. A negative bound lets an output be not finite
+(ops/_core/overflow.py). Integers and bool are
 exact. Work goes in chunks, so that a check needs little memory beyond the reference.
 """
 
@@ -183,6 +184,7 @@ def _judge(got: Array, want: Array, bound: Array | float, info: DtypeInfo) -> _J
         wide = got.astype(np.float64)
         expected = want.astype(np.float64, copy=False)
         error = np.abs(wide - expected)
+        may_overflow, bound = np.less(bound, 0), np.abs(bound)
         reach = np.abs(expected) + bound
         # half a unit in the last place of a number up to `reach`
         allowed = bound + SHARE_OF_ULP * (info.epsilon * reach + _TINIEST[info.name])
@@ -193,7 +195,7 @@ def _judge(got: Array, want: Array, bound: Array | float, info: DtypeInfo) -> _J
     with np.errstate(invalid="ignore"):
         same = (np.isnan(wide) & np.isnan(expected)) | (wide == expected)
         overflowed = np.isinf(wide) & (reach >= overflow) & (np.sign(wide) == np.sign(expected))
-    right = same | (overflowed & np.isfinite(expected))
+    right = same | (overflowed & np.isfinite(expected)) | (may_overflow & ~np.isfinite(wide))
     hopeless = ~right & ~(np.isfinite(wide) & np.isfinite(expected) & ~np.isnan(excess))
     return _Judged(
         np.where(right, 0.0, np.where(hopeless, inf, error)),

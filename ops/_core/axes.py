@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 from dataclasses import dataclass
 from math import log2, prod, sqrt
-from typing import SupportsIndex
+from typing import Any, SupportsIndex
 
 import numpy as np
 from opgauge.ops._core.errors import AxisError
@@ -31,6 +31,13 @@ def normalize_axes(axis: Axis, rank: int) -> tuple[int, ...]:
         msg = f"axis {given} names an axis twice"
         raise AxisError(msg)
     return axes
+
+
+def plain_axis(axis: Axis) -> Axis:
+    """`axis` with plain ints in place of NumPy's, as parameters hold it."""
+    if axis is None:
+        return None
+    return operator.index(axis) if isinstance(axis, SupportsIndex) else tuple(map(operator.index, axis))
 
 
 def reduced_shape(shape: Shape, axes: tuple[int, ...], *, keepdim: bool) -> Shape:
@@ -128,6 +135,12 @@ def merge_axes(shape: Shape, axes: tuple[int, ...]) -> MergedAxes:
     return MergedAxes(tuple(lengths), tuple(reduced))
 
 
+def to_rows(array: Any, axes: tuple[int, ...]) -> Any:
+    """A view of `array` whose last axes are `axes`: reducing them reduces rows of its copy."""
+    kept = tuple(axis for axis in range(array.ndim) if axis not in axes)
+    return array.transpose(*kept, *axes)
+
+
 def as_reduction(shape: Shape, axes: tuple[int, ...]) -> Reduction:
     """How reducing `axes` of a C-contiguous tensor looks, adjacent axes merged.
 
@@ -180,6 +193,20 @@ def sum_pairwise(x: Array, axes: tuple[int, ...], *, keepdim: bool = False) -> A
 
 
 IN_SEQUENCE = 1 << 14
+"""Terms that a sum in the accumulating dtype may add one by one; beyond, its error would outgrow `sum_units`."""
+
+
+def sum_array(x: Any, axes: tuple[int, ...], *, keepdim: bool = False) -> Any:
+    """`x.sum` of NumPy or CuPy in x's dtype, with an error that does not grow with the length.
+
+    NumPy adds in pairs only along the axes at the end, and one by one along others: long sums of those are in float64.
+    """
+    inner = x.ndim
+    while inner - 1 in axes:
+        inner -= 1
+    in_sequence = prod(x.shape[axis] for axis in axes if axis < inner)
+    wide = np.float64 if isinstance(x, np.ndarray) and in_sequence > IN_SEQUENCE else None
+    return x.sum(axis=axes, keepdims=keepdim, dtype=wide).astype(x.dtype, copy=False)
 
 
 def sum_units(length: int) -> float:

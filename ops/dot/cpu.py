@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from functools import partial as bind
 from typing import Any
 
 import numpy as np
 from opgauge.ops._core.kernel import Bound
 from opgauge.ops._core.registry import kernel
+from opgauge.ops._cpu.threads import count
 from opgauge.ops.dot.op import DTYPES
 
 BLOCK = 1 << 12
-SMALL = 1 << 15
-"""Elements below which one thread is faster than several."""
+"""Products summed in the accumulating dtype; block sums are added in one that is wider."""
 
 
 @kernel("dot", "optimized", "cpu", DTYPES, prepare=True)
@@ -26,10 +27,8 @@ def dot(*, x: Any, y: Any, out: dict[str, Any]) -> Bound:
     length = x.shape[-1]
     first, second = storage(x).reshape(-1, length), storage(y).reshape(-1, length)
     target = storage(result).reshape(-1)
-    held = accumulator(x)
-    zero = held.type(0)
-    if x.size < SMALL and length <= BLOCK:
-        return lambda: jit.dot_of_few(first, second, target, zero)
-    wide = {"f": np.float64, "c": np.complex128}.get(held.kind, held)
+    sum_dtype = accumulator(x)
+    wide = {"f": np.float64, "c": np.complex128}.get(sum_dtype.kind, sum_dtype)
     partial = np.empty((first.shape[0], -(-length // BLOCK)), wide)
-    return lambda: jit.dot_of_rows(first, second, target, partial, zero)
+    threads = count(2 * x.nbytes, x.size * (6 if x.dtype.itemsize == 2 else 2))
+    return bind(jit.dot_of_rows.on(threads), first, second, target, partial, sum_dtype.type(0))

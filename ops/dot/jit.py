@@ -6,6 +6,7 @@ from typing import Any
 
 from numba import njit, prange
 from opgauge.ops._cpu.jit import INNER, narrow, widen
+from opgauge.ops._cpu.threads import parallel
 
 
 @njit(fastmath={"reassoc", "contract", "nsz"}, **INNER)
@@ -16,14 +17,7 @@ def _sum(x: Any, y: Any, zero: Any) -> Any:
     return total
 
 
-@njit(cache=True, error_model="numpy")
-def dot_of_few(x: Any, y: Any, out: Any, zero: Any) -> None:
-    """x, y (rows, length), small: by the calling thread."""
-    for row in range(x.shape[0]):
-        out[row] = narrow(_sum(x[row], y[row], zero), out[row])
-
-
-@njit(cache=True, parallel=True, error_model="numpy")
+@parallel(error_model="numpy")
 def dot_of_rows(x: Any, y: Any, out: Any, partial: Any, zero: Any) -> None:
     """x, y (rows, length) to out (rows,); partial (rows, blocks) in a dtype that loses nothing."""
     rows, length = x.shape

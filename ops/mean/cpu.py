@@ -6,41 +6,57 @@ from functools import partial as bind
 from typing import Any
 
 import numpy as np
-from opgauge.ops._core.axes import Axis, Reduction, as_reduction, normalize_axes
+from opgauge.ops._core.axes import Axis, Reduction, normalize_axes, reduction_steps
 from opgauge.ops._core.dtype import FLOATS
 from opgauge.ops._core.kernel import Bound
 from opgauge.ops._core.registry import kernel
+from opgauge.ops._cpu.threads import count
 
 BLOCK = 1 << 12
-SMALL = 1 << 16
-"""Elements below which one thread is faster than several."""
+"""Elements summed in the accumulating dtype; block sums are added in float64."""
 TASKS = 16
 """Pieces of work that keep the threads even."""
 
 
 @kernel("mean", "optimized", "cpu", FLOATS, prepare=True)
 def mean(*, x: Any, axis: Axis, keepdim: bool, out: dict[str, Any]) -> Bound:
-    """Sum once, divide once."""
+    """Sum once, divide once; three groups of axes or more in steps, whose results are float64."""
     del keepdim
     result = out["out"]
     if x.size == 0:
         return lambda: result.fill(np.nan)
+    steps, source = [], x
+    layouts = reduction_steps(x.shape, normalize_axes(axis, x.ndim))
+    for layout in layouts:
+        target = result if layout is layouts[-1] else np.empty(layout.count)
+        steps.append(_step(layout, source, target))
+        source = target
+    if len(steps) == 1:
+        return steps[0]
+
+    def run() -> None:
+        for step in steps:
+            step()
+
+    return run
+
+
+def _step(layout: Reduction, x: Any, result: Any) -> Bound:
     from opgauge.ops._cpu.jit import accumulator, storage
     from opgauge.ops.mean import jit
 
-    layout = as_reduction(x.shape, normalize_axes(axis, x.ndim))
-    a, r1, b, r2, c = layout.a, layout.r1, layout.b, layout.r2, layout.c
+    a, r1, b, r2, c = layout.shape
     source, target, zero = storage(x), storage(result), accumulator(x).type(0)
+    threads = count(x.nbytes, x.size * (3 if x.dtype.itemsize == 2 else 1))
     if c > 1:
         columns, means = source.reshape(a, r1, b, r2, c), target.reshape(a, b, c)
         partial = np.empty((_parts(layout, jit.TILE), a, b, c))
-        return bind(jit.mean_of_columns, columns, means, partial, zero)
+        return bind(jit.mean_of_columns.on(threads), columns, means, partial, zero)
     if b == 1 and layout.length <= BLOCK:
-        rows = jit.mean_of_few if x.size < SMALL else jit.mean_of_rows
-        return bind(rows, source.reshape(a, layout.length), target.reshape(-1), zero)
+        return bind(jit.mean_of_rows.on(threads), source.reshape(a, layout.length), target.reshape(-1), zero)
     pieces, length = (r1, r2) if b > 1 else (1, layout.length)
     partial = np.empty((a, b, pieces, -(-length // BLOCK)))
-    return bind(jit.mean_of_pieces, source.reshape(-1, length), target.reshape(-1), partial, zero)
+    return bind(jit.mean_of_pieces.on(threads), source.reshape(-1, length), target.reshape(-1), partial, zero)
 
 
 def _parts(layout: Reduction, tile: int) -> int:

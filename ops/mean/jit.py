@@ -7,16 +7,17 @@ from typing import Any
 import numpy as np
 from numba import njit, prange
 from opgauge.ops._cpu.jit import INNER, narrow, whole_registers, widen
+from opgauge.ops._cpu.threads import parallel
 
 TILE = 256
-"""Columns that a thread takes at a time: their sums stay in the first-level cache."""
+"""Columns that a thread sums at a time: their sums stay in the first-level cache."""
 DEPTH = 64
 """Rows that a column is summed over before the sum is widened."""
 
 
 @njit(fastmath={"reassoc", "contract", "nsz"}, **INNER)
 def _sum(x: Any, row: int, first: int, end: int, zero: Any) -> Any:
-    """Of x[row, first:end]."""
+    """Sum of x[row, first:end]."""
     whole_registers()
     total = zero
     at, start = np.uint64(row), np.uint64(first)
@@ -25,15 +26,7 @@ def _sum(x: Any, row: int, first: int, end: int, zero: Any) -> Any:
     return np.float64(total)
 
 
-@njit(cache=True, error_model="numpy")
-def mean_of_few(x: Any, out: Any, zero: Any) -> None:
-    """x (rows, length), small: by the calling thread."""
-    rows, length = x.shape
-    for row in range(rows):
-        out[row] = narrow(_sum(x, row, 0, length, zero) / length, out[row])
-
-
-@njit(cache=True, parallel=True, error_model="numpy")
+@parallel(error_model="numpy")
 def mean_of_rows(x: Any, out: Any, zero: Any) -> None:
     """x (rows, length) to out (rows,)."""
     rows, length = x.shape
@@ -41,7 +34,7 @@ def mean_of_rows(x: Any, out: Any, zero: Any) -> None:
         out[row] = narrow(_sum(x, np.int64(row), 0, length, zero) / length, out[row])
 
 
-@njit(cache=True, parallel=True, error_model="numpy")
+@parallel(error_model="numpy")
 def mean_of_pieces(x: Any, out: Any, partial: Any, zero: Any) -> None:
     """x (a pieces b, length) to out (a b,); each row of x in blocks, partial (a, b, pieces, blocks)."""
     a, b, pieces, blocks = partial.shape
@@ -69,7 +62,7 @@ def _spill(totals: Any, into: Any, zero: Any) -> None:
         totals[index] = zero
 
 
-@njit(cache=True, parallel=True, error_model="numpy")
+@parallel(error_model="numpy")
 def mean_of_columns(x: Any, out: Any, partial: Any, zero: Any) -> None:
     """x (a, r1, b, r2, c) to out (a, b, c), the rows shared among threads: partial (parts, a, b, c), float64."""
     a, r1, b, r2, c = x.shape

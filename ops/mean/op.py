@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
-from opgauge.ops._core.axes import Axis, normalize_axes, reduced_shape, sum_pairwise, sum_units
+from opgauge.ops._core.axes import Axis, normalize_axes, plain_axis, reduced_shape, sum_pairwise, sum_units
 from opgauge.ops._core.dtype import FLOATS, dtype_info
 from opgauge.ops._core.op import Array, Input, Op, Shape, Shapes, TensorSpec, Work, tensor_bytes
+from opgauge.ops._core.overflow import overflowing
 from opgauge.ops._core.registry import register
 
 
@@ -18,6 +19,9 @@ class MeanParams:
 
     axis: Axis = None
     keepdim: bool = False
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "axis", plain_axis(self.axis))
 
 
 def infer(shapes: Mapping[str, Shape], dtype: str, params: MeanParams) -> Shapes:
@@ -45,14 +49,20 @@ def work(shapes: Shapes, params: MeanParams) -> Work:
 def bound(
     arrays: Mapping[str, Array], outputs: Mapping[str, Array], params: MeanParams, dtype: str
 ) -> dict[str, Array | float]:
-    """Rounding of a sum in the accumulating dtype, and of its quotient; relative to the mean magnitude."""
+    """Rounding of a sum in the accumulating dtype, and of its quotient; relative to the mean magnitude.
+
+    Where the sum of magnitudes is beyond that dtype, the sum may overflow.
+    """
     x = arrays["x"]
     axes = normalize_axes(params.axis, x.ndim)
     n = max(x.size // max(outputs["out"].size, 1), 1)
-    half = dtype_info(dtype_info(dtype).accumulate).epsilon / 2
-    with np.errstate(invalid="ignore"):
-        size = np.sum(np.abs(x), axis=axes, keepdims=params.keepdim) / n
-    return {"out": half * (sum_units(n) + 4) * np.where(np.isfinite(size), size, 0.0)}
+    wide = dtype_info(dtype).accumulate
+    half = dtype_info(wide).epsilon / 2
+    with np.errstate(invalid="ignore", over="ignore"):
+        total = np.sum(np.abs(x), axis=axes, keepdims=params.keepdim)
+    size = np.where(np.isfinite(total), total / n, 0.0)
+    allowed = half * (sum_units(n) + 4) * size
+    return {"out": overflowing(allowed, np.isfinite(total) & (total > dtype_info(wide).largest * (1 - 2.0**-10)))}
 
 
 MEAN = register(

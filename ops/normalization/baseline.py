@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from opgauge.ops._core.axes import sum_array
 from opgauge.ops._core.backend import BACKENDS, namespace
 from opgauge.ops._core.dtype import FLOATS
 from opgauge.ops._core.registry import kernel
@@ -33,9 +34,9 @@ def normalization(
     wide = x.astype(gamma.dtype, copy=False)
     if training:
         n = max(x.size // max(x.shape[axis], 1), 1)
-        mean = wide.sum(axis=others) / n
+        mean = sum_array(wide, others) / n
         centred = wide - mean.reshape(shape)
-        variance = xp.square(centred).sum(axis=others) / n
+        variance = sum_array(xp.square(centred), others) / n
         out["mean"][...] = mean
         out["inv_variance"][...] = 1 / xp.sqrt(variance + epsilon)
         if moving_mean is not None:

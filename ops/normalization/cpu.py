@@ -13,6 +13,7 @@ from opgauge.ops._core.dtype import FLOATS
 from opgauge.ops._core.kernel import Bound
 from opgauge.ops._core.registry import kernel
 from opgauge.ops._core.tuning import declare
+from opgauge.ops._cpu.threads import count
 
 _CHUNKS = declare(
     "normalization.cpu_chunks",
@@ -50,7 +51,6 @@ def normalization(
     """Statistics, then one fused pass."""
     if x.size == 0:
         return lambda: None
-    from numba import get_num_threads
     from opgauge.ops._cpu.jit import storage
     from opgauge.ops.normalization import jit
 
@@ -61,25 +61,26 @@ def normalization(
     n, small = x.size // channels, wide.type(epsilon)
     given, y = (storage(array.reshape(shape)) for array in (x, out["y"]))
     addend = storage(np.empty((0,) * len(shape), x.dtype) if add_to_output is None else add_to_output.reshape(shape))
-    apply = jit.apply_to_columns if post == 1 else jit.apply_to_rows
+    threads = count((3 if training else 2) * x.nbytes, (6 if x.dtype.itemsize == 2 else 4) * x.size)
+    apply = (jit.apply_to_columns if post == 1 else jit.apply_to_rows).on(threads)
     if not training:
         return lambda: apply(given, moving_mean, gamma / np.sqrt(moving_variance + small), beta, addend, y)
     mean, inverse = out["mean"], out["inv_variance"]
     variance = np.empty(channels, wide)
-    partial = np.empty((_CHUNKS.cap(n) if post == 1 else 1, channels), wide)
+    partial = np.empty((_CHUNKS.cap(n) if post == 1 else 1, channels))
 
     def by_channel() -> None:
-        jit.train_rows(given, gamma, beta, small, addend, y, mean, variance, inverse)
+        jit.train_rows.on(threads)(given, gamma, beta, small, addend, y, mean, variance, inverse)
 
     def by_pass() -> None:
         if post == 1:
-            jit.moments_of_columns(given, mean, variance, partial)
+            jit.moments_of_columns.on(threads)(given, mean, variance, partial)
         else:
-            jit.moments_of_rows(given, mean, variance)
+            jit.moments_of_rows.on(threads)(given, mean, variance)
         np.divide(1, np.sqrt(variance + small), out=inverse)
         apply(given, mean, inverse * gamma, beta, addend, y)
 
-    few = _CHANNELS_PER_THREAD.covers(channels // get_num_threads() + 1) if post > 1 else True
+    few = threads > 1 and _CHANNELS_PER_THREAD.covers(channels // threads + 1) if post > 1 else True
     run = by_pass if few else by_channel
     if moving_mean is None:
         return run

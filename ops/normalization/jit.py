@@ -12,8 +12,13 @@ from typing import Any
 import numpy as np
 from numba import njit, prange
 from opgauge.ops._cpu.jit import INNER, narrow, whole_registers, widen
+from opgauge.ops._cpu.threads import parallel
 
 SUMS = {"reassoc", "contract", "nsz"}
+BLOCK = 1 << 12
+"""Elements summed in the accumulating dtype; block sums are added in float64, so that errors do not grow."""
+DEPTH = 64
+"""Rows that columns are summed over in the accumulating dtype, likewise."""
 
 
 @njit(fastmath=SUMS, **INNER)
@@ -21,18 +26,24 @@ def _moments(x: Any, channel: int, zero: Any) -> Any:
     """Mean and biased variance of one channel of (N, C, post), two passes."""
     whole_registers()
     images, _, post = x.shape
-    count = type(zero)(images * post)
-    total = zero
+    count = np.float64(images * post)
+    total = np.float64(0)
     for image in range(images):
-        for index in range(post):
-            total += widen(x[image, channel, index])
-    middle = total / count
-    squares = zero
+        for first in range(0, post, BLOCK):
+            some = zero
+            for index in range(first, min(first + BLOCK, post)):
+                some += widen(x[image, channel, index])
+            total += np.float64(some)
+    middle = type(zero)(total / count)
+    squares = np.float64(0)
     for image in range(images):
-        for index in range(post):
-            distance = widen(x[image, channel, index]) - middle
-            squares += distance * distance
-    return middle, squares / count
+        for first in range(0, post, BLOCK):
+            some = zero
+            for index in range(first, min(first + BLOCK, post)):
+                distance = widen(x[image, channel, index]) - middle
+                some += distance * distance
+            squares += np.float64(some)
+    return middle, type(zero)(squares / count)
 
 
 @njit(**INNER)
@@ -48,7 +59,7 @@ def _apply(x: Any, image: int, channel: int, middle: Any, scale: Any, shift: Any
             y[image, channel, index] = narrow(value, x[image, channel, index])
 
 
-@njit(cache=True, parallel=True, error_model="numpy")
+@parallel(error_model="numpy")
 def train_rows(
     x: Any, gamma: Any, beta: Any, epsilon: Any, addend: Any, y: Any, mean: Any, variance: Any, inverse: Any
 ) -> None:
@@ -66,7 +77,7 @@ def train_rows(
             _apply(x, image, channel, middle, factor * gamma[channel], beta[channel], addend, y)
 
 
-@njit(cache=True, parallel=True, error_model="numpy")
+@parallel(error_model="numpy")
 def moments_of_rows(x: Any, mean: Any, variance: Any) -> None:
     """Mean and biased variance of each channel of (N, C, post)."""
     zero = mean.dtype.type(0)
@@ -74,7 +85,7 @@ def moments_of_rows(x: Any, mean: Any, variance: Any) -> None:
         mean[channel], variance[channel] = _moments(x, np.int64(channel), zero)
 
 
-@njit(cache=True, parallel=True, error_model="numpy")
+@parallel(error_model="numpy")
 def apply_to_rows(x: Any, mean: Any, scale: Any, shift: Any, addend: Any, y: Any) -> None:
     """(x - mean) scale + shift, plus the addend, for (N, C, post)."""
     images, channels, _ = x.shape
@@ -86,48 +97,54 @@ def apply_to_rows(x: Any, mean: Any, scale: Any, shift: Any, addend: Any, y: Any
 @njit(**INNER)
 def _add_rows(partial: Any, divisor: Any, total: Any) -> None:
     """Column sums over `divisor`; serial, as np.sum in a parallel function would start threads for each column."""
-    for channel in range(total.size):
-        total[channel] = 0
-    for row in range(partial.shape[0]):
+    for row in range(1, partial.shape[0]):
         for channel in range(total.size):
-            total[channel] += partial[row, channel]
+            partial[0, channel] += partial[row, channel]
     for channel in range(total.size):
-        total[channel] /= divisor
+        total[channel] = partial[0, channel] / divisor
 
 
 @njit(**INNER)
 def _add_values(x: Any, first: int, end: int, chunk: int, partial: Any) -> None:
     """partial[chunk] becomes the sum of rows first to end."""
-    for channel in range(x.shape[1]):
-        partial[chunk, channel] = 0
-    for row in range(first, end):
-        for channel in range(x.shape[1]):
-            partial[chunk, channel] += widen(x[row, channel])
+    totals = np.zeros(x.shape[1], type(widen(x[0, 0])))
+    partial[chunk, :] = 0
+    for begin in range(first, end, DEPTH):
+        for row in range(begin, min(begin + DEPTH, end)):
+            for channel in range(totals.size):
+                totals[channel] += widen(x[row, channel])
+        for channel in range(totals.size):
+            partial[chunk, channel] += totals[channel]
+            totals[channel] = 0
 
 
 @njit(fastmath={"contract"}, **INNER)
 def _add_squares(x: Any, first: int, end: int, mean: Any, chunk: int, partial: Any) -> None:
-    """The same of squared distances from the mean."""
-    for channel in range(x.shape[1]):
-        partial[chunk, channel] = 0
-    for row in range(first, end):
-        for channel in range(x.shape[1]):
-            distance = widen(x[row, channel]) - mean[channel]
-            partial[chunk, channel] += distance * distance
+    """Likewise the sum of squared distances from the mean."""
+    totals = np.zeros(mean.size, mean.dtype)
+    partial[chunk, :] = 0
+    for begin in range(first, end, DEPTH):
+        for row in range(begin, min(begin + DEPTH, end)):
+            for channel in range(totals.size):
+                distance = widen(x[row, channel]) - mean[channel]
+                totals[channel] += distance * distance
+        for channel in range(totals.size):
+            partial[chunk, channel] += totals[channel]
+            totals[channel] = 0
 
 
-@njit(cache=True, parallel=True, error_model="numpy")
+@parallel(error_model="numpy")
 def moments_of_columns(x: Any, mean: Any, variance: Any, partial: Any) -> None:
-    """Mean and biased variance of each column of (rows, C), two passes; partial (chunks, C)."""
+    """Mean and biased variance of each column of (rows, C), two passes; partial (chunks, C), float64."""
     rows, chunks = x.shape[0], partial.shape[0]
     for chunk in prange(chunks):
         first, end = rows * chunk // chunks, rows * (chunk + 1) // chunks
         _add_values(x, first, end, np.int64(chunk), partial)
-    _add_rows(partial, mean.dtype.type(rows), mean)
+    _add_rows(partial, np.float64(rows), mean)
     for chunk in prange(chunks):
         first, end = rows * chunk // chunks, rows * (chunk + 1) // chunks
         _add_squares(x, first, end, mean, np.int64(chunk), partial)
-    _add_rows(partial, mean.dtype.type(rows), variance)
+    _add_rows(partial, np.float64(rows), variance)
 
 
 @njit(**INNER)
@@ -142,7 +159,7 @@ def _apply_to_row(x: Any, row: int, mean: Any, scale: Any, shift: Any, addend: A
             y[row, channel] = narrow(value, x[row, channel])
 
 
-@njit(cache=True, parallel=True, error_model="numpy")
+@parallel(error_model="numpy")
 def apply_to_columns(x: Any, mean: Any, scale: Any, shift: Any, addend: Any, y: Any) -> None:
     """The same as apply_to_rows, for (rows, C)."""
     for row in prange(x.shape[0]):

@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import log2, sqrt
+from operator import index
 
 import numpy as np
 from opgauge.ops._core.axes import normalize_axes, sum_pairwise
@@ -42,6 +43,7 @@ class NormalizationParams:
     momentum: float = 0.9
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "axis", index(self.axis))
         if not self.epsilon >= 0:
             msg = f"epsilon {self.epsilon} is negative"
             raise ParameterError(msg)
@@ -54,7 +56,7 @@ def infer(shapes: Mapping[str, Shape], dtype: str, params: NormalizationParams) 
     """x with C channels; gamma, beta and statistics are (C,), in the accumulating dtype.
 
     Raises AxisError, and ShapeError for: rank below 2; one moving statistic without the other;
-    inference without them; an addend of another shape; one value per channel in training.
+    inference without them; an addend of another shape; fewer than two values per channel in training.
     """
     x = shapes["x"]
     if len(x) < MINIMUM_RANK:
@@ -94,8 +96,10 @@ def _check(
     if shapes.get("add_to_output", x) != x:
         msg = f"add_to_output is {list(shapes['add_to_output'])}, x is {list(x)}: they must agree"
         raise ShapeError(msg)
-    if params.training and channels[0] and np.prod(x) // channels[0] == 1:
-        msg = f"x {list(x)} has one value per channel: its variance is not defined in training"
+    values = np.prod(x) // max(channels[0], 1)
+    if params.training and channels[0] and values <= 1:
+        count = "one value" if values else "no value"
+        msg = f"x {list(x)} has {count} per channel: its variance is not defined in training"
         raise ShapeError(msg)
 
 
@@ -109,7 +113,7 @@ def reference(arrays: Mapping[str, Array], params: NormalizationParams) -> dict[
     """Float64 by the formulas of this module, two passes."""
     x = arrays["x"]
     axis = params.axis % x.ndim
-    others = tuple(index for index in range(x.ndim) if index != axis)
+    others = tuple(other for other in range(x.ndim) if other != axis)
     outputs: dict[str, Array] = {}
     if params.training:
         n = x.size // max(x.shape[axis], 1)
@@ -161,7 +165,7 @@ def bound(
     epsilon = dtype_info(dtype_info(dtype).accumulate).epsilon
     x = arrays["x"]
     axis = params.axis % x.ndim
-    others = tuple(index for index in range(x.ndim) if index != axis)
+    others = tuple(other for other in range(x.ndim) if other != axis)
     n = max(x.size // max(x.shape[axis], 1), 1)
     units = 4 + log2(n) + sqrt(n) / 2
     allowed: dict[str, Array | float] = {}

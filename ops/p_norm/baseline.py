@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import inf
 from typing import Any
 
-from opgauge.ops._core.axes import Axis, normalize_axes, reduced_shape
+from opgauge.ops._core.axes import Axis, normalize_axes, reduced_shape, sum_array
 from opgauge.ops._core.backend import BACKENDS, namespace
 from opgauge.ops._core.dtype import FLOATS
 from opgauge.ops._core.registry import kernel
@@ -29,9 +29,9 @@ def p_norm(*, x: Any, porder: float | str, axis: Axis, keepdim: bool, out: dict[
     elif p == -inf:
         y[...] = xp.abs(wide).min(axis=axes, keepdims=keepdim)
     elif p == 2:
-        y[...] = xp.sqrt(xp.square(wide).sum(axis=axes, keepdims=keepdim))
+        y[...] = xp.sqrt(sum_array(xp.square(wide), axes, keepdim=keepdim))
     else:
-        y[...] = (xp.abs(wide) ** p).sum(axis=axes, keepdims=keepdim) ** (1 / p)
+        y[...] = sum_array(xp.abs(wide) ** p, axes, keepdim=keepdim) ** (1 / p)
 
 
 @kernel("p_norm_grad", "baseline", BACKENDS, FLOATS)

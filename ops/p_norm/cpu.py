@@ -7,10 +7,19 @@ from math import inf
 from typing import Any
 
 import numpy as np
-from opgauge.ops._core.axes import Axis, Reduction, as_reduction, normalize_axes, reduced_shape
+from opgauge.ops._core.axes import (
+    Axis,
+    Reduction,
+    merge_axes,
+    normalize_axes,
+    reduced_shape,
+    reduction_steps,
+    to_rows,
+)
 from opgauge.ops._core.dtype import FLOATS
 from opgauge.ops._core.kernel import Bound
 from opgauge.ops._core.registry import kernel
+from opgauge.ops._cpu.threads import count
 
 BLOCK = 1 << 12
 """Elements summed without widening: bounds the error of a sum, and is the work of one thread at a time."""
@@ -24,30 +33,51 @@ def _order(porder: float | str) -> float:
 
 @kernel("p_norm", "optimized", "cpu", FLOATS, prepare=True)
 def p_norm(*, x: Any, porder: float | str, axis: Axis, keepdim: bool, out: dict[str, Any]) -> Bound:
-    """One pass over x."""
+    """One pass over x; three groups of axes or more in steps, as a norm of norms, which are float64."""
     del keepdim
     y = out["y"]
     if x.size == 0:
         return lambda: y.fill(0)
+    steps, source = [], x
+    layouts = reduction_steps(x.shape, normalize_axes(axis, x.ndim))
+    for layout in layouts:
+        target = y if layout is layouts[-1] else np.empty(layout.count)
+        steps.append(_step(layout, source, target, _order(porder)))
+        source = target
+    if len(steps) == 1:
+        return steps[0]
+
+    def run() -> None:
+        for step in steps:
+            step()
+
+    return run
+
+
+def _step(layout: Reduction, x: Any, y: Any, p: float) -> Bound:
     from opgauge.ops._cpu.jit import accumulator, storage
     from opgauge.ops.p_norm import jit
 
-    p = _order(porder)
     modes = {0.0: jit.COUNT, 1.0: jit.ABS, 2.0: jit.SQUARE, 3.0: jit.CUBE, inf: jit.LARGEST, -inf: jit.SMALLEST}
     mode, wide = modes.get(p, jit.POWER), accumulator(x)
     order, start = wide.type(p if np.isfinite(p) else 1), wide.type(inf if p == -inf else 0)
-    layout = as_reduction(x.shape, normalize_axes(axis, x.ndim))
     source, target = storage(x), storage(y)
+    threads = count(x.nbytes, x.size * _operations(p, x))
     shape = a, r1, b, r2, c = layout.shape
     if c > 1:
         partial = np.empty((_parts(layout, jit.TILE), a * b, c))
         columns = source.reshape(-1, c), target.reshape(-1, c), partial, start, shape
-        return bind(jit.norm_columns, *columns, mode, order)
+        return bind(jit.norm_columns.on(threads), *columns, mode, order)
     pieces, length = (r1, r2) if b > 1 else (1, layout.length)
     blocks = -(-length // BLOCK)
     partial = np.empty((a, pieces, b, blocks))
     chunks = min(a * b, TASKS) if pieces * blocks == 1 else partial.size
-    return bind(jit.norm_rows, source.reshape(-1, length), target.reshape(-1), partial, chunks, mode, order)
+    return bind(jit.norm_rows.on(threads), source.reshape(-1, length), target.reshape(-1), partial, chunks, mode, order)
+
+
+def _operations(p: float, x: Any) -> int:
+    """Operations of an element, as `count` takes them: a power costs 16."""
+    return (2 if p in {0.0, 1.0, 2.0, 3.0, inf, -inf} else 18) + (2 if x.dtype.itemsize == 2 else 0)
 
 
 def _parts(layout: Reduction, tile: int) -> int:
@@ -70,22 +100,41 @@ def p_norm_grad(
     p, dx = _order(porder), out["dx"]
     if p == 0:
         return lambda: dx.fill(0)
-    layout = as_reduction(x.shape, normalize_axes(axis, x.ndim))
+    axes = normalize_axes(axis, x.ndim)
+    layout = merge_axes(x.shape, axes).two_groups()
+    if layout is None:
+        return _grad_by_rows(x, y, dy, porder, axes, dx)
     shape = a, r1, b, r2, c = layout.shape
     source, target, norms, grads = storage(x), storage(dx), storage(y), storage(dy)
     slope = {1.0: jit.SIGN, 2.0: jit.LINEAR, 3.0: jit.QUADRATIC}.get(p, jit.GENERAL if p > 1 else jit.BELOW_ONE)
     q = accumulator(x).type(p - 1)
+    threads = count(2 * x.nbytes, 2 * x.size * _operations(p, x))
     if abs(p) == inf and b == c == 1:
         rows = source.reshape(a, -1), norms.reshape(-1), grads.reshape(-1), target.reshape(a, -1)
-        return bind(jit.grad_extreme_rows, *rows)
+        return bind(jit.grad_extreme_rows.on(threads), *rows)
     if abs(p) == inf or c > 1:
         columns = tuple(array.reshape(-1, c) for array in (source, norms, grads, target))
         if abs(p) == inf:
-            return bind(jit.grad_extreme, *columns, shape)
-        return bind(jit.grad_columns, *columns, shape, slope, q)
+            return bind(jit.grad_extreme.on(threads), *columns, shape)
+        return bind(jit.grad_columns.on(threads), *columns, shape, slope, q)
     pieces, length = (r1, r2) if b > 1 else (1, layout.length)
     rows = source.reshape(-1, length), norms.reshape(-1), grads.reshape(-1), target.reshape(-1, length)
-    return bind(jit.grad_rows, *rows, pieces, b, -(-length // BLOCK), slope, q)
+    return bind(jit.grad_rows.on(threads), *rows, pieces, b, -(-length // BLOCK), slope, q)
+
+
+def _grad_by_rows(x: Any, y: Any, dy: Any, porder: float | str, axes: tuple[int, ...], dx: Any) -> Bound:
+    """More than two groups of axes: through copies in which they are rows."""
+    source = np.empty(to_rows(x, axes).shape, x.dtype)
+    target = np.empty_like(source)
+    last = tuple(range(x.ndim - len(axes), x.ndim))
+    run_rows = p_norm_grad(x=source, y=y, dy=dy, porder=porder, axis=last, keepdim=False, out={"dx": target})
+
+    def run() -> None:
+        source[...] = to_rows(x, axes)
+        run_rows()
+        to_rows(dx, axes)[...] = target
+
+    return run
 
 
 @kernel(

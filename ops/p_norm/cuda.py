@@ -6,7 +6,7 @@ from math import gcd, inf
 from typing import Any
 
 import numpy as np
-from opgauge.ops._core.axes import Axis, MergedAxes, Reduction, as_reduction, merge_axes, normalize_axes
+from opgauge.ops._core.axes import Axis, MergedAxes, Reduction, as_reduction, merge_axes, normalize_axes, to_rows
 from opgauge.ops._core.dtype import FLOATS, dtype_info
 from opgauge.ops._core.kernel import Bound
 from opgauge.ops._core.op import Params, Shapes
@@ -140,9 +140,14 @@ def p_norm(*, x: Any, porder: float | str, axis: Axis, keepdim: bool, out: dict[
 
 
 def _grad_workspace(shapes: Shapes, params: Params) -> int:
-    if abs(_order(params.porder)) != inf:
-        return 0
-    return extreme_workspace_bytes(_layout(shapes.inputs["x"].shape, params.axis))
+    x = shapes.inputs["x"]
+    axes = _axes(x.shape, params.axis)
+    layout = axes.two_groups()
+    copies = 0
+    if layout is None:
+        layout = Reduction(axes.count, axes.length, 1, 1, 1)
+        copies = 2 * _part_bytes(x.size * dtype_info(x.dtype).itemsize)
+    return copies + (extreme_workspace_bytes(layout) if abs(_order(params.porder)) == inf else 0)
 
 
 def extreme_workspace_bytes(layout: Reduction) -> int:
@@ -170,10 +175,30 @@ def p_norm_grad(
     dx = out["dx"]
     if x.size == 0:
         return lambda: None
-    p, layout = _order(porder), _layout(x.shape, axis)
+    p, layout = _order(porder), _axes(x.shape, axis).two_groups()
+    if layout is None:
+        return _grad_by_rows(p, x, y, dy, normalize_axes(axis, x.ndim), dx, workspace)
     if abs(p) == inf:
         return _extreme(layout, x, y, dy, dx, workspace)
     return _gradient(p, layout, x, y, dy, dx)
+
+
+def _grad_by_rows(p: float, x: Any, y: Any, dy: Any, axes: tuple[int, ...], dx: Any, workspace: Any) -> Bound:
+    """More than two groups of axes: through copies, in the workspace, in which they are rows."""
+    room, shape = _part_bytes(x.nbytes), to_rows(x, axes).shape
+    source, target = (
+        workspace[at : at + x.nbytes].view(x.dtype).reshape(shape) for at in (0, room)
+    )
+    layout = Reduction(y.size, x.size // y.size, 1, 1, 1)
+    arrays = (source, y, dy, target)
+    rows = _extreme(layout, *arrays, workspace[2 * room :]) if abs(p) == inf else _gradient(p, layout, *arrays)
+
+    def run() -> None:
+        source[...] = to_rows(x, axes)
+        rows()
+        to_rows(dx, axes)[...] = target
+
+    return run
 
 
 def _gradient(p: float, layout: Reduction, x: Any, y: Any, dy: Any, dx: Any) -> Bound:
@@ -320,10 +345,11 @@ def p_norm_grad_three_kernel(
     dx = out["dx"]
     if x.size == 0:
         return lambda: None
-    p, layout, dtype = _order(porder), _layout(x.shape, axis), x.dtype.name
+    p, dtype = _order(porder), x.dtype.name
     if abs(p) == inf or p == 0:
         return p_norm_grad(x=x, y=y, dy=dy, porder=porder, axis=axis, keepdim=False, out=out, workspace=workspace)
     wide = dtype_info(dtype_info(dtype).accumulate).numpy
+    layout = _layout(x.shape, axis)
     q, part = wide.type(p - 1), workspace
     spread = workspace[_part_bytes(y.size * wide.itemsize) :]
     launches = []

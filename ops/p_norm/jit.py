@@ -21,6 +21,7 @@ from opgauge.ops._cpu.jit import (
     whole_registers,
     widen,
 )
+from opgauge.ops._cpu.threads import parallel
 
 ABS, SQUARE, CUBE, POWER, COUNT, LARGEST, SMALLEST = range(7)
 SIGN, LINEAR, QUADRATIC, GENERAL, BELOW_ONE = range(5)
@@ -173,7 +174,7 @@ def _finish_rows(sums: Any, y: Any, mode: int, p: Any) -> None:
             y[row] = narrow(_finish(sums[row], mode, p), y[row])
 
 
-@njit(cache=True, parallel=True, error_model="numpy")
+@parallel(error_model="numpy")
 def norm_rows(x: Any, y: Any, partial: Any, chunks: int, mode: int, p: Any) -> None:
     """x (a pieces b, length) to y (a b,) in chunks; each row of x in blocks, partial (a, pieces, b, blocks), float64.
 
@@ -259,7 +260,7 @@ def _merge_parts(partial: Any, y: Any, slot: int, mode: int, p: Any) -> None:
         y[slot, k] = narrow(_finish(total, mode, p), y[slot, k])
 
 
-@njit(cache=True, parallel=True, error_model="numpy")
+@parallel(error_model="numpy")
 def norm_columns(x: Any, y: Any, partial: Any, start: Any, shape: Any, mode: int, p: Any) -> None:
     """x (a r1 b r2, c) to y (a b, c), the rows shared among threads: partial (parts, a b, c), float64."""
     tiles = (y.shape[1] + TILE - 1) // TILE
@@ -322,7 +323,7 @@ _across_sign, _across_linear, _across_quadratic, _across_general, _across_below_
 )
 
 
-@njit(cache=True, parallel=True, error_model="numpy")
+@parallel(error_model="numpy")
 def grad_rows(x: Any, y: Any, dy: Any, dx: Any, pieces: int, b: int, blocks: int, slope: int, q: Any) -> None:
     """x, dx (a pieces b, length); y, dy (a b,); each row in `blocks` parts."""
     rows, length = x.shape
@@ -346,7 +347,7 @@ def grad_rows(x: Any, y: Any, dy: Any, dx: Any, pieces: int, b: int, blocks: int
             _along_below_one(x, row, first, end, norm, given, dx, q)
 
 
-@njit(cache=True, parallel=True, error_model="numpy")
+@parallel(error_model="numpy")
 def grad_columns(x: Any, y: Any, dy: Any, dx: Any, shape: Any, slope: int, q: Any) -> None:
     """x, dx (a r1 b r2, c); y, dy (a b, c)."""
     _, r1, b, r2, _ = shape
@@ -378,7 +379,7 @@ def _share(x: Any, y: Any, share: Any) -> Any:
     return x if x != x else value  # noqa: PLR0124  NaN
 
 
-@njit(cache=True, parallel=True, error_model="numpy")
+@parallel(error_model="numpy")
 def grad_extreme_rows(x: Any, y: Any, dy: Any, dx: Any) -> None:
     """porder +-inf on (rows, length): count the ties of each row, then share dy among them."""
     rows, length = x.shape
@@ -392,7 +393,7 @@ def grad_extreme_rows(x: Any, y: Any, dy: Any, dx: Any) -> None:
             dx[row, index] = narrow(_share(widen(x[row, index]), norm, share), dx[row, index])
 
 
-@njit(cache=True, parallel=True, error_model="numpy")
+@parallel(error_model="numpy")
 def grad_extreme(x: Any, y: Any, dy: Any, dx: Any, shape: Any) -> None:
     """porder +-inf on x, dx (a r1 b r2, c); y, dy (a b, c), columns in tiles."""
     _, r1, b, r2, c = shape

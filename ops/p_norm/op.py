@@ -19,13 +19,12 @@ from math import inf, isnan
 from typing import Literal
 
 import numpy as np
-from opgauge.ops._core.axes import Axis, normalize_axes, reduced_shape, sum_pairwise, sum_units
+from opgauge.ops._core.axes import Axis, normalize_axes, plain_axis, reduced_shape, sum_pairwise, sum_units
 from opgauge.ops._core.dtype import FLOATS, dtype_info
 from opgauge.ops._core.errors import ParameterError
 from opgauge.ops._core.op import Array, Input, Op, Shape, Shapes, TensorSpec, Work, tensor_bytes
+from opgauge.ops._core.overflow import overflowing
 from opgauge.ops._core.registry import register
-
-PAIR = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +32,7 @@ class PNormParams:
     """Parameters of p_norm and p_norm_grad.
 
     porder: the order of the norm: any number, an infinity, or "fro".
-    axis: an axis, one or two axes, or None for the whole tensor as one vector.
+    axis: an axis, some axes, or None for the whole tensor as one vector. porder 0 is not defined over two axes or more.
     keepdim: keep the reduced axes with length 1.
     """
 
@@ -49,11 +48,12 @@ class PNormParams:
         elif isnan(self.porder):
             msg = "porder is not a number (NaN)"
             raise ParameterError(msg)
+        object.__setattr__(self, "axis", plain_axis(self.axis))
         if isinstance(self.axis, tuple):
-            if not 1 <= len(self.axis) <= PAIR:
-                msg = f"axis {list(self.axis)}: one or two axes, not {len(self.axis)}"
+            if not self.axis:
+                msg = "axis []: a norm needs an axis"
                 raise ParameterError(msg)
-            if len(self.axis) == PAIR and self.porder == 0:
+            if len(self.axis) > 1 and self.porder == 0:
                 msg = "porder 0 is not defined over two axes"
                 raise ParameterError(msg)
 
@@ -150,8 +150,7 @@ def bound(
     """Rounding of powers, their sum and its root in the accumulating dtype; powers below its normal range may be lost.
 
     A power costs |p| (|log2 |x|| + 1) epsilons; the root divides the relative error of the sum by p.
-    Where the sum is beyond the accumulating dtype, as of |x| ~ 1e13 with p = 4 in float32, NumPy,
-    Paddle and torch let it overflow: anything up to that is right.
+    Where the sum is beyond the accumulating dtype, as of |x| ~ 1e13 with p = 4 in float32, it may overflow.
     """
     p, y = order(params), np.abs(outputs["y"])
     if p == 0 or abs(p) == inf or arrays["x"].size == 0:
@@ -170,7 +169,8 @@ def bound(
         roots = (1 + error) ** (1 / p), np.maximum(1 - error, 0.0) ** (1 / p)
         root = 4 + (np.abs(np.log2(y)) if costs else 0.0)
         allowed = y * (np.maximum(np.abs(roots[0] - 1), np.abs(roots[1] - 1)) + wide.epsilon * root)
-        allowed = np.where(total * (1 + error) < wide.largest, allowed, inf if p > 0 else y)
+        fits = total * (1 + error) < wide.largest
+        allowed = overflowing(allowed, ~fits) if p > 0 else np.where(fits, allowed, y)
     return {"y": np.where(np.isfinite(y) & (y > 0), allowed, 0.0)}
 
 
@@ -222,7 +222,7 @@ P_NORM = register(
         reference=reference,
         work=work,
         bound=bound,
-        summary="(sum |x|^p)^(1/p) over an axis, two axes or everything",
+        summary="(sum |x|^p)^(1/p) over an axis, some axes or everything",
         source="Paddle p_norm; p_norm_grad design document of 2023-03-31",
         errata=("the document's claim that torch.norm and pdist share their kernels is wrong",),
     )

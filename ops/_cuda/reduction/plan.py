@@ -43,7 +43,7 @@ ELEMENTS_THREADS, ELEMENTS_BLOCKS = 128, 8
 SHORT_BYTES = 96
 """A row that is no whole vectors, or all the rows of a column, up to which elements are as fast as vectors."""
 ODD_ROWS = range(513, 1153)
-"""Elements of 4 bytes of a row that is no whole vectors: vectors with masks cost 5 to 7 %, from the cache more."""
+"""Elements of 4 bytes of a row that is no whole vectors, where nothing is streamed: masks of vectors cost 5 to 7 %."""
 DIGITS = 6
 """Merged axes, kept or reduced, of `reduce_elements_lanes`."""
 
@@ -244,7 +244,8 @@ def _few_rows(problem: Problem, rows: int, length: int) -> ReducePlan | None:
     whole = problem.shift == length % problem.width == 0
     short = not whole and length * problem.itemsize <= SHORT_BYTES and problem.size <= LARGEST
     struct = np.array((length, 0), BY_ROW_STRUCT)
-    if not whole and problem.itemsize == 4 and length in ODD_ROWS and not problem.paired and problem.size <= LARGEST:
+    odd = not whole and problem.itemsize == 4 and length in ODD_ROWS and not problem.paired
+    if odd and not problem.streams(STREAMED_ROWS):
         return _elements(problem, "BY_ROW", struct, _lane_bits(length, 8), THREADS, "rows that are no whole vectors")
     if length > ELEMENTS_LENGTH or not (few or short):
         return None

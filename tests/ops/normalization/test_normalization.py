@@ -199,6 +199,7 @@ def test_layouts_agree(implementation: str) -> None:
         ({"x": (4, 3), "add_to_output": (3,)}, {}, ShapeError, "add_to_output is .* must agree"),
         ({"x": (4, 3), "add_to_output": (3, 4)}, {}, ShapeError, "add_to_output is .* must agree"),
         ({"x": (1, 3)}, {}, ShapeError, "one value per channel"),
+        ({"x": (0, 3)}, {}, ShapeError, "no value per channel"),
         ({"x": (4, 3)}, {"epsilon": -1e-5}, ParameterError, "epsilon"),
         ({"x": (4, 3)}, {"epsilon": float("nan")}, ParameterError, "epsilon"),
         ({"x": (4, 3)}, {"momentum": 1.5}, ParameterError, "momentum"),
@@ -320,3 +321,12 @@ def test_batch_statistics_in_inference_are_caught() -> None:
     y = (x - spread(mean)) * spread(inverse * arrays["gamma"]) + spread(arrays["beta"])
     assert not passes(made, inputs, y=y)
     assert passes(made, inputs, **expect(made, inputs).values)
+
+
+@pytest.mark.parametrize(("shape", "axis"), [((1, 2, 1 << 20), 1), ((1 << 20, 2), 1)])
+@pytest.mark.parametrize("implementation", ["baseline", "optimized"])
+def test_the_error_of_long_sums_does_not_grow(implementation: str, shape: Shape, axis: int) -> None:
+    """The mean of a million times 0.95 in float32 is 0.95 to a few roundings, along rows and along columns."""
+    made = case(shape, "float32", axis=axis)
+    found = outputs_of(made, inputs_of(made, x=np.full(shape, 0.95)), implementation)
+    assert np.max(np.abs(found["mean"] - np.float32(0.95))) <= 4 * np.finfo(np.float32).eps

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from opgauge.ops import FLOATS, OpError, dtype_info
 
-from tests.ops.attempts import case_of, complaint, inputs_of, ours, outputs_of
+from tests.ops.attempts import case_of, complaint, inputs_of, ours, outputs_of, passes
 
 ORDERS = (-inf, -2.5, -1.0, 0.0, 0.3, 0.5, 1.0, 1.5, 2.0, 2.2, 2.5, 3.0, 5.0, inf, "fro")
 LENGTHS = (1, 2, 3, 7, 8, 31, 33, 250, 257)
@@ -192,3 +192,30 @@ def test_peers_compute_the_same_op(implementation: str, porder: float) -> None:
     for op in ("p_norm", "p_norm_grad"):
         case = case_of(op, {"x": (3, 31)}, "float32", porder=porder)
         assert not complaint(case, inputs_of(case), implementation)
+
+
+@pytest.mark.parametrize("porder", [2, 1, 0.5, 2.5, inf, -inf])
+@pytest.mark.parametrize("implementation", ["baseline", "optimized"])
+@pytest.mark.parametrize("op", ["p_norm", "p_norm_grad"])
+def test_three_separate_groups_of_axes(op: str, implementation: str, porder: float) -> None:
+    """Axes in three groups that lie apart are one vector, whatever the order."""
+    for dtype in ("float16", "float32"):
+        case = case_of(op, {"x": (3, 4, 5, 2, 7)}, dtype, axis=(0, 2, 4), porder=porder)
+        assert not complaint(case, inputs_of(case), implementation)
+
+
+@pytest.mark.parametrize("porder", [1, 2, 2.5])
+@pytest.mark.parametrize("implementation", ["baseline", "optimized"])
+def test_long_columns_are_summed_as_exactly_as_short_ones(implementation: str, porder: float) -> None:
+    """Columns of more elements than may be added one by one in float32 stay within the bound."""
+    case = case_of("p_norm", {"x": (200_000, 3)}, "float32", axis=0, porder=porder)
+    assert not complaint(case, inputs_of(case, x=np.full((200_000, 3), 0.95)), implementation)
+
+
+def test_a_sum_of_squares_that_overflows_may_be_infinite_and_nothing_else() -> None:
+    """The norm of (1e20, 1, 1) may be 1e20 or infinite in float32: another finite number is wrong."""
+    case = case_of("p_norm", {"x": (3,)}, "float32")
+    inputs = inputs_of(case, x=np.array([1e20, 1, 1]))
+    assert passes(case, inputs, y=1e20)
+    assert passes(case, inputs, y=inf)
+    assert not passes(case, inputs, y=-5.0)
