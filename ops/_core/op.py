@@ -110,7 +110,8 @@ class Op:
     work(shapes, params): least work.
     bound(arrays, outputs, params, dtype): per output, the largest absolute error that a
         correct kernel may show, an array that broadcasts against the output (float64), or
-        0 for exact; negative where partial results may overflow (`ops/_core/overflow.py`). `arrays` are the float64 inputs, `outputs` the reference's.
+        0 for exact; negative where partial results may overflow (`ops/_core/overflow.py`).
+        `arrays` are the float64 inputs, `outputs` the reference's.
         The checker adds one rounding to the output's dtype by itself.
     propose(random, elements): shapes and parameters by name of a random case whose largest tensor has about so
         many elements, for `opgauge explore`; None where drawing by the shape rule alone finds valid cases.

@@ -7,8 +7,8 @@ Partial results are in the accumulating dtype: float32 for 16-bit floats, the dt
   finite one is within the bound all the same: NumPy's and torch's infinity is right, and -5 is wrong.
 - Where a result is beyond the output's dtype, the output is infinite with the result's sign.
 - What is below the normal range of the accumulating dtype may be lost: terms count as 0, and the bound has their sum.
-- A formula whose intermediate values overflow without an infinite result has no bound there: normalization of 1e30, whose
-  squared distances are infinite in float32, gives beta in every library.
+- A formula whose intermediate values overflow without an infinite result has no bound there: normalization of 1e30,
+  whose squared distances are infinite in float32, gives beta in every library.
 - NaN and infinite inputs give what the formula gives by IEEE arithmetic.
 
 A bound with a negative sign is `overflowing`: its magnitude for finite outputs, and leave not to be finite.

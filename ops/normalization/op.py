@@ -173,6 +173,7 @@ def bound(
     if params.training:
         mean_error = units * epsilon * np.mean(error, axis=others) if x.size else np.zeros(x.shape[axis])
         inverse, mean = outputs["inv_variance"], outputs["mean"]
+        far = n / np.square(inverse) > dtype_info(dtype_info(dtype).accumulate).largest
         inverse_units = (8 + units) * epsilon + np.square(mean_error * inverse)
         allowed |= {"mean": mean_error, "inv_variance": inverse_units * inverse}
         if "moving_mean" in arrays:
@@ -196,7 +197,17 @@ def bound(
         _add_size(error, part, dtype_info(dtype).epsilon)
         np.copyto(part, arrays["add_to_output"])
         _add_size(error, part, 2 * epsilon)
+    if params.training:
+        _lift(allowed, error, far, axis)
     return {**allowed, "y": error}
+
+
+def _lift(allowed: dict[str, Array | float], error: Array, far: Array, axis: int) -> None:
+    """No bound on what follows from variances of `far` channels, whose sums of squares overflow."""
+    for name in ("inv_variance", "new_moving_variance"):
+        if name in allowed:
+            allowed[name] = np.where(far, np.inf, allowed[name])
+    error[(slice(None),) * axis + (far,)] = np.inf
 
 
 NORMALIZATION = register(

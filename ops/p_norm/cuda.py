@@ -186,9 +186,7 @@ def p_norm_grad(
 def _grad_by_rows(p: float, x: Any, y: Any, dy: Any, axes: tuple[int, ...], dx: Any, workspace: Any) -> Bound:
     """More than two groups of axes: through copies, in the workspace, in which they are rows."""
     room, shape = _part_bytes(x.nbytes), to_rows(x, axes).shape
-    source, target = (
-        workspace[at : at + x.nbytes].view(x.dtype).reshape(shape) for at in (0, room)
-    )
+    source, target = (workspace[at : at + x.nbytes].view(x.dtype).reshape(shape) for at in (0, room))
     layout = Reduction(y.size, x.size // y.size, 1, 1, 1)
     arrays = (source, y, dy, target)
     rows = _extreme(layout, *arrays, workspace[2 * room :]) if abs(p) == inf else _gradient(p, layout, *arrays)

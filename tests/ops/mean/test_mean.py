@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from math import inf, isnan, log2, nan, prod
+from math import inf, isnan, log2, nan
 from typing import Any
 
 import numpy as np
