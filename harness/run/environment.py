@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from opgauge.harness.case.case import Case
+from opgauge.harness.project.active import measured
 from opgauge.harness.project.revision import Revision, read_revision
 from opgauge.harness.result.result import Environment
 from opgauge.harness.settings import ROOT, load_actions, load_settings, tuning_file, visible_gpu
@@ -45,9 +46,9 @@ def capture(
     *,
     cases: Iterable[Case] = (),
     threads: int | None = None,
-    tree: Path = ROOT,
+    tree: Path | None = None,
 ) -> Environment:
-    """The environment of a run on `devices` over `cases`, with kernels from `tree`.
+    """The environment of a run on `devices` over `cases`, with kernels from `tree` (None: the project's, or our own).
 
     `threads`: CPUs that workers are limited to; None for all. `tuning` of a device: a hash of its launch
     parameters where they are not the defaults. Raises BackendError for a device that cannot be.
@@ -59,7 +60,7 @@ def capture(
         "machine": platform.machine(),
         "python": platform.python_version(),
         **_versions(),
-        **revision(tree).entries(),
+        **revision(tree or measured_tree()).entries(),
         "case_set": case_set(cases),
     }
     for text in devices:
@@ -96,6 +97,12 @@ def changes(here: Environment, begun: Environment, devices: Iterable[str]) -> li
     keys = ("commit", "python", *PACKAGES, *(f"{name}.{part}" for name in names for part in ("driver", "tuning")))
     hardware = [text for name in names for text in differences(here, begun, name)]
     return hardware + _unlike(here.soft, begun.soft, keys)
+
+
+def measured_tree() -> Path:
+    """The tree of the active project, else the installed opgauge or the tree that it is imported from."""
+    project = measured()
+    return ROOT if project is None else project.tree
 
 
 def revision(tree: Path = ROOT) -> Revision:

@@ -1,7 +1,8 @@
 """Benchmark and regression harness for compute kernels.
 
-`opgauge.op` defines an op by a reference function, `opgauge.cuda_source` compiles a `.cu` file. `opgauge.ops` is the
-operator library, `opgauge.harness` measures and judges, `opgauge.web` serves the pages.
+`opgauge.op` defines an op by a reference function, `opgauge.cuda_source` compiles a `.cu` file. `opgauge.call` runs an
+op, `opgauge.run` measures, `opgauge.results` reads stored results. `opgauge.ops` is the operator library,
+`opgauge.harness` measures and judges, `opgauge.web` serves the pages.
 """
 
 from __future__ import annotations
@@ -11,7 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from opgauge.harness.library.measuring import run
+    from opgauge.harness.library.reading import results
     from opgauge.ops import Input, Op, Shapes, TensorSpec, Work, kernel, register
+    from opgauge.ops._core.call import call
     from opgauge.ops._function.cuda_file import cuda_source
     from opgauge.ops._function.function_op import op
 
@@ -28,14 +32,30 @@ _PUBLIC = {
     "Shapes": "opgauge.ops",
     "TensorSpec": "opgauge.ops",
     "Work": "opgauge.ops",
+    "call": "opgauge.ops._core.call",
     "cuda_source": "opgauge.ops._function.cuda_file",
     "kernel": "opgauge.ops",
     "op": "opgauge.ops._function.function_op",
     "register": "opgauge.ops",
+    "results": "opgauge.harness.library.reading",
+    "run": "opgauge.harness.library.measuring",
 }
 """Modules of the public names, which are imported when they are first used."""
 
-__all__ = ["Input", "Op", "Shapes", "TensorSpec", "Work", "cuda_source", "kernel", "op", "register"]
+__all__ = [
+    "Input",
+    "Op",
+    "Shapes",
+    "TensorSpec",
+    "Work",
+    "call",
+    "cuda_source",
+    "kernel",
+    "op",
+    "register",
+    "results",
+    "run",
+]
 
 
 def __getattr__(name: str) -> Any:
