@@ -40,5 +40,5 @@ def test_public_names_are_found_and_others_are_not() -> None:
     for name in opgauge.__all__:
         assert callable(getattr(opgauge, name))
     with pytest.raises(AttributeError, match="opp"):
-        _ = opgauge.opp  # type: ignore[attr-defined]
+        _ = opgauge.opp
     np.testing.assert_array_equal(opgauge.call("sign", x=np.array([-2.0, 3.0], np.float32)), [-1, 1])
