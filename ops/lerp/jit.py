@@ -16,7 +16,14 @@ uintp = np.uintp
 
 @njit(inline="always", error_model="numpy")
 def _blend(x: Any, y: Any, weight: Any) -> Any:
-    return x + weight * (y - x)
+    """x + weight (y - x): y at weight 1 and x where x = y, exactly, and finite wherever the result is.
+
+    The difference of numbers of one sign cannot overflow; numbers of different signs are weighted each.
+    """
+    one, half = type(weight)(1), type(weight)(0.5)
+    rest, step = one - weight, y - x
+    near = x + weight * step if weight < half else y - rest * step
+    return near if (x < 0) == (y < 0) else rest * x + weight * y
 
 
 @njit(**INNER)

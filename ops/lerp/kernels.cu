@@ -5,9 +5,13 @@
 
 constexpr int THREADS = 256;
 
+// x + weight (y - x): y at weight 1 and x where x = y, exactly, and finite wherever the result is. The difference of
+// numbers of one sign cannot overflow; numbers of different signs are weighted each, which loses nothing to cancellation.
 template <typename A>
 __device__ __forceinline__ A blend(A x, A y, A weight) {
-  return x + weight * (y - x);
+  const A rest = A(1) - weight, step = y - x;
+  const A near = weight < A(0.5) ? x + weight * step : y - rest * step;
+  return (x < A(0)) == (y < A(0)) ? near : rest * x + weight * y;
 }
 
 // One shape; the weight is a TENSOR, or `number`. Of larger blocks, for long streams, each KEPT_OF-th keeps its results.

@@ -2,17 +2,20 @@
 
     out = x + weight (y - x)          dX = (1 - weight) dout,  dY = weight dout, each summed to its input's shape
 
-Kernels may also take y - (1 - weight) (y - x) for weight >= 1/2, as torch does, which gives y exactly at
-weight 1: the bound covers both. There is no gradient for weight.
+Kernels may also take y - (1 - weight) (y - x), as torch does for weight >= 1/2, or (1 - weight) x + weight y: the bound
+covers all three. Ours give y exactly at weight 1, x where x = y, and no infinity where the result is finite.
+A difference of numbers of one sign cannot overflow, and numbers of different signs are weighted each.
+There is no gradient for weight.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import log2, prod
+from math import prod
 
 import numpy as np
+from opgauge.ops._core.axes import sum_units
 from opgauge.ops._core.broadcast import broadcast_shape, reduce_to, reduced_axes
 from opgauge.ops._core.dtype import FLOATS, dtype_info
 from opgauge.ops._core.errors import ParameterError, ShapeError
@@ -83,9 +86,12 @@ def _weight(arrays: Mapping[str, Array], params: LerpParams | LerpGradParams) ->
 
 
 def reference(arrays: Mapping[str, Array], params: LerpParams) -> dict[str, Array]:
-    """Float64 by the formula."""
-    x, y = arrays["x"], arrays["y"]
-    return {"out": np.asarray(x + _weight(arrays, params) * (y - x))}
+    """Float64 by the formula; x and y of different signs are weighted each, as their difference may overflow."""
+    x, y = np.broadcast_arrays(arrays["x"], arrays["y"])
+    weight = _weight(arrays, params)
+    apart = (x < 0) != (y < 0)
+    step = np.subtract(y, x, out=np.zeros_like(y), where=~apart)
+    return {"out": np.asarray(np.where(apart, (1 - weight) * x + weight * y, x + weight * step))}
 
 
 def reference_grad(arrays: Mapping[str, Array], params: LerpGradParams) -> dict[str, Array]:
@@ -131,7 +137,7 @@ def bound(
 def bound_grad(
     arrays: Mapping[str, Array], outputs: Mapping[str, Array], params: LerpGradParams, dtype: str
 ) -> dict[str, Array | float]:
-    """(4 + log2 n) half epsilons of the sum of magnitudes, n values being summed into one."""
+    """(4 + sum_units(n)) half epsilons of the sum of magnitudes, n values being summed into one."""
     weight, dout = np.abs(_weight(arrays, params)), np.abs(arrays["dout"])
     rest = np.abs(1 - _weight(arrays, params))
     allowed: dict[str, Array | float] = {}
@@ -140,7 +146,7 @@ def bound_grad(
             continue
         shape = outputs[name].shape
         count = prod(dout.shape[axis] for axis in reduced_axes(shape, dout.shape))
-        units = 4 + log2(max(count, 1))
+        units = 4 + (sum_units(count) if count > 1 else 0)
         allowed[name] = units * _half_epsilon(dtype) * reduce_to(np.asarray(factor * dout), shape)
     return allowed
 

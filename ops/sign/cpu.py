@@ -13,9 +13,8 @@ from opgauge.ops._cpu import streaming
 from opgauge.ops._cpu.threads import count
 from opgauge.ops.sign.op import DTYPES
 
-BY_NUMPY = ("int16", *COMPLEX)
-"""Dtypes left to NumPy: Numba's kernels take 16-bit integers for bfloat16, and complex signs need a square root."""
-BY_NUMBA = tuple(name for name in DTYPES if name not in BY_NUMPY)
+BY_NUMBA = tuple(name for name in DTYPES if name not in {"int16", *COMPLEX})
+"""All but int16, which Numba's kernels take for bfloat16, and complex numbers, which have a kernel of their own."""
 
 
 @kernel("sign", "optimized", "cpu", BY_NUMBA, prepare=True)
@@ -31,7 +30,18 @@ def sign(*, x: Any, out: dict[str, Any]) -> Bound:
     return partial(function.on(threads), source, number.type(0), number.type(1), target, threads)
 
 
-@kernel("sign", "optimized", "cpu", BY_NUMPY, strided=True)
+@kernel("sign", "optimized", "cpu", COMPLEX, prepare=True)
+def sign_of_complex(*, x: Any, out: dict[str, Any]) -> Bound:
+    """x / |x|, whose magnitude cannot overflow."""
+    from opgauge.ops.sign import jit
+
+    threads = count(2 * x.nbytes, 32 * x.size)
+    part = x.real.dtype.type
+    scalars = (part(np.finfo(part).max / 4), part(0.25), part(0), part(1))
+    return partial(jit.sign_complex.on(threads), x.reshape(-1), out["out"].reshape(-1), *scalars)
+
+
+@kernel("sign", "optimized", "cpu", ("int16",), strided=True)
 def sign_by_numpy(*, x: Any, out: dict[str, Any]) -> None:
     """Call `numpy.sign`."""
     np.sign(x, out=out["out"])

@@ -53,3 +53,17 @@ def sign_streaming(x: Any, zero: Any, one: Any, out: Any, pieces: int) -> None:
     """Write the signs of flat x past the caches, in one piece per thread."""
     for piece in prange(pieces):
         _sign_part(x, zero, one, out, out.size * piece // pieces, out.size * (piece + 1) // pieces)
+
+
+@parallel(error_model="numpy")
+def sign_complex(x: Any, out: Any, large: Any, quarter: Any, zero: Any, one: Any) -> None:
+    """Write x / |x|, flat; x of more than `large` in a part is scaled by a quarter first, an infinite part to 1."""
+    for index in prange(x.size):
+        real, imaginary = x[index].real, x[index].imag
+        if max(abs(real), abs(imaginary)) > large:
+            real, imaginary = real * quarter, imaginary * quarter
+        if np.isinf(real) != np.isinf(imaginary):
+            real = np.copysign(one, real) if np.isinf(real) else real * zero
+            imaginary = np.copysign(one, imaginary) if np.isinf(imaginary) else imaginary * zero
+        size = np.hypot(real, imaginary)
+        out[index] = complex(zero, zero) if size == zero else complex(real / size, imaginary / size)

@@ -23,14 +23,22 @@ __device__ __forceinline__ __half2 sign_of(__half2 x) { return sign_of_both(x, 0
 __device__ __forceinline__ __nv_bfloat162 sign_of(__nv_bfloat162 x) { return sign_of_both(x, 0x3f803f80u); }
 __device__ __forceinline__ __half sign_of(__half x) { return sign_of(__half2{x, x}).x; }
 __device__ __forceinline__ __nv_bfloat16 sign_of(__nv_bfloat16 x) { return sign_of(__nv_bfloat162{x, x}).x; }
-__device__ __forceinline__ float2 sign_of(float2 x) {
-  const float size = hypotf(x.x, x.y);
-  return size == 0.0f ? float2{0.0f, 0.0f} : float2{x.x / size, x.y / size};
+// x / |x|. What is large is scaled, or the magnitude might overflow; one infinite part counts 1 and the other nothing.
+template <typename P, typename A>
+__device__ __forceinline__ P sign_of_pair(P x, A large) {
+  if (fmax(fabs(x.x), fabs(x.y)) > large) {
+    const bool first = isinf(x.x), second = isinf(x.y);
+    if (first != second) {
+      x = {first ? copysign(A(1), x.x) : x.x * 0, second ? copysign(A(1), x.y) : x.y * 0};
+    } else {
+      x = {x.x * A(0.25), x.y * A(0.25)};
+    }
+  }
+  const A size = hypot(x.x, x.y);
+  return size == 0 ? P{0, 0} : P{x.x / size, x.y / size};
 }
-__device__ __forceinline__ double2 sign_of(double2 x) {
-  const double size = hypot(x.x, x.y);
-  return size == 0.0 ? double2{0.0, 0.0} : double2{x.x / size, x.y / size};
-}
+__device__ __forceinline__ float2 sign_of(float2 x) { return sign_of_pair(x, 1e38f); }
+__device__ __forceinline__ double2 sign_of(double2 x) { return sign_of_pair(x, 1e307); }
 
 template <typename T, bool SINGLE>
 struct Handled {  // what is handled at once

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from opgauge.ops import ParameterError, ShapeError, find_op
+from opgauge.ops import ParameterError, ShapeError, call, dtype_info, find_op
 
 from tests.ops.attempts import case_of, complaint, inputs_of, ours, outputs_of, passes
 
@@ -142,3 +142,26 @@ def test_mutants_of_the_gradient_are_caught() -> None:
         {**right, "dy": 0.3 * dout.T},
     ]
     assert not any(passes(case, inputs, **outputs) for outputs in wrong)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
+@pytest.mark.parametrize("weight", [0.0, 0.25, 0.5, 0.75, 1.0])
+@pytest.mark.parametrize("as_number", [True, False])
+def test_blends_of_the_largest_numbers_are_finite(dtype: str, weight: float, as_number: bool) -> None:
+    """A difference that overflows does not make the blend infinite, and weights 0 and 1 give x and y exactly."""
+    info = dtype_info(dtype)
+    large = 0.9 * info.largest
+    x = np.array([-large, large, large, 1.7, -0.3], info.numpy)
+    y = np.array([large, -large, large, -2.9, -0.3], info.numpy)
+    share = weight if as_number else np.full(5, weight, info.numpy)
+    found = call("lerp", x=x, y=y, weight=share)
+    assert np.isfinite(found.astype(np.float64)).all()
+    assert (found[[2, 4]] == x[[2, 4]]).all()
+    if weight in {0.0, 1.0}:
+        assert (found == (y if weight else x)).all()
+
+
+def test_the_composite_passes_on_long_columns() -> None:
+    """The bound of a summed gradient allows what NumPy loses where it adds rows one after the other."""
+    case = case_of("lerp_grad", {"x": (3,), "y": (20_000, 3)}, "float32", weight=0.3)
+    assert complaint(case, inputs_of(case), "baseline") == ""

@@ -54,3 +54,20 @@ def test_every_number_of_16_bits_on_cuda(dtype: str, first: int) -> None:
 def test_half_subnormals_have_a_sign() -> None:
     """The smallest float16 is above zero."""
     assert signs([6e-8, -6e-8], "float16", "optimized", "cpu") == [1, -1]
+
+
+@pytest.mark.parametrize("backend", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+@pytest.mark.parametrize("dtype", ["complex64", "complex128"])
+def test_signs_of_extreme_complex_numbers(dtype: str, backend: str) -> None:
+    """A complex number whose magnitude overflows, is subnormal or infinite in one part has a sign all the same."""
+    part = np.finfo(dtype)
+    huge, tiny, root = part.max, part.tiny, np.sqrt(0.5)
+    x = np.array(
+        [huge + 1j * huge, -huge, 1j * huge, 0, tiny * (3 + 4j), complex(np.inf, 1), complex(0, -np.inf)], dtype
+    )
+    result = to_backend(np.zeros_like(x), backend)
+    kernel = find_kernel("sign", "optimized", backend, dtype)
+    kernel.bind({"x": to_backend(x, backend)}, find_op("sign").params(), {"out": result})()
+    expected = np.array([root + 1j * root, -1, 1j, 0, 0.6 + 0.8j, 1, -1j])
+    np.testing.assert_allclose(to_numpy(result), expected, rtol=0, atol=4 * part.eps)
+    np.testing.assert_allclose(find_op("sign").reference({"x": x}, None)["out"], expected, rtol=0, atol=4 * part.eps)
