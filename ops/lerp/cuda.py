@@ -19,6 +19,7 @@ from opgauge.ops._cuda.pointwise import (
     kept_blocks,
     strides_struct,
 )
+from opgauge.ops._cuda.reduction.plan import GRID_RESIDENT
 from opgauge.ops._cuda.source import Source, flag, whole_pack
 
 _LARGE = declare(
@@ -62,7 +63,7 @@ def _expressions() -> tuple[str, ...]:
     return tuple(found)
 
 
-SOURCE = Source(__file__, "kernels.cu", _expressions())
+SOURCE = Source(__file__, "kernels.cu", _expressions(), (f"-DGRID_RESIDENT={GRID_RESIDENT}",))
 
 
 def accumulating(x: Any) -> Any:

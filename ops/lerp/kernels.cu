@@ -147,7 +147,7 @@ struct Add {
 // grid: `splits` adjacent blocks a row, of `share` packs each, so that blocks sweep over memory in order, and where they
 // are several those that collect what they send, `lanes` threads a row; mail (rows, splits). length is a multiple of V.
 template <typename T, int V>
-__global__ void __launch_bounds__(REDUCE_THREADS, LONG_RESIDENT) grad_rows(
+__global__ void __launch_bounds__(REDUCE_THREADS, GRID_RESIDENT) grad_rows(
     const T* __restrict__ dout, T* __restrict__ sum, T* __restrict__ other, Wide<T> factor, Wide<T> other_factor,
     int rows, long long length, int splits, long long share, int lanes, unsigned long long* mail) {
   using A = Wide<T>;
@@ -196,7 +196,7 @@ __global__ void __launch_bounds__(REDUCE_THREADS, LONG_RESIDENT) grad_rows(
 // dout (batch, rows, C), weight a number: lanes along C, `sum` is (batch, C); other as in grad_rows.
 // block (lanes, rows); grid (column blocks, splits, batch); mail (batch, splits - 1, C), as in grad_rows.
 template <typename T, int V>
-__global__ void __launch_bounds__(REDUCE_THREADS, LONG_RESIDENT) grad_columns(
+__global__ void __launch_bounds__(REDUCE_THREADS, GRID_RESIDENT) grad_columns(
     const T* __restrict__ dout, T* __restrict__ sum, T* __restrict__ other, Wide<T> factor, Wide<T> other_factor,
     int rows, int channels, unsigned long long* mail) {
   using A = Wide<T>;

@@ -70,4 +70,6 @@ def test_signs_of_extreme_complex_numbers(dtype: str, backend: str) -> None:
     kernel.bind({"x": to_backend(x, backend)}, find_op("sign").params(), {"out": result})()
     expected = np.array([root + 1j * root, -1, 1j, 0, 0.6 + 0.8j, 1, -1j])
     np.testing.assert_allclose(to_numpy(result), expected, rtol=0, atol=4 * float(part.eps))
-    np.testing.assert_allclose(find_op("sign").reference({"x": x}, None)["out"], expected, rtol=0, atol=4 * float(part.eps))
+    np.testing.assert_allclose(
+        find_op("sign").reference({"x": x}, None)["out"], expected, rtol=0, atol=4 * float(part.eps)
+    )
