@@ -17,6 +17,7 @@ from opgauge.harness.cli.compare import compare
 from opgauge.harness.cli.compile import compile_
 from opgauge.harness.cli.config import config
 from opgauge.harness.cli.database import database
+from opgauge.harness.cli.doctor import doctor
 from opgauge.harness.cli.explore import explore
 from opgauge.harness.cli.export import export
 from opgauge.harness.cli.gate import gate
@@ -56,7 +57,7 @@ ASCII = {
 }
 """One character for each that opgauge prints and that a terminal without UTF-8 may lack."""
 
-NEEDS_OPS = ("list", "check", "compile", "run", "explore", "tune", "schema", "agree")
+NEEDS_OPS = ("list", "check", "compile", "run", "explore", "tune", "schema", "agree", "doctor")
 """Verbs for which this process imports the project's ops; others leave that to their workers, or need none."""
 
 NEEDS_BUILD = ("compile", "run", "explore", "tune", "agree", "aa", "inject")
@@ -78,6 +79,7 @@ app.command("list")(list_)
 app.command("check")(check)
 app.command("compile")(compile_)
 app.command("run")(run)
+app.command("doctor")(doctor)
 app.command("show")(show)
 app.command("explore")(explore)
 app.command("gate")(gate)

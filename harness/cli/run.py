@@ -235,6 +235,9 @@ def begun(
     notify: Callable[[str], None],
 ) -> str:
     """The id of a new run, or of the run that is resumed."""
+    from dataclasses import replace
+
+    from opgauge.harness.run.doctor import unfit_facts
     from opgauge.harness.run.environment import tuning_notes
 
     if found is not None:
@@ -242,6 +245,10 @@ def begun(
     environment = captured(cases, devices, settings)
     for note in tuning_notes(environment, devices):
         notify(note)
+    unfit = {f"{device}.unfit": bad for device in devices if (bad := unfit_facts(device))}
+    for key, bad in unfit.items():
+        notify(f"{key.removesuffix('.unfit')}: times may be unreliable ({bad}); see opgauge doctor")
+    environment = replace(environment, soft={**environment.soft, **unfit})
     return store.begin_run(environment, command=command_line(sys.argv[1:]))
 
 

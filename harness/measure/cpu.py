@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import resource
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -20,6 +21,8 @@ from opgauge.ops import Bound
 SAMPLE_NS = 1_000_000
 """A sample lasts at least this long, so that the clock's own cost does not count."""
 MAX_CALLS = 100_000
+MOST_REPEATED = 0.5
+"""Samples during which others had the cores are taken again, at most so many per sample that is kept."""
 LONG_NS = 20_000_000
 """A collection that takes longer looks through some ten thousands of objects: more than a trial makes."""
 
@@ -61,14 +64,21 @@ class CpuTimer:
             calls = limits.calls or min(max(ceil(SAMPLE_NS / max(one_ns, 1)), 1), MAX_CALLS)
             wall: list[float] = []
             busy: list[float] = []
+            repeated = contended = 0
             start = perf_counter_ns()
             while not limits.enough(len(wall), (perf_counter_ns() - start) / 1e9):
                 around.before()
+                switches = _switches()
                 before, before_busy = perf_counter_ns(), process_time_ns()
                 for _ in repeat(None, calls):
                     returned = call()
                 after, after_busy = perf_counter_ns(), process_time_ns()
+                is_contended = _switches() > switches
                 around.after(returned)
+                if is_contended and repeated < MOST_REPEATED * (1 + len(wall)):
+                    repeated += 1
+                    continue
+                contended += is_contended
                 wall.append((after - before) / calls)
                 busy.append((after_busy - before_busy) / calls)
         measurement = Measurement(
@@ -78,8 +88,15 @@ class CpuTimer:
             calls_per_sample=calls,
             cpu_ns=tuple(busy),
             threads=threads_in_use(),
+            dropped=repeated,
+            contended=contended,
         )
         return Timed(measurement, returned)
+
+
+def _switches() -> int:
+    """How often this process was made to wait for a core that another one had."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
 
 
 def threads_in_use() -> int:

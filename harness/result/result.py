@@ -91,7 +91,8 @@ class Measurement:
     calls_per_sample: calls that one sample averages over.
     hot_ns: one call in a back-to-back run with warm caches (CUDA: a graph's replay), or None;
         nothing but noise where the footprint says that nothing was launched.
-    clock_mhz: SM clock per sample where known. dropped: samples dropped for a throttled clock.
+    clock_mhz: SM clock per sample where known. dropped: samples that were taken again or left out: a
+        throttled clock, others had the cores. contended: samples kept although others had the cores meanwhile.
     timer: name and version of the method. warmup: calls before the first sample.
     peak_bytes: device memory beyond inputs, outputs and workspace, or None.
     threads: CPU threads in use. footprint: what has no noise; None on the CPU.
@@ -105,6 +106,7 @@ class Measurement:
     hot_ns: float | None = None
     clock_mhz: tuple[float, ...] = ()
     dropped: int = 0
+    contended: int = 0
     peak_bytes: int | None = None
     threads: int | None = None
     footprint: Footprint | None = None

@@ -10,6 +10,7 @@ from typing import Protocol
 from opgauge.harness.errors import HarnessError
 from opgauge.harness.result.result import Ceilings, Profile, Result, Status, Trial
 from opgauge.harness.result.summary import PEERS, within_peaks
+from opgauge.harness.run.device_lock import device_locks
 from opgauge.harness.run.execute import Ask, LocalExecutor, ask_nothing
 from opgauge.harness.run.progress import Progress
 from opgauge.harness.run.remeasure import undecided_trials
@@ -71,7 +72,8 @@ class Session:
         """
         try:
             with interruptible():
-                self._measure(plan, executor, ask)
+                with device_locks({trial.device for trial in plan.trials}, self.notify):
+                    self._measure(plan, executor, ask)
                 if plan.with_profile:
                     executor.close()
                     self._list_kernels(plan.timeout_s)

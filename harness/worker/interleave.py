@@ -144,4 +144,6 @@ def _with(before: Measurement, turn: Measurement) -> Measurement:
         samples_ns=before.samples_ns + turn.samples_ns,
         cpu_ns=before.cpu_ns + turn.cpu_ns,
         warmup=before.warmup + turn.warmup,
+        dropped=before.dropped + turn.dropped,
+        contended=before.contended + turn.contended,
     )

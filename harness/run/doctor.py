@@ -1,0 +1,196 @@
+"""Whether this machine is fit to measure: findings about CPU, host and GPUs, with a line of advice each.
+
+Nothing here needs a right to change anything. A fact that cannot be read gives no finding.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from time import sleep
+from typing import Any
+
+import psutil
+from opgauge.harness.settings import visible_gpu
+from opgauge.ops import Device
+
+CPU_FOLDER = Path("sys/devices/system/cpu")
+CGROUP = Path("sys/fs/cgroup")
+MOST_LOAD = 0.2
+"""Share of the CPUs that other processes may keep busy."""
+MOST_STEAL = 0.5
+"""Percent of time that the hypervisor may take."""
+MOST_PRESSURE = 5.0
+"""Percent of the last ten seconds in which some process waited for a CPU."""
+WATCH_S = 0.2
+IDLE_USE = 5
+"""Percent of a GPU's time in use, at most, where nobody else computes on it."""
+SLOWING = {
+    0x4: "power cap",
+    0x8: "hardware slowdown",
+    0x20: "software thermal slowdown",
+    0x40: "hardware thermal slowdown",
+    0x80: "power brake",
+}
+"""Bits of NVML's reasons for lower clocks that make times differ from run to run."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One fact about the machine. is_good: as measuring wants it. advice: what to do, empty where it is good."""
+
+    subject: str
+    fact: str
+    is_good: bool
+    advice: str = ""
+
+
+def examine(device: str, root: Path = Path("/")) -> list[Finding]:
+    """Findings about the host, and about a GPU where `device` is one. root: of the file system, for tests."""
+    found = [*_cpu(root), *_host(root)]
+    parsed = Device.parse(device)
+    return found if parsed.backend == "cpu" else [*found, *_gpu(parsed.index)]
+
+
+def unfit_facts(device: str) -> str:
+    """Subjects and facts that make times on a device unreliable, in one line; empty where there are none."""
+    return ", ".join(f"{one.subject} {one.fact}" for one in examine(device) if not one.is_good)
+
+
+def as_facts(findings: list[Finding]) -> dict[str, Any]:
+    """Findings as plain JSON, for a run."""
+    return {"fit": all(one.is_good for one in findings), "findings": [asdict(one) for one in findings]}
+
+
+def _cpu(root: Path) -> Iterator[Finding]:
+    governor = _read(root / CPU_FOLDER / "cpu0/cpufreq/scaling_governor")
+    if governor:
+        good = governor == "performance"
+        yield Finding("governor", governor, good, "" if good else "cpupower frequency-set -g performance")
+    boost = _read(root / CPU_FOLDER / "cpufreq/boost")
+    no_turbo = _read(root / CPU_FOLDER / "intel_pstate/no_turbo")
+    if boost or no_turbo:
+        is_on = boost == "1" or no_turbo == "0"
+        advice = "disable boost: clocks depend on temperature and on busy cores"
+        yield Finding("boost", "on" if is_on else "off", not is_on, advice if is_on else "")
+    threads = _read(root / CPU_FOLDER / "smt/active")
+    if threads:
+        advice = "leave one thread per core idle, or disable SMT: siblings share a core"
+        yield Finding("SMT", "on" if threads == "1" else "off", threads != "1", advice if threads == "1" else "")
+    nodes = len(list((root / "sys/devices/system/node").glob("node[0-9]*")))
+    if nodes > 1:
+        yield Finding("NUMA", f"{nodes} nodes", False, "numactl --cpunodebind=0 --membind=0: stay on one node")
+
+
+def _host(root: Path) -> Iterator[Finding]:
+    times = psutil.cpu_times_percent(WATCH_S)
+    cpus = os.cpu_count() or 1
+    busy = (100.0 - times.idle - getattr(times, "iowait", 0.0)) / 100
+    good = busy <= max(MOST_LOAD, 1.0 / cpus)
+    yield Finding("load", f"{busy * cpus:.1f} of {cpus} CPUs busy", good, "" if good else "stop other processes")
+    steal = float(getattr(times, "steal", 0.0))
+    advice = "measure on a dedicated host: the hypervisor gives CPU time to others"
+    yield Finding("steal", f"{steal:.1f} %", steal <= MOST_STEAL, "" if steal <= MOST_STEAL else advice)
+    quota = _read(root / CGROUP / "cpu.max").partition(" ")[0]
+    if quota:
+        free = quota == "max"
+        yield Finding("cgroup quota", quota, free, "" if free else "lift the CPU quota: it stops threads mid-kernel")
+    pressure = _read(root / "proc/pressure/cpu")
+    if pressure:
+        waiting = float(pressure.split("avg10=")[1].split()[0])
+        good = waiting <= MOST_PRESSURE
+        yield Finding("CPU pressure", f"{waiting:.0f} %", good, "" if good else "processes wait for CPUs: stop others")
+
+
+def _gpu(index: int) -> Iterator[Finding]:
+    """By NVIDIA's management library; one finding that says so where it cannot be used."""
+    try:
+        nvml: Any = importlib.import_module("pynvml")
+        nvml.nvmlInit()
+    except ImportError:
+        yield Finding("GPU", "unknown", False, "install nvidia-ml-py: nothing is known of the GPU's state")
+        return
+    except Exception as error:  # noqa: BLE001  NVML's own error class is known only where it is installed
+        yield Finding("GPU", "no driver", False, f"{error}")
+        return
+    try:
+        name = visible_gpu(index)
+        handle = nvml.nvmlDeviceGetHandleByIndex(int(name)) if name.isdigit() else nvml.nvmlDeviceGetHandleByUUID(name)
+        for read in (_clocks, _modes, _others, _throttling):
+            try:
+                yield from read(nvml, handle)
+            except nvml.NVMLError:
+                continue
+    finally:
+        nvml.nvmlShutdown()
+
+
+def _clocks(nvml: Any, handle: Any) -> Iterator[Finding]:
+    now = nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM)
+    most = nvml.nvmlDeviceGetMaxClockInfo(handle, nvml.NVML_CLOCK_SM)
+    wanted = nvml.nvmlDeviceGetApplicationsClock(handle, nvml.NVML_CLOCK_SM)
+    default = nvml.nvmlDeviceGetDefaultApplicationsClock(handle, nvml.NVML_CLOCK_SM)
+    pinned = wanted != default
+    advice = "pin clocks: nvidia-smi -lgc FREQUENCY"
+    yield Finding("clocks", f"{now} of {most} MHz, {'pinned' if pinned else 'free'}", pinned, "" if pinned else advice)
+
+
+def _modes(nvml: Any, handle: Any) -> Iterator[Finding]:
+    persistent = nvml.nvmlDeviceGetPersistenceMode(handle) == 1
+    yield Finding(
+        "persistence",
+        "on" if persistent else "off",
+        persistent,
+        "" if persistent else "nvidia-smi -pm 1: starts are slow",
+    )
+    with_ecc = _try(lambda: nvml.nvmlDeviceGetEccMode(handle)[0])
+    if with_ecc is not None:
+        yield Finding("ECC", "on" if with_ecc else "off", is_good=True)
+    divided = _try(lambda: nvml.nvmlDeviceGetMigMode(handle)[0])
+    if divided is not None:
+        yield Finding(
+            "MIG", "on" if divided else "off", not divided, "others share memory bandwidth" if divided else ""
+        )
+    limit = nvml.nvmlDeviceGetEnforcedPowerLimit(handle)
+    usual = nvml.nvmlDeviceGetPowerManagementDefaultLimit(handle)
+    good = limit >= usual
+    yield Finding(
+        "power cap", f"{limit / 1000:.0f} of {usual / 1000:.0f} W", good, "" if good else "nvidia-smi -pl: lift the cap"
+    )
+
+
+def _others(nvml: Any, handle: Any) -> Iterator[Finding]:
+    own = {os.getpid(), *(child.pid for child in psutil.Process().children(recursive=True))}
+    others = [one.pid for one in nvml.nvmlDeviceGetComputeRunningProcesses(handle) if one.pid not in own]
+    yield Finding(
+        "GPU processes", f"{len(others)} others", not others, "" if not others else f"stop processes {others[:3]}"
+    )
+    sleep(WATCH_S)
+    used = nvml.nvmlDeviceGetUtilizationRates(handle).gpu
+    yield Finding("GPU use", f"{used} %", used <= IDLE_USE, "" if used <= IDLE_USE else "wait until the GPU is idle")
+
+
+def _throttling(nvml: Any, handle: Any) -> Iterator[Finding]:
+    reasons = int(nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle))
+    named = [name for bit, name in SLOWING.items() if reasons & bit]
+    heat = nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU)
+    fact = f"{', '.join(named) or 'none'}, {heat} °C"
+    yield Finding("throttling", fact, not named, "" if not named else "cool the GPU, or pin clocks lower")
+
+
+def _try(read: Callable[[], Any]) -> Any:
+    """A fact that some GPUs do not have; None there."""
+    try:
+        return read()
+    except Exception:  # noqa: BLE001  NVML's own error class is known only where it is installed
+        return None
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8").strip()
+    except OSError:
+        return ""
