@@ -16,7 +16,14 @@ ROOT = Path(__file__).parent.parent
 EXAMPLES = {folder.name: folder for folder in sorted((ROOT / "examples").iterdir()) if folder.is_dir()}
 ON_CPU = ("numba", "numpy", "torch", "torch_library")
 ON_CUDA = ("cuda_file", "cupy_raw_kernel", "jax", "numba_cuda", "torch", "torch_library", "triton")
-MODULES = {"jax": "jax", "triton": "triton", "torch": "torch", "torch_library": "torch", "torch_extension": "torch"}
+MODULES = {
+    "jax": "jax",
+    "numba_cuda": "numba_cuda",
+    "triton": "triton",
+    "torch": "torch",
+    "torch_library": "torch",
+    "torch_extension": "torch",
+}
 
 
 def run(folder: Path, tmp_path: Path, *arguments: str) -> subprocess.CompletedProcess[str]:

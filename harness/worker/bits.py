@@ -14,6 +14,8 @@ from opgauge.ops._core.op import Array
 
 PART = 1 << 24
 """Words mixed at a time on a GPU: they need room beside the array."""
+DLPACK_CPU = 1
+"""DLPack's number of the CPU among devices."""
 FACTORS = (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
 """Odd numbers that spread bits: Steele, Lea and Flood 2014, Fast Splittable Pseudorandom Number Generators."""
 
@@ -62,15 +64,29 @@ def mixed(array: Array) -> int:
 
 
 def in_place(array: Any) -> Any:
-    """A torch tensor as an array of NumPy or CuPy that shares its memory; any other array as it is."""
-    if _root(array) != "torch":
+    """An array of torch, JAX or Numba as one of NumPy or CuPy that shares its memory; these two as they are."""
+    root = _root(array)
+    if root in {"numpy", "cupy"}:
         return array
+    if root != "torch":
+        return _exported(array)
     if not array.is_cuda:
         return to_numpy(array)
     torch = import_module("torch")
     tensor = array.detach().resolve_conj()
     is_bfloat16 = tensor.dtype == torch.bfloat16
     found = cupy().from_dlpack(tensor.contiguous().view(torch.int16) if is_bfloat16 else tensor)
+    return found.view(dtype_info("bfloat16").numpy) if is_bfloat16 else found
+
+
+def _exported(array: Any) -> Any:
+    """An array that offers DLPack or the CUDA array interface, on its device."""
+    if hasattr(array, "__cuda_array_interface__") and not hasattr(array, "__dlpack_device__"):
+        return cupy().asarray(array)
+    if not hasattr(array, "__dlpack_device__") or array.__dlpack_device__()[0] == DLPACK_CPU:
+        return np.asarray(array)
+    is_bfloat16 = str(array.dtype) == "bfloat16"  # DLPack's exchange of it is not supported everywhere
+    found = cupy().from_dlpack(array.view(np.uint16) if is_bfloat16 else array)
     return found.view(dtype_info("bfloat16").numpy) if is_bfloat16 else found
 
 

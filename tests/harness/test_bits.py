@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from math import nan
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from opgauge.harness.worker import bits
-from opgauge.harness.worker.bits import digest, mixed, same_bits
+from opgauge.harness.worker.bits import digest, in_place, mixed, same_bits
 from opgauge.ops._core.backend import to_backend
 
 
@@ -67,3 +68,25 @@ def test_a_gpu_mixes_as_the_host_does(dtype: str, monkeypatch: pytest.MonkeyPatc
     there = to_backend(array, "cuda")
     assert mixed(there) == mixed(array)
     assert digest({"x": there}) == digest({"x": there.copy()})
+
+
+class Exporting:
+    """An array of another library on the CPU, as JAX's are."""
+
+    def __init__(self, values: Any) -> None:
+        self._values, self.dtype, self.shape = values, values.dtype, values.shape
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return 1, 0
+
+    def __array__(self, dtype: object = None, copy: object = None) -> Any:
+        return self._values
+
+
+def test_arrays_of_other_libraries_are_compared_where_they_lie() -> None:
+    """What offers DLPack becomes a NumPy array that shares its memory, so that its bits can be compared."""
+    values = np.arange(6, dtype=np.float32)
+    found = in_place(Exporting(values))
+    assert isinstance(found, np.ndarray)
+    assert np.shares_memory(found, values)
+    assert same_bits(found, values)
