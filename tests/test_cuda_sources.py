@@ -21,8 +21,8 @@ EACH_TYPE = "sm_80"
 TWINS = ("double", "<long", "<unsigned", "<int", "<short", "<signed", "<bool")
 """Types that architectures compute with alike."""
 SHORT = ("__half", "__nv_bfloat16")
-"""Types that architectures of at least LATEST compute with alike, but for matrix products."""
-LATEST = "sm_100"
+"""Types that the LATEST architectures compute with alike, but for matrix products."""
+LATEST = ("sm_100", "sm_120")
 PRODUCTS = ('mma.cuh"', 'warpgroup.cuh"')
 """What sources of matrix products include."""
 SELDOM = (*TWINS, *SHORT)
@@ -45,7 +45,7 @@ SINCE_AMPERE = """
     st.global.L2::cache_hint.b32 st.global.L2::cache_hint.v2.b32 st.global.L2::cache_hint.v4.b32
 """
 SINCE_HOPPER = f"{SINCE_AMPERE} cvt.f32.bf16 cvt.rn.bf16.f32 set.equ.u32.bf16x2 set.neu.u32.bf16x2"
-NEWER = {"sm_75": "", "sm_90a": SINCE_HOPPER, "sm_100": SINCE_HOPPER}
+NEWER = {"sm_75": "", "sm_90a": SINCE_HOPPER, "sm_100": SINCE_HOPPER, "sm_120": SINCE_HOPPER}
 """Those that an architecture has besides. On others sources are assembled, whatever they hold."""
 SPILL_BYTES = 64
 """Allowed spill: 64-bit division is a call, which saves a few registers around it."""
@@ -105,7 +105,7 @@ def drafted(source: Source, architecture: str) -> tuple[str, ...]:
         return tuple(one for one in wanted if one not in seen)
     if architecture != EACH_TYPE:
         wanted = without(wanted, TWINS) or wanted
-    if architecture == LATEST and not multiplies(source):
+    if architecture in LATEST and not multiplies(source):
         wanted = without(wanted, SHORT) or wanted
     return wanted
 

@@ -26,7 +26,7 @@ from opgauge.ops._core.errors import BackendError, CompileError
 from opgauge.ops._core.op import Array
 
 INCLUDE = Path(__file__).parent / "include"
-ARCHITECTURES = ("sm_75", "sm_80", "sm_90a", "sm_100")
+ARCHITECTURES = ("sm_75", "sm_80", "sm_90a", "sm_100", "sm_120")
 HOPPER = 90
 """The first compute capability with clusters of blocks."""
 _SOURCES: list[Source] = []
