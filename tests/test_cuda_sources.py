@@ -27,7 +27,7 @@ PRODUCTS = ('mma.cuh"', 'warpgroup.cuh"')
 """What sources of matrix products include."""
 SELDOM = (*TWINS, *SHORT)
 """Types whose kernels spill no more than those of float32 do: they are looked at by `-m thorough`."""
-WHOLE = ("fused.cu", "gemm_sweep.cu")
+WHOLE = ("fused.cu", "persistent.cu")
 """Sources whose own tests look at all types: compiled once for these and those."""
 COMMON = """
     cvt.f32.f16 cvt.rn.f16.f32 mov.b32 prefetch.global.L2 setp.ne.u32 trap

@@ -15,7 +15,7 @@ from opgauge.ops._core.kernel import Bound
 from opgauge.ops._core.op import Shapes
 from opgauge.ops._core.registry import kernel
 from opgauge.ops._core.tuning import declare
-from opgauge.ops._cuda.gemm.gemm import Matrix, product, product_of_images, supported, turned_bytes
+from opgauge.ops._cuda.gemm.gemm import Matrix, product, product_of_images, supported, transposed_bytes
 from opgauge.ops._cuda.source import DIVISOR, Source, divisor, multiprocessors
 from opgauge.ops.conv_data_grad.cuda_direct import config_here, convolve_directly
 from opgauge.ops.conv_data_grad.cuda_gather import gather, workspace_bytes
@@ -54,7 +54,7 @@ def _workspace(shapes: Shapes, params: ConvDataGradParams) -> int:
     if config_here(found, dtype) is not None:
         return 0
     if found.is_pointwise and supported(dtype):
-        return _turned_bytes(found, dtype)
+        return _transposed_bytes(found, dtype)
     gathering = workspace_bytes(found, dtype)
     if gathering is not None:
         return gathering
@@ -105,12 +105,12 @@ def _copy(dx: Any, addend: Any) -> Bound:
     return lambda: namespace(dx).copyto(dx, addend)
 
 
-def _turned_bytes(found: Geometry, dtype: str) -> int:
+def _transposed_bytes(found: Geometry, dtype: str) -> int:
     if found.channels_last:
         return 0
     pixels, groups = prod(found.out_size), found.groups
     size = (found.channels // groups, found.batch * pixels, found.out_channels // groups)
-    return turned_bytes(dtype, size, pixels, groups)
+    return transposed_bytes(dtype, size, pixels, groups)
 
 
 def _multiply(found: Geometry, dy: Any, weight: Any, d: Any, addend: Any, workspace: Any = None) -> Bound:
@@ -131,7 +131,7 @@ def _multiply(found: Geometry, dy: Any, weight: Any, d: Any, addend: Any, worksp
     b = Matrix(dy, pixels, image=image, post=pixels, group=out_each * pixels)
     target = Matrix(d, pixels, image=found.groups * each * pixels, post=pixels, group=each * pixels)
     size = (each, found.batch * pixels, out_each)
-    if workspace is not None and _turned_bytes(found, dy.dtype.name):
+    if workspace is not None and _transposed_bytes(found, dy.dtype.name):
         turned = product_of_images(a, b, target, size, groups=found.groups, addend=addend, workspace=workspace)
         if turned is not None:
             return turned

@@ -13,11 +13,11 @@ import numpy as np
 from opgauge.ops._core.dtype import dtype_info
 from opgauge.ops._core.kernel import Bound
 from opgauge.ops._core.tuning import declare
-from opgauge.ops._cuda.gemm.gemm_hopper import PACK, stream, streams
-from opgauge.ops._cuda.gemm.gemm_strips import pass_strips, strips_pass
-from opgauge.ops._cuda.gemm.gemm_sweep import WIDTHS, sweep, sweeps
-from opgauge.ops._cuda.gemm.gemm_tiles import images_fit, multiply_images, multiply_tiles, tiles_pay
-from opgauge.ops._cuda.gemm.gemm_turns import keeps, pass_pixels, take_turns
+from opgauge.ops._cuda.gemm.cooperative import cooperative, cooperative_images, cooperative_images_fit, cooperative_pays
+from opgauge.ops._cuda.gemm.hopper import PACK, hopper_fits, persistent_wgmma
+from opgauge.ops._cuda.gemm.persistent import WIDTHS, persistent, persistent_fits
+from opgauge.ops._cuda.gemm.ping_pong import b_stationary_shared, ping_pong, ping_pong_fits
+from opgauge.ops._cuda.gemm.stationary_registers import a_stationary_registers, a_stationary_registers_fits
 from opgauge.ops._cuda.source import (
     DIVISOR,
     Source,
@@ -186,17 +186,17 @@ def product(
     target = d if splits == 1 else replace(d, array=workspace.view(np.float32)[: splits * d.array.size])
     fits = not b.along and parts == EXACT and d.array.dtype == a.array.dtype
     whole = fits and workspace is None
-    found = _sweep(a, b, d, size, addend, groups) if whole else None
+    found = _persistent(a, b, d, size, addend, groups) if whole else None
     if found is not None:
         return found
     worthwhile = addend is not None or _blocks(size, groups) >= multiprocessors()  # else its blocks start too slowly
     if (
         whole
         and worthwhile
-        and streams(a.array.dtype.name, size)
+        and hopper_fits(a.array.dtype.name, size)
         and _packed(a, b, d, size, addend, (PACK, PACK, PACK))
     ):
-        return _stream(a, b, d, size, addend, groups)
+        return _persistent_wgmma(a, b, d, size, addend, groups)
     small = fits and a.array.dtype == np.float32 and _packed(a, b, d, size, addend, SMALL_WIDTHS)
     tile = _tile(size, groups * splits) if small else TILE
     function = _function(a, b, target, size, parts, addend, tile)
@@ -220,9 +220,9 @@ def product(
     return run
 
 
-def turned_bytes(dtype: str, size: tuple[int, int, int], pixels: int, groups: int) -> int:
+def transposed_bytes(dtype: str, size: tuple[int, int, int], pixels: int, groups: int) -> int:
     """Workspace with which `product_of_images` takes (rows, columns, depth) of images of as many pixels, else 0."""
-    if not images_fit(dtype, size, pixels) or keeps(dtype, size, groups, last=False, added=False):
+    if not cooperative_images_fit(dtype, size, pixels) or ping_pong_fits(dtype, size, groups, last=False, added=False):
         return 0
     return groups * size[1] * size[2] * dtype_info(dtype).itemsize
 
@@ -230,11 +230,11 @@ def turned_bytes(dtype: str, size: tuple[int, int, int], pixels: int, groups: in
 def product_of_images(
     a: Matrix, b: Matrix, d: Matrix, size: tuple[int, int, int], *, groups: int, addend: Any, workspace: Any
 ) -> Bound | None:
-    """As `product`, of what has a `turned_bytes`, or None where addresses do not allow it."""
+    """As `product`, of what has a `transposed_bytes`, or None where addresses do not allow it."""
     arrays = (a.array, b.array, d.array, addend, workspace)
     if widest_pack(d.array.dtype.itemsize, *arrays, a.stride, a.group) < PACK:
         return None
-    return multiply_images((a, b, d), addend, size, groups, workspace)
+    return cooperative_images((a, b, d), addend, size, groups, workspace)
 
 
 def _tile(size: tuple[int, int, int], groups: int) -> int:
@@ -261,36 +261,39 @@ def _packed(
     return all(item.pack(width, length) for item, length, width in pairs)
 
 
-def _stream(a: Matrix, b: Matrix, d: Matrix, size: tuple[int, int, int], addend: Any, groups: int) -> Bound:
+def _persistent_wgmma(a: Matrix, b: Matrix, d: Matrix, size: tuple[int, int, int], addend: Any, groups: int) -> Bound:
     lengths = _columns(a, b, size)
     views = (a.struct(lengths[0]), b.struct(lengths[1]), d.struct(lengths[2]))
-    return stream(views, (a.array, b.array, addend, d.array), size, along=a.along, groups=groups)
+    return persistent_wgmma(views, (a.array, b.array, addend, d.array), size, along=a.along, groups=groups)
 
 
-def _sweep(a: Matrix, b: Matrix, d: Matrix, size: tuple[int, int, int], addend: Any, groups: int) -> Bound | None:
+def _persistent(a: Matrix, b: Matrix, d: Matrix, size: tuple[int, int, int], addend: Any, groups: int) -> Bound | None:
     """One launch by tiles, or with the filter in shared memory; None where packs or the device allow neither."""
     dtype, last = d.array.dtype.name, a.along
     if last and (b.post or d.post):
         return None  # pixels are rows of d here, and there are no images
-    if addend is None and strips_pass(dtype, (a, b, d), size, groups):
-        return pass_strips((a, b, d), size, groups)
+    if addend is None and a_stationary_registers_fits(dtype, (a, b, d), size, groups):
+        return a_stationary_registers((a, b, d), size, groups)
     added = addend is not None
-    keeping, sweeping = keeps(dtype, size, groups, last=last, added=added), sweeps(dtype, size, last=last)
-    tiling = last and tiles_pay(dtype, size, groups, only=not keeping, added=added)
+    keeping, sweeping = (
+        ping_pong_fits(dtype, size, groups, last=last, added=added),
+        persistent_fits(dtype, size, last=last),
+    )
+    tiling = last and cooperative_pays(dtype, size, groups, only=not keeping, added=added)
     widths = WIDTHS[last] if keeping or sweeping or tiling else ()
     width = next((width for width in widths if _packed(a, b, d, size, addend, (PACK, width, width))), 0)
     if width == 0:
         return None
     if tiling:
-        return multiply_tiles((a, b, d), addend, size, groups)
+        return cooperative((a, b, d), addend, size, groups)
     if keeping and last and not added:
-        return pass_pixels((a, b, d), size, groups)
+        return b_stationary_shared((a, b, d), size, groups)
     lengths = _columns(a, b, size)
     factors = ((a, lengths[0]), (b, lengths[1]))
     (weight, weight_length), (other, length) = reversed(factors) if last else factors
     views = (weight.struct(weight_length), other.struct(length), d.struct(lengths[2]))
     arrays = (weight.array, other.array, addend, d.array)
-    launch = take_turns if keeping else sweep
+    launch = ping_pong if keeping else persistent
     return launch(views, arrays, size, width=width, groups=groups, last=last)
 
 

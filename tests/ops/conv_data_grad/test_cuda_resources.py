@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import pytest
-from opgauge.ops._cuda.gemm import gemm_strips, gemm_sweep, gemm_tiles, gemm_turns
+from opgauge.ops._cuda.gemm import cooperative, persistent, ping_pong, stationary_registers
 from opgauge.ops._cuda.source import Source
 
 SOURCES = (
-    gemm_sweep.SOURCE,
-    gemm_turns.SOURCE,
-    gemm_turns.LAST,
-    gemm_strips.SOURCE,
-    gemm_tiles.SOURCE,
+    persistent.SOURCE,
+    ping_pong.SOURCE,
+    ping_pong.LAST,
+    stationary_registers.SOURCE,
+    cooperative.SOURCE,
 )
 
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 from opgauge.ops._core.tuning import override
-from opgauge.ops._cuda.gemm import gemm, gemm_strips
+from opgauge.ops._cuda.gemm import gemm, stationary_registers
 from opgauge.ops._cuda.gemm.gemm import Matrix
-from opgauge.ops._cuda.gemm.gemm_hopper import DTYPES
+from opgauge.ops._cuda.gemm.hopper import DTYPES
 
 from tests.ops.conv_data_grad.trial import Size, judge_of
 
@@ -42,8 +42,8 @@ def matrices_of(size: tuple[int, int, int], pixels: int) -> tuple[Matrix, Matrix
 def hopper(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
     """Plans as for an H200, wherever they are made."""
     if "gpu" not in request.keywords:
-        monkeypatch.setattr(gemm_strips, "streams", lambda *_: True)
-        monkeypatch.setattr(gemm_strips, "multiprocessors", lambda: 132)
+        monkeypatch.setattr(stationary_registers, "hopper_fits", lambda *_: True)
+        monkeypatch.setattr(stationary_registers, "multiprocessors", lambda: 132)
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,7 @@ def hopper(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> N
 )
 def test_images_are_of_strips(size: tuple[int, int, int], pixels: int, fits: bool) -> None:
     """Depths that registers keep, full shares of channels, nearly full strips of whole packs, some for each block."""
-    assert gemm_strips.strips_pass("float16", matrices_of(size, pixels), size, 1) is fits
+    assert stationary_registers.a_stationary_registers_fits("float16", matrices_of(size, pixels), size, 1) is fits
 
 
 def test_other_places_are_left() -> None:
@@ -79,7 +79,7 @@ def test_other_places_are_left() -> None:
         (a, b, replace(d, stride=800)),
         (a, replace(b, post=0), d),
     ):
-        assert not gemm_strips.strips_pass("float16", others, size, 1)
+        assert not stationary_registers.a_stationary_registers_fits("float16", others, size, 1)
 
 
 @pytest.mark.gpu
@@ -89,16 +89,16 @@ def test_every_choice_is_right(size: Size, dtype: str, monkeypatch: pytest.Monke
     """Blocks with some strips and with many, which go around the ring, leave what the reference has."""
     judge = judge_of(size, dtype, "channels_first", add=False)
     asked = []
-    real = gemm_strips.pass_strips
+    real = stationary_registers.a_stationary_registers
 
     def noted(*given: Any) -> Any:
         asked.append(given)
         return real(*given)
 
-    monkeypatch.setattr(gemm, "pass_strips", noted)
-    monkeypatch.setattr(gemm_strips, "FEWEST", 1)
+    monkeypatch.setattr(gemm, "a_stationary_registers", noted)
+    monkeypatch.setattr(stationary_registers, "FEWEST", 1)
     for processors, sent in product((1, 2, 3, 5, 132), (0, 128)):
         with override({"gemm_strips.megabytes_sent": sent}):
-            monkeypatch.setattr(gemm_strips, "multiprocessors", lambda processors=processors: processors)
+            monkeypatch.setattr(stationary_registers, "multiprocessors", lambda processors=processors: processors)
             assert (processors, sent, judge()) == (processors, sent, "")
     assert asked

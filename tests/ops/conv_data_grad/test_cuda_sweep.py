@@ -6,9 +6,9 @@ from itertools import product
 
 import pytest
 from opgauge.ops._core.tuning import override
-from opgauge.ops._cuda.gemm import gemm_sweep
-from opgauge.ops._cuda.gemm.gemm_hopper import LARGEST_BLOCK
-from opgauge.ops._cuda.gemm.gemm_sweep import BLOCKS, FIRST, LAST, MULTIPROCESSOR, RESERVED
+from opgauge.ops._cuda.gemm import persistent
+from opgauge.ops._cuda.gemm.hopper import LARGEST_BLOCK
+from opgauge.ops._cuda.gemm.persistent import BLOCKS, FIRST, LAST, MULTIPROCESSOR, RESERVED
 
 from tests.ops.conv_data_grad.trial import Size, in_every_way, judge_of
 
@@ -37,11 +37,11 @@ def test_blocks_fit(rows: int, tall: int, last: bool) -> None:
     """A block never keeps more than there is, nor takes more shared memory than a multiprocessor has."""
     with override(asked(rows, tall)):
         for depth, there in product((64, 128, 256, 512), (64, 192, 256, 2048)):
-            tile = gemm_sweep._tile((6272, there, depth) if last else (there, 6272, depth), gemm_sweep._TALL, last=last)
+            tile = persistent._tile((6272, there, depth) if last else (there, 6272, depth), persistent._TALL, last=last)
             assert tile in (LAST if last else FIRST)
             assert there % (64 * tile[1 if last else 0]) == 0
-            for slots in {1, gemm_sweep._slots(tile, depth, last=last)}:
-                shared = gemm_sweep._shared_bytes(tile, depth, slots, last=last)
+            for slots in {1, persistent._slots(tile, depth, last=last)}:
+                shared = persistent._shared_bytes(tile, depth, slots, last=last)
                 assert shared <= LARGEST_BLOCK
                 assert tile in BLOCKS
                 assert MULTIPROCESSOR // (shared + RESERVED) >= 1
@@ -52,14 +52,14 @@ def test_blocks_fit(rows: int, tall: int, last: bool) -> None:
 )
 def test_deep_products_get_tall_tiles(rows: int, depth: int, tile: tuple[int, int]) -> None:
     """By default depth decides on the tile, within the rows and the shared memory there are."""
-    assert gemm_sweep._tile((rows, 6272, depth), gemm_sweep._TALL, last=False) == tile
+    assert persistent._tile((rows, 6272, depth), persistent._TALL, last=False) == tile
 
 
 @pytest.mark.parametrize("last", [False, True])
 def test_two_blocks_of_depth_128_bring_addends_ahead(last: bool) -> None:
     """With an addend's whole tile, two blocks are exactly what a multiprocessor has shared memory for."""
-    assert gemm_sweep._slots((2, 2), 128, last=last) == 2
-    assert MULTIPROCESSOR // (gemm_sweep._shared_bytes((2, 2), 128, 2, last=last) + RESERVED) == 2
+    assert persistent._slots((2, 2), 128, last=last) == 2
+    assert MULTIPROCESSOR // (persistent._shared_bytes((2, 2), 128, 2, last=last) + RESERVED) == 2
 
 
 @in_every_way(SIZES)
@@ -68,25 +68,25 @@ def test_every_choice_is_right(size: Size, dtype: str, layout: str, add: bool, m
     judge = judge_of(size, dtype, layout, add=add)
     for (rows, tall), processors, few in product((*CHOICES, (0, 256)), (1, 132), (False, True)):
         with monkeypatch.context() as patch, override(asked(rows, tall)):
-            patch.setattr(gemm_sweep, "multiprocessors", lambda processors=processors: processors)
+            patch.setattr(persistent, "multiprocessors", lambda processors=processors: processors)
             if few:  # as where shared memory holds no tile of the addend
-                patch.setattr(gemm_sweep, "_slots", lambda *_, **__: 1)
+                patch.setattr(persistent, "_slots", lambda *_, **__: 1)
             reason = judge()
         assert (rows, tall, processors, few, reason) == (rows, tall, processors, few, "")
 
 
 def test_the_old_way_stays(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without rows to keep, with lengths that 64 does not divide, great depth, and elsewhere, nothing sweeps."""
-    monkeypatch.setattr(gemm_sweep, "streams", lambda *_: True)
+    """Without rows to keep, with lengths that 64 does not divide, great depth, and on other devices, none fits."""
+    monkeypatch.setattr(persistent, "hopper_fits", lambda *_: True)
     size = (256, 6272, 64)
-    assert gemm_sweep.sweeps("float16", size, last=False)
-    assert gemm_sweep.sweeps("float16", size, last=True)
-    assert not gemm_sweep.sweeps("float16", (96, 6272, 64), last=False)
-    assert gemm_sweep.sweeps("float16", (96, 6272, 64), last=True)
-    assert not gemm_sweep.sweeps("float16", (6272, 96, 64), last=True)
-    assert not gemm_sweep.sweeps("float16", (256, 6272, 96), last=False)
-    assert not gemm_sweep.sweeps("float16", (256, 6272, 1024), last=False)
+    assert persistent.persistent_fits("float16", size, last=False)
+    assert persistent.persistent_fits("float16", size, last=True)
+    assert not persistent.persistent_fits("float16", (96, 6272, 64), last=False)
+    assert persistent.persistent_fits("float16", (96, 6272, 64), last=True)
+    assert not persistent.persistent_fits("float16", (6272, 96, 64), last=True)
+    assert not persistent.persistent_fits("float16", (256, 6272, 96), last=False)
+    assert not persistent.persistent_fits("float16", (256, 6272, 1024), last=False)
     with override({"gemm_sweep.rows": 0}):
-        assert not gemm_sweep.sweeps("float16", size, last=False)
-    monkeypatch.setattr(gemm_sweep, "streams", lambda *_: False)
-    assert not gemm_sweep.sweeps("float16", size, last=False)
+        assert not persistent.persistent_fits("float16", size, last=False)
+    monkeypatch.setattr(persistent, "hopper_fits", lambda *_: False)
+    assert not persistent.persistent_fits("float16", size, last=False)

@@ -7,9 +7,9 @@ from itertools import product
 import numpy as np
 import pytest
 from opgauge.ops._core.tuning import override
-from opgauge.ops._cuda.gemm import gemm, gemm_tiles
+from opgauge.ops._cuda.gemm import cooperative, gemm
+from opgauge.ops._cuda.gemm.cooperative import SHAPES
 from opgauge.ops._cuda.gemm.gemm import Matrix
-from opgauge.ops._cuda.gemm.gemm_tiles import SHAPES
 
 from tests.ops.conv_data_grad.trial import Size, in_every_way, judge_of
 
@@ -32,9 +32,9 @@ def test_tiles_leave_few_multiprocessors_idle(
     size: tuple[int, int, int], shape: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """At the sites of ResNet-50 each multiprocessor of an H200 has one tile; channels are taken in full."""
-    monkeypatch.setattr(gemm_tiles, "multiprocessors", lambda: 132)
-    assert gemm_tiles._shape(size) == shape
-    assert gemm_tiles._waves(shape, size) == 1
+    monkeypatch.setattr(cooperative, "multiprocessors", lambda: 132)
+    assert cooperative._shape(size) == shape
+    assert cooperative._waves(shape, size) == 1
 
 
 @pytest.mark.parametrize(
@@ -43,28 +43,28 @@ def test_tiles_leave_few_multiprocessors_idle(
 )
 def test_images_fill_tiles(pixels: int, images: int, fit: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Images are taken whole where they leave little of a tile idle, and where there is a block for each."""
-    monkeypatch.setattr(gemm_tiles, "streams", lambda *_: True)
-    assert gemm_tiles.images_fit("float16", (2048, images * pixels, 512), pixels) is fit
-    assert not gemm_tiles.images_fit("float16", (2048 + 64, images * pixels, 512), pixels)
+    monkeypatch.setattr(cooperative, "hopper_fits", lambda *_: True)
+    assert cooperative.cooperative_images_fit("float16", (2048, images * pixels, 512), pixels) is fit
+    assert not cooperative.cooperative_images_fit("float16", (2048 + 64, images * pixels, 512), pixels)
 
 
 def test_tiles_are_for_great_depths(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where a filter can be kept, only sums of one tile a multiprocessor go by tiles."""
-    monkeypatch.setattr(gemm_tiles, "streams", lambda *_: True)
-    monkeypatch.setattr(gemm_tiles, "multiprocessors", lambda: 132)
+    monkeypatch.setattr(cooperative, "hopper_fits", lambda *_: True)
+    monkeypatch.setattr(cooperative, "multiprocessors", lambda: 132)
     one, two = (6272, 1024, 256), (25088, 512, 256)
-    assert gemm_tiles.tiles_pay("float16", one, 1, only=False, added=True)
-    assert not gemm_tiles.tiles_pay("float16", one, 1, only=False, added=False)
-    assert not gemm_tiles.tiles_pay("float16", two, 1, only=False, added=True)
-    assert gemm_tiles.tiles_pay("float16", two, 1, only=True, added=False)
-    assert not gemm_tiles.tiles_pay("float16", (6272, 1024, 128), 1, only=True, added=True)
-    assert not gemm_tiles.tiles_pay("float16", (6272, 1024 + 64, 512), 1, only=True, added=True)
+    assert cooperative.cooperative_pays("float16", one, 1, only=False, added=True)
+    assert not cooperative.cooperative_pays("float16", one, 1, only=False, added=False)
+    assert not cooperative.cooperative_pays("float16", two, 1, only=False, added=True)
+    assert cooperative.cooperative_pays("float16", two, 1, only=True, added=False)
+    assert not cooperative.cooperative_pays("float16", (6272, 1024, 128), 1, only=True, added=True)
+    assert not cooperative.cooperative_pays("float16", (6272, 1024 + 64, 512), 1, only=True, added=True)
 
 
 def test_images_are_not_taken_for_rows() -> None:
     """A first factor along the depth is pixels only where the result has no images."""
     factor, image = Matrix(np.zeros((256, 256)), 256, along=True), Matrix(np.zeros((2, 256, 64)), 64, 256 * 64, 64)
-    assert gemm._sweep(factor, image, image, (256, 128, 256), None, 1) is None
+    assert gemm._persistent(factor, image, image, (256, 128, 256), None, 1) is None
 
 
 @in_every_way(SIZES)
@@ -73,7 +73,7 @@ def test_every_choice_is_right(size: Size, dtype: str, layout: str, add: bool, m
     judge = judge_of(size, dtype, layout, add=add)
     for processors, shape in product((2, 6, 132), SHAPES[True]):
         with monkeypatch.context() as patch, override(ONLY_TILES):
-            patch.setattr(gemm_tiles, "multiprocessors", lambda processors=processors: processors)
+            patch.setattr(cooperative, "multiprocessors", lambda processors=processors: processors)
             patch.setitem(SHAPES, True, (shape,))
             reason = judge()
         assert (processors, shape, reason) == (processors, shape, "")

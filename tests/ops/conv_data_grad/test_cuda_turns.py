@@ -6,8 +6,8 @@ from itertools import product
 
 import pytest
 from opgauge.ops._core.tuning import override
-from opgauge.ops._cuda.gemm import gemm, gemm_turns
-from opgauge.ops._cuda.gemm.gemm_hopper import LARGEST_BLOCK
+from opgauge.ops._cuda.gemm import gemm, ping_pong
+from opgauge.ops._cuda.gemm.hopper import LARGEST_BLOCK
 
 from tests.ops.conv_data_grad.trial import Size, in_every_way, judge_of
 
@@ -25,24 +25,24 @@ SIZES: tuple[Size, ...] = (
 
 def test_blocks_fit(monkeypatch: pytest.MonkeyPatch) -> None:
     """A block never keeps more than there is, nor takes more shared memory than it may."""
-    monkeypatch.setattr(gemm_turns, "streams", lambda *_: True)
+    monkeypatch.setattr(ping_pong, "hopper_fits", lambda *_: True)
     found = set()
     with override({"gemm_turns.depth": 64}):
         for last, depth, there in product((False, True), (64, 96, 128, 256, 512, 1024), (64, 128, 192, 256, 2048)):
             size = (6272, there, depth) if last else (there, 6272, depth)
-            if gemm_turns.keeps("float16", size, 1, last=last, added=False):
+            if ping_pong.ping_pong_fits("float16", size, 1, last=last, added=False):
                 found.add((depth, there))
-                assert gemm_turns._shared_bytes(depth) <= LARGEST_BLOCK
+                assert ping_pong._shared_bytes(depth) <= LARGEST_BLOCK
     assert found == set(product((64, 128, 256), (256, 2048)))
 
 
 def test_short_depths_and_other_devices_are_left(monkeypatch: pytest.MonkeyPatch) -> None:
     """Below the depth that pays, and where there are no such matrix units, something else multiplies."""
-    monkeypatch.setattr(gemm_turns, "streams", lambda *_: True)
-    assert gemm_turns.keeps("float16", (1024, 6272, 256), 1, last=False, added=False)
-    assert not gemm_turns.keeps("float16", (1024, 6272, 128), 1, last=False, added=False)
-    monkeypatch.setattr(gemm_turns, "streams", lambda *_: False)
-    assert not gemm_turns.keeps("float16", (1024, 6272, 256), 1, last=False, added=False)
+    monkeypatch.setattr(ping_pong, "hopper_fits", lambda *_: True)
+    assert ping_pong.ping_pong_fits("float16", (1024, 6272, 256), 1, last=False, added=False)
+    assert not ping_pong.ping_pong_fits("float16", (1024, 6272, 128), 1, last=False, added=False)
+    monkeypatch.setattr(ping_pong, "hopper_fits", lambda *_: False)
+    assert not ping_pong.ping_pong_fits("float16", (1024, 6272, 256), 1, last=False, added=False)
 
 
 @pytest.mark.parametrize(
@@ -60,9 +60,9 @@ def test_channels_last_pay_earlier(
     size: tuple[int, int, int], groups: int, added: bool, pays: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A shorter depth pays where channels come last, unless there is an addend or blocks have few tiles."""
-    monkeypatch.setattr(gemm_turns, "streams", lambda *_: True)
-    monkeypatch.setattr(gemm_turns, "multiprocessors", lambda: 132)
-    assert gemm_turns.keeps("float16", size, groups, last=True, added=added) is pays
+    monkeypatch.setattr(ping_pong, "hopper_fits", lambda *_: True)
+    monkeypatch.setattr(ping_pong, "multiprocessors", lambda: 132)
+    assert ping_pong.ping_pong_fits("float16", size, groups, last=True, added=added) is pays
 
 
 @in_every_way(SIZES)
@@ -71,7 +71,7 @@ def test_every_choice_is_right(size: Size, dtype: str, layout: str, add: bool, m
     judge = judge_of(size, dtype, layout, add=add)
     for processors in (1, 3, 132):
         with monkeypatch.context() as patch, override({"gemm_turns.depth": 64}):
-            patch.setattr(gemm_turns, "multiprocessors", lambda processors=processors: processors)
-            patch.setattr(gemm, "tiles_pay", lambda *_, **__: False)
+            patch.setattr(ping_pong, "multiprocessors", lambda processors=processors: processors)
+            patch.setattr(gemm, "cooperative_pays", lambda *_, **__: False)
             reason = judge()
         assert (processors, reason) == (processors, "")

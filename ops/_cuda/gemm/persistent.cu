@@ -1,6 +1,6 @@
 // d = a b (+ addend) in 16-bit types for a short depth, by wgmma (sm_90a): what is written outweighs what is multiplied.
 //
-// A block keeps some rows or columns of d's, the filter, in shared memory and sweeps over those of the other factor.
+// A block keeps some rows or columns of d's, the filter, in shared memory and persistent_fits over those of the other factor.
 // Some warps do nothing but bring that one, others multiply and write: what is brought by cp.async must be shown to the
 // matrix units by a fence, which waits for all writes of its thread as well, and a warp that fences must therefore not
 // write results. These go through a warp's own corner of shared memory, so that they leave as whole lines of 128 bytes;
@@ -37,7 +37,7 @@ __device__ __forceinline__ void load_matrices(unsigned int (&v)[4], unsigned int
 // bytes. LAST: d is (passing, kept), the other factor (passing, depth); else d is (kept, passing), the other factor
 // (depth, passing). That one, d and the addend move in packs of V elements.
 template <typename T, int R, int P, int V, bool LAST>
-__global__ void __launch_bounds__(R == 1 ? 160 : 128 * R + 64, P == 2 ? 4 / R : 3) sweep(
+__global__ void __launch_bounds__(R == 1 ? 160 : 128 * R + 64, P == 2 ? 4 / R : 3) persistent(
     const T* __restrict__ keeping, const T* __restrict__ other, const T* addend, T* d,
     const __grid_constant__ View of_kept, const __grid_constant__ View of_other, const __grid_constant__ View of_d,
     const __grid_constant__ Sweep size) {
@@ -229,7 +229,7 @@ __global__ void __launch_bounds__(R == 1 ? 160 : 128 * R + 64, P == 2 ? 4 / R : 
 #else
 
 template <typename T, int R, int P, int V, bool LAST>
-__global__ void sweep(const T*, const T*, const T*, T*, View, View, View, Sweep) {
+__global__ void persistent(const T*, const T*, const T*, T*, View, View, View, Sweep) {
   __trap();  // other devices take the product of gemm.cu
 }
 

@@ -8,7 +8,7 @@ import numpy as np
 from opgauge.ops._core.dtype import dtype_info
 from opgauge.ops._core.kernel import Bound
 from opgauge.ops._core.tuning import declare
-from opgauge.ops._cuda.gemm.gemm_hopper import DEEP, DTYPES, LARGEST_BLOCK, PACK, streams
+from opgauge.ops._cuda.gemm.hopper import DEEP, DTYPES, LARGEST_BLOCK, PACK, hopper_fits
 from opgauge.ops._cuda.source import DIVISOR, Source, divisor, multiprocessors, widest_pack
 from opgauge.ops._cuda.tensor_map import tensor_map
 
@@ -53,26 +53,26 @@ _NUMBERS = ("depth", "stages", "tiles", "step", *_GROUPS, "pixels", "pad")
 _LAST = np.dtype([*((name, "i4") for name in _NUMBERS), ("pitch", "i8"), ("kept", DIVISOR), ("end", "V4")])
 
 
-def _turns_name(dtype: str, width: int, last: bool) -> str:  # noqa: FBT001
-    return f"take_turns<{dtype_info(dtype).ctype}, {width}, {str(last).lower()}>"
+def _ping_pong_name(dtype: str, width: int, last: bool) -> str:  # noqa: FBT001
+    return f"ping_pong<{dtype_info(dtype).ctype}, {width}, {str(last).lower()}>"
 
 
 def _last_name(dtype: str) -> str:
-    return f"pass_pixels<{dtype_info(dtype).ctype}>"
+    return f"b_stationary_shared<{dtype_info(dtype).ctype}>"
 
 
 SOURCE = Source(
     __file__,
-    "gemm_turns.cu",
-    tuple(_turns_name(dtype, width, last) for dtype in DTYPES for last in WIDTHS for width in WIDTHS[last]),
+    "ping_pong.cu",
+    tuple(_ping_pong_name(dtype, width, last) for dtype in DTYPES for last in WIDTHS for width in WIDTHS[last]),
 )
-LAST = Source(__file__, "gemm_last.cu", tuple(_last_name(dtype) for dtype in DTYPES))
+LAST = Source(__file__, "stationary_shared.cu", tuple(_last_name(dtype) for dtype in DTYPES))
 
 
-def keeps(dtype: str, size: tuple[int, int, int], groups: int, *, last: bool, added: bool) -> bool:
+def ping_pong_fits(dtype: str, size: tuple[int, int, int], groups: int, *, last: bool, added: bool) -> bool:
     """Whether `KEPT` 64s of channels are kept on the current device, where packs allow it."""
     channels, depth = size[1 if last else 0], size[2]
-    if not streams(dtype, size) or depth % DEEP or depth > LONGEST or channels % (KEPT * DEEP):
+    if not hopper_fits(dtype, size) or depth % DEEP or depth > LONGEST or channels % (KEPT * DEEP):
         return False
     if _shared_bytes(depth) > LARGEST_BLOCK:
         return False
@@ -84,7 +84,7 @@ def keeps(dtype: str, size: tuple[int, int, int], groups: int, *, last: bool, ad
     return tiles >= FEWEST_TILES * step
 
 
-def take_turns(
+def ping_pong(
     views: tuple[Any, Any, Any],
     arrays: tuple[Any, Any, Any, Any],
     size: tuple[int, int, int],
@@ -93,10 +93,10 @@ def take_turns(
     groups: int,
     last: bool,
 ) -> Bound:
-    """As `gemm_sweep.sweep`, where `keeps` says so."""
+    """As `persistent.sweep`, where `keeps` says so."""
     channels, pixels, depth = (size[1], size[0], size[2]) if last else size
     shares, tiles, step = _shares(channels, pixels, groups)
-    function = SOURCE.function(_turns_name(arrays[3].dtype.name, width, last))
+    function = SOURCE.function(_ping_pong_name(arrays[3].dtype.name, width, last))
     shared = _shared_bytes(depth)
     function.max_dynamic_shared_size_bytes = LARGEST_BLOCK  # of any depth: one function serves them all
     numbers = np.array((pixels, depth, tiles, step, _ahead(arrays[2]), divisor(shares)), _TURNS)
@@ -104,7 +104,7 @@ def take_turns(
     return lambda: function((shares * step, groups), (TURNS_THREADS,), arguments, shared_mem=shared)
 
 
-def pass_pixels(matrices: tuple[Matrix, Matrix, Matrix], size: tuple[int, int, int], groups: int) -> Bound:
+def b_stationary_shared(matrices: tuple[Matrix, Matrix, Matrix], size: tuple[int, int, int], groups: int) -> Bound:
     """One launch, all in packs of 16 bytes; matrices are dy, along the depth, the filter and d."""
     a, b, d = matrices
     pixels, channels, depth = size

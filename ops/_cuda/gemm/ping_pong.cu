@@ -1,6 +1,6 @@
 // d = a b (+ addend) in 16-bit types for a short depth, by wgmma (sm_90a), where multiplying takes as long as writing.
 //
-// A block keeps some channels of the filter in shared memory and sweeps over pixels, 64 at a time. Two groups of four
+// A block keeps some channels of the filter in shared memory and persistent_fits over pixels, 64 at a time. Two groups of four
 // warps take turns: while one writes what it has, the other multiplies. The second brings the filter, a stage after the
 // other, while the first begins. Other warps do nothing but bring pixels: what is brought by cp.async must be shown to
 // the matrix units by a fence, which waits for all writes of its thread as well. Results go through a group's own
@@ -24,7 +24,7 @@ struct Turns {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 
 constexpr int PACK = 8;         // elements of 16 bytes
-constexpr int P = 4;            // 64s of channels that a block keeps
+constexpr int P = 4;            // 64s of channels that a block ping_pong_fits
 constexpr int RING = 4;         // stages
 constexpr int MOST_STAGES = 8;  // of a depth
 constexpr int GROUP = 128, BRINGERS = 128;
@@ -37,7 +37,7 @@ struct Barriers {
 // (pixels, channels), dy (pixels, depth); else d is (channels, pixels), dy (depth, pixels). dy, d and the addend move
 // in packs of V elements.
 template <typename T, int V, bool LAST>
-__global__ void __launch_bounds__(2 * GROUP + BRINGERS, 1) take_turns(
+__global__ void __launch_bounds__(2 * GROUP + BRINGERS, 1) ping_pong(
     const T* __restrict__ filter, const T* __restrict__ dy, const T* addend, T* d,
     const __grid_constant__ View of_filter, const __grid_constant__ View of_dy, const __grid_constant__ View of_d,
     const __grid_constant__ Turns size) {
@@ -255,7 +255,7 @@ __global__ void __launch_bounds__(2 * GROUP + BRINGERS, 1) take_turns(
 #else
 
 template <typename T, int V, bool LAST>
-__global__ void take_turns(const T*, const T*, const T*, T*, View, View, View, Turns) {
+__global__ void ping_pong(const T*, const T*, const T*, T*, View, View, View, Turns) {
   __trap();  // other devices take the product of gemm.cu
 }
 

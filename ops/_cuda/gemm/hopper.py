@@ -31,17 +31,17 @@ _TILES = np.dtype([("rows", "i4"), ("columns", "i4"), ("depth", "i4"), ("count",
 
 
 def _name(dtype: str, along: bool, panels: int) -> str:  # noqa: FBT001
-    return f"stream<{dtype_info(dtype).ctype}, {str(along).lower()}, {panels}>"
+    return f"persistent_wgmma<{dtype_info(dtype).ctype}, {str(along).lower()}, {panels}>"
 
 
 SOURCE = Source(
     __file__,
-    "gemm_hopper.cu",
+    "hopper.cu",
     tuple(_name(dtype, along, panels) for dtype in DTYPES for along in (False, True) for panels in RING),
 )
 
 
-def stream(
+def persistent_wgmma(
     views: tuple[Any, Any, Any],
     arrays: tuple[Any, Any, Any, Any],
     size: tuple[int, int, int],
@@ -64,6 +64,6 @@ def stream(
     return lambda: function(grid, (128 * panels,), arguments, shared_mem=shared)
 
 
-def streams(dtype: str, size: tuple[int, int, int]) -> bool:
+def hopper_fits(dtype: str, size: tuple[int, int, int]) -> bool:
     """Whether `stream` takes the product on the current device, where everything lies in packs of 16 bytes."""
     return dtype in DTYPES and architecture() == HOPPER and min(size) >= LEAST and max(size) <= LARGEST_INDEX - 4 * DEEP

@@ -8,7 +8,7 @@ import numpy as np
 from opgauge.ops._core.dtype import dtype_info
 from opgauge.ops._core.kernel import Bound
 from opgauge.ops._core.tuning import declare
-from opgauge.ops._cuda.gemm.gemm_hopper import DEEP, DTYPES, LARGEST_BLOCK, PACK, streams
+from opgauge.ops._cuda.gemm.hopper import DEEP, DTYPES, LARGEST_BLOCK, PACK, hopper_fits
 from opgauge.ops._cuda.source import DIVISOR, Source, divisor, flag, multiprocessors, widest_pack
 from opgauge.ops._cuda.tensor_map import tensor_map
 
@@ -35,21 +35,28 @@ _STRIPS = np.dtype([*((name, "i4") for name in _PLACES), ("image", "i8"), ("each
 
 
 def _name(dtype: str, stages: int, sent: bool) -> str:  # noqa: FBT001
-    return f"pass_strips<{dtype_info(dtype).ctype}, {stages}, {flag(sent)}>"
+    return f"a_stationary_registers<{dtype_info(dtype).ctype}, {stages}, {flag(sent)}>"
 
 
 SOURCE = Source(
     __file__,
-    "gemm_strips.cu",
+    "stationary_registers.cu",
     tuple(_name(dtype, stages, sent) for dtype in DTYPES for stages in STAGES for sent in (False, True)),
 )
 
 
-def strips_pass(dtype: str, matrices: tuple[Matrix, Matrix, Matrix], size: tuple[int, int, int], groups: int) -> bool:
-    """Whether `pass_strips` takes the product, of the filter and dy to d, on the current device."""
+def a_stationary_registers_fits(
+    dtype: str, matrices: tuple[Matrix, Matrix, Matrix], size: tuple[int, int, int], groups: int
+) -> bool:
+    """Whether `a_stationary_registers` takes the product, of the filter and dy to d, on the current device."""
     a, b, d = matrices
     channels, _, depth = size
-    if not streams(dtype, size) or a.along or channels % CHANNELS or depth not in [DEEP * stages for stages in STAGES]:
+    if (
+        not hopper_fits(dtype, size)
+        or a.along
+        or channels % CHANNELS
+        or depth not in [DEEP * stages for stages in STAGES]
+    ):
         return False
     pixels = b.post
     if not pixels or not pixels == b.stride == d.stride == d.post or pixels * 5 < -(-pixels // PIXELS) * PIXELS * 4:
@@ -58,7 +65,7 @@ def strips_pass(dtype: str, matrices: tuple[Matrix, Matrix, Matrix], size: tuple
     return strips >= FEWEST * step and widest_pack(2, a.array, b.array, d.array, a.stride, a.group, pixels) == PACK
 
 
-def pass_strips(matrices: tuple[Matrix, Matrix, Matrix], size: tuple[int, int, int], groups: int) -> Bound:
+def a_stationary_registers(matrices: tuple[Matrix, Matrix, Matrix], size: tuple[int, int, int], groups: int) -> Bound:
     """One launch, all in packs of 16 bytes; matrices are the filter, dy and d."""
     a, b, d = matrices
     pixels, sent = b.post, _SENT.covers(2 * groups * size[0] * size[1] >> 20)

@@ -28,7 +28,7 @@ constexpr int WARPS = MULTIPLIERS / 32, ROOM = 16 * LINE;  // of a warp's result
 // The filter is stored (depth, channels), dy (images, depth, pixels), d (images, channels, pixels). SENT: the copying
 // unit takes results; else they are the first to leave the cache.
 template <typename T, int STAGES, bool SENT>
-__global__ void __launch_bounds__(THREADS, 1) pass_strips(
+__global__ void __launch_bounds__(THREADS, 1) a_stationary_registers(
     const __grid_constant__ TensorMap filter, const __grid_constant__ TensorMap dy,
     const __grid_constant__ TensorMap of_d, T* d, const __grid_constant__ Strips size) {
   constexpr int FIRST_KEPT = RING - GROUPS * STAGES;  // of the places that have the filter
@@ -178,7 +178,7 @@ __global__ void __launch_bounds__(THREADS, 1) pass_strips(
 #else
 
 template <typename T, int STAGES, bool SENT>
-__global__ void pass_strips(TensorMap, TensorMap, TensorMap, T*, Strips) {
+__global__ void a_stationary_registers(TensorMap, TensorMap, TensorMap, T*, Strips) {
   __trap();  // other devices take the product of gemm.cu
 }
 

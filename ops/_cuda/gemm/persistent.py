@@ -9,7 +9,7 @@ import numpy as np
 from opgauge.ops._core.dtype import dtype_info
 from opgauge.ops._core.kernel import Bound
 from opgauge.ops._core.tuning import Parameter, declare
-from opgauge.ops._cuda.gemm.gemm_hopper import DEEP, DTYPES, LARGEST_BLOCK, streams
+from opgauge.ops._cuda.gemm.hopper import DEEP, DTYPES, LARGEST_BLOCK, hopper_fits
 from opgauge.ops._cuda.source import DIVISOR, Source, divisor, multiprocessors
 
 RING = 3
@@ -64,12 +64,12 @@ _SWEEP = np.dtype([*((name, "i4") for name in ("passing", "depth", "tiles", "ste
 
 
 def _name(dtype: str, tile: tuple[int, int], width: int, last: bool) -> str:  # noqa: FBT001
-    return f"sweep<{dtype_info(dtype).ctype}, {tile[0]}, {tile[1]}, {width}, {str(last).lower()}>"
+    return f"persistent<{dtype_info(dtype).ctype}, {tile[0]}, {tile[1]}, {width}, {str(last).lower()}>"
 
 
 SOURCE = Source(
     __file__,
-    "gemm_sweep.cu",
+    "persistent.cu",
     tuple(
         _name(dtype, tile, width, last)
         for dtype in DTYPES
@@ -79,18 +79,18 @@ SOURCE = Source(
 )
 
 
-def sweeps(dtype: str, size: tuple[int, int, int], *, last: bool) -> bool:
+def persistent_fits(dtype: str, size: tuple[int, int, int], *, last: bool) -> bool:
     """Whether `sweep` takes the product on the current device, where packs allow it.
 
     last: d's columns are kept and its rows pass by, not the other way round.
     """
     rows, columns, depth = size
-    if not streams(dtype, size) or (columns if last else rows) % DEEP or depth % DEEP or depth > LONGEST:
+    if not hopper_fits(dtype, size) or (columns if last else rows) % DEEP or depth % DEEP or depth > LONGEST:
         return False
     return _ROWS.value() > 0
 
 
-def sweep(
+def persistent(
     views: tuple[Any, Any, Any],
     arrays: tuple[Any, Any, Any, Any],
     size: tuple[int, int, int],

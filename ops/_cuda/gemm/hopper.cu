@@ -38,7 +38,7 @@ __device__ __forceinline__ void trade(unsigned int (&v)[4]) {
 
 // a is stored (rows, depth) where A_ALONG, else (depth, rows); b is (depth, columns). All in packs of 16 bytes.
 template <typename T, bool A_ALONG, int R>
-__global__ void __launch_bounds__(128 * R, 4 / R) stream(
+__global__ void __launch_bounds__(128 * R, 4 / R) persistent_wgmma(
     const T* __restrict__ a, const T* __restrict__ b, const T* __restrict__ addend, T* __restrict__ d,
     const __grid_constant__ View of_a, const __grid_constant__ View of_b, const __grid_constant__ View of_d,
     const __grid_constant__ Tiles tiles) {
@@ -164,7 +164,7 @@ __global__ void __launch_bounds__(128 * R, 4 / R) stream(
 #else
 
 template <typename T, bool A_ALONG, int R>
-__global__ void stream(const T*, const T*, const T*, T*, View, View, View, Tiles) {
+__global__ void persistent_wgmma(const T*, const T*, const T*, T*, View, View, View, Tiles) {
   __trap();  // other devices take the product of gemm.cu
 }
 

@@ -9,7 +9,7 @@ import numpy as np
 from opgauge.ops._core.dtype import dtype_info
 from opgauge.ops._core.kernel import Bound
 from opgauge.ops._core.tuning import declare
-from opgauge.ops._cuda.gemm.gemm_hopper import DEEP, DTYPES, LARGEST_BLOCK, streams
+from opgauge.ops._cuda.gemm.hopper import DEEP, DTYPES, LARGEST_BLOCK, hopper_fits
 from opgauge.ops._cuda.source import DIVISOR, Source, divisor, multiprocessors
 from opgauge.ops._cuda.tensor_map import tensor_map
 
@@ -35,26 +35,26 @@ _TILES = np.dtype([*_FIELDS, ("shares", DIVISOR), ("by_pixels", DIVISOR)])
 
 
 def _name(dtype: str, last: bool, shape: tuple[int, int]) -> str:  # noqa: FBT001
-    return f"multiply_tiles<{dtype_info(dtype).ctype}, {str(last).lower()}, {shape[0]}, {shape[1]}>"
+    return f"cooperative<{dtype_info(dtype).ctype}, {str(last).lower()}, {shape[0]}, {shape[1]}>"
 
 
-def _turn_name(dtype: str) -> str:
-    return f"turn_images<{dtype_info(dtype).ctype}>"
+def _transpose_name(dtype: str) -> str:
+    return f"transpose_images<{dtype_info(dtype).ctype}>"
 
 
 SOURCE = Source(
     __file__,
-    "gemm_tiles.cu",
+    "cooperative.cu",
     tuple(
         name
         for dtype in DTYPES
-        for name in (_turn_name(dtype), *(_name(dtype, last, shape) for last in SHAPES for shape in SHAPES[last]))
+        for name in (_transpose_name(dtype), *(_name(dtype, last, shape) for last in SHAPES for shape in SHAPES[last]))
     ),
 )
 
 
-def tiles_pay(dtype: str, size: tuple[int, int, int], groups: int, *, only: bool, added: bool) -> bool:
-    """Whether `multiply_tiles` takes the product on the current device, where packs of 16 bytes allow it.
+def cooperative_pays(dtype: str, size: tuple[int, int, int], groups: int, *, only: bool, added: bool) -> bool:
+    """Whether `cooperative` takes the product on the current device, where packs of 16 bytes allow it.
 
     only: no other kernel for such depths does. added: there is an addend.
     """
@@ -64,27 +64,25 @@ def tiles_pay(dtype: str, size: tuple[int, int, int], groups: int, *, only: bool
 
 
 def _takes(dtype: str, channels: int, size: tuple[int, int, int]) -> bool:
-    if not streams(dtype, size) or size[2] % DEEP or channels % (DEEP * GROUPS):
+    if not hopper_fits(dtype, size) or size[2] % DEEP or channels % (DEEP * GROUPS):
         return False
     return _DEPTH.value() <= size[2]
 
 
-def images_fit(dtype: str, size: tuple[int, int, int], pixels: int) -> bool:
-    """Whether `multiply_images` pays for images of as many pixels on the current device: they fill tiles."""
+def cooperative_images_fit(dtype: str, size: tuple[int, int, int], pixels: int) -> bool:
+    """Whether `cooperative_images` pays for images of as many pixels on the current device: they fill tiles."""
     most = SHAPES[False][0][1]
     if not FEWEST <= pixels <= most or size[1] // pixels > MOST_IMAGES:
         return False
     return _takes(dtype, size[0], size) and most // pixels * pixels * 5 >= most * 4
 
 
-def multiply_tiles(
-    matrices: tuple[Matrix, Matrix, Matrix], addend: Any, size: tuple[int, int, int], groups: int
-) -> Bound:
+def cooperative(matrices: tuple[Matrix, Matrix, Matrix], addend: Any, size: tuple[int, int, int], groups: int) -> Bound:
     """One launch, all in packs of 16 bytes; matrices are dy, along the depth, the filter and d."""
     return _multiply(matrices, addend, size, groups, _shape(size), 0)
 
 
-def multiply_images(
+def cooperative_images(
     matrices: tuple[Matrix, Matrix, Matrix], addend: Any, size: tuple[int, int, int], groups: int, workspace: Any
 ) -> Bound:
     """Two launches; matrices are the filter in packs of 16 bytes, dy and d, a workspace is as large as dy.
@@ -95,7 +93,7 @@ def multiply_images(
     pixels, images = dy.post, size[1] // dy.post
     depth = dy.image // pixels
     turned = workspace.view(dy.array.dtype)[: dy.array.size]
-    turn = SOURCE.function(_turn_name(dy.array.dtype.name))
+    turn = SOURCE.function(_transpose_name(dy.array.dtype.name))
     numbers = (np.int32(depth), np.int32(pixels))
     factor = replace(dy, array=turned, stride=depth, image=0, post=0, group=dy.group // pixels, along=True)
     multiply = _multiply((factor, weight, d), addend, (size[1], size[0], size[2]), groups, SHAPES[False][0], pixels)

@@ -29,7 +29,7 @@ struct Last {
 
 constexpr int RING = 8;         // stages of pixels
 constexpr int MOST_STAGES = 8;  // of a depth
-constexpr int P = 4;            // 64s of channels that a block keeps
+constexpr int P = 4;            // 64s of channels that a block ping_pong_fits
 constexpr int S = 2;            // panels of results that a group has room for
 constexpr int GROUP = 128, THREADS = 2 * GROUP + 32;
 
@@ -97,7 +97,7 @@ __device__ __forceinline__ void multiply_tile(
 }
 
 template <typename T>
-__global__ void __launch_bounds__(THREADS) pass_pixels(
+__global__ void __launch_bounds__(THREADS) b_stationary_shared(
     const __grid_constant__ TensorMap filter, const __grid_constant__ TensorMap dy, T* d,
     const __grid_constant__ Last size) {
   const int depth = size.turns.depth, step = size.turns.step;
@@ -172,7 +172,7 @@ __global__ void __launch_bounds__(THREADS) pass_pixels(
 #else
 
 template <typename T>
-__global__ void pass_pixels(TensorMap, TensorMap, T*, Last) {
+__global__ void b_stationary_shared(TensorMap, TensorMap, T*, Last) {
   __trap();  // other devices take the product of gemm.cu
 }
 

@@ -91,7 +91,7 @@ __device__ __forceinline__ void write_images(
 // A tile is 64 U channels of each of two groups of four warps, and N pixels: where not LAST, those of whole images, for
 // d and the addend are (images, channels, pixels) then. What is multiplied is (pixels, depth) either way.
 template <typename T, bool LAST, int U, int N>
-__global__ void __launch_bounds__(THREADS, 1) multiply_tiles(
+__global__ void __launch_bounds__(THREADS, 1) cooperative(
     const __grid_constant__ TensorMap filter, const __grid_constant__ TensorMap dy,
     const __grid_constant__ TensorMap of_addend, const __grid_constant__ TensorMap of_d, const T* addend, T* d,
     const __grid_constant__ Tiles size) {
@@ -247,7 +247,7 @@ constexpr int TURNERS = 256, MOST_PIXELS = 208;
 
 // dy (images, depth, pixels) as (images, pixels, depth): 64 of the depth of an image a block.
 template <typename T>
-__global__ void __launch_bounds__(TURNERS) turn_images(const T* __restrict__ dy, T* turned, int depth, int pixels) {
+__global__ void __launch_bounds__(TURNERS) transpose_images(const T* __restrict__ dy, T* turned, int depth, int pixels) {
   __shared__ __align__(16) T slab[64 * MOST_PIXELS];
   dy += (static_cast<long long>(blockIdx.y) * depth + blockIdx.x * 64) * pixels;
   turned += static_cast<long long>(blockIdx.y) * depth * pixels + blockIdx.x * 64;
@@ -264,12 +264,12 @@ __global__ void __launch_bounds__(TURNERS) turn_images(const T* __restrict__ dy,
 #else
 
 template <typename T>
-__global__ void turn_images(const T*, T*, int, int) {
+__global__ void transpose_images(const T*, T*, int, int) {
   __trap();  // other devices take the product of gemm.cu
 }
 
 template <typename T, bool LAST, int U, int N>
-__global__ void multiply_tiles(TensorMap, TensorMap, TensorMap, TensorMap, const T*, T*, Tiles) {
+__global__ void cooperative(TensorMap, TensorMap, TensorMap, TensorMap, const T*, T*, Tiles) {
   __trap();  // other devices take the product of gemm.cu
 }
 
