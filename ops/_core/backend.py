@@ -1,4 +1,4 @@
-"""Where arrays live: backends, devices, and moving arrays between NumPy, CuPy and torch.
+"""Backends and devices, and moving arrays between NumPy, CuPy and torch.
 
 Together with `opgauge.ops._cuda.source` the only file that names CuPy, and it imports it inside
 functions: a machine without a GPU lists CUDA kernels all the same.
@@ -98,7 +98,7 @@ def require_device(device: Device) -> None:
 
 @cache
 def device_model(backend: str, index: int = 0) -> str:
-    """What the vendor calls a device: `NVIDIA H200`; empty where that is not known."""
+    """The vendor's name of a device, as `NVIDIA H200`; empty if unknown."""
     if backend == "cpu":
         return _cpu_model() or platform.processor() or platform.machine()
     if index >= cuda_device_count():

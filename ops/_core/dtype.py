@@ -14,7 +14,7 @@ Kind = Literal["float", "int", "uint", "bool", "complex"]
 
 @dataclass(frozen=True, slots=True)
 class DtypeInfo:
-    """What a dtype name stands for.
+    """Properties of a dtype.
 
     `accumulate` is the dtype in which kernels sum and in which scalar parameters are
     held: float32 for 16-bit floats, the dtype itself otherwise.

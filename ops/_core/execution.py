@@ -29,7 +29,7 @@ def align(size: int) -> int:
 
 @dataclass(frozen=True)
 class Plan:
-    """Where everything of a graph lives.
+    """Memory layout of a graph.
 
     shapes: by node. specs: by value. offsets: bytes into the arena by value, graph inputs and
     outputs left out. arena_bytes: for the values; the kernels' workspaces follow them, since

@@ -28,7 +28,7 @@ TERMS = 2
 
 @dataclass(frozen=True)
 class AddReport:
-    """What became of one addition: the node it was fused into, or why it was not, term by term."""
+    """Outcome of one addition: the node it was fused into, or why it was not, term by term."""
 
     add: str
     fused_into: str | None

@@ -124,7 +124,7 @@ class Graph:
         return after
 
     def consumers(self, value: str) -> list[str]:
-        """Who takes `value`, once per edge: node names, and `return:NAME` for graph outputs."""
+        """Consumers of `value`, once per edge: node names, and `return:NAME` for graph outputs."""
         nodes = [node.name for node in self.nodes for taken in node.inputs.values() if taken == value]
         return nodes + [f"return:{name}" for name, taken in self.outputs.items() if taken == value]
 

@@ -14,7 +14,7 @@ Bound = Callable[[], Any]
 
 
 class KernelKey(NamedTuple):
-    """What a kernel is found by. Exact: there is no nearest match."""
+    """Key under which a kernel is registered and found; only an exact match is one."""
 
     op: str
     implementation: str

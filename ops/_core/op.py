@@ -1,4 +1,4 @@
-"""What an operator means: parameters, shape rule, inputs, reference, least work, tolerance.
+"""Definition of an operator: parameters, shape rule, inputs, reference, least work, tolerance.
 
 An op is a value, made once per operator in `ops/<op>/op.py` and registered with
 `opgauge.ops._core.registry.register`. It says nothing about how to compute; that is a kernel's
@@ -40,7 +40,7 @@ class TensorSpec:
 
 @dataclass(frozen=True, slots=True)
 class Shapes:
-    """What the shape rule gives: every input present (given or derived), every output, in order."""
+    """Result of the shape rule: every input present (given or derived) and every output, in order."""
 
     inputs: Mapping[str, TensorSpec]
     outputs: Mapping[str, TensorSpec]

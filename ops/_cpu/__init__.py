@@ -1,1 +1,1 @@
-"""What CPU kernels of several ops share: Numba settings, register tiles, non-temporal stores."""
+"""Shared by CPU kernels: Numba settings, the number of threads, register tiles, non-temporal stores."""

@@ -1,4 +1,4 @@
-"""What Numba kernels share: 16-bit floats as bits, and the loop over a row in independent lanes.
+"""Shared by Numba kernels: 16-bit floats as bits, compiler options, bit casts, powers.
 
 Numba has no arrays of float16 or bfloat16. `storage` views them as uint16 and int16; inside a
 kernel `widen` turns an element into the number it stands for (float32), and `narrow` back, rounding

@@ -14,7 +14,7 @@ from opgauge.ops._core.tuning import declare
 from opgauge.ops._cuda.source import DIVISOR, Source, divisor
 
 THREADS = 256
-"""Of a block of a pointwise kernel."""
+"""Threads per block of a pointwise kernel."""
 AXES = 6
 LARGEST = 1 << 31
 PACK_BYTES = 16
@@ -37,7 +37,7 @@ def kept_bytes() -> int:
 
 
 def kept_blocks(nbytes: int) -> int:
-    """Of a launch of `flat` in packs of 16 bytes: how many blocks, the first ones, keep their part of the result.
+    """Number of leading blocks of a `flat` launch in 16-byte vectors whose stores are L2 evict_last.
 
     0 where all of them ask for it.
     """

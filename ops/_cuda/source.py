@@ -35,7 +35,7 @@ _LISTENERS: list[dict[str, Resources]] = []
 
 @dataclass(frozen=True, slots=True)
 class Resources:
-    """What one compiled kernel uses: registers per thread; shared, stack and spill bytes.
+    """Resources of one compiled kernel: registers per thread; shared, stack and spill bytes.
 
     serialized: products of the matrix units wait for each other, as the assembler could not tell that they need not.
     """
@@ -86,7 +86,7 @@ class Source:
         _SOURCES.append(self)
 
     def on(self, arch: str) -> tuple[str, ...]:
-        """What `arch` may be asked for."""
+        """Expressions that compile for `arch`."""
         if int(arch.removeprefix("sm_").rstrip("af")) >= HOPPER:
             return self.expressions
         return tuple(one for one in self.expressions if one not in self.clustered)
@@ -156,7 +156,7 @@ def multiprocessors() -> int:
 
 
 def shared_memory_bytes() -> int:
-    """What one block of the current device may take, where the kernel asks for it."""
+    """Shared memory in bytes that a block of the current device can opt in to."""
     return _attribute(cupy().cuda.runtime.getDevice(), "MaxSharedMemoryPerBlockOptin")
 
 
@@ -189,7 +189,7 @@ def compile_source(
 
 
 def program_options(path: Path, arch: str, options: tuple[str, ...] = (), *, draft: bool = False) -> Any:
-    """What NVRTC is told besides the source, as `cuda.core.ProgramOptions`; raises BackendError without it."""
+    """Options for NVRTC as `cuda.core.ProgramOptions`; raises BackendError where cuda.core is missing."""
     try:
         from cuda.core import ProgramOptions
     except ImportError as error:

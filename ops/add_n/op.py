@@ -1,4 +1,4 @@
-"""What add_n computes: in_0 + in_1, element by element, without broadcasting."""
+"""Definition of add_n: in_0 + in_1, element by element, without broadcasting."""
 
 from __future__ import annotations
 

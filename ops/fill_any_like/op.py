@@ -1,4 +1,4 @@
-"""What fill_any_like computes: a tensor of x's shape, every element `value`; x itself is not read."""
+"""Definition of fill_any_like: a tensor of x's shape, every element `value`; x itself is not read."""
 
 from __future__ import annotations
 

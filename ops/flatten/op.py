@@ -1,4 +1,4 @@
-"""What flatten computes: axes start_axis to stop_axis merged into one, elements in order.
+"""Definition of flatten: axes start_axis to stop_axis merged into one, elements in order.
 
 copy: into a tensor of its own (2N of traffic), or a view of x, which moves nothing and exists only
 where x's memory allows it. A 0-d tensor becomes one of shape (1,).

@@ -34,7 +34,7 @@ _BLOCKS = declare(
     why="blocks that share sums along columns: bandwidth against partial sums",
 )
 CROSSED_ROWS = range(17, 65)
-"""Of two axes that are summed, the length of the shorter: loads of a warp at a time, and sums that it keeps."""
+"""Lengths of the shorter of two summed axes for `grad_crossed`: a warp loads so many rows and keeps their sums."""
 
 
 def _sum_expressions() -> tuple[str, ...]:

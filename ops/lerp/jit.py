@@ -11,7 +11,7 @@ from opgauge.ops._cpu.streaming.jit import RUN, held_run, put_run, settle, whole
 from opgauge.ops._cpu.threads import parallel
 
 uintp = np.uintp
-"""Of an index, it says that it is not from the end: one comparison less, and loops vectorise."""
+"""Type of indices that are known not to be negative: loops over them vectorise."""
 
 
 @njit(inline="always", error_model="numpy")

@@ -140,7 +140,7 @@ def _sum_line(dout: Any, at: int, weight: Any, at_weight: int, dense: Any, facto
 def _sum_short_line(
     dout: Any, at: int, weight: Any, at_weight: int, line: Any, factor: Any, rest: Any, other: Any
 ) -> Any:
-    """As `_sum_line` and `_scale_line` at once, without vectors, for lines shorter than those."""
+    """Sum a line and scale it in one loop, for lines shorter than vectors."""
     total = 0.0
     first, share, step = uintp(at), uintp(at_weight), uintp(1 if line.dense else 0)
     for k in range(uintp(line.length)):

@@ -1,4 +1,4 @@
-"""What lerp and lerp_grad compute, with x, y and weight broadcasting together.
+"""Definition of lerp and lerp_grad; x, y and weight broadcast together.
 
     out = x + weight (y - x)          dX = (1 - weight) dout,  dY = weight dout, each summed to its input's shape
 

@@ -1,4 +1,4 @@
-"""What residual_block and resnet50_adds compute: normalizations and data gradients, each with an addition after it.
+"""Definition of residual_block and resnet50_adds: normalizations and data gradients, each with an addition after it.
 
 residual_block is one block of ResNet-50, both ways:
 

@@ -1,4 +1,4 @@
-"""What scale computes: scale x + bias, or scale (x + bias) where `bias_after_scale` is false.
+"""Definition of scale: scale x + bias, or scale (x + bias) where `bias_after_scale` is false.
 
 16-bit floats compute in float32. For integers scale and bias are truncated to the dtype first
 (2.7 becomes 2), and results wrap around. scale may be a tensor of one element instead of a number.

@@ -1,4 +1,4 @@
-"""What sign computes: -1, 0 or 1 as x is below, at or above zero; NaN stays NaN; x / |x| for complex x."""
+"""Definition of sign: -1, 0 or 1 as x is below, at or above zero; NaN stays NaN; x / |x| for complex x."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ RUN = 64
 
 @intrinsic
 def _on_stack(typingctx: Any, like: Any) -> Any:
-    """Where RUN elements find room until the function ends."""
+    """Stack memory for RUN elements, valid until the function returns."""
     del typingctx
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -80,7 +80,7 @@ def settle(typingctx: Any) -> Any:
 
 @njit(**INNER)
 def whole_runs(out: Any, start: int, end: int) -> Any:
-    """Of a part of flat `out`: where runs that begin with a line begin and end. Before and after them are odd ends."""
+    """Range within a part of flat `out` that consists of runs aligned to cache lines; odd ends lie before and after."""
     beyond = (out.ctypes.data + start * out.itemsize) % LINE_BYTES
     if beyond % out.itemsize:
         return end, end

@@ -37,7 +37,7 @@ def widened(array: Any, wide: Any, steps: list[Bound]) -> Any:
 
 
 def narrowed(array: Any, wide: Any, steps: list[Bound]) -> Any:
-    """What stands for the result `array` in the dtype `wide`: itself, or what one more of `steps` rounds to it."""
+    """A buffer of dtype `wide` for the result `array`: itself, or one that an additional step rounds into it."""
     if array.dtype == wide:
         return array
     from opgauge.ops._cpu.jit import convert, storage

@@ -20,7 +20,7 @@ CLOBBERED = ("~{memory}", "~{dirflag}", "~{fpsr}", "~{flags}")
 
 @dataclass(frozen=True)
 class Product:
-    """Where the operands of a product are: pointers to a tile's first numbers, distances in bytes, and its depth.
+    """Locations of the operands of a product: pointers to a tile's first numbers, distances in bytes, and its depth.
 
     a: a pointer to each group of rows, of up to MOST_REACH.
     """

@@ -280,7 +280,7 @@ def _starts(given: Any) -> Any:
 
 
 def _starts_of(builder: Any, kind: Any, a_start: Any, a_row: Any) -> list[Any]:
-    """Where each group of rows starts."""
+    """First row of each group."""
     if isinstance(kind, types.BaseTuple):
         return [builder.extract_value(a_start, group) for group in range(GROUPS)]
     return [_after(builder, a_start, group * GROUP, a_row) for group in range(GROUPS)]
