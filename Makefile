@@ -21,7 +21,7 @@ MEASURES ?= $(BIN)/python
 FIGURES := tests/data/h200
 SOURCE := $(VENV)/source/opgauge
 
-.PHONY: run test tests lint demo docs figures lock clean
+.PHONY: run test tests lint demo docs site fuzz figures lock clean
 
 # All is compiled and checked by all cores at once before the first is measured; where it is open who is fastest, two
 # more processes decide.
@@ -59,11 +59,20 @@ demo.db: $(VENV)/.run $(wildcard tests/data/*/*.json)
 	rm -f demo.db*
 	$(BIN)/opgauge import --db sqlite:///demo.db $(sort $(wildcard tests/data/h200/*.json tests/data/cpu/*.json))
 
-# Help texts and figures in README.md, from the commands and the committed runs.
+# Generated documentation, from the commands and the committed runs.
 docs: $(VENV)/.run
 	$(BIN)/python -m tools.documentation
 
-# On an H200, anew: the runs and counters that README.md and docs/performance.md show. Takes about 20 minutes; called again
+# Coverage-guided fuzzing of every reader of files, a minute in all.
+fuzz: $(VENV)/.fuzz
+	for target in cases policy waivers imports submissions messages; do \
+	  $(BIN)/python -m tests.fuzz $$target -max_total_time=10 -rss_limit_mb=4096 -verbosity=0 || exit 1; done
+
+# The pages of docs/ as a site in build/site; a broken link is an error.
+site: $(VENV)/.site $(SOURCE)
+	$(BIN)/mkdocs build --quiet --strict
+
+# On an H200, anew: the runs and counters that docs/performance.md shows. Takes about 20 minutes; called again
 # after it was interrupted, it goes on, where there are results.
 RESUMED = $$($(MEASURES) -m opgauge show --db sqlite:///$(1) >/dev/null 2>&1 && echo --resume last)
 figures:
@@ -100,6 +109,14 @@ $(VENV)/.run: $(VENV)/.python requirements/$(or $(CUDA),run).txt pyproject.toml
 
 $(VENV)/.test: $(VENV)/.run requirements/test.txt
 	$(INSTALL) --require-hashes -r requirements/test.txt
+	touch $@
+
+$(VENV)/.fuzz: $(VENV)/.test
+	$(INSTALL) -e '.[fuzz]'
+	touch $@
+
+$(VENV)/.site: $(VENV)/.run
+	$(INSTALL) -e '.[site]'
 	touch $@
 
 # The browser tests want Debian's chromium; without one, and without the right to install it, they are skipped.

@@ -1,39 +1,37 @@
-"""What README says of commands and figures is what the commands and the committed runs say."""
+"""Documentation: generated parts are current, links work, the tutorial runs, the glossary names what exists."""
 
 from __future__ import annotations
 
+import ast
 import re
+import shlex
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
 
 import pytest
 
-from tools.documentation import (
-    COMMANDS,
-    EXPORTS,
-    PERFORMANCE,
-    README,
-    help_texts,
-    insert,
-    manual,
-    performance,
-    sections,
-)
+from tests.commandline import run_here
+from tools.documentation import COMMANDS, PERFORMANCE, help_texts, insert, manual, performance
 
-TEXT = README.read_text(encoding="utf-8")
+ROOT = Path(__file__).parent.parent
+PAGES = (ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md")))
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+TUTORIAL = ROOT / "docs" / "tutorial.md"
 
 
-@pytest.mark.parametrize("name", ["commands", *EXPORTS])
-def test_readme_is_up_to_date(name: str) -> None:
-    """`make docs` would change nothing: help texts and tables in README are today's."""
-    assert insert(TEXT, {name: sections()[name]}) == TEXT, "run `make docs`"
+def page_name(path: Path) -> str:
+    """Path from the root of the tree."""
+    return path.relative_to(ROOT).as_posix()
 
 
-def test_performance_is_up_to_date() -> None:
+def test_tables_of_performance_are_current() -> None:
     """`make docs` would change nothing in docs/performance.md."""
     text = PERFORMANCE.read_text(encoding="utf-8")
     assert insert(text, performance()) == text, "run `make docs`"
 
 
-def test_the_manual_is_up_to_date() -> None:
+def test_the_manual_is_current() -> None:
     """`make docs` would change nothing in docs/commands.md."""
     assert COMMANDS.read_text(encoding="utf-8") == manual(), "run `make docs`"
 
@@ -44,12 +42,111 @@ def test_every_command_has_an_example() -> None:
         assert re.search(rf"Example: .*{name}\b", text), name
 
 
-def test_readme_names_the_two_commands() -> None:
-    """A fresh machine needs `make run` and `make test`, and README says so first."""
-    assert TEXT.index("make run") < TEXT.index("make test") < TEXT.index("## A tour")
-
-
 def test_a_missing_mark_is_noticed() -> None:
-    """A part that README does not mark cannot be forgotten."""
+    """A generated part that the page does not mark is an error."""
     with pytest.raises(ValueError, match="no part is marked commands"):
         insert("# opgauge\n", {"commands": "x"})
+
+
+def test_readme_is_short_and_begins_with_the_two_commands() -> None:
+    """At most 180 lines; `make run` and `make test` before anything else."""
+    assert len(README.splitlines()) <= 180
+    assert README.index("make run") < README.index("make test") < README.index("## A first case")
+
+
+@pytest.mark.parametrize("folder", ["kernels"])
+def test_kernel_pages_are_short_and_complete(folder: str) -> None:
+    """At most 80 lines each, and every op is on a page."""
+    from opgauge.ops import all_ops
+
+    pages = sorted((ROOT / "docs" / folder).glob("*.md"))
+    texts = [path.read_text(encoding="utf-8") for path in pages]
+    assert all(len(text.splitlines()) <= 80 for text in texts)
+    titles = " ".join(text.partition("\n")[0] for text in texts)
+    words = re.findall(r"\w+", titles)
+    assert {op.name for op in all_ops()} <= set(words)
+
+
+@pytest.mark.parametrize("path", PAGES, ids=page_name)
+def test_links_and_paths_of_a_page_exist(path: Path) -> None:
+    """Relative links have a target and anchors a heading; files of this tree that are named in code exist."""
+    text = path.read_text(encoding="utf-8")
+    for target in re.findall(r"\]\(([^)\s]+)\)", text):
+        if "://" in target:
+            continue
+        file, _, anchor = target.partition("#")
+        linked = (path.parent / file).resolve() if file else path
+        assert linked.exists(), target
+        if anchor:
+            assert anchor in _anchors(linked), target
+    for named in re.findall(r"`((?:docs|harness|ops|web|tests|tools|cases)/[\w./-]+\.\w+)`", text):
+        if path.name != "CHANGELOG.md":
+            assert (ROOT / named).exists(), named
+
+
+def _anchors(path: Path) -> set[str]:
+    headings = re.findall(r"^#+ (.*)$", path.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def test_every_page_is_in_the_site() -> None:
+    """The navigation of mkdocs.yml has each page of docs/ once."""
+    listed = re.findall(r"([\w/]+\.md)", (ROOT / "mkdocs.yml").read_text(encoding="utf-8"))
+    assert sorted(listed) == sorted(
+        path.relative_to(ROOT / "docs").as_posix() for path in (ROOT / "docs").rglob("*.md")
+    )
+
+
+@cache
+def defined_names() -> frozenset[str]:
+    """Names of all classes, functions and constants of the sources, and of functions in CUDA headers."""
+    found: set[str] = set()
+    for folder in ("harness", "ops", "web"):
+        for path in (ROOT / folder).rglob("*.py"):
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+                if isinstance(node, ast.ClassDef | ast.FunctionDef):
+                    found.add(node.name)
+                elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+                    found.add(node.id)
+        for path in (ROOT / folder).rglob("*.cuh"):
+            found |= set(re.findall(r"\b([a-z_]+)\s*\(", path.read_text(encoding="utf-8")))
+    return frozenset(found)
+
+
+def test_the_glossary_names_what_exists() -> None:
+    """Each word once, with a name of the sources."""
+    text = (ROOT / "docs" / "glossary.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| ([^|]+) \| ([^|]+) \| `([^`]+)` \|$", text, re.MULTILINE)
+    assert len(rows) == sum(line.startswith("|") for line in text.splitlines()) - 2 >= 25
+    words = [word for word, _, _ in rows]
+    assert len(set(words)) == len(words)
+    assert {name for _, _, name in rows} <= defined_names()
+
+
+def commands() -> Iterator[tuple[str, list[str]]]:
+    """Commands of the tutorial and the lines that it shows of their output."""
+    for block in re.findall(r"^```console\n(.*?)^```", TUTORIAL.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL):
+        command, *lines = block.removeprefix("$ ").splitlines()
+        yield command, lines
+
+
+def test_the_tutorial_runs_as_it_is_written(tmp_path: Path) -> None:
+    """Every command works, in order, and prints the lines shown; `…` stands for anything."""
+    case = re.search(r"```yaml\n(.*?)```", TUTORIAL.read_text(encoding="utf-8"), re.DOTALL)
+    assert case is not None
+    (tmp_path / "mine.yaml").write_text(case[1], encoding="utf-8")
+    ran = 0
+    for command, lines in commands():
+        program, *arguments = shlex.split(command)
+        assert program == "opgauge"
+        done = run_here(*arguments, cwd=tmp_path, variables={})
+        printed = [_plain(line) for line in (done.stdout + done.stderr).splitlines()]
+        for line in lines:
+            wanted = ".*".join(map(re.escape, _plain(line).split("…")))
+            assert any(re.fullmatch(wanted, one) for one in printed), f"{command}: {line}\n{done.stdout}{done.stderr}"
+        ran += 1
+    assert ran >= 6
+
+
+def _plain(line: str) -> str:
+    return " ".join(line.split())

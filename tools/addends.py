@@ -1,4 +1,4 @@
-"""What FuseAddToOutput saves: an op alone, an addition to its output, the op with the addend in its own pass."""
+"""Savings of FuseAddToOutput: an op alone, an addition to its output, the op with the addend in its own pass."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ DTYPES = ("float32", "float16")
 BATCH = 32
 """Images of the sites' cases."""
 LEAST_MEMORY = 1 / 3
-"""Of an op's time that a copy of its bytes takes where memory is its bound."""
+"""Share of an op's time that a copy of its bytes takes where memory is its bound."""
 SEPARATE_PASSES = 2
-"""Of the output, that a separate addition reads and writes beside the addend: what fusing can save."""
+"""Share of the output that a separate addition reads and writes beside the addend: what fusing can save."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,12 +36,12 @@ class Addend:
 
     @property
     def share(self) -> float:
-        """What the addend costs in the op's own pass, over what a separate addition costs."""
+        """Cost of the addend in the op's own pass, over what a separate addition costs."""
         return (self.added_ns - self.alone_ns) / self.separate_ns
 
     @property
     def saved_ns(self) -> float:
-        """What the pass saves at this site."""
+        """Time that the pass saves at this site."""
         return self.alone_ns + self.separate_ns - self.added_ns
 
 

@@ -1,4 +1,4 @@
-"""What holds kernels that miss their goal: hardware counters of a call, by Nsight Compute, as a table.
+"""Counters of kernels that miss their goal: hardware counters of a call, by Nsight Compute, as a table.
 
 `python -m tests.counters tests/data/h200/full.json tests/data/h200-counters.json` on the GPU of that run profiles the
 cases whose goal it misses, and copies to compare them with. A call is profiled twice: with an L2 cache that
@@ -31,7 +31,7 @@ DIRTY = {
     "read_bytes": "dram__bytes_read.sum",
     "written_bytes": "dram__bytes_write.sum",
 }
-"""Few enough for one pass: a kernel that is replayed finds what the pass before left in the cache."""
+"""Metrics of one pass: a replayed kernel finds what the pass before left in the cache."""
 CLEAN = {
     "memory_percent": "dram__throughput.avg.pct_of_peak_sustained_elapsed",
     "cache_percent": "lts__throughput.avg.pct_of_peak_sustained_elapsed",
@@ -39,7 +39,9 @@ CLEAN = {
     "occupancy_percent": "sm__warps_active.avg.pct_of_peak_sustained_active",
     "registers": "launch__registers_per_thread",
 }
+"""Metrics of a second pass, which the state of the cache does not change."""
 WARM_CALLS = 3
+"""Calls before the counted one."""
 
 
 def main() -> None:

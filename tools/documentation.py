@@ -1,7 +1,7 @@
-"""What README and docs/ say of commands and figures, from the commands' own help and from committed runs.
+"""Generated documentation: docs/commands.md from help texts, tables of docs/performance.md from committed runs.
 
-`make docs` rewrites docs/commands.md, and the parts of README.md and docs/performance.md between
-`<!-- NAME:start -->` and `<!-- NAME:end -->`; a test fails where they are not up to date, or a command is missing.
+`make docs` rewrites docs/commands.md, and the parts of docs/performance.md between `<!-- NAME:start -->` and
+`<!-- NAME:end -->`. A test fails if they are not up to date, or if a command is missing.
 """
 
 from __future__ import annotations
@@ -22,13 +22,12 @@ from rich.table import Table
 from tools.addends import Addend
 
 ROOT = Path(__file__).parent.parent
-README = ROOT / "README.md"
 COMMANDS = ROOT / "docs" / "commands.md"
 EXPORTS = {"h200": ROOT / "tests" / "data" / "h200" / "seed.json", "cpu": ROOT / "tests" / "data" / "cpu" / "seed.json"}
 PERFORMANCE = ROOT / "docs" / "performance.md"
 FULL_RUN = ROOT / "tests" / "data" / "h200" / "full.json"
 COUNTERS = ROOT / "tests" / "data" / "h200-counters.json"
-"""Written by `python -m tests.counters` on the GPU of that run."""
+"""Counters that `python -m tools.counters` wrote on the GPU of that run."""
 GOALS = {
     ("p_norm_grad · design-case-1", "float32", "optimized"): 39,
     ("p_norm_grad · design-case-2", "float32", "optimized"): 39,
@@ -61,21 +60,40 @@ GOALS = {
     ("normalization · conv2_x-channels-first-with-add", "float16", "optimized"): 55,
     ("normalization · conv2_x-channels-last-with-add", "float16", "optimized"): 55,
 }
-"""Microseconds on an H200, cold, by case, dtype and implementation: set from what peers took before any kernel."""
+"""Targets in microseconds on an H200, cold, by case, dtype and implementation."""
+MANUAL = """# Commands
+
+`make docs` writes this page from the help texts.
+
+Exit codes of `run`: 0 every result of ours is valid, 2 a usage, filter or case-file error, 3 one of our own
+implementations is wrong or broken, 5 nothing was measured, 130 interrupted (143 by SIGTERM, 129 by SIGHUP). Exit codes
+of `gate` are in [the gate](gate.md).
+
+Filters (`--op`, `--tag`, `--dtype`, `--name`, `-i`) take exact values, `*` and `?`, or `/regex/`.
+Every value must match something.
+
+| setting (environment variable) | meaning |
+|---|---|
+| `OPGAUGE_DB` | database: a path, or a URL |
+| `OPGAUGE_BUDGET_S`, `OPGAUGE_TIMEOUT_S` | seconds of sampling per trial (0.4), seconds for a kernel (120) |
+| `OPGAUGE_THREADS`, `OPGAUGE_MEMORY_BYTES` | CPUs of a worker, and its address space; unlimited by default |
+| `OPGAUGE_COMMIT`, `OPGAUGE_BRANCH` | commit and branch of runs, where git does not know them |
+| `OPGAUGE_TUNING` | file of launch parameters that takes precedence over `ops/tuning/<model>.json` |
+| `OPGAUGE_TOKEN` | token that `push` sends to a service |
+"""
+"""Head of docs/commands.md."""
 LIBRARIES = ("cupy", "torch", "torchvision", "nvrtc", "numpy", "numba", "python")
+"""Libraries whose versions stand above a table."""
 WIDTH = 96
-
-
-def sections() -> dict[str, str]:
-    """Every generated part by name."""
-    return {"commands": commands(), **{name: figures(path) for name, path in EXPORTS.items()}}
+"""Columns of a help text."""
 
 
 def performance() -> dict[str, str]:
     """Every generated part of docs/performance.md by name."""
     run = _read(FULL_RUN)
-    held = json.loads(COUNTERS.read_text(encoding="utf-8"))
-    return {"peers": peers(run), "goals": goals(run), "counters": counters(held), "addends": addends(run)}
+    counted = json.loads(COUNTERS.read_text(encoding="utf-8"))
+    tables = {"peers": peers(run), "goals": goals(run), "counters": counters(counted), "addends": addends(run)}
+    return {**{name: figures(path) for name, path in EXPORTS.items()}, **tables}
 
 
 def insert(text: str, found: Mapping[str, str]) -> str:
@@ -103,7 +121,7 @@ def commands() -> str:
 def manual() -> str:
     """The help text of every command, as docs/commands.md."""
     parts = [f"## `{name}`\n\n```text\n{text}\n```" for name, text in help_texts()]
-    return "\n\n".join(("# Commands\n\nWhat `--help` prints; `make docs` writes this file.", *parts)) + "\n"
+    return "\n\n".join((MANUAL, commands(), *parts)) + "\n"
 
 
 def help_texts() -> Iterator[tuple[str, str]]:
@@ -126,7 +144,7 @@ def _walk(command: Any, context: Any) -> Iterator[tuple[str, str]]:
 
 
 def figures(path: Path) -> str:
-    """A committed run as a table, with where and of what it was measured."""
+    """A committed run as a table, with its origin."""
     from opgauge.harness.report.columns import table
     from opgauge.harness.report.render import ceilings_line, comparison, gaps_line
     from opgauge.harness.result.summary import rows
@@ -138,7 +156,7 @@ def figures(path: Path) -> str:
 
 
 def peers(run: Submission) -> str:
-    """A committed run against the fastest peer of each case, slowest first, and how many stand where."""
+    """A committed run against the fastest peer of each case, slowest first, with counts."""
     from opgauge.harness.report.columns import table
     from opgauge.harness.report.render import against_peers
     from opgauge.harness.result.summary import rows, sort_rows
@@ -151,7 +169,7 @@ def peers(run: Submission) -> str:
 
 
 def goals(run: Submission) -> str:
-    """What was aimed at and what a committed run reached, in the order of GOALS."""
+    """Targets and the times of a committed run, in the order of GOALS."""
     from opgauge.harness.report.render import label, ratio_text, share_text, time_text
     from opgauge.harness.result.summary import OPTIMIZED, rows
 
@@ -171,14 +189,14 @@ def goals(run: Submission) -> str:
     return _markdown(table)
 
 
-def counters(held: Iterable[Mapping[str, Any]]) -> str:
-    """What kernels that miss their goal move and keep busy, beside copies, by hardware counters."""
+def counters(counted: Iterable[Mapping[str, Any]]) -> str:
+    """Hardware counters of kernels that miss their goal, beside copies."""
     from opgauge.harness.report.render import time_text
 
     table = Table("op · case", "dtype")
     for name in ("goal", "kernel", "moved", "TB/s", "memory", "L2", "issue", "warps", "registers"):
         table.add_column(name, justify="right")
-    for one in held:
+    for one in counted:
         moved, goal_us = one["read_bytes"] + one["written_bytes"], one["goal_us"]
         shares = (f"{one[f'{part}_percent']:.0f} %" for part in ("memory", "cache", "issue", "occupancy"))
         table.add_row(
@@ -189,7 +207,7 @@ def counters(held: Iterable[Mapping[str, Any]]) -> str:
 
 
 def addends(run: Submission) -> str:
-    """What an addend costs at each site of ResNet-50 in a committed run, and what the pass saves at all 32."""
+    """Cost of an addend at each site of ResNet-50 in a committed run, and savings of the pass at all 32."""
     from tools import addends as fused
 
     reached = _reached(run)
@@ -221,12 +239,12 @@ def _read(path: Path) -> Submission:
 
 
 def _reached(run: Submission) -> dict[str, Ceilings]:
-    """What each device of a run reached."""
+    """Achieved peaks of each device of a run."""
     return {item.device: item for item in run.ceilings}
 
 
 def _origin(run: Submission) -> str:
-    """Where, of what and when a run was measured."""
+    """Hardware, libraries, commit and date of a run."""
     commit = str(run.environment.soft.get("commit", "unknown"))
     ended = " It was interrupted: some results are missing." if run.status == "interrupted" else ""
     return f"{_where(run.environment)}; commit {commit[:12]}, {run.started:%Y-%m-%d}.{ended}"
@@ -252,10 +270,9 @@ def _escaped(cell: Any) -> str:
 
 
 def main() -> None:
-    """Rewrite README.md, docs/commands.md and docs/performance.md."""
+    """Rewrite docs/commands.md and docs/performance.md."""
     COMMANDS.write_text(manual(), encoding="utf-8")
-    for file, parts in ((README, sections()), (PERFORMANCE, performance())):
-        file.write_text(insert(file.read_text(encoding="utf-8"), parts), encoding="utf-8")
+    PERFORMANCE.write_text(insert(PERFORMANCE.read_text(encoding="utf-8"), performance()), encoding="utf-8")
 
 
 if __name__ == "__main__":

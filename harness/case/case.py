@@ -25,7 +25,7 @@ Statistic = Literal["median", "min", "p10", "p25", "p75", "p90"]
 
 @dataclass(frozen=True)
 class GatePolicy:
-    """What a case asks of the gate; None leaves it to the policy file.
+    """Limits that a case sets for the gate; None leaves it to the policy file.
 
     threshold: smallest slowdown that counts, as a ratio (0.03 is 3 %).
     min_speedup: least ratio of baseline time to optimized time.
@@ -65,7 +65,7 @@ class InputSpec:
 
 @dataclass(frozen=True)
 class Imported:
-    """What is known of a case that another tool measured: the parameters of the op `imported`.
+    """Description of a case that another tool measured: the parameters of the op `imported`.
 
     tool: `nvbench`, `pytest-benchmark` or `google-benchmark`. benchmark: its name there.
     axes: what it was run with, as the tool wrote it, by name.
@@ -110,7 +110,7 @@ class Case:
         return content_id(self.content())
 
     def content(self) -> dict[str, Any]:
-        """What identity rests on, as plain JSON: infinities as strings, whole floats as ints."""
+        """Content that the identity rests on, as plain JSON: infinities as strings, whole floats as ints."""
         default = param_values(params_of(self.op)())
         standard = vars(InputSpec())
         return {

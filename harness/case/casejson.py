@@ -1,4 +1,4 @@
-"""Cases as plain JSON, there and back: the workers' protocol, the store and the API use it.
+"""Cases as JSON (casejson), in both directions: the workers' protocol, the store and the API use it.
 
 Infinities and NaN are texts ("inf", "-inf", "nan"). Parameters that equal the op's default
 are left out, as they are from the identity, so that an older or newer `ops` can read
@@ -36,7 +36,9 @@ REST = {
 }
 """Fields outside the identity, with their types; published and gate come beside them."""
 DTYPE_LENGTH = 16
+"""Characters of the dtype of an imported case."""
 KEYS = ("id", "op", "dtype", "shapes", "params", "inputs", "published", "gate", *REST)
+"""Keys of a case."""
 
 
 def case_to_json(case: Case) -> dict[str, Any]:

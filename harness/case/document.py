@@ -20,7 +20,8 @@ from opgauge.harness.errors import CaseFileError, Mistake, Place
 MAX_BYTES = 1 << 20
 MAX_NODES = 100_000
 MAX_DEPTH = 24
-MAX_DIGITS = 18  # an int64 holds any number of so many
+MAX_DIGITS = 18
+"""Limits of a document: bytes, nodes with aliases expanded, nesting, digits of an integer (an int64 holds 18)."""
 
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times faster, where libyaml is there
 _BREAK = re.compile(r"\r\n?|\n")
@@ -38,7 +39,7 @@ _WORDS: dict[str, Any] = {
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Node:
+class YamlNode:
     """A value of a document: a scalar, a list of nodes, or nodes by key.
 
     keys: where each key of a mapping stands. size: nodes in it, aliases written out.
@@ -59,7 +60,7 @@ class Node:
         return self.value
 
 
-def read_documents(path: Path, mistakes: list[Mistake]) -> list[Node]:
+def read_documents(path: Path, mistakes: list[Mistake]) -> list[YamlNode]:
     """The documents of a YAML file; duplicate keys go to `mistakes`, the first one counting.
 
     Raises CaseFileError where the file cannot be read as YAML, or is too large.
@@ -110,11 +111,11 @@ class _Composer:
         self.file = file
         self.text = text
         self.mistakes = mistakes
-        self.anchors: dict[str, Node] = {}
+        self.anchors: dict[str, YamlNode] = {}
         self.count = 0
         self.events: Iterator[Any] = iter(yaml.parse(text, Loader=_LOADER))
 
-    def documents(self) -> Iterator[Node]:
+    def documents(self) -> Iterator[YamlNode]:
         for event in self.events:
             if isinstance(event, yaml.DocumentStartEvent):
                 self.anchors = {}
@@ -135,7 +136,7 @@ class _Composer:
     def _place(self, event: Any) -> Place:
         return Place(self.file, event.start_mark.line + 1, event.start_mark.column + 1)
 
-    def _node(self, event: Any, depth: int) -> Node:
+    def _node(self, event: Any, depth: int) -> YamlNode:
         place = self._place(event)
         if depth > MAX_DEPTH:
             raise _fatal(place, f"nested more than {MAX_DEPTH} levels deep")
@@ -144,7 +145,7 @@ class _Composer:
         if event.tag is not None:
             raise _fatal(place, f"the YAML tag {show(event.tag)} is not allowed")
         if isinstance(event, yaml.ScalarEvent):
-            node = Node(self._scalar(event, place), place)
+            node = YamlNode(self._scalar(event, place), place)
             self._counted(node, place)
         elif isinstance(event, yaml.SequenceStartEvent):
             node = self._sequence(place, depth)
@@ -154,28 +155,28 @@ class _Composer:
             self.anchors[event.anchor] = node
         return node
 
-    def _anchored(self, event: Any, place: Place) -> Node:
+    def _anchored(self, event: Any, place: Place) -> YamlNode:
         node = self.anchors.get(event.anchor)
         if node is None:
             raise _fatal(place, f"the alias *{event.anchor} has no anchor before it")
         return node
 
-    def _counted(self, node: Node, place: Place) -> Node:
+    def _counted(self, node: YamlNode, place: Place) -> YamlNode:
         self.count += node.size
         if self.count > MAX_NODES:
             raise _fatal(place, f"more than {MAX_NODES:,} values, aliases written out")
         return node
 
-    def _sequence(self, place: Place, depth: int) -> Node:
+    def _sequence(self, place: Place, depth: int) -> YamlNode:
         self.count += 1
         items = []
         while not isinstance(event := next(self.events), yaml.SequenceEndEvent):
             items.append(self._node(event, depth + 1))
-        return Node(items, place, size=1 + sum(item.size for item in items))
+        return YamlNode(items, place, size=1 + sum(item.size for item in items))
 
-    def _mapping(self, place: Place, depth: int) -> Node:
+    def _mapping(self, place: Place, depth: int) -> YamlNode:
         self.count += 1
-        found: dict[str, Node] = {}
+        found: dict[str, YamlNode] = {}
         keys: dict[str, Place] = {}
         while not isinstance(event := next(self.events), yaml.MappingEndEvent):
             key = self._node(event, depth + 1)
@@ -188,7 +189,7 @@ class _Composer:
                 self.mistakes.append(Mistake(key.place, text))
             else:
                 found[name], keys[name] = value, key.place
-        return Node(found, place, keys, size=1 + sum(item.size + 1 for item in found.values()))
+        return YamlNode(found, place, keys, size=1 + sum(item.size + 1 for item in found.values()))
 
     def _scalar(self, event: Any, place: Place) -> Any:
         text = event.value

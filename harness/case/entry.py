@@ -9,17 +9,19 @@ from typing import Any, NamedTuple
 
 from opgauge.harness.case.case import Case, GatePolicy
 from opgauge.harness.case.casejson import read_published
-from opgauge.harness.case.document import Node
+from opgauge.harness.case.document import YamlNode
 from opgauge.harness.case.hint import read_value, record_hints, show, takes_scalars
 from opgauge.harness.case.reading import collecting, entries_of, known_entries, located, read_node, wrong
 from opgauge.harness.case.rules import SECTIONS, build_case, check_gate, known_field
-from opgauge.harness.case.sweep import Axis, Choice, Point, count_points, expand, point_name, varying
+from opgauge.harness.case.sweep import Choice, Point, SweepAxis, count_points, expand, point_name, varying
 from opgauge.harness.errors import CaseError, Mistake, Place
 from opgauge.ops import Op
 
 MAX_CASES = 10_000
+"""Cases of one file."""
 SHARED_KEYS = ("tags", "dtype", *SECTIONS, "gate", "note")
 CASE_KEYS = ("name", *SHARED_KEYS, "published", "zip")
+"""Keys of defaults and of a case."""
 _TAG = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 
 
@@ -32,22 +34,22 @@ class Written(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """What defaults and a case have in common; fields and figures are not read yet."""
+    """Keys that defaults and a case have in common; fields and figures are not read yet."""
 
-    fields: dict[str, Node]
-    gate: dict[str, Node]
+    fields: dict[str, YamlNode]
+    gate: dict[str, YamlNode]
     tags: tuple[str, ...]
     note: str
 
 
-def read_shared(op: Op, node: Node | None, what: str, known: Iterable[str], mistakes: list[Mistake]) -> Shared:
+def read_shared(op: Op, node: YamlNode | None, what: str, known: Iterable[str], mistakes: list[Mistake]) -> Shared:
     """The keys of `defaults` or of a case that are not the case's alone; mistakes are collected."""
-    keys: dict[str, Node] = {}
+    keys: dict[str, YamlNode] = {}
     if node is not None:
         with collecting(mistakes):
             keys = known_entries(node, what, known, mistakes)
-    fields: dict[str, Node] = {}
-    gate: dict[str, Node] = {}
+    fields: dict[str, YamlNode] = {}
+    gate: dict[str, YamlNode] = {}
     tags: tuple[str, ...] = ()
     note = ""
     for key, value in keys.items():
@@ -65,9 +67,9 @@ def read_shared(op: Op, node: Node | None, what: str, known: Iterable[str], mist
     return Shared(fields, gate, tags, note)
 
 
-def _read_section(op: Op, section: str, node: Node, mistakes: list[Mistake]) -> dict[str, Node]:
+def _read_section(op: Op, section: str, node: YamlNode, mistakes: list[Mistake]) -> dict[str, YamlNode]:
     """The fields of shapes, params or inputs, by dotted path."""
-    found: dict[str, Node] = {}
+    found: dict[str, YamlNode] = {}
     for key, value in entries_of(node, section).items():
         path = f"{section}.{key}"
         with collecting(mistakes):
@@ -90,7 +92,7 @@ def _known(op: Op, path: str, place: Place) -> Any:
         raise wrong(place, str(error)) from error
 
 
-def _read_tags(node: Node) -> tuple[str, ...]:
+def _read_tags(node: YamlNode) -> tuple[str, ...]:
     tags: tuple[str, ...] = read_node(node, "tags", tuple[str, ...])
     for tag, item in zip(tags, node.value, strict=True):
         if not _TAG.fullmatch(tag):
@@ -101,7 +103,7 @@ def _read_tags(node: Node) -> tuple[str, ...]:
 class Entry:
     """One item of `cases`, with the document's defaults merged in."""
 
-    def __init__(self, op: Op, node: Node, defaults: Shared, mistakes: list[Mistake]) -> None:
+    def __init__(self, op: Op, node: YamlNode, defaults: Shared, mistakes: list[Mistake]) -> None:
         self.op = op
         self.node = node
         self.mistakes = mistakes
@@ -147,19 +149,19 @@ class Entry:
         beneath = (choice.place for key, choice in point.items() if key.startswith(f"{path}."))
         return next(beneath, self.node.place)
 
-    def _axes(self) -> list[Axis]:
-        zipped: list[Axis] = []
+    def _axes(self) -> list[SweepAxis]:
+        zipped: list[SweepAxis] = []
         with collecting(self.mistakes):
             zipped = self._zip()
         tied = {path for axis in zipped for path in axis.paths}
-        axes: list[Axis] = []
+        axes: list[SweepAxis] = []
         for path, node in {**self.defaults.fields, **self.own.fields}.items():
             if path not in tied:
                 with collecting(self.mistakes):
                     axes.append(self._axis(path, node))
         return axes + zipped
 
-    def _axis(self, path: str, node: Node) -> Axis:
+    def _axis(self, path: str, node: YamlNode) -> SweepAxis:
         hint = known_field(self.op, path)
         swept = _is_sweep(hint, node)
         if swept and not node.value:
@@ -171,9 +173,9 @@ class Entry:
                 if any(_same(choice.value, row.value) for (row,) in rows):
                     raise wrong(item.place, f"{_title(path)} lists {show(item.plain)} twice{_list_hint(hint, node)}")
                 rows.append((choice,))
-        return Axis((path,), tuple(rows))
+        return SweepAxis((path,), tuple(rows))
 
-    def _zip(self) -> list[Axis]:
+    def _zip(self) -> list[SweepAxis]:
         node = self.node.value.get("zip")
         if node is None:
             return []
@@ -189,7 +191,7 @@ class Entry:
         if len(set(lengths.values())) > 1:
             said = ", ".join(f"{path} has {length}" for path, length in lengths.items())
             raise wrong(node.place, f"the lists of zip differ in length: {said}")
-        return [Axis(tuple(columns), tuple(zip(*columns.values(), strict=True)))] if columns else []
+        return [SweepAxis(tuple(columns), tuple(zip(*columns.values(), strict=True)))] if columns else []
 
     def _rest(self) -> dict[str, Any]:
         """The fields outside the identity."""
@@ -236,7 +238,7 @@ def _same(one: Any, other: Any) -> bool:
     return type(one) is type(other) and bool(one == other)
 
 
-def _list_hint(hint: Any, node: Node) -> str:
+def _list_hint(hint: Any, node: YamlNode) -> str:
     """How to write the list as one value, where the field takes such a value."""
     try:
         read_value(node.plain, hint)
@@ -245,11 +247,11 @@ def _list_hint(hint: Any, node: Node) -> str:
     return f": a list is a sweep; for one list value write [{show(node.plain)}]"
 
 
-def _choice(path: str, hint: Any, node: Node) -> Choice:
+def _choice(path: str, hint: Any, node: YamlNode) -> Choice:
     return Choice(read_node(node, _title(path), hint), node.place)
 
 
-def _is_sweep(hint: Any, node: Node) -> bool:
+def _is_sweep(hint: Any, node: YamlNode) -> bool:
     """Whether a node lists several values of a hint: any list does, unless lists are all that it takes."""
     if not isinstance(node.value, list):
         return False

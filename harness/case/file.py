@@ -1,4 +1,4 @@
-"""Case files: YAML to cases, or a list of mistakes that says where each one stands.
+"""Case files: YAML to cases, or a list of mistakes with their positions.
 
 A file has a document per op: `op`, `defaults`, `cases`. In a case, a list of values where
 one is expected is a sweep; sweeps multiply; `zip` names fields that move together.
@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from opgauge.harness.case.case import Case
-from opgauge.harness.case.document import Node, read_documents
+from opgauge.harness.case.document import YamlNode, read_documents
 from opgauge.harness.case.entry import MAX_CASES, SHARED_KEYS, Entry, Written, read_shared
 from opgauge.harness.case.hint import show
 from opgauge.harness.case.reading import collecting, known_entries, located, read_node, wrong
@@ -19,7 +19,9 @@ from opgauge.harness.case.rules import known_op
 from opgauge.harness.errors import CaseFileError, Mistake, Place
 
 NOT_CASES = ("waivers.yaml", "policy.yaml")
+"""Files of a folder of cases that hold none."""
 DOCUMENT_KEYS = ("op", "defaults", "cases")
+"""Keys of a document."""
 
 
 def load_cases(paths: Sequence[Path], *, tags: Collection[str] | None = None) -> list[Case]:
@@ -86,7 +88,7 @@ def _read_file(file: Path, mistakes: list[Mistake]) -> list[Written]:
     return written
 
 
-def _read_document(document: Node, mistakes: list[Mistake], room: int) -> list[Written]:
+def _read_document(document: YamlNode, mistakes: list[Mistake], room: int) -> list[Written]:
     keys = known_entries(document, "a document", DOCUMENT_KEYS, mistakes)
     for key in ("op", "cases"):
         if key not in keys:

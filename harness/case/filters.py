@@ -15,13 +15,18 @@ def matches_text(pattern: str, text: str) -> bool:
     return _wildcard(pattern).fullmatch(text) is not None
 
 
+def is_expression(pattern: str) -> bool:
+    """Whether a filter is a regular expression, `/…/`."""
+    return len(pattern) > 1 and pattern[0] == pattern[-1] == "/"
+
+
 def matches(pattern: str, name: str, *, anywhere: bool = False) -> bool:
     """Whether a filter selects `name`.
 
     anywhere: plain text and wildcards may match a part of the name. A regular expression always may.
     Raises FilterError for an invalid regular expression.
     """
-    if len(pattern) > 1 and pattern[0] == pattern[-1] == "/":
+    if is_expression(pattern):
         return _expression(pattern[1:-1]).search(name) is not None
     if pattern == name:
         return True

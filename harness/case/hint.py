@@ -142,7 +142,7 @@ def record_hints(record: type) -> dict[str, Any]:
 
 @cache
 def record_docs(record: type) -> dict[str, str]:
-    """What a dataclass's docstring says of each field, from its `name: text` parts."""
+    """Description of each field of a dataclass, from its docstring's `name: text` parts."""
     names = list(record_hints(record))
     text = " ".join((record.__doc__ or "").split())
     start = re.compile(rf"(?:^|[ (])((?:(?:{'|'.join(names)})[,/ ]*)+): ") if names else None

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from opgauge.harness.case.document import Node
+from opgauge.harness.case.document import YamlNode
 from opgauge.harness.case.hint import did_you_mean, read_value, show
 from opgauge.harness.errors import CaseError, CaseFileError, Mistake, Place
 
@@ -25,7 +25,7 @@ def wrong(place: Place, text: str) -> CaseFileError:
     return CaseFileError([Mistake(place, text)])
 
 
-def known_entries(node: Node, what: str, known: Iterable[str], mistakes: list[Mistake]) -> dict[str, Node]:
+def known_entries(node: YamlNode, what: str, known: Iterable[str], mistakes: list[Mistake]) -> dict[str, YamlNode]:
     """The entries of a mapping that are known; the others are mistakes."""
     entries = entries_of(node, what)
     names = list(known)
@@ -36,14 +36,14 @@ def known_entries(node: Node, what: str, known: Iterable[str], mistakes: list[Mi
     return {key: value for key, value in entries.items() if key in names}
 
 
-def entries_of(node: Node, what: str) -> dict[str, Node]:
+def entries_of(node: YamlNode, what: str) -> dict[str, YamlNode]:
     """The entries of a mapping; raises CaseFileError for anything else."""
     if not isinstance(node.value, dict):
         raise wrong(node.place, f"{what} should be a mapping, not {show(node.plain)}")
     return node.value
 
 
-def read_node(node: Node, what: str, hint: Any) -> Any:
+def read_node(node: YamlNode, what: str, hint: Any) -> Any:
     """The node's value as `hint` wants it; raises CaseFileError, calling it `what`."""
     try:
         return read_value(node.plain, hint)
@@ -51,7 +51,7 @@ def read_node(node: Node, what: str, hint: Any) -> Any:
         raise wrong(node.place, f"{what} {error}") from error
 
 
-def read_names(node: Node, what: str, known: Iterable[str]) -> tuple[str, ...]:
+def read_names(node: YamlNode, what: str, known: Iterable[str]) -> tuple[str, ...]:
     """A list of names, each of them known; raises CaseFileError for others, with the place of the first."""
     names: tuple[str, ...] = read_node(node, what, tuple[str, ...])
     for name, item in zip(names, node.value, strict=True):
@@ -60,8 +60,8 @@ def read_names(node: Node, what: str, known: Iterable[str]) -> tuple[str, ...]:
     return names
 
 
-def located(node: Node, read: Callable[[], Any]) -> Any:
-    """What `read` gives; its CaseError gets the place of `node`, or of the entry it names."""
+def located(node: YamlNode, read: Callable[[], Any]) -> Any:
+    """The value of `read`; its CaseError gets the place of `node`, or of the entry it names."""
     try:
         return read()
     except CaseFileError:

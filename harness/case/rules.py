@@ -1,4 +1,4 @@
-"""What a case of an op may say, and whether it all fits together. Needs no device."""
+"""Rules for cases of an op: known fields with their types, and whether they fit together. Needs no device."""
 
 from __future__ import annotations
 

@@ -28,6 +28,7 @@ DOCS = {
     "published": "Figures of a design document by name; only where the case is a single point.",
     "zip": "Fields that move together, by dotted name, with a list of values each.",
 }
+"""Descriptions of keys that the ops do not define."""
 _TYPES: dict[Any, Schema] = {
     bool: {"type": "boolean"},
     int: {"type": "integer"},

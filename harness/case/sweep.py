@@ -21,7 +21,7 @@ class Choice:
 
 
 @dataclass(frozen=True, slots=True)
-class Axis:
+class SweepAxis:
     """Fields that move together, by dotted path, and the values they take: a row for each step."""
 
     paths: tuple[str, ...]
@@ -31,19 +31,19 @@ class Axis:
 Point = Mapping[str, Choice]
 
 
-def count_points(axes: Sequence[Axis]) -> int:
+def count_points(axes: Sequence[SweepAxis]) -> int:
     """How many points the axes span, without making them."""
     return math.prod(len(axis.rows) for axis in axes)
 
 
-def expand(axes: Sequence[Axis]) -> Iterator[Point]:
+def expand(axes: Sequence[SweepAxis]) -> Iterator[Point]:
     """Every point, the last axis moving fastest."""
     for rows in product(*(axis.rows for axis in axes)):
         pairs = zip(axes, rows, strict=True)
         yield {path: choice for axis, row in pairs for path, choice in zip(axis.paths, row, strict=True)}
 
 
-def varying(axes: Sequence[Axis]) -> tuple[str, ...]:
+def varying(axes: Sequence[SweepAxis]) -> tuple[str, ...]:
     """The paths that take more than one value, dtype first."""
     paths = [path for axis in axes if len(axis.rows) > 1 for path in axis.paths]
     return tuple(sorted(paths, key=lambda path: path != "dtype"))

@@ -20,4 +20,5 @@ def check(
     if verbose:
         for case in cases:
             typer.echo(f"{case.id}  {case.op}  {case.name}  {' '.join(case.tags)}")
-    typer.echo(f"{len(cases)} cases of {len({case.op for case in cases})} ops are valid")
+    ops = len({case.op for case in cases})
+    typer.echo(f"{len(cases)} cases valid ({ops} {'op' if ops == 1 else 'ops'})")

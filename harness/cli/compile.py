@@ -70,7 +70,7 @@ def compile_all(trials: Sequence[Trial], workers: int, progress: Progress, **mor
 
 @contextmanager
 def compiled(trials: Sequence[Trial], workers: int, session: Session, timeout_s: float) -> Iterator[Ask]:
-    """What to send with trials after `workers` processes compiled and verified each; nothing without workers."""
+    """Request fields for trials after `workers` processes compiled and verified each; nothing without workers."""
     from opgauge.harness.run.execute import ask_nothing
     from opgauge.harness.run.tree import temporary_folder
 

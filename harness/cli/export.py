@@ -11,7 +11,7 @@ from opgauge.harness.cli.options import Database, database_url
 
 
 class Format(StrEnum):
-    """What to write."""
+    """Formats of an exported run."""
 
     JSON = "json"
     CSV = "csv"

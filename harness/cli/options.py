@@ -97,7 +97,7 @@ def chosen_devices(given: Sequence[str] | None) -> list[str]:
 
 
 def open_progress(style: str, *, quiet: bool) -> Callable[[int], Progress]:
-    """What opens a progress display of that style for a number of trials."""
+    """A function that opens a progress display of that style for a number of trials."""
     from opgauge.harness.run.progress import Progress, ProgressStyle
 
     if style not in set(ProgressStyle):

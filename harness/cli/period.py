@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 UNITS = {"h": "hours", "d": "days", "w": "weeks"}
+"""Units of `--last`."""
 _LENGTH = re.compile(r"(\d{1,5})([hdw])")
 
 Last = Annotated[str | None, typer.Option("--last", metavar="LENGTH", help="Only runs of the last 12h, 30d, 6w.")]

@@ -17,7 +17,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
 from opgauge.harness.case.case import GatePolicy
-from opgauge.harness.case.document import Node, read_documents
+from opgauge.harness.case.document import YamlNode, read_documents
 from opgauge.harness.case.filters import matches_text
 from opgauge.harness.case.hint import record_hints, show
 from opgauge.harness.case.reading import collecting, known_entries, read_names, read_node, wrong
@@ -108,7 +108,7 @@ def load_policy(path: Path) -> Policy:
     return found
 
 
-def _read_policy(document: Node, mistakes: list[Mistake]) -> Policy:
+def _read_policy(document: YamlNode, mistakes: list[Mistake]) -> Policy:
     keys = known_entries(document, "the policy", [item.name for item in fields(Policy)], mistakes)
     found = Policy()
     if "fail" in keys:
@@ -127,7 +127,7 @@ def _read_policy(document: Node, mistakes: list[Mistake]) -> Policy:
     return found
 
 
-def _read_rules(entries: Node, mistakes: list[Mistake]) -> tuple[PolicyRule, ...]:
+def _read_rules(entries: YamlNode, mistakes: list[Mistake]) -> tuple[PolicyRule, ...]:
     if not isinstance(entries.value, list):
         raise wrong(entries.place, f"rules should be a list, not {show(entries.plain)}")
     found = []
@@ -137,7 +137,7 @@ def _read_rules(entries: Node, mistakes: list[Mistake]) -> tuple[PolicyRule, ...
     return tuple(found)
 
 
-def _read_rule(entry: Node, mistakes: list[Mistake]) -> PolicyRule:
+def _read_rule(entry: YamlNode, mistakes: list[Mistake]) -> PolicyRule:
     nodes = known_entries(entry, "a rule", (*_CHOICE, *_ASKED), mistakes)
     asked = _read_asked({name: node for name, node in nodes.items() if name in _ASKED}, mistakes)
     if "cases" not in nodes:
@@ -146,7 +146,7 @@ def _read_rule(entry: Node, mistakes: list[Mistake]) -> PolicyRule:
     return PolicyRule(**choice, asked=asked, place=entry.place)
 
 
-def _read_asked(nodes: dict[str, Node], mistakes: list[Mistake]) -> GatePolicy:
+def _read_asked(nodes: dict[str, YamlNode], mistakes: list[Mistake]) -> GatePolicy:
     hints = record_hints(GatePolicy)
     found = NOTHING_ASKED
     for name, node in nodes.items():

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
 from opgauge.harness.case.case import GatePolicy
-from opgauge.harness.errors import NothingError
+from opgauge.harness.case.filters import matches_any, require_matches
+from opgauge.harness.case.hint import did_you_mean
+from opgauge.harness.errors import FilterError, NothingError
 from opgauge.harness.gate.policy import Policy
 from opgauge.harness.gate.pool import WorkerPool
 from opgauge.harness.gate.record import BASE, HEAD, MEDIAN, SIDES, BlockOutcome, Job
@@ -96,6 +97,7 @@ def plan(pool: WorkerPool, selection: Selection, policy: Policy, stored: Stored 
     chosen, variants = _tagged(selection, head["cases"]), _variants([head, base])
     every_head = _holding(head, head["cases"], devices)
     every_base = _remembered(stored) if stored else _holding(base, base["cases"], devices)
+    _require_matches(selection, [*head["cases"], *base.get("cases", ())], {**every_base.trials, **every_head.trials})
     in_head, in_base = _select(every_head, every_base, chosen, variants)
     unchanged = _unchanged(pool, selection, in_head, in_base, notes)
     if selection.changed:
@@ -123,6 +125,34 @@ def _ask_base(pool: WorkerPool, paths: Sequence[Path], cases: Sequence[Plain]) -
     held += [case for case in outside if case["id"] not in refused]
     notes = [f"base: {note}" for note in base["notes"]]
     return {**base, "cases": held}, notes
+
+
+def _require_matches(selection: Selection, listed: Iterable[Plain], trials: Mapping[Subject, Plain]) -> None:
+    """Raise FilterError for each value of the selection that matches nothing in either tree."""
+    if not trials:
+        return  # nothing can be measured here, whatever is selected
+    subjects = trials.keys()
+    cases = [*listed, *(trial["case"] for trial in trials.values())]
+    known = {
+        "--op": [case["op"] for case in cases],
+        "--tag": [tag for case in cases for tag in case["tags"]],
+        "--dtype": [case["dtype"] for case in cases],
+        "--name": [case["name"] for case in cases],
+        "--implementation": [subject.implementation for subject in subjects],
+    }
+    filters = {
+        "--op": selection.ops,
+        "--tag": selection.tags,
+        "--dtype": selection.dtypes,
+        "--name": selection.names,
+        "--implementation": selection.implementations,
+    }
+    require_matches(filters, known, anywhere=("--name",))
+    named = {one.path for one in subjects} | {one.op for one in subjects}
+    for pattern in selection.cases:
+        if not any(matches(pattern, subject) for subject in subjects):
+            msg = f"--case {pattern} matches nothing{did_you_mean(pattern, sorted(named))}"
+            raise FilterError(msg)
 
 
 def _case_paths(tree: Path) -> tuple[Path, ...]:
@@ -191,7 +221,7 @@ def _tagged(selection: Selection, cases: Iterable[Plain]) -> Selection:
     """The selection, with the tag `gate` where none is asked for and some case has it."""
     if selection.tags or selection.cases or selection.names:
         return selection
-    some = any(GATE_TAG in case["tags"] for case in cases if not selection.ops or case["op"] in selection.ops)
+    some = any(GATE_TAG in case["tags"] for case in cases if matches_any(selection.ops, [case["op"]]))
     return Selection(**{**_fields(selection), "tags": (GATE_TAG,)}) if some else selection
 
 
@@ -226,13 +256,15 @@ def _is_chosen(
     subject: Subject, case: Plain, chosen: Selection, variants: Collection[tuple[str, str]] = frozenset()
 ) -> bool:
     wanted, name = chosen.implementations, subject.implementation
-    ours = name in wanted if wanted else name not in {BASELINE, *PEERS} and (subject.op, name) not in variants
+    ours = (
+        matches_any(wanted, [name]) if wanted else name not in {BASELINE, *PEERS} and (subject.op, name) not in variants
+    )
     return (
         ours
-        and (not chosen.ops or subject.op in chosen.ops)
-        and (not chosen.tags or bool({*chosen.tags} & {*case["tags"]}))
-        and (not chosen.dtypes or case["dtype"] in chosen.dtypes)
-        and (not chosen.names or any(fnmatch(subject.case, f"*{pattern}*") for pattern in chosen.names))
+        and matches_any(chosen.ops, [subject.op])
+        and matches_any(chosen.tags, case["tags"])
+        and matches_any(chosen.dtypes, [case["dtype"]])
+        and matches_any(chosen.names, [subject.case], anywhere=True)
         and (not chosen.cases or any(matches(pattern, subject) for pattern in chosen.cases))
     )
 

@@ -21,7 +21,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from opgauge.harness.case.document import Node, read_documents
+from opgauge.harness.case.document import YamlNode, read_documents
 from opgauge.harness.case.filters import matches_text
 from opgauge.harness.case.hint import record_hints, show
 from opgauge.harness.case.reading import collecting, known_entries, read_names, read_node, wrong
@@ -128,7 +128,7 @@ def load_waivers(path: Path) -> tuple[Waiver, ...]:
     return tuple(found)
 
 
-def _read_document(document: Node, mistakes: list[Mistake]) -> list[Waiver]:
+def _read_document(document: YamlNode, mistakes: list[Mistake]) -> list[Waiver]:
     keys = known_entries(document, "the waiver file", ("waivers",), mistakes)
     entries = keys.get("waivers")
     if entries is None:
@@ -145,7 +145,7 @@ def _read_document(document: Node, mistakes: list[Mistake]) -> list[Waiver]:
     return found
 
 
-def _read_waiver(entry: Node, mistakes: list[Mistake]) -> Waiver:
+def _read_waiver(entry: YamlNode, mistakes: list[Mistake]) -> Waiver:
     hints = {name: hint for name, hint in record_hints(Waiver).items() if name != "place"}
     nodes = known_entries(entry, "a waiver", hints, mistakes)
     values: dict[str, Any] = {}
@@ -158,7 +158,7 @@ def _read_waiver(entry: Node, mistakes: list[Mistake]) -> Waiver:
     return Waiver(**values, place=entry.place)
 
 
-def _read_field(name: str, node: Node, hint: Any) -> Any:
+def _read_field(name: str, node: YamlNode, hint: Any) -> Any:
     if name == "verdicts":
         return read_names(node, name, EXCUSABLE)
     value = read_node(node, name, str if hint is date else hint)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from opgauge.harness.case.filters import matches_text
+from opgauge.harness.case.filters import is_expression, matches_text
+from opgauge.harness.case.filters import matches as matches_name
 from opgauge.harness.judge.verdict import Subject
 
 
@@ -10,8 +11,11 @@ def matches(pattern: str, subject: Subject) -> bool:
     """Whether a pattern chooses the subject's case.
 
     A pattern is an op, `op/case`, or the 16 digits of a case's id; `*` stands for any
-    text and `?` for one character. Brackets stand for themselves, for names have them.
+    text and `?` for one character. Brackets stand for themselves, because names contain them.
+    `/…/` is a regular expression for `op/case`.
     """
     if pattern == subject.case_id:
         return True
+    if is_expression(pattern):
+        return matches_name(pattern, subject.path)
     return matches_text(pattern if "/" in pattern else f"{pattern}/*", subject.path)

@@ -1,1 +1,1 @@
-"""What stored runs say, to people and to other machines: tables, JSON and CSV, histories, runs sent to a service."""
+"""Reports of stored runs, for people and other programs: tables, JSON, CSV, histories, pushed runs."""

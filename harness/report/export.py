@@ -1,4 +1,4 @@
-"""Runs as JSON and CSV; `opgauge.harness.interchange` has other formats, and reads."""
+"""Exported runs as JSON and CSV; `opgauge.harness.interchange` has other formats, and reads."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ DANGEROUS = ("=", "+", "-", "@", "\t", "\r", "\n", *"\uff1d\uff0b\uff0d\uff20")
 
 
 class ImportFileError(HarnessError):
-    """A file that is no export of ours; the message says where it departs."""
+    """A file that is not an export of opgauge; the message names the difference."""
 
     exit_code = 2
 

@@ -1,4 +1,4 @@
-"""Tables of a run for a terminal. No information by colour alone."""
+"""Tables of a run, rendered for a terminal. No information by colour alone."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What is measured and what becomes of it: results, whole runs, what they say in short, JSON read strictly."""
+"""Results and whole runs as values and JSON, their summaries, and the checks of what comes from elsewhere."""

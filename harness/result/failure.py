@@ -1,4 +1,4 @@
-"""What a kernel's exception means: unsupported, out of memory, or an error."""
+"""Classification of failures: an exception means unsupported, out of memory, or an error."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ REFUSALS = (
 """The case is valid by the op's shape rule, so a kernel that raises one of these does not do it."""
 NO_COMPILER = ("InvalidCxxCompiler", "No working C++ compiler", "Failed to find C compiler")
 LONGEST = 500
+"""Texts by which torch.compile reports that no compiler is there, and the length of a reason."""
 
 
 def classify(error: BaseException) -> tuple[Status, str]:

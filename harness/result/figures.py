@@ -16,7 +16,7 @@ from opgauge.harness.result.result import Ceilings, Measurement, Profile, Result
 from opgauge.harness.result.strict import SubmissionError
 
 LEAST, MOST = 1e-9, 1e18
-"""Of a time in nanoseconds (1e18 are thirty years), a rate, a clock."""
+"""Bounds of a time in nanoseconds (1e18 are thirty years), a rate, a clock."""
 SAMPLE_LIMIT = 500_000
 """Samples of one result."""
 EXPLANATION_BYTES = 256 << 10
@@ -24,6 +24,7 @@ EXPLANATION_BYTES = 256 << 10
 SIZE_LIMIT = 2_000
 """Sizes of one device's ceilings."""
 SAMPLED = ("samples_ns", "cpu_ns", "clock_mhz")
+"""Fields of a measurement with a value per sample."""
 as_text = json.JSONEncoder(ensure_ascii=False).encode
 """JSON, by an encoder that is made once: results come by the thousand."""
 

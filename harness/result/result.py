@@ -1,4 +1,4 @@
-"""What is measured and what becomes of it: trials, checks, measurements, results.
+"""Records of a run: trials, checks, measurements, results.
 
 All of it is plain data, and goes to JSON and back (`to_json`, `from_json` of this
 module) without loss: infinities are written as strings.
@@ -24,7 +24,7 @@ _TEXTS, _LISTS = (str, int), (tuple, list)
 
 
 class Status(StrEnum):
-    """What became of a trial."""
+    """Outcome of a trial."""
 
     OK = "ok"
     WRONG = "wrong"
@@ -63,7 +63,7 @@ class Check:
 
 @dataclass(frozen=True)
 class Footprint:
-    """What one call takes, without noise; None where not known.
+    """Resources of one call, without noise; None where not known.
 
     launches: kernels, copies and fills given to the device. kernels: their names in order,
     demangled, as the captured graph of a call has them. allocations: device memory asked of
@@ -146,7 +146,7 @@ class KernelUse:
 
 @dataclass(frozen=True)
 class Profile:
-    """What the device did in one call, seen by a profiler in a process of its own.
+    """Work of the device in one call, seen by a profiler in a process of its own.
 
     kernels: longest first. time_ns: median over `calls` cold calls of the sum of their times, None
     where nothing was seen. empty_ns: an empty kernel's time, by the same tool. tool: name and version.
@@ -191,7 +191,7 @@ class Ruler:
 
 @dataclass(frozen=True)
 class Result:
-    """What became of a trial.
+    """Outcome of a trial, with its check and measurement.
 
     bytes, flops: the op's least work. fell_back: the CPU's kernel stood in.
     deterministic: as the kernel declares. reason: why it is not ok. profile: the kernel
@@ -226,7 +226,7 @@ class Result:
 
 @dataclass(frozen=True)
 class Ceilings:
-    """What a device reached in this run; None or empty where not measured.
+    """Achieved peaks of a device in this run; None or empty where not measured.
 
     copy_gbps: large copy, read plus written, GB/s. write_gbps: large fill, GB/s.
     matrix_gflops: square matrix product, by dtype name. launch_ns: an empty kernel or call.
@@ -310,7 +310,7 @@ def _between(sizes: Sequence[int], times: Sequence[float], size: int) -> float:
 
 @dataclass(frozen=True)
 class Environment:
-    """Where a run took place.
+    """Hardware and software of a run.
 
     `hard` decides whether results may be compared in time (CPU or GPU model, driver
     major, MIG …); `soft` is the rest (versions, clocks, host name, project, commit).
@@ -320,7 +320,7 @@ class Environment:
     soft: Mapping[str, str]
 
     def hard_of(self, device: str) -> dict[str, str]:
-        """What decides for results of one device: the entries that begin with its name."""
+        """Hard entries of one device: the entries that begin with its name."""
         prefix = f"{device}."
         return {key.removeprefix(prefix): value for key, value in self.hard.items() if key.startswith(prefix)}
 
@@ -400,7 +400,7 @@ def _encode(value: Any) -> Any:
 
 @cache
 def _readers(kind: Any) -> dict[str, Callable[[Any], Any]]:
-    """What reads each field of a record; made once, for thousands of results are read at a time."""
+    """Reader of each field of a record; made once, for thousands of results are read at a time."""
     return {name: _reader(hint) for name, hint in get_type_hints(kind).items()}
 
 

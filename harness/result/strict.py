@@ -26,7 +26,7 @@ LARGEST = 2**63 - 1
 TEXT_LIMIT = 100_000
 DEPTH_LIMIT = 20
 NOT_FINITE = frozenset({"inf", "-inf", "nan"})
-"""What `to_json` writes for numbers that JSON has not."""
+"""Texts that `to_json` writes for numbers that JSON lacks."""
 
 
 class SubmissionError(HarnessError, ValueError):

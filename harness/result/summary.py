@@ -1,4 +1,4 @@
-"""What a run says, as plain values: a record per result, a row per case that sets its implementations side by side."""
+"""Summary of a run as plain values: a record per result, a row per case that sets its implementations side by side."""
 
 from __future__ import annotations
 
@@ -24,12 +24,13 @@ PEERS = ("torch", "torch_compile", "torchvision")
 MOST_SHARE = 1.5
 """Ratio of bound to time above which a time is impossible: peaks are measured in other minutes than cases."""
 COARSE_NS = 10_000.0
-"""Below this a GPU's cold time is mostly launch and events: there the hot figure decides."""
+"""Time below which a GPU's cold figure is mostly launch and events, so that the hot one decides."""
 NOISE = 1.02
 """Medians of the same code in two processes differ by so much, at the 10 to 50 µs of most cases on an H200."""
 ALLOWED = {"cold": 1.0, "hot": 1.05}
 """Optimized over the fastest peer, at most."""
 BASELINE, OPTIMIZED = "baseline", "optimized"
+"""Implementations that every op has."""
 
 
 def gbps(result: Result) -> float | None:
@@ -40,9 +41,10 @@ def gbps(result: Result) -> float | None:
 
 
 def share_of_ceiling(result: Result, ceilings: Mapping[str, Ceilings]) -> float | None:
-    """How near to a copy of the same bytes (a fill where nothing is read) on its device in the same run, 0 to 1.
+    """Share of the ceiling, 0 to 1.
 
-    Where the least work takes longer at the device's matrix rate, that is the ceiling.
+    The ceiling is a copy of the same bytes (a fill if nothing is read) on the device in the same run, or the matrix
+    rate if the least work takes longer there.
     """
     bound = peak_bound(result, ceilings)
     return None if bound is None or result.measurement is None else bound.time_ns / result.measurement.median_ns
@@ -217,13 +219,13 @@ class Row:
 
     @property
     def deciding(self) -> float | None:
-        """That ratio."""
+        """The ratio that counts."""
         found = self.deciding_by_block
         return median(found) if found else None
 
     @property
     def deciding_by_block(self) -> list[float]:
-        """That ratio in each block."""
+        """The ratio that counts, in each block."""
         return self._ratios(OPTIMIZED, PEERS, _hot if self.decides == "hot" else _cold)
 
     @property

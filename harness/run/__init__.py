@@ -1,1 +1,1 @@
-"""What plans trials and has worker processes run them; where that takes place."""
+"""Planning trials, running them in worker processes, and the environment they run in."""

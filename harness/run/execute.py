@@ -23,16 +23,16 @@ from opgauge.ops._core.op import tensor_bytes
 from opgauge.ops._core.tuning import read as read_tuning
 
 DOUBTFUL = (Status.ERROR, Status.OUT_OF_MEMORY)
-"""After these a CUDA context may be unusable."""
+"""Statuses after which a CUDA context may be unusable."""
 HELD_BYTES = 256 << 20
-"""Of larger cases the implementations are not kept in memory side by side."""
+"""Size of a case above which its implementations are not sampled round-robin: they would not fit in memory together."""
 
 
 Ask = Callable[[Trial], Mapping[str, Any]]
 
 
 def ask_nothing(_: Trial) -> Mapping[str, Any]:
-    """Nothing is asked of a trial beyond being run."""
+    """No further request fields."""
     return {}
 
 
@@ -49,7 +49,7 @@ class Executor(Protocol):
         """Results in order of trials. ask: what is asked of each beyond being run (see LocalExecutor.run_plain)."""
 
     def ceilings(self, device: str) -> Ceilings:
-        """What `device` reaches, measured where the trials run."""
+        """Achieved peaks of `device`, measured where the trials run."""
 
 
 class LocalExecutor:
@@ -209,7 +209,10 @@ class LocalExecutor:
         """The kernel list of a trial that is plain JSON."""
         worker = self._ready()
         worker.send(protocol.ProfileTrial(trial))
-        reply = worker.receive(monotonic() + 2 * self.timeout_s)
+        try:
+            reply = worker.receive(monotonic() + 2 * self.timeout_s)
+        except protocol.MismatchedReplyError as error:
+            return Profile(reason=self._confused(worker, "profile", error)["reason"])
         if reply is None:
             return Profile(reason=self._lost(worker, "profile")["reason"])
         return from_json(Profile, reply.answer)
@@ -249,7 +252,7 @@ class LocalExecutor:
             yield found.get(result.trial.implementation, result)
 
     def _take_turns(self, held: Mapping[str, Result], block: int) -> dict[str, Result]:
-        """What the worker finds, by implementation; where it is lost, of whoever's turn it was: others keep theirs."""
+        """Results by implementation; if the worker is lost, only the implementation that was sampled fails."""
         worker = self._ready()
         worker.send(protocol.Interleave(tuple(held), vars(self.limits)))
         name = next(iter(held))
@@ -278,7 +281,7 @@ class LocalExecutor:
         return from_json(Result, plain)
 
     def _lost(self, worker: Worker, phase: str) -> dict[str, Any]:
-        """What became of a trial whose worker died or did not answer in time."""
+        """Outcome of a trial whose worker died or did not answer in time."""
         exit_code = worker.exit_code()
         if exit_code is None:
             status, reason = Status.TIMEOUT, f"no answer after {self.timeout_s:g} s"
@@ -295,7 +298,7 @@ class LocalExecutor:
         worker.kill()
         log = worker.log()
         self._replace()
-        reason = f"another process wrote to the worker's pipe, or a kernel did: {error}"
+        reason = f"the worker's pipe carried something other than its reply: {error}"
         return {"status": str(Status.ERROR), "reason": reason, "extra": {"phase": phase, "log": log}}
 
     def _replace(self) -> Worker:

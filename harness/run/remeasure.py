@@ -1,7 +1,7 @@
-"""Cases whose ranking is within noise: they are measured again, each time in a fresh process.
+"""Remeasuring cases whose ranking is within noise, each time in a fresh process.
 
 The addresses of buffers move a median by a percent or two on a GPU and by a tenth on a CPU. They stay the same while a
-process lives, so further samples in the same process cannot settle a ranking.
+process lives, so further samples in the same process cannot decide a ranking.
 """
 
 from __future__ import annotations

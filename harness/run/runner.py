@@ -1,4 +1,4 @@
-"""Plans trials and runs them: cases → trials → results, each handed out as soon as there is one."""
+"""The runner: plans trials and runs them, cases → trials → results, each handed out as soon as there is one."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from opgauge.harness.run.execute import Ask, Executor, ask_nothing
 from opgauge.ops import Device, kernels
 
 Finished = tuple[str, str, str]
-"""Case id, implementation and device of a trial that has its result."""
+"""Case id, implementation and device of a trial with a result."""
 
 
 def plan(

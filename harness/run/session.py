@@ -22,7 +22,7 @@ OK, WRONG, NOTHING = 0, 3, 5
 
 
 class ResultStore(Protocol):
-    """What a session needs of a store."""
+    """The part of a store that a session writes to."""
 
     def add_ceilings(self, run: str, ceilings: Ceilings) -> None:
         """Store the achieved peaks of a device."""
@@ -42,7 +42,7 @@ class ResultStore(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class RunPlan:
-    """What a session does.
+    """Work of a session.
 
     trials: to measure, in order. ceilings_of: devices whose achieved peaks are measured first. remeasure: most
     further processes for cases whose ranking is within noise. with_profile: list kernels after all timing.

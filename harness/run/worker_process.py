@@ -19,10 +19,15 @@ from opgauge.harness.project.active import measured
 from opgauge.harness.worker import protocol
 
 LOG_BYTES = 4000
+"""End of a worker's output that a result keeps."""
 START_S = 120.0
-"""A worker that has not begun to listen after this long never will."""
+"""Longest wait for a worker to accept requests."""
 CHUNK = 1 << 16
+"""Bytes read from the pipe at once."""
+MOST_BYTES = 256 << 20
+"""Longest reply; a kernel that floods the pipe must not fill this process's memory."""
 PRELOADED = ("numba",)
+"""Modules that a worker imports before the first request."""
 
 
 def worker_options(
@@ -56,7 +61,7 @@ class Worker:
             env=environment,
             start_new_session=True,
         )
-        self._pending = b""
+        self._pending = bytearray()
         self._sent = protocol.Address(0, "", self._process.pid)
         self.is_ready = False
 
@@ -77,18 +82,18 @@ class Worker:
         return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
 
     def wait_until_ready(self) -> None:
-        """Return when it listens; raises WorkerError if it never will."""
+        """Wait until the worker accepts requests; raises WorkerError if it does not."""
         if self.is_ready:
             return
         reply = self.receive(monotonic() + START_S)
         if reply is None:
             self.kill()
-            msg = f"the worker did not start: {self.log() or 'no word from it'}"
+            msg = f"the worker did not start: {self.log() or 'no output'}"
             raise WorkerError(msg)
         self.is_ready = True
 
     def send(self, request: protocol.Request) -> None:
-        """Send a request; a worker that is gone is noticed when its answer does not come."""
+        """Send a request; a dead worker is noticed by `receive`."""
         stream = _open(self._process.stdin)
         self._sent = protocol.Address(self._sent.request + 1, protocol.trial_name(request), self._process.pid)
         try:
@@ -114,8 +119,11 @@ class Worker:
                     self._process.wait()
                     return None
                 self._pending += chunk
+                if len(self._pending) > MOST_BYTES:
+                    msg = f"a line of over {MOST_BYTES >> 20} MiB"
+                    raise protocol.MismatchedReplyError(msg)
         line, _, self._pending = self._pending.partition(b"\n")
-        reply, address = protocol.decode(line)
+        reply, address = protocol.decode(bytes(line))
         if isinstance(reply, protocol.HarnessFault):
             self.kill()
             raise WorkerError(reply.traceback)
@@ -128,11 +136,11 @@ class Worker:
         return reply
 
     def exit_code(self) -> int | None:
-        """As subprocess gives it, or None while it runs."""
+        """The exit code as subprocess reports it; None while the worker runs."""
         return self._process.poll()
 
     def log(self) -> str:
-        """The end of what it printed; after kill, what was read then."""
+        """The end of the worker's output."""
         return self._last_log if self._log.closed else self._read_log()
 
     def kill(self) -> None:

@@ -23,8 +23,19 @@ from opgauge.harness import jsontext
 from opgauge.harness.case.case import Case
 from opgauge.harness.case.casejson import case_to_json, read_stored_case
 from opgauge.harness.errors import NothingError, StoreError
-from opgauge.harness.result.result import Ceilings, Environment, Measurement, Profile, Result, Trial, from_json, to_json
+from opgauge.harness.result.result import (
+    Ceilings,
+    Environment,
+    Measurement,
+    Profile,
+    Result,
+    Status,
+    Trial,
+    from_json,
+    to_json,
+)
 from opgauge.harness.run.runner import Finished
+from opgauge.harness.store.abandoned import mark_abandoned, with_process, without_process
 from opgauge.harness.store.runcolumns import run_columns
 from opgauge.harness.store.schema import prepare, upgrade
 from opgauge.harness.store.tables import CaseRow, CeilingRow, ResultRow, RunRow, SampleRow
@@ -33,6 +44,8 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError, DatabaseError, OperationalError
 from sqlalchemy.orm import Session
 
+RETRIED = (str(Status.TIMEOUT), str(Status.OUT_OF_MEMORY))
+"""Statuses that a resumed run measures again: they may be due to the machine at that moment."""
 SAMPLES = ("samples_ns", "cpu_ns", "clock_mhz")
 _NO_SAMPLES: dict[str, list[float]] = {name: [] for name in SAMPLES}
 _JSON: dict[str, Any] = {"json_serializer": jsontext.write, "json_deserializer": jsontext.read}
@@ -83,6 +96,7 @@ class Store:
         with _explained(url):
             engine = _engine(url)
             (upgrade if migrate else prepare)(engine)
+            mark_abandoned(engine)
             return cls(engine)
 
     def __enter__(self) -> Self:
@@ -115,7 +129,7 @@ class Store:
             status="running",
             commit=environment.commit,
             command=command,
-            environment=to_json(environment),
+            environment=with_process(to_json(environment)),
             **run_columns(environment),
         )
         with Session(self._engine) as session, session.begin():
@@ -135,7 +149,7 @@ class Store:
             begun = from_json(Environment, row.environment)
             hosts = dict.fromkeys((*begun.soft.get("host", "").split(", "), host))
             soft = {**begun.soft, "host": ", ".join(filter(None, hosts))}
-            row.environment = to_json(replace(begun, soft=soft))
+            row.environment = with_process(to_json(replace(begun, soft=soft)))
             row.status, row.seen = "running", datetime.now(UTC)
 
     def finish_run(self, run: str, status: str = "finished") -> None:
@@ -143,7 +157,9 @@ class Store:
         with Session(self._engine) as session, session.begin():
             row = session.get_one(RunRow, self._key(run))
             row.status = status
-            row.finished = row.seen = datetime.now(UTC)
+            row.environment = without_process(row.environment)
+            row.seen = datetime.now(UTC)
+            row.finished = max(row.seen, row.started)  # the clock may have been set back
 
     def add_ceilings(self, run: str, ceilings: Ceilings) -> None:
         """Store the achieved peaks of a device; a later measurement of the same run replaces them."""
@@ -252,11 +268,11 @@ class Store:
         return [_result(row, cases[case.id], raw.get(row.id)) for row, case in found]
 
     def finished_trials(self, run: str) -> set[Finished]:
-        """Trials of a run that have a result: a resumed run measures only the rest."""
+        """Trials that a resumed run leaves out: those with a result, unless killed or timed out."""
         query = (
             select(CaseRow.case_id, ResultRow.implementation, ResultRow.device)
             .join(CaseRow, CaseRow.id == ResultRow.case_key)
-            .where(ResultRow.run_id == self._key(run))
+            .where(ResultRow.run_id == self._key(run), ResultRow.status.not_in(RETRIED))
         )
         with Session(self._engine) as session:
             return {(case_id, implementation, device) for case_id, implementation, device in session.execute(query)}

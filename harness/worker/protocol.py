@@ -242,6 +242,6 @@ def decode(line: str | bytes) -> tuple[Any, Address]:
     try:
         found = json.loads(line)
         return _KINDS[found["kind"]](**found["content"]), Address(*found["to"])
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         msg = f"no message of the protocol: {bytes(line, 'utf-8')[:80]!r}" if isinstance(line, str) else repr(line[:80])
         raise MismatchedReplyError(msg) from error

@@ -81,12 +81,15 @@ def test_every_verdict_is_found(tree: TinyTree, tmp_path: Path) -> None:
     [
         (("--op", "slowed"), 1, "slower"),
         (("--op", "slowed", "--pairs", "1", "--most-pairs", "1"), 4, "too few pairs"),
-        (("--op", "steady", "-i", "nobody"), 5, "nothing to compare is selected"),
+        (("--op", "steady", "-i", "nobody"), 2, "--implementation nobody matches nothing"),
+        (("--op", "steady", "--op", "stedy"), 2, "did you mean 'steady'"),
+        (("--case", "steady", "--case", "stedy/*"), 2, "--case stedy/* matches nothing"),
+        (("--op", "/^st/", "--tag", "typo"), 2, "--tag typo matches nothing"),
         (("--op", "steady", "--device", "cuda"), 5, "there is no such device"),
     ],
 )
 def test_exit_codes(tree: TinyTree, chosen: tuple[str, ...], code: int, said: str) -> None:
-    """1 slower, 4 undecided, 5 nothing measured: each by itself."""
+    """1 slower, 4 undecided, 2 a filter that matches nothing beside a right one, 5 nothing measured."""
     assert said in tree.opgauge("gate", "--base", "HEAD~1", *PATIENT, *chosen, code=code)
 
 
@@ -148,7 +151,7 @@ def test_what_a_kill_left_is_swept_up(tree: TinyTree) -> None:
     folder = Path(left.removeprefix("worktree "))
     kept = list(folder.parent.parent.glob(f"opgauge-gate-{process.pid}-*"))
     assert kept
-    tree.opgauge("gate", "--base", "HEAD~1", "--op", "nonsense", *QUICK, code=5)
+    tree.opgauge("gate", "--base", "HEAD~1", "--op", "nonsense", *QUICK, code=2)
     assert tree.worktrees() == []
     assert not any(one.exists() for one in (folder.parent, *kept))
 

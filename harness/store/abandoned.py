@@ -1,0 +1,37 @@
+"""Runs whose process was killed (SIGKILL, power loss, full disk): they would be `running` for ever."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Any
+
+from opgauge.harness.run.liveness import is_gone, process_identity
+from opgauge.harness.store.tables import RunRow
+from sqlalchemy import Engine, select
+from sqlalchemy.exc import DatabaseError
+from sqlalchemy.orm import Session
+
+PROCESS = "process"
+"""Entry of a running run's environment (soft): the process that writes it."""
+
+
+def with_process(environment: dict[str, Any]) -> dict[str, Any]:
+    """The environment as JSON, with the identity of this process."""
+    return {**environment, "soft": {**environment.get("soft", {}), PROCESS: process_identity()}}
+
+
+def without_process(environment: dict[str, Any]) -> dict[str, Any]:
+    """The environment as JSON, without the identity of a process."""
+    soft = {key: value for key, value in environment.get("soft", {}).items() if key != PROCESS}
+    return {**environment, "soft": soft}
+
+
+def mark_abandoned(engine: Engine) -> None:
+    """Mark running runs whose process has ended as interrupted; a database that cannot be written stays as it is."""
+    with suppress(DatabaseError), Session(engine) as session, session.begin():
+        for row in session.scalars(select(RunRow).where(RunRow.status == "running")):
+            soft = row.environment.get("soft")
+            identity = soft.get(PROCESS, "") if isinstance(soft, dict) else ""
+            if identity and is_gone(identity):
+                row.status = "interrupted"
+                row.environment = without_process(row.environment)
