@@ -98,6 +98,9 @@ def geometry(x: Shape, filter_shape: Shape, params: ConvDataGradParams) -> Geome
     if filter_shape[0] % params.groups:
         msg = f"filter has {filter_shape[0]} outputs, which {params.groups} groups do not divide"
         raise ShapeError(msg)
+    if 0 in kernel:
+        msg = f"filter {list(filter_shape)} has no taps"
+        raise ShapeError(msg)
     strides = _per_axis(params.strides, rank, "strides")
     padding = _per_axis(params.padding_before, rank, "padding_before")
     dilation = _per_axis(params.dilation_rate, rank, "dilation_rate")

@@ -85,6 +85,9 @@ def geometry(x: Shape, filter_shape: Shape, params: DeformableConvParams) -> Geo
         msg = f"x {list(x)} and filter {list(filter_shape)} must both have rank {RANK}"
         raise ShapeError(msg)
     (batch, channels, *size), (out_channels, per_group, *kernel) = x, filter_shape
+    if 0 in kernel:
+        msg = f"filter {list(filter_shape)} has no taps"
+        raise ShapeError(msg)
     groups, deformable_groups = params.groups, params.deformable_groups
     if per_group * groups != channels:
         msg = f"filter has {per_group} channels per group; x has {channels} in {groups} groups"

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from opgauge.ops import ShapeError
 from opgauge.ops.conv_data_grad import cpu
+from opgauge.ops.conv_data_grad.op import ConvDataGradParams, geometry
 
 from tests.ops.attempts import complaint, inputs_of
 from tests.ops.conv_data_grad.test_conv_data_grad import LAYOUTS, Convolution
@@ -31,3 +33,13 @@ def test_grouped_pointwise_channels_last() -> None:
         for dtype in ("float32", "float16", "float64"):
             case = made.case(dtype, "channels_last")
             assert complaint(case, inputs_of(case), "optimized") == ""
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_filters_without_taps_are_refused(layout: str) -> None:
+    """A filter of length zero along an axis is a ShapeError that names the filter."""
+    shape = (4, 3, 0, 3) if layout == "channels_first" else (4, 0, 3, 3)
+    with pytest.raises(ShapeError, match="no taps"):
+        geometry(
+            (2, 3, 5, 3) if layout == "channels_first" else (2, 5, 3, 3), shape, ConvDataGradParams(data_format=layout)
+        )  # type: ignore[arg-type]
