@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 from opgauge.harness.case.case import Case
 from opgauge.harness.measure import Limits, Timer, timer_for
+from opgauge.harness.measure.series import with_series
 from opgauge.harness.result.result import Check, Footprint, Measurement, Result, Ruler, Status, Trial
 from opgauge.harness.result.summary import PEERS
 from opgauge.harness.worker.attempt import Attempt, KernelFailedError, Trusted, WrongError
@@ -116,7 +117,7 @@ class Bench:
             reason = f"{damage.text}, and the harness failed"
             return replace(result, status=Status.WRONG, reason=reason, extra={"unfit": True})
         result = replace(result, extra=phases.extra(failed=result.status is not Status.OK))
-        result = _with_damage(result, before)
+        result = with_series(_with_damage(result, before))
         if hold and ready is not None:
             self.held[trial.implementation] = ready, result
         return result

@@ -16,6 +16,7 @@ from math import ceil, sqrt
 from typing import TYPE_CHECKING
 
 from opgauge.harness.measure import Limits
+from opgauge.harness.measure.series import with_series
 from opgauge.harness.result.result import Measurement, Result, Status
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ def interleave(
             results[index] = joined(results[index], bench.sample(name, single(taken, limits), is_last=is_last))
         if is_last:
             break
-    return results
+    return [with_series(result) for result in results]
 
 
 def first_turn(limits: Limits) -> Limits:
