@@ -284,7 +284,7 @@ class _Ready:
     returned: Any = None
 
 
-PEERS_MAY = ("children", "threads", "blas_threads", "handlers")
+PEERS_MAY = ("children", "threads", "blas_threads", "handlers", "torch_state", "environment")
 FAULTS = (WrongError, ReferenceFailedError, KernelNotFoundError, BackendError, KernelFailedError, MemoryError)
 """What may be raised by a trial, by no fault of the harness."""
 

@@ -100,7 +100,12 @@ def restore(before: State, ignored: Collection[str] = ()) -> Damage:
     for name, (text, put_back) in _REPAIRS.items():
         old, new = getattr(before, name), getattr(after, name)
         is_imported = name in _LATER and old is None
-        if old == new or is_imported or name in ignored:
+        if old == new or is_imported:
+            continue
+        if name in ignored:
+            if put_back is not None:
+                with suppress(Exception):
+                    put_back(old)
             continue
         detail = text(old, new) if callable(text) else text
         if not detail:
