@@ -1,0 +1,154 @@
+"""`opgauge gate` in somebody else's repository: one file with an op, a case file, and what a change of it ends with."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree as ET
+
+import pytest
+from opgauge.harness.gate.gate import ExitCode
+
+from tests.tinytree import ROOT
+
+FILES = {
+    "opgauge.toml": 'name = "foreign"\nops = ["bench/doubled.py"]\ncases = "cases"\npolicy = "policy.yaml"\n',
+    "policy.yaml": "defaults: {threshold: 0.5}  # the slowdown here is by 2, and other processes take the cores\n",
+    "bench/doubled.py": '''\
+"""One op, as a user writes it."""
+
+from time import perf_counter
+
+import opgauge
+from kernels import multiply
+
+SECONDS = 300e-6
+
+
+@opgauge.op
+def doubled(x, *, factor: float = 2.0):
+    """A multiple of x."""
+    return factor * x
+
+
+@doubled.implementation("plain", device="cpu")
+def plain(x, *, factor):
+    """Busy for a known time."""
+    end = perf_counter() + SECONDS
+    while perf_counter() < end:
+        pass
+    return multiply(x, factor)
+''',
+    "kernels/__init__.py": '''\
+"""The code that is measured; it knows nothing of opgauge."""
+
+
+def multiply(x, factor):
+    """A product."""
+    return x * x.dtype.type(factor)
+''',
+    "cases/doubled.yaml": (
+        "op: doubled\ncases:\n  - {name: small, tags: [gate], shapes: {x: [64]}, dtype: float32}\n"
+        "  - {name: empty, shapes: {x: [0]}, dtype: float32}\n"
+    ),
+    "README.md": "Kernels.\n",
+    ".gitignore": "__pycache__/\n",
+}
+QUICK = ("--device", "cpu", "--pairs", "3", "--most-pairs", "6", "--block-s", "0.02", "--timeout", "20")
+WRONG = ("kernels/__init__.py", "type(factor)", "type(factor + 0.01)")
+SLOW = ("bench/doubled.py", "SECONDS = 300e-6", "SECONDS = 900e-6")
+
+
+class ForeignProject:
+    """A git repository outside opgauge's tree, with one commit."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        for name, text in FILES.items():
+            target = path / name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_text(text)
+        self.git("init", "--quiet", "--initial-branch=main")
+        self.git("add", "--all")
+        self.git("commit", "--quiet", "-m", "first")
+
+    def git(self, *arguments: str) -> str:
+        """What git prints here."""
+        names = ("-c", "user.name=Ada", "-c", "user.email=ada@example.org")
+        command = ["git", *names, *arguments]
+        return subprocess.run(command, cwd=self.path, check=True, capture_output=True, text=True).stdout.strip()
+
+    def restore(self) -> None:
+        """The files of the commit, and no others but ignored ones."""
+        self.git("reset", "--quiet", "--hard")
+        self.git("clean", "--quiet", "--force", "-d")
+
+    def change(self, name: str, before: str, after: str) -> None:
+        """Replace text of a file."""
+        file = self.path / name
+        text = file.read_text()
+        assert before in text
+        file.write_text(text.replace(before, after))
+
+    def gate(self, *arguments: str, base: str = "HEAD") -> tuple[int, str]:
+        """Exit code and output of `opgauge gate` in a process of its own."""
+        outside = {name: value for name, value in os.environ.items() if not name.startswith(("GITHUB_", "OPGAUGE_"))}
+        path = os.pathsep.join([str(ROOT / "tools" / "package"), os.environ.get("PYTHONPATH", "")])
+        done = subprocess.run(
+            [sys.executable, "-P", "-m", "opgauge", "gate", "--base", base, *QUICK, *arguments],
+            cwd=self.path,
+            env={**outside, "PYTHONPATH": path},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=240,
+        )
+        return done.returncode, done.stdout + done.stderr
+
+
+@pytest.fixture(scope="module")
+def repository(tmp_path_factory: pytest.TempPathFactory) -> ForeignProject:
+    """One repository for all tests of this file."""
+    return ForeignProject(tmp_path_factory.mktemp("foreign") / "kernels")
+
+
+@pytest.fixture
+def project(repository: ForeignProject) -> ForeignProject:
+    """The repository as committed."""
+    repository.restore()
+    return repository
+
+
+def test_an_unchanged_project_is_neither_slower_nor_broken(project: ForeignProject) -> None:
+    """A change of a document only: passed, or undecided on a busy host; the op is compared with its own commit."""
+    project.change("README.md", "Kernels", "More kernels")
+    code, said = project.gate("--json")
+    assert code in {ExitCode.PASSED, ExitCode.UNDECIDED}, said
+    found = json.loads(said)
+    (case,) = found["cases"]
+    assert (case["op"], case["kind"]) == ("doubled", "compared")
+    assert found["base"]["commit"] == project.git("rev-parse", "HEAD")
+    assert found["head"]["commit"].endswith("-dirty")
+
+
+@pytest.mark.parametrize(
+    ("planted", "code", "verdict"), [(WRONG, ExitCode.BROKEN, "broken"), (SLOW, ExitCode.SLOWER, "slower")]
+)
+def test_a_planted_fault_of_the_head_is_found(
+    project: ForeignProject, planted: tuple[str, str, str], code: ExitCode, verdict: str
+) -> None:
+    """A result that is wrong by half a per cent is broken, a kernel that takes three times as long is slower.
+
+    The wrong result is in a package of the project, the slow one in the file that registers the op: both are imported
+    from the base's worktree for the base.
+    """
+    project.change(*planted)
+    ended, said = project.gate("--json", "--changed")
+    assert ended == code, said
+    (case,) = json.loads(said)["cases"]
+    assert case["verdict"] == verdict
+    assert project.git("worktree", "list").count("\n") == 0
