@@ -45,19 +45,22 @@ def compare(
     Example: opgauge compare main --head last
     """
     gating.refuse_missing_folders(junit, markdown)
+    from opgauge.harness.cli.gate_reports import Reports, print_table, reported, write
     from opgauge.harness.gate.stored_comparison import LATEST, compare_stored, resolve
     from opgauge.harness.store import Store
 
     heads = head or [runs[-1] if len(runs) > 1 else LATEST]
     bases = runs if head or len(runs) == 1 else runs[:-1]
     conditions = gating.load_rules(Path.cwd(), policy)
-    with Store.open(database_url(db)) as store:
+    reports = Reports(as_json=as_json, junit=junit, markdown=markdown)
+    with Store.open(database_url(db)) as store, reported(Path.cwd(), " ".join(bases), reports):
         sides = [[run for name in names for run in resolve(store.engine, name)] for names in (bases, heads)]
         if not head and len(runs) == 1:
             sides[0] = [run for run in sides[0] if run not in sides[1]]
         is_chosen = choice(case, op, implementation, device)
         found = compare_stored(store.engine, sides[0], sides[1], conditions, is_chosen)
-    gating.report(found, as_json=as_json, junit=junit, markdown=markdown)
+    write(found, reports)
+    print_table(found, reports)
     raise typer.Exit(int(found.outcome.code))
 
 

@@ -138,7 +138,8 @@ def gate(
     """Compare this tree's kernels with another's: slower, faster, the same, broken, or undecided.
 
     Both trees are measured by this harness in paired blocks of fresh processes, A B B A, one at a time.
-    Ends with 0 passed, 1 slower, 2 usage or case-file error, 3 broken, 4 undecided, 5 nothing measured.
+    Ends with 0 passed, 1 slower, 2 usage or case-file error, 3 broken, 4 undecided, 5 nothing measured. Report files
+    are written in every case, with the reason where nothing was measured.
 
     Example: opgauge gate --base main --changed --markdown gate.md
     """
@@ -162,30 +163,34 @@ def gate(
     )
     selection = replace(asked, changed=changed, trust_hash=trust_hash)
     with _never_a_verdict(bisect=bisect or bisect_broken):
+        from opgauge.harness.cli.gate_reports import Reports, print_table, reported, write
         from opgauge.harness.gate.gate import Schedule
         from opgauge.harness.run.tree import default_base, find_tree
         from opgauge.harness.settings import load_settings
 
         settings = load_settings()
         head = find_tree(tree or Path.cwd())
-        rules = load_rules(head, policy, waivers)
-        conditions = replace(
-            rules,
-            noise=load_noise(head, selection, settings, db),
-            schedule=Schedule(start=min(pairs or 0, most_pairs), most=most_pairs),
-            block_s=block_s,
-            threads=threads,
-            counts=counts,
-            # stored blocks are compared with blocks
-            method="blocks" if store else method,
-            budget_s=budget,
-        )
-        if against is None:
-            run = against_commit(head, base or default_base(head), selection, conditions, settings, timeout)
-        else:
-            run = against_stored(head, against, selection, conditions, settings, timeout, database_url(db))
-        run = replace(run, seconds=monotonic() - started)
-        report(run, as_json=as_json, junit=junit, markdown=markdown)
+        reports = Reports(as_json=as_json, junit=junit, markdown=markdown)
+        with reported(head, base or against or "", reports):
+            rules = load_rules(head, policy, waivers)
+            conditions = replace(
+                rules,
+                noise=load_noise(head, selection, settings, db),
+                schedule=Schedule(start=min(pairs or 0, most_pairs), most=most_pairs),
+                block_s=block_s,
+                threads=threads,
+                counts=counts,
+                # stored blocks are compared with blocks
+                method="blocks" if store else method,
+                budget_s=budget,
+            )
+            if against is None:
+                run = against_commit(head, base or default_base(head), selection, conditions, settings, timeout)
+            else:
+                run = against_stored(head, against, selection, conditions, settings, timeout, database_url(db))
+            run = replace(run, seconds=monotonic() - started)
+        write(run, reports)
+        print_table(run, reports)
         if store:
             keep_head(run, settings, database_url(db))
     if bisect or bisect_broken:
@@ -332,37 +337,6 @@ def keep_head(run: GateRun, settings: Settings, url: str) -> None:
     with Store.open(url) as store:
         stored = keep(store, run, here, command_line(sys.argv[1:]))
         typer.echo(f"run {stored} in {store.url}", err=True)
-
-
-def report(run: GateRun, *, as_json: bool, junit: Path | None, markdown: Path | None) -> None:
-    """Tell everybody who asked."""
-    from opgauge.harness.gate.annotation import annotate
-    from opgauge.harness.gate.junit import junit as to_junit
-    from opgauge.harness.gate.markdown import markdown as to_markdown
-    from opgauge.harness.settings import load_actions
-
-    if junit is not None:
-        junit.write_text(to_junit(run), encoding="utf-8")
-    if markdown is not None:
-        markdown.write_text(to_markdown(run), encoding="utf-8")
-    actions = load_actions()
-    if actions is not None:
-        if actions.summary is not None:
-            with actions.summary.open("a", encoding="utf-8") as file:
-                file.write(to_markdown(run))
-        for line in annotate(run):
-            typer.echo(line, err=as_json)
-    if as_json:
-        import json
-
-        from opgauge.harness.gate.report import as_plain
-
-        typer.echo(json.dumps(as_plain(run), indent=1, allow_nan=False))
-        return
-    from opgauge.harness.gate.table import show
-    from opgauge.harness.report.columns import open_console
-
-    show(run, open_console())
 
 
 def bisect_code(outcome: GateOutcome, *, broken: bool = False) -> int:

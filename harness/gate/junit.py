@@ -27,7 +27,7 @@ def junit(run: GateRun) -> str:
         root.append(_suite(op, [_test(run, one) for one in found]))
     if not run.found:
         nothing = ET.Element("testcase", classname="opgauge", name="gate")
-        ET.SubElement(nothing, "error", type="nothing", message="nothing was measured")
+        ET.SubElement(nothing, "error", type="nothing", message=_clean(": ".join(("nothing was measured", *run.notes))))
         root.append(_suite("opgauge", [nothing]))
     ET.indent(root)
     return f'<?xml version="1.0" encoding="UTF-8"?>\n{ET.tostring(root, encoding="unicode")}\n'

@@ -12,6 +12,7 @@ from opgauge.harness.gate.gate import ExitCode
 from opgauge.harness.gate.record import BASE, HEAD, JobRecord
 from opgauge.harness.gate.run import GateRun
 from opgauge.harness.judge.verdict import Comparison, Kind, Verdict
+from opgauge.harness.project.active import measured
 from opgauge.harness.result.result import to_json
 from opgauge.harness.worker.contract import VERSION
 
@@ -97,8 +98,9 @@ def bisect(run: GateRun, found: Comparison) -> str:
     if run.command or not base or not head or run.head.commit.endswith("-dirty"):
         return ""
     how = "--bisect-broken" if found.verdict is Verdict.BROKEN else "--bisect"
+    paths = "" if measured() else " -- ops"
     beside = f"git worktree add --detach {BESIDE} {head} && cd {BESIDE}"
-    return f"{beside} && git bisect start {head} {base} -- ops && git bisect run {reproduce(run, found)} {how}"
+    return f"{beside} && git bisect start {head} {base}{paths} && git bisect run {reproduce(run, found)} {how}"
 
 
 def as_plain(run: GateRun) -> dict[str, Any]:

@@ -23,6 +23,7 @@ from opgauge.harness.judge.pattern import matches
 from opgauge.harness.judge.verdict import Comparison, Evidence, Kind, Reason, Side, Subject
 from opgauge.harness.project.active import measured
 from opgauge.harness.project.changes import touched_ops
+from opgauge.harness.project.loading import project_at
 from opgauge.harness.result.summary import BASELINE, OPTIMIZED, PEERS
 from opgauge.harness.run.tree import CASES, Tree, changed_files, changed_folders
 from opgauge.harness.worker import protocol
@@ -90,7 +91,7 @@ def plan(pool: WorkerPool, selection: Selection, policy: Policy, stored: Stored 
     paths = selection.paths or _case_paths(head_path)
     request = protocol.TakeInventory(tuple(str(path.resolve()) for path in paths))
     (head,) = pool.ask(HEAD, [request])
-    base, notes = _ask_base(pool, paths, head["cases"]) if stored is None else ({}, [])
+    base, notes = _ask_base(pool, selection, paths, head["cases"]) if stored is None else ({}, [])
     asked = [str(Device.parse(name)) for name in selection.devices or (_default_device(head),)]
     devices = tuple(device for device in asked if Device.parse(device).backend in head["available"])
     notes += [f"{device}: there is no such device here" for device in asked if device not in devices]
@@ -111,11 +112,20 @@ def plan(pool: WorkerPool, selection: Selection, policy: Policy, stored: Stored 
     return _lay_out(in_head, in_base, unchanged, policy, devices, notes)
 
 
-def _ask_base(pool: WorkerPool, paths: Sequence[Path], cases: Sequence[Plain]) -> tuple[dict[str, Any], list[str]]:
-    """The base's inventory: its own case files, and of files outside the trees what it can build."""
-    head_path, base_path = (pool.trees[side].path for side in (HEAD, BASE))
-    inside = [path.resolve() for path in paths if path.resolve().is_relative_to(head_path)]
-    own = [str(base_path / path.relative_to(head_path)) for path in inside]
+def _ask_base(
+    pool: WorkerPool, selection: Selection, paths: Sequence[Path], cases: Sequence[Plain]
+) -> tuple[dict[str, Any], list[str]]:
+    """The base's inventory: its own case files, and of files outside the trees what it can build.
+
+    Without named files, its own configuration decides which they are: a case file that was renamed or deleted is read.
+    """
+    head_path, base_path = (pool.trees[side].path.resolve() for side in (HEAD, BASE))
+    configured = [] if selection.paths else list(_configured_paths(base_path))
+    inside = [path.resolve() for path in (*paths, *configured)]
+    own = sorted(
+        {str(base_path / path.relative_to(head_path)) for path in inside if path.is_relative_to(head_path)}
+        | {str(path) for path in inside if path.is_relative_to(base_path)}
+    )
     outside = [case for case in cases if not _counterpart(Path(case["file"]), head_path, base_path)]
     requests = (protocol.TakeInventory(tuple(own), lenient=True), protocol.CheckBuildable(tuple(cases)))
     base, complaints = pool.ask(BASE, requests)
@@ -158,6 +168,12 @@ def _require_matches(selection: Selection, listed: Iterable[Plain], trials: Mapp
 def _case_paths(tree: Path) -> tuple[Path, ...]:
     project = measured()
     return project.cases if project is not None and project.cases else (tree / CASES,)
+
+
+def _configured_paths(base: Path) -> tuple[Path, ...]:
+    """Case files and folders that the project's configuration names in the base's checkout."""
+    project = measured()
+    return () if project is None else project_at(project, base).cases
 
 
 def _counterpart(file: Path, head: Path, base: Path) -> bool:

@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 from xml.etree import ElementTree as ET
 
 import pytest
@@ -152,3 +151,44 @@ def test_a_planted_fault_of_the_head_is_found(
     (case,) = json.loads(said)["cases"]
     assert case["verdict"] == verdict
     assert project.git("worktree", "list").count("\n") == 0
+
+
+@pytest.mark.parametrize("chosen", [("--changed",), ("--tag", "nosuch")])
+def test_reports_are_written_where_nothing_is_measured(
+    project: ForeignProject, tmp_path: Path, chosen: tuple[str, ...]
+) -> None:
+    """A change of a document only, or a filter without a match: every report has the reason."""
+    project.change("README.md", "Kernels", "More kernels")
+    files = (tmp_path / "gate.xml", tmp_path / "gate.md")
+    code, said = project.gate("--json", "--junit", str(files[0]), "--markdown", str(files[1]), *chosen)
+    reason, expected = ("changed: no op", ExitCode.NOTHING) if len(chosen) == 1 else ("nosuch", ExitCode.USAGE)
+    assert code == expected, said
+    found, _ = json.JSONDecoder().raw_decode(said)
+    assert found["exit_code"] == expected
+    assert reason in found["notes"][0]
+    (error,) = ET.parse(files[0]).getroot().iter("error")  # noqa: S314  our own
+    assert reason in error.get("message", "")
+    assert reason.replace("_", "") in files[1].read_text()
+
+
+def test_removed_and_renamed_ops_are_told(project: ForeignProject) -> None:
+    """A case that is gone is `removed`; an op under another name, with its files renamed, is one new and one removed.
+
+    The base's case files are found by its own configuration: the head's names another folder.
+    """
+    cases = project.path / "cases" / "doubled.yaml"
+    cases.write_text(cases.read_text().replace("x: [64]", "x: [65]"))
+    _, said = project.gate("--json", "--changed")
+    kinds = {(one["op"], one["kind"]) for one in json.loads(said)["cases"]}
+    assert kinds == {("doubled", "new"), ("doubled", "removed")}
+    project.restore()
+    project.git("mv", "cases", "bench/cases")
+    project.git("mv", "bench/doubled.py", "bench/twice.py")
+    project.change("bench/twice.py", "doubled", "twice")
+    project.change("bench/cases/doubled.yaml", "doubled", "twice")
+    project.change("opgauge.toml", "bench/doubled.py", "bench/twice.py")
+    project.change("opgauge.toml", '"cases"', '"bench/cases"')
+    code, said = project.gate("--json", "--changed")
+    kinds = {(one["op"], one["kind"]) for one in json.loads(said)["cases"]}
+    assert kinds == {("twice", "new"), ("doubled", "removed")}, said
+    assert code == ExitCode.PASSED

@@ -115,7 +115,9 @@ def test_a_tree_that_cannot_be_asked_is_reported(tree: TinyTree) -> None:
         assert "No module named 'nowhere'" in text
         init = (tree.path / "ops/__init__.py").read_text()
         tree.write("ops/__init__.py", init + "del find_kernel\n")
-        assert "its ops have no ops.find_kernel (contract" in tree.opgauge("gate", "--base", "HEAD~1", *QUICK, code=5)
+        assert "its ops have no opgauge.ops.find_kernel (contract" in tree.opgauge(
+            "gate", "--base", "HEAD~1", *QUICK, code=5
+        )
     finally:
         tree.git("checkout", "--quiet", "--force", "main")
         tree.git("reset", "--quiet", "--hard", before)
@@ -240,7 +242,7 @@ def test_the_bisection_that_the_gate_names_finds_the_commit(tmp_path: Path) -> N
     assert "--bisect" in found["bisect"]
     program = tmp_path / "bin" / "opgauge"
     program.parent.mkdir()
-    program.write_text(f'#!/bin/sh\nPYTHONPATH={ROOT} exec {sys.executable} -P -m harness "$@"\n')
+    program.write_text(f'#!/bin/sh\nPYTHONPATH={ROOT}/tools/package exec {sys.executable} -P -m opgauge "$@"\n')
     program.chmod(0o755)
     made.write("notes.txt", "not committed")
     done = subprocess.run(
