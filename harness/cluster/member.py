@@ -113,6 +113,11 @@ def _executor(timeout_s: float) -> LocalExecutor:
     return LocalExecutor(timeout_s=timeout_s)
 
 
+def close(timeout_s: float = 120.0) -> None:
+    """End the child process in which cases run; the next case starts another."""
+    _executor(timeout_s).close()
+
+
 @cache
 def _environment(device: str) -> dict[str, Any]:
     return to_json(capture([device]))

@@ -180,7 +180,10 @@ def test_a_reference_is_computed_once_and_taken_by_the_member(tmp_path: Path, mo
     (kept,) = member.shared_folder().glob(f"{case.id}.npz")
     kept.write_bytes(b"")
     plain = [to_json(trial) for trial in trials_of([case])]
-    found = member.run_case(plain, to_json(ONCE), member.code_digest())
+    try:
+        found = member.run_case(plain, to_json(ONCE), member.code_digest())
+    finally:
+        member.close()
     assert [result["status"] for result in found["results"]] == ["ok", "ok"]
     assert not list(member.shared_folder().glob(f"{case.id}*"))
 
