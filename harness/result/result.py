@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from enum import StrEnum
 from functools import cache
 from types import NoneType, UnionType
@@ -244,6 +244,31 @@ class Ceilings:
     copies_ns: tuple[float, ...] = ()
     writes_ns: tuple[float, ...] = ()
     reads_ns: tuple[float, ...] = ()
+
+    def best_of(self, other: Ceilings) -> Ceilings:
+        """The better of each peak of two measurements of the same device with the same sizes."""
+        if self.sizes != other.sizes:
+            return other
+
+        def faster(name: str) -> tuple[float, ...]:
+            return tuple(map(min, getattr(self, name), getattr(other, name)))
+
+        def higher(name: str) -> float | None:
+            return max((one for one in (getattr(self, name), getattr(other, name)) if one is not None), default=None)
+
+        rates = {
+            dtype: max(self.matrix_gflops.get(dtype, 0.0), other.matrix_gflops.get(dtype, 0.0))
+            for dtype in {*self.matrix_gflops, *other.matrix_gflops}
+        }
+        return replace(
+            self,
+            copy_gbps=higher("copy_gbps"),
+            write_gbps=higher("write_gbps"),
+            matrix_gflops=rates,
+            copies_ns=faster("copies_ns"),
+            writes_ns=faster("writes_ns"),
+            reads_ns=faster("reads_ns"),
+        )
 
     def floor_ns(self, nbytes: int, flops: int, dtype: str, *, writes_only: bool = False) -> float | None:
         """Least time for this work (see `bound`), half of the bytes being written, or all of them."""

@@ -109,6 +109,9 @@ def restore(before: State, ignored: Collection[str] = ()) -> Damage:
             continue
         detail = text(old, new) if callable(text) else text
         if not detail:
+            if put_back is not None:
+                with suppress(Exception):
+                    put_back(old)
             continue
         changes.append(detail)
         if put_back is None:
@@ -292,7 +295,7 @@ def _changed_environment(old: Mapping[str, str], new: Mapping[str, str]) -> str:
     return f"changed the environment ({', '.join(names[:3])})" if names else ""
 
 
-SET_BY_LIBRARIES = ("TORCHINDUCTOR", "TRITON", "KMP_", "PYTORCH", "CUDA_MODULE", "TORCH_", "XLA_", "TF_", "CUPY_")
+SET_BY_LIBRARIES = ("_TORCH", "TORCHINDUCTOR", "TRITON", "KMP_", "PYTORCH", "CUDA_MODULE", "TORCH_", "XLA_", "TF_", "CUPY_")
 _Text = str | Callable[[Any, Any], str]
 _LATER = ("torch_state",)
 _DOUBTFUL = ("descriptors", "code", "children", "threads", "streams", "limits", "blas_threads")
@@ -312,7 +315,7 @@ _REPAIRS: dict[str, tuple[_Text, Callable[[Any], Any] | None]] = {
     "numpy_errors": ("changed NumPy's error handling", lambda old: np.seterr(**old)),
     "collecting": ("changed the garbage collector's settings", _put_back_collecting),
     "switch_s": ("changed the interpreter's switch interval", sys.setswitchinterval),
-    "recursion": ("changed the recursion limit", sys.setrecursionlimit),
+    "recursion": (lambda old, new: "lowered the recursion limit" if new < old else "", sys.setrecursionlimit),
     "numba_threads": ("changed the number of Numba's threads", _put_back_numba),
     "torch_state": ("changed torch's threads, precision or modes", _put_back_torch),
     "blas_threads": (

@@ -129,8 +129,8 @@ def limit_files(_: Arrays, __: Arrays) -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (32, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
 
 
-def raise_recursion(_: Arrays, __: Arrays) -> None:
-    sys.setrecursionlimit(sys.getrecursionlimit() + 1)
+def lower_recursion(_: Arrays, __: Arrays) -> None:
+    sys.setrecursionlimit(sys.getrecursionlimit() - 1)
 
 
 def flush_to_zero(_: Arrays, __: Arrays) -> None:
@@ -250,7 +250,7 @@ ACTS: dict[str, dict[str, Any]] = {
             limit_numba,
             keep_thread,
             trace,
-            raise_recursion,
+            lower_recursion,
         )
     },
 }

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import subprocess
 import sys
 
@@ -129,3 +131,23 @@ def test_a_time_below_the_bound_is_wrong(median_ns: float, status: Status) -> No
     assert found.status is status
     if status is Status.WRONG:
         assert found.reason == "faster than the device allows: 2000 ns, at least 7000 ns by copy"
+
+
+def test_a_case_below_the_smallest_size_is_judged_by_its_share_of_it() -> None:
+    """A read of 16 KiB takes as long as its call: 500 bytes may take less."""
+    reached = Ceilings("cpu", copy_gbps=1.0, sizes=(16384, 65536), copies_ns=(20_000.0, 80_000.0))
+    measured = Measurement((2000.0,), "fake", 1)
+    small = Result(trial("baseline"), Status.OK, measurement=measured, bytes=500)
+    assert within_peaks(small, {"cpu": reached}).status is Status.OK
+    assert within_peaks(replace(small, bytes=16_000), {"cpu": reached}).status is Status.WRONG
+
+
+def test_the_better_of_two_measurements_of_a_peak_counts() -> None:
+    """Shorter times and higher rates, each by itself; other sizes than before replace them."""
+    first = Ceilings("cpu", 10.0, 5.0, {"float32": 50.0}, sizes=(10, 20), copies_ns=(1.0, 4.0), writes_ns=(3.0, 3.0))
+    second = Ceilings("cpu", 8.0, 6.0, {"float64": 9.0}, sizes=(10, 20), copies_ns=(2.0, 3.0), writes_ns=(2.0, 4.0))
+    best = first.best_of(second)
+    assert (best.copy_gbps, best.write_gbps) == (10.0, 6.0)
+    assert best.matrix_gflops == {"float32": 50.0, "float64": 9.0}
+    assert (best.copies_ns, best.writes_ns) == ((1.0, 3.0), (2.0, 3.0))
+    assert first.best_of(Ceilings("cpu", 1.0, sizes=(10,))).copy_gbps == 1.0

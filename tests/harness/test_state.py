@@ -1,0 +1,27 @@
+"""What a kernel leaves in its process: harmless changes are put back in silence, others are told."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from opgauge.harness.worker.state import observe, restore
+
+
+def test_a_raised_recursion_limit_is_put_back_in_silence() -> None:
+    """torch.compile raises it: nothing after it is slower or wrong."""
+    before, limit = observe(), sys.getrecursionlimit()
+    sys.setrecursionlimit(limit + 500)
+    assert not restore(before).text
+    assert sys.getrecursionlimit() == limit
+
+
+def test_variables_that_libraries_set_are_put_back_in_silence_and_others_are_told() -> None:
+    """torch and its compiler set variables of their own."""
+    before = observe()
+    os.environ["_TORCHINDUCTOR_PLANTED"] = "1"
+    assert not restore(before).text
+    assert "_TORCHINDUCTOR_PLANTED" not in os.environ
+    os.environ["OPGAUGE_PLANTED"] = "1"
+    assert "OPGAUGE_PLANTED" in restore(before).text
+    assert "OPGAUGE_PLANTED" not in os.environ
