@@ -295,7 +295,18 @@ def _changed_environment(old: Mapping[str, str], new: Mapping[str, str]) -> str:
     return f"changed the environment ({', '.join(names[:3])})" if names else ""
 
 
-SET_BY_LIBRARIES = ("_TORCH", "TORCHINDUCTOR", "TRITON", "KMP_", "PYTORCH", "CUDA_MODULE", "TORCH_", "XLA_", "TF_", "CUPY_")
+SET_BY_LIBRARIES = (
+    "_TORCH",
+    "TORCHINDUCTOR",
+    "TRITON",
+    "KMP_",
+    "PYTORCH",
+    "CUDA_MODULE",
+    "TORCH_",
+    "XLA_",
+    "TF_",
+    "CUPY_",
+)
 _Text = str | Callable[[Any, Any], str]
 _LATER = ("torch_state",)
 _DOUBTFUL = ("descriptors", "code", "children", "threads", "streams", "limits", "blas_threads")

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 from opgauge.harness.result.result import Ceilings, Measurement, Result, Status
