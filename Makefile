@@ -105,6 +105,7 @@ $(VENV)/.run: $(VENV)/.python requirements/$(or $(CUDA),run).txt pyproject.toml
 	$(INSTALL) --require-hashes -r requirements/$(or $(CUDA),run).txt
 	$(INSTALL) --no-deps --no-build-isolation -e .
 	$(if $(filter yes,$(TORCH)),$(INSTALL) "torch==$(TORCH_VERSION)")
+	$(BIN)/opgauge schema --output cases/schema/case.schema.json
 	touch $@
 
 $(VENV)/.test: $(VENV)/.run requirements/test.txt

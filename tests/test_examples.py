@@ -91,3 +91,5 @@ def test_init_writes_a_working_example(tmp_path: Path) -> None:
     check(run(tmp_path, tmp_path, "--device", "cpu"))
     assert subprocess.run(command, cwd=tmp_path, check=False, capture_output=True).returncode == 2
     assert len((tmp_path / "kernels_bench.py").read_text().splitlines()) <= 30
+    schema = json.loads((tmp_path / ".opgauge" / "case.schema.json").read_text())
+    assert schema["properties"]["op"]["enum"] == ["scaled_sum"]

@@ -11,7 +11,6 @@ from opgauge.harness.settings import ROOT
 
 NEEDED = (
     "cases/*.yaml",
-    "cases/schema/*.json",
     "harness/**/*.cu",
     "ops/**/*.cu",
     "ops/**/*.cuh",
@@ -36,7 +35,7 @@ def listing(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
 
 @pytest.mark.parametrize("pattern", NEEDED)
 def test_the_wheel_has_every_file_that_is_no_module(listing: set[str], pattern: str) -> None:
-    """Cases and their schema, CUDA sources, pages with their scripts and styles, migrations."""
+    """Cases, CUDA sources, pages with their scripts and styles, migrations."""
     wanted = {
         f"opgauge/{path.relative_to(ROOT).as_posix()}"
         for path in ROOT.glob(pattern)

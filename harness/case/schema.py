@@ -73,7 +73,7 @@ def case_schema() -> Schema:
 
 
 def schema_text() -> str:
-    """The schema as the text of `cases/schema/case.schema.json`."""
+    """The schema as JSON text."""
     return json.dumps(case_schema(), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
 
 

@@ -42,6 +42,7 @@ def in_two_steps(x, y, out, *, factor):
     np.add(out, x, out=out)
 '''
 CASES = """\
+# yaml-language-server: $schema=.opgauge/case.schema.json
 op: scaled_sum
 cases:
   - name: small
@@ -53,6 +54,7 @@ cases:
     shapes: {x: [2048, 2048], y: [2048, 2048]}
     dtype: float32
 """
+SCHEMA = "case.schema.json"
 FILES = {"opgauge.toml": CONFIGURATION, "kernels_bench.py": BENCH, "kernels_cases.yaml": CASES}
 
 
@@ -61,7 +63,8 @@ def init(
 ) -> None:
     """Write a working example: opgauge.toml, a file with an op and two implementations, and its cases.
 
-    Files that are there already are left alone; the command then ends with 2.
+    Files that are there already are left alone; the command then ends with 2. The schema of the cases, for editors, goes
+    to .opgauge/, which git ignores; `opgauge schema -o .opgauge/case.schema.json` writes it again for more ops.
 
     Example: opgauge init && opgauge run --tag smoke
     """
@@ -72,4 +75,18 @@ def init(
     folder.mkdir(parents=True, exist_ok=True)
     for name, text in FILES.items():
         (folder / name).write_text(text, encoding="utf-8")
+    _write_schema(folder)
     typer.echo(f"wrote {', '.join(FILES)}\nnext: opgauge run --tag smoke; after a commit: opgauge gate")
+
+
+def _write_schema(folder: Path) -> None:
+    from opgauge.harness.project.active import Choice, choose, load
+    from opgauge.harness.project.configuration import FILE, FOLDER
+    from opgauge.harness.project.folder import make_folder
+
+    choose(Choice(file=folder / FILE))
+    load()
+    from opgauge.harness.case.schema import schema_text  # imports ops: the shipped ones unless a project is chosen
+
+    made, _ = make_folder(folder.resolve() / FOLDER)
+    (made / SCHEMA).write_text(schema_text(), encoding="utf-8")

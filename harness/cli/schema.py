@@ -11,7 +11,7 @@ import typer
 def schema(
     output: Annotated[Path | None, typer.Option("--output", "-o", help="A file; standard output if none.")] = None,
 ) -> None:
-    """Write the JSON Schema by which editors complete and check case files.
+    """Write the JSON Schema by which editors complete and check case files: for the ops of the project.
 
     Example: opgauge schema --output cases/schema/case.schema.json
     """
@@ -21,4 +21,5 @@ def schema(
     if output is None:
         typer.echo(text.rstrip("\n"))
     else:
+        output.parent.mkdir(parents=True, exist_ok=True)
         output.write_text(text, encoding="utf-8")

@@ -26,15 +26,17 @@ def default_database() -> tuple[Path, bool]:
     top = git(Path.cwd(), "rev-parse", "--show-toplevel") if project is None else ""
     root = project.root if project is not None else Path(top or Path.cwd())
     try:
-        return _made(root / FOLDER)
+        folder, is_new = make_folder(root / FOLDER)
     except OSError:
-        return _made(Path(tempfile.gettempdir()) / f"opgauge-{getpass.getuser()}" / root.name)
+        folder, is_new = make_folder(Path(tempfile.gettempdir()) / f"opgauge-{getpass.getuser()}" / root.name)
+    return folder / DATABASE, is_new
 
 
-def _made(folder: Path) -> tuple[Path, bool]:
+def make_folder(folder: Path) -> tuple[Path, bool]:
+    """The folder, made with a .gitignore for all of it where it is not there, and whether it was made just now."""
     is_new = not folder.is_dir()
     folder.mkdir(parents=True, exist_ok=True)
     ignore = folder / ".gitignore"
     if is_new:
         ignore.write_text("*\n", encoding="utf-8")
-    return folder / DATABASE, is_new
+    return folder, is_new
