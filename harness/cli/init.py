@@ -63,8 +63,8 @@ def init(
 ) -> None:
     """Write a working example: opgauge.toml, a file with an op and two implementations, and its cases.
 
-    Files that are there already are left alone; the command then ends with 2. The schema of the cases, for editors, goes
-    to .opgauge/, which git ignores; `opgauge schema -o .opgauge/case.schema.json` writes it again for more ops.
+    Files that are there already are left alone; the command then ends with 2. The schema of the cases, for editors,
+    goes to .opgauge/, which git ignores; `opgauge schema -o .opgauge/case.schema.json` writes it again for more ops.
 
     Example: opgauge init && opgauge run --tag smoke
     """
