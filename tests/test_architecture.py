@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import inspect
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -99,8 +100,14 @@ def test_listing_loads_no_gpu_library() -> None:
     assert done.stdout.strip() == "[]"
 
 
-def test_every_cuda_kernel_is_listed_without_a_gpu() -> None:
-    """Each op lists an optimized CUDA kernel for its float32, GPU or not."""
-    for op in ops.all_ops():
-        if "float32" in op.dtypes:
-            assert ops.kernels(op=op.name, implementation="optimized", backend="cuda", dtype="float32"), op.name
+@pytest.mark.parametrize("op", ops.all_ops(), ids=lambda op: op.name)
+def test_every_kernel_is_listed_without_a_gpu(op: ops.Op) -> None:
+    """An op has an optimized kernel for each backend with a module in its folder: `cpu.py`, `cuda.py` or both.
+
+    A fused graph generates its kernels for both.
+    """
+    folder = Path(inspect.getfile(op.infer)).parent
+    backends = {name for name in ("cpu", "cuda") if (folder / f"{name}.py").is_file()} or {"cpu", "cuda"}
+    dtype = "float32" if "float32" in op.dtypes else op.dtypes[0]
+    listed = {item.key.backend for item in ops.kernels(op=op.name, implementation="optimized", dtype=dtype)}
+    assert listed == backends

@@ -137,7 +137,9 @@ def run(
 
         with Store.open(database_url(db)) as store:
             found = store.find_run(None if resume == "last" else resume) if resume else None
-            trials = planned(store, found, cases, names, devices)
+            on_cpu = [] if device else host_cases(cases, devices)
+            trials = planned(store, found, cases, names, devices, on_cpu)
+            devices += ["cpu"] if on_cpu else []
             if dry_run:
                 describe(store, trials, budget or settings.budget_s, as_json=as_json)
                 return
@@ -185,18 +187,37 @@ def silent(text: str) -> None:
 
 
 def planned(
-    store: Store, found: Run | None, cases: Sequence[Case], names: Sequence[str] | None, devices: Sequence[str]
+    store: Store,
+    found: Run | None,
+    cases: Sequence[Case],
+    names: Sequence[str] | None,
+    devices: Sequence[str],
+    on_cpu: Sequence[Case] = (),
 ) -> list[Trial]:
-    """The trials that are still to be measured; raises NothingError where no kernel matches."""
+    """The trials that are still to be measured; raises NothingError where no kernel matches.
+
+    on_cpu: cases that are measured on the CPU besides the devices.
+    """
     from opgauge.harness.errors import NothingError
     from opgauge.harness.run.runner import plan
 
     finished = store.finished_trials(found.id) if found else set()
     trials = plan(cases, implementations=names, devices=devices, finished=finished)
+    trials += plan(on_cpu, implementations=names, devices=["cpu"], finished=finished)
     if not trials and not finished:
         msg = f"no kernel of {', '.join(names or ['any implementation'])} on {', '.join(devices)}"
         raise NothingError(msg)
     return trials
+
+
+def host_cases(cases: Sequence[Case], devices: Sequence[str]) -> list[Case]:
+    """Cases of ops that have kernels for the CPU alone, where the CPU is none of the devices."""
+    from opgauge.ops import kernels
+
+    if "cpu" in devices:
+        return []
+    others = {item.key.op for item in kernels() if item.key.backend != "cpu"}
+    return [case for case in cases if case.op not in others]
 
 
 def describe(store: Store, trials: Sequence[Trial], budget_s: float, *, as_json: bool) -> None:

@@ -92,12 +92,13 @@ def plan(pool: WorkerPool, selection: Selection, policy: Policy, stored: Stored 
     request = protocol.TakeInventory(tuple(str(path.resolve()) for path in paths))
     (head,) = pool.ask(HEAD, [request])
     base, notes = _ask_base(pool, selection, paths, head["cases"]) if stored is None else ({}, [])
-    asked = [str(Device.parse(name)) for name in selection.devices or (_default_device(head),)]
+    host_only = set() if selection.devices else _host_only([head, base])
+    asked = [str(Device.parse(name)) for name in selection.devices or _default_devices(head, host_only)]
     devices = tuple(device for device in asked if Device.parse(device).backend in head["available"])
     notes += [f"{device}: there is no such device here" for device in asked if device not in devices]
     chosen, variants = _tagged(selection, head["cases"]), _variants([head, base])
-    every_head = _holding(head, head["cases"], devices)
-    every_base = _remembered(stored) if stored else _holding(base, base["cases"], devices)
+    every_head = _holding(head, head["cases"], devices, host_only)
+    every_base = _remembered(stored) if stored else _holding(base, base["cases"], devices, host_only)
     _require_matches(selection, [*head["cases"], *base.get("cases", ())], {**every_base.trials, **every_head.trials})
     in_head, in_base = _select(every_head, every_base, chosen, variants)
     unchanged = _unchanged(pool, selection, in_head, in_base, notes)
@@ -229,8 +230,17 @@ def _touched(head: Path, trees: Mapping[str, Tree], inventories: Iterable[Plain]
     return touched_ops(project, changed_files(head, commit), sources)
 
 
-def _default_device(head: Plain) -> str:
-    return "cuda" if "cuda" in head["available"] else "cpu"
+def _default_devices(head: Plain, host_only: Collection[str]) -> tuple[str, ...]:
+    """The GPU where there is one, and the CPU for ops that have kernels nowhere else; without a GPU the CPU."""
+    if "cuda" not in head["available"]:
+        return ("cpu",)
+    return ("cuda", "cpu") if host_only else ("cuda",)
+
+
+def _host_only(inventories: Iterable[Plain]) -> set[str]:
+    """Ops whose kernels are all for the CPU, in both trees."""
+    kernels = [kernel for inventory in inventories for kernel in inventory.get("kernels", ())]
+    return {kernel["op"] for kernel in kernels} - {kernel["op"] for kernel in kernels if kernel["backend"] != "cpu"}
 
 
 def _tagged(selection: Selection, cases: Iterable[Plain]) -> Selection:
@@ -245,7 +255,10 @@ def _fields(selection: Selection) -> dict[str, Any]:
     return {name: getattr(selection, name) for name in Selection.__slots__}
 
 
-def _holding(inventory: Plain, cases: Iterable[Plain], devices: Sequence[str]) -> _Holding:
+def _holding(
+    inventory: Plain, cases: Iterable[Plain], devices: Sequence[str], host_only: Collection[str] = ()
+) -> _Holding:
+    """Trials of a tree. host_only: where the CPU is one of several devices, the ops that are measured on it."""
     by_key: dict[tuple[str, str, str], list[str]] = {}
     for kernel in inventory["kernels"]:
         by_key.setdefault((kernel["op"], kernel["backend"], kernel["dtype"]), []).append(kernel["implementation"])
@@ -253,7 +266,10 @@ def _holding(inventory: Plain, cases: Iterable[Plain], devices: Sequence[str]) -
     trials = {}
     for device in devices:
         backend = Device.parse(device).backend
-        for case in cases:
+        measured_here = [
+            case for case in cases if not host_only or len(devices) == 1 or backend != "cpu" or case["op"] in host_only
+        ]
+        for case in measured_here:
             for name in sorted(by_key.get((case["op"], backend, case["dtype"]), ())):
                 subject = Subject(case["op"], case["name"], case["id"], name, device)
                 trials[subject] = {"case": case, "implementation": name, "backend": backend, "device": device}
