@@ -100,6 +100,10 @@ def load_actions(environment: Mapping[str, str] | None = None) -> Actions | None
     return Actions(Path(summary) if summary else None, given.get("GITHUB_HEAD_REF") or given.get("GITHUB_REF_NAME", ""))
 
 
+CACHES = {"NUMBA_CACHE_DIR": "numba", "TRITON_CACHE_DIR": "triton", "CUPY_CACHE_DIR": "cupy"}
+"""Variables that say where compilers of kernels cache, and the folders for them where the home folder is read-only."""
+
+
 def child_environment(threads: int | None = None) -> dict[str, str]:
     """The environment of a worker: it finds this harness, and uses `threads` threads."""
     environment = dict(os.environ)
@@ -113,6 +117,8 @@ def child_environment(threads: int | None = None) -> dict[str, str]:
     environment.setdefault("GOMP_SPINCOUNT", "10000")
     # OpenBLAS's spin for 2^28 cycles, a tenth of a second in which other implementations took twice their time
     environment.setdefault("OPENBLAS_THREAD_TIMEOUT", "18")
+    for variable, folder in _caches().items():
+        environment.setdefault(variable, folder)
     if threads is not None:
         environment.update(dict.fromkeys(THREAD_VARIABLES, str(threads)))
     return environment
@@ -155,3 +161,13 @@ def _whole(given: Mapping[str, str], name: str) -> int | None:
         msg = f"{name} should be a whole number, not {given[name]!r}"
         raise SettingsError(msg)
     return None if value is None else int(value)
+
+
+def _caches() -> dict[str, str]:
+    """Folders of compilers' caches, where they cannot be in the home folder."""
+    home = Path("~").expanduser()  # stays as it is where no home folder is known
+    if os.access(home, os.W_OK | os.X_OK):
+        return {}
+    from opgauge.ops._core.cache import cache_folder  # imports the ops, which most commands need not wait for
+
+    return {name: str(cache_folder(part)) for name, part in CACHES.items()}

@@ -8,6 +8,7 @@ import sqlite3
 import subprocess
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import cast
 
 from opgauge.harness.errors import StoreError
 from opgauge.harness.store.projects import find_project, list_projects
@@ -43,8 +44,7 @@ def back_up(engine: Engine, target: Path) -> int:
 
 def _copy_sqlite(engine: Engine, target: Path) -> None:
     with engine.connect() as connection, sqlite3.connect(target) as copy:
-        source = connection.connection.driver_connection
-        assert isinstance(source, sqlite3.Connection)  # noqa: S101  the dialect says so
+        source = cast("sqlite3.Connection", connection.connection.driver_connection)
         source.backup(copy)
     copy.close()
 

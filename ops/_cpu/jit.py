@@ -8,7 +8,6 @@ to nearest, ties to even. Other dtypes pass through both unchanged.
 from __future__ import annotations
 
 import hashlib
-import os
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ from llvmlite.binding import get_host_cpu_name
 from numba import config, njit, prange, types
 from numba.core.codegen import get_host_cpu_features
 from numba.extending import intrinsic, overload
+from opgauge.ops._core.cache import cache_folder, is_writable
 from opgauge.ops._core.dtype import dtype_info
 from opgauge.ops._cpu.threads import load_runtime, parallel
 
@@ -41,12 +41,8 @@ def _keep_apart_what_was_compiled() -> None:
     shared = [Path(__file__), *sorted(here.glob("*/*.py"))]
     digest = hashlib.sha256(b"".join(path.read_bytes() for path in shared)).hexdigest()[:16]
     folder = Path(config.CACHE_DIR or here / "__pycache__" / "numba")
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError:
-        return
-    if os.access(folder, os.W_OK):
-        config.CACHE_DIR = str(folder / digest)
+    chosen = folder if is_writable(folder) else cache_folder("numba")
+    config.CACHE_DIR = str(chosen / digest)
 
 
 _keep_apart_what_was_compiled()

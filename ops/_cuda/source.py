@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 from opgauge.ops._core.backend import cupy
+from opgauge.ops._core.cache import cache_folder
 from opgauge.ops._core.errors import BackendError, CompileError
 from opgauge.ops._core.op import Array
 
@@ -175,7 +176,7 @@ def compile_source(
     for as long as the process lives: compile drafts in a process of their own.
     """
     key = _digest(path, expressions, arch, options, draft=draft)
-    folder = _cache_folder()
+    folder = cache_folder("cubin")
     cubin, facts = folder / f"{key}.cubin", folder / f"{key}.json"
     if cubin.is_file() and facts.is_file():
         return _read(cubin, facts)
@@ -274,10 +275,6 @@ def _nvrtc_version() -> tuple[int, int]:
         raise BackendError(msg) from error
     _, major, minor = nvrtc.nvrtcVersion()
     return int(major), int(minor)
-
-
-def _cache_folder() -> Path:
-    return Path.home() / ".cache" / "opgauge" / "cubin"
 
 
 def _read(cubin: Path, facts: Path) -> Compiled:
