@@ -72,7 +72,7 @@ def test_gpu_libraries_are_imported_where_used(path: Path) -> None:
 
 @pytest.mark.parametrize("path", SOURCES, ids=relative)
 def test_sources_keep_to_the_rules(path: Path) -> None:
-    """No assert; the environment is read in settings and where it is restored; CUDA code is in .cu files; names say something."""
+    """No assert; few modules read the environment; CUDA code is in .cu files; names say something."""
     parsed = tree(path)
     assert not any(isinstance(node, ast.Assert) for node in ast.walk(parsed))
     reads = [

@@ -10,6 +10,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -66,7 +67,7 @@ def test_kernels_are_compiled_without_a_writable_checkout_or_home(tmp_path: Path
 def test_a_cache_that_others_can_write_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A folder in the temporary folder that others can write is not used: code in it would be executed."""
     monkeypatch.setenv("HOME", "/dev/null")
-    monkeypatch.setattr(cache.tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     prepared = tmp_path / f"opgauge-{os.getuid()}"
     prepared.mkdir()
     prepared.chmod(0o777)
