@@ -100,6 +100,11 @@ def load_actions(environment: Mapping[str, str] | None = None) -> Actions | None
     return Actions(Path(summary) if summary else None, given.get("GITHUB_HEAD_REF") or given.get("GITHUB_REF_NAME", ""))
 
 
+def program_environment(variables: Mapping[str, str]) -> dict[str, str]:
+    """The environment of another program: this process's, with `variables` besides."""
+    return {**os.environ, **variables}
+
+
 CACHES = {"NUMBA_CACHE_DIR": "numba", "TRITON_CACHE_DIR": "triton", "CUPY_CACHE_DIR": "cupy"}
 """Variables that say where compilers of kernels cache, and the folders for them where the home folder is read-only."""
 

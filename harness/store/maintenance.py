@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import sqlite3
 import subprocess
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import cast
 
 from opgauge.harness.errors import StoreError
+from opgauge.harness.settings import program_environment
 from opgauge.harness.store.projects import find_project, list_projects
 from opgauge.harness.store.tables import ResultRow, RunRow, SampleRow
 from sqlalchemy import Engine, delete, select
@@ -56,7 +56,7 @@ def _dump_postgresql(engine: Engine, target: Path) -> None:
         raise StoreError(msg)
     url = engine.url
     # the password is passed by the environment: other users can read the command line
-    environment = {**os.environ, **({"PGPASSWORD": str(url.password)} if url.password else {})}
+    environment = program_environment({"PGPASSWORD": str(url.password)} if url.password else {})
     plain = url.set(drivername="postgresql", password=None).render_as_string(hide_password=False)
     command = [program, "--format=custom", f"--file={target}", f"--dbname={plain}"]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
