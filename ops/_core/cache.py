@@ -9,6 +9,7 @@ from functools import cache
 from pathlib import Path
 
 PRIVATE = 0o700
+"""Mode of a folder that only its owner can read and write."""
 
 
 @cache
