@@ -64,12 +64,12 @@ docs: $(VENV)/.run
 	$(BIN)/python -m tools.documentation
 
 # Coverage-guided fuzzing of every reader of files, a minute in all.
-fuzz: $(VENV)/.fuzz
+fuzz: $(VENV)/.test
 	for target in cases policy waivers imports submissions messages; do \
 	  $(BIN)/python -m tests.fuzz $$target -max_total_time=10 -rss_limit_mb=4096 -verbosity=0 || exit 1; done
 
 # The pages of docs/ as a site in build/site; a broken link is an error.
-site: $(VENV)/.site $(SOURCE)
+site: $(VENV)/.test $(SOURCE)
 	$(BIN)/mkdocs build --quiet --strict
 
 # On an H200, anew: the runs and counters that docs/performance.md shows. Takes about 20 minutes; called again
@@ -86,9 +86,9 @@ figures:
 
 # Pinned and hashed, without addresses: an index may be anywhere.
 lock:
-	for extra in "" cuda12 cuda13 profile test; do \
+	for extra in "" cuda12 cuda13 profile "test --extra site --extra fuzz"; do \
 	  uv pip compile -q --universal --generate-hashes --no-emit-index-url --no-annotate --no-header --python-version 3.11 \
-	    $${extra:+--extra $$extra} --extra build pyproject.toml -o requirements/$${extra:-run}.txt; \
+	    $${extra:+--extra $$extra} --extra build pyproject.toml -o requirements/$$(echo $${extra:-run} | cut -d" " -f1).txt; \
 	done
 
 clean:
@@ -110,14 +110,6 @@ $(VENV)/.run: $(VENV)/.python requirements/$(or $(CUDA),run).txt pyproject.toml
 
 $(VENV)/.test: $(VENV)/.run requirements/test.txt
 	$(INSTALL) --require-hashes -r requirements/test.txt
-	touch $@
-
-$(VENV)/.fuzz: $(VENV)/.test
-	$(INSTALL) -e '.[fuzz]'
-	touch $@
-
-$(VENV)/.site: $(VENV)/.run
-	$(INSTALL) -e '.[site]'
 	touch $@
 
 # The browser tests want Debian's chromium; without one, and without the right to install it, they are skipped.
