@@ -22,6 +22,8 @@ from opgauge.ops import TuningError, find_op
 from opgauge.ops._core.op import tensor_bytes
 from opgauge.ops._core.tuning import read as read_tuning
 
+REFERENCE_PHASES = ("call on emphasized inputs",)
+"""Phases after the first in which a reference is computed: they have its time besides the kernel's."""
 DOUBTFUL = (Status.ERROR, Status.OUT_OF_MEMORY)
 """Statuses after which a CUDA context may be unusable."""
 HELD_BYTES = 256 << 20
@@ -162,8 +164,10 @@ class LocalExecutor:
                 if is_doubtful or result["extra"].get("unfit"):
                     self._replace()
                 return result
-            phase = reply.phase
-            if phase == "allocate":
+            had_reference, phase = phase in REFERENCE_PHASES, reply.phase
+            if phase in REFERENCE_PHASES:
+                deadline = monotonic() + self.reference_timeout_s + self.timeout_s
+            elif phase == "allocate" or had_reference:
                 deadline = monotonic() + self.timeout_s
 
     def ask(self, request: protocol.Request, *, timeout_s: float | None = None) -> Any:

@@ -15,9 +15,9 @@ from opgauge.ops._cpu.jit import INNER, narrow, whole_registers, widen
 from opgauge.ops._cpu.threads import parallel
 
 SUMS = {"reassoc", "contract", "nsz"}
-BLOCK = 1 << 12
+BLOCK = 1 << 10
 """Elements summed in the accumulating dtype; block sums are added in float64, so that errors do not grow."""
-DEPTH = 64
+DEPTH = 32
 """Rows that columns are summed over in the accumulating dtype, likewise."""
 
 

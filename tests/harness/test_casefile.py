@@ -309,9 +309,9 @@ MISTAKES = {
         HEAD + CASE % "" + "- ‸{name: b, shapes: {x: [2, 3]}, dtype: float32, params: {porder: 2}}\n",
         "is the same case as 'a' at ",
     ),
-    "2 and 2.0 in a sweep": (HEAD + MARKED % ", params: {porder: [2, 2.0]}", "porder lists 2.0 twice"),
+    "2 and 2.0 in a sweep": (HEAD + CASE % ", params: {porder: [2, ‸2.0]}", "porder lists 2.0 twice"),
     "one axis list as a sweep": (
-        HEAD + MARKED % ", params: {axis: [1, 1]}",
+        HEAD + CASE % ", params: {axis: [1, ‸1]}",
         "axis lists 1 twice: a list is a sweep; for one list value write [[1, 1]]",
     ),
     "two cases of one name": (

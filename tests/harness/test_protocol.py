@@ -55,5 +55,5 @@ def test_a_forged_reply_is_the_trials_error(forgery: str) -> None:
     with LocalExecutor(limits=QUICK, timeout_s=60, preload=("tests.faulty.kernels",)) as executor:
         before, forged, after = executor.run([trial(name) for name in ("baseline", forgery, "baseline")])
     assert (before.status, forged.status, after.status) == (Status.OK, Status.ERROR, Status.OK)
-    assert "wrote to the worker's pipe" in forged.reason
+    assert "the worker's pipe carried something other than its reply" in forged.reason
     assert forged.trial == trial(forgery)

@@ -16,6 +16,7 @@ from numba import njit
 from numba.core.codegen import get_host_cpu_features
 from numpy.typing import NDArray
 from opgauge import ops
+from opgauge.harness.settings import IMPORT_PATH
 from opgauge.ops import dtype_info
 from opgauge.ops._cpu.jit import INNER, half_registers, narrow, power, storage, whole_registers, widen
 
@@ -160,10 +161,12 @@ def test_loops_are_compiled_for_the_registers_asked_for(registers: Any) -> None:
 def test_what_was_compiled_of_other_shared_code_is_not_found(tmp_path: Path) -> None:
     """Numba asks of a kernel's own file only whether it has changed; what kernels share has a folder for each state."""
     tree = shutil.copytree(Path(ops.__file__).parent, tmp_path / "ops", ignore=shutil.ignore_patterns("__pycache__"))
-    command = [sys.executable, "-c", "import opgauge.ops._cpu.jit; from numba import config; print(config.CACHE_DIR)"]
+    code = "from pathlib import Path; from opgauge.harness.worker.tree import use_tree; use_tree(Path.cwd()); "
+    code += "import opgauge.ops._cpu.jit; from numba import config; print(config.CACHE_DIR)"
+    command = [sys.executable, "-c", code]
 
     def folder() -> str:
-        given = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path / "numba"), "PYTHONPATH": ""}
+        given = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path / "numba"), "PYTHONPATH": IMPORT_PATH}
         return subprocess.run(command, cwd=tmp_path, env=given, check=True, capture_output=True, text=True).stdout
 
     before = folder()
