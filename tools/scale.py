@@ -19,7 +19,14 @@ from opgauge.harness.jsontext import read
 from opgauge.harness.worker.inputs import make_inputs
 from opgauge.harness.worker.verify import expect
 
-SHAPES = (Shape(1, 1), Shape(1, 2), Shape(1, 8), Shape(2, 8), Shape(8, 8), Shape(8, 8, reference_slots=24))
+SHAPES = (
+    Shape(1, 1),
+    Shape(1, 1, reference_slots=16),
+    Shape(1, 8, reference_slots=32),
+    Shape(8, 8),
+    Shape(8, 8, reference_slots=32),
+    Shape(8, 8, reference_slots=128),
+)
 TRIALS = 100_000
 TIMED, LARGEST = 40, 32 << 20
 """Cases whose references are timed, and their largest bytes."""

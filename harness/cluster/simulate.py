@@ -37,7 +37,7 @@ class Simulated:
     """What a simulation found.
 
     makespan_s: of the whole run. bound_s: no schedule is shorter (device work over devices, reference work over
-    their slots, or the longest case). busy: share of device time that measures. messages_per_s: mean, at the
+    their slots, or the longest case with its reference). busy: share of device time that measures. messages_per_s: mean, at the
     scheduler.
     """
 
@@ -68,7 +68,7 @@ def simulate(loads: Sequence[Load], shape: Shape) -> Simulated:
 def _summary(loads: Sequence[Load], shape: Shape, makespan_s: float) -> Simulated:
     count = shape.hosts * shape.devices
     work, references = sum(load.device_s for load in loads), sum(load.reference_s for load in loads)
-    longest = max((load.device_s for load in loads), default=0.0)
+    longest = max((load.reference_s + load.device_s for load in loads), default=0.0)
     bound = max(work / count, references / (shape.hosts * shape.reference_slots), longest)
     per_second = 1 / makespan_s if makespan_s else 0.0
     return Simulated(makespan_s, bound, work / count * per_second, MESSAGES_PER_CASE * len(loads) * per_second)
