@@ -36,9 +36,9 @@ class Shape:
 class Simulated:
     """What a simulation found.
 
-    makespan_s: of the whole run. bound_s: no schedule is shorter (device work over devices, reference work over
-    their slots, or the longest case with its reference). busy: share of device time that measures. messages_per_s: mean, at the
-    scheduler.
+    makespan_s: of the whole run. bound_s: no schedule is shorter (device work over devices, reference work over their
+    slots, or the longest case with its reference). busy: share of device time that measures. messages_per_s: mean,
+    at the scheduler.
     """
 
     makespan_s: float
