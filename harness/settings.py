@@ -105,10 +105,6 @@ def program_environment(variables: Mapping[str, str]) -> dict[str, str]:
     return {**os.environ, **variables}
 
 
-CACHES = {"NUMBA_CACHE_DIR": "numba", "TRITON_CACHE_DIR": "triton", "CUPY_CACHE_DIR": "cupy"}
-"""Variables that say where compilers of kernels cache, and the folders for them where the home folder is read-only."""
-
-
 def child_environment(threads: int | None = None) -> dict[str, str]:
     """The environment of a worker: it finds this harness, and uses `threads` threads."""
     environment = dict(os.environ)
@@ -122,7 +118,9 @@ def child_environment(threads: int | None = None) -> dict[str, str]:
     environment.setdefault("GOMP_SPINCOUNT", "10000")
     # OpenBLAS's spin for 2^28 cycles, a tenth of a second in which other implementations took twice their time
     environment.setdefault("OPENBLAS_THREAD_TIMEOUT", "18")
-    for variable, folder in _caches().items():
+    from opgauge.harness.caches import caches_elsewhere  # asks the ops here, which a worker must not
+
+    for variable, folder in caches_elsewhere().items():
         environment.setdefault(variable, folder)
     if threads is not None:
         environment.update(dict.fromkeys(THREAD_VARIABLES, str(threads)))
@@ -166,13 +164,3 @@ def _whole(given: Mapping[str, str], name: str) -> int | None:
         msg = f"{name} should be a whole number, not {given[name]!r}"
         raise SettingsError(msg)
     return None if value is None else int(value)
-
-
-def _caches() -> dict[str, str]:
-    """Folders of compilers' caches, where they cannot be in the home folder."""
-    home = Path("~").expanduser()  # stays as it is where no home folder is known
-    if os.access(home, os.W_OK | os.X_OK):
-        return {}
-    from opgauge.ops._core.cache import cache_folder  # imports the ops, which most commands need not wait for
-
-    return {name: str(cache_folder(part)) for name, part in CACHES.items()}

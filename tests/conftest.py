@@ -20,6 +20,8 @@ os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 # What is compiled so is not for others to find.
 os.environ.setdefault("NUMBA_OPT", "2")
 os.environ.setdefault("NUMBA_CACHE_DIR", str(Path(__file__).parents[1] / ".pytest_cache" / "numba"))
+# Workers load faulty kernels and cheats from the tests.
+os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH")]))
 # No test fails by how long it takes: a machine that others use can be slow at any moment.
 settings.register_profile("untimed", deadline=None)
 settings.load_profile("untimed")

@@ -50,7 +50,7 @@ class ChangePoint:
     """A change of level.
 
     index: the first point of the new level. before, after: median of the levels, in the series' unit.
-    ratio: after over before, from the means of the logs. p_value: of the t-test between the two levels.
+    ratio: after over before, without the trend, from the medians of the logs. p_value: of the t-test between the two levels.
     is_confirmed: whether the new level has lasted long enough to be no burst.
     """
 
@@ -110,7 +110,7 @@ def analyse_series(values: Sequence[float], *, least_ratio: float = 1.0) -> Seri
         return SeriesChanges()
     fit = _fit(np.log(series))
     bounds = _prune(fit.flat, fit.bounds, least_ratio)
-    points = tuple(_describe(series, fit.flat, bounds, place) for place in range(1, len(bounds) - 1))
+    points = tuple(_describe(series, fit, bounds, place) for place in range(1, len(bounds) - 1))
     return SeriesChanges(points, math.exp(float(fit.trend[-1] - fit.trend[0])), fit.correlation)
 
 
@@ -237,9 +237,11 @@ def _test(logs: Floats, start: int, middle: int, end: int) -> tuple[float, float
     return change, 2 * float(upper_tail(abs(change) / error, degrees))
 
 
-def _describe(series: Floats, logs: Floats, bounds: list[int], place: int) -> ChangePoint:
+def _describe(series: Floats, fit: _Fit, bounds: list[int], place: int) -> ChangePoint:
     start, middle, end = bounds[place - 1 : place + 2]
-    change, p_value = _test(logs, start, middle, end)
+    _, p_value = _test(fit.flat, start, middle, end)
     before, after = float(np.median(series[start:middle])), float(np.median(series[middle:end]))
+    still = np.log(series) - fit.trend  # without its correlation, a step is spread over its first point
+    change = float(np.median(still[middle:end]) - np.median(still[start:middle]))
     is_confirmed = end < series.size or end - middle >= CONFIRMING
     return ChangePoint(middle, before, after, math.exp(change), p_value, is_confirmed)

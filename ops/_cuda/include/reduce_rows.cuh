@@ -26,6 +26,7 @@ __device__ __forceinline__ typename F::Acc take_range(
   const T* const other = F::TWO ? second + first : x;
   const int low = static_cast<int>(begin - first), high = static_cast<int>(end - first);
   const unsigned int inside_of = high - low;
+#pragma unroll 1  // unrolled further, cheap sums spill
   for (int start = lane * V; start < high; start += UNROLL * lanes * V) {
     PackWord<T, V> one[UNROLL], two[UNROLL];
 #pragma unroll
@@ -171,7 +172,7 @@ __global__ void __launch_bounds__(REDUCE_THREADS, GRID_RESIDENT - (sizeof(typena
 // Waits    the last blocks collect, `lanes` threads a row; they are started after all others
 // Why      memory is read in the order of its addresses, and no block waits while there are vectors to read
 template <typename F, int V, int THREADS, int EACH>
-__global__ void __launch_bounds__(THREADS, MOST_THREADS / THREADS) reduce_rows_once(
+__global__ void __launch_bounds__(THREADS, F::TWO && V == 2 ? 1 : MOST_THREADS / THREADS) reduce_rows_once(
     const typename F::Input* __restrict__ x, const typename F::Input* __restrict__ second,
     typename F::Output* __restrict__ out, F f, int rows, long long length, int shift, int share, int lanes,
     Divisor splits_of, unsigned long long* mail) {
