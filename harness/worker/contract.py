@@ -37,6 +37,7 @@ ASKED = {
         "TensorSpec",
         "all_ops",
         "available",
+        "discover",
         "dtype_info",
         "find_kernel",
         "find_kernel_or_cpu",

@@ -49,7 +49,9 @@ class FakeCuda:
         self.elapsed_ms = 0.01
         runtime = SimpleNamespace(getDevice=lambda: 0)
         self.cuda = SimpleNamespace(
-            Device=lambda index: self._context(attributes={"L2CacheSize": 50 << 20, "MultiProcessorCount": 132}),
+            Device=lambda index: self._context(
+                attributes={"L2CacheSize": 50 << 20, "MultiProcessorCount": 132}, synchronize=lambda _: None
+            ),
             Stream=lambda non_blocking: self,
             Event=lambda: SimpleNamespace(record=self._note("event"), synchronize=self._note("wait"), done=False),
             get_elapsed_time=lambda *_: self.elapsed_ms,
