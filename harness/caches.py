@@ -1,4 +1,4 @@
-"""Where compilers of kernels cache what they made, when the home folder cannot be written."""
+"""Folders of compilers' caches for hosts whose home folder cannot be written."""
 
 from __future__ import annotations
 

@@ -207,18 +207,26 @@ class _Dispatcher:
                 self._again(task, waiting, "its host has no member left")
 
     def _finished(self) -> list[Future]:
+        """Tasks that ended, after waiting a little; raises SchedulerLostError when the scheduler is gone."""
         from distributed import wait
 
-        if self.client.status not in {"running", "connecting"} or not self._is_connected():
+        lost = None
+        if self._is_connected():
+            try:
+                with self.client.as_current():
+                    wait(list(self.running), timeout=POLL_S, return_when="FIRST_COMPLETED")
+            except TimeoutError:
+                pass
+            except Exception as error:  # noqa: BLE001  futures are cancelled, in words of the version of dask
+                lost = error
+        if lost is not None or not self._is_connected():
             msg = "the scheduler of the cluster is gone; finished results are stored, --resume measures the rest"
-            raise SchedulerLostError(msg)
-        with self.client.as_current(), suppress(TimeoutError):
-            wait(list(self.running), timeout=POLL_S, return_when="FIRST_COMPLETED")
+            raise SchedulerLostError(msg) from lost
         return [future for future in self.running if future.done()]
 
     def _is_connected(self) -> bool:
         communication = self.client.scheduler_comm
-        return communication is not None and not communication.comm.closed()
+        return self.client.status == "running" and communication is not None and not communication.comm.closed()
 
     def _collect(self, future: Future, waiting: deque[Task]) -> Iterator[Measured]:
         task = self.running.pop(future)

@@ -50,7 +50,7 @@ class ChangePoint:
     """A change of level.
 
     index: the first point of the new level. before, after: median of the levels, in the series' unit.
-    ratio: after over before, without the trend, from medians of the logs. p_value: of the t-test between the two levels.
+    ratio: after over before, without the trend, from medians of logs. p_value: of the t-test between the two levels.
     is_confirmed: whether the new level has lasted long enough to be no burst.
     """
 

@@ -80,7 +80,7 @@ def test_killed_members_lose_nothing(client: Client) -> None:
     chosen = random.Random(7)  # noqa: S311  moments and victims
     for number in range(MEMBER_KILLS):
         trials = trials_of(chosen.sample(SMOKE, 3))
-        victim = chosen.choice(list(client.run(os.getpid).values()))
+        victim = chosen.choice(_processes(client))
         killer = Thread(target=_kill_after, args=(victim, chosen.uniform(0, 0.5)))
         killer.start()
         found = list(dispatch(client, trials, ONCE))
@@ -206,6 +206,13 @@ def _spread(client: Client, trials: Sequence[Trial], runs: Runs, store: Store) -
     run_spread(
         client, trials, runs, store, ONCE, timeout_s=60, ceilings=False, advance=lambda _: None, tell=lambda _: None
     )
+
+
+def _processes(client: Client) -> list[int]:
+    """Process ids of the members that are there; those that start again meanwhile are waited for."""
+    while not (found := [one for one in client.run(os.getpid, on_error="ignore").values() if isinstance(one, int)]):
+        time.sleep(0.1)
+    return found
 
 
 def _kill_after(process: int, seconds: float) -> None:
