@@ -114,7 +114,7 @@ def gate(
     threads: Threads = 1,
     method: Method = None,
     counts: Annotated[
-        bool, typer.Option("--counts", help="Also count instructions on the CPU: exact on a noisy host.")
+        bool, typer.Option("--counts", help="Also count instructions on the CPU (experimental, slow).")
     ] = False,
     budget: Budget = None,
     timeout: Timeout = None,
