@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from time import perf_counter, perf_counter_ns
+from time import perf_counter, perf_counter_ns, sleep
 from typing import Any
 
 import numpy as np
@@ -51,6 +51,10 @@ MANY_THREADS = 1.3
 """Processor time per wall time of a kernel that uses several threads."""
 REPEATS_S, MOST_REPEATS = 0.02, 400
 """Calls on the same inputs whose outputs are compared: seconds of them, and their number."""
+THREADS_NS = 5_000
+PAUSE_S = 0.001
+"""Pause before a single call that may use several threads (longer than `THREADS_NS`), so that all of them are asleep
+whatever the call before did: a call whose threads are still awake takes half as long."""
 ROUNDS = 3
 """Times that a difference has to be seen before it counts."""
 
@@ -162,8 +166,9 @@ class Audit:
         usual_ns = repeated.median_ns
         busy_ns = sum(repeated.cpu_ns) / max(len(repeated.cpu_ns), 1)
         slack_ns = THREADS_SLACK_NS if busy_ns > MANY_THREADS * usual_ns else SLACK_NS
+        pause_s = PAUSE_S if usual_ns > THREADS_NS else 0.0
         for _ in range(ROUNDS):
-            changed_ns, unchanged_ns = self._time_single_calls(call)
+            changed_ns, unchanged_ns = self._time_single_calls(call, pause_s)
             if changed_ns > MOST_DEARER * unchanged_ns + LEAST_DEARER_NS:
                 reason = f"a call takes {_us(changed_ns)} on changed inputs and {_us(unchanged_ns)} on unchanged ones"
                 continue
@@ -187,13 +192,14 @@ class Audit:
             if perf_counter() > end:
                 return
 
-    def _time_single_calls(self, call: Bound) -> tuple[float, float]:
-        """Shortest times of single calls on changed inputs, each of which is checked, and on unchanged ones."""
+    def _time_single_calls(self, call: Bound, pause_s: float) -> tuple[float, float]:
+        """Shortest times in ns of single calls on changed inputs, each of which is checked, and on unchanged ones."""
         changed: list[int] = []
         unchanged: list[int] = []
         end = perf_counter() + SINGLE_S
         while len(changed) < LEAST_SINGLE or (perf_counter() < end and len(changed) < MOST_SINGLE):
             self.before()
+            sleep(pause_s)
             begun = perf_counter_ns()
             returned = call()
             changed.append(perf_counter_ns() - begun)
@@ -202,6 +208,7 @@ class Audit:
                 continue
             returned = call()
             self._disturb(returned)
+            sleep(pause_s)
             begun = perf_counter_ns()
             call()
             unchanged.append(perf_counter_ns() - begun)
