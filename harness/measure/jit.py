@@ -1,4 +1,4 @@
-"""Copies, fills, reads and multiply-adds by as many threads as Numba uses: what the CPU allows."""
+"""Copies, fills and reads by one thread and by as many as Numba uses, multiply-adds by one: what a CPU allows."""
 
 from __future__ import annotations
 
@@ -37,20 +37,69 @@ def read(source: Any) -> float:
     return float(total)
 
 
-@njit(cache=True, parallel=True, fastmath=True)
-def multiply_add(blocks: Any, rounds: int) -> None:
-    """Each row of `blocks` (rows, LANES) times itself plus a constant, `rounds` times: LANES independent chains.
+@njit(cache=True)
+def copy_alone(source: Any, target: Any) -> None:
+    """`copy` by one thread."""
+    for index in range(target.size):
+        target[index] = source[index]
 
-    A row lives in registers, so nothing but the rate of multiply-adds counts. 2 · blocks.size · rounds operations.
+
+@njit(cache=True)
+def fill_alone(target: Any, value: float) -> None:
+    """`fill` by one thread."""
+    for index in range(target.size):
+        target[index] = value
+
+
+@njit(cache=True, fastmath=True)
+def read_alone(source: Any) -> float:
+    """Sum of a flat array by one thread, which reads four quarters at a time: more loads in flight than one stream."""
+    quarter = source.size // 4
+    one = source[0] * 0
+    two, three, four = one, one, one
+    for index in range(quarter):
+        one += source[index]
+        two += source[quarter + index]
+        three += source[2 * quarter + index]
+        four += source[3 * quarter + index]
+    return float(one + two + three + four)
+
+
+@njit(cache=True, fastmath=True)
+def multiply_add_32(row: Any, rounds: int) -> None:
+    """`rounds` times, each of 32 elements times itself plus a constant, by one thread: independent chains.
+
+    They stay in registers, so that nothing but the rate of multiply-adds counts: 64 · rounds operations.
     """
-    for row in prange(blocks.shape[0]):
-        lanes = blocks[row].copy()
-        factor, addend = lanes[0], lanes[1]
-        for _ in range(rounds):
-            for lane in range(LANES):
-                lanes[lane] = lanes[lane] * factor + addend
-        blocks[row] = lanes
+    lanes = row.copy()
+    factor, addend = lanes[0], lanes[1]
+    for _ in range(rounds):
+        for lane in range(32):
+            lanes[lane] = lanes[lane] * factor + addend
+    row[:] = lanes
 
 
-LANES = 128
-"""Independent multiply-adds: more than latency times ports times the width of a vector."""
+@njit(cache=True, fastmath=True)
+def multiply_add_64(row: Any, rounds: int) -> None:
+    """`multiply_add_32` of 64 elements."""
+    lanes = row.copy()
+    factor, addend = lanes[0], lanes[1]
+    for _ in range(rounds):
+        for lane in range(64):
+            lanes[lane] = lanes[lane] * factor + addend
+    row[:] = lanes
+
+
+@njit(cache=True, fastmath=True)
+def multiply_add_128(row: Any, rounds: int) -> None:
+    """`multiply_add_32` of 128 elements."""
+    lanes = row.copy()
+    factor, addend = lanes[0], lanes[1]
+    for _ in range(rounds):
+        for lane in range(128):
+            lanes[lane] = lanes[lane] * factor + addend
+    row[:] = lanes
+
+
+MULTIPLY_ADD = {32: multiply_add_32, 64: multiply_add_64, 128: multiply_add_128}
+"""By number of chains: latency times ports times the width of a vector decides which is fastest."""

@@ -7,6 +7,7 @@ hold what the call before left in them, a GPU's are flushed.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -17,6 +18,7 @@ from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numba import get_num_threads
 from opgauge.harness.result.result import Ceilings
 from opgauge.ops import Device, dtype_info
 from opgauge.ops._core.backend import cupy
@@ -24,13 +26,17 @@ from opgauge.ops._core.backend import cupy
 if TYPE_CHECKING:
     from opgauge.harness.measure.cuda import CudaTimer
 
-SIZES = tuple(1 << power for power in range(14, 33, 2))
-"""Bytes moved: 16 KiB to 4 GiB, as far as memory allows."""
-CPU_BYTES = 512 << 20
+SIZES = tuple(1 << power for power in (14, 16, 18, 20, 22, 23, 24, 25, 26, 28, 30, 32))
+"""Bytes moved: 16 KiB to 4 GiB, as far as memory allows; closer where last caches end."""
+CPU_BYTES = 256 << 20
 """Larger than the caches of the CPUs that we know."""
+CACHE_BYTES = 32 << 20
+"""Size of a last cache that the system does not tell."""
+CACHED_ROUNDS = 4
+"""Repeats within the last cache, where all take a millisecond: other processes disturb some of them."""
 CPU_MATRIX = 1024
-CPU_ROWS = 64
-"""Rows of independent multiply-adds: more than there are threads."""
+MULTIPLY_ADDS = 1 << 12
+"""Of each independent chain of multiply-adds."""
 CUDA_MATRIX = 8192
 REPEATS = 5
 COLD_REPEATS = 15
@@ -45,25 +51,12 @@ def measure(device: str) -> Ceilings:
 
 
 def _measure_cpu(device: str) -> Ceilings:
-    from opgauge.harness.measure import jit
 
     source, target = np.ones(CPU_BYTES // 8), np.ones(CPU_BYTES // 8)
     sizes = [size for size in SIZES if size <= CPU_BYTES]
-    copies_ns, writes_ns, reads_ns = [], [], []
-    for size in sizes:
-        reads_ns.append(min(_best_ns(way) for way in (partial(jit.read, target[: size // 8]), target[: size // 8].max)))
-        read, written, filled = source[: size // 16], target[: size // 16], target[: size // 8]
-        ways = (partial(np.copyto, written, read), partial(jit.copy, read, written))
-        copies_ns.append(min(_best_ns(way) for way in ways))
-        ways = (partial(filled.fill, 1.0), partial(jit.fill, filled, 1.0))
-        writes_ns.append(min(_best_ns(way) for way in ways))
-    rates = {}
-    for name in ("float32", "float64"):
-        square = np.ones((CPU_MATRIX, CPU_MATRIX), name)
-        product = 2 * CPU_MATRIX**3 / _best_ns(partial(np.matmul, square, square, out=np.empty_like(square)))
-        blocks = np.full((CPU_ROWS, jit.LANES), 0.5, name)
-        rounds = max(CPU_MATRIX, 1)
-        rates[name] = max(product, 2 * blocks.size * rounds / _best_ns(partial(jit.multiply_add, blocks, rounds)))
+    times = [_cpu_times(source, target, size) for size in sizes]
+    copies_ns, writes_ns, reads_ns = zip(*times, strict=True)
+    rates = {name: _cpu_rate(name) for name in ("float32", "float64")}
     empty: Callable[[], None] = partial(_nothing, out={})
     start = perf_counter_ns()
     for _ in range(EMPTY_CALLS):
@@ -71,6 +64,50 @@ def _measure_cpu(device: str) -> Ceilings:
     launch_ns = (perf_counter_ns() - start) / EMPTY_CALLS
     found = Ceilings(device, None, None, rates, launch_ns)
     return _with_bandwidths(found, sizes, copies_ns, writes_ns, reads_ns)
+
+
+def _cpu_times(source: Any, target: Any, size: int) -> tuple[float, float, float]:
+    """Shortest time of a copy, of a fill and of a read that move `size` bytes.
+
+    Within the last cache no parallel loop counts but what one thread takes for its share: a loop of few microseconds
+    waits for its threads to start, and a kernel whose threads are awake does not.
+    """
+    from opgauge.harness.measure import jit
+
+    read, copied, filled = source[: size // 16], target[: size // 16], target[: size // 8]
+    copies = [partial(np.copyto, copied, read), partial(jit.copy, read, copied)]
+    fills = [partial(filled.fill, 1.0), partial(jit.fill, filled, 1.0)]
+    reads = [partial(jit.read, filled), filled.max, partial(jit.read_alone, filled)]
+    if size <= _last_cache_bytes():
+        share = max(filled.size // get_num_threads(), 8)
+        copies.append(partial(jit.copy_alone, source[: share // 2], target[: share // 2]))
+        fills.append(partial(jit.fill_alone, target[:share], 1.0))
+        reads.append(partial(jit.read_alone, target[:share]))
+    rounds = CACHED_ROUNDS if size <= _last_cache_bytes() else 1
+    found = [min(_best_ns(way) for _ in range(rounds) for way in ways) for ways in (copies, fills, reads)]
+    return found[0], found[1], found[2]
+
+
+def _cpu_rate(dtype: str) -> float:
+    """Highest rate of multiply-adds, operations per ns: in a matrix product, or in registers by every thread."""
+    from opgauge.harness.measure import jit
+
+    square = np.ones((CPU_MATRIX, CPU_MATRIX), dtype)
+    multiply = partial(np.matmul, square, square, out=np.empty_like(square))
+    rates = [2 * CPU_MATRIX**3 / _best_ns(multiply)]
+    for lanes, multiply_add in jit.MULTIPLY_ADD.items():
+        call = partial(multiply_add, np.full(lanes, 0.5, dtype), MULTIPLY_ADDS)
+        time_ns = min(_best_ns(call) for _ in range(CACHED_ROUNDS))
+        rates.append(get_num_threads() * 2 * lanes * MULTIPLY_ADDS / time_ns)
+    return max(rates)
+
+
+def _last_cache_bytes() -> int:
+    """Bytes of the last cache; `CACHE_BYTES` where the system does not say."""
+    try:
+        return os.sysconf("SC_LEVEL3_CACHE_SIZE") or CACHE_BYTES
+    except (ValueError, OSError, AttributeError):
+        return CACHE_BYTES
 
 
 def _with_bandwidths(
