@@ -41,7 +41,7 @@ class CaseError(HarnessError, ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class Position:
     """A position in a file; line and column count from 1 and are 0 for the whole file."""
 
     file: str
@@ -56,7 +56,7 @@ class Place:
 class Mistake:
     """A mistake in a file, with its position."""
 
-    place: Place
+    place: Position
     text: str
 
     def __str__(self) -> str:

@@ -21,7 +21,7 @@ from opgauge.harness.scope import Scope
 from opgauge.harness.store.audit import add_audit
 from opgauge.harness.store.tokens import Token, find_token, note_use
 from opgauge.web.observe import note_token, request_id
-from opgauge.web.rate import Limits
+from opgauge.web.rate import RateLimits
 from sqlalchemy import Engine
 from sqlalchemy.exc import SQLAlchemyError
 
@@ -33,12 +33,12 @@ _Receive = Callable[[], Awaitable[_Message]]
 _Send = Callable[[_Message], Awaitable[None]]
 
 
-def limits_of(request: Request) -> Limits:
+def limits_of(request: Request) -> RateLimits:
     """The app's limits."""
     state = request.app.state
     if not hasattr(state, "limits"):
-        state.limits = Limits()
-    found: Limits = state.limits
+        state.limits = RateLimits()
+    found: RateLimits = state.limits
     return found
 
 
@@ -63,7 +63,7 @@ def require(scope: Scope) -> Callable[..., Token]:
     return allowed
 
 
-def check_token(engine: Engine, limits: Limits, address: str, secret: str) -> Token:
+def check_token(engine: Engine, limits: RateLimits, address: str, secret: str) -> Token:
     """The token with this secret; 401 if there is none, 429 for an address that guesses too often."""
     token = find_token(engine, secret) if len(secret) <= LONGEST else None
     if token is None:
@@ -99,10 +99,10 @@ class ReadGuard:
     The password permits reading only, as a browser also sends it with requests that other sites cause.
     """
 
-    def __init__(self, app: Callable[..., Awaitable[None]], engine: Engine, limits: Limits | None = None) -> None:
+    def __init__(self, app: Callable[..., Awaitable[None]], engine: Engine, limits: RateLimits | None = None) -> None:
         self.app = app
         self._engine = engine
-        self._limits = limits or Limits()
+        self._limits = limits or RateLimits()
 
     async def __call__(self, scope: _Message, receive: _Receive, send: _Send) -> None:
         """ASGI."""

@@ -23,7 +23,7 @@ from opgauge.harness.store.queries import RunInfo
 from opgauge.web.history import History
 from opgauge.web.profile import KernelTime
 from opgauge.web.reader import Level
-from opgauge.web.rows import CaseRow
+from opgauge.web.rows import CaseLevels
 
 SLOTS = {BASELINE: "baseline", OPTIMIZED: "optimized", "torch": "torch", "torch_compile": "compile"}
 SLOTS["torchvision"] = "vision"
@@ -69,7 +69,9 @@ def as_json(traces: Sequence[Mapping[str, Any]], **layout: Any) -> str:
     return write_compact({"data": traces, "layout": layout}).decode()
 
 
-def bars(rows: Sequence[CaseRow], names: Sequence[str], hot: Mapping[tuple[str, str, str], float] | None = None) -> str:
+def bars(
+    rows: Sequence[CaseLevels], names: Sequence[str], hot: Mapping[tuple[str, str, str], float] | None = None
+) -> str:
     """Time of each implementation, a group per case; from `hot` by case, device and implementation where given."""
     several = len({row.device.slug for row in rows}) > 1
     labels = [_label(row, several=several) for row in rows]
@@ -101,7 +103,7 @@ def _below(traces: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return {"range": [math.log10(min(times) / 3), math.log10(max(times) * 1.2)]} if times else {}
 
 
-def _tick(row: CaseRow, *, several: bool) -> str:
+def _tick(row: CaseLevels, *, several: bool) -> str:
     """A short name: what varies goes to a line of its own."""
     name, _, inside = row.case.name.partition("[")
     varying = [part for part in inside.removesuffix("]").split(",") if part and part != row.case.dtype]
@@ -109,7 +111,7 @@ def _tick(row: CaseRow, *, several: bool) -> str:
     return "<br>".join(literal(line, 24) for line in lines if line)
 
 
-def _label(row: CaseRow, *, several: bool) -> str:
+def _label(row: CaseLevels, *, several: bool) -> str:
     return literal(f"{row.case.name} · {row.case.dtype}" + (f" · {row.device.name}" if several else ""), 80)
 
 

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from opgauge.harness.errors import NothingError
 from opgauge.harness.judge.compare import compare, compare_run
-from opgauge.harness.judge.latest import Spread, spread_of
+from opgauge.harness.judge.latest import SeriesSpread, spread_of
 from opgauge.harness.judge.verdict import Comparison, Evidence, Kind, Metrics, Rule, Side, Subject, Verdict
 from opgauge.harness.result.result import Ceilings, Environment, Status
 from opgauge.harness.store import listing, queries
@@ -66,7 +66,7 @@ _Key = tuple[str, str, str]
 
 
 @dataclass(slots=True)
-class Trial:
+class ComparedTrial:
     """A case by one implementation on one device of a run: medians and calibration of its processes, and its status."""
 
     case: CaseInfo
@@ -127,7 +127,7 @@ def compare_runs(
     return [_with_series(found or next(slow), spreads, models) for found in quick]
 
 
-def _spreads(reader: Reader, base: RunInfo, head: RunInfo) -> dict[tuple[str, str, str], Spread]:
+def _spreads(reader: Reader, base: RunInfo, head: RunInfo) -> dict[tuple[str, str, str], SeriesSpread]:
     """Spread between the other runs of each series on the devices of `head`, by case id, implementation and device.
 
     The two runs are left out: the change between them is in question.
@@ -142,7 +142,7 @@ def _spreads(reader: Reader, base: RunInfo, head: RunInfo) -> dict[tuple[str, st
     }
 
 
-def _spread(levels: Sequence[Level]) -> Spread:
+def _spread(levels: Sequence[Level]) -> SeriesSpread:
     """Spread of the longest level of a series, so that its steps do not count as noise."""
     known = timed(levels)
     steps = {id(point[1]) for point in change_points(levels)}
@@ -152,15 +152,15 @@ def _spread(levels: Sequence[Level]) -> Spread:
             parts.append([])
         parts[-1].append(time)
     longest = max(parts, key=len)
-    return spread_of(longest) if len(longest) > 1 else Spread()
+    return spread_of(longest) if len(longest) > 1 else SeriesSpread()
 
 
-def _with_series(one: Compared, spreads: Mapping[_Key, Spread], models: Mapping[str, str]) -> Compared:
+def _with_series(one: Compared, spreads: Mapping[_Key, SeriesSpread], models: Mapping[str, str]) -> Compared:
     """The comparison with the model of its device, judged by its series if its pairs were too few to say anything."""
     one = one._replace(model=models.get(one.device, ""))
     if one.verdict is not Verdict.UNDECIDED or one.pairs >= USUAL.alarm_pairs or one.ratio is None:
         return one
-    spread = spreads.get((one.case.case_id, one.implementation, one.device), Spread())
+    spread = spreads.get((one.case.case_id, one.implementation, one.device), SeriesSpread())
     half = spread.half_width()
     change = log(one.ratio)
     interval = (exp(change - half), exp(change + half))
@@ -179,8 +179,8 @@ class _Pair(NamedTuple):
     """A case by one implementation on both sides, to be judged."""
 
     key: _Key
-    base: Trial | None
-    head: Trial | None
+    base: ComparedTrial | None
+    head: ComparedTrial | None
 
 
 def _compare_single(
@@ -226,7 +226,7 @@ def _compared(pair: _Pair, found: Comparison, ratio: float | None) -> Compared:
     )
 
 
-def _trials(reader: Reader, run: RunInfo, device: str, *, across: bool) -> dict[_Key, Trial]:
+def _trials(reader: Reader, run: RunInfo, device: str, *, across: bool) -> dict[_Key, ComparedTrial]:
     trials = reader.kept("trials", run, lambda: _read_trials(reader, run))
     if not device:
         return trials
@@ -234,7 +234,7 @@ def _trials(reader: Reader, run: RunInfo, device: str, *, across: bool) -> dict[
     return {(*key[:2], ""): one for key, one in chosen.items()} if across else chosen
 
 
-def _read_trials(reader: Reader, run: RunInfo) -> dict[_Key, Trial]:
+def _read_trials(reader: Reader, run: RunInfo) -> dict[_Key, ComparedTrial]:
     """Trials of a run, read once for all comparisons, as reading dominates their time."""
     judged = listing.list_judged(reader.engine, run.key, MOST)
     infos = reader.cases({one.case_key for one in judged})
@@ -249,15 +249,15 @@ def _read_trials(reader: Reader, run: RunInfo) -> dict[_Key, Trial]:
     }
 
 
-def _trial(case: CaseInfo, rule: Rule, blocks: list[Judged]) -> Trial:
+def _trial(case: CaseInfo, rule: Rule, blocks: list[Judged]) -> ComparedTrial:
     first = blocks[0]
     if len(blocks) == 1:
         times: tuple[float, ...] = (first.median_ns,) if first.median_ns else ()
         side = _side_of(first.status, first.reason, first.peak, first.footprint)
-        return Trial(case, rule, first.device, first.bytes, times, _rulers(blocks) if first.ruler else (), side)
+        return ComparedTrial(case, rule, first.device, first.bytes, times, _rulers(blocks) if first.ruler else (), side)
     blocks = sorted(blocks, key=lambda one: one.block)
     times = tuple([one.median_ns for one in blocks if one.median_ns])
-    return Trial(case, rule, blocks[0].device, blocks[0].bytes, times, _rulers(blocks), _side(blocks))
+    return ComparedTrial(case, rule, blocks[0].device, blocks[0].bytes, times, _rulers(blocks), _side(blocks))
 
 
 def _evidence(pair: _Pair, fastest: Mapping[str, float]) -> Evidence:
@@ -279,7 +279,7 @@ def _rule(pair: _Pair) -> Rule:
     return _known(pair).rule
 
 
-def _known(pair: _Pair) -> Trial:
+def _known(pair: _Pair) -> ComparedTrial:
     """The only side, or the base if there are both."""
     known = pair.base or pair.head
     if known is None:
@@ -293,7 +293,7 @@ def _fastest(device: str, reached: Ceilings) -> float:
     return 0.0 if device == "cpu" else max(reached.copy_gbps or 0.0, reached.write_gbps or 0.0)
 
 
-def _floor_ns(head: Trial, fastest: Mapping[str, float]) -> float | None:
+def _floor_ns(head: ComparedTrial, fastest: Mapping[str, float]) -> float | None:
     """Least time by bandwidth; None if it was not measured."""
     rate = fastest.get(head.device)
     return head.bytes / rate if rate and head.bytes else None
@@ -312,7 +312,7 @@ def _rule_of(threshold: float) -> Rule:
     return Rule(threshold=threshold, same_within=threshold)
 
 
-def _median(trial: Trial | None) -> float | None:
+def _median(trial: ComparedTrial | None) -> float | None:
     times = trial.times if trial else ()
     if len(times) == 1:
         return times[0]

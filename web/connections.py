@@ -26,7 +26,7 @@ SPARE_FILES = 128
 SUMMARY_S = 10.0
 
 
-class Limits:
+class ConnectionLimits:
     """Connections of a process: at most `total`, and `per_address` from one address that is no trusted proxy."""
 
     def __init__(self, total: int = 1000, per_address: int = 100, trusted: frozenset[str] = frozenset()) -> None:
@@ -69,7 +69,7 @@ class Limits:
 class Guarded(H11Protocol):
     """HTTP/1.1 with the limits of `limits`, which the process sets before it serves."""
 
-    limits: ClassVar[Limits] = Limits()
+    limits: ClassVar[ConnectionLimits] = ConnectionLimits()
     _counted: str | None = None
     _timer: asyncio.TimerHandle | None = None
 
@@ -149,11 +149,11 @@ def raise_file_limit() -> int:
     return hard
 
 
-def connection_limits(trusted: frozenset[str] = frozenset()) -> Limits:
+def connection_limits(trusted: frozenset[str] = frozenset()) -> ConnectionLimits:
     """Limits that fit the open files of this process."""
     files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     total = max(16, min(1000, files - SPARE_FILES))
-    return Limits(total, max(8, min(100, total // 4)), trusted)
+    return ConnectionLimits(total, max(8, min(100, total // 4)), trusted)
 
 
 def protocol_options(trusted: frozenset[str] = frozenset()) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from statistics import median
 
 from opgauge.harness.result.summary import BASELINE, OPTIMIZED, PEERS
 from opgauge.web.charts import SYMBOLS, as_json, literal
-from opgauge.web.rows import CaseRow
+from opgauge.web.rows import CaseLevels
 from opgauge.web.text import time_text
 
 COLOURS = 8
@@ -18,10 +18,10 @@ CLIFF = 1.5
 
 
 @dataclass(frozen=True, slots=True)
-class Compared:
+class PeerComparison:
     """A case, the ratio of optimized to the fastest of peers and baseline, and which one that is."""
 
-    row: CaseRow
+    row: CaseLevels
     ratio: float
     rival: str
 
@@ -38,12 +38,12 @@ class OpCoverage:
     op: str
     cases: int
     median: float
-    worst: Compared
+    worst: PeerComparison
     above: float
     cliffs: int
 
 
-def compared(rows: Iterable[CaseRow]) -> list[Compared]:
+def compared(rows: Iterable[CaseLevels]) -> list[PeerComparison]:
     """Cases with a time of optimized and of another implementation, the slowest against it first."""
     found = []
     for row in rows:
@@ -51,13 +51,13 @@ def compared(rows: Iterable[CaseRow]) -> list[Compared]:
         others = {name: time for name in (BASELINE, *PEERS) if (time := row.time_ns(name))}
         if own and others:
             rival = min(others, key=lambda name: others[name])
-            found.append(Compared(row, own / others[rival], rival))
+            found.append(PeerComparison(row, own / others[rival], rival))
     return sorted(found, key=lambda one: -one.ratio)
 
 
-def by_op(cases: Sequence[Compared]) -> list[OpCoverage]:
+def by_op(cases: Sequence[PeerComparison]) -> list[OpCoverage]:
     """One line per op, the op with the worst case first."""
-    ops: dict[str, list[Compared]] = {}
+    ops: dict[str, list[PeerComparison]] = {}
     for one in cases:
         ops.setdefault(one.row.case.op, []).append(one)
     return [
@@ -73,7 +73,7 @@ def by_op(cases: Sequence[Compared]) -> list[OpCoverage]:
     ]
 
 
-def figure(cases: Sequence[Compared]) -> str | None:
+def figure(cases: Sequence[PeerComparison]) -> str | None:
     """Ratio over bytes, a series per op; None without cases."""
     if not cases:
         return None

@@ -27,7 +27,7 @@ from opgauge.harness.store.webhooks import (
 )
 from opgauge.web.observe import DELIVERIES, log
 from opgauge.web.reader import Reader
-from opgauge.web.regression import Regression, State, known_regressions
+from opgauge.web.regression import Regression, RegressionState, known_regressions
 from sqlalchemy import Engine
 
 SILENT_AFTER = timedelta(days=1)
@@ -40,8 +40,8 @@ SIGNATURE = "X-Opgauge-Signature"
 def events_of(reader: Reader, now: datetime) -> Iterator[tuple[Event, str, dict[str, Any]]]:
     """Kind, unique key and message of each event of a project."""
     for one in known_regressions(reader):
-        if one.state in {State.OPEN, State.SUSPECTED} and one.run.started > now - RECENT:
-            kind = Event.SUSPECTED if one.state is State.SUSPECTED else Event(one.kind)
+        if one.state in {RegressionState.OPEN, RegressionState.SUSPECTED} and one.run.started > now - RECENT:
+            kind = Event.SUSPECTED if one.state is RegressionState.SUSPECTED else Event(one.kind)
             yield kind, f"regression {one.key}", _regression_message(one)
     for slug, (device, started) in latest_by_device(reader).items():
         if SILENT_AFTER < now - started < RECENT:

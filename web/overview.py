@@ -9,13 +9,13 @@ from statistics import median
 from opgauge.harness.result.summary import BASELINE, OPTIMIZED, PEERS
 from opgauge.harness.store.queries import RunInfo
 from opgauge.web.reader import DeviceInfo, Reader, Recent
-from opgauge.web.rows import CaseRow, geometric_mean, latest_rows
+from opgauge.web.rows import CaseLevels, geometric_mean, latest_rows
 
 SPARK = 24
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class OpStanding:
     """An op on a device: geometric means over its cases, median share of the ceiling.
 
     run: the latest of those that the cases are from. speedup: over the baseline. peers: speedup over each. over_peers:
@@ -35,9 +35,9 @@ class Standing:
     spark: tuple[float, ...] = ()
 
 
-def standings(reader: Reader, recent: Recent) -> list[Standing]:
+def standings(reader: Reader, recent: Recent) -> list[OpStanding]:
     """One per op and device, by name, over the latest run of each case."""
-    found: dict[tuple[str, str], list[CaseRow]] = {}
+    found: dict[tuple[str, str], list[CaseLevels]] = {}
     for row in latest_rows(reader):
         found.setdefault((row.case.op, row.device.slug), []).append(row)
     sparks = _sparks(recent)
@@ -45,10 +45,10 @@ def standings(reader: Reader, recent: Recent) -> list[Standing]:
     return [_standing(rows, sparks.get(key, ()), places) for key, rows in sorted(found.items())]
 
 
-def _standing(rows: list[CaseRow], spark: tuple[float, ...], places: Mapping[int, int]) -> Standing:
+def _standing(rows: list[CaseLevels], spark: tuple[float, ...], places: Mapping[int, int]) -> OpStanding:
     shares = [share for share in (row.share() for row in rows) if share]
     peers = {peer: geometric_mean(row.speedup(peer) for row in rows) for peer in PEERS}
-    return Standing(
+    return OpStanding(
         rows[0].case.op,
         rows[0].device,
         max((row.run for row in rows), key=lambda run: places[run.key]),

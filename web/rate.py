@@ -34,7 +34,7 @@ class RateLimit:
 
 
 @dataclass(frozen=True)
-class Limits:
+class RateLimits:
     """What is limited: writes by token, writes by address, wrong tokens by address."""
 
     token: RateLimit = field(default_factory=lambda: RateLimit(per_s=50, burst=200))

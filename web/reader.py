@@ -19,8 +19,8 @@ from typing import Any, TypeVar
 
 from opgauge.harness.result.result import Ceilings, Status
 from opgauge.harness.store import Store, queries
-from opgauge.harness.store.projects import Commit, Project, find_project, list_commits, list_projects
-from opgauge.harness.store.queries import CaseInfo, Past, Point, RunInfo
+from opgauge.harness.store.projects import Commit, ProjectSettings, find_project, list_commits, list_projects
+from opgauge.harness.store.queries import CaseInfo, Past, RunInfo, StoredPoint
 from opgauge.web.cache import Cache, ProjectCache
 from opgauge.web.devices import Places
 from opgauge.web.history import History, history_of
@@ -114,7 +114,7 @@ def device_names(run: RunInfo) -> list[str]:
     return sorted({key.partition(".")[0] for key in run.environment.hard if "." in key})
 
 
-def level_of(run: RunInfo, points: Iterable[Point | Past]) -> Level:
+def level_of(run: RunInfo, points: Iterable[StoredPoint | Past]) -> Level:
     """The processes of one trial as one level."""
     found = list(points)
     if len(found) == 1 and found[0].status == Status.OK:
@@ -137,8 +137,8 @@ class Reader:
         self.waivers = waivers
         self.project: str | None = None
         self._shared = cache
-        self._points: OrderedDict[int, tuple[Hashable, list[Point]]] = OrderedDict()
-        self._said: OrderedDict[int, tuple[list[Point], _Said]] = OrderedDict()
+        self._points: OrderedDict[int, tuple[Hashable, list[StoredPoint]]] = OrderedDict()
+        self._said: OrderedDict[int, tuple[list[StoredPoint], _Said]] = OrderedDict()
         self._made: OrderedDict[tuple[str, int], tuple[Hashable, Any]] = OrderedDict()
         self._cases: dict[int, CaseInfo] = {}
         self._where = Places(store.engine)
@@ -161,7 +161,7 @@ class Reader:
         return self._shared.get("projects", lambda: list_projects(self.engine))
 
     @property
-    def settings(self) -> Project:
+    def settings(self) -> ProjectSettings:
         """Settings of the project; those of the only one if this reads all."""
         return self.cache.get("settings", lambda: find_project(self.engine, self._own_project()))
 
@@ -247,7 +247,7 @@ class Reader:
         runs = self.history().runs
         return runs, {run.key: place for place, run in enumerate(runs)}
 
-    def points(self, run_keys: Collection[int]) -> dict[int, list[Point]]:
+    def points(self, run_keys: Collection[int]) -> dict[int, list[StoredPoint]]:
         """Results of recent runs; unchanged ones come from memory."""
         counted = queries.count_results(self.engine, run_keys)
         found = {}
@@ -272,7 +272,7 @@ class Reader:
         found: Answer = known[1]
         return found
 
-    def points_of(self, run: RunInfo, op: str | None = None) -> list[Point]:
+    def points_of(self, run: RunInfo, op: str | None = None) -> list[StoredPoint]:
         """Results of a run, or of one op in it; old runs do not displace recent ones in memory."""
         known = self._points.get(run.key)
         if known is not None and known[0] == queries.count_results(self.engine, [run.key]).get(run.key):
@@ -330,7 +330,7 @@ class Reader:
                 break
         return found
 
-    def _enter(self, recent: Recent, run: RunInfo, points: list[Point], infos: Mapping[int, CaseInfo]) -> None:
+    def _enter(self, recent: Recent, run: RunInfo, points: list[StoredPoint], infos: Mapping[int, CaseInfo]) -> None:
         known = self._said.get(run.key)
         if known is None or known[0] is not points:
             known = self._said[run.key] = (points, self._say(run, points, infos))
@@ -348,10 +348,10 @@ class Reader:
             else:
                 recent.series[key] = [level]
 
-    def _say(self, run: RunInfo, points: Iterable[Point], infos: Mapping[int, CaseInfo]) -> _Said:
+    def _say(self, run: RunInfo, points: Iterable[StoredPoint], infos: Mapping[int, CaseInfo]) -> _Said:
         said = _Said()
         slugs: dict[str, str] = {}
-        blocks: dict[SeriesKey, list[Point]] = {}
+        blocks: dict[SeriesKey, list[StoredPoint]] = {}
         for point in points:
             info = infos.get(point.case_key)
             if info is None:

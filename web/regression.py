@@ -29,7 +29,7 @@ LEAST_RATIO = 1.02
 """Least change of a stored series that counts: the drift of a host is of that size."""
 
 
-class State(StrEnum):
+class RegressionState(StrEnum):
     """State of a regression: confirmed by several runs and open, suspected by the latest, acknowledged or fixed."""
 
     OPEN = "open"
@@ -53,7 +53,7 @@ class Regression:
     kind: str
     before: RunInfo
     run: RunInfo
-    state: State
+    state: RegressionState
     detail: str = ""
     ratio: float | None = None
     before_ns: float | None = None
@@ -108,7 +108,7 @@ def find_regressions(
     """Regressions of all implementations but peers, by state, those of the newest commits first."""
     found = [one for key, levels in recent.series.items() for one in _of_series(recent, key, levels)]
     judged = [_acknowledged(one, given, today, excuses or Excuses()) for one in found]
-    order, places = list(State), {run.key: place for place, run in enumerate(recent.runs)}
+    order, places = list(RegressionState), {run.key: place for place, run in enumerate(recent.runs)}
 
     def rank(one: Regression) -> tuple[int, int, float]:
         return order.index(one.state), -places.get(one.run.key, 0), -(one.ratio or 99.0)
@@ -207,7 +207,7 @@ def _of_series(recent: Recent, key: SeriesKey, levels: Sequence[Level]) -> Itera
             kind="slower",
             before=before.run,
             run=after.run,
-            state=State.FIXED if back else State.OPEN,
+            state=RegressionState.FIXED if back else RegressionState.OPEN,
             ratio=point.ratio,
             before_ns=point.before,
             after_ns=point.after,
@@ -222,7 +222,7 @@ def _of_series(recent: Recent, key: SeriesKey, levels: Sequence[Level]) -> Itera
             kind="slower",
             before=before.run,
             run=first.run,
-            state=State.SUSPECTED,
+            state=RegressionState.SUSPECTED,
             ratio=found.ratio,
             before_ns=found.before,
             after_ns=found.after,
@@ -259,7 +259,7 @@ def _broken(
     times: tuple[float | None, ...],
     fixed: Level | None,
 ) -> Regression:
-    state = State.OPEN if fixed is None else State.FIXED
+    state = RegressionState.OPEN if fixed is None else RegressionState.FIXED
     before, after = broken
     fixed_in = None if fixed is None else fixed.run
     return Regression(
@@ -275,7 +275,7 @@ def _broken(
 
 
 def _acknowledged(found: Regression, given: Sequence[Acknowledgement], today: date, excuses: Excuses) -> Regression:
-    if found.state not in {State.OPEN, State.SUSPECTED}:
+    if found.state not in {RegressionState.OPEN, RegressionState.SUSPECTED}:
         return found
     for one in given:
         same = (one.case_id, one.implementation, one.device) == (
@@ -284,10 +284,10 @@ def _acknowledged(found: Regression, given: Sequence[Acknowledgement], today: da
             found.device.name,
         )
         if same and one.verdict == found.kind and one.until >= today and _is_expected(found, one):
-            return replace(found, state=State.ACKNOWLEDGED, acknowledgement=one)
+            return replace(found, state=RegressionState.ACKNOWLEDGED, acknowledgement=one)
     subject = Subject(found.case.op, found.case.name, found.case.case_id, found.implementation, found.device.name)
     waiver = excuses.find(subject, found.kind, found.ratio, today)
-    return replace(found, state=State.ACKNOWLEDGED, acknowledgement=waiver) if waiver else found
+    return replace(found, state=RegressionState.ACKNOWLEDGED, acknowledgement=waiver) if waiver else found
 
 
 def _is_expected(found: Regression, given: Acknowledgement) -> bool:

@@ -13,7 +13,7 @@ from typing import Any
 from opgauge.harness.result.result import Ceilings
 from opgauge.harness.result.summary import OPTIMIZED
 from opgauge.web.charts import SYMBOLS, as_json, literal, trace
-from opgauge.web.rows import CaseRow
+from opgauge.web.rows import CaseLevels
 from opgauge.web.text import share_text, time_text
 
 COLOURS = 8
@@ -24,10 +24,10 @@ _RATES = "%{x:,.3~r} flop/byte, %{y:,.4~r} GFLOP/s"
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
+class RooflinePoint:
     """A case that was timed."""
 
-    row: CaseRow
+    row: CaseLevels
     time_ns: float
 
     @property
@@ -55,17 +55,17 @@ class Point:
         return self.gflops / self.roof_gflops if self.roof_gflops else None
 
 
-def counted(rows: Iterable[CaseRow]) -> list[CaseRow]:
+def counted(rows: Iterable[CaseLevels]) -> list[CaseLevels]:
     """Those with work to count, flops and bytes."""
     return [row for row in rows if row.flops and row.bytes]
 
 
-def points_of(rows: Iterable[CaseRow], implementation: str = OPTIMIZED) -> list[Point]:
+def points_of(rows: Iterable[CaseLevels], implementation: str = OPTIMIZED) -> list[RooflinePoint]:
     """A point per case with counted work that this implementation got right, in the order of the rows."""
-    return [Point(row, time) for row in counted(rows) if (time := row.time_ns(implementation))]
+    return [RooflinePoint(row, time) for row in counted(rows) if (time := row.time_ns(implementation))]
 
 
-def by_implementation(rows: Sequence[CaseRow], names: Sequence[str]) -> str | None:
+def by_implementation(rows: Sequence[CaseLevels], names: Sequence[str]) -> str | None:
     """A series per implementation; None where no work is counted."""
     series = [(name, place, points_of(rows, name)) for place, name in enumerate(names)]
     template = f"%{{text}}<br>{_RATES}<extra>%{{fullData.name}}</extra>"
@@ -77,7 +77,7 @@ def by_implementation(rows: Sequence[CaseRow], names: Sequence[str]) -> str | No
     return _figure(traces, counted(rows))
 
 
-def by_op(points: Sequence[Point], ops: Sequence[str]) -> str | None:
+def by_op(points: Sequence[RooflinePoint], ops: Sequence[str]) -> str | None:
     """A series per op, with the colour and the symbol of its place among `ops`; None for no points."""
     series = [(op, place, [point for point in points if point.row.case.op == op]) for place, op in enumerate(ops)]
     said = "%{customdata[0]}, %{customdata[1]} of the roof"
@@ -97,7 +97,7 @@ def by_op(points: Sequence[Point], ops: Sequence[str]) -> str | None:
     return _figure(traces, [point.row for point in points])
 
 
-def _placed(points: Sequence[Point], place: int) -> dict[str, Any]:
+def _placed(points: Sequence[RooflinePoint], place: int) -> dict[str, Any]:
     return {
         "mode": "markers",
         "x": [point.intensity for point in points],
@@ -107,7 +107,7 @@ def _placed(points: Sequence[Point], place: int) -> dict[str, Any]:
     }
 
 
-def _figure(traces: Sequence[Mapping[str, Any]], rows: Sequence[CaseRow]) -> str | None:
+def _figure(traces: Sequence[Mapping[str, Any]], rows: Sequence[CaseLevels]) -> str | None:
     if not rows:
         return None
     intensities = [row.flops / row.bytes for row in rows]
@@ -125,7 +125,7 @@ def _figure(traces: Sequence[Mapping[str, Any]], rows: Sequence[CaseRow]) -> str
     )
 
 
-def _latest_ceilings(rows: Iterable[CaseRow]) -> list[tuple[str, Ceilings]]:
+def _latest_ceilings(rows: Iterable[CaseLevels]) -> list[tuple[str, Ceilings]]:
     """Per device, by name, those of the latest run: several would be drawn on top of each other."""
     newest_last = sorted(rows, key=lambda row: (row.run.started, row.run.key))
     found = {row.device.slug: (row.device.name, row.ceilings) for row in newest_last if row.ceilings}

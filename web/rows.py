@@ -9,12 +9,12 @@ from statistics import fmean, median
 
 from opgauge.harness.result.result import Ceilings
 from opgauge.harness.result.summary import ALLOWED, BASELINE, NOISE, OPTIMIZED, PEERS, block_ratios, is_coarse
-from opgauge.harness.store.queries import CaseInfo, Point, RunInfo
+from opgauge.harness.store.queries import CaseInfo, RunInfo, StoredPoint
 from opgauge.web.reader import GRAVE, DeviceInfo, Level, Reader, Recent, level_of
 
 
 @dataclass(frozen=True, slots=True)
-class CaseRow:
+class CaseLevels:
     """Levels by implementation. bytes, flops: the op's least work. ceilings: what the device reached in this run."""
 
     run: RunInfo
@@ -86,12 +86,12 @@ def floor_ns(moved: int, flops: int, dtype: str, reached: Ceilings | None) -> fl
     return reached.floor_ns(moved, flops, dtype) if reached else None
 
 
-def rows_of(reader: Reader, run: RunInfo, op: str | None = None) -> list[CaseRow]:
+def rows_of(reader: Reader, run: RunInfo, op: str | None = None) -> list[CaseLevels]:
     """The rows of a run, in its order."""
     points = reader.points_of(run, op)
     infos = reader.cases({point.case_key for point in points})
     ceilings = reader.ceilings(run)
-    found: dict[tuple[str, str], dict[str, list[Point]]] = {}
+    found: dict[tuple[str, str], dict[str, list[StoredPoint]]] = {}
     cases: dict[str, CaseInfo] = {}
     for point in points:
         info = infos.get(point.case_key)
@@ -105,16 +105,16 @@ def rows_of(reader: Reader, run: RunInfo, op: str | None = None) -> list[CaseRow
         levels = {implementation: level_of(run, blocks) for implementation, blocks in by_implementation.items()}
         first = next(iter(by_implementation.values()))[0]
         work = (first.bytes, first.flops)
-        rows.append(CaseRow(run, cases[case_id], devices[name], levels, *work, ceilings.get(name)))
+        rows.append(CaseLevels(run, cases[case_id], devices[name], levels, *work, ceilings.get(name)))
     return rows
 
 
-def latest_rows(reader: Reader) -> list[CaseRow]:
+def latest_rows(reader: Reader) -> list[CaseLevels]:
     """Every case on every device, each from the newest commit whose runs have it there."""
     return reader.cache.get("latest rows", lambda: _latest(reader, reader.recent()))
 
 
-def _latest(reader: Reader, recent: Recent) -> list[CaseRow]:
+def _latest(reader: Reader, recent: Recent) -> list[CaseLevels]:
     order = {run.key: place for place, run in enumerate(recent.runs)}
     found: dict[tuple[str, str], dict[str, Level]] = {}
     for (case_id, implementation, slug), levels in recent.series.items():
@@ -125,29 +125,29 @@ def _latest(reader: Reader, recent: Recent) -> list[CaseRow]:
         levels_there = {name: level for name, level in by_name.items() if level.run.key == run.key}
         device, work = recent.devices[slug], recent.work[case_id, slug]
         reached = reader.ceilings(run).get(device.name)
-        rows.append(CaseRow(run, recent.cases[case_id], device, levels_there, *work, reached))
+        rows.append(CaseLevels(run, recent.cases[case_id], device, levels_there, *work, reached))
     return rows
 
 
-def implementations(rows: Iterable[CaseRow]) -> list[str]:
+def implementations(rows: Iterable[CaseLevels]) -> list[str]:
     """Those that occur: baseline, our own variants, optimized, peers."""
     names = {name for row in rows for name in row.levels}
     ours = sorted(names - {BASELINE, OPTIMIZED, *PEERS})
     return [name for name in (BASELINE, *ours, OPTIMIZED, *PEERS) if name in names]
 
 
-def devices_of(rows: Iterable[CaseRow]) -> list[DeviceInfo]:
+def devices_of(rows: Iterable[CaseLevels]) -> list[DeviceInfo]:
     """Those that the rows were measured on, by their slugs."""
     return sorted({row.device.slug: row.device for row in rows}.values(), key=lambda one: one.slug)
 
 
-def first_device(rows: Iterable[CaseRow]) -> str:
+def first_device(rows: Iterable[CaseLevels]) -> str:
     """The slug of a GPU rather than of a CPU: times of both in one figure say little. Empty for no rows."""
     devices = devices_of(rows)
     return min(devices, key=lambda one: (one.name == "cpu", one.name)).slug if devices else ""
 
 
-def runs_of(rows: Iterable[CaseRow]) -> list[RunInfo]:
+def runs_of(rows: Iterable[CaseLevels]) -> list[RunInfo]:
     """Those that the rows are from, newest first."""
     return sorted({row.run.key: row.run for row in rows}.values(), key=lambda run: run.started, reverse=True)
 
@@ -158,7 +158,7 @@ def geometric_mean(values: Iterable[float | None]) -> float | None:
     return exp(fmean(known)) if known else None
 
 
-def sort_rows(rows: Sequence[CaseRow], order: str) -> list[CaseRow]:
+def sort_rows(rows: Sequence[CaseLevels], order: str) -> list[CaseLevels]:
     """By name; `speedup`, `peer`: least over baseline or best peer first; `time`: longest; `share`: least."""
     keys = {
         "speedup": lambda row: row.speedup(BASELINE) or float("inf"),

@@ -13,7 +13,7 @@ from opgauge.harness.report.export import Quoted
 from opgauge.harness.result.result import Ceilings
 from opgauge.harness.result.summary import origin
 from opgauge.harness.store import queries
-from opgauge.harness.store.queries import CaseInfo, Line, RunInfo
+from opgauge.harness.store.queries import CaseInfo, RunInfo, StoredLine
 from opgauge.web.reader import KEPT_CASES, Reader
 from pydantic_core import to_json
 
@@ -101,14 +101,14 @@ def _tell(case: CaseInfo) -> str:
     return ",".join([cells[text] for text in texts])
 
 
-def _times(line: Line) -> tuple[Any, ...]:
+def _times(line: StoredLine) -> tuple[Any, ...]:
     """From the median to the hot time."""
     data = line.data
     quantiles = data.get("quantiles_ns") or _UNKNOWN
     return line.median_ns, *quantiles, (data.get("measurement") or _NOTHING).get("hot_ns")
 
 
-def _rest(line: Line, dtype: str, reached: Ceilings | None) -> tuple[Any, ...]:
+def _rest(line: StoredLine, dtype: str, reached: Ceilings | None) -> tuple[Any, ...]:
     """From the memory to the last column."""
     data, time, nbytes = line.data, line.median_ns, line.bytes
     measurement, profile = data.get("measurement") or _NOTHING, data.get("profile") or _NOTHING
@@ -138,7 +138,7 @@ def _number(value: Any) -> Any:
     return float(value) if type(value) is str else value
 
 
-def _share(line: Line, dtype: str, reached: Ceilings | None) -> float | None:
+def _share(line: StoredLine, dtype: str, reached: Ceilings | None) -> float | None:
     """Equal to `opgauge.harness.result.summary.share_of_ceiling`."""
     if reached is None or line.median_ns is None:
         return None

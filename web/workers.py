@@ -50,7 +50,7 @@ class Orders:
     metrics: str
 
 
-class Sharing:
+class ConnectionSharing:
     """Middleware that closes a connection after its answer while others wait, so that an idle process gets the next."""
 
     def __init__(self, app: Callable[..., Awaitable[None]]) -> None:
@@ -150,7 +150,7 @@ def worker() -> FastAPI:
         bell=Bell(Path(orders.bell)),
     )
     TURNS.share(Path(orders.turns))
-    app.add_middleware(Sharing)
+    app.add_middleware(ConnectionSharing)
     Thread(target=_end_with, args=(orders.parent,), daemon=True).start()
     return _warmed(app)
 

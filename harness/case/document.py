@@ -15,7 +15,7 @@ from typing import Any
 
 import yaml
 from opgauge.harness.case.hint import show
-from opgauge.harness.errors import CaseFileError, Mistake, Place
+from opgauge.harness.errors import CaseFileError, Mistake, Position
 
 MAX_BYTES = 1 << 20
 MAX_NODES = 100_000
@@ -46,8 +46,8 @@ class YamlNode:
     """
 
     value: Any
-    place: Place
-    keys: dict[str, Place] = field(default_factory=dict)
+    place: Position
+    keys: dict[str, Position] = field(default_factory=dict)
     size: int = 1
 
     @property
@@ -71,16 +71,16 @@ def read_documents(path: Path, mistakes: list[Mistake]) -> list[YamlNode]:
     except yaml.YAMLError as error:
         raise composer.syntax_mistake(error) from error
     if not documents:
-        raise _fatal(Place(str(path), 1, 1), "the file is empty; a case file has an op and its cases")
+        raise _fatal(Position(str(path), 1, 1), "the file is empty; a case file has an op and its cases")
     return documents
 
 
-def _fatal(place: Place, text: str) -> CaseFileError:
+def _fatal(place: Position, text: str) -> CaseFileError:
     return CaseFileError([Mistake(place, text)])
 
 
 def _read_text(path: Path) -> str:
-    whole = Place(str(path))
+    whole = Position(str(path))
     try:
         if not path.is_file():
             raise _fatal(whole, "not a regular file" if path.exists() else "no such file")
@@ -99,9 +99,9 @@ def _read_text(path: Path) -> str:
         raise _fatal(_place_after(str(path), before), "not UTF-8; save the file as UTF-8") from error
 
 
-def _place_after(file: str, before: str) -> Place:
+def _place_after(file: str, before: str) -> Position:
     lines = _BREAK.split(before)
-    return Place(file, len(lines), len(lines[-1]) + 1)
+    return Position(file, len(lines), len(lines[-1]) + 1)
 
 
 class _Composer:
@@ -125,7 +125,7 @@ class _Composer:
         """The parser's error in one line, with its place."""
         mark = getattr(error, "problem_mark", None)
         if mark is not None:
-            place = Place(self.file, mark.line + 1, mark.column + 1)
+            place = Position(self.file, mark.line + 1, mark.column + 1)
             parts = (getattr(error, "context", None), getattr(error, "problem", None))
             text = ": ".join(part.strip() for part in parts if part)
         else:
@@ -133,8 +133,8 @@ class _Composer:
             text = getattr(error, "reason", "") or str(error).partition("\n")[0]
         return _fatal(place, f"YAML syntax: {text}")
 
-    def _place(self, event: Any) -> Place:
-        return Place(self.file, event.start_mark.line + 1, event.start_mark.column + 1)
+    def _place(self, event: Any) -> Position:
+        return Position(self.file, event.start_mark.line + 1, event.start_mark.column + 1)
 
     def _node(self, event: Any, depth: int) -> YamlNode:
         place = self._place(event)
@@ -155,29 +155,29 @@ class _Composer:
             self.anchors[event.anchor] = node
         return node
 
-    def _anchored(self, event: Any, place: Place) -> YamlNode:
+    def _anchored(self, event: Any, place: Position) -> YamlNode:
         node = self.anchors.get(event.anchor)
         if node is None:
             raise _fatal(place, f"the alias *{event.anchor} has no anchor before it")
         return node
 
-    def _counted(self, node: YamlNode, place: Place) -> YamlNode:
+    def _counted(self, node: YamlNode, place: Position) -> YamlNode:
         self.count += node.size
         if self.count > MAX_NODES:
             raise _fatal(place, f"more than {MAX_NODES:,} values, aliases written out")
         return node
 
-    def _sequence(self, place: Place, depth: int) -> YamlNode:
+    def _sequence(self, place: Position, depth: int) -> YamlNode:
         self.count += 1
         items = []
         while not isinstance(event := next(self.events), yaml.SequenceEndEvent):
             items.append(self._node(event, depth + 1))
         return YamlNode(items, place, size=1 + sum(item.size for item in items))
 
-    def _mapping(self, place: Place, depth: int) -> YamlNode:
+    def _mapping(self, place: Position, depth: int) -> YamlNode:
         self.count += 1
         found: dict[str, YamlNode] = {}
-        keys: dict[str, Place] = {}
+        keys: dict[str, Position] = {}
         while not isinstance(event := next(self.events), yaml.MappingEndEvent):
             key = self._node(event, depth + 1)
             value = self._node(next(self.events), depth + 1)
@@ -191,7 +191,7 @@ class _Composer:
                 found[name], keys[name] = value, key.place
         return YamlNode(found, place, keys, size=1 + sum(item.size + 1 for item in found.values()))
 
-    def _scalar(self, event: Any, place: Place) -> Any:
+    def _scalar(self, event: Any, place: Position) -> Any:
         text = event.value
         if not event.implicit[0]:
             return text
@@ -205,7 +205,7 @@ class _Composer:
             return self._float(text, place)
         return text
 
-    def _float(self, text: str, place: Place) -> float:
+    def _float(self, text: str, place: Position) -> float:
         number = float(text)
         if abs(number) == float("inf"):
             sign = "-" if number < 0 else ""

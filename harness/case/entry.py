@@ -13,8 +13,8 @@ from opgauge.harness.case.document import YamlNode
 from opgauge.harness.case.hint import read_value, record_hints, show, takes_scalars
 from opgauge.harness.case.reading import collecting, entries_of, known_entries, located, read_node, wrong
 from opgauge.harness.case.rules import SECTIONS, build_case, check_gate, known_field
-from opgauge.harness.case.sweep import Choice, Point, SweepAxis, count_points, expand, point_name, varying
-from opgauge.harness.errors import CaseError, Mistake, Place
+from opgauge.harness.case.sweep import Point, SweepAxis, SweepValue, count_points, expand, point_name, varying
+from opgauge.harness.errors import CaseError, Mistake, Position
 from opgauge.ops import Op
 
 MAX_CASES = 10_000
@@ -29,7 +29,7 @@ class Written(NamedTuple):
     """A case and where it is written."""
 
     case: Case
-    place: Place
+    place: Position
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +85,7 @@ def _read_section(op: Op, section: str, node: YamlNode, mistakes: list[Mistake])
     return found
 
 
-def _known(op: Op, path: str, place: Place) -> Any:
+def _known(op: Op, path: str, place: Position) -> Any:
     try:
         return known_field(op, path)
     except CaseError as error:
@@ -143,7 +143,7 @@ class Entry:
         except CaseError as error:
             raise wrong(self._place_of(error.path, point), str(error)) from error
 
-    def _place_of(self, path: str, point: Point) -> Place:
+    def _place_of(self, path: str, point: Point) -> Position:
         if path in point:
             return point[path].place
         beneath = (choice.place for key, choice in point.items() if key.startswith(f"{path}."))
@@ -166,7 +166,7 @@ class Entry:
         swept = _is_sweep(hint, node)
         if swept and not node.value:
             raise wrong(node.place, f"{_title(path)} should be a value or a list of them, not []")
-        rows: list[tuple[Choice]] = []
+        rows: list[tuple[SweepValue]] = []
         for item in node.value if swept else [node]:
             with collecting(self.mistakes):
                 choice = _choice(path, hint, item)
@@ -179,7 +179,7 @@ class Entry:
         node = self.node.value.get("zip")
         if node is None:
             return []
-        columns: dict[str, list[Choice]] = {}
+        columns: dict[str, list[SweepValue]] = {}
         for path, values in entries_of(node, "zip").items():
             hint = _known(self.op, path, node.keys[path])
             if path in self.own.fields:
@@ -247,8 +247,8 @@ def _list_hint(hint: Any, node: YamlNode) -> str:
     return f": a list is a sweep; for one list value write [{show(node.plain)}]"
 
 
-def _choice(path: str, hint: Any, node: YamlNode) -> Choice:
-    return Choice(read_node(node, _title(path), hint), node.place)
+def _choice(path: str, hint: Any, node: YamlNode) -> SweepValue:
+    return SweepValue(read_node(node, _title(path), hint), node.place)
 
 
 def _is_sweep(hint: Any, node: YamlNode) -> bool:

@@ -16,7 +16,7 @@ from opgauge.harness.case.entry import MAX_CASES, SHARED_KEYS, Entry, Written, r
 from opgauge.harness.case.hint import show
 from opgauge.harness.case.reading import collecting, known_entries, located, read_node, wrong
 from opgauge.harness.case.rules import known_op
-from opgauge.harness.errors import CaseFileError, Mistake, Place
+from opgauge.harness.errors import CaseFileError, Mistake, Position
 
 NOT_CASES = ("waivers.yaml", "policy.yaml")
 """Files of a folder of cases that hold none."""
@@ -56,10 +56,10 @@ def _folder(path: Path) -> list[Path]:
     try:
         inside = sorted(path.iterdir())
     except OSError as error:
-        raise wrong(Place(str(path)), f"cannot be read: {error.strerror}") from error
+        raise wrong(Position(str(path)), f"cannot be read: {error.strerror}") from error
     files = [file for file in inside if file.suffix in (".yaml", ".yml") and file.name not in NOT_CASES]
     if not files:
-        raise wrong(Place(str(path)), "the folder has no case files (*.yaml)")
+        raise wrong(Position(str(path)), "the folder has no case files (*.yaml)")
     return files
 
 

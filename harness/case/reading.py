@@ -8,7 +8,7 @@ from typing import Any
 
 from opgauge.harness.case.document import YamlNode
 from opgauge.harness.case.hint import did_you_mean, read_value, show
-from opgauge.harness.errors import CaseError, CaseFileError, Mistake, Place
+from opgauge.harness.errors import CaseError, CaseFileError, Mistake, Position
 
 
 @contextmanager
@@ -20,7 +20,7 @@ def collecting(mistakes: list[Mistake]) -> Iterator[None]:
         mistakes.extend(error.mistakes)
 
 
-def wrong(place: Place, text: str) -> CaseFileError:
+def wrong(place: Position, text: str) -> CaseFileError:
     """A single mistake, to be raised."""
     return CaseFileError([Mistake(place, text)])
 

@@ -9,15 +9,15 @@ from itertools import product
 from typing import Any
 
 from opgauge.harness.case.hint import show
-from opgauge.harness.errors import Place
+from opgauge.harness.errors import Position
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class SweepValue:
     """One value of a field, and where it stands."""
 
     value: Any
-    place: Place
+    place: Position
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,10 +25,10 @@ class SweepAxis:
     """Fields that move together, by dotted path, and the values they take: a row for each step."""
 
     paths: tuple[str, ...]
-    rows: tuple[tuple[Choice, ...], ...]
+    rows: tuple[tuple[SweepValue, ...], ...]
 
 
-Point = Mapping[str, Choice]
+Point = Mapping[str, SweepValue]
 
 
 def count_points(axes: Sequence[SweepAxis]) -> int:

@@ -128,7 +128,7 @@ def start(
     from opgauge.harness.project import active
     from opgauge.harness.settings import configuration_file
 
-    active.choose(active.Choice(config or configuration_file(), builtin))
+    active.choose(active.ProjectChoice(config or configuration_file(), builtin))
     if context.invoked_subcommand in NEEDS_BUILD:
         active.build()
     if context.invoked_subcommand in NEEDS_OPS:

@@ -74,8 +74,8 @@ def explore(
 
     Example: opgauge explore --op lerp_grad --time 120 --output found.yaml
     """
-    from opgauge.harness.explore.draw import Limits as CaseLimits
-    from opgauge.harness.explore.explore import Plan, sources
+    from opgauge.harness.explore.draw import CaseLimits
+    from opgauge.harness.explore.explore import ExplorationPlan, sources
     from opgauge.harness.explore.explore import explore as explore_cases
     from opgauge.harness.explore.finding import group, write_cases
     from opgauge.harness.measure import Limits
@@ -107,7 +107,7 @@ def explore(
             threads=settings.threads,
             memory_bytes=settings.memory_bytes,
         ) as executor:
-            plan = Plan(
+            plan = ExplorationPlan(
                 chosen,
                 where,
                 monotonic() + seconds,

@@ -80,11 +80,11 @@ def init(
 
 
 def _write_schema(folder: Path) -> None:
-    from opgauge.harness.project.active import Choice, choose, load
+    from opgauge.harness.project.active import ProjectChoice, choose, load
     from opgauge.harness.project.configuration import FILE, FOLDER
     from opgauge.harness.project.folder import make_folder
 
-    choose(Choice(file=folder / FILE))
+    choose(ProjectChoice(file=folder / FILE))
     load()
     from opgauge.harness.case.schema import schema_text  # imports ops: the shipped ones unless a project is chosen
 

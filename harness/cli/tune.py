@@ -13,7 +13,7 @@ from opgauge.harness.cli.options import Paths, Timeout, default_device, load
 if TYPE_CHECKING:
     from opgauge.harness.case.case import Case
     from opgauge.harness.settings import Settings
-    from opgauge.harness.tune.tuner import Finding
+    from opgauge.harness.tune.tuner import TuningFinding
     from opgauge.ops._core.tuning import Parameter
     from rich.console import Console
     from rich.table import Table
@@ -123,7 +123,7 @@ def _run(
     with start() as executor:
         model = executor.ask(protocol.NameModel(device))
     tuner = Tuner(start, device, budget_s=budget_s, tell=tell)
-    findings: list[Finding] = []
+    findings: list[TuningFinding] = []
     interrupted = False
     try:
         for item, cases in wanted:
@@ -158,7 +158,7 @@ def plan_table(wanted: Sequence[tuple[Parameter, list[Case]]]) -> Table:
     return made
 
 
-def table(findings: Sequence[Finding]) -> Table:
+def table(findings: Sequence[TuningFinding]) -> Table:
     """What was chosen: the gain of the fastest candidate, with its interval, whether or not it is enough."""
     from rich import box
     from rich.markup import escape
@@ -184,7 +184,7 @@ def table(findings: Sequence[Finding]) -> Table:
     return made
 
 
-def remarks(findings: Sequence[Finding]) -> list[str]:
+def remarks(findings: Sequence[TuningFinding]) -> list[str]:
     """Candidates that are out of the question and cases that were left out, a line each."""
     lines = []
     for one in findings:

@@ -36,7 +36,7 @@ DTYPE_WEIGHTS = {"float32": 8, "float16": 4, "bfloat16": 3, "float64": 2}
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class CaseLimits:
     """Largest case to draw. bytes: of all inputs and outputs. flops: least work, which a reference does in float64."""
 
     bytes: int = 64 << 20
@@ -44,7 +44,7 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class CaseSource:
     """What cases of one op are drawn from. known: cases to change; dtypes: those that have a kernel."""
 
     op: Op
@@ -52,7 +52,7 @@ class Source:
     dtypes: Sequence[str]
 
 
-def draw_case(source: Source, seed: int, index: int, limits: Limits) -> Case | None:
+def draw_case(source: CaseSource, seed: int, index: int, limits: CaseLimits) -> Case | None:
     """Case number `index` of a seed; None where no attempt met the shape rule and the limits."""
     random = Random(f"{seed}/{source.op.name}/{index}")  # noqa: S311  not for secrets
     largest = limits.bytes
@@ -74,7 +74,7 @@ def valid_case(op: Op, values: Mapping[str, Any], **rest: Any) -> Case | None:
         return None
 
 
-def fits(case: Case, limits: Limits) -> bool:
+def fits(case: Case, limits: CaseLimits) -> bool:
     """Whether a case computes something and stays within the limits."""
     shapes = case.resolved
     if not any(spec.size for spec in shapes.outputs.values()):
@@ -144,7 +144,7 @@ def draw_shape(random: Random, elements: int) -> Shape:
     return shape
 
 
-def _proposal(source: Source, random: Random, wanted: int) -> Values:
+def _proposal(source: CaseSource, random: Random, wanted: int) -> Values:
     op = source.op
     if op.propose is not None and random.random() < 0.5:
         shapes, params = op.propose(random, max(wanted // 4, 1))
@@ -156,7 +156,7 @@ def _proposal(source: Source, random: Random, wanted: int) -> Values:
     return _fresh(source, random, wanted)
 
 
-def _fresh(source: Source, random: Random, wanted: int) -> Values:
+def _fresh(source: CaseSource, random: Random, wanted: int) -> Values:
     op, values = source.op, {}
     base = draw_shape(random, max(wanted // 8, 1))
     for item in op.inputs:
@@ -168,7 +168,7 @@ def _fresh(source: Source, random: Random, wanted: int) -> Values:
     return values
 
 
-def _changed(source: Source, random: Random, wanted: int) -> Values:
+def _changed(source: CaseSource, random: Random, wanted: int) -> Values:
     """A known case of other lengths, brought to about the size wanted, with some other parameters."""
     values = values_of(random.choice(source.known))
     for name, hint in record_hints(source.op.params).items():
@@ -218,7 +218,7 @@ def _related(base: Shape, random: Random) -> Shape:
     return (1,)
 
 
-def _value(source: Source, name: str, hint: Any, random: Random) -> Any:
+def _value(source: CaseSource, name: str, hint: Any, random: Random) -> Any:
     """A value by type: one that a known case has, or one of a few that are often special."""
     seen = [getattr(case.params, name) for case in source.known]
     if seen and random.random() < 0.4:

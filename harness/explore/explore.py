@@ -9,7 +9,7 @@ from time import monotonic
 from typing import Any
 
 from opgauge.harness.case.case import Case
-from opgauge.harness.explore.draw import Limits, Source, draw_case, fits
+from opgauge.harness.explore.draw import CaseLimits, CaseSource, draw_case, fits
 from opgauge.harness.explore.finding import Finding, Slowdown, cause_of, failure, slowdown, smaller
 from opgauge.harness.explore.shrink import shrink
 from opgauge.harness.result.result import Result, Trial
@@ -28,7 +28,7 @@ Measure = Callable[[Sequence[Trial]], list[Result]]
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class ExplorationPlan:
     """What to explore.
 
     seed: of all draws. cases: how many to draw at most, None for no limit. end: by `time.monotonic`, seconds.
@@ -44,7 +44,7 @@ class Plan:
     steps: int = 16
     only_wrong: bool = False
     batch: int = 1
-    limits: Limits = field(default_factory=Limits)
+    limits: CaseLimits = field(default_factory=CaseLimits)
 
 
 @dataclass(slots=True)
@@ -58,7 +58,7 @@ class Exploration:
     undrawn: list[str] = field(default_factory=list)
 
 
-def sources(known: Sequence[Case], ops: Sequence[str] | None, device: str) -> list[Source]:
+def sources(known: Sequence[Case], ops: Sequence[str] | None, device: str) -> list[CaseSource]:
     """One per op that has an optimized kernel, or a baseline, on the device."""
     backend = Device.parse(device).backend
     found = []
@@ -69,11 +69,13 @@ def sources(known: Sequence[Case], ops: Sequence[str] | None, device: str) -> li
         own = {key.dtype for key in keys if key.implementation == OPTIMIZED} or {key.dtype for key in keys}
         dtypes = [dtype for dtype in op.dtypes if dtype in own]
         if dtypes:
-            found.append(Source(op, [case for case in known if case.op == op.name], dtypes))
+            found.append(CaseSource(op, [case for case in known if case.op == op.name], dtypes))
     return found
 
 
-def explore(wanted: Plan, drawn_from: Sequence[Source], measure: Measure, tell: Callable[[str], Any]) -> Exploration:
+def explore(
+    wanted: ExplorationPlan, drawn_from: Sequence[CaseSource], measure: Measure, tell: Callable[[str], Any]
+) -> Exploration:
     """Draw until there are enough cases or time is up; half of the time at most goes into shrinking.
 
     The same plan draws the same cases: where `measure` knows results of an earlier part, it goes on from there.
@@ -99,7 +101,7 @@ def explore(wanted: Plan, drawn_from: Sequence[Source], measure: Measure, tell: 
     return found
 
 
-def _draws(wanted: Plan, drawn_from: Sequence[Source], found: Exploration) -> Iterator[Case]:
+def _draws(wanted: ExplorationPlan, drawn_from: Sequence[CaseSource], found: Exploration) -> Iterator[Case]:
     """Valid cases, op after op in turn; an op that none can be drawn of is left."""
     misses = dict.fromkeys((source.op.name for source in drawn_from), 0)
     seen: set[str] = set()
@@ -119,14 +121,14 @@ def _draws(wanted: Plan, drawn_from: Sequence[Source], found: Exploration) -> It
             yield case
 
 
-def _rows(cases: Sequence[Case], wanted: Plan, measure: Measure) -> list[Row]:
+def _rows(cases: Sequence[Case], wanted: ExplorationPlan, measure: Measure) -> list[Row]:
     trials = plan(cases, devices=[wanted.device])
     if wanted.only_wrong:
         trials = [trial for trial in trials if trial.implementation not in PEERS]
     return rows(measure(trials))
 
 
-def _finding(row: Row, wanted: Plan) -> Finding | None:
+def _finding(row: Row, wanted: ExplorationPlan) -> Finding | None:
     result = row.best
     if result is None:
         return None
@@ -140,7 +142,7 @@ def _finding(row: Row, wanted: Plan) -> Finding | None:
     return Finding(case, case, row.device, cause, slow)
 
 
-def _shrunk(finding: Finding, wanted: Plan, measure: Measure, found: Exploration) -> Finding:
+def _shrunk(finding: Finding, wanted: ExplorationPlan, measure: Measure, found: Exploration) -> Finding:
     """The finding by the smallest case that shows at least half of its slowdown, or that is wrong too."""
     least = wanted.threshold
     if finding.slowdown is not None:

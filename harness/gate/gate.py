@@ -13,7 +13,7 @@ from enum import IntEnum
 
 from opgauge.harness.case.case import GatePolicy
 from opgauge.harness.gate.policy import Policy
-from opgauge.harness.gate.waiver import Standing, Waiver, review
+from opgauge.harness.gate.waiver import Waiver, WaiverReview, review
 from opgauge.harness.judge.verdict import EXTENDABLE, Comparison, Kind, Reason, Subject, Verdict
 
 
@@ -88,7 +88,7 @@ class GateOutcome:
     failures: tuple[Comparison, ...] = ()
     breaches: tuple[Breach, ...] = ()
     excused: tuple[tuple[Comparison, Waiver], ...] = ()
-    waivers: tuple[Standing, ...] = ()
+    waivers: tuple[WaiverReview, ...] = ()
 
     @property
     def passed(self) -> bool:

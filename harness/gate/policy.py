@@ -22,13 +22,13 @@ from opgauge.harness.case.filters import matches_text
 from opgauge.harness.case.hint import record_hints, show
 from opgauge.harness.case.reading import collecting, known_entries, read_names, read_node, wrong
 from opgauge.harness.case.rules import check_gate
-from opgauge.harness.errors import CaseError, CaseFileError, Mistake, Place
+from opgauge.harness.errors import CaseError, CaseFileError, Mistake, Position
 from opgauge.harness.judge.pattern import matches
 from opgauge.harness.judge.verdict import DEFAULT_EXACT, Metrics, Rule, Subject
 
 FAILABLE = ("slower", "broken", "undecided", "new", "removed")
 NOTHING_ASKED = GatePolicy()
-NOWHERE = Place("")
+NOWHERE = Position("")
 _EXACT = tuple(item.name for item in fields(Metrics))
 _ASKED = tuple(item.name for item in fields(GatePolicy))
 _CHOICE = ("cases", "device", "implementation")
@@ -42,7 +42,7 @@ class PolicyRule:
     asked: GatePolicy
     device: str = "*"
     implementation: str = "*"
-    place: Place = NOWHERE
+    place: Position = NOWHERE
 
     def covers(self, subject: Subject) -> bool:
         """Whether it is about this subject."""

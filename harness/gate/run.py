@@ -16,7 +16,7 @@ from opgauge.harness.gate.pairs import PairPlan, Tell, measure
 from opgauge.harness.gate.policy import NOTHING_ASKED, Policy
 from opgauge.harness.gate.pool import Clock, WorkerPool
 from opgauge.harness.gate.record import BASE, HEAD, SIDES, JobRecord
-from opgauge.harness.gate.selection import Plan, Selection, baseline_of, plan
+from opgauge.harness.gate.selection import GatePlan, Selection, baseline_of, plan
 from opgauge.harness.gate.stored import Stored
 from opgauge.harness.gate.waiver import Waiver
 from opgauge.harness.judge.compare import compare_run
@@ -90,7 +90,7 @@ def gate(
     conditions: Conditions,
     *,
     tell: Tell = lambda _: None,
-    laid: Plan | None = None,
+    laid: GatePlan | None = None,
     stored: Stored | None = None,
 ) -> GateRun:
     """Compare the two trees of `pool`.
@@ -136,7 +136,7 @@ def gate(
 
 
 def _decider(
-    layout: Plan, conditions: Conditions, reached: Mapping[str, Ceilings], counted: Counts
+    layout: GatePlan, conditions: Conditions, reached: Mapping[str, Ceilings], counted: Counts
 ) -> Callable[[Mapping[Subject, JobRecord]], Sequence[Comparison]]:
     most = conditions.schedule.most
 
@@ -170,7 +170,7 @@ def _series(subject: Subject) -> tuple[str, str, str]:
     return subject.case_id, subject.implementation, subject.device
 
 
-def _ceilings(pool: WorkerPool, layout: Plan, policy: Policy) -> dict[str, Ceilings]:
+def _ceilings(pool: WorkerPool, layout: GatePlan, policy: Policy) -> dict[str, Ceilings]:
     """What the devices reach: of GPUs always, for what is faster than that is no time; of the CPU where asked for."""
     asked = {
         one.subject.device
@@ -204,7 +204,7 @@ def _last_line(error: WorkerError) -> str:
 
 
 def _breaches(
-    records: Mapping[Subject, JobRecord], layout: Plan, policy: Policy, reached: Mapping[str, Ceilings]
+    records: Mapping[Subject, JobRecord], layout: GatePlan, policy: Policy, reached: Mapping[str, Ceilings]
 ) -> list[Breach]:
     found: list[Breach] = []
     for subject, own in layout.own.items():

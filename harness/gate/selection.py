@@ -55,7 +55,7 @@ class Selection:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class GatePlan:
     """What is to be done.
 
     jobs: to be measured. own: what the case files ask of the gate. facts: jobs whose times serve others only.
@@ -82,7 +82,7 @@ class _Holding:
     blocks: Mapping[tuple[str, str, str], Sequence[BlockOutcome]] = field(default_factory=dict)
 
 
-def plan(pool: WorkerPool, selection: Selection, policy: Policy, stored: Stored | None = None) -> Plan:
+def plan(pool: WorkerPool, selection: Selection, policy: Policy, stored: Stored | None = None) -> GatePlan:
     """Ask both trees (the head alone where the base is stored) and lay out the jobs.
 
     Raises CaseError, TreeError, and NothingError where nothing is left.
@@ -353,7 +353,7 @@ def _lay_out(
     policy: Policy,
     devices: tuple[str, ...],
     notes: list[str],
-) -> Plan:
+) -> GatePlan:
     own = {subject: GatePolicy(**trial["case"]["gate"]) for subject, trial in head.trials.items()}
     known = {_key(subject) for subject in base.trials}
     here = {_key(subject) for subject in head.trials}
@@ -375,7 +375,7 @@ def _lay_out(
         if subject not in jobs
     }
     removed = tuple(Evidence(subject, Side(), None) for subject in base.trials if _key(subject) not in here)
-    return Plan(
+    return GatePlan(
         jobs=(*jobs.values(), *facts.values()),
         devices=devices,
         own=own,

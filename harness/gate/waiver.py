@@ -25,12 +25,12 @@ from opgauge.harness.case.document import YamlNode, read_documents
 from opgauge.harness.case.filters import matches_text
 from opgauge.harness.case.hint import record_hints, show
 from opgauge.harness.case.reading import collecting, known_entries, read_names, read_node, wrong
-from opgauge.harness.errors import CaseFileError, Mistake, Place
+from opgauge.harness.errors import CaseFileError, Mistake, Position
 from opgauge.harness.judge.pattern import matches
 from opgauge.harness.judge.verdict import Comparison, Kind, Subject, Verdict
 
 EXCUSABLE = ("slower", "undecided", "broken")
-NOWHERE = Place("")
+NOWHERE = Position("")
 REQUIRED = ("cases", "owner", "reason", "until")
 
 
@@ -51,7 +51,7 @@ class Waiver:
     implementation: str = "*"
     expected_ratio: float | None = None
     verdicts: tuple[str, ...] = ("slower",)
-    place: Place = NOWHERE
+    place: Position = NOWHERE
 
     def covers(self, subject: Subject) -> bool:
         """Whether it is about this subject, whatever the date."""
@@ -76,7 +76,7 @@ class Waiver:
         return found.interval is None or found.interval[0] <= self.expected_ratio
 
 
-class State(StrEnum):
+class WaiverState(StrEnum):
     """How a waiver stands."""
 
     USED = "used"
@@ -87,33 +87,33 @@ class State(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class WaiverReview:
     """A waiver and how it stands in a run."""
 
     waiver: Waiver
-    state: State
+    state: WaiverState
 
     def __str__(self) -> str:
         one = self.waiver
         return f"{one.place}: waiver for {one.cases} ({one.owner}, until {one.until}): {self.state}"
 
 
-def review(waivers: Iterable[Waiver], found: Sequence[Comparison], today: date) -> tuple[Standing, ...]:
+def review(waivers: Iterable[Waiver], found: Sequence[Comparison], today: date) -> tuple[WaiverReview, ...]:
     """How each waiver stands, in order; what is not `used` or `open` wants tidying."""
-    return tuple(Standing(waiver, _state(waiver, found, today)) for waiver in waivers)
+    return tuple(WaiverReview(waiver, _state(waiver, found, today)) for waiver in waivers)
 
 
-def _state(waiver: Waiver, found: Sequence[Comparison], today: date) -> State:
+def _state(waiver: Waiver, found: Sequence[Comparison], today: date) -> WaiverState:
     if waiver.is_expired(today):
-        return State.EXPIRED
+        return WaiverState.EXPIRED
     covered = [one for one in found if waiver.covers(one.subject)]
     if not covered:
-        return State.UNMATCHED
+        return WaiverState.UNMATCHED
     if any(waiver.excuses(one, today) for one in covered):
-        return State.USED
+        return WaiverState.USED
     good = {Verdict.SAME, Verdict.FASTER}
     needless = all(one.verdict in good or one.kind in {Kind.FIXED, Kind.REMOVED} for one in covered)
-    return State.UNNEEDED if needless else State.OPEN
+    return WaiverState.UNNEEDED if needless else WaiverState.OPEN
 
 
 def load_waivers(path: Path) -> tuple[Waiver, ...]:

@@ -40,7 +40,7 @@ _DTYPES = {
 
 
 @dataclass(frozen=True)
-class Point:
+class ForeignPoint:
     """One benchmark as another tool measured it. samples_ns: empty where it failed, for `reason`.
 
     calls_per_sample: calls that one sample averages over. axes: what it was run with, as text.
@@ -75,7 +75,13 @@ def dtype_of(name: str) -> str:
 
 
 def make_run(
-    tool: str, timer: str, points: Iterable[Point], *, started: datetime, environment: Environment, content: bytes
+    tool: str,
+    timer: str,
+    points: Iterable[ForeignPoint],
+    *,
+    started: datetime,
+    environment: Environment,
+    content: bytes,
 ) -> Submission:
     """A run of these points, checked as one from elsewhere is. Its id follows from the file: it is entered once."""
     seen: Counter[tuple[str, str]] = Counter()
@@ -100,7 +106,7 @@ def finite(values: Iterable[Any], factor: float = 1.0) -> tuple[float, ...]:
     return tuple(value for value in scaled if math.isfinite(value) and value > 0)
 
 
-def _result(tool: str, timer: str, point: Point, *, block: int) -> Result:
+def _result(tool: str, timer: str, point: ForeignPoint, *, block: int) -> Result:
     params = Imported(tool, point.benchmark, {str(key): str(value) for key, value in point.axes.items()})
     case = Case(IMPORTED, point.name, {}, point.dtype, params, tags=(tool,))
     trial = Trial(case, tool, point.device.partition(":")[0], point.device)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from opgauge.harness.interchange.foreign import Point, finite, make_run
+from opgauge.harness.interchange.foreign import ForeignPoint, finite, make_run
 from opgauge.harness.result.result import Environment, Status
 from opgauge.harness.result.submission import Submission
 
@@ -33,20 +33,20 @@ def read_google_benchmark(data: Mapping[str, Any], content: bytes, started: date
     )
 
 
-def _point(name: str, items: Iterable[Mapping[str, Any]]) -> Point | None:
+def _point(name: str, items: Iterable[Mapping[str, Any]]) -> ForeignPoint | None:
     benchmark, axes = _split(name)
     failed = [item for item in items if item.get("error_occurred") or item.get("skipped")]
     if failed:
         wrong = bool(failed[0].get("error_occurred"))
         reason = str(failed[0].get("error_message") or failed[0].get("skip_message") or "it failed")
-        return Point(benchmark, (), axes, status=Status.ERROR if wrong else Status.UNSUPPORTED, reason=reason)
+        return ForeignPoint(benchmark, (), axes, status=Status.ERROR if wrong else Status.UNSUPPORTED, reason=reason)
     timed = _timed(list(items))
     if not timed:
         return None
     first = timed[0]
     samples = [value for item in timed for value in finite([item["real_time"]], _unit(item))]
     rate = first.get("bytes_per_second") or 0.0
-    return Point(
+    return ForeignPoint(
         benchmark,
         samples,
         axes,

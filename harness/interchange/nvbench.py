@@ -15,7 +15,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from opgauge.harness.interchange.foreign import UNSPECIFIED, Point, dtype_of, finite, make_run
+from opgauge.harness.interchange.foreign import UNSPECIFIED, ForeignPoint, dtype_of, finite, make_run
 from opgauge.harness.result.result import Environment, Status
 from opgauge.harness.result.submission import Submission
 
@@ -56,7 +56,7 @@ def _hard(devices: Mapping[int, Mapping[str, Any]]) -> Iterator[tuple[str, str]]
             yield f"cuda:{number}.sm_version", str(device["sm_version"])
 
 
-def _point(benchmark: Mapping[str, Any], state: Mapping[str, Any], path: Path) -> Point:
+def _point(benchmark: Mapping[str, Any], state: Mapping[str, Any], path: Path) -> ForeignPoint:
     axes = {str(axis["name"]): _axis_text(axis) for axis in state.get("axis_values") or ()}
     types = [dtype_of(str(axis["value"])) for axis in state.get("axis_values") or () if axis.get("type") == "type"]
     number = state.get("device")
@@ -68,8 +68,8 @@ def _point(benchmark: Mapping[str, Any], state: Mapping[str, Any], path: Path) -
     }
     if state.get("is_skipped"):
         reason = str(state.get("skip_reason") or "skipped")
-        return Point(samples_ns=(), status=Status.UNSUPPORTED, reason=reason, **what)
-    return Point(**what, **_times(_summaries(state), path))
+        return ForeignPoint(samples_ns=(), status=Status.UNSUPPORTED, reason=reason, **what)
+    return ForeignPoint(**what, **_times(_summaries(state), path))
 
 
 def _axis_text(axis: Mapping[str, Any]) -> str:

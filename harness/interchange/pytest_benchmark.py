@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from opgauge.harness.interchange.foreign import Point, finite, make_run
+from opgauge.harness.interchange.foreign import ForeignPoint, finite, make_run
 from opgauge.harness.result.result import Environment
 from opgauge.harness.result.submission import Submission
 
@@ -29,12 +29,12 @@ def read_pytest_benchmark(data: Mapping[str, Any], content: bytes, started: date
     )
 
 
-def _point(item: Mapping[str, Any]) -> Point:
+def _point(item: Mapping[str, Any]) -> ForeignPoint:
     stats = item["stats"]
     rounds = finite(stats.get("data") or (), 1e9)
     samples = rounds or finite([stats.get("median"), stats.get("mean")], 1e9)[:1]
     params = item.get("params") or {}
-    return Point(
+    return ForeignPoint(
         benchmark=str(item.get("fullname") or item["name"]).partition("[")[0],
         samples_ns=samples,
         axes={str(key): str(value) for key, value in params.items()} or _bracketed(item),

@@ -28,7 +28,7 @@ ROBUST_FROM = 6
 
 
 @dataclass(frozen=True, slots=True)
-class Spread:
+class SeriesSpread:
     """Deviation between runs of a series, of the log of the time, and the degrees of freedom behind it."""
 
     deviation: float = PRIOR_DEVIATION
@@ -54,7 +54,7 @@ class Departure:
     limit: float
 
 
-def spread_of(values: Sequence[float], within: float = 0.0) -> Spread:
+def spread_of(values: Sequence[float], within: float = 0.0) -> SeriesSpread:
     """The spread of a series of positive times at one level.
 
     within: relative spread of the samples of one run; a series is not assumed to be quieter than its samples.
@@ -63,13 +63,13 @@ def spread_of(values: Sequence[float], within: float = 0.0) -> Spread:
     prior = max(PRIOR_DEVIATION, within)
     own = len(logs) - 1
     if own < 1:
-        return Spread(prior, PRIOR_DEGREES)
+        return SeriesSpread(prior, PRIOR_DEGREES)
     deviation = stdev(logs)
     if len(logs) >= ROBUST_FROM:
         middle = median(logs)
         deviation = min(deviation, 1.4826 * median(abs(one - middle) for one in logs) * math.sqrt(len(logs) / own))
     square = (PRIOR_DEGREES * prior**2 + own * deviation**2) / (PRIOR_DEGREES + own)
-    return Spread(math.sqrt(square), PRIOR_DEGREES + own)
+    return SeriesSpread(math.sqrt(square), PRIOR_DEGREES + own)
 
 
 def find_departure(values: Sequence[float], most: int, within: float = 0.0) -> Departure | None:

@@ -18,7 +18,7 @@ class _Active:
     is_loaded: bool = False
 
 
-class Choice(NamedTuple):
+class ProjectChoice(NamedTuple):
     """What a person may say about the project.
 
     file: its configuration, instead of the nearest. builtin: measure the ops that opgauge ships.
@@ -28,7 +28,7 @@ class Choice(NamedTuple):
     builtin: bool = False
 
 
-def choose(choice: Choice = Choice(), start: Path | None = None) -> Project | None:  # noqa: B008  immutable
+def choose(choice: ProjectChoice = ProjectChoice(), start: Path | None = None) -> Project | None:  # noqa: B008  immutable
     """Choose the project for this process, by default that of `start` or the current folder, and return it.
 
     Call it before `opgauge.ops` is imported: the shipped ops are left out where a project does not want them.

@@ -23,7 +23,7 @@ from sqlalchemy import Engine
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
+class SeriesPoint:
     """A run's median of block medians, nanoseconds."""
 
     run: str
@@ -38,7 +38,7 @@ class Series:
 
     subject: Subject
     machine: str
-    points: tuple[Point, ...]
+    points: tuple[SeriesPoint, ...]
 
     def changes(self, least_ratio: float = 1.0) -> tuple[ChangePoint, ...]:
         """Where the level changed; none where there are fewer points than that needs."""
@@ -135,6 +135,6 @@ def _is_on(run: RunInfo, branch: str, commits: Collection[str]) -> bool:
     return run.branch == branch or run.commit.removesuffix("-dirty") in commits
 
 
-def _points(times: dict[int, list[float]], runs: dict[int, RunInfo]) -> tuple[Point, ...]:
+def _points(times: dict[int, list[float]], runs: dict[int, RunInfo]) -> tuple[SeriesPoint, ...]:
     ordered: Iterable[RunInfo] = sorted((runs[key] for key in times), key=lambda run: (run.started, run.key))
-    return tuple(Point(run.id, run.commit, run.started, median(times[run.key])) for run in ordered)
+    return tuple(SeriesPoint(run.id, run.commit, run.started, median(times[run.key])) for run in ordered)

@@ -39,7 +39,7 @@ SLOWING = {
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class HostFinding:
     """One fact about the machine. is_good: as measuring wants it. advice: what to do, empty where it is good."""
 
     subject: str
@@ -48,7 +48,7 @@ class Finding:
     advice: str = ""
 
 
-def examine(device: str, root: Path = Path("/")) -> list[Finding]:
+def examine(device: str, root: Path = Path("/")) -> list[HostFinding]:
     """Findings about the host, and about a GPU where `device` is one. root: of the file system, for tests."""
     found = [*_cpu(root), *_host(root)]
     parsed = Device.parse(device)
@@ -60,61 +60,65 @@ def unfit_facts(device: str) -> str:
     return ", ".join(f"{one.subject} {one.fact}" for one in examine(device) if not one.is_good)
 
 
-def as_facts(findings: list[Finding]) -> dict[str, Any]:
+def as_facts(findings: list[HostFinding]) -> dict[str, Any]:
     """Findings as plain JSON, for a run."""
     return {"fit": all(one.is_good for one in findings), "findings": [asdict(one) for one in findings]}
 
 
-def _cpu(root: Path) -> Iterator[Finding]:
+def _cpu(root: Path) -> Iterator[HostFinding]:
     governor = _read(root / CPU_FOLDER / "cpu0/cpufreq/scaling_governor")
     if governor:
         good = governor == "performance"
-        yield Finding("governor", governor, good, "" if good else "cpupower frequency-set -g performance")
+        yield HostFinding("governor", governor, good, "" if good else "cpupower frequency-set -g performance")
     boost = _read(root / CPU_FOLDER / "cpufreq/boost")
     no_turbo = _read(root / CPU_FOLDER / "intel_pstate/no_turbo")
     if boost or no_turbo:
         is_on = boost == "1" or no_turbo == "0"
         advice = "disable boost: clocks depend on temperature and on busy cores"
-        yield Finding("boost", "on" if is_on else "off", not is_on, advice if is_on else "")
+        yield HostFinding("boost", "on" if is_on else "off", not is_on, advice if is_on else "")
     threads = _read(root / CPU_FOLDER / "smt/active")
     if threads:
         advice = "leave one thread per core idle, or disable SMT: siblings share a core"
-        yield Finding("SMT", "on" if threads == "1" else "off", threads != "1", advice if threads == "1" else "")
+        yield HostFinding("SMT", "on" if threads == "1" else "off", threads != "1", advice if threads == "1" else "")
     nodes = len(list((root / "sys/devices/system/node").glob("node[0-9]*")))
     if nodes > 1:
-        yield Finding("NUMA", f"{nodes} nodes", False, "numactl --cpunodebind=0 --membind=0: stay on one node")
+        yield HostFinding("NUMA", f"{nodes} nodes", False, "numactl --cpunodebind=0 --membind=0: stay on one node")
 
 
-def _host(root: Path) -> Iterator[Finding]:
+def _host(root: Path) -> Iterator[HostFinding]:
     times = psutil.cpu_times_percent(WATCH_S)
     cpus = os.cpu_count() or 1
     busy = (100.0 - times.idle - getattr(times, "iowait", 0.0)) / 100
     good = busy <= max(MOST_LOAD, 1.0 / cpus)
-    yield Finding("load", f"{busy * cpus:.1f} of {cpus} CPUs busy", good, "" if good else "stop other processes")
+    yield HostFinding("load", f"{busy * cpus:.1f} of {cpus} CPUs busy", good, "" if good else "stop other processes")
     steal = float(getattr(times, "steal", 0.0))
     advice = "measure on a dedicated host: the hypervisor gives CPU time to others"
-    yield Finding("steal", f"{steal:.1f} %", steal <= MOST_STEAL, "" if steal <= MOST_STEAL else advice)
+    yield HostFinding("steal", f"{steal:.1f} %", steal <= MOST_STEAL, "" if steal <= MOST_STEAL else advice)
     quota = _read(root / CGROUP / "cpu.max").partition(" ")[0]
     if quota:
         free = quota == "max"
-        yield Finding("cgroup quota", quota, free, "" if free else "lift the CPU quota: it stops threads mid-kernel")
+        yield HostFinding(
+            "cgroup quota", quota, free, "" if free else "lift the CPU quota: it stops threads mid-kernel"
+        )
     pressure = _read(root / "proc/pressure/cpu")
     if pressure:
         waiting = float(pressure.split("avg10=")[1].split()[0])
         good = waiting <= MOST_PRESSURE
-        yield Finding("CPU pressure", f"{waiting:.0f} %", good, "" if good else "processes wait for CPUs: stop others")
+        yield HostFinding(
+            "CPU pressure", f"{waiting:.0f} %", good, "" if good else "processes wait for CPUs: stop others"
+        )
 
 
-def _gpu(index: int) -> Iterator[Finding]:
+def _gpu(index: int) -> Iterator[HostFinding]:
     """By NVIDIA's management library; one finding that says so where it cannot be used."""
     try:
         nvml: Any = importlib.import_module("pynvml")
         nvml.nvmlInit()
     except ImportError:
-        yield Finding("GPU", "unknown", False, "install nvidia-ml-py: nothing is known of the GPU's state")
+        yield HostFinding("GPU", "unknown", False, "install nvidia-ml-py: nothing is known of the GPU's state")
         return
     except Exception as error:  # noqa: BLE001  NVML's own error class is known only where it is installed
-        yield Finding("GPU", "no driver", False, f"{error}")
+        yield HostFinding("GPU", "no driver", False, f"{error}")
         return
     try:
         name = visible_gpu(index)
@@ -128,19 +132,21 @@ def _gpu(index: int) -> Iterator[Finding]:
         nvml.nvmlShutdown()
 
 
-def _clocks(nvml: Any, handle: Any) -> Iterator[Finding]:
+def _clocks(nvml: Any, handle: Any) -> Iterator[HostFinding]:
     now = nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM)
     most = nvml.nvmlDeviceGetMaxClockInfo(handle, nvml.NVML_CLOCK_SM)
     wanted = nvml.nvmlDeviceGetApplicationsClock(handle, nvml.NVML_CLOCK_SM)
     default = nvml.nvmlDeviceGetDefaultApplicationsClock(handle, nvml.NVML_CLOCK_SM)
     pinned = wanted != default
     advice = "pin clocks: nvidia-smi -lgc FREQUENCY"
-    yield Finding("clocks", f"{now} of {most} MHz, {'pinned' if pinned else 'free'}", pinned, "" if pinned else advice)
+    yield HostFinding(
+        "clocks", f"{now} of {most} MHz, {'pinned' if pinned else 'free'}", pinned, "" if pinned else advice
+    )
 
 
-def _modes(nvml: Any, handle: Any) -> Iterator[Finding]:
+def _modes(nvml: Any, handle: Any) -> Iterator[HostFinding]:
     persistent = nvml.nvmlDeviceGetPersistenceMode(handle) == 1
-    yield Finding(
+    yield HostFinding(
         "persistence",
         "on" if persistent else "off",
         persistent,
@@ -148,37 +154,39 @@ def _modes(nvml: Any, handle: Any) -> Iterator[Finding]:
     )
     with_ecc = _try(lambda: nvml.nvmlDeviceGetEccMode(handle)[0])
     if with_ecc is not None:
-        yield Finding("ECC", "on" if with_ecc else "off", is_good=True)
+        yield HostFinding("ECC", "on" if with_ecc else "off", is_good=True)
     divided = _try(lambda: nvml.nvmlDeviceGetMigMode(handle)[0])
     if divided is not None:
-        yield Finding(
+        yield HostFinding(
             "MIG", "on" if divided else "off", not divided, "others share memory bandwidth" if divided else ""
         )
     limit = nvml.nvmlDeviceGetEnforcedPowerLimit(handle)
     usual = nvml.nvmlDeviceGetPowerManagementDefaultLimit(handle)
     good = limit >= usual
-    yield Finding(
+    yield HostFinding(
         "power cap", f"{limit / 1000:.0f} of {usual / 1000:.0f} W", good, "" if good else "nvidia-smi -pl: lift the cap"
     )
 
 
-def _others(nvml: Any, handle: Any) -> Iterator[Finding]:
+def _others(nvml: Any, handle: Any) -> Iterator[HostFinding]:
     own = {os.getpid(), *(child.pid for child in psutil.Process().children(recursive=True))}
     others = [one.pid for one in nvml.nvmlDeviceGetComputeRunningProcesses(handle) if one.pid not in own]
-    yield Finding(
+    yield HostFinding(
         "GPU processes", f"{len(others)} others", not others, "" if not others else f"stop processes {others[:3]}"
     )
     sleep(WATCH_S)
     used = nvml.nvmlDeviceGetUtilizationRates(handle).gpu
-    yield Finding("GPU use", f"{used} %", used <= IDLE_USE, "" if used <= IDLE_USE else "wait until the GPU is idle")
+    yield HostFinding(
+        "GPU use", f"{used} %", used <= IDLE_USE, "" if used <= IDLE_USE else "wait until the GPU is idle"
+    )
 
 
-def _throttling(nvml: Any, handle: Any) -> Iterator[Finding]:
+def _throttling(nvml: Any, handle: Any) -> Iterator[HostFinding]:
     reasons = int(nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle))
     named = [name for bit, name in SLOWING.items() if reasons & bit]
     heat = nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU)
     fact = f"{', '.join(named) or 'none'}, {heat} °C"
-    yield Finding("throttling", fact, not named, "" if not named else "cool the GPU, or pin clocks lower")
+    yield HostFinding("throttling", fact, not named, "" if not named else "cool the GPU, or pin clocks lower")
 
 
 def _try(read: Callable[[], Any]) -> Any:

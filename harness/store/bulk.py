@@ -77,7 +77,7 @@ class FullError(StoreError):
 
 
 @dataclass(frozen=True)
-class Part:
+class SubmissionPart:
     """A part that has arrived. owner: name of the token that sent it. digest: SHA-256 of the body."""
 
     run: str
@@ -213,7 +213,7 @@ def accepts_parts(engine: Engine, part: Submission) -> bool:
     return False
 
 
-def add_part(engine: Engine, part: Part, body: bytes) -> bool:
+def add_part(engine: Engine, part: SubmissionPart, body: bytes) -> bool:
     """Store a part; False if it is stored already. Raises PartError, FullError."""
 
     def write(connection: Connection) -> bool:
@@ -236,15 +236,15 @@ def add_part(engine: Engine, part: Part, body: bytes) -> bool:
     return _write(engine, write)
 
 
-def list_parts(engine: Engine, run_id: str) -> list[Part]:
+def list_parts(engine: Engine, run_id: str) -> list[SubmissionPart]:
     """Parts of a run that have arrived, by number."""
     row = PartRow
     query = select(row.run, row.number, row.owner, row.results, row.digest).where(row.run == run_id)
     with engine.connect() as connection:
-        return [Part(*found) for found in connection.execute(query.order_by(row.number))]
+        return [SubmissionPart(*found) for found in connection.execute(query.order_by(row.number))]
 
 
-def part_body(engine: Engine, part: Part) -> bytes:
+def part_body(engine: Engine, part: SubmissionPart) -> bytes:
     """Body of a part as it was sent. Raises PartError if it was dropped or replaced."""
     row = PartRow
     query = select(row.body).where(row.run == part.run, row.number == part.number, row.digest == part.digest)

@@ -19,8 +19,8 @@ from opgauge.harness.store.queries import (
     RESULT,
     CaseInfo,
     Detail,
-    Point,
     RunInfo,
+    StoredPoint,
     list_runs,
 )
 from opgauge.harness.store.tables import CaseRow, ResultRow, RunRow, SampleRow
@@ -194,5 +194,5 @@ def _by_windows(connection: Connection, query: Any, bound: int, limit: int) -> t
 def _details(connection: Connection, keys: Sequence[int]) -> list[Detail]:
     """In the order of `keys`."""
     rows: Iterable[Any] = connection.execute(_DETAILS, {"keys": keys}).all() if keys else ()
-    found = {row[0]: Detail(Point._make(row[:-2]), row[-2], row[-1]) for row in rows}
+    found = {row[0]: Detail(StoredPoint._make(row[:-2]), row[-2], row[-1]) for row in rows}
     return [found[key] for key in keys if key in found]

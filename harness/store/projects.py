@@ -14,7 +14,7 @@ CHUNK = 500
 
 
 @dataclass(frozen=True, slots=True)
-class Project:
+class ProjectSettings:
     """Settings of a project.
 
     default_branch: whose runs are the history; empty for `main`, `master` or the most frequent one. forge: address of a
@@ -46,16 +46,16 @@ def list_projects(engine: Engine) -> list[tuple[str, int, datetime]]:
         return [(name, count, started) for name, count, started in connection.execute(query)]
 
 
-def find_project(engine: Engine, name: str) -> Project:
+def find_project(engine: Engine, name: str) -> ProjectSettings:
     """Settings of a project; the defaults if none are stored."""
     row = ProjectRow
     query = select(row.name, row.default_branch, row.forge, row.samples_days).where(row.name == name)
     with engine.connect() as connection:
         found = connection.execute(query).first()
-    return Project(*found) if found else Project(name)
+    return ProjectSettings(*found) if found else ProjectSettings(name)
 
 
-def save_project(engine: Engine, project: Project) -> None:
+def save_project(engine: Engine, project: ProjectSettings) -> None:
     """Store the settings of a project."""
     with engine.begin() as connection:
         connection.execute(delete(ProjectRow).where(ProjectRow.name == project.name))

@@ -79,7 +79,7 @@ class CaseInfo:
         return str(self.data.get("name") or self.case_id)
 
 
-class Point(NamedTuple):
+class StoredPoint(NamedTuple):
     """One result without its JSON."""
 
     key: int
@@ -98,12 +98,12 @@ class Point(NamedTuple):
 class Detail(NamedTuple):
     """One result with its JSON: check, measurement without samples, quantiles, extra."""
 
-    point: Point
+    point: StoredPoint
     reason: str
     data: Mapping[str, Any]
 
 
-class Line(NamedTuple):
+class StoredLine(NamedTuple):
     """One result with its JSON, as a flat table has it."""
 
     case_key: int
@@ -179,7 +179,7 @@ _CASES = select(CASE.id, CASE.case_id, CASE.op, CASE.dtype, CASE.data)
 _CASES_OF_KEYS = _CASES.where(CASE.id.in_(_KEYS))
 _CASES_OF_ID = _CASES.where(CASE.case_id == bindparam("case_id")).order_by(CASE.id)
 _NAMES = {"key": "id", "run_key": "run_id"}
-POINT = tuple(RESULT[_NAMES.get(name, name)] for name in Point._fields)
+POINT = tuple(RESULT[_NAMES.get(name, name)] for name in StoredPoint._fields)
 _POINTS = select(*POINT).where(RESULT.run_id == bindparam("run")).order_by(RESULT.id)
 _POINTS_OF_CASES = _POINTS.where(RESULT.case_key.in_(_KEYS))
 _SERIES = (
@@ -193,7 +193,9 @@ _DETAILS = (
 )
 _DETAILS_OF_CASES = _DETAILS.where(RESULT.case_key.in_(_KEYS))
 _DETAILS_OF_STATUSES = _DETAILS.where(RESULT.status.in_(bindparam("statuses", expanding=True)))
-_LINES = select(*(RESULT[name] for name in Line._fields)).where(RESULT.run_id == bindparam("run")).order_by(RESULT.id)
+_LINES = (
+    select(*(RESULT[name] for name in StoredLine._fields)).where(RESULT.run_id == bindparam("run")).order_by(RESULT.id)
+)
 _HISTORY = (
     select(*(RESULT[_NAMES.get(name, name)] for name in Past._fields))
     .where(RESULT.case_key.in_(bindparam("cases", expanding=True)), RESULT.run_id.in_(_KEYS))
@@ -309,12 +311,12 @@ def count_results(engine: Engine, run_keys: Collection[int]) -> dict[int, tuple[
     return found
 
 
-def list_points(engine: Engine, run_key: int, case_keys: Collection[int] | None = None) -> list[Point]:
+def list_points(engine: Engine, run_key: int, case_keys: Collection[int] | None = None) -> list[StoredPoint]:
     """The results of a run, in order; of some cases only where given."""
     query = _POINTS if case_keys is None else _POINTS_OF_CASES
     given = {"run": run_key, **({} if case_keys is None else {"keys": list(case_keys)})}
     with engine.connect() as connection:
-        return [Point._make(row) for row in connection.execute(query, given).all()]
+        return [StoredPoint._make(row) for row in connection.execute(query, given).all()]
 
 
 def list_case_keys(engine: Engine, run_key: int, op: str) -> list[int]:
@@ -340,13 +342,13 @@ def list_details(
         query = _DETAILS_OF_CASES if statuses is None else query.where(RESULT.case_key.in_(_KEYS))
     with engine.connect() as connection:
         found = connection.execute(query, given).all()
-    return [Detail(Point._make(row[:-2]), row[-2], row[-1]) for row in found]
+    return [Detail(StoredPoint._make(row[:-2]), row[-2], row[-1]) for row in found]
 
 
-def list_lines(engine: Engine, run_key: int) -> list[Line]:
+def list_lines(engine: Engine, run_key: int) -> list[StoredLine]:
     """All results of a run, in order."""
     with engine.connect() as connection:
-        return [Line._make(row) for row in connection.execute(_LINES, {"run": run_key}).all()]
+        return [StoredLine._make(row) for row in connection.execute(_LINES, {"run": run_key}).all()]
 
 
 def list_places(engine: Engine, after: int = 0) -> tuple[Sequence[tuple[int, str, int]], int]:
@@ -406,14 +408,14 @@ def find_case(engine: Engine, case_id: str) -> list[CaseInfo]:
         return [CaseInfo(*row) for row in found[:CHUNK]]
 
 
-def list_series(engine: Engine, case_keys: Collection[int], run_keys: Collection[int]) -> list[Point]:
+def list_series(engine: Engine, case_keys: Collection[int], run_keys: Collection[int]) -> list[StoredPoint]:
     """The times of some cases in some runs, on every device and of every block, without any JSON."""
-    found: list[Point] = []
+    found: list[StoredPoint] = []
     with engine.connect() as connection:
         for keys in _chunks(run_keys):
             for cases in _chunks(case_keys):
                 rows = connection.execute(_SERIES, {"cases": cases, "keys": keys}).all()
-                found += [Point._make(row) for row in rows]
+                found += [StoredPoint._make(row) for row in rows]
     return found
 
 

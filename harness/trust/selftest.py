@@ -21,7 +21,7 @@ from opgauge.harness.gate.policy import NOTHING_ASKED, Policy
 from opgauge.harness.gate.pool import Clock, WorkerPool
 from opgauge.harness.gate.record import HEAD
 from opgauge.harness.gate.run import Conditions, GateRun, gate
-from opgauge.harness.gate.selection import Plan, Selection, plan
+from opgauge.harness.gate.selection import GatePlan, Selection, plan
 from opgauge.harness.judge.verdict import Comparison, Kind, Subject, Verdict
 from opgauge.harness.run.tree import CASES, temporary_folder
 from opgauge.harness.trust.share import Share
@@ -38,7 +38,7 @@ def repeat(
     pool: WorkerPool, selection: Selection, conditions: Conditions, runs: int, each: Each = lambda _: None
 ) -> Iterator[GateRun]:
     """The same comparison so many times; the trees are asked once."""
-    laid: Plan = plan(pool, selection, conditions.policy)
+    laid: GatePlan = plan(pool, selection, conditions.policy)
     for _ in range(runs):
         run = gate(pool, selection, conditions, laid=laid)
         each(run)
@@ -105,7 +105,7 @@ def _caught_shares(found: Sequence[tuple[GateRun, Comparison]]) -> dict[str, Any
     return facts
 
 
-def out_of_reach(laid: Plan, policy: Policy, slowdown: float) -> list[Subject]:
+def out_of_reach(laid: GatePlan, policy: Policy, slowdown: float) -> list[Subject]:
     """Cases whose threshold is no smaller than a slowdown: by the policy it does not count, and cannot be caught."""
     return [
         job.subject

@@ -15,7 +15,7 @@ from typing import Any
 
 from opgauge.harness.result.result import Environment
 from opgauge.harness.run.environment import PACKAGES
-from opgauge.harness.tune.tuner import Finding
+from opgauge.harness.tune.tuner import TuningFinding
 from opgauge.ops import TuningError
 from opgauge.ops._core.tuning import read
 
@@ -23,7 +23,13 @@ DIGITS = 4
 
 
 def write(
-    path: Path, model: str, device: str, findings: Iterable[Finding], environment: Environment, commit: str, today: date
+    path: Path,
+    model: str,
+    device: str,
+    findings: Iterable[TuningFinding],
+    environment: Environment,
+    commit: str,
+    today: date,
 ) -> None:
     """Enter `findings` into the file of the device called `model`, a new one where there is none.
 
@@ -61,7 +67,7 @@ def _earlier(path: Path, model: str) -> dict[str, Any]:
     return dict(held.get("parameters", {}))
 
 
-def _entry(finding: Finding, commit: str, today: date) -> dict[str, Any]:
+def _entry(finding: TuningFinding, commit: str, today: date) -> dict[str, Any]:
     seen = finding.best or finding.nearest
     return {
         "value": finding.chosen,

@@ -72,7 +72,7 @@ class Tried:
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class TuningFinding:
     """What became of a parameter. notes: cases left out, each with the reason. late: those there was no time for."""
 
     parameter: Parameter
@@ -158,7 +158,7 @@ class Tuner:
         self._asked: dict[str, dict[str, Any]] = {}
         self._trusted: dict[tuple[str, str, int], dict[str, Any]] = {}
 
-    def tune(self, parameter: Parameter, cases: Sequence[Case]) -> Finding:
+    def tune(self, parameter: Parameter, cases: Sequence[Case]) -> TuningFinding:
         """Measure every candidate of `parameter` on `cases`, and choose."""
         sheet, name = _Sheet(parameter), parameter.name
         self._find_cases(sheet, cases)
@@ -172,7 +172,7 @@ class Tuner:
             self._tell(f"{name}: round {rounds + 1}, {len(sheet.cases)} cases")
             self._measure_round(sheet, rounds, end)
             rounds += 1
-        finding = judge(sheet, rounds) if sheet.cases else Finding(parameter, notes=tuple(sheet.notes))
+        finding = judge(sheet, rounds) if sheet.cases else TuningFinding(parameter, notes=tuple(sheet.notes))
         self.chosen[name] = finding.chosen
         return finding
 
@@ -226,7 +226,7 @@ class Tuner:
         sheet.times_ns[value, number, case.id] = from_json(Measurement, found["measurement"]).median_ns
 
 
-def judge(sheet: _Sheet, rounds: int) -> Finding:
+def judge(sheet: _Sheet, rounds: int) -> TuningFinding:
     """Every candidate beside the default; with fewer than `LEAST_ROUNDS` none is better."""
     parameter = sheet.parameter
     values = sheet.values[1:]
@@ -235,7 +235,7 @@ def judge(sheet: _Sheet, rounds: int) -> Finding:
         default = sheet.table(parameter.default, rounds)
         tried += _compare(sheet, default, {value: sheet.table(value, rounds) for value in values})
     order = {value: place for place, value in enumerate(parameter.candidates)}
-    return Finding(
+    return TuningFinding(
         parameter,
         tuple(sorted(tried, key=lambda one: order[one.value])),
         tuple(f"{case.op} · {case.name}" for case in sheet.cases.values()),

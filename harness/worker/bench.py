@@ -27,7 +27,7 @@ from opgauge.harness.worker.buffers import Buffers
 from opgauge.harness.worker.inputs import Inputs, make_inputs
 from opgauge.harness.worker.kept import is_kept, keep_expected, keep_values, recall_expected, recall_values
 from opgauge.harness.worker.shared_memory import allocating_in
-from opgauge.harness.worker.state import State, observe, restore
+from opgauge.harness.worker.state import ProcessState, observe, restore
 from opgauge.harness.worker.variation import find_variation
 from opgauge.harness.worker.verify import Expected, expect
 from opgauge.ops import (
@@ -322,7 +322,7 @@ def _recording(module: str) -> AbstractContextManager[Mapping[str, Any]]:
     return nullcontext({}) if record is None else record()
 
 
-def _with_damage(result: Result, before: State) -> Result:
+def _with_damage(result: Result, before: ProcessState) -> Result:
     """The result of a trial after its process was put back into the state that it had before.
 
     What a kernel changed is its fault. A process that cannot be put back is marked as unfit for other trials. Peers in

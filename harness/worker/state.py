@@ -34,7 +34,7 @@ HARNESS = "opgauge.harness."
 
 
 @dataclass(frozen=True)
-class State:
+class ProcessState:
     """The facts of a process that results and times depend on."""
 
     affinity: frozenset[int]
@@ -59,9 +59,9 @@ class State:
     limits: tuple[tuple[int, int], ...]
 
 
-def observe() -> State:
+def observe() -> ProcessState:
     """The state of this process."""
-    return State(
+    return ProcessState(
         affinity=frozenset(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else frozenset(),
         handlers={number: signal.getsignal(number) for number in signal.valid_signals()},
         environment=dict(os.environ),
@@ -93,8 +93,8 @@ class Damage:
     is_lasting: bool = False
 
 
-def restore(before: State, ignored: Collection[str] = ()) -> Damage:
-    """Put back what has changed since `before`. ignored: fields of State that may change."""
+def restore(before: ProcessState, ignored: Collection[str] = ()) -> Damage:
+    """Put back what has changed since `before`. ignored: fields of ProcessState that may change."""
     after = observe()
     changes, lasting = [], False
     for name, (text, put_back) in _REPAIRS.items():

@@ -12,8 +12,8 @@ import pytest
 from opgauge.harness.case.case import Case
 from opgauge.harness.case.file import load_cases
 from opgauge.harness.cli.options import load
-from opgauge.harness.explore.draw import Limits, Source, draw_case, fits, values_of
-from opgauge.harness.explore.explore import Exploration, Plan, explore, sources
+from opgauge.harness.explore.draw import CaseLimits, CaseSource, draw_case, fits, values_of
+from opgauge.harness.explore.explore import Exploration, ExplorationPlan, explore, sources
 from opgauge.harness.explore.finding import group, shares, write_cases
 from opgauge.harness.explore.shrink import complexity, shrink
 from opgauge.harness.result.result import Measurement, Result, Status, Trial
@@ -45,7 +45,7 @@ def measured(
 
 def explored(op: str, times: Times, *, cases: int = 60, **more: Callable[[Case], bool]) -> Exploration:
     """An exploration of one op on the CPU by pretended times."""
-    plan = Plan(3, "cpu", monotonic() + 60, cases=cases, steps=60)
+    plan = ExplorationPlan(3, "cpu", monotonic() + 60, cases=cases, steps=60)
     return explore(plan, [SOURCES[op]], measured(times, **more), lambda _: None)
 
 
@@ -61,7 +61,7 @@ def longest(case: Case) -> int:
 @pytest.mark.parametrize("name", [name for name in SOURCES if name != "resnet50_adds"])
 def test_drawn_cases_are_valid_many_and_within_limits(name: str) -> None:
     """Of each op at least 15 of 20 draws differ, each passes the shape rule and stays within bytes and flops."""
-    limits = Limits(bytes=4 << 20, flops=100_000_000)
+    limits = CaseLimits(bytes=4 << 20, flops=100_000_000)
     found = [draw_case(SOURCES[name], 5, index, limits) for index in range(20)]
     cases = [case for case in found if case is not None]
     assert len({case.id for case in cases}) >= 15
@@ -72,15 +72,15 @@ def test_drawn_cases_are_valid_many_and_within_limits(name: str) -> None:
 def test_without_known_cases_valid_ones_are_drawn_too() -> None:
     """A new op, of which no case file says anything, is explored from its shape rule alone."""
     for name in ("lerp_grad", "normalization", "p_norm_grad", "conv_data_grad"):
-        source = Source(find_op(name), (), find_op(name).dtypes)
-        found = {case.id for index in range(30) if (case := draw_case(source, 1, index, Limits())) is not None}
+        source = CaseSource(find_op(name), (), find_op(name).dtypes)
+        found = {case.id for index in range(30) if (case := draw_case(source, 1, index, CaseLimits())) is not None}
         assert len(found) >= 25, name
 
 
 def test_a_seed_draws_the_same_cases_again_and_another_seed_others() -> None:
     """Draws depend on seed, op and index alone."""
     first, again, other = (
-        [draw_case(SOURCES["lerp"], seed, index, Limits()) for index in range(10)] for seed in (1, 1, 2)
+        [draw_case(SOURCES["lerp"], seed, index, CaseLimits()) for index in range(10)] for seed in (1, 1, 2)
     )
     assert first == again
     assert first != other
@@ -88,16 +88,16 @@ def test_a_seed_draws_the_same_cases_again_and_another_seed_others() -> None:
 
 def test_draws_reach_broadcasts_axes_parameters_dtypes_and_offsets() -> None:
     """Among 300 draws each kind of departure that kernels treat differently is there."""
-    lerps = [case for i in range(300) if (case := draw_case(SOURCES["lerp_grad"], 0, i, Limits())) is not None]
+    lerps = [case for i in range(300) if (case := draw_case(SOURCES["lerp_grad"], 0, i, CaseLimits())) is not None]
     assert any(case.shapes["x"] != case.shapes["y"] and "weight" in case.shapes for case in lerps)
     assert any("weight" not in case.shapes for case in lerps)
     assert any(not case.params.need_x for case in lerps)
     assert any(case.inputs for case in lerps)
     assert {case.dtype for case in lerps} == set(find_op("lerp_grad").dtypes)
-    norms = [case for i in range(300) if (case := draw_case(SOURCES["p_norm_grad"], 0, i, Limits())) is not None]
+    norms = [case for i in range(300) if (case := draw_case(SOURCES["p_norm_grad"], 0, i, CaseLimits())) is not None]
     assert {inf, -inf, 0.0, 2.0} <= {case.params.porder for case in norms if isinstance(case.params.porder, float)}
     convolutions = [
-        case for i in range(300) if (case := draw_case(SOURCES["conv_data_grad"], 0, i, Limits())) is not None
+        case for i in range(300) if (case := draw_case(SOURCES["conv_data_grad"], 0, i, CaseLimits())) is not None
     ]
     assert any(case.params.groups == case.shapes["filter"][0] > 1 for case in convolutions)
     assert {case.params.data_format for case in convolutions} == {"channels_first", "channels_last"}
@@ -132,9 +132,9 @@ def test_wrong_cases_are_findings_with_their_reason_and_come_first() -> None:
 
 def test_shares_count_against_peers_and_the_baseline_apart() -> None:
     """Half of the cases at 1.2 times every other: half are above 1.10 and half slower than the baseline."""
-    cases = [case for i in range(40) if (case := draw_case(SOURCES["sign"], 9, i, Limits())) is not None]
+    cases = [case for i in range(40) if (case := draw_case(SOURCES["sign"], 9, i, CaseLimits())) is not None]
     slow = {case.id for case in cases[::2]}
-    plan = Plan(9, "cpu", monotonic() + 60, cases=len(cases), threshold=9.0)
+    plan = ExplorationPlan(9, "cpu", monotonic() + 60, cases=len(cases), threshold=9.0)
     done = explore(plan, [SOURCES["sign"]], measured(lambda case: 1.2 if case.id in slow else 0.9), lambda _: None)
     found = shares(done.rows)
     assert found["above 1.10"] == pytest.approx(0.5, abs=0.05)
@@ -143,7 +143,7 @@ def test_shares_count_against_peers_and_the_baseline_apart() -> None:
 
 def test_shrinking_asks_no_more_often_than_allowed() -> None:
     """The number of measured candidates is bounded."""
-    case = draw_case(SOURCES["conv_data_grad"], 2, 1, Limits())
+    case = draw_case(SOURCES["conv_data_grad"], 2, 1, CaseLimits())
     assert case is not None
     asked: list[Case] = []
 

@@ -13,7 +13,7 @@ from opgauge.harness.case.case import GatePolicy
 from opgauge.harness.errors import CaseFileError
 from opgauge.harness.gate.gate import Breach, ExitCode, Facts, Schedule, Spending, check_demands, judge, more_pairs
 from opgauge.harness.gate.policy import Policy, PolicyRule, load_policy
-from opgauge.harness.gate.waiver import State, Waiver
+from opgauge.harness.gate.waiver import Waiver, WaiverState
 from opgauge.harness.judge.verdict import Comparison, Kind, Reason, Subject, Verdict
 
 TODAY = date(2026, 6, 1)
@@ -92,9 +92,9 @@ def test_a_waiver_excuses_and_is_told() -> None:
     assert outcome.passed
     assert outcome.excused == ((SLOWER, good),)
     assert outcome.counts == {"slower": 1, "same": 1}
-    assert outcome.waivers[0].state is State.USED
+    assert outcome.waivers[0].state is WaiverState.USED
     late = judge([SLOWER, SAME], DEFAULT, today=date(2026, 6, 2), waivers=[good])
-    assert (late.code, late.failures, late.waivers[0].state) == (ExitCode.SLOWER, (SLOWER,), State.EXPIRED)
+    assert (late.code, late.failures, late.waivers[0].state) == (ExitCode.SLOWER, (SLOWER,), WaiverState.EXPIRED)
 
 
 @settings(max_examples=50)

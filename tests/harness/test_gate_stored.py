@@ -17,7 +17,7 @@ from opgauge.harness.gate.gate import ExitCode, Schedule
 from opgauge.harness.gate.policy import Policy
 from opgauge.harness.gate.pool import Clock
 from opgauge.harness.gate.record import Job, JobRecord
-from opgauge.harness.gate.selection import Plan
+from opgauge.harness.gate.selection import GatePlan
 from opgauge.harness.gate.stored import noise_floors
 from opgauge.harness.report.history import find_series
 from opgauge.harness.result.result import Environment, Measurement, Result, Status, Trial
@@ -206,7 +206,7 @@ def test_what_is_caught_is_counted_by_time_per_call_and_by_cost() -> None:
 def test_a_slowdown_within_the_threshold_is_said_to_be_out_of_reach() -> None:
     """At a threshold of 5 %, 5 % slower does not count as slower: no self-test may expect it to be caught."""
     subjects = [compared(name, 1.0).subject for name in ("a", "b")]
-    laid = Plan(tuple(Job(subject, {}) for subject in subjects), own={subjects[0]: GatePolicy(threshold=0.02)})
+    laid = GatePlan(tuple(Job(subject, {}) for subject in subjects), own={subjects[0]: GatePolicy(threshold=0.02)})
     policy = Policy(defaults=GatePolicy(threshold=0.05))
     assert out_of_reach(laid, policy, 0.05) == [subjects[1]]
     assert out_of_reach(laid, policy, 0.06) == []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from opgauge.harness.judge.latest import PRIOR_DEVIATION, Spread, find_departure, spread_of
+from opgauge.harness.judge.latest import PRIOR_DEVIATION, SeriesSpread, find_departure, spread_of
 
 
 def noisy(level: float, count: int, deviation: float = 0.01, seed: int = 1) -> list[float]:
@@ -64,5 +64,5 @@ def test_false_alarms_are_rare() -> None:
 
 def test_a_spread_without_runs_is_the_prior() -> None:
     """Its interval for two runs is about a third either way."""
-    assert spread_of([100.0]) == Spread(PRIOR_DEVIATION, 3)
-    assert Spread().half_width() == pytest.approx(0.365, abs=0.01)
+    assert spread_of([100.0]) == SeriesSpread(PRIOR_DEVIATION, 3)
+    assert SeriesSpread().half_width() == pytest.approx(0.365, abs=0.01)

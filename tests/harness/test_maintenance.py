@@ -11,7 +11,7 @@ from opgauge.harness.errors import StoreError
 from opgauge.harness.result.result import Environment
 from opgauge.harness.store import Store
 from opgauge.harness.store.maintenance import back_up, prune_samples
-from opgauge.harness.store.projects import Project, save_project
+from opgauge.harness.store.projects import ProjectSettings, save_project
 from opgauge.harness.store.tables import RunRow
 from sqlalchemy import update
 
@@ -53,7 +53,7 @@ def test_old_samples_are_pruned_and_summaries_stay(tmp_path: Path) -> None:
     with database(tmp_path) as url, Store.open(url) as store:
         runs = {(name, days): add(store, name, days) for name in ("a", "b") for days in (1, 100)}
         before = {key: store.results(run) for key, run in runs.items()}
-        save_project(store.engine, Project("a", samples_days=30))
+        save_project(store.engine, ProjectSettings("a", samples_days=30))
         assert prune_samples(store.engine) == {"a": 1}
         assert prune_samples(store.engine, timedelta(days=30), "b") == {"b": 1}
         assert prune_samples(store.engine, timedelta(days=30)) == {"a": 0, "b": 0}

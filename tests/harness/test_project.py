@@ -101,7 +101,7 @@ def test_ops_of_another_checkout_are_imported_from_there(tmp_path: Path) -> None
     file = configure(tree, 'ops = ["old.py", "new.py", "hook.py"]\n')
     program = (
         "import sys; from pathlib import Path; from opgauge.harness.project import active;"
-        f"active.choose(active.Choice(Path({str(file)!r})));"
+        f"active.choose(active.ProjectChoice(Path({str(file)!r})));"
         "active.load(Path(sys.argv[1]) if sys.argv[1:] else None)"
     )
     assert run_python(program, str(tmp_path / "base")) == ["old", "hook old"]

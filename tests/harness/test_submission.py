@@ -24,7 +24,7 @@ from opgauge.harness.result.strict import SubmissionError
 from opgauge.harness.result.submission import join, parse, read_submission
 from opgauge.harness.settings import ROOT
 from opgauge.harness.store import Run, Store
-from opgauge.harness.store.bulk import Entered, Part, add_part, add_run, has_run, list_parts
+from opgauge.harness.store.bulk import Entered, SubmissionPart, add_part, add_run, has_run, list_parts
 from opgauge.harness.store.tables import PartRow, ResultRow, SampleRow
 from opgauge.ops import find_op
 from sqlalchemy import func, select
@@ -245,7 +245,7 @@ def test_a_run_that_breaks_off_leaves_nothing(url: str, monkeypatch: pytest.Monk
 def test_parts_wait_unseen(url: str) -> None:
     """A part is kept once, another of its number is refused, and no run is seen until it is whole."""
     sent = a_run()
-    part = Part(sent["run"]["id"], 0, "me", 3, "digest")
+    part = SubmissionPart(sent["run"]["id"], 0, "me", 3, "digest")
     with Store.open(url) as store:
         assert add_part(store.engine, part, b"body")
         assert not add_part(store.engine, part, b"body")

@@ -14,7 +14,7 @@ import pytest
 from opgauge.harness.case.case import Case
 from opgauge.harness.result.result import Environment
 from opgauge.harness.tune.file import write
-from opgauge.harness.tune.tuner import LEAST_ROUNDS, MOST_ROUNDS, Finding, Tuner, cases_of
+from opgauge.harness.tune.tuner import LEAST_ROUNDS, MOST_ROUNDS, Tuner, TuningFinding, cases_of
 from opgauge.harness.worker import protocol
 from opgauge.ops import TuningError, find_op
 from opgauge.ops._core.tuning import Parameter
@@ -74,7 +74,7 @@ class Fake:
         return self.answers.get(name, {"names": [HEIGHT.name, WIDTH.name]})
 
 
-def tune(fake: Fake, parameter: Parameter = WIDTH, cases: list[Case] | None = None) -> Finding:
+def tune(fake: Fake, parameter: Parameter = WIDTH, cases: list[Case] | None = None) -> TuningFinding:
     """What a tuner finds with a fake worker."""
     return Tuner(fake.start, "cpu", budget_s=PLENTY_S).tune(parameter, CASES if cases is None else cases)
 
@@ -225,7 +225,7 @@ def test_published_cases_come_first_and_small_ones_never() -> None:
     assert cases_of(other, given, 1e6) == []
 
 
-def written(path: Path, *findings: Finding, model: str = "Fast CPU", day: date = TODAY) -> dict[str, Any]:
+def written(path: Path, *findings: TuningFinding, model: str = "Fast CPU", day: date = TODAY) -> dict[str, Any]:
     """What the file says after `findings`."""
     write(path, model, "cpu", findings, HERE, "abc", day)
     found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))

@@ -8,7 +8,7 @@ from textwrap import dedent
 
 import pytest
 from opgauge.harness.errors import CaseFileError
-from opgauge.harness.gate.waiver import State, Waiver, load_waivers, review
+from opgauge.harness.gate.waiver import Waiver, WaiverState, load_waivers, review
 from opgauge.harness.judge.pattern import matches
 from opgauge.harness.judge.verdict import Comparison, Kind, Reason, Subject, Verdict
 
@@ -137,16 +137,16 @@ def test_a_waiver_excuses_no_more_than_it_expects() -> None:
 @pytest.mark.parametrize(
     ("one", "found", "state"),
     [
-        (waiver(), compared(Verdict.SLOWER), State.USED),
-        (waiver(until=date(2026, 5, 31)), compared(Verdict.SLOWER), State.EXPIRED),
-        (waiver(), compared(Verdict.SAME), State.UNNEEDED),
-        (waiver(), compared(Verdict.FASTER), State.UNNEEDED),
-        (waiver("lerp"), compared(Verdict.SLOWER), State.UNMATCHED),
-        (waiver(), compared(Verdict.UNDECIDED), State.OPEN),
-        (waiver(), compared(None, kind=Kind.UNMEASURED), State.OPEN),
+        (waiver(), compared(Verdict.SLOWER), WaiverState.USED),
+        (waiver(until=date(2026, 5, 31)), compared(Verdict.SLOWER), WaiverState.EXPIRED),
+        (waiver(), compared(Verdict.SAME), WaiverState.UNNEEDED),
+        (waiver(), compared(Verdict.FASTER), WaiverState.UNNEEDED),
+        (waiver("lerp"), compared(Verdict.SLOWER), WaiverState.UNMATCHED),
+        (waiver(), compared(Verdict.UNDECIDED), WaiverState.OPEN),
+        (waiver(), compared(None, kind=Kind.UNMEASURED), WaiverState.OPEN),
     ],
 )
-def test_waivers_that_no_longer_matter_are_reported(one: Waiver, found: Comparison, state: State) -> None:
+def test_waivers_that_no_longer_matter_are_reported(one: Waiver, found: Comparison, state: WaiverState) -> None:
     """Used, expired, not needed, without a case, or not tried."""
     (standing,) = review([one], [found], TODAY)
     assert standing.state is state

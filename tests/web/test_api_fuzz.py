@@ -15,7 +15,7 @@ from opgauge.harness.scope import Scope
 from opgauge.harness.settings import Settings
 from opgauge.harness.store.tokens import create_token
 from opgauge.web.app import create_app
-from opgauge.web.rate import Limits, RateLimit
+from opgauge.web.rate import RateLimit, RateLimits
 from schemathesis import GenerationMode
 
 from tests.databases import database
@@ -40,7 +40,7 @@ def described(filled: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     with database(tmp_path_factory.mktemp("fuzz"), filled) as url:
         app = create_app(Settings(database=url))
         often = RateLimit(per_s=1e9, burst=10**9)
-        app.state.limits = Limits(often, often, often)
+        app.state.limits = RateLimits(often, often, often)
         secret = create_token(app.state.store.engine, "fuzz", Scope.SUBMIT)
         schema = schemathesis.openapi.from_asgi("/api/v1/openapi.json", app)
         rejection = schema.config.checks.negative_data_rejection

@@ -296,7 +296,7 @@ def test_parts_that_change_while_they_are_joined(
     address = f"{API}/runs/{run['run']['id']}"
     real = bulk.part_body
 
-    def late(engine: Engine, part: bulk.Part) -> bytes:
+    def late(engine: Engine, part: bulk.SubmissionPart) -> bytes:
         if part.number == 1:
             bulk.drop_parts(engine, part.run)
             if replaced:

@@ -19,7 +19,7 @@ from opgauge.harness.scope import Scope
 from opgauge.harness.store import Store
 from opgauge.harness.store.tokens import count_tokens, create_token, find_token, list_tokens, note_use, revoke_token
 from opgauge.web.auth import ReadGuard, secret_of
-from opgauge.web.rate import KEPT, Limits, RateLimit
+from opgauge.web.rate import KEPT, RateLimit, RateLimits
 from typer.testing import CliRunner
 
 from tests.web.submissions import a_run, bearer, store_of
@@ -154,12 +154,12 @@ def test_writes_and_guesses_are_limited(writable: TestClient) -> None:
     state = writable.app.state  # type: ignore[attr-defined]
     headers = bearer(writable)
     path = f"{API}/runs/{uuid.uuid4()}/parts"
-    state.limits = Limits(token=RateLimit(0.001, 2), address=RateLimit(0.001, 5), wrong=RateLimit(0.001, 1))
+    state.limits = RateLimits(token=RateLimit(0.001, 2), address=RateLimit(0.001, 5), wrong=RateLimit(0.001, 1))
     assert [writable.get(path, headers=headers).status_code for _ in range(3)] == [200, 200, 429]
     answer = writable.get(path, headers=headers)
     assert (answer.status_code, int(answer.headers["retry-after"]) > 1) == (429, True)
     assert writable.get(path, headers=bearer(writable)).status_code == 200
-    state.limits = Limits(wrong=RateLimit(0.001, 2))
+    state.limits = RateLimits(wrong=RateLimit(0.001, 2))
     wrong = {"Authorization": "Bearer opg_wrong"}
     assert [writable.get(path, headers=wrong).status_code for _ in range(3)] == [401, 401, 429]
     assert writable.get(f"{API}/runs").status_code == 200
@@ -168,7 +168,7 @@ def test_writes_and_guesses_are_limited(writable: TestClient) -> None:
 def test_nobody_uses_up_the_limit_of_a_token(writable: TestClient) -> None:
     """Floods without a token, or with a wrong one, from its own address leave a good token alone."""
     state = writable.app.state  # type: ignore[attr-defined]
-    state.limits = Limits(address=RateLimit(0.001, 2), wrong=RateLimit(0.001, 2))
+    state.limits = RateLimits(address=RateLimit(0.001, 2), wrong=RateLimit(0.001, 2))
     headers, path = bearer(writable), f"{API}/runs/{uuid.uuid4()}/parts"
     assert [writable.get(path).status_code for _ in range(4)] == [401, 401, 429, 429]
     wrong = {"Authorization": "Bearer opg_wrong"}
@@ -203,7 +203,7 @@ def test_a_guarded_service_is_read_with_a_token_only(tmp_path: Path) -> None:
 
     with Store.open(f"sqlite:///{tmp_path}/x.db") as store:
         secret = create_token(store.engine, "reader", Scope.ACK)
-        app.add_middleware(ReadGuard, engine=store.engine, limits=Limits(wrong=RateLimit(0.001, 3)))
+        app.add_middleware(ReadGuard, engine=store.engine, limits=RateLimits(wrong=RateLimit(0.001, 3)))
         client = TestClient(app)
         assert client.get("/healthz").status_code == 200
         answer = client.get("/page")

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import uvicorn
 from opgauge.web import connections
-from opgauge.web.connections import Guarded, Limits, connection_limits, protocol_options
+from opgauge.web.connections import ConnectionLimits, Guarded, connection_limits, protocol_options
 
 PATIENCE_S = 60
 
@@ -31,7 +31,9 @@ async def app(scope: dict[str, Any], receive: Any, send: Any) -> None:
 
 
 @contextmanager
-def serving(monkeypatch: pytest.MonkeyPatch, limits: Limits, **options: Any) -> Iterator[tuple[uvicorn.Server, int]]:
+def serving(
+    monkeypatch: pytest.MonkeyPatch, limits: ConnectionLimits, **options: Any
+) -> Iterator[tuple[uvicorn.Server, int]]:
     """A server of `app` with these limits, on a port."""
     given = protocol_options() | {"lifespan": "off", "log_level": "critical"} | options
     monkeypatch.setattr(Guarded, "limits", limits)
@@ -64,7 +66,7 @@ def ask(port: int, request: bytes = b"GET / HTTP/1.1\r\nHost: x\r\nConnection: c
 
 def test_half_open_connections_leave_room(monkeypatch: pytest.MonkeyPatch) -> None:
     """Connections beyond the limit of an address are closed at once; when those before end, others are served."""
-    with serving(monkeypatch, Limits(total=50, per_address=5)) as (_, port):
+    with serving(monkeypatch, ConnectionLimits(total=50, per_address=5)) as (_, port):
         held = [socket.create_connection(("127.0.0.1", port), PATIENCE_S) for _ in range(5)]
         for connection in held:
             connection.sendall(b"GET / HT")
@@ -92,7 +94,7 @@ def test_a_request_that_does_not_come_is_not_waited_for(
 ) -> None:
     """A client that sends nothing, half of its headers or half of its body is cut off, also if it drips."""
     monkeypatch.setattr(connections, name, 0.2)
-    with serving(monkeypatch, Limits()) as (_, port):
+    with serving(monkeypatch, ConnectionLimits()) as (_, port):
         assert b"ok" not in ask(port, sent)
         assert ask(port).endswith(b"ok")
 
@@ -100,7 +102,10 @@ def test_a_request_that_does_not_come_is_not_waited_for(
 def test_a_slow_drip_does_not_extend_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """Bytes one by one do not restart the clock."""
     monkeypatch.setattr(connections, "HEADER_S", 0.5)
-    with serving(monkeypatch, Limits()) as (_, port), socket.create_connection(("127.0.0.1", port)) as connection:
+    with (
+        serving(monkeypatch, ConnectionLimits()) as (_, port),
+        socket.create_connection(("127.0.0.1", port)) as connection,
+    ):
         began = monotonic()
         try:
             while monotonic() - began < PATIENCE_S:
@@ -114,7 +119,10 @@ def test_a_slow_drip_does_not_extend_the_time(monkeypatch: pytest.MonkeyPatch) -
 def test_a_kept_connection_serves_several_requests(monkeypatch: pytest.MonkeyPatch) -> None:
     """The clock of a request stops with its answer."""
     monkeypatch.setattr(connections, "HEADER_S", 0.5)
-    with serving(monkeypatch, Limits()) as (_, port), socket.create_connection(("127.0.0.1", port)) as connection:
+    with (
+        serving(monkeypatch, ConnectionLimits()) as (_, port),
+        socket.create_connection(("127.0.0.1", port)) as connection,
+    ):
         for _ in range(3):
             connection.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
             found = b""
@@ -125,7 +133,7 @@ def test_a_kept_connection_serves_several_requests(monkeypatch: pytest.MonkeyPat
 
 def test_a_stalled_client_does_not_hold_up_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     """A request that never ends is given up after the time for a graceful end."""
-    with serving(monkeypatch, Limits(), timeout_graceful_shutdown=1) as (_, port):
+    with serving(monkeypatch, ConnectionLimits(), timeout_graceful_shutdown=1) as (_, port):
         connection = socket.create_connection(("127.0.0.1", port))
         connection.sendall(b"GET /slow HTTP/1.1\r\nHost: x\r\n\r\n")
         while not Guarded.limits._open.total():

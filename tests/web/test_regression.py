@@ -8,7 +8,7 @@ from datetime import UTC, date, datetime, timedelta
 from opgauge.harness.result.result import Environment
 from opgauge.harness.store.queries import Acknowledgement, CaseInfo, RunInfo
 from opgauge.web.reader import DeviceInfo, Level, Recent
-from opgauge.web.regression import Regression, State, find_improvements, find_regressions
+from opgauge.web.regression import Regression, RegressionState, find_improvements, find_regressions
 
 TODAY = date(2026, 3, 1)
 CASE = CaseInfo(1, "0" * 16, "lerp", "float32", {"name": "rows"})
@@ -51,13 +51,18 @@ def test_what_is_certain_is_suspected_at_once() -> None:
     """The latest run three times slower is said after one run and after many, until change points confirm it."""
     for past in (1, 4, 12):
         (found,) = found_in([*wobbling(100, past), 300.0])
-        assert (found.kind, found.state, found.before.key, found.run.key) == ("slower", State.SUSPECTED, past - 1, past)
+        assert (found.kind, found.state, found.before.key, found.run.key) == (
+            "slower",
+            RegressionState.SUSPECTED,
+            past - 1,
+            past,
+        )
         assert found.ratio is not None
         assert found.ratio > 2.9
     (two,) = found_in([*wobbling(100, 12), 120.0, 121.0])
-    assert (two.state, two.run.key) == (State.SUSPECTED, 12)
+    assert (two.state, two.run.key) == (RegressionState.SUSPECTED, 12)
     (confirmed,) = found_in([*wobbling(100, 12), 120.0, 121.0, 120.0])
-    assert (confirmed.state, confirmed.run.key) == (State.OPEN, 12)
+    assert (confirmed.state, confirmed.run.key) == (RegressionState.OPEN, 12)
 
 
 def test_a_suspicion_ends_with_the_next_good_run() -> None:
@@ -69,8 +74,8 @@ def test_a_suspicion_ends_with_the_next_good_run() -> None:
 def test_a_suspicion_can_be_acknowledged() -> None:
     """It is expected then, up to the ratio that was given."""
     times = [*wobbling(100, 12), 125.0]
-    assert found_in(times, given=(GIVEN,))[0].state is State.ACKNOWLEDGED
-    assert found_in([*times[:-1], 150.0], given=(GIVEN,))[0].state is State.SUSPECTED
+    assert found_in(times, given=(GIVEN,))[0].state is RegressionState.ACKNOWLEDGED
+    assert found_in([*times[:-1], 150.0], given=(GIVEN,))[0].state is RegressionState.SUSPECTED
 
 
 def test_improvements_are_found() -> None:
@@ -92,21 +97,21 @@ def test_improvements_are_found() -> None:
 def test_a_step_is_open_until_half_of_it_is_regained() -> None:
     """The runs around the step are named; a later step back fixes it, a small one does not."""
     (step,) = found_in([*wobbling(100, 10), *wobbling(120, 10)])
-    assert (step.kind, step.state, step.before.key, step.run.key) == ("slower", State.OPEN, 9, 10)
+    assert (step.kind, step.state, step.before.key, step.run.key) == ("slower", RegressionState.OPEN, 9, 10)
     assert step.ratio is not None
     assert abs(step.ratio - 1.2) < 0.01
     (fixed,) = found_in([*wobbling(100, 10), *wobbling(120, 10), *wobbling(101, 10)])
-    assert (fixed.state, fixed.fixed_in and fixed.fixed_in.key) == (State.FIXED, 20)
+    assert (fixed.state, fixed.fixed_in and fixed.fixed_in.key) == (RegressionState.FIXED, 20)
     (still,) = found_in([*wobbling(100, 10), *wobbling(120, 10), *wobbling(115, 10)])
-    assert still.state is State.OPEN
+    assert still.state is RegressionState.OPEN
 
 
 def test_a_break_is_open_until_it_is_ok_again() -> None:
     """One that was never ok is none; unsupported is none."""
     (broken,) = found_in([100.0, 100.0, None, None])
-    assert (broken.kind, broken.detail, broken.state, broken.run.key) == ("broken", "wrong", State.OPEN, 2)
+    assert (broken.kind, broken.detail, broken.state, broken.run.key) == ("broken", "wrong", RegressionState.OPEN, 2)
     (fixed,) = found_in([100.0, None, 100.0])
-    assert fixed.state is State.FIXED
+    assert fixed.state is RegressionState.FIXED
     assert found_in([None, None, 100.0]) == []
     assert found_in([100.0, None], status="unsupported") == []
 
@@ -115,7 +120,7 @@ def test_an_acknowledgement_counts_for_its_time_and_its_level() -> None:
     """Not after its day, not for another verdict, not for more than it expects, not for a later repair."""
     times = [*wobbling(100, 10), *wobbling(120, 10)]
     (found,) = found_in(times, given=(GIVEN,))
-    assert (found.state, found.acknowledgement) == (State.ACKNOWLEDGED, GIVEN)
+    assert (found.state, found.acknowledgement) == (RegressionState.ACKNOWLEDGED, GIVEN)
     for other in (
         replace(GIVEN, until=TODAY - timedelta(days=1)),
         replace(GIVEN, verdict="broken"),
@@ -123,5 +128,5 @@ def test_an_acknowledgement_counts_for_its_time_and_its_level() -> None:
         replace(GIVEN, implementation="baseline"),
         replace(GIVEN, device="cuda:1"),
     ):
-        assert found_in(times, given=(other,))[0].state is State.OPEN
-    assert found_in([*times, *wobbling(100, 10)], given=(GIVEN,))[0].state is State.FIXED
+        assert found_in(times, given=(other,))[0].state is RegressionState.OPEN
+    assert found_in([*times, *wobbling(100, 10)], given=(GIVEN,))[0].state is RegressionState.FIXED

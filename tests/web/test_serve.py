@@ -27,7 +27,7 @@ from opgauge.harness.settings import ROOT, Settings
 from opgauge.harness.store import Store
 from opgauge.harness.store.tokens import create_token
 from opgauge.web.app import create_app
-from opgauge.web.workers import Sharing, listen
+from opgauge.web.workers import ConnectionSharing, listen
 from typer.testing import CliRunner
 
 PATIENCE_S = 180
@@ -128,7 +128,7 @@ def test_a_busy_process_passes_its_connections_on() -> None:
         return {}
 
     async def ask() -> None:
-        sharing = Sharing(app)
+        sharing = ConnectionSharing(app)
         # each step waits for the one before it: which request is where is never left to the loop
         scopes: list[Any] = [{"type": "http", "inside": asyncio.Event(), "go": asyncio.Event()} for _ in range(3)]
         tasks = []

@@ -10,7 +10,7 @@ from opgauge.web.api.answer import PLAIN, Limit, Name, Offset, json_answer, page
 from opgauge.web.api.models import ComparisonPage, RegressionPage
 from opgauge.web.comparison import Compared, compare_runs, differences, resolve, sort_compared
 from opgauge.web.deps import ReaderOf
-from opgauge.web.regression import Regression, State, known_regressions
+from opgauge.web.regression import Regression, RegressionState, known_regressions
 
 router = APIRouter(tags=["comparisons"])
 Side = Annotated[
@@ -60,7 +60,7 @@ def list_regressions(
     reader: ReaderOf,
     limit: Limit = 100,
     offset: Offset = 0,
-    state: State | None = None,
+    state: RegressionState | None = None,
     op: Name | None = None,
     device: Annotated[Name | None, Query(description="A device's name or its fingerprint.")] = None,
 ) -> Response:

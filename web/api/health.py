@@ -18,7 +18,7 @@ from opgauge.web.api.models import HealthModel
 from opgauge.web.deps import CacheOf, ReaderOf
 from opgauge.web.observe import POOL, service_metrics
 from opgauge.web.reader import Reader
-from opgauge.web.regression import State, known_regressions
+from opgauge.web.regression import RegressionState, known_regressions
 from sqlalchemy import Engine, select
 from sqlalchemy.exc import SQLAlchemyError
 
@@ -99,7 +99,7 @@ def _lines(reader: Reader) -> Iterator[str]:
     yield from _family(
         "opgauge_regressions",
         "Regressions by how they stand.",
-        [({"state": state}, float(states[state])) for state in State],
+        [({"state": state}, float(states[state])) for state in RegressionState],
     )
     times: list[_Sample] = []
     fine: list[_Sample] = []

@@ -18,7 +18,7 @@ from opgauge.harness.errors import HarnessError
 from opgauge.harness.result.submission import FORMAT, STATUSES, Submission, join, parse, read_run_id, read_submission
 from opgauge.harness.scope import Scope
 from opgauge.harness.store import bulk
-from opgauge.harness.store.bulk import Entered, FullError, OtherRunError, Part, PartError
+from opgauge.harness.store.bulk import Entered, FullError, OtherRunError, PartError, SubmissionPart
 from opgauge.harness.store.tokens import Token
 from opgauge.web.api.answer import MOST, Limit, Offset, json_answer, problems
 from opgauge.web.api.models import PartPage, SubmittedModel
@@ -168,7 +168,7 @@ def _keep(engine: Engine, token: Token, run_id: str, number: int, body: Body) ->
     check_project(token, run.environment.soft.get("project", ""))
     if not bulk.accepts_parts(engine, run):
         return _submitted(run_id, 0, created=False)
-    part = Part(run_id, number, token.name, len(run.results), hashlib.sha256(text).hexdigest())
+    part = SubmissionPart(run_id, number, token.name, len(run.results), hashlib.sha256(text).hexdigest())
     return _submitted(run_id, len(run.results), created=bulk.add_part(engine, part, gzip.compress(text, 1)))
 
 
@@ -194,7 +194,7 @@ def _wanted_parts(text: bytes) -> int:
     return wanted
 
 
-def _read_parts(engine: Engine, parts: Sequence[Part]) -> Iterator[Submission]:
+def _read_parts(engine: Engine, parts: Sequence[SubmissionPart]) -> Iterator[Submission]:
     """Read parts one after the other, so that memory is bounded by the results."""
     size = 0
     for part in parts:
@@ -212,7 +212,7 @@ def _read(run_id: str, body: bytes) -> Submission:
     return run
 
 
-def _check_owner(token: Token, parts: list[Part]) -> None:
+def _check_owner(token: Token, parts: list[SubmissionPart]) -> None:
     if any(part.owner != token.name for part in parts) and token.scope is not Scope.ADMIN:
         raise HTTPException(403, "another token is sending this run")
 

@@ -14,7 +14,7 @@ from opgauge.web.deps import CacheOf, ReaderOf
 from opgauge.web.pages.query import Number, Text, Word
 from opgauge.web.reader import GRAVE, Reader
 from opgauge.web.rows import (
-    CaseRow,
+    CaseLevels,
     devices_of,
     first_device,
     implementations,
@@ -82,7 +82,7 @@ def op_page(
     return page(request, cache, "op.html", values)
 
 
-def _rows(reader: Reader, op: str, run: str) -> list[CaseRow]:
+def _rows(reader: Reader, op: str, run: str) -> list[CaseLevels]:
     if run:
         rows = rows_of(reader, resolve(reader, run), op)
     else:
@@ -92,7 +92,7 @@ def _rows(reader: Reader, op: str, run: str) -> list[CaseRow]:
     return rows
 
 
-def _is_chosen(row: CaseRow, device: str, dtype: str, tag: str, text: str) -> bool:
+def _is_chosen(row: CaseLevels, device: str, dtype: str, tag: str, text: str) -> bool:
     return (
         device in {"all", row.device.slug}
         and dtype in {"", row.case.dtype}
@@ -101,7 +101,7 @@ def _is_chosen(row: CaseRow, device: str, dtype: str, tag: str, text: str) -> bo
     )
 
 
-def _choices(rows: Sequence[CaseRow]) -> Mapping[str, Any]:
+def _choices(rows: Sequence[CaseLevels]) -> Mapping[str, Any]:
     return {
         "devices": devices_of(rows),
         "dtypes": sorted({row.case.dtype for row in rows}),
@@ -109,7 +109,7 @@ def _choices(rows: Sequence[CaseRow]) -> Mapping[str, Any]:
     }
 
 
-def _shown(reader: Reader, shown: list[CaseRow], chosen: list[CaseRow], temperature: str) -> Mapping[str, Any]:
+def _shown(reader: Reader, shown: list[CaseLevels], chosen: list[CaseLevels], temperature: str) -> Mapping[str, Any]:
     names = implementations(chosen)
     details = _details(reader, shown)
     hot = {key: time for key, one in details.items() if (time := _hot(one))}
@@ -125,7 +125,7 @@ def _shown(reader: Reader, shown: list[CaseRow], chosen: list[CaseRow], temperat
     }
 
 
-def _details(reader: Reader, shown: Sequence[CaseRow]) -> dict[tuple[str, str, str], Detail]:
+def _details(reader: Reader, shown: Sequence[CaseLevels]) -> dict[tuple[str, str, str], Detail]:
     """Results with their JSON by case, device and implementation; of several blocks the worst."""
     found: dict[tuple[str, str, str], Detail] = {}
     for run in {row.run.key: row.run for row in shown}.values():

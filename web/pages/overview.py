@@ -9,10 +9,10 @@ from typing import Any
 
 from fastapi import APIRouter, Request, Response
 from opgauge.web.deps import CacheOf, ReaderOf
-from opgauge.web.overview import Standing, standings
+from opgauge.web.overview import OpStanding, standings
 from opgauge.web.pages.query import Word
 from opgauge.web.reader import Reader
-from opgauge.web.regression import State, known_improvements, known_regressions
+from opgauge.web.regression import RegressionState, known_improvements, known_regressions
 from opgauge.web.rows import geometric_mean
 from opgauge.web.view import page, project_of
 
@@ -29,12 +29,12 @@ def overview(request: Request, cache: CacheOf, reader: ReaderOf, device: Word = 
     return page(request, cache, "overview.html", lambda: _values(reader, device))
 
 
-def known_standings(reader: Reader) -> list[Standing]:
+def known_standings(reader: Reader) -> list[OpStanding]:
     """Standings of every op and device, computed once for each state of the data."""
     return reader.cache.get("standings", lambda: standings(reader, reader.recent()))
 
 
-def _first_device(found: list[Standing]) -> str:
+def _first_device(found: list[OpStanding]) -> str:
     """Slug of the GPU with the most ops, or of the CPU if there is no GPU."""
     counted = Counter(one.device for one in found)
     return max(counted, key=lambda one: (one.name != "cpu", counted[one], one.slug)).slug if counted else ""
@@ -45,8 +45,8 @@ def _values(reader: Reader, device: str) -> Mapping[str, Any]:
     found = [one for one in known_standings(reader) if device in {"", one.device.slug}]
     regressions = [one for one in known_regressions(reader) if device in {"", one.device.slug}]
     improvements = [one for one in known_improvements(reader) if device in {"", one.device.slug}]
-    still_open = [one for one in regressions if one.state is State.OPEN]
-    suspected = [one for one in regressions if one.state is State.SUSPECTED]
+    still_open = [one for one in regressions if one.state is RegressionState.OPEN]
+    suspected = [one for one in regressions if one.state is RegressionState.SUSPECTED]
     history, series = reader.history(), len(recent.series)
     since = max((history.order(run)[0] for run in recent.runs), default=datetime.now(UTC)) - WEEK
     # times of a GPU and of a CPU have no common mean

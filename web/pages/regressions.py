@@ -20,7 +20,7 @@ from opgauge.web.deps import CacheOf, ReaderOf
 from opgauge.web.form import Form
 from opgauge.web.pages.query import Number, Text, Word
 from opgauge.web.reader import Reader
-from opgauge.web.regression import Regression, State, known_regressions
+from opgauge.web.regression import Regression, RegressionState, known_regressions
 from opgauge.web.view import Paging, page, render
 
 DAYS = 30
@@ -54,7 +54,7 @@ def regressions_page(
         return {
             "found": found[paging.start : paging.stop],
             "counts": Counter(str(one.state) for one in everything),
-            "states": [str(one) for one in State],
+            "states": [str(one) for one in RegressionState],
             "ops": sorted({one.case.op for one in everything}),
             "devices": sorted({one.device.slug: one.device for one in everything}.values(), key=lambda one: one.slug),
             "chosen": {"state": state, "op": op, "device": device},

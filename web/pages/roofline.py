@@ -13,7 +13,7 @@ from opgauge.web.comparison import resolve
 from opgauge.web.deps import CacheOf, ReaderOf
 from opgauge.web.pages.query import Number, Text, Word
 from opgauge.web.rows import (
-    CaseRow,
+    CaseLevels,
     devices_of,
     first_device,
     implementations,
@@ -58,7 +58,7 @@ def roofline_page(
     return page(request, cache, "roofline.html", values)
 
 
-def _shown(rows: list[CaseRow], implementation: str, number: int) -> Mapping[str, Any]:
+def _shown(rows: list[CaseLevels], implementation: str, number: int) -> Mapping[str, Any]:
     counted = roofline.counted(rows)
     points = roofline.points_of(sort_rows(counted, "name"), implementation)
     paging = Paging(number, len(points))
@@ -73,5 +73,5 @@ def _shown(rows: list[CaseRow], implementation: str, number: int) -> Mapping[str
     }
 
 
-def _by_op(rows: list[CaseRow]) -> Counter[str]:
+def _by_op(rows: list[CaseLevels]) -> Counter[str]:
     return Counter(row.case.op for row in rows)
