@@ -24,8 +24,12 @@ from opgauge.ops._core.tuning import read as read_tuning
 
 REFERENCE_PHASES = ("call on emphasized inputs",)
 """Phases after the first in which a reference is computed: they have its time besides the kernel's."""
+SINGLE_CALLS = "single calls"
+"""Phase in which times of single calls are compared."""
 DOUBTFUL = (Status.ERROR, Status.OUT_OF_MEMORY)
 """Statuses after which a CUDA context may be unusable."""
+DOUBTS = 2
+"""Times that a trial is repeated whose times alone say that it is wrong: a busy host may have disturbed them."""
 HELD_BYTES = 256 << 20
 """Size of a case above which its implementations are not sampled round-robin: they would not fit in memory together."""
 
@@ -42,6 +46,12 @@ def takes_turns(case: Case, device: str, limits: Limits) -> bool:
     """Whether a case is measured in turns: on a CPU, where others use the host too, and where all find room."""
     nbytes = tensor_bytes(case.resolved.inputs) + tensor_bytes(case.resolved.outputs)
     return limits.turns > 1 and device == "cpu" and nbytes <= HELD_BYTES
+
+
+def _is_wrong_by_time(result: Mapping[str, Any]) -> bool:
+    """Whether a plain result is wrong because of times of single calls, all outputs being right."""
+    phase = result.get("extra", {}).get("phase")
+    return result["status"] == Status.WRONG and phase == SINGLE_CALLS and not result.get("check")
 
 
 class Executor(Protocol):
@@ -143,7 +153,13 @@ class LocalExecutor:
         The result of a worker that was lost has no work, for only the tree knows it.
         """
         given = {"limits": vars(self.limits), "cpu_fallback": self.cpu_fallback, **more}
-        return self._measured(protocol.RunTrial(trial, block=block, **given))
+        request = protocol.RunTrial(trial, block=block, **given)
+        found = self._measured(request)
+        for _ in range(DOUBTS):
+            if not _is_wrong_by_time(found):
+                break
+            found = self._measured(request)
+        return found
 
     def _measured(self, request: protocol.RunTrial) -> dict[str, Any]:
         """The result that the worker sends, or what became of the worker."""

@@ -12,6 +12,7 @@ from opgauge.harness.measure import Limits
 from opgauge.harness.result.result import Ceilings, Result, Status, Trial
 from opgauge.harness.run.execute import Ask, LocalExecutor, ask_nothing
 from opgauge.harness.run.runner import plan, run
+from opgauge.harness.worker import protocol
 from opgauge.harness.worker.inventory import take
 from opgauge.ops import BackendError, find_kernel, find_op, kernels
 from opgauge.ops._core import registry
@@ -165,3 +166,26 @@ def test_ceilings_are_measured_in_the_worker() -> None:
     assert found.write_gbps is not None
     assert found.matrix_gflops["float32"] > 0
     assert found.launch_ns is not None
+
+
+@pytest.mark.parametrize(("wrong", "attempts", "status"), [(1, 2, "ok"), (2, 3, "ok"), (3, 3, "wrong")])
+def test_times_alone_call_a_trial_wrong_only_in_every_repeat(wrong: int, attempts: int, status: str) -> None:
+    """A trial is repeated where times alone were suspicious; a difference of values counts at once."""
+    by_time = {"status": "wrong", "check": None, "extra": {"phase": "single calls"}}
+    replies = [by_time] * wrong + [{"status": "ok", "extra": {}}]
+    asked: list[dict[str, Any]] = []
+
+    class Scripted(LocalExecutor):
+        def __init__(self) -> None:
+            self.limits, self.cpu_fallback = Limits(), False
+
+        def _measured(self, request: protocol.RunTrial) -> dict[str, Any]:
+            asked.append(dict(request.trial))
+            return replies[len(asked) - 1]
+
+    assert Scripted().run_plain({"backend": "cpu"})["status"] == status
+    assert len(asked) == attempts
+    asked.clear()
+    replies[0] = {**by_time, "check": {"ok": False}}
+    assert Scripted().run_plain({"backend": "cpu"})["status"] == "wrong"
+    assert len(asked) == 1
