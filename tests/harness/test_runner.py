@@ -171,8 +171,8 @@ def test_ceilings_are_measured_in_the_worker() -> None:
 @pytest.mark.parametrize(("wrong", "attempts", "status"), [(1, 2, "ok"), (2, 3, "ok"), (3, 3, "wrong")])
 def test_times_alone_call_a_trial_wrong_only_in_every_repeat(wrong: int, attempts: int, status: str) -> None:
     """A trial is repeated where times alone were suspicious; a difference of values counts at once."""
-    by_time = {"status": "wrong", "check": None, "extra": {"phase": "single calls"}}
-    replies = [by_time] * wrong + [{"status": "ok", "extra": {}}]
+    by_time: dict[str, Any] = {"status": "wrong", "check": None, "extra": {"phase": "single calls"}}
+    replies: list[dict[str, Any]] = [by_time] * wrong + [{"status": "ok", "extra": {}}]
     asked: list[dict[str, Any]] = []
 
     class Scripted(LocalExecutor):
