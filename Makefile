@@ -21,7 +21,7 @@ MEASURES ?= $(BIN)/python
 FIGURES := tests/data/h200
 SOURCE := $(VENV)/source/opgauge
 
-.PHONY: run test tests lint demo docs site fuzz figures lock clean
+.PHONY: run test tests lint demo docs site fuzz figures history lock clean
 
 # All is compiled and checked by all cores at once before the first is measured; where it is open who is fastest, two
 # more processes decide.
@@ -51,13 +51,19 @@ $(SOURCE):
 	mkdir -p $@
 	ln -s ../../../tools/package/opgauge/__init__.py ../../../tools/package/opgauge/__main__.py $(foreach part,harness ops web,../../../$(part)) $@
 
-# The committed runs of an H200 in a dashboard, on a machine without a GPU too.
+# The committed runs in a dashboard, on a machine without a GPU too: an H200, CPUs, and a history of commits.
 demo: demo.db
 	$(BIN)/opgauge serve --db sqlite:///demo.db
 
 demo.db: $(VENV)/.run $(wildcard tests/data/*/*.json)
 	rm -f demo.db*
-	$(BIN)/opgauge import --db sqlite:///demo.db $(sort $(wildcard tests/data/h200/*.json tests/data/cpu/*.json))
+	$(BIN)/opgauge import --db sqlite:///demo.db $(sort $(wildcard tests/data/*/*.json))
+	-$(BIN)/opgauge project commits opgauge --db sqlite:///demo.db
+
+# A history for `make demo`: the latest commits that changed ops, on the CPU, with two planted slowdowns. About an hour.
+history: $(VENV)/.run
+	rm -f tests/data/history/*.json
+	$(BIN)/python -m tools.history --commits 24 --plant mean:0.25:9:5 --plant sign:0.3:20:4
 
 # Generated documentation, from the commands and the committed runs.
 docs: $(VENV)/.run
