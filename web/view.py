@@ -11,13 +11,14 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlencode
 
-from fastapi import Request, Response
+from fastapi import HTTPException, Request, Response
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 from opgauge.web import text
 from opgauge.web.assets import address, style_ids
 from opgauge.web.cache import Cache
 from opgauge.web.charts import slot
+from opgauge.web.figure_csv import figure_csv
 
 TEMPLATES = Path(__file__).parent / "templates"
 PAGE = 50
@@ -33,7 +34,7 @@ def templates() -> Environment:
     made.lstrip_blocks = True
     made.filters.update({name: getattr(text, name) for name in text.__all__})
     made.filters.update(slot=slot, segment=lambda name: quote(name or "-", safe=""))
-    made.globals.update(asset=address, figure=figure, style_ids=style_ids)
+    made.globals.update(asset=address, style_ids=style_ids)
     return made
 
 
@@ -44,15 +45,32 @@ def compile_all() -> None:
         templates().get_template(name)
 
 
-def figure(name: str, json_text: str | None, label: str, height: str = "medium") -> Markup:
-    """A place for a figure, with its data beside it; `label` is its text alternative."""
+def figure(name: str, json_text: str | None, label: str, height: str = "medium", *, table: str = "") -> Markup:
+    """An element for a figure, with its data. label: its text alternative. table: address of its CSV."""
     if not json_text:
         return Markup("")
     safe = json_text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
     return Markup(
         '<figure class="chart {height}" data-chart="{name}" aria-label="{label}"><div class="plot"></div>'
-        '<script type="application/json" id="chart-{name}">{data}</script></figure>'
-    ).format(name=name, label=label, height=height, data=Markup(safe))  # noqa: S704  escaped above, for a script
+        '<script type="application/json" id="chart-{name}">{data}</script>'
+        '<figcaption><a href="{table}" download="{name}.csv">CSV<span class="hidden"> of {label}</span></a>'
+        "</figcaption>"
+        "</figure>"
+    ).format(name=name, label=label, height=height, table=table, data=Markup(safe))  # noqa: S704  escaped for a script
+
+
+def figure_of(name: str, request: Request, figure_name: str, values: Mapping[str, Any]) -> str:
+    """JSON of a figure of a page; raises HTTPException if the page has none of this name."""
+    found: dict[str, str] = {}
+
+    def collect(name: str, json_text: str | None, *_: object) -> str:
+        found[name] = json_text or ""
+        return ""
+
+    render(name, request, **{**values, "figure": collect})
+    if not found.get(figure_name):
+        raise HTTPException(404, f"this page has no figure {figure_name}")
+    return found[figure_name]
 
 
 def render(name: str, request: Request, **values: Any) -> str:
@@ -65,9 +83,13 @@ def render(name: str, request: Request, **values: Any) -> str:
         left = {key: value for key, value in given.items() if value}
         return f"{path}?{urlencode(left)}" if left else path
 
+    def linked_figure(name: str, json_text: str | None, label: str, height: str = "medium") -> Markup:
+        return figure(name, json_text, label, height, table=link(csv=name))
+
     home = root.rpartition("/p/")[0] if project_of(request) is not None else root
     shared = {
         "link": link,
+        "figure": linked_figure,
         "home": f"{home}/",
         "path": path,
         "projects": projects_of(request),
@@ -94,7 +116,10 @@ def projects_of(request: Request) -> list[str]:
 
 
 def page(request: Request, cache: Cache, name: str, make: Callable[[], Mapping[str, Any]]) -> Response:
-    """The page at this address, made and compressed anew only when the data have changed."""
+    """The page at this address, or with `csv=NAME` the data of a figure; rendered once for each state of the data."""
+    wanted = request.query_params.get("csv")
+    if wanted:
+        return kept(request, cache, "text/csv", lambda: figure_csv(figure_of(name, request, wanted, make())).encode())
 
     def body() -> bytes:
         return render(name, request, **make()).encode("utf-8", "replace")

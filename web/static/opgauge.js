@@ -105,6 +105,34 @@
       navigator.clipboard.writeText(text).then(() => { button.textContent = "Copied"; }, () => { button.textContent = "Select and copy it"; });
     }
   });
+  // Search box: "/" focuses it, arrows move over the hits, Enter follows one, Escape leaves.
+  const find = document.getElementById("find");
+  const box = find && find.closest("form");
+
+  function isTyping(target) {
+    return target.isContentEditable || /^(INPUT|TEXTAREA|SELECT)$/.test(target.tagName);
+  }
+
+  document.addEventListener("keydown", (event) => {
+    if (!find || event.ctrlKey || event.metaKey || event.altKey) return;
+    if (event.key === "/" && !isTyping(event.target)) {
+      event.preventDefault();
+      find.focus();
+      find.select();
+    } else if (box.contains(event.target)) {
+      const stops = [find, ...box.querySelectorAll("#hits a")];
+      const step = { ArrowDown: 1, ArrowUp: -1 }[event.key];
+      if (event.key === "Escape") {
+        if (event.target === find) find.blur();
+        else find.focus();
+      } else if (step) {
+        event.preventDefault();
+        const place = stops.indexOf(event.target) + step;
+        stops[(place + stops.length) % stops.length].focus();
+      }
+    }
+  });
+
   dark.addEventListener("change", draw);
   document.addEventListener("htmx:after:swap", fresh);
   document.addEventListener("htmx:after:settle", fresh);

@@ -230,3 +230,22 @@ def test_no_page_asks_another_origin(browser: Browser, site: Site) -> None:
                 for button in range(1, buttons.count()):
                     buttons.nth(button).click(force=True)
             assert foreign == [], name
+
+
+def test_search_by_keyboard_alone(browser: Browser, site: Site) -> None:
+    """`/` focuses the box, arrows choose a hit, Enter opens it; Escape returns to the box."""
+    with watching(browser) as watched:
+        page = watched.page
+        page.goto(site.root)
+        page.keyboard.press("/")
+        expect(page.locator("#find")).to_be_focused()
+        page.keyboard.type("lerp")
+        expect(page.locator("#hits a").first).to_have_text("lerp")
+        page.keyboard.press("ArrowDown")
+        expect(page.locator("#hits a").first).to_be_focused()
+        page.keyboard.press("Escape")
+        expect(page.locator("#find")).to_be_focused()
+        page.keyboard.press("ArrowDown")
+        assert serious(page) == []
+        page.keyboard.press("Enter")
+        expect(page.locator("h1")).to_have_text("lerp")
