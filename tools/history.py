@@ -32,12 +32,14 @@ from opgauge.harness.worker.interleave import TURNS
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "tests" / "data" / "history"
+"""Top of the tree, and the folder that the files are written to."""
 IMPLEMENTATIONS = ("baseline", "optimized")
 OPS = (
     *("add_n", "conv_data_grad", "dot", "fill_any_like", "lerp"),
     *("lerp_grad", "mean", "normalization", "p_norm", "sign"),
 )
 DEVICE = "cpu"
+"""Kernels that are measured by default."""
 
 
 @dataclass(frozen=True, slots=True)
