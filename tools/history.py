@@ -66,7 +66,7 @@ class Planted:
 
 
 @dataclass(slots=True)
-class Measured:
+class CommitRun:
     """A commit, its checked-out tree, and what was measured there. tree: what workers import `ops` from."""
 
     commit: str
@@ -122,7 +122,7 @@ def _chosen(ops: Sequence[str], tag: str) -> list[Case]:
 
 def _checked_out(
     stack: ExitStack, listed: Sequence[str], cases: Sequence[Case], planted: Sequence[Planted]
-) -> Iterator[Measured]:
+) -> Iterator[CommitRun]:
     """Each commit with its tree; a planted one with a slowed copy of it."""
     for place, commit in enumerate(listed):
         tree = stack.enter_context(checkout(ROOT, commit))
@@ -132,10 +132,10 @@ def _checked_out(
             if one.covers(place):
                 tree = stack.enter_context(slowed_copy(tree, [(one.op, "optimized", DEVICE)], one.share))
                 soft["planted"] = "; ".join(filter(None, (soft.get("planted", ""), str(one))))
-        yield Measured(commit, replace(here, soft=soft), tree)
+        yield CommitRun(commit, replace(here, soft=soft), tree)
 
 
-def _measure(one: Measured, cases: Sequence[Case], limits: Limits, block: int) -> None:
+def _measure(one: CommitRun, cases: Sequence[Case], limits: Limits, block: int) -> None:
     """One round of a commit, in a process of its own."""
     one.started = one.started or datetime.now(UTC)
     trials = plan(cases, implementations=IMPLEMENTATIONS, devices=[DEVICE])
@@ -144,7 +144,7 @@ def _measure(one: Measured, cases: Sequence[Case], limits: Limits, block: int) -
     one.finished = datetime.now(UTC)
 
 
-def _run(one: Measured) -> RunInfo:
+def _run(one: CommitRun) -> RunInfo:
     started = one.started or datetime.now(UTC)
     command = "python -m tools.history"
     run_id = str(uuid.uuid5(uuid.NAMESPACE_URL, f"{one.commit} {started.isoformat()}"))

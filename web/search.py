@@ -19,8 +19,8 @@ CHARACTERS = 300
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
-    """One thing that can be found. key: the text that ranks best, lower case; text: all that is searched, lower case.
+class Hit:
+    """A page that a search can find. key: the text that ranks best, lower case; text: all that is searched, lower case.
 
     href: address below the root of the project, of the service for a project.
     """
@@ -33,63 +33,63 @@ class Entry:
     text: str = field(repr=False)
 
 
-def search(reader: Reader, wanted: str, most: int) -> dict[str, list[Entry]]:
+def search(reader: Reader, wanted: str, most: int) -> dict[str, list[Hit]]:
     """At most `most` entries of each kind that have every word of `wanted`, the best first; no kind without any."""
     words = wanted.lower().split()
     if not words:
         return {}
-    index: Mapping[str, Sequence[Entry]] = reader.cache.get("search", lambda: _index(reader))
+    index: Mapping[str, Sequence[Hit]] = reader.cache.get("search", lambda: _index(reader))
     found = {}
     for kind in KINDS:
-        hits = [entry for entry in index.get(kind, ()) if all(word in entry.text for word in words)]
+        hits = [hit for hit in index.get(kind, ()) if all(word in hit.text for word in words)]
         if hits:
-            found[kind] = sorted(hits, key=lambda entry: _rank(entry, words[0]))[:most]
+            found[kind] = sorted(hits, key=lambda hit: _rank(hit, words[0]))[:most]
     return found
 
 
-def _rank(entry: Entry, word: str) -> tuple[int, int, str]:
+def _rank(hit: Hit, word: str) -> tuple[int, int, str]:
     """Exact names first, then beginnings, then the rest; shorter names before longer ones."""
-    key = entry.key
+    key = hit.key
     closeness = 0 if key == word else 1 if key.startswith(word) else 2 if word in key else 3
     return closeness, len(key), key
 
 
-def _index(reader: Reader) -> dict[str, list[Entry]]:
-    found: dict[str, list[Entry]] = {}
+def _index(reader: Reader) -> dict[str, list[Hit]]:
+    found: dict[str, list[Hit]] = {}
     for make in (_cases, _kernels, _commits, _runs, _projects):
-        for entry in make(reader):
-            found.setdefault(entry.kind, []).append(entry)
+        for hit in make(reader):
+            found.setdefault(hit.kind, []).append(hit)
     return found
 
 
-def _entry(kind: str, title: str, detail: str, href: str, also: str = "") -> Entry:
+def _hit(kind: str, title: str, detail: str, href: str, also: str = "") -> Hit:
     title = title[:CHARACTERS]
-    return Entry(kind, title, detail, href, title.lower(), f"{title} {detail} {also}".lower())
+    return Hit(kind, title, detail, href, title.lower(), f"{title} {detail} {also}".lower())
 
 
-def _cases(reader: Reader) -> Iterator[Entry]:
+def _cases(reader: Reader) -> Iterator[Hit]:
     """Ops and cases of the recent runs."""
     cases = reader.recent().cases
     for op in sorted({case.op for case in cases.values()}):
-        yield _entry("op", op, "", f"/ops/{quote(op, safe='')}")
+        yield _hit("op", op, "", f"/ops/{quote(op, safe='')}")
     for case in cases.values():
         tags = " ".join(str(tag) for tag in case.data.get("tags", ()))
-        yield _entry("case", case.name, f"{case.op}, {case.dtype}", f"/cases/{case.case_id}", f"{case.case_id} {tags}")
+        yield _hit("case", case.name, f"{case.op}, {case.dtype}", f"/cases/{case.case_id}", f"{case.case_id} {tags}")
 
 
-def _kernels(reader: Reader) -> Iterator[Entry]:
+def _kernels(reader: Reader) -> Iterator[Hit]:
     """Implementations of each op, and GPU kernels in the profiles of the latest run of each device."""
     recent = reader.recent()
     pairs = {(name, recent.cases[case_id].op) for case_id, name, _ in recent.series}
     for name, op in sorted(pairs):
-        yield _entry("kernel", name, f"implementation of {op}", f"/ops/{quote(op, safe='')}")
+        yield _hit("kernel", name, f"implementation of {op}", f"/ops/{quote(op, safe='')}")
     for run in {run.key: run for run in recent.last_run.values()}.values():
         launched = reader.kept("launched", run, partial(_launched, reader, run.key))
         for name, (case_key, implementation) in launched.items():
             case = reader.cases([case_key]).get(case_key)
             if case is not None:
                 detail = f"launched by {implementation} of {case.op}"
-                yield _entry("kernel", name, detail, f"/cases/{case.case_id}?run={run.id}")
+                yield _hit("kernel", name, detail, f"/cases/{case.case_id}?run={run.id}")
 
 
 def _launched(reader: Reader, run_key: int) -> dict[str, tuple[int, str]]:
@@ -101,23 +101,23 @@ def _launched(reader: Reader, run_key: int) -> dict[str, tuple[int, str]]:
     return found
 
 
-def _commits(reader: Reader) -> Iterator[Entry]:
+def _commits(reader: Reader) -> Iterator[Hit]:
     """Commits with runs."""
     known = reader.commits()
     for sha in dict.fromkeys(run.sha for run in reader.runs() if run.sha):
         info = known.get(sha)
         detail = f"{info.subject} – {info.author}" if info else ""
-        yield _entry("commit", sha[:12], detail, f"/runs?commit={quote(sha[:40], safe='')}", sha)
+        yield _hit("commit", sha[:12], detail, f"/runs?commit={quote(sha[:40], safe='')}", sha)
 
 
-def _runs(reader: Reader) -> Iterator[Entry]:
+def _runs(reader: Reader) -> Iterator[Hit]:
     for run in reader.runs():
         detail = f"{run.started:%Y-%m-%d %H:%M}, {run.branch or 'no branch'}, {run.status}"
-        yield _entry("run", run.id[:8], detail, f"/runs/{quote(run.id, safe='')}", run.id)
+        yield _hit("run", run.id[:8], detail, f"/runs/{quote(run.id, safe='')}", run.id)
 
 
-def _projects(reader: Reader) -> Iterable[Entry]:
+def _projects(reader: Reader) -> Iterable[Hit]:
     listed = reader.projects()
     if len(listed) > 1:
         for name, count, _ in listed:
-            yield _entry("project", name or "unnamed", f"{count} runs", f"{prefix(name)}/")
+            yield _hit("project", name or "unnamed", f"{count} runs", f"{prefix(name)}/")
