@@ -1,6 +1,6 @@
 """A small library of tensor operators: what each computes, and kernels that compute it.
 
-`from opgauge import ops` imports no GPU library, no Numba and no torch. The names below are all there is.
+`from opgauge import ops` imports no GPU library, no Numba and no torch. The names below are the public interface.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Pointwise kernels on CUDA move 16 bytes at a time: seen in PTX, without a GPU.
 
-A pack that is put together from what is not in registers, or comes from several branches, the compiler may take apart
+A vector that is put together from what is not in registers, or comes from several branches, the compiler may take apart
 into words again. The results are right, and fills took 1.3 times as long.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from opgauge.ops._cuda.source import Source
+from opgauge.ops._cuda.source import CudaSource
 from opgauge.ops.add_n import cuda as add_n
 from opgauge.ops.fill_any_like import cuda as fill_any_like
 from opgauge.ops.flatten import cuda as flatten
@@ -20,12 +20,12 @@ from opgauge.ops.sign import cuda as sign
 
 from tests.translation import translate
 
-ENDS = {"add_n": 1, "copy_packs": 1, "fill": 2, "scale": 1, "sign": 1}
-"""Narrow stores of what lies before and behind whole packs, where not all are."""
+ENDS = {"add_n": 1, "copy_vectors": 1, "fill": 2, "scale": 1, "sign": 1}
+"""Narrow stores of what lies before and behind whole vectors, where not all are."""
 KERNELS = [
     (add_n.SOURCE, "add_n"),
     (fill_any_like.SOURCE, "fill"),
-    (flatten.SOURCE, "copy_packs"),
+    (flatten.SOURCE, "copy_vectors"),
     (lerp.SOURCE, "lerp_flat"),
     (lerp.SOURCE, "lerp_rows"),
     (lerp.SOURCE, "grad_flat"),
@@ -39,8 +39,8 @@ WIDE = re.compile(r"v4\.\w32$|v2\.\w64$")
 
 
 @pytest.mark.parametrize(("source", "kernel"), KERNELS, ids=[kernel for _, kernel in KERNELS])
-def test_packs_are_stored_whole(source: Source, kernel: str) -> None:
-    """All stores have 16 bytes but those of ends, of which there are none where every thread has a pack."""
+def test_packs_are_stored_whole(source: CudaSource, kernel: str) -> None:
+    """All stores have 16 bytes but those of ends, of which there are none where every thread has a vector."""
     wanted = tuple(one for one in source.expressions if one.startswith(f"{kernel}<") and not ONE_BY_ONE.search(one))
     translated = translate(source, "sm_90a", wanted, draft=False)
     assert wanted

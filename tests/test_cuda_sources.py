@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from opgauge import ops
-from opgauge.ops._cuda.source import ARCHITECTURES, Compiled, Source, all_sources, compile_source
+from opgauge.ops._cuda.source import ARCHITECTURES, Compiled, CudaSource, all_sources, compile_source
 
 from tests.translation import Translated, translate
 
@@ -58,7 +58,7 @@ SPILLING = {
 """Spills that are known, on devices that nobody has timed these on: without them one block less would be resident."""
 
 
-def named(source: Source) -> str:
+def named(source: CudaSource) -> str:
     """A source by its folder."""
     return source.path.parent.name
 
@@ -86,18 +86,18 @@ def without(expressions: tuple[str, ...], types: tuple[str, ...]) -> tuple[str, 
     return tuple(one for one in expressions if not any(name in one for name in types))
 
 
-def optimized(source: Source) -> tuple[str, ...]:
+def optimized(source: CudaSource) -> tuple[str, ...]:
     """What is looked at in every run, optimized."""
     some = () if source.path.name in WHOLE else without(source.expressions, SELDOM)
     return some or source.expressions
 
 
-def multiplies(source: Source) -> bool:
+def multiplies(source: CudaSource) -> bool:
     """Whether there are matrix products in a source."""
     return any(header in source.path.read_text(encoding="utf-8") for header in PRODUCTS)
 
 
-def drafted(source: Source, architecture: str) -> tuple[str, ...]:
+def drafted(source: CudaSource, architecture: str) -> tuple[str, ...]:
     """What is only drafted for an architecture: what may differ there, unless it is optimized."""
     wanted = source.on(architecture)
     if architecture == OPTIMIZED:
@@ -132,7 +132,7 @@ def draft_of(path: Path, architecture: str, expressions: tuple[str, ...]) -> set
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 @pytest.mark.parametrize("source", all_sources(), ids=named)
-def test_source_compiles(source: Source, architecture: str, drafts: ProcessPoolExecutor) -> None:
+def test_source_compiles(source: CudaSource, architecture: str, drafts: ProcessPoolExecutor) -> None:
     """All that a source may be asked for compiles, on each architecture what may differ there."""
     wanted = drafted(source, architecture)
     if wanted:
@@ -140,7 +140,7 @@ def test_source_compiles(source: Source, architecture: str, drafts: ProcessPoolE
 
 
 @pytest.mark.parametrize("source", all_sources(), ids=named)
-def test_every_expression_is_compiled_somewhere(source: Source) -> None:
+def test_every_expression_is_compiled_somewhere(source: CudaSource) -> None:
     """In every run, whatever is left to `-m thorough`; and each architecture has something to compile."""
     compiled = {name: drafted(source, name) for name in ARCHITECTURES}
     compiled[OPTIMIZED] += optimized(source)
@@ -149,7 +149,7 @@ def test_every_expression_is_compiled_somewhere(source: Source) -> None:
 
 
 @pytest.mark.parametrize("source", all_sources(), ids=named)
-def test_source_spills_nowhere(source: Source) -> None:
+def test_source_spills_nowhere(source: CudaSource) -> None:
     """Optimized for Hopper, no kernel of float32 spills more than a call must, and no products wait for each other."""
     compiled = source.compile(OPTIMIZED, optimized(source))
     assert not spilled(compiled, OPTIMIZED)
@@ -159,7 +159,7 @@ def test_source_spills_nowhere(source: Source) -> None:
 @pytest.mark.thorough
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 @pytest.mark.parametrize("source", all_sources(), ids=named)
-def test_source_spills_nowhere_else(source: Source, architecture: str) -> None:
+def test_source_spills_nowhere_else(source: CudaSource, architecture: str) -> None:
     """Optimized for any architecture, no kernel of any type spills more than a call must, or has products that wait."""
     compiled = source.compile(architecture)
     assert not spilled(compiled, architecture)
@@ -167,17 +167,17 @@ def test_source_spills_nowhere_else(source: Source, architecture: str) -> None:
 
 
 def test_every_cuda_file_is_declared() -> None:
-    """A `.cu` file that no Source declares would never be compiled here."""
+    """A `.cu` file that no CudaSource declares would never be compiled here."""
     declared = {source.path for source in all_sources()}
     files = set(ROOT.rglob("*.cu"))
     assert files
     assert files == declared
 
 
-def written(folder: Path, name: str, body: str) -> Source:
+def written(folder: Path, name: str, body: str) -> CudaSource:
     """A source of one kernel, which is in no list."""
     (folder / f"{name}.cu").write_text(f"template <typename T> __global__ void {name}(T* x) {{ {body} }}")
-    source = Source.__new__(Source)
+    source = CudaSource.__new__(CudaSource)
     source.path, source.expressions, source.options = folder / f"{name}.cu", (f"{name}<float>",), ()
     source.clustered = frozenset()
     return source

@@ -32,8 +32,8 @@ Chosen = tuple[dict[str, Shape], dict[str, Any]]
 class Trial(NamedTuple):
     """A case and how it is run: whether arrays begin one element late, how many blocks are under way at once.
 
-    ties: of a norm of porder +-inf. packs: even a small sum is taken in packs, by large blocks, a gradient by threads
-    of two, one whose ties are counted by blocks that share none, and what tensors of weights mix by large blocks.
+    ties: of a norm of porder +-inf. vectors: even a small sum is taken in vectors, by large blocks, a gradient by
+    threads of two, one whose ties are counted by blocks that share none, and what tensors of weights mix by large blocks.
     """
 
     case: Case
@@ -41,7 +41,7 @@ class Trial(NamedTuple):
     mixed: int
     seed: int
     ties: str
-    packs: bool
+    vectors: bool
 
     def __str__(self) -> str:
         shapes = ",".join("x".join(map(str, shape)) for shape in self.case.shapes.values())
@@ -49,24 +49,24 @@ class Trial(NamedTuple):
         params = [f"{name}={value}" for name, value in given.items() if value is not None]
         params += [f"ties={self.ties}"] * (abs(given["porder"] or 0) == inf)
         offset = "x-" * bool(self.case.inputs) + "offset" * (self.offset or bool(self.case.inputs))
-        run = (offset, f"mixed{self.mixed}", *(("packs",) if self.packs else ()))
+        run = (offset, f"mixed{self.mixed}", *(("vectors",) if self.vectors else ()))
         return "-".join([self.case.op, self.case.dtype, shapes, *params, *run])
 
     @contextmanager
     def tuned(self) -> Iterator[None]:
         """The launch parameters that it is run with."""
-        paired = range(1 << 40) if self.packs else p_norm.PAIRED
+        paired = range(1 << 40) if self.vectors else p_norm.PAIRED
         with (
-            tuning.override(SMALL_AS_LARGE if self.packs else {}),
+            tuning.override(SMALL_AS_LARGE if self.vectors else {}),
             pytest.MonkeyPatch.context() as patch,
         ):
             patch.setattr(p_norm, "PAIRED", paired)
-            patch.setattr(p_norm, "EXTREME_RESIDENT", 0 if self.packs else p_norm.EXTREME_RESIDENT)
+            patch.setattr(p_norm, "EXTREME_RESIDENT", 0 if self.vectors else p_norm.EXTREME_RESIDENT)
             patch.setattr(plan, "WARP_COLLECTS", self.seed % 200)
-            if self.packs:
+            if self.vectors:
                 patch.setattr(plan, "FEW_ELEMENTS", 0)
                 patch.setattr(plan, "ONCE_BYTES", 0)
-            patch.setattr(lerp, "FEW_ELEMENTS", 0 if self.packs else lerp.FEW_ELEMENTS)
+            patch.setattr(lerp, "FEW_ELEMENTS", 0 if self.vectors else lerp.FEW_ELEMENTS)
             patch.setattr(lerp_grad, "FEW_ELEMENTS", self.seed % 200 and lerp.FEW_ELEMENTS)
             yield
 
@@ -229,24 +229,24 @@ def trials(op: str) -> list[Trial]:
         if op == "p_norm_grad" and number % 8 == 1:
             case = replace(case, inputs={"x": InputSpec(layout="offset")})
         offset, mixed, ties = number % 4 == 3, (1, 2, 5)[number % 3], TIES[number % len(TIES)]
-        found.append(Trial(case, offset, mixed, 100 * number, ties, packs=False))
+        found.append(Trial(case, offset, mixed, 100 * number, ties, vectors=False))
         if op in SMALL and prod(shapes["x"]) <= SMALL_ELEMENTS:
-            found.append(found[-1]._replace(packs=True))
-    if op == "dot":  # of two elements a pack
+            found.append(found[-1]._replace(vectors=True))
+    if op == "dot":  # of two elements a vector
         for number, dtype in enumerate(("float64", "complex64", "int64")):
             case = case_of(op, {"x": (1, 9000), "y": (1, 9000)}, dtype)
-            found.append(Trial(case, number == 1, (2, 5, 1)[number], number, "many", packs=True))
+            found.append(Trial(case, number == 1, (2, 5, 1)[number], number, "many", vectors=True))
     if op == "p_norm_grad":
         for number, (dtype, length, order) in enumerate(product(("float16", "bfloat16"), (31, 250), (2, inf, -inf))):
             case = case_of(op, {"x": (37, length)}, dtype, porder=order)
             mixed, ties = (1, 2, 5)[number % 3], TIES[number % len(TIES)]
-            found.append(Trial(case, number % 4 == 1, mixed, number, ties, packs=number % 2 == 0))
+            found.append(Trial(case, number % 4 == 1, mixed, number, ties, vectors=number % 2 == 0))
         for number, (dtype, ties) in enumerate(product(("float16", "bfloat16", "float64"), TIES)):
             case = case_of(op, {"x": (48, 264)}, dtype, axis=0, porder=(inf, -inf)[number % 2])
-            found.append(Trial(case, offset=False, mixed=(1, 2, 5)[number % 3], seed=number, ties=ties, packs=False))
+            found.append(Trial(case, offset=False, mixed=(1, 2, 5)[number % 3], seed=number, ties=ties, vectors=False))
         for length in (255, 256):  # the most ties that a byte counts, and one more
             case = case_of(op, {"x": (3, length, 4)}, "float32", axis=1, porder=inf)
-            found.append(Trial(case, offset=False, mixed=2, seed=length, ties="all", packs=False))
+            found.append(Trial(case, offset=False, mixed=2, seed=length, ties="all", vectors=False))
     return found
 
 

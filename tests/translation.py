@@ -11,7 +11,7 @@ from typing import Any
 
 from cuda.bindings import nvrtc
 from opgauge.ops import CompileError
-from opgauge.ops._cuda.source import Source, program_options
+from opgauge.ops._cuda.source import CudaSource, program_options
 
 _BY_HAND = re.compile(r"// begin inline asm\n(.*?)// end inline asm", re.DOTALL)
 _CLUSTER = re.compile(r"[.%:]\w*cluster")
@@ -43,7 +43,7 @@ class Translated:
         return {one[1] for one in found if one is not None}
 
 
-def translate(source: Source, architecture: str, expressions: tuple[str, ...], *, draft: bool = True) -> Translated:
+def translate(source: CudaSource, architecture: str, expressions: tuple[str, ...], *, draft: bool = True) -> Translated:
     """A draft of `expressions`, or as they are run; raises CompileError with NVRTC's log."""
     virtual = architecture.replace("sm_", "compute_")  # for a real one it would go on to a binary
     options = program_options(source.path, virtual, source.options, draft=draft).as_bytes("nvrtc", "ptx")

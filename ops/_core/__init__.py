@@ -1,1 +1,1 @@
-"""What every op stands on: ops, kernels, the registry, dtypes, backends, CUDA compilation."""
+"""Foundation of every op: ops, kernels, the registry, dtypes, backends, axes, graphs."""

@@ -1,4 +1,4 @@
-"""Axes: checking them, and what a reduction over them looks like in memory."""
+"""Reduction axes: validation, and the memory layout of a reduction over them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Axis = int | tuple[int, ...] | None
 
 
 def normalize_axes(axis: Axis, rank: int) -> tuple[int, ...]:
-    """The axes meant by `axis`, ascending and non-negative; None means all of them.
+    """Axes selected by `axis`, ascending and non-negative; None selects all of them.
 
     Raises AxisError for an axis outside [-rank, rank - 1] or named twice.
     """
@@ -34,14 +34,14 @@ def normalize_axes(axis: Axis, rank: int) -> tuple[int, ...]:
 
 
 def plain_axis(axis: Axis) -> Axis:
-    """`axis` with plain ints in place of NumPy's, as parameters hold it."""
+    """`axis` with plain ints in place of NumPy's, as parameters store it."""
     if axis is None:
         return None
     return operator.index(axis) if isinstance(axis, SupportsIndex) else tuple(map(operator.index, axis))
 
 
 def reduced_shape(shape: Shape, axes: tuple[int, ...], *, keepdim: bool) -> Shape:
-    """`shape` with `axes` removed, or of length 1 where `keepdim`."""
+    """`shape` without `axes`; with `keepdim`, those axes have length 1."""
     if keepdim:
         return tuple(1 if index in axes else length for index, length in enumerate(shape))
     return tuple(length for index, length in enumerate(shape) if index not in axes)
@@ -80,7 +80,7 @@ class Reduction:
 class MergedAxes:
     """A C-contiguous tensor with adjacent axes merged: lengths from the outside in, and which are reduced.
 
-    Kept and reduced axes alternate, and none has length 1.
+    Retained and reduced axes alternate, and none has length 1.
     """
 
     lengths: Shape
@@ -97,7 +97,7 @@ class MergedAxes:
         return prod(length for length, gone in zip(self.lengths, self.reduced, strict=True) if not gone)
 
     def strides(self, *, reduced: bool) -> tuple[tuple[int, int], ...]:
-        """(length, stride in elements) of every kept or every reduced axis, from the outside in."""
+        """(length, stride in elements) of every retained or every reduced axis, from the outside in."""
         found, stride = [], 1
         for length, gone in zip(reversed(self.lengths), reversed(self.reduced), strict=True):
             if gone == reduced:
@@ -114,7 +114,7 @@ class MergedAxes:
         for length, gone in zip(self.lengths, self.reduced, strict=True):
             at += (at % 2 == 1) != gone
             five[at] = length
-        if at == 2 and sum(self.reduced) == 1:  # (a, r1, c): the kept axis is the last
+        if at == 2 and sum(self.reduced) == 1:  # (a, r1, c): the retained axis is the last
             five[2], five[4] = 1, five[2]
         return Reduction(*five)
 
@@ -136,13 +136,13 @@ def merge_axes(shape: Shape, axes: tuple[int, ...]) -> MergedAxes:
 
 
 def to_rows(array: Any, axes: tuple[int, ...]) -> Any:
-    """A view of `array` whose last axes are `axes`: reducing them reduces rows of its copy."""
+    """View of `array` whose last axes are `axes`, so that reducing them reduces rows of its copy."""
     kept = tuple(axis for axis in range(array.ndim) if axis not in axes)
     return array.transpose(*kept, *axes)
 
 
 def as_reduction(shape: Shape, axes: tuple[int, ...]) -> Reduction:
-    """How reducing `axes` of a C-contiguous tensor looks, adjacent axes merged.
+    """Reduction over `axes` of a C-contiguous tensor, adjacent axes merged.
 
     Raises AxisError where the axes fall into more than two separate groups.
     """
@@ -156,9 +156,9 @@ def as_reduction(shape: Shape, axes: tuple[int, ...]) -> Reduction:
 
 
 def reduction_steps(shape: Shape, axes: tuple[int, ...]) -> tuple[Reduction, ...]:
-    """Reductions of at most two groups each that, one after the other, reduce `axes`; outer axes first.
+    """Reductions of at most two groups each that together reduce `axes`, applied in sequence; outer axes first.
 
-    The first reads the tensor, each further one the result of the one before.
+    The first reads the tensor, each later one the result of its predecessor.
     """
     steps = []
     left = tuple(axis for axis in axes if shape[axis] != 1)
@@ -183,7 +183,7 @@ def sum_pairwise(x: Array, axes: tuple[int, ...], *, keepdim: bool = False) -> A
     inner = x.ndim
     while inner - 1 in axes:
         inner -= 1
-    if inner < x.ndim:  # these lie as they are needed
+    if inner < x.ndim:  # already in the order that is needed
         x, axes = x.reshape(*x.shape[:inner], prod(x.shape[inner:])).sum(-1), tuple(a for a in axes if a < inner)
     kept = tuple(axis for axis in range(x.ndim) if axis not in axes)
     moved = np.ascontiguousarray(x.transpose(*kept, *axes))
@@ -193,13 +193,13 @@ def sum_pairwise(x: Array, axes: tuple[int, ...], *, keepdim: bool = False) -> A
 
 
 IN_SEQUENCE = 1 << 14
-"""Terms that a sum in the accumulating dtype may add one by one; beyond, its error would outgrow `sum_units`."""
+"""Terms that a sum in the accumulating dtype may add in sequence; longer sums would exceed `sum_units`."""
 
 
 def sum_array(x: Any, axes: tuple[int, ...], *, keepdim: bool = False) -> Any:
     """`x.sum` of NumPy or CuPy in x's dtype, with an error that does not grow with the length.
 
-    NumPy adds in pairs only along the axes at the end, and one by one along others: long sums of those are in float64.
+    NumPy sums pairwise only along trailing axes and in sequence along others; long sums of those use float64.
     """
     inner = x.ndim
     while inner - 1 in axes:
@@ -210,9 +210,9 @@ def sum_array(x: Any, axes: tuple[int, ...], *, keepdim: bool = False) -> Any:
 
 
 def sum_units(length: int) -> float:
-    """Half epsilons of sum |x| by which a float sum of `length` elements may be off.
+    """Error bound of a float sum of `length` elements, in half epsilons of sum |x|.
 
-    Sums by trees err by log2; those in sequence, as NumPy's along columns, drift by the square root,
-    which is let pass up to 2^14 elements.
+    The error of a tree sum grows with log2; that of a sum in sequence, as NumPy's along columns, drifts with
+    the square root, which is tolerated up to 2^14 elements.
     """
     return log2(max(length, 1)) + sqrt(min(length, IN_SEQUENCE))

@@ -1,7 +1,7 @@
 """Backends and devices, and moving arrays between NumPy, CuPy and torch.
 
-Together with `opgauge.ops._cuda.source` the only file that names CuPy, and it imports it inside
-functions: a machine without a GPU lists CUDA kernels all the same.
+Besides `opgauge.ops._cuda.source` the only module that imports CuPy, inside functions, so that a machine
+without a GPU can list CUDA kernels.
 """
 
 from __future__ import annotations
@@ -23,6 +23,9 @@ from opgauge.ops._core.errors import BackendError
 from opgauge.ops._core.op import Array, Shape
 
 BACKENDS = ("cpu", "cuda")
+"""Names of the backends, in the order of tables."""
+"""Names of the backends, in the order of tables."""
+"""Names of the backends, in the order of tables."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +49,7 @@ class Device:
 
 
 def cupy() -> Any:
-    """CuPy's module; raises BackendError, with the reason, where it cannot be imported."""
+    """CuPy's module; raises BackendError, with the reason, if it cannot be imported."""
     try:
         return import_module("cupy")
     except ImportError as error:
@@ -55,7 +58,7 @@ def cupy() -> Any:
 
 
 def _has_driver() -> bool:
-    """Whether NVIDIA's driver library loads: quicker to ask than importing CuPy to learn that it does not."""
+    """Whether NVIDIA's driver library loads; much faster than importing CuPy to find out."""
     try:
         CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
     except OSError:
@@ -65,14 +68,14 @@ def _has_driver() -> bool:
 
 @cache
 def cuda_device_count() -> int:
-    """How many CUDA devices CuPy sees; 0 without CuPy, driver or device."""
+    """Number of CUDA devices visible to CuPy; 0 without CuPy, driver or device."""
     if not _has_driver():
         return 0
     try:
         return int(cupy().cuda.runtime.getDeviceCount())
     except BackendError:
         return 0
-    except Exception as error:  # CUDARuntimeError lives in CuPy, which may be missing
+    except Exception as error:  # CUDARuntimeError is defined in CuPy, which may be missing
         if type(error).__name__ != "CUDARuntimeError":
             raise
         return 0
@@ -139,7 +142,7 @@ def to_backend(array: Array, backend: str) -> Any:
 
 
 def to_numpy(array: Any) -> Array:
-    """A NumPy, CuPy or torch array as a NumPy array (bfloat16 kept)."""
+    """A NumPy, CuPy or torch array as a NumPy array (bfloat16 preserved)."""
     root = type(array).__module__.partition(".")[0]
     if root == "torch":
         return _torch_to_numpy(array)

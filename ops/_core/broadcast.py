@@ -1,4 +1,4 @@
-"""Broadcasting: the common shape, how operands walk over it, and summing back."""
+"""Broadcasting: the common shape, the strides of operands over it, and summing back."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from opgauge.ops._core.op import Array, Shape
 
 
 def broadcast_shape(*shapes: Shape) -> Shape:
-    """The shape that all broadcast to, by NumPy's rule. Raises ShapeError."""
+    """Common shape of all `shapes` by NumPy's rule. Raises ShapeError."""
     rank = max((len(shape) for shape in shapes), default=0)
     padded = [(1,) * (rank - len(shape)) + tuple(shape) for shape in shapes]
     found = []
@@ -37,11 +37,11 @@ def reduce_to(full: Array, shape: Shape) -> Array:
 
 
 @dataclass(frozen=True, slots=True)
-class Walk:
-    """How operands walk over a common shape whose adjacent axes are merged where all operands allow it.
+class MergedOperands:
+    """Strides of operands over a common shape whose adjacent axes are merged if all operands allow it.
 
     lengths: of the merged axes, outermost first, at least one. strides: per operand and axis, in
-    elements; 0 where the operand is repeated.
+    elements; 0 along an axis that the operand repeats.
     """
 
     lengths: Shape
@@ -53,8 +53,8 @@ class Walk:
         return prod(self.lengths)
 
 
-def walk(full: Shape, *shapes: Shape) -> Walk:
-    """The walk of C-contiguous operands of `shapes` over `full`."""
+def walk(full: Shape, *shapes: Shape) -> MergedOperands:
+    """Merged axes and strides of C-contiguous operands of `shapes` over `full`."""
     columns = [_strides(shape, full) for shape in shapes]
     lengths: list[int] = []
     merged: list[list[int]] = [[] for _ in shapes]
@@ -73,8 +73,8 @@ def walk(full: Shape, *shapes: Shape) -> Walk:
             for own, stride in zip(merged, strides, strict=True):
                 own.append(stride)
     if not lengths:
-        return Walk((1,), tuple((0,) for _ in shapes))
-    return Walk(tuple(lengths), tuple(tuple(own) for own in merged))
+        return MergedOperands((1,), tuple((0,) for _ in shapes))
+    return MergedOperands(tuple(lengths), tuple(tuple(own) for own in merged))
 
 
 def _strides(shape: Shape, full: Shape) -> list[int]:

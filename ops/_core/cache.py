@@ -31,7 +31,7 @@ def cache_folder(name: str) -> Path:
 
 @cache
 def user_cache() -> Path | None:
-    """Folder `opgauge` in the user's cache folder; None where there is no home folder that can be written."""
+    """Folder `opgauge` in the user's cache folder; None without a writable home folder."""
     try:
         folder = Path.home() / ".cache" / "opgauge"
     except RuntimeError:  # no home folder is known
@@ -40,7 +40,7 @@ def user_cache() -> Path | None:
 
 
 def is_writable(folder: Path) -> bool:
-    """Whether files can be written in a folder, which is made where it is not there."""
+    """Whether files can be written to a folder, which is created if missing."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError:
@@ -49,7 +49,7 @@ def is_writable(folder: Path) -> bool:
 
 
 def _is_private(folder: Path) -> bool:
-    """Whether a folder belongs to this user alone; it is made where it is not there."""
+    """Whether a folder belongs to this user alone; it is created if missing."""
     try:
         folder.mkdir(mode=PRIVATE, exist_ok=True)
         found = folder.lstat()

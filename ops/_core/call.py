@@ -1,6 +1,6 @@
-"""`call`: run an op on arrays of the caller, with every argument checked.
+"""`call`: run an op on the caller's arrays, with every argument checked.
 
-Kernels trust what they are bound to: buffers of the op's shapes and dtypes, C-contiguous and on one device. `call`
+Kernels rely on buffers of the op's shapes and dtypes, C-contiguous and on one device. `call`
 establishes that for arrays of NumPy, CuPy or torch, and raises an OpError where it cannot.
 """
 
@@ -23,8 +23,8 @@ from opgauge.ops._core.registry import find_kernel, find_op
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Where arrays are: the library they belong to (numpy, cupy or torch), the backend and the number of its device."""
+class ArrayLocation:
+    """Location of arrays: their library (numpy, cupy or torch), the backend and the index of its device."""
 
     library: str
     backend: str
@@ -36,44 +36,44 @@ def call(name: str, *, implementation: str = "optimized", out: Any = None, **arg
 
     arguments: the op's inputs (arrays) and parameters by name. A parameter that may be a tensor is an input if an array
         is given for it.
-    out: where to write: an array, or for several outputs a dict of arrays by name; None allocates.
+    out: destination: an array, or for several outputs a dict of arrays by name; None allocates.
 
-    Returns the output, or a dict by name where there are several. Inputs that are not contiguous are copied unless the
-    kernel takes them. An `out` that shares memory with an input, or is not contiguous, is written by a copy at the end.
-    On CUDA the kernel is enqueued on the caller's current stream, of torch or CuPy; nothing waits for it.
+    Returns the output, or a dict by name if there are several. Non-contiguous inputs are copied unless the
+    kernel accepts them. An `out` that shares memory with an input, or is not contiguous, is filled by a final copy.
+    On CUDA the kernel is enqueued on the caller's current stream, of torch or CuPy, without synchronization.
 
     Raises OpNotFoundError, KernelNotFoundError, and for arguments that do not fit the op or each other ShapeError,
     DtypeError, ParameterError or BackendError.
     """
     op = find_op(name)
     inputs, params = _split(op, arguments)
-    place = _common_place(inputs)
-    with _current(place):
-        arrays = {key: _adopted(key, value, place) for key, value in inputs.items()}
+    location = _common_location(inputs)
+    with _current(location):
+        arrays = {key: _adopted(key, value, location) for key, value in inputs.items()}
         dtype = _dtype_of(op, arrays)
         shapes = op.infer({key: tuple(array.shape) for key, array in arrays.items()}, dtype, params)
         _check_inputs(op, arrays, shapes)
-        kernel = find_kernel(name, implementation, place.backend, dtype)
+        kernel = find_kernel(name, implementation, location.backend, dtype)
         if not kernel.strided:
             arrays = {key: _contiguous(array) for key, array in arrays.items()}
-        given = _check_outputs(shapes, out, place)
+        given = _check_outputs(shapes, out, location)
         buffers = {
-            key: _buffer(spec, given.get(key), arrays, place)
+            key: _buffer(spec, given.get(key), arrays, location)
             for key, spec in shapes.outputs.items()
             if spec.view_of is None
         }
-        returned = _run(kernel, arrays, params, buffers, shapes, place)
+        returned = _run(kernel, arrays, params, buffers, shapes, location)
         found = {key: returned.get(key, buffers.get(key)) for key in shapes.outputs}
         for key, target in given.items():
-            adopted = _adopted(key, target, place)
+            adopted = _adopted(key, target, location)
             if found[key] is not adopted and not _same_memory(found[key], adopted):
                 adopted[...] = found[key]
-        results = {key: given[key] if key in given else _returned(value, place) for key, value in found.items()}
+        results = {key: given[key] if key in given else _returned(value, location) for key, value in found.items()}
     return next(iter(results.values())) if len(results) == 1 else results
 
 
 def _split(op: Op, arguments: Mapping[str, Any]) -> tuple[dict[str, Any], Any]:
-    """Arrays by input name, and the op's parameters; raises ParameterError for names that the op does not have."""
+    """Arrays by input name, and the op's parameters; raises ParameterError for unknown names."""
     inputs, params = {}, {}
     input_names = {item.name for item in op.inputs}
     param_names = {item.name for item in fields(op.params)}
@@ -103,7 +103,7 @@ def _is_array(value: Any) -> bool:
 
 
 def _plain(value: Any) -> Any:
-    """A parameter as the op takes it: NumPy's numbers as Python's, lists as tuples."""
+    """Parameter value as the op expects it: NumPy scalars become Python's, lists become tuples."""
     if isinstance(value, np.generic):
         return value.item()
     if isinstance(value, list | tuple):
@@ -111,55 +111,57 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def _place_of(value: Any) -> Place:
+def _location_of(value: Any) -> ArrayLocation:
     library = type(value).__module__.partition(".")[0]
     if library == "torch":
         device = value.device
         if device.type not in {"cpu", "cuda"}:
             msg = f"a torch tensor on {device}: only cpu and cuda are supported"
             raise BackendError(msg)
-        return Place("torch", device.type, device.index or 0)
+        return ArrayLocation("torch", device.type, device.index or 0)
     if library == "cupy":
-        return Place("cupy", "cuda", int(value.device.id))
+        return ArrayLocation("cupy", "cuda", int(value.device.id))
     if isinstance(value, np.ndarray):
-        return Place("numpy", "cpu")
-    msg = f"{type(value).__name__} is no array of NumPy, CuPy or torch"
+        return ArrayLocation("numpy", "cpu")
+    msg = f"{type(value).__name__} is not an array of NumPy, CuPy or torch"
     raise BackendError(msg)
 
 
-def _common_place(inputs: Mapping[str, Any]) -> Place:
-    places = {key: _place_of(value) for key, value in inputs.items()}
+def _common_location(inputs: Mapping[str, Any]) -> ArrayLocation:
+    places = {key: _location_of(value) for key, value in inputs.items()}
     if len(set(places.values())) > 1:
-        where = ", ".join(f"{key} ({place.library}, {place.backend}:{place.index})" for key, place in places.items())
+        where = ", ".join(
+            f"{key} ({location.library}, {location.backend}:{location.index})" for key, location in places.items()
+        )
         msg = f"arrays of different libraries or devices: {where}"
         raise BackendError(msg)
     return next(iter(places.values()))
 
 
 @contextmanager
-def _current(place: Place) -> Iterator[None]:
-    """CuPy's current device and stream are the caller's meanwhile."""
-    if place.backend == "cpu":
+def _current(location: ArrayLocation) -> Iterator[None]:
+    """Make the caller's device and stream CuPy's current ones in this context."""
+    if location.backend == "cpu":
         yield
         return
     cuda = cupy().cuda
-    with cuda.Device(place.index):
-        if place.library != "torch":
+    with cuda.Device(location.index):
+        if location.library != "torch":
             yield
             return
-        stream = import_module("torch").cuda.current_stream(place.index).cuda_stream
-        with cuda.ExternalStream(stream, place.index):
+        stream = import_module("torch").cuda.current_stream(location.index).cuda_stream
+        with cuda.ExternalStream(stream, location.index):
             yield
 
 
-def _adopted(name: str, value: Any, place: Place) -> Any:
-    """A NumPy or CuPy array on the same memory; raises DtypeError for dtypes that are not ours."""
-    if _place_of(value) != place:
-        msg = f"{name} is not where the other arrays are: {place.library} on {place.backend}:{place.index}"
+def _adopted(name: str, value: Any, location: ArrayLocation) -> Any:
+    """A NumPy or CuPy array on the same memory; raises DtypeError for unsupported dtypes."""
+    if _location_of(value) != location:
+        msg = f"{name} is not where the other arrays are: {location.library} on {location.backend}:{location.index}"
         raise BackendError(msg)
-    if place.library != "torch":
+    if location.library != "torch":
         if not value.dtype.isnative:
-            msg = f"{name} is of foreign byte order: {value.dtype}"
+            msg = f"{name} has a non-native byte order: {value.dtype}"
             raise DtypeError(msg)
         return value
     torch = import_module("torch")
@@ -168,7 +170,7 @@ def _adopted(name: str, value: Any, place: Place) -> Any:
         tensor = tensor.resolve_conj().resolve_neg()
     halves = tensor.dtype == torch.bfloat16
     source = tensor.view(torch.int16) if halves else tensor
-    array = source.numpy() if place.backend == "cpu" else cupy().from_dlpack(source)
+    array = source.numpy() if location.backend == "cpu" else cupy().from_dlpack(source)
     return array.view(dtype_info("bfloat16").numpy) if halves else array
 
 
@@ -194,7 +196,7 @@ def _check_inputs(op: Op, arrays: Mapping[str, Any], shapes: Shapes) -> None:
 
 
 def _check(name: str, array: Any, spec: TensorSpec) -> None:
-    """Raises ShapeError or DtypeError where `array` is not what `spec` says."""
+    """Raise ShapeError or DtypeError if `array` does not match `spec`."""
     if tuple(array.shape) != spec.shape:
         msg = f"{name} has the shape {list(array.shape)}, not {list(spec.shape)}"
         raise ShapeError(msg)
@@ -203,7 +205,7 @@ def _check(name: str, array: Any, spec: TensorSpec) -> None:
         raise DtypeError(msg)
 
 
-def _check_outputs(shapes: Shapes, out: Any, place: Place) -> dict[str, Any]:
+def _check_outputs(shapes: Shapes, out: Any, location: ArrayLocation) -> dict[str, Any]:
     """The caller's buffers by output name."""
     if out is None:
         return {}
@@ -217,7 +219,7 @@ def _check_outputs(shapes: Shapes, out: Any, place: Place) -> dict[str, Any]:
         msg = f"out has {', '.join(unknown)}; outputs are {', '.join(shapes.outputs)}"
         raise ParameterError(msg)
     for key, target in out.items():
-        array = _adopted(key, target, place)
+        array = _adopted(key, target, location)
         _check(key, array, shapes.outputs[key])
         if isinstance(array, np.ndarray) and not array.flags.writeable:
             msg = f"out {key} is read-only"
@@ -235,13 +237,13 @@ def _aligned(array: Any) -> bool:
     return not isinstance(array, np.ndarray) or bool(array.flags.aligned)
 
 
-def _buffer(spec: TensorSpec, target: Any, inputs: Mapping[str, Any], place: Place) -> Any:
-    """The caller's memory where a kernel may write to it, else new memory."""
+def _buffer(spec: TensorSpec, target: Any, inputs: Mapping[str, Any], location: ArrayLocation) -> Any:
+    """The caller's memory if a kernel may write to it, else new memory."""
     if target is not None:
-        array = _adopted("out", target, place)
+        array = _adopted("out", target, location)
         if array.flags.c_contiguous and _aligned(array) and not any(_overlap(array, item) for item in inputs.values()):
             return array
-    return empty(spec.shape, spec.dtype, place.backend)
+    return empty(spec.shape, spec.dtype, location.backend)
 
 
 def _overlap(first: Any, second: Any) -> bool:
@@ -260,12 +262,17 @@ def _address(array: Any) -> int:
 
 
 def _run(
-    kernel: Kernel, inputs: Mapping[str, Any], params: Any, out: Mapping[str, Any], shapes: Shapes, place: Place
+    kernel: Kernel,
+    inputs: Mapping[str, Any],
+    params: Any,
+    out: Mapping[str, Any],
+    shapes: Shapes,
+    location: ArrayLocation,
 ) -> dict[str, Any]:
-    """Run once; outputs by name where the kernel returns them instead of writing `out`."""
+    """Run once; returns outputs by name if the kernel returns them instead of writing `out`."""
     workspace = None
     if kernel.workspace is not None:
-        workspace = empty((kernel.workspace(shapes, params),), "uint8", place.backend)
+        workspace = empty((kernel.workspace(shapes, params),), "uint8", location.backend)
         workspace[...] = 0
     as_torch = kernel.arrays == "torch"
     arrays, buffers = (
@@ -277,9 +284,9 @@ def _run(
     found = dict(zip(shapes.outputs, returned, strict=True))
     if not as_torch:
         return found
-    here = Place("torch", place.backend, place.index)
+    here = ArrayLocation("torch", location.backend, location.index)
     return {key: _adopted(key, value, here) for key, value in found.items()}
 
 
-def _returned(array: Any, place: Place) -> Any:
-    return to_torch(array) if place.library == "torch" else array
+def _returned(array: Any, location: ArrayLocation) -> Any:
+    return to_torch(array) if location.library == "torch" else array

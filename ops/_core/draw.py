@@ -1,4 +1,4 @@
-"""Random convolutions, for ops whose shapes and parameters have to agree; see `Op.propose`."""
+"""Random convolutions, for ops whose shapes and parameters depend on each other; see `Op.propose`."""
 
 from __future__ import annotations
 
@@ -10,6 +10,9 @@ from opgauge.ops._core.op import Shape
 BATCHES = (1, 1, 2, 3, 4, 8, 16, 32)
 CHANNELS = (1, 3, 4, 8, 12, 16, 24, 32, 48, 64, 96, 100, 128, 192, 256, 320, 512, 768, 1024)
 KERNELS = (1, 1, 1, 2, 3, 3, 3, 4, 5, 7)
+"""Candidates, weighted by repetition: images of a batch, channels, and lengths of a kernel's axis."""
+"""Candidates, weighted by repetition: images of a batch, channels, and lengths of a kernel's axis."""
+"""Candidates, weighted by repetition: images of a batch, channels, and lengths of a kernel's axis."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +31,7 @@ class Convolution:
 
 
 def draw_convolution(random: Random, elements: int, rank: int = 2) -> Convolution:
-    """A convolution over `rank` axes, of an image tensor of about so many elements; it has an output.
+    """A convolution over `rank` axes with an output, for an image tensor of about `elements` elements.
 
     One in five is depthwise, one in five has a few groups.
     """

@@ -1,4 +1,4 @@
-"""Names of dtypes, their sizes and what they are called in NumPy and in CUDA C++."""
+"""Names of dtypes, their sizes, and their names in NumPy and in CUDA C++."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ Kind = Literal["float", "int", "uint", "bool", "complex"]
 class DtypeInfo:
     """Properties of a dtype.
 
-    `accumulate` is the dtype in which kernels sum and in which scalar parameters are
-    held: float32 for 16-bit floats, the dtype itself otherwise.
+    `accumulate` is the dtype of sums and of scalar parameters in kernels:
+    float32 for 16-bit floats, the dtype itself otherwise.
     `epsilon` is the distance from 1 to the next number (0 for exact dtypes).
     """
 
@@ -70,10 +70,16 @@ DTYPES: dict[str, DtypeInfo] = {
         _complex("complex128", "double2"),
     )
 }
+"""Supported dtypes by name."""
+"""Supported dtypes by name."""
+"""Supported dtypes by name."""
 
 FLOATS = ("float16", "bfloat16", "float32", "float64")
 INTS = ("int8", "int16", "int32", "int64", "uint8")
 COMPLEX = ("complex64", "complex128")
+"""Names of the floating, integer and complex dtypes."""
+"""Names of the floating, integer and complex dtypes."""
+"""Names of the floating, integer and complex dtypes."""
 
 
 def dtype_info(name: str) -> DtypeInfo:

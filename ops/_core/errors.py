@@ -2,16 +2,16 @@
 
 OpError
 ├── OpNotFoundError        no op of that name
-├── KernelNotFoundError    no kernel under that key; lists the keys there are
+├── KernelNotFoundError    no kernel under that key; lists the existing keys
 ├── DuplicateError         an op or kernel key claimed twice; names both claims
 ├── ParameterError         a parameter outside its domain (also a ValueError)
 │   └── AxisError          an axis out of range
-├── ShapeError             shapes that do not fit (also a ValueError)
+├── ShapeError             shapes that do not match (also a ValueError)
 ├── DtypeError             a dtype that the op does not take (also a TypeError)
 ├── BackendError           a backend or device that this machine does not have
-├── CompileError           NVRTC refused a source; carries its log
-├── DefinitionError        an op or implementation that its author has not defined completely
-├── TuningError            a tuning file that cannot be read, or a launch parameter that there is not
+├── CompileError           NVRTC rejected a source; carries its log
+├── DefinitionError        an incompletely defined op or implementation
+├── TuningError            an unreadable tuning file, or an unknown launch parameter
 └── GraphError             a graph that is not well formed
 """
 
@@ -43,7 +43,7 @@ class AxisError(ParameterError):
 
 
 class ShapeError(OpError, ValueError):
-    """Shapes that do not fit the op or each other."""
+    """Shapes that do not match the op or each other."""
 
 
 class DtypeError(OpError, TypeError):
@@ -59,11 +59,11 @@ class CompileError(OpError):
 
 
 class TuningError(OpError):
-    """A tuning file that cannot be read, or a launch parameter that there is not."""
+    """A tuning file that cannot be read, or an unknown launch parameter."""
 
 
 class DefinitionError(OpError):
-    """An op or an implementation that its author has not defined completely; the message says what to add."""
+    """An op or an implementation that is not completely defined; the message says what to add."""
 
 
 class GraphError(OpError):

@@ -1,7 +1,7 @@
-"""Run a graph: infer its shapes, lay its values out in one arena, bind its kernels once.
+"""Graph execution: shape inference, placement of values in one arena, binding of kernels.
 
-Values whose lives do not overlap share memory. Graph inputs are never written; graph
-outputs go straight to the caller's buffers.
+Values with disjoint lifetimes share memory. Graph inputs are never written; graph
+outputs are written directly to the caller's buffers.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from opgauge.ops._core.op import Array, Shapes, TensorSpec
 from opgauge.ops._core.registry import find_op
 
 ALIGNMENT = 256
+"""Bytes that each value of the arena is aligned to."""
 FindKernel = Callable[[Node, str], Kernel]
 
 
@@ -28,12 +29,12 @@ def align(size: int) -> int:
 
 
 @dataclass(frozen=True)
-class Plan:
+class MemoryPlan:
     """Memory layout of a graph.
 
-    shapes: by node. specs: by value. offsets: bytes into the arena by value, graph inputs and
-    outputs left out. arena_bytes: for the values; the kernels' workspaces follow them, since
-    those keep their content from run to run.
+    shapes: by node. specs: by value. offsets: bytes into the arena by value, without graph inputs and
+    outputs. arena_bytes: for the values; the kernels' workspaces follow them, because
+    their content persists from run to run.
     """
 
     graph: Graph
@@ -47,7 +48,7 @@ class Plan:
 def infer_shapes(
     graph: Graph, inputs: Mapping[str, TensorSpec], dtype: str
 ) -> tuple[dict[str, Shapes], dict[str, TensorSpec]]:
-    """Shapes by node and specs by value; raises GraphError where a node's op and its inputs do not fit."""
+    """Shapes by node and specs by value; raises GraphError if an op and its inputs do not match."""
     specs = {name: inputs[name] for name in graph.inputs}
     shapes: dict[str, Shapes] = {}
     for name in graph.order:
@@ -67,8 +68,8 @@ def infer_shapes(
     return shapes, specs
 
 
-def plan(graph: Graph, inputs: Mapping[str, TensorSpec], dtype: str) -> Plan:
-    """Lay the values of `graph` out so that those alive at the same time do not overlap."""
+def plan(graph: Graph, inputs: Mapping[str, TensorSpec], dtype: str) -> MemoryPlan:
+    """Place the values of `graph` in one arena so that values with overlapping lifetimes do not overlap."""
     shapes, specs = infer_shapes(graph, inputs, dtype)
     returned = set(graph.outputs.values())
     offsets: dict[str, int] = {}
@@ -90,19 +91,21 @@ def plan(graph: Graph, inputs: Mapping[str, TensorSpec], dtype: str) -> Plan:
             offset = max(offset, end)
         offsets[value] = offset
         arena_bytes = max(arena_bytes, offset + size)
-    return Plan(graph, dtype, shapes, specs, offsets, arena_bytes)
+    return MemoryPlan(graph, dtype, shapes, specs, offsets, arena_bytes)
 
 
-def workspace_bytes(plan: Plan, find: FindKernel) -> int:
+def workspace_bytes(plan: MemoryPlan, find: FindKernel) -> int:
     """Bytes that `bind` needs for values and for the kernels' own workspaces."""
     return plan.arena_bytes + sum(align(_scratch(plan, name, find)) for name in plan.graph.order)
 
 
-def bind(plan: Plan, find: FindKernel, inputs: Mapping[str, Any], out: Mapping[str, Any], workspace: Any) -> Bound:
-    """A callable that runs the whole graph once, node after node, on these buffers.
+def bind(
+    plan: MemoryPlan, find: FindKernel, inputs: Mapping[str, Any], out: Mapping[str, Any], workspace: Any
+) -> Bound:
+    """A callable that runs the whole graph once, node by node, on these buffers.
 
-    workspace: `workspace_bytes` bytes (uint8), zeroed once. Raises GraphError where a graph
-    output is not made by a node, or one value is returned under two names.
+    workspace: `workspace_bytes` bytes (uint8), zeroed once. Raises GraphError if a graph
+    output is not produced by a node, or one value is returned under two names.
     """
     graph = plan.graph
     values: dict[str, Any] = {name: inputs[name] for name in graph.inputs}
@@ -132,7 +135,7 @@ def bind(plan: Plan, find: FindKernel, inputs: Mapping[str, Any], out: Mapping[s
 
 
 def reference(graph: Graph, inputs: Mapping[str, Array]) -> dict[str, Array]:
-    """Every value of the graph in float64, by the reference of each node's op."""
+    """Every value of the graph in float64, computed by the reference of each node's op."""
     values = dict(inputs)
     for name in graph.order:
         node = graph.by_name[name]
@@ -143,7 +146,7 @@ def reference(graph: Graph, inputs: Mapping[str, Array]) -> dict[str, Array]:
 
 
 def _lives(graph: Graph) -> dict[str, tuple[int, int]]:
-    """First and last step of each value that a node makes."""
+    """First and last step of each value that a node produces."""
     step = {name: index for index, name in enumerate(graph.order)}
     lives: dict[str, tuple[int, int]] = {}
     for name in graph.order:
@@ -156,7 +159,7 @@ def _lives(graph: Graph) -> dict[str, tuple[int, int]]:
     return lives
 
 
-def _scratch(plan: Plan, name: str, find: FindKernel) -> int:
+def _scratch(plan: MemoryPlan, name: str, find: FindKernel) -> int:
     node = plan.graph.by_name[name]
     wanted = find(node, plan.dtype).workspace
     return 0 if wanted is None else wanted(plan.shapes[name], node.params)

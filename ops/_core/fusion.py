@@ -1,16 +1,16 @@
-"""The pass FuseAddToOutput: an addition becomes an operand of the op that made one of its terms.
+"""The pass FuseAddToOutput: an addition becomes an operand of the op that produces one of its terms.
 
 An unfused addition reads two tensors and writes one. A producer that takes the other
-term as its `add_to_output` reads one more tensor and writes what it would have written.
+term as its `add_to_output` reads one more tensor and writes the sum instead of its output.
 
 Twelve conditions must hold for an addition A, a term's producer T and the other term O.
-The numbers are those of the design document's source; reasons in the report carry them:
- 1 A is a user op; 2 A waits for no control edge; 3 nothing waits for A by one; 4 A is `add_n`;
- 5 A was not rewired under our feet; 6 A has exactly two terms; 7 T does not reach O, nor is T O's
- producer; 8 T was not rewired under our feet; 9 T's op is supported; 10 the term is the
+Their numbers follow the source of the design document and appear in the report:
+ 1 A is a user op; 2 A has no incoming control edge; 3 A has no outgoing control edge; 4 A is `add_n`;
+ 5 A was not rewired meanwhile; 6 A has exactly two terms; 7 T does not reach O, nor is T O's
+ producer; 8 T was not rewired meanwhile; 9 T's op is supported; 10 the term is the
  supported output; 11 A is the term's only consumer; 12 T has no `add_to_output` yet.
-Conditions 5 and 8 guard a pass that decides on a stale graph. This one rewrites at once and
-decides each time on the graph as it then is, reachability included, so they hold by
+Conditions 5 and 8 protect a pass that decides on a stale graph. This pass rewrites immediately and
+decides on the current graph, including reachability, so they hold by
 construction. With stale reachability two legal fusions can close a cycle.
 """
 
@@ -22,13 +22,16 @@ from dataclasses import dataclass, replace
 from opgauge.ops._core.graph import Graph, Node
 
 ADDEND = "add_to_output"
+"""Input that takes the other term of a fused addition."""
 SUPPORTED: Mapping[str, str] = {"conv_data_grad": "dx", "normalization": "y"}
+"""Fusible ops and the output that the addend is added to."""
 TERMS = 2
+"""Terms of an addition that can be fused."""
 
 
 @dataclass(frozen=True)
 class AddReport:
-    """Outcome of one addition: the node it was fused into, or why it was not, term by term."""
+    """Outcome of one addition: the node it was fused into, or the reason why not, term by term."""
 
     add: str
     fused_into: str | None
@@ -49,7 +52,7 @@ class Fusion:
 
 
 def fuse_add_to_output(graph: Graph, supported: Mapping[str, str] = SUPPORTED) -> Fusion:
-    """Fuse every addition that may be, in topological order, until none is left that may.
+    """Fuse every eligible addition, in topological order, until none is left.
 
     The result computes the same outputs under the same names, is acyclic, and running
     the pass on it again changes nothing. `supported` maps ops that take `add_to_output`

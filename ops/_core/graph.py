@@ -1,7 +1,7 @@
 """A graph of ops: nodes with named inputs, outputs and parameters, data and control edges.
 
 A value is written `node:output`; a graph input is written by its plain name. Graphs are
-values: a pass takes one and gives another.
+immutable: a pass takes one and returns another.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ class Node:
     """One op of a graph.
 
     inputs: value by input name, in order. outputs: output names.
-    control: names of nodes that must run before this one, though no data flows.
-    user: False for what the framework itself adds (a variable, a return); passes leave these alone.
+    control: names of nodes that must run before this one, although no data flows.
+    user: False for nodes that the framework adds (a variable, a return); passes skip them.
     """
 
     name: str
@@ -40,15 +40,15 @@ class Node:
 class Graph:
     """Nodes, the names of the graph's inputs, and the value behind each output name.
 
-    Raises GraphError when built from nodes that are not a graph: a name used twice, an
-    input that nobody produces, a cycle.
+    Raises GraphError for nodes that do not form a graph: a duplicate name, an
+    input without a producer, a cycle.
     """
 
     nodes: tuple[Node, ...]
     inputs: tuple[str, ...]
     outputs: Mapping[str, str] = field(default_factory=dict)
 
-    def __post_init__(self) -> None:  # noqa: C901  a test per way of not being a graph
+    def __post_init__(self) -> None:  # noqa: C901  one check per kind of malformed graph
         if len(self.by_name) < len(self.nodes):
             names = [node.name for node in self.nodes]
             twice = sorted({name for name in names if names.count(name) > 1})
@@ -56,7 +56,7 @@ class Graph:
             raise GraphError(msg)
         for name in (*self.inputs, *self.by_name):
             if ":" in name:
-                msg = f"{name!r}: a name holds no colon, it separates node and output"
+                msg = f"{name!r}: a name must not contain a colon, which separates node and output"
                 raise GraphError(msg)
         known = set(self.inputs) | {node.value(output) for node in self.nodes for output in node.outputs}
         for node in self.nodes:
@@ -83,7 +83,7 @@ class Graph:
         return {node.name: node for node in self.nodes}
 
     def producer(self, value: str) -> Node | None:
-        """The node that gives `value`; None for a graph input."""
+        """The node that produces `value`; None for a graph input."""
         name, separator, _ = value.rpartition(":")
         return self.by_name[name] if separator else None
 
@@ -97,9 +97,9 @@ class Graph:
 
     @cached_property
     def order(self) -> tuple[str, ...]:
-        """Node names in an order in which they can run; as written wherever that is possible.
+        """Node names in an executable order; the given order wherever possible.
 
-        Short of nodes where there is a cycle (which no built graph has).
+        Incomplete if there is a cycle (which no constructed graph has).
         """
         waits = {node.name: len(set(self.predecessors(node))) for node in self.nodes}
         ready = [node.name for node in reversed(self.nodes) if waits[node.name] == 0]

@@ -10,11 +10,11 @@ from typing import Any, NamedTuple
 from opgauge.ops._core.op import Params, Shapes
 
 Bound = Callable[[], Any]
-"""One run of a kernel on the arrays it was bound to: writes `out`, or returns a tuple of outputs."""
+"""One run of a kernel on the arrays that it was bound to: writes `out`, or returns a tuple of outputs."""
 
 
 class KernelKey(NamedTuple):
-    """Key under which a kernel is registered and found; only an exact match is one."""
+    """Key of a registered kernel; look-up is by exact match."""
 
     op: str
     implementation: str
@@ -33,22 +33,22 @@ class Kernel:
         (a dict of output buffers by name, in the op's order) and, where `workspace` is
         given, `workspace`; all by keyword. It writes `out` and returns None. It does not
         print, log, synchronise or time.
-    prepare: True where `function` does not run but returns the zero-argument callable
+    prepare: True if `function` does not run but returns the zero-argument callable
         that runs (chooses launch parameters, compiles, builds an autograd graph). What it
         precomputes may depend on shapes, dtypes, parameters and addresses; never
         on the inputs' values, save in peers that must run a forward pass first.
     arrays: "numpy" (NumPy on cpu, CuPy on cuda) or "torch" (the caller converts, without a copy).
-    workspace: bytes of scratch wanted, from (shapes, params); zeroed once at
+    workspace: bytes of scratch memory, from (shapes, params); zeroed once at
         allocation, and left by each run in a state in which the next run works.
     strided: accepts inputs that are not C-contiguous.
     deterministic: gives the same bits run after run.
-    exact: False where it computes in less precision than the dtype promises (TF32): it is
-        then checked against `relaxed` times the op's bound and says so.
+    exact: False if it computes in less precision than the dtype promises (TF32): it is
+        then checked against `relaxed` times the op's bound, and the result says so.
     captures_inputs: binding depends on the inputs' values (a peer's forward pass). Such a kernel is not varied while it
         is timed, and its result says so.
-    experimental: not yet proven on its device: runs only where it is named, and is not gated.
+    experimental: not yet verified on its device: runs only if named, and is not gated.
     path: file that registered it.
-    variant: compared with others, but gated only where it is named.
+    variant: compared with others, but gated only if named.
     """
 
     key: KernelKey
@@ -72,7 +72,7 @@ class Kernel:
         out: Mapping[str, Any],
         workspace: Any = None,
     ) -> Bound:
-        """Fix the arguments; the result runs the kernel once per call.
+        """Fix the arguments; each call of the result runs the kernel once.
 
         `params` is the op's dataclass; a parameter whose name is also a present input (a
         weight given as a tensor) is left to the input.

@@ -1,8 +1,8 @@
 """Definition of an operator: parameters, shape rule, inputs, reference, least work, tolerance.
 
-An op is a value, made once per operator in `ops/<op>/op.py` and registered with
-`opgauge.ops._core.registry.register`. It says nothing about how to compute; that is a kernel's
-part. Nothing here needs a device.
+An op is a value, created once per operator in `ops/<op>/op.py` and registered with
+`opgauge.ops._core.registry.register`. It does not say how to compute; kernels
+do. Nothing here needs a device.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ Distribution = Literal["normal", "uniform", "integers", "constant"]
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """One input of an op, and how a benchmark fills it where a case does not say.
+    """One input of an op, and its default distribution in a benchmark.
 
     `low`/`high` bound `uniform` and `integers` (both ends included for integers),
     `mean`/`std` shape `normal`, `value` is for `constant`.
@@ -104,7 +104,7 @@ class Op:
     reference(arrays, params): outputs by name, from float64 inputs (complex128 for
         complex, the integer dtype itself for integers and bool), written independently
         of every kernel, in NumPy. Integer and bool outputs are exact.
-    derive(arrays, params): where inputs depend on others in value (y of p_norm_grad
+    derive(arrays, params): for inputs whose values depend on others (y of p_norm_grad
         is p_norm of x): takes the float64 arrays of all inputs and returns those to
         replace, in float64. None where inputs are independent.
     work(shapes, params): least work.

@@ -1,4 +1,4 @@
-"""Peers: what a user would pick instead of our kernels. Imports torch only when called."""
+"""Peers: a user's alternatives to our kernels. Imports torch only when called."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import Any
 
 
 def compile_peer(function: Callable[..., Any]) -> Callable[..., Any]:
-    """`torch.compile` of `function` for the shapes it will first be called with.
+    """`torch.compile` of `function`, specialized for the shapes of its first call.
 
-    Dynamo keeps what it compiled by code object and, past a handful of shapes, falls back to
-    eager without a word; it starts afresh here, so that a compiled peer is always compiled.
+    Dynamo caches compiled code by code object and, past a handful of shapes, falls back to
+    eager mode silently; it is reset here, so that a compiled peer is always compiled.
     """
     import torch
 

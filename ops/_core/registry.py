@@ -1,8 +1,8 @@
-"""The registry of ops and kernels: filled at import, then only read.
+"""The registry of ops and kernels: filled at import, then read-only.
 
 `ops/__init__.py` calls `discover()`, which imports every folder of `ops` that does not
 begin with an underscore; each folder's `__init__` imports the files that register.
-Kernels are found by exact key. A second claim on a key raises and names both.
+Kernels are found by exact key. A second registration under a key raises and names both.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def register(op: Op) -> Op:
-    """Enter `op`; raises DuplicateError if the name is taken."""
+    """Register `op`; raises DuplicateError if the name is taken."""
     if op.name in _OPS:
         msg = f"op {op.name!r} is registered twice"
         raise DuplicateError(msg)
@@ -83,7 +83,7 @@ def kernel(
 
 
 def register_kernel(kernel: Kernel) -> None:
-    """Enter `kernel`; raises DuplicateError, naming both functions, when its key is taken."""
+    """Register `kernel`; raises DuplicateError, naming both functions, when its key is taken."""
     taken = _KERNELS.get(kernel.key)
     if taken is not None:
         msg = (
@@ -106,14 +106,14 @@ def find_op(name: str) -> Op:
 
 
 class Found(NamedTuple):
-    """A kernel, and whether it is the CPU's in place of the one asked for."""
+    """A kernel, and whether it is the CPU's in place of the requested one."""
 
     kernel: Kernel
     fell_back: bool
 
 
 def find_kernel(op: str, implementation: str, backend: str, dtype: str) -> Kernel:
-    """The kernel under exactly this key; raises KernelNotFoundError listing what there is."""
+    """The kernel under exactly this key; raises KernelNotFoundError listing the existing keys."""
     try:
         return _KERNELS[op, implementation, backend, dtype]  # type: ignore[index]
     except KeyError:
@@ -151,7 +151,7 @@ def kernels(
 
 
 def torch_installed() -> bool:
-    """Whether the peer files may register: torch can be imported, though it is not imported here."""
+    """Whether torch can be imported, so that peer files may register; it is not imported here."""
     return find_spec("torch") is not None
 
 

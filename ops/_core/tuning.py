@@ -1,9 +1,9 @@
-"""Launch parameters that depend on the device: declared with a safe default, found by `opgauge tune`, kept in files.
+"""Launch parameters that depend on the device: declared with a safe default, tuned by `opgauge tune`, stored in files.
 
-Host code declares a `Parameter` at module level and asks for its `value` where it binds. Values come from
-`ops/tuning/<model>.json`; a file given to `use` goes before that one, and `override` before both. A device,
-file, name or value that is not known leaves the default: nothing here can make a kernel fail, and `notes` says
-what was passed over. What must hold for a kernel to be right is no parameter: it stays in the code.
+Host code declares a `Parameter` at module level and reads its `value` when it binds. Values come from
+`ops/tuning/<model>.json`; a file given to `use` takes precedence, and `override` over both. An unknown device,
+file, name or value leaves the default: no tuning file can make a kernel fail, and `notes` reports
+ignored entries. A number that correctness depends on is not a parameter: it stays in the code.
 """
 
 from __future__ import annotations
@@ -23,15 +23,16 @@ from opgauge.ops._core.backend import BACKENDS, cuda_device_count, cupy, device_
 from opgauge.ops._core.errors import DuplicateError, TuningError
 
 FOLDER = Path(__file__).parent.parent / "tuning"
+"""Folder of the tuning files that ship with the package."""
 _PARAMETERS: dict[str, Parameter] = {}
 _LISTENERS: list[dict[str, int]] = []
 
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """A number that is best on one device and not on another; every candidate is right on all of them.
+    """A number whose best value depends on the device; every candidate is correct on all of them.
 
-    default: the safe choice. ops: those whose cases show its effect. why: what it trades, in one line.
+    default: the safe choice. ops: those whose cases depend on it. why: its trade-off, in one line.
     """
 
     name: str
@@ -42,20 +43,20 @@ class Parameter:
     why: str
 
     def value(self) -> int:
-        """What is in force on the current device; a look-up, meant for when a kernel is bound."""
+        """Value in force on the current device; a look-up, meant for binding a kernel."""
         chosen = _values(self.backend, _current(self.backend))[self.name]
         for heard in _LISTENERS:
             heard[self.name] = chosen
         return chosen
 
     def covers(self, number: int) -> bool:
-        """Whether `number` is no larger than the value, which is asked for only where candidates disagree."""
+        """Whether `number` is no larger than the value, which is queried only if candidates disagree."""
         if number <= min(self.candidates) or number > max(self.candidates):
             return number <= min(self.candidates)
         return number <= self.value()
 
     def cap(self, number: int, unit: int = 1) -> int:
-        """`number`, but no more than the value times `unit`; asked for only where some candidate is less."""
+        """`number`, but no more than the value times `unit`; queried only if some candidate is less."""
         return number if number <= min(self.candidates) * unit else min(number, self.value() * unit)
 
 
@@ -66,7 +67,7 @@ class _Resolved(NamedTuple):
 
 @dataclass(slots=True)
 class _Given:
-    """What goes before the shipped file."""
+    """Overrides of the shipped file."""
 
     file: Path | None = None
     values: Mapping[str, int] = field(default_factory=dict)
@@ -78,9 +79,9 @@ _GIVEN = _Given()
 def declare(
     name: str, default: int, candidates: tuple[int, ...], *, backend: str, ops: tuple[str, ...], why: str
 ) -> Parameter:
-    """Enter a parameter.
+    """Declare a parameter.
 
-    Raises DuplicateError where the name is taken, TuningError where the default is no candidate.
+    Raises DuplicateError if the name is taken, TuningError if the default is not a candidate.
     """
     if name in _PARAMETERS:
         msg = f"parameter {name!r} is declared twice"
@@ -100,13 +101,13 @@ def parameters(backend: str | None = None) -> tuple[Parameter, ...]:
 
 
 def shipped(model: str) -> Path:
-    """The file of a device, by what its vendor calls it: `NVIDIA H200` has `nvidia-h200.json`."""
+    """The tuning file of a device, by its vendor's name: `NVIDIA H200` has `nvidia-h200.json`."""
     plain = re.sub(r"\((r|tm|c)\)", " ", model.lower())
     return FOLDER / f"{re.sub(r'[^a-z0-9]+', '-', plain).strip('-') or 'unknown'}.json"
 
 
 def read(path: Path) -> dict[str, Any]:
-    """The `values` of a tuning file; raises TuningError, with the reason, where it has none."""
+    """The `values` of a tuning file; raises TuningError, with the reason, if it has none."""
     try:
         held = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -117,20 +118,20 @@ def read(path: Path) -> dict[str, Any]:
         raise TuningError(msg) from error
     values = held.get("values") if isinstance(held, dict) else None
     if not isinstance(values, dict):
-        msg = f"{path}: no tuning file: it should be an object with `values`, numbers by parameter"
+        msg = f"{path}: not a tuning file: it should be an object with `values`, numbers by parameter"
         raise TuningError(msg)
     return values
 
 
 def use(file: Path | None) -> None:
-    """Let `file` go before the shipped ones, on every device. Where it cannot be read, `notes` says so."""
+    """Give `file` precedence over the shipped ones, on every device. If it cannot be read, `notes` says so."""
     _GIVEN.file = file
     _forget()
 
 
 @contextmanager
 def override(values: Mapping[str, int]) -> Iterator[None]:
-    """Let `values` go before all files meanwhile."""
+    """Give `values` precedence over all files in this context."""
     before, _GIVEN.values = _GIVEN.values, {**_GIVEN.values, **values}
     _forget()
     try:
@@ -142,7 +143,7 @@ def override(values: Mapping[str, int]) -> Iterator[None]:
 
 @contextmanager
 def recording() -> Iterator[dict[str, int]]:
-    """Every parameter that is asked for meanwhile, with its value."""
+    """Every parameter that is queried in this context, with its value."""
     heard: dict[str, int] = {}
     _LISTENERS.append(heard)
     try:
@@ -157,12 +158,12 @@ def in_force(backend: str, model: str) -> dict[str, int]:
 
 
 def notes(backend: str, model: str) -> tuple[str, ...]:
-    """What in the files could not be used for a device of `model`, a sentence each."""
+    """Entries of the files that were ignored for a device of `model`, one sentence each."""
     return _resolve(backend, model).notes
 
 
 def fingerprint(backend: str, model: str) -> str:
-    """12 hexadecimal digits for the values that are not the default; `defaults` where all are."""
+    """12 hexadecimal digits for the values that differ from the default; `defaults` if none does."""
     found = {name: value for name, value in in_force(backend, model).items() if value != _PARAMETERS[name].default}
     text = json.dumps(found, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:12] if found else "defaults"

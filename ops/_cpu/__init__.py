@@ -1,1 +1,1 @@
-"""Shared by CPU kernels: Numba settings, the number of threads, register tiles, non-temporal stores."""
+"""Infrastructure of CPU kernels: Numba settings, number of threads, register tiles, non-temporal stores."""

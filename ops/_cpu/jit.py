@@ -1,7 +1,7 @@
-"""Shared by Numba kernels: 16-bit floats as bits, compiler options, bit casts, powers.
+"""Numba helpers: 16-bit floats as bits, compiler options, bit casts, powers.
 
 Numba has no arrays of float16 or bfloat16. `storage` views them as uint16 and int16; inside a
-kernel `widen` turns an element into the number it stands for (float32), and `narrow` back, rounding
+kernel `widen` converts an element to its value (float32), and `narrow` converts back, rounding
 to nearest, ties to even. Other dtypes pass through both unchanged.
 """
 
@@ -25,17 +25,17 @@ _VIEWS = {"float16": np.uint16, "bfloat16": np.int16, "bool": np.uint8}
 _INT32, _FLOAT = ir.IntType(32), ir.FloatType()
 _INT64, _DOUBLE = ir.IntType(64), ir.DoubleType()
 INNER = {"error_model": "numpy", "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
-"""Options of what only compiled code calls: no wrappers for Python and C, which are a third of compiling a short loop.
+"""Options of functions that only compiled code calls: without wrappers for Python and C, a third of the compile time.
 
-Called by Python it would crash.
+Calling such a function from Python crashes.
 """
 
 
 def _keep_apart_what_was_compiled() -> None:
-    """Give Numba's cache a folder of its own for the code as it is here and in the folders beside.
+    """Give Numba's cache a folder that depends on the sources of this folder and its neighbours.
 
-    It asks of a kernel's own file whether that has changed, not of what the kernel calls: without this, a change here
-    would be measured, and judged, as it was before.
+    Numba's cache checks a kernel's own file, not the files of the functions that it calls: without this, a changed
+    helper would be measured, and judged, in its old version.
     """
     here = Path(__file__).parent
     shared = [Path(__file__), *sorted(here.glob("*/*.py"))]
@@ -50,9 +50,9 @@ load_runtime()
 
 
 def _prefer_half_registers() -> None:
-    """Let loops be compiled for vectors of 256 bits where the processor has 512, as on Intel's they are anyway.
+    """Compile loops for 256-bit vectors on processors with 512-bit ones, which is LLVM's default for Intel.
 
-    On Zen 4 plain passes over memory in full registers take up to 1.3 times as long, on Zen 5 0.8 to 1.0 times.
+    On Zen 4, plain passes over memory take up to 1.3 times as long with full registers, on Zen 5 0.8 to 1.0 times.
     """
     features = get_host_cpu_features()
     asked = config.CPU_NAME is not None or config.CPU_FEATURES is not None
@@ -64,10 +64,10 @@ _prefer_half_registers()
 
 
 def _registers(bits: int) -> Any:
-    """An intrinsic: loops of the function that calls it are compiled for vectors of `bits`, or the widest there are.
+    """An intrinsic: loops of the calling function are compiled for vectors of `bits`, or the widest available.
 
-    The function is never inlined, or its caller's registers would be used: give it rows to loop over, and no array that
-    was sliced for the call, which is counted.
+    The function is never inlined, as its caller's width would apply: pass it rows to loop over, and no array that
+    was sliced for the call, which is reference-counted.
     """
 
     @intrinsic
@@ -78,7 +78,7 @@ def _registers(bits: int) -> Any:
             del signature, arguments
             attributes = builder.function.attributes
             attributes.add("noinline")
-            set.add(attributes, f'"prefer-vector-width"="{bits}"')  # llvmlite's own `add` knows none with a value
+            set.add(attributes, f'"prefer-vector-width"="{bits}"')  # llvmlite's own `add` supports no values
             return context.get_dummy_value()
 
         return types.void(), generate
@@ -87,24 +87,24 @@ def _registers(bits: int) -> Any:
 
 
 whole_registers, half_registers = _registers(512), _registers(256)
-"""For sums (half registers cost them up to 8 % on Zen 4, a fifth to a third on Zen 5); for what writes rows anywhere to
-memory, where every store of a whole register lies in two lines (rows of 250 floats on Zen 5: 1.2)."""
+"""Vector width for sums (half registers cost up to 8 % on Zen 4, a fifth to a third on Zen 5), and for unaligned row
+stores, where each store of a whole register crosses a cache line (rows of 250 floats on Zen 5: 1.2)."""
 
 
 def storage(array: Any) -> Any:
-    """`array` as Numba can hold it: float16 as uint16, bfloat16 as int16, bool as uint8; no copy."""
+    """`array` as a type that Numba supports: float16 as uint16, bfloat16 as int16, bool as uint8; no copy."""
     view = _VIEWS.get(array.dtype.name)
     return array if view is None else array.view(view)
 
 
 def accumulator(array: Any) -> np.dtype:
-    """The dtype that sums over `array` are held in."""
+    """The dtype of sums over `array`."""
     return dtype_info(dtype_info(array.dtype.name).accumulate).numpy
 
 
 @intrinsic
 def widen(typingctx: Any, value: Any) -> Any:
-    """The number that a stored element stands for: float32 for uint16 (half) and int16 (bfloat16)."""
+    """The value of a stored element: float32 for uint16 (half) and int16 (bfloat16)."""
     del typingctx
     result = types.float32 if value in {types.uint16, types.int16} else value
 
@@ -124,7 +124,7 @@ def widen(typingctx: Any, value: Any) -> Any:
 
 @intrinsic
 def narrow(typingctx: Any, value: Any, like: Any) -> Any:
-    """`value` as the dtype of the stored element `like` keeps it."""
+    """`value` as the dtype of the stored element `like`."""
     del typingctx
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -148,7 +148,7 @@ def narrow(typingctx: Any, value: Any, like: Any) -> Any:
 
 @parallel(error_model="numpy")
 def convert(source: Any, target: Any) -> None:
-    """Flat: the same numbers, as the dtype of `target` stores them."""
+    """Convert flat `source` to the dtype of `target`."""
     for index in prange(source.size):
         target[index] = narrow(widen(source[index]), target[index])
 
@@ -186,13 +186,13 @@ def fused_multiply_add(typingctx: Any, first: Any, second: Any, addend: Any) -> 
 
 
 def address(context: Any, builder: Any, kind: Any, array: Any, index: Any, pointed: Any) -> Any:
-    """For intrinsics: where element `index` of an array of type `kind` is, as a pointer to the LLVM type `pointed`."""
+    """Pointer to element `index` of an array of type `kind`, as a pointer to the LLVM type `pointed`."""
     data = context.make_array(kind)(context, builder, array).data
     return builder.bitcast(builder.gep(data, [index]), pointed.as_pointer())
 
 
 def power(x: Any, p: Any) -> Any:
-    """x^p for x >= 0: the library's for float64, `power_of_float` for float32."""
+    """Power x^p for x >= 0: the library's for float64, `power_of_float` for float32."""
     return x**p
 
 
@@ -212,19 +212,22 @@ ROUNDER = np.float32(1.5 * 2**23)
 """Added to a float32 it leaves the nearest integer in the low bits."""
 LARGEST_EXPONENT, SMALLEST_EXPONENT = np.float32(129), np.float32(-152)
 INFINITE, ZERO, ONE = np.float32(np.inf), np.float32(0), np.float32(1)
+"""Exponents beyond which the result is infinite or zero, and these results."""
 # log2((1 + s) / (1 - s)) = s L(s^2) for |s| <= 3 - 2 sqrt(2), relative error 7e-10
 L0, L1, L2, L3 = (np.float32(c) for c in (2.885390079803, 0.961798838803, 0.576715185940, 0.431717698843))
+"""Coefficients of L."""
 # 2^f = 1 + f E(f) for |f| <= 1/2, relative error 5e-9
 E0, E1, E2 = (np.float32(c) for c in (0.693147188026, 0.240226507606, 0.055503571142))
 E3, E4, E5 = (np.float32(c) for c in (0.009618082557, 0.001339086336, 0.000154531629))
+"""Coefficients of E."""
 
 
-@njit(error_model="numpy", fastmath=False)  # else it takes on its caller's freedom to reorder
+@njit(error_model="numpy", fastmath=False)  # else it inherits its caller's freedom to reorder
 def power_of_float(x: Any, p: Any) -> Any:
-    """x^p in float32 for x >= 0 and p != 0, without branches, so that loops over it vectorise.
+    """Power x^p in float32 for x >= 0 and p != 0, without branches, so that loops over it vectorise.
 
-    It is 2^(p log2 x), with the integer part of the logarithm kept apart: its error is a few units in
-    the last place for ordinary p, not p log2 x of them.
+    Computed as 2^(p log2 x) with the integer part of the logarithm separate: the error is a few units in
+    the last place for ordinary p, instead of p log2 x units.
     """
     subnormal = x < np.float32(2.0**-126)
     bits = bits_of_float(x * np.float32(2.0**24) if subnormal else x)
@@ -251,4 +254,4 @@ def power_of_float(x: Any, p: Any) -> Any:
     at_infinity = INFINITE if p > ZERO else ZERO
     value = at_zero if x == ZERO else value
     value = at_infinity if x == INFINITE else value
-    return x if x != x else value  # noqa: PLR0124  NaN is what differs from itself
+    return x if x != x else value  # noqa: PLR0124  true for NaN

@@ -1,4 +1,4 @@
-"""When a CPU kernel uses several threads, and on which runtime; the one rule of all ops.
+"""Number of threads of a CPU kernel, and their runtime; one rule for all ops.
 
 `parallel` compiles a kernel twice on demand: without threads, and with them. `count` chooses:
 
@@ -6,8 +6,8 @@
     return partial(jit.scale_flat.on(threads), source, target)
 
 Numba's OpenMP runtime ends a parallel loop with a barrier, at which the caller waits for every thread, even for one
-that the system has not scheduled yet. On a host with one other busy process that costs hundreds of microseconds.
-oneTBB steals work: the caller runs every piece that no other thread has begun. `load_runtime` makes it Numba's choice.
+that is not scheduled yet. On a host with one other busy process that costs hundreds of microseconds.
+oneTBB steals work: the caller runs every task that no other thread has begun. `load_runtime` selects it for Numba.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ OPERATIONS_PER_NS = 8.0
 PAYS_NS = 40_000.0
 """Time on one thread below which a second thread wakes too late to help: starting and waking one take 5 to 30 us."""
 WITHOUT_STEALING = 4.0
-"""Factor of that time for runtimes that wait for threads which have not begun."""
+"""Factor of that time for runtimes without work stealing, which wait for threads that have not begun."""
 
 
 @cache
 def load_runtime() -> bool:
-    """Load oneTBB for Numba, which finds it by its soname only once it is loaded; False where it is not installed."""
+    """Load oneTBB for Numba, which looks it up by its soname; False if it is not installed."""
     if sys.platform == "darwin":
         return False
     name = "tbb12.dll" if sys.platform == "win32" else "libtbb.so.12"
@@ -88,7 +88,7 @@ class Parallel:
 
 
 def parallel(**options: Any) -> Callable[[Any], Parallel]:
-    """Decorate a kernel for Numba; options as of `numba.njit`, besides `parallel` and `cache`."""
+    """Decorate a kernel for Numba; options of `numba.njit`, except `parallel` and `cache`."""
     return lambda function: Parallel(function, options)
 
 

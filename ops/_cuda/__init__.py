@@ -1,1 +1,1 @@
-"""What CUDA kernels of several ops share: compiling, launching, reductions, matrix products."""
+"""Infrastructure that CUDA kernels share: compiling, launching, reductions, matrix products."""

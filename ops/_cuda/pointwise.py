@@ -1,4 +1,4 @@
-"""Numbers that pointwise CUDA kernels are launched with: grids, packs, and how operands walk."""
+"""Numbers that pointwise CUDA kernels are launched with: grids, vectors, and how operands walk."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from opgauge.ops._core.broadcast import Walk
+from opgauge.ops._core.broadcast import MergedOperands
 from opgauge.ops._core.dtype import dtype_info
 from opgauge.ops._core.errors import ShapeError
 from opgauge.ops._core.op import Array, Shape
 from opgauge.ops._core.tuning import declare
-from opgauge.ops._cuda.source import DIVISOR, Source, divisor
+from opgauge.ops._cuda.source import DIVISOR, CudaSource, divisor
 
 THREADS = 256
 """Threads per block of a pointwise kernel."""
 AXES = 6
 LARGEST = 1 << 31
-PACK_BYTES = 16
+VECTOR_BYTES = 16
 LARGE = range(2, 11)
 """How many times what is kept a result has of which that much is kept: smaller ones and larger ones are faster, the
 latter by 1 %, where loads and stores all ask for it."""
@@ -44,11 +44,11 @@ def kept_blocks(nbytes: int) -> int:
     if nbytes < LARGE.start * min(filter(None, _KEPT.candidates)) << 20:
         return 0
     kept = kept_bytes()
-    return kept // (THREADS * PACK_BYTES) if kept and nbytes // kept in LARGE else 0
+    return kept // (THREADS * VECTOR_BYTES) if kept and nbytes // kept in LARGE else 0
 
 
 def flat(elements: int, width: int, threads: int = THREADS) -> tuple[tuple[int], tuple[int]]:
-    """Grid and block of a kernel of `include/flat.cuh`: a pack of `width` elements a thread."""
+    """Grid and block of a kernel of `include/flat.cuh`: a vector of `width` elements a thread."""
     return (blocks(elements, width, threads=threads),), (threads,)
 
 
@@ -56,29 +56,29 @@ def flat_names(name: str, ctypes: Mapping[str, str]) -> tuple[str, ...]:
     """Instances of the kernel `name<T, V, EXTENT>` for those C++ types by dtype: an element and 16 bytes a thread."""
     found = []
     for dtype, ctype in ctypes.items():
-        width = PACK_BYTES // dtype_info(dtype).itemsize
+        width = VECTOR_BYTES // dtype_info(dtype).itemsize
         kinds = [(wide, extent) for wide in (1, width) for extent in ("ANY", "WHOLE")]
         found += [f"{name}<{ctype}, {wide}, {extent}>" for wide, extent in (*kinds, (width, "LARGE"))]
     return tuple(dict.fromkeys(found))
 
 
 def flat_launch(
-    source: Source, name: str, ctype: str, result: Any, width: int
+    source: CudaSource, name: str, ctype: str, result: Any, width: int
 ) -> tuple[Any, tuple[int], tuple[int], tuple[Any, ...]]:
     """The instance of `name<T, V, EXTENT>` for `result`, its grid, its block, and the numbers that it takes last."""
-    whole_packs = width * result.dtype.itemsize == PACK_BYTES
-    kept = kept_blocks(result.nbytes) if whole_packs else 0
+    whole_vectors = width * result.dtype.itemsize == VECTOR_BYTES
+    kept = kept_blocks(result.nbytes) if whole_vectors else 0
     extent = "LARGE" if kept else "ANY" if result.size % (width * THREADS) else "WHOLE"
     numbers = (np.int64(result.size // width), np.int64(result.size), np.uint32(kept))
     return source.function(f"{name}<{ctype}, {width}, {extent}>"), *flat(result.size, width), numbers
 
 
-def blocks(elements: int, width: int, packs: int = 1, *, threads: int = THREADS) -> int:
-    """Blocks for `elements` where each of their `threads` moves `packs` packs of `width`."""
-    return max(1, -(-elements // (width * threads * packs)))
+def blocks(elements: int, width: int, vectors: int = 1, *, threads: int = THREADS) -> int:
+    """Blocks for `elements` where each of their `threads` moves `vectors` vectors of `width`."""
+    return max(1, -(-elements // (width * threads * vectors)))
 
 
-def axes_struct(walk: Walk) -> Array:
+def axes_struct(walk: MergedOperands) -> Array:
     """An `Axes` of `include/walk.cuh`. Raises ShapeError for 2^31 elements or more."""
     if walk.size >= LARGEST:
         msg = f"{walk.size} elements: a broadcast of 2^31 or more is not supported"

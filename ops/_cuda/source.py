@@ -30,7 +30,7 @@ INCLUDE = Path(__file__).parent / "include"
 ARCHITECTURES = ("sm_75", "sm_80", "sm_90a", "sm_100", "sm_120")
 HOPPER = 90
 """The first compute capability with clusters of blocks."""
-_SOURCES: list[Source] = []
+_SOURCES: list[CudaSource] = []
 _LISTENERS: list[dict[str, Resources]] = []
 
 
@@ -62,10 +62,10 @@ def flag(holds: object) -> str:
     return "true" if holds else "false"
 
 
-class Source:
+class CudaSource:
     """One `.cu` file and every name expression that may be asked of it.
 
-    `Source(__file__, "kernels.cu", ("scale<float>", …))` at module level declares; the
+    `CudaSource(__file__, "kernels.cu", ("scale<float>", …))` at module level declares; the
     NVRTC test compiles all that is declared, and `function` refuses what is not.
     clustered: more of them, which are asked for on Hopper and later only.
     """
@@ -121,7 +121,7 @@ class Source:
 
 @contextmanager
 def recording() -> Iterator[dict[str, Resources]]:
-    """The resources of every kernel that a `Source` hands out meanwhile, by name expression."""
+    """The resources of every kernel that a `CudaSource` hands out meanwhile, by name expression."""
     heard: dict[str, Resources] = {}
     _LISTENERS.append(heard)
     try:
@@ -130,7 +130,7 @@ def recording() -> Iterator[dict[str, Resources]]:
         _LISTENERS[:] = [other for other in _LISTENERS if other is not heard]
 
 
-def all_sources() -> tuple[Source, ...]:
+def all_sources() -> tuple[CudaSource, ...]:
     """Every declared source, in order of path."""
     return tuple(sorted(_SOURCES, key=lambda source: source.path))
 
@@ -292,6 +292,7 @@ def _write(path: Path, content: bytes) -> None:
 
 
 DIVISOR = np.dtype([("value", np.uint32), ("multiplier", np.uint32), ("shift", np.uint32)])
+"""`Divisor` of `include/divide.cuh`."""
 
 
 def divisor(value: int) -> Array:
@@ -307,7 +308,7 @@ def pointers(*arrays: Any) -> Array:
     return np.array(([0 if array is None else array.data.ptr for array in arrays],), layout)
 
 
-def widest_pack(itemsize: int, *lengths_and_arrays: Any) -> int:
+def widest_vector(itemsize: int, *lengths_and_arrays: Any) -> int:
     """Elements that one access may move: 16 bytes, less where a length or an address does not allow it.
 
     Takes lengths in elements (int) and arrays; None is skipped.
@@ -322,8 +323,8 @@ def widest_pack(itemsize: int, *lengths_and_arrays: Any) -> int:
     return width
 
 
-def whole_pack(array: Any, *lengths_and_arrays: Any) -> int:
-    """Elements of `array` in 16 bytes where `widest_pack` allows that, of it and the others; else 1."""
+def whole_vector(array: Any, *lengths_and_arrays: Any) -> int:
+    """Elements of `array` in 16 bytes where `widest_vector` allows that, of it and the others; else 1."""
     itemsize = array.dtype.itemsize
     width: int = 16 // itemsize
-    return width if widest_pack(itemsize, array, *lengths_and_arrays) == width else 1
+    return width if widest_vector(itemsize, array, *lengths_and_arrays) == width else 1

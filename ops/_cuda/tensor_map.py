@@ -1,4 +1,4 @@
-"""Tensor maps of 16-bit matrices: how the copying unit of Hopper finds boxes of them."""
+"""Tensor maps of 16-bit matrices: descriptors of the boxes that Hopper's TMA copies."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from opgauge.ops._core.op import Array
 
 _MAP = np.dtype([("words", np.uint64, (16,))])
 LINE = 64
-"""Elements of a box's row: 128 bytes, whose pieces of 16 are flipped by the last three bits of the row's number."""
+"""Elements of a box's row: 128 bytes, stored with the 128-byte swizzle."""
 
 
 def tensor_map(array: Any, columns: int, rows: int, image: int = 0) -> Array:
     """A `TensorMap` of `array` seen as rows of `columns` elements, for boxes of `rows` x 64.
 
     image: rows of each of several matrices, 0 for one.
-    Both the address and what a row takes in memory are multiples of 16 bytes. The array must outlive the launch.
-    Raises BackendError where the driver does not take it.
+    Both the address and the row pitch in bytes are multiples of 16. The array must outlive the launch.
+    Raises BackendError if the driver rejects it.
     """
     from cuda.bindings import driver
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 from opgauge.ops._core.errors import DefinitionError
-from opgauge.ops._cuda.source import Source
+from opgauge.ops._cuda.source import CudaSource
 
 Extent = int | tuple[int, ...]
 
@@ -21,7 +21,7 @@ class CudaKernel:
     (32 bits, 64 where they need more) and floats (32 bits). It launches on CuPy's current stream.
     """
 
-    def __init__(self, source: Source, expression: str) -> None:
+    def __init__(self, source: CudaSource, expression: str) -> None:
         self._source = source
         self._expression = expression
 
@@ -49,7 +49,7 @@ def cuda_source(file: str, kernel: str, *, options: Iterable[str] = ()) -> CudaK
     if not path.is_file():
         msg = f"there is no {path}"
         raise DefinitionError(msg)
-    return CudaKernel(Source(str(path), path.name, (kernel,), tuple(options)), kernel)
+    return CudaKernel(CudaSource(str(path), path.name, (kernel,), tuple(options)), kernel)
 
 
 def _extent(value: Extent) -> tuple[int, ...]:

@@ -1,6 +1,6 @@
-"""Largest error of a correct kernel, found from the reference itself.
+"""Largest error of a correct kernel, derived from the reference itself.
 
-Two effects are allowed for. The output is rounded, perhaps twice. And sums round on the way, which changes the
+Two effects are allowed. The output is rounded, perhaps twice. And sums round internally, which changes the
 result about as much as rounding the inputs would: the reference is called on inputs that are perturbed by one
 rounding, independently and all alike. The second effect counts in the precision that kernels accumulate in, times the
 square root of the number of terms, as for a sum in sequence.
@@ -20,7 +20,7 @@ from opgauge.ops._core.op import Array
 DRAWS = 4
 """Independent perturbations, besides one that changes all inputs alike."""
 LARGE, DRAWS_OF_LARGE = 1 << 22, 2
-"""Elements of all inputs from which fewer perturbations are drawn: each costs a reference."""
+"""Elements of all inputs from which fewer perturbations are drawn: each costs one call of the reference."""
 ROUNDINGS = 2.0
 """Roundings to the case's dtype that a kernel may make between its inputs and its output."""
 Call = Callable[[Mapping[str, Array]], Mapping[str, Array]]
@@ -57,7 +57,7 @@ def stated_bound(tolerance: Tolerance, outputs: Mapping[str, Array], dtype: str,
     """
     if isinstance(tolerance, Mapping):
         if dtype not in tolerance:
-            msg = f"op {op}: tolerance= says nothing of {dtype}, only of {', '.join(tolerance)}"
+            msg = f"op {op}: tolerance= has no entry for {dtype}, only for {', '.join(tolerance)}"
             raise DefinitionError(msg)
         tolerance = tolerance[dtype]
     found: dict[str, Array | float] = {}
@@ -102,7 +102,7 @@ def _effect(
 
 
 def _terms(inputs: Sequence[Array] | Any, output: Array) -> float:
-    """Numbers that one element of the output may sum: the longest axis, or all that the output no longer has."""
+    """Numbers that one output element may sum: the longest axis, or all axes that the output lacks."""
     arrays = list(inputs)
     longest = max((length for value in arrays for length in value.shape), default=1)
     reduced = sum(value.size for value in arrays) / max(prod(output.shape), 1)

@@ -21,10 +21,11 @@ from opgauge.ops._function.trace import trace
 Function = Callable[..., Any]
 Rule = Callable[..., Any]
 DEVICES = ("cpu", "cuda")
+"""Backends that an implementation can name."""
 
 
-class Settings(NamedTuple):
-    """What `op` was told beside the reference; see there."""
+class FunctionSettings(NamedTuple):
+    """Options of `op` besides the reference."""
 
     dtypes: tuple[str, ...]
     outputs: Mapping[str, str]
@@ -41,7 +42,7 @@ class FunctionOp:
     """
 
     def __init__(
-        self, reference: Function, name: str, signature: Signature, settings: Settings, texts: tuple[str, str]
+        self, reference: Function, name: str, signature: Signature, settings: FunctionSettings, texts: tuple[str, str]
     ) -> None:
         self.reference = reference
         self.name = name
@@ -70,7 +71,7 @@ class FunctionOp:
         )
 
     def __call__(self, *arguments: Any, **parameters: Any) -> Any:
-        """What the reference returns."""
+        """Call the reference."""
         return self.reference(*arguments, **parameters)
 
     def derive(self, function: Function) -> Function:
@@ -103,7 +104,7 @@ class FunctionOp:
         op's order, or a mapping), or takes `out` and fills it (several: a tuple of arrays). A parameter called
         `stream` receives the CUDA stream to launch on, as an integer.
 
-        device: `cpu`, `cuda` or both. arrays: type of the arrays that it gets, by default NumPy's on the CPU and
+        device: `cpu`, `cuda` or both. arrays: type of its arrays, by default NumPy's on the CPU and
         CuPy's on CUDA: `numpy`, `cupy`, `torch`, `jax` or `numba` (CUDA arrays of Numba). dtypes: those it computes; by
         default the op's. inplace: the input that it overwrites with the output, or input by output; the time then
         includes copying that input. prepare: the function does not compute but returns a callable without arguments
@@ -132,7 +133,7 @@ class FunctionOp:
                             relaxed=relaxed,
                             note=note or ("in place: the time includes a copy of the input" if mapping else ""),
                             path=function.__code__.co_filename,
-                            # JAX may copy what it is given
+                            # JAX may copy its inputs
                             captures_inputs=captures_inputs or arrays == "jax",
                             variant=variant,
                         )
@@ -153,7 +154,7 @@ class FunctionOp:
         def reference(arrays: Mapping[str, Array], params: Params) -> dict[str, Array]:
             return self._evaluate(arrays, params)
 
-        reference.__wrapped__ = self.reference  # type: ignore[attr-defined]  # where its source is
+        reference.__wrapped__ = self.reference  # type: ignore[attr-defined]  # for inspect.getsource
         return reference
 
     def _evaluate(self, arrays: Mapping[str, Array], params: Params) -> dict[str, Array]:
@@ -162,7 +163,7 @@ class FunctionOp:
         return name_outputs(returned, self._outputs, self.name)
 
     def _complete(self, arrays: Mapping[str, Array], params: Params) -> dict[str, Array]:
-        """Outputs where derived inputs have their values."""
+        """Outputs after derived inputs have their values."""
         return self._evaluate({**arrays, **self._derived(arrays, params)}, params)
 
     def _derived(self, arrays: Mapping[str, Array], params: Params) -> dict[str, Array]:
@@ -249,7 +250,7 @@ def op(
     bytes: Rule | float | None = None,
     source: str = "",
 ) -> FunctionOp | Callable[[Function], FunctionOp]:
-    """Register an op whose meaning is the decorated NumPy function, its reference in float64.
+    """Register an op that is defined by the decorated NumPy function, its reference in float64.
 
     Positional arguments are inputs (float64 arrays, or of the exact dtype that an annotation such as `index: "int64"`
     names; default None: optional). Keyword-only arguments are parameters, each with a default. The reference returns
@@ -268,7 +269,7 @@ def op(
     def decorate(function: Function) -> FunctionOp:
         called = name or function.__name__
         listed = outputs if isinstance(outputs, Mapping) else dict.fromkeys(outputs, "")
-        settings = Settings(
+        settings = FunctionSettings(
             dtypes=tuple(dtype_info(one).name for one in dtypes),
             outputs=listed,
             tolerance=tolerance,
@@ -283,7 +284,7 @@ def op(
 
 
 def name_outputs(returned: Any, names: tuple[str, ...], op_name: str) -> dict[str, Array]:
-    """What a reference returned, by output; raises DefinitionError where it does not fit the names."""
+    """Outputs of a reference by name; raises DefinitionError if they do not match the names."""
     if isinstance(returned, Mapping):
         missing = [name for name in names if name not in returned]
         if missing:

@@ -1,4 +1,4 @@
-"""How a function that somebody wrote becomes a kernel: arrays converted, outputs returned or filled."""
+"""Adapter from a user's function to a kernel: arrays converted, outputs returned or filled."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ from opgauge.ops._core.op import Op
 Function = Callable[..., Any]
 CPU_ARRAYS = ("numpy", "torch", "jax")
 CUDA_ARRAYS = ("cupy", "torch", "jax", "numba")
+"""Array types of implementations, by backend."""
 
 
 class Implementation:
-    """A function that computes an op, and how it wants to be called.
+    """A function that computes an op, and its calling convention.
 
     function: takes inputs and parameters by name. arrays: type of its arrays, None for the device's own. inplace: the
-    input that it overwrites, by output. is_prepared: it returns what computes.
+    input that it overwrites, by output. is_prepared: it returns the callable that computes.
     """
 
     def __init__(
@@ -40,9 +41,9 @@ class Implementation:
         self._check()
 
     def kernel(self, device: str) -> Function:
-        """The registered function: given inputs, parameters and `out` by keyword, it returns what runs once.
+        """The registered function: given inputs, parameters and `out` by keyword, it returns the timed callable.
 
-        Raises DefinitionError where the arrays are not of the device.
+        Raises DefinitionError if the arrays are not of the device.
         """
         known = CPU_ARRAYS if device == "cpu" else CUDA_ARRAYS
         arrays = self.arrays or known[0]
@@ -56,7 +57,7 @@ class Implementation:
         return bind
 
     def _check(self) -> None:
-        """Raise DefinitionError for a signature that cannot take what the op has."""
+        """Raise DefinitionError for a signature that does not match the op."""
         params = list(getattr(self.op.params, "__dataclass_fields__", {}))
         wanted = [item.name for item in self.op.inputs] + params
         missing = [name for name in wanted if not self._takes(name)]
@@ -72,7 +73,7 @@ class Implementation:
             and item.kind not in (item.VAR_KEYWORD, item.VAR_POSITIONAL)
         ]
         if demanded:
-            msg = f"{self.label} wants {', '.join(demanded)}, which {self.op.name} does not have"
+            msg = f"{self.label} requires {', '.join(demanded)}, which {self.op.name} does not have"
             raise DefinitionError(msg)
         names = {item.name for item in self.op.inputs}
         for output, source in self.inplace.items():
@@ -101,7 +102,7 @@ class Implementation:
     def _runner(
         self, run: Function | None, call: Mapping[str, Any], out: Mapping[str, Any], copies: list[Any], arrays: str
     ) -> Function:
-        """What is called once per sample."""
+        """The callable of one sample."""
         function, names = self.function, tuple(out)
         is_filled = "out" in self._accepted or bool(self.inplace)
         finish = import_module("jax").block_until_ready if arrays == "jax" else None
@@ -149,6 +150,7 @@ CONVERTERS: dict[str, Function] = {
     "jax": _to_jax,
     "numba": _to_numba,
 }
+"""Conversion of the harness' arrays, by array type."""
 
 
 def _stream(array: Any, arrays: str) -> int:

@@ -13,8 +13,10 @@ from opgauge.ops._core.errors import DefinitionError
 from opgauge.ops._core.op import Input
 
 PLAIN = (bool, int, float, str, type(None))
+"""Types of parameter values."""
 POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+"""Kinds of parameters: inputs, and those that a case cannot name."""
 
 
 class Signature(NamedTuple):
@@ -29,7 +31,7 @@ def read_signature(function: Callable[..., Any], name: str, given: Mapping[str, 
     """Read the signature of a reference function.
 
     An input whose default is None is optional. An annotation such as `index: "int64"` gives an input a dtype of its
-    own. given: distributions of inputs by name. Raises DefinitionError for whatever a case could not give.
+    own. given: distributions of inputs by name. Raises DefinitionError for anything that a case cannot express.
     """
     inputs, dtypes, params = [], {}, {}
     for item in inspect.signature(function).parameters.values():

@@ -1,7 +1,7 @@
-"""Shapes and kinds of what a reference returns, found by calling it.
+"""Shapes and dtypes of a reference's outputs, found by calling it.
 
-A reference of large tensors is not called at full size: lengths are replaced by small primes, twice with different
-ones, and each output length is translated back. Where the two calls disagree, or a length is none of the inputs',
+A reference is not called with large tensors: lengths are replaced by small primes, twice with different
+ones, and each output length is translated back. If the two calls disagree, or a length is none of the inputs',
 the reference is called at full size.
 """
 
@@ -20,6 +20,7 @@ DIRECT = 1 << 16
 KEPT = 16
 """Lengths up to this are not replaced: they may be kernel sizes, numbers of heads, components."""
 PRIMES = ((17, 19, 23, 29, 31, 37, 41, 43), (47, 53, 59, 61, 67, 71, 73, 79))
+"""Two sets of replacement lengths."""
 Returned = Mapping[str, Array]
 Call = Callable[[Mapping[str, Array]], Returned]
 
@@ -50,7 +51,7 @@ def _trace_small(call: Call, shapes: Mapping[str, Shape], dtypes: Mapping[str, s
         replaced = {name: tuple(small.get(length, length) for length in shape) for name, shape in shapes.items()}
         try:
             outputs = _call(call, replaced, dtypes)
-        except Exception:  # noqa: BLE001  the reference may demand what only the real lengths have
+        except Exception:  # noqa: BLE001  the reference may require the real lengths
             return None
         seen.append(_restored(outputs, {value: length for length, value in small.items()}))
     first, second = seen
@@ -74,7 +75,7 @@ def _call(call: Call, shapes: Mapping[str, Shape], dtypes: Mapping[str, str]) ->
 
 
 def _sample(rng: np.random.Generator, shape: Sequence[int], dtype: str) -> Array:
-    """Numbers between a half and one and a half; zeros where the dtype is exact, which are valid indices."""
+    """Numbers between a half and one and a half; zeros for exact dtypes, which are valid indices."""
     info = dtype_info(dtype)
     if info.kind in ("int", "uint", "bool"):
         return np.zeros(shape, info.numpy)

@@ -1,4 +1,4 @@
-"""add_n: the sum of two tensors of one shape; what FuseAddToOutput fuses away."""
+"""add_n: the sum of two tensors of equal shape; the op that FuseAddToOutput removes."""
 
 from opgauge.ops._core.registry import torch_installed
 from opgauge.ops.add_n import baseline, cpu, cuda, op

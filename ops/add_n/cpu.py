@@ -13,7 +13,7 @@ from opgauge.ops._cpu import streaming
 from opgauge.ops._cpu.threads import count
 
 FEW_HALVES = 1 << 10
-"""Elements of 16 bits from which converting several at a time outweighs Numba's call: NumPy converts one by one."""
+"""16-bit elements from which Numba's vectorised conversion outweighs its call: NumPy converts one by one."""
 
 
 @kernel("add_n", "optimized", "cpu", FLOATS, prepare=True)

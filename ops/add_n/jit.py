@@ -1,4 +1,4 @@
-"""Numba kernels of add_n for the CPU. 16-bit floats come as `opgauge.ops._cpu.jit.storage` views them."""
+"""Numba kernels of add_n for the CPU. 16-bit floats arrive in the format of `opgauge.ops._cpu.jit.storage`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numba import njit, prange
 from opgauge.ops._cpu.jit import INNER, narrow, widen
-from opgauge.ops._cpu.streaming.jit import RUN, held_run, put_run, settle, whole_runs
+from opgauge.ops._cpu.streaming.jit import RUN, held_run, put_run, store_fence, whole_runs
 from opgauge.ops._cpu.threads import parallel
 
 uintp = np.uintp
@@ -35,11 +35,11 @@ def _add_streaming(first: Any, second: Any, out: Any, start: int, end: int) -> N
             held[step] = narrow(widen(first[run + step]) + widen(second[run + step]), held[step])
         put_run(held, 0, out, run)
     _add(first, second, out, whole, end)
-    settle()
+    store_fence()
 
 
 @parallel(error_model="numpy")
 def add_streaming(first: Any, second: Any, out: Any, pieces: int) -> None:
-    """Add flat arrays past the caches, in one piece per thread."""
+    """Add flat arrays with non-temporal stores, in one piece per thread."""
     for piece in prange(pieces):
         _add_streaming(first, second, out, out.size * piece // pieces, out.size * (piece + 1) // pieces)

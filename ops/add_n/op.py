@@ -18,7 +18,7 @@ class AddNParams:
 
 
 def infer(shapes: Mapping[str, Shape], dtype: str, params: AddNParams) -> Shapes:
-    """Two equal shapes to the same shape; raises ShapeError for different ones."""
+    """Shape rule: two equal shapes; raises ShapeError for different ones."""
     del params
     first, second = shapes["in_0"], shapes.get("in_1", shapes["in_0"])
     if first != second:
@@ -43,7 +43,7 @@ def work(shapes: Shapes, params: AddNParams) -> Work:
 def bound(
     arrays: Mapping[str, Array], outputs: Mapping[str, Array], params: AddNParams, dtype: str
 ) -> dict[str, Array | float]:
-    """One rounding, which the checker allows by itself."""
+    """One rounding, which the checker allows anyway."""
     del arrays, outputs, params, dtype
     return {"out": 0.0}
 
@@ -63,3 +63,4 @@ ADD_N = register(
         source="OneFlow add_n; FuseAddToOutput, OneFlow #3524",
     )
 )
+"""The registered op."""

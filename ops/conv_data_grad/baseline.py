@@ -1,4 +1,4 @@
-"""conv_data_grad as a composite: a matrix product gives columns, strided additions fold them, then the addend."""
+"""conv_data_grad as a composite: a matrix product computes columns, strided additions fold them, then the addend."""
 
 from __future__ import annotations
 

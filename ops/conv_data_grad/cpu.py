@@ -1,7 +1,7 @@
 """conv_data_grad on the CPU.
 
-Without strides and groups: a product in Numba, tile by tile, on top of the addend. Else image by image: a
-product by BLAS, then one fused pass over what is still in the cache.
+Without strides and groups: a tiled product in Numba, added to the addend. Otherwise image by image: a
+product by BLAS, then one fused pass over the result while it is in cache.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from opgauge.ops._core.kernel import Bound
 from opgauge.ops._core.registry import kernel
 from opgauge.ops._cpu.threads import count
 from opgauge.ops._cpu.tile import scratch, widened
-from opgauge.ops.conv_data_grad.op import ConvDataGradParams, Geometry, geometry
+from opgauge.ops.conv_data_grad.op import ConvDataGradParams, ConvGeometry, geometry
 
 HALF_BYTES = 2
 PIXELS = 128
-"""Pixels of a product, while no more channels than that are summed: its operands stay in the second cache."""
+"""Pixels per product, by maximum number of summed channels: its operands fit the second-level cache."""
 BLOCK, WIDTH = 96, 128
-"""Pixels and channels of a product that takes pixels as rows."""
+"""Pixels and channels per product with pixels as rows."""
 TASKS = 4
-"""Tasks wanted for each thread."""
+"""Minimum tasks per thread."""
 PACKED_AT_ONCE = 8
 MOST_PRODUCTS, FEWEST_GROUPS = 32, 8
-"""Channels of dx times channels of dy in a group up to which multiply-adds tap by tap are faster than a matrix product;
-groups from which on vectors over groups pay."""
+"""Channels of dx times channels of dy per group up to which multiply-adds tap by tap beat a matrix product;
+groups from which vectors over groups pay."""
 
 
 class Tensors(NamedTuple):
@@ -41,7 +41,7 @@ class Tensors(NamedTuple):
 
 
 def _three(values: tuple[int, ...], fill: int) -> tuple[int, int, int]:
-    """The same for three spatial axes, missing ones in front."""
+    """Values for three spatial axes, missing ones in front."""
     padded = (fill,) * (3 - len(values)) + tuple(values)
     return (padded[0], padded[1], padded[2])
 
@@ -67,22 +67,22 @@ def conv_data_grad(
     return (_columns_last if found.channels_last else _columns_first)(found, tensors)
 
 
-def _small_groups(found: Geometry) -> bool:
-    """Whether groups are too small for a matrix product. With channels last, vectors run over the groups."""
+def _small_groups(found: ConvGeometry) -> bool:
+    """Whether groups are too small for a matrix product. For channels_last, vectors run over the groups."""
     per_group, group_outs = found.channels // found.groups, found.out_channels // found.groups
     fewest = FEWEST_GROUPS if found.channels_last else 2
     return found.groups >= fewest and per_group * group_outs <= MOST_PRODUCTS
 
 
-def _threads(found: Geometry, tensors: Tensors) -> int:
+def _threads(found: ConvGeometry, tensors: Tensors) -> int:
     """Threads that pay for this convolution."""
     moved = sum(array.nbytes for array in (tensors.dy, tensors.weight, tensors.dx))
     products = found.batch * prod(found.out_size) * found.out_channels * prod(found.kernel)
     return count(moved, 2.0 * products * (found.channels // found.groups))
 
 
-def _directly(found: Geometry, tensors: Tensors) -> Bound:
-    """Tap by tap: one call, or two where the filter is transposed first."""
+def _directly(found: ConvGeometry, tensors: Tensors) -> Bound:
+    """Tap by tap: one call, or two if the filter is transposed first."""
     from opgauge.ops._cpu.jit import storage
     from opgauge.ops.conv_data_grad import jit_direct as jit
 
@@ -90,8 +90,8 @@ def _directly(found: Geometry, tensors: Tensors) -> Bound:
     size, out, kernel = _three(found.size, 1), _three(found.out_size, 1), _three(found.kernel, 1)
     per_group, group_outs = found.channels // found.groups, found.out_channels // found.groups
     strides, padding, dilation = _three(found.strides, 1), _three(found.padding, 0), _three(found.dilation, 1)
-    walk = jit.numbers_of(
-        jit.Walk(found.batch, found.groups, per_group, group_outs, size, out, kernel, strides, padding, dilation)
+    shape = jit.numbers_of(
+        jit.DirectShape(found.batch, found.groups, per_group, group_outs, size, out, kernel, strides, padding, dilation)
     )
     flat = [
         storage(np.empty(0, dx.dtype) if array is None else array.reshape(-1)) for array in (dy, weight, addend, dx)
@@ -99,26 +99,26 @@ def _directly(found: Geometry, tensors: Tensors) -> Bound:
     given, weights, added, target = flat
     if not found.channels_last:
         total = scratch(threads * (size[1] * size[2] + out[1] * out[2]), wide)
-        return lambda: jit.direct_first.on(threads)(walk, given, weights, added, target, total, threads)
+        return lambda: jit.direct_first.on(threads)(shape, given, weights, added, target, total, threads)
     total = scratch(threads * (size[2] * found.channels + out[2] * found.out_channels), wide)
     packed = scratch(weight.size, wide)
 
     def run() -> None:
-        jit.pack_taps.on(1)(walk, weights, packed)
-        jit.direct_last.on(threads)(walk, given, packed, added, target, total, threads)
+        jit.pack_taps.on(1)(shape, weights, packed)
+        jit.direct_last.on(threads)(shape, given, packed, added, target, total, threads)
 
     return run
 
 
-def _flat(found: Geometry, array: Any) -> Any:
-    """As (N, C, P) or (N, P, C), as Numba takes it."""
+def _flat(found: ConvGeometry, array: Any) -> Any:
+    """`array` as (N, C, P) or (N, P, C), in a type that Numba supports."""
     from opgauge.ops._cpu.jit import storage
 
     pixels = prod(found.size)
     return storage(array.reshape(found.batch, *((pixels, -1) if found.channels_last else (-1, pixels))))
 
 
-def _by_pixels(found: Geometry, tensors: Tensors) -> Bound:
+def _by_pixels(found: ConvGeometry, tensors: Tensors) -> Bound:
     """Channels first, pointwise: each product takes a block of pixels of all channels."""
     from opgauge.ops._cpu.jit import storage
     from opgauge.ops._cpu.tile.jit import ROWS
@@ -146,22 +146,22 @@ def _by_pixels(found: Geometry, tensors: Tensors) -> Bound:
     return run
 
 
-def _added(found: Geometry, dx: Any, addend: Any) -> Any:
-    """The addend, or what stands for none."""
+def _added(found: ConvGeometry, dx: Any, addend: Any) -> Any:
+    """The addend, or an empty array."""
     from opgauge.ops._cpu.jit import storage
 
     return storage(np.empty((0, 0, 0), dx.dtype)) if addend is None else _flat(found, addend)
 
 
 def _direct(wide: Any, addend: Any, dx: Any) -> tuple[Any, Any]:
-    """Addend and dx, flat, where sums need no rounding; else both empty."""
+    """Addend and dx, flat, if sums need no rounding; else both empty."""
     if dx.dtype == wide:
         return addend.reshape(-1), dx.reshape(-1)
     return np.empty(0, wide), np.empty(0, wide)
 
 
-def _by_rows(found: Geometry, tensors: Tensors) -> Bound:
-    """Channels last, or moved there: each product takes a block of pixels, each pixel all channels of some taps."""
+def _by_rows(found: ConvGeometry, tensors: Tensors) -> Bound:
+    """Channels last, or transposed to it: each product takes a block of pixels, each pixel all channels of taps."""
     from opgauge.ops._cpu.jit import storage
     from opgauge.ops._cpu.tile.jit import GROUP, ROWS, tile_columns
     from opgauge.ops.conv_data_grad import jit_rows as jit
@@ -220,12 +220,12 @@ def _by_rows(found: Geometry, tensors: Tensors) -> Bound:
     return run
 
 
-def _padded_walk(found: Geometry) -> tuple[tuple[int, ...], tuple[int, ...], Any, Any, Any]:
-    """Margins of dy at its start, its padded sizes, the order of taps, and where in dy each run of them starts.
+def _padded_walk(found: ConvGeometry) -> tuple[tuple[int, ...], tuple[int, ...], Any, Any, Any]:
+    """Margins of dy at its start, its padded sizes, the order of taps, and the start of each run of taps in dy.
 
-    Last, for each run, which planes and rows of dx see dy through it: first and end of both.
+    The last item has, for each run, the planes and rows of dx that read dy through it: first and end of both.
 
-    Taps of a row that is not dilated are one run, backwards. What is beyond the end of a row is the start of the next.
+    Taps of a row without dilation are one run, backwards. The end of a row continues with the start of the next.
     """
     kernel, padding = _three(found.kernel, 1), _three(found.padding, 0)
     dilation, size, out_size = _three(found.dilation, 1), _three(found.size, 1), _three(found.out_size, 1)
@@ -243,14 +243,14 @@ def _padded_walk(found: Geometry) -> tuple[tuple[int, ...], tuple[int, ...], Any
     return margins, tuple(padded), np.array(order), np.array(shifts), np.array(reach)
 
 
-def _rows(weight: Any, found: Geometry, wide: Any) -> Any:
+def _rows(weight: Any, found: ConvGeometry, wide: Any) -> Any:
     """The filter, channels first, as (groups, C / groups * taps, Co / groups)."""
     first = np.moveaxis(weight, -1, 1) if found.channels_last else weight
     grouped = first.astype(wide, copy=False).reshape(found.groups, found.out_channels // found.groups, -1)
     return np.ascontiguousarray(grouped.transpose(0, 2, 1))
 
 
-def _one_image(found: Geometry, threads: int, rows: Any, dy: Any, addend: Any, dx: Any) -> None:
+def _one_image(found: ConvGeometry, threads: int, rows: Any, dy: Any, addend: Any, dx: Any) -> None:
     """One image with channels first: a product by BLAS, then a fold while the columns are in the cache."""
     from opgauge.ops.conv_data_grad import jit_fold as jit
 
@@ -268,8 +268,8 @@ def _one_image(found: Geometry, threads: int, rows: Any, dy: Any, addend: Any, d
     jit.fold.on(threads)(column, added, dx.reshape(-1), planes, sizes, strides, padding, dilation)
 
 
-def _columns_first(found: Geometry, tensors: Tensors) -> Bound:
-    """Image by image with channels first."""
+def _columns_first(found: ConvGeometry, tensors: Tensors) -> Bound:
+    """Channels first, image by image."""
     dy, weight, dx, addend, wide = tensors
     direct, threads = dx.dtype == wide, _image_threads(found, dx)
 
@@ -285,8 +285,8 @@ def _columns_first(found: Geometry, tensors: Tensors) -> Bound:
     return run
 
 
-def _columns_last(found: Geometry, tensors: Tensors) -> Bound:
-    """Image by image with channels last, channels moved to the front and back; pointwise is one product."""
+def _columns_last(found: ConvGeometry, tensors: Tensors) -> Bound:
+    """Channels last, image by image, channels transposed to the front and back; pointwise is one product."""
     dy, weight, dx, addend, wide = tensors
     threads = _image_threads(found, dx)
     if found.is_pointwise:
@@ -304,14 +304,14 @@ def _columns_last(found: Geometry, tensors: Tensors) -> Bound:
     return run
 
 
-def _image_threads(found: Geometry, dx: Any) -> int:
+def _image_threads(found: ConvGeometry, dx: Any) -> int:
     """Threads that pay for the fold of one image."""
     columns = found.channels * prod(found.kernel) * prod(found.out_size)
     return count(dx.itemsize * (columns + dx.size // max(found.batch, 1)))
 
 
-def _one_product(found: Geometry, tensors: Tensors) -> Bound:
-    """A 1x1 convolution with channels last: one product over all pixels of each group, then the addend."""
+def _one_product(found: ConvGeometry, tensors: Tensors) -> Bound:
+    """A 1x1 convolution, channels last: one product over all pixels per group, then the addend."""
     from opgauge.ops.conv_data_grad import jit_fold as jit
 
     dy, weight, dx, addend, wide = tensors

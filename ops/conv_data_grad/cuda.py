@@ -1,6 +1,6 @@
-"""conv_data_grad on CUDA: one launch for most 1x1 convolutions, two for others, the addend read in passing.
+"""conv_data_grad on CUDA: one launch for most 1x1 convolutions, two for others, with a fused addend.
 
-By columns and a fold where the tensor cores do not take the dtype, or a tap reaches further than shared memory does.
+Columns and a fold are used if the tensor cores lack the dtype, or a tap reaches beyond shared memory.
 """
 
 from __future__ import annotations
@@ -16,13 +16,14 @@ from opgauge.ops._core.op import Shapes
 from opgauge.ops._core.registry import kernel
 from opgauge.ops._core.tuning import declare
 from opgauge.ops._cuda.gemm.gemm import Matrix, product, product_of_images, supported, transposed_bytes
-from opgauge.ops._cuda.source import DIVISOR, Source, divisor, multiprocessors
+from opgauge.ops._cuda.source import DIVISOR, CudaSource, divisor, multiprocessors
 from opgauge.ops.conv_data_grad.cuda_direct import config_here, convolve_directly
 from opgauge.ops.conv_data_grad.cuda_gather import gather, workspace_bytes
-from opgauge.ops.conv_data_grad.op import ConvDataGradParams, Geometry, geometry
+from opgauge.ops.conv_data_grad.op import ConvDataGradParams, ConvGeometry, geometry
 
 THREADS = 256
 AXES = 3
+"""Threads per block, and number of spatial axes."""
 _FOLD_BLOCKS = declare(
     "conv_data_grad.fold_blocks_per_multiprocessor",
     16,
@@ -43,11 +44,14 @@ def _fold_name(dtype: str, last: bool) -> str:  # noqa: FBT001
     return f"fold<{info.ctype}, {dtype_info(info.accumulate).ctype}, {str(last).lower()}>"
 
 
-SOURCE = Source(__file__, "kernels.cu", tuple(_fold_name(dtype, last) for dtype in FLOATS for last in (False, True)))
+SOURCE = CudaSource(
+    __file__, "kernels.cu", tuple(_fold_name(dtype, last) for dtype in FLOATS for last in (False, True))
+)
+"""Declared instances of kernels.cu."""
 
 
 def _workspace(shapes: Shapes, params: ConvDataGradParams) -> int:
-    """None where one product gives dx, or dy turned; dy and the filter laid out anew; else the columns, accumulated."""
+    """Bytes of: none for a single product, or dy transposed; dy and the filter repacked; else the columns."""
     found = geometry(shapes.inputs["x_like"].shape, shapes.inputs["filter"].shape, params)
     dtype = shapes.outputs["dx"].dtype
     info = dtype_info(dtype)
@@ -73,7 +77,7 @@ def conv_data_grad(
     add_to_output: Any = None,
     **options: Any,
 ) -> Bound:
-    """1x1 with stride 1: one product that adds in passing. Else taps gather dy, or columns are folded."""
+    """1x1 with stride 1: one product with a fused addend. Else taps gather dy, or columns are folded."""
     found = geometry(x_like.shape, filter.shape, ConvDataGradParams(**options))
     dx = out["dx"]
     if dx.size == 0:
@@ -105,7 +109,7 @@ def _copy(dx: Any, addend: Any) -> Bound:
     return lambda: namespace(dx).copyto(dx, addend)
 
 
-def _transposed_bytes(found: Geometry, dtype: str) -> int:
+def _transposed_bytes(found: ConvGeometry, dtype: str) -> int:
     if found.channels_last:
         return 0
     pixels, groups = prod(found.out_size), found.groups
@@ -113,10 +117,10 @@ def _transposed_bytes(found: Geometry, dtype: str) -> int:
     return transposed_bytes(dtype, size, pixels, groups)
 
 
-def _multiply(found: Geometry, dy: Any, weight: Any, d: Any, addend: Any, workspace: Any = None) -> Bound:
-    """filter and dy to (C taps, N P), or for channels_last to (N P, taps C); with dx in the place of d to dx.
+def _multiply(found: ConvGeometry, dy: Any, weight: Any, d: Any, addend: Any, workspace: Any = None) -> Bound:
+    """Multiply filter and dy to (C taps, N P), for channels_last (N P, taps C); with dx as d, to dx.
 
-    workspace: where dy may be turned.
+    workspace: buffer for the transposed dy.
     """
     pixels, taps = prod(found.out_size), prod(found.kernel)
     out_each, each = found.out_channels // found.groups, found.channels // found.groups * taps
@@ -138,8 +142,8 @@ def _multiply(found: Geometry, dy: Any, weight: Any, d: Any, addend: Any, worksp
     return product(a, b, target, size, groups=found.groups, addend=addend)
 
 
-def _multiply_by_blas(found: Geometry, dy: Any, weight: Any, columns: Any) -> Bound:
-    """As `_multiply`, by the library's product."""
+def _multiply_by_blas(found: ConvGeometry, dy: Any, weight: Any, columns: Any) -> Bound:
+    """Like `_multiply`, by the BLAS."""
     xp = namespace(dy)
     wide, groups = columns.dtype, found.groups
     out_each = found.out_channels // groups
@@ -159,8 +163,8 @@ def _multiply_by_blas(found: Geometry, dy: Any, weight: Any, columns: Any) -> Bo
     return run
 
 
-def _strides(found: Geometry) -> Any:
-    """Of the columns, (N, groups, C / groups, taps, P) or for channels_last (N, P, groups, taps, C / groups)."""
+def _strides(found: ConvGeometry) -> Any:
+    """Strides of the columns, (N, groups, C / groups, taps, P) or, channels_last, (N, P, groups, taps, C / groups)."""
     pixels, taps, each = prod(found.out_size), prod(found.kernel), found.channels // found.groups
     if found.channels_last:
         pixel = found.channels * taps
@@ -172,7 +176,7 @@ def _three(values: tuple[int, ...], fill: int) -> tuple[int, ...]:
     return (fill,) * (AXES - len(values)) + tuple(values)
 
 
-def _fold(found: Geometry, columns: Any, dx: Any, addend: Any) -> Bound:
+def _fold(found: ConvGeometry, columns: Any, dx: Any, addend: Any) -> Bound:
     axes = np.zeros((), _AXES)
     axes["kernel"], axes["out"] = _three(found.kernel, 1), _three(found.out_size, 1)
     axes["padding"], axes["dilation"] = _three(found.padding, 0), _three(found.dilation, 1)

@@ -11,31 +11,31 @@ from typing import Any
 import numpy as np
 from opgauge.ops._core.dtype import FLOATS, dtype_info
 from opgauge.ops._core.kernel import Bound
-from opgauge.ops._cuda.source import DIVISOR, Source, divisor, multiprocessors, shared_memory_bytes, widest_pack
-from opgauge.ops.conv_data_grad.op import Geometry
+from opgauge.ops._cuda.source import DIVISOR, CudaSource, divisor, multiprocessors, shared_memory_bytes, widest_vector
+from opgauge.ops.conv_data_grad.op import ConvGeometry
 
 AXES, THREADS, WARP, SECTOR_BYTES = 3, 256, 32, 32
 TAPS = (7, 5, 3, 1)
-"""Vertical taps that one window of loads serves."""
+"""Vertical taps per window of loads."""
 PIXELS = {1: 8, 4: 4}
-"""Results of a thread along an axis, by the channels it computes of each."""
+"""Results of a thread along an axis, by its channels per pixel."""
 MOST_PRODUCTS, MOST_PRODUCTS_16_BIT = 64, 32
-"""Multiply-adds of a tap for one pixel of a group, zeros of a stride included, up to which tensor cores are slower."""
+"""Multiply-adds per tap and pixel of a group, including zeros of a stride, up to which tensor cores are slower."""
 RESERVED_BYTES, SM_BYTES, SM_THREADS = 1024, 227 * 1024, 768
-"""SM_THREADS: resident at the kernels' registers a thread."""
+"""Shared memory that the driver reserves per block and that a multiprocessor has; its resident threads."""
 FEWEST_FILL_LANES, HIDING_WARPS = 8, 16
-"""HIDING_WARPS: resident warps at which latency doubles the time of a block."""
+"""Minimum threads that load a row; resident warps at which latency doubles the time of a block."""
 LARGEST_INDEX = 2**31 - 1
 DECODE_ROW, LOAD, DECODE_PIXEL, ONCE, START = 10, 4, 10, 60, 200
-"""Cycles of a multiprocessor for a warp to find a row of dy, to load one element of it, to find and load
-channels of a pixel; for what a warp and a block do once."""
+"""Cycles of a multiprocessor for a warp to locate a row of dy, to load an element of it, to locate and load the
+channels of a pixel; fixed cost of a warp and of a block."""
 _PLAN = np.dtype(
     [(name, np.int32) for name in ("images", "channels", "outs", "groups", "per_group", "group_outs")]
     + [(name, np.int32, (AXES,)) for name in ("full", "out", "kernel", "padding", "dilation")]
     + [
         (name, np.int32)
         for name in (
-            *("block_groups", "group_blocks", "stage_outs", "pack", "row_lanes", "column_lanes"),
+            *("block_groups", "group_blocks", "stage_outs", "vector", "row_lanes", "column_lanes"),
             *("row_step", "column_step", "tile_rows", "tile_columns", "tiles", "tiles_across", "rows", "columns"),
             *("pixel_stride", "row_stride", "channel_stride", "weights", "last", "vector_store", "unit", "fill_lanes"),
         )
@@ -44,7 +44,7 @@ _PLAN = np.dtype(
     + [
         (name, DIVISOR)
         for name in (
-            *("group_tiles", "tile_rows_by", "tile_columns_by", "packs", "stage_outs_by", "block_groups_by"),
+            *("group_tiles", "tile_rows_by", "tile_columns_by", "vectors", "stage_outs_by", "block_groups_by"),
             *("sub_channels", "taps", "tap_rows"),
         )
     ]
@@ -52,7 +52,7 @@ _PLAN = np.dtype(
 
 
 def windows(dtype: str, channels: int) -> tuple[int, ...]:
-    """Vertical taps for which there are kernels; others take one tap at a time."""
+    """Vertical taps with compiled kernels; others are processed one tap at a time."""
     return (1,) if dtype == "float64" else TAPS if channels == 1 else TAPS[2:]
 
 
@@ -60,11 +60,12 @@ def _name(dtype: str, taps: int, channels: int) -> str:
     return f"direct<{dtype_info(dtype).ctype}, {taps}, {channels}, {PIXELS[channels]}>"
 
 
-SOURCE = Source(
+SOURCE = CudaSource(
     __file__,
     "direct.cu",
     tuple(_name(dtype, taps, channels) for dtype in FLOATS for channels in PIXELS for taps in windows(dtype, channels)),
 )
+"""Declared instances of direct.cu."""
 
 
 def three(values: tuple[int, ...], fill: int) -> tuple[int, int, int]:
@@ -77,12 +78,12 @@ def three(values: tuple[int, ...], fill: int) -> tuple[int, int, int]:
 class DirectConfig:
     """One launch configuration of `direct`.
 
-    channels: of one group that a thread computes. taps: vertical taps of one window. along_rows: whether the results
-    of a thread follow each other along rows of the image (else along columns). lanes: threads along height and width.
-    block_groups: groups of a thread block. stage_outs: channels of dy of each group in shared memory at once.
+    channels: channels of one group that a thread computes. taps: vertical taps of one window. along_rows: whether the
+    results of a thread are consecutive along rows of the image (else along columns). lanes: threads along height and
+    width. block_groups: groups of a thread block. stage_outs: channels of dy per group in shared memory at once.
     """
 
-    found: Geometry
+    found: ConvGeometry
     dtype: str
     channels: int
     taps: int
@@ -170,8 +171,8 @@ class DirectConfig:
         """Thread blocks of the launch."""
         return prod(self.counts) * three(self.found.size, 1)[0] * self.found.batch
 
-    def pack(self, widest: int) -> int:
-        """Elements of dy loaded at once where addresses allow `widest`: 16 bytes or one element."""
+    def vector(self, widest: int) -> int:
+        """Elements of dy per load if addresses allow `widest`: 16 bytes or one element."""
         whole = 16 // self.itemsize
         contiguous = self.found.channels_last and self.stage_outs == self.group_outs
         aligned = self.block_groups * self.group_outs % whole == 0 and self.found.out_channels % whole == 0
@@ -179,7 +180,7 @@ class DirectConfig:
 
     @property
     def fill_lanes(self) -> int:
-        """Threads that load one row of dy: 8, more where there are few rows."""
+        """Threads that load one row of dy: 8, or more if there are few rows."""
         rows = self.halo[0] * self.block_groups * self.stage_outs
         lanes = FEWEST_FILL_LANES
         while lanes * 2 <= self.threads // rows and lanes < self.halo[1]:
@@ -193,7 +194,7 @@ class DirectConfig:
         rows, columns = self.halo
         channels = self.block_groups * self.stage_outs
         if self.found.channels_last:
-            fill = rows * columns * channels / WARP * (DECODE_PIXEL / self.pack(16 // self.itemsize) + 1)
+            fill = rows * columns * channels / WARP * (DECODE_PIXEL / self.vector(16 // self.itemsize) + 1)
         else:
             fill = rows * channels * self.fill_lanes / WARP * (DECODE_ROW + -(-columns // self.fill_lanes) * LOAD)
         loads = self.pixels + self.taps - 1 + self.taps * (2 if self.channels > 1 else 1)
@@ -213,7 +214,7 @@ class DirectConfig:
         found, plan = self.found, np.zeros((), _PLAN)
         kernel = three(found.kernel, 1)
         (rows, columns), (down, across, group_blocks) = self.halo, self.counts
-        pack, channels = self.pack(widest), self.block_groups * self.stage_outs
+        vector, channels = self.vector(widest), self.block_groups * self.stage_outs
         pixel_stride, channel_stride = (channels, 1) if found.channels_last else (1, rows * columns)
         numbers = {
             "images": found.batch,
@@ -230,7 +231,7 @@ class DirectConfig:
             "block_groups": self.block_groups,
             "group_blocks": group_blocks,
             "stage_outs": self.stage_outs,
-            "pack": pack,
+            "vector": vector,
             "row_lanes": self.lanes[0],
             "column_lanes": self.lanes[1],
             **dict(zip(("row_step", "column_step"), self.steps, strict=True)),
@@ -252,7 +253,7 @@ class DirectConfig:
             "group_tiles": self.subs // self.block_groups,
             "tile_rows_by": rows,
             "tile_columns_by": columns,
-            "packs": channels // pack,
+            "vectors": channels // vector,
             "stage_outs_by": self.stage_outs,
             "block_groups_by": self.block_groups,
             "sub_channels": self.subs * self.channels,
@@ -275,7 +276,7 @@ def _splits(length: int, powers: tuple[int, ...]) -> list[int]:
     return sorted(lanes for lanes in even.union(powers) if lanes <= min(length, THREADS))
 
 
-def _shapes(found: Geometry, dtype: str, channels: int) -> Iterator[tuple[int, bool, tuple[int, int]]]:
+def _shapes(found: ConvGeometry, dtype: str, channels: int) -> Iterator[tuple[int, bool, tuple[int, int]]]:
     """Taps, direction and lanes worth considering."""
     pixels, (_, height, width) = PIXELS[channels], three(found.size, 1)
     kernel, dilation = three(found.kernel, 1), three(found.dilation, 1)
@@ -291,10 +292,10 @@ def _shapes(found: Geometry, dtype: str, channels: int) -> Iterator[tuple[int, b
                     yield window, along_rows, (rows * step, columns)
 
 
-def configs(found: Geometry, dtype: str, shared: int) -> Iterator[DirectConfig]:
+def configs(found: ConvGeometry, dtype: str, shared: int) -> Iterator[DirectConfig]:
     """Configurations within `shared` bytes a block, of at least 64 threads if there is work for them.
 
-    With channels last a block takes whole 32-byte sectors of neighbouring channels, where there are as many.
+    For channels_last a block takes whole 32-byte sectors of neighbouring channels, if there are enough.
     """
     per_group, group_outs = found.channels // found.groups, found.out_channels // found.groups
     channels = 1 if per_group == 1 else max(PIXELS)
@@ -312,21 +313,21 @@ def configs(found: Geometry, dtype: str, shared: int) -> Iterator[DirectConfig]:
 
 
 @lru_cache(maxsize=64)
-def select(found: Geometry, dtype: str, shared: int, processors: int) -> DirectConfig | None:
+def select(found: ConvGeometry, dtype: str, shared: int, processors: int) -> DirectConfig | None:
     """The configuration with the shortest estimated duration; None if no tile fits into shared memory."""
     possible = [config for config in configs(found, dtype, shared) if config.blocks <= LARGEST_INDEX]
     return min(possible, key=lambda config: config.duration(processors), default=None)
 
 
-def pays(found: Geometry, dtype: str) -> bool:
+def pays(found: ConvGeometry, dtype: str) -> bool:
     """Whether groups are so small that tensor cores would be mostly idle."""
     upsampled = prod(map(min, found.strides, found.size))
     products = found.channels // found.groups * (found.out_channels // found.groups) * upsampled
     return found.groups > 1 and products <= (MOST_PRODUCTS_16_BIT if dtype_info(dtype).itemsize == 2 else MOST_PRODUCTS)
 
 
-def config_here(found: Geometry, dtype: str) -> DirectConfig | None:
-    """The configuration for the current device; None where `direct` does not pay or does not fit."""
+def config_here(found: ConvGeometry, dtype: str) -> DirectConfig | None:
+    """The configuration for the current device; None if `direct` does not pay or does not fit."""
     if not pays(found, dtype) or min(found.batch, found.out_channels, found.channels) == 0:
         return None
     shared = shared_memory_bytes() - RESERVED_BYTES
@@ -338,9 +339,9 @@ def convolve_directly(config: DirectConfig, dy: Any, weight: Any, dx: Any, adden
     dtype, whole = dx.dtype.name, config.channels
     function = SOURCE.function(_name(dtype, config.taps, whole))
     function.max_dynamic_shared_size_bytes = config.shared_bytes
-    aligned = widest_pack(dx.dtype.itemsize, dx, addend, config.per_group) >= whole
+    aligned = widest_vector(dx.dtype.itemsize, dx, addend, config.per_group) >= whole
     vector_store = config.found.channels_last and config.per_group % whole == 0 and aligned
-    plan = config.struct(widest_pack(dy.dtype.itemsize, dy), vector_store=vector_store)
+    plan = config.struct(widest_vector(dy.dtype.itemsize, dy), vector_store=vector_store)
     grid, block, shared = (config.blocks,), (config.threads,), config.shared_bytes
     arguments = (dy, weight, addend, dx, plan)
     return lambda: function(grid, block, arguments, shared_mem=shared)

@@ -13,8 +13,8 @@ import numpy as np
 from opgauge.ops._core.dtype import dtype_info
 from opgauge.ops._core.kernel import Bound
 from opgauge.ops._cuda.gemm.gemm import AMPERE
-from opgauge.ops._cuda.source import DIVISOR, Source, architecture, divisor, multiprocessors, shared_memory_bytes
-from opgauge.ops.conv_data_grad.op import Geometry
+from opgauge.ops._cuda.source import DIVISOR, CudaSource, architecture, divisor, multiprocessors, shared_memory_bytes
+from opgauge.ops.conv_data_grad.op import ConvGeometry
 
 AXES, MOST_PASSES, MOST_TAPS = 3, 16, 512
 LINE_BYTES, SCALE_BYTES, PREPARE_THREADS, RING = 64, 4, 128, 3
@@ -22,11 +22,11 @@ ALIGNMENT, RESERVED_BYTES = 256, 4096
 PATCH_STEP = 8
 LARGEST_INDEX = 2**31 - 1
 UNIT_WASTE = 0.04
-"""Share of a tile's pixels that may be idle for the sake of tiles that keep to one image."""
+"""Maximum share of idle pixels for tiles that do not cross images."""
 DTYPES = ("float32", "float16", "bfloat16")
 RESIDENT, MOST_SPLITS = 3, 8
 SPLIT_COST, NARROW_COST = 0.75, 1.25
-"""In chunks, of writing and reading partial results; of a small tile against its share of a large one."""
+"""Cost of writing and reading partial results, in chunks; relative cost of a small tile per result."""
 _PASS = np.dtype(
     [(name, np.int32) for name in ("columns", "unit", "tiles", "filter", "taps")]
     + [(name, np.int32, (AXES,)) for name in ("count", "first", "residue")]
@@ -49,7 +49,7 @@ _PLAN = np.dtype(
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """What a block computes: warps above and beside each other, each with products of 16 rows and of 8 columns."""
+    """Work of a block: warps along rows and columns, each with products of 16 rows and of 8 columns."""
 
     warps: tuple[int, int]
     products: tuple[int, int]
@@ -66,28 +66,30 @@ class Tile:
 
     @property
     def threads(self) -> int:
-        """Of a block."""
+        """Threads of a block."""
         return 32 * prod(self.warps)
 
 
 WIDE, NARROW, LOW, LOWEST = Tile((1, 4), (4, 4)), Tile((2, 2), (2, 4)), Tile((1, 4), (2, 4)), Tile((1, 4), (1, 8))
 TILES = (WIDE, NARROW, LOW, LOWEST)
+"""Tiles, largest first."""
 
 
 UNROLLED = (0, 3, 4, 1)
-"""Taps of a stage whose loop is unrolled, where blocks share a depth; 0 where they do not."""
+"""Unrolled taps per stage, if blocks share a depth; 0 if they do not."""
 
 
 def _convolve(dtype: str, tile: Tile, taps: int) -> str:
     return f"convolve<{', '.join(map(str, (dtype_info(dtype).ctype, *tile.warps, *tile.products, taps)))}>"
 
 
-SOURCE = Source(
+SOURCE = CudaSource(
     __file__,
     "gather.cu",
     tuple(f"prepare<{dtype_info(dtype).ctype}>" for dtype in DTYPES)
     + tuple(_convolve(dtype, tile, taps) for dtype in DTYPES for tile in TILES for taps in UNROLLED),
 )
+"""Declared instances of gather.cu."""
 
 
 def _padded(size: int, step: int) -> int:
@@ -107,7 +109,7 @@ class Axis:
 
     @property
     def residues(self) -> range:
-        """The classes that have pixels."""
+        """The classes that contain pixels."""
         return range(min(self.stride, self.full))
 
     def size(self, residue: int) -> int:
@@ -116,11 +118,11 @@ class Axis:
 
     @property
     def step(self) -> int:
-        """Between the reaches of a class."""
+        """Distance between consecutive reaches of a class."""
         return self.dilation // gcd(self.stride, self.dilation)
 
     def reaches(self, residue: int) -> list[int]:
-        """How far the taps of a class reach, longest first."""
+        """Reaches of a class' taps, longest first."""
         moved = (residue + self.padding - tap * self.dilation for tap in range(self.kernel))
         return [item // self.stride for item in moved if item % self.stride == 0]
 
@@ -132,7 +134,7 @@ class Axis:
 
     @property
     def margin(self) -> int:
-        """Zeros before dy; after it the next row's serve."""
+        """Zeros before dy; those of the next row follow it."""
         reaches = self.all_reaches or [0]
         return max(0, -reaches[-1], self.size(0) - 1 + reaches[0] - (self.out - 1))
 
@@ -143,8 +145,8 @@ class Axis:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
-    """Pixels of dx that share their taps: those of one residue class, or of all where classes are rows.
+class ClassTiles:
+    """Pixels of dx with common taps: one residue class, or all pixels if classes are rows.
 
     reaches: of the taps along each axis. unit: pixels that tiles are cut from. tiles: of columns.
     """
@@ -158,21 +160,21 @@ class Part:
 
     @property
     def taps(self) -> int:
-        """Products of a row and a column."""
+        """Products per row and column."""
         return prod(map(len, self.reaches))
 
 
-def _axes(found: Geometry) -> tuple[Axis, ...]:
+def _axes(found: ConvGeometry) -> tuple[Axis, ...]:
     missing = AXES - len(found.size)
     given = (found.size, found.out_size, found.kernel, found.strides, found.padding, found.dilation)
     return (Axis(1, 1, 1, 1, 0, 1),) * missing + tuple(Axis(*numbers) for numbers in zip(*given, strict=True))
 
 
 @dataclass(frozen=True)
-class Layout:
-    """How to compute a convolution: a tile, and whether all classes are rows of one product."""
+class GatherLayout:
+    """Plan of a convolution: a tile, and whether all classes are rows of one product."""
 
-    found: Geometry
+    found: ConvGeometry
     itemsize: int
     tile: Tile
     merged: bool
@@ -180,43 +182,43 @@ class Layout:
 
     @cached_property
     def axes(self) -> tuple[Axis, ...]:
-        """Three, missing ones in front."""
+        """Three axes, missing ones in front."""
         return _axes(self.found)
 
     @property
     def classes(self) -> tuple[int, ...]:
-        """That are rows, by axis."""
+        """Residue classes that are rows, by axis."""
         return tuple(len(axis.residues) if self.merged else 1 for axis in self.axes)
 
     @property
     def per_group(self) -> int:
-        """Channels of dx."""
+        """Channels of dx in a group."""
         return self.found.channels // self.found.groups
 
     @property
     def rows(self) -> int:
-        """Of the product, for one group."""
+        """Rows of the product of one group."""
         return self.per_group * prod(self.classes)
 
     @property
     def row_tiles(self) -> int:
-        """Tiles above each other."""
+        """Tiles along the rows."""
         return -(-self.rows // self.tile.rows)
 
     @property
     def group_outs(self) -> int:
-        """Channels of dy of a group."""
+        """Channels of dy in a group."""
         return self.found.out_channels // self.found.groups
 
     @property
     def chunks(self) -> int:
-        """Lines of a pixel's channels."""
+        """Lines of channels per pixel."""
         channels = 16 if self.itemsize == 4 else LINE_BYTES // self.itemsize
         return -(-self.group_outs // channels)
 
     @cached_property
-    def parts(self) -> tuple[Part, ...]:
-        """One for each residue class, or for all."""
+    def parts(self) -> tuple[ClassTiles, ...]:
+        """One entry per residue class, or one for all."""
         if self.merged:
             everything = tuple(tuple(axis.all_reaches) for axis in self.axes)
             return (self._part((0,) * AXES, everything),)
@@ -225,20 +227,20 @@ class Layout:
             for residue in product(*(axis.residues for axis in self.axes))
         )
 
-    def _part(self, residue: tuple[int, ...], reaches: tuple[tuple[int, ...], ...]) -> Part:
+    def _part(self, residue: tuple[int, ...], reaches: tuple[tuple[int, ...], ...]) -> ClassTiles:
         size = tuple(axis.size(r) for axis, r in zip(self.axes, residue, strict=True))
         pixels, columns = prod(size), self.tile.columns
         unit = pixels if _padded(pixels, columns) <= pixels * (1 + UNIT_WASTE) else pixels * self.found.batch
         tiles = pixels * self.found.batch // unit * -(-unit // columns)
-        return Part(residue, size, reaches, pixels * self.found.batch, unit, tiles)
+        return ClassTiles(residue, size, reaches, pixels * self.found.batch, unit, tiles)
 
     def distance(self, reach: tuple[int, ...]) -> int:
-        """In lines."""
+        """Distance of a reach in lines."""
         pitch = [axis.pitch for axis in self.axes]
         return (reach[0] * pitch[1] + reach[1]) * pitch[2] + reach[2]
 
-    def line(self, part: Part, columns: Any) -> Any:
-        """Where dy's pixel of the same index as a column's lies."""
+    def line(self, part: ClassTiles, columns: Any) -> Any:
+        """Line of dy's pixel with the same index as a column's."""
         coordinates = []
         for size in reversed(part.size):
             coordinates.append(columns % size)
@@ -249,7 +251,7 @@ class Layout:
 
     @cached_property
     def _patches(self) -> tuple[int, int]:
-        """Lines of the longest patch, and from the first to the end of the last."""
+        """Lines of the longest patch, and of the span of all patches."""
         longest = furthest = 0
         for part in self.parts:
             if part.taps == 0:
@@ -274,12 +276,12 @@ class Layout:
 
     @property
     def lines(self) -> int:
-        """Of a chunk."""
+        """Lines of a chunk."""
         return _padded(self._patches[1], PREPARE_THREADS)
 
     @property
     def stage_taps(self) -> int:
-        """Taps whose filter is brought at once."""
+        """Taps per stage, whose filter is loaded at once."""
         taps = {part.taps for part in self.parts}
         if self.splits == 1:
             return 3 if max(taps) % 3 == 0 else min(max(taps), 4)
@@ -287,18 +289,18 @@ class Layout:
 
     @property
     def unrolled(self) -> int:
-        """As the kernel's G."""
+        """Template argument G of the kernel."""
         return self.stage_taps if self.splits > 1 else 0
 
     @property
     def patches(self) -> int:
-        """In shared memory: what a chunk's first stage overwrites, no stage still reads."""
+        """Patches in shared memory: a chunk's first stage must not overwrite one that a stage still reads."""
         fewest = min((-(-part.taps // self.stage_taps) for part in self.parts if part.taps), default=1)
         return 1 + -(-(RING - 1) // fewest)
 
     @property
     def shared_bytes(self) -> int:
-        """Of a block: patches, their scales and the filter's stages; at least what its results take."""
+        """Shared memory of a block: patches, their scales and the filter's stages; at least its results."""
         filters = RING * self.stage_taps * self.tile.rows * LINE_BYTES
         ring = self.patches * self.patch * (LINE_BYTES + SCALE_BYTES) + filters
         return max(ring, 4 * self.tile.rows * (self.tile.columns + 8))
@@ -316,7 +318,7 @@ class Layout:
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """Bytes of dy's lines, their scales, the filter's lines, its rows' scales, partial results, their tickets."""
+        """Bytes of dy's lines, their scales, the filter's lines, its rows' scales, partial results, their counters."""
         lines = self.found.groups * self.chunks * self.lines
         shared_tiles = prod(self.grid[:2]) if self.splits > 1 else 0
         exact = (
@@ -331,23 +333,23 @@ class Layout:
 
     @property
     def filter_blocks(self) -> int:
-        """Of `prepare`: one for each row of a part and a group."""
+        """Blocks of `prepare` for the filter: one for each row of a part and a group."""
         return self.found.groups * len(self.parts) * self.rows
 
     @property
     def prepare_blocks(self) -> int:
-        """Those, and those that lay out dy."""
+        """Blocks of `prepare`, including those that repack dy."""
         return self.filter_blocks + self.found.groups * self.chunks * self.lines // PREPARE_THREADS
 
     @property
     def grid(self) -> tuple[int, int, int]:
-        """Of `convolve`."""
+        """Grid of `convolve`."""
         tiles = self.row_tiles * len(self.parts) * max(part.tiles for part in self.parts)
         return tiles, self.found.groups, self.splits
 
     @property
     def fits(self) -> bool:
-        """Whether the kernels' tables and 32-bit numbers reach."""
+        """Whether the kernels' tables and 32-bit numbers suffice."""
         if len(self.parts) > MOST_PASSES or max(part.taps for part in self.parts) > MOST_TAPS:
             return False
         pixels = self.found.batch * max(prod(self.found.size), prod(self.found.out_size))
@@ -355,7 +357,7 @@ class Layout:
         return max(counts) <= LARGEST_INDEX and self.found.groups < 2**16
 
     def struct(self) -> Any:
-        """As the kernels' Plan."""
+        """`Plan` struct of the kernels."""
         plan = np.zeros((), _PLAN)
         found = self.found
         for name, value in (
@@ -376,7 +378,7 @@ class Layout:
             self._fill(item, part, start)
         return plan
 
-    def _fill(self, item: Any, part: Part, start: int) -> None:
+    def _fill(self, item: Any, part: ClassTiles, start: int) -> None:
         for name in ("columns", "unit", "tiles", "taps", "residue"):
             item[name] = getattr(part, name)
         item["filter"], item["unit_tiles"] = start, divisor(-(-part.unit // self.tile.columns))
@@ -385,38 +387,38 @@ class Layout:
             item["first"][at] = reaches[0] if reaches else 0
 
 
-def _work(layout: Layout) -> int:
-    """Multiplications, those of rows and columns that only fill a tile included."""
+def _work(layout: GatherLayout) -> int:
+    """Multiplications, including those of padding rows and columns."""
     return layout.row_tiles * layout.tile.rows * sum(part.taps * part.columns for part in layout.parts)
 
 
-def candidates(found: Geometry, itemsize: int) -> tuple[Layout, ...]:
-    """With the classes as rows or apart, whichever multiplies less; for many channels two tiles to choose from."""
+def candidates(found: ConvGeometry, itemsize: int) -> tuple[GatherLayout, ...]:
+    """Plans with the classes as rows or separate, whichever multiplies less; two tiles for many channels."""
     best = []
     for merged in (False, True):
         rows = found.channels // found.groups * (prod(map(min, found.strides, found.size)) if merged else 1)
         tiles = (LOWEST,) if rows <= LOWEST.rows else (LOW,) if rows <= LOW.rows else (WIDE, NARROW)
-        best.append(tuple(Layout(found, itemsize, tile, merged) for tile in tiles))
+        best.append(tuple(GatherLayout(found, itemsize, tile, merged) for tile in tiles))
     return min(best, key=lambda item: _work(item[0]))
 
 
-def _possible(found: Geometry, itemsize: int, shared: int) -> Iterator[Layout]:
+def _possible(found: ConvGeometry, itemsize: int, shared: int) -> Iterator[GatherLayout]:
     for layout in candidates(found, itemsize):
         if layout.fits and layout.shared_bytes <= shared:
             yield layout
 
 
-def _duration(layout: Layout, processors: int) -> float:
-    """In chunks of the smallest tile: waves of blocks, each of which works off its share and then writes."""
+def _duration(layout: GatherLayout, processors: int) -> float:
+    """Duration in chunks of the smallest tile: waves of blocks, each computing its share and then writing."""
     waves, small = prod(layout.grid) / (RESIDENT * processors), NARROW.rows * NARROW.columns
     each = (layout.share + SPLIT_COST * (layout.splits > 1) + 1) * layout.tile.rows * layout.tile.columns / small
-    last = (waves % 1 > 0) * (0.4 + 0.6 * (waves % 1))  # with fewer blocks a multiprocessor, each is faster
+    last = (waves % 1 > 0) * (0.4 + 0.6 * (waves % 1))  # with fewer blocks per multiprocessor, each is faster
     return (waves // 1 + last) * each * (NARROW_COST if layout.tile == NARROW else 1)
 
 
 @lru_cache(maxsize=64)
-def layouts(found: Geometry, itemsize: int, shared: int, processors: int) -> tuple[Layout, ...]:
-    """Ways to compute a convolution with `shared` bytes a block, shortest first; none where these kernels cannot."""
+def layouts(found: ConvGeometry, itemsize: int, shared: int, processors: int) -> tuple[GatherLayout, ...]:
+    """Plans of a convolution within `shared` bytes per block, fastest first; none if it is not supported."""
     possible = [
         replace(layout, splits=-(-layout.chunks // -(-layout.chunks // splits)))
         for layout in _possible(found, itemsize, shared)
@@ -425,35 +427,35 @@ def layouts(found: Geometry, itemsize: int, shared: int, processors: int) -> tup
     return tuple(sorted(possible, key=lambda layout: _duration(layout, processors)))
 
 
-def _here(found: Geometry, dtype: str) -> Layout | None:
-    """The best on the current device."""
+def _here(found: ConvGeometry, dtype: str) -> GatherLayout | None:
+    """The best plan on the current device."""
     if dtype not in DTYPES or architecture() < AMPERE or min(found.batch, found.out_channels, found.channels) == 0:
         return None
     shared = shared_memory_bytes() - RESERVED_BYTES
     return next(iter(layouts(found, dtype_info(dtype).itemsize, shared, multiprocessors())), None)
 
 
-def workspace_bytes(found: Geometry, dtype: str) -> int | None:
-    """What `gather` wants; None where it has no way."""
+def workspace_bytes(found: ConvGeometry, dtype: str) -> int | None:
+    """Bytes of workspace for `gather`; None if it does not support the convolution."""
     layout = _here(found, dtype)
     return None if layout is None else sum(layout.sizes)
 
 
-def gather(found: Geometry, dy: Any, weight: Any, dx: Any, addend: Any, workspace: Any) -> Bound:
-    """Two launches, the first of which lays dy and the filter out anew; where `workspace_bytes` has a number."""
+def gather(found: ConvGeometry, dy: Any, weight: Any, dx: Any, addend: Any, workspace: Any) -> Bound:
+    """Two launches, the first of which repacks dy and the filter; requires `workspace_bytes`."""
     dtype = dx.dtype.name
     layout = _here(found, dtype)
     if layout is None:
         msg = "taps reach too far"
         raise LookupError(msg)
-    lines, scales, packed, row_scales, partial, tickets = _cut(workspace, layout.sizes)
+    lines, scales, packed, row_scales, partial, counters = _cut(workspace, layout.sizes)
     plan, shared, tile = layout.struct(), layout.shared_bytes, layout.tile
     prepare = SOURCE.function(f"prepare<{dtype_info(dtype).ctype}>")
     convolve = SOURCE.function(_convolve(dtype, tile, layout.unrolled))
     convolve.max_dynamic_shared_size_bytes = shared
     convolve.preferred_shared_memory_carveout = 100  # per cent
     first = (dy, weight, lines, scales, packed, row_scales, np.int32(layout.filter_blocks), np.int32(tile.rows), plan)
-    second = (lines, scales, packed, row_scales, addend, dx, partial, tickets, plan)
+    second = (lines, scales, packed, row_scales, addend, dx, partial, counters, plan)
     blocks, grid, threads = layout.prepare_blocks, layout.grid, tile.threads
 
     def run() -> None:
@@ -464,6 +466,6 @@ def gather(found: Geometry, dy: Any, weight: Any, dx: Any, addend: Any, workspac
 
 
 def _cut(workspace: Any, sizes: tuple[int, ...]) -> list[Any]:
-    """The parts of the workspace, one after the other."""
+    """Consecutive parts of the workspace."""
     ends = accumulate(sizes, initial=0)
     return [workspace[start:end] for start, end in pairwise(ends)]

@@ -11,7 +11,7 @@
 // PIXELS * TAPS multiply-adds. A zero in the tile times a non-finite filter value is NaN.
 
 #include "divide.cuh"
-#include "pack.cuh"
+#include "vector.cuh"
 
 constexpr int AXES = 3;        // depth, height, width
 constexpr int THREADS = 256;
@@ -22,7 +22,7 @@ struct Plan {
   int groups, per_group, group_outs;        // channels of dx and of dy in one group
   int full[AXES], out[AXES], kernel[AXES], padding[AXES], dilation[AXES];
   int block_groups, group_blocks;           // groups of a thread block; thread blocks that cover all groups
-  int stage_outs, pack;                     // channels of dy of each group in a stage; elements of one load
+  int stage_outs, vector;                     // channels of dy of each group in a stage; elements of one load
   int row_lanes, column_lanes;              // threads along each spatial axis
   int row_step, column_step;                // pixels between two results of a thread
   int tile_rows, tile_columns, tiles, tiles_across;  // pixels of dx in a tile; tiles of an image, of a row
@@ -32,7 +32,7 @@ struct Plan {
   int last, vector_store, unit;             // channels last; CHANNELS elements are stored at once; strides are 1
   int fill_lanes;                           // threads that load a row of dy, a power of two
   Divisor stride[AXES], group_tiles;        // group_tiles: tiles of CHANNELS channels in a group
-  Divisor tile_rows_by, tile_columns_by, packs, stage_outs_by, block_groups_by;  // decode an index of the tile of dy
+  Divisor tile_rows_by, tile_columns_by, vectors, stage_outs_by, block_groups_by;  // decode an index of the tile of dy
   Divisor sub_channels, taps, tap_rows;     // decode an index of the filter's stage
 };
 
@@ -117,26 +117,26 @@ __device__ __forceinline__ void fill_pixels(
     const T* __restrict__ dy, Wide<T>* tile, const Plan& plan, const Block& block, int slice, int first_out) {
   using A = Wide<T>;
   constexpr int IN_FLIGHT = V > 1 ? BATCH / 4 : BATCH / 2;
-  const int count = plan.rows * plan.columns * plan.packs.value;
+  const int count = plan.rows * plan.columns * plan.vectors.value;
   const int top = origin(plan, 1, block.row), left = origin(plan, 2, block.column);
   const long long depth = static_cast<long long>(block.image) * plan.out[0] + slice;
   for (int begin = threadIdx.x; begin < count; begin += blockDim.x * IN_FLIGHT) {
-    Pack<T, V> packs[IN_FLIGHT];
+    Vector<T, V> vectors[IN_FLIGHT];
     int pixels[IN_FLIGHT], channels[IN_FLIGHT];
 #pragma unroll
     for (int i = 0; i < IN_FLIGHT; ++i) {
       const int index = begin + i * blockDim.x;
-      const int pixel = quotient(index, plan.packs), channel = remainder(index, pixel, plan.packs) * V;
+      const int pixel = quotient(index, plan.vectors), channel = remainder(index, pixel, plan.vectors) * V;
       const int row = quotient(pixel, plan.tile_columns_by), column = remainder(pixel, row, plan.tile_columns_by);
       const int h = source<UNIT>(plan, 1, top + row), w = source<UNIT>(plan, 2, left + column);
       const int group = quotient(channel, plan.stage_outs_by), out = remainder(channel, group, plan.stage_outs_by);
       const bool exists = group < block.groups && first_out + out < plan.group_outs;
       pixels[i] = pixel;
       channels[i] = channel;
-      packs[i] = {};
+      vectors[i] = {};
       if (index >= count || h < 0 || w < 0 || !exists) continue;
       const long long at = (depth * plan.out[1] + h) * plan.out[2] + w;
-      packs[i] = load<T, V>(dy + at * plan.outs + (block.group + group) * plan.group_outs + first_out + out);
+      vectors[i] = load<T, V>(dy + at * plan.outs + (block.group + group) * plan.group_outs + first_out + out);
     }
 #pragma unroll
     for (int i = 0; i < IN_FLIGHT; ++i) {
@@ -146,9 +146,9 @@ __device__ __forceinline__ void fill_pixels(
         constexpr int W = 16 / sizeof(A) < V ? 16 / sizeof(A) : V;
 #pragma unroll
         for (int j = 0; j < V; j += W) {
-          Pack<A, W> wide;
+          Vector<A, W> wide;
 #pragma unroll
-          for (int k = 0; k < W; ++k) wide.at[k] = widen(packs[i].at[j + k]);
+          for (int k = 0; k < W; ++k) wide.at[k] = widen(vectors[i].at[j + k]);
           store<A, W>(to + channels[i] + j, wide);
         }
         continue;
@@ -156,7 +156,7 @@ __device__ __forceinline__ void fill_pixels(
 #pragma unroll
       for (int j = 0; j < V; ++j) {
         const int channel = channels[i] + j, group = quotient(channel, plan.stage_outs_by);
-        to[remainder(channel, group, plan.stage_outs_by) * plan.block_groups + group] = widen(packs[i].at[j]);
+        to[remainder(channel, group, plan.stage_outs_by) * plan.block_groups + group] = widen(vectors[i].at[j]);
       }
     }
   }
@@ -167,7 +167,7 @@ __device__ __forceinline__ void fill(
     const T* __restrict__ dy, Wide<T>* tile, const Plan& plan, const Block& block, int slice, int first_out) {
   if (!plan.last) {
     fill_rows<UNIT>(dy, tile, plan, block, slice, first_out);
-  } else if (plan.pack == 1) {
+  } else if (plan.vector == 1) {
     fill_pixels<1, false>(dy, tile, plan, block, slice, first_out);
   } else {
     fill_pixels<16 / sizeof(T), UNIT>(dy, tile, plan, block, slice, first_out);
@@ -225,9 +225,9 @@ __device__ __forceinline__ void accumulate(
 #pragma unroll
           for (int c = 0; c < CHANNELS; c += CHANNELS < 4 ? 1 : 16 / sizeof(A)) {
             constexpr int W = CHANNELS < 4 ? 1 : 16 / sizeof(A);
-            const Pack<A, W> pack = load<A, W>(weights + c);
+            const Vector<A, W> vector = load<A, W>(weights + c);
 #pragma unroll
-            for (int k = 0; k < W; ++k) weight[c + k] = pack.at[k];
+            for (int k = 0; k < W; ++k) weight[c + k] = vector.at[k];
           }
 #pragma unroll
           for (int pixel = 0; pixel < PIXELS; ++pixel) {
@@ -259,13 +259,13 @@ __device__ __forceinline__ void store_results(
     if (pixel * plan.row_step >= rows || pixel * plan.column_step >= columns) break;
     if constexpr (CHANNELS > 1 && CHANNELS * sizeof(T) <= 16) {
       if (plan.vector_store) {
-        Pack<T, CHANNELS> pack = {};
-        if (addend != nullptr) pack = load<T, CHANNELS>(addend + at);
+        Vector<T, CHANNELS> vector = {};
+        if (addend != nullptr) vector = load<T, CHANNELS>(addend + at);
 #pragma unroll
         for (int c = 0; c < CHANNELS; ++c) {
-          pack.at[c] = narrow<T>(addend != nullptr ? sum[c][pixel] + widen(pack.at[c]) : sum[c][pixel]);
+          vector.at[c] = narrow<T>(addend != nullptr ? sum[c][pixel] + widen(vector.at[c]) : sum[c][pixel]);
         }
-        store<T, CHANNELS>(dx + at, pack);
+        store<T, CHANNELS>(dx + at, vector);
         continue;
       }
     }

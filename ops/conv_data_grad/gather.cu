@@ -96,28 +96,28 @@ __device__ __forceinline__ int entry(
 }
 
 // A line's values as it lies in memory, scaled where they are taken apart.
-__device__ __forceinline__ void put(uint4* line, int flipped, const float (&values)[16], float factor) {
+__device__ __forceinline__ void put(uint4* line, int swizzled, const float (&values)[16], float factor) {
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     unsigned int high[4], low[4];
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const int at = 8 * half + 2 * i;
-      take_apart(high[i], low[i], values[at] * factor, values[at + 1] * factor);
+      split_halves(high[i], low[i], values[at] * factor, values[at + 1] * factor);
     }
-    line[half ^ flipped] = make_uint4(high[0], high[1], high[2], high[3]);
-    line[(half + 2) ^ flipped] = make_uint4(low[0], low[1], low[2], low[3]);
+    line[half ^ swizzled] = make_uint4(high[0], high[1], high[2], high[3]);
+    line[(half + 2) ^ swizzled] = make_uint4(low[0], low[1], low[2], low[3]);
   }
 }
 
 template <typename T>
-__device__ __forceinline__ void put(uint4* line, int flipped, const T (&values)[32], float) {
+__device__ __forceinline__ void put(uint4* line, int swizzled, const T (&values)[32], float) {
 #pragma unroll
   for (int piece = 0; piece < 4; ++piece) {
-    Pack<T, 8> pack;
+    Vector<T, 8> vector;
 #pragma unroll
-    for (int i = 0; i < 8; ++i) pack.at[i] = values[8 * piece + i];
-    line[piece ^ flipped] = *reinterpret_cast<const uint4*>(&pack);
+    for (int i = 0; i < 8; ++i) vector.at[i] = values[8 * piece + i];
+    line[piece ^ swizzled] = *reinterpret_cast<const uint4*>(&vector);
   }
 }
 
@@ -171,7 +171,7 @@ __device__ __forceinline__ void lay_lines(
 
 // One row of the product for one pass: its lines for all chunks and taps, and what undoes its scaling.
 template <typename T>
-__device__ __forceinline__ void pack_row(
+__device__ __forceinline__ void vector_row(
     const T* __restrict__ filter, uint4* __restrict__ packed, float* __restrict__ row_scales, const Plan& plan,
     int tile_rows, int block) {
   __shared__ int entries[MOST_TAPS];
@@ -232,7 +232,7 @@ __global__ void __launch_bounds__(PREPARE_THREADS) prepare(
     const __grid_constant__ Plan plan) {
   const int block = blockIdx.x;
   if (block < filter_blocks) {
-    pack_row(filter, packed, row_scales, plan, tile_rows, block);
+    vector_row(filter, packed, row_scales, plan, tile_rows, block);
   } else {
     lay_lines(dy, lines, scales, plan, block - filter_blocks);
   }
@@ -287,7 +287,7 @@ __device__ __forceinline__ void load_columns(unsigned int (&to)[J][2], const uns
 // One tap of one chunk. from: this lane's lines; filter: its row. scale: of the columns that this lane sums.
 template <int I, int J>
 __device__ __forceinline__ void multiply_tap(
-    Sums<I, J>& sum, const unsigned int (&from)[J / 2], const unsigned char* filter, int flipped,
+    Sums<I, J>& sum, const unsigned int (&from)[J / 2], const unsigned char* filter, int swizzled,
     const float (&scale)[J][2], const float*) {
   const __half* const halves = nullptr;
   unsigned int high_b[J][2], low_b[J][2];
@@ -296,8 +296,8 @@ __device__ __forceinline__ void multiply_tap(
 #pragma unroll
   for (int i = 0; i < I; ++i) {
     unsigned int high[4], low[4];
-    load_matrices<false>(high, filter + i * 16 * LINE + flipped);
-    load_matrices<false>(low, filter + i * 16 * LINE + (flipped ^ 32));
+    load_matrices<false>(high, filter + i * 16 * LINE + swizzled);
+    load_matrices<false>(low, filter + i * 16 * LINE + (swizzled ^ 32));
     float step[J][4] = {};  // products of different columns in turn: they do not wait for each other
 #pragma unroll
     for (int j = 0; j < J; ++j) mma_16(step[j], low, high_b[j], halves);
@@ -316,7 +316,7 @@ __device__ __forceinline__ void multiply_tap(
 
 template <int I, int J, typename T>
 __device__ __forceinline__ void multiply_tap(
-    Sums<I, J>& sum, const unsigned int (&from)[J / 2], const unsigned char* filter, int flipped,
+    Sums<I, J>& sum, const unsigned int (&from)[J / 2], const unsigned char* filter, int swizzled,
     const float (&)[J][2], const T* type) {
 #pragma unroll
   for (int k = 0; k < 2; ++k) {
@@ -325,7 +325,7 @@ __device__ __forceinline__ void multiply_tap(
 #pragma unroll
     for (int i = 0; i < I; ++i) {
       unsigned int a[4];
-      load_matrices<false>(a, filter + i * 16 * LINE + (flipped ^ 32 * k));
+      load_matrices<false>(a, filter + i * 16 * LINE + (swizzled ^ 32 * k));
 #pragma unroll
       for (int j = 0; j < J; ++j) mma_16(sum.at[i][j], a, b[j], type);
     }
@@ -348,7 +348,7 @@ struct Turn {
 
 // Adds up what the splits of a tile have, in order, in the block that is last to have its own; false in the others.
 template <int THREADS, int I, int J>
-__device__ __forceinline__ bool add_splits(Sums<I, J>& sum, float4* partial, unsigned int* ticket, int splits) {
+__device__ __forceinline__ bool add_splits(Sums<I, J>& sum, float4* partial, unsigned int* counter, int splits) {
   __shared__ unsigned int place_in_line;
   constexpr int SIZE = I * J * THREADS;
   float4* const mine = partial + blockIdx.z * SIZE + threadIdx.x;
@@ -360,13 +360,13 @@ __device__ __forceinline__ bool add_splits(Sums<I, J>& sum, float4* partial, uns
   __threadfence();
   __syncthreads();
   if (threadIdx.x == 0) {
-    place_in_line = atomicAdd(ticket, 1u);
+    place_in_line = atomicAdd(counter, 1u);
     __threadfence();
   }
   __syncthreads();
   if (place_in_line != splits - 1) return false;
   __threadfence();
-  if (threadIdx.x == 0) *ticket = 0;  // as the next run wants it
+  if (threadIdx.x == 0) *counter = 0;  // as the next run wants it
   sum = Sums<I, J>();
   for (int split = 0; split < splits; ++split) {
     const float4* const from = partial + split * SIZE + threadIdx.x;
@@ -387,7 +387,7 @@ template <typename T, int R, int Q, int I, int J, int G>
 __global__ void __launch_bounds__(32 * R * Q, J == 8 || (R == 2 && G > 0) ? 2 : 3) convolve(
     const uint4* __restrict__ lines, const float* __restrict__ scales, const uint4* __restrict__ packed,
     const float* __restrict__ row_scales, const T* __restrict__ addend, T* __restrict__ dx,
-    float4* __restrict__ partial, unsigned int* __restrict__ tickets, const __grid_constant__ Plan plan) {
+    float4* __restrict__ partial, unsigned int* __restrict__ counters, const __grid_constant__ Plan plan) {
   constexpr int THREADS = 32 * R * Q, ROWS = 16 * I * R, COLUMNS = 8 * J * Q, PIECES = LINE / 16;
   constexpr int PITCH = COLUMNS + 8;
   extern __shared__ __align__(128) unsigned char memory[];
@@ -474,7 +474,7 @@ __global__ void __launch_bounds__(32 * R * Q, J == 8 || (R == 2 && G > 0) ? 2 : 
     const int column = warp_column + 8 * j + lane % 4 * 2;
     sum_lines[j] = sizeof(T) == 4 ? relative(column) | relative(column + 1) << 16 : 0;
   }
-  const int row_offset = (warp_row + which % 2 * 8 + inner) * LINE, flipped = ((which / 2) ^ flip(inner)) * 16;
+  const int row_offset = (warp_row + which % 2 * 8 + inner) * LINE, swizzled = ((which / 2) ^ flip(inner)) * 16;
   Sums<I, J> sum;
   for (int stage = 0; stage < stages; ++stage) {
     wait_for_all_but<RING - 2>();
@@ -503,7 +503,7 @@ __global__ void __launch_bounds__(32 * R * Q, J == 8 || (R == 2 && G > 0) ? 2 : 
           scale[j][1] = scale_lines[(sum_lines[j] >> 16) + shift];
         }
       }
-      multiply_tap<I, J>(sum, from, filter + tap * ROWS * LINE, flipped, scale, static_cast<const T*>(nullptr));
+      multiply_tap<I, J>(sum, from, filter + tap * ROWS * LINE, swizzled, scale, static_cast<const T*>(nullptr));
     };
     const int taps = taps_of(turn);
     if constexpr (G == 0 || (sizeof(T) == 4 && I * J == 16)) {  // the largest sums of float32 leave no registers for more
@@ -521,7 +521,7 @@ __global__ void __launch_bounds__(32 * R * Q, J == 8 || (R == 2 && G > 0) ? 2 : 
   if constexpr (G > 0) {
     const long long all = static_cast<long long>(blockIdx.y) * gridDim.x + blockIdx.x;
     float4* const mine = partial + all * plan.splits * (I * J * THREADS);
-    if (stages > 0 && !add_splits<THREADS>(sum, mine, tickets + all, plan.splits)) return;
+    if (stages > 0 && !add_splits<THREADS>(sum, mine, counters + all, plan.splits)) return;
   }
   __syncthreads();
   float* const result = reinterpret_cast<float*>(memory);

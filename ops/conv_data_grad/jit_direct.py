@@ -1,7 +1,7 @@
 """Numba kernels for convolutions with small groups: multiply-adds tap by tap, no matrix product.
 
 Sums are accumulated in a scratch array of each thread, in the accumulator dtype, and rounded once.
-16-bit floats are passed as `opgauge.ops._cpu.jit.storage` views them.
+16-bit floats arrive in the format of `opgauge.ops._cpu.jit.storage`.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ uintp = np.uintp
 Three = tuple[int, int, int]
 
 
-class Walk(NamedTuple):
-    """A convolution as the kernels take it: sizes of dx, of dy and of the filter, by depth, height and width."""
+class DirectShape(NamedTuple):
+    """Shape of a convolution: sizes of dx, of dy and of the filter, by depth, height and width."""
 
     batch: int
     groups: int
@@ -33,16 +33,16 @@ class Walk(NamedTuple):
     dilation: Three
 
 
-def numbers_of(walk: Walk) -> tuple[int, ...]:
-    """A walk as one flat tuple: Numba passes no nested tuples into a parallel loop."""
-    axes = (walk.size, walk.out, walk.kernel, walk.strides, walk.padding, walk.dilation)
-    return (walk.batch, walk.groups, walk.per_group, walk.group_outs, *(number for axis in axes for number in axis))
+def numbers_of(shape: DirectShape) -> tuple[int, ...]:
+    """A shape as one flat tuple: Numba cannot pass nested tuples into a parallel loop."""
+    axes = (shape.size, shape.out, shape.kernel, shape.strides, shape.padding, shape.dilation)
+    return (shape.batch, shape.groups, shape.per_group, shape.group_outs, *(number for axis in axes for number in axis))
 
 
 @njit(**INNER)
-def _walk(numbers: Any) -> Walk:
+def _shape(numbers: Any) -> DirectShape:
     """The inverse of `numbers_of`."""
-    return Walk(
+    return DirectShape(
         numbers[0],
         numbers[1],
         numbers[2],
@@ -57,19 +57,19 @@ def _walk(numbers: Any) -> Walk:
 
 
 @njit(**INNER)
-def _source(at: int, walk: Any, axis: int, tap: int) -> int:
-    """Index along an axis of dy that `tap` connects to index `at` of dx, -1 where there is none."""
-    moved = at + walk.padding[axis] - tap * walk.dilation[axis]
-    index = moved // walk.strides[axis]
-    return index if moved >= 0 and moved % walk.strides[axis] == 0 and index < walk.out[axis] else -1
+def _source(at: int, shape: Any, axis: int, tap: int) -> int:
+    """Index along an axis of dy that `tap` connects to index `at` of dx; -1 if there is none."""
+    moved = at + shape.padding[axis] - tap * shape.dilation[axis]
+    index = moved // shape.strides[axis]
+    return index if moved >= 0 and moved % shape.strides[axis] == 0 and index < shape.out[axis] else -1
 
 
 @njit(**INNER)
-def _columns(walk: Any, tap: int) -> Any:
+def _columns(shape: Any, tap: int) -> Any:
     """First column of dy that a horizontal tap reads, the number of columns, and the first column of dx."""
-    stride, left = walk.strides[2], walk.padding[2] - tap * walk.dilation[2]
+    stride, left = shape.strides[2], shape.padding[2] - tap * shape.dilation[2]
     first = max(-(-left // stride), 0)
-    return first, min((walk.size[2] - 1 + left) // stride + 1, walk.out[2]) - first, first * stride - left
+    return first, min((shape.size[2] - 1 + left) // stride + 1, shape.out[2]) - first, first * stride - left
 
 
 @njit(**INNER)
@@ -84,20 +84,20 @@ def _add_row(total: Any, at: int, stride: int, given: Any, first: int, count: in
 
 
 @njit(**INNER)
-def _add_slice(walk: Any, given: int, weight: Any, tap: int, total: Any, to: int) -> None:
-    """Add what the taps from `tap` on make of a depth slice of dy, at `given` in `total`, to one of dx at `to`."""
-    _, height, width = walk.size
-    for j in range(walk.kernel[1]):
-        for h in range(walk.out[1]):
-            row = h * walk.strides[1] - walk.padding[1] + j * walk.dilation[1]
+def _add_slice(shape: Any, given: int, weight: Any, tap: int, total: Any, to: int) -> None:
+    """Add the products of the taps from `tap` on with a depth slice of dy, at `given` in `total`, to dx at `to`."""
+    _, height, width = shape.size
+    for j in range(shape.kernel[1]):
+        for h in range(shape.out[1]):
+            row = h * shape.strides[1] - shape.padding[1] + j * shape.dilation[1]
             if row < 0 or row >= height:
                 continue
-            for k in range(walk.kernel[2]):
-                first, count, column = _columns(walk, k)
+            for k in range(shape.kernel[2]):
+                first, count, column = _columns(shape, k)
                 if count > 0:
-                    factor = widen(weight[tap + j * walk.kernel[2] + k])
-                    at = given + h * walk.out[2] + first
-                    _add_row(total, to + row * width + column, walk.strides[2], total, at, count, factor)
+                    factor = widen(weight[tap + j * shape.kernel[2] + k])
+                    at = given + h * shape.out[2] + first
+                    _add_row(total, to + row * width + column, shape.strides[2], total, at, count, factor)
 
 
 @njit(**INNER)
@@ -112,26 +112,26 @@ def _begin_row(addend: Any, first: int, count: int, total: Any, to: int) -> None
 
 @njit(**INNER)
 def _first_slice(numbers: Any, dy: Any, weight: Any, addend: Any, dx: Any, plane: int, total: Any, to: int) -> None:
-    walk = _walk(numbers)
-    depth, height, width = walk.size
-    count, outs = height * width, walk.out[1] * walk.out[2]
-    taps = walk.kernel[1] * walk.kernel[2]
-    channels = walk.groups * walk.per_group
+    shape = _shape(numbers)
+    depth, height, width = shape.size
+    count, outs = height * width, shape.out[1] * shape.out[2]
+    taps = shape.kernel[1] * shape.kernel[2]
+    channels = shape.groups * shape.per_group
     image, channel, d = plane // (channels * depth), plane // depth % channels, plane % depth
-    group, inner = channel // walk.per_group, channel % walk.per_group
+    group, inner = channel // shape.per_group, channel % shape.per_group
     given = to + count
     _begin_row(addend, plane * count, count, total, to)
-    for i in range(walk.kernel[0]):
-        source_d = _source(d, walk, 0, i)
+    for i in range(shape.kernel[0]):
+        source_d = _source(d, shape, 0, i)
         if source_d < 0:
             continue
-        for out in range(walk.group_outs):
-            row = group * walk.group_outs + out
-            start = ((image * walk.groups * walk.group_outs + row) * walk.out[0] + source_d) * outs
+        for out in range(shape.group_outs):
+            row = group * shape.group_outs + out
+            start = ((image * shape.groups * shape.group_outs + row) * shape.out[0] + source_d) * outs
             for index in range(uintp(outs)):
                 total[uintp(given) + index] = widen(dy[uintp(start) + index])
-            tap = ((row * walk.per_group + inner) * walk.kernel[0] + i) * taps
-            _add_slice(walk, given, weight, tap, total, to)
+            tap = ((row * shape.per_group + inner) * shape.kernel[0] + i) * taps
+            _add_slice(shape, given, weight, tap, total, to)
     for index in range(uintp(count)):
         target = uintp(plane * count) + index
         dx[target] = narrow(total[uintp(to) + index], dx[target])
@@ -139,7 +139,7 @@ def _first_slice(numbers: Any, dy: Any, weight: Any, addend: Any, dx: Any, plane
 
 @parallel(error_model="numpy")
 def direct_first(numbers: Any, dy: Any, weight: Any, addend: Any, dx: Any, scratch: Any, threads: int) -> None:
-    """dx with channels first, a depth slice of a channel at a time; arrays are flat, an empty addend is none.
+    """Compute dx, channels first, one depth slice of a channel at a time; arrays are flat, the addend may be empty.
 
     scratch: for each thread a depth slice of one channel of dx and of dy.
     """
@@ -159,13 +159,13 @@ def direct_first(numbers: Any, dy: Any, weight: Any, addend: Any, dx: Any, scrat
 
 @njit(**INNER)
 def _pack_tap(numbers: Any, weight: Any, tap: int, packed: Any) -> None:
-    walk = _walk(numbers)
-    taps = walk.kernel[0] * walk.kernel[1] * walk.kernel[2]
-    for out in range(walk.group_outs):
-        for inner in range(walk.per_group):
-            to = ((tap * walk.group_outs + out) * walk.per_group + inner) * walk.groups
-            for group in range(walk.groups):
-                at = ((group * walk.group_outs + out) * taps + tap) * walk.per_group + inner
+    shape = _shape(numbers)
+    taps = shape.kernel[0] * shape.kernel[1] * shape.kernel[2]
+    for out in range(shape.group_outs):
+        for inner in range(shape.per_group):
+            to = ((tap * shape.group_outs + out) * shape.per_group + inner) * shape.groups
+            for group in range(shape.groups):
+                at = ((group * shape.group_outs + out) * taps + tap) * shape.per_group + inner
                 packed[uintp(to + group)] = widen(weight[uintp(at)])
 
 
@@ -197,52 +197,52 @@ def _add_groups(total: Any, to: int, given: Any, at: int, packed: Any, tap: int,
 
 
 @njit(**INNER)
-def _add_pixels(walk: Any, given: Any, packed: Any, tap: int, column_tap: int, total: Any, to: int) -> None:
-    """Add what one tap makes of a row of dy to a row of dx, both (pixels, channels of a group, groups)."""
-    first, count, column = _columns(walk, column_tap)
-    groups = walk.groups
+def _add_pixels(shape: Any, given: Any, packed: Any, tap: int, column_tap: int, total: Any, to: int) -> None:
+    """Add the products of one tap with a row of dy to a row of dx, both (pixels, channels of a group, groups)."""
+    first, count, column = _columns(shape, column_tap)
+    groups = shape.groups
     for index in range(count):
-        at = given + (first + index) * walk.group_outs * groups
-        into = to + (column + index * walk.strides[2]) * walk.per_group * groups
-        for out in range(walk.group_outs):
-            for inner in range(walk.per_group):
-                factor = ((tap * walk.group_outs + out) * walk.per_group + inner) * groups
+        at = given + (first + index) * shape.group_outs * groups
+        into = to + (column + index * shape.strides[2]) * shape.per_group * groups
+        for out in range(shape.group_outs):
+            for inner in range(shape.per_group):
+                factor = ((tap * shape.group_outs + out) * shape.per_group + inner) * groups
                 _add_groups(total, into + inner * groups, total, at + out * groups, packed, factor, groups)
 
 
 @njit(**INNER)
 def _last_row(numbers: Any, dy: Any, packed: Any, addend: Any, dx: Any, row: int, total: Any, to: int) -> None:
-    walk = _walk(numbers)
-    depth, height, width = walk.size
-    channels, outs = walk.groups * walk.per_group, walk.groups * walk.group_outs
+    shape = _shape(numbers)
+    depth, height, width = shape.size
+    channels, outs = shape.groups * shape.per_group, shape.groups * shape.group_outs
     image, d, h = row // (depth * height), row // height % depth, row % height
     first, given = row * width * channels, to + width * channels
     if addend.size:
-        _spread_row(addend, first, width, walk.groups, walk.per_group, total, to)
+        _spread_row(addend, first, width, shape.groups, shape.per_group, total, to)
     else:
         for index in range(uintp(width * channels)):
             total[uintp(to) + index] = 0
-    for i in range(walk.kernel[0]):
-        source_d = _source(d, walk, 0, i)
-        for j in range(walk.kernel[1]):
-            source_h = _source(h, walk, 1, j)
+    for i in range(shape.kernel[0]):
+        source_d = _source(d, shape, 0, i)
+        for j in range(shape.kernel[1]):
+            source_h = _source(h, shape, 1, j)
             if source_d < 0 or source_h < 0:
                 continue
-            start = ((image * walk.out[0] + source_d) * walk.out[1] + source_h) * walk.out[2] * outs
-            _spread_row(dy, start, walk.out[2], walk.groups, walk.group_outs, total, given)
-            for k in range(walk.kernel[2]):
-                _add_pixels(walk, given, packed, (i * walk.kernel[1] + j) * walk.kernel[2] + k, k, total, to)
+            start = ((image * shape.out[0] + source_d) * shape.out[1] + source_h) * shape.out[2] * outs
+            _spread_row(dy, start, shape.out[2], shape.groups, shape.group_outs, total, given)
+            for k in range(shape.kernel[2]):
+                _add_pixels(shape, given, packed, (i * shape.kernel[1] + j) * shape.kernel[2] + k, k, total, to)
     for pixel in range(width):
-        for inner in range(walk.per_group):
-            at, into = to + (pixel * walk.per_group + inner) * walk.groups, first + pixel * channels + inner
-            for group in range(walk.groups):
-                target = uintp(into + group * walk.per_group)
+        for inner in range(shape.per_group):
+            at, into = to + (pixel * shape.per_group + inner) * shape.groups, first + pixel * channels + inner
+            for group in range(shape.groups):
+                target = uintp(into + group * shape.per_group)
                 dx[target] = narrow(total[uintp(at + group)], dx[target])
 
 
 @parallel(error_model="numpy")
 def direct_last(numbers: Any, dy: Any, packed: Any, addend: Any, dx: Any, scratch: Any, threads: int) -> None:
-    """dx with channels last, a row at a time; packed as by `pack_taps`, other arguments as in `direct_first`.
+    """Compute dx, channels last, one row at a time; packed by `pack_taps`, other arguments as in `direct_first`.
 
     scratch: for each thread a row of dx and a row of dy, the groups of each contiguous.
     """

@@ -15,7 +15,7 @@ uintp = np.uintp
 
 @njit(**INNER)
 def _add_spread(row: Any, at: int, stride: int, given: Any, first: int, count: int) -> None:
-    """row[at::stride] += given[first : first + count]; stride 1 apart, for vector instructions."""
+    """Add given[first : first + count] to row[at::stride]; stride 1 is separate, for vector instructions."""
     if stride == 1:
         for index in range(uintp(count)):
             row[uintp(at) + index] += given[uintp(first) + index]
@@ -67,7 +67,7 @@ def fold(
     padding: tuple[int, int, int],
     dilation: tuple[int, int, int],
 ) -> None:
-    """Fold columns (C, kernel, output) into dx (C, D, H, W), all flat, on top of the addend unless that is empty.
+    """Fold flat columns (C, kernel, output) into flat dx (C, D, H, W), plus the addend unless it is empty.
 
     planes: C D. sizes: of dx, of the kernel and of the output.
     """
@@ -77,6 +77,6 @@ def fold(
 
 @parallel(error_model="numpy")
 def add_in_place(total: Any, addend: Any) -> None:
-    """total += addend, flat."""
+    """Add flat addend to total."""
     for index in prange(total.size):
         total[index] += addend[index]

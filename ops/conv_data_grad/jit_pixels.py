@@ -13,7 +13,7 @@ from opgauge.ops._cpu.tile.jit import ROWS, multiply_tile, multiply_tile_onto, t
 uintp = np.uintp
 """Index type: known not to be negative, so loops vectorize."""
 DEPTH = 256
-"""Depth of a partial product: its operands stay in the first-level cache, its rounding is that of a short sum."""
+"""Depth of a partial product: its operands fit the first-level cache, its rounding is that of a short sum."""
 
 
 @njit(**INNER)
@@ -27,7 +27,7 @@ def _pack_rows(weight: Any, block: int, end: int, packed: Any) -> None:
 
 @parallel(error_model="numpy")
 def pack_rows(weight: Any, at_once: int, packed: Any) -> None:
-    """weight (Co, C) to flat (blocks, Co, a tile's rows of C); `at_once` blocks are read together."""
+    """Pack weight (Co, C) to flat (blocks, Co, a tile's rows of C); `at_once` blocks are read together."""
     blocks = packed.size // (weight.shape[0] * ROWS)
     for task in prange(-(-blocks // at_once)):
         _pack_rows(weight, task * at_once, min((task + 1) * at_once, blocks), packed)
@@ -155,9 +155,9 @@ def multiply_pixels(
     given: Any,
     tile: Any,
 ) -> None:
-    """dx (N, C, P) = filter dy (N, Co, P) + addend (N, C, P) or empty, `pixels` at a time.
+    """Compute dx (N, C, P) = filter dy (N, Co, P) + addend (N, C, P) or empty, `pixels` at a time.
 
-    packed as by `pack_rows`; each block of pixels is `parts` tasks. direct: addend and dx, flat, where tiles can be
+    packed by `pack_rows`; each block of pixels is `parts` tasks. direct: addend and dx, flat, if tiles can be
     written to them, else both empty. given, tile: scratch of each thread.
     """
     batch, channels, length = dx.shape

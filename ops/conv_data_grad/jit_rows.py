@@ -15,12 +15,12 @@ uintp = np.uintp
 DEPTH = 256
 """Depth of a partial product, as in jit_pixels; repeated, as Numba's cache does not notice a change elsewhere."""
 LAID_ROWS = 8
-"""Rows that one task lays out: that much of a channel is contiguous."""
+"""Rows per repacking task, contiguous in each channel."""
 
 
 @parallel(error_model="numpy")
 def pack_columns(weight: Any, order: Any, packed: Any) -> None:
-    """weight (Co, C, taps) or a view of that, taps in `order`, to flat (panels, taps, Co, a tile's columns of C)."""
+    """Pack weight (Co, C, taps) or a view of it, taps in `order`, to flat (panels, taps, Co, a tile's columns of C)."""
     out_channels, channels, taps = weight.shape
     columns = tile_columns(packed)
     panels = -(-channels // columns)
@@ -52,7 +52,7 @@ def _lay_rows(
 
 @parallel(error_model="numpy")
 def lay_out(dy: Any, image: Any, padded: Any, margins: Any, last: Any) -> None:
-    """dy to image, flat (N, *padded, Co), `margins` away from its start.
+    """Copy dy to image, flat (N, *padded, Co), `margins` away from its start.
 
     dy is (N, D, H, W, Co) if `last`, else (N, Co, D, H, W).
     """
@@ -112,7 +112,7 @@ def _finish_row(
 
 @njit(**INNER)
 def _place(pixel: int, first: int, end: int, lines: tuple[int, int]) -> int:
-    """Where a group of pixels lies in a plane of the image; that of the tile's first where nothing is left of it."""
+    """Offset of a group of pixels in a plane of the image; beyond the plane, that of the tile's first group."""
     counted = pixel if pixel < end else first
     return counted // lines[0] * lines[1] + counted % lines[0]
 
@@ -137,11 +137,11 @@ def _multiply_rows(
     place: int,
     pitch: int,
 ) -> None:
-    """Rows of products on top of the addend, which lies as they do in `out`, from `place` on, or is empty.
+    """Store rows of products plus the addend, laid out like `out` from `place` on, or empty.
 
-    lines: pixels of a row of dx as they are counted, from `begin` on, and as they lie in the image. A tile takes
-    all its partial sums before the next begins: it stays in the nearest cache, the factors do in the next. Runs of
-    which it would see margins alone are left out, but for one where it sees nothing else.
+    lines: pixels of a row of dx as counted, from `begin` on, and as stored in the image. A tile finishes
+    all its partial sums before the next begins: it stays in the first-level cache, the factors in the second. Runs
+    that read only margins are skipped, except one for pixels that read nothing else.
     """
     columns, last = tile_columns(image), shifts.size - 1
     for now in range(panels):
@@ -185,12 +185,12 @@ def _multiply_rows(
 
 @njit(**INNER)
 def _turn_row(tile: Any, start: int, pitch: int, count: int, used: int, out: Any, place: int, length: int) -> None:
-    """`count` pixels of `used` channels, which are the tile's columns from `start` on, to flat (channels, length)."""
+    """Transpose `count` pixels of `used` channels, the tile's columns from `start`, to flat (channels, length)."""
     lanes = lanes_of(tile)
     whole = used - used % lanes if count >= lanes else 0
     for channel in range(0, whole, lanes):
         for index in range(0, count, lanes):
-            at = min(index, count - lanes)  # the last pixels once more where they are no square
+            at = min(index, count - lanes)  # the last pixels again if they do not fill a square
             turn(tile, start + at * pitch + channel, pitch, out, place + channel * length + at, length)
     for channel in range(whole, used):
         for index in range(count):
@@ -256,14 +256,14 @@ def multiply_rows(
     last: Any,
     tile: Any,
 ) -> None:
-    """dx (N, P, C) if `last`, else (N, C, P), from image (N, planes, rows, columns, Co), flat and padded.
+    """Compute dx (N, P, C) if `last`, else (N, C, P), from image (N, planes, rows, columns, Co), flat and padded.
 
-    A pixel at q of the image takes `depth` numbers from q + shift on, for each of `shifts`, times packed as by
-    `pack_columns`. reach: for each shift the planes and rows of dx, first and end, that see more than margins so.
-    sizes: planes, rows and columns of dx; columns as pixels are counted: of dx where they are whole groups of a tile's
-    rows, else as padded; columns as padded, and pixels of a plane and of an image so.
-    A block of pixels by `at_once` panels is a task. direct: addend and dx, flat, where tiles can be written
-    to them, turned if not `last`, else both empty. tile is each thread's scratch.
+    A pixel at q of the image multiplies `depth` numbers from q + shift, for each of `shifts`, with packed, see
+    `pack_columns`. reach: for each shift the planes and rows of dx, first and end, that read more than margins.
+    sizes: planes, rows and columns of dx; columns as counted: those of dx if they are whole groups of a tile's
+    rows, else as padded; padded columns, and padded pixels of a plane and of an image.
+    A block of pixels by `at_once` panels is a task. direct: addend and dx, flat, if tiles can be written
+    to them, transposed if not `last`, else both empty. tile is each thread's scratch.
     """
     planes, rows, width, line, padded, plane_size, image_size = sizes
     channels, columns = dx.shape[2] if last else dx.shape[1], tile_columns(image)

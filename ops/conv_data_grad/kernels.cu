@@ -3,7 +3,7 @@
 // Three spatial axes; missing ones, in front, have length 1. T is the type of dx, C that of the columns.
 
 #include "divide.cuh"
-#include "pack.cuh"
+#include "vector.cuh"
 
 struct Axes {  // of the convolution, by spatial axis
   int kernel[3], out[3], padding[3], dilation[3];

@@ -1,4 +1,4 @@
-"""What conv_data_grad computes: the gradient of a convolution with respect to its input.
+"""Definition of conv_data_grad: the gradient of a convolution with respect to its input.
 
 With stride s, padding p and dilation d, per spatial axis and per group:
 
@@ -50,8 +50,8 @@ class ConvDataGradParams:
 
 
 @dataclass(frozen=True, slots=True)
-class Geometry:
-    """The convolution in one fixed form: channels first, one entry per spatial axis."""
+class ConvGeometry:
+    """The convolution in canonical form: channels first, one entry per spatial axis."""
 
     batch: int
     channels: int
@@ -80,8 +80,8 @@ def _per_axis(value: PerAxis, rank: int, name: str) -> Shape:
     return tuple(value)
 
 
-def geometry(x: Shape, filter_shape: Shape, params: ConvDataGradParams) -> Geometry:
-    """The convolution that maps x and filter to dy; raises ShapeError where it does not exist."""
+def geometry(x: Shape, filter_shape: Shape, params: ConvDataGradParams) -> ConvGeometry:
+    """The convolution that maps x and filter to dy; raises ShapeError if it does not exist."""
     rank = len(x) - 2
     if rank not in (1, 2, 3):
         msg = f"x_like {list(x)} has {rank} spatial axes; 1 to 3 are supported"
@@ -111,7 +111,7 @@ def geometry(x: Shape, filter_shape: Shape, params: ConvDataGradParams) -> Geome
     if min(out_size) <= 0:
         msg = f"the convolution of {list(x)} by {list(filter_shape)} has no output: {list(out_size)}"
         raise ShapeError(msg)
-    return Geometry(
+    return ConvGeometry(
         x[0],
         channels,
         filter_shape[0],
@@ -127,7 +127,7 @@ def geometry(x: Shape, filter_shape: Shape, params: ConvDataGradParams) -> Geome
 
 
 def infer(shapes: Mapping[str, Shape], dtype: str, params: ConvDataGradParams) -> Shapes:
-    """x_like and filter, with dy derived, to dx of the shape of x_like. Raises ShapeError."""
+    """Shape rule: x_like and filter, with dy derived, to dx of x_like's shape. Raises ShapeError."""
     x, filter_shape = shapes["x_like"], shapes["filter"]
     found = geometry(x, filter_shape, params)
     spatial, channels = found.out_size, (found.out_channels,)
@@ -157,8 +157,8 @@ def reference(arrays: Mapping[str, Array], params: ConvDataGradParams) -> dict[s
     return {"dx": dx}
 
 
-def _by_tap(dy: Array, weight: Array, found: Geometry) -> Array:
-    """What each tap makes of dy, added where that tap has read x: one matrix product a tap, no structural zeros."""
+def _by_tap(dy: Array, weight: Array, found: ConvGeometry) -> Array:
+    """Products of each tap with dy, scattered to the elements that the tap has read: one matrix product per tap."""
     per_group, channels = (found.groups, found.out_channels // found.groups), found.channels // found.groups
     pixels = prod(found.out_size)
     if found.channels_last:
@@ -185,7 +185,7 @@ def _reach(offset: int, stride: int, length: int, out: int) -> tuple[slice, slic
 
 
 def work(shapes: Shapes, params: ConvDataGradParams) -> Work:
-    """Every tensor but x_like once; a multiply-add for each tap, and one addition for the addend."""
+    """Every tensor except x_like once; one multiply-add per tap, and one addition for the addend."""
     read = {name: spec for name, spec in shapes.inputs.items() if name != "x_like"}
     found = geometry(shapes.inputs["x_like"].shape, shapes.inputs["filter"].shape, params)
     products = (
@@ -200,7 +200,7 @@ def bound(
 ) -> dict[str, Array | float]:
     """A long sum in the accumulating dtype, in units of sum |filter| |dy|.
 
-    With an addend, the sum may be rounded to the dtype before the addition, as an unfused pair does.
+    With an addend, the sum may be rounded to the dtype before the addition, as in an unfused pair.
     """
     half_epsilon = dtype_info(dtype_info(dtype).accumulate).epsilon / 2
     found = geometry(arrays["x_like"].shape, arrays["filter"].shape, params)
@@ -231,6 +231,7 @@ CONV_DATA_GRAD = register(
         propose=propose,
         summary="gradient of a convolution with respect to its input, with an optional addend",
         source="OneFlow conv_data_grad; FuseAddToOutput, OneFlow #3524",
-        errata=("N/B against 3N/B is a limit of cuDNN's beta: a separate addend pointer costs one read always",),
+        errata=("N/B against 3N/B is a limit of cuDNN's beta: a separate addend pointer always costs one read",),
     )
 )
+"""The registered op."""

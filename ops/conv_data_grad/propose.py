@@ -10,7 +10,7 @@ from opgauge.ops._core.op import Shape
 
 
 def propose(random: Random, elements: int) -> tuple[dict[str, Shape], dict[str, Any]]:
-    """Shapes of x_like, filter and now and then an addend, with the parameters that go with them."""
+    """Shapes of x_like, filter and sometimes an addend, with matching parameters."""
     found = draw_convolution(random, elements, random.choice((1, 2, 2, 2, 3)))
     last = random.random() < 0.5
     image, per_group = (found.channels,), (found.channels // found.groups,)

@@ -13,13 +13,14 @@ from opgauge.ops.conv_data_grad.op import ConvDataGradParams, geometry
 
 WIDE = ("float32", "float64")
 NOTE = "torch rounds each partial sum to 16 bits on the CPU"
+"""Dtypes that need no `relaxed`, and the reason for the others."""
 
 
 def _step(shape: tuple[int, ...], filter_shape: tuple[int, ...], params: ConvDataGradParams) -> Callable[..., Any]:
     """The function a user would write: the convolution's own backward, then the addition."""
     import torch
 
-    torch.backends.cudnn.allow_tf32 = False  # float32 means float32: TF32 is 60 times past the allowed error
+    torch.backends.cudnn.allow_tf32 = False  # TF32 exceeds the allowed error of float32 60 times
     found = geometry(shape, filter_shape, params)
     rank = len(found.size)
     options = (
@@ -114,7 +115,7 @@ def conv_data_grad_compiled(
     add_to_output: Any = None,
     **options: Any,
 ) -> Bound:
-    """The same, compiled."""
+    """The convolution's backward and an addition, compiled."""
     del out
     step = compile_peer(_step(tuple(x_like.shape), tuple(filter.shape), _params(options)))
     return lambda: step(dy, filter, x_like, add_to_output)

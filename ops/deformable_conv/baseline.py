@@ -7,12 +7,13 @@ from typing import Any
 from opgauge.ops._core.backend import BACKENDS, namespace
 from opgauge.ops._core.registry import kernel
 from opgauge.ops.deformable_conv.op import DTYPES, DeformableConvParams, geometry
-from opgauge.ops.deformable_conv.sampling import Geometry
+from opgauge.ops.deformable_conv.sampling import SamplingGeometry
 
 CORNERS = ((0, 0), (0, 1), (1, 0), (1, 1))
+"""Corners of a sample as (row, column)."""
 
 
-def _coordinates(xp: Any, offset: Any, found: Geometry, dtype: Any) -> tuple[Any, Any]:
+def _coordinates(xp: Any, offset: Any, found: SamplingGeometry, dtype: Any) -> tuple[Any, Any]:
     """Rows and columns of every sample of one image, (dg, taps, P) each."""
     taps = xp.arange(found.taps)
     rows, columns = xp.divmod(xp.arange(found.pixels), found.out_size[1])
@@ -23,8 +24,8 @@ def _coordinates(xp: Any, offset: Any, found: Geometry, dtype: Any) -> tuple[Any
     return moved[:, :, 0] + h.astype(dtype), moved[:, :, 1] + w.astype(dtype)
 
 
-def _corners(xp: Any, x: Any, h: Any, w: Any, found: Geometry) -> tuple[list[Any], list[Any], Any, Any]:
-    """Values (dg, C / dg, taps, P) and flat places (dg, taps, P) of the four corners, and the fractions."""
+def _corners(xp: Any, x: Any, h: Any, w: Any, found: SamplingGeometry) -> tuple[list[Any], list[Any], Any, Any]:
+    """Values (dg, C / dg, taps, P) and flat indices (dg, taps, P) of the four corners, and the fractions."""
     height, width = found.size
     inside = (h > -1) & (h < height) & (w > -1) & (w < width)
     h, w = xp.where(inside, h, 0), xp.where(inside, w, 0)
@@ -94,7 +95,7 @@ def deformable_conv_grad(
     mask: Any = None,
     **options: Any,
 ) -> None:
-    """Per image: the columns' gradient by a product, then samples, slopes and a scatter as array operations."""
+    """Per image: the columns' gradient by a product, then samples, derivatives and a scatter as array operations."""
     xp = namespace(x)
     found = geometry(x.shape, filter.shape, DeformableConvParams(**options))
     wide = xp.float32 if x.dtype.itemsize == 2 else x.dtype
@@ -126,8 +127,8 @@ def deformable_conv_grad(
         out["filter_grad"][...] = filter_grad.reshape(filter.shape)
 
 
-def _scatter(xp: Any, column_grad: Any, places: list[Any], weights: list[Any], found: Geometry) -> Any:
-    """Add each column's gradient to the pixels that it was sampled from, (C, H, W); bincount keeps the order fixed."""
+def _scatter(xp: Any, column_grad: Any, places: list[Any], weights: list[Any], found: SamplingGeometry) -> Any:
+    """Add each column's gradient to the pixels that it was sampled from, (C, H, W); bincount has a fixed order."""
     size = found.size[0] * found.size[1]
     channels = column_grad.shape[1]
     base = xp.arange(channels)[:, None] * size

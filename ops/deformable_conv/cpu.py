@@ -13,16 +13,17 @@ from opgauge.ops._core.registry import kernel
 from opgauge.ops._core.tuning import declare
 from opgauge.ops._cpu.tile import narrowed, scratch, widened
 from opgauge.ops.deformable_conv.op import DeformableConvParams, geometry
-from opgauge.ops.deformable_conv.sampling import Geometry
+from opgauge.ops.deformable_conv.sampling import SamplingGeometry
 
 HALF_BYTES = 2
+"""Bytes of a 16-bit element."""
 _BLOCK = declare(
     "deformable_conv.cpu_block_pixels",
     48,
     (24, 48, 96, 144),
     backend="cpu",
     ops=("deformable_conv",),
-    why="pixels that a thread takes at a time, whole tiles of 6 or 12 rows: filters read less often, a larger column",
+    why="pixels per block, in whole tiles of 6 or 12 rows: fewer reads of the filter against a larger column",
 )
 _DEPTH = declare(
     "deformable_conv.cpu_depth",
@@ -30,7 +31,7 @@ _DEPTH = declare(
     (128, 256, 512, 1024, 2048),
     backend="cpu",
     ops=("deformable_conv", "deformable_conv_grad"),
-    why="channels times taps that are sampled at a time, at least one tap: long sums against the nearest caches",
+    why="channels times taps sampled at a time, at least one tap: long sums against the first-level caches",
 )
 _GRAD_BLOCK = declare(
     "deformable_conv_grad.cpu_block_pixels",
@@ -38,9 +39,10 @@ _GRAD_BLOCK = declare(
     (24, 48, 96, 144, 192),
     backend="cpu",
     ops=("deformable_conv_grad",),
-    why="pixels that a thread takes at a time: filters read less often, a larger column",
+    why="pixels per block of the gradient: fewer reads of the filter against a larger column",
 )
 LEAST_UNIT = 8
+"""Minimum channels per task."""
 
 
 def _wide(x: Any) -> Any:
@@ -57,7 +59,7 @@ def deformable_conv(
     mask: Any = None,
     **options: Any,
 ) -> Bound:
-    """Images channels last, filters packed, then everything else a block of pixels at a time."""
+    """Images to channels last, filters packed, then sampling and products, one block of pixels at a time."""
     from opgauge.ops._cpu.jit import storage
     from opgauge.ops._cpu.tile.jit import tile_columns
     from opgauge.ops.deformable_conv import jit
@@ -93,15 +95,15 @@ def deformable_conv(
     return run
 
 
-def _by_tap(found: Geometry, offset: Any, mask: Any, wide: Any, steps: list[Bound]) -> tuple[Any, Any]:
-    """Offset (N, dg taps, 2, P) and mask (N, dg taps, P), empty where there is none, widened."""
+def _by_tap(found: SamplingGeometry, offset: Any, mask: Any, wide: Any, steps: list[Bound]) -> tuple[Any, Any]:
+    """Offset (N, dg taps, 2, P) and mask (N, dg taps, P), widened; an absent mask is empty."""
     rows = found.deformable_groups * found.taps
     weights = np.empty((0, 0, 0), offset.dtype) if mask is None else mask.reshape(found.batch, rows, found.pixels)
     return widened(offset.reshape(found.batch, rows, 2, found.pixels), wide, steps), widened(weights, wide, steps)
 
 
-def _unit(found: Geometry, threads: int) -> int:
-    """Channels that one thread takes at a time: of one group and one deformable group, whole vectors if possible."""
+def _unit(found: SamplingGeometry, threads: int) -> int:
+    """Channels per task: of one group and one deformable group, whole vectors if possible."""
     length = gcd(found.channels // found.groups, found.channels // found.deformable_groups)
     for split in range(1, max(length // LEAST_UNIT, 1) + 1):
         units = found.channels // length * split
@@ -125,7 +127,7 @@ def deformable_conv_grad(
     mask: Any = None,
     **options: Any,
 ) -> Bound:
-    """Unit of channels by unit: the columns' gradient, then samples, slopes and scatter, then the filter's gradient."""
+    """By units of channels: the columns' gradient, samples, derivatives and scatter, then the filter's gradient."""
     from opgauge.ops._cpu.jit import storage
     from opgauge.ops._cpu.tile.jit import ROWS, tile_columns
     from opgauge.ops.deformable_conv import jit

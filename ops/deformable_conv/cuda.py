@@ -1,4 +1,4 @@
-"""deformable_conv on CUDA: columns of all images at once, then one product that writes (N, Co, Ho, Wo) as it lies."""
+"""deformable_conv on CUDA: columns of all images at once, then one product that writes (N, Co, Ho, Wo) in place."""
 
 from __future__ import annotations
 
@@ -12,15 +12,16 @@ from opgauge.ops._core.kernel import Bound
 from opgauge.ops._core.op import Shapes
 from opgauge.ops._core.registry import kernel
 from opgauge.ops._cuda.gemm.gemm import Matrix, product, splits_bytes, supported
-from opgauge.ops._cuda.source import DIVISOR, Source, divisor, multiprocessors
+from opgauge.ops._cuda.source import DIVISOR, CudaSource, divisor, multiprocessors
 from opgauge.ops.deformable_conv.op import DeformableConvParams, geometry
-from opgauge.ops.deformable_conv.sampling import Geometry
+from opgauge.ops.deformable_conv.sampling import SamplingGeometry
 
 THREADS = 256
 CHANNELS = 32
-"""Most channels that share one sample's place in a thread."""
+"""Maximum channels of a thread that share one sample position."""
 FEWEST = 4
 ALIGNMENT = 256
+"""Minimum channels per chunk, and alignment of workspace parts in bytes."""
 CONV = np.dtype(
     [
         (name, np.int32)
@@ -31,8 +32,10 @@ CONV = np.dtype(
     ]
     + [(name, DIVISOR) for name in ("pixels", "out_width", "kernel_width")]
 )
+"""`Conv` struct of the kernels."""
 WITH_BLAS = ("float16", "float32", "float64")
 LONG_CHAINS = "the library sums thousands of products in one chain: over twice the bound in one element of a million"
+"""Dtypes of the BLAS, and the reason for its `relaxed`."""
 
 
 def _expressions() -> tuple[str, ...]:
@@ -44,16 +47,17 @@ def _expressions() -> tuple[str, ...]:
     return tuple(found)
 
 
-SOURCE = Source(__file__, "kernels.cu", _expressions())
+SOURCE = CudaSource(__file__, "kernels.cu", _expressions())
+"""Declared instances of kernels.cu."""
 
 
 def ctype(array: Any) -> str:
-    """Of an array's elements."""
+    """C++ type of an array's elements."""
     return dtype_info(array.dtype.name).ctype
 
 
-def conv_struct(found: Geometry) -> Any:
-    """The convolution as the kernels' Conv."""
+def conv_struct(found: SamplingGeometry) -> Any:
+    """`Conv` struct of the kernels."""
     return np.array(
         (
             *found.size,
@@ -71,7 +75,7 @@ def conv_struct(found: Geometry) -> Any:
     )
 
 
-def grid_of(found: Geometry, images: int) -> tuple[tuple[int, int, int], int]:
+def grid_of(found: SamplingGeometry, images: int) -> tuple[tuple[int, int, int], int]:
     """Blocks by (pixels, taps, chunks of channels), and channels of a chunk: fewer where there is little work."""
     across = -(-images * found.pixels // THREADS)
     per_group, chunk = found.channels // found.deformable_groups, CHANNELS
@@ -81,7 +85,7 @@ def grid_of(found: Geometry, images: int) -> tuple[tuple[int, int, int], int]:
     return (across, found.taps, found.deformable_groups * -(-per_group // chunk)), chunk
 
 
-def unfold(found: Geometry, x: Any, offset: Any, mask: Any, columns: Any) -> Bound:
+def unfold(found: SamplingGeometry, x: Any, offset: Any, mask: Any, columns: Any) -> Bound:
     """Sample `len(x)` images into `columns`, (N, C, taps, P), by one launch."""
     images = x.shape[0]
     grid, chunk = grid_of(found, images)
@@ -90,8 +94,8 @@ def unfold(found: Geometry, x: Any, offset: Any, mask: Any, columns: Any) -> Bou
     return lambda: function(grid, (THREADS,), arguments)
 
 
-Multiply = Callable[[Geometry, Any, Any, Any, Any], Bound]
-"""(convolution, filter, columns, out, workspace)"""
+Multiply = Callable[[SamplingGeometry, Any, Any, Any, Any], Bound]
+"""Product of (convolution, filter, columns, out, workspace)."""
 
 
 def _columns_bytes(shapes: Shapes, params: DeformableConvParams) -> int:
@@ -101,7 +105,7 @@ def _columns_bytes(shapes: Shapes, params: DeformableConvParams) -> int:
 
 
 def split_bytes(shapes: Shapes, params: DeformableConvParams) -> int:
-    """The columns, and what a product that shares its depth among blocks wants."""
+    """Bytes for the columns, and for a product that splits its depth among blocks."""
     found = geometry(shapes.inputs["x"].shape, shapes.inputs["filter"].shape, params)
     depth = found.channels // found.groups * found.taps
     size = (found.out_channels // found.groups, found.batch * found.pixels, depth)
@@ -112,7 +116,7 @@ def _image_bytes(shapes: Shapes, params: DeformableConvParams) -> int:
     return _columns_bytes(shapes, params) // max(shapes.inputs["x"].shape[0], 1)
 
 
-def _by_blas(found: Geometry, filter: Any, columns: Any, out: Any, workspace: Any = None) -> Bound:
+def _by_blas(found: SamplingGeometry, filter: Any, columns: Any, out: Any, workspace: Any = None) -> Bound:
     """One strided-batched product over images and groups, straight into `out`."""
     del workspace
     xp = namespace(filter)
@@ -125,7 +129,7 @@ def _by_blas(found: Geometry, filter: Any, columns: Any, out: Any, workspace: An
 def by_tensor_cores(parts: int) -> Multiply:
     """One product over all images by the project's own kernel."""
 
-    def multiply(found: Geometry, filter: Any, columns: Any, out: Any, workspace: Any) -> Bound:
+    def multiply(found: SamplingGeometry, filter: Any, columns: Any, out: Any, workspace: Any) -> Bound:
         if not supported(filter.dtype.name):
             return _by_blas(found, filter, columns, out)
         depth, each, pixels = filter.size // found.out_channels, found.out_channels // found.groups, found.pixels
@@ -202,7 +206,7 @@ def per_image(
     mask: Any = None,
     **options: Any,
 ) -> Bound:
-    """Image by image, as upstream was when the design document was written: a launch and a product for each."""
+    """Image by image, like upstream at the time of the design document: a launch and a product for each."""
     found = geometry(x.shape, filter.shape, DeformableConvParams(**options))
     if x.size == 0 or filter.size == 0:
         return lambda: out["out"].fill(0)

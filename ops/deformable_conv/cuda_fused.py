@@ -1,6 +1,6 @@
 """deformable_conv on CUDA without a column buffer: samples go through shared memory to the tensor cores.
 
-By columns of all images and a product where that is the faster way, or where these kernels have none.
+Columns of all images and a product are used if they are faster, or if these kernels do not support the shape.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from opgauge.ops._core.op import Shapes
 from opgauge.ops._core.registry import kernel
 from opgauge.ops._core.tuning import Parameter, declare
 from opgauge.ops._cuda.gemm.gemm import EXACT, TF32
-from opgauge.ops._cuda.source import DIVISOR, Source, architecture, divisor, multiprocessors, shared_memory_bytes
+from opgauge.ops._cuda.source import DIVISOR, CudaSource, architecture, divisor, multiprocessors, shared_memory_bytes
 from opgauge.ops.deformable_conv.cuda import (
     ALIGNMENT,
     CONV,
@@ -28,36 +28,38 @@ from opgauge.ops.deformable_conv.cuda import (
     unfold_then,
 )
 from opgauge.ops.deformable_conv.op import DeformableConvParams, geometry
-from opgauge.ops.deformable_conv.sampling import Geometry
+from opgauge.ops.deformable_conv.sampling import SamplingGeometry
 
 ARCHITECTURE = 90
-"""The only one: later ones multiply in another way, earlier ones slower."""
+"""The only supported compute capability: later ones lack these instructions, earlier ones are slower."""
 THREADS, PREPARE_THREADS = 512, 256
 LINE_BYTES, LANE_BYTES, LANES = 128, 16, 8
 TEAM_PIXELS = 64
 ROW_SCALES = 1024
-"""Bytes."""
+"""Shared memory that is not available to the ring, in bytes."""
 SHAPES = ((64, 1, 2), (128, 1, 2), (128, 2, 1))
-"""Output channels of four warps that multiply, and their rows and columns in a block, so that a tile holds all
-output channels; the last one where none does."""
+"""Output channels of four consumer warps, and their rows and columns in a block, so that one tile has all
+output channels; the last entry if none does."""
 SMALLER = {(64, 1, 2): (32, 2, 1), (128, 1, 2): (64, 2, 1)}
-"""For as many channels and half the pixels."""
+"""Tile for as many channels and half the pixels."""
 STAGE_PIXELS = 32
-"""What a stage costs beside its pixels."""
+"""Fixed cost of a stage, in pixels."""
 TURNED = (32, 64)
-"""Pixels and channels that a block lays out channels last."""
+"""Pixels and channels that a block transposes to channels last."""
 FEWEST_STAGES = 2
 EXACT_HALVES, SHORT_HALVES = 2, 1
-"""Of 11 bits, that a float32 is taken apart into: for its own accuracy, for TF32's. Elements of 16 bits are one."""
+"""11-bit halves per float32, for float32 accuracy and for TF32 accuracy. 16-bit elements are one half."""
 HALVES = {"float16": (SHORT_HALVES,), "bfloat16": (SHORT_HALVES,), "float32": (SHORT_HALVES, EXACT_HALVES)}
 DTYPES = tuple(HALVES)
 MOST_SPLITS, QUARTER = 16, 64 * 64
-"""The second in results: reading as many takes a quarter of a stage."""
+"""Maximum splits; results whose partial sums take a quarter of a stage to read."""
 PLACE_BYTES, SPOT_BYTES = 16, 32
-"""Of where a sample lies, in global and in shared memory."""
+"""Bytes of a sample position, in global and in shared memory."""
 RANGE = "float32 is exact to 22 bits within 2^-17 of the largest of a filter's row, or of 32 channels at a sample"
 TF32_NOTE = "11 bits of each factor, as TF32 has"
+"""Accuracy of the kernels."""
 LARGEST_INDEX, LARGEST_LINE, MOST_GROUPS = 2**31 - 1, 2**27 - 1, 2**16 - 1
+"""Limits of 32-bit offsets, of lines and of the grid."""
 
 
 def _declare(name: str, default: int, candidates: tuple[int, ...], why: str) -> Parameter:
@@ -68,17 +70,17 @@ _SPAN = _declare(
     "fused_span",
     8,
     (1, 2, 4, 8),
-    "chunks of channels in a row at one tap: few keep the pixels around in the cache, many save work",
+    "consecutive chunks of channels per tap: few keep the pixels in cache, many save instructions",
 )
 _MOST_STAGES = _declare("fused_stages", 4, (2, 3, 4), "of the ring in shared memory; what it does not take is cache")
 _STRIP = _declare(
-    "fused_strip", 8, (1, 4, 8, 16), "rows of pixels that tiles take column by column: neighbours share what they read"
+    "fused_strip", 8, (1, 4, 8, 16), "rows of pixels that tiles traverse column by column: neighbours share reads"
 )
 _SPLIT_COST = _declare(
-    "fused_split_cost", 2, (1, 2, 4, 8), "stages that writing a partial result is worth; reading the largest is one"
+    "fused_split_cost", 2, (1, 2, 4, 8), "cost of writing a partial result in stages; reading the largest costs one"
 )
 _MOST_PLACES = _declare(
-    "fused_places", 4, (1, 2, 4, 8), "deformable groups in a stage from which on a column buffer is the faster way"
+    "fused_places", 4, (1, 2, 4, 8), "deformable groups per stage from which a column buffer is faster"
 )
 _PLAN = np.dtype(
     [("conv", CONV)]
@@ -102,7 +104,8 @@ def _expressions() -> tuple[str, ...]:
     return tuple(found)
 
 
-SOURCE = Source(__file__, "fused.cu", _expressions())
+SOURCE = CudaSource(__file__, "fused.cu", _expressions())
+"""Declared instances of fused.cu."""
 
 
 def _padded(size: int, step: int) -> int:
@@ -111,9 +114,9 @@ def _padded(size: int, step: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Channels:
-    """Channels as the kernels walk them: segments of one group and deformable group each, padded to whole lanes.
+    """Order of channels in the kernels: segments of one group and deformable group each, padded to whole lanes.
 
-    segment, padded: channels of one, as given and as laid out. segments: of a group. chunk: channels of a stage.
+    segment, padded: channels of one, in the tensor and as stored. segments: per group. chunk: channels of a stage.
     """
 
     segment: int
@@ -123,12 +126,12 @@ class Channels:
 
     @property
     def halves(self) -> int:
-        """Of an element, see HALVES."""
+        """Halves of an element, see EXACT_HALVES."""
         return LINE_BYTES // 2 // self.chunk
 
     @property
     def depth(self) -> int:
-        """Channels of a group as laid out."""
+        """Channels of a group as stored."""
         return self.segments * self.padded
 
     @property
@@ -138,7 +141,7 @@ class Channels:
 
     @property
     def places(self) -> int:
-        """Segments that a stage touches, at most."""
+        """Maximum segments that a stage touches."""
         if self.segments == 1 or self.padded % self.chunk == 0:
             return 1
         aligned = self.chunk % self.padded == 0
@@ -146,13 +149,13 @@ class Channels:
 
     @property
     def span(self) -> int:
-        """Chunks at one tap, all in one segment."""
+        """Consecutive chunks per tap, all in one segment."""
         within = self.chunks if self.segments == 1 else self.padded // self.chunk if self.places == 1 else 1
         return max(item for item in range(1, _SPAN.value() + 1) if within % item == 0)
 
 
-def channels_of(found: Geometry, itemsize: int, halves: int) -> Channels | None:
-    """None where a group and a deformable group share some, but not all, of the smaller one's channels."""
+def channels_of(found: SamplingGeometry, itemsize: int, halves: int) -> Channels | None:
+    """Order of channels; None if a group and a deformable group partially overlap."""
     group, deformable = found.channels // found.groups, found.channels // found.deformable_groups
     segment = min(group, deformable)
     if max(group, deformable) % segment:
@@ -162,14 +165,14 @@ def channels_of(found: Geometry, itemsize: int, halves: int) -> Channels | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
-    """What a launch needs to know.
+class FusedLayout:
+    """Launch configuration.
 
     shape: of a tile, see SHAPES. stages: of the ring in shared memory. processors: of the device. stays: whether
-        a block takes tile after tile. splits: blocks to a tile, each with a share of the depth.
+        blocks are persistent. splits: blocks per tile, each with a share of the depth.
     """
 
-    found: Geometry
+    found: SamplingGeometry
     itemsize: int
     channels: Channels
     shape: tuple[int, int, int]
@@ -191,17 +194,17 @@ class Layout:
 
     @property
     def row_tiles(self) -> int:
-        """Tiles above each other."""
+        """Tiles along the output channels."""
         return -(-self.rows // self.tile[0])
 
     @property
     def tiles(self) -> int:
-        """Of rows within tiles of pixels, of one group."""
+        """Tiles of one group: rows of tiles within tiles of pixels."""
         return self.row_tiles * -(-self.found.batch * self.found.pixels // self.tile[1])
 
     @property
     def filter_rows(self) -> int:
-        """Rows of all tiles and groups, those that are only there to fill a tile included."""
+        """Rows of all tiles and groups, including padding."""
         return self.found.groups * self.row_tiles * self.tile[0]
 
     @property
@@ -216,21 +219,21 @@ class Layout:
 
     @property
     def blocks(self) -> int:
-        """Those that share the tiles of a group and split: as many as there are at once, where they stay."""
+        """Blocks that share the tiles of a group and split; the resident blocks if they are persistent."""
         if not self.stays:
             return self.tiles
         return max(1, min(self.tiles, self.processors // (self.found.groups * self.splits)))
 
     @property
     def ring_bytes(self) -> int:
-        """Shared memory for stages, where samples lie, scales, barriers and a ticket."""
+        """Shared memory for stages, sample positions, scales, barriers and a counter."""
         rows, columns = self.tile
         stages = self.stages * ((rows + columns) * LINE_BYTES + 4 * columns + 16)
         return stages + self.channels.places * columns * (PLACE_BYTES + SPOT_BYTES) + 16
 
     @property
     def shared_bytes(self) -> int:
-        """Shared memory of a block: scales of rows, the ring, and results: in its place where there is one tile."""
+        """Shared memory of a block: scales of rows, the ring, and results, which reuse it if there is one tile."""
         rows, columns = self.tile
         results = 4 * rows * (columns + 4)
         apart = self.blocks < self.tiles
@@ -238,23 +241,23 @@ class Layout:
 
     @property
     def places(self) -> int:
-        """Samples, as all channels of a deformable group share them."""
+        """Sample positions, common to all channels of a deformable group."""
         found = self.found
         return found.batch * found.pixels * found.taps * found.deformable_groups
 
     @property
     def pixels(self) -> int:
-        """Of all images."""
+        """Pixels of all images."""
         return self.found.batch * self.found.size[0] * self.found.size[1]
 
     @property
     def line_bytes(self) -> int:
-        """Of one pixel, all its channels."""
+        """Bytes of one pixel, all its channels."""
         return self.found.groups * self.channels.depth * self.itemsize
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """Bytes of x and zeros as lines, filter as stages, row scales, samples' places, partial results, tickets."""
+        """Bytes of x and zeros as lines, filter as stages, row scales, positions, partial results, counters."""
         shared_tiles = self.tiles * self.found.groups if self.splits > 1 else 0
         exact = (
             (self.pixels + 1) * self.line_bytes,
@@ -268,18 +271,18 @@ class Layout:
 
     @property
     def pieces(self) -> int:
-        """Blocks that lay out x."""
+        """Blocks that transpose x."""
         area, line = self.found.size[0] * self.found.size[1], self.found.groups * self.channels.depth
         return self.found.batch * -(-area // TURNED[0]) * -(-line // TURNED[1])
 
     @property
     def prepare_blocks(self) -> int:
-        """Blocks that lay out rows of the filter and x, that write a line of zeros, and that find places."""
+        """Blocks that repack the filter and x, write a line of zeros, and locate samples."""
         return self.filter_rows + self.pieces + 1 + -(-self.places // PREPARE_THREADS)
 
     @property
     def countable(self) -> bool:
-        """Whether the kernels' 32-bit numbers reach."""
+        """Whether the kernels' 32-bit numbers suffice."""
         found, area = self.found, self.found.size[0] * self.found.size[1]
         counts = (
             self.prepare_blocks,
@@ -292,13 +295,13 @@ class Layout:
         lines = found.batch * area + 1
         return max(counts) <= LARGEST_INDEX and lines <= LARGEST_LINE and found.groups <= MOST_GROUPS
 
-    def with_splits(self, splits: int) -> Layout:
-        """The same with about as many splits, none of them empty."""
+    def with_splits(self, splits: int) -> FusedLayout:
+        """The configuration with about `splits` splits, none of them empty."""
         share = -(-self.depth_stages // splits)
         return replace(self, splits=-(-self.depth_stages // share))
 
     def struct(self) -> Any:
-        """As the kernels' Plan."""
+        """`Plan` struct of the kernels."""
         found, channels, strip = self.found, self.channels, _STRIP.value()
         numbers = (
             *(found.batch, self.rows, self.row_tiles, found.channels // found.groups, channels.segment),
@@ -312,23 +315,25 @@ class Layout:
 
 
 def _cost(tiles: int, stages: int, slots: int, splits: int, area: int) -> int:
-    """Quarters of stages, one after the other, with what partial results of `area` each cost."""
+    """Duration in quarters of stages, including partial results of `area` each."""
     extra = _SPLIT_COST.value() * (splits > 1)
     return 4 * -(-tiles * splits // slots) * (-(-stages // splits) + extra) + -(-splits * area // QUARTER)
 
 
 def best_splits(tiles: int, stages: int, slots: int, area: int) -> int:
-    """Blocks to a tile so that the waves together are shortest."""
+    """Blocks per tile that minimize the duration of all waves."""
     return min(range(1, min(MOST_SPLITS, stages) + 1), key=lambda splits: _cost(tiles, stages, slots, splits, area))
 
 
-def _layouts(found: Geometry, itemsize: int, channels: Channels, shared: int, processors: int) -> Iterator[Layout]:
-    """Those whose tile holds all output channels, or as many as there may be, with as many stages as there is room."""
+def _layouts(
+    found: SamplingGeometry, itemsize: int, channels: Channels, shared: int, processors: int
+) -> Iterator[FusedLayout]:
+    """Configurations whose tile has all output channels, or as many as possible, with the maximum number of stages."""
     rows = found.out_channels // found.groups
     shape = next((item for item in SHAPES if rows <= item[0] * item[1]), SHAPES[-1])
     for one in (shape, *([SMALLER[shape]] if shape in SMALLER else [])):
         for stays, stages in product((True, False), range(_MOST_STAGES.value(), FEWEST_STAGES - 1, -1)):
-            whole = Layout(found, itemsize, channels, one, stages, processors, stays)
+            whole = FusedLayout(found, itemsize, channels, one, stages, processors, stays)
             tiles, area = whole.tiles * found.groups, whole.tile[0] * whole.tile[1]
             layout = whole.with_splits(best_splits(tiles, whole.depth_stages, processors, area))
             if layout.shared_bytes <= shared and layout.countable:
@@ -336,21 +341,21 @@ def _layouts(found: Geometry, itemsize: int, channels: Channels, shared: int, pr
                 break
 
 
-def layout_of(found: Geometry, itemsize: int, halves: int, shared: int, processors: int) -> Layout | None:
-    """How to compute a convolution with `shared` bytes a block; None where these kernels cannot."""
+def layout_of(found: SamplingGeometry, itemsize: int, halves: int, shared: int, processors: int) -> FusedLayout | None:
+    """Configuration of a convolution within `shared` bytes per block; None if it is not supported."""
     channels = channels_of(found, itemsize, halves)
     if channels is None:
         return None
 
-    def cost(layout: Layout) -> int:
+    def cost(layout: FusedLayout) -> int:
         tiles, area = layout.tiles * found.groups, layout.tile[0] * layout.tile[1]
         return (layout.tile[1] + STAGE_PIXELS) * _cost(tiles, layout.depth_stages, processors, layout.splits, area)
 
     return min(_layouts(found, itemsize, channels, shared, processors), key=cost, default=None)
 
 
-def chosen(found: Geometry, dtype: str, *, exact: bool) -> Layout | None:
-    """On the current device; None where columns are the better way too. As many halves as `exact` takes, or fewer."""
+def chosen(found: SamplingGeometry, dtype: str, *, exact: bool) -> FusedLayout | None:
+    """Configuration on the current device; None if columns are faster. Halves as `exact` requires, or fewer."""
     if dtype not in HALVES or architecture() != ARCHITECTURE or found.samples == 0 or found.out_channels == 0:
         return None
     for halves in HALVES[dtype][-1:] if exact else HALVES[dtype]:
@@ -361,7 +366,7 @@ def chosen(found: Geometry, dtype: str, *, exact: bool) -> Layout | None:
 
 
 def _forward(name: str, dtypes: tuple[str, ...], *, exact: bool, **options: Any) -> None:
-    """Registers a kernel of two launches, the first of which lays x and the filter out anew; or by columns."""
+    """Register a kernel of two launches, the first of which repacks x and the filter; or by columns."""
     by_columns = unfold_then(by_tensor_cores(EXACT if exact else TF32))
 
     def workspace_bytes(shapes: Shapes, params: DeformableConvParams) -> int:
@@ -384,7 +389,7 @@ def _forward(name: str, dtypes: tuple[str, ...], *, exact: bool, **options: Any)
         layout = chosen(found, x.dtype.name, exact=exact)
         if layout is None:
             return by_columns(x=x, offset=offset, filter=filter, out=out, workspace=workspace, mask=mask, **options)
-        lines, packed, scales, places, partial, tickets = _cut(workspace, layout.sizes)
+        lines, packed, scales, places, partial, counters = _cut(workspace, layout.sizes)
         zeros = lines[layout.pixels * layout.line_bytes :]
         plan, shared, variant = layout.struct(), layout.shared_bytes, f"{ctype(x)}, {layout.channels.halves}"
         prepare = SOURCE.function(f"prepare<{variant}>")
@@ -392,7 +397,7 @@ def _forward(name: str, dtypes: tuple[str, ...], *, exact: bool, **options: Any)
         convolve.max_dynamic_shared_size_bytes = shared
         counts = (np.int32(layout.filter_rows), np.int32(layout.pieces), np.int32(layout.tile[0]))
         first = (x, filter, offset, mask, lines, zeros, packed, scales, places, *counts, plan)
-        second = (lines, zeros, packed, scales, places, out["out"], partial, tickets, plan)
+        second = (lines, zeros, packed, scales, places, out["out"], partial, counters, plan)
         blocks, grid = layout.prepare_blocks, (layout.blocks, found.groups, layout.splits)
 
         def run() -> None:
@@ -407,6 +412,6 @@ _forward("tf32", ("float32",), exact=False, relaxed=2.0**8, note=TF32_NOTE)
 
 
 def _cut(workspace: Any, sizes: tuple[int, ...]) -> list[Any]:
-    """The parts of the workspace, one after the other."""
+    """Consecutive parts of the workspace."""
     ends = accumulate(sizes, initial=0)
     return [workspace[start:end] for start, end in pairwise(ends)]

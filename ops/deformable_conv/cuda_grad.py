@@ -1,4 +1,4 @@
-"""deformable_conv_grad on CUDA: the columns' gradient by a product, all else in one pass over it, the filter's last."""
+"""deformable_conv_grad on CUDA: product for the columns' gradient, one pass over it, product for the filter's."""
 
 from __future__ import annotations
 
@@ -19,11 +19,12 @@ from opgauge.ops._cuda.source import divisor
 from opgauge.ops.deformable_conv.cuda import SOURCE, THREADS, conv_struct, ctype, grid_of
 from opgauge.ops.deformable_conv.cuda_spread import backward, spread_of
 from opgauge.ops.deformable_conv.op import DeformableConvGradParams, geometry
-from opgauge.ops.deformable_conv.sampling import Geometry
+from opgauge.ops.deformable_conv.sampling import SamplingGeometry
 
 WARPS = THREADS // 32
 PARTS = 3
 ALIGNMENT = 256
+"""Warps per block, gradients of a sample position and mask, and alignment of workspace parts in bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +33,7 @@ class _Buffers:
 
     wide: int
     narrow: int
-    found: Geometry
+    found: SamplingGeometry
 
     def sizes(self) -> tuple[int, ...]:
         """Bytes of each part, aligned."""
@@ -57,7 +58,7 @@ class _Buffers:
         return [workspace[start:end] for start, end in pairwise(ends)]
 
 
-def _buffers(found: Geometry, dtype: str) -> _Buffers:
+def _buffers(found: SamplingGeometry, dtype: str) -> _Buffers:
     info = dtype_info(dtype)
     return _Buffers(dtype_info(info.accumulate).itemsize, info.itemsize, found)
 
@@ -74,8 +75,8 @@ def _workspace_channels_last(shapes: Shapes, params: DeformableConvGradParams) -
     return _workspace(shapes, params) if made is None else sum(made.sizes)
 
 
-def _column_grad(found: Geometry, filter: Any, out_grad: Any, to: Any) -> Bound:
-    """filter^T out_grad, (N, C taps, P), in the accumulating dtype."""
+def _column_grad(found: SamplingGeometry, filter: Any, out_grad: Any, to: Any) -> Bound:
+    """Product filter^T out_grad, (N, C taps, P), in the accumulating dtype."""
     each, pixels = found.out_channels // found.groups, found.pixels
     rows = filter.size // found.out_channels
     if supported(filter.dtype.name):
@@ -94,8 +95,8 @@ def _column_grad(found: Geometry, filter: Any, out_grad: Any, to: Any) -> Bound:
     return run
 
 
-def _filter_grad(found: Geometry, columns: Any, out_grad: Any, to: Any, workspace: Any) -> Bound:
-    """out_grad columns^T, summed over all images."""
+def _filter_grad(found: SamplingGeometry, columns: Any, out_grad: Any, to: Any, workspace: Any) -> Bound:
+    """Product out_grad columns^T, summed over all images."""
     each, pixels = found.out_channels // found.groups, found.pixels
     rows = to.size // found.out_channels
     if supported(to.dtype.name):
@@ -115,8 +116,10 @@ def _filter_grad(found: Geometry, columns: Any, out_grad: Any, to: Any, workspac
     return run
 
 
-def _fold(found: Geometry, arrays: tuple[Any, Any, Any], buffers: tuple[Any, Any, Any, Any]) -> tuple[Bound, int]:
-    """One pass over the columns' gradient; also the number of chunks that `partial` is summed by."""
+def _fold(
+    found: SamplingGeometry, arrays: tuple[Any, Any, Any], buffers: tuple[Any, Any, Any, Any]
+) -> tuple[Bound, int]:
+    """One pass over the columns' gradient; also the number of chunks in `partial`."""
     x = arrays[0]
     gradient, columns, _, _ = buffers
     grid, chunk = grid_of(found, found.batch)
@@ -126,7 +129,7 @@ def _fold(found: Geometry, arrays: tuple[Any, Any, Any], buffers: tuple[Any, Any
     return (lambda: function(grid, (THREADS,), arguments)), grid[2] // found.deformable_groups
 
 
-def _gather(found: Geometry, partial: Any, chunks: int, out: dict[str, Any], like: Any) -> Bound:
+def _gather(found: SamplingGeometry, partial: Any, chunks: int, out: dict[str, Any], like: Any) -> Bound:
     size = found.batch * found.deformable_groups * found.taps * found.pixels
     function = SOURCE.function(f"gather<{ctype(like)}>")
     targets = (out.get("offset_grad"), out.get("mask_grad"))
@@ -134,7 +137,7 @@ def _gather(found: Geometry, partial: Any, chunks: int, out: dict[str, Any], lik
     return lambda: function((-(-size // THREADS),), (THREADS,), arguments)
 
 
-def _x_grad_in_order(found: Geometry, arrays: tuple[Any, Any, Any], gradient: Any, to: Any) -> Bound:
+def _x_grad_in_order(found: SamplingGeometry, arrays: tuple[Any, Any, Any], gradient: Any, to: Any) -> Bound:
     x, offset, mask = arrays
     planes = found.batch * found.channels
     function = SOURCE.function(f"fold_in_order<{ctype(x)}>")
@@ -143,7 +146,7 @@ def _x_grad_in_order(found: Geometry, arrays: tuple[Any, Any, Any], gradient: An
 
 
 def _sampled(
-    found: Geometry, arrays: tuple[Any, Any, Any], buffers: tuple[Any, Any, Any, Any], out: dict[str, Any]
+    found: SamplingGeometry, arrays: tuple[Any, Any, Any], buffers: tuple[Any, Any, Any, Any], out: dict[str, Any]
 ) -> list[Bound]:
     """The pass over the columns' gradient, and the sums over chunks of channels that follow it."""
     if all(buffer is None for buffer in buffers[1:]):
@@ -232,7 +235,7 @@ def channels_last(
     mask: Any = None,
     **options: Any,
 ) -> Bound:
-    """Five launches and a few more for splits; where channels are not laid out that way, as they come."""
+    """Five launches and a few more for splits; falls back to columns for unsupported channels."""
     params = DeformableConvGradParams(**options)
     made = spread_of(geometry(x.shape, filter.shape, params), x.dtype.name)
     if made is not None:

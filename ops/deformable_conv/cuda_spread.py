@@ -1,4 +1,4 @@
-"""deformable_conv_grad on CUDA channels last: samples of a pixel are 16 bytes, and so are additions to its gradient."""
+"""deformable_conv_grad on CUDA, channels last: 16-byte samples per pixel, and 16-byte additions to its gradient."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 from opgauge.ops._core.dtype import dtype_info
 from opgauge.ops._core.kernel import Bound
 from opgauge.ops._cuda.gemm.gemm import Matrix, product, splits_bytes, supported
-from opgauge.ops._cuda.source import DIVISOR, Source, divisor
+from opgauge.ops._cuda.source import DIVISOR, CudaSource, divisor
 from opgauge.ops.deformable_conv.cuda import ALIGNMENT, CONV, THREADS, conv_struct, ctype
 from opgauge.ops.deformable_conv.cuda_fused import (
     DTYPES,
@@ -21,7 +21,7 @@ from opgauge.ops.deformable_conv.cuda_fused import (
     Channels,
     channels_of,
 )
-from opgauge.ops.deformable_conv.sampling import Geometry
+from opgauge.ops.deformable_conv.sampling import SamplingGeometry
 
 _LINES = np.dtype([(name, np.int32) for name in ("area", "channels", "segment", "depth")] + [("padded", DIVISOR)])
 _PLAN = np.dtype(
@@ -32,18 +32,20 @@ _PLAN = np.dtype(
     ]
 )
 MOST_GROUPS = 2**16 - 1
-SOURCE = Source(
+"""Limit of the grid."""
+SOURCE = CudaSource(
     __file__,
     "spread.cu",
     tuple(f"{name}<{dtype_info(item).ctype}>" for item in DTYPES for name in ("ready", "spread", "finish")),
 )
+"""Declared instances of spread.cu."""
 
 
 @dataclass(frozen=True, slots=True)
-class Spread:
-    """What the launches need to know: the columns' gradient is (pixels of all images, taps, channels as laid out)."""
+class SpreadLayout:
+    """Launch configuration; the columns' gradient is (pixels of all images, taps, channels as stored)."""
 
-    found: Geometry
+    found: SamplingGeometry
     itemsize: int
     channels: Channels
 
@@ -60,17 +62,17 @@ class Spread:
     @property
     def lanes(self) -> int:
         """Lanes that share a sample."""
-        packs = self.depth // self.found.deformable_groups * self.itemsize // 16
-        return min(LANES, 1 << (packs - 1).bit_length())
+        vectors = self.depth // self.found.deformable_groups * self.itemsize // 16
+        return min(LANES, 1 << (vectors - 1).bit_length())
 
     @property
     def pieces(self) -> int:
-        """Blocks that turn x."""
+        """Blocks that transpose x."""
         return self.found.batch * _pieces(self.found.size[0] * self.found.size[1], self.depth)
 
     @property
     def out_pieces(self) -> int:
-        """Blocks that turn the gradient of the output."""
+        """Blocks that transpose the gradient of the output."""
         return self.found.batch * _pieces(self.found.pixels, self.found.out_channels)
 
     @property
@@ -80,7 +82,7 @@ class Spread:
 
     @property
     def product(self) -> tuple[int, int, int]:
-        """Rows, columns and depth of the product that gives the filter's gradient."""
+        """Rows, columns and depth of the product for the filter's gradient."""
         return self.found.out_channels // self.found.groups, self.found.taps * self.channels.depth, self.columns
 
     @property
@@ -99,7 +101,7 @@ class Spread:
         return tuple(-(-size // ALIGNMENT) * ALIGNMENT for size in exact)
 
     def struct(self) -> Any:
-        """As the kernels' Plan."""
+        """`Plan` struct of the kernels."""
         found, channels = self.found, self.channels
         lines = (found.size[0] * found.size[1], found.channels, channels.segment, self.depth, divisor(channels.padded))
         outs = found.out_channels
@@ -114,20 +116,20 @@ def _pieces(pixels: int, channels: int) -> int:
     return -(-pixels // TURNED[0]) * -(-channels // TURNED[1])
 
 
-def spread_of(found: Geometry, dtype: str) -> Spread | None:
-    """None where these kernels have no way."""
+def spread_of(found: SamplingGeometry, dtype: str) -> SpreadLayout | None:
+    """The configuration; None if these kernels do not support the convolution."""
     if dtype not in DTYPES or not supported(dtype) or found.samples == 0 or found.out_channels == 0:
         return None
     itemsize = dtype_info(dtype).itemsize
     channels = channels_of(found, itemsize, SHORT_HALVES)
     if channels is None or found.deformable_groups > MOST_GROUPS:
         return None
-    made = Spread(found, itemsize, channels)
+    made = SpreadLayout(found, itemsize, channels)
     counts = (made.grid[0], made.columns + THREADS, made.pieces + made.out_pieces + found.out_channels, made.product[1])
     return made if max(counts) <= LARGEST_INDEX else None
 
 
-def _column_grad(made: Spread, turned: Any, out_lines: Any, to: Any) -> Bound:
+def _column_grad(made: SpreadLayout, turned: Any, out_lines: Any, to: Any) -> Bound:
     """Gradient of the output by the filter, (pixels, taps, channels), in float32."""
     each, columns, depth = made.product
     a = Matrix(out_lines, made.found.out_channels, group=each, along=True)
@@ -135,7 +137,7 @@ def _column_grad(made: Spread, turned: Any, out_lines: Any, to: Any) -> Bound:
     return product(a, b, _lines(made, to), (depth, columns, each), groups=made.found.groups)
 
 
-def _filter_grad(made: Spread, columns: Any, out_lines: Any, to: Any, workspace: Any) -> Bound:
+def _filter_grad(made: SpreadLayout, columns: Any, out_lines: Any, to: Any, workspace: Any) -> Bound:
     """Gradient of the output by columns, summed over all pixels, (rows, taps, channels)."""
     each, length, _ = made.product
     a = Matrix(out_lines, made.found.out_channels, group=each)
@@ -143,13 +145,13 @@ def _filter_grad(made: Spread, columns: Any, out_lines: Any, to: Any, workspace:
     return product(a, _lines(made, columns), d, made.product, groups=made.found.groups, workspace=workspace)
 
 
-def _lines(made: Spread, array: Any) -> Matrix:
+def _lines(made: SpreadLayout, array: Any) -> Matrix:
     """(pixels, taps, channels) as a matrix of a group's taps and channels."""
     depth = made.channels.depth
     return Matrix(array, made.found.taps * made.depth, image=made.depth, post=depth, group=depth)
 
 
-def backward(made: Spread, arrays: tuple[Any, ...], out: dict[str, Any], workspace: Any) -> list[Bound]:
+def backward(made: SpreadLayout, arrays: tuple[Any, ...], out: dict[str, Any], workspace: Any) -> list[Bound]:
     """Launches for x, offset, mask, filter and the gradient of the output, in order."""
     x, offset, mask, weights, out_grad = arrays
     ends = accumulate(made.sizes, initial=0)
@@ -178,8 +180,8 @@ def backward(made: Spread, arrays: tuple[Any, ...], out: dict[str, Any], workspa
     return steps
 
 
-def _count(made: Spread) -> int:
-    """Elements of the filter as turned."""
+def _count(made: SpreadLayout) -> int:
+    """Elements of the filter as stored."""
     return made.found.out_channels * made.found.taps * made.channels.depth
 
 

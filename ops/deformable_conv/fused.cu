@@ -15,11 +15,11 @@
 #include "sampling.cuh"
 #include "warpgroup.cuh"
 
-constexpr int CONSUMERS = 256, PRODUCERS = 256;  // threads; those that multiply come first
+constexpr int CONSUMERS = 256, PRODUCERS = 256;  // threads; those that multiply arrive first
 constexpr int LINE = 128;      // bytes of a row of a stage: 64 elements of 16 bits, or HALVES halves of each float
 constexpr int LANES = 8;       // lanes that share a sample's place, 16 bytes of channels each
 constexpr int OCTETS = PRODUCERS / LANES;
-constexpr int AHEAD = 2;       // samples under way in a thread
+constexpr int AHEAD = 2;       // samples in flight per thread
 constexpr int LOADS = 16;      // likewise, of the filter
 constexpr int ALL_CONSUMERS = 1;  // named barrier
 constexpr int ROW_SCALES = 1024;  // bytes for those of a block
@@ -102,7 +102,7 @@ struct Step {
 
 // One row of the filter: its stages' lines of 128 bytes, 16 bytes each moved by the row so that eight rows meet no bank twice.
 template <typename T, int HALVES>
-__device__ __forceinline__ void pack(
+__device__ __forceinline__ void vector(
     const T* __restrict__ filter, unsigned char* __restrict__ packed, float* __restrict__ scales, const Plan& plan,
     int tile_rows, int padded_row) {
   __shared__ float largest[8];
@@ -158,7 +158,7 @@ __device__ __forceinline__ void pack(
     if constexpr (sizeof(T) == 4) {
       unsigned int high[4], low[4];
 #pragma unroll
-      for (int j = 0; j < 4; ++j) take_apart(high[j], low[j], values[2 * j] * scale, values[2 * j + 1] * scale);
+      for (int j = 0; j < 4; ++j) split_halves(high[j], low[j], values[2 * j] * scale, values[2 * j + 1] * scale);
       *reinterpret_cast<uint4*>(line + (part ^ within % 8) * 16) = make_uint4(high[0], high[1], high[2], high[3]);
       if (HALVES == 1) continue;
       *reinterpret_cast<uint4*>(line + ((part + 4) ^ within % 8) * 16) = make_uint4(low[0], low[1], low[2], low[3]);
@@ -200,7 +200,7 @@ __global__ void __launch_bounds__(256, sizeof(T) == 2 ? 6 : 4) prepare(
     Place* __restrict__ places, int filter_rows, int pieces, int tile_rows, const __grid_constant__ Plan plan) {
   const int block = blockIdx.x;
   if (block < filter_rows) {
-    pack<T, HALVES>(filter, packed, scales, plan, tile_rows, block);
+    vector<T, HALVES>(filter, packed, scales, plan, tile_rows, block);
   } else if (block < filter_rows + pieces) {
     const Lines of = {
         plan.conv.height * plan.conv.width, plan.conv.channels, plan.segment, plan.line_depth, plan.padded};
@@ -220,11 +220,11 @@ struct Ring {  // shared memory of a block
   static constexpr int FILTER_BYTES = ROWS * LINE, STAGE_BYTES = FILTER_BYTES + COLUMNS * LINE;
   float* row_scales;  // (ROWS): what undoes the filter's scaling
   unsigned char* memory;
-  Spot* spots;     // (warps that sample, places, 4 ITEMS): of the chunks under way
+  Spot* spots;     // (warps that sample, places, 4 ITEMS): of the chunks in flight
   Place* places;   // likewise: of the next
   float* scales;   // (stages, COLUMNS): what undoes the samples' scaling
   unsigned long long *full, *empty;
-  unsigned int* ticket;
+  unsigned int* counter;
 
   __device__ __forceinline__ Ring(unsigned char* start, const Plan& plan) : memory(start + ROW_SCALES) {
     row_scales = reinterpret_cast<float*>(start);
@@ -233,7 +233,7 @@ struct Ring {  // shared memory of a block
     scales = reinterpret_cast<float*>(places + plan.places * COLUMNS);
     full = reinterpret_cast<unsigned long long*>(scales + plan.stages * COLUMNS);
     empty = full + plan.stages;
-    ticket = reinterpret_cast<unsigned int*>(empty + plan.stages);
+    counter = reinterpret_cast<unsigned int*>(empty + plan.stages);
   }
   __device__ __forceinline__ unsigned char* filter(int slot) const { return memory + slot * STAGE_BYTES; }
   __device__ __forceinline__ unsigned char* samples(int slot) const { return filter(slot) + FILTER_BYTES; }
@@ -275,7 +275,7 @@ struct Scout {
     places = ring.places + warp * plan.places * EACH;
   }
 
-  __device__ __forceinline__ void send(const Step& step) const {
+  __device__ __forceinline__ void publish(const Step& step) const {
     const int total = plan.images * plan.conv.pixels.value;
     const int first = blockIdx.y * segments + quotient(step.chunk(plan) * DEPTH<HALVES>, plan.padded);
 #pragma unroll 1
@@ -311,7 +311,7 @@ struct Scout {
 
 template <typename T>
 struct Corners {
-  Pack<T, VECTOR<T>> at[4];
+  Vector<T, VECTOR<T>> at[4];
   float4 weight;
   __device__ __forceinline__ void load_from(const char* from, unsigned int bytes, const Spot& spot) {
     const uint4 line = spot.line;
@@ -320,7 +320,7 @@ struct Corners {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const uint4 word = __ldg(reinterpret_cast<const uint4*>(from + static_cast<unsigned long long>(lines[i]) * bytes));
-      at[i] = *reinterpret_cast<const Pack<T, VECTOR<T>>*>(&word);
+      at[i] = *reinterpret_cast<const Vector<T, VECTOR<T>>*>(&word);
     }
   }
   __device__ __forceinline__ float blend(int i) const {
@@ -342,10 +342,10 @@ struct Whole {  // of float32
 
 template <typename T>
 struct Narrowed {
-  Pack<T, 8> pack;
+  Vector<T, 8> vector;
   __device__ __forceinline__ void blend(const Corners<T>& corners) {
 #pragma unroll
-    for (int i = 0; i < 8; ++i) pack.at[i] = narrow<T>(corners.blend(i));
+    for (int i = 0; i < 8; ++i) vector.at[i] = narrow<T>(corners.blend(i));
   }
 };
 
@@ -387,8 +387,8 @@ __device__ __forceinline__ void put(
 #pragma unroll
     for (int j = i; j < i + AHEAD / PIXELS; ++j) {
       const float(&at)[4] = samples[j].at;
-      take_apart(high[j].x, low[j].x, at[0] * factor, at[1] * factor);
-      take_apart(high[j].y, low[j].y, at[2] * factor, at[3] * factor);
+      split_halves(high[j].x, low[j].x, at[0] * factor, at[1] * factor);
+      split_halves(high[j].y, low[j].y, at[2] * factor, at[3] * factor);
     }
     if constexpr (HALVES == 1) {
       *reinterpret_cast<uint4*>(line + (lane ^ row % 8) * 16) = make_uint4(high[0].x, high[0].y, high[1].x, high[1].y);
@@ -406,7 +406,7 @@ __device__ __forceinline__ void put(
     unsigned char* line, float*, const Narrowed<T> (&samples)[AHEAD], int lane, int row) {
 #pragma unroll
   for (int i = 0; i < AHEAD; ++i) {
-    store<T, 8>(reinterpret_cast<T*>(line + i * OCTETS * LINE + (lane ^ row % 8) * 16), samples[i].pack);
+    store<T, 8>(reinterpret_cast<T*>(line + i * OCTETS * LINE + (lane ^ row % 8) * 16), samples[i].vector);
   }
 }
 
@@ -446,9 +446,9 @@ __device__ __forceinline__ void produce(
   const auto visit = [&](int stage) {  // its first, or where this block begins; the next one's places are sent for
     scout.receive();
     later.next_visit(plan);
-    if (stage - step.inner + plan.span < end) scout.send(later);
+    if (stage - step.inner + plan.span < end) scout.publish(later);
   };
-  scout.send(step);
+  scout.publish(step);
   visit(begin);
   Source<T, HALVES, EACH> source(plan, lines, zeros, scout.spots, step, octet, lane);
   Corners<T> corners[AHEAD];
@@ -530,7 +530,7 @@ __device__ __forceinline__ void multiply_stage(
 // Adds up what the splits of a tile have, in order, in the block that is last to have its own; false in the others.
 template <int SIZE>
 __device__ __forceinline__ bool add_splits(
-    float (&sum)[SIZE], float* partial, unsigned int* ticket, int splits, unsigned int* shared) {
+    float (&sum)[SIZE], float* partial, unsigned int* counter, int splits, unsigned int* shared) {
   float4* const parts = reinterpret_cast<float4*>(partial) + threadIdx.x;
 #pragma unroll
   for (int i = 0; i < SIZE / 4; ++i) {
@@ -540,13 +540,13 @@ __device__ __forceinline__ bool add_splits(
   __threadfence();
   bar_sync<ALL_CONSUMERS, CONSUMERS>();
   if (threadIdx.x == 0) {
-    *shared = atomicAdd(ticket, 1u);
+    *shared = atomicAdd(counter, 1u);
     __threadfence();
   }
   bar_sync<ALL_CONSUMERS, CONSUMERS>();
   if (*shared != splits - 1) return false;
   __threadfence();
-  if (threadIdx.x == 0) *ticket = 0;  // as the next run wants it
+  if (threadIdx.x == 0) *counter = 0;  // as the next run wants it
 #pragma unroll
   for (int i = 0; i < SIZE; ++i) sum[i] = 0;
   for (int split = 0; split < splits; ++split) {
@@ -597,7 +597,7 @@ template <typename T, int HALVES, int N, int R, int Q>
 __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1) convolve(
     const T* __restrict__ lines, const T* __restrict__ zeros, const unsigned char* __restrict__ packed,
     const float* __restrict__ row_scales, const Place* __restrict__ places, T* __restrict__ out, float* __restrict__ partial,
-    unsigned int* __restrict__ tickets, const __grid_constant__ Plan plan) {
+    unsigned int* __restrict__ counters, const __grid_constant__ Plan plan) {
   using Memory = Ring<N, R, Q>;
   constexpr int ROWS = Memory::ROWS, COLUMNS = Memory::COLUMNS, SIZE = N / 2;
   extern __shared__ __align__(1024) unsigned char memory[];
@@ -649,7 +649,7 @@ __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1) convolve(
     if (plan.splits > 1) {
       const long long index = static_cast<long long>(blockIdx.y) * plan.tiles + tile;
       float* const mine = partial + index * plan.splits * ROWS * COLUMNS;
-      if (!add_splits(sum, mine, tickets + index, plan.splits, ring.ticket)) continue;
+      if (!add_splits(sum, mine, counters + index, plan.splits, ring.counter)) continue;
     }
     write<T, N, R, Q>(ring, sum, row_scale, out, plan, column_tile * COLUMNS, first_row, row, column);
   }

@@ -1,9 +1,9 @@
 """Numba kernels of deformable_conv for the CPU.
 
-Images are laid out channels last, padded by a pixel all around and by one more row below: a corner is a
-run of channels that vectors read, none needs a test, and a sample outside is taken from the two rows of
-zeros at the end, whatever the image holds. A block of pixels is sampled some taps at a time and
-multiplied while it is in the cache. 16-bit floats come as `opgauge.ops._cpu.jit.storage` views them.
+Images are stored channels last, padded by a pixel on all sides and by one more row below: a corner is a
+run of channels that vectors read, no test is needed, and a sample outside reads the two rows of
+zeros at the end, whatever the image contains. A block of pixels is sampled some taps at a time and
+multiplied while it is in cache. 16-bit floats arrive in the format of `opgauge.ops._cpu.jit.storage`.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from opgauge.ops._cpu.tile.jit import (
 )
 
 uintp = np.uintp
-"""Of an index, it says that it is not from the end: one comparison less, and loops vectorise."""
+"""Unsigned index type, without the test for negative indices, so that loops vectorise."""
 CHANNELS = 16
-"""Channels moved at once to where they lie next to each other."""
+"""Channels transposed at once."""
 DEPTH = 256
-"""Depth of a partial product: its operands stay in the nearest cache, its rounding is that of a short sum."""
+"""Depth of a partial product: its operands fit the first-level cache, its rounding is that of a short sum."""
 
 
 @njit(**INNER)
@@ -45,7 +45,7 @@ def _lay_row(x: Any, n: int, h: int, image: Any, start: int) -> None:
 
 @njit(cache=True, parallel=True, error_model="numpy")
 def lay_out(x: Any, image: Any) -> None:
-    """x (N, C, H, W) to image, flat (N, H + 3, W + 2, C); the margins are left alone."""
+    """Copy x (N, C, H, W) to image, flat (N, H + 3, W + 2, C); the margins are not written."""
     batch, channels, height, width = x.shape
     for task in prange(batch * height):
         n, h = task // height, task % height
@@ -64,7 +64,7 @@ def _pack_panel(weight: Any, group: int, per_group: int, first: int, columns: in
 
 @njit(cache=True, parallel=True, error_model="numpy")
 def pack(weight: Any, groups: int, packed: Any) -> None:
-    """weight (Co, C / groups, taps) to flat (groups, panels, taps, C / groups, a tile's columns of Co / groups)."""
+    """Pack weight (Co, C / groups, taps) to flat (groups, panels, taps, C / groups, a tile's columns of Co)."""
     out_channels, depth, taps = weight.shape
     columns, per_group = tile_columns(packed), out_channels // groups
     panels = -(-per_group // columns)
@@ -77,7 +77,7 @@ def pack(weight: Any, groups: int, packed: Any) -> None:
 def _locate(
     offset: Any, mask: Any, n: int, row: int, tap: int, first: int, count: int, numbers: Any, places: Any, weights: Any
 ) -> None:
-    """Where the samples of `count` pixels lie: places (count,) and weights (7, count).
+    """Locate the samples of `count` pixels: places (count,) and weights (7, count).
 
     The weights are those of the four corners times the mask, the fractions of row and column, and the mask.
     offset (N, dg taps, 2, P), mask (N, dg taps, P) or empty; row is that of the group and tap in both.
@@ -116,7 +116,7 @@ def _blend(
     row: int,
     count: int,
 ) -> None:
-    """The samples of `length` channels from `start` on, each pixel's to a row of `column`."""
+    """Sample `length` channels from `start` on, each pixel into a row of `column`."""
     step = LANES_BYTES // image.itemsize
     for index in range(count):
         p, q = start + places[index] * channels, target + index * row
@@ -257,9 +257,9 @@ def convolve(
     column: Any,
     sums: Any,
 ) -> None:
-    """The whole convolution, a block of pixels at a time; the last four arrays are each thread's scratch.
+    """The whole convolution, one block of pixels at a time; the last four arrays are each thread's scratch.
 
-    image as `lay_out` leaves it, packed as `pack` does, offset (N, dg taps, 2, P), mask (N, dg taps, P) or
+    image from `lay_out`, packed from `pack`, offset (N, dg taps, 2, P), mask (N, dg taps, P) or
     empty, out (N, Co, P). sizes: channels, groups, deformable groups, channels that share both, taps.
     numbers: sizes of the image (H, W), columns of out and of the kernel, then strides, paddings, dilations.
     """
@@ -305,9 +305,9 @@ def _pack_for_unit(
 
 @njit(cache=True, parallel=True, error_model="numpy")
 def pack_transposed(weight: Any, groups: int, unit: int, at_once: int, packed: Any) -> None:
-    """weight (Co, C / groups, taps) to flat (units, chunks of taps, panels, Co / groups, a tile's columns of them).
+    """Pack weight (Co, C / groups, taps) to flat (units, chunks of taps, panels, Co / groups, a tile's columns).
 
-    A unit is as many channels; the columns of one and a chunk are (taps, channels), filled up to whole panels.
+    A unit is as many channels; its columns for one chunk are (taps, channels), padded to whole panels.
     """
     out_channels, depth, taps = weight.shape
     per_group, columns, chunks = out_channels // groups, tile_columns(packed), -(-taps // at_once)
@@ -348,9 +348,9 @@ def _spread_back(
     pixel: int,
     owner: int,
 ) -> None:
-    """One pixel's sample of a unit's channels at one tap.
+    """Gradient of one pixel's sample of a unit's channels at one tap.
 
-    Gives its gradient to the image's, the offset's and the mask's; leaves the sample itself behind.
+    Adds to the gradients of the image, the offset and the mask; also stores the sample itself.
     """
     need_x, need_slopes, need_filter = needs
     step, columns = LANES_BYTES // image.itemsize, tile_columns(image)
@@ -520,9 +520,9 @@ def differentiate(
 ) -> None:
     """All gradients, each unit of channels by one thread for a share of the images; the last four arrays are scratch.
 
-    As for `convolve`, but sizes holds the channels of a unit instead of those of a group, and packed is as
-    `pack_transposed` leaves it. image_grad, laid out as image is, is added to. slopes
-    (units, N, taps, 3, P) takes the gradients of rows, columns and mask; filter_sums, flat
+    Arguments as in `convolve`, except that sizes has the channels of a unit instead of a group's, and packed is from
+    `pack_transposed`. image_grad, laid out like image, is added to. slopes
+    (units, N, taps, 3, P) receives the gradients of rows, columns and mask; filter_sums, flat
     (shares, units, chunks, panels, rows of Co / groups, columns), the filter's. needs: of x, of slopes, of filter.
     """
     batch, _, pixels = out_grad.shape
@@ -564,7 +564,7 @@ def differentiate(
 
 @njit(cache=True, parallel=True, error_model="numpy")
 def clear(array: Any) -> None:
-    """Zeros everywhere, flat."""
+    """Set flat `array` to zero."""
     for index in prange(array.size):
         array[index] = 0
 
@@ -581,7 +581,7 @@ def _collect_row(image_grad: Any, start: int, x_grad: Any, n: int, h: int) -> No
 
 @njit(cache=True, parallel=True, error_model="numpy")
 def collect_image(image_grad: Any, x_grad: Any) -> None:
-    """The opposite of `lay_out`."""
+    """The inverse of `lay_out`."""
     batch, channels, height, width = x_grad.shape
     for task in prange(batch * height):
         n, h = task // height, task % height
@@ -605,7 +605,7 @@ def collect_slopes(slopes: Any, first: int, end: int, grad: Any) -> None:
 
 @njit(cache=True, parallel=True, error_model="numpy")
 def collect_filter(filter_sums: Any, shares: int, unit: int, at_once: int, groups: int, grad: Any) -> None:
-    """Sum over the shares, back to (Co, C / groups, taps)."""
+    """Sum over the shares, transposed to (Co, C / groups, taps)."""
     out_channels, depth, taps = grad.shape
     per_group, columns, chunks = out_channels // groups, tile_columns(filter_sums), -(-taps // at_once)
     rows, panels = -(-per_group // ROWS) * ROWS, -(-at_once * unit // columns)

@@ -1,8 +1,8 @@
-// Tensors (N, C, H, W) laid out as lines (N, H, W, channels): 16 bytes are channels of one pixel. Channels come in
+// Tensors (N, C, H, W) laid out as lines (N, H, W, channels): 16 bytes are channels of one pixel. Channels arrive in
 // segments, each padded to whole 16 bytes.
 #pragma once
 #include "divide.cuh"
-#include "pack.cuh"
+#include "vector.cuh"
 
 constexpr int TURNED_PIXELS = 32, TURNED_CHANNELS = 64, TURNERS = 256;  // what a block turns, by so many threads
 
@@ -32,13 +32,13 @@ __device__ __forceinline__ int given_channel(int channel, int segment, const Div
 }
 
 // A piece of x to `lines`; as many zeros to `zeros`, where that is wanted. By 16 bytes, if lines are whole ones. All of a
-// thread's loads are under way at once.
+// thread's loads are in flight at once.
 template <typename T>
 __device__ __forceinline__ void turn(
     const T* __restrict__ x, T* __restrict__ lines, float* __restrict__ zeros, const Lines& of, int block) {
-  constexpr int V = 16 / sizeof(T), ACROSS = TURNED_CHANNELS / V;
+  constexpr int V = 16 / sizeof(T), MN_MAJOR_PITCH = TURNED_CHANNELS / V;
   constexpr int ROWS = TURNERS / TURNED_PIXELS, LOADS = TURNED_CHANNELS / ROWS;
-  constexpr int LINES = TURNERS / ACROSS, STORES = TURNED_PIXELS / LINES;
+  constexpr int LINES = TURNERS / MN_MAJOR_PITCH, STORES = TURNED_PIXELS / LINES;
   __shared__ T tile[TURNED_CHANNELS][TURNED_PIXELS + 1];
   const Piece piece(of, block);
   const int row = threadIdx.x / TURNED_PIXELS, lane = threadIdx.x % TURNED_PIXELS, pixel = piece.pixel + lane;
@@ -62,50 +62,50 @@ __device__ __forceinline__ void turn(
 #pragma unroll
   for (int i = 0; i < LOADS; ++i) tile[row + i * ROWS][lane] = values[i];
   __syncthreads();
-  const int line = threadIdx.x / ACROSS, j = threadIdx.x % ACROSS * V;
+  const int line = threadIdx.x / MN_MAJOR_PITCH, j = threadIdx.x % MN_MAJOR_PITCH * V;
   const long long first = static_cast<long long>(piece.image) * of.area + piece.pixel + line;
   const long long at = first * of.depth + piece.channel + j;
 #pragma unroll
   for (int i = 0; i < STORES; ++i) {
     const int own = line + i * LINES;
     if (piece.pixel + own >= of.area || piece.channel + j >= of.depth) continue;
-    Pack<T, V> pack;
+    Vector<T, V> vector;
 #pragma unroll
-    for (int k = 0; k < V; ++k) pack.at[k] = tile[j + k][own];
+    for (int k = 0; k < V; ++k) vector.at[k] = tile[j + k][own];
     const long long to = at + static_cast<long long>(i) * LINES * of.depth;
     if (of.depth % V == 0) {
-      store<T, V>(lines + to, pack);
+      store<T, V>(lines + to, vector);
     } else {
 #pragma unroll
       for (int k = 0; k < V; ++k) {
-        if (piece.channel + j + k < of.depth) lines[to + k] = pack.at[k];
+        if (piece.channel + j + k < of.depth) lines[to + k] = vector.at[k];
       }
     }
     if (zeros == nullptr) continue;
 #pragma unroll
-    for (int k = 0; k < V; k += 4) store<float, 4>(zeros + to + k, Pack<float, 4>{});
+    for (int k = 0; k < V; k += 4) store<float, 4>(zeros + to + k, Vector<float, 4>{});
   }
 }
 
 // The other way round.
 template <typename T>
 __device__ __forceinline__ void turn_back(const float* __restrict__ lines, T* __restrict__ x, const Lines& of, int block) {
-  constexpr int ACROSS = TURNED_CHANNELS / 4, LINES = TURNERS / ACROSS, LOADS = TURNED_PIXELS / LINES;
+  constexpr int MN_MAJOR_PITCH = TURNED_CHANNELS / 4, LINES = TURNERS / MN_MAJOR_PITCH, LOADS = TURNED_PIXELS / LINES;
   constexpr int ROWS = TURNERS / TURNED_PIXELS, STORES = TURNED_CHANNELS / ROWS;
   __shared__ float tile[TURNED_CHANNELS][TURNED_PIXELS + 1];
   const Piece piece(of, block);
-  const int line = threadIdx.x / ACROSS, j = threadIdx.x % ACROSS * 4;
+  const int line = threadIdx.x / MN_MAJOR_PITCH, j = threadIdx.x % MN_MAJOR_PITCH * 4;
   const long long first = static_cast<long long>(piece.image) * of.area + piece.pixel + line;
-  Pack<float, 4> packs[LOADS];
+  Vector<float, 4> vectors[LOADS];
 #pragma unroll
   for (int i = 0; i < LOADS; ++i) {
     const bool valid = piece.pixel + line + i * LINES < of.area && piece.channel + j < of.depth;
-    packs[i] = valid ? load<float, 4>(lines + (first + i * LINES) * of.depth + piece.channel + j) : Pack<float, 4>{};
+    vectors[i] = valid ? load<float, 4>(lines + (first + i * LINES) * of.depth + piece.channel + j) : Vector<float, 4>{};
   }
 #pragma unroll
   for (int i = 0; i < LOADS; ++i) {
 #pragma unroll
-    for (int k = 0; k < 4; ++k) tile[j + k][line + i * LINES] = packs[i].at[k];
+    for (int k = 0; k < 4; ++k) tile[j + k][line + i * LINES] = vectors[i].at[k];
   }
   __syncthreads();
   const int row = threadIdx.x / TURNED_PIXELS, lane = threadIdx.x % TURNED_PIXELS, pixel = piece.pixel + lane;

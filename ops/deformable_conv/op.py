@@ -1,11 +1,11 @@
-"""What deformable_conv (v1 without a mask, v2 with one) and deformable_conv_grad take and give.
+"""Definition of deformable_conv (v1 without a mask, v2 with one) and deformable_conv_grad.
 
     out[n, o, h, w] = sum over c in o's group, taps (i, j) of
         filter[o, c, i, j] mask[n, g, ij, h, w] X(n, c, h sh - ph + i dh + dy, w sw - pw + j dw + dx)
 
 with g = c // (C / deformable_groups), (dy, dx) = offset[n, g, 2 ij : 2 ij + 2, h, w] (rows first) and X
 bilinear. A sample strictly inside (-1, H) x (-1, W) is interpolated with corners outside the
-image taken as 0; any other, or one that is not a number, is 0. The mathematics is in
+image taken as 0; any other sample, or NaN coordinate, is 0. The mathematics is in
 `opgauge.ops.deformable_conv.reference`.
 """
 
@@ -20,7 +20,7 @@ from opgauge.ops._core.op import Array, Input, Op, Shape, Shapes, TensorSpec, Wo
 from opgauge.ops._core.registry import register
 from opgauge.ops.deformable_conv.propose import propose
 from opgauge.ops.deformable_conv.reference import gradient_bounds, gradients, output, output_bounds
-from opgauge.ops.deformable_conv.sampling import Geometry
+from opgauge.ops.deformable_conv.sampling import SamplingGeometry
 
 PerAxis = int | tuple[int, ...]
 PAIR = 2
@@ -28,6 +28,7 @@ RANK = 4
 UNITS = 32
 """Allowed rounding of a long sum, in half epsilons of sum |filter| |column|: rejects TF32 (366), takes float32 (24)."""
 DTYPES = ("float16", "bfloat16", "float32", "float64")
+"""Supported dtypes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +68,7 @@ class DeformableConvParams:
 
 @dataclass(frozen=True, slots=True)
 class DeformableConvGradParams(DeformableConvParams):
-    """As for the forward op, and which gradients are wanted."""
+    """Parameters of the forward op, and the gradients to compute."""
 
     need_x: bool = True
     need_offset: bool = True
@@ -79,8 +80,8 @@ def _pair(value: PerAxis) -> tuple[int, int]:
     return (value, value) if isinstance(value, int) else (value[0], value[1])
 
 
-def geometry(x: Shape, filter_shape: Shape, params: DeformableConvParams) -> Geometry:
-    """The convolution in numbers; raises ShapeError where shapes and parameters do not fit."""
+def geometry(x: Shape, filter_shape: Shape, params: DeformableConvParams) -> SamplingGeometry:
+    """The convolution in numbers; raises ShapeError if shapes and parameters do not match."""
     if len(x) != RANK or len(filter_shape) != RANK:
         msg = f"x {list(x)} and filter {list(filter_shape)} must both have rank {RANK}"
         raise ShapeError(msg)
@@ -109,7 +110,7 @@ def geometry(x: Shape, filter_shape: Shape, params: DeformableConvParams) -> Geo
     if min(out_size) <= 0:
         msg = f"the convolution of {list(x)} by {list(filter_shape)} has no output: {out_size}"
         raise ShapeError(msg)
-    return Geometry(
+    return SamplingGeometry(
         batch,
         channels,
         (size[0], size[1]),
@@ -124,7 +125,7 @@ def geometry(x: Shape, filter_shape: Shape, params: DeformableConvParams) -> Geo
     )
 
 
-def _inputs(shapes: Mapping[str, Shape], dtype: str, found: Geometry) -> dict[str, TensorSpec]:
+def _inputs(shapes: Mapping[str, Shape], dtype: str, found: SamplingGeometry) -> dict[str, TensorSpec]:
     expected = {"offset": found.offset_shape, "mask": found.mask_shape}
     for name, shape in expected.items():
         if shapes.get(name, shape) != shape:
@@ -136,13 +137,13 @@ def _inputs(shapes: Mapping[str, Shape], dtype: str, found: Geometry) -> dict[st
 
 
 def infer(shapes: Mapping[str, Shape], dtype: str, params: DeformableConvParams) -> Shapes:
-    """x (N, C, H, W), filter (Co, C / groups, kh, kw), offset derived, mask optional, to (N, Co, Ho, Wo)."""
+    """Shape rule: x (N, C, H, W), filter (Co, C / groups, kh, kw), offset, optional mask, to (N, Co, Ho, Wo)."""
     found = geometry(shapes["x"], shapes["filter"], params)
     return Shapes(_inputs(shapes, dtype, found), {"out": TensorSpec(found.out_shape, dtype)})
 
 
 def infer_grad(shapes: Mapping[str, Shape], dtype: str, params: DeformableConvGradParams) -> Shapes:
-    """As the forward op, with out_grad derived; the gradients that are wanted, in the inputs' shapes."""
+    """Shape rule of the forward op, with out_grad derived; the requested gradients have the inputs' shapes."""
     found = geometry(shapes["x"], shapes["filter"], params)
     inputs = _inputs(shapes, dtype, found)
     wanted = {
@@ -161,7 +162,7 @@ def infer_grad(shapes: Mapping[str, Shape], dtype: str, params: DeformableConvGr
     return Shapes({**inputs, "out_grad": TensorSpec(found.out_shape, dtype)}, outputs)
 
 
-def _found(arrays: Mapping[str, Array], params: DeformableConvParams) -> Geometry:
+def _found(arrays: Mapping[str, Array], params: DeformableConvParams) -> SamplingGeometry:
     return geometry(arrays["x"].shape, arrays["filter"].shape, params)
 
 
@@ -196,7 +197,7 @@ def bound(
 def bound_grad(
     arrays: Mapping[str, Array], outputs: Mapping[str, Array], params: DeformableConvGradParams, dtype: str
 ) -> dict[str, Array | float]:
-    """As forward: rounding of long sums (two in a row but for the filter's), of coordinates, of 16-bit columns."""
+    """Rounding of long sums (two in sequence except for the filter), of coordinates, of 16-bit columns."""
     del outputs
     epsilon = dtype_info(dtype_info(dtype).accumulate).epsilon
     magnitudes, wobble = gradient_bounds(arrays, _found(arrays, params), epsilon)
@@ -209,14 +210,14 @@ def bound_grad(
 
 
 def work(shapes: Shapes, params: DeformableConvParams) -> Work:
-    """Every tensor once; the product, and eight operations a sample."""
+    """Every tensor once; the product, and eight operations per sample."""
     found = geometry(shapes.inputs["x"].shape, shapes.inputs["filter"].shape, params)
     flops = found.product_flops + 8 * found.samples
     return Work(tensor_bytes(shapes.inputs), tensor_bytes(shapes.outputs), flops)
 
 
 def work_grad(shapes: Shapes, params: DeformableConvGradParams) -> Work:
-    """Every tensor once; a product for the columns' gradient, one for the filter's, thirty operations a sample."""
+    """Every tensor once; a product for the columns' gradient, one for the filter's, thirty operations per sample."""
     found = geometry(shapes.inputs["x"].shape, shapes.inputs["filter"].shape, params)
     columns = params.need_x or params.need_offset or "mask_grad" in shapes.outputs
     products = int(columns) + int(params.need_filter)
@@ -249,11 +250,12 @@ DEFORMABLE_CONV = register(
         work=work,
         bound=bound,
         propose=propose,
-        summary="convolution whose samples are moved by learned offsets (v1), and weighted (v2)",
+        summary="convolution whose samples are displaced by learned offsets (v1), and weighted (v2)",
         source="Paddle deformable_conv; design document of 2022-08-23",
         errata=_ERRATA,
     )
 )
+"""The registered op."""
 
 DEFORMABLE_CONV_GRAD = register(
     Op(
@@ -272,3 +274,4 @@ DEFORMABLE_CONV_GRAD = register(
         errata=_ERRATA,
     )
 )
+"""The registered op."""

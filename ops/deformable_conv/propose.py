@@ -10,7 +10,7 @@ from opgauge.ops._core.op import Shape
 
 
 def propose(random: Random, elements: int) -> tuple[dict[str, Shape], dict[str, Any]]:
-    """Shapes of x, filter and in one case of two the mask, with the parameters that go with them."""
+    """Shapes of x, filter and in one case of two the mask, with matching parameters."""
     found = draw_convolution(random, elements)
     divisors = [number for number in (1, 2, 4, 8) if found.channels % number == 0]
     chosen = random.choice((1, 1, random.choice(divisors)))

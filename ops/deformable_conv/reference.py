@@ -1,6 +1,6 @@
-"""The mathematics of deformable convolution in float64: the reference, and the magnitudes its bounds rest on.
+"""The mathematics of deformable convolution in float64: the reference, and the magnitudes for its bounds.
 
-Image by image: all samples of a pixel side by side are its column, and the rest is matrix products.
+Image by image: all samples of a pixel form its column, and the rest is matrix products.
 """
 
 from __future__ import annotations
@@ -9,18 +9,18 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 from opgauge.ops._core.op import Array
-from opgauge.ops.deformable_conv.rows import CORNERS, Spread, blend
-from opgauge.ops.deformable_conv.sampling import Geometry, Piece, Samples, pieces
+from opgauge.ops.deformable_conv.rows import CORNERS, RowScatter, blend
+from opgauge.ops.deformable_conv.sampling import Piece, Samples, SamplingGeometry, pieces
 
 
-def _by_tap(found: Geometry, weight: Array) -> Array:
+def _by_tap(found: SamplingGeometry, weight: Array) -> Array:
     """The filter as (groups, Co / groups, taps C / groups)."""
     by_group = weight.reshape(found.groups, -1, weight.shape[1], found.taps)
     return by_group.transpose(0, 1, 3, 2).reshape(found.groups, by_group.shape[1], -1)
 
 
-def output(arrays: Mapping[str, Array], found: Geometry) -> Array:
-    """(N, Co, Ho, Wo)."""
+def output(arrays: Mapping[str, Array], found: SamplingGeometry) -> Array:
+    """Output of the convolution, (N, Co, Ho, Wo)."""
     weight = _by_tap(found, arrays["filter"])
     out = np.zeros((found.batch, found.out_channels, found.pixels))
     for piece in pieces(found):
@@ -30,10 +30,10 @@ def output(arrays: Mapping[str, Array], found: Geometry) -> Array:
     return out.reshape(found.out_shape)
 
 
-def output_bounds(arrays: Mapping[str, Array], found: Geometry) -> tuple[Array, Array]:
-    """Sum |filter column|, and the root of the summed squares of what an epsilon of coordinates shifts.
+def output_bounds(arrays: Mapping[str, Array], found: SamplingGeometry) -> tuple[Array, Array]:
+    """Sum |filter column|, and the root of the summed squares of the change per epsilon of the coordinates.
 
-    Each is (N, Co, Ho, Wo).
+    Both are (N, Co, Ho, Wo).
     """
     weight = np.abs(_by_tap(found, arrays["filter"]))
     magnitude, squares = np.zeros((2, found.batch, found.out_channels, found.pixels))
@@ -52,15 +52,15 @@ def _product(weight: Array, columns: Array) -> Array:
 
 
 def _sizes(at: Samples) -> list[tuple[Array, Array]]:
-    """How to weigh magnitudes: as samples do, and for what moves by an epsilon of the coordinates."""
+    """Weights for magnitudes: those of samples, and those of changes per epsilon of the coordinates."""
     mask = np.abs(at.mask)
     return [(at.weights, mask), (np.ones_like(at.weights), mask * at.reach)]
 
 
 class Gradients:
-    """Sums of gradients, in the shapes in which pieces add to them."""
+    """Sums of gradients, in the shapes in which pieces are added."""
 
-    def __init__(self, found: Geometry) -> None:
+    def __init__(self, found: SamplingGeometry) -> None:
         groups, pixels = found.deformable_groups, found.pixels
         self.found = found
         self.x = np.zeros((found.batch, groups, found.size[0] * found.size[1], found.channels // groups))
@@ -71,23 +71,23 @@ class Gradients:
         )
 
     def add_to_samples(self, piece: Piece, mask: Array, slopes: Sequence[Array]) -> None:
-        """Those of mask and offset, (dg, S)."""
+        """Add the gradients of mask and offset, (dg, S)."""
         self.mask[piece.image][..., piece.pixels] = piece.by_tap(mask)
         for axis, slope in enumerate(slopes):
             self.offset[piece.image][:, :, axis, piece.pixels] = piece.by_tap(slope)
 
     def add_to_filter(self, out_grad: Array, columns: Array) -> None:
-        """(groups, Co / groups, P) times (groups, P, taps C / groups)."""
+        """Add the product of (groups, Co / groups, P) and (groups, P, taps C / groups)."""
         self.filter += np.matmul(out_grad, columns).reshape(self.filter.shape)
 
     def by_name(self, arrays: Mapping[str, Array]) -> dict[str, Array]:
-        """In the shapes of the inputs."""
+        """Gradients in the shapes of the inputs."""
         weight = self.filter.transpose(0, 1, 3, 2)
         made = {"x": self.x.transpose(0, 1, 3, 2), "offset": self.offset, "filter": weight, "mask": self.mask}
         return {f"{name}_grad": grad.reshape(arrays[name].shape) for name, grad in made.items() if name in arrays}
 
 
-def gradients(arrays: Mapping[str, Array], found: Geometry) -> dict[str, Array]:
+def gradients(arrays: Mapping[str, Array], found: SamplingGeometry) -> dict[str, Array]:
     """Gradients by name."""
     weight, grads = _by_tap(found, arrays["filter"]), Gradients(found)
     for piece in pieces(found):
@@ -98,7 +98,7 @@ def gradients(arrays: Mapping[str, Array], found: Geometry) -> dict[str, Array]:
         slopes = [at.mask * _sum(slope * products) for slope in at.slopes]
         grads.add_to_samples(piece, _sum(at.weights * products), slopes)
         for part, places in enumerate(at.places):
-            spread, weights = Spread(places, grads.x.shape[2]), at.weights[part] * at.mask[part, :, None]
+            spread, weights = RowScatter(places, grads.x.shape[2]), at.weights[part] * at.mask[part, :, None]
             grads.x[piece.image, part] += spread(column_grad[part], weights)
     return grads.by_name(arrays)
 
@@ -109,14 +109,14 @@ def _sum(by_corner: Array) -> Array:
 
 
 def gradient_bounds(
-    arrays: Mapping[str, Array], found: Geometry, epsilon: float
+    arrays: Mapping[str, Array], found: SamplingGeometry, epsilon: float
 ) -> tuple[dict[str, Array], dict[str, Array]]:
-    """By name: the gradients' sums over absolute values, and how far one epsilon of every coordinate moves each.
+    """Gradients' sums over absolute values, and the change of each per epsilon of every coordinate, by name.
 
-    A coordinate's rounding moves a weight or a slope by up to half an epsilon of the coordinate, however
-    small that is. Rounding is independent from sample to sample, so that x and filter see the root of the
-    summed squares; the channels of a sample share it, so that offset and mask see a plain sum. A coordinate
-    that rounding may carry to a whole number has the slope of either side.
+    A coordinate's rounding changes a weight or a derivative by up to half an epsilon of the coordinate, however
+    small that is. Rounding is independent between samples, so that x and filter accumulate the root of the
+    summed squares; the channels of a sample share it, so that offset and mask accumulate a plain sum. A coordinate
+    that rounding may move to a whole number has the derivative of either side.
     """
     weight, sizes, wobbles = np.abs(_by_tap(found, arrays["filter"])), Gradients(found), Gradients(found)
     for piece in pieces(found):
@@ -133,7 +133,7 @@ def gradient_bounds(
         near = [_is_near_whole(fraction, epsilon * at.reach) for fraction in at.fractions]
         wobbles.add_to_samples(piece, shaken, [shaken * mask + np.where(one, jump, 0.0) for one in near])
         for part, places in enumerate(at.places):
-            spread = Spread(places, sizes.x.shape[2])
+            spread = RowScatter(places, sizes.x.shape[2])
             sizes.x[piece.image, part] += spread(column_grad[part], at.weights[part] * mask[part, :, None])
             squares = np.repeat(np.square((mask * at.reach)[part, :, None]), CORNERS, axis=1)
             wobbles.x[piece.image, part] += spread(np.square(column_grad[part]), squares)
@@ -142,7 +142,7 @@ def gradient_bounds(
 
 
 def _is_near_whole(fraction: Array, distance: Array) -> Array:
-    """Near a whole number, but not at it."""
+    """Whether a fraction is close to a whole number, but not equal to it."""
     from_whole = np.minimum(fraction, 1 - fraction)
     near: Array = (from_whole > 0) & (from_whole <= distance)
     return near

@@ -1,7 +1,7 @@
-"""Weighted sums of rows, there and back: what samples read of an image, and what they add to one.
+"""Gather and scatter of weighted rows: samples read from an image, and gradients added to one.
 
-A row is one pixel with all its channels. Work goes by blocks that stay in a processor's cache, on all of them:
-NumPy lets others run while it computes.
+A row is one pixel with all its channels. Work is divided into blocks that fit a processor's cache and runs on all
+processors: NumPy releases the interpreter lock while it computes.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from opgauge.ops._core.op import Array
 
 CORNERS = 4
 BLOCK = 1 << 15
-"""Numbers in a block."""
+"""Numbers per block."""
 
 
 def in_blocks(work: Callable[[int, slice], None], groups: int, count: int, width: int) -> None:
-    """Have `work` done in threads, for each group and each part of `count` rows of `width` numbers."""
+    """Run `work` in threads, for each group and each part of `count` rows of `width` numbers."""
     step = max(1, BLOCK // max(1, width))
     parts = [slice(start, min(start + step, count)) for start in range(0, count, step)]
 
     def quietly(at: tuple[int, slice]) -> None:
-        with np.errstate(all="ignore"):  # the thread's own
+        with np.errstate(all="ignore"):  # per thread
             work(*at)
 
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
@@ -35,7 +35,7 @@ def in_blocks(work: Callable[[int, slice], None], groups: int, count: int, width
 def blend(
     rows: Array, places: Array, weights: Sequence[tuple[Array, Array]], against: Array | None = None
 ) -> tuple[list[Array], Array]:
-    """For each sample its corners' rows summed by weights, and their products with a row of its own.
+    """Weighted sums of each sample's corner rows, and their products with a row of its own.
 
     rows: (G, R, C). places: (G, S, 4), the rows that a sample reads. weights: pairs of (G, S, 4), a weight per
     corner, and (G, S), a factor of the sum; each gives sums (G, S, C). against: (G, S, C), for products (G, S, 4).
@@ -62,18 +62,18 @@ def blend(
     return sums, products
 
 
-class Spread:
-    """The way back: adds a row of each sample to its corners.
+class RowScatter:
+    """Scatter: adds a row of each sample to its corners.
 
-    Rows that receive are in the order of how often they do: what arrives for the n-th time then goes to
-    the first of them, without gaps.
+    Target rows are sorted by their number of additions: the n-th addition then applies to
+    a leading range of them, without gaps.
     """
 
     def __init__(self, places: Array, size: int) -> None:
-        """places: (S, 4), the rows that a sample adds to; those from `size` on are not there."""
+        """places: (S, 4), the target rows of a sample; those from `size` on are ignored."""
         flat = places.reshape(-1)
         entries = np.flatnonzero(flat < size)
-        # sorting numbers is several times faster than finding out their order
+        # sorting numbers is several times faster than argsort
         order = np.sort(flat[entries] * flat.size + entries)
         counts = np.bincount(order // max(1, flat.size), minlength=size)
         self.entries = order % max(1, flat.size)
@@ -82,7 +82,7 @@ class Spread:
         self.starts = (np.cumsum(counts) - counts)[self.rows]
 
     def __call__(self, given: Array, weights: Array) -> Array:
-        """given: (S, C), a row per sample. weights: (S, 4), for each of its corners. Gives (size, C)."""
+        """given: (S, C), a row per sample. weights: (S, 4), one per corner. Returns (size, C)."""
         by_entry = weights.reshape(-1)
         total = np.zeros((len(self.rows), given.shape[1]))
 

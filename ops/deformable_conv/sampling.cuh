@@ -2,7 +2,7 @@
 // image give nothing; comparisons are false for NaN.
 #pragma once
 #include "divide.cuh"
-#include "pack.cuh"
+#include "vector.cuh"
 
 struct Conv {
   int height, width, stride_h, stride_w, padding_h, padding_w, dilation_h, dilation_w;

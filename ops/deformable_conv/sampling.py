@@ -1,4 +1,4 @@
-"""A deformable convolution in numbers, and where it samples its images."""
+"""Shape of a deformable convolution, and its sample positions."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from opgauge.ops._core.op import Array, Shape
 
 Pair = tuple[int, int]
 MOST = 1 << 23
-"""Numbers in an array of columns: as many output pixels are taken at once."""
+"""Maximum numbers in an array of columns; limits the output pixels per piece."""
 
 
 @dataclass(frozen=True, slots=True)
-class Geometry:
+class SamplingGeometry:
     """A deformable convolution in numbers; pairs are (rows, columns)."""
 
     batch: int
@@ -41,17 +41,17 @@ class Geometry:
 
     @property
     def offset_shape(self) -> Shape:
-        """(N, 2 dg kh kw, Ho, Wo)."""
+        """Shape of the offset, (N, 2 dg kh kw, Ho, Wo)."""
         return (self.batch, 2 * self.deformable_groups * self.taps, *self.out_size)
 
     @property
     def mask_shape(self) -> Shape:
-        """(N, dg kh kw, Ho, Wo)."""
+        """Shape of the mask, (N, dg kh kw, Ho, Wo)."""
         return (self.batch, self.deformable_groups * self.taps, *self.out_size)
 
     @property
     def out_shape(self) -> Shape:
-        """(N, Co, Ho, Wo)."""
+        """Shape of the output, (N, Co, Ho, Wo)."""
         return (self.batch, self.out_channels, *self.out_size)
 
     @property
@@ -67,7 +67,7 @@ class Geometry:
 
 @dataclass(frozen=True, slots=True)
 class Samples:
-    """Where an image is sampled, by deformable group, output pixel and tap: arrays are (dg, S), of corners (dg, S, 4).
+    """Sample positions in an image, by deformable group, output pixel and tap: (dg, S), by corner (dg, S, 4).
 
     places: flat pixel index of each corner, (h0, w0), (h0, w0 + 1), (h0 + 1, w0), (h0 + 1, w0 + 1); the number of
     pixels for one that may not be read. weights: bilinear weight of each. slopes: derivatives of those by
@@ -86,7 +86,7 @@ class Samples:
 class Piece:
     """Some output pixels of an image, all taps: `count` samples a deformable group."""
 
-    found: Geometry
+    found: SamplingGeometry
     image: int
     pixels: slice
 
@@ -96,7 +96,7 @@ class Piece:
         return len(range(self.found.pixels)[self.pixels]) * self.found.taps
 
     def samples(self, arrays: Mapping[str, Array]) -> Samples:
-        """Where they are."""
+        """Positions of the samples."""
         found, (height, width) = self.found, self.found.size
         shape = (found.deformable_groups, found.taps, -1)
         offset = arrays["offset"][self.image].reshape(*shape[:2], 2, found.pixels)[..., self.pixels]
@@ -122,17 +122,17 @@ class Piece:
         )
 
     def mask(self, arrays: Mapping[str, Array]) -> Array:
-        """(dg, S); 1 where there is none."""
+        """Mask values (dg, S); 1 without a mask."""
         groups, taps = self.found.deformable_groups, self.found.taps
         if "mask" not in arrays:
             return np.ones((groups, self.count))
         return self._by_sample(arrays["mask"][self.image].reshape(groups, taps, self.found.pixels)[..., self.pixels])
 
     def rows(self, x: Array) -> Array:
-        """An image by pixel, (dg, H W + 1, C / dg), and zeros for what may not be read."""
+        """An image by pixel, (dg, H W + 1, C / dg), with zeros for pixels outside."""
         groups, channels = self.found.deformable_groups, self.found.channels
         by_pixel = x[self.image].reshape(groups, channels // groups, -1).transpose(0, 2, 1)
-        rows = np.zeros((groups, by_pixel.shape[1] + 1, by_pixel.shape[2]))  # with a row's numbers side by side
+        rows = np.zeros((groups, by_pixel.shape[1] + 1, by_pixel.shape[2]))  # contiguous rows
         rows[:, :-1] = by_pixel
         return rows
 
@@ -142,28 +142,28 @@ class Piece:
         return whole[..., self.pixels]
 
     def columns(self, by_part: Array) -> Array:
-        """(dg, S, C / dg) as (groups, P, taps C / groups)."""
+        """Reorder (dg, S, C / dg) to (groups, P, taps C / groups)."""
         found = self.found
         channels_last = by_part.transpose(1, 0, 2).reshape(-1, found.taps, found.groups, found.channels // found.groups)
         return channels_last.transpose(2, 0, 1, 3).reshape(found.groups, len(channels_last), -1)
 
     def parts(self, columns: Array) -> Array:
-        """The way back from `columns`."""
+        """The inverse of `columns`."""
         found = self.found
         by_group = columns.reshape(found.groups, -1, found.taps, found.channels // found.groups)
         channels_last = by_group.transpose(1, 2, 0, 3).reshape(self.count, found.deformable_groups, -1)
         return np.ascontiguousarray(channels_last.transpose(1, 0, 2))
 
     def by_tap(self, by_sample: Array) -> Array:
-        """(dg, S) as offsets and masks have it, (dg, taps, P)."""
+        """Reorder (dg, S) to the order of offsets and masks, (dg, taps, P)."""
         return by_sample.reshape(self.found.deformable_groups, -1, self.found.taps).transpose(0, 2, 1)
 
     def _by_sample(self, by_tap: Array) -> Array:
         return by_tap.transpose(0, 2, 1).reshape(self.found.deformable_groups, self.count)
 
 
-def pieces(found: Geometry) -> Iterator[Piece]:
-    """Everything, in pieces whose columns take little memory."""
+def pieces(found: SamplingGeometry) -> Iterator[Piece]:
+    """All output pixels, in pieces with small columns."""
     step = max(1, MOST // max(1, found.taps * found.channels))
     for image in range(found.batch):
         for start in range(0, found.pixels, step):

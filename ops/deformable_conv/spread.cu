@@ -76,16 +76,16 @@ struct Part {
     }
 #pragma unroll
     for (int corner = 0; corner < 4; ++corner) {
-      Pack<T, V> pack = {};
-      if (sample.at[corner] >= 0) pack = load<T, V>(lines + static_cast<long long>(sample.at[corner]) * depth);
+      Vector<T, V> vector = {};
+      if (sample.at[corner] >= 0) vector = load<T, V>(lines + static_cast<long long>(sample.at[corner]) * depth);
 #pragma unroll
-      for (int i = 0; i < V; ++i) corners[corner][i] = sample.at[corner] >= 0 ? widen(pack.at[i]) : 0.0f;
+      for (int i = 0; i < V; ++i) corners[corner][i] = sample.at[corner] >= 0 ? widen(vector.at[i]) : 0.0f;
     }
   }
 
   // Adds to the sums for h, w and mask; the columns.
-  __device__ __forceinline__ Pack<T, V> sum(float (&sums)[3], const Sample<float>& sample) const {
-    Pack<T, V> column;
+  __device__ __forceinline__ Vector<T, V> sum(float (&sums)[3], const Sample<float>& sample) const {
+    Vector<T, V> column;
 #pragma unroll
     for (int i = 0; i < V; ++i) {
       const float upper = corners[1][i] - corners[0][i], lower = corners[3][i] - corners[2][i];
@@ -134,7 +134,7 @@ __global__ void __launch_bounds__(256, 2) spread(
   for (int channel = index < total ? lane * V : plan.width; channel < plan.width; channel += plan.lanes * V) {
     Part<T> part;
     part.read(lines + image_at + channel, gradient + here + channel, sample, depth);
-    const Pack<T, V> column = part.sum(sums, sample);
+    const Vector<T, V> column = part.sum(sums, sample);
     if (columns != nullptr) store<T, V>(columns + here + channel, column);
     if (line_grad != nullptr) part.scatter(line_grad + image_at + channel, sample, depth);
   }

@@ -9,12 +9,13 @@ from opgauge.ops._core.backend import BACKENDS
 from opgauge.ops._core.kernel import Bound
 from opgauge.ops._core.registry import kernel
 from opgauge.ops.deformable_conv.op import DeformableConvParams, geometry
-from opgauge.ops.deformable_conv.sampling import Geometry
+from opgauge.ops.deformable_conv.sampling import SamplingGeometry
 
 WIDE = ("float32", "float64")
+"""Dtypes that need no `relaxed`."""
 
 
-def _options(found: Geometry) -> dict[str, Any]:
+def _options(found: SamplingGeometry) -> dict[str, Any]:
     return {"stride": found.strides, "padding": found.paddings, "dilation": found.dilations}
 
 
@@ -64,7 +65,7 @@ def _backward(
 if find_spec("torchvision") is not None:
     for _op, _function in (("deformable_conv", _forward), ("deformable_conv_grad", _backward)):
         kernel(_op, "torchvision", BACKENDS, WIDE, prepare=True, arrays="torch")(_function)
-    # its gradient in 16 bits is not registered: rounded coordinates put whole samples elsewhere
+    # its gradient is not registered in 16 bits: rounded coordinates move samples by whole pixels
     kernel(
         "deformable_conv",
         "torchvision",

@@ -12,7 +12,7 @@ from opgauge.ops._cpu.threads import count
 from opgauge.ops.dot.op import DTYPES
 
 BLOCK = 1 << 12
-"""Products summed in the accumulating dtype; block sums are added in one that is wider."""
+"""Products per block sum in the accumulating dtype; block sums are added in a wider one."""
 
 
 @kernel("dot", "optimized", "cpu", DTYPES, prepare=True)

@@ -1,4 +1,4 @@
-"""dot on CUDA: one read of each vector, one launch, the same order of summation every time."""
+"""dot on CUDA: one read of each vector, one launch, a fixed order of summation."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from opgauge.ops._core.op import Params, Shapes
 from opgauge.ops._core.registry import kernel
 from opgauge.ops._cuda.reduction.launch import Functor, expressions, launch, workspace_bytes
 from opgauge.ops._cuda.reduction.plan import OPTIONS
-from opgauge.ops._cuda.source import Source
+from opgauge.ops._cuda.source import CudaSource
 from opgauge.ops.dot.op import DTYPES
 
 ACCUMULATOR_BYTES = 16
@@ -22,13 +22,15 @@ FUNCTORS = {name: f"Dot<{dtype_info(name).ctype}>" for name in FLOATS} | {
     "complex64": "ComplexDot<float2>",
     "complex128": "ComplexDot<double2>",
 }
+"""Bytes of an accumulator, functors by dtype, and elements per vector by dtype."""
 WIDTHS = {name: 16 // dtype_info(name).itemsize for name in DTYPES}
-SOURCE = Source(
+SOURCE = CudaSource(
     __file__,
     "kernels.cu",
     tuple(item for name in DTYPES for item in expressions(FUNCTORS[name], WIDTHS[name], only_rows=True)),
     OPTIONS,
 )
+"""Elements per vector by dtype, and the declared instances of kernels.cu."""
 
 
 def _axes(shape: tuple[int, ...]) -> MergedAxes:

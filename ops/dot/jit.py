@@ -1,4 +1,4 @@
-"""Numba kernels of dot for the CPU: blocks summed in the accumulating dtype, blocks in float64 (integers in theirs)."""
+"""Numba kernels of dot for the CPU: block sums in the accumulating dtype, their sum in float64 (integers: exact)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def _sum(x: Any, y: Any, zero: Any) -> Any:
 
 @parallel(error_model="numpy")
 def dot_of_rows(x: Any, y: Any, out: Any, partial: Any, zero: Any) -> None:
-    """x, y (rows, length) to out (rows,); partial (rows, blocks) in a dtype that loses nothing."""
+    """Dot products of x and y (rows, length) into out (rows,); partial (rows, blocks) in a dtype without loss."""
     rows, length = x.shape
     blocks = partial.shape[1]
     for task in prange(rows * blocks):

@@ -1,4 +1,4 @@
-"""What dot computes: sum over the last axis of x y, without conjugation, for two equal shapes of rank 1 or 2."""
+"""Definition of dot: the sum over the last axis of x y, without conjugation, for equal shapes of rank 1 or 2."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from opgauge.ops._core.op import Array, Input, Op, Shape, Shapes, TensorSpec, Wo
 from opgauge.ops._core.registry import register
 
 DTYPES = (*FLOATS, "int32", "int64", *COMPLEX)
+"""Supported dtypes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +22,7 @@ class DotParams:
 
 
 def infer(shapes: Mapping[str, Shape], dtype: str, params: DotParams) -> Shapes:
-    """(n,) and (n,) to (), or (b, n) and (b, n) to (b,). Raises ShapeError for another rank or different shapes."""
+    """Shape rule: (n,) and (n,) to (), or (b, n) and (b, n) to (b,). Raises ShapeError for other shapes."""
     del params
     x, y = shapes["x"], shapes.get("y", shapes["x"])
     if len(x) not in (1, 2):
@@ -35,13 +36,13 @@ def infer(shapes: Mapping[str, Shape], dtype: str, params: DotParams) -> Shapes:
 
 
 def reference(arrays: Mapping[str, Array], params: DotParams) -> dict[str, Array]:
-    """Float64 (complex128); integers wrap around as their dtype does."""
+    """Float64 (complex128); integers wrap around in their own dtype."""
     del params
     return {"out": np.asarray(np.sum(arrays["x"] * arrays["y"], axis=-1, dtype=arrays["x"].dtype))}
 
 
 def work(shapes: Shapes, params: DotParams) -> Work:
-    """x and y read, the products' sum written; two operations an element, eight where complex."""
+    """Reads of x and y, a write of the sums; two operations per element, eight for complex numbers."""
     del params
     spec = shapes.inputs["x"]
     flops = (8 if spec.dtype in COMPLEX else 2) * spec.size
@@ -75,3 +76,4 @@ DOT = register(
         source="Paddle tensor operation library, Paddle #34425",
     )
 )
+"""The registered op."""

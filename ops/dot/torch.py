@@ -10,12 +10,13 @@ from opgauge.ops._core.registry import kernel
 from opgauge.ops.dot.op import DTYPES
 
 BLAS = ("float32", "float64", "complex64", "complex128", "float16", "bfloat16")
+"""Dtypes of `torch.dot`."""
 
 
 @kernel("dot", "torch", ("cpu",), DTYPES, prepare=True, arrays="torch", relaxed=2.0**16)
 @kernel("dot", "torch", ("cuda",), BLAS, prepare=True, arrays="torch", relaxed=2.0**16)
 def dot(*, x: Any, y: Any, out: dict[str, Any]) -> Bound:
-    """`torch.dot` for vectors, a product and a sum for rows. 16-bit sums may be 16-bit, hence the wide tolerance."""
+    """`torch.dot` for vectors, a product and a sum for rows. torch may sum in 16 bits, hence the wide tolerance."""
     del out
     import torch
 

@@ -1,4 +1,4 @@
-"""fill_any_like on the CPU by Numba: elements of one width are filled alike, as bits."""
+"""fill_any_like on the CPU by Numba: kernels by element width, as elements are copied as bits."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from opgauge.ops._cpu.threads import count
 from opgauge.ops.fill_any_like.op import DTYPES, as_element
 
 LEAST_SHARE, MOST_SHARE = 7 / 16, 7 / 8
-"""Sizes, as shares of the last-level cache, between which a thread alternates between two places of its part.
+"""Result sizes, as shares of the last-level cache, for which a thread alternates between two halves of its part.
 
-The result is then partly in memory, and two streams are fetched faster than one: 0.85 to 0.97 of the time on Zen 4.
+Part of the result is then in memory, and two streams are fetched faster than one: 0.85 to 0.97 of the time on Zen 4.
 """
 STRAIGHT = 1 << 40
-"""Turn length that exceeds every part: the part is written from start to end."""
+"""Run length that exceeds every part: the part is written from start to end."""
 _TURN = declare(
     "fill_any_like.cpu_turn_kilobytes",
     2,
     (0, 1, 2, 4, 8),
     backend="cpu",
     ops=("fill_any_like",),
-    why="what a thread writes in one of two places in turn: how far ahead lines are fetched against starting anew",
+    why="elements written before a thread switches halves: lines fetched ahead against restarted streams",
 )
 
 
@@ -53,7 +53,7 @@ def _fill(flat: Any, element: Any) -> None:
 
 
 def turn_of(flat: Any) -> int:
-    """Elements that a thread writes to each half of its part in turn."""
+    """Elements that a thread writes to one half of its part before it switches."""
     if not LEAST_SHARE < flat.nbytes / streaming.last_cache_bytes() <= MOST_SHARE:
         return STRAIGHT
     return (_TURN.value() << 10) // int(flat.itemsize) or STRAIGHT

@@ -1,4 +1,4 @@
-"""fill_any_like on CUDA: 128-bit stores, one launch; elements of one width are filled alike, as bits."""
+"""fill_any_like on CUDA: 128-bit stores, one launch; kernels by element width, as elements are copied as bits."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from opgauge.ops._core.dtype import dtype_name
 from opgauge.ops._core.kernel import Bound
 from opgauge.ops._core.registry import kernel
 from opgauge.ops._cuda.pointwise import THREADS, kept_bytes
-from opgauge.ops._cuda.source import Source, flag
+from opgauge.ops._cuda.source import CudaSource, flag
 from opgauge.ops.fill_any_like.op import DTYPES, as_element
 
 WORDS = {1: "unsigned char", 2: "unsigned short", 4: "unsigned int", 8: "unsigned long long"}
-SOURCE = Source(
+SOURCE = CudaSource(
     __file__,
     "kernels.cu",
     tuple(
@@ -24,9 +24,9 @@ SOURCE = Source(
 )
 PATTERN_BYTES = 16
 LARGE_BYTES = 64 << 20
-"""From here on part of the lines are kept; what fits the cache takes 2 % more so."""
+"""Size in bytes from which stores are partly L2 evict_last; results that fit L2 take 2 % longer with it."""
 FEW = 1024
-"""Elements that are filled one by one: what runs once waits for its own instructions."""
+"""Elements below which a thread writes one element: a one-wave kernel is bound by instruction fetch."""
 
 
 @kernel("fill_any_like", "optimized", "cuda", DTYPES, prepare=True, strided=True)
@@ -43,10 +43,10 @@ def fill_any_like(*, x: Any, value: float, dtype: str | None, out: dict[str, Any
     layout = np.dtype([("word", np.uint32, (4,))])
     pattern = np.frombuffer(np.repeat(element, PATTERN_BYTES // itemsize).tobytes(), layout).copy()
     head = min(-result.data.ptr % PATTERN_BYTES // itemsize, result.size)
-    packs = (result.size - head) * itemsize // PATTERN_BYTES
+    vectors = (result.size - head) * itemsize // PATTERN_BYTES
     kept = kept_bytes() if result.nbytes >= LARGE_BYTES else 0
     function = SOURCE.function(f"fill<{WORDS[itemsize]}, {flag(kept)}>")
-    grid = (-(-packs // THREADS),)
-    sizes = np.int64(packs), np.int64(result.size), np.uint32(result.nbytes // kept if kept else 0)
+    grid = (-(-vectors // THREADS),)
+    sizes = np.int64(vectors), np.int64(result.size), np.uint32(result.nbytes // kept if kept else 0)
     arguments = (result, element[0], pattern, np.int32(head), *sizes)
     return lambda: function(grid, (THREADS,), arguments)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numba import njit, prange
 from opgauge.ops._cpu.jit import INNER
-from opgauge.ops._cpu.streaming.jit import RUN, held_run, put_run, settle, whole_runs
+from opgauge.ops._cpu.streaming.jit import RUN, held_run, put_run, store_fence, whole_runs
 from opgauge.ops._cpu.threads import parallel
 
 uintp = np.uintp
@@ -30,7 +30,7 @@ def _fill_in_turns(out: Any, value: Any, start: int, end: int, turn: int) -> Non
 
 @parallel()
 def fill_flat(out: Any, value: Any, pieces: int, turn: int) -> None:
-    """Fill flat memory in one piece per thread, which alternates between its halves, `turn` elements each."""
+    """Fill flat memory in one piece per thread, which alternates between its halves after `turn` elements."""
     for piece in prange(pieces):
         _fill_in_turns(out, value, out.size * piece // pieces, out.size * (piece + 1) // pieces, turn)
 
@@ -43,11 +43,11 @@ def _fill_part(out: Any, value: Any, start: int, end: int) -> None:
     for run in range(uintp(first), uintp(whole), uintp(RUN)):
         put_run(held, 0, out, run)
     _fill(out, value, whole, end)
-    settle()
+    store_fence()
 
 
 @parallel()
 def fill_streaming(out: Any, value: Any, pieces: int) -> None:
-    """Fill flat memory past the caches, in one piece per thread."""
+    """Fill flat memory with non-temporal stores, in one piece per thread."""
     for piece in prange(pieces):
         _fill_part(out, value, out.size * piece // pieces, out.size * (piece + 1) // pieces)

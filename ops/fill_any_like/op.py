@@ -13,18 +13,19 @@ from opgauge.ops._core.op import Array, Input, Op, Shape, Shapes, TensorSpec, Wo
 from opgauge.ops._core.registry import register
 
 DTYPES = (*FLOATS, *INTS, "bool")
+"""Supported dtypes."""
 
 
 @dataclass(frozen=True, slots=True)
 class FillAnyLikeParams:
-    """value: what to fill with. dtype: of the output; None takes x's."""
+    """value: the number to fill with. dtype: of the output; None takes x's."""
 
     value: float = 0.0
     dtype: str | None = None
 
 
 def infer(shapes: Mapping[str, Shape], dtype: str, params: FillAnyLikeParams) -> Shapes:
-    """Any shape to itself. Raises ParameterError for a value that the output's dtype cannot hold, DtypeError."""
+    """Shape rule: x's shape. Raises ParameterError for a value outside the output dtype's range, DtypeError."""
     target = dtype_info(params.dtype or dtype)
     if target.name not in DTYPES:
         msg = f"fill_any_like does not fill {target.name}"
@@ -39,7 +40,7 @@ def infer(shapes: Mapping[str, Shape], dtype: str, params: FillAnyLikeParams) ->
 
 
 def as_element(value: float, dtype: str) -> np.generic:
-    """`value` as one element: truncated for integers, whether it is not 0 for bool."""
+    """`value` as one element: truncated for integers, `value != 0` for bool."""
     info = dtype_info(dtype)
     if info.kind == "bool":
         return np.bool_(value != 0)
@@ -65,7 +66,7 @@ def work(shapes: Shapes, params: FillAnyLikeParams) -> Work:
 def bound(
     arrays: Mapping[str, Array], outputs: Mapping[str, Array], params: FillAnyLikeParams, dtype: str
 ) -> dict[str, Array | float]:
-    """Exact, but for the rounding of the value to the dtype, which the checker allows."""
+    """Exact, except for the rounding of the value to the dtype, which the checker allows."""
     del arrays, outputs, params, dtype
     return {"out": 0.0}
 
@@ -86,3 +87,4 @@ FILL_ANY_LIKE = register(
         errata=("reading the value as float32 loses int64 values above 2^24; it is a float64 here",),
     )
 )
+"""The registered op."""

@@ -11,7 +11,7 @@ from opgauge.ops.flatten.op import DTYPES, FlattenParams, flat_shape
 
 
 def view_of(x: Any, shape: tuple[int, ...]) -> Any:
-    """`x` in `shape` without a copy; raises ParameterError where its strides do not allow that."""
+    """`x` in `shape` without a copy; raises ParameterError if its strides do not allow that."""
     if not x.flags.c_contiguous:
         msg = "x is not contiguous: a flattened view of it does not exist"
         raise ParameterError(msg)

@@ -1,4 +1,4 @@
-"""flatten on the CPU: a view where one is requested, else a copy, by several threads if it is large."""
+"""flatten on the CPU: a view if requested, else a copy, by several threads if it is large."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numba import njit, prange
 from opgauge.ops._cpu.jit import INNER
-from opgauge.ops._cpu.streaming.jit import RUN, put_run, settle, whole_runs
+from opgauge.ops._cpu.streaming.jit import RUN, put_run, store_fence, whole_runs
 from opgauge.ops._cpu.threads import parallel
 
 uintp = np.uintp
@@ -29,11 +29,11 @@ def _copy_part(x: Any, out: Any, start: int, end: int) -> None:
         put_run(x, run, out, run)
     for index in range(uintp(whole), uintp(end)):
         out[index] = x[index]
-    settle()
+    store_fence()
 
 
 @parallel()
 def copy_streaming(x: Any, out: Any, pieces: int) -> None:
-    """Copy flat words past the caches, in one piece per thread."""
+    """Copy flat words with non-temporal stores, in one piece per thread."""
     for piece in prange(pieces):
         _copy_part(x, out, out.size * piece // pieces, out.size * (piece + 1) // pieces)

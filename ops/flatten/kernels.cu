@@ -1,13 +1,13 @@
-// Copy a tensor into its flat order: 16-byte packs where it is contiguous, by index arithmetic where it is strided.
+// Copy a tensor into its flat order: 16-byte vectors where it is contiguous, by index arithmetic where it is strided.
 #include "flat.cuh"
 #include "walk.cuh"
 
 template <Extent EXTENT>
-__global__ void __launch_bounds__(FLAT_THREADS) copy_packs(
-    const unsigned int* __restrict__ x, unsigned int* __restrict__ out, long long packs, long long bytes,
+__global__ void __launch_bounds__(FLAT_THREADS) copy_vectors(
+    const unsigned int* __restrict__ x, unsigned int* __restrict__ out, long long vectors, long long bytes,
     unsigned int kept) {
-  const Spot<4, EXTENT> spot(packs, blockIdx.x < kept);
-  const long long tail = tail_of<16>(packs, bytes);
+  const Spot<4, EXTENT> spot(vectors, blockIdx.x < kept);
+  const long long tail = tail_of<16>(vectors, bytes);
   spot.store(out, spot.load(x));
   if (tail < bytes) reinterpret_cast<char*>(out)[tail] = reinterpret_cast<const char*>(x)[tail];
 }

@@ -1,7 +1,7 @@
 """Definition of flatten: axes start_axis to stop_axis merged into one, elements in order.
 
-copy: into a tensor of its own (2N of traffic), or a view of x, which moves nothing and exists only
-where x's memory allows it. A 0-d tensor becomes one of shape (1,).
+copy: into a new tensor (2N of traffic), or a view of x, which moves nothing and exists only
+if x's strides allow it. A 0-d tensor becomes one of shape (1,).
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from opgauge.ops._core.op import Array, Input, Op, Shape, Shapes, TensorSpec, Wo
 from opgauge.ops._core.registry import register
 
 DTYPES = (*FLOATS, *INTS, "bool", *COMPLEX)
+"""Supported dtypes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +29,7 @@ class FlattenParams:
 
 
 def flat_shape(shape: Shape, params: FlattenParams) -> Shape:
-    """`shape` with the axes merged. Raises AxisError, and ParameterError where stop comes before start."""
+    """`shape` with the axes merged. Raises AxisError, and ParameterError if stop precedes start."""
     if not shape:
         if params.start_axis not in {0, -1} or params.stop_axis not in {0, -1}:
             msg = "a 0-d tensor has no axis but 0 and -1 to flatten"
@@ -47,7 +48,7 @@ def flat_shape(shape: Shape, params: FlattenParams) -> Shape:
 
 
 def infer(shapes: Mapping[str, Shape], dtype: str, params: FlattenParams) -> Shapes:
-    """x to the merged shape: a view of x where `copy` is false."""
+    """Shape rule: x with the axes merged; a view of x if `copy` is false."""
     flat = TensorSpec(flat_shape(shapes["x"], params), dtype, None if params.copy else "x")
     return Shapes({"x": TensorSpec(shapes["x"], dtype)}, {"out": flat})
 
@@ -87,3 +88,4 @@ FLATTEN = register(
         source="Paddle tensor operation library, Paddle #34425",
     )
 )
+"""The registered op."""

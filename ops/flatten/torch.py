@@ -13,7 +13,7 @@ from opgauge.ops.flatten.op import DTYPES
 
 @kernel("flatten", "torch", BACKENDS, DTYPES, prepare=True, arrays="torch")
 def flatten(*, x: Any, start_axis: int, stop_axis: int, copy: bool, out: dict[str, Any]) -> Bound:
-    """`torch.flatten`, copied into the output or as the view that it is."""
+    """`torch.flatten`, copied into the output or returned as a view."""
     import torch
 
     if not copy:

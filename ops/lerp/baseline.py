@@ -11,7 +11,7 @@ from opgauge.ops._core.registry import kernel
 
 
 def _widen(array: Any) -> Any:
-    """16-bit floats as float32; numbers and other arrays as they are."""
+    """16-bit floats as float32; numbers and other arrays unchanged."""
     if array is None or isinstance(array, float | int) or array.dtype.itemsize != 2:
         return array
     return array.astype(namespace(array).float32)
@@ -31,7 +31,7 @@ def lerp(*, x: Any, y: Any, weight: Any, out: dict[str, Any]) -> None:
 
 @kernel("lerp_grad", "baseline", BACKENDS, FLOATS)
 def lerp_grad(*, x: Any, y: Any, dout: Any, weight: Any, need_x: bool, need_y: bool, out: dict[str, Any]) -> None:
-    """weight and dout as full tensors, two products, two sums."""
+    """Two products of weight and dout as full tensors, then two sums."""
     dout, weight = _widen(dout), _widen(weight)
     if need_x:
         out["dx"][...] = _reduce((1 - weight) * dout, x.shape)

@@ -17,14 +17,14 @@ from opgauge.ops._cpu import streaming
 from opgauge.ops._cpu.threads import count
 
 BLOCK = 1 << 12
-"""Elements of a line that are worth a task of their own."""
+"""Minimum elements of a line for a task of its own."""
 SHARES = 4
-"""Results for each thread from which on threads share results, not the axes that are summed."""
+"""Results per thread from which threads divide the results, not the summed axes."""
 
 
 @kernel("lerp", "optimized", "cpu", FLOATS, prepare=True)
 def lerp(*, x: Any, y: Any, weight: Any, out: dict[str, Any]) -> Bound:
-    """Line by line, as few as broadcasting allows, and as much for each thread."""
+    """Interpolate line by line: as few lines as broadcasting allows, in equal shares per thread."""
     from opgauge.ops._cpu.jit import accumulator, storage
     from opgauge.ops.lerp import jit
 
@@ -52,7 +52,7 @@ def lerp(*, x: Any, y: Any, weight: Any, out: dict[str, Any]) -> Bound:
 
 @kernel("lerp_grad", "optimized", "cpu", FLOATS, prepare=True)
 def lerp_grad(*, x: Any, y: Any, dout: Any, weight: Any, need_x: bool, need_y: bool, out: dict[str, Any]) -> Bound:
-    """dout is read once for each gradient that is summed, and the other gradient is written in the same pass."""
+    """One read of dout per summed gradient; the other gradient is written in the same pass."""
     from opgauge.ops._cpu.jit import accumulator, storage
     from opgauge.ops.lerp import jit
 
@@ -114,8 +114,8 @@ def _sum(arrays: tuple[Any, ...], gradient: Shape, full: Shape, weight: Shape, t
 
 
 def _layout(full: Shape, gradient: Shape, weight: Shape) -> tuple[Any, Any, Any, bool]:
-    """dout's merged axes: those that the gradient keeps, those that are summed, the line, and whether it is kept."""
-    from opgauge.ops.lerp.jit_sums import Axes, Line
+    """Merged axes of dout: retained by the gradient, summed, the line, and whether the line is retained."""
+    from opgauge.ops.lerp.jit_sums import Axes, InnerAxis
 
     steps = walk(full, full, gradient, weight)
     is_kept = [stride != 0 for stride in steps.strides[1]]
@@ -125,13 +125,13 @@ def _layout(full: Shape, gradient: Shape, weight: Shape) -> tuple[Any, Any, Any,
         picked = ([values[axis] for axis in axes] for values in (steps.lengths, steps.strides[0], steps.strides[2]))
         columns = [np.array(values or [neutral], np.int64) for values, neutral in zip(picked, (1, 0, 0), strict=True)]
         found.append(Axes(*columns))
-    return found[0], found[1], Line(steps.lengths[-1], steps.strides[2][-1] == 1, 1), is_kept[-1]
+    return found[0], found[1], InnerAxis(steps.lengths[-1], steps.strides[2][-1] == 1, 1), is_kept[-1]
 
 
 def _in_longer_lines(summed: Any, line: Any) -> tuple[Any, Any]:
-    """Several rows of a short innermost axis that is kept as one line, where the last summed axis is next to it.
+    """Merge several rows of a short retained innermost axis into one line, if the next axis is summed.
 
-    As many as divide that axis and fit a tile; weight has to be alike in all of them or as dense as dout.
+    The number of rows divides that axis and fits a tile; weight must be equal for all of them or as dense as dout.
     """
     from opgauge.ops.lerp.jit_sums import TILE
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from opgauge.ops._core.broadcast import Walk, walk
+from opgauge.ops._core.broadcast import MergedOperands, walk
 from opgauge.ops._core.dtype import FLOATS, dtype_info
 from opgauge.ops._core.kernel import Bound
 from opgauge.ops._core.op import Shape
@@ -20,7 +20,7 @@ from opgauge.ops._cuda.pointwise import (
     strides_struct,
 )
 from opgauge.ops._cuda.reduction.plan import GRID_RESIDENT
-from opgauge.ops._cuda.source import Source, flag, whole_pack
+from opgauge.ops._cuda.source import CudaSource, flag, whole_vector
 
 _LARGE = declare(
     "lerp.large_blocks_megabytes",
@@ -28,19 +28,19 @@ _LARGE = declare(
     (0, 64, 128, 256, 512),
     backend="cuda",
     ops=("lerp",),
-    why="megabytes of a result from which on, with a tensor of weights, blocks are large and keep less in the cache",
+    why="megabytes of a result from which, with a weight tensor, blocks are large and fewer stores are evict_last",
 )
 CTYPES = {name: dtype_info(name).ctype for name in FLOATS}
 WIDTHS = {name: 16 // dtype_info(name).itemsize for name in FLOATS}
 FLAGS = ("false", "true")
 STEPS, NO_TENSOR = ((1, 1), (0, 1), (1, 0)), -1
-"""Element strides of x and y along a row: 0 where the row is one element; and the stride that stands for a number."""
+"""Element strides of x and y along a row (0: repeated), and the stride that denotes a scalar weight."""
 LARGE_THREADS = 1024
-"""Threads of a block for long tensors with a weight for each element."""
+"""Threads per block for long tensors with one weight per element."""
 FEW_ELEMENTS = 1 << 16
-"""Results up to which a thread computes one element: fewer instructions start sooner, and bandwidth does not bound."""
+"""Elements up to which a thread computes one: such launches are bound by latency, not by bandwidth."""
 MOST_ROWS = 65_535
-"""Largest extent of a grid along its second and third axis."""
+"""Maximum extent of a grid along its second and third axis."""
 
 
 def _expressions() -> tuple[str, ...]:
@@ -63,11 +63,12 @@ def _expressions() -> tuple[str, ...]:
     return tuple(found)
 
 
-SOURCE = Source(__file__, "kernels.cu", _expressions(), (f"-DGRID_RESIDENT={GRID_RESIDENT}",))
+SOURCE = CudaSource(__file__, "kernels.cu", _expressions(), (f"-DGRID_RESIDENT={GRID_RESIDENT}",))
+"""Declared instances of kernels.cu."""
 
 
 def accumulating(x: Any) -> Any:
-    """The NumPy type in which sums over x and its scalar parameters are held."""
+    """NumPy type of sums over x and of scalar parameters."""
     return dtype_info(dtype_info(x.dtype.name).accumulate).numpy.type
 
 
@@ -78,31 +79,31 @@ def split_weight(weight: Any, wide: Any) -> tuple[Any, Any]:
 
 @kernel("lerp", "optimized", "cuda", FLOATS, prepare=True)
 def lerp(*, x: Any, y: Any, weight: Any, out: dict[str, Any]) -> Bound:
-    """One launch: flat where the shapes agree, by index arithmetic elsewhere."""
+    """One launch: flat for equal shapes, with index arithmetic otherwise."""
     result = out["out"]
     wide, ctype = accumulating(x), CTYPES[x.dtype.name]
     tensor, number = split_weight(weight, wide)
     operands = (x, y, tensor, result)
     if x.shape == y.shape and (tensor is None or tensor.shape == x.shape):
-        width = whole_pack(x, result.size, *operands)
-        wide_packs = width == WIDTHS[x.dtype.name]
-        large = tensor is not None and wide_packs and result.nbytes >= _LARGE.value() << 20
+        width = whole_vector(x, result.size, *operands)
+        wide_vectors = width == WIDTHS[x.dtype.name]
+        large = tensor is not None and wide_vectors and result.nbytes >= _LARGE.value() << 20
         threads = LARGE_THREADS if large else THREADS
-        kept = kept_blocks(result.nbytes) if wide_packs else 0
+        kept = kept_blocks(result.nbytes) if wide_vectors else 0
         extent = "LARGE" if large or kept else "ANY"
         grid, block = flat(result.size, width, threads)
         function = SOURCE.function(f"lerp_flat<{ctype}, {width}, {flag(tensor is not None)}, {extent}, {threads}>")
         arguments = (*operands, number, np.int64(result.size // width), np.uint32(kept))
         return lambda: function(grid, block, arguments)
     steps = walk(result.shape, x.shape, y.shape, () if tensor is None else tensor.shape)
-    width = whole_pack(x, steps.lengths[-1], *operands, *_row_strides(steps.strides))
+    width = whole_vector(x, steps.lengths[-1], *operands, *_row_strides(steps.strides))
     if width > 1 and _long_rows(steps.lengths, width):
         rows = _blend_rows(operands, number, steps, width)
         if rows is not None:
             return rows
     dense = [array is not None and array.size == result.size for array in operands[:3]]
     aligned = [array for array, is_dense in zip(operands, dense, strict=False) if is_dense]
-    width = whole_pack(x, result, *aligned) if result.size > FEW_ELEMENTS else 1
+    width = whole_vector(x, result, *aligned) if result.size > FEW_ELEMENTS else 1
     function = SOURCE.function(f"lerp_walk<{ctype}, {width}>")
     strides = tuple(strides_struct(item) for item in steps.strides)
     bits = np.int32(sum(is_dense << bit for bit, is_dense in enumerate(dense)))
@@ -112,12 +113,12 @@ def lerp(*, x: Any, y: Any, weight: Any, out: dict[str, Any]) -> Bound:
 
 
 def _long_rows(lengths: Shape, width: int) -> bool:
-    """Two axes, and rows that a block or more can take."""
+    """Launch for two axes, with rows long enough for a block."""
     return len(lengths) == 2 and lengths[0] <= MOST_ROWS and lengths[1] >= width * THREADS
 
 
-def _blend_rows(operands: tuple[Any, ...], number: Any, steps: Walk, width: int) -> Bound | None:
-    """Two axes: rows need no division. None where both x and y are one element along a row."""
+def _blend_rows(operands: tuple[Any, ...], number: Any, steps: MergedOperands, width: int) -> Bound | None:
+    """Launch for two axes without index division. None if both x and y are repeated along a row."""
     rows, length = steps.lengths
     (across,), block = flat(length, width)
     (x_row, x_step), (y_row, y_step), (weight_row, weight_step) = steps.strides[:3]
@@ -132,5 +133,5 @@ def _blend_rows(operands: tuple[Any, ...], number: Any, steps: Walk, width: int)
 
 
 def _row_strides(strides: tuple[Shape, ...]) -> tuple[int, ...]:
-    """Strides past the innermost, of operands contiguous along it: each must keep packs aligned."""
+    """Strides of the outer axes, for operands contiguous along the innermost: vectors must stay aligned."""
     return tuple(stride for item in strides if item[-1] == 1 for stride in item[:-1])

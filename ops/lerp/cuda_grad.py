@@ -1,4 +1,4 @@
-"""lerp_grad on CUDA: no full-size temporary is written, and at most one launch for each gradient that is summed."""
+"""lerp_grad on CUDA: no full-size temporary is written, and at most one launch per summed gradient."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from opgauge.ops._core.registry import kernel
 from opgauge.ops._core.tuning import declare
 from opgauge.ops._cuda.pointwise import AXES, THREADS, axes_struct, blocks, flat, strides_struct
 from opgauge.ops._cuda.reduction.plan import GRID_RESIDENT, collectors
-from opgauge.ops._cuda.source import Source, flag, multiprocessors, whole_pack
+from opgauge.ops._cuda.source import CudaSource, flag, multiprocessors, whole_vector
 from opgauge.ops.lerp.cuda import CTYPES, FEW_ELEMENTS, FLAGS, MOST_ROWS, SOURCE, WIDTHS, accumulating, split_weight
-from opgauge.ops.lerp.sums import SUM_THREADS, Part, partial_places, sum_plan
+from opgauge.ops.lerp.sums import SUM_THREADS, AxisGroup, partial_places, sum_plan
 
 WARP = 32
 MOST_SPLITS = 1024
 UNDER_WAY = 4
-"""Packs that a thread which sums loads at a time."""
+"""Vectors in flight per summing thread."""
 _BLOCKS = declare(
     "lerp_grad.blocks_per_multiprocessor",
     4,
@@ -34,7 +34,7 @@ _BLOCKS = declare(
     why="blocks that share sums along columns: bandwidth against partial sums",
 )
 CROSSED_ROWS = range(17, 65)
-"""Lengths of the shorter of two summed axes for `grad_crossed`: a warp loads so many rows and keeps their sums."""
+"""Lengths of the shorter of two summed axes for `grad_crossed`: rows of a warp, whose sums stay in registers."""
 
 
 def _sum_expressions() -> tuple[str, ...]:
@@ -47,7 +47,8 @@ def _sum_expressions() -> tuple[str, ...]:
     return tuple(found)
 
 
-SUMS = Source(__file__, "sums.cu", _sum_expressions())
+SUMS = CudaSource(__file__, "sums.cu", _sum_expressions())
+"""Declared instances of sums.cu."""
 
 
 def _workspace(shapes: Shapes, params: Params) -> int:
@@ -59,7 +60,7 @@ def _workspace(shapes: Shapes, params: Params) -> int:
     general = sum(partial_places(size, 1, itemsize).nbytes for size in sizes)
     if len(sizes) == 2 and sizes[0] == sizes[1]:
         general = max(general, partial_places(sizes[0], 2, itemsize).nbytes)
-    return _mail_bytes(shapes.outputs, full.shape) + general
+    return _flagged_bytes(shapes.outputs, full.shape) + general
 
 
 def _summed_sizes(outputs: Mapping[str, Any], full: Shape) -> list[int]:
@@ -67,13 +68,13 @@ def _summed_sizes(outputs: Mapping[str, Any], full: Shape) -> list[int]:
     return [output.size for output in outputs.values() if output.size != prod(full)]
 
 
-def _mail_bytes(outputs: Mapping[str, Any], full: Shape) -> int:
-    """Bytes of what blocks that share a summed gradient of `_fused` publish: two words of 64 bits a number at most."""
+def _flagged_bytes(outputs: Mapping[str, Any], full: Shape) -> int:
+    """Bytes of flagged partials of `_fused`: at most two 64-bit words per number."""
     return max((16 * size * _splits(size) for size in _summed_sizes(outputs, full)), default=0)
 
 
 def _splits(size: int) -> int:
-    """Most blocks that share one result."""
+    """Maximum blocks that share one result."""
     return max(1, min(MOST_SPLITS, (1 << 18) // max(size, 1)))
 
 
@@ -81,7 +82,7 @@ def _splits(size: int) -> int:
 def lerp_grad(
     *, x: Any, y: Any, dout: Any, weight: Any, need_x: bool, need_y: bool, out: dict[str, Any], workspace: Any
 ) -> Bound:
-    """Same shapes: one launch. One gradient summed: one launch where the weight is a number. Else one launch each."""
+    """One launch for equal shapes, or one summed gradient and a scalar weight; else one launch per gradient."""
     del need_x, need_y
     return _gradient(x.shape, y.shape, dout, weight, out, workspace, subtract=False)
 
@@ -94,12 +95,12 @@ def lerp_grad(
     prepare=True,
     workspace=_workspace,
     relaxed=2.0**24,
-    note="dX = dout - weight dout in one kernel; as the optimized one wherever something is summed",
+    note="dX = dout - weight dout in one kernel; like the optimized one if a gradient is summed",
 )
 def lerp_grad_subtract(
     *, x: Any, y: Any, dout: Any, weight: Any, need_x: bool, need_y: bool, out: dict[str, Any], workspace: Any
 ) -> Bound:
-    """The design document's plan, fused into the one elementwise kernel that it asks for."""
+    """The design document's plan, fused into one elementwise kernel."""
     del need_x, need_y
     return _gradient(x.shape, y.shape, dout, weight, out, workspace, subtract=True)
 
@@ -123,7 +124,7 @@ def _gradient(
     found = [_Gradient(dx, x, *factors[0]), _Gradient(dy, y, *factors[1])]
     summed = [one for one, holds in zip(found, sums, strict=True) if holds]
     beside = [one for one, holds in zip(found, sums, strict=True) if not holds and one.out is not None]
-    scratch = None if workspace is None else workspace[_mail_bytes(out, dout.shape) :]
+    scratch = None if workspace is None else workspace[_flagged_bytes(out, dout.shape) :]
     if len(summed) == 1 or reduced_axes(x, dout.shape) == reduced_axes(y, dout.shape):
         return _sum(dout, tensor, summed, beside[0] if beside else None, scratch)
     size = partial_places(summed[0].out.size, 1, np.dtype(wide).itemsize).nbytes
@@ -131,8 +132,8 @@ def _gradient(
     for one, room in zip(summed, (scratch, None if scratch is None else scratch[size:]), strict=True):
         alone = None
         if tensor is None:
-            mail = None if workspace is None else workspace
-            alone = _fused(dout, one.out, None, one.shape, (one.offset, one.offset), mail)
+            flagged = None if workspace is None else workspace
+            alone = _fused(dout, one.out, None, one.shape, (one.offset, one.offset), flagged)
         steps.append(alone or _sum(dout, tensor, [one], None, room))
 
     def run() -> None:
@@ -145,7 +146,7 @@ def _gradient(
 def _summed(
     x: Shape, y: Shape, dout: Any, weight: float, gradients: tuple[Any, Any], sums: list[bool], workspace: Any
 ) -> Bound | None:
-    """One launch, the weight a number; None where the axes do not allow it."""
+    """One launch for a scalar weight; None if the axes do not allow it."""
     wide = accumulating(dout)
     factors = (wide(1 - weight), wide(weight))
     if all(sums):
@@ -160,7 +161,7 @@ def _unsummed(dout: Any, weight: Any, dx: Any, dy: Any, *, subtract: bool) -> Bo
     wide, ctype = accumulating(dout), CTYPES[dout.dtype.name]
     tensor, number = split_weight(weight, wide)
     if tensor is None or tensor.shape == dout.shape:
-        width = whole_pack(dout, dout.size, tensor, dx, dy)
+        width = whole_vector(dout, dout.size, tensor, dx, dy)
         grid, block = flat(dout.size, width)
         flags = f"{flag(tensor is not None)}, {flag(subtract)}"
         function = SOURCE.function(f"grad_flat<{ctype}, {width}, {flags}>")
@@ -168,7 +169,7 @@ def _unsummed(dout: Any, weight: Any, dx: Any, dy: Any, *, subtract: bool) -> Bo
         arguments: tuple[Any, ...] = (dout, tensor, dx, dy, number, rest, np.int64(dout.size // width))
         return lambda: function(grid, block, arguments)
     steps = walk(dout.shape, tensor.shape)
-    width = whole_pack(dout, dout, dx, dy) if dout.size > FEW_ELEMENTS else 1
+    width = whole_vector(dout, dout, dx, dy) if dout.size > FEW_ELEMENTS else 1
     function, grid = SOURCE.function(f"grad_walk<{ctype}, {width}>"), (blocks(dout.size, width),)
     walked = (axes_struct(steps), strides_struct(steps.strides[0]))
     arguments = (dout, tensor, dx, dy, np.uint32(dout.size), *walked)
@@ -176,14 +177,14 @@ def _unsummed(dout: Any, weight: Any, dx: Any, dy: Any, *, subtract: bool) -> Bo
 
 
 def _waiting() -> int:
-    """Blocks that wait for others must be fewer: one for each sum, or each column block's."""
+    """Whether blocks that wait are resident: one per sum, or per column block."""
     return GRID_RESIDENT * multiprocessors()
 
 
 def _fused(dout: Any, summed: Any, other: Any, shape: Shape, factors: tuple[Any, Any], workspace: Any) -> Bound | None:
-    """One gradient summed over adjacent axes, the other written beside it unless None.
+    """One gradient summed over adjacent axes; the other is written in the same pass unless None.
 
-    None where the axes are not adjacent, or a row or a column is too short for a thread block: `_sum` is for those.
+    None if the axes are not adjacent, or rows or columns are too short for a thread block: `_sum` handles those.
     """
     try:
         layout = as_reduction(dout.shape, reduced_axes(shape, dout.shape))
@@ -198,13 +199,13 @@ def _fused(dout: Any, summed: Any, other: Any, shape: Shape, factors: tuple[Any,
 def _rows(
     dout: Any, summed: Any, other: Any, layout: Reduction, factors: tuple[Any, Any], workspace: Any
 ) -> Bound | None:
-    width = whole_pack(dout, layout.length, other)
-    packs = layout.length // width
-    if packs < THREADS:
+    width = whole_vector(dout, layout.length, other)
+    vectors = layout.length // width
+    if vectors < THREADS:
         return None
     most = _splits(summed.size) if layout.a < _waiting() else 1
-    share = -(-packs // min(most, -(-packs // (THREADS * UNDER_WAY))))
-    splits = -(-packs // share)
+    share = -(-vectors // min(most, -(-vectors // (THREADS * UNDER_WAY))))
+    splits = -(-vectors // share)
     function = SOURCE.function(f"grad_rows<{CTYPES[dout.dtype.name]}, {width}>")
     lanes, collecting = collectors(layout.a, splits, THREADS)
     launched = layout.a * splits + (collecting if splits > 1 else 0)
@@ -216,12 +217,12 @@ def _rows(
 def _columns(
     dout: Any, summed: Any, other: Any, layout: Reduction, factors: tuple[Any, Any], workspace: Any
 ) -> Bound | None:
-    width = whole_pack(dout, layout.c, other)
-    packs = -(-layout.c // width)
+    width = whole_vector(dout, layout.c, other)
+    vectors = -(-layout.c // width)
     lanes = 1
-    while lanes < WARP and lanes < packs:
+    while lanes < WARP and lanes < vectors:
         lanes *= 2
-    across, rows = -(-packs // lanes), THREADS // lanes
+    across, rows = -(-vectors // lanes), THREADS // lanes
     if layout.a > MOST_ROWS or layout.length < rows:
         return None
     room = _BLOCKS.value() * multiprocessors() // (across * layout.a) if across * layout.a < _waiting() else 1
@@ -234,16 +235,16 @@ def _columns(
 def _crossed(
     dout: Any, gradients: tuple[Any, Any], shapes: tuple[Shape, Shape], factors: tuple[Any, Any]
 ) -> Bound | None:
-    """Both gradients summed, over two adjacent axes: dout is read once, in one launch; None elsewhere."""
+    """Both gradients summed, over two adjacent axes: dout is read once, in one launch; else None."""
     try:
         layouts = [as_reduction(dout.shape, reduced_axes(shape, dout.shape)) for shape in shapes]
     except AxisError:
         return None
     outer, inner = sorted(layouts, key=lambda layout: layout.a)
     apart = outer.a * outer.length != inner.a or outer.c != inner.length * inner.c
-    width = whole_pack(dout, inner.c, *gradients)
+    width = whole_vector(dout, inner.c, *gradients)
     across = -(-inner.c // (width * WARP))
-    # one gradient is summed over the steps and has the rows, the other the other way round
+    # one gradient is summed over the steps and retains the rows, the other vice versa
     rows, steps = sorted(layouts, key=lambda layout: layout.length)
     if apart or width == 1 or rows.length not in CROSSED_ROWS or across * outer.a < multiprocessors():
         return None
@@ -256,7 +257,7 @@ def _crossed(
 
 
 class _Gradient(NamedTuple):
-    """A gradient to write: its buffer, the shape of its input, and what dout is multiplied by: offset + sign weight."""
+    """A gradient to write: its buffer, its input's shape, and dout's factor: offset + sign weight."""
 
     out: Any
     shape: Shape
@@ -265,13 +266,13 @@ class _Gradient(NamedTuple):
 
 
 def _sum(dout: Any, tensor: Any, summed: Sequence[_Gradient], other: _Gradient | None, workspace: Any) -> Bound:
-    """One or two gradients summed over the same axes, and perhaps one that is not, in one launch.
+    """One launch for one or two gradients summed over the same axes, and optionally one that is not.
 
     workspace: bytes of `partial_places`, zero.
     """
     ctype, wide = CTYPES[dout.dtype.name], np.dtype(accumulating(dout))
     beside = None if other is None else other.out
-    widest = whole_pack(dout, dout.size, tensor, beside)
+    widest = whole_vector(dout, dout.size, tensor, beside)
     weight = () if tensor is None else tensor.shape
     plan = sum_plan(dout.shape, summed[0].shape, weight, widest, multiprocessors())
     places = partial_places(summed[0].out.size, len(summed), wide.itemsize)
@@ -287,14 +288,15 @@ def _sum(dout: Any, tensor: Any, summed: Sequence[_Gradient], other: _Gradient |
 
 
 PARTIALS = np.dtype([("splits", np.uint64), ("groups", np.uint64), ("arrivals", np.uint64)])
+"""Pointers to the splits' and the groups' partial sums, and to the arrival counters."""
 
 
 def _factor(wide: np.dtype) -> np.dtype:
     return np.dtype([("offset", wide), ("sign", wide)])
 
 
-def _part(part: Part) -> Array:
-    """A `Part` of sums.cu."""
+def _part(part: AxisGroup) -> Array:
+    """`Part` struct of sums.cu."""
     axes = axes_struct(part.axes)
     found = np.zeros(
         (),

@@ -7,18 +7,18 @@ from typing import Any
 import numpy as np
 from numba import njit, prange
 from opgauge.ops._cpu.jit import INNER, narrow, widen
-from opgauge.ops._cpu.streaming.jit import RUN, held_run, put_run, settle, whole_runs
+from opgauge.ops._cpu.streaming.jit import RUN, held_run, put_run, store_fence, whole_runs
 from opgauge.ops._cpu.threads import parallel
 
 uintp = np.uintp
-"""Type of indices that are known not to be negative: loops over them vectorise."""
+"""Type of indices known to be non-negative: loops over them vectorise."""
 
 
 @njit(inline="always", error_model="numpy")
 def _blend(x: Any, y: Any, weight: Any) -> Any:
-    """x + weight (y - x): y at weight 1 and x where x = y, exactly, and finite wherever the result is.
+    """Interpolate x + weight (y - x): y at weight 1 and x where x = y, exactly, and finite if the result is.
 
-    The difference of numbers of one sign cannot overflow; numbers of different signs are weighted each.
+    The difference of numbers of one sign cannot overflow; numbers of different signs are weighted separately.
     """
     one, half = type(weight)(1), type(weight)(0.5)
     rest, step = one - weight, y - x
@@ -42,7 +42,7 @@ def _blend_from(first: Any, y: Any, at_y: Any, weight: Any, out: Any, at: Any, s
 def _blend_block(
     x: Any, y: Any, weight: Any, number: Any, out: Any, places: Any, steps: Any, start: int, length: int
 ) -> None:
-    """`length` elements of out from `start` on; places (3,), steps (3,): where x, y and weight stand, and move."""
+    """Compute `length` elements of out from `start`; places (3,), steps (3,): offsets and steps of x, y, weight."""
     at_x, at_y, at_w = uintp(places[0]), uintp(places[1]), uintp(places[2])
     at, size = uintp(start), uintp(length)
     share = widen(weight[at_w]) if weight.size else number
@@ -61,9 +61,9 @@ def _blend_block(
 
 @parallel(error_model="numpy")
 def lerp_lines(x: Any, y: Any, weight: Any, number: Any, out: Any, starts: Any, steps: Any, blocks: int) -> None:
-    """Line by line, each in `blocks` parts: starts (lines, 3), steps (3,), in elements; out flat.
+    """Interpolate line by line, each in `blocks` parts: starts (lines, 3), steps (3,), in elements; out flat.
 
-    An empty weight stands for the number.
+    An empty weight selects the number.
     """
     lines = starts.shape[0]
     length = out.size // lines
@@ -89,12 +89,12 @@ def _blend_part(x: Any, y: Any, weight: Any, out: Any, start: int, end: int) -> 
             held[step] = narrow(_blend(widen(x[run + step]), widen(y[run + step]), weight), held[step])
         put_run(held, 0, out, run)
     _blend_both(x, uintp(whole), y, uintp(whole), weight, out, uintp(whole), uintp(end - whole))
-    settle()
+    store_fence()
 
 
 @parallel(error_model="numpy")
 def lerp_streaming(x: Any, y: Any, weight: Any, number: Any, out: Any, pieces: int) -> None:
-    """x and y as out, flat, and one weight, in `pieces` for as many threads, written past the caches."""
+    """Interpolate flat x and y with one weight, in `pieces` for as many threads, with non-temporal stores."""
     share = widen(weight[0]) if weight.size else number
     for piece in prange(pieces):
         _blend_part(x, y, share, out, out.size * piece // pieces, out.size * (piece + 1) // pieces)
@@ -117,7 +117,7 @@ def _grad_piece(dout: Any, dx: Any, dy: Any, weight: Any, rest: Any, start: int,
 
 @parallel(error_model="numpy")
 def grad_by_number(dout: Any, dx: Any, dy: Any, weight: Any, rest: Any, pieces: int) -> None:
-    """Flat, nothing summed, in `pieces` for as many threads: dx = rest dout, dy = weight dout; either may be empty."""
+    """Flat gradients without sums, in `pieces` for as many threads: dx = rest dout, dy = weight dout; optional."""
     for piece in prange(pieces):
         end = dout.size * (piece + 1) // pieces
         _grad_piece(dout, dx, dy, weight, rest, dout.size * piece // pieces, end)
@@ -138,12 +138,12 @@ def _grad_part(dout: Any, dx: Any, dy: Any, weight: Any, rest: Any, start: int, 
         if dy.size:
             put_run(held_y, 0, dy, run)
     _grad_piece(dout, dx, dy, weight, rest, whole, end)
-    settle()
+    store_fence()
 
 
 @parallel(error_model="numpy")
 def grad_streaming(dout: Any, dx: Any, dy: Any, weight: Any, rest: Any, pieces: int) -> None:
-    """The same, written past the caches; dx and dy lie alike within a line."""
+    """Like `grad_flat`, with non-temporal stores; dx and dy have the same offset within a cache line."""
     for piece in prange(pieces):
         end = dout.size * (piece + 1) // pieces
         _grad_part(dout, dx, dy, weight, rest, dout.size * piece // pieces, end)

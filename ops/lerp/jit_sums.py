@@ -1,7 +1,7 @@
-"""Numba kernels of lerp_grad for the CPU where a gradient is summed or the weight broadcasts.
+"""Numba kernels of lerp_grad for the CPU for summed gradients and broadcast weights.
 
 Tensors are flat. dout's axes, merged where the gradient and the weight allow it, are the innermost one, a line, and
-outer ones that the gradient keeps or is summed over; those come as arrays of lengths, strides in weight and in dout.
+outer ones that the gradient retains or is summed over, given as arrays of lengths and of strides in weight and dout.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from opgauge.ops._cpu.jit import INNER, narrow, widen
 from opgauge.ops._cpu.threads import parallel
 
 uintp = np.uintp
-"""Type of indices that are known not to be negative: loops over them vectorise."""
+"""Type of indices known to be non-negative: loops over them vectorise."""
 SUMS = {"reassoc", "contract", "nsz"}
-"""Freedom that sums within a line give the compiler."""
+"""Reordering that sums within a line allow the compiler."""
 TILE = 2048
-"""Results of a line that a thread accumulates at a time: in float64 they fit into the first-level cache."""
+"""Results of a line accumulated at a time: in float64 they fit into the first-level cache."""
 SHORT = 16
-"""Elements of a line up to which loops without vectors are as fast."""
+"""Maximum line length for which loops without vectors are as fast."""
 PIECE = 4096
-"""Elements summed in the dtype's own accumulator before the sum is widened to float64."""
+"""Elements summed in the accumulating dtype before the sum is widened to float64."""
 
 
 class Axes(NamedTuple):
@@ -33,8 +33,8 @@ class Axes(NamedTuple):
     weight: Any
 
 
-class Line(NamedTuple):
-    """The innermost axis: its length, whether weight has an element for each of its elements, and repeats.
+class InnerAxis(NamedTuple):
+    """The innermost axis: its length, whether weight varies along it, and repeats.
 
     A line that is summed along columns may consist of several repeats of its results: rows of a short innermost axis.
     """
@@ -45,7 +45,7 @@ class Line(NamedTuple):
 
 
 class Factor(NamedTuple):
-    """offset + sign weight: what a gradient multiplies dout by; the sign of a number's is 0."""
+    """Factor of dout in a gradient, offset + sign weight; for a scalar weight the sign is 0."""
 
     offset: Any
     sign: Any
@@ -76,7 +76,7 @@ def _places(index: int, axes: Any) -> Any:
 def _scale_line(
     dout: Any, at: int, weight: Any, at_weight: int, dense: Any, factor: Any, out: Any, length: int
 ) -> None:
-    """out[at:] = factor dout[at:], `length` elements."""
+    """Set out[at:] to factor dout[at:], `length` elements."""
     first, share, size = uintp(at), uintp(at_weight), uintp(length)
     if weight.size and dense:
         for k in range(size):
@@ -92,7 +92,7 @@ def _scale_line(
 def _add_line(
     dout: Any, at: int, weight: Any, at_weight: int, dense: Any, factor: Any, totals: Any, length: int
 ) -> None:
-    """totals[k] += factor dout[at + k], in float64."""
+    """Add factor dout[at + k] to totals[k], in float64."""
     first, share, size = uintp(at), uintp(at_weight), uintp(length)
     if weight.size and dense:
         for k in range(size):
@@ -166,7 +166,7 @@ def sum_lines(
     parts: Any,
     pieces: int,
 ) -> None:
-    """Sum lines: out, one result for each position of the kept axes; other = rest dout unless it is empty.
+    """Sum lines into out, one result per position of the retained axes; other = rest dout unless it is empty.
 
     parts (splits, results) in float64: splits share the summed axes. pieces share the results.
     """
@@ -197,9 +197,9 @@ def sum_lines(
 def sum_columns(
     dout: Any, weight: Any, out: Any, other: Any, factor: Any, rest: Any, kept: Any, summed: Any, line: Any, parts: Any
 ) -> None:
-    """Sum along columns: out, one result for each element of a line and position of the kept axes; other as sum_lines.
+    """Sum along columns into out, one result per element of a line and retained position; other as in sum_lines.
 
-    parts (splits, results) in float64, results being 1 where there is one split.
+    parts (splits, results) in float64; results is 1 for a single split.
     """
     tiles = (line.length + TILE - 1) // TILE
     units, steps, splits = _count(kept) * tiles, _count(summed), parts.shape[0]

@@ -20,10 +20,10 @@ constexpr int KEPT_OF = 16;
 template <typename T, int V, bool TENSOR, Extent EXTENT, int THREADS>
 __global__ void __launch_bounds__(THREADS) lerp_flat(
     const T* __restrict__ x, const T* __restrict__ y, const T* __restrict__ weight, T* __restrict__ out,
-    Wide<T> number, long long packs, unsigned int kept) {
-  const Spot<V, EXTENT, THREADS> spot(packs, THREADS > FLAT_THREADS ? blockIdx.x % KEPT_OF == 0 : blockIdx.x < kept);
-  const Pack<T, V> from = spot.load(x), to = spot.load(y);
-  Pack<T, V> parts, result;
+    Wide<T> number, long long vectors, unsigned int kept) {
+  const Spot<V, EXTENT, THREADS> spot(vectors, THREADS > FLAT_THREADS ? blockIdx.x % KEPT_OF == 0 : blockIdx.x < kept);
+  const Vector<T, V> from = spot.load(x), to = spot.load(y);
+  Vector<T, V> parts, result;
   if constexpr (TENSOR) parts = spot.load(weight);
 #pragma unroll
   for (int i = 0; i < V; ++i) {
@@ -40,12 +40,12 @@ constexpr int NO_TENSOR = -1;
 template <typename T, int V, int X_STEP, int Y_STEP, int WEIGHT_STEP>
 __global__ void __launch_bounds__(FLAT_THREADS) lerp_rows(
     const T* __restrict__ x, const T* __restrict__ y, const T* __restrict__ weight, T* __restrict__ out,
-    Wide<T> number, long long packs, long long x_row, long long y_row, long long weight_row) {
-  const Spot<V> spot(packs);
+    Wide<T> number, long long vectors, long long x_row, long long y_row, long long weight_row) {
+  const Spot<V> spot(vectors);
   const T* const x_from = x + blockIdx.y * x_row;
   const T* const y_from = y + blockIdx.y * y_row;
   const T* const weight_from = weight + blockIdx.y * weight_row;
-  Pack<T, V> from, to, parts, result;
+  Vector<T, V> from, to, parts, result;
   T one;
   if constexpr (X_STEP == 1) from = spot.load(x_from);
   if constexpr (Y_STEP == 1) to = spot.load(y_from);
@@ -57,7 +57,7 @@ __global__ void __launch_bounds__(FLAT_THREADS) lerp_rows(
     const T begin = X_STEP == 0 ? one : from.at[i], end = Y_STEP == 0 ? one : to.at[i];
     result.at[i] = narrow<T>(blend(widen(begin), widen(end), WEIGHT_STEP == 1 ? widen(parts.at[i]) : number));
   }
-  spot.store(out + blockIdx.y * packs * V, result);
+  spot.store(out + blockIdx.y * vectors * V, result);
 }
 
 // lerp_walk: operands that broadcast in any pattern, in vectors of the result whatever the length of its rows.
@@ -73,9 +73,9 @@ __global__ void __launch_bounds__(THREADS) lerp_walk(
   if (at >= size) return;
   const unsigned int count = min(size - at, static_cast<unsigned int>(V));
   const RowSplit<V> split(at, axes);
-  const Pack<T, V> from = split.template load<T>(x, of_x, dense & 1, at, count, axes);
-  const Pack<T, V> to = split.template load<T>(y, of_y, dense & 2, at, count, axes);
-  Pack<T, V> parts, result;
+  const Vector<T, V> from = split.template load<T>(x, of_x, dense & 1, at, count, axes);
+  const Vector<T, V> to = split.template load<T>(y, of_y, dense & 2, at, count, axes);
+  Vector<T, V> parts, result;
   if (weight != nullptr) parts = split.template load<T>(weight, of_weight, dense & 4, at, count, axes);
 #pragma unroll
   for (int i = 0; i < V; ++i) {
@@ -90,11 +90,11 @@ __global__ void __launch_bounds__(THREADS) lerp_walk(
 template <typename T, int V, bool TENSOR, bool SUBTRACT>
 __global__ void __launch_bounds__(FLAT_THREADS) grad_flat(
     const T* __restrict__ dout, const T* __restrict__ weight, T* __restrict__ dx, T* __restrict__ dy, Wide<T> number,
-    Wide<T> rest, long long packs) {
+    Wide<T> rest, long long vectors) {
   using A = Wide<T>;
-  const Spot<V> spot(packs);
-  const Pack<T, V> given = spot.load(dout);
-  Pack<T, V> parts, first, second;
+  const Spot<V> spot(vectors);
+  const Vector<T, V> given = spot.load(dout);
+  Vector<T, V> parts, first, second;
   if constexpr (TENSOR) parts = spot.load(weight);
 #pragma unroll
   for (int i = 0; i < V; ++i) {
@@ -121,9 +121,9 @@ __global__ void __launch_bounds__(THREADS) grad_walk(
   if (at >= size) return;
   const unsigned int count = min(size - at, static_cast<unsigned int>(V));
   const RowSplit<V> split(at, axes);
-  const Pack<T, V> given = split.template load<T>(dout, of_weight, true, at, count, axes);
-  const Pack<T, V> parts = split.template load<T>(weight, of_weight, false, at, count, axes);
-  Pack<T, V> first, second;
+  const Vector<T, V> given = split.template load<T>(dout, of_weight, true, at, count, axes);
+  const Vector<T, V> parts = split.template load<T>(weight, of_weight, false, at, count, axes);
+  Vector<T, V> first, second;
 #pragma unroll
   for (int i = 0; i < V; ++i) {
     const A value = widen(given.at[i]), part = widen(parts.at[i]);
@@ -134,7 +134,7 @@ __global__ void __launch_bounds__(THREADS) grad_walk(
   if (dy != nullptr) store_some<T, V>(dy + at, second, count);
 }
 
-constexpr int UNDER_WAY = 4;  // packs of a thread that sums, all loaded before the first is used
+constexpr int IN_FLIGHT = 4;  // vectors of a thread that sums, all loaded before the first is used
 
 template <typename A>
 struct Add {
@@ -144,35 +144,35 @@ struct Add {
 };
 
 // dout (rows, length), weight a number: sum[row] = factor sum dout[row], other = other_factor dout unless null.
-// grid: `splits` adjacent blocks a row, of `share` packs each, so that blocks sweep over memory in order, and where they
-// are several those that collect what they send, `lanes` threads a row; mail (rows, splits). length is a multiple of V.
+// grid: `splits` adjacent blocks a row, of `share` vectors each, so that blocks sweep over memory in order, and where they
+// are several those that collect what they publish, `lanes` threads a row; flagged (rows, splits). length is a multiple of V.
 template <typename T, int V>
 __global__ void __launch_bounds__(REDUCE_THREADS, GRID_RESIDENT) grad_rows(
     const T* __restrict__ dout, T* __restrict__ sum, T* __restrict__ other, Wide<T> factor, Wide<T> other_factor,
-    int rows, long long length, int splits, long long share, int lanes, unsigned long long* mail) {
+    int rows, long long length, int splits, long long share, int lanes, unsigned long long* flagged) {
   using A = Wide<T>;
   __shared__ A slots[REDUCE_THREADS / 32];
   const int row = blockIdx.x / static_cast<unsigned int>(splits), split = blockIdx.x - row * splits;
   const auto put = [&](int ours, A all) { sum[ours] = narrow<T>(factor * all); };
   if (row >= rows) {
-    collect_rows<REDUCE_THREADS>(Add<A>{}, slots, blockIdx.x - rows * splits, rows, splits, lanes, mail, put);
+    collect_rows<REDUCE_THREADS>(Add<A>{}, slots, blockIdx.x - rows * splits, rows, splits, lanes, flagged, put);
     return;
   }
   const long long begin = row * length + share * split * V, left = min(share, length / V - share * split);
   A mine = 0;
-  for (int start = threadIdx.x; start < left; start += UNDER_WAY * REDUCE_THREADS) {
-    PackWord<T, V> loaded[UNDER_WAY];
+  for (int start = threadIdx.x; start < left; start += IN_FLIGHT * REDUCE_THREADS) {
+    VectorWord<T, V> loaded[IN_FLIGHT];
 #pragma unroll
-    for (int j = 0; j < UNDER_WAY; ++j) {
-      const long long pack = start + j * REDUCE_THREADS;
-      loaded[j] = fetch_kept<T, V>(dout + begin + pack * V, pack < left);
+    for (int j = 0; j < IN_FLIGHT; ++j) {
+      const long long vector = start + j * REDUCE_THREADS;
+      loaded[j] = fetch_evict_last<T, V>(dout + begin + vector * V, vector < left);
     }
 #pragma unroll
-    for (int j = 0; j < UNDER_WAY; ++j) {
-      const long long pack = start + j * REDUCE_THREADS;
-      if (pack >= left) break;
-      const Pack<T, V> given = unpacked<T, V>(loaded[j]);
-      Pack<T, V> result;
+    for (int j = 0; j < IN_FLIGHT; ++j) {
+      const long long vector = start + j * REDUCE_THREADS;
+      if (vector >= left) break;
+      const Vector<T, V> given = as_vector<T, V>(loaded[j]);
+      Vector<T, V> result;
       A few = 0;
 #pragma unroll
       for (int i = 0; i < V; ++i) {
@@ -181,24 +181,24 @@ __global__ void __launch_bounds__(REDUCE_THREADS, GRID_RESIDENT) grad_rows(
         result.at[i] = narrow<T>(other_factor * value);
       }
       mine += few;
-      if (other != nullptr) store_kept<T, V>(other + begin + pack * V, result);
+      if (other != nullptr) store_evict_last<T, V>(other + begin + vector * V, result);
     }
   }
   mine = merge_at_end<REDUCE_THREADS>(Add<A>{}, mine, slots);
   if (threadIdx.x > 0) return;
   if (splits > 1) {
-    send(mail + (static_cast<long long>(row) * splits + split) * WORDS<A>, mine);
+    publish(flagged + (static_cast<long long>(row) * splits + split) * WORDS<A>, mine);
   } else {
     put(row, mine);
   }
 }
 
 // dout (batch, rows, C), weight a number: lanes along C, `sum` is (batch, C); other as in grad_rows.
-// block (lanes, rows); grid (column blocks, splits, batch); mail (batch, splits - 1, C), as in grad_rows.
+// block (lanes, rows); grid (column blocks, splits, batch); flagged (batch, splits - 1, C), as in grad_rows.
 template <typename T, int V>
 __global__ void __launch_bounds__(REDUCE_THREADS, GRID_RESIDENT) grad_columns(
     const T* __restrict__ dout, T* __restrict__ sum, T* __restrict__ other, Wide<T> factor, Wide<T> other_factor,
-    int rows, int channels, unsigned long long* mail) {
+    int rows, int channels, unsigned long long* flagged) {
   using A = Wide<T>;
   struct Columns {
     A at[V];
@@ -210,41 +210,41 @@ __global__ void __launch_bounds__(REDUCE_THREADS, GRID_RESIDENT) grad_columns(
   const long long batch = blockIdx.z, before = batch * rows * channels + column;
   dout += before;
   if (other != nullptr) other += before;
-  mail += (batch * (splits - 1) * channels + column) * WORDS<A>;
+  flagged += (batch * (splits - 1) * channels + column) * WORDS<A>;
   Columns mine{};
   const auto add = [&](const Columns& more) {
 #pragma unroll
     for (int i = 0; i < V; ++i) mine.at[i] += more.at[i];
   };
   const int step = splits * blockDim.y, end = ours ? rows : 0;
-  for (int start = split * blockDim.y + threadIdx.y; start < end; start += UNDER_WAY * step) {
-    PackWord<T, V> loaded[UNDER_WAY];
+  for (int start = split * blockDim.y + threadIdx.y; start < end; start += IN_FLIGHT * step) {
+    VectorWord<T, V> loaded[IN_FLIGHT];
 #pragma unroll
-    for (int j = 0; j < UNDER_WAY; ++j) {
+    for (int j = 0; j < IN_FLIGHT; ++j) {
       const long long row = start + j * step;
-      loaded[j] = fetch_kept<T, V>(dout + row * channels, row < end);
+      loaded[j] = fetch_evict_last<T, V>(dout + row * channels, row < end);
     }
 #pragma unroll
-    for (int j = 0; j < UNDER_WAY; ++j) {
+    for (int j = 0; j < IN_FLIGHT; ++j) {
       const long long row = start + j * step;
       if (row >= end) break;
-      const Pack<T, V> given = unpacked<T, V>(loaded[j]);
+      const Vector<T, V> given = as_vector<T, V>(loaded[j]);
       Columns values;
-      Pack<T, V> result;
+      Vector<T, V> result;
 #pragma unroll
       for (int i = 0; i < V; ++i) {
         values.at[i] = widen(given.at[i]);
         result.at[i] = narrow<T>(other_factor * values.at[i]);
       }
       add(values);
-      if (other != nullptr) store_kept<T, V>(other + row * channels, result);
+      if (other != nullptr) store_evict_last<T, V>(other + row * channels, result);
     }
   }
-  const auto letter = [&](int from) { return mail + static_cast<long long>(from) * channels * WORDS<A>; };
+  const auto letter = [&](int from) { return flagged + static_cast<long long>(from) * channels * WORDS<A>; };
   if (split == splits - 1) {
     for (int from = threadIdx.y; ours && from < splits - 1; from += blockDim.y) {
-      add(await<Columns>(letter(from)));
-      clear<Columns>(letter(from));
+      add(poll<Columns>(letter(from)));
+      reset<Columns>(letter(from));
     }
   }
 #pragma unroll
@@ -260,7 +260,7 @@ __global__ void __launch_bounds__(REDUCE_THREADS, GRID_RESIDENT) grad_columns(
 #pragma unroll
   for (int i = 0; i < V; ++i) mine.at[i] = slots[i][slot];
   if (split < splits - 1) {
-    send(letter(split), mine);
+    publish(letter(split), mine);
     return;
   }
 #pragma unroll
@@ -288,7 +288,7 @@ __global__ void __launch_bounds__(THREADS) grad_crossed(
   walked_sums += batch * steps * columns + column;
   A kept[ROWS][V] = {};
   const auto put = [](T* to, const A(&sums)[V], A factor) {
-    Pack<T, V> result;
+    Vector<T, V> result;
 #pragma unroll
     for (int i = 0; i < V; ++i) result.at[i] = narrow<T>(factor * sums[i]);
     store<T, V>(to, result);
@@ -298,7 +298,7 @@ __global__ void __launch_bounds__(THREADS) grad_crossed(
 #pragma unroll 1
     for (int step = 0; step < count; ++step) {
       const T* const from = dout + (first + step) * to_step;
-      PackWord<T, V> loaded[ROWS] = {};
+      VectorWord<T, V> loaded[ROWS] = {};
 #pragma unroll
       for (int j = 0; j < ROWS; ++j) {
         const int row = j * WARPS + warp;
@@ -307,7 +307,7 @@ __global__ void __launch_bounds__(THREADS) grad_crossed(
       A sums[V] = {};
 #pragma unroll
       for (int j = 0; j < ROWS; ++j) {
-        const Pack<T, V> values = unpacked<T, V>(loaded[j]);
+        const Vector<T, V> values = as_vector<T, V>(loaded[j]);
 #pragma unroll
         for (int i = 0; i < V; ++i) kept[j][i] += widen(values.at[i]), sums[i] += widen(values.at[i]);
       }

@@ -2,9 +2,9 @@
 
     out = x + weight (y - x)          dX = (1 - weight) dout,  dY = weight dout, each summed to its input's shape
 
-Kernels may also take y - (1 - weight) (y - x), as torch does for weight >= 1/2, or (1 - weight) x + weight y: the bound
-covers all three. Ours give y exactly at weight 1, x where x = y, and no infinity where the result is finite.
-A difference of numbers of one sign cannot overflow, and numbers of different signs are weighted each.
+Kernels may also compute y - (1 - weight) (y - x), as torch does for weight >= 1/2, or (1 - weight) x + weight y: the
+bound covers all three. Ours return y exactly at weight 1, x where x = y, and no infinity for a finite result.
+A difference of numbers of one sign cannot overflow, and numbers of different signs are weighted separately.
 There is no gradient for weight.
 """
 
@@ -23,6 +23,7 @@ from opgauge.ops._core.op import Array, Input, Op, Shape, Shapes, TensorSpec, Wo
 from opgauge.ops._core.registry import register
 
 HIGHEST_RANK = 6
+"""Maximum rank of every input."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +35,7 @@ class LerpParams:
 
 @dataclass(frozen=True, slots=True)
 class LerpGradParams:
-    """weight: as for lerp. need_x, need_y: which gradients are wanted; at least one."""
+    """weight: as for lerp. need_x, need_y: which gradients to compute; at least one."""
 
     weight: float | None = None
     need_x: bool = True
@@ -42,7 +43,7 @@ class LerpGradParams:
 
     def __post_init__(self) -> None:
         if not (self.need_x or self.need_y):
-            msg = "neither gradient is wanted"
+            msg = "need_x and need_y are both false: at least one gradient must be requested"
             raise ParameterError(msg)
 
 
@@ -66,12 +67,12 @@ def _inputs(shapes: Mapping[str, Shape], dtype: str) -> dict[str, TensorSpec]:
 
 
 def infer(shapes: Mapping[str, Shape], dtype: str, params: LerpParams) -> Shapes:
-    """x, y, weight to their common shape. Raises ShapeError: empty, rank over 6, shapes that do not broadcast."""
+    """Shape rule: x, y, weight to their common shape. Raises ShapeError: empty, rank over 6, no common shape."""
     return Shapes(_inputs(shapes, dtype), {"out": TensorSpec(_full(shapes, params), dtype)})
 
 
 def infer_grad(shapes: Mapping[str, Shape], dtype: str, params: LerpGradParams) -> Shapes:
-    """x and y (their shapes only), weight, and dout of the common shape, to dx and dy. Raises ShapeError."""
+    """Shape rule: x and y (shapes only), weight, and dout of the common shape, to dx and dy. Raises ShapeError."""
     full = _full(shapes, params)
     if shapes.get("dout", full) != full:
         msg = f"dout is {list(shapes['dout'])}; x, y and weight broadcast to {list(full)}"
@@ -86,7 +87,7 @@ def _weight(arrays: Mapping[str, Array], params: LerpParams | LerpGradParams) ->
 
 
 def reference(arrays: Mapping[str, Array], params: LerpParams) -> dict[str, Array]:
-    """Float64 by the formula; x and y of different signs are weighted each, as their difference may overflow."""
+    """Float64 by the formula; x and y of different signs are weighted separately, as their difference may overflow."""
     x, y = np.broadcast_arrays(arrays["x"], arrays["y"])
     weight = _weight(arrays, params)
     apart = (x < 0) != (y < 0)
@@ -95,7 +96,7 @@ def reference(arrays: Mapping[str, Array], params: LerpParams) -> dict[str, Arra
 
 
 def reference_grad(arrays: Mapping[str, Array], params: LerpGradParams) -> dict[str, Array]:
-    """Float64 by the formulas; summed in pairs."""
+    """Float64 by the formulas, summed pairwise."""
     weight, dout = _weight(arrays, params), arrays["dout"]
     found = {}
     if params.need_x:
@@ -112,7 +113,7 @@ def work(shapes: Shapes, params: LerpParams) -> Work:
 
 
 def work_grad(shapes: Shapes, params: LerpGradParams) -> Work:
-    """dout and weight read, gradients written; x and y are not read."""
+    """Reads of dout and weight, writes of the gradients; x and y are not read."""
     del params
     read = {name: spec for name, spec in shapes.inputs.items() if name in {"dout", "weight"}}
     size = shapes.inputs["dout"].size
@@ -137,7 +138,7 @@ def bound(
 def bound_grad(
     arrays: Mapping[str, Array], outputs: Mapping[str, Array], params: LerpGradParams, dtype: str
 ) -> dict[str, Array | float]:
-    """(4 + sum_units(n)) half epsilons of the sum of magnitudes, n values being summed into one."""
+    """(4 + sum_units(n)) half epsilons of the sum of magnitudes of the n values summed into one."""
     weight, dout = np.abs(_weight(arrays, params)), np.abs(arrays["dout"])
     rest = np.abs(1 - _weight(arrays, params))
     allowed: dict[str, Array | float] = {}
@@ -169,6 +170,7 @@ LERP = register(
         source=_SOURCE,
     )
 )
+"""The registered op."""
 
 LERP_GRAD = register(
     Op(
@@ -195,3 +197,4 @@ LERP_GRAD = register(
         ),
     )
 )
+"""The registered op."""

@@ -1,6 +1,6 @@
 // Gradients of lerp that are summed over any set of axes. The plan is made by ops/lerp/sums.py.
-#include "pack.cuh"
-#include "ticket.cuh"
+#include "vector.cuh"
+#include "arrival_counter.cuh"
 #include "walk.cuh"
 
 constexpr int SUM_THREADS = 256, FIX_UP = 32;
@@ -75,8 +75,8 @@ __global__ void __launch_bounds__(SUM_THREADS) reduce_any(
   A sums[SUMS][EACH] = {};
   const unsigned int step = lanes * gridDim.y;
   for (unsigned int start = blockIdx.y * lanes + lane; start < end; start += UNROLL * step) {
-    PackWord<T, V> loaded[UNROLL];
-    PackWord<T, WEIGHTS> shares[UNROLL];
+    VectorWord<T, V> loaded[UNROLL];
+    VectorWord<T, WEIGHTS> shares[UNROLL];
     long long at[UNROLL];
 #pragma unroll
     for (int u = 0; u < UNROLL; ++u) {
@@ -92,10 +92,10 @@ __global__ void __launch_bounds__(SUM_THREADS) reduce_any(
 #pragma unroll
     for (int u = 0; u < UNROLL; ++u) {
       if (start + u * step >= end) break;
-      const Pack<T, V> given = unpacked<T, V>(loaded[u]);
-      Pack<T, WEIGHTS> parts{};
-      if (weights != nullptr) parts = unpacked<T, WEIGHTS>(shares[u]);
-      Pack<T, V> rest;
+      const Vector<T, V> given = as_vector<T, V>(loaded[u]);
+      Vector<T, WEIGHTS> parts{};
+      if (weights != nullptr) parts = as_vector<T, WEIGHTS>(shares[u]);
+      Vector<T, V> rest;
       A few[SUMS][EACH] = {};
 #pragma unroll
       for (int i = 0; i < V; ++i) {

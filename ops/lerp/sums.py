@@ -1,4 +1,4 @@
-"""Plans of `reduce_any` in sums.cu: gradients of lerp summed over any set of axes. Nothing here needs a GPU."""
+"""Plans of `reduce_any` in sums.cu: gradients of lerp summed over any set of axes, without a GPU."""
 
 from __future__ import annotations
 
@@ -6,22 +6,23 @@ from dataclasses import dataclass
 from math import gcd, prod
 from typing import NamedTuple
 
-from opgauge.ops._core.broadcast import Walk, walk
+from opgauge.ops._core.broadcast import MergedOperands, walk
 from opgauge.ops._core.op import Shape
 
 SUM_THREADS = 256
 FIX_UP = 32
-"""Blocks whose partial sums one of them adds up."""
+"""Splits per group: their partial sums are added up by one block."""
 MOST_SPLITS = 1024
 PARTIAL_RESULTS = 1 << 18
-"""Partial sums of one gradient at most: more results than that need no blocks that share one."""
+"""Maximum partial sums of one gradient: with more results, blocks share none."""
 BLOCKS_PER_MULTIPROCESSOR = 4
 WARP = 32
 ALIGNMENT = 16
+"""Blocks per multiprocessor that are wanted, lanes of a warp, and alignment of partial sums in bytes."""
 
 
-class Part(NamedTuple):
-    """Some of dout's merged axes, outermost first: lengths in units, strides in elements of dout and of weight."""
+class AxisGroup(NamedTuple):
+    """A group of dout's merged axes, outermost first: lengths in units, strides in elements of dout and of weight."""
 
     lengths: Shape
     dout: Shape
@@ -33,16 +34,16 @@ class Part(NamedTuple):
         return prod(self.lengths)
 
     @property
-    def axes(self) -> Walk:
+    def axes(self) -> MergedOperands:
         """The lengths as `axes_struct` takes them."""
-        return Walk(self.lengths, ())
+        return MergedOperands(self.lengths, ())
 
 
 @dataclass(frozen=True, slots=True)
 class SumPlan:
     """Launch of `reduce_any`.
 
-    rows: the innermost axis is summed. width: elements of a vector along it. spread: one weight serves a vector.
+    rows: the innermost axis is summed. width: elements of a vector along it. spread: one weight applies to a vector.
     bits: log2 of a block's threads along the innermost axis. blocks: of results. splits: blocks that share a result.
     """
 
@@ -52,12 +53,12 @@ class SumPlan:
     bits: int
     blocks: int
     splits: int
-    kept: Part
-    summed: Part
+    kept: AxisGroup
+    summed: AxisGroup
 
     @property
     def groups(self) -> int:
-        """Groups of splits whose partial sums are added up before those of the groups are."""
+        """Groups of splits; their partial sums are added up first, those of the groups last."""
         return -(-self.splits // FIX_UP)
 
 
@@ -78,14 +79,14 @@ def sum_plan(full: Shape, gradient: Shape, weight: Shape, widest: int, multiproc
     bits = _bits(rows, kept, summed)
     lanes = 1 << bits if rows else SUM_THREADS >> bits
     blocks = -(-kept.units // (SUM_THREADS // lanes))
-    under_way = lanes * (4 if width > 1 else 8)
+    in_flight = lanes * (4 if width > 1 else 8)
     room = max(1, BLOCKS_PER_MULTIPROCESSOR * multiprocessors // blocks)
-    splits = min(room, -(-summed.units // under_way), most_splits(prod(gradient)))
+    splits = min(room, -(-summed.units // in_flight), most_splits(prod(gradient)))
     return SumPlan(rows, width, spread, bits, blocks, splits, kept, summed)
 
 
 def most_splits(results: int) -> int:
-    """Blocks that share one result, at most: partial sums have to fit the workspace."""
+    """Maximum blocks that share one result, as partial sums have to fit the workspace."""
     return max(1, min(MOST_SPLITS, PARTIAL_RESULTS // max(results, 1)))
 
 
@@ -99,7 +100,7 @@ class PartialPlaces(NamedTuple):
 
 
 def partial_places(results: int, sums: int, itemsize: int) -> PartialPlaces:
-    """Room for every plan of `sums` gradients of `results` elements each, `itemsize` bytes a partial sum."""
+    """Bytes for every plan of `sums` gradients of `results` elements each, `itemsize` bytes per partial sum."""
     splits = most_splits(results)
     if splits == 1:
         return PartialPlaces(0, 0, 0, 0)
@@ -113,33 +114,33 @@ def _align(nbytes: int) -> int:
     return -(-nbytes // ALIGNMENT) * ALIGNMENT
 
 
-def _parts(steps: Walk) -> tuple[Part, Part]:
-    """The axes that a gradient keeps and those that it is summed over; one axis of length 1 where there is none."""
+def _parts(steps: MergedOperands) -> tuple[AxisGroup, AxisGroup]:
+    """The axes that a gradient retains and those that it is summed over; one axis of length 1 if there is none."""
     found = []
     for is_kept in (True, False):
         axes = [axis for axis, stride in enumerate(steps.strides[1]) if (stride != 0) == is_kept]
         picked = [
             tuple(values[axis] for axis in axes) for values in (steps.lengths, steps.strides[0], steps.strides[2])
         ]
-        found.append(Part(*picked) if axes else Part((1,), (0,), (0,)))
+        found.append(AxisGroup(*picked) if axes else AxisGroup((1,), (0,), (0,)))
     return found[0], found[1]
 
 
-def _vector(steps: Walk, widest: int) -> int:
-    """`widest` where the innermost axis consists of whole vectors and weight can be read in them, else 1."""
+def _vector(steps: MergedOperands, widest: int) -> int:
+    """`widest` if the innermost axis consists of whole vectors and weight can be read in them, else 1."""
     dense = steps.strides[2][-1] == 1
     aligned = gcd(steps.lengths[-1], *(steps.strides[2][:-1] if dense else ()))
     return widest if aligned % widest == 0 else 1
 
 
-def _in_vectors(part: Part, width: int) -> Part:
-    """The same with the innermost axis in vectors."""
+def _in_vectors(part: AxisGroup, width: int) -> AxisGroup:
+    """The group with the innermost axis in vectors."""
     ends = [(*values[:-1], values[-1] * width) for values in (part.dout, part.weight)]
-    return Part((*part.lengths[:-1], part.lengths[-1] // width), ends[0], ends[1])
+    return AxisGroup((*part.lengths[:-1], part.lengths[-1] // width), ends[0], ends[1])
 
 
-def _bits(rows: bool, kept: Part, summed: Part) -> int:  # noqa: FBT001
-    """Threads along the innermost axis: enough for what lies together, and as many as the other part cannot use.
+def _bits(rows: bool, kept: AxisGroup, summed: AxisGroup) -> int:  # noqa: FBT001
+    """Threads along the innermost axis: enough to cover contiguous memory, more if the other axes leave threads idle.
 
     Neighbouring threads read neighbouring memory, and no thread of a small problem is idle.
     """

@@ -1,4 +1,4 @@
-"""lerp by `torch.lerp`, lerp_grad by autograd through it; compiled, the same and the closed form."""
+"""lerp by `torch.lerp`; lerp_grad by autograd through it, and by the compiled closed form."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from opgauge.ops._core.registry import kernel
 
 WIDE = ("float32", "float64")
 IN_16_BITS = "torch rounds products to 16 bits before it sums them"
+"""Dtypes that need no `relaxed`, and the reason for the others."""
 
 
 @kernel("lerp", "torch", BACKENDS, FLOATS, prepare=True, arrays="torch", relaxed=4.0)

@@ -13,14 +13,14 @@ from opgauge.ops._core.registry import kernel
 from opgauge.ops._cpu.threads import count
 
 BLOCK = 1 << 12
-"""Elements summed in the accumulating dtype; block sums are added in float64."""
+"""Elements per block sum in the accumulating dtype; block sums are added in float64."""
 TASKS = 16
-"""Pieces of work that keep the threads even."""
+"""Tasks per thread, for load balance."""
 
 
 @kernel("mean", "optimized", "cpu", FLOATS, prepare=True)
 def mean(*, x: Any, axis: Axis, keepdim: bool, out: dict[str, Any]) -> Bound:
-    """Sum once, divide once; three groups of axes or more in steps, whose results are float64."""
+    """Sum once, divide once; three groups of axes or more in steps, with float64 results in between."""
     del keepdim
     result = out["out"]
     if x.size == 0:
@@ -60,6 +60,6 @@ def _step(layout: Reduction, x: Any, result: Any) -> Bound:
 
 
 def _parts(layout: Reduction, tile: int) -> int:
-    """Shares of the rows to sum apart where there are too few columns for the threads."""
+    """Shares of the rows to sum separately if there are too few columns for the threads."""
     tasks = layout.a * layout.b * -(-layout.c // tile)
     return max(1, min(TASKS // tasks, layout.length // BLOCK))

@@ -1,4 +1,4 @@
-"""mean on CUDA: one read of x, one launch, the same order of summation every time."""
+"""mean on CUDA: one read of x, one launch, a fixed order of summation."""
 
 from __future__ import annotations
 
@@ -12,15 +12,16 @@ from opgauge.ops._core.op import Params, Shapes
 from opgauge.ops._core.registry import kernel
 from opgauge.ops._cuda.reduction.launch import Functor, expressions, launch, workspace_bytes
 from opgauge.ops._cuda.reduction.plan import OPTIONS
-from opgauge.ops._cuda.source import Source
+from opgauge.ops._cuda.source import CudaSource
 
 ACCUMULATOR_BYTES = 8
 STREAMED_FROM = 20 << 20
-"""Bytes: reads of 18 MB that stay in the cache take 4 % longer once, and a quarter less every other time."""
+"""Bytes from which reads are streamed: 18 MB that stay in cache cost 4 % once, and save a quarter on later reads."""
 NAMES = {name: (f"Mean<{dtype_info(name).ctype}>", 16 // dtype_info(name).itemsize) for name in FLOATS}
-SOURCE = Source(
+SOURCE = CudaSource(
     __file__, "kernels.cu", tuple(item for name, width in NAMES.values() for item in expressions(name, width)), OPTIONS
 )
+"""Functors and elements per vector by dtype, and the declared instances of kernels.cu."""
 
 
 def _axes(shape: tuple[int, ...], axis: Axis) -> MergedAxes:

@@ -28,7 +28,7 @@ def _sum(x: Any, row: int, first: int, end: int, zero: Any) -> Any:
 
 @parallel(error_model="numpy")
 def mean_of_rows(x: Any, out: Any, zero: Any) -> None:
-    """x (rows, length) to out (rows,)."""
+    """Means of x (rows, length) into out (rows,)."""
     rows, length = x.shape
     for row in prange(rows):
         out[row] = narrow(_sum(x, np.int64(row), 0, length, zero) / length, out[row])
@@ -36,7 +36,7 @@ def mean_of_rows(x: Any, out: Any, zero: Any) -> None:
 
 @parallel(error_model="numpy")
 def mean_of_pieces(x: Any, out: Any, partial: Any, zero: Any) -> None:
-    """x (a pieces b, length) to out (a b,); each row of x in blocks, partial (a, b, pieces, blocks)."""
+    """Means of x (a pieces b, length) into out (a b,); rows in blocks, partial (a, b, pieces, blocks)."""
     a, b, pieces, blocks = partial.shape
     length = x.shape[1]
     for task in prange(a * pieces * b * blocks):
@@ -64,7 +64,7 @@ def _spill(totals: Any, into: Any, zero: Any) -> None:
 
 @parallel(error_model="numpy")
 def mean_of_columns(x: Any, out: Any, partial: Any, zero: Any) -> None:
-    """x (a, r1, b, r2, c) to out (a, b, c), the rows shared among threads: partial (parts, a, b, c), float64."""
+    """Means of x (a, r1, b, r2, c) into out (a, b, c), rows shared by threads: partial (parts, a, b, c), float64."""
     a, r1, b, r2, c = x.shape
     parts = partial.shape[0]
     tiles = (c + TILE - 1) // TILE

@@ -1,4 +1,4 @@
-"""What mean computes: sum x / n over an axis, some axes, or everything. Floats only."""
+"""Definition of mean: sum x / n over one axis, several axes, or all. Floats only."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from opgauge.ops._core.registry import register
 
 @dataclass(frozen=True, slots=True)
 class MeanParams:
-    """axis: an axis, some axes, or None for everything. keepdim: keep the reduced axes with length 1."""
+    """axis: one axis, several, or None for all. keepdim: retain the reduced axes with length 1."""
 
     axis: Axis = None
     keepdim: bool = False
@@ -25,14 +25,14 @@ class MeanParams:
 
 
 def infer(shapes: Mapping[str, Shape], dtype: str, params: MeanParams) -> Shapes:
-    """x to its shape without the reduced axes; a full reduction gives a 0-d tensor. Raises AxisError."""
+    """Shape rule: x without the reduced axes; a full reduction gives a 0-d tensor. Raises AxisError."""
     x = shapes["x"]
     out = reduced_shape(x, normalize_axes(params.axis, len(x)), keepdim=params.keepdim)
     return Shapes({"x": TensorSpec(x, dtype)}, {"out": TensorSpec(out, dtype)})
 
 
 def reference(arrays: Mapping[str, Array], params: MeanParams) -> dict[str, Array]:
-    """Float64 sum over count; NaN where there is nothing to average."""
+    """Float64 sum over count; NaN for an empty sum."""
     x = arrays["x"]
     axes = normalize_axes(params.axis, x.ndim)
     count = float(np.prod([x.shape[axis] for axis in axes]))
@@ -41,7 +41,7 @@ def reference(arrays: Mapping[str, Array], params: MeanParams) -> dict[str, Arra
 
 
 def work(shapes: Shapes, params: MeanParams) -> Work:
-    """x read, the means written; one addition an element."""
+    """Reads of x, writes of the means; one addition per element."""
     del params
     return Work(tensor_bytes(shapes.inputs), tensor_bytes(shapes.outputs), shapes.inputs["x"].size)
 
@@ -51,7 +51,7 @@ def bound(
 ) -> dict[str, Array | float]:
     """Rounding of a sum in the accumulating dtype, and of its quotient; relative to the mean magnitude.
 
-    Where the sum of magnitudes is beyond that dtype, the sum may overflow.
+    If the sum of magnitudes exceeds that dtype, the sum may overflow.
     """
     x = arrays["x"]
     axes = normalize_axes(params.axis, x.ndim)
@@ -76,8 +76,9 @@ MEAN = register(
         reference=reference,
         work=work,
         bound=bound,
-        summary="mean over axes, or of everything",
+        summary="mean over axes, or over all",
         source="Paddle tensor operation library, Paddle #34425",
         errata=("multiplying by a 16-bit 1/n first loses the mean: it is 0 at n = 2^25; we divide once, at the end",),
     )
 )
+"""The registered op."""

@@ -1,4 +1,4 @@
-"""What every kernel of normalization on CUDA is about: x as (images, C, post), and the arrays and numbers of a call."""
+"""Common parts of normalization's CUDA kernels: x as (images, C, post), and the arrays and numbers of a call."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from typing import Any
 from opgauge.ops._core.dtype import dtype_info
 from opgauge.ops._core.tuning import Parameter
 from opgauge.ops._core.tuning import declare as declare_parameter
-from opgauge.ops._cuda.source import widest_pack
+from opgauge.ops._cuda.source import widest_vector
 
 THREADS = 256
 WARP = 32
 STATIC_BYTES = 11 * 1024
-"""Shared memory of a block beside what it keeps of x, rounded up."""
-PACK_BYTES = 16
+"""Shared memory of a block besides its part of x, rounded up."""
+VECTOR_BYTES = 16
 LARGEST_SIZE = 1 << 31
-"""Elements, within which places are 32-bit numbers."""
+"""Maximum elements, so that offsets are 32-bit numbers."""
 LETTER = 4
-"""Statistics in the room that a block's two of a channel take in the mail, each half of them flags."""
+"""Statistics that take the space of a block's two flagged ones of a channel, as half of those are flags."""
 MOST_PARTIALS = 1 << 15
-"""Statistics that blocks send each other, where a channel is shared: so much room there is in the workspace."""
+"""Maximum partial statistics that blocks of a shared channel publish; the workspace has room for them."""
 WIDTHS = {"float16": 8, "bfloat16": 8, "float32": 4, "float64": 2}
-"""Elements of a pack of 16 bytes."""
+"""Candidate vector widths in elements, up to 16 bytes."""
 
 
 def declare(name: str, default: int, candidates: tuple[int, ...], why: str) -> Parameter:
@@ -33,13 +33,13 @@ def declare(name: str, default: int, candidates: tuple[int, ...], why: str) -> P
 
 
 def allow(function: Any, shared: int) -> None:
-    """One function serves many shapes: what another launch needs must not be taken back."""
+    """Raise a function's shared-memory limit; never lower it, as one function serves many shapes."""
     function.max_dynamic_shared_size_bytes = max(shared, function.max_dynamic_shared_size_bytes)
 
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """x as (images, C, post)."""
+    """View of x as (images, C, post)."""
 
     images: int
     channels: int
@@ -53,18 +53,18 @@ class View:
 
     @property
     def run(self) -> int:
-        """Elements that lie side by side and belong together: a row's, or where channels come last the channels."""
+        """Contiguous elements that belong together: a row, or for channels_last the channels."""
         return self.channels if self.post == 1 else self.post
 
     @property
-    def tickets_bytes(self) -> int:
-        """What the workspace begins with: a ticket a channel."""
+    def counters_bytes(self) -> int:
+        """Bytes of the arrival counters at the start of the workspace, one per channel."""
         return -(-4 * self.channels // 256) * 256
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """Arrays and numbers as kernels take them; addend may be None. statistics: pointers to the channels' six arrays."""
+    """Arrays and numbers of the kernels; addend may be None. statistics: pointers to the channels' six arrays."""
 
     view: View
     x: Any
@@ -79,17 +79,17 @@ class Call:
 
     @property
     def tensors(self) -> tuple[Any, Any, Any]:
-        """Those of x's shape."""
+        """Arrays of x's shape."""
         return self.x, self.addend, self.y
 
     @property
     def arrays(self) -> tuple[Any, ...]:
-        """What kernels take first."""
+        """Leading kernel arguments."""
         return *self.tensors, self.gamma, self.beta
 
     @property
     def numbers(self) -> tuple[Any, Any]:
-        """What kernels take last."""
+        """Trailing kernel arguments."""
         return self.epsilon, self.momentum
 
     @property
@@ -98,18 +98,18 @@ class Call:
         return self.addend is not None
 
     @property
-    def tickets(self) -> Any:
-        """Zero before and after a launch, one for each channel."""
+    def counters(self) -> Any:
+        """Arrival counters, one per channel; zero before and after a launch."""
         return self.workspace
 
     @property
-    def mail(self) -> Any:
-        """Where blocks tell each other what they found."""
-        return self.workspace[self.view.tickets_bytes :]
+    def flagged(self) -> Any:
+        """Flagged partial statistics."""
+        return self.workspace[self.view.counters_bytes :]
 
     @property
     def ctype(self) -> str:
-        """The tensors' type in C++."""
+        """C++ type of the tensors."""
         return dtype_info(self.x.dtype.name).ctype
 
     @property
@@ -119,19 +119,19 @@ class Call:
 
     @property
     def widest(self) -> int:
-        """Elements of a pack of 16 bytes."""
+        """Elements of a vector of 16 bytes."""
         return WIDTHS[self.x.dtype.name]
 
     @property
-    def pack(self) -> int:
-        """Elements of the widest pack that all runs of the tensors are whole numbers of."""
-        return widest_pack(self.itemsize, self.view.run, *self.tensors)
+    def vector(self) -> int:
+        """Elements of the widest vector that divides all runs of the tensors."""
+        return widest_vector(self.itemsize, self.view.run, *self.tensors)
 
     @property
     def width(self) -> int:
-        """Elements of a pack of 16 bytes, or 1 where that does not fit."""
-        return self.widest_or_one(self.pack)
+        """Elements of a 16-byte vector, or 1 if that does not fit."""
+        return self.widest_or_one(self.vector)
 
-    def widest_or_one(self, pack: int) -> int:
-        """Packs of 16 bytes or single elements: kernels are compiled for those."""
-        return pack if pack == self.widest else 1
+    def widest_or_one(self, vector: int) -> int:
+        """16-byte vectors or single elements, the widths that kernels are compiled for."""
+        return vector if vector == self.widest else 1

@@ -2,21 +2,21 @@
 //
 // normalize_alone: a block takes a channel that its registers hold.
 // normalize_once: clusters of K blocks take G adjacent channels at a time and keep their values in registers; where
-//   there are more channels, the next ones are under way meanwhile.
+//   there are more channels, the next ones are loaded meanwhile.
 // normalize_groups: the same by way of shared memory, where groups do not divide among threads.
 // normalize_shared: all blocks of a device, or groups of them, share channels too large for a cluster.
 //
 // T is the tensor's type, A the accumulating one; V elements move as one access.
 
 #include "cluster.cuh"
-#include "mail.cuh"
+#include "flagged.cuh"
 #include "statistics.cuh"
 
 template <typename T>
 constexpr int MOST = sizeof(T) == 8 ? 448 : 896;  // threads of a block, which leaves each 72 registers or more
 constexpr int GROUP = 8;  // most channels of one cluster
 
-// Whose values a pack holds: one channel's, as all of its block, or up to two neighbours'.
+// Whose values a vector holds: one channel's, as all of its block, or up to two neighbours'.
 enum Layout { SINGLE, GROUPED };
 
 // In the first warp of a block. `slots` holds a value for each warp; it is read until the next barrier.
@@ -31,7 +31,7 @@ __device__ __forceinline__ A block_sum(A value, A* slots) {
 
 // ---- a block or a cluster a channel ---------------------------------------------------------------------------------
 
-// Where a channel is few packs, a block takes it by itself: P packs a thread, and of the addend as many, all of them
+// Where a channel is few vectors, a block takes it by itself: P vectors a thread, and of the addend as many, all of them
 // asked for at once. Rows need not begin at multiples of 16 bytes: V is what their length allows. Little code, since
 // what runs once waits for its own instructions, and as many blocks as registers take, which wait in turns.
 template <int P>
@@ -50,8 +50,8 @@ template <typename T, int V, int P, bool ADDS>
 __global__ void __launch_bounds__(
     ALONE_THREADS<P>, 65536 / ALONE_THREADS<P> / ALONE_REGISTERS<T, V, P, ADDS>) normalize_alone(
     const T* __restrict__ x, const T* __restrict__ addend, T* __restrict__ y, const Wide<T>* __restrict__ gamma,
-    const Wide<T>* __restrict__ beta, Statistics<Wide<T>> statistics, int packs, int channels, int post,
-    Divisor packs_per_image, Wide<T> epsilon, Wide<T> momentum) {
+    const Wide<T>* __restrict__ beta, Statistics<Wide<T>> statistics, int vectors, int channels, int post,
+    Divisor vectors_per_image, Wide<T> epsilon, Wide<T> momentum) {
   using A = Wide<T>;
   __shared__ A slots[2][32];
   const int thread = threadIdx.x, threads = blockDim.x, warp = thread / 32, lane = thread % 32, channel = blockIdx.x;
@@ -61,7 +61,7 @@ __global__ void __launch_bounds__(
   const auto each = [&](auto&& take) {
 #pragma unroll
     for (int j = 0; j < P; ++j) {
-      if (thread + j * threads < packs) take(j);
+      if (thread + j * threads < vectors) take(j);
     }
   };
   const auto place = [&](int j) {  // widened anew each time: pointers would take twice the registers
@@ -69,18 +69,18 @@ __global__ void __launch_bounds__(
     return at[j];
   };
   each([&](int j) {
-    const unsigned int pack = thread + j * threads;
-    at[j] = begin + pack * V + quotient(pack, packs_per_image) * skip;
-    held[j].load_kept(x + at[j]);
+    const unsigned int vector = thread + j * threads;
+    at[j] = begin + vector * V + quotient(vector, vectors_per_image) * skip;
+    held[j].load_evict_last(x + at[j]);
   });
   if constexpr (ADDS) each([&](int j) { added[j].load_streaming(addend + place(j)); });
-  const A gain = gamma[channel], offset = beta[channel], n = static_cast<A>(packs) * V;
+  const A gain = gamma[channel], offset = beta[channel], n = static_cast<A>(vectors) * V;
 
   const auto sum = [&](auto&& take, A* by_warp) {
     A total = 0;
     each([&](int j) {
       held[j].close();
-      const Pack<T, V> values = held[j].open();
+      const Vector<T, V> values = held[j].open();
 #pragma unroll
       for (int i = 0; i < V; ++i) total += take(widen(values.at[i]));
     });
@@ -94,8 +94,8 @@ __global__ void __launch_bounds__(
   const A inverse = A(1) / sqrt(variance + epsilon), scale = inverse * gain;
   each([&](int j) {
     held[j].close();
-    const Pack<T, V> values = held[j].open();
-    Pack<T, V> more, result;
+    const Vector<T, V> values = held[j].open();
+    Vector<T, V> more, result;
     if constexpr (ADDS) more = added[j].open();
 #pragma unroll
     for (int i = 0; i < V; ++i) {
@@ -103,24 +103,24 @@ __global__ void __launch_bounds__(
       if constexpr (ADDS) value += widen(more.at[i]);
       result.at[i] = narrow<T>(value);
     }
-    store_kept<T, V>(y + place(j), result);
+    store_evict_last<T, V>(y + place(j), result);
   });
   if (thread == 0) keep(statistics, channel, mean, inverse, variance, n, momentum);
 }
 
 // A cluster of K blocks takes `group` adjacent channels at a time; each block keeps its slice of them, whole images,
-// in registers: at most P packs, of which `rounds` are used, for each of its `active` threads. Where clusters take
-// several slices (`ahead`), packs come by way of shared memory, where each thread has places of its own: while a slice
-// is reduced and written, the next one is under way. So is the addend where `staged`: a load that is asked for late
+// in registers: at most P vectors, of which `rounds` are used, for each of its `active` threads. Where clusters take
+// several slices (`ahead`), vectors arrive by way of shared memory, where each thread has places of its own: while a slice
+// is reduced and written, the next one is in flight. So is the addend where `staged`: a load that is asked for late
 // would wait behind all of them.
 template <typename T, int V, int P, int K, Layout LAYOUT>
 __global__ void CLUSTER(K) __launch_bounds__(MOST<T>) normalize_once(
     const T* __restrict__ x, const T* __restrict__ addend, T* __restrict__ y, const Wide<T>* __restrict__ gamma,
     const Wide<T>* __restrict__ beta, Statistics<Wide<T>> statistics, int images, int channels, int post, int group,
-    Divisor packs_per_image, Divisor post_divisor, int active, int rounds, bool ahead, bool staged, Wide<T> epsilon,
+    Divisor vectors_per_image, Divisor post_divisor, int active, int rounds, bool ahead, bool staged, Wide<T> epsilon,
     Wide<T> momentum) {
   using A = Wide<T>;
-  constexpr int SIDES = LAYOUT == SINGLE ? 1 : 2;  // channels of a pack
+  constexpr int SIDES = LAYOUT == SINGLE ? 1 : 2;  // channels of a vector
   extern __shared__ __align__(16) unsigned char memory[];
   __shared__ A fixed[2 * 32];
   __shared__ __align__(8) unsigned long long arrived[2];
@@ -128,15 +128,15 @@ __global__ void CLUSTER(K) __launch_bounds__(MOST<T>) normalize_once(
   const int thread = threadIdx.x, warp = thread / 32, lane = thread % 32, warps = blockDim.x / 32;
   const int rank = K == 1 ? 0 : cluster_rank(), start = blockIdx.x / K, clusters = gridDim.x / K;
   const int from = images * rank / K, count = images * (rank + 1) / K - from;
-  const int per_image = packs_per_image.value, packs = count * per_image, items = channels / group;
+  const int per_image = vectors_per_image.value, vectors = count * per_image, items = channels / group;
   const A n = static_cast<A>(images) * static_cast<A>(post), here = static_cast<A>(count) * static_cast<A>(post);
 
-  // our packs lie `active` apart, which keeps those of a group at one place of their images
-  int first = thread < active ? thread : packs;
+  // our vectors lie `active` apart, which keeps those of a group at one place of their images
+  int first = thread < active ? thread : vectors;
   const int inner = LAYOUT == SINGLE ? 0 : thread % per_image * V;
   const int mine = LAYOUT == SINGLE ? 0 : quotient(inner, post_divisor);
   const int border = (mine + 1) * post - inner;  // elements from here on are of the next channel
-  const auto of = [&](const A(&both)[SIDES], int i) {  // what is true of element i of a pack
+  const auto of = [&](const A(&both)[SIDES], int i) {  // what is true of element i of a vector
     if constexpr (LAYOUT == GROUPED) return i < border ? both[0] : both[1];
     return both[0];
   };
@@ -151,14 +151,14 @@ __global__ void CLUSTER(K) __launch_bounds__(MOST<T>) normalize_once(
   const bool owner = owned < group && (KNOWN ? thread : lane) == 0, knows = KNOWN || owner;
 
   const unsigned int skip = (channels - group) * post;  // from the end of one image's part to where the next one begins
-  const auto at = [&](unsigned int pack) { return pack * V + quotient(pack, packs_per_image) * skip; };
+  const auto at = [&](unsigned int vector) { return vector * V + quotient(vector, vectors_per_image) * skip; };
   const auto base = [&](int item) {
     return (static_cast<long long>(from) * channels + static_cast<long long>(item) * group) * post;
   };
   const auto each = [&](auto&& take) {
 #pragma unroll
     for (int j = 0; j < P; ++j) {
-      if (first + j * active < packs) take(j, first + j * active);
+      if (first + j * active < vectors) take(j, first + j * active);
     }
   };
   constexpr bool WIDE = V * sizeof(T) == 16;
@@ -173,7 +173,7 @@ __global__ void CLUSTER(K) __launch_bounds__(MOST<T>) normalize_once(
     if constexpr (WIDE) {
       const T* begin = tensor + base(item);
       asm volatile("" : "+l"(begin));
-      if (item < items) each([&](int j, int pack) { copy_async(spot(to, j), begin + at(pack)); });
+      if (item < items) each([&](int j, int vector) { copy_async(spot(to, j), begin + at(vector)); });
       copy_commit();
     }
   };
@@ -196,7 +196,7 @@ __global__ void CLUSTER(K) __launch_bounds__(MOST<T>) normalize_once(
       each([&](int j, int) { held[j].load(spot(ours, j)); });
       bring(x, next, ours);
     } else {
-      each([&](int j, int pack) { held[j].load_kept(x + base(item) + at(pack)); });
+      each([&](int j, int vector) { held[j].load_evict_last(x + base(item) + at(vector)); });
     }
 
     A middle[SIDES];
@@ -204,7 +204,7 @@ __global__ void CLUSTER(K) __launch_bounds__(MOST<T>) normalize_once(
     const auto sum = [&](auto&& take, A* by_warp) {
       A sums[SIDES] = {};
       each([&](int j, int) {
-        const Pack<T, V> values = held[j].open();
+        const Vector<T, V> values = held[j].open();
 #pragma unroll
         for (int i = 0; i < V; ++i) {
           const A value = take(widen(values.at[i]), of(middle, i));
@@ -220,7 +220,7 @@ __global__ void CLUSTER(K) __launch_bounds__(MOST<T>) normalize_once(
         if (thread < active) slots[2 * thread] = sums[0], slots[2 * thread + 1] = sums[1];
         __syncthreads();
         A total = 0;
-        const int low = warp * post, high = low + post;  // a pack that begins before `low` has its end there
+        const int low = warp * post, high = low + post;  // a vector that begins before `low` has its end there
         for (int begin = 0; warp < group && begin < active; begin += per_image) {
           for (int k = low / V + lane; k * V < high; k += 32) total += slots[2 * (begin + k) + (k * V < low)];
         }
@@ -248,8 +248,8 @@ __global__ void CLUSTER(K) __launch_bounds__(MOST<T>) normalize_once(
 #if __CUDA_ARCH__ >= 900
       if (thread == 0) mbarrier_arrive_expect_tx(&arrived[now], K * 2 * group * sizeof(A));
       for (int other = 0; owner && other < K; ++other) {
-        send(&exchange[now][rank][0][owned], mean, &arrived[now], other);
-        send(&exchange[now][rank][1][owned], squares, &arrived[now], other);
+        publish(&exchange[now][rank][0][owned], mean, &arrived[now], other);
+        publish(&exchange[now][rank][1][owned], squares, &arrived[now], other);
       }
       if (owner) mbarrier_wait(&arrived[now], turn / 2 % 2);
 #endif
@@ -285,19 +285,19 @@ __global__ void CLUSTER(K) __launch_bounds__(MOST<T>) normalize_once(
     const auto finish = [&](auto&& add) {
       T* to = y + begin;
       asm volatile("" : "+l"(to));
-      each([&](int j, int pack) {
-        const Pack<T, V> values = held[j].open();
+      each([&](int j, int vector) {
+        const Vector<T, V> values = held[j].open();
         A wide[V];
 #pragma unroll
         for (int i = 0; i < V; ++i) wide[i] = (widen(values.at[i]) - of(middle, i)) * of(scale, i) + of(shift, i);
-        add(wide, j, pack);
-        Pack<T, V> result;
+        add(wide, j, vector);
+        Vector<T, V> result;
 #pragma unroll
         for (int i = 0; i < V; ++i) result.at[i] = narrow<T>(wide[i]);
-        store_kept<T, V>(to + at(pack), result);
+        store_evict_last<T, V>(to + at(vector), result);
       });
     };
-    const auto add = [&](A(&wide)[V], const Pack<T, V>& added) {
+    const auto add = [&](A(&wide)[V], const Vector<T, V>& added) {
 #pragma unroll
       for (int i = 0; i < V; ++i) wide[i] += widen(added.at[i]);
     };
@@ -308,7 +308,7 @@ __global__ void CLUSTER(K) __launch_bounds__(MOST<T>) normalize_once(
       finish([&](A(&wide)[V], int j, int) { add(wide, load<T, V>(spot(ours_added, j))); });
       bring(addend, next, ours_added);
     } else {
-      finish([&](A(&wide)[V], int, int pack) { add(wide, load<T, V>(addend + begin + at(pack))); });
+      finish([&](A(&wide)[V], int, int vector) { add(wide, load<T, V>(addend + begin + at(vector))); });
     }
   }
 }
@@ -333,12 +333,12 @@ __device__ __forceinline__ A cluster_sum(A value, A* slots, int group, int mine)
   return total;
 }
 
-// As normalize_once for groups whose images have more packs than a block has threads: slices stay in shared memory.
+// As normalize_once for groups whose images have more vectors than a block has threads: slices stay in shared memory.
 template <typename T, int V, int K>
 __global__ void CLUSTER(K) __launch_bounds__(THREADS) normalize_groups(
     const T* __restrict__ x, const T* __restrict__ addend, T* __restrict__ y, const Wide<T>* __restrict__ gamma,
     const Wide<T>* __restrict__ beta, Statistics<Wide<T>> statistics, int images, int channels, int post, int group,
-    Divisor packs_per_image, Divisor post_divisor, Wide<T> epsilon, Wide<T> momentum) {
+    Divisor vectors_per_image, Divisor post_divisor, Wide<T> epsilon, Wide<T> momentum) {
   using A = Wide<T>;
   extern __shared__ __align__(16) unsigned char memory[];
   T* const held = reinterpret_cast<T*>(memory);
@@ -347,23 +347,23 @@ __global__ void CLUSTER(K) __launch_bounds__(THREADS) normalize_groups(
   const int channel = (blockIdx.x / K) * group;
   const int from = images * rank / K, to = images * (rank + 1) / K;
   const int width = group * post;  // elements of one image that are ours, contiguous
-  const unsigned int packs = (to - from) * packs_per_image.value;
-  const auto place = [&](unsigned int pack) {
-    const unsigned int image = quotient(pack, packs_per_image);
-    const unsigned int inner = remainder(pack, image, packs_per_image);
+  const unsigned int vectors = (to - from) * vectors_per_image.value;
+  const auto place = [&](unsigned int vector) {
+    const unsigned int image = quotient(vector, vectors_per_image);
+    const unsigned int inner = remainder(vector, image, vectors_per_image);
     return (static_cast<long long>(from + image) * channels + channel) * post + static_cast<long long>(inner) * V;
   };
-  for (unsigned int pack = threadIdx.x; pack < packs; pack += THREADS) {
-    const long long at = place(pack);
+  for (unsigned int vector = threadIdx.x; vector < vectors; vector += THREADS) {
+    const long long at = place(vector);
     if constexpr (V * sizeof(T) == 16) {
-      copy_async(held + pack * V, x + at);
+      copy_async(held + vector * V, x + at);
     } else {
-      store<T, V>(held + pack * V, load<T, V>(x + at));
+      store<T, V>(held + vector * V, load<T, V>(x + at));
     }
   }
   copy_commit();
   if (addend != nullptr) {
-    for (unsigned int pack = threadIdx.x; pack < packs; pack += THREADS) prefetch_to_l2(addend + place(pack));
+    for (unsigned int vector = threadIdx.x; vector < vectors; vector += THREADS) prefetch_to_l2(addend + place(vector));
   }
   copy_wait<0>();
   __syncthreads();
@@ -373,8 +373,8 @@ __global__ void CLUSTER(K) __launch_bounds__(THREADS) normalize_groups(
   const int values = (to - from) * post;  // of each of our channels
   const auto each = [&](auto&& take) {
     if (group == 1) {
-      for (unsigned int pack = threadIdx.x; pack < packs; pack += THREADS) {
-        const Pack<T, V> loaded = load<T, V>(held + pack * V);
+      for (unsigned int vector = threadIdx.x; vector < vectors; vector += THREADS) {
+        const Vector<T, V> loaded = load<T, V>(held + vector * V);
 #pragma unroll
         for (int i = 0; i < V; ++i) take(widen(loaded.at[i]));
       }
@@ -404,12 +404,12 @@ __global__ void CLUSTER(K) __launch_bounds__(THREADS) normalize_groups(
   __syncthreads();
   if (K > 1) cluster_arrive();  // we read no one's memory any more
 
-  for (unsigned int pack = threadIdx.x; pack < packs; pack += THREADS) {
-    const long long at = place(pack);
-    const Pack<T, V> loaded = load<T, V>(held + pack * V);
-    Pack<T, V> added{}, result;
+  for (unsigned int vector = threadIdx.x; vector < vectors; vector += THREADS) {
+    const long long at = place(vector);
+    const Vector<T, V> loaded = load<T, V>(held + vector * V);
+    Vector<T, V> added{}, result;
     if (addend != nullptr) added = load<T, V>(addend + at);
-    const unsigned int inner = pack * V - quotient(pack, packs_per_image) * width;
+    const unsigned int inner = vector * V - quotient(vector, vectors_per_image) * width;
 #pragma unroll
     for (int i = 0; i < V; ++i) {
       const int which = group == 1 ? 0 : quotient(inner + i, post_divisor);
@@ -417,7 +417,7 @@ __global__ void CLUSTER(K) __launch_bounds__(THREADS) normalize_groups(
       if (addend != nullptr) value += widen(added.at[i]);
       result.at[i] = narrow<T>(value);
     }
-    store_kept<T, V>(y + at, result);
+    store_evict_last<T, V>(y + at, result);
   }
   if (K > 1) cluster_wait();  // no one reads ours any more
 }
@@ -425,22 +425,22 @@ __global__ void CLUSTER(K) __launch_bounds__(THREADS) normalize_groups(
 // ---- a channel many blocks -----------------------------------------------------------------------------------------
 
 constexpr int READERS = 256;  // threads that sum up slices
-constexpr int WRITTEN = 8;    // most packs of a thread that writes them
+constexpr int WRITTEN = 8;    // most vectors of a thread that writes them
 constexpr int SHARING_THREADS = 768;
 constexpr int MOST_STAGES = 10;
 constexpr int LETTERS = 5;  // for each lane of the warp that puts together what up to 160 blocks sent
 
 // Channels too large for a cluster, of which the shared memory of the device holds several. Groups of `splits` blocks,
-// all of them there at once, take every `across`-th channel, `share` packs a block, in a ring of `stages` slices. Of a
-// block, warps that read sum up each slice and send what they found to all blocks of the group; one warp puts
+// all of them there at once, take every `across`-th channel, `share` vectors a block, in a ring of `stages` slices. Of a
+// block, warps that read sum up each slice and publish what they found to all blocks of the group; one warp puts
 // together what was sent; those that write finish a slice and have the next one brought to its place.
 // Letters lie in a ring of 2 `stages` channels: who sends one has read those of `stages` channels ago, which all blocks
 // sent after they had read those of 2 `stages` ago.
 template <typename T, int V>
 __global__ void __launch_bounds__(SHARING_THREADS, 1) normalize_shared(
     const T* __restrict__ x, const T* __restrict__ addend, T* __restrict__ y, const Wide<T>* __restrict__ gamma,
-    const Wide<T>* __restrict__ beta, Statistics<Wide<T>> statistics, unsigned long long* mail, unsigned int* tickets,
-    int packs, int channels, int post, int splits, int across, int share, int stages, Divisor packs_per_image,
+    const Wide<T>* __restrict__ beta, Statistics<Wide<T>> statistics, unsigned long long* flagged, unsigned int* counters,
+    int vectors, int channels, int post, int splits, int across, int share, int stages, Divisor vectors_per_image,
     Wide<T> epsilon, Wide<T> momentum) {
 #if __CUDA_ARCH__ >= 800
   using A = Wide<T>;
@@ -450,9 +450,9 @@ __global__ void __launch_bounds__(SHARING_THREADS, 1) normalize_shared(
   __shared__ A slots[2][READERS / 32], means[MOST_STAGES], scales[MOST_STAGES], shifts[MOST_STAGES];
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, writers = blockDim.x - READERS - 32;
   const int group = blockIdx.x / splits, split = blockIdx.x - group * splits, first = split * share;
-  const int count = min(packs - first, share), items = (channels - group + across - 1) / across;
+  const int count = min(vectors - first, share), items = (channels - group + across - 1) / across;
   T* const slices = reinterpret_cast<T*>(memory);
-  unsigned long long* const letters = mail + static_cast<long long>(group) * 2 * stages * splits * WORDS_EACH;
+  unsigned long long* const letters = flagged + static_cast<long long>(group) * 2 * stages * splits * WORDS_EACH;
   const auto letter = [&](int item, int block) {
     return letters + (item % (2 * stages) * splits + block) * WORDS_EACH;
   };
@@ -471,8 +471,8 @@ __global__ void __launch_bounds__(SHARING_THREADS, 1) normalize_shared(
       const auto sum = [&](auto&& take, A* by_warp) {
         A total = 0;
 #pragma unroll 4
-        for (int pack = threadIdx.x; pack < count; pack += READERS) {
-          const Pack<T, V> values = load<T, V>(slice + pack * V);
+        for (int vector = threadIdx.x; vector < count; vector += READERS) {
+          const Vector<T, V> values = load<T, V>(slice + vector * V);
 #pragma unroll
           for (int i = 0; i < V; ++i) total += take(widen(values.at[i]));
         }
@@ -483,18 +483,18 @@ __global__ void __launch_bounds__(SHARING_THREADS, 1) normalize_shared(
       };
       const A mean = sum([](A value) { return value; }, slots[0]) * here;
       const A squares = sum([&](A value) { return (value - mean) * (value - mean); }, slots[1]);
-      if (threadIdx.x == 0) send(letter(item, split), Partial<A>{mean, squares}, item + 1);
+      if (threadIdx.x == 0) publish(letter(item, split), Partial<A>{mean, squares}, item + 1);
       if (++stage == stages) stage = 0, parity ^= 1;
     }
   } else if (threadIdx.x < READERS + 32) {
-    const A n = static_cast<A>(packs) * V, fraction = A(1) / n;
+    const A n = static_cast<A>(vectors) * V, fraction = A(1) / n;
     for (int item = 0, stage = 0; item < items; ++item) {
       const int channel = group + item * across;
       const A gain = gamma[channel], offset = beta[channel];
       Partial<A> pieces[LETTERS];
-      await_all(pieces, letter(item, lane), 32, splits - lane, item + 1);
+      poll_all(pieces, letter(item, lane), 32, splits - lane, item + 1);
       const A base = __shfl_sync(FULL, pieces[0].mean, 0);
-      const auto weigh = [&](int block) { return static_cast<A>(min(packs - block * share, share)) * V; };
+      const auto weigh = [&](int block) { return static_cast<A>(min(vectors - block * share, share)) * V; };
       const Sums<A> sums = about(base, pieces, lane, splits, weigh);
       const A moved = warp_sum(sums.distances) * fraction, left = warp_sum(sums.squares) * fraction - moved * moved;
       const A mean = base + moved, variance = left < A(0) ? A(0) : left, inverse = A(1) / sqrt(variance + epsilon);
@@ -506,10 +506,10 @@ __global__ void __launch_bounds__(SHARING_THREADS, 1) normalize_shared(
       if (++stage == stages) stage = 0;
     }
     unsigned int turn = 0;
-    if (lane == 0) turn = atomicAdd(&tickets[group], 1u);
+    if (lane == 0) turn = atomicAdd(&counters[group], 1u);
     if (__shfl_sync(FULL, turn, 0) == splits - 1) {  // the others have read all letters
-      for (int i = lane; i < 2 * stages * splits; i += 32) clear<Partial<A>>(letters + i * WORDS_EACH);
-      if (lane == 0) tickets[group] = 0;
+      for (int i = lane; i < 2 * stages * splits; i += 32) reset<Partial<A>>(letters + i * WORDS_EACH);
+      if (lane == 0) counters[group] = 0;
     }
   } else {
     const int thread = threadIdx.x - READERS - 32;
@@ -522,8 +522,8 @@ __global__ void __launch_bounds__(SHARING_THREADS, 1) normalize_shared(
       }
     };
     each([&](int j) {
-      const unsigned int pack = first + thread + j * writers;
-      at[j] = pack * V + quotient(pack, packs_per_image) * skip;
+      const unsigned int vector = first + thread + j * writers;
+      at[j] = vector * V + quotient(vector, vectors_per_image) * skip;
     });
     const auto place = [&](int j) {  // anew each time: widened, they would take twice the registers
       asm volatile("" : "+r"(at[j]));
@@ -542,15 +542,15 @@ __global__ void __launch_bounds__(SHARING_THREADS, 1) normalize_shared(
       mbarrier_wait(&told[stage], parity);
       const A mean = means[stage], scale = scales[stage], offset = shifts[stage];
       each([&](int j) {
-        const Pack<T, V> values = load<T, V>(spot(stage, j)), more = added[j].open();
-        Pack<T, V> result;
+        const Vector<T, V> values = load<T, V>(spot(stage, j)), more = added[j].open();
+        Vector<T, V> result;
 #pragma unroll
         for (int i = 0; i < V; ++i) {
           A value = (widen(values.at[i]) - mean) * scale + offset;
           if (addend != nullptr) value += widen(more.at[i]);
           result.at[i] = narrow<T>(value);
         }
-        store_kept<T, V>(y + base(item) + place(j), result);
+        store_evict_last<T, V>(y + base(item) + place(j), result);
       });
       bring(item + stages, stage);
       if (++stage == stages) stage = 0, parity ^= 1;

@@ -1,12 +1,12 @@
 // Batch normalization of (rows, C) by its own statistics, with an optional addend.
 //
-// normalize_columns: blocks share columns, and send each other what they found.
+// normalize_columns: blocks share columns, and publish each other what they found.
 // normalize_short: of so few rows that registers hold them.
 //
 // T is the tensor's type, A the accumulating one; V elements move as one access.
 
 #include "cluster.cuh"
-#include "mail.cuh"
+#include "flagged.cuh"
 #include "statistics.cuh"
 
 constexpr int COLUMN_THREADS = 512;  // most of a block that normalizes columns
@@ -41,18 +41,18 @@ __device__ __forceinline__ Partial<A> together(int pieces, int team, A n, Get&& 
   return {base + offset, squares - sum * offset};
 }
 
-// Over one thread's packs, each column's sums about its first value: they lose nothing where the mean is far from zero.
+// Over one thread's vectors, each column's sums about its first value: they lose nothing where the mean is far from zero.
 template <typename T, int V>
 struct ColumnSums {
   using A = Wide<T>;
   A shift[V] = {}, middle[V] = {}, squares[V] = {};
 
-  __device__ __forceinline__ void begin_with(const Pack<T, V>& values) {
+  __device__ __forceinline__ void begin_with(const Vector<T, V>& values) {
 #pragma unroll
     for (int i = 0; i < V; ++i) shift[i] = widen(values.at[i]);
   }
 
-  __device__ __forceinline__ void take(const Pack<T, V>& values) {
+  __device__ __forceinline__ void take(const Vector<T, V>& values) {
 #pragma unroll
     for (int i = 0; i < V; ++i) {
       const A distance = widen(values.at[i]) - shift[i];
@@ -61,11 +61,11 @@ struct ColumnSums {
     }
   }
 
-  // To means, and squared distances from them, over the threads of a warp that agree modulo `lanes`, this one after
-  // `packs` packs. Returns how many values there are of a column.
-  __device__ __forceinline__ A settle(int packs, int lanes) {
-    A count = static_cast<A>(packs);
-    const A fraction = packs > 0 ? ratio(A(1), count) : A(0);
+  // To means, and squared distances from them, over the threads of a warp that sum_over_blocks modulo `lanes`, this one after
+  // `vectors` vectors. Returns how many values there are of a column.
+  __device__ __forceinline__ A fix_up(int vectors, int lanes) {
+    A count = static_cast<A>(vectors);
+    const A fraction = vectors > 0 ? ratio(A(1), count) : A(0);
 #pragma unroll
     for (int i = 0; i < V; ++i) {
       const A offset = middle[i] * fraction;
@@ -88,9 +88,9 @@ struct ColumnSums {
   }
 };
 
-// (rows, C) in one launch: groups of `splits` adjacent blocks take 2^lane_bits packs of each row, `share` rows a block,
-// `tile` at a time. Of what a thread reads, `kept` packs stay in shared memory, each in a place of its own; the others
-// are read again, last first, since those are still in L2. All blocks of a group send what they found, in mail
+// (rows, C) in one launch: groups of `splits` adjacent blocks take 2^lane_bits vectors of each row, `share` rows a block,
+// `tile` at a time. Of what a thread reads, `kept` vectors stay in shared memory, each in a place of its own; the others
+// are read again, last first, since those are still in L2. All blocks of a group publish what they found, in flagged
 // (C, splits), and put together all of it; the last one that has read leaves it empty. WIDE, where x does not fit on the
 // chip: lines are longer and blocks of a group more, (C, splits + 1) letters; each block puts together what all found of
 // some of the columns, and tells the others.
@@ -100,7 +100,7 @@ struct ColumnSums {
 template <typename T, int V, bool WIDE>
 __global__ void __launch_bounds__(COLUMN_THREADS, 1) normalize_columns(
     const T* __restrict__ x, const T* __restrict__ addend, T* __restrict__ y, const Wide<T>* __restrict__ gamma,
-    const Wide<T>* __restrict__ beta, Statistics<Wide<T>> statistics, unsigned long long* mail, unsigned int* tickets,
+    const Wide<T>* __restrict__ beta, Statistics<Wide<T>> statistics, unsigned long long* flagged, unsigned int* counters,
     int rows, int channels, int lane_bits, int team_bits, Divisor splitting, int share, Divisor tiling, int kept,
     Wide<T> epsilon, Wide<T> momentum) {
   using A = Wide<T>;
@@ -122,7 +122,7 @@ __global__ void __launch_bounds__(COLUMN_THREADS, 1) normalize_columns(
   const int apart = threads * V;
 
   const int letters_each = WIDE ? splits + 1 : splits;  // of a column; the last one is of what all say
-  unsigned long long* const letters = mail + static_cast<long long>(base) * letters_each * WORDS_EACH;
+  unsigned long long* const letters = flagged + static_cast<long long>(base) * letters_each * WORDS_EACH;
   // A line that is not in the cache has to be read before what was sent there can be: asked for now, each by one block.
   const int line = (thread * splits + split) * (LINE_BYTES / 8);
   if (splits > 1 && line < width * letters_each * WORDS_EACH) prefetch_to_l2(letters + line);
@@ -171,7 +171,7 @@ __global__ void __launch_bounds__(COLUMN_THREADS, 1) normalize_columns(
       if (start + j < mine) sums.take(loaded[j].open());
     }
   }
-  const A count = sums.settle(mine, lanes);
+  const A count = sums.fix_up(mine, lanes);
   if (thread % 32 < lanes) {
 #pragma unroll
     for (int i = 0; i < V; ++i) slots[warp][i * lanes + lane] = {sums.middle[i], sums.squares[i]};
@@ -185,7 +185,7 @@ __global__ void __launch_bounds__(COLUMN_THREADS, 1) normalize_columns(
       within ? warps : 0, team, rows_of(split), [&](int i) { return slots[i][place]; }, [&](int i) { return counts[i]; });
   if (splits > 1) {
     unsigned long long* const column_letters = letters + which * letters_each * WORDS_EACH;
-    if (WIDE ? tells : leads) send(column_letters + split * WORDS_EACH, found);
+    if (WIDE ? tells : leads) publish(column_letters + split * WORDS_EACH, found);
     if constexpr (WIDE) {
       const int each = (width + splits - 1) / splits, until = min(min(width, channels - base), (split + 1) * each);
 #pragma unroll 1
@@ -193,19 +193,19 @@ __global__ void __launch_bounds__(COLUMN_THREADS, 1) normalize_columns(
         unsigned long long* const sent = letters + one * letters_each * WORDS_EACH;
         const int first_block = thread % 32;
         Partial<A> pieces[LETTERS];
-        await_all(pieces, sent + first_block * WORDS_EACH, 32, splits - first_block, 1);
+        poll_all(pieces, sent + first_block * WORDS_EACH, 32, splits - first_block, 1);
         const A nearby = __shfl_sync(FULL, pieces[0].mean, 0);
         const Sums<A> sums = about(nearby, pieces, first_block, splits, [&](int block) {
-          clear<Partial<A>>(sent + block * WORDS_EACH);
+          reset<Partial<A>>(sent + block * WORDS_EACH);
           return rows_of(block);
         });
         const A sum = warp_sum(sums.distances), squares = warp_sum(sums.squares);
         const A moved = ratio(sum, n);
-        if (first_block == 0) send(sent + splits * WORDS_EACH, Partial<A>{nearby + moved, squares - sum * moved});
+        if (first_block == 0) publish(sent + splits * WORDS_EACH, Partial<A>{nearby + moved, squares - sum * moved});
       }
-      if (tells) found = await<Partial<A>>(column_letters + splits * WORDS_EACH);
+      if (tells) found = poll<Partial<A>>(column_letters + splits * WORDS_EACH);
     } else {
-      const auto letter = [&](int i) { return await<Partial<A>>(column_letters + i * WORDS_EACH); };
+      const auto letter = [&](int i) { return poll<Partial<A>>(column_letters + i * WORDS_EACH); };
       found = together<A>(within ? splits : 0, team, n, letter, rows_of);
     }
   }
@@ -216,15 +216,15 @@ __global__ void __launch_bounds__(COLUMN_THREADS, 1) normalize_columns(
   }
   __syncthreads();
   unsigned int turn = 0;
-  if (splits > 1 && thread == threads - 32) turn = atomicAdd(&tickets[group], 1u);
+  if (splits > 1 && thread == threads - 32) turn = atomicAdd(&counters[group], 1u);
 
   A middle[V], scale[V], offset[V];
 #pragma unroll
   for (int i = 0; i < V; ++i) {
     middle[i] = means[lane * V + i], scale[i] = scales[lane * V + i], offset[i] = shifts[lane * V + i];
   }
-  const auto put = [&](int k, const Pack<T, V>& values, auto&& add) {
-    Pack<T, V> result;
+  const auto put = [&](int k, const Vector<T, V>& values, auto&& add) {
+    Vector<T, V> result;
 #pragma unroll
     for (int i = 0; i < V; ++i) {
       result.at[i] = narrow<T>(add((widen(values.at[i]) - middle[i]) * scale[i] + offset[i], i));
@@ -248,7 +248,7 @@ __global__ void __launch_bounds__(COLUMN_THREADS, 1) normalize_columns(
 #pragma unroll
       for (int j = 0; j < AT_ONCE; ++j) {
         if (start + j >= mine) break;
-        const Pack<T, V> more = added[j].open();
+        const Vector<T, V> more = added[j].open();
         put(start + j, loaded[j].open(), [&](A value, int i) {
           return addend == nullptr ? value : value + widen(more.at[i]);
         });
@@ -262,12 +262,12 @@ __global__ void __launch_bounds__(COLUMN_THREADS, 1) normalize_columns(
   if (splits > 1 && thread >= threads - 32 && __shfl_sync(FULL, turn, 0) == splits - 1) {
     if constexpr (WIDE) {  // who read the others cleared them
       for (int one = thread % 32; one < min(width, channels - base); one += 32) {
-        clear<Partial<A>>(letters + (one * letters_each + splits) * WORDS_EACH);
+        reset<Partial<A>>(letters + (one * letters_each + splits) * WORDS_EACH);
       }
     } else {
-      for (int i = thread % 32; i < width * splits; i += 32) clear<Partial<A>>(letters + i * WORDS_EACH);
+      for (int i = thread % 32; i < width * splits; i += 32) reset<Partial<A>>(letters + i * WORDS_EACH);
     }
-    if (thread % 32 == 0) tickets[group] = 0;
+    if (thread % 32 == 0) counters[group] = 0;
   }
 }
 
@@ -275,11 +275,11 @@ __global__ void __launch_bounds__(COLUMN_THREADS, 1) normalize_columns(
 __device__ __forceinline__ void ask_now(float& value) { asm volatile("" : "+f"(value)); }
 __device__ __forceinline__ void ask_now(double& value) { asm volatile("" : "+d"(value)); }
 
-// Of a multiprocessor, at least. The compiler knows best (0), but lets 16 packs of bfloat16 spill.
+// Of a multiprocessor, at least. The compiler knows best (0), but lets 16 vectors of bfloat16 spill.
 template <typename T, int P>
 constexpr int SHORT_BLOCKS = sizeof(T) == 2 && P == 16 ? 1 : 0;
 
-// (rows, C) of few rows: a warp takes LANES packs of each row, and its threads hold up to P packs each, 32 / LANES rows
+// (rows, C) of few rows: a warp takes LANES vectors of each row, and its threads hold up to P vectors each, 32 / LANES rows
 // apart. Where one warp does not hold all rows, those of a block take the same columns (SHARED), `share` rows each.
 // Two passes over registers, no block waits for another, and little code: what runs once waits for its instructions.
 template <typename T, int V, int LANES, int P, bool SHARED>
@@ -321,7 +321,7 @@ __global__ void __launch_bounds__(COLUMN_THREADS, SHORT_BLOCKS<T, P>) normalize_
   if (addend != nullptr) each([&](int j, unsigned int at) { added[j].load(addend + at); });
 
   each([&](int j, unsigned int) {
-    const Pack<T, V> values = held[j].open();
+    const Vector<T, V> values = held[j].open();
 #pragma unroll
     for (int i = 0; i < V; ++i) mean[i] += widen(values.at[i]);
   });
@@ -330,7 +330,7 @@ __global__ void __launch_bounds__(COLUMN_THREADS, SHORT_BLOCKS<T, P>) normalize_
 #pragma unroll
   for (int i = 0; i < V; ++i) mean[i] *= ours;
   each([&](int j, unsigned int) {
-    const Pack<T, V> values = held[j].open();
+    const Vector<T, V> values = held[j].open();
 #pragma unroll
     for (int i = 0; i < V; ++i) squares[i] += (widen(values.at[i]) - mean[i]) * (widen(values.at[i]) - mean[i]);
   });
@@ -368,8 +368,8 @@ __global__ void __launch_bounds__(COLUMN_THREADS, SHORT_BLOCKS<T, P>) normalize_
     gain[i] *= inverse[i];
   }
   each([&](int j, unsigned int at) {
-    const Pack<T, V> values = held[j].open(), more = added[j].open();
-    Pack<T, V> result;
+    const Vector<T, V> values = held[j].open(), more = added[j].open();
+    Vector<T, V> result;
 #pragma unroll
     for (int i = 0; i < V; ++i) {
       A value = (widen(values.at[i]) - mean[i]) * gain[i] + bias[i];

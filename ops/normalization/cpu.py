@@ -1,6 +1,6 @@
-"""normalization on the CPU: channel by channel where there are enough, else statistics and then one pass for the rest.
+"""normalization on the CPU: channel by channel if there are enough, else statistics and then one pass for the rest.
 
-16-bit floats are widened and narrowed on the way.
+16-bit floats are widened and narrowed in the same pass.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _CHUNKS = declare(
     (8, 16, 32, 64, 128, 256),
     backend="cpu",
     ops=("normalization",),
-    why="parts of the rows that are summed by themselves, channels last: even shares against adding up",
+    why="parts of the rows that are summed separately, channels last: even shares against adding up",
 )
 _CHANNELS_PER_THREAD = declare(
     "normalization.cpu_channels_per_thread",
@@ -29,7 +29,7 @@ _CHANNELS_PER_THREAD = declare(
     (1, 2, 4, 8, 16),
     backend="cpu",
     ops=("normalization", "residual_block", "resnet50_adds"),
-    why="channels a thread from which each takes whole ones: what is in the cache against even shares",
+    why="channels per thread from which each takes whole ones: cached data against even shares",
 )
 
 

@@ -1,4 +1,4 @@
-"""normalization on CUDA: x is read once where it fits on the chip, and is in part read again elsewhere."""
+"""normalization on CUDA: x is read once if it fits on chip, and partly read again otherwise."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from opgauge.ops.normalization.op import NormalizationParams
 
 
 def _workspace(shapes: Shapes, params: NormalizationParams) -> int:
-    """Tickets, then what blocks tell each other."""
+    """Bytes for arrival counters and flagged partials."""
     view = View.of(shapes.inputs["x"].shape, params.axis)
     wide = dtype_info(shapes.inputs["gamma"].dtype).itemsize
     if view.post == 1:
-        return view.tickets_bytes + channels_last.mail_bytes(view, wide)
-    return view.tickets_bytes + max(passes.mail_bytes(view, wide), channels_first.mail_bytes(wide))
+        return view.counters_bytes + channels_last.flagged_bytes(view, wide)
+    return view.counters_bytes + max(passes.flagged_bytes(view, wide), channels_first.flagged_bytes(wide))
 
 
 @kernel("normalization", "optimized", "cuda", FLOATS, prepare=True, workspace=_workspace)
@@ -39,7 +39,7 @@ def normalization(
     moving_variance: Any = None,
     add_to_output: Any = None,
 ) -> Bound:
-    """One launch; two in training where channels come first, and are too large or do not begin at whole packs."""
+    """One launch; two in training for channels first if the tensor is too large or not aligned to vectors."""
     if x.size == 0:
         return lambda: None
     wide = gamma.dtype.type

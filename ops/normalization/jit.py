@@ -1,7 +1,7 @@
 """Numba kernels of normalization for the CPU. Sums may be reordered; NaN and infinities keep their meaning.
 
-x, addend and y hold 16-bit floats as `opgauge.ops._cpu.jit.storage` views them; statistics are in the
-accumulating dtype. An empty addend stands for none.
+x, addend and y are 16-bit floats in the format of `opgauge.ops._cpu.jit.storage`; statistics are in the
+accumulating dtype. An empty addend means none.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def _moments(x: Any, channel: int, zero: Any) -> Any:
 
 @njit(**INNER)
 def _apply(x: Any, image: int, channel: int, middle: Any, scale: Any, shift: Any, addend: Any, y: Any) -> None:
-    """(x - middle) scale + shift, plus the addend, for one channel of one image."""
+    """Compute (x - middle) scale + shift, plus the addend, for one channel of one image."""
     if addend.size:
         for index in range(x.shape[2]):
             value = (widen(x[image, channel, index]) - middle) * scale + shift
@@ -87,7 +87,7 @@ def moments_of_rows(x: Any, mean: Any, variance: Any) -> None:
 
 @parallel(error_model="numpy")
 def apply_to_rows(x: Any, mean: Any, scale: Any, shift: Any, addend: Any, y: Any) -> None:
-    """(x - mean) scale + shift, plus the addend, for (N, C, post)."""
+    """Compute (x - mean) scale + shift, plus the addend, for (N, C, post)."""
     images, channels, _ = x.shape
     for index in prange(images * channels):
         image, channel = index // channels, index % channels
@@ -106,7 +106,7 @@ def _add_rows(partial: Any, divisor: Any, total: Any) -> None:
 
 @njit(**INNER)
 def _add_values(x: Any, first: int, end: int, chunk: int, partial: Any) -> None:
-    """partial[chunk] becomes the sum of rows first to end."""
+    """Set partial[chunk] to the sum of rows first to end."""
     totals = np.zeros(x.shape[1], type(widen(x[0, 0])))
     partial[chunk, :] = 0
     for begin in range(first, end, DEPTH):
@@ -120,7 +120,7 @@ def _add_values(x: Any, first: int, end: int, chunk: int, partial: Any) -> None:
 
 @njit(fastmath={"contract"}, **INNER)
 def _add_squares(x: Any, first: int, end: int, mean: Any, chunk: int, partial: Any) -> None:
-    """Likewise the sum of squared distances from the mean."""
+    """Set partial[chunk] to the sum of squared distances from the mean."""
     totals = np.zeros(mean.size, mean.dtype)
     partial[chunk, :] = 0
     for begin in range(first, end, DEPTH):
@@ -161,6 +161,6 @@ def _apply_to_row(x: Any, row: int, mean: Any, scale: Any, shift: Any, addend: A
 
 @parallel(error_model="numpy")
 def apply_to_columns(x: Any, mean: Any, scale: Any, shift: Any, addend: Any, y: Any) -> None:
-    """The same as apply_to_rows, for (rows, C)."""
+    """Like `apply_to_rows`, for (rows, C)."""
     for row in prange(x.shape[0]):
         _apply_to_row(x, np.int64(row), mean, scale, shift, addend, y)

@@ -1,4 +1,4 @@
-"""What normalization computes: batch normalization, forward, with an optional tensor added to its output.
+"""Definition of normalization: batch normalization, forward, with an optional tensor added to its output.
 
 Over the n values of each channel (every axis but `axis`), in training:
 
@@ -7,9 +7,9 @@ Over the n values of each channel (every axis but `axis`), in training:
     new_moving_mean     = momentum moving_mean     + (1 - momentum) mean
     new_moving_variance = momentum moving_variance + (1 - momentum) (unbiased variance)
 
-In inference the moving statistics stand in for the batch's. `inv_variance` is the reciprocal of
-the standard deviation, epsilon included: the name is OneFlow's. `momentum` is what is kept
-(0.9 keeps 90 %), as in OneFlow and TensorFlow; torch's 0.1 means the same.
+In inference the moving statistics replace the batch's. `inv_variance` is the reciprocal of
+the standard deviation, epsilon included: the name is OneFlow's. `momentum` is the retained share
+(0.9 retains 90 %), as in OneFlow and TensorFlow; torch's 0.1 means the same.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from opgauge.ops._core.op import Array, Input, Op, Shape, Shapes, TensorSpec, Wo
 from opgauge.ops._core.registry import register
 
 MINIMUM_RANK = 2
+"""Minimum rank of x."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +35,7 @@ class NormalizationParams:
     """Parameters of normalization.
 
     axis: the channel axis; negative ones count from the end. epsilon: added to the variance, not negative.
-    training: use and return the batch's statistics. momentum: share of the moving statistics kept.
+    training: use and return the batch's statistics. momentum: retained share of the moving statistics.
     """
 
     axis: int = 1
@@ -53,7 +54,7 @@ class NormalizationParams:
 
 
 def infer(shapes: Mapping[str, Shape], dtype: str, params: NormalizationParams) -> Shapes:
-    """x with C channels; gamma, beta and statistics are (C,), in the accumulating dtype.
+    """Shape rule: x with C channels; gamma, beta and statistics are (C,), in the accumulating dtype.
 
     Raises AxisError, and ShapeError for: rank below 2; one moving statistic without the other;
     inference without them; an addend of another shape; fewer than two values per channel in training.
@@ -130,7 +131,7 @@ def reference(arrays: Mapping[str, Array], params: NormalizationParams) -> dict[
     else:
         centred = x - _spread(arrays["moving_mean"], x, axis)
         inverse = 1 / np.sqrt(arrays["moving_variance"] + params.epsilon)
-    y = centred  # in place: pages of further arrays take longer than what is computed
+    y = centred  # in place: allocating further arrays takes longer than the computation
     y *= _spread(inverse * arrays["gamma"], x, axis)
     y += _spread(arrays["beta"], x, axis)
     if "add_to_output" in arrays:
@@ -139,14 +140,14 @@ def reference(arrays: Mapping[str, Array], params: NormalizationParams) -> dict[
 
 
 def work(shapes: Shapes, params: NormalizationParams) -> Work:
-    """Each tensor once; eight operations an element in training, three in inference, one for the addend."""
+    """Each tensor once; eight operations per element in training, three in inference, one for the addend."""
     flops = (8 if params.training else 3) + ("add_to_output" in shapes.inputs)
     size = shapes.inputs["x"].size
     return Work(tensor_bytes(shapes.inputs), tensor_bytes(shapes.outputs), flops * size)
 
 
 def _add_size(error: Array, part: Array, factor: Array | float) -> None:
-    """Add factor |part| to `error`; `part` is spent."""
+    """Add factor |part| to `error`; `part` is overwritten."""
     np.abs(part, out=part)
     part *= factor
     error += part
@@ -157,10 +158,10 @@ def bound(
 ) -> dict[str, Array | float]:
     """Rounding of a stable algorithm in the accumulating dtype.
 
-    The sums may go one by one down the rows of channels-last x, which takes sqrt(n) roundings at random.
-    The mean's error moves y by (mean's error) inv_variance gamma, and the variance by its square, which is
-    what E[x^2] - E[x]^2 does not achieve. With an addend, y may be rounded to the dtype before the addition,
-    as an unfused pair of ops does.
+    The sums may run in sequence down the rows of channels-last x, which takes sqrt(n) roundings at random.
+    The mean's error changes y by (mean's error) inv_variance gamma, and the variance by its square, which
+    E[x^2] - E[x]^2 does not achieve. With an addend, y may be rounded to the dtype before the addition,
+    as in an unfused pair of ops.
     """
     epsilon = dtype_info(dtype_info(dtype).accumulate).epsilon
     x = arrays["x"]
@@ -203,7 +204,7 @@ def bound(
 
 
 def _lift(allowed: dict[str, Array | float], error: Array, far: Array, axis: int) -> None:
-    """No bound on what follows from variances of `far` channels, whose sums of squares overflow."""
+    """No bound on results of the variances of `far` channels, whose sums of squares overflow."""
     for name in ("inv_variance", "new_moving_variance"):
         if name in allowed:
             allowed[name] = np.where(far, np.inf, allowed[name])
@@ -236,3 +237,4 @@ NORMALIZATION = register(
         ),
     )
 )
+"""The registered op."""

@@ -6,9 +6,9 @@
 // T is the tensor's type, A the accumulating one; V elements move as one access.
 
 #include "statistics.cuh"
-#include "ticket.cuh"
+#include "arrival_counter.cuh"
 
-constexpr int UNDER_WAY = 4;  // loads of a thread that walks rows
+constexpr int IN_FLIGHT = 4;  // loads of a thread that walks rows
 
 template <typename A>
 struct Moments {  // of `count` values: their mean and the sum of squared distances from it
@@ -33,30 +33,30 @@ __device__ __forceinline__ Moments<A> warp_merge(Moments<A> mine) {
   return mine;
 }
 
-// (N, C, post): block (channel, split) takes `share` packs of a channel. partials (C, splits), tickets (C).
+// (N, C, post): block (channel, split) takes `share` vectors of a channel. partials (C, splits), counters (C).
 template <typename T, int V>
 __global__ void __launch_bounds__(THREADS) reduce_rows(
-    const T* __restrict__ x, Statistics<Wide<T>> statistics, Moments<Wide<T>>* partials, unsigned int* tickets,
-    int packs, int channels, int post, int share, Divisor packs_per_row, Wide<T> epsilon, Wide<T> momentum) {
+    const T* __restrict__ x, Statistics<Wide<T>> statistics, Moments<Wide<T>>* partials, unsigned int* counters,
+    int vectors, int channels, int post, int share, Divisor vectors_per_row, Wide<T> epsilon, Wide<T> momentum) {
   using A = Wide<T>;
   __shared__ Moments<A> slots[WARPS];
   const int channel = blockIdx.x, split = blockIdx.y, splits = gridDim.y;
-  const int first = split * share + threadIdx.x, end = min(packs, (split + 1) * share);
+  const int first = split * share + threadIdx.x, end = min(vectors, (split + 1) * share);
   const T* const from = x + static_cast<long long>(channel) * post;
   const long long skip = static_cast<long long>(channels - 1) * post;
   A shift = 0, sum = 0, squares = 0;  // about the first value, which loses nothing where the mean is far from zero
-  for (int pack = first; pack < end; pack += AT_ONCE * THREADS) {
+  for (int vector = first; vector < end; vector += AT_ONCE * THREADS) {
     Closed<T, V> loaded[AT_ONCE];
 #pragma unroll
     for (int j = 0; j < AT_ONCE; ++j) {
-      const int at = pack + j * THREADS;
-      if (at < end) loaded[j].load(from + static_cast<long long>(at) * V + quotient(at, packs_per_row) * skip);
+      const int at = vector + j * THREADS;
+      if (at < end) loaded[j].load(from + static_cast<long long>(at) * V + quotient(at, vectors_per_row) * skip);
     }
-    if (pack == first) shift = widen(loaded[0].open().at[0]);
+    if (vector == first) shift = widen(loaded[0].open().at[0]);
 #pragma unroll
     for (int j = 0; j < AT_ONCE; ++j) {
-      if (pack + j * THREADS >= end) break;
-      const Pack<T, V> values = loaded[j].open();
+      if (vector + j * THREADS >= end) break;
+      const Vector<T, V> values = loaded[j].open();
 #pragma unroll
       for (int i = 0; i < V; ++i) {
         const A distance = widen(values.at[i]) - shift;
@@ -74,7 +74,7 @@ __global__ void __launch_bounds__(THREADS) reduce_rows(
     for (int warp = 1; warp < WARPS; ++warp) mine = merge(mine, slots[warp]);
     partials[channel * splits + split] = mine;
   }
-  if (!arrive_last(&tickets[channel], splits) || threadIdx.x >= 32) return;
+  if (!arrive_last(&counters[channel], splits) || threadIdx.x >= 32) return;
   mine = {A(0), A(0), A(0)};
   for (int other = threadIdx.x; other < splits; other += 32) {
     const volatile Moments<A>& partial = partials[channel * splits + other];
@@ -87,22 +87,22 @@ __global__ void __launch_bounds__(THREADS) reduce_rows(
   }
 }
 
-// (N, C, post), post a multiple of V: a pack a thread. INFERENCE: `spread` is the variance, and the first `kept` blocks
-// write lines that the cache keeps. Otherwise it is 1 / sqrt(variance + epsilon), and packs are taken last first, since
+// (N, C, post), post a multiple of V: a vector a thread. INFERENCE: `spread` is the variance, and the first `kept` blocks
+// write lines that the cache keeps. Otherwise it is 1 / sqrt(variance + epsilon), and vectors are taken last first, since
 // those are still in L2.
 template <typename T, int V, bool INFERENCE>
 __global__ void __launch_bounds__(THREADS) apply_rows(
     const T* __restrict__ x, const T* __restrict__ addend, T* __restrict__ y, const Wide<T>* __restrict__ gamma,
     const Wide<T>* __restrict__ beta, const Wide<T>* __restrict__ mean, const Wide<T>* __restrict__ spread,
-    Wide<T> epsilon, unsigned int packs, Divisor packs_per_row, Divisor channels, unsigned int kept) {
+    Wide<T> epsilon, unsigned int vectors, Divisor vectors_per_row, Divisor channels, unsigned int kept) {
   using A = Wide<T>;
-  const unsigned int block = INFERENCE ? blockIdx.x : gridDim.x - 1 - blockIdx.x, pack = block * THREADS + threadIdx.x;
-  if (pack >= packs) return;
-  const long long at = static_cast<long long>(pack) * V;
-  const Pack<T, V> loaded = load<T, V>(x + at);
-  Pack<T, V> added{}, result;
+  const unsigned int block = INFERENCE ? blockIdx.x : gridDim.x - 1 - blockIdx.x, vector = block * THREADS + threadIdx.x;
+  if (vector >= vectors) return;
+  const long long at = static_cast<long long>(vector) * V;
+  const Vector<T, V> loaded = load<T, V>(x + at);
+  Vector<T, V> added{}, result;
   if (addend != nullptr) added = load<T, V>(addend + at);
-  const unsigned int row = quotient(pack, packs_per_row);
+  const unsigned int row = quotient(vector, vectors_per_row);
   const unsigned int channel = remainder(row, quotient(row, channels), channels);
   const A middle = mean[channel], shift = beta[channel];
   const A scale = (INFERENCE ? inverse_root(spread[channel] + epsilon) : spread[channel]) * gamma[channel];
@@ -115,7 +115,7 @@ __global__ void __launch_bounds__(THREADS) apply_rows(
   if (!INFERENCE) {
     store_streaming<T, V>(y + at, result);
   } else if (block < kept) {
-    store_kept<T, V>(y + at, result);
+    store_evict_last<T, V>(y + at, result);
   } else {
     store<T, V>(y + at, result);
   }
@@ -137,17 +137,17 @@ __global__ void __launch_bounds__(THREADS) apply_columns(
     middle[i] = mean[column + i], shift[i] = beta[column + i];
     scale[i] = gamma[column + i] * (A(1) / sqrt(variance[column + i] + epsilon));
   }
-  for (int row = blockIdx.y * tile + threadIdx.x / lanes; row < rows; row += UNDER_WAY * stride) {
-    Pack<T, V> loaded[UNDER_WAY], added[UNDER_WAY];
+  for (int row = blockIdx.y * tile + threadIdx.x / lanes; row < rows; row += IN_FLIGHT * stride) {
+    Vector<T, V> loaded[IN_FLIGHT], added[IN_FLIGHT];
 #pragma unroll
-    for (int j = 0; j < UNDER_WAY; ++j) {
+    for (int j = 0; j < IN_FLIGHT; ++j) {
       if (row + j * stride >= rows) break;
       const long long at = static_cast<long long>(row + j * stride) * channels + column;
       loaded[j] = load<T, V>(x + at);
       if (addend != nullptr) added[j] = load<T, V>(addend + at);
     }
 #pragma unroll
-    for (int j = 0; j < UNDER_WAY; ++j) {
+    for (int j = 0; j < IN_FLIGHT; ++j) {
       if (row + j * stride >= rows) break;
 #pragma unroll
       for (int i = 0; i < V; ++i) {

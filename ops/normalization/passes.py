@@ -1,4 +1,4 @@
-"""normalization on CUDA by given statistics, and in two passes: what is left where one does not do."""
+"""normalization on CUDA by given statistics, and in two passes where one does not suffice."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ import numpy as np
 from opgauge.ops._core.dtype import dtype_info
 from opgauge.ops._core.kernel import Bound
 from opgauge.ops._cuda.pointwise import kept_bytes
-from opgauge.ops._cuda.source import Source, divisor, flag, multiprocessors, widest_pack
+from opgauge.ops._cuda.source import CudaSource, divisor, flag, multiprocessors, widest_vector
 from opgauge.ops.normalization.call import MOST_PARTIALS, THREADS, WIDTHS, Call, View, declare
 from opgauge.ops.normalization.channels_last import lanes_across
 
 MOMENTS = 3
-"""Numbers of a partial result: how many values, their mean, squared distances from it."""
+"""Numbers of a partial result: count of the values, their mean, squared distances from it."""
 _REDUCE_BLOCKS = declare(
     "reduce_blocks_per_multiprocessor",
     8,
     (4, 8, 16, 32),
-    "blocks that share the statistics where one pass is not possible: bandwidth against partial moments",
+    "blocks that share the statistics if one pass is not possible: bandwidth against partial moments",
 )
 _APPLY_BLOCKS = declare(
     "apply_blocks_per_multiprocessor",
@@ -27,7 +27,7 @@ _APPLY_BLOCKS = declare(
     "blocks of inference, channels last: the end of a wave against the cost of a block",
 )
 _TYPES = tuple(f"{dtype_info(dtype).ctype}, {width}" for dtype, widest in WIDTHS.items() for width in (1, widest))
-SOURCE = Source(
+SOURCE = CudaSource(
     __file__,
     "passes.cu",
     tuple(
@@ -41,10 +41,11 @@ SOURCE = Source(
         )
     ),
 )
+"""Declared instances of passes.cu."""
 
 
-def mail_bytes(view: View, wide: int) -> int:
-    """Room for partial results of blocks that share a channel, statistics being `wide` bytes each."""
+def flagged_bytes(view: View, wide: int) -> int:
+    """Bytes of partial results of blocks that share a channel, statistics having `wide` bytes each."""
     return MOMENTS * wide * view.channels * _most_splits(view)
 
 
@@ -53,32 +54,32 @@ def _most_splits(view: View) -> int:
 
 
 def _reduce(call: Call) -> Bound:
-    """The statistics."""
+    """Launch for the statistics."""
     view = call.view
-    width = call.widest_or_one(widest_pack(call.itemsize, view.run, call.x))
-    packs = view.images * view.post // width
+    width = call.widest_or_one(widest_vector(call.itemsize, view.run, call.x))
+    vectors = view.images * view.post // width
     wanted = min(_most_splits(view), -(-_REDUCE_BLOCKS.value() * multiprocessors() // view.channels))
-    share = -(-packs // wanted)
+    share = -(-vectors // wanted)
     function = SOURCE.function(f"reduce_rows<{call.ctype}, {width}>")
-    sizes = map(np.int32, (packs, view.channels, view.post, share))
+    sizes = map(np.int32, (vectors, view.channels, view.post, share))
     places = divisor(view.post // width)
-    arguments = (call.x, call.statistics, call.mail, call.tickets, *sizes, places, *call.numbers)
-    return lambda: function((view.channels, -(-packs // share)), (THREADS,), arguments)
+    arguments = (call.x, call.statistics, call.flagged, call.counters, *sizes, places, *call.numbers)
+    return lambda: function((view.channels, -(-vectors // share)), (THREADS,), arguments)
 
 
 def apply(call: Call, mean: Any, spread: Any, *, inference: bool) -> Bound:
-    """y by given means and, in inference, variances; 1 / sqrt(variance + epsilon) otherwise. Channels first."""
+    """Launch for y by given means and, in inference, variances; 1 / sqrt(variance + epsilon) otherwise."""
     view, width = call.view, call.width
-    packs = call.x.size // width
+    vectors = call.x.size // width
     function = SOURCE.function(f"apply_rows<{call.ctype}, {width}, {flag(inference)}>")
     divisors = (divisor(view.post // width), divisor(view.channels))
     kept = kept_bytes() // (THREADS * width * call.itemsize) if inference else 0
-    arguments = (*call.arrays, mean, spread, call.epsilon, np.uint32(packs), *divisors, np.uint32(kept))
-    return lambda: function((-(-packs // THREADS),), (THREADS,), arguments)
+    arguments = (*call.arrays, mean, spread, call.epsilon, np.uint32(vectors), *divisors, np.uint32(kept))
+    return lambda: function((-(-vectors // THREADS),), (THREADS,), arguments)
 
 
 def apply_columns(call: Call, mean: Any, variance: Any) -> Bound:
-    """y by given means and variances; channels last."""
+    """Launch for y by given means and variances, channels last."""
     view, width = call.view, call.width
     lanes, across = lanes_across(view, width)
     many = _APPLY_BLOCKS.value() * multiprocessors() // (2 * across)

@@ -1,9 +1,9 @@
-// What kernels of normalization share: statistics of channels, sums over warps, packs as they lie in memory.
+// What kernels of normalization share: statistics of channels, sums over warps, vectors as they lie in memory.
 
 #pragma once
 
 #include "divide.cuh"
-#include "pack.cuh"
+#include "vector.cuh"
 
 constexpr unsigned int FULL = 0xffffffffu;
 
@@ -72,19 +72,19 @@ __device__ __forceinline__ double ratio(double a, double b) { return a / b; }
 __device__ __forceinline__ float inverse_root(float value) { return rsqrtf(value); }
 __device__ __forceinline__ double inverse_root(double value) { return 1 / sqrt(value); }
 
-// A pack as it lies in memory. Each `open` widens anew: values kept wide would take twice the registers.
+// A vector as it lies in memory. Each `open` widens anew: values kept wide would take twice the registers.
 template <typename T, int V>
 struct Closed {
-  PackWord<T, V> word;
-  __device__ __forceinline__ Pack<T, V> open() {
+  VectorWord<T, V> word;
+  __device__ __forceinline__ Vector<T, V> open() {
     if constexpr (sizeof(T) == 2 && V == 8) {
       asm volatile("" : "+r"(word.x), "+r"(word.y), "+r"(word.z), "+r"(word.w));
     }
-    return unpacked<T, V>(word);
+    return as_vector<T, V>(word);
   }
   __device__ __forceinline__ void load(const T* from) { word = fetch<T, V>(from); }
   __device__ __forceinline__ void load_where(const T* from, bool there) { word = fetch_where<T, V, false>(from, there); }
-  __device__ __forceinline__ void load_kept(const T* from) { word = fetch_kept<T, V>(from); }
+  __device__ __forceinline__ void load_evict_last(const T* from) { word = fetch_evict_last<T, V>(from); }
   __device__ __forceinline__ void load_streaming(const T* from) { word = fetch<T, V, true>(from); }
   __device__ __forceinline__ void close() {  // nothing that was worked out from it is kept
     if constexpr (sizeof(word) >= 4) {

@@ -12,6 +12,7 @@ from opgauge.ops._core.registry import kernel
 
 WIDE, NARROW = ("float32", "float64"), ("float16", "bfloat16")
 NOTE = "torch rounds once more in 16 bits on CUDA"
+"""Dtypes by whether they need `relaxed` on CUDA, and the reason."""
 
 
 def _step(axis: int, epsilon: float, momentum: float, *, training: bool) -> Callable[..., Any]:

@@ -13,7 +13,7 @@ from opgauge.ops._core.registry import kernel
 
 @kernel("p_norm", "baseline", BACKENDS, FLOATS)
 def p_norm(*, x: Any, porder: float | str, axis: Axis, keepdim: bool, out: dict[str, Any]) -> None:
-    """abs, pow, sum, pow: a pass over memory each."""
+    """Passes abs, pow, sum, pow, each over memory."""
     xp = namespace(x)
     p = 2.0 if porder == "fro" else float(porder)
     axes = normalize_axes(axis, x.ndim)

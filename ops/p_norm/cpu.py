@@ -22,9 +22,9 @@ from opgauge.ops._core.registry import kernel
 from opgauge.ops._cpu.threads import count
 
 BLOCK = 1 << 12
-"""Elements summed without widening: bounds the error of a sum, and is the work of one thread at a time."""
+"""Elements summed without widening: bounds the error of a sum, and is one task of a thread."""
 TASKS = 16
-"""Pieces of work that keep the threads even."""
+"""Tasks per thread, for load balance."""
 
 
 def _order(porder: float | str) -> float:
@@ -76,12 +76,12 @@ def _step(layout: Reduction, x: Any, y: Any, p: float) -> Bound:
 
 
 def _operations(p: float, x: Any) -> int:
-    """Operations of an element, as `count` takes them: a power costs 16."""
+    """Operations per element, as `count` takes them: a power costs 16."""
     return (2 if p in {0.0, 1.0, 2.0, 3.0, inf, -inf} else 18) + (2 if x.dtype.itemsize == 2 else 0)
 
 
 def _parts(layout: Reduction, tile: int) -> int:
-    """Shares of the rows to sum apart where there are too few columns for the threads."""
+    """Shares of the rows to sum separately if there are too few columns for the threads."""
     tasks = layout.a * layout.b * -(-layout.c // tile)
     return max(1, min(TASKS // tasks, layout.length // BLOCK))
 
@@ -90,7 +90,7 @@ def _parts(layout: Reduction, tile: int) -> int:
 def p_norm_grad(
     *, x: Any, y: Any, dy: Any, porder: float | str, axis: Axis, keepdim: bool, out: dict[str, Any]
 ) -> Bound:
-    """One pass over x and dx; porder +-inf reads each slice twice while it is in the cache."""
+    """One pass over x and dx; porder +-inf reads each slice twice while it is in cache."""
     del keepdim
     p, dx = _order(porder), out["dx"]
     if p == 0 or x.size == 0:
@@ -146,7 +146,7 @@ def _grad_by_rows(x: Any, y: Any, dy: Any, porder: float | str, axes: tuple[int,
 def p_norm_grad_three_kernel(
     *, x: Any, y: Any, dy: Any, porder: float | str, axis: Axis, keepdim: bool, out: dict[str, Any]
 ) -> None:
-    """Part on the reduced shape, part spread over the whole, one expression: three steps, finite porder but 0."""
+    """Part on the reduced shape, part broadcast, one expression: three steps, finite porder except 0."""
     del keepdim
     p = _order(porder)
     if abs(p) == inf or p == 0:

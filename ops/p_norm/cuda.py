@@ -20,44 +20,44 @@ from opgauge.ops._cuda.reduction.launch import (
     layout_struct,
     workspace_bytes,
 )
-from opgauge.ops._cuda.reduction.plan import LINE_PACKS, MOST_LANES, OPTIONS, touched_packs
-from opgauge.ops._cuda.source import Source, divisor, flag, multiprocessors, whole_pack
+from opgauge.ops._cuda.reduction.plan import LINE_VECTORS, MOST_LANES, OPTIONS, touched_vectors
+from opgauge.ops._cuda.source import CudaSource, divisor, flag, multiprocessors, whole_vector
 
 THREADS = 256
 SWEEP_THREADS = 128
 PAIRED = range(32 << 20, 96 << 20)
-"""Bytes of x whose gradient along rows is written by threads of two packs, not one; never in float64."""
+"""Bytes of x for which threads of a row gradient take two vectors, not one; never in float64."""
 ACCUMULATOR_BYTES = 8
 COUNT_BYTES = 8
 MOST_SPLITS = 2048
 LEAST_SHARE = 4 * THREADS
-"""Elements of a row or column below which it is not shared."""
+"""Minimum elements of a row or column that several blocks share."""
 LEAST_ROWS = 4
 LARGEST_GRID = 65_535
 SHORT_HELD, ROW_HELD, PART_HELD = 2, 4, 4
-"""Packs of 128 threads that take short rows, of 256 that take a row, or a part of one, as kernels.cu has it."""
+"""Vectors per thread: of 128 threads for short rows, of 256 for a row, or for a part of one."""
 COLUMNS_HELD, LEAST_HELD, MOST_HELD = 8, 4, 255
-"""Of a block that holds columns: packs of a thread, at least where not of four, as fewer blocks are under way then; and
-rows, whose ties are counted in bytes."""
-SETTLERS, MOST_SETTLERS, LONGEST_SHARED = 2, 512, 1 << 32
-"""Blocks for each multiprocessor that settle ties of rows in parts, and how many at most; elements of a longer row."""
+"""Column blocks: vectors per thread, minimum for vectors of other than four elements, as fewer blocks are resident
+then; maximum rows, whose ties are counted in bytes."""
+FIXUPS, MOST_FIXUPS, LONGEST_SHARED = 2, 512, 1 << 32
+"""Fix-up blocks per multiprocessor for ties of split rows, and their maximum; maximum elements of a split row."""
 EXTREME_RESIDENT = 4
-"""Blocks that any multiprocessor holds at once where some wait for others."""
+"""Resident blocks per multiprocessor on every device, for blocks that wait for others."""
 _GRAD_BLOCKS = declare(
     "p_norm_grad.blocks_per_multiprocessor",
     32,
     (8, 16, 32, 64, 128),
     backend="cuda",
     ops=("p_norm_grad",),
-    why="blocks that walk a gradient along columns: the end of a wave against the cost of a block",
+    why="blocks that traverse a gradient along columns: the end of a wave against the cost of a block",
 )
 _SWEPT = declare(
-    "p_norm_grad.swept_packs",
+    "p_norm_grad.swept_vectors",
     1 << 11,
     (0, 1 << 9, 1 << 11, 1 << 13),
     backend="cuda",
     ops=("p_norm_grad",),
-    why="packs along the last axis up to which one sweep is made: norms from the cache against fewer reads of them",
+    why="vectors along the last axis up to which one pass is made: norms from cache against fewer reads of them",
 )
 WIDTHS = {name: 16 // dtype_info(name).itemsize for name in FLOATS}
 CTYPES = {name: dtype_info(name).ctype for name in FLOATS}
@@ -72,8 +72,9 @@ MODES = {
     -inf: "SMALLEST",
 }
 LIGHT = ("ABS", "SQUARE", "CUBE", "LARGEST", "SMALLEST")
-"""Modes that take an element in two or three instructions."""
+"""Modes that cost two or three instructions per element."""
 SLOPES = {0.0: "FLAT", 1.0: "SIGN", 2.0: "LINEAR", 3.0: "QUADRATIC", 1.5: "ROOT", 2.5: "ROOT_CUBED"}
+"""Gradient modes by porder."""
 
 
 def _rows_kernel(width: int) -> str:
@@ -88,7 +89,7 @@ def _expressions() -> tuple[str, ...]:
             found += expressions(f"Norm<{ctype}, {mode}>", width, light=mode in LIGHT)
         for slope in (*SLOPES.values(), "GENERAL", "BELOW_ONE"):
             for name in (_rows_kernel(width), "grad_packs"):
-                found += [f"{name}<{ctype}, {width}, {slope}, {packs}>" for packs in (1, 2)[: min(width // 2, 2)]]
+                found += [f"{name}<{ctype}, {width}, {slope}, {vectors}>" for vectors in (1, 2)[: min(width // 2, 2)]]
             found.append(f"grad_sweep<{ctype}, {width}, {slope}>")
             found += [f"grad_columns<{ctype}, {wide}, {slope}>" for wide in (1, width)]
         for wide in (1, width):
@@ -99,12 +100,13 @@ def _expressions() -> tuple[str, ...]:
     return tuple(found)
 
 
-SOURCE = Source(
+SOURCE = CudaSource(
     __file__,
     "kernels.cu",
     _expressions(),
     (*OPTIONS, f"-DMOST_LANES={MOST_LANES}", f"-DEXTREME_RESIDENT={EXTREME_RESIDENT}"),
 )
+"""Declared instances of kernels.cu."""
 
 
 def _order(porder: float | str) -> float:
@@ -151,15 +153,15 @@ def _grad_workspace(shapes: Shapes, params: Params) -> int:
 
 
 def extreme_workspace_bytes(layout: Reduction) -> int:
-    """Room for ties of porder +-inf, by result, where blocks share one, and for which parts of a row have any."""
+    """Bytes for ties of porder +-inf, by result, if blocks share one, and for flags of a row's parts with ties."""
     if layout.b == layout.c == 1:
-        words, parts = layout.count + max(layout.count, MOST_SETTLERS), _fewest_parts(layout.length + 1)
+        words, parts = layout.count + max(layout.count, MOST_FIXUPS), _fewest_parts(layout.length + 1)
         return COUNT_BYTES * words + layout.count * parts if parts > 1 else 0
     return COUNT_BYTES * layout.count if _most_splits(layout) > 1 else 0
 
 
 def _most_splits(layout: Reduction) -> int:
-    """Blocks that may share a result whose ties are counted."""
+    """Maximum blocks per result whose ties are counted."""
     return max(1, min(MOST_SPLITS, (1 << 16) // max(layout.count, 1), layout.length // LEAST_SHARE))
 
 
@@ -169,7 +171,7 @@ def p_norm_grad(
 ) -> Bound:
     """One read of x, one write of dx; y and dy come from the cache.
 
-    porder +-inf returns to elements that tie for the norm, where there are several.
+    porder +-inf rewrites elements that tie for the norm, if there are several.
     """
     del keepdim
     dx = out["dx"]
@@ -206,58 +208,58 @@ def _gradient(p: float, layout: Reduction, x: Any, y: Any, dy: Any, dx: Any) -> 
     arrays = (x, y, dy, dx)
     shift = _shift(x, dx)
     if layout.b == layout.c == 1 and shift is not None and x.size < (1 << 31) - (1 << 20):
-        packs = 2 if width > 2 and x.nbytes in PAIRED else 1
-        blocks = max(1, -(-(x.size + shift) // (width * packs * SWEEP_THREADS)))
+        vectors = 2 if width > 2 and x.nbytes in PAIRED else 1
+        blocks = max(1, -(-(x.size + shift) // (width * vectors * SWEEP_THREADS)))
         name = _rows_kernel(width)
         numbers: tuple[Any, ...] = (q, np.int32(x.size), np.int32(shift), divisor(layout.length))
         if shift == layout.length % width == 0:
             name, numbers = "grad_packs", (q, np.uint32(x.size // width), divisor(layout.length // width))
-        function = SOURCE.function(f"{name}<{ctype}, {width}, {slope}, {packs}>")
+        function = SOURCE.function(f"{name}<{ctype}, {width}, {slope}, {vectors}>")
         return lambda: function((blocks,), (SWEEP_THREADS,), (*arrays, *numbers))
     swept = layout.r2 == 1 and x.size < width << 31 and _SWEPT.covers(layout.c // width)
-    if swept and whole_pack(x, layout.c, *arrays) == width:
+    if swept and whole_vector(x, layout.c, *arrays) == width:
         function = SOURCE.function(f"grad_sweep<{ctype}, {width}, {slope}>")
         size = x.size // width
         rest = (q, np.uint32(size), divisor(layout.c // width), divisor(layout.r1))
         return lambda: function((-(-size // SWEEP_THREADS),), (SWEEP_THREADS,), (*arrays, *rest))
     target = _GRAD_BLOCKS.value() * multiprocessors()
-    pack, grid, block, struct = _columns(layout, arrays, layout.length, target)
-    function = SOURCE.function(f"grad_columns<{ctype}, {pack}, {slope}>")
+    vector, grid, block, struct = _columns(layout, arrays, layout.length, target)
+    function = SOURCE.function(f"grad_columns<{ctype}, {vector}, {slope}>")
     return lambda: function(grid, block, (*arrays, q, struct))
 
 
 def _shift(x: Any, dx: Any) -> int | None:
-    """Elements that x and dx lie past an address that is a multiple of 16; None where they differ in that."""
+    """Elements from a 16-byte boundary to x and dx; None if they differ."""
     return None if (x.data.ptr - dx.data.ptr) % 16 else x.data.ptr % 16 // x.dtype.itemsize
 
 
 def _columns(
     layout: Reduction, arrays: tuple[Any, ...], most: int, target: int
 ) -> tuple[int, tuple[int, int], tuple[int, int], Any]:
-    """Elements of a pack, grid, block and Layout of a kernel that walks along columns.
+    """Elements of a vector, grid, block and Layout of a kernel that traverses columns.
 
-    `most` blocks share one, and no more than `target` there are where any do.
+    At most `most` blocks share a column, and at most `target` exist if any do.
     """
     x = arrays[0]
-    pack = whole_pack(x, layout.c, *arrays)
-    lanes, across = column_lanes(layout.c, pack)
+    vector = whole_vector(x, layout.c, *arrays)
+    lanes, across = column_lanes(layout.c, vector)
     rows = THREADS // lanes
     outer = layout.a * layout.b * across
     splits = max(1, min(most, target // outer, layout.length // (LEAST_ROWS * rows), LARGEST_GRID))
-    return pack, (outer, splits), (lanes, rows), layout_struct(layout, splits, across)
+    return vector, (outer, splits), (lanes, rows), layout_struct(layout, splits, across)
 
 
 def _extreme(layout: Reduction, x: Any, y: Any, dy: Any, dx: Any, workspace: Any) -> Bound:
     arrays = (x, y, dy, dx)
     if layout.b == layout.c == 1:
         return _extreme_rows(layout, arrays, workspace)
-    pack, grid, block, struct = _columns(layout, arrays, _most_splits(layout), _resident())
+    vector, grid, block, struct = _columns(layout, arrays, _most_splits(layout), _resident())
     width, rows = WIDTHS[x.dtype.name], block[1]
     least = 1 if width == 4 else LEAST_HELD * rows
-    if layout.r2 == 1 and pack == width and least <= layout.length <= min(COLUMNS_HELD * rows, MOST_HELD):
-        function = SOURCE.function(f"grad_extreme_held<{CTYPES[x.dtype.name]}, {pack}>")
+    if layout.r2 == 1 and vector == width and least <= layout.length <= min(COLUMNS_HELD * rows, MOST_HELD):
+        function = SOURCE.function(f"grad_extreme_held<{CTYPES[x.dtype.name]}, {vector}>")
         return lambda: function(grid, block, (*arrays, struct))
-    function = SOURCE.function(f"grad_extreme_columns<{CTYPES[x.dtype.name]}, {pack}>")
+    function = SOURCE.function(f"grad_extreme_columns<{CTYPES[x.dtype.name]}, {vector}>")
     return lambda: function(grid, block, (*arrays, struct, workspace))
 
 
@@ -267,46 +269,46 @@ def _extreme_rows(layout: Reduction, arrays: tuple[Any, ...], workspace: Any) ->
     width, shift = WIDTHS[x.dtype.name], found
     if shift is None or length < width:
         width, shift = 1, 0
-    ctype, packs = CTYPES[x.dtype.name], -(-length // width)
-    if packs <= SWEEP_THREADS:
+    ctype, vectors = CTYPES[x.dtype.name], -(-length // width)
+    if vectors <= SWEEP_THREADS:
         most = min(SWEEP_THREADS, (SHORT_HELD * SWEEP_THREADS - 1) * width // length)
-        filling = width // gcd(length, width)  # rows that together fill packs
+        filling = width // gcd(length, width)  # rows that together are whole vectors
         most = most // filling * filling or most
         function = SOURCE.function(f"grad_extreme_rows<{ctype}, {width}>")
         numbers: tuple[Any, ...] = (np.int64(rows), np.int32(most), np.int32(shift), divisor(length))
         return lambda: function((-(-rows // most),), (SWEEP_THREADS,), (*arrays, *numbers))
-    most = touched_packs(rows, length, width, shift)
+    most = touched_vectors(rows, length, width, shift)
     if most > PART_HELD * THREADS and rows < _resident() and length < LONGEST_SHARED:
         share, parts = _parts(most)
-        settlers = max(1, min(parts, min(SETTLERS * multiprocessors(), MOST_SETTLERS) // rows))
+        fixups = max(1, min(parts, min(FIXUPS * multiprocessors(), MOST_FIXUPS) // rows))
         whole = flag(shift == length % width == 0)
         function = SOURCE.function(f"grad_extreme_parts<{ctype}, {width}, {whole}>")
-        blocks, waiting = rows * parts, rows * settlers
+        blocks, waiting = rows * parts, rows * fixups
         sizes = (
             np.int64(length),
             np.int32(shift),
             np.int32(share),
             np.uint32(blocks),
             divisor(parts),
-            divisor(settlers),
+            divisor(fixups),
         )
         words = rows * COUNT_BYTES, (rows + waiting) * COUNT_BYTES
-        mail = (workspace[: words[0]], workspace[words[0] : words[1]], workspace[words[1] :])
-        return lambda: function((blocks + waiting,), (THREADS,), (*arrays, *sizes, *mail))
+        flagged = (workspace[: words[0]], workspace[words[0] : words[1]], workspace[words[1] :])
+        return lambda: function((blocks + waiting,), (THREADS,), (*arrays, *sizes, *flagged))
     name, number = ("row", np.int32) if most <= ROW_HELD * THREADS else ("long", np.int64)
     function = SOURCE.function(f"grad_extreme_{name}<{ctype}, {width}>")
     return lambda: function((rows,), (THREADS,), (*arrays, number(length), np.int32(shift)))
 
 
-def _parts(packs: int) -> tuple[int, int]:
-    """Packs of a part, whole lines, and parts of a row of so many."""
-    share = -(-packs // (_fewest_parts(packs) * LINE_PACKS)) * LINE_PACKS
-    return share, -(-packs // share)
+def _parts(vectors: int) -> tuple[int, int]:
+    """Vectors per part, whole cache lines, and parts of a row."""
+    share = -(-vectors // (_fewest_parts(vectors) * LINE_VECTORS)) * LINE_VECTORS
+    return share, -(-vectors // share)
 
 
-def _fewest_parts(packs: int) -> int:
-    """Parts that as many threads as a block has can hold; `_parts` gives no more of them."""
-    return -(-packs // (PART_HELD * THREADS))
+def _fewest_parts(vectors: int) -> int:
+    """Maximum parts of a row that a block's threads can hold."""
+    return -(-vectors // (PART_HELD * THREADS))
 
 
 def _resident() -> int:
@@ -338,7 +340,7 @@ def _part_bytes(size: int) -> int:
 def p_norm_grad_three_kernel(
     *, x: Any, y: Any, dy: Any, porder: float | str, axis: Axis, keepdim: bool, out: dict[str, Any], workspace: Any
 ) -> Bound:
-    """Part on the reduced shape, part spread over the whole, one elementwise kernel: 4N of traffic, finite porder."""
+    """Part on the reduced shape, part broadcast, one elementwise kernel: 4N of traffic, finite porder."""
     del keepdim
     dx = out["dx"]
     if x.size == 0:

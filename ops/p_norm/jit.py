@@ -1,8 +1,8 @@
 """Numba kernels of p_norm and its gradient for the CPU: one pass over memory, in pieces of bounded length.
 
-Sums are taken in the accumulating dtype within a piece and in float64 between pieces. Only sums may
-be reordered; NaN, infinities and signs keep their meaning. Each order has a loop of its own, where it
-is a constant, so that each vectorises.
+Sums are in the accumulating dtype within a piece and in float64 between pieces. Only sums may
+be reordered; NaN, infinities and signs keep their meaning. Each order has its own loop, with the order as
+a constant, so that each vectorises.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ TILE = 256
 DEPTH = 64
 """Rows that a column is summed over before the sum is widened."""
 GUESS = int(1363.9332 * 2**52)
-"""From it, a third of the bits of x leave those of x^(-1/3), 3 % off at most."""
+"""Initial guess of x^(-1/3): this minus a third of the bits of x, 3 % off at most."""
 
 
 @njit(fastmath=SUMS, **INNER)
@@ -90,7 +90,7 @@ def _sum_columns(x: Any, rows: Any, first: int, totals: Any, mode: int, p: Any) 
 
 @njit(**INNER)
 def _pick_rows(x: Any, rows: Any, columns: Any, picked: Any, mode: int, p: Any) -> None:
-    """As `_summing`, for what is counted or chosen."""
+    """Like `_summing`, for counts, maximum and minimum."""
     whole_registers()
     base, first, size = np.uint64(rows[0]), np.uint64(columns[0]), np.uint64(columns[1] - columns[0])
     for row in range(np.uint64(rows[1] - rows[0])):
@@ -138,9 +138,9 @@ def _merge(total: Any, part: Any, mode: int) -> Any:
 
 @njit(error_model="numpy")
 def _cube_root(x: Any) -> Any:
-    """Of a float64 from 0 on, to a few units, without division and branches, so that loops over it vectorise.
+    """Cube root of a non-negative float64, to a few units, without division and branches, so that loops vectorise.
 
-    x^(-1/3) is guessed from the bits of x, and improved by what 1 - x guess^3 tells.
+    x^(-1/3) is guessed from the bits of x, and improved by the residual 1 - x guess^3.
     """
     bits = bits_of_double(x)
     third = (bits >> 2) + (bits >> 4)
@@ -176,9 +176,9 @@ def _finish_rows(sums: Any, y: Any, mode: int, p: Any) -> None:
 
 @parallel(error_model="numpy")
 def norm_rows(x: Any, y: Any, partial: Any, chunks: int, mode: int, p: Any) -> None:
-    """x (a pieces b, length) to y (a b,) in chunks; each row of x in blocks, partial (a, pieces, b, blocks), float64.
+    """Norms of x (a pieces b, length) into y (a b,) in chunks; rows in blocks, partial (a, pieces, b, blocks).
 
-    A chunk is of many rows where rows are whole, else of one block.
+    A chunk has many whole rows, or one block of a row.
     """
     _, pieces, b, blocks = partial.shape
     flat, length, parts = partial.reshape(-1), x.shape[1], pieces * blocks
@@ -262,7 +262,7 @@ def _merge_parts(partial: Any, y: Any, slot: int, mode: int, p: Any) -> None:
 
 @parallel(error_model="numpy")
 def norm_columns(x: Any, y: Any, partial: Any, start: Any, shape: Any, mode: int, p: Any) -> None:
-    """x (a r1 b r2, c) to y (a b, c), the rows shared among threads: partial (parts, a b, c), float64."""
+    """Norms of x (a r1 b r2, c) into y (a b, c), rows shared by threads: partial (parts, a, b, c), float64."""
     tiles = (y.shape[1] + TILE - 1) // TILE
     for task in prange(partial.shape[0] * y.shape[0] * tiles):
         _norm_tile(x, partial, start, shape, np.int64(task), mode, p)
@@ -289,7 +289,7 @@ def _gradient(x: Any, y: Any, dy: Any, slope: int, q: Any) -> Any:
 
 
 def _along(slope: int) -> Any:
-    """The loop along a row for one slope."""
+    """The loop along a row for one gradient mode."""
 
     @njit(**INNER)
     def loop(x: Any, row: int, first: int, end: int, y: Any, dy: Any, dx: Any, q: Any) -> None:
@@ -303,7 +303,7 @@ def _along(slope: int) -> Any:
 
 
 def _across(slope: int) -> Any:
-    """The loop across columns for one slope."""
+    """The loop across columns for one gradient mode."""
 
     @njit(**INNER)
     def loop(x: Any, row: int, y: Any, dy: Any, slot: int, dx: Any, q: Any) -> None:
@@ -325,7 +325,7 @@ _across_sign, _across_linear, _across_quadratic, _across_general, _across_below_
 
 @parallel(error_model="numpy")
 def grad_rows(x: Any, y: Any, dy: Any, dx: Any, pieces: int, b: int, blocks: int, slope: int, q: Any) -> None:
-    """x, dx (a pieces b, length); y, dy (a b,); each row in `blocks` parts."""
+    """Gradient along rows: x, dx (a pieces b, length); y, dy (a b,); each row in `blocks` parts."""
     rows, length = x.shape
     for task in prange(rows * blocks):
         row, first, end = np.int64(task), 0, length
@@ -349,7 +349,7 @@ def grad_rows(x: Any, y: Any, dy: Any, dx: Any, pieces: int, b: int, blocks: int
 
 @parallel(error_model="numpy")
 def grad_columns(x: Any, y: Any, dy: Any, dx: Any, shape: Any, slope: int, q: Any) -> None:
-    """x, dx (a r1 b r2, c); y, dy (a b, c)."""
+    """Gradient across columns: x, dx (a r1 b r2, c); y, dy (a b, c)."""
     _, r1, b, r2, _ = shape
     for task in prange(x.shape[0]):
         row = np.int64(task)
@@ -373,7 +373,7 @@ def _ties(x: Any, y: Any) -> Any:
 
 @njit(**INNER)
 def _share(x: Any, y: Any, share: Any) -> Any:
-    nothing = share * type(x)(0)  # NaN where dy is not finite, as 0 dy is
+    nothing = share * type(x)(0)  # NaN if dy is not finite, like 0 dy
     value = share if x > 0 else (-share if x < 0 else nothing)
     value = value if abs(x) == y else nothing
     return x if x != x else value  # noqa: PLR0124  NaN
@@ -381,7 +381,7 @@ def _share(x: Any, y: Any, share: Any) -> Any:
 
 @parallel(error_model="numpy")
 def grad_extreme_rows(x: Any, y: Any, dy: Any, dx: Any) -> None:
-    """porder +-inf on (rows, length): count the ties of each row, then share dy among them."""
+    """Gradient for porder +-inf on (rows, length): count the ties of each row, then share dy among them."""
     rows, length = x.shape
     for row in prange(rows):
         norm, given = widen(y[row]), widen(dy[row])
@@ -395,7 +395,7 @@ def grad_extreme_rows(x: Any, y: Any, dy: Any, dx: Any) -> None:
 
 @parallel(error_model="numpy")
 def grad_extreme(x: Any, y: Any, dy: Any, dx: Any, shape: Any) -> None:
-    """porder +-inf on x, dx (a r1 b r2, c); y, dy (a b, c), columns in tiles."""
+    """Gradient for porder +-inf on x, dx (a r1 b r2, c); y, dy (a b, c), columns in tiles."""
     _, r1, b, r2, c = shape
     tiles = (c + TILE - 1) // TILE
     for task in prange(y.shape[0] * tiles):

@@ -138,8 +138,8 @@ __device__ __forceinline__ A slope(A x, const Scale<A>& by, A q) {
 
 constexpr int GRAD_THREADS = 256;
 
-// (rows, length), fewer than 2^31 elements: flat packs, aligned in memory past `shift` elements, P of them a thread.
-// A pack may lie in two rows or more.
+// (rows, length), fewer than 2^31 elements: flat vectors, aligned in memory past `shift` elements, P of them a thread.
+// A vector may lie in two rows or more.
 constexpr int SWEEP_THREADS = 128;
 
 // Blocks that a multiprocessor has room for (0: as it comes). A power in double is a call, which wants registers.
@@ -153,13 +153,13 @@ __global__ void __launch_bounds__(SWEEP_THREADS, GRAD_RESIDENT<T, SLOPE>) grad_r
   using A = Wide<T>;
   constexpr int STEP = SWEEP_THREADS * V;
   const int first = (blockIdx.x * SWEEP_THREADS * P + threadIdx.x) * V - shift;
-  PackWord<T, V> words[P];
+  VectorWord<T, V> words[P];
   unsigned int rows[P];
   T norms[P], grads[P];
 #pragma unroll
   for (int p = 0; p < P; ++p) {
     const int at = first + p * STEP;
-    words[p] = fetch_kept<T, V>(x + at, at >= 0 && at + V <= size);
+    words[p] = fetch_evict_last<T, V>(x + at, at >= 0 && at + V <= size);
   }
 #pragma unroll
   for (int p = 0; p < P; ++p) {
@@ -184,10 +184,10 @@ __global__ void __launch_bounds__(SWEEP_THREADS, GRAD_RESIDENT<T, SLOPE>) grad_r
     unsigned int row = rows[p];
     unsigned int left = (row + 1) * length.value - at;  // elements until the next row
     Scale<A> by = scale_of<A, SLOPE>(widen(norms[p]), widen(grads[p]));
-    Pack<T, V> pack = unpacked<T, V>(words[p]);
+    Vector<T, V> vector = as_vector<T, V>(words[p]);
     if (left >= V) {
 #pragma unroll
-      for (int i = 0; i < V; ++i) pack.at[i] = narrow<T>(slope<A, SLOPE>(widen(pack.at[i]), by, q));
+      for (int i = 0; i < V; ++i) vector.at[i] = narrow<T>(slope<A, SLOPE>(widen(vector.at[i]), by, q));
     } else {
 #pragma unroll
       for (int i = 0; i < V; ++i) {
@@ -197,26 +197,26 @@ __global__ void __launch_bounds__(SWEEP_THREADS, GRAD_RESIDENT<T, SLOPE>) grad_r
           by = scale_of<A, SLOPE>(widen(y[row]), widen(dy[row]));
         }
         left -= 1;
-        pack.at[i] = narrow<T>(slope<A, SLOPE>(widen(pack.at[i]), by, q));
+        vector.at[i] = narrow<T>(slope<A, SLOPE>(widen(vector.at[i]), by, q));
       }
     }
-    store_kept<T, V>(dx + at, pack);
+    store_evict_last<T, V>(dx + at, vector);
   }
 }
 
-// Likewise where rows are `length` whole packs each, of `size` in all: a pack lies in one row.
+// Likewise where rows are `length` whole vectors each, of `size` in all: a vector lies in one row.
 template <typename T, int V, int SLOPE, int P>
 __global__ void __launch_bounds__(SWEEP_THREADS, GRAD_RESIDENT<T, SLOPE>) grad_packs(
     const T* __restrict__ x, const T* __restrict__ y, const T* __restrict__ dy, T* __restrict__ dx, Wide<T> q,
     unsigned int size, Divisor length) {
   using A = Wide<T>;
   const unsigned int first = blockIdx.x * SWEEP_THREADS * P + threadIdx.x;
-  PackWord<T, V> words[P];
+  VectorWord<T, V> words[P];
   T norms[P], grads[P];
 #pragma unroll
   for (int p = 0; p < P; ++p) {
     const unsigned int at = first + p * SWEEP_THREADS;
-    words[p] = fetch_kept<T, V>(x + at * V, at < size);
+    words[p] = fetch_evict_last<T, V>(x + at * V, at < size);
   }
 #pragma unroll
   for (int p = 0; p < P; ++p) {
@@ -230,14 +230,14 @@ __global__ void __launch_bounds__(SWEEP_THREADS, GRAD_RESIDENT<T, SLOPE>) grad_p
     const unsigned int at = first + p * SWEEP_THREADS;
     if (at >= size) continue;
     const Scale<A> by = scale_of<A, SLOPE>(widen(norms[p]), widen(grads[p]));
-    Pack<T, V> pack = unpacked<T, V>(words[p]);
+    Vector<T, V> vector = as_vector<T, V>(words[p]);
 #pragma unroll
-    for (int i = 0; i < V; ++i) pack.at[i] = narrow<T>(slope<A, SLOPE>(widen(pack.at[i]), by, q));
-    store_kept<T, V>(dx + at * V, pack);
+    for (int i = 0; i < V; ++i) vector.at[i] = narrow<T>(slope<A, SLOPE>(widen(vector.at[i]), by, q));
+    store_evict_last<T, V>(dx + at * V, vector);
   }
 }
 
-// As `grad_rows` in 16 bits. A pack of rows that are no shorter lies in two at most: each element takes its row's
+// As `grad_rows` in 16 bits. A vector of rows that are no shorter lies in two at most: each element takes its row's
 // factors, so that they are rounded two at once.
 template <int SLOPE>
 constexpr int HALVES_RESIDENT = SLOPE == BELOW_ONE ? 12 : 0;  // likewise: 40 registers, or some would be spilt
@@ -251,12 +251,12 @@ __global__ void __launch_bounds__(SWEEP_THREADS, HALVES_RESIDENT<SLOPE>) grad_ha
   const int first = (blockIdx.x * SWEEP_THREADS * P + threadIdx.x) * V - shift;
   const auto whole = [&](int at) { return at >= 0 && at + V <= size; };
   const auto together = [&](int at) { return whole(at) && length.value >= V; };  // in two rows at most
-  PackWord<T, V> words[P];
+  VectorWord<T, V> words[P];
   T norms[P], grads[P];
 #pragma unroll
   for (int p = 0; p < P; ++p) {
     const int at = first + p * STEP;
-    words[p] = fetch_kept<T, V>(x + at, together(at));
+    words[p] = fetch_evict_last<T, V>(x + at, together(at));
   }
 #pragma unroll
   for (int p = 0; p < P; ++p) {
@@ -275,17 +275,17 @@ __global__ void __launch_bounds__(SWEEP_THREADS, HALVES_RESIDENT<SLOPE>) grad_ha
     const Scale<A> by = scale_of<A, SLOPE>(widen(norms[p]), widen(grads[p]));
     Scale<A> further = by;
     if (left < V) further = scale_of<A, SLOPE>(widen(y[next]), widen(dy[next]));
-    Pack<T, V> pack = unpacked<T, V>(words[p]);
+    Vector<T, V> vector = as_vector<T, V>(words[p]);
 #pragma unroll
     for (int i = 0; i < V; ++i) {
       const bool ours = i < left;
       const Scale<A> mine = {
           ours ? by.before : further.before, ours ? by.inverse : further.inverse, ours ? by.dy : further.dy};
-      pack.at[i] = narrow<T>(slope<A, SLOPE>(widen(pack.at[i]), mine, q));
+      vector.at[i] = narrow<T>(slope<A, SLOPE>(widen(vector.at[i]), mine, q));
     }
-    store_kept<T, V>(dx + at, pack);
+    store_evict_last<T, V>(dx + at, vector);
   }
-  // What is left: packs in more rows, and elements at the ends.
+  // What is left: vectors in more rows, and elements at the ends.
   const auto graded = [&](T element, int i) {
     const unsigned int row = quotient(i, length);
     return narrow<T>(slope<A, SLOPE>(widen(element), scale_of<A, SLOPE>(widen(y[row]), widen(dy[row])), q));
@@ -294,10 +294,10 @@ __global__ void __launch_bounds__(SWEEP_THREADS, HALVES_RESIDENT<SLOPE>) grad_ha
   for (int at = first; at < first + P * STEP; at += STEP) {
     if (together(at)) continue;
     if (whole(at)) {
-      Pack<T, V> pack = load<T, V>(x + at);
+      Vector<T, V> vector = load<T, V>(x + at);
 #pragma unroll
-      for (int i = 0; i < V; ++i) pack.at[i] = graded(pack.at[i], at + i);
-      store_kept<T, V>(dx + at, pack);
+      for (int i = 0; i < V; ++i) vector.at[i] = graded(vector.at[i], at + i);
+      store_evict_last<T, V>(dx + at, vector);
       continue;
     }
 #pragma unroll 1
@@ -305,29 +305,29 @@ __global__ void __launch_bounds__(SWEEP_THREADS, HALVES_RESIDENT<SLOPE>) grad_ha
   }
 }
 
-// (a, r1, c) in one sweep over packs along c, of which a row has few: y and dy come from the first cache.
+// (a, r1, c) in one sweep over vectors along c, of which a row has few: y and dy arrive from the first cache.
 
 template <typename T, int V, int SLOPE>
 __global__ void __launch_bounds__(SWEEP_THREADS) grad_sweep(
     const T* __restrict__ x, const T* __restrict__ y, const T* __restrict__ dy, T* __restrict__ dx, Wide<T> q,
-    unsigned int size, Divisor packs, Divisor rows) {
+    unsigned int size, Divisor vectors, Divisor rows) {
   using A = Wide<T>;
-  const unsigned int pack = blockIdx.x * SWEEP_THREADS + threadIdx.x;
-  if (pack >= size) return;
-  const unsigned int row = quotient(pack, packs), column = remainder(pack, row, packs);
-  const long long at = static_cast<long long>(pack) * V;
-  const long long result = (static_cast<long long>(quotient(row, rows)) * packs.value + column) * V;
-  Pack<T, V> values = load_kept<T, V>(x + at);
-  const Pack<T, V> norms = load<T, V>(y + result), grads = load<T, V>(dy + result);
+  const unsigned int vector = blockIdx.x * SWEEP_THREADS + threadIdx.x;
+  if (vector >= size) return;
+  const unsigned int row = quotient(vector, vectors), column = remainder(vector, row, vectors);
+  const long long at = static_cast<long long>(vector) * V;
+  const long long result = (static_cast<long long>(quotient(row, rows)) * vectors.value + column) * V;
+  Vector<T, V> values = load_evict_last<T, V>(x + at);
+  const Vector<T, V> norms = load<T, V>(y + result), grads = load<T, V>(dy + result);
 #pragma unroll
   for (int i = 0; i < V; ++i) {
     const Scale<A> by = scale_of<A, SLOPE>(widen(norms.at[i]), widen(grads.at[i]));
     values.at[i] = narrow<T>(slope<A, SLOPE>(widen(values.at[i]), by, q));
   }
-  store_kept<T, V>(dx + at, values);
+  store_evict_last<T, V>(dx + at, values);
 }
 
-// Every pack along a thread's columns with its place and index, in order, some of them under way at once; `prepare` is
+// Every vector along a thread's columns with its place and index, in order, several in flight at once; `prepare` is
 // called while the first are.
 template <typename T, int V, typename Prepare, typename Turn>
 __device__ __forceinline__ void along(const T* x, Columns<V>& at, const Prepare& prepare, const Turn& turn) {
@@ -337,16 +337,16 @@ __device__ __forceinline__ void along(const T* x, Columns<V>& at, const Prepare&
 #pragma unroll 1
     for (; at.index < at.end; at.index += rows) {
       const long long place = at.next();
-      turn(load_kept<T, V>(x + place), place, at.index);
+      turn(load_evict_last<T, V>(x + place), place, at.index);
     }
     return;
   }
   constexpr int TOGETHER = vectors_in_flight<T>();
-  PackWord<T, V> words[TOGETHER];
+  VectorWord<T, V> words[TOGETHER];
   const auto bring = [&] {
 #pragma unroll
     for (int j = 0; j < TOGETHER; ++j) {
-      words[j] = fetch_kept<T, V>(x + at.place + j * at.step, at.index + j * rows < at.end);
+      words[j] = fetch_evict_last<T, V>(x + at.place + j * at.step, at.index + j * rows < at.end);
     }
   };
   bring();
@@ -355,7 +355,7 @@ __device__ __forceinline__ void along(const T* x, Columns<V>& at, const Prepare&
 #pragma unroll
     for (int j = 0; j < TOGETHER; ++j) {
       if (at.index + j * rows >= at.end) continue;
-      turn(unpacked<T, V>(words[j]), at.place + j * at.step, at.index + j * rows);
+      turn(as_vector<T, V>(words[j]), at.place + j * at.step, at.index + j * rows);
     }
     at.index += TOGETHER * rows;
     at.place += TOGETHER * at.step;
@@ -373,14 +373,14 @@ __global__ void __launch_bounds__(GRAD_THREADS) grad_columns(
   if (!at.ours) return;
   Scale<A> by[V];
   const auto prepare = [&] {
-    const Pack<T, V> norms = load<T, V>(y + at.result), grads = load<T, V>(dy + at.result);
+    const Vector<T, V> norms = load<T, V>(y + at.result), grads = load<T, V>(dy + at.result);
 #pragma unroll
     for (int i = 0; i < V; ++i) by[i] = scale_of<A, SLOPE>(widen(norms.at[i]), widen(grads.at[i]));
   };
-  along<T, V>(x, at, prepare, [&](Pack<T, V> pack, long long place, long long) {
+  along<T, V>(x, at, prepare, [&](Vector<T, V> vector, long long place, long long) {
 #pragma unroll
-    for (int i = 0; i < V; ++i) pack.at[i] = narrow<T>(slope<A, SLOPE>(widen(pack.at[i]), by[i], q));
-    store_kept<T, V>(dx + place, pack);
+    for (int i = 0; i < V; ++i) vector.at[i] = narrow<T>(slope<A, SLOPE>(widen(vector.at[i]), by[i], q));
+    store_evict_last<T, V>(dx + place, vector);
   });
 }
 
@@ -443,47 +443,47 @@ __device__ __forceinline__ unsigned int standing_out(const uint4& word, T mark) 
   return (bits | bits >> 16) & 0xffu;
 }
 
-// Whether any element of a pack stands out, each against its own mark.
+// Whether any element of a vector stands out, each against its own mark.
 template <typename T, int V>
-__device__ __forceinline__ bool any_stands_out(const Pack<T, V>& pack, const Pack<T, V>& marks) {
+__device__ __forceinline__ bool any_stands_out(const Vector<T, V>& vector, const Vector<T, V>& marks) {
   if constexpr (V == 8) {
     using P = typename Paired<T>::type;
     unsigned int found = 0;
 #pragma unroll
     for (int i = 0; i < V; i += 2) {
-      found |= pair_standing_out<T>(reinterpret_cast<const unsigned int&>(pack.at[i]), reinterpret_cast<const P&>(marks.at[i]));
+      found |= pair_standing_out<T>(reinterpret_cast<const unsigned int&>(vector.at[i]), reinterpret_cast<const P&>(marks.at[i]));
     }
     return found != 0;
   } else {
     bool found = false;
 #pragma unroll
-    for (int i = 0; i < V; ++i) found |= stands_out(pack.at[i], widen(marks.at[i]));
+    for (int i = 0; i < V; ++i) found |= stands_out(vector.at[i], widen(marks.at[i]));
     return found;
   }
 }
 
-// Elements of x and dx in packs that are aligned in memory: elements [low, high) past `from` are meant, where packs are
+// Elements of x and dx in vectors that are aligned in memory: elements [low, high) past `from` are meant, where vectors are
 // WHOLE all of them. I: an integer that holds their number.
 template <typename T, int V, typename I, bool WHOLE = false>
 struct Part {
-  using W = PackWord<T, V>;
+  using W = VectorWord<T, V>;
   const T* from;
   T* to;
-  I low, high, packs;
+  I low, high, vectors;
 
   __device__ __forceinline__ Part(const T* from, T* to, I low, I high)
-      : from(from), to(to), low(low), high(high), packs((high + V - 1) / V) {}
+      : from(from), to(to), low(low), high(high), vectors((high + V - 1) / V) {}
 
   __device__ __forceinline__ bool ours(I at) const { return WHOLE || (at >= low && at < high); }
-  __device__ __forceinline__ W fetch(I pack) const { return fetch_kept<T, V>(from + pack * V, pack < packs); }
-  __device__ __forceinline__ void write(const Pack<T, V>& given, I pack) const {
-    if (WHOLE || (pack * V >= low && pack * V + V <= high)) {
-      store_kept<T, V>(to + pack * V, given);
+  __device__ __forceinline__ W fetch(I vector) const { return fetch_evict_last<T, V>(from + vector * V, vector < vectors); }
+  __device__ __forceinline__ void write(const Vector<T, V>& given, I vector) const {
+    if (WHOLE || (vector * V >= low && vector * V + V <= high)) {
+      store_evict_last<T, V>(to + vector * V, given);
       return;
     }
 #pragma unroll
     for (int i = 0; i < V; ++i) {
-      if (ours(pack * V + i)) to[pack * V + i] = given.at[i];
+      if (ours(vector * V + i)) to[vector * V + i] = given.at[i];
     }
   }
 };
@@ -497,10 +497,10 @@ __device__ __forceinline__ Part<T, V, I> part_from(const T* x, T* dx, long long 
 }
 
 constexpr int MOST_ROWS = SWEEP_THREADS;  // of a block
-constexpr int SHORT_HELD = 2;             // packs of a thread
+constexpr int SHORT_HELD = 2;             // vectors of a thread
 
-// (rows, length), no row shorter than a pack: a block takes `most` rows one after another, no more packs of them than
-// its threads hold. A pack may lie in two rows.
+// (rows, length), no row shorter than a vector: a block takes `most` rows one after another, no more vectors of them than
+// its threads hold. A vector may lie in two rows.
 template <typename T, int V>
 __global__ void __launch_bounds__(SWEEP_THREADS) grad_extreme_rows(
     const T* __restrict__ x, const T* __restrict__ y, const T* __restrict__ dy, T* __restrict__ dx, long long rows,
@@ -526,7 +526,7 @@ __global__ void __launch_bounds__(SWEEP_THREADS) grad_extreme_rows(
 #pragma unroll
   for (int h = 0; h < HELD; ++h) {
     const int index = threadIdx.x + h * SWEEP_THREADS, element = index * V - at.low;
-    if (index >= at.packs) continue;
+    if (index >= at.vectors) continue;
     const int row = quotient(max(element, 0), length);
     const int left = (row + 1) * static_cast<int>(length.value) - element;  // elements until the next row
     const T mark = marks[row], next = marks[row + 1];
@@ -535,17 +535,17 @@ __global__ void __launch_bounds__(SWEEP_THREADS) grad_extreme_rows(
       const unsigned int ours = (1u << min(left, V)) - 1;
       bits = (standing_out<T>(held[h], mark) & ours) | (standing_out<T>(held[h], next) & ~ours);
     } else {
-      const Pack<T, V> pack = unpacked<T, V>(held[h]);
+      const Vector<T, V> vector = as_vector<T, V>(held[h]);
 #pragma unroll
       for (int i = 0; i < V; ++i) {
-        bits |= static_cast<unsigned int>(stands_out(pack.at[i], widen(i < left ? mark : next))) << i;
+        bits |= static_cast<unsigned int>(stands_out(vector.at[i], widen(i < left ? mark : next))) << i;
       }
     }
     out |= bits << h * V;
-    at.write(unpacked<T, V>(typename At::W{}), index);
+    at.write(as_vector<T, V>(typename At::W{}), index);
   }
   // Gives elements that stand out what is due, to one that ties alone unless ties are counted.
-  const auto settle = [&](bool counted) {
+  const auto fix_up = [&](bool counted) {
     for (unsigned int bits = out; bits != 0;) {
       const int bit = 31 - __clz(bits), place = (threadIdx.x + bit / V * SWEEP_THREADS) * V + bit % V;
       bits ^= 1u << bit;
@@ -557,13 +557,13 @@ __global__ void __launch_bounds__(SWEEP_THREADS) grad_extreme_rows(
       at.to[place] = shares.of(at.from[place]);
     }
   };
-  settle(false);
+  fix_up(false);
   __syncthreads();
-  settle(true);
+  fix_up(true);
 }
 
 // (rows, length), a block a row, all of which its threads hold: ties are counted before anything is written.
-constexpr int ROW_HELD = 4, PART_HELD = 4;  // packs of a thread
+constexpr int ROW_HELD = 4, PART_HELD = 4;  // vectors of a thread
 constexpr int PARTS_RESIDENT = 5;           // blocks that a multiprocessor has room for
 
 template <typename T, int V>
@@ -582,19 +582,19 @@ __global__ void __launch_bounds__(GRAD_THREADS) grad_extreme_row(
   __syncthreads();
   const Shares<T> alone(norm, grad);
   const Wide<T> mark = alone.mark();
-  bool any[ROW_HELD];  // of a pack's elements stand out
+  bool any[ROW_HELD];  // of a vector's elements stand out
   unsigned int tied = 0;
 #pragma unroll
   for (int h = 0; h < ROW_HELD; ++h) {
     const int index = threadIdx.x + h * GRAD_THREADS;
-    const Pack<T, V> pack = unpacked<T, V>(held[h]);
+    const Vector<T, V> vector = as_vector<T, V>(held[h]);
     any[h] = false;
 #pragma unroll
-    for (int i = 0; i < V; ++i) any[h] |= stands_out(pack.at[i], mark);
-    any[h] &= index < at.packs;
+    for (int i = 0; i < V; ++i) any[h] |= stands_out(vector.at[i], mark);
+    any[h] &= index < at.vectors;
     if (!any[h]) continue;
 #pragma unroll
-    for (int i = 0; i < V; ++i) tied += at.ours(index * V + i) && alone.tie(pack.at[i]);
+    for (int i = 0; i < V; ++i) tied += at.ours(index * V + i) && alone.tie(vector.at[i]);
   }
   if (tied > 0) atomicAdd(&found, tied);
   __syncthreads();
@@ -602,32 +602,32 @@ __global__ void __launch_bounds__(GRAD_THREADS) grad_extreme_row(
 #pragma unroll
   for (int h = 0; h < ROW_HELD; ++h) {
     const int index = threadIdx.x + h * GRAD_THREADS;
-    if (index >= at.packs) continue;
-    const Pack<T, V> pack = unpacked<T, V>(held[h]);
-    Pack<T, V> given = unpacked<T, V>(typename At::W{});
+    if (index >= at.vectors) continue;
+    const Vector<T, V> vector = as_vector<T, V>(held[h]);
+    Vector<T, V> given = as_vector<T, V>(typename At::W{});
     if (any[h]) {
 #pragma unroll
-      for (int i = 0; i < V; ++i) given.at[i] = shares.of(pack.at[i]);
+      for (int i = 0; i < V; ++i) given.at[i] = shares.of(vector.at[i]);
     }
     at.write(given, index);
   }
 }
 
-// Writes what is due to a pack's elements, AGAIN: to one of which some stand out. How many of them tie.
+// Writes what is due to a vector's elements, AGAIN: to one of which some stand out. How many of them tie.
 template <bool AGAIN, typename T, int V, typename I, bool WHOLE>
 __device__ __forceinline__ int write_extreme(
-    const Part<T, V, I, WHOLE>& at, const PackWord<T, V>& word, I index, const Shares<T>& shares, Wide<T> mark) {
-  const Pack<T, V> pack = unpacked<T, V>(word);
-  Pack<T, V> given = unpacked<T, V>(PackWord<T, V>{});
+    const Part<T, V, I, WHOLE>& at, const VectorWord<T, V>& word, I index, const Shares<T>& shares, Wide<T> mark) {
+  const Vector<T, V> vector = as_vector<T, V>(word);
+  Vector<T, V> given = as_vector<T, V>(VectorWord<T, V>{});
   bool any = false;
   int tied = 0;
 #pragma unroll
-  for (int i = 0; i < V; ++i) any |= stands_out(pack.at[i], mark);
+  for (int i = 0; i < V; ++i) any |= stands_out(vector.at[i], mark);
   if (any) {
 #pragma unroll
     for (int i = 0; i < V; ++i) {
-      given.at[i] = shares.of(pack.at[i]);
-      tied += at.ours(index * V + i) && shares.tie(pack.at[i]);
+      given.at[i] = shares.of(vector.at[i]);
+      tied += at.ours(index * V + i) && shares.tie(vector.at[i]);
     }
   }
   if (any || !AGAIN) at.write(given, index);
@@ -650,14 +650,14 @@ __global__ void __launch_bounds__(GRAD_THREADS) grad_extreme_long(
   const Shares<T> alone(norm, grad);
   const Wide<T> mark = alone.mark();
   unsigned long long mine = 0;
-  long long first = 0, last = -1;  // turn in which some tie, by its first pack
+  long long first = 0, last = -1;  // turn in which some tie, by its first vector
   typename At::W words[TOGETHER];  // of the next turn, asked for before those of this one are written
   const auto bring = [&](long long begin) {
 #pragma unroll
     for (int j = 0; j < TOGETHER; ++j) words[j] = at.fetch(begin + j * GRAD_THREADS);
   };
   bring(threadIdx.x);
-  for (long long begin = threadIdx.x; begin < at.packs; begin += TURN) {
+  for (long long begin = threadIdx.x; begin < at.vectors; begin += TURN) {
     typename At::W now[TOGETHER];
 #pragma unroll
     for (int j = 0; j < TOGETHER; ++j) now[j] = words[j];
@@ -666,7 +666,7 @@ __global__ void __launch_bounds__(GRAD_THREADS) grad_extreme_long(
 #pragma unroll
     for (int j = 0; j < TOGETHER; ++j) {
       const long long index = begin + j * GRAD_THREADS;
-      if (index < at.packs) tied += write_extreme<false>(at, now[j], index, alone, mark);
+      if (index < at.vectors) tied += write_extreme<false>(at, now[j], index, alone, mark);
     }
     if (tied == 0) continue;
     if (mine == 0) first = begin;
@@ -677,22 +677,22 @@ __global__ void __launch_bounds__(GRAD_THREADS) grad_extreme_long(
   __syncthreads();
   if (found <= 1) return;
   const Shares<T> shares(norm, grad, static_cast<Wide<T>>(found));
-  const long long end = min(at.packs, last + TURN);
+  const long long end = min(at.vectors, last + TURN);
   for (long long index = first; index < end; index += GRAD_THREADS) {
     write_extreme<true>(at, at.fetch(index), index, shares, mark);
   }
 }
 
-// (rows, length), fewer than 2^32 elements each, WHOLE: of whole packs that are aligned. A block takes a part of a row,
-// `share` packs, at once, and is gone, so that memory is swept over in order. `settlers` more for each row come last and
+// (rows, length), fewer than 2^32 elements each, WHOLE: of whole vectors that are aligned. A block takes a part of a row,
+// `share` vectors, at once, and is gone, so that memory is swept over in order. `fixups` more for each row arrive last and
 // wait until its `parts` are done; where several elements tie, they return to the parts that have some. Blocks that wait
 // were started after those that they wait for; and whatever the order, the device has room for more of them than wait, as
-// ops/p_norm/cuda.py sees to. came: a word for each row, seen: for each settler, as mail.cuh says. marked: a byte for each
+// ops/p_norm/cuda.py sees to. arrived: a word for each row, seen: for each fixup, as flagged.cuh says. marked: a byte for each
 // part; that of the only element that ties stays, and is looked at again when there are several.
 template <typename T, int V, bool WHOLE>
 __global__ void __launch_bounds__(GRAD_THREADS, PARTS_RESIDENT) grad_extreme_parts(
     const T* __restrict__ x, const T* __restrict__ y, const T* __restrict__ dy, T* __restrict__ dx, long long length,
-    int shift, int share, unsigned int blocks, Divisor parts, Divisor settlers, unsigned long long* came,
+    int shift, int share, unsigned int blocks, Divisor parts, Divisor fixups, unsigned long long* arrived,
     unsigned long long* seen, unsigned char* marked) {
   using At = Part<T, V, int, WHOLE>;
   __shared__ unsigned int found, several[GRAD_THREADS], many;
@@ -718,28 +718,28 @@ __global__ void __launch_bounds__(GRAD_THREADS, PARTS_RESIDENT) grad_extreme_par
 #pragma unroll
     for (int h = 0; h < PART_HELD; ++h) {
       const int index = threadIdx.x + h * GRAD_THREADS;
-      if (index < at.packs) tied += write_extreme<false>(at, words[h], index, alone, mark);
+      if (index < at.vectors) tied += write_extreme<false>(at, words[h], index, alone, mark);
     }
     if (__syncthreads_or(tied)) {
       if (tied > 0) atomicAdd(&found, static_cast<unsigned int>(tied));
       if (threadIdx.x == 0) marked[blockIdx.x] = 1;
       __syncthreads();
     }
-    if (threadIdx.x == 0) come(came + row, found);
+    if (threadIdx.x == 0) arrive(arrived + row, found);
     return;
   }
-  const unsigned int settler = blockIdx.x - blocks, row = quotient(settler, settlers);
-  if (threadIdx.x == 0) found = await_all_come(came + row, seen + settler, parts.value);
+  const unsigned int fixup = blockIdx.x - blocks, row = quotient(fixup, fixups);
+  if (threadIdx.x == 0) found = wait_for_arrivals(arrived + row, seen + fixup, parts.value);
   __syncthreads();
   if (found <= 1) return;
   const Shares<T> shares(y[row], dy[row], static_cast<Wide<T>>(found));
   const Wide<T> mark = shares.mark();
   marked += static_cast<long long>(row) * parts.value;
-  const unsigned int turn = GRAD_THREADS * settlers.value;
-  for (unsigned int first = remainder(settler, row, settlers); first < parts.value; first += turn) {
+  const unsigned int turn = GRAD_THREADS * fixups.value;
+  for (unsigned int first = remainder(fixup, row, fixups); first < parts.value; first += turn) {
     if (threadIdx.x == 0) many = 0;
     __syncthreads();
-    const unsigned int mine = first + threadIdx.x * settlers.value;
+    const unsigned int mine = first + threadIdx.x * fixups.value;
     if (mine < parts.value && marked[mine] != 0) {
       several[atomicAdd(&many, 1u)] = mine;
       marked[mine] = 0;
@@ -751,7 +751,7 @@ __global__ void __launch_bounds__(GRAD_THREADS, PARTS_RESIDENT) grad_extreme_par
 #pragma unroll
       for (int h = 0; h < PART_HELD; ++h) {
         const int index = threadIdx.x + h * GRAD_THREADS;
-        if (index < at.packs) write_extreme<true>(at, words[h], index, shares, mark);
+        if (index < at.vectors) write_extreme<true>(at, words[h], index, shares, mark);
       }
     }
     __syncthreads();
@@ -762,12 +762,12 @@ __global__ void __launch_bounds__(GRAD_THREADS, PARTS_RESIDENT) grad_extreme_par
 // where any are shared, ops/p_norm/cuda.py launches no more than EXTREME_RESIDENT for each multiprocessor. It defines
 // that, and MOST_LANES, threads side by side along columns.
 
-// The general layout, as Columns says. counts: a word for each result, as agree() says.
+// The general layout, as Columns says. counts: a word for each result, as sum_over_blocks() says.
 template <typename T, int V>
 __global__ void __launch_bounds__(GRAD_THREADS, EXTREME_RESIDENT) grad_extreme_columns(
     const T* __restrict__ x, const T* __restrict__ y, const T* __restrict__ dy, T* __restrict__ dx, Layout layout,
     unsigned long long* counts) {
-  using W = PackWord<T, V>;
+  using W = VectorWord<T, V>;
   __shared__ unsigned int found[MOST_LANES * V];
   __shared__ Wide<T> totals[MOST_LANES * V];
   __shared__ W norms[MOST_LANES], grads[MOST_LANES];
@@ -775,7 +775,7 @@ __global__ void __launch_bounds__(GRAD_THREADS, EXTREME_RESIDENT) grad_extreme_c
   const int columns = blockDim.x * V, splits = gridDim.y;
   for (int column = slot; column < columns; column += threads) found[column] = 0;
   Columns<V> at(layout, blockIdx.y);
-  Pack<T, V> marks;
+  Vector<T, V> marks;
   const auto prepare = [&] {
     if (at.ours) {
       const W norm = fetch<T, V>(y + at.result), grad = fetch<T, V>(dy + at.result);
@@ -783,32 +783,32 @@ __global__ void __launch_bounds__(GRAD_THREADS, EXTREME_RESIDENT) grad_extreme_c
       grads[threadIdx.x] = grad;
 #pragma unroll
       for (int i = 0; i < V; ++i) {
-        marks.at[i] = narrow<T>(Shares<T>(unpacked<T, V>(norm).at[i], unpacked<T, V>(grad).at[i]).mark());
+        marks.at[i] = narrow<T>(Shares<T>(as_vector<T, V>(norm).at[i], as_vector<T, V>(grad).at[i]).mark());
       }
     }
     __syncthreads();
   };
-  // Writes a pack, whose elements share with those counted. Whether any stand out.
-  const auto write = [&](const Pack<T, V>& pack, long long place, bool counted) {
-    Pack<T, V> given = unpacked<T, V>(W{});
-    const bool any = any_stands_out(pack, marks);
+  // Writes a vector, whose elements share with those counted. Whether any stand out.
+  const auto write = [&](const Vector<T, V>& vector, long long place, bool counted) {
+    Vector<T, V> given = as_vector<T, V>(W{});
+    const bool any = any_stands_out(vector, marks);
     if (any) {
-      const Pack<T, V> norm = unpacked<T, V>(norms[threadIdx.x]), grad = unpacked<T, V>(grads[threadIdx.x]);
+      const Vector<T, V> norm = as_vector<T, V>(norms[threadIdx.x]), grad = as_vector<T, V>(grads[threadIdx.x]);
 #pragma unroll
       for (int i = 0; i < V; ++i) {
         const int column = threadIdx.x * V + i;
         const Shares<T> shares(norm.at[i], grad.at[i], counted ? totals[column] : Wide<T>(1));
-        given.at[i] = shares.of(pack.at[i]);
-        if (!counted && shares.tie(pack.at[i])) atomicAdd(&found[column], 1u);
+        given.at[i] = shares.of(vector.at[i]);
+        if (!counted && shares.tie(vector.at[i])) atomicAdd(&found[column], 1u);
       }
     }
-    store_kept<T, V>(dx + place, given);
+    store_evict_last<T, V>(dx + place, given);
     return any;
   };
   bool several = false;
-  long long last = -1;  // index of a pack in which some stand out
-  along<T, V>(x, at, prepare, [&](const Pack<T, V>& pack, long long place, long long index) {
-    if (!write(pack, place, false)) return;
+  long long last = -1;  // index of a vector in which some stand out
+  along<T, V>(x, at, prepare, [&](const Vector<T, V>& vector, long long place, long long index) {
+    if (!write(vector, place, false)) return;
     several = last >= 0;
     last = index;
   });
@@ -816,7 +816,7 @@ __global__ void __launch_bounds__(GRAD_THREADS, EXTREME_RESIDENT) grad_extreme_c
   for (int column = slot; column < columns; column += threads) {
     const int further = column - static_cast<int>(threadIdx.x) * V;
     unsigned long long count = found[column];
-    if (splits > 1 && at.column + further < layout.c) count = agree(&counts[at.result + further], count, splits);
+    if (splits > 1 && at.column + further < layout.c) count = sum_over_blocks(&counts[at.result + further], count, splits);
     totals[column] = static_cast<Wide<T>>(count);
   }
   __syncthreads();
@@ -834,7 +834,7 @@ __global__ void __launch_bounds__(GRAD_THREADS, EXTREME_RESIDENT) grad_extreme_c
   }
 }
 
-// (a, r1, c) of no more than COLUMNS_HELD rows a thread, fewer than 256 in all: a block holds all packs of its columns,
+// (a, r1, c) of no more than COLUMNS_HELD rows a thread, fewer than 256 in all: a block holds all vectors of its columns,
 // and ties are counted, four columns in the bytes of a word, before anything is written.
 constexpr int COLUMNS_HELD = 8;
 template <int V>
@@ -844,15 +844,15 @@ template <typename T, int V>
 __global__ void __launch_bounds__(GRAD_THREADS, HELD_RESIDENT<V>) grad_extreme_held(
     const T* __restrict__ x, const T* __restrict__ y, const T* __restrict__ dy, T* __restrict__ dx, Layout layout) {
   using A = Wide<T>;
-  using W = PackWord<T, V>;
+  using W = VectorWord<T, V>;
   constexpr int WORDS = (V + 3) / 4;
   __shared__ unsigned int found[WORDS][MOST_LANES];
   const Columns<V> at(layout, 0);
   const int left = static_cast<int>(at.end - at.index), rows = blockDim.y;
   W held[COLUMNS_HELD];
 #pragma unroll
-  for (int h = 0; h < COLUMNS_HELD; ++h) held[h] = fetch_kept<T, V>(x + at.place + h * at.step, h * rows < left);
-  Pack<T, V> norms = unpacked<T, V>(W{}), dues = norms;  // dues: of what ties, dy until ties are counted
+  for (int h = 0; h < COLUMNS_HELD; ++h) held[h] = fetch_evict_last<T, V>(x + at.place + h * at.step, h * rows < left);
+  Vector<T, V> norms = as_vector<T, V>(W{}), dues = norms;  // dues: of what ties, dy until ties are counted
   if (at.ours) {
     norms = load<T, V>(y + at.result);
     dues = load<T, V>(dy + at.result);
@@ -869,15 +869,15 @@ __global__ void __launch_bounds__(GRAD_THREADS, HELD_RESIDENT<V>) grad_extreme_h
     for (int w = 0; w < WORDS; ++w) found[w][threadIdx.x] = 0;
   }
   __syncthreads();
-  unsigned int given_some = 0, tied[WORDS] = {};  // a bit for each pack, a byte for each column
+  unsigned int given_some = 0, tied[WORDS] = {};  // a bit for each vector, a byte for each column
 #pragma unroll
   for (int h = 0; h < COLUMNS_HELD; ++h) {
-    const Pack<T, V> pack = unpacked<T, V>(held[h]);
-    if (h * rows >= left || !(all || any_stands_out(pack, norms))) continue;
+    const Vector<T, V> vector = as_vector<T, V>(held[h]);
+    if (h * rows >= left || !(all || any_stands_out(vector, norms))) continue;
     given_some |= 1u << h;
 #pragma unroll
     for (int i = 0; i < V; ++i) {
-      tied[i / 4] += static_cast<unsigned int>(stands_out(pack.at[i], widen(norms.at[i]))) << i % 4 * 8;
+      tied[i / 4] += static_cast<unsigned int>(stands_out(vector.at[i], widen(norms.at[i]))) << i % 4 * 8;
     }
   }
 #pragma unroll
@@ -895,18 +895,18 @@ __global__ void __launch_bounds__(GRAD_THREADS, HELD_RESIDENT<V>) grad_extreme_h
 #pragma unroll
   for (int h = 0; h < COLUMNS_HELD; ++h) {
     if (h * rows >= left) continue;
-    Pack<T, V> given = unpacked<T, V>(W{});
+    Vector<T, V> given = as_vector<T, V>(W{});
     if (given_some >> h & 1) {
-      const Pack<T, V> pack = unpacked<T, V>(held[h]);
+      const Vector<T, V> vector = as_vector<T, V>(held[h]);
 #pragma unroll
       for (int i = 0; i < V; ++i) {
-        const A value = widen(pack.at[i]), due = widen(dues.at[i]);
-        given.at[i] = narrow<T>(!stands_out(pack.at[i], widen(norms.at[i])) ? A(0) * due
+        const A value = widen(vector.at[i]), due = widen(dues.at[i]);
+        given.at[i] = narrow<T>(!stands_out(vector.at[i], widen(norms.at[i])) ? A(0) * due
                                 : value != value                           ? value
                                                                            : (value > 0 ? due : -due));
       }
     }
-    store_kept<T, V>(dx + at.place + h * at.step, given);
+    store_evict_last<T, V>(dx + at.place + h * at.step, given);
   }
 }
 

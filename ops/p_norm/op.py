@@ -1,4 +1,4 @@
-"""What p_norm and p_norm_grad compute.
+"""Definition of p_norm and p_norm_grad.
 
 For one slice v along the reduced axes, with p = porder and q = p - 1:
 
@@ -7,7 +7,7 @@ For one slice v along the reduced axes, with p = porder and q = p - 1:
     p = -inf  y = min |v|                                   the same
     else      y = (sum |v|^p)^(1/p)                         dx = sign(x) |x|^q dy / y^q
 
-`fro` is p = 2. Where the quotient is not defined the gradient is 0: at x = 0 for p < 1,
+`fro` is p = 2. If the quotient is not defined the gradient is 0: at x = 0 for p < 1,
 at y = 0 for p > 1. Elements that tie for the maximum or minimum share dy evenly.
 """
 
@@ -32,8 +32,8 @@ class PNormParams:
     """Parameters of p_norm and p_norm_grad.
 
     porder: the order of the norm: any number, an infinity, or "fro".
-    axis: an axis, some axes, or None for the whole tensor as one vector. porder 0 is not defined over two axes or more.
-    keepdim: keep the reduced axes with length 1.
+    axis: one axis, several, or None for the whole tensor as one vector. porder 0 is not defined over two axes or more.
+    keepdim: retain the reduced axes with length 1.
     """
 
     porder: float | Literal["fro"] = 2.0
@@ -59,7 +59,7 @@ class PNormParams:
 
 
 def order(params: PNormParams) -> float:
-    """porder as a number: 2 for "fro"."""
+    """Numeric porder: 2 for "fro"."""
     return 2.0 if params.porder == "fro" else float(params.porder)
 
 
@@ -69,13 +69,13 @@ def _outputs(shapes: Mapping[str, Shape], params: PNormParams) -> tuple[Shape, S
 
 
 def infer(shapes: Mapping[str, Shape], dtype: str, params: PNormParams) -> Shapes:
-    """x to y. Raises AxisError."""
+    """Shape rule: x to y. Raises AxisError."""
     x, y = _outputs(shapes, params)
     return Shapes({"x": TensorSpec(x, dtype)}, {"y": TensorSpec(y, dtype)})
 
 
 def infer_grad(shapes: Mapping[str, Shape], dtype: str, params: PNormParams) -> Shapes:
-    """x, with y and dy of the reduced shape, to dx. Raises AxisError."""
+    """Shape rule: x, with y and dy of the reduced shape, to dx. Raises AxisError."""
     x, y = _outputs(shapes, params)
     inputs = {"x": TensorSpec(x, dtype), "y": TensorSpec(y, dtype), "dy": TensorSpec(y, dtype)}
     return Shapes(inputs, {"dx": TensorSpec(x, dtype)})
@@ -126,19 +126,19 @@ def reference_grad(arrays: Mapping[str, Array], params: PNormParams) -> dict[str
 
 
 def derive_grad(arrays: Mapping[str, Array], params: PNormParams) -> dict[str, Array]:
-    """y of the gradient is the norm of its x."""
+    """Derived input: y of the gradient is the norm of its x."""
     return {"y": reference({"x": arrays["x"]}, params)["y"].reshape(arrays["y"].shape)}
 
 
 def work(shapes: Shapes, params: PNormParams) -> Work:
-    """x read, y written; two operations an element."""
+    """Reads of x, writes of y; two operations per element."""
     del params
     flops = 2 * shapes.inputs["x"].size
     return Work(tensor_bytes(shapes.inputs), tensor_bytes(shapes.outputs), flops)
 
 
 def work_grad(shapes: Shapes, params: PNormParams) -> Work:
-    """x, y and dy read, dx written; four operations an element."""
+    """Reads of x, y and dy, writes of dx; four operations per element."""
     del params
     flops = 4 * shapes.inputs["x"].size
     return Work(tensor_bytes(shapes.inputs), tensor_bytes(shapes.outputs), flops)
@@ -150,7 +150,7 @@ def bound(
     """Rounding of powers, their sum and its root in the accumulating dtype; powers below its normal range may be lost.
 
     A power costs |p| (|log2 |x|| + 1) epsilons; the root divides the relative error of the sum by p.
-    Where the sum is beyond the accumulating dtype, as of |x| ~ 1e13 with p = 4 in float32, it may overflow.
+    If the sum exceeds the accumulating dtype, as for |x| ~ 1e13 with p = 4 in float32, it may overflow.
     """
     p, y = order(params), np.abs(outputs["y"])
     if p == 0 or abs(p) == inf or arrays["x"].size == 0:
@@ -181,10 +181,10 @@ def _sum(x: Array, axes: tuple[int, ...], like: Array) -> Array:
 def bound_grad(
     arrays: Mapping[str, Array], outputs: Mapping[str, Array], params: PNormParams, dtype: str
 ) -> dict[str, Array | float]:
-    """Rounding of a few products in the accumulating dtype; what is below its normal range may be lost.
+    """Rounding of a few products in the accumulating dtype; values below its normal range may be flushed.
 
-    (|x| / y)^q costs q (|log2(|x| / y)| + 1) more epsilons where it takes a power. y comes rounded to
-    the dtype and is taken as given.
+    (|x| / y)^q costs q (|log2(|x| / y)| + 1) more epsilons if it needs a power. y is an input, rounded to
+    the dtype.
     """
     p = order(params)
     if p in {0.0, 1.0}:
@@ -222,11 +222,12 @@ P_NORM = register(
         reference=reference,
         work=work,
         bound=bound,
-        summary="(sum |x|^p)^(1/p) over an axis, some axes or everything",
+        summary="(sum |x|^p)^(1/p) over one axis, several axes or all",
         source="Paddle p_norm; p_norm_grad design document of 2023-03-31",
         errata=("the document's claim that torch.norm and pdist share their kernels is wrong",),
     )
 )
+"""The registered op."""
 
 P_NORM_GRAD = register(
     Op(
@@ -253,3 +254,4 @@ P_NORM_GRAD = register(
         ),
     )
 )
+"""The registered op."""

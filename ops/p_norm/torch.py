@@ -14,6 +14,7 @@ from opgauge.ops._core.registry import kernel
 
 IN_16_BITS = "torch rounds intermediate results to 16 bits"
 WIDE = ("float32", "float64")
+"""Dtypes that need no `relaxed`, and the reason for the others."""
 
 
 def _order(porder: float | str) -> float:

@@ -1,4 +1,4 @@
-"""Residual additions of ResNet-50 as ops: a graph as written against the graph that FuseAddToOutput makes of it."""
+"""Residual additions of ResNet-50 as ops: the original graph, and the graph after FuseAddToOutput."""
 
 from opgauge.ops.residual import graphs, op
 

@@ -1,6 +1,6 @@
-"""residual_block and resnet50_adds as graphs: as written, and after FuseAddToOutput.
+"""residual_block and resnet50_adds as graphs: original, and after FuseAddToOutput.
 
-baseline: as written, each node by its own composite. as_written: as written, each node by its
+baseline: the original graph, each node by its own composite. as_written: the original graph, each node by its
 optimized kernel. optimized: fused, each node by its optimized kernel. The last two differ by the
 fusion alone.
 """
@@ -13,7 +13,7 @@ from typing import Any
 
 from opgauge.ops._core.backend import BACKENDS
 from opgauge.ops._core.dtype import FLOATS, dtype_name
-from opgauge.ops._core.execution import FindKernel, Plan, bind, plan, workspace_bytes
+from opgauge.ops._core.execution import FindKernel, MemoryPlan, bind, plan, workspace_bytes
 from opgauge.ops._core.fusion import fuse_add_to_output
 from opgauge.ops._core.graph import Node
 from opgauge.ops._core.kernel import Bound, Kernel
@@ -25,6 +25,7 @@ VARIANTS = {
     "as_written": ("optimized", False),
     "optimized": ("optimized", True),
 }
+"""Implementation of each node and whether the graph is fused, by variant."""
 
 
 def _finder(implementation: str, backend: str) -> FindKernel:
@@ -35,7 +36,7 @@ def _finder(implementation: str, backend: str) -> FindKernel:
 
 
 @cache
-def _plan(params: Params, fuse: bool, inputs: tuple[tuple[str, TensorSpec], ...], dtype: str) -> Plan:  # noqa: FBT001
+def _plan(params: Params, fuse: bool, inputs: tuple[tuple[str, TensorSpec], ...], dtype: str) -> MemoryPlan:  # noqa: FBT001
     from opgauge.ops.residual.op import written
 
     graph = written(params)

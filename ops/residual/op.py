@@ -1,4 +1,4 @@
-"""Definition of residual_block and resnet50_adds: normalizations and data gradients, each with an addition after it.
+"""Definition of residual_block and resnet50_adds: normalizations and data gradients, each followed by an addition.
 
 residual_block is one block of ResNet-50, both ways:
 
@@ -28,6 +28,7 @@ from opgauge.ops.residual.resnet50 import Site, sites
 Layout = Literal["channels_first", "channels_last"]
 STAGES = 4
 RANK = 4
+"""Stages of ResNet-50, and rank of an image tensor."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +82,7 @@ def backward_nodes(name: str, layout: Layout, suffix: str, shape_suffix: str) ->
 
 
 def block_graph(params: ResidualBlockParams) -> Graph:
-    """The graph of residual_block as written: two producers, two additions."""
+    """The original graph of residual_block: two producers, two additions."""
     norm, add = forward_nodes("block", params.data_format, "")
     conv, add_grad = backward_nodes("block", params.data_format, "", "")
     returned = {
@@ -95,7 +96,7 @@ def block_graph(params: ResidualBlockParams) -> Graph:
 
 
 def _into(site: Site) -> str:
-    """Suffix of the tensors that the backward addition of a block happens on."""
+    """Suffix of the operands of a block's backward addition."""
     return f"_{site.into_channels}"
 
 
@@ -105,7 +106,7 @@ def _gradient(site: Site) -> str:
 
 
 def adds_graph(params: Resnet50AddsParams) -> Graph:
-    """The graph of resnet50_adds as written: 32 producers, 32 additions."""
+    """The original graph of resnet50_adds: 32 producers, 32 additions."""
     nodes: list[Node] = []
     returned: dict[str, str] = {}
     for site in sites(params.image):
@@ -139,7 +140,7 @@ def adds_inputs(params: Resnet50AddsParams, dtype: str) -> dict[str, TensorSpec]
 
 
 def infer_block(shapes: Mapping[str, Shape], dtype: str, params: ResidualBlockParams) -> Shapes:
-    """x and dy, of one batch and size, to everything else. Raises ShapeError."""
+    """Shape rule: everything follows from x and dy, of one batch and size. Raises ShapeError."""
     x, dy = shapes["x"], shapes["dy"]
     channel = 3 if params.data_format == "channels_last" else 1
     if len(x) != RANK or len(dy) != RANK or (*x[:channel], *x[channel + 1 :]) != (*dy[:channel], *dy[channel + 1 :]):
@@ -164,7 +165,7 @@ def infer_block(shapes: Mapping[str, Shape], dtype: str, params: ResidualBlockPa
 
 
 def infer_adds(shapes: Mapping[str, Shape], dtype: str, params: Resnet50AddsParams) -> Shapes:
-    """Everything follows from the parameters. Raises ShapeError where a given shape does not agree."""
+    """Shape rule: everything follows from the parameters. Raises ShapeError for a contradicting shape."""
     inputs = adds_inputs(params, dtype)
     for name, given in shapes.items():
         if inputs[name].shape != given:
@@ -179,19 +180,19 @@ def _with_outputs(graph: Graph, inputs: dict[str, TensorSpec], dtype: str) -> Sh
 
 
 def written(params: ResidualBlockParams | Resnet50AddsParams) -> Graph:
-    """The graph as written."""
+    """The original graph."""
     return block_graph(params) if isinstance(params, ResidualBlockParams) else adds_graph(params)
 
 
 def reference(arrays: Mapping[str, Array], params: ResidualBlockParams | Resnet50AddsParams) -> dict[str, Array]:
-    """The graph as written, by the references of its ops."""
+    """The original graph, by the references of its ops."""
     graph = written(params)
     values = run_reference(graph, arrays)
     return {name: values[value] for name, value in graph.outputs.items()}
 
 
 def work(shapes: Shapes, params: ResidualBlockParams | Resnet50AddsParams) -> Work:
-    """The least work of each producer with its addend; tensors shared between blocks count for each."""
+    """Least work of each producer with its addend; tensors shared between blocks count for each."""
     graph = fuse_add_to_output(written(params)).graph
     dtype = next(iter(shapes.outputs.values())).dtype
     by_node, _ = infer_shapes(graph, shapes.inputs, dtype)
@@ -230,7 +231,7 @@ RESIDUAL_BLOCK = register(
         params=ResidualBlockParams,
         dtypes=FLOATS,
         inputs=(
-            Input("x", doc="(N, C, H, W) or (N, H, W, C): what is normalized"),
+            Input("x", doc="(N, C, H, W) or (N, H, W, C): input of the normalization"),
             Input("gamma", required=False, mean=1.0, std=0.25, doc="(C,)"),
             Input("beta", required=False, doc="(C,)"),
             Input("shortcut", required=False, doc="the shape of x"),
@@ -247,6 +248,7 @@ RESIDUAL_BLOCK = register(
         source=_SOURCE,
     )
 )
+"""The registered op."""
 
 
 def _adds_op_inputs() -> tuple[Input, ...]:
@@ -272,3 +274,4 @@ RESNET50_ADDS = register(
         source=_SOURCE,
     )
 )
+"""The registered op."""

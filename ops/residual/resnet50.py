@@ -15,6 +15,7 @@ from opgauge.ops._core.graph import Graph, Node
 BLOCKS = (3, 4, 6, 3)
 WIDTHS = (64, 128, 256, 512)
 EXPANSION = 4
+"""Blocks and inner channels by stage, and output channels per inner channel."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +23,7 @@ class Site:
     """One block's residual additions, for images of `size` pixels at its output.
 
     channels, size: of the tensors added forward. width: channels inside the block.
-    into_channels, into_size: of the block's input, where the backward addition happens.
+    into_channels, into_size: of the block's input, the shape of the backward addition.
     """
 
     stage: int
@@ -35,7 +36,7 @@ class Site:
 
     @property
     def name(self) -> str:
-        """As in the paper: `conv2_1` is the first block of the first stage."""
+        """The paper's name: `conv2_1` is the first block of the first stage."""
         return f"conv{self.stage + 2}_{self.block + 1}"
 
     @property
@@ -59,14 +60,14 @@ def sites(image: int = 224) -> tuple[Site, ...]:
 
 
 class _Builder:
-    """Collects nodes; each method adds one and gives the value it makes."""
+    """Builder of a graph; each method adds one node and returns its value."""
 
     def __init__(self) -> None:
         self.nodes: list[Node] = []
         self.inputs: list[str] = []
 
     def node(self, name: str, op: str, inputs: Mapping[str, str], outputs: tuple[str, ...]) -> Node:
-        """Add a node; inputs that nothing makes become graph inputs."""
+        """Add a node; inputs without a producer become graph inputs."""
         for value in inputs.values():
             if ":" not in value and value not in self.inputs:
                 self.inputs.append(value)

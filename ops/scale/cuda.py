@@ -9,14 +9,15 @@ from opgauge.ops._core.dtype import INTS, dtype_info
 from opgauge.ops._core.kernel import Bound
 from opgauge.ops._core.registry import kernel
 from opgauge.ops._cuda.pointwise import flat_launch, flat_names
-from opgauge.ops._cuda.source import Source, whole_pack
+from opgauge.ops._cuda.source import CudaSource, whole_vector
 from opgauge.ops.scale.op import DTYPES, as_integer
 
 FEW = 8192
-"""Elements that go one by one, to as many threads: what runs once waits for its own instructions."""
+"""Elements below which a thread computes one element: a one-wave kernel is bound by instruction fetch."""
 UNSIGNED = {"int8": "unsigned char", "int16": "unsigned short", "int32": "unsigned int", "int64": "unsigned long long"}
 CTYPES = {name: UNSIGNED.get(name, dtype_info(name).ctype) for name in DTYPES}
-SOURCE = Source(__file__, "kernels.cu", flat_names("scale", CTYPES))
+SOURCE = CudaSource(__file__, "kernels.cu", flat_names("scale", CTYPES))
+"""C++ types of signed integers, whose sums wrap, of all dtypes, and the declared instances of kernels.cu."""
 
 
 @kernel("scale", "optimized", "cuda", DTYPES, prepare=True)
@@ -33,7 +34,7 @@ def scale(*, x: Any, scale: Any, bias: float, bias_after_scale: bool, out: dict[
 
     tensor = None if isinstance(scale, float | int) else scale
     numbers = (number(0 if tensor is not None else scale), number(bias), np.bool_(bias_after_scale))
-    width = whole_pack(x, result) if x.size > FEW else 1
+    width = whole_vector(x, result) if x.size > FEW else 1
     function, grid, block, sizes = flat_launch(SOURCE, "scale", CTYPES[dtype], result, width)
     arguments = (x, result, tensor, *numbers, *sizes)
     return lambda: function(grid, block, arguments)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numba import njit, prange
 from opgauge.ops._cpu.jit import INNER, narrow, widen
-from opgauge.ops._cpu.streaming.jit import RUN, held_run, put_run, settle, whole_runs
+from opgauge.ops._cpu.streaming.jit import RUN, held_run, put_run, store_fence, whole_runs
 from opgauge.ops._cpu.threads import parallel
 
 uintp = np.uintp
@@ -43,11 +43,11 @@ def _scale_part(x: Any, out: Any, scale: Any, bias: Any, after: Any, start: int,
                 held[step] = narrow((widen(x[run + step]) + bias) * scale, held[step])
         put_run(held, 0, out, run)
     _scale_range(x, out, scale, bias, after, whole, end)
-    settle()
+    store_fence()
 
 
 @parallel(error_model="numpy")
 def scale_streaming(x: Any, out: Any, scale: Any, bias: Any, after: Any, pieces: int) -> None:
-    """Scale flat x past the caches, in one piece per thread."""
+    """Scale flat x with non-temporal stores, in one piece per thread."""
     for piece in prange(pieces):
         _scale_part(x, out, scale, bias, after, out.size * piece // pieces, out.size * (piece + 1) // pieces)

@@ -1,4 +1,4 @@
-// scale x + bias, or scale (x + bias). Integers come as unsigned, so that overflow wraps.
+// scale x + bias, or scale (x + bias). Integers arrive as unsigned, so that overflow wraps.
 #include "flat.cuh"
 
 template <typename T>
@@ -25,14 +25,14 @@ __device__ __forceinline__ T apply(T x, typename Held<T>::type scale, typename H
 template <typename T, int V, Extent EXTENT>
 __global__ void __launch_bounds__(FLAT_THREADS) scale(
     const T* __restrict__ x, T* __restrict__ out, const T* __restrict__ factor, typename Held<T>::type number,
-    typename Held<T>::type bias, bool after, long long packs, long long size, unsigned int kept) {
+    typename Held<T>::type bias, bool after, long long vectors, long long size, unsigned int kept) {
   using H = typename Held<T>::type;
-  const Spot<V, EXTENT> spot(packs, blockIdx.x < kept);
-  Pack<T, V> pack = spot.load(x);
+  const Spot<V, EXTENT> spot(vectors, blockIdx.x < kept);
+  Vector<T, V> vector = spot.load(x);
   const H by = factor == nullptr ? number : static_cast<H>(*factor);
-  const long long tail = tail_of<V, EXTENT>(packs, size);
+  const long long tail = tail_of<V, EXTENT>(vectors, size);
 #pragma unroll
-  for (int i = 0; i < V; ++i) pack.at[i] = apply<T>(pack.at[i], by, bias, after);
-  spot.store(out, pack);
+  for (int i = 0; i < V; ++i) vector.at[i] = apply<T>(vector.at[i], by, bias, after);
+  spot.store(out, vector);
   if (tail < size) out[tail] = apply<T>(x[tail], by, bias, after);
 }

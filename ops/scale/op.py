@@ -1,4 +1,4 @@
-"""Definition of scale: scale x + bias, or scale (x + bias) where `bias_after_scale` is false.
+"""Definition of scale: scale x + bias, or scale (x + bias) if `bias_after_scale` is false.
 
 16-bit floats compute in float32. For integers scale and bias are truncated to the dtype first
 (2.7 becomes 2), and results wrap around. scale may be a tensor of one element instead of a number.
@@ -17,6 +17,7 @@ from opgauge.ops._core.op import Array, Input, Op, Shape, Shapes, TensorSpec, Wo
 from opgauge.ops._core.registry import register
 
 DTYPES = (*FLOATS, *INTS)
+"""Supported dtypes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,12 +30,12 @@ class ScaleParams:
 
 
 def infer(shapes: Mapping[str, Shape], dtype: str, params: ScaleParams) -> Shapes:
-    """Any shape to itself. Raises ShapeError for a scale of several elements, ParameterError for what no integer is."""
+    """Shape rule: x's shape. Raises ShapeError for a scale of several elements, ParameterError for a non-integer."""
     spec = TensorSpec(shapes["x"], dtype)
     inputs = {"x": spec}
     if "scale" in shapes:
         if prod(shapes["scale"]) != 1:
-            msg = f"scale is {list(shapes['scale'])}; a tensor of one element is wanted"
+            msg = f"scale is {list(shapes['scale'])}; it must be a tensor of one element"
             raise ShapeError(msg)
         inputs["scale"] = TensorSpec(shapes["scale"], dtype)
     if dtype in INTS and not (isfinite(params.scale) and isfinite(params.bias)):
@@ -104,3 +105,4 @@ SCALE = register(
         source="Paddle tensor operation library, Paddle #34425",
     )
 )
+"""The registered op."""

@@ -15,6 +15,7 @@ from opgauge.ops.scale.op import as_integer
 
 WIDE = ("float32", "float64", *INTS)
 IN_16_BITS = "torch rounds the product to 16 bits before it adds"
+"""Dtypes that need no `relaxed`, and the reason for the others."""
 
 
 def _step(x: Any, scale: Any, bias: float, *, bias_after_scale: bool) -> tuple[Callable[..., Any], Any]:
@@ -41,7 +42,7 @@ def scale(*, x: Any, scale: Any, bias: float, bias_after_scale: bool, out: dict[
 @kernel("scale", "torch_compile", BACKENDS, ("float16",), prepare=True, arrays="torch", relaxed=2.0**14)
 @kernel("scale", "torch_compile", BACKENDS, ("bfloat16",), prepare=True, arrays="torch", relaxed=2.0**17)
 def scale_compiled(*, x: Any, scale: Any, bias: float, bias_after_scale: bool, out: dict[str, Any]) -> Bound:
-    """The same, compiled."""
+    """A product and a sum, compiled."""
     del out
     step, factor = _step(x, scale, bias, bias_after_scale=bias_after_scale)
     compiled = compile_peer(step)

@@ -14,7 +14,7 @@ from opgauge.ops._cpu.threads import count
 from opgauge.ops.sign.op import DTYPES
 
 BY_NUMBA = tuple(name for name in DTYPES if name not in {"int16", *COMPLEX})
-"""All but int16, which Numba's kernels take for bfloat16, and complex numbers, which have a kernel of their own."""
+"""Dtypes of the common kernel: not int16, which Numba's kernels treat as bfloat16, nor complex numbers."""
 
 
 @kernel("sign", "optimized", "cpu", BY_NUMBA, prepare=True)
@@ -32,7 +32,7 @@ def sign(*, x: Any, out: dict[str, Any]) -> Bound:
 
 @kernel("sign", "optimized", "cpu", COMPLEX, prepare=True)
 def sign_of_complex(*, x: Any, out: dict[str, Any]) -> Bound:
-    """x / |x|, whose magnitude cannot overflow."""
+    """Quotient x / |x|, whose magnitude cannot overflow."""
     from opgauge.ops.sign import jit
 
     threads = count(2 * x.nbytes, 32 * x.size)

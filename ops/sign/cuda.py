@@ -8,11 +8,12 @@ from opgauge.ops._core.dtype import dtype_info
 from opgauge.ops._core.kernel import Bound
 from opgauge.ops._core.registry import kernel
 from opgauge.ops._cuda.pointwise import flat_launch, flat_names
-from opgauge.ops._cuda.source import Source, whole_pack
+from opgauge.ops._cuda.source import CudaSource, whole_vector
 from opgauge.ops.sign.op import DTYPES
 
 CTYPES = {name: dtype_info(name).ctype for name in DTYPES}
-SOURCE = Source(__file__, "kernels.cu", flat_names("sign", CTYPES))
+SOURCE = CudaSource(__file__, "kernels.cu", flat_names("sign", CTYPES))
+"""C++ types by dtype, and the declared instances of kernels.cu."""
 
 
 @kernel("sign", "optimized", "cuda", DTYPES, prepare=True)
@@ -21,7 +22,7 @@ def sign(*, x: Any, out: dict[str, Any]) -> Bound:
     result = out["out"]
     if x.size == 0:
         return lambda: None
-    width = whole_pack(x, result)
+    width = whole_vector(x, result)
     function, grid, block, sizes = flat_launch(SOURCE, "sign", CTYPES[x.dtype.name], result, width)
     arguments = (x, result, *sizes)
     return lambda: function(grid, block, arguments)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numba import njit, prange
 from opgauge.ops._cpu.jit import INNER, narrow, widen
-from opgauge.ops._cpu.streaming.jit import RUN, held_run, put_run, settle, whole_runs
+from opgauge.ops._cpu.streaming.jit import RUN, held_run, put_run, store_fence, whole_runs
 from opgauge.ops._cpu.threads import parallel
 
 uintp = np.uintp
@@ -45,12 +45,12 @@ def _sign_part(x: Any, zero: Any, one: Any, out: Any, start: int, end: int) -> N
             held[step] = _sign(x[run + step], zero, one)
         put_run(held, 0, out, run)
     _sign_range(x, zero, one, out, whole, end)
-    settle()
+    store_fence()
 
 
 @parallel(error_model="numpy")
 def sign_streaming(x: Any, zero: Any, one: Any, out: Any, pieces: int) -> None:
-    """Write the signs of flat x past the caches, in one piece per thread."""
+    """Write the signs of flat x with non-temporal stores, in one piece per thread."""
     for piece in prange(pieces):
         _sign_part(x, zero, one, out, out.size * piece // pieces, out.size * (piece + 1) // pieces)
 

@@ -55,14 +55,14 @@ struct Handled<__nv_bfloat16, false> {
 
 template <typename T, int V, Extent EXTENT>
 __global__ void __launch_bounds__(FLAT_THREADS) sign(
-    const T* __restrict__ x, T* __restrict__ out, long long packs, long long size, unsigned int kept) {
-  const Spot<V, EXTENT> spot(packs, blockIdx.x < kept);
-  const long long tail = tail_of<V, EXTENT>(packs, size);
-  Pack<T, V> pack = spot.load(x);
+    const T* __restrict__ x, T* __restrict__ out, long long vectors, long long size, unsigned int kept) {
+  const Spot<V, EXTENT> spot(vectors, blockIdx.x < kept);
+  const long long tail = tail_of<V, EXTENT>(vectors, size);
+  Vector<T, V> vector = spot.load(x);
   using H = typename Handled<T, V == 1>::type;
-  H* const handled = reinterpret_cast<H*>(pack.at);
+  H* const handled = reinterpret_cast<H*>(vector.at);
 #pragma unroll
   for (int i = 0; i < V * sizeof(T) / sizeof(H); ++i) handled[i] = sign_of(handled[i]);
-  spot.store(out, pack);
+  spot.store(out, vector);
   if (tail < size) out[tail] = sign_of(x[tail]);
 }

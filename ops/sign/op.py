@@ -11,6 +11,7 @@ from opgauge.ops._core.op import Array, Input, Op, Shape, Shapes, TensorSpec, Wo
 from opgauge.ops._core.registry import register
 
 DTYPES = (*FLOATS, *INTS, *COMPLEX)
+"""Supported dtypes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +20,7 @@ class SignParams:
 
 
 def infer(shapes: Mapping[str, Shape], dtype: str, params: SignParams) -> Shapes:
-    """Any shape to itself."""
+    """Shape rule: x's shape."""
     del params
     spec = TensorSpec(shapes["x"], dtype)
     return Shapes({"x": spec}, {"out": spec})
@@ -45,7 +46,7 @@ def work(shapes: Shapes, params: SignParams) -> Work:
 def bound(
     arrays: Mapping[str, Array], outputs: Mapping[str, Array], params: SignParams, dtype: str
 ) -> dict[str, Array | float]:
-    """Exact for real numbers; a few roundings of a quotient for complex ones, more where x is subnormal."""
+    """Exact for real numbers; a few roundings of a quotient for complex ones, more for subnormal x."""
     del outputs, params
     if dtype not in COMPLEX:
         return {"out": 0.0}
@@ -70,3 +71,4 @@ SIGN = register(
         source="Paddle tensor operation library, Paddle #34425",
     )
 )
+"""The registered op."""

@@ -1,4 +1,4 @@
-"""sign by torch and torch.compile. torch gives 0 for NaN, which only data with NaN shows."""
+"""sign by torch and torch.compile. torch returns 0 for NaN, which only data with NaN reveals."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from opgauge.ops._core.registry import kernel
 from opgauge.ops.sign.op import DTYPES
 
 REAL = tuple(name for name in DTYPES if name not in COMPLEX)
+"""Dtypes of `torch.sign`; complex ones need `torch.sgn`."""
 
 
 @kernel("sign", "torch", BACKENDS, DTYPES, prepare=True, arrays="torch")

@@ -56,7 +56,7 @@ inline void store_relaxed(unsigned long long* to, unsigned long long value) {
   let_others_go_first();
   *to = value;
 }
-inline unsigned long long load_relaxed(const unsigned long long* from) {  // mail.cuh: until it is what is awaited
+inline unsigned long long load_relaxed(const unsigned long long* from) {  // flagged.cuh: until it is what is awaited
   wait_for_others();
   return *from;
 }

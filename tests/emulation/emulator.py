@@ -27,7 +27,7 @@ from opgauge.harness.worker.verify import expect
 from opgauge.ops import Bound, Kernel, find_kernel
 from opgauge.ops._core import tuning
 from opgauge.ops._cuda import source as source_module
-from opgauge.ops._cuda.source import INCLUDE, Source
+from opgauge.ops._cuda.source import INCLUDE, CudaSource
 
 HERE = Path(__file__).parent
 MODEL, CAPABILITY = "NVIDIA H200", "90"
@@ -79,7 +79,7 @@ class Frame:
 class Library:
     """Kernels of one source, compiled together."""
 
-    def __init__(self, source: Source, expressions: Sequence[str], folder: Path, device: Path) -> None:
+    def __init__(self, source: CudaSource, expressions: Sequence[str], folder: Path, device: Path) -> None:
         folder.mkdir()
         (folder / "ptx").mkdir()
         for file in (*INCLUDE.rglob("*.cuh"), source.path):
@@ -122,12 +122,12 @@ class Emulator:
     def __init__(self, folder: Path) -> None:
         self.folder, self.seed, self.mixed = folder, 0, 1
         self.device = folder / "device.o"
-        self.asked: dict[Source, list[str]] = {}
-        self.libraries: dict[Source, Library] = {}
+        self.asked: dict[CudaSource, list[str]] = {}
+        self.libraries: dict[CudaSource, Library] = {}
         _run(*COMPILE, "-O1", str(HERE / "device.cpp"), "-o", str(self.device))
 
-    def function(self, source: Source, expression: str) -> Any:
-        """In place of `Source.function`."""
+    def function(self, source: CudaSource, expression: str) -> Any:
+        """In place of `CudaSource.function`."""
         assert expression in source.expressions, f"{source.path.name} does not declare {expression}"
         asked = self.asked.setdefault(source, [])
         if expression not in asked:
@@ -172,7 +172,7 @@ def emulated(folder: Path) -> Iterator[Emulator]:
     """Kernels are planned as on an H200 meanwhile, and run here."""
     made = Emulator(folder)
 
-    def function(source: Source, expression: str) -> Any:
+    def function(source: CudaSource, expression: str) -> Any:
         return made.function(source, expression)
 
     with pytest.MonkeyPatch.context() as patch:
@@ -180,7 +180,7 @@ def emulated(folder: Path) -> Iterator[Emulator]:
         patch.setattr(source_module, "cupy", lambda: SimpleNamespace(cuda=SimpleNamespace(runtime=runtime)))
         patch.setattr(source_module, "_attribute", lambda device, name: ATTRIBUTES[name])
         patch.setattr(source_module, "_capability", lambda device: CAPABILITY)
-        patch.setattr(Source, "function", function)
+        patch.setattr(CudaSource, "function", function)
         patch.setattr(tuning, "device_model", lambda backend, index=0: MODEL)
         tuning._forget()
         yield made

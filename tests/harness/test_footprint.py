@@ -20,7 +20,7 @@ from opgauge.harness.worker import bench
 from opgauge.harness.worker.bench import Bench
 from opgauge.ops import find_op
 from opgauge.ops._cuda import source as source_module
-from opgauge.ops._cuda.source import Resources, Source, recording
+from opgauge.ops._cuda.source import CudaSource, Resources, recording
 
 QUICK = Limits(budget_s=0.01, min_samples=1, max_samples=1, warmup_s=0.0)
 SIGN = Path(source_module.__file__).parent.parent / "sign" / "cuda.py"
@@ -105,7 +105,7 @@ def test_kernels_handed_out_are_recorded(monkeypatch: pytest.MonkeyPatch) -> Non
     )
     monkeypatch.setattr(source_module, "cupy", lambda: fake)
     monkeypatch.setattr(source_module, "_SOURCES", [])
-    source = Source(str(SIGN), "kernels.cu", (EXPRESSION,))
+    source = CudaSource(str(SIGN), "kernels.cu", (EXPRESSION,))
     with recording() as first:
         function = source.function(EXPRESSION)
     with recording() as second:

@@ -1,7 +1,7 @@
-"""Stores past the caches: a kernel computes a run of elements into `held_run`, and `put_run` writes it.
+"""Non-temporal stores: a kernel computes a run of elements into `held_run`, and `put_run` stores it.
 
-Runs are short, so that loads and stores go on side by side, and arrays are not passed to functions in
-between: two threads that count references to the same array wait for each other.
+Runs are short, so that loads and stores overlap. No arrays are passed to functions in
+between: two threads that count references to the same array would contend.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from opgauge.ops._cpu.streaming import LINE_BYTES
 uintp = np.uintp
 VECTOR_BYTES = 32
 RUN = 64
-"""Elements of a run: few enough for its loop to be unrolled, and whole cache lines."""
+"""Elements per run: few enough to unroll its loop, and whole cache lines."""
 
 
 @intrinsic
@@ -39,13 +39,13 @@ def _on_stack(typingctx: Any, like: Any) -> Any:
 
 @njit(inline="always")
 def held_run(like: Any) -> Any:
-    """RUN elements like those of the array `like`, for the function that asks."""
+    """RUN elements of the type of the array `like`, on the stack of the calling function."""
     return carray(_on_stack(like), RUN)
 
 
 @intrinsic
 def put_run(typingctx: Any, held: Any, at: Any, out: Any, index: Any) -> Any:
-    """out[index : index + RUN] becomes held[at : at + RUN], both flat; out[index] begins a line."""
+    """Store held[at : at + RUN] to out[index : index + RUN], both flat; out[index] begins a cache line."""
     del typingctx, at, index
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -66,8 +66,8 @@ def put_run(typingctx: Any, held: Any, at: Any, out: Any, index: Any) -> Any:
 
 
 @intrinsic
-def settle(typingctx: Any) -> Any:
-    """Other threads see what was put: for the end of each thread's part."""
+def store_fence(typingctx: Any) -> Any:
+    """Store fence that makes non-temporal stores visible to other threads; ends each thread's part."""
     del typingctx
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -80,7 +80,7 @@ def settle(typingctx: Any) -> Any:
 
 @njit(**INNER)
 def whole_runs(out: Any, start: int, end: int) -> Any:
-    """Range within a part of flat `out` that consists of runs aligned to cache lines; odd ends lie before and after."""
+    """Range of the cache-line-aligned runs within a part of flat `out`; the rest lies before and after."""
     beyond = (out.ctypes.data + start * out.itemsize) % LINE_BYTES
     if beyond % out.itemsize:
         return end, end

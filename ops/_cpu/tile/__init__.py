@@ -1,4 +1,4 @@
-"""Matrix products inside Numba kernels, tile by tile: see `ops._cpu.tile.jit`. Here: memory to keep operands in."""
+"""Buffers for matrix products inside Numba kernels; the products themselves are in `ops._cpu.tile.jit`."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from opgauge.ops._core.kernel import Bound
 from opgauge.ops._cpu.threads import count
 
 LINE = 64
+"""Bytes of a cache line."""
 
 
 def scratch(size: int, dtype: Any) -> Any:
-    """`size` zeros of `dtype` from the start of a cache line on."""
+    """`size` zeros of `dtype`, aligned to a cache line."""
     itemsize = np.dtype(dtype).itemsize
     raw = np.zeros(size + LINE // itemsize, dtype)
     first = -raw.ctypes.data % LINE // itemsize
@@ -21,9 +22,9 @@ def scratch(size: int, dtype: Any) -> Any:
 
 
 def widened(array: Any, wide: Any, steps: list[Bound]) -> Any:
-    """`array` in the dtype `wide`: itself, or a copy that one more of `steps` fills.
+    """`array` in the dtype `wide`: itself, or a copy that an additional step of `steps` fills.
 
-    Kernels that take wide arrays only are compiled for two dtypes, not four.
+    Kernels that only accept wide arrays are compiled for two dtypes, not four.
     """
     if array.dtype == wide:
         return array

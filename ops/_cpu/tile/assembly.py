@@ -1,7 +1,7 @@
-"""The inner loop of a tile's product on x86, written out.
+"""Inner loop of a tile's product in x86 assembly.
 
-LLVM unrolls that loop and loads what several steps need before it multiplies: more than there are registers, so that
-sums go to the stack and back at every step, twice as slow where the stack does not begin at a cache line.
+LLVM unrolls that loop and loads the operands of several steps before it multiplies, which exceeds the registers:
+sums spill to the stack at every step, twice as slow if the stack is not aligned to a cache line.
 """
 
 from __future__ import annotations
@@ -12,17 +12,18 @@ from typing import Any
 from llvmlite import ir
 
 MOST_REACH = 4
-"""Rows that one pointer can address: those 0, 1, 2 and 3 rows on."""
+"""Rows that one pointer can address: 0 to 3 rows further on."""
 FACTORS = 2
-"""Registers that hold a row's factor, in turns."""
+"""Registers that alternate in holding a row's factor."""
 CLOBBERED = ("~{memory}", "~{dirflag}", "~{fpsr}", "~{flags}")
+"""Registers and memory that the assembly overwrites."""
 
 
 @dataclass(frozen=True)
 class Product:
-    """Locations of the operands of a product: pointers to a tile's first numbers, distances in bytes, and its depth.
+    """Operands of a product: pointers to a tile's first elements, distances in bytes, and the depth.
 
-    a: a pointer to each group of rows, of up to MOST_REACH.
+    a: one pointer per group of up to MOST_REACH rows.
     """
 
     a: list[Any]
@@ -34,9 +35,9 @@ class Product:
 
 
 def sums_of(builder: Any, product: Product, rows: int, vectors: int, vector: Any, *, wide: bool) -> list[list[Any]]:
-    """The sums of a tile by row and vector, each step's products added to them in order by fused multiply-adds.
+    """The sums of a tile by row and vector, accumulated in order by fused multiply-adds.
 
-    vector: the type of a register's numbers. wide: of 64 bytes, for AVX-512, not 32.
+    vector: LLVM type of a register. wide: 64 bytes (AVX-512), not 32.
     """
     number = product.depth.type
     changed = [*product.a, product.b, product.depth]

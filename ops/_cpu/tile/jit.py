@@ -1,8 +1,8 @@
-"""Explicit vectors for Numba kernels, and the inner loop of a matrix product that keeps a tile in registers.
+"""Explicit vectors for Numba kernels, and the inner loop of a matrix product with a register-resident tile.
 
-`lanes` come from 32 bytes of an array and are worked on together; a tile is ROWS by `tile_columns`
-numbers, of which every register takes one vector. On one core that is as fast as a BLAS, it needs no
-threads of its own beside Numba's, and what follows a product finds it in the cache.
+`lanes` are loaded from 32 bytes of an array and processed together; a tile is ROWS by `tile_columns`
+numbers, one vector per register. On one core that is as fast as a BLAS, it needs no
+threads besides Numba's, and the code after a product finds the result in cache.
 """
 
 from __future__ import annotations
@@ -20,16 +20,18 @@ from opgauge.ops._cpu.tile.assembly import Product, sums_of
 FEATURES = get_host_cpu_features()
 WIDE = bool(FEATURES.get("avx512f", False))
 IN_ASSEMBLY = bool(FEATURES.get("avx2", False) and FEATURES.get("fma", False))
+"""Features of the processor: whether AVX-512, and whether the assembly's instructions are available."""
 if IN_ASSEMBLY:
     initialize_native_asmparser()
 VECTOR_BYTES = 64 if WIDE else 32
 VECTORS = 2
 ROWS = 12 if WIDE else 6
-"""Rows and vectors of a tile: with what they are multiplied by, they fill the 32 or 16 registers."""
+"""Vectors and rows of a tile: with their factors they fill the 32 or 16 registers."""
 GROUPS = 3
 GROUP = ROWS // GROUPS
-"""Rows of a tile that follow one another; where each group of them is, can be said."""
+"""Consecutive rows of a tile; each group of rows can have its own start."""
 LANES_BYTES = 32
+"""Bytes of a `lanes` value."""
 
 
 class Lanes(types.Type):  # type: ignore[misc]  # numba is untyped
@@ -82,7 +84,7 @@ def load(typingctx: Any, array: Any, index: Any) -> Any:
 
 @intrinsic
 def store(typingctx: Any, array: Any, index: Any, value: Any) -> Any:
-    """Write lanes to a flat array from `index` on."""
+    """Store lanes to a flat array from `index` on."""
     del typingctx
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -97,7 +99,7 @@ def store(typingctx: Any, array: Any, index: Any, value: Any) -> Any:
 
 @intrinsic
 def spread(typingctx: Any, value: Any) -> Any:
-    """Lanes that all hold `value`."""
+    """Lanes that all equal `value`."""
     del typingctx
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -141,7 +143,7 @@ def total(typingctx: Any, lanes: Any) -> Any:
 
 @intrinsic
 def turn(typingctx: Any, given: Any, start: Any, pitch: Any, out: Any, out_start: Any, out_pitch: Any) -> Any:
-    """Write a square of lanes by lanes the other way round, 16-bit floats as the numbers that they stand for.
+    """Transpose a square of lanes by lanes; 16-bit floats are widened.
 
     Arrays are flat: out[out_start + j out_pitch + i] is given[start + i pitch + j].
     """
@@ -175,7 +177,7 @@ def _widened(builder: Any, dtype: Any, value: Any, wide: Any) -> Any:
 
 
 def _turned(builder: Any, rows: list[Any]) -> list[Any]:
-    """Columns of a square of vectors: quarters trade places, then theirs, down to single numbers."""
+    """Columns of a square of vectors, by recursive exchange of quarters."""
     count, half = len(rows), len(rows) // 2
     while half:
         picked = [
@@ -193,13 +195,13 @@ def _turned(builder: Any, rows: list[Any]) -> list[Any]:
 
 @njit(error_model="numpy")
 def lanes_of(like: Any) -> int:
-    """Lanes of numbers like those of the array `like`."""
+    """Lanes per vector for elements of the array `like`."""
     return int(LANES_BYTES // like.itemsize)
 
 
 @njit(error_model="numpy")
 def tile_columns(like: Any) -> int:
-    """Columns of a tile of numbers like those of the array `like`."""
+    """Columns of a tile for elements of the array `like`."""
     return int(VECTORS * VECTOR_BYTES // like.itemsize)
 
 
@@ -221,7 +223,7 @@ def multiply_tile(
     """Add to out[i, j] the sum over k < depth of a[i, k] b[k, j], for a tile's rows i and columns j.
 
     Arrays are flat: a[i, k] is a[a_start + i a_row + k a_step], b[k, j] is b[b_start + k b_step + j].
-    a_start may be GROUPS starts: then i counts from each in turn, up to GROUP. The sum is taken in full before
+    a_start may be GROUPS starts: i then counts from each of them, up to GROUP. The sum is complete before
     it is added.
     """
     del typingctx, a_row, a_step, b_start, b_step, depth, out_start, out_row
@@ -254,7 +256,7 @@ def multiply_tile_onto(
     out_start: Any,
     out_row: Any,
 ) -> Any:
-    """The same, but out becomes base plus the product; where base is empty, the product."""
+    """Set out to base plus the product; without base, to the product. Arguments as in `multiply_tile`."""
     del typingctx, a_row, a_step, b_start, b_step, depth, base_start, base_row, out_start, out_row
     places = (types.intp,) * 3
     ends = (base, types.intp, types.intp, out, types.intp, types.intp)
@@ -275,7 +277,7 @@ def multiply_tile_onto(
 
 
 def _starts(given: Any) -> Any:
-    """The type of a tile's start, or of its groups'."""
+    """The type of a tile's start, or of its groups' starts."""
     return types.UniTuple(types.intp, GROUPS) if isinstance(given, types.BaseTuple) else types.intp
 
 
@@ -307,7 +309,7 @@ def _sum_tile(context: Any, builder: Any, signature: Any, arguments: Any) -> lis
 
 
 def _sum_by_llvm(context: Any, builder: Any, signature: Any, arguments: Any, vector: Any) -> list[list[Any]]:
-    """The same for any processor."""
+    """The sums of a tile on any processor, by row and vector."""
     a, a_start, a_row, a_step, b, b_start, b_step, depth = arguments[:8]
     dtype = signature.args[0].dtype
     fma, number = _fma(builder, vector, dtype), context.get_value_type(types.intp)
@@ -315,7 +317,7 @@ def _sum_by_llvm(context: Any, builder: Any, signature: Any, arguments: Any, vec
         [cgutils.alloca_once_value(builder, ir.Constant(vector, None)) for column in range(VECTORS)]
         for row in range(ROWS)
     ]
-    for held in (held for row in sums for held in row):  # alloca_once sets them at the start of the function only
+    for held in (held for row in sums for held in row):  # alloca_once initializes only at the start of the function
         builder.store(ir.Constant(vector, None), held)
     starts = _starts_of(builder, signature.args[1], a_start, a_row)
     rows = [_after(builder, starts[row // GROUP], row % GROUP, a_row) for row in range(ROWS)]
@@ -336,7 +338,7 @@ def _sum_by_llvm(context: Any, builder: Any, signature: Any, arguments: Any, vec
 
 
 def _write_tile(context: Any, builder: Any, sums: list[list[Any]], base: Any, out: Any) -> None:
-    """Write a tile, on top of another; both are array type, array, start and distance between rows."""
+    """Store a tile, added to another; both are array type, array, start and distance between rows."""
     for row, values in enumerate(sums):
         for column, total in enumerate(values):
             value = total

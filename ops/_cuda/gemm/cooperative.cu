@@ -6,7 +6,7 @@
 // unit takes results. Clusters whose blocks brought pixels for each other were slower.
 
 #include "divide.cuh"
-#include "panel.cuh"
+#include "swizzled_tile.cuh"
 #include "ptx/bar_sync.cuh"
 #include "ptx/mbarrier.cuh"
 #include "tensor_map.cuh"
@@ -23,7 +23,7 @@ struct Tiles {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 
 constexpr int GROUPS = 2, GROUP = 128, THREADS = (GROUPS + 1) * GROUP;
-constexpr int MULTIPLIERS = 240, BRINGERS = 24;  // registers of a thread: what one group gives up others take
+constexpr int CONSUMERS = 240, PRODUCERS = 24;  // registers of a thread: what one group gives up others take
 
 template <int N>
 constexpr int SENT = N % 64 == 0 ? 64 : 16;  // lines of results that leave at once
@@ -38,7 +38,7 @@ __device__ __forceinline__ void write_pixels(
   for (int i = 0; i < EACH; ++i) {  // 16 pixels
     float* const s = sum + i * 8;
     const int line = i * 16 + lane / 16 * 8 + lane % 8;
-    unsigned char* const at = room + flipped(line, 2 * warp + lane / 8 % 2);
+    unsigned char* const at = room + swizzled(line, 2 * warp + lane / 8 % 2);
     if (added) {
       unsigned int v[4];
       load_matrices<true>(v, at);
@@ -95,7 +95,7 @@ __global__ void __launch_bounds__(THREADS, 1) cooperative(
     const __grid_constant__ TensorMap filter, const __grid_constant__ TensorMap dy,
     const __grid_constant__ TensorMap of_addend, const __grid_constant__ TensorMap of_d, const T* addend, T* d,
     const __grid_constant__ Tiles size) {
-  constexpr int PANELS = GROUPS * U, LINES = N * LINE, STAGE = PANELS * PANEL + LINES;
+  constexpr int SWIZZLED_TILES = GROUPS * U, LINES = N * LINE, STAGE = SWIZZLED_TILES * SWIZZLED_TILE + LINES;
   constexpr int RING = (226 * 1024 - 256) / STAGE;
   static_assert(U * LINES <= STAGE && (LAST || U == 1));
   static_assert(U == 1 || RING > GROUPS);  // results are put where stages before the last were
@@ -113,7 +113,7 @@ __global__ void __launch_bounds__(THREADS, 1) cooperative(
   int share = 0, pixel = 0, image = 0, images = 0;  // where a tile begins, and how many images are there
   const auto aim = [&](int tile) {
     const int across = quotient(tile, size.shares);
-    share = remainder(tile, across, size.shares) * 64 * PANELS;
+    share = remainder(tile, across, size.shares) * 64 * SWIZZLED_TILES;
     pixel = across * (LAST ? N : size.each * size.pixels);
     image = across * size.each;
     images = min(size.images - image, size.each);
@@ -123,7 +123,7 @@ __global__ void __launch_bounds__(THREADS, 1) cooperative(
   };
 
   if (group == GROUPS) {
-    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(BRINGERS));
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(PRODUCERS));
     if (member >= 32) return;
     if (member == 0) {
       prefetch_tensormap(filter);
@@ -144,10 +144,10 @@ __global__ void __launch_bounds__(THREADS, 1) cooperative(
         const unsigned int to = ring + slot * STAGE;
         if (stage < stages) {
           mbarrier_arrive_expect_tx(full + slot, STAGE);
-          cp_async_bulk_tensor_load(to + PANELS * PANEL, dy, blockIdx.y * size.dy_columns + stage * DEEP, pixel, full + slot);
+          cp_async_bulk_tensor_load(to + SWIZZLED_TILES * SWIZZLED_TILE, dy, blockIdx.y * size.dy_columns + stage * DEEP, pixel, full + slot);
           const int column = blockIdx.y * size.filter_columns + share;
-          for (int panel = 0; panel < PANELS; ++panel) {
-            cp_async_bulk_tensor_load(to + panel * PANEL, filter, column + panel * 64, blockIdx.y * size.filter_rows + stage * DEEP,
+          for (int swizzled_tile = 0; swizzled_tile < SWIZZLED_TILES; ++swizzled_tile) {
+            cp_async_bulk_tensor_load(to + swizzled_tile * SWIZZLED_TILE, filter, column + swizzled_tile * 64, blockIdx.y * size.filter_rows + stage * DEEP,
                       full + slot);
           }
         } else if (size.added) {
@@ -167,7 +167,7 @@ __global__ void __launch_bounds__(THREADS, 1) cooperative(
       }
     }
   } else {
-    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(MULTIPLIERS));
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(CONSUMERS));
     bar_sync<GROUPS * GROUP + 32>(1);
     if (U > 1 && group > 0) mbarrier_wait(full + 1, 0);  // one group is through earlier and writes while others multiply
     const auto free = [&](int slot) {
@@ -178,10 +178,10 @@ __global__ void __launch_bounds__(THREADS, 1) cooperative(
       float sum[U][N / 2];
       const auto multiply_part = [&](int i, int u, bool add) {  // 16 of a stage's depth, 64 channels
         const unsigned int brought = ring + slot * STAGE;
-        const unsigned long long of_channels = describe(brought + group * U * PANEL, PANEL);
-        const unsigned long long of_pixels = describe(brought + PANELS * PANEL, PANEL);
+        const unsigned long long of_channels = describe(brought + group * U * SWIZZLED_TILE, SWIZZLED_TILE);
+        const unsigned long long of_pixels = describe(brought + SWIZZLED_TILES * SWIZZLED_TILE, SWIZZLED_TILE);
         // the address of a descriptor is in units of 16 bytes
-        multiply<1, 0>(sum[u], of_channels + u * (PANEL / 16) + i * 128, of_pixels + i * 2, add,
+        multiply<1, 0>(sum[u], of_channels + u * (SWIZZLED_TILE / 16) + i * 128, of_pixels + i * 2, add,
                        static_cast<const T*>(nullptr));
       };
       int before = 0;
@@ -254,10 +254,10 @@ __global__ void __launch_bounds__(TURNERS) transpose_images(const T* __restrict_
   for (int i = threadIdx.x * 8; i < 64 * pixels; i += TURNERS * 8) store<T, 8>(slab + i, load<T, 8>(dy + i));
   __syncthreads();
   for (int i = threadIdx.x; i < 8 * pixels; i += TURNERS) {
-    Pack<T, 8> pack;
+    Vector<T, 8> vector;
 #pragma unroll
-    for (int j = 0; j < 8; ++j) pack.at[j] = slab[(i % 8 * 8 + j) * pixels + i / 8];
-    store<T, 8>(turned + static_cast<long long>(i / 8) * depth + i % 8 * 8, pack);
+    for (int j = 0; j < 8; ++j) vector.at[j] = slab[(i % 8 * 8 + j) * pixels + i / 8];
+    store<T, 8>(turned + static_cast<long long>(i / 8) * depth + i % 8 * 8, vector);
   }
 }
 

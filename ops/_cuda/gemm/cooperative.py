@@ -1,4 +1,4 @@
-"""Products of 16-bit matrices of great depth on Hopper: large tiles, at best one for each multiprocessor."""
+"""Deep products of 16-bit matrices on Hopper: large tiles by TMA and wgmma, at best one per multiprocessor."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from opgauge.ops._core.dtype import dtype_info
 from opgauge.ops._core.kernel import Bound
 from opgauge.ops._core.tuning import declare
 from opgauge.ops._cuda.gemm.hopper import DEEP, DTYPES, LARGEST_BLOCK, hopper_fits
-from opgauge.ops._cuda.source import DIVISOR, Source, divisor, multiprocessors
+from opgauge.ops._cuda.source import DIVISOR, CudaSource, divisor, multiprocessors
 from opgauge.ops._cuda.tensor_map import tensor_map
 
 if TYPE_CHECKING:
@@ -18,16 +18,16 @@ if TYPE_CHECKING:
 
 GROUPS, THREADS, TURNERS = 2, 384, 256
 FEWEST, MOST_IMAGES = 32, 65535
-"""Pixels of an image below which results leave in too many pieces; what a grid has room for."""
+"""Minimum pixels per image, as smaller ones are stored in too many pieces; maximum images, a limit of the grid."""
 SHAPES = {True: ((1, 208), (2, 192)), False: ((1, 208),)}
-"""64s of channels of each group of warps, and pixels, of a tile, by whether channels come last."""
+"""(64-channel slabs per warpgroup, pixels) of a tile, by whether channels are last."""
 _DEPTH = declare(
     "gemm_tiles.depth",
     256,
     (64, 128, 256, 512),
     backend="cuda",
     ops=("conv_data_grad",),
-    why="from which a tile's products take long enough for what is brought and written before and after",
+    why="depth from which a tile's products take long enough to hide the loads and stores before and after",
 )
 _NUMBERS = ("stages", "pixels", "added", "filter_rows", "filter_columns", "dy_columns", "channels", "count")
 _FIELDS = [*((name, "i4") for name in (*_NUMBERS, "images", "each")), ("pitch", "i8")]
@@ -42,7 +42,7 @@ def _transpose_name(dtype: str) -> str:
     return f"transpose_images<{dtype_info(dtype).ctype}>"
 
 
-SOURCE = Source(
+SOURCE = CudaSource(
     __file__,
     "cooperative.cu",
     tuple(
@@ -51,12 +51,13 @@ SOURCE = Source(
         for name in (_transpose_name(dtype), *(_name(dtype, last, shape) for last in SHAPES for shape in SHAPES[last]))
     ),
 )
+"""Declared instances of cooperative.cu."""
 
 
 def cooperative_pays(dtype: str, size: tuple[int, int, int], groups: int, *, only: bool, added: bool) -> bool:
-    """Whether `cooperative` takes the product on the current device, where packs of 16 bytes allow it.
+    """Whether `cooperative` is the better choice on the current device, if 16-byte vectors are possible.
 
-    only: no other kernel for such depths does. added: there is an addend.
+    only: no other kernel supports such depths. added: there is an addend.
     """
     if not _takes(dtype, size[1], size):
         return False
@@ -70,7 +71,7 @@ def _takes(dtype: str, channels: int, size: tuple[int, int, int]) -> bool:
 
 
 def cooperative_images_fit(dtype: str, size: tuple[int, int, int], pixels: int) -> bool:
-    """Whether `cooperative_images` pays for images of as many pixels on the current device: they fill tiles."""
+    """Whether `cooperative_images` pays for images of that many pixels on the current device: they fill tiles."""
     most = SHAPES[False][0][1]
     if not FEWEST <= pixels <= most or size[1] // pixels > MOST_IMAGES:
         return False
@@ -78,16 +79,16 @@ def cooperative_images_fit(dtype: str, size: tuple[int, int, int], pixels: int) 
 
 
 def cooperative(matrices: tuple[Matrix, Matrix, Matrix], addend: Any, size: tuple[int, int, int], groups: int) -> Bound:
-    """One launch, all in packs of 16 bytes; matrices are dy, along the depth, the filter and d."""
+    """One launch, with 16-byte accesses; matrices are dy (K-major), the filter and d."""
     return _multiply(matrices, addend, size, groups, _shape(size), 0)
 
 
 def cooperative_images(
     matrices: tuple[Matrix, Matrix, Matrix], addend: Any, size: tuple[int, int, int], groups: int, workspace: Any
 ) -> Bound:
-    """Two launches; matrices are the filter in packs of 16 bytes, dy and d, a workspace is as large as dy.
+    """Two launches; matrices are the filter (16-byte vectors), dy and d; the workspace is as large as dy.
 
-    Images of dy are turned first, as for channels that come last.
+    Images of dy are transposed first, as for channels_last.
     """
     weight, dy, d = matrices
     pixels, images = dy.post, size[1] // dy.post
@@ -113,7 +114,7 @@ def _multiply(
     shape: tuple[int, int],
     of_image: int,
 ) -> Bound:
-    """of_image: pixels, 0 where channels come last."""
+    """Launch of the kernel; of_image: pixels, 0 for channels_last."""
     a, b, d = matrices
     pixels, channels, depth = size
     each = shape[1] // of_image if of_image else 0
@@ -123,7 +124,7 @@ def _multiply(
     places = (*divmod(b.group, b.stride), a.group, d.group // max(of_image, 1))
     numbers = (depth // DEEP, of_image or pixels, int(addend is not None), *places, count, images, each)
     more = d.array if addend is None else addend
-    ends = ((a.array, a), (a.array, a)) if of_image else ((more, d), (d.array, d))  # nothing asks for those of images
+    ends = ((a.array, a), (a.array, a)) if of_image else ((more, d), (d.array, d))  # the former are not read
     sent = DEEP if shape[1] % DEEP == 0 else 16
     lengths = (DEEP, shape[1], shape[1], sent)
     mapped = tuple(
@@ -138,14 +139,14 @@ def _multiply(
     arguments = (*maps, more, d.array, np.array((*numbers, pitch, *dividing), _TILES))
     grid = (min(count, max(multiprocessors() // groups, 1)), groups)
 
-    def run(_mapped: Any = mapped) -> None:  # which must live as long as their maps
+    def run(_mapped: Any = mapped) -> None:  # the arrays must live as long as their maps
         function(grid, (THREADS,), arguments, shared_mem=LARGEST_BLOCK)
 
     return run
 
 
 def _shape(size: tuple[int, int, int]) -> tuple[int, int]:
-    """The tile with which the device is through first."""
+    """The tile shape that minimizes the time of all waves."""
     fitting = [shape for shape in SHAPES[True] if size[1] % (DEEP * GROUPS * shape[0]) == 0]
     return min(fitting, key=lambda shape: _waves(shape, size) * shape[0] * shape[1])
 

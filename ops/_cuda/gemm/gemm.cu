@@ -17,37 +17,37 @@ struct Size {
 
 constexpr int STAGES = 3;
 
-// What a thread brings of one factor in every stage: packs of V elements below each other. ALONG: the factor is
+// What a thread brings of one factor in every stage: vectors of V elements below each other. K_MAJOR_PITCH: the factor is
 // stored (SIZE, depth), rows of the view from `first`; else (depth, SIZE), columns of the view from `first`.
-template <typename T, int V, bool ALONG_DEPTH, int SIZE>
+template <typename T, int V, bool K_MAJOR, int SIZE>
 struct Fetch {
-  static constexpr int LENGTH = ALONG_DEPTH ? DEPTH<T> : SIZE, PACKS = LENGTH / V;
-  static constexpr int ROWS = ALONG_DEPTH ? SIZE : DEPTH<T>, STEP = MMA_THREADS / PACKS;
-  static constexpr int LINE = ALONG_DEPTH ? ALONG<T> : SIZE + 8;
+  static constexpr int LENGTH = K_MAJOR ? DEPTH<T> : SIZE, VECTORS = LENGTH / V;
+  static constexpr int ROWS = K_MAJOR ? SIZE : DEPTH<T>, STEP = MMA_THREADS / VECTORS;
+  static constexpr int LINE = K_MAJOR ? K_MAJOR_PITCH<T> : SIZE + 8;
   const T* from;
   const View& view;
   int slot, row, column, rows, columns;  // rows, columns: from where on there is nothing
 
   __device__ __forceinline__ Fetch(const T* factor, const View& view, int first, int end, int k, int k_end)
       : view(view) {
-    row = (ALONG_DEPTH ? first : k) + threadIdx.x / PACKS;
-    column = (ALONG_DEPTH ? k : first) + threadIdx.x % PACKS * V;
-    rows = ALONG_DEPTH ? end : k_end;
-    columns = ALONG_DEPTH ? k_end : end;
-    slot = threadIdx.x / PACKS * LINE + threadIdx.x % PACKS * V;
-    from = factor + (ALONG_DEPTH ? row * view.row : column < columns ? place(view, row, column) : 0);
+    row = (K_MAJOR ? first : k) + threadIdx.x / VECTORS;
+    column = (K_MAJOR ? k : first) + threadIdx.x % VECTORS * V;
+    rows = K_MAJOR ? end : k_end;
+    columns = K_MAJOR ? k_end : end;
+    slot = threadIdx.x / VECTORS * LINE + threadIdx.x % VECTORS * V;
+    from = factor + (K_MAJOR ? row * view.row : column < columns ? place(view, row, column) : 0);
   }
 
   __device__ __forceinline__ void next(T* tile) {
     const T* source = from;
-    if (ALONG_DEPTH && column < columns) source += place(view, 0, column);
+    if (K_MAJOR && column < columns) source += place(view, 0, column);
 #pragma unroll
     for (int i = 0; i < ROWS; i += STEP) {
       const bool valid = column < columns && row + i < rows;
       copy_async<T, V>(tile + slot + i * LINE, valid ? source : from, valid);
       source += STEP * view.row;
     }
-    if (ALONG_DEPTH) {
+    if (K_MAJOR) {
       column += DEPTH<T>;
     } else {
       row += DEPTH<T>;
@@ -57,20 +57,20 @@ struct Fetch {
 };
 
 // T: type of a and b; O: of the result and the addend; VA, VB, VD: elements of one access to a, b and d.
-template <typename T, typename O, bool A_ALONG, bool B_ALONG, int VA, int VB, int VD, int PARTS, int SIZE>
-__global__ void __launch_bounds__(MMA_THREADS, SIZE < TILE ? 3 : A_ALONG && B_ALONG ? 1 : 2) gemm(
+template <typename T, typename O, bool A_K_MAJOR, bool B_K_MAJOR, int VA, int VB, int VD, int PARTS, int SIZE>
+__global__ void __launch_bounds__(MMA_THREADS, SIZE < TILE ? 3 : A_K_MAJOR && B_K_MAJOR ? 1 : 2) gemm(
     const T* __restrict__ a, const T* __restrict__ b, const O* __restrict__ addend, O* __restrict__ d,
     const __grid_constant__ View of_a, const __grid_constant__ View of_b, const __grid_constant__ View of_d,
     const __grid_constant__ Size size) {
-  constexpr int ELEMENTS = SIZE * ALONG<T>, PITCH = SIZE + 8;
+  constexpr int ELEMENTS = SIZE * K_MAJOR_PITCH<T>, PITCH = SIZE + 8;
   extern __shared__ __align__(16) unsigned char memory[];
   T* const tiles = reinterpret_cast<T*>(memory);
   const int column_tile = quotient(blockIdx.x, size.row_tiles);
   const int row = remainder(blockIdx.x, column_tile, size.row_tiles) * SIZE, column = column_tile * SIZE;
   const int k = blockIdx.z * size.share, k_end = min(k + size.share, size.depth);
   const int stages = (k_end - k + DEPTH<T> - 1) / DEPTH<T>;
-  Fetch<T, VA, A_ALONG, SIZE> fetch_a(a + blockIdx.y * of_a.group, of_a, row, size.rows, k, k_end);
-  Fetch<T, VB, B_ALONG, SIZE> fetch_b(b + blockIdx.y * of_b.group, of_b, column, size.columns, k, k_end);
+  Fetch<T, VA, A_K_MAJOR, SIZE> fetch_a(a + blockIdx.y * of_a.group, of_a, row, size.rows, k, k_end);
+  Fetch<T, VB, B_K_MAJOR, SIZE> fetch_b(b + blockIdx.y * of_b.group, of_b, column, size.columns, k, k_end);
   const auto start = [&](int stage) {
     T* const tile = tiles + stage % STAGES * 2 * ELEMENTS;
     fetch_a.next(tile);
@@ -80,8 +80,8 @@ __global__ void __launch_bounds__(MMA_THREADS, SIZE < TILE ? 3 : A_ALONG && B_AL
     if (stage < stages) start(stage);
     commit();
   }
-  constexpr int PACKS = SIZE / VD, STEP = MMA_THREADS / PACKS;
-  const int j = threadIdx.x % PACKS * VD, top = threadIdx.x / PACKS;
+  constexpr int VECTORS = SIZE / VD, STEP = MMA_THREADS / VECTORS;
+  const int j = threadIdx.x % VECTORS * VD, top = threadIdx.x / VECTORS;
   const long long to = blockIdx.y * of_d.group + blockIdx.z * of_d.split + place(of_d, row + top, column + j);
   const bool writes = column + j < size.columns;
   const int warp = threadIdx.x / 32, warp_row = warp / 4 * SIZE / 2, warp_column = warp % 4 * SIZE / 4;
@@ -92,7 +92,7 @@ __global__ void __launch_bounds__(MMA_THREADS, SIZE < TILE ? 3 : A_ALONG && B_AL
     if (stage + STAGES - 1 < stages) start(stage + STAGES - 1);
     commit();
     const T* const tile = tiles + stage % STAGES * 2 * ELEMENTS;
-    multiply<A_ALONG, B_ALONG, PARTS, PITCH>(sum, tile, tile + ELEMENTS, warp_row, warp_column);
+    multiply<A_K_MAJOR, B_K_MAJOR, PARTS, PITCH>(sum, tile, tile + ELEMENTS, warp_row, warp_column);
   }
   wait_for_all_but<0>();
   __syncthreads();
@@ -103,13 +103,13 @@ __global__ void __launch_bounds__(MMA_THREADS, SIZE < TILE ? 3 : A_ALONG && B_AL
   constexpr int PASSES = SIZE / STEP, BATCH = PASSES < 8 ? PASSES : VD == 1 ? 16 : 8;
 #pragma unroll 1
   for (int i = 0; i < PASSES; i += BATCH) {
-    Pack<O, VD> packs[BATCH];  // all of the addend under way before the first is used
+    Vector<O, VD> vectors[BATCH];  // the whole addend in flight before its first use
     const int first = row + top + i * STEP, rows = size.rows - first;
     const long long from = to + i * STEP * of_d.row;
     if (addend != nullptr) {
 #pragma unroll
       for (int k = 0; k < BATCH; ++k) {
-        if (k * STEP < rows) packs[k] = load<O, VD>(addend + from + k * STEP * of_d.row);
+        if (k * STEP < rows) vectors[k] = load<O, VD>(addend + from + k * STEP * of_d.row);
       }
     }
 #pragma unroll
@@ -117,16 +117,16 @@ __global__ void __launch_bounds__(MMA_THREADS, SIZE < TILE ? 3 : A_ALONG && B_AL
       const float* const values = result + (top + (i + k) * STEP) * PITCH + j;
 #pragma unroll
       for (int part = 0; part < VD; ++part) {
-        packs[k].at[part] = narrow<O>(addend != nullptr ? values[part] + widen(packs[k].at[part]) : values[part]);
+        vectors[k].at[part] = narrow<O>(addend != nullptr ? values[part] + widen(vectors[k].at[part]) : values[part]);
       }
-      if (k * STEP < rows) store<O, VD>(d + from + k * STEP * of_d.row, packs[k]);
+      if (k * STEP < rows) store<O, VD>(d + from + k * STEP * of_d.row, vectors[k]);
     }
   }
 }
 
 #else
 
-template <typename T, typename O, bool A_ALONG, bool B_ALONG, int VA, int V, int VD, int PARTS, int SIZE>
+template <typename T, typename O, bool A_K_MAJOR, bool B_K_MAJOR, int VA, int V, int VD, int PARTS, int SIZE>
 __global__ void gemm(const T*, const T*, const O*, O*, View, View, View, Size) {
   __trap();  // older devices take the product of their BLAS
 }

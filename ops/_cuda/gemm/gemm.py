@@ -1,7 +1,7 @@
-"""Matrix products on CUDA by the project's own kernel, which reads (N, C, P) tensors as they lie and adds in passing.
+"""GEMM on CUDA by the project's own kernels, which read (N, C, P) tensors in place and fuse an addend.
 
-float32 is multiplied to float32 accuracy on the tensor cores (3xTF32), 16-bit types exactly with
-float32 sums. Needs sm_80 and 108 KiB of shared memory a block: `supported` says whether to use it.
+float32 is multiplied to float32 accuracy on the tensor cores (3xTF32), 16-bit types with float32 accumulation.
+Needs sm_80 and 108 KiB of shared memory per block: `supported` checks both.
 """
 
 from __future__ import annotations
@@ -14,28 +14,29 @@ from opgauge.ops._core.dtype import dtype_info
 from opgauge.ops._core.kernel import Bound
 from opgauge.ops._core.tuning import declare
 from opgauge.ops._cuda.gemm.cooperative import cooperative, cooperative_images, cooperative_images_fit, cooperative_pays
-from opgauge.ops._cuda.gemm.hopper import PACK, hopper_fits, persistent_wgmma
+from opgauge.ops._cuda.gemm.hopper import VECTOR, hopper_fits, persistent_wgmma
 from opgauge.ops._cuda.gemm.persistent import WIDTHS, persistent, persistent_fits
 from opgauge.ops._cuda.gemm.ping_pong import b_stationary_shared, ping_pong, ping_pong_fits
 from opgauge.ops._cuda.gemm.stationary_registers import a_stationary_registers, a_stationary_registers_fits
 from opgauge.ops._cuda.source import (
     DIVISOR,
-    Source,
+    CudaSource,
     architecture,
     divisor,
     flag,
     multiprocessors,
     shared_memory_bytes,
-    widest_pack,
+    widest_vector,
 )
 
 AMPERE = 80
 TILE, SMALL_TILE = 128, 64
 SMALL_WIDTHS = (4, 4, 4)
-"""Elements of one access for which there are small tiles, of float32."""
+"""Access widths in elements for which small tiles are compiled, for float32."""
 THREADS = 256
 DEPTH = 64
 STAGES = 3
+"""Threads per block, maximum depth per stage, and stages in shared memory."""
 _SPLIT_OPS = ("deformable_conv", "deformable_conv_grad")
 _MOST_SPLITS = declare(
     "gemm.most_splits",
@@ -51,7 +52,7 @@ _LEAST_SHARE = declare(
     (128, 256, 512, 1024),
     backend="cuda",
     ops=_SPLIT_OPS,
-    why="depth of a block below which sharing costs more than it gives",
+    why="minimum depth per block: below it, the second launch costs more than the additional blocks save",
 )
 _WAVES = declare(
     "gemm.split_waves",
@@ -59,7 +60,7 @@ _WAVES = declare(
     (1, 2, 3, 4),
     backend="cuda",
     ops=_SPLIT_OPS,
-    why="blocks a multiprocessor that sharing aims at",
+    why="target number of blocks per multiprocessor when the depth is shared",
 )
 _SMALL_BELOW = declare(
     "gemm.small_below",
@@ -67,9 +68,10 @@ _SMALL_BELOW = declare(
     (1, 2, 4, 8, 32),
     backend="cuda",
     ops=("conv_data_grad", *_SPLIT_OPS),
-    why="blocks a multiprocessor below which results of 64 x 64 a block, four times as many, go around better",
+    why="blocks per multiprocessor below which 64 x 64 tiles, four times as many, balance the load better",
 )
 EXACT, TF32 = 3, 1
+"""Products per float32 product: 3xTF32 or plain TF32."""
 _DTYPES = ("float32", "float16", "bfloat16")
 _PLACES = (("false", "false"), ("true", "false"), ("true", "true"))
 _VIEW = np.dtype(
@@ -110,15 +112,16 @@ def _expressions() -> tuple[str, ...]:
     return tuple(found)
 
 
-SOURCE = Source(__file__, "gemm.cu", _expressions())
+SOURCE = CudaSource(__file__, "gemm.cu", _expressions())
+"""Declared instances of gemm.cu."""
 
 
 @dataclass(frozen=True, slots=True)
 class Matrix:
     """A tensor seen as a matrix: element (row, j) of a group lies at j // post * image + row * stride + j % post.
 
-    stride, image, group: in elements. post: columns until the next image, 0 where there is one only.
-    along: (for factors) a row runs along the depth; else the rows are the depth.
+    stride, image, group: in elements. post: columns until the next image, 0 for a single image.
+    along: (factors) K-major, a row runs along the depth; else the rows are the depth.
     """
 
     array: Any
@@ -128,34 +131,34 @@ class Matrix:
     group: int = 0
     along: bool = False
 
-    def pack(self, width: int, columns: int) -> bool:
-        """Whether `width` elements may move at once."""
+    def vector(self, width: int, columns: int) -> bool:
+        """Whether accesses of `width` elements are possible."""
         lengths = (self.stride, self.image, self.post, self.group, columns)
-        return widest_pack(self.array.dtype.itemsize, self.array, *lengths) >= width
+        return widest_vector(self.array.dtype.itemsize, self.array, *lengths) >= width
 
     def struct(self, columns: int, split: int = 0) -> Any:
-        """As the kernel's View."""
+        """`View` struct of the kernels."""
         return np.array((self.image, self.stride, self.group, split, divisor(self.post or max(columns, 1)), b""), _VIEW)
 
 
 def supported(dtype: str) -> bool:
-    """Whether `product` takes `dtype` on the current device: not all of sm_8x have the shared memory."""
+    """Whether `product` supports `dtype` on the current device: some sm_8x lack the shared memory."""
     return dtype in _DTYPES and architecture() >= AMPERE and shared_memory_bytes() >= _shared_bytes(TILE)
 
 
 def splits_bytes(size: tuple[int, int, int], groups: int) -> int:
-    """Workspace with which `product` may share the depth among blocks."""
+    """Bytes of workspace with which `product` may split the depth among blocks."""
     splits = _splits(size, groups)
     return 0 if splits == 1 else 4 * splits * groups * size[0] * size[1]
 
 
 def _splits(size: tuple[int, int, int], groups: int) -> int:
-    """As many as the device has room for."""
+    """Number of splits, limited by the device's resident blocks."""
     rows, columns, depth = size
     tiles = groups * -(-rows // TILE) * -(-columns // TILE)
     least = min(_LEAST_SHARE.candidates)
     if depth < 2 * least or tiles * 2 > max(_WAVES.candidates) * multiprocessors():
-        return 1  # whatever is chosen
+        return 1  # regardless of the parameters
     room = _WAVES.value() * multiprocessors() // max(tiles, 1)
     return max(1, _MOST_SPLITS.cap(min(room, depth // _LEAST_SHARE.value())))
 
@@ -171,10 +174,10 @@ def product(
     parts: int = EXACT,
     workspace: Any = None,
 ) -> Bound:
-    """d = a b (+ addend, laid out as d), (rows, columns, depth) for each of `groups`.
+    """Compute d = a b (+ addend, laid out as d), (rows, columns, depth) for each of `groups`.
 
-    a is (rows, depth) where along, else (depth, rows); b is (columns, depth) where along, else (depth, columns).
-    One launch. With a workspace of `splits_bytes`, the depth may be shared among blocks, and a second
+    a is (rows, depth) if K-major, else (depth, rows); b is (columns, depth) if K-major, else (depth, columns).
+    One launch. With a workspace of `splits_bytes`, the depth may be split among blocks, and a second
     launch adds up in fixed order; d then covers its array, and there is no addend.
     """
     rows, columns, depth = size
@@ -189,15 +192,15 @@ def product(
     found = _persistent(a, b, d, size, addend, groups) if whole else None
     if found is not None:
         return found
-    worthwhile = addend is not None or _blocks(size, groups) >= multiprocessors()  # else its blocks start too slowly
+    worthwhile = addend is not None or _blocks(size, groups) >= multiprocessors()  # else its blocks start too late
     if (
         whole
         and worthwhile
         and hopper_fits(a.array.dtype.name, size)
-        and _packed(a, b, d, size, addend, (PACK, PACK, PACK))
+        and _vectors(a, b, d, size, addend, (VECTOR, VECTOR, VECTOR))
     ):
         return _persistent_wgmma(a, b, d, size, addend, groups)
-    small = fits and a.array.dtype == np.float32 and _packed(a, b, d, size, addend, SMALL_WIDTHS)
+    small = fits and a.array.dtype == np.float32 and _vectors(a, b, d, size, addend, SMALL_WIDTHS)
     tile = _tile(size, groups * splits) if small else TILE
     function = _function(a, b, target, size, parts, addend, tile)
     tiles = -(-rows // tile)
@@ -221,7 +224,7 @@ def product(
 
 
 def transposed_bytes(dtype: str, size: tuple[int, int, int], pixels: int, groups: int) -> int:
-    """Workspace with which `product_of_images` takes (rows, columns, depth) of images of as many pixels, else 0."""
+    """Bytes of workspace for `product_of_images` of size (rows, columns, depth); 0 if it does not pay."""
     if not cooperative_images_fit(dtype, size, pixels) or ping_pong_fits(dtype, size, groups, last=False, added=False):
         return 0
     return groups * size[1] * size[2] * dtype_info(dtype).itemsize
@@ -230,15 +233,15 @@ def transposed_bytes(dtype: str, size: tuple[int, int, int], pixels: int, groups
 def product_of_images(
     a: Matrix, b: Matrix, d: Matrix, size: tuple[int, int, int], *, groups: int, addend: Any, workspace: Any
 ) -> Bound | None:
-    """As `product`, of what has a `transposed_bytes`, or None where addresses do not allow it."""
+    """Like `product`, for sizes with `transposed_bytes`; None if addresses are not aligned."""
     arrays = (a.array, b.array, d.array, addend, workspace)
-    if widest_pack(d.array.dtype.itemsize, *arrays, a.stride, a.group) < PACK:
+    if widest_vector(d.array.dtype.itemsize, *arrays, a.stride, a.group) < VECTOR:
         return None
     return cooperative_images((a, b, d), addend, size, groups, workspace)
 
 
 def _tile(size: tuple[int, int, int], groups: int) -> int:
-    """Rows and columns of a block's results; groups: products, or parts of them, side by side."""
+    """Rows and columns of a block's tile; groups: independent products, or splits."""
     return SMALL_TILE if _SMALL_BELOW.covers(_blocks(size, groups) // multiprocessors() + 1) else TILE
 
 
@@ -251,14 +254,14 @@ def _columns(a: Matrix, b: Matrix, size: tuple[int, int, int]) -> tuple[int, int
     return (depth if a.along else rows), (depth if b.along else columns), columns
 
 
-def _packed(
+def _vectors(
     a: Matrix, b: Matrix, d: Matrix, size: tuple[int, int, int], addend: Any, widths: tuple[int, int, int]
 ) -> bool:
-    """Whether accesses of `widths` elements fit everywhere."""
+    """Whether accesses of `widths` elements are possible for every matrix."""
     items = (a, b, d) if addend is None else (a, b, d, replace(d, array=addend))
     lengths = _columns(a, b, size)
     pairs = zip(items, (*lengths, lengths[2]), (*widths, widths[2]), strict=False)
-    return all(item.pack(width, length) for item, length, width in pairs)
+    return all(item.vector(width, length) for item, length, width in pairs)
 
 
 def _persistent_wgmma(a: Matrix, b: Matrix, d: Matrix, size: tuple[int, int, int], addend: Any, groups: int) -> Bound:
@@ -268,10 +271,10 @@ def _persistent_wgmma(a: Matrix, b: Matrix, d: Matrix, size: tuple[int, int, int
 
 
 def _persistent(a: Matrix, b: Matrix, d: Matrix, size: tuple[int, int, int], addend: Any, groups: int) -> Bound | None:
-    """One launch by tiles, or with the filter in shared memory; None where packs or the device allow neither."""
+    """One launch, by tiles or with the filter in shared memory; None if alignment or the device does not allow it."""
     dtype, last = d.array.dtype.name, a.along
     if last and (b.post or d.post):
-        return None  # pixels are rows of d here, and there are no images
+        return None  # pixels are rows of d here, and images are contiguous
     if addend is None and a_stationary_registers_fits(dtype, (a, b, d), size, groups):
         return a_stationary_registers((a, b, d), size, groups)
     added = addend is not None
@@ -281,7 +284,7 @@ def _persistent(a: Matrix, b: Matrix, d: Matrix, size: tuple[int, int, int], add
     )
     tiling = last and cooperative_pays(dtype, size, groups, only=not keeping, added=added)
     widths = WIDTHS[last] if keeping or sweeping or tiling else ()
-    width = next((width for width in widths if _packed(a, b, d, size, addend, (PACK, width, width))), 0)
+    width = next((width for width in widths if _vectors(a, b, d, size, addend, (VECTOR, width, width))), 0)
     if width == 0:
         return None
     if tiling:
@@ -301,10 +304,10 @@ def _function(a: Matrix, b: Matrix, d: Matrix, size: tuple[int, int, int], parts
     dtype, result = a.array.dtype.name, d.array.dtype.name
     places = (flag(a.along), flag(b.along))
     for widths in _widths(dtype, result, places):
-        if _packed(a, b, d, size, addend, widths):
+        if _vectors(a, b, d, size, addend, widths):
             function = SOURCE.function(_name(dtype, result, places, widths, parts, tile))
             function.max_dynamic_shared_size_bytes = _shared_bytes(tile)
-            function.preferred_shared_memory_carveout = 100  # per cent: else one block a multiprocessor
+            function.preferred_shared_memory_carveout = 100  # per cent: else one block per multiprocessor
             return function
     msg = "no kernel takes single elements"
     raise LookupError(msg)

@@ -4,7 +4,7 @@
 // what it has: the products of a convolution are short, and most of their time is memory's. Results go from registers
 // to memory as 16 bytes a lane, four lanes having traded theirs, and are the first to leave the cache.
 
-#include "panel.cuh"
+#include "swizzled_tile.cuh"
 #include "view.cuh"
 #include "wgmma.cuh"
 
@@ -15,7 +15,7 @@ struct Tiles {
 };
 
 constexpr int WIDE = 128;  // columns of a tile
-constexpr int PACK = 8;    // elements of 16 bytes
+constexpr int VECTOR = 8;    // elements of 16 bytes
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 
@@ -36,15 +36,15 @@ __device__ __forceinline__ void trade(unsigned int (&v)[4]) {
   }
 }
 
-// a is stored (rows, depth) where A_ALONG, else (depth, rows); b is (depth, columns). All in packs of 16 bytes.
-template <typename T, bool A_ALONG, int R>
+// a is stored (rows, depth) where A_K_MAJOR, else (depth, rows); b is (depth, columns). All in vectors of 16 bytes.
+template <typename T, bool A_K_MAJOR, int R>
 __global__ void __launch_bounds__(128 * R, 4 / R) persistent_wgmma(
     const T* __restrict__ a, const T* __restrict__ b, const T* __restrict__ addend, T* __restrict__ d,
     const __grid_constant__ View of_a, const __grid_constant__ View of_b, const __grid_constant__ View of_d,
     const __grid_constant__ Tiles tiles) {
-  constexpr int ROWS = 64 * R, THREADS = 128 * R, RING = R == 1 ? 2 : R == 2 ? 3 : 4, STAGE = (R + 2) * PANEL;
-  constexpr int A_PACKS = A_ALONG ? DEEP / PACK : ROWS / PACK, A_STEP = THREADS / A_PACKS;
-  constexpr int B_PACKS = WIDE / PACK, B_STEP = THREADS / B_PACKS;
+  constexpr int ROWS = 64 * R, THREADS = 128 * R, RING = R == 1 ? 2 : R == 2 ? 3 : 4, STAGE = (R + 2) * SWIZZLED_TILE;
+  constexpr int A_VECTORS = A_K_MAJOR ? DEEP / VECTOR : ROWS / VECTOR, A_STEP = THREADS / A_VECTORS;
+  constexpr int B_VECTORS = WIDE / VECTOR, B_STEP = THREADS / B_VECTORS;
   extern __shared__ __align__(1024) unsigned char memory[];
   const unsigned int ring = (shared_address(memory) + 1023) / 1024 * 1024;
   unsigned char* const bytes = memory + (ring - shared_address(memory));
@@ -54,34 +54,34 @@ __global__ void __launch_bounds__(128 * R, 4 / R) persistent_wgmma(
   if (addend != nullptr) addend += blockIdx.y * of_d.group;
 
   // what this thread brings: of `coming`, the products from `k` on, to `to`
-  const int a_row = threadIdx.x / A_PACKS, a_pack = threadIdx.x % A_PACKS;
-  const int b_row = threadIdx.x / B_PACKS, b_pack = threadIdx.x % B_PACKS;
-  const int a_slot = (A_ALONG ? 0 : a_pack / 8 * PANEL) + a_row * 128 + (a_pack % 8 ^ a_row % 8) * 16;
-  const int b_slot = R * PANEL + b_pack / 8 * PANEL + b_row * 128 + (b_pack % 8 ^ b_row % 8) * 16;
+  const int a_row = threadIdx.x / A_VECTORS, a_vector = threadIdx.x % A_VECTORS;
+  const int b_row = threadIdx.x / B_VECTORS, b_vector = threadIdx.x % B_VECTORS;
+  const int a_slot = (A_K_MAJOR ? 0 : a_vector / 8 * SWIZZLED_TILE) + a_row * 128 + (a_vector % 8 ^ a_row % 8) * 16;
+  const int b_slot = R * SWIZZLED_TILE + b_vector / 8 * SWIZZLED_TILE + b_row * 128 + (b_vector % 8 ^ b_row % 8) * 16;
   int coming = blockIdx.x, k = 0, to = 0, a_first = 0;
   const T *a_from = a, *b_from = b;
   bool b_exists = false;
   const auto aim = [&] {
     const int column_tile = quotient(coming, tiles.row_tiles);
-    a_first = remainder(coming, column_tile, tiles.row_tiles) * ROWS + (A_ALONG ? a_row : a_pack * PACK);
-    a_from = a + (A_ALONG ? a_first * of_a.row + a_pack * PACK : a_row * of_a.row + a_first);
-    const int column = column_tile * WIDE + b_pack * PACK;
+    a_first = remainder(coming, column_tile, tiles.row_tiles) * ROWS + (A_K_MAJOR ? a_row : a_vector * VECTOR);
+    a_from = a + (A_K_MAJOR ? a_first * of_a.row + a_vector * VECTOR : a_row * of_a.row + a_first);
+    const int column = column_tile * WIDE + b_vector * VECTOR;
     b_exists = column < tiles.columns;
     b_from = b + (b_exists ? place(of_b, b_row, column) : 0);
   };
   const auto bring = [&] {
     unsigned char* const slot = bytes + to * STAGE;
 #pragma unroll
-    for (int i = 0; i < (A_ALONG ? ROWS : DEEP); i += A_STEP) {
-      const bool exists = A_ALONG ? a_first + i < tiles.rows && k + a_pack * PACK < tiles.depth
+    for (int i = 0; i < (A_K_MAJOR ? ROWS : DEEP); i += A_STEP) {
+      const bool exists = A_K_MAJOR ? a_first + i < tiles.rows && k + a_vector * VECTOR < tiles.depth
                                   : a_first < tiles.rows && k + a_row + i < tiles.depth;
-      const T* const from = A_ALONG ? a_from + i * of_a.row + k : a_from + (k + i) * of_a.row;
-      copy_async<T, PACK>(reinterpret_cast<T*>(slot + a_slot + i * 128), exists ? from : a, exists);
+      const T* const from = A_K_MAJOR ? a_from + i * of_a.row + k : a_from + (k + i) * of_a.row;
+      copy_async<T, VECTOR>(reinterpret_cast<T*>(slot + a_slot + i * 128), exists ? from : a, exists);
     }
 #pragma unroll
     for (int i = 0; i < DEEP; i += B_STEP) {
       const bool exists = b_exists && k + b_row + i < tiles.depth;
-      copy_async<T, PACK>(reinterpret_cast<T*>(slot + b_slot + i * 128), exists ? b_from + (k + i) * of_b.row : b, exists);
+      copy_async<T, VECTOR>(reinterpret_cast<T*>(slot + b_slot + i * 128), exists ? b_from + (k + i) * of_b.row : b, exists);
     }
     to = to + 1 == RING ? 0 : to + 1;
     k += DEEP;
@@ -98,7 +98,7 @@ __global__ void __launch_bounds__(128 * R, 4 / R) persistent_wgmma(
   }
 
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  const int top = warp * 16 + lane / 4, left = lane % 4 * PACK;  // where this lane's results begin once traded
+  const int top = warp * 16 + lane / 4, left = lane % 4 * VECTOR;  // where this lane's results begin once traded
   int slot = 0;
 #pragma unroll 1
   for (int tile = blockIdx.x; tile < tiles.count; tile += gridDim.x) {
@@ -123,12 +123,12 @@ __global__ void __launch_bounds__(128 * R, 4 / R) persistent_wgmma(
         }
       }
       const unsigned int stage = ring + slot * STAGE;
-      const unsigned long long of_panel = describe(stage + warp / 4 * PANEL, PANEL);
-      const unsigned long long of_wide = describe(stage + R * PANEL, PANEL);
+      const unsigned long long of_swizzled_tile = describe(stage + warp / 4 * SWIZZLED_TILE, SWIZZLED_TILE);
+      const unsigned long long of_wide = describe(stage + R * SWIZZLED_TILE, SWIZZLED_TILE);
       wgmma_fence();
 #pragma unroll
       for (int i = 0; i < DEEP / 16; ++i) {  // the address of a descriptor is in units of 16 bytes
-        multiply<!A_ALONG>(sum, of_panel + i * (A_ALONG ? 2 : 128), of_wide + i * 128, done + i > 0,
+        multiply<!A_K_MAJOR>(sum, of_swizzled_tile + i * (A_K_MAJOR ? 2 : 128), of_wide + i * 128, done + i > 0,
                            static_cast<const T*>(nullptr));
       }
       wgmma_commit_and_wait();
@@ -163,7 +163,7 @@ __global__ void __launch_bounds__(128 * R, 4 / R) persistent_wgmma(
 
 #else
 
-template <typename T, bool A_ALONG, int R>
+template <typename T, bool A_K_MAJOR, int R>
 __global__ void persistent_wgmma(const T*, const T*, const T*, T*, View, View, View, Tiles) {
   __trap();  // other devices take the product of gemm.cu
 }

@@ -1,4 +1,4 @@
-"""Products of 16-bit matrices on Hopper, by matrix units that read shared memory themselves."""
+"""Products of 16-bit matrices on Hopper by wgmma, which reads its factors from shared memory."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ import numpy as np
 from opgauge.ops._core.dtype import dtype_info
 from opgauge.ops._core.kernel import Bound
 from opgauge.ops._core.tuning import declare
-from opgauge.ops._cuda.source import DIVISOR, Source, architecture, divisor, multiprocessors
+from opgauge.ops._cuda.source import DIVISOR, CudaSource, architecture, divisor, multiprocessors
 
 HOPPER = 90
-WIDE, DEEP, PACK = 128, 64, 8
+WIDE, DEEP, VECTOR = 128, 64, 8
 DTYPES = ("float16", "bfloat16")
 LARGEST_BLOCK = 227 * 1024
-"""Bytes of shared memory that a block may take."""
+"""Maximum shared memory per block in bytes."""
 LARGEST_INDEX, LEAST = 2**31 - 1, 64
-"""Below `LEAST` rows, columns or products a matrix unit has little to do."""
+"""Maximum index; minimum rows, columns and depth: smaller products do not fill the matrix units."""
 RING = {1: 2, 2: 3, 4: 4}
-"""Stages in shared memory, by panels."""
+"""Stages in shared memory, by 64-row slabs per block."""
 _PANELS = declare(
     "gemm_hopper.panels",
     2,
     (1, 2, 4),
     backend="cuda",
     ops=("conv_data_grad",),
-    why="64 rows each, that a block takes at once where there are as many: bytes brought against blocks under way",
+    why="64-row slabs per block: fewer loads per product against more blocks in flight",
 )
 _TILES = np.dtype([("rows", "i4"), ("columns", "i4"), ("depth", "i4"), ("count", "i4"), ("row_tiles", DIVISOR)])
 
@@ -34,11 +34,12 @@ def _name(dtype: str, along: bool, panels: int) -> str:  # noqa: FBT001
     return f"persistent_wgmma<{dtype_info(dtype).ctype}, {str(along).lower()}, {panels}>"
 
 
-SOURCE = Source(
+SOURCE = CudaSource(
     __file__,
     "hopper.cu",
     tuple(_name(dtype, along, panels) for dtype in DTYPES for along in (False, True) for panels in RING),
 )
+"""Declared instances of hopper.cu."""
 
 
 def persistent_wgmma(
@@ -49,7 +50,7 @@ def persistent_wgmma(
     along: bool,
     groups: int,
 ) -> Bound:
-    """One launch; arrays are a, b, addend or None, and d, all in packs of 16 bytes, and views those of a, b and d."""
+    """One launch; arrays are a, b, addend or None, and d, with 16-byte vectors; views are those of a, b and d."""
     rows, columns, depth = size
     panels = 1 if rows <= DEEP else min(_PANELS.value(), 2 if rows <= 2 * DEEP else 4)
     row_tiles = -(-rows // (DEEP * panels))
@@ -65,5 +66,5 @@ def persistent_wgmma(
 
 
 def hopper_fits(dtype: str, size: tuple[int, int, int]) -> bool:
-    """Whether `stream` takes the product on the current device, where everything lies in packs of 16 bytes."""
+    """Whether `persistent_wgmma` supports the product on the current device, if 16-byte vectors are possible."""
     return dtype in DTYPES and architecture() == HOPPER and min(size) >= LEAST and max(size) <= LARGEST_INDEX - 4 * DEEP

@@ -7,7 +7,7 @@
 // an addend comes the same way, as early as the corner is free. Results are the first to leave the cache: with plain
 // stores, a launch lasts half as long again (conv2_x of ResNet-50 on an H200: 29 us against 21).
 
-#include "panel.cuh"
+#include "swizzled_tile.cuh"
 #include "ptx/bar_sync.cuh"
 #include "ptx/mbarrier.cuh"
 #include "view.cuh"
@@ -23,7 +23,7 @@ struct Sweep {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 
 constexpr int CORNER = 16 * LINE;  // bytes of a warp's 16 rows by 64 columns of results
-constexpr int PACK = 8;            // elements of 16 bytes
+constexpr int VECTOR = 8;            // elements of 16 bytes
 constexpr int RING = 3;            // stages
 
 __device__ __forceinline__ void load_matrices(unsigned int (&v)[4], unsigned int from) {  // as they were stored
@@ -33,18 +33,18 @@ __device__ __forceinline__ void load_matrices(unsigned int (&v)[4], unsigned int
                : "memory");
 }
 
-// A tile is 64 R rows by 64 P columns of d. The kept factor is stored (depth, its rows or columns), in packs of 16
+// A tile is 64 R rows by 64 P columns of d. The kept factor is stored (depth, its rows or columns), in vectors of 16
 // bytes. LAST: d is (passing, kept), the other factor (passing, depth); else d is (kept, passing), the other factor
-// (depth, passing). That one, d and the addend move in packs of V elements.
+// (depth, passing). That one, d and the addend move in vectors of V elements.
 template <typename T, int R, int P, int V, bool LAST>
 __global__ void __launch_bounds__(R == 1 ? 160 : 128 * R + 64, P == 2 ? 4 / R : 3) persistent(
     const T* __restrict__ keeping, const T* __restrict__ other, const T* addend, T* d,
     const __grid_constant__ View of_kept, const __grid_constant__ View of_other, const __grid_constant__ View of_d,
     const __grid_constant__ Sweep size) {
-  constexpr int WRITERS = 128 * R, BRINGERS = R == 1 ? 32 : 64;
-  constexpr int KEPT = LAST ? P : R, PASSING = LAST ? R : P, STAGE = PASSING * PANEL;
+  constexpr int WRITERS = 128 * R, PRODUCERS = R == 1 ? 32 : 64;
+  constexpr int KEPT = LAST ? P : R, PASSING = LAST ? R : P, STAGE = PASSING * SWIZZLED_TILE;
   extern __shared__ __align__(1024) unsigned char memory[];
-  const unsigned int kept = (shared_address(memory) + 1023) / 1024 * 1024;  // panels as deep as the factors
+  const unsigned int kept = (shared_address(memory) + 1023) / 1024 * 1024;  // swizzled_tiles as deep as the factors
   unsigned char* const bytes = memory + (kept - shared_address(memory));
   const int ring = size.depth * KEPT * LINE, corners = ring + RING * STAGE;
   static_assert(2 * RING * sizeof(unsigned long long) <= 64);  // barriers lie in what aligning leaves at the end
@@ -56,15 +56,15 @@ __global__ void __launch_bounds__(R == 1 ? 160 : 128 * R + 64, P == 2 ? 4 / R : 
   const int stages = size.depth / DEEP;
   if (threadIdx.x == 0) {
     for (int i = 0; i < RING; ++i) {
-      mbarrier_init(full + i, BRINGERS);
+      mbarrier_init(full + i, PRODUCERS);
       mbarrier_init(empty + i, 4 * R);
     }
   }
 
   if (threadIdx.x >= WRITERS) {
-    constexpr int PACKS = LAST ? DEEP / V : 64 * P / V, STEP = BRINGERS / PACKS;  // lines at a time
-    const int line = (threadIdx.x - WRITERS) / PACKS, across = (threadIdx.x - WRITERS) % PACKS * V;
-    const int piece = across % 64 / PACK, within = across % PACK * static_cast<int>(sizeof(T));
+    constexpr int VECTORS = LAST ? DEEP / V : 64 * P / V, STEP = PRODUCERS / VECTORS;  // lines at a time
+    const int line = (threadIdx.x - WRITERS) / VECTORS, across = (threadIdx.x - WRITERS) % VECTORS * V;
+    const int piece = across % 64 / VECTOR, within = across % VECTOR * static_cast<int>(sizeof(T));
     other += blockIdx.y * of_other.group;
     int coming = first, k = 0, to = 0, there = 0;  // there: lines of `coming`; of others, stale results are not written
     const T* from = other;
@@ -79,10 +79,10 @@ __global__ void __launch_bounds__(R == 1 ? 160 : 128 * R + 64, P == 2 ? 4 / R : 
       }
     };
     const auto bring = [&] {
-      unsigned char* const stage = bytes + ring + to * STAGE + (LAST ? 0 : across / 64 * PANEL) + within;
+      unsigned char* const stage = bytes + ring + to * STAGE + (LAST ? 0 : across / 64 * SWIZZLED_TILE) + within;
 #pragma unroll 8
       for (int i = 0; i < (LAST ? 64 * R : DEEP); i += STEP) {
-        T* const into = reinterpret_cast<T*>(stage + flipped(line + i, piece));
+        T* const into = reinterpret_cast<T*>(stage + swizzled(line + i, piece));
         if (line + i < there) copy_async<T, V>(into, from + i * of_other.row, true);
       }
       from += LAST ? DEEP : DEEP * of_other.row;
@@ -112,14 +112,14 @@ __global__ void __launch_bounds__(R == 1 ? 160 : 128 * R + 64, P == 2 ? 4 / R : 
       commit();
     }
   } else {
-    constexpr int PACKS = 64 * KEPT / PACK, STEP = WRITERS / PACKS;
-    const int line = threadIdx.x / PACKS, across = threadIdx.x % PACKS;
-    const T* from = keeping + blockIdx.y * of_kept.group + share + line * of_kept.row + across * PACK;
+    constexpr int VECTORS = 64 * KEPT / VECTOR, STEP = WRITERS / VECTORS;
+    const int line = threadIdx.x / VECTORS, across = threadIdx.x % VECTORS;
+    const T* from = keeping + blockIdx.y * of_kept.group + share + line * of_kept.row + across * VECTOR;
     for (int k = line; k < size.depth; k += DEEP) {
 #pragma unroll
       for (int i = 0; i < DEEP; i += STEP) {
-        unsigned char* const to = bytes + across / 8 * size.depth * LINE + flipped(k + i, across % 8);
-        copy_async<T, PACK>(reinterpret_cast<T*>(to), from, true);
+        unsigned char* const to = bytes + across / 8 * size.depth * LINE + swizzled(k + i, across % 8);
+        copy_async<T, VECTOR>(reinterpret_cast<T*>(to), from, true);
         from += STEP * of_kept.row;
       }
     }
@@ -133,30 +133,30 @@ __global__ void __launch_bounds__(R == 1 ? 160 : 128 * R + 64, P == 2 ? 4 / R : 
     constexpr int LANES = 64 / V, ROWS = 32 / LANES;  // of one access of a warp: lanes a row, rows
     const int top = lane / LANES, left = lane % LANES * V;
     d += blockIdx.y * of_d.group;
-    // a lane's part of a panel: where it begins in d, how many of the warp's 16 rows there are, where it lies in a slot
-    const auto begin = [&](int tile, int panel) -> long long {
+    // a lane's part of a swizzled_tile: where it begins in d, how many of the warp's 16 rows there are, where it lies in a slot
+    const auto begin = [&](int tile, int swizzled_tile) -> long long {
       if constexpr (LAST) {
         const int pixel = tile * 64 * R + warp * 16 + top, channels = static_cast<int>(of_d.row);
-        return static_cast<long long>(pixel) * channels + (share + panel * 64 + left);
+        return static_cast<long long>(pixel) * channels + (share + swizzled_tile * 64 + left);
       }
-      return place(of_d, share + warp * 16 + top, (tile * P + panel) * 64 + left);
+      return place(of_d, share + warp * 16 + top, (tile * P + swizzled_tile) * 64 + left);
     };
-    const auto rows_there = [&](int tile, int panel) {
+    const auto rows_there = [&](int tile, int swizzled_tile) {
       if constexpr (LAST) return size.passing - (tile * 64 * R + warp * 16);
-      return (tile * P + panel) * 64 + left < size.passing ? 16 : 0;
+      return (tile * P + swizzled_tile) * 64 + left < size.passing ? 16 : 0;
     };
-    const auto slot = [&](int panel) { return corner + (size.slots == 1 ? 0 : panel) * CORNER; };
-    const auto lies = [&](int i) { return flipped(top + i, left / PACK) + left % PACK * static_cast<int>(sizeof(T)); };
-    const auto fetch = [&](int tile, int ahead) {  // of the addend, the panel that many after the tile's first
-      const int panel = ahead % P;
+    const auto slot = [&](int swizzled_tile) { return corner + (size.slots == 1 ? 0 : swizzled_tile) * CORNER; };
+    const auto lies = [&](int i) { return swizzled(top + i, left / VECTOR) + left % VECTOR * static_cast<int>(sizeof(T)); };
+    const auto fetch = [&](int tile, int ahead) {  // of the addend, the swizzled_tile that many after the tile's first
+      const int swizzled_tile = ahead % P;
       tile += ahead / P * size.step;
-      const int there = tile < size.tiles ? rows_there(tile, panel) : 0;
+      const int there = tile < size.tiles ? rows_there(tile, swizzled_tile) : 0;
       if (top < there) {
-        const T* const more = addend + begin(tile, panel);
+        const T* const more = addend + begin(tile, swizzled_tile);
 #pragma unroll
         for (int i = 0; i < 16; i += ROWS) {
           if (LAST && top + i >= there) continue;
-          T* const to = reinterpret_cast<T*>(bytes + slot(panel) + lies(i));
+          T* const to = reinterpret_cast<T*>(bytes + slot(swizzled_tile) + lies(i));
           copy_async<T, V>(to, more + i * of_d.row, true);
         }
       }
@@ -164,7 +164,7 @@ __global__ void __launch_bounds__(R == 1 ? 160 : 128 * R + 64, P == 2 ? 4 / R : 
     };
     if (addend != nullptr) {
       addend += blockIdx.y * of_d.group;
-      for (int panel = 0; panel < size.slots; ++panel) fetch(first, panel);
+      for (int swizzled_tile = 0; swizzled_tile < size.slots; ++swizzled_tile) fetch(first, swizzled_tile);
     }
     float sum[32 * P];
     int n = 0;
@@ -175,10 +175,10 @@ __global__ void __launch_bounds__(R == 1 ? 160 : 128 * R + 64, P == 2 ? 4 / R : 
         const unsigned int brought = kept + ring + n % RING * STAGE;
         mbarrier_wait(full + n % RING, n / RING & 1);
         wgmma_fence();
-        const unsigned int high = LAST ? brought + warp / 4 * PANEL : kept + warp / 4 * size.depth * LINE + stage * PANEL;
-        const unsigned long long of_high = describe(high, PANEL);
+        const unsigned int high = LAST ? brought + warp / 4 * SWIZZLED_TILE : kept + warp / 4 * size.depth * LINE + stage * SWIZZLED_TILE;
+        const unsigned long long of_high = describe(high, SWIZZLED_TILE);
         const unsigned long long of_wide =
-            LAST ? describe(kept + stage * PANEL, size.depth * LINE) : describe(brought, PANEL);
+            LAST ? describe(kept + stage * SWIZZLED_TILE, size.depth * LINE) : describe(brought, SWIZZLED_TILE);
 #pragma unroll
         for (int i = 0; i < DEEP / 16; ++i) {  // the address of a descriptor is in units of 16 bytes
           multiply<!LAST>(sum, of_high + i * (LAST ? 2 : 128), of_wide + i * 128, stage + i > 0,
@@ -188,15 +188,15 @@ __global__ void __launch_bounds__(R == 1 ? 160 : 128 * R + 64, P == 2 ? 4 / R : 
         if (lane == 0) mbarrier_arrive(empty + n % RING);
       }
 #pragma unroll
-      for (int panel = 0; panel < P; ++panel) {
+      for (int swizzled_tile = 0; swizzled_tile < P; ++swizzled_tile) {
         if (addend != nullptr) {
           P > 1 && size.slots > 1 ? wait_for_all_but<P - 1>() : wait_for_all_but<0>();
           __syncwarp();
         }
 #pragma unroll
         for (int i = 0; i < 4; ++i) {  // 16 columns
-          float* const s = sum + panel * 32 + i * 8;
-          const unsigned int at = kept + slot(panel) + flipped(lane % 16, 2 * i + lane / 16);
+          float* const s = sum + swizzled_tile * 32 + i * 8;
+          const unsigned int at = kept + slot(swizzled_tile) + swizzled(lane % 16, 2 * i + lane / 16);
           if (addend != nullptr) {
             unsigned int v[4];
             load_matrices(v, at);
@@ -210,17 +210,17 @@ __global__ void __launch_bounds__(R == 1 ? 160 : 128 * R + 64, P == 2 ? 4 / R : 
           store_matrices<false>(at, {bits<T>(s[0], s[1]), bits<T>(s[2], s[3]), bits<T>(s[4], s[5]), bits<T>(s[6], s[7])});
         }
         __syncwarp();
-        const int there = rows_there(tile, panel);
+        const int there = rows_there(tile, swizzled_tile);
         if (top < there) {
-          T* const to = d + begin(tile, panel);
+          T* const to = d + begin(tile, swizzled_tile);
 #pragma unroll
           for (int i = 0; i < 16; i += ROWS) {
-            const Pack<T, V> pack = load<T, V>(reinterpret_cast<const T*>(bytes + slot(panel) + lies(i)));
-            if (!LAST || top + i < there) store_streaming<T, V>(to + i * of_d.row, pack);
+            const Vector<T, V> vector = load<T, V>(reinterpret_cast<const T*>(bytes + slot(swizzled_tile) + lies(i)));
+            if (!LAST || top + i < there) store_streaming<T, V>(to + i * of_d.row, vector);
           }
         }
         __syncwarp();
-        if (addend != nullptr) fetch(tile, panel + size.slots);
+        if (addend != nullptr) fetch(tile, swizzled_tile + size.slots);
       }
     }
   }

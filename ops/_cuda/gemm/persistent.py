@@ -1,4 +1,4 @@
-"""Products of 16-bit matrices of short depth on Hopper: one factor stays in shared memory, results never wait."""
+"""Shallow products of 16-bit matrices on Hopper: persistent blocks, one factor stationary in shared memory."""
 
 from __future__ import annotations
 
@@ -10,31 +10,31 @@ from opgauge.ops._core.dtype import dtype_info
 from opgauge.ops._core.kernel import Bound
 from opgauge.ops._core.tuning import Parameter, declare
 from opgauge.ops._cuda.gemm.hopper import DEEP, DTYPES, LARGEST_BLOCK, hopper_fits
-from opgauge.ops._cuda.source import DIVISOR, Source, divisor, multiprocessors
+from opgauge.ops._cuda.source import DIVISOR, CudaSource, divisor, multiprocessors
 
 RING = 3
 LONGEST = 512
-"""Depth: of more, shared memory would keep too few rows."""
+"""Maximum depth: for more, shared memory would hold too few rows."""
 PANEL = DEEP * DEEP * 2
 CORNER = 2048
-"""Bytes of shared memory through which a warp's results leave."""
+"""Bytes of shared memory per warp for staging results."""
 ALIGNMENT = 1024
-"""Bytes of shared memory for panels to be aligned to as many: of what is left, 64 at least, barriers take 48."""
+"""Bytes of shared memory to align swizzled tiles; at least 64 remain, of which barriers take 48."""
 MULTIPROCESSOR, RESERVED = 228 * 1024, 1024
-"""Bytes of shared memory; some of every block's are the driver's."""
+"""Shared memory per multiprocessor and the driver's reserve per block, in bytes."""
 FIRST, LAST = ((1, 2), (2, 2), (4, 2)), ((2, 1), (2, 2), (4, 2))
-"""Tiles, by 64s of rows and of columns, where d's rows are kept, and where its columns are."""
+"""Tiles in 64-row and 64-column slabs, with d's rows stationary and with d's columns stationary."""
 BLOCKS = {(1, 2): 4, (2, 1): 3, (2, 2): 2, (4, 2): 1}
-"""Blocks a multiprocessor has registers for, by tile."""
+"""Blocks per multiprocessor that registers allow, by tile."""
 WIDTHS = {False: (8, 4), True: (8,)}
-"""Elements of one access, by whether d's columns are kept."""
+"""Access widths in elements, by whether d's columns are stationary."""
 _ROWS = declare(
     "gemm_sweep.rows",
     128,
     (0, 64, 128),
     backend="cuda",
     ops=("conv_data_grad",),
-    why="of d that a block keeps while columns pass by, 0 for none: columns read once against blocks under way",
+    why="rows of d stationary per block, 0 for none: fewer reads of the columns against more blocks in flight",
 )
 _TALL = declare(
     "gemm_sweep.tall_depth",
@@ -42,7 +42,7 @@ _TALL = declare(
     (64, 128, 256, 1024),
     backend="cuda",
     ops=("conv_data_grad",),
-    why="from which tiles have 256 rows: few warps write what has taken long to multiply",
+    why="depth from which tiles have 256 rows: few warps write the results of long multiplications",
 )
 _TALL_ADDED = declare(
     "gemm_sweep.tall_depth_with_addend",
@@ -50,7 +50,7 @@ _TALL_ADDED = declare(
     (64, 128, 256, 1024),
     backend="cuda",
     ops=("conv_data_grad",),
-    why="the same where there is an addend, of which less comes ahead then",
+    why="the same with an addend, which is prefetched less far ahead then",
 )
 _BLOCKS = declare(
     "gemm_sweep.blocks_per_multiprocessor",
@@ -58,7 +58,7 @@ _BLOCKS = declare(
     (1, 2, 3, 4),
     backend="cuda",
     ops=("conv_data_grad",),
-    why="at most: the end of a wave against how often the kept factor is read",
+    why="maximum blocks per multiprocessor: tail of a wave against reads of the stationary factor",
 )
 _SWEEP = np.dtype([*((name, "i4") for name in ("passing", "depth", "tiles", "step", "slots")), ("kept", DIVISOR)])
 
@@ -67,7 +67,7 @@ def _name(dtype: str, tile: tuple[int, int], width: int, last: bool) -> str:  # 
     return f"persistent<{dtype_info(dtype).ctype}, {tile[0]}, {tile[1]}, {width}, {str(last).lower()}>"
 
 
-SOURCE = Source(
+SOURCE = CudaSource(
     __file__,
     "persistent.cu",
     tuple(
@@ -77,12 +77,13 @@ SOURCE = Source(
         for tile, width in product(tiles, WIDTHS[last])
     ),
 )
+"""Declared instances of persistent.cu."""
 
 
 def persistent_fits(dtype: str, size: tuple[int, int, int], *, last: bool) -> bool:
-    """Whether `sweep` takes the product on the current device, where packs allow it.
+    """Whether `persistent` supports the product on the current device, if vectors are possible.
 
-    last: d's columns are kept and its rows pass by, not the other way round.
+    last: d's columns are stationary and its rows are streamed, not vice versa.
     """
     rows, columns, depth = size
     if not hopper_fits(dtype, size) or (columns if last else rows) % DEEP or depth % DEEP or depth > LONGEST:
@@ -99,9 +100,9 @@ def persistent(
     groups: int,
     last: bool,
 ) -> Bound:
-    """One launch; views are those of the kept factor, the other one and d, and arrays theirs with the addend or None.
+    """One launch; views are those of the stationary factor, the other one and d, arrays theirs with the addend or None.
 
-    arrays are kept, other, addend, d; all move in packs of `width` elements, but the kept one in packs of 16 bytes.
+    arrays are stationary, other, addend, d, with vectors of `width` elements; the stationary one with 16 bytes.
     """
     rows, columns, depth = size
     tile = _tile(size, _TALL if arrays[2] is None else _TALL_ADDED, last=last)
@@ -111,7 +112,7 @@ def persistent(
     slots = 1 if arrays[2] is None else _slots(tile, depth, last=last)
     function = SOURCE.function(_name(arrays[3].dtype.name, tile, width, last))
     shared = _shared_bytes(tile, depth, slots, last=last)
-    function.max_dynamic_shared_size_bytes = LARGEST_BLOCK  # of any depth: one function serves them all
+    function.max_dynamic_shared_size_bytes = LARGEST_BLOCK  # for every depth: the function is shared
     function.preferred_shared_memory_carveout = 100  # per cent
     blocks = min(BLOCKS[tile], MULTIPROCESSOR // (shared + RESERVED), _BLOCKS.value()) * multiprocessors()
     step = min(tiles, max(blocks // (shares * groups), 1))
@@ -122,7 +123,7 @@ def persistent(
 
 
 def _tile(size: tuple[int, int, int], tall_depth: Parameter, *, last: bool) -> tuple[int, int]:
-    """64s of rows and of columns of a block's results: of those kept no more than there are."""
+    """64-row and 64-column slabs of a block's tile, limited by the stationary factor's size."""
     rows, columns, depth = size
     wide = 2 if not last or columns % (2 * DEEP) == 0 else 1
     tall = wide == 2 and (last or rows % (4 * DEEP) == 0) and depth >= tall_depth.value()
@@ -133,7 +134,7 @@ def _tile(size: tuple[int, int, int], tall_depth: Parameter, *, last: bool) -> t
 
 
 def _slots(tile: tuple[int, int], depth: int, *, last: bool) -> int:
-    """Panels of the addend that come ahead: of a whole tile, if there is room."""
+    """Swizzled tiles of the addend that are prefetched: a whole block tile, if shared memory allows."""
     return tile[1] if _shared_bytes(tile, depth, tile[1], last=last) <= LARGEST_BLOCK else 1
 
 

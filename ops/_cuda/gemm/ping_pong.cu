@@ -7,7 +7,7 @@
 // shared memory and leave as whole lines of 128 bytes, first to leave the cache; an addend comes the same way, as early
 // as there is room.
 
-#include "panel.cuh"
+#include "swizzled_tile.cuh"
 #include "ptx/bar_sync.cuh"
 #include "ptx/mbarrier.cuh"
 #include "tensor_map.cuh"
@@ -17,42 +17,42 @@
 struct Turns {
   int pixels, depth;   // of one group of the convolution; the depth is a multiple of 64, of 8 stages at most
   int tiles, step;     // of 64 pixels; step: from one of a block to its next
-  unsigned int ahead;  // bytes of the addend to come into the L2 cache at once
+  unsigned int ahead;  // bytes of the addend to arrive into the L2 cache at once
   Divisor kept;        // shares of channels, of 64 P each, all of them full
 };
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 
-constexpr int PACK = 8;         // elements of 16 bytes
+constexpr int VECTOR = 8;         // elements of 16 bytes
 constexpr int P = 4;            // 64s of channels that a block ping_pong_fits
 constexpr int RING = 4;         // stages
 constexpr int MOST_STAGES = 8;  // of a depth
-constexpr int GROUP = 128, BRINGERS = 128;
+constexpr int GROUP = 128, PRODUCERS = 128;
 
 struct Barriers {
   unsigned long long full[2][RING], empty[2][RING], kept[MOST_STAGES];
 };
 
-// The filter is stored (depth, channels), in packs of 16 bytes. LAST: d is
+// The filter is stored (depth, channels), in vectors of 16 bytes. LAST: d is
 // (pixels, channels), dy (pixels, depth); else d is (channels, pixels), dy (depth, pixels). dy, d and the addend move
-// in packs of V elements.
+// in vectors of V elements.
 template <typename T, int V, bool LAST>
-__global__ void __launch_bounds__(2 * GROUP + BRINGERS, 1) ping_pong(
+__global__ void __launch_bounds__(2 * GROUP + PRODUCERS, 1) ping_pong(
     const T* __restrict__ filter, const T* __restrict__ dy, const T* addend, T* d,
     const __grid_constant__ View of_filter, const __grid_constant__ View of_dy, const __grid_constant__ View of_d,
     const __grid_constant__ Turns size) {
   extern __shared__ __align__(1024) unsigned char memory[];
-  const unsigned int kept = (shared_address(memory) + 1023) / 1024 * 1024;  // panels as deep as the factors
+  const unsigned int kept = (shared_address(memory) + 1023) / 1024 * 1024;  // swizzled_tiles as deep as the factors
   unsigned char* const bytes = memory + (kept - shared_address(memory));
-  const int ring = size.depth * P * LINE, room = ring + RING * PANEL;
-  Barriers& barriers = *reinterpret_cast<Barriers*>(bytes + room + 2 * P * PANEL);
+  const int ring = size.depth * P * LINE, room = ring + RING * SWIZZLED_TILE;
+  Barriers& barriers = *reinterpret_cast<Barriers*>(bytes + room + 2 * P * SWIZZLED_TILE);
   const int first = quotient(blockIdx.x, size.kept);
   const int share = remainder(blockIdx.x, first, size.kept) * 64 * P;
   const int stages = size.depth / DEEP;
   const int group = threadIdx.x / GROUP, member = threadIdx.x % GROUP;
   if (threadIdx.x == 0) {
     for (int i = 0; i < 2 * RING; ++i) {
-      mbarrier_init(barriers.full[0] + i, BRINGERS);
+      mbarrier_init(barriers.full[0] + i, PRODUCERS);
       mbarrier_init(barriers.empty[0] + i, GROUP / 32);
     }
     for (int i = 0; i < MOST_STAGES; ++i) mbarrier_init(barriers.kept + i, GROUP);
@@ -60,9 +60,9 @@ __global__ void __launch_bounds__(2 * GROUP + BRINGERS, 1) ping_pong(
   __syncthreads();
 
   if (group == 2) {
-    constexpr int PACKS = 64 / V, STEP = BRINGERS / PACKS;  // lines at a time
-    const int line = member / PACKS, across = member % PACKS * V;
-    const int piece = across / PACK, within = across % PACK * static_cast<int>(sizeof(T));
+    constexpr int VECTORS = 64 / V, STEP = PRODUCERS / VECTORS;  // lines at a time
+    const int line = member / VECTORS, across = member % VECTORS * V;
+    const int piece = across / VECTOR, within = across % VECTOR * static_cast<int>(sizeof(T));
     dy += blockIdx.y * of_dy.group;
     int coming = first, k = 0, to = 0, there = 0;  // there: lines of `coming`; of others, stale results are not written
     const T* from = dy;
@@ -77,10 +77,10 @@ __global__ void __launch_bounds__(2 * GROUP + BRINGERS, 1) ping_pong(
       }
     };
     const auto bring = [&] {
-      unsigned char* const stage = bytes + ring + to * PANEL + within;
+      unsigned char* const stage = bytes + ring + to * SWIZZLED_TILE + within;
 #pragma unroll 8
       for (int i = 0; i < 64; i += STEP) {
-        T* const into = reinterpret_cast<T*>(stage + flipped(line + i, piece));
+        T* const into = reinterpret_cast<T*>(stage + swizzled(line + i, piece));
         if (line + i < there) copy_async<T, V>(into, from + i * of_dy.row, true);
       }
       from += LAST ? DEEP : DEEP * of_dy.row;
@@ -128,14 +128,14 @@ __global__ void __launch_bounds__(2 * GROUP + BRINGERS, 1) ping_pong(
   }
 
   if (group == 1) {
-    constexpr int PACKS = 64 * P / PACK, STEP = GROUP / PACKS;
-    const int line = member / PACKS, across = member % PACKS;
-    const T* from = filter + blockIdx.y * of_filter.group + share + line * of_filter.row + across * PACK;
+    constexpr int VECTORS = 64 * P / VECTOR, STEP = GROUP / VECTORS;
+    const int line = member / VECTORS, across = member % VECTORS;
+    const T* from = filter + blockIdx.y * of_filter.group + share + line * of_filter.row + across * VECTOR;
     for (int k = line; k < size.depth; k += DEEP) {
 #pragma unroll
       for (int i = 0; i < DEEP; i += STEP) {
-        unsigned char* const to = bytes + across / 8 * size.depth * LINE + flipped(k + i, across % 8);
-        copy_async<T, PACK>(reinterpret_cast<T*>(to), from, true);
+        unsigned char* const to = bytes + across / 8 * size.depth * LINE + swizzled(k + i, across % 8);
+        copy_async<T, VECTOR>(reinterpret_cast<T*>(to), from, true);
         from += STEP * of_filter.row;
       }
       commit();
@@ -150,11 +150,11 @@ __global__ void __launch_bounds__(2 * GROUP + BRINGERS, 1) ping_pong(
   }
 
   const int lane = member % 32, warp = member / 32;
-  const int own = room + group * P * PANEL;  // for a tile of the addend, then of results
+  const int own = room + group * P * SWIZZLED_TILE;  // for a tile of the addend, then of results
   constexpr int LANES = 64 / V, LINES = 32 / LANES;  // of one access of a warp: lanes a line, lines
   const int top = warp * 16 + lane / LANES, left = lane % LANES * V;
   d += blockIdx.y * of_d.group;
-  const long long next_panel = LAST ? 64 : 64 * of_d.row;
+  const long long next_swizzled_tile = LAST ? 64 : 64 * of_d.row;
   const auto begin = [&](int tile) -> long long {  // where a lane's part of a tile begins in d
     if constexpr (LAST) return (tile * 64 + top) * of_d.row + share + left;
     return place(of_d, share + top, tile * 64 + left);
@@ -163,7 +163,7 @@ __global__ void __launch_bounds__(2 * GROUP + BRINGERS, 1) ping_pong(
     if constexpr (LAST) return size.pixels - tile * 64;
     return tile * 64 + left < size.pixels ? 64 : 0;
   };
-  const auto lies = [&](int i) { return flipped(top + i, left / PACK) + left % PACK * static_cast<int>(sizeof(T)); };
+  const auto lies = [&](int i) { return swizzled(top + i, left / VECTOR) + left % VECTOR * static_cast<int>(sizeof(T)); };
   const auto gather = [&] {  // lines are of all warps where they are channels, else each has its own
     if constexpr (LAST) {
       __syncwarp();
@@ -171,15 +171,15 @@ __global__ void __launch_bounds__(2 * GROUP + BRINGERS, 1) ping_pong(
       bar_sync<GROUP>(1 + group);
     }
   };
-  const auto fetch = [&](int tile, int ahead) {  // of the addend, the panel that many after the tile's first
-    const int panel = ahead % P;
+  const auto fetch = [&](int tile, int ahead) {  // of the addend, the swizzled_tile that many after the tile's first
+    const int swizzled_tile = ahead % P;
     tile += ahead / P * 2 * size.step;
     const int there = tile < size.tiles ? lines_there(tile) : 0;
     if (top < there) {
-      const T* from = addend + begin(tile) + panel * next_panel;
+      const T* from = addend + begin(tile) + swizzled_tile * next_swizzled_tile;
 #pragma unroll
       for (int i = 0; i < 16; i += LINES, from += LINES * of_d.row) {
-        T* const to = reinterpret_cast<T*>(bytes + own + panel * PANEL + lies(i));
+        T* const to = reinterpret_cast<T*>(bytes + own + swizzled_tile * SWIZZLED_TILE + lies(i));
         if (!LAST || top + i < there) copy_async<T, V>(to, from, true);
       }
     }
@@ -188,7 +188,7 @@ __global__ void __launch_bounds__(2 * GROUP + BRINGERS, 1) ping_pong(
   const int start = first + group * size.step;
   if (addend != nullptr) {
     addend += blockIdx.y * of_d.group;
-    for (int panel = 0; panel < P; ++panel) fetch(start, panel);
+    for (int swizzled_tile = 0; swizzled_tile < P; ++swizzled_tile) fetch(start, swizzled_tile);
   }
   float sum[32 * P];
   int n = 0, turn = group;
@@ -198,9 +198,9 @@ __global__ void __launch_bounds__(2 * GROUP + BRINGERS, 1) ping_pong(
     for (int stage = 0; stage < stages; ++stage, ++n) {
       mbarrier_wait(barriers.full[group] + n % RING, n / RING & 1);
       if (n < stages) mbarrier_wait(barriers.kept + stage, 0);
-      const unsigned int brought = kept + ring + (turn * stages + stage) % RING * PANEL;
-      const unsigned long long of_pixels = describe(brought, PANEL);
-      const unsigned long long of_channels = describe(kept + stage * PANEL, size.depth * LINE);
+      const unsigned int brought = kept + ring + (turn * stages + stage) % RING * SWIZZLED_TILE;
+      const unsigned long long of_pixels = describe(brought, SWIZZLED_TILE);
+      const unsigned long long of_channels = describe(kept + stage * SWIZZLED_TILE, size.depth * LINE);
       wgmma_fence();
 #pragma unroll
       for (int i = 0; i < DEEP / 16; ++i) {  // the address of a descriptor is in units of 16 bytes
@@ -215,15 +215,15 @@ __global__ void __launch_bounds__(2 * GROUP + BRINGERS, 1) ping_pong(
     const int there = lines_there(tile);
     T* const into = d + (top < there ? begin(tile) : 0);
 #pragma unroll
-    for (int panel = 0; panel < P; ++panel) {
+    for (int swizzled_tile = 0; swizzled_tile < P; ++swizzled_tile) {
       if (addend != nullptr) wait_for_all_but<P - 1>();
       if (addend != nullptr) gather();
 #pragma unroll
       for (int i = 0; i < 4; ++i) {  // 16 channels
-        float* const s = sum + panel * 32 + i * 8;
-        unsigned char* const at = bytes + own + panel * PANEL +
-                                (LAST ? flipped(warp * 16 + lane % 16, 2 * i + lane / 16)
-                                      : flipped(16 * i + lane / 16 * 8 + lane % 8, 2 * warp + lane / 8 % 2));
+        float* const s = sum + swizzled_tile * 32 + i * 8;
+        unsigned char* const at = bytes + own + swizzled_tile * SWIZZLED_TILE +
+                                (LAST ? swizzled(warp * 16 + lane % 16, 2 * i + lane / 16)
+                                      : swizzled(16 * i + lane / 16 * 8 + lane % 8, 2 * warp + lane / 8 % 2));
         if (addend != nullptr) {
           unsigned int v[4];
           load_matrices<!LAST>(v, at);
@@ -239,15 +239,15 @@ __global__ void __launch_bounds__(2 * GROUP + BRINGERS, 1) ping_pong(
       }
       gather();
       if (top < there) {
-        T* to = into + panel * next_panel;
+        T* to = into + swizzled_tile * next_swizzled_tile;
 #pragma unroll
         for (int i = 0; i < 16; i += LINES, to += LINES * of_d.row) {
-          const Pack<T, V> pack = load<T, V>(reinterpret_cast<const T*>(bytes + own + panel * PANEL + lies(i)));
-          if (!LAST || top + i < there) store_streaming<T, V>(to, pack);
+          const Vector<T, V> vector = load<T, V>(reinterpret_cast<const T*>(bytes + own + swizzled_tile * SWIZZLED_TILE + lies(i)));
+          if (!LAST || top + i < there) store_streaming<T, V>(to, vector);
         }
       }
       __syncwarp();
-      if (addend != nullptr) fetch(tile, panel + P);
+      if (addend != nullptr) fetch(tile, swizzled_tile + P);
     }
   }
 }

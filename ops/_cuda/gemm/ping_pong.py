@@ -1,4 +1,4 @@
-"""Products of 16-bit matrices of short depth on Hopper where multiplying takes as long as writing: groups in turn."""
+"""Ping-pong products of 16-bit matrices on Hopper: one warpgroup multiplies while the other writes its results."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import numpy as np
 from opgauge.ops._core.dtype import dtype_info
 from opgauge.ops._core.kernel import Bound
 from opgauge.ops._core.tuning import declare
-from opgauge.ops._cuda.gemm.hopper import DEEP, DTYPES, LARGEST_BLOCK, PACK, hopper_fits
-from opgauge.ops._cuda.source import DIVISOR, Source, divisor, multiprocessors, widest_pack
+from opgauge.ops._cuda.gemm.hopper import DEEP, DTYPES, LARGEST_BLOCK, VECTOR, hopper_fits
+from opgauge.ops._cuda.source import DIVISOR, CudaSource, divisor, multiprocessors, widest_vector
 from opgauge.ops._cuda.tensor_map import tensor_map
 
 if TYPE_CHECKING:
@@ -17,27 +17,27 @@ if TYPE_CHECKING:
 
 LINE = 2 * DEEP
 ALIGNMENT = 2048
-"""Bytes of shared memory for panels to be aligned to 1024, and for barriers."""
+"""Bytes of shared memory to align swizzled tiles to 1024, and for barriers."""
 OTHERS = 12 * DEEP * LINE
 """Bytes of shared memory for stages and results."""
 LONGEST = 512
-"""Depth: barriers are for as many stages."""
+"""Maximum depth, by the number of barriers."""
 MOST_AHEAD = 24 << 20
-"""Bytes of an addend that comes into the L2 cache at once."""
+"""Maximum bytes of an addend that is prefetched into L2 at once."""
 KEPT = 4
-"""64s of channels that a block keeps."""
+"""64-channel slabs of the filter that are resident in shared memory."""
 WIDTHS = {False: (8, 4), True: (8,)}
-"""Elements of one access to pixels that come last, and to channels."""
+"""Access widths in elements, by whether channels are last."""
 TURNS_THREADS, LAST_THREADS = 384, 288
 FEWEST_TILES = 4
-"""Of a block: of fewer, the filter is what the launch waits for."""
+"""Minimum tiles per thread block; below it, loading the filter dominates."""
 _DEPTH = declare(
     "gemm_turns.depth",
     256,
     (64, 128, 256, 1024),
     backend="cuda",
     ops=("conv_data_grad",),
-    why="from which multiplying takes long enough for others to write meanwhile",
+    why="depth from which a multiplication hides the other warpgroup's stores",
 )
 _DEPTH_LAST = declare(
     "gemm_turns.depth_of_channels_last",
@@ -45,7 +45,7 @@ _DEPTH_LAST = declare(
     (64, 128, 256, 1024),
     backend="cuda",
     ops=("conv_data_grad",),
-    why="the same where channels come last, there is no addend and blocks have several tiles",
+    why="the same for channels_last without an addend, with several tiles per block",
 )
 _TURNS = np.dtype([*((name, "i4") for name in ("pixels", "depth", "tiles", "step", "ahead")), ("kept", DIVISOR)])
 _GROUPS = ("filter_rows", "filter_columns", "dy_columns", "channels")
@@ -61,16 +61,17 @@ def _last_name(dtype: str) -> str:
     return f"b_stationary_shared<{dtype_info(dtype).ctype}>"
 
 
-SOURCE = Source(
+SOURCE = CudaSource(
     __file__,
     "ping_pong.cu",
     tuple(_ping_pong_name(dtype, width, last) for dtype in DTYPES for last in WIDTHS for width in WIDTHS[last]),
 )
-LAST = Source(__file__, "stationary_shared.cu", tuple(_last_name(dtype) for dtype in DTYPES))
+LAST = CudaSource(__file__, "stationary_shared.cu", tuple(_last_name(dtype) for dtype in DTYPES))
+"""Declared instances of ping_pong.cu and stationary_shared.cu (channels_last)."""
 
 
 def ping_pong_fits(dtype: str, size: tuple[int, int, int], groups: int, *, last: bool, added: bool) -> bool:
-    """Whether `KEPT` 64s of channels are kept on the current device, where packs allow it."""
+    """Whether `KEPT` slabs of the filter can be resident on the current device, if vectors are possible."""
     channels, depth = size[1 if last else 0], size[2]
     if not hopper_fits(dtype, size) or depth % DEEP or depth > LONGEST or channels % (KEPT * DEEP):
         return False
@@ -93,19 +94,19 @@ def ping_pong(
     groups: int,
     last: bool,
 ) -> Bound:
-    """As `persistent.sweep`, where `keeps` says so."""
+    """Like `persistent.persistent`, for products that `ping_pong_fits` accepts."""
     channels, pixels, depth = (size[1], size[0], size[2]) if last else size
     shares, tiles, step = _shares(channels, pixels, groups)
     function = SOURCE.function(_ping_pong_name(arrays[3].dtype.name, width, last))
     shared = _shared_bytes(depth)
-    function.max_dynamic_shared_size_bytes = LARGEST_BLOCK  # of any depth: one function serves them all
+    function.max_dynamic_shared_size_bytes = LARGEST_BLOCK  # for every depth: the function is shared
     numbers = np.array((pixels, depth, tiles, step, _ahead(arrays[2]), divisor(shares)), _TURNS)
     arguments = (*arrays, *views, numbers)
     return lambda: function((shares * step, groups), (TURNS_THREADS,), arguments, shared_mem=shared)
 
 
 def b_stationary_shared(matrices: tuple[Matrix, Matrix, Matrix], size: tuple[int, int, int], groups: int) -> Bound:
-    """One launch, all in packs of 16 bytes; matrices are dy, along the depth, the filter and d."""
+    """One launch, with 16-byte accesses; matrices are dy (K-major), the filter and d."""
     a, b, d = matrices
     pixels, channels, depth = size
     shares, tiles, step = _shares(channels, pixels, groups)
@@ -118,21 +119,21 @@ def b_stationary_shared(matrices: tuple[Matrix, Matrix, Matrix], size: tuple[int
     function.max_dynamic_shared_size_bytes = LARGEST_BLOCK
     arguments = (*maps, d.array, np.array((*numbers, divisor(shares), b""), _LAST))
 
-    def run(_mapped: Any = mapped) -> None:  # which must live as long as their maps
+    def run(_mapped: Any = mapped) -> None:  # the arrays must live as long as their maps
         function((shares * step, groups), (LAST_THREADS,), arguments, shared_mem=shared)
 
     return run
 
 
 def _shares(channels: int, pixels: int, groups: int) -> tuple[int, int, int]:
-    """Shares of channels, tiles of pixels, and blocks of each share."""
+    """Shares of channels, tiles of pixels, and blocks per share."""
     shares, tiles = channels // (DEEP * KEPT), -(-pixels // DEEP)
     return shares, tiles, min(tiles, max(multiprocessors() // (shares * groups), 1))
 
 
 def _ahead(addend: Any) -> int:
-    """Bytes of an addend that come into the L2 cache at once: of one that has room there."""
-    if addend is None or addend.nbytes > MOST_AHEAD or addend.size % PACK or widest_pack(2, addend) < PACK:
+    """Bytes of an addend to prefetch into L2 at once; 0 if L2 is too small."""
+    if addend is None or addend.nbytes > MOST_AHEAD or addend.size % VECTOR or widest_vector(2, addend) < VECTOR:
         return 0
     return int(addend.nbytes)
 

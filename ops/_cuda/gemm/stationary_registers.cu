@@ -5,7 +5,7 @@
 // last places have the filter first. Results of a strip leave while the next one is multiplied.
 
 #include "divide.cuh"
-#include "panel.cuh"
+#include "swizzled_tile.cuh"
 #include "ptx/bar_sync.cuh"
 #include "ptx/mbarrier.cuh"
 #include "tensor_map.cuh"
@@ -21,9 +21,9 @@ struct Strips {
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 
-constexpr int RING = 24;  // panels of a strip or of the filter
-constexpr int GROUPS = 2, GROUP = 128, MULTIPLIERS = GROUPS * GROUP, THREADS = MULTIPLIERS + 32;
-constexpr int WARPS = MULTIPLIERS / 32, ROOM = 16 * LINE;  // of a warp's results
+constexpr int RING = 24;  // swizzled_tiles of a strip or of the filter
+constexpr int GROUPS = 2, GROUP = 128, CONSUMERS = GROUPS * GROUP, THREADS = CONSUMERS + 32;
+constexpr int WARPS = CONSUMERS / 32, ROOM = 16 * LINE;  // of a warp's results
 
 // The filter is stored (depth, channels), dy (images, depth, pixels), d (images, channels, pixels). SENT: the copying
 // unit takes results; else they are the first to leave the cache.
@@ -35,7 +35,7 @@ __global__ void __launch_bounds__(THREADS, 1) a_stationary_registers(
   extern __shared__ __align__(1024) unsigned char memory[];
   const unsigned int ring = (shared_address(memory) + 1023) / 1024 * 1024;
   unsigned char* const bytes = memory + (ring - shared_address(memory));
-  unsigned long long* const full = reinterpret_cast<unsigned long long*>(bytes + RING * PANEL + WARPS * ROOM);
+  unsigned long long* const full = reinterpret_cast<unsigned long long*>(bytes + RING * SWIZZLED_TILE + WARPS * ROOM);
   unsigned long long *const empty = full + RING, *const kept = empty + RING;
   const int first = quotient(blockIdx.x, size.kept), share = remainder(blockIdx.x, first, size.kept) * GROUPS * 64;
   const int group = threadIdx.x / GROUP, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
@@ -59,17 +59,17 @@ __global__ void __launch_bounds__(THREADS, 1) a_stationary_registers(
       const int image = quotient(strip, size.each), pixel = remainder(strip, image, size.each) * 64;
       for (int stage = 0; stage < STAGES; ++stage) {
         if (strip == first) {
-          mbarrier_arrive_expect_tx(kept + stage, GROUPS * PANEL);
+          mbarrier_arrive_expect_tx(kept + stage, GROUPS * SWIZZLED_TILE);
           const int column = blockIdx.y * size.filter_columns + share;
           for (int i = 0; i < GROUPS; ++i) {
-            cp_async_bulk_tensor_load(ring + (FIRST_KEPT + GROUPS * stage + i) * PANEL, filter, column + i * 64,
+            cp_async_bulk_tensor_load(ring + (FIRST_KEPT + GROUPS * stage + i) * SWIZZLED_TILE, filter, column + i * 64,
                       blockIdx.y * size.filter_rows + stage * DEEP, kept + stage);
           }
         }
         const int before = turn + (place >= FIRST_KEPT);  // what had this place
         if (before > 0) mbarrier_wait(empty + place, before - 1 & 1);
-        mbarrier_arrive_expect_tx(full + place, PANEL);
-        cp_async_bulk_tensor_load(ring + place * PANEL, dy, pixel, blockIdx.y * size.dy_rows + stage * DEEP, image, full + place);
+        mbarrier_arrive_expect_tx(full + place, SWIZZLED_TILE);
+        cp_async_bulk_tensor_load(ring + place * SWIZZLED_TILE, dy, pixel, blockIdx.y * size.dy_rows + stage * DEEP, image, full + place);
         if (++place == RING) place = 0, ++turn;
       }
     }
@@ -84,7 +84,7 @@ __global__ void __launch_bounds__(THREADS, 1) a_stationary_registers(
     };
     const auto multiply_stage = [&](float (&sum)[32], int stage) {
       mbarrier_wait(full + place, turn & 1);
-      const unsigned long long of_pixels = describe(ring + place * PANEL, PANEL);
+      const unsigned long long of_pixels = describe(ring + place * SWIZZLED_TILE, SWIZZLED_TILE);
       wgmma_fence();
 #pragma unroll
       for (int i = 0; i < DEEP / 16; ++i) {  // the address of a descriptor is in units of 16 bytes
@@ -107,7 +107,7 @@ __global__ void __launch_bounds__(THREADS, 1) a_stationary_registers(
         if (++freed == RING) freed = 0;
       }
     };
-    unsigned char* const room = bytes + RING * PANEL + warp * ROOM;
+    unsigned char* const room = bytes + RING * SWIZZLED_TILE + warp * ROOM;
     const int channel = blockIdx.y * size.channels + share + warp * 16, row = lane / 8, piece = lane % 8;
     d += static_cast<long long>(channel + row) * size.pixels + piece * 8;
     const auto write_strip = [&](const float (&sum)[32], int strip) {
@@ -118,7 +118,7 @@ __global__ void __launch_bounds__(THREADS, 1) a_stationary_registers(
 #pragma unroll
       for (int i = 0; i < 4; ++i) {  // 16 pixels
         const float* const s = sum + i * 8;
-        store_matrices<false>(shared_address(room + flipped(lane % 16, 2 * i + lane / 16)),
+        store_matrices<false>(shared_address(room + swizzled(lane % 16, 2 * i + lane / 16)),
                               {bits<T>(s[0], s[1]), bits<T>(s[2], s[3]), bits<T>(s[4], s[5]), bits<T>(s[6], s[7])});
       }
       const int image = quotient(strip, size.each), pixel = remainder(strip, image, size.each) * 64;
@@ -131,21 +131,21 @@ __global__ void __launch_bounds__(THREADS, 1) a_stationary_registers(
         T* const to = d + image * size.image + pixel;
 #pragma unroll
         for (int i = 0; i < 16; i += 4) {
-          const Pack<T, 8> pack = load<T, 8>(reinterpret_cast<const T*>(room + flipped(row + i, piece)));
-          if (pixel + piece * 8 < size.pixels) store_streaming<T, 8>(to + i * size.pixels, pack);
+          const Vector<T, 8> vector = load<T, 8>(reinterpret_cast<const T*>(room + swizzled(row + i, piece)));
+          if (pixel + piece * 8 < size.pixels) store_streaming<T, 8>(to + i * size.pixels, vector);
         }
         __syncwarp();
       }
     };
 
-    const int from = flipped(lane / 16 * 8 + lane % 8, 2 * (warp % 4) + lane / 8 % 2);
+    const int from = swizzled(lane / 16 * 8 + lane % 8, 2 * (warp % 4) + lane / 8 % 2);
 #pragma unroll
     for (int stage = 0; stage < STAGES; ++stage) {
       const int at = FIRST_KEPT + GROUPS * stage;
       mbarrier_wait(kept + stage, 0);
 #pragma unroll
       for (int i = 0; i < DEEP / 16; ++i) {
-        load_matrices<true>(a[stage * DEEP / 16 + i], bytes + (at + group) * PANEL + from + i * 16 * LINE);
+        load_matrices<true>(a[stage * DEEP / 16 + i], bytes + (at + group) * SWIZZLED_TILE + from + i * 16 * LINE);
       }
       multiply_stage(sums[0], stage);
 #pragma unroll

@@ -1,4 +1,4 @@
-"""Products of 16-bit matrices of short depth on Hopper, channels first: registers keep the filter, images pass by."""
+"""Products of 16-bit matrices of short depth on Hopper, channels first: the filter is resident in registers."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import numpy as np
 from opgauge.ops._core.dtype import dtype_info
 from opgauge.ops._core.kernel import Bound
 from opgauge.ops._core.tuning import declare
-from opgauge.ops._cuda.gemm.hopper import DEEP, DTYPES, LARGEST_BLOCK, PACK, hopper_fits
-from opgauge.ops._cuda.source import DIVISOR, Source, divisor, flag, multiprocessors, widest_pack
+from opgauge.ops._cuda.gemm.hopper import DEEP, DTYPES, LARGEST_BLOCK, VECTOR, hopper_fits
+from opgauge.ops._cuda.source import DIVISOR, CudaSource, divisor, flag, multiprocessors, widest_vector
 from opgauge.ops._cuda.tensor_map import tensor_map
 
 if TYPE_CHECKING:
@@ -17,18 +17,18 @@ if TYPE_CHECKING:
 
 THREADS, WARP_ROWS = 288, 16
 CHANNELS, PIXELS = 128, 64
-"""Of a block, and of a strip."""
+"""Channels per block, pixels per strip."""
 STAGES = (1, 2, 3, 4)
-"""64s of a depth of which the filter fits registers."""
+"""Depths, in slabs of 64, for which the filter fits the registers."""
 FEWEST = 4
-"""Strips of a block: of fewer, the filter is what the launch waits for."""
+"""Minimum strips per thread block; below it, loading the filter dominates."""
 _SENT = declare(
     "gemm_strips.megabytes_sent",
     32,
     (0, 16, 32, 64, 128),
     backend="cuda",
     ops=("conv_data_grad",),
-    why="results up to which the copying unit takes them; of more, which do not fit the cache, all leave it first",
+    why="maximum size of results stored by TMA; larger ones exceed L2 and are stored with evict_first",
 )
 _PLACES = ("strips", "step", "filter_rows", "filter_columns", "dy_rows", "channels", "pixels", "pad")
 _STRIPS = np.dtype([*((name, "i4") for name in _PLACES), ("image", "i8"), ("each", DIVISOR), ("kept", DIVISOR)])
@@ -38,17 +38,18 @@ def _name(dtype: str, stages: int, sent: bool) -> str:  # noqa: FBT001
     return f"a_stationary_registers<{dtype_info(dtype).ctype}, {stages}, {flag(sent)}>"
 
 
-SOURCE = Source(
+SOURCE = CudaSource(
     __file__,
     "stationary_registers.cu",
     tuple(_name(dtype, stages, sent) for dtype in DTYPES for stages in STAGES for sent in (False, True)),
 )
+"""Declared instances of stationary_registers.cu."""
 
 
 def a_stationary_registers_fits(
     dtype: str, matrices: tuple[Matrix, Matrix, Matrix], size: tuple[int, int, int], groups: int
 ) -> bool:
-    """Whether `a_stationary_registers` takes the product, of the filter and dy to d, on the current device."""
+    """Whether `a_stationary_registers` supports the product of the filter and dy to d on the current device."""
     a, b, d = matrices
     channels, _, depth = size
     if (
@@ -62,11 +63,11 @@ def a_stationary_registers_fits(
     if not pixels or not pixels == b.stride == d.stride == d.post or pixels * 5 < -(-pixels // PIXELS) * PIXELS * 4:
         return False
     _, strips, step = _shares(size, pixels, groups)
-    return strips >= FEWEST * step and widest_pack(2, a.array, b.array, d.array, a.stride, a.group, pixels) == PACK
+    return strips >= FEWEST * step and widest_vector(2, a.array, b.array, d.array, a.stride, a.group, pixels) == VECTOR
 
 
 def a_stationary_registers(matrices: tuple[Matrix, Matrix, Matrix], size: tuple[int, int, int], groups: int) -> Bound:
-    """One launch, all in packs of 16 bytes; matrices are the filter, dy and d."""
+    """One launch, with 16-byte accesses; matrices are the filter, dy and d."""
     a, b, d = matrices
     pixels, sent = b.post, _SENT.covers(2 * groups * size[0] * size[1] >> 20)
     shares, strips, step = _shares(size, pixels, groups)
@@ -82,13 +83,13 @@ def a_stationary_registers(matrices: tuple[Matrix, Matrix, Matrix], size: tuple[
     function.max_dynamic_shared_size_bytes = LARGEST_BLOCK
     arguments = (*maps, d.array, np.array(numbers, _STRIPS))
 
-    def run(_mapped: Any = mapped) -> None:  # which must live as long as their maps
+    def run(_mapped: Any = mapped) -> None:  # the arrays must live as long as their maps
         function((shares * step, groups), (THREADS,), arguments, shared_mem=LARGEST_BLOCK)
 
     return run
 
 
 def _shares(size: tuple[int, int, int], pixels: int, groups: int) -> tuple[int, int, int]:
-    """Shares of channels, strips of all images, and blocks of each share."""
+    """Shares of channels, strips of all images, and blocks per share."""
     shares, strips = size[0] // CHANNELS, size[1] // pixels * -(-pixels // PIXELS)
     return shares, strips, min(strips, max(multiprocessors() // (shares * groups), 1))

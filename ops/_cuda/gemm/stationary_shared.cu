@@ -6,7 +6,7 @@
 // the cache: what the copying unit stores is not, whatever it is told.
 
 #include "divide.cuh"
-#include "panel.cuh"
+#include "swizzled_tile.cuh"
 #include "ptx/bar_sync.cuh"
 #include "ptx/mbarrier.cuh"
 #include "tensor_map.cuh"
@@ -30,10 +30,10 @@ struct Last {
 constexpr int RING = 8;         // stages of pixels
 constexpr int MOST_STAGES = 8;  // of a depth
 constexpr int P = 4;            // 64s of channels that a block ping_pong_fits
-constexpr int S = 2;            // panels of results that a group has room for
+constexpr int S = 2;            // swizzled_tiles of results that a group has room for
 constexpr int GROUP = 128, THREADS = 2 * GROUP + 32;
 
-struct Barriers {  // full, empty: of a group's stages, as they come; turns: may it multiply
+struct Barriers {  // full, empty: of a group's stages, as they arrive; turns: may it multiply
   unsigned long long full[2][RING], empty[2][RING], kept[MOST_STAGES], turns[2];
 
   __device__ __forceinline__ void init() {
@@ -50,7 +50,7 @@ struct Barriers {  // full, empty: of a group's stages, as they come; turns: may
   }
 };
 
-// keep(stage) brings what is kept; bring(tile, stage, slot, barrier) what passes by, a panel.
+// keep(stage) brings what is kept; bring(tile, stage, slot, barrier) what passes by, a swizzled_tile.
 template <typename Keep, typename Bring>
 __device__ __forceinline__ void bring_all(
     Barriers& barriers, const Turns& size, int first, const Keep& keep, const Bring& bring) {
@@ -64,7 +64,7 @@ __device__ __forceinline__ void bring_all(
         if (++freed_stage == size.stages) freed_stage = 0, ++freed_turn;
       }
       unsigned long long* const full = barriers.full[turn % 2] + (turn / 2 * size.stages + stage) % RING;
-      mbarrier_arrive_expect_tx(full, PANEL);
+      mbarrier_arrive_expect_tx(full, SWIZZLED_TILE);
       bring(tile, stage, n % RING, full);
     }
   }
@@ -81,8 +81,8 @@ __device__ __forceinline__ void multiply_tile(
   for (int stage = 0; stage < size.stages; ++stage, ++n) {
     mbarrier_wait(barriers.full[turn % 2] + n % RING, n / RING & 1);
     if (turn < 2) mbarrier_wait(barriers.kept + stage, 0);
-    const unsigned long long passing = describe(ring + (turn * size.stages + stage) % RING * PANEL, PANEL);
-    const unsigned long long staying = describe(kept + stage * PANEL, size.depth * LINE);
+    const unsigned long long passing = describe(ring + (turn * size.stages + stage) % RING * SWIZZLED_TILE, SWIZZLED_TILE);
+    const unsigned long long staying = describe(kept + stage * SWIZZLED_TILE, size.depth * LINE);
     wgmma_fence();
 #pragma unroll
     for (int i = 0; i < DEEP / 16; ++i) {  // the address of a descriptor is in units of 16 bytes
@@ -102,10 +102,10 @@ __global__ void __launch_bounds__(THREADS) b_stationary_shared(
     const __grid_constant__ Last size) {
   const int depth = size.turns.depth, step = size.turns.step;
   extern __shared__ __align__(1024) unsigned char memory[];
-  const unsigned int kept = (shared_address(memory) + 1023) / 1024 * 1024;  // panels as deep as the factors
+  const unsigned int kept = (shared_address(memory) + 1023) / 1024 * 1024;  // swizzled_tiles as deep as the factors
   unsigned char* const bytes = memory + (kept - shared_address(memory));
-  const int ring = depth * P * LINE, room = ring + RING * PANEL;
-  Barriers& barriers = *reinterpret_cast<Barriers*>(bytes + room + 2 * S * PANEL);
+  const int ring = depth * P * LINE, room = ring + RING * SWIZZLED_TILE;
+  Barriers& barriers = *reinterpret_cast<Barriers*>(bytes + room + 2 * S * SWIZZLED_TILE);
   const int first = quotient(blockIdx.x, size.kept);
   const int share = remainder(blockIdx.x, first, size.kept) * 64 * P;
   const int group = threadIdx.x / GROUP, member = threadIdx.x % GROUP;
@@ -117,22 +117,22 @@ __global__ void __launch_bounds__(THREADS) b_stationary_shared(
       prefetch_tensormap(dy);
     }
     const auto keep = [&](int stage) {
-      mbarrier_arrive_expect_tx(barriers.kept + stage, P * PANEL);
+      mbarrier_arrive_expect_tx(barriers.kept + stage, P * SWIZZLED_TILE);
       const int row = blockIdx.y * size.filter_rows, column = blockIdx.y * size.filter_columns + share;
-      for (int panel = 0; panel < P; ++panel) {
-        cp_async_bulk_tensor_load(kept + panel * depth * LINE + stage * PANEL, filter, column + panel * 64, row + stage * DEEP,
+      for (int swizzled_tile = 0; swizzled_tile < P; ++swizzled_tile) {
+        cp_async_bulk_tensor_load(kept + swizzled_tile * depth * LINE + stage * SWIZZLED_TILE, filter, column + swizzled_tile * 64, row + stage * DEEP,
                   barriers.kept + stage);
       }
     };
     const auto bring = [&](int tile, int stage, int slot, unsigned long long* barrier) {
       const int across = blockIdx.y * size.dy_columns + stage * DEEP;
-      cp_async_bulk_tensor_load(kept + ring + slot * PANEL, dy, across, tile * 64, barrier);
+      cp_async_bulk_tensor_load(kept + ring + slot * SWIZZLED_TILE, dy, across, tile * 64, barrier);
     };
     if (member == 0) bring_all(barriers, size.turns, first, keep, bring);
     __syncwarp();
   } else {
     const int lane = member % 32, warp = member / 32;
-    const int own = room + group * S * PANEL;
+    const int own = room + group * S * SWIZZLED_TILE;
     const int column = blockIdx.y * size.channels + share;
     const auto free = [&](unsigned long long* barrier) {
       if (lane == 0) mbarrier_arrive(barrier);
@@ -145,22 +145,22 @@ __global__ void __launch_bounds__(THREADS) b_stationary_shared(
       const int there = size.pixels - tile * 64;
       T* const into = d + (top < there ? (tile * 64 + top) * size.pitch + column + left * 8 : 0);
 #pragma unroll
-      for (int panel = 0; panel < P; ++panel) {
-        unsigned char* const slot = bytes + own + panel % S * PANEL;
+      for (int swizzled_tile = 0; swizzled_tile < P; ++swizzled_tile) {
+        unsigned char* const slot = bytes + own + swizzled_tile % S * SWIZZLED_TILE;
 #pragma unroll
         for (int i = 0; i < 4; ++i) {  // 16 channels
-          const float* const s = sum + panel * 32 + i * 8;
-          unsigned char* const at = slot + flipped(warp * 16 + lane % 16, 2 * i + lane / 16);
+          const float* const s = sum + swizzled_tile * 32 + i * 8;
+          unsigned char* const at = slot + swizzled(warp * 16 + lane % 16, 2 * i + lane / 16);
           store_matrices<false>(shared_address(at), {bits<T>(s[0], s[1]), bits<T>(s[2], s[3]), bits<T>(s[4], s[5]),
                                                      bits<T>(s[6], s[7])});
         }
         __syncwarp();  // a warp's lines are its own
         if (top < there) {
-          T* to = into + panel * 64;
+          T* to = into + swizzled_tile * 64;
 #pragma unroll
           for (int i = 0; i < 16; i += 4, to += 4 * size.pitch) {
-            const Pack<T, 8> pack = load<T, 8>(reinterpret_cast<const T*>(slot + flipped(top + i, left)));
-            if (top + i < there) store_streaming<T, 8>(to, pack);
+            const Vector<T, 8> vector = load<T, 8>(reinterpret_cast<const T*>(slot + swizzled(top + i, left)));
+            if (top + i < there) store_streaming<T, 8>(to, vector);
           }
         }
         __syncwarp();

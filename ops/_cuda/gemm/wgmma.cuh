@@ -6,10 +6,10 @@
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 
-// Panels of 128-byte lines whose pieces of 16 bytes are flipped by their line's last three bits. Lines that follow each
-// other in eights are 1024 bytes apart; `panels`: bytes between panels, where a factor stored by depth has several.
-__device__ __forceinline__ unsigned long long describe(unsigned int address, int panels) {
-  return (address >> 4 & 0x3fff) | static_cast<unsigned long long>(panels >> 4) << 16 | 64ull << 32 | 1ull << 62;
+// Panels of 128-byte lines whose pieces of 16 bytes are swizzled by their line's last three bits. Lines that follow each
+// other in eights are 1024 bytes apart; `swizzled_tiles`: bytes between swizzled_tiles, where a factor stored by depth has several.
+__device__ __forceinline__ unsigned long long describe(unsigned int address, int swizzled_tiles) {
+  return (address >> 4 & 0x3fff) | static_cast<unsigned long long>(swizzled_tiles >> 4) << 16 | 64ull << 32 | 1ull << 62;
 }
 
 #define D8(I) "+f"(d[I]), "+f"(d[I + 1]), "+f"(d[I + 2]), "+f"(d[I + 3]), "+f"(d[I + 4]), "+f"(d[I + 5]), \
@@ -29,12 +29,12 @@ __device__ __forceinline__ unsigned long long describe(unsigned int address, int
 #define FIRST_128 FIRST_96 \
   ", %96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111" \
   ", %112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
-#define WGMMA(COLUMNS, TYPE, NUMBERS, A, B, ADD, A_TURNED, B_TURNED, ...)                                       \
+#define WGMMA(COLUMNS, TYPE, NUMBERS, A, B, ADD, TRANSPOSE_A, TRANSPOSE_B, ...)                                       \
   asm volatile("{ .reg .pred p; setp.ne.b32 p, " ADD ", 0;\n"                                                   \
                "wgmma.mma_async.sync.aligned.m64n" #COLUMNS "k16.f32." TYPE "." TYPE " {" NUMBERS "}, "         \
-               A ", " B ", p, 1, 1, " A_TURNED ", " B_TURNED "; }"                                              \
+               A ", " B ", p, 1, 1, " TRANSPOSE_A ", " TRANSPOSE_B "; }"                                              \
                : __VA_ARGS__                                                                                    \
-               : "l"(a), "l"(b), "r"(static_cast<int>(add)), "n"(A_BY_DEPTH), "n"(B_BY_DEPTH))
+               : "l"(a), "l"(b), "r"(static_cast<int>(add)), "n"(A_MN_MAJOR), "n"(B_MN_MAJOR))
 #define WGMMA_64(TYPE) \
   WGMMA(64, TYPE, FIRST_32, "%32", "%33", "%34", "%35", "%36", D32(0))
 #define WGMMA_128(TYPE) \
@@ -46,7 +46,7 @@ __device__ __forceinline__ unsigned long long describe(unsigned int address, int
 #define WGMMA_256(TYPE) \
   WGMMA(256, TYPE, FIRST_128, "%128", "%129", "%130", "%131", "%132", D32(0), D32(32), D32(64), D32(96))
 #define MULTIPLY(COLUMNS, C_TYPE, TYPE)                                                                 \
-  template <int A_BY_DEPTH, int B_BY_DEPTH = 1>                                                         \
+  template <int A_MN_MAJOR, int B_MN_MAJOR = 1>                                                         \
   __device__ __forceinline__ void multiply(                                                             \
       float (&d)[COLUMNS / 2], unsigned long long a, unsigned long long b, bool add, const C_TYPE*) {   \
     WGMMA_##COLUMNS(TYPE);                                                                              \

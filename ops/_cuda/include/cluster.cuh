@@ -26,7 +26,7 @@ __device__ __forceinline__ void copy_commit() {
 }
 
 template <int PENDING>
-__device__ __forceinline__ void copy_wait() {  // until at most PENDING groups are under way
+__device__ __forceinline__ void copy_wait() {  // until at most PENDING groups are in flight
 #if __CUDA_ARCH__ >= 800
   asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
 #endif
@@ -95,7 +95,7 @@ __device__ __forceinline__ T read_remote(const T* ours, unsigned int rank) {
 
 // To the place that our own shared variable has in another block of the cluster, counted by that block's barrier.
 template <typename T>
-__device__ __forceinline__ void send(T* ours, T value, unsigned long long* barrier, unsigned int rank) {
+__device__ __forceinline__ void publish(T* ours, T value, unsigned long long* barrier, unsigned int rank) {
 #if __CUDA_ARCH__ >= 900
   const unsigned int to = remote_address(ours, rank), counter = remote_address(barrier, rank);
   if constexpr (sizeof(T) == 8) {

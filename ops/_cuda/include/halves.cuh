@@ -1,7 +1,7 @@
 // float32 as two halves of 11 bits each, once it is scaled by powers of two so that the largest of some numbers lies in
 // [2^TOP, 2^(TOP + 1)).
 #pragma once
-#include "pack.cuh"
+#include "vector.cuh"
 
 constexpr int TOP = 14;     // exponent to which the largest number is scaled
 constexpr int LEAST = TOP;  // biased exponent below which nothing is scaled up further: by 2^127
@@ -16,7 +16,7 @@ __device__ __forceinline__ int exponent(float largest) {
 __device__ __forceinline__ unsigned int bits(__half2 pair) { return *reinterpret_cast<const unsigned int*>(&pair); }
 
 // Two scaled numbers as halves, and what is left of them.
-__device__ __forceinline__ void take_apart(unsigned int& high, unsigned int& low, float first, float second) {
+__device__ __forceinline__ void split_halves(unsigned int& high, unsigned int& low, float first, float second) {
   const __half2 top = __floats2half2_rn(first, second);
   high = bits(top);
   low = bits(__floats2half2_rn(first - __low2float(top), second - __high2float(top)));

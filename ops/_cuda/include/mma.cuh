@@ -5,21 +5,21 @@
 // value gives NaN, as its second part is inf - inf. Tensor cores truncate their sums, so a stage
 // is summed by itself and then added with rounding.
 #pragma once
-#include "pack.cuh"
+#include "vector.cuh"
 #include "shared.cuh"
 
 constexpr int TILE = 128;          // rows and columns of a block's result
 constexpr int MMA_THREADS = 256;   // 2 x 4 warps
 constexpr int WARP_ROWS = 64, WARP_COLUMNS = 32;
 constexpr int ROW_TILES = WARP_ROWS / 16, COLUMN_TILES = WARP_COLUMNS / 8;
-constexpr int ACROSS = TILE + 8;   // padded row of a tile stored (depth, TILE), in elements
+constexpr int MN_MAJOR_PITCH = TILE + 8;   // padded row of a tile stored (depth, TILE), in elements
 
 template <typename T>
 constexpr int DEPTH = 128 / sizeof(T);  // products of one stage: 32 or 64
 template <typename T>
-constexpr int ALONG = DEPTH<T> + 16 / sizeof(T);  // padded row of a tile stored (TILE, depth)
+constexpr int K_MAJOR_PITCH = DEPTH<T> + 16 / sizeof(T);  // padded row of a tile stored (TILE, depth)
 template <typename T>
-constexpr int TILE_ELEMENTS = TILE * ALONG<T>;  // the larger of both layouts
+constexpr int TILE_ELEMENTS = TILE * K_MAJOR_PITCH<T>;  // the larger of both layouts
 
 template <int I, int J>
 struct Sums {  // of a warp: 16 I rows, 8 J columns
@@ -92,13 +92,13 @@ __device__ __forceinline__ void load_matrices(unsigned int (&to)[4], const void*
   }
 }
 
-// One stage of this warp's 16 I x 8 J part. A is stored (tile, depth) where A_ALONG, else (depth, tile) with PITCH
+// One stage of this warp's 16 I x 8 J part. A is stored (tile, depth) where A_K_MAJOR, else (depth, tile) with PITCH
 // elements from row to row; B likewise. PARTS: 3 for float32 accuracy, 1 for TF32.
-template <bool A_ALONG, bool B_ALONG, int PARTS, int PITCH = ACROSS, int I, int J>
+template <bool A_K_MAJOR, bool B_K_MAJOR, int PARTS, int PITCH = MN_MAJOR_PITCH, int I, int J>
 __device__ __forceinline__ void multiply(Sums<I, J>& sum, const float* a, const float* b, int row, int column) {
   const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
   const auto at = [](const float* tile, bool along, int index, int depth) {
-    return along ? tile[index * ALONG<float> + depth] : tile[depth * PITCH + index];
+    return along ? tile[index * K_MAJOR_PITCH<float> + depth] : tile[depth * PITCH + index];
   };
 #pragma unroll 1
   for (int k = t; k < DEPTH<float>; k += 8) {
@@ -107,7 +107,7 @@ __device__ __forceinline__ void multiply(Sums<I, J>& sum, const float* a, const 
     for (int j = 0; j < J; ++j)
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        const Split split(at(b, B_ALONG, column + 8 * j + g, k + 4 * half));
+        const Split split(at(b, B_K_MAJOR, column + 8 * j + g, k + 4 * half));
         high_b[j][half] = split.high;
         low_b[j][half] = split.low;
       }
@@ -116,7 +116,7 @@ __device__ __forceinline__ void multiply(Sums<I, J>& sum, const float* a, const 
       unsigned int high[4], low[4];
 #pragma unroll
       for (int part = 0; part < 4; ++part) {
-        const Split split(at(a, A_ALONG, row + 16 * i + g + 8 * (part % 2), k + 4 * (part / 2)));
+        const Split split(at(a, A_K_MAJOR, row + 16 * i + g + 8 * (part % 2), k + 4 * (part / 2)));
         high[part] = split.high;
         low[part] = split.low;
       }
@@ -137,7 +137,7 @@ __device__ __forceinline__ void multiply(Sums<I, J>& sum, const float* a, const 
   }
 }
 
-template <bool A_ALONG, bool B_ALONG, int PARTS, int PITCH = ACROSS, typename T, int I, int J>
+template <bool A_K_MAJOR, bool B_K_MAJOR, int PARTS, int PITCH = MN_MAJOR_PITCH, typename T, int I, int J>
 __device__ __forceinline__ void multiply(Sums<I, J>& sum, const T* a, const T* b, int row, int column) {
   const int lane = threadIdx.x % 32, inner = lane % 8, which = lane / 8;
 #pragma unroll 1
@@ -147,8 +147,8 @@ __device__ __forceinline__ void multiply(Sums<I, J>& sum, const T* a, const T* b
     for (int j = 0; j < J; j += 2) {  // tiles: (k, j), (k + 8, j), (k, j + 1), (k + 8, j + 1)
       unsigned int four[4];
       const int index = column + 8 * (j + which / 2), depth = k + 8 * (which % 2);
-      if constexpr (B_ALONG) {
-        load_matrices<false>(four, b + (index + inner) * ALONG<T> + depth);
+      if constexpr (B_K_MAJOR) {
+        load_matrices<false>(four, b + (index + inner) * K_MAJOR_PITCH<T> + depth);
       } else {
         load_matrices<true>(four, b + (depth + inner) * PITCH + index);
       }
@@ -158,8 +158,8 @@ __device__ __forceinline__ void multiply(Sums<I, J>& sum, const T* a, const T* b
     for (int i = 0; i < I; ++i) {  // tiles: (i, k), (i + 8, k), (i, k + 8), (i + 8, k + 8)
       unsigned int parts_a[4];
       const int index = row + 16 * i + 8 * (which % 2), depth = k + 8 * (which / 2);
-      if constexpr (A_ALONG) {
-        load_matrices<false>(parts_a, a + (index + inner) * ALONG<T> + depth);
+      if constexpr (A_K_MAJOR) {
+        load_matrices<false>(parts_a, a + (index + inner) * K_MAJOR_PITCH<T> + depth);
       } else {
         load_matrices<true>(parts_a, a + (depth + inner) * PITCH + index);
       }
@@ -170,7 +170,7 @@ __device__ __forceinline__ void multiply(Sums<I, J>& sum, const T* a, const T* b
 }
 
 // Lay this warp's part of the result into a tile of floats in shared memory, PITCH from row to row.
-template <int PITCH = ACROSS, int I, int J>
+template <int PITCH = MN_MAJOR_PITCH, int I, int J>
 __device__ __forceinline__ void lay_out(float* tile, const Sums<I, J>& sum, int row, int column) {
   const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
 #pragma unroll

@@ -14,12 +14,12 @@
 // lines are not in the cache yet: no dirty line has to be written back to make room.
 #pragma once
 #include "divide.cuh"
-#include "mail.cuh"
-#include "pack.cuh"
-#include "ticket.cuh"
+#include "flagged.cuh"
+#include "vector.cuh"
+#include "arrival_counter.cuh"
 
 constexpr int REDUCE_THREADS = 256;
-constexpr int LINE_PACKS = 8;    // vectors of 16 bytes in a cache line
+constexpr int LINE_VECTORS = 8;    // vectors of 16 bytes in a cache line
 constexpr int MOST_THREADS = 2048;  // resident threads of a multiprocessor
 constexpr unsigned int EVERY_LANE = 0xffffffffu;
 
@@ -94,18 +94,18 @@ __device__ __forceinline__ typename F::Acc merge_at_end(const F& f, typename F::
 // What was sent to `letters`, those of this lane of `lanes` of `count`, in a fixed order; leaves them empty.
 template <typename F>
 __device__ __forceinline__ typename F::Acc collect(
-    const F& f, typename F::Acc mine, unsigned long long* mail, int count, int lane, int lanes) {
+    const F& f, typename F::Acc mine, unsigned long long* flagged, int count, int lane, int lanes) {
   using Acc = typename F::Acc;
   constexpr int LETTERS = 4;
   for (int at = lane; at < count; at += LETTERS * lanes) {
-    unsigned long long* const letters = mail + at * WORDS<Acc>;
+    unsigned long long* const letters = flagged + at * WORDS<Acc>;
     Acc found[LETTERS];
-    await_all(found, letters, lanes, count - at, 1);
+    poll_all(found, letters, lanes, count - at, 1);
 #pragma unroll
     for (int i = 0; i < LETTERS; ++i) {
       if (at + i * lanes >= count) continue;
       mine = f.merge(mine, found[i]);
-      clear<Acc>(letters + i * lanes * WORDS<Acc>);
+      reset<Acc>(letters + i * lanes * WORDS<Acc>);
     }
   }
   return mine;
@@ -115,12 +115,12 @@ __device__ __forceinline__ typename F::Acc collect(
 // a warp or all of a block. put(row, sum) is called by one of them.
 template <int THREADS, typename F, typename Put>
 __device__ __forceinline__ void collect_rows(
-    const F& f, typename F::Acc* slots, int block, int rows, int splits, int lanes, unsigned long long* mail,
+    const F& f, typename F::Acc* slots, int block, int rows, int splits, int lanes, unsigned long long* flagged,
     const Put& put) {
   const int lane = threadIdx.x & (lanes - 1), row = (block * THREADS + threadIdx.x) / lanes;
   typename F::Acc all = f.identity();
   if (row < rows) {
-    all = collect(f, all, mail + static_cast<long long>(row) * splits * WORDS<typename F::Acc>, splits, lane, lanes);
+    all = collect(f, all, flagged + static_cast<long long>(row) * splits * WORDS<typename F::Acc>, splits, lane, lanes);
   }
   all = lanes == 32 ? merge_lanes(f, all, 32) : merge_at_end<THREADS>(f, all, slots);
   if (lane == 0 && row < rows) put(row, all);

@@ -24,12 +24,12 @@ struct ColumnLayout {
 // Layout   x by ColumnLayout          Grid  outer / blockDim.z × splits          Block  (lanes, rows, tiles) ≤ COLUMN_THREADS
 // Needs    WHOLE: every row begins and ends with a vector, width = lanes · V. Otherwise blockDim.y rows are whole vectors,
 //          so that a thread meets the same columns in each of its rows, and width ≤ (lanes - 1) · V.
-// Writes   out[a][b][kept]; with splits, partials[splits][a b kept] and tickets[grid x], which it leaves zero
+// Writes   out[a][b][kept]; with splits, partials[splits][a b kept] and counters[grid x], which it leaves zero
 // Why      loads are 16 bytes wide wherever rows begin; blocks of many tiles serve short columns, splits few columns
 template <typename F, int V, bool STREAM, bool WHOLE>
 __global__ void __launch_bounds__(COLUMN_THREADS, COLUMN_RESIDENT<F>) reduce_columns_grid(
     const typename F::Input* __restrict__ x, typename F::Output* __restrict__ out, F f, ColumnLayout layout, int shift,
-    unsigned int* tickets, typename F::Acc* partials) {
+    unsigned int* counters, typename F::Acc* partials) {
   using T = typename F::Input;
   using Acc = typename F::Acc;
   __shared__ __align__(16) unsigned char memory[V * COLUMN_THREADS * sizeof(Acc)];
@@ -60,7 +60,7 @@ __global__ void __launch_bounds__(COLUMN_THREADS, COLUMN_RESIDENT<F>) reduce_col
   if (outer < layout.outer && column < columns) {
     constexpr int IN_FLIGHT = COLUMN_IN_FLIGHT<T>;
     for (int row = first_row; row < end; row += IN_FLIGHT * rows) {
-      PackWord<T, V> words[IN_FLIGHT];
+      VectorWord<T, V> words[IN_FLIGHT];
       if (!WHOLE || layout.r2.value == 1) {
         const T* const here = from + row * layout.stride_r1;
 #pragma unroll
@@ -74,26 +74,26 @@ __global__ void __launch_bounds__(COLUMN_THREADS, COLUMN_RESIDENT<F>) reduce_col
 #pragma unroll
       for (int j = 0; j < IN_FLIGHT; ++j) {
         if (row + j * rows >= end) continue;
-        const Pack<T, V> pack = unpacked<T, V>(words[j]);
+        const Vector<T, V> vector = as_vector<T, V>(words[j]);
         if (!WHOLE && row + j * rows == layout.rows) {  // the row with a rest
 #pragma unroll
           for (int i = 0; i < V; ++i) {
-            if (first_column + column + i < layout.rest) mine[i] = f.take(mine[i], pack.at[i], pack.at[i]);
+            if (first_column + column + i < layout.rest) mine[i] = f.take(mine[i], vector.at[i], vector.at[i]);
           }
           continue;
         }
 #pragma unroll
-        for (int i = 0; i < V; ++i) mine[i] = f.take(mine[i], pack.at[i], pack.at[i]);
+        for (int i = 0; i < V; ++i) mine[i] = f.take(mine[i], vector.at[i], vector.at[i]);
       }
     }
   }
   const long long result = static_cast<long long>(result_row) * layout.kept + first_column;
   if (WHOLE && rows == 1 && splits == 1) {
     if (outer >= layout.outer || column >= columns) return;
-    Pack<typename F::Output, V> pack;
+    Vector<typename F::Output, V> vector;
 #pragma unroll
-    for (int i = 0; i < V; ++i) pack.at[i] = f.finish(mine[i]);
-    store<typename F::Output, V>(out + result + column, pack);
+    for (int i = 0; i < V; ++i) vector.at[i] = f.finish(mine[i]);
+    store<typename F::Output, V>(out + result + column, vector);
     return;
   }
   if (layout.in_warp > 1) {
@@ -133,7 +133,7 @@ __global__ void __launch_bounds__(COLUMN_THREADS, COLUMN_RESIDENT<F>) reduce_col
       partials[blockIdx.y * all + result + q] = total;
     }
   }
-  if (splits == 1 || !arrive_last(&tickets[blockIdx.x], splits)) return;
+  if (splits == 1 || !arrive_last(&counters[blockIdx.x], splits)) return;
   // Threads share the splits of a column, and the first of them has their sum.
   const int threads = lanes * rows, groups = max(1, threads / results), group = lane / results;
   for (int q = groups > 1 ? lane - group * results : lane; q < results; q += groups > 1 ? results : threads) {
@@ -180,7 +180,7 @@ __global__ void __launch_bounds__(SLAB_THREADS, SLAB_RESIDENT<F>) reduce_slabs_b
   Acc* const slots = reinterpret_cast<Acc*>(memory);
   const unsigned int b_count = layout.b, a = blockIdx.x / b_count, b = blockIdx.x - a * b_count;
   const int slabs = layout.r1, rows = layout.r2, columns = layout.c, slab = rows * columns;
-  constexpr int LINE = LINE_PACKS * V;
+  constexpr int LINE = LINE_VECTORS * V;
   const long long begin = (static_cast<long long>(a) * slabs * b_count + b) * slab, first = (begin + shift) / LINE * LINE - shift;
   const long long stride = static_cast<long long>(b_count) * slab;
   const int low = static_cast<int>(begin - first), high = low + slab;
@@ -191,15 +191,15 @@ __global__ void __launch_bounds__(SLAB_THREADS, SLAB_RESIDENT<F>) reduce_slabs_b
     for (int i = 0; i < V; ++i) mine[i] = f.identity();
 #pragma unroll 1
     for (int done = 0; done < slabs; done += IN_FLIGHT) {
-      PackWord<T, V> words[IN_FLIGHT];
+      VectorWord<T, V> words[IN_FLIGHT];
 #pragma unroll
       for (int j = 0; j < IN_FLIGHT; ++j, from += stride) words[j] = fetch_where<T, V, STREAM>(from, done + j < slabs);
 #pragma unroll
       for (int j = 0; j < IN_FLIGHT; ++j) {
         if (done + j >= slabs) continue;
-        const Pack<T, V> pack = unpacked<T, V>(words[j]);
+        const Vector<T, V> vector = as_vector<T, V>(words[j]);
 #pragma unroll
-        for (int i = 0; i < V; ++i) mine[i] = f.take(mine[i], pack.at[i], pack.at[i]);
+        for (int i = 0; i < V; ++i) mine[i] = f.take(mine[i], vector.at[i], vector.at[i]);
       }
     }
 #pragma unroll

@@ -75,13 +75,13 @@ struct Elements<ANY_AXES> {
 // reduce_elements_lanes: 2^bits lanes of a block reduce one result.
 // Layout   x by Elements<P>; results and length below 2^31      Grid  results / (threads / lanes) × splits
 // Block    a power of two of threads, or whole warps for BY_ROW   Needs  length ≤ ELEMENTS_EACH · lanes for BY_ROW and BY_COLUMN
-// Writes   out[results]; with splits, partials[splits][results] and tickets[grid x], which it leaves zero
+// Writes   out[results]; with splits, partials[splits][results] and counters[grid x], which it leaves zero
 // Why      all loads of a lane are in flight together, and there are no masks of vectors to compute
 template <typename F, Pattern P>
 __global__ void __launch_bounds__(REDUCE_THREADS) reduce_elements_lanes(
     const typename F::Input* __restrict__ x, const typename F::Input* __restrict__ second,
     typename F::Output* __restrict__ out, F f, Elements<P> elements, int results, int bits, int share,
-    unsigned int* tickets, typename F::Acc* partials) {
+    unsigned int* counters, typename F::Acc* partials) {
   using T = typename F::Input;
   using Acc = typename F::Acc;
   constexpr bool LOOPS = P == TWO_GROUPS || P == ANY_AXES;
@@ -95,7 +95,7 @@ __global__ void __launch_bounds__(REDUCE_THREADS) reduce_elements_lanes(
   const T* const other = F::TWO ? second + elements.first(own) : from;
   Acc mine = f.identity(), apart = f.identity();  // two, so that one need not wait for the other
   const auto take = [&](int first, int end) {
-    PackWord<T, 1> one[ELEMENTS_EACH], two[ELEMENTS_EACH];
+    VectorWord<T, 1> one[ELEMENTS_EACH], two[ELEMENTS_EACH];
 #pragma unroll
     for (int j = 0; j < ELEMENTS_EACH; ++j) {
       const int index = first + (j << bits);
@@ -106,7 +106,7 @@ __global__ void __launch_bounds__(REDUCE_THREADS) reduce_elements_lanes(
 #pragma unroll
     for (int j = 0; j < ELEMENTS_EACH; ++j) {
       if (first + (j << bits) >= end) continue;
-      const T a = unpacked<T, 1>(one[j]).at[0], b = F::TWO ? unpacked<T, 1>(two[j]).at[0] : a;
+      const T a = as_vector<T, 1>(one[j]).at[0], b = F::TWO ? as_vector<T, 1>(two[j]).at[0] : a;
       Acc& sum = j % 2 == 0 ? mine : apart;
       sum = f.take(sum, a, b);
     }
@@ -137,7 +137,7 @@ __global__ void __launch_bounds__(REDUCE_THREADS) reduce_elements_lanes(
     return;
   }
   if (lane == 0 && result < results) partials[static_cast<long long>(blockIdx.y) * results + result] = mine;
-  if (!arrive_last(&tickets[blockIdx.x], splits)) return;
+  if (!arrive_last(&counters[blockIdx.x], splits)) return;
   Acc total = f.identity();
 #pragma unroll 4
   for (int split = lane; split < splits; split += lanes) {

@@ -28,7 +28,7 @@ __device__ __forceinline__ typename F::Acc take_range(
   const unsigned int inside_of = high - low;
 #pragma unroll 1  // unrolled further, cheap sums spill
   for (int start = lane * V; start < high; start += UNROLL * lanes * V) {
-    PackWord<T, V> one[UNROLL], two[UNROLL];
+    VectorWord<T, V> one[UNROLL], two[UNROLL];
 #pragma unroll
     for (int u = 0; u < UNROLL; ++u) {
       const int at = start + u * lanes * V;
@@ -44,10 +44,10 @@ __device__ __forceinline__ typename F::Acc take_range(
     for (int u = 0; u < UNROLL; ++u) {
       const int at = start + u * lanes * V;
       if (at >= high) continue;
-      Pack<T, V> a = unpacked<T, V>(one[u]);
-      Pack<T, V> b = F::TWO ? unpacked<T, V>(two[u]) : a;
+      Vector<T, V> a = as_vector<T, V>(one[u]);
+      Vector<T, V> b = F::TWO ? as_vector<T, V>(two[u]) : a;
       const bool inside = WHOLE || (at >= low && at + V <= high);
-      if (V > 4 && !inside) {  // separate code: masked vectors are unpacked element by element first
+      if (V > 4 && !inside) {  // separate code: masked vectors are as_vector element by element first
 #pragma unroll
         for (int i = 0; i < V; ++i) {
           if (static_cast<unsigned int>(at + i - low) < inside_of) mine = f.take(mine, a.at[i], b.at[i]);
@@ -93,29 +93,29 @@ __global__ void __launch_bounds__(REDUCE_THREADS, LANES_RESIDENT<F>) reduce_rows
 }
 
 // reduce_rows_block: one thread block reduces one row, whose vectors are all in flight at once.
-// Layout   x[rows][packs] vectors          Grid  rows                                 Block  THREADS
-// Needs    packs ≤ THREADS · EACH          Writes  out[rows]
+// Layout   x[rows][vectors] vectors          Grid  rows                                 Block  THREADS
+// Needs    vectors ≤ THREADS · EACH          Writes  out[rows]
 // Why      a block lives as long as one load takes, with few instructions before it
 template <typename F, int V, bool STREAM, int THREADS, int EACH>
 __global__ void __launch_bounds__(THREADS, MOST_THREADS / THREADS) reduce_rows_block(
     const typename F::Input* __restrict__ x, const typename F::Input* __restrict__ second,
-    typename F::Output* __restrict__ out, F f, int packs) {
+    typename F::Output* __restrict__ out, F f, int vectors) {
   using T = typename F::Input;
   using Acc = typename F::Acc;
   __shared__ Acc slots[THREADS / 32];
-  const long long first = static_cast<long long>(blockIdx.x) * packs * V;
-  PackWord<T, V> one[EACH], two[EACH];
+  const long long first = static_cast<long long>(blockIdx.x) * vectors * V;
+  VectorWord<T, V> one[EACH], two[EACH];
 #pragma unroll
   for (int u = 0; u < EACH; ++u) {  // surplus threads load the last vector again: cheaper than a predicate
-    const int at = min(static_cast<int>(threadIdx.x) + u * THREADS, packs - 1) * V;
+    const int at = min(static_cast<int>(threadIdx.x) + u * THREADS, vectors - 1) * V;
     one[u] = fetch<T, V, STREAM>(x + first + at);
     if constexpr (F::TWO) two[u] = fetch<T, V, STREAM>(second + first + at);
   }
   Acc mine = f.identity();
 #pragma unroll
   for (int u = 0; u < EACH; ++u) {
-    if (static_cast<int>(threadIdx.x) + u * THREADS >= packs) continue;
-    const Pack<T, V> a = unpacked<T, V>(one[u]), b = F::TWO ? unpacked<T, V>(two[u]) : a;
+    if (static_cast<int>(threadIdx.x) + u * THREADS >= vectors) continue;
+    const Vector<T, V> a = as_vector<T, V>(one[u]), b = F::TWO ? as_vector<T, V>(two[u]) : a;
 #pragma unroll
     for (int i = 0; i < V; ++i) mine = f.take(mine, a.at[i], b.at[i]);
   }
@@ -127,7 +127,7 @@ __global__ void __launch_bounds__(THREADS, MOST_THREADS / THREADS) reduce_rows_b
 // Layout   x[outer][segments][inner][length], reduced over segments and length; rows are (outer, inner)
 // Grid     rows × splits           Block  REDUCE_THREADS
 // Needs    `share` elements of a single segment for each split, or `each` whole segments
-// Writes   out[rows], by way of mail (rows, splits - 1), which is zero between launches
+// Writes   out[rows], by way of flagged (rows, splits - 1), which is zero between launches
 // Waits    the last split of each row waits for the others: the plan keeps rows below the number of resident blocks
 // Why      few long rows have to keep the whole device busy
 // GRID_RESIDENT, resident blocks per multiprocessor, is defined by ops/_cuda/reduction/plan.py.
@@ -135,7 +135,7 @@ template <typename F, int V, bool STREAM, bool WHOLE>
 __global__ void __launch_bounds__(REDUCE_THREADS, GRID_RESIDENT - (sizeof(typename F::Input) == 8)) reduce_rows_grid(
     const typename F::Input* __restrict__ x, const typename F::Input* __restrict__ second,
     typename F::Output* __restrict__ out, F f, long long length, int shift, long long share, int segments, int inner,
-    int each, unsigned long long* mail) {
+    int each, unsigned long long* flagged) {
   using Acc = typename F::Acc;
   const int row = blockIdx.x, split = blockIdx.y, splits = gridDim.y;
   const int outer = row / inner;
@@ -150,16 +150,16 @@ __global__ void __launch_bounds__(REDUCE_THREADS, GRID_RESIDENT - (sizeof(typena
                              f, x, second, start + part, start + min(length, part + share), shift, threadIdx.x,
                              REDUCE_THREADS));
   }
-  mail += static_cast<long long>(row) * (splits - 1) * WORDS<Acc>;
+  flagged += static_cast<long long>(row) * (splits - 1) * WORDS<Acc>;
   if (split < splits - 1) {
     mine = merge_warps(f, mine, REDUCE_THREADS);
-    if (threadIdx.x == 0) send(mail + split * WORDS<Acc>, mine);
+    if (threadIdx.x == 0) publish(flagged + split * WORDS<Acc>, mine);
     return;
   }
   for (int other = threadIdx.x; other < splits - 1; other += REDUCE_THREADS) {
-    unsigned long long* const from = mail + other * WORDS<Acc>;
-    mine = f.merge(mine, await<Acc>(from));
-    clear<Acc>(from);
+    unsigned long long* const from = flagged + other * WORDS<Acc>;
+    mine = f.merge(mine, poll<Acc>(from));
+    reset<Acc>(from);
   }
   mine = merge_warps(f, mine, REDUCE_THREADS);
   if (threadIdx.x == 0) out[row] = f.finish(mine);
@@ -168,30 +168,30 @@ __global__ void __launch_bounds__(REDUCE_THREADS, GRID_RESIDENT - (sizeof(typena
 // reduce_rows_once: blocks read up to EACH vectors a thread of one row, all in flight at once, and end.
 // Layout   x[rows][length], rows that begin anywhere    Grid  rows · splits + collecting     Block  THREADS
 // Needs    share ≤ THREADS · EACH vectors, whole cache lines; shift: elements from the start of a cache line to x
-// Writes   out[rows], by way of mail (rows, splits), which is zero between launches
+// Writes   out[rows], by way of flagged (rows, splits), which is zero between launches
 // Waits    the last blocks collect, `lanes` threads a row; they are started after all others
 // Why      memory is read in the order of its addresses, and no block waits while there are vectors to read
 template <typename F, int V, int THREADS, int EACH>
 __global__ void __launch_bounds__(THREADS, F::TWO && V == 2 ? 1 : MOST_THREADS / THREADS) reduce_rows_once(
     const typename F::Input* __restrict__ x, const typename F::Input* __restrict__ second,
     typename F::Output* __restrict__ out, F f, int rows, long long length, int shift, int share, int lanes,
-    Divisor splits_of, unsigned long long* mail) {
+    Divisor splits_of, unsigned long long* flagged) {
   using T = typename F::Input;
   using Acc = typename F::Acc;
   __shared__ Acc slots[THREADS / 32];
   const int splits = splits_of.value, row = quotient(blockIdx.x, splits_of), split = blockIdx.x - row * splits;
   if (row >= rows) {
     const int block = blockIdx.x - rows * splits;
-    collect_rows<THREADS>(f, slots, block, rows, splits, lanes, mail, [&](int at, Acc all) { out[at] = f.finish(all); });
+    collect_rows<THREADS>(f, slots, block, rows, splits, lanes, flagged, [&](int at, Acc all) { out[at] = f.finish(all); });
     return;
   }
   const long long start = row * length + shift;
-  const int low = static_cast<int>(start) & (LINE_PACKS * V - 1), high = low + static_cast<int>(length);  // of its vectors
+  const int low = static_cast<int>(start) & (LINE_VECTORS * V - 1), high = low + static_cast<int>(length);  // of its vectors
   const int first = split * share + static_cast<int>(threadIdx.x), until = min((high + V - 1) / V, (split + 1) * share);
   const long long begin = (start - low - shift) + static_cast<long long>(first) * V;
   const T* const from = x + begin;
   const T* const other = F::TWO ? second + begin : from;
-  PackWord<T, V> one[EACH], two[EACH];
+  VectorWord<T, V> one[EACH], two[EACH];
 #pragma unroll
   for (int u = 0; u < EACH; ++u) {
     one[u] = fetch_where<T, V, true>(from + u * THREADS * V, first + u * THREADS < until);
@@ -200,9 +200,9 @@ __global__ void __launch_bounds__(THREADS, F::TWO && V == 2 ? 1 : MOST_THREADS /
   Acc mine = f.identity();
 #pragma unroll
   for (int u = 0; u < EACH; ++u) {
-    const int pack = first + u * THREADS, at = pack * V;
-    if (pack >= until) continue;
-    const Pack<T, V> a = unpacked<T, V>(one[u]), b = F::TWO ? unpacked<T, V>(two[u]) : a;
+    const int vector = first + u * THREADS, at = vector * V;
+    if (vector >= until) continue;
+    const Vector<T, V> a = as_vector<T, V>(one[u]), b = F::TWO ? as_vector<T, V>(two[u]) : a;
     if (at >= low && at + V <= high) {
 #pragma unroll
       for (int i = 0; i < V; ++i) mine = f.take(mine, a.at[i], b.at[i]);
@@ -214,5 +214,5 @@ __global__ void __launch_bounds__(THREADS, F::TWO && V == 2 ? 1 : MOST_THREADS /
     }
   }
   mine = merge_at_end<THREADS>(f, mine, slots);
-  if (threadIdx.x == 0) send(mail + (static_cast<long long>(row) * splits + split) * WORDS<Acc>, mine);
+  if (threadIdx.x == 0) publish(flagged + (static_cast<long long>(row) * splits + split) * WORDS<Acc>, mine);
 }

@@ -1,6 +1,6 @@
 // Bulk copies between global and shared memory (sm_90), issued by one thread; tensor maps describe matrices.
 #pragma once
-#include "pack.cuh"
+#include "vector.cuh"
 #include "ptx/fence_proxy_async.cuh"
 #include "shared.cuh"
 
@@ -20,7 +20,7 @@ __device__ __forceinline__ void cp_async_bulk_tensor_load(
     unsigned int to, const TensorMap& map, int column, int row, unsigned long long* barrier) {
   asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
                "[%0], [%1, {%2, %3}], [%4], %5;" ::"r"(to),
-               "l"(&map), "r"(column), "r"(row), "r"(shared_address(barrier)), "l"(kept_policy())
+               "l"(&map), "r"(column), "r"(row), "r"(shared_address(barrier)), "l"(evict_last_policy())
                : "memory");
 }
 
@@ -29,7 +29,7 @@ __device__ __forceinline__ void cp_async_bulk_tensor_load(
     unsigned int to, const TensorMap& map, int column, int row, int matrix, unsigned long long* barrier) {
   asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
                "[%0], [%1, {%2, %3, %4}], [%5], %6;" ::"r"(to),
-               "l"(&map), "r"(column), "r"(row), "r"(matrix), "r"(shared_address(barrier)), "l"(kept_policy())
+               "l"(&map), "r"(column), "r"(row), "r"(matrix), "r"(shared_address(barrier)), "l"(evict_last_policy())
                : "memory");
 }
 

@@ -1,7 +1,7 @@
 // Operands that walk over one common shape of up to six merged axes, as ops/_core/broadcast.py lays it out.
 #pragma once
 #include "divide.cuh"
-#include "pack.cuh"
+#include "vector.cuh"
 
 constexpr int AXES = 6;
 
@@ -40,11 +40,11 @@ struct RowSplit {
 
   // The `count` elements of an operand that belong to flat elements from `at` on. dense: the operand is flat itself.
   template <typename T>
-  __device__ __forceinline__ Pack<T, V> load(
+  __device__ __forceinline__ Vector<T, V> load(
       const T* from, const Strides& strides, bool dense, unsigned int at, unsigned int count, const Axes& axes) const {
     if constexpr (V == 1) return {from[dense ? at : place(at, axes, strides)]};
     if (dense && count == V) return ::load<T, V>(from + at);
-    Pack<T, V> result{};
+    Vector<T, V> result{};
     if (dense || count < V || axes.length[0].value < V) {
 #pragma unroll
       for (int i = 0; i < V; ++i) {
@@ -54,9 +54,9 @@ struct RowSplit {
     }
     const T* const one = from + place(at, axes, strides);
     const T* const next = here < V ? from + place(at + here, axes, strides) : one;
-    const auto* const word = reinterpret_cast<const PackWord<T, V>*>(one);
+    const auto* const word = reinterpret_cast<const VectorWord<T, V>*>(one);
     if (strides.at[0] == 1 && here >= V && reinterpret_cast<unsigned long long>(one) % sizeof(*word) == 0) {
-      return unpacked<T, V>(*word);
+      return as_vector<T, V>(*word);
     }
     if (strides.at[0] == 0) {  // repeated along the row
       const T first = *one, second = *next;
@@ -75,10 +75,10 @@ struct RowSplit {
 
 // The first `count` of V elements.
 template <typename T, int V>
-__device__ __forceinline__ void store_some(T* to, const Pack<T, V>& pack, unsigned int count) {
-  if (count == V) return store<T, V>(to, pack);
+__device__ __forceinline__ void store_some(T* to, const Vector<T, V>& vector, unsigned int count) {
+  if (count == V) return store<T, V>(to, vector);
 #pragma unroll
   for (int i = 0; i < V; ++i) {
-    if (i < count) to[i] = pack.at[i];
+    if (i < count) to[i] = vector.at[i];
   }
 }

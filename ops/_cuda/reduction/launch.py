@@ -11,32 +11,33 @@ from opgauge.ops._core.axes import MergedAxes, Reduction
 from opgauge.ops._core.kernel import Bound
 from opgauge.ops._core.op import Array
 from opgauge.ops._cuda.reduction.plan import (
-    LINE_PACKS,
+    LINE_VECTORS,
     ONCE_THREADS,
     ONE_ROW_THREADS,
     STREAMED_FROM,
     VECTOR_BYTES,
-    Device,
-    Problem,
+    GpuSize,
     ReducePlan,
+    ReduceProblem,
     block_template,
     has_once,
     most_partials,
     once_template,
     plan,
 )
-from opgauge.ops._cuda.source import Source, multiprocessors
+from opgauge.ops._cuda.source import CudaSource, multiprocessors
 
 COLUMNS_LAYOUT = np.dtype(
     [*((name, np.int64) for name in ("a", "r1", "b", "r2", "c", "share")), ("across", np.uint32), ("unused", np.uint32)]
 )
+"""`Layout` of `include/columns.cuh`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Functor:
-    """A functor of a source: its C++ name, elements of a vector, accumulator size, and its fields by value.
+    """Reduction functor of a source: C++ name, elements per vector, accumulator size, and its fields by value.
 
-    light: it takes an element in two or three instructions, and adds up one tensor in 32 bits.
+    light: an element costs two or three instructions, and a single tensor is accumulated in 32 bits.
     """
 
     name: str
@@ -47,17 +48,17 @@ class Functor:
 
 
 def workspace_bytes(axes: MergedAxes, accumulator_bytes: int) -> int:
-    """Room for tickets and partial results, plain or with their flags, of any launch over `axes`."""
+    """Bytes for arrival counters and partial results, plain or flagged, of any launch over `axes`."""
     partials = most_partials(axes.count, axes.length)
-    return _tickets_bytes(axes) + 2 * accumulator_bytes * partials
+    return _counters_bytes(axes) + 2 * accumulator_bytes * partials
 
 
-def _tickets_bytes(axes: MergedAxes) -> int:
+def _counters_bytes(axes: MergedAxes) -> int:
     return -(-4 * max(axes.count, 1) // 256) * 256
 
 
 def expressions(functor: str, width: int, *, only_rows: bool = False, light: bool = True) -> tuple[str, ...]:
-    """The instances that `launch` may need for this functor."""
+    """Kernel instances that `launch` may need for this functor."""
     flags, paired = ("false", "true"), only_rows
     both = tuple(f"{width}, {streams}, {whole}" for streams, whole in product(flags, flags))
     found = [("reduce_elements_lanes", pattern) for pattern in ("BY_ROW", "TWO_GROUPS", "ANY_AXES")]
@@ -79,8 +80,8 @@ def planned(
 ) -> ReducePlan:
     """The plan for these arrays on the current device."""
     itemsize = x.dtype.itemsize
-    line, vector = LINE_PACKS * VECTOR_BYTES, functor.width * itemsize
-    problem = Problem(
+    line, vector = LINE_VECTORS * VECTOR_BYTES, functor.width * itemsize
+    problem = ReduceProblem(
         axes,
         itemsize,
         functor.width,
@@ -92,11 +93,11 @@ def planned(
         wide_out=out.data.ptr % (functor.width * out.dtype.itemsize) == 0,
         streamed_from=streamed_from,
     )
-    return plan(problem, Device(multiprocessors()))
+    return plan(problem, GpuSize(multiprocessors()))
 
 
 def launch(
-    source: Source,
+    source: CudaSource,
     functor: Functor,
     axes: MergedAxes,
     x: Any,
@@ -107,7 +108,7 @@ def launch(
 ) -> Bound:
     """A callable that reduces `x` (and `second`, read beside it) over `axes` into `out`, in one launch.
 
-    streamed_from: bytes from which on rows are read as the first to leave the cache.
+    streamed_from: size in bytes from which rows are read with L2 evict_first.
     """
     if out.size == 0:
         return lambda: None
@@ -115,8 +116,8 @@ def launch(
     function = source.function(found.expression(functor.name))
     columns = found.kernel in {"reduce_columns_grid", "reduce_slabs_block"}
     arrays = (x, out) if columns else (x, second, out)
-    tickets, partials = workspace, workspace[_tickets_bytes(axes) :]
-    scratch = {"": (), "mail": (workspace,), "tickets": (tickets, partials)}[found.scratch]
+    counters, partials = workspace, workspace[_counters_bytes(axes) :]
+    scratch = {"": (), "flagged": (workspace,), "counters": (counters, partials)}[found.scratch]
     arguments = (*arrays, functor.value, *found.numbers, *scratch)
     return lambda: function(found.grid, found.block, arguments)
 
@@ -128,9 +129,9 @@ def layout_struct(layout: Reduction, splits: int, across: int) -> Array:
 
 
 def column_lanes(columns: int, width: int, lanes: int = 32) -> tuple[int, int]:
-    """Threads side by side along the columns, and how many such groups there are.
+    """Threads along the columns, and the number of such groups.
 
-    A few columns are one group: then rows follow one another in memory without a gap.
+    A narrow matrix is one group: consecutive rows are then read without a gap.
     """
-    packs = -(-columns // width)
-    return (packs, 1) if packs <= 64 else (lanes, -(-packs // lanes))
+    vectors = -(-columns // width)
+    return (vectors, 1) if vectors <= 64 else (lanes, -(-vectors // lanes))

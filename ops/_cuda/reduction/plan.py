@@ -1,7 +1,7 @@
-"""Choose the kernel, grid and block of a reduction from facts alone: no GPU, no arrays.
+"""Choice of kernel, grid and block of a reduction, without a GPU or arrays.
 
 `plan` returns a `ReducePlan`, which `launch` binds and `opgauge show --why` can print. The kernels are described in
-`include/reduce.cuh`. Figures beside constants are of an H100 or H200: what the alternative costs.
+`include/reduce.cuh`. Percentages beside constants were measured on an H100 or H200: the cost of the alternative.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from opgauge.ops._cuda.source import DIVISOR, divisor, flag
 
 THREADS, WARP, VECTOR_BYTES = 256, 32, 16
 LARGEST = (1 << 31) - (1 << 16)
-"""Elements, and results, that 32-bit indices can count, with room for what surplus lanes compute."""
-LINE_PACKS = 8
+"""Maximum number of elements, and of results: 32-bit indices, with room for the surplus lanes of the last block."""
+LINE_VECTORS = 8
 """Vectors of 16 bytes in a cache line."""
-PACKS_PER_LANE = declare(
+VECTORS_PER_LANE = declare(
     "reduction.packs_per_lane",
     4,
     (1, 2, 4, 8),
@@ -33,50 +33,50 @@ PACKS_PER_LANE = declare(
 )
 LARGEST_GRID = 65_535
 MOST_SPLITS = 1024
-"""Blocks that may share a result."""
+"""Maximum blocks per result."""
 
 ELEMENTS_EACH, ELEMENTS_LENGTH, FEW_ELEMENTS = 8, 256, 1 << 16
-"""reduce_elements_lanes: loads of a lane in flight, longest sum of rows or columns, and elements below which it is the
-fastest whatever the layout: vectors cost 4 to 14 % of rows and 24 to 51 % of columns, all of 4 us."""
+"""reduce_elements_lanes: loads in flight per lane, maximum length of a sum, and number of elements below which it is
+the fastest for every layout: vectors cost 4 to 14 % on rows and 24 to 51 % on columns, at 4 us in all."""
 ELEMENTS_THREADS, ELEMENTS_BLOCKS = 128, 8
-"""Threads of a block, and blocks per multiprocessor below which several share a result."""
+"""Threads per block; blocks per multiprocessor below which several blocks share a result."""
 SHORT_BYTES = 96
-"""A row that is no whole vectors, or all the rows of a column, up to which elements are as fast as vectors."""
+"""Maximum bytes of a row of partial vectors, or of a column, for which single elements are as fast as vectors."""
 ODD_ROWS = range(513, 1153)
-"""Elements of 4 bytes of a row that is no whole vectors, where nothing is streamed: masks of vectors cost 5 to 7 %."""
+"""Length in 4-byte elements of unaligned rows that are read element by element: masked vectors cost 5 to 7 %."""
 DIGITS = 6
-"""Merged axes, kept or reduced, of `reduce_elements_lanes`."""
+"""Maximum number of merged axes, retained or reduced, of `reduce_elements_lanes`."""
 
 SHORT_ROW = WARP * 8
-"""Vectors of a row up to which a warp at most reduces it."""
-BLOCK_PACKS = range(513, 1025)
-"""Whole vectors of 4-byte elements of a row that a block reads at once (reduce_rows_block): lanes cost 3 to 4 %."""
+"""Maximum vectors of a row for which one warp or less reduces it."""
+BLOCK_VECTORS = range(513, 1025)
+"""Vectors of an aligned row of 4-byte elements for reduce_rows_block: reduce_rows_lanes costs 3 to 4 %."""
 BLOCK_STREAMED = 4
-"""How many times STREAMED_ROWS are streamed by reduce_rows_block: 786 MB take 0.98 of the time, 1 GB 1.03."""
+"""Multiple of STREAMED_ROWS up to which reduce_rows_block streams: 786 MB take 0.98 of the time, 1 GB 1.03."""
 GRID_RESIDENT = 4
-"""Resident blocks of reduce_rows_grid on any multiprocessor; fewer rows are shared, as one block of each waits."""
-GRID_BLOCKS, LEAST_PACKS = 64, 4
-"""Blocks per multiprocessor that share few rows, and vectors of a thread, of all tensors, below which no more do."""
+"""Resident blocks of reduce_rows_grid per multiprocessor on every device; rows are limited to them, as blocks wait."""
+GRID_BLOCKS, MINIMUM_VECTORS = 64, 4
+"""Blocks per multiprocessor that share few rows; minimum vectors per thread, over all tensors, for one block more."""
 ROW_OF_BLOCK = 8
-"""Vectors of a thread up to which a block reduces a row alone, where rows are as many as multiprocessors."""
+"""Maximum vectors per thread for which one block reduces a row, if there is a row for each multiprocessor."""
 MANY_BYTES = 384 << 20
-"""Size of a tensor above which rows are shared by as many blocks as are resident; pairs of tensors by twice as many."""
+"""Size of a tensor above which rows are shared by the resident blocks only; pairs of tensors by twice as many."""
 ONCE_BYTES, ONCE_EACH, ONCE_BLOCKS, ONE_ROW_BLOCKS = 32 << 20, 2, 14 << 10, 9 << 10
-"""reduce_rows_once: least bytes of x, vectors of a thread, and most blocks: reduce_rows_grid costs 3 to 9 %."""
+"""reduce_rows_once: minimum bytes of x, vectors per thread, and maximum blocks: reduce_rows_grid costs 3 to 9 %."""
 ONCE_THREADS, ONE_ROW_THREADS, WARP_COLLECTS = 512, 1024, 128
-"""Threads of its blocks, of several rows and of one; partial results of a row that a warp collects, not a block."""
+"""Threads per block of reduce_rows_once, for several rows and for one; maximum partial results that a warp merges."""
 STREAMED_FROM, STREAMED_ROWS, STREAMED_COLUMNS = 12 << 20, 192, 384
-"""Bytes from which reads are streamed, and megabytes up to which they are: less is read again from the cache."""
+"""Bytes from which reads are L2 evict_first, and megabytes up to which they are: smaller tensors stay in cache."""
 
 COLUMN_THREADS, COLUMN_BLOCKS, COLUMN_BUSY = 512, 4, 1024
-"""reduce_columns_grid: most threads of a block; blocks and threads per multiprocessor that are enough."""
+"""reduce_columns_grid: maximum threads per block; sufficient blocks and threads per multiprocessor."""
 MOST_LANES = 64
-"""Lanes along c of one block; narrower ones make more blocks."""
+"""Maximum lanes along c per block; fewer lanes make more blocks."""
 COLUMN_LANES = (MOST_LANES, WARP, WARP // 2)
 WHOLE_ROWS = 1024
-"""Rows up to which blocks a cache line wide take columns whole (8 to 17 MB: splits cost 17 to 27 %)."""
-SLAB_BYTES, SLAB_THREADS, SLAB_PACKS = 16_384, 288, 64
-"""reduce_slabs_block: bytes of a slab's sums and threads of a block at most, vectors of a slab at least."""
+"""Maximum rows for which a block one cache line wide reduces whole columns (8 to 17 MB: splits cost 17 to 27 %)."""
+SLAB_BYTES, SLAB_THREADS, SLAB_VECTORS = 16_384, 288, 64
+"""reduce_slabs_block: maximum bytes of a slab's sums and threads per block, minimum vectors per slab."""
 
 OPTIONS = tuple(
     f"-D{name}={number}"
@@ -89,7 +89,7 @@ OPTIONS = tuple(
         "SLAB_BYTES": SLAB_BYTES,
     }.items()
 )
-"""Numbers that the kernels share, for the compiler."""
+"""Numbers shared with the kernels, as compiler options."""
 
 DIGITS_STRUCT = np.dtype(
     [("count", np.int32), ("unused", np.int32), ("stride", np.int64, (DIGITS,)), ("length", DIVISOR, (DIGITS,))]
@@ -106,9 +106,11 @@ TWO_GROUPS_STRUCT = np.dtype(
         ("padding", np.int32),
     ]
 )
+"""`Elements` of `include/reduce_elements.cuh` by pattern, and its `Digits`."""
 ANY_AXES_STRUCT = np.dtype(
     [("length", np.int32), ("innermost", np.int32), ("kept", DIGITS_STRUCT), ("reduced", DIGITS_STRUCT)]
 )
+"""`Elements<ANY_AXES>` of `include/reduce_elements.cuh`."""
 COLUMN_STRUCT = np.dtype(
     [
         *((name, np.int64) for name in ("stride_a", "stride_r1", "stride_b")),
@@ -117,23 +119,25 @@ COLUMN_STRUCT = np.dtype(
         ("padding", np.int32),
     ]
 )
+"""`ColumnLayout` of `include/reduce_columns.cuh`."""
 SLAB_STRUCT = np.dtype([(name, np.int32) for name in ("r1", "b", "r2", "c")])
+"""`SlabLayout` of `include/reduce_columns.cuh`."""
 
 
-class Device(NamedTuple):
-    """What a plan has to know of a GPU."""
+class GpuSize(NamedTuple):
+    """Size of a GPU, as far as a plan depends on it."""
 
     multiprocessors: int
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
-    """A reduction as far as its plan depends on it.
+class ReduceProblem:
+    """The properties of a reduction that its plan depends on.
 
-    axes: the merged axes of x. width: elements of a vector. accumulator_bytes: of a partial result. light: an element
-    takes two or three instructions and adds up one tensor in 32 bits. past: elements from the start of a line to x.
-    paired: a second tensor is read beside x; aligned_pair: it begins equally far past a vector. wide_out: out begins
-    where a vector may be stored. streamed_from: bytes from which rows are streamed.
+    axes: the merged axes of x. width: elements per vector. accumulator_bytes: per partial result. light: an element
+    costs two or three instructions and a single tensor is accumulated in 32 bits. past: elements from the start of a
+    cache line to x. paired: a second tensor is read with x; aligned_pair: both have the same offset within a vector.
+    wide_out: out is aligned to a vector. streamed_from: bytes from which rows are read with L2 evict_first.
     """
 
     axes: MergedAxes
@@ -163,17 +167,18 @@ class Problem:
         return self.past % self.width
 
     def streams(self, megabytes: int) -> bool:
-        """Whether reads are the first to leave the cache, as sizes up to `megabytes` are."""
+        """Whether reads are L2 evict_first, as for sizes up to `megabytes`."""
         nbytes = self.nbytes * (2 if self.paired else 1)
         return nbytes >= self.streamed_from and nbytes >> 20 <= megabytes
 
 
 @dataclass(frozen=True, slots=True)
 class ReducePlan:
-    """How a reduction is launched.
+    """Launch of a reduction.
 
-    template: arguments of the kernel after the functor. numbers: what it takes after the functor's value. scratch: what
-    of the workspace follows them: "mail", "tickets" (and partial results), or nothing. reason: why this kernel.
+    template: template arguments after the functor. numbers: kernel arguments after the functor's value. scratch: the
+    part of the workspace after them: "flagged" (flagged partials), "counters" (arrival counters and partials), or none.
+    reason: why this kernel was chosen.
     """
 
     kernel: str
@@ -185,7 +190,7 @@ class ReducePlan:
     scratch: str = ""
 
     def expression(self, functor: str) -> str:
-        """The name of the kernel's instance in C++."""
+        """C++ name of the kernel instance."""
         return f"{self.kernel}<{functor}, {self.template}>"
 
     def __str__(self) -> str:
@@ -193,15 +198,15 @@ class ReducePlan:
         return f"{self.kernel}<{self.template}> grid {grid} block {block}: {self.reason}"
 
 
-def plan(problem: Problem, device: Device) -> ReducePlan:
-    """The kernel of `problem` on `device`, and its launch. Raises AxisError for axes that alternate too often."""
+def plan(problem: ReduceProblem, device: GpuSize) -> ReducePlan:
+    """Kernel and launch of `problem` on `device`. Raises AxisError for axes that alternate too often."""
     layout = problem.axes.two_groups()
     if problem.axes.length == 1 and FEW_ELEMENTS < problem.axes.count <= LARGEST:  # one row of columns
         layout = Reduction(1, 1, 1, 1, problem.axes.count)
     elif problem.axes.length == 1:
         layout = Reduction(problem.axes.count, 1, 1, 1, 1)
     if layout is None or (problem.paired and not problem.aligned_pair):
-        return _any_axes(problem, device, "more than two groups of axes" if layout is None else "tensors begin apart")
+        return _any_axes(problem, device, "more than two groups of axes" if layout is None else "unequal alignment")
     if max(layout.c, layout.length, layout.a * layout.b) > LARGEST and layout.c * layout.r2 > 1:
         return _any_axes(problem, device, "more than 2^31 rows or columns")
     if layout.c == 1 and layout.r2 == 1:
@@ -214,12 +219,12 @@ def plan(problem: Problem, device: Device) -> ReducePlan:
 
 
 def most_splits(count: int, length: int) -> int:
-    """Blocks that may share one of `count` results of `length` elements: the fewer results, the more blocks."""
+    """Maximum blocks per result, for `count` results of `length` elements: more blocks for fewer results."""
     return max(1, min(MOST_SPLITS, (1 << 16) // max(count, 1), length // THREADS))
 
 
 def most_partials(count: int, length: int) -> int:
-    """Partial results of any plan for `count` results of `length` elements each."""
+    """Maximum partial results of any plan for `count` results of `length` elements each."""
     once = min(ONCE_BLOCKS, count * length // ONCE_THREADS)
     return max(count * most_splits(count, length), once)
 
@@ -228,35 +233,33 @@ def most_partials(count: int, length: int) -> int:
 
 
 def _lane_bits(length: int, most: int) -> int:
-    """Logarithm of the lanes that read `length` elements with all loads in flight; `most` at most."""
+    """Base-2 logarithm of the lanes that read `length` elements with all loads in flight; at most `most`."""
     return min((-(-length // ELEMENTS_EACH) - 1).bit_length(), most)
 
 
-def _elements(problem: Problem, pattern: str, struct: Array, bits: int, threads: int, reason: str) -> ReducePlan:
+def _elements(problem: ReduceProblem, pattern: str, struct: Array, bits: int, threads: int, reason: str) -> ReducePlan:
     count, length = problem.axes.count, problem.axes.length
     numbers = (struct, np.int32(count), np.int32(bits), np.int32(length))
     grid = (-(-count // (threads >> bits)), 1)
-    return ReducePlan("reduce_elements_lanes", pattern, grid, (threads,), numbers, reason, "tickets")
+    return ReducePlan("reduce_elements_lanes", pattern, grid, (threads,), numbers, reason, "counters")
 
 
-def _few_rows(problem: Problem, rows: int, length: int) -> ReducePlan | None:
+def _few_rows(problem: ReduceProblem, rows: int, length: int) -> ReducePlan | None:
     few = problem.size <= FEW_ELEMENTS
     whole = problem.shift == length % problem.width == 0
     short = not whole and length * problem.itemsize <= SHORT_BYTES and problem.size <= LARGEST
     struct = np.array((length, 0), BY_ROW_STRUCT)
     odd = not whole and problem.itemsize == 4 and length in ODD_ROWS and not problem.paired
     if odd and not problem.streams(STREAMED_ROWS):
-        return _elements(problem, "BY_ROW", struct, _lane_bits(length, 8), THREADS, "rows that are no whole vectors")
+        return _elements(problem, "BY_ROW", struct, _lane_bits(length, 8), THREADS, "unaligned rows")
     if length > ELEMENTS_LENGTH or not (few or short):
         return None
     bits = _lane_bits(length, 5)
     threads = min(ELEMENTS_THREADS, -(-(rows << bits) // WARP) * WARP)
-    return _elements(
-        problem, "BY_ROW", struct, bits, threads, "few elements" if few else "short rows, no whole vectors"
-    )
+    return _elements(problem, "BY_ROW", struct, bits, threads, "few elements" if few else "short unaligned rows")
 
 
-def _few_columns(problem: Problem, layout: Reduction) -> ReducePlan | None:
+def _few_columns(problem: ReduceProblem, layout: Reduction) -> ReducePlan | None:
     few = problem.size <= FEW_ELEMENTS
     short = layout.r1 * layout.c * problem.itemsize <= SHORT_BYTES and problem.size <= LARGEST
     if layout.length > ELEMENTS_LENGTH or layout.length == 1 or not (few or short):
@@ -270,7 +273,7 @@ def _few_columns(problem: Problem, layout: Reduction) -> ReducePlan | None:
 def _digits(axes: tuple[tuple[int, int], ...]) -> Array:
     """A `Digits` of `include/reduce_elements.cuh` from (length, stride), outermost first."""
     if len(axes) > DIGITS:
-        msg = f"axes alternate between kept and reduced {len(axes)} times; at most {DIGITS} are supported"
+        msg = f"axes alternate between retained and reduced {len(axes)} times; at most {DIGITS} are supported"
         raise AxisError(msg)
     found = np.zeros((), DIGITS_STRUCT)
     found["length"][:] = divisor(1)
@@ -280,8 +283,8 @@ def _digits(axes: tuple[tuple[int, int], ...]) -> Array:
     return found
 
 
-def _any_axes(problem: Problem, device: Device, reason: str) -> ReducePlan:
-    """Any axes: a lane reads an element at a time."""
+def _any_axes(problem: ReduceProblem, device: GpuSize, reason: str) -> ReducePlan:
+    """Reduction over any axes, one element per load."""
     axes, (count, length) = problem.axes, (problem.axes.count, problem.axes.length)
     if max(count, length) > LARGEST:
         msg = f"{count} results of {length} elements over these axes: 2^31 or more are not supported"
@@ -297,7 +300,7 @@ def _any_axes(problem: Problem, device: Device, reason: str) -> ReducePlan:
     numbers = (struct, np.int32(count), np.int32(bits), np.int32(share))
     grid = (blocks, -(-length // share))
     pattern = "ANY_AXES" if layout is None else "TWO_GROUPS"
-    return ReducePlan("reduce_elements_lanes", pattern, grid, (THREADS,), numbers, reason, "tickets")
+    return ReducePlan("reduce_elements_lanes", pattern, grid, (THREADS,), numbers, reason, "counters")
 
 
 def _any_struct(axes: MergedAxes, *, innermost: bool) -> Array:
@@ -322,24 +325,24 @@ def _two_struct(layout: Reduction) -> Array:
 # ---- rows ------------------------------------------------------------------------------------------------------------
 
 
-def _rows(problem: Problem, rows: int, length: int, device: Device) -> ReducePlan:
+def _rows(problem: ReduceProblem, rows: int, length: int, device: GpuSize) -> ReducePlan:
     choices = (_few_rows, partial(_once, device=device), _block, partial(_grid, device=device))
     return next((found for choice in choices if (found := choice(problem, rows, length))), None) or _lanes(
         problem, rows, length
     )
 
 
-def _template(problem: Problem, *, whole: bool, streams: bool) -> str:
+def _template(problem: ReduceProblem, *, whole: bool, streams: bool) -> str:
     return f"{problem.width}, {flag(streams)}, {flag(whole)}"
 
 
-def _is_whole(problem: Problem, length: int) -> bool:
+def _is_whole(problem: ReduceProblem, length: int) -> bool:
     return problem.shift == length % problem.width == 0
 
 
-def _lanes(problem: Problem, rows: int, length: int) -> ReducePlan:
-    packs = touched_packs(rows, length, problem.width, problem.shift)
-    lanes = lanes_for(PACKS_PER_LANE, packs, WARP if packs <= SHORT_ROW else THREADS)
+def _lanes(problem: ReduceProblem, rows: int, length: int) -> ReducePlan:
+    vectors = touched_vectors(rows, length, problem.width, problem.shift)
+    lanes = lanes_for(VECTORS_PER_LANE, vectors, WARP if vectors <= SHORT_ROW else THREADS)
     numbers = (np.int64(rows), np.int64(length), np.int32(problem.shift), np.int32(lanes))
     template = _template(problem, whole=_is_whole(problem, length), streams=problem.streams(STREAMED_ROWS))
     grid = (-(-rows * lanes // THREADS),)
@@ -349,23 +352,23 @@ def _lanes(problem: Problem, rows: int, length: int) -> ReducePlan:
 def block_template(width: int, *, paired: bool, streams: bool) -> str:
     """Template arguments of reduce_rows_block."""
     each = _each(paired=paired)
-    return f"{width}, {flag(streams)}, {BLOCK_PACKS[-1] // each}, {each}"
+    return f"{width}, {flag(streams)}, {BLOCK_VECTORS[-1] // each}, {each}"
 
 
 def _each(*, paired: bool) -> int:
-    """Vectors that a thread reads at once, of each tensor."""
+    """Vectors per thread in flight, for each tensor."""
     return ONCE_EACH // 2 if paired else ONCE_EACH
 
 
-def _block(problem: Problem, rows: int, length: int) -> ReducePlan | None:
-    packs = length // problem.width
-    if not _is_whole(problem, length) or problem.itemsize != 4 or problem.width != 4 or packs not in BLOCK_PACKS:
+def _block(problem: ReduceProblem, rows: int, length: int) -> ReducePlan | None:
+    vectors = length // problem.width
+    if not _is_whole(problem, length) or problem.itemsize != 4 or problem.width != 4 or vectors not in BLOCK_VECTORS:
         return None
     times = 1 if problem.paired else BLOCK_STREAMED
     template = block_template(problem.width, paired=problem.paired, streams=problem.streams(STREAMED_ROWS * times))
-    threads = BLOCK_PACKS[-1] // _each(paired=problem.paired)
+    threads = BLOCK_VECTORS[-1] // _each(paired=problem.paired)
     return ReducePlan(
-        "reduce_rows_block", template, (rows,), (threads,), (np.int32(packs),), "a row is one block's loads"
+        "reduce_rows_block", template, (rows,), (threads,), (np.int32(vectors),), "one block holds a row in flight"
     )
 
 
@@ -375,42 +378,42 @@ def once_template(width: int, threads: int, *, paired: bool) -> str:
 
 
 def has_once(width: int, *, light: bool, paired: bool) -> bool:
-    """Whether the functor leaves registers for vectors that are all in flight."""
+    """Whether the functor leaves enough registers to have all vectors in flight."""
     return light and width >= (2 if paired else 4)
 
 
-def _once(problem: Problem, rows: int, length: int, device: Device) -> ReducePlan | None:
-    """Large rows, fewer than fill the device; pairs of tensors only as one row."""
+def _once(problem: ReduceProblem, rows: int, length: int, device: GpuSize) -> ReducePlan | None:
+    """Large rows, fewer than resident blocks; pairs of tensors only as one row."""
     if not has_once(problem.width, light=problem.light, paired=problem.paired) or problem.nbytes < ONCE_BYTES:
         return None
     if rows >= GRID_RESIDENT * device.multiprocessors or (problem.paired and rows > 1):
         return None
     threads, most = (ONE_ROW_THREADS, ONE_ROW_BLOCKS) if rows == 1 else (ONCE_THREADS, ONCE_BLOCKS)
-    packs = touched_packs(rows, length, problem.width, problem.past, LINE_PACKS * problem.width)
-    splits = -(-packs // (threads * _each(paired=problem.paired)))
+    vectors = touched_vectors(rows, length, problem.width, problem.past, LINE_VECTORS * problem.width)
+    splits = -(-vectors // (threads * _each(paired=problem.paired)))
     lanes, collecting = collectors(rows, splits, threads)
     if splits < 2 or rows * splits > most or collecting >= device.multiprocessors or length > LARGEST:
         return None
-    share = -(-packs // (splits * LINE_PACKS)) * LINE_PACKS
+    share = -(-vectors // (splits * LINE_VECTORS)) * LINE_VECTORS
     sizes = (np.int32(number) for number in (problem.past, share, lanes))
     numbers = (np.int32(rows), np.int64(length), *sizes, divisor(splits))
     template = once_template(problem.width, threads, paired=problem.paired)
     grid = (rows * splits + collecting,)
     return ReducePlan(
-        "reduce_rows_once", template, grid, (threads,), numbers, "few large rows, read in one wave", "mail"
+        "reduce_rows_once", template, grid, (threads,), numbers, "few large rows, read in one wave", "flagged"
     )
 
 
 def collectors(rows: int, splits: int, threads: int) -> tuple[int, int]:
-    """Threads that collect the `splits` partial results of a row; blocks of `threads` that all rows need."""
+    """Threads that merge the `splits` partial results of a row; blocks of `threads` that all rows need."""
     lanes = WARP if splits <= WARP_COLLECTS else threads
     return lanes, -(-rows * lanes // threads)
 
 
-def _grid(problem: Problem, rows: int, length: int, device: Device) -> ReducePlan | None:
-    """Rows of more vectors than a block reads at once, fewer than fill the device."""
+def _grid(problem: ReduceProblem, rows: int, length: int, device: GpuSize) -> ReducePlan | None:
+    """Rows longer than one block reads at once, fewer than resident blocks."""
     width, paired = problem.width, problem.paired
-    most = min(most_splits(rows, length), length * (1 + paired) // (width * THREADS * LEAST_PACKS))
+    most = min(most_splits(rows, length), length * (1 + paired) // (width * THREADS * MINIMUM_VECTORS))
     most = min(most, length // (width * THREADS), LARGEST_GRID)
     resident = GRID_RESIDENT - (problem.itemsize == 8)  # power of a double
     one_block = rows >= device.multiprocessors and length <= ROW_OF_BLOCK * width * THREADS
@@ -418,40 +421,40 @@ def _grid(problem: Problem, rows: int, length: int, device: Device) -> ReducePla
         return None
     each = 2 * GRID_RESIDENT if paired else GRID_BLOCKS
     each = GRID_RESIDENT if problem.nbytes > MANY_BYTES else each
-    line = LINE_PACKS * width
+    line = LINE_VECTORS * width
     share = -(-length // (max(1, min(most, each * device.multiprocessors // rows)) * line)) * line
     splits = -(-length // share)
     if splits < 2:
         return None
     numbers = _grid_numbers(length, problem.shift, share, 1, 1, 1)
     template = _template(problem, whole=_is_whole(problem, length), streams=problem.streams(STREAMED_ROWS))
-    reason = "long rows, fewer than fill the device"
-    return ReducePlan("reduce_rows_grid", template, (rows, splits), (THREADS,), numbers, reason, "mail")
+    reason = "long rows, fewer than resident blocks"
+    return ReducePlan("reduce_rows_grid", template, (rows, splits), (THREADS,), numbers, reason, "flagged")
 
 
 def _grid_numbers(length: int, shift: int, share: int, *counts: int) -> tuple[Any, ...]:
-    """counts: segments, inner rows, segments of a split."""
+    """Kernel arguments; counts: segments, inner rows, segments per split."""
     return (np.int64(length), np.int32(shift), np.int64(share), *(np.int32(number) for number in counts))
 
 
-def touched_packs(rows: int, length: int, width: int, shift: int, unit: int = 0) -> int:
-    """Vectors from the start of a unit of `unit` elements, a vector unless given, to the end of a row at most.
+def touched_vectors(rows: int, length: int, width: int, shift: int, unit: int = 0) -> int:
+    """Maximum vectors from the start of a unit of `unit` elements (default: a vector) to the end of a row.
 
-    The first row begins `shift` elements into one.
+    The first row begins `shift` elements into a unit.
     """
     unit = unit or width
     if rows == 1:
         return -(-(shift + length) // width)
-    step = gcd(length, unit)  # distances between the beginnings of rows, modulo a unit, are its multiples
+    step = gcd(length, unit)  # offsets of rows within a unit are multiples of it
     return -(-(unit - step + shift % step + length) // width)
 
 
-def lanes_for(packs_per_lane: Parameter, packs: float, most: int = WARP) -> int:
-    """Threads, a power of two up to `most`, that read a row of `packs`; the parameter is queried where it matters."""
-    if packs > max(packs_per_lane.candidates) * most // 2:
+def lanes_for(vectors_per_lane: Parameter, vectors: float, most: int = WARP) -> int:
+    """Threads, a power of two up to `most`, for a row of `vectors`; the parameter is queried only if it matters."""
+    if vectors > max(vectors_per_lane.candidates) * most // 2:
         return most
-    lanes, each = 1, packs_per_lane.value()
-    while lanes < most and each * lanes < packs:
+    lanes, each = 1, vectors_per_lane.value()
+    while lanes < most and each * lanes < vectors:
         lanes *= 2
     return lanes
 
@@ -460,7 +463,7 @@ def lanes_for(packs_per_lane: Parameter, packs: float, most: int = WARP) -> int:
 
 
 class _Fold(NamedTuple):
-    """Rows of a column layout: elements of one, elements after the whole ones, whether all are whole vectors."""
+    """Rows of a column layout: elements per row, elements after the whole rows, whether rows are whole vectors."""
 
     columns: int
     rows: int
@@ -468,8 +471,8 @@ class _Fold(NamedTuple):
     whole: bool
 
 
-def _fold(problem: Problem, layout: Reduction) -> _Fold:
-    """Rows as they are where they are whole vectors; narrow ones in groups that are, as they lie side by side."""
+def _fold(problem: ReduceProblem, layout: Reduction) -> _Fold:
+    """Rows unchanged if they are whole vectors; narrow ones in groups that are whole vectors."""
     width, c = problem.width, layout.c
     if c % width == 0 and problem.shift == 0 and problem.wide_out:
         return _Fold(c, layout.length, 0, whole=True)
@@ -479,18 +482,18 @@ def _fold(problem: Problem, layout: Reduction) -> _Fold:
     return _Fold(c, layout.r1, 0, whole=False)
 
 
-def _columns(problem: Problem, layout: Reduction, device: Device) -> ReducePlan:
-    """Sums along outer axes; both groups of two where rows are whole vectors."""
+def _columns(problem: ReduceProblem, layout: Reduction, device: GpuSize) -> ReducePlan:
+    """Sums along outer axes; over two groups of axes only if rows are whole vectors."""
     width, fold = problem.width, _fold(problem, layout)
-    further = 0 if fold.whole else 1  # a lane for the vector in which a row ends
-    packs = -(-fold.columns // width) + further
+    further = 0 if fold.whole else 1  # one lane more for the vector that ends a row
+    vectors = -(-fold.columns // width) + further
     rows = fold.rows + (fold.rest > 0)
     folded = fold.columns > layout.c
-    step = 1 if fold.whole or folded else width // gcd(layout.c, width)  # rows until they begin alike
-    vectors = layout.a * layout.b * rows * packs
-    each = max(1, min(8 if problem.itemsize == 4 else 4, -(-vectors // (COLUMN_BUSY * device.multiprocessors))))
-    lanes, splits, threads = _column_block(packs, rows, each, layout, device, step)
-    tile = fold.columns if lanes == packs else (lanes - further) * width
+    step = 1 if fold.whole or folded else width // gcd(layout.c, width)  # distance of rows of equal alignment
+    all_vectors = layout.a * layout.b * rows * vectors
+    each = max(1, min(8 if problem.itemsize == 4 else 4, -(-all_vectors // (COLUMN_BUSY * device.multiprocessors))))
+    lanes, splits, threads = _column_block(vectors, rows, each, layout, device, step)
+    tile = fold.columns if lanes == vectors else (lanes - further) * width
     tiles = -(-fold.columns // tile)
     share = -(-rows // (splits * step)) * step
     splits = -(-rows // share)
@@ -513,11 +516,11 @@ def _columns(problem: Problem, layout: Reduction, device: Device) -> ReducePlan:
     numbers = (struct, np.int32(problem.shift))
     grid, block = (-(-outer // depth), splits), (lanes, down, depth)
     reason = f"columns, {'folded ' * folded}{'whole' if fold.whole else 'unaligned'} vectors"
-    return ReducePlan("reduce_columns_grid", template, grid, block, numbers, reason, "tickets")
+    return ReducePlan("reduce_columns_grid", template, grid, block, numbers, reason, "counters")
 
 
 def _rows_of_block(rows: int, lanes: int, threads: int, step: int, in_flight: int) -> int:
-    """Threads along the rows: as many as have all of their rows in flight, or fit; whole steps, or warps."""
+    """Threads along the rows: enough to have all rows in flight, within the limit; whole steps, or whole warps."""
     most = max(1, threads // lanes)
     wanted = min(most, -(-rows // in_flight))
     if lanes < WARP and lanes & (lanes - 1) == 0 and step == 1 and wanted > WARP // lanes:
@@ -526,23 +529,23 @@ def _rows_of_block(rows: int, lanes: int, threads: int, step: int, in_flight: in
 
 
 def _column_block(
-    packs: int, rows: int, in_flight: int, layout: Reduction, device: Device, step: int
+    vectors: int, rows: int, in_flight: int, layout: Reduction, device: GpuSize, step: int
 ) -> tuple[int, int, int]:
-    """Lanes along the columns, blocks that share one, threads of a block.
+    """Lanes along the columns, splits per column, threads per block.
 
-    A few columns are one block's, so that rows follow one another in memory without a gap.
+    One block covers all of a few columns, so that consecutive rows are read without a gap.
     """
     outer = layout.a * layout.b
     target = (COLUMN_BLOCKS if rows > WHOLE_ROWS else 1.5) * device.multiprocessors
-    choice = tuple(min(lanes, packs) for lanes in COLUMN_LANES) if packs > MOST_LANES else (packs,)
+    choice = tuple(min(lanes, vectors) for lanes in COLUMN_LANES) if vectors > MOST_LANES else (vectors,)
     for lanes in choice:
-        if outer * -(-packs // lanes) >= target:
+        if outer * -(-vectors // lanes) >= target:
             return lanes, 1, THREADS
-    line = min(LINE_PACKS, packs) if packs > MOST_LANES else packs
-    if rows <= WHOLE_ROWS and outer * -(-packs // line) >= 3 * device.multiprocessors // 4:
+    line = min(LINE_VECTORS, vectors) if vectors > MOST_LANES else vectors
+    if rows <= WHOLE_ROWS and outer * -(-vectors // line) >= 3 * device.multiprocessors // 4:
         return line, 1, COLUMN_THREADS
     for lanes in choice:
-        blocks = outer * -(-packs // lanes)
+        blocks = outer * -(-vectors // lanes)
         each = max(step, THREADS // lanes)
         most = max(1, min(most_splits(layout.count, layout.length), rows // (min(4, in_flight) * each)))
         if blocks * most >= target:
@@ -554,7 +557,7 @@ def _column_block(
 # ---- two groups of axes ----------------------------------------------------------------------------------------------
 
 
-def _two_groups(problem: Problem, layout: Reduction, device: Device) -> ReducePlan:
+def _two_groups(problem: ReduceProblem, layout: Reduction, device: GpuSize) -> ReducePlan:
     if problem.size <= FEW_ELEMENTS:
         return _any_axes(problem, device, "few elements of two groups of axes")
     if threads := _slab_threads(problem, layout, device):
@@ -562,16 +565,16 @@ def _two_groups(problem: Problem, layout: Reduction, device: Device) -> ReducePl
         template = f"{problem.width}, {flag(problem.streams(STREAMED_ROWS))}"
         numbers = (struct, np.int32(problem.past))
         grid = (layout.a * layout.b,)
-        return ReducePlan("reduce_slabs_block", template, grid, (threads,), numbers, "slabs whose sums fit a block")
+        return ReducePlan("reduce_slabs_block", template, grid, (threads,), numbers, "slab sums fit one block")
     if layout.c == 1 and layout.r2 >= 2 * problem.width * THREADS and layout.r1 > 1:
         return _segments(problem, layout, device)
     if layout.c % problem.width == 0 and problem.shift == 0 and problem.wide_out:
         return _columns(problem, layout, device)
-    return _any_axes(problem, device, "two groups of axes, no whole vectors")
+    return _any_axes(problem, device, "two groups of axes, unaligned rows")
 
 
-def _segments(problem: Problem, layout: Reduction, device: Device) -> ReducePlan:
-    """Long contiguous segments of every result."""
+def _segments(problem: ReduceProblem, layout: Reduction, device: GpuSize) -> ReducePlan:
+    """Results that consist of long contiguous segments."""
     rows = layout.a * layout.b
     most = min(most_splits(rows, layout.length), layout.r1, LARGEST_GRID)
     if rows >= (GRID_RESIDENT - 1) * device.multiprocessors:
@@ -582,17 +585,17 @@ def _segments(problem: Problem, layout: Reduction, device: Device) -> ReducePlan
     numbers = _grid_numbers(layout.r2, problem.shift, layout.r2, layout.r1, layout.b, each)
     template = _template(problem, whole=_is_whole(problem, layout.r2), streams=problem.streams(STREAMED_ROWS))
     reason = "long segments of each result"
-    return ReducePlan("reduce_rows_grid", template, (rows, splits), (THREADS,), numbers, reason, "mail")
+    return ReducePlan("reduce_rows_grid", template, (rows, splits), (THREADS,), numbers, reason, "flagged")
 
 
-def _slab_threads(problem: Problem, layout: Reduction, device: Device) -> int:
-    """Threads of a block of reduce_slabs_block, 0 where another kernel is better or slabs do not begin alike."""
+def _slab_threads(problem: ReduceProblem, layout: Reduction, device: GpuSize) -> int:
+    """Threads per block of reduce_slabs_block; 0 if another kernel is better or slabs are not equally aligned."""
     slab, width = layout.r2 * layout.c, problem.width
-    if slab < SLAB_PACKS * width or slab * problem.accumulator_bytes > SLAB_BYTES:
+    if slab < SLAB_VECTORS * width or slab * problem.accumulator_bytes > SLAB_BYTES:
         return 0
     if layout.b * slab % width or layout.a * layout.b < device.multiprocessors or layout.r1 > LARGEST:
         return 0
-    packs = -(-(LINE_PACKS * width - 1 + slab) // width)
-    rounds = -(-packs // SLAB_THREADS)
-    threads = -(-packs // (rounds * WARP)) * WARP
+    vectors = -(-(LINE_VECTORS * width - 1 + slab) // width)
+    rounds = -(-vectors // SLAB_THREADS)
+    threads = -(-vectors // (rounds * WARP)) * WARP
     return threads if layout.c <= threads else 0

@@ -85,6 +85,6 @@ def test_mistakes_are_caught(dtype: str) -> None:
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("size", [1, 7, 1024, 4097, 1_200_013])
 def test_packs_and_what_is_behind_them(size: int, dtype: str) -> None:
-    """Sums of whole blocks, of a last one that is not full, and of elements behind the last pack are right."""
+    """Sums of whole blocks, of a last one that is not full, and of elements behind the last vector are right."""
     case = case_of(OP, {"in_0": (size,)}, dtype)
     assert complaint(case, inputs_of(case), "optimized", backend="cuda") == ""

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from opgauge.harness.case.case import Case
-from opgauge.ops.conv_data_grad.op import Geometry, geometry
+from opgauge.ops.conv_data_grad.op import ConvGeometry, geometry
 
 Array = NDArray[Any]
 MISTAKES = (
@@ -68,7 +68,7 @@ def _at(place: tuple[int, ...]) -> Any:
     return (..., *place)
 
 
-def _reinterpreted(weight: Array, found: Geometry) -> Array:
+def _reinterpreted(weight: Array, found: ConvGeometry) -> Array:
     per_group = found.channels // found.groups
     shape = (found.out_channels, per_group, *found.kernel)
     if found.channels_last:
@@ -76,7 +76,7 @@ def _reinterpreted(weight: Array, found: Geometry) -> Array:
     return np.moveaxis(weight.reshape(found.out_channels, *found.kernel, per_group), -1, 1)
 
 
-def _numbers(found: Geometry, wrong: str) -> list[tuple[int, ...]]:
+def _numbers(found: ConvGeometry, wrong: str) -> list[tuple[int, ...]]:
     """Strides, padding and dilation."""
     given = {"strides": found.strides, "padding": found.padding, "dilation": found.dilation}
     neutral = {"strides": 1, "padding": 0, "dilation": 1}
@@ -99,7 +99,7 @@ def _entry(tap: tuple[int, ...], kernel: tuple[int, ...], wrong: str) -> tuple[i
     return tap
 
 
-def _products(dy: Array, weight: Array, found: Geometry, wrong: str) -> Array:
+def _products(dy: Array, weight: Array, found: ConvGeometry, wrong: str) -> Array:
     """One output pixel's (N, Co) times one tap's (Co, C / groups), by group: (N, C)."""
     if wrong == "last output dropped":
         dy = np.concatenate([dy[:, :-1], np.zeros_like(dy[:, :1])], axis=1)
@@ -116,7 +116,7 @@ def _products(dy: Array, weight: Array, found: Geometry, wrong: str) -> Array:
     return total
 
 
-def _addend(arrays: Mapping[str, Array], touched: Array, found: Geometry, wrong: str) -> Any:
+def _addend(arrays: Mapping[str, Array], touched: Array, found: ConvGeometry, wrong: str) -> Any:
     if "add_to_output" not in arrays or wrong == "addend dropped":
         return 0.0
     addend = arrays["add_to_output"]

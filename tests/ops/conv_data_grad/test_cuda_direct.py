@@ -12,7 +12,7 @@ import pytest
 from opgauge.ops._core.dtype import FLOATS
 from opgauge.ops.conv_data_grad import cuda_direct
 from opgauge.ops.conv_data_grad.cuda_direct import DirectConfig, configs, pays, select
-from opgauge.ops.conv_data_grad.op import ConvDataGradParams, Geometry, geometry
+from opgauge.ops.conv_data_grad.op import ConvDataGradParams, ConvGeometry, geometry
 
 from tests.emulation.emulator import Emulator, complaint, emulated
 from tests.ops.attempts import inputs_of
@@ -41,7 +41,7 @@ GROUPED = (
 )
 
 
-def geometry_of(made: Convolution, layout: str) -> Geometry:
+def geometry_of(made: Convolution, layout: str) -> ConvGeometry:
     """The convolution in a layout."""
     case = made.case("float32", layout)
     return geometry(case.shapes["x_like"], case.shapes["filter"], case.params)

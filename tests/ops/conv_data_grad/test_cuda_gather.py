@@ -16,12 +16,12 @@ from opgauge.ops.conv_data_grad.cuda_gather import (
     MOST_PASSES,
     MOST_TAPS,
     PATCH_STEP,
-    Layout,
-    Part,
+    ClassTiles,
+    GatherLayout,
     candidates,
     layouts,
 )
-from opgauge.ops.conv_data_grad.op import ConvDataGradParams, Geometry, geometry
+from opgauge.ops.conv_data_grad.op import ConvDataGradParams, ConvGeometry, geometry
 
 from tests.ops.attempts import inputs_of
 from tests.ops.conv_data_grad.test_conv_data_grad import FIXED, Convolution, convolutions
@@ -29,7 +29,7 @@ from tests.ops.conv_data_grad.test_conv_data_grad import FIXED, Convolution, con
 SHARED_BYTES, PROCESSORS = 227 * 1024, 132
 
 
-def laid_out(layout: Layout, dy: Any) -> Any:
+def laid_out(layout: GatherLayout, dy: Any) -> Any:
     """dy (N, Co, ...) as (lines, Co), zeros between images and rows."""
     found, axes = layout.found, layout.axes
     shape = tuple(axis.pitch for axis in axes)
@@ -42,7 +42,7 @@ def laid_out(layout: Layout, dy: Any) -> Any:
     return lines
 
 
-def entry(layout: Layout, residue: tuple[int, ...], reach: tuple[int, ...]) -> int | None:
+def entry(layout: GatherLayout, residue: tuple[int, ...], reach: tuple[int, ...]) -> int | None:
     """Which tap of the filter carries a class that far."""
     found = 0
     for axis, r, e in zip(layout.axes, residue, reach, strict=True):
@@ -53,7 +53,7 @@ def entry(layout: Layout, residue: tuple[int, ...], reach: tuple[int, ...]) -> i
     return found
 
 
-def walked(layout: Layout, dy: Any, weight: Any) -> Any:
+def walked(layout: GatherLayout, dy: Any, weight: Any) -> Any:
     """dx as the kernels find it: tile by tile, class by class, tap by tap, each within its patch."""
     found, axes = layout.found, layout.axes
     lines, dx = laid_out(layout, dy), np.zeros((found.batch, found.channels, *(axis.full for axis in axes)))
@@ -77,7 +77,7 @@ def walked(layout: Layout, dy: Any, weight: Any) -> Any:
     return dx.reshape(found.batch, found.channels, *found.size)
 
 
-def tiles(layout: Layout, part: Part) -> list[tuple[int, int]]:
+def tiles(layout: GatherLayout, part: ClassTiles) -> list[tuple[int, int]]:
     """First column and number of columns of each tile of a part."""
     width, units = layout.tile.columns, part.columns // part.unit
     starts = [(unit * part.unit, offset) for unit in range(units) for offset in range(0, part.unit, width)]
@@ -85,7 +85,7 @@ def tiles(layout: Layout, part: Part) -> list[tuple[int, int]]:
     return [(start + offset, min(part.unit - offset, width)) for start, offset in starts]
 
 
-def place(layout: Layout, part: Part, residue: tuple[int, ...], columns: Any, values: Any, dx: Any) -> None:
+def place(layout: GatherLayout, part: ClassTiles, residue: tuple[int, ...], columns: Any, values: Any, dx: Any) -> None:
     """Results of a class to where they belong, once each; what is beyond dx is dropped."""
     *_, image = at = list(np.unravel_index(columns, (layout.found.batch, *part.size)))[::-1]
     spatial = [a * axis.stride + r for a, axis, r in zip(at[-2::-1], layout.axes, residue, strict=True)]
@@ -132,7 +132,7 @@ RESNET: tuple[tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]], ...] = (
 )
 
 
-def resnet(number: int) -> Geometry:
+def resnet(number: int) -> ConvGeometry:
     """One of ResNet-50's convolutions."""
     x, weight, params = RESNET[number]
     return geometry(x, weight, ConvDataGradParams(**params))

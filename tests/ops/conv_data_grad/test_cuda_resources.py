@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from opgauge.ops._cuda.gemm import cooperative, persistent, ping_pong, stationary_registers
-from opgauge.ops._cuda.source import Source
+from opgauge.ops._cuda.source import CudaSource
 
 SOURCES = (
     persistent.SOURCE,
@@ -16,7 +16,7 @@ SOURCES = (
 
 
 @pytest.mark.parametrize("source", SOURCES, ids=lambda source: source.path.stem)
-def test_hopper_spills_nothing(source: Source) -> None:
+def test_hopper_spills_nothing(source: CudaSource) -> None:
     """Every kernel compiles for the one architecture that runs it, within its registers."""
     compiled = source.compile("sm_90a")
     assert set(compiled.names) == set(source.expressions)

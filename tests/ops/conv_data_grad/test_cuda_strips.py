@@ -32,7 +32,7 @@ def at(address: int) -> Any:
 
 
 def matrices_of(size: tuple[int, int, int], pixels: int) -> tuple[Matrix, Matrix, Matrix]:
-    """Of (channels, all pixels, depth): the filter, dy and d, where packs of 16 bytes may lie."""
+    """Of (channels, all pixels, depth): the filter, dy and d, where vectors of 16 bytes may lie."""
     channels, _, depth = size
     image = Matrix(at(1024), pixels, image=depth * pixels, post=pixels)
     return Matrix(at(2048), channels), image, replace(image, image=channels * pixels)
@@ -62,7 +62,7 @@ def hopper(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> N
     ],
 )
 def test_images_are_of_strips(size: tuple[int, int, int], pixels: int, fits: bool) -> None:
-    """Depths that registers keep, full shares of channels, nearly full strips of whole packs, some for each block."""
+    """Depths that registers keep, full shares of channels, nearly full strips of whole vectors, some for each block."""
     assert stationary_registers.a_stationary_registers_fits("float16", matrices_of(size, pixels), size, 1) is fits
 
 

@@ -21,7 +21,7 @@ SIZES: tuple[Size, ...] = (
     ((3, 256, 200), (256, 256, 1), 1),
     ((3, 128, 200), (448, 128, 1), 1),
 )
-"""Packs of eight and of four, images that end within a tile, depths of one to seven stages, groups."""
+"""Vectors of eight and of four, images that end within a tile, depths of one to seven stages, groups."""
 
 
 def asked(rows: int, tall: int) -> dict[str, int]:

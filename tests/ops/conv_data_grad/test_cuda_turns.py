@@ -20,7 +20,7 @@ SIZES: tuple[Size, ...] = (
     ((9, 256, 7, 7), (512, 256, 1, 1), 1),
     ((4, 256, 14, 14), (192, 256, 1, 1), 1),
 )
-"""Packs of eight and of four, images and pixels that end within a tile, depths of one to eight stages, groups."""
+"""Vectors of eight and of four, images and pixels that end within a tile, depths of one to eight stages, groups."""
 
 
 def test_blocks_fit(monkeypatch: pytest.MonkeyPatch) -> None:

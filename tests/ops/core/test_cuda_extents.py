@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from opgauge.ops import FLOATS, dtype_info
 from opgauge.ops._core.tuning import override
-from opgauge.ops._cuda.pointwise import PACK_BYTES
+from opgauge.ops._cuda.pointwise import VECTOR_BYTES
 
 from tests.ops.attempts import case_of, complaint, inputs_of
 
@@ -28,11 +28,11 @@ CALLS: list[tuple[str, tuple[str, ...], dict[str, Any]]] = [
 def test_parts_that_are_kept_and_parts_that_are_not(
     op: str, names: tuple[str, ...], params: dict[str, Any], dtype: str, large_blocks: int
 ) -> None:
-    """Every element is right in either part, in a block that is not full and behind the last pack."""
-    width = PACK_BYTES // dtype_info(dtype).itemsize
-    packs = (12 << 20) // PACK_BYTES + 3
+    """Every element is right in either part, in a block that is not full and behind the last vector."""
+    width = VECTOR_BYTES // dtype_info(dtype).itemsize
+    vectors = (12 << 20) // VECTOR_BYTES + 3
     with override({"pointwise.kept_megabytes": 5, "lerp.large_blocks_megabytes": large_blocks}):
-        for elements in (packs * width, packs * width + 1):
+        for elements in (vectors * width, vectors * width + 1):
             case = case_of(op, dict.fromkeys(names, (elements,)), dtype, **params)
             for layout in (None, "offset"):
                 assert complaint(case, inputs_of(case), "optimized", layout, "cuda") == ""

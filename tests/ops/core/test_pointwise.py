@@ -11,7 +11,7 @@ from opgauge import ops
 from opgauge.ops import find_op
 from opgauge.ops._core.tuning import override
 from opgauge.ops._cuda import pointwise
-from opgauge.ops._cuda.pointwise import PACK_BYTES, THREADS
+from opgauge.ops._cuda.pointwise import THREADS, VECTOR_BYTES
 from opgauge.ops.lerp import cuda as lerp
 from opgauge.ops.lerp import cuda_grad
 
@@ -30,7 +30,7 @@ class Buffer:
 @pytest.mark.parametrize("width", [1, 2, 4, 8, 16])
 @pytest.mark.parametrize("blocks", [1, 2, 4096, 48_226])
 def test_flat_launches_cover_their_elements(blocks: int, width: int) -> None:
-    """Threads times a pack reach the last element, with no block to spare."""
+    """Threads times a vector reach the last element, with no block to spare."""
     most = blocks * THREADS * width
     for elements in (most, most - 1, most - THREADS * width + 1):
         assert pointwise.flat(elements, width) == ((blocks,), (THREADS,))
@@ -66,7 +66,7 @@ MEGABYTE = (1 << 20) // 4
     ],
 )
 def test_what_is_known_of_a_flat_launch(elements: int, width: int, extent: str, kept: int) -> None:
-    """Whole blocks compare nothing; two to ten times what is kept is kept in part, if it moves in whole packs."""
+    """Whole blocks compare nothing; two to ten times what is kept is kept in part, if it moves in whole vectors."""
     source: Any = Named(pointwise.flat_names("add_n", {"float32": "float"}))
     name, grid, block, numbers = pointwise.flat_launch(source, "add_n", "float", Buffer(elements), width)
     assert name == f"add_n<float, {width}, {extent}>"
@@ -83,10 +83,10 @@ def test_how_much_is_kept_is_a_launch_parameter(megabytes: int) -> None:
 
 
 def test_host_and_device_agree_on_a_block() -> None:
-    """The kernels' blocks have the threads that the host launches, enough for the bytes behind the last pack."""
+    """The kernels' blocks have the threads that the host launches, enough for the bytes behind the last vector."""
     text = (Path(ops.__file__).parent / "_cuda" / "include" / "flat.cuh").read_text(encoding="utf-8")
     assert f"constexpr int FLAT_THREADS = {THREADS};" in text
-    assert THREADS >= PACK_BYTES - 1
+    assert THREADS >= VECTOR_BYTES - 1
 
 
 @pytest.mark.parametrize(
@@ -120,7 +120,9 @@ def test_rows_of_a_broadcast(
         return lambda grid, block, arguments: found.extend((expression, grid, block, arguments))
 
     monkeypatch.setattr(
-        lerp, "SOURCE", type("Source", (), {"function": staticmethod(function), "expressions": lerp.SOURCE.expressions})
+        lerp,
+        "SOURCE",
+        type("CudaSource", (), {"function": staticmethod(function), "expressions": lerp.SOURCE.expressions}),
     )
     full = np.broadcast_shapes(x, y, weight or ())
     out = {"out": Buffer(*full)}
@@ -154,7 +156,7 @@ def launches(
 
     monkeypatch.setattr(cuda_grad, "multiprocessors", lambda: MULTIPROCESSORS)
     for source in ("SOURCE", "SUMS"):
-        monkeypatch.setattr(cuda_grad, source, type("Source", (), {"function": staticmethod(function)}))
+        monkeypatch.setattr(cuda_grad, source, type("CudaSource", (), {"function": staticmethod(function)}))
     dx, dy = gradients.values()
     dout = Buffer(*np.broadcast_shapes(dx.shape, dy.shape))
     asked: dict[str, Any] = {"weight": weight, "need_x": True, "need_y": True, "workspace": workspace}

@@ -12,13 +12,13 @@ from opgauge.ops import find_kernel
 from opgauge.ops._core.axes import as_reduction, merge_axes, reduction_steps
 from opgauge.ops._core.errors import AxisError
 from opgauge.ops._cuda.reduction import launch, plan
-from opgauge.ops._cuda.reduction.plan import LINE_PACKS, Device, Problem, ReducePlan, touched_packs
+from opgauge.ops._cuda.reduction.plan import LINE_VECTORS, GpuSize, ReducePlan, ReduceProblem, touched_vectors
 from opgauge.ops.dot.cuda import ACCUMULATOR_BYTES
 from opgauge.ops.dot.op import DotParams
 from opgauge.ops.mean.op import MeanParams
 
 Shape = tuple[int, ...]
-DEVICE = Device(132)
+DEVICE = GpuSize(132)
 LENGTHS = (1, 2, 3, 8, 17, 50, 64, 255, 1089, 4096, 65_537)
 SHAPES = [
     shape
@@ -29,9 +29,9 @@ SHAPES = [
 EVERY_AXES = [axes for rank in range(1, 4) for axes in combinations(range(4), rank)]
 
 
-def problem(shape: Shape, axes: Shape, width: int = 4, **more: Any) -> Problem:
+def problem(shape: Shape, axes: Shape, width: int = 4, **more: Any) -> ReduceProblem:
     """The reduction of a tensor whose vectors have `width` elements."""
-    return Problem(merge_axes(shape, axes), 16 // width, width, 8 if width == 2 else 4, **more)
+    return ReduceProblem(merge_axes(shape, axes), 16 // width, width, 8 if width == 2 else 4, **more)
 
 
 def planned(shape: Shape, axes: Shape, width: int = 4, **more: Any) -> ReducePlan:
@@ -39,7 +39,7 @@ def planned(shape: Shape, axes: Shape, width: int = 4, **more: Any) -> ReducePla
     return plan.plan(problem(shape, axes, width, **more), DEVICE)
 
 
-def check_elements(asked: Problem, found: ReducePlan) -> None:
+def check_elements(asked: ReduceProblem, found: ReducePlan) -> None:
     """Groups of lanes cover all results, splits all elements; without splits, a lane has all loads in flight."""
     struct, count, bits, share = found.numbers
     threads, lanes = found.block[0], 1 << int(bits)
@@ -53,7 +53,7 @@ def check_elements(asked: Problem, found: ReducePlan) -> None:
         assert threads in {32, 64, 128, 256}
 
 
-def check_columns(asked: Problem, found: ReducePlan) -> None:
+def check_columns(asked: ReduceProblem, found: ReducePlan) -> None:
     """Tiles cover all columns, splits all rows; a thread meets the same columns in each of its rows."""
     layout = found.numbers[0]
     lanes, down, depth = found.block
@@ -74,7 +74,7 @@ def check_columns(asked: Problem, found: ReducePlan) -> None:
         assert rows * columns + rest == asked.axes.length * int(layout["kept"])
 
 
-def check_rows(asked: Problem, found: ReducePlan) -> None:
+def check_rows(asked: ReduceProblem, found: ReducePlan) -> None:
     """Lanes, blocks or splits cover every row."""
     rows, length = asked.axes.count, asked.axes.length
     if found.kernel == "reduce_rows_lanes":
@@ -94,21 +94,21 @@ def check_rows(asked: Problem, found: ReducePlan) -> None:
         check_once(asked, found)
 
 
-def check_once(asked: Problem, found: ReducePlan) -> None:
+def check_once(asked: ReduceProblem, found: ReducePlan) -> None:
     """Blocks read whole cache lines, every vector of each row at once; collectors leave others room."""
     rows, _, _, share, lanes = (int(number) for number in found.numbers[:-1])
     splits = int(found.numbers[-1]["value"])
     threads, each = found.block[0], int(found.template.split(", ")[-1])
-    packs = touched_packs(rows, asked.axes.length, asked.width, asked.past, LINE_PACKS * asked.width)
-    assert share % LINE_PACKS == 0
-    assert share * (splits - 1) < packs <= share * splits
+    vectors = touched_vectors(rows, asked.axes.length, asked.width, asked.past, LINE_VECTORS * asked.width)
+    assert share % LINE_VECTORS == 0
+    assert share * (splits - 1) < vectors <= share * splits
     assert share <= threads * each
     collecting = found.grid[0] - rows * splits
     assert collecting * threads >= rows * lanes > (collecting - 1) * threads
     assert collecting < DEVICE.multiprocessors
 
 
-def check_partials(asked: Problem, found: ReducePlan) -> None:
+def check_partials(asked: ReduceProblem, found: ReducePlan) -> None:
     """Partial results of all blocks fit the workspace."""
     splits = found.grid[1] if len(found.grid) > 1 else 1
     if found.kernel == "reduce_rows_once":
@@ -198,12 +198,12 @@ def test_middling_sizes_leave_the_cache_first(rows: int, streams: str) -> None:
 @pytest.mark.parametrize("length", [1, 2, 7, 8, 31, 32, 33, 250, 1089])
 def test_touched_vectors_are_counted(length: int, width: int) -> None:
     """The count is the most of any row, for every place in a vector, or a line, where the first may begin."""
-    for unit in (width, LINE_PACKS * width):
+    for unit in (width, LINE_VECTORS * width):
         for shift in range(unit):
             for rows in (1, 2, 64):
                 ends = ((shift + row * length, shift + (row + 1) * length - 1) for row in range(rows))
                 most = max(last // width - first // unit * (unit // width) + 1 for first, last in ends)
-                found = touched_packs(rows, length, width, shift, unit)
+                found = touched_vectors(rows, length, width, shift, unit)
                 assert found == most if rows in {1, 64} else found >= most
 
 

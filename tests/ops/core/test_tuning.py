@@ -272,7 +272,7 @@ def test_no_value_asks_for_more_shared_memory_than_there_is(monkeypatch: pytest.
 
 
 def test_lanes_follow_packs_per_lane() -> None:
-    """A row of 20 packs gets 8 lanes of 4 packs or less, 4 of 8, and a long one 32 without asking."""
+    """A row of 20 vectors gets 8 lanes of 4 vectors or less, 4 of 8, and a long one 32 without asking."""
     parameter = tuning.find("reduction.packs_per_lane")
     assert plan.lanes_for(parameter, 20) == 8
     with tuning.override({parameter.name: 8}):

@@ -16,7 +16,7 @@ from opgauge.harness.worker.verify import expect
 from opgauge.ops import dtype_info, find_kernel
 from opgauge.ops._core.tuning import override
 from opgauge.ops.deformable_conv import cuda_fused
-from opgauge.ops.deformable_conv.cuda_fused import DTYPES, HALVES, Layout, best_splits, layout_of
+from opgauge.ops.deformable_conv.cuda_fused import DTYPES, HALVES, FusedLayout, best_splits, layout_of
 from opgauge.ops.deformable_conv.op import geometry
 
 from tests.ops.attempts import inputs_of
@@ -34,7 +34,7 @@ def shipped() -> list[Case]:
     return [case for case in load_cases([CASES]) if case.op == "deformable_conv" and case.dtype in DTYPES]
 
 
-def laid_out(case: Case, halves: int, shared: int = HOPPER, processors: int = 132) -> Layout:
+def laid_out(case: Case, halves: int, shared: int = HOPPER, processors: int = 132) -> FusedLayout:
     """The layout of a case, which must have one."""
     found = geometry(case.shapes["x"], case.shapes["filter"], case.params)
     layout = layout_of(found, dtype_info(case.dtype).itemsize, halves, shared, processors)

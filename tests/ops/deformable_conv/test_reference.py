@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from opgauge.ops.deformable_conv import rows, sampling
 from opgauge.ops.deformable_conv.op import geometry
 from opgauge.ops.deformable_conv.reference import gradient_bounds, gradients, output, output_bounds
-from opgauge.ops.deformable_conv.rows import CORNERS, Spread, blend
+from opgauge.ops.deformable_conv.rows import CORNERS, RowScatter, blend
 
 from tests.ops.deformable_conv.shapes import CASES, scattered
 
@@ -74,7 +74,7 @@ def test_rows_are_summed_there_and_back(block: int, monkeypatch: pytest.MonkeyPa
         added[place] += weights[sample, corner] * given[sample]
         assert products[0, sample, corner] == pytest.approx(image[place] @ given[sample])
     assert np.allclose(read[0], factor[:, None] * np.einsum("skc,sk->sc", image[places], weights))
-    assert np.allclose(Spread(places, size)(given, weights), added[:size])
+    assert np.allclose(RowScatter(places, size)(given, weights), added[:size])
 
 
 def test_pixels_that_are_not_read_receive_nothing() -> None:

@@ -12,7 +12,7 @@ from opgauge.harness.worker.verify import expect
 from opgauge.ops import dtype_info, find_kernel
 from opgauge.ops.deformable_conv import cuda_spread
 from opgauge.ops.deformable_conv.cuda_fused import DTYPES
-from opgauge.ops.deformable_conv.cuda_spread import Spread, spread_of
+from opgauge.ops.deformable_conv.cuda_spread import SpreadLayout, spread_of
 from opgauge.ops.deformable_conv.op import geometry
 
 from tests.ops.deformable_conv.shapes import convolution, grouped, scattered
@@ -41,27 +41,27 @@ def complaints(case: Case) -> str:
 def test_channels_of_a_deformable_group_lie_together(
     dtype: str, groups: int, parts: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whole packs of 16 bytes for each group and each deformable group, and lanes for them."""
+    """Whole vectors of 16 bytes for each group and each deformable group, and lanes for them."""
     monkeypatch.setattr(cuda_spread, "supported", lambda _: True)
     for each in (1, 4, 12, 40):
         case = grouped(OP, dtype, groups, parts, each, mask=True)
         found = geometry(case.shapes["x"], case.shapes["filter"], case.params)
         made = spread_of(found, dtype)
-        assert isinstance(made, Spread)
-        pack = 16 // dtype_info(dtype).itemsize
+        assert isinstance(made, SpreadLayout)
+        vector = 16 // dtype_info(dtype).itemsize
         width = made.depth // parts
         assert width * parts == made.channels.depth * groups == made.depth
-        assert width % pack == made.channels.padded % pack == 0
+        assert width % vector == made.channels.padded % vector == 0
         assert made.channels.padded >= made.channels.segment == each
         assert made.lanes in {1, 2, 4, 8}
-        assert made.lanes * pack < 2 * width
+        assert made.lanes * vector < 2 * width
         assert made.grid[0] // found.taps * (256 // made.lanes) >= found.batch * found.pixels
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_sizes(dtype: str) -> None:
-    """Right for channels that fill no pack, no chunk and no tile."""
+    """Right for channels that fill no vector, no chunk and no tile."""
     for x, weight in SIZES:
         assert complaints(convolution(OP, dtype, x, weight, mask=True, paddings=1)) == ""
 

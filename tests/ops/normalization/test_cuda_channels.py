@@ -9,7 +9,7 @@ from opgauge import ops
 from opgauge.ops import FLOATS, dtype_info, find_kernel
 from opgauge.ops._core.tuning import override
 from opgauge.ops.normalization import channels_first
-from opgauge.ops.normalization.call import PACK_BYTES, WARP, View
+from opgauge.ops.normalization.call import VECTOR_BYTES, WARP, View
 from opgauge.ops.normalization.channels_first import (
     ALONE_THREADS,
     MOST_SHARING,
@@ -18,7 +18,7 @@ from opgauge.ops.normalization.channels_first import (
     SHARING_STATIC_BYTES,
     SHARING_THREADS,
     WRITTEN,
-    Sharing,
+    GroupLayout,
 )
 
 from tests.ops.attempts import case_of, complaint, inputs_of
@@ -40,25 +40,25 @@ def device(monkeypatch: pytest.MonkeyPatch, multiprocessors: int, shared_bytes: 
 def test_a_block_holds_its_channel(
     monkeypatch: pytest.MonkeyPatch, multiprocessors: int, dtype: str, adds: bool
 ) -> None:
-    """Threads times packs cover the channel that a block takes alone, by a kernel that is compiled for them."""
+    """Threads times vectors cover the channel that a block takes alone, by a kernel that is compiled for them."""
     device(monkeypatch, multiprocessors)
     info = dtype_info(dtype)
     for view in (View(images, channels, post) for images in IMAGES for channels in CHANNELS for post in POSTS):
         for width in (
-            width for width in (1, 2, 4, 8) if width * info.itemsize <= PACK_BYTES and view.post % width == 0
+            width for width in (1, 2, 4, 8) if width * info.itemsize <= VECTOR_BYTES and view.post % width == 0
         ):
             found = channels_first._plan_alone(view, width * info.itemsize, width, adds=adds)
             if found is None:
                 continue
-            packs, threads = found
-            assert packs * threads >= view.images * view.post // width, view
-            assert threads % WARP == 0 < threads <= ALONE_THREADS[packs], view
-            name = f"normalize_alone<{info.ctype}, {width}, {packs}, {str(adds).lower()}>"
+            vectors, threads = found
+            assert vectors * threads >= view.images * view.post // width, view
+            assert threads % WARP == 0 < threads <= ALONE_THREADS[vectors], view
+            name = f"normalize_alone<{info.ctype}, {width}, {vectors}, {str(adds).lower()}>"
             assert name in channels_first.SOURCE.expressions, view
 
 
 def test_blocks_of_the_sites(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Many channels have small blocks, few ones and those with an addend of long packs larger ones."""
+    """Many channels have small blocks, few ones and those with an addend of long vectors larger ones."""
     device(monkeypatch, 132)
     assert channels_first._plan_alone(View(32, 2048, 49), 4, 1, adds=True) == (7, 224)
     assert channels_first._plan_alone(View(32, 1024, 196), 8, 4, adds=False) == (7, 224)
@@ -73,35 +73,35 @@ def test_blocks_of_the_sites(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_groups_share_channels(
     monkeypatch: pytest.MonkeyPatch, multiprocessors: int, shared_bytes: int, width: int
 ) -> None:
-    """Blocks that wait for each other are resident, have packs each, threads for those and room for their slices."""
+    """Blocks that wait for each other are resident, have vectors each, threads for those and room for their slices."""
     device(monkeypatch, multiprocessors, shared_bytes)
     planned = 0
     for view in (View(images, channels, post) for images in IMAGES for channels in CHANNELS for post in POSTS):
-        how = Sharing.of(view, width) if view.post % width == 0 else None
+        how = GroupLayout.of(view, width) if view.post % width == 0 else None
         if how is None:
             continue
         planned += 1
-        packs = view.images * view.post // width
+        vectors = view.images * view.post // width
         assert how.across * how.splits <= min(multiprocessors, MOST_SHARING), view
         assert how.across <= view.channels, view
-        assert how.share * (how.splits - 1) < packs <= how.share * how.splits, view
+        assert how.share * (how.splits - 1) < vectors <= how.share * how.splits, view
         assert READERS + WARP < how.threads <= SHARING_THREADS, view
         assert (how.threads - READERS - WARP) * WRITTEN >= how.share, view
         assert 1 <= how.stages <= MOST_STAGES, view
-        assert how.stages * how.share * PACK_BYTES <= shared_bytes - SHARING_STATIC_BYTES, view
+        assert how.stages * how.share * VECTOR_BYTES <= shared_bytes - SHARING_STATIC_BYTES, view
     assert planned
 
 
 def test_shares_of_large_tensors(monkeypatch: pytest.MonkeyPatch) -> None:
     """All blocks of an H200 share a channel of 4 MB; of 1.6 MB, groups take one each."""
     device(monkeypatch, 132)
-    large, half = Sharing.of(View(16, 32, 65_536), 4), Sharing.of(View(256, 256, 3136), 8)
-    assert large == Sharing(1, 132, 1986, 7)
-    assert half == Sharing(3, 44, 2281, 6)
+    large, half = GroupLayout.of(View(16, 32, 65_536), 4), GroupLayout.of(View(256, 256, 3136), 8)
+    assert large == GroupLayout(1, 132, 1986, 7)
+    assert half == GroupLayout(3, 44, 2281, 6)
 
 
 def test_host_and_device_agree_on_threads() -> None:
-    """The kernels are compiled for as many threads, packs and blocks as the host counts on."""
+    """The kernels are compiled for as many threads, vectors and blocks as the host counts on."""
     text = (Path(ops.__file__).parent / "normalization" / "channels_first.cu").read_text(encoding="utf-8")
     assert f"ALONE_THREADS = P == 7 ? {ALONE_THREADS[7]} : {ALONE_THREADS[4]};" in text
     assert f"constexpr int READERS = {READERS};" in text
@@ -125,7 +125,7 @@ def attempts(shape: tuple[int, ...], dtype: str) -> None:
     "shape", [(32, 40, 7, 7), (31, 600, 49), (9, 5, 14, 14), (3, 450, 98), (1, 3, 1792), (2, 2, 1024), (64, 401, 3)]
 )
 def test_channels_of_a_block_are_right(shape: tuple[int, ...], dtype: str) -> None:
-    """Images that begin anywhere, threads that hold fewer packs than others."""
+    """Images that begin anywhere, threads that hold fewer vectors than others."""
     attempts(shape, dtype)
 
 
@@ -160,7 +160,7 @@ def test_two_launches_are_right(monkeypatch: pytest.MonkeyPatch, shape: tuple[in
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("shape", [(9, 96, 56, 56), (97, 300, 7, 15)])
 def test_inference_is_right(shape: tuple[int, ...], dtype: str, megabytes: int) -> None:
-    """Whichever blocks write lines that are kept, by packs or element by element, with and without an addend."""
+    """Whichever blocks write lines that are kept, by vectors or element by element, with and without an addend."""
     channels = shape[1:2]
     shapes = {"x": shape, "moving_mean": channels, "moving_variance": channels}
     with override({"pointwise.kept_megabytes": megabytes}):
@@ -170,7 +170,7 @@ def test_inference_is_right(shape: tuple[int, ...], dtype: str, megabytes: int) 
 
 
 @pytest.mark.gpu
-def test_shared_channels_leave_no_mail(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_shared_channels_reset_their_partials(monkeypatch: pytest.MonkeyPatch) -> None:
     """What blocks told each other in one launch is not taken for the next one's, whatever its shape."""
     import cupy as cp
 

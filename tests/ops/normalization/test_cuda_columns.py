@@ -72,7 +72,7 @@ def test_host_and_device_agree_on_a_block() -> None:
 )
 @pytest.mark.usefixtures("sizes")
 def test_shared_rows_are_right(shape: tuple[int, int], dtype: str) -> None:
-    """Whatever part of x stays in shared memory, y and the statistics are right, and nothing is left in the mail."""
+    """Whatever part of x stays in shared memory, y and the statistics are right, and no flagged partial is left."""
     for add, layout in ((False, None), (True, None), (True, "offset")):
         shapes = {"x": shape, "moving_mean": shape[1:], "moving_variance": shape[1:]}
         case = case_of("normalization", shapes | ({"add_to_output": shape} if add else {}), dtype)

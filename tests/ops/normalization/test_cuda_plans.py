@@ -21,7 +21,7 @@ def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def whole(view: View, width: int, group: int, how: Block) -> bool:
-    """Whether packs are whole, and classes of channels stay where the kernel takes them to be."""
+    """Whether vectors are whole, and classes of channels stay where the kernel takes them to be."""
     per_image = group * view.post // width
     if how.layout == "GROUPED":
         return how.active % per_image == 0
@@ -32,7 +32,7 @@ def whole(view: View, width: int, group: int, how: Block) -> bool:
 @pytest.mark.parametrize("itemsize", CTYPES)
 @pytest.mark.parametrize("wide", [False, True])
 def test_plans_hold_their_slices(itemsize: int, wide: bool) -> None:
-    """Threads times packs cover the slice of every shape that is planned in one pass, by a kernel that is compiled."""
+    """Threads times vectors cover the slice of every shape that is planned in one pass, by a kernel that is compiled."""
     width = 16 // itemsize if wide else 1
     for view in (View(images, channels, post) for images in IMAGES for channels in CHANNELS for post in POSTS):
         found = channels_first._plan_once(view, width, itemsize)
@@ -41,12 +41,12 @@ def test_plans_hold_their_slices(itemsize: int, wide: bool) -> None:
         group, cluster = found
         how = channels_first._block(view, width, itemsize, group, cluster)
         assert how is not None
-        packs = how.packs(cluster)
-        name = f"normalize_once<{CTYPES[itemsize]}, {width}, {packs}, {cluster}, {how.layout}>"
+        vectors = how.vectors(cluster)
+        name = f"normalize_once<{CTYPES[itemsize]}, {width}, {vectors}, {cluster}, {how.layout}>"
         assert name in channels_first.SOURCE.expressions, view
         images = -(-view.images // cluster)
         assert group * view.post % width == view.channels % group == how.threads % 32 == 0, view
-        assert how.rounds <= packs, view
+        assert how.rounds <= vectors, view
         assert how.active * how.rounds >= images * group * view.post // width, view
         assert whole(view, width, group, how), view
         assert how.layout == "SINGLE" or how.threads >= 32 * group, view
@@ -54,7 +54,7 @@ def test_plans_hold_their_slices(itemsize: int, wide: bool) -> None:
 
 @pytest.mark.usefixtures("device")
 def test_layouts_of_the_sites(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A channel a block where packs are whole, groups where they are not, slices in shared memory for long images."""
+    """A channel a block where vectors are whole, groups where they are not, slices in shared memory for long images."""
     monkeypatch.setattr(channels_first, "architecture", lambda: 90)
     monkeypatch.setattr(channels_first, "multiprocessors", lambda: 132)
     for shape, layout in {(32, 512, 784): "SINGLE", (32, 2048, 49): "GROUPED"}.items():

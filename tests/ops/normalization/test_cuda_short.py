@@ -17,13 +17,13 @@ CHANNELS = (1, 3, 8, 250, 256, 4095, 4096, 32_768)
 
 @pytest.mark.parametrize("width", [1, 2])
 def test_warps_hold_all_rows(width: int) -> None:
-    """Threads times packs cover a warp's rows, warps a block's, each with some, and blocks cover the channels."""
+    """Threads times vectors cover a warp's rows, warps a block's, each with some, and blocks cover the channels."""
     for view in (View(rows, channels, 1) for rows in ROWS for channels in CHANNELS):
         how = Short.of(view, width)
         if how is None:
             continue
         share, warps = how.share(view.images), how.warps(view.images)
-        assert share <= how.deep * how.packs, view
+        assert share <= how.deep * how.vectors, view
         assert WARP * warps <= COLUMN_THREADS, view
         if how.shared:
             assert share * (warps - 1) < view.images <= share * warps, view

@@ -12,13 +12,13 @@ import pytest
 from opgauge import ops
 from opgauge.ops import FLOATS, dtype_info
 from opgauge.ops._core.axes import Reduction
-from opgauge.ops._cuda.reduction.plan import LINE_PACKS, touched_packs
+from opgauge.ops._cuda.reduction.plan import LINE_VECTORS, touched_vectors
 from opgauge.ops.p_norm import cuda
 from opgauge.ops.p_norm.cuda import (
     COLUMNS_HELD,
     COUNT_BYTES,
     EXTREME_RESIDENT,
-    MOST_SETTLERS,
+    MOST_FIXUPS,
     PART_HELD,
     ROW_HELD,
     SHORT_HELD,
@@ -66,7 +66,7 @@ class Launched:
 @pytest.mark.parametrize("length", LENGTHS)
 @pytest.mark.parametrize("rows", [1, 7, 5000])
 def test_rows_with_ties_fit_the_blocks_that_hold_them(rows: int, length: int, dtype: str) -> None:
-    """However rows begin, a block's packs are no more than its threads hold, and blocks are enough for all rows."""
+    """However rows begin, a block's vectors are no more than its threads hold, and blocks are enough for all rows."""
     width = WIDTHS[dtype]
     for shift in {0, 1, width - 1}:
         found = Launched(rows, length, dtype, shift, extreme=True)
@@ -81,7 +81,7 @@ def test_rows_with_ties_fit_the_blocks_that_hold_them(rows: int, length: int, dt
         elif found.name.startswith("grad_extreme_row<"):
             assert found.grid == (rows,)
             assert found.threads == THREADS
-            assert touched_packs(rows, length, width, shift) <= ROW_HELD * THREADS
+            assert touched_vectors(rows, length, width, shift) <= ROW_HELD * THREADS
         elif found.name.startswith("grad_extreme_parts<"):
             check_parts(rows, length, width, shift, found)
         else:
@@ -91,14 +91,14 @@ def test_rows_with_ties_fit_the_blocks_that_hold_them(rows: int, length: int, dt
 
 def check_parts(rows: int, length: int, width: int, shift: int, found: Launched) -> None:
     """Parts are whole lines that threads hold, and all of a row; few blocks wait, and what is counted has room."""
-    _, _, share, blocks, parts, settlers, came, seen, marked = found.arguments
-    packs = touched_packs(rows, length, width, shift)
-    assert share % LINE_PACKS == 0
+    _, _, share, blocks, parts, fixups, came, seen, marked = found.arguments
+    vectors = touched_vectors(rows, length, width, shift)
+    assert share % LINE_VECTORS == 0
     assert share <= PART_HELD * found.threads
-    assert share * (int(parts["value"]) - 1) < packs <= share * int(parts["value"])
+    assert share * (int(parts["value"]) - 1) < vectors <= share * int(parts["value"])
     assert int(blocks) == rows * int(parts["value"])
     waiting = found.grid[0] - int(blocks)
-    assert waiting == rows * int(settlers["value"])
+    assert waiting == rows * int(fixups["value"])
     assert waiting < EXTREME_RESIDENT * MULTIPROCESSORS
     assert came.nbytes == COUNT_BYTES * rows
     assert seen.nbytes == COUNT_BYTES * waiting
@@ -119,14 +119,14 @@ def test_rows_are_taken_in_parts_while_those_that_wait_leave_room(rows: int) -> 
 
 @pytest.mark.parametrize("length", [1025, 2048, 4099, 200_000, 200_001, 1_000_003])
 def test_what_is_counted_has_room_however_wide_packs_are(length: int) -> None:
-    """A row of as many packs as elements, or fewer, has no more parts than the workspace has bytes for."""
-    words = COUNT_BYTES * (1 + MOST_SETTLERS)
+    """A row of as many vectors as elements, or fewer, has no more parts than the workspace has bytes for."""
+    words = COUNT_BYTES * (1 + MOST_FIXUPS)
     room = cuda.extreme_workspace_bytes(Reduction(1, length, 1, 1, 1)) - words
-    assert all(cuda._parts(packs)[1] <= room for packs in range(max(length - 3000, 1), length + 1))
+    assert all(cuda._parts(vectors)[1] <= room for vectors in range(max(length - 3000, 1), length + 1))
 
 
 def test_one_block_takes_a_row_of_1024_packs() -> None:
-    """4096 rows of 4096 elements in float32, whose rows begin with a pack, are read by threads that hold them."""
+    """4096 rows of 4096 elements in float32, whose rows begin with a vector, are read by threads that hold them."""
     assert Launched(4096, 4096, "float32", 0, extreme=True).name == "grad_extreme_row<float, 4>"
     assert Launched(4096, 4096, "float32", 1, extreme=True).name == "grad_extreme_long<float, 4>"
 
@@ -134,21 +134,21 @@ def test_one_block_takes_a_row_of_1024_packs() -> None:
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("megabytes", [1, 19, 40, 75, 200])
 def test_threads_take_as_many_packs_as_pay(megabytes: int, dtype: str) -> None:
-    """Two packs a thread, or one, by the size of x; blocks reach its end, and the last is not empty."""
+    """Two vectors a thread, or one, by the size of x; blocks reach its end, and the last is not empty."""
     width = WIDTHS[dtype]
     rows = (megabytes << 20) // (250 * dtype_info(dtype).itemsize)
     found = Launched(rows, 250, dtype, 1, extreme=False)
-    packs = 2 if width > 2 and 32 <= megabytes < 96 else 1
+    vectors = 2 if width > 2 and 32 <= megabytes < 96 else 1
     kernel = "grad_halves" if width == 8 else "grad_rows"
-    assert found.name == f"{kernel}<{dtype_info(dtype).ctype}, {width}, LINEAR, {packs}>"
+    assert found.name == f"{kernel}<{dtype_info(dtype).ctype}, {width}, LINEAR, {vectors}>"
     assert found.threads == SWEEP_THREADS
-    each = width * packs * SWEEP_THREADS
+    each = width * vectors * SWEEP_THREADS
     assert found.grid[0] * each >= rows * 250 + 1 > (found.grid[0] - 1) * each
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
 def test_rows_of_whole_packs_are_counted_in_packs(dtype: str) -> None:
-    """Where every pack lies in one row; a row that ends within a pack, or an array that begins in one, is not so."""
+    """Where every vector lies in one row; a row that ends within a vector, or an array that begins in one, is not so."""
     width = WIDTHS[dtype]
     found = Launched(1000, 256, dtype, 0, extreme=False)
     assert found.name.startswith("grad_packs<")
@@ -160,7 +160,7 @@ def test_rows_of_whole_packs_are_counted_in_packs(dtype: str) -> None:
 
 
 def test_host_and_device_agree_on_what_is_held() -> None:
-    """The kernels have the threads and packs that the host counts on."""
+    """The kernels have the threads and vectors that the host counts on."""
     text = (Path(ops.__file__).parent / "p_norm" / "kernels.cu").read_text(encoding="utf-8")
     assert f"constexpr int SWEEP_THREADS = {SWEEP_THREADS};" in text
     assert f"constexpr int GRAD_THREADS = {THREADS};" in text

@@ -1,4 +1,4 @@
-// Packs of elements that move as one access, and the wide types that they are computed in.
+// Vectors of elements that move as one access, and the wide types that they are computed in.
 #pragma once
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -33,7 +33,7 @@ __device__ __forceinline__ __nv_bfloat16 narrow<__nv_bfloat16>(float value) {
 }
 
 template <typename T, int N>
-struct alignas(N * sizeof(T)) Pack {  // N elements, at most 16 bytes, aligned to its size
+struct alignas(N * sizeof(T)) Vector {  // N elements, at most 16 bytes, aligned to its size
   T at[N];
 };
 
@@ -60,32 +60,32 @@ struct Word<16> {
   using type = uint4;
 };
 
-// What a pack moves as. Packs of which several are under way stay words until they are used: put together from halves,
-// one load would be waited for before the next.
+// What a vector moves as. Vectors in flight stay words until they are used: assembling one from halves would wait for its
+// load before the next load is issued.
 template <typename T, int N>
-using PackWord = typename Word<N * sizeof(T)>::type;
+using VectorWord = typename Word<N * sizeof(T)>::type;
 
-// STREAM: first to leave the cache. Pays where neighbours share a pack; plain loads are faster in long streams.
+// STREAM: first to leave the cache. Pays where neighbours share a vector; plain loads are faster in long streams.
 template <typename T, int N, bool STREAM = false>
-__device__ __forceinline__ PackWord<T, N> fetch(const T* from) {
-  const auto* const word = reinterpret_cast<const PackWord<T, N>*>(from);
+__device__ __forceinline__ VectorWord<T, N> fetch(const T* from) {
+  const auto* const word = reinterpret_cast<const VectorWord<T, N>*>(from);
   return STREAM ? __ldcs(word) : *word;
 }
 
 template <typename T, int N>
-__device__ __forceinline__ Pack<T, N> unpacked(const PackWord<T, N>& word) {
-  return *reinterpret_cast<const Pack<T, N>*>(&word);
+__device__ __forceinline__ Vector<T, N> as_vector(const VectorWord<T, N>& word) {
+  return *reinterpret_cast<const Vector<T, N>*>(&word);
 }
 
 template <typename T, int N>
-__device__ __forceinline__ Pack<T, N> load(const T* from) {
-  return unpacked<T, N>(fetch<T, N>(from));
+__device__ __forceinline__ Vector<T, N> load(const T* from) {
+  return as_vector<T, N>(fetch<T, N>(from));
 }
 
 // Kept: among the last to leave the L2 cache, which has places for such lines (3/16 of it on an H200). What comes there
 // waits for no line of other traffic to be written back: long streams are 2 to 8 % faster (docs/performance.md).
 #if __CUDA_ARCH__ >= 800
-__device__ __forceinline__ unsigned long long kept_policy() {
+__device__ __forceinline__ unsigned long long evict_last_policy() {
   unsigned long long policy;
   asm("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(policy));
   return policy;
@@ -117,8 +117,8 @@ __device__ __forceinline__ unsigned long long kept_policy() {
 
 // there: else the word is undefined. STREAM: as fetch says.
 template <typename T, int N, bool STREAM>
-__device__ __forceinline__ PackWord<T, N> fetch_where(const T* from, bool there) {
-  PackWord<T, N> word;
+__device__ __forceinline__ VectorWord<T, N> fetch_where(const T* from, bool there) {
+  VectorWord<T, N> word;
 #if __CUDA_ARCH__ >= 800
   if constexpr (sizeof(word) == 16) {
     if constexpr (STREAM) {
@@ -143,11 +143,11 @@ __device__ __forceinline__ PackWord<T, N> fetch_where(const T* from, bool there)
 
 // Likewise, of lines that are kept.
 template <typename T, int N>
-__device__ __forceinline__ PackWord<T, N> fetch_kept(const T* from, bool there = true) {
+__device__ __forceinline__ VectorWord<T, N> fetch_evict_last(const T* from, bool there = true) {
 #if __CUDA_ARCH__ >= 800
-  if constexpr (sizeof(PackWord<T, N>) == 16) {
-    PackWord<T, N> word;
-    LOAD_WHERE(".L2::cache_hint", ", %6", kept_policy());
+  if constexpr (sizeof(VectorWord<T, N>) == 16) {
+    VectorWord<T, N> word;
+    LOAD_WHERE(".L2::cache_hint", ", %6", evict_last_policy());
     return word;
   }
 #endif
@@ -157,33 +157,33 @@ __device__ __forceinline__ PackWord<T, N> fetch_kept(const T* from, bool there =
 #undef LOAD_ONE_WHERE
 
 template <typename T, int N>
-__device__ __forceinline__ Pack<T, N> load_kept(const T* from, bool there = true) {
-  return unpacked<T, N>(fetch_kept<T, N>(from, there));
+__device__ __forceinline__ Vector<T, N> load_evict_last(const T* from, bool there = true) {
+  return as_vector<T, N>(fetch_evict_last<T, N>(from, there));
 }
 
 template <typename T, int N>
-__device__ __forceinline__ void store_kept(T* to, const Pack<T, N>& pack) {
-  using W = PackWord<T, N>;
-  const W word = *reinterpret_cast<const W*>(&pack);
+__device__ __forceinline__ void store_evict_last(T* to, const Vector<T, N>& vector) {
+  using W = VectorWord<T, N>;
+  const W word = *reinterpret_cast<const W*>(&vector);
 #if __CUDA_ARCH__ >= 800
   if constexpr (sizeof(W) == 16) {
     asm volatile("st.global.L2::cache_hint.v4.b32 [%0], {%1, %2, %3, %4}, %5;" ::"l"(to), "r"(word.x), "r"(word.y),
-                 "r"(word.z), "r"(word.w), "l"(kept_policy())
+                 "r"(word.z), "r"(word.w), "l"(evict_last_policy())
                  : "memory");
     return;
   }
   if constexpr (sizeof(W) == 8) {
     asm volatile("st.global.L2::cache_hint.v2.b32 [%0], {%1, %2}, %3;" ::"l"(to), "r"(word.x), "r"(word.y),
-                 "l"(kept_policy())
+                 "l"(evict_last_policy())
                  : "memory");
     return;
   }
   if constexpr (sizeof(W) == 4) {
-    asm volatile("st.global.L2::cache_hint.b32 [%0], %1, %2;" ::"l"(to), "r"(word), "l"(kept_policy()) : "memory");
+    asm volatile("st.global.L2::cache_hint.b32 [%0], %1, %2;" ::"l"(to), "r"(word), "l"(evict_last_policy()) : "memory");
     return;
   }
   if constexpr (sizeof(W) == 2) {
-    asm volatile("st.global.L2::cache_hint.b16 [%0], %1, %2;" ::"l"(to), "h"(word), "l"(kept_policy()) : "memory");
+    asm volatile("st.global.L2::cache_hint.b16 [%0], %1, %2;" ::"l"(to), "h"(word), "l"(evict_last_policy()) : "memory");
     return;
   }
 #endif
@@ -192,13 +192,13 @@ __device__ __forceinline__ void store_kept(T* to, const Pack<T, N>& pack) {
 
 // Written once and not read again by this kernel.
 template <typename T, int N>
-__device__ __forceinline__ void store_streaming(T* to, const Pack<T, N>& pack) {
-  using W = PackWord<T, N>;
-  __stcs(reinterpret_cast<W*>(to), *reinterpret_cast<const W*>(&pack));
+__device__ __forceinline__ void store_streaming(T* to, const Vector<T, N>& vector) {
+  using W = VectorWord<T, N>;
+  __stcs(reinterpret_cast<W*>(to), *reinterpret_cast<const W*>(&vector));
 }
 
 template <typename T, int N>
-__device__ __forceinline__ void store(T* to, const Pack<T, N>& pack) {
-  using W = PackWord<T, N>;
-  *reinterpret_cast<W*>(to) = *reinterpret_cast<const W*>(&pack);
+__device__ __forceinline__ void store(T* to, const Vector<T, N>& vector) {
+  using W = VectorWord<T, N>;
+  *reinterpret_cast<W*>(to) = *reinterpret_cast<const W*>(&vector);
 }

@@ -6,7 +6,7 @@ template <typename A>
 constexpr int WORDS = sizeof(A) / 4;
 
 template <typename A>
-__device__ __forceinline__ void send(unsigned long long* to, const A& value, unsigned int flag = 1) {
+__device__ __forceinline__ void publish(unsigned long long* to, const A& value, unsigned int flag = 1) {
   const unsigned int* const words = reinterpret_cast<const unsigned int*>(&value);
 #pragma unroll
   for (int i = 0; i < WORDS<A>; ++i) {
@@ -17,7 +17,7 @@ __device__ __forceinline__ void send(unsigned long long* to, const A& value, uns
 
 // Waits for what is sent.
 template <typename A>
-__device__ __forceinline__ A await(const unsigned long long* from) {
+__device__ __forceinline__ A poll(const unsigned long long* from) {
   unsigned long long found[WORDS<A>];
   bool all;
   do {
@@ -37,7 +37,7 @@ __device__ __forceinline__ A await(const unsigned long long* from) {
 
 // Waits for N, which lie `apart` places from each other, those before `end` of them.
 template <int N, typename A>
-__device__ __forceinline__ void await_all(
+__device__ __forceinline__ void poll_all(
     A (&values)[N], const unsigned long long* from, int apart, int end, unsigned int flag) {
   unsigned long long found[N][WORDS<A>];
   bool all;
@@ -69,36 +69,36 @@ __device__ __forceinline__ void await_all(
 
 // Leaves the place empty for the next launch.
 template <typename A>
-__device__ __forceinline__ void clear(unsigned long long* from) {
+__device__ __forceinline__ void reset(unsigned long long* from) {
 #pragma unroll
   for (int i = 0; i < WORDS<A>; ++i) from[i] = 0;
 }
 
-// What blocks count together is in one word: 40 bits of what was found, 12 of how many blocks came, 12 of how many wait.
-constexpr unsigned long long CAME = 1ull << 40, WAITS = 1ull << 52;
-constexpr unsigned int MOST_CAME = WAITS / CAME - 1;
+// What blocks count together is in one word: 40 bits of what was found, 12 of how many blocks arrived, 12 of how many wait.
+constexpr unsigned long long ARRIVED = 1ull << 40, WAITING = 1ull << 52;
+constexpr unsigned int MOST_ARRIVED = WAITING / ARRIVED - 1;
 
 // What all `blocks` found, where this one found anything: waits for them then, so the device has to hold them at once.
 // The word is zero before the first of them comes and after the last is gone.
-__device__ __forceinline__ unsigned long long agree(
+__device__ __forceinline__ unsigned long long sum_over_blocks(
     unsigned long long* word, unsigned long long found, unsigned int blocks) {
-  const unsigned long long mine = CAME + (found > 0 ? WAITS + found : 0);
+  const unsigned long long mine = ARRIVED + (found > 0 ? WAITING + found : 0);
   unsigned long long all = atomicAdd(word, mine) + mine;
   if (found == 0) {
-    if (all == CAME * blocks) *word = 0;
+    if (all == ARRIVED * blocks) *word = 0;
     return 0;
   }
-  while ((all / CAME & MOST_CAME) < blocks) {
+  while ((all / ARRIVED & MOST_ARRIVED) < blocks) {
     asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];" : "=l"(all) : "l"(word) : "memory");
   }
-  if (atomicAdd(word, 0 - WAITS) / WAITS == 1) *word = 0;
-  return all % CAME;
+  if (atomicAdd(word, 0 - WAITING) / WAITING == 1) *word = 0;
+  return all % ARRIVED;
 }
 
-// Blocks that come and are gone, and what they found, are counted in the halves of a word, launch after launch, so that
-// nobody has to set it back. What a block wrote before it came, in the thread that calls or before a barrier, is seen by
-// those that await all if it found anything.
-__device__ __forceinline__ void come(unsigned long long* word, unsigned int found) {
+// Blocks that arrive and are gone, and what they found, are counted in the halves of a word, launch after launch, so that
+// nobody has to set it back. What a block wrote before it arrived, in the thread that calls or before a barrier, is seen by
+// those that poll all if it found anything.
+__device__ __forceinline__ void arrive(unsigned long long* word, unsigned int found) {
   unsigned int* const halves = reinterpret_cast<unsigned int*>(word);
   if (found > 0) {
     atomicAdd(halves + 1, found);
@@ -107,8 +107,8 @@ __device__ __forceinline__ void come(unsigned long long* word, unsigned int foun
   atomicAdd(halves, 1u);
 }
 
-// What all `blocks` found that come in a launch. seen: what the caller saw in the last one.
-__device__ __forceinline__ unsigned int await_all_come(
+// What all `blocks` found that arrive in a launch. seen: what the caller saw in the last one.
+__device__ __forceinline__ unsigned int wait_for_arrivals(
     const unsigned long long* word, unsigned long long* seen, unsigned int blocks) {
   const unsigned long long before = *seen;
   unsigned long long all;

@@ -1,14 +1,14 @@
-// Panels of shared memory as wgmma.cuh describes them: 64 lines of 128 bytes, whose pieces of 16 are flipped by the last
+// Panels of shared memory as wgmma.cuh describes them: 64 lines of 128 bytes, whose pieces of 16 are swizzled by the last
 // three bits of a line's number.
 #pragma once
 #include "shared.cuh"
 
 constexpr int DEEP = 64;            // products of a stage
 constexpr int LINE = 128;           // bytes: 64 elements
-constexpr int PANEL = DEEP * LINE;  // bytes of 64 lines, of a stage or of results
+constexpr int SWIZZLED_TILE = DEEP * LINE;  // bytes of 64 lines, of a stage or of results
 
 // Where a line's piece of 16 bytes lies.
-__device__ __forceinline__ int flipped(int line, int piece) { return line * LINE + (piece ^ line % 8) * 16; }
+__device__ __forceinline__ int swizzled(int line, int piece) { return line * LINE + (piece ^ line % 8) * 16; }
 
 #if __CUDA_ARCH__ >= 900
 
