@@ -33,7 +33,7 @@ class Trial(NamedTuple):
     """A case and how it is run: whether arrays begin one element late, how many blocks are under way at once.
 
     ties: of a norm of porder +-inf. vectors: even a small sum is taken in vectors, by large blocks, a gradient by
-    threads of two, one whose ties are counted by blocks that share none, and what tensors of weights mix by large blocks.
+    threads of two, one whose ties are counted by blocks that share none, and mixing of weight tensors by large blocks.
     """
 
     case: Case

@@ -49,7 +49,7 @@ def test_consumers_count_edges_and_returns() -> None:
         ((node("a", "x"),), {"out": "b:y"}, "output out"),
         ((node("a", "b:y"), node("b", "a:y")), {}, "a cycle runs through a, b"),
         ((node("a", "x", control=("b",)), node("b", "a:y")), {}, "a cycle runs through a, b"),
-        ((node("a:b", "x"),), {}, "holds no colon"),
+        ((node("a:b", "x"),), {}, "must not contain a colon"),
     ],
 )
 def test_what_is_not_a_graph(nodes: tuple[Node, ...], outputs: dict[str, str], message: str) -> None:

@@ -32,7 +32,7 @@ def whole(view: View, width: int, group: int, how: Block) -> bool:
 @pytest.mark.parametrize("itemsize", CTYPES)
 @pytest.mark.parametrize("wide", [False, True])
 def test_plans_hold_their_slices(itemsize: int, wide: bool) -> None:
-    """Threads times vectors cover the slice of every shape that is planned in one pass, by a kernel that is compiled."""
+    """Threads times vectors cover the slice of every shape planned in one pass, by a compiled kernel."""
     width = 16 // itemsize if wide else 1
     for view in (View(images, channels, post) for images in IMAGES for channels in CHANNELS for post in POSTS):
         found = channels_first._plan_once(view, width, itemsize)

@@ -148,7 +148,7 @@ def test_threads_take_as_many_packs_as_pay(megabytes: int, dtype: str) -> None:
 
 @pytest.mark.parametrize("dtype", FLOATS)
 def test_rows_of_whole_packs_are_counted_in_packs(dtype: str) -> None:
-    """Where every vector lies in one row; a row that ends within a vector, or an array that begins in one, is not so."""
+    """Rows of whole vectors count by vectors; unaligned arrays, and rows that end within a vector, do not."""
     width = WIDTHS[dtype]
     found = Launched(1000, 256, dtype, 0, extreme=False)
     assert found.name.startswith("grad_packs<")
