@@ -188,7 +188,7 @@ def test_implementations_that_do_not_fit_are_refused() -> None:
     made = opgauge.op(rms)
     with pytest.raises(DefinitionError, match="does not take eps"):
         made.implementation("a", device="cpu")(lambda x, weight: x)
-    with pytest.raises(DefinitionError, match="wants block"):
+    with pytest.raises(DefinitionError, match="requires block"):
         made.implementation("a", device="cpu")(lambda x, weight, block, *, eps: x)
     with pytest.raises(DefinitionError, match="device= should be cpu, cuda or both, not 'gpu'"):
         made.implementation("a", device="gpu")
