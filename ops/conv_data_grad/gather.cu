@@ -296,15 +296,15 @@ __device__ __forceinline__ void multiply_tap(
 #pragma unroll
   for (int i = 0; i < I; ++i) {
     unsigned int high[4], low[4];
-    load_matrices<false>(high, filter + i * 16 * LINE + swizzled);
-    load_matrices<false>(low, filter + i * 16 * LINE + (swizzled ^ 32));
+    ldmatrix<false>(high, filter + i * 16 * LINE + swizzled);
+    ldmatrix<false>(low, filter + i * 16 * LINE + (swizzled ^ 32));
     float step[J][4] = {};  // products of different columns in turn: they do not wait for each other
 #pragma unroll
-    for (int j = 0; j < J; ++j) mma_16(step[j], low, high_b[j], halves);
+    for (int j = 0; j < J; ++j) mma_m16n8k16(step[j], low, high_b[j], halves);
 #pragma unroll
-    for (int j = 0; j < J; ++j) mma_16(step[j], high, low_b[j], halves);
+    for (int j = 0; j < J; ++j) mma_m16n8k16(step[j], high, low_b[j], halves);
 #pragma unroll
-    for (int j = 0; j < J; ++j) mma_16(step[j], high, high_b[j], halves);
+    for (int j = 0; j < J; ++j) mma_m16n8k16(step[j], high, high_b[j], halves);
 #pragma unroll
     for (int j = 0; j < J; ++j)
 #pragma unroll
@@ -325,9 +325,9 @@ __device__ __forceinline__ void multiply_tap(
 #pragma unroll
     for (int i = 0; i < I; ++i) {
       unsigned int a[4];
-      load_matrices<false>(a, filter + i * 16 * LINE + (swizzled ^ 32 * k));
+      ldmatrix<false>(a, filter + i * 16 * LINE + (swizzled ^ 32 * k));
 #pragma unroll
-      for (int j = 0; j < J; ++j) mma_16(sum.at[i][j], a, b[j], type);
+      for (int j = 0; j < J; ++j) mma_m16n8k16(sum.at[i][j], a, b[j], type);
     }
   }
 }
@@ -420,12 +420,12 @@ __global__ void __launch_bounds__(32 * R * Q, J == 8 || (R == 2 && G > 0) ? 2 : 
     if (turn.tap == 0) {
       uint4* const to = reinterpret_cast<uint4*>(memory + turn.patch * patch_bytes);
       const uint4* const from = from_lines + static_cast<long long>(turn.chunk) * plan.lines * PIECES;
-      for (int i = threadIdx.x; i < plan.patch * PIECES; i += THREADS) copy_async<uint4, 1>(to + i, from + i, true);
+      for (int i = threadIdx.x; i < plan.patch * PIECES; i += THREADS) cp_async<uint4, 1>(to + i, from + i, true);
       if constexpr (sizeof(T) == 4) {
         float* const scale_to = patch_scales + turn.patch * plan.patch;
         const float* const scale_from = from_scales + static_cast<long long>(turn.chunk) * plan.lines;
         for (int i = threadIdx.x * 4; i < plan.patch; i += THREADS * 4) {
-          copy_async<float, 4>(scale_to + i, scale_from + i, true);
+          cp_async<float, 4>(scale_to + i, scale_from + i, true);
         }
       }
     }
@@ -433,7 +433,7 @@ __global__ void __launch_bounds__(32 * R * Q, J == 8 || (R == 2 && G > 0) ? 2 : 
     const int stride = plan.row_tiles * ROWS * PIECES, taps = taps_of(turn);
     const uint4* const from = from_filter + static_cast<long long>(turn.chunk * pass.taps + turn.tap) * stride;
     const auto copy = [&](int i) {
-      copy_async<uint4, 1>(to + i, from + i / (ROWS * PIECES) * stride + i % (ROWS * PIECES), true);
+      cp_async<uint4, 1>(to + i, from + i / (ROWS * PIECES) * stride + i % (ROWS * PIECES), true);
     };
     if constexpr (G == 0) {
 #pragma unroll 4
@@ -458,7 +458,7 @@ __global__ void __launch_bounds__(32 * R * Q, J == 8 || (R == 2 && G > 0) ? 2 : 
       bring(ahead);
       ahead.next(plan, pass.taps);
     }
-    commit();
+    cp_async_commit_group();
   }
   const int lane = threadIdx.x % 32, inner = lane % 8, which = lane / 8, warp = threadIdx.x / 32;
   const int warp_row = warp % R * 16 * I, warp_column = warp / R * 8 * J;
@@ -477,13 +477,13 @@ __global__ void __launch_bounds__(32 * R * Q, J == 8 || (R == 2 && G > 0) ? 2 : 
   const int row_offset = (warp_row + which % 2 * 8 + inner) * LINE, swizzled = ((which / 2) ^ flip(inner)) * 16;
   Sums<I, J> sum;
   for (int stage = 0; stage < stages; ++stage) {
-    wait_for_all_but<RING - 2>();
+    cp_async_wait_group<RING - 2>();
     __syncthreads();
     if (stage + RING - 1 < stages) {
       bring(ahead);
       ahead.next(plan, pass.taps);
     }
-    commit();
+    cp_async_commit_group();
     const unsigned int patch = shared_address(memory + turn.patch * patch_bytes);
     const float* const scale_lines = patch_scales + turn.patch * plan.patch;
     const unsigned char* const filter = filters + turn.slot * filter_bytes + row_offset;
@@ -517,7 +517,7 @@ __global__ void __launch_bounds__(32 * R * Q, J == 8 || (R == 2 && G > 0) ? 2 : 
     }
     turn.next(plan, pass.taps);
   }
-  wait_for_all_but<0>();
+  cp_async_wait_group<0>();
   if constexpr (G > 0) {
     const long long all = static_cast<long long>(blockIdx.y) * gridDim.x + blockIdx.x;
     float4* const mine = partial + all * plan.splits * (I * J * THREADS);

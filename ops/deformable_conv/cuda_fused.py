@@ -44,7 +44,7 @@ SMALLER = {(64, 1, 2): (32, 2, 1), (128, 1, 2): (64, 2, 1)}
 """Tile for as many channels and half the pixels."""
 STAGE_PIXELS = 32
 """Fixed cost of a stage, in pixels."""
-TURNED = (32, 64)
+TRANSPOSE_TILE = (32, 64)
 """Pixels and channels that a block transposes to channels last."""
 FEWEST_STAGES = 2
 EXACT_HALVES, SHORT_HALVES = 2, 1
@@ -273,7 +273,7 @@ class FusedLayout:
     def pieces(self) -> int:
         """Blocks that transpose x."""
         area, line = self.found.size[0] * self.found.size[1], self.found.groups * self.channels.depth
-        return self.found.batch * -(-area // TURNED[0]) * -(-line // TURNED[1])
+        return self.found.batch * -(-area // TRANSPOSE_TILE[0]) * -(-line // TRANSPOSE_TILE[1])
 
     @property
     def prepare_blocks(self) -> int:

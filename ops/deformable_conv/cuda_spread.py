@@ -17,7 +17,7 @@ from opgauge.ops.deformable_conv.cuda_fused import (
     LANES,
     LARGEST_INDEX,
     SHORT_HALVES,
-    TURNED,
+    TRANSPOSE_TILE,
     Channels,
     channels_of,
 )
@@ -113,7 +113,7 @@ class SpreadLayout:
 
 
 def _pieces(pixels: int, channels: int) -> int:
-    return -(-pixels // TURNED[0]) * -(-channels // TURNED[1])
+    return -(-pixels // TRANSPOSE_TILE[0]) * -(-channels // TRANSPOSE_TILE[1])
 
 
 def spread_of(found: SamplingGeometry, dtype: str) -> SpreadLayout | None:

@@ -33,7 +33,7 @@ struct Plan {
   int images, rows, row_tiles;   // rows: output channels of a group
   int group_channels;            // of x, as given
   int segment;                   // channels that share group and deformable group
-  int depth, line_depth;         // channels of a group and of a line of x as laid out, segments padded
+  int depth, line_depth;         // channels of a group and of a line of x as stored out, segments padded
   int chunks, span;              // stages of a tap; those that follow each other before the next tap
   int share, splits;             // stages of a split
   int places;                    // segments that a stage touches, at most
@@ -41,7 +41,7 @@ struct Plan {
   int tiles;                     // of rows within tiles of columns
   int results;                   // bytes from the ring on where a tile's results are put in order
   int strip;                     // rows of pixels that tiles take column by column: neighbours share what they read
-  Divisor padded;                // channels of a segment as laid out
+  Divisor padded;                // channels of a segment as stored out
   Divisor per_group;             // channels of a deformable group
   Divisor strip_pixels;
   Divisor taps, visit;           // those of conv; chunks of a span
@@ -149,8 +149,8 @@ __device__ __forceinline__ void vector(
     } else {
 #pragma unroll
       for (int j = 0; j < 8; ++j) {
-        const int laid = first + channel_of<T, HALVES>(part, j);
-        const int channel = laid < plan.depth ? given_channel(laid, plan.segment, plan.padded) : -1;
+        const int stored = first + channel_of<T, HALVES>(part, j);
+        const int channel = stored < plan.depth ? given_channel(stored, plan.segment, plan.padded) : -1;
         values[j] = exists && channel >= 0 ? from[channel * plan.conv.taps + tap] : T(0.0f);
       }
     }
@@ -204,7 +204,7 @@ __global__ void __launch_bounds__(256, sizeof(T) == 2 ? 6 : 4) prepare(
   } else if (block < filter_rows + pieces) {
     const Lines of = {
         plan.conv.height * plan.conv.width, plan.conv.channels, plan.segment, plan.line_depth, plan.padded};
-    turn(x, lines, static_cast<float*>(nullptr), of, block - filter_rows);
+    to_channels_last(x, lines, static_cast<float*>(nullptr), of, block - filter_rows);
   } else if (block > filter_rows + pieces) {
     locate(offset, mask, places, plan, (block - filter_rows - pieces - 1) * 256 + threadIdx.x);
   } else {
@@ -239,7 +239,7 @@ struct Ring {  // shared memory of a block
   __device__ __forceinline__ unsigned char* samples(int slot) const { return filter(slot) + FILTER_BYTES; }
 };
 
-// Slots of the ring in turn, and which time round it is.
+// Slots of the ring in to_channels_last, and which time round it is.
 struct Turn {
   int slot = 0;
   unsigned int parity = 0;
@@ -283,7 +283,7 @@ struct Scout {
       const int segment = first + i / EACH, column = first_column + column_of(warp, i % 4, i % EACH / 4);
       const bool valid = segment < (blockIdx.y + 1) * segments && column < total;
       const int entry = quotient(segment * plan.segment, plan.per_group) * plan.conv.taps + step.tap;
-      copy_or_clear(places + i, valid ? table + static_cast<long long>(entry) * total + column : table, valid);
+      cp_async_zfill(places + i, valid ? table + static_cast<long long>(entry) * total + column : table, valid);
     }
   }
 
@@ -435,7 +435,7 @@ struct Source {
 template <typename T, int HALVES, int N, int R, int Q>
 __device__ __forceinline__ void produce(
     const Ring<N, R, Q>& ring, const T* __restrict__ lines, const T* __restrict__ zeros,
-    const unsigned char* __restrict__ packed, const Place* __restrict__ table, const Plan& plan, Turn& turn,
+    const unsigned char* __restrict__ packed, const Place* __restrict__ table, const Plan& plan, Turn& to_channels_last,
     int first_column, int begin, int end) {
   constexpr int COLUMNS = Ring<N, R, Q>::COLUMNS, FILTER_BYTES = Ring<N, R, Q>::FILTER_BYTES;
   constexpr int ITEMS = Ring<N, R, Q>::ITEMS, EACH = 4 * ITEMS, TURNS = READS<T, HALVES>;
@@ -458,9 +458,9 @@ __device__ __forceinline__ void produce(
 #pragma unroll
   for (int i = 0; i < AHEAD; ++i) load(i, i);
 #pragma unroll 1
-  for (int stage = begin; stage < end; ++stage, turn.next(plan.stages), packed += FILTER_BYTES) {
-    unsigned char* const samples = ring.samples(turn.slot) + row * LINE;
-    float* const scales = ring.scales + turn.slot * COLUMNS + row;
+  for (int stage = begin; stage < end; ++stage, to_channels_last.next(plan.stages), packed += FILTER_BYTES) {
+    unsigned char* const samples = ring.samples(to_channels_last.slot) + row * LINE;
+    float* const scales = ring.scales + to_channels_last.slot * COLUMNS + row;
 #pragma unroll
     for (int first = 0; first < ITEMS * TURNS; first += AHEAD) {
       const int next = (first + AHEAD) % (ITEMS * TURNS);
@@ -478,17 +478,17 @@ __device__ __forceinline__ void produce(
         load(i, next + i);
       }
       if (first == 0) {
-        mbarrier_wait(ring.empty + turn.slot, turn.parity ^ 1);
+        mbarrier_wait(ring.empty + to_channels_last.slot, to_channels_last.parity ^ 1);
         if (threadIdx.x == CONSUMERS) {
-          mbarrier_arrive_expect_tx(ring.full + turn.slot, FILTER_BYTES);
-          cp_async_bulk_load(shared_address(ring.filter(turn.slot)), packed, FILTER_BYTES, ring.full + turn.slot);
+          mbarrier_arrive_expect_tx(ring.full + to_channels_last.slot, FILTER_BYTES);
+          cp_async_bulk_load(shared_address(ring.filter(to_channels_last.slot)), packed, FILTER_BYTES, ring.full + to_channels_last.slot);
         }
       }
       put<HALVES>(samples + first / TURNS * OCTETS * LINE, scales + first / TURNS * OCTETS, sampled, lane, row);
     }
     fence_proxy_async();
     __syncwarp();
-    if (scout.lane == 0) mbarrier_arrive(ring.full + turn.slot);
+    if (scout.lane == 0) mbarrier_arrive(ring.full + to_channels_last.slot);
   }
 }
 
@@ -496,7 +496,7 @@ __device__ __forceinline__ void produce(
 template <int HALVES, int SIZE>
 __device__ __forceinline__ void multiply_stage(
     float (&sum)[SIZE], const unsigned char* filter, const unsigned char* samples, const float* scales, const float*) {
-  const unsigned long long a = rows_at(samples), b = rows_at(filter);
+  const unsigned long long a = matrix_descriptor(samples), b = matrix_descriptor(filter);
   const __half* const halves = nullptr;
   float part[SIZE];
 #pragma unroll
@@ -520,7 +520,7 @@ __device__ __forceinline__ void multiply_stage(
 template <int HALVES, int SIZE, typename T>
 __device__ __forceinline__ void multiply_stage(
     float (&sum)[SIZE], const unsigned char* filter, const unsigned char* samples, const float*, const T* type) {
-  const unsigned long long a = rows_at(samples), b = rows_at(filter);
+  const unsigned long long a = matrix_descriptor(samples), b = matrix_descriptor(filter);
   wgmma_fence();
 #pragma unroll
   for (int k = 0; k < 8; k += 2) multiply(sum, a + k, b + k, 1, type);
@@ -613,7 +613,7 @@ __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1) convolve(
     fence_proxy_async();
   }
   __syncthreads();
-  Turn turn;
+  Turn to_channels_last;
   if (threadIdx.x >= CONSUMERS) {
     setmaxnreg<REGISTERS, SAMPLING<T, HALVES, N>>();
 #pragma unroll 1
@@ -621,7 +621,7 @@ __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1) convolve(
       const int column_tile = tile / plan.row_tiles, row_tile = tile - column_tile * plan.row_tiles;
       const long long first = static_cast<long long>(blockIdx.y * plan.row_tiles + row_tile) * stages;
       produce<T, HALVES, N, R, Q>(
-          ring, lines + blockIdx.y * plan.depth, zeros, packed + first * Memory::FILTER_BYTES, places, plan, turn,
+          ring, lines + blockIdx.y * plan.depth, zeros, packed + first * Memory::FILTER_BYTES, places, plan, to_channels_last,
           column_tile * COLUMNS, begin, end);
     }
     return;
@@ -638,13 +638,13 @@ __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1) convolve(
 #pragma unroll
     for (int i = 0; i < SIZE; ++i) sum[i] = 0;
 #pragma unroll 1
-    for (int left = end - begin; left > 0; --left, turn.next(plan.stages)) {
-      mbarrier_wait(ring.full + turn.slot, turn.parity);
+    for (int left = end - begin; left > 0; --left, to_channels_last.next(plan.stages)) {
+      mbarrier_wait(ring.full + to_channels_last.slot, to_channels_last.parity);
       multiply_stage<HALVES>(
-          sum, ring.filter(turn.slot) + row * LINE, ring.samples(turn.slot) + column * LINE,
-          ring.scales + turn.slot * COLUMNS + column, static_cast<const T*>(nullptr));
+          sum, ring.filter(to_channels_last.slot) + row * LINE, ring.samples(to_channels_last.slot) + column * LINE,
+          ring.scales + to_channels_last.slot * COLUMNS + column, static_cast<const T*>(nullptr));
       __syncwarp();
-      if (threadIdx.x % 32 == 0) mbarrier_arrive(ring.empty + turn.slot);
+      if (threadIdx.x % 32 == 0) mbarrier_arrive(ring.empty + to_channels_last.slot);
     }
     if (plan.splits > 1) {
       const long long index = static_cast<long long>(blockIdx.y) * plan.tiles + tile;

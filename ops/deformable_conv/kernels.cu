@@ -107,7 +107,7 @@ __global__ void __launch_bounds__(256, sizeof(Wide<T>) == 8 ? 2 : 4) fold(
   to[2 * pixels] = weight;
 }
 
-// The gradient of x in a fixed order, without atomics: a warp owns a plane; lanes that meet at a pixel are summed in turn.
+// The gradient of x in a fixed order, without atomics: a warp owns a plane; lanes that meet at a pixel are summed in to_channels_last.
 template <typename T>
 __global__ void __launch_bounds__(256, 4) fold_in_order(
     const T* __restrict__ offset, const T* __restrict__ mask, const Wide<T>* __restrict__ column_grad,

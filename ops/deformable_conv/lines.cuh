@@ -1,27 +1,27 @@
-// Tensors (N, C, H, W) laid out as lines (N, H, W, channels): 16 bytes are channels of one pixel. Channels arrive in
+// Tensors (N, C, H, W) stored out as lines (N, H, W, channels): 16 bytes are channels of one pixel. Channels arrive in
 // segments, each padded to whole 16 bytes.
 #pragma once
 #include "divide.cuh"
 #include "vector.cuh"
 
-constexpr int TURNED_PIXELS = 32, TURNED_CHANNELS = 64, TURNERS = 256;  // what a block turns, by so many threads
+constexpr int TRANSPOSE_PIXELS = 32, TRANSPOSE_CHANNELS = 64, TRANSPOSE_THREADS = 256;  // what a block turns, by so many threads
 
 struct Lines {
   int area, channels;   // of x
-  int segment, depth;   // channels of a segment as given, of a line as laid out
-  Divisor padded;       // channels of a segment as laid out
+  int segment, depth;   // channels of a segment as given, of a line as stored out
+  Divisor padded;       // channels of a segment as stored out
 };
 
-// Which part of x a block turns, and where a channel as laid out is in x.
+// Which part of x a block turns, and where a channel as stored out is in x.
 struct Piece {
   int image, pixel, channel;
   __device__ __forceinline__ Piece(const Lines& of, int block) {
-    const int across = (of.area + TURNED_PIXELS - 1) / TURNED_PIXELS;
-    const int along = (of.depth + TURNED_CHANNELS - 1) / TURNED_CHANNELS;
+    const int across = (of.area + TRANSPOSE_PIXELS - 1) / TRANSPOSE_PIXELS;
+    const int along = (of.depth + TRANSPOSE_CHANNELS - 1) / TRANSPOSE_CHANNELS;
     image = block / (across * along);
     const int within = block - image * across * along;
-    pixel = within / along * TURNED_PIXELS;
-    channel = within % along * TURNED_CHANNELS;
+    pixel = within / along * TRANSPOSE_PIXELS;
+    channel = within % along * TRANSPOSE_CHANNELS;
   }
 };
 
@@ -34,14 +34,14 @@ __device__ __forceinline__ int given_channel(int channel, int segment, const Div
 // A piece of x to `lines`; as many zeros to `zeros`, where that is wanted. By 16 bytes, if lines are whole ones. All of a
 // thread's loads are in flight at once.
 template <typename T>
-__device__ __forceinline__ void turn(
+__device__ __forceinline__ void to_channels_last(
     const T* __restrict__ x, T* __restrict__ lines, float* __restrict__ zeros, const Lines& of, int block) {
-  constexpr int V = 16 / sizeof(T), MN_MAJOR_PITCH = TURNED_CHANNELS / V;
-  constexpr int ROWS = TURNERS / TURNED_PIXELS, LOADS = TURNED_CHANNELS / ROWS;
-  constexpr int LINES = TURNERS / MN_MAJOR_PITCH, STORES = TURNED_PIXELS / LINES;
-  __shared__ T tile[TURNED_CHANNELS][TURNED_PIXELS + 1];
+  constexpr int V = 16 / sizeof(T), LANES = TRANSPOSE_CHANNELS / V;
+  constexpr int ROWS = TRANSPOSE_THREADS / TRANSPOSE_PIXELS, LOADS = TRANSPOSE_CHANNELS / ROWS;
+  constexpr int LINES = TRANSPOSE_THREADS / LANES, STORES = TRANSPOSE_PIXELS / LINES;
+  __shared__ T tile[TRANSPOSE_CHANNELS][TRANSPOSE_PIXELS + 1];
   const Piece piece(of, block);
-  const int row = threadIdx.x / TURNED_PIXELS, lane = threadIdx.x % TURNED_PIXELS, pixel = piece.pixel + lane;
+  const int row = threadIdx.x / TRANSPOSE_PIXELS, lane = threadIdx.x % TRANSPOSE_PIXELS, pixel = piece.pixel + lane;
   const T* const from = x + static_cast<long long>(piece.image) * of.channels * of.area + pixel;
   const int depth = pixel < of.area ? of.depth : 0;
   T values[LOADS];
@@ -54,15 +54,15 @@ __device__ __forceinline__ void turn(
   } else {
 #pragma unroll
     for (int i = 0; i < LOADS; ++i) {
-      const int laid = piece.channel + row + i * ROWS;
-      const int channel = laid < depth ? given_channel(laid, of.segment, of.padded) : -1;
+      const int stored = piece.channel + row + i * ROWS;
+      const int channel = stored < depth ? given_channel(stored, of.segment, of.padded) : -1;
       values[i] = channel >= 0 ? from[static_cast<long long>(channel) * of.area] : T(0.0f);
     }
   }
 #pragma unroll
   for (int i = 0; i < LOADS; ++i) tile[row + i * ROWS][lane] = values[i];
   __syncthreads();
-  const int line = threadIdx.x / MN_MAJOR_PITCH, j = threadIdx.x % MN_MAJOR_PITCH * V;
+  const int line = threadIdx.x / LANES, j = threadIdx.x % LANES * V;
   const long long first = static_cast<long long>(piece.image) * of.area + piece.pixel + line;
   const long long at = first * of.depth + piece.channel + j;
 #pragma unroll
@@ -89,12 +89,12 @@ __device__ __forceinline__ void turn(
 
 // The other way round.
 template <typename T>
-__device__ __forceinline__ void turn_back(const float* __restrict__ lines, T* __restrict__ x, const Lines& of, int block) {
-  constexpr int MN_MAJOR_PITCH = TURNED_CHANNELS / 4, LINES = TURNERS / MN_MAJOR_PITCH, LOADS = TURNED_PIXELS / LINES;
-  constexpr int ROWS = TURNERS / TURNED_PIXELS, STORES = TURNED_CHANNELS / ROWS;
-  __shared__ float tile[TURNED_CHANNELS][TURNED_PIXELS + 1];
+__device__ __forceinline__ void to_channels_first(const float* __restrict__ lines, T* __restrict__ x, const Lines& of, int block) {
+  constexpr int LANES = TRANSPOSE_CHANNELS / 4, LINES = TRANSPOSE_THREADS / LANES, LOADS = TRANSPOSE_PIXELS / LINES;
+  constexpr int ROWS = TRANSPOSE_THREADS / TRANSPOSE_PIXELS, STORES = TRANSPOSE_CHANNELS / ROWS;
+  __shared__ float tile[TRANSPOSE_CHANNELS][TRANSPOSE_PIXELS + 1];
   const Piece piece(of, block);
-  const int line = threadIdx.x / MN_MAJOR_PITCH, j = threadIdx.x % MN_MAJOR_PITCH * 4;
+  const int line = threadIdx.x / LANES, j = threadIdx.x % LANES * 4;
   const long long first = static_cast<long long>(piece.image) * of.area + piece.pixel + line;
   Vector<float, 4> vectors[LOADS];
 #pragma unroll
@@ -108,13 +108,13 @@ __device__ __forceinline__ void turn_back(const float* __restrict__ lines, T* __
     for (int k = 0; k < 4; ++k) tile[j + k][line + i * LINES] = vectors[i].at[k];
   }
   __syncthreads();
-  const int row = threadIdx.x / TURNED_PIXELS, lane = threadIdx.x % TURNED_PIXELS, pixel = piece.pixel + lane;
+  const int row = threadIdx.x / TRANSPOSE_PIXELS, lane = threadIdx.x % TRANSPOSE_PIXELS, pixel = piece.pixel + lane;
   if (pixel >= of.area) return;
   T* const to = x + static_cast<long long>(piece.image) * of.channels * of.area + pixel;
 #pragma unroll
   for (int i = 0; i < STORES; ++i) {
-    const int laid = piece.channel + row + i * ROWS;
-    const int channel = laid < of.depth ? given_channel(laid, of.segment, of.padded) : -1;
+    const int stored = piece.channel + row + i * ROWS;
+    const int channel = stored < of.depth ? given_channel(stored, of.segment, of.padded) : -1;
     if (channel >= 0) to[static_cast<long long>(channel) * of.area] = narrow<T>(tile[row + i * ROWS][lane]);
   }
 }

@@ -8,9 +8,9 @@ struct Plan {
   Conv conv;
   Lines lines, out_lines;    // of x, of the gradient of the output
   int images, rows;          // rows: output channels
-  int pieces, out_pieces;    // blocks that turn them
-  int group_channels, group_depth;  // of the filter: channels of a group as given, as laid out
-  int width, lanes;          // channels of a deformable group as laid out; lanes that share a sample, 1 to 8
+  int pieces, out_pieces;    // blocks that to_channels_last them
+  int group_channels, group_depth;  // of the filter: channels of a group as given, as stored out
+  int width, lanes;          // channels of a deformable group as stored out; lanes that share a sample, 1 to 8
 };
 
 // x and the gradient of the output to lines, that of x to zero; filter (rows, channels, taps) to (rows, taps, channels).
@@ -21,7 +21,7 @@ __global__ void __launch_bounds__(256) ready(
   const int block = blockIdx.x, row = block - plan.pieces - plan.out_pieces;
   if (row < 0) {
     const bool of_x = block < plan.pieces;
-    turn(of_x ? x : out_grad, of_x ? lines : out_lines, of_x ? line_grad : nullptr, of_x ? plan.lines : plan.out_lines,
+    to_channels_last(of_x ? x : out_grad, of_x ? lines : out_lines, of_x ? line_grad : nullptr, of_x ? plan.lines : plan.out_lines,
          of_x ? block : block - plan.pieces);
     return;
   }
@@ -41,7 +41,7 @@ __global__ void __launch_bounds__(256) finish(
     T* __restrict__ filter_grad, const __grid_constant__ Plan plan) {
   const int row = static_cast<int>(blockIdx.x) - plan.pieces;
   if (row < 0) {
-    if (x_grad != nullptr) turn_back(line_grad, x_grad, plan.lines, blockIdx.x);
+    if (x_grad != nullptr) to_channels_first(line_grad, x_grad, plan.lines, blockIdx.x);
     return;
   }
   if (filter_grad == nullptr) return;

@@ -10,7 +10,7 @@
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 
 // 16 bytes, zeros where not `valid`; there once `cp_async_wait_all` has returned in this thread.
-__device__ __forceinline__ void copy_or_clear(void* to, const void* from, bool valid) {
+__device__ __forceinline__ void cp_async_zfill(void* to, const void* from, bool valid) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(
                    shared_address(to)),
                "l"(from), "r"(valid ? 16 : 0)
@@ -30,7 +30,7 @@ __device__ __forceinline__ void setmaxnreg() {
 }
 
 // Rows in shared memory, from a multiple of 8 rows (aligned to 1024 bytes) and a multiple of 32 bytes on.
-__device__ __forceinline__ unsigned long long rows_at(const void* start) {
+__device__ __forceinline__ unsigned long long matrix_descriptor(const void* start) {
   const unsigned int address = shared_address(start);
   return (1ull << 62) | (64ull << 32) | (1ull << 16) | ((address & 0x3ffff) >> 4);
 }

@@ -16,5 +16,5 @@ template <typename W>  // an unsigned word as wide as an element
 __global__ void __launch_bounds__(256) gather(
     const W* __restrict__ x, W* __restrict__ out, unsigned int size, Axes axes, Strides strides) {
   const unsigned int index = blockIdx.x * 256 + threadIdx.x;
-  if (index < size) out[index] = x[place(index, axes, strides)];
+  if (index < size) out[index] = x[strided_offset(index, axes, strides)];
 }

@@ -23,7 +23,7 @@ from opgauge.ops.lerp.sums import SUM_THREADS, AxisGroup, partial_places, sum_pl
 
 WARP = 32
 MOST_SPLITS = 1024
-UNDER_WAY = 4
+IN_FLIGHT = 4
 """Vectors in flight per summing thread."""
 _BLOCKS = declare(
     "lerp_grad.blocks_per_multiprocessor",
@@ -204,7 +204,7 @@ def _rows(
     if vectors < THREADS:
         return None
     most = _splits(summed.size) if layout.a < _waiting() else 1
-    share = -(-vectors // min(most, -(-vectors // (THREADS * UNDER_WAY))))
+    share = -(-vectors // min(most, -(-vectors // (THREADS * IN_FLIGHT))))
     splits = -(-vectors // share)
     function = SOURCE.function(f"grad_rows<{CTYPES[dout.dtype.name]}, {width}>")
     lanes, collecting = collectors(layout.a, splits, THREADS)

@@ -70,8 +70,8 @@ __global__ void __launch_bounds__(SUM_THREADS) reduce_any(
   const int lane = ROWS ? fast : slow, column = ROWS ? slow : fast;
   const unsigned int unit = blockIdx.x * columns + column, end = unit < kept.units ? summed.units : 0;
   const unsigned int nearest = min(unit, kept.units - 1);
-  const long long in_dout = place(nearest, kept.axes, kept.dout);
-  const T* const weights = weight == nullptr ? nullptr : weight + place(nearest, kept.axes, kept.weight);
+  const long long in_dout = strided_offset(nearest, kept.axes, kept.dout);
+  const T* const weights = weight == nullptr ? nullptr : weight + strided_offset(nearest, kept.axes, kept.weight);
   A sums[SUMS][EACH] = {};
   const unsigned int step = lanes * gridDim.y;
   for (unsigned int start = blockIdx.y * lanes + lane; start < end; start += UNROLL * step) {
@@ -82,10 +82,10 @@ __global__ void __launch_bounds__(SUM_THREADS) reduce_any(
     for (int u = 0; u < UNROLL; ++u) {
       const unsigned int index = start + u * step;
       const bool there = index < end;
-      at[u] = in_dout + place(there ? index : start, summed.axes, summed.dout);
+      at[u] = in_dout + strided_offset(there ? index : start, summed.axes, summed.dout);
       loaded[u] = fetch_where<T, V, false>(dout + at[u], there);
       if (weights != nullptr) {
-        const T* const from = weights + place(there ? index : start, summed.axes, summed.weight);
+        const T* const from = weights + strided_offset(there ? index : start, summed.axes, summed.weight);
         shares[u] = fetch_where<T, WEIGHTS, false>(from, there);
       }
     }

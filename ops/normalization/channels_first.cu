@@ -1,7 +1,7 @@
 // Batch normalization of (N, C, post) by its own statistics, with an optional addend; x is read once.
 //
 // normalize_alone: a block takes a channel that its registers hold.
-// normalize_once: clusters of K blocks take G adjacent channels at a time and keep their values in registers; where
+// normalize_once: clusters of K blocks take G adjacent channels at a time and store_statistics their values in registers; where
 //   there are more channels, the next ones are loaded meanwhile.
 // normalize_groups: the same by way of shared memory, where groups do not divide among threads.
 // normalize_shared: all blocks of a device, or groups of them, share channels too large for a cluster.
@@ -105,7 +105,7 @@ __global__ void __launch_bounds__(
     }
     store_evict_last<T, V>(y + place(j), result);
   });
-  if (thread == 0) keep(statistics, channel, mean, inverse, variance, n, momentum);
+  if (thread == 0) store_statistics(statistics, channel, mean, inverse, variance, n, momentum);
 }
 
 // A cluster of K blocks takes `group` adjacent channels at a time; each block keeps its slice of them, whole images,
@@ -140,7 +140,7 @@ __global__ void CLUSTER(K) __launch_bounds__(MOST<T>) normalize_once(
     if constexpr (LAYOUT == GROUPED) return i < border ? both[0] : both[1];
     return both[0];
   };
-  const auto tell = [&](A(&both)[SIDES], const A* of_channels) {
+  const auto publish_pair = [&](A(&both)[SIDES], const A* of_channels) {
 #pragma unroll
     for (int s = 0; s < SIDES; ++s) both[s] = of_channels[mine + s];
   };
@@ -169,20 +169,20 @@ __global__ void CLUSTER(K) __launch_bounds__(MOST<T>) normalize_once(
       LAYOUT == GROUPED ? reinterpret_cast<A*>(reinterpret_cast<T*>(memory) + (ahead + staged) * places) : fixed;
   // neighbours lie side by side: asynchronous copies into scattered places are slow
   const auto spot = [&](T* from_first, int j) { return from_first + j * active * V; };
-  const auto bring = [&](const T* tensor, int item, T* to) {
+  const auto load_part = [&](const T* tensor, int item, T* to) {
     if constexpr (WIDE) {
       const T* begin = tensor + base(item);
       asm volatile("" : "+l"(begin));
-      if (item < items) each([&](int j, int vector) { copy_async(spot(to, j), begin + at(vector)); });
-      copy_commit();
+      if (item < items) each([&](int j, int vector) { cp_async(spot(to, j), begin + at(vector)); });
+      cp_async_commit_group();
     }
   };
 #if __CUDA_ARCH__ >= 900
   if (K > 1 && thread < 2) mbarrier_init(&arrived[thread], 1);
 #endif
   if (K > 1) cluster_arrive_with_barriers();
-  if (ahead) bring(x, start, ours);
-  if (staged) bring(addend, start, ours_added);
+  if (ahead) load_part(x, start, ours);
+  if (staged) load_part(addend, start, ours_added);
   A gain = 0, offset = 0;
   if (knows) gain = gamma[start * group + owned], offset = beta[start * group + owned];
   if (K > 1) cluster_wait();  // every block is there to be sent to
@@ -192,9 +192,9 @@ __global__ void CLUSTER(K) __launch_bounds__(MOST<T>) normalize_once(
     asm volatile("" : "+r"(first));  // places are worked out as needed: all of them would take too many registers
     Closed<T, V> held[P];
     if (WIDE && ahead) {
-      staged ? copy_wait<1>() : copy_wait<0>();
+      staged ? cp_async_wait_group<1>() : cp_async_wait_group<0>();
       each([&](int j, int) { held[j].load(spot(ours, j)); });
-      bring(x, next, ours);
+      load_part(x, next, ours);
     } else {
       each([&](int j, int vector) { held[j].load_evict_last(x + base(item) + at(vector)); });
     }
@@ -240,7 +240,7 @@ __global__ void CLUSTER(K) __launch_bounds__(MOST<T>) normalize_once(
     } else {
       if (owner) means[owned] = mean;
       __syncthreads();
-      tell(middle, means);
+      publish_pair(middle, means);
     }
     A squares = sum([](A value, A mean) { return (value - mean) * (value - mean); }, fixed + 32);
     if constexpr (K > 1) {
@@ -275,11 +275,11 @@ __global__ void CLUSTER(K) __launch_bounds__(MOST<T>) normalize_once(
         means[owned] = mean, scales[owned] = inverse * gain, shifts[owned] = offset;
       }
       if (next < items) gain = gamma[next * group + owned], offset = beta[next * group + owned];
-      if (owner && rank == 0) keep(statistics, channel + owned, mean, inverse, variance, n, momentum);
+      if (owner && rank == 0) store_statistics(statistics, channel + owned, mean, inverse, variance, n, momentum);
     }
     if constexpr (!KNOWN) {
       __syncthreads();
-      tell(middle, means), tell(scale, scales), tell(shift, shifts);
+      publish_pair(middle, means), publish_pair(scale, scales), publish_pair(shift, shifts);
     }
     const long long begin = base(item);
     const auto finish = [&](auto&& add) {
@@ -304,9 +304,9 @@ __global__ void CLUSTER(K) __launch_bounds__(MOST<T>) normalize_once(
     if (addend == nullptr) {
       finish([](A(&)[V], int, int) {});
     } else if (staged) {
-      ahead ? copy_wait<1>() : copy_wait<0>();
+      ahead ? cp_async_wait_group<1>() : cp_async_wait_group<0>();
       finish([&](A(&wide)[V], int j, int) { add(wide, load<T, V>(spot(ours_added, j))); });
-      bring(addend, next, ours_added);
+      load_part(addend, next, ours_added);
     } else {
       finish([&](A(&wide)[V], int, int vector) { add(wide, load<T, V>(addend + begin + at(vector))); });
     }
@@ -356,16 +356,16 @@ __global__ void CLUSTER(K) __launch_bounds__(THREADS) normalize_groups(
   for (unsigned int vector = threadIdx.x; vector < vectors; vector += THREADS) {
     const long long at = place(vector);
     if constexpr (V * sizeof(T) == 16) {
-      copy_async(held + vector * V, x + at);
+      cp_async(held + vector * V, x + at);
     } else {
       store<T, V>(held + vector * V, load<T, V>(x + at));
     }
   }
-  copy_commit();
+  cp_async_commit_group();
   if (addend != nullptr) {
     for (unsigned int vector = threadIdx.x; vector < vectors; vector += THREADS) prefetch_to_l2(addend + place(vector));
   }
-  copy_wait<0>();
+  cp_async_wait_group<0>();
   __syncthreads();
 
   const int lanes = THREADS / group, mine = threadIdx.x / lanes, lane = threadIdx.x % lanes;
@@ -399,7 +399,7 @@ __global__ void CLUSTER(K) __launch_bounds__(THREADS) normalize_groups(
     means[mine] = mean;
     scales[mine] = inverse * gamma[channel + mine];
     shifts[mine] = beta[channel + mine];
-    if (rank == 0) keep(statistics, channel + mine, mean, inverse, variance, n, momentum);
+    if (rank == 0) store_statistics(statistics, channel + mine, mean, inverse, variance, n, momentum);
   }
   __syncthreads();
   if (K > 1) cluster_arrive();  // we read no one's memory any more
@@ -428,7 +428,7 @@ constexpr int READERS = 256;  // threads that sum up slices
 constexpr int WRITTEN = 8;    // most vectors of a thread that writes them
 constexpr int SHARING_THREADS = 768;
 constexpr int MOST_STAGES = 10;
-constexpr int LETTERS = 5;  // for each lane of the warp that puts together what up to 160 blocks sent
+constexpr int PARTIALS_EACH = 5;  // for each lane of the warp that puts together what up to 160 blocks sent
 
 // Channels too large for a cluster, of which the shared memory of the device holds several. Groups of `splits` blocks,
 // all of them there at once, take every `across`-th channel, `share` vectors a block, in a ring of `stages` slices. Of a
@@ -446,20 +446,20 @@ __global__ void __launch_bounds__(SHARING_THREADS, 1) normalize_shared(
   using A = Wide<T>;
   constexpr int WORDS_EACH = WORDS<Partial<A>>;
   extern __shared__ __align__(16) unsigned char memory[];
-  __shared__ __align__(8) unsigned long long full[MOST_STAGES], told[MOST_STAGES];
+  __shared__ __align__(8) unsigned long long full[MOST_STAGES], published[MOST_STAGES];
   __shared__ A slots[2][READERS / 32], means[MOST_STAGES], scales[MOST_STAGES], shifts[MOST_STAGES];
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, writers = blockDim.x - READERS - 32;
   const int group = blockIdx.x / splits, split = blockIdx.x - group * splits, first = split * share;
   const int count = min(vectors - first, share), items = (channels - group + across - 1) / across;
   T* const slices = reinterpret_cast<T*>(memory);
-  unsigned long long* const letters = flagged + static_cast<long long>(group) * 2 * stages * splits * WORDS_EACH;
-  const auto letter = [&](int item, int block) {
-    return letters + (item % (2 * stages) * splits + block) * WORDS_EACH;
+  unsigned long long* const partials = flagged + static_cast<long long>(group) * 2 * stages * splits * WORDS_EACH;
+  const auto partial = [&](int item, int block) {
+    return partials + (item % (2 * stages) * splits + block) * WORDS_EACH;
   };
 
   if (threadIdx.x < stages) {
     mbarrier_init(&full[threadIdx.x], writers);
-    mbarrier_init(&told[threadIdx.x], 1);
+    mbarrier_init(&published[threadIdx.x], 1);
   }
   __syncthreads();
 
@@ -483,7 +483,7 @@ __global__ void __launch_bounds__(SHARING_THREADS, 1) normalize_shared(
       };
       const A mean = sum([](A value) { return value; }, slots[0]) * here;
       const A squares = sum([&](A value) { return (value - mean) * (value - mean); }, slots[1]);
-      if (threadIdx.x == 0) publish(letter(item, split), Partial<A>{mean, squares}, item + 1);
+      if (threadIdx.x == 0) publish(partial(item, split), Partial<A>{mean, squares}, item + 1);
       if (++stage == stages) stage = 0, parity ^= 1;
     }
   } else if (threadIdx.x < READERS + 32) {
@@ -491,8 +491,8 @@ __global__ void __launch_bounds__(SHARING_THREADS, 1) normalize_shared(
     for (int item = 0, stage = 0; item < items; ++item) {
       const int channel = group + item * across;
       const A gain = gamma[channel], offset = beta[channel];
-      Partial<A> pieces[LETTERS];
-      poll_all(pieces, letter(item, lane), 32, splits - lane, item + 1);
+      Partial<A> pieces[PARTIALS_EACH];
+      poll_all(pieces, partial(item, lane), 32, splits - lane, item + 1);
       const A base = __shfl_sync(FULL, pieces[0].mean, 0);
       const auto weigh = [&](int block) { return static_cast<A>(min(vectors - block * share, share)) * V; };
       const Sums<A> sums = about(base, pieces, lane, splits, weigh);
@@ -500,15 +500,15 @@ __global__ void __launch_bounds__(SHARING_THREADS, 1) normalize_shared(
       const A mean = base + moved, variance = left < A(0) ? A(0) : left, inverse = A(1) / sqrt(variance + epsilon);
       if (lane == 0) {
         means[stage] = mean, scales[stage] = inverse * gain, shifts[stage] = offset;
-        mbarrier_arrive(&told[stage]);
-        if (split == 0) keep(statistics, channel, mean, inverse, variance, n, momentum);
+        mbarrier_arrive(&published[stage]);
+        if (split == 0) store_statistics(statistics, channel, mean, inverse, variance, n, momentum);
       }
       if (++stage == stages) stage = 0;
     }
     unsigned int turn = 0;
     if (lane == 0) turn = atomicAdd(&counters[group], 1u);
-    if (__shfl_sync(FULL, turn, 0) == splits - 1) {  // the others have read all letters
-      for (int i = lane; i < 2 * stages * splits; i += 32) reset<Partial<A>>(letters + i * WORDS_EACH);
+    if (__shfl_sync(FULL, turn, 0) == splits - 1) {  // the others have read all partials
+      for (int i = lane; i < 2 * stages * splits; i += 32) reset<Partial<A>>(partials + i * WORDS_EACH);
       if (lane == 0) counters[group] = 0;
     }
   } else {
@@ -531,15 +531,15 @@ __global__ void __launch_bounds__(SHARING_THREADS, 1) normalize_shared(
     };
     const auto base = [&](int item) { return static_cast<long long>(group + item * across) * post; };
     const auto spot = [&](int stage, int j) { return slices + (stage * share + thread + j * writers) * V; };
-    const auto bring = [&](int item, int stage) {
-      if (item < items) each([&](int j) { copy_async(spot(stage, j), x + base(item) + place(j)); });
+    const auto load_part = [&](int item, int stage) {
+      if (item < items) each([&](int j) { cp_async(spot(stage, j), x + base(item) + place(j)); });
       cp_async_mbarrier_arrive(&full[stage]);
     };
-    for (int item = 0; item < stages; ++item) bring(item, item);
+    for (int item = 0; item < stages; ++item) load_part(item, item);
     for (int item = 0, stage = 0, parity = 0; item < items; ++item) {
       Closed<T, V> added[WRITTEN];
       if (addend != nullptr) each([&](int j) { added[j].load(addend + base(item) + place(j)); });
-      mbarrier_wait(&told[stage], parity);
+      mbarrier_wait(&published[stage], parity);
       const A mean = means[stage], scale = scales[stage], offset = shifts[stage];
       each([&](int j) {
         const Vector<T, V> values = load<T, V>(spot(stage, j)), more = added[j].open();
@@ -552,7 +552,7 @@ __global__ void __launch_bounds__(SHARING_THREADS, 1) normalize_shared(
         }
         store_evict_last<T, V>(y + base(item) + place(j), result);
       });
-      bring(item + stages, stage);
+      load_part(item + stages, stage);
       if (++stage == stages) stage = 0, parity ^= 1;
     }
     asm volatile("cp.async.wait_all;" ::: "memory");

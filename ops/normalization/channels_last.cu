@@ -13,7 +13,7 @@ constexpr int COLUMN_THREADS = 512;  // most of a block that normalizes columns
 template <int V, bool WIDE>
 constexpr int LINE = V == 1 ? 32 : (WIDE ? 16 : 8) * V;  // most columns of a block that walks rows
 constexpr int LINE_BYTES = 128;  // of the L2 cache
-constexpr int LETTERS = 5;  // for each lane of a warp that puts together what up to 160 blocks sent
+constexpr int PARTIALS_EACH = 5;  // for each lane of a warp that puts together what up to 160 blocks sent
 
 // Those of `n` values from `pieces` partials get(i), of weigh(i) values each. A team of adjacent threads, a power of
 // two, takes the pieces in turn. All threads of a warp are here.
@@ -92,8 +92,8 @@ struct ColumnSums {
 // `tile` at a time. Of what a thread reads, `kept` vectors stay in shared memory, each in a place of its own; the others
 // are read again, last first, since those are still in L2. All blocks of a group publish what they found, in flagged
 // (C, splits), and put together all of it; the last one that has read leaves it empty. WIDE, where x does not fit on the
-// chip: lines are longer and blocks of a group more, (C, splits + 1) letters; each block puts together what all found of
-// some of the columns, and tells the others.
+// chip: lines are longer and blocks of a group more, (C, splits + 1) partials; each block puts together what all found of
+// some of the columns, and publishes the others.
 // Blocks of a group wait for each other. channels_last.py sees to it that where there are groups the device holds all
 // blocks of the launch at once; beside other work it is enough that blocks start in the order of their index: then the
 // group whose first blocks wait is the next to be complete.
@@ -121,40 +121,40 @@ __global__ void __launch_bounds__(COLUMN_THREADS, 1) normalize_columns(
   T* const ours = reinterpret_cast<T*>(memory) + thread * V;
   const int apart = threads * V;
 
-  const int letters_each = WIDE ? splits + 1 : splits;  // of a column; the last one is of what all say
-  unsigned long long* const letters = flagged + static_cast<long long>(base) * letters_each * WORDS_EACH;
+  const int partials_each = WIDE ? splits + 1 : splits;  // of a column; the last one is of what all say
+  unsigned long long* const partials = flagged + static_cast<long long>(base) * partials_each * WORDS_EACH;
   // A line that is not in the cache has to be read before what was sent there can be: asked for now, each by one block.
   const int line = (thread * splits + split) * (LINE_BYTES / 8);
-  if (splits > 1 && line < width * letters_each * WORDS_EACH) prefetch_to_l2(letters + line);
+  if (splits > 1 && line < width * partials_each * WORDS_EACH) prefetch_to_l2(partials + line);
 
-  const auto bring = [&](int begin, int until) {
+  const auto load_part = [&](int begin, int until) {
 #pragma unroll 1
     for (int k = begin; k < until; ++k) {
       if constexpr (V * sizeof(T) == 16) {
-        copy_async(ours + k * apart, from + k * step);
+        cp_async(ours + k * apart, from + k * step);
       } else {
         store<T, V>(ours + k * apart, load<T, V>(from + k * step));
       }
     }
-    copy_commit();
+    cp_async_commit_group();
   };
-  bring(0, half);
-  bring(half, held);
+  load_part(0, half);
+  load_part(half, held);
   // a team finishes a column, in the order of the slots
   const int team = 1 << team_bits, place = thread >> team_bits, which = (place & (lanes - 1)) * V + (place >> lane_bits);
-  const bool within = place < width, leads = within && (thread & (team - 1)) == 0, tells = leads && base + which < channels;
+  const bool within = place < width, leads = within && (thread & (team - 1)) == 0, publishes = leads && base + which < channels;
   A gain = 0, bias = 0;
-  if (tells) gain = gamma[base + which], bias = beta[base + which];
+  if (publishes) gain = gamma[base + which], bias = beta[base + which];
   if (addend != nullptr && lane == 0 && kept * tile >= share) {
 #pragma unroll 1
     for (int k = 0; k < mine; ++k) prefetch_to_l2(addend + (from - x) + k * step);
   }
 
   ColumnSums<T, V> sums;
-  copy_wait<1>();
+  cp_async_wait_group<1>();
   if (held > 0) sums.begin_with(load<T, V>(ours));
   for (int part = 0, k = 0; part < 2; ++part) {
-    if (part == 1) copy_wait<0>();
+    if (part == 1) cp_async_wait_group<0>();
 #pragma unroll 1
     for (const int until = part == 0 ? half : held; k < until; ++k) sums.take(load<T, V>(ours + k * apart));
   }
@@ -184,15 +184,15 @@ __global__ void __launch_bounds__(COLUMN_THREADS, 1) normalize_columns(
   Partial<A> found = together<A>(
       within ? warps : 0, team, rows_of(split), [&](int i) { return slots[i][place]; }, [&](int i) { return counts[i]; });
   if (splits > 1) {
-    unsigned long long* const column_letters = letters + which * letters_each * WORDS_EACH;
-    if (WIDE ? tells : leads) publish(column_letters + split * WORDS_EACH, found);
+    unsigned long long* const column_partials = partials + which * partials_each * WORDS_EACH;
+    if (WIDE ? publishes : leads) publish(column_partials + split * WORDS_EACH, found);
     if constexpr (WIDE) {
       const int each = (width + splits - 1) / splits, until = min(min(width, channels - base), (split + 1) * each);
 #pragma unroll 1
       for (int one = split * each + warp; one < until; one += warps) {
-        unsigned long long* const sent = letters + one * letters_each * WORDS_EACH;
+        unsigned long long* const sent = partials + one * partials_each * WORDS_EACH;
         const int first_block = thread % 32;
-        Partial<A> pieces[LETTERS];
+        Partial<A> pieces[PARTIALS_EACH];
         poll_all(pieces, sent + first_block * WORDS_EACH, 32, splits - first_block, 1);
         const A nearby = __shfl_sync(FULL, pieces[0].mean, 0);
         const Sums<A> sums = about(nearby, pieces, first_block, splits, [&](int block) {
@@ -203,13 +203,13 @@ __global__ void __launch_bounds__(COLUMN_THREADS, 1) normalize_columns(
         const A moved = ratio(sum, n);
         if (first_block == 0) publish(sent + splits * WORDS_EACH, Partial<A>{nearby + moved, squares - sum * moved});
       }
-      if (tells) found = poll<Partial<A>>(column_letters + splits * WORDS_EACH);
+      if (publishes) found = poll<Partial<A>>(column_partials + splits * WORDS_EACH);
     } else {
-      const auto letter = [&](int i) { return poll<Partial<A>>(column_letters + i * WORDS_EACH); };
-      found = together<A>(within ? splits : 0, team, n, letter, rows_of);
+      const auto partial = [&](int i) { return poll<Partial<A>>(column_partials + i * WORDS_EACH); };
+      found = together<A>(within ? splits : 0, team, n, partial, rows_of);
     }
   }
-  if (tells) {
+  if (publishes) {
     const A variance = ratio(found.squares < A(0) ? A(0) : found.squares, n);
     means[which] = found.mean, variances[which] = variance;
     scales[which] = gain * inverse_root(variance + epsilon), shifts[which] = bias;
@@ -257,15 +257,15 @@ __global__ void __launch_bounds__(COLUMN_THREADS, 1) normalize_columns(
   }
   if (split == 0 && thread < width && base + thread < channels) {
     const A variance = variances[thread];
-    keep(statistics, base + thread, means[thread], inverse_root(variance + epsilon), variance, n, momentum);
+    store_statistics(statistics, base + thread, means[thread], inverse_root(variance + epsilon), variance, n, momentum);
   }
   if (splits > 1 && thread >= threads - 32 && __shfl_sync(FULL, turn, 0) == splits - 1) {
     if constexpr (WIDE) {  // who read the others cleared them
       for (int one = thread % 32; one < min(width, channels - base); one += 32) {
-        reset<Partial<A>>(letters + (one * letters_each + splits) * WORDS_EACH);
+        reset<Partial<A>>(partials + (one * partials_each + splits) * WORDS_EACH);
       }
     } else {
-      for (int i = thread % 32; i < width * splits; i += 32) reset<Partial<A>>(letters + i * WORDS_EACH);
+      for (int i = thread % 32; i < width * splits; i += 32) reset<Partial<A>>(partials + i * WORDS_EACH);
     }
     if (thread % 32 == 0) counters[group] = 0;
   }
@@ -380,6 +380,6 @@ __global__ void __launch_bounds__(COLUMN_THREADS, SHORT_BLOCKS<T, P>) normalize_
   });
   if (deep == 0 && column < channels && (!SHARED || warp == 0)) {
 #pragma unroll
-    for (int i = 0; i < V; ++i) keep(statistics, column + i, mean[i], inverse[i], squares[i], n, momentum);
+    for (int i = 0; i < V; ++i) store_statistics(statistics, column + i, mean[i], inverse[i], squares[i], n, momentum);
   }
 }

@@ -83,7 +83,7 @@ __global__ void __launch_bounds__(THREADS) reduce_rows(
   mine = warp_merge(mine);
   if (threadIdx.x == 0) {
     const A variance = mine.squares / mine.count;
-    keep(statistics, channel, mine.mean, A(1) / sqrt(variance + epsilon), variance, mine.count, momentum);
+    store_statistics(statistics, channel, mine.mean, A(1) / sqrt(variance + epsilon), variance, mine.count, momentum);
   }
 }
 

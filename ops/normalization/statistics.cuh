@@ -24,7 +24,7 @@ struct Statistics {  // (C,) each; the moving ones null where absent
 };
 
 template <typename A>
-__device__ __forceinline__ void keep(
+__device__ __forceinline__ void store_statistics(
     const Statistics<A>& to, int channel, A mean, A inverse, A variance, A n, A momentum) {
   to.mean[channel] = mean;
   to.inv_variance[channel] = inverse;

@@ -2,11 +2,11 @@
 //
 // Channels are the rows of what is multiplied and pixels its columns, of which a tile may have any multiple of 16: as
 // many tiles as there are multiprocessors leave none idle. One thread brings all, by tensor maps. After the last stage
-// of a tile each group of warps gets one more place of the ring, into which an addend comes, and from which the copying
-// unit takes results. Clusters whose blocks brought pixels for each other were slower.
+// of a tile each group of warps gets one more view_offset of the ring, into which an addend comes, and from which the copying
+// unit takes results. Clusters whose blocks loaded pixels for each other were slower.
 
 #include "divide.cuh"
-#include "swizzled_tile.cuh"
+#include "slab.cuh"
 #include "ptx/bar_sync.cuh"
 #include "ptx/mbarrier.cuh"
 #include "tensor_map.cuh"
@@ -26,22 +26,22 @@ constexpr int GROUPS = 2, GROUP = 128, THREADS = (GROUPS + 1) * GROUP;
 constexpr int CONSUMERS = 240, PRODUCERS = 24;  // registers of a thread: what one group gives up others take
 
 template <int N>
-constexpr int SENT = N % 64 == 0 ? 64 : 16;  // lines of results that leave at once
+constexpr int STORED_LINES = N % 64 == 0 ? 64 : 16;  // lines of results that leave at once
 
-// Of 64 channels of a group and N pixels, as lines, by a place that has those of the addend.
+// Of 64 channels of a group and N pixels, as lines, by a view_offset that has those of the addend.
 template <typename T, int N>
 __device__ __forceinline__ void write_pixels(
-    float (&sum)[N / 2], const TensorMap& d, bool added, unsigned char* room, int channel, int pixel) {
+    float (&sum)[N / 2], const TensorMap& d, bool added, unsigned char* staging, int channel, int pixel) {
   constexpr int EACH = N / 16;
   const int group = threadIdx.x / GROUP, member = threadIdx.x % GROUP, lane = member % 32, warp = member / 32;
 #pragma unroll
   for (int i = 0; i < EACH; ++i) {  // 16 pixels
     float* const s = sum + i * 8;
     const int line = i * 16 + lane / 16 * 8 + lane % 8;
-    unsigned char* const at = room + swizzled(line, 2 * warp + lane / 8 % 2);
+    unsigned char* const at = staging + swizzled(line, 2 * warp + lane / 8 % 2);
     if (added) {
       unsigned int v[4];
-      load_matrices<true>(v, at);
+      ldmatrix<true>(v, at);
 #pragma unroll
       for (int j = 0; j < 4; ++j) {
         const Pair<T> pair = *reinterpret_cast<const Pair<T>*>(&v[j]);
@@ -49,14 +49,14 @@ __device__ __forceinline__ void write_pixels(
         s[2 * j + 1] += widen(pair.at[1]);
       }
     }
-    store_matrices<true>(shared_address(at),
+    stmatrix<true>(shared_address(at),
                          {bits<T>(s[0], s[1]), bits<T>(s[2], s[3]), bits<T>(s[4], s[5]), bits<T>(s[6], s[7])});
     if (i % 4 != 3 && i != EACH - 1) continue;
     fence_proxy_async();
     bar_sync<GROUP>(2 + group);
     if (member == 0) {  // in parts: some leave while others are put together
-      for (int from = i / 4 * 64; from < i * 16 + 16; from += SENT<N>) {
-        cp_async_bulk_tensor_store(d, channel, pixel + from, shared_address(room) + from * LINE);
+      for (int from = i / 4 * 64; from < i * 16 + 16; from += STORED_LINES<N>) {
+        cp_async_bulk_tensor_store(d, channel, pixel + from, shared_address(staging) + from * LINE);
       }
     }
   }
@@ -65,9 +65,9 @@ __device__ __forceinline__ void write_pixels(
 // Of a group's 64 channels and N pixels of whole images: those of an image lie together, in shared memory too.
 template <typename T, int N>
 __device__ __forceinline__ void write_images(
-    const float (&sum)[N / 2], const Tiles& size, unsigned char* room, T* to, int images) {
+    const float (&sum)[N / 2], const Tiles& size, unsigned char* staging, T* to, int images) {
   const int group = threadIdx.x / GROUP, member = threadIdx.x % GROUP, lane = member % 32, warp = member / 32;
-  T* const results = reinterpret_cast<T*>(room);
+  T* const results = reinterpret_cast<T*>(staging);
 #pragma unroll
   for (int i = 0; i < N / 4; ++i) {  // a pixel of which a lane has two channels
     const int pixel = i / 2 * 8 + lane % 4 * 2 + i % 2, image = quotient(pixel, size.by_pixels);
@@ -84,7 +84,7 @@ __device__ __forceinline__ void write_images(
   bar_sync<GROUP>(2 + group);
   if (member != 0) return;
   for (int i = 0; i < images; ++i) {
-    cp_async_bulk_store(to + i * size.pitch, shared_address(room) + i * size.pixels * LINE, size.pixels * LINE);
+    cp_async_bulk_store(to + i * size.pitch, shared_address(staging) + i * size.pixels * LINE, size.pixels * LINE);
   }
 }
 
@@ -95,7 +95,7 @@ __global__ void __launch_bounds__(THREADS, 1) cooperative(
     const __grid_constant__ TensorMap filter, const __grid_constant__ TensorMap dy,
     const __grid_constant__ TensorMap of_addend, const __grid_constant__ TensorMap of_d, const T* addend, T* d,
     const __grid_constant__ Tiles size) {
-  constexpr int SWIZZLED_TILES = GROUPS * U, LINES = N * LINE, STAGE = SWIZZLED_TILES * SWIZZLED_TILE + LINES;
+  constexpr int SLABS = GROUPS * U, LINES = N * LINE, STAGE = SLABS * SLAB + LINES;
   constexpr int RING = (226 * 1024 - 256) / STAGE;
   static_assert(U * LINES <= STAGE && (LAST || U == 1));
   static_assert(U == 1 || RING > GROUPS);  // results are put where stages before the last were
@@ -105,20 +105,20 @@ __global__ void __launch_bounds__(THREADS, 1) cooperative(
   unsigned long long* const full = reinterpret_cast<unsigned long long*>(bytes + RING * STAGE);
   unsigned long long* const empty = full + RING;
   const int group = threadIdx.x / GROUP, member = threadIdx.x % GROUP, stages = size.stages;
-  int slot = 0, turn = 0;  // of the ring
+  int slot = 0, phase = 0;  // of the ring
   const auto advance = [&] {
     slot = slot + 1 == RING ? 0 : slot + 1;
-    turn += slot == 0;
+    phase += slot == 0;
   };
   int share = 0, pixel = 0, image = 0, images = 0;  // where a tile begins, and how many images are there
-  const auto aim = [&](int tile) {
+  const auto select_tile = [&](int tile) {
     const int across = quotient(tile, size.shares);
-    share = remainder(tile, across, size.shares) * 64 * SWIZZLED_TILES;
+    share = remainder(tile, across, size.shares) * 64 * SLABS;
     pixel = across * (LAST ? N : size.each * size.pixels);
     image = across * size.each;
     images = min(size.images - image, size.each);
   };
-  const auto lies = [&](int group, int i) {  // a group's channels of a tile's i-th image, where not LAST
+  const auto offset_of = [&](int group, int i) {  // a group's channels of a tile's i-th image, where not LAST
     return (image + i) * size.pitch + (blockIdx.y * size.channels + share + group * 64) * size.pixels;
   };
 
@@ -138,16 +138,16 @@ __global__ void __launch_bounds__(THREADS, 1) cooperative(
     asm volatile("bar.arrive 1, %0;" ::"n"(GROUPS * GROUP + 32) : "memory");  // others need not have begun
     if (member != 0) return;
     for (int tile = blockIdx.x; tile < size.count; tile += gridDim.x) {
-      aim(tile);
+      select_tile(tile);
       for (int stage = 0; stage < stages + GROUPS; ++stage, advance()) {
-        if (turn > 0) mbarrier_wait(empty + slot, (turn - 1) & 1);
+        if (phase > 0) mbarrier_wait(empty + slot, (phase - 1) & 1);
         const unsigned int to = ring + slot * STAGE;
         if (stage < stages) {
           mbarrier_arrive_expect_tx(full + slot, STAGE);
-          cp_async_bulk_tensor_load(to + SWIZZLED_TILES * SWIZZLED_TILE, dy, blockIdx.y * size.dy_columns + stage * DEEP, pixel, full + slot);
+          cp_async_bulk_tensor_load(to + SLABS * SLAB, dy, blockIdx.y * size.dy_columns + stage * DEEP, pixel, full + slot);
           const int column = blockIdx.y * size.filter_columns + share;
-          for (int swizzled_tile = 0; swizzled_tile < SWIZZLED_TILES; ++swizzled_tile) {
-            cp_async_bulk_tensor_load(to + swizzled_tile * SWIZZLED_TILE, filter, column + swizzled_tile * 64, blockIdx.y * size.filter_rows + stage * DEEP,
+          for (int slab = 0; slab < SLABS; ++slab) {
+            cp_async_bulk_tensor_load(to + slab * SLAB, filter, column + slab * 64, blockIdx.y * size.filter_rows + stage * DEEP,
                       full + slot);
           }
         } else if (size.added) {
@@ -159,7 +159,7 @@ __global__ void __launch_bounds__(THREADS, 1) cooperative(
           } else {
             const int part = size.pixels * LINE;
             mbarrier_arrive_expect_tx(full + slot, images * part);
-            for (int i = 0; i < images; ++i) cp_async_bulk_load(to + i * part, addend + lies(owner, i), part, full + slot);
+            for (int i = 0; i < images; ++i) cp_async_bulk_load(to + i * part, addend + offset_of(owner, i), part, full + slot);
           }
         } else {
           mbarrier_arrive(full + slot);
@@ -170,24 +170,24 @@ __global__ void __launch_bounds__(THREADS, 1) cooperative(
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(CONSUMERS));
     bar_sync<GROUPS * GROUP + 32>(1);
     if (U > 1 && group > 0) mbarrier_wait(full + 1, 0);  // one group is through earlier and writes while others multiply
-    const auto free = [&](int slot) {
+    const auto release = [&](int slot) {
       if (member % 32 == 0) mbarrier_arrive(empty + slot);
     };
 #pragma unroll 1
     for (int tile = blockIdx.x; tile < size.count; tile += gridDim.x) {
       float sum[U][N / 2];
       const auto multiply_part = [&](int i, int u, bool add) {  // 16 of a stage's depth, 64 channels
-        const unsigned int brought = ring + slot * STAGE;
-        const unsigned long long of_channels = describe(brought + group * U * SWIZZLED_TILE, SWIZZLED_TILE);
-        const unsigned long long of_pixels = describe(brought + SWIZZLED_TILES * SWIZZLED_TILE, SWIZZLED_TILE);
+        const unsigned int loaded = ring + slot * STAGE;
+        const unsigned long long of_channels = matrix_descriptor(loaded + group * U * SLAB, SLAB);
+        const unsigned long long of_pixels = matrix_descriptor(loaded + SLABS * SLAB, SLAB);
         // the address of a descriptor is in units of 16 bytes
-        multiply<1, 0>(sum[u], of_channels + u * (SWIZZLED_TILE / 16) + i * 128, of_pixels + i * 2, add,
+        multiply<1, 0>(sum[u], of_channels + u * (SLAB / 16) + i * 128, of_pixels + i * 2, add,
                        static_cast<const T*>(nullptr));
       };
       int before = 0;
 #pragma unroll 1
       for (int stage = 0; stage < stages - (U - 1); ++stage, advance()) {
-        mbarrier_wait(full + slot, turn & 1);
+        mbarrier_wait(full + slot, phase & 1);
         wgmma_fence();
 #pragma unroll
         for (int i = 0; i < DEEP / 16; ++i) {
@@ -195,12 +195,12 @@ __global__ void __launch_bounds__(THREADS, 1) cooperative(
           for (int u = 0; u < U; ++u) multiply_part(i, u, stage + i > 0);
         }
         wgmma_commit_and_wait<1>();
-        if (stage > 0) free(before);
+        if (stage > 0) release(before);
         before = slot;
       }
       const int last = slot;
       if constexpr (U > 1) {  // of the last stage the first channels first: they leave while others are multiplied
-        mbarrier_wait(full + slot, turn & 1);
+        mbarrier_wait(full + slot, phase & 1);
         wgmma_fence();
 #pragma unroll
         for (int u = 0; u < U; ++u) {
@@ -211,53 +211,53 @@ __global__ void __launch_bounds__(THREADS, 1) cooperative(
         advance();
       }
       wgmma_wait_group<U - 1>();
-      if (U == 1 || stages > 1) free(before);
-      aim(tile);
+      if (U == 1 || stages > 1) release(before);
+      select_tile(tile);
       const auto pass = [&](int groups) {  // the places of other groups
         for (int i = 0; i < groups; ++i, advance()) {
-          mbarrier_wait(full + slot, turn & 1);
-          free(slot);
+          mbarrier_wait(full + slot, phase & 1);
+          release(slot);
         }
       };
       pass(group);
-      mbarrier_wait(full + slot, turn & 1);
-      unsigned char* const room = bytes + slot * STAGE;
+      mbarrier_wait(full + slot, phase & 1);
+      unsigned char* const staging = bytes + slot * STAGE;
       if constexpr (LAST) {
         const int channel = blockIdx.y * size.channels + share + group * U * 64;
-        write_pixels<T, N>(sum[0], of_d, size.added, room, channel, pixel);
+        write_pixels<T, N>(sum[0], of_d, size.added, staging, channel, pixel);
         if constexpr (U > 1) {
           static_assert(U == 2);
           wgmma_wait_group<0>();
-          free(last);
-          write_pixels<T, N>(sum[1], of_d, size.added, room + LINES, channel + 64, pixel);
+          release(last);
+          write_pixels<T, N>(sum[1], of_d, size.added, staging + LINES, channel + 64, pixel);
         }
       } else {
-        write_images<T, N>(sum[0], size, room, d + lies(group, 0), images);
+        write_images<T, N>(sum[0], size, staging, d + offset_of(group, 0), images);
       }
       if (member == 0) cp_async_bulk_wait_group_read();
       __syncwarp();
-      free(slot);
+      release(slot);
       advance();
       pass(GROUPS - 1 - group);
     }
   }
 }
 
-constexpr int TURNERS = 256, MOST_PIXELS = 208;
+constexpr int TRANSPOSE_THREADS = 256, MOST_PIXELS = 208;
 
 // dy (images, depth, pixels) as (images, pixels, depth): 64 of the depth of an image a block.
 template <typename T>
-__global__ void __launch_bounds__(TURNERS) transpose_images(const T* __restrict__ dy, T* turned, int depth, int pixels) {
+__global__ void __launch_bounds__(TRANSPOSE_THREADS) transpose_images(const T* __restrict__ dy, T* transposed, int depth, int pixels) {
   __shared__ __align__(16) T slab[64 * MOST_PIXELS];
   dy += (static_cast<long long>(blockIdx.y) * depth + blockIdx.x * 64) * pixels;
-  turned += static_cast<long long>(blockIdx.y) * depth * pixels + blockIdx.x * 64;
-  for (int i = threadIdx.x * 8; i < 64 * pixels; i += TURNERS * 8) store<T, 8>(slab + i, load<T, 8>(dy + i));
+  transposed += static_cast<long long>(blockIdx.y) * depth * pixels + blockIdx.x * 64;
+  for (int i = threadIdx.x * 8; i < 64 * pixels; i += TRANSPOSE_THREADS * 8) store<T, 8>(slab + i, load<T, 8>(dy + i));
   __syncthreads();
-  for (int i = threadIdx.x; i < 8 * pixels; i += TURNERS) {
+  for (int i = threadIdx.x; i < 8 * pixels; i += TRANSPOSE_THREADS) {
     Vector<T, 8> vector;
 #pragma unroll
     for (int j = 0; j < 8; ++j) vector.at[j] = slab[(i % 8 * 8 + j) * pixels + i / 8];
-    store<T, 8>(turned + static_cast<long long>(i / 8) * depth + i % 8 * 8, vector);
+    store<T, 8>(transposed + static_cast<long long>(i / 8) * depth + i % 8 * 8, vector);
   }
 }
 

@@ -16,7 +16,7 @@ from opgauge.ops._cuda.tensor_map import tensor_map
 if TYPE_CHECKING:
     from opgauge.ops._cuda.gemm.gemm import Matrix
 
-GROUPS, THREADS, TURNERS = 2, 384, 256
+GROUPS, THREADS, TRANSPOSE_THREADS = 2, 384, 256
 FEWEST, MOST_IMAGES = 32, 65535
 """Minimum pixels per image, as smaller ones are stored in too many pieces; maximum images, a limit of the grid."""
 SHAPES = {True: ((1, 208), (2, 192)), False: ((1, 208),)}
@@ -93,14 +93,14 @@ def cooperative_images(
     weight, dy, d = matrices
     pixels, images = dy.post, size[1] // dy.post
     depth = dy.image // pixels
-    turned = workspace.view(dy.array.dtype)[: dy.array.size]
+    transposed = workspace.view(dy.array.dtype)[: dy.array.size]
     turn = SOURCE.function(_transpose_name(dy.array.dtype.name))
     numbers = (np.int32(depth), np.int32(pixels))
-    factor = replace(dy, array=turned, stride=depth, image=0, post=0, group=dy.group // pixels, along=True)
+    factor = replace(dy, array=transposed, stride=depth, image=0, post=0, group=dy.group // pixels, along=True)
     multiply = _multiply((factor, weight, d), addend, (size[1], size[0], size[2]), groups, SHAPES[False][0], pixels)
 
     def run() -> None:
-        turn((depth // DEEP, images), (TURNERS,), (dy.array, turned, *numbers))
+        turn((depth // DEEP, images), (TRANSPOSE_THREADS,), (dy.array, transposed, *numbers))
         multiply()
 
     return run

@@ -35,16 +35,16 @@ struct Fetch {
     rows = K_MAJOR ? end : k_end;
     columns = K_MAJOR ? k_end : end;
     slot = threadIdx.x / VECTORS * LINE + threadIdx.x % VECTORS * V;
-    from = factor + (K_MAJOR ? row * view.row : column < columns ? place(view, row, column) : 0);
+    from = factor + (K_MAJOR ? row * view.row : column < columns ? view_offset(view, row, column) : 0);
   }
 
   __device__ __forceinline__ void next(T* tile) {
     const T* source = from;
-    if (K_MAJOR && column < columns) source += place(view, 0, column);
+    if (K_MAJOR && column < columns) source += view_offset(view, 0, column);
 #pragma unroll
     for (int i = 0; i < ROWS; i += STEP) {
       const bool valid = column < columns && row + i < rows;
-      copy_async<T, V>(tile + slot + i * LINE, valid ? source : from, valid);
+      cp_async<T, V>(tile + slot + i * LINE, valid ? source : from, valid);
       source += STEP * view.row;
     }
     if (K_MAJOR) {
@@ -78,26 +78,26 @@ __global__ void __launch_bounds__(MMA_THREADS, SIZE < TILE ? 3 : A_K_MAJOR && B_
   };
   for (int stage = 0; stage < STAGES - 1; ++stage) {
     if (stage < stages) start(stage);
-    commit();
+    cp_async_commit_group();
   }
   constexpr int VECTORS = SIZE / VD, STEP = MMA_THREADS / VECTORS;
   const int j = threadIdx.x % VECTORS * VD, top = threadIdx.x / VECTORS;
-  const long long to = blockIdx.y * of_d.group + blockIdx.z * of_d.split + place(of_d, row + top, column + j);
+  const long long to = blockIdx.y * of_d.group + blockIdx.z * of_d.split + view_offset(of_d, row + top, column + j);
   const bool writes = column + j < size.columns;
   const int warp = threadIdx.x / 32, warp_row = warp / 4 * SIZE / 2, warp_column = warp % 4 * SIZE / 4;
   Sums<SIZE / 32, SIZE / 32> sum;
   for (int stage = 0; stage < stages; ++stage) {
-    wait_for_all_but<STAGES - 2>();
+    cp_async_wait_group<STAGES - 2>();
     __syncthreads();
     if (stage + STAGES - 1 < stages) start(stage + STAGES - 1);
-    commit();
+    cp_async_commit_group();
     const T* const tile = tiles + stage % STAGES * 2 * ELEMENTS;
     multiply<A_K_MAJOR, B_K_MAJOR, PARTS, PITCH>(sum, tile, tile + ELEMENTS, warp_row, warp_column);
   }
-  wait_for_all_but<0>();
+  cp_async_wait_group<0>();
   __syncthreads();
   float* const result = reinterpret_cast<float*>(memory);
-  lay_out<PITCH>(result, sum, warp_row, warp_column);
+  store_tile<PITCH>(result, sum, warp_row, warp_column);
   __syncthreads();
   if (!writes) return;
   constexpr int PASSES = SIZE / STEP, BATCH = PASSES < 8 ? PASSES : VD == 1 ? 16 : 8;

@@ -4,7 +4,7 @@
 // what it has: the products of a convolution are short, and most of their time is memory's. Results go from registers
 // to memory as 16 bytes a lane, four lanes having traded theirs, and are the first to leave the cache.
 
-#include "swizzled_tile.cuh"
+#include "slab.cuh"
 #include "view.cuh"
 #include "wgmma.cuh"
 
@@ -42,7 +42,7 @@ __global__ void __launch_bounds__(128 * R, 4 / R) persistent_wgmma(
     const T* __restrict__ a, const T* __restrict__ b, const T* __restrict__ addend, T* __restrict__ d,
     const __grid_constant__ View of_a, const __grid_constant__ View of_b, const __grid_constant__ View of_d,
     const __grid_constant__ Tiles tiles) {
-  constexpr int ROWS = 64 * R, THREADS = 128 * R, RING = R == 1 ? 2 : R == 2 ? 3 : 4, STAGE = (R + 2) * SWIZZLED_TILE;
+  constexpr int ROWS = 64 * R, THREADS = 128 * R, RING = R == 1 ? 2 : R == 2 ? 3 : 4, STAGE = (R + 2) * SLAB;
   constexpr int A_VECTORS = A_K_MAJOR ? DEEP / VECTOR : ROWS / VECTOR, A_STEP = THREADS / A_VECTORS;
   constexpr int B_VECTORS = WIDE / VECTOR, B_STEP = THREADS / B_VECTORS;
   extern __shared__ __align__(1024) unsigned char memory[];
@@ -56,45 +56,45 @@ __global__ void __launch_bounds__(128 * R, 4 / R) persistent_wgmma(
   // what this thread brings: of `coming`, the products from `k` on, to `to`
   const int a_row = threadIdx.x / A_VECTORS, a_vector = threadIdx.x % A_VECTORS;
   const int b_row = threadIdx.x / B_VECTORS, b_vector = threadIdx.x % B_VECTORS;
-  const int a_slot = (A_K_MAJOR ? 0 : a_vector / 8 * SWIZZLED_TILE) + a_row * 128 + (a_vector % 8 ^ a_row % 8) * 16;
-  const int b_slot = R * SWIZZLED_TILE + b_vector / 8 * SWIZZLED_TILE + b_row * 128 + (b_vector % 8 ^ b_row % 8) * 16;
+  const int a_slot = (A_K_MAJOR ? 0 : a_vector / 8 * SLAB) + a_row * 128 + (a_vector % 8 ^ a_row % 8) * 16;
+  const int b_slot = R * SLAB + b_vector / 8 * SLAB + b_row * 128 + (b_vector % 8 ^ b_row % 8) * 16;
   int coming = blockIdx.x, k = 0, to = 0, a_first = 0;
   const T *a_from = a, *b_from = b;
   bool b_exists = false;
-  const auto aim = [&] {
+  const auto select_tile = [&] {
     const int column_tile = quotient(coming, tiles.row_tiles);
     a_first = remainder(coming, column_tile, tiles.row_tiles) * ROWS + (A_K_MAJOR ? a_row : a_vector * VECTOR);
     a_from = a + (A_K_MAJOR ? a_first * of_a.row + a_vector * VECTOR : a_row * of_a.row + a_first);
     const int column = column_tile * WIDE + b_vector * VECTOR;
     b_exists = column < tiles.columns;
-    b_from = b + (b_exists ? place(of_b, b_row, column) : 0);
+    b_from = b + (b_exists ? view_offset(of_b, b_row, column) : 0);
   };
-  const auto bring = [&] {
+  const auto load_stage = [&] {
     unsigned char* const slot = bytes + to * STAGE;
 #pragma unroll
     for (int i = 0; i < (A_K_MAJOR ? ROWS : DEEP); i += A_STEP) {
       const bool exists = A_K_MAJOR ? a_first + i < tiles.rows && k + a_vector * VECTOR < tiles.depth
                                   : a_first < tiles.rows && k + a_row + i < tiles.depth;
       const T* const from = A_K_MAJOR ? a_from + i * of_a.row + k : a_from + (k + i) * of_a.row;
-      copy_async<T, VECTOR>(reinterpret_cast<T*>(slot + a_slot + i * 128), exists ? from : a, exists);
+      cp_async<T, VECTOR>(reinterpret_cast<T*>(slot + a_slot + i * 128), exists ? from : a, exists);
     }
 #pragma unroll
     for (int i = 0; i < DEEP; i += B_STEP) {
       const bool exists = b_exists && k + b_row + i < tiles.depth;
-      copy_async<T, VECTOR>(reinterpret_cast<T*>(slot + b_slot + i * 128), exists ? b_from + (k + i) * of_b.row : b, exists);
+      cp_async<T, VECTOR>(reinterpret_cast<T*>(slot + b_slot + i * 128), exists ? b_from + (k + i) * of_b.row : b, exists);
     }
     to = to + 1 == RING ? 0 : to + 1;
     k += DEEP;
     if (k < tiles.depth) return;
     k = 0;
     coming += gridDim.x;
-    if (coming < tiles.count) aim();
+    if (coming < tiles.count) select_tile();
   };
-  if (coming < tiles.count) aim();
+  if (coming < tiles.count) select_tile();
 #pragma unroll
   for (int stage = 0; stage < RING - 1; ++stage) {
-    if (coming < tiles.count) bring();
-    commit();
+    if (coming < tiles.count) load_stage();
+    cp_async_commit_group();
   }
 
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -108,27 +108,27 @@ __global__ void __launch_bounds__(128 * R, 4 / R) persistent_wgmma(
     uint4 more[2][4] = {};
 #pragma unroll 1
     for (int done = 0; done < tiles.depth; done += DEEP) {
-      wait_for_all_but<RING - 2>();
+      cp_async_wait_group<RING - 2>();
       fence_proxy_async();
       __syncthreads();
-      if (coming < tiles.count) bring();
-      commit();
+      if (coming < tiles.count) load_stage();
+      cp_async_commit_group();
       if (addend != nullptr && done + DEEP >= tiles.depth) {
 #pragma unroll
         for (int part = 0; part < 4; ++part) {
           if (column + part * 32 >= tiles.columns) continue;
-          const T* const from = addend + place(of_d, row, column + part * 32);
+          const T* const from = addend + view_offset(of_d, row, column + part * 32);
           if (row < tiles.rows) more[0][part] = __ldcs(reinterpret_cast<const uint4*>(from));
           if (row + 8 < tiles.rows) more[1][part] = __ldcs(reinterpret_cast<const uint4*>(from + 8 * of_d.row));
         }
       }
       const unsigned int stage = ring + slot * STAGE;
-      const unsigned long long of_swizzled_tile = describe(stage + warp / 4 * SWIZZLED_TILE, SWIZZLED_TILE);
-      const unsigned long long of_wide = describe(stage + R * SWIZZLED_TILE, SWIZZLED_TILE);
+      const unsigned long long of_slab = matrix_descriptor(stage + warp / 4 * SLAB, SLAB);
+      const unsigned long long of_wide = matrix_descriptor(stage + R * SLAB, SLAB);
       wgmma_fence();
 #pragma unroll
       for (int i = 0; i < DEEP / 16; ++i) {  // the address of a descriptor is in units of 16 bytes
-        multiply<!A_K_MAJOR>(sum, of_swizzled_tile + i * (A_K_MAJOR ? 2 : 128), of_wide + i * 128, done + i > 0,
+        multiply<!A_K_MAJOR>(sum, of_slab + i * (A_K_MAJOR ? 2 : 128), of_wide + i * 128, done + i > 0,
                            static_cast<const T*>(nullptr));
       }
       wgmma_commit_and_wait();
@@ -137,7 +137,7 @@ __global__ void __launch_bounds__(128 * R, 4 / R) persistent_wgmma(
 #pragma unroll
     for (int part = 0; part < 4; ++part) {
       const bool exists = column + part * 32 < tiles.columns;
-      T* const into = d + (exists ? place(of_d, row, column + part * 32) : 0);
+      T* const into = d + (exists ? view_offset(of_d, row, column + part * 32) : 0);
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         unsigned int v[4] = {more[half][part].x, more[half][part].y, more[half][part].z, more[half][part].w};

@@ -1,58 +1,58 @@
 // d = a b (+ addend) in 16-bit types for a short depth, by wgmma (sm_90a): what is written outweighs what is multiplied.
 //
-// A block keeps some rows or columns of d's, the filter, in shared memory and persistent_fits over those of the other factor.
-// Some warps do nothing but bring that one, others multiply and write: what is brought by cp.async must be shown to the
+// A block keeps some rows or columns of d's, the filter, in shared memory and iterates over those of the other factor.
+// Some warps do nothing but load_stage that one, others multiply and write: what is loaded by cp.async must be shown to the
 // matrix units by a fence, which waits for all writes of its thread as well, and a warp that fences must therefore not
-// write results. These go through a warp's own corner of shared memory, so that they leave as whole lines of 128 bytes;
-// an addend comes the same way, as early as the corner is free. Results are the first to leave the cache: with plain
+// write results. These go through a warp's own staging of shared memory, so that they leave as whole lines of 128 bytes;
+// an addend comes the same way, as early as the staging is release. Results are the first to leave the cache: with plain
 // stores, a launch lasts half as long again (conv2_x of ResNet-50 on an H200: 29 us against 21).
 
-#include "swizzled_tile.cuh"
+#include "slab.cuh"
 #include "ptx/bar_sync.cuh"
 #include "ptx/mbarrier.cuh"
 #include "view.cuh"
 #include "wgmma.cuh"
 
-struct Sweep {
-  int passing, depth;  // of one group: columns of d (rows where LAST) that pass by; the depth is a multiple of 64
+struct PersistentSize {
+  int streamed, depth;  // of one group: columns of d (rows where LAST) that pass by; the depth is a multiple of 64
   int tiles, step;     // of those; step: from one of a block to its next
-  int slots;           // of a warp's corner: where there is an addend, 1 or P
-  Divisor kept;        // shares that blocks keep, all of them full
+  int slots;           // of a warp's staging: where there is an addend, 1 or P
+  Divisor resident;        // shares that blocks load_filter, all of them full
 };
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 
-constexpr int CORNER = 16 * LINE;  // bytes of a warp's 16 rows by 64 columns of results
+constexpr int STAGING = 16 * LINE;  // bytes of a warp's 16 rows by 64 columns of results
 constexpr int VECTOR = 8;            // elements of 16 bytes
 constexpr int RING = 3;            // stages
 
-__device__ __forceinline__ void load_matrices(unsigned int (&v)[4], unsigned int from) {  // as they were stored
+__device__ __forceinline__ void ldmatrix(unsigned int (&v)[4], unsigned int from) {  // as they were stored
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(v[0]), "=r"(v[1]), "=r"(v[2]), "=r"(v[3])
                : "r"(from)
                : "memory");
 }
 
-// A tile is 64 R rows by 64 P columns of d. The kept factor is stored (depth, its rows or columns), in vectors of 16
-// bytes. LAST: d is (passing, kept), the other factor (passing, depth); else d is (kept, passing), the other factor
-// (depth, passing). That one, d and the addend move in vectors of V elements.
+// A tile is 64 R rows by 64 P columns of d. The resident factor is stored (depth, its rows or columns), in vectors of 16
+// bytes. LAST: d is (streamed, resident), the other factor (streamed, depth); else d is (resident, streamed), the other factor
+// (depth, streamed). That one, d and the addend move in vectors of V elements.
 template <typename T, int R, int P, int V, bool LAST>
 __global__ void __launch_bounds__(R == 1 ? 160 : 128 * R + 64, P == 2 ? 4 / R : 3) persistent(
-    const T* __restrict__ keeping, const T* __restrict__ other, const T* addend, T* d,
-    const __grid_constant__ View of_kept, const __grid_constant__ View of_other, const __grid_constant__ View of_d,
-    const __grid_constant__ Sweep size) {
+    const T* __restrict__ resident_factor, const T* __restrict__ other, const T* addend, T* d,
+    const __grid_constant__ View of_resident, const __grid_constant__ View of_other, const __grid_constant__ View of_d,
+    const __grid_constant__ PersistentSize size) {
   constexpr int WRITERS = 128 * R, PRODUCERS = R == 1 ? 32 : 64;
-  constexpr int KEPT = LAST ? P : R, PASSING = LAST ? R : P, STAGE = PASSING * SWIZZLED_TILE;
+  constexpr int RESIDENT = LAST ? P : R, STREAMED = LAST ? R : P, STAGE = STREAMED * SLAB;
   extern __shared__ __align__(1024) unsigned char memory[];
-  const unsigned int kept = (shared_address(memory) + 1023) / 1024 * 1024;  // swizzled_tiles as deep as the factors
-  unsigned char* const bytes = memory + (kept - shared_address(memory));
-  const int ring = size.depth * KEPT * LINE, corners = ring + RING * STAGE;
+  const unsigned int resident = (shared_address(memory) + 1023) / 1024 * 1024;  // slabs as deep as the factors
+  unsigned char* const bytes = memory + (resident - shared_address(memory));
+  const int ring = size.depth * RESIDENT * LINE, staging_start = ring + RING * STAGE;
   static_assert(2 * RING * sizeof(unsigned long long) <= 64);  // barriers lie in what aligning leaves at the end
   unsigned long long* const full =
-      reinterpret_cast<unsigned long long*>(bytes + corners + 4 * R * size.slots * CORNER);
+      reinterpret_cast<unsigned long long*>(bytes + staging_start + 4 * R * size.slots * STAGING);
   unsigned long long* const empty = full + RING;
-  const int first = quotient(blockIdx.x, size.kept);
-  const int share = remainder(blockIdx.x, first, size.kept) * 64 * KEPT;
+  const int first = quotient(blockIdx.x, size.resident);
+  const int share = remainder(blockIdx.x, first, size.resident) * 64 * RESIDENT;
   const int stages = size.depth / DEEP;
   if (threadIdx.x == 0) {
     for (int i = 0; i < RING; ++i) {
@@ -68,22 +68,22 @@ __global__ void __launch_bounds__(R == 1 ? 160 : 128 * R + 64, P == 2 ? 4 / R : 
     other += blockIdx.y * of_other.group;
     int coming = first, k = 0, to = 0, there = 0;  // there: lines of `coming`; of others, stale results are not written
     const T* from = other;
-    const auto aim = [&] {
+    const auto select_tile = [&] {
       if constexpr (LAST) {
-        there = size.passing - coming * 64 * R;
+        there = size.streamed - coming * 64 * R;
         from = other + (coming * 64 * R + line) * of_other.row + across;
       } else {
         const int column = coming * 64 * P + across;
-        there = column < size.passing ? DEEP : 0;
-        from = other + (there > 0 ? place(of_other, line, column) : 0);
+        there = column < size.streamed ? DEEP : 0;
+        from = other + (there > 0 ? view_offset(of_other, line, column) : 0);
       }
     };
-    const auto bring = [&] {
-      unsigned char* const stage = bytes + ring + to * STAGE + (LAST ? 0 : across / 64 * SWIZZLED_TILE) + within;
+    const auto load_stage = [&] {
+      unsigned char* const stage = bytes + ring + to * STAGE + (LAST ? 0 : across / 64 * SLAB) + within;
 #pragma unroll 8
       for (int i = 0; i < (LAST ? 64 * R : DEEP); i += STEP) {
         T* const into = reinterpret_cast<T*>(stage + swizzled(line + i, piece));
-        if (line + i < there) copy_async<T, V>(into, from + i * of_other.row, true);
+        if (line + i < there) cp_async<T, V>(into, from + i * of_other.row, true);
       }
       from += LAST ? DEEP : DEEP * of_other.row;
       to = to + 1 == RING ? 0 : to + 1;
@@ -91,80 +91,80 @@ __global__ void __launch_bounds__(R == 1 ? 160 : 128 * R + 64, P == 2 ? 4 / R : 
       if (k < size.depth) return;
       k = 0;
       coming += size.step;
-      if (coming < size.tiles) aim();
+      if (coming < size.tiles) select_tile();
     };
-    aim();
+    select_tile();
 #pragma unroll
     for (int i = 0; i < RING - 1; ++i) {
-      if (coming < size.tiles) bring();
-      commit();
+      if (coming < size.tiles) load_stage();
+      cp_async_commit_group();
     }
     __syncthreads();
     const int total = (size.tiles - first + size.step - 1) / size.step * stages;
     for (int n = 0; n < total; ++n) {
-      wait_for_all_but<RING - 2>();
+      cp_async_wait_group<RING - 2>();
       fence_proxy_async();
       mbarrier_arrive(full + n % RING);
       if (coming < size.tiles) {
         if (n > 0) mbarrier_wait(empty + (n - 1) % RING, (n - 1) / RING & 1);
-        bring();
+        load_stage();
       }
-      commit();
+      cp_async_commit_group();
     }
   } else {
-    constexpr int VECTORS = 64 * KEPT / VECTOR, STEP = WRITERS / VECTORS;
+    constexpr int VECTORS = 64 * RESIDENT / VECTOR, STEP = WRITERS / VECTORS;
     const int line = threadIdx.x / VECTORS, across = threadIdx.x % VECTORS;
-    const T* from = keeping + blockIdx.y * of_kept.group + share + line * of_kept.row + across * VECTOR;
+    const T* from = resident_factor + blockIdx.y * of_resident.group + share + line * of_resident.row + across * VECTOR;
     for (int k = line; k < size.depth; k += DEEP) {
 #pragma unroll
       for (int i = 0; i < DEEP; i += STEP) {
         unsigned char* const to = bytes + across / 8 * size.depth * LINE + swizzled(k + i, across % 8);
-        copy_async<T, VECTOR>(reinterpret_cast<T*>(to), from, true);
-        from += STEP * of_kept.row;
+        cp_async<T, VECTOR>(reinterpret_cast<T*>(to), from, true);
+        from += STEP * of_resident.row;
       }
     }
-    commit();
-    wait_for_all_but<0>();
+    cp_async_commit_group();
+    cp_async_wait_group<0>();
     fence_proxy_async();
     __syncthreads();
 
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    const int corner = corners + warp * size.slots * CORNER;
+    const int staging = staging_start + warp * size.slots * STAGING;
     constexpr int LANES = 64 / V, ROWS = 32 / LANES;  // of one access of a warp: lanes a row, rows
     const int top = lane / LANES, left = lane % LANES * V;
     d += blockIdx.y * of_d.group;
-    // a lane's part of a swizzled_tile: where it begins in d, how many of the warp's 16 rows there are, where it lies in a slot
-    const auto begin = [&](int tile, int swizzled_tile) -> long long {
+    // a lane's part of a slab: where it begins in d, how many of the warp's 16 rows there are, where it offset_of in a slot
+    const auto begin = [&](int tile, int slab) -> long long {
       if constexpr (LAST) {
         const int pixel = tile * 64 * R + warp * 16 + top, channels = static_cast<int>(of_d.row);
-        return static_cast<long long>(pixel) * channels + (share + swizzled_tile * 64 + left);
+        return static_cast<long long>(pixel) * channels + (share + slab * 64 + left);
       }
-      return place(of_d, share + warp * 16 + top, (tile * P + swizzled_tile) * 64 + left);
+      return view_offset(of_d, share + warp * 16 + top, (tile * P + slab) * 64 + left);
     };
-    const auto rows_there = [&](int tile, int swizzled_tile) {
-      if constexpr (LAST) return size.passing - (tile * 64 * R + warp * 16);
-      return (tile * P + swizzled_tile) * 64 + left < size.passing ? 16 : 0;
+    const auto rows_there = [&](int tile, int slab) {
+      if constexpr (LAST) return size.streamed - (tile * 64 * R + warp * 16);
+      return (tile * P + slab) * 64 + left < size.streamed ? 16 : 0;
     };
-    const auto slot = [&](int swizzled_tile) { return corner + (size.slots == 1 ? 0 : swizzled_tile) * CORNER; };
-    const auto lies = [&](int i) { return swizzled(top + i, left / VECTOR) + left % VECTOR * static_cast<int>(sizeof(T)); };
-    const auto fetch = [&](int tile, int ahead) {  // of the addend, the swizzled_tile that many after the tile's first
-      const int swizzled_tile = ahead % P;
+    const auto slot = [&](int slab) { return staging + (size.slots == 1 ? 0 : slab) * STAGING; };
+    const auto offset_of = [&](int i) { return swizzled(top + i, left / VECTOR) + left % VECTOR * static_cast<int>(sizeof(T)); };
+    const auto fetch = [&](int tile, int ahead) {  // of the addend, the slab that many after the tile's first
+      const int slab = ahead % P;
       tile += ahead / P * size.step;
-      const int there = tile < size.tiles ? rows_there(tile, swizzled_tile) : 0;
+      const int there = tile < size.tiles ? rows_there(tile, slab) : 0;
       if (top < there) {
-        const T* const more = addend + begin(tile, swizzled_tile);
+        const T* const more = addend + begin(tile, slab);
 #pragma unroll
         for (int i = 0; i < 16; i += ROWS) {
           if (LAST && top + i >= there) continue;
-          T* const to = reinterpret_cast<T*>(bytes + slot(swizzled_tile) + lies(i));
-          copy_async<T, V>(to, more + i * of_d.row, true);
+          T* const to = reinterpret_cast<T*>(bytes + slot(slab) + offset_of(i));
+          cp_async<T, V>(to, more + i * of_d.row, true);
         }
       }
-      commit();
+      cp_async_commit_group();
     };
     if (addend != nullptr) {
       addend += blockIdx.y * of_d.group;
-      for (int swizzled_tile = 0; swizzled_tile < size.slots; ++swizzled_tile) fetch(first, swizzled_tile);
+      for (int slab = 0; slab < size.slots; ++slab) fetch(first, slab);
     }
     float sum[32 * P];
     int n = 0;
@@ -172,13 +172,13 @@ __global__ void __launch_bounds__(R == 1 ? 160 : 128 * R + 64, P == 2 ? 4 / R : 
     for (int tile = first; tile < size.tiles; tile += size.step) {
 #pragma unroll 1
       for (int stage = 0; stage < stages; ++stage, ++n) {
-        const unsigned int brought = kept + ring + n % RING * STAGE;
+        const unsigned int loaded = resident + ring + n % RING * STAGE;
         mbarrier_wait(full + n % RING, n / RING & 1);
         wgmma_fence();
-        const unsigned int high = LAST ? brought + warp / 4 * SWIZZLED_TILE : kept + warp / 4 * size.depth * LINE + stage * SWIZZLED_TILE;
-        const unsigned long long of_high = describe(high, SWIZZLED_TILE);
+        const unsigned int high = LAST ? loaded + warp / 4 * SLAB : resident + warp / 4 * size.depth * LINE + stage * SLAB;
+        const unsigned long long of_high = matrix_descriptor(high, SLAB);
         const unsigned long long of_wide =
-            LAST ? describe(kept + stage * SWIZZLED_TILE, size.depth * LINE) : describe(brought, SWIZZLED_TILE);
+            LAST ? matrix_descriptor(resident + stage * SLAB, size.depth * LINE) : matrix_descriptor(loaded, SLAB);
 #pragma unroll
         for (int i = 0; i < DEEP / 16; ++i) {  // the address of a descriptor is in units of 16 bytes
           multiply<!LAST>(sum, of_high + i * (LAST ? 2 : 128), of_wide + i * 128, stage + i > 0,
@@ -188,18 +188,18 @@ __global__ void __launch_bounds__(R == 1 ? 160 : 128 * R + 64, P == 2 ? 4 / R : 
         if (lane == 0) mbarrier_arrive(empty + n % RING);
       }
 #pragma unroll
-      for (int swizzled_tile = 0; swizzled_tile < P; ++swizzled_tile) {
+      for (int slab = 0; slab < P; ++slab) {
         if (addend != nullptr) {
-          P > 1 && size.slots > 1 ? wait_for_all_but<P - 1>() : wait_for_all_but<0>();
+          P > 1 && size.slots > 1 ? cp_async_wait_group<P - 1>() : cp_async_wait_group<0>();
           __syncwarp();
         }
 #pragma unroll
         for (int i = 0; i < 4; ++i) {  // 16 columns
-          float* const s = sum + swizzled_tile * 32 + i * 8;
-          const unsigned int at = kept + slot(swizzled_tile) + swizzled(lane % 16, 2 * i + lane / 16);
+          float* const s = sum + slab * 32 + i * 8;
+          const unsigned int at = resident + slot(slab) + swizzled(lane % 16, 2 * i + lane / 16);
           if (addend != nullptr) {
             unsigned int v[4];
-            load_matrices(v, at);
+            ldmatrix(v, at);
 #pragma unroll
             for (int j = 0; j < 4; ++j) {
               const Pair<T> pair = *reinterpret_cast<const Pair<T>*>(&v[j]);
@@ -207,20 +207,20 @@ __global__ void __launch_bounds__(R == 1 ? 160 : 128 * R + 64, P == 2 ? 4 / R : 
               s[2 * j + 1] += widen(pair.at[1]);
             }
           }
-          store_matrices<false>(at, {bits<T>(s[0], s[1]), bits<T>(s[2], s[3]), bits<T>(s[4], s[5]), bits<T>(s[6], s[7])});
+          stmatrix<false>(at, {bits<T>(s[0], s[1]), bits<T>(s[2], s[3]), bits<T>(s[4], s[5]), bits<T>(s[6], s[7])});
         }
         __syncwarp();
-        const int there = rows_there(tile, swizzled_tile);
+        const int there = rows_there(tile, slab);
         if (top < there) {
-          T* const to = d + begin(tile, swizzled_tile);
+          T* const to = d + begin(tile, slab);
 #pragma unroll
           for (int i = 0; i < 16; i += ROWS) {
-            const Vector<T, V> vector = load<T, V>(reinterpret_cast<const T*>(bytes + slot(swizzled_tile) + lies(i)));
+            const Vector<T, V> vector = load<T, V>(reinterpret_cast<const T*>(bytes + slot(slab) + offset_of(i)));
             if (!LAST || top + i < there) store_streaming<T, V>(to + i * of_d.row, vector);
           }
         }
         __syncwarp();
-        if (addend != nullptr) fetch(tile, swizzled_tile + size.slots);
+        if (addend != nullptr) fetch(tile, slab + size.slots);
       }
     }
   }
@@ -229,7 +229,7 @@ __global__ void __launch_bounds__(R == 1 ? 160 : 128 * R + 64, P == 2 ? 4 / R : 
 #else
 
 template <typename T, int R, int P, int V, bool LAST>
-__global__ void persistent(const T*, const T*, const T*, T*, View, View, View, Sweep) {
+__global__ void persistent(const T*, const T*, const T*, T*, View, View, View, PersistentSize) {
   __trap();  // other devices take the product of gemm.cu
 }
 

@@ -15,8 +15,8 @@ from opgauge.ops._cuda.source import DIVISOR, CudaSource, divisor, multiprocesso
 RING = 3
 LONGEST = 512
 """Maximum depth: for more, shared memory would hold too few rows."""
-PANEL = DEEP * DEEP * 2
-CORNER = 2048
+SLAB_BYTES = DEEP * DEEP * 2
+STAGING = 2048
 """Bytes of shared memory per warp for staging results."""
 ALIGNMENT = 1024
 """Bytes of shared memory to align swizzled tiles; at least 64 remain, of which barriers take 48."""
@@ -60,7 +60,7 @@ _BLOCKS = declare(
     ops=("conv_data_grad",),
     why="maximum blocks per multiprocessor: tail of a wave against reads of the stationary factor",
 )
-_SWEEP = np.dtype([*((name, "i4") for name in ("passing", "depth", "tiles", "step", "slots")), ("kept", DIVISOR)])
+_SIZE = np.dtype([*((name, "i4") for name in ("passing", "depth", "tiles", "step", "slots")), ("kept", DIVISOR)])
 
 
 def _name(dtype: str, tile: tuple[int, int], width: int, last: bool) -> str:  # noqa: FBT001
@@ -116,7 +116,7 @@ def persistent(
     function.preferred_shared_memory_carveout = 100  # per cent
     blocks = min(BLOCKS[tile], MULTIPROCESSOR // (shared + RESERVED), _BLOCKS.value()) * multiprocessors()
     step = min(tiles, max(blocks // (shares * groups), 1))
-    numbers = np.array((passing, depth, tiles, step, slots, divisor(shares)), _SWEEP)
+    numbers = np.array((passing, depth, tiles, step, slots, divisor(shares)), _SIZE)
     threads = 128 * tile[0] + (32 if tile[0] == 1 else 64)
     arguments = (*arrays, *views, numbers)
     return lambda: function((shares * step, groups), (threads,), arguments, shared_mem=shared)
@@ -140,5 +140,5 @@ def _slots(tile: tuple[int, int], depth: int, *, last: bool) -> int:
 
 def _shared_bytes(tile: tuple[int, int], depth: int, slots: int, *, last: bool) -> int:
     panels, across = (tile[1], tile[0]) if last else tile
-    kept, ring, corners = panels * depth * DEEP * 2, RING * across * PANEL, 4 * tile[0] * slots * CORNER
+    kept, ring, corners = panels * depth * DEEP * 2, RING * across * SLAB_BYTES, 4 * tile[0] * slots * STAGING
     return ALIGNMENT + kept + ring + corners

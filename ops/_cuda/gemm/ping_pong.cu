@@ -1,36 +1,36 @@
 // d = a b (+ addend) in 16-bit types for a short depth, by wgmma (sm_90a), where multiplying takes as long as writing.
 //
-// A block keeps some channels of the filter in shared memory and persistent_fits over pixels, 64 at a time. Two groups of four
+// A block keeps some channels of the filter in shared memory and iterates over pixels, 64 at a time. Two groups of four
 // warps take turns: while one writes what it has, the other multiplies. The second brings the filter, a stage after the
-// other, while the first begins. Other warps do nothing but bring pixels: what is brought by cp.async must be shown to
+// other, while the first begins. Other warps do nothing but load_stage pixels: what is loaded by cp.async must be shown to
 // the matrix units by a fence, which waits for all writes of its thread as well. Results go through a group's own
 // shared memory and leave as whole lines of 128 bytes, first to leave the cache; an addend comes the same way, as early
-// as there is room.
+// as there is staging.
 
-#include "swizzled_tile.cuh"
+#include "slab.cuh"
 #include "ptx/bar_sync.cuh"
 #include "ptx/mbarrier.cuh"
 #include "tensor_map.cuh"
 #include "view.cuh"
 #include "wgmma.cuh"
 
-struct Turns {
+struct PingPongSize {
   int pixels, depth;   // of one group of the convolution; the depth is a multiple of 64, of 8 stages at most
   int tiles, step;     // of 64 pixels; step: from one of a block to its next
   unsigned int ahead;  // bytes of the addend to arrive into the L2 cache at once
-  Divisor kept;        // shares of channels, of 64 P each, all of them full
+  Divisor resident;        // shares of channels, of 64 P each, all of them full
 };
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 
 constexpr int VECTOR = 8;         // elements of 16 bytes
-constexpr int P = 4;            // 64s of channels that a block ping_pong_fits
+constexpr int P = 4;            // 64s of channels that a block holds
 constexpr int RING = 4;         // stages
 constexpr int MOST_STAGES = 8;  // of a depth
 constexpr int GROUP = 128, PRODUCERS = 128;
 
 struct Barriers {
-  unsigned long long full[2][RING], empty[2][RING], kept[MOST_STAGES];
+  unsigned long long full[2][RING], empty[2][RING], resident[MOST_STAGES];
 };
 
 // The filter is stored (depth, channels), in vectors of 16 bytes. LAST: d is
@@ -40,14 +40,14 @@ template <typename T, int V, bool LAST>
 __global__ void __launch_bounds__(2 * GROUP + PRODUCERS, 1) ping_pong(
     const T* __restrict__ filter, const T* __restrict__ dy, const T* addend, T* d,
     const __grid_constant__ View of_filter, const __grid_constant__ View of_dy, const __grid_constant__ View of_d,
-    const __grid_constant__ Turns size) {
+    const __grid_constant__ PingPongSize size) {
   extern __shared__ __align__(1024) unsigned char memory[];
-  const unsigned int kept = (shared_address(memory) + 1023) / 1024 * 1024;  // swizzled_tiles as deep as the factors
-  unsigned char* const bytes = memory + (kept - shared_address(memory));
-  const int ring = size.depth * P * LINE, room = ring + RING * SWIZZLED_TILE;
-  Barriers& barriers = *reinterpret_cast<Barriers*>(bytes + room + 2 * P * SWIZZLED_TILE);
-  const int first = quotient(blockIdx.x, size.kept);
-  const int share = remainder(blockIdx.x, first, size.kept) * 64 * P;
+  const unsigned int resident = (shared_address(memory) + 1023) / 1024 * 1024;  // slabs as deep as the factors
+  unsigned char* const bytes = memory + (resident - shared_address(memory));
+  const int ring = size.depth * P * LINE, staging = ring + RING * SLAB;
+  Barriers& barriers = *reinterpret_cast<Barriers*>(bytes + staging + 2 * P * SLAB);
+  const int first = quotient(blockIdx.x, size.resident);
+  const int share = remainder(blockIdx.x, first, size.resident) * 64 * P;
   const int stages = size.depth / DEEP;
   const int group = threadIdx.x / GROUP, member = threadIdx.x % GROUP;
   if (threadIdx.x == 0) {
@@ -55,7 +55,7 @@ __global__ void __launch_bounds__(2 * GROUP + PRODUCERS, 1) ping_pong(
       mbarrier_init(barriers.full[0] + i, PRODUCERS);
       mbarrier_init(barriers.empty[0] + i, GROUP / 32);
     }
-    for (int i = 0; i < MOST_STAGES; ++i) mbarrier_init(barriers.kept + i, GROUP);
+    for (int i = 0; i < MOST_STAGES; ++i) mbarrier_init(barriers.resident + i, GROUP);
   }
   __syncthreads();
 
@@ -66,22 +66,22 @@ __global__ void __launch_bounds__(2 * GROUP + PRODUCERS, 1) ping_pong(
     dy += blockIdx.y * of_dy.group;
     int coming = first, k = 0, to = 0, there = 0;  // there: lines of `coming`; of others, stale results are not written
     const T* from = dy;
-    const auto aim = [&] {
+    const auto select_tile = [&] {
       if constexpr (LAST) {
         there = size.pixels - coming * 64;
         from = dy + (coming * 64 + line) * of_dy.row + across;
       } else {
         const int pixel = coming * 64 + across;
         there = pixel < size.pixels ? DEEP : 0;
-        from = dy + (there > 0 ? place(of_dy, line, pixel) : 0);
+        from = dy + (there > 0 ? view_offset(of_dy, line, pixel) : 0);
       }
     };
-    const auto bring = [&] {
-      unsigned char* const stage = bytes + ring + to * SWIZZLED_TILE + within;
+    const auto load_stage = [&] {
+      unsigned char* const stage = bytes + ring + to * SLAB + within;
 #pragma unroll 8
       for (int i = 0; i < 64; i += STEP) {
         T* const into = reinterpret_cast<T*>(stage + swizzled(line + i, piece));
-        if (line + i < there) copy_async<T, V>(into, from + i * of_dy.row, true);
+        if (line + i < there) cp_async<T, V>(into, from + i * of_dy.row, true);
       }
       from += LAST ? DEEP : DEEP * of_dy.row;
       to = to + 1 == RING ? 0 : to + 1;
@@ -89,9 +89,9 @@ __global__ void __launch_bounds__(2 * GROUP + PRODUCERS, 1) ping_pong(
       if (k < size.depth) return;
       k = 0;
       coming += size.step;
-      if (coming < size.tiles) aim();
+      if (coming < size.tiles) select_tile();
     };
-    struct Turn {  // of a stage: whose it is, how many of its it is, and of its tile
+    struct StageCursor {  // of a stage: whose it is, how many of its it is, and of its tile
       int group = 0, count[2] = {0, 0}, stage = 0;
       __device__ __forceinline__ void advance(int stages) {
         count[0] += group == 0;
@@ -101,17 +101,17 @@ __global__ void __launch_bounds__(2 * GROUP + PRODUCERS, 1) ping_pong(
       }
       __device__ __forceinline__ int number() const { return group == 0 ? count[0] : count[1]; }
     };
-    aim();
+    select_tile();
 #pragma unroll
     for (int i = 0; i < RING - 1; ++i) {
-      if (coming < size.tiles) bring();
-      commit();
+      if (coming < size.tiles) load_stage();
+      cp_async_commit_group();
     }
     if (member == 0 && size.ahead > 0) prefetch_part(addend, size.ahead);
     const int total = (size.tiles - first + size.step - 1) / size.step * stages;
-    Turn now, before;  // before: the stage whose place the next one takes
+    StageCursor now, before;  // before: the stage whose view_offset the next one takes
     for (int n = 0; n < total; ++n) {
-      wait_for_all_but<RING - 2>();
+      cp_async_wait_group<RING - 2>();
       fence_proxy_async();
       mbarrier_arrive(barriers.full[now.group] + now.number() % RING);
       now.advance(stages);
@@ -121,8 +121,8 @@ __global__ void __launch_bounds__(2 * GROUP + PRODUCERS, 1) ping_pong(
         }
         before.advance(stages);
       }
-      if (coming < size.tiles) bring();
-      commit();
+      if (coming < size.tiles) load_stage();
+      cp_async_commit_group();
     }
     return;
   }
@@ -135,35 +135,35 @@ __global__ void __launch_bounds__(2 * GROUP + PRODUCERS, 1) ping_pong(
 #pragma unroll
       for (int i = 0; i < DEEP; i += STEP) {
         unsigned char* const to = bytes + across / 8 * size.depth * LINE + swizzled(k + i, across % 8);
-        copy_async<T, VECTOR>(reinterpret_cast<T*>(to), from, true);
+        cp_async<T, VECTOR>(reinterpret_cast<T*>(to), from, true);
         from += STEP * of_filter.row;
       }
-      commit();
+      cp_async_commit_group();
     }
-    for (int i = stages; i < MOST_STAGES; ++i) commit();
+    for (int i = stages; i < MOST_STAGES; ++i) cp_async_commit_group();
     for (int i = 0; i < stages; ++i) {  // each time the oldest group is what is waited for
-      wait_for_all_but<MOST_STAGES - 1>();
+      cp_async_wait_group<MOST_STAGES - 1>();
       fence_proxy_async();
-      mbarrier_arrive(barriers.kept + i);
-      commit();
+      mbarrier_arrive(barriers.resident + i);
+      cp_async_commit_group();
     }
   }
 
   const int lane = member % 32, warp = member / 32;
-  const int own = room + group * P * SWIZZLED_TILE;  // for a tile of the addend, then of results
+  const int own = staging + group * P * SLAB;  // for a tile of the addend, then of results
   constexpr int LANES = 64 / V, LINES = 32 / LANES;  // of one access of a warp: lanes a line, lines
   const int top = warp * 16 + lane / LANES, left = lane % LANES * V;
   d += blockIdx.y * of_d.group;
-  const long long next_swizzled_tile = LAST ? 64 : 64 * of_d.row;
+  const long long next_slab = LAST ? 64 : 64 * of_d.row;
   const auto begin = [&](int tile) -> long long {  // where a lane's part of a tile begins in d
     if constexpr (LAST) return (tile * 64 + top) * of_d.row + share + left;
-    return place(of_d, share + top, tile * 64 + left);
+    return view_offset(of_d, share + top, tile * 64 + left);
   };
   const auto lines_there = [&](int tile) {
     if constexpr (LAST) return size.pixels - tile * 64;
     return tile * 64 + left < size.pixels ? 64 : 0;
   };
-  const auto lies = [&](int i) { return swizzled(top + i, left / VECTOR) + left % VECTOR * static_cast<int>(sizeof(T)); };
+  const auto offset_of = [&](int i) { return swizzled(top + i, left / VECTOR) + left % VECTOR * static_cast<int>(sizeof(T)); };
   const auto gather = [&] {  // lines are of all warps where they are channels, else each has its own
     if constexpr (LAST) {
       __syncwarp();
@@ -171,36 +171,36 @@ __global__ void __launch_bounds__(2 * GROUP + PRODUCERS, 1) ping_pong(
       bar_sync<GROUP>(1 + group);
     }
   };
-  const auto fetch = [&](int tile, int ahead) {  // of the addend, the swizzled_tile that many after the tile's first
-    const int swizzled_tile = ahead % P;
+  const auto fetch = [&](int tile, int ahead) {  // of the addend, the slab that many after the tile's first
+    const int slab = ahead % P;
     tile += ahead / P * 2 * size.step;
     const int there = tile < size.tiles ? lines_there(tile) : 0;
     if (top < there) {
-      const T* from = addend + begin(tile) + swizzled_tile * next_swizzled_tile;
+      const T* from = addend + begin(tile) + slab * next_slab;
 #pragma unroll
       for (int i = 0; i < 16; i += LINES, from += LINES * of_d.row) {
-        T* const to = reinterpret_cast<T*>(bytes + own + swizzled_tile * SWIZZLED_TILE + lies(i));
-        if (!LAST || top + i < there) copy_async<T, V>(to, from, true);
+        T* const to = reinterpret_cast<T*>(bytes + own + slab * SLAB + offset_of(i));
+        if (!LAST || top + i < there) cp_async<T, V>(to, from, true);
       }
     }
-    commit();
+    cp_async_commit_group();
   };
   const int start = first + group * size.step;
   if (addend != nullptr) {
     addend += blockIdx.y * of_d.group;
-    for (int swizzled_tile = 0; swizzled_tile < P; ++swizzled_tile) fetch(start, swizzled_tile);
+    for (int slab = 0; slab < P; ++slab) fetch(start, slab);
   }
   float sum[32 * P];
-  int n = 0, turn = group;
+  int n = 0, round = group;
 #pragma unroll 1
-  for (int tile = start; tile < size.tiles; tile += 2 * size.step, turn += 2) {
+  for (int tile = start; tile < size.tiles; tile += 2 * size.step, round += 2) {
 #pragma unroll 1
     for (int stage = 0; stage < stages; ++stage, ++n) {
       mbarrier_wait(barriers.full[group] + n % RING, n / RING & 1);
-      if (n < stages) mbarrier_wait(barriers.kept + stage, 0);
-      const unsigned int brought = kept + ring + (turn * stages + stage) % RING * SWIZZLED_TILE;
-      const unsigned long long of_pixels = describe(brought, SWIZZLED_TILE);
-      const unsigned long long of_channels = describe(kept + stage * SWIZZLED_TILE, size.depth * LINE);
+      if (n < stages) mbarrier_wait(barriers.resident + stage, 0);
+      const unsigned int loaded = resident + ring + (round * stages + stage) % RING * SLAB;
+      const unsigned long long of_pixels = matrix_descriptor(loaded, SLAB);
+      const unsigned long long of_channels = matrix_descriptor(resident + stage * SLAB, size.depth * LINE);
       wgmma_fence();
 #pragma unroll
       for (int i = 0; i < DEEP / 16; ++i) {  // the address of a descriptor is in units of 16 bytes
@@ -215,18 +215,18 @@ __global__ void __launch_bounds__(2 * GROUP + PRODUCERS, 1) ping_pong(
     const int there = lines_there(tile);
     T* const into = d + (top < there ? begin(tile) : 0);
 #pragma unroll
-    for (int swizzled_tile = 0; swizzled_tile < P; ++swizzled_tile) {
-      if (addend != nullptr) wait_for_all_but<P - 1>();
+    for (int slab = 0; slab < P; ++slab) {
+      if (addend != nullptr) cp_async_wait_group<P - 1>();
       if (addend != nullptr) gather();
 #pragma unroll
       for (int i = 0; i < 4; ++i) {  // 16 channels
-        float* const s = sum + swizzled_tile * 32 + i * 8;
-        unsigned char* const at = bytes + own + swizzled_tile * SWIZZLED_TILE +
+        float* const s = sum + slab * 32 + i * 8;
+        unsigned char* const at = bytes + own + slab * SLAB +
                                 (LAST ? swizzled(warp * 16 + lane % 16, 2 * i + lane / 16)
                                       : swizzled(16 * i + lane / 16 * 8 + lane % 8, 2 * warp + lane / 8 % 2));
         if (addend != nullptr) {
           unsigned int v[4];
-          load_matrices<!LAST>(v, at);
+          ldmatrix<!LAST>(v, at);
 #pragma unroll
           for (int j = 0; j < 4; ++j) {
             const Pair<T> pair = *reinterpret_cast<const Pair<T>*>(&v[j]);
@@ -234,20 +234,20 @@ __global__ void __launch_bounds__(2 * GROUP + PRODUCERS, 1) ping_pong(
             s[2 * j + 1] += widen(pair.at[1]);
           }
         }
-        store_matrices<!LAST>(shared_address(at), {bits<T>(s[0], s[1]), bits<T>(s[2], s[3]), bits<T>(s[4], s[5]),
+        stmatrix<!LAST>(shared_address(at), {bits<T>(s[0], s[1]), bits<T>(s[2], s[3]), bits<T>(s[4], s[5]),
                                                    bits<T>(s[6], s[7])});
       }
       gather();
       if (top < there) {
-        T* to = into + swizzled_tile * next_swizzled_tile;
+        T* to = into + slab * next_slab;
 #pragma unroll
         for (int i = 0; i < 16; i += LINES, to += LINES * of_d.row) {
-          const Vector<T, V> vector = load<T, V>(reinterpret_cast<const T*>(bytes + own + swizzled_tile * SWIZZLED_TILE + lies(i)));
+          const Vector<T, V> vector = load<T, V>(reinterpret_cast<const T*>(bytes + own + slab * SLAB + offset_of(i)));
           if (!LAST || top + i < there) store_streaming<T, V>(to, vector);
         }
       }
       __syncwarp();
-      if (addend != nullptr) fetch(tile, swizzled_tile + P);
+      if (addend != nullptr) fetch(tile, slab + P);
     }
   }
 }
@@ -255,7 +255,7 @@ __global__ void __launch_bounds__(2 * GROUP + PRODUCERS, 1) ping_pong(
 #else
 
 template <typename T, int V, bool LAST>
-__global__ void ping_pong(const T*, const T*, const T*, T*, View, View, View, Turns) {
+__global__ void ping_pong(const T*, const T*, const T*, T*, View, View, View, PingPongSize) {
   __trap();  // other devices take the product of gemm.cu
 }
 

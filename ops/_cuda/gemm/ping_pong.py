@@ -28,7 +28,7 @@ KEPT = 4
 """64-channel slabs of the filter that are resident in shared memory."""
 WIDTHS = {False: (8, 4), True: (8,)}
 """Access widths in elements, by whether channels are last."""
-TURNS_THREADS, LAST_THREADS = 384, 288
+PING_PONG_THREADS, LAST_THREADS = 384, 288
 FEWEST_TILES = 4
 """Minimum tiles per thread block; below it, loading the filter dominates."""
 _DEPTH = declare(
@@ -47,10 +47,10 @@ _DEPTH_LAST = declare(
     ops=("conv_data_grad",),
     why="the same for channels_last without an addend, with several tiles per block",
 )
-_TURNS = np.dtype([*((name, "i4") for name in ("pixels", "depth", "tiles", "step", "ahead")), ("kept", DIVISOR)])
+_SIZE = np.dtype([*((name, "i4") for name in ("pixels", "depth", "tiles", "step", "ahead")), ("kept", DIVISOR)])
 _GROUPS = ("filter_rows", "filter_columns", "dy_columns", "channels")
 _NUMBERS = ("depth", "stages", "tiles", "step", *_GROUPS, "pixels", "pad")
-_LAST = np.dtype([*((name, "i4") for name in _NUMBERS), ("pitch", "i8"), ("kept", DIVISOR), ("end", "V4")])
+_STATIONARY_SIZE = np.dtype([*((name, "i4") for name in _NUMBERS), ("pitch", "i8"), ("kept", DIVISOR), ("end", "V4")])
 
 
 def _ping_pong_name(dtype: str, width: int, last: bool) -> str:  # noqa: FBT001
@@ -100,9 +100,9 @@ def ping_pong(
     function = SOURCE.function(_ping_pong_name(arrays[3].dtype.name, width, last))
     shared = _shared_bytes(depth)
     function.max_dynamic_shared_size_bytes = LARGEST_BLOCK  # for every depth: the function is shared
-    numbers = np.array((pixels, depth, tiles, step, _ahead(arrays[2]), divisor(shares)), _TURNS)
+    numbers = np.array((pixels, depth, tiles, step, _ahead(arrays[2]), divisor(shares)), _SIZE)
     arguments = (*arrays, *views, numbers)
-    return lambda: function((shares * step, groups), (TURNS_THREADS,), arguments, shared_mem=shared)
+    return lambda: function((shares * step, groups), (PING_PONG_THREADS,), arguments, shared_mem=shared)
 
 
 def b_stationary_shared(matrices: tuple[Matrix, Matrix, Matrix], size: tuple[int, int, int], groups: int) -> Bound:
@@ -117,7 +117,7 @@ def b_stationary_shared(matrices: tuple[Matrix, Matrix, Matrix], size: tuple[int
     function = LAST.function(_last_name(d.array.dtype.name))
     shared = _shared_bytes(depth)
     function.max_dynamic_shared_size_bytes = LARGEST_BLOCK
-    arguments = (*maps, d.array, np.array((*numbers, divisor(shares), b""), _LAST))
+    arguments = (*maps, d.array, np.array((*numbers, divisor(shares), b""), _STATIONARY_SIZE))
 
     def run(_mapped: Any = mapped) -> None:  # the arrays must live as long as their maps
         function((shares * step, groups), (LAST_THREADS,), arguments, shared_mem=shared)

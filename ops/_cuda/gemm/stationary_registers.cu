@@ -1,11 +1,11 @@
-// d = a b in 16-bit types for a short depth and channels first: registers keep channels of the filter, strips pass by.
+// d = a b in 16-bit types for a short depth and channels first: registers load_filter channels of the filter, strips pass by.
 //
 // A strip is 64 pixels of one image, of which the last strip may have less. Each of two groups of four warps keeps 64
-// channels, as the first factor of its products, and both take the same strips, which tensor maps bring to a ring; its
+// channels, as the first factor of its products, and both take the same strips, which tensor maps load_stage to a ring; its
 // last places have the filter first. Results of a strip leave while the next one is multiplied.
 
 #include "divide.cuh"
-#include "swizzled_tile.cuh"
+#include "slab.cuh"
 #include "ptx/bar_sync.cuh"
 #include "ptx/mbarrier.cuh"
 #include "tensor_map.cuh"
@@ -16,28 +16,28 @@ struct Strips {
   int filter_rows, filter_columns, dy_rows, channels;  // to the next group of the convolution, of d last
   int pixels, pad;                                     // of an image
   long long image;                                     // from one of d to the next, in elements
-  Divisor each, kept;                                  // strips of an image; shares of 128 channels
+  Divisor each, resident;                                  // strips of an image; shares of 128 channels
 };
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 
-constexpr int RING = 24;  // swizzled_tiles of a strip or of the filter
+constexpr int RING = 24;  // slabs of a strip or of the filter
 constexpr int GROUPS = 2, GROUP = 128, CONSUMERS = GROUPS * GROUP, THREADS = CONSUMERS + 32;
-constexpr int WARPS = CONSUMERS / 32, ROOM = 16 * LINE;  // of a warp's results
+constexpr int WARPS = CONSUMERS / 32, STAGING = 16 * LINE;  // of a warp's results
 
-// The filter is stored (depth, channels), dy (images, depth, pixels), d (images, channels, pixels). SENT: the copying
+// The filter is stored (depth, channels), dy (images, depth, pixels), d (images, channels, pixels). BY_TMA: the copying
 // unit takes results; else they are the first to leave the cache.
-template <typename T, int STAGES, bool SENT>
+template <typename T, int STAGES, bool BY_TMA>
 __global__ void __launch_bounds__(THREADS, 1) a_stationary_registers(
     const __grid_constant__ TensorMap filter, const __grid_constant__ TensorMap dy,
     const __grid_constant__ TensorMap of_d, T* d, const __grid_constant__ Strips size) {
-  constexpr int FIRST_KEPT = RING - GROUPS * STAGES;  // of the places that have the filter
+  constexpr int FIRST_RESIDENT = RING - GROUPS * STAGES;  // of the places that have the filter
   extern __shared__ __align__(1024) unsigned char memory[];
   const unsigned int ring = (shared_address(memory) + 1023) / 1024 * 1024;
   unsigned char* const bytes = memory + (ring - shared_address(memory));
-  unsigned long long* const full = reinterpret_cast<unsigned long long*>(bytes + RING * SWIZZLED_TILE + WARPS * ROOM);
-  unsigned long long *const empty = full + RING, *const kept = empty + RING;
-  const int first = quotient(blockIdx.x, size.kept), share = remainder(blockIdx.x, first, size.kept) * GROUPS * 64;
+  unsigned long long* const full = reinterpret_cast<unsigned long long*>(bytes + RING * SLAB + WARPS * STAGING);
+  unsigned long long *const empty = full + RING, *const resident = empty + RING;
+  const int first = quotient(blockIdx.x, size.resident), share = remainder(blockIdx.x, first, size.resident) * GROUPS * 64;
   const int group = threadIdx.x / GROUP, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
 
   if (group == GROUPS) {
@@ -48,50 +48,50 @@ __global__ void __launch_bounds__(THREADS, 1) a_stationary_registers(
         mbarrier_init(full + i, 1);
         mbarrier_init(empty + i, WARPS);
       }
-      for (int i = 0; i < STAGES; ++i) mbarrier_init(kept + i, 1);
+      for (int i = 0; i < STAGES; ++i) mbarrier_init(resident + i, 1);
       asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     }
     __syncwarp();
     asm volatile("bar.arrive 1, %0;" ::"n"(THREADS) : "memory");  // others need not have begun
     if (lane != 0) return;
-    int place = 0, turn = 0;
+    int slot = 0, phase = 0;
     for (int strip = first; strip < size.strips; strip += size.step) {
       const int image = quotient(strip, size.each), pixel = remainder(strip, image, size.each) * 64;
       for (int stage = 0; stage < STAGES; ++stage) {
         if (strip == first) {
-          mbarrier_arrive_expect_tx(kept + stage, GROUPS * SWIZZLED_TILE);
+          mbarrier_arrive_expect_tx(resident + stage, GROUPS * SLAB);
           const int column = blockIdx.y * size.filter_columns + share;
           for (int i = 0; i < GROUPS; ++i) {
-            cp_async_bulk_tensor_load(ring + (FIRST_KEPT + GROUPS * stage + i) * SWIZZLED_TILE, filter, column + i * 64,
-                      blockIdx.y * size.filter_rows + stage * DEEP, kept + stage);
+            cp_async_bulk_tensor_load(ring + (FIRST_RESIDENT + GROUPS * stage + i) * SLAB, filter, column + i * 64,
+                      blockIdx.y * size.filter_rows + stage * DEEP, resident + stage);
           }
         }
-        const int before = turn + (place >= FIRST_KEPT);  // what had this place
-        if (before > 0) mbarrier_wait(empty + place, before - 1 & 1);
-        mbarrier_arrive_expect_tx(full + place, SWIZZLED_TILE);
-        cp_async_bulk_tensor_load(ring + place * SWIZZLED_TILE, dy, pixel, blockIdx.y * size.dy_rows + stage * DEEP, image, full + place);
-        if (++place == RING) place = 0, ++turn;
+        const int before = phase + (slot >= FIRST_RESIDENT);  // what had this slot
+        if (before > 0) mbarrier_wait(empty + slot, before - 1 & 1);
+        mbarrier_arrive_expect_tx(full + slot, SLAB);
+        cp_async_bulk_tensor_load(ring + slot * SLAB, dy, pixel, blockIdx.y * size.dy_rows + stage * DEEP, image, full + slot);
+        if (++slot == RING) slot = 0, ++phase;
       }
     }
   } else {
-    if (SENT && threadIdx.x == 0) prefetch_tensormap(of_d);
+    if (BY_TMA && threadIdx.x == 0) prefetch_tensormap(of_d);
     bar_sync<THREADS>(1);
-    int place = 0, turn = 0, freed = 0;
+    int slot = 0, phase = 0, released = 0;
     unsigned int a[STAGES * DEEP / 16][4];
     float sums[2][32];
-    const auto free = [&](int place) {
-      if (lane == 0) mbarrier_arrive(empty + place);
+    const auto release = [&](int slot) {
+      if (lane == 0) mbarrier_arrive(empty + slot);
     };
     const auto multiply_stage = [&](float (&sum)[32], int stage) {
-      mbarrier_wait(full + place, turn & 1);
-      const unsigned long long of_pixels = describe(ring + place * SWIZZLED_TILE, SWIZZLED_TILE);
+      mbarrier_wait(full + slot, phase & 1);
+      const unsigned long long of_pixels = matrix_descriptor(ring + slot * SLAB, SLAB);
       wgmma_fence();
 #pragma unroll
       for (int i = 0; i < DEEP / 16; ++i) {  // the address of a descriptor is in units of 16 bytes
         multiply(sum, a[stage * DEEP / 16 + i], of_pixels + i * 128, stage + i > 0, static_cast<const T*>(nullptr));
       }
       wgmma_commit_group();
-      if (++place == RING) place = 0, ++turn;
+      if (++slot == RING) slot = 0, ++phase;
     };
     const auto multiply_strip = [&](float (&sum)[32]) {
 #pragma unroll
@@ -103,35 +103,35 @@ __global__ void __launch_bounds__(THREADS, 1) a_stationary_registers(
       for (int i = 0; i < 32; ++i) asm volatile("" : "+f"(sum[i])::"memory");  // nothing is to be read before
 #pragma unroll
       for (int stage = 0; stage < STAGES; ++stage) {
-        free(freed);
-        if (++freed == RING) freed = 0;
+        release(released);
+        if (++released == RING) released = 0;
       }
     };
-    unsigned char* const room = bytes + RING * SWIZZLED_TILE + warp * ROOM;
+    unsigned char* const staging = bytes + RING * SLAB + warp * STAGING;
     const int channel = blockIdx.y * size.channels + share + warp * 16, row = lane / 8, piece = lane % 8;
     d += static_cast<long long>(channel + row) * size.pixels + piece * 8;
     const auto write_strip = [&](const float (&sum)[32], int strip) {
-      if constexpr (SENT) {
+      if constexpr (BY_TMA) {
         if (lane == 0) cp_async_bulk_wait_group_read();
         __syncwarp();
       }
 #pragma unroll
       for (int i = 0; i < 4; ++i) {  // 16 pixels
         const float* const s = sum + i * 8;
-        store_matrices<false>(shared_address(room + swizzled(lane % 16, 2 * i + lane / 16)),
+        stmatrix<false>(shared_address(staging + swizzled(lane % 16, 2 * i + lane / 16)),
                               {bits<T>(s[0], s[1]), bits<T>(s[2], s[3]), bits<T>(s[4], s[5]), bits<T>(s[6], s[7])});
       }
       const int image = quotient(strip, size.each), pixel = remainder(strip, image, size.each) * 64;
-      if constexpr (SENT) {
+      if constexpr (BY_TMA) {
         fence_proxy_async();
         __syncwarp();
-        if (lane == 0) cp_async_bulk_tensor_store(of_d, pixel, channel, image, shared_address(room));
+        if (lane == 0) cp_async_bulk_tensor_store(of_d, pixel, channel, image, shared_address(staging));
       } else {
         __syncwarp();
         T* const to = d + image * size.image + pixel;
 #pragma unroll
         for (int i = 0; i < 16; i += 4) {
-          const Vector<T, 8> vector = load<T, 8>(reinterpret_cast<const T*>(room + swizzled(row + i, piece)));
+          const Vector<T, 8> vector = load<T, 8>(reinterpret_cast<const T*>(staging + swizzled(row + i, piece)));
           if (pixel + piece * 8 < size.pixels) store_streaming<T, 8>(to + i * size.pixels, vector);
         }
         __syncwarp();
@@ -141,15 +141,15 @@ __global__ void __launch_bounds__(THREADS, 1) a_stationary_registers(
     const int from = swizzled(lane / 16 * 8 + lane % 8, 2 * (warp % 4) + lane / 8 % 2);
 #pragma unroll
     for (int stage = 0; stage < STAGES; ++stage) {
-      const int at = FIRST_KEPT + GROUPS * stage;
-      mbarrier_wait(kept + stage, 0);
+      const int at = FIRST_RESIDENT + GROUPS * stage;
+      mbarrier_wait(resident + stage, 0);
 #pragma unroll
       for (int i = 0; i < DEEP / 16; ++i) {
-        load_matrices<true>(a[stage * DEEP / 16 + i], bytes + (at + group) * SWIZZLED_TILE + from + i * 16 * LINE);
+        ldmatrix<true>(a[stage * DEEP / 16 + i], bytes + (at + group) * SLAB + from + i * 16 * LINE);
       }
       multiply_stage(sums[0], stage);
 #pragma unroll
-      for (int i = 0; i < GROUPS; ++i) free(at + i);  // a product has begun with them: they are read
+      for (int i = 0; i < GROUPS; ++i) release(at + i);  // a product has begun with them: they are read
     }
     finish_strip(sums[0]);
     const int step = size.step;
@@ -171,13 +171,13 @@ __global__ void __launch_bounds__(THREADS, 1) a_stationary_registers(
     } else {
       write_strip(sums[0], strip);
     }
-    if (SENT && lane == 0) cp_async_bulk_wait_group_read();
+    if (BY_TMA && lane == 0) cp_async_bulk_wait_group_read();
   }
 }
 
 #else
 
-template <typename T, int STAGES, bool SENT>
+template <typename T, int STAGES, bool BY_TMA>
 __global__ void a_stationary_registers(TensorMap, TensorMap, TensorMap, T*, Strips) {
   __trap();  // other devices take the product of gemm.cu
 }

@@ -2,12 +2,12 @@
 #pragma once
 #include "divide.cuh"
 
-struct View {  // element (row, j) lies at j / post * image + row * row_stride + j % post
+struct View {  // element (row, j) offset_of at j / post * image + row * row_stride + j % post
   long long image, row, group, split;  // strides in elements
   Divisor post;
 };
 
-__device__ __forceinline__ long long place(const View& view, int row, int j) {
+__device__ __forceinline__ long long view_offset(const View& view, int row, int j) {
   const unsigned int image = quotient(j, view.post);
   return image * view.image + row * view.row + remainder(j, image, view.post);
 }

@@ -7,9 +7,9 @@
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 
 // Panels of 128-byte lines whose pieces of 16 bytes are swizzled by their line's last three bits. Lines that follow each
-// other in eights are 1024 bytes apart; `swizzled_tiles`: bytes between swizzled_tiles, where a factor stored by depth has several.
-__device__ __forceinline__ unsigned long long describe(unsigned int address, int swizzled_tiles) {
-  return (address >> 4 & 0x3fff) | static_cast<unsigned long long>(swizzled_tiles >> 4) << 16 | 64ull << 32 | 1ull << 62;
+// other in eights are 1024 bytes apart; `slabs`: bytes between slabs, where a factor stored by depth has several.
+__device__ __forceinline__ unsigned long long matrix_descriptor(unsigned int address, int slabs) {
+  return (address >> 4 & 0x3fff) | static_cast<unsigned long long>(slabs >> 4) << 16 | 64ull << 32 | 1ull << 62;
 }
 
 #define D8(I) "+f"(d[I]), "+f"(d[I + 1]), "+f"(d[I + 2]), "+f"(d[I + 3]), "+f"(d[I + 4]), "+f"(d[I + 5]), \

@@ -11,7 +11,7 @@
 #endif
 
 // 16 bytes from global to shared memory, past the registers.
-__device__ __forceinline__ void copy_async(void* to, const void* from) {
+__device__ __forceinline__ void cp_async(void* to, const void* from) {
 #if __CUDA_ARCH__ >= 800
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_address(to)), "l"(from) : "memory");
 #else
@@ -19,14 +19,14 @@ __device__ __forceinline__ void copy_async(void* to, const void* from) {
 #endif
 }
 
-__device__ __forceinline__ void copy_commit() {
+__device__ __forceinline__ void cp_async_commit_group() {
 #if __CUDA_ARCH__ >= 800
   asm volatile("cp.async.commit_group;" ::: "memory");
 #endif
 }
 
 template <int PENDING>
-__device__ __forceinline__ void copy_wait() {  // until at most PENDING groups are in flight
+__device__ __forceinline__ void cp_async_wait_group() {  // until at most PENDING groups are in flight
 #if __CUDA_ARCH__ >= 800
   asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
 #endif
@@ -67,33 +67,33 @@ __device__ __forceinline__ void cluster_wait() {
 }
 
 __device__ __forceinline__ unsigned int remote_address(const void* ours, unsigned int rank) {
-  unsigned int place = 0;
+  unsigned int offset = 0;
 #if __CUDA_ARCH__ >= 900
-  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(place) : "r"(shared_address(ours)), "r"(rank));
+  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(offset) : "r"(shared_address(ours)), "r"(rank));
 #endif
-  return place;
+  return offset;
 }
 
-// What another block of the cluster holds at the place of our own shared variable.
+// What another block of the cluster holds at the offset of our own shared variable.
 template <typename T>
 __device__ __forceinline__ T read_remote(const T* ours, unsigned int rank) {
   T value = *ours;
 #if __CUDA_ARCH__ >= 900
-  const unsigned int place = remote_address(ours, rank);
+  const unsigned int offset = remote_address(ours, rank);
   if constexpr (sizeof(T) == 8) {
     unsigned long long bits;
-    asm volatile("ld.shared::cluster.u64 %0, [%1];" : "=l"(bits) : "r"(place) : "memory");
+    asm volatile("ld.shared::cluster.u64 %0, [%1];" : "=l"(bits) : "r"(offset) : "memory");
     value = *reinterpret_cast<T*>(&bits);
   } else {
     unsigned int bits;
-    asm volatile("ld.shared::cluster.u32 %0, [%1];" : "=r"(bits) : "r"(place) : "memory");
+    asm volatile("ld.shared::cluster.u32 %0, [%1];" : "=r"(bits) : "r"(offset) : "memory");
     value = *reinterpret_cast<T*>(&bits);
   }
 #endif
   return value;
 }
 
-// To the place that our own shared variable has in another block of the cluster, counted by that block's barrier.
+// To the offset that our own shared variable has in another block of the cluster, counted by that block's barrier.
 template <typename T>
 __device__ __forceinline__ void publish(T* ours, T value, unsigned long long* barrier, unsigned int rank) {
 #if __CUDA_ARCH__ >= 900

@@ -31,7 +31,7 @@ using Accumulators = Sums<ROW_TILES, COLUMN_TILES>;
 
 // N elements from global to shared memory, zeros where not `valid`; by cp.async where the size allows it.
 template <typename T, int N>
-__device__ __forceinline__ void copy_async(T* to, const T* from, bool valid) {
+__device__ __forceinline__ void cp_async(T* to, const T* from, bool valid) {
   constexpr int BYTES = N * sizeof(T);
   if constexpr (BYTES == 2) {
     *to = valid ? *from : T(0.0f);
@@ -44,10 +44,10 @@ __device__ __forceinline__ void copy_async(T* to, const T* from, bool valid) {
   }
 }
 
-__device__ __forceinline__ void commit() { asm volatile("cp.async.commit_group;"); }
+__device__ __forceinline__ void cp_async_commit_group() { asm volatile("cp.async.commit_group;"); }
 
 template <int PENDING>
-__device__ __forceinline__ void wait_for_all_but() {
+__device__ __forceinline__ void cp_async_wait_group() {
   asm volatile("cp.async.wait_group %0;" ::"n"(PENDING));
 }
 
@@ -59,20 +59,20 @@ struct Split {  // a float as the sum of two TF32 numbers; the hardware ignores 
   }
 };
 
-__device__ __forceinline__ void mma_tf32(float (&d)[4], const unsigned int (&a)[4], const unsigned int (&b)[2]) {
+__device__ __forceinline__ void mma_m16n8k8_tf32(float (&d)[4], const unsigned int (&a)[4], const unsigned int (&b)[2]) {
   asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
       : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 
-__device__ __forceinline__ void mma_16(
+__device__ __forceinline__ void mma_m16n8k16(
     float (&d)[4], const unsigned int (&a)[4], const unsigned int (&b)[2], const __half*) {
   asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
       : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 
-__device__ __forceinline__ void mma_16(
+__device__ __forceinline__ void mma_m16n8k16(
     float (&d)[4], const unsigned int (&a)[4], const unsigned int (&b)[2], const __nv_bfloat16*) {
   asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
       : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
@@ -80,7 +80,7 @@ __device__ __forceinline__ void mma_16(
 }
 
 template <bool TRANSPOSED>
-__device__ __forceinline__ void load_matrices(unsigned int (&to)[4], const void* row) {  // four 8x8 tiles of 16 bits
+__device__ __forceinline__ void ldmatrix(unsigned int (&to)[4], const void* row) {  // four 8x8 tiles of 16 bits
   if constexpr (TRANSPOSED) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
                  : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
@@ -123,12 +123,12 @@ __device__ __forceinline__ void multiply(Sums<I, J>& sum, const float* a, const 
       float step[J][4] = {};  // products of different columns in turn: they do not wait for each other
       if constexpr (PARTS == 3) {
 #pragma unroll
-        for (int j = 0; j < J; ++j) mma_tf32(step[j], low, high_b[j]);
+        for (int j = 0; j < J; ++j) mma_m16n8k8_tf32(step[j], low, high_b[j]);
 #pragma unroll
-        for (int j = 0; j < J; ++j) mma_tf32(step[j], high, low_b[j]);
+        for (int j = 0; j < J; ++j) mma_m16n8k8_tf32(step[j], high, low_b[j]);
       }
 #pragma unroll
-      for (int j = 0; j < J; ++j) mma_tf32(step[j], high, high_b[j]);
+      for (int j = 0; j < J; ++j) mma_m16n8k8_tf32(step[j], high, high_b[j]);
 #pragma unroll
       for (int j = 0; j < J; ++j)
 #pragma unroll
@@ -148,9 +148,9 @@ __device__ __forceinline__ void multiply(Sums<I, J>& sum, const T* a, const T* b
       unsigned int four[4];
       const int index = column + 8 * (j + which / 2), depth = k + 8 * (which % 2);
       if constexpr (B_K_MAJOR) {
-        load_matrices<false>(four, b + (index + inner) * K_MAJOR_PITCH<T> + depth);
+        ldmatrix<false>(four, b + (index + inner) * K_MAJOR_PITCH<T> + depth);
       } else {
-        load_matrices<true>(four, b + (depth + inner) * PITCH + index);
+        ldmatrix<true>(four, b + (depth + inner) * PITCH + index);
       }
       parts_b[j][0] = four[0], parts_b[j][1] = four[1], parts_b[j + 1][0] = four[2], parts_b[j + 1][1] = four[3];
     }
@@ -159,19 +159,19 @@ __device__ __forceinline__ void multiply(Sums<I, J>& sum, const T* a, const T* b
       unsigned int parts_a[4];
       const int index = row + 16 * i + 8 * (which % 2), depth = k + 8 * (which / 2);
       if constexpr (A_K_MAJOR) {
-        load_matrices<false>(parts_a, a + (index + inner) * K_MAJOR_PITCH<T> + depth);
+        ldmatrix<false>(parts_a, a + (index + inner) * K_MAJOR_PITCH<T> + depth);
       } else {
-        load_matrices<true>(parts_a, a + (depth + inner) * PITCH + index);
+        ldmatrix<true>(parts_a, a + (depth + inner) * PITCH + index);
       }
 #pragma unroll
-      for (int j = 0; j < J; ++j) mma_16(sum.at[i][j], parts_a, parts_b[j], static_cast<const T*>(nullptr));
+      for (int j = 0; j < J; ++j) mma_m16n8k16(sum.at[i][j], parts_a, parts_b[j], static_cast<const T*>(nullptr));
     }
   }
 }
 
 // Lay this warp's part of the result into a tile of floats in shared memory, PITCH from row to row.
 template <int PITCH = MN_MAJOR_PITCH, int I, int J>
-__device__ __forceinline__ void lay_out(float* tile, const Sums<I, J>& sum, int row, int column) {
+__device__ __forceinline__ void store_tile(float* tile, const Sums<I, J>& sum, int row, int column) {
   const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
 #pragma unroll
   for (int i = 0; i < I; ++i)

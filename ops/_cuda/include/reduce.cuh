@@ -91,21 +91,21 @@ __device__ __forceinline__ typename F::Acc merge_at_end(const F& f, typename F::
   return threadIdx.x < 32 ? merge_lanes(f, slots[threadIdx.x % (THREADS / 32)], THREADS / 32) : mine;
 }
 
-// What was sent to `letters`, those of this lane of `lanes` of `count`, in a fixed order; leaves them empty.
+// What was sent to `words`, those of this lane of `lanes` of `count`, in a fixed order; leaves them empty.
 template <typename F>
 __device__ __forceinline__ typename F::Acc collect(
     const F& f, typename F::Acc mine, unsigned long long* flagged, int count, int lane, int lanes) {
   using Acc = typename F::Acc;
-  constexpr int LETTERS = 4;
-  for (int at = lane; at < count; at += LETTERS * lanes) {
-    unsigned long long* const letters = flagged + at * WORDS<Acc>;
-    Acc found[LETTERS];
-    poll_all(found, letters, lanes, count - at, 1);
+  constexpr int IN_FLIGHT = 4;
+  for (int at = lane; at < count; at += IN_FLIGHT * lanes) {
+    unsigned long long* const words = flagged + at * WORDS<Acc>;
+    Acc found[IN_FLIGHT];
+    poll_all(found, words, lanes, count - at, 1);
 #pragma unroll
-    for (int i = 0; i < LETTERS; ++i) {
+    for (int i = 0; i < IN_FLIGHT; ++i) {
       if (at + i * lanes >= count) continue;
       mine = f.merge(mine, found[i]);
-      reset<Acc>(letters + i * lanes * WORDS<Acc>);
+      reset<Acc>(words + i * lanes * WORDS<Acc>);
     }
   }
   return mine;

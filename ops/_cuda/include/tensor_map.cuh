@@ -1,4 +1,4 @@
-// Bulk copies between global and shared memory (sm_90), issued by one thread; tensor maps describe matrices.
+// Bulk copies between global and shared memory (sm_90), issued by one thread; tensor maps matrix_descriptor matrices.
 #pragma once
 #include "vector.cuh"
 #include "ptx/fence_proxy_async.cuh"

@@ -14,8 +14,8 @@ struct Strides {  // in elements, innermost first, 0 where the operand is repeat
   long long at[AXES];
 };
 
-// The place of flat element `index` of the common shape in an operand.
-__device__ __forceinline__ long long place(unsigned int index, const Axes& axes, const Strides& strides) {
+// The offset of flat element `index` of the common shape in an operand.
+__device__ __forceinline__ long long strided_offset(unsigned int index, const Axes& axes, const Strides& strides) {
   long long at = 0;
 #pragma unroll
   for (int axis = 0; axis < AXES - 1; ++axis) {
@@ -42,18 +42,18 @@ struct RowSplit {
   template <typename T>
   __device__ __forceinline__ Vector<T, V> load(
       const T* from, const Strides& strides, bool dense, unsigned int at, unsigned int count, const Axes& axes) const {
-    if constexpr (V == 1) return {from[dense ? at : place(at, axes, strides)]};
+    if constexpr (V == 1) return {from[dense ? at : strided_offset(at, axes, strides)]};
     if (dense && count == V) return ::load<T, V>(from + at);
     Vector<T, V> result{};
     if (dense || count < V || axes.length[0].value < V) {
 #pragma unroll
       for (int i = 0; i < V; ++i) {
-        if (i < count) result.at[i] = from[dense ? at + i : place(at + i, axes, strides)];
+        if (i < count) result.at[i] = from[dense ? at + i : strided_offset(at + i, axes, strides)];
       }
       return result;
     }
-    const T* const one = from + place(at, axes, strides);
-    const T* const next = here < V ? from + place(at + here, axes, strides) : one;
+    const T* const one = from + strided_offset(at, axes, strides);
+    const T* const next = here < V ? from + strided_offset(at + here, axes, strides) : one;
     const auto* const word = reinterpret_cast<const VectorWord<T, V>*>(one);
     if (strides.at[0] == 1 && here >= V && reinterpret_cast<unsigned long long>(one) % sizeof(*word) == 0) {
       return as_vector<T, V>(*word);

@@ -108,7 +108,7 @@ def test_host_and_device_agree_on_threads() -> None:
     assert f"constexpr int WRITTEN = {WRITTEN};" in text
     assert f"constexpr int SHARING_THREADS = {SHARING_THREADS};" in text
     assert f"constexpr int MOST_STAGES = {MOST_STAGES};" in text
-    assert f"constexpr int LETTERS = {MOST_SHARING // WARP};" in text
+    assert f"constexpr int PARTIALS_EACH = {MOST_SHARING // WARP};" in text
 
 
 def attempts(shape: tuple[int, ...], dtype: str) -> None:
@@ -171,7 +171,7 @@ def test_inference_is_right(shape: tuple[int, ...], dtype: str, megabytes: int) 
 
 @pytest.mark.gpu
 def test_shared_channels_reset_their_partials(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What blocks told each other in one launch is not taken for the next one's, whatever its shape."""
+    """What blocks published each other in one launch is not taken for the next one's, whatever its shape."""
     import cupy as cp
 
     monkeypatch.setattr(channels_first, "_alone", lambda *_: None)

@@ -61,7 +61,7 @@ def test_host_and_device_agree_on_a_block() -> None:
     text = (Path(ops.__file__).parent / "normalization" / "channels_last.cu").read_text(encoding="utf-8")
     assert f"constexpr int COLUMN_THREADS = {COLUMN_THREADS};" in text
     assert f"constexpr int LINE = V == 1 ? {WARP} : (WIDE ? {WIDE_LANES} : {COLUMN_LANES}) * V;" in text
-    assert f"constexpr int LETTERS = {WIDE_SPLITS // WARP};" in text
+    assert f"constexpr int PARTIALS_EACH = {WIDE_SPLITS // WARP};" in text
 
 
 @pytest.mark.gpu
@@ -81,7 +81,7 @@ def test_shared_rows_are_right(shape: tuple[int, int], dtype: str) -> None:
 
 @pytest.mark.gpu
 def test_one_workspace_serves_many_launches() -> None:
-    """What blocks told each other in one launch is not taken for the next one's."""
+    """What blocks published each other in one launch is not taken for the next one's."""
     import cupy as cp
 
     for shape in ((6272, 256), (5001, 24), (30_000, 8), (2000, 2048), (3000, 264)):

@@ -58,7 +58,7 @@ def test_few_rows_are_right(shape: tuple[int, int], dtype: str) -> None:
 @pytest.mark.gpu
 @pytest.mark.parametrize("rows", [16, 200, 1000])
 def test_what_is_not_finite_stays_in_its_channel(rows: int) -> None:
-    """An infinity or NaN reaches its channel's y alone; channels far from zero keep their variance."""
+    """An infinity or NaN reaches its channel's y alone; channels far from zero store_statistics their variance."""
     case = case_of("normalization", {"x": (rows, 40)}, "float32")
     x = 1000 + np.array(inputs_of(case).values["x"])
     x[0, 0], x[rows - 1, 1], x[rows // 2, 39] = np.inf, np.nan, -np.inf

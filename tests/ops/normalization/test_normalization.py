@@ -1,4 +1,4 @@
-"""normalization: statistics to the letter, stable far from zero, in every layout, with and without an addend."""
+"""normalization: statistics to the partial, stable far from zero, in every layout, with and without an addend."""
 
 from __future__ import annotations
 
