@@ -1,9 +1,8 @@
-// d = a b (+ addend) in 16-bit types of depths from 256: few large tiles, whose factors pass by a stage at a time.
+// d = a b (+ addend) in 16-bit types of depths from 256, by few large tiles, TMA and wgmma (sm_90a).
 //
-// Channels are the rows of what is multiplied and pixels its columns, of which a tile may have any multiple of 16: as
-// many tiles as there are multiprocessors leave none idle. One thread brings all, by tensor maps. After the last stage
-// of a tile each group of warps gets one more view_offset of the ring, into which an addend comes, and from which the copying
-// unit takes results. Clusters whose blocks loaded pixels for each other were slower.
+// Channels are the rows of the product and pixels its columns. A tile may have any multiple of 16 pixels, so that the
+// number of tiles can match that of multiprocessors. One thread loads everything by TMA. After the last stage of a tile
+// each warpgroup gets one more slot of the ring, into which its addend is loaded and from which TMA stores its results.
 
 #include "divide.cuh"
 #include "slab.cuh"
@@ -13,22 +12,22 @@
 #include "wgmma.cuh"
 
 struct Tiles {
-  int stages, pixels, added;                              // of a depth, by the 64; of an image; is there an addend
-  int filter_rows, filter_columns, dy_columns, channels;  // to the next group of the convolution, of d last
-  int count, images, each;                                // of tiles; of images, and a tile's
-  long long pitch;                                        // to d's next pixel, or image, in elements
-  Divisor shares, by_pixels;                              // of channels
+  int stages, pixels, added;                              // stages of the depth; pixels of an image; is there an addend
+  int filter_rows, filter_columns, dy_columns, channels;  // strides to the next group of the convolution; channels of d
+  int count, images, each;                                // tiles; images, and images per tile
+  long long pitch;                                        // stride to d's next pixel, or image, in elements
+  Divisor shares, by_pixels;                              // shares of channels; pixels of an image
 };
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 
 constexpr int GROUPS = 2, GROUP = 128, THREADS = (GROUPS + 1) * GROUP;
-constexpr int CONSUMERS = 240, PRODUCERS = 24;  // registers of a thread: what one group gives up others take
+constexpr int CONSUMERS = 240, PRODUCERS = 24;  // registers per thread after setmaxnreg
 
 template <int N>
-constexpr int STORED_LINES = N % 64 == 0 ? 64 : 16;  // lines of results that leave at once
+constexpr int STORED_LINES = N % 64 == 0 ? 64 : 16;  // lines per TMA store
 
-// Of 64 channels of a group and N pixels, as lines, by a view_offset that has those of the addend.
+// Stores 64 channels of a group and N pixels, as lines, through a slot that has those of the addend.
 template <typename T, int N>
 __device__ __forceinline__ void write_pixels(
     float (&sum)[N / 2], const TensorMap& d, bool added, unsigned char* staging, int channel, int pixel) {
@@ -54,7 +53,7 @@ __device__ __forceinline__ void write_pixels(
     if (i % 4 != 3 && i != EACH - 1) continue;
     fence_proxy_async();
     bar_sync<GROUP>(2 + group);
-    if (member == 0) {  // in parts: some leave while others are put together
+    if (member == 0) {  // in parts, so that stores overlap with the conversion
       for (int from = i / 4 * 64; from < i * 16 + 16; from += STORED_LINES<N>) {
         cp_async_bulk_tensor_store(d, channel, pixel + from, shared_address(staging) + from * LINE);
       }
@@ -62,14 +61,14 @@ __device__ __forceinline__ void write_pixels(
   }
 }
 
-// Of a group's 64 channels and N pixels of whole images: those of an image lie together, in shared memory too.
+// Stores a group's 64 channels and N pixels of whole images, each image contiguous, in shared memory too.
 template <typename T, int N>
 __device__ __forceinline__ void write_images(
     const float (&sum)[N / 2], const Tiles& size, unsigned char* staging, T* to, int images) {
   const int group = threadIdx.x / GROUP, member = threadIdx.x % GROUP, lane = member % 32, warp = member / 32;
   T* const results = reinterpret_cast<T*>(staging);
 #pragma unroll
-  for (int i = 0; i < N / 4; ++i) {  // a pixel of which a lane has two channels
+  for (int i = 0; i < N / 4; ++i) {  // a pixel; each lane has two of its channels
     const int pixel = i / 2 * 8 + lane % 4 * 2 + i % 2, image = quotient(pixel, size.by_pixels);
     if (image >= images) continue;
     T* const at = results + (image * 64 + warp * 16 + lane / 4) * size.pixels + remainder(pixel, image, size.by_pixels);
@@ -88,8 +87,12 @@ __device__ __forceinline__ void write_images(
   }
 }
 
-// A tile is 64 U channels of each of two groups of four warps, and N pixels: where not LAST, those of whole images, for
-// d and the addend are (images, channels, pixels) then. What is multiplied is (pixels, depth) either way.
+// cooperative: a block computes tiles of 2 · 64 U channels by N pixels; two consumer warpgroups share each stage.
+// Layout   filter (depth, channels), dy (pixels, depth); d and the addend (pixels, channels) if LAST, else
+//          (images, channels, pixels), in tiles of whole images
+// Grid     resident blocks × groups       Block  two consumer warpgroups and one producer
+// Needs    depth a multiple of 64, from 256; rows of 16-byte multiples          Writes  d, by TMA
+// Why      large tiles halve the traffic to shared memory; the first warpgroup's stores overlap with products
 template <typename T, bool LAST, int U, int N>
 __global__ void __launch_bounds__(THREADS, 1) cooperative(
     const __grid_constant__ TensorMap filter, const __grid_constant__ TensorMap dy,
@@ -98,19 +101,19 @@ __global__ void __launch_bounds__(THREADS, 1) cooperative(
   constexpr int SLABS = GROUPS * U, LINES = N * LINE, STAGE = SLABS * SLAB + LINES;
   constexpr int RING = (226 * 1024 - 256) / STAGE;
   static_assert(U * LINES <= STAGE && (LAST || U == 1));
-  static_assert(U == 1 || RING > GROUPS);  // results are put where stages before the last were
+  static_assert(U == 1 || RING > GROUPS);  // results reuse the slots of stages before the last
   extern __shared__ __align__(1024) unsigned char memory[];
   const unsigned int ring = (shared_address(memory) + 1023) / 1024 * 1024;
   unsigned char* const bytes = memory + (ring - shared_address(memory));
   unsigned long long* const full = reinterpret_cast<unsigned long long*>(bytes + RING * STAGE);
   unsigned long long* const empty = full + RING;
   const int group = threadIdx.x / GROUP, member = threadIdx.x % GROUP, stages = size.stages;
-  int slot = 0, phase = 0;  // of the ring
+  int slot = 0, phase = 0;  // slot of the ring, and number of rounds through it
   const auto advance = [&] {
     slot = slot + 1 == RING ? 0 : slot + 1;
     phase += slot == 0;
   };
-  int share = 0, pixel = 0, image = 0, images = 0;  // where a tile begins, and how many images are there
+  int share = 0, pixel = 0, image = 0, images = 0;  // first channel, pixel and image of a tile, and its images
   const auto select_tile = [&](int tile) {
     const int across = quotient(tile, size.shares);
     share = remainder(tile, across, size.shares) * 64 * SLABS;
@@ -118,7 +121,7 @@ __global__ void __launch_bounds__(THREADS, 1) cooperative(
     image = across * size.each;
     images = min(size.images - image, size.each);
   };
-  const auto offset_of = [&](int group, int i) {  // a group's channels of a tile's i-th image, where not LAST
+  const auto offset_of = [&](int group, int i) {  // a group's channels of a tile's i-th image, if not LAST
     return (image + i) * size.pitch + (blockIdx.y * size.channels + share + group * 64) * size.pixels;
   };
 
@@ -135,7 +138,7 @@ __global__ void __launch_bounds__(THREADS, 1) cooperative(
       asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     }
     __syncwarp();
-    asm volatile("bar.arrive 1, %0;" ::"n"(GROUPS * GROUP + 32) : "memory");  // others need not have begun
+    asm volatile("bar.arrive 1, %0;" ::"n"(GROUPS * GROUP + 32) : "memory");  // does not wait for the consumers
     if (member != 0) return;
     for (int tile = blockIdx.x; tile < size.count; tile += gridDim.x) {
       select_tile(tile);
@@ -169,14 +172,14 @@ __global__ void __launch_bounds__(THREADS, 1) cooperative(
   } else {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(CONSUMERS));
     bar_sync<GROUPS * GROUP + 32>(1);
-    if (U > 1 && group > 0) mbarrier_wait(full + 1, 0);  // one group is through earlier and writes while others multiply
+    if (U > 1 && group > 0) mbarrier_wait(full + 1, 0);  // delays one group, to store while the other multiplies
     const auto release = [&](int slot) {
       if (member % 32 == 0) mbarrier_arrive(empty + slot);
     };
 #pragma unroll 1
     for (int tile = blockIdx.x; tile < size.count; tile += gridDim.x) {
       float sum[U][N / 2];
-      const auto multiply_part = [&](int i, int u, bool add) {  // 16 of a stage's depth, 64 channels
+      const auto multiply_part = [&](int i, int u, bool add) {  // a depth of 16, 64 channels
         const unsigned int loaded = ring + slot * STAGE;
         const unsigned long long of_channels = matrix_descriptor(loaded + group * U * SLAB, SLAB);
         const unsigned long long of_pixels = matrix_descriptor(loaded + SLABS * SLAB, SLAB);
@@ -199,7 +202,7 @@ __global__ void __launch_bounds__(THREADS, 1) cooperative(
         before = slot;
       }
       const int last = slot;
-      if constexpr (U > 1) {  // of the last stage the first channels first: they leave while others are multiplied
+      if constexpr (U > 1) {  // in the last stage, the first channels are completed first and stored meanwhile
         mbarrier_wait(full + slot, phase & 1);
         wgmma_fence();
 #pragma unroll
@@ -213,7 +216,7 @@ __global__ void __launch_bounds__(THREADS, 1) cooperative(
       wgmma_wait_group<U - 1>();
       if (U == 1 || stages > 1) release(before);
       select_tile(tile);
-      const auto pass = [&](int groups) {  // the places of other groups
+      const auto pass = [&](int groups) {  // skips the slots of other groups
         for (int i = 0; i < groups; ++i, advance()) {
           mbarrier_wait(full + slot, phase & 1);
           release(slot);
@@ -245,7 +248,9 @@ __global__ void __launch_bounds__(THREADS, 1) cooperative(
 
 constexpr int TRANSPOSE_THREADS = 256, MOST_PIXELS = 208;
 
-// dy (images, depth, pixels) as (images, pixels, depth): 64 of the depth of an image a block.
+// transpose_images: a block transposes a depth of 64 of one image.
+// Layout   dy[images][depth][pixels]      Grid  depth / 64 × images     Block  TRANSPOSE_THREADS
+// Needs    pixels ≤ MOST_PIXELS, 16-byte rows                           Writes  transposed[images][pixels][depth]
 template <typename T>
 __global__ void __launch_bounds__(TRANSPOSE_THREADS) transpose_images(const T* __restrict__ dy, T* transposed, int depth, int pixels) {
   __shared__ __align__(16) T slab[64 * MOST_PIXELS];

@@ -1,15 +1,14 @@
-// d = a b (+ addend), batched over groups and with the depth shared among `splits`, from sm_80 on.
+// d = a b (+ addend), batched over groups and with the depth divided among `splits`, from sm_80 on.
 //
-// A matrix is read through a View: its columns (or, for b stored by rows, its depth) run over images
-// that lie apart, so that (N, C, P) tensors need no transposition. SIZE x SIZE results a block, a
-// pipeline of three stages, the result through shared memory so that rows leave as whole lines.
+// A matrix is read through a View: its columns (or, for a K-major b, its depth) run over separate
+// images, so that (N, C, P) tensors need no transposition.
 
 #include "mma.cuh"
 #include "view.cuh"
 
 struct Size {
   int rows, columns, depth;  // of one group
-  int share;                 // of the depth, for each split
+  int share;                 // depth of a split
   Divisor row_tiles;
 };
 
@@ -17,8 +16,8 @@ struct Size {
 
 constexpr int STAGES = 3;
 
-// What a thread brings of one factor in every stage: vectors of V elements below each other. K_MAJOR_PITCH: the factor is
-// stored (SIZE, depth), rows of the view from `first`; else (depth, SIZE), columns of the view from `first`.
+// A thread's loads of one factor: in every stage, vectors of V elements in consecutive rows. K_MAJOR: the tile is
+// (SIZE, depth), rows of the view from `first`; else (depth, SIZE), columns of the view from `first`.
 template <typename T, int V, bool K_MAJOR, int SIZE>
 struct Fetch {
   static constexpr int LENGTH = K_MAJOR ? DEPTH<T> : SIZE, VECTORS = LENGTH / V;
@@ -26,7 +25,7 @@ struct Fetch {
   static constexpr int LINE = K_MAJOR ? K_MAJOR_PITCH<T> : SIZE + 8;
   const T* from;
   const View& view;
-  int slot, row, column, rows, columns;  // rows, columns: from where on there is nothing
+  int slot, row, column, rows, columns;  // rows, columns: bounds of the matrix
 
   __device__ __forceinline__ Fetch(const T* factor, const View& view, int first, int end, int k, int k_end)
       : view(view) {
@@ -56,7 +55,12 @@ struct Fetch {
   }
 };
 
-// T: type of a and b; O: of the result and the addend; VA, VB, VD: elements of one access to a, b and d.
+// gemm: a block computes SIZE x SIZE results of one group and split, with a pipeline of three stages.
+// Layout   a (rows, depth) if A_K_MAJOR, b (columns, depth) if B_K_MAJOR, else transposed; d (rows, columns), by Views
+// Grid     row tiles · column tiles × groups × splits          Block  MMA_THREADS
+// Needs    vectors of VA, VB and VD elements at every access   Writes  d, or with splits float32 partials by View::split
+// Why      rows of d are stored as whole cache lines, through shared memory
+// T: type of a and b; O: of d and the addend. PARTS: 3 for float32 accuracy, 1 for TF32.
 template <typename T, typename O, bool A_K_MAJOR, bool B_K_MAJOR, int VA, int VB, int VD, int PARTS, int SIZE>
 __global__ void __launch_bounds__(MMA_THREADS, SIZE < TILE ? 3 : A_K_MAJOR && B_K_MAJOR ? 1 : 2) gemm(
     const T* __restrict__ a, const T* __restrict__ b, const O* __restrict__ addend, O* __restrict__ d,
@@ -128,12 +132,13 @@ __global__ void __launch_bounds__(MMA_THREADS, SIZE < TILE ? 3 : A_K_MAJOR && B_
 
 template <typename T, typename O, bool A_K_MAJOR, bool B_K_MAJOR, int VA, int V, int VD, int PARTS, int SIZE>
 __global__ void gemm(const T*, const T*, const O*, O*, View, View, View, Size) {
-  __trap();  // older devices take the product of their BLAS
+  __trap();  // older devices use the BLAS
 }
 
 #endif
 
-// to = sum of `splits` partial results of `size` elements each, in order.
+// add_splits: threads add the partial results of all splits, in order.
+// Layout   partial[splits][size]          Grid  any          Block  256          Writes  to[size]
 template <typename O>
 __global__ void add_splits(const float* __restrict__ partial, O* __restrict__ to, long long size, int splits) {
   for (long long index = blockIdx.x * 256LL + threadIdx.x; index < size; index += gridDim.x * 256LL) {

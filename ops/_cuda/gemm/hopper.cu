@@ -1,8 +1,4 @@
-// d = a b (+ addend) in 16-bit types by the matrix units that read shared memory themselves (wgmma, sm_90a).
-//
-// 64 R x 128 results at a time; a block takes several in turn and brings the next one's first stage while it writes
-// what it has: the products of a convolution are short, and most of their time is memory's. Results go from registers
-// to memory as 16 bytes a lane, four lanes having traded theirs, and are the first to leave the cache.
+// d = a b (+ addend) in 16-bit types by wgmma, which reads its factors from shared memory (sm_90a).
 
 #include "slab.cuh"
 #include "view.cuh"
@@ -19,7 +15,7 @@ constexpr int VECTOR = 8;    // elements of 16 bytes
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 
-// Four lanes trade: what was number `i` of lane `t` becomes number `t` of lane `i`.
+// Transposes among four lanes: number `i` of lane `t` becomes number `t` of lane `i`.
 __device__ __forceinline__ void trade(unsigned int (&v)[4]) {
   const bool odd = threadIdx.x & 1, high = threadIdx.x & 2;
 #pragma unroll
@@ -36,7 +32,11 @@ __device__ __forceinline__ void trade(unsigned int (&v)[4]) {
   }
 }
 
-// a is stored (rows, depth) where A_K_MAJOR, else (depth, rows); b is (depth, columns). All in vectors of 16 bytes.
+// persistent_wgmma: persistent blocks compute tiles of 64 R x 128 results and load the next tile during the epilogue.
+// Layout   a (rows, depth) if A_K_MAJOR, else (depth, rows); b (depth, columns); d (rows, columns), by Views
+// Grid     resident blocks × groups       Block  128 R          Needs  16-byte vectors of a, b, d and the addend
+// Writes   d, with evict_first
+// Why      convolutions are shallow, so that loads and stores bound them; lanes exchange results to store 16 bytes each
 template <typename T, bool A_K_MAJOR, int R>
 __global__ void __launch_bounds__(128 * R, 4 / R) persistent_wgmma(
     const T* __restrict__ a, const T* __restrict__ b, const T* __restrict__ addend, T* __restrict__ d,
@@ -53,7 +53,7 @@ __global__ void __launch_bounds__(128 * R, 4 / R) persistent_wgmma(
   d += blockIdx.y * of_d.group;
   if (addend != nullptr) addend += blockIdx.y * of_d.group;
 
-  // what this thread brings: of `coming`, the products from `k` on, to `to`
+  // this thread's next loads: tile `coming`, depth from `k` on, into stage `to`
   const int a_row = threadIdx.x / A_VECTORS, a_vector = threadIdx.x % A_VECTORS;
   const int b_row = threadIdx.x / B_VECTORS, b_vector = threadIdx.x % B_VECTORS;
   const int a_slot = (A_K_MAJOR ? 0 : a_vector / 8 * SLAB) + a_row * 128 + (a_vector % 8 ^ a_row % 8) * 16;
@@ -98,7 +98,7 @@ __global__ void __launch_bounds__(128 * R, 4 / R) persistent_wgmma(
   }
 
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  const int top = warp * 16 + lane / 4, left = lane % 4 * VECTOR;  // where this lane's results begin once traded
+  const int top = warp * 16 + lane / 4, left = lane % 4 * VECTOR;  // first result of this lane after the exchange
   int slot = 0;
 #pragma unroll 1
   for (int tile = blockIdx.x; tile < tiles.count; tile += gridDim.x) {
@@ -165,7 +165,7 @@ __global__ void __launch_bounds__(128 * R, 4 / R) persistent_wgmma(
 
 template <typename T, bool A_K_MAJOR, int R>
 __global__ void persistent_wgmma(const T*, const T*, const T*, T*, View, View, View, Tiles) {
-  __trap();  // other devices take the product of gemm.cu
+  __trap();  // other devices use gemm.cu
 }
 
 #endif

@@ -1,11 +1,10 @@
-// d = a b (+ addend) in 16-bit types for a short depth, by wgmma (sm_90a): what is written outweighs what is multiplied.
+// d = a b (+ addend) in 16-bit types for a short depth, by wgmma (sm_90a), where stores outweigh products.
 //
-// A block keeps some rows or columns of d's, the filter, in shared memory and iterates over those of the other factor.
-// Some warps do nothing but load_stage that one, others multiply and write: what is loaded by cp.async must be shown to the
-// matrix units by a fence, which waits for all writes of its thread as well, and a warp that fences must therefore not
-// write results. These go through a warp's own staging of shared memory, so that they leave as whole lines of 128 bytes;
-// an addend comes the same way, as early as the staging is release. Results are the first to leave the cache: with plain
-// stores, a launch lasts half as long again (conv2_x of ResNet-50 on an H200: 29 us against 21).
+// One factor, the filter, is resident in shared memory, and a persistent block iterates over the other one. Producer
+// warps only load: data of cp.async needs a proxy fence before wgmma reads it, and that fence waits for all stores of
+// its thread, so that a warp that fences must not store results. Results pass through a warp's own staging buffer, to
+// be stored as whole lines of 128 bytes; an addend is loaded into the same buffer, as early as it is free. Results are
+// stored with evict_first: plain stores take half as long again (conv2_x of ResNet-50 on an H200: 29 us against 21).
 
 #include "slab.cuh"
 #include "ptx/bar_sync.cuh"
@@ -14,10 +13,10 @@
 #include "wgmma.cuh"
 
 struct PersistentSize {
-  int streamed, depth;  // of one group: columns of d (rows where LAST) that pass by; the depth is a multiple of 64
-  int tiles, step;     // of those; step: from one of a block to its next
-  int slots;           // of a warp's staging: where there is an addend, 1 or P
-  Divisor resident;        // shares that blocks load_filter, all of them full
+  int streamed, depth;  // of one group: columns of d (rows if LAST) that are streamed; the depth is a multiple of 64
+  int tiles, step;      // tiles of those; step: distance between a block's tiles
+  int slots;            // slabs of a warp's staging buffer: with an addend, 1 or P
+  Divisor resident;     // shares of the resident factor, all of them full
 };
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
@@ -26,16 +25,20 @@ constexpr int STAGING = 16 * LINE;  // bytes of a warp's 16 rows by 64 columns o
 constexpr int VECTOR = 8;            // elements of 16 bytes
 constexpr int RING = 3;            // stages
 
-__device__ __forceinline__ void ldmatrix(unsigned int (&v)[4], unsigned int from) {  // as they were stored
+__device__ __forceinline__ void ldmatrix(unsigned int (&v)[4], unsigned int from) {  // not transposed
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(v[0]), "=r"(v[1]), "=r"(v[2]), "=r"(v[3])
                : "r"(from)
                : "memory");
 }
 
-// A tile is 64 R rows by 64 P columns of d. The resident factor is stored (depth, its rows or columns), in vectors of 16
-// bytes. LAST: d is (streamed, resident), the other factor (streamed, depth); else d is (resident, streamed), the other factor
-// (depth, streamed). That one, d and the addend move in vectors of V elements.
+// persistent: persistent blocks compute tiles of 64 R rows by 64 P columns with one factor resident in shared memory.
+// Layout   resident factor (depth, its rows or columns); LAST: d (streamed, resident), other (streamed, depth); else
+//          d (resident, streamed), other (depth, streamed); by Views
+// Grid     shares of the resident factor · blocks each × groups     Block  128 R consumers and 32 or 64 producers
+// Needs    16-byte vectors of the resident factor, vectors of V elements of the others; depth a multiple of 64
+// Writes   d, with evict_first
+// Why      the resident factor is read once per block, and loads, products and stores overlap
 template <typename T, int R, int P, int V, bool LAST>
 __global__ void __launch_bounds__(R == 1 ? 160 : 128 * R + 64, P == 2 ? 4 / R : 3) persistent(
     const T* __restrict__ resident_factor, const T* __restrict__ other, const T* addend, T* d,
@@ -47,7 +50,7 @@ __global__ void __launch_bounds__(R == 1 ? 160 : 128 * R + 64, P == 2 ? 4 / R : 
   const unsigned int resident = (shared_address(memory) + 1023) / 1024 * 1024;  // slabs as deep as the factors
   unsigned char* const bytes = memory + (resident - shared_address(memory));
   const int ring = size.depth * RESIDENT * LINE, staging_start = ring + RING * STAGE;
-  static_assert(2 * RING * sizeof(unsigned long long) <= 64);  // barriers lie in what aligning leaves at the end
+  static_assert(2 * RING * sizeof(unsigned long long) <= 64);  // barriers use the rest of the alignment
   unsigned long long* const full =
       reinterpret_cast<unsigned long long*>(bytes + staging_start + 4 * R * size.slots * STAGING);
   unsigned long long* const empty = full + RING;
@@ -66,7 +69,7 @@ __global__ void __launch_bounds__(R == 1 ? 160 : 128 * R + 64, P == 2 ? 4 / R : 
     const int line = (threadIdx.x - WRITERS) / VECTORS, across = (threadIdx.x - WRITERS) % VECTORS * V;
     const int piece = across % 64 / VECTOR, within = across % VECTOR * static_cast<int>(sizeof(T));
     other += blockIdx.y * of_other.group;
-    int coming = first, k = 0, to = 0, there = 0;  // there: lines of `coming`; of others, stale results are not written
+    int coming = first, k = 0, to = 0, there = 0;  // there: lines of `coming`; results of further lines are not stored
     const T* from = other;
     const auto select_tile = [&] {
       if constexpr (LAST) {
@@ -133,7 +136,7 @@ __global__ void __launch_bounds__(R == 1 ? 160 : 128 * R + 64, P == 2 ? 4 / R : 
     constexpr int LANES = 64 / V, ROWS = 32 / LANES;  // of one access of a warp: lanes a row, rows
     const int top = lane / LANES, left = lane % LANES * V;
     d += blockIdx.y * of_d.group;
-    // a lane's part of a slab: where it begins in d, how many of the warp's 16 rows there are, where it offset_of in a slot
+    // a lane's part of a slab: its offset in d, the number of the warp's 16 rows that exist, its offset in a slot
     const auto begin = [&](int tile, int slab) -> long long {
       if constexpr (LAST) {
         const int pixel = tile * 64 * R + warp * 16 + top, channels = static_cast<int>(of_d.row);
@@ -147,7 +150,7 @@ __global__ void __launch_bounds__(R == 1 ? 160 : 128 * R + 64, P == 2 ? 4 / R : 
     };
     const auto slot = [&](int slab) { return staging + (size.slots == 1 ? 0 : slab) * STAGING; };
     const auto offset_of = [&](int i) { return swizzled(top + i, left / VECTOR) + left % VECTOR * static_cast<int>(sizeof(T)); };
-    const auto fetch = [&](int tile, int ahead) {  // of the addend, the slab that many after the tile's first
+    const auto fetch = [&](int tile, int ahead) {  // loads the slab of the addend `ahead` slabs after the tile's first
       const int slab = ahead % P;
       tile += ahead / P * size.step;
       const int there = tile < size.tiles ? rows_there(tile, slab) : 0;
@@ -230,7 +233,7 @@ __global__ void __launch_bounds__(R == 1 ? 160 : 128 * R + 64, P == 2 ? 4 / R : 
 
 template <typename T, int R, int P, int V, bool LAST>
 __global__ void persistent(const T*, const T*, const T*, T*, View, View, View, PersistentSize) {
-  __trap();  // other devices take the product of gemm.cu
+  __trap();  // other devices use gemm.cu
 }
 
 #endif

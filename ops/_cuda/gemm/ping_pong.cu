@@ -1,11 +1,10 @@
-// d = a b (+ addend) in 16-bit types for a short depth, by wgmma (sm_90a), where multiplying takes as long as writing.
+// d = a b (+ addend) in 16-bit types for a short depth, by wgmma (sm_90a), where products take as long as stores.
 //
-// A block keeps some channels of the filter in shared memory and iterates over pixels, 64 at a time. Two groups of four
-// warps take turns: while one writes what it has, the other multiplies. The second brings the filter, a stage after the
-// other, while the first begins. Other warps do nothing but load_stage pixels: what is loaded by cp.async must be shown to
-// the matrix units by a fence, which waits for all writes of its thread as well. Results go through a group's own
-// shared memory and leave as whole lines of 128 bytes, first to leave the cache; an addend comes the same way, as early
-// as there is staging.
+// Some channels of the filter are resident in shared memory, and a persistent block iterates over pixels, 64 at a time.
+// Two consumer warpgroups alternate (ping-pong): one stores its results while the other multiplies. The second loads
+// the filter, stage by stage, while the first begins. Producer warps only load pixels: data of cp.async needs a proxy
+// fence before wgmma reads it, and that fence waits for all stores of its thread. Results pass through the warpgroup's
+// shared memory and are stored as whole lines of 128 bytes with evict_first; an addend is loaded into the same buffer.
 
 #include "slab.cuh"
 #include "ptx/bar_sync.cuh"
@@ -16,15 +15,15 @@
 
 struct PingPongSize {
   int pixels, depth;   // of one group of the convolution; the depth is a multiple of 64, of 8 stages at most
-  int tiles, step;     // of 64 pixels; step: from one of a block to its next
-  unsigned int ahead;  // bytes of the addend to arrive into the L2 cache at once
-  Divisor resident;        // shares of channels, of 64 P each, all of them full
+  int tiles, step;     // tiles of 64 pixels; step: distance between a block's tiles
+  unsigned int ahead;  // bytes of the addend to prefetch into L2 at once
+  Divisor resident;    // shares of 64 P channels, all of them full
 };
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 
-constexpr int VECTOR = 8;         // elements of 16 bytes
-constexpr int P = 4;            // 64s of channels that a block holds
+constexpr int VECTOR = 8;       // elements of 16 bytes
+constexpr int P = 4;            // 64-channel slabs of the resident filter
 constexpr int RING = 4;         // stages
 constexpr int MOST_STAGES = 8;  // of a depth
 constexpr int GROUP = 128, PRODUCERS = 128;
@@ -33,16 +32,19 @@ struct Barriers {
   unsigned long long full[2][RING], empty[2][RING], resident[MOST_STAGES];
 };
 
-// The filter is stored (depth, channels), in vectors of 16 bytes. LAST: d is
-// (pixels, channels), dy (pixels, depth); else d is (channels, pixels), dy (depth, pixels). dy, d and the addend move
-// in vectors of V elements.
+// ping_pong: two warpgroups alternate between products and stores of tiles of 64 P channels by 64 pixels.
+// Layout   filter (depth, channels); LAST: d (pixels, channels), dy (pixels, depth); else transposed; by Views
+// Grid     shares of channels · blocks each × groups       Block  2 · GROUP consumers and PRODUCERS
+// Needs    16-byte vectors of the filter, vectors of V elements of the others; depth a multiple of 64, at most 512
+// Writes   d, with evict_first
+// Why      stores of one warpgroup overlap with products of the other
 template <typename T, int V, bool LAST>
 __global__ void __launch_bounds__(2 * GROUP + PRODUCERS, 1) ping_pong(
     const T* __restrict__ filter, const T* __restrict__ dy, const T* addend, T* d,
     const __grid_constant__ View of_filter, const __grid_constant__ View of_dy, const __grid_constant__ View of_d,
     const __grid_constant__ PingPongSize size) {
   extern __shared__ __align__(1024) unsigned char memory[];
-  const unsigned int resident = (shared_address(memory) + 1023) / 1024 * 1024;  // slabs as deep as the factors
+  const unsigned int resident = (shared_address(memory) + 1023) / 1024 * 1024;  // slabs of the whole depth
   unsigned char* const bytes = memory + (resident - shared_address(memory));
   const int ring = size.depth * P * LINE, staging = ring + RING * SLAB;
   Barriers& barriers = *reinterpret_cast<Barriers*>(bytes + staging + 2 * P * SLAB);
@@ -64,7 +66,7 @@ __global__ void __launch_bounds__(2 * GROUP + PRODUCERS, 1) ping_pong(
     const int line = member / VECTORS, across = member % VECTORS * V;
     const int piece = across / VECTOR, within = across % VECTOR * static_cast<int>(sizeof(T));
     dy += blockIdx.y * of_dy.group;
-    int coming = first, k = 0, to = 0, there = 0;  // there: lines of `coming`; of others, stale results are not written
+    int coming = first, k = 0, to = 0, there = 0;  // there: lines of `coming`; results of further lines are not stored
     const T* from = dy;
     const auto select_tile = [&] {
       if constexpr (LAST) {
@@ -91,7 +93,7 @@ __global__ void __launch_bounds__(2 * GROUP + PRODUCERS, 1) ping_pong(
       coming += size.step;
       if (coming < size.tiles) select_tile();
     };
-    struct StageCursor {  // of a stage: whose it is, how many of its it is, and of its tile
+    struct StageCursor {  // of a stage: its warpgroup, its number in that group, and its number in the tile
       int group = 0, count[2] = {0, 0}, stage = 0;
       __device__ __forceinline__ void advance(int stages) {
         count[0] += group == 0;
@@ -109,7 +111,7 @@ __global__ void __launch_bounds__(2 * GROUP + PRODUCERS, 1) ping_pong(
     }
     if (member == 0 && size.ahead > 0) prefetch_part(addend, size.ahead);
     const int total = (size.tiles - first + size.step - 1) / size.step * stages;
-    StageCursor now, before;  // before: the stage whose view_offset the next one takes
+    StageCursor now, before;  // before: the stage whose slot the next one reuses
     for (int n = 0; n < total; ++n) {
       cp_async_wait_group<RING - 2>();
       fence_proxy_async();
@@ -141,7 +143,7 @@ __global__ void __launch_bounds__(2 * GROUP + PRODUCERS, 1) ping_pong(
       cp_async_commit_group();
     }
     for (int i = stages; i < MOST_STAGES; ++i) cp_async_commit_group();
-    for (int i = 0; i < stages; ++i) {  // each time the oldest group is what is waited for
+    for (int i = 0; i < stages; ++i) {  // waits for the oldest group of copies
       cp_async_wait_group<MOST_STAGES - 1>();
       fence_proxy_async();
       mbarrier_arrive(barriers.resident + i);
@@ -150,12 +152,12 @@ __global__ void __launch_bounds__(2 * GROUP + PRODUCERS, 1) ping_pong(
   }
 
   const int lane = member % 32, warp = member / 32;
-  const int own = staging + group * P * SLAB;  // for a tile of the addend, then of results
-  constexpr int LANES = 64 / V, LINES = 32 / LANES;  // of one access of a warp: lanes a line, lines
+  const int own = staging + group * P * SLAB;  // a tile of the addend, then of results
+  constexpr int LANES = 64 / V, LINES = 32 / LANES;  // of one access of a warp: lanes per line, lines
   const int top = warp * 16 + lane / LANES, left = lane % LANES * V;
   d += blockIdx.y * of_d.group;
   const long long next_slab = LAST ? 64 : 64 * of_d.row;
-  const auto begin = [&](int tile) -> long long {  // where a lane's part of a tile begins in d
+  const auto begin = [&](int tile) -> long long {  // offset of a lane's part of a tile in d
     if constexpr (LAST) return (tile * 64 + top) * of_d.row + share + left;
     return view_offset(of_d, share + top, tile * 64 + left);
   };
@@ -164,14 +166,14 @@ __global__ void __launch_bounds__(2 * GROUP + PRODUCERS, 1) ping_pong(
     return tile * 64 + left < size.pixels ? 64 : 0;
   };
   const auto offset_of = [&](int i) { return swizzled(top + i, left / VECTOR) + left % VECTOR * static_cast<int>(sizeof(T)); };
-  const auto gather = [&] {  // lines are of all warps where they are channels, else each has its own
+  const auto gather = [&] {  // synchronizes the warps that share lines: all of the group, or for LAST one
     if constexpr (LAST) {
       __syncwarp();
     } else {
       bar_sync<GROUP>(1 + group);
     }
   };
-  const auto fetch = [&](int tile, int ahead) {  // of the addend, the slab that many after the tile's first
+  const auto fetch = [&](int tile, int ahead) {  // loads the slab of the addend `ahead` slabs after the tile's first
     const int slab = ahead % P;
     tile += ahead / P * 2 * size.step;
     const int there = tile < size.tiles ? lines_there(tile) : 0;
@@ -256,7 +258,7 @@ __global__ void __launch_bounds__(2 * GROUP + PRODUCERS, 1) ping_pong(
 
 template <typename T, int V, bool LAST>
 __global__ void ping_pong(const T*, const T*, const T*, T*, View, View, View, PingPongSize) {
-  __trap();  // other devices take the product of gemm.cu
+  __trap();  // other devices use gemm.cu
 }
 
 #endif

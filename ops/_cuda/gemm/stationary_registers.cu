@@ -1,8 +1,8 @@
-// d = a b in 16-bit types for a short depth and channels first: registers load_filter channels of the filter, strips pass by.
+// d = a b in 16-bit types for a short depth, channels first, by TMA and wgmma (sm_90a) with the filter in registers.
 //
-// A strip is 64 pixels of one image, of which the last strip may have less. Each of two groups of four warps keeps 64
-// channels, as the first factor of its products, and both take the same strips, which tensor maps load_stage to a ring; its
-// last places have the filter first. Results of a strip leave while the next one is multiplied.
+// A strip is 64 pixels of one image; its last strip may have fewer. Each of two warpgroups holds 64 channels of the
+// filter as the first factor of its products, and both read the same strips, which TMA loads into a ring. The last slots
+// of the ring first receive the filter. Results of a strip are stored while the next one is multiplied.
 
 #include "divide.cuh"
 #include "slab.cuh"
@@ -12,26 +12,29 @@
 #include "wgmma.cuh"
 
 struct Strips {
-  int strips, step;                                    // of all images; from one of a block to its next
-  int filter_rows, filter_columns, dy_rows, channels;  // to the next group of the convolution, of d last
-  int pixels, pad;                                     // of an image
-  long long image;                                     // from one of d to the next, in elements
-  Divisor each, resident;                                  // strips of an image; shares of 128 channels
+  int strips, step;                                    // strips of all images; distance between a block's strips
+  int filter_rows, filter_columns, dy_rows, channels;  // strides to the next group of the convolution; channels of d
+  int pixels, pad;                                     // pixels of an image
+  long long image;                                     // stride between images of d, in elements
+  Divisor each, resident;                              // strips of an image; shares of 128 channels
 };
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 
 constexpr int RING = 24;  // slabs of a strip or of the filter
 constexpr int GROUPS = 2, GROUP = 128, CONSUMERS = GROUPS * GROUP, THREADS = CONSUMERS + 32;
-constexpr int WARPS = CONSUMERS / 32, STAGING = 16 * LINE;  // of a warp's results
+constexpr int WARPS = CONSUMERS / 32, STAGING = 16 * LINE;  // bytes of a warp's results
 
-// The filter is stored (depth, channels), dy (images, depth, pixels), d (images, channels, pixels). BY_TMA: the copying
-// unit takes results; else they are the first to leave the cache.
+// a_stationary_registers: persistent blocks multiply register-resident channels of the filter with strips of pixels.
+// Layout   filter (depth, channels), dy (images, depth, pixels), d (images, channels, pixels)
+// Grid     shares of 128 channels · blocks each × groups       Block  THREADS
+// Needs    depth 64 · STAGES, rows of 16-byte multiples        Writes  d, by TMA if BY_TMA, else with evict_first
+// Why      the filter is read from shared memory once, and stores overlap with products
 template <typename T, int STAGES, bool BY_TMA>
 __global__ void __launch_bounds__(THREADS, 1) a_stationary_registers(
     const __grid_constant__ TensorMap filter, const __grid_constant__ TensorMap dy,
     const __grid_constant__ TensorMap of_d, T* d, const __grid_constant__ Strips size) {
-  constexpr int FIRST_RESIDENT = RING - GROUPS * STAGES;  // of the places that have the filter
+  constexpr int FIRST_RESIDENT = RING - GROUPS * STAGES;  // first slot of the filter
   extern __shared__ __align__(1024) unsigned char memory[];
   const unsigned int ring = (shared_address(memory) + 1023) / 1024 * 1024;
   unsigned char* const bytes = memory + (ring - shared_address(memory));
@@ -52,7 +55,7 @@ __global__ void __launch_bounds__(THREADS, 1) a_stationary_registers(
       asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     }
     __syncwarp();
-    asm volatile("bar.arrive 1, %0;" ::"n"(THREADS) : "memory");  // others need not have begun
+    asm volatile("bar.arrive 1, %0;" ::"n"(THREADS) : "memory");  // does not wait for the consumers
     if (lane != 0) return;
     int slot = 0, phase = 0;
     for (int strip = first; strip < size.strips; strip += size.step) {
@@ -66,7 +69,7 @@ __global__ void __launch_bounds__(THREADS, 1) a_stationary_registers(
                       blockIdx.y * size.filter_rows + stage * DEEP, resident + stage);
           }
         }
-        const int before = phase + (slot >= FIRST_RESIDENT);  // what had this slot
+        const int before = phase + (slot >= FIRST_RESIDENT);  // number of previous uses of this slot
         if (before > 0) mbarrier_wait(empty + slot, before - 1 & 1);
         mbarrier_arrive_expect_tx(full + slot, SLAB);
         cp_async_bulk_tensor_load(ring + slot * SLAB, dy, pixel, blockIdx.y * size.dy_rows + stage * DEEP, image, full + slot);
@@ -100,7 +103,7 @@ __global__ void __launch_bounds__(THREADS, 1) a_stationary_registers(
     const auto finish_strip = [&](float (&sum)[32]) {
       wgmma_wait_group<0>();
 #pragma unroll
-      for (int i = 0; i < 32; ++i) asm volatile("" : "+f"(sum[i])::"memory");  // nothing is to be read before
+      for (int i = 0; i < 32; ++i) asm volatile("" : "+f"(sum[i])::"memory");  // no sum may be read before
 #pragma unroll
       for (int stage = 0; stage < STAGES; ++stage) {
         release(released);
@@ -149,7 +152,7 @@ __global__ void __launch_bounds__(THREADS, 1) a_stationary_registers(
       }
       multiply_stage(sums[0], stage);
 #pragma unroll
-      for (int i = 0; i < GROUPS; ++i) release(at + i);  // a product has begun with them: they are read
+      for (int i = 0; i < GROUPS; ++i) release(at + i);  // a product uses the registers: the loads have completed
     }
     finish_strip(sums[0]);
     const int step = size.step;
@@ -179,7 +182,7 @@ __global__ void __launch_bounds__(THREADS, 1) a_stationary_registers(
 
 template <typename T, int STAGES, bool BY_TMA>
 __global__ void a_stationary_registers(TensorMap, TensorMap, TensorMap, T*, Strips) {
-  __trap();  // other devices take the product of gemm.cu
+  __trap();  // other devices use gemm.cu
 }
 
 #endif

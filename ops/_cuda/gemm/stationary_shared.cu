@@ -1,9 +1,9 @@
-// d = a b in 16-bit types for a short depth and channels last: blocks load_filter channels of the filter, and pixels pass by.
+// d = a b in 16-bit types for a short depth, channels last, by TMA and wgmma (sm_90a), with the filter in shared memory.
 //
-// Two groups of four warps take order: each multiplies alone, so that the other writes meanwhile. One thread brings all,
-// by tensor maps. It must never wait for stores, nor may what frees a view_offset for it: an arrival with cluster scope did:
-// half as long again. Results go through shared memory, so that they leave as whole lines of 128 bytes, first to leave
-// the cache: what the copying unit stores is not, whatever it is told.
+// Two consumer warpgroups alternate (ping-pong): one multiplies while the other stores. One thread loads everything by
+// TMA. It must never wait for stores, nor must the arrivals that release its slots: with cluster scope they wait for
+// stores, and the kernel takes half as long again. Results pass through shared memory, to be stored as whole lines of
+// 128 bytes with evict_first, which TMA stores do not honour.
 
 #include "divide.cuh"
 #include "slab.cuh"
@@ -13,27 +13,27 @@
 #include "wgmma.cuh"
 
 struct PingPongSize {
-  int depth, stages;  // of one group of the convolution; a multiple of 64, and how many of them
-  int tiles, step;    // of 64 pixels; from one of a block to its next
+  int depth, stages;  // of one group of the convolution; a multiple of 64, and the number of its stages
+  int tiles, step;    // tiles of 64 pixels; distance between a block's tiles
 };
 
 struct StationarySize {
   PingPongSize order;
-  int filter_rows, filter_columns, dy_columns, channels;  // to the next group of the convolution, of d last
+  int filter_rows, filter_columns, dy_columns, channels;  // strides to the next group of the convolution; channels of d
   int pixels;
-  long long pitch;  // of d, in elements
-  Divisor resident;     // shares of channels, of 64 P each, all of them full
+  long long pitch;   // of d, in elements
+  Divisor resident;  // shares of 64 P channels, all of them full
 };
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 
 constexpr int RING = 8;         // stages of pixels
 constexpr int MOST_STAGES = 8;  // of a depth
-constexpr int P = 4;            // 64s of channels that a block holds
-constexpr int S = 2;            // slabs of results that a group has staging for
+constexpr int P = 4;            // 64-channel slabs of the resident filter
+constexpr int S = 2;            // slabs of staging per warpgroup
 constexpr int GROUP = 128, THREADS = 2 * GROUP + 32;
 
-struct Barriers {  // full, empty: of a group's stages, as they arrive; order: may it multiply
+struct Barriers {  // full, empty: of a group's stages; order: permission to multiply
   unsigned long long full[2][RING], empty[2][RING], resident[MOST_STAGES], order[2];
 
   __device__ __forceinline__ void init() {
@@ -50,11 +50,11 @@ struct Barriers {  // full, empty: of a group's stages, as they arrive; order: m
   }
 };
 
-// load_filter(stage) brings what is resident; load_stage(tile, stage, slot, barrier) what passes by, a slab.
+// Producer: load_filter(stage) loads the resident filter, load_stage(tile, stage, slot, barrier) a slab of pixels.
 template <typename LoadFilter, typename LoadStage>
 __device__ __forceinline__ void load_all(
     Barriers& barriers, const PingPongSize& size, int first, const LoadFilter& load_filter, const LoadStage& load_stage) {
-  int n = 0, released_round = 0, released_stage = 0;  // released: whose view_offset the next stage takes
+  int n = 0, released_round = 0, released_stage = 0;  // released: the stage whose slot the next one reuses
   for (int tile = first, round = 0; tile < size.tiles; tile += size.step, ++round) {
     for (int stage = 0; stage < size.stages; ++stage, ++n) {
       if (round == 0) load_filter(stage);
@@ -70,7 +70,7 @@ __device__ __forceinline__ void load_all(
   }
 }
 
-// Of the block's `round`-th tile; release(barrier) says that a warp has read a stage, or that the other group may multiply.
+// Multiplies the block's `round`-th tile; release(barrier) releases a stage, or lets the other group multiply.
 template <typename T, int N, typename Release>
 __device__ __forceinline__ void multiply_tile(
     float (&sum)[N], Barriers& barriers, const PingPongSize& size, int round, unsigned int resident, unsigned int ring,
@@ -96,13 +96,18 @@ __device__ __forceinline__ void multiply_tile(
   release(barriers.empty[round % 2] + (n - 1) % RING);
 }
 
+// b_stationary_shared: persistent blocks multiply pixels with channels of the filter resident in shared memory.
+// Layout   filter (depth, channels), dy (pixels, depth), d (pixels, channels)
+// Grid     shares of 64 P channels · blocks each × groups      Block  THREADS
+// Needs    depth a multiple of 64, at most 512; rows of 16-byte multiples      Writes  d, with evict_first
+// Why      stores of one warpgroup overlap with products of the other, and one thread issues all loads
 template <typename T>
 __global__ void __launch_bounds__(THREADS) b_stationary_shared(
     const __grid_constant__ TensorMap filter, const __grid_constant__ TensorMap dy, T* d,
     const __grid_constant__ StationarySize size) {
   const int depth = size.order.depth, step = size.order.step;
   extern __shared__ __align__(1024) unsigned char memory[];
-  const unsigned int resident = (shared_address(memory) + 1023) / 1024 * 1024;  // slabs as deep as the factors
+  const unsigned int resident = (shared_address(memory) + 1023) / 1024 * 1024;  // slabs of the whole depth
   unsigned char* const bytes = memory + (resident - shared_address(memory));
   const int ring = depth * P * LINE, staging = ring + RING * SLAB;
   Barriers& barriers = *reinterpret_cast<Barriers*>(bytes + staging + 2 * S * SLAB);
@@ -137,7 +142,7 @@ __global__ void __launch_bounds__(THREADS) b_stationary_shared(
     const auto release = [&](unsigned long long* barrier) {
       if (lane == 0) mbarrier_arrive(barrier);
     };
-    const int top = warp * 16 + lane / 8, left = lane % 8;  // a lane's line and piece, of one access of a warp
+    const int top = warp * 16 + lane / 8, left = lane % 8;  // a lane's line and piece in one access of a warp
     float sum[32 * P];
 #pragma unroll 1
     for (int tile = first + group * step, round = group; tile < size.order.tiles; tile += 2 * step, round += 2) {
@@ -154,7 +159,7 @@ __global__ void __launch_bounds__(THREADS) b_stationary_shared(
           stmatrix<false>(shared_address(at), {bits<T>(s[0], s[1]), bits<T>(s[2], s[3]), bits<T>(s[4], s[5]),
                                                      bits<T>(s[6], s[7])});
         }
-        __syncwarp();  // a warp's lines are its own
+        __syncwarp();  // suffices: no other warp uses these lines
         if (top < there) {
           T* to = into + slab * 64;
 #pragma unroll
@@ -173,7 +178,7 @@ __global__ void __launch_bounds__(THREADS) b_stationary_shared(
 
 template <typename T>
 __global__ void b_stationary_shared(TensorMap, TensorMap, T*, StationarySize) {
-  __trap();  // other devices take the product of gemm.cu
+  __trap();  // other devices use gemm.cu
 }
 
 #endif

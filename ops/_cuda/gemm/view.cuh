@@ -1,8 +1,8 @@
-// A tensor seen as a matrix whose columns run over images that lie apart.
+// View of a tensor as a matrix whose columns run over separate images.
 #pragma once
 #include "divide.cuh"
 
-struct View {  // element (row, j) offset_of at j / post * image + row * row_stride + j % post
+struct View {  // element (row, j) has offset j / post * image + row * row_stride + j % post
   long long image, row, group, split;  // strides in elements
   Divisor post;
 };

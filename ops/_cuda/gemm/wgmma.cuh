@@ -1,4 +1,4 @@
-// The matrix units that read shared memory themselves (wgmma, sm_90a): 64 rows by 64 to 256 columns.
+// Warpgroup products (wgmma, sm_90a) of 64 rows by 64 to 256 columns, with factors in shared memory.
 #pragma once
 #include "mma.cuh"
 #include "ptx/fence_proxy_async.cuh"
@@ -6,8 +6,8 @@
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 
-// Panels of 128-byte lines whose pieces of 16 bytes are swizzled by their line's last three bits. Lines that follow each
-// other in eights are 1024 bytes apart; `slabs`: bytes between slabs, where a factor stored by depth has several.
+// Descriptor of a factor in slabs (slab.cuh). Groups of eight lines are 1024 bytes apart; `slabs`: bytes between slabs,
+// for an MN-major factor of several.
 __device__ __forceinline__ unsigned long long matrix_descriptor(unsigned int address, int slabs) {
   return (address >> 4 & 0x3fff) | static_cast<unsigned long long>(slabs >> 4) << 16 | 64ull << 32 | 1ull << 62;
 }
@@ -52,7 +52,7 @@ __device__ __forceinline__ unsigned long long matrix_descriptor(unsigned int add
     WGMMA_##COLUMNS(TYPE);                                                                              \
   }
 
-// As below for 64 columns with a in registers: 16 rows of each warp, as four 8x8 matrices. b is stored by depth.
+// Like MULTIPLY for 64 columns, with a in registers: 16 rows per warp, as four 8x8 matrices. b is MN-major.
 #define MULTIPLY_REGISTERS(C_TYPE, TYPE)                                                               \
   __device__ __forceinline__ void multiply(                                                            \
       float (&d)[32], const unsigned int (&a)[4], unsigned long long b, bool add, const C_TYPE*) {     \
@@ -63,7 +63,7 @@ __device__ __forceinline__ unsigned long long matrix_descriptor(unsigned int add
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(static_cast<int>(add)));    \
   }
 
-// d (+)= 64 rows of a times 64 to 256 columns of b, 16 products deep.
+// d (+)= 64 rows of a times 64 to 256 columns of b, with a depth of 16.
 MULTIPLY(64, __half, "f16")
 MULTIPLY(64, __nv_bfloat16, "bf16")
 MULTIPLY(128, __half, "f16")
@@ -94,7 +94,7 @@ MULTIPLY_REGISTERS(__nv_bfloat16, "bf16")
 #undef D8
 
 template <typename T>
-struct alignas(2 * sizeof(T)) Pair {  // two neighbours as one number
+struct alignas(2 * sizeof(T)) Pair {  // two neighbouring elements in one access
   T at[2];
 };
 
