@@ -33,7 +33,7 @@ def templates() -> Environment:
     made = Environment(loader=FileSystemLoader(TEMPLATES), autoescape=True, undefined=StrictUndefined, trim_blocks=True)
     made.lstrip_blocks = True
     made.filters.update({name: getattr(text, name) for name in text.__all__})
-    made.filters.update(slot=slot, segment=lambda name: quote(name or "-", safe=""))
+    made.filters.update(slot=slot, segment=lambda name: quote(name or "-", safe=""), zip=zip)
     made.globals.update(asset=address, style_ids=style_ids)
     return made
 
@@ -79,8 +79,8 @@ def render(name: str, request: Request, **values: Any) -> str:
     path = request.url.path.removeprefix(root) or "/"
 
     def link(**changed: object) -> str:
-        given = {**dict(request.query_params), **{key: str(value) for key, value in changed.items()}}
-        left = {key: value for key, value in given.items() if value}
+        given = [(key, value) for key, value in request.query_params.multi_items() if key not in changed]
+        left = [(key, str(value)) for key, value in (*given, *changed.items()) if value]
         return f"{path}?{urlencode(left)}" if left else path
 
     def linked_figure(name: str, json_text: str | None, label: str, height: str = "medium") -> Markup:

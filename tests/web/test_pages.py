@@ -32,7 +32,18 @@ from opgauge.web.table import written
 
 from tests.web.dataset import HOSTILE
 
-PLAIN = ("/", "/ops", "/roofline", "/coverage", "/runs", "/compare", "/regressions", "/regressions.atom", "/trust")
+PLAIN = (
+    "/",
+    "/ops",
+    "/devices",
+    "/roofline",
+    "/coverage",
+    "/runs",
+    "/compare",
+    "/regressions",
+    "/regressions.atom",
+    "/trust",
+)
 
 
 def reader_of(client: TestClient) -> Reader:
@@ -66,6 +77,8 @@ def addresses(client: TestClient) -> list[str]:
         f"/runs/{runs[0].id}",
         f"/roofline?run={runs[1].id}",
         f"/compare?base={runs[1].id[:8]}&head={runs[0].id[:8]}",
+        f"/compare?base={runs[9].id[:8]}&head={runs[1].id[:8]}&head={runs[0].id[:8]}",
+        "/devices?op=lerp",
         f"/compare?base={runs[9].id[:8]}&head={runs[0].id[:8]}&base_device=cpu&head_device=cuda:0",
     ]
 
@@ -108,7 +121,7 @@ def test_figures_hold_hostile_text_as_entities(client: TestClient) -> None:
     """Plotly reads some HTML: what it gets has no tag, and the JSON cannot end its script element."""
     body = client.get(f"/cases/{case_id(client, HOSTILE)}").text
     figures = re.findall(r'<script type="application/json" id="[^"]+">(.*?)</script>', body, flags=re.DOTALL)
-    assert len(figures) == 3
+    assert len(figures) == 4
     for figure in figures:
         assert "<" not in figure
     assert any("\\u0026lt;script" in figure for figure in figures)

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import yaml
 from fastapi import APIRouter, HTTPException, Path, Request, Response
 from opgauge.harness.result.summary import BASELINE, OPTIMIZED, PEERS
-from opgauge.harness.store import queries
+from opgauge.harness.store import listing, queries
 from opgauge.harness.store.queries import CaseInfo, Detail, Past, RunInfo
 from opgauge.web import charts
 from opgauge.web.comparison import resolve
@@ -19,6 +19,7 @@ from opgauge.web.profile import kernel_times, number
 from opgauge.web.reader import DeviceInfo, Level, Reader, level_of
 from opgauge.web.regression import change_points
 from opgauge.web.rows import floor_ns
+from opgauge.web.trends import resource_figures
 from opgauge.web.view import page
 
 POINTS = 6000
@@ -78,6 +79,8 @@ def _values(reader: Reader, case_id: str, device: str, run: str, last: int, of: 
     }
     series = {name: [one for one in levels if one.run.key in keep] for name, levels in whole.items()}
     history = reader.history()
+    used = listing.list_resources(reader.engine, keys, [one.key for one in drawn], chosen.name)
+    memory, launches = resource_figures(used, drawn, history)
     offered = (*([asked] if run else []), *drawn[: -OFFERED - 1 : -1], *others[::-1])
     return {
         "case": case,
@@ -88,7 +91,8 @@ def _values(reader: Reader, case_id: str, device: str, run: str, last: int, of: 
         "last": last,
         "every": -(-len(recent) // (len(drawn) or 1)),
         "history": charts.history(series, _quartiles(found), changes, history, _series(others, found)),
-        "beside": others,
+        "memory": memory,
+        "launches": launches,
         "changes": [(name, *change) for name, listed in changes.items() for change in listed],
         "yaml": _yaml(case),
         "command": "" if case.op == "imported" else _command(case),

@@ -1,24 +1,36 @@
-"""Any two runs, commits, branches or devices beside each other."""
+"""Compare: two runs, commits, branches or devices, or several runs beside one base."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from math import inf
+from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Query, Request, Response
 from opgauge.harness.errors import NothingError
 from opgauge.web import charts
 from opgauge.web.comparison import Compared, compare_runs, device_choices, differences, resolve, sort_compared
 from opgauge.web.deps import CacheOf, ReaderOf
 from opgauge.web.pages.query import Number, Text, Word
 from opgauge.web.reader import Reader
+from opgauge.web.side_by_side import MOST_HEADS, side_by_side
 from opgauge.web.view import Paging, page
 
-DRAWN = 400
-OFFERED = 60
+DRAWN, OFFERED = 400, 60
+"""Comparisons in the figure, and runs offered as base and head."""
 ONE_SIDED = frozenset({"new", "removed", "unsupported", "unmeasured", "skipped"})
 """Kinds without a time on both sides: they are counted, and shown when chosen."""
+Order = Literal["verdict", "case", "implementation", "base", "head", "change"]
+ORDERS: Mapping[str, Callable[[Compared], Any]] = {
+    "case": lambda one: (one.case.op, one.case.name, one.implementation),
+    "implementation": lambda one: (one.implementation, one.case.op, one.case.name),
+    "base": lambda one: -(one.base_ns or 0.0),
+    "head": lambda one: -(one.head_ns or 0.0),
+    "change": lambda one: one.ratio or inf,
+}
+"""Orders of the table besides that of the verdicts; longest times and largest gains first."""
+Heads = Annotated[Sequence[Text], Query(max_length=MOST_HEADS)]
 router = APIRouter()
 
 
@@ -28,46 +40,89 @@ def compare_page(
     cache: CacheOf,
     reader: ReaderOf,
     base: Text = "",
-    head: Text = "",
+    head: Heads = (),
     base_device: Word = "",
     head_device: Word = "",
     op: Word = "",
     implementation: Text = "",
     verdict: Word = "",
+    sort: Order = "verdict",
     number: Number = 1,
 ) -> Response:
-    """`base` and `head`: the beginning of a run's id or of a commit, or a branch."""
+    """`base` and each `head`: the beginning of a run's id or of a commit, or a branch."""
 
     def values() -> Mapping[str, Any]:
-        given = {"base": base, "head": head, "base_device": base_device, "head_device": head_device}
+        heads = [one for one in head if one.strip()]
+        given = {"base": base, "head": heads[0] if heads else ""}
+        given |= {"base_device": base_device, "head_device": head_device}
         chosen = {"op": op, "implementation": implementation, "verdict": verdict}
         offered = reader.runs()[:OFFERED]
-        found = {"given": given, "chosen": chosen, "offered": offered, "error": "", "result": None}
-        if not base or not head:
+        found: dict[str, Any] = {"given": given, "given_heads": heads, "chosen": chosen, "offered": offered, "sort": sort}
+        found |= {"error": "", "result": None, "several": len(heads) > 1}
+        if not base or not heads:
             return {
                 **found,
                 "example": next(((before, run) for run in offered if (before := reader.before(run))), None),
             }
         try:
-            return {**found, **_result(reader, given, chosen, number)}
+            if len(heads) > 1:
+                return {**found, **_several(reader, base, heads, chosen, number)}
+            return {**found, **_result(reader, given, chosen, sort, number)}
         except NothingError as error:
             return {**found, "error": str(error)}
 
     return page(request, cache, "compare.html", values)
 
 
-def _result(reader: Reader, given: Mapping[str, str], chosen: Mapping[str, str], number: int) -> Mapping[str, Any]:
+def _several(
+    reader: Reader, base: str, heads: Sequence[str], chosen: Mapping[str, str], number: int
+) -> Mapping[str, Any]:
+    """Several runs beside the base."""
+    first = resolve(reader, base)
+    runs = [resolve(reader, one) for one in heads]
+    rows = side_by_side(reader, first, runs)
+    counted = [Counter(cell.word for row in rows if (cell := row.cells[place])) for place in range(len(runs))]
+    listed = [
+        row
+        for row in rows
+        if chosen["op"] in {"", row.case.op}
+        and chosen["implementation"] in {"", row.implementation}
+        and (chosen["verdict"] in row.words if chosen["verdict"] else row.has_ratio or not row.words <= ONE_SIDED)
+    ]
+    paging = Paging(number, len(listed))
+    return {
+        "base": first,
+        "heads": [(run, _ordered(counts)) for run, counts in zip(runs, counted, strict=True)],
+        "words": list(_ordered(sum(counted, Counter()))),
+        "result": listed[paging.start : paging.stop],
+        "paging": paging,
+        "ops": sorted({row.case.op for row in rows}),
+        "implementations": sorted({row.implementation for row in rows}),
+        "devices": [],
+        "counts": _ordered(sum(counted, Counter())),
+    }
+
+
+def _ordered(counts: Counter[str]) -> dict[str, int]:
+    """Counts by word, those without a time on both sides last."""
+    return dict(sorted(counts.items(), key=lambda item: item[0] in ONE_SIDED))
+
+
+def _result(
+    reader: Reader, given: Mapping[str, str], chosen: Mapping[str, str], order: str, number: int
+) -> Mapping[str, Any]:
     base, head = resolve(reader, given["base"]), resolve(reader, given["head"])
     devices = {name: given[name] for name in ("base_device", "head_device")}
     everything = sort_compared(compare_runs(reader, base, head, **devices))
-    found = [one for one in everything if _is_chosen(one, chosen)]
+    by_verdict = [one for one in everything if _is_chosen(one, chosen)]
+    found = sorted(by_verdict, key=ORDERS[order]) if order in ORDERS else by_verdict
     paging = Paging(number, len(found))
-    drawn = [one for one in found if one.ratio][:DRAWN]
+    drawn = [one for one in by_verdict if one.ratio][:DRAWN]
     labels = [f"{one.case.op} · {one.case.name} · {one.case.dtype} · {one.implementation}" for one in drawn]
     spans = [(one.ratio or 1.0, *(one.interval or (None, None))) for one in drawn]
     return {
         "result": found[paging.start : paging.stop],
-        "counts": dict(sorted(Counter(one.word for one in everything).items(), key=lambda item: item[0] in ONE_SIDED)),
+        "counts": _ordered(Counter(one.word for one in everything)),
         "one_sided": sum(one.word in ONE_SIDED for one in everything),
         "paging": paging,
         "base": base,

@@ -23,6 +23,7 @@ from opgauge.web.rows import (
     runs_of,
     sort_rows,
 )
+from opgauge.web.trends import op_trend, trend_figure
 from opgauge.web.view import Paging, page
 
 SIZE = 40
@@ -76,6 +77,7 @@ def op_page(
             "temperature": temperature,
             **_choices(rows),
             "runs": runs_of(chosen or rows),
+            "trend": None if run else trend_figure(op_trend(reader.recent(), op, on), reader.history()),
             **_shown(reader, shown, chosen, temperature),
         }
 

@@ -1,4 +1,4 @@
-// Draws the figures whose data stand in the page, in the page's colours; theme, copying, ages.
+// Draws the figures whose data are in the page, in the page's colours; sorts tables; search, theme, copying, ages.
 (() => {
   const root = document.documentElement;
   const dark = matchMedia("(prefers-color-scheme: dark)");
@@ -60,7 +60,7 @@
       const layout = laidOut(given.layout, colour, holder.clientWidth < 520);
       Plotly.react(plot, data, layout, { ...CONFIG, displayModeBar: holder.clientWidth >= 520 ? "hover" : false }).then(() => {
         holder.dataset.drawn = "yes";
-        if (holder.dataset.chart === "history" && !holder.dataset.linked) link(holder, plot);
+        if (["history", "trend"].includes(holder.dataset.chart) && !holder.dataset.linked) link(holder, plot);
       });
     }
   }
@@ -72,6 +72,7 @@
       if (typeof run !== "string") return;
       const address = new URL(location.href);
       address.searchParams.set("run", run);
+      address.searchParams.delete("number");
       location.assign(address);
     });
   }
@@ -91,12 +92,61 @@
     }
   }
 
-  function fresh() { ages(); draw(); }
+  // Tables that are whole on the page are sorted here; of tables with several pages the server sorts.
+  const UNITS = { ns: 1, "µs": 1e3, ms: 1e6, s: 1e9, B: 1, KiB: 1024, MiB: 1048576, GiB: 1073741824, "%": 1, "×": 1 };
+
+  function valueOf(row, place) {
+    const cell = row.cells[place];
+    const text = (cell ? cell.textContent : "").trim();
+    const found = /^([+−-]?[\d\u202f]*\.?\d+(?:e[+-]?\d+)?)\s*(ns|µs|ms|s|B|KiB|MiB|GiB|%|×)?(?![\w-])/.exec(text);
+    if (found) return Number(found[1].replace("−", "-").replaceAll("\u202f", "")) * (UNITS[found[2]] || 1);
+    return text === "–" ? "" : text.toLowerCase();
+  }
+
+  function compareValues(one, other) {
+    if (one === "" || other === "") return (one === "") - (other === "");
+    if (typeof one === "number" && typeof other === "number") return one - other;
+    return String(one).localeCompare(String(other), "en", { numeric: true });
+  }
+
+  function sort(table, head) {
+    const way = head.getAttribute("aria-sort") === "ascending" ? -1 : 1;
+    for (const one of table.tHead.rows[0].cells) one.removeAttribute("aria-sort");
+    head.setAttribute("aria-sort", way === 1 ? "ascending" : "descending");
+    const body = table.tBodies[0];
+    const rows = [...body.rows].map((row) => [valueOf(row, head.cellIndex), row]);
+    // rows without a value stay last in both directions
+    rows.sort(([one], [other]) => (one === "" || other === "" ? 1 : way) * compareValues(one, other));
+    body.append(...rows.map(([, row]) => row));
+  }
+
+  function sortable() {
+    for (const table of document.querySelectorAll("main table.data")) {
+      const holder = table.closest(".scroll");
+      const pager = holder && holder.nextElementSibling;
+      const isPaged = pager && pager.classList.contains("pager");
+      const isWhole = table.tHead && table.tBodies.length === 1 && !table.querySelector("tbody [colspan], .sort");
+      if (isPaged || !isWhole || table.tBodies[0].rows.length < 2 || table.dataset.sortable) continue;
+      table.dataset.sortable = "yes";
+      for (const head of table.tHead.rows[0].cells) {
+        if (head.querySelector(".hidden, button")) continue;
+        const button = document.createElement("button");
+        button.type = "button";
+        button.className = "sort";
+        button.append(...head.childNodes);
+        head.append(button);
+      }
+    }
+  }
+
+  function fresh() { ages(); sortable(); draw(); }
 
   document.addEventListener("click", (event) => {
     const button = event.target.closest("button");
     if (!button) return;
-    if (button.id === "theme") {
+    if (button.classList.contains("sort")) {
+      sort(button.closest("table"), button.closest("th"));
+    } else if (button.id === "theme") {
       root.dataset.theme = isDark() ? "light" : "dark";
       try { localStorage.setItem("theme", root.dataset.theme); } catch { /* only for this page then */ }
       draw();

@@ -37,6 +37,10 @@ def addresses(site: Site) -> dict[str, str]:
         "run": f"/runs/{runs[0].id}",
         "compare": f"/compare?base={runs[1].id[:8]}&head={runs[0].id[:8]}",
         "compare devices": f"/compare?base={runs[1].id[:8]}&head={runs[0].id[:8]}&base_device=cpu&head_device=cuda:0",
+        "compare several": f"/compare?base={runs[9].id[:8]}&head={runs[1].id[:8]}&head={runs[0].id[:8]}",
+        "devices": "/devices",
+        "devices of an op": "/devices?op=lerp",
+        "search": "/search?q=seed",
         "regressions": "/regressions",
         "regression": f"/regressions/{opened.key}",
         "trust": "/trust",
@@ -230,6 +234,22 @@ def test_no_page_asks_another_origin(browser: Browser, site: Site) -> None:
                 for button in range(1, buttons.count()):
                     buttons.nth(button).click(force=True)
             assert foreign == [], name
+
+
+def test_a_table_is_sorted_by_its_heads(browser: Browser, site: Site) -> None:
+    """A click sorts by numbers with their units, another one reverses; a screen reader is told."""
+    with watching(browser) as watched:
+        page = watched.page
+        page.goto(f"{site.root}/devices?op=p_norm")
+        head = page.locator("table").last.locator("thead th").nth(2)
+        cells = page.locator("table").last.locator("tbody tr td:nth-child(3)")
+        head.get_by_role("button").click()
+        expect(head).to_have_attribute("aria-sort", "ascending")
+        rising = cells.all_inner_texts()
+        head.get_by_role("button").click()
+        expect(head).to_have_attribute("aria-sort", "descending")
+        assert cells.all_inner_texts() == rising[::-1] != rising
+        assert serious(page) == []
 
 
 def test_search_by_keyboard_alone(browser: Browser, site: Site) -> None:
