@@ -99,10 +99,19 @@ def resource_figures(
     launches: dict[str, dict[int, float]] = {}
     for one in found:
         if one.peak_bytes is not None:
-            memory.setdefault(one.implementation, {})[one.run_key] = one.peak_bytes / (1 << 20)
+            memory.setdefault(one.implementation, {})[one.run_key] = one.peak_bytes
         if one.launches is not None:
             launches.setdefault(one.implementation, {})[one.run_key] = one.launches
-    return _steps(memory, runs, history, "MiB"), _steps(launches, runs, history, "launches a call")
+    unit, size = _size_unit(memory)
+    scaled = {name: {run: value / size for run, value in values.items()} for name, values in memory.items()}
+    return _steps(scaled, runs, history, unit), _steps(launches, runs, history, "launches a call")
+
+
+def _size_unit(series: Mapping[str, Mapping[int, float]]) -> tuple[str, int]:
+    """The binary unit of the largest size, and its bytes."""
+    largest = max((value for values in series.values() for value in values.values()), default=0.0)
+    units = (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10))
+    return next(((name, size) for name, size in units if largest >= size), ("B", 1))
 
 
 def _steps(

@@ -49,7 +49,7 @@ def test_memory_and_launches_are_drawn_by_commit(client: TestClient) -> None:
     identifier = case_id(client, "rows-64")
     answer = client.get(f"/cases/{identifier}", params={"device": gpu(client), "csv": "memory"})
     rows = list(csv.DictReader(io.StringIO(answer.text)))
-    assert {float(row["y (MiB)"]) for row in rows} == {4096 / (1 << 20)}
+    assert {float(row["y (KiB)"]) for row in rows} == {4}
     assert client.get(f"/cases/{identifier}", params={"csv": "launches"}).status_code == 404
 
 

@@ -57,7 +57,13 @@ def compare_page(
         given |= {"base_device": base_device, "head_device": head_device}
         chosen = {"op": op, "implementation": implementation, "verdict": verdict}
         offered = reader.runs()[:OFFERED]
-        found: dict[str, Any] = {"given": given, "given_heads": heads, "chosen": chosen, "offered": offered, "sort": sort}
+        found: dict[str, Any] = {
+            "given": given,
+            "given_heads": heads,
+            "chosen": chosen,
+            "offered": offered,
+            "sort": sort,
+        }
         found |= {"error": "", "result": None, "several": len(heads) > 1}
         if not base or not heads:
             return {

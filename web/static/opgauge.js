@@ -45,6 +45,9 @@
       xaxis: axis(layout.xaxis, colour),
       yaxis: axis(layout.yaxis, colour),
     };
+    // on a phone many names would cover each other: the table below has them
+    const names = found.xaxis.ticktext;
+    if (narrow && names && names.length > 6) found.xaxis = { ...found.xaxis, showticklabels: false };
     if (layout.shapes) found.shapes = layout.shapes.map((one) => ({ ...one, line: { ...one.line, color: colour("muted") } }));
     return found;
   }
