@@ -10,7 +10,7 @@ from typing import Any
 
 from opgauge.harness.judge.student import quantile
 from opgauge.harness.result.summary import OPTIMIZED
-from opgauge.harness.store.listing import Resources
+from opgauge.harness.store.listing import UsedResources
 from opgauge.harness.store.queries import RunInfo
 from opgauge.web.charts import as_json, literal, trace
 from opgauge.web.history import History
@@ -92,7 +92,7 @@ def trend_figure(points: Sequence[TrendPoint], history: History) -> str | None:
 
 
 def resource_figures(
-    found: Iterable[Resources], runs: Sequence[RunInfo], history: History
+    found: Iterable[UsedResources], runs: Sequence[RunInfo], history: History
 ) -> tuple[str | None, str | None]:
     """Peak memory and kernel launches by commit as figures; None where nothing was stored, or of one run only."""
     memory: dict[str, dict[int, float]] = {}

@@ -52,7 +52,7 @@ class Judged(NamedTuple):
     ruler: str | None
 
 
-class Resources(NamedTuple):
+class UsedResources(NamedTuple):
     """Peak memory in bytes and kernel launches of one result; None where they were not measured."""
 
     run_key: int
@@ -150,12 +150,14 @@ def list_judged(engine: Engine, run_key: int, limit: int) -> list[Judged]:
     return [Judged._make(row) for row in rows]
 
 
-def list_resources(engine: Engine, case_keys: Sequence[int], run_keys: Sequence[int], device: str) -> list[Resources]:
+def list_resources(
+    engine: Engine, case_keys: Sequence[int], run_keys: Sequence[int], device: str
+) -> list[UsedResources]:
     """Memory and launches of a case on one device in at most `CHUNK` runs, in any order."""
     given = {"cases": case_keys[:CHUNK], "runs": run_keys[:CHUNK], "device": device}
     with engine.connect() as connection:
         rows = connection.execute(_RESOURCES, given).all()
-    return [Resources(run, name, _whole(peak), _whole(launches)) for run, name, peak, launches in rows]
+    return [UsedResources(run, name, _whole(peak), _whole(launches)) for run, name, peak, launches in rows]
 
 
 def _whole(text: object) -> int | None:

@@ -11,7 +11,7 @@ from statistics import fmean
 
 import pytest
 from fastapi.testclient import TestClient
-from opgauge.harness.store.listing import Resources
+from opgauge.harness.store.listing import UsedResources
 from opgauge.web.device_comparison import device_standings
 from opgauge.web.rows import devices_of, latest_rows
 from opgauge.web.side_by_side import side_by_side
@@ -57,7 +57,7 @@ def test_launches_of_two_runs_are_a_figure(client: TestClient) -> None:
     """A change from three launches to one is drawn at its commit."""
     history = reader_of(client).history()
     first, second = history.runs[:2]
-    found = [Resources(first.key, "optimized", None, 3), Resources(second.key, "optimized", None, 1)]
+    found = [UsedResources(first.key, "optimized", None, 3), UsedResources(second.key, "optimized", None, 1)]
     memory, launches = resource_figures(found, [first, second], history)
     assert memory is None
     assert launches is not None
