@@ -25,7 +25,7 @@ SHOWN = 20
 
 
 class HarnessError(Exception):
-    """The root of the harness's errors."""
+    """Base class of the harness's errors."""
 
     exit_code = 1
 
@@ -64,7 +64,7 @@ class Mistake:
 
 
 class CaseFileError(CaseError):
-    """One or more mistakes in case files; the message has a line for each of the first few."""
+    """One or more mistakes in case files; the message has a line for each of the first `SHOWN`."""
 
     def __init__(self, mistakes: Iterable[Mistake]) -> None:
         self.mistakes = tuple(mistakes)
@@ -91,19 +91,19 @@ class WorkerError(HarnessError):
 
 
 class StoreError(HarnessError):
-    """A database that cannot be used; the message says why and what to do."""
+    """A database that cannot be used; the message gives the reason and the remedy."""
 
     exit_code = 2
 
 
 class TreeError(HarnessError):
-    """A tree or stored results that the harness cannot use; the message says why."""
+    """A tree or stored results that the harness cannot use; the message gives the reason."""
 
     exit_code = 5
 
 
 class RefError(HarnessError):
-    """No git repository here, or no such commit in it; the message says what git says."""
+    """No git repository here, or no such commit in it; the message is git's."""
 
     exit_code = 2
 
@@ -115,6 +115,6 @@ class FilterError(HarnessError):
 
 
 class NothingError(HarnessError):
-    """Nothing to measure or to show; the message says what there is."""
+    """Nothing to measure or to display; the message lists what exists."""
 
     exit_code = 5

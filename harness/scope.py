@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class Scope(StrEnum):
-    """Permission of a token: to read, submit runs, acknowledge regressions, or everything. All may read."""
+    """Permission of a token: read, submit runs, acknowledge regressions, or everything. Every token may read."""
 
     READ = "read"
     SUBMIT = "submit"

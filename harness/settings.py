@@ -1,7 +1,7 @@
-"""Settings from environment variables; this is the only file that reads them.
+"""Settings from environment variables; no other module reads the environment.
 
-A plain dataclass: pydantic-settings takes a quarter of a second to import, a sixth of
-what `opgauge run` of one small case may take.
+They are a plain dataclass: importing pydantic-settings takes a quarter of a second, a sixth of the time that `opgauge
+run` needs for a small case.
 """
 
 from __future__ import annotations
@@ -17,22 +17,23 @@ from opgauge.harness.errors import SettingsError
 ROOT = Path(__file__).resolve().parent.parent
 """The source tree; in an installation the folder of the package `opgauge`."""
 IMPORT_PATH = str(Path(opgauge.__file__).resolve().parents[1])
-"""Folder to import `opgauge` from."""
+"""Folder from which `opgauge` is importable."""
 THREAD_VARIABLES = ("NUMBA_NUM_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+"""Variables that set the thread count of Numba, OpenMP and BLAS libraries."""
 WORKER_ORDERS = "OPGAUGE_WORKER"
+"""Variable that passes settings to the service's processes."""
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What the environment may set.
+    """Values that environment variables set.
 
-    database: URL, `OPGAUGE_DB`. budget_s: seconds of sampling per trial, `OPGAUGE_BUDGET_S`.
-    timeout_s: seconds that a kernel may take in all, `OPGAUGE_TIMEOUT_S`. threads: CPUs
-    that workers use, `OPGAUGE_THREADS`; None for all. memory_bytes: address space of a
-    worker, `OPGAUGE_MEMORY_BYTES`; None for no limit. commit: what is measured, `OPGAUGE_COMMIT`,
-    for a tree without git. branch: what runs are recorded under, `OPGAUGE_BRANCH`, where git and CI
-    do not know. token: what `opgauge push` shows to the service, `OPGAUGE_TOKEN`.
-    tuning: file of launch parameters that goes before the shipped ones, `OPGAUGE_TUNING`.
+    database: URL, `OPGAUGE_DB`. budget_s: seconds of sampling per trial, `OPGAUGE_BUDGET_S`. timeout_s: most
+    seconds of a trial, `OPGAUGE_TIMEOUT_S`. threads: CPUs that workers use, `OPGAUGE_THREADS`; None for all.
+    memory_bytes: address space of a worker, `OPGAUGE_MEMORY_BYTES`; None for no limit. commit: commit of a tree
+    without git, `OPGAUGE_COMMIT`. branch: branch of stored runs where neither git nor CI names one,
+    `OPGAUGE_BRANCH`. token: secret that `opgauge push` sends to the service, `OPGAUGE_TOKEN`. tuning: file of
+    launch parameters that overrides the shipped ones, `OPGAUGE_TUNING`.
     """
 
     database: str = "sqlite:///opgauge.db"
@@ -47,7 +48,7 @@ class Settings:
 
 
 def load_settings(environment: Mapping[str, str] | None = None) -> Settings:
-    """Settings from `environment` (the process's own when None); raises SettingsError."""
+    """Settings from `environment` (the process's own if None); raises SettingsError."""
     given = os.environ if environment is None else environment
     default = Settings()
     return Settings(
@@ -64,20 +65,20 @@ def load_settings(environment: Mapping[str, str] | None = None) -> Settings:
 
 
 def tuning_file(environment: Mapping[str, str] | None = None) -> Path | None:
-    """The file of launch parameters that `OPGAUGE_TUNING` names, if it names one."""
+    """The file of launch parameters in `OPGAUGE_TUNING`, if set."""
     given = os.environ if environment is None else environment
     named = given.get("OPGAUGE_TUNING")
     return Path(named) if named else None
 
 
 def named_database(environment: Mapping[str, str] | None = None) -> str:
-    """The database that `OPGAUGE_DB` names; empty where it names none."""
+    """The database in `OPGAUGE_DB`; empty if not set."""
     given = os.environ if environment is None else environment
     return given.get("OPGAUGE_DB", "")
 
 
 def configuration_file(environment: Mapping[str, str] | None = None) -> Path | None:
-    """The project configuration that `OPGAUGE_CONFIG` names, if it names one."""
+    """The project configuration in `OPGAUGE_CONFIG`, if set."""
     given = os.environ if environment is None else environment
     named = given.get("OPGAUGE_CONFIG")
     return Path(named) if named else None
@@ -85,14 +86,14 @@ def configuration_file(environment: Mapping[str, str] | None = None) -> Path | N
 
 @dataclass(frozen=True)
 class Actions:
-    """GitHub Actions, where this runs in it. summary: file of the step summary. branch: what is being tested."""
+    """State of GitHub Actions. summary: file of the step summary. branch: the branch under test."""
 
     summary: Path | None = None
     branch: str = ""
 
 
 def load_actions(environment: Mapping[str, str] | None = None) -> Actions | None:
-    """What GitHub Actions says; None elsewhere."""
+    """The state of GitHub Actions; None elsewhere."""
     given = os.environ if environment is None else environment
     if given.get("GITHUB_ACTIONS") != "true":
         return None
@@ -101,24 +102,24 @@ def load_actions(environment: Mapping[str, str] | None = None) -> Actions | None
 
 
 def program_environment(variables: Mapping[str, str]) -> dict[str, str]:
-    """The environment of another program: this process's, with `variables` besides."""
+    """The environment of another program: this process's, with `variables` added."""
     return {**os.environ, **variables}
 
 
 def child_environment(threads: int | None = None) -> dict[str, str]:
-    """The environment of a worker: it finds this harness, and uses `threads` threads."""
+    """The environment of a worker: it can import this harness, and uses `threads` threads."""
     environment = dict(os.environ)
-    # kernels under test have no business with it
+    # kernels under test must not read the token
     environment.pop("OPGAUGE_TOKEN", None)
     path = environment.get("PYTHONPATH", "")
     environment["PYTHONPATH"] = os.pathsep.join([IMPORT_PATH, *([path] if path else [])])
-    # one compiling process: a pool of them would outlive the worker and disturb what is timed
+    # one compiling process: a pool would outlive the worker and disturb timings
     environment.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
-    # OpenMP's idle threads spin for milliseconds by default, and take the cores from a BLAS that comes next
+    # OpenMP's idle threads spin for milliseconds by default, and occupy the cores of the BLAS call that follows
     environment.setdefault("GOMP_SPINCOUNT", "10000")
-    # OpenBLAS's spin for 2^28 cycles, a tenth of a second in which other implementations took twice their time
+    # OpenBLAS's threads spin for 2^28 cycles, 0.1 s, during which other implementations take twice their time
     environment.setdefault("OPENBLAS_THREAD_TIMEOUT", "18")
-    from opgauge.harness.caches import caches_elsewhere  # asks the ops here, which a worker must not
+    from opgauge.harness.caches import caches_elsewhere  # imports this tree's ops, which a worker must not
 
     for variable, folder in caches_elsewhere().items():
         environment.setdefault(variable, folder)
@@ -128,18 +129,18 @@ def child_environment(threads: int | None = None) -> dict[str, str]:
 
 
 def tell_workers(orders: str, metrics: Path) -> None:
-    """Pass orders, and the folder of shared metrics, to the service's processes, which inherit the environment."""
+    """Pass settings and the folder of shared metrics to the service's processes, which inherit the environment."""
     os.environ[WORKER_ORDERS] = orders
     os.environ["PROMETHEUS_MULTIPROC_DIR"] = str(metrics)
 
 
 def worker_orders() -> str:
-    """What `tell_workers` left."""
+    """The settings that `tell_workers` stored."""
     return os.environ[WORKER_ORDERS]
 
 
 def visible_gpu(index: int) -> str:
-    """What the driver calls the GPU that CUDA numbers `index`: its number or UUID."""
+    """The driver's name of the GPU that CUDA numbers `index`: its number or UUID."""
     listed = [item.strip() for item in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if item.strip()]
     return listed[index] if index < len(listed) else str(index)
 

@@ -10,7 +10,7 @@ from opgauge.harness.gate.gate import GateOutcome, judge
 from opgauge.harness.gate.record import BASE, HEAD, BlockOutcome, Job, JobRecord
 from opgauge.harness.gate.run import Conditions, GateRun
 from opgauge.harness.judge.verdict import Comparison, Kind, Reason, Subject, Verdict
-from opgauge.harness.result.result import Footprint, Measurement, Ruler, Status
+from opgauge.harness.result.result import Calibration, Footprint, Measurement, Status
 from opgauge.harness.run.tree import Tree
 
 
@@ -51,6 +51,6 @@ def _record(found: Comparison) -> JobRecord:
         for pair in range(4):
             footprint = Footprint(launches=2, kernels=("fill<float>", "sign_rows<float>"))
             measurement = Measurement((time_ns + pair,), "test", 1, clock_mhz=(1980.0,), footprint=footprint)
-            outcome = BlockOutcome(Status.OK, measurement=measurement, ruler=Ruler(100.0, 100.0, 10.0))
+            outcome = BlockOutcome(Status.OK, measurement=measurement, ruler=Calibration(100.0, 100.0, 10.0))
             record.outcomes[side][pair] = replace(outcome, extra={"phases_s": {"measure": 0.2}})
     return record

@@ -15,7 +15,7 @@ from typing import Any
 
 from opgauge.harness.case.casejson import case_from_json
 from opgauge.harness.cluster.simulate import Load, Shape, Simulated, simulate
-from opgauge.harness.jsontext import read
+from opgauge.harness.json_text import read
 from opgauge.harness.worker.inputs import make_inputs
 from opgauge.harness.worker.verify import expect
 

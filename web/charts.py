@@ -16,7 +16,7 @@ from typing import Any
 from zlib import crc32
 
 import numpy as np
-from opgauge.harness.jsontext import write_compact
+from opgauge.harness.json_text import write_compact
 from opgauge.harness.judge.changepoint import ChangePoint
 from opgauge.harness.result.summary import BASELINE, OPTIMIZED
 from opgauge.harness.store.queries import RunInfo

@@ -74,7 +74,7 @@ class ComparedTrial:
     device: str
     bytes: int
     times: tuple[float, ...]
-    rulers: tuple[float, ...]
+    calibrations: tuple[float, ...]
     side: Side
 
 
@@ -254,10 +254,12 @@ def _trial(case: CaseInfo, rule: Rule, blocks: list[Judged]) -> ComparedTrial:
     if len(blocks) == 1:
         times: tuple[float, ...] = (first.median_ns,) if first.median_ns else ()
         side = _side_of(first.status, first.reason, first.peak, first.footprint)
-        return ComparedTrial(case, rule, first.device, first.bytes, times, _rulers(blocks) if first.ruler else (), side)
+        return ComparedTrial(
+            case, rule, first.device, first.bytes, times, _calibrations(blocks) if first.calibration else (), side
+        )
     blocks = sorted(blocks, key=lambda one: one.block)
     times = tuple([one.median_ns for one in blocks if one.median_ns])
-    return ComparedTrial(case, rule, blocks[0].device, blocks[0].bytes, times, _rulers(blocks), _side(blocks))
+    return ComparedTrial(case, rule, blocks[0].device, blocks[0].bytes, times, _calibrations(blocks), _side(blocks))
 
 
 def _evidence(pair: _Pair, fastest: Mapping[str, float]) -> Evidence:
@@ -267,8 +269,8 @@ def _evidence(pair: _Pair, fastest: Mapping[str, float]) -> Evidence:
     if base is None or head is None:
         return Evidence(subject, base.side if base else None, head.side if head else None, floor_ns=floor)
     pairs = tuple(zip(base.times, head.times, strict=False))
-    rulers = tuple(zip(base.rulers, head.rulers, strict=False))
-    return Evidence(subject, base.side, head.side, pairs, rulers, floor_ns=floor)
+    calibrations = tuple(zip(base.calibrations, head.calibrations, strict=False))
+    return Evidence(subject, base.side, head.side, pairs, calibrations, floor_ns=floor)
 
 
 def _case(pair: _Pair) -> CaseInfo:
@@ -349,9 +351,9 @@ def _count(value: object) -> int | None:
     return value if type(value) is int and value >= 0 else None
 
 
-def _rulers(blocks: list[Judged]) -> tuple[float, ...]:
+def _calibrations(blocks: list[Judged]) -> tuple[float, ...]:
     """Calibration levels of all processes; none if one has none."""
-    read = [json.loads(one.ruler) for one in blocks if one.ruler]
+    read = [json.loads(one.calibration) for one in blocks if one.calibration]
     if not read:
         return ()
     found = [(number(one, "copy_ns"), number(one, "arithmetic_ns")) for one in read]

@@ -1,1 +1,1 @@
-"""Cases and case files: YAML read into trees, checked by the ops' rules, expanded into cases; their JSON Schema."""
+"""Cases and case files: YAML is parsed, checked against the ops' rules and expanded into cases."""

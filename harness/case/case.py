@@ -25,14 +25,12 @@ Statistic = Literal["median", "min", "p10", "p25", "p75", "p90"]
 
 @dataclass(frozen=True)
 class GatePolicy:
-    """Limits that a case sets for the gate; None leaves it to the policy file.
+    """Limits that a case sets for the gate; None defers to the policy file.
 
-    threshold: smallest slowdown that counts, as a ratio (0.03 is 3 %).
-    min_speedup: least ratio of baseline time to optimized time.
-    min_ceiling: least share of the measured ceiling, 0 to 1.
-    max_launches: most kernel launches. budget_s: seconds to spend on the case per side.
-    same_within: largest change that still counts as the same, as a ratio; at least the threshold.
-    statistic: of the samples of a process, the figure that is compared; None: their median.
+    threshold: smallest slowdown that counts, as a ratio (0.03 is 3 %). min_speedup: least ratio of baseline time to
+    optimized time. min_ceiling: least share of the ceiling, 0 to 1. max_launches: most kernel launches. budget_s:
+    seconds per side. same_within: largest change that still counts as the same, as a ratio; at least the threshold.
+    statistic: figure of a process's samples that is compared; None: the median.
     """
 
     threshold: float | None = None
@@ -46,12 +44,11 @@ class GatePolicy:
 
 @dataclass(frozen=True)
 class InputSpec:
-    """How one input is filled where the case departs from the op's own choice.
+    """Values and layout of one input where the case overrides the op's own choice.
 
-    kind: normal, uniform, integers or constant; None keeps the op's.
-    low, high: bounds of uniform and integers. mean, std: of normal. value: of constant.
-    layout: contiguous, offset (starts one element past an aligned address) or
-    transposed (axes reversed in memory; only for kernels that take strided inputs).
+    kind: normal, uniform, integers or constant; None keeps the op's. low, high: bounds of uniform and integers.
+    mean, std: parameters of normal. value: the constant. layout: contiguous, offset (starts one element past an
+    aligned address) or transposed (axes reversed in memory; only for kernels that take strided inputs).
     """
 
     kind: Kind | None = None
@@ -67,8 +64,8 @@ class InputSpec:
 class Imported:
     """Description of a case that another tool measured: the parameters of the op `imported`.
 
-    tool: `nvbench`, `pytest-benchmark` or `google-benchmark`. benchmark: its name there.
-    axes: what it was run with, as the tool wrote it, by name.
+    tool: `nvbench`, `pytest-benchmark` or `google-benchmark`. benchmark: its name in that tool. axes: parameters as
+    the tool wrote them, by name.
     """
 
     tool: str = ""
@@ -80,10 +77,9 @@ class Imported:
 class Case:
     """One point to measure.
 
-    shapes: of the inputs that the case gives; the op's shape rule derives the others.
-    params: the op's own parameter dataclass, already validated.
-    published: figures of a design document, by name (`device`, `paddle_ms`, …).
-    file, line: where it was written.
+    shapes: shapes of the given inputs; the op's shape rule derives the others. params: the op's own parameter
+    dataclass, validated. published: figures of a design document, by name (`device`, `paddle_ms`, …). file, line:
+    position of the case in its file.
     """
 
     op: str
@@ -103,14 +99,14 @@ class Case:
     def id(self) -> str:
         """16 hexadecimal digits of the SHA-256 of the canonical content.
 
-        Equal numbers give equal ids (`2` and `2.0`), infinities included. Name, tags, note,
-        published figures and policy do not enter; parameters that equal the op's default do not either, so
-        that a new parameter leaves old ids alone.
+        Equal numbers give equal ids (`2` and `2.0`), infinities included. Name, tags, note, published figures
+        and gate policy are not hashed. Parameters at the op's default are not hashed either, so that a new
+        parameter does not change existing ids.
         """
         return content_id(self.content())
 
     def content(self) -> dict[str, Any]:
-        """Content that the identity rests on, as plain JSON: infinities as strings, whole floats as ints."""
+        """Content that is hashed for the identity, as plain JSON: infinities as strings, whole floats as integers."""
         default = param_values(params_of(self.op)())
         standard = vars(InputSpec())
         return {
@@ -142,12 +138,12 @@ def content_id(content: Mapping[str, Any]) -> str:
 
 
 def params_of(op: str) -> type[Any]:
-    """The parameter dataclass of an op; raises OpError for one that there is not."""
+    """The parameter dataclass of an op; raises OpError for an unknown op."""
     return Imported if op == IMPORTED else find_op(op).params
 
 
 def plain_value(value: Any) -> Any:
-    """A value as JSON can hold it; equal values give equal JSON."""
+    """A value in JSON types; equal values give equal JSON."""
     if isinstance(value, bool) or value is None or isinstance(value, str):
         return value
     if isinstance(value, tuple | list):

@@ -1,8 +1,7 @@
-"""Cases as JSON (casejson), in both directions: the workers' protocol, the store and the API use it.
+"""Cases as JSON (casejson), in both directions, for the workers' protocol, the store and the API.
 
-Infinities and NaN are texts ("inf", "-inf", "nan"). Parameters that equal the op's default
-are left out, as they are from the identity, so that an older or newer `ops` can read
-the case. `id` is written for readers; reading computes it anew.
+Infinities and NaN are strings ("inf", "-inf", "nan"). Parameters at the op's default are omitted, so that an older or
+newer `ops` can read the case. `id` is written for readers; reading computes it again.
 """
 
 from __future__ import annotations
@@ -34,11 +33,11 @@ REST = {
     "file": str,
     "line": int,
 }
-"""Fields outside the identity, with their types; published and gate come beside them."""
+"""Fields outside the identity, with their types; `published` and `gate` are handled separately."""
 DTYPE_LENGTH = 16
-"""Characters of the dtype of an imported case."""
+"""Longest dtype of an imported case, in characters."""
 KEYS = ("id", "op", "dtype", "shapes", "params", "inputs", "published", "gate", *REST)
-"""Keys of a case."""
+"""Keys of a case in JSON."""
 
 
 def case_to_json(case: Case) -> dict[str, Any]:
@@ -65,7 +64,7 @@ def case_to_json(case: Case) -> dict[str, Any]:
 
 
 def case_from_json(data: Mapping[str, Any]) -> Case:
-    """The case that `case_to_json` wrote; as strict as a case file.
+    """The case that `case_to_json` wrote, read as strictly as a case file.
 
     Raises CaseError for an unknown key or op, a wrong type, or shapes that do not fit.
     """
@@ -89,20 +88,21 @@ def case_from_json(data: Mapping[str, Any]) -> Case:
 
 
 class StoredCase(Case):
-    """A case as it was stored, whose op this process does not have, or has with other parameters.
+    """A stored case whose op this process does not know, or knows with other parameters.
 
-    It can be shown, exported and sent, but not run: `params` is a mapping, and `resolved` raises OpNotFoundError.
+    It can be displayed, exported and sent, but not run: `params` is a mapping, and `resolved` raises
+    OpNotFoundError.
     """
 
     data: Mapping[str, Any]
 
     @property
     def id(self) -> str:
-        """The id that was stored."""
+        """The stored id."""
         return str(self.data["id"])
 
     def content(self) -> dict[str, Any]:
-        """What identity rests on, as it was stored."""
+        """Content that the identity is computed from, as it was stored."""
         return {
             "op": self.op,
             "shapes": {name: list(shape) for name, shape in self.shapes.items()},
@@ -118,7 +118,7 @@ class StoredCase(Case):
 
 
 def read_stored_case(data: Mapping[str, Any]) -> Case:
-    """The case that `case_to_json` wrote, whether or not this process has its op; raises CaseError."""
+    """The case that `case_to_json` wrote, whether or not this process knows its op; raises CaseError."""
     try:
         return case_from_json(data)
     except CaseError:
@@ -126,7 +126,10 @@ def read_stored_case(data: Mapping[str, Any]) -> Case:
 
 
 def stored_case(data: Mapping[str, Any]) -> StoredCase:
-    """A case that this process cannot build, from its JSON; raises CaseError for what `case_to_json` never writes."""
+    """A case that this process cannot build, from its JSON.
+
+    Raises CaseError for JSON that `case_to_json` never writes.
+    """
     for key in data:
         if key not in KEYS:
             msg = f"unknown key {key!r} of a case{did_you_mean(key, KEYS)}"
@@ -160,7 +163,7 @@ def stored_case(data: Mapping[str, Any]) -> StoredCase:
 
 
 def _read_imported(data: Mapping[str, Any], rest: Mapping[str, Any]) -> Case:
-    """A case of another tool: it has no shapes or inputs that we know."""
+    """A case of another tool, which has no shapes and no inputs."""
     for key in ("shapes", "inputs"):
         if data.get(key):
             msg = f"{key} of an imported case should be empty"
@@ -237,7 +240,7 @@ def _departures(record: Any, default: Any) -> dict[str, Any]:
 
 
 def _differ(value: Any, default: Any) -> bool:
-    """Whether they differ even in type or in the sign of a zero."""
+    """Whether two values differ, also in type or in the sign of a zero."""
     return repr(value) != repr(default)
 
 

@@ -1,8 +1,8 @@
-"""YAML documents as trees that know where every value stands.
+"""YAML documents as trees in which every value has its position.
 
-Scalars follow YAML 1.2's core schema: `on` and `12:30` are texts, `1e-3` is a number. Tags
-(`!!python/object`) are refused. Size, depth and the nodes that aliases stand for are
-limited, so that no file can take memory or time without bound.
+Scalars follow YAML 1.2's core schema: `on` and `12:30` are texts, `1e-3` is a number. Tags (`!!python/object`) are
+refused. Size, depth and the number of nodes after alias expansion are limited, so that no file can exhaust memory or
+time.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ MAX_BYTES = 1 << 20
 MAX_NODES = 100_000
 MAX_DEPTH = 24
 MAX_DIGITS = 18
-"""Limits of a document: bytes, nodes with aliases expanded, nesting, digits of an integer (an int64 holds 18)."""
+"""Limits of a document: bytes, nodes after alias expansion, nesting depth, digits of an integer (18 fit an int64)."""
 
-_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times faster, where libyaml is there
+_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times faster, if libyaml is installed
 _BREAK = re.compile(r"\r\n?|\n")
 _INTEGER = re.compile(r"[-+]?[0-9]+")
 _BASED = re.compile(r"0x[0-9a-fA-F]+|0o[0-7]+")
@@ -42,7 +42,7 @@ _WORDS: dict[str, Any] = {
 class YamlNode:
     """A value of a document: a scalar, a list of nodes, or nodes by key.
 
-    keys: where each key of a mapping stands. size: nodes in it, aliases written out.
+    keys: position of each key of a mapping. size: number of nodes in it, aliases expanded.
     """
 
     value: Any
@@ -52,7 +52,7 @@ class YamlNode:
 
     @property
     def plain(self) -> Any:
-        """The value without places."""
+        """The value without positions."""
         if isinstance(self.value, list):
             return [item.plain for item in self.value]
         if isinstance(self.value, dict):
@@ -61,9 +61,10 @@ class YamlNode:
 
 
 def read_documents(path: Path, mistakes: list[Mistake]) -> list[YamlNode]:
-    """The documents of a YAML file; duplicate keys go to `mistakes`, the first one counting.
+    """The documents of a YAML file.
 
-    Raises CaseFileError where the file cannot be read as YAML, or is too large.
+    Duplicate keys are appended to `mistakes`; the first value counts. Raises CaseFileError if the file cannot be
+    read as YAML or is too large.
     """
     composer = _Composer(str(path), _read_text(path), mistakes)
     try:
@@ -105,7 +106,7 @@ def _place_after(file: str, before: str) -> Position:
 
 
 class _Composer:
-    """Turns the parser's events into nodes, counting depth and expanded nodes as it goes."""
+    """Turns the parser's events into nodes, counting depth and expanded nodes."""
 
     def __init__(self, file: str, text: str, mistakes: list[Mistake]) -> None:
         self.file = file
@@ -122,7 +123,7 @@ class _Composer:
                 yield self._node(next(self.events), 1)
 
     def syntax_mistake(self, error: yaml.YAMLError) -> CaseFileError:
-        """The parser's error in one line, with its place."""
+        """The parser's error in one line, with its position."""
         mark = getattr(error, "problem_mark", None)
         if mark is not None:
             place = Position(self.file, mark.line + 1, mark.column + 1)
@@ -185,7 +186,7 @@ class _Composer:
             if not isinstance(name, str):
                 self.mistakes.append(Mistake(key.place, f"a key should be text, not {show(key.plain)}"))
             elif name in found:
-                text = f"duplicate key {name!r}; it stands at {keys[name]} too"
+                text = f"duplicate key {name!r}; it is also at {keys[name]}"
                 self.mistakes.append(Mistake(key.place, text))
             else:
                 found[name], keys[name] = value, key.place

@@ -18,7 +18,7 @@ from opgauge.harness.errors import CaseError, Mistake, Position
 from opgauge.ops import Op
 
 MAX_CASES = 10_000
-"""Cases of one file."""
+"""Most cases of one file."""
 SHARED_KEYS = ("tags", "dtype", *SECTIONS, "gate", "note")
 CASE_KEYS = ("name", *SHARED_KEYS, "published", "zip")
 """Keys of defaults and of a case."""
@@ -26,7 +26,7 @@ _TAG = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 
 
 class Written(NamedTuple):
-    """A case and where it is written."""
+    """A case and its position in the file."""
 
     case: Case
     place: Position
@@ -34,7 +34,7 @@ class Written(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """Keys that defaults and a case have in common; fields and figures are not read yet."""
+    """Keys that `defaults` and a case have in common; fields and published figures are not parsed yet."""
 
     fields: dict[str, YamlNode]
     gate: dict[str, YamlNode]
@@ -43,7 +43,7 @@ class Shared:
 
 
 def read_shared(op: Op, node: YamlNode | None, what: str, known: Iterable[str], mistakes: list[Mistake]) -> Shared:
-    """The keys of `defaults` or of a case that are not the case's alone; mistakes are collected."""
+    """The keys that `defaults` and a case have in common; mistakes are collected."""
     keys: dict[str, YamlNode] = {}
     if node is not None:
         with collecting(mistakes):
@@ -113,9 +113,9 @@ class Entry:
         self.defaults = defaults
 
     def cases(self, room: int, *, sound: bool) -> list[Written]:
-        """The cases it stands for, at most `room`; raises CaseFileError for one point too many.
+        """The cases of this entry, at most `room`; raises CaseFileError if there are more.
 
-        Where the defaults are not `sound`, the entry is read but its points are not made.
+        If the defaults are not `sound`, the entry is read but not expanded.
         """
         axes = self._axes()
         rest = self._rest()
@@ -234,12 +234,12 @@ def _title(path: str) -> str:
 
 
 def _same(one: Any, other: Any) -> bool:
-    """Whether two values give the same case: equal, and none of them a truth value where the other is a number."""
+    """Whether two values give the same case: equal, and not a boolean against a number."""
     return type(one) is type(other) and bool(one == other)
 
 
 def _list_hint(hint: Any, node: YamlNode) -> str:
-    """How to write the list as one value, where the field takes such a value."""
+    """How to write the list as one value, if the field accepts lists."""
     try:
         read_value(node.plain, hint)
     except ValueError:
@@ -252,7 +252,7 @@ def _choice(path: str, hint: Any, node: YamlNode) -> SweepValue:
 
 
 def _is_sweep(hint: Any, node: YamlNode) -> bool:
-    """Whether a node lists several values of a hint: any list does, unless lists are all that it takes."""
+    """Whether a node lists several values: every list does, unless the field accepts only lists."""
     if not isinstance(node.value, list):
         return False
     return takes_scalars(hint) or any(isinstance(item.value, list) for item in node.value)

@@ -1,8 +1,7 @@
 """Case files: YAML to cases, or a list of mistakes with their positions.
 
-A file has a document per op: `op`, `defaults`, `cases`. In a case, a list of values where
-one is expected is a sweep; sweeps multiply; `zip` names fields that move together.
-Shapes are lists anyway: a list of shapes is a sweep.
+A file has a document per op: `op`, `defaults`, `cases`. In a case, a list of values where one is expected is a sweep;
+sweeps multiply; `zip` names fields that vary together. A shape is a list itself: a list of shapes is a sweep.
 """
 
 from __future__ import annotations
@@ -19,16 +18,16 @@ from opgauge.harness.case.rules import known_op
 from opgauge.harness.errors import CaseFileError, Mistake, Position
 
 NOT_CASES = ("waivers.yaml", "policy.yaml")
-"""Files of a folder of cases that hold none."""
+"""Files in a folder of cases that contain none."""
 DOCUMENT_KEYS = ("op", "defaults", "cases")
 """Keys of a document."""
 
 
 def load_cases(paths: Sequence[Path], *, tags: Collection[str] | None = None) -> list[Case]:
-    """The cases of files and folders, in order; only those with one of `tags`, where given.
+    """The cases of files and folders, in order; only those with one of `tags`, if given.
 
-    A folder stands for its *.yaml files but waivers.yaml and policy.yaml. Raises
-    CaseFileError with every mistake that could be found.
+    A folder stands for its *.yaml files except waivers.yaml and policy.yaml. Raises CaseFileError with every
+    mistake found.
     """
     mistakes: list[Mistake] = []
     written: list[Written] = []

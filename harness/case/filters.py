@@ -11,7 +11,7 @@ from opgauge.harness.errors import FilterError
 
 
 def matches_text(pattern: str, text: str) -> bool:
-    """Whether `pattern`, in which `*` and `?` are wild, is the whole of `text`."""
+    """Whether `pattern`, with the wildcards `*` and `?`, matches the whole of `text`."""
     return _wildcard(pattern).fullmatch(text) is not None
 
 
@@ -23,8 +23,8 @@ def is_expression(pattern: str) -> bool:
 def matches(pattern: str, name: str, *, anywhere: bool = False) -> bool:
     """Whether a filter selects `name`.
 
-    anywhere: plain text and wildcards may match a part of the name. A regular expression always may.
-    Raises FilterError for an invalid regular expression.
+    anywhere: plain text and wildcards may match a part of the name. A regular expression always may. Raises
+    FilterError for an invalid regular expression.
     """
     if is_expression(pattern):
         return _expression(pattern[1:-1]).search(name) is not None
@@ -34,14 +34,14 @@ def matches(pattern: str, name: str, *, anywhere: bool = False) -> bool:
 
 
 def matches_any(patterns: Sequence[str] | None, names: Iterable[str], *, anywhere: bool = False) -> bool:
-    """Whether some pattern selects some name; no patterns select everything."""
+    """Whether any pattern selects any name; no patterns select everything."""
     return not patterns or any(matches(pattern, name, anywhere=anywhere) for name in names for pattern in patterns)
 
 
 def require_matches(
     filters: Mapping[str, Sequence[str] | None], known: Mapping[str, Iterable[str]], *, anywhere: Sequence[str] = ()
 ) -> None:
-    """Raise FilterError that names each filter value which selects nothing, with the nearest existing name.
+    """Raise FilterError for each filter value that selects nothing, with the nearest existing name.
 
     filters, known: values and existing names by option (`--op`). anywhere: options whose values may match a part.
     """

@@ -1,8 +1,8 @@
-"""Reading plain values by type hint: what YAML and JSON hold, as the field's own type.
+"""Conversion of plain YAML and JSON values to the type of a field.
 
-Hints are those that parameters may have: bool, int, float, str, None, Literal, tuples of
-them, and unions. Nothing is guessed: a bool is no number, a fraction no whole number, and
-text no number, save the names of what JSON cannot hold: "inf", "-inf" and "nan".
+Types are those that parameters may have: bool, int, float, str, None, Literal, tuples of them, and unions. Nothing is
+guessed: a bool is no number, a fraction no whole number, and text no number, except the names of numbers that JSON
+lacks: "inf", "-inf" and "nan".
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ _NOTHING = object()
 
 
 def read_value(value: Any, hint: Any) -> Any:
-    """`value` as `hint` wants it: 2 as 2.0 for a float, a list as a tuple, "inf" as infinity.
+    """`value` converted to `hint`: 2 to 2.0 for a float, a list to a tuple, "inf" to infinity.
 
-    Raises ValueError, saying what would be right, without naming the field.
+    Raises ValueError with the expected type, without the name of the field.
     """
     options = members(hint)
     for convert in (_named_number, _exact, _widened):
@@ -54,7 +54,7 @@ def members(hint: Any) -> tuple[Any, ...]:
 
 
 def takes_scalars(hint: Any) -> bool:
-    """Whether a value of this hint may be anything but a tuple."""
+    """Whether a value of this type may be anything but a tuple."""
     return any(get_origin(option) is not tuple for option in members(hint))
 
 
@@ -88,7 +88,7 @@ def _read_tuple(values: Iterable[Any], hints: tuple[Any, ...]) -> Any:
 
 
 def describe(hint: Any) -> str:
-    """The hint in words: "a number or 'fro'"."""
+    """The type in words: "a number or 'fro'"."""
     words = [word for option in members(hint) for word in _describe_one(option)]
     return " or ".join((", ".join(words[:-1]), words[-1]) if words[1:] else words)
 
@@ -104,7 +104,7 @@ def _describe_one(option: Any) -> list[str]:
 
 
 def show(value: Any) -> str:
-    """A value as the user wrote it, cut short."""
+    """A value as the user wrote it, truncated."""
     if value is None:
         return "null"
     if isinstance(value, bool):
@@ -116,7 +116,7 @@ def show(value: Any) -> str:
 
 
 def did_you_mean(name: object, known: Iterable[str]) -> str:
-    """The end of a message about an unknown name: the nearest one, or all there are."""
+    """The end of a message about an unknown name: the nearest name, or all known names."""
     names = [str(one) for one in known]
     near = get_close_matches(str(name), names, n=1)
     if near:
@@ -135,14 +135,14 @@ def _suggestion(value: Any, options: tuple[Any, ...]) -> str:
 
 @cache
 def record_hints(record: type) -> dict[str, Any]:
-    """The hints of a dataclass's fields, resolved."""
+    """The resolved type hints of a dataclass's fields."""
     hints = get_type_hints(record)
     return {item.name: hints[item.name] for item in fields(record)}
 
 
 @cache
 def record_docs(record: type) -> dict[str, str]:
-    """Description of each field of a dataclass, from its docstring's `name: text` parts."""
+    """Description of each field of a dataclass, from the `name: text` parts of its docstring."""
     names = list(record_hints(record))
     text = " ".join((record.__doc__ or "").split())
     start = re.compile(rf"(?:^|[ (])((?:(?:{'|'.join(names)})[,/ ]*)+): ") if names else None

@@ -1,4 +1,4 @@
-"""Reading nodes as what they should be; what they are not becomes a mistake with its place."""
+"""Reading YAML nodes by expected type; a mismatch becomes a mistake with its position."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from opgauge.harness.errors import CaseError, CaseFileError, Mistake, Position
 
 @contextmanager
 def collecting(mistakes: list[Mistake]) -> Iterator[None]:
-    """Notes the mistakes of the block and goes on after it."""
+    """Appends the mistakes of the block to `mistakes` and continues after the block."""
     try:
         yield
     except CaseFileError as error:
@@ -21,12 +21,12 @@ def collecting(mistakes: list[Mistake]) -> Iterator[None]:
 
 
 def wrong(place: Position, text: str) -> CaseFileError:
-    """A single mistake, to be raised."""
+    """An error with one mistake, to be raised."""
     return CaseFileError([Mistake(place, text)])
 
 
 def known_entries(node: YamlNode, what: str, known: Iterable[str], mistakes: list[Mistake]) -> dict[str, YamlNode]:
-    """The entries of a mapping that are known; the others are mistakes."""
+    """The entries of a mapping with known keys; unknown keys are appended to `mistakes`."""
     entries = entries_of(node, what)
     names = list(known)
     for key in entries:
@@ -44,7 +44,7 @@ def entries_of(node: YamlNode, what: str) -> dict[str, YamlNode]:
 
 
 def read_node(node: YamlNode, what: str, hint: Any) -> Any:
-    """The node's value as `hint` wants it; raises CaseFileError, calling it `what`."""
+    """The node's value converted to `hint`; raises CaseFileError, calling the value `what`."""
     try:
         return read_value(node.plain, hint)
     except ValueError as error:
@@ -52,7 +52,7 @@ def read_node(node: YamlNode, what: str, hint: Any) -> Any:
 
 
 def read_names(node: YamlNode, what: str, known: Iterable[str]) -> tuple[str, ...]:
-    """A list of names, each of them known; raises CaseFileError for others, with the place of the first."""
+    """A list of known names; raises CaseFileError for an unknown one, with its position."""
     names: tuple[str, ...] = read_node(node, what, tuple[str, ...])
     for name, item in zip(names, node.value, strict=True):
         if name not in known:
@@ -61,7 +61,7 @@ def read_names(node: YamlNode, what: str, known: Iterable[str]) -> tuple[str, ..
 
 
 def located(node: YamlNode, read: Callable[[], Any]) -> Any:
-    """The value of `read`; its CaseError gets the place of `node`, or of the entry it names."""
+    """The result of `read`; a CaseError gets the position of `node`, or of the entry that it names."""
     try:
         return read()
     except CaseFileError:

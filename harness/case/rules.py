@@ -26,8 +26,11 @@ from opgauge.ops import (
 
 Shape = tuple[int, ...]
 MAX_ELEMENTS = 2**40
+"""Most elements of a tensor."""
 MAX_RANK = 32
+"""Highest rank of a tensor."""
 SECTIONS = ("shapes", "params", "inputs")
+"""Sections of a case whose entries are part of its identity."""
 USED_BY = {
     "low": ("uniform", "integers"),
     "high": ("uniform", "integers"),
@@ -35,7 +38,7 @@ USED_BY = {
     "std": ("normal",),
     "value": ("constant",),
 }
-"""The kinds of distribution that each field of InputSpec is for."""
+"""Kinds of distribution that use each field of InputSpec."""
 
 
 def known_op(name: str) -> Op:
@@ -82,9 +85,9 @@ def known_field(op: Op, path: str) -> Any:
 
 
 def build_case(op: Op, values: Mapping[str, Any], **rest: Any) -> Case:
-    """The case whose fields have `values`, by dotted path and already of the right types.
+    """A case from `values` by dotted path, already of the right types.
 
-    `rest` goes to Case as it is. Raises CaseError, with the path of the field at fault.
+    `rest` is passed to Case. Raises CaseError with the path of the field at fault.
     """
     if "dtype" not in values:
         msg = f"dtype is missing; {op.name} takes {', '.join(op.dtypes)}"
@@ -114,7 +117,7 @@ def check_shape(path: str, shape: Shape) -> None:
 
 
 def check_gate(gate: GatePolicy) -> GatePolicy:
-    """Raises CaseError for a figure that is not finite and positive, or a share over 1."""
+    """The limits, checked; raises CaseError for a figure that is not finite and positive, or a share over 1."""
     for name, value in vars(gate).items():
         least_excluded = name != "max_launches"
         if value is None or isinstance(value, str):
@@ -165,7 +168,7 @@ def _infer(op: Op, shapes: Mapping[str, Shape], dtype: str, params: Any, given: 
 
 
 def _at_fault(error: OpError, given: Mapping[str, Any]) -> str:
-    """The field that an op's error is about, as well as its class and words tell; empty where they do not."""
+    """The field that an op's error is about, judged by its class and words; empty if unknown."""
     if isinstance(error, ShapeError):
         return "shapes"
     quoted = [name for name, value in given.items() if isinstance(value, str) and repr(value) in str(error)]
@@ -178,7 +181,7 @@ def _at_fault(error: OpError, given: Mapping[str, Any]) -> str:
 
 
 def _without_derived(op: Op, shapes: Mapping[str, Shape], dtype: str, params: Any) -> Iterator[tuple[str, Shape]]:
-    """The shapes less those that follow from the others; raises CaseError where one contradicts."""
+    """The shapes except those that follow from the others; raises CaseError if one contradicts."""
     for name, shape in shapes.items():
         if not op.input(name).required:
             others = {key: value for key, value in shapes.items() if key != name}
@@ -199,7 +202,7 @@ def _inputs(values: Mapping[str, Any], op: Op, resolved: Shapes) -> dict[str, In
     for path, value in _section(values, "inputs").items():
         name, _, key = path.partition(".")
         if name not in resolved.inputs:
-            msg = f"the case has no input {name}: give its shape, or leave it out here"
+            msg = f"the case has no input {name}: give its shape, or omit it here"
             raise CaseError(msg, f"inputs.{path}")
         found.setdefault(name, {})[key] = value
     for name, spec in found.items():

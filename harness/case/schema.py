@@ -1,4 +1,4 @@
-"""The JSON Schema of case files, from the ops' own parameters: editors complete and check by it."""
+"""The JSON Schema of case files, generated from the ops' parameters, for completion and checks in editors."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ Schema = dict[str, Any]
 
 DOCS = {
     "op": "The operator that all cases of this document measure.",
-    "defaults": "What the cases share. A case overrides field by field; tags add up.",
+    "defaults": "Fields common to the cases. A case overrides field by field; tags add up.",
     "cases": "The cases. A list of values where one is expected is a sweep; sweeps multiply.",
-    "name": "Where the case comes from; free to change, identity is the content.",
-    "tags": "Words to select by, such as smoke, seed, gate, full.",
+    "name": "Name of the case. It may change: the identity is the content.",
+    "tags": "Words to select cases by, such as smoke, seed, gate, full.",
     "dtype": "Dtype of the inputs, or a list of them.",
-    "shapes": "Shapes of the inputs by name; what the op's shape rule derives is left out.",
-    "params": "Parameters of the op; what is left out has the op's default.",
-    "inputs": "How inputs are filled where the op's own choice is not wanted.",
-    "gate": "What the case asks of the gate.",
+    "shapes": "Shapes of the inputs by name; omit those that the op's shape rule derives.",
+    "params": "Parameters of the op; omitted ones have the op's default.",
+    "inputs": "Values of inputs that override the op's own choice.",
+    "gate": "Limits of the case for the gate.",
     "note": "One sentence for the reader.",
-    "published": "Figures of a design document by name; only where the case is a single point.",
-    "zip": "Fields that move together, by dotted name, with a list of values each.",
+    "published": "Figures of a design document by name; only if the case is a single point.",
+    "zip": "Fields that vary together, by dotted name, with a list of values each.",
 }
 """Descriptions of keys that the ops do not define."""
 _TYPES: dict[Any, Schema] = {
@@ -45,7 +45,7 @@ _LENGTHS = {"type": "array", "items": {"type": "integer", "minimum": 0}}
 
 
 def case_schema() -> Schema:
-    """The schema (draft 2020-12) of one document of a case file, for the ops that are registered."""
+    """The schema (draft 2020-12) of one document of a case file, for the registered ops."""
     definitions: Schema = {
         "number": _NUMBER,
         "shape": _LENGTHS,
@@ -131,7 +131,7 @@ def _record(record: type, *, swept: bool = False) -> Schema:
 
 
 def _swept(hint: Any, doc: str) -> Schema:
-    """One value of a hint, or several in a list."""
+    """One value of a type, or several in a list."""
     one = _value(hint)
     several = _list(one)
     if not takes_scalars(hint):

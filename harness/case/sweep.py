@@ -1,4 +1,4 @@
-"""Sweeps: fields that take several values, the points they span, and names for those."""
+"""Sweeps: fields with several values, the points that they span, and names for the points."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from opgauge.harness.errors import Position
 
 @dataclass(frozen=True, slots=True)
 class SweepValue:
-    """One value of a field, and where it stands."""
+    """One value of a field, and its position in the file."""
 
     value: Any
     place: Position
@@ -22,7 +22,7 @@ class SweepValue:
 
 @dataclass(frozen=True, slots=True)
 class SweepAxis:
-    """Fields that move together, by dotted path, and the values they take: a row for each step."""
+    """Fields that vary together, by dotted path, and the values they take: a row per step."""
 
     paths: tuple[str, ...]
     rows: tuple[tuple[SweepValue, ...], ...]
@@ -32,12 +32,12 @@ Point = Mapping[str, SweepValue]
 
 
 def count_points(axes: Sequence[SweepAxis]) -> int:
-    """How many points the axes span, without making them."""
+    """Number of points that the axes span, without making them."""
     return math.prod(len(axis.rows) for axis in axes)
 
 
 def expand(axes: Sequence[SweepAxis]) -> Iterator[Point]:
-    """Every point, the last axis moving fastest."""
+    """Every point; the last axis varies fastest."""
     for rows in product(*(axis.rows for axis in axes)):
         pairs = zip(axes, rows, strict=True)
         yield {path: choice for axis, row in pairs for path, choice in zip(axis.paths, row, strict=True)}

@@ -18,7 +18,7 @@ def doctor(
 
     Example: opgauge doctor --device cpu
     """
-    from opgauge.harness.jsontext import write
+    from opgauge.harness.json_text import write
     from opgauge.harness.run.doctor import as_facts, examine
 
     findings = examine(device or default_device())

@@ -23,7 +23,7 @@ def evidence_of(record: JobRecord, ceilings: Mapping[str, Ceilings], noise_floor
         base=side_of(record, BASE),
         head=side_of(record, HEAD),
         pairs=record.pairs_ns(),
-        ruler=_rulers(record),
+        calibration=_calibrations(record),
         disturbed=sum(map(is_disturbed, record.outcomes[HEAD].values())),
         slower_with_threads=is_coarsely_slower(record),
         crowded=record.is_crowded,
@@ -98,8 +98,8 @@ def clock_of(record: JobRecord, side: str) -> float | None:
     return median(clocks) if clocks else None
 
 
-def _rulers(record: JobRecord) -> tuple[Pair, ...]:
-    """Rulers of both sides of each pair; none where samples alternated, so that the host changed for both."""
+def _calibrations(record: JobRecord) -> tuple[Pair, ...]:
+    """Calibration times of both sides of each pair; none if samples alternated, since the host then affects both."""
     if any(one.is_interleaved for one in record.outcomes[HEAD].values()):
         return ()
     levels = {

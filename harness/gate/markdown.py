@@ -101,9 +101,10 @@ def _sides(run: GateRun, found: Comparison, record: JobRecord) -> list[str]:
     if found.is_bimodal:
         modes = (f"{side} {' and '.join(time_text(one) for one in values)}" for side, values in _modes(found))
         lines.append(f"- two modes: {text('; '.join(modes))}")
-    ruler = report.ruler_lines(found, run.records)
-    if ruler:
-        lines.append(f"- ruler: {text(ruler)} from base to head{' – **the host moved**' if found.host_moved else ''}")
+    calibration = report.calibration_lines(found, run.records)
+    if calibration:
+        moved = " – **the host moved**" if found.host_moved else ""
+        lines.append(f"- calibration workload: {text(calibration)} from base to head{moved}")
     profiled = run.profiles.get(found.subject)
     return lines + (_profiled(profiled) if profiled else _kernels(record))
 

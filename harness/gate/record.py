@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 from opgauge.harness.judge.verdict import Pair, Subject
-from opgauge.harness.result.result import Check, Measurement, Ruler, Status, from_json, to_json
+from opgauge.harness.result.result import Calibration, Check, Measurement, Status, from_json, to_json
 
 BASE, HEAD = "base", "head"
 SIDES = (BASE, HEAD)
@@ -63,7 +63,7 @@ class BlockOutcome:
     flops: int = 0
     deterministic: bool = True
     extra: Mapping[str, Any] = field(default_factory=dict)
-    ruler: Ruler | None = None
+    ruler: Calibration | None = None
 
     @property
     def samples_ns(self) -> tuple[float, ...]:

@@ -163,13 +163,13 @@ def _side(record: JobRecord, side: str) -> dict[str, Any]:
         "blocks_ns": list(record.medians_ns(side).values()),
         "statuses": sorted({str(one.status) for one in blocks.values()}),
         "clock_mhz": clock_of(record, side),
-        "rulers": [to_json(one.ruler) for one in blocks.values() if one.ruler is not None],
+        "calibrations": [to_json(one.ruler) for one in blocks.values() if one.ruler is not None],
         "metrics": asdict(metrics_of(blocks.values())),
     }
 
 
-def ruler_lines(found: Comparison, records: Mapping[Any, JobRecord]) -> str:
-    """How far the ruler was from one side to the other."""
+def calibration_lines(found: Comparison, records: Mapping[Any, JobRecord]) -> str:
+    """Change of the calibration workload from base to head."""
     record = records.get(found.subject)
     if record is None:
         return ""

@@ -19,10 +19,10 @@ from opgauge.harness.result.result import Status
 
 FALSE_SHARE = 0.01
 """The share of false alarms among the alarms of a run (Benjamini and Hochberg's q)."""
-RULER_SHIFT = 0.01
-"""The ruler has moved when its own interval lies beyond this, as a log ratio."""
-RULER_SWAY = 4.0
-"""A host that moved the ruler may have moved a case this many times as far, as log ratios; hardly farther."""
+CALIBRATION_SHIFT = 0.01
+"""The calibration workload has moved when its interval lies beyond this, as a log ratio."""
+CALIBRATION_SWAY = 4.0
+"""Largest change of a case that the host can explain, as a multiple of the change of the calibration workload."""
 COUNT_NOISE = 0.001
 """Share by which counts of instructions differ without a change of the code: the interpreter's own, at start."""
 SUSPICION = 0.05
@@ -228,7 +228,7 @@ def _batch(entries: Sequence[_Entry], alpha: float) -> list[_Times]:
 
 
 def _judge(entry: _Entry, times: _Times) -> Comparison:
-    shift = _ruler_shift(entry.evidence.ruler)
+    shift = _calibration_shift(entry.evidence.calibration)
     verdict, reason = _with_threads(entry.evidence, *_verdict(entry, times, shift))
     return replace(
         entry.found,
@@ -245,21 +245,21 @@ def _judge(entry: _Entry, times: _Times) -> Comparison:
     )
 
 
-def _ruler_shift(ruler: Sequence[tuple[float, float]]) -> float:
-    """How far the ruler moved at most, either way, as a log ratio; 0 where it stood."""
-    if len(ruler) < LEAST_PAIRS:
+def _calibration_shift(calibration: Sequence[tuple[float, float]]) -> float:
+    """Largest change of the calibration workload, as a log ratio; 0 if it did not move."""
+    if len(calibration) < LEAST_PAIRS:
         return 0.0
-    low, high = (float(end[0]) for end in estimate(np.log(np.array([ruler], np.float64))).interval())
-    return max(-low, high) if low > RULER_SHIFT or high < -RULER_SHIFT else 0.0
+    low, high = (float(end[0]) for end in estimate(np.log(np.array([calibration], np.float64))).interval())
+    return max(-low, high) if low > CALIBRATION_SHIFT or high < -CALIBRATION_SHIFT else 0.0
 
 
-def _verdict(entry: _Entry, times: _Times, ruler_shift: float) -> tuple[Verdict, Reason]:
+def _verdict(entry: _Entry, times: _Times, calibration_shift: float) -> tuple[Verdict, Reason]:
     costs = _costs(entry.found.changes, entry.rule)
     if costs and not times.proven_faster:
         return Verdict.SLOWER, costs[0]
     if times.proven_slower or times.proven_faster:
         beyond = (times.low if times.proven_slower else -times.high) - times.null
-        doubt = _doubt(entry, host_moved=beyond <= RULER_SWAY * ruler_shift)
+        doubt = _doubt(entry, host_moved=beyond <= CALIBRATION_SWAY * calibration_shift)
         if doubt is not None:
             return Verdict.UNDECIDED, doubt
         return (Verdict.SLOWER if times.proven_slower else Verdict.FASTER), Reason.BEYOND

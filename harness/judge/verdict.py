@@ -43,7 +43,7 @@ class Reason(StrEnum):
     BIMODAL = "block medians have two modes"
     TOO_FEW = "too few pairs"
     UNCONFIRMED = "too few pairs for an alarm"
-    HOST_MOVED = "the ruler moved between the sides: the host changed"
+    HOST_MOVED = "the calibration workload moved between the sides: the host changed"
     CORES_BUSY = "other processes used the CPUs"
     THREADS = "slower with all threads"
     LAUNCHES = "more kernel launches"
@@ -78,7 +78,7 @@ EXTENDABLE = frozenset(
         Reason.CORES_BUSY,
     }
 )
-"""Reasons of `undecided` that more pairs may settle: all that there are."""
+"""Reasons of `undecided` that more pairs may resolve."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +138,7 @@ class Evidence:
     """All that is known of a case. A side is None where the case is not in that tree.
 
     pairs: block medians; those that are no positive finite number count as not measured.
-    ruler: block medians of the ruler kernels, paired alike.
+    calibration: times of the calibration workload, paired alike.
     noise_floor: change below which the series has been seen to move by itself (0.02 is 2 %).
     floor_ns: least time that the measured ceiling allows; None where caches make it meaningless.
     disturbed: pairs that do not count, because other processes used the CPUs. slower_with_threads: whether a coarse
@@ -149,7 +149,7 @@ class Evidence:
     base: Side | None
     head: Side | None
     pairs: tuple[Pair, ...] = ()
-    ruler: tuple[Pair, ...] = ()
+    calibration: tuple[Pair, ...] = ()
     noise_floor: float = 0.0
     floor_ns: float | None = None
     disturbed: int = 0
@@ -199,7 +199,7 @@ class Comparison:
     ratio: median over pairs of time B over time A. interval: 99 % interval of it.
     detectable_change: smallest slowdown that ten such pairs would show in 9 of 10 runs, were noise always as in these.
     p_slower, p_faster: of a change beyond the threshold.
-    left_out: pairs kept out of the interval as gone astray. host_moved: says the ruler.
+    left_out: pairs kept out of the interval as gone astray. host_moved: the calibration workload moved.
     base_modes_ns, head_modes_ns: centres of the modes of the block medians; two: bimodal.
     """
 

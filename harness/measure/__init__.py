@@ -1,4 +1,4 @@
-"""How one call is timed, by backend."""
+"""Timing of a call, by backend."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from opgauge.harness.measure.timer import Hooks, Limits, NoHooks, Timed, Timer, 
 
 
 def timer_for(backend: str, device_index: int = 0, block: int = 0) -> Timer:
-    """The timer of `backend`; imports no GPU library unless it is needed.
+    """The timer of `backend`; imports no GPU library unless needed.
 
-    block: on a GPU buffers lie in other pages in each (see CudaTimer).
+    block: number of the process; on a GPU, buffers of different processes lie in different pages (see CudaTimer).
     """
     if backend == "cpu":
         from opgauge.harness.measure.cpu import CpuTimer

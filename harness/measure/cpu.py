@@ -13,18 +13,19 @@ from math import ceil
 from time import perf_counter_ns, process_time_ns
 from typing import Any
 
-from opgauge.harness.measure.ruler import cpu_ruler
+from opgauge.harness.measure.calibration import calibrate_cpu
 from opgauge.harness.measure.timer import Hooks, Limits, NoHooks, Timed
-from opgauge.harness.result.result import Measurement, Ruler
+from opgauge.harness.result.result import Calibration, Measurement
 from opgauge.ops import Bound
 
 SAMPLE_NS = 1_000_000
-"""A sample lasts at least this long, so that the clock's own cost does not count."""
+"""Least duration of a sample, so that the cost of reading the clock is negligible."""
 MAX_CALLS = 100_000
+"""Most calls per sample."""
 MOST_REPEATED = 0.5
-"""Samples during which others had the cores are taken again, at most so many per sample that is kept."""
+"""Most repeated samples per kept sample; samples are repeated if other processes used the cores."""
 LONG_NS = 20_000_000
-"""A collection that takes longer looks through some ten thousands of objects: more than a trial makes."""
+"""Duration above which garbage collection visits some ten thousands of objects: more than a trial allocates."""
 
 
 class CpuTimer:
@@ -33,21 +34,21 @@ class CpuTimer:
     name = "cpu-wall/1"
 
     def session(self, arrays: str) -> AbstractContextManager[None]:
-        """Nothing to select."""
+        """Do nothing: there is no device to select."""
         del arrays
         return nullcontext()
 
     def synchronize(self) -> None:
-        """A call has run when it returns."""
+        """Do nothing: a call has run when it returns."""
 
-    def ruler(self) -> Ruler:
+    def calibrate(self) -> Calibration:
         """Time a copy, some arithmetic and empty calls."""
-        return cpu_ruler()
+        return calibrate_cpu()
 
     def times(
         self, call: Callable[[], object], repeats: int, *, flush: bool = False
     ) -> tuple[list[float], list[float]]:
-        """Wall times of calls one by one; caches are as the call before left them."""
+        """Wall times of single calls; caches are as the previous call left them."""
         del flush
         found = []
         for _ in range(repeats):
@@ -95,19 +96,19 @@ class CpuTimer:
 
 
 def _switches() -> int:
-    """How often this process was made to wait for a core that another one had."""
+    """Number of involuntary context switches of this process."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
 
 
 def threads_in_use() -> int:
-    """CPUs that this process may run on, or Numba's threads where those are fewer."""
+    """CPUs available to this process, or Numba's threads if those are fewer."""
     affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     numba: Any = sys.modules.get("numba")
     return min(affinity, int(numba.get_num_threads())) if hasattr(numba, "get_num_threads") else affinity
 
 
 def _warm_up(call: Bound, limits: Limits) -> tuple[int, float, Any]:
-    """Call for a while, or once to see how long it takes: how often, the fastest in ns, what the last returned."""
+    """Call for a while, or once to measure the duration: number of calls, least time in ns, last returned value."""
     count, fastest, returned = 0, float("inf"), None
     after = perf_counter_ns()
     end = after + int(limits.warmup_s * 1e9)
@@ -121,7 +122,7 @@ def _warm_up(call: Bound, limits: Limits) -> tuple[int, float, Any]:
 
 @contextmanager
 def _no_garbage_collection(*, collect_first: bool) -> Iterator[None]:
-    """Later turns do without the collection before."""
+    """Disable the garbage collector, after one collection if `collect_first`."""
     enabled = gc.isenabled()
     if collect_first:
         _collect_garbage()
@@ -134,9 +135,10 @@ def _no_garbage_collection(*, collect_first: bool) -> Iterator[None]:
 
 
 def _collect_garbage() -> None:
-    """Of what is many, imports, compilers and their caches, no collection looks through it again.
+    """Collect garbage, and exempt the surviving objects from later collections if it took long.
 
-    With torch's compiler about it would take 200 ms before each trial, a fifth of a run.
+    Imports, compilers and their caches survive: with torch's compiler loaded, a collection takes 200 ms before each
+    trial, a fifth of a run.
     """
     start = perf_counter_ns()
     gc.collect()

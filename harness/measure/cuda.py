@@ -1,9 +1,8 @@
-"""Time of calls on a CUDA device: cold by events behind a busy queue, hot by a graph's replay.
+"""Timing of calls on a CUDA device: cold by events behind a busy queue, hot by a graph's replay.
 
-A cold sample: overwrite the L2 cache, let a kernel spin, record an event, call, record an
-event. The spinning kernel runs until the host has enqueued the rest, so that gaps between
-launches are not timed; it also measures the clock. The hot figure replays a captured
-graph of many calls, without a flush, after all cold samples.
+A cold sample: overwrite the L2 cache, launch a spinning kernel, record an event, call, record an event. The spinning
+kernel runs until the host has enqueued the rest, so that gaps between launches are not timed; it also measures the
+clock. The hot time replays a captured graph of many calls, without a flush, after all cold samples.
 """
 
 from __future__ import annotations
@@ -19,40 +18,42 @@ from time import perf_counter
 from typing import Any
 
 import numpy as np
+from opgauge.harness.measure.calibration import calibrate_cuda
 from opgauge.harness.measure.flush import Flush
 from opgauge.harness.measure.footprint import graph_names, memory_counter
 from opgauge.harness.measure.graphs import STAMPS, Graphs
 from opgauge.harness.measure.queue import Queue, Sample
-from opgauge.harness.measure.ruler import cuda_ruler
 from opgauge.harness.measure.timer import Hooks, Limits, NoHooks, Timed, UnfinishedError
-from opgauge.harness.result.result import WITH_GAPS, Footprint, Measurement, Ruler
+from opgauge.harness.result.result import WITH_GAPS, Calibration, Footprint, Measurement
 from opgauge.ops import Bound
 from opgauge.ops._core.backend import cupy
 
 SOURCE = Path(__file__).parent / "spin.cu"
+"""CUDA source of the timer's own kernels."""
 SAMPLES_PER_WANTED = 3
-"""A GPU's samples are cheap: this many times what the limits ask for at most."""
+"""Most samples as a multiple of the limit, since a GPU's samples are cheap."""
 LEAST_CLOCK = 0.75
-"""A sample below this share of the usual clock was throttled."""
+"""Share of the usual clock below which a sample counts as throttled."""
 HOT_NS = 2_000_000
 MOST_HOT_CALLS = 200
+"""Least duration of a graph of calls, and most calls in it."""
 READ_BYTES, READ_THREADS, READ_BLOCKS = 16, 512, 4
 """Bytes per load, threads per block and blocks per multiprocessor of the kernel that reads."""
 LATE_NS, LATE_SHARE = 50_000.0, 0.1
-"""Waiting for the device after the timed stream has ended takes less, unless other streams work on."""
+"""Longest wait for the device after the timed stream has ended, unless other streams are busy."""
 
 
 PAGE_BYTES, PLACE_BYTES = 2 << 20, 4 << 10
-"""What the driver gives memory out by; what is as far as all else in it from a multiprocessor."""
+"""Size of the driver's pages, and of the ranges within which all words are equally far from a multiprocessor."""
 
 
 class CudaTimer:
     """Event times on one device, on a stream of its own.
 
-    A word is written 0.1 µs later where it lies far from the multiprocessor, which changes every 4 KB (H200): a tenth
-    of what the smallest kernels take from the cache. Processes that do the same get the same pages, so as many as the
-    number of the block are held here, and the blocks' buffers lie in different places; so do tensors that torch
-    allocates, which come from a pool of its own.
+    On an H200, a write takes 0.1 µs longer if its address is far from the multiprocessor; the distance changes
+    every 4 KB. That is a tenth of the time of the smallest kernels in cache. Processes that allocate alike get the
+    same pages. Each process therefore reserves as many pages as its number, so that its buffers have other
+    addresses than those of other processes; so do tensors that torch allocates from its own pool.
     """
 
     name = "cuda-event-cold/2"
@@ -64,7 +65,7 @@ class CudaTimer:
         self._device = xp.cuda.Device(index)
         with self._device:
             self._pages = xp.empty(block * PAGE_BYTES, xp.uint8)
-            # a blocking stream: torchvision launches on the legacy default stream, whose order this one keeps
+            # a blocking stream: torchvision launches on the legacy default stream, with which this one synchronizes
             self._stream = xp.cuda.Stream(non_blocking=False)
             self._module = xp.RawModule(code=SOURCE.read_text(encoding="utf-8"), options=("-std=c++17",))
             self._spin = self._module.get_function("spin")
@@ -90,9 +91,9 @@ class CudaTimer:
 
     @contextmanager
     def session(self, arrays: str) -> Iterator[None]:
-        """Select device and stream, for torch too where `arrays` is "torch".
+        """Select device and stream, for torch too if `arrays` is "torch".
 
-        Where both libraries are in use, what the trial before left in their pools is given back first: neither
+        If both libraries are in use, the memory pools of the previous trial are released first: neither library
         sees the other's.
         """
         with ExitStack() as stack:
@@ -121,7 +122,7 @@ class CudaTimer:
 
     @property
     def stream_handle(self) -> int:
-        """The stream that calls are made on, as the driver knows it."""
+        """The driver's handle of the stream on which calls are made."""
         return int(self._stream.ptr)
 
     def launch_empty(self) -> None:
@@ -129,7 +130,7 @@ class CudaTimer:
         self._empty((1,), (1,), ())
 
     def launch_arithmetic(self, out: Any, blocks: int, rounds: int) -> None:
-        """Launch `blocks` times 256 threads that each do four times `rounds` multiply-adds."""
+        """Launch `blocks` · 256 threads that each do 4 · `rounds` multiply-adds."""
         self._multiply_add((blocks,), (256,), (out, np.uint32(rounds)))
 
     def launch_read(self, source: Any, nbytes: int) -> None:
@@ -139,15 +140,15 @@ class CudaTimer:
         self._read((blocks,), (READ_THREADS,), (source.ptr, np.uint64(words), self._seen_bits))
 
     def make_flush(self) -> Flush:
-        """What overwrites the device's L2 cache, on the stream that calls are made on."""
+        """A callable that overwrites the device's L2 cache, on the stream on which calls are made."""
         return Flush(self._cupy, self._module, self._stream, int(self._device.attributes["L2CacheSize"]))
 
-    def ruler(self) -> Ruler:
+    def calibrate(self) -> Calibration:
         """Time a copy, some arithmetic and empty launches."""
-        return cuda_ruler(self)
+        return calibrate_cuda(self)
 
     def best_ns(self, call: Callable[[], object], repeats: int) -> float:
-        """Shortest event time of a call, behind a busy queue, caches as they are."""
+        """Shortest event time of a call, behind a busy queue, without a flush."""
         return min(self.times(call, repeats)[0])
 
     def times(
@@ -155,8 +156,8 @@ class CudaTimer:
     ) -> tuple[list[float], list[float]]:
         """Event times of a call in nanoseconds, behind a busy queue, and the clock before each in MHz.
 
-        An empty kernel follows each, so that a profiler's list shows where a call begins and ends: it
-        lies between `spin` and `empty`.
+        An empty kernel follows each call, so that a profiler's list shows its begin and end: it lies between
+        `spin` and `empty`.
         """
         call()
         self.synchronize()
@@ -170,7 +171,7 @@ class CudaTimer:
         return found, queue.clocks_mhz(repeats)
 
     def measure(self, call: Bound, limits: Limits, hooks: Hooks | None = None) -> Timed:
-        """Warm up, then cold samples, the hot figure and the peak of memory."""
+        """Warm up, then take cold samples, the hot time and the peak of memory."""
         most = limits.max_samples * SAMPLES_PER_WANTED
         queue = self._make_queue(most, flush=True)
         enabled = gc.isenabled()
@@ -235,7 +236,7 @@ class CudaTimer:
             samples.append(queue.sample(call, len(samples)))
             late += self._is_late(samples[-1].elapsed_ns)
             hooks.after(samples[-1].returned)
-            # only the last outputs are checked; keeping the others would hold memory
+            # only the last outputs are checked; references to the others would keep their memory allocated
             returned, samples[-1] = samples[-1].returned, samples[-1]._replace(returned=None)
         samples[-1] = samples[-1]._replace(returned=returned)
         if late > len(samples) // 2:
@@ -244,13 +245,13 @@ class CudaTimer:
         return samples
 
     def _is_late(self, elapsed_ns: float) -> bool:
-        """Whether the device goes on working once the timed stream has ended."""
+        """Whether the device is still busy after the timed stream has ended."""
         before = perf_counter()
         self._device.synchronize()
         return (perf_counter() - before) * 1e9 > max(LATE_NS, LATE_SHARE * elapsed_ns)
 
     def _hot(self, call: Bound, cold_ns: float, limits: Limits, names: tuple[str, ...] | None) -> float | None:
-        """One call among many with warm caches, by a graph or back to back; None where it launches nothing."""
+        """Time of one call among many with warm caches, by a graph or back to back; None if it launches nothing."""
         if names is not None and not names:
             return None
         calls = max(1, min(int(HOT_NS / max(cold_ns, 1.0)), MOST_HOT_CALLS))
@@ -265,12 +266,12 @@ class CudaTimer:
         return self._graphs.repeated_ns(again, limits.budget_s) / calls
 
     def _names(self, call: Bound) -> tuple[str, ...] | None:
-        """What one call launches, in order; None where it cannot be captured."""
+        """Names of the kernels that one call launches, in order; None if it cannot be captured."""
         graph = self._graphs.capture(call)
         return None if graph is None else graph_names(graph)
 
     def _memory(self, call: Bound) -> tuple[int, int]:
-        """Most device memory that one call holds at a time, beyond what it returns; how often it asks for some."""
+        """Peak of device memory during one call, beyond its outputs, and the number of allocations."""
         torch = self._torch
         if torch is not None:
             torch.cuda.synchronize()
@@ -289,5 +290,5 @@ class CudaTimer:
 
 
 def _torch_allocations(torch: Any) -> int:
-    """How often torch's pool has been asked since the process began."""
+    """Number of allocations from torch's pool since the process began."""
     return int(torch.cuda.memory_stats().get("allocation.all.allocated", 0))

@@ -1,7 +1,7 @@
-"""The kernels of a call, by CUPTI's activity records (package cupti-python).
+"""Kernels of a call, from CUPTI's activity records (package cupti-python).
 
-Records come for the whole process and disturb timing, so that a process that profiles times nothing
-else. A call's records lie between those of the timer's kernels `spin` and `empty`.
+Records cover the whole process and disturb timing, so a profiling process takes no timings. A call's records lie
+between those of the timer's kernels `spin` and `empty`.
 """
 
 from __future__ import annotations
@@ -18,14 +18,18 @@ from opgauge.harness.result.result import KernelUse, Profile
 from opgauge.ops import BackendError
 
 BUFFER_BYTES = 8 << 20
+"""Bytes of a buffer for records."""
 KINDS = ("CONCURRENT_KERNEL", "MEMCPY", "MEMSET")
+"""Kinds of activity that are recorded."""
 BEGIN, END = "spin", "empty"
+"""The timer's kernels before and after a call."""
 MISSING = "kernel lists need CUPTI, by the package cupti-python: pip install cupti-python"
+"""Message if the package is not installed."""
 Size = tuple[int, ...]
 
 
 class Record(NamedTuple):
-    """One kernel, copy or fill as it ran; what only kernels have is None for the others."""
+    """One kernel, copy or fill as it ran; fields that only kernels have are None for copies and fills."""
 
     name: str
     start_ns: int
@@ -38,12 +42,12 @@ class Record(NamedTuple):
 
     @property
     def time_ns(self) -> int:
-        """How long it ran."""
+        """Duration in nanoseconds."""
         return self.end_ns - self.start_ns
 
 
 class Collector:
-    """Keeps the records of this process from now on. Raises BackendError where CUPTI cannot be used."""
+    """Collects the records of this process from its creation on. Raises BackendError if CUPTI cannot be used."""
 
     def __init__(self) -> None:
         self._cupti = load()
@@ -55,7 +59,7 @@ class Collector:
         self.tool = f"cupti-python {_version()}"
 
     def take(self) -> list[Record]:
-        """The records since the last call; the device must have finished its work."""
+        """The records since the last call; the device must be idle."""
         self._guard(lambda: self._cupti.activity_flush_all(1))
         found, self._records = self._records, []
         return found
@@ -64,7 +68,7 @@ class Collector:
         self._records.extend(_record(self._cupti.ActivityKind, activity) for activity in activities)
 
     def _guard(self, ask: Callable[[], object]) -> None:
-        """CUPTI has one error type for missing rights, drivers and devices."""
+        """Run `ask`; raises BackendError for CUPTI's error, which does not tell missing rights from missing devices."""
         try:
             ask()
         except self._cupti.cuptiError as error:
@@ -73,7 +77,7 @@ class Collector:
 
 
 def load() -> Any:
-    """CUPTI's module; raises BackendError, with what to install, where it is missing."""
+    """CUPTI's module; raises BackendError with the package to install if it is missing."""
     try:
         return import_module("cupti.cupti")
     except (ImportError, OSError, RuntimeError) as error:
@@ -89,7 +93,7 @@ def _version() -> str:
 
 
 def _buffer() -> tuple[int, int]:
-    """Bytes of a buffer for records, and at most how many in it: 0 for as many as fit."""
+    """Bytes of a buffer for records, and the most records in it (0: as many as fit)."""
     return BUFFER_BYTES, 0
 
 
@@ -126,13 +130,16 @@ def split_calls(records: Iterable[Record]) -> list[list[Record]]:
 
 
 def empty_ns(records: Iterable[Record]) -> float | None:
-    """Median time of the timer's empty kernels; None where there are none."""
+    """Median time of the timer's empty kernels; None without any."""
     times = [record.time_ns for record in records if record.name == END]
     return float(median(times)) if times else None
 
 
 def summarize(calls: Sequence[Sequence[Record]], tool: str) -> Profile:
-    """The profile of equal calls; those that ran other kernels than most (a first one that tunes) are left out."""
+    """The profile of equal calls.
+
+    Calls that ran other kernels than the majority, such as a first call that autotunes, are excluded.
+    """
     orders = Counter(_order(call) for call in calls)
     if not orders:
         return Profile(tool=tool, reason="no call was recorded")
@@ -148,7 +155,7 @@ def summarize(calls: Sequence[Sequence[Record]], tool: str) -> Profile:
 
 
 def _time_ns(name: str, calls: Sequence[Sequence[Record]]) -> float:
-    """Median over calls of the time that all launches of one kernel take."""
+    """Median over calls of the total time of one kernel's launches."""
     return float(median(sum(record.time_ns for record in call if record.name == name) for call in calls))
 
 

@@ -1,4 +1,4 @@
-"""Overwrite a GPU's L2 cache, also what a kernel asked to be kept there."""
+"""Overwriting a GPU's L2 cache, including lines that a kernel marked evict_last."""
 
 from __future__ import annotations
 
@@ -7,16 +7,20 @@ from typing import Any
 import numpy as np
 
 FLUSH_FACTOR = 2
+"""Size of the buffer as a multiple of the cache."""
 LEAST_FLUSH = 64 << 20
+"""Least bytes of the buffer."""
 BLOCKS, THREADS = 1024, 256
+"""Grid and block of the kernel that writes the buffer."""
 WORD_BYTES, LINE_BYTES = 16, 128
+"""Bytes of a store, and of a cache line."""
 
 
 class Flush:
-    """Writes a buffer of twice the cache, first as what is evicted last, then as anything else.
+    """Writes a buffer of twice the cache, first with evict_last, then with the normal policy.
 
-    torch.compile's kernels load what they will need again by `evict_last`. A fifth of the cache then outlives any
-    amount of plain writes, and their next call, or another implementation's on the same inputs, is not cold.
+    torch.compile's kernels load data that they will read again with evict_last. A fifth of the cache then survives
+    any number of normal writes, and the next call, or another implementation on the same inputs, would not be cold.
     """
 
     def __init__(self, cupy: Any, module: Any, stream: Any, cache_bytes: int) -> None:
@@ -27,7 +31,7 @@ class Flush:
         self._lines = np.uint32(self._buffer.nbytes // LINE_BYTES)
 
     def __call__(self, value: int) -> None:
-        """Enqueue it; the buffer is full of `value` (0 to 255) then."""
+        """Enqueue the writes; the buffer then has the value `value` (0 to 255) in every byte."""
         self._displace((BLOCKS,), (THREADS,), (self._buffer, self._words))
         self._release((BLOCKS,), (THREADS,), (self._buffer, self._lines))
         self._buffer.data.memset_async(value, self._buffer.nbytes, self._stream)

@@ -1,7 +1,7 @@
-"""What one call on a CUDA device takes, without noise: what it launches, and the memory it asks for.
+"""Footprint of one call on a CUDA device, which has no noise: its launches and its allocations.
 
-Launches come from a captured graph of one call, so that no profiler need be there: its nodes are
-what the device is given, and the driver knows the kernels' names.
+Launches come from a captured graph of one call, so no profiler is needed: the graph's nodes are the work submitted to
+the device, and the driver reports the kernels' names.
 """
 
 from __future__ import annotations
@@ -12,13 +12,15 @@ from functools import cache
 from typing import Any
 
 COPY, FILL = "[copy]", "[fill]"
+"""Names of copies and fills in a list of kernels."""
 LONGEST = 500
-"""Characters of a name that are kept: those of templates in templates have no end."""
+"""Most characters of a name: names of nested templates are unbounded."""
 SHORTER = (("(anonymous namespace)::", ""), ("(int)", ""), ("(bool)1", "true"), ("(bool)0", "false"), ("> >", ">>"))
+"""Replacements that shorten a kernel's name."""
 
 
 def graph_names(graph: Any) -> tuple[str, ...] | None:
-    """Names of the kernels, copies and fills of a captured graph, in order; None where they cannot be read."""
+    """Names of the kernels, copies and fills of a captured graph, in order; None if they cannot be read."""
     handle = getattr(graph, "graph", None)
     if not handle:
         return None
@@ -51,9 +53,9 @@ def _kernel_name(driver: Any, node: Any) -> str:
 
 
 def demangle(name: str) -> str:
-    """A C++ name as it was written; the name itself where it is none, or the C++ library is missing.
+    """A demangled C++ name of at most `LONGEST` characters.
 
-    At most the first 500 characters.
+    Returns the name unchanged if it is not mangled or the C++ library is missing.
     """
     return _demangled(name)[:LONGEST]
 
@@ -74,7 +76,7 @@ def _demangled(name: str) -> str:
 
 @cache
 def _demangler() -> Any:
-    """The C++ run-time library's own; None where there is none."""
+    """The demangler of the C++ run-time library; None without one."""
     try:
         read = ctypes.CDLL("libstdc++.so.6")["__cxa_demangle"]
     except (OSError, AttributeError):
@@ -84,10 +86,10 @@ def _demangler() -> Any:
 
 
 def short_name(name: str, width: int = 80) -> str:
-    """A kernel's name for a table: without return type, parameters, and namespaces of its template's arguments.
+    """A kernel's name for a table: without return type, parameters, and namespaces of template arguments.
 
-    `void at::flat<ns::Plus<float>, (int)4>(float const*, long)` is `at::flat<Plus<float>, 4>`.
-    What a terminal would not print is a question mark.
+    `void at::flat<ns::Plus<float>, (int)4>(float const*, long)` becomes `at::flat<Plus<float>, 4>`. Unprintable
+    characters become question marks.
     """
     text = name.removeprefix("void ")
     if text.endswith(")"):
@@ -101,7 +103,7 @@ def short_name(name: str, width: int = 80) -> str:
 
 
 def _opening(text: str) -> int:
-    """Where the bracket opens that the last character closes; the end where none does."""
+    """Index of the bracket that the last character closes; the length of the text if there is none."""
     depth = 0
     for place in range(len(text) - 1, -1, -1):
         depth += {")": 1, "(": -1}.get(text[place], 0)
@@ -111,7 +113,7 @@ def _opening(text: str) -> int:
 
 
 def memory_counter(xp: Any) -> Any:
-    """A hook that follows how much, and how often, CuPy's pool has handed out since it was entered."""
+    """A hook that records allocations from CuPy's pool, and their bytes, while it is entered."""
 
     class Counter(xp.cuda.MemoryHook):  # type: ignore[misc]
         name = "opgauge"

@@ -1,4 +1,4 @@
-"""Calls captured into a graph and replayed: what one takes among many, without the host."""
+"""Graphs of captured calls: time of one call among many, without the host."""
 
 from __future__ import annotations
 
@@ -10,17 +10,20 @@ from typing import Any
 from opgauge.harness.measure.queue import Queue
 
 REPEATS = 5
+"""Replays of a graph."""
 EMPTY_CALLS, EMPTY_BUDGET_S = 100, 1.0
+"""Empty kernels at the end of a graph, and seconds to measure the first graph's."""
 STAMPS = 3
+"""Reads of the device's clock in a graph."""
 
 
 class Graphs:
     """Graphs of calls on one stream, behind a busy queue.
 
-    A launch takes 0.18 µs more in some graphs than in others, whatever kernel it is, and in one graph from some moment
-    on: on an H200 with driver 580 an empty kernel takes 0.59 or 0.77 µs, by what was allocated and captured before.
-    So empty kernels follow the calls in the same graph, and what they take more than in the first graph of the process
-    is taken off. The device's clock is read between the two.
+    Every launch takes 0.18 µs longer in some graphs than in others, whatever the kernel, depending on earlier
+    allocations and captures: on an H200 with driver 580 an empty kernel takes 0.59 or 0.77 µs. Empty kernels
+    therefore follow the calls in the same graph, and their excess over the first graph of the process is
+    subtracted. The device's clock is read between the two.
     """
 
     def __init__(
@@ -31,7 +34,7 @@ class Graphs:
         launch_stamp: Callable[[int], None],
         stamps: Any,
     ) -> None:
-        """launch_stamp: leaves the device's clock, in nanoseconds, in a place of `stamps` (STAMPS,)."""
+        """launch_stamp: stores the device's clock, in nanoseconds, in an element of `stamps` (STAMPS,)."""
         self._stream = stream
         self._queue = queue
         self._launch_empty = launch_empty
@@ -41,14 +44,14 @@ class Graphs:
         self._first_empty_ns = 0.0 if graph is None else median(self._replay(graph, EMPTY_BUDGET_S)[1])
 
     def capture(self, work: Callable[[], object]) -> Any:
-        """A graph of what is launched; None where that cannot be captured."""
+        """A graph of the launches of `work`; None if they cannot be captured."""
         stream = self._stream
         try:
             stream.begin_capture()
             try:
                 work()
             finally:
-                # a capture that went wrong must be ended too; ending it raises in its turn
+                # a failed capture must be ended too, which raises again
                 graph = stream.end_capture()
         except Exception:  # noqa: BLE001  CuPy, the driver and torch each have their own; the call itself has worked
             stream.synchronize()
@@ -57,7 +60,7 @@ class Graphs:
         return graph
 
     def call_ns(self, call: Callable[[], object], calls: int, launches: int, budget_s: float) -> float | None:
-        """What one of `calls` calls takes that launch so often each; None where they cannot be captured."""
+        """Time of one of `calls` calls, each with `launches` launches; None if they cannot be captured."""
         graph = self._capture_stamped(call, calls)
         if graph is None:
             return None
@@ -67,7 +70,7 @@ class Graphs:
         )
 
     def repeated_ns(self, work: Callable[[], object], budget_s: float) -> float:
-        """Event time of `work`, the median of a few, caches as they are."""
+        """Event time of `work`: median of a few repeats, without a flush."""
         return median(self._repeat(work, budget_s))
 
     def _repeat(self, work: Callable[[], object], budget_s: float) -> Iterator[float]:
@@ -91,7 +94,7 @@ class Graphs:
         return self.capture(work)
 
     def _replay(self, graph: Any, budget_s: float) -> tuple[list[float], list[float]]:
-        """Of each replay: what the calls and a stamp took, and an empty kernel."""
+        """Per replay, in nanoseconds: the time of the calls and a stamp, and the time of an empty kernel."""
         calls_ns, empty_ns = [], []
         for _ in self._repeat(lambda: graph.launch(self._stream), budget_s):
             begun, called, ended = self._stamps.get().tolist()

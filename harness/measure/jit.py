@@ -1,4 +1,4 @@
-"""Copies, fills and reads by one thread and by as many as Numba uses, multiply-adds by one: what a CPU allows."""
+"""Copies, fills, reads and multiply-adds with all of Numba's threads: the achieved peaks of the CPU."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from numba import njit, prange
 
-# It says which instructions Numba may use, once for a process, and so before whatever is compiled first: these are.
+# This module sets the instructions that Numba may use, once per process, and so before the functions below.
 # Another tree's `ops` may have no such module.
 if find_spec("opgauge.ops._cpu.jit") is not None:
     import_module("opgauge.ops._cpu.jit")
@@ -16,14 +16,14 @@ if find_spec("opgauge.ops._cpu.jit") is not None:
 
 @njit(cache=True, parallel=True)
 def copy(source: Any, target: Any) -> None:
-    """Flat, of one length."""
+    """Copy one flat array to another of the same length."""
     for index in prange(target.size):
         target[index] = source[index]
 
 
 @njit(cache=True, parallel=True)
 def fill(target: Any, value: float) -> None:
-    """Flat."""
+    """Fill a flat array."""
     for index in prange(target.size):
         target[index] = value
 

@@ -1,4 +1,4 @@
-"""Work enqueued behind a kernel that holds the stream busy, timed by two events."""
+"""Work enqueued behind a spinning kernel, timed by two events."""
 
 from __future__ import annotations
 
@@ -10,11 +10,13 @@ import numpy as np
 from opgauge.ops import Bound
 
 SHORTEST_WAIT_NS = 30_000
+"""Shortest time that the spinning kernel runs."""
 LONGEST_WAIT_NS = 32_000_000
+"""Longest time that the spinning kernel runs."""
 
 
 class Sample(NamedTuple):
-    """One call's event time; whether it was all enqueued before it could start; what it returned."""
+    """One call's event time; whether all of it was enqueued before it could start; its returned value."""
 
     elapsed_ns: float
     blocked: bool
@@ -22,7 +24,7 @@ class Sample(NamedTuple):
 
 
 class Queue:
-    """A stream kept busy while work is enqueued, and two events around the work."""
+    """A stream occupied by a spinning kernel while work is enqueued, and two events around the work."""
 
     def __init__(
         self,
@@ -45,7 +47,7 @@ class Queue:
         self._wait_ns = SHORTEST_WAIT_NS
 
     def sample(self, call: Callable[[], Any], slot: int, *, flush: bool = True) -> Sample:
-        """One call timed; `blocked` says that it was all enqueued before it could start."""
+        """Time one call; `blocked` is true if all of it was enqueued before it could start."""
         if flush and self._flush is not None:
             self._flush(slot % 256)
         self._spin((1,), (1,), (np.uint64(self._wait_ns), self._seen, np.uint32(slot)))
@@ -57,9 +59,9 @@ class Queue:
         return Sample(self._elapsed_ms(self._start, self._stop) * 1e6, blocked, returned)
 
     def adapt(self, call: Bound) -> bool:
-        """Lengthen the wait until it covers enqueueing; False where nothing helps.
+        """Lengthen the wait until it covers enqueueing; returns False if that is impossible.
 
-        Nothing helps a call that synchronises, or whose host part takes longer than the longest wait.
+        It is impossible for a call that synchronizes, or whose host part takes longer than the longest wait.
         """
         before = perf_counter_ns()
         call()
@@ -75,6 +77,6 @@ class Queue:
             self._wait_ns = min(2 * self._wait_ns, LONGEST_WAIT_NS)
 
     def clocks_mhz(self, count: int) -> list[float]:
-        """The multiprocessors' clock before each of the first `count` samples."""
+        """The multiprocessors' clock in MHz before each of the first `count` samples."""
         seen = self._seen[: 2 * count].get().reshape(count, 2).astype(np.float64)
         return [float(cycles * 1e3 / max(ns, 1.0)) for ns, cycles in seen]

@@ -1,4 +1,4 @@
-"""What a median hides: samples that drift, or that fall into two groups."""
+"""Detection of samples that drift or have two modes, which a median hides."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from statistics import median
 from opgauge.harness.result.result import Result
 
 LEAST = 9
-"""Samples below which nothing is said."""
+"""Least samples for a statement."""
 DRIFT = 1.2
 """Ratio of the medians of the last and the first third that counts as drift."""
 APART = 1.25
-"""Ratio of neighbouring samples, in order of size, that may separate two groups."""
+"""Least ratio of neighbouring sorted samples that separates two modes."""
 LEAST_SHARE = 0.2
-"""Share of the samples that each group has."""
+"""Least share of the samples in each mode."""
 
 
 def describe(samples_ns: Sequence[float]) -> str:
-    """How samples, in the order in which they were taken, differ from noise about a median; empty where they do not."""
+    """Drift or modes of samples, in the order in which they were taken, in words; empty without either."""
     count = len(samples_ns)
     if count < LEAST:
         return ""
@@ -40,7 +40,7 @@ def describe(samples_ns: Sequence[float]) -> str:
 
 
 def with_series(result: Result) -> Result:
-    """The result; where its samples drift or have two modes, `extra` says so as `series`."""
+    """The result, with the description of drift or modes in `extra` as `series`, if there is one."""
     told = describe(result.measurement.samples_ns) if result.measurement else ""
     extra = {key: value for key, value in result.extra.items() if key != "series"}
     return replace(result, extra={**extra, "series": told} if told else extra)

@@ -1,4 +1,4 @@
-"""What a timer is, and when it has seen enough."""
+"""The interface of timers, and the limits of sampling."""
 
 from __future__ import annotations
 
@@ -7,21 +7,20 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
-from opgauge.harness.result.result import Measurement, Ruler
+from opgauge.harness.result.result import Calibration, Measurement
 from opgauge.harness.settings import Settings
 from opgauge.ops import Bound
 
 
 @dataclass(frozen=True)
 class Limits:
-    """How long to measure one trial.
+    """Limits of measuring one trial.
 
-    budget_s: no sample is begun after this long, save for `min_samples`.
-    min_samples: taken unless that would need `patience` times the budget.
-    max_samples: enough. warmup_s: of calls before the first sample.
-    turns: in how many turns with the other implementations of a case samples are taken (see harness.worker.interleave).
-    scattered_samples: enough in turns where samples scatter and it is open who is fastest.
-    calls: per sample on the CPU; None: as many as last 1 ms.
+    budget_s: seconds after which no sample begins, once there are `min_samples`. min_samples: least samples, unless
+    they need `patience` times the budget. max_samples: most samples. warmup_s: seconds of calls before the first
+    sample. turns: rounds in which samples are interleaved with the other implementations of a case (see
+    harness.worker.interleave). scattered_samples: most interleaved samples if they scatter and the ranking is
+    within noise. calls: calls per sample on the CPU; None: as many as last 1 ms.
     """
 
     budget_s: float = Settings.budget_s
@@ -43,52 +42,52 @@ class Limits:
 
 
 class Timed(NamedTuple):
-    """A measurement, and what the last timed call returned."""
+    """A measurement, and the returned value of the last timed call."""
 
     measurement: Measurement
     returned: Any
 
 
 class UnfinishedError(Exception):
-    """Work that a call started had not ended when the timed stream had."""
+    """Work of a call that was still running when the timed stream had ended."""
 
 
 class Hooks(Protocol):
-    """Called around each sample, outside the timed region."""
+    """Callbacks around each sample, outside the timed region."""
 
     def before(self) -> None:
-        """Right before the timed calls, after warm-up calls."""
+        """Called right before the timed calls, after warm-up calls."""
 
     def after(self, returned: Any) -> None:
-        """Right after the timed calls, the last of which returned this; raises what is wrong with their outputs."""
+        """Called right after the timed calls, with the last returned value; raises if the outputs are wrong."""
 
 
 class NoHooks:
     """Hooks that do nothing."""
 
     def before(self) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def after(self, returned: Any) -> None:
-        """Nothing."""
+        """Do nothing."""
 
 
 class Timer(Protocol):
     """Times calls on one backend."""
 
     def session(self, arrays: str) -> AbstractContextManager[None]:
-        """Select device and stream for all that a trial does, for torch too where `arrays` is "torch"."""
+        """Select device and stream for a trial, for torch too if `arrays` is "torch"."""
 
     def synchronize(self) -> None:
         """Wait until everything enqueued has run."""
 
     def measure(self, call: Bound, limits: Limits, hooks: Hooks | None = None) -> Timed:
-        """Warm up, then sample `call` until the limits are reached; raises what `hooks` raise."""
+        """Warm up, then sample `call` until the limits are reached; raises the errors of `hooks`."""
 
-    def ruler(self) -> Ruler:
-        """Time fixed work, so that blocks can be told from hosts."""
+    def calibrate(self) -> Calibration:
+        """Time the calibration workload, so that differences of hosts can be recognized."""
 
     def times(
         self, call: Callable[[], object], repeats: int, *, flush: bool = False
     ) -> tuple[list[float], list[float]]:
-        """Times of `repeats` calls in nanoseconds, and the clock before each in MHz where it is known."""
+        """Times of `repeats` calls in nanoseconds, and the clock before each in MHz if known."""

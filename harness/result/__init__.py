@@ -1,1 +1,1 @@
-"""Results and whole runs as values and JSON, their summaries, and the checks of what comes from elsewhere."""
+"""Results and whole runs as values and JSON, their summaries, and checks of results from other machines."""

@@ -16,14 +16,15 @@ REFUSALS = (
     ParameterError,
     ShapeError,
 )
-"""The case is valid by the op's shape rule, so a kernel that raises one of these does not do it."""
+"""Exceptions that mean unsupported: the case is valid by the op's shape rule, so the kernel does not implement it."""
 NO_COMPILER = ("InvalidCxxCompiler", "No working C++ compiler", "Failed to find C compiler")
+"""Texts by which torch.compile reports that no C++ compiler is installed."""
 LONGEST = 500
-"""Texts by which torch.compile reports that no compiler is there, and the length of a reason."""
+"""Most characters of a reason."""
 
 
 def classify(error: BaseException) -> tuple[Status, str]:
-    """Status and reason, in one line, of what a kernel raised."""
+    """Status and reason, in one line, of an exception that a kernel raised."""
     text = " ".join(str(error).split())
     reason = f"{type(error).__name__}: {text}"[:LONGEST].removesuffix(": ")
     if any(word in f"{type(item).__name__} {item}" for item in _chain(error) for word in NO_COMPILER):
@@ -41,7 +42,7 @@ def classify_death(exit_code: int) -> tuple[Status, str]:
         return Status.ERROR, f"ended the process with exit code {exit_code}"
     name = signal.Signals(-exit_code).name
     if -exit_code == signal.SIGKILL:
-        return Status.OUT_OF_MEMORY, "killed from outside (SIGKILL), as the system does when memory runs out"
+        return Status.OUT_OF_MEMORY, "killed from outside (SIGKILL), as the system does when it is out of memory"
     return Status.ERROR, f"crashed ({name})"
 
 

@@ -1,6 +1,6 @@
-"""Figures of results and ceilings that come from elsewhere: finite, of a sensible size, and of a bounded number.
+"""Range checks of results and ceilings from other machines: finite, of plausible size and bounded number.
 
-Whatever passes can be divided, multiplied and drawn: no ratio of two such times overflows.
+Figures that pass can be divided, multiplied and plotted: no ratio of two such times overflows.
 """
 
 from __future__ import annotations
@@ -10,59 +10,59 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from opgauge.harness import jsontext
+from opgauge.harness import json_text
 from opgauge.harness.case.hint import show
-from opgauge.harness.result.result import Ceilings, Measurement, Profile, Result, Ruler, Status
+from opgauge.harness.result.result import Calibration, Ceilings, Measurement, Profile, Result, Status
 from opgauge.harness.result.strict import SubmissionError
 
 LEAST, MOST = 1e-9, 1e18
-"""Bounds of a time in nanoseconds (1e18 are thirty years), a rate, a clock."""
+"""Bounds of a time in nanoseconds (1e18 ns are thirty years), a rate or a clock."""
 SAMPLE_LIMIT = 500_000
-"""Samples of one result."""
+"""Most samples of one result."""
 EXPLANATION_BYTES = 256 << 10
-"""A result without its samples: lists read hundreds of them at once."""
+"""Most bytes of a result without its samples: lists read hundreds of results at once."""
 SIZE_LIMIT = 2_000
-"""Sizes of one device's ceilings."""
+"""Most sizes in one device's ceilings."""
 SAMPLED = ("samples_ns", "cpu_ns", "clock_mhz")
 """Fields of a measurement with a value per sample."""
 as_text = json.JSONEncoder(ensure_ascii=False).encode
-"""JSON, by an encoder that is made once: results come by the thousand."""
+"""JSON text by an encoder that is created once, since results come by the thousand."""
 
 
 def check_figures(result: Result, path: str) -> None:
-    """Raises SubmissionError for figures that no measurement gives."""
+    """Check that a measurement can give these figures; raises SubmissionError."""
     if result.block >= 2**31:
         raise SubmissionError(path, "block is too large")
     measurement, check = result.measurement, result.check
     if result.status is Status.OK and (measurement is None or (check is not None and not check.ok)):
-        raise SubmissionError(path, "is ok without a measurement, or though its check is not")
+        raise SubmissionError(path, "is ok without a measurement, or with a check that failed")
     if measurement is not None:
         _check_measurement(measurement, f"{path}.measurement")
     if check is not None and min(check.max_abs_error, check.max_rel_error, check.worst) < 0:
-        raise SubmissionError(path, "check holds an error below 0")
+        raise SubmissionError(path, "check has an error below 0")
     if result.ruler is not None:
-        _check_ruler(result.ruler, f"{path}.ruler")
+        _check_calibration(result.ruler, f"{path}.ruler")
     if result.profile is not None:
         _check_profile(result.profile, f"{path}.profile")
 
 
 def check_size(data: Mapping[str, Any], path: str) -> None:
-    """Raises SubmissionError for a result that is too large without its samples, or has too many of these."""
+    """Check that a result is not too large without its samples, nor has too many samples; raises SubmissionError."""
     rest = {key: value for key, value in data.items() if key != "trial"}
     measurement = rest.get("measurement")
     if measurement is not None:
         if any(len(measurement.get(name, ())) > SAMPLE_LIMIT for name in SAMPLED):
             raise SubmissionError(path, f"measurement has more than {SAMPLE_LIMIT} samples")
         rest["measurement"] = {key: value for key, value in measurement.items() if key not in SAMPLED}
-    if 2 * len(jsontext.write(rest)) <= EXPLANATION_BYTES:
-        return  # spaces make it longer, but never twice as long
+    if 2 * len(json_text.write(rest)) <= EXPLANATION_BYTES:
+        return  # spaces lengthen it by less than a factor of two
     size = len(as_text(rest))
     if size > EXPLANATION_BYTES:
         raise SubmissionError(path, f"has {size} characters beside its samples; at most {EXPLANATION_BYTES} are taken")
 
 
 def check_ceilings(found: Sequence[Ceilings]) -> None:
-    """Raises SubmissionError for ceilings that cannot be, or two of one device."""
+    """Check that ceilings are possible, and that no device has two; raises SubmissionError."""
     for item in found:
         figures = (item.copy_gbps, item.write_gbps, item.launch_ns, *item.matrix_gflops.values(), *_times(item))
         if not all(figure is None or LEAST <= figure <= MOST for figure in figures):
@@ -72,7 +72,7 @@ def check_ceilings(found: Sequence[Ceilings]) -> None:
         if list(item.sizes) != sorted(set(item.sizes)) or 0 in item.sizes or len(item.sizes) > SIZE_LIMIT:
             raise SubmissionError("ceilings", f"sizes of {item.device} should ascend from 1")
     if len({item.device for item in found}) < len(found):
-        raise SubmissionError("ceilings", "those of one device are there twice")
+        raise SubmissionError("ceilings", "one device has two entries")
 
 
 def _check_measurement(measurement: Measurement, path: str) -> None:
@@ -85,10 +85,10 @@ def _check_measurement(measurement: Measurement, path: str) -> None:
         _check_time(measurement.hot_ns, f"{path}.hot_ns")
 
 
-def _check_ruler(ruler: Ruler, path: str) -> None:
+def _check_calibration(calibration: Calibration, path: str) -> None:
     for name in ("copy_ns", "arithmetic_ns", "launch_ns"):
-        _check_time(getattr(ruler, name), f"{path}.{name}")
-    _check_amounts([] if ruler.clock_mhz is None else [ruler.clock_mhz], path)
+        _check_time(getattr(calibration, name), f"{path}.{name}")
+    _check_amounts([] if calibration.clock_mhz is None else [calibration.clock_mhz], path)
 
 
 def _check_profile(profile: Profile, path: str) -> None:
@@ -104,9 +104,9 @@ def _check_time(value: float, path: str) -> None:
 
 
 def _check_amounts(values: Sequence[float], path: str) -> None:
-    # whole at a time, for there are many: a sum tells of a NaN among them
+    # one pass over many values: the sum is NaN if any value is
     if values and (min(values) < 0 or max(values) > MOST or math.isnan(sum(values))):
-        raise SubmissionError(path, f"holds what is no number from 0 to {MOST:g}")
+        raise SubmissionError(path, f"has a value that is not a number from 0 to {MOST:g}")
 
 
 def _times(item: Ceilings) -> Iterator[float]:

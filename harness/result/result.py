@@ -1,7 +1,7 @@
 """Records of a run: trials, checks, measurements, results.
 
-All of it is plain data, and goes to JSON and back (`to_json`, `from_json` of this
-module) without loss: infinities are written as strings.
+Records are plain data and convert to JSON and back (`to_json`, `from_json`) without loss: infinities are written as
+strings.
 """
 
 from __future__ import annotations
@@ -46,12 +46,11 @@ class Trial:
 
 @dataclass(frozen=True)
 class Check:
-    """How far the outputs are from the float64 reference.
+    """Distance of the outputs from the float64 reference.
 
-    max_abs_error, max_rel_error: over all outputs; relative to the reference's element,
-    or to the output's scale where that is larger.
-    worst: largest error as a multiple of the allowed bound; ok means <= 1.
-    reason: empty when ok, else what is wrong, in one sentence.
+    max_abs_error, max_rel_error: over all outputs; relative to the reference's element, or to the output's scale if
+    that is larger. worst: largest error / bound; ok means at most 1. reason: empty if ok, else the fault in one
+    sentence.
     """
 
     ok: bool
@@ -63,12 +62,12 @@ class Check:
 
 @dataclass(frozen=True)
 class Footprint:
-    """Resources of one call, without noise; None where not known.
+    """Resources of one call, which have no noise; None if unknown.
 
-    launches: kernels, copies and fills given to the device. kernels: their names in order,
-    demangled, as the captured graph of a call has them. allocations: device memory asked of
-    the library's pool, the outputs that a peer returns included. registers: most per thread;
-    spill_bytes: per thread, over all kernels; both of our own kernels only, from their compiler.
+    launches: kernels, copies and fills submitted to the device. kernels: their names in order, demangled, from the
+    captured graph of a call. allocations: allocations from the library's memory pool, including outputs that a peer
+    returns. registers: most per thread; spill_bytes: per thread, over all kernels; both from the compiler, and only
+    for kernels of this project.
     """
 
     launches: int | None = None
@@ -79,23 +78,21 @@ class Footprint:
 
 
 WITH_GAPS = " with launch gaps"
-"""How a timer's name ends where what a call launches could not be kept together."""
+"""Suffix of a timer's name if launch gaps could not be excluded."""
 
 
 @dataclass(frozen=True)
 class Measurement:
-    """Raw timings of one block.
+    """Raw timings of one trial in one process.
 
-    samples_ns: wall time of one call, cold (CUDA: L2 flushed, launch gaps kept out), in
-        order. cpu_ns: CPU time of one call, where the timer gives it.
-    calls_per_sample: calls that one sample averages over.
-    hot_ns: one call in a back-to-back run with warm caches (CUDA: a graph's replay), or None;
-        nothing but noise where the footprint says that nothing was launched.
-    clock_mhz: SM clock per sample where known. dropped: samples that were taken again or left out: a
-        throttled clock, others had the cores. contended: samples kept although others had the cores meanwhile.
-    timer: name and version of the method. warmup: calls before the first sample.
-    peak_bytes: device memory beyond inputs, outputs and workspace, or None.
-    threads: CPU threads in use. footprint: what has no noise; None on the CPU.
+    samples_ns: wall time of one call, cold (CUDA: L2 flushed, launch gaps excluded), in order. cpu_ns: CPU time of
+    one call, if the timer measures it. calls_per_sample: calls that one sample averages. hot_ns: time per call in a
+    back-to-back run with warm caches (CUDA: a graph's replay), or None; only noise if the footprint says that
+    nothing was launched. clock_mhz: SM clock per sample, if known. dropped: samples repeated or discarded because
+    the clock was throttled or other processes used the cores. contended: samples kept although other processes used
+    the cores. timer: name and version of the method. warmup: calls before the first sample. peak_bytes: device
+    memory beyond inputs, outputs and workspace, or None. threads: CPU threads in use. footprint: resources without
+    noise; None on the CPU.
     """
 
     samples_ns: tuple[float, ...]
@@ -113,7 +110,7 @@ class Measurement:
 
     @property
     def has_gaps(self) -> bool:
-        """Whether the samples hold what the host took between launches: then they tell of it too."""
+        """Whether the samples include the host's time between launches."""
         return self.timer.endswith(WITH_GAPS)
 
     @property
@@ -126,11 +123,11 @@ class Measurement:
 
 @dataclass(frozen=True)
 class KernelUse:
-    """One kernel of a call, over all its launches; a copy or a fill is shown as one, in brackets.
+    """One kernel of a call, over all its launches; copies and fills have names in brackets.
 
-    name: demangled, whole: escape it before it is shown. launches, time_ns: in one call, nanoseconds.
-    share: of the time of all kernels, 0 to 1. grid, block, registers (per thread), shared_bytes (static
-    and dynamic, per block), local_bytes (per thread): of the longest launch; None for copies and fills.
+    name: demangled and unescaped. launches, time_ns: of one call, in nanoseconds. share: of the time of all
+    kernels, 0 to 1. grid, block, registers (per thread), shared_bytes (static and dynamic, per block), local_bytes
+    (per thread): of the longest launch; None for copies and fills.
     """
 
     name: str
@@ -146,11 +143,11 @@ class KernelUse:
 
 @dataclass(frozen=True)
 class Profile:
-    """Work of the device in one call, seen by a profiler in a process of its own.
+    """Device work of one call, recorded by a profiler in a process of its own.
 
-    kernels: longest first. time_ns: median over `calls` cold calls of the sum of their times, None
-    where nothing was seen. empty_ns: an empty kernel's time, by the same tool. tool: name and version.
-    reason: why there is no list; empty where there is.
+    kernels: longest first. time_ns: median over `calls` cold calls of the sum of kernel times; None if nothing was
+    recorded. empty_ns: an empty kernel's time by the same tool. tool: name and version. reason: why there is no
+    list; empty otherwise.
     """
 
     kernels: tuple[KernelUse, ...] = ()
@@ -162,17 +159,16 @@ class Profile:
 
     @property
     def launches(self) -> int:
-        """Kernels, copies and fills of one call."""
+        """Number of kernels, copies and fills of one call."""
         return sum(kernel.launches for kernel in self.kernels)
 
 
 @dataclass(frozen=True)
-class Ruler:
-    """Fixed work timed at the start of a block: when it moves between blocks, the host moved.
+class Calibration:
+    """Times of a calibration workload at the start of a process; a change between processes is the host's.
 
-    Medians in nanoseconds. copy_ns: a copy through memory. arithmetic_ns: multiply-adds in
-    registers or the first cache. launch_ns: an empty kernel, or an empty call on the CPU. clock_mhz: SM
-    clock meanwhile, where known.
+    Medians in nanoseconds. copy_ns: a copy through memory. arithmetic_ns: multiply-adds in registers or the first
+    cache. launch_ns: an empty kernel, or an empty call on the CPU. clock_mhz: SM clock meanwhile, if known.
     """
 
     copy_ns: float
@@ -182,9 +178,9 @@ class Ruler:
 
     @property
     def level_ns(self) -> float:
-        """Memory and clock in one number: the geometric mean of copy and arithmetic.
+        """Speed of memory and clock in one number: the geometric mean of copy and arithmetic.
 
-        Launches are left out: their time is too coarse for a percent.
+        Launches are excluded: their time is too coarse to detect a change of a percent.
         """
         return math.sqrt(self.copy_ns * self.arithmetic_ns)
 
@@ -193,13 +189,12 @@ class Ruler:
 class Result:
     """Outcome of a trial, with its check and measurement.
 
-    bytes, flops: the op's least work. fell_back: the CPU's kernel stood in.
-    deterministic: as the kernel declares. reason: why it is not ok. profile: the kernel
-    list, where it was asked for. ruler: of the block, on the trial's device.
-    extra: plain JSON (finite numbers) that explains: `phase` in which it failed, `log`
-        (the end of what the worker printed), `phases_s` (seconds by phase), `tuning` (launch
-        parameters that were asked for, by name), `repeatable` (false where calls left different
-        bits, all of them right).
+    bytes, flops: the op's least work. fell_back: the CPU's kernel ran instead. deterministic: as the kernel
+    declares. reason: why the trial is not ok. block: number of the process that measured it. profile: the kernel
+    list, if requested. ruler: calibration times of the process, on the trial's device. extra: plain JSON (finite
+    numbers) with details: `phase` in which it failed, `log` (the end of the worker's output), `phases_s` (seconds
+    by phase), `tuning` (requested launch parameters, by name), `repeatable` (false if calls gave different bits,
+    all within the bound).
     """
 
     trial: Trial
@@ -214,11 +209,11 @@ class Result:
     block: int = 0
     extra: Mapping[str, Any] = field(default_factory=dict)
     profile: Profile | None = None
-    ruler: Ruler | None = None
+    ruler: Calibration | None = None
 
     @property
     def host_gap_ns(self) -> float | None:
-        """Cold time beyond the kernels' own: gaps between launches; None without a kernel list."""
+        """Cold time beyond the kernels' own time: gaps between launches; None without a kernel list."""
         if self.measurement is None or self.profile is None or self.profile.time_ns is None:
             return None
         return self.measurement.median_ns - self.profile.time_ns
@@ -226,13 +221,12 @@ class Result:
 
 @dataclass(frozen=True)
 class Ceilings:
-    """Achieved peaks of a device in this run; None or empty where not measured.
+    """Achieved peaks of a device in this run; None or empty if not measured.
 
-    copy_gbps: large copy, read plus written, GB/s. write_gbps: large fill, GB/s.
-    matrix_gflops: square matrix product, by dtype name. launch_ns: an empty kernel or call.
-    sizes: bytes moved by smaller copies and fills too, ascending; copies_ns, writes_ns, reads_ns: what those took.
-    matrix_gflops holds the rate of multiply-adds in the dtype itself, and under "tf32" that of tensor cores, where
-    measured.
+    copy_gbps: large copy, read plus written, GB/s. write_gbps: large fill, GB/s. matrix_gflops: square matrix
+    product, by dtype name. launch_ns: an empty kernel or call. sizes: bytes of smaller copies, fills and reads,
+    ascending; copies_ns, writes_ns, reads_ns: their times. matrix_gflops has the rate of multiply-adds in the dtype
+    itself, and under "tf32" that of tensor cores, if measured.
     """
 
     device: str
@@ -271,15 +265,15 @@ class Ceilings:
         )
 
     def floor_ns(self, nbytes: int, flops: int, dtype: str, *, writes_only: bool = False) -> float | None:
-        """Least time for this work (see `bound`), half of the bytes being written, or all of them."""
+        """Least time for this work (see `bound`); half of the bytes are written, or all of them."""
         found = self.bound(nbytes, flops, dtype, written=1.0 if writes_only else 0.5)
         return None if found is None else found.time_ns
 
     def bound(self, nbytes: int, flops: int, dtype: str, *, written: float = 0.5) -> PeakBound | None:
-        """Least time at the achieved peaks, and the one that decides; None where nothing was measured.
+        """Least time at the achieved peaks, and the peak that decides; None if nothing was measured.
 
-        written: share of the bytes that is written. Between all read, half of each and all written, times are
-        interpolated; between measured sizes they follow a power law.
+        written: share of the bytes that is written. Times are interpolated between reads only, half written and
+        writes only; between measured sizes they follow a power law.
         """
         found = [self._moving(nbytes, written)] if nbytes else []
         rate, mode = self._matrix_rate(dtype)
@@ -307,23 +301,24 @@ class Ceilings:
         return nbytes / gbps if gbps else None
 
     def _matrix_rate(self, dtype: str) -> tuple[float | None, str]:
-        """Rate of multiply-adds, and how it is reached: float32 in three products of TF32 where that is faster."""
+        """Rate of multiply-adds and its mode: float32 by three products of TF32 if that is faster."""
         rate, split = self.matrix_gflops.get(dtype), self.matrix_gflops.get("tf32", 0.0) / 3
         return (split, "matrix 3×TF32") if dtype == "float32" and split > (rate or 0.0) else (rate, "matrix")
 
 
 HALF = 0.5
+"""Share of written bytes in a copy."""
 
 
 class PeakBound(NamedTuple):
-    """Least time of a case at the achieved peaks, and the peak that decides: read, copy, write, or a matrix mode."""
+    """Least time of a case at the achieved peaks, and the deciding peak: read, copy, write, or a matrix mode."""
 
     time_ns: float
     peak: str
 
 
 def _between(sizes: Sequence[int], times: Sequence[float], size: int) -> float:
-    """The time for `size`: beyond the largest in proportion, below the smallest as long as that."""
+    """Time for `size`: proportional beyond the largest measured size, constant below the smallest."""
     if size <= sizes[0]:
         return times[0]
     if size >= sizes[-1]:
@@ -337,8 +332,8 @@ def _between(sizes: Sequence[int], times: Sequence[float], size: int) -> float:
 class Environment:
     """Hardware and software of a run.
 
-    `hard` decides whether results may be compared in time (CPU or GPU model, driver
-    major, MIG …); `soft` is the rest (versions, clocks, host name, project, commit).
+    `hard` decides whether times are comparable (CPU or GPU model, driver major, MIG …); `soft` is the rest
+    (versions, clocks, host name, project, commit).
     """
 
     hard: Mapping[str, str]
@@ -350,27 +345,27 @@ class Environment:
         return {key.removeprefix(prefix): value for key, value in self.hard.items() if key.startswith(prefix)}
 
     def model(self, device: str) -> str:
-        """Model of a device; empty when unknown."""
+        """Model of a device; empty if unknown."""
         return self.hard.get(f"{device}.model", "")
 
     @property
     def commit(self) -> str:
-        """Commit of the measured tree, with `-dirty` where it was; empty when unknown."""
+        """Commit of the measured tree, with the suffix `-dirty` for modified trees; empty if unknown."""
         return self.soft.get("commit", "")
 
     @property
     def project(self) -> str:
-        """Name of the project that was measured; empty in runs stored without it."""
+        """Name of the measured project; empty in runs stored without it."""
         return self.soft.get("project", "")
 
     @property
     def branch(self) -> str:
-        """Branch of the measured tree; empty when unknown."""
+        """Branch of the measured tree; empty if unknown."""
         return self.soft.get("branch", "")
 
     @property
     def commit_time(self) -> str:
-        """Time of the commit, ISO 8601 in UTC; empty when unknown."""
+        """Time of the commit, ISO 8601 in UTC; empty if unknown."""
         return self.soft.get("commit_time", "")
 
     @property
@@ -380,12 +375,12 @@ class Environment:
 
     @property
     def opgauge(self) -> str:
-        """Version of opgauge that measured; empty when unknown."""
+        """Version of opgauge that measured; empty if unknown."""
         return self.soft.get("opgauge", "")
 
 
 def to_json(record: Any, *, without: Collection[str] = ()) -> dict[str, Any]:
-    """A record of this module as plain JSON; what is not finite becomes "inf", "-inf" or "nan"."""
+    """A record of this module as plain JSON; numbers that are not finite become "inf", "-inf" or "nan"."""
     found = {}
     for name in _names(cast("Any", type(record))):
         if name not in without:
@@ -395,9 +390,9 @@ def to_json(record: Any, *, without: Collection[str] = ()) -> dict[str, Any]:
 
 
 def from_json(kind: type[Record], data: Mapping[str, Any], **known: Any) -> Record:
-    """The record of type `kind` that `to_json` wrote; raises CaseError, KeyError or ValueError if it did not.
+    """The record of type `kind` that `to_json` wrote; raises CaseError, KeyError or ValueError for other JSON.
 
-    known: fields that are there already, and not in `data`.
+    known: fields that are already known and not in `data`.
     """
     read = _readers(cast("Any", kind))
     return kind(**known, **{name: read[name](value) for name, value in data.items()})
@@ -425,7 +420,7 @@ def _encode(value: Any) -> Any:
 
 @cache
 def _readers(kind: Any) -> dict[str, Callable[[Any], Any]]:
-    """Reader of each field of a record; made once, for thousands of results are read at a time."""
+    """Reader of each field of a record, cached, since thousands of results are read at a time."""
     return {name: _reader(hint) for name, hint in get_type_hints(kind).items()}
 
 

@@ -1,7 +1,7 @@
-"""Records read strictly: JSON from elsewhere is what its type says, to the last field, or it is refused.
+"""Strict reading of records: JSON from other machines must have exactly the fields and types of a record.
 
-`opgauge.harness.result.result.from_json` trusts what our own workers and database wrote; what comes in
-from other machines goes through `read_record` first.
+`opgauge.harness.result.result.from_json` trusts JSON that our own workers and database wrote; JSON from other machines
+goes through `read_record` first.
 """
 
 from __future__ import annotations
@@ -22,15 +22,17 @@ from opgauge.harness.result.result import from_json
 Record = TypeVar("Record")
 Checker = Callable[[Any, str], None]
 LARGEST = 2**63 - 1
-"""Databases hold no larger whole number."""
+"""Largest whole number that databases store."""
 TEXT_LIMIT = 100_000
+"""Most characters of a text."""
 DEPTH_LIMIT = 20
+"""Deepest nesting of plain JSON."""
 NOT_FINITE = frozenset({"inf", "-inf", "nan"})
 """Texts that `to_json` writes for numbers that JSON lacks."""
 
 
 class SubmissionError(HarnessError, ValueError):
-    """JSON that is not what it should be; the message names the field."""
+    """JSON of the wrong form; the message names the field."""
 
     exit_code = 2
 
@@ -45,12 +47,12 @@ def read_record(kind: type[Record], data: Any, path: str) -> Record:
 
 
 def check_record(kind: type[Any], data: Any, path: str) -> None:
-    """Raises SubmissionError unless `data` has the fields of `kind`, each of its type."""
+    """Check that `data` has the fields of `kind`, each of its type; raises SubmissionError."""
     _checker(cast("Any", kind))(data, path)
 
 
 def check_plain(value: Any, path: str, depth: int = DEPTH_LIMIT) -> None:
-    """Raises SubmissionError unless `value` is JSON with finite numbers, not nested too deeply."""
+    """Check that `value` is JSON with finite numbers, not nested too deeply; raises SubmissionError."""
     if depth == 0:
         raise SubmissionError(path, "is nested too deeply")
     if isinstance(value, Mapping):
@@ -60,16 +62,16 @@ def check_plain(value: Any, path: str, depth: int = DEPTH_LIMIT) -> None:
         for item in value:
             check_plain(item, path, depth - 1)
     elif isinstance(value, float) and not math.isfinite(value):
-        raise SubmissionError(path, "holds a number that is not finite")
+        raise SubmissionError(path, "has a number that is not finite")
     elif type(value) is int and abs(value) > LARGEST:
-        raise SubmissionError(path, "holds a number over 2^63")
+        raise SubmissionError(path, "has a number over 2^63")
 
 
 def check_texts(data: Any) -> None:
-    """Raises SubmissionError for text that databases cannot hold: NUL, or half of a surrogate pair."""
+    """Check that databases can store all text: no NUL, no half of a surrogate pair; raises SubmissionError."""
     for text in _texts(data):
         if "\x00" in text or any("\ud800" <= letter <= "\udfff" for letter in text):
-            raise SubmissionError("text", f"{show(text)} holds a character that is none")
+            raise SubmissionError("text", f"{show(text)} has a character that databases cannot store")
 
 
 def _texts(data: Any) -> Iterator[str]:
@@ -146,7 +148,7 @@ def _enum(kind: type[Enum]) -> Checker:
 def _dataclass(kind: type[Any]) -> Checker:
     hints = get_type_hints(kind)
     inner = {item.name: _checker(hints[item.name]) for item in fields(kind)}
-    # what needs no second look: half of the time goes into calls
+    # plain types are decided here, since half of the time is spent in calls
     plain = {item.name: _PLAIN.get(hints[item.name], frozenset()) for item in fields(kind)}
     needed = [item.name for item in fields(kind) if item.default is MISSING and item.default_factory is MISSING]
 
@@ -166,7 +168,7 @@ def _dataclass(kind: type[Any]) -> Checker:
 
 
 def _case(value: Any, path: str) -> None:
-    """A mapping: the rest is checked where it is read."""
+    """Accept a mapping; the case itself is checked when it is parsed."""
     if not isinstance(value, dict):
         raise _wrong(path, "a mapping", value)
 

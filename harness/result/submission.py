@@ -1,6 +1,6 @@
 """Reader of a whole run as JSON, which `opgauge export --samples` writes and `opgauge push` sends.
 
-Reading is as strict as running: cases follow the rules of case files, every field has its type, and figures have to be
+Reading is as strict as running: cases follow the rules of case files, every field has its type, and figures must be
 possible.
 """
 
@@ -17,7 +17,7 @@ from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from typing import Any
 
-from opgauge.harness import jsontext
+from opgauge.harness import json_text
 from opgauge.harness.case.case import Case
 from opgauge.harness.case.casejson import case_from_json, stored_case
 from opgauge.harness.case.hint import did_you_mean, show
@@ -27,23 +27,29 @@ from opgauge.harness.result.result import Ceilings, Environment, Result, Trial, 
 from opgauge.harness.result.strict import SubmissionError, check_plain, check_record, check_texts, read_record
 
 FORMAT = 1
+"""Version of the format."""
 BODY = "the text"
+"""Name of the whole text in messages."""
 STATUSES = ("finished", "interrupted", "imported")
+"""Statuses of a run that can be submitted."""
 RESULT_LIMIT = 100_000
-"""Results of one run."""
+"""Most results of one run."""
 ENTRY_LIMIT = 2_000
-"""Entries of an environment, and ceilings of a run."""
+"""Most entries of an environment, and most ceilings of a run."""
 CASE_BYTES = ENVIRONMENT_BYTES = 64 << 10
+"""Most characters of an environment."""
 CONTAINER_LIMIT = 1_000_000
+"""Most brackets in the text of a run."""
 _ESCAPE = re.compile(rb"\\u(?:0000|[dD][89a-fA-F])")
 _DEVICE = re.compile(r"(cpu|cuda:[0-9]{1,4})")
 _TOP = ("opgauge", "run", "ceilings", "results")
 _HEAD = ("id", "started", "finished", "status", "command", "environment")
 NAME_LENGTH, COMMIT_LENGTH = 64, 64
+"""Most characters of the name of an implementation, and of a commit."""
 AHEAD = timedelta(days=1)
-"""How far a clock elsewhere may be ahead."""
+"""Tolerance for clocks of other machines that are ahead."""
 EARLIEST = datetime(2000, 1, 1, tzinfo=UTC)
-"""Before it nothing was measured; databases and time zones have trouble with the year 1."""
+"""Earliest start of a run; databases and time zones mishandle the year 1."""
 
 
 @dataclass(frozen=True)
@@ -66,12 +72,12 @@ class Submission:
 
     @property
     def digest(self) -> str:
-        """Hash of the content: the same run sent at once or in parts has the same."""
+        """Hash of the content: a run has the same hash whether it is sent at once or in parts."""
         return hashlib.sha256(self.head_digest + b"".join(self.result_digests)).hexdigest()
 
 
 def parse(text: str | bytes) -> Any:
-    """Strict JSON, without NaN, lone surrogates or unbounded nesting; a byte order mark is skipped.
+    """Parse JSON without NaN, lone surrogates or unbounded nesting; a byte order mark is skipped.
 
     Raises SubmissionError.
     """
@@ -80,7 +86,7 @@ def parse(text: str | bytes) -> Any:
         return parse(body.removeprefix(BOM_UTF8))
     try:
         if body.count(b"[") + body.count(b"{") > CONTAINER_LIMIT:
-            raise SubmissionError(BODY, "more structure than any run has")
+            raise SubmissionError(BODY, "too many brackets for a run")
         data = _parse(body, text)
     except RecursionError as error:
         raise SubmissionError(BODY, "nested too deeply") from error
@@ -97,9 +103,9 @@ def parse(text: str | bytes) -> Any:
 
 def _parse(body: bytes, text: str | bytes) -> Any:
     try:
-        return jsontext.read_strictly(body)
+        return json_text.read_strictly(body)
     except ValueError:
-        # Python's own takes a little more, and says better what is wrong
+        # Python's own parser accepts slightly more, and its messages are clearer
         whole = text if isinstance(text, str) else text.decode("utf-8")
         return json.loads(whole, parse_constant=_no_constant)
 
@@ -111,7 +117,7 @@ def read_submission(data: Any) -> Submission:
     except HarnessError:
         raise
     except (ArithmeticError, AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:
-        msg = f"it is no run: {type(error).__name__}: {error}"
+        msg = f"it is not a run: {type(error).__name__}: {error}"
         raise SubmissionError(BODY, msg[:1000]) from error
 
 
@@ -129,7 +135,7 @@ def read_run_id(value: Any) -> str:
 def join(parts: Sequence[Submission]) -> Submission:
     """One run from its parts, in order; the ceilings are those of the first.
 
-    Raises SubmissionError for parts that overlap, or that are of different runs: each has the same head.
+    Raises SubmissionError for parts that overlap, or that have different heads and so are of different runs.
     """
     for number, part in enumerate(parts):
         for name in ("id", "started", "finished", "status", "command", "environment"):
@@ -189,7 +195,7 @@ def _read_result(data: Any, path: str) -> Result:
 
 
 def _case(data: Mapping[str, Any], path: str) -> Case:
-    text = jsontext.write(data)
+    text = json_text.write(data)
     if 2 * len(text) > CASE_BYTES:
         text = as_text(data)
     if len(text) > CASE_BYTES:
@@ -202,13 +208,13 @@ def _case(data: Mapping[str, Any], path: str) -> Case:
 
 @lru_cache(maxsize=2_000)
 def _read_case(text: str) -> Case:
-    """Cases recur in every run, and reading one takes longer than reading a result."""
+    """The case in a JSON text, cached: cases recur in every run, and reading one takes longer than reading a result."""
     data = json.loads(text)
     check_plain(data, "it")
     try:
         return case_from_json(data)
     except CaseError as error:
-        found = stored_case(data) if error.path == "op" else None  # an op of somebody's own
+        found = stored_case(data) if error.path == "op" else None  # an op that this process does not know
         if found is None or not found.is_consistent:
             raise
         return found
@@ -229,9 +235,7 @@ def _check_distinct(results: Sequence[Result]) -> None:
         trial = result.trial
         key = (trial.case.id, trial.case.name, trial.implementation, trial.device, result.block)
         if key in seen:
-            raise SubmissionError(
-                "results", f"{trial.case.name} {trial.implementation} on {trial.device} is there twice"
-            )
+            raise SubmissionError("results", f"{trial.case.name} {trial.implementation} on {trial.device} occurs twice")
         seen.add(key)
 
 

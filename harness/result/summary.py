@@ -1,4 +1,4 @@
-"""Summary of a run as plain values: a record per result, a row per case that sets its implementations side by side."""
+"""Summary of a run as plain values: a record per result, and a row per case with its implementations side by side."""
 
 from __future__ import annotations
 
@@ -21,20 +21,21 @@ from opgauge.harness.result.result import (
 )
 
 PEERS = ("torch", "torch_compile", "torchvision")
+"""Implementations of other libraries."""
 MOST_SHARE = 1.5
-"""Ratio of bound to time above which a time is impossible: peaks are measured in other minutes than cases."""
+"""Ratio of bound to time above which a time is impossible; peaks and cases are measured minutes apart."""
 COARSE_NS = 10_000.0
-"""Time below which a GPU's cold figure is mostly launch and events, so that the hot one decides."""
+"""Time below which a GPU's cold time is mostly launch and event overhead, so that the hot time decides."""
 NOISE = 1.02
-"""Medians of the same code in two processes differ by so much, at the 10 to 50 µs of most cases on an H200."""
+"""Difference of medians of the same code in two processes, at the 10 to 50 µs of most cases on an H200."""
 ALLOWED = {"cold": 1.0, "hot": 1.05}
-"""Optimized over the fastest peer, at most."""
+"""Largest ratio of optimized to the fastest peer that is not slower."""
 BASELINE, OPTIMIZED = "baseline", "optimized"
 """Implementations that every op has."""
 
 
 def gbps(result: Result) -> float | None:
-    """Least bytes over median time, GB/s."""
+    """Least bytes over median time, in GB/s."""
     if result.measurement is None or not result.bytes or not result.measurement.samples_ns:
         return None
     return result.bytes / result.measurement.median_ns
@@ -43,8 +44,8 @@ def gbps(result: Result) -> float | None:
 def share_of_ceiling(result: Result, ceilings: Mapping[str, Ceilings]) -> float | None:
     """Share of the ceiling, 0 to 1.
 
-    The ceiling is a copy of the same bytes (a fill if nothing is read) on the device in the same run, or the matrix
-    rate if the least work takes longer there.
+    The ceiling is a copy of the same number of bytes (a fill if nothing is read) on the device in the same run, or
+    the matrix rate if the least work takes longer by it.
     """
     bound = peak_bound(result, ceilings)
     return None if bound is None or result.measurement is None else bound.time_ns / result.measurement.median_ns
@@ -60,14 +61,14 @@ def peak_bound(result: Result, ceilings: Mapping[str, Ceilings]) -> PeakBound | 
 
 
 def within_peaks(result: Result, ceilings: Mapping[str, Ceilings]) -> Result:
-    """The result; as wrong where its time is below what the device allows for bytes and flops."""
+    """The result; marked wrong if its time is below the least time that the device allows for its bytes and flops."""
     bound = peak_bound(result, ceilings)
     if result.status is not Status.OK or bound is None or result.measurement is None:
         return result
     time_ns, least_ns = result.measurement.median_ns, bound.time_ns
     smallest = min(ceilings[result.trial.device].sizes, default=0)
     if result.bytes < smallest and not bound.peak.startswith("matrix"):
-        least_ns *= result.bytes / smallest  # the smallest size measured takes as long as its call
+        least_ns *= result.bytes / smallest  # smaller sizes take as long as the smallest measured one
     if time_ns * MOST_SHARE >= least_ns or least_ns < COARSE_NS / 10:
         return result
     reason = f"faster than the device allows: {time_ns:.4g} ns, at least {least_ns:.4g} ns by {bound.peak}"
@@ -75,7 +76,7 @@ def within_peaks(result: Result, ceilings: Mapping[str, Ceilings]) -> Result:
 
 
 def origin(run_id: str, started: datetime, environment: Environment) -> dict[str, Any]:
-    """Columns that say where a result is from: the same for all results of a run."""
+    """Columns that identify the run: the same for all results of a run."""
     return {
         "run": run_id,
         "started": started.isoformat(),
@@ -88,7 +89,7 @@ def origin(run_id: str, started: datetime, environment: Environment) -> dict[str
 
 
 def record(result: Result, ceilings: Mapping[str, Ceilings], where: Mapping[str, Any], model: str) -> dict[str, Any]:
-    """One result as a flat JSON object, null for unknown values. where: from `origin`; model: of the device."""
+    """One result as a flat JSON object, null for unknown values. where: from `origin`; model: model of the device."""
     case, measurement, check = result.trial.case, result.measurement, result.check
     content = case_to_json(case)
     quantiles = result.extra.get("quantiles_ns") or [None] * 4
@@ -140,7 +141,7 @@ def _finite(value: float) -> float | str:
 
 
 def block_ratios(blocks: Iterable[Mapping[str, float | None]], above: str, below: Sequence[str]) -> list[float]:
-    """The time of `above` over the least of those `below`, in each block that knows both; blocks: times by name."""
+    """Time of `above` over the least of `below`, per process that measured both; blocks: times by implementation."""
     found = []
     for times in blocks:
         over, least = times.get(above), min((time for name in below if (time := times.get(name))), default=None)
@@ -150,16 +151,16 @@ def block_ratios(blocks: Iterable[Mapping[str, float | None]], above: str, below
 
 
 def is_coarse(time_ns: float | None, device: str) -> bool:
-    """Whether a cold time is mostly launch and events."""
+    """Whether a cold time is mostly launch and event overhead."""
     return time_ns is not None and time_ns < COARSE_NS and device != "cpu"
 
 
 @dataclass(frozen=True)
 class Row:
-    """A case on a device: results by implementation, each of all its blocks.
+    """A case on a device: results by implementation, each merged over all its processes.
 
-    blocks: what was measured in each, by implementation that is ok in all of its own. Ratios are medians over blocks
-    that have both: of the same process and the same minutes of a host.
+    blocks: results of each process, by implementation that is ok in all of its own processes. Ratios are medians
+    over the processes that measured both, so that both were measured within the same minutes.
     """
 
     op: str
@@ -176,7 +177,7 @@ class Row:
         return measured.median_ns if measured else None
 
     def hot_ns(self, implementation: str) -> float | None:
-        """Time per call of a graph of many, caches warm; None where that was not measured."""
+        """Time per call in a graph of many, caches warm; None if not measured."""
         measured = self._measured(implementation)
         return _hot(measured) if measured else None
 
@@ -186,7 +187,7 @@ class Row:
 
     @property
     def best(self) -> Result | None:
-        """The optimized result, the baseline's where there is none; without either, the fastest."""
+        """The optimized result, else the baseline's, else the fastest."""
         known = self.results.get(OPTIMIZED) or self.results.get(BASELINE)
         times = {name: time for name in self.results if (time := self.median_ns(name)) is not None}
         return known or (self.results[min(times, key=times.__getitem__)] if times else None)
@@ -198,12 +199,12 @@ class Row:
 
     @property
     def against_peer(self) -> float | None:
-        """Optimized time over that of the fastest peer: below 1 is faster."""
+        """Optimized time over the time of the fastest peer: below 1 is faster."""
         return self._ratio(OPTIMIZED, PEERS, _cold)
 
     @property
     def hot_against_peer(self) -> float | None:
-        """The same of the hot figures."""
+        """Optimized hot time over the least hot time of the peers."""
         return self._ratio(OPTIMIZED, PEERS, _hot)
 
     def _ratio(self, above: str, below: Sequence[str], time: Callable[[Measurement], float | None]) -> float | None:
@@ -216,19 +217,19 @@ class Row:
 
     @property
     def decides(self) -> str:
-        """Which of the two ratios counts: `hot` below 10 µs on a GPU, else `cold`."""
+        """Which ratio decides: `hot` below 10 µs on a GPU, else `cold`."""
         coarse = is_coarse(self.median_ns(OPTIMIZED), self.device)
         return "hot" if coarse and self.hot_against_peer is not None else "cold"
 
     @property
     def deciding(self) -> float | None:
-        """The ratio that counts."""
+        """The ratio that decides."""
         found = self.deciding_by_block
         return median(found) if found else None
 
     @property
     def deciding_by_block(self) -> list[float]:
-        """The ratio that counts, in each block."""
+        """The ratio that decides, in each process."""
         return self._ratios(OPTIMIZED, PEERS, _hot if self.decides == "hot" else _cold)
 
     @property
@@ -258,7 +259,7 @@ def rows(results: Iterable[Result]) -> list[Row]:
 
 
 def _as_one(blocks: Sequence[Result]) -> Result:
-    """The first block that is not ok; else each block's median is a sample, and the hot figure theirs."""
+    """The first result that is not ok; else one whose samples are the medians of all processes."""
     bad = next((block for block in blocks if block.status is not Status.OK), None)
     taken = [block.measurement for block in blocks if block.measurement is not None]
     if bad is not None or len(taken) < 2:
@@ -282,7 +283,7 @@ def _row(by_name: Mapping[str, Sequence[Result]]) -> Row:
 
 
 def sort_rows(found: list[Row], order: str) -> list[Row]:
-    """`slowest`: slowest against its best peer first; `speedup`: least over the baseline first; `name`."""
+    """Rows by `slowest` (slowest against the fastest peer first), `speedup` (least first) or `name`."""
     if order == "name":
         return sorted(found, key=lambda row: (row.op, row.case, row.device))
     if order == "slowest":

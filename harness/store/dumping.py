@@ -10,7 +10,7 @@ import re
 from array import array
 from collections.abc import Sequence
 
-from opgauge.harness import jsontext
+from opgauge.harness import json_text
 from opgauge.harness.store.queries import CASE, RESULT, SAMPLE, select
 from opgauge.harness.store.tables import CaseRow, ResultRow, SampleRow
 from sqlalchemy import Engine, Text, bindparam, cast
@@ -62,13 +62,13 @@ def dump_run(engine: Engine, run_key: int, head: str) -> str:
 
 def _trial(names: Sequence[str]) -> str:
     """The end of a trial, after its case."""
-    return jsontext.write_compact(dict(zip(("implementation", "backend", "device"), names, strict=True))).decode()[1:]
+    return json_text.write_compact(dict(zip(("implementation", "backend", "device"), names, strict=True))).decode()[1:]
 
 
 def _samples(packed: Sequence[Sequence[bytes | None]]) -> list[str]:
     """The samples of each result as JSON; the numbers of all are written at once, and there are no others mostly."""
     lists = [array("d", one).tolist() for three in packed for one in three if one]
-    written = iter(jsontext.write_compact(lists).decode()[2:-2].split("],["))
+    written = iter(json_text.write_compact(lists).decode()[2:-2].split("],["))
     found = []
     for times, cpu, clock in packed:
         first = next(written) if times else ""
@@ -94,15 +94,15 @@ def _body(text: str, samples: str) -> str:
 
 def _rewritten(text: str, packed: Sequence[bytes | None]) -> str:
     """The same by reading and writing."""
-    found = jsontext.read(text)
+    found = json_text.read(text)
     quantiles, measurement = found.pop("quantiles_ns", None), found.get("measurement")
     if quantiles:
         found["extra"] = {**found.get("extra", {}), "quantiles_ns": quantiles}
     if measurement is not None:
         samples = {name: array("d", one or b"").tolist() for name, one in zip(SAMPLES_OF, packed, strict=True)}
         found["measurement"] = {**measurement, **samples}
-    return jsontext.write_compact(found).decode()[1:]
+    return json_text.write_compact(found).decode()[1:]
 
 
 def _plain(text: str) -> str:
-    return jsontext.write_compact(jsontext.read(text)).decode() if _HALF in text else text
+    return json_text.write_compact(json_text.read(text)).decode() if _HALF in text else text

@@ -36,7 +36,7 @@ _PARTS = (("measurement", "peak_bytes"), ("measurement", "footprint"), ("ruler",
 
 
 class Judged(NamedTuple):
-    """One result as a comparison sees it. peak, footprint, ruler: JSON as it is stored; None where there is none."""
+    """One result as a comparison sees it. peak, footprint, calibration: JSON as it is stored; None if absent."""
 
     case_key: int
     implementation: str
@@ -49,7 +49,7 @@ class Judged(NamedTuple):
     bytes: int
     peak: str | int | None
     footprint: str | None
-    ruler: str | None
+    calibration: str | None
 
 
 class UsedResources(NamedTuple):

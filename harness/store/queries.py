@@ -13,7 +13,7 @@ from datetime import UTC, date, datetime
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from opgauge.harness import jsontext
+from opgauge.harness import json_text
 from opgauge.harness.result.result import Ceilings, Environment, from_json
 from opgauge.harness.store.tables import (
     AcknowledgementRow,
@@ -507,7 +507,7 @@ def _run(row: Any) -> RunInfo:
 @lru_cache(maxsize=4096)
 def _environment(text: str) -> Environment:
     """The environment in a JSON text, shared by the runs that have the same."""
-    return from_json(Environment, jsontext.read(text))
+    return from_json(Environment, json_text.read(text))
 
 
 def _unpack(packed: bytes) -> list[float]:

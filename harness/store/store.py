@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Self
 from urllib.parse import quote
 
-from opgauge.harness import jsontext
+from opgauge.harness import json_text
 from opgauge.harness.case.case import Case
 from opgauge.harness.case.casejson import case_to_json, read_stored_case
 from opgauge.harness.errors import NothingError, StoreError
@@ -48,7 +48,7 @@ RETRIED = (str(Status.TIMEOUT), str(Status.OUT_OF_MEMORY))
 """Statuses that a resumed run measures again: they may be due to the machine at that moment."""
 SAMPLES = ("samples_ns", "cpu_ns", "clock_mhz")
 _NO_SAMPLES: dict[str, list[float]] = {name: [] for name in SAMPLES}
-_JSON: dict[str, Any] = {"json_serializer": jsontext.write, "json_deserializer": jsontext.read}
+_JSON: dict[str, Any] = {"json_serializer": json_text.write, "json_deserializer": json_text.read}
 BUSY_MS = 10_000
 LOST_AFTER = timedelta(hours=1)
 """Time without a result after which a running run counts as lost; a trial may take minutes."""

@@ -52,7 +52,7 @@ def _by_subject(runs: Sequence[GateRun]) -> dict[Subject, dict[str, list[Pair]]]
             evidence = evidence_of(record, {})
             lists = seen.setdefault(subject, {"pairs": [], "ruler": []})
             lists["pairs"] += evidence.pairs
-            lists["ruler"] += evidence.ruler
+            lists["ruler"] += evidence.calibration
     return {subject: lists for subject, lists in seen.items() if lists["pairs"]}
 
 

@@ -153,7 +153,7 @@ class Yardstick:
 
     def _launch_ns(self, timer: Timer, device: str) -> float:
         if device not in self._launches:
-            self._launches[device] = timer.ruler().launch_ns
+            self._launches[device] = timer.calibrate().launch_ns
         return self._launches[device]
 
 

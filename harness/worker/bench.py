@@ -19,7 +19,7 @@ import numpy as np
 from opgauge.harness.case.case import Case
 from opgauge.harness.measure import Limits, Timer, timer_for
 from opgauge.harness.measure.series import with_series
-from opgauge.harness.result.result import Check, Footprint, Measurement, Result, Ruler, Status, Trial
+from opgauge.harness.result.result import Calibration, Check, Footprint, Measurement, Result, Status, Trial
 from opgauge.harness.result.summary import PEERS
 from opgauge.harness.worker.attempt import Attempt, KernelFailedError, Trusted, WrongError
 from opgauge.harness.worker.audit import Audit
@@ -61,7 +61,7 @@ class Bench:
         self.reference_threads: int | None = None
         self.memory: str | None = None
         self.timers: dict[tuple[str, int], Timer] = {}
-        self.rulers: dict[str, Ruler] = {}
+        self.calibrations: dict[str, Calibration] = {}
         self.case: Case | None = None
         self.inputs = Inputs({})
         self.expected: Expected | None = None
@@ -102,7 +102,7 @@ class Bench:
         try:
             found = find_trial_kernel(trial, cpu_fallback=cpu_fallback)
             result = replace(result, fell_back=found.fell_back, deterministic=found.kernel.deterministic)
-            result = replace(result, ruler=self._ruler("cpu" if found.fell_back else trial.device))
+            result = replace(result, ruler=self._calibration("cpu" if found.fell_back else trial.device))
             self._load(case, phases, kept, with_reference=trusted is None)
             reference = partial(self._expect, case, found.kernel, kept)
             tell = partial(Attempt.digests, with_grounds=with_grounds) if with_digest or with_grounds else None
@@ -161,13 +161,13 @@ class Bench:
             found = self.timers[backend, index] = timer_for(backend, index, self.block)
         return found
 
-    def _ruler(self, name: str) -> Ruler:
+    def _calibration(self, name: str) -> Calibration:
         """A device's ruler, measured when this process first has to do with it."""
-        if name not in self.rulers:
-            self.report("ruler")
+        if name not in self.calibrations:
+            self.report("calibration")
             device = Device.parse(name)
-            self.rulers[name] = self.timer(device.backend, device.index).ruler()
-        return self.rulers[name]
+            self.calibrations[name] = self.timer(device.backend, device.index).calibrate()
+        return self.calibrations[name]
 
     def _load(self, case: Case, phases: _Phases, kept: Path | None, *, with_reference: bool) -> None:
         """Inputs and, where it is wanted, the reference of `case`, unless they are at hand."""

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from opgauge.harness import jsontext
+from opgauge.harness import json_text
 from opgauge.harness.case.case import Case
 from opgauge.harness.case.file import load_cases
 from opgauge.harness.result.result import Ceilings, Check, Environment, Measurement, Result, Status, Trial, to_json
@@ -126,7 +126,7 @@ def _row(case: Case, made: str, device: str, values: NDArray[np.float64], *, fai
         data["quantiles_ns"] = [*ordered[[0, SAMPLES // 4, -SAMPLES // 4]].tolist(), SAMPLES]
         known["median_ns"] = float(np.median(values))
         known["low_ns"], known["high_ns"] = data["quantiles_ns"][1:3]
-    return (*known.values(), jsontext.write_compact(data).decode())
+    return (*known.values(), json_text.write_compact(data).decode())
 
 
 def _result(case: Case, made: str, device: str, *, fails: bool) -> Result:

@@ -207,22 +207,22 @@ def test_two_modes_are_the_reason_and_are_named() -> None:
     assert found.is_bimodal
 
 
-def test_a_ruler_that_moved_takes_back_the_alarm() -> None:
+def test_a_calibration_that_moved_takes_back_the_alarm() -> None:
     """Where the fixed kernels are 5 % slower too, the host changed, not the case."""
-    found = compare(replace(evidence(paired(1.05)), ruler=paired(1.05)))
+    found = compare(replace(evidence(paired(1.05)), calibration=paired(1.05)))
     assert said(found) == (Verdict.UNDECIDED, Reason.HOST_MOVED)
     assert found.host_moved
-    assert compare(replace(evidence(paired(1.05)), ruler=paired(1.0))).verdict is Verdict.SLOWER
+    assert compare(replace(evidence(paired(1.05)), calibration=paired(1.0))).verdict is Verdict.SLOWER
 
 
-def test_a_ruler_that_moved_a_little_does_not_excuse_much() -> None:
+def test_a_calibration_that_moved_a_little_does_not_excuse_much() -> None:
     """A host that is 5 % slower, or faster, does not make a case 2 times slower or faster: the verdict stands."""
     for ratio, verdict in ((2.0, Verdict.SLOWER), (0.5, Verdict.FASTER)):
-        for ruler in (1.05, 0.95):
-            found = compare(replace(evidence(paired(ratio)), ruler=paired(ruler)))
+        for shift in (1.05, 0.95):
+            found = compare(replace(evidence(paired(ratio)), calibration=paired(shift)))
             assert said(found) == (verdict, Reason.BEYOND)
             assert found.host_moved
-        assert compare(replace(evidence(paired(ratio)), ruler=paired(1.3))).reason is Reason.HOST_MOVED
+        assert compare(replace(evidence(paired(ratio)), calibration=paired(1.3))).reason is Reason.HOST_MOVED
 
 
 def test_the_detectable_change_shrinks_with_pairs() -> None:

@@ -124,7 +124,7 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> FakeCuda:
     """A device that is not there."""
     made = FakeCuda()
     monkeypatch.setattr("opgauge.harness.measure.cuda.cupy", lambda: made)
-    monkeypatch.setattr("opgauge.harness.measure.ruler.cupy", lambda: made)
+    monkeypatch.setattr("opgauge.harness.measure.calibration.cupy", lambda: made)
     return made
 
 
@@ -221,14 +221,14 @@ def test_names_come_from_a_graph_of_one_call(fake: FakeCuda, monkeypatch: pytest
     assert (footprint.launches, footprint.kernels) == (2, ("first", "[copy]"))
 
 
-def test_the_ruler_times_a_copy_arithmetic_and_an_empty_launch(fake: FakeCuda) -> None:
-    """The ruler's work is fixed, and its times are medians, with the clock."""
+def test_calibration_times_a_copy_arithmetic_and_an_empty_launch(fake: FakeCuda) -> None:
+    """The calibration workload is fixed, and its times are medians, with the clock."""
     fake.clocks = [BASE_MHZ]
-    ruler = CudaTimer().ruler()
-    assert (ruler.copy_ns, ruler.arithmetic_ns, ruler.launch_ns) == (1e4, 1e4, 1e4)
-    assert ruler.clock_mhz == pytest.approx(BASE_MHZ, rel=1e-3)
+    found = CudaTimer().calibrate()
+    assert (found.copy_ns, found.arithmetic_ns, found.launch_ns) == (1e4, 1e4, 1e4)
+    assert found.clock_mhz == pytest.approx(BASE_MHZ, rel=1e-3)
     assert {"copy", "multiply_add", "empty"} <= set(fake.log)
-    assert ruler.level_ns == 1e4
+    assert found.level_ns == 1e4
 
 
 def test_what_cannot_be_captured_is_called_back_to_back(fake: FakeCuda) -> None:
@@ -389,9 +389,9 @@ def test_the_clock_of_samples_is_the_drivers(timer: CudaTimer) -> None:
 
 
 @pytest.mark.gpu
-def test_the_ruler_stays_where_it_is(timer: CudaTimer) -> None:
-    """Two rulers in one process differ by less than 10 %, and are what the device can do."""
-    first, second = timer.ruler(), timer.ruler()
+def test_calibrations_of_one_process_agree(timer: CudaTimer) -> None:
+    """Two calibrations in one process differ by less than 10 %, and are what the device can do."""
+    first, second = timer.calibrate(), timer.calibrate()
     assert second.level_ns == pytest.approx(first.level_ns, rel=0.1)
     assert first.launch_ns < first.arithmetic_ns
     assert first.clock_mhz is not None

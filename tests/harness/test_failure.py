@@ -59,7 +59,7 @@ def test_reasons_are_not_endless() -> None:
         (3, Status.ERROR, "exit code 3"),
         (-signal.SIGSEGV, Status.ERROR, "SIGSEGV"),
         (-signal.SIGABRT, Status.ERROR, "SIGABRT"),
-        (-signal.SIGKILL, Status.OUT_OF_MEMORY, "memory runs out"),
+        (-signal.SIGKILL, Status.OUT_OF_MEMORY, "out of memory"),
     ],
 )
 def test_what_the_end_of_a_process_means(code: int, status: Status, words: str) -> None:

@@ -1,4 +1,4 @@
-"""What a call takes without noise: launches from a graph, registers from the compiler; and the block's ruler."""
+"""What a call takes without noise: launches from a graph, registers from the compiler; and the calibration workload."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from opgauge.harness.gate.record import BlockOutcome
 from opgauge.harness.measure import Limits
 from opgauge.harness.measure.cpu import CpuTimer
 from opgauge.harness.measure.footprint import graph_names
-from opgauge.harness.result.result import Footprint, Measurement, Ruler, Status, Trial
+from opgauge.harness.result.result import Calibration, Footprint, Measurement, Status, Trial
 from opgauge.harness.worker import bench
 from opgauge.harness.worker.bench import Bench
 from opgauge.ops import find_op
@@ -141,31 +141,31 @@ def test_the_gate_sees_what_was_measured() -> None:
     assert (found.registers, found.spills, found.peak_bytes) == (40, 8, None)
 
 
-def test_each_block_has_one_ruler(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A process measures its ruler before its first trial and gives it to all results of the device."""
-    rulers = iter([Ruler(4.0, 9.0, 1.0), Ruler(5.0, 9.0, 1.0)])
-    monkeypatch.setattr(CpuTimer, "ruler", lambda _: next(rulers))
+def test_each_block_is_calibrated_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process runs the calibration workload before its first trial and gives it to all results of the device."""
+    calibrations = iter([Calibration(4.0, 9.0, 1.0), Calibration(5.0, 9.0, 1.0)])
+    monkeypatch.setattr(CpuTimer, "calibrate", lambda _: next(calibrations))
     phases: list[str] = []
     bench = Bench(phases.append)
     results = [bench.run(a_trial(name), QUICK) for name in ("baseline", "optimized")]
-    assert [result.ruler for result in results] == [Ruler(4.0, 9.0, 1.0)] * 2
+    assert [result.ruler for result in results] == [Calibration(4.0, 9.0, 1.0)] * 2
     assert results[0].ruler is not None
     assert results[0].ruler.level_ns == 6.0
-    assert phases[0] == "ruler"
-    assert phases.count("ruler") == 1
-    assert Bench(phases.append).run(a_trial(), QUICK).ruler == Ruler(5.0, 9.0, 1.0)
+    assert phases[0] == "calibration"
+    assert phases.count("calibration") == 1
+    assert Bench(phases.append).run(a_trial(), QUICK).ruler == Calibration(5.0, 9.0, 1.0)
 
 
-def test_a_trial_without_a_kernel_has_no_ruler() -> None:
+def test_a_trial_without_a_kernel_is_not_calibrated() -> None:
     """What was not run needs none."""
     assert Bench(lambda _: None).run(a_trial("nobody"), QUICK).ruler is None
 
 
-def test_the_cpus_ruler_has_positive_times() -> None:
+def test_the_cpus_calibration_has_positive_times() -> None:
     """A copy, arithmetic and an empty call all take some time; there is no SM clock."""
-    ruler = CpuTimer().ruler()
-    assert min(ruler.copy_ns, ruler.arithmetic_ns, ruler.launch_ns) > 0
-    assert ruler.clock_mhz is None
+    found = CpuTimer().calibrate()
+    assert min(found.copy_ns, found.arithmetic_ns, found.launch_ns) > 0
+    assert found.clock_mhz is None
 
 
 def test_times_of_single_calls_on_the_cpu() -> None:

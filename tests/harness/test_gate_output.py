@@ -78,7 +78,7 @@ def test_a_run_of_nothing_is_an_error_in_junit() -> None:
 
 
 def test_markdown_explains_itself() -> None:
-    """A flagged case comes with interval, blocks, clock, kernels, ruler, and commands to reproduce and bisect."""
+    """A flagged case comes with interval, blocks, clock, kernels, calibration, and commands to reproduce and bisect."""
     found = markdown(a_run(some()))
     assert "slower 1" in found.replace("1 slower", "slower 1")
     for said in (
@@ -86,7 +86,7 @@ def test_markdown_explains_itself() -> None:
         "1980 MHz",
         "kernel sign&#95;rows",
         "2.0 % in 0.8 s",
-        "ruler:",
+        "calibration workload:",
         "in 99 of 100 runs",
     ):
         assert said in found

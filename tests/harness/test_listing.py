@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from opgauge.harness.result.result import Environment, Footprint, Measurement, Result, Ruler, Status
+from opgauge.harness.result.result import Calibration, Environment, Footprint, Measurement, Result, Status
 from opgauge.harness.store import Store, listing
 from opgauge.harness.store.listing import Filters
 
@@ -32,16 +32,16 @@ def _results() -> list[Result]:
     footprint = Footprint(2, ("a<float, 4>", "b"), 1, 32, 0)
     whole = replace(measurement, peak_bytes=2**40, footprint=footprint)
     failed = replace(a_result(block=2), status=Status.ERROR, reason="why", measurement=None, check=None)
-    return [replace(plain, measurement=whole, ruler=Ruler(1.0, 4.0, 3.0)), a_result(block=1), failed]
+    return [replace(plain, measurement=whole, ruler=Calibration(1.0, 4.0, 3.0)), a_result(block=1), failed]
 
 
 def test_what_a_comparison_judges_is_read_without_the_rest(store: Store) -> None:
-    """Peak memory, footprint and ruler come as they were stored, null where there are none."""
+    """Peak memory, footprint and calibration come as they were stored, null where there are none."""
     whole, plain, failed = listing.list_judged(store.engine, 1, 10)
     assert int(whole.peak or 0) == 2**40
     assert json.loads(whole.footprint or "")["kernels"] == ["a<float, 4>", "b"]
-    assert json.loads(whole.ruler or "")["arithmetic_ns"] == 4.0
-    assert {(one.peak, one.footprint, one.ruler) for one in (plain, failed)} == {(None, None, None)}
+    assert json.loads(whole.calibration or "")["arithmetic_ns"] == 4.0
+    assert {(one.peak, one.footprint, one.calibration) for one in (plain, failed)} == {(None, None, None)}
     assert (failed.status, failed.reason) == ("error", "why")
 
 

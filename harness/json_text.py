@@ -1,7 +1,7 @@
-"""JSON by the parser and writer that come with pydantic: several times as fast as Python's own, and runs are large.
+"""JSON text read and written by pydantic's parser and writer, several times as fast as Python's own.
 
-They take a twentieth of a second to import, so a command that reads a little JSON goes without. What they
-refuse, Python's own decides: nothing is read or written otherwise than by `json`.
+Importing them takes a twentieth of a second, so a command that reads little JSON does without. Input that they refuse
+is passed to Python's `json`: results are the same as those of `json`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _CORE = "pydantic_core"
 
 
 def read(text: str | bytes) -> Any:
-    """As `json.loads`, of what the database holds."""
+    """Parse JSON from the database, as `json.loads` does."""
     core: Any = sys.modules.get(_CORE)
     try:
         return json.loads(text) if core is None else core.from_json(text)
@@ -24,12 +24,12 @@ def read(text: str | bytes) -> Any:
 
 
 def read_strictly(text: bytes) -> Any:
-    """As `json.loads`, but for NaN, infinities and halves of characters: raises ValueError for these."""
+    """Parse JSON from elsewhere; raises ValueError for NaN, infinities and lone surrogates."""
     return import_module(_CORE).from_json(text, allow_inf_nan=False)
 
 
 def write(data: Any) -> str:
-    """As `json.dumps`, for the database."""
+    """Serialize for the database, as `json.dumps` does."""
     core: Any = sys.modules.get(_CORE)
     try:
         return json.dumps(data) if core is None else str(core.to_json(data), "utf-8")
@@ -38,7 +38,7 @@ def write(data: Any) -> str:
 
 
 def write_compact(data: Any) -> bytes:
-    """JSON in UTF-8 without spaces, for a file. Raises ValueError for what is no text or not finite."""
+    """JSON in UTF-8 without spaces, for a file. Raises ValueError for data that is not text or not finite."""
     try:
         return bytes(import_module(_CORE).to_json(data, inf_nan_mode="null"))
     except ValueError:

@@ -8,7 +8,7 @@ import math
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from opgauge.harness import jsontext
+from opgauge.harness import json_text
 
 numbers = st.integers(-(2**63), 2**63 - 1) | st.floats(allow_nan=False, allow_infinity=False)
 plain = st.none() | st.booleans() | numbers | st.text(st.characters(codec="utf-8"))
@@ -20,10 +20,10 @@ values = st.recursive(
 @given(values)
 def test_what_is_written_is_read_again(value: object) -> None:
     """To the last bit of every number, by the quick parser and by Python's own."""
-    for text in (json.dumps(value).encode(), jsontext.write_compact(value)):
-        assert repr(jsontext.read_strictly(text)) == repr(json.loads(text)) == repr(value)
-        assert repr(jsontext.read(text.decode())) == repr(value)
-    assert repr(json.loads(jsontext.write(value))) == repr(value)
+    for text in (json.dumps(value).encode(), json_text.write_compact(value)):
+        assert repr(json_text.read_strictly(text)) == repr(json.loads(text)) == repr(value)
+        assert repr(json_text.read(text.decode())) == repr(value)
+    assert repr(json.loads(json_text.write(value))) == repr(value)
 
 
 @pytest.mark.parametrize(
@@ -32,10 +32,10 @@ def test_what_is_written_is_read_again(value: object) -> None:
 def test_no_json_is_refused(text: str) -> None:
     """What JSON has not, halves of characters, and more than one value."""
     with pytest.raises(ValueError):  # noqa: PT011  the message is not ours
-        jsontext.read_strictly(text.encode())
+        json_text.read_strictly(text.encode())
 
 
 def test_the_database_takes_what_python_does() -> None:
     """Halves of characters and numbers that are not finite, as databases of earlier versions may hold them."""
     data = {"half": "\ud800", "nan": math.nan, "inf": math.inf}
-    assert repr(jsontext.read(jsontext.write(data))) == repr(jsontext.read(json.dumps(data))) == repr(data)
+    assert repr(json_text.read(json_text.write(data))) == repr(json_text.read(json.dumps(data))) == repr(data)
