@@ -67,7 +67,7 @@ def test_a_stored_result_gets_its_list_later() -> None:
 
 
 def test_a_profiled_run_on_the_cpu_says_that_there_is_no_list(tmp_path: Path) -> None:
-    """`run --profile` on the CPU measures and says why it lists nothing, as `show --kernels` does; calibration is stored."""
+    """On the CPU `run --profile` says why it lists nothing, as `show --kernels` does; it stores the calibration."""
 
     def opgauge(*arguments: str) -> Done:
         return run_here(*arguments, cwd=ROOT, variables={"OPGAUGE_DB": f"sqlite:///{tmp_path / 'run.db'}"})
