@@ -133,7 +133,7 @@ def _set(path: str, value: Any) -> Callable[[dict[str, Any]], None]:
         ("results/0/bytes", 2**63, "whole number"),
         ("results/0/bytes", -1, "whole number"),
         ("results/0/reson", "x", "did you mean 'reason'"),
-        ("results/0/check/ok", False, "its check is not"),
+        ("results/0/check/ok", False, "with a check that failed"),
         ("results/0/measurement", None, "ok without"),
         ("results/0/measurement/samples_ns", [], "one at least"),
         ("results/0/measurement/samples_ns", [0.0], "positive numbers"),
