@@ -1,8 +1,8 @@
-"""Sends cases to the members of a cluster and hands out results as they come; keeps what is lost to a minimum.
+"""Dispatch of cases to the members of a cluster; results are yielded as they arrive.
 
-The unit is a case on a device: its implementations run one after the other on one member, so that they are compared
-on one GPU. A case's reference is computed by a CPU member of the same host, while its GPU is busy with the case
-before. A case whose member is lost is sent to another one once, then reported as an error of each trial.
+The unit is a case on a device: its implementations run one after the other on one member, so that they are compared on
+one GPU. A case's reference is computed by a CPU member of the same host, while its GPU runs the previous case. A case
+whose member is lost is sent to another one once, then reported as an error of each trial.
 """
 
 from __future__ import annotations
@@ -26,20 +26,22 @@ if TYPE_CHECKING:
     from distributed import Client, Future
 
 REFERENCE = "reference"
-"""Resource of members that compute references; those that measure have one named after their backend."""
+"""Resource of members that compute references; measuring members have one named after their backend."""
 AHEAD = 2
 """Cases per device of a host whose references are computed before they are sent."""
 TRIES = 2
+"""Most attempts per case."""
 POLL_S = 0.5
+"""Seconds between polls of the scheduler."""
 
 
 class SchedulerLostError(WorkerError):
-    """The scheduler of the cluster does not answer any more."""
+    """The scheduler of the cluster no longer answers."""
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """A result and where it was measured: environment and achieved peaks of the member, its host."""
+    """A result with its origin: environment and achieved peaks of the member, its host."""
 
     result: Result
     environment: Environment
@@ -49,7 +51,7 @@ class Measured:
 
 @dataclass(slots=True)
 class Task:
-    """A case on its way. weight: what it is expected to take, for the order; host: where it was sent."""
+    """A case in flight. weight: expected cost, for the order; host: where it was sent."""
 
     trials: Sequence[Trial]
     weight: float
@@ -65,7 +67,7 @@ class Task:
 
 @dataclass(slots=True)
 class Host:
-    """Members of one host by resource, and how many cases it has."""
+    """Members of one host by resource, and its number of cases."""
 
     name: str
     slots: dict[str, int] = field(default_factory=dict)
@@ -73,7 +75,7 @@ class Host:
 
 
 def tasks_of(trials: Iterable[Trial]) -> list[Task]:
-    """A task per case and device, those that take longest first: short ones fill the end of a run."""
+    """A task per case and device, the longest first: short ones fill the end of a run."""
     groups: dict[tuple[str, str], list[Trial]] = {}
     for trial in trials:
         groups.setdefault((trial.device, trial.case.id), []).append(trial)
@@ -91,13 +93,13 @@ def dispatch(
     ceilings: bool = False,
     tell: Callable[[str], Any] = lambda _: None,
 ) -> Iterator[Measured]:
-    """Results as they come.
+    """Results as they arrive.
 
-    GPU cases come before CPU cases, since a CPU is not timed beside GPU work on its host. ceilings: measure achieved
-    peaks with the first case of each host.
+    GPU cases come before CPU cases, since a CPU is not timed beside GPU work on its host. ceilings: measure
+    achieved peaks with the first case of each host.
 
-    Raises SchedulerLostError when the scheduler is gone, VersionMismatchError for a member of other code, WorkerError
-    where no member has a device that is asked for. What was handed out until then is complete.
+    Raises SchedulerLostError if the scheduler is gone, VersionMismatchError for a member with other code,
+    WorkerError if no member has a requested device. All results yielded until then are complete.
     """
     tasks = tasks_of(trials)
     for backend in sorted({task.backend for task in tasks}, key=lambda name: name == "cpu"):
@@ -106,7 +108,7 @@ def dispatch(
 
 
 class _Dispatcher:
-    """One backend's tasks."""
+    """Dispatch of one backend's tasks."""
 
     def __init__(
         self,
@@ -125,7 +127,7 @@ class _Dispatcher:
         self.lost: list[Measured] = []
 
     def run(self, waiting: deque[Task]) -> Iterator[Measured]:
-        """Send tasks while there is room, and collect."""
+        """Send tasks while devices are free, and collect results."""
         backend = waiting[0].backend
         if not any(host.slots.get(backend) for host in self._hosts().values()):
             msg = f"no member of the cluster has a device for {backend}: start one with `opgauge cluster worker`"
@@ -144,7 +146,7 @@ class _Dispatcher:
                 self.client.cancel(list(self.running))
 
     def _send(self, waiting: deque[Task], hosts: Mapping[str, Host]) -> None:
-        """A task for every free device; references of the tasks after them."""
+        """Send a task to every free device, and references of the following tasks."""
         for host in hosts.values():
             while waiting and host.slots.get(waiting[0].backend, 0) > host.tasks:
                 task = next((one for one in waiting if one.host in {"", host.name}), waiting[0])
@@ -188,7 +190,7 @@ class _Dispatcher:
         )
 
     def _asks_ceilings(self, host: str) -> bool:
-        """With the first task of each host."""
+        """Whether this is the first task of a host, which measures its achieved peaks."""
         if self.asked_ceilings is None or host in self.asked_ceilings:
             return False
         self.asked_ceilings.add(host)
@@ -207,7 +209,7 @@ class _Dispatcher:
                 self._again(task, waiting, "its host has no member left")
 
     def _finished(self) -> list[Future]:
-        """Tasks that ended, after waiting a little; raises SchedulerLostError when the scheduler is gone."""
+        """Tasks that ended, after a short wait; raises SchedulerLostError if the scheduler is gone."""
         from distributed import wait
 
         lost = None
@@ -247,7 +249,7 @@ class _Dispatcher:
             yield Measured(from_json(Result, result), environment, reached, found["host"])
 
     def _again(self, task: Task, waiting: deque[Task], why: str) -> None:
-        """Queue a lost task once more; after that, an error of each of its trials."""
+        """Queue a lost task once more; the second time, report an error of each of its trials."""
         case = task.trials[0].case
         if task.tries < TRIES:
             self.tell(f"{case.op} {case.name} was lost on {task.host}: sent again ({why})")
@@ -258,7 +260,7 @@ class _Dispatcher:
         self.lost += [_lost(trial, reason) for trial in task.trials]
 
     def _hosts(self) -> dict[str, Host]:
-        """Members by host, as the scheduler knows them, with the tasks that they have."""
+        """Members by host, as the scheduler knows them, with their tasks."""
         hosts: dict[str, Host] = {}
         for worker in self.client.scheduler_info(n_workers=-1)["workers"].values():
             host = hosts.setdefault(worker["host"], Host(worker["host"]))
@@ -294,6 +296,6 @@ def _lost(trial: Trial, reason: str) -> Measured:
 
 
 def _weight(trials: Sequence[Trial]) -> float:
-    """Bytes of a case by the number of implementations, with a share for what every case takes."""
+    """Bytes of a case times the number of implementations, plus a constant per case."""
     shapes = trials[0].case.resolved
     return (tensor_bytes(shapes.inputs) + tensor_bytes(shapes.outputs) + (1 << 20)) * len(trials)

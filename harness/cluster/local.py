@@ -19,14 +19,16 @@ SETTINGS = {
     "distributed.scheduler.allowed-failures": 1,
     "distributed.comm.timeouts.connect": "10s",
     "distributed.worker.daemon": False,
-    # a member that was killed starts again; on a busy host that takes a while
+    # a member that was killed restarts, which takes a while on a busy host
     "distributed.deploy.lost-worker-timeout": "10 minutes",
 }
+"""Settings of dask.distributed."""
 REFERENCE_SHARE = 4
 """CPUs per process that computes references."""
 START_S = 300
-"""Seconds that members may take to start."""
+"""Longest start of the members, in seconds."""
 LOCALHOST = "127.0.0.1"
+"""Address of this host's scheduler."""
 
 
 def member_options(devices: Sequence[int], *, cpu_slots: int = 0, references: int | None = None) -> dict[str, Any]:

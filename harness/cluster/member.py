@@ -1,4 +1,4 @@
-"""What runs in a cluster's worker process: whole cases on its device, references on its CPUs.
+"""Functions that run in a cluster's member process: whole cases on its device, references on its CPUs.
 
 A member owns one device (`CUDA_VISIBLE_DEVICES` names it) and measures one case at a time, in a child process of its
 own, as `opgauge run` does: a kernel that crashes ends that child, not the member.
@@ -29,18 +29,20 @@ from opgauge.harness.worker.verify import expect
 
 Json = Mapping[str, Any]
 SUFFIXES = (".py", ".cu", ".cuh")
+"""Suffixes of the files in the digest."""
 FOLDERS = ("harness", "ops")
+"""Folders of the files in the digest."""
 
 
 class VersionMismatchError(HarnessError):
-    """A member of the cluster runs other code than the process that plans."""
+    """A member of the cluster runs other code than the planning process."""
 
     exit_code = 2
 
 
 @cache
 def code_digest() -> str:
-    """A digest of this process's own harness and ops; members with another one measure something else."""
+    """A digest of this process's own harness and ops; members with another one would measure other code."""
     total = hashlib.sha256()
     for folder in FOLDERS:
         for path in sorted((ROOT / folder).rglob("*")):
@@ -70,9 +72,9 @@ def run_case(
 ) -> dict[str, Any]:
     """Results of a case's trials, one after the other on this member's device, with `identity`.
 
-    code: digest of the planning process's code. shared: take inputs and reference from this host's folder, where
-    `compute_reference` may have put them. ceilings: measure what the device achieves too. Raises
-    VersionMismatchError where the code differs.
+    code: digest of the planning process's code. shared: read inputs and reference from this host's folder, if
+    `compute_reference` has written them. ceilings: measure the device's achieved peaks too. Raises
+    VersionMismatchError if the code differs.
     """
     if code != code_digest():
         msg = f"{socket.gethostname()} runs code {code_digest()}, the planning process {code}: install the same version"
@@ -88,9 +90,9 @@ def run_case(
 
 
 def compute_reference(case: Json) -> bool:
-    """Put inputs and reference of a case into this host's folder; whether they are there.
+    """Write inputs and reference of a case to this host's folder; returns whether they are there.
 
-    A reference that fails here fails again where the case is measured, which reports it.
+    A reference that fails here fails again when the case is measured, which reports it.
     """
     built, folder = case_from_json(case), shared_folder()
     with suppress(MemoryError, ArithmeticError, ValueError, OSError):
@@ -102,7 +104,7 @@ def compute_reference(case: Json) -> bool:
 
 
 def shared_folder() -> Path:
-    """The folder of inputs and references that members of this host share; of this user alone."""
+    """The folder of inputs and references that members of this host share, private to this user."""
     folder = Path(tempfile.gettempdir()) / f"opgauge-cluster-{os.getuid()}-{code_digest()}"
     folder.mkdir(mode=0o700, exist_ok=True)
     return folder

@@ -1,4 +1,4 @@
-"""How long a run takes on a cluster that nobody has yet: discrete events over recorded durations of cases."""
+"""Simulation of a run on a cluster: discrete events over recorded durations of cases."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 MESSAGES_PER_CASE = 6
-"""To and from the scheduler: two tasks (reference and case) submitted, started and finished."""
+"""Messages to and from the scheduler: two tasks (reference and case) submitted, started and finished."""
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """One case. device_s: on a device, all its implementations; reference_s: its inputs and reference on one CPU."""
+    """One case. device_s: all its implementations on a device; reference_s: its inputs and reference on one CPU."""
 
     device_s: float
     reference_s: float = 0.0
@@ -34,11 +34,11 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class Simulated:
-    """What a simulation found.
+    """Outcome of a simulation.
 
-    makespan_s: of the whole run. bound_s: no schedule is shorter (device work over devices, reference work over their
-    slots, or the longest case with its reference). busy: share of device time that measures. messages_per_s: mean,
-    at the scheduler.
+    makespan_s: of the whole run. bound_s: no schedule is shorter (device work over devices, reference work over
+    their slots, or the longest case with its reference). busy: share of device time that measures. messages_per_s:
+    mean, at the scheduler.
     """
 
     makespan_s: float
@@ -48,7 +48,7 @@ class Simulated:
 
 
 def simulate(loads: Sequence[Load], shape: Shape) -> Simulated:
-    """The longest case first to whichever device is free, its reference computed on the same host before it."""
+    """Schedule the longest case first on the next free device, its reference computed on the same host before it."""
     waiting = deque(sorted(loads, key=lambda load: -load.device_s))
     devices = [(0.0, host) for host in range(shape.hosts) for _ in range(shape.devices)]
     slots = [[0.0] * shape.reference_slots for _ in range(shape.hosts)]

@@ -1,4 +1,4 @@
-"""A run over a cluster: results are stored as they come, those of unlike devices in runs of their own."""
+"""Runs spread over a cluster: results are stored as they arrive, those of unlike devices in separate runs."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
 
 class Runs:
-    """Runs by what decides whether results may be compared: one per kind of device, begun when its first result comes.
+    """Runs by hard environment entries: one per kind of device, begun when its first result arrives.
 
-    first: a run that exists already, with its environment; results of the same kind go there.
+    first: a run that exists already, with its environment; results of the same kind are stored there.
     """
 
     def __init__(self, store: Store, command: str, first: tuple[str, Environment] | None = None) -> None:
@@ -28,7 +28,7 @@ class Runs:
         self.last = first[0] if first else ""
 
     def of(self, environment: Environment) -> str:
-        """The id of the run for results from there; an unknown environment (a lost worker's) takes the latest run."""
+        """The id of the run for results of this environment; an unknown one (a lost worker's) gets the latest run."""
         if not environment.hard and self.last:
             return self.last
         kind = _kind(environment)
@@ -47,7 +47,7 @@ class Runs:
 
     @property
     def ids(self) -> list[str]:
-        """All of them."""
+        """The ids of all runs."""
         return list(self._ids.values())
 
 
@@ -65,7 +65,7 @@ def run_spread(
 ) -> None:
     """Measure `trials` on the members of a cluster and store each result.
 
-    Raises KeyboardInterrupt and SchedulerLostError after the runs are marked as interrupted; what was stored stays.
+    Raises KeyboardInterrupt and SchedulerLostError after the runs are marked as interrupted; stored results remain.
     """
     try:
         for measured in dispatch(client, trials, limits, timeout_s=timeout_s, ceilings=ceilings, tell=tell):
@@ -80,7 +80,7 @@ def run_spread(
 
 
 def status(client: Client) -> list[Mapping[str, Any]]:
-    """A line per member: host, what it offers, running and waiting tasks, memory."""
+    """A line per member: host, resources, running and waiting tasks, memory."""
     found: list[Mapping[str, Any]] = []
     for address, worker in client.scheduler_info(n_workers=-1)["workers"].items():
         metrics = worker.get("metrics", {})

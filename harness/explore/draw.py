@@ -1,9 +1,9 @@
-"""Random valid cases, drawn from what an op says of itself: inputs, shape rule, parameters, dtypes.
+"""Random valid cases, drawn from an op's own description: inputs, shape rule, parameters, dtypes.
 
 A case is drawn in one of two ways, each tried until the shape rule accepts it: from nothing (a random shape, other
 inputs related to it by equality or broadcasting, parameters by type), or by changing a known case (lengths that agree
-between inputs change together, parameters take other values). An op whose shape rule couples shapes and parameters
-more closely proposes its own with `Op.propose`.
+between inputs change together, parameters take other values). An op whose shape rule couples shapes and parameters more
+closely proposes its own with `Op.propose`.
 """
 
 from __future__ import annotations
@@ -25,19 +25,24 @@ from opgauge.ops._core.op import tensor_bytes
 Values = dict[str, Any]
 """Fields of a case by dotted path, such as `shapes.x` and `params.axis`."""
 ATTEMPTS = 400
+"""Most attempts per case."""
 HIGHEST_RANK = 5
+"""Highest rank of a random shape."""
 MINIMUM_BYTES = 16
+"""Least bytes of a case."""
 WHOLE = (-1, 0, 1, 1, 2, 2, 3, 4, 8)
+"""Integers that kernels often treat as special cases, with weights by repetition."""
 FLOATS = (0.0, 0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 4.0, -1.0, 1e-5, inf, -inf)
+"""Numbers that kernels often treat as special cases."""
 SPECIAL: dict[Any, tuple[Any, ...]] = {bool: (False, True), int: WHOLE, float: FLOATS, NoneType: (None,)}
-"""Values by type that kernels often treat apart."""
+"""Values by type that kernels often treat as special cases."""
 DTYPE_WEIGHTS = {"float32": 8, "float16": 4, "bfloat16": 3, "float64": 2}
-"""How often a dtype is drawn; others once."""
+"""Relative frequency of a dtype; 1 for others."""
 
 
 @dataclass(frozen=True, slots=True)
 class CaseLimits:
-    """Largest case to draw. bytes: of all inputs and outputs. flops: least work, which a reference does in float64."""
+    """Limits of a drawn case. bytes: of all inputs and outputs. flops: least work, done by a reference in float64."""
 
     bytes: int = 64 << 20
     flops: int = 2_000_000_000
@@ -45,7 +50,7 @@ class CaseLimits:
 
 @dataclass(frozen=True, slots=True)
 class CaseSource:
-    """What cases of one op are drawn from. known: cases to change; dtypes: those that have a kernel."""
+    """Source of cases of one op. known: cases to change; dtypes: dtypes that have a kernel."""
 
     op: Op
     known: Sequence[Case]
@@ -53,7 +58,7 @@ class CaseSource:
 
 
 def draw_case(source: CaseSource, seed: int, index: int, limits: CaseLimits) -> Case | None:
-    """Case number `index` of a seed; None where no attempt met the shape rule and the limits."""
+    """Case number `index` of a seed; None if no attempt satisfied the shape rule and the limits."""
     random = Random(f"{seed}/{source.op.name}/{index}")  # noqa: S311  not for secrets
     largest = limits.bytes
     for _ in range(ATTEMPTS):
@@ -67,7 +72,7 @@ def draw_case(source: CaseSource, seed: int, index: int, limits: CaseLimits) -> 
 
 
 def valid_case(op: Op, values: Mapping[str, Any], **rest: Any) -> Case | None:
-    """The case of these values; None where the op refuses them."""
+    """The case with these values; None if the op refuses them."""
     try:
         return build_case(op, values, **rest)
     except (CaseError, OverflowError, ZeroDivisionError):
@@ -75,7 +80,7 @@ def valid_case(op: Op, values: Mapping[str, Any], **rest: Any) -> Case | None:
 
 
 def fits(case: Case, limits: CaseLimits) -> bool:
-    """Whether a case computes something and stays within the limits."""
+    """Whether a case computes something and is within the limits."""
     shapes = case.resolved
     if not any(spec.size for spec in shapes.outputs.values()):
         return False
@@ -85,7 +90,7 @@ def fits(case: Case, limits: CaseLimits) -> bool:
 
 
 def values_of(case: Case) -> Values:
-    """Fields of a case by dotted path, parameters at their default left out."""
+    """Fields of a case by dotted path, without parameters at their default."""
     default = param_values(type(case.params)())
     values: Values = {"dtype": case.dtype}
     values |= {f"shapes.{name}": tuple(shape) for name, shape in case.shapes.items()}
@@ -97,7 +102,7 @@ def values_of(case: Case) -> Values:
 
 
 def linked_lengths(values: Mapping[str, Any]) -> list[list[tuple[str, int]]]:
-    """Axes of all inputs in groups of equal length, each axis as (path, axis); an op often wants them to agree."""
+    """Axes of all inputs in groups of equal length, each axis as (path, axis); ops often require them to agree."""
     groups: dict[int, list[tuple[str, int]]] = {}
     for path, shape in values.items():
         if path.startswith("shapes."):
@@ -116,7 +121,7 @@ def with_length(values: Mapping[str, Any], axes: Collection[tuple[str, int]], le
 
 
 def draw_length(random: Random, about: float) -> int:
-    """A length near `about`: round (a power of two, or three times one), next to round, or any."""
+    """A length near `about`: round (a power of two, or three times one), next to round, or arbitrary."""
     if about < 2:
         return random.choice((1, 1, 2, 3))
     kind = random.random()
@@ -133,7 +138,7 @@ def draw_length(random: Random, about: float) -> int:
 
 
 def draw_shape(random: Random, elements: int) -> Shape:
-    """A shape of about so many elements; now and then nearly all along one axis."""
+    """A shape of about this many elements; sometimes nearly all along one axis."""
     rank = random.choice((1, 2, 2, 3, 3, 4, 4, HIGHEST_RANK))
     weights = [random.random() ** random.choice((1, 1, 4)) + 0.01 for _ in range(rank)]
     bits = log2(max(elements, 1))
@@ -169,7 +174,7 @@ def _fresh(source: CaseSource, random: Random, wanted: int) -> Values:
 
 
 def _changed(source: CaseSource, random: Random, wanted: int) -> Values:
-    """A known case of other lengths, brought to about the size wanted, with some other parameters."""
+    """A known case with other lengths, scaled to about the wanted size, and some other parameters."""
     values = values_of(random.choice(source.known))
     for name, hint in record_hints(source.op.params).items():
         if f"shapes.{name}" not in values and random.random() < 0.2:
@@ -193,7 +198,7 @@ def _changed(source: CaseSource, random: Random, wanted: int) -> Values:
 
 
 def _scaled(values: Values, random: Random, wanted: int) -> Values:
-    """The lengths of one group of axes changed so that the largest input has about the bytes wanted."""
+    """The lengths of one group of axes changed so that the largest input has about the wanted number of bytes."""
     groups = linked_lengths(values)
     if not groups or random.random() < 0.3:
         return values
@@ -219,7 +224,7 @@ def _related(base: Shape, random: Random) -> Shape:
 
 
 def _value(source: CaseSource, name: str, hint: Any, random: Random) -> Any:
-    """A value by type: one that a known case has, or one of a few that are often special."""
+    """A value by type: one of a known case, or one that is often a special case."""
     seen = [getattr(case.params, name) for case in source.known]
     if seen and random.random() < 0.4:
         return random.choice(seen)
@@ -237,7 +242,7 @@ def _dtype(dtypes: Sequence[str], random: Random) -> str:
 
 
 def _with_offset(op: Op, case: Case, random: Random) -> Case:
-    """Now and then the same case with an input that begins one element past an aligned address."""
+    """The same case, sometimes with an input that begins one element past an aligned address."""
     if random.random() > 0.1:
         return case
     name = random.choice(sorted(case.resolved.inputs))

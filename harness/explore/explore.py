@@ -1,4 +1,4 @@
-"""Draw cases, measure them, follow what looks bad to the smallest case that shows it."""
+"""Exploration: draw cases, measure them, and reduce failing or slow ones to the smallest such case."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from opgauge.harness.run.runner import plan
 from opgauge.ops import Device, all_ops, kernels
 
 SHRINKING_S = 20.0
-"""Seconds that shrinking may take at any time, beyond which it gets half of the time."""
+"""Seconds of shrinking after which shrinking is limited to half of the time."""
 MISSES = 3
-"""Draws in a row that found no valid case after which an op is left."""
+"""Consecutive draws without a valid case after which an op is abandoned."""
 
 
 Measure = Callable[[Sequence[Trial]], list[Result]]
-"""Runs trials, stores what became of each, and gives the results in order of the trials."""
+"""Runs trials, stores their results, and returns them in order of the trials."""
 
 
 @dataclass(frozen=True, slots=True)
 class ExplorationPlan:
-    """What to explore.
+    """Plan of an exploration.
 
-    seed: of all draws. cases: how many to draw at most, None for no limit. end: by `time.monotonic`, seconds.
-    device: as `cuda:0`. threshold: ratio above which a case is followed. steps: most cases measured to shrink one.
-    only_wrong: measure nothing, check only. batch: cases measured before any of them is followed. limits: of a case.
+    seed: of all draws. cases: most cases to draw, None for no limit. end: by `time.monotonic`, seconds. device:
+    such as `cuda:0`. threshold: ratio above which a case is a finding. steps: most cases measured to shrink one.
+    only_wrong: check only, without measuring. batch: cases measured before findings are shrunk. limits: of a case.
     """
 
     seed: int
@@ -49,7 +49,7 @@ class ExplorationPlan:
 
 @dataclass(slots=True)
 class Exploration:
-    """Rows of the drawn cases, how many more were measured to shrink, findings, ops without a valid draw."""
+    """Rows of the drawn cases, number of cases measured to shrink, findings, ops without a valid draw."""
 
     drawn: int = 0
     rows: list[Row] = field(default_factory=list)
@@ -59,7 +59,7 @@ class Exploration:
 
 
 def sources(known: Sequence[Case], ops: Sequence[str] | None, device: str) -> list[CaseSource]:
-    """One per op that has an optimized kernel, or a baseline, on the device."""
+    """A source per op that has an optimized kernel, or a baseline, on the device."""
     backend = Device.parse(device).backend
     found = []
     for op in all_ops():
@@ -76,9 +76,10 @@ def sources(known: Sequence[Case], ops: Sequence[str] | None, device: str) -> li
 def explore(
     wanted: ExplorationPlan, drawn_from: Sequence[CaseSource], measure: Measure, tell: Callable[[str], Any]
 ) -> Exploration:
-    """Draw until there are enough cases or time is up; half of the time at most goes into shrinking.
+    """Draw until there are enough cases or the time is over; at most half of the time is spent on shrinking.
 
-    The same plan draws the same cases: where `measure` knows results of an earlier part, it goes on from there.
+    The same plan draws the same cases: if `measure` knows results of an earlier part, the exploration resumes
+    there.
     """
     found, shrinking = Exploration(), 0.0
     begun = monotonic()
@@ -102,7 +103,7 @@ def explore(
 
 
 def _draws(wanted: ExplorationPlan, drawn_from: Sequence[CaseSource], found: Exploration) -> Iterator[Case]:
-    """Valid cases, op after op in turn; an op that none can be drawn of is left."""
+    """Valid cases, op after op in rotation; an op without valid draws is abandoned."""
     misses = dict.fromkeys((source.op.name for source in drawn_from), 0)
     seen: set[str] = set()
     for index in count():
@@ -143,7 +144,7 @@ def _finding(row: Row, wanted: ExplorationPlan) -> Finding | None:
 
 
 def _shrunk(finding: Finding, wanted: ExplorationPlan, measure: Measure, found: Exploration) -> Finding:
-    """The finding by the smallest case that shows at least half of its slowdown, or that is wrong too."""
+    """The finding with the smallest case that has at least half of its slowdown, or that is wrong too."""
     least = wanted.threshold
     if finding.slowdown is not None:
         least = max(least, 1 + (finding.slowdown.ratio - 1) / 2)

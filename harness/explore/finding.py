@@ -1,4 +1,4 @@
-"""What exploring found: cases that are wrong, or slower than another implementation, grouped by likely cause."""
+"""Findings of an exploration: cases that are wrong, or slower than another implementation, by likely cause."""
 
 from __future__ import annotations
 
@@ -17,15 +17,16 @@ from opgauge.harness.result.summary import OPTIMIZED, PEERS, Row, is_coarse
 from opgauge.ops import KernelNotFoundError, find_kernel
 
 FOUND = "found"
-"""Tag of the cases that are written."""
+"""Tag of the written cases."""
 PLAIN = (bool, int, str)
+"""Types that YAML writes as they are."""
 SHARES = (("at most 1.02 of the fastest peer", 0.0, 1.02), ("above 1.10", 1.10, 1e9), ("above 1.5", 1.5, 1e9))
-"""Shares of all cases that are reported, by the ratio to the fastest peer: label, above, up to."""
+"""Reported ranges of the ratio to the fastest peer: label, above, up to."""
 
 
 @dataclass(frozen=True, slots=True)
 class Slowdown:
-    """How much slower than another implementation: optimized time over that of `rival`, cold or hot."""
+    """Slowdown against another implementation: optimized time over that of `rival`, cold or hot."""
 
     ratio: float
     rival: str
@@ -34,10 +35,10 @@ class Slowdown:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that was found.
+    """One wrong or slow case.
 
-    case: the smallest that shows it; first: as it was drawn. reason: why it is wrong, empty where it is slow.
-    cause: what is likely to share it: op, kernels, parameters that differ from their defaults.
+    case: the smallest that has the fault; first: as it was drawn. reason: why it is wrong, empty for a slow case.
+    cause: likely common cause: op, kernels, parameters that differ from their defaults.
     """
 
     case: Case
@@ -49,7 +50,7 @@ class Finding:
 
     @property
     def weight(self) -> float:
-        """Sorts findings: wrong ones first, then by ratio."""
+        """Sort key: wrong findings first, then by ratio."""
         return self.slowdown.ratio if self.slowdown else float("inf")
 
 
@@ -62,12 +63,15 @@ class Group:
 
     @property
     def worst(self) -> Finding:
-        """The finding of the largest weight."""
+        """The finding with the largest weight."""
         return self.findings[0]
 
 
 def slowdown(row: Row, rivals: Iterable[str] | None = None) -> Slowdown | None:
-    """Optimized over the fastest of the others that are ok; None without both. Below 10 µs on a GPU the hot figures."""
+    """Optimized time over the least of the other valid implementations; None without both.
+
+    Below 10 µs on a GPU these are hot times.
+    """
     own = row.median_ns(OPTIMIZED)
     names = [name for name in rivals or _rivals(row) if name != OPTIMIZED]
     if own is None:
@@ -85,7 +89,7 @@ def slowdown(row: Row, rivals: Iterable[str] | None = None) -> Slowdown | None:
 
 
 def _rivals(row: Row) -> list[str]:
-    """Every other implementation but variants of our own that compute in less precision than the dtype promises."""
+    """All other implementations except our own variants that compute with less precision than the dtype."""
     return [name for name, result in row.results.items() if name in PEERS or not _is_relaxed(result)]
 
 
@@ -98,7 +102,7 @@ def _is_relaxed(result: Result) -> bool:
 
 
 def failure(row: Row) -> str:
-    """Why the optimized result, or the baseline where there is none, is not right; empty where it is."""
+    """Why the optimized result, or the baseline without one, is invalid; empty if it is valid."""
     best = row.best
     if best is None or best.status in {Status.OK, Status.UNSUPPORTED}:
         return ""
@@ -106,7 +110,7 @@ def failure(row: Row) -> str:
 
 
 def cause_of(result: Result | None, case: Case) -> tuple[str, ...]:
-    """Op, kernels without template arguments, and names of parameters and optional inputs that a case has."""
+    """Op, kernels without template arguments, and names of the parameters and optional inputs of a case."""
     footprint = result.measurement.footprint if result is not None and result.measurement is not None else None
     kernels = tuple(re.sub(r"<.*|\(.*", "", name).strip() for name in (footprint.kernels if footprint else None) or ())
     given = tuple(sorted(path.partition(".")[2] for path in values_of(case) if path.startswith("params.")))
@@ -114,7 +118,7 @@ def cause_of(result: Result | None, case: Case) -> tuple[str, ...]:
 
 
 def group(findings: Iterable[Finding]) -> list[Group]:
-    """Findings by cause, the worst group first."""
+    """Findings grouped by cause, the worst group first."""
     found: dict[tuple[str, ...], list[Finding]] = {}
     for finding in sorted(findings, key=lambda item: -item.weight):
         found.setdefault(finding.cause, []).append(finding)
@@ -122,7 +126,7 @@ def group(findings: Iterable[Finding]) -> list[Group]:
 
 
 def shares(rows: Sequence[Row]) -> dict[str, float]:
-    """Shares of the rows with a peer by ratio to the fastest, and of all that are slower than the baseline by 2 %."""
+    """Shares of the rows with a peer by ratio to the fastest, and share slower than the baseline by over 2 %."""
     against = [found.ratio for row in rows if (found := slowdown(row, PEERS)) is not None]
     own = [found.ratio for row in rows if (found := slowdown(row, ("baseline",))) is not None]
     counted = {
@@ -136,7 +140,7 @@ def shares(rows: Sequence[Row]) -> dict[str, float]:
 
 
 def write_cases(path: Path, groups: Sequence[Group]) -> int:
-    """Write the smallest case of every finding as case files do; gives how many."""
+    """Write the smallest case of every finding as a case file; returns their number."""
     by_op: dict[str, list[dict[str, Any]]] = {}
     seen: set[str] = set()
     for item in groups:
@@ -178,7 +182,7 @@ def _note(finding: Finding) -> str:
 
 
 def _yaml(value: Any) -> Any:
-    """A value as a case file has it: a list in a list, since a list alone is a sweep."""
+    """A value as in a case file: a list becomes a list of one list, since a list alone is a sweep."""
     if isinstance(value, tuple):
         return [list(value)]
     if isinstance(value, float) and (isinf(value) or isnan(value)):
@@ -187,7 +191,7 @@ def _yaml(value: Any) -> Any:
 
 
 def smaller(finding: Finding, case: Case, found: Slowdown | None, reason: str) -> Finding:
-    """The finding with a smaller case that shows it too."""
+    """The finding with a smaller case that has the same fault."""
     return replace(finding, case=case, slowdown=found, reason=reason)
 
 

@@ -1,4 +1,4 @@
-"""Smaller and rounder cases beside one that shows something, to find the smallest that still does."""
+"""Shrinking: simpler cases next to a failing one, to find the simplest that still fails."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Shows = Callable[[Case], bool]
 
 
 def shrink(case: Case, shows: Shows, most: int) -> Case:
-    """The simplest case found that still shows it, after at most `most` calls of `shows`."""
+    """The simplest failing case found with at most `most` calls of `shows`."""
     asked = {case.id}
     while most > 0:
         for candidate in simpler_cases(case):
@@ -44,7 +44,7 @@ def simpler_cases(case: Case) -> Iterator[Case]:
 
 
 def complexity(case: Case) -> tuple[float, ...]:
-    """What there is to say about a case, then its size, then how many lengths are no power of two."""
+    """Sort key: number of deviations from the defaults, then size, then number of lengths that are no power of two."""
     values = values_of(case)
     lengths = [length for path, shape in values.items() if path.startswith("shapes.") for length in shape]
     odd = sum(length & (length - 1) != 0 for length in lengths)
@@ -96,5 +96,5 @@ def _to_half(length: int) -> int:
 
 
 def _to_round(length: int) -> int:
-    """The power of two at or below."""
+    """The largest power of two at or below a length."""
     return 1 << (length.bit_length() - 1)

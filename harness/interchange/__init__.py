@@ -1,7 +1,7 @@
-"""Runs of other tools in, runs in other tools' formats out.
+"""Import of other tools' results, and export in other tools' formats.
 
-nvbench, pytest-benchmark and Google Benchmark are read (`opgauge import`); Parquet, Bencher Metric
-Format and github-action-benchmark's JSON are written (`opgauge export`).
+nvbench, pytest-benchmark and Google Benchmark are read (`opgauge import`); Parquet, Bencher Metric Format and
+github-action-benchmark's JSON are written (`opgauge export`).
 """
 
 from opgauge.harness.interchange.importing import import_file

@@ -1,7 +1,7 @@
-"""A run's records in the formats of other tools.
+"""Exporting a run's records in the formats of other tools.
 
-Bencher Metric Format: https://bencher.dev/docs/reference/bencher-metric-format/.
-github-action-benchmark: its `customSmallerIsBetter`.
+Bencher Metric Format: https://bencher.dev/docs/reference/bencher-metric-format/. github-action-benchmark: its
+`customSmallerIsBetter`.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from opgauge.harness.report.export import as_json
 from opgauge.harness.result.result import Status
 
 NAME_LENGTH = 1024
+"""Longest name of a benchmark."""
 _FLOATS = {
     "median_ns",
     "min_ns",
@@ -38,13 +39,13 @@ _Records = Sequence[Mapping[str, Any]]
 
 
 class ExportError(HarnessError):
-    """What is asked for cannot be written; the message says why."""
+    """An export that cannot be written; the message gives the reason."""
 
     exit_code = 2
 
 
 def as_bencher(records: _Records) -> str:
-    """Bencher Metric Format: latency in nanoseconds with quartiles, throughput in GB/s where bytes are known."""
+    """Bencher Metric Format: latency in nanoseconds with quartiles, throughput in GB/s if bytes are known."""
     found: dict[str, dict[str, dict[str, float]]] = {}
     for name, blocks in _by_name(records).items():
         low, high = (_quartile(blocks, key) for key in ("p25_ns", "p75_ns"))
@@ -58,7 +59,7 @@ def as_bencher(records: _Records) -> str:
 
 
 def as_github(records: _Records) -> str:
-    """github-action-benchmark's list: nanoseconds, half the distance of the quartiles as range."""
+    """List for github-action-benchmark: nanoseconds, with half the distance of the quartiles as range."""
     listed = []
     for name, blocks in _by_name(records).items():
         low, high = (_quartile(blocks, key) for key in ("p25_ns", "p75_ns"))
@@ -72,7 +73,7 @@ def as_github(records: _Records) -> str:
 
 
 def write_parquet(records: _Records, path: Path) -> None:
-    """One row per record; structures are JSON text. Raises ExportError without pyarrow."""
+    """Write one row per record; structures are JSON text. Raises ExportError without pyarrow."""
     try:
         pa, pq = import_module("pyarrow"), import_module("pyarrow.parquet")
     except ModuleNotFoundError as error:
@@ -102,7 +103,7 @@ def _parquet_value(name: str, value: Any) -> Any:
 
 
 def _by_name(records: _Records) -> dict[str, list[Mapping[str, Any]]]:
-    """Blocks of what is right, by a name of op, case, implementation and device."""
+    """Records of valid results, by a name of op, case, implementation and device."""
     found: dict[str, list[Mapping[str, Any]]] = {}
     for record in records:
         if record["status"] == Status.OK and record["median_ns"]:
@@ -116,7 +117,7 @@ def _centre(blocks: Iterable[Mapping[str, Any]]) -> float:
 
 
 def _quartile(blocks: Iterable[Mapping[str, Any]], key: str) -> float | None:
-    """Of a single block its own; of several, of their medians' range."""
+    """A quartile: of a single process its own; of several, of the range of their medians."""
     listed = list(blocks)
     if len(listed) == 1:
         found: float | None = listed[0][key]

@@ -1,4 +1,4 @@
-"""What all readers of other tools' files make: cases of the op `imported`, results, one run."""
+"""Foreign results: cases of the op `imported`, results and a run, from the points that readers return."""
 
 from __future__ import annotations
 
@@ -15,9 +15,11 @@ from opgauge.harness.result.result import Environment, Measurement, Result, Stat
 from opgauge.harness.result.submission import FORMAT, Submission, read_submission
 
 UNSPECIFIED = "unspecified"
-"""The dtype of a benchmark that does not say."""
+"""Dtype of a benchmark that names none."""
 NAMESPACE = uuid.UUID("6f1b0c1e-7c0b-5e0a-9a5c-0f6c2f0d7c11")
+"""Namespace of the ids of imported runs."""
 NAME_LENGTH = 500
+"""Longest name of a case."""
 _DTYPES = {
     "F16": "float16",
     "F32": "float32",
@@ -41,9 +43,9 @@ _DTYPES = {
 
 @dataclass(frozen=True)
 class ForeignPoint:
-    """One benchmark as another tool measured it. samples_ns: empty where it failed, for `reason`.
+    """One benchmark as another tool measured it. samples_ns: empty if it failed, for `reason`.
 
-    calls_per_sample: calls that one sample averages over. axes: what it was run with, as text.
+    calls_per_sample: calls that one sample averages. axes: its parameters, as text.
     """
 
     benchmark: str
@@ -63,13 +65,13 @@ class ForeignPoint:
 
     @property
     def name(self) -> str:
-        """As cases of our own are named: what is varied, in brackets."""
+        """Name in the form of our own cases: varied parameters in brackets."""
         shown = ",".join(f"{key}={value}" for key, value in self.axes.items())
         return (f"{self.benchmark}[{shown}]" if shown else self.benchmark)[:NAME_LENGTH]
 
 
 def dtype_of(name: str) -> str:
-    """Our name of a type that another tool names."""
+    """Our name of another tool's type."""
     known = _DTYPES.get(name, name)
     return known if known in set(_DTYPES.values()) else UNSPECIFIED
 
@@ -83,7 +85,7 @@ def make_run(
     environment: Environment,
     content: bytes,
 ) -> Submission:
-    """A run of these points, checked as one from elsewhere is. Its id follows from the file: it is entered once."""
+    """A run of these points, checked like a submission. Its id is a hash of the file, so the file is stored once."""
     seen: Counter[tuple[str, str]] = Counter()
     results = []
     for point in points:
@@ -101,7 +103,7 @@ def make_run(
 
 
 def finite(values: Iterable[Any], factor: float = 1.0) -> tuple[float, ...]:
-    """The positive numbers among `values`, scaled: tools write NaN where a clock went astray."""
+    """The positive numbers among `values`, scaled: tools write NaN if their clock failed."""
     scaled = (float(value) * factor for value in values if isinstance(value, int | float))
     return tuple(value for value in scaled if math.isfinite(value) and value > 0)
 

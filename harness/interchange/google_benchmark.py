@@ -1,4 +1,4 @@
-"""Google Benchmark's JSON: `--benchmark_format=json`. Repetitions of a benchmark become the samples of one result."""
+"""Reader of Google Benchmark's JSON (`--benchmark_format=json`). Repetitions become the samples of one result."""
 
 from __future__ import annotations
 
@@ -11,8 +11,11 @@ from opgauge.harness.result.result import Environment, Status
 from opgauge.harness.result.submission import Submission
 
 TOOL = "google-benchmark"
+"""Name of the tool."""
 UNITS = {"ns": 1.0, "us": 1e3, "ms": 1e6, "s": 1e9}
+"""Nanoseconds per unit."""
 CENTRES = ("median", "mean")
+"""Aggregates that stand for a time, the preferred one first."""
 
 
 def is_google_benchmark(data: Mapping[str, Any]) -> bool:
@@ -59,7 +62,7 @@ def _point(name: str, items: Iterable[Mapping[str, Any]]) -> ForeignPoint | None
 
 
 def _timed(items: list[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Repetitions in order; where only aggregates were written, the median or the mean."""
+    """Repetitions in order; the median or the mean if only aggregates were written."""
     repeated = [item for item in items if item.get("run_type", "iteration") == "iteration"]
     if repeated:
         return sorted(repeated, key=lambda item: int(item.get("repetition_index") or 0))
@@ -87,7 +90,7 @@ def _started(context: Mapping[str, Any], otherwise: datetime) -> datetime:
         return otherwise
     try:
         found = datetime.fromisoformat(text)
-    except ValueError:  # versions before 1.5 wrote what `date` prints
+    except ValueError:  # versions before 1.5 wrote the output of `date`
         return otherwise
     return found if found.tzinfo else found.replace(tzinfo=UTC)
 

@@ -1,4 +1,4 @@
-"""Import of one file; its content says which tool wrote it."""
+"""Importing one file; its content identifies the tool that wrote it."""
 
 from __future__ import annotations
 
@@ -20,19 +20,20 @@ from opgauge.harness.store import Store
 from opgauge.harness.store.bulk import Entered, add_run
 
 KNOWN = "`opgauge export --samples`, nvbench, pytest-benchmark and Google Benchmark"
+"""Tools whose files are read, for messages."""
 
 
 def import_file(path: Path, store: Store) -> str:
     """Store the run of a file; returns its id. Raises ImportFileError, or StoreError if it is stored already."""
     run = read_file(path)
     if add_run(store.engine, run) is Entered.SAME:
-        msg = f"run {run.id} of {path} is there already"
+        msg = f"run {run.id} of {path} is stored already"
         raise StoreError(msg)
     return run.id
 
 
 def read_file(path: Path) -> Submission:
-    """The run of a file. Raises ImportFileError, which tells unreadable, foreign and faulty files apart."""
+    """The run of a file. Raises ImportFileError, with different messages for unreadable, foreign and faulty files."""
     try:
         content = path.read_bytes().removeprefix(BOM_UTF8)
         written = datetime.fromtimestamp(path.stat().st_mtime, UTC)
@@ -73,6 +74,6 @@ def _reader(data: Any) -> tuple[str, _Reader | None]:
 
 
 def _read_own(data: Any, _path: Path, _content: bytes, _written: datetime) -> Submission:
-    """An export of opgauge; an interrupted run stays one, so that its continuation can replace it."""
+    """The run of an export of opgauge; an interrupted run stays so, so that its continuation can replace it."""
     found = read_submission(data)
     return found if found.status == "interrupted" else replace(found, status="imported")

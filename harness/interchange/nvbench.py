@@ -1,8 +1,8 @@
-"""NVBench's JSON, with the sample times of `--jsonbin` where they lie beside it.
+"""Reader of NVBench's JSON, with the sample times of `--jsonbin` if they are beside it.
 
-The format: `benchmarks` have `states`, a state has `axis_values` and `summaries`; a summary has a `tag`
-and `data`, a list of named and typed values, numbers as text. Sample files hold little-endian float32:
-seconds, and hertz of the SM clock.
+The format: `benchmarks` have `states`, a state has `axis_values` and `summaries`; a summary has a `tag` and `data`, a
+list of named and typed values, numbers as text. Sample files are little-endian float32: seconds, and hertz of the SM
+clock.
 """
 
 from __future__ import annotations
@@ -20,11 +20,17 @@ from opgauge.harness.result.result import Environment, Status
 from opgauge.harness.result.submission import Submission
 
 TOOL = "nvbench"
+"""Name of the tool."""
 MEAN, HOT = "nv/cold/time/gpu/mean", "nv/batch/time/gpu/mean"
+"""Tags of the mean cold and hot times."""
 CPU_MEAN, COUNT = "nv/cold/time/cpu/mean", "nv/cold/sample_size"
+"""Tags of the mean CPU time and the number of samples."""
 RATE = "nv/cold/bw/global/bytes_per_second"
+"""Tag of the memory throughput."""
 TIMES, CLOCKS = "nv/json/bin:nv/cold/sample_times", "nv/json/freqs-bin:nv/cold/sample_freqs"
+"""Tags of the files of sample times and clocks."""
 LARGEST_FILE = 256 << 20
+"""Most bytes of a sample file."""
 _Summaries = Mapping[str, Mapping[str, Any]]
 
 
@@ -35,7 +41,7 @@ def is_nvbench(data: Mapping[str, Any]) -> bool:
 
 
 def read_nvbench(data: Mapping[str, Any], path: Path, content: bytes, started: datetime) -> Submission:
-    """The run of a file; sample files are looked for beside it, and nowhere else."""
+    """The run of a file; sample files are read from its own folder only."""
     devices = {device["id"]: device for device in data.get("devices") or ()}
     points = [_point(benchmark, state, path) for benchmark in data["benchmarks"] for state in benchmark["states"]]
     version = _version(data)
@@ -102,7 +108,7 @@ def _times(summaries: _Summaries, path: Path) -> dict[str, Any]:
 
 
 def _number(summaries: _Summaries, tag: str) -> float | None:
-    """A value of a summary; NVBench writes null for what is not finite."""
+    """A value of a summary; None for NVBench's null, which stands for a number that is not finite."""
     value = summaries.get(tag, {}).get("value")
     if value is None:
         return None
@@ -111,9 +117,9 @@ def _number(summaries: _Summaries, tag: str) -> float | None:
 
 
 def _samples(summaries: _Summaries, tag: str, path: Path) -> array.array[float]:
-    """The float32 values of a sample file; none where the file is not there.
+    """The float32 values of a sample file; empty if the file is missing.
 
-    Raises ValueError for one that lies elsewhere than beside the JSON, or holds more or fewer than it should.
+    Raises ValueError for a file in another place than beside the JSON, or with a wrong number of samples.
     """
     found = summaries.get(tag)
     values = array.array("f")
@@ -135,15 +141,15 @@ def _samples(summaries: _Summaries, tag: str, path: Path) -> array.array[float]:
 
 
 def _beside(path: Path, name: str) -> Path | None:
-    """The sample file `name` in a folder beside `path`; None where there is none.
+    """The sample file `name` in a folder beside `path`; None without one.
 
-    NVBench writes the path as it was where it ran, but the file may have been brought here with the JSON.
+    NVBench writes the path on its own machine, but the file may have been copied with the JSON.
     """
     folder = path.resolve().parent
     known = Path(name.replace("\\", "/"))
     places = [place.resolve() for place in (folder / known, folder.joinpath(*known.parts[-2:]))]
     inside = [place for place in places if place.is_relative_to(folder)]
     if not inside:
-        msg = f"sample file {name} does not lie beside {path.name}"
+        msg = f"sample file {name} is not in the folder of {path.name}"
         raise ValueError(msg)
     return next((place for place in inside if place.is_file()), None)

@@ -1,4 +1,4 @@
-"""pytest-benchmark's JSON: `--benchmark-json`, with every round's time where `--benchmark-save-data` was given too."""
+"""Reader of pytest-benchmark's JSON (`--benchmark-json`), with all times if `--benchmark-save-data` was given."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ from opgauge.harness.result.result import Environment
 from opgauge.harness.result.submission import Submission
 
 TOOL = "pytest-benchmark"
+"""Name of the tool."""
 KEPT = ("min", "max", "mean", "stddev", "median", "iqr", "q1", "q3", "rounds", "iterations")
+"""Statistics that `extra` stores."""
 
 
 def is_pytest_benchmark(data: Mapping[str, Any]) -> bool:
@@ -44,7 +46,7 @@ def _point(item: Mapping[str, Any]) -> ForeignPoint:
 
 
 def _bracketed(item: Mapping[str, Any]) -> dict[str, str]:
-    """What pytest put in brackets, where nothing else says with what parameters it was run."""
+    """Parameters from the brackets of pytest's name, if nothing else states them."""
     inside = str(item.get("param") or str(item["name"]).partition("[")[2].removesuffix("]"))
     return {"param": inside} if inside else {}
 

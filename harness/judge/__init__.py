@@ -1,1 +1,1 @@
-"""From timings to verdicts: intervals, comparisons, change points. Pure, and knows no database."""
+"""From timings to verdicts: intervals, comparisons, change points. Pure functions without a database."""

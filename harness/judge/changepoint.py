@@ -1,10 +1,10 @@
 """Change points: the commits at which a stored series changed its level.
 
-The logs of the values are divided into levels so that the squared distances from them plus a price per level are least
+The logs of the values are partitioned into levels so that the sum of squared residuals plus a price per level is least
 (optimal partitioning, Jackson et al. 2005). The noise is estimated robustly from differences of neighbours, so that
-steps do not count as noise. Lone spikes are moved to the level around them, and excursions that return are no levels.
-A slow trend, or noise in which neighbours resemble each other, replaces the levels that it explains at a lower price.
-Each change must pass Student's t-test of the two levels beside it, as in Hunter (Fleming et al. 2023).
+steps do not count as noise. Isolated spikes are moved to the level around them, and excursions that return are not
+levels. A slow trend, or autocorrelated noise, replaces the levels that it explains at a lower price. Each change must
+pass Student's t-test of the two adjacent levels, as in Hunter (Fleming et al. 2023).
 """
 
 from __future__ import annotations
@@ -19,29 +19,31 @@ from opgauge.harness.judge.estimate import Floats
 from opgauge.harness.judge.student import upper_tail
 
 LEAST_POINTS = 10
+"""Least points of a series that is analysed."""
 EDGE = 3
 """Least points of a level: fewer at an edge may be a spike."""
 CONFIRMING = 5
-"""Points from which on the last level is confirmed; fewer may be a burst, and call for another measurement."""
+"""Points from which the last level is confirmed; fewer may be a burst, and call for another measurement."""
 BURST = 5
-"""Points, at most, of an excursion that returns to the level before."""
+"""Most points of an excursion that returns to the previous level."""
 SPIKE = 4.0
-"""Multiples of the noise beyond which a point is moved to the median of the five around it."""
+"""Multiple of the noise beyond which a point is moved to the median of the five around it."""
 PRICE = 3.0
 """Price of a level, as a multiple of the log of the number of points times the noise squared."""
 SIGNIFICANCE = 5e-4
+"""Largest p value of a change."""
 CORRELATIONS = (0.0, 0.2, 0.4, 0.6, 0.8)
-"""Correlations of neighbours that are tried: each value is that share of the one before, and new noise."""
+"""Lag-1 autocorrelations of the noise that are tried."""
 CORRELATION_PRICE = 0.5
-"""Price of a correlation, in levels: without one, series of several steps count as correlated."""
+"""Price of a correlation, in levels: without it, series of several steps count as correlated."""
 LONG_ENOUGH = 20
-"""Points from which on trends and correlations are tried."""
+"""Points from which trends and correlations are tried."""
 DEGREES = (1, 2, 3)
-"""Degrees of the polynomials that a trend may follow."""
+"""Degrees of the polynomial of a trend."""
 TREND_PRICE = 0.75
-"""Price of a degree of the trend, in levels: a slow change is more usual than several steps in one direction."""
+"""Price per degree of the trend, in levels: a slow change is more frequent than several steps in one direction."""
 ROUNDS = 3
-"""Times that the levels and the trend are fitted in turn."""
+"""Number of times that levels and trend are fitted alternately."""
 _SPREAD_FLOOR = 1e-6
 
 
@@ -49,9 +51,9 @@ _SPREAD_FLOOR = 1e-6
 class ChangePoint:
     """A change of level.
 
-    index: the first point of the new level. before, after: median of the levels, in the series' unit.
-    ratio: after over before, without the trend, from medians of logs. p_value: of the t-test between the two levels.
-    is_confirmed: whether the new level has lasted long enough to be no burst.
+    index: the first point of the new level. before, after: median of the levels, in the series' unit. ratio: after
+    over before, without the trend, from medians of logs. p_value: of the t-test between the two levels.
+    is_confirmed: whether the new level has lasted too long for a burst.
     """
 
     index: int
@@ -67,7 +69,7 @@ class SeriesChanges:
     """Changes of a series.
 
     points: changes of level, in order. trend: ratio of the last to the first value along a slow trend; 1 without a
-    trend. correlation: autocorrelation of neighbours, 0 to 1.
+    trend. correlation: lag-1 autocorrelation, 0 to 1.
     """
 
     points: tuple[ChangePoint, ...] = ()
@@ -76,13 +78,13 @@ class SeriesChanges:
 
     @property
     def has_trend(self) -> bool:
-        """Whether the series moves slowly besides, or in place of, changing its level."""
+        """Whether the series changes slowly, in addition to or instead of changes of level."""
         return self.trend != 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class _Fit:
-    """Bounds of the levels, 0 and the length included, of logs without correlation and trend; and what it costs."""
+    """Bounds of the levels (0 and the length included), of the logs without correlation and trend; and the cost."""
 
     bounds: list[int]
     flat: Floats
@@ -97,9 +99,9 @@ def find_change_points(values: Sequence[float], *, least_ratio: float = 1.0) -> 
 
 
 def analyse_series(values: Sequence[float], *, least_ratio: float = 1.0) -> SeriesChanges:
-    """Change points and trend of a series of positive values in order of commit; neither below `LEAST_POINTS`.
+    """Change points and trend of a series of positive values in order of commit; none below `LEAST_POINTS`.
 
-    least_ratio: smaller changes, up or down, are left out. Raises ValueError for values that are not positive and
+    least_ratio: smaller changes, up or down, are ignored. Raises ValueError for values that are not positive and
     finite.
     """
     series = np.asarray(values, np.float64)
@@ -115,14 +117,14 @@ def analyse_series(values: Sequence[float], *, least_ratio: float = 1.0) -> Seri
 
 
 def _noise(logs: Floats) -> float:
-    """Standard deviation about the level, from the differences of neighbours."""
+    """Standard deviation about the level, from differences of neighbours."""
     steps = np.diff(logs)
     deviation = 1.4826 * float(np.median(np.abs(steps - np.median(steps)))) / math.sqrt(2)
     return max(deviation, _SPREAD_FLOOR)
 
 
 def _fit(logs: Floats) -> _Fit:
-    """The levels, or the levels with a trend or a correlation, that cost least."""
+    """The cheapest fit: levels alone, or levels with a trend or a correlation."""
     best = _fit_series(logs, 0.0)[0]
     if len(best.bounds) == 2 or logs.size < LONG_ENOUGH:
         return best
@@ -147,7 +149,7 @@ def _fit_series(logs: Floats, correlation: float, degrees: Sequence[int] = ()) -
 
 
 def _fit_levels(calm: Floats, trend: Floats, price: float, degree: int, correlation: float) -> _Fit:
-    """The cheapest levels above a trend of a degree; the cost is the likelihood of the noise, and the prices."""
+    """The cheapest levels above a trend of a degree; the cost is the likelihood of the noise plus the prices."""
     flat = calm - trend
     bounds = _partition(flat, price)
     parts = [flat[start:end] for start, end in pairwise(bounds)]
@@ -158,14 +160,14 @@ def _fit_levels(calm: Floats, trend: Floats, price: float, degree: int, correlat
 
 
 def _without_spikes(logs: Floats, deviation: float) -> Floats:
-    """The logs, lone spikes moved to the edge of the band around their neighbours."""
+    """The logs, with isolated spikes moved to the edge of the band around their neighbours."""
     around = np.lib.stride_tricks.sliding_window_view(np.pad(logs, 2, mode="reflect"), 5)
     middle = np.median(around, axis=1)
     return np.clip(logs, middle - SPIKE * deviation, middle + SPIKE * deviation)
 
 
 def _without_bursts(logs: Floats, price: float) -> Floats:
-    """The logs, short excursions that return replaced by the level around them."""
+    """The logs, with short excursions that return replaced by the level around them."""
     found = logs.copy()
     bounds = _partition(found, price)
     for place in range(1, len(bounds) - 2):
@@ -190,12 +192,12 @@ def _polynomial(logs: Floats, bounds: Sequence[int], degree: int) -> Floats:
 
 
 def _partition(logs: Floats, price: float) -> list[int]:
-    """Bounds of the levels, 0 and the length included, that cost least; levels have `EDGE` points or more."""
+    """Bounds of the cheapest levels (0 and the length included); levels have `EDGE` points or more."""
     count = logs.size
     shifted = logs - logs.mean()
     sums = np.concatenate(([0.0], np.cumsum(shifted)))
     last = np.zeros(count + 1, np.int64)
-    # the least cost of the points before each; their squares are in every partition, so they are left out
+    # least cost of the points before each; the sum of squares is the same for every partition and is omitted
     least = np.full(count + 1, np.inf)
     least[0] = -price
     lengths = np.arange(count, 0, -1)
@@ -241,7 +243,7 @@ def _describe(series: Floats, fit: _Fit, bounds: list[int], place: int) -> Chang
     start, middle, end = bounds[place - 1 : place + 2]
     _, p_value = _test(fit.flat, start, middle, end)
     before, after = float(np.median(series[start:middle])), float(np.median(series[middle:end]))
-    still = np.log(series) - fit.trend  # without its correlation, a step is spread over its first point
+    still = np.log(series) - fit.trend  # removing the correlation spreads a step over its first point
     change = float(np.median(still[middle:end]) - np.median(still[start:middle]))
     is_confirmed = end < series.size or end - middle >= CONFIRMING
     return ChangePoint(middle, before, after, math.exp(change), p_value, is_confirmed)

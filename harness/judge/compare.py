@@ -1,8 +1,8 @@
-"""Is B slower than A? A verdict with its reason, from paired block medians; pure, and never stored.
+"""Verdict on whether B is slower than A, with its reason, from paired process medians; pure, and never stored.
 
-`compare_run` judges all cases of a run together, so that of the cases called slower (or
-faster) at most the share `FALSE_SHARE` is wrong in the long run. A ratio is time of B over time of A:
-above 1 is slower. See `opgauge.harness.judge.estimate` for the interval.
+`compare_run` judges all cases of a run together, so that of the cases called slower (or faster) at most the share
+`FALSE_SHARE` is wrong in the long run. A ratio is time of B over time of A: above 1 is slower. See
+`opgauge.harness.judge.estimate` for the interval.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from opgauge.harness.judge.verdict import Change, Comparison, Evidence, Kind, Me
 from opgauge.harness.result.result import Status
 
 FALSE_SHARE = 0.01
-"""The share of false alarms among the alarms of a run (Benjamini and Hochberg's q)."""
+"""Largest expected share of false alarms among the alarms of a run (Benjamini and Hochberg's q)."""
 CALIBRATION_SHIFT = 0.01
 """The calibration workload has moved when its interval lies beyond this, as a log ratio."""
 CALIBRATION_SWAY = 4.0
 """Largest change of a case that the host can explain, as a multiple of the change of the calibration workload."""
 COUNT_NOISE = 0.001
-"""Share by which counts of instructions differ without a change of the code: the interpreter's own, at start."""
+"""Relative difference of instruction counts of the same code, from the interpreter's start."""
 SUSPICION = 0.05
-"""A change beyond the threshold that is this likely by chance forbids the claim that nothing changed."""
+"""Probability of a change beyond the threshold from which `same` is not claimed."""
 
 _FAILURES = {
     Status.WRONG: Reason.WRONG,
@@ -47,7 +47,7 @@ _COSTS = {
 
 @dataclass(slots=True)
 class _Entry:
-    """A case on its way to a verdict; `found` is set as soon as times cannot change it."""
+    """A case and its state while it is judged; `found` is set as soon as times cannot change it."""
 
     evidence: Evidence
     rule: Rule
@@ -57,7 +57,7 @@ class _Entry:
 
 @dataclass(frozen=True, slots=True)
 class _Times:
-    """What the times of one case say, in logs."""
+    """Estimates from the times of one case, as log ratios."""
 
     low: float
     high: float
@@ -72,14 +72,14 @@ class _Times:
 
 
 def compare(evidence: Evidence, rule: Rule | None = None) -> Comparison:
-    """The verdict on one case by itself."""
+    """The verdict on a single case."""
     return compare_run([evidence], [rule or Rule()])[0]
 
 
 def compare_run(evidence: Sequence[Evidence], rules: Sequence[Rule] | None = None) -> tuple[Comparison, ...]:
-    """A verdict per case, in order, with false discoveries controlled over all of them.
+    """A verdict per case, in order, with the false discovery rate controlled over all of them.
 
-    rules: one per case; the default rule for each where not given.
+    rules: one per case; None: the default rule for each.
     """
     asked = rules if rules is not None else [Rule()] * len(evidence)
     entries = [_enter(one, rule) for one, rule in zip(evidence, asked, strict=True)]
@@ -116,7 +116,7 @@ _Standing = tuple[Kind, Verdict | None, Reason, str]
 
 
 def _standing(evidence: Evidence, rule: Rule, head_ns: Sequence[float], costs: Sequence[Reason]) -> _Standing:
-    """Kind, verdict, reason and detail before the times are compared."""
+    """Kind, verdict, reason and detail before times are compared."""
     base, head = evidence.base, evidence.head
     if head is None or head.status is Status.UNSUPPORTED:
         return _absent(base, head)
@@ -130,7 +130,7 @@ def _standing(evidence: Evidence, rule: Rule, head_ns: Sequence[float], costs: S
 
 
 def _absent(base: Side | None, head: Side | None) -> _Standing:
-    """A head that is not there: never a pass."""
+    """Outcome if one side is missing; a missing head never passes."""
     if base is not None and base.status is Status.OK and head is not None:
         return Kind.COMPARED, Verdict.BROKEN, Reason.GONE, head.reason
     if head is not None:
@@ -141,7 +141,7 @@ def _absent(base: Side | None, head: Side | None) -> _Standing:
 
 
 def _implausible(evidence: Evidence, head: Side, rule: Rule, head_ns: Sequence[float]) -> str:
-    """How the head is faster than its device; empty where it is not."""
+    """How the head is faster than its device allows; empty if it is not."""
     share = head.ceiling_share
     if share is not None and share > rule.max_ceiling_share:
         return f"{share:.3g} times what the device reaches"
@@ -152,7 +152,7 @@ def _implausible(evidence: Evidence, head: Side, rule: Rule, head_ns: Sequence[f
 
 
 def _facing(base: Side | None, costs: Sequence[Reason], *, timed: bool) -> _Standing:
-    """What a sound head faces."""
+    """Outcome of a valid head, by the state of the base."""
     if base is None or base.status is Status.UNSUPPORTED:
         return Kind.NEW, None, Reason.NO_BASE, ""
     if _failure(base) is not None:
@@ -187,7 +187,7 @@ def _metric_changes(base: Metrics, head: Metrics) -> Iterable[Change]:
 
 
 def _times_of(entries: Mapping[int, _Entry]) -> dict[int, _Times]:
-    """The times of each entry, estimated in batches of equally many pairs, alarms controlled over all."""
+    """The times of each entry, estimated in batches with equally many pairs; the alarms are controlled over all."""
     sizes = {len(entry.pairs) for entry in entries.values()}
     found: dict[int, _Times] = {}
     alpha = FALSE_SHARE / max(len(entries), 1)
@@ -285,7 +285,7 @@ def _costs(changes: Sequence[Change], rule: Rule) -> list[Reason]:
 
 
 def _doubt(entry: _Entry, *, host_moved: bool) -> Reason | None:
-    """Why an alarm is not to be raised, though the interval says so."""
+    """Why an alarm is not raised although the interval supports it."""
     if len(entry.pairs) < LEAST_PAIRS:
         return Reason.TOO_FEW
     if host_moved:

@@ -1,16 +1,13 @@
-"""How much slower B is than A, from paired block medians: centre, interval, tails, modes.
+"""Estimate of how much slower B is than A, from paired process medians: centre, interval, tails, modes.
 
-A pair is two neighbouring blocks, one of each side; what is estimated is the centre of the
-log ratios log(B / A). Its standard error is estimated twice. From the differences of the
-pairs, with n - 1 degrees of freedom: right whatever the host does. And from differences and
-sums together, which is the spread of both sides on their own, with 2 (n - 1): the sharper
-one where the host stands still, and too wide, never too narrow, where it drifts along. Each
-gets half of the allowed error, and the sharper one is taken: a Student-t interval whose
-coverage lies between `LEVEL` and the middle between that and 1.
+A pair is two neighbouring processes, one of each side; the estimate is the centre of the log ratios log(B / A). Its
+standard error is estimated twice. First from the differences of the pairs, with n - 1 degrees of freedom: valid however
+the host drifts. Second from differences and sums together, which is the spread of both sides on their own, with 2 (n -
+1): sharper on a stable host, and too wide, never too narrow, on one that drifts. Each gets half of the allowed error,
+and the sharper one is used: a Student-t interval whose coverage lies between `LEVEL` and the midpoint of `LEVEL` and 1.
 
-A pair in which a process went astray would hide all others. Pairs further than `FENCE`
-robust deviations from the median are therefore left out, at most one of 6 to 9 and two of
-10 to 13, none of 4 or 5 nor of bimodal sides; the median counts all.
+A single outlier would hide all other pairs. Pairs further than `FENCE` robust deviations from the median are therefore
+excluded, at most one of 6 to 9 and two of 10 to 13, none of 4 or 5 nor of bimodal sides; the median uses all.
 """
 
 from __future__ import annotations
@@ -27,14 +24,16 @@ Floats = NDArray[np.float64]
 LEVEL = 0.99
 """Nominal coverage of the interval."""
 LEAST_PAIRS = 4
+"""Least pairs for an interval."""
 FENCE = 8.0
+"""Robust deviations from the median beyond which a pair is an outlier."""
 SPREAD_FLOOR = 5e-4
-"""Least spread of log medians: blocks that agree to the last digit prove nothing finer than the clock."""
+"""Least spread of log medians: identical medians prove nothing finer than the clock."""
 POWER = 0.9
-"""The chance to be seen that a detectable change has."""
+"""Probability with which a detectable change is detected."""
 
 MODE_GAP = 0.01
-"""Modes nearer to each other than this (as a log ratio) are one."""
+"""Log ratio below which two modes count as one."""
 _SEPARATION = {
     4: 16.94, 5: 11.69, 6: 9.29, 7: 7.83, 8: 7.02, 9: 6.42, 10: 6.03, 11: 5.68, 12: 5.47,
     13: 5.26, 14: 5.12, 15: 4.97, 16: 4.85, 17: 4.74, 18: 4.66, 19: 4.58, 20: 4.51,
@@ -49,9 +48,9 @@ From 200,000 normal series of each length; longer ones are judged as 20 are, whi
 class Estimates:
     """Estimates of many comparisons with equally many pairs; arrays of shape (comparisons,).
 
-    median: of the log ratios of all pairs. centre: mean of those kept. kept: how many.
-    pair_error, side_error: standard error of the centre from the pairs' differences
-    (`kept - 1` degrees of freedom), and from both sides' own spread (twice as many).
+    median: of the log ratios of all pairs. centre: mean of the pairs kept. kept: their number. pair_error,
+    side_error: standard error of the centre from the pairs' differences (`kept - 1` degrees of freedom), and from
+    both sides' own spread (twice as many).
     """
 
     median: Floats
@@ -70,15 +69,15 @@ class Estimates:
         return np.minimum(self.centre - half, self.median), np.maximum(self.centre + half, self.median)
 
     def p_above(self, null: ArrayLike) -> Floats:
-        """Chance of such a centre, or a higher one, were the true log ratio no more than `null`."""
+        """Probability of this centre or a higher one if the true log ratio is at most `null`."""
         return self._tail(self.centre - np.asarray(null, np.float64))
 
     def p_below(self, null: ArrayLike) -> Floats:
-        """Chance of such a centre, or a lower one, were the true log ratio no less than `null`."""
+        """Probability of this centre or a lower one if the true log ratio is at least `null`."""
         return self._tail(np.asarray(null, np.float64) - self.centre)
 
     def detectable(self, null: ArrayLike, alpha: float) -> Floats:
-        """Log ratio that would be told from `null` at `alpha` in `POWER` of the cases, with this noise."""
+        """Log ratio that is distinguished from `null` at `alpha` with probability `POWER`, with this noise."""
         beyond = NormalDist().inv_cdf(POWER) * np.minimum(self.pair_error, self.side_error)
         return np.asarray(null, np.float64) + self._sharper(alpha / 2) + beyond
 
@@ -94,9 +93,9 @@ class Estimates:
 
 
 def estimate(logs: Floats, *, has_modes: ArrayLike = False) -> Estimates:
-    """Estimates from the logs of paired block medians, (comparisons, pairs, 2): side A, side B; 2 pairs or more.
+    """Estimates from logs of paired process medians, (comparisons, pairs, 2): side A, side B; at least 2 pairs.
 
-    has_modes: of each comparison, whether a side is bimodal; then no pair is astray, and all are kept.
+    has_modes: per comparison, whether a side is bimodal; then no pair is an outlier, and all are kept.
     """
     differences, sums = logs[..., 1] - logs[..., 0], logs.sum(axis=-1)
     median = np.median(differences, axis=1)
@@ -111,7 +110,7 @@ def estimate(logs: Floats, *, has_modes: ArrayLike = False) -> Estimates:
 
 
 def _inside(differences: Floats, median: Floats) -> NDArray[np.bool_]:
-    """Which pairs are kept."""
+    """Mask of the pairs that are kept."""
     allowed = (differences.shape[1] - 2) // 4
     away = np.abs(differences - median[:, None])
     if differences.shape[1] <= LEAST_PAIRS + 1:
@@ -122,7 +121,7 @@ def _inside(differences: Floats, median: Floats) -> NDArray[np.bool_]:
 
 
 def _moments(values: Floats, keep: NDArray[np.bool_], kept: NDArray[np.int64]) -> tuple[Floats, Floats]:
-    """Mean and variance of the values kept, by row."""
+    """Mean and variance of the kept values, by row."""
     mean = (values * keep).sum(axis=1) / kept
     square = (((values - mean[:, None]) * keep) ** 2).sum(axis=1)
     return mean, square / (kept - 1)
@@ -133,7 +132,7 @@ def _quantiles(tail: float, degrees: NDArray[np.int64]) -> Floats:
 
 
 def reject(p_values: ArrayLike, q: float) -> NDArray[np.bool_]:
-    """Which hypotheses fall when the share of false ones among the fallen is held to `q`.
+    """Hypotheses that are rejected with a false discovery rate of at most `q`.
 
     Benjamini and Hochberg (1995), step up.
     """
@@ -147,7 +146,7 @@ def reject(p_values: ArrayLike, q: float) -> NDArray[np.bool_]:
 
 
 def find_modes(medians: ArrayLike) -> tuple[float, ...]:
-    """Centres of the modes of a series of block medians: two where it is bimodal, else one; none of nothing."""
+    """Centres of the modes of a series of process medians: two if it is bimodal, else one; none for an empty series."""
     values = np.sort(np.asarray(medians, np.float64))
     if not values.size:
         return ()
@@ -155,16 +154,16 @@ def find_modes(medians: ArrayLike) -> tuple[float, ...]:
 
 
 def modes_at(ordered: Floats, place: int) -> tuple[float, ...]:
-    """Centres of the two parts of an ordered series that is parted at `place`; of the whole where that is 0."""
+    """Centres of the two parts of an ordered series split at `place`; of the whole if `place` is 0."""
     parts = (ordered[:place], ordered[place:]) if place else (ordered,)
     return tuple(float(np.median(part)) for part in parts)
 
 
 def split_modes(ordered: Floats) -> NDArray[np.int64]:
-    """Where each row of ordered logs, (series, blocks), falls into two modes: the second one's first index, else 0.
+    """First index of the second mode of each row of ordered logs, (series, processes); 0 for one mode.
 
-    A row is parted where the parts, of two or more each, lie furthest apart as a multiple of
-    their own spread; `_SEPARATION` says what chance alone does.
+    A row is split where the parts, of two or more each, are furthest apart relative to their own spread;
+    `_SEPARATION` is the distance that chance alone gives.
     """
     count = ordered.shape[1]
     if count < LEAST_PAIRS:

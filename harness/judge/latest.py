@@ -1,9 +1,9 @@
-"""Judgement of single stored runs against the variation of their series.
+"""Departures: judgement of single stored runs against the variation of their series.
 
 Change points need several runs after a step. One run is judged at once: it departs if the log of its time lies outside
 the prediction interval of the earlier runs. The standard deviation between runs blends that of the series with a prior,
 as in a scaled inverse chi-squared posterior (Gelman et al., Bayesian Data Analysis, 2.6), so that a short series flags
-only what no plausible noise explains, and a long one what its own noise does not.
+only changes that no plausible noise explains, and a long one changes that its own noise does not explain.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ PRIOR_DEVIATION = 0.02
 PRIOR_DEGREES = 3
 """Number of runs that the prior counts as."""
 WINDOW = 20
-"""Latest runs that describe a series."""
+"""Number of latest runs that describe a series."""
 ROBUST_FROM = 6
-"""Number of runs from which the median deviation is used, so that one outlier cannot hide others."""
+"""Number of runs from which the median deviation is used, so that an outlier cannot hide others."""
 
 
 @dataclass(frozen=True, slots=True)
 class SeriesSpread:
-    """Deviation between runs of a series, of the log of the time, and the degrees of freedom behind it."""
+    """Deviation between runs of a series, of the log of the time, and its degrees of freedom."""
 
     deviation: float = PRIOR_DEVIATION
     degrees: int = PRIOR_DEGREES
@@ -41,10 +41,10 @@ class SeriesSpread:
 
 @dataclass(frozen=True, slots=True)
 class Departure:
-    """The latest runs of a series, all on one side of the interval of those before.
+    """The latest runs of a series, all on one side of the interval of the earlier ones.
 
-    index: the first of them. before, after: medians, in the series' unit. ratio: after over before. limit: least ratio,
-    above 1 or below, that is flagged.
+    index: the first of them. before, after: medians, in the series' unit. ratio: after over before. limit: least
+    ratio, above 1 or below, that is flagged.
     """
 
     index: int
@@ -73,9 +73,10 @@ def spread_of(values: Sequence[float], within: float = 0.0) -> SeriesSpread:
 
 
 def find_departure(values: Sequence[float], most: int, within: float = 0.0) -> Departure | None:
-    """The latest runs, `most` of them at most, that depart from the earlier ones; None if the latest does not.
+    """The latest runs, at most `most`, that depart from the earlier ones; None if the latest does not.
 
-    Values are positive times in order of commit. All of the departing runs lie outside the interval, on one side of it.
+    Values are positive times in order of commit. All of the departing runs lie outside the interval, on one side of
+    it.
     """
     for count in range(min(most, len(values) - 1), 0, -1):
         history, latest = values[:-count], values[-count:]

@@ -8,11 +8,10 @@ from opgauge.harness.judge.verdict import Subject
 
 
 def matches(pattern: str, subject: Subject) -> bool:
-    """Whether a pattern chooses the subject's case.
+    """Whether a pattern selects the subject's case.
 
-    A pattern is an op, `op/case`, or the 16 digits of a case's id; `*` stands for any
-    text and `?` for one character. Brackets stand for themselves, because names contain them.
-    `/…/` is a regular expression for `op/case`.
+    A pattern is an op, `op/case`, or the 16 digits of a case's id; `*` matches any text and `?` one character.
+    Brackets are literal, because names contain them. `/…/` is a regular expression for `op/case`.
     """
     if pattern == subject.case_id:
         return True

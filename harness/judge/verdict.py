@@ -1,4 +1,4 @@
-"""The words of a comparison: what is given (`Evidence`, `Rule`) and what is found (`Comparison`)."""
+"""Vocabulary of a comparison: its input (`Evidence`, `Rule`) and its verdict (`Comparison`)."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from enum import StrEnum
 from opgauge.harness.result.result import Check, Status
 
 Pair = tuple[float, float]
-"""Block medians of two neighbouring blocks, in nanoseconds: side A (base), side B (head)."""
+"""Medians of two neighbouring processes, in nanoseconds: side A (base), side B (head)."""
 
 
 class Verdict(StrEnum):
-    """What became of a case from A to B."""
+    """Verdict on a case from A to B."""
 
     FASTER = "faster"
     SAME = "same"
@@ -22,7 +22,7 @@ class Verdict(StrEnum):
 
 
 class Kind(StrEnum):
-    """Whether there were two sides to compare; all but `compared` have no verdict and are no pass."""
+    """Whether both sides could be compared; all kinds but `compared` have no verdict and do not pass."""
 
     COMPARED = "compared"
     NEW = "new"
@@ -34,7 +34,7 @@ class Kind(StrEnum):
 
 
 class Reason(StrEnum):
-    """Why, in words that end the sentence "slower: …"."""
+    """Reason of a verdict, in words that end the sentence "slower: …"."""
 
     WITHIN = "the interval lies within the threshold"
     BEYOND = "the interval lies beyond the threshold"
@@ -83,7 +83,7 @@ EXTENDABLE = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """What is compared: a case by its op, name and id, by one implementation on one device."""
+    """A compared case: its op, name and id, by one implementation on one device."""
 
     op: str
     case: str
@@ -93,7 +93,7 @@ class Subject:
 
     @property
     def path(self) -> str:
-        """`op/case`, which patterns are matched with."""
+        """The text `op/case` that patterns match."""
         return f"{self.op}/{self.case}"
 
     def __str__(self) -> str:
@@ -102,11 +102,11 @@ class Subject:
 
 @dataclass(frozen=True, slots=True)
 class Metrics:
-    """What has no noise, of one call; None where not known.
+    """Metrics of one call that have no noise; None if unknown.
 
-    launches: kernel launches. kernels: names in order. allocations: by the kernel itself.
-    peak_bytes: device memory beyond inputs and outputs. registers: most per thread.
-    spills: bytes spilled per thread, over all kernels. instructions: of a call on the CPU with one thread.
+    launches: kernel launches. kernels: names in order. allocations: by the kernel itself. peak_bytes: device memory
+    beyond inputs and outputs. registers: most per thread. spills: bytes spilled per thread, over all kernels.
+    instructions: of a call on the CPU with one thread.
     """
 
     launches: int | None = None
@@ -120,10 +120,9 @@ class Metrics:
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """What became of the case on one side, over its blocks: the worst status, the worst check.
+    """Outcome of the case on one side, over its processes: the worst status and the worst check.
 
-    ceiling_share: least time that the measured ceiling allows over the time taken; None
-    where caches make it meaningless.
+    ceiling_share: the ceiling's least time over the measured time; None if caches make it meaningless.
     """
 
     status: Status = Status.OK
@@ -135,14 +134,13 @@ class Side:
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """All that is known of a case. A side is None where the case is not in that tree.
+    """All measurements of a case. A side is None if the case is not in that tree.
 
-    pairs: block medians; those that are no positive finite number count as not measured.
-    calibration: times of the calibration workload, paired alike.
-    noise_floor: change below which the series has been seen to move by itself (0.02 is 2 %).
-    floor_ns: least time that the measured ceiling allows; None where caches make it meaningless.
-    disturbed: pairs that do not count, because other processes used the CPUs. slower_with_threads: whether a coarse
-    run with all threads was slower by a factor. crowded: whether other processes used the CPUs during it.
+    pairs: process medians; values that are not positive and finite count as not measured. calibration: times of the
+    calibration workload, paired alike. noise_floor: change below which the series is known to vary (0.02 is 2 %).
+    floor_ns: the ceiling's least time; None if caches make it meaningless. disturbed: excluded pairs, because other
+    processes used the CPUs. slower_with_threads: whether a coarse run with all threads was slower by a factor.
+    crowded: whether other processes used the CPUs during it.
     """
 
     subject: Subject
@@ -158,20 +156,19 @@ class Evidence:
 
 
 DEFAULT_EXACT = ("launches", "allocations", "peak_bytes", "spills", "instructions")
+"""Metrics of which more is slower, by default."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """What counts.
+    """Limits of a verdict.
 
-    threshold: smallest change that is slower or faster (0.01 is 1 %).
-    same_within: `same` claims that the change is smaller than this.
-    alarm_pairs: pairs before anything is called slower or faster: of processes with two
-    modes, four pairs fall into line by chance once in a few hundred cases, and an alarm
-    that may be raised at one look only is not raised by looking often.
+    threshold: smallest change that is slower or faster (0.01 is 1 %). same_within: `same` claims that the change is
+    smaller than this. alarm_pairs: least pairs of an alarm: of processes with two modes, four pairs agree by chance
+    once in a few hundred cases, and an alarm that is allowed at one look only is not raised by looking often.
     exact: metrics of which more (for `kernels`: other) is slower, unless the time is proven faster.
-    max_ceiling_share: above this a time is no time. The ceiling is a copy through memory;
-    writes that stay in a cache may pass it, but not by more.
+    max_ceiling_share: share of the ceiling above which a time is impossible; the ceiling is a copy through memory,
+    which writes that stay in a cache can exceed, but not by more.
     """
 
     threshold: float = 0.01
@@ -183,7 +180,7 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A metric without noise that differs; `worse` where it grew, or kernels are others."""
+    """A difference of a metric without noise; `worse` if it grew, or the kernels are others."""
 
     metric: str
     before: int | tuple[str, ...]
@@ -193,14 +190,13 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """What was found of one case.
+    """Verdict on one case.
 
-    verdict: None where there were not two sides to compare; see `kind`.
-    ratio: median over pairs of time B over time A. interval: 99 % interval of it.
-    detectable_change: smallest slowdown that ten such pairs would show in 9 of 10 runs, were noise always as in these.
-    p_slower, p_faster: of a change beyond the threshold.
-    left_out: pairs kept out of the interval as gone astray. host_moved: the calibration workload moved.
-    base_modes_ns, head_modes_ns: centres of the modes of the block medians; two: bimodal.
+    verdict: None unless both sides were measured; see `kind`. ratio: median over pairs of time B over time A.
+    interval: its 99 % interval. detectable_change: smallest slowdown that ten pairs with this noise detect in 9 of
+    10 runs. p_slower, p_faster: of a change beyond the threshold. left_out: pairs excluded from the interval as
+    outliers. host_moved: the calibration workload moved. base_modes_ns, head_modes_ns: centres of the modes of the
+    process medians; two: bimodal.
     """
 
     subject: Subject
@@ -222,12 +218,12 @@ class Comparison:
 
     @property
     def is_measured(self) -> bool:
-        """Whether the head was run and found right: what may count towards a pass."""
+        """Whether the head was run and is valid, so that it may count towards a pass."""
         return self.kind in {Kind.COMPARED, Kind.NEW, Kind.FIXED} and self.verdict is not Verdict.BROKEN
 
     @property
     def is_bimodal(self) -> bool:
-        """Whether either side's block medians have two modes."""
+        """Whether the process medians of either side have two modes."""
         return max(len(self.base_modes_ns), len(self.head_modes_ns)) > 1
 
     def __str__(self) -> str:

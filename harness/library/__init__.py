@@ -1,1 +1,1 @@
-"""opgauge as a library: measure from Python, and read stored results as tables."""
+"""Library interface: measure from Python, and read stored results as tables."""

@@ -1,4 +1,4 @@
-"""`opgauge.results`: stored results as a table of pandas, Polars or Arrow."""
+"""Reading stored results as a table of pandas, Polars or Arrow: `opgauge.results`."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from opgauge.harness.store import Store
 
 Library = Literal["pandas", "polars", "arrow", "records"]
 MOST_RUNS = 100_000
+"""Most runs that are read."""
 
 
 def results(

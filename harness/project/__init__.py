@@ -1,1 +1,1 @@
-"""The project that is measured: its configuration, its revision in git, and the ops that it registers."""
+"""The measured project: its configuration, its revision in git, and the ops that it registers."""

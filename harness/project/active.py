@@ -1,4 +1,4 @@
-"""The project of this process: chosen once, by the command line, a worker's options or the library."""
+"""The active project of this process, chosen once by the command line, a worker's options or the library."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from opgauge.harness.project.loading import load_ops
 
 
 class _Active:
-    """What has been chosen. project: None where nothing is configured. is_loaded: whether its ops are imported."""
+    """State of the choice. project: None if nothing is configured. is_loaded: whether its ops are imported."""
 
     project: Project | None = None
     is_loaded: bool = False
 
 
 class ProjectChoice(NamedTuple):
-    """What a person may say about the project.
+    """Options that select the project.
 
     file: its configuration, instead of the nearest. builtin: measure the ops that opgauge ships.
     """
@@ -28,11 +28,11 @@ class ProjectChoice(NamedTuple):
     builtin: bool = False
 
 
-def choose(choice: ProjectChoice = ProjectChoice(), start: Path | None = None) -> Project | None:  # noqa: B008  immutable
+def choose(choice: ProjectChoice = ProjectChoice(), start: Path | None = None) -> Project | None:  # noqa: B008
     """Choose the project for this process, by default that of `start` or the current folder, and return it.
 
-    Call it before `opgauge.ops` is imported: the shipped ops are left out where a project does not want them.
-    Raises ConfigurationError.
+    Call it before `opgauge.ops` is imported: the shipped ops are not registered for a project that does not use
+    them. Raises ConfigurationError.
     """
     if choice.builtin:
         project = None
@@ -51,18 +51,18 @@ def use(project: Project | None) -> Project | None:
 
 
 def active() -> Project | None:
-    """The project of this process; None where nothing is configured."""
+    """The project of this process; None if nothing is configured."""
     return _Active.project
 
 
 def measured() -> Project | None:
-    """The active project where its own code is measured: None for the shipped ops and for opgauge's own tree."""
+    """The active project if its own code is measured: None for the shipped ops and for opgauge's own tree."""
     project = _Active.project
     return None if project is None or project.is_library else project
 
 
 def load(tree: Path | None = None) -> None:
-    """Import the ops of the active project, once; from another checkout of it where `tree` is given."""
+    """Import the ops of the active project, once; from another checkout of it if `tree` is given."""
     project = measured()
     if project is None or _Active.is_loaded:
         return
@@ -71,7 +71,7 @@ def load(tree: Path | None = None) -> None:
 
 
 def build(tree: Path | None = None) -> None:
-    """Run the active project's build command in its tree, or in another checkout; raises TreeError where it fails."""
+    """Run the active project's build command in its tree, or in another checkout; raises TreeError if it fails."""
     project = measured()
     if project is not None:
         build_tree(project, tree or project.tree)

@@ -1,4 +1,4 @@
-"""Ops that a change of files concerns, by the paths that the project declares."""
+"""Changes of files, and the ops that they affect by the paths that the project declares."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from pathlib import PurePosixPath
 from opgauge.harness.project.configuration import Project
 
 EVERY = "*"
-"""Op of the declared paths that count for every op."""
+"""Op of the declared paths that affect every op."""
 DOCUMENTS = (".md", ".rst", ".txt", ".png", ".svg", ".ipynb")
-"""Endings of files that change no kernel, where the project declares no paths."""
+"""Suffixes of files that affect no kernel, if the project declares no paths."""
 
 
 def touched_ops(project: Project, files: Iterable[str], sources: Mapping[str, Collection[str]]) -> set[str] | None:
-    """Ops that changed files concern; None for every op.
+    """Ops that changed files affect; None for every op.
 
-    sources: by op, the files that register its implementations and its case files; they always count. Without declared
-    paths every file but documents counts for every op.
+    sources: by op, the files that register its implementations and its case files; they always count. Without
+    declared paths every file but documents counts for every op.
     """
     changed = list(files)
     declared = project.changed
@@ -36,6 +36,6 @@ def touched_ops(project: Project, files: Iterable[str], sources: Mapping[str, Co
 
 
 def matches(name: str, pattern: str) -> bool:
-    """Whether a file is one that a pattern names, or lies in a folder that it names; `*` crosses folders."""
+    """Whether a pattern names a file or a folder that contains it; `*` crosses folders."""
     plain = pattern.removeprefix("./").rstrip("/")
     return fnmatchcase(name, plain) or fnmatchcase(name, f"{plain}/*")

@@ -31,17 +31,19 @@ from typing import Any
 from opgauge.harness.errors import ConfigurationError
 
 FILE = "opgauge.toml"
+"""Name of the configuration file."""
 PYPROJECT = "pyproject.toml"
+"""File whose table `[tool.opgauge]` is a configuration too."""
 FOLDER = ".opgauge"
-"""Folder for what opgauge writes in a project; it ignores itself in git."""
+"""Folder for opgauge's own files in a project; it has a .gitignore for itself."""
 
 
 @dataclass(frozen=True, slots=True)
 class Project:
-    """A configured project; paths are absolute, save those of `changed`.
+    """A configured project; paths are absolute, except those of `changed`.
 
-    root: folder of the configuration. file: the configuration. tree: folder whose code is measured. Other fields are
-    described above.
+    root: folder of the configuration. file: the configuration. tree: folder whose code is measured. Other fields
+    are described above.
     """
 
     root: Path
@@ -60,21 +62,21 @@ class Project:
 
     @property
     def is_library(self) -> bool:
-        """Whether the tree is opgauge's own, whose `ops` takes the place of the installed one."""
+        """Whether the tree is opgauge's own, whose `ops` replaces the installed one."""
         return is_library(self.tree)
 
 
 def is_library(tree: Path) -> bool:
-    """Whether a folder holds opgauge's own operator library."""
+    """Whether a folder contains opgauge's own operator library."""
     return (tree / "ops" / "_core" / "registry.py").is_file()
 
 
 class _UnfitError(Exception):
-    """A value that a key cannot have."""
+    """A value that a key does not accept."""
 
 
 def find_project(start: Path) -> Project | None:
-    """The project of the nearest configuration in `start` or above it; None where there is none."""
+    """The project of the nearest configuration in `start` or above it; None without one."""
     for folder in (start.resolve(), *start.resolve().parents):
         for name in (FILE, PYPROJECT):
             file = folder / name
@@ -84,7 +86,7 @@ def find_project(start: Path) -> Project | None:
 
 
 def read_project(file: Path) -> Project:
-    """The project that a file configures; raises ConfigurationError with what is wrong, and the nearest key."""
+    """The project that a file configures; raises ConfigurationError with the fault, and the nearest key."""
     table = _table(file)
     if table is None:
         msg = f"{file} has no [tool.opgauge]"

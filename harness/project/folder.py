@@ -1,4 +1,4 @@
-"""The folder `.opgauge` of a project, where runs are stored by default; git ignores it by a file in it."""
+"""The project's folder `.opgauge`, which contains the default database; a file in it excludes it from git."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ from opgauge.harness.project.configuration import FOLDER
 from opgauge.harness.project.revision import git
 
 DATABASE = "opgauge.db"
+"""Name of the default database."""
 
 
 def default_database() -> tuple[Path, bool]:
-    """SQLite file for runs where none is named, and whether its folder was made just now.
+    """SQLite file used by default, and whether its folder was created just now.
 
-    It is `.opgauge/opgauge.db` of the project, else of the repository, else of the current folder. An `opgauge.db` that
-    lies in the current folder already is used instead, and the temporary folder where the project cannot be written.
+    It is `.opgauge/opgauge.db` of the project, else of the repository, else of the current folder. An `opgauge.db`
+    in the current folder takes precedence, and the temporary folder is used if the project is read-only.
     """
     former = Path.cwd() / DATABASE
     if former.is_file():

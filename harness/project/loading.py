@@ -1,4 +1,4 @@
-"""Import the ops of a project: those that its configuration names, and the shipped ones where it asks for them."""
+"""Loading a project's ops: those that its configuration names, and the shipped ones if it requests them."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from opgauge.harness.project.configuration import Project, is_file_name, read_pr
 from opgauge.harness.project.revision import git
 
 BUILD_LOG = 3000
-"""Characters of a failed build that are shown."""
+"""Characters of a failed build's output in a message."""
 
 
 def project_at(project: Project, tree: Path) -> Project:
-    """The configuration for another checkout of the project's tree: its own there, or the given one.
+    """The configuration for another checkout of the project's tree: its own, or the given one.
 
-    Files that the project's repository does not track are used from where they are: hooks that are no part of it are
-    the same for every revision.
+    Files that the project's repository does not track are used from where they are: hooks outside the repository
+    are the same for every revision.
     """
     if tree.resolve() == project.tree:
         return project
@@ -33,9 +33,10 @@ def project_at(project: Project, tree: Path) -> Project:
 
 
 def load_ops(project: Project, tree: Path | None = None) -> list[str]:
-    """Import what registers the project's ops, from `tree` (another checkout of it) where given; modules' files.
+    """Import the files that register the project's ops, and return the modules' files.
 
-    Raises TreeError with the cause where one cannot be imported, or comes from elsewhere than the tree.
+    tree: another checkout of the project to import from, if given. Raises TreeError with the cause if one cannot be
+    imported, or is imported from elsewhere than the tree.
     """
     from opgauge.ops import discover
 
@@ -58,7 +59,7 @@ def load_ops(project: Project, tree: Path | None = None) -> list[str]:
 
 
 def build(project: Project, tree: Path) -> None:
-    """Run the project's build command in `tree`; raises TreeError with the end of its output where it fails."""
+    """Run the project's build command in `tree`; raises TreeError with the end of its output if it fails."""
     command = project_at(project, tree).build
     if not command:
         return
@@ -71,7 +72,7 @@ def build(project: Project, tree: Path) -> None:
 
 
 def _extend_path(configured: Project, original: Project, tree: Path) -> None:
-    """Import from the tree first, then from folders of the configuration that lie outside it."""
+    """Import from the tree first, then from folders of the configuration outside it."""
     own = [tree, tree / "src", *(_moved(configured, path, tree) or path for path in configured.path)]
     outside = [folder for folder in (configured.root, original.root) if not folder.is_relative_to(original.tree)]
     for folder in reversed([*own, *outside]):
@@ -88,12 +89,12 @@ def _import(configured: Project, original: Project, tree: Path, entry: str) -> M
     if moved is not None and moved.is_file():
         return _import_file(moved, tree)
     if moved is not None and tree != original.tree and _is_tracked(original.tree, file):
-        return None  # a file that this revision does not have yet
+        return None  # a file that does not exist in this revision yet
     return _import_file(file, tree)
 
 
 def _import_file(file: Path, tree: Path) -> ModuleType:
-    """The module of a file, under its dotted name below the folder that it is imported from."""
+    """The module of a file, under its dotted name below the folder from which it is imported."""
     name = _module_name(file, tree)
     known = sys.modules.get(name)
     if known is not None and getattr(known, "__file__", None) == str(file):
@@ -120,7 +121,7 @@ def _module_name(file: Path, tree: Path) -> str:
 
 
 def _moved(project: Project, path: Path, tree: Path) -> Path | None:
-    """The same path in another checkout of the project's tree; None for one outside the tree."""
+    """The same path in another checkout of the project's tree; None for a path outside the tree."""
     if not path.is_relative_to(project.tree):
         return path if path.is_relative_to(tree) else None
     return tree / path.relative_to(project.tree)
@@ -131,7 +132,7 @@ def _is_tracked(tree: Path, file: Path) -> bool:
 
 
 def _refuse_strangers(tree: Path, other: Path) -> None:
-    """Raise TreeError where a package of this tree was imported from the project's other checkout."""
+    """Raise TreeError if a package of this tree was imported from the project's other checkout."""
     if tree == other:
         return
     for name, file in _imported_files():

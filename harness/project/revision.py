@@ -1,7 +1,7 @@
-"""The revision of a project: its name, and what git says of the folder that is measured.
+"""The revision of a project: its name, and git's state of the measured folder.
 
 A folder belongs to a repository only if the repository tracks a file in it. An installation or an unpacked archive
-inside somebody else's repository therefore has no commit, rather than that repository's.
+inside another repository therefore has no commit, rather than that repository's.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 PATIENCE_S = 10
-"""Longest that a git command may take."""
+"""Longest run time of a git command, in seconds."""
 DIRTY = "-dirty"
-"""Suffix of a commit from which the measured files differ."""
+"""Suffix of a commit whose files were modified."""
 LIBRARY_PARTS = ("ops", "harness", "cases")
-"""Folders of an opgauge source tree that decide what is measured."""
+"""Folders of an opgauge source tree that affect measurements."""
 
 
 @dataclass(frozen=True, slots=True)
 class Revision:
-    """Name and git state of a folder; fields are empty where git does not know.
+    """Name and git state of a folder; fields are empty if git does not know them.
 
     commit: full hash, without suffix. is_dirty: whether measured files differ from it. branch: as checked out.
     time: the committer's time, ISO 8601 in UTC.
@@ -37,7 +37,7 @@ class Revision:
 
     @property
     def label(self) -> str:
-        """The commit, with `-dirty` where measured files differ from it."""
+        """The commit, with `-dirty` if measured files differ from it."""
         return self.commit + (DIRTY if self.is_dirty else "")
 
     def entries(self) -> dict[str, str]:
@@ -94,11 +94,11 @@ def project_name(tree: Path) -> str:
 
 
 def git(tree: Path, *arguments: str) -> str:
-    """What git prints about `tree`; empty where it is missing, fails or takes too long."""
+    """Output of git for `tree`; empty if git is missing, fails or takes too long."""
     path = shutil.which("git")
     if path is None:
         return ""
-    # a read-only .git has no place for a refreshed index
+    # a refreshed index cannot be written to a read-only .git
     command = [path, "--no-optional-locks", "-C", str(tree), *arguments]
     try:
         done = subprocess.run(

@@ -1,4 +1,4 @@
-"""Tables that fit a terminal: columns are left out, the least important first, but never a name or a status."""
+"""Tables that fit a terminal: columns are omitted, the least important first, but never a name or a status."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from rich.text import Text
 UNLIMITED = 100_000
 """Width for output that is not a terminal: files and pipes get whole lines."""
 GAP, EDGES = 3, 2
-"""Cells between two columns and at both ends of a line, as `box.SIMPLE_HEAD` draws them."""
+"""Cells between two columns and at both ends of a line, as in `box.SIMPLE_HEAD`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
     """A column of plain text.
 
-    rank: 0 is never left out; of the others the largest is left out first. least: width down to which the cells may
-    fold over several lines (0: they do not fold).
+    rank: 0 is never omitted; of the others the largest is omitted first. least: width down to which the cells may
+    wrap (0: they do not wrap).
     """
 
     title: str
@@ -34,7 +34,7 @@ class Column:
 
     @property
     def natural(self) -> int:
-        """Width at which nothing folds."""
+        """Width at which nothing wraps."""
         return max((cell_len(text) for text in (self.title, *self.cells)), default=0)
 
     @property
@@ -44,7 +44,7 @@ class Column:
 
 
 def fitting(columns: Sequence[Column], width: int) -> tuple[list[Column], list[Column]]:
-    """The columns that fit into `width`, and those left out; columns of rank 0 stay, whatever the width."""
+    """The columns that fit into `width`, and those omitted; columns of rank 0 stay at any width."""
     kept = list(columns)
     while needed(kept) > width:
         worst = max(kept, key=lambda column: column.rank, default=None)
@@ -75,9 +75,9 @@ def table(columns: Sequence[Column], *, title: str | None = None) -> Table:
 
 
 def print_columns(columns: Sequence[Column], console: Console, *, title: str | None = None) -> None:
-    """Print as many columns as fit the console, and name those left out.
+    """Print as many columns as fit the console, and name the omitted ones.
 
-    Where not even names and statuses fit side by side, each row becomes a paragraph.
+    If not even names and statuses fit side by side, each row becomes a paragraph.
     """
     kept, left_out = fitting(columns, console.width)
     if needed(kept) <= console.width:

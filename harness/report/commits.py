@@ -10,6 +10,7 @@ from opgauge.harness.errors import RefError
 from opgauge.harness.store.projects import Commit
 
 FORMAT = "%H%x1f%P%x1f%cI%x1f%an%x1f%s"
+"""Format of `git log`: hash, parents, time, author, subject."""
 
 
 def read_commits(tree: Path, limit: int = 5000) -> list[Commit]:

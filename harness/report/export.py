@@ -1,4 +1,4 @@
-"""Exported runs as JSON and CSV; `opgauge.harness.interchange` has other formats, and reads."""
+"""Exported runs as JSON and CSV; `opgauge.harness.interchange` has other formats, and imports."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from opgauge.harness.store import Run
 from opgauge.harness.store.queries import RunInfo
 
 DANGEROUS = ("=", "+", "-", "@", "\t", "\r", "\n", *"\uff1d\uff0b\uff0d\uff20")
-"""Beginnings that make a spreadsheet take a cell for a formula, the wide ones only in some languages."""
+"""Beginnings that make a spreadsheet read a cell as a formula, the wide ones only in some languages."""
 
 
 class ImportFileError(HarnessError):
@@ -41,7 +41,7 @@ def as_json(data: Any) -> str:
 def as_csv(found: Sequence[Mapping[str, Any]]) -> str:
     """CSV of records with the same fields in the same order, with a header.
 
-    Structures are JSON, and no cell is one that a spreadsheet would take for a formula.
+    Structures are JSON, and no cell is one that a spreadsheet would read as a formula.
     """
     names = list(found[0]) if found else []
     cells = Cells()
@@ -62,28 +62,28 @@ def _cell(value: Any) -> Any:
 
 
 class Cells(dict[str, str]):
-    """Texts as cells that no spreadsheet takes for a formula, made once for all rows that have them."""
+    """Texts as cells that no spreadsheet reads as a formula, cached for all rows."""
 
     def __missing__(self, text: str) -> str:
-        # a lone carriage return would end the line for some readers, and what follows be a cell of its own
+        # some readers end the line at a lone carriage return, and read the rest as another cell
         plain = text.replace("\r\n", "\n").replace("\r", "\n")
         self[text] = cell = "'" + plain if plain.startswith(DANGEROUS) else plain
         return cell
 
 
 class Quoted(dict[str, str]):
-    """Texts as `Cells` has them, in quotes where a line of CSV wants that."""
+    """Texts as in `Cells`, quoted if a line of CSV requires it."""
 
     def __missing__(self, text: str) -> str:
-        # beside another cell an empty one needs no quotes
+        # an empty cell beside others needs no quotes
         self[text] = cell = _table([[Cells()[text], 0]])[:-3]
         return cell
 
 
 def whole_run(run: Run | RunInfo, results: Sequence[Result], ceilings: Mapping[str, Ceilings]) -> dict[str, Any]:
-    """A run with everything that is stored of it, raw samples included; `opgauge import` and `opgauge push` take it.
+    """A run with all stored data, including raw samples, for `opgauge import` and `opgauge push`.
 
-    Case files of this tree are named by their place in it, so that others can find them, and not where it lies here.
+    Case files of this tree are named relative to it, so that other machines find them.
     """
     return {
         "opgauge": FORMAT,

@@ -1,7 +1,7 @@
-"""Stored series of a case: one point per run, in order of time, and where the level changed.
+"""History of a case: one point per run, in order of time, and its changes of level.
 
-A series is a case by one implementation on one device of machines with the same hard
-fingerprint. On a branch: only runs of commits that are on it, or that say so themselves.
+A series is a case by one implementation on one device of machines with the same hard entries. On a branch: only runs of
+commits that are on it, or that name it themselves.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from sqlalchemy import Engine
 
 @dataclass(frozen=True, slots=True)
 class SeriesPoint:
-    """A run's median of block medians, nanoseconds."""
+    """A run's median of its processes' medians, in nanoseconds."""
 
     run: str
     commit: str
@@ -34,14 +34,14 @@ class SeriesPoint:
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """Points in order of time. machine: what decides whether times may be compared, in words."""
+    """Points in order of time. machine: entries that decide whether times are comparable, in words."""
 
     subject: Subject
     machine: str
     points: tuple[SeriesPoint, ...]
 
     def changes(self, least_ratio: float = 1.0) -> tuple[ChangePoint, ...]:
-        """Where the level changed; none where there are fewer points than that needs."""
+        """Changes of level; empty for too few points."""
         return find_change_points([point.median_ns for point in self.points], least_ratio=least_ratio)
 
     @property
@@ -60,9 +60,9 @@ def find_series(
     device: str | None = None,
     since: datetime | None = None,
 ) -> list[Series]:
-    """The series of the cases that a pattern of harness.judge.pattern chooses; raises NothingError where there is none.
+    """The series of the cases that a pattern of harness.judge.pattern selects; raises NothingError without one.
 
-    commits: those on `branch`, where git knows. since: start of the first run that counts.
+    commits: those on `branch`, if git knows. since: start of the first run.
     """
     cases = _cases(engine, pattern)
     runs = {
@@ -119,7 +119,7 @@ def as_plain(series: Series, least_ratio: float = 1.0) -> dict[str, Any]:
 
 
 def _cases(engine: Engine, pattern: str) -> dict[int, CaseInfo]:
-    """Every way in which the cases that a pattern chooses were written, by number; the latest name of each counts."""
+    """All stored forms of the cases that a pattern selects, by number; the latest name of each counts."""
     found = queries.find_case(engine, pattern) or [
         info for info in queries.list_cases(engine) if matches(pattern, _subject(info))
     ]

@@ -11,10 +11,11 @@ from opgauge.harness.result.result import KernelUse, Profile, Result
 from rich.console import Console
 
 NAME, LEAST = "Name", 24
-"""The column of kernel names, and the width down to which they fold."""
+"""Title of the column of kernel names, and the width down to which they wrap."""
 COLUMNS = ("No.", "Time (%)", "Time", "Calls", "grid × block", "registers", "shared", NAME)
+"""Titles of the columns."""
 RANKS = {"Time (%)": 1, "Calls": 2, "grid × block": 3, "registers": 4, "shared": 5}
-"""Order in which columns are left out on a narrow terminal, the largest first."""
+"""Order in which columns are omitted on a narrow terminal, the largest first."""
 
 
 def show(results: Iterable[Result], console: Console) -> None:
@@ -60,7 +61,7 @@ def _cells(kernel: KernelUse) -> Sequence[str]:
 
 
 def _size(numbers: Sequence[int]) -> str:
-    """A grid or block without the ones at its end."""
+    """A grid or block without trailing ones."""
     kept = list(numbers)
     while len(kept) > 1 and kept[-1] == 1:
         kept.pop()

@@ -39,7 +39,7 @@ class RefusedError(PushError):
 
 @dataclass(frozen=True)
 class Pushed:
-    """Outcome of a run: sent, there already, passed over or refused for `reason`."""
+    """Outcome of a run: sent, stored already, passed over or refused for `reason`."""
 
     run: Run
     outcome: str
@@ -143,7 +143,7 @@ def push(store: Store, runs: Iterable[Run], client: Client, part_bytes: int = PA
 def _push_one(store: Store, run: Run, client: Client, part_bytes: int) -> Pushed:
     found = client.ask("GET", f"runs/{run.id}", expected=(200, 404))
     if found is not None and found.get("id") == run.id and _is_current(found, run):
-        return Pushed(run, "there already")
+        return Pushed(run, "stored already")
     try:
         return Pushed(run, _send(store, run, client, part_bytes))
     except RefusedError as error:
@@ -163,7 +163,7 @@ def _send(store: Store, run: Run, client: Client, part_bytes: int) -> str:
         _send_parts(run, client, bodies)
         ready = _text({"parts": len(bodies)}).encode()
         answer = client.ask("POST", f"runs/{run.id}/finish", ready, (200, 201))
-    return "sent" if answer.get("created") else "there already"
+    return "sent" if answer.get("created") else "stored already"
 
 
 def _send_parts(run: Run, client: Client, bodies: list[bytes]) -> None:

@@ -1,4 +1,4 @@
-"""Rows of a run sorted by any column of its table."""
+"""Sorting rows of a run by any column of its table."""
 
 from __future__ import annotations
 

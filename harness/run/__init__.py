@@ -1,1 +1,1 @@
-"""Planning trials, running them in worker processes, and the environment they run in."""
+"""Planning trials, running them in worker processes, and their environment."""

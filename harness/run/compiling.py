@@ -1,7 +1,7 @@
-"""Compile and check trials before any of them is measured, by as many workers as there are CPUs.
+"""Compiling and checking trials before any is measured, with as many workers as there are CPUs.
 
-Numba's kernels, torch.compile's and CUDA's are compiled when they are first called, and then lie in caches on disk.
-Outputs that were right are known by the digest of their bits: who measures later needs no reference.
+Kernels of Numba, torch.compile and CUDA are compiled by their first call, and then cached on disk. Valid outputs are
+recognized by a digest of their bits, so that measuring needs no reference.
 """
 
 from __future__ import annotations
@@ -26,20 +26,21 @@ from opgauge.ops._core.op import tensor_bytes
 
 T = TypeVar("T")
 ONCE = Limits(budget_s=0.0, min_samples=1, max_samples=1, warmup_s=0.0)
+"""Limits of a trial that is called once."""
 NEED = 12
-"""Float64 numbers that a reference, its bounds and what they are made of hold per element of a case, about."""
+"""Approximate float64 numbers per element of a case that a reference, its bounds and their operands need."""
 SHARE = 0.5
-"""Of the machine's memory that workers may fill so."""
+"""Share of the machine's memory that workers may fill."""
 KEPT_BYTES = 256 << 20
-"""Inputs of larger cases are drawn again sooner than they would be read from a disk."""
+"""Size of inputs above which drawing them again is faster than reading them from a disk."""
 
 
 @dataclass(slots=True)
 class Ahead:
-    """What is known of trials before they are measured.
+    """Results of calling trials before they are measured.
 
-    right: how many were. seconds: of all workers, by what they did. trusted: by trial, the digest of outputs that were
-    checked, and that check. kept: a folder for inputs, or None. workers: how many compute references at once.
+    right: number of valid trials. seconds: of all workers, by phase. trusted: by trial, the digest of checked
+    outputs, and the check. kept: a folder for inputs, or None. workers: number of references computed at once.
     """
 
     right: int = 0
@@ -49,7 +50,7 @@ class Ahead:
     workers: int = 1
 
     def add(self, result: Result) -> None:
-        """Another trial was called and checked; outputs that each call leaves other bits of are not known by them."""
+        """Record a trial that was called and checked; outputs whose bits differ between calls have no digest."""
         self.seconds.update(result.extra.get("phases_s", {}))
         if result.status is not Status.OK or result.check is None:
             return
@@ -58,9 +59,9 @@ class Ahead:
             self.trusted[_key(result.trial)] = {"digest": result.extra["digest"], "check": to_json(result.check)}
 
     def ask_first(self, trial: Trial) -> Mapping[str, Any]:
-        """What is asked of a trial that is called for the first time: to keep the inputs, and tell what it left.
+        """Request fields of a trial that is called for the first time: store the inputs, and digest the outputs.
 
-        Neither where nobody comes after it: a digest of large tensors takes as long as a call.
+        Neither is requested if no later process will use it: hashing large tensors costs as much as a call.
         """
         threads = max(1, len(os.sched_getaffinity(0)) // self.workers)
         return {
@@ -70,11 +71,11 @@ class Ahead:
         }
 
     def ask(self, trial: Trial) -> Mapping[str, Any]:
-        """What is asked of a trial that is measured: to take the inputs and to trust the outputs that are known."""
+        """Request fields of a trial that is measured: load the inputs, and trust outputs with a known digest."""
         return {"trusted": self.trusted.get(_key(trial)), "kept": self.folder(trial.case)}
 
     def folder(self, case: Case) -> str | None:
-        """Where a case's inputs are kept; None where they are to be drawn anew."""
+        """Folder of a case's inputs; None if they are to be drawn again."""
         return None if self.kept is None or tensor_bytes(case.resolved.inputs) > KEPT_BYTES else str(self.kept)
 
 
@@ -86,10 +87,10 @@ def compile_ahead(
     timeout_s: float = 300.0,
     kept: Path | None = None,
 ) -> Ahead:
-    """Call and check each trial's kernel once; `tell` hears of each. kept: a folder for inputs, to be used again.
+    """Call and check each trial's kernel once; `tell` is called with each. kept: folder in which inputs are stored.
 
-    timeout_s: for a kernel, and for a reference as much again for each worker, as they all want memory at once: one
-    of 20 s took more than 120 beside fifteen others.
+    timeout_s: seconds for a kernel, and for a reference times the number of workers, since references are bound by
+    memory: one of 20 s took more than 120 s beside fifteen others.
     """
     waiting, ahead = Waiting((_need(case[0]), case) for case in _by_case(trials)), Ahead(kept=kept, workers=workers)
     with ThreadPoolExecutor(workers) as pool:
@@ -101,17 +102,17 @@ def compile_ahead(
 
 
 class Waiting(Generic[T]):
-    """What is to be done, most memory first, and as much at a time as there is room for; threads share one."""
+    """A queue shared by threads: largest memory first, and only items that fit the free memory."""
 
     def __init__(self, items: Iterable[tuple[int, T]]) -> None:
-        """Of each how many bytes it needs, and itself."""
+        """items: bytes that each needs, and the item."""
         self._items = sorted(items, key=lambda item: -item[0])
         self._room = free_memory_bytes() * SHARE
-        self._under_way = 0
+        self._running = 0
         self._changed = Condition()
 
     def __iter__(self) -> Iterator[T]:
-        """The next as soon as there is room for it, which it leaves when the one after it is asked for."""
+        """The next item as soon as it fits; its memory counts as used until the following item is requested."""
         while True:
             with self._changed:
                 self._changed.wait_for(lambda: not self._items or self._fitting() is not None)
@@ -120,23 +121,23 @@ class Waiting(Generic[T]):
                     return
                 nbytes, item = self._items.pop(number)
                 self._room -= nbytes
-                self._under_way += 1
+                self._running += 1
             try:
                 yield item
             finally:
                 with self._changed:
                     self._room += nbytes
-                    self._under_way -= 1
+                    self._running -= 1
                     self._changed.notify_all()
 
     def _fitting(self) -> int | None:
-        """The first that fits; the first of all where nothing is under way."""
+        """Index of the first item that fits; 0 if nothing is running."""
         fitting = (number for number, (nbytes, _) in enumerate(self._items) if nbytes <= self._room)
-        return next(fitting, None if self._under_way or not self._items else 0)
+        return next(fitting, None if self._running or not self._items else 0)
 
 
 def need_bytes(shapes: Iterable[Sequence[int]]) -> int:
-    """Memory that a reference takes, about, in a case of tensors of these shapes."""
+    """Approximate memory in bytes that a reference needs, for tensors of these shapes."""
     return 8 * NEED * max((prod(shape) for shape in shapes), default=0)
 
 
@@ -155,7 +156,7 @@ def _by_case(trials: Iterable[Trial]) -> list[list[Trial]]:
 def _work(
     waiting: Waiting[list[Trial]], ahead: Ahead, tell: Callable[[Trial], None], timeouts_s: tuple[float, float]
 ) -> list[Result]:
-    """One worker's part: cases as long as there are any. timeouts_s: a kernel's, and a reference's."""
+    """Run one worker: cases until none is left. timeouts_s: for a kernel, and for a reference."""
     found = []
     kernel_s, reference_s = timeouts_s
     with LocalExecutor(limits=ONCE, timeout_s=kernel_s, reference_timeout_s=reference_s) as executor:

@@ -1,4 +1,4 @@
-"""One opgauge at a time on a GPU: the second waits, and says so."""
+"""Lock that lets one opgauge at a time measure on a GPU; the second waits and reports it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from opgauge.ops import Device
 
 @contextmanager
 def device_locks(devices: Iterable[str], notify: Callable[[str], None]) -> Iterator[None]:
-    """Hold the lock of each GPU among `devices`; `notify` hears which one is waited for."""
+    """Hold the lock of each GPU among `devices`; `notify` is called with a message if one is taken."""
     with ExitStack() as stack:
         for name in sorted({str(Device.parse(text)) for text in devices}):
             if Device.parse(name).backend != "cpu":
@@ -39,6 +39,6 @@ def _lock(device: str, notify: Callable[[str], None]) -> Iterator[None]:
 
 
 def lock_path(device: str) -> Path:
-    """File that stands for a GPU, by the name that all processes of this host have for it."""
+    """Lock file of a GPU, by the name that all processes of this host use for it."""
     name = visible_gpu(Device.parse(device).index).replace("/", "-")
     return Path(tempfile.gettempdir()) / f"opgauge-gpu-{name}.lock"

@@ -1,6 +1,6 @@
-"""Whether this machine is fit to measure: findings about CPU, host and GPUs, with a line of advice each.
+"""Doctor: findings about CPU, host and GPUs that decide whether this machine is fit to measure, with advice.
 
-Nothing here needs a right to change anything. A fact that cannot be read gives no finding.
+No check needs privileges. A fact that cannot be read gives no finding.
 """
 
 from __future__ import annotations
@@ -18,16 +18,19 @@ from opgauge.harness.settings import visible_gpu
 from opgauge.ops import Device
 
 CPU_FOLDER = Path("sys/devices/system/cpu")
+"""Folder of the kernel's facts about CPUs."""
 CGROUP = Path("sys/fs/cgroup")
+"""Folder of control groups."""
 MOST_LOAD = 0.2
-"""Share of the CPUs that other processes may keep busy."""
+"""Share of the CPUs that other processes may use."""
 MOST_STEAL = 0.5
 """Percent of time that the hypervisor may take."""
 MOST_PRESSURE = 5.0
 """Percent of the last ten seconds in which some process waited for a CPU."""
 WATCH_S = 0.2
+"""Seconds over which CPU and GPU use are averaged."""
 IDLE_USE = 5
-"""Percent of a GPU's time in use, at most, where nobody else computes on it."""
+"""Largest percentage of a GPU's time in use that counts as idle."""
 SLOWING = {
     0x4: "power cap",
     0x8: "hardware slowdown",
@@ -40,7 +43,7 @@ SLOWING = {
 
 @dataclass(frozen=True, slots=True)
 class HostFinding:
-    """One fact about the machine. is_good: as measuring wants it. advice: what to do, empty where it is good."""
+    """One fact about the machine. is_good: whether it suits measuring. advice: remedy; empty if it is good."""
 
     subject: str
     fact: str
@@ -49,14 +52,14 @@ class HostFinding:
 
 
 def examine(device: str, root: Path = Path("/")) -> list[HostFinding]:
-    """Findings about the host, and about a GPU where `device` is one. root: of the file system, for tests."""
+    """Findings about the host, and about a GPU if `device` is one. root: of the file system, for tests."""
     found = [*_cpu(root), *_host(root)]
     parsed = Device.parse(device)
     return found if parsed.backend == "cpu" else [*found, *_gpu(parsed.index)]
 
 
 def unfit_facts(device: str) -> str:
-    """Subjects and facts that make times on a device unreliable, in one line; empty where there are none."""
+    """Subjects and facts that make times on a device unreliable, in one line; empty without any."""
     return ", ".join(f"{one.subject} {one.fact}" for one in examine(device) if not one.is_good)
 
 
@@ -110,12 +113,12 @@ def _host(root: Path) -> Iterator[HostFinding]:
 
 
 def _gpu(index: int) -> Iterator[HostFinding]:
-    """By NVIDIA's management library; one finding that says so where it cannot be used."""
+    """Findings from NVIDIA's management library; a single finding if it cannot be used."""
     try:
         nvml: Any = importlib.import_module("pynvml")
         nvml.nvmlInit()
     except ImportError:
-        yield HostFinding("GPU", "unknown", False, "install nvidia-ml-py: nothing is known of the GPU's state")
+        yield HostFinding("GPU", "unknown", False, "install nvidia-ml-py: the GPU's state is unknown")
         return
     except Exception as error:  # noqa: BLE001  NVML's own error class is known only where it is installed
         yield HostFinding("GPU", "no driver", False, f"{error}")
@@ -190,7 +193,7 @@ def _throttling(nvml: Any, handle: Any) -> Iterator[HostFinding]:
 
 
 def _try(read: Callable[[], Any]) -> Any:
-    """A fact that some GPUs do not have; None there."""
+    """A fact that not all GPUs have; None if this one does not."""
     try:
         return read()
     except Exception:  # noqa: BLE001  NVML's own error class is known only where it is installed

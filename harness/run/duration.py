@@ -14,7 +14,10 @@ Similar = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class ExpectedDuration:
-    """Seconds that trials take. known: trials of which this very trial, or one of the same op, was measured before."""
+    """Expected seconds of trials. known.
+
+    Number of trials of which this trial, or one of the same op, was measured before.
+    """
 
     seconds: float
     known: int
@@ -22,15 +25,15 @@ class ExpectedDuration:
 
     def __str__(self) -> str:
         if not self.known:
-            return f"at least {duration_text(self.seconds)}: nothing like it was measured before"
+            return f"at least {duration_text(self.seconds)}: no similar trial was measured before"
         measured = f"{self.known} of {self.trials} trials"
         return f"about {duration_text(self.seconds)}, from earlier results of {measured}"
 
 
 def expect(trials: Sequence[Trial], earlier: Iterable[Result], budget_s: float) -> ExpectedDuration:
-    """The expected duration of `trials`, from the seconds by phase that results of earlier runs carry.
+    """The expected duration of `trials`, from the seconds by phase in results of earlier runs.
 
-    A trial that was never measured counts as the median of its op on that device, then of all; else as `budget_s`.
+    A trial without results counts as the median of its op on that device, then of all; without any as `budget_s`.
     """
     exact: dict[Exact, list[float]] = {}
     similar: dict[Similar, list[float]] = {}

@@ -1,7 +1,7 @@
-"""Where a run takes place: what decides whether results may be compared, and the rest.
+"""Environment of a run: the entries that decide whether results are comparable, and the rest.
 
-Keys of a device begin with its name: `cpu.model`, `cuda:0.driver_major`. Nothing here opens a CUDA
-context, and nothing fails where git, a driver or a package is missing.
+Keys of a device begin with its name: `cpu.model`, `cuda:0.driver_major`. Nothing here opens a CUDA context, and nothing
+fails if git, a driver or a package is missing.
 """
 
 from __future__ import annotations
@@ -38,7 +38,9 @@ PACKAGES = {
     "torch": ("torch",),
     "torchvision": ("torchvision",),
 }
+"""Distributions by the name under which their version is stored."""
 PATIENCE_S = 10
+"""Longest run time of a command, in seconds."""
 
 
 def capture(
@@ -50,8 +52,8 @@ def capture(
 ) -> Environment:
     """The environment of a run on `devices` over `cases`, with kernels from `tree` (None: the project's, or our own).
 
-    `threads`: CPUs that workers are limited to; None for all. `tuning` of a device: a hash of its launch
-    parameters where they are not the defaults. Raises BackendError for a device that cannot be.
+    `threads`: CPUs that workers are limited to; None for all. `tuning` of a device: a hash of its launch parameters
+    if they are not the defaults. Raises BackendError for an impossible device.
     """
     hard: dict[str, str] = {}
     soft = {
@@ -73,7 +75,7 @@ def capture(
 
 
 def differences(here: Environment, there: Environment, device: str) -> list[str]:
-    """What of the hard fingerprint of a device differs, in words."""
+    """Differences of a device's hard entries, in words."""
     ours, theirs = here.hard_of(device), there.hard_of(device)
     if not theirs:
         return [f"it has nothing of {device}"]
@@ -89,10 +91,7 @@ def _unlike(ours: Mapping[str, str], theirs: Mapping[str, str], keys: Iterable[s
 
 
 def changes(here: Environment, begun: Environment, devices: Iterable[str]) -> list[str]:
-    """What results depend on and is not as it was where a run was begun, in words.
-
-    That is the hardware, as `differences` says, versions, the commit and launch parameters.
-    """
+    """Differences from the beginning of a run that affect results, in words: hardware, versions, commit, tuning."""
     names = [str(Device.parse(text)) for text in devices]
     keys = ("commit", "python", *PACKAGES, *(f"{name}.{part}" for name in names for part in ("driver", "tuning")))
     hardware = [text for name in names for text in differences(here, begun, name)]
@@ -100,13 +99,13 @@ def changes(here: Environment, begun: Environment, devices: Iterable[str]) -> li
 
 
 def measured_tree() -> Path:
-    """The tree of the active project, else the installed opgauge or the tree that it is imported from."""
+    """The tree of the active project, else the installed opgauge or the tree from which it is imported."""
     project = measured()
     return ROOT if project is None else project.tree
 
 
 def revision(tree: Path = ROOT) -> Revision:
-    """Project and revision of `tree`; the branch is the one that `OPGAUGE_BRANCH` names, git's, or CI's.
+    """Project and revision of `tree`; the branch is the one in `OPGAUGE_BRANCH`, git's, or CI's.
 
     The installed package without git is the project `opgauge`.
     """
@@ -122,7 +121,7 @@ def revision(tree: Path = ROOT) -> Revision:
 
 
 def commit(tree: Path = ROOT, *, but: Path | None = None) -> str:
-    """The commit of `tree`, with `-dirty` where measured files differ from it; empty without git.
+    """The commit of `tree`, with `-dirty` if measured files differ from it; empty without git.
 
     but: a file that may differ, such as the one that `tune` writes.
     """
@@ -130,13 +129,13 @@ def commit(tree: Path = ROOT, *, but: Path | None = None) -> str:
 
 
 def case_set(cases: Iterable[Case]) -> str:
-    """A hash of the ids of `cases`, in any order; empty for none."""
+    """A hash of the ids of `cases`, in any order; empty without cases."""
     ids = sorted({case.id for case in cases})
     return hashlib.sha256("\n".join(ids).encode()).hexdigest()[:16] if ids else ""
 
 
 def free_memory_bytes() -> int:
-    """What this machine has left, no more than the container may use that this process runs in."""
+    """Free memory of this machine in bytes, at most the limit of this process's container."""
     from psutil import virtual_memory
 
     free = virtual_memory().available
@@ -167,13 +166,13 @@ def _cpu(threads: int | None) -> tuple[dict[str, str], dict[str, str]]:
 
 
 def tuning_notes(environment: Environment, devices: Iterable[str]) -> list[str]:
-    """What in the tuning files cannot be used on `devices`, a sentence each; `capture` has named the files."""
+    """Entries of the tuning files that cannot be used on `devices`, a sentence each; `capture` has read the files."""
     found = [(Device.parse(text), environment.hard_of(str(Device.parse(text)))) for text in devices]
     return [note for device, hard in found for note in tuning.notes(device.backend, hard["model"])]
 
 
 def _tuning(backend: str, hard: Mapping[str, str]) -> str:
-    """Which launch parameters are in force; empty on a part of a GPU, whose name only CUDA knows."""
+    """Names of the launch parameters in use; empty on a MIG instance, whose name only CUDA knows."""
     tuning.use(tuning_file())
     return "" if hard.get("mig") == "on" else tuning.fingerprint(backend, hard["model"])
 
@@ -190,7 +189,7 @@ def _gpu(index: int) -> tuple[dict[str, str], dict[str, str]]:
 
 
 def _ask_nvml(index: int) -> dict[str, str]:
-    """Facts by NVIDIA's management library; empty where it or its package is missing."""
+    """Facts from NVIDIA's management library; empty if it or its package is missing."""
     try:
         nvml: Any = importlib.import_module("pynvml")
     except ImportError:
@@ -223,12 +222,12 @@ def _ask_nvml(index: int) -> dict[str, str]:
 def _mig(nvml: Any, handle: Any) -> str:
     try:
         return "on" if nvml.nvmlDeviceGetMigMode(handle)[0] else "off"
-    except nvml.NVMLError:  # a GPU that cannot be divided
+    except nvml.NVMLError:  # a GPU without MIG
         return "off"
 
 
 def _ask_smi(index: int) -> dict[str, str]:
-    """The same facts by nvidia-smi; empty where there is none."""
+    """The same facts from nvidia-smi; empty without it."""
     query = "name,driver_version,mig.mode.current,clocks.sm,clocks.max.sm"
     line = _output("nvidia-smi", f"--query-gpu={query}", "--format=csv,noheader,nounits", "-i", visible_gpu(index))
     parts = [part.strip() for part in line.split(",")]
@@ -241,7 +240,7 @@ def _ask_smi(index: int) -> dict[str, str]:
 
 
 def _output(*command: str) -> str:
-    """What a command prints; empty where it is missing, fails or takes too long."""
+    """Output of a command; empty if it is missing, fails or takes too long."""
     path = shutil.which(command[0])
     if path is None:
         return ""

@@ -1,4 +1,4 @@
-"""Executors: where trials run. Here: worker processes on this machine."""
+"""Executors: run trials in worker processes on this machine."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ from opgauge.ops._core.op import tensor_bytes
 from opgauge.ops._core.tuning import read as read_tuning
 
 REFERENCE_PHASES = ("call on emphasized inputs",)
-"""Phases after the first in which a reference is computed: they have its time besides the kernel's."""
+"""Phases after the first that compute a reference: they may take its time besides the kernel's."""
 SINGLE_CALLS = "single calls"
-"""Phase in which times of single calls are compared."""
+"""Phase that compares times of single calls."""
 DOUBTFUL = (Status.ERROR, Status.OUT_OF_MEMORY)
 """Statuses after which a CUDA context may be unusable."""
 DOUBTS = 2
-"""Times that a trial is repeated whose times alone say that it is wrong: a busy host may have disturbed them."""
+"""Repeats of a trial that is wrong by its times alone: other processes may have disturbed them."""
 HELD_BYTES = 256 << 20
-"""Size of a case above which its implementations are not sampled round-robin: they would not fit in memory together."""
+"""Size of a case above which its implementations are not interleaved, since they would not fit in memory together."""
 
 
 Ask = Callable[[Trial], Mapping[str, Any]]
@@ -43,41 +43,40 @@ def ask_nothing(_: Trial) -> Mapping[str, Any]:
 
 
 def takes_turns(case: Case, device: str, limits: Limits) -> bool:
-    """Whether a case is measured in turns: on a CPU, where others use the host too, and where all find room."""
+    """Whether the implementations of a case are interleaved: on a CPU, which others use too, if all fit in memory."""
     nbytes = tensor_bytes(case.resolved.inputs) + tensor_bytes(case.resolved.outputs)
     return limits.turns > 1 and device == "cpu" and nbytes <= HELD_BYTES
 
 
 def _is_wrong_by_time(result: Mapping[str, Any]) -> bool:
-    """Whether a plain result is wrong because of times of single calls, all outputs being right."""
+    """Whether a plain result is wrong only by the times of single calls, with all outputs valid."""
     phase = result.get("extra", {}).get("phase")
     return result["status"] == Status.WRONG and phase == SINGLE_CALLS and not result.get("check")
 
 
 class Executor(Protocol):
-    """Runs trials somewhere and hands out each result as soon as there is one."""
+    """Runs trials and yields each result as soon as it is available."""
 
     def run(self, trials: Iterable[Trial], *, block: int = 0, ask: Ask = ask_nothing) -> Iterator[Result]:
-        """Results in order of trials. ask: what is asked of each beyond being run (see LocalExecutor.run_plain)."""
+        """Results in order of trials. ask: further request fields of each trial (see LocalExecutor.run_plain)."""
 
     def ceilings(self, device: str) -> Ceilings:
         """Achieved peaks of `device`, measured where the trials run."""
 
 
 class LocalExecutor:
-    """Runs trials in a worker process of this machine, and in a new one when that has died.
+    """Runs trials in a worker process of this machine, which is replaced if it dies.
 
-    limits: how long to measure. timeout_s: for a kernel's part of a trial. reference_timeout_s: for inputs and the
-    reference (None: as long again). ops_tree: folder whose `ops` the workers import. threads: CPUs that they
-    use (None: all). memory_bytes: address space they may use (None: no limit; CUDA needs
-    far more than it uses). preload: modules they import while the parent does other things.
-    cpu_fallback: let the CPU's kernel stand in where a device has none. environment: variables
-    that they get besides this process's own. worker: the first one, where the caller started it earlier.
+    limits: limits of sampling. timeout_s: for a kernel's part of a trial. reference_timeout_s: for inputs and the
+    reference (None: the same). ops_tree: folder whose `ops` the workers import. threads: CPUs that they use (None:
+    all). memory_bytes: address space they may use (None: no limit; CUDA reserves far more than it uses). preload:
+    modules they import while the parent continues. cpu_fallback: run the CPU's kernel if a device has none.
+    environment: variables that they get in addition to this process's. worker: the first one, if the caller started
+    it earlier.
 
-    The worker starts at once, so that it warms up while the caller goes on. Use it in a
-    `with` statement: at the end no process is left. Raises TuningError where `OPGAUGE_TUNING` names a file
-    that cannot be read. On Linux workers die with the thread
-    that made the executor, so make it in one that lasts.
+    The worker starts at once, so that it warms up while the caller continues. Use the executor in a `with`
+    statement: at its end no process is left. Raises TuningError if `OPGAUGE_TUNING` names an unreadable file. On
+    Linux workers die with the thread that created the executor, so create it in a thread that lasts.
     """
 
     def __init__(
@@ -120,22 +119,21 @@ class LocalExecutor:
         self.close()
 
     def renew(self) -> None:
-        """Another process for what follows."""
+        """Start a new process for the following trials."""
         self._replace()
 
     def close(self) -> None:
-        """End the worker and whatever it started."""
+        """End the worker and its child processes."""
         if self._worker is not None:
             self._worker.kill()
             self._worker = None
 
     def run(self, trials: Iterable[Trial], *, block: int = 0, ask: Ask = ask_nothing) -> Iterator[Result]:
-        """Results in order of trials; a trial is sent when the result before it has been taken.
+        """Results in order of trials; a trial is sent when the previous result has been taken.
 
-        Trials of a case that take turns (see harness.worker.interleave) are handed out after the last turn; one alone
-        takes none.
-        ask: what is asked of each beyond being run (see run_plain). Raises WorkerError where the harness,
-        not a kernel, fails.
+        Interleaved trials of a case (see harness.worker.interleave) are yielded after the last round; a single
+        one is not interleaved. ask: further request fields of each trial (see run_plain). Raises WorkerError if
+        the harness, not a kernel, fails.
         """
         for (in_turns, *_), group in groupby(trials, self._group):
             same_case = list(group)
@@ -146,11 +144,11 @@ class LocalExecutor:
                     yield self._run_one(trial, block, ask(trial))
 
     def run_plain(self, trial: Mapping[str, Any], *, block: int = 0, **more: Any) -> dict[str, Any]:
-        """A trial and its result as plain JSON: for trees whose cases this process could not build.
+        """Run a trial in plain JSON and return its plain result, for trees whose cases this process cannot build.
 
-        more: of the request, `trusted`, `with_digest`, `with_grounds`, `kept`, `hold`, `reference_threads`, `memory`
-        (see harness.worker.bench.Bench.run), `limits`, and `tuning`: tunables by name, in force for this trial.
-        The result of a worker that was lost has no work, for only the tree knows it.
+        more: request fields `trusted`, `with_digest`, `with_grounds`, `kept`, `hold`, `reference_threads`,
+        `memory` (see harness.worker.bench.Bench.run), `limits`, and `tuning`: tunables by name, in force for
+        this trial. The result of a lost worker has no work, since only the tree can compute it.
         """
         given = {"limits": vars(self.limits), "cpu_fallback": self.cpu_fallback, **more}
         request = protocol.RunTrial(trial, block=block, **given)
@@ -162,7 +160,7 @@ class LocalExecutor:
         return found
 
     def _measured(self, request: protocol.RunTrial) -> dict[str, Any]:
-        """The result that the worker sends, or what became of the worker."""
+        """The worker's result, or a result that describes the lost worker."""
         worker = self._ready()
         worker.send(request)
         phase = ""
@@ -189,7 +187,7 @@ class LocalExecutor:
     def ask(self, request: protocol.Request, *, timeout_s: float | None = None) -> Any:
         """The worker's answer to a request other than a trial.
 
-        Raises CaseError for mistakes in case files, WorkerError where no answer comes in time.
+        Raises CaseError for mistakes in case files, WorkerError if no answer arrives in time.
         """
         worker = self._ready()
         worker.send(request)
@@ -203,7 +201,7 @@ class LocalExecutor:
         return reply.answer
 
     def sample(self, held: Mapping[str, Any], limits: Limits, *, is_last: bool = False) -> dict[str, Any]:
-        """Further samples of a trial that `run_plain` held, as plain JSON; see `Bench.sample`."""
+        """Further samples of a trial that `run_plain` left resident, as plain JSON; see `Bench.sample`."""
         worker = self._ready()
         worker.send(protocol.SampleTrial(held["implementation"], vars(limits), is_last=is_last))
         try:
@@ -213,7 +211,7 @@ class LocalExecutor:
         return {"trial": held, **self._lost(worker, "measure")} if reply is None else dict(reply.result)
 
     def pin(self, cpus: Collection[int]) -> None:
-        """Let the worker run on these CPUs alone from now on."""
+        """Restrict the worker to these CPUs."""
         self._ready().pin(cpus)
 
     def cpu_s(self) -> float:
@@ -221,12 +219,12 @@ class LocalExecutor:
         return self._ready().cpu_s()
 
     def profile(self, trials: Iterable[Trial]) -> Iterator[Profile]:
-        """The kernel list of each trial. Use an executor that measures nothing: a profiler disturbs what is timed."""
+        """The kernel list of each trial. Use an executor that measures nothing: a profiler disturbs timings."""
         for trial in trials:
             yield self.profile_plain(to_json(trial))
 
     def profile_plain(self, trial: Mapping[str, Any]) -> Profile:
-        """The kernel list of a trial that is plain JSON."""
+        """The kernel list of a trial in plain JSON."""
         worker = self._ready()
         worker.send(protocol.ProfileTrial(trial))
         try:
@@ -238,14 +236,14 @@ class LocalExecutor:
         return from_json(Profile, reply.answer)
 
     def ceilings(self, device: str) -> Ceilings:
-        """Measured in the worker, so that this process never opens a CUDA context."""
+        """Achieved peaks, measured in the worker, so that this process never opens a CUDA context."""
         return from_json(Ceilings, self.ask(protocol.MeasureCeilings(device)))
 
     def _start(self) -> Worker:
         return Worker(self._options, {**child_environment(self._threads), **self._environment})
 
     def _ready(self) -> Worker:
-        """The worker, a new one if the last has died, even while it had nothing to do."""
+        """The worker; a new one if the last has died, even while idle."""
         worker = self._worker
         if worker is None or (worker.is_ready and worker.exit_code() is not None):
             worker = self._replace()
@@ -256,7 +254,7 @@ class LocalExecutor:
         return takes_turns(trial.case, trial.device, self.limits), trial.case.id, trial.device
 
     def _run_in_turns(self, trials: Iterable[Trial], block: int, ask: Ask) -> Iterator[Result]:
-        """Each trial's first turn, one after the other; then all in the worker that still holds them."""
+        """First samples of each trial in turn, then interleaved samples of all that stay resident in the worker."""
         turn = first_turn(self.limits)
         taken = []
         for trial in trials:
@@ -272,7 +270,7 @@ class LocalExecutor:
             yield found.get(result.trial.implementation, result)
 
     def _take_turns(self, held: Mapping[str, Result], block: int) -> dict[str, Result]:
-        """Results by implementation; if the worker is lost, only the implementation that was sampled fails."""
+        """Results by implementation; if the worker is lost, only the implementation that was being sampled fails."""
         worker = self._ready()
         worker.send(protocol.Interleave(tuple(held), vars(self.limits)))
         name = next(iter(held))
@@ -322,7 +320,7 @@ class LocalExecutor:
         return {"status": str(Status.ERROR), "reason": reason, "extra": {"phase": phase, "log": log}}
 
     def _replace(self) -> Worker:
-        """End the worker and let a new one start, while the caller deals with the result."""
+        """End the worker and start a new one while the caller processes the result."""
         self.close()
         self._worker = worker = self._start()
         return worker

@@ -1,4 +1,4 @@
-"""Liveness of the process that writes a run: it may have been killed without a chance to say so."""
+"""Liveness of the process that writes a run, which may have been killed without notice."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ import platform
 from pathlib import Path
 
 BOOT, NAMESPACE = Path("/proc/sys/kernel/random/boot_id"), Path("/proc/self/ns/pid")
-"""Files that tell one boot of a machine, and one container on it, from another."""
+"""Files that identify a boot of a machine, and a container on it."""
 
 
 def process_identity(process: int | None = None) -> str:
-    """This process, or another one of this machine, told from all others: boot or host, namespace, number, start."""
+    """Identity of this process, or of another one of this machine: boot or host, namespace, number, start."""
     number = os.getpid() if process is None else process
     return f"{_machine()} {number} {_start_of(number)}"
 
 
 def is_gone(identity: str) -> bool:
-    """Whether that process has certainly ended; False for one of another machine or container."""
+    """Whether that process has certainly ended; False for a process of another machine or container."""
     machine, _, rest = identity.rpartition(" ")[0].rpartition(" ")
     start = identity.rpartition(" ")[2]
     if not rest.isdigit():
@@ -47,7 +47,7 @@ def _namespace() -> str:
 
 
 def _start_of(process: int) -> str:
-    """Start time in the kernel's clock ticks; empty without such a process, `-` where the system does not tell."""
+    """Start time in the kernel's clock ticks; empty without such a process, `-` if the system does not report it."""
     try:
         fields = Path(f"/proc/{process}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
     except FileNotFoundError:

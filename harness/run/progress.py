@@ -13,7 +13,7 @@ from opgauge.harness.result.result import Result, Trial
 
 
 class ProgressStyle(StrEnum):
-    """How progress is shown. auto: a bar on a terminal, nothing elsewhere."""
+    """Form of progress. auto: a bar on a terminal, nothing elsewhere."""
 
     AUTO = "auto"
     PLAIN = "plain"
@@ -50,7 +50,7 @@ class Progress:
             self._bar.stop()
 
     def follow(self, trials: Iterable[Trial]) -> Iterator[Trial]:
-        """The trials, each named on the bar as it begins."""
+        """The trials, each displayed on the bar as it begins."""
         for trial in trials:
             if self._bar is not None:
                 self._bar.update(self._task, description=_title(trial))

@@ -1,6 +1,6 @@
 """Remeasuring cases whose ranking is within noise, each time in a fresh process.
 
-The addresses of buffers move a median by a percent or two on a GPU and by a tenth on a CPU. They stay the same while a
+The addresses of buffers change a median by a percent or two on a GPU and by a tenth on a CPU. They are constant while a
 process lives, so further samples in the same process cannot decide a ranking.
 """
 
@@ -12,7 +12,7 @@ from opgauge.harness.result.result import Result, Status, Trial
 from opgauge.harness.result.summary import ALLOWED, NOISE, Row, rows
 
 UNDECIDED = {"cold": 0.05, "hot": 0.15}
-"""Distance of the deciding ratio from its limit, relative, within which one process does not decide."""
+"""Relative distance of the deciding ratio from its limit within which one process does not decide."""
 
 
 def undecided_trials(results: Iterable[Result]) -> list[Trial]:

@@ -1,4 +1,4 @@
-"""The runner: plans trials and runs them, cases → trials → results, each handed out as soon as there is one."""
+"""The runner: plans trials and runs them, from cases to trials to results, each yielded when available."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ def plan(
 ) -> list[Trial]:
     """Every case by every implementation registered for its op, dtype and the device's backend.
 
-    Device by device and case by case, the baseline first, so that all implementations of a case follow each
-    other and share its reference. What is not registered is left out without a word: `opgauge list` says what
-    there is. `implementations` keeps those named, without it all but experimental ones; `finished` leaves
-    out what has its result already; with `cpu_fallback` an implementation that only the CPU has is planned
-    for other devices too. Raises BackendError for a device that cannot be.
+    Trials are ordered by device and case, the baseline first, so that all implementations of a case are adjacent
+    and share its reference. Unregistered combinations are omitted silently: `opgauge list` lists what exists.
+    `implementations` selects by name, and by default all but experimental ones; `finished` omits trials that have a
+    result; with `cpu_fallback` an implementation that only the CPU has is planned for other devices too. Raises
+    BackendError for an impossible device.
     """
     done = set(finished)
     trials = []
@@ -43,9 +43,9 @@ def plan(
 
 
 def run(trials: Iterable[Trial], executor: Executor, *, block: int = 0, ask: Ask = ask_nothing) -> Iterator[Result]:
-    """Run `trials`; a result is handed out, for the caller to keep, before the next trial begins.
+    """Run `trials`; a result is yielded, for the caller to store, before the next trial begins.
 
-    ask: what is asked of each beyond being run (see LocalExecutor.run_plain).
+    ask: further request fields of each trial (see LocalExecutor.run_plain).
     """
     yield from executor.run(trials, block=block, ask=ask)
 

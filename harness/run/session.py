@@ -1,4 +1,4 @@
-"""A run as a value: what to measure, and the session that measures it and hands each result to a store."""
+"""A run as a value: the plan, and the session that measures it and passes each result to a store."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class RunPlan:
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """One run in one store. open_progress(total): the progress display. notify: tells the user a fact."""
+    """One run in one store. open_progress(total): the progress display. notify: called with messages to the user."""
 
     store: ResultStore
     run_id: str
@@ -66,7 +66,7 @@ class Session:
     notify: Callable[[str], None]
 
     def measure(self, plan: RunPlan, executor: LocalExecutor, ask: Ask = ask_nothing) -> int:
-        """Measure the plan and record how the run ended; gives 0, or the exit code of the signal that ended it.
+        """Measure the plan and record how the run ended; returns 0, or the exit code of the signal that ended it.
 
         An error marks the run as interrupted too, and is raised.
         """
@@ -81,18 +81,18 @@ class Session:
             self._end("interrupted")
             return exit_code(error)
         except BaseException:
-            with suppress(Exception):  # the error that is on its way matters more
+            with suppress(Exception):  # the error being raised matters more
                 self._end("interrupted")
             raise
         self._end("finished")
         return 0
 
     def undecided(self) -> list[Trial]:
-        """Trials whose ranking is within noise by what is stored."""
+        """Trials whose ranking is within noise in the stored results."""
         return undecided_trials(self.store.results(self.run_id))
 
     def exit_code(self) -> int:
-        """Exit code for the results: peers that fail are reported and do not count."""
+        """Exit code for the results: failures of peers are reported and do not count."""
         results = self.store.results(self.run_id)
         valid = {Status.OK, Status.UNSUPPORTED}
         if any(item.status not in valid for item in results if item.trial.implementation not in PEERS):
@@ -119,9 +119,9 @@ class Session:
                     progress.finished(plausible.trial, plausible)
 
     def _rounds(self, plan: RunPlan) -> Iterator[tuple[int, Sequence[Trial]]]:
-        """All trials; then, each in another process, those of cases that are undecided by what is stored until then.
+        """All trials; then, each in another process, those of cases that are still undecided.
 
-        Processes of an interrupted run count: the next one has the next number.
+        Processes of an interrupted run count: the next one gets the next number.
         """
         measured = max((result.block for result in self.store.results(self.run_id)), default=0)
         yield 0, plan.trials
@@ -158,7 +158,8 @@ def _within_peaks(
 ) -> Result:
     """The result judged by the achieved peaks, which are measured again before a time counts as impossible.
 
-    Peaks that were measured while other processes used the host are too low; the better of both measurements counts.
+    Peaks that were measured while other processes used the host are too low; the better of both measurements
+    counts.
     """
     device, judged = result.trial.device, within_peaks(result, ceilings)
     if judged.status is result.status or device in measured_again:

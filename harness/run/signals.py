@@ -21,7 +21,7 @@ class TerminatedError(KeyboardInterrupt):
 
 
 def exit_code(error: KeyboardInterrupt) -> int:
-    """Exit code that shells expect after a signal: 128 and its number."""
+    """Exit code that shells expect after a signal: 128 plus its number."""
     return 128 + (error.number if isinstance(error, TerminatedError) else signal.SIGINT)
 
 
@@ -42,7 +42,7 @@ def interruptible() -> Iterator[None]:
 
 @contextmanager
 def uninterrupted() -> Iterator[None]:
-    """Ignore further requests to end, for the moment in which results are put in order."""
+    """Ignore further requests to end while results are being finalized."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

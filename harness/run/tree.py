@@ -1,7 +1,7 @@
-"""Trees that hold `ops`: the one at hand, and a commit of it checked out beside for as long as it is needed.
+"""Trees that contain `ops`: the current one, and temporary checkouts of its commits.
 
-The temporary worktree is removed on every way out, Ctrl-C and SIGTERM included; what a
-SIGKILL left behind is removed by the next one.
+The temporary worktree is removed on every exit, Ctrl-C and SIGTERM included; one left by SIGKILL is removed by the next
+run.
 """
 
 from __future__ import annotations
@@ -22,15 +22,21 @@ from opgauge.harness.errors import RefError
 from opgauge.harness.project.active import measured
 
 PREFIX = "opgauge-base-"
+"""Start of the names of temporary folders."""
 TUNING = "tuning"
-"""Folder of `ops` that counts for every op, as those do that begin with an underscore."""
+"""Folder of `ops` that affects every op, as those with a leading underscore do."""
 CASES = "cases"
+"""Folder of case files."""
 ENDINGS = (signal.SIGTERM, signal.SIGHUP)
+"""Signals that end a process."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tree:
-    """A folder that holds `ops`. commit: full, with `-dirty` where it differs; label: what a person called it."""
+    """A folder that contains `ops`.
+
+    commit: full, with `-dirty` if files differ from it; label: the user's name of it.
+    """
 
     path: Path
     commit: str
@@ -42,9 +48,9 @@ class Tree:
 
 
 def find_tree(start: Path) -> Path:
-    """The tree to measure: the project's, or the nearest folder, `start` or above it, that holds opgauge's `ops`.
+    """The tree to measure: the project's, or the nearest folder, `start` or above it, with opgauge's `ops`.
 
-    Raises RefError where there is none.
+    Raises RefError without one.
     """
     project = measured()
     if project is not None:
@@ -72,12 +78,12 @@ def resolve(tree: Path, ref: str) -> str:
 
 @contextmanager
 def checkout(tree: Path, commit: str) -> Iterator[Path]:
-    """The same folder as `tree`, as it was at `commit`, in a temporary worktree."""
+    """The same folder as `tree`, at `commit`, in a temporary worktree."""
     _sweep(tree)
     with _ending_gently():
         folder = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-"))
         try:
-            # hooks are for people who check out, not for this
+            # hooks are meant for people who check out
             done = _git(
                 tree,
                 "-c",
@@ -101,7 +107,7 @@ def checkout(tree: Path, commit: str) -> Iterator[Path]:
 
 
 def _clone(tree: Path, commit: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    """Check out `commit` in a clone that shares the repository's objects, where its .git cannot be written."""
+    """Check out `commit` in a clone that shares the repository's objects, if its .git is read-only."""
     top = _git(tree, "rev-parse", "--show-toplevel").stdout.strip()
     done = _git(Path(tempfile.gettempdir()), "clone", "--quiet", "--shared", "--no-checkout", top, str(folder))
     if done.returncode:
@@ -110,7 +116,7 @@ def _clone(tree: Path, commit: str, folder: Path) -> subprocess.CompletedProcess
 
 
 def changed_folders(tree: Path, commit: str) -> set[str] | None:
-    """Folders of `ops` in which `tree` as it lies there differs from `commit`; None where what all ops share does.
+    """Folders of `ops` in which the files of `tree` differ from `commit`; None if shared code does.
 
     A case file counts for the folder of its name.
     """
@@ -127,16 +133,17 @@ def changed_folders(tree: Path, commit: str) -> set[str] | None:
 
 
 def changed_files(tree: Path, commit: str) -> list[str]:
-    """Files by which `tree` as it lies there differs from `commit`, relative to it; both names of a renamed one."""
+    """Files of `tree` that differ from `commit`, relative to `tree`; both names of a renamed file."""
     listed = _git(tree, "diff", "--name-only", "--no-renames", "--relative", "-z", commit, "--", ".").stdout
     listed += _git(tree, "ls-files", "--others", "--exclude-standard", "-z").stdout
     return sorted(set(filter(None, listed.split("\0"))))
 
 
 def default_base(tree: Path) -> str:
-    """The commit to compare with where none is named: where this branch left the default branch.
+    """The commit to compare with by default: where this branch left the default branch.
 
-    On the default branch it is the commit before, or the commit itself where files have changed since. Raises RefError.
+    On the default branch it is the previous commit, or the commit itself if files have changed since. Raises
+    RefError.
     """
     for name in ("origin/HEAD", "origin/main", "origin/master", "main", "master"):
         found = _git(tree, "merge-base", "HEAD", name)
@@ -149,18 +156,18 @@ def default_base(tree: Path) -> str:
 
 
 def reachable(tree: Path, branch: str, limit: int = 5000) -> list[str]:
-    """The latest commits of a branch, newest first; empty where git knows none of that name."""
+    """The latest commits of a branch, newest first; empty if git knows no such branch."""
     done = _git(tree, "rev-list", f"--max-count={limit}", "--end-of-options", branch)
     return [] if done.returncode else done.stdout.split()
 
 
 def _git(tree: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    # a session of its own: a Ctrl-C at the terminal is for us, and git is not to be left half way
+    # a session of its own: Ctrl-C at the terminal interrupts this process, and must not interrupt git
     command = ["git", "-C", str(tree), *arguments]
     try:
         return subprocess.run(command, capture_output=True, text=True, check=False, start_new_session=True)
     except FileNotFoundError as error:
-        msg = "git is needed to compare with another commit, and is not here"
+        msg = "git is needed to compare with another commit, and is not installed"
         raise RefError(msg) from error
 
 
@@ -173,7 +180,7 @@ def _remove(tree: Path, folder: Path) -> None:
 
 @contextmanager
 def temporary_folder(prefix: str) -> Iterator[Path]:
-    """A folder for as long as it is needed; what a SIGKILL left of those with this prefix is removed by the next."""
+    """A temporary folder; folders with this prefix that a SIGKILL left are removed first."""
     for folder in _abandoned(prefix):
         shutil.rmtree(folder, ignore_errors=True)
     with tempfile.TemporaryDirectory(prefix=f"{prefix}{os.getpid()}-", ignore_cleanup_errors=True) as name:
@@ -181,13 +188,13 @@ def temporary_folder(prefix: str) -> Iterator[Path]:
 
 
 def _sweep(tree: Path) -> None:
-    """Remove what processes that are no more have left."""
+    """Remove worktrees of processes that have ended."""
     for folder in _abandoned(PREFIX):
         _remove(tree, folder)
 
 
 def _abandoned(prefix: str) -> Iterator[Path]:
-    """Our own temporary folders whose process is no more."""
+    """Our own temporary folders whose process has ended."""
     for folder in Path(tempfile.gettempdir()).glob(f"{prefix}*"):
         owner = folder.name.removeprefix(prefix).partition("-")[0]
         if owner.isdigit() and not _is_alive(int(owner)) and folder.is_dir() and folder.stat().st_uid == os.getuid():
@@ -206,7 +213,7 @@ def _is_alive(process: int) -> bool:
 
 @contextmanager
 def _ending_gently() -> Iterator[None]:
-    """A request to end unwinds the stack, as Ctrl-C does."""
+    """Unwind the stack on a request to end, as Ctrl-C does."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -225,7 +232,7 @@ def _end(number: int, frame: FrameType | None) -> None:
 
 @contextmanager
 def _undisturbed() -> Iterator[None]:
-    """A second Ctrl-C does not leave the worktree behind."""
+    """Ignore a second Ctrl-C while the worktree is removed."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

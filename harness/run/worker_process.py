@@ -1,4 +1,4 @@
-"""A worker process and its two pipes. Imports little: a worker starts before its parent has imported what it needs."""
+"""A worker process and its two pipes. Imports little, since a worker starts before its parent's imports."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from opgauge.harness.project.active import measured
 from opgauge.harness.worker import protocol
 
 LOG_BYTES = 4000
-"""End of a worker's output that a result keeps."""
+"""Characters of the end of a worker's output that a result stores."""
 START_S = 120.0
 """Longest wait for a worker to accept requests."""
 CHUNK = 1 << 16
@@ -53,7 +53,7 @@ class Worker:
     def __init__(self, options: Sequence[str], environment: dict[str, str]) -> None:
         self._log = tempfile.TemporaryFile()  # noqa: SIM115  closed in kill
         self._process = subprocess.Popen(
-            # -P: where opgauge is called there may be another harness, which is not to be this one
+            # -P: the current folder may contain another harness, which must not be imported
             [sys.executable, "-P", "-m", "opgauge.harness.worker.serve", "--parent", str(os.getpid()), *options],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -66,14 +66,14 @@ class Worker:
         self.is_ready = False
 
     def pin(self, cpus: Collection[int]) -> None:
-        """Let all of its threads run on these CPUs alone, where the system can."""
+        """Restrict all of its threads to these CPUs, if the system supports it."""
         tasks = Path(f"/proc/{self._process.pid}/task")
         for task in tasks.iterdir() if tasks.is_dir() else ():
             with suppress(ProcessLookupError):
                 os.sched_setaffinity(int(task.name), cpus)
 
     def cpu_s(self) -> float:
-        """CPU time that it has used, in seconds; 0 where the system does not say."""
+        """CPU time that it has used, in seconds; 0 if the system does not report it."""
         try:
             stat = Path(f"/proc/{self._process.pid}/stat").read_text(encoding="ascii", errors="replace")
         except OSError:
@@ -103,10 +103,10 @@ class Worker:
             self._process.wait()
 
     def receive(self, deadline: float) -> Any:
-        """The next reply; None when it has died or nothing came before `deadline`.
+        """The next reply; None if it has died or nothing arrived before `deadline`.
 
-        Raises WorkerError when the worker reports a fault of the harness, TreeError when it cannot use the tree,
-        MismatchedReplyError when a line came that does not answer the last request.
+        Raises WorkerError if the worker reports a fault of the harness, TreeError if it cannot use the tree,
+        MismatchedReplyError for a line that does not answer the last request.
         """
         stream = _open(self._process.stdout)
         with selectors.DefaultSelector() as selector:

@@ -1,4 +1,4 @@
-"""Where results are kept: SQLite by default, PostgreSQL by URL."""
+"""The database of results: SQLite by default, PostgreSQL by URL."""
 
 from opgauge.harness.store.store import Run, Store
 

@@ -1,4 +1,4 @@
-"""Runs whose process was killed (SIGKILL, power loss, full disk): they would be `running` for ever."""
+"""Abandoned runs: their process was killed (SIGKILL, power loss, full disk), so they would stay `running`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def without_process(environment: dict[str, Any]) -> dict[str, Any]:
 
 
 def mark_abandoned(engine: Engine) -> None:
-    """Mark running runs whose process has ended as interrupted; a database that cannot be written stays as it is."""
+    """Mark running runs whose process has ended as interrupted; a database that is not writable is left unchanged."""
     with suppress(DatabaseError), Session(engine) as session, session.begin():
         for row in session.scalars(select(RunRow).where(RunRow.status == "running")):
             soft = row.environment.get("soft")

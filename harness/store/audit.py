@@ -9,6 +9,7 @@ from opgauge.harness.store.tables import AuditRow
 from sqlalchemy import Engine, insert, select
 
 SUBJECT_LENGTH, DETAIL_LENGTH, SHORT_LENGTH = 256, 2000, 64
+"""Lengths of the columns subject, detail, and of the short ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +35,7 @@ def add_audit(
     address: str = "",
     request: str = "",
 ) -> None:
-    """Append an entry; texts are shortened to what the columns store."""
+    """Append an entry; texts are truncated to the length of their columns."""
     values = {
         "created": datetime.now(UTC),
         "actor": actor[:SHORT_LENGTH],

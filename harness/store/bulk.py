@@ -1,7 +1,7 @@
-"""Submitted runs, each written in one transaction or not at all.
+"""Bulk storage of submitted runs, each written in one transaction or not at all.
 
-The parts of a run wait in the table `part`, which no query of results reads, until all have arrived: whatever ends a
-submission, no incomplete run is visible.
+The parts of a run wait in the table `part`, which no query of results reads, until all have arrived: however a
+submission ends, no incomplete run is visible.
 """
 
 from __future__ import annotations
@@ -32,28 +32,30 @@ KEEP_PARTS = timedelta(days=1)
 PART_BYTES = 512 << 20
 """Space in the database for the parts of all runs that are being submitted."""
 CHUNK = 500
+"""Rows of one insert, and keys in one IN list."""
 KEPT_ENTRIES = 2_000
+"""Cached entries of cases."""
 DEADLOCK = "40P01"
-"""SQLSTATE of PostgreSQL."""
+"""SQLSTATE of a deadlock in PostgreSQL."""
 _TRIES = 5
 _UNIQUE = ("case_key", "implementation", "device", "block")
 _Answer = TypeVar("_Answer")
 
 
 class Turns:
-    """Lock for one writer at a time: waiting here is fair and short, waiting for SQLite's own lock is neither."""
+    """Lock for one writer at a time: waiting for it is fair and short, unlike waiting for SQLite's own lock."""
 
     def __init__(self) -> None:
         self._threads = Lock()
         self._file: int | None = None
 
     def share(self, path: Path) -> None:
-        """Exclude writers of other processes too, with a lock on a file that they share."""
+        """Exclude writers of other processes too, with a lock on a shared file."""
         self._file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
 
     @contextmanager
     def taken(self) -> Iterator[None]:
-        """Context in which nobody else writes."""
+        """Context in which no other process writes."""
         with self._threads:
             if self._file is None:
                 yield
@@ -66,10 +68,11 @@ class Turns:
 
 
 TURNS = Turns()
+"""The lock of this process."""
 
 
 class PartError(StoreError):
-    """A part that cannot be stored because another one has its number."""
+    """A part with the number of another part."""
 
 
 class FullError(StoreError):
@@ -102,8 +105,9 @@ class Entered(StrEnum):
 def add_run(engine: Engine, run: Submission, submitter: str = "", *, may_continue: bool = True) -> Entered:
     """Store a run with all its results.
 
-    The same run again changes nothing. A run that was interrupted when it was stored is replaced by its continuation if
-    `may_continue`, or if the same submitter sends it. Raises OtherRunError for any other content under a known id.
+    Sending the same run again changes nothing. A run that was interrupted when it was stored is replaced by its
+    continuation if `may_continue`, or if the same submitter sends it. Raises OtherRunError for any other content
+    under a known id.
     """
     cases = {id(result.trial.case): result.trial.case for result in run.results}
     entries = {key: _entry(case) for key, case in cases.items()}
@@ -136,14 +140,14 @@ def add_run(engine: Engine, run: Submission, submitter: str = "", *, may_continu
 
 
 def _stored_run(connection: Connection, run_id: str) -> Any:
-    """Row of the stored run with this id, None if there is none."""
+    """Row of the stored run with this id, None without one."""
     row = RunRow
     query = select(row.id, row.started, row.status, row.submitter, row.digest, row.environment)
     return connection.execute(query.where(row.uuid == run_id)).first()
 
 
 def _is_same(connection: Connection, stored: Any, run: Submission) -> bool:
-    """Whether a stored run has the content of `run`; runs that were measured here have no digest, but results."""
+    """Whether a stored run has the content of `run`; runs measured here have no digest, but results."""
     if stored.digest is not None:
         return bool(stored.digest == run.digest)
     if (stored.started, stored.status) != (run.started, run.status):
@@ -156,7 +160,7 @@ def _is_same(connection: Connection, stored: Any, run: Submission) -> bool:
 
 def _check_continues(connection: Connection, stored: Any, run: Submission, *, may_continue: bool) -> None:
     """Raise OtherRunError unless `run` continues the stored one: interrupted, and with at least its valid results."""
-    name = f"run {run.id} is there already with other content"
+    name = f"run {run.id} is stored with other content"
     if stored.status != "interrupted" or stored.started != run.started:
         raise OtherRunError(name)
     if stored.environment["hard"] != dict(run.environment.hard):
@@ -195,7 +199,7 @@ def has_run(engine: Engine, run_id: str) -> bool:
 
 
 def accepts_parts(engine: Engine, part: Submission) -> bool:
-    """Whether parts of a run are wanted: it is not stored, or was interrupted and may be continued.
+    """Whether parts of a run are accepted: it is not stored, or was interrupted and may be continued.
 
     Raises OtherRunError if the run is stored, complete, and `part` does not belong to it.
     """
@@ -208,7 +212,7 @@ def accepts_parts(engine: Engine, part: Submission) -> bool:
     for one in part.results:
         time = None if one.measurement is None else one.measurement.median_ns
         if not same or times.get(_trial_key(one), -1.0) != time:
-            msg = f"run {part.id} is there already with other content"
+            msg = f"run {part.id} is stored with other content"
             raise OtherRunError(msg)
     return False
 
@@ -221,13 +225,13 @@ def add_part(engine: Engine, part: SubmissionPart, body: bytes) -> bool:
         here = select(PartRow.digest).where(PartRow.run == part.run, PartRow.number == part.number)
         found = connection.execute(here).scalar()
         if found is not None and found != part.digest:
-            msg = f"part {part.number} of run {part.run} is there already, and is another"
+            msg = f"part {part.number} of run {part.run} is stored with other content"
             raise PartError(msg)
         if found is not None:
             return False
         taken = connection.execute(select(func.coalesce(func.sum(PartRow.size), 0))).scalar_one()
         if taken + len(body) > PART_BYTES:
-            msg = "too many runs are on their way in: try again later"
+            msg = "too many runs are being submitted: try again later"
             raise FullError(msg)
         values = {**vars(part), "received": datetime.now(UTC), "size": len(body), "body": body}
         connection.execute(insert(PartRow).values(values))
@@ -262,7 +266,7 @@ def drop_parts(engine: Engine, run_id: str) -> int:
 
 
 def _write(engine: Engine, work: Callable[[Connection], _Answer]) -> _Answer:
-    """Run `work` in one transaction, again if another process stored the same case or run meanwhile."""
+    """Run `work` in one transaction, and again if another process stored the same case or run meanwhile."""
     for rest in reversed(range(_TRIES)):
         try:
             with TURNS.taken(), engine.begin() as connection:
@@ -275,7 +279,7 @@ def _write(engine: Engine, work: Callable[[Connection], _Answer]) -> _Answer:
 
 
 def _may_pass(error: DBAPIError) -> bool:
-    """Whether the fault is due to another process: it stored the same row, or both deadlocked."""
+    """Whether the error is due to another process: it stored the same row, or both deadlocked."""
     return isinstance(error, IntegrityError) or getattr(error.orig, "sqlstate", None) == DEADLOCK
 
 

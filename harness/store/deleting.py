@@ -1,4 +1,4 @@
-"""Deleting runs, with everything that belongs to them alone."""
+"""Deletion of runs, with the rows that belong to them alone."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 def delete_runs(engine: Engine, runs: Collection[str]) -> int:
     """Delete runs by id in one transaction: results, samples, achieved peaks, and cases without other results.
 
-    Gives the number of runs that existed.
+    Returns the number of runs that existed.
     """
     with Session(engine) as session, session.begin():
         keys = session.scalars(select(RunRow.id).where(RunRow.uuid.in_(runs))).all()

@@ -1,7 +1,7 @@
-"""The results of a run as JSON text, put together from the texts that the database holds.
+"""Dumping a run as JSON text, assembled from the texts in the database.
 
-They stand there as they are in a file, but for the case, the samples and the place of the quartiles. Reading a run of
-500 results and writing it again takes several times as long as all the rest; the samples alone are to be written.
+The database stores results as in a file, except for the case, the samples and the position of the quartiles. Parsing
+and writing 500 results would take several times as long as the rest; only the samples are written anew.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from opgauge.harness.store.tables import CaseRow, ResultRow, SampleRow
 from sqlalchemy import Engine, Text, bindparam, cast
 
 SAMPLES_OF = ("samples_ns", "cpu_ns", "clock_mhz")
+"""Columns with a value per sample."""
 _RUN = RESULT.run_id == bindparam("run")
 _RESULTS = (
     select(RESULT.implementation, RESULT.backend, RESULT.device, RESULT.case_key, cast(RESULT.data, Text))
@@ -30,19 +31,19 @@ _CASES = (
     .where(CASE.id.in_(select(RESULT.case_key).where(_RUN)))
 )
 _EXTRA = re.compile(r'"block": ?\d+, ?"extra": ?\{(\})?')
-"""Nothing that a submission may name stands before these two: the first that looks so is the result's own."""
+"""Start of a result's `extra`; no text of a submission precedes it, so the first match is the result's own."""
 _SAMPLES = re.compile(
     r'"samples_ns": ?\[\], ?"cpu_ns": ?\[\], ?"clock_mhz": ?\[\]\}, ?"quantiles_ns": ?(\[[^\[\]"]*\])\}'
 )
 _UNMEASURED = re.compile(r'"measurement": ?null\}$')
 _HALF = "\\ud"
-"""How the escape of half a character begins: those are for `json` to judge."""
+"""Start of the escape of a lone surrogate, which `json` handles."""
 
 
 def dump_run(engine: Engine, run_key: int, head: str) -> str:
-    """A run with its results and their raw samples, in order: what `harness.result.to_json` makes of them, as text.
+    """A run with its results and raw samples, in order: the text of what `harness.result.to_json` gives.
 
-    head: the run as JSON, which ends with a list of no results.
+    head: the run as JSON, which ends with an empty list of results.
     """
     with engine.connect() as connection:
         cases = {
@@ -66,7 +67,7 @@ def _trial(names: Sequence[str]) -> str:
 
 
 def _samples(packed: Sequence[Sequence[bytes | None]]) -> list[str]:
-    """The samples of each result as JSON; the numbers of all are written at once, and there are no others mostly."""
+    """The samples of each result as JSON; the numbers of all are written in one call."""
     lists = [array("d", one).tolist() for three in packed for one in three if one]
     written = iter(json_text.write_compact(lists).decode()[2:-2].split("],["))
     found = []
@@ -78,7 +79,7 @@ def _samples(packed: Sequence[Sequence[bytes | None]]) -> list[str]:
 
 
 def _body(text: str, samples: str) -> str:
-    """A result's JSON with samples, its opening brace left out; empty for what is not as this version writes it."""
+    """A result's JSON with samples, without its opening brace; empty for text that this version would not write."""
     extra = _EXTRA.search(text)
     if _HALF in text or extra is None:
         return ""
@@ -93,7 +94,7 @@ def _body(text: str, samples: str) -> str:
 
 
 def _rewritten(text: str, packed: Sequence[bytes | None]) -> str:
-    """The same by reading and writing."""
+    """The same text by parsing and writing."""
     found = json_text.read(text)
     quantiles, measurement = found.pop("quantiles_ns", None), found.get("measurement")
     if quantiles:

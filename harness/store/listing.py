@@ -1,8 +1,8 @@
-"""Pages of results, series and cases for the API: bounded work for every choice of filters, and no samples.
+"""Listing results, series and cases page by page for the API: bounded work for all filters, and no samples.
 
-Filters that fit few of many results would make a database walk all of them. What no index leads to is
-therefore looked for in windows of results, latest first, and no longer than `PATIENCE_S`: a page may
-then hold fewer results than asked for, and says where to go on.
+Filters that match few of many results would make a database scan all of them. Results that no index finds are therefore
+searched in windows, latest first, for at most `PATIENCE_S`: a page may then have fewer results than requested, and
+names its continuation.
 """
 
 from __future__ import annotations
@@ -28,15 +28,17 @@ from sqlalchemy import Connection, Engine, bindparam, func, select
 from sqlalchemy.orm import aliased
 
 WINDOW = 4_000
+"""Results of one window."""
 PATIENCE_S = 0.03
+"""Seconds of searching windows."""
 SAMPLES = 10_000
-"""Raw samples of one result that are handed out."""
+"""Most raw samples returned of one result."""
 
 _PARTS = (("measurement", "peak_bytes"), ("measurement", "footprint"), ("ruler",))
 
 
 class Judged(NamedTuple):
-    """One result as a comparison sees it. peak, footprint, calibration: JSON as it is stored; None if absent."""
+    """A result as a comparison reads it. peak, footprint, calibration: JSON as stored; None if absent."""
 
     case_key: int
     implementation: str
@@ -85,7 +87,7 @@ _DETAILS = select(*POINT, RESULT.reason, RESULT.data).where(RESULT.id.in_(bindpa
 
 @dataclass(frozen=True, slots=True)
 class Filters:
-    """Which results are meant; None leaves a field open. run: its number in this database."""
+    """Filters of results; None leaves a field open. run: its number in this database."""
 
     run: int | None = None
     case_id: str | None = None
@@ -97,7 +99,7 @@ class Filters:
 
     @property
     def is_selective(self) -> bool:
-        """Whether an index leads to the results."""
+        """Whether an index finds the results."""
         return self.run is not None or self.case_id is not None
 
 
@@ -118,7 +120,7 @@ def page_results(
 
 
 def find_result(engine: Engine, number: int) -> Detail | None:
-    """One result, without samples; None where there is none."""
+    """One result, without samples; None without one."""
     with engine.connect() as connection:
         return next(iter(_details(connection, [number])), None)
 
@@ -135,7 +137,7 @@ def first_samples(engine: Engine, number: int) -> list[float]:
 def page_series(
     engine: Engine, case_id: str, *, implementation: str | None, device: str | None, limit: int, offset: int
 ) -> list[Detail]:
-    """Results of a case, those of the latest runs first, one more than `limit` where there are more."""
+    """Results of a case, those of the latest runs first, one more than `limit` if there are more."""
     query = _filtered(Filters(case_id=case_id, implementation=implementation, device=device))
     query = query.join(RunRow, RunRow.id == ResultRow.run_id)
     ordered = query.order_by(RunRow.started.desc(), ResultRow.id.desc()).limit(limit + 1).offset(offset)
@@ -144,7 +146,7 @@ def page_series(
 
 
 def list_judged(engine: Engine, run_key: int, limit: int) -> list[Judged]:
-    """Results of a run, in order, with what a comparison judges of them."""
+    """Results of a run, in order, with the fields that a comparison reads."""
     with engine.connect() as connection:
         rows = connection.execute(_JUDGED, {"run": run_key, "most": limit}).all()
     return [Judged._make(row) for row in rows]
@@ -167,7 +169,7 @@ def _whole(text: object) -> int | None:
 
 
 def page_cases(engine: Engine, *, op: str | None, dtype: str | None, after: int, limit: int) -> list[CaseInfo]:
-    """Cases in the order of their number, as each was written last; one more than `limit` where there are more."""
+    """Cases in the order of their number, each in its latest form; one more than `limit` if there are more."""
     newer = aliased(CaseRow)
     query = select(CaseRow.id, CaseRow.case_id, CaseRow.op, CaseRow.dtype, CaseRow.data).where(
         CaseRow.id > after,
@@ -182,7 +184,7 @@ def page_cases(engine: Engine, *, op: str | None, dtype: str | None, after: int,
 
 
 def count_cases(engine: Engine) -> list[tuple[str, int]]:
-    """Ops and how many cases of each there are, by name."""
+    """Ops and their number of cases, by name."""
     query = select(CaseRow.op, func.count(CaseRow.case_id.distinct())).group_by(CaseRow.op).order_by(CaseRow.op)
     with engine.connect() as connection:
         return [(op, count) for op, count in connection.execute(query)]
@@ -228,7 +230,7 @@ def _by_windows(connection: Connection, query: Any, bound: int, limit: int) -> t
 
 
 def _details(connection: Connection, keys: Sequence[int]) -> list[Detail]:
-    """In the order of `keys`."""
+    """Results in the order of `keys`."""
     rows: Iterable[Any] = connection.execute(_DETAILS, {"keys": keys}).all() if keys else ()
     found = {row[0]: Detail(StoredPoint._make(row[:-2]), row[-2], row[-1]) for row in rows}
     return [found[key] for key in keys if key in found]

@@ -16,6 +16,7 @@ from opgauge.harness.store.tables import ResultRow, RunRow, SampleRow
 from sqlalchemy import Engine, delete, select
 
 CHUNK = 2000
+"""Results of one deletion."""
 
 
 def back_up(engine: Engine, target: Path) -> int:
@@ -55,7 +56,7 @@ def _dump_postgresql(engine: Engine, target: Path) -> None:
         msg = "pg_dump is not installed: it comes with the client programs of PostgreSQL"
         raise StoreError(msg)
     url = engine.url
-    # the password is passed by the environment: other users can read the command line
+    # the environment passes the password, since other users can read the command line
     environment = program_environment({"PGPASSWORD": str(url.password)} if url.password else {})
     plain = url.set(drivername="postgresql", password=None).render_as_string(hide_password=False)
     command = [program, "--format=custom", f"--file={target}", f"--dbname={plain}"]
@@ -66,9 +67,9 @@ def _dump_postgresql(engine: Engine, target: Path) -> None:
 
 
 def prune_samples(engine: Engine, age: timedelta | None = None, project: str | None = None) -> dict[str, int]:
-    """Drop raw samples of old runs; medians, quartiles and all else stay. Returns the number of results by project.
+    """Drop raw samples of old runs; medians, quartiles and the rest stay. Returns the number of results by project.
 
-    age: of all runs. Without it each project's own retention counts, and projects without one keep all samples.
+    age: for all runs. None: each project's own retention; projects without one keep all samples.
     """
     dropped = {}
     for name, _, _ in list_projects(engine):

@@ -11,14 +11,16 @@ from opgauge.harness.store.tables import CommitRow, ProjectRow, RunRow
 from sqlalchemy import Engine, delete, func, insert, select
 
 CHUNK = 500
+"""Rows of one insert."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProjectSettings:
     """Settings of a project.
 
-    default_branch: whose runs are the history; empty for `main`, `master` or the most frequent one. forge: address of a
-    commit, with `{sha}` in it. samples_days: age at which `opgauge db prune` drops raw samples; None for never.
+    default_branch: branch whose runs are the history; empty for `main`, `master` or the most frequent one. forge:
+    address of a commit, with `{sha}` in it. samples_days: age at which `opgauge db prune` drops raw samples; None
+    for never.
     """
 
     name: str
@@ -74,7 +76,7 @@ def list_commits(engine: Engine, project: str) -> dict[str, Commit]:
 
 
 def add_commits(engine: Engine, project: str, commits: Iterable[Commit]) -> int:
-    """Store commits that are not known yet; returns how many."""
+    """Store commits that are not known yet; returns their number."""
     wanted = {one.sha: one for one in commits}
     added = 0
     shas = list(wanted)

@@ -13,13 +13,15 @@ from opgauge.harness.store.tables import Table
 from sqlalchemy import Engine, func, inspect, select, text
 
 KNOWN = ("0001", "0002", "0003", "0004", "0005", "0006")
+"""Versions of the schema, oldest first."""
 HEAD = KNOWN[-1]
-"""The schema of this opgauge."""
+"""The schema of this version of opgauge."""
 FIRST = {"run", "ceiling", "case", "result", "sample"}
 """Tables of every version of the schema."""
 LOCK = 0x6F7067
 """Advisory lock of PostgreSQL: one process migrates at a time."""
 MIGRATIONS = Path(__file__).parent / "migrations"
+"""Folder of the migrations."""
 
 
 def version(engine: Engine) -> str | None:
@@ -86,9 +88,9 @@ def _refuse_newer(engine: Engine, found: str | None) -> None:
 
 
 def _create(engine: Engine) -> None:
-    """Create the tables at once, as the migrations would: a test compares the two."""
+    """Create the tables directly, with the same result as the migrations: a test compares the two."""
     with engine.begin() as connection:
-        # of two processes one creates all tables, and the other then finds them
+        # if two processes create them, the second finds all tables
         connection.execute(text("BEGIN IMMEDIATE"))
         if inspect(connection).get_table_names():
             return

@@ -1,7 +1,7 @@
 """The store: begin a run, add its results, read them back as plain values.
 
-Only the process that planned a run writes it. Each result is committed as it is added, so whatever ends the process,
-finished results stay.
+Only the process that planned a run writes it. Each result is committed when it is added, so that finished results
+survive however the process ends.
 """
 
 from __future__ import annotations
@@ -47,9 +47,11 @@ from sqlalchemy.orm import Session
 RETRIED = (str(Status.TIMEOUT), str(Status.OUT_OF_MEMORY))
 """Statuses that a resumed run measures again: they may be due to the machine at that moment."""
 SAMPLES = ("samples_ns", "cpu_ns", "clock_mhz")
+"""Fields of a measurement with a value per sample."""
 _NO_SAMPLES: dict[str, list[float]] = {name: [] for name in SAMPLES}
 _JSON: dict[str, Any] = {"json_serializer": json_text.write, "json_deserializer": json_text.read}
 BUSY_MS = 10_000
+"""Milliseconds to wait for another writer."""
 LOST_AFTER = timedelta(hours=1)
 """Time without a result after which a running run counts as lost; a trial may take minutes."""
 PRAGMAS = (
@@ -57,12 +59,13 @@ PRAGMAS = (
     "journal_mode=WAL",
     "foreign_keys=ON",
     "synchronous=NORMAL",
-    # a run of 500 results touches as many pages of an index, which should be written once
+    # a run of 500 results changes as many pages of an index; the cache lets each be written once
     "cache_size=-16000",
-    # pages are read from the system's cache without a copy; beyond this size they are read as usual
+    # pages up to this offset are read from the system's cache without a copy
     "mmap_size=2147418112",
     "wal_autocheckpoint=8000",
 )
+"""Settings of each SQLite connection."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +94,7 @@ class Store:
     def open(cls, url: str, *, migrate: bool = False) -> Self:
         """Open `url`; an empty database gets its schema, an older one only with `migrate`.
 
-        A SQLite file that cannot be written is opened for reading. Raises StoreError, which names the fault.
+        A SQLite file that is not writable is opened for reading. Raises StoreError, which names the fault.
         """
         with _explained(url):
             engine = _engine(url)
@@ -135,7 +138,7 @@ class Store:
         with Session(self._engine) as session, session.begin():
             taken = session.scalar(select(RunRow.id).where(RunRow.uuid == row.uuid))
             if taken is not None:
-                msg = f"run {row.uuid} is there already"
+                msg = f"run {row.uuid} is stored already"
                 raise StoreError(msg)
             session.add(row)
             session.flush()
@@ -159,7 +162,7 @@ class Store:
             row.status = status
             row.environment = without_process(row.environment)
             row.seen = datetime.now(UTC)
-            row.finished = max(row.seen, row.started)  # the clock may have been set back
+            row.finished = max(row.seen, row.started)  # the clock may have been set back since
 
     def add_ceilings(self, run: str, ceilings: Ceilings) -> None:
         """Store the achieved peaks of a device; a later measurement of the same run replaces them."""
@@ -223,7 +226,7 @@ class Store:
             return [_run(row, counts.get(row.id, 0)) for row in found]
 
     def find_run(self, name: str | None = None) -> Run:
-        """The run whose id begins with `name`, the latest with results when None. Raises NothingError."""
+        """The run whose id begins with `name`; if None, the latest with results. Raises NothingError."""
         query = select(RunRow).order_by(RunRow.started.desc(), RunRow.id.desc())
         if name is not None:
             query = query.where(RunRow.uuid.startswith(name, autoescape=True))
@@ -250,7 +253,7 @@ class Store:
     def results(self, run: str, *, samples: bool = False) -> list[Result]:
         """The results of a run in the order in which they were added.
 
-        Without `samples` a measurement holds its median as its only sample: lists never load the rest.
+        Without `samples` a measurement has its median as its only sample: lists never load the rest.
         """
         query = (
             select(ResultRow, CaseRow)
@@ -268,7 +271,7 @@ class Store:
         return [_result(row, cases[case.id], raw.get(row.id)) for row, case in found]
 
     def finished_trials(self, run: str) -> set[Finished]:
-        """Trials that a resumed run leaves out: those with a result, unless killed or timed out."""
+        """Trials that a resumed run skips: those with a result, unless killed or timed out."""
         query = (
             select(CaseRow.case_id, ResultRow.implementation, ResultRow.device)
             .join(CaseRow, CaseRow.id == ResultRow.case_key)
@@ -311,15 +314,15 @@ class Store:
 
 
 def case_entry(case: Case) -> tuple[str, dict[str, Any]]:
-    """Digest of a case as it was written, names and notes included, and its JSON."""
+    """Digest of a case with its names and notes, and its JSON."""
     data = case_to_json(case)
     return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest(), data
 
 
 def end_lost_runs(engine: Engine, now: datetime | None = None) -> int:
-    """Mark runs that stopped without a word as interrupted; returns how many.
+    """Mark lost runs as interrupted; returns their number.
 
-    A run is lost when it says `running` and nothing has come of it for `LOST_AFTER`. It ended at its last sign of life.
+    A run is lost if it is `running` without a result for `LOST_AFTER`. It ended at its last sign of life.
     """
     until = (now or datetime.now(UTC)) - LOST_AFTER
     lost = (RunRow.status == "running") & (func.coalesce(RunRow.seen, RunRow.started) < until)
@@ -351,8 +354,8 @@ def _engine(url: str) -> Engine:
 
 
 def _reading_engine(file: Path) -> Engine:
-    """An engine on a SQLite file in a place where nothing can be written, so neither locks nor a write-ahead log."""
-    # a log beside the file has commits that an immutable database would not show
+    """An engine on a SQLite file in a read-only place: without locks and write-ahead log."""
+    # an immutable database would ignore the commits in a log beside the file
     mode = "ro" if file.with_name(f"{file.name}-wal").exists() else "ro&immutable=1"
     return create_engine(f"sqlite:///file:{quote(str(file.resolve()))}?mode={mode}&uri=true", **_JSON)
 
@@ -363,7 +366,7 @@ def _explained(url: str) -> Iterator[None]:
     try:
         yield
     except ArgumentError as error:
-        msg = f"{url!r} is no database that can be opened: {error}. For example sqlite:///opgauge.db"
+        msg = f"{url!r} is not a database that can be opened: {error}. For example sqlite:///opgauge.db"
         raise StoreError(msg) from error
     except ModuleNotFoundError as error:
         msg = f"{_shown(url)} needs a driver: {error}. For PostgreSQL install opgauge[postgres]"

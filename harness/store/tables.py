@@ -28,12 +28,14 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 from sqlalchemy.types import BigInteger, Integer, TypeDecorator
 
 KEY = BigInteger().with_variant(Integer, "sqlite")
+"""Type of keys."""
 NAMES = {
     "ix": "ix_%(table_name)s_%(column_0_N_name)s",
     "uq": "uq_%(table_name)s_%(column_0_N_name)s",
     "fk": "fk_%(table_name)s_%(column_0_N_name)s",
     "pk": "pk_%(table_name)s",
 }
+"""Names of indexes and constraints."""
 
 
 class UTCDateTime(TypeDecorator[datetime]):
@@ -43,7 +45,7 @@ class UTCDateTime(TypeDecorator[datetime]):
     cache_ok = True
 
     def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | None:
-        """The value for the database; a value without a zone is taken as UTC."""
+        """The value for the database; a value without a zone counts as UTC."""
         return self.process_result_value(value, dialect)
 
     def process_result_value(self, value: datetime | None, dialect: Dialect) -> datetime | None:  # noqa: ARG002
@@ -60,11 +62,11 @@ class Table(DeclarativeBase):
 
 
 class RunRow(Table):
-    """A run: where, when, of which commit, and how it ended.
+    """A run: its place, time, commit and outcome.
 
     project, branch, committed, dirty, opgauge: copies of the environment's entries, for filters and order.
-    submitter: name of the token that sent the run. digest: hash of the submitted content, to tell a repetition from
-    another run of the same id. seen: last sign of life; a run that stays `running` long after it has died.
+    submitter: name of the token that sent the run. digest: hash of the submitted content, which tells a repetition
+    from another run with the same id. seen: last sign of life; a run that is `running` long after it is lost.
     """
 
     __tablename__ = "run"
@@ -91,8 +93,8 @@ class RunRow(Table):
 class ProjectRow(Table):
     """Settings of a project; a project without a row has the defaults.
 
-    default_branch: whose runs are the history; empty for `main`, `master` or the most frequent one. forge: address of a
-    commit with `{sha}` in it. samples_days: age at which `opgauge db prune` drops raw samples.
+    default_branch: branch whose runs are the history; empty for `main`, `master` or the most frequent one. forge:
+    address of a commit with `{sha}` in it. samples_days: age at which `opgauge db prune` drops raw samples.
     """
 
     __tablename__ = "project"
@@ -147,8 +149,8 @@ class CaseRow(Table):
 class ResultRow(Table):
     """Result of one trial; `data` has the fields by which no list sorts or filters.
 
-    low_ns, high_ns: quartiles of the samples. `data` has them too, but a history reads hundreds of them, and extracting
-    them from JSON would dominate its time.
+    low_ns, high_ns: quartiles of the samples. `data` has them too, but a history reads hundreds of them, and
+    extracting them from JSON would dominate its time.
     """
 
     __tablename__ = "result"
@@ -189,7 +191,7 @@ class SampleRow(Table):
 class AcknowledgementRow(Table):
     """An acknowledged regression: owner, reason, last day, expected ratio of the new level to the old one.
 
-    recorded_by: name of the token. withdrawn, withdrawn_by: when and with which token it was undone.
+    recorded_by: name of the token. withdrawn, withdrawn_by: time and token of the withdrawal.
     """
 
     __tablename__ = "acknowledgement"
@@ -245,7 +247,7 @@ class TokenRow(Table):
 
 
 class AuditRow(Table):
-    """An entry of the audit log: who did or tried what, when, from which address."""
+    """An entry of the audit log: actor, action, time and address."""
 
     __tablename__ = "audit"
 
@@ -279,7 +281,7 @@ class WebhookRow(Table):
 
 
 class DeliveryRow(Table):
-    """A message to a webhook, one per event: due when it is to be sent (again), state waiting, sent or failed."""
+    """A message to a webhook, one per event. due: time of the next attempt. state: waiting, sent or failed."""
 
     __tablename__ = "delivery"
     __table_args__ = (UniqueConstraint("webhook_id", "event"), Index(None, "state", "due"))

@@ -1,4 +1,4 @@
-"""Access tokens of the service: shown once when created, stored only as their SHA-256."""
+"""Access tokens of the service: displayed once at creation, stored only as their SHA-256."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ from sqlalchemy.exc import IntegrityError, OperationalError
 from sqlalchemy.orm import Session
 
 PREFIX = "opg_"
+"""First characters of a secret."""
 SECRET_BYTES = 32
+"""Random bytes of a secret."""
 USE_STEP = timedelta(minutes=1)
 """Accuracy of a token's last use: one write a minute instead of one a request."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -24,7 +26,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 @dataclass(frozen=True)
 class Token:
-    """A token without its secret. project: the only one it is valid for, None for all."""
+    """A token without its secret. project: the only project it is valid for, None for all."""
 
     name: str
     scope: Scope
@@ -40,7 +42,7 @@ class Token:
         return self.revoked is None and (self.expires is None or self.expires > datetime.now(UTC))
 
     def allows(self, scope: Scope) -> bool:
-        """Whether it permits `scope`; `admin` permits everything, and every token reading."""
+        """Whether it permits `scope`; `admin` permits everything, and every token permits reading."""
         return self.is_valid and (scope is Scope.READ or self.scope in {scope, Scope.ADMIN})
 
     def covers(self, project: str) -> bool:
@@ -51,7 +53,7 @@ class Token:
 def create_token(
     engine: Engine, name: str, scope: Scope, *, project: str | None = None, expires: datetime | None = None
 ) -> str:
-    """Create a token; returns its secret, which is stored nowhere. Raises StoreError for a bad or used name."""
+    """Create a token; returns its secret, which is not stored. Raises StoreError for a bad or used name."""
     if not _NAME.fullmatch(name):
         msg = f"a token's name has letters, digits, dots, dashes and underscores, at most 64: not {name!r}"
         raise StoreError(msg)
@@ -68,7 +70,7 @@ def create_token(
         with Session(engine) as session, session.begin():
             session.add(row)
     except IntegrityError as error:
-        msg = f"a token called {name} exists already, or did: choose another name"
+        msg = f"a token called {name} exists or existed: choose another name"
         raise StoreError(msg) from error
     return secret
 
@@ -90,7 +92,7 @@ def revoke_token(engine: Engine, name: str) -> None:
 
 
 def find_token(engine: Engine, secret: str) -> Token | None:
-    """The valid token with this secret; None if there is none, or it is revoked or expired."""
+    """The valid token with this secret; None without one, or if it is revoked or expired."""
     with Session(engine) as session:
         row = session.scalar(select(TokenRow).where(TokenRow.digest == _digest(secret)))
         found = None if row is None else _token(row)

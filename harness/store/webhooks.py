@@ -1,4 +1,4 @@
-"""Webhooks: where they send, and the messages that wait for them, each event once per webhook."""
+"""Webhooks: their addresses, and the messages that wait for them, each event once per webhook."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ from sqlalchemy import Engine, delete, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
 TRIES = 8
+"""Most attempts per message."""
 FIRST_PAUSE = timedelta(seconds=30)
+"""Pause after the first failed attempt; it doubles each time."""
 LEASE = timedelta(minutes=2)
 """Time that a process has for a delivery before another may try it."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -31,7 +33,7 @@ class Form(StrEnum):
 
 
 class Event(StrEnum):
-    """Kind of an event, which webhooks choose from."""
+    """Kind of an event, which webhooks select."""
 
     BROKEN = "broken"
     SLOWER = "slower"
@@ -42,7 +44,7 @@ class Event(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Webhook:
-    """A webhook. project: whose events it gets. secret: key of the signatures."""
+    """A webhook. project: project whose events are sent. secret: key of the signatures."""
 
     key: int
     name: str
@@ -55,7 +57,7 @@ class Webhook:
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """A message that is to be sent. tries: how often it failed so far."""
+    """A message to be sent. tries: number of failed attempts."""
 
     key: int
     webhook: Webhook
@@ -92,7 +94,7 @@ def list_webhooks(engine: Engine) -> list[Webhook]:
 
 
 def remove_webhook(engine: Engine, name: str) -> None:
-    """Remove a webhook and what waits for it; raises NothingError if there is none."""
+    """Remove a webhook and its waiting messages; raises NothingError without one."""
     with engine.begin() as connection:
         if not connection.execute(delete(WebhookRow).where(WebhookRow.name == name)).rowcount:
             msg = f"no webhook {name}; `opgauge webhook list` shows all"
@@ -115,7 +117,7 @@ def queue_event(engine: Engine, webhook: Webhook, event: str, payload: Mapping[s
 
 
 def take_due(engine: Engine, now: datetime | None = None) -> Delivery | None:
-    """The next message that is due, leased so that no other process sends it meanwhile; None if there is none."""
+    """The next message that is due, leased so that no other process sends it; None without one."""
     now = now or datetime.now(UTC)
     row = DeliveryRow
     query = select(row.id, row.webhook_id, row.event, row.payload, row.tries, row.due)
@@ -132,7 +134,7 @@ def take_due(engine: Engine, now: datetime | None = None) -> Delivery | None:
 
 
 def finish_delivery(engine: Engine, delivery: Delivery, fault: str = "", now: datetime | None = None) -> str:
-    """Record the outcome of a try: sent, waiting for the next one after a growing pause, or failed; returns it."""
+    """Record the outcome of an attempt, and return it: sent, waiting for the next after a growing pause, or failed."""
     now = now or datetime.now(UTC)
     tries = delivery.tries + 1
     state = "sent" if not fault else "failed" if tries >= TRIES else "waiting"

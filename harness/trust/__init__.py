@@ -1,1 +1,1 @@
-"""Whether figures and verdicts are to be believed: the gate's self-tests, planted slowdowns, other clocks."""
+"""Validation of figures and verdicts: the gate's self-tests, planted slowdowns, other clocks."""

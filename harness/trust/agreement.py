@@ -1,4 +1,4 @@
-"""Whether our cold times are true: beside cuda-bench's, and beside the kernels' own times by CUPTI."""
+"""Agreement of our cold times with cuda-bench's, and with the kernels' own times by CUPTI."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from typing import Any
 BENCH_SHARE, BENCH_NS = 0.02, 500.0
 """Our time agrees with cuda-bench's within either."""
 CUPTI_SHARE, CUPTI_LEAST_NS = 0.03, 10_000.0
-"""Of a single kernel that takes at least so long, our time agrees with CUPTI's within this share."""
+"""Our time of a single kernel of at least this duration agrees with CUPTI's within this share."""
 
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """One trial by three clocks, nanoseconds; None where a clock had nothing, for which there is a reason.
+    """Times of one trial by three clocks, in nanoseconds; None, with a reason, if a clock has no time.
 
-    overhead_ns: by how much our time of an empty kernel exceeds CUPTI's: what two events and a
-    launch add to any call, cuda-bench's included.
+    overhead_ns: our time of an empty kernel minus CUPTI's, which two events and a launch add to any call,
+    cuda-bench's included.
     """
 
     op: str
@@ -35,36 +35,36 @@ class Agreement:
 
     @property
     def over_bench(self) -> float | None:
-        """Our time over cuda-bench's, less one."""
+        """Our time over cuda-bench's, minus one."""
         return _excess(self.ours_ns, self.bench_ns)
 
     @property
     def over_kernels(self) -> float | None:
-        """Our time over the kernels' own, less one: event and launch overhead, and gaps."""
+        """Our time over the kernels' own, minus one: event and launch overhead, and gaps."""
         return _excess(self.ours_ns, self.kernels_ns)
 
     @property
     def over_kernels_less_overhead(self) -> float | None:
-        """As `over_kernels`, an empty kernel's overhead taken off our time."""
+        """The ratio `over_kernels` with an empty kernel's overhead subtracted from our time."""
         if self.ours_ns is None or self.overhead_ns is None:
             return None
         return _excess(self.ours_ns - self.overhead_ns, self.kernels_ns)
 
     @property
     def agrees_with_bench(self) -> bool | None:
-        """Within 2 % or 0.5 µs; None where there is nothing to compare."""
+        """Whether the times agree within 2 % or 0.5 µs; None if there is nothing to compare."""
         if self.ours_ns is None or self.bench_ns is None:
             return None
         return abs(self.ours_ns - self.bench_ns) <= max(BENCH_SHARE * self.bench_ns, BENCH_NS)
 
     @property
     def agrees_with_cupti(self) -> bool | None:
-        """Within 3 %; None unless it is a single kernel of 10 µs or more."""
+        """Whether the times agree within 3 %; None unless it is a single kernel of 10 µs or more."""
         return self._is_near(self.over_kernels)
 
     @property
     def agrees_less_overhead(self) -> bool | None:
-        """As `agrees_with_cupti`, an empty kernel's overhead taken off our time."""
+        """The comparison `agrees_with_cupti` with an empty kernel's overhead subtracted from our time."""
         return self._is_near(self.over_kernels_less_overhead)
 
     def _is_near(self, over: float | None) -> bool | None:
@@ -78,7 +78,7 @@ def _excess(ours: float | None, theirs: float | None) -> float | None:
 
 
 def summarize(found: Sequence[Agreement]) -> dict[str, Any]:
-    """Counts of what was compared and of what lies outside, and typical differences, as plain JSON."""
+    """Numbers of compared trials and of those outside the limits, and typical differences, as plain JSON."""
     bench = [one for one in found if one.agrees_with_bench is not None]
     kernels = [one for one in found if one.agrees_with_cupti is not None]
     less = [one for one in found if one.agrees_less_overhead is not None]
@@ -107,7 +107,7 @@ def _median(values: Sequence[float]) -> float | None:
 
 
 def as_data(found: Sequence[Agreement], **facts: Any) -> dict[str, Any]:
-    """What is stored of a comparison: its summary and the facts given, side by side, and every trial in `cases`."""
+    """Stored form of a comparison: its summary and the given facts, and every trial in `cases`."""
     return {**summarize(found), **facts, "cases": [asdict(one) for one in found]}
 
 

@@ -1,8 +1,8 @@
-"""Slows kernels down by a share of their own time. `opgauge inject` puts this file into a copy of a tree's `ops`.
+"""Planted slowdowns by a share of a kernel's own time, for `opgauge inject`, which copies this file into `ops`.
 
-On the CPU a call is followed by spinning for the share of what it took; on CUDA by a kernel that waits for
-the share of what a cold call takes, less what one more launch costs by itself. Where that launch alone costs more
-than the share, the slowdown is larger than asked for: what it came to is measured.
+On the CPU, a call is followed by spinning for the share of its time; on CUDA by a kernel that waits for the share of a
+cold call's time, less the cost of one more launch. If that launch alone costs more than the share, the slowdown is
+larger than requested; the actual one is measured.
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ from opgauge.ops._core.kernel import Bound, Kernel
 from opgauge.ops._core.registry import _KERNELS
 
 REPEATS = 15
+"""Timed calls; the least or the median counts."""
 SOME_CYCLES = 100_000
-"""Of waiting, from which it is told how long a cycle takes."""
+"""Cycles of waiting from which the duration of a cycle is computed."""
 
 
 def plant(chosen: Collection[tuple[str, str, str]], slowdown: float) -> None:
@@ -39,7 +40,7 @@ def _bind(kernel: Kernel, slowdown: float, **arguments: Any) -> Bound:
 
 
 def slow_cpu(call: Bound, slowdown: float) -> Bound:
-    """The call, then spinning for a share of its time, less what this function costs by itself."""
+    """The call, followed by spinning for a share of its time, less this function's own cost."""
     own_ns = _own_cost_ns()
 
     def run() -> Any:
@@ -55,10 +56,10 @@ def slow_cpu(call: Bound, slowdown: float) -> Bound:
 
 
 def _own_cost_ns() -> float:
-    """What `run` costs around a call."""
+    """Cost of `run` around a call, in nanoseconds."""
 
     def nothing() -> None:
-        """The least call."""
+        """Do nothing: the cheapest call."""
 
     def run() -> Any:
         start = perf_counter_ns()

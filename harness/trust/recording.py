@@ -1,6 +1,6 @@
-"""Block medians of the same code on both sides, as plain JSON: real noise, for tests of intervals and verdicts.
+"""Recording of process medians of the same code on both sides, as plain JSON: real noise for tests.
 
-`opgauge aa --record FILE` writes one; those in tests/harness/recordings are drawn from by `make test`.
+`opgauge aa --record FILE` writes one; tests draw from those in tests/harness/recordings.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from opgauge.harness.result.result import Environment
 DIGITS = 6
 """Significant digits of a time: finer than any clock here."""
 LEFT_OUT = frozenset({"host", "branch"})
-"""Facts of an environment that say nothing of the noise."""
+"""Facts of an environment that do not affect the noise."""
 
 
 def as_recording(runs: Sequence[GateRun], environment: Environment, command: str) -> dict[str, Any]:
-    """Pairs of block medians by case, in the order in which they were measured, and where that was.
+    """Pairs of process medians by case, in the order in which they were measured, and the environment.
 
     method: how pairs were measured, with its version. Cases of older recordings, which lack it, are `blocks/1`.
     """

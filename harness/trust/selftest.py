@@ -1,6 +1,6 @@
-"""The gate put to the test: the same code against itself, and a slowdown that was planted.
+"""Self-tests of the gate: the same code against itself, and a planted slowdown.
 
-What comes of it is a flat record of figures, with the cases beside them; the database keeps it.
+The outcome is a flat record of figures, with the cases, which the database stores.
 """
 
 from __future__ import annotations
@@ -27,17 +27,18 @@ from opgauge.harness.run.tree import CASES, temporary_folder
 from opgauge.harness.trust.share import Share
 
 PLANTED = Path(__file__).parent
+"""Folder of the module that is planted."""
 FROM_US = (0.0, 10.0, 40.0)
-"""Times per call from which on the share caught is counted, microseconds."""
+"""Least times per call, in microseconds, for which the detected share is computed."""
 WITHIN_S = (2.0, 10.0)
-"""Seconds of sampling per side within which it is counted."""
+"""Limits of sampling per side, in seconds, for which the detected share is computed."""
 Each = Callable[[GateRun], None]
 
 
 def repeat(
     pool: WorkerPool, selection: Selection, conditions: Conditions, runs: int, each: Each = lambda _: None
 ) -> Iterator[GateRun]:
-    """The same comparison so many times; the trees are asked once."""
+    """Repeat the same comparison; the trees are queried once."""
     laid: GatePlan = plan(pool, selection, conditions.policy)
     for _ in range(runs):
         run = gate(pool, selection, conditions, laid=laid)
@@ -46,7 +47,7 @@ def repeat(
 
 
 def false_alarms(runs: Sequence[GateRun], seconds: float | None = None) -> dict[str, Any]:
-    """What the same code against itself was called. `red`: runs that failed for a verdict that cannot be true.
+    """Verdicts on the same code against itself. `red`: runs that failed for a verdict that cannot be true.
 
     seconds: wall time of all of it; None: of the runs alone.
     """
@@ -70,7 +71,7 @@ def false_alarms(runs: Sequence[GateRun], seconds: float | None = None) -> dict[
 
 
 def caught(runs: Sequence[GateRun], slowdown: float, seconds: float | None = None) -> dict[str, Any]:
-    """How many planted slowdowns were called slower, and what that took; `seconds` as for false_alarms."""
+    """Number of planted slowdowns that were called slower, and their cost; `seconds` as for false_alarms."""
     found = [(run, one) for run in runs for one in run.found if one.kind is Kind.COMPARED]
     verdicts = Counter(one.verdict for _, one in found)
     cases = []
@@ -90,7 +91,7 @@ def caught(runs: Sequence[GateRun], slowdown: float, seconds: float | None = Non
 
 
 def _caught_shares(found: Sequence[tuple[GateRun, Comparison]]) -> dict[str, Any]:
-    """Shares caught: of all and of cases from some time per call on, at any cost and within seconds per side."""
+    """Detected shares: of all cases and of cases above a time per call, at any cost and within seconds per side."""
     facts: dict[str, Any] = {}
     for least_us in FROM_US:
         some = [(run, one) for run, one in found if _time_us(run, one) >= least_us]
@@ -106,7 +107,7 @@ def _caught_shares(found: Sequence[tuple[GateRun, Comparison]]) -> dict[str, Any
 
 
 def out_of_reach(laid: GatePlan, policy: Policy, slowdown: float) -> list[Subject]:
-    """Cases whose threshold is no smaller than a slowdown: by the policy it does not count, and cannot be caught."""
+    """Cases whose threshold is at least the slowdown: by the policy it does not count, and cannot be detected."""
     return [
         job.subject
         for job in laid.jobs
@@ -131,7 +132,7 @@ def slowed_copy(tree: Path, kernels: Iterable[tuple[str, str, str]], slowdown: f
 
 
 def by_time_alone(conditions: Conditions, among: int) -> Conditions:
-    """Conditions under which only times count: a planted launch is not to be found by counting launches."""
+    """Conditions under which only times count: a planted launch must not be detected by counting launches."""
     return replace(conditions, policy=replace(conditions.policy, exact=()), waivers=(), among=among, profile=False)
 
 
@@ -163,7 +164,7 @@ def _case(subject: Subject, seen: Sequence[Comparison]) -> dict[str, Any]:
 
 
 def _noise_floor(ratios: Sequence[float]) -> float | None:
-    """The change that 19 of 20 runs of the same code stay below."""
+    """The 95th percentile of changes between runs of the same code."""
     if not ratios:
         return None
     return expm1(sorted(abs(log(ratio)) for ratio in ratios)[int(0.95 * (len(ratios) - 1))])
@@ -179,7 +180,7 @@ def _share(name: str, share: Share) -> dict[str, Any]:
 
 
 def _cost(runs: Sequence[GateRun], seconds: float | None) -> dict[str, Any]:
-    """Wall time, and the share of it that was warming up and sampling."""
+    """Wall time, and the share of warm-up and sampling in it."""
     wall = sum(run.seconds for run in runs) if seconds is None else seconds
     clock = Clock(blocks_s=sum(run.clock.blocks_s for run in runs))
     for run in runs:

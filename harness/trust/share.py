@@ -1,4 +1,4 @@
-"""A share of counted things, with bounds that hold whatever the true share is (Clopper and Pearson 1934)."""
+"""Share of counted items, with bounds that hold for every true share (Clopper and Pearson 1934)."""
 
 from __future__ import annotations
 
@@ -7,20 +7,21 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 CONFIDENCE = 0.95
+"""Confidence of the interval."""
 _STEPS = 60
 Below = Callable[[float], bool]
 
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """`count` of `total`."""
+    """Ratio of `count` to `total`."""
 
     count: int
     total: int
 
     @property
     def value(self) -> float:
-        """The share itself; 0 of nothing."""
+        """The share itself; 0 if `total` is 0."""
         return self.count / self.total if self.total else 0.0
 
     @property
@@ -43,7 +44,7 @@ class Share:
 
 
 def _at_most(count: int, total: int, share: float) -> float:
-    """Chance of no more than `count` of `total`."""
+    """Probability of at most `count` of `total`."""
     if share <= 0:
         return 1.0
     if share >= 1:

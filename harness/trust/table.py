@@ -1,4 +1,4 @@
-"""What the gate's self-tests found, as Markdown tables beside their goals: to print, and to paste into README."""
+"""Tables in Markdown of the gate's self-tests beside their goals, to print and to paste."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from opgauge.harness.trust.selftest import FROM_US, WITHIN_S
 from opgauge.harness.trust.share import Share
 
 GOAL = "goals: 5 % from 10 µs on, ≥ 99 % within 2 s per side; 2 % from 40 µs on, ≥ 90 % within 10 s per side"
+"""Goals of detection."""
 
 
 def alarms_table(data: Mapping[str, Any]) -> list[str]:
@@ -39,7 +40,7 @@ def caught_table(data: Mapping[str, Any]) -> list[str]:
 
 
 def cases_table(data: Mapping[str, Any]) -> list[str]:
-    """Lines of a table of the cases of `opgauge inject`: what the slowdown came to, and what it took."""
+    """Lines of a table of the cases of `opgauge inject`: actual slowdown and cost."""
     rows = []
     for one in data["cases"]:
         ratio = "–" if one["ratio"] is None else f"{100 * (one['ratio'] - 1):+.1f} %"
@@ -50,7 +51,7 @@ def cases_table(data: Mapping[str, Any]) -> list[str]:
 
 
 def footer(data: Mapping[str, Any], machine: str, commit: str) -> str:
-    """What was run, and where, in one line."""
+    """Amount and place of the self-test, in one line."""
     cases = len(data["cases"])
     parts = [f"{data['runs']} runs, {data['decisions']} decisions on {cases} cases", machine, commit[:12]]
     spent = ", ".join(f"{name} {found:.3g} s" for name, found in data["spent_s"].items())
@@ -58,7 +59,7 @@ def footer(data: Mapping[str, Any], machine: str, commit: str) -> str:
 
 
 def measuring(data: Mapping[str, Any]) -> str:
-    """The share of wall time that was measurement."""
+    """The share of wall time that was spent measuring."""
     return f"{100 * data['measuring_share']:.0f} % of {data['seconds']:.0f} s"
 
 

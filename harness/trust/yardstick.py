@@ -1,8 +1,8 @@
-"""Our cold time and cuda-bench's of the same calls on the same buffers, in a process that does nothing else.
+"""Yardstick: our cold time and cuda-bench's of the same calls on the same buffers, in a process of its own.
 
-`python -m harness.trust.yardstick` reads {"trials": […], "limits": …, "samples": n} on standard input and writes a
-list of {"ours_ns", "bench_ns", "launch_ns", "reason"} to a private copy of standard output. cuda-bench runs its
-benchmarks once a process: all trials are points of one benchmark.
+`python -m harness.trust.yardstick` reads {"trials": […], "limits": …, "samples": n} on standard input and writes a list
+of {"ours_ns", "bench_ns", "launch_ns", "reason"} to a private copy of standard output. cuda-bench runs its benchmarks
+once per process: all trials are points of one benchmark.
 """
 
 from __future__ import annotations
@@ -30,18 +30,23 @@ from opgauge.harness.worker.profiler import InputCache, prepared
 from opgauge.ops import BackendError, Bound, Device, KernelNotFoundError
 
 SAMPLES = 100
+"""Samples of a point."""
 MISSING = "cuda-bench is not installed: pip install 'cuda-bench[cu13]'"
+"""Message if cuda-bench is not installed."""
 TIMEOUT_S = 5.0
-"""cuda-bench stops a point after this long, samples or not."""
+"""Seconds after which cuda-bench stops a point."""
 START_S, TRIAL_S = 60.0, 30.0
-"""Patience with the process, and with each trial in it."""
+"""Longest wait for the start of the process, and for each trial in it, in seconds."""
 CRITERION = "sample-count"
+"""Stopping criterion of cuda-bench."""
 MEDIAN, MEAN = "nv/cold/time/gpu/median", "nv/cold/time/gpu/mean"
+"""Tags of the median and mean cold times."""
 REFUSALS = (BackendError, KernelFailedError, KernelNotFoundError, MemoryError)
+"""Errors of a kernel that cannot be timed."""
 
 
 class Pace(NamedTuple):
-    """One trial by both clocks, nanoseconds; None where it could not be timed, for which there is a reason.
+    """One trial by both clocks, in nanoseconds; None, with a reason, if it could not be timed.
 
     launch_ns: an empty kernel by our clock, in the same process.
     """
@@ -53,7 +58,7 @@ class Pace(NamedTuple):
 
 
 def measure(trials: Sequence[Trial], limits: Limits) -> list[Pace]:
-    """Both times of each trial, in a process of its own, and in more where that ends before its time."""
+    """Both times of each trial, in a process of its own, and in another one if that ends early."""
     try:
         return _measure_together(trials, limits)
     except WorkerError as error:
@@ -86,7 +91,7 @@ def _measure_together(trials: Sequence[Trial], limits: Limits, samples: int = SA
 
 
 def bench_version() -> str | None:
-    """The version of cuda-bench; None where it is not installed."""
+    """The version of cuda-bench; None if it is not installed."""
     try:
         return version("cuda-bench")
     except PackageNotFoundError:
@@ -142,7 +147,7 @@ class Yardstick:
                 before = timer.measure(call, self.limits).measurement
                 if state is not None and isinstance(timer, CudaTimer):
                     _hand_over(state, call, timer.stream_handle, waits=before.timer == CudaTimer.name_with_gaps)
-                # before and after, so that a steady drift cancels
+                # before and after, so that a linear drift cancels
                 after = timer.measure(call, self.limits).measurement
                 ours_ns = (before.median_ns + after.median_ns) / 2
                 self.paces[number] = Pace(ours_ns, launch_ns=self._launch_ns(timer, trial.device))
@@ -158,7 +163,7 @@ class Yardstick:
 
 
 class _Stream:
-    """Our stream as cuda-bench takes it."""
+    """Our stream in the form that cuda-bench accepts."""
 
     def __init__(self, handle: int) -> None:
         self._handle = handle
@@ -170,7 +175,7 @@ class _Stream:
 def _hand_over(state: Any, call: Bound, stream: int, *, waits: bool) -> None:
     """Let cuda-bench time the call on the stream that it was prepared for.
 
-    waits: the call synchronises, and would never return behind a kernel that blocks the stream.
+    waits: the call synchronizes, and would never return behind a kernel that blocks the stream.
     """
 
     def launch(_: Any) -> None:

@@ -1,8 +1,7 @@
 """The file of launch parameters that `opgauge tune` writes for a device, and `opgauge.ops._core.tuning` reads.
 
-`values` is what counts: parameters that are not to have their default. `parameters` says how each was found;
-those that were not looked at this time keep what an earlier run said of them. Sorted and rounded, so that a
-difference in git is a difference in fact.
+`values` has the parameters that differ from their default. `parameters` says how each was found; entries of parameters
+that were not measured this time stay. Sorted and rounded, so that a difference in git is a difference in fact.
 """
 
 from __future__ import annotations
@@ -20,6 +19,7 @@ from opgauge.ops import TuningError
 from opgauge.ops._core.tuning import read
 
 DIGITS = 4
+"""Decimal places of ratios."""
 
 
 def write(
@@ -31,9 +31,9 @@ def write(
     commit: str,
     today: date,
 ) -> None:
-    """Enter `findings` into the file of the device called `model`, a new one where there is none.
+    """Write `findings` into the file of the device called `model`, a new one if there is none.
 
-    Raises TuningError where the file is of another device, or cannot be read or written.
+    Raises TuningError if the file belongs to another device, or cannot be read or written.
     """
     backend = device.partition(":")[0]
     found = _earlier(path, model)
@@ -56,7 +56,7 @@ def write(
 
 
 def _earlier(path: Path, model: str) -> dict[str, Any]:
-    """What the file says of each parameter."""
+    """Entries of the file by parameter."""
     if not path.exists():
         return {}
     read(path)

@@ -1,9 +1,9 @@
-"""Which candidate of a launch parameter is fastest on a device: measured in turn with the default, judged by intervals.
+"""Tuner: finds the fastest candidate of a launch parameter on a device, interleaved with the default.
 
-A round is a fresh worker: every case by every candidate, one after the other, in the opposite order every other
-round, so that a drift falls on all alike. Of a round a candidate keeps one number, the mean log time over
-the cases; the rounds are its pairs with the default, and `harness.judge.estimate` gives the interval of their ratio.
-Cases whose kernels never ask for the parameter say nothing about it: each is bound once to find out.
+A round is a fresh worker: every case by every candidate, one after the other, in the opposite order every other round,
+so that a drift affects all alike. From a round a candidate gets one number, the mean log time over the cases; the
+rounds are its pairs with the default, and `harness.judge.estimate` gives the interval of their ratio. Cases whose
+kernels never read the parameter are excluded: each is bound once to find out.
 """
 
 from __future__ import annotations
@@ -26,27 +26,28 @@ from opgauge.ops import Device
 from opgauge.ops._core.tuning import Parameter
 
 TAGS = ("seed", "sites", "full")
-"""Of the cases that count, in the order in which they get the budget."""
+"""Tags of the cases that are measured, in the order in which they get the budget."""
 NEVER = "smoke"
+"""Tag of the cases that are never measured, since they are small."""
 LEAST_GAIN = 0.01
-"""A candidate replaces the default where its whole interval lies beyond this."""
+"""Gain beyond which the whole interval of a candidate must lie to replace the default."""
 LEAST_ROUNDS, MOST_ROUNDS = LEAST_PAIRS + 2, 12
-"""A few more than an interval needs: as several candidates share one chance of error, it is wide with four."""
+"""Rounds per parameter. Several candidates share one error probability, so the interval is wide with four."""
 LIMITS = Limits(budget_s=0.05, min_samples=3, warmup_s=0.02)
-"""Of one candidate, case and round: rounds tell more than samples of one process do."""
+"""Limits per candidate, case and round: further rounds tell more than further samples of one process."""
 WIDE_BYTES, COPIES = 8, 6
-"""A case takes so many float64 copies of its tensors: drawn, widened, reference, bound, compared."""
+"""Bytes of a float64, and float64 copies of a case's tensors: drawn, widened, reference, bound, compared."""
 Tell = Callable[[str], None]
 
 
 class Runner(Protocol):
-    """What measures: `opgauge.harness.run.execute.LocalExecutor`."""
+    """Interface of the measuring executor: `opgauge.harness.run.execute.LocalExecutor`."""
 
     def run_plain(self, trial: Mapping[str, Any], *, block: int = 0, **more: Any) -> dict[str, Any]:
-        """A trial and its result as plain JSON; `tuning`, `trusted`, `with_digest` among `more`."""
+        """Run a trial in plain JSON and return its plain result; `more` has `tuning`, `trusted`, `with_digest`."""
 
     def ask(self, request: protocol.ListTunables) -> Any:
-        """The answer to a request: for the `parameters` of a trial."""
+        """The answer to a request: the `parameters` of a trial."""
 
 
 Start = Callable[[], AbstractContextManager[Runner]]
@@ -54,9 +55,9 @@ Start = Callable[[], AbstractContextManager[Runner]]
 
 @dataclass(frozen=True, slots=True)
 class Tried:
-    """A candidate beside the default: time over the default's, over all cases, with its interval.
+    """A candidate against the default: ratio of times over all cases, with its interval.
 
-    worst: the case that loses most (or wins least), and its ratio. reason: why it is out of the question; empty else.
+    worst: the case with the largest ratio, and that ratio. reason: why it is excluded; empty if it is not.
     """
 
     value: int
@@ -67,13 +68,13 @@ class Tried:
 
     @property
     def is_better(self) -> bool:
-        """Whether it is faster than the default by `LEAST_GAIN` at least, beyond noise."""
+        """Whether it is faster than the default by at least `LEAST_GAIN`, beyond noise."""
         return self.interval is not None and self.interval[1] < 1 - LEAST_GAIN
 
 
 @dataclass(frozen=True, slots=True)
 class TuningFinding:
-    """What became of a parameter. notes: cases left out, each with the reason. late: those there was no time for."""
+    """Outcome for a parameter. notes: excluded cases, each with the reason. late: cases excluded for lack of time."""
 
     parameter: Parameter
     tried: tuple[Tried, ...] = ()
@@ -84,7 +85,7 @@ class TuningFinding:
 
     @property
     def best(self) -> Tried | None:
-        """The candidate that replaces the default; None where none does."""
+        """The candidate that replaces the default, if any."""
         better = [one for one in self.tried if one.is_better]
         return min(better, key=lambda one: one.ratio or 1.0, default=None)
 
@@ -101,7 +102,7 @@ class TuningFinding:
 
 
 def cases_of(parameter: Parameter, cases: Iterable[Case], memory_bytes: float) -> list[Case]:
-    """The cases that may show what `parameter` does, published ones first: tagged, never small, and in memory."""
+    """The cases that may show the effect of `parameter`, published ones first: tagged, not small, fitting memory."""
     found = [
         case
         for case in cases
@@ -120,7 +121,7 @@ def _bytes_needed(case: Case) -> int:
 
 @dataclass(slots=True)
 class _Sheet:
-    """The times of one parameter, by candidate, round and case, and who is out of it."""
+    """Times of one parameter, by candidate, round and case, and the excluded candidates."""
 
     parameter: Parameter
     times_ns: dict[tuple[int, int, str], float] = field(default_factory=dict)
@@ -131,12 +132,12 @@ class _Sheet:
 
     @property
     def values(self) -> list[int]:
-        """The default first, then the candidates that are not out."""
+        """The default, then the candidates that are not excluded."""
         rest = (value for value in self.parameter.candidates if value != self.parameter.default)
         return [self.parameter.default, *(value for value in rest if value not in self.out)]
 
     def drop(self, case: Case, why: str) -> None:
-        """Leave a case out."""
+        """Exclude a case."""
         self.cases.pop(case.id, None)
         self.notes.append(f"{case.op} · {case.name}: {why}")
 
@@ -146,10 +147,10 @@ class _Sheet:
 
 
 class Tuner:
-    """Finds values for one device, a parameter at a time; what it has chosen is in force for those that follow."""
+    """Finds values for one device, a parameter at a time; chosen values are in force for the parameters that follow."""
 
     def __init__(self, start: Start, device: str, *, budget_s: float, tell: Tell = lambda _: None) -> None:
-        """budget_s: for each parameter; the first rounds are finished even where that takes longer."""
+        """budget_s: for each parameter; the first rounds are finished even if that takes longer."""
         self.chosen: dict[str, int] = {}
         self._start = start
         self._device = str(Device.parse(device))
@@ -167,7 +168,7 @@ class Tuner:
             spent = monotonic() - started
             if rounds >= LEAST_ROUNDS and spent + spent / rounds > self._budget_s:
                 break
-            # the first round decides how many cases there is time for
+            # the first round determines how many cases fit the budget
             end = started + self._budget_s / LEAST_ROUNDS if rounds == 0 else None
             self._tell(f"{name}: round {rounds + 1}, {len(sheet.cases)} cases")
             self._measure_round(sheet, rounds, end)
@@ -177,7 +178,7 @@ class Tuner:
         return finding
 
     def _find_cases(self, sheet: _Sheet, cases: Sequence[Case]) -> None:
-        """Those whose kernels ask for the parameter; what binding tells is kept for the parameters that follow."""
+        """Drop the cases whose kernels do not read the parameter; the answers are cached for later parameters."""
         unknown = [case for case in cases if case.id not in self._asked]
         if unknown:
             self._tell(f"{sheet.parameter.name}: binding {len(unknown)} cases")
@@ -227,7 +228,7 @@ class Tuner:
 
 
 def judge(sheet: _Sheet, rounds: int) -> TuningFinding:
-    """Every candidate beside the default; with fewer than `LEAST_ROUNDS` none is better."""
+    """Every candidate against the default; with fewer than `LEAST_ROUNDS` rounds none is better."""
     parameter = sheet.parameter
     values = sheet.values[1:]
     tried = [Tried(value, reason=reason) for value, reason in sheet.out.items()]
@@ -246,7 +247,7 @@ def judge(sheet: _Sheet, rounds: int) -> TuningFinding:
 
 
 def _compare(sheet: _Sheet, default: Floats, tables: Mapping[int, Floats]) -> Iterator[Tried]:
-    """As many candidates as there are share the chance of a false choice."""
+    """Candidates against the default; they share the probability of a false choice."""
     logs = np.stack([np.stack((default.mean(axis=1), one.mean(axis=1)), axis=1) for one in tables.values()])
     made = estimate(logs)
     low, high = made.interval(1 - (1 - LEVEL) / len(tables))

@@ -63,7 +63,7 @@ def test_export_and_import(measured: Path, tmp_path: Path) -> None:
     opgauge("import", str(whole), db=other)
     first = opgauge("export", "--format", "csv", db=measured).stdout
     assert first == opgauge("export", "--format", "csv", db=other).stdout
-    assert "there already" in opgauge("import", str(whole), db=other, code=2).stderr
+    assert "stored already" in opgauge("import", str(whole), db=other, code=2).stderr
     whole.write_text("[]")
     assert "none of the files" in opgauge("import", str(whole), db=other, code=2).stderr
 

@@ -70,7 +70,7 @@ def test_sample_files_lie_beside_the_file(tmp_path: Path, filename: str) -> None
     (folder / "link").symlink_to(tmp_path)
     data = foreign_files.nvbench(folder)
     data["benchmarks"][0]["states"][0]["summaries"][-2]["data"][0]["value"] = filename
-    with pytest.raises(ImportFileError, match="does not lie beside"):
+    with pytest.raises(ImportFileError, match="is not in the folder of"):
         read_file(write(folder, data))
 
 
@@ -136,7 +136,7 @@ def test_a_file_is_imported_once(tmp_path: Path, make: str) -> None:
     path = write(tmp_path, data)
     with Store.open(f"sqlite:///{tmp_path}/x.db") as store, Store.open(f"sqlite:///{tmp_path}/y.db") as other:
         run_id = import_file(path, store)
-        with pytest.raises(StoreError, match="there already"):
+        with pytest.raises(StoreError, match="stored already"):
             import_file(path, store)
         run = store.find_run(run_id)
         assert run.status == "imported"

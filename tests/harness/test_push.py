@@ -115,7 +115,7 @@ def test_a_run_arrives_as_it_is_stored(store: Store) -> None:
     assert service.runs[run].ceilings == [Ceilings("cpu", copy_gbps=10.0)]
     assert service.seen == ["GET ", "PUT "]
     service.seen.clear()
-    assert send(store, service) == [(run, "there already")]
+    assert send(store, service) == [(run, "stored already")]
     assert service.seen == ["GET "]
 
 
@@ -124,7 +124,7 @@ def test_a_resumed_run_is_sent_again(store: Store) -> None:
     run = add(store, "interrupted", 2)
     service = Service()
     assert dict(send(store, service))[run] == "sent"
-    assert dict(send(store, service))[run] == "there already"
+    assert dict(send(store, service))[run] == "stored already"
     store.add_result(run, a_result(block=2))
     store.finish_run(run)
     assert dict(send(store, service))[run] == "sent"
@@ -288,7 +288,7 @@ def test_the_service_takes_what_is_pushed(store: Store, tmp_path: Path) -> None:
         with Client("http://testserver", secret, transport=there._transport) as client:
             runs = store.runs()
             assert [one.outcome for one in push(store, runs, client, 1000)] == ["sent"]
-            assert [one.outcome for one in push(store, runs, client, 1000)] == ["there already"]
+            assert [one.outcome for one in push(store, runs, client, 1000)] == ["stored already"]
         (found,) = app.state.store.runs()
         assert found == runs[0]
         assert app.state.store.results(found.id, samples=True) == store.results(found.id, samples=True)

@@ -128,7 +128,7 @@ def test_runs_are_found_by_the_beginning_of_their_id(url: str) -> None:
             store.find_run("aa")
         with pytest.raises(NothingError, match="no run zz"):
             store.find_run("zz")
-        with pytest.raises(StoreError, match="there already"):
+        with pytest.raises(StoreError, match="stored already"):
             store.begin_run(ENVIRONMENT, run_id="aa-1")
 
 

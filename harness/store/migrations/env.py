@@ -1,4 +1,4 @@
-"""Alembic's entry: migrate over the connection that opgauge.harness.store.schema hands in."""
+"""Alembic's entry point: migrates over the connection that opgauge.harness.store.schema passes."""
 
 from __future__ import annotations
 
