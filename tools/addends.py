@@ -1,4 +1,4 @@
-"""Savings of FuseAddToOutput: an op alone, an addition to its output, the op with the addend in its own pass."""
+"""Savings by fused addends (FuseAddToOutput): an op alone, an addition to its output, and the op with the addend."""
 
 from __future__ import annotations
 
@@ -11,19 +11,22 @@ from opgauge.ops import dtype_info
 from opgauge.ops.residual.resnet50 import sites
 
 WITH_ADD = "-with-add"
+"""Suffix of cases with an addend."""
 LAYOUTS = ("first", "last")
+"""Layouts of the sites' cases."""
 DTYPES = ("float32", "float16")
+"""Dtypes of the sites' cases."""
 BATCH = 32
 """Images of the sites' cases."""
 LEAST_MEMORY = 1 / 3
-"""Share of an op's time that a copy of its bytes takes where memory is its bound."""
+"""Time of a copy of an op's bytes, as a share of the op's time, from which memory is its bound."""
 SEPARATE_PASSES = 2
-"""Share of the output that a separate addition reads and writes beside the addend: what fusing can save."""
+"""Passes over the output of a separate addition besides the addend: the traffic that fusing can save."""
 
 
 @dataclass(frozen=True, slots=True)
 class Addend:
-    """One site; times in nanoseconds. is_memory_bound: memory, more than anything else, takes the op alone its time."""
+    """One site; times in nanoseconds. is_memory_bound: memory bounds the op alone."""
 
     op: str
     site: str
@@ -36,17 +39,17 @@ class Addend:
 
     @property
     def share(self) -> float:
-        """Cost of the addend in the op's own pass, over what a separate addition costs."""
+        """Cost of the addend in the op's own pass, over the cost of a separate addition."""
         return (self.added_ns - self.alone_ns) / self.separate_ns
 
     @property
     def saved_ns(self) -> float:
-        """Time that the pass saves at this site."""
+        """Time that fusing saves at this site."""
         return self.alone_ns + self.separate_ns - self.added_ns
 
 
 def addends(results: Iterable[Result], ceilings: Mapping[str, Ceilings]) -> list[Addend]:
-    """Every site of which all three were measured, with optimized kernels, in order."""
+    """Every site with all three measured by optimized kernels, in order."""
     measured = {
         (one.trial.case.op, one.trial.case.name.partition("[")[0], one.trial.case.dtype): one
         for one in results
@@ -67,7 +70,7 @@ def addends(results: Iterable[Result], ceilings: Mapping[str, Ceilings]) -> list
 
 
 def saved_by_resnet50(found: Iterable[Addend], dtype: str, layout: str) -> float | None:
-    """Nanoseconds that the pass saves at all 32 sites of ResNet-50; None where one was not measured."""
+    """Nanoseconds that fusing saves at all 32 sites of ResNet-50; None if one was not measured."""
     by_site = {(one.op, one.site): one.saved_ns for one in found if (one.dtype, one.layout) == (dtype, layout)}
     wanted = []
     for site in sites():
@@ -78,7 +81,7 @@ def saved_by_resnet50(found: Iterable[Addend], dtype: str, layout: str) -> float
 
 
 def most_of_resnet50(dtype: str, batch: int, ceiling: Ceilings) -> float:
-    """Nanoseconds that a copy of the bytes takes which fusing all 32 sites can save."""
+    """Nanoseconds of a copy of the bytes that fusing at all 32 sites can save."""
     values = sum(batch * (s.channels * s.size**2 + s.into_channels * s.into_size**2) for s in sites())
     return SEPARATE_PASSES * values * dtype_info(dtype).itemsize / (ceiling.copy_gbps or float("nan"))
 

@@ -1,8 +1,8 @@
-"""Counters of kernels that miss their goal: hardware counters of a call, by Nsight Compute, as a table.
+"""Hardware counters, by Nsight Compute, of kernels that miss their goal, as a table.
 
-`python -m tests.counters tests/data/h200/full.json tests/data/h200-counters.json` on the GPU of that run profiles the
-cases whose goal it misses, and copies to compare them with. A call is profiled twice: with an L2 cache that
-was overwritten, as a cold sample of the harness begins (its time and what moves to and from memory), and a clean one.
+`python -m tools.counters tests/data/h200/full.json tests/data/h200-counters.json` on the GPU of that run profiles the
+cases whose goal it misses, and copies to compare them with. A call is profiled twice: with an overwritten L2 cache, as
+before a cold sample of the harness (its time and memory traffic), and with a clean one.
 """
 
 from __future__ import annotations
@@ -26,12 +26,13 @@ from opgauge.ops._core.backend import cupy
 from tools.documentation import GOALS
 
 COPIES = {("flatten · config [copy=true]", "float32"), ("flatten · large", "float32")}
+"""Cases that copy, by label and dtype."""
 DIRTY = {
     "time_ns": "gpu__time_duration.sum",
     "read_bytes": "dram__bytes_read.sum",
     "written_bytes": "dram__bytes_write.sum",
 }
-"""Metrics of one pass: a replayed kernel finds what the pass before left in the cache."""
+"""Metrics of one pass: a replayed kernel would find the cache of the previous pass."""
 CLEAN = {
     "memory_percent": "dram__throughput.avg.pct_of_peak_sustained_elapsed",
     "cache_percent": "lts__throughput.avg.pct_of_peak_sustained_elapsed",
@@ -39,13 +40,13 @@ CLEAN = {
     "occupancy_percent": "sm__warps_active.avg.pct_of_peak_sustained_active",
     "registers": "launch__registers_per_thread",
 }
-"""Metrics of a second pass, which the state of the cache does not change."""
+"""Metrics of a second pass, which do not depend on the cache."""
 WARM_CALLS = 3
 """Calls before the counted one."""
 
 
 def main() -> None:
-    """Profile what EXPORT misses into OUT; with one argument, make the calls to be profiled."""
+    """Profile cases of EXPORT that miss their goal into OUT; with one argument, make the calls to be profiled."""
     export, *out = sys.argv[1:]
     if not out:
         _call_each([trial for _, trial in chosen(Path(export))])
@@ -64,7 +65,7 @@ def _goal_us(name: str, trial: Trial) -> float | None:
 
 
 def chosen(export: Path) -> list[tuple[str, Trial]]:
-    """The trials whose goal a run misses, and the copies, by label."""
+    """The trials of a run that miss their goal, and the copies, by label."""
     found = []
     for row in rows(read_submission(parse(export.read_bytes())).results):
         for implementation, result in row.results.items():
@@ -77,7 +78,7 @@ def chosen(export: Path) -> list[tuple[str, Trial]]:
 
 
 def _call_each(trials: Sequence[Trial]) -> None:
-    """A call of each kernel between start and stop of the profiler, after the L2 cache was overwritten."""
+    """Call each kernel between start and stop of the profiler, after overwriting the L2 cache."""
     profiler, timer = cupy().cuda.profiler, CudaTimer()
     flush, inputs = timer.make_flush(), InputCache()
     for trial in trials:
@@ -93,7 +94,7 @@ def _call_each(trials: Sequence[Trial]) -> None:
 
 
 def _profile(export: str, metrics: dict[str, str], cache_control: str) -> Iterator[dict[str, Any]]:
-    """A kernel and its figures for each case; of those that are profiled each launches one."""
+    """A kernel and its counters for each case; profiled cases launch one kernel each."""
     options = ["--clock-control", "none", "--cache-control", cache_control, "--profile-from-start", "off"]
     output = ["--csv", "--page", "raw", "--print-units", "base", "--metrics", ",".join(metrics.values())]
     command = ["ncu", *options, *output, sys.executable, "-m", "tests.counters", export]

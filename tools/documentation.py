@@ -1,7 +1,7 @@
 """Generated documentation: docs/commands.md from help texts, tables of docs/performance.md from committed runs.
 
-`make docs` rewrites docs/commands.md, and the parts of docs/performance.md between `<!-- NAME:start -->` and
-`<!-- NAME:end -->`. A test fails if they are not up to date, or if a command is missing.
+`make docs` rewrites docs/commands.md, and the parts of docs/performance.md between `<!-- NAME:start -->` and `<!--
+NAME:end -->`. A test fails if they are outdated, or if a command is missing.
 """
 
 from __future__ import annotations
@@ -22,10 +22,15 @@ from rich.table import Table
 from tools.addends import Addend
 
 ROOT = Path(__file__).parent.parent
+"""Root of the repository."""
 COMMANDS = ROOT / "docs" / "commands.md"
+"""Generated page of commands."""
 EXPORTS = {"h200": ROOT / "tests" / "data" / "h200" / "seed.json", "cpu": ROOT / "tests" / "data" / "cpu" / "seed.json"}
+"""Committed runs by name."""
 PERFORMANCE = ROOT / "docs" / "performance.md"
+"""Page with generated tables."""
 FULL_RUN = ROOT / "tests" / "data" / "h200" / "full.json"
+"""Committed run of the cases tagged full."""
 COUNTERS = ROOT / "tests" / "data" / "h200-counters.json"
 """Counters that `python -m tools.counters` wrote on the GPU of that run."""
 GOALS = {
@@ -182,7 +187,9 @@ def goals(run: Submission) -> str:
     for (name, dtype, implementation), goal_us in GOALS.items():
         row = found[name, dtype]
         taken = row.median_ns(implementation) or inf
-        ratio = ratio_text(row.against_peer if implementation == OPTIMIZED else None)  # peers compute what that does
+        ratio = ratio_text(
+            row.against_peer if implementation == OPTIMIZED else None
+        )
         share = share_text(row.results.get(implementation), ceilings)
         verdict = "met" if taken <= goal_us * 1e3 else f"{taken / goal_us / 10 - 100:.2g} % more"
         table.add_row(name, dtype, implementation, f"{goal_us} µs", time_text(taken), ratio, share, verdict)

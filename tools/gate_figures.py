@@ -13,7 +13,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 OPS = ("mean", "scale", "lerp", "normalization", "dot")
+"""Ops whose cases are gated."""
 SPIN = "while True: pass"
+"""Program of the busy process."""
 
 
 def main() -> None:
@@ -35,7 +37,7 @@ def main() -> None:
 
 @contextmanager
 def _neighbour(*, is_busy: bool) -> Iterator[None]:
-    """A process that uses one CPU meanwhile."""
+    """Run a process that uses one CPU."""
     process = subprocess.Popen([sys.executable, "-c", SPIN]) if is_busy else None
     try:
         yield

@@ -27,7 +27,7 @@ from opgauge.harness.run.execute import LocalExecutor
 from opgauge.harness.run.runner import plan, run
 from opgauge.harness.run.tree import checkout
 from opgauge.harness.store.queries import RunInfo
-from opgauge.harness.trust.selftest import slowed_copy
+from opgauge.harness.trust.self_test import slowed_copy
 from opgauge.harness.worker.interleave import TURNS
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -1,7 +1,7 @@
-"""What a large run takes on clusters that nobody has yet, as docs/scale.md shows: `python -m tools.scale EXPORT`.
+"""Simulation of large runs on clusters, as in docs/scale.md: `python -m tools.scale EXPORT`.
 
-Durations are drawn from the cases of an export: per case the sum of what its trials took on the device. References
-are timed here, for some of those cases, and extended to the others by bytes.
+Durations are drawn from the cases of an export: per case the sum of its trials' times on the device. References are
+timed here, for some of those cases, and extrapolated to the others by bytes.
 """
 
 from __future__ import annotations
@@ -27,7 +27,9 @@ SHAPES = (
     Shape(8, 8, reference_slots=32),
     Shape(8, 8, reference_slots=128),
 )
+"""Simulated clusters."""
 TRIALS = 100_000
+"""Trials of the simulated run."""
 TIMED, LARGEST = 40, 32 << 20
 """Cases whose references are timed, and their largest bytes."""
 
@@ -59,7 +61,7 @@ def row(shape: Shape, found: Simulated, trials: int) -> str:
 
 
 def loads_of(export: dict[str, Any], per_byte_s: float, trials: int) -> tuple[float, list[Load]]:
-    """Trials per case, and as many cases as make `trials`, drawn with replacement from those of an export."""
+    """Trials per case, and as many cases as make `trials`, drawn with replacement from an export."""
     cases: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for result in export["results"]:
         if "phases_s" in result["extra"]:
@@ -71,7 +73,7 @@ def loads_of(export: dict[str, Any], per_byte_s: float, trials: int) -> tuple[fl
 
 
 def seconds_per_byte(export: dict[str, Any]) -> float:
-    """What inputs and references of some cases take on one CPU, over the bytes of those cases."""
+    """Time of inputs and references of some cases on one CPU, over the bytes of those cases."""
     cases = {result["trial"]["case"]["id"]: result for result in export["results"] if 0 < result["bytes"] <= LARGEST}
     chosen = random.Random(1).sample(sorted(cases), min(TIMED, len(cases)))  # noqa: S311  a sample
     begun = perf_counter()

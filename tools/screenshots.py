@@ -1,4 +1,4 @@
-"""Pictures of the pages for the documentation, of the committed runs: `python -m tests.web.screenshots`."""
+"""Screenshots of the pages over committed runs, for the documentation: `python -m tools.screenshots`."""
 
 from __future__ import annotations
 
@@ -15,25 +15,35 @@ from urllib.request import urlopen
 from playwright.sync_api import sync_playwright
 
 ROOT = Path(__file__).parents[2]
+"""Root of the repository."""
 FOLDER = ROOT / "docs" / "screenshots"
+"""Folder of the pictures."""
 CHROMIUM = "/usr/bin/chromium"
+"""Program of the browser."""
 ARGUMENTS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking"]
+"""Options of the browser."""
 OP = "p_norm_grad"
+"""Op of the pictures."""
 PAGES = {"overview": "/", "op": f"/ops/{OP}", "run": "/runs", "case": f"/ops/{OP}", "roofline": "/roofline"}
-"""Where each picture begins; those of a run and of a case are a click further."""
+"""Address of the first page of each picture; a run and a case are one click further."""
 CLICKS = {"run": "tbody a[href^='/runs/']", "case": "tbody a[href^='/cases/']"}
+"""Link that leads to the page of a picture."""
 DARK = ("case", "run")
+"""Pictures with a dark theme too."""
 SCROLLED = {"case": "h3"}
-"""To what a page is scrolled, where its top shows little of one run."""
+"""Element to scroll to, for pages whose top shows little of one run."""
 PARTS = {"roofline": "figure"}
-"""Pictures of a part of a page: in a narrower window, for they are shown larger."""
+"""Element of a picture that shows a part of a page, in a narrower window."""
 WIDTH, PART_WIDTH, HEIGHT = 1280, 1000, 960
+"""Size of the window, and its width for parts."""
 PATIENCE_S = 60.0
-SETTLE_MS = 1500
+"""Longest wait for the service, in seconds."""
+RENDER_MS = 1500
+"""Time for charts to be drawn, in milliseconds."""
 
 
 def main() -> None:
-    """Import, serve, look, stop."""
+    """Import the runs, serve them and take the pictures."""
     FOLDER.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as folder:
         url = f"sqlite:///{folder}/demo.db"
@@ -86,7 +96,7 @@ def _look(base: str) -> None:
             page.goto(base + path)
             if name in CLICKS:
                 page.locator(CLICKS[name]).last.click()
-            page.wait_for_timeout(SETTLE_MS)
+            page.wait_for_timeout(RENDER_MS)
             if name in SCROLLED:
                 page.locator(SCROLLED[name]).first.evaluate("(one) => window.scrollTo(0, one.offsetTop - 340)")
             (page.locator(PARTS[name]) if name in PARTS else page).screenshot(path=FOLDER / f"{name}.png")

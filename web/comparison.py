@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from opgauge.harness.errors import NothingError
 from opgauge.harness.judge.compare import compare, compare_run
-from opgauge.harness.judge.latest import SeriesSpread, spread_of
+from opgauge.harness.judge.departure import SeriesSpread, spread_of
 from opgauge.harness.judge.verdict import Comparison, Evidence, Kind, Metrics, Rule, Side, Subject, Verdict
 from opgauge.harness.result.result import Ceilings, Environment, Status
 from opgauge.harness.store import listing, queries

@@ -16,7 +16,7 @@ from math import log, sqrt
 
 from opgauge.harness.gate.waiver import Waiver
 from opgauge.harness.judge.changepoint import EDGE, LEAST_POINTS, ChangePoint, find_change_points
-from opgauge.harness.judge.latest import Departure, find_departure
+from opgauge.harness.judge.departure import Departure, find_departure
 from opgauge.harness.judge.verdict import Subject
 from opgauge.harness.result.result import Status
 from opgauge.harness.result.summary import PEERS

@@ -1,4 +1,4 @@
-"""The command line: `opgauge VERB`. One verb a file; what is heavy is imported when a verb runs."""
+"""The command line: `opgauge VERB`. One verb per file; large modules are imported when a verb runs."""
 
 from opgauge.harness.cli.app import app, main
 

@@ -1,4 +1,4 @@
-"""`opgauge aa`: the same code against itself, to see how often the gate cries wolf."""
+"""`opgauge aa`: A/A test, which measures how often the gate raises false alarms."""
 
 from __future__ import annotations
 
@@ -36,15 +36,15 @@ def aa(
     method: gating.Method = None,
     timeout: Timeout = None,
     record: Annotated[
-        Path | None, typer.Option("--record", metavar="FILE", help="Write all block medians, by case and pair.")
+        Path | None, typer.Option("--record", metavar="FILE", help="Write all process medians, by case and pair.")
     ] = None,
     as_json: AsJson = False,
     db: Database = None,
 ) -> None:
-    """Run the gate on the same tree twice over, so many times: every alarm is a false one.
+    """Gate a tree against itself repeatedly: every alarm is a false positive.
 
-    Prints the shares of decisions called slower or faster, of runs that go red, and of decisions left
-    undecided, with 95 % bounds, and stores them. Ctrl-C ends it with what there is.
+    Prints the shares of decisions called slower or faster, of failed runs, and of undecided decisions, with 95 %
+    bounds, and stores them. Ctrl-C ends it with the results so far.
 
     Example: opgauge aa --runs 20 --tag smoke --op sign
     """
@@ -52,7 +52,7 @@ def aa(
     from opgauge.harness.run.environment import commit
     from opgauge.harness.run.tree import Tree, find_tree
     from opgauge.harness.settings import load_settings
-    from opgauge.harness.trust.selftest import false_alarms, repeat
+    from opgauge.harness.trust.self_test import false_alarms, repeat
     from opgauge.harness.trust.table import alarms_table, footer
 
     started = monotonic()
@@ -82,7 +82,7 @@ def aa(
 
 
 def write_recording(file: Path, runs: list[GateRun], tree: Path) -> None:
-    """Block medians, a line per case."""
+    """Write process medians, a line per case."""
     from opgauge.harness.run.environment import capture
     from opgauge.harness.settings import load_settings
     from opgauge.harness.trust.recording import as_recording
@@ -95,7 +95,7 @@ def write_recording(file: Path, runs: list[GateRun], tree: Path) -> None:
 
 
 def schedule(pairs: int | None, most_pairs: int) -> Schedule:
-    """The numbers of pairs that were requested."""
+    """The requested numbers of pairs."""
     from opgauge.harness.gate.gate import Schedule
 
     return Schedule(start=min(pairs or 0, most_pairs), most=most_pairs)
@@ -104,7 +104,7 @@ def schedule(pairs: int | None, most_pairs: int) -> Schedule:
 def load_conditions(
     tree: Path, policy: Path | None, planned: Schedule, block_s: float | None, threads: int, method: str | None
 ) -> Conditions:
-    """The tree's policy, without waivers: they have no part in this."""
+    """The tree's policy, without waivers, which do not apply here."""
     from dataclasses import replace
 
     found = gating.load_rules(tree, policy)
@@ -112,7 +112,7 @@ def load_conditions(
 
 
 def store(db: str | None, kind: str, commit: str, runs: list[GateRun], data: dict[str, Any]) -> str:
-    """Keep what a self-test found, which must be something; gives the machine it was found on, in words."""
+    """Store the result of a self-test, which must not be empty; returns the machine in words."""
     from datetime import UTC, datetime
 
     from opgauge.harness.errors import NothingError

@@ -1,4 +1,4 @@
-"""`opgauge agree`: our cold times beside other clocks."""
+"""`opgauge agree`: our cold times compared with other clocks."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from opgauge.harness.trust.yardstick import Pace
 
 CHUNK = 32
-"""Trials that share a process of cuda-bench."""
+"""Trials per process of cuda-bench."""
 
 
 def agree(
@@ -46,10 +46,10 @@ def agree(
     budget: SampleBudget = None,
     as_json: AsJson = False,
 ) -> None:
-    """Time cases by this harness and by cuda-bench, side by side, and sum their kernels by CUPTI; store what was found.
+    """Time cases by this harness and by cuda-bench, side by side, and sum their kernels by CUPTI; store the comparison.
 
-    Our time should lie within 2 % or 0.5 µs of cuda-bench's, and, for single kernels of 10 µs
-    or more, within 3 % of CUPTI's. Each clock that is not installed is named, and left out.
+    Our time should be within 2 % or 0.5 µs of cuda-bench's, and, for single kernels of 10 µs or more, within 3 % of
+    CUPTI's. A clock that is not installed is named, and omitted.
 
     Example: opgauge agree --tag seed --device cuda
     """
@@ -60,7 +60,7 @@ def agree(
     from opgauge.ops import available
 
     if device.partition(":")[0] not in available() or device == "cpu":
-        msg = f"no second clock for {device}: cuda-bench and CUPTI time CUDA devices, and there is none here"
+        msg = f"no second clock for {device}: cuda-bench and CUPTI time CUDA devices, and this machine has none"
         raise NothingError(msg if device != "cpu" else "the CPU has no second clock: cuda-bench and CUPTI time GPUs")
     settings = load_settings()
     cases = select(load(paths), ops=op, tags=tag, dtypes=dtype, names=name)
@@ -112,7 +112,7 @@ def _agreement(trial: Trial, pace: Pace, profile: Profile) -> Agreement:
 
 
 def _report(found: Sequence[Agreement], device: str, url: str, *, as_json: bool) -> None:
-    """Store and print; nothing timed is no pass."""
+    """Store and print; without any timed trial the command fails."""
     from datetime import UTC, datetime
 
     from opgauge.harness.errors import NothingError

@@ -1,4 +1,4 @@
-"""All verbs together, and how the command line ends: an error is one line on stderr and an exit code, no traceback."""
+"""All verbs, and the end of the command line: an error is one line on stderr and an exit code, without traceback."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ ASCII = {
     "≥": ">",
     "─": "-",
 }
-"""One character for each that opgauge prints and that a terminal without UTF-8 may lack."""
+"""Replacements of characters that a terminal without UTF-8 may lack."""
 
 NEEDS_OPS = ("list", "check", "compile", "run", "explore", "tune", "schema", "agree", "doctor")
 """Verbs for which this process imports the project's ops; others leave that to their workers, or need none."""
@@ -162,7 +162,7 @@ def main() -> None:
 def explain(error: Exception) -> tuple[str, int] | None:
     """Message and exit code of an error that a user can act on; None for a fault of opgauge."""
     from opgauge.harness.errors import HarnessError
-    from opgauge.ops import OpError  # imported late, because a worker can start meanwhile
+    from opgauge.ops import OpError  # imported late, so that a worker can start meanwhile
 
     if isinstance(error, HarnessError | OpError):
         return str(error), getattr(error, "exit_code", 2)

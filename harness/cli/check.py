@@ -1,4 +1,4 @@
-"""`opgauge check`: whether case files are right."""
+"""`opgauge check`: validation of case files."""
 
 from __future__ import annotations
 

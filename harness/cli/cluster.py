@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from opgauge.harness.run.progress import Progress
 
 NOTHING, INTERRUPTED = 5, 130
+"""Exit codes: nothing was measured; interrupted."""
 
 cluster = typer.Typer(help="Members and state of a cluster for `opgauge run --cluster`.", no_args_is_help=True)
 Scheduler = Annotated[str, typer.Argument(metavar="SCHEDULER", help="Address, such as tcp://host:8786.")]
@@ -34,7 +35,7 @@ def run_over(
     progress: Callable[[int], Progress],
     notify: Callable[[str], None],
 ) -> int:
-    """Measure cases over GPUs of this host or over a cluster, and print each run; gives the exit code."""
+    """Measure cases over GPUs of this host or over a cluster, and print each run; returns the exit code."""
     from opgauge.harness.cli.run import report
     from opgauge.harness.cluster.local import local_cluster, member_options, remote_cluster, visible_devices
     from opgauge.harness.cluster.spread import Runs, run_spread

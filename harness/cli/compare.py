@@ -1,4 +1,4 @@
-"""`opgauge compare`: stored or imported runs against each other."""
+"""`opgauge compare`: comparison of stored or imported runs."""
 
 from __future__ import annotations
 
@@ -38,9 +38,10 @@ def compare(
     as_json: AsJson = False,
     db: Database = None,
 ) -> None:
-    """Compare stored runs: several runs of a side are replicates, as are their blocks.
+    """Compare stored runs: several runs of a side are replicates, as are their processes.
 
-    Nothing is measured. Ends as `gate` does: 0 passed, 1 slower, 2 usage error, 3 broken, 4 undecided, 5 nothing found.
+    Nothing is measured. Ends as `gate` does: 0 passed, 1 slower, 2 usage error, 3 broken, 4 undecided, 5 nothing
+    found.
 
     Example: opgauge compare main --head last
     """
@@ -67,7 +68,7 @@ def compare(
 def choice(
     cases: list[str] | None, ops: list[str] | None, implementations: list[str] | None, devices: list[str] | None
 ) -> Chosen:
-    """Whether a subject matches a value of each filter that is given."""
+    """Whether a subject matches a value of each given filter."""
     from opgauge.harness.case.filters import matches_any
     from opgauge.harness.judge.pattern import matches
 

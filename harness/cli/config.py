@@ -11,7 +11,7 @@ from opgauge.harness.cli.options import AsJson, case_paths, database_url, policy
 
 
 def config(as_json: AsJson = False) -> None:
-    """Show the project's configuration, with defaults filled in, and the files that it comes from.
+    """Show the project's configuration, with defaults filled in, and its files.
 
     Example: opgauge config
     """

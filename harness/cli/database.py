@@ -1,4 +1,4 @@
-"""`opgauge db`: migration, backup, retention and deletion."""
+"""`opgauge db`: database migration, backup, retention and deletion."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from opgauge.harness.cli.options import AsJson, Database, database_url
 
 database = typer.Typer(help="Maintain the database.", no_args_is_help=True)
 AGE = re.compile(r"(\d{1,5})d")
+"""Number of days."""
 
 
 @database.command("upgrade")

@@ -1,4 +1,4 @@
-"""`opgauge doctor`."""
+"""`opgauge doctor`: whether this machine is fit to measure."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ def doctor(
     device: Annotated[str | None, typer.Option(help="Device to measure on, as cpu or cuda:0.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
 ) -> None:
-    """Say whether this machine is fit to measure, with a line of advice for each fact that is not.
+    """Report whether this machine is fit to measure, with advice for each fact that is not.
 
-    Exits with 1 if some fact makes times unreliable.
+    Exits with 1 if a fact makes times unreliable.
 
     Example: opgauge doctor --device cpu
     """

@@ -33,22 +33,25 @@ if TYPE_CHECKING:
     from opgauge.harness.store import Store
 
 WRONG, INTERRUPTED, NOTHING = 3, 130, 5
+"""Exit codes: a case is wrong; interrupted; no case was drawn."""
 MEGABYTE = 1 << 20
+"""Bytes per unit of --megabytes."""
 AHEAD_BATCH = 128
-"""Cases that are compiled together, so that all workers have some."""
+"""Cases that are compiled together, so that all workers are busy."""
 
 
 def explore(
     op: Ops = None,
     device: Annotated[str | None, typer.Option("--device", help="cpu, cuda or cuda:N; default: cuda if any.")] = None,
-    seed: Annotated[int | None, typer.Option("--seed", help="Of all draws; default: a new one, printed.")] = None,
+    seed: Annotated[int | None, typer.Option("--seed", help="Seed of all draws; default: a new one, printed.")] = None,
     cases: Annotated[
         int | None, typer.Option("--cases", min=1, help="Cases to draw; default: until time is up.")
     ] = None,
     seconds: Annotated[float, typer.Option("--time", min=1.0, help="Seconds to spend, drawing and shrinking.")] = 600.0,
     wrong: Annotated[bool, typer.Option("--wrong", help="Look for errors only: check, do not measure.")] = False,
     threshold: Annotated[
-        float, typer.Option("--threshold", min=1.0, help="Ratio to the fastest other implementation that is followed.")
+        float,
+        typer.Option("--threshold", min=1.0, help="Least ratio to the fastest other implementation that is slow."),
     ] = 1.10,
     steps: Annotated[int, typer.Option("--steps", min=0, help="Most cases measured to shrink one finding.")] = 16,
     megabytes: Annotated[int, typer.Option("--megabytes", min=1, help="Largest case, inputs and outputs.")] = 64,
@@ -66,11 +69,11 @@ def explore(
     timeout: Timeout = None,
     as_json: AsJson = False,
 ) -> None:
-    """Draw valid cases of every op at random, check and measure them, shrink what is slow or wrong.
+    """Draw random valid cases of every op, check and measure them, and shrink slow or wrong ones.
 
-    A case is slow where `optimized` takes longer than the fastest other implementation (peers and baseline) by the
-    threshold. Findings are grouped by likely cause. Exit code 3 where a case is wrong, 5 where none was drawn, 130
-    when interrupted; results are stored as of any run.
+    A case is slow if `optimized` takes longer than the fastest other implementation (peers and baseline) by the
+    threshold. Findings are grouped by likely cause. Exit code 3 if a case is wrong, 5 if none was drawn, 130 when
+    interrupted; results are stored as those of any run.
 
     Example: opgauge explore --op lerp_grad --time 120 --output found.yaml
     """
@@ -136,7 +139,7 @@ def explore(
 
 
 def _measure(store: Store, run_id: str, executor: LocalExecutor, ahead: int) -> Measure:
-    """Runs trials and stores each result; those that an earlier part of the run stored are read."""
+    """A function that runs trials and stores each result; results that an earlier part of the run stored are read."""
     from opgauge.harness.run.execute import ask_nothing
     from opgauge.harness.run.progress import Progress
     from opgauge.harness.run.runner import run as run_trials
@@ -186,4 +189,4 @@ def _report(done: Exploration, groups: Sequence[Group], run_id: str, *, wrong: b
         typer.echo(f"no valid case of {name} was drawn")
     typer.echo(f"{len(done.rows)} cases in run {run_id}; {len(done.findings)} findings")
     if done.shrinking:
-        typer.echo(f"{done.shrinking} more cases were measured to shrink them")
+        typer.echo(f"{done.shrinking} further cases were measured to shrink them")

@@ -1,4 +1,4 @@
-"""`opgauge export`: a stored run as a file."""
+"""`opgauge export`: export of a stored run to a file."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def export(
     if samples and form is not Format.JSON:
         raise typer.BadParameter("--samples writes JSON only")
     if form is Format.PARQUET and output is None:
-        raise typer.BadParameter("--format parquet needs --output: it is no text")
+        raise typer.BadParameter("--format parquet needs --output: it is not text")
     with Store.open(database_url(db)) as store:
         found = store.find_run(run)
         results, reached = store.results(found.id, samples=samples), store.ceilings(found.id)

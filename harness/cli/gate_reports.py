@@ -25,7 +25,7 @@ from opgauge.harness.settings import load_actions
 
 @dataclass(frozen=True, slots=True)
 class Reports:
-    """Reports that were requested. as_json: print JSON instead of a table. junit, markdown: files to write."""
+    """Requested reports. as_json: print JSON instead of a table. junit, markdown: files to write."""
 
     as_json: bool = False
     junit: Path | None = None
@@ -34,7 +34,7 @@ class Reports:
 
 @contextmanager
 def reported(head: Path, base: str, reports: Reports) -> Iterator[None]:
-    """Write the reports of a run that an error ended, with the error as a note; the error passes through."""
+    """Write the reports of a run that ended with an error, with the error as a note; the error is raised."""
     try:
         yield
     except Exception as error:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 LATEST = 15
-"""Points shown of a series, besides those where it changed."""
+"""Number of latest points in the table, besides those at which the level changed."""
 
 
 def history(
@@ -27,7 +27,7 @@ def history(
     device: Annotated[
         str | None, typer.Option("--device", help="Only this device, as it was stored: cpu, cuda:0.")
     ] = None,
-    least: Annotated[float, typer.Option("--least", help="Smallest change that is shown, 0.02 is 2 %.", min=0.0)] = 0.0,
+    least: Annotated[float, typer.Option("--least", help="Smallest change to show, 0.02 is 2 %.", min=0.0)] = 0.0,
     last: Last = None,
     since: Since = None,
     as_json: AsJson = False,
@@ -67,7 +67,7 @@ def history(
 
 
 def table(series: Series, least_ratio: float) -> Table:
-    """The latest points and those where the level changed, which are marked in words."""
+    """The latest points and those at which the level changed, which are marked in words."""
     from opgauge.harness.report.render import commit_text, time_text
     from rich import box
     from rich.table import Table

@@ -1,4 +1,4 @@
-"""`opgauge import`: a run from a file."""
+"""`opgauge import`: importing runs from files."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ def import_(
     files: Annotated[list[Path], typer.Argument(help="Files of opgauge or of another tool.")],
     db: Database = None,
 ) -> None:
-    """Enter runs from files: of `opgauge export --samples`, nvbench, pytest-benchmark or Google Benchmark.
+    """Import runs from files of `opgauge export --samples`, nvbench, pytest-benchmark or Google Benchmark.
 
-    What wrote a file is seen from its content. Sample files of nvbench's --jsonbin are read where they lie
-    beside its JSON. A run of another tool becomes one of the op `imported`.
+    A file's content identifies the tool. Sample files of nvbench's --jsonbin are read from the folder of its JSON.
+    A run of another tool becomes one of the op `imported`.
 
     Example: opgauge import tests/data/h200/seed.json
     """

@@ -16,6 +16,7 @@ cases = "kernels_cases.yaml"
 # [changed]
 # scaled_sum = ["kernels/scaled_sum*"]
 """
+"""Written opgauge.toml."""
 BENCH = '''\
 """Kernels to measure. Replace the op by yours: the reference says what is right, implementations compute it."""
 
@@ -41,6 +42,7 @@ def in_two_steps(x, y, out, *, factor):
     np.multiply(y, x.dtype.type(factor), out=out)
     np.add(out, x, out=out)
 '''
+"""Written file that registers an op."""
 CASES = """\
 # yaml-language-server: $schema=.opgauge/case.schema.json
 op: scaled_sum
@@ -54,8 +56,11 @@ cases:
     shapes: {x: [2048, 2048], y: [2048, 2048]}
     dtype: float32
 """
+"""Written case file."""
 SCHEMA = "case.schema.json"
+"""Name of the schema file."""
 FILES = {"opgauge.toml": CONFIGURATION, "kernels_bench.py": BENCH, "kernels_cases.yaml": CASES}
+"""Text of each written file, by name."""
 
 
 def init(

@@ -1,4 +1,4 @@
-"""`opgauge inject`: a planted slowdown, to see whether the gate sleeps."""
+"""`opgauge inject`: planted slowdowns, which measure how many the gate detects."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
 def inject(
     paths: gating.Paths = None,
-    slowdown: Annotated[float, typer.Option("--slowdown", help="Share of its time that a call takes longer.")] = 0.05,
+    slowdown: Annotated[float, typer.Option("--slowdown", help="Slowdown of a call, as a share of its time.")] = 0.05,
     runs: Annotated[int, typer.Option("--runs", help="Gate runs.", min=1)] = 1,
     among: Annotated[
-        int, typer.Option("--among", help="Judge each case as the one slowed of so many in a run.", min=1)
+        int, typer.Option("--among", help="Judge each case as the only slowed one of N cases in a run.", min=1)
     ] = 60,
     case: gating.Cases = None,
     op: Ops = None,
@@ -43,18 +43,18 @@ def inject(
     as_json: AsJson = False,
     db: Database = None,
 ) -> None:
-    """Plant a slowdown in a copy of all kernels, run the gate against it, and count what it catches.
+    """Plant a slowdown in a copy of all kernels, run the gate against it, and count the detected ones.
 
-    Each case is judged by itself, as if it were the only slow one of a run, and by its times alone: the
-    planted launch would be found by counting. Prints the share caught with 95 %
-    bounds and the seconds of sampling that it took, and stores them.
+    Each case is judged by itself, as if it were the only slow one of a run, and by its times alone, since counting
+    launches would detect the planted one. Prints the detected share with 95 % bounds and the seconds of sampling
+    that it took, and stores them.
 
     Example: opgauge inject --slowdown 0.05 --op sign
     """
     from opgauge.harness.run.environment import commit
     from opgauge.harness.run.tree import Tree, find_tree
     from opgauge.harness.settings import load_settings
-    from opgauge.harness.trust.selftest import by_time_alone, caught
+    from opgauge.harness.trust.self_test import by_time_alone, caught
     from opgauge.harness.trust.table import cases_table, caught_table, footer
 
     started = monotonic()
@@ -90,11 +90,11 @@ def plant(
     runs: int,
     done: list[GateRun],
 ) -> None:
-    """A copy in which every kernel that the selection holds is slower, compared with the tree itself."""
+    """Compare a tree with a copy of it in which every selected kernel is slower."""
     from opgauge.harness.gate.record import BASE, HEAD
     from opgauge.harness.gate.selection import plan
     from opgauge.harness.run.tree import Tree
-    from opgauge.harness.trust.selftest import out_of_reach, repeat, slowed_copy
+    from opgauge.harness.trust.self_test import out_of_reach, repeat, slowed_copy
     from opgauge.ops import Device
 
     with gating.worker_pool({BASE: own, HEAD: own}, settings, timeout) as pool:
@@ -102,7 +102,7 @@ def plant(
     subjects = [job.subject for job in laid.jobs if job.is_paired]
     beyond = out_of_reach(laid, conditions.policy, slowdown)
     if beyond:
-        said = f"cannot be caught in {len(beyond)} of {len(subjects)} cases: their thresholds are no smaller"
+        said = f"cannot be detected in {len(beyond)} of {len(subjects)} cases: their thresholds are not below"
         typer.echo(f"{100 * slowdown:g} % {said} (see --policy)", err=True)
     kernels = [(one.op, one.implementation, Device.parse(one.device).backend) for one in subjects]
     with slowed_copy(own.path, kernels, slowdown) as copy:

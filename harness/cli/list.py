@@ -1,4 +1,4 @@
-"""`opgauge list`: the ops and kernels there are to measure."""
+"""`opgauge list`: list of ops and kernels."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def list_(
     op: Ops = None,
     as_json: AsJson = False,
 ) -> None:
-    """List ops and their kernels, those for CUDA too where there is no GPU.
+    """List ops and their kernels, including those for CUDA on machines without a GPU.
 
     With --op also parameters with types and defaults, inputs, outputs, and errata of the op's source.
 

@@ -1,4 +1,4 @@
-"""Options that several verbs share."""
+"""Options that several verbs share, and the choices that they make."""
 
 from __future__ import annotations
 
@@ -55,7 +55,8 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a ta
 def database_url(given: str | None) -> str:
     """URL of the database to use; a plain path names an SQLite file.
 
-    Without `--db` it is that of `OPGAUGE_DB` or of the project, else `.opgauge/opgauge.db`, announced when it is new.
+    Without `--db` it is that of `OPGAUGE_DB` or of the project, else `.opgauge/opgauge.db`, announced when it is
+    created.
     """
     from opgauge.harness.project.folder import default_database
     from opgauge.harness.settings import named_database
@@ -71,19 +72,19 @@ def database_url(given: str | None) -> str:
 
 
 def command_line(arguments: Sequence[str]) -> str:
-    """The command as runs store it: without the password of a database URL."""
+    """The command in the form that runs store: without the password of a database URL."""
     return shlex.join(["opgauge", *(_PASSWORD.sub(r"\1***@", one) for one in arguments)])
 
 
 def default_device() -> str:
-    """`cuda` where there is one, else `cpu`."""
+    """The device `cuda` if there is one, else `cpu`."""
     from opgauge.ops import available
 
     return "cuda" if "cuda" in available() else "cpu"
 
 
 def chosen_devices(given: Sequence[str] | None) -> list[str]:
-    """The devices that are named, spelt out (`cuda:0`), else the default one.
+    """The named devices, spelt out (`cuda:0`), else the default one.
 
     Raises BackendError for a device that this machine does not have.
     """
@@ -108,7 +109,7 @@ def open_progress(style: str, *, quiet: bool) -> Callable[[int], Progress]:
 
 
 def case_paths() -> list[Path]:
-    """Case files and folders of the project; those that come with opgauge where none is configured."""
+    """Case files and folders of the project; the shipped ones if none are configured."""
     project = active()
     return list(project.cases) if project is not None and project.cases else [ROOT / "cases"]
 
@@ -134,7 +135,7 @@ def _known_ops(patterns: Sequence[str]) -> list[str]:
 
 
 def _files_of(ops: Sequence[str]) -> list[Path]:
-    """The project's files that hold cases of `ops`."""
+    """The project's files with cases of `ops`."""
     named = re.compile(rf"^op: (?:{'|'.join(map(re.escape, ops))})\s*$", re.MULTILINE)
     files = [file for path in case_paths() for file in (sorted(path.glob("*.yaml")) if path.is_dir() else [path])]
     return [file for file in files if ops and named.search(file.read_text(encoding="utf-8"))]

@@ -17,9 +17,9 @@ Since = Annotated[str | None, typer.Option("--since", metavar="DATE", help="Only
 
 
 def period_start(last: str | None, since: str | None, *, now: datetime | None = None) -> datetime | None:
-    """The instant from which runs count; None for all. The later one counts where both are given.
+    """The instant from which runs count; None for all. If both are given, the later one counts.
 
-    Raises typer.BadParameter for a length or a date that cannot be read.
+    Raises typer.BadParameter for an invalid length or date.
     """
     starts = [*([] if last is None else [_ago(last, now)]), *([] if since is None else [_date(since)])]
     return max(starts, default=None)
@@ -28,7 +28,7 @@ def period_start(last: str | None, since: str | None, *, now: datetime | None = 
 def _ago(text: str, now: datetime | None) -> datetime:
     found = _LENGTH.fullmatch(text.strip())
     if found is None:
-        msg = f"{text!r} is no length of time; write 12h, 30d or 6w"
+        msg = f"{text!r} is not a length of time; write 12h, 30d or 6w"
         raise typer.BadParameter(msg, param_hint="--last")
     return (now or datetime.now(UTC)) - timedelta(**{UNITS[found[2]]: int(found[1])})
 
@@ -37,6 +37,6 @@ def _date(text: str) -> datetime:
     try:
         found = datetime.fromisoformat(text.strip())
     except ValueError:
-        msg = f"{text!r} is no date; write 2026-01-31 or 2026-01-31T12:00"
+        msg = f"{text!r} is not a date; write 2026-01-31 or 2026-01-31T12:00"
         raise typer.BadParameter(msg, param_hint="--since") from None
     return found if found.tzinfo else found.replace(tzinfo=UTC)

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 from opgauge.harness.cli.options import Database, database_url
 
-project = typer.Typer(help="Set what a service needs to know of a project.", no_args_is_help=True)
+project = typer.Typer(help="Settings and commits of projects.", no_args_is_help=True)
 
 
 @project.command("list")
@@ -31,7 +31,7 @@ def list_(db: Database = None) -> None:
 
 @project.command("set")
 def set_(
-    name: Annotated[str, typer.Argument(help="Name of the project, as its runs have it.")],
+    name: Annotated[str, typer.Argument(help="Name of the project in its runs.")],
     default_branch: Annotated[
         str | None, typer.Option("--default-branch", help="Branch whose clean runs are the history.")
     ] = None,
@@ -43,7 +43,7 @@ def set_(
     ] = None,
     db: Database = None,
 ) -> None:
-    """Change settings of a project; options that are not given stay.
+    """Change settings of a project; omitted options are left unchanged.
 
     Example: opgauge project set kernels --forge https://forge.example/kernels/commit/{sha}
     """
@@ -70,7 +70,7 @@ def set_(
 
 @project.command("commits")
 def commits(
-    name: Annotated[str, typer.Argument(help="Name of the project, as its runs have it.")],
+    name: Annotated[str, typer.Argument(help="Name of the project in its runs.")],
     tree: Annotated[Path, typer.Option("--tree", help="The repository.", exists=True, file_okay=False)] = Path(),
     limit: Annotated[int, typer.Option("--limit", help="Latest commits to read.", min=1)] = 5000,
     db: Database = None,

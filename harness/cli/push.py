@@ -1,4 +1,4 @@
-"""`opgauge push`: stored runs to a service."""
+"""`opgauge push`: sending stored runs to a service."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import typer
 from opgauge.harness.cli.options import Database, database_url
 
 ALL = 1_000_000
+"""Most runs to send."""
 
 
 def push(
@@ -17,10 +18,10 @@ def push(
     ] = None,
     db: Database = None,
 ) -> None:
-    """Send stored runs to a service: it is asked first what it has, and nothing is sent twice.
+    """Send stored runs to a service, except those that it has.
 
-    The token comes from OPGAUGE_TOKEN. What fails for a moment is tried again; a run arrives whole or not at all.
-    A run that the service refuses holds up no other; the exit code is then 1.
+    The token comes from OPGAUGE_TOKEN. Temporary failures are retried; a run arrives completely or not at all. A
+    run that the service refuses does not stop others; the exit code is then 1.
 
     Example: OPGAUGE_TOKEN=opg_… opgauge push https://opgauge.example
     """

@@ -1,4 +1,4 @@
-"""`opgauge run`: measure, check, store, show."""
+"""`opgauge run`: measure, check and store cases."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ if TYPE_CHECKING:
     from opgauge.harness.store.store import Run
 
 CEILINGS_FROM = 8
-"""Number of trials from which the achieved peaks of the device are measured by default: they take a second or two."""
+"""Number of trials from which achieved peaks are measured by default, which takes a second or two."""
 EARLIER_RUNS = 20
-"""Latest runs from which `--dry-run` takes durations."""
+"""Number of latest runs from which `--dry-run` reads durations."""
 
 
 def run(
@@ -95,10 +95,9 @@ def run(
 ) -> None:
     """Measure cases by every implementation, check each against its reference, store and show the results.
 
-    Ends with 3 when one of our own implementations is wrong or broken (peers are reported, and do not
-    fail the run), 5 when nothing was measured, 130 when interrupted (143 by SIGTERM, 129 by SIGHUP):
-    finished results are stored, and --resume last measures the rest, on like hardware with the same
-    code and versions.
+    Ends with 3 if one of our own implementations is wrong or broken (failures of peers are reported, and do not
+    fail the run), 5 if nothing was measured, 130 when interrupted (143 by SIGTERM, 129 by SIGHUP): finished results
+    are stored, and --resume last measures the rest, on like hardware with the same code and versions.
 
     Example: opgauge run --tag seed --op p_norm_grad --device cpu
     """
@@ -129,7 +128,7 @@ def run(
     if not dry_run:
         limited = (settings.threads, settings.memory_bytes)
         worker = Worker(worker_options(None, *limited), child_environment(settings.threads))
-    try:  # the worker starts while this process imports what it needs
+    try:  # the worker starts while this process is still importing
         devices = chosen_devices(device)
         cases = select(load(paths, ops=op), ops=op, tags=tag, dtypes=dtype, names=name)
         names = select_implementations(cases, implementation)
@@ -177,12 +176,12 @@ def run(
 
 
 def tell(text: str) -> None:
-    """Write a note to standard error."""
+    """Write a message to standard error."""
     typer.echo(text, err=True)
 
 
 def silent(text: str) -> None:
-    """Drop a note."""
+    """Discard a message."""
     del text
 
 
@@ -194,9 +193,9 @@ def planned(
     devices: Sequence[str],
     on_cpu: Sequence[Case] = (),
 ) -> list[Trial]:
-    """The trials that are still to be measured; raises NothingError where no kernel matches.
+    """The trials that remain to be measured; raises NothingError if no kernel matches.
 
-    on_cpu: cases that are measured on the CPU besides the devices.
+    on_cpu: cases that are measured on the CPU in addition to the devices.
     """
     from opgauge.harness.errors import NothingError
     from opgauge.harness.run.runner import plan
@@ -211,7 +210,7 @@ def planned(
 
 
 def host_cases(cases: Sequence[Case], devices: Sequence[str]) -> list[Case]:
-    """Cases of ops that have kernels for the CPU alone, where the CPU is none of the devices."""
+    """Cases of ops that have kernels for the CPU alone, if the CPU is not among the devices."""
     from opgauge.ops import kernels
 
     if "cpu" in devices:
@@ -221,7 +220,7 @@ def host_cases(cases: Sequence[Case], devices: Sequence[str]) -> list[Case]:
 
 
 def describe(store: Store, trials: Sequence[Trial], budget_s: float, *, as_json: bool) -> None:
-    """Print what a run would measure, and how long that would take."""
+    """Print the trials of a run, and the expected duration."""
     from opgauge.harness.run.duration import expect
 
     earlier = [result for run in store.runs(EARLIER_RUNS) for result in store.results(run.id)]
@@ -274,7 +273,7 @@ def begun(
 
 
 def resumed(store: Store, found: Run, devices: Sequence[str], settings: Settings) -> str:
-    """The id of a run that was begun under the same conditions; results of others could not be compared."""
+    """The id of a run that was begun under the same conditions; results under others would not be comparable."""
     from opgauge.harness.run.environment import changes
 
     here = captured((), devices, settings)
@@ -287,7 +286,7 @@ def resumed(store: Store, found: Run, devices: Sequence[str], settings: Settings
 
 
 def captured(cases: Sequence[Case], devices: Sequence[str], settings: Settings) -> Environment:
-    """The environment, with the commit that the settings name for a tree without git."""
+    """The environment, with the commit of the settings for a tree without git."""
     from opgauge.harness.run.environment import capture
 
     environment = capture(devices, cases=cases, threads=settings.threads)
@@ -297,7 +296,7 @@ def captured(cases: Sequence[Case], devices: Sequence[str], settings: Settings) 
 
 
 def report(store: Store, session: Session, *, as_json: bool, quiet: bool) -> int:
-    """Print the run; gives the exit code."""
+    """Print the run; returns the exit code."""
     code = session.exit_code()
     results, reached = store.results(session.run_id), store.ceilings(session.run_id)
     if as_json:

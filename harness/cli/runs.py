@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from opgauge.harness.store.store import Run
 
 MOST = 100_000
-"""Runs that a list reads at most."""
+"""Most runs that a list reads."""
 
 runs = typer.Typer(help="List and delete stored runs.", no_args_is_help=True)
 

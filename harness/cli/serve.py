@@ -13,7 +13,9 @@ import typer
 from opgauge.harness.cli.options import Database, database_url, waiver_file
 
 LAG_S = 1.0
+"""Seconds between checks for new data."""
 USUAL_WORKERS = 2
+"""Default number of processes."""
 
 
 def serve(
@@ -38,7 +40,7 @@ def serve(
 ) -> None:
     """Serve the dashboard and the API; writing always needs a token.
 
-    On an address that other machines reach, reading needs a token too, unless --public-read is given.
+    On an address that other machines can reach, reading needs a token too, unless --public-read is given.
 
     Example: opgauge serve --port 8000
     """
@@ -59,7 +61,7 @@ def serve(
         url = store.url
     shown = f"[{host}]" if ":" in host else host
     typer.echo(f"opgauge: http://{shown}:{port}/ over {url}, reading {'open' if is_open else 'by token'}")
-    # imported by name: nothing in harness depends on web
+    # imported by name, since harness must not depend on web
     importlib.import_module("opgauge.web.workers").serve_by(
         min(USUAL_WORKERS, os.cpu_count() or 1) if workers is None else workers,
         settings,

@@ -1,4 +1,4 @@
-"""`opgauge show`: a stored run, its implementations side by side."""
+"""`opgauge show`: table of a stored run, its implementations side by side."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def show(
     peers: Annotated[bool, typer.Option("--peers", help="Against the fastest peer, slowest first.")] = False,
     variants: Annotated[bool, typer.Option("--variants", help="A column for each named variant too.")] = False,
     kernels: Annotated[
-        bool, typer.Option("--kernels", help="The kernels of each call, where the run listed them (run --profile).")
+        bool, typer.Option("--kernels", help="The kernels of each call, if the run listed them (run --profile).")
     ] = False,
     db: Database = None,
     as_json: AsJson = False,

@@ -24,7 +24,7 @@ def create(
     days: Annotated[int | None, typer.Option("--days", help="Days until it expires; never if none.", min=1)] = None,
     db: Database = None,
 ) -> None:
-    """Create a token and show it once: only its hash is stored.
+    """Create a token and print it once: only its hash is stored.
 
     Example: opgauge token create gpu-host-1 --scope submit
     """

@@ -1,4 +1,4 @@
-"""`opgauge tune`: launch parameters for the device at hand."""
+"""`opgauge tune`: launch parameters for the current device."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 INTERRUPTED = 130
+"""Exit code when interrupted."""
 
 
 def tune(
@@ -35,12 +36,12 @@ def tune(
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="List parameters and cases; measure nothing.")] = False,
 ) -> None:
-    """Find launch parameters that suit the device better than the defaults, and write them to its file.
+    """Find launch parameters that are faster on the device than the defaults, and write them to its file.
 
-    Each candidate runs in turn with the default, in fresh processes, on the cases tagged seed, sites or full
-    that ask for it. It is chosen where the geometric mean of its times is 1 % or more below the default's, with
-    the whole 99 % interval; a wrong result puts it out. Parameters that are not measured keep what the file
-    says of them. OPGAUGE_TUNING names a file that goes before those in ops/tuning.
+    Each candidate is interleaved with the default, in fresh processes, on the cases tagged seed, sites or full
+    whose kernels read it. It is chosen if the geometric mean of its times is at least 1 % below the default's, with
+    the whole 99 % interval; a wrong result excludes it. Entries of parameters that are not measured stay in the
+    file. OPGAUGE_TUNING names a file that overrides those in ops/tuning.
 
     Example: opgauge tune --op p_norm --device cuda --budget 120
     """
@@ -51,7 +52,7 @@ def tune(
     at = Device.parse(device or default_device())
     chosen = select(at.backend, op, parameter)
     if at.backend not in available():
-        msg = f"there is no {at} here to tune for"
+        msg = f"this machine has no {at} to tune for"
         raise NothingError(msg)
     settings = load_settings()
     wanted = _with_cases(chosen, load(paths), settings)
@@ -62,7 +63,7 @@ def tune(
 
 
 def select(backend: str, ops: Sequence[str] | None, names: Sequence[str] | None) -> list[Parameter]:
-    """The parameters asked for. Raises OpNotFoundError, TuningError, and NothingError where none is left."""
+    """The requested parameters. Raises OpNotFoundError, TuningError, and NothingError if none is left."""
     from opgauge.harness.errors import NothingError
     from opgauge.ops import find_op
     from opgauge.ops._core.tuning import find, parameters
@@ -104,7 +105,7 @@ def _run(
     timeout_s: float,
     output: Path | None,
 ) -> None:
-    """Tune, print, write; what was finished before an interrupt is written too."""
+    """Tune, print, write; parameters finished before an interrupt are written too."""
     from datetime import UTC, datetime
 
     from opgauge.harness.cli.gate import tell
@@ -145,7 +146,7 @@ def _run(
 
 
 def plan_table(wanted: Sequence[tuple[Parameter, list[Case]]]) -> Table:
-    """What would be measured."""
+    """Table of the parameters and cases to measure."""
     from rich import box
     from rich.table import Table
 
@@ -159,7 +160,7 @@ def plan_table(wanted: Sequence[tuple[Parameter, list[Case]]]) -> Table:
 
 
 def table(findings: Sequence[TuningFinding]) -> Table:
-    """What was chosen: the gain of the fastest candidate, with its interval, whether or not it is enough."""
+    """Table of the outcome: gain of the fastest candidate with its interval, chosen or not."""
     from rich import box
     from rich.markup import escape
     from rich.table import Table
@@ -185,15 +186,15 @@ def table(findings: Sequence[TuningFinding]) -> Table:
 
 
 def remarks(findings: Sequence[TuningFinding]) -> list[str]:
-    """Candidates that are out of the question and cases that were left out, a line each."""
+    """Excluded candidates and excluded cases, a line each."""
     lines = []
     for one in findings:
         lines += [f"{one.parameter.name} {tried.value}: {tried.reason}" for tried in one.tried if tried.reason]
-        lines += [f"{one.parameter.name}: left out {note}" for note in one.notes]
+        lines += [f"{one.parameter.name}: excluded {note}" for note in one.notes]
         if one.late:
             lines.append(f"{one.parameter.name}: no time for {one.late} more cases; --budget gives more")
         if not one.cases:
-            lines.append(f"{one.parameter.name}: no case that was run asks for it")
+            lines.append(f"{one.parameter.name}: no measured case reads it")
     return lines
 
 

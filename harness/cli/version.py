@@ -1,4 +1,4 @@
-"""`opgauge version`."""
+"""`opgauge version`: name and version."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`opgauge webhook`: who is notified of regressions, silent devices and dead runs."""
+"""`opgauge webhook`: notifications of regressions, silent devices and dead runs."""
 
 from __future__ import annotations
 
@@ -7,16 +7,17 @@ from typing import Annotated
 import typer
 from opgauge.harness.cli.options import Database, database_url
 
-webhook = typer.Typer(help="Set who is notified of regressions.", no_args_is_help=True)
+webhook = typer.Typer(help="Manage notifications of regressions.", no_args_is_help=True)
 USUAL = ("broken", "slower", "silent", "died")
+"""Events that are sent by default."""
 
 
 @webhook.command("add")
 def add(
     name: Annotated[str, typer.Argument(help="Name of the webhook.")],
     url: Annotated[str, typer.Argument(help="Address that takes the messages by POST.")],
-    project: Annotated[str, typer.Option("--project", help="Project whose events it gets.")] = "",
-    form: Annotated[str, typer.Option("--form", help="json, or slack for Slack and what understands it.")] = "json",
+    project: Annotated[str, typer.Option("--project", help="Project whose events are sent.")] = "",
+    form: Annotated[str, typer.Option("--form", help="json, or slack for Slack and compatible services.")] = "json",
     event: Annotated[
         list[str] | None,
         typer.Option("--event", help="broken, slower, suspected, silent, died; repeatable. Not suspected if none."),

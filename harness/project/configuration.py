@@ -202,7 +202,7 @@ READERS: Mapping[str, Callable[[Path, Any], Any]] = MappingProxyType(
         "changed": _changed,
     }
 )
-"""What reads the value of each key; raises _UnfitError with what it should be."""
+"""Reader of each key's value; raises _UnfitError with the expected value."""
 
 
 def entries(project: Project) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from opgauge.harness.case.case import Case
 from opgauge.harness.errors import StoreError
 from opgauge.harness.result.result import Result, to_json
 from opgauge.harness.result.submission import Submission
-from opgauge.harness.store.runcolumns import run_columns
+from opgauge.harness.store.run_columns import run_columns
 from opgauge.harness.store.store import case_entry, packed_samples, result_values
 from opgauge.harness.store.tables import CaseRow, CeilingRow, PartRow, ResultRow, RunRow, SampleRow
 from sqlalchemy import Connection, Engine, delete, func, insert, select

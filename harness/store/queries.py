@@ -1,7 +1,7 @@
 """Queries of pages and routes: selects of plain columns, limited, and none per row.
 
 Lists read no raw samples and, with few exceptions, no JSON of results: 500 results take a few milliseconds. Cases are
-returned as stored, not as `Case` values, so that those of an unknown op can be shown.
+returned as stored, not as `Case` values, so that those of an unknown op can be displayed.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ CHUNK = 500
 RUNS = 2000
 """Runs of one list."""
 UUID_LENGTH = 36
+"""Characters of a run's id."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +60,7 @@ class RunInfo:
 
     @property
     def sha(self) -> str:
-        """The commit without its mark for modified files; empty when unknown."""
+        """The commit without its suffix for modified files; empty if unknown."""
         return self.commit.removesuffix("-dirty")
 
 
@@ -75,7 +76,7 @@ class CaseInfo:
 
     @property
     def name(self) -> str:
-        """Its name, the id where it has none."""
+        """The name of the case, or its id."""
         return str(self.data.get("name") or self.case_id)
 
 
@@ -104,7 +105,7 @@ class Detail(NamedTuple):
 
 
 class StoredLine(NamedTuple):
-    """One result with its JSON, as a flat table has it."""
+    """One result with its JSON, for a flat table."""
 
     case_key: int
     implementation: str
@@ -151,7 +152,7 @@ class Acknowledgement:
 
 @dataclass(frozen=True, slots=True)
 class SelfTest:
-    """What a self-test of the gate found."""
+    """Outcome of a self-test of the gate."""
 
     kind: str
     created: datetime
@@ -161,13 +162,15 @@ class SelfTest:
 
 
 def select(*columns: Any) -> Any:
-    """A select whose rows are of any type: their columns are named where they are read."""
+    """A select whose rows have any type; their columns are named where they are read."""
     return typed_select(*columns)
 
 
 RUN, CASE, RESULT = (row.__table__.c for row in (RunRow, CaseRow, ResultRow))
+"""Columns of the tables of runs, cases and results."""
 CEILING, SAMPLE = CeilingRow.__table__.c, SampleRow.__table__.c
-# What pages ask again and again is made once: putting a query together takes longer than running it
+"""Columns of the tables of achieved peaks and raw samples."""
+# Frequent queries are built once, since building a query takes longer than running it
 _KEYS: Any = bindparam("keys", expanding=True)
 _MOST: Any = bindparam("most")
 _RUNS = select(
@@ -180,6 +183,7 @@ _CASES_OF_KEYS = _CASES.where(CASE.id.in_(_KEYS))
 _CASES_OF_ID = _CASES.where(CASE.case_id == bindparam("case_id")).order_by(CASE.id)
 _NAMES = {"key": "id", "run_key": "run_id"}
 POINT = tuple(RESULT[_NAMES.get(name, name)] for name in StoredPoint._fields)
+"""Columns of a `StoredPoint`."""
 _POINTS = select(*POINT).where(RESULT.run_id == bindparam("run")).order_by(RESULT.id)
 _POINTS_OF_CASES = _POINTS.where(RESULT.case_key.in_(_KEYS))
 _SERIES = (
@@ -216,7 +220,7 @@ _CEILINGS = select(CEILING.run_id, CEILING.device, CEILING.data).where(CEILING.r
 
 
 def data_version(engine: Engine) -> tuple[int | None, ...]:
-    """A value that changes whenever runs, results, acknowledgements, commits or self-tests are added, end or go."""
+    """A value that changes whenever runs, results, acknowledgements, commits or self-tests change."""
     running = select(func.count()).where(RunRow.status == "running").scalar_subquery()
     counts = [select(func.count()).select_from(row).scalar_subquery() for row in (RunRow, ProjectRow)]
     withdrawn = select(func.count(AcknowledgementRow.withdrawn)).scalar_subquery()
@@ -282,7 +286,7 @@ def mark_runs(engine: Engine) -> tuple[int, int]:
 
 def find_runs(engine: Engine, beginning: str, limit: int = 2, project: str | None = None) -> list[RunInfo]:
     """Runs whose id begins with `beginning`."""
-    # there is no index for prefixes, so whole ids, which pages and machines use, have a query of their own
+    # no index serves prefixes, so whole ids, which pages and programs use, have a query of their own
     is_whole = len(beginning) == UUID_LENGTH
     query = _RUN_OF_ID if is_whole else _RUNS.where(RUN.uuid.startswith(beginning, autoescape=True)).limit(limit)
     if project is not None:
@@ -302,7 +306,7 @@ def count_statuses(engine: Engine, run_keys: Collection[int]) -> dict[int, dict[
 
 
 def count_results(engine: Engine, run_keys: Collection[int]) -> dict[int, tuple[int, int]]:
-    """How many results each run has, and the number of its last: both change when results come."""
+    """Number of results of each run, and the number of its last result: both change when results arrive."""
     found = {}
     with engine.connect() as connection:
         for keys in _chunks(run_keys):
@@ -312,7 +316,7 @@ def count_results(engine: Engine, run_keys: Collection[int]) -> dict[int, tuple[
 
 
 def list_points(engine: Engine, run_key: int, case_keys: Collection[int] | None = None) -> list[StoredPoint]:
-    """The results of a run, in order; of some cases only where given."""
+    """The results of a run, in order; of some cases only if given."""
     query = _POINTS if case_keys is None else _POINTS_OF_CASES
     given = {"run": run_key, **({} if case_keys is None else {"keys": list(case_keys)})}
     with engine.connect() as connection:
@@ -320,7 +324,7 @@ def list_points(engine: Engine, run_key: int, case_keys: Collection[int] | None 
 
 
 def list_case_keys(engine: Engine, run_key: int, op: str) -> list[int]:
-    """The cases of an op that a run has results of, by number."""
+    """Numbers of the cases of an op with results in a run."""
     of_op = select(CaseRow.id).where(CaseRow.op == op)
     query = select(ResultRow.case_key).where(ResultRow.run_id == run_key, ResultRow.case_key.in_(of_op)).distinct()
     with engine.connect() as connection:
@@ -352,11 +356,11 @@ def list_lines(engine: Engine, run_key: int) -> list[StoredLine]:
 
 
 def list_places(engine: Engine, after: int = 0) -> tuple[Sequence[tuple[int, str, int]], int]:
-    """Case, device and run of the results with numbers above `after`, each once, and the last number of all."""
+    """Case, device and run of the results with numbers above `after`, each once, and the largest number."""
     query = select(ResultRow.case_key, ResultRow.device, ResultRow.run_id).distinct()
     with engine.connect() as connection:
         last = connection.execute(select(func.max(ResultRow.id))).scalar() or 0
-        # an index has all of them in order: it is not left for numbers that all are above
+        # an index has all of them in order, and covers the query if no number is excluded
         chosen = query.where(ResultRow.id > after, ResultRow.id <= last) if after else query
         return connection.execute(chosen).all(), last
 
@@ -382,7 +386,7 @@ def load_samples(engine: Engine, result_keys: Collection[int], limit: int = 64) 
 
 
 def list_ceilings(engine: Engine, run_keys: Collection[int]) -> dict[int, dict[str, Ceilings]]:
-    """What devices reached, by run and device."""
+    """Achieved peaks, by run and device."""
     found: dict[int, dict[str, Ceilings]] = {key: {} for key in run_keys}
     with engine.connect() as connection:
         for keys in _chunks(run_keys):
@@ -402,14 +406,14 @@ def load_cases(engine: Engine, keys: Collection[int]) -> dict[int, CaseInfo]:
 
 
 def find_case(engine: Engine, case_id: str) -> list[CaseInfo]:
-    """Every way in which a case was written, the latest last; empty for none."""
+    """All stored forms of a case, the latest last; empty for an unknown one."""
     with engine.connect() as connection:
         found = connection.execute(_CASES_OF_ID, {"case_id": case_id}).all()
         return [CaseInfo(*row) for row in found[:CHUNK]]
 
 
 def list_series(engine: Engine, case_keys: Collection[int], run_keys: Collection[int]) -> list[StoredPoint]:
-    """The times of some cases in some runs, on every device and of every block, without any JSON."""
+    """Times of some cases in some runs, on every device and of every process, without any JSON."""
     found: list[StoredPoint] = []
     with engine.connect() as connection:
         for keys in _chunks(run_keys):
@@ -420,13 +424,13 @@ def list_series(engine: Engine, case_keys: Collection[int], run_keys: Collection
 
 
 def list_cases(engine: Engine) -> list[CaseInfo]:
-    """Every way in which a case was written, in order of coming."""
+    """All stored forms of all cases, oldest first."""
     with engine.connect() as connection:
         return [CaseInfo(*row) for row in connection.execute(_CASES.order_by(CASE.id))]
 
 
 def list_acknowledgements(engine: Engine, limit: int = 1000, project: str | None = None) -> list[Acknowledgement]:
-    """The latest that are not withdrawn, newest first."""
+    """The latest acknowledgements that are not withdrawn, newest first."""
     row = AcknowledgementRow
     query = select(
         row.case_id,
@@ -456,7 +460,7 @@ def add_acknowledgement(engine: Engine, given: Acknowledgement) -> None:
 
 
 def withdraw_acknowledgement(engine: Engine, key: int, withdrawn_by: str) -> bool:
-    """Withdraw an acknowledgement, so that its regression is open again; False if there was nothing to withdraw."""
+    """Withdraw an acknowledgement, so that its regression is open again; False if none was in force."""
     row = AcknowledgementRow
     change = update(row).where(row.id == key, row.withdrawn.is_(None))
     with engine.begin() as connection:
@@ -465,7 +469,7 @@ def withdraw_acknowledgement(engine: Engine, key: int, withdrawn_by: str) -> boo
 
 
 def list_self_tests(engine: Engine, kind: str, limit: int = 20) -> list[SelfTest]:
-    """The latest of a kind (aa, inject, agree), newest first."""
+    """The latest self-tests of a kind (aa, inject, agree), newest first."""
     row = SelfTestRow
     query = select(row.kind, row.created, row.commit, row.device, row.data).where(row.kind == kind)
     with engine.connect() as connection:
@@ -474,7 +478,7 @@ def list_self_tests(engine: Engine, kind: str, limit: int = 20) -> list[SelfTest
 
 
 def add_self_test(engine: Engine, given: SelfTest) -> None:
-    """Store the findings of a self-test."""
+    """Store the outcome of a self-test."""
     values = {name: getattr(given, name) for name in SelfTest.__slots__}
     with engine.begin() as connection:
         connection.execute(insert(SelfTestRow).values(values))
@@ -506,7 +510,7 @@ def _run(row: Any) -> RunInfo:
 
 @lru_cache(maxsize=4096)
 def _environment(text: str) -> Environment:
-    """The environment in a JSON text, shared by the runs that have the same."""
+    """The environment in a JSON text, shared by runs with the same text."""
     return from_json(Environment, json_text.read(text))
 
 

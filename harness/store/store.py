@@ -36,7 +36,7 @@ from opgauge.harness.result.result import (
 )
 from opgauge.harness.run.runner import Finished
 from opgauge.harness.store.abandoned import mark_abandoned, with_process, without_process
-from opgauge.harness.store.runcolumns import run_columns
+from opgauge.harness.store.run_columns import run_columns
 from opgauge.harness.store.schema import prepare, upgrade
 from opgauge.harness.store.tables import CaseRow, CeilingRow, ResultRow, RunRow, SampleRow
 from sqlalchemy import Engine, create_engine, event, func, select, update

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from opgauge.harness.trust.selftest import FROM_US, WITHIN_S
+from opgauge.harness.trust.self_test import FROM_US, WITHIN_S
 from opgauge.harness.trust.share import Share
 
 GOAL = "goals: 5 % from 10 µs on, ≥ 99 % within 2 s per side; 2 % from 40 µs on, ≥ 90 % within 10 s per side"

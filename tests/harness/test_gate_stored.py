@@ -24,7 +24,7 @@ from opgauge.harness.result.result import Environment, Measurement, Result, Stat
 from opgauge.harness.run.environment import capture
 from opgauge.harness.store import Store
 from opgauge.harness.store.queries import list_self_tests
-from opgauge.harness.trust.selftest import PLANTED, caught, false_alarms, out_of_reach
+from opgauge.harness.trust.self_test import PLANTED, caught, false_alarms, out_of_reach
 from opgauge.harness.trust.share import Share
 from opgauge.harness.trust.table import caught_table
 

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 import sqlalchemy as sa
 from alembic import op
 from opgauge.harness.result.result import Environment
-from opgauge.harness.store.runcolumns import run_columns
+from opgauge.harness.store.run_columns import run_columns
 
 revision = "0006"
 down_revision = "0005"

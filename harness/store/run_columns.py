@@ -1,4 +1,4 @@
-"""Columns of a run that repeat entries of its environment, for filters and order."""
+"""Run columns that repeat entries of the environment, for filters and order."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 from opgauge.harness.result.result import Environment
 
 PROJECT_LENGTH, BRANCH_LENGTH, VERSION_LENGTH = 64, 128, 32
+"""Lengths of the columns project, branch and opgauge."""
 
 
 def run_columns(environment: Environment) -> dict[str, Any]:
@@ -22,7 +23,7 @@ def run_columns(environment: Environment) -> dict[str, Any]:
 
 
 def _moment(text: str) -> datetime | None:
-    """A time with a zone; None for anything else, as the environment of a submitted run is free text."""
+    """A time with a zone; None for anything else, since the environment of a submitted run is free text."""
     try:
         found = datetime.fromisoformat(text)
         return found.astimezone(UTC) if found.tzinfo else None

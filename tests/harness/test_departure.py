@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from opgauge.harness.judge.latest import PRIOR_DEVIATION, SeriesSpread, find_departure, spread_of
+from opgauge.harness.judge.departure import PRIOR_DEVIATION, SeriesSpread, find_departure, spread_of
 
 
 def noisy(level: float, count: int, deviation: float = 0.01, seed: int = 1) -> list[float]:
