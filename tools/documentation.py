@@ -187,9 +187,7 @@ def goals(run: Submission) -> str:
     for (name, dtype, implementation), goal_us in GOALS.items():
         row = found[name, dtype]
         taken = row.median_ns(implementation) or inf
-        ratio = ratio_text(
-            row.against_peer if implementation == OPTIMIZED else None
-        )
+        ratio = ratio_text(row.against_peer if implementation == OPTIMIZED else None)
         share = share_text(row.results.get(implementation), ceilings)
         verdict = "met" if taken <= goal_us * 1e3 else f"{taken / goal_us / 10 - 100:.2g} % more"
         table.add_row(name, dtype, implementation, f"{goal_us} µs", time_text(taken), ratio, share, verdict)

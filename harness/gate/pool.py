@@ -144,7 +144,7 @@ class WorkerPool:
             for record in waiting:
                 executor = executor or self.executor(side, preload=("cupy",))
                 executor.limits = ONCE
-                found = executor.run_plain(record.job.trial, with_grounds=True, kept=self.kept(side))
+                found = executor.run_plain(record.job.trial, with_fingerprint=True, kept=self.kept(side))
                 self._seen[side, record.job.subject] = outcome_from(found)
         except (TreeError, WorkerError) as error:
             raise self.unanswered(side, error) from error
@@ -184,8 +184,8 @@ class WorkerPool:
     def run(self, executor: LocalExecutor, side: str, record: JobRecord, pair: int, **more: Any) -> dict[str, Any]:
         """The job in a process of a side; raises TreeError if the tree, not a kernel, is at fault."""
         trusted = record.trusted(side)
-        is_new = trusted is None or "grounds" in trusted
-        given = {"block": pair, "trusted": trusted, "with_grounds": is_new, "kept": self.kept(side), **more}
+        is_new = trusted is None or "fingerprint" in trusted
+        given = {"block": pair, "trusted": trusted, "with_fingerprint": is_new, "kept": self.kept(side), **more}
         try:
             return executor.run_plain(record.job.trial, **given)
         except WorkerError as error:

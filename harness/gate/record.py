@@ -78,7 +78,7 @@ class BlockOutcome:
     @property
     def is_known(self) -> bool:
         """Whether its outputs were correct and have a digest to recognize them by."""
-        return self.check is not None and self.check.ok and "grounds" in self.extra
+        return self.check is not None and self.check.ok and "fingerprint" in self.extra
 
     @property
     def is_interleaved(self) -> bool:
@@ -131,7 +131,7 @@ class JobRecord:
             return None
         found = {"digest": known.extra["digest"], "check": to_json(known.check)}
         is_own = any(one is known for one in self.outcomes[side].values())
-        return found if is_own else {**found, "grounds": known.extra["grounds"]}
+        return found if is_own else {**found, "fingerprint": known.extra["fingerprint"]}
 
     @property
     def method(self) -> str:

@@ -146,7 +146,7 @@ class LocalExecutor:
     def run_plain(self, trial: Mapping[str, Any], *, block: int = 0, **more: Any) -> dict[str, Any]:
         """Run a trial in plain JSON and return its plain result, for trees whose cases this process cannot build.
 
-        more: request fields `trusted`, `with_digest`, `with_grounds`, `kept`, `hold`, `reference_threads`,
+        more: request fields `trusted`, `with_digest`, `with_fingerprint`, `kept`, `hold`, `reference_threads`,
         `memory` (see harness.worker.bench.Bench.run), `limits`, and `tuning`: tunables by name, in force for
         this trial. The result of a lost worker has no work, since only the tree can compute it.
         """

@@ -1,1 +1,1 @@
-"""What runs in the child process: seeded inputs, a kernel called, checked and measured; what is asked of `ops`."""
+"""Code of the worker process: seeded inputs; kernels called, checked and measured; the contract with `ops`."""

@@ -1,4 +1,4 @@
-"""One kernel on buffers: bound, called, timed, and checked for what it left there."""
+"""One attempt of a kernel on buffers: bound, called, timed, and its outputs checked."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from opgauge.ops._core.op import Array
 
 
 class WrongError(Exception):
-    """The kernel ran, and what it left is wrong."""
+    """A kernel that ran and left wrong results."""
 
     def __init__(self, reason: str, found: Check | None = None) -> None:
         super().__init__(reason)
@@ -31,7 +31,7 @@ class WrongError(Exception):
 
 
 class KernelFailedError(Exception):
-    """The kernel raised; `status` says what that means."""
+    """A kernel that raised; `status` classifies the exception."""
 
     def __init__(self, status: Status, reason: str) -> None:
         super().__init__(reason)
@@ -42,20 +42,20 @@ class KernelFailedError(Exception):
 class Trusted:
     """Outputs of the same kernel and case that were checked in another process, by the digest of their bits.
 
-    grounds: where another tree checked them, the digest of the inputs and of the code that it checked with.
+    fingerprint: if another tree checked them, the digest of the inputs and of the code of the check.
     """
 
     digest: str
     check: Check
-    grounds: str = ""
+    fingerprint: str = ""
 
 
 Reference = Expected | Callable[[], Expected]
-"""What outputs must be, or what computes it when it is needed."""
+"""Expected outputs, or a function that computes them when needed."""
 
 
 class Attempt:
-    """A kernel with the buffers it works on; `repeatable` while every call has left the same bits."""
+    """A kernel with its buffers; `repeatable` while every call has given the same bits."""
 
     def __init__(
         self,
@@ -70,8 +70,8 @@ class Attempt:
     ) -> None:
         """`trusted` outputs need no reference.
 
-        layout: for all inputs, and for the outputs too where it is "offset"; None: as the case says.
-        buffers: those to work on, where others at the same case on the same device share them.
+        layout: of all inputs, and of the outputs too if it is "offset"; None: the layout of the case. buffers:
+        buffers that others share for the same case on the same device.
         """
         self.case = case
         self.kernel = kernel
@@ -84,13 +84,13 @@ class Attempt:
 
     @property
     def captures_inputs(self) -> bool:
-        """Whether binding may depend on the inputs' values, as an autograd graph does: they may not change later."""
+        """Whether binding may depend on the inputs' values, as an autograd graph does: they must not change later."""
         return bool(getattr(self.kernel, "captures_inputs", self.kernel.arrays == "torch"))
 
     def judge(self, expected: Expected) -> Check:
-        """Bind and call twice, without timing; what is wrong is in the check.
+        """Bind and call twice, without timing; faults are in the check.
 
-        Raises KernelFailedError when the kernel raises.
+        Raises KernelFailedError if the kernel raises.
         """
         try:
             call = self.bind()
@@ -102,9 +102,9 @@ class Attempt:
             return error.check
 
     def bind(self) -> Bound:
-        """The kernel bound to the buffers: outputs are poisoned, and inputs hold other values meanwhile.
+        """The kernel bound to the buffers, while outputs are poisoned and inputs have other values.
 
-        Kernels that capture inputs see their values.
+        Kernels that capture inputs get their true values.
         """
         self.buffers.poison(0)
         with nullcontext() if self.captures_inputs else self.buffers.decoy():
@@ -125,7 +125,7 @@ class Attempt:
             return kernel.bind(inputs, self.case.params, out, workspace)
 
     def call(self, call: Bound, turn: int) -> Any:
-        """Poison the outputs and call once; what it returned."""
+        """Poison the outputs and call once; returns the call's value."""
         self.buffers.poison(turn)
         with _blamed_on_kernel():
             returned = call()
@@ -133,43 +133,43 @@ class Attempt:
         return returned
 
     def measure(self, call: Bound, limits: Limits, hooks: Hooks | None = None) -> Timed:
-        """Time calls; hooks run before and after each sample. Raises WrongError where they do."""
+        """Time calls; hooks run before and after each sample. Raises WrongError if they do."""
         with _blamed_on_kernel():
             timed = self.timer.measure(call, limits, hooks)
             self.timer.synchronize()
         return timed
 
     def check(self, returned: Any, expected: Reference, when: str) -> Check:
-        """Check outputs, guards and inputs as they are now; raises WrongError."""
+        """Check outputs, guards and inputs in their present state; raises WrongError."""
         outputs = self.outputs(returned)
         found = self._check_outputs(outputs, expected)
         if not found.ok:
             reason = f"{found.reason} ({when})"
             raise WrongError(reason, replace(found, reason=reason))
-        trespass = self.buffers.trespass()
-        if trespass:
-            reason = f"{trespass} ({when})"
+        violation = self.buffers.out_of_bounds_write()
+        if violation:
+            reason = f"{violation} ({when})"
             raise WrongError(reason, replace(found, ok=False, reason=reason))
         return found
 
-    def digests(self, returned: Any, *, with_grounds: bool = False) -> dict[str, str]:
-        """What `Trusted` takes: of the bits of the outputs now and, where wanted, of what they were checked with."""
+    def digests(self, returned: Any, *, with_fingerprint: bool = False) -> dict[str, str]:
+        """Fields of `Trusted`: the digest of the outputs' bits and, if requested, the fingerprint of the check."""
         found = {"digest": digest(self.outputs(returned))}
-        return {**found, "grounds": self._grounds} if with_grounds else found
+        return {**found, "fingerprint": self._fingerprint} if with_fingerprint else found
 
     @property
-    def _grounds(self) -> str:
+    def _fingerprint(self) -> str:
         return f"{self.buffers.digest} {judged_by(self.case.op)}"
 
     def _known(self, found_outputs: dict[str, Any]) -> Check | None:
-        """What was found of the same outputs, if they were checked, and as they would be here."""
+        """The check of the same outputs elsewhere, if they were checked in the same way."""
         trusted = self.trusted
         if trusted is None or digest(found_outputs) != trusted.digest:
             return None
-        return trusted.check if not trusted.grounds or trusted.grounds == self._grounds else None
+        return trusted.check if not trusted.fingerprint or trusted.fingerprint == self._fingerprint else None
 
     def _check_outputs(self, found_outputs: dict[str, Any], expected: Reference) -> Check:
-        """Outputs that have the bits of those already accepted, here or in another process, need no second look."""
+        """Check outputs; outputs with the bits of accepted ones, here or in another process, are not checked again."""
         accepted = self.accepted_check
         if accepted is not None and all(
             name in found_outputs and has_bits(found_outputs[name], array) for name, array in self.accepted.items()
@@ -188,7 +188,7 @@ class Attempt:
         return found
 
     def outputs(self, returned: Any) -> dict[str, Any]:
-        """Outputs by name, where they lie: returned ones where the kernel returns a tuple, else the buffers."""
+        """Outputs by name: returned ones if the kernel returns a tuple, else the buffers."""
         specs, inputs = self.case.resolved.outputs, self.buffers.inputs
         if isinstance(returned, tuple) and len(returned) != len(specs):
             reason = f"returned {len(returned)} outputs instead of {len(specs)}"
@@ -209,7 +209,7 @@ class Attempt:
 
 @contextmanager
 def _blamed_on_kernel() -> Iterator[None]:
-    """Whatever is raised within is the kernel's failure; NumPy's floating-point warnings are not."""
+    """Attribute all exceptions within to the kernel, except NumPy's floating-point warnings."""
     try:
         with np.errstate(all="ignore"):
             yield
@@ -223,7 +223,7 @@ def _blamed_on_kernel() -> Iterator[None]:
 
 
 def _address(array: Any) -> int:
-    """Where an array's first element lies, on the host or the device."""
+    """Address of an array's first element, on the host or the device."""
     if hasattr(array, "data_ptr"):
         return int(array.data_ptr())
     return int(array.ctypes.data) if isinstance(array, np.ndarray) else int(array.data.ptr)

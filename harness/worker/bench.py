@@ -1,7 +1,7 @@
-"""One trial in this process: inputs, reference, poisoned outputs, call, check, measure, check again.
+"""Bench: one trial in this process: inputs, reference, poisoned outputs, call, check, measure, check again.
 
-`Bench.run` is what a worker does for each request. It keeps the inputs and the reference
-of the last case, so that all implementations of a case share them.
+`Bench.run` is a worker's answer to each request. It caches the inputs and the reference of the last case, so that all
+implementations of a case share them.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ from opgauge.ops._core.backend import cuda_device_count
 
 
 class ReferenceFailedError(Exception):
-    """The op's own reference, bound or derivation raised: no kernel is to blame."""
+    """The op's own reference, bound or derivation raised, for which no kernel is at fault."""
 
 
 class Bench:
-    """Runs trials one after another; `report` is told each phase as it begins.
+    """Runs trials one after another; `report` is called with each phase as it begins.
 
-    block, reference_threads, memory: of the last trial; the first block decides where in a GPU's memory buffers lie.
+    block, reference_threads, memory: of the last trial; the first block decides the addresses of a GPU's buffers.
     """
 
     def __init__(self, report: Callable[[str], None]) -> None:
@@ -77,19 +77,19 @@ class Bench:
         cpu_fallback: bool = False,
         trusted: Trusted | None = None,
         with_digest: bool = False,
-        with_grounds: bool = False,
+        with_fingerprint: bool = False,
         kept: Path | None = None,
         hold: bool = False,
         reference_threads: int | None = None,
         memory: str | None = None,
     ) -> Result:
-        """The result of `trial`, whatever becomes of its kernel.
+        """The result of `trial`, also if its kernel fails.
 
-        trusted: outputs of these bits need no reference. with_digest: put their digest into `extra`. with_grounds:
-        and a digest of what they were checked with, the inputs among it, on which another tree may trust them.
-        kept: a folder where inputs that another process drew may lie, and where they are put otherwise.
-        hold: keep what `sample` needs until another case comes. reference_threads: see `expect`.
-        memory: file for new buffers on the CPU, in place of those at hand (see `shared_memory`).
+        trusted: outputs with these bits need no reference. with_digest: put their digest into `extra`.
+        with_fingerprint: also put a digest of the check, including the inputs, into `extra`, by which another
+        tree may trust them. kept: folder from which inputs are read, and to which they are written if missing.
+        hold: keep the data that `sample` needs until the next case. reference_threads: see `expect`. memory:
+        file for new buffers on the CPU, in place of the present ones (see `shared_memory`).
         """
         self.block, self.reference_threads, self.memory = block, reference_threads, memory
         case = trial.case
@@ -105,7 +105,9 @@ class Bench:
             result = replace(result, ruler=self._calibration("cpu" if found.fell_back else trial.device))
             self._load(case, phases, kept, with_reference=trusted is None)
             reference = partial(self._expect, case, found.kernel, kept)
-            tell = partial(Attempt.digests, with_grounds=with_grounds) if with_digest or with_grounds else None
+            tell = (
+                partial(Attempt.digests, with_fingerprint=with_fingerprint) if with_digest or with_fingerprint else None
+            )
             ready, checked, measurement = self._try(trial, found, limits, phases, reference, trusted, tell)
             result = replace(result, check=checked, measurement=measurement)
         except FAULTS as error:
@@ -123,9 +125,9 @@ class Bench:
         return result
 
     def parameters(self, trial: Trial) -> list[str]:
-        """The launch parameters that the trial's kernel asks for as it is bound, by name; nothing is drawn or called.
+        """Names of the launch parameters that the trial's kernel reads when it is bound; nothing is drawn or called.
 
-        Raises what is in FAULTS where it cannot be bound.
+        Raises one of FAULTS if it cannot be bound.
         """
         found = find_trial_kernel(trial)
         specs = trial.case.resolved.inputs.items()
@@ -136,9 +138,9 @@ class Bench:
         return sorted(asked)
 
     def sample(self, implementation: str, limits: Limits, *, is_last: bool = False) -> Result:
-        """Further samples of a held implementation, and those alone; or how it failed meanwhile.
+        """Further samples of a resident implementation only; or its failure.
 
-        is_last: also checks one more call, on the inputs as they were at first.
+        is_last: also check one more call, on the original inputs.
         """
         (ready, result), phases = self.held[implementation], _Phases()
         try:
@@ -152,7 +154,7 @@ class Bench:
         return replace(result, extra=phases.extra(failed=result.status is not Status.OK))
 
     def timer(self, backend: str, index: int) -> Timer:
-        """One timer a device, for its stream and compiled kernels."""
+        """The timer of a device, created once for its stream and compiled kernels."""
         found = self.timers.get((backend, index))
         if found is None:
             if backend != "cpu" and index >= cuda_device_count():
@@ -162,7 +164,7 @@ class Bench:
         return found
 
     def _calibration(self, name: str) -> Calibration:
-        """A device's ruler, measured when this process first has to do with it."""
+        """Calibration times of a device, measured when this process first uses it."""
         if name not in self.calibrations:
             self.report("calibration")
             device = Device.parse(name)
@@ -170,7 +172,7 @@ class Bench:
         return self.calibrations[name]
 
     def _load(self, case: Case, phases: _Phases, kept: Path | None, *, with_reference: bool) -> None:
-        """Inputs and, where it is wanted, the reference of `case`, unless they are at hand."""
+        """Load inputs and, if wanted, the reference of `case`, unless they are cached."""
         at_hand = self.case is not None and self.case.id == case.id
         if at_hand and (self.expected is not None or not with_reference):
             return
@@ -188,7 +190,7 @@ class Bench:
         self.case, self.inputs = case, Inputs(inputs.values)  # without the wide ones
 
     def _expect(self, case: Case, kernel: Kernel, kept: Path | None) -> Expected:
-        """The reference of the case at hand, computed now where it was not wanted before."""
+        """The reference of the current case, computed now if it was not wanted before."""
         if self.expected is None:
             with _blamed_on_op():
                 self.expected = expect(case, make_inputs(case), threads=self.reference_threads)
@@ -234,9 +236,9 @@ class Bench:
         return ready, first, _with_resources(measurement, used)
 
     def _attempt(self, trial: Trial, kernel: Kernel, timer: Timer, trusted: Trusted | None) -> Attempt:
-        """On the buffers that all implementations of the case at hand share on a device.
+        """An attempt on the buffers that all implementations of the current case share on a device.
 
-        Of what lies where, ratios would tell as well as of kernels: in the last cache of a CPU by a factor of two.
+        Different addresses would change ratios as kernels do: in the last cache of a CPU by a factor of two.
         """
         backend = kernel.key.backend
         device = trial.device if backend == trial.backend else backend
@@ -248,13 +250,13 @@ class Bench:
 
     @contextmanager
     def _repairing(self, attempt: Attempt) -> Iterator[None]:
-        """What a kernel that fails has spoilt is put back: others work on it too."""
+        """Restore the buffers that a failing kernel has changed, since other implementations share them."""
         try:
             yield
         except FAULTS as error:
             if attempt.kernel.key.backend == "cpu" or isinstance(error, WrongError):
                 attempt.buffers.repair()
-            else:  # the device may do nothing any more
+            else:  # the device may be unusable
                 self.buffers = {}
             raise
 
@@ -263,7 +265,7 @@ class Bench:
         return ready.attempt.measure(ready.call, limits, ready.audit).measurement
 
     def _check_after(self, ready: _Ready, phases: _Phases) -> None:
-        """Check one more call, on poisoned outputs and the inputs as they were at first."""
+        """Check one more call, on poisoned outputs and the original inputs."""
         phases.begin("check after measuring")
         ready.returned = ready.attempt.call(ready.call, 0)
         ready.attempt.check(ready.returned, ready.reference, "after measuring")
@@ -272,9 +274,9 @@ class Bench:
 
 @dataclass
 class _Ready:
-    """A kernel that was called and found right, to be measured, and what its outputs must be.
+    """A kernel that was called and is valid, to be measured, and its expected outputs.
 
-    returned: by the last call that was checked.
+    returned: value of the last checked call.
     """
 
     attempt: Attempt
@@ -285,12 +287,13 @@ class _Ready:
 
 
 PEERS_MAY = ("children", "threads", "blas_threads", "handlers", "torch_state", "environment")
+"""Fields of the process's state that a peer may change."""
 FAULTS = (WrongError, ReferenceFailedError, KernelNotFoundError, BackendError, KernelFailedError, MemoryError)
-"""What may be raised by a trial, by no fault of the harness."""
+"""Exceptions of a trial that are no fault of the harness."""
 
 
 def _what_went_wrong(error: Exception) -> dict[str, Any]:
-    """The fields of a Result that say so."""
+    """Status and reason of an exception, as fields of a Result."""
     match error:
         case WrongError():
             return {"status": Status.WRONG, "reason": str(error), "check": error.check}
@@ -306,7 +309,7 @@ def _what_went_wrong(error: Exception) -> dict[str, Any]:
 
 @contextmanager
 def _blamed_on_op() -> Iterator[None]:
-    """Whatever is raised within is no kernel's failure."""
+    """Attribute all exceptions within to the op rather than a kernel."""
     try:
         yield
     except MemoryError as error:
@@ -317,16 +320,16 @@ def _blamed_on_op() -> Iterator[None]:
 
 
 def _recording(module: str) -> AbstractContextManager[Mapping[str, Any]]:
-    """Notes kernels, or launch parameters, that are handed out; nothing where a tree's `ops` does not tell."""
+    """Context that records kernels, or launch parameters; empty for a tree whose `ops` cannot record."""
     record = getattr(sys.modules.get(f"opgauge.ops.{module}"), "recording", None)
     return nullcontext({}) if record is None else record()
 
 
 def _with_damage(result: Result, before: ProcessState) -> Result:
-    """The result of a trial after its process was put back into the state that it had before.
+    """The result of a trial after restoring the process's previous state.
 
-    What a kernel changed is its fault. A process that cannot be put back is marked as unfit for other trials. Peers in
-    torch may start threads and processes of their own.
+    Changes that a kernel made are its fault. A process that cannot be restored is marked as unfit for other trials.
+    Peers in torch may start threads and processes of their own.
     """
     damage = restore(before, PEERS_MAY if result.trial.implementation in PEERS else ())
     if damage.is_lasting:
@@ -348,7 +351,7 @@ def _with_resources(measurement: Measurement, used: Mapping[str, Any]) -> Measur
 
 
 def find_trial_kernel(trial: Trial, *, cpu_fallback: bool = False) -> Found:
-    """The kernel that a trial asks for; raises KernelNotFoundError."""
+    """The kernel of a trial; raises KernelNotFoundError."""
     case = trial.case
     key = (case.op, trial.implementation, trial.backend, case.dtype)
     found = find_kernel_or_cpu(*key) if cpu_fallback else Found(find_kernel(*key), fell_back=False)
@@ -359,7 +362,7 @@ def find_trial_kernel(trial: Trial, *, cpu_fallback: bool = False) -> Found:
 
 
 class _Phases:
-    """Names and seconds of what was done."""
+    """Names and durations of the phases of a trial, in seconds."""
 
     def __init__(self, report: Callable[[str], None] = lambda _: None) -> None:
         self.report = report
@@ -378,7 +381,7 @@ class _Phases:
         self.report(name)
 
     def extra(self, *, failed: bool) -> dict[str, Any]:
-        """For Result.extra: seconds by phase, and the phase that failed."""
+        """Entries of Result.extra: seconds by phase, and the phase that failed."""
         self._end()
         found: dict[str, Any] = {"phases_s": {name: round(value, 6) for name, value in self.seconds.items()}}
         if failed and self.current:

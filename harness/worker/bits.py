@@ -1,4 +1,4 @@
-"""The bits of arrays, compared and summed up where they lie: on the host, or on a GPU."""
+"""Bits of arrays, compared and hashed in place: on the host, or on a GPU."""
 
 from __future__ import annotations
 
@@ -13,29 +13,29 @@ from opgauge.ops._core.backend import cupy, to_numpy
 from opgauge.ops._core.op import Array
 
 PART = 1 << 24
-"""Words mixed at a time on a GPU: they need room beside the array."""
+"""Words hashed at a time on a GPU: they need memory besides the array."""
 DLPACK_CPU = 1
-"""DLPack's number of the CPU among devices."""
+"""DLPack's number of the device type CPU."""
 FACTORS = (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
 """Odd numbers that spread bits: Steele, Lea and Flood 2014, Fast Splittable Pseudorandom Number Generators."""
 
 
 def same_bits(first: Array, second: Array) -> bool:
-    """Whether two arrays of NumPy, or two of CuPy, hold the same bytes (NaN equals the same NaN)."""
+    """Whether two arrays of NumPy, or two of CuPy, have the same bytes (NaN equals the same NaN)."""
     if first.shape != second.shape or first.dtype != second.dtype:
         return False
     return bool(_module(first).array_equal(_words(first), _words(second)))
 
 
 def has_bits(array: Any, kept: Array) -> bool:
-    """Whether an array has the bits of what was kept of it, where it lies or on the host."""
+    """Whether an array has the bits of a stored copy, which is on its device or on the host."""
     return same_bits(to_numpy(array) if isinstance(kept, np.ndarray) else array, kept)
 
 
 def digest(outputs: Mapping[str, Array]) -> str:
     """A digest of the bits of outputs, with their names, shapes and dtypes.
 
-    Arrays of CuPy are mixed on their device and have another one than the same bits on the host.
+    CuPy arrays are hashed on their device, and have another digest than the same bits on the host.
     """
     total = sha256()
     for name in sorted(outputs):
@@ -49,7 +49,7 @@ def digest(outputs: Mapping[str, Array]) -> str:
 
 
 def mixed(array: Array) -> int:
-    """64 bits in which every bit of an array and its place tell: words spread by their index, then added."""
+    """64-bit hash that depends on every bit of an array and its position: words mixed with their index, then added."""
     xp, words = _module(array), _words(array)
     total = 0
     for start in range(0, words.size, PART):
@@ -64,7 +64,7 @@ def mixed(array: Array) -> int:
 
 
 def in_place(array: Any) -> Any:
-    """An array of torch, JAX or Numba as one of NumPy or CuPy that shares its memory; these two as they are."""
+    """A NumPy or CuPy array that shares the memory of an array of torch, JAX or Numba; others unchanged."""
     root = _root(array)
     if root in {"numpy", "cupy"}:
         return array
@@ -85,13 +85,13 @@ def _exported(array: Any) -> Any:
         return cupy().asarray(array)
     if not hasattr(array, "__dlpack_device__") or array.__dlpack_device__()[0] == DLPACK_CPU:
         return np.asarray(array)
-    is_bfloat16 = str(array.dtype) == "bfloat16"  # DLPack's exchange of it is not supported everywhere
+    is_bfloat16 = str(array.dtype) == "bfloat16"  # not all libraries exchange it by DLPack
     found = cupy().from_dlpack(array.view(np.uint16) if is_bfloat16 else array)
     return found.view(dtype_info("bfloat16").numpy) if is_bfloat16 else found
 
 
 def _module(array: Any) -> Any:
-    """NumPy or CuPy, whose array it is."""
+    """The module of an array: NumPy or CuPy."""
     return import_module(_root(array))
 
 
@@ -100,7 +100,7 @@ def _root(array: Any) -> str:
 
 
 def _words(array: Array) -> Array:
-    """As numbers of up to 64 bits, flat."""
+    """The array as flat words of up to 64 bits."""
     flat = _module(array).ascontiguousarray(array).reshape(-1)
     width = flat.dtype.itemsize
     found: Array = flat.view(np.uint64 if width % 8 == 0 else f"u{width}")

@@ -1,4 +1,4 @@
-"""What kernels work on: inputs as a case lays them out, and outputs between guards."""
+"""Buffers of kernels: inputs in the layout of a case, and outputs between guards."""
 
 from __future__ import annotations
 
@@ -17,25 +17,31 @@ from opgauge.ops._core.backend import to_numpy
 from opgauge.ops._core.op import Array
 
 GUARD = 4096 + ALIGNMENT
-"""Bytes before and after each output that a kernel must leave alone. Not a multiple of a page, so that outputs do not
-start where inputs do within theirs."""
+"""Bytes before and after each output that a kernel must not change.
+
+Not a multiple of a page, so that outputs and inputs start at different offsets within their pages.
+"""
 GUARD_BYTE = 0xC3
+"""Value of the guards."""
 PARTS, PART_BYTES = 8, 4096
 """Parts of a large output that are poisoned before a sample, and their size."""
 PROT_READ, PROT_WRITE = 1, 2
+"""Flags of mprotect."""
 DECOYS, DECOY_BYTES = 8, 64 << 10
-"""Parts of a large input that hold other values while a kernel is bound, and their size."""
+"""Parts of a large input that have other values while a kernel is bound, and their size."""
 POISONS = ((0xFF, 0xA5), (0x7F, 0x5A), (0xFF, 0x3C))
-"""Garbage for outputs before the first, the second and the timed calls: a byte for floats
-(NaN, or numbers too large to be true) and one for integers and bool."""
+"""Garbage for outputs before the first, the second and the timed calls.
+
+A byte for floats (NaN, or implausibly large numbers) and one for integers and bool.
+"""
 
 
 class Buffers:
-    """Inputs and outputs of a case on a backend, for one implementation after the other, or in turns.
+    """Inputs and outputs of a case on a backend, shared by implementations one after the other or interleaved.
 
-    inputs: by name, laid out as the case says, or all as `layout` does. untouched: what they hold, in memory that no
-    kernel sees. out: outputs by name; they start at multiples of 256 bytes, or one element past that where `layout`
-    is "offset".
+    inputs: by name, in the layout of the case, or all in `layout`. untouched: their values, in memory that no
+    kernel can access. out: outputs by name; they start at multiples of 256 bytes, or one element past that if
+    `layout` is "offset".
     """
 
     def __init__(self, case: Case, values: Mapping[str, Array], backend: str, *, layout: str | None = None) -> None:
@@ -63,17 +69,17 @@ class Buffers:
 
     @cached_property
     def digest(self) -> str:
-        """Of the bits that the inputs should have."""
+        """Digest of the bits that the inputs should have."""
         return digest(self.untouched)
 
     def poison(self, turn: int) -> None:
-        """Fill the outputs with garbage, another for each turn."""
+        """Fill the outputs with garbage, different for each turn."""
         for name, guarded in self._guarded.items():
             kind = dtype_info(self._specs[name].dtype).kind
             guarded[GUARD:-GUARD] = POISONS[turn][0 if kind in ("float", "complex") else 1]
 
     def poison_parts(self, rng: np.random.Generator) -> None:
-        """Fill some parts of each output with garbage, the last elements always; `poisoned` says which elements."""
+        """Fill some parts of each output with garbage, always the last elements; `poisoned` lists the elements."""
         for name, out in self.out.items():
             length = max(1, PART_BYTES // out.itemsize)
             starts = [*(int(one) for one in rng.integers(0, max(out.size, 1), PARTS)), max(out.size - length, 0)]
@@ -86,7 +92,7 @@ class Buffers:
 
     @contextmanager
     def decoy(self) -> Iterator[None]:
-        """Inputs hold other values meanwhile: small ones everywhere, large ones in parts, at both ends among them."""
+        """Context in which inputs have other values: small ones everywhere, large ones in parts and at both ends."""
         kept = []
         for array in self.inputs.values():
             flat = _flat(array)
@@ -105,7 +111,7 @@ class Buffers:
 
     @contextmanager
     def read_only(self) -> Iterator[None]:
-        """Inputs on the host cannot be written meanwhile: who tries is ended by the system (SIGSEGV)."""
+        """Context in which inputs on the host cannot be written: the system ends a process that tries (SIGSEGV)."""
         regions = [] if self._backend != "cpu" else [_pages(array) for array in self.inputs.values() if array.size]
         protect: Callable[..., int] = getattr(ctypes.CDLL(None), "mprotect", lambda *_: -1)
         for region in regions:
@@ -116,8 +122,8 @@ class Buffers:
             for region in regions:
                 protect(*region, PROT_READ | PROT_WRITE)
 
-    def trespass(self) -> str:
-        """What was written that is no output, in words; empty when nothing was."""
+    def out_of_bounds_write(self) -> str:
+        """Write to an input or outside the outputs, in words; empty without one."""
         for name, value in self.untouched.items():
             if not has_bits(self.inputs[name], value):
                 return f"changed its input {name}"
@@ -129,7 +135,7 @@ class Buffers:
         return ""
 
     def repair(self) -> None:
-        """Put back inputs and guards, for others that work on the same."""
+        """Restore inputs and guards, for other implementations on the same buffers."""
         for name, value in self.untouched.items():
             self.inputs[name][...] = value
         self._put_guards()
@@ -141,7 +147,7 @@ class Buffers:
 
 
 def _pages(array: Array) -> tuple[ctypes.c_void_p, ctypes.c_size_t]:
-    """Start and size of the pages that an array lies in, which hold nothing else (see `inputs.empty_bytes`)."""
+    """Start and size of an array's pages, which contain nothing else (see `inputs.empty_bytes`)."""
     low, high = np.lib.array_utils.byte_bounds(array)
     start = low // PAGE * PAGE
     return ctypes.c_void_p(start), ctypes.c_size_t(-(-high // PAGE) * PAGE - start)
@@ -153,7 +159,7 @@ def _flat(array: Any) -> Any:
 
 
 def _other(values: Any) -> Any:
-    """Values of the same kind and magnitude that differ: reversed, and floats halved."""
+    """Different values of the same kind and magnitude: reversed, and floats halved."""
     reversed_ = values[::-1]
     if values.dtype.kind == "b":
         return ~reversed_
@@ -161,7 +167,7 @@ def _other(values: Any) -> Any:
 
 
 def copy_beside(array: Any, otherwise: Array | None = None) -> Array:
-    """A copy where an array lies: comparing there spares the way to the host. Without room for it one on the host."""
+    """A copy on the array's device, where comparisons need no transfer; on the host if memory is short."""
     try:
         copy: Array = array.copy()
     except MemoryError:

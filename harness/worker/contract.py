@@ -1,10 +1,9 @@
-"""What the harness asks of a tree's `ops`: all of it, in one place, with a version.
+"""The contract between the harness and a tree's `ops`: every name that the harness uses, with a version.
 
-The gate measures two versions of the kernels with one harness. A worker imports `ops` from
-the tree that it is told to, and asks for these names and no others; a tree that lacks one
-cannot be asked, and is reported as such.
+The gate measures two versions of the kernels with one harness. A worker imports `ops` from the given tree and uses
+these names and no others; a tree that lacks one cannot be measured, and is reported as such.
 
-`VERSION` rises with every name that is added here; reports and stored runs say which one was used.
+`VERSION` is incremented with every name that is added here; reports and stored runs contain it.
 """
 
 from __future__ import annotations
@@ -16,6 +15,7 @@ from typing import Any
 from opgauge.harness.worker.tree import PACKAGE, use_tree
 
 VERSION = 1
+"""Version of the contract."""
 ASKED = {
     "opgauge.ops": (
         "AxisError",
@@ -49,16 +49,16 @@ ASKED = {
     "opgauge.ops._cuda.source": ("all_sources", "device_arch"),
     "opgauge.ops._core.op": ("Array",),
 }
-"""Names by module. `ops._cuda.source.recording`, `ops._cpu.jit` and `ops._core.tuning` are used where there are any."""
+"""Names by module. `ops._cuda.source.recording`, `ops._cpu.jit` and `ops._core.tuning` are optional."""
 FIELDS = {
     "Op": ("bound", "derive", "dtypes", "infer", "inputs", "name", "outputs", "params", "reference", "work"),
     "Kernel": ("arrays", "bind", "deterministic", "function", "key", "path", "relaxed", "strided", "workspace"),
 }
-"""What is asked of the values of two of those names."""
+"""Attributes that the harness uses of two of those names."""
 
 
-def complaint(tree: Path) -> str:
-    """Import `opgauge.ops` from `tree`; why it cannot be asked, empty where it can."""
+def incompatibility(tree: Path) -> str:
+    """Import `opgauge.ops` from `tree`; returns why the tree cannot be measured, empty if it can."""
     if not (tree / "ops" / "__init__.py").is_file():
         return "it has no ops"
     try:
@@ -71,8 +71,8 @@ def complaint(tree: Path) -> str:
     return f"its ops have no {', '.join(missing)} (contract {VERSION})" if missing else ""
 
 
-def project_complaint(configuration: Path, tree: Path | None) -> str:
-    """Import the ops of a configured project, from another checkout of it where given; why that fails, or empty."""
+def project_incompatibility(configuration: Path, tree: Path | None) -> str:
+    """Import the ops of a configured project, from another checkout if given; returns why that fails, or empty."""
     from opgauge.harness.errors import HarnessError
     from opgauge.harness.project import active
     from opgauge.harness.project.configuration import read_project

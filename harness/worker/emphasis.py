@@ -1,7 +1,7 @@
-"""Inputs of which a few elements matter: they show kernels that drop elements or round them too coarsely.
+"""Inputs in which few elements dominate: they reveal kernels that drop elements or round them too coarsely.
 
-The bound of a long sum is wider than one element, so that a dropped tail or inputs rounded to 16 bits pass on inputs
-of even size. Where all elements but a few are made small, the bound shrinks with them and those few decide.
+The bound of a long sum is wider than one element, so that a dropped tail or inputs rounded to 16 bits pass on inputs of
+even size. If all elements but a few are made small, the bound shrinks with them and those few decide.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from opgauge.ops._core.op import Array
 BLOCK = 32
 """Elements per slice that keep their size."""
 SHRINK = {"float16": 2.0**-5, "bfloat16": 2.0**-10, "float32": 2.0**-10, "float64": 2.0**-20}
-"""Factor of the others, by dtype: none becomes subnormal."""
+"""Factor of the other elements, by dtype: none becomes subnormal."""
 LONG, LONG_SHRINK = 1 << 16, {"float32": 2.0**-20, "float64": 2.0**-30, "bfloat16": 2.0**-20}
-"""Slices from this length on need smaller ones: together they would still outweigh the block."""
+"""Length of slices from which smaller factors are used, since the sum of the others would still dominate."""
 SLICES = 4
-"""Slices that are changed: the large elements of one are its last, of one its first, of one anywhere."""
+"""Changed slices: the large elements are the last ones of one, the first ones of one, and elsewhere in the others."""
 MOST_ELEMENTS = 1 << 20
-"""Elements of a case without independent slices, at most: its reference is computed again as a whole."""
+"""Most elements of a case without independent slices, whose reference is computed again as a whole."""
 
 
 def choose_slices(case: Case, variation: Variation | None, rng: np.random.Generator) -> list[int] | None:
-    """Slices to change; empty for all of a case without independent ones; None where that would cost too much."""
+    """Slices to change; empty for the whole of a case without independent ones; None if that would cost too much."""
     if isinstance(variation, Exchange):
         return sorted({variation.size - 1, 0, *(int(one) for one in rng.integers(0, variation.size, SLICES - 2))})
     specs = case.resolved.inputs.values()
@@ -45,7 +45,7 @@ def emphasize(
 ) -> dict[str, Array]:
     """New values of the inputs that have an axis in `axes`, whose slices along it are all changed.
 
-    values: slices of the inputs, on the host. Raises what deriving raises.
+    values: slices of the inputs, on the host. Raises the errors of deriving inputs.
     """
     found = dict(values)
     for name, axis in axes.items():
@@ -88,7 +88,7 @@ def write_inputs(
 
 
 def _emphasized_rows(rows: Array, rng: np.random.Generator) -> Array:
-    """Rows of which only a block keeps its size; other than floating-point numbers as they are."""
+    """Rows of which only a block keeps its size; rows of other than floating-point dtypes unchanged."""
     if dtype_info(rows.dtype.name).kind != "float" or not rows.size:
         return rows
     return np.stack([_emphasized(row, number, rng) for number, row in enumerate(rows)])

@@ -1,8 +1,7 @@
 """Seeded inputs: the same values for every implementation, backend and machine.
 
-A value depends on the case's id and the input's name, on nothing else. Numbers are drawn
-in float64 and rounded once to the input's dtype; what the op derives from them is
-computed from the rounded values and rounded in its turn.
+A value depends on the case's id and the input's name only. Numbers are drawn in float64 and rounded once to the input's
+dtype; inputs that the op derives are computed from the rounded values and rounded again.
 """
 
 from __future__ import annotations
@@ -26,17 +25,20 @@ from opgauge.ops._core.backend import cupy
 from opgauge.ops._core.op import Array
 
 LAYOUTS = ("contiguous", "offset", "transposed")
+"""Layouts of an input in memory."""
 ALIGNMENT = 256
+"""Alignment of arrays, in bytes."""
 PAGE, LARGE_PAGE = 4096, 2 << 20
+"""Bytes of a page, and of a large page."""
 _PLACES = count()
 LARGE_BYTES = 1 << 20
-"""From so many on the CPU, memory is asked for in large pages."""
+"""Size from which memory on the CPU is allocated in large pages."""
 NEAREST_TO_ZERO = 1e-3
-"""Standard deviations: the op's own normal inputs keep this far from zero, where powers degenerate."""
+"""Least magnitude of the op's own normal inputs, in standard deviations: powers degenerate near zero."""
 PART = 1 << 20
-"""Numbers that one seed gives."""
+"""Numbers drawn from one seed."""
 SPREAD = 100
-"""Integer inputs without a distribution of their own lie within ± this."""
+"""Largest magnitude of integer inputs without a distribution of their own."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +52,7 @@ class Inputs:
 
     @cached_property
     def wide(self) -> Mapping[str, Array]:
-        """The same numbers as the reference takes them: float64, complex128, or the integer dtype itself."""
+        """The same numbers in the dtype of the reference: float64, complex128, or the integer dtype itself."""
         return {name: widen(value) for name, value in self.values.items()}
 
 
@@ -66,7 +68,7 @@ def make_inputs(case: Case) -> Inputs:
 
 
 def draw_parts(seed: int, size: int, dtype: DtypeInfo, own: Input, spec: InputSpec) -> Array:
-    """`size` numbers, in parts that have a seed each: several CPUs draw them, and any number draws the same."""
+    """`size` numbers, in parts with a seed each, so that any number of CPUs draws the same numbers."""
     drawn = np.empty(size, dtype.numpy)
 
     def part(number: int) -> None:
@@ -86,9 +88,9 @@ def draw_parts(seed: int, size: int, dtype: DtypeInfo, own: Input, spec: InputSp
 def with_derived(
     case: Case, values: Mapping[str, Array], shapes: Mapping[str, tuple[int, ...]] | None = None
 ) -> Inputs:
-    """The inputs of `case` from `values`, those that the op derives computed from the others.
+    """The inputs of `case` from `values`, with those that the op derives.
 
-    shapes: of all inputs, where `values` are slices of the case's.
+    shapes: of all inputs, if `values` are slices of the case's.
     """
     op = find_op(case.op)
     specs = {
@@ -102,7 +104,7 @@ def with_derived(
 
 
 def draw(rng: np.random.Generator, shape: tuple[int, ...], dtype: DtypeInfo, own: Input, spec: InputSpec) -> Array:
-    """Numbers of one input: as the case says in `spec`, else as the op says in `own`."""
+    """Numbers of one input: by `spec` of the case, else by `own` of the op."""
     if dtype.kind == "complex":
         part = partial(_draw_float, rng, shape, own, spec)
         return np.asarray(part() + 1j * part()).astype(dtype.numpy)
@@ -128,7 +130,7 @@ def draw(rng: np.random.Generator, shape: tuple[int, ...], dtype: DtypeInfo, own
 
 
 def widen(value: Array) -> Array:
-    """`value` as a reference takes it: float64, complex128, or integers and bool as they are."""
+    """`value` in the dtype of the reference: float64, complex128, or integers and bool unchanged."""
     name = value.dtype.name
     kind = dtype_info(name).kind
     if kind == "float":
@@ -137,10 +139,10 @@ def widen(value: Array) -> Array:
 
 
 def place(value: Array, layout: str, backend: str) -> Any:
-    """A copy of `value` on `backend`, laid out in memory as `layout` says.
+    """A copy of `value` on `backend`, in the memory layout `layout`.
 
-    contiguous: starts at a multiple of 256 bytes. offset: one element past that.
-    transposed: axes reversed in memory.
+    contiguous: starts at a multiple of 256 bytes. offset: one element past that. transposed: axes reversed in
+    memory.
     """
     if layout == "transposed":
         return _copy(value.T, 0, backend).T
@@ -160,17 +162,17 @@ def empty_bytes(nbytes: int, backend: str) -> Any:
 
 
 def _in_own_pages(nbytes: int) -> Any:
-    """Memory in pages that hold nothing else, so that they can be made read-only; each at another place in its page."""
+    """Memory in pages of its own, so that they can be made read-only; each at another offset in its page."""
     raw = np.frombuffer(mmap.mmap(-1, nbytes + PAGE), np.uint8)
     start = ALIGNMENT * (1 + next(_PLACES) % (PAGE // ALIGNMENT - 1))
     return raw[start : start + nbytes]
 
 
 def _in_large_pages(nbytes: int) -> Any:
-    """Memory in pages of 2 MiB where the system has them, whichever implementation asks, and when.
+    """Memory in pages of 2 MiB if the system has them, independently of earlier allocations.
 
-    What `np.empty` finds may have been used and given back, in pages of 4 KiB that lie anywhere: by that alone one
-    implementation was up to twice as fast as another in arrays that just fit the last cache.
+    `np.empty` may reuse memory in scattered pages of 4 KiB: by that alone one implementation was up to twice as
+    fast as another in arrays that just fit the last cache.
     """
     mapped = mmap.mmap(-1, nbytes + LARGE_PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     if hasattr(mmap, "MADV_HUGEPAGE"):

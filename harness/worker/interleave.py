@@ -1,10 +1,9 @@
-"""Implementations of a case take their samples in turns, so that their ratio is of the same minutes of a host.
+"""Interleaved (round-robin) samples of a case's implementations, so that their ratios are of the same minutes.
 
-A shared host is slow for a while and fast for a while. Measured one after the other, one implementation meets
-another host than the next; in turns of one sample, all meet the same. Each takes its turn after each other one
-equally often: what a call finds in the caches, and how awake the other cores are, is of the one before. All work
-on the same inputs and outputs: where each had its own, and a few of them fit the last cache, one would keep its place
-there at the cost of the others, for a whole run, and be twice as fast.
+A shared host drifts, so the implementations of a case are sampled round-robin in a balanced order, one sample each:
+each follows each other one equally often, since a call inherits caches and awake threads from the previous one. All use
+the same inputs and outputs: with buffers of their own, of which some fit the last cache, one implementation would keep
+its cache lines at the cost of the others, and be twice as fast for a whole run.
 """
 
 from __future__ import annotations
@@ -23,25 +22,27 @@ if TYPE_CHECKING:
     from opgauge.harness.worker.bench import Bench
 
 TURNS = 12
-"""The first turn takes one such part of the samples, enough to tell of an implementation if the worker is lost."""
+"""Number of rounds; the first takes this part of the samples, enough to judge by if the worker is lost."""
 WARM_AGAIN_S = 0.002
-"""Of calls, one at least, before the sample of a later turn: others had caches and cores meanwhile."""
+"""Seconds of calls, at least one call, before the sample of a later round: others used caches and cores meanwhile."""
 LONG_S = 0.01
-"""A call that lasts longer needs none. The call counts, not the sample: one implementation's samples had grown past a
-bound by chance, so the next were cold and stayed past it, at twice the time of another."""
+"""Duration of a call above which it is not warmed up again. The duration of the call counts, not of the sample.
+
+Samples that exceed the limit by chance would remain cold and slow.
+"""
 NEAR = 1.25
-"""Of implementations that take at most so many times what the fastest does, it is open who is faster."""
-SETTLED = 0.02
-"""Samples agree where their median is known this well: its standard error, as a share of it."""
+"""Ratio to the fastest implementation within which the ranking is undecided."""
+MEDIAN_ERROR = 0.02
+"""Relative standard error below which a median is known."""
 
 
 def interleave(
     bench: Bench, implementations: Sequence[str], limits: Limits, report: Callable[[str], None] = lambda _: None
 ) -> list[Result]:
-    """Sample held implementations of the case at hand round-robin, until all have enough.
+    """Sample resident implementations of the current case round-robin, until all have enough samples.
 
-    Each is checked right after its last sample: the next one writes to the same outputs. report: called with the
-    implementation that is sampled next.
+    Each is checked right after its last sample, since the next one writes to the same outputs. report: called with
+    the implementation that is sampled next.
     """
     results = [bench.held[name][1] for name in implementations]
     for order in cycle(balanced_orders(len(results))):
@@ -59,7 +60,7 @@ def interleave(
 
 
 def first_turn(limits: Limits) -> Limits:
-    """A share of what is allowed."""
+    """Limits of the first round: a share of all."""
     return replace(
         limits,
         budget_s=limits.budget_s / limits.turns,
@@ -69,9 +70,9 @@ def first_turn(limits: Limits) -> Limits:
 
 
 def balanced_orders(count: int) -> tuple[tuple[int, ...], ...]:
-    """Orders of so many, in which each comes equally often in each place, and right after each other one.
+    """Orders of `count` items in which each is equally often in each position, and right after each other one.
 
-    A Latin square of Williams 1949; of an odd number, two.
+    A Latin square of Williams 1949; two of them for an odd number.
     """
     zigzag = [(place + 1) // 2 if place % 2 else -(place // 2) for place in range(count)]
     square = [tuple((start + step) % count for step in zigzag) for start in range(count)]
@@ -79,10 +80,10 @@ def balanced_orders(count: int) -> tuple[tuple[int, ...], ...]:
 
 
 def next_turns(results: Sequence[Result], limits: Limits) -> list[Limits | None]:
-    """One more sample of each trial that may have one, until all have enough but the last.
+    """Limits of one more sample of each trial, until all have enough samples except the last.
 
-    Where it is open who is fastest, until their medians are known. Who has enough goes on with the others: what is
-    left alone with the caches is faster there.
+    While the ranking is undecided, sampling continues until the medians are known. A trial with enough samples
+    continues with the others: an implementation alone with the caches would be faster.
     """
     turns = [next_turn(result, limits) for result in results]
     pairs = zip(results, turns, strict=True)
@@ -91,12 +92,12 @@ def next_turns(results: Sequence[Result], limits: Limits) -> list[Limits | None]
         return turns
     fastest_ns = min((one.median_ns for one, _ in taken), default=0.0)
     near = [(one, turn) for one, turn in taken if one.median_ns <= NEAR * fastest_ns]
-    is_open = len(near) > 1 and any(turn and not is_settled(one.samples_ns) for one, turn in near)
+    is_open = len(near) > 1 and any(turn and not is_median_known(one.samples_ns) for one, turn in near)
     return turns if is_open else [None] * len(turns)
 
 
 def next_turn(result: Result, limits: Limits) -> Limits | None:
-    """One more sample of a trial; None where it has all that it may but the last, or went wrong."""
+    """Limits of one more sample of a trial; None if only its last sample remains, or it failed."""
     taken = result.measurement
     if result.status is not Status.OK or taken is None:
         return None
@@ -105,29 +106,29 @@ def next_turn(result: Result, limits: Limits) -> Limits | None:
 
 
 def single(taken: Measurement, limits: Limits) -> Limits:
-    """A turn of one sample, of as many calls as those before."""
+    """Limits of one sample, of as many calls as the previous ones."""
     warmup_s = 0.0 if taken.median_ns / 1e9 > LONG_S else min(WARM_AGAIN_S, limits.warmup_s)
     return replace(limits, min_samples=1, max_samples=1, warmup_s=warmup_s, calls=taken.calls_per_sample)
 
 
 def sampled_s(taken: Measurement) -> float:
-    """How long its samples took together."""
+    """Total seconds of the samples."""
     return sum(taken.samples_ns) * taken.calls_per_sample / 1e9
 
 
-def is_settled(samples: Sequence[float]) -> bool:
-    """Whether the median is known to `SETTLED`, by the samples a standard error to the left and right of it.
+def is_median_known(samples: Sequence[float]) -> bool:
+    """Whether the median is known to `MEDIAN_ERROR`, by the samples one standard error to its left and right.
 
-    What arrays leave free of a cache that others use too makes samples differ by half.
+    Samples of arrays that share a cache with other processes differ by half.
     """
     ordered, count = sorted(samples), len(samples)
     middle, aside = (count - 1) / 2, sqrt(count) / 2
     low, high = ordered[max(round(middle - aside), 0)], ordered[min(round(middle + aside), count - 1)]
-    return high - low <= 2 * SETTLED * ordered[count // 2]
+    return high - low <= 2 * MEDIAN_ERROR * ordered[count // 2]
 
 
 def joined(before: Result, turn: Result) -> Result:
-    """A trial's result after another turn: with all samples, or that it went wrong."""
+    """A trial's result after another round: with all samples, or the failure."""
     phases = dict(before.extra.get("phases_s", {}))
     for name, seconds in turn.extra.get("phases_s", {}).items():
         phases[name] = round(phases.get(name, 0.0) + seconds, 6)

@@ -1,7 +1,7 @@
-"""What a tree holds, as plain JSON: its cases, its kernels, and digests of the code behind them.
+"""Inventory of a tree, as plain JSON: its cases, its kernels, and digests of their code.
 
-This runs in a worker that has the tree's `ops`; the process that compares two trees can build the
-cases of neither for certain.
+This runs in a worker that has the tree's `ops`; the process that compares two trees may be unable to build the cases of
+either.
 """
 
 from __future__ import annotations
@@ -23,10 +23,9 @@ from opgauge.ops import Device, available, kernels
 
 
 def take(paths: Sequence[Path], *, lenient: bool = False) -> dict[str, Any]:
-    """Cases of files and folders that are there, every kernel but experimental ones, and the backends that work here.
+    """Cases of existing files and folders, every kernel except experimental ones, and the available backends.
 
-    lenient: files with mistakes count as empty, and are named in `notes`. Raises
-    CaseFileError otherwise.
+    lenient: files with mistakes count as empty, and are named in `notes`. Otherwise raises CaseFileError.
     """
     notes: list[str] = []
     cases = list(_each(paths, notes)) if lenient else load_cases(paths)
@@ -40,7 +39,7 @@ def take(paths: Sequence[Path], *, lenient: bool = False) -> dict[str, Any]:
                 "variant": getattr(item, "variant", False),
             }
             for item in kernels()
-            if not getattr(item, "experimental", False)  # other trees' kernels may not know the word
+            if not getattr(item, "experimental", False)  # kernels of older trees lack the attribute
             and (measured() is None or not folder_of(item.path))  # shipped ones are the same in both trees
         ],
         "available": list(available()),
@@ -49,15 +48,15 @@ def take(paths: Sequence[Path], *, lenient: bool = False) -> dict[str, Any]:
 
 
 def buildable(cases: Iterable[Mapping[str, Any]]) -> list[str]:
-    """For each case, empty where this tree can build it as the same case, else why not."""
-    return [_complaint(case) for case in cases]
+    """For each case, empty if this tree can build it as the same case, else the reason."""
+    return [_refusal(case) for case in cases]
 
 
 def digest(folder: str, backend: str) -> dict[str, str]:
-    """Digests of the code behind the kernels of a folder of `ops`, with the shared code.
+    """Digests of the code of a folder of `ops`, with the shared code.
 
-    host: of the Python, without comments, docstrings and layout, and of the tuning files.
-    device: of the CUDA sources and what they include.
+    host: of the Python, without comments, docstrings and layout, and of the tuning files. device: of the CUDA
+    sources and their includes.
     """
     root = Path(ops.__path__[0])
     folders = (root / folder, *sorted(root.glob("_*/")))
@@ -70,7 +69,7 @@ def digest(folder: str, backend: str) -> dict[str, str]:
 
 
 def cubins(folder: str, device_index: int) -> str:
-    """A digest of the compiled CUDA code of a folder's sources, for a device; compiles what is not in the cache."""
+    """A digest of the compiled CUDA code of a folder's sources, for a device; compiles those not in the cache."""
     from opgauge.ops._cuda.source import all_sources, device_arch
 
     root = Path(ops.__path__[0])
@@ -84,13 +83,13 @@ def cubins(folder: str, device_index: int) -> str:
 
 
 def model(device: str) -> str:
-    """What the vendor calls a device; empty where there is none."""
+    """The vendor's name of a device; empty without one."""
     found = Device.parse(device)
     return str(import_module("opgauge.ops._core.backend").device_model(found.backend, found.index))
 
 
 def folder_of(path: str) -> str:
-    """The folder of `ops` that a file is in; empty where it is in none."""
+    """The folder of `ops` that contains a file; empty for a file outside."""
     try:
         return Path(path).resolve().relative_to(Path(ops.__path__[0]).resolve()).parts[0]
     except ValueError:
@@ -108,7 +107,7 @@ def _each(paths: Iterable[Path], notes: list[str]) -> Iterator[Case]:
             notes.append(str(error).partition("\n")[0])
 
 
-def _complaint(case: Mapping[str, Any]) -> str:
+def _refusal(case: Mapping[str, Any]) -> str:
     try:
         built = case_from_json(case)
     except CaseError as error:

@@ -1,4 +1,4 @@
-"""What one process leaves in a folder for those after it: inputs of cases, and references of those asked for often."""
+"""Values kept on disk for later processes: inputs of cases, and references that are needed often."""
 
 from __future__ import annotations
 
@@ -14,29 +14,30 @@ from opgauge.ops import dtype_info
 from opgauge.ops._core.op import Array
 
 REFERENCE = ".npz"
+"""Suffix of the files of references."""
 
 
 def keep_values(case: Case, values: Mapping[str, Array], folder: Path) -> None:
-    """Put the inputs of `case` where the next process finds them; a full disk only makes that slower."""
+    """Store the inputs of `case` for later processes; a full disk only makes those slower."""
     for name, value in values.items():
         _write(_kept(case, name, folder), value.reshape(-1).view(np.uint8).tofile)
 
 
 def recall_values(case: Case, folder: Path) -> dict[str, Array] | None:
-    """The inputs of `case` as they were kept; None where they were not, or not whole."""
+    """The stored inputs of `case`; None if they are missing or incomplete."""
     values = {}
     for name, spec in case.resolved.inputs.items():
         file, dtype = _kept(case, name, folder), dtype_info(spec.dtype).numpy
         if not file.is_file() or file.stat().st_size != spec.size * dtype.itemsize:
             return None
-        # mapped, not read: a GPU takes it from the cache of files, without one more copy
+        # mapped, not read: a GPU copies it from the page cache directly
         raw = np.asarray(np.memmap(file, np.uint8, "r")) if spec.size else np.empty(0, np.uint8)
         values[name] = raw.view(dtype).reshape(spec.shape)
     return values
 
 
 def keep_expected(case: Case, expected: Expected, folder: Path) -> None:
-    """Put the reference of `case` where the next process finds it: for kernels that leave other bits each time."""
+    """Store the reference of `case` for later processes, for kernels whose bits differ between calls."""
     arrays = {f"values {name}": value for name, value in expected.values.items()}
     arrays |= {f"bounds {name}": np.asarray(bound) for name, bound in expected.bounds.items()}
 
@@ -48,12 +49,12 @@ def keep_expected(case: Case, expected: Expected, folder: Path) -> None:
 
 
 def is_kept(case: Case, folder: Path) -> bool:
-    """Whether the reference of `case` was kept."""
+    """Whether the reference of `case` is stored."""
     return (folder / f"{case.id}{REFERENCE}").is_file()
 
 
 def recall_expected(case: Case, folder: Path) -> Expected | None:
-    """The reference of `case` as it was kept; None where it was not."""
+    """The stored reference of `case`; None without one."""
     try:
         with np.load(folder / f"{case.id}{REFERENCE}") as arrays:
             found = {name: arrays[name] for name in arrays.files}
@@ -67,7 +68,7 @@ def recall_expected(case: Case, folder: Path) -> Expected | None:
 
 
 def forget_values(folder: Path) -> None:
-    """Remove inputs, which are many; references stay."""
+    """Remove inputs, which are large; references stay."""
     for file in folder.glob("*/*.bin"):
         file.unlink(missing_ok=True)
 

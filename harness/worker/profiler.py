@@ -1,4 +1,4 @@
-"""Kernel lists of trials, in a process that times nothing: what a worker does when it is asked for one."""
+"""Profiler: kernel lists of trials, in a process that times nothing."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ from opgauge.ops import BackendError, Bound, Device, KernelNotFoundError
 from opgauge.ops._core.op import Array
 
 CALLS = 20
+"""Profiled calls per trial."""
 ON_CPU = "there is no kernel list on the CPU: CUPTI sees GPUs only"
+"""Reason for a missing list on the CPU."""
 
 
 class Profiler:
@@ -28,7 +30,7 @@ class Profiler:
         self._inputs = InputCache()
 
     def run(self, trial: Trial, calls: int = CALLS) -> Profile:
-        """The kernels of a cold call; a profile without kernels says why there are none."""
+        """The kernels of a cold call; a profile without kernels has the reason."""
         if trial.backend == "cpu":
             return Profile(reason=ON_CPU)
         try:
@@ -61,7 +63,7 @@ class InputCache:
 
 @contextmanager
 def prepared(trial: Trial, timer: Timer, inputs: InputCache) -> Iterator[Bound]:
-    """A trial's call, bound to buffers and made once; nothing is checked, for a run has done that."""
+    """A trial's call, bound to buffers and called once; outputs are not checked, since a run has done that."""
     kernel = find_trial_kernel(trial).kernel
     with timer.session(kernel.arrays):
         attempt = Attempt(trial.case, kernel, inputs.values(trial), timer)

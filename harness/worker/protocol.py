@@ -1,11 +1,11 @@
-"""Messages between a worker process and its parent: frozen dataclasses, each sent as one JSON line.
+"""Protocol between a worker process and its parent: frozen dataclasses, each sent as one JSON line.
 
-A request has an id that its process never used before. Each reply names that id, the trial that the request is
-about, and the process that wrote it: a reply that differs in one of them answers something else (a kernel forked, or
-wrote to the pipe) and raises `MismatchedReplyError`. Trials, limits and results travel as plain JSON, because the
-parent may be unable to build the cases of the tree that a worker runs.
+A request has an id that its process never used before. Each reply names that id, the trial of the request, and the
+process that wrote it: a reply that differs in one of them answers another request (a kernel forked, or wrote to the
+pipe) and raises `MismatchedReplyError`. Trials, limits and results are plain JSON, because the parent may be unable to
+build the cases of the tree that a worker runs.
 
-Add a request: a dataclass here, a handler in `serve.HANDLERS`.
+To add a request: a dataclass here, a handler in `serve.HANDLERS`.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ Json = Mapping[str, Any]
 
 
 class MismatchedReplyError(WorkerError):
-    """A line on a worker's pipe that is no reply to the request at hand."""
+    """A line on a worker's pipe that does not reply to the current request."""
 
 
 class Address(NamedTuple):
-    """Request that a message belongs to: its id, the trial that it is about (empty: none), and the worker's process."""
+    """Request that a message belongs to: its id, its trial (empty: none), and the worker's process."""
 
     request: int
     trial: str
@@ -37,7 +37,7 @@ class RunTrial:
     """Call, check and measure a trial; replies: `Phase` as each begins, then `TrialResult`.
 
     Fields after `limits` are those of `Bench.run`. tuning: launch parameters by name, in force for this trial.
-    memory: file in which inputs and outputs on the CPU lie (see `shared_memory`).
+    memory: file for inputs and outputs on the CPU (see `shared_memory`).
     """
 
     trial: Json
@@ -46,7 +46,7 @@ class RunTrial:
     cpu_fallback: bool = False
     trusted: Json | None = None
     with_digest: bool = False
-    with_grounds: bool = False
+    with_fingerprint: bool = False
     kept: str | None = None
     hold: bool = False
     reference_threads: int | None = None
@@ -56,7 +56,7 @@ class RunTrial:
 
 @dataclass(frozen=True, slots=True)
 class Interleave:
-    """Sample held implementations round-robin; replies: `Sampling` before each sample, then `InterleavedResults`."""
+    """Sample resident implementations round-robin; replies: `Sampling` before each, then `InterleavedResults`."""
 
     implementations: tuple[str, ...]
     limits: Json
@@ -64,9 +64,9 @@ class Interleave:
 
 @dataclass(frozen=True, slots=True)
 class SampleTrial:
-    """Sample one held implementation under `limits`; reply: `TrialResult` with those samples alone.
+    """Sample one resident implementation under `limits`; reply: `TrialResult` with those samples only.
 
-    is_last: also check what the last timed call left, and one call more on poisoned outputs.
+    is_last: also check the outputs of the last timed call, and of one more call on poisoned outputs.
     """
 
     implementation: str
@@ -90,7 +90,7 @@ class ProfileTrial:
 
 @dataclass(frozen=True, slots=True)
 class ListTunables:
-    """Bind a trial; reply: `Answer` with {"names": tunables that binding reads} or {"failed": why it cannot bind}."""
+    """Bind a trial; reply: `Answer` with {"names": tunables that binding reads} or {"failed": the reason}."""
 
     trial: Json
 
@@ -105,14 +105,14 @@ class TakeInventory:
 
 @dataclass(frozen=True, slots=True)
 class CheckBuildable:
-    """Build cases with the tree's ops; reply: `Answer` with a reason per case, empty where it can be built."""
+    """Build cases with the tree's ops; reply: `Answer` with a reason per case, empty for a case that can be built."""
 
     cases: tuple[Json, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class DigestSources:
-    """Digest the source code behind a folder of `ops`; reply: `Answer`."""
+    """Digest the source code of a folder of `ops`; reply: `Answer`."""
 
     folder: str
     backend: str
@@ -128,7 +128,7 @@ class DigestCubins:
 
 @dataclass(frozen=True, slots=True)
 class NameModel:
-    """Name a device as its vendor does; reply: `Answer`."""
+    """Query the vendor's name of a device; reply: `Answer`."""
 
     device: str
 
@@ -224,7 +224,7 @@ _KINDS: dict[str, Any] = {kind.__name__: kind for union in (Request, Reply) for 
 
 
 def trial_name(request: Request) -> str:
-    """Case id, implementation and device of the trial that a request is about; empty where it is about none."""
+    """Case id, implementation and device of the trial of a request; empty without a trial."""
     trial = getattr(request, "trial", None)
     if trial is None:
         return str(getattr(request, "implementation", ""))
@@ -232,7 +232,7 @@ def trial_name(request: Request) -> str:
 
 
 def encode(message: Request | Reply, address: Address) -> str:
-    """A message as one line of JSON; numbers that are not finite are refused."""
+    """A message as one line of JSON; raises ValueError for numbers that are not finite."""
     content = {item.name: getattr(message, item.name) for item in fields(message)}
     return json.dumps({"kind": type(message).__name__, "to": address, "content": content}, allow_nan=False) + "\n"
 

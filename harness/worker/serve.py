@@ -29,12 +29,13 @@ if TYPE_CHECKING:
     from opgauge.harness.worker.profiler import Profiler
 
 PR_SET_PDEATHSIG = 1
+"""Option of prctl: signal on the death of the parent."""
 FORKED = 70
 """Exit code of a forked child that tries to reply."""
 
 
 class Channel:
-    """Pipe to the parent: writes replies to the request at hand."""
+    """Pipe to the parent: writes replies to the current request."""
 
     def __init__(self, replies: IO[str]) -> None:
         self._replies = replies
@@ -42,11 +43,14 @@ class Channel:
         self._address = protocol.Address(0, "", self._process)
 
     def begin(self, address: protocol.Address, request: protocol.Request) -> None:
-        """Replies that follow answer this request."""
+        """Make the following replies answer this request."""
         self._address = protocol.Address(address.request, protocol.trial_name(request), self._process)
 
     def send(self, reply: protocol.Reply) -> None:
-        """Write a reply. A process that a kernel forked ends here, because the parent waits for another one's reply."""
+        """Write a reply.
+
+        A process that a kernel forked exits here, because the parent waits for another process's reply.
+        """
         if os.getpid() != self._process:
             os._exit(FORKED)
         self._replies.write(protocol.encode(reply, self._address))
@@ -74,14 +78,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def is_usable(options: argparse.Namespace, channel: Channel) -> bool:
-    """Whether the ops of the tree, or of the project, can be imported and have what the harness needs; replies why not.
+    """Whether the ops of the tree, or of the project, can be imported and fulfil the contract.
 
-    Without options the shipped ops are imported when they are first used.
+    Otherwise replies with the reason. Without options the shipped ops are imported when they are first used.
     """
-    from opgauge.harness.worker.contract import complaint, project_complaint
+    from opgauge.harness.worker.contract import incompatibility, project_incompatibility
 
     tree = Path(options.ops) if options.ops else None
-    reason = project_complaint(Path(options.project), tree) if options.project else complaint(Path(options.ops))
+    reason = (
+        project_incompatibility(Path(options.project), tree) if options.project else incompatibility(Path(options.ops))
+    )
     if reason:
         channel.send(protocol.IncompatibleTree(reason))
     return not reason
@@ -101,7 +107,7 @@ def serve(requests: IO[str], channel: Channel) -> None:
 
 
 def run_trial(bench: Bench, request: protocol.RunTrial, _: Channel) -> protocol.Reply:
-    """The result of a trial, whatever becomes of its kernel."""
+    """The result of a trial, also if its kernel fails."""
     from opgauge.harness.measure import Limits
     from opgauge.harness.result.result import Trial, from_json, to_json
     from opgauge.harness.worker.attempt import Trusted
@@ -114,7 +120,7 @@ def run_trial(bench: Bench, request: protocol.RunTrial, _: Channel) -> protocol.
             cpu_fallback=request.cpu_fallback,
             trusted=from_json(Trusted, request.trusted) if request.trusted else None,
             with_digest=request.with_digest,
-            with_grounds=request.with_grounds,
+            with_fingerprint=request.with_fingerprint,
             kept=Path(request.kept) if request.kept else None,
             hold=request.hold,
             reference_threads=request.reference_threads,
@@ -124,7 +130,7 @@ def run_trial(bench: Bench, request: protocol.RunTrial, _: Channel) -> protocol.
 
 
 def interleave(bench: Bench, request: protocol.Interleave, channel: Channel) -> protocol.Reply:
-    """Results of held implementations after round-robin sampling."""
+    """Results of resident implementations after round-robin sampling."""
     from opgauge.harness.measure import Limits
     from opgauge.harness.result.result import from_json, to_json
     from opgauge.harness.worker.interleave import interleave
@@ -135,7 +141,7 @@ def interleave(bench: Bench, request: protocol.Interleave, channel: Channel) -> 
 
 
 def sample_trial(bench: Bench, request: protocol.SampleTrial, _: Channel) -> protocol.Reply:
-    """Further samples of one held implementation."""
+    """Further samples of one resident implementation."""
     from opgauge.harness.measure import Limits
     from opgauge.harness.result.result import from_json, to_json
 
@@ -170,7 +176,7 @@ def list_tunables(bench: Bench, request: protocol.ListTunables, _: Channel) -> p
 
 
 def describe_tree(_: Bench, request: Any, __: Channel) -> protocol.Reply:
-    """Facts about the tree rather than a kernel."""
+    """Facts about the tree."""
     from opgauge.harness.errors import CaseError
     from opgauge.harness.worker import inventory
 
@@ -205,19 +211,19 @@ HANDLERS: Mapping[type, Handler] = {
     protocol.DigestCubins: describe_tree,
     protocol.NameModel: describe_tree,
 }
-"""What answers each kind of request."""
+"""Handler of each kind of request."""
 
 
 @cache
 def profiler(bench: Bench) -> Profiler:
-    """The process' one profiler, imported and made when the first kernel list is requested."""
+    """The process's only profiler, created for the first kernel list."""
     from opgauge.harness.worker.profiler import Profiler
 
     return Profiler(bench)
 
 
 def use_tuning() -> None:
-    """Prefer the tuning file that the settings name over the tree's own, if the tree has tuning files."""
+    """Prefer the tuning file of the settings over the tree's own, if the tree supports tuning files."""
     from opgauge.harness.settings import tuning_file
 
     tuning = sys.modules.get("opgauge.ops._core.tuning")
@@ -231,7 +237,7 @@ def tuned(values: Mapping[str, int] | None) -> AbstractContextManager[None]:
 
 
 def die_with_parent(parent: int) -> None:
-    """Ask the kernel to kill this process when its parent dies; leave if that has happened already."""
+    """Ask the operating system to kill this process when its parent dies; exit if that has happened already."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if parent and os.getppid() != parent:

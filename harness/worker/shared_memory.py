@@ -1,7 +1,7 @@
-"""Buffers of a case in a file that two processes map, so that both work on the same pages of memory.
+"""Shared memory: buffers of a case in a file that two processes map, so that both use the same pages.
 
-Which physical pages an array occupies decides which of them share a cache set. Two processes with arrays of their own
-differ by that alone, by up to a factor of two for arrays that just fit the last cache.
+The physical pages of an array decide which of them share a cache set. Two processes with arrays of their own differ by
+that alone, by up to a factor of two for arrays that just fit the last cache.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 PAGE = 4096
+"""Bytes of a page."""
 
 
 class SharedMemory:
@@ -31,7 +32,7 @@ class SharedMemory:
         self._used = 0
 
     def allocate(self, nbytes: int) -> Any:
-        """Array of `nbytes` that starts at a page; None if the file has no room left."""
+        """Array of `nbytes` that starts at a page; None if the file is full."""
         start, self._used = self._used, self._used + -(-nbytes // PAGE) * PAGE
         return self._bytes[start : start + nbytes] if self._used <= self._bytes.size else None
 
@@ -41,7 +42,10 @@ _current: ContextVar[SharedMemory | None] = ContextVar("shared memory", default=
 
 @contextmanager
 def allocating_in(path: str | None) -> Iterator[None]:
-    """Host arrays for a kernel's inputs and outputs are allocated in this file; None: in memory of this process."""
+    """Context in which host arrays of a kernel's inputs and outputs are allocated in this file; None.
+
+    In private memory.
+    """
     token = _current.set(None if path is None else SharedMemory(path))
     try:
         yield
@@ -50,6 +54,6 @@ def allocating_in(path: str | None) -> Iterator[None]:
 
 
 def allocate_shared(nbytes: int) -> Any:
-    """Array of `nbytes` in the file that is in use; None if there is none, or no room in it."""
+    """Array of `nbytes` in the current file; None if there is none, or it is full."""
     memory = _current.get()
     return None if memory is None else memory.allocate(nbytes)

@@ -1,4 +1,4 @@
-"""Import `opgauge.ops` from another tree, such as the base commit that the gate checked out."""
+"""Import of `opgauge.ops` from another tree, such as the base commit that the gate checked out."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ from pathlib import Path
 from types import ModuleType
 
 PACKAGE = "opgauge.ops"
+"""Name of the imported package."""
 FORMER = "ops"
 """Import name of the package in trees from before it was part of `opgauge`."""
 FORMER_MODULES = {"_cuda.source": "_core.cuda", "_cpu": "_core", "_cuda": "_core"}
-"""Modules by today's name, and their names in such trees. The first match counts."""
+"""Current names of modules, and their names in such trees. The first match counts."""
 
 
 def use_tree(tree: Path) -> None:
-    """Import the `ops` of `tree` as `ops`. Call before anything else imports it; raises what importing raises."""
+    """Import the `ops` of `tree` as `opgauge.ops`, before anything else imports it; raises the errors of importing."""
     folder = tree / "ops"
     if _is_former(folder):
         sys.path.insert(0, str(tree))
@@ -63,7 +64,7 @@ class _FormerNames(MetaPathFinder, Loader):
         return self._import(spec.name)
 
     def exec_module(self, module: ModuleType) -> None:
-        """Nothing: the module has been executed under its own name."""
+        """Do nothing: the module has been executed under its own name."""
 
     @staticmethod
     def _import(fullname: str) -> ModuleType:

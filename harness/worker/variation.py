@@ -1,9 +1,9 @@
-"""Ways to change a case's inputs so that the outputs change in a known way, found by probing its reference.
+"""Variation of a case's inputs that changes the outputs in a known way, found by probing its reference.
 
 Exchange: the case has independent slices (rows of a norm, samples of a batch, output channels of a filter): slice i of
-the outputs depends on slice i of the inputs alone. Exchanging slices of the inputs exchanges slices of the outputs,
-and a few slices have a reference of their own at a fraction of the cost.
-Scaling: inputs times -1 or 2 give outputs times a known number: a mean over everything, gradients.
+the outputs depends on slice i of the inputs alone. Exchanging slices of the inputs exchanges slices of the outputs, and
+a few slices have a reference of their own at a fraction of the cost. Scaling: inputs times -1 or 2 give outputs times a
+known number: a mean over everything, gradients.
 
 The probe is the op's float64 reference on a small case of the same ranks, so no op has to declare anything.
 """
@@ -24,17 +24,21 @@ from opgauge.ops import OpError, TensorSpec, find_op
 from opgauge.ops._core.op import Array
 
 SMALL_SIZE = 6
-"""Sizes up to this stay as they are in the small case: kernel sizes, groups, broadcast axes."""
+"""Largest size that stays unchanged in the small case: kernel sizes, groups, broadcast axes."""
 DIVISIBLE = 8
-"""Sizes that this divides stay divisible in the second small case: groups of channels."""
+"""Divisor that is preserved in the second small case: groups of channels."""
 MOST_CANDIDATES = 64
+"""Most candidates that are tried."""
 MOST_PROBED = 1 << 15
-"""Elements of a tensor of the small case, at most."""
+"""Most elements of a tensor of the small case."""
 MOST_S = 0.5
 """Seconds of probing, after which no further candidate is tried."""
 TOLERANCE = 1e-9
+"""Relative difference within which float64 outputs are equal."""
 FACTORS = (-1, 2)
+"""Factors of inputs that are tried."""
 POWERS = (1, 2, 3, 4, -1, -2, -3, -4)
+"""Powers of the factor by which outputs may change."""
 _Compute = Callable[[Mapping[str, Array]], dict[str, Array]]
 _REFUSALS = (OpError, ValueError, ArithmeticError, LookupError)
 
@@ -53,7 +57,7 @@ class Exchange:
 
 @dataclass(frozen=True)
 class Scaling:
-    """Inputs that `factor` multiplies, and the number that then multiplies each output."""
+    """Inputs that `factor` multiplies, and the resulting factor of each output."""
 
     inputs: tuple[str, ...]
     factor: int
@@ -65,7 +69,7 @@ _FOUND: dict[str, Variation | None] = {}
 
 
 def find_variation(case: Case) -> Variation | None:
-    """A way to vary the inputs of a case, probed once in a process; None where there is none."""
+    """A way to vary the inputs of a case, probed once per process; None if there is none."""
     if case.id not in _FOUND:
         _FOUND[case.id] = _find(case)
     return _FOUND[case.id]
@@ -82,9 +86,9 @@ def along(axis: int, chosen: Any) -> tuple[Any, ...]:
 
 
 def expect_slices(case: Case, axes: Exchange, values: Mapping[str, Array], chosen: Sequence[int]) -> Expected | None:
-    """Reference and bounds of chosen slices, given the values of all inputs as they are now.
+    """Reference and bounds of chosen slices, given the present values of all inputs.
 
-    None where the op refuses so many slices: a batch that its step does not divide.
+    None if the op refuses this number of slices, such as a batch that its step does not divide.
     """
     op = find_op(case.op)
     part = {name: widen(np.ascontiguousarray(value)) for name, value in take(values, axes.inputs, list(chosen)).items()}
@@ -129,7 +133,7 @@ def _find(case: Case) -> Variation | None:
 def _find_scaling(
     case: Case, values: Mapping[str, Array], whole: Mapping[str, Array], compute: _Compute
 ) -> Scaling | None:
-    """One input, or all of them, times -1 or 2, where that multiplies each output by a power of it."""
+    """One input, or all of them, times -1 or 2, if that multiplies each output by a power of it."""
     numbers = [name for name, value in values.items() if value.dtype.kind in "fci"]
     for chosen, factor in product([*([name] for name in numbers), numbers], FACTORS):
         try:
@@ -143,7 +147,7 @@ def _find_scaling(
 
 
 def _power(found: Array, before: Array, factor: int) -> float | None:
-    """The power of `factor` by which an output was multiplied; None where it was not, or did not change."""
+    """The power of `factor` by which an output was multiplied; None if it was not, or did not change."""
     if found.dtype.kind == "b" or not found.size:
         return None
     tried = (float(factor) ** power for power in POWERS)
@@ -153,7 +157,7 @@ def _power(found: Array, before: Array, factor: int) -> float | None:
 def _small_cases(case: Case) -> Iterator[Case]:
     """A case of the same ranks whose large sizes are small and differ from each other; then the case itself.
 
-    A size that the shape rule ties to others (channels to groups, taps to a kernel) is left as it is.
+    A size that the shape rule ties to others (channels to groups, taps to a kernel) is unchanged.
     """
     sizes = sorted({size for shape in case.shapes.values() for size in shape if size > SMALL_SIZE}, reverse=True)
     small = replace(case, inputs={})
@@ -170,7 +174,7 @@ def _small_cases(case: Case) -> Iterator[Case]:
 
 
 def _largest(case: Case) -> int | None:
-    """Elements of the largest tensor, 0 where one is empty; None where the shape rule refuses the case."""
+    """Elements of the largest tensor, 0 if one is empty; None if the shape rule refuses the case."""
     try:
         sizes = [spec.size for spec in [*case.resolved.inputs.values(), *case.resolved.outputs.values()]]
     except OpError:
@@ -197,7 +201,7 @@ def _candidates(inputs: Mapping[str, TensorSpec], outputs: Mapping[str, TensorSp
         of_outputs = [_axes(spec, size) for spec in outputs.values()]
         of_inputs = [[*_axes(spec, size), None] for spec in inputs.values()]
         for chosen in product(*of_outputs):
-            # an axis of the same place first: it is nearly always that one
+            # an axis of the same position first: it is nearly always that one
             ordered = [sorted(axes, key=lambda axis: (axis is None, axis != chosen[0])) for axes in of_inputs]
             for given in product(*ordered):
                 sliced = {name: axis for name, axis in zip(inputs, given, strict=True) if axis is not None}
@@ -215,7 +219,7 @@ def _is_independent(
     whole: Mapping[str, Array],
     compute: _Compute,
 ) -> bool:
-    """Whether some slices alone, in another order, give the same slices of the outputs; and differ from each other."""
+    """Whether reordered slices give the same slices of the outputs, which differ from each other."""
     sizes = {values[name].shape[axis] for name, axis in axes.inputs.items()}
     sizes |= {whole[name].shape[axis] for name, axis in axes.outputs.items()}
     if len(sizes) != 1:

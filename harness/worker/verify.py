@@ -1,10 +1,9 @@
-"""The checker: whether outputs are what the float64 reference says, as near as the dtype allows.
+"""Verification: whether outputs agree with the float64 reference within the bound of their dtype.
 
-An element is right when |got - expected| <= bound + one rounding to the output's dtype.
-NaN must meet NaN; an infinity must meet one of its sign. Where the reference is beyond
-the dtype's range, the output must be infinite or within the bound. A negative bound lets an output be not finite
-(ops/_core/overflow.py). Integers and bool are
-exact. Work goes in chunks, so that a check needs little memory beyond the reference.
+An element is right if |got - expected| <= bound + one rounding to the output's dtype. NaN must match NaN, and an
+infinity one of its sign. If the reference is beyond the dtype's range, the output must be infinite or within the bound.
+A negative bound permits an output that is not finite (ops/_core/overflow.py). Integers and bool are exact. Arrays are
+processed in chunks, so that a check needs little memory besides the reference.
 """
 
 from __future__ import annotations
@@ -27,13 +26,14 @@ from opgauge.ops._core.op import Array
 from threadpoolctl import ThreadpoolController
 
 CHUNK = 1 << 16
+"""Elements per chunk."""
 SHARE_OF_ULP = 0.5
-"""A rounding to nearest moves a number by half the distance between neighbours."""
+"""Largest error of rounding to nearest, in units in the last place."""
 
 
 @dataclass(frozen=True)
 class Expected:
-    """What the outputs of one case must be: values and allowed absolute errors, by output."""
+    """Expected outputs of one case: values and allowed absolute errors, by output."""
 
     specs: Mapping[str, TensorSpec]
     values: Mapping[str, Array]
@@ -41,7 +41,7 @@ class Expected:
     _scales: dict[str, float] = field(default_factory=dict)
 
     def scale(self, name: str) -> float:
-        """Mean magnitude of an output: what small elements' errors are relative to."""
+        """Mean magnitude of an output: errors of smaller elements are relative to it."""
         if name not in self._scales:
             self._scales[name] = _mean_size(self.values[name])
         return self._scales[name]
@@ -50,8 +50,8 @@ class Expected:
 def expect(case: Case, inputs: Inputs, *, threads: int | None = None) -> Expected:
     """Compute the reference and the bounds of `case`, once for all implementations.
 
-    threads: of NumPy's BLAS at most; None: as many as it has. More than there are CPUs, of several processes, wait for
-    each other in loops, and take one and a half times as long.
+    threads: most threads of NumPy's BLAS; None: its default. With more threads than CPUs, those of several
+    processes wait for each other in spin loops, and take one and a half times as long.
     """
     op = find_op(case.op)
     specs = case.resolved.outputs
@@ -72,7 +72,7 @@ def _blas() -> ThreadpoolController:
 
 @cache
 def judged_by(op: str) -> str:
-    """A digest of the Python by which inputs and reference of an op are made: its folder's, and the shared."""
+    """A digest of the Python code that makes inputs and reference of an op: its folder's, and the shared code."""
     root = Path(ops.__path__[0])
     own = Path(find_op(op).reference.__code__.co_filename).parent
     total = sha256()
@@ -82,12 +82,12 @@ def judged_by(op: str) -> str:
 
 
 def check(outputs: Mapping[str, Array], expected: Expected, relaxed: float = 1.0) -> Check:
-    """Compare all outputs with what is expected; `relaxed` multiplies the bounds."""
+    """Compare all outputs with the expected ones; `relaxed` multiplies the bounds."""
     found = []
     for name, spec in expected.specs.items():
-        complaint = _misfit(name, outputs.get(name), spec)
-        if complaint:
-            return Check(ok=False, max_abs_error=inf, max_rel_error=inf, worst=inf, reason=complaint)
+        misfit = _misfit(name, outputs.get(name), spec)
+        if misfit:
+            return Check(ok=False, max_abs_error=inf, max_rel_error=inf, worst=inf, reason=misfit)
         found.append(_check_output(name, outputs[name], expected, relaxed))
     return merge(found)
 
@@ -114,7 +114,7 @@ def _misfit(name: str, output: Any, spec: TensorSpec) -> str:
 
 
 class _Judged(NamedTuple):
-    """A chunk's errors, and each as a multiple of what is allowed: right means <= 1."""
+    """Errors of a chunk, and each divided by the allowed error: right means <= 1."""
 
     error: Array
     excess: Array
@@ -122,7 +122,7 @@ class _Judged(NamedTuple):
 
 @dataclass
 class _Tally:
-    """What has been seen of one output so far."""
+    """Running statistics of one output."""
 
     max_abs: float = 0.0
     max_rel: float = 0.0
@@ -132,7 +132,7 @@ class _Tally:
     first_excess: float = 0.0
 
     def add(self, start: int, judged: _Judged, size: Array) -> None:
-        """Count a chunk that starts at element `start`; `size` is what errors are relative to."""
+        """Count a chunk that starts at element `start`; errors are relative to `size`."""
         self.max_abs = max(self.max_abs, float(np.max(judged.error)))
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
             relative = np.max(judged.error / size)
@@ -186,7 +186,7 @@ def _judge(got: Array, want: Array, bound: Array | float, info: DtypeInfo) -> _J
         error = np.abs(wide - expected)
         may_overflow, bound = np.less(bound, 0), np.abs(bound)
         reach = np.abs(expected) + bound
-        # half a unit in the last place of a number up to `reach`
+        # half a unit in the last place of numbers up to `reach`
         allowed = bound + SHARE_OF_ULP * (info.epsilon * reach + _TINIEST[info.name])
         excess = error / allowed
     overflow = info.largest * (1 + info.epsilon / 4)
@@ -204,7 +204,7 @@ def _judge(got: Array, want: Array, bound: Array | float, info: DtypeInfo) -> _J
 
 
 def _judge_exact(got: Array, want: Array) -> _Judged:
-    """Bool by its byte, integers as the reference wraps; an error is at least 1."""
+    """Compare bool by its byte, and integers with the wrapped reference; an error is at least 1."""
     if got.dtype == np.bool_:
         error = (got.view(np.uint8) != np.asarray(want, np.bool_).view(np.uint8)).astype(np.float64)
     else:
@@ -215,7 +215,7 @@ def _judge_exact(got: Array, want: Array) -> _Judged:
 
 
 def _mean_size(values: Array) -> float:
-    """Mean magnitude of the finite elements; 1 for bool and where there are none."""
+    """Mean magnitude of the finite elements; 1 for bool and without any."""
     if values.dtype == np.bool_:
         return 1.0
     total, count = 0.0, 0

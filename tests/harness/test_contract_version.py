@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from opgauge.harness.worker.contract import ASKED, FIELDS, complaint
+from opgauge.harness.worker.contract import ASKED, FIELDS, incompatibility
 
 from tests.tinytree import TinyTree
 
@@ -48,8 +48,8 @@ def test_a_worker_asks_for_nothing_else() -> None:
 
 def test_this_tree_has_all_that_is_asked() -> None:
     """The tree at hand can be asked; another folder cannot be taken for it."""
-    assert complaint(ROOT) == ""
-    assert complaint(ROOT / "tests") == "it has no ops"
+    assert incompatibility(ROOT) == ""
+    assert incompatibility(ROOT / "tests") == "it has no ops"
 
 
 def test_what_is_missing_is_named(tmp_path: Path) -> None:
@@ -58,7 +58,7 @@ def test_what_is_missing_is_named(tmp_path: Path) -> None:
     init = tree.path / "ops" / "__init__.py"
     init.write_text(init.read_text() + "\ndel find_op\n\nclass Kernel:\n    pass\n")
     code = "import sys; sys.path.insert(0, sys.argv[1]); from pathlib import Path\n"
-    code += "from opgauge.harness.worker.contract import complaint; print(complaint(Path(sys.argv[1])))"
+    code += "from opgauge.harness.worker.contract import incompatibility; print(incompatibility(Path(sys.argv[1])))"
     arguments = [sys.executable, "-c", code, str(tree.path)]
     said = subprocess.run(arguments, capture_output=True, text=True, check=True, cwd=ROOT).stdout
     assert "its ops have no opgauge.ops.find_op (contract 1)" in said

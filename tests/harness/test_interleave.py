@@ -15,12 +15,12 @@ from opgauge.harness.result.result import Measurement, Result, Status
 from opgauge.harness.run.execute import HELD_BYTES, LocalExecutor, takes_turns
 from opgauge.harness.worker.bench import Bench
 from opgauge.harness.worker.interleave import (
-    SETTLED,
+    MEDIAN_ERROR,
     WARM_AGAIN_S,
     balanced_orders,
     first_turn,
     interleave,
-    is_settled,
+    is_median_known,
     joined,
     next_turn,
     next_turns,
@@ -56,7 +56,7 @@ def test_turns_are_of_one_sample_in_balanced_order() -> None:
 
 def test_samples_that_scatter_are_more(monkeypatch: pytest.MonkeyPatch) -> None:
     """While it is open who is fastest all take turns, until they have as many as may be."""
-    monkeypatch.setattr("opgauge.harness.worker.interleave.is_settled", lambda _: False)
+    monkeypatch.setattr("opgauge.harness.worker.interleave.is_median_known", lambda _: False)
     monkeypatch.setattr("opgauge.harness.worker.interleave.NEAR", inf)
     bench, order = Bench(lambda _: None), list[str]()
     names = ("baseline", "optimized")
@@ -188,9 +188,9 @@ def test_the_median_s_standard_error() -> None:
     """Of 10,001 normal samples it is 1.25 hundredths of their deviation, within a fifth."""
     samples = [NormalDist(1000.0, 100.0).inv_cdf((place + 0.5) / 10001) for place in range(10001)]
     error = sqrt(pi / 2) * 0.1 / sqrt(len(samples))
-    scale = SETTLED / error
+    scale = MEDIAN_ERROR / error
     for share, expected in ((0.8, True), (1.2, False)):
-        assert is_settled([1000.0 + (sample - 1000.0) * scale * share for sample in samples]) is expected
+        assert is_median_known([1000.0 + (sample - 1000.0) * scale * share for sample in samples]) is expected
 
 
 def test_joined_results_keep_what_was_found_first() -> None:

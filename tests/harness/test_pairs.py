@@ -111,5 +111,5 @@ def test_what_the_head_was_seen_to_leave_is_known_to_both_sides(monkeypatch: pyt
         assert head is not None
         assert head == base
         assert head["check"]["ok"]
-        assert head["grounds"]
+        assert head["fingerprint"]
         assert record.attempts == 0

@@ -48,28 +48,28 @@ def test_checked_bits_need_no_reference(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_what_another_tree_checked_counts_on_its_grounds(monkeypatch: pytest.MonkeyPatch) -> None:
     """The same outputs of the same inputs by the same code need no reference; of other inputs or code they do."""
-    first = bench().run(TRIAL, QUICK, with_grounds=True)
+    first = bench().run(TRIAL, QUICK, with_fingerprint=True)
     assert first.check is not None
-    known = Trusted(first.extra["digest"], first.check, first.extra["grounds"])
+    known = Trusted(first.extra["digest"], first.check, first.extra["fingerprint"])
     monkeypatch.setattr(bench_module, "expect", refuse)
-    again = bench().run(TRIAL, QUICK, trusted=known, with_grounds=True)
-    assert (again.status, again.extra["grounds"]) == (Status.OK, first.extra["grounds"])
+    again = bench().run(TRIAL, QUICK, trusted=known, with_fingerprint=True)
+    assert (again.status, again.extra["fingerprint"]) == (Status.OK, first.extra["fingerprint"])
     with monkeypatch.context() as patched:
         patched.setattr(attempt, "judged_by", lambda _: "another reference")
         assert bench().run(TRIAL, QUICK, trusted=known).status is Status.ERROR
-    of_other_inputs = replace(known, grounds=first.extra["grounds"].replace(first.extra["grounds"][0], "-"))
+    of_other_inputs = replace(known, fingerprint=first.extra["fingerprint"].replace(first.extra["fingerprint"][0], "-"))
     assert bench().run(TRIAL, QUICK, trusted=of_other_inputs).status is Status.ERROR
 
 
 def test_one_side_takes_what_the_other_found() -> None:
-    """A record hands a side its own checked outputs without grounds, else the other side's with them."""
-    first = bench().run(TRIAL, QUICK, with_grounds=True)
+    """A record hands a side its own checked outputs without fingerprint, else the other side's with them."""
+    first = bench().run(TRIAL, QUICK, with_fingerprint=True)
     record = JobRecord(Job(Subject("p_norm", "small", CASE.id, "baseline", "cpu"), {}))
     assert record.trusted(BASE) is None
     record.outcomes[BASE][0] = BlockOutcome(Status.OK, check=first.check, extra=first.extra)
     own, others = record.trusted(BASE), record.trusted(HEAD)
     assert own is not None
-    assert others == {**own, "grounds": first.extra["grounds"]}
+    assert others == {**own, "fingerprint": first.extra["fingerprint"]}
 
 
 def test_other_bits_are_checked() -> None:
@@ -81,7 +81,7 @@ def test_other_bits_are_checked() -> None:
 
 
 def test_inputs_are_digested_only_for_another_tree(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who trusts in the same tree is told of the outputs alone; who asks for grounds pays for them once."""
+    """Who trusts in the same tree is told of the outputs alone; who asks for fingerprint pays for them once."""
     told: list[set[str]] = []
 
     def digest(arrays: Mapping[str, Any]) -> str:
@@ -92,13 +92,13 @@ def test_inputs_are_digested_only_for_another_tree(monkeypatch: pytest.MonkeyPat
         monkeypatch.setattr(module, "digest", digest)
     alone = bench().run(TRIAL, QUICK, with_digest=True)
     assert alone.check is not None
-    assert (told, "grounds" in alone.extra) == ([{"y"}], False)
+    assert (told, "fingerprint" in alone.extra) == ([{"y"}], False)
     told.clear()
-    first = bench().run(TRIAL, QUICK, with_grounds=True)
+    first = bench().run(TRIAL, QUICK, with_fingerprint=True)
     assert (told, first.extra["digest"]) == ([{"y"}, {"x"}], alone.extra["digest"])
     told.clear()
-    known = Trusted(first.extra["digest"], alone.check, first.extra["grounds"])
-    assert bench().run(TRIAL, QUICK, trusted=known, with_grounds=True).status is Status.OK
+    known = Trusted(first.extra["digest"], alone.check, first.extra["fingerprint"])
+    assert bench().run(TRIAL, QUICK, trusted=known, with_fingerprint=True).status is Status.OK
     assert told.count({"x"}) == 1
 
 
