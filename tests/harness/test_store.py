@@ -190,7 +190,7 @@ def test_databases_that_cannot_be_used_say_why(tmp_path: Path) -> None:
         (f"sqlite:///{corrupt}", "not a usable database"),
         (f"sqlite:///{newer}", "newer than this opgauge"),
         (f"sqlite:///{tmp_path}/missing/x.db", "no folder"),
-        ("nonsense", "no database that can be opened"),
+        ("nonsense", "not a database that can be opened"),
     ):
         with pytest.raises(StoreError, match=message):
             Store.open(url)

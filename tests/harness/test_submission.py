@@ -249,7 +249,7 @@ def test_parts_wait_unseen(url: str) -> None:
     with Store.open(url) as store:
         assert add_part(store.engine, part, b"body")
         assert not add_part(store.engine, part, b"body")
-        with pytest.raises(HarnessError, match="is another"):
+        with pytest.raises(HarnessError, match="other content"):
             add_part(store.engine, replace(part, digest="other"), b"body")
         assert list_parts(store.engine, part.run) == [part]
         assert store.runs() == []
