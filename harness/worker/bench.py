@@ -27,6 +27,7 @@ from opgauge.harness.worker.buffers import Buffers
 from opgauge.harness.worker.inputs import Inputs, make_inputs
 from opgauge.harness.worker.kept import is_kept, keep_expected, keep_values, recall_expected, recall_values
 from opgauge.harness.worker.shared_memory import allocating_in
+from opgauge.harness.worker.single_calls import check_single_calls, check_succession
 from opgauge.harness.worker.state import ProcessState, observe, restore
 from opgauge.harness.worker.variation import find_variation
 from opgauge.harness.worker.verify import Expected, expect
@@ -228,8 +229,10 @@ class Bench:
                 phases.begin("call on emphasized inputs")
                 ready.audit.check_emphasis(call)
                 measurement = self._sample(ready, phases, limits)
+                phases.begin("calls in succession")
+                check_succession(ready.audit, attempt, call, measurement)
                 phases.begin("single calls")
-                ready.audit.check_single_calls(call, measurement)
+                check_single_calls(ready.audit, attempt, call, measurement)
                 self._check_after(ready, phases)
                 if tell is not None and attempt.repeatable:
                     phases.digests = tell(attempt, ready.returned)

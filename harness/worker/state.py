@@ -7,17 +7,16 @@ trials.
 
 from __future__ import annotations
 
-import builtins
 import ctypes
 import faulthandler
 import gc
+import locale
 import math
 import os
 import signal
 import sys
 import threading
-import time
-import types
+import warnings
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -26,11 +25,25 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from opgauge.harness.worker.library_settings import (
+    blas_threads,
+    numba_threads,
+    put_back_blas,
+    put_back_numba,
+    put_back_torch,
+    torch_state,
+)
+from opgauge.harness.worker.loaded_code import (
+    changed_code,
+    changed_definitions,
+    changed_modules,
+    code,
+    definitions,
+    hooks,
+)
 
 TINY, SMALLEST = 2.0**-1022, 2.0**-1074
 """Smallest normal and subnormal numbers: with flush-to-zero their halves and sums are 0."""
-CLOCKS = ("perf_counter", "perf_counter_ns", "process_time", "process_time_ns", "monotonic", "monotonic_ns", "time")
-HARNESS = "opgauge.harness."
 
 
 @dataclass(frozen=True)
@@ -57,6 +70,13 @@ class ProcessState:
     hooks: tuple[int, ...]
     priority: int
     limits: tuple[tuple[int, int], ...]
+    callbacks: tuple[int, ...]
+    timers: tuple[bool, ...]
+    warnings: tuple[Any, ...]
+    locale: str
+    scheduling: int
+    modules: Mapping[str, int]
+    definitions: Mapping[str, Any]
 
 
 def observe() -> ProcessState:
@@ -72,16 +92,25 @@ def observe() -> ProcessState:
         collecting=(gc.isenabled(), gc.get_threshold()),
         switch_s=sys.getswitchinterval(),
         recursion=sys.getrecursionlimit(),
-        numba_threads=_numba_threads(),
-        torch_state=_torch_state(),
-        blas_threads=_blas_threads(),
+        numba_threads=numba_threads(),
+        torch_state=torch_state(),
+        blas_threads=blas_threads(),
         rounding=_rounding(),
-        code=_code(),
+        code=code(),
         children=frozenset(_children()),
         threads=frozenset(thread.ident or 0 for thread in threading.enumerate()),
-        hooks=tuple(map(id, (sys.gettrace(), sys.getprofile(), sys.excepthook, builtins.__import__, builtins.open))),
+        hooks=hooks(),
         priority=os.getpriority(os.PRIO_PROCESS, 0),
         limits=_limits(),
+        callbacks=_callbacks(),
+        timers=tuple(
+            signal.getitimer(one)[0] > 0 for one in (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF)
+        ),
+        warnings=tuple(warnings.filters),
+        locale=locale.setlocale(locale.LC_ALL),
+        scheduling=os.sched_getscheduler(0) if hasattr(os, "sched_getscheduler") else 0,
+        modules={name: id(module) for name, module in list(sys.modules.items())},
+        definitions=definitions(),
     )
 
 
@@ -123,6 +152,22 @@ def restore(before: ProcessState, ignored: Collection[str] = ()) -> Damage:
     return Damage("; ".join(changes), lasting)
 
 
+def _changed_warnings(old: tuple[Any, ...], new: tuple[Any, ...]) -> str:
+    """Filters that raise; libraries add some that ignore."""
+    return "turned warnings into errors" if any(one[0] == "error" for one in new if one not in old) else ""
+
+
+def _callbacks() -> tuple[int, ...]:
+    """Callbacks of the garbage collector but those of libraries, which may be imported within a trial."""
+    found = [one for one in gc.callbacks if str(getattr(one, "__module__", "")).partition(".")[0] not in LIBRARIES]
+    return tuple(map(id, found))
+
+
+def _stop_timers(_: Any) -> None:
+    for one in (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF):
+        signal.setitimer(one, 0)
+
+
 def _folder() -> str:
     with suppress(OSError):
         return str(Path.cwd())
@@ -138,55 +183,6 @@ def _descriptors() -> dict[int, tuple[int, int]]:
             if number <= 2 or (status.st_mode & 0o170000) == 0o010000:
                 found[number] = (status.st_dev, status.st_ino)
     return found
-
-
-def _numba_threads() -> int:
-    """Threads that Numba could use and was told not to."""
-    numba: Any = sys.modules.get("numba")
-    return int(numba.config.NUMBA_NUM_THREADS - numba.get_num_threads()) if hasattr(numba, "get_num_threads") else 0
-
-
-def _torch_state() -> tuple[Any, ...] | None:
-    torch: Any = sys.modules.get("torch")
-    if not hasattr(torch, "get_num_threads"):
-        return None
-    return (
-        torch.get_num_threads(),
-        torch.is_grad_enabled(),
-        torch.are_deterministic_algorithms_enabled(),
-        str(torch.get_default_dtype()),
-        torch.get_float32_matmul_precision(),
-        torch.backends.cuda.matmul.allow_tf32,
-        torch.backends.cudnn.allow_tf32,
-    )
-
-
-def _put_back_torch(old: tuple[Any, ...]) -> None:
-    torch: Any = sys.modules["torch"]
-    torch.set_num_threads(old[0])
-    torch.set_grad_enabled(old[1])
-    torch.use_deterministic_algorithms(old[2])
-    torch.set_default_dtype(getattr(torch, old[3].removeprefix("torch.")))
-    torch.set_float32_matmul_precision(old[4])
-    torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = old[5:]
-
-
-@cache
-def _controller() -> Any:
-    from threadpoolctl import ThreadpoolController
-
-    return ThreadpoolController()
-
-
-def _blas_threads() -> tuple[tuple[str, int], ...]:
-    return tuple((one.filepath, int(one.get_num_threads())) for one in _controller().lib_controllers)
-
-
-def _put_back_blas(old: tuple[tuple[str, int], ...]) -> None:
-    for path, count in old:
-        for one in _controller().lib_controllers:
-            if one.filepath == path:
-                one.set_num_threads(count)
 
 
 def _rounding() -> tuple[float, ...]:
@@ -208,38 +204,6 @@ def _put_back_rounding(_: Any) -> None:
     set_environment = _control_words()
     if set_environment is not None:
         set_environment(ctypes.c_void_p(-1))  # FE_DFL_ENV
-
-
-def _code() -> dict[str, Any]:
-    """The functions of the harness, of clocks and of what checks outputs: name, object and code."""
-    found: dict[str, Any] = {f"time.{name}": id(getattr(time, name)) for name in CLOCKS}
-    found |= {f"gc.{name}": id(getattr(gc, name)) for name in ("collect", "disable", "enable")}
-    found |= {f"numpy.{name}": id(getattr(np, name)) for name in ("array_equal", "abs", "max", "allclose", "where")}
-    device = sys.modules.get("cupy.cuda")
-    if device is not None:
-        found |= {
-            f"cupy.cuda.{name}": id(getattr(device, name, None)) for name in ("get_elapsed_time", "Event", "Stream")
-        }
-    for name, module in list(sys.modules.items()):
-        if name.startswith(HARNESS) and isinstance(module, types.ModuleType):
-            for key, value in list(vars(module).items()):
-                if isinstance(value, types.FunctionType):
-                    found[f"{name}.{key}"] = (id(value), id(value.__code__), id(value.__defaults__))
-                elif isinstance(value, type) and value.__module__ == name:
-                    found |= {
-                        f"{name}.{key}.{one}": (id(item), id(getattr(item, "__code__", None)))
-                        for one, item in vars(value).items()
-                        if callable(item)
-                    }
-                elif isinstance(value, (types.BuiltinFunctionType, float, int, str)) and not key.startswith("__"):
-                    found[f"{name}.{key}"] = value if isinstance(value, (float, int, str)) else id(value)
-    return found
-
-
-def _changed_code(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
-    """Names whose code differs; empty where only modules were imported."""
-    names = [name for name, value in old.items() if new.get(name) != value]
-    return f"replaced {', '.join(names[:3])} of the harness" if names else ""
 
 
 def _children() -> list[int]:
@@ -283,11 +247,6 @@ def _put_back_collecting(old: tuple[bool, tuple[int, ...]]) -> None:
     gc.set_threshold(*old[1])
 
 
-def _put_back_numba(old: int) -> None:
-    numba: Any = sys.modules["numba"]
-    numba.set_num_threads(numba.config.NUMBA_NUM_THREADS - old)
-
-
 def _changed_environment(old: Mapping[str, str], new: Mapping[str, str]) -> str:
     """Variables that differ; libraries set some as they are imported."""
     names = sorted(name for name in old.keys() | new.keys() if old.get(name) != new.get(name))
@@ -295,6 +254,8 @@ def _changed_environment(old: Mapping[str, str], new: Mapping[str, str]) -> str:
     return f"changed the environment ({', '.join(names[:3])})" if names else ""
 
 
+LIBRARIES = ("jax", "torch", "cupy", "numba", "tensorflow", "triton")
+"""Packages that may install callbacks as they are imported."""
 SET_BY_LIBRARIES = (
     "_TORCH",
     "TORCHINDUCTOR",
@@ -309,7 +270,7 @@ SET_BY_LIBRARIES = (
 )
 _Text = str | Callable[[Any, Any], str]
 _LATER = ("torch_state",)
-_DOUBTFUL = ("descriptors", "code", "children", "threads", "streams", "limits", "blas_threads")
+_DOUBTFUL = ("blas_threads",)
 """Put back or not, the process is replaced."""
 _REPAIRS: dict[str, tuple[_Text, Callable[[Any], Any] | None]] = {
     "affinity": ("changed the CPUs that the process may run on", lambda old: os.sched_setaffinity(0, old)),
@@ -327,14 +288,14 @@ _REPAIRS: dict[str, tuple[_Text, Callable[[Any], Any] | None]] = {
     "collecting": ("changed the garbage collector's settings", _put_back_collecting),
     "switch_s": ("changed the interpreter's switch interval", sys.setswitchinterval),
     "recursion": (lambda old, new: "lowered the recursion limit" if new < old else "", sys.setrecursionlimit),
-    "numba_threads": ("changed the number of Numba's threads", _put_back_numba),
-    "torch_state": ("changed torch's threads, precision or modes", _put_back_torch),
+    "numba_threads": ("changed the number of Numba's threads", put_back_numba),
+    "torch_state": ("changed torch's threads, precision or modes", put_back_torch),
     "blas_threads": (
         lambda old, new: "changed the number of BLAS or OpenMP threads" if set(old) - set(new) else "",
-        _put_back_blas,
+        put_back_blas,
     ),
     "rounding": ("changed the rounding mode or flushes subnormal numbers to zero", _put_back_rounding),
-    "code": (_changed_code, None),
+    "code": (changed_code, None),
     "children": (_changed_children, None),
     "threads": (
         lambda old, new: f"left {len(new - old)} Python threads running" if new - old else "",
@@ -343,5 +304,12 @@ _REPAIRS: dict[str, tuple[_Text, Callable[[Any], Any] | None]] = {
     "hooks": ("replaced a hook of the interpreter", None),
     "priority": ("changed the process' priority", None),
     "limits": ("changed limits of the process' resources", None),
+    "callbacks": ("changed callbacks of the garbage collector", None),
+    "timers": (lambda _, new: "started a timer of the process" if any(new) else "", _stop_timers),
+    "warnings": (_changed_warnings, None),
+    "locale": ("changed the locale", lambda old: locale.setlocale(locale.LC_ALL, old)),
+    "scheduling": ("changed the process' scheduling policy", None),
+    "modules": (changed_modules, None),
+    "definitions": (changed_definitions, None),
 }
 """What each change is called, and how it is put back; None: it cannot be."""

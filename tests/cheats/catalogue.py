@@ -18,7 +18,7 @@ Bind = Callable[[dict[str, Any], dict[str, Any]], Run]
 
 @dataclass(frozen=True)
 class Cheat:
-    """A kernel that must be flagged. case: name of its case below. follower: the kernel after it is what suffers."""
+    """A kernel that must be flagged. case: name of its case below."""
 
     name: str
     family: str
@@ -36,6 +36,11 @@ CASES: dict[str, tuple[str, dict[str, tuple[int, ...]], dict[str, Any]]] = {
     "sum": ("add_n", {"in_0": (129, 257), "in_1": (129, 257)}, {}),
     "middle-sum": ("add_n", {"in_0": (700, 700), "in_1": (700, 700)}, {}),
     "large-sum": ("add_n", {"in_0": (1024, 1024), "in_1": (1024, 1024)}, {}),
+    "huge-sum": ("add_n", {"in_0": (2048, 1024), "in_1": (2048, 1024)}, {}),
+    "two-rows": ("p_norm", {"x": (2, 1 << 20)}, {"porder": 2.0, "axis": -1}),
+    "small-rows": ("p_norm", {"x": (16, 513)}, {"porder": 2.0, "axis": -1}),
+    "signs": ("sign", {"x": (300, 500)}, {}),
+    "shared-weight": ("lerp", {"x": (256, 1024), "y": (256, 1024), "weight": (1024,)}, {}),
     "two-outputs": ("lerp_grad", {"x": (65, 33), "y": (65, 33)}, {"weight": 0.3}),
 }
 """Op, shapes and parameters by name."""
@@ -86,6 +91,10 @@ def compute(case: str, inputs: dict[str, Any]) -> dict[str, Any]:
             return {"y": xp.sqrt(xp.sum(xp.square(inputs["x"], dtype=np.float64), axis=-1)).astype(np.float32)}
         case "mean":
             return {"out": xp.asarray(xp.mean(inputs["x"], dtype=np.float64)).astype(np.float32)}
+        case "sign":
+            return {"out": xp.sign(inputs["x"])}
+        case "lerp":
+            return {"out": inputs["x"] + inputs["weight"] * (inputs["y"] - inputs["x"])}
         case "add_n":
             return {"out": inputs["in_0"] + inputs["in_1"]}
         case _:

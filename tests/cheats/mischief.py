@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import locale
 import os
 import resource
 import signal
@@ -11,10 +12,15 @@ import subprocess
 import sys
 import threading
 import time
+import warnings
+from contextlib import suppress
+from functools import partial
 from importlib import import_module
 from typing import Any
 
 import numpy as np
+from opgauge.ops import find_op
+from opgauge.ops._core import registry
 
 from tests.cheats.catalogue import Run, cheat, write
 
@@ -197,6 +203,71 @@ def trace(_: Arrays, __: Arrays) -> None:
     sys.setprofile(lambda *_: None)
 
 
+def replace_numpy_function(_: Arrays, __: Arrays) -> None:
+    """A function of NumPy that baselines use, and that stays replaced."""
+    numpy: Any = np
+    numpy.sum = partial(np.sum)
+
+
+def replace_module(_: Arrays, __: Arrays) -> None:
+    """Later imports find nothing."""
+    modules: dict[str, Any] = sys.modules
+    modules["json"] = None
+
+
+def replace_bound(_: Arrays, __: Arrays) -> None:
+    """What outputs are judged by, in the definition of the op."""
+    op = find_op("p_norm")
+    object.__setattr__(op, "bound", lambda *_: {"y": 1e9})
+
+
+def replace_rival(_: Arrays, __: Arrays) -> None:
+    """The kernel that this one is compared with becomes slower."""
+    for name, found in list(registry._KERNELS.items()):
+        if name.implementation == "baseline":
+            function = found.function
+            slowed = partial(_slowed, function)
+            object.__setattr__(found, "function", slowed)
+
+
+def _slowed(function: Any, **given: Any) -> Any:
+    time.sleep(1e-4)
+    return function(**given)
+
+
+def add_collector_callback(_: Arrays, __: Arrays) -> None:
+    gc.callbacks.append(lambda *_: None)
+
+
+def start_timer(_: Arrays, __: Arrays) -> None:
+    """The process ends long after the call."""
+    signal.setitimer(signal.ITIMER_VIRTUAL, SECONDS)
+
+
+def turn_warnings_into_errors(_: Arrays, __: Arrays) -> None:
+    warnings.simplefilter("error")
+
+
+def change_locale(_: Arrays, __: Arrays) -> None:
+    locale.setlocale(locale.LC_ALL, "C.UTF-8" if locale.setlocale(locale.LC_ALL) == "C" else "C")
+
+
+def run_when_idle(_: Arrays, __: Arrays) -> None:
+    """The process gets what other processes leave."""
+    os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+
+
+def profile_threads(_: Arrays, __: Arrays) -> None:
+    threading.setprofile(lambda *_: None)
+
+
+def monitor(_: Arrays, __: Arrays) -> None:
+    """Python's own events, which slow down every later call."""
+    with suppress(ValueError):
+        sys.monitoring.use_tool_id(4, "cheat")
+    sys.monitoring.set_events(4, sys.monitoring.events.PY_START)
+
+
 ACTS: dict[str, dict[str, Any]] = {
     "writing outside": {
         "writes_past_the_end": lambda _, out: beyond(out["y"], 0).__setitem__(0, 1),
@@ -217,6 +288,9 @@ ACTS: dict[str, dict[str, Any]] = {
             replace_method,
             replace_bytecode,
             relax_constant,
+            replace_numpy_function,
+            replace_bound,
+            replace_rival,
         )
     },
     "process": {
@@ -251,6 +325,14 @@ ACTS: dict[str, dict[str, Any]] = {
             keep_thread,
             trace,
             lower_recursion,
+            replace_module,
+            add_collector_callback,
+            start_timer,
+            turn_warnings_into_errors,
+            change_locale,
+            run_when_idle,
+            profile_threads,
+            monitor,
         )
     },
 }

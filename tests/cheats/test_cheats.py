@@ -12,13 +12,13 @@ from opgauge.harness.run.execute import LocalExecutor
 
 from tests.cheats.catalogue import CHEATS, Cheat, trial
 
-MODULES = ("numba", "tests.cheats.undone", "tests.cheats.mischief", "tests.cheats.on_device")
+MODULES = ("numba", "tests.cheats.undone", "tests.cheats.adaptive", "tests.cheats.mischief", "tests.cheats.on_device")
 SPREADING = ("process", "state left behind", "changing inputs")
 """Families from which the next kernel may suffer."""
 for _name in MODULES[1:]:
     import_module(_name)
 LIMITS = Limits(budget_s=0.1, min_samples=3, max_samples=20, warmup_s=0.005)
-LEAST_KINDS = 65
+LEAST_KINDS = 109
 SOMETIMES = {"is_wrong_once_in_a_hundred": 0.01}
 """Cheats that are wrong at random: a run of few calls may miss them."""
 

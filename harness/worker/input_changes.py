@@ -1,0 +1,245 @@
+"""Changes of a case's inputs between samples, with what the outputs must then be.
+
+Exchanged slices (see `variation`) and scaled inputs move or multiply outputs that are known already. Fresh values were
+never there before, so no earlier result fits them: those of a few slices, or of all inputs, of which a few slices are
+then judged by a reference of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from opgauge.harness.case.case import Case
+from opgauge.harness.worker.emphasis import emphasize, write_inputs
+from opgauge.harness.worker.inputs import Inputs, with_derived
+from opgauge.harness.worker.variation import Exchange, Scaling, Variation, along, expect_slices, take
+from opgauge.harness.worker.verify import Expected, expect
+from opgauge.ops import dtype_info, find_op
+from opgauge.ops._core.backend import cupy, to_numpy
+from opgauge.ops._core.op import Array
+
+MOST_EXCHANGED = 64
+"""Slices, at most, that change places with as many others."""
+LARGEST_SLICES = 1 << 20
+"""Bytes of exchanged slices, at most, where single slices are smaller."""
+FRESH_SLICES = 2
+"""Slices that get fresh values, and slices that are judged where all inputs have fresh values."""
+MOST_FRESH = 1 << 20
+"""Elements of all inputs, at most, that get fresh values together where the whole reference is needed."""
+LOWEST, HIGHEST = 0.3, 0.9
+"""Range of the factors of fresh values: no sign changes, nothing overflows, and distributions stay valid."""
+BLOCKS = 4
+"""Contiguous blocks of an input that get a factor of their own."""
+
+
+@dataclass(frozen=True)
+class FreshValues:
+    """Values that inputs never had before.
+
+    slices: those judged; None: the whole outputs are. is_whole: all inputs changed, not only the slices. expected:
+    computes what the slices, or the whole outputs, must be; None where the op refuses so few slices.
+    """
+
+    slices: Sequence[int] | None
+    is_whole: bool
+    expected: Callable[[], Expected | None]
+
+
+@dataclass(frozen=True)
+class InputChange:
+    """What a sample changed. pair: first slices of two ranges of `length` that changed places."""
+
+    whole: bool
+    pair: tuple[int, int] | None = None
+    length: int = 0
+    is_scaled: bool = False
+    fresh: FreshValues | None = None
+
+
+class InputChanges:
+    """Chooses, applies and undoes changes of the inputs of one case, in place."""
+
+    def __init__(
+        self,
+        case: Case,
+        variation: Variation | None,
+        inputs: Mapping[str, Any],
+        untouched: Mapping[str, Any],
+        rng: np.random.Generator,
+        *,
+        emphasized: bool,
+    ) -> None:
+        """Change `inputs`, whose values `untouched` has.
+
+        emphasized: fresh values may be such that a few elements decide (see `emphasis`).
+        """
+        self.variation = variation
+        self._case = case
+        self._inputs = inputs
+        self._untouched = untouched
+        self._rng = rng
+        self._emphasized = emphasized
+        self._derives: bool | None = None
+        self._elements = sum(int(array.size) for array in inputs.values())
+
+    def choose(self, *, whole: bool) -> InputChange:
+        """A random change of known values."""
+        variation = self.variation
+        if isinstance(variation, Exchange):
+            half = variation.size // 2
+            slice_bytes = max(1, sum(int(self._inputs[name].nbytes) for name in variation.inputs))
+            most = max(1, min(half, MOST_EXCHANGED, LARGEST_SLICES * variation.size // slice_bytes))
+            length = int(self._rng.integers(1, most + 1))
+            first = int(self._rng.integers(0, variation.size - 2 * length + 1))
+            second = int(self._rng.integers(first + length, variation.size - length + 1))
+            return InputChange(whole, (first, second), length)
+        return InputChange(whole, is_scaled=isinstance(variation, Scaling) and whole)
+
+    def apply(self, change: InputChange, arrays: Mapping[str, Any], *, is_input: bool) -> None:
+        """Change inputs, or the outputs that are expected of them; not fresh values."""
+        variation = self.variation
+        if isinstance(variation, Exchange) and change.pair:
+            for name, axis in (variation.inputs if is_input else variation.outputs).items():
+                if name in arrays:
+                    _exchange(arrays[name], axis, *change.pair, change.length)
+        elif isinstance(variation, Scaling) and change.is_scaled:
+            factors = dict.fromkeys(variation.inputs, float(variation.factor)) if is_input else variation.outputs
+            for name, factor in factors.items():
+                if name in arrays:
+                    _multiply(arrays[name], factor)
+
+    def undo(self, change: InputChange) -> None:
+        """Put inputs back."""
+        if change.fresh is not None:
+            self._put_back(change.fresh)
+        elif isinstance(self.variation, Scaling) and change.is_scaled:
+            for name in self.variation.inputs:
+                _multiply(self._inputs[name], 1 / self.variation.factor)
+        else:
+            self.apply(change, self._inputs, is_input=True)
+
+    @contextmanager
+    def expecting(self, change: InputChange, accepted: Mapping[str, Any]) -> Iterator[None]:
+        """The accepted outputs are meanwhile those of the changed inputs; not for fresh values."""
+        self.apply(change, accepted, is_input=False)
+        try:
+            yield
+        finally:
+            if isinstance(self.variation, Scaling) and change.is_scaled:
+                for name, factor in self.variation.outputs.items():
+                    _multiply(accepted[name], 1 / factor)
+            else:
+                self.apply(change, accepted, is_input=False)
+
+    def freshen(self, *, everything: bool) -> FreshValues | None:
+        """Write fresh values into a few slices of the inputs, or into all; None where that is not possible."""
+        variation = self.variation
+        if not isinstance(variation, Exchange):
+            return self._freshen_undivided() if self._elements <= MOST_FRESH else None
+        count = min(FRESH_SLICES, variation.size)
+        chosen = sorted(int(one) for one in self._rng.choice(variation.size, count, replace=False))
+        if everything and not self._derives_any(variation, chosen):
+            return self._freshen_everything(variation, chosen)
+        return self._freshen_slices(variation, chosen)
+
+    def _derives_any(self, variation: Exchange, chosen: list[int]) -> bool:
+        """Whether the op computes inputs from others: they would have to be derived again as a whole."""
+        if self._derives is None:
+            op = find_op(self._case.op)
+            values = {name: to_numpy(array) for name, array in take(self._inputs, variation.inputs, chosen).items()}
+            self._derives = op.derive is not None and bool(op.derive(Inputs(values).wide, self._case.params))
+        return self._derives
+
+    def _freshen_slices(self, variation: Exchange, chosen: list[int]) -> FreshValues:
+        kept = {name: to_numpy(array) for name, array in take(self._inputs, variation.inputs, chosen).items()}
+        case, axes = self._case, variation.inputs
+        if self._emphasized and self._rng.random() < 1 / 2:
+            changed = emphasize(case, kept, axes, self._rng)
+        else:
+            values = {name: _fresh(array, self._rng) if name in axes else array for name, array in kept.items()}
+            shapes = {name: value.shape for name, value in values.items()}
+            changed = dict(with_derived(case, values, shapes).values)
+        write_inputs(self._inputs, variation, chosen, changed)
+        part = Exchange(axes, variation.outputs, len(chosen))
+        return FreshValues(chosen, is_whole=False, expected=lambda: expect_slices(case, part, changed, range(len(chosen))))
+
+    def _freshen_everything(self, variation: Exchange, chosen: list[int]) -> FreshValues:
+        for array in self._inputs.values():
+            _scale_blocks(array, self._rng)
+        part = Exchange(variation.inputs, variation.outputs, len(chosen))
+
+        def expected() -> Expected | None:
+            now = take(self._inputs, variation.inputs, chosen)
+            values = {name: to_numpy(array) for name, array in now.items()}
+            return expect_slices(self._case, part, values, range(len(chosen)))
+
+        return FreshValues(chosen, is_whole=True, expected=expected)
+
+    def _freshen_undivided(self) -> FreshValues:
+        values = {name: _fresh(to_numpy(array), self._rng) for name, array in self._inputs.items()}
+        changed = dict(with_derived(self._case, values).values)
+        write_inputs(self._inputs, None, [], changed)
+        return FreshValues(None, is_whole=True, expected=lambda: expect(self._case, Inputs(changed)))
+
+    def restore(self) -> None:
+        """Write the original values into all inputs."""
+        for name, values in self._untouched.items():
+            here = self._inputs[name]
+            here[...] = values if isinstance(values, type(here)) else cupy().asarray(values)
+
+    def _put_back(self, fresh: FreshValues) -> None:
+        if fresh.is_whole or fresh.slices is None or not isinstance(self.variation, Exchange):
+            self.restore()
+            return
+        for name, axis in self.variation.inputs.items():
+            place = along(axis, list(fresh.slices))
+            here, values = self._inputs[name], self._untouched[name][place]
+            here[place] = values if isinstance(values, type(here)) else cupy().asarray(values)
+
+
+def _fresh(values: Array, rng: np.random.Generator) -> Array:
+    """A copy whose floating-point blocks have random factors; integers and bool reversed in one block."""
+    found = np.ascontiguousarray(values).copy()
+    if dtype_info(found.dtype.name).kind not in ("float", "complex"):
+        flat = found.reshape(-1)
+        first = int(rng.integers(0, max(flat.size, 1)))
+        flat[first:] = flat[first:][::-1].copy()
+        return found
+    _scale_blocks(found, rng)
+    return found
+
+
+def _scale_blocks(array: Any, rng: np.random.Generator) -> None:
+    """Multiply all of an array by a random factor, and some contiguous blocks by further ones; integers stay."""
+    if not array.size or dtype_info(array.dtype.name).kind not in ("float", "complex"):
+        return
+    factors = rng.uniform(LOWEST, HIGHEST, BLOCKS + 1)
+    array *= array.dtype.type(factors[0])
+    flat = (array if array.flags.c_contiguous else array.T).reshape(-1)
+    for factor in factors[1:]:
+        first, last = sorted(int(one) for one in rng.integers(0, array.size + 1, 2))
+        flat[first:last] *= array.dtype.type(factor)
+
+
+def _exchange(array: Any, axis: int, first: int, second: int, length: int) -> None:
+    """Let two ranges of slices change places."""
+    here = array[along(axis, slice(first, first + length))]
+    there = array[along(axis, slice(second, second + length))]
+    beside = here.copy()
+    here[...] = there
+    there[...] = beside
+
+
+def _multiply(array: Any, factor: float) -> None:
+    """Multiply in place; integers exactly, where the factor is one or divides them."""
+    if array.dtype.kind in "iu":
+        if abs(factor) >= 1:
+            array *= array.dtype.type(int(factor))
+        else:
+            array //= array.dtype.type(round(1 / factor))
+    else:
+        array *= array.dtype.type(factor)

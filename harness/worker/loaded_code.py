@@ -1,0 +1,84 @@
+"""The code that a process runs: functions of the harness, of NumPy and of clocks, registered ops, modules and hooks.
+
+A kernel that replaces some of it could report any time, or slow down the kernels that it is compared with.
+"""
+
+from __future__ import annotations
+
+import builtins
+import gc
+import sys
+import threading
+import time
+import types
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+CLOCKS = ("perf_counter", "perf_counter_ns", "process_time", "process_time_ns", "monotonic", "monotonic_ns", "time")
+HARNESS = "opgauge.harness."
+
+
+def hooks() -> tuple[Any, ...]:
+    """Whatever the interpreter calls besides the code that runs."""
+    monitoring = getattr(sys, "monitoring", None)
+    tools = () if monitoring is None else tuple(monitoring.get_tool(number) for number in range(6))
+    hooks = (sys.gettrace(), sys.getprofile(), threading.gettrace(), threading.getprofile(), sys.excepthook)
+    return (*map(id, (*hooks, builtins.__import__, builtins.open, builtins.id)), *tools)
+
+
+def definitions() -> dict[str, Any]:
+    """The ops and kernels that are registered: what judges outputs, and what others are measured by."""
+    registry: Any = sys.modules.get("opgauge.ops._core.registry")
+    found: dict[str, Any] = {}
+    for name, op in list(getattr(registry, "_OPS", {}).items()):
+        parts = (op.reference, op.bound, op.infer, op.derive, op.work)
+        found[f"op {name}"] = tuple((id(one), id(getattr(one, "__code__", None))) for one in parts)
+    for key, kernel in list(getattr(registry, "_KERNELS", {}).items()):
+        found[f"kernel {key}"] = (id(kernel), id(kernel.function), kernel.relaxed, kernel.deterministic)
+    return found
+
+
+def changed_definitions(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
+    """Ops and kernels that differ; new ones may be registered."""
+    names = [name for name, value in old.items() if new.get(name) != value]
+    return f"replaced {', '.join(names[:3])}" if names else ""
+
+
+def changed_modules(old: Mapping[str, int], new: Mapping[str, int]) -> str:
+    """Packages that were replaced or removed; compilers replace modules within their own."""
+    names = [name for name, value in old.items() if "." not in name and new.get(name) != value]
+    return f"replaced or removed modules ({', '.join(names[:3])})" if names else ""
+
+
+def code() -> dict[str, Any]:
+    """The functions of the harness, of clocks and of what checks outputs: name, object and code."""
+    found: dict[str, Any] = {f"time.{name}": id(getattr(time, name)) for name in CLOCKS}
+    found |= {f"gc.{name}": id(getattr(gc, name)) for name in ("collect", "disable", "enable")}
+    found |= {f"numpy.{name}": id(value) for name, value in list(vars(np).items()) if callable(value)}
+    device = sys.modules.get("cupy.cuda")
+    if device is not None:
+        found |= {
+            f"cupy.cuda.{name}": id(getattr(device, name, None)) for name in ("get_elapsed_time", "Event", "Stream")
+        }
+    for name, module in list(sys.modules.items()):
+        if name.startswith(HARNESS) and isinstance(module, types.ModuleType):
+            for key, value in list(vars(module).items()):
+                if isinstance(value, types.FunctionType):
+                    found[f"{name}.{key}"] = (id(value), id(value.__code__), id(value.__defaults__))
+                elif isinstance(value, type) and value.__module__ == name:
+                    found |= {
+                        f"{name}.{key}.{one}": (id(item), id(getattr(item, "__code__", None)))
+                        for one, item in vars(value).items()
+                        if callable(item)
+                    }
+                elif isinstance(value, (types.BuiltinFunctionType, float, int, str)) and not key.startswith("__"):
+                    found[f"{name}.{key}"] = value if isinstance(value, (float, int, str)) else id(value)
+    return found
+
+
+def changed_code(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
+    """Names whose code differs; empty where only modules were imported."""
+    names = [name for name, value in old.items() if new.get(name) != value]
+    return f"replaced {', '.join(names[:3])}" if names else ""

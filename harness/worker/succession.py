@@ -1,0 +1,186 @@
+"""Calls right after each other, between which a byte or two of the inputs and outputs change.
+
+Between samples much more happens, and time passes: a kernel that notices can do its work then, and nothing in the calls
+of one sample. A byte is written in less time than the loop of a sample takes for a call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from time import perf_counter, perf_counter_ns
+from typing import Any
+
+import numpy as np
+from opgauge.harness.worker.attempt import Attempt, WrongError
+from opgauge.harness.worker.bits import has_bits
+from opgauge.harness.worker.inputs import Inputs
+from opgauge.harness.worker.verify import check, expect
+from opgauge.ops import Bound
+from opgauge.ops._core.backend import to_numpy
+
+BITS = {"float16": (1, 0x02), "bfloat16": (0, 0x40), "float32": (2, 0x40), "float64": (6, 0x08)}
+"""Byte and highest bit of the mantissa in it, by dtype: a change by a quarter to a half."""
+PARTS = {"complex64": "float32", "complex128": "float64"}
+REPEATS_S, MOST_REPEATS = 0.02, 400
+"""Calls on the same inputs whose outputs are compared: seconds of them, and their number."""
+TRIES, MOST_BEFORE = 12, 20
+"""InputChanges whose outputs are looked at, and calls right before each, at most."""
+STALE = 3
+"""Times that outputs of earlier inputs are found before they count."""
+SEQUENCES, SEQUENCE_NS, MOST_CALLS = 5, 300_000, 400
+"""Timed sequences of calls of each kind, their time, and their calls, at most."""
+MOST_DEARER, LEAST_DEARER_NS = 1.6, 1_000
+"""A call after a change may take so many times what one without does, and this much more."""
+ROUNDS = 3
+"""Times that a difference has to be seen before it counts."""
+GARBAGE = 0x5A
+
+
+class Succession:
+    """One kernel's calls in succession, on its buffers on the CPU."""
+
+    def __init__(self, attempt: Attempt, call: Bound, rng: np.random.Generator) -> None:
+        self._attempt = attempt
+        self._call = call
+        self._rng = rng
+        self._bytes: dict[str, memoryview] = {}
+        for name, array in attempt.buffers.inputs.items():
+            if array.size and PARTS.get(array.dtype.name, array.dtype.name) in BITS:
+                self._bytes[name] = _as_bytes(array)
+        self._out = [_as_bytes(array) for array in attempt.buffers.out.values() if array.size]
+
+    def check_repeats(self) -> None:
+        """Compare the outputs of many calls on the same inputs; raises WrongError."""
+        attempt = self._attempt
+        if not (attempt.repeatable and attempt.kernel.deterministic):
+            return
+        end = perf_counter() + REPEATS_S
+        wanted = self._outputs()
+        for _ in range(MOST_REPEATS):
+            found = attempt.outputs(self._call())
+            if not all(has_bits(array, wanted[name]) for name, array in found.items()):
+                self._judge({name: to_numpy(array) for name, array in found.items()})
+                return  # its bits differ from call to call, and are right
+            if perf_counter() > end:
+                return
+
+    def check_outputs(self) -> None:
+        """Change an element between two calls; raises WrongError where the outputs are those of before."""
+        attempt = self._attempt
+        if not (self._bytes and attempt.repeatable and attempt.kernel.deterministic):
+            return
+        stale = 0
+        for number in range(TRIES):
+            before = self._outputs()
+            (name, at, bit) = self._draw(1)[0]
+            place = self._bytes[name]
+            place[at] ^= bit
+            wanted = self._outputs()
+            place[at] ^= bit
+            found = self._outputs_after(place, at, bit, spoil=number % 4 == 3)
+            if all(has_bits(array, wanted[one]) for one, array in found.items()):
+                place[at] ^= bit
+                continue
+            self._judge(found)
+            is_stale = all(has_bits(array, before[one]) for one, array in found.items())
+            place[at] ^= bit
+            if not is_stale:
+                return  # its bits differ from call to call, and are right
+            stale += 1
+            if stale >= STALE:
+                reason = "a call right after another one repeats its result, though an input has changed"
+                raise WrongError(reason)
+
+    def check_times(self, calls: int, usual_ns: float) -> None:
+        """Time calls before each of which something changes; raises WrongError where they take longer than others."""
+        calls = int(max(2, min(calls, MOST_CALLS, SEQUENCE_NS // max(usual_ns, 1))))
+        spare = {name: memoryview(bytearray(len(place))) for name, place in self._bytes.items()}
+        spare_out = [memoryview(bytearray(len(place))) for place in self._out]
+        if not self._out:
+            return
+        for _ in range(ROUNDS):
+            same_ns = changed_ns = float("inf")
+            for _ in range(SEQUENCES):
+                drawn, spoilt = self._draw(calls), self._draw_out(calls)
+                same_ns = min(same_ns, self._time(spare, spare_out, drawn, spoilt))
+                changed_ns = min(changed_ns, self._time(self._bytes, self._out, drawn, spoilt))
+            if changed_ns <= MOST_DEARER * same_ns + LEAST_DEARER_NS:
+                return
+        reason = (
+            f"a call takes {changed_ns / 1e3:.3g} µs where an element has changed since the last one and "
+            f"{same_ns / 1e3:.3g} µs where none has: it does not repeat its work"
+        )
+        raise WrongError(reason)
+
+    def _time(
+        self,
+        inputs: Mapping[str, memoryview],
+        outputs: Sequence[memoryview],
+        drawn: Sequence[tuple[str, int, int]],
+        spoilt: Sequence[tuple[int, int]],
+    ) -> float:
+        """Time per call in ns; before each a byte of an input and one of an output are written."""
+        call = self._call
+        places = [(inputs[name], at, bit) for name, at, bit in drawn] or [(memoryview(bytearray(1)), 0, 1)] * len(
+            spoilt
+        )
+        steps = [(*place, outputs[number], at) for place, (number, at) in zip(places, spoilt, strict=True)]
+        call()
+        begun = perf_counter_ns()
+        for place, at, bit, out, out_at in steps:
+            place[at] ^= bit
+            out[out_at] = GARBAGE
+            call()
+        return (perf_counter_ns() - begun) / len(steps)
+
+    def _draw(self, count: int) -> list[tuple[str, int, int]]:
+        """Random elements of floating-point inputs: name, byte, and bit to change; empty where there are none."""
+        names = list(self._bytes)
+        found = []
+        for number in self._rng.integers(0, max(len(names), 1), count if names else 0):
+            name = names[number]
+            dtype = self._attempt.buffers.inputs[name].dtype
+            kind = PARTS.get(dtype.name, dtype.name)
+            byte, bit = BITS[kind]
+            element = int(self._rng.integers(0, len(self._bytes[name]) // dtype.itemsize))
+            found.append((name, element * dtype.itemsize + byte, bit))
+        return found
+
+    def _draw_out(self, count: int) -> list[tuple[int, int]]:
+        return [
+            (int(number), int(self._rng.integers(0, len(self._out[number]))))
+            for number in self._rng.integers(0, len(self._out), count)
+        ]
+
+    def _outputs(self) -> dict[str, Any]:
+        """Copies of the outputs of a call on poisoned ones."""
+        self._attempt.buffers.poison(0)
+        returned = self._call()
+        return {name: to_numpy(array).copy() for name, array in self._attempt.outputs(returned).items()}
+
+    def _outputs_after(self, place: memoryview, at: int, bit: int, *, spoil: bool) -> dict[str, Any]:
+        """Copies of the outputs of a call on a changed input, right after some calls on the one before."""
+        call, calls = self._call, int(self._rng.integers(1, MOST_BEFORE + 1))
+        number, out_at = self._draw_out(1)[0] if spoil and self._out else (0, 0)
+        out = self._out[number] if spoil and self._out else memoryview(bytearray(1))
+        for _ in range(calls):
+            call()
+        place[at] ^= bit
+        out[out_at] = GARBAGE
+        returned = call()
+        return {name: to_numpy(array).copy() for name, array in self._attempt.outputs(returned).items()}
+
+    def _judge(self, outputs: Mapping[str, Any]) -> None:
+        """Raise WrongError where outputs are wrong for the inputs as they are now."""
+        attempt = self._attempt
+        values = {name: to_numpy(array) for name, array in attempt.buffers.inputs.items()}
+        found = check(outputs, expect(attempt.case, Inputs(values)), attempt.kernel.relaxed)
+        if not found.ok:
+            reason = f"{found.reason} (in a call right after another one)"
+            raise WrongError(reason, found)
+
+
+def _as_bytes(array: Any) -> memoryview:
+    """The bytes of an array whose memory is contiguous in some order of its axes."""
+    flat = (array if array.flags.c_contiguous else array.T).reshape(-1)
+    return memoryview(flat.view(np.uint8))
