@@ -165,7 +165,9 @@ class InputChanges:
             changed = dict(with_derived(case, values, shapes).values)
         write_inputs(self._inputs, variation, chosen, changed)
         part = Exchange(axes, variation.outputs, len(chosen))
-        return FreshValues(chosen, is_whole=False, expected=lambda: expect_slices(case, part, changed, range(len(chosen))))
+        return FreshValues(
+            chosen, is_whole=False, expected=lambda: expect_slices(case, part, changed, range(len(chosen)))
+        )
 
     def _freshen_everything(self, variation: Exchange, chosen: list[int]) -> FreshValues:
         for array in self._inputs.values():
@@ -203,7 +205,7 @@ class InputChanges:
 
 def _fresh(values: Array, rng: np.random.Generator) -> Array:
     """A copy whose floating-point blocks have random factors; integers and bool reversed in one block."""
-    found = np.ascontiguousarray(values).copy()
+    found = np.array(values, order="C")
     if dtype_info(found.dtype.name).kind not in ("float", "complex"):
         flat = found.reshape(-1)
         first = int(rng.integers(0, max(flat.size, 1)))

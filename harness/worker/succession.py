@@ -24,7 +24,7 @@ PARTS = {"complex64": "float32", "complex128": "float64"}
 REPEATS_S, MOST_REPEATS = 0.02, 400
 """Calls on the same inputs whose outputs are compared: seconds of them, and their number."""
 TRIES, MOST_BEFORE = 12, 20
-"""InputChanges whose outputs are looked at, and calls right before each, at most."""
+"""Changes whose outputs are looked at, and calls right before each, at most."""
 STALE = 3
 """Times that outputs of earlier inputs are found before they count."""
 SEQUENCES, SEQUENCE_NS, MOST_CALLS = 5, 300_000, 400
