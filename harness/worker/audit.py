@@ -17,7 +17,7 @@ import numpy as np
 from opgauge.harness.worker.attempt import Attempt, WrongError
 from opgauge.harness.worker.bits import has_bits
 from opgauge.harness.worker.emphasis import choose_slices, emphasize, emphasize_all, write_inputs
-from opgauge.harness.worker.input_changes import InputChange, InputChanges
+from opgauge.harness.worker.input_changes import FreshValues, InputChange, InputChanges
 from opgauge.harness.worker.inputs import Inputs
 from opgauge.harness.worker.variation import Exchange, along, expect_slices, find_variation, take
 from opgauge.harness.worker.verify import Expected, check, expect

@@ -19,8 +19,11 @@ for _name in MODULES[1:]:
     import_module(_name)
 LIMITS = Limits(budget_s=0.1, min_samples=3, max_samples=20, warmup_s=0.005)
 LEAST_KINDS = 109
-SOMETIMES = {"is_wrong_once_in_a_hundred": 0.01}
-"""Cheats that are wrong at random: a run of few calls may miss them."""
+SOMETIMES = {
+    "is_wrong_once_in_a_hundred": "a run of few calls may miss it",
+    "skips_when_large_output_is_there": "on a busy host a sample is one call, before which outputs are poisoned: it works",
+}
+"""Cheats that may pass, and why."""
 
 
 @pytest.fixture(scope="module")
