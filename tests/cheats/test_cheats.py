@@ -21,7 +21,7 @@ LIMITS = Limits(budget_s=0.1, min_samples=3, max_samples=20, warmup_s=0.005)
 LEAST_KINDS = 109
 SOMETIMES = {
     "is_wrong_once_in_a_hundred": "a run of few calls may miss it",
-    "skips_when_large_output_is_there": "on a busy host a sample is one call, before which outputs are poisoned: it works",
+    "skips_when_large_output_is_there": "where a sample is one call, the poison before it makes it work",
 }
 """Cheats that may pass, and why."""
 
