@@ -36,7 +36,7 @@ MOST_GROUPS = 2**16 - 1
 SOURCE = CudaSource(
     __file__,
     "spread.cu",
-    tuple(f"{name}<{dtype_info(item).ctype}>" for item in DTYPES for name in ("ready", "spread", "finish")),
+    tuple(f"{name}<{dtype_info(item).ctype}>" for item in DTYPES for name in ("prepare_lines", "spread", "store_gradients")),
 )
 """Declared instances of spread.cu."""
 
@@ -90,10 +90,10 @@ class SpreadLayout:
         """Bytes of lines of x and the output's gradient, filter, gradients of it, x and columns, columns, splits."""
         found = self.found
         lines = found.batch * found.size[0] * found.size[1] * self.depth
-        turned = found.out_channels * found.taps * self.channels.depth * self.itemsize
+        reordered = found.out_channels * found.taps * self.channels.depth * self.itemsize
         columns = self.columns * found.taps * self.depth
         exact = (
-            *(lines * self.itemsize, self.columns * found.out_channels * self.itemsize, turned, turned),
+            *(lines * self.itemsize, self.columns * found.out_channels * self.itemsize, reordered, reordered),
             *(4 * lines, 4 * columns),
             *(columns * self.itemsize * (self.itemsize < np.dtype(np.float32).itemsize),),
             splits_bytes(self.product, found.groups),
@@ -129,11 +129,11 @@ def spread_of(found: SamplingGeometry, dtype: str) -> SpreadLayout | None:
     return made if max(counts) <= LARGEST_INDEX else None
 
 
-def _column_grad(made: SpreadLayout, turned: Any, out_lines: Any, to: Any) -> Bound:
+def _column_grad(made: SpreadLayout, reordered: Any, out_lines: Any, to: Any) -> Bound:
     """Gradient of the output by the filter, (pixels, taps, channels), in float32."""
     each, columns, depth = made.product
     a = Matrix(out_lines, made.found.out_channels, group=each, along=True)
-    b = Matrix(turned, columns, group=each * columns)
+    b = Matrix(reordered, columns, group=each * columns)
     return product(a, b, _lines(made, to), (depth, columns, each), groups=made.found.groups)
 
 
@@ -156,8 +156,8 @@ def backward(made: SpreadLayout, arrays: tuple[Any, ...], out: dict[str, Any], w
     x, offset, mask, weights, out_grad = arrays
     ends = accumulate(made.sizes, initial=0)
     parts = [workspace[start:end] for start, end in pairwise(ends)]
-    lines, out_lines, turned, turned_grad = (part.view(x.dtype) for part in parts[:4])
-    turned, turned_grad = turned[: _count(made)], turned_grad[: _count(made)]
+    lines, out_lines, reordered, reordered_grad = (part.view(x.dtype) for part in parts[:4])
+    reordered, reordered_grad = reordered[: _count(made)], reordered_grad[: _count(made)]
     line_grad, gradient = parts[4], parts[5].view(np.float32)
     columns = gradient if x.dtype == np.float32 else parts[6].view(x.dtype)
     plan, rows = made.struct(), made.found.out_channels
@@ -166,17 +166,17 @@ def backward(made: SpreadLayout, arrays: tuple[Any, ...], out: dict[str, Any], w
         line_grad if "x_grad" in out else None,
         *(out.get("offset_grad"), out.get("mask_grad")),
     )
-    ready = (x, out_grad, weights, lines, out_lines, turned, wanted[1], plan)
+    ready = (x, out_grad, weights, lines, out_lines, reordered, wanted[1], plan)
     steps = [
-        _launch("ready", x, (made.pieces + made.out_pieces + rows,), ready),
-        _column_grad(made, turned, out_lines, gradient),
+        _launch("prepare_lines", x, (made.pieces + made.out_pieces + rows,), ready),
+        _column_grad(made, reordered, out_lines, gradient),
         _launch("spread", x, made.grid, (lines, offset, mask, gradient, *wanted, plan)),
     ]
     if "filter_grad" in out:
-        steps.append(_filter_grad(made, columns, out_lines, turned_grad, parts[7]))
+        steps.append(_filter_grad(made, columns, out_lines, reordered_grad, parts[7]))
     if {"x_grad", "filter_grad"} & set(out):
-        finish = (line_grad, turned_grad, out.get("x_grad"), out.get("filter_grad"), plan)
-        steps.append(_launch("finish", x, (made.pieces + rows,), finish))
+        finish = (line_grad, reordered_grad, out.get("x_grad"), out.get("filter_grad"), plan)
+        steps.append(_launch("store_gradients", x, (made.pieces + rows,), finish))
     return steps
 
 

@@ -1,53 +1,53 @@
-// deformable_conv without a column buffer: samples go to shared memory and from there through the tensor cores, on sm_90a.
+// deformable_conv without a column buffer: samples pass through shared memory to the tensor cores, on sm_90a.
 //
-// `prepare` lays x out channels last and the filter as the stages in which it is wanted, and finds where samples lie;
-// `convolve` computes 64 Q pixels x N R output channels a block. Eight warps sample, Q x R groups of four multiply; a
-// ring of stages in shared memory lies between. A stage is one tap and 128 bytes of channels.
+// `prepare` transposes x to channels last, packs the filter by stages and computes sample positions; `convolve` computes
+// 64 Q pixels x N R output channels per block. Eight producer warps sample, Q x R consumer warpgroups multiply, with a
+// ring of stages in shared memory between them. A stage is one tap and 128 bytes of channels.
 //
-// float32 is taken apart into two halves of 11 bits each; three of the four products are summed. To have it within the
-// range of halves it is scaled by powers of two: the filter so that the largest of each row, samples so that the largest
-// of each pixel's stage lies in [2^14, 2^15). Factors within 2^-17 of the largest lose nothing, smaller ones are exact
-// to 2^-40 of it; an infinite one gives NaN. A stage is summed by itself and then added with rounding, as tensor cores
-// truncate. Where 11 bits are enough, as TF32's are, the first halves are all: HALVES is 1, a stage has twice the channels.
+// float32 is split into two halves of 11 bits each, and three of the four products are summed. To fit the range of
+// halves it is scaled by powers of two: the filter so that the largest of each row, samples so that the largest of each
+// pixel's stage lies in [2^14, 2^15). Factors within 2^-17 of the largest lose nothing, smaller ones are exact to 2^-40
+// of it; an infinite one gives NaN. A stage is summed separately and then added with rounding, as tensor cores truncate.
+// For the accuracy of TF32 the first half suffices: HALVES is 1, and a stage has twice the channels.
 
 #include "halves.cuh"
 #include "lines.cuh"
 #include "sampling.cuh"
 #include "warpgroup.cuh"
 
-constexpr int CONSUMERS = 256, PRODUCERS = 256;  // threads; those that multiply arrive first
+constexpr int CONSUMERS = 256, PRODUCERS = 256;  // threads; consumers have the lower indices
 constexpr int LINE = 128;      // bytes of a row of a stage: 64 elements of 16 bits, or HALVES halves of each float
-constexpr int LANES = 8;       // lanes that share a sample's place, 16 bytes of channels each
+constexpr int LANES = 8;       // lanes per sample, 16 bytes of channels each
 constexpr int OCTETS = PRODUCERS / LANES;
 constexpr int AHEAD = 2;       // samples in flight per thread
-constexpr int LOADS = 16;      // likewise, of the filter
+constexpr int LOADS = 16;      // loads of the filter in flight per thread
 constexpr int ALL_CONSUMERS = 1;  // named barrier
-constexpr int ROW_SCALES = 1024;  // bytes for those of a block
+constexpr int ROW_SCALES = 1024;  // bytes of a block's row scales
 
-constexpr int REGISTERS = 128;  // of a thread, on average
-template <typename T, int HALVES, int N>  // of one that samples; float32 has two sets of sums
+constexpr int REGISTERS = 128;  // average registers per thread
+template <typename T, int HALVES, int N>  // registers per producer thread; float32 has two sets of sums
 constexpr int SAMPLING = sizeof(T) == 2 ? 152 : HALVES == 2 ? 96 : N == 128 ? 104 : 112;
 
 struct Plan {
   Conv conv;
   int images, rows, row_tiles;   // rows: output channels of a group
-  int group_channels;            // of x, as given
+  int group_channels;            // channels of a group of x
   int segment;                   // channels that share group and deformable group
-  int depth, line_depth;         // channels of a group and of a line of x as stored out, segments padded
-  int chunks, span;              // stages of a tap; those that follow each other before the next tap
+  int depth, line_depth;         // channels of a group and of a line of x as stored, segments padded
+  int chunks, span;              // stages of a tap; consecutive stages before the next tap
   int share, splits;             // stages of a split
-  int places;                    // segments that a stage touches, at most
+  int positions;                 // maximum segments that a stage touches
   int stages;                    // of the ring
-  int tiles;                     // of rows within tiles of columns
-  int results;                   // bytes from the ring on where a tile's results are put in order
-  int strip;                     // rows of pixels that tiles take column by column: neighbours share what they read
-  Divisor padded;                // channels of a segment as stored out
+  int tiles;                     // tiles of rows within tiles of columns
+  int results;                   // offset in bytes of a tile's staged results from the ring
+  int strip;                     // rows of pixels that tiles traverse column by column: neighbours share reads
+  Divisor padded;                // channels of a segment as stored
   Divisor per_group;             // channels of a deformable group
   Divisor strip_pixels;
-  Divisor taps, visit;           // those of conv; chunks of a span
+  Divisor taps, run;             // taps of the filter; chunks of a span
 };
 
-// Which pixel of an image is the index-th to be taken.
+// Pixel of an image at position `index` in the order of strips.
 __device__ __forceinline__ int pixel_at(const Plan& plan, int index) {
   const int strip = quotient(index, plan.strip_pixels), within = remainder(index, strip, plan.strip_pixels);
   const int width = plan.conv.out_width.value, height = plan.conv.pixels.value / width;
@@ -60,38 +60,38 @@ constexpr int VECTOR = 16 / sizeof(T);
 template <int HALVES>
 constexpr int DEPTH = LINE / 2 / HALVES;  // channels of a stage
 template <typename T, int HALVES>
-constexpr int READS = DEPTH<HALVES> / LANES / VECTOR<T>;  // of a lane, for its channels of a stage at one corner
+constexpr int READS = DEPTH<HALVES> / LANES / VECTOR<T>;  // reads of a lane per stage and corner
 
-// Which channel of a stage is the j-th of the part-th eight: as lanes that read twice have them.
+// Channel of a stage that is the j-th of the part-th eight, in the order of lanes that read twice.
 template <typename T, int HALVES>
 __device__ __forceinline__ int channel_of(int part, int j) {
   constexpr int EACH = 8 / READS<T, HALVES>;
   return j / EACH * (LANES * EACH) + part * EACH + j % EACH;
 }
 
-struct alignas(16) Place {  // of one sample: its upper left corner's line times 16, and a bit for each corner that there is
+struct alignas(16) SamplePosition {  // upper left corner's line times 16, plus a bit for each corner inside the image
   int corner;
   float lh, lw, mask;
 };
 
-struct Spot {  // the same: lines of x, weights
+struct SampleLines {  // lines of x and weights of a sample's corners
   uint4 line;
   float4 weight;
 };
 
-// Tap and chunk of channels of a stage: a few chunks, tap by tap, then the next.
+// Tap and chunk of channels of a stage: a span of chunks for every tap, then the next span.
 struct Step {
   int inner, tap, super;
 
   __device__ __forceinline__ Step(const Plan& plan, int stage) {
-    const int visit = stage / plan.span;
-    inner = stage - visit * plan.span;
-    super = visit / plan.conv.taps;
-    tap = visit - super * plan.conv.taps;
+    const int run = stage / plan.span;
+    inner = stage - run * plan.span;
+    super = run / plan.conv.taps;
+    tap = run - super * plan.conv.taps;
   }
   __device__ __forceinline__ int chunk(const Plan& plan) const { return super * plan.span + inner; }
 
-  __device__ __forceinline__ void next_visit(const Plan& plan) {
+  __device__ __forceinline__ void next_run(const Plan& plan) {
     inner = 0;
     if (++tap == plan.conv.taps) {
       tap = 0;
@@ -100,9 +100,9 @@ struct Step {
   }
 };
 
-// One row of the filter: its stages' lines of 128 bytes, 16 bytes each moved by the row so that eight rows meet no bank twice.
+// Packs one row of the filter into its stages' lines of 128 bytes, swizzled so that eight rows use different banks.
 template <typename T, int HALVES>
-__device__ __forceinline__ void vector(
+__device__ __forceinline__ void pack_filter(
     const T* __restrict__ filter, unsigned char* __restrict__ packed, float* __restrict__ scales, const Plan& plan,
     int tile_rows, int padded_row) {
   __shared__ float largest[8];
@@ -132,14 +132,14 @@ __device__ __forceinline__ void vector(
     scale = power(254 + TOP - top);
     if (exists && threadIdx.x == 0) scales[group * plan.rows + row] = power(min(top, 254));
   }
-  constexpr int PARTS = DEPTH<HALVES> / 8;  // eights of channels of a stage
+  constexpr int PARTS = DEPTH<HALVES> / 8;  // groups of eight channels in a stage
   unsigned char* const to =
       packed + (static_cast<long long>(group * plan.row_tiles + tile) * stages * tile_rows + within) * LINE;
   const bool padded = plan.segment != plan.padded.value;
-  for (int i = threadIdx.x; i < stages * PARTS; i += 256) {  // neighbours take the taps of a channel, as they lie
+  for (int i = threadIdx.x; i < stages * PARTS; i += 256) {  // neighbouring threads read neighbouring taps
     const int piece = quotient(i, plan.taps), tap = remainder(i, piece, plan.taps), part = piece % PARTS;
-    const int chunk = piece / PARTS, super = quotient(chunk, plan.visit);
-    const int stage = (super * plan.conv.taps + tap) * plan.span + remainder(chunk, super, plan.visit);
+    const int chunk = piece / PARTS, super = quotient(chunk, plan.run);
+    const int stage = (super * plan.conv.taps + tap) * plan.span + remainder(chunk, super, plan.run);
     const int first = chunk * DEPTH<HALVES>;
     T values[8];
     if (exists && !padded && first + DEPTH<HALVES> <= plan.depth) {
@@ -173,7 +173,7 @@ __device__ __forceinline__ void vector(
 
 template <typename T>
 __device__ __forceinline__ void locate(
-    const T* __restrict__ offset, const T* __restrict__ mask, Place* __restrict__ places, const Plan& plan, int index) {
+    const T* __restrict__ offset, const T* __restrict__ mask, SamplePosition* __restrict__ positions, const Plan& plan, int index) {
   const int total = plan.images * plan.conv.pixels.value, area = plan.conv.height * plan.conv.width;
   const int entry = index / total, column = index - entry * total;
   if (entry >= plan.conv.taps * plan.conv.channels / plan.conv.per_group) return;
@@ -188,25 +188,28 @@ __device__ __forceinline__ void locate(
     flags |= 1 << corner;
     first = sample.at[corner] - corner / 2 * plan.conv.width - corner % 2;
   }
-  places[index] = {(image * area + first) * 16 + flags, sample.lh, sample.lw, sample.mask};
+  positions[index] = {(image * area + first) * 16 + flags, sample.lh, sample.lw, sample.mask};
 }
 
-// x (N, C, H, W) to lines (N, H, W, channels) and one of zeros; filter to packed and its rows' scales; places of
-// samples (deformable groups, taps, pixels of all images). In 16 bits it mostly waits: as many blocks as there may be.
+// prepare: blocks pack the filter, transpose x to lines and compute sample positions.
+// Layout   x (N, C, H, W), filter, offset, mask      Grid  rows of the filter + pieces of x + 1 + positions / 256
+// Block    256       Writes  lines (N, H, W, channels) and a line of zeros, packed filter and its rows' scales,
+//                            positions (deformable groups, taps, pixels of all images)
+// Why      16-bit types are bound by latency, so that the number of resident blocks is maximized
 template <typename T, int HALVES>
 __global__ void __launch_bounds__(256, sizeof(T) == 2 ? 6 : 4) prepare(
     const T* __restrict__ x, const T* __restrict__ filter, const T* __restrict__ offset, const T* __restrict__ mask,
     T* __restrict__ lines, T* __restrict__ zeros, unsigned char* __restrict__ packed, float* __restrict__ scales,
-    Place* __restrict__ places, int filter_rows, int pieces, int tile_rows, const __grid_constant__ Plan plan) {
+    SamplePosition* __restrict__ positions, int filter_rows, int pieces, int tile_rows, const __grid_constant__ Plan plan) {
   const int block = blockIdx.x;
   if (block < filter_rows) {
-    vector<T, HALVES>(filter, packed, scales, plan, tile_rows, block);
+    pack_filter<T, HALVES>(filter, packed, scales, plan, tile_rows, block);
   } else if (block < filter_rows + pieces) {
     const Lines of = {
         plan.conv.height * plan.conv.width, plan.conv.channels, plan.segment, plan.line_depth, plan.padded};
     to_channels_last(x, lines, static_cast<float*>(nullptr), of, block - filter_rows);
   } else if (block > filter_rows + pieces) {
-    locate(offset, mask, places, plan, (block - filter_rows - pieces - 1) * 256 + threadIdx.x);
+    locate(offset, mask, positions, plan, (block - filter_rows - pieces - 1) * 256 + threadIdx.x);
   } else {
     for (int i = threadIdx.x; i < plan.line_depth; i += 256) zeros[i] = T(0.0f);
   }
@@ -218,19 +221,19 @@ template <int N, int R, int Q>
 struct Ring {  // shared memory of a block
   static constexpr int ROWS = N * R, COLUMNS = 64 * Q, ITEMS = COLUMNS / OCTETS;
   static constexpr int FILTER_BYTES = ROWS * LINE, STAGE_BYTES = FILTER_BYTES + COLUMNS * LINE;
-  float* row_scales;  // (ROWS): what undoes the filter's scaling
+  float* row_scales;  // (ROWS): inverse scales of the filter
   unsigned char* memory;
-  Spot* spots;     // (warps that sample, places, 4 ITEMS): of the chunks in flight
-  Place* places;   // likewise: of the next
-  float* scales;   // (stages, COLUMNS): what undoes the samples' scaling
+  SampleLines* all_sample_lines;  // (producer warps, positions, 4 ITEMS): of the chunks in flight
+  SamplePosition* positions;      // (producer warps, positions, 4 ITEMS): of the next chunks
+  float* scales;                  // (stages, COLUMNS): inverse scales of the samples
   unsigned long long *full, *empty;
   unsigned int* counter;
 
   __device__ __forceinline__ Ring(unsigned char* start, const Plan& plan) : memory(start + ROW_SCALES) {
     row_scales = reinterpret_cast<float*>(start);
-    spots = reinterpret_cast<Spot*>(memory + plan.stages * STAGE_BYTES);
-    places = reinterpret_cast<Place*>(spots + plan.places * COLUMNS);
-    scales = reinterpret_cast<float*>(places + plan.places * COLUMNS);
+    all_sample_lines = reinterpret_cast<SampleLines*>(memory + plan.stages * STAGE_BYTES);
+    positions = reinterpret_cast<SamplePosition*>(all_sample_lines + plan.positions * COLUMNS);
+    scales = reinterpret_cast<float*>(positions + plan.positions * COLUMNS);
     full = reinterpret_cast<unsigned long long*>(scales + plan.stages * COLUMNS);
     empty = full + plan.stages;
     counter = reinterpret_cast<unsigned int*>(empty + plan.stages);
@@ -239,8 +242,8 @@ struct Ring {  // shared memory of a block
   __device__ __forceinline__ unsigned char* samples(int slot) const { return filter(slot) + FILTER_BYTES; }
 };
 
-// Slots of the ring in to_channels_last, and which time round it is.
-struct Turn {
+// Slot of the ring, and parity of the number of rounds through it.
+struct RingCursor {
   int slot = 0;
   unsigned int parity = 0;
   __device__ __forceinline__ void next(int stages) {
@@ -251,72 +254,72 @@ struct Turn {
   }
 };
 
-// Which column of the block's the octet of a warp has as its i-th. Octets of half a warp are four apart: their banks differ.
+// Column of the block that is the i-th of an octet of a warp. Octets of half a warp are four apart: their banks differ.
 __device__ __forceinline__ int column_of(int warp, int octet, int i) {
   return octet % 2 * 4 + octet / 2 + warp % 2 * 2 + warp / 2 * 8 + i * OCTETS;
 }
 
-// The places of a warp's samples: looked up one visit (a tap, some chunks of channels) ahead.
+// Loader of the positions of a warp's samples, one run (a tap, a span of chunks) ahead.
 template <int HALVES, int N, int R, int Q>
-struct Scout {
+struct PositionLoader {
   static constexpr int EACH = 4 * Ring<N, R, Q>::ITEMS;
   const Plan& plan;
-  const Place* table;
-  Spot* spots;
-  Place* places;
+  const SamplePosition* table;
+  SampleLines* all_sample_lines;
+  SamplePosition* positions;
   int first_column, segments, warp, lane;
 
-  __device__ __forceinline__ Scout(const Plan& plan, const Ring<N, R, Q>& ring, const Place* table, int first_column)
+  __device__ __forceinline__ PositionLoader(const Plan& plan, const Ring<N, R, Q>& ring, const SamplePosition* table, int first_column)
       : plan(plan), table(table), first_column(first_column) {
     segments = plan.group_channels / plan.segment;
     warp = threadIdx.x / 32 - CONSUMERS / 32;
     lane = threadIdx.x % 32;
-    spots = ring.spots + warp * plan.places * EACH;
-    places = ring.places + warp * plan.places * EACH;
+    all_sample_lines = ring.all_sample_lines + warp * plan.positions * EACH;
+    positions = ring.positions + warp * plan.positions * EACH;
   }
 
-  __device__ __forceinline__ void publish(const Step& step) const {
+  __device__ __forceinline__ void request(const Step& step) const {
     const int total = plan.images * plan.conv.pixels.value;
     const int first = blockIdx.y * segments + quotient(step.chunk(plan) * DEPTH<HALVES>, plan.padded);
 #pragma unroll 1
-    for (int i = lane; i < plan.places * EACH; i += 32) {
+    for (int i = lane; i < plan.positions * EACH; i += 32) {
       const int segment = first + i / EACH, column = first_column + column_of(warp, i % 4, i % EACH / 4);
       const bool valid = segment < (blockIdx.y + 1) * segments && column < total;
       const int entry = quotient(segment * plan.segment, plan.per_group) * plan.conv.taps + step.tap;
-      cp_async_zfill(places + i, valid ? table + static_cast<long long>(entry) * total + column : table, valid);
+      cp_async_zfill(positions + i, valid ? table + static_cast<long long>(entry) * total + column : table, valid);
     }
   }
 
   __device__ __forceinline__ void receive() const {
     const int zeros = plan.images * plan.conv.height * plan.conv.width, width = plan.conv.width;
     cp_async_wait_all();
-    __syncwarp();  // no lane wants the old ones
+    __syncwarp();  // all lanes have read the previous ones
 #pragma unroll 1
-    for (int i = lane; i < plan.places * EACH; i += 32) {
-      const Place place = places[i];
-      const int flags = place.corner & 15, first = place.corner >> 4;
-      const float nothing = flags != 0 ? 0.0f : 0.0f * place.mask;  // an inf or NaN as mask shows where there is no sample
+    for (int i = lane; i < plan.positions * EACH; i += 32) {
+      const SamplePosition position = positions[i];
+      const int flags = position.corner & 15, first = position.corner >> 4;
+      const float nothing = flags != 0 ? 0.0f : 0.0f * position.mask;  // propagates an inf or NaN of the mask
       const auto line = [&](int corner) {
         return flags & 1 << corner ? first + corner / 2 * width + corner % 2 : zeros;
       };
-      const auto weight = [&](int corner, float side) { return flags & 1 << corner ? side * place.mask : nothing; };
-      const float uh = 1 - place.lh, uw = 1 - place.lw;
-      spots[i].line = make_uint4(line(0), line(1), line(2), line(3));
-      spots[i].weight = make_float4(
-          weight(0, uh * uw), weight(1, uh * place.lw), weight(2, place.lh * uw), weight(3, place.lh * place.lw));
+      const auto weight = [&](int corner, float side) { return flags & 1 << corner ? side * position.mask : nothing; };
+      const float uh = 1 - position.lh, uw = 1 - position.lw;
+      all_sample_lines[i].line = make_uint4(line(0), line(1), line(2), line(3));
+      all_sample_lines[i].weight = make_float4(
+          weight(0, uh * uw), weight(1, uh * position.lw), weight(2, position.lh * uw), weight(3, position.lh * position.lw));
     }
     __syncwarp();
   }
 };
 
 template <typename T>
-struct Corners {
+struct CornerValues {
   Vector<T, VECTOR<T>> at[4];
   float4 weight;
-  __device__ __forceinline__ void load_from(const char* from, unsigned int bytes, const Spot& spot) {
-    const uint4 line = spot.line;
+  __device__ __forceinline__ void load_from(const char* from, unsigned int bytes, const SampleLines& sample_lines) {
+    const uint4 line = sample_lines.line;
     const unsigned int lines[4] = {line.x, line.y, line.z, line.w};
-    weight = spot.weight;
+    weight = sample_lines.weight;
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const uint4 word = __ldg(reinterpret_cast<const uint4*>(from + static_cast<unsigned long long>(lines[i]) * bytes));
@@ -331,10 +334,10 @@ struct Corners {
   }
 };
 
-// Samples of a pixel's channels, and how they get into their lines.
+// Samples of a pixel's channels.
 struct Whole {  // of float32
   float at[4];
-  __device__ __forceinline__ void blend(const Corners<float>& corners) {
+  __device__ __forceinline__ void blend(const CornerValues<float>& corners) {
 #pragma unroll
     for (int i = 0; i < 4; ++i) at[i] = corners.blend(i);
   }
@@ -343,7 +346,7 @@ struct Whole {  // of float32
 template <typename T>
 struct Narrowed {
   Vector<T, 8> vector;
-  __device__ __forceinline__ void blend(const Corners<T>& corners) {
+  __device__ __forceinline__ void blend(const CornerValues<T>& corners) {
 #pragma unroll
     for (int i = 0; i < 8; ++i) vector.at[i] = narrow<T>(corners.blend(i));
   }
@@ -363,7 +366,7 @@ __device__ __forceinline__ float largest_of(const Whole& samples) {
   return fmaxf(fmaxf(fabsf(at[0]), fabsf(at[1])), fmaxf(fabsf(at[2]), fabsf(at[3])));
 }
 
-// Samples OCTETS lines apart: taken apart and scaled by what eight lanes have in common.
+// Stores samples OCTETS lines apart, scaled by their common exponent and split into halves.
 template <int HALVES>
 __device__ __forceinline__ void put(
     unsigned char* line, float* scales, const Whole (&samples)[AHEAD], int lane, int row) {
@@ -410,22 +413,22 @@ __device__ __forceinline__ void put(
   }
 }
 
-// Where a thread loads its channels of a stage from.
+// Addresses of a thread's channels of a stage.
 template <typename T, int HALVES, int EACH>
 struct Source {
   const char* from[READS<T, HALVES>];
-  const Spot* spots[READS<T, HALVES>];
+  const SampleLines* all_sample_lines[READS<T, HALVES>];
   unsigned int bytes[READS<T, HALVES>];
   __device__ __forceinline__ Source(
-      const Plan& plan, const T* lines, const T* zeros, const Spot* spots, const Step& step, int octet, int lane) {
+      const Plan& plan, const T* lines, const T* zeros, const SampleLines* all_sample_lines, const Step& step, int octet, int lane) {
     const int start = step.chunk(plan) * DEPTH<HALVES>;
 #pragma unroll
     for (int i = 0; i < READS<T, HALVES>; ++i) {
       const int channel = start + (i * LANES + lane) * VECTOR<T>;
       const bool exists = channel < plan.depth;
       const int last = min(channel, plan.depth - VECTOR<T>);
-      const int place = plan.places == 1 ? 0 : quotient(last, plan.padded) - quotient(start, plan.padded);
-      this->spots[i] = spots + place * EACH + octet;
+      const int position = plan.positions == 1 ? 0 : quotient(last, plan.padded) - quotient(start, plan.padded);
+      this->all_sample_lines[i] = all_sample_lines + position * EACH + octet;
       bytes[i] = exists ? plan.line_depth * sizeof(T) : 0;
       from[i] = reinterpret_cast<const char*>(exists ? lines + channel : zeros);
     }
@@ -435,41 +438,41 @@ struct Source {
 template <typename T, int HALVES, int N, int R, int Q>
 __device__ __forceinline__ void produce(
     const Ring<N, R, Q>& ring, const T* __restrict__ lines, const T* __restrict__ zeros,
-    const unsigned char* __restrict__ packed, const Place* __restrict__ table, const Plan& plan, Turn& to_channels_last,
+    const unsigned char* __restrict__ packed, const SamplePosition* __restrict__ table, const Plan& plan, RingCursor& cursor,
     int first_column, int begin, int end) {
   constexpr int COLUMNS = Ring<N, R, Q>::COLUMNS, FILTER_BYTES = Ring<N, R, Q>::FILTER_BYTES;
   constexpr int ITEMS = Ring<N, R, Q>::ITEMS, EACH = 4 * ITEMS, TURNS = READS<T, HALVES>;
-  const Scout<HALVES, N, R, Q> scout(plan, ring, table, first_column);
-  const int lane = scout.lane % LANES, octet = scout.lane / LANES, row = column_of(scout.warp, octet, 0);
+  const PositionLoader<HALVES, N, R, Q> loader(plan, ring, table, first_column);
+  const int lane = loader.lane % LANES, octet = loader.lane / LANES, row = column_of(loader.warp, octet, 0);
   packed += static_cast<long long>(begin) * FILTER_BYTES;
   Step step(plan, begin), later = step;
-  const auto visit = [&](int stage) {  // its first, or where this block begins; the next one's places are sent for
-    scout.receive();
-    later.next_visit(plan);
-    if (stage - step.inner + plan.span < end) scout.publish(later);
+  const auto run = [&](int stage) {  // begins a run: receives its positions and requests the next ones
+    loader.receive();
+    later.next_run(plan);
+    if (stage - step.inner + plan.span < end) loader.request(later);
   };
-  scout.publish(step);
-  visit(begin);
-  Source<T, HALVES, EACH> source(plan, lines, zeros, scout.spots, step, octet, lane);
-  Corners<T> corners[AHEAD];
+  loader.request(step);
+  run(begin);
+  Source<T, HALVES, EACH> source(plan, lines, zeros, loader.all_sample_lines, step, octet, lane);
+  CornerValues<T> corners[AHEAD];
   const auto load = [&](int i, int item) {
-    corners[i].load_from(source.from[item % TURNS], source.bytes[item % TURNS], source.spots[item % TURNS][item / TURNS * 4]);
+    corners[i].load_from(source.from[item % TURNS], source.bytes[item % TURNS], source.all_sample_lines[item % TURNS][item / TURNS * 4]);
   };
 #pragma unroll
   for (int i = 0; i < AHEAD; ++i) load(i, i);
 #pragma unroll 1
-  for (int stage = begin; stage < end; ++stage, to_channels_last.next(plan.stages), packed += FILTER_BYTES) {
-    unsigned char* const samples = ring.samples(to_channels_last.slot) + row * LINE;
-    float* const scales = ring.scales + to_channels_last.slot * COLUMNS + row;
+  for (int stage = begin; stage < end; ++stage, cursor.next(plan.stages), packed += FILTER_BYTES) {
+    unsigned char* const samples = ring.samples(cursor.slot) + row * LINE;
+    float* const scales = ring.scales + cursor.slot * COLUMNS + row;
 #pragma unroll
     for (int first = 0; first < ITEMS * TURNS; first += AHEAD) {
       const int next = (first + AHEAD) % (ITEMS * TURNS);
       if (next == 0 && stage + 1 < end) {
         if (++step.inner == plan.span) {
-          step.next_visit(plan);
-          visit(stage + 1);
+          step.next_run(plan);
+          run(stage + 1);
         }
-        source = Source<T, HALVES, EACH>(plan, lines, zeros, scout.spots, step, octet, lane);
+        source = Source<T, HALVES, EACH>(plan, lines, zeros, loader.all_sample_lines, step, octet, lane);
       }
       typename Sampled<T>::type sampled[AHEAD];
 #pragma unroll
@@ -478,21 +481,21 @@ __device__ __forceinline__ void produce(
         load(i, next + i);
       }
       if (first == 0) {
-        mbarrier_wait(ring.empty + to_channels_last.slot, to_channels_last.parity ^ 1);
+        mbarrier_wait(ring.empty + cursor.slot, cursor.parity ^ 1);
         if (threadIdx.x == CONSUMERS) {
-          mbarrier_arrive_expect_tx(ring.full + to_channels_last.slot, FILTER_BYTES);
-          cp_async_bulk_load(shared_address(ring.filter(to_channels_last.slot)), packed, FILTER_BYTES, ring.full + to_channels_last.slot);
+          mbarrier_arrive_expect_tx(ring.full + cursor.slot, FILTER_BYTES);
+          cp_async_bulk_load(shared_address(ring.filter(cursor.slot)), packed, FILTER_BYTES, ring.full + cursor.slot);
         }
       }
       put<HALVES>(samples + first / TURNS * OCTETS * LINE, scales + first / TURNS * OCTETS, sampled, lane, row);
     }
     fence_proxy_async();
     __syncwarp();
-    if (scout.lane == 0) mbarrier_arrive(ring.full + to_channels_last.slot);
+    if (loader.lane == 0) mbarrier_arrive(ring.full + cursor.slot);
   }
 }
 
-// One stage of 64 pixels and N output channels. Floats: two halves a number, the small products first, or one half.
+// Multiplies one stage of 64 pixels and N output channels. Floats: two halves per number, small products first, or one.
 template <int HALVES, int SIZE>
 __device__ __forceinline__ void multiply_stage(
     float (&sum)[SIZE], const unsigned char* filter, const unsigned char* samples, const float* scales, const float*) {
@@ -527,7 +530,7 @@ __device__ __forceinline__ void multiply_stage(
   wgmma_commit_and_wait(sum);
 }
 
-// Adds up what the splits of a tile have, in order, in the block that is last to have its own; false in the others.
+// Adds the partial results of all splits of a tile, in order, in the last block to arrive; returns false in the others.
 template <int SIZE>
 __device__ __forceinline__ bool add_splits(
     float (&sum)[SIZE], float* partial, unsigned int* counter, int splits, unsigned int* shared) {
@@ -546,7 +549,7 @@ __device__ __forceinline__ bool add_splits(
   bar_sync<ALL_CONSUMERS, CONSUMERS>();
   if (*shared != splits - 1) return false;
   __threadfence();
-  if (threadIdx.x == 0) *counter = 0;  // as the next run wants it
+  if (threadIdx.x == 0) *counter = 0;  // for the next launch
 #pragma unroll
   for (int i = 0; i < SIZE; ++i) sum[i] = 0;
   for (int split = 0; split < splits; ++split) {
@@ -559,14 +562,14 @@ __device__ __forceinline__ bool add_splits(
   return true;
 }
 
-// A tile's results, which threads have as the tensor cores left them, to the output by rows of pixels.
+// Stores a tile's results, reordered from the tensor cores' layout to rows of pixels.
 template <typename T, int N, int R, int Q>
 __device__ __forceinline__ void write(
     const Ring<N, R, Q>& ring, const float (&sum)[N / 2], float row_scale, T* __restrict__ out, const Plan& plan,
     int first_column, int first_row, int row, int column) {
   constexpr int ROWS = Ring<N, R, Q>::ROWS, COLUMNS = Ring<N, R, Q>::COLUMNS, PITCH = COLUMNS + 4;
   float* const result = reinterpret_cast<float*>(ring.memory + plan.results);
-  bar_sync<ALL_CONSUMERS, CONSUMERS>();  // those of the tile before are out; of a block with one tile, the ring is used no more
+  bar_sync<ALL_CONSUMERS, CONSUMERS>();  // the previous tile's results are stored, or the ring is no longer used
   if (sizeof(T) == 4 && threadIdx.x < ROWS) ring.row_scales[threadIdx.x] = row_scale;
   const int at = column + threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4;
 #pragma unroll
@@ -574,7 +577,7 @@ __device__ __forceinline__ void write(
     result[(row + i / 4 * 8 + threadIdx.x % 4 * 2 + i % 2) * PITCH + at + i / 2 % 2 * 8] = sum[i];
   }
   bar_sync<ALL_CONSUMERS, CONSUMERS>();
-  const int across = COLUMNS / plan.strip;  // lanes run along a row of pixels
+  const int across = COLUMNS / plan.strip;  // lanes follow a row of pixels
   const int own = threadIdx.x % COLUMNS, taken = own % across * plan.strip + own / across, mine = first_column + taken;
   if (mine >= plan.images * static_cast<int>(plan.conv.pixels.value)) return;
   const int image = quotient(mine, plan.conv.pixels), rows = min(ROWS, plan.rows - first_row);
@@ -590,13 +593,17 @@ __device__ __forceinline__ void write(
   }
 }
 
-// T: type of all tensors; HALVES: of a float32 (1 for 16 bits); N: output channels of a group of warps that multiplies;
-// R, Q: such groups by output channels and by pixels. Grid: blocks that share the tiles, groups, splits. Samples of a
-// block's next tile are on their way while its results are written.
+// convolve: producer warps sample into a ring of stages, consumer warpgroups multiply.
+// Layout   lines, packed filter, positions as `prepare` writes them
+// Grid     blocks that share the tiles × groups × splits       Block  CONSUMERS + PRODUCERS
+// Writes   out (N, Co, Ho, Wo); with splits, partial results and arrival counters, which it leaves zero
+// Why      no column buffer is written; the next tile is sampled while results are stored
+// T: type of all tensors; HALVES: of a float32 (1 for 16 bits); N: output channels of a warpgroup; R, Q: warpgroups by
+// output channels and by pixels.
 template <typename T, int HALVES, int N, int R, int Q>
 __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1) convolve(
     const T* __restrict__ lines, const T* __restrict__ zeros, const unsigned char* __restrict__ packed,
-    const float* __restrict__ row_scales, const Place* __restrict__ places, T* __restrict__ out, float* __restrict__ partial,
+    const float* __restrict__ row_scales, const SamplePosition* __restrict__ positions, T* __restrict__ out, float* __restrict__ partial,
     unsigned int* __restrict__ counters, const __grid_constant__ Plan plan) {
   using Memory = Ring<N, R, Q>;
   constexpr int ROWS = Memory::ROWS, COLUMNS = Memory::COLUMNS, SIZE = N / 2;
@@ -613,7 +620,7 @@ __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1) convolve(
     fence_proxy_async();
   }
   __syncthreads();
-  Turn to_channels_last;
+  RingCursor cursor;
   if (threadIdx.x >= CONSUMERS) {
     setmaxnreg<REGISTERS, SAMPLING<T, HALVES, N>>();
 #pragma unroll 1
@@ -621,7 +628,7 @@ __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1) convolve(
       const int column_tile = tile / plan.row_tiles, row_tile = tile - column_tile * plan.row_tiles;
       const long long first = static_cast<long long>(blockIdx.y * plan.row_tiles + row_tile) * stages;
       produce<T, HALVES, N, R, Q>(
-          ring, lines + blockIdx.y * plan.depth, zeros, packed + first * Memory::FILTER_BYTES, places, plan, to_channels_last,
+          ring, lines + blockIdx.y * plan.depth, zeros, packed + first * Memory::FILTER_BYTES, positions, plan, cursor,
           column_tile * COLUMNS, begin, end);
     }
     return;
@@ -638,13 +645,13 @@ __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1) convolve(
 #pragma unroll
     for (int i = 0; i < SIZE; ++i) sum[i] = 0;
 #pragma unroll 1
-    for (int left = end - begin; left > 0; --left, to_channels_last.next(plan.stages)) {
-      mbarrier_wait(ring.full + to_channels_last.slot, to_channels_last.parity);
+    for (int left = end - begin; left > 0; --left, cursor.next(plan.stages)) {
+      mbarrier_wait(ring.full + cursor.slot, cursor.parity);
       multiply_stage<HALVES>(
-          sum, ring.filter(to_channels_last.slot) + row * LINE, ring.samples(to_channels_last.slot) + column * LINE,
-          ring.scales + to_channels_last.slot * COLUMNS + column, static_cast<const T*>(nullptr));
+          sum, ring.filter(cursor.slot) + row * LINE, ring.samples(cursor.slot) + column * LINE,
+          ring.scales + cursor.slot * COLUMNS + column, static_cast<const T*>(nullptr));
       __syncwarp();
-      if (threadIdx.x % 32 == 0) mbarrier_arrive(ring.empty + to_channels_last.slot);
+      if (threadIdx.x % 32 == 0) mbarrier_arrive(ring.empty + cursor.slot);
     }
     if (plan.splits > 1) {
       const long long index = static_cast<long long>(blockIdx.y) * plan.tiles + tile;
@@ -658,8 +665,8 @@ __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1) convolve(
 #else
 
 template <typename T, int HALVES, int N, int R, int Q>
-__global__ void convolve(const T*, const T*, const unsigned char*, const float*, const Place*, T*, float*, unsigned int*, Plan) {
-  __trap();  // other devices take columns and a product
+__global__ void convolve(const T*, const T*, const unsigned char*, const float*, const SamplePosition*, T*, float*, unsigned int*, Plan) {
+  __trap();  // other devices use a column buffer
 }
 
 #endif

@@ -1,7 +1,7 @@
-// deformable_conv and its gradient around a column buffer (N, C, taps, P).
+// deformable_conv and its gradient with a column buffer (N, C, taps, P).
 //
-// T is the tensors' type, A the accumulating one. A thread owns one sample (pixel and tap) and walks
-// channels: where the sample lies is found once.
+// T is the tensors' type, A the accumulating one. A thread processes one sample (pixel and tap) of all channels of a
+// chunk, so that the sample's position is computed once.
 
 #include "sampling.cuh"
 
@@ -22,12 +22,12 @@ __device__ __forceinline__ A blend(const A (&corners)[4], const Sample<A>& sampl
   return top + sample.lh * (bottom - top);
 }
 
-// Which sample and channels this thread owns: x runs over pixels of all images, y over taps, z over chunks of channels.
-struct Part {
+// Sample and channels of this thread. Grid: pixels of all images × taps × chunks of channels.
+struct SampleRange {
   int image, pixel, tap, group, channel, end;
 };
 
-__device__ __forceinline__ bool own(Part& part, const Conv& conv, int images, int chunk) {
+__device__ __forceinline__ bool own(SampleRange& part, const Conv& conv, int images, int chunk) {
   const unsigned int index = blockIdx.x * blockDim.x + threadIdx.x;
   part.image = quotient(index, conv.pixels);
   part.pixel = remainder(index, part.image, conv.pixels);
@@ -40,12 +40,16 @@ __device__ __forceinline__ bool own(Part& part, const Conv& conv, int images, in
   return part.image < images;
 }
 
+// unfold: each thread samples the channels of a chunk at one pixel and tap.
+// Layout   x (N, C, H, W), offset, mask (null: 1)      Grid  pixels / 256 × taps × chunks       Block  256
+// Writes   column (N, C, taps, P)
+// Why      a sample's position is computed once for all channels of a chunk
 template <typename T>
 __global__ void __launch_bounds__(256, 4) unfold(
     const T* __restrict__ x, const T* __restrict__ offset, const T* __restrict__ mask, T* __restrict__ column,
     int images, int chunk, Conv conv) {
   using A = Wide<T>;
-  Part part;
+  SampleRange part;
   if (!own(part, conv, images, chunk)) return;
   const Sample<A> sample = find(conv, offset, mask, part.image, part.group, part.tap, part.pixel);
   const int area = conv.height * conv.width, pixels = conv.pixels.value;
@@ -61,14 +65,17 @@ __global__ void __launch_bounds__(256, 4) unfold(
   }
 }
 
-// From the columns' gradient: the columns (null where not wanted; may be the gradient's own buffer), sums over each
-// chunk of channels for the gradients of offset and mask (chunks, N, dg, taps, 3, P), and that of x by atomics.
+// fold: one pass over the columns' gradient, for all gradients except the filter's.
+// Layout   column gradient (N, C, taps, P), x, offset, mask      Grid  pixels / 256 × taps × chunks     Block  256
+// Writes   columns (unless null; may be the gradient's own buffer), partial sums of offset and mask gradients
+//          (chunks, N, dg, taps, 3, P), and the gradient of x by atomics
+// Why      every sample's position and corners are read once
 template <typename T, typename C>
 __global__ void __launch_bounds__(256, sizeof(Wide<T>) == 8 ? 2 : 4) fold(
     const T* __restrict__ x, const T* __restrict__ offset, const T* __restrict__ mask, const Wide<T>* column_grad,
     C* column, Wide<T>* __restrict__ partial, Wide<T>* __restrict__ x_grad, int images, int chunk, Conv conv) {
   using A = Wide<T>;
-  Part part;
+  SampleRange part;
   if (!own(part, conv, images, chunk)) return;
   const Sample<A> sample = find(conv, offset, mask, part.image, part.group, part.tap, part.pixel);
   const int area = conv.height * conv.width, pixels = conv.pixels.value;
@@ -107,7 +114,9 @@ __global__ void __launch_bounds__(256, sizeof(Wide<T>) == 8 ? 2 : 4) fold(
   to[2 * pixels] = weight;
 }
 
-// The gradient of x in a fixed order, without atomics: a warp owns a plane; lanes that meet at a pixel are summed in to_channels_last.
+// fold_in_order: a warp accumulates one plane of the gradient of x; colliding lanes are added in order.
+// Layout   column gradient (N, C, taps, P)      Grid  planes / warps      Block  256      Writes  x gradient (N, C, H, W)
+// Why      the order of additions is fixed, without atomics
 template <typename T>
 __global__ void __launch_bounds__(256, 4) fold_in_order(
     const T* __restrict__ offset, const T* __restrict__ mask, const Wide<T>* __restrict__ column_grad,
@@ -144,7 +153,9 @@ __global__ void __launch_bounds__(256, 4) fold_in_order(
   }
 }
 
-// The gradients of offset (N, dg, taps, 2, P) and mask (N, dg, taps, P) from partial sums; null where not wanted.
+// gather: threads add the partial sums over chunks of channels.
+// Layout   partial (chunks, N, dg, taps, 3, P)      Grid  any      Block  256
+// Writes   gradients of offset (N, dg, taps, 2, P) and mask (N, dg, taps, P), each unless null
 template <typename T>
 __global__ void __launch_bounds__(256, 4) gather(
     const Wide<T>* __restrict__ partial, T* __restrict__ offset_grad, T* __restrict__ mask_grad, int size, int chunks,

@@ -1,18 +1,18 @@
-// Tensors (N, C, H, W) stored out as lines (N, H, W, channels): 16 bytes are channels of one pixel. Channels arrive in
-// segments, each padded to whole 16 bytes.
+// Tensors (N, C, H, W) transposed to lines (N, H, W, channels), so that 16 bytes are channels of one pixel. Channels are
+// stored in segments, each padded to a multiple of 16 bytes.
 #pragma once
 #include "divide.cuh"
 #include "vector.cuh"
 
-constexpr int TRANSPOSE_PIXELS = 32, TRANSPOSE_CHANNELS = 64, TRANSPOSE_THREADS = 256;  // what a block turns, by so many threads
+constexpr int TRANSPOSE_PIXELS = 32, TRANSPOSE_CHANNELS = 64, TRANSPOSE_THREADS = 256;  // tile and threads of a block
 
 struct Lines {
   int area, channels;   // of x
-  int segment, depth;   // channels of a segment as given, of a line as stored out
-  Divisor padded;       // channels of a segment as stored out
+  int segment, depth;   // channels of a segment in x, of a line as stored
+  Divisor padded;       // channels of a segment as stored
 };
 
-// Which part of x a block turns, and where a channel as stored out is in x.
+// Part of x that a block transposes.
 struct Piece {
   int image, pixel, channel;
   __device__ __forceinline__ Piece(const Lines& of, int block) {
@@ -25,14 +25,14 @@ struct Piece {
   }
 };
 
-// -1 where only padding is.
+// Channel of x for a channel as stored; -1 for padding.
 __device__ __forceinline__ int given_channel(int channel, int segment, const Divisor& padded) {
   const int whole = quotient(channel, padded), inner = remainder(channel, whole, padded);
   return inner < segment ? whole * segment + inner : -1;
 }
 
-// A piece of x to `lines`; as many zeros to `zeros`, where that is wanted. By 16 bytes, if lines are whole ones. All of a
-// thread's loads are in flight at once.
+// Transposes a piece of x to `lines` and writes as many zeros to `zeros` unless null. Stores are 16 bytes if lines are
+// multiples of that. All loads of a thread are in flight at once.
 template <typename T>
 __device__ __forceinline__ void to_channels_last(
     const T* __restrict__ x, T* __restrict__ lines, float* __restrict__ zeros, const Lines& of, int block) {
@@ -87,7 +87,7 @@ __device__ __forceinline__ void to_channels_last(
   }
 }
 
-// The other way round.
+// Transposes a piece of lines back to x.
 template <typename T>
 __device__ __forceinline__ void to_channels_first(const float* __restrict__ lines, T* __restrict__ x, const Lines& of, int block) {
   constexpr int LANES = TRANSPOSE_CHANNELS / 4, LINES = TRANSPOSE_THREADS / LANES, LOADS = TRANSPOSE_PIXELS / LINES;

@@ -1,5 +1,5 @@
-// Where a sample of a deformable convolution lies: strictly inside (-1, H) x (-1, W) it counts, corners outside the
-// image give nothing; comparisons are false for NaN.
+// Position of a sample of a deformable convolution: it counts strictly inside (-1, H) x (-1, W), corners outside the
+// image are 0; comparisons are false for NaN.
 #pragma once
 #include "divide.cuh"
 #include "vector.cuh"
@@ -12,7 +12,7 @@ struct Conv {
 
 template <typename A>
 struct Sample {
-  int at[4];  // corners in a plane of the image, -1 where outside: upper left, upper right, lower left, lower right
+  int at[4];  // offsets of the corners in a plane, -1 if outside: upper left, upper right, lower left, lower right
   A lh, lw, mask;
 
   __device__ __forceinline__ A weight(int corner) const {

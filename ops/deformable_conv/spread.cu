@@ -1,23 +1,26 @@
-// deformable_conv_grad channels last: the columns' gradient (pixels of all images, taps, channels) becomes the gradients
-// of offset, mask and, by atomic additions of 16 bytes, x; columns for the filter's gradient take its place.
+// deformable_conv_grad, channels last: the gradients of offset, mask and x from the columns' gradient (pixels of all
+// images, taps, channels), the latter by 16-byte atomic additions; also the columns for the filter's gradient.
 
 #include "lines.cuh"
 #include "sampling.cuh"
 
 struct Plan {
   Conv conv;
-  Lines lines, out_lines;    // of x, of the gradient of the output
+  Lines lines, out_lines;    // of x and of the output's gradient
   int images, rows;          // rows: output channels
-  int pieces, out_pieces;    // blocks that to_channels_last them
-  int group_channels, group_depth;  // of the filter: channels of a group as given, as stored out
-  int width, lanes;          // channels of a deformable group as stored out; lanes that share a sample, 1 to 8
+  int pieces, out_pieces;    // blocks that transpose them
+  int group_channels, group_depth;  // channels of a group of the filter, in the tensor and as stored
+  int width, lanes;          // channels of a deformable group as stored; lanes per sample, 1 to 8
 };
 
-// x and the gradient of the output to lines, that of x to zero; filter (rows, channels, taps) to (rows, taps, channels).
+// prepare_lines: blocks transpose x and the output's gradient to lines, zero the gradient of x and reorder the filter.
+// Layout   x, output gradient (N, C, H, W), filter (rows, channels, taps)
+// Grid     pieces of x + pieces of the output gradient + rows            Block  256
+// Writes   lines, out_lines, line_grad, reordered filter (rows, taps, channels)
 template <typename T>
-__global__ void __launch_bounds__(256) ready(
+__global__ void __launch_bounds__(256) prepare_lines(
     const T* __restrict__ x, const T* __restrict__ out_grad, const T* __restrict__ filter, T* __restrict__ lines,
-    T* __restrict__ out_lines, T* __restrict__ turned, float* __restrict__ line_grad, const __grid_constant__ Plan plan) {
+    T* __restrict__ out_lines, T* __restrict__ reordered, float* __restrict__ line_grad, const __grid_constant__ Plan plan) {
   const int block = blockIdx.x, row = block - plan.pieces - plan.out_pieces;
   if (row < 0) {
     const bool of_x = block < plan.pieces;
@@ -30,14 +33,16 @@ __global__ void __launch_bounds__(256) ready(
   for (int i = threadIdx.x; i < length; i += 256) {
     const int tap = i / plan.group_depth;
     const int channel = given_channel(i - tap * plan.group_depth, plan.lines.segment, plan.lines.padded);
-    turned[static_cast<long long>(row) * length + i] = channel < 0 ? T(0.0f) : from[channel * plan.conv.taps + tap];
+    reordered[static_cast<long long>(row) * length + i] = channel < 0 ? T(0.0f) : from[channel * plan.conv.taps + tap];
   }
 }
 
-// The gradients back in the order of x and filter; null where not wanted.
+// store_gradients: blocks transpose the gradients of x and of the filter back.
+// Layout   line_grad as lines, reordered (rows, taps, channels)     Grid  pieces of x + rows     Block  256
+// Writes   x_grad, filter_grad, each unless null
 template <typename T>
-__global__ void __launch_bounds__(256) finish(
-    const float* __restrict__ line_grad, const T* __restrict__ turned, T* __restrict__ x_grad,
+__global__ void __launch_bounds__(256) store_gradients(
+    const float* __restrict__ line_grad, const T* __restrict__ reordered, T* __restrict__ x_grad,
     T* __restrict__ filter_grad, const __grid_constant__ Plan plan) {
   const int row = static_cast<int>(blockIdx.x) - plan.pieces;
   if (row < 0) {
@@ -46,7 +51,7 @@ __global__ void __launch_bounds__(256) finish(
   }
   if (filter_grad == nullptr) return;
   const int length = plan.conv.taps * plan.group_channels, padded = plan.lines.padded.value;
-  const T* const from = turned + static_cast<long long>(row) * plan.conv.taps * plan.group_depth;
+  const T* const from = reordered + static_cast<long long>(row) * plan.conv.taps * plan.group_depth;
   for (int i = threadIdx.x; i < length; i += 256) {
     const int channel = i / plan.conv.taps, tap = i - channel * plan.conv.taps;
     const int segment = channel / plan.lines.segment, inner = channel - segment * plan.lines.segment;
@@ -62,9 +67,9 @@ __device__ __forceinline__ void add(float* to, const float4& value) {
 #endif
 }
 
-// What a lane has of a sample: V channels, from which its part of the sums over channels comes.
+// A lane's part of a sample: V channels and their contribution to the sums over channels.
 template <typename T>
-struct Part {
+struct LaneSample {
   static constexpr int V = 16 / sizeof(T);
   float given[V], corners[4][V];
 
@@ -83,7 +88,7 @@ struct Part {
     }
   }
 
-  // Adds to the sums for h, w and mask; the columns.
+  // Adds to the sums for h, w and mask; computes the columns.
   __device__ __forceinline__ Vector<T, V> sum(float (&sums)[3], const Sample<float>& sample) const {
     Vector<T, V> column;
 #pragma unroll
@@ -114,13 +119,17 @@ struct Part {
   }
 };
 
-// Grid: taps within tiles of pixels, deformable groups. `columns` may be the gradient itself; null where not wanted.
+// spread: lanes share a sample; each adds 16 bytes of channels to the corners' gradients.
+// Layout   column gradient (pixels of all images, taps, channels), lines      Grid  tiles of pixels · taps × dg
+// Block    256            Writes  gradients of offset and mask, line_grad by atomics, columns (may be the gradient itself),
+//                                 each unless null
+// Why      samples and additions of one pixel are contiguous
 template <typename T>
 __global__ void __launch_bounds__(256, 2) spread(
     const T* __restrict__ lines, const T* __restrict__ offset, const T* __restrict__ mask, const float* gradient,
     T* columns, float* __restrict__ line_grad, T* __restrict__ offset_grad, T* __restrict__ mask_grad,
     const __grid_constant__ Plan plan) {
-  constexpr int V = Part<T>::V;
+  constexpr int V = LaneSample<T>::V;
   const Conv& conv = plan.conv;
   const int tile = blockIdx.x / conv.taps, tap = blockIdx.x - tile * conv.taps, group = blockIdx.y;
   const int total = plan.images * conv.pixels.value, lane = threadIdx.x & (plan.lanes - 1);
@@ -132,7 +141,7 @@ __global__ void __launch_bounds__(256, 2) spread(
   const long long image_at = static_cast<long long>(image) * plan.lines.area * depth + first;
   float sums[3] = {};
   for (int channel = index < total ? lane * V : plan.width; channel < plan.width; channel += plan.lanes * V) {
-    Part<T> part;
+    LaneSample<T> part;
     part.read(lines + image_at + channel, gradient + here + channel, sample, depth);
     const Vector<T, V> column = part.sum(sums, sample);
     if (columns != nullptr) store<T, V>(columns + here + channel, column);

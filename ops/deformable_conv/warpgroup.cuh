@@ -1,5 +1,5 @@
-// Hopper's way to multiply and to copy, by PTX: four warps that multiply from shared memory, copies of whole lines, and
-// registers that warps hand to each other. Shared memory holds rows of 128 bytes, the 16 bytes at i of row r at i ^ r % 8.
+// Warpgroup products, asynchronous copies and register reallocation of Hopper, by PTX. Shared memory has 128-byte-swizzled
+// rows: piece i of 16 bytes of row r is stored at i ^ r % 8.
 #pragma once
 #include "ptx/bar_sync.cuh"
 #include "ptx/fence_proxy_async.cuh"
@@ -9,7 +9,7 @@
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 
-// 16 bytes, zeros where not `valid`; there once `cp_async_wait_all` has returned in this thread.
+// Copies 16 bytes, zeros if not `valid`; complete once `cp_async_wait_all` has returned in this thread.
 __device__ __forceinline__ void cp_async_zfill(void* to, const void* from, bool valid) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(
                    shared_address(to)),
@@ -19,7 +19,7 @@ __device__ __forceinline__ void cp_async_zfill(void* to, const void* from, bool 
 
 __device__ __forceinline__ void cp_async_wait_all() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 
-// Changes the registers of each thread from BEFORE to COUNT; a request waits until other warps have released enough.
+// Changes the registers per thread from BEFORE to COUNT; an increase waits until other warps have released enough.
 template <int BEFORE, int COUNT>
 __device__ __forceinline__ void setmaxnreg() {
   if constexpr (COUNT > BEFORE) {
@@ -29,7 +29,7 @@ __device__ __forceinline__ void setmaxnreg() {
   }
 }
 
-// Rows in shared memory, from a multiple of 8 rows (aligned to 1024 bytes) and a multiple of 32 bytes on.
+// Descriptor of rows in shared memory; `start` is a multiple of 8 rows (aligned to 1024 bytes) and of 32 bytes.
 __device__ __forceinline__ unsigned long long matrix_descriptor(const void* start) {
   const unsigned int address = shared_address(start);
   return (1ull << 62) | (64ull << 32) | (1ull << 16) | ((address & 0x3ffff) >> 4);
@@ -43,7 +43,7 @@ __device__ __forceinline__ unsigned long long matrix_descriptor(const void* star
   REGISTERS_32                                                                                     \
   ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54," \
   "%55,%56,%57,%58,%59,%60,%61,%62,%63"
-// d (64 x N) = a b^T, or more where `add`; rows of 16 numbers of a and of b, of which there are 64 and N.
+// d (64 x N) = a b^T, plus d if `add`; a and b are 64 and N rows of 16 numbers.
 #define MULTIPLY(T, TYPE, N, REGISTERS, A, B, P, ...)                                                              \
   __device__ __forceinline__ void multiply(                                                                        \
       float (&d)[N / 2], unsigned long long a, unsigned long long b, int add, const T*) {                          \
