@@ -53,7 +53,7 @@ class MergedOperands:
         return prod(self.lengths)
 
 
-def walk(full: Shape, *shapes: Shape) -> MergedOperands:
+def merge_operands(full: Shape, *shapes: Shape) -> MergedOperands:
     """Merged axes and strides of C-contiguous operands of `shapes` over `full`."""
     columns = [_strides(shape, full) for shape in shapes]
     lengths: list[int] = []

@@ -1,4 +1,4 @@
-"""Numbers that pointwise CUDA kernels are launched with: grids, vectors, and how operands walk."""
+"""Numbers that pointwise CUDA kernels are launched with: grids, vectors, and how operands merged."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ VECTOR_BYTES = 16
 LARGE = range(2, 11)
 """How many times what is kept a result has of which that much is kept: smaller ones and larger ones are faster, the
 latter by 1 %, where loads and stores all ask for it."""
-_KEPT = declare(
+_EVICT_LAST = declare(
     "pointwise.kept_megabytes",
     11,
     (0, 5, 8, 11, 16),
@@ -31,19 +31,19 @@ _KEPT = declare(
 )
 
 
-def kept_bytes() -> int:
+def evict_last_bytes() -> int:
     """How much of a result that is larger goes to lines that the L2 cache keeps."""
-    return _KEPT.value() << 20
+    return _EVICT_LAST.value() << 20
 
 
-def kept_blocks(nbytes: int) -> int:
+def evict_last_blocks(nbytes: int) -> int:
     """Number of leading blocks of a `flat` launch in 16-byte vectors whose stores are L2 evict_last.
 
     0 where all of them ask for it.
     """
-    if nbytes < LARGE.start * min(filter(None, _KEPT.candidates)) << 20:
+    if nbytes < LARGE.start * min(filter(None, _EVICT_LAST.candidates)) << 20:
         return 0
-    kept = kept_bytes()
+    kept = evict_last_bytes()
     return kept // (THREADS * VECTOR_BYTES) if kept and nbytes // kept in LARGE else 0
 
 
@@ -67,7 +67,7 @@ def flat_launch(
 ) -> tuple[Any, tuple[int], tuple[int], tuple[Any, ...]]:
     """The instance of `name<T, V, EXTENT>` for `result`, its grid, its block, and the numbers that it takes last."""
     whole_vectors = width * result.dtype.itemsize == VECTOR_BYTES
-    kept = kept_blocks(result.nbytes) if whole_vectors else 0
+    kept = evict_last_blocks(result.nbytes) if whole_vectors else 0
     extent = "LARGE" if kept else "ANY" if result.size % (width * THREADS) else "WHOLE"
     numbers = (np.int64(result.size // width), np.int64(result.size), np.uint32(kept))
     return source.function(f"{name}<{ctype}, {width}, {extent}>"), *flat(result.size, width), numbers
@@ -78,21 +78,21 @@ def blocks(elements: int, width: int, vectors: int = 1, *, threads: int = THREAD
     return max(1, -(-elements // (width * threads * vectors)))
 
 
-def axes_struct(walk: MergedOperands) -> Array:
-    """An `Axes` of `include/walk.cuh`. Raises ShapeError for 2^31 elements or more."""
-    if walk.size >= LARGEST:
-        msg = f"{walk.size} elements: a broadcast of 2^31 or more is not supported"
+def axes_struct(merged: MergedOperands) -> Array:
+    """An `Axes` of `include/strides.cuh`. Raises ShapeError for 2^31 elements or more."""
+    if merged.size >= LARGEST:
+        msg = f"{merged.size} elements: a broadcast of 2^31 or more is not supported"
         raise ShapeError(msg)
-    lengths = [*reversed(walk.lengths), *(1,) * AXES][:AXES]
+    lengths = [*reversed(merged.lengths), *(1,) * AXES][:AXES]
     found = np.zeros((), [("inner", np.int32), ("length", DIVISOR, (AXES,))])
-    found["inner"] = len(walk.lengths) - 1
+    found["inner"] = len(merged.lengths) - 1
     for axis, length in enumerate(lengths):
         found["length"][axis] = divisor(length)
     return found
 
 
 def strides_struct(strides: Shape) -> Array:
-    """A `Strides` of `include/walk.cuh`."""
+    """A `Strides` of `include/strides.cuh`."""
     found = np.zeros((), [("at", np.int64, (AXES,))])
     found["at"][: len(strides)] = strides[::-1]
     return found

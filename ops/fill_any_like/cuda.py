@@ -8,7 +8,7 @@ import numpy as np
 from opgauge.ops._core.dtype import dtype_name
 from opgauge.ops._core.kernel import Bound
 from opgauge.ops._core.registry import kernel
-from opgauge.ops._cuda.pointwise import THREADS, kept_bytes
+from opgauge.ops._cuda.pointwise import THREADS, evict_last_bytes
 from opgauge.ops._cuda.source import CudaSource, flag
 from opgauge.ops.fill_any_like.op import DTYPES, as_element
 
@@ -44,7 +44,7 @@ def fill_any_like(*, x: Any, value: float, dtype: str | None, out: dict[str, Any
     pattern = np.frombuffer(np.repeat(element, PATTERN_BYTES // itemsize).tobytes(), layout).copy()
     head = min(-result.data.ptr % PATTERN_BYTES // itemsize, result.size)
     vectors = (result.size - head) * itemsize // PATTERN_BYTES
-    kept = kept_bytes() if result.nbytes >= LARGE_BYTES else 0
+    kept = evict_last_bytes() if result.nbytes >= LARGE_BYTES else 0
     function = SOURCE.function(f"fill<{WORDS[itemsize]}, {flag(kept)}>")
     grid = (-(-vectors // THREADS),)
     sizes = np.int64(vectors), np.int64(result.size), np.uint32(result.nbytes // kept if kept else 0)

@@ -1,15 +1,16 @@
-// Fill with one pattern of 16 bytes; the ends that are not aligned element by element.
+// fill_any_like by element width: out is filled with one 16-byte pattern, unaligned ends element by element.
 #include "vector.cuh"
 
-// W: an unsigned word as wide as an element. KEPT: each `every`-th block writes lines that the cache keeps, for a stream
-// is written the faster the fewer lines wait for others to be written back.
-template <typename W, bool KEPT>
+// fill: a vector per thread, and the ends.
+// Layout   out flat; W: unsigned word of an element's width      Grid  vectors / 256      Block  256      Writes  out[size]
+// Why      EVICT_LAST: every `every`-th block stores with L2 evict_last, so that fewer lines wait for write-back
+template <typename W, bool EVICT_LAST>
 __global__ void __launch_bounds__(256) fill(
     W* __restrict__ out, W value, uint4 pattern, int head, long long vectors, long long size, unsigned int every) {
   const long long index = static_cast<long long>(blockIdx.x) * 256 + threadIdx.x;
   if (index < vectors) {
     uint4* const to = reinterpret_cast<uint4*>(out + head) + index;
-    if (KEPT && blockIdx.x % every == 0) {
+    if (EVICT_LAST && blockIdx.x % every == 0) {
       store_evict_last<uint4, 1>(to, Vector<uint4, 1>{pattern});
     } else {
       *to = pattern;
@@ -20,7 +21,9 @@ __global__ void __launch_bounds__(256) fill(
   if (tail < size) out[tail] = value;
 }
 
-// A block of as many threads as there are elements: nothing to compare, and nothing else to wait for.
+// fill_few: an element per thread.
+// Layout   out flat      Grid  1      Block  size      Writes  out[size]
+// Why      a one-wave kernel is bound by instruction fetch: there is no bounds check
 template <typename W>
 __global__ void __launch_bounds__(1024) fill_few(W* __restrict__ out, W value) {
   out[threadIdx.x] = value;

@@ -16,7 +16,7 @@ from opgauge.ops._cuda.pointwise import (
     axes_struct,
     blocks,
     flat,
-    kept_blocks,
+    evict_last_blocks,
     strides_struct,
 )
 from opgauge.ops._cuda.source import CudaSource
@@ -44,7 +44,7 @@ def flatten(*, x: Any, start_axis: int, stop_axis: int, copy: bool, out: dict[st
     aligned = x.data.ptr % VECTOR_BYTES == 0 and result.data.ptr % VECTOR_BYTES == 0
     if x.flags.c_contiguous and aligned:
         grid, block = flat(x.nbytes, VECTOR_BYTES)
-        kept = kept_blocks(x.nbytes)
+        kept = evict_last_blocks(x.nbytes)
         function = SOURCE.function(f"copy_vectors<{'LARGE' if kept else 'ANY'}>")
         arguments = (x, result, np.int64(x.nbytes // VECTOR_BYTES), np.int64(x.nbytes), np.uint32(kept))
         return lambda: function(grid, block, arguments)

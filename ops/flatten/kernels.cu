@@ -1,18 +1,21 @@
-// Copy a tensor into its flat order: 16-byte vectors where it is contiguous, by index arithmetic where it is strided.
+// flatten: copies of contiguous tensors by 16-byte vectors, of strided ones by index arithmetic.
 #include "flat.cuh"
-#include "walk.cuh"
+#include "strides.cuh"
 
 template <Extent EXTENT>
 __global__ void __launch_bounds__(FLAT_THREADS) copy_vectors(
     const unsigned int* __restrict__ x, unsigned int* __restrict__ out, long long vectors, long long bytes,
-    unsigned int kept) {
-  const Spot<4, EXTENT> spot(vectors, blockIdx.x < kept);
+    unsigned int evict_last_blocks) {
+  const VectorAccess<4, EXTENT> access(vectors, blockIdx.x < evict_last_blocks);
   const long long tail = tail_of<16>(vectors, bytes);
-  spot.store(out, spot.load(x));
+  access.store(out, access.load(x));
   if (tail < bytes) reinterpret_cast<char*>(out)[tail] = reinterpret_cast<const char*>(x)[tail];
 }
 
-template <typename W>  // an unsigned word as wide as an element
+// gather: an element per thread, by index arithmetic.
+// Layout   x by Axes and Strides, out flat; W: unsigned word of an element's width      Grid  size / 256      Block  256
+// Writes   out[size]
+template <typename W>
 __global__ void __launch_bounds__(256) gather(
     const W* __restrict__ x, W* __restrict__ out, unsigned int size, Axes axes, Strides strides) {
   const unsigned int index = blockIdx.x * 256 + threadIdx.x;

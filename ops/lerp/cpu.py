@@ -8,7 +8,7 @@ from math import gcd, prod
 from typing import Any
 
 import numpy as np
-from opgauge.ops._core.broadcast import reduced_axes, walk
+from opgauge.ops._core.broadcast import reduced_axes, merge_operands
 from opgauge.ops._core.dtype import FLOATS
 from opgauge.ops._core.kernel import Bound
 from opgauge.ops._core.op import Shape
@@ -36,7 +36,7 @@ def lerp(*, x: Any, y: Any, weight: Any, out: dict[str, Any]) -> Bound:
     number = isinstance(weight, float | int)
     share = storage(np.empty(0, x.dtype) if number else weight).reshape(-1)
     constant = wide.type(weight if number else 0)
-    steps = walk(result.shape, x.shape, y.shape, () if number else weight.shape)
+    steps = merge_operands(result.shape, x.shape, y.shape, () if number else weight.shape)
     length = steps.lengths[-1]
     places = np.indices(steps.lengths[:-1]).reshape(len(steps.lengths) - 1, prod(steps.lengths[:-1]))
     starts = np.zeros((prod(steps.lengths[:-1]), 3), np.int64)
@@ -117,7 +117,7 @@ def _layout(full: Shape, gradient: Shape, weight: Shape) -> tuple[Any, Any, Any,
     """Merged axes of dout: retained by the gradient, summed, the line, and whether the line is retained."""
     from opgauge.ops.lerp.jit_sums import Axes, InnerAxis
 
-    steps = walk(full, full, gradient, weight)
+    steps = merge_operands(full, full, gradient, weight)
     is_kept = [stride != 0 for stride in steps.strides[1]]
     found = []
     for wanted in (True, False):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from opgauge.ops._core.broadcast import MergedOperands, walk
+from opgauge.ops._core.broadcast import MergedOperands, merge_operands
 from opgauge.ops._core.dtype import FLOATS, dtype_info
 from opgauge.ops._core.kernel import Bound
 from opgauge.ops._core.op import Shape
@@ -16,7 +16,7 @@ from opgauge.ops._cuda.pointwise import (
     axes_struct,
     blocks,
     flat,
-    kept_blocks,
+    evict_last_blocks,
     strides_struct,
 )
 from opgauge.ops._cuda.reduction.plan import GRID_RESIDENT
@@ -48,7 +48,7 @@ def _expressions() -> tuple[str, ...]:
     for name, ctype in CTYPES.items():
         for width in (1, WIDTHS[name]):
             found += [f"{kind}<{ctype}, {width}>" for kind in ("grad_rows", "grad_columns")]
-            found += [f"lerp_walk<{ctype}, {width}>", f"grad_walk<{ctype}, {width}>"]
+            found += [f"lerp_broadcast<{ctype}, {width}>", f"grad_broadcast<{ctype}, {width}>"]
             found += [f"lerp_flat<{ctype}, {width}, {tensor}, ANY, {THREADS}>" for tensor in FLAGS]
             flags = (f"{tensor}, {subtract}" for tensor in FLAGS for subtract in FLAGS)
             found += [f"grad_flat<{ctype}, {width}, {both}>" for both in flags]
@@ -89,13 +89,13 @@ def lerp(*, x: Any, y: Any, weight: Any, out: dict[str, Any]) -> Bound:
         wide_vectors = width == WIDTHS[x.dtype.name]
         large = tensor is not None and wide_vectors and result.nbytes >= _LARGE.value() << 20
         threads = LARGE_THREADS if large else THREADS
-        kept = kept_blocks(result.nbytes) if wide_vectors else 0
+        kept = evict_last_blocks(result.nbytes) if wide_vectors else 0
         extent = "LARGE" if large or kept else "ANY"
         grid, block = flat(result.size, width, threads)
         function = SOURCE.function(f"lerp_flat<{ctype}, {width}, {flag(tensor is not None)}, {extent}, {threads}>")
         arguments = (*operands, number, np.int64(result.size // width), np.uint32(kept))
         return lambda: function(grid, block, arguments)
-    steps = walk(result.shape, x.shape, y.shape, () if tensor is None else tensor.shape)
+    steps = merge_operands(result.shape, x.shape, y.shape, () if tensor is None else tensor.shape)
     width = whole_vector(x, steps.lengths[-1], *operands, *_row_strides(steps.strides))
     if width > 1 and _long_rows(steps.lengths, width):
         rows = _blend_rows(operands, number, steps, width)
@@ -104,7 +104,7 @@ def lerp(*, x: Any, y: Any, weight: Any, out: dict[str, Any]) -> Bound:
     dense = [array is not None and array.size == result.size for array in operands[:3]]
     aligned = [array for array, is_dense in zip(operands, dense, strict=False) if is_dense]
     width = whole_vector(x, result, *aligned) if result.size > FEW_ELEMENTS else 1
-    function = SOURCE.function(f"lerp_walk<{ctype}, {width}>")
+    function = SOURCE.function(f"lerp_broadcast<{ctype}, {width}>")
     strides = tuple(strides_struct(item) for item in steps.strides)
     bits = np.int32(sum(is_dense << bit for bit, is_dense in enumerate(dense)))
     numbers = (number, np.uint32(result.size), bits, axes_struct(steps), *strides)

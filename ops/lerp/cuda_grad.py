@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from opgauge.ops._core.axes import Reduction, as_reduction
-from opgauge.ops._core.broadcast import reduced_axes, walk
+from opgauge.ops._core.broadcast import reduced_axes, merge_operands
 from opgauge.ops._core.dtype import FLOATS, dtype_info
 from opgauge.ops._core.errors import AxisError
 from opgauge.ops._core.kernel import Bound
@@ -168,9 +168,9 @@ def _unsummed(dout: Any, weight: Any, dx: Any, dy: Any, *, subtract: bool) -> Bo
         rest = wide(1 - weight) if tensor is None else wide(0)
         arguments: tuple[Any, ...] = (dout, tensor, dx, dy, number, rest, np.int64(dout.size // width))
         return lambda: function(grid, block, arguments)
-    steps = walk(dout.shape, tensor.shape)
+    steps = merge_operands(dout.shape, tensor.shape)
     width = whole_vector(dout, dout, dx, dy) if dout.size > FEW_ELEMENTS else 1
-    function, grid = SOURCE.function(f"grad_walk<{ctype}, {width}>"), (blocks(dout.size, width),)
+    function, grid = SOURCE.function(f"grad_broadcast<{ctype}, {width}>"), (blocks(dout.size, width),)
     walked = (axes_struct(steps), strides_struct(steps.strides[0]))
     arguments = (dout, tensor, dx, dy, np.uint32(dout.size), *walked)
     return lambda: function(grid, (THREADS,), arguments)

@@ -1,12 +1,12 @@
-// lerp and its gradient. out = x + w (y - x); dx = (1 - w) dout, dy = w dout, summed where an input is repeated.
+// lerp and its gradient. out = x + w (y - x); dx = (1 - w) dout, dy = w dout, summed along axes of repeated inputs.
 #include "flat.cuh"
 #include "reduce.cuh"
-#include "walk.cuh"
+#include "strides.cuh"
 
 constexpr int THREADS = 256;
 
-// x + weight (y - x): y at weight 1 and x where x = y, exactly, and finite wherever the result is. The difference of
-// numbers of one sign cannot overflow; numbers of different signs are weighted each, which loses nothing to cancellation.
+// x + weight (y - x): y at weight 1 and x where x = y, exactly, and finite if the result is. The difference of numbers
+// of one sign cannot overflow; numbers of different signs are weighted separately, without cancellation.
 template <typename A>
 __device__ __forceinline__ A blend(A x, A y, A weight) {
   const A rest = A(1) - weight, step = y - x;
@@ -14,42 +14,41 @@ __device__ __forceinline__ A blend(A x, A y, A weight) {
   return (x < A(0)) == (y < A(0)) ? near : rest * x + weight * y;
 }
 
-// One shape; the weight is a TENSOR, or `number`. Of larger blocks, for long streams, each KEPT_OF-th keeps its results.
-constexpr int KEPT_OF = 16;
+constexpr int EVICT_LAST_OF = 16;  // one block of as many stores with evict_last, for LARGE results of large blocks
 
+// lerp_flat: a vector of V elements per thread, for operands of one shape.
+// Layout   x, y, out flat, weight a TENSOR or `number`      Grid, Block  as in flat.cuh      Writes  out[size]
 template <typename T, int V, bool TENSOR, Extent EXTENT, int THREADS>
 __global__ void __launch_bounds__(THREADS) lerp_flat(
     const T* __restrict__ x, const T* __restrict__ y, const T* __restrict__ weight, T* __restrict__ out,
     Wide<T> number, long long vectors, unsigned int kept) {
-  const Spot<V, EXTENT, THREADS> spot(vectors, THREADS > FLAT_THREADS ? blockIdx.x % KEPT_OF == 0 : blockIdx.x < kept);
-  const Vector<T, V> from = spot.load(x), to = spot.load(y);
+  const VectorAccess<V, EXTENT, THREADS> access(vectors, THREADS > FLAT_THREADS ? blockIdx.x % EVICT_LAST_OF == 0 : blockIdx.x < kept);
+  const Vector<T, V> from = access.load(x), to = access.load(y);
   Vector<T, V> parts, result;
-  if constexpr (TENSOR) parts = spot.load(weight);
+  if constexpr (TENSOR) parts = access.load(weight);
 #pragma unroll
   for (int i = 0; i < V; ++i) {
     const Wide<T> part = TENSOR ? widen(parts.at[i]) : number;
     result.at[i] = narrow<T>(blend(widen(from.at[i]), widen(to.at[i]), part));
   }
-  spot.store(out, result);
+  access.store(out, result);
 }
 
-// Two axes: grid (blocks of a row, rows). x, y and weight begin every row `x_row`, `y_row` and `weight_row` elements
-// further on, and are repeated along it where their STEP is 0. The weight is `number` where its STEP is NO_TENSOR.
-constexpr int NO_TENSOR = -1;
+constexpr int NO_TENSOR = -1;  // step of a scalar weight
 
 template <typename T, int V, int X_STEP, int Y_STEP, int WEIGHT_STEP>
 __global__ void __launch_bounds__(FLAT_THREADS) lerp_rows(
     const T* __restrict__ x, const T* __restrict__ y, const T* __restrict__ weight, T* __restrict__ out,
     Wide<T> number, long long vectors, long long x_row, long long y_row, long long weight_row) {
-  const Spot<V> spot(vectors);
+  const VectorAccess<V> access(vectors);
   const T* const x_from = x + blockIdx.y * x_row;
   const T* const y_from = y + blockIdx.y * y_row;
   const T* const weight_from = weight + blockIdx.y * weight_row;
   Vector<T, V> from, to, parts, result;
   T one;
-  if constexpr (X_STEP == 1) from = spot.load(x_from);
-  if constexpr (Y_STEP == 1) to = spot.load(y_from);
-  if constexpr (WEIGHT_STEP == 1) parts = spot.load(weight_from);
+  if constexpr (X_STEP == 1) from = access.load(x_from);
+  if constexpr (Y_STEP == 1) to = access.load(y_from);
+  if constexpr (WEIGHT_STEP == 1) parts = access.load(weight_from);
   if constexpr (X_STEP == 0 || Y_STEP == 0) one = X_STEP == 0 ? *x_from : *y_from;
   if constexpr (WEIGHT_STEP == 0) number = widen(*weight_from);
 #pragma unroll
@@ -57,16 +56,16 @@ __global__ void __launch_bounds__(FLAT_THREADS) lerp_rows(
     const T begin = X_STEP == 0 ? one : from.at[i], end = Y_STEP == 0 ? one : to.at[i];
     result.at[i] = narrow<T>(blend(widen(begin), widen(end), WEIGHT_STEP == 1 ? widen(parts.at[i]) : number));
   }
-  spot.store(out + blockIdx.y * vectors * V, result);
+  access.store(out + blockIdx.y * vectors * V, result);
 }
 
-// lerp_walk: operands that broadcast in any pattern, in vectors of the result whatever the length of its rows.
-// Layout   out flat; x, y and weight walk over its axes, or are DENSE (as out), which is a bit of `dense` each
+// lerp_broadcast: threads compute vectors of the result, for operands that broadcast in any pattern.
+// Layout   out flat; x, y and weight by Strides over its axes, or dense like out, a bit of `dense` each
 // Grid     size / V / THREADS      Block  THREADS
 // Needs    V > 1: out and dense operands aligned; fewer than 2^31 elements      Writes  out[size]
-// Why      a vector lies in two rows at most unless rows are shorter: two index computations serve V elements
+// Why      a vector spans two rows at most unless rows are shorter: two index computations serve V elements
 template <typename T, int V>
-__global__ void __launch_bounds__(THREADS) lerp_walk(
+__global__ void __launch_bounds__(THREADS) lerp_broadcast(
     const T* __restrict__ x, const T* __restrict__ y, const T* __restrict__ weight, T* __restrict__ out,
     Wide<T> number, unsigned int size, int dense, Axes axes, Strides of_x, Strides of_y, Strides of_weight) {
   const unsigned int at = (blockIdx.x * THREADS + threadIdx.x) * V;
@@ -85,17 +84,18 @@ __global__ void __launch_bounds__(THREADS) lerp_walk(
   store_some<T, V>(out + at, result, count);
 }
 
-// Nothing summed: dx and dy have dout's shape, either may be null. SUBTRACT: dx = dout - dy, as the design document.
-// The weight is a TENSOR, or `number`, and `rest` is 1 - number.
+// grad_flat: a vector per thread, without sums.
+// Layout   dout, dx, dy flat, weight a TENSOR or `number`; rest: 1 - number      Grid, Block  as in flat.cuh
+// Writes   dx, dy, each unless null. SUBTRACT: dx = dout - dy, the design document's formula
 template <typename T, int V, bool TENSOR, bool SUBTRACT>
 __global__ void __launch_bounds__(FLAT_THREADS) grad_flat(
     const T* __restrict__ dout, const T* __restrict__ weight, T* __restrict__ dx, T* __restrict__ dy, Wide<T> number,
     Wide<T> rest, long long vectors) {
   using A = Wide<T>;
-  const Spot<V> spot(vectors);
-  const Vector<T, V> given = spot.load(dout);
+  const VectorAccess<V> access(vectors);
+  const Vector<T, V> given = access.load(dout);
   Vector<T, V> parts, first, second;
-  if constexpr (TENSOR) parts = spot.load(weight);
+  if constexpr (TENSOR) parts = access.load(weight);
 #pragma unroll
   for (int i = 0; i < V; ++i) {
     const A value = widen(given.at[i]);
@@ -104,16 +104,16 @@ __global__ void __launch_bounds__(FLAT_THREADS) grad_flat(
     first.at[i] = narrow<T>(SUBTRACT ? value - part * value : left * value);
     second.at[i] = narrow<T>(part * value);
   }
-  if (dx != nullptr) spot.store(dx, first);
-  if (dy != nullptr) spot.store(dy, second);
+  if (dx != nullptr) access.store(dx, first);
+  if (dy != nullptr) access.store(dy, second);
 }
 
-// grad_walk: nothing summed, and a weight that broadcasts.
-// Layout   dout, dx, dy flat; weight walks over their axes      Grid  size / V / THREADS      Block  THREADS
+// grad_broadcast: threads compute vectors, without sums, for a weight that broadcasts.
+// Layout   dout, dx, dy flat; weight by Strides over their axes      Grid  size / V / THREADS      Block  THREADS
 // Needs    V > 1: dout, dx and dy aligned; fewer than 2^31 elements      Writes  dx[size], dy[size], unless null
-// Why      as lerp_walk
+// Why      as in lerp_broadcast
 template <typename T, int V>
-__global__ void __launch_bounds__(THREADS) grad_walk(
+__global__ void __launch_bounds__(THREADS) grad_broadcast(
     const T* __restrict__ dout, const T* __restrict__ weight, T* __restrict__ dx, T* __restrict__ dy,
     unsigned int size, Axes axes, Strides of_weight) {
   using A = Wide<T>;
@@ -134,7 +134,7 @@ __global__ void __launch_bounds__(THREADS) grad_walk(
   if (dy != nullptr) store_some<T, V>(dy + at, second, count);
 }
 
-constexpr int IN_FLIGHT = 4;  // vectors of a thread that sums, all loaded before the first is used
+constexpr int IN_FLIGHT = 4;  // vectors per summing thread
 
 template <typename A>
 struct Add {
@@ -143,9 +143,13 @@ struct Add {
   __device__ __forceinline__ A merge(A a, A b) const { return a + b; }
 };
 
-// dout (rows, length), weight a number: sum[row] = factor sum dout[row], other = other_factor dout unless null.
-// grid: `splits` adjacent blocks a row, of `share` vectors each, so that blocks sweep over memory in order, and where they
-// are several those that collect what they publish, `lanes` threads a row; flagged (rows, splits). length is a multiple of V.
+// grad_rows: `splits` blocks reduce one row and write the other gradient.
+// Layout   dout[rows][length], weight a number      Grid  rows · splits + collecting blocks      Block  REDUCE_THREADS
+// Needs    length a multiple of V, `share` vectors per split
+// Writes   sum[row] = factor sum dout[row], other = other_factor dout unless null, through flagged partials
+//          (rows, splits), which are zero between launches
+// Waits    collecting blocks, `lanes` threads per row, wait for all splits; they start last
+// Why      memory is read in order, once for both gradients
 template <typename T, int V>
 __global__ void __launch_bounds__(REDUCE_THREADS, GRID_RESIDENT) grad_rows(
     const T* __restrict__ dout, T* __restrict__ sum, T* __restrict__ other, Wide<T> factor, Wide<T> other_factor,
@@ -193,8 +197,11 @@ __global__ void __launch_bounds__(REDUCE_THREADS, GRID_RESIDENT) grad_rows(
   }
 }
 
-// dout (batch, rows, C), weight a number: lanes along C, `sum` is (batch, C); other as in grad_rows.
-// block (lanes, rows); grid (column blocks, splits, batch); flagged (batch, splits - 1, C), as in grad_rows.
+// grad_columns: blocks reduce columns and write the other gradient.
+// Layout   dout[batch][rows][C], weight a number      Grid  column blocks × splits × batch      Block  (lanes, rows)
+// Writes   sum[batch][C]; other unless null; through flagged partials (batch, splits - 1, C), zero between launches
+// Waits    the last split of each column waits for the others
+// Why      one read of dout for both gradients
 template <typename T, int V>
 __global__ void __launch_bounds__(REDUCE_THREADS, GRID_RESIDENT) grad_columns(
     const T* __restrict__ dout, T* __restrict__ sum, T* __restrict__ other, Wide<T> factor, Wide<T> other_factor,
@@ -267,16 +274,17 @@ __global__ void __launch_bounds__(REDUCE_THREADS, GRID_RESIDENT) grad_columns(
   for (int i = 0; i < V; ++i) sum[batch * channels + column + i] = narrow<T>(factor * mine.at[i]);
 }
 
-// dout (batch, ...) of two axes and C columns, weight a number: `kept_sums` (batch, rows, C) is summed over the `steps`
-// of one axis, `walked_sums` (batch, steps, C) over the rows of the other; from one to the next are `to_step` and
-// `to_row` elements. grid (column blocks, batch). A warp keeps the sums of its ROWS rows in registers; what the rows of a step
-// give, all warps put together, a step a warp.
+// grad_crossed: both gradients are summed, over the two axes of dout.
+// Layout   dout[batch] of two axes and C columns; to_step, to_row: elements between steps and rows
+// Grid     column blocks × batch      Block  THREADS      Needs  weight a number; at most ROWS rows per warp
+// Writes   row_sums[batch][rows][C], summed over the steps; step_sums[batch][steps][C], summed over the rows
+// Why      one read of dout: a warp accumulates ROWS rows in registers, and warps combine the sums of a step
 constexpr int ROWS = 8;
 
 template <typename T, int V>
 __global__ void __launch_bounds__(THREADS) grad_crossed(
-    const T* __restrict__ dout, T* __restrict__ kept_sums, T* __restrict__ walked_sums, Wide<T> kept_factor,
-    Wide<T> walked_factor, int steps, int rows, int columns, long long to_step, long long to_row) {
+    const T* __restrict__ dout, T* __restrict__ row_sums, T* __restrict__ step_sums, Wide<T> row_factor,
+    Wide<T> step_factor, int steps, int rows, int columns, long long to_step, long long to_row) {
   using A = Wide<T>;
   constexpr int WARPS = THREADS / 32, TOGETHER = V == 8 ? 4 : 8;
   __shared__ A slots[TOGETHER][WARPS][V][32];
@@ -284,8 +292,8 @@ __global__ void __launch_bounds__(THREADS) grad_crossed(
   const int end = column < columns ? rows : 0;
   const long long batch = blockIdx.y;
   dout += batch * steps * rows * columns + column;
-  kept_sums += batch * rows * columns + column;
-  walked_sums += batch * steps * columns + column;
+  row_sums += batch * rows * columns + column;
+  step_sums += batch * steps * columns + column;
   A kept[ROWS][V] = {};
   const auto put = [](T* to, const A(&sums)[V], A factor) {
     Vector<T, V> result;
@@ -322,13 +330,13 @@ __global__ void __launch_bounds__(THREADS) grad_crossed(
 #pragma unroll
         for (int i = 0; i < V; ++i) sums[i] += slots[warp][other][i][lane];
       }
-      put(walked_sums + static_cast<long long>(first + warp) * columns, sums, walked_factor);
+      put(step_sums + static_cast<long long>(first + warp) * columns, sums, step_factor);
     }
     __syncthreads();
   }
 #pragma unroll
   for (int j = 0; j < ROWS; ++j) {
     const int row = j * WARPS + warp;
-    if (row < end) put(kept_sums + static_cast<long long>(row) * columns, kept[j], kept_factor);
+    if (row < end) put(row_sums + static_cast<long long>(row) * columns, kept[j], row_factor);
   }
 }

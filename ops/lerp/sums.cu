@@ -1,24 +1,24 @@
-// Gradients of lerp that are summed over any set of axes. The plan is made by ops/lerp/sums.py.
+// Gradients of lerp summed over any set of axes. ops/lerp/sums.py plans the launch.
 #include "vector.cuh"
 #include "arrival_counter.cuh"
-#include "walk.cuh"
+#include "strides.cuh"
 
 constexpr int SUM_THREADS = 256, FIX_UP = 32;
 
-// Some of dout's axes. Units are vectors along the innermost axis if `dout` says so, else elements.
+// A group of dout's axes. Units are vectors along the innermost axis, or elements.
 struct Part {
   Axes axes;
   Strides dout, weight;
   unsigned int units;
 };
 
-// offset + sign weight: what one gradient multiplies dout by.
+// Factor of dout in a gradient: offset + sign weight.
 template <typename A>
 struct Factor {
   A offset, sign;
 };
 
-// Where partial sums go: counters of arrivals, zero between launches, then [split][result] and [group][result].
+// Partial sums: arrival counters, zero between launches, then [split][result] and [group][result].
 template <typename A>
 struct Partials {
   A* splits;
@@ -26,8 +26,8 @@ struct Partials {
   unsigned int* arrivals;
 };
 
-// Adds up `count` rows that lie `stride` apart, of `total` results, `columns` of them from `begin` on, by all threads of
-// the block; calls put(result, sum).
+// Adds `count` rows of `total` results each, `stride` rows apart, `columns` of them from `begin` on, by all threads of the
+// block; calls put(result, sum).
 template <typename A, typename Put>
 __device__ __forceinline__ void sum_partials(
     const A* partials, int count, long long stride, long long total, long long begin, int columns, A* slots, const Put& put) {
@@ -52,7 +52,7 @@ __device__ __forceinline__ void sum_partials(
 }
 
 // reduce_any: SUMS gradients summed over the same axes, and one that is not summed, in one pass.
-// Layout   dout and weight walk over kept axes (the results) and summed axes, in any order
+// Layout   dout and weight by Strides over retained axes (the results) and summed axes, in any order
 // Grid     blocks of results × splits of the sum      Block  SUM_THREADS, 2^bits of them along the innermost axis
 // Needs    V > 1: innermost axis a multiple of V, operands aligned      Writes  first, second, and other unless null
 // Why      every pattern of broadcasting reads dout and weight once; the last block of a group adds up its partials,
@@ -81,12 +81,12 @@ __global__ void __launch_bounds__(SUM_THREADS) reduce_any(
 #pragma unroll
     for (int u = 0; u < UNROLL; ++u) {
       const unsigned int index = start + u * step;
-      const bool there = index < end;
-      at[u] = in_dout + strided_offset(there ? index : start, summed.axes, summed.dout);
-      loaded[u] = fetch_where<T, V, false>(dout + at[u], there);
+      const bool valid = index < end;
+      at[u] = in_dout + strided_offset(valid ? index : start, summed.axes, summed.dout);
+      loaded[u] = fetch_where<T, V, false>(dout + at[u], valid);
       if (weights != nullptr) {
-        const T* const from = weights + strided_offset(there ? index : start, summed.axes, summed.weight);
-        shares[u] = fetch_where<T, WEIGHTS, false>(from, there);
+        const T* const from = weights + strided_offset(valid ? index : start, summed.axes, summed.weight);
+        shares[u] = fetch_where<T, WEIGHTS, false>(from, valid);
       }
     }
 #pragma unroll

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from math import gcd, prod
 from typing import NamedTuple
 
-from opgauge.ops._core.broadcast import MergedOperands, walk
+from opgauge.ops._core.broadcast import MergedOperands, merge_operands
 from opgauge.ops._core.op import Shape
 
 SUM_THREADS = 256
@@ -67,7 +67,7 @@ def sum_plan(full: Shape, gradient: Shape, weight: Shape, widest: int, multiproc
 
     weight: its shape, () for a number. widest: elements of a vector that the addresses of all operands allow.
     """
-    steps = walk(full, full, gradient, weight)
+    steps = merge_operands(full, full, gradient, weight)
     kept, summed = _parts(steps)
     rows = steps.strides[1][-1] == 0
     width = _vector(steps, widest)

@@ -15,13 +15,13 @@ struct Mean {
   __device__ __forceinline__ Acc identity() const { return Acc(0); }
   __device__ __forceinline__ Acc take(Acc sum, T element, T) const { return sum + widen(element); }
   __device__ __forceinline__ Acc merge(Acc a, Acc b) const { return a + b; }
-  __device__ __forceinline__ T finish(Acc sum) const {  // a division, of a divisor whose reciprocal is known
+  __device__ __forceinline__ T finish(Acc sum) const {  // division by a number whose reciprocal is known
     const Acc about = sum * inverse, left = fma(-about, count, sum);
-    return narrow<T>(left == left ? fma(left, inverse, about) : about);  // infinite sums leave NaN
+    return narrow<T>(left == left ? fma(left, inverse, about) : about);  // the remainder of an infinite sum is NaN
   }
 };
 
-// A vector takes few instructions, so more of them can be in flight.
+// Vectors in flight: more than the default, as a sum takes few registers.
 template <>
 constexpr int LANES_IN_FLIGHT<Mean<__half>> = 8;
 template <>

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from opgauge.ops._core.dtype import dtype_info
 from opgauge.ops._core.kernel import Bound
-from opgauge.ops._cuda.pointwise import kept_bytes
+from opgauge.ops._cuda.pointwise import evict_last_bytes
 from opgauge.ops._cuda.source import CudaSource, divisor, flag, multiprocessors, widest_vector
 from opgauge.ops.normalization.call import MOST_PARTIALS, THREADS, WIDTHS, Call, View, declare
 from opgauge.ops.normalization.channels_last import lanes_across
@@ -73,7 +73,7 @@ def apply(call: Call, mean: Any, spread: Any, *, inference: bool) -> Bound:
     vectors = call.x.size // width
     function = SOURCE.function(f"apply_rows<{call.ctype}, {width}, {flag(inference)}>")
     divisors = (divisor(view.post // width), divisor(view.channels))
-    kept = kept_bytes() // (THREADS * width * call.itemsize) if inference else 0
+    kept = evict_last_bytes() // (THREADS * width * call.itemsize) if inference else 0
     arguments = (*call.arrays, mean, spread, call.epsilon, np.uint32(vectors), *divisors, np.uint32(kept))
     return lambda: function((-(-vectors // THREADS),), (THREADS,), arguments)
 

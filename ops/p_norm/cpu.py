@@ -109,11 +109,11 @@ def p_norm_grad(
     threads = count(2 * x.nbytes, 2 * x.size * _operations(p, x))
     if abs(p) == inf and b == c == 1:
         rows = source.reshape(a, -1), norms.reshape(-1), grads.reshape(-1), target.reshape(a, -1)
-        return bind(jit.grad_extreme_rows.on(threads), *rows)
+        return bind(jit.grad_inf_rows.on(threads), *rows)
     if abs(p) == inf or c > 1:
         columns = tuple(array.reshape(-1, c) for array in (source, norms, grads, target))
         if abs(p) == inf:
-            return bind(jit.grad_extreme.on(threads), *columns, shape)
+            return bind(jit.grad_inf.on(threads), *columns, shape)
         return bind(jit.grad_columns.on(threads), *columns, shape, slope, q)
     pieces, length = (r1, r2) if b > 1 else (1, layout.length)
     rows = source.reshape(-1, length), norms.reshape(-1), grads.reshape(-1), target.reshape(-1, length)

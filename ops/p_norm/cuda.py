@@ -24,7 +24,7 @@ from opgauge.ops._cuda.reduction.plan import LINE_VECTORS, MOST_LANES, OPTIONS, 
 from opgauge.ops._cuda.source import CudaSource, divisor, flag, multiprocessors, whole_vector
 
 THREADS = 256
-SWEEP_THREADS = 128
+ROW_THREADS = 128
 PAIRED = range(32 << 20, 96 << 20)
 """Bytes of x for which threads of a row gradient take two vectors, not one; never in float64."""
 ACCUMULATOR_BYTES = 8
@@ -34,14 +34,14 @@ LEAST_SHARE = 4 * THREADS
 """Minimum elements of a row or column that several blocks share."""
 LEAST_ROWS = 4
 LARGEST_GRID = 65_535
-SHORT_HELD, ROW_HELD, PART_HELD = 2, 4, 4
+SHORT_EACH, ROW_EACH, PART_EACH = 2, 4, 4
 """Vectors per thread: of 128 threads for short rows, of 256 for a row, or for a part of one."""
-COLUMNS_HELD, LEAST_HELD, MOST_HELD = 8, 4, 255
+COLUMNS_EACH, MINIMUM_EACH, MOST_COUNTED = 8, 4, 255
 """Column blocks: vectors per thread, minimum for vectors of other than four elements, as fewer blocks are resident
 then; maximum rows, whose ties are counted in bytes."""
 FIXUPS, MOST_FIXUPS, LONGEST_SHARED = 2, 512, 1 << 32
 """Fix-up blocks per multiprocessor for ties of split rows, and their maximum; maximum elements of a split row."""
-EXTREME_RESIDENT = 4
+INF_RESIDENT = 4
 """Resident blocks per multiprocessor on every device, for blocks that wait for others."""
 _GRAD_BLOCKS = declare(
     "p_norm_grad.blocks_per_multiprocessor",
@@ -73,12 +73,12 @@ MODES = {
 }
 LIGHT = ("ABS", "SQUARE", "CUBE", "LARGEST", "SMALLEST")
 """Modes that cost two or three instructions per element."""
-SLOPES = {0.0: "FLAT", 1.0: "SIGN", 2.0: "LINEAR", 3.0: "QUADRATIC", 1.5: "ROOT", 2.5: "ROOT_CUBED"}
+GRAD_MODES = {0.0: "FLAT", 1.0: "SIGN", 2.0: "LINEAR", 3.0: "QUADRATIC", 1.5: "ROOT", 2.5: "ROOT_CUBED"}
 """Gradient modes by porder."""
 
 
 def _rows_kernel(width: int) -> str:
-    return "grad_halves" if width == 8 else "grad_rows"
+    return "grad_rows_16bit" if width == 8 else "grad_rows"
 
 
 def _expressions() -> tuple[str, ...]:
@@ -87,15 +87,15 @@ def _expressions() -> tuple[str, ...]:
         ctype = CTYPES[dtype]
         for mode in (*MODES.values(), "POWER"):
             found += expressions(f"Norm<{ctype}, {mode}>", width, light=mode in LIGHT)
-        for slope in (*SLOPES.values(), "GENERAL", "BELOW_ONE"):
-            for name in (_rows_kernel(width), "grad_packs"):
-                found += [f"{name}<{ctype}, {width}, {slope}, {vectors}>" for vectors in (1, 2)[: min(width // 2, 2)]]
-            found.append(f"grad_sweep<{ctype}, {width}, {slope}>")
-            found += [f"grad_columns<{ctype}, {wide}, {slope}>" for wide in (1, width)]
+        for mode in (*GRAD_MODES.values(), "GENERAL", "BELOW_ONE"):
+            for name in (_rows_kernel(width), "grad_rows_aligned"):
+                found += [f"{name}<{ctype}, {width}, {mode}, {vectors}>" for vectors in (1, 2)[: min(width // 2, 2)]]
+            found.append(f"grad_short_columns<{ctype}, {width}, {mode}>")
+            found += [f"grad_columns<{ctype}, {wide}, {mode}>" for wide in (1, width)]
         for wide in (1, width):
-            found += [f"grad_extreme_{kind}<{ctype}, {wide}>" for kind in ("rows", "row", "long", "columns")]
-            found += [f"grad_extreme_parts<{ctype}, {wide}, {whole}>" for whole in ("true", "false")[:wide]]
-        found.append(f"grad_extreme_held<{ctype}, {width}>")
+            found += [f"grad_inf_{kind}<{ctype}, {wide}>" for kind in ("short_rows", "rows_block", "rows_loop", "columns_grid")]
+            found += [f"grad_inf_rows_grid<{ctype}, {wide}, {whole}>" for whole in ("true", "false")[:wide]]
+        found.append(f"grad_inf_columns_block<{ctype}, {width}>")
         found += [f"{name}<{ctype}>" for name in ("grad_part", "grad_spread", "grad_fuse")]
     return tuple(found)
 
@@ -104,7 +104,7 @@ SOURCE = CudaSource(
     __file__,
     "kernels.cu",
     _expressions(),
-    (*OPTIONS, f"-DMOST_LANES={MOST_LANES}", f"-DEXTREME_RESIDENT={EXTREME_RESIDENT}"),
+    (*OPTIONS, f"-DMOST_LANES={MOST_LANES}", f"-DINF_RESIDENT={INF_RESIDENT}"),
 )
 """Declared instances of kernels.cu."""
 
@@ -149,10 +149,10 @@ def _grad_workspace(shapes: Shapes, params: Params) -> int:
     if layout is None:
         layout = Reduction(axes.count, axes.length, 1, 1, 1)
         copies = 2 * _part_bytes(x.size * dtype_info(x.dtype).itemsize)
-    return copies + (extreme_workspace_bytes(layout) if abs(_order(params.porder)) == inf else 0)
+    return copies + (inf_workspace_bytes(layout) if abs(_order(params.porder)) == inf else 0)
 
 
-def extreme_workspace_bytes(layout: Reduction) -> int:
+def inf_workspace_bytes(layout: Reduction) -> int:
     """Bytes for ties of porder +-inf, by result, if blocks share one, and for flags of a row's parts with ties."""
     if layout.b == layout.c == 1:
         words, parts = layout.count + max(layout.count, MOST_FIXUPS), _fewest_parts(layout.length + 1)
@@ -181,7 +181,7 @@ def p_norm_grad(
     if layout is None:
         return _grad_by_rows(p, x, y, dy, normalize_axes(axis, x.ndim), dx, workspace)
     if abs(p) == inf:
-        return _extreme(layout, x, y, dy, dx, workspace)
+        return _inf_gradient(layout, x, y, dy, dx, workspace)
     return _gradient(p, layout, x, y, dy, dx)
 
 
@@ -191,7 +191,7 @@ def _grad_by_rows(p: float, x: Any, y: Any, dy: Any, axes: tuple[int, ...], dx: 
     source, target = (workspace[at : at + x.nbytes].view(x.dtype).reshape(shape) for at in (0, room))
     layout = Reduction(y.size, x.size // y.size, 1, 1, 1)
     arrays = (source, y, dy, target)
-    rows = _extreme(layout, *arrays, workspace[2 * room :]) if abs(p) == inf else _gradient(p, layout, *arrays)
+    rows = _inf_gradient(layout, *arrays, workspace[2 * room :]) if abs(p) == inf else _gradient(p, layout, *arrays)
 
     def run() -> None:
         source[...] = to_rows(x, axes)
@@ -203,28 +203,28 @@ def _grad_by_rows(p: float, x: Any, y: Any, dy: Any, axes: tuple[int, ...], dx: 
 
 def _gradient(p: float, layout: Reduction, x: Any, y: Any, dy: Any, dx: Any) -> Bound:
     ctype, width = CTYPES[x.dtype.name], WIDTHS[x.dtype.name]
-    slope = SLOPES.get(p, "GENERAL" if p > 1 else "BELOW_ONE")
+    mode = GRAD_MODES.get(p, "GENERAL" if p > 1 else "BELOW_ONE")
     q = dtype_info(dtype_info(x.dtype.name).accumulate).numpy.type(p - 1)
     arrays = (x, y, dy, dx)
     shift = _shift(x, dx)
     if layout.b == layout.c == 1 and shift is not None and x.size < (1 << 31) - (1 << 20):
         vectors = 2 if width > 2 and x.nbytes in PAIRED else 1
-        blocks = max(1, -(-(x.size + shift) // (width * vectors * SWEEP_THREADS)))
+        blocks = max(1, -(-(x.size + shift) // (width * vectors * ROW_THREADS)))
         name = _rows_kernel(width)
         numbers: tuple[Any, ...] = (q, np.int32(x.size), np.int32(shift), divisor(layout.length))
         if shift == layout.length % width == 0:
-            name, numbers = "grad_packs", (q, np.uint32(x.size // width), divisor(layout.length // width))
-        function = SOURCE.function(f"{name}<{ctype}, {width}, {slope}, {vectors}>")
-        return lambda: function((blocks,), (SWEEP_THREADS,), (*arrays, *numbers))
+            name, numbers = "grad_rows_aligned", (q, np.uint32(x.size // width), divisor(layout.length // width))
+        function = SOURCE.function(f"{name}<{ctype}, {width}, {mode}, {vectors}>")
+        return lambda: function((blocks,), (ROW_THREADS,), (*arrays, *numbers))
     swept = layout.r2 == 1 and x.size < width << 31 and _SWEPT.covers(layout.c // width)
     if swept and whole_vector(x, layout.c, *arrays) == width:
-        function = SOURCE.function(f"grad_sweep<{ctype}, {width}, {slope}>")
+        function = SOURCE.function(f"grad_short_columns<{ctype}, {width}, {mode}>")
         size = x.size // width
         rest = (q, np.uint32(size), divisor(layout.c // width), divisor(layout.r1))
-        return lambda: function((-(-size // SWEEP_THREADS),), (SWEEP_THREADS,), (*arrays, *rest))
+        return lambda: function((-(-size // ROW_THREADS),), (ROW_THREADS,), (*arrays, *rest))
     target = _GRAD_BLOCKS.value() * multiprocessors()
     vector, grid, block, struct = _columns(layout, arrays, layout.length, target)
-    function = SOURCE.function(f"grad_columns<{ctype}, {vector}, {slope}>")
+    function = SOURCE.function(f"grad_columns<{ctype}, {vector}, {mode}>")
     return lambda: function(grid, block, (*arrays, q, struct))
 
 
@@ -249,40 +249,40 @@ def _columns(
     return vector, (outer, splits), (lanes, rows), layout_struct(layout, splits, across)
 
 
-def _extreme(layout: Reduction, x: Any, y: Any, dy: Any, dx: Any, workspace: Any) -> Bound:
+def _inf_gradient(layout: Reduction, x: Any, y: Any, dy: Any, dx: Any, workspace: Any) -> Bound:
     arrays = (x, y, dy, dx)
     if layout.b == layout.c == 1:
-        return _extreme_rows(layout, arrays, workspace)
+        return _inf_rows(layout, arrays, workspace)
     vector, grid, block, struct = _columns(layout, arrays, _most_splits(layout), _resident())
     width, rows = WIDTHS[x.dtype.name], block[1]
-    least = 1 if width == 4 else LEAST_HELD * rows
-    if layout.r2 == 1 and vector == width and least <= layout.length <= min(COLUMNS_HELD * rows, MOST_HELD):
-        function = SOURCE.function(f"grad_extreme_held<{CTYPES[x.dtype.name]}, {vector}>")
+    least = 1 if width == 4 else MINIMUM_EACH * rows
+    if layout.r2 == 1 and vector == width and least <= layout.length <= min(COLUMNS_EACH * rows, MOST_COUNTED):
+        function = SOURCE.function(f"grad_inf_columns_block<{CTYPES[x.dtype.name]}, {vector}>")
         return lambda: function(grid, block, (*arrays, struct))
-    function = SOURCE.function(f"grad_extreme_columns<{CTYPES[x.dtype.name]}, {vector}>")
+    function = SOURCE.function(f"grad_inf_columns_grid<{CTYPES[x.dtype.name]}, {vector}>")
     return lambda: function(grid, block, (*arrays, struct, workspace))
 
 
-def _extreme_rows(layout: Reduction, arrays: tuple[Any, ...], workspace: Any) -> Bound:
+def _inf_rows(layout: Reduction, arrays: tuple[Any, ...], workspace: Any) -> Bound:
     x, dx = arrays[0], arrays[3]
     rows, length, found = layout.a, layout.length, _shift(x, dx)
     width, shift = WIDTHS[x.dtype.name], found
     if shift is None or length < width:
         width, shift = 1, 0
     ctype, vectors = CTYPES[x.dtype.name], -(-length // width)
-    if vectors <= SWEEP_THREADS:
-        most = min(SWEEP_THREADS, (SHORT_HELD * SWEEP_THREADS - 1) * width // length)
+    if vectors <= ROW_THREADS:
+        most = min(ROW_THREADS, (SHORT_EACH * ROW_THREADS - 1) * width // length)
         filling = width // gcd(length, width)  # rows that together are whole vectors
         most = most // filling * filling or most
-        function = SOURCE.function(f"grad_extreme_rows<{ctype}, {width}>")
+        function = SOURCE.function(f"grad_inf_short_rows<{ctype}, {width}>")
         numbers: tuple[Any, ...] = (np.int64(rows), np.int32(most), np.int32(shift), divisor(length))
-        return lambda: function((-(-rows // most),), (SWEEP_THREADS,), (*arrays, *numbers))
+        return lambda: function((-(-rows // most),), (ROW_THREADS,), (*arrays, *numbers))
     most = touched_vectors(rows, length, width, shift)
-    if most > PART_HELD * THREADS and rows < _resident() and length < LONGEST_SHARED:
+    if most > PART_EACH * THREADS and rows < _resident() and length < LONGEST_SHARED:
         share, parts = _parts(most)
         fixups = max(1, min(parts, min(FIXUPS * multiprocessors(), MOST_FIXUPS) // rows))
         whole = flag(shift == length % width == 0)
-        function = SOURCE.function(f"grad_extreme_parts<{ctype}, {width}, {whole}>")
+        function = SOURCE.function(f"grad_inf_rows_grid<{ctype}, {width}, {whole}>")
         blocks, waiting = rows * parts, rows * fixups
         sizes = (
             np.int64(length),
@@ -295,8 +295,8 @@ def _extreme_rows(layout: Reduction, arrays: tuple[Any, ...], workspace: Any) ->
         words = rows * COUNT_BYTES, (rows + waiting) * COUNT_BYTES
         flagged = (workspace[: words[0]], workspace[words[0] : words[1]], workspace[words[1] :])
         return lambda: function((blocks + waiting,), (THREADS,), (*arrays, *sizes, *flagged))
-    name, number = ("row", np.int32) if most <= ROW_HELD * THREADS else ("long", np.int64)
-    function = SOURCE.function(f"grad_extreme_{name}<{ctype}, {width}>")
+    name, number = ("rows_block", np.int32) if most <= ROW_EACH * THREADS else ("rows_loop", np.int64)
+    function = SOURCE.function(f"grad_inf_{name}<{ctype}, {width}>")
     return lambda: function((rows,), (THREADS,), (*arrays, number(length), np.int32(shift)))
 
 
@@ -308,11 +308,11 @@ def _parts(vectors: int) -> tuple[int, int]:
 
 def _fewest_parts(vectors: int) -> int:
     """Maximum parts of a row that a block's threads can hold."""
-    return -(-vectors // (PART_HELD * THREADS))
+    return -(-vectors // (PART_EACH * THREADS))
 
 
 def _resident() -> int:
-    return EXTREME_RESIDENT * multiprocessors()
+    return INF_RESIDENT * multiprocessors()
 
 
 def _three_workspace(shapes: Shapes, params: Params) -> int:

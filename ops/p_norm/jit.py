@@ -380,7 +380,7 @@ def _share(x: Any, y: Any, share: Any) -> Any:
 
 
 @parallel(error_model="numpy")
-def grad_extreme_rows(x: Any, y: Any, dy: Any, dx: Any) -> None:
+def grad_inf_rows(x: Any, y: Any, dy: Any, dx: Any) -> None:
     """Gradient for porder +-inf on (rows, length): count the ties of each row, then share dy among them."""
     rows, length = x.shape
     for row in prange(rows):
@@ -394,7 +394,7 @@ def grad_extreme_rows(x: Any, y: Any, dy: Any, dx: Any) -> None:
 
 
 @parallel(error_model="numpy")
-def grad_extreme(x: Any, y: Any, dy: Any, dx: Any, shape: Any) -> None:
+def grad_inf(x: Any, y: Any, dy: Any, dx: Any, shape: Any) -> None:
     """Gradient for porder +-inf on x, dx (a r1 b r2, c); y, dy (a b, c), columns in tiles."""
     _, r1, b, r2, c = shape
     tiles = (c + TILE - 1) // TILE

@@ -1,4 +1,4 @@
-// p_norm and its gradient. Modes name what is summed, or how the gradient scales.
+// p_norm and its gradient. Modes select the summed function, or the factor of the gradient.
 #include "columns.cuh"
 #include "reduce_columns.cuh"
 #include "reduce_elements.cuh"
@@ -13,20 +13,20 @@ __device__ __forceinline__ float root(float x) {  // to one unit in the last pla
   asm("sqrt.approx.f32 %0, %1;" : "=f"(result) : "f"(x));
   return result;
 }
-__device__ __forceinline__ float normal_root(float x) {  // likewise; 0 of a subnormal number
+__device__ __forceinline__ float normal_root(float x) {  // to one unit in the last place; 0 for a subnormal number
   float result;
   asm("sqrt.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x));
   return result;
 }
 __device__ __forceinline__ double normal_root(double x) { return sqrt(x); }
-__device__ __forceinline__ float reciprocal(float x) {  // as root
+__device__ __forceinline__ float reciprocal(float x) {  // to one unit in the last place
   float result;
   asm("rcp.approx.f32 %0, %1;" : "=f"(result) : "f"(x));
   return result;
 }
 __device__ __forceinline__ double reciprocal(double x) { return 1.0 / x; }
 __device__ __forceinline__ double root(double x) { return sqrt(x); }
-// The larger or the smaller one; NaN where either is.
+// Maximum or minimum; NaN if either is.
 template <bool SMALLEST, typename A>
 __device__ __forceinline__ A outermost(A a, A b) {
 #if __CUDA_ARCH__ >= 800
@@ -72,13 +72,13 @@ struct Norm {
   static constexpr bool TWO = false;
   A p, inverse;  // the order and its reciprocal
 
-  static __device__ __forceinline__ A extreme() {  // infinite where that is neutral: |x|^p at p < 0, and a minimum
+  static __device__ __forceinline__ A infinity() {  // neutral for |x|^p at p < 0, and for a minimum
     return static_cast<A>(__int_as_float(0x7f800000));
   }
   __device__ __forceinline__ T neutral() const {
-    return narrow<T>(MODE == SMALLEST || (MODE == POWER && p < A(0)) ? extreme() : A(0));
+    return narrow<T>(MODE == SMALLEST || (MODE == POWER && p < A(0)) ? infinity() : A(0));
   }
-  __device__ __forceinline__ Acc identity() const { return MODE == SMALLEST ? Acc(extreme()) : Acc(0); }
+  __device__ __forceinline__ Acc identity() const { return MODE == SMALLEST ? Acc(infinity()) : Acc(0); }
   __device__ __forceinline__ Acc take(Acc sum, T element, T) const {
     const A x = magnitude(widen(element));
     if constexpr (MODE == COUNT) return sum + (x != A(0));
@@ -103,56 +103,59 @@ struct Norm {
 
 // ---- gradient ------------------------------------------------------------------------------------------------------
 
-enum Slope { FLAT, SIGN, LINEAR, QUADRATIC, ROOT, ROOT_CUBED, GENERAL, BELOW_ONE };  // porder 0, 1, 2, 3, 1.5, 2.5, >1, <1
+enum GradMode { FLAT, SIGN, LINEAR, QUADRATIC, ROOT, ROOT_CUBED, GENERAL, BELOW_ONE };  // porder 0, 1, 2, 3, 1.5, 2.5, >1, <1
 
-// dy and 1 / y, with y brought into a range where neither it nor its reciprocal is subnormal.
+// dy and 1 / y, with y scaled to a range in which neither it nor its reciprocal is subnormal.
 template <typename A>
 struct Scale {
   A before, inverse, dy;
 };
 
-template <typename A, int SLOPE>
+template <typename A, int GRAD_MODE>
 __device__ __forceinline__ Scale<A> scale_of(A y, A dy) {
-  if constexpr (SLOPE == FLAT || SLOPE == SIGN) return {A(1), A(1), dy};
+  if constexpr (GRAD_MODE == FLAT || GRAD_MODE == SIGN) return {A(1), A(1), dy};
   const A large = sizeof(A) == 4 ? A(1.8446744073709552e19) : A(1.157920892373162e77);  // 2^64, 2^256
   const A limit = sizeof(A) == 4 ? A(1e30) : A(1e300);
   const A before = y < A(1) / limit ? large : (y > limit ? A(1) / large : A(1));
   const A inverse = reciprocal(y * before);
-  const bool zero = y == A(0) && SLOPE != BELOW_ONE;
+  const bool zero = y == A(0) && GRAD_MODE != BELOW_ONE;
   return {zero ? A(0) : before, zero ? A(0) : inverse, zero ? A(0) : dy};
 }
 
-template <typename A, int SLOPE>
-__device__ __forceinline__ A slope(A x, const Scale<A>& by, A q) {
-  if constexpr (SLOPE == FLAT) return A(0);
+template <typename A, int GRAD_MODE>
+__device__ __forceinline__ A gradient(A x, const Scale<A>& by, A q) {
+  if constexpr (GRAD_MODE == FLAT) return A(0);
   const A sign = x != x ? x : (x > A(0) ? A(1) : (x < A(0) ? A(-1) : A(0)));
-  if constexpr (SLOPE == SIGN) return sign * by.dy;
+  if constexpr (GRAD_MODE == SIGN) return sign * by.dy;
   const A ratio = x * by.before * by.inverse, size = magnitude(ratio);
-  if constexpr (SLOPE == LINEAR) return ratio * by.dy;
-  if constexpr (SLOPE == QUADRATIC) return ratio * size * by.dy;
-  if constexpr (SLOPE == ROOT) return sign * root(size) * by.dy;
-  if constexpr (SLOPE == ROOT_CUBED) return ratio * root(size) * by.dy;
+  if constexpr (GRAD_MODE == LINEAR) return ratio * by.dy;
+  if constexpr (GRAD_MODE == QUADRATIC) return ratio * size * by.dy;
+  if constexpr (GRAD_MODE == ROOT) return sign * root(size) * by.dy;
+  if constexpr (GRAD_MODE == ROOT_CUBED) return ratio * root(size) * by.dy;
   const A value = sign * power(size, q) * by.dy;
-  return SLOPE == BELOW_ONE && x == A(0) ? A(0) : value;
+  return GRAD_MODE == BELOW_ONE && x == A(0) ? A(0) : value;
 }
 
 constexpr int GRAD_THREADS = 256;
 
-// (rows, length), fewer than 2^31 elements: flat vectors, aligned in memory past `shift` elements, P of them a thread.
-// A vector may lie in two rows or more.
-constexpr int SWEEP_THREADS = 128;
+constexpr int ROW_THREADS = 128;
 
-// Blocks that a multiprocessor has room for (0: as it comes). A power in double is a call, which wants registers.
-template <typename T, int SLOPE>
-constexpr int GRAD_RESIDENT = sizeof(T) == 8 && (SLOPE == GENERAL || SLOPE == BELOW_ONE) ? 8 : 0;
+// Minimum resident blocks per multiprocessor for __launch_bounds__ (0: compiler's choice); the power of a double is a
+// call, which needs registers.
+template <typename T, int GRAD_MODE>
+constexpr int GRAD_RESIDENT = sizeof(T) == 8 && (GRAD_MODE == GENERAL || GRAD_MODE == BELOW_ONE) ? 8 : 0;
 
-template <typename T, int V, int SLOPE, int P>
-__global__ void __launch_bounds__(SWEEP_THREADS, GRAD_RESIDENT<T, SLOPE>) grad_rows(
+// grad_rows: threads compute P flat vectors each, whatever rows they lie in.
+// Layout   x, dx[rows][length]; y, dy[rows]      Grid  vectors / (ROW_THREADS · P)      Block  ROW_THREADS
+// Needs    fewer than 2^31 elements; shift: elements from an aligned address to x and dx       Writes  dx
+// Why      all accesses are vectors whatever the length of rows; a vector may span two rows or more
+template <typename T, int V, int GRAD_MODE, int P>
+__global__ void __launch_bounds__(ROW_THREADS, GRAD_RESIDENT<T, GRAD_MODE>) grad_rows(
     const T* __restrict__ x, const T* __restrict__ y, const T* __restrict__ dy, T* __restrict__ dx, Wide<T> q, int size,
     int shift, Divisor length) {
   using A = Wide<T>;
-  constexpr int STEP = SWEEP_THREADS * V;
-  const int first = (blockIdx.x * SWEEP_THREADS * P + threadIdx.x) * V - shift;
+  constexpr int STEP = ROW_THREADS * V;
+  const int first = (blockIdx.x * ROW_THREADS * P + threadIdx.x) * V - shift;
   VectorWord<T, V> words[P];
   unsigned int rows[P];
   T norms[P], grads[P];
@@ -176,79 +179,83 @@ __global__ void __launch_bounds__(SWEEP_THREADS, GRAD_RESIDENT<T, SLOPE>) grad_r
     if (at < 0 || at + V > size) {
       for (int i = max(at, 0); i < min(at + V, size); ++i) {
         const unsigned int row = quotient(i, length);
-        const Scale<A> by = scale_of<A, SLOPE>(widen(y[row]), widen(dy[row]));
-        dx[i] = narrow<T>(slope<A, SLOPE>(widen(x[i]), by, q));
+        const Scale<A> by = scale_of<A, GRAD_MODE>(widen(y[row]), widen(dy[row]));
+        dx[i] = narrow<T>(gradient<A, GRAD_MODE>(widen(x[i]), by, q));
       }
       continue;
     }
     unsigned int row = rows[p];
     unsigned int left = (row + 1) * length.value - at;  // elements until the next row
-    Scale<A> by = scale_of<A, SLOPE>(widen(norms[p]), widen(grads[p]));
+    Scale<A> by = scale_of<A, GRAD_MODE>(widen(norms[p]), widen(grads[p]));
     Vector<T, V> vector = as_vector<T, V>(words[p]);
     if (left >= V) {
 #pragma unroll
-      for (int i = 0; i < V; ++i) vector.at[i] = narrow<T>(slope<A, SLOPE>(widen(vector.at[i]), by, q));
+      for (int i = 0; i < V; ++i) vector.at[i] = narrow<T>(gradient<A, GRAD_MODE>(widen(vector.at[i]), by, q));
     } else {
 #pragma unroll
       for (int i = 0; i < V; ++i) {
         if (left == 0) {
           row += 1;
           left = length.value;
-          by = scale_of<A, SLOPE>(widen(y[row]), widen(dy[row]));
+          by = scale_of<A, GRAD_MODE>(widen(y[row]), widen(dy[row]));
         }
         left -= 1;
-        vector.at[i] = narrow<T>(slope<A, SLOPE>(widen(vector.at[i]), by, q));
+        vector.at[i] = narrow<T>(gradient<A, GRAD_MODE>(widen(vector.at[i]), by, q));
       }
     }
     store_evict_last<T, V>(dx + at, vector);
   }
 }
 
-// Likewise where rows are `length` whole vectors each, of `size` in all: a vector lies in one row.
-template <typename T, int V, int SLOPE, int P>
-__global__ void __launch_bounds__(SWEEP_THREADS, GRAD_RESIDENT<T, SLOPE>) grad_packs(
+// grad_rows_aligned: grad_rows for rows of whole vectors.
+// Layout   x, dx[rows][length] in vectors, `size` in all      Grid  size / (ROW_THREADS · P)      Block  ROW_THREADS
+// Needs    fewer than 2^31 elements, aligned rows              Writes  dx
+// Why      every vector has one norm
+template <typename T, int V, int GRAD_MODE, int P>
+__global__ void __launch_bounds__(ROW_THREADS, GRAD_RESIDENT<T, GRAD_MODE>) grad_rows_aligned(
     const T* __restrict__ x, const T* __restrict__ y, const T* __restrict__ dy, T* __restrict__ dx, Wide<T> q,
     unsigned int size, Divisor length) {
   using A = Wide<T>;
-  const unsigned int first = blockIdx.x * SWEEP_THREADS * P + threadIdx.x;
+  const unsigned int first = blockIdx.x * ROW_THREADS * P + threadIdx.x;
   VectorWord<T, V> words[P];
   T norms[P], grads[P];
 #pragma unroll
   for (int p = 0; p < P; ++p) {
-    const unsigned int at = first + p * SWEEP_THREADS;
+    const unsigned int at = first + p * ROW_THREADS;
     words[p] = fetch_evict_last<T, V>(x + at * V, at < size);
   }
 #pragma unroll
   for (int p = 0; p < P; ++p) {
-    const unsigned int at = first + p * SWEEP_THREADS, row = quotient(at, length);
+    const unsigned int at = first + p * ROW_THREADS, row = quotient(at, length);
     if (at >= size) continue;
     norms[p] = y[row];
     grads[p] = dy[row];
   }
 #pragma unroll
   for (int p = 0; p < P; ++p) {
-    const unsigned int at = first + p * SWEEP_THREADS;
+    const unsigned int at = first + p * ROW_THREADS;
     if (at >= size) continue;
-    const Scale<A> by = scale_of<A, SLOPE>(widen(norms[p]), widen(grads[p]));
+    const Scale<A> by = scale_of<A, GRAD_MODE>(widen(norms[p]), widen(grads[p]));
     Vector<T, V> vector = as_vector<T, V>(words[p]);
 #pragma unroll
-    for (int i = 0; i < V; ++i) vector.at[i] = narrow<T>(slope<A, SLOPE>(widen(vector.at[i]), by, q));
+    for (int i = 0; i < V; ++i) vector.at[i] = narrow<T>(gradient<A, GRAD_MODE>(widen(vector.at[i]), by, q));
     store_evict_last<T, V>(dx + at * V, vector);
   }
 }
 
-// As `grad_rows` in 16 bits. A vector of rows that are no shorter lies in two at most: each element takes its row's
-// factors, so that they are rounded two at once.
-template <int SLOPE>
-constexpr int HALVES_RESIDENT = SLOPE == BELOW_ONE ? 12 : 0;  // likewise: 40 registers, or some would be spilt
+template <int GRAD_MODE>
+constexpr int ROWS_16BIT_RESIDENT = GRAD_MODE == BELOW_ONE ? 12 : 0;  // 12: at most 40 registers, without spills
 
-template <typename T, int V, int SLOPE, int P>
-__global__ void __launch_bounds__(SWEEP_THREADS, HALVES_RESIDENT<SLOPE>) grad_halves(
+// grad_rows_16bit: grad_rows for 16-bit types.
+// Layout   as grad_rows                          Grid, Block, Needs, Writes  as grad_rows
+// Why      a vector of rows that are no shorter spans at most two: elements are computed and rounded in pairs
+template <typename T, int V, int GRAD_MODE, int P>
+__global__ void __launch_bounds__(ROW_THREADS, ROWS_16BIT_RESIDENT<GRAD_MODE>) grad_rows_16bit(
     const T* __restrict__ x, const T* __restrict__ y, const T* __restrict__ dy, T* __restrict__ dx, Wide<T> q, int size,
     int shift, Divisor length) {
   using A = Wide<T>;
-  constexpr int STEP = SWEEP_THREADS * V;
-  const int first = (blockIdx.x * SWEEP_THREADS * P + threadIdx.x) * V - shift;
+  constexpr int STEP = ROW_THREADS * V;
+  const int first = (blockIdx.x * ROW_THREADS * P + threadIdx.x) * V - shift;
   const auto whole = [&](int at) { return at >= 0 && at + V <= size; };
   const auto together = [&](int at) { return whole(at) && length.value >= V; };  // in two rows at most
   VectorWord<T, V> words[P];
@@ -272,23 +279,23 @@ __global__ void __launch_bounds__(SWEEP_THREADS, HALVES_RESIDENT<SLOPE>) grad_ha
     if (!together(at)) continue;
     const unsigned int next = quotient(at, length) + 1;
     const int left = next * length.value - at;  // elements until the next row
-    const Scale<A> by = scale_of<A, SLOPE>(widen(norms[p]), widen(grads[p]));
+    const Scale<A> by = scale_of<A, GRAD_MODE>(widen(norms[p]), widen(grads[p]));
     Scale<A> further = by;
-    if (left < V) further = scale_of<A, SLOPE>(widen(y[next]), widen(dy[next]));
+    if (left < V) further = scale_of<A, GRAD_MODE>(widen(y[next]), widen(dy[next]));
     Vector<T, V> vector = as_vector<T, V>(words[p]);
 #pragma unroll
     for (int i = 0; i < V; ++i) {
       const bool ours = i < left;
       const Scale<A> mine = {
           ours ? by.before : further.before, ours ? by.inverse : further.inverse, ours ? by.dy : further.dy};
-      vector.at[i] = narrow<T>(slope<A, SLOPE>(widen(vector.at[i]), mine, q));
+      vector.at[i] = narrow<T>(gradient<A, GRAD_MODE>(widen(vector.at[i]), mine, q));
     }
     store_evict_last<T, V>(dx + at, vector);
   }
-  // What is left: vectors in more rows, and elements at the ends.
+  // The rest: vectors in more rows, and elements at the ends.
   const auto graded = [&](T element, int i) {
     const unsigned int row = quotient(i, length);
-    return narrow<T>(slope<A, SLOPE>(widen(element), scale_of<A, SLOPE>(widen(y[row]), widen(dy[row])), q));
+    return narrow<T>(gradient<A, GRAD_MODE>(widen(element), scale_of<A, GRAD_MODE>(widen(y[row]), widen(dy[row])), q));
   };
 #pragma unroll 1
   for (int at = first; at < first + P * STEP; at += STEP) {
@@ -305,14 +312,17 @@ __global__ void __launch_bounds__(SWEEP_THREADS, HALVES_RESIDENT<SLOPE>) grad_ha
   }
 }
 
-// (a, r1, c) in one sweep over vectors along c, of which a row has few: y and dy arrive from the first cache.
+// grad_short_columns: a vector per thread, along c.
+// Layout   x, dx[a][r1][c]; y, dy[a][c]      Grid  vectors / ROW_THREADS      Block  ROW_THREADS      Writes  dx
+// Needs    rows of few whole vectors
+// Why      norms of few columns stay in the L1 cache, so that one pass in memory order is fastest
 
-template <typename T, int V, int SLOPE>
-__global__ void __launch_bounds__(SWEEP_THREADS) grad_sweep(
+template <typename T, int V, int GRAD_MODE>
+__global__ void __launch_bounds__(ROW_THREADS) grad_short_columns(
     const T* __restrict__ x, const T* __restrict__ y, const T* __restrict__ dy, T* __restrict__ dx, Wide<T> q,
     unsigned int size, Divisor vectors, Divisor rows) {
   using A = Wide<T>;
-  const unsigned int vector = blockIdx.x * SWEEP_THREADS + threadIdx.x;
+  const unsigned int vector = blockIdx.x * ROW_THREADS + threadIdx.x;
   if (vector >= size) return;
   const unsigned int row = quotient(vector, vectors), column = remainder(vector, row, vectors);
   const long long at = static_cast<long long>(vector) * V;
@@ -321,23 +331,23 @@ __global__ void __launch_bounds__(SWEEP_THREADS) grad_sweep(
   const Vector<T, V> norms = load<T, V>(y + result), grads = load<T, V>(dy + result);
 #pragma unroll
   for (int i = 0; i < V; ++i) {
-    const Scale<A> by = scale_of<A, SLOPE>(widen(norms.at[i]), widen(grads.at[i]));
-    values.at[i] = narrow<T>(slope<A, SLOPE>(widen(values.at[i]), by, q));
+    const Scale<A> by = scale_of<A, GRAD_MODE>(widen(norms.at[i]), widen(grads.at[i]));
+    values.at[i] = narrow<T>(gradient<A, GRAD_MODE>(widen(values.at[i]), by, q));
   }
   store_evict_last<T, V>(dx + at, values);
 }
 
-// Every vector along a thread's columns with its place and index, in order, several in flight at once; `prepare` is
-// called while the first are.
-template <typename T, int V, typename Prepare, typename Turn>
-__device__ __forceinline__ void along(const T* x, Columns<V>& at, const Prepare& prepare, const Turn& turn) {
+// Calls `use` for every vector along a thread's columns, with its offset and index, in order, several loads in flight;
+// `prepare` is called while the first are loaded.
+template <typename T, int V, typename Prepare, typename Use>
+__device__ __forceinline__ void for_each_vector(const T* x, Columns<V>& at, const Prepare& prepare, const Use& use) {
   const int rows = blockDim.y;
   if (at.r2 != 1) {
     prepare();
 #pragma unroll 1
     for (; at.index < at.end; at.index += rows) {
       const long long place = at.next();
-      turn(load_evict_last<T, V>(x + place), place, at.index);
+      use(load_evict_last<T, V>(x + place), place, at.index);
     }
     return;
   }
@@ -355,7 +365,7 @@ __device__ __forceinline__ void along(const T* x, Columns<V>& at, const Prepare&
 #pragma unroll
     for (int j = 0; j < TOGETHER; ++j) {
       if (at.index + j * rows >= at.end) continue;
-      turn(as_vector<T, V>(words[j]), at.place + j * at.step, at.index + j * rows);
+      use(as_vector<T, V>(words[j]), at.place + j * at.step, at.index + j * rows);
     }
     at.index += TOGETHER * rows;
     at.place += TOGETHER * at.step;
@@ -363,8 +373,11 @@ __device__ __forceinline__ void along(const T* x, Columns<V>& at, const Prepare&
   }
 }
 
-// The general layout, as Columns says: a thread keeps what its columns' norms give.
-template <typename T, int V, int SLOPE>
+// grad_columns: threads follow columns, with the norms' factors in registers.
+// Layout   x, dx[a][r1][b][r2][c] by Columns; y, dy[a][b][c]      Grid  a b column blocks × splits      Block  (lanes, rows)
+// Writes   dx
+// Why      factors are computed once per column
+template <typename T, int V, int GRAD_MODE>
 __global__ void __launch_bounds__(GRAD_THREADS) grad_columns(
     const T* __restrict__ x, const T* __restrict__ y, const T* __restrict__ dy, T* __restrict__ dx, Wide<T> q,
     Layout layout) {
@@ -375,28 +388,28 @@ __global__ void __launch_bounds__(GRAD_THREADS) grad_columns(
   const auto prepare = [&] {
     const Vector<T, V> norms = load<T, V>(y + at.result), grads = load<T, V>(dy + at.result);
 #pragma unroll
-    for (int i = 0; i < V; ++i) by[i] = scale_of<A, SLOPE>(widen(norms.at[i]), widen(grads.at[i]));
+    for (int i = 0; i < V; ++i) by[i] = scale_of<A, GRAD_MODE>(widen(norms.at[i]), widen(grads.at[i]));
   };
-  along<T, V>(x, at, prepare, [&](Vector<T, V> vector, long long place, long long) {
+  for_each_vector<T, V>(x, at, prepare, [&](Vector<T, V> vector, long long place, long long) {
 #pragma unroll
-    for (int i = 0; i < V; ++i) vector.at[i] = narrow<T>(slope<A, SLOPE>(widen(vector.at[i]), by[i], q));
+    for (int i = 0; i < V; ++i) vector.at[i] = narrow<T>(gradient<A, GRAD_MODE>(widen(vector.at[i]), by[i], q));
     store_evict_last<T, V>(dx + place, vector);
   });
 }
 
 // ---- porder +-inf --------------------------------------------------------------------------------------------------
 //
-// Elements that tie for the norm share dy, and few do. Those that tie get what one gets that is alone, all others zero,
-// while ties are counted. A thread that found some returns to them where there are more. So x is read once.
+// Elements that tie for the norm share dy. Kernels write the result as if the extremum were unique, count ties meanwhile,
+// and rewrite the tied elements if there are several, which is rare. x is read once.
 
 template <typename T>
-struct Shares {  // of one norm, for which `count` elements tie
+struct TieShare {  // gradient of each of `count` elements that tie for one norm
   Wide<T> norm, share;
-  // No zero ties: whatever it shares with others is zero.
-  __device__ __forceinline__ Shares(T y, T dy, Wide<T> count = 1)
+  // Zeros never tie: their share would be zero anyway.
+  __device__ __forceinline__ TieShare(T y, T dy, Wide<T> count = 1)
       : norm(widen(y) > 0 ? widen(y) : Wide<T>(-1)), share(count > 1 ? widen(dy) / count : widen(dy)) {}
-  // What |x| equals of elements that stand out. All of them do where this is NaN, as zero times dy is no zero.
-  __device__ __forceinline__ Wide<T> mark() const {
+  // Threshold that |x| of tied elements equals. If it is NaN all elements may tie, as zero times dy is not zero.
+  __device__ __forceinline__ Wide<T> threshold() const {
     const Wide<T> other = Wide<T>(0) * share;
     return other == Wide<T>(0) ? norm : other;
   }
@@ -411,9 +424,9 @@ struct Shares {  // of one norm, for which `count` elements tie
 };
 
 template <typename T>
-__device__ __forceinline__ bool stands_out(T x, Wide<T> mark) {  // NaN does
+__device__ __forceinline__ bool may_tie(T x, Wide<T> threshold) {  // NaN does
   const Wide<T> size = magnitude(widen(x));
-  return !(size < mark) && !(size > mark);
+  return !(size < threshold) && !(size > threshold);
 }
 
 template <typename T>
@@ -427,43 +440,43 @@ struct Paired<__nv_bfloat16> {
   using type = __nv_bfloat162;
 };
 
-// Of two elements at once, each against its mark: 16 bits set where one stands out.
+// Compares two elements with their thresholds: 16 bits are set for each that may tie.
 template <typename T>
-__device__ __forceinline__ unsigned int pair_standing_out(unsigned int two, typename Paired<T>::type marks) {
-  return __hequ2_mask(__habs2(reinterpret_cast<const typename Paired<T>::type&>(two)), marks);
+__device__ __forceinline__ unsigned int tie_bits_of_pair(unsigned int two, typename Paired<T>::type thresholds) {
+  return __hequ2_mask(__habs2(reinterpret_cast<const typename Paired<T>::type&>(two)), thresholds);
 }
 
-// A bit for each of eight elements that stands out against one mark.
+// Compares eight elements with one threshold: a bit is set for each that may tie.
 template <typename T>
-__device__ __forceinline__ unsigned int standing_out(const uint4& word, T mark) {
-  const typename Paired<T>::type marks(mark, mark);
-  const auto of = [&](unsigned int two) { return pair_standing_out<T>(two, marks); };
+__device__ __forceinline__ unsigned int tie_bits(const uint4& word, T threshold) {
+  const typename Paired<T>::type thresholds(threshold, threshold);
+  const auto of = [&](unsigned int two) { return tie_bits_of_pair<T>(two, thresholds); };
   const unsigned int bits =
       (of(word.x) & 0x20001u) | (of(word.y) & 0x80004u) | (of(word.z) & 0x200010u) | (of(word.w) & 0x800040u);
   return (bits | bits >> 16) & 0xffu;
 }
 
-// Whether any element of a vector stands out, each against its own mark.
+// Whether any element of a vector may tie, each with its own threshold.
 template <typename T, int V>
-__device__ __forceinline__ bool any_stands_out(const Vector<T, V>& vector, const Vector<T, V>& marks) {
+__device__ __forceinline__ bool any_may_tie(const Vector<T, V>& vector, const Vector<T, V>& thresholds) {
   if constexpr (V == 8) {
     using P = typename Paired<T>::type;
     unsigned int found = 0;
 #pragma unroll
     for (int i = 0; i < V; i += 2) {
-      found |= pair_standing_out<T>(reinterpret_cast<const unsigned int&>(vector.at[i]), reinterpret_cast<const P&>(marks.at[i]));
+      found |= tie_bits_of_pair<T>(reinterpret_cast<const unsigned int&>(vector.at[i]), reinterpret_cast<const P&>(thresholds.at[i]));
     }
     return found != 0;
   } else {
     bool found = false;
 #pragma unroll
-    for (int i = 0; i < V; ++i) found |= stands_out(vector.at[i], widen(marks.at[i]));
+    for (int i = 0; i < V; ++i) found |= may_tie(vector.at[i], widen(thresholds.at[i]));
     return found;
   }
 }
 
-// Elements of x and dx in vectors that are aligned in memory: elements [low, high) past `from` are meant, where vectors are
-// WHOLE all of them. I: an integer that holds their number.
+// Range of x and dx in aligned vectors: elements [low, high) past `from`, or all if vectors are WHOLE. I: type of the
+// number of elements.
 template <typename T, int V, typename I, bool WHOLE = false>
 struct Part {
   using W = VectorWord<T, V>;
@@ -488,7 +501,7 @@ struct Part {
   }
 };
 
-// `length` of them from `begin` on. x and dx lie `shift` elements past an aligned address.
+// Range of `length` elements from `begin` on. shift: elements from an aligned address to x and dx.
 template <typename T, int V, typename I>
 __device__ __forceinline__ Part<T, V, I> part_from(const T* x, T* dx, long long begin, I length, int shift) {
   const long long first = (begin + shift) / V * V - shift;
@@ -496,19 +509,21 @@ __device__ __forceinline__ Part<T, V, I> part_from(const T* x, T* dx, long long 
   return {x + first, dx + first, low, low + length};
 }
 
-constexpr int MOST_ROWS = SWEEP_THREADS;  // of a block
-constexpr int SHORT_HELD = 2;             // vectors of a thread
+constexpr int MOST_ROWS = ROW_THREADS;  // maximum rows of a block
+constexpr int SHORT_EACH = 2;           // vectors per thread
 
-// (rows, length), no row shorter than a vector: a block takes `most` rows one after another, no more vectors of them than
-// its threads hold. A vector may lie in two rows.
+// grad_inf_short_rows: one thread block computes several consecutive rows, whose vectors stay in registers.
+// Layout   x, dx[rows][length]; y, dy[rows]      Grid  rows / most      Block  ROW_THREADS
+// Needs    rows no shorter than a vector; all rows of a block at most SHORT_EACH vectors per thread      Writes  dx
+// Why      few threads per row; a vector may span two rows
 template <typename T, int V>
-__global__ void __launch_bounds__(SWEEP_THREADS) grad_extreme_rows(
+__global__ void __launch_bounds__(ROW_THREADS) grad_inf_short_rows(
     const T* __restrict__ x, const T* __restrict__ y, const T* __restrict__ dy, T* __restrict__ dx, long long rows,
     int most, int shift, Divisor length) {
-  constexpr int HELD = SHORT_HELD;
+  constexpr int HELD = SHORT_EACH;
   using At = Part<T, V, int>;
   __shared__ unsigned int counts[MOST_ROWS];
-  __shared__ T marks[MOST_ROWS + 1];
+  __shared__ T thresholds[MOST_ROWS + 1];
   const long long first = static_cast<long long>(blockIdx.x) * most;
   const int ours = static_cast<int>(min(static_cast<long long>(most), rows - first));
   const At at = part_from<T, V>(x, dx, first * length.value, ours * static_cast<int>(length.value), shift);
@@ -516,43 +531,43 @@ __global__ void __launch_bounds__(SWEEP_THREADS) grad_extreme_rows(
   dy += first;
   typename At::W held[HELD];
 #pragma unroll
-  for (int h = 0; h < HELD; ++h) held[h] = at.fetch(threadIdx.x + h * SWEEP_THREADS);
+  for (int h = 0; h < HELD; ++h) held[h] = at.fetch(threadIdx.x + h * ROW_THREADS);
   if (threadIdx.x < ours) {
     counts[threadIdx.x] = 0;
-    marks[threadIdx.x] = narrow<T>(Shares<T>(y[threadIdx.x], dy[threadIdx.x]).mark());
+    thresholds[threadIdx.x] = narrow<T>(TieShare<T>(y[threadIdx.x], dy[threadIdx.x]).threshold());
   }
   __syncthreads();
-  unsigned int out = 0;  // a bit for each element held that stands out
+  unsigned int out = 0;  // a bit for each element that may tie
 #pragma unroll
   for (int h = 0; h < HELD; ++h) {
-    const int index = threadIdx.x + h * SWEEP_THREADS, element = index * V - at.low;
+    const int index = threadIdx.x + h * ROW_THREADS, element = index * V - at.low;
     if (index >= at.vectors) continue;
     const int row = quotient(max(element, 0), length);
     const int left = (row + 1) * static_cast<int>(length.value) - element;  // elements until the next row
-    const T mark = marks[row], next = marks[row + 1];
+    const T threshold = thresholds[row], next = thresholds[row + 1];
     unsigned int bits = 0;
     if constexpr (V == 8) {
       const unsigned int ours = (1u << min(left, V)) - 1;
-      bits = (standing_out<T>(held[h], mark) & ours) | (standing_out<T>(held[h], next) & ~ours);
+      bits = (tie_bits<T>(held[h], threshold) & ours) | (tie_bits<T>(held[h], next) & ~ours);
     } else {
       const Vector<T, V> vector = as_vector<T, V>(held[h]);
 #pragma unroll
       for (int i = 0; i < V; ++i) {
-        bits |= static_cast<unsigned int>(stands_out(vector.at[i], widen(i < left ? mark : next))) << i;
+        bits |= static_cast<unsigned int>(may_tie(vector.at[i], widen(i < left ? threshold : next))) << i;
       }
     }
     out |= bits << h * V;
     at.write(as_vector<T, V>(typename At::W{}), index);
   }
-  // Gives elements that stand out what is due, to one that ties alone unless ties are counted.
+  // Sets elements that may tie to their share, as if unique unless ties are counted.
   const auto fix_up = [&](bool counted) {
     for (unsigned int bits = out; bits != 0;) {
-      const int bit = 31 - __clz(bits), place = (threadIdx.x + bit / V * SWEEP_THREADS) * V + bit % V;
+      const int bit = 31 - __clz(bits), place = (threadIdx.x + bit / V * ROW_THREADS) * V + bit % V;
       bits ^= 1u << bit;
       if (!at.ours(place)) continue;
       const int row = quotient(place - at.low, length);
       if (counted && counts[row] <= 1) continue;
-      const Shares<T> shares(y[row], dy[row], counted ? static_cast<Wide<T>>(counts[row]) : Wide<T>(1));
+      const TieShare<T> shares(y[row], dy[row], counted ? static_cast<Wide<T>>(counts[row]) : Wide<T>(1));
       if (!counted && shares.tie(at.from[place])) atomicAdd(&counts[row], 1u);
       at.to[place] = shares.of(at.from[place]);
     }
@@ -562,35 +577,38 @@ __global__ void __launch_bounds__(SWEEP_THREADS) grad_extreme_rows(
   fix_up(true);
 }
 
-// (rows, length), a block a row, all of which its threads hold: ties are counted before anything is written.
-constexpr int ROW_HELD = 4, PART_HELD = 4;  // vectors of a thread
-constexpr int PARTS_RESIDENT = 5;           // blocks that a multiprocessor has room for
+constexpr int ROW_EACH = 4, PART_EACH = 4;  // vectors per thread
+constexpr int PARTS_RESIDENT = 5;           // minimum resident blocks per multiprocessor
 
+// grad_inf_rows_block: one thread block computes one row, whose vectors stay in registers.
+// Layout   x, dx[rows][length]; y, dy[rows]      Grid  rows      Block  GRAD_THREADS
+// Needs    a row of at most ROW_EACH vectors per thread                   Writes  dx
+// Why      ties are counted before anything is written
 template <typename T, int V>
-__global__ void __launch_bounds__(GRAD_THREADS) grad_extreme_row(
+__global__ void __launch_bounds__(GRAD_THREADS) grad_inf_rows_block(
     const T* __restrict__ x, const T* __restrict__ y, const T* __restrict__ dy, T* __restrict__ dx, int length,
     int shift) {
   using At = Part<T, V, int>;
   __shared__ unsigned int found;
   const long long row = blockIdx.x;
   const At at = part_from<T, V>(x, dx, row * length, length, shift);
-  typename At::W held[ROW_HELD];
+  typename At::W held[ROW_EACH];
 #pragma unroll
-  for (int h = 0; h < ROW_HELD; ++h) held[h] = at.fetch(threadIdx.x + h * GRAD_THREADS);
+  for (int h = 0; h < ROW_EACH; ++h) held[h] = at.fetch(threadIdx.x + h * GRAD_THREADS);
   const T norm = y[row], grad = dy[row];
   if (threadIdx.x == 0) found = 0;
   __syncthreads();
-  const Shares<T> alone(norm, grad);
-  const Wide<T> mark = alone.mark();
-  bool any[ROW_HELD];  // of a vector's elements stand out
+  const TieShare<T> alone(norm, grad);
+  const Wide<T> threshold = alone.threshold();
+  bool any[ROW_EACH];  // whether any element of a vector may tie
   unsigned int tied = 0;
 #pragma unroll
-  for (int h = 0; h < ROW_HELD; ++h) {
+  for (int h = 0; h < ROW_EACH; ++h) {
     const int index = threadIdx.x + h * GRAD_THREADS;
     const Vector<T, V> vector = as_vector<T, V>(held[h]);
     any[h] = false;
 #pragma unroll
-    for (int i = 0; i < V; ++i) any[h] |= stands_out(vector.at[i], mark);
+    for (int i = 0; i < V; ++i) any[h] |= may_tie(vector.at[i], threshold);
     any[h] &= index < at.vectors;
     if (!any[h]) continue;
 #pragma unroll
@@ -598,9 +616,9 @@ __global__ void __launch_bounds__(GRAD_THREADS) grad_extreme_row(
   }
   if (tied > 0) atomicAdd(&found, tied);
   __syncthreads();
-  const Shares<T> shares(norm, grad, static_cast<Wide<T>>(found));
+  const TieShare<T> shares(norm, grad, static_cast<Wide<T>>(found));
 #pragma unroll
-  for (int h = 0; h < ROW_HELD; ++h) {
+  for (int h = 0; h < ROW_EACH; ++h) {
     const int index = threadIdx.x + h * GRAD_THREADS;
     if (index >= at.vectors) continue;
     const Vector<T, V> vector = as_vector<T, V>(held[h]);
@@ -613,16 +631,16 @@ __global__ void __launch_bounds__(GRAD_THREADS) grad_extreme_row(
   }
 }
 
-// Writes what is due to a vector's elements, AGAIN: to one of which some stand out. How many of them tie.
+// Writes a vector's gradient and returns the number of ties. AGAIN: rewrites a vector with elements that may tie.
 template <bool AGAIN, typename T, int V, typename I, bool WHOLE>
-__device__ __forceinline__ int write_extreme(
-    const Part<T, V, I, WHOLE>& at, const VectorWord<T, V>& word, I index, const Shares<T>& shares, Wide<T> mark) {
+__device__ __forceinline__ int write_ties(
+    const Part<T, V, I, WHOLE>& at, const VectorWord<T, V>& word, I index, const TieShare<T>& shares, Wide<T> threshold) {
   const Vector<T, V> vector = as_vector<T, V>(word);
   Vector<T, V> given = as_vector<T, V>(VectorWord<T, V>{});
   bool any = false;
   int tied = 0;
 #pragma unroll
-  for (int i = 0; i < V; ++i) any |= stands_out(vector.at[i], mark);
+  for (int i = 0; i < V; ++i) any |= may_tie(vector.at[i], threshold);
   if (any) {
 #pragma unroll
     for (int i = 0; i < V; ++i) {
@@ -634,9 +652,11 @@ __device__ __forceinline__ int write_extreme(
   return tied;
 }
 
-// (rows, length), a block a row, which its threads do not hold.
+// grad_inf_rows_loop: one thread block computes one row in several passes over its threads.
+// Layout   x, dx[rows][length]; y, dy[rows]      Grid  rows      Block  GRAD_THREADS      Writes  dx
+// Why      rows longer than a block's registers, and enough of them to fill the device
 template <typename T, int V>
-__global__ void __launch_bounds__(GRAD_THREADS) grad_extreme_long(
+__global__ void __launch_bounds__(GRAD_THREADS) grad_inf_rows_loop(
     const T* __restrict__ x, const T* __restrict__ y, const T* __restrict__ dy, T* __restrict__ dx, long long length,
     int shift) {
   constexpr int TOGETHER = 4, TURN = TOGETHER * GRAD_THREADS;
@@ -647,11 +667,11 @@ __global__ void __launch_bounds__(GRAD_THREADS) grad_extreme_long(
   const T norm = y[row], grad = dy[row];
   if (threadIdx.x == 0) found = 0;
   __syncthreads();
-  const Shares<T> alone(norm, grad);
-  const Wide<T> mark = alone.mark();
+  const TieShare<T> alone(norm, grad);
+  const Wide<T> threshold = alone.threshold();
   unsigned long long mine = 0;
-  long long first = 0, last = -1;  // turn in which some tie, by its first vector
-  typename At::W words[TOGETHER];  // of the next turn, asked for before those of this one are written
+  long long first = 0, last = -1;  // iteration in which elements may tie, by its first vector
+  typename At::W words[TOGETHER];  // of the next iteration, loaded before those of this one are written
   const auto bring = [&](long long begin) {
 #pragma unroll
     for (int j = 0; j < TOGETHER; ++j) words[j] = at.fetch(begin + j * GRAD_THREADS);
@@ -666,7 +686,7 @@ __global__ void __launch_bounds__(GRAD_THREADS) grad_extreme_long(
 #pragma unroll
     for (int j = 0; j < TOGETHER; ++j) {
       const long long index = begin + j * GRAD_THREADS;
-      if (index < at.vectors) tied += write_extreme<false>(at, now[j], index, alone, mark);
+      if (index < at.vectors) tied += write_ties<false>(at, now[j], index, alone, threshold);
     }
     if (tied == 0) continue;
     if (mine == 0) first = begin;
@@ -676,21 +696,22 @@ __global__ void __launch_bounds__(GRAD_THREADS) grad_extreme_long(
   if (mine > 0) atomicAdd(&found, mine);
   __syncthreads();
   if (found <= 1) return;
-  const Shares<T> shares(norm, grad, static_cast<Wide<T>>(found));
+  const TieShare<T> shares(norm, grad, static_cast<Wide<T>>(found));
   const long long end = min(at.vectors, last + TURN);
   for (long long index = first; index < end; index += GRAD_THREADS) {
-    write_extreme<true>(at, at.fetch(index), index, shares, mark);
+    write_ties<true>(at, at.fetch(index), index, shares, threshold);
   }
 }
 
-// (rows, length), fewer than 2^32 elements each, WHOLE: of whole vectors that are aligned. A block takes a part of a row,
-// `share` vectors, at once, and is gone, so that memory is swept over in order. `fixups` more for each row arrive last and
-// wait until its `parts` are done; where several elements tie, they return to the parts that have some. Blocks that wait
-// were started after those that they wait for; and whatever the order, the device has room for more of them than wait, as
-// ops/p_norm/cuda.py sees to. arrived: a word for each row, seen: for each fixup, as flagged.cuh says. marked: a byte for each
-// part; that of the only element that ties stays, and is looked at again when there are several.
+// grad_inf_rows_grid: each block computes a part of a row; fix-up blocks rewrite ties across parts.
+// Layout   x, dx[rows][length]; y, dy[rows]      Grid  rows · parts + rows · fixups      Block  GRAD_THREADS
+// Needs    share ≤ PART_EACH · GRAD_THREADS vectors; fewer than 2^32 elements per row; WHOLE: aligned rows of vectors
+// Writes   dx; arrived[rows] counts arrivals, seen[rows][fixups] what fix-ups have read, marked[rows][parts] parts with ties
+// Waits    fix-up blocks wait for all parts of their row. They start last, and ops/p_norm/cuda.py limits their number to
+//          the resident blocks, so that every part makes progress
+// Why      parts end after one load, so that memory is read in order; ties across parts are rare
 template <typename T, int V, bool WHOLE>
-__global__ void __launch_bounds__(GRAD_THREADS, PARTS_RESIDENT) grad_extreme_parts(
+__global__ void __launch_bounds__(GRAD_THREADS, PARTS_RESIDENT) grad_inf_rows_grid(
     const T* __restrict__ x, const T* __restrict__ y, const T* __restrict__ dy, T* __restrict__ dx, long long length,
     int shift, int share, unsigned int blocks, Divisor parts, Divisor fixups, unsigned long long* arrived,
     unsigned long long* seen, unsigned char* marked) {
@@ -702,23 +723,23 @@ __global__ void __launch_bounds__(GRAD_THREADS, PARTS_RESIDENT) grad_extreme_par
     const long long first = start - ahead + past, left = length + ahead - past;
     return At(x + first, dx + first, part == 0 ? ahead : 0, static_cast<int>(min(left, static_cast<long long>(share) * V)));
   };
-  typename At::W words[PART_HELD];
+  typename At::W words[PART_EACH];
   const auto bring = [&](const At& at) {
 #pragma unroll
-    for (int h = 0; h < PART_HELD; ++h) words[h] = at.fetch(threadIdx.x + h * GRAD_THREADS);
+    for (int h = 0; h < PART_EACH; ++h) words[h] = at.fetch(threadIdx.x + h * GRAD_THREADS);
   };
   if (blockIdx.x < blocks) {
     const unsigned int row = quotient(blockIdx.x, parts), part = remainder(blockIdx.x, row, parts);
     const At at = part_of(row, part);
     bring(at);
     if (threadIdx.x == 0) found = 0;
-    const Shares<T> alone(y[row], dy[row]);
-    const Wide<T> mark = alone.mark();
+    const TieShare<T> alone(y[row], dy[row]);
+    const Wide<T> threshold = alone.threshold();
     int tied = 0;
 #pragma unroll
-    for (int h = 0; h < PART_HELD; ++h) {
+    for (int h = 0; h < PART_EACH; ++h) {
       const int index = threadIdx.x + h * GRAD_THREADS;
-      if (index < at.vectors) tied += write_extreme<false>(at, words[h], index, alone, mark);
+      if (index < at.vectors) tied += write_ties<false>(at, words[h], index, alone, threshold);
     }
     if (__syncthreads_or(tied)) {
       if (tied > 0) atomicAdd(&found, static_cast<unsigned int>(tied));
@@ -732,11 +753,11 @@ __global__ void __launch_bounds__(GRAD_THREADS, PARTS_RESIDENT) grad_extreme_par
   if (threadIdx.x == 0) found = wait_for_arrivals(arrived + row, seen + fixup, parts.value);
   __syncthreads();
   if (found <= 1) return;
-  const Shares<T> shares(y[row], dy[row], static_cast<Wide<T>>(found));
-  const Wide<T> mark = shares.mark();
+  const TieShare<T> shares(y[row], dy[row], static_cast<Wide<T>>(found));
+  const Wide<T> threshold = shares.threshold();
   marked += static_cast<long long>(row) * parts.value;
-  const unsigned int turn = GRAD_THREADS * fixups.value;
-  for (unsigned int first = remainder(fixup, row, fixups); first < parts.value; first += turn) {
+  const unsigned int use = GRAD_THREADS * fixups.value;
+  for (unsigned int first = remainder(fixup, row, fixups); first < parts.value; first += use) {
     if (threadIdx.x == 0) many = 0;
     __syncthreads();
     const unsigned int mine = first + threadIdx.x * fixups.value;
@@ -749,22 +770,26 @@ __global__ void __launch_bounds__(GRAD_THREADS, PARTS_RESIDENT) grad_extreme_par
       const At at = part_of(row, several[i]);
       bring(at);
 #pragma unroll
-      for (int h = 0; h < PART_HELD; ++h) {
+      for (int h = 0; h < PART_EACH; ++h) {
         const int index = threadIdx.x + h * GRAD_THREADS;
-        if (index < at.vectors) write_extreme<true>(at, words[h], index, shares, mark);
+        if (index < at.vectors) write_ties<true>(at, words[h], index, shares, threshold);
       }
     }
     __syncthreads();
   }
 }
 
-// Blocks that share columns wait for each other where they find ties, so the device has to hold all of them at once:
-// where any are shared, ops/p_norm/cuda.py launches no more than EXTREME_RESIDENT for each multiprocessor. It defines
-// that, and MOST_LANES, threads side by side along columns.
+// INF_RESIDENT, resident blocks per multiprocessor, and MOST_LANES, threads along columns, are defined by
+// ops/p_norm/cuda.py.
 
-// The general layout, as Columns says. counts: a word for each result, as sum_over_blocks() says.
+// grad_inf_columns_grid: threads follow columns; splits of a column exchange their number of ties.
+// Layout   x, dx[a][r1][b][r2][c] by Columns; y, dy[a][b][c]      Grid  a b column blocks × splits      Block  (lanes, rows)
+// Needs    with splits, at most INF_RESIDENT blocks per multiprocessor
+// Writes   dx; counts[a][b][c], a word for sum_over_blocks(), which it leaves zero
+// Waits    blocks that find ties wait for all splits of their columns
+// Why      any layout, with one read of x
 template <typename T, int V>
-__global__ void __launch_bounds__(GRAD_THREADS, EXTREME_RESIDENT) grad_extreme_columns(
+__global__ void __launch_bounds__(GRAD_THREADS, INF_RESIDENT) grad_inf_columns_grid(
     const T* __restrict__ x, const T* __restrict__ y, const T* __restrict__ dy, T* __restrict__ dx, Layout layout,
     unsigned long long* counts) {
   using W = VectorWord<T, V>;
@@ -775,7 +800,7 @@ __global__ void __launch_bounds__(GRAD_THREADS, EXTREME_RESIDENT) grad_extreme_c
   const int columns = blockDim.x * V, splits = gridDim.y;
   for (int column = slot; column < columns; column += threads) found[column] = 0;
   Columns<V> at(layout, blockIdx.y);
-  Vector<T, V> marks;
+  Vector<T, V> thresholds;
   const auto prepare = [&] {
     if (at.ours) {
       const W norm = fetch<T, V>(y + at.result), grad = fetch<T, V>(dy + at.result);
@@ -783,21 +808,21 @@ __global__ void __launch_bounds__(GRAD_THREADS, EXTREME_RESIDENT) grad_extreme_c
       grads[threadIdx.x] = grad;
 #pragma unroll
       for (int i = 0; i < V; ++i) {
-        marks.at[i] = narrow<T>(Shares<T>(as_vector<T, V>(norm).at[i], as_vector<T, V>(grad).at[i]).mark());
+        thresholds.at[i] = narrow<T>(TieShare<T>(as_vector<T, V>(norm).at[i], as_vector<T, V>(grad).at[i]).threshold());
       }
     }
     __syncthreads();
   };
-  // Writes a vector, whose elements share with those counted. Whether any stand out.
+  // Writes a vector, whose elements share with those counted. Returns whether any may tie.
   const auto write = [&](const Vector<T, V>& vector, long long place, bool counted) {
     Vector<T, V> given = as_vector<T, V>(W{});
-    const bool any = any_stands_out(vector, marks);
+    const bool any = any_may_tie(vector, thresholds);
     if (any) {
       const Vector<T, V> norm = as_vector<T, V>(norms[threadIdx.x]), grad = as_vector<T, V>(grads[threadIdx.x]);
 #pragma unroll
       for (int i = 0; i < V; ++i) {
         const int column = threadIdx.x * V + i;
-        const Shares<T> shares(norm.at[i], grad.at[i], counted ? totals[column] : Wide<T>(1));
+        const TieShare<T> shares(norm.at[i], grad.at[i], counted ? totals[column] : Wide<T>(1));
         given.at[i] = shares.of(vector.at[i]);
         if (!counted && shares.tie(vector.at[i])) atomicAdd(&found[column], 1u);
       }
@@ -807,7 +832,7 @@ __global__ void __launch_bounds__(GRAD_THREADS, EXTREME_RESIDENT) grad_extreme_c
   };
   bool several = false;
   long long last = -1;  // index of a vector in which some stand out
-  along<T, V>(x, at, prepare, [&](const Vector<T, V>& vector, long long place, long long index) {
+  for_each_vector<T, V>(x, at, prepare, [&](const Vector<T, V>& vector, long long place, long long index) {
     if (!write(vector, place, false)) return;
     several = last >= 0;
     last = index;
@@ -834,14 +859,16 @@ __global__ void __launch_bounds__(GRAD_THREADS, EXTREME_RESIDENT) grad_extreme_c
   }
 }
 
-// (a, r1, c) of no more than COLUMNS_HELD rows a thread, fewer than 256 in all: a block holds all vectors of its columns,
-// and ties are counted, four columns in the bytes of a word, before anything is written.
-constexpr int COLUMNS_HELD = 8;
+constexpr int COLUMNS_EACH = 8;  // maximum rows per thread
 template <int V>
-constexpr int HELD_RESIDENT = V == 8 ? 2 : V == 2 ? 3 : 4;
+constexpr int COLUMNS_RESIDENT = V == 8 ? 2 : V == 2 ? 3 : 4;
 
+// grad_inf_columns_block: one thread block computes its columns, whose vectors stay in registers.
+// Layout   x, dx[a][r1][c]; y, dy[a][c]      Grid  a column blocks      Block  (lanes, rows)
+// Needs    at most COLUMNS_EACH rows per thread, fewer than 256 in all      Writes  dx
+// Why      ties are counted, in a byte per column, before anything is written
 template <typename T, int V>
-__global__ void __launch_bounds__(GRAD_THREADS, HELD_RESIDENT<V>) grad_extreme_held(
+__global__ void __launch_bounds__(GRAD_THREADS, COLUMNS_RESIDENT<V>) grad_inf_columns_block(
     const T* __restrict__ x, const T* __restrict__ y, const T* __restrict__ dy, T* __restrict__ dx, Layout layout) {
   using A = Wide<T>;
   using W = VectorWord<T, V>;
@@ -849,10 +876,10 @@ __global__ void __launch_bounds__(GRAD_THREADS, HELD_RESIDENT<V>) grad_extreme_h
   __shared__ unsigned int found[WORDS][MOST_LANES];
   const Columns<V> at(layout, 0);
   const int left = static_cast<int>(at.end - at.index), rows = blockDim.y;
-  W held[COLUMNS_HELD];
+  W held[COLUMNS_EACH];
 #pragma unroll
-  for (int h = 0; h < COLUMNS_HELD; ++h) held[h] = fetch_evict_last<T, V>(x + at.place + h * at.step, h * rows < left);
-  Vector<T, V> norms = as_vector<T, V>(W{}), dues = norms;  // dues: of what ties, dy until ties are counted
+  for (int h = 0; h < COLUMNS_EACH; ++h) held[h] = fetch_evict_last<T, V>(x + at.place + h * at.step, h * rows < left);
+  Vector<T, V> norms = as_vector<T, V>(W{}), dues = norms;  // dues: share of a tie, dy until ties are counted
   if (at.ours) {
     norms = load<T, V>(y + at.result);
     dues = load<T, V>(dy + at.result);
@@ -860,24 +887,24 @@ __global__ void __launch_bounds__(GRAD_THREADS, HELD_RESIDENT<V>) grad_extreme_h
   bool all = false;  // zero times some dy is no zero: all elements get something
 #pragma unroll
   for (int i = 0; i < V; ++i) {
-    const Shares<T> alone(norms.at[i], dues.at[i]);
+    const TieShare<T> alone(norms.at[i], dues.at[i]);
     norms.at[i] = narrow<T>(alone.norm);
-    all |= alone.mark() != alone.norm;
+    all |= alone.threshold() != alone.norm;
   }
   if (threadIdx.y == 0) {
 #pragma unroll
     for (int w = 0; w < WORDS; ++w) found[w][threadIdx.x] = 0;
   }
   __syncthreads();
-  unsigned int given_some = 0, tied[WORDS] = {};  // a bit for each vector, a byte for each column
+  unsigned int given_some = 0, tied[WORDS] = {};  // a bit per vector, a byte per column
 #pragma unroll
-  for (int h = 0; h < COLUMNS_HELD; ++h) {
+  for (int h = 0; h < COLUMNS_EACH; ++h) {
     const Vector<T, V> vector = as_vector<T, V>(held[h]);
-    if (h * rows >= left || !(all || any_stands_out(vector, norms))) continue;
+    if (h * rows >= left || !(all || any_may_tie(vector, norms))) continue;
     given_some |= 1u << h;
 #pragma unroll
     for (int i = 0; i < V; ++i) {
-      tied[i / 4] += static_cast<unsigned int>(stands_out(vector.at[i], widen(norms.at[i]))) << i % 4 * 8;
+      tied[i / 4] += static_cast<unsigned int>(may_tie(vector.at[i], widen(norms.at[i]))) << i % 4 * 8;
     }
   }
 #pragma unroll
@@ -893,7 +920,7 @@ __global__ void __launch_bounds__(GRAD_THREADS, HELD_RESIDENT<V>) grad_extreme_h
     }
   }
 #pragma unroll
-  for (int h = 0; h < COLUMNS_HELD; ++h) {
+  for (int h = 0; h < COLUMNS_EACH; ++h) {
     if (h * rows >= left) continue;
     Vector<T, V> given = as_vector<T, V>(W{});
     if (given_some >> h & 1) {
@@ -901,7 +928,7 @@ __global__ void __launch_bounds__(GRAD_THREADS, HELD_RESIDENT<V>) grad_extreme_h
 #pragma unroll
       for (int i = 0; i < V; ++i) {
         const A value = widen(vector.at[i]), due = widen(dues.at[i]);
-        given.at[i] = narrow<T>(!stands_out(vector.at[i], widen(norms.at[i])) ? A(0) * due
+        given.at[i] = narrow<T>(!may_tie(vector.at[i], widen(norms.at[i])) ? A(0) * due
                                 : value != value                           ? value
                                                                            : (value > 0 ? due : -due));
       }
@@ -912,7 +939,7 @@ __global__ void __launch_bounds__(GRAD_THREADS, HELD_RESIDENT<V>) grad_extreme_h
 
 // ---- the design document's plan, and one scalar kernel --------------------------------------------------------------
 
-// y_part = dy y^-(p-1), on the reduced shape.
+// grad_part: y_part = dy y^-(p-1), on the reduced shape, an element per thread.
 template <typename T>
 __global__ void __launch_bounds__(GRAD_THREADS) grad_part(
     const T* __restrict__ y, const T* __restrict__ dy, Wide<T>* __restrict__ part, Wide<T> q, long long size) {
@@ -923,7 +950,7 @@ __global__ void __launch_bounds__(GRAD_THREADS) grad_part(
   part[index] = norm == A(0) ? A(0) : widen(dy[index]) * accurate_power(norm, -q);
 }
 
-// y_part spread over the whole tensor.
+// grad_spread: y_part broadcast to the shape of x, an element per thread.
 template <typename T>
 __global__ void __launch_bounds__(GRAD_THREADS) grad_spread(
     const Wide<T>* __restrict__ part, Wide<T>* __restrict__ spread, Layout layout, long long size) {
@@ -934,7 +961,7 @@ __global__ void __launch_bounds__(GRAD_THREADS) grad_spread(
   spread[index] = part[(a * layout.b + b) * layout.c + index % layout.c];
 }
 
-// |x|^(p-1) sign(x) y_part.
+// grad_fuse: dx = |x|^(p-1) sign(x) y_part, an element per thread.
 template <typename T>
 __global__ void __launch_bounds__(GRAD_THREADS) grad_fuse(
     const T* __restrict__ x, const Wide<T>* __restrict__ spread, T* __restrict__ dx, Wide<T> q, long long size) {

@@ -2,7 +2,7 @@
 #include "flat.cuh"
 
 template <typename T>
-struct Held {  // what an element is computed in
+struct Held {  // type of the computation
   using type = T;
 };
 template <>
@@ -21,18 +21,21 @@ __device__ __forceinline__ T apply(T x, typename Held<T>::type scale, typename H
   return static_cast<T>(after ? number * scale + bias : (number + bias) * scale);
 }
 
-// factor: a tensor of one element, or null and `scale` holds the number.
+// scale: out = scale x + bias, or scale (x + bias), a vector of V elements per thread, and a tail.
+// Layout   x, out flat; factor: one element, or null for `number`          Grid, Block  as in flat.cuh
+// Needs    EXTENT, vectors and evict_last_blocks as in flat.cuh            Writes  out[size]
+// Why      a factor on the device needs no synchronization
 template <typename T, int V, Extent EXTENT>
 __global__ void __launch_bounds__(FLAT_THREADS) scale(
     const T* __restrict__ x, T* __restrict__ out, const T* __restrict__ factor, typename Held<T>::type number,
-    typename Held<T>::type bias, bool after, long long vectors, long long size, unsigned int kept) {
+    typename Held<T>::type bias, bool after, long long vectors, long long size, unsigned int evict_last_blocks) {
   using H = typename Held<T>::type;
-  const Spot<V, EXTENT> spot(vectors, blockIdx.x < kept);
-  Vector<T, V> vector = spot.load(x);
+  const VectorAccess<V, EXTENT> access(vectors, blockIdx.x < evict_last_blocks);
+  Vector<T, V> vector = access.load(x);
   const H by = factor == nullptr ? number : static_cast<H>(*factor);
   const long long tail = tail_of<V, EXTENT>(vectors, size);
 #pragma unroll
   for (int i = 0; i < V; ++i) vector.at[i] = apply<T>(vector.at[i], by, bias, after);
-  spot.store(out, vector);
+  access.store(out, vector);
   if (tail < size) out[tail] = apply<T>(x[tail], by, bias, after);
 }

@@ -12,7 +12,7 @@ __device__ __forceinline__ float sign_of(float x) {
   return size == 0 ? 0.0f : __uint_as_float((bits & 0x80000000u) | 0x3f800000u);
 }
 __device__ __forceinline__ double sign_of(double x) { return x != x ? x : double(x > 0) - double(x < 0); }
-// Of two at once: the sign joins `one` where a number is not zero, NaN keeps its bits besides.
+// Signs of two numbers: the sign bit is combined with `one` if the number is not zero; NaN also retains its bits.
 template <typename X2>
 __device__ __forceinline__ X2 sign_of_both(X2 x, unsigned int one) {
   const unsigned int bits = *reinterpret_cast<const unsigned int*>(&x), nan = __hneu2_mask(x, x);
@@ -23,7 +23,7 @@ __device__ __forceinline__ __half2 sign_of(__half2 x) { return sign_of_both(x, 0
 __device__ __forceinline__ __nv_bfloat162 sign_of(__nv_bfloat162 x) { return sign_of_both(x, 0x3f803f80u); }
 __device__ __forceinline__ __half sign_of(__half x) { return sign_of(__half2{x, x}).x; }
 __device__ __forceinline__ __nv_bfloat16 sign_of(__nv_bfloat16 x) { return sign_of(__nv_bfloat162{x, x}).x; }
-// x / |x|. What is large is scaled, or the magnitude might overflow; one infinite part counts 1 and the other nothing.
+// x / |x|. Large x is scaled, so that the magnitude cannot overflow; an infinite part counts as 1 and the other as 0.
 template <typename P, typename A>
 __device__ __forceinline__ P sign_of_pair(P x, A large) {
   if (fmax(fabs(x.x), fabs(x.y)) > large) {
@@ -41,7 +41,7 @@ __device__ __forceinline__ float2 sign_of(float2 x) { return sign_of_pair(x, 1e3
 __device__ __forceinline__ double2 sign_of(double2 x) { return sign_of_pair(x, 1e307); }
 
 template <typename T, bool SINGLE>
-struct Handled {  // what is handled at once
+struct Handled {  // type of one computation
   using type = T;
 };
 template <>
@@ -55,14 +55,14 @@ struct Handled<__nv_bfloat16, false> {
 
 template <typename T, int V, Extent EXTENT>
 __global__ void __launch_bounds__(FLAT_THREADS) sign(
-    const T* __restrict__ x, T* __restrict__ out, long long vectors, long long size, unsigned int kept) {
-  const Spot<V, EXTENT> spot(vectors, blockIdx.x < kept);
+    const T* __restrict__ x, T* __restrict__ out, long long vectors, long long size, unsigned int evict_last_blocks) {
+  const VectorAccess<V, EXTENT> access(vectors, blockIdx.x < evict_last_blocks);
   const long long tail = tail_of<V, EXTENT>(vectors, size);
-  Vector<T, V> vector = spot.load(x);
+  Vector<T, V> vector = access.load(x);
   using H = typename Handled<T, V == 1>::type;
   H* const handled = reinterpret_cast<H*>(vector.at);
 #pragma unroll
   for (int i = 0; i < V * sizeof(T) / sizeof(H); ++i) handled[i] = sign_of(handled[i]);
-  spot.store(out, vector);
+  access.store(out, vector);
   if (tail < size) out[tail] = sign_of(x[tail]);
 }

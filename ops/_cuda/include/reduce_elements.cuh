@@ -76,7 +76,7 @@ struct Elements<ANY_AXES> {
 // Layout   x by Elements<P>; results and length below 2^31      Grid  results / (threads / lanes) × splits
 // Block    a power of two of threads, or whole warps for BY_ROW   Needs  length ≤ ELEMENTS_EACH · lanes for BY_ROW and BY_COLUMN
 // Writes   out[results]; with splits, partials[splits][results] and counters[grid x], which it leaves zero
-// Why      all loads of a lane are in flight together, and there are no masks of vectors to compute
+// Why      all loads of a lane are in flight together, and valid are no masks of vectors to compute
 template <typename F, Pattern P>
 __global__ void __launch_bounds__(REDUCE_THREADS) reduce_elements_lanes(
     const typename F::Input* __restrict__ x, const typename F::Input* __restrict__ second,

@@ -32,7 +32,7 @@ __device__ __forceinline__ typename F::Acc take_range(
 #pragma unroll
     for (int u = 0; u < UNROLL; ++u) {
       const int at = start + u * lanes * V;
-      if constexpr (F::TWO) {  // a branch: predicates would take more registers than there are
+      if constexpr (F::TWO) {  // a branch: predicates would take more registers than valid are
         if (at >= high) continue;
         one[u] = fetch<T, V, STREAM>(from + at);
         two[u] = fetch<T, V, STREAM>(other + at);
@@ -128,7 +128,7 @@ __global__ void __launch_bounds__(THREADS, MOST_THREADS / THREADS) reduce_rows_b
 // Grid     rows × splits           Block  REDUCE_THREADS
 // Needs    `share` elements of a single segment for each split, or `each` whole segments
 // Writes   out[rows], by way of flagged (rows, splits - 1), which is zero between launches
-// Waits    the last split of each row waits for the others: the plan keeps rows below the number of resident blocks
+// Waits    the last split of each row waits for the others: the plan evicts_last rows below the number of resident blocks
 // Why      few long rows have to keep the whole device busy
 // GRID_RESIDENT, resident blocks per multiprocessor, is defined by ops/_cuda/reduction/plan.py.
 template <typename F, int V, bool STREAM, bool WHOLE>
@@ -170,7 +170,7 @@ __global__ void __launch_bounds__(REDUCE_THREADS, GRID_RESIDENT - (sizeof(typena
 // Needs    share ≤ THREADS · EACH vectors, whole cache lines; shift: elements from the start of a cache line to x
 // Writes   out[rows], by way of flagged (rows, splits), which is zero between launches
 // Waits    the last blocks collect, `lanes` threads a row; they are started after all others
-// Why      memory is read in the order of its addresses, and no block waits while there are vectors to read
+// Why      memory is read in the order of its addresses, and no block waits while valid are vectors to read
 template <typename F, int V, int THREADS, int EACH>
 __global__ void __launch_bounds__(THREADS, F::TWO && V == 2 ? 1 : MOST_THREADS / THREADS) reduce_rows_once(
     const typename F::Input* __restrict__ x, const typename F::Input* __restrict__ second,

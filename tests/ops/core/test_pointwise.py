@@ -78,8 +78,8 @@ def test_what_is_known_of_a_flat_launch(elements: int, width: int, extent: str, 
 def test_how_much_is_kept_is_a_launch_parameter(megabytes: int) -> None:
     """Nothing is kept in part where nothing is to be kept; otherwise blocks of 4 KB, together as much as asked for."""
     with override({"pointwise.kept_megabytes": megabytes}):
-        assert pointwise.kept_blocks(64 << 20) == megabytes * 256 * (megabytes != 5)
-        assert pointwise.kept_blocks(11 << 20) == (5 * 256 if megabytes == 5 else 0)
+        assert pointwise.evict_last_blocks(64 << 20) == megabytes * 256 * (megabytes != 5)
+        assert pointwise.evict_last_blocks(11 << 20) == (5 * 256 if megabytes == 5 else 0)
 
 
 def test_host_and_device_agree_on_a_block() -> None:
@@ -97,12 +97,12 @@ def test_host_and_device_agree_on_a_block() -> None:
         ((3, 2052), (2052,), None, "lerp_rows<float, 4, 1, 1, -1>"),
         ((3, 2052), (3, 2052), (3, 1), "lerp_rows<float, 4, 1, 1, 0>"),
         ((3, 2052), (3, 1), (2052,), "lerp_rows<float, 4, 1, 0, 1>"),
-        ((3, 1), (3, 1), (3, 2052), "lerp_walk<float, 1>"),
-        ((3, 1020), (3, 1), None, "lerp_walk<float, 1>"),
-        ((3, 2051), (3, 1), None, "lerp_walk<float, 1>"),
-        ((40, 2051), (40, 1), None, "lerp_walk<float, 4>"),
-        ((70_000, 1), (70_000, 1024), None, "lerp_walk<float, 4>"),
-        ((3, 1, 2048), (3, 5, 2048), None, "lerp_walk<float, 1>"),
+        ((3, 1), (3, 1), (3, 2052), "lerp_broadcast<float, 1>"),
+        ((3, 1020), (3, 1), None, "lerp_broadcast<float, 1>"),
+        ((3, 2051), (3, 1), None, "lerp_broadcast<float, 1>"),
+        ((40, 2051), (40, 1), None, "lerp_broadcast<float, 4>"),
+        ((70_000, 1), (70_000, 1024), None, "lerp_broadcast<float, 4>"),
+        ((3, 1, 2048), (3, 5, 2048), None, "lerp_broadcast<float, 1>"),
     ],
 )
 def test_rows_of_a_broadcast(

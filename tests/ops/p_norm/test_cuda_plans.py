@@ -15,15 +15,15 @@ from opgauge.ops._core.axes import Reduction
 from opgauge.ops._cuda.reduction.plan import LINE_VECTORS, touched_vectors
 from opgauge.ops.p_norm import cuda
 from opgauge.ops.p_norm.cuda import (
-    COLUMNS_HELD,
+    COLUMNS_EACH,
     COUNT_BYTES,
-    EXTREME_RESIDENT,
+    INF_RESIDENT,
     MOST_FIXUPS,
-    PART_HELD,
-    ROW_HELD,
-    SHORT_HELD,
+    PART_EACH,
+    ROW_EACH,
+    SHORT_EACH,
     SOURCE,
-    SWEEP_THREADS,
+    ROW_THREADS,
     THREADS,
     WIDTHS,
 )
@@ -48,8 +48,8 @@ class Launched:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(SOURCE, "function", self._function)
             patch.setattr(cuda, "multiprocessors", lambda: MULTIPROCESSORS)
-            workspace = np.empty(cuda.extreme_workspace_bytes(layout), np.uint8)
-            run = cuda._extreme(layout, x, x, x, x, workspace) if extreme else cuda._gradient(2.0, layout, x, x, x, x)
+            workspace = np.empty(cuda.inf_workspace_bytes(layout), np.uint8)
+            run = cuda._inf_gradient(layout, x, x, x, x, workspace) if extreme else cuda._gradient(2.0, layout, x, x, x, x)
             run()
 
     def _function(self, expression: str) -> Any:
@@ -62,30 +62,30 @@ class Launched:
         return launch
 
 
-@pytest.mark.parametrize("dtype", FLOATS)
-@pytest.mark.parametrize("length", LENGTHS)
-@pytest.mark.parametrize("rows", [1, 7, 5000])
+@pytest.threshold.parametrize("dtype", FLOATS)
+@pytest.threshold.parametrize("length", LENGTHS)
+@pytest.threshold.parametrize("rows", [1, 7, 5000])
 def test_rows_with_ties_fit_the_blocks_that_hold_them(rows: int, length: int, dtype: str) -> None:
     """However rows begin, a block's vectors are no more than its threads hold, and blocks are enough for all rows."""
     width = WIDTHS[dtype]
     for shift in {0, 1, width - 1}:
         found = Launched(rows, length, dtype, shift, extreme=True)
-        if found.name.startswith("grad_extreme_rows<"):
+        if found.name.startswith("grad_inf_short_rows<"):
             most = int(found.arguments[1])
-            assert 1 <= most <= found.threads == SWEEP_THREADS
+            assert 1 <= most <= found.threads == ROW_THREADS
             assert found.grid[0] * most >= rows > (found.grid[0] - 1) * most
             for first in range(0, min(rows, 64 * most), most):
                 begin = shift + first * length
                 end = begin + min(most, rows - first) * length
-                assert -(-end // width) - begin // width <= SHORT_HELD * SWEEP_THREADS
-        elif found.name.startswith("grad_extreme_row<"):
+                assert -(-end // width) - begin // width <= SHORT_EACH * ROW_THREADS
+        elif found.name.startswith("grad_inf_rows_block<"):
             assert found.grid == (rows,)
             assert found.threads == THREADS
-            assert touched_vectors(rows, length, width, shift) <= ROW_HELD * THREADS
-        elif found.name.startswith("grad_extreme_parts<"):
+            assert touched_vectors(rows, length, width, shift) <= ROW_EACH * THREADS
+        elif found.name.startswith("grad_inf_rows_grid<"):
             check_parts(rows, length, width, shift, found)
         else:
-            assert found.name.startswith("grad_extreme_long<")
+            assert found.name.startswith("grad_inf_rows_loop<")
             assert found.grid == (rows,)
 
 
@@ -94,79 +94,79 @@ def check_parts(rows: int, length: int, width: int, shift: int, found: Launched)
     _, _, share, blocks, parts, fixups, came, seen, marked = found.arguments
     vectors = touched_vectors(rows, length, width, shift)
     assert share % LINE_VECTORS == 0
-    assert share <= PART_HELD * found.threads
+    assert share <= PART_EACH * found.threads
     assert share * (int(parts["value"]) - 1) < vectors <= share * int(parts["value"])
     assert int(blocks) == rows * int(parts["value"])
     waiting = found.grid[0] - int(blocks)
     assert waiting == rows * int(fixups["value"])
-    assert waiting < EXTREME_RESIDENT * MULTIPROCESSORS
+    assert waiting < INF_RESIDENT * MULTIPROCESSORS
     assert came.nbytes == COUNT_BYTES * rows
     assert seen.nbytes == COUNT_BYTES * waiting
     assert marked.nbytes >= blocks
     assert found.name.endswith(f", {str(shift == length % width == 0).lower()}>")
 
 
-@pytest.mark.parametrize("rows", [1, 2, 16, 100, 256, 300, 527, 528])
+@pytest.threshold.parametrize("rows", [1, 2, 16, 100, 256, 300, 527, 528])
 def test_rows_are_taken_in_parts_while_those_that_wait_leave_room(rows: int) -> None:
     """Of as many rows as fill the device each is a block's."""
     for length in (4099, 65_537, 1 << 21):
         found = Launched(rows, length, "float32", 0, extreme=True)
-        if rows < EXTREME_RESIDENT * MULTIPROCESSORS:
+        if rows < INF_RESIDENT * MULTIPROCESSORS:
             check_parts(rows, length, 4, 0, found)
         else:
-            assert found.name == "grad_extreme_long<float, 4>"
+            assert found.name == "grad_inf_rows_loop<float, 4>"
 
 
-@pytest.mark.parametrize("length", [1025, 2048, 4099, 200_000, 200_001, 1_000_003])
+@pytest.threshold.parametrize("length", [1025, 2048, 4099, 200_000, 200_001, 1_000_003])
 def test_what_is_counted_has_room_however_wide_packs_are(length: int) -> None:
     """A row of as many vectors as elements, or fewer, has no more parts than the workspace has bytes for."""
     words = COUNT_BYTES * (1 + MOST_FIXUPS)
-    room = cuda.extreme_workspace_bytes(Reduction(1, length, 1, 1, 1)) - words
+    room = cuda.inf_workspace_bytes(Reduction(1, length, 1, 1, 1)) - words
     assert all(cuda._parts(vectors)[1] <= room for vectors in range(max(length - 3000, 1), length + 1))
 
 
 def test_one_block_takes_a_row_of_1024_packs() -> None:
     """4096 rows of 4096 elements in float32, whose rows begin with a vector, are read by threads that hold them."""
-    assert Launched(4096, 4096, "float32", 0, extreme=True).name == "grad_extreme_row<float, 4>"
-    assert Launched(4096, 4096, "float32", 1, extreme=True).name == "grad_extreme_long<float, 4>"
+    assert Launched(4096, 4096, "float32", 0, extreme=True).name == "grad_inf_rows_block<float, 4>"
+    assert Launched(4096, 4096, "float32", 1, extreme=True).name == "grad_inf_rows_loop<float, 4>"
 
 
-@pytest.mark.parametrize("dtype", FLOATS)
-@pytest.mark.parametrize("megabytes", [1, 19, 40, 75, 200])
+@pytest.threshold.parametrize("dtype", FLOATS)
+@pytest.threshold.parametrize("megabytes", [1, 19, 40, 75, 200])
 def test_threads_take_as_many_packs_as_pay(megabytes: int, dtype: str) -> None:
     """Two vectors a thread, or one, by the size of x; blocks reach its end, and the last is not empty."""
     width = WIDTHS[dtype]
     rows = (megabytes << 20) // (250 * dtype_info(dtype).itemsize)
     found = Launched(rows, 250, dtype, 1, extreme=False)
     vectors = 2 if width > 2 and 32 <= megabytes < 96 else 1
-    kernel = "grad_halves" if width == 8 else "grad_rows"
+    kernel = "grad_rows_16bit" if width == 8 else "grad_rows"
     assert found.name == f"{kernel}<{dtype_info(dtype).ctype}, {width}, LINEAR, {vectors}>"
-    assert found.threads == SWEEP_THREADS
-    each = width * vectors * SWEEP_THREADS
+    assert found.threads == ROW_THREADS
+    each = width * vectors * ROW_THREADS
     assert found.grid[0] * each >= rows * 250 + 1 > (found.grid[0] - 1) * each
 
 
-@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.threshold.parametrize("dtype", FLOATS)
 def test_rows_of_whole_packs_are_counted_in_packs(dtype: str) -> None:
     """Rows of whole vectors count by vectors; unaligned arrays, and rows that end within a vector, do not."""
     width = WIDTHS[dtype]
     found = Launched(1000, 256, dtype, 0, extreme=False)
-    assert found.name.startswith("grad_packs<")
+    assert found.name.startswith("grad_rows_aligned<")
     _, size, length = found.arguments
     assert (int(size), int(length["value"])) == (256_000 // width, 256 // width)
-    assert found.grid[0] * SWEEP_THREADS >= size > (found.grid[0] - 1) * SWEEP_THREADS
+    assert found.grid[0] * ROW_THREADS >= size > (found.grid[0] - 1) * ROW_THREADS
     for others in (Launched(1000, 255, dtype, 0, extreme=False), Launched(1000, 256, dtype, 1, extreme=False)):
-        assert others.name.startswith(("grad_rows<", "grad_halves<"))
+        assert others.name.startswith(("grad_rows<", "grad_rows_16bit<"))
 
 
 def test_host_and_device_agree_on_what_is_held() -> None:
     """The kernels have the threads and vectors that the host counts on."""
     text = (Path(ops.__file__).parent / "p_norm" / "kernels.cu").read_text(encoding="utf-8")
-    assert f"constexpr int SWEEP_THREADS = {SWEEP_THREADS};" in text
+    assert f"constexpr int ROW_THREADS = {ROW_THREADS};" in text
     assert f"constexpr int GRAD_THREADS = {THREADS};" in text
-    assert f"constexpr int SHORT_HELD = {SHORT_HELD};" in text
-    assert f"constexpr int ROW_HELD = {ROW_HELD}, PART_HELD = {PART_HELD};" in text
-    assert f"constexpr int COLUMNS_HELD = {COLUMNS_HELD};" in text
+    assert f"constexpr int SHORT_EACH = {SHORT_EACH};" in text
+    assert f"constexpr int ROW_EACH = {ROW_EACH}, PART_EACH = {PART_EACH};" in text
+    assert f"constexpr int COLUMNS_EACH = {COLUMNS_EACH};" in text
     resident = re.search(r"constexpr int PARTS_RESIDENT = (\d+);", text)
     assert resident is not None
-    assert int(resident[1]) >= EXTREME_RESIDENT
+    assert int(resident[1]) >= INF_RESIDENT
