@@ -255,13 +255,24 @@ SMALL, SMALL_ELEMENTS = ("lerp", "mean", "dot", "p_norm", "p_norm_grad"), 1 << 1
 """Ops of which what is small is taken otherwise than what is large, and the most elements that are small."""
 REDUCE = {"reduce_elements_lanes", *(f"reduce_rows_{scope}" for scope in ("lanes", "block", "grid", "once"))}
 KERNELS = {
-    "lerp": {"lerp_flat", "lerp_broadcast", "grad_broadcast", "grad_rows", "grad_columns", "grad_crossed", "reduce_any"},
+    "lerp": {
+        "lerp_flat",
+        "lerp_broadcast",
+        "grad_broadcast",
+        "grad_rows",
+        "grad_columns",
+        "grad_crossed",
+        "reduce_any",
+    },
     "mean": REDUCE | {"reduce_columns_grid", "reduce_slabs_block"},
     "dot": REDUCE,
     "p_norm": REDUCE
     | {"reduce_columns_grid", "reduce_slabs_block", "grad_rows", "grad_rows_16bit", "grad_rows_aligned"}
     | {"grad_short_columns", "grad_columns"}
-    | {f"grad_inf_{kind}" for kind in ("short_rows", "rows_block", "rows_loop", "rows_grid", "columns_grid", "columns_block")},
+    | {
+        f"grad_inf_{kind}"
+        for kind in ("short_rows", "rows_block", "rows_loop", "rows_grid", "columns_grid", "columns_block")
+    },
 }
 """What is emulated, by the folder of its source."""
 TRIALS = {op: trials(op) for op in ("lerp", "lerp_grad", "mean", "dot", "p_norm", "p_norm_grad")}
@@ -301,7 +312,7 @@ def emulator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Emulator]:
         yield made
 
 
-@pytest.threshold.parametrize("trial", [trial for op in TRIALS for trial in TRIALS[op]], ids=str)
+@pytest.mark.parametrize("trial", [trial for op in TRIALS for trial in TRIALS[op]], ids=str)
 def test_a_kernel_gives_what_the_reference_says(emulator: Emulator, trial: Trial) -> None:
     """Whatever the order of its blocks, it is right, repeats itself, and writes nothing but its outputs."""
     inputs = inputs_with_ties(trial)
@@ -310,7 +321,7 @@ def test_a_kernel_gives_what_the_reference_says(emulator: Emulator, trial: Trial
     assert found == ""
 
 
-@pytest.threshold.parametrize("folder", KERNELS)
+@pytest.mark.parametrize("folder", KERNELS)
 def test_the_trials_want_each_kernel(emulator: Emulator, folder: str) -> None:
     """As kernels are chosen now, every one that is meant to be emulated is."""
     asked = (name for source, names in emulator.asked.items() if source.path.parent.name == folder for name in names)

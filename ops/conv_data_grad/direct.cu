@@ -1,21 +1,21 @@
-// conv_data_grad where groups are small: fused multiply-adds from a tile of dy in shared memory, no tensor cores.
+// conv_data_grad for small groups: fused multiply-adds from a tile of dy in shared memory, no tensor cores.
 //
 // direct: a thread block computes a tile of pixels for some groups of channels.
 // Layout   dy, filter, addend, dx in either data format        Grid   tiles x depth x group blocks x images
 // Needs    Plan as ops/conv_data_grad/cuda_direct.py makes it   Block  up to 256 threads: group tiles x rows x columns
 // Why      a tensor-core product has at least 16 rows and 16 products; a depthwise convolution would waste 15 of 16
 //
-// The tile of dy lies in shared memory in accumulator precision, upsampled: a stride inserts zeros between its pixels
-// and the padding surrounds it with zeros, so every tap reads one pixel. A thread computes CHANNELS channels of
-// PIXELS pixels. Its pixels are as far apart as TAPS vertical taps are, so PIXELS + TAPS - 1 loads serve
-// PIXELS * TAPS multiply-adds. A zero in the tile times a non-finite filter value is NaN.
+// The tile of dy is stored in accumulator precision, upsampled: a stride inserts zeros between its pixels and the padding
+// surrounds it with zeros, so that every tap reads one pixel. A thread computes CHANNELS channels of PIXELS pixels, whose
+// distance equals that of vertical taps, so that PIXELS + TAPS - 1 loads serve PIXELS * TAPS multiply-adds. A zero in the
+// tile times a non-finite filter value is NaN.
 
 #include "divide.cuh"
 #include "vector.cuh"
 
 constexpr int AXES = 3;        // depth, height, width
 constexpr int THREADS = 256;
-constexpr int BATCH = 8;       // loads in flight of a thread that loads single elements: latency bounds a tile
+constexpr int BATCH = 8;       // loads in flight per thread for single elements: latency bounds a tile
 
 struct Plan {
   int images, channels, outs;               // channels: of dx; outs: channels of dy
@@ -65,7 +65,7 @@ struct Block {
   }
 };
 
-// Index along an axis of dy of an upsampled position, -1 where there is a zero. UNIT: the strides are 1.
+// Index along an axis of dy of an upsampled position, -1 for an inserted zero. UNIT: the strides are 1.
 template <bool UNIT>
 __device__ __forceinline__ int source(const Plan& plan, int axis, int at) {
   if (UNIT) return static_cast<unsigned int>(at) < static_cast<unsigned int>(plan.out[axis]) ? at : -1;
@@ -111,7 +111,7 @@ __device__ __forceinline__ void fill_rows(
   }
 }
 
-// The same with channels last: V neighbouring channels of a pixel are one load.
+// Loads the tile of dy for channels last: V neighbouring channels of a pixel are one load.
 template <int V, bool UNIT, typename T>
 __device__ __forceinline__ void fill_pixels(
     const T* __restrict__ dy, Wide<T>* tile, const Plan& plan, const Block& block, int slice, int first_out) {

@@ -1,56 +1,55 @@
-// conv_data_grad without columns: dy is laid out once, and every tap of the filter reads it from shared memory, sm_80 on.
+// conv_data_grad without columns: dy is repacked once, and every tap of the filter reads it from shared memory, sm_80 on.
 //
-// `prepare` lays dy out as lines of one pixel's channels, channels last, with margins of zeros, so that a tap is one
-// distance in lines wherever it falls; and the filter as the stages in which it is wanted. `convolve` computes R x Q
-// warps of 16 I rows (channels of dx) x 8 J columns (its pixels) a block. It brings the patch of lines that its pixels
-// touch for a chunk of channels once for all taps. With strides, pixels of one residue class go together: they share
-// their taps. Where a class has few channels, all classes are rows of one product.
+// `prepare` repacks dy as lines of one pixel's channels with margins of zeros, so that a tap is a constant distance in
+// lines, and packs the filter by stages. `convolve` loads the patch of lines that its pixels touch, for a chunk of
+// channels, once for all taps. With strides, a tile has pixels of one residue class, which have common taps. If a class
+// has few channels, all classes are rows of one product.
 //
-// float32 is taken apart into two halves of 11 bits each; three of the four products are summed. Powers of two bring
-// the largest of each row of the filter, and of each line, to [2^14, 2^15): what is within 2^-16 of it loses nothing,
-// what is smaller is off by no more than 2^-40 of it, and an infinite value gives NaN. The products of 16 channels are
-// summed by themselves and then added with rounding, as tensor cores truncate.
+// float32 is split into two halves of 11 bits each, and three of the four products are summed. Powers of two scale the
+// largest of each row of the filter, and of each line, to [2^14, 2^15): values within 2^-16 of it lose nothing, the
+// error of smaller ones is at most 2^-40 of it, and an infinite value gives NaN. The products of 16 channels are summed
+// separately and then added with rounding, as tensor cores truncate.
 
 #include "divide.cuh"
 #include "halves.cuh"
 #include "mma.cuh"
 
 constexpr int AXES = 3, MOST_PASSES = 16, MOST_TAPS = 512;
-constexpr int LINE = 64;             // bytes of a line: halves and rests of 16 floats, or 32 elements of 16 bits
+constexpr int LINE = 64;             // bytes of a line: two halves of 16 floats each, or 32 elements of 16 bits
 constexpr int PREPARE_THREADS = 128;
 constexpr int RING = 3;              // stages of the filter in shared memory
 
-struct Pass {      // pixels of dx that share their taps
+struct Pass {      // pixels of dx with common taps
   int columns;     // pixels, of all images
-  int unit;        // pixels that tiles are cut from: of an image, or all
-  int tiles;       // of columns
-  int filter;      // where its filter starts, in lines
+  int unit;        // pixels that are divided into tiles: of an image, or all
+  int tiles;       // tiles of columns
+  int filter;      // offset of its filter, in lines
   int taps;
-  int count[AXES], first[AXES];  // taps of an axis; how far the first one reaches
-  int residue[AXES];             // of the first class of its rows
+  int count[AXES], first[AXES];  // taps of an axis; reach of the first one
+  int residue[AXES];             // residue of the first class of its rows
   Divisor unit_tiles, size[AXES];
 };
 
 struct Plan {
-  int images, channels, outs;       // of dx; of dy
+  int images, channels, outs;       // channels of dx and of dy
   int group_outs, rows, row_tiles;  // of one group: channels of dy, rows of the product
-  int chunks, lines;                // of channels; lines of a chunk
+  int chunks, lines;                // chunks of channels; lines of a chunk
   int patch, patches;              // lines of a patch, patches in shared memory
   int stage_taps, share, splits;   // taps of a stage; chunks of a split
   int passes, merged, last;         // merged: rows are classes of channels; last: channels last
   int full[AXES], out[AXES], pitch[AXES], margin[AXES], kernel[AXES], padding[AXES], dilation[AXES], stride[AXES];
-  int step[AXES];                   // between taps, in pixels of dy
+  int step[AXES];                   // distance between taps, in pixels of dy
   Divisor per_group, padded[AXES], classes[AXES];
   Pass pass[MOST_PASSES];
 };
 
 template <typename T>
-constexpr int CHANNELS = sizeof(T) == 4 ? 16 : 32;  // of a line
+constexpr int CHANNELS = sizeof(T) == 4 ? 16 : 32;  // channels of a line
 
-// Which of a line's four pieces of 16 bytes lies where: eight lines in a row meet no bank twice.
-__device__ __forceinline__ int flip(int line) { return line / 2 % 4; }
+// Swizzle of a line's four 16-byte pieces: eight consecutive lines use different banks.
+__device__ __forceinline__ int swizzle(int line) { return line / 2 % 4; }
 
-// How far tap `tap` of a pass reaches along each axis.
+// Reach of tap `tap` of a pass along each axis.
 __device__ __forceinline__ void reach(int (&to)[AXES], const Plan& plan, const Pass& pass, int tap) {
 #pragma unroll
   for (int axis = AXES - 1; axis >= 0; --axis) {
@@ -64,7 +63,7 @@ __device__ __forceinline__ int distance(const Plan& plan, const int (&to)[AXES])
   return (to[0] * plan.pitch[1] + to[1]) * plan.pitch[2] + to[2];
 }
 
-// Distance of the tap that reaches back furthest: the last one.
+// Distance of the last tap, whose reach is the smallest.
 __device__ __forceinline__ int least_distance(const Plan& plan, const Pass& pass) {
   int to[AXES];
   reach(to, plan, pass, pass.taps - 1);
@@ -81,7 +80,7 @@ __device__ __forceinline__ void residues(int (&to)[AXES], const Plan& plan, cons
   }
 }
 
-// Entry of the filter that carries a pixel of a class as far as a tap reaches, or -1.
+// Entry of the filter for a class and a tap's reach, or -1.
 __device__ __forceinline__ int entry(
     const Plan& plan, const int (&residue)[AXES], const int (&to)[AXES]) {
   int found = 0;
@@ -95,7 +94,7 @@ __device__ __forceinline__ int entry(
   return found;
 }
 
-// A line's values as it lies in memory, scaled where they are taken apart.
+// Stores a line's values, scaled and split into halves if they are floats.
 __device__ __forceinline__ void put(uint4* line, int swizzled, const float (&values)[16], float factor) {
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
@@ -121,9 +120,9 @@ __device__ __forceinline__ void put(uint4* line, int swizzled, const T (&values)
   }
 }
 
-// One line a thread: a pixel of dy or of its margins.
+// Stores one line per thread: a pixel of dy or of its margins.
 template <typename T>
-__device__ __forceinline__ void lay_lines(
+__device__ __forceinline__ void store_lines(
     const T* __restrict__ dy, uint4* __restrict__ lines, float* __restrict__ scales, const Plan& plan, int block) {
   __shared__ uint4 tile[PREPARE_THREADS * (LINE / 16)];
   const int blocks = plan.lines / PREPARE_THREADS, part = block / blocks;
@@ -160,7 +159,7 @@ __device__ __forceinline__ void lay_lines(
     factor = power(254 + TOP - top);
     scales[at] = power(top) * power(127 - 2 * TOP);  // may be subnormal
   }
-  put(tile + threadIdx.x * (LINE / 16), flip(line), values, factor);
+  put(tile + threadIdx.x * (LINE / 16), swizzle(line), values, factor);
   __syncwarp();
   const int lane = threadIdx.x % 32, warp = threadIdx.x - lane;
 #pragma unroll
@@ -169,9 +168,9 @@ __device__ __forceinline__ void lay_lines(
   }
 }
 
-// One row of the product for one pass: its lines for all chunks and taps, and what undoes its scaling.
+// Packs one row of the product for one pass: its lines for all chunks and taps, and its inverse scale.
 template <typename T>
-__device__ __forceinline__ void vector_row(
+__device__ __forceinline__ void pack_row(
     const T* __restrict__ filter, uint4* __restrict__ packed, float* __restrict__ row_scales, const Plan& plan,
     int tile_rows, int block) {
   __shared__ int entries[MOST_TAPS];
@@ -214,17 +213,19 @@ __device__ __forceinline__ void vector_row(
     if (threadIdx.x == 0) row_scales[block] = power(min(top, 254));
   }
   const int rows = plan.row_tiles * tile_rows;
-  for (int i = threadIdx.x; i < plan.chunks * pass.taps; i += PREPARE_THREADS) {  // neighbours take neighbouring taps
+  for (int i = threadIdx.x; i < plan.chunks * pass.taps; i += PREPARE_THREADS) {  // neighbouring threads, neighbouring taps
     const int chunk = i / pass.taps, tap = i - chunk * pass.taps;
     T values[CHANNELS<T>];
 #pragma unroll
     for (int j = 0; j < CHANNELS<T>; ++j) values[j] = read(chunk * CHANNELS<T> + j, tap);
     const long long line = pass.filter + (static_cast<long long>(group) * plan.chunks * pass.taps + i) * rows + row;
-    put(packed + line * (LINE / 16), flip(row), values, factor);
+    put(packed + line * (LINE / 16), swizzle(row), values, factor);
   }
 }
 
-// dy to lines (groups, chunks, lines) and what undoes their scaling; filter to packed and its rows' scales.
+// prepare: blocks repack dy and the filter.
+// Layout   dy, filter in either data format      Grid  rows of the filter + blocks of lines      Block  PREPARE_THREADS
+// Writes   lines (groups, chunks, lines) and their inverse scales, packed filter and its rows' inverse scales
 template <typename T>
 __global__ void __launch_bounds__(PREPARE_THREADS) prepare(
     const T* __restrict__ dy, const T* __restrict__ filter, uint4* __restrict__ lines, float* __restrict__ scales,
@@ -232,17 +233,17 @@ __global__ void __launch_bounds__(PREPARE_THREADS) prepare(
     const __grid_constant__ Plan plan) {
   const int block = blockIdx.x;
   if (block < filter_blocks) {
-    vector_row(filter, packed, row_scales, plan, tile_rows, block);
+    pack_row(filter, packed, row_scales, plan, tile_rows, block);
   } else {
-    lay_lines(dy, lines, scales, plan, block - filter_blocks);
+    store_lines(dy, lines, scales, plan, block - filter_blocks);
   }
 }
 
 #if __CUDA_ARCH__ >= 800
 
-// Where in dx and in dy's lines a pixel of a pass is.
+// Position of a pixel of a pass in dx and in dy's lines.
 struct Pixel {
-  int image, at[AXES];  // in its class
+  int image, at[AXES];  // coordinates within its class
 
   __device__ __forceinline__ Pixel(const Pass& pass, int column) {
 #pragma unroll
@@ -259,16 +260,16 @@ struct Pixel {
     for (int axis = 0; axis < AXES; ++axis) line = line * plan.pitch[axis] + at[axis] + plan.margin[axis];
     return line;
   }
-  // Its place among the pixels of dx, or -1 where that class has none.
-  __device__ __forceinline__ int place(const Plan& plan, const int (&residue)[AXES]) const {
-    int place = 0;
+  // Offset among the pixels of dx, or -1 beyond the class.
+  __device__ __forceinline__ int dx_offset(const Plan& plan, const int (&residue)[AXES]) const {
+    int dx_offset = 0;
 #pragma unroll
     for (int axis = 0; axis < AXES; ++axis) {
       const int whole = at[axis] * plan.stride[axis] + residue[axis];
       if (whole >= plan.full[axis]) return -1;
-      place = place * plan.full[axis] + whole;
+      dx_offset = dx_offset * plan.full[axis] + whole;
     }
-    return place;
+    return dx_offset;
   }
 };
 
@@ -284,7 +285,7 @@ __device__ __forceinline__ void load_columns(unsigned int (&to)[J][2], const uns
   }
 }
 
-// One tap of one chunk. from: this lane's lines; filter: its row. scale: of the columns that this lane sums.
+// Multiplies one tap of one chunk. from: this lane's lines; filter: its row; scale: of the columns that this lane sums.
 template <int I, int J>
 __device__ __forceinline__ void multiply_tap(
     Sums<I, J>& sum, const unsigned int (&from)[J / 2], const unsigned char* filter, int swizzled,
@@ -298,7 +299,7 @@ __device__ __forceinline__ void multiply_tap(
     unsigned int high[4], low[4];
     ldmatrix<false>(high, filter + i * 16 * LINE + swizzled);
     ldmatrix<false>(low, filter + i * 16 * LINE + (swizzled ^ 32));
-    float step[J][4] = {};  // products of different columns in turn: they do not wait for each other
+    float step[J][4] = {};  // consecutive products have different columns, and so are independent
 #pragma unroll
     for (int j = 0; j < J; ++j) mma_m16n8k16(step[j], low, high_b[j], halves);
 #pragma unroll
@@ -332,10 +333,10 @@ __device__ __forceinline__ void multiply_tap(
   }
 }
 
-// Stages in turn: chunk by chunk, `stage_taps` taps each; the last stage of a chunk may have fewer.
-struct Turn {
+// Sequence of stages: chunk by chunk, `stage_taps` taps each; the last stage of a chunk may have fewer.
+struct StageCursor {
   int chunk, tap = 0, slot = 0, patch = 0;
-  __device__ __forceinline__ explicit Turn(int chunk) : chunk(chunk) {}
+  __device__ __forceinline__ explicit StageCursor(int chunk) : chunk(chunk) {}
   __device__ __forceinline__ void next(const Plan& plan, int taps) {
     slot = slot + 1 == RING ? 0 : slot + 1;
     tap += plan.stage_taps;
@@ -346,10 +347,10 @@ struct Turn {
   }
 };
 
-// Adds up what the splits of a tile have, in order, in the block that is last to have its own; false in the others.
+// Adds the partial results of all splits of a tile, in order, in the last block to arrive; returns false in the others.
 template <int THREADS, int I, int J>
 __device__ __forceinline__ bool add_splits(Sums<I, J>& sum, float4* partial, unsigned int* counter, int splits) {
-  __shared__ unsigned int place_in_line;
+  __shared__ unsigned int arrived;
   constexpr int SIZE = I * J * THREADS;
   float4* const mine = partial + blockIdx.z * SIZE + threadIdx.x;
 #pragma unroll
@@ -360,13 +361,13 @@ __device__ __forceinline__ bool add_splits(Sums<I, J>& sum, float4* partial, uns
   __threadfence();
   __syncthreads();
   if (threadIdx.x == 0) {
-    place_in_line = atomicAdd(counter, 1u);
+    arrived = atomicAdd(counter, 1u);
     __threadfence();
   }
   __syncthreads();
-  if (place_in_line != splits - 1) return false;
+  if (arrived != splits - 1) return false;
   __threadfence();
-  if (threadIdx.x == 0) *counter = 0;  // as the next run wants it
+  if (threadIdx.x == 0) *counter = 0;  // for the next launch
   sum = Sums<I, J>();
   for (int split = 0; split < splits; ++split) {
     const float4* const from = partial + split * SIZE + threadIdx.x;
@@ -380,9 +381,13 @@ __device__ __forceinline__ bool add_splits(Sums<I, J>& sum, float4* partial, uns
   return true;
 }
 
-// G: taps of a stage where blocks share a depth, their loop unrolled; 0 where a block has all of it: with more of them
-// there is nothing to hide, and the short loop is faster. Of 4 taps the last stage of a chunk may have fewer. Grid: tiles of rows within passes within tiles of columns;
-// groups; splits, each with a share of the chunks.
+// convolve: R x Q warps compute a tile of 16 I R channels of dx by 8 J Q pixels of one pass.
+// Layout   lines and packed filter as `prepare` writes them
+// Grid     tiles of columns · passes · tiles of rows × groups × splits, each with a share of the chunks
+// Block    32 R Q            Writes  dx; with splits, partial results and arrival counters, which it leaves zero
+// Why      dy is read once per tile and chunk, for all taps
+// G: unrolled taps per stage if blocks share a depth; 0 if one block has all of it: enough blocks are then resident to
+// hide latency, and the short loop is faster. With 4, the last stage of a chunk may have fewer.
 template <typename T, int R, int Q, int I, int J, int G>
 __global__ void __launch_bounds__(32 * R * Q, J == 8 || (R == 2 && G > 0) ? 2 : 3) convolve(
     const uint4* __restrict__ lines, const float* __restrict__ scales, const uint4* __restrict__ packed,
@@ -413,25 +418,25 @@ __global__ void __launch_bounds__(32 * R * Q, J == 8 || (R == 2 && G > 0) ? 2 : 
   const long long group_lines = static_cast<long long>(plan.chunks) * pass.taps * plan.row_tiles * ROWS;
   const uint4* const from_filter = packed + (pass.filter + blockIdx.y * group_lines + row_tile * ROWS) * PIECES;
 
-  const auto taps_of = [&](const Turn& turn) {
-    return G == 0 || G == 4 ? min(plan.stage_taps, pass.taps - turn.tap) : G;
+  const auto taps_of = [&](const StageCursor& cursor) {
+    return G == 0 || G == 4 ? min(plan.stage_taps, pass.taps - cursor.tap) : G;
   };
-  const auto bring = [&](const Turn& turn) {
-    if (turn.tap == 0) {
-      uint4* const to = reinterpret_cast<uint4*>(memory + turn.patch * patch_bytes);
-      const uint4* const from = from_lines + static_cast<long long>(turn.chunk) * plan.lines * PIECES;
+  const auto load_stage = [&](const StageCursor& cursor) {
+    if (cursor.tap == 0) {
+      uint4* const to = reinterpret_cast<uint4*>(memory + cursor.patch * patch_bytes);
+      const uint4* const from = from_lines + static_cast<long long>(cursor.chunk) * plan.lines * PIECES;
       for (int i = threadIdx.x; i < plan.patch * PIECES; i += THREADS) cp_async<uint4, 1>(to + i, from + i, true);
       if constexpr (sizeof(T) == 4) {
-        float* const scale_to = patch_scales + turn.patch * plan.patch;
-        const float* const scale_from = from_scales + static_cast<long long>(turn.chunk) * plan.lines;
+        float* const scale_to = patch_scales + cursor.patch * plan.patch;
+        const float* const scale_from = from_scales + static_cast<long long>(cursor.chunk) * plan.lines;
         for (int i = threadIdx.x * 4; i < plan.patch; i += THREADS * 4) {
           cp_async<float, 4>(scale_to + i, scale_from + i, true);
         }
       }
     }
-    uint4* const to = reinterpret_cast<uint4*>(filters + turn.slot * filter_bytes);
-    const int stride = plan.row_tiles * ROWS * PIECES, taps = taps_of(turn);
-    const uint4* const from = from_filter + static_cast<long long>(turn.chunk * pass.taps + turn.tap) * stride;
+    uint4* const to = reinterpret_cast<uint4*>(filters + cursor.slot * filter_bytes);
+    const int stride = plan.row_tiles * ROWS * PIECES, taps = taps_of(cursor);
+    const uint4* const from = from_filter + static_cast<long long>(cursor.chunk * pass.taps + cursor.tap) * stride;
     const auto copy = [&](int i) {
       cp_async<uint4, 1>(to + i, from + i / (ROWS * PIECES) * stride + i % (ROWS * PIECES), true);
     };
@@ -451,11 +456,11 @@ __global__ void __launch_bounds__(32 * R * Q, J == 8 || (R == 2 && G > 0) ? 2 : 
     reach(to, plan, pass, tap);
     shifts[tap] = distance(plan, to) - least;
   }
-  Turn ahead(first_chunk), turn(first_chunk);
+  StageCursor ahead(first_chunk), cursor(first_chunk);
 #pragma unroll
   for (int stage = 0; stage < RING - 1; ++stage) {
     if (stage < stages) {
-      bring(ahead);
+      load_stage(ahead);
       ahead.next(plan, pass.taps);
     }
     cp_async_commit_group();
@@ -463,10 +468,10 @@ __global__ void __launch_bounds__(32 * R * Q, J == 8 || (R == 2 && G > 0) ? 2 : 
   const int lane = threadIdx.x % 32, inner = lane % 8, which = lane / 8, warp = threadIdx.x / 32;
   const int warp_row = warp % R * 16 * I, warp_column = warp / R * 8 * J;
   const int begin = least - start;
-  const auto relative = [&](int column) {  // line within the patch, before a tap's distance
+  const auto relative = [&](int column) {  // line within the patch, without a tap's distance
     return Pixel(pass, first + min(column, columns - 1)).line(plan) + begin;
   };
-  int column_lines[J / 2], sum_lines[J];  // that this lane brings; that it sums, two in one number
+  int column_lines[J / 2], sum_lines[J];  // lines that this lane loads; lines that it sums, two in one number
 #pragma unroll
   for (int j = 0; j < J; j += 2) column_lines[j / 2] = relative(warp_column + 8 * (j + which / 2) + inner);
 #pragma unroll
@@ -474,27 +479,27 @@ __global__ void __launch_bounds__(32 * R * Q, J == 8 || (R == 2 && G > 0) ? 2 : 
     const int column = warp_column + 8 * j + lane % 4 * 2;
     sum_lines[j] = sizeof(T) == 4 ? relative(column) | relative(column + 1) << 16 : 0;
   }
-  const int row_offset = (warp_row + which % 2 * 8 + inner) * LINE, swizzled = ((which / 2) ^ flip(inner)) * 16;
+  const int row_offset = (warp_row + which % 2 * 8 + inner) * LINE, swizzled = ((which / 2) ^ swizzle(inner)) * 16;
   Sums<I, J> sum;
   for (int stage = 0; stage < stages; ++stage) {
     cp_async_wait_group<RING - 2>();
     __syncthreads();
     if (stage + RING - 1 < stages) {
-      bring(ahead);
+      load_stage(ahead);
       ahead.next(plan, pass.taps);
     }
     cp_async_commit_group();
-    const unsigned int patch = shared_address(memory + turn.patch * patch_bytes);
-    const float* const scale_lines = patch_scales + turn.patch * plan.patch;
-    const unsigned char* const filter = filters + turn.slot * filter_bytes + row_offset;
+    const unsigned int patch = shared_address(memory + cursor.patch * patch_bytes);
+    const float* const scale_lines = patch_scales + cursor.patch * plan.patch;
+    const unsigned char* const filter = filters + cursor.slot * filter_bytes + row_offset;
     const auto multiply = [&](int tap) {
-      const int shift = shifts[turn.tap + tap];
+      const int shift = shifts[cursor.tap + tap];
       unsigned int from[J / 2];
       float scale[J][2];
 #pragma unroll
       for (int j = 0; j < J / 2; ++j) {
         const int line = column_lines[j] + shift;
-        from[j] = patch + line * LINE + ((which % 2) ^ flip(line)) * 16;
+        from[j] = patch + line * LINE + ((which % 2) ^ swizzle(line)) * 16;
       }
       if constexpr (sizeof(T) == 4) {
 #pragma unroll
@@ -505,8 +510,8 @@ __global__ void __launch_bounds__(32 * R * Q, J == 8 || (R == 2 && G > 0) ? 2 : 
       }
       multiply_tap<I, J>(sum, from, filter + tap * ROWS * LINE, swizzled, scale, static_cast<const T*>(nullptr));
     };
-    const int taps = taps_of(turn);
-    if constexpr (G == 0 || (sizeof(T) == 4 && I * J == 16)) {  // the largest sums of float32 leave no registers for more
+    const int taps = taps_of(cursor);
+    if constexpr (G == 0 || (sizeof(T) == 4 && I * J == 16)) {  // limited by the registers of the largest float32 tile
 #pragma unroll 1
       for (int tap = 0; tap < taps; ++tap) multiply(tap);
     } else {
@@ -515,7 +520,7 @@ __global__ void __launch_bounds__(32 * R * Q, J == 8 || (R == 2 && G > 0) ? 2 : 
         if (tap < taps) multiply(tap);
       }
     }
-    turn.next(plan, pass.taps);
+    cursor.next(plan, pass.taps);
   }
   cp_async_wait_group<0>();
   if constexpr (G > 0) {
@@ -539,7 +544,7 @@ __global__ void __launch_bounds__(32 * R * Q, J == 8 || (R == 2 && G > 0) ? 2 : 
   const int each = plan.per_group.value;
   const long long area = static_cast<long long>(plan.full[0]) * plan.full[1] * plan.full[2];
   const float* const undo = row_scales + static_cast<long long>(group_pass) * plan.rows;
-  // channels first: a thread has one column, as pixels are neighbours; else one row
+  // channels first: a thread has one column, so that neighbouring threads store neighbouring pixels; else one row
   constexpr int FAST = THREADS < COLUMNS ? THREADS : COLUMNS;
   static_assert(COLUMNS % FAST == 0 && THREADS % FAST == 0 && THREADS % ROWS == 0, "whole rows");
   if (!plan.last) {
@@ -547,8 +552,8 @@ __global__ void __launch_bounds__(32 * R * Q, J == 8 || (R == 2 && G > 0) ? 2 : 
     for (int j = threadIdx.x % FAST; j < columns; j += FAST) {
       const Pixel pixel(pass, first + j);
       const long long from = (static_cast<long long>(pixel.image) * plan.channels + blockIdx.y * each) * area;
-      const auto put = [&](int i, int channel, int place) {
-        const long long at = from + channel * area + place;
+      const auto put = [&](int i, int channel, int dx_offset) {
+        const long long at = from + channel * area + dx_offset;
         float value = result[i * PITCH + j];
         if constexpr (sizeof(T) == 4) value *= stages > 0 ? undo[row_tile * ROWS + i] : 0;
         if (addend != nullptr) value += widen(addend[at]);
@@ -561,13 +566,13 @@ __global__ void __launch_bounds__(32 * R * Q, J == 8 || (R == 2 && G > 0) ? 2 : 
           const int row = row_tile * ROWS + i, part = quotient(row, plan.per_group);
           int residue[AXES];
           residues(residue, plan, pass, part);
-          const int place = pixel.place(plan, residue);
-          if (place >= 0) put(i, remainder(row, part, plan.per_group), place);
+          const int dx_offset = pixel.dx_offset(plan, residue);
+          if (dx_offset >= 0) put(i, remainder(row, part, plan.per_group), dx_offset);
         }
       } else {
-        const int place = pixel.place(plan, pass.residue);
+        const int dx_offset = pixel.dx_offset(plan, pass.residue);
 #pragma unroll 8
-        for (int i = threadIdx.x / FAST; i < end; i += THREADS / FAST) put(i, row_tile * ROWS + i, place);
+        for (int i = threadIdx.x / FAST; i < end; i += THREADS / FAST) put(i, row_tile * ROWS + i, dx_offset);
       }
     }
     return;
@@ -584,9 +589,9 @@ __global__ void __launch_bounds__(32 * R * Q, J == 8 || (R == 2 && G > 0) ? 2 : 
 #pragma unroll 4
     for (int j = threadIdx.x / DOWN; j < columns; j += THREADS / DOWN) {
       const Pixel pixel(pass, first + j);
-      const int place = pixel.place(plan, residue);
-      if (place < 0) continue;
-      const long long at = (pixel.image * area + place) * plan.channels + blockIdx.y * each + channel;
+      const int dx_offset = pixel.dx_offset(plan, residue);
+      if (dx_offset < 0) continue;
+      const long long at = (pixel.image * area + dx_offset) * plan.channels + blockIdx.y * each + channel;
       float value = result[i * PITCH + j] * scale;
       if (addend != nullptr) value += widen(addend[at]);
       dx[at] = narrow<T>(value);
@@ -599,7 +604,7 @@ __global__ void __launch_bounds__(32 * R * Q, J == 8 || (R == 2 && G > 0) ? 2 : 
 template <typename T, int R, int Q, int I, int J, int G>
 __global__ void convolve(
     const uint4*, const float*, const uint4*, const float*, const T*, T*, float4*, unsigned int*, Plan) {
-  __trap();  // older devices take columns and a product
+  __trap();  // older devices use columns and a product
 }
 
 #endif

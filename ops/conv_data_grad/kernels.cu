@@ -1,11 +1,11 @@
-// conv_data_grad: what each pixel of dx gathers from the columns, the product of filter and dy, and an addend.
+// conv_data_grad from columns, the product of filter and dy: each pixel of dx gathers its columns, plus an addend.
 //
 // Three spatial axes; missing ones, in front, have length 1. T is the type of dx, C that of the columns.
 
 #include "divide.cuh"
 #include "vector.cuh"
 
-struct Axes {  // of the convolution, by spatial axis
+struct Axes {  // shape of the convolution, by spatial axis
   int kernel[3], out[3], padding[3], dilation[3];
   Divisor size[3], stride[3];
 };
@@ -14,7 +14,7 @@ struct Columns {  // strides of the columns, in elements
   long long image, group, channel, tap, pixel;
 };
 
-// Position in dy that tap `i` of an axis carries to `at`, or -1.
+// Index along an axis of dy that tap `i` connects to `at` of dx, or -1.
 __device__ __forceinline__ int source(const Axes& axes, int axis, int at, int i) {
   const int moved = at + axes.padding[axis] - i * axes.dilation[axis];
   if (moved < 0) return -1;
@@ -22,6 +22,9 @@ __device__ __forceinline__ int source(const Axes& axes, int axis, int at, int i)
   return place < axes.out[axis] && place * static_cast<int>(axes.stride[axis].value) == moved ? place : -1;
 }
 
+// fold: threads gather the columns of one pixel of dx each.
+// Layout   columns by Columns, dx in either data format      Grid  any      Block  256      Writes  dx
+// Why      every column is read once, without atomics
 template <typename T, typename C, bool CHANNELS_LAST>
 __global__ void __launch_bounds__(256, 4) fold(
     const C* __restrict__ column, const T* __restrict__ addend, T* __restrict__ dx, unsigned int size, Axes axes,

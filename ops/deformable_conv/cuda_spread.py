@@ -36,7 +36,11 @@ MOST_GROUPS = 2**16 - 1
 SOURCE = CudaSource(
     __file__,
     "spread.cu",
-    tuple(f"{name}<{dtype_info(item).ctype}>" for item in DTYPES for name in ("prepare_lines", "spread", "store_gradients")),
+    tuple(
+        f"{name}<{dtype_info(item).ctype}>"
+        for item in DTYPES
+        for name in ("prepare_lines", "spread", "store_gradients")
+    ),
 )
 """Declared instances of spread.cu."""
 

@@ -15,8 +15,8 @@ from opgauge.ops._cuda.pointwise import (
     VECTOR_BYTES,
     axes_struct,
     blocks,
-    flat,
     evict_last_blocks,
+    flat,
     strides_struct,
 )
 from opgauge.ops._cuda.source import CudaSource

@@ -15,8 +15,8 @@ from opgauge.ops._cuda.pointwise import (
     THREADS,
     axes_struct,
     blocks,
-    flat,
     evict_last_blocks,
+    flat,
     strides_struct,
 )
 from opgauge.ops._cuda.reduction.plan import GRID_RESIDENT

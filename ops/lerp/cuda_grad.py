@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from opgauge.ops._core.axes import Reduction, as_reduction
-from opgauge.ops._core.broadcast import reduced_axes, merge_operands
+from opgauge.ops._core.broadcast import merge_operands, reduced_axes
 from opgauge.ops._core.dtype import FLOATS, dtype_info
 from opgauge.ops._core.errors import AxisError
 from opgauge.ops._core.kernel import Bound

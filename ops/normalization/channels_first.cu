@@ -1,25 +1,19 @@
-// Batch normalization of (N, C, post) by its own statistics, with an optional addend; x is read once.
+// Batch normalization of (N, C, post) in training, with an optional addend; x is read once.
 //
-// normalize_alone: a block takes a channel that its registers hold.
-// normalize_once: clusters of K blocks take G adjacent channels at a time and store_statistics their values in registers; where
-//   there are more channels, the next ones are loaded meanwhile.
-// normalize_groups: the same by way of shared memory, where groups do not divide among threads.
-// normalize_shared: all blocks of a device, or groups of them, share channels too large for a cluster.
-//
-// T is the tensor's type, A the accumulating one; V elements move as one access.
+// T is the tensor's type, A the accumulating one; V: elements of one access.
 
 #include "cluster.cuh"
 #include "flagged.cuh"
 #include "statistics.cuh"
 
 template <typename T>
-constexpr int MOST = sizeof(T) == 8 ? 448 : 896;  // threads of a block, which leaves each 72 registers or more
-constexpr int GROUP = 8;  // most channels of one cluster
+constexpr int MOST = sizeof(T) == 8 ? 448 : 896;  // maximum threads per block, with at least 72 registers each
+constexpr int GROUP = 8;  // maximum channels of one cluster
 
-// Whose values a vector holds: one channel's, as all of its block, or up to two neighbours'.
+// Channels of a vector: one, the same in the whole block, or up to two neighbours.
 enum Layout { SINGLE, GROUPED };
 
-// In the first warp of a block. `slots` holds a value for each warp; it is read until the next barrier.
+// Sum over a block, in its first warp. `slots` has a value per warp; it is read until the next barrier.
 template <typename A>
 __device__ __forceinline__ A block_sum(A value, A* slots) {
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
@@ -31,17 +25,18 @@ __device__ __forceinline__ A block_sum(A value, A* slots) {
 
 // ---- a block or a cluster a channel ---------------------------------------------------------------------------------
 
-// Where a channel is few vectors, a block takes it by itself: P vectors a thread, and of the addend as many, all of them
-// asked for at once. Rows need not begin at multiples of 16 bytes: V is what their length allows. Little code, since
-// what runs once waits for its own instructions, and as many blocks as registers take, which wait in turns.
+// normalize_alone: one thread block normalizes one channel, whose values stay in registers.
+// Layout   x, y (N, C, post), post a multiple of V      Grid  C      Block  ≤ ALONE_THREADS<P>
+// Needs    at most P vectors per thread                 Writes  y, statistics
+// Why      all loads are in flight at once; short code, as a one-wave kernel is bound by instruction fetch
 template <int P>
 constexpr int ALONE_THREADS = P == 7 ? 256 : 512;
 #if __CUDA_ARCH__ >= 1000
-constexpr int FURTHER_REGISTERS = 16;  // or some would be spilt there
+constexpr int FURTHER_REGISTERS = 16;  // avoids spills there
 #else
 constexpr int FURTHER_REGISTERS = 0;
 #endif
-template <typename T, int V, int P, bool ADDS>  // registers of a thread: what holds x, addend and places, and a few
+template <typename T, int V, int P, bool ADDS>  // registers of a thread: x, addend, offsets, and a few others
 constexpr int ALONE_REGISTERS =
     FURTHER_REGISTERS +
     (V * sizeof(T) <= 4 ? (V == 1 ? 40 : 48) : P * (V * sizeof(T) / 4 * (1 + ADDS) + 1) + (sizeof(T) == 8 ? 40 : 24));
@@ -55,7 +50,7 @@ __global__ void __launch_bounds__(
   using A = Wide<T>;
   __shared__ A slots[2][32];
   const int thread = threadIdx.x, threads = blockDim.x, warp = thread / 32, lane = thread % 32, channel = blockIdx.x;
-  const unsigned int begin = channel * post, skip = (channels - 1) * post;  // from one image's part to the next one's
+  const unsigned int begin = channel * post, skip = (channels - 1) * post;  // distance between images' parts
   unsigned int at[P];
   Closed<T, V> held[P], added[P];
   const auto each = [&](auto&& take) {
@@ -64,7 +59,7 @@ __global__ void __launch_bounds__(
       if (thread + j * threads < vectors) take(j);
     }
   };
-  const auto place = [&](int j) {  // widened anew each time: pointers would take twice the registers
+  const auto place = [&](int j) {  // widened at each use: pointers would take twice the registers
     asm volatile("" : "+r"(at[j]));
     return at[j];
   };
@@ -108,11 +103,13 @@ __global__ void __launch_bounds__(
   if (thread == 0) store_statistics(statistics, channel, mean, inverse, variance, n, momentum);
 }
 
-// A cluster of K blocks takes `group` adjacent channels at a time; each block keeps its slice of them, whole images,
-// in registers: at most P vectors, of which `rounds` are used, for each of its `active` threads. Where clusters take
-// several slices (`ahead`), vectors arrive by way of shared memory, where each thread has places of its own: while a slice
-// is reduced and written, the next one is in flight. So is the addend where `staged`: a load that is asked for late
-// would wait behind all of them.
+// normalize_once: a cluster of K blocks normalizes `group` adjacent channels at a time; slices stay in registers.
+// Layout   x, y (N, C, post); a slice is whole images of the group's channels
+// Grid     clusters · K      Block  ≤ MOST<T>, of which `active` threads have vectors
+// Needs    at most P vectors per thread, of which `rounds` are used       Writes  y, statistics
+// Waits    blocks of a cluster wait for each other
+// Why      one read of x; with several slices per cluster (`ahead`) the next one, and the addend if `staged`, is loaded
+//          into shared memory while a slice is reduced and stored
 template <typename T, int V, int P, int K, Layout LAYOUT>
 __global__ void CLUSTER(K) __launch_bounds__(MOST<T>) normalize_once(
     const T* __restrict__ x, const T* __restrict__ addend, T* __restrict__ y, const Wide<T>* __restrict__ gamma,
@@ -131,12 +128,12 @@ __global__ void CLUSTER(K) __launch_bounds__(MOST<T>) normalize_once(
   const int per_image = vectors_per_image.value, vectors = count * per_image, items = channels / group;
   const A n = static_cast<A>(images) * static_cast<A>(post), here = static_cast<A>(count) * static_cast<A>(post);
 
-  // our vectors lie `active` apart, which keeps those of a group at one place of their images
+  // this thread's vectors are `active` apart, and so have the same position in their images
   int first = thread < active ? thread : vectors;
   const int inner = LAYOUT == SINGLE ? 0 : thread % per_image * V;
   const int mine = LAYOUT == SINGLE ? 0 : quotient(inner, post_divisor);
   const int border = (mine + 1) * post - inner;  // elements from here on are of the next channel
-  const auto of = [&](const A(&both)[SIDES], int i) {  // what is true of element i of a vector
+  const auto of = [&](const A(&both)[SIDES], int i) {  // value of the channel of element i of a vector
     if constexpr (LAYOUT == GROUPED) return i < border ? both[0] : both[1];
     return both[0];
   };
@@ -144,13 +141,13 @@ __global__ void CLUSTER(K) __launch_bounds__(MOST<T>) normalize_once(
 #pragma unroll
     for (int s = 0; s < SIDES; ++s) both[s] = of_channels[mine + s];
   };
-  // the channel whose statistics this thread finishes, and writes; those of a block's single one all threads know,
-  // which spares barriers (where they would wait for other blocks it costs more)
+  // the channel whose statistics this thread finishes and stores; those of a single channel are computed by all threads,
+  // which saves barriers (unless these wait for other blocks)
   constexpr bool KNOWN = LAYOUT == SINGLE && K == 1;
   const int owned = KNOWN ? 0 : warp;
   const bool owner = owned < group && (KNOWN ? thread : lane) == 0, knows = KNOWN || owner;
 
-  const unsigned int skip = (channels - group) * post;  // from the end of one image's part to where the next one begins
+  const unsigned int skip = (channels - group) * post;  // from the end of one image's part to the start of the next
   const auto at = [&](unsigned int vector) { return vector * V + quotient(vector, vectors_per_image) * skip; };
   const auto base = [&](int item) {
     return (static_cast<long long>(from) * channels + static_cast<long long>(item) * group) * post;
@@ -167,7 +164,7 @@ __global__ void CLUSTER(K) __launch_bounds__(MOST<T>) normalize_once(
   T* const ours_added = ours + (ahead ? places : 0);
   A* const slots =
       LAYOUT == GROUPED ? reinterpret_cast<A*>(reinterpret_cast<T*>(memory) + (ahead + staged) * places) : fixed;
-  // neighbours lie side by side: asynchronous copies into scattered places are slow
+  // neighbouring threads have neighbouring slots: scattered asynchronous copies are slow
   const auto spot = [&](T* from_first, int j) { return from_first + j * active * V; };
   const auto load_part = [&](const T* tensor, int item, T* to) {
     if constexpr (WIDE) {
@@ -185,11 +182,11 @@ __global__ void CLUSTER(K) __launch_bounds__(MOST<T>) normalize_once(
   if (staged) load_part(addend, start, ours_added);
   A gain = 0, offset = 0;
   if (knows) gain = gamma[start * group + owned], offset = beta[start * group + owned];
-  if (K > 1) cluster_wait();  // every block is there to be sent to
+  if (K > 1) cluster_wait();  // every block has started
 
-  for (int item = start, turn = 0; item < items; item += clusters, ++turn) {
+  for (int item = start, round = 0; item < items; item += clusters, ++round) {
     const int channel = item * group, next = item + clusters;
-    asm volatile("" : "+r"(first));  // places are worked out as needed: all of them would take too many registers
+    asm volatile("" : "+r"(first));  // offsets are computed at each use: all of them would take too many registers
     Closed<T, V> held[P];
     if (WIDE && ahead) {
       staged ? cp_async_wait_group<1>() : cp_async_wait_group<0>();
@@ -200,7 +197,7 @@ __global__ void CLUSTER(K) __launch_bounds__(MOST<T>) normalize_once(
     }
 
     A middle[SIDES];
-    // of `take` over the values of each channel that this block holds, in the threads that know the channel
+    // sum of `take` over this block's values of each channel, in the threads that finish the channel
     const auto sum = [&](auto&& take, A* by_warp) {
       A sums[SIDES] = {};
       each([&](int j, int) {
@@ -220,7 +217,7 @@ __global__ void CLUSTER(K) __launch_bounds__(MOST<T>) normalize_once(
         if (thread < active) slots[2 * thread] = sums[0], slots[2 * thread + 1] = sums[1];
         __syncthreads();
         A total = 0;
-        const int low = warp * post, high = low + post;  // a vector that begins before `low` has its end there
+        const int low = warp * post, high = low + post;  // a vector that begins before `low` may end after it
         for (int begin = 0; warp < group && begin < active; begin += per_image) {
           for (int k = low / V + lane; k * V < high; k += 32) total += slots[2 * (begin + k) + (k * V < low)];
         }
@@ -244,14 +241,14 @@ __global__ void CLUSTER(K) __launch_bounds__(MOST<T>) normalize_once(
     }
     A squares = sum([](A value, A mean) { return (value - mean) * (value - mean); }, fixed + 32);
     if constexpr (K > 1) {
-      const int now = turn % 2;  // what comes early from a block that is ahead of us is of the other
+      const int now = round % 2;  // a block that is ahead of this one already uses the other
 #if __CUDA_ARCH__ >= 900
       if (thread == 0) mbarrier_arrive_expect_tx(&arrived[now], K * 2 * group * sizeof(A));
       for (int other = 0; owner && other < K; ++other) {
         publish(&exchange[now][rank][0][owned], mean, &arrived[now], other);
         publish(&exchange[now][rank][1][owned], squares, &arrived[now], other);
       }
-      if (owner) mbarrier_wait(&arrived[now], turn / 2 % 2);
+      if (owner) mbarrier_wait(&arrived[now], round / 2 % 2);
 #endif
       if (owner) {  // Chan et al. 1979
         const auto values = [&](int other) {
@@ -333,7 +330,10 @@ __device__ __forceinline__ A cluster_sum(A value, A* slots, int group, int mine)
   return total;
 }
 
-// As normalize_once for groups whose images have more vectors than a block has threads: slices stay in shared memory.
+// normalize_groups: like normalize_once with slices in shared memory, for images of more vectors than threads.
+// Layout   x, y (N, C, post)      Grid  clusters · K      Block  THREADS      Writes  y, statistics
+// Waits    blocks of a cluster wait for each other
+// Why      groups that do not divide among a block's threads
 template <typename T, int V, int K>
 __global__ void CLUSTER(K) __launch_bounds__(THREADS) normalize_groups(
     const T* __restrict__ x, const T* __restrict__ addend, T* __restrict__ y, const Wide<T>* __restrict__ gamma,
@@ -346,7 +346,7 @@ __global__ void CLUSTER(K) __launch_bounds__(THREADS) normalize_groups(
   const int rank = K == 1 ? 0 : cluster_rank();
   const int channel = (blockIdx.x / K) * group;
   const int from = images * rank / K, to = images * (rank + 1) / K;
-  const int width = group * post;  // elements of one image that are ours, contiguous
+  const int width = group * post;  // contiguous elements of the group in one image
   const unsigned int vectors = (to - from) * vectors_per_image.value;
   const auto place = [&](unsigned int vector) {
     const unsigned int image = quotient(vector, vectors_per_image);
@@ -370,7 +370,7 @@ __global__ void CLUSTER(K) __launch_bounds__(THREADS) normalize_groups(
 
   const int lanes = THREADS / group, mine = threadIdx.x / lanes, lane = threadIdx.x % lanes;
   const A n = static_cast<A>(images) * static_cast<A>(post);
-  const int values = (to - from) * post;  // of each of our channels
+  const int values = (to - from) * post;  // values per channel in this block
   const auto each = [&](auto&& take) {
     if (group == 1) {
       for (unsigned int vector = threadIdx.x; vector < vectors; vector += THREADS) {
@@ -402,7 +402,7 @@ __global__ void CLUSTER(K) __launch_bounds__(THREADS) normalize_groups(
     if (rank == 0) store_statistics(statistics, channel + mine, mean, inverse, variance, n, momentum);
   }
   __syncthreads();
-  if (K > 1) cluster_arrive();  // we read no one's memory any more
+  if (K > 1) cluster_arrive();  // this block no longer reads others' memory
 
   for (unsigned int vector = threadIdx.x; vector < vectors; vector += THREADS) {
     const long long at = place(vector);
@@ -419,23 +419,26 @@ __global__ void CLUSTER(K) __launch_bounds__(THREADS) normalize_groups(
     }
     store_evict_last<T, V>(y + at, result);
   }
-  if (K > 1) cluster_wait();  // no one reads ours any more
+  if (K > 1) cluster_wait();  // no block reads this one's memory
 }
 
 // ---- a channel many blocks -----------------------------------------------------------------------------------------
 
-constexpr int READERS = 256;  // threads that sum up slices
-constexpr int WRITTEN = 8;    // most vectors of a thread that writes them
+constexpr int READERS = 256;  // threads that reduce slices
+constexpr int WRITTEN = 8;    // maximum vectors per writing thread
 constexpr int SHARING_THREADS = 768;
 constexpr int MOST_STAGES = 10;
-constexpr int PARTIALS_EACH = 5;  // for each lane of the warp that puts together what up to 160 blocks sent
+constexpr int PARTIALS_EACH = 5;  // partials per lane of the merging warp, for up to 160 blocks
 
-// Channels too large for a cluster, of which the shared memory of the device holds several. Groups of `splits` blocks,
-// all of them there at once, take every `across`-th channel, `share` vectors a block, in a ring of `stages` slices. Of a
-// block, warps that read sum up each slice and publish what they found to all blocks of the group; one warp puts
-// together what was sent; those that write finish a slice and have the next one brought to its place.
-// Letters lie in a ring of 2 `stages` channels: who sends one has read those of `stages` channels ago, which all blocks
-// sent after they had read those of 2 `stages` ago.
+// normalize_shared: groups of `splits` blocks share channels that are too large for a cluster.
+// Layout   x, y (N, C, post); block `split` of a group has `share` vectors of every `across`-th channel
+// Grid     across · splits      Block  READERS + a warp + writers      Writes  y, statistics
+// Needs    all blocks resident; a ring of `stages` slices in shared memory
+// Waits    blocks of a group wait for each other's flagged partials, which are zero between launches
+// Why      one read of x: reading warps reduce a slice and publish its statistics, one warp merges those of all blocks,
+//          and writing warps store a slice and load the next one into its slot
+// Partials are in a ring of 2 `stages` channels: a block that publishes one has read those of `stages` channels ago, which
+// all blocks published after they had read those of 2 `stages` channels ago.
 template <typename T, int V>
 __global__ void __launch_bounds__(SHARING_THREADS, 1) normalize_shared(
     const T* __restrict__ x, const T* __restrict__ addend, T* __restrict__ y, const Wide<T>* __restrict__ gamma,
@@ -505,9 +508,9 @@ __global__ void __launch_bounds__(SHARING_THREADS, 1) normalize_shared(
       }
       if (++stage == stages) stage = 0;
     }
-    unsigned int turn = 0;
-    if (lane == 0) turn = atomicAdd(&counters[group], 1u);
-    if (__shfl_sync(FULL, turn, 0) == splits - 1) {  // the others have read all partials
+    unsigned int round = 0;
+    if (lane == 0) round = atomicAdd(&counters[group], 1u);
+    if (__shfl_sync(FULL, round, 0) == splits - 1) {  // the other blocks have read all partials
       for (int i = lane; i < 2 * stages * splits; i += 32) reset<Partial<A>>(partials + i * WORDS_EACH);
       if (lane == 0) counters[group] = 0;
     }
@@ -525,7 +528,7 @@ __global__ void __launch_bounds__(SHARING_THREADS, 1) normalize_shared(
       const unsigned int vector = first + thread + j * writers;
       at[j] = vector * V + quotient(vector, vectors_per_image) * skip;
     });
-    const auto place = [&](int j) {  // anew each time: widened, they would take twice the registers
+    const auto place = [&](int j) {  // computed at each use: wide offsets would take twice the registers
       asm volatile("" : "+r"(at[j]));
       return at[j];
     };

@@ -1,22 +1,19 @@
-// Batch normalization of (rows, C) by its own statistics, with an optional addend.
+// Batch normalization of (rows, C) in training, with an optional addend.
 //
-// normalize_columns: blocks share columns, and publish each other what they found.
-// normalize_short: of so few rows that registers hold them.
-//
-// T is the tensor's type, A the accumulating one; V elements move as one access.
+// T is the tensor's type, A the accumulating one; V: elements of one access.
 
 #include "cluster.cuh"
 #include "flagged.cuh"
 #include "statistics.cuh"
 
-constexpr int COLUMN_THREADS = 512;  // most of a block that normalizes columns
+constexpr int COLUMN_THREADS = 512;  // maximum threads per block
 template <int V, bool WIDE>
-constexpr int LINE = V == 1 ? 32 : (WIDE ? 16 : 8) * V;  // most columns of a block that walks rows
+constexpr int LINE = V == 1 ? 32 : (WIDE ? 16 : 8) * V;  // maximum columns of a block
 constexpr int LINE_BYTES = 128;  // of the L2 cache
-constexpr int PARTIALS_EACH = 5;  // for each lane of a warp that puts together what up to 160 blocks sent
+constexpr int PARTIALS_EACH = 5;  // partials per lane of the merging warp, for up to 160 blocks
 
-// Those of `n` values from `pieces` partials get(i), of weigh(i) values each. A team of adjacent threads, a power of
-// two, takes the pieces in turn. All threads of a warp are here.
+// Merges `pieces` partials get(i), of weigh(i) values each, to the statistics of `n` values. A team of adjacent threads, a
+// power of two, shares the pieces. All threads of a warp participate.
 template <typename A, typename Get, typename Weigh>
 __device__ __forceinline__ Partial<A> together(int pieces, int team, A n, Get&& get, Weigh&& weigh) {
   int i = threadIdx.x & (team - 1);
@@ -25,7 +22,7 @@ __device__ __forceinline__ Partial<A> together(int pieces, int team, A n, Get&& 
   const A base = __shfl_sync(FULL, piece.mean, threadIdx.x & 31 & -team);
   A sum = 0, squares = 0;
 #pragma unroll 1
-  while (i < pieces) {  // about the first one's mean, with Chan et al. 1979
+  while (i < pieces) {  // relative to the first one's mean, after Chan et al. 1979
     const A distance = piece.mean - base, weight = weigh(i);
     sum += weight * distance;
     squares += piece.squares + weight * distance * distance;
@@ -41,7 +38,7 @@ __device__ __forceinline__ Partial<A> together(int pieces, int team, A n, Get&& 
   return {base + offset, squares - sum * offset};
 }
 
-// Over one thread's vectors, each column's sums about its first value: they lose nothing where the mean is far from zero.
+// Sums over one thread's vectors, relative to each column's first value: accurate for means far from zero.
 template <typename T, int V>
 struct ColumnSums {
   using A = Wide<T>;
@@ -61,8 +58,8 @@ struct ColumnSums {
     }
   }
 
-  // To means, and squared distances from them, over the threads of a warp that sum_over_blocks modulo `lanes`, this one after
-  // `vectors` vectors. Returns how many values there are of a column.
+  // Converts the sums to means and squared distances, over the threads of a warp with equal index modulo `lanes`, after
+  // `vectors` vectors of this thread. Returns the number of values of a column.
   __device__ __forceinline__ A fix_up(int vectors, int lanes) {
     A count = static_cast<A>(vectors);
     const A fraction = vectors > 0 ? ratio(A(1), count) : A(0);
@@ -88,15 +85,15 @@ struct ColumnSums {
   }
 };
 
-// (rows, C) in one launch: groups of `splits` adjacent blocks take 2^lane_bits vectors of each row, `share` rows a block,
-// `tile` at a time. Of what a thread reads, `kept` vectors stay in shared memory, each in a place of its own; the others
-// are read again, last first, since those are still in L2. All blocks of a group publish what they found, in flagged
-// (C, splits), and put together all of it; the last one that has read leaves it empty. WIDE, where x does not fit on the
-// chip: lines are longer and blocks of a group more, (C, splits + 1) partials; each block puts together what all found of
-// some of the columns, and publishes the others.
-// Blocks of a group wait for each other. channels_last.py sees to it that where there are groups the device holds all
-// blocks of the launch at once; beside other work it is enough that blocks start in the order of their index: then the
-// group whose first blocks wait is the next to be complete.
+// normalize_columns: groups of `splits` blocks share columns; part of x stays in shared memory.
+// Layout   x, y (rows, C); a block has 2^lane_bits vectors of each row, `share` rows, `tile` at a time
+// Grid     groups · splits      Block  ≤ COLUMN_THREADS      Writes  y, statistics
+// Needs    with splits, all blocks resident (channels_last.py). Beside other kernels it suffices that blocks start in the
+//          order of their index: the group whose first blocks wait is the next to be complete
+// Waits    blocks of a group wait for each other's flagged partials (C, splits), which the last reader resets
+// Why      of each thread's vectors, `kept` stay in shared memory; the others are read again from L2, last first
+// WIDE, if x does not fit on chip: longer lines, more blocks per group and (C, splits + 1) partials; each block merges
+// the statistics of some columns and publishes the result to the others.
 template <typename T, int V, bool WIDE>
 __global__ void __launch_bounds__(COLUMN_THREADS, 1) normalize_columns(
     const T* __restrict__ x, const T* __restrict__ addend, T* __restrict__ y, const Wide<T>* __restrict__ gamma,
@@ -106,7 +103,7 @@ __global__ void __launch_bounds__(COLUMN_THREADS, 1) normalize_columns(
   using A = Wide<T>;
   constexpr int WORDS_EACH = WORDS<Partial<A>>, WARPS_MOST = COLUMN_THREADS / 32;
   extern __shared__ __align__(16) unsigned char memory[];
-  __shared__ Partial<A> slots[WARPS_MOST][LINE<V, WIDE> + 4];  // warps have no banks in common
+  __shared__ Partial<A> slots[WARPS_MOST][LINE<V, WIDE> + 4];  // padded: warps use different banks
   __shared__ __align__(16) A means[LINE<V, WIDE>], scales[LINE<V, WIDE>], shifts[LINE<V, WIDE>];
   __shared__ A counts[WARPS_MOST], variances[LINE<V, WIDE>];
   const int thread = threadIdx.x, threads = blockDim.x, warp = thread / 32, warps = threads / 32;
@@ -121,9 +118,9 @@ __global__ void __launch_bounds__(COLUMN_THREADS, 1) normalize_columns(
   T* const ours = reinterpret_cast<T*>(memory) + thread * V;
   const int apart = threads * V;
 
-  const int partials_each = WIDE ? splits + 1 : splits;  // of a column; the last one is of what all say
+  const int partials_each = WIDE ? splits + 1 : splits;  // partials of a column; the last one is the merged result
   unsigned long long* const partials = flagged + static_cast<long long>(base) * partials_each * WORDS_EACH;
-  // A line that is not in the cache has to be read before what was sent there can be: asked for now, each by one block.
+  // Prefetches the lines of the partials, each by one block: stores to lines outside L2 would first read them.
   const int line = (thread * splits + split) * (LINE_BYTES / 8);
   if (splits > 1 && line < width * partials_each * WORDS_EACH) prefetch_to_l2(partials + line);
 
@@ -215,8 +212,8 @@ __global__ void __launch_bounds__(COLUMN_THREADS, 1) normalize_columns(
     scales[which] = gain * inverse_root(variance + epsilon), shifts[which] = bias;
   }
   __syncthreads();
-  unsigned int turn = 0;
-  if (splits > 1 && thread == threads - 32) turn = atomicAdd(&counters[group], 1u);
+  unsigned int round = 0;
+  if (splits > 1 && thread == threads - 32) round = atomicAdd(&counters[group], 1u);
 
   A middle[V], scale[V], offset[V];
 #pragma unroll
@@ -259,8 +256,8 @@ __global__ void __launch_bounds__(COLUMN_THREADS, 1) normalize_columns(
     const A variance = variances[thread];
     store_statistics(statistics, base + thread, means[thread], inverse_root(variance + epsilon), variance, n, momentum);
   }
-  if (splits > 1 && thread >= threads - 32 && __shfl_sync(FULL, turn, 0) == splits - 1) {
-    if constexpr (WIDE) {  // who read the others cleared them
+  if (splits > 1 && thread >= threads - 32 && __shfl_sync(FULL, round, 0) == splits - 1) {
+    if constexpr (WIDE) {  // the other partials were reset by their readers
       for (int one = thread % 32; one < min(width, channels - base); one += 32) {
         reset<Partial<A>>(partials + (one * partials_each + splits) * WORDS_EACH);
       }
@@ -271,17 +268,20 @@ __global__ void __launch_bounds__(COLUMN_THREADS, 1) normalize_columns(
   }
 }
 
-// A load is not put off until its value is needed. Nothing waits for it here.
+// Prevents the compiler from delaying a load until its first use, without waiting for it.
 __device__ __forceinline__ void ask_now(float& value) { asm volatile("" : "+f"(value)); }
 __device__ __forceinline__ void ask_now(double& value) { asm volatile("" : "+d"(value)); }
 
-// Of a multiprocessor, at least. The compiler knows best (0), but lets 16 vectors of bfloat16 spill.
+// Minimum resident blocks per multiprocessor for __launch_bounds__ (0: compiler's choice, which would spill for 16 vectors
+// of 16 bits).
 template <typename T, int P>
 constexpr int SHORT_BLOCKS = sizeof(T) == 2 && P == 16 ? 1 : 0;
 
-// (rows, C) of few rows: a warp takes LANES vectors of each row, and its threads hold up to P vectors each, 32 / LANES rows
-// apart. Where one warp does not hold all rows, those of a block take the same columns (SHARED), `share` rows each.
-// Two passes over registers, no block waits for another, and little code: what runs once waits for its instructions.
+// normalize_short: warps normalize columns of few rows, whose values stay in registers.
+// Layout   x, y (rows, C); a warp has LANES vectors of each row, a thread every 32 / LANES-th row
+// Grid     column blocks      Block  ≤ COLUMN_THREADS      Writes  y, statistics
+// Needs    at most P vectors per thread. SHARED: warps of a block share columns, `share` rows each
+// Why      no block waits for another; short code, as a one-wave kernel is bound by instruction fetch
 template <typename T, int V, int LANES, int P, bool SHARED>
 __global__ void __launch_bounds__(COLUMN_THREADS, SHORT_BLOCKS<T, P>) normalize_short(
     const T* __restrict__ x, const T* __restrict__ addend, T* __restrict__ y, const Wide<T>* __restrict__ gamma,

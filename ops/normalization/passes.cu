@@ -1,17 +1,14 @@
 // Batch normalization in two passes, and by given statistics, with an optional addend.
 //
-// reduce_rows, apply_rows: statistics of (N, C, post), then y by given ones: what does not fit on the chip, inference.
-// apply_columns: (rows, C) by given statistics, in inference.
-//
-// T is the tensor's type, A the accumulating one; V elements move as one access.
+// T is the tensor's type, A the accumulating one; V: elements of one access.
 
 #include "statistics.cuh"
 #include "arrival_counter.cuh"
 
-constexpr int IN_FLIGHT = 4;  // loads of a thread that walks rows
+constexpr int IN_FLIGHT = 4;  // loads in flight per thread
 
 template <typename A>
-struct Moments {  // of `count` values: their mean and the sum of squared distances from it
+struct Moments {  // mean of `count` values and the sum of squared distances from it
   A count, mean, squares;
 };
 
@@ -33,7 +30,10 @@ __device__ __forceinline__ Moments<A> warp_merge(Moments<A> mine) {
   return mine;
 }
 
-// (N, C, post): block (channel, split) takes `share` vectors of a channel. partials (C, splits), counters (C).
+// reduce_rows: `splits` blocks compute the statistics of one channel.
+// Layout   x (N, C, post), post a multiple of V      Grid  C × splits, `share` vectors each      Block  THREADS
+// Writes   statistics, through partials (C, splits) and arrival counters (C), which it leaves zero
+// Why      channels that do not fit on chip
 template <typename T, int V>
 __global__ void __launch_bounds__(THREADS) reduce_rows(
     const T* __restrict__ x, Statistics<Wide<T>> statistics, Moments<Wide<T>>* partials, unsigned int* counters,
@@ -44,7 +44,7 @@ __global__ void __launch_bounds__(THREADS) reduce_rows(
   const int first = split * share + threadIdx.x, end = min(vectors, (split + 1) * share);
   const T* const from = x + static_cast<long long>(channel) * post;
   const long long skip = static_cast<long long>(channels - 1) * post;
-  A shift = 0, sum = 0, squares = 0;  // about the first value, which loses nothing where the mean is far from zero
+  A shift = 0, sum = 0, squares = 0;  // relative to the first value: accurate for means far from zero
   for (int vector = first; vector < end; vector += AT_ONCE * THREADS) {
     Closed<T, V> loaded[AT_ONCE];
 #pragma unroll
@@ -87,9 +87,10 @@ __global__ void __launch_bounds__(THREADS) reduce_rows(
   }
 }
 
-// (N, C, post), post a multiple of V: a vector a thread. INFERENCE: `spread` is the variance, and the first `kept` blocks
-// write lines that the cache keeps. Otherwise it is 1 / sqrt(variance + epsilon), and vectors are taken last first, since
-// those are still in L2.
+// apply_rows: a vector per thread, by given statistics.
+// Layout   x, y (N, C, post), post a multiple of V      Grid  vectors / THREADS      Block  THREADS      Writes  y
+// Why      in training, after reduce_rows, vectors are read last first, as the last ones are still in L2
+// INFERENCE: `spread` is the variance, and the first `kept` blocks store with evict_last; else 1 / sqrt(variance + epsilon).
 template <typename T, int V, bool INFERENCE>
 __global__ void __launch_bounds__(THREADS) apply_rows(
     const T* __restrict__ x, const T* __restrict__ addend, T* __restrict__ y, const Wide<T>* __restrict__ gamma,
@@ -121,7 +122,8 @@ __global__ void __launch_bounds__(THREADS) apply_rows(
   }
 }
 
-// (rows, C) by given moving statistics.
+// apply_columns: y by given moving statistics, in inference.
+// Layout   x, y (rows, C)      Grid  any      Block  THREADS      Writes  y
 template <typename T, int V>
 __global__ void __launch_bounds__(THREADS) apply_columns(
     const T* __restrict__ x, const T* __restrict__ addend, T* __restrict__ y, const Wide<T>* __restrict__ gamma,

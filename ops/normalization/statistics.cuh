@@ -1,4 +1,4 @@
-// What kernels of normalization share: statistics of channels, sums over warps, vectors as they lie in memory.
+// Common parts of normalization's kernels: statistics of channels, sums over warps, vectors in their stored form.
 
 #pragma once
 
@@ -7,14 +7,14 @@
 
 constexpr unsigned int FULL = 0xffffffffu;
 
-// Of some values: their mean and the sum of squared distances from it.
+// Mean of some values and the sum of squared distances from it.
 template <typename A>
 struct Partial {
   A mean, squares;
 };
 
 template <typename A>
-struct Statistics {  // (C,) each; the moving ones null where absent
+struct Statistics {  // (C,) each; the moving ones null if absent
   const A* moving_mean;
   const A* moving_variance;
   A* mean;
@@ -46,8 +46,8 @@ struct Sums {
   A distances, squares;
 };
 
-// Of the pieces of `count` blocks a thread holds every 32nd, from `first` on: sums of the distances of their means from
-// `base`, and of squares about it, with Chan et al. 1979. weigh: how many values a block's piece is of.
+// Sums, over a thread's pieces of `count` blocks (every 32nd from `first` on), of the distances of their means from `base`
+// and of squares relative to it, after Chan et al. 1979. weigh: number of values of a block's piece.
 template <typename A, int N, typename Weigh>
 __device__ __forceinline__ Sums<A> about(A base, const Partial<A> (&pieces)[N], int first, int count, Weigh&& weigh) {
   Sums<A> sums{A(0), A(0)};
@@ -64,15 +64,15 @@ __device__ __forceinline__ Sums<A> about(A base, const Partial<A> (&pieces)[N], 
 
 constexpr int THREADS = 256;
 constexpr int WARPS = THREADS / 32;
-constexpr int AT_ONCE = 4;  // loads of a thread from memory
+constexpr int AT_ONCE = 4;  // loads in flight per thread
 
-// To two units in the last place, by little code: what runs once in a launch waits for every line of it.
+// Quotient to two units in the last place, by short code: one-wave kernels are bound by instruction fetch.
 __device__ __forceinline__ float ratio(float a, float b) { return __fdividef(a, b); }
 __device__ __forceinline__ double ratio(double a, double b) { return a / b; }
 __device__ __forceinline__ float inverse_root(float value) { return rsqrtf(value); }
 __device__ __forceinline__ double inverse_root(double value) { return 1 / sqrt(value); }
 
-// A vector as it lies in memory. Each `open` widens anew: values kept wide would take twice the registers.
+// A vector in its stored form. Each `open` widens again: wide values would take twice the registers.
 template <typename T, int V>
 struct Closed {
   VectorWord<T, V> word;
@@ -86,7 +86,7 @@ struct Closed {
   __device__ __forceinline__ void load_where(const T* from, bool there) { word = fetch_where<T, V, false>(from, there); }
   __device__ __forceinline__ void load_evict_last(const T* from) { word = fetch_evict_last<T, V>(from); }
   __device__ __forceinline__ void load_streaming(const T* from) { word = fetch<T, V, true>(from); }
-  __device__ __forceinline__ void close() {  // nothing that was worked out from it is kept
+  __device__ __forceinline__ void close() {  // discards values derived from it
     if constexpr (sizeof(word) >= 4) {
       auto& words = reinterpret_cast<unsigned int(&)[sizeof(word) / 4]>(word);
 #pragma unroll

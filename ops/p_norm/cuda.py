@@ -93,7 +93,10 @@ def _expressions() -> tuple[str, ...]:
             found.append(f"grad_short_columns<{ctype}, {width}, {mode}>")
             found += [f"grad_columns<{ctype}, {wide}, {mode}>" for wide in (1, width)]
         for wide in (1, width):
-            found += [f"grad_inf_{kind}<{ctype}, {wide}>" for kind in ("short_rows", "rows_block", "rows_loop", "columns_grid")]
+            found += [
+                f"grad_inf_{kind}<{ctype}, {wide}>"
+                for kind in ("short_rows", "rows_block", "rows_loop", "columns_grid")
+            ]
             found += [f"grad_inf_rows_grid<{ctype}, {wide}, {whole}>" for whole in ("true", "false")[:wide]]
         found.append(f"grad_inf_columns_block<{ctype}, {width}>")
         found += [f"{name}<{ctype}>" for name in ("grad_part", "grad_spread", "grad_fuse")]

@@ -1,7 +1,7 @@
-// Who comes last of several blocks.
+// Arrival counter: detects the last of several blocks.
 #pragma once
 
-// True in the last of `blocks` blocks to arrive here; leaves the counter at zero for the next launch.
+// Returns true in the last of `blocks` blocks to arrive; resets the counter to zero for the next launch.
 __device__ __forceinline__ bool arrive_last(unsigned int* counter, unsigned int blocks) {
   __shared__ bool last;
   __threadfence();

@@ -10,7 +10,7 @@
 #define CLUSTER(BLOCKS)
 #endif
 
-// 16 bytes from global to shared memory, past the registers.
+// Copies 16 bytes from global to shared memory, bypassing the registers.
 __device__ __forceinline__ void cp_async(void* to, const void* from) {
 #if __CUDA_ARCH__ >= 800
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_address(to)), "l"(from) : "memory");
@@ -44,15 +44,15 @@ __device__ __forceinline__ unsigned int cluster_rank() {
   return rank;
 }
 
-// What was written before is seen by the other blocks after their `cluster_wait`. So that it is, an arrival waits until
-// every store of the thread is through, those to global memory too.
+// Makes previous stores visible to the other blocks after their `cluster_wait`. The arrival therefore waits for every
+// store of the thread, also to global memory.
 __device__ __forceinline__ void cluster_arrive() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("barrier.cluster.arrive.aligned;" ::: "memory");
 #endif
 }
 
-// As `cluster_arrive` where nothing but barriers that were initialized is to be seen: waits for no store.
+// Like `cluster_arrive`, but makes only initialized barriers visible, and waits for no store.
 __device__ __forceinline__ void cluster_arrive_with_barriers() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
@@ -74,7 +74,7 @@ __device__ __forceinline__ unsigned int remote_address(const void* ours, unsigne
   return offset;
 }
 
-// What another block of the cluster holds at the offset of our own shared variable.
+// Reads another block's copy of a shared variable of ours.
 template <typename T>
 __device__ __forceinline__ T read_remote(const T* ours, unsigned int rank) {
   T value = *ours;
@@ -93,7 +93,7 @@ __device__ __forceinline__ T read_remote(const T* ours, unsigned int rank) {
   return value;
 }
 
-// To the offset that our own shared variable has in another block of the cluster, counted by that block's barrier.
+// Stores to another block's copy of a shared variable of ours; that block's barrier counts the bytes.
 template <typename T>
 __device__ __forceinline__ void publish(T* ours, T value, unsigned long long* barrier, unsigned int rank) {
 #if __CUDA_ARCH__ >= 900

@@ -1,14 +1,13 @@
-// Threads along the columns of (a, r1, b, r2, c), for kernels that write an element for each that they read.
+// Traversal of the columns of (a, r1, b, r2, c), for kernels that write one element per element that they read.
 #pragma once
 
-struct Layout {  // (a, r1, b, r2, c), shared by parts of `share` reduced indices and `across` column blocks
+struct Layout {  // (a, r1, b, r2, c), divided into parts of `share` reduced indices and `across` column blocks
   long long a, r1, b, r2, c, share;
   unsigned int across, unused;
 };
 
-// The columns of one thread, and its steps along them. block (lanes, rows): lanes side by side along c with V columns
-// each, every rows-th reduced index is a thread's; grid (a b column blocks, splits). A block lives too briefly for
-// 64-bit divisions where none is needed.
+// The columns of one thread, and its steps along them. Block (lanes, rows): lanes along c with V columns each, and every
+// rows-th reduced index; grid (a b column blocks, splits). Blocks are too short for avoidable 64-bit divisions.
 template <int V>
 struct Columns {
   long long column, result, index, end, place;
@@ -16,7 +15,7 @@ struct Columns {
   bool ours;
   long long inner = 0, inner_step = 0, step, wrap = 0, r2;
 
-  // Before the first index of part `split`.
+  // Starts at the first index of part `split`.
   __device__ __forceinline__ Columns(const Layout& layout, int split) {
     const unsigned int outer = blockIdx.x / layout.across;
     const unsigned int a = layout.b == 1 ? outer : outer / static_cast<unsigned int>(layout.b);
@@ -43,7 +42,7 @@ struct Columns {
     place = (a * layout.r1 + i1) * outward + (b * r2 + inner) * layout.c + column;
   }
 
-  // Every place, loaded by `load` some steps before `use` takes what was loaded.
+  // Calls `load` for every offset, several steps ahead of `use` with the result.
   template <typename Load, typename Use>
   __device__ __forceinline__ void each(Load&& load, Use&& use) {
     using Loaded = decltype(load(0));

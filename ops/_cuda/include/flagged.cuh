@@ -1,5 +1,5 @@
-// What one block sends to another: words of 32 bits, each with a flag in one access, so that nothing need be fenced.
-// Where nothing was sent the words are zero. Where a place is used again and again, flags say for which time it is.
+// Flagged partials in global memory, as in decoupled look-back: 32-bit words, each stored together with a flag in one
+// access, so that no fence is needed. Unpublished words are zero. If a word is reused, its flag is the number of the use.
 #pragma once
 
 template <typename A>
@@ -15,7 +15,7 @@ __device__ __forceinline__ void publish(unsigned long long* to, const A& value, 
   }
 }
 
-// Waits for what is sent.
+// Polls until the value is published.
 template <typename A>
 __device__ __forceinline__ A poll(const unsigned long long* from) {
   unsigned long long found[WORDS<A>];
@@ -35,7 +35,7 @@ __device__ __forceinline__ A poll(const unsigned long long* from) {
   return value;
 }
 
-// Waits for N, which lie `apart` places from each other, those before `end` of them.
+// Polls until N values, `apart` slots from each other, are published; those from slot `end` on are ignored.
 template <int N, typename A>
 __device__ __forceinline__ void poll_all(
     A (&values)[N], const unsigned long long* from, int apart, int end, unsigned int flag) {
@@ -67,19 +67,19 @@ __device__ __forceinline__ void poll_all(
   }
 }
 
-// Leaves the place empty for the next launch.
+// Resets a slot for the next launch.
 template <typename A>
 __device__ __forceinline__ void reset(unsigned long long* from) {
 #pragma unroll
   for (int i = 0; i < WORDS<A>; ++i) from[i] = 0;
 }
 
-// What blocks count together is in one word: 40 bits of what was found, 12 of how many blocks arrived, 12 of how many wait.
+// Word of sum_over_blocks: 40 bits for the sum, 12 for the blocks that have arrived, 12 for those that wait.
 constexpr unsigned long long ARRIVED = 1ull << 40, WAITING = 1ull << 52;
 constexpr unsigned int MOST_ARRIVED = WAITING / ARRIVED - 1;
 
-// What all `blocks` found, where this one found anything: waits for them then, so the device has to hold them at once.
-// The word is zero before the first of them comes and after the last is gone.
+// Sum of `found` over all `blocks`, in blocks with a non-zero term, which wait for the others: all must be resident.
+// Returns 0 in the others. The word is zero before the first block arrives and after the last one leaves.
 __device__ __forceinline__ unsigned long long sum_over_blocks(
     unsigned long long* word, unsigned long long found, unsigned int blocks) {
   const unsigned long long mine = ARRIVED + (found > 0 ? WAITING + found : 0);
@@ -95,9 +95,9 @@ __device__ __forceinline__ unsigned long long sum_over_blocks(
   return all % ARRIVED;
 }
 
-// Blocks that arrive and are gone, and what they found, are counted in the halves of a word, launch after launch, so that
-// nobody has to set it back. What a block wrote before it arrived, in the thread that calls or before a barrier, is seen by
-// those that poll all if it found anything.
+// Counts arrivals and the sum of `found` in the halves of a word, over all launches, so that it needs no reset. Stores of
+// a block before its arrival, by the calling thread or before a barrier, are visible to blocks in wait_for_arrivals if
+// its `found` is not zero.
 __device__ __forceinline__ void arrive(unsigned long long* word, unsigned int found) {
   unsigned int* const halves = reinterpret_cast<unsigned int*>(word);
   if (found > 0) {
@@ -107,7 +107,7 @@ __device__ __forceinline__ void arrive(unsigned long long* word, unsigned int fo
   atomicAdd(halves, 1u);
 }
 
-// What all `blocks` found that arrive in a launch. seen: what the caller saw in the last one.
+// Sum of `found` over all `blocks` of this launch. seen: the word's value after the last launch, updated.
 __device__ __forceinline__ unsigned int wait_for_arrivals(
     const unsigned long long* word, unsigned long long* seen, unsigned int blocks) {
   const unsigned long long before = *seen;

@@ -1,18 +1,19 @@
-// Flat pointwise kernels: a vector a thread.
+// Flat pointwise kernels: a vector per thread. Grid: vectors / FLAT_THREADS; block: FLAT_THREADS; the first block also
+// computes the elements after the last vector.
 #pragma once
 #include "vector.cuh"
 
 constexpr int FLAT_THREADS = 256;
 
-// What is known of a launch. ANY: nothing. WHOLE: every thread has a vector, and a kernel of a microsecond nothing to compare
-// before it loads. LARGE: not all of a result finds places among lines that are kept. Then some blocks' stores are, and no
-// loads, which would take those places from them: as fast from memory as all kept, and up to 7 % faster from the cache.
+// Extent of a launch. ANY: no assumption. WHOLE: every thread has a vector, so that a short kernel needs no comparison
+// before its loads. LARGE: the result exceeds the evict_last share of L2. Then only some blocks store with evict_last, and
+// no loads use it: as fast from memory as evict_last everywhere, and up to 7 % faster from cache.
 enum Extent { ANY, WHOLE, LARGE };
 
-// Where a thread's vector of V elements lies among `vectors`, in blocks of THREADS. evicts_last: what a LARGE block does.
+// A thread's vector of V elements among `vectors`, in blocks of THREADS. evicts_last: policy of a LARGE block's stores.
 template <int V, Extent EXTENT = ANY, int THREADS = FLAT_THREADS>
 struct VectorAccess {
-  long long at;  // elements before it
+  long long at;  // offset in elements
   bool valid, evicts_last;
 
   __device__ __forceinline__ explicit VectorAccess(long long vectors, bool evicts_last = true) : evicts_last(EXTENT != LARGE || evicts_last) {
@@ -39,7 +40,7 @@ struct VectorAccess {
   }
 };
 
-// The element behind the last vector that is this thread's, `size` and more where valid is none.
+// This thread's element after the last vector; at least `size` if there is none.
 template <int V, Extent EXTENT = ANY>
 __device__ __forceinline__ long long tail_of(long long vectors, long long size) {
   return EXTENT != WHOLE && blockIdx.x == 0 ? vectors * V + threadIdx.x : size;

@@ -1,10 +1,10 @@
-// float32 as two halves of 11 bits each, once it is scaled by powers of two so that the largest of some numbers lies in
-// [2^TOP, 2^(TOP + 1)).
+// Split of float32 into two halves of 11 bits each, after scaling by a power of two so that the largest of some numbers
+// is in [2^TOP, 2^(TOP + 1)).
 #pragma once
 #include "vector.cuh"
 
 constexpr int TOP = 14;     // exponent to which the largest number is scaled
-constexpr int LEAST = TOP;  // biased exponent below which nothing is scaled up further: by 2^127
+constexpr int LEAST = TOP;  // biased exponent of the largest scale, 2^127
 
 __device__ __forceinline__ float power(int biased) { return __uint_as_float(static_cast<unsigned int>(biased) << 23); }
 
@@ -15,7 +15,7 @@ __device__ __forceinline__ int exponent(float largest) {
 
 __device__ __forceinline__ unsigned int bits(__half2 pair) { return *reinterpret_cast<const unsigned int*>(&pair); }
 
-// Two scaled numbers as halves, and what is left of them.
+// Splits two scaled numbers into halves and remainders.
 __device__ __forceinline__ void split_halves(unsigned int& high, unsigned int& low, float first, float second) {
   const __half2 top = __floats2half2_rn(first, second);
   high = bits(top);

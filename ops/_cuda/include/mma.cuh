@@ -1,35 +1,35 @@
 // Matrix products on the tensor cores by warps of one block: float32 to float32 accuracy, 16-bit types exactly.
 //
-// float32 is taken apart into two TF32 numbers of 11 bits each, and three of the four products are
-// summed (3xTF32): the result is as good as float32's, where TF32 alone loses 13 bits. An infinite
-// value gives NaN, as its second part is inf - inf. Tensor cores truncate their sums, so a stage
-// is summed by itself and then added with rounding.
+// float32 is split into two TF32 numbers of 11 bits each, and three of the four products are
+// summed (3xTF32): the result is as accurate as float32's, while TF32 alone loses 13 bits. An infinite
+// value gives NaN, as its second part is inf - inf. Tensor cores truncate their sums, so that a stage
+// is summed separately and then added with rounding.
 #pragma once
 #include "vector.cuh"
 #include "shared.cuh"
 
-constexpr int TILE = 128;          // rows and columns of a block's result
+constexpr int TILE = 128;          // maximum rows and columns of a block's result
 constexpr int MMA_THREADS = 256;   // 2 x 4 warps
 constexpr int WARP_ROWS = 64, WARP_COLUMNS = 32;
 constexpr int ROW_TILES = WARP_ROWS / 16, COLUMN_TILES = WARP_COLUMNS / 8;
 constexpr int MN_MAJOR_PITCH = TILE + 8;   // padded row of a tile stored (depth, TILE), in elements
 
 template <typename T>
-constexpr int DEPTH = 128 / sizeof(T);  // products of one stage: 32 or 64
+constexpr int DEPTH = 128 / sizeof(T);  // depth of one stage: 32 or 64
 template <typename T>
 constexpr int K_MAJOR_PITCH = DEPTH<T> + 16 / sizeof(T);  // padded row of a tile stored (TILE, depth)
 template <typename T>
 constexpr int TILE_ELEMENTS = TILE * K_MAJOR_PITCH<T>;  // the larger of both layouts
 
 template <int I, int J>
-struct Sums {  // of a warp: 16 I rows, 8 J columns
+struct Sums {  // accumulators of a warp: 16 I rows, 8 J columns
   float at[I][J][4] = {};
 };
 using Accumulators = Sums<ROW_TILES, COLUMN_TILES>;
 
 #if __CUDA_ARCH__ >= 800
 
-// N elements from global to shared memory, zeros where not `valid`; by cp.async where the size allows it.
+// Copies N elements from global to shared memory, zeros if not `valid`; by cp.async if the size allows it.
 template <typename T, int N>
 __device__ __forceinline__ void cp_async(T* to, const T* from, bool valid) {
   constexpr int BYTES = N * sizeof(T);
@@ -92,7 +92,7 @@ __device__ __forceinline__ void ldmatrix(unsigned int (&to)[4], const void* row)
   }
 }
 
-// One stage of this warp's 16 I x 8 J part. A is stored (tile, depth) where A_K_MAJOR, else (depth, tile) with PITCH
+// Multiplies one stage of this warp's 16 I x 8 J part. A is (tile, depth) if A_K_MAJOR, else (depth, tile) with PITCH
 // elements from row to row; B likewise. PARTS: 3 for float32 accuracy, 1 for TF32.
 template <bool A_K_MAJOR, bool B_K_MAJOR, int PARTS, int PITCH = MN_MAJOR_PITCH, int I, int J>
 __device__ __forceinline__ void multiply(Sums<I, J>& sum, const float* a, const float* b, int row, int column) {
@@ -120,7 +120,7 @@ __device__ __forceinline__ void multiply(Sums<I, J>& sum, const float* a, const 
         high[part] = split.high;
         low[part] = split.low;
       }
-      float step[J][4] = {};  // products of different columns in turn: they do not wait for each other
+      float step[J][4] = {};  // consecutive products have different columns, and so are independent
       if constexpr (PARTS == 3) {
 #pragma unroll
         for (int j = 0; j < J; ++j) mma_m16n8k8_tf32(step[j], low, high_b[j]);
@@ -169,7 +169,7 @@ __device__ __forceinline__ void multiply(Sums<I, J>& sum, const T* a, const T* b
   }
 }
 
-// Lay this warp's part of the result into a tile of floats in shared memory, PITCH from row to row.
+// Stores this warp's part of the result to a tile of floats in shared memory, PITCH from row to row.
 template <int PITCH = MN_MAJOR_PITCH, int I, int J>
 __device__ __forceinline__ void store_tile(float* tile, const Sums<I, J>& sum, int row, int column) {
   const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;

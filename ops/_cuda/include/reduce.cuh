@@ -1,8 +1,8 @@
 // Building blocks of reductions: the functor, sums over lanes, warps and blocks, and partial results of several blocks.
 //
-// A functor F says what is reduced. Members:
+// A functor F defines the reduction. Members:
 //   Input, Acc, Output; constexpr bool TWO: whether a second tensor of the same shape is read
-//   Input neutral() const: an element that changes nothing
+//   Input neutral() const: a neutral element
 //   Acc identity() const; Acc take(Acc, Input, Input) const; Acc merge(Acc, Acc) const; Output finish(Acc) const
 //
 // Kernels, named reduce_<layout>_<scope>; ops/_cuda/reduction/plan.py chooses one and says why:
@@ -10,8 +10,8 @@
 //   reduce_rows.cuh      reduce_rows_lanes, reduce_rows_block, reduce_rows_grid, reduce_rows_once: contiguous sums
 //   reduce_columns.cuh   reduce_columns_grid, reduce_slabs_block: sums along outer axes, in vectors along the inner one
 //
-// STREAM: loads are the first to leave the L2 cache, so that lines of other tensors stay. It pays for middling sizes whose
-// lines are not in the cache yet: no dirty line has to be written back to make room.
+// STREAM: loads are L2 evict_first, so that lines of other tensors stay. It pays for medium sizes that are not in cache:
+// no dirty line has to be written back first.
 #pragma once
 #include "divide.cuh"
 #include "flagged.cuh"
@@ -57,7 +57,7 @@ __device__ __forceinline__ typename F::Acc merge_block(const F& f, typename F::A
   return mine;  // in thread 0
 }
 
-// Over the `lanes` threads, a power of two and several warps, of each of the block's groups; in the first of them.
+// Merges over groups of `lanes` threads, a power of two and several warps; the result is in the first thread of each group.
 template <typename F>
 __device__ __forceinline__ typename F::Acc merge_warps(const F& f, typename F::Acc mine, int lanes) {
   __shared__ typename F::Acc slots[REDUCE_THREADS / 32];
@@ -82,7 +82,7 @@ __device__ __forceinline__ A read_partial(const A* from) {  // written by anothe
   }
 }
 
-// The first warp has the sum over the block, in its first thread.
+// Merges over the block; the result is in its first thread.
 template <int THREADS, typename F>
 __device__ __forceinline__ typename F::Acc merge_at_end(const F& f, typename F::Acc mine, typename F::Acc* slots) {
   mine = merge_lanes(f, mine, 32);
@@ -91,7 +91,7 @@ __device__ __forceinline__ typename F::Acc merge_at_end(const F& f, typename F::
   return threadIdx.x < 32 ? merge_lanes(f, slots[threadIdx.x % (THREADS / 32)], THREADS / 32) : mine;
 }
 
-// What was sent to `words`, those of this lane of `lanes` of `count`, in a fixed order; leaves them empty.
+// Merges `count` flagged partials, this lane's of `lanes`, in a fixed order, and resets them.
 template <typename F>
 __device__ __forceinline__ typename F::Acc collect(
     const F& f, typename F::Acc mine, unsigned long long* flagged, int count, int lane, int lanes) {
@@ -111,8 +111,8 @@ __device__ __forceinline__ typename F::Acc collect(
   return mine;
 }
 
-// The blocks, this one the `block`-th, that collect what `splits` others sent for each of the rows: `lanes` threads a row,
-// a warp or all of a block. put(row, sum) is called by one of them.
+// Merges the `splits` flagged partials of each row in the `block`-th collecting block: `lanes` threads per row, a warp or
+// the whole block. One of them calls put(row, sum).
 template <int THREADS, typename F, typename Put>
 __device__ __forceinline__ void collect_rows(
     const F& f, typename F::Acc* slots, int block, int rows, int splits, int lanes, unsigned long long* flagged,

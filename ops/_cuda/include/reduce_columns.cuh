@@ -3,27 +3,27 @@
 #include "reduce.cuh"
 
 // COLUMN_THREADS, SLAB_THREADS and SLAB_BYTES are defined by ops/_cuda/reduction/plan.py.
-// Vectors of a thread in flight: eight half or two double elements a vector leave fewer registers.
+// Vectors in flight per thread: vectors of eight half or two double elements leave fewer registers.
 template <typename T>
 constexpr int COLUMN_IN_FLIGHT = sizeof(T) == 4 ? 8 : 4;
 // Minimum resident blocks per multiprocessor for __launch_bounds__: the power of a double is a call.
 template <typename F>
 constexpr int COLUMN_RESIDENT = sizeof(typename F::Input) < 8 ? 1024 / COLUMN_THREADS : 1;
 
-// Rows of `c` elements, of which `rows` are reduced, r2 of them adjacent, for every (a, b). A row may be several of the
-// tensor's, folded: `kept` results then repeat along it. The row after the `rows` whole ones has `rest` elements.
+// Rows of `c` elements, of which `rows` are reduced, r2 of them adjacent, for every (a, b). A row may be several rows of
+// the tensor, folded: `kept` results then repeat along it. The row after the `rows` whole ones has `rest` elements.
 struct ColumnLayout {
   long long stride_a, stride_r1, stride_b;  // in elements
   int c, kept, rows, rest;
-  int share, width, outer;  // rows of a split; columns of a tile; (a, b, tile) in all
-  int in_warp;              // neighbouring rows of a block whose lanes are one warp, and begin alike; 1: not
+  int share, width, outer;  // rows of a split; columns of a tile; number of (a, b, tile)
+  int in_warp;              // neighbouring rows of a block in one warp with equal alignment; 1: none
   Divisor r2, b, tiles;
 };
 
 // reduce_columns_grid: threads along c with V columns each, `blockDim.y` of them along the rows.
 // Layout   x by ColumnLayout          Grid  outer / blockDim.z × splits          Block  (lanes, rows, tiles) ≤ COLUMN_THREADS
 // Needs    WHOLE: every row begins and ends with a vector, width = lanes · V. Otherwise blockDim.y rows are whole vectors,
-//          so that a thread meets the same columns in each of its rows, and width ≤ (lanes - 1) · V.
+//          so that a thread has the same columns in each of its rows, and width ≤ (lanes - 1) · V.
 // Writes   out[a][b][kept]; with splits, partials[splits][a b kept] and counters[grid x], which it leaves zero
 // Why      loads are 16 bytes wide wherever rows begin; blocks of many tiles serve short columns, splits few columns
 template <typename F, int V, bool STREAM, bool WHOLE>

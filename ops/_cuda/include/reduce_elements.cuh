@@ -1,11 +1,11 @@
-// Reductions element by element: few elements, short sums in rows that are no whole vectors, and any set of axes.
+// Reductions element by element: few elements, short sums in unaligned rows, and any set of axes.
 #pragma once
 #include "reduce.cuh"
 
 // ELEMENTS_EACH, loads of a lane in flight, and DIGITS are defined by ops/_cuda/reduction/plan.py.
 
-// How an index over several axes becomes an offset. Axes are listed from the innermost outwards; the outermost of the
-// `count` axes needs no length.
+// Conversion of an index over several axes to an offset, innermost axis first; the outermost of the `count` axes needs no
+// length.
 struct Digits {
   int count, unused;
   long long stride[DIGITS];  // in elements
@@ -76,7 +76,7 @@ struct Elements<ANY_AXES> {
 // Layout   x by Elements<P>; results and length below 2^31      Grid  results / (threads / lanes) × splits
 // Block    a power of two of threads, or whole warps for BY_ROW   Needs  length ≤ ELEMENTS_EACH · lanes for BY_ROW and BY_COLUMN
 // Writes   out[results]; with splits, partials[splits][results] and counters[grid x], which it leaves zero
-// Why      all loads of a lane are in flight together, and valid are no masks of vectors to compute
+// Why      all loads of a lane are in flight together, without masks of vectors
 template <typename F, Pattern P>
 __global__ void __launch_bounds__(REDUCE_THREADS) reduce_elements_lanes(
     const typename F::Input* __restrict__ x, const typename F::Input* __restrict__ second,
@@ -93,7 +93,7 @@ __global__ void __launch_bounds__(REDUCE_THREADS) reduce_elements_lanes(
   const int result = blockIdx.x * groups + group, own = min(result, results - 1);
   const T* const from = x + elements.first(own);
   const T* const other = F::TWO ? second + elements.first(own) : from;
-  Acc mine = f.identity(), apart = f.identity();  // two, so that one need not wait for the other
+  Acc mine = f.identity(), apart = f.identity();  // two independent chains of additions
   const auto take = [&](int first, int end) {
     VectorWord<T, 1> one[ELEMENTS_EACH], two[ELEMENTS_EACH];
 #pragma unroll

@@ -2,7 +2,7 @@
 #pragma once
 #include "reduce.cuh"
 
-// Vectors that a thread has in flight, of each tensor: eight half or two double elements a vector leave fewer registers.
+// Vectors in flight per thread and tensor: vectors of eight half or two double elements leave fewer registers.
 template <typename T>
 constexpr int vectors_in_flight() {
   return sizeof(T) == 4 ? 4 : 2;
@@ -12,9 +12,9 @@ constexpr int LANES_IN_FLIGHT = F::TWO ? vectors_in_flight<T>() : 4;
 template <typename F, typename T = typename F::Input>
 constexpr int GRID_IN_FLIGHT = sizeof(T) == 4 ? 4 : (F::TWO ? 1 : (sizeof(T) == 2 ? 4 : 2));
 
-// Sum of elements [begin, end), fewer than 2^31, by lane `lane` of `lanes`. Vectors are aligned in memory, so the first and
-// the last may contain elements outside the range, unless all are WHOLE: those become neutral. An aligned vector never
-// leaves the allocation, whose granules are larger. shift: elements from an aligned address to x.
+// Reduces elements [begin, end), fewer than 2^31, by lane `lane` of `lanes`. Vectors are aligned in memory, so that the
+// first and the last may contain elements outside the range, unless all are WHOLE: those become neutral. An aligned vector
+// never leaves the allocation, whose granularity is larger. shift: elements from an aligned address to x.
 template <typename F, int V, int UNROLL, bool STREAM, bool WHOLE>
 __device__ __forceinline__ typename F::Acc take_range(
     const F& f, const typename F::Input* x, const typename F::Input* second, long long begin, long long end, int shift,
@@ -95,7 +95,7 @@ __global__ void __launch_bounds__(REDUCE_THREADS, LANES_RESIDENT<F>) reduce_rows
 // reduce_rows_block: one thread block reduces one row, whose vectors are all in flight at once.
 // Layout   x[rows][vectors] vectors          Grid  rows                                 Block  THREADS
 // Needs    vectors ≤ THREADS · EACH          Writes  out[rows]
-// Why      a block lives as long as one load takes, with few instructions before it
+// Why      a block takes as long as one load, with few instructions before it
 template <typename F, int V, bool STREAM, int THREADS, int EACH>
 __global__ void __launch_bounds__(THREADS, MOST_THREADS / THREADS) reduce_rows_block(
     const typename F::Input* __restrict__ x, const typename F::Input* __restrict__ second,
@@ -127,8 +127,8 @@ __global__ void __launch_bounds__(THREADS, MOST_THREADS / THREADS) reduce_rows_b
 // Layout   x[outer][segments][inner][length], reduced over segments and length; rows are (outer, inner)
 // Grid     rows × splits           Block  REDUCE_THREADS
 // Needs    `share` elements of a single segment for each split, or `each` whole segments
-// Writes   out[rows], by way of flagged (rows, splits - 1), which is zero between launches
-// Waits    the last split of each row waits for the others: the plan evicts_last rows below the number of resident blocks
+// Writes   out[rows], through flagged partials (rows, splits - 1), which are zero between launches
+// Waits    the last split of each row waits for the others: the plan limits rows to the number of resident blocks
 // Why      few long rows have to keep the whole device busy
 // GRID_RESIDENT, resident blocks per multiprocessor, is defined by ops/_cuda/reduction/plan.py.
 template <typename F, int V, bool STREAM, bool WHOLE>
@@ -165,11 +165,11 @@ __global__ void __launch_bounds__(REDUCE_THREADS, GRID_RESIDENT - (sizeof(typena
   if (threadIdx.x == 0) out[row] = f.finish(mine);
 }
 
-// reduce_rows_once: blocks read up to EACH vectors a thread of one row, all in flight at once, and end.
+// reduce_rows_once: blocks read up to EACH vectors per thread of one row, all in flight at once, and end.
 // Layout   x[rows][length], rows that begin anywhere    Grid  rows · splits + collecting     Block  THREADS
 // Needs    share ≤ THREADS · EACH vectors, whole cache lines; shift: elements from the start of a cache line to x
-// Writes   out[rows], by way of flagged (rows, splits), which is zero between launches
-// Waits    the last blocks collect, `lanes` threads a row; they are started after all others
+// Writes   out[rows], through flagged partials (rows, splits), which are zero between launches
+// Waits    the last blocks merge, `lanes` threads per row; they start after all others
 // Why      memory is read in the order of its addresses, and no block waits while valid are vectors to read
 template <typename F, int V, int THREADS, int EACH>
 __global__ void __launch_bounds__(THREADS, F::TWO && V == 2 ? 1 : MOST_THREADS / THREADS) reduce_rows_once(

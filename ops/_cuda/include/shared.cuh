@@ -1,4 +1,4 @@
-// Where something lies in shared memory, as PTX wants it.
+// Shared-memory addresses for PTX.
 #pragma once
 
 __device__ __forceinline__ unsigned int shared_address(const void* pointer) {

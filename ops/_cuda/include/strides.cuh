@@ -1,20 +1,20 @@
-// Operands that walk over one common shape of up to six merged axes, as ops/_core/broadcast.py lays it out.
+// Strided operands over one common shape of up to six merged axes, see ops/_core/broadcast.py.
 #pragma once
 #include "divide.cuh"
 #include "vector.cuh"
 
 constexpr int AXES = 6;
 
-struct Axes {  // lengths from the innermost outwards: `inner` of them, and the outermost, which needs none
+struct Axes {  // lengths of `inner` axes, innermost first; the outermost one needs no length
   int inner;
   Divisor length[AXES];
 };
 
-struct Strides {  // in elements, innermost first, 0 where the operand is repeated
+struct Strides {  // in elements, innermost first; 0 along repeated axes
   long long at[AXES];
 };
 
-// The offset of flat element `index` of the common shape in an operand.
+// Offset in an operand of flat element `index` of the common shape.
 __device__ __forceinline__ long long strided_offset(unsigned int index, const Axes& axes, const Strides& strides) {
   long long at = 0;
 #pragma unroll
@@ -27,7 +27,7 @@ __device__ __forceinline__ long long strided_offset(unsigned int index, const Ax
   return at + strides.at[AXES - 1] * index;
 }
 
-// How V flat elements from `at` on lie in rows of the innermost axis: `here` of them in the first one.
+// Division of V flat elements from `at` on into rows of the innermost axis: `here` of them are in the first one.
 template <int V>
 struct RowSplit {
   unsigned int here;
@@ -38,7 +38,7 @@ struct RowSplit {
     here = length.value - remainder(at, quotient(at, length), length);
   }
 
-  // The `count` elements of an operand that belong to flat elements from `at` on. dense: the operand is flat itself.
+  // Loads `count` elements of an operand for flat elements from `at` on. dense: the operand is flat itself.
   template <typename T>
   __device__ __forceinline__ Vector<T, V> load(
       const T* from, const Strides& strides, bool dense, unsigned int at, unsigned int count, const Axes& axes) const {
@@ -73,7 +73,7 @@ struct RowSplit {
   }
 };
 
-// The first `count` of V elements.
+// Stores the first `count` of V elements.
 template <typename T, int V>
 __device__ __forceinline__ void store_some(T* to, const Vector<T, V>& vector, unsigned int count) {
   if (count == V) return store<T, V>(to, vector);

@@ -24,7 +24,7 @@ __device__ __forceinline__ void cp_async_bulk_tensor_load(
                : "memory");
 }
 
-// The same for one of several matrices.
+// Loads a box of one of several matrices.
 __device__ __forceinline__ void cp_async_bulk_tensor_load(
     unsigned int to, const TensorMap& map, int column, int row, int matrix, unsigned long long* barrier) {
   asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
@@ -49,7 +49,7 @@ __device__ __forceinline__ void cp_async_bulk_tensor_store(const TensorMap& map,
   asm volatile("cp.async.bulk.commit_group;" ::: "memory");
 }
 
-// The same for one of several matrices.
+// Stores a box of one of several matrices.
 __device__ __forceinline__ void cp_async_bulk_tensor_store(const TensorMap& map, int column, int row, int matrix, unsigned int from) {
   asm volatile("cp.async.bulk.tensor.3d.global.shared::cta.bulk_group [%0, {%1, %2, %3}], [%4];" ::"l"(&map),
                "r"(column), "r"(row), "r"(matrix), "r"(from)
@@ -63,7 +63,7 @@ __device__ __forceinline__ void cp_async_bulk_store(void* to, unsigned int from,
   asm volatile("cp.async.bulk.commit_group;" ::: "memory");
 }
 
-// Waits until the sources of this thread's stores may be overwritten.
+// Waits until this thread's stores have read their sources, which may then be overwritten.
 __device__ __forceinline__ void cp_async_bulk_wait_group_read() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
 
 // Prefetches this thread block's share of `bytes` that all blocks read into L2. Addresses and bytes are multiples of 16.

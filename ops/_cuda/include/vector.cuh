@@ -1,4 +1,4 @@
-// Vectors of elements that move as one access, and the wide types that they are computed in.
+// Vectors of elements for single accesses, and the wide types of computations.
 #pragma once
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -65,7 +65,7 @@ struct Word<16> {
 template <typename T, int N>
 using VectorWord = typename Word<N * sizeof(T)>::type;
 
-// STREAM: first to leave the cache. Pays where neighbours share a vector; plain loads are faster in long streams.
+// STREAM: L2 evict_first. Pays if neighbouring blocks share a vector; plain loads are faster for long streams.
 template <typename T, int N, bool STREAM = false>
 __device__ __forceinline__ VectorWord<T, N> fetch(const T* from) {
   const auto* const word = reinterpret_cast<const VectorWord<T, N>*>(from);
@@ -82,8 +82,8 @@ __device__ __forceinline__ Vector<T, N> load(const T* from) {
   return as_vector<T, N>(fetch<T, N>(from));
 }
 
-// Kept: among the last to leave the L2 cache, which has places for such lines (3/16 of it on an H200). What comes there
-// waits for no line of other traffic to be written back: long streams are 2 to 8 % faster (docs/performance.md).
+// L2 evict_last, for which L2 reserves lines (3/16 of it on an H200). Accesses to them do not wait for other lines to be
+// written back: long streams are 2 to 8 % faster (docs/performance.md).
 #if __CUDA_ARCH__ >= 800
 __device__ __forceinline__ unsigned long long evict_last_policy() {
   unsigned long long policy;
@@ -92,8 +92,8 @@ __device__ __forceinline__ unsigned long long evict_last_policy() {
 }
 #endif
 
-// A load into `word`, if it is `there`, by a predicate: a branch would end before the next load, and what takes a word
-// apart wait in it. HOW: what ld.global is followed by. HINT, POLICY: of the L2 cache, where HOW takes one.
+// Loads into `word` if `there`, by a predicate: with a branch, the unpacking of a word would wait for it before the next
+// load is issued. HOW: suffix of ld.global. HINT, POLICY: of the L2 cache, if HOW has one.
 #if __CUDA_ARCH__ >= 800
 #define LOAD_WHERE(HOW, HINT, POLICY)                                    \
   asm volatile(                                                          \
@@ -115,7 +115,7 @@ __device__ __forceinline__ unsigned long long evict_last_policy() {
       : "l"(from), "r"(static_cast<unsigned int>(there)))
 #endif
 
-// there: else the word is undefined. STREAM: as fetch says.
+// there: else the word is undefined. STREAM: as in fetch.
 template <typename T, int N, bool STREAM>
 __device__ __forceinline__ VectorWord<T, N> fetch_where(const T* from, bool there) {
   VectorWord<T, N> word;
@@ -141,7 +141,7 @@ __device__ __forceinline__ VectorWord<T, N> fetch_where(const T* from, bool ther
   return word;
 }
 
-// Likewise, of lines that are kept.
+// Like fetch_where, with L2 evict_last.
 template <typename T, int N>
 __device__ __forceinline__ VectorWord<T, N> fetch_evict_last(const T* from, bool there = true) {
 #if __CUDA_ARCH__ >= 800
@@ -190,7 +190,7 @@ __device__ __forceinline__ void store_evict_last(T* to, const Vector<T, N>& vect
   *reinterpret_cast<W*>(to) = word;
 }
 
-// Written once and not read again by this kernel.
+// Stores with L2 evict_first.
 template <typename T, int N>
 __device__ __forceinline__ void store_streaming(T* to, const Vector<T, N>& vector) {
   using W = VectorWord<T, N>;

@@ -57,8 +57,8 @@ def power_by_library(x: Array, p: float) -> Array:
     return np.asarray(x ** x.dtype.type(p))
 
 
-@pytest.threshold.parametrize("total", [sum_in_sequence, sum_by_tree])
-@pytest.threshold.parametrize("power", [power_by_logarithm, power_by_library])
+@pytest.mark.parametrize("total", [sum_in_sequence, sum_by_tree])
+@pytest.mark.parametrize("power", [power_by_logarithm, power_by_library])
 @settings(max_examples=CASES)
 @given(
     p=st.sampled_from(ORDERS),
@@ -89,7 +89,7 @@ def test_correct_norms_pass(
     assert passes(case, inputs, y=y)
 
 
-@pytest.threshold.parametrize("power", [power_by_logarithm, power_by_library])
+@pytest.mark.parametrize("power", [power_by_logarithm, power_by_library])
 @settings(max_examples=2 * CASES)
 @given(
     p=st.sampled_from(ORDERS),
@@ -161,8 +161,8 @@ def gradient_case(p: float, dtype: str, x: Any = None) -> tuple[Case, Inputs]:
     return case, inputs_of(case, **({} if x is None else {"x": x}))
 
 
-@pytest.threshold.parametrize("p", [1.5, 2.0, 3.0, 5.0])
-@pytest.threshold.parametrize(
+@pytest.mark.parametrize("p", [1.5, 2.0, 3.0, 5.0])
+@pytest.mark.parametrize(
     "wrong",
     [power_of_p, norm_to_the_p, no_sign, no_dy, next_row, ten_bits, with_epsilon],
     ids=lambda item: item.__name__,
@@ -173,16 +173,16 @@ def test_wrong_gradients_fail(wrong: Wrong, p: float) -> None:
     assert not passes(case, inputs, dx=wrong(*operands(inputs, "float64"), p))
 
 
-@pytest.threshold.parametrize("dtype", ["float16", "bfloat16"])
-@pytest.threshold.parametrize("wrong", WRONG, ids=lambda item: item.__name__)
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("wrong", WRONG, ids=lambda item: item.__name__)
 def test_wrong_gradients_fail_in_16_bits(wrong: Wrong, dtype: str) -> None:
     """16 bits are enough to tell a wrong formula."""
     case, inputs = gradient_case(3.0, dtype)
     assert not passes(case, inputs, dx=wrong(*operands(inputs, "float64"), 3.0))
 
 
-@pytest.threshold.parametrize("dtype", FLOATS)
-@pytest.threshold.parametrize("p", [0.5, 1.5, 2.0, 3.0])
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("p", [0.5, 1.5, 2.0, 3.0])
 def test_a_missing_mask_fails(p: float, dtype: str) -> None:
     """NaN where zeros should have been masked is caught, and so is a mask that covers too much."""
     x = np.random.default_rng(5).standard_normal((5, 31))
@@ -197,7 +197,7 @@ def test_a_missing_mask_fails(p: float, dtype: str) -> None:
     assert not passes(case, inputs, dx=np.where((wide == 0).any(axis=-1, keepdims=True), 0, masked))
 
 
-@pytest.threshold.parametrize("p", [1.5, 3.0])
+@pytest.mark.parametrize("p", [1.5, 3.0])
 def test_epsilon_instead_of_a_mask_fails_in_float16(p: float) -> None:
     """1e-12 is 0 in float16: the document's epsilon gives NaN at x = y = 0."""
     x = np.random.default_rng(6).standard_normal((5, 31))
@@ -210,8 +210,8 @@ def test_epsilon_instead_of_a_mask_fails_in_float16(p: float) -> None:
     assert not passes(case, inputs, dx=dx)
 
 
-@pytest.threshold.parametrize("dtype", FLOATS)
-@pytest.threshold.parametrize("p", [inf, -inf])
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("p", [inf, -inf])
 def test_ties_in_full_fail(p: float, dtype: str) -> None:
     """Every tied element getting all of dy, or only the first getting any, is caught; NaN not counted, too."""
     x = np.random.default_rng(7).integers(-2, 3, (5, 31))
@@ -238,7 +238,7 @@ def test_a_swallowed_nan_fails() -> None:
         assert not passes(case, inputs, y=np.linalg.norm(clean, ord=p, axis=-1))
 
 
-@pytest.threshold.parametrize("p", [0.5, 1.0, 1.5, 2.0, 3.0, 5.0])
+@pytest.mark.parametrize("p", [0.5, 1.0, 1.5, 2.0, 3.0, 5.0])
 def test_wrong_norms_fail(p: float) -> None:
     """A root or a power off by one, a skipped last element, a sum without root, and TF32 are caught."""
     case = case_of("p_norm", {"x": (5, 257)}, "float32", porder=p)
@@ -254,7 +254,7 @@ def test_wrong_norms_fail(p: float) -> None:
         assert not passes(case, inputs, y=powers.sum(axis=-1))
 
 
-@pytest.threshold.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("dtype", FLOATS)
 def test_a_count_is_exact(dtype: str) -> None:
     """Order 0 off by one is caught."""
     case = case_of("p_norm", {"x": (5, 31)}, dtype, porder=0)

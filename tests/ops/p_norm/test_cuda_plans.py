@@ -21,9 +21,9 @@ from opgauge.ops.p_norm.cuda import (
     MOST_FIXUPS,
     PART_EACH,
     ROW_EACH,
+    ROW_THREADS,
     SHORT_EACH,
     SOURCE,
-    ROW_THREADS,
     THREADS,
     WIDTHS,
 )
@@ -49,7 +49,11 @@ class Launched:
             patch.setattr(SOURCE, "function", self._function)
             patch.setattr(cuda, "multiprocessors", lambda: MULTIPROCESSORS)
             workspace = np.empty(cuda.inf_workspace_bytes(layout), np.uint8)
-            run = cuda._inf_gradient(layout, x, x, x, x, workspace) if extreme else cuda._gradient(2.0, layout, x, x, x, x)
+            run = (
+                cuda._inf_gradient(layout, x, x, x, x, workspace)
+                if extreme
+                else cuda._gradient(2.0, layout, x, x, x, x)
+            )
             run()
 
     def _function(self, expression: str) -> Any:
@@ -62,9 +66,9 @@ class Launched:
         return launch
 
 
-@pytest.threshold.parametrize("dtype", FLOATS)
-@pytest.threshold.parametrize("length", LENGTHS)
-@pytest.threshold.parametrize("rows", [1, 7, 5000])
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("length", LENGTHS)
+@pytest.mark.parametrize("rows", [1, 7, 5000])
 def test_rows_with_ties_fit_the_blocks_that_hold_them(rows: int, length: int, dtype: str) -> None:
     """However rows begin, a block's vectors are no more than its threads hold, and blocks are enough for all rows."""
     width = WIDTHS[dtype]
@@ -106,7 +110,7 @@ def check_parts(rows: int, length: int, width: int, shift: int, found: Launched)
     assert found.name.endswith(f", {str(shift == length % width == 0).lower()}>")
 
 
-@pytest.threshold.parametrize("rows", [1, 2, 16, 100, 256, 300, 527, 528])
+@pytest.mark.parametrize("rows", [1, 2, 16, 100, 256, 300, 527, 528])
 def test_rows_are_taken_in_parts_while_those_that_wait_leave_room(rows: int) -> None:
     """Of as many rows as fill the device each is a block's."""
     for length in (4099, 65_537, 1 << 21):
@@ -117,7 +121,7 @@ def test_rows_are_taken_in_parts_while_those_that_wait_leave_room(rows: int) -> 
             assert found.name == "grad_inf_rows_loop<float, 4>"
 
 
-@pytest.threshold.parametrize("length", [1025, 2048, 4099, 200_000, 200_001, 1_000_003])
+@pytest.mark.parametrize("length", [1025, 2048, 4099, 200_000, 200_001, 1_000_003])
 def test_what_is_counted_has_room_however_wide_packs_are(length: int) -> None:
     """A row of as many vectors as elements, or fewer, has no more parts than the workspace has bytes for."""
     words = COUNT_BYTES * (1 + MOST_FIXUPS)
@@ -131,8 +135,8 @@ def test_one_block_takes_a_row_of_1024_packs() -> None:
     assert Launched(4096, 4096, "float32", 1, extreme=True).name == "grad_inf_rows_loop<float, 4>"
 
 
-@pytest.threshold.parametrize("dtype", FLOATS)
-@pytest.threshold.parametrize("megabytes", [1, 19, 40, 75, 200])
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("megabytes", [1, 19, 40, 75, 200])
 def test_threads_take_as_many_packs_as_pay(megabytes: int, dtype: str) -> None:
     """Two vectors a thread, or one, by the size of x; blocks reach its end, and the last is not empty."""
     width = WIDTHS[dtype]
@@ -146,7 +150,7 @@ def test_threads_take_as_many_packs_as_pay(megabytes: int, dtype: str) -> None:
     assert found.grid[0] * each >= rows * 250 + 1 > (found.grid[0] - 1) * each
 
 
-@pytest.threshold.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("dtype", FLOATS)
 def test_rows_of_whole_packs_are_counted_in_packs(dtype: str) -> None:
     """Rows of whole vectors count by vectors; unaligned arrays, and rows that end within a vector, do not."""
     width = WIDTHS[dtype]

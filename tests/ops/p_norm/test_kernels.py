@@ -32,8 +32,8 @@ def problems(draw: st.DrawFn) -> tuple[tuple[int, ...], Any, bool]:
     return shape, draw(st.one_of(choices)), draw(st.booleans())
 
 
-@pytest.threshold.parametrize("implementation", IMPLEMENTATIONS)
-@pytest.threshold.parametrize("op", ["p_norm", "p_norm_grad"])
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+@pytest.mark.parametrize("op", ["p_norm", "p_norm_grad"])
 @settings(max_examples=50)
 @given(
     problem=problems(),
@@ -52,9 +52,9 @@ def test_any_problem(op: str, implementation: str, problem: Any, porder: Any, dt
     assert not complaint(case, inputs_of(case, **given_x), implementation)
 
 
-@pytest.threshold.parametrize("length", LENGTHS)
-@pytest.threshold.parametrize("dtype", FLOATS)
-@pytest.threshold.parametrize("op", ["p_norm", "p_norm_grad"])
+@pytest.mark.parametrize("length", LENGTHS)
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("op", ["p_norm", "p_norm_grad"])
 def test_row_lengths(op: str, dtype: str, length: int) -> None:
     """Rows of every length, in memory aligned to an element only, leave their neighbours alone."""
     for porder in (2, 3, inf):
@@ -62,11 +62,11 @@ def test_row_lengths(op: str, dtype: str, length: int) -> None:
         assert not complaint(case, inputs_of(case), "optimized", layout="offset")
 
 
-@pytest.threshold.parametrize("porder", [0.0, 1.0, 2.0, 2.2, inf, -inf])
-@pytest.threshold.parametrize(
+@pytest.mark.parametrize("porder", [0.0, 1.0, 2.0, 2.2, inf, -inf])
+@pytest.mark.parametrize(
     ("shape", "axis"), [((2, LONG), 1), ((LONG, 3), 0), ((LONG,), None), ((3, 101, 2, 103), (1, 3))]
 )
-@pytest.threshold.parametrize("op", ["p_norm", "p_norm_grad"])
+@pytest.mark.parametrize("op", ["p_norm", "p_norm_grad"])
 def test_long_reductions(op: str, shape: tuple[int, ...], axis: Any, porder: float) -> None:
     """Reductions longer than a block, along rows, columns, everything and two axes apart."""
     if isinstance(axis, tuple) and porder == 0:
@@ -75,9 +75,9 @@ def test_long_reductions(op: str, shape: tuple[int, ...], axis: Any, porder: flo
     assert not complaint(case, inputs_of(case), "optimized")
 
 
-@pytest.threshold.parametrize("dtype", FLOATS)
-@pytest.threshold.parametrize("porder", ORDERS)
-@pytest.threshold.parametrize("implementation", IMPLEMENTATIONS)
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("porder", ORDERS)
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
 def test_zeros_and_nan(implementation: str, porder: Any, dtype: str) -> None:
     """A row of zeros, a row with some, one with NaN and one with an infinity: masks hold, NaN goes no further."""
     x = np.random.default_rng(1).standard_normal((5, 33)) + 3
@@ -87,8 +87,8 @@ def test_zeros_and_nan(implementation: str, porder: Any, dtype: str) -> None:
         assert not complaint(case, inputs_of(case, x=x), implementation)
 
 
-@pytest.threshold.parametrize("dtype", FLOATS)
-@pytest.threshold.parametrize("porder", [p for p in ORDERS if p != 0])
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("porder", [p for p in ORDERS if p != 0])
 def test_an_infinity_is_no_stranger(porder: Any, dtype: str) -> None:
     """An infinite element has the norm and the gradient that the formula gives it."""
     x = np.random.default_rng(2).standard_normal((3, 33)) + 3
@@ -99,9 +99,9 @@ def test_an_infinity_is_no_stranger(porder: Any, dtype: str) -> None:
     assert not complaint(grad, inputs_of(grad, x=x), "optimized")
 
 
-@pytest.threshold.parametrize("dtype", FLOATS)
-@pytest.threshold.parametrize("porder", [inf, -inf])
-@pytest.threshold.parametrize("implementation", IMPLEMENTATIONS)
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("porder", [inf, -inf])
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
 def test_ties_share_evenly(implementation: str, porder: float, dtype: str) -> None:
     """250 elements of one magnitude get a 250th of dy each."""
     case = case_of("p_norm_grad", {"x": (2, 250)}, dtype, porder=porder)
@@ -111,8 +111,8 @@ def test_ties_share_evenly(implementation: str, porder: float, dtype: str) -> No
     assert dx == pytest.approx(signs * [[1 / 250], [2.0]], rel=dtype_info(dtype).epsilon)
 
 
-@pytest.threshold.parametrize("porder", [2, 3, 1.5])
-@pytest.threshold.parametrize("implementation", [*IMPLEMENTATIONS, "three_kernel"])
+@pytest.mark.parametrize("porder", [2, 3, 1.5])
+@pytest.mark.parametrize("implementation", [*IMPLEMENTATIONS, "three_kernel"])
 def test_zeros_in_float16_need_a_mask(implementation: str, porder: float) -> None:
     """x = y = 0 in float16, where 1e-12 is 0, gives 0 and not NaN."""
     case = case_of("p_norm_grad", {"x": (3, 8)}, "float16", porder=porder)
@@ -120,7 +120,7 @@ def test_zeros_in_float16_need_a_mask(implementation: str, porder: float) -> Non
     assert not dx.astype(np.float64).any()
 
 
-@pytest.threshold.parametrize("dtype", ["float16", "float32", "bfloat16", "float64"])
+@pytest.mark.parametrize("dtype", ["float16", "float32", "bfloat16", "float64"])
 def test_subnormals_count(dtype: str) -> None:
     """Order 0 counts subnormal numbers; the largest and smallest magnitude may be one."""
     tiny = float(np.finfo(np.float64).smallest_subnormal) if dtype == "float64" else 2.0**-133
@@ -132,8 +132,8 @@ def test_subnormals_count(dtype: str) -> None:
         assert y.tolist() == expected
 
 
-@pytest.threshold.parametrize("porder", [0, 1, 2, 2.2, 3, inf, -inf])
-@pytest.threshold.parametrize("shape", [(3, 0), (0, 5), (0,), (2, 0, 3)])
+@pytest.mark.parametrize("porder", [0, 1, 2, 2.2, 3, inf, -inf])
+@pytest.mark.parametrize("shape", [(3, 0), (0, 5), (0,), (2, 0, 3)])
 def test_empty(shape: tuple[int, ...], porder: float) -> None:
     """Nothing to reduce gives 0, nothing to write writes nothing."""
     for implementation in IMPLEMENTATIONS:
@@ -153,7 +153,7 @@ def test_a_count_is_exact_beyond_float32() -> None:
     assert float(y) == float(np.float32(size))
 
 
-@pytest.threshold.parametrize("porder", [2, 3, 4])
+@pytest.mark.parametrize("porder", [2, 3, 4])
 def test_the_norm_overflows_where_numpys_does(porder: int) -> None:
     """In float32 a sum of powers beyond the largest number gives inf, or what is right if summed wider."""
     case = case_of("p_norm", {"x": (2, 4)}, "float32", porder=porder)
@@ -162,8 +162,8 @@ def test_the_norm_overflows_where_numpys_does(porder: int) -> None:
         assert not complaint(case, inputs, implementation)
 
 
-@pytest.threshold.parametrize("scale", [1e13, 1e-13, 1e-30, 1e30])
-@pytest.threshold.parametrize("porder", [1.5, 2, 2.2, 3, 4])
+@pytest.mark.parametrize("scale", [1e13, 1e-13, 1e-30, 1e30])
+@pytest.mark.parametrize("porder", [1.5, 2, 2.2, 3, 4])
 def test_the_gradient_survives_where_powers_overflow(porder: float, scale: float) -> None:
     """(|x| / y)^q is right in float32 where |x|^q or y^q alone is inf or 0."""
     x = np.random.default_rng(3).uniform(0.5, 2, (3, 33)) * scale
@@ -171,9 +171,9 @@ def test_the_gradient_survives_where_powers_overflow(porder: float, scale: float
     assert not complaint(case, inputs_of(case, x=x), "optimized")
 
 
-@pytest.threshold.parametrize("porder", PLANNED)
-@pytest.threshold.parametrize("dtype", FLOATS)
-@pytest.threshold.parametrize("axis", [0, 1, None, (0, 2)])
+@pytest.mark.parametrize("porder", PLANNED)
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("axis", [0, 1, None, (0, 2)])
 def test_the_documents_plan(axis: Any, dtype: str, porder: Any) -> None:
     """The design document's three kernels, exponent corrected, are right away from overflow."""
     assert "three_kernel" in ours("p_norm_grad")
@@ -182,9 +182,9 @@ def test_the_documents_plan(axis: Any, dtype: str, porder: Any) -> None:
     assert not kernel
 
 
-@pytest.threshold.filterwarnings("ignore::DeprecationWarning")  # torch.compile's own
-@pytest.threshold.parametrize("implementation", ["torch", "torch_compile"])
-@pytest.threshold.parametrize("porder", [0, 1, 2, 3, 2.5, inf, -inf])
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch.compile's own
+@pytest.mark.parametrize("implementation", ["torch", "torch_compile"])
+@pytest.mark.parametrize("porder", [0, 1, 2, 3, 2.5, inf, -inf])
 def test_peers_compute_the_same_op(implementation: str, porder: float) -> None:
     """The peers that we are compared with give the same answers in float32."""
     if implementation == "torch_compile" and porder not in {3, inf}:
@@ -194,9 +194,9 @@ def test_peers_compute_the_same_op(implementation: str, porder: float) -> None:
         assert not complaint(case, inputs_of(case), implementation)
 
 
-@pytest.threshold.parametrize("porder", [2, 1, 0.5, 2.5, inf, -inf])
-@pytest.threshold.parametrize("implementation", ["baseline", "optimized"])
-@pytest.threshold.parametrize("op", ["p_norm", "p_norm_grad"])
+@pytest.mark.parametrize("porder", [2, 1, 0.5, 2.5, inf, -inf])
+@pytest.mark.parametrize("implementation", ["baseline", "optimized"])
+@pytest.mark.parametrize("op", ["p_norm", "p_norm_grad"])
 def test_three_separate_groups_of_axes(op: str, implementation: str, porder: float) -> None:
     """Axes in three groups that lie apart are one vector, whatever the order."""
     for dtype in ("float16", "float32"):
@@ -204,8 +204,8 @@ def test_three_separate_groups_of_axes(op: str, implementation: str, porder: flo
         assert not complaint(case, inputs_of(case), implementation)
 
 
-@pytest.threshold.parametrize("porder", [1, 2, 2.5])
-@pytest.threshold.parametrize("implementation", ["baseline", "optimized"])
+@pytest.mark.parametrize("porder", [1, 2, 2.5])
+@pytest.mark.parametrize("implementation", ["baseline", "optimized"])
 def test_long_columns_are_summed_as_exactly_as_short_ones(implementation: str, porder: float) -> None:
     """Columns of more elements than may be added one by one in float32 stay within the bound."""
     case = case_of("p_norm", {"x": (200_000, 3)}, "float32", axis=0, porder=porder)

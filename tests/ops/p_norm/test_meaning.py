@@ -45,7 +45,7 @@ def tensor(shape: tuple[int, ...], seed: int) -> NDArray[Any]:
     return np.asarray(magnitude * rng.choice([-1, 1], size)).reshape(shape)
 
 
-@pytest.threshold.parametrize(
+@pytest.mark.parametrize(
     ("porder", "expected"),
     [(0, 2), (1, 7), (2, 5), ("fro", 5), (inf, 4), (-inf, 0), (3, 91 ** (1 / 3)), (0.5, (2 + 3**0.5) ** 2), (-1, 0)],
 )
@@ -55,8 +55,8 @@ def test_order(porder: Any, expected: float) -> None:
         assert norm([3.0, 0.0, -4.0], porder) == pytest.approx(expected, rel=1e-14)
 
 
-@pytest.threshold.parametrize("porder", [1, 2, "fro", inf, -inf, 3.0, 0])
-@pytest.threshold.parametrize("axis", [0, 1, 2, -1])
+@pytest.mark.parametrize("porder", [1, 2, "fro", inf, -inf, 3.0, 0])
+@pytest.mark.parametrize("axis", [0, 1, 2, -1])
 def test_norm_is_numpys(porder: Any, axis: int) -> None:
     """Over one axis the norm is `numpy.linalg.norm`."""
     x = tensor((2, 3, 4), 1)
@@ -65,8 +65,8 @@ def test_norm_is_numpys(porder: Any, axis: int) -> None:
     )
 
 
-@pytest.threshold.parametrize("axis", AXES)
-@pytest.threshold.parametrize("keepdim", [False, True])
+@pytest.mark.parametrize("axis", AXES)
+@pytest.mark.parametrize("keepdim", [False, True])
 def test_shape(axis: Any, *, keepdim: bool) -> None:
     """The reduced axes go, or stay with length 1; two axes are one vector, not a matrix norm."""
     x = tensor((2, 3, 4), 2)
@@ -78,29 +78,29 @@ def test_shape(axis: Any, *, keepdim: bool) -> None:
     assert inferred.outputs["y"].shape == np.sum(x, axis=axes, keepdims=keepdim).shape
 
 
-@pytest.threshold.parametrize("porder", ORDERS)
+@pytest.mark.parametrize("porder", ORDERS)
 def test_empty_is_zero(porder: Any) -> None:
     """The norm of nothing is 0 for every order, infinite and negative ones too."""
     assert np.array_equal(norm(np.zeros((3, 0)), porder), np.zeros(3))
     assert norm(np.zeros((0, 5)), porder).shape == (0,)
 
 
-@pytest.threshold.parametrize("porder", [p for p in ORDERS if p != 0])
+@pytest.mark.parametrize("porder", [p for p in ORDERS if p != 0])
 def test_nan_comes_through(porder: Any) -> None:
     """A NaN makes the norm NaN, infinite orders included; order 0 counts it."""
     assert np.isnan(norm([1.0, nan, 2.0], porder))
     assert norm([1.0, nan, 0.0], 0) == 2
 
 
-@pytest.threshold.parametrize(("porder", "expected"), [(0.5, 0.0), (2, 0.0), (inf, 0.0), (-inf, 0.0), (-1, 0.0), (0, 0.0)])
+@pytest.mark.parametrize(("porder", "expected"), [(0.5, 0.0), (2, 0.0), (inf, 0.0), (-inf, 0.0), (-1, 0.0), (0, 0.0)])
 def test_norm_of_zeros(porder: Any, expected: float) -> None:
     """The norm of zeros is 0, by way of infinity for negative orders."""
     with np.errstate(divide="ignore"):
         assert norm(np.zeros(4), porder) == expected
 
 
-@pytest.threshold.parametrize("porder", [p for p in ORDERS if p != 0])
-@pytest.threshold.parametrize("axis", AXES)
+@pytest.mark.parametrize("porder", [p for p in ORDERS if p != 0])
+@pytest.mark.parametrize("axis", AXES)
 def test_gradient_is_the_derivative(porder: Any, axis: Any) -> None:
     """Central differences of the norm agree, for every order and axis."""
     x = tensor((3, 2, 4), 3)
@@ -115,7 +115,7 @@ def test_gradient_is_the_derivative(porder: Any, axis: Any) -> None:
     assert grad(x, dy, porder, axis) == pytest.approx(expected, rel=1e-7, abs=1e-8)
 
 
-@pytest.threshold.parametrize("porder", ORDERS)
+@pytest.mark.parametrize("porder", ORDERS)
 @settings(max_examples=10)
 @given(seed=st.integers(0, 1000), zeros=st.booleans(), axis=st.sampled_from([0, 1, None]))
 def test_gradient_is_torchs(porder: Any, seed: int, axis: int | None, *, zeros: bool) -> None:
@@ -147,7 +147,7 @@ def test_order_1_is_the_sign() -> None:
     assert grad([3.0, 0.0, -2.0], 5.0, 1).tolist() == [5.0, 0.0, -5.0]
 
 
-@pytest.threshold.parametrize("porder", [0.3, 0.5, -1.0, -2.5])
+@pytest.mark.parametrize("porder", [0.3, 0.5, -1.0, -2.5])
 def test_zero_elements_are_masked_below_order_1(porder: float) -> None:
     """Where |x|^(p-1) is infinite, at x = 0, the gradient is 0 and not NaN."""
     dx = grad([[0.0, 2.0], [0.0, 0.0]], [1.0, 1.0], porder)
@@ -156,7 +156,7 @@ def test_zero_elements_are_masked_below_order_1(porder: float) -> None:
     assert not dx[1].any()
 
 
-@pytest.threshold.parametrize("porder", [1.5, 2.0, 3.0, 5.0, "fro"])
+@pytest.mark.parametrize("porder", [1.5, 2.0, 3.0, 5.0, "fro"])
 def test_zero_rows_are_masked(porder: Any) -> None:
     """Where y = 0 the gradient is 0 and not 0 / 0, and the other rows are not touched."""
     dx = grad([[0.0, 0.0], [3.0, 0.0]], [7.0, 7.0], porder)
@@ -164,7 +164,7 @@ def test_zero_rows_are_masked(porder: Any) -> None:
     assert dx[1, 0] == pytest.approx(7.0, rel=1e-14)  # powers are rounded otherwise on another processor
 
 
-@pytest.threshold.parametrize("porder", [inf, -inf])
+@pytest.mark.parametrize("porder", [inf, -inf])
 def test_ties_share_evenly(porder: float) -> None:
     """Elements that tie for the extreme share dy; they do not get it in full."""
     x = [2.0, -2.0, 2.0, 9.0 if porder < 0 else 1.0]
@@ -182,7 +182,7 @@ def test_ties_are_counted_over_both_axes() -> None:
     assert grad(x, [6.0, 12.0, 18.0], inf, (0, 2))[:, :, 0].tolist() == [[1.5, 3.0, 4.5]] * 2
 
 
-@pytest.threshold.parametrize("porder", [inf, -inf])
+@pytest.mark.parametrize("porder", [inf, -inf])
 def test_nan_ties_with_a_nan_norm(porder: float) -> None:
     """A NaN is the extreme of its slice: it alone has a gradient, and that is NaN."""
     dx = grad([1.0, nan, 2.0], 6.0, porder)
@@ -190,7 +190,7 @@ def test_nan_ties_with_a_nan_norm(porder: float) -> None:
     assert dx[[0, 2]].tolist() == [0.0, 0.0]
 
 
-@pytest.threshold.parametrize("porder", [0.5, 1.5, 2.0, 3.0])
+@pytest.mark.parametrize("porder", [0.5, 1.5, 2.0, 3.0])
 def test_a_nan_makes_its_row_nan_and_no_other(porder: float) -> None:
     """NaN reaches every element of its row through y, and none of the next."""
     dx = grad([[1.0, nan], [1.0, 2.0]], [1.0, 1.0], porder)
@@ -204,7 +204,7 @@ def test_powers_that_overflow_apart_do_not_together() -> None:
     assert grad([1e200, -1e200], 1.0, 4, y=y) == pytest.approx([2**-0.75, -(2**-0.75)], rel=1e-14)
 
 
-@pytest.threshold.parametrize(
+@pytest.mark.parametrize(
     ("params", "error", "says"),
     [
         ({"porder": "banana"}, ParameterError, "banana"),
@@ -214,15 +214,15 @@ def test_powers_that_overflow_apart_do_not_together() -> None:
         ({"axis": (0, 1), "porder": 0}, ParameterError, "porder 0"),
     ],
 )
-@pytest.threshold.parametrize("op", ["p_norm", "p_norm_grad"])
+@pytest.mark.parametrize("op", ["p_norm", "p_norm_grad"])
 def test_parameters_outside_the_domain(op: str, params: dict[str, Any], error: type[Exception], says: str) -> None:
     """A parameter outside its domain is refused where it is given, and named."""
     with pytest.raises(error, match=says):
         find_op(op).params(**params)
 
 
-@pytest.threshold.parametrize("axis", [3, -4, (0, 3), (1, 1), (1, -2)])
-@pytest.threshold.parametrize("op", ["p_norm", "p_norm_grad"])
+@pytest.mark.parametrize("axis", [3, -4, (0, 3), (1, 1), (1, -2)])
+@pytest.mark.parametrize("op", ["p_norm", "p_norm_grad"])
 def test_axes_outside_the_rank(op: str, axis: Any) -> None:
     """An axis outside [-rank, rank - 1], or named twice, is refused by the shape rule."""
     with pytest.raises(AxisError, match="axis"):
