@@ -9,10 +9,11 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from threading import Event as Signal
 from typing import Any
+from urllib.parse import quote
 
 import httpx
 from opgauge.harness.store.store import end_lost_runs
@@ -28,6 +29,7 @@ from opgauge.harness.store.webhooks import (
 from opgauge.web.observe import DELIVERIES, log
 from opgauge.web.reader import Reader
 from opgauge.web.regression import Regression, RegressionState, known_regressions
+from opgauge.web.scope import prefix
 from sqlalchemy import Engine
 
 SILENT_AFTER = timedelta(days=1)
@@ -42,11 +44,15 @@ def events_of(reader: Reader, now: datetime) -> Iterator[tuple[Event, str, dict[
     for one in known_regressions(reader):
         if one.state in {RegressionState.OPEN, RegressionState.SUSPECTED} and one.run.started > now - RECENT:
             kind = Event.SUSPECTED if one.state is RegressionState.SUSPECTED else Event(one.kind)
-            yield kind, f"regression {one.key}", _regression_message(one)
+            yield kind, f"regression {one.key}", _regression_message(one, reader.settings.forge)
     for slug, (device, started) in latest_by_device(reader).items():
         if SILENT_AFTER < now - started < RECENT:
             text = f"{device} has not reported since {started:%Y-%m-%d %H:%M} UTC"
-            yield Event.SILENT, f"silent {slug} {started.isoformat()}", {"text": text, "device": str(device)}
+            yield (
+                Event.SILENT,
+                f"silent {slug} {started.isoformat()}",
+                {"text": text, "device": str(device), "path": "/devices"},
+            )
     for run in reader.runs():
         ended = run.finished or run.started
         if ended < now - RECENT:
@@ -67,7 +73,8 @@ def latest_by_device(reader: Reader) -> dict[str, tuple[Any, datetime]]:
     return found
 
 
-def _regression_message(one: Regression) -> dict[str, Any]:
+def _regression_message(one: Regression, forge: str) -> dict[str, Any]:
+    """Message of a regression; with links to the commits where the project's forge is known."""
     change = f"{100 * (one.ratio - 1):+.1f} %" if one.ratio else one.detail
     since = one.run.commit[:10] or one.run.id[:8]
     subject = f"{one.case.op}/{one.case.name} ({one.implementation} on {one.device})"
@@ -84,6 +91,13 @@ def _regression_message(one: Regression) -> dict[str, Any]:
         "good_commit": one.before.commit,
         "bad_commit": one.run.commit,
         "path": f"/regressions/{one.key}",
+        "compare_path": f"/compare?base={one.before.id}&head={one.run.id}&op={quote(one.case.op, safe='')}",
+        "case_path": f"/cases/{one.case.case_id}?device={one.device.slug}",
+        **{
+            f"{name}_commit_link": forge.replace("{sha}", run.sha)
+            for name, run in (("good", one.before), ("bad", one.run))
+            if forge and run.sha
+        },
     }
 
 
@@ -93,12 +107,25 @@ def queue_events(reader: Reader, now: datetime | None = None) -> int:
     queued = 0
     hooks = list_webhooks(reader.engine)
     for project in {hook.project for hook in hooks}:
+        # the pages of one project, however many the service has
+        root = prefix(project)
         events = list(events_of(reader.of_project(project), now))
         for hook in hooks:
             wanted = [found for found in events if hook.project == project and found[0] in hook.events]
             for kind, key, message in wanted:
-                queued += queue_event(reader.engine, hook, key, {"event": str(kind), "project": project, **message})
+                queued += queue_event(
+                    reader.engine, hook, key, {"event": str(kind), "project": project, **_below(root, message)}
+                )
     return queued
+
+
+def _below(root: str, message: Mapping[str, Any]) -> dict[str, Any]:
+    """A message whose paths are below the root of its project."""
+    return {key: f"{root}{value}" if _is_path(key) else value for key, value in message.items()}
+
+
+def _is_path(key: str) -> bool:
+    return key == "path" or key.endswith("_path")
 
 
 def send_due(engine: Engine, client: httpx.Client, base: str = "") -> int:
@@ -128,13 +155,15 @@ def _send(delivery: Delivery, client: httpx.Client, base: str) -> str:
 
 def body_of(delivery: Delivery, base: str) -> bytes:
     """The message in the form of its webhook."""
-    data = dict(delivery.payload)
-    link = f"{base}{data.pop('path')}" if base and "path" in data else ""
+    given = delivery.payload
+    links = {key.removesuffix("path") + "link": f"{base}{given[key]}" for key in given if base and _is_path(key)}
+    link = links.get("link", "")
     if delivery.webhook.form is Form.SLACK:
-        text = _slack_text(str(data["text"]))
-        data = {"text": f"{text} (<{link}|details>)" if link else text}
-    elif link:
-        data["link"] = link
+        text = _slack_text(str(given["text"]))
+        compare = f", <{_slack_text(links['compare_link'])}|compare>" if "compare_link" in links else ""
+        data = {"text": f"{text} (<{link}|details>{compare})" if link else text}
+    else:
+        data = {key: value for key, value in given.items() if not (base and _is_path(key))} | links
     return json.dumps(data, ensure_ascii=False).encode()
 
 

@@ -1,4 +1,4 @@
-"""What is asked of the service when it is measured: every page and API route, with many different addresses each."""
+"""Addresses by which the service is measured: every page and API route, many different ones each."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ SORTS = ("name", "speedup", "peer", "time", "share")
 
 
 class Known:
-    """What the database holds, as the API tells it: runs of the latest, the middle and the first days among them."""
+    """Contents of a database of `count` runs, read through the API: the latest runs, the first and some between."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, count: int) -> None:
         self._api = f"{address}/api/v1"
-        self.runs = [run["id"] for offset in (0, 700, 1900) for run in self._items(f"/runs?limit=30&offset={offset}")]
+        offsets = (0, count // 3, max(count - 100, 0))
+        self.runs = [run["id"] for offset in offsets for run in self._items(f"/runs?limit=30&offset={offset}")]
         self.cases = [case["id"] for case in self._items("/cases?limit=200")]
         self.ops = [op["op"] for op in self._items("/ops")]
         self.numbers = [item["number"] for item in self._items("/results?limit=100")]
@@ -40,13 +41,21 @@ def pages(known: Known) -> dict[str, list[str]]:
         "overview": ["/"],
         "ops": ["/ops"],
         "op": [f"/ops/{op}?sort={sort}" for sort in SORTS for op in known.ops],
-        "op, of a run": [f"/ops/{op}?run={run}" for op, run in zip(_around(known.ops, 90), known.runs, strict=True)],
+        "op, of a run": [f"/ops/{op}?run={run}" for op, run in zip(_around(known.ops, 90), known.runs, strict=False)],
         "roofline": ["/roofline", *(f"/roofline?run={run}" for run in known.runs)],
         "case": [f"/cases/{case}" for case in known.cases],
         "case, 1000 runs": [f"/cases/{case}?last=1000" for case in known.cases],
         "runs": [f"/runs?number={number}" for number in range(1, 41)],
         "run": [f"/runs/{run}" for run in known.runs],
         "compare": [f"/compare?base={base}&head={head}" for head, base in known.pairs],
+        "compare, four runs": [
+            f"/compare?base={base}&head={'&head='.join(heads)}"
+            for base, *heads in zip(known.runs, known.runs[3:], known.runs[6:], known.runs[9:], strict=False)
+        ],
+        "devices": ["/devices", *(f"/devices?op={op}" for op in known.ops)],
+        "search": [f"/search?q={op}" for op in known.ops],
+        "search hits": [f"/search/hits?q={word[:length]}" for word in known.ops for length in range(1, len(word) + 1)],
+        "history as CSV": [f"/cases/{case}?csv=history" for case in known.cases[:100]],
         "regressions": ["/regressions", *(f"/regressions?op={op}" for op in known.ops)],
         "regression": [f"/regressions/{key}" for key in known.regressions],
         "regressions.atom": ["/regressions.atom"],

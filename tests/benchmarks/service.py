@@ -1,10 +1,11 @@
-"""How fast the service is over a large database: p95 of every route at a concurrency of four, and runs sent per second.
+"""Speed of the service over a large database: latency of every page and route by concurrency, memory, submissions.
 
-    python -m tests.benchmarks.service --db /tmp/service.db --runs 2000 --trials 500
+    python -m tests.benchmarks.service --db /tmp/service.db --runs 2000 --trials 500 --at-once 4 --at-once 16
 
-fills the database where there is none (a minute or two, 1.3 GB), serves it in a process of its own, and
-prints a table in Markdown. Clients and service share the machine's cores; only what a page or route holds is
-timed, for each of many addresses. Run it from the root of the repository.
+fills the database if there is none (a minute or two, 1.3 GB), serves it in processes of its own, and prints Markdown
+tables: median, p95 and p99 in milliseconds, processor time, and memory of all processes after each route. Clients and
+service share the machine's cores; documents are timed without the files that they link. Run it from the root of the
+repository.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -29,14 +30,16 @@ import psutil
 from opgauge.harness.result.result import Check, Measurement, Result, Status, Trial, to_json
 from opgauge.harness.scope import Scope
 from opgauge.harness.settings import ROOT
-from opgauge.harness.store import Store
+from opgauge.harness.store import Store, queries
 from opgauge.harness.store.tokens import create_token
 
 from tests.benchmarks.filling import fill, some_cases
 from tests.benchmarks.paint import first_paint_ms
 from tests.benchmarks.routes import Known, api, files, pages
 
-AT_ONCE = 4
+AT_ONCE = (4, 16)
+"""Concurrent requests by default."""
+SENDERS = 4
 PORT = 8765
 QUIET_S = 6.0
 REQUESTS = 120
@@ -54,12 +57,31 @@ class Service:
         family = (self.process, *self.process.children(recursive=True))
         return sum(times.user + times.system for times in (one.cpu_times() for one in family))
 
+    def memory_mb(self) -> float:
+        """Memory of its processes that they do not share, in MB."""
+        family = (self.process, *self.process.children(recursive=True))
+        return sum(float(one.memory_full_info().uss) for one in family) / 1e6
+
+
+@dataclass(frozen=True)
+class Latency:
+    """Answers of one route, in ms: the first one alone, then at some concurrency. kb: size of the first."""
+
+    first_ms: float
+    median_ms: float
+    p95_ms: float
+    p99_ms: float
+    cpu_ms: float
+    kb: float
+
 
 @contextmanager
 def service(path: Path, options: Sequence[str] = ()) -> Iterator[Service]:
     """`opgauge serve` over a database, until the block ends."""
-    command = [sys.executable, "-m", "harness", "serve", "--db", f"sqlite:///{path}", "--port", str(PORT), *options]
-    with subprocess.Popen(command, cwd=ROOT) as process:
+    command = [sys.executable, "-m", "opgauge", "serve", "--db", f"sqlite:///{path}", "--port", str(PORT), *options]
+    # a line per request: the table would be lost among them
+    log = path.with_suffix(".log").open("w", encoding="utf-8")
+    with log, subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=log) as process:
         try:
             address = f"http://127.0.0.1:{PORT}"
             _wait(address)
@@ -110,16 +132,17 @@ class Client:
         return answer.status, answer.read()
 
 
-def measure(served: Service, paths: Sequence[str]) -> tuple[float, ...]:
-    """The first answer, then median and p95 at `AT_ONCE`, and processor time of each, in ms; kB of the first."""
+def measure(served: Service, paths: Sequence[str], at_once: int) -> Latency:
+    """Answers of a route, each of `paths` in turn, by so many clients at once."""
     client = Client()
     first_ms, size = client.ask(paths[0])
     before_s = served.cpu_s()
-    with ThreadPoolExecutor(AT_ONCE) as pool:
+    with ThreadPoolExecutor(at_once) as pool:
         asked = [paths[index % len(paths)] for index in range(max(REQUESTS, len(paths)))]
         times = sorted(taken for taken, _ in pool.map(client.ask, asked))
     cpu_ms = (served.cpu_s() - before_s) / len(asked) * 1000
-    return first_ms, times[len(times) // 2], times[int(len(times) * 0.95)], cpu_ms, size / 1000
+    middle, late, latest = (times[int(len(times) * share)] for share in (0.5, 0.95, 0.99))
+    return Latency(first_ms, middle, late, latest, cpu_ms, size / 1000)
 
 
 def bodies(count: int, trials: int) -> list[tuple[str, bytes]]:
@@ -157,7 +180,7 @@ def submit(address: str, token: str, sent: Sequence[tuple[str, bytes]], trials: 
                 sys.exit(f"{answer.status_code}: {answer.text[:200]}")
 
         start = time.perf_counter()
-        with ThreadPoolExecutor(AT_ONCE) as pool:
+        with ThreadPoolExecutor(SENDERS) as pool:
             list(pool.map(put, sent))
         return trials * len(sent) / (time.perf_counter() - start)
 
@@ -175,28 +198,40 @@ def main() -> None:
     parser.add_argument("--trials", type=int, default=500)
     parser.add_argument("--workers", type=int, help="processes of the service; its own choice if none")
     parser.add_argument("--only", default="", help="only routes with this in their name")
+    parser.add_argument("--at-once", type=int, action="append", help=f"concurrent requests; default {AT_ONCE}")
     given = parser.parse_args()
     if not given.db.exists():
         start = time.perf_counter()
         fill(given.db, given.runs, given.trials)
         say(f"filled in {time.perf_counter() - start:.0f} s, {given.db.stat().st_size / 1e9:.2f} GB")
     with Store.open(f"sqlite:///{given.db}") as store:
+        count = queries.count_runs(store.engine)
         token = create_token(store.engine, f"benchmark-{uuid.uuid4().hex[:8]}", Scope.SUBMIT)
     options = [] if given.workers is None else ["--workers", str(given.workers)]
     with service(given.db, options) as served:
-        known = Known(served.address)
-        say("| route | first ms | median ms | p95 ms | CPU ms | kB |")
-        say("|---|---:|---:|---:|---:|---:|")
+        known = Known(served.address, count)
         asked = {**pages(known), **api(known), **files(known)}
-        for name, paths in asked.items():
-            if given.only in name:
-                first, middle, late, cpu, size = measure(served, paths)
-                say(f"| {name} | {first:.0f} | {middle:.0f} | {late:.0f} | {cpu:.1f} | {size:.1f} |")
+        chosen = {name: paths for name, paths in asked.items() if given.only in name and paths}
+        for at_once in given.at_once or AT_ONCE:
+            say_latencies(served, chosen, at_once)
         say("")
         say_paint(served.address)
         if not given.only:
             say_submission(served, token, given.trials)
             say_news(served, token, given.trials)
+
+
+def say_latencies(served: Service, asked: Mapping[str, Sequence[str]], at_once: int) -> None:
+    """A table of all routes at one concurrency."""
+    say(f"{at_once} requests at once:\n")
+    say("| route | first ms | median ms | p95 ms | p99 ms | CPU ms | kB | memory MB |")
+    say("|---|---:|---:|---:|---:|---:|---:|---:|")
+    for name, paths in asked.items():
+        one = measure(served, paths, at_once)
+        figures = [f"{value:.0f}" for value in (one.first_ms, one.median_ms, one.p95_ms, one.p99_ms)]
+        figures += [f"{one.cpu_ms:.1f}", f"{one.kb:.1f}", f"{served.memory_mb():.0f}"]
+        say(f"| {name} | {' | '.join(figures)} |")
+    say("")
 
 
 def say_paint(address: str) -> None:

@@ -13,6 +13,7 @@ import httpx
 import pytest
 from opgauge.harness.errors import NothingError, StoreError
 from opgauge.harness.store import Store
+from opgauge.harness.store.projects import ProjectSettings, save_project
 from opgauge.harness.store.webhooks import (
     TRIES,
     Event,
@@ -125,6 +126,22 @@ def test_events_of_a_database(store: Store) -> None:
     send_due(store.engine, receiver.client())
     found = [json.loads(request.content) for request in receiver.seen]
     assert sorted(one["event"] for one in found) == ["broken", "silent", "silent"]
+
+
+def test_links_lead_to_the_pages_of_the_project(store: Store) -> None:
+    """A message links the regression, the comparison and the case below its project, and commits on the forge."""
+    fill(store)
+    save_project(store.engine, ProjectSettings("", forge="https://forge.example/commit/{sha}"))
+    add_webhook(store.engine, "chat", URL, project="", form=Form.JSON, events=frozenset({Event.BROKEN}))
+    queue_events(Reader(store, Cache(lambda: 0)), START + timedelta(days=23))
+    receiver = Receiver()
+    send_due(store.engine, receiver.client(), "https://o.example")
+    (found,) = [json.loads(request.content) for request in receiver.seen]
+    assert found["link"].startswith("https://o.example/p/-/regressions/")
+    assert found["compare_link"].startswith("https://o.example/p/-/compare?base=")
+    assert found["case_link"].startswith("https://o.example/p/-/cases/")
+    assert found["bad_commit_link"] == f"https://forge.example/commit/{found['bad_commit']}"
+    assert not [key for key in found if key.endswith("path")]
 
 
 def test_webhooks_are_checked_and_removed(store: Store) -> None:
