@@ -10,7 +10,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from opgauge.harness.cli import gate as gating
+from opgauge.harness.cli import gate_options as gating
 from opgauge.harness.cli.options import AsJson, Database, Devices, Dtypes, Ops, Timeout, database_url
 
 if TYPE_CHECKING:

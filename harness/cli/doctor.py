@@ -19,9 +19,10 @@ def doctor(
     Example: opgauge doctor --device cpu
     """
     from opgauge.harness.json_text import write
-    from opgauge.harness.run.doctor import as_facts, examine
+    from opgauge.harness.run.doctor import as_facts, examine, examine_repository
+    from opgauge.harness.run.environment import measured_tree
 
-    findings = examine(device or default_device())
+    findings = [*examine(device or default_device()), *examine_repository(measured_tree())]
     if as_json:
         typer.echo(write(as_facts(findings)))
     else:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import sys
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from time import monotonic
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from click import Choice
+from opgauge.harness.cli import gate_options as gating
 from opgauge.harness.cli.options import (
     AsJson,
     Database,
@@ -23,9 +23,6 @@ from opgauge.harness.cli.options import (
     Timeout,
     command_line,
     database_url,
-    default_device,
-    policy_file,
-    waiver_file,
 )
 
 if TYPE_CHECKING:
@@ -33,55 +30,18 @@ if TYPE_CHECKING:
     from opgauge.harness.gate.pool import WorkerPool
     from opgauge.harness.gate.run import Conditions, GateRun, Noise
     from opgauge.harness.gate.selection import Selection
-    from opgauge.harness.run.tree import Tree
+    from opgauge.harness.gate.stored import Stored
     from opgauge.harness.settings import Settings
 
 USAGE, NOTHING = 2, 5
 STOP = 255
+"""Exit code at which `git bisect run` ends."""
 CANNOT_TELL = 125
-"""What `git bisect run` takes for: stop at once, and skip this commit."""
-
-Paths = Annotated[list[Path] | None, typer.Argument(help="Case files or folders; the tree's cases/ if none.")]
-Cases = Annotated[
-    list[str] | None, typer.Option("--case", help="Only this op, op/case (with * and ?) or case id; repeatable.")
-]
-Tags = Annotated[
-    list[str] | None,
-    typer.Option("--tag", help="Only cases with this tag; repeatable. Where no case is named: gate, if any has it."),
-]
-Implementations = Annotated[
-    list[str] | None,
-    typer.Option("--implementation", "-i", help="Only this one; repeatable. Default: ours, but for the baseline."),
-]
-TreeOption = Annotated[
-    Path | None, typer.Option("--tree", help="The head: a folder with ops/. Default: here or above.", file_okay=False)
-]
-BlockS = Annotated[float | None, typer.Option("--block-s", help="Seconds of sampling per trial and block.", min=0.001)]
-Pairs = Annotated[
-    int | None,
-    typer.Option("--pairs", help="Pairs of processes at first. Default: 6 if interleaved, else 4.", min=1),
-]
-Threads = Annotated[int, typer.Option("--threads", help="Threads of each process on the CPU.", min=1)]
-Method = Annotated[
-    str | None,
-    typer.Option(
-        "--method",
-        help="interleaved: samples of two live processes alternate. blocks: one process after the other. "
-        "Default: interleaved on the CPU.",
-        click_type=Choice(("interleaved", "blocks")),
-    ),
-]
-MostPairs = Annotated[int, typer.Option("--most-pairs", help="Pairs for what stays undecided.", min=1)]
-Budget = Annotated[
-    float | None, typer.Option("--budget", help="Seconds in all, after which no more pairs are begun.", min=0.1)
-]
-PolicyFile = Annotated[
-    Path | None, typer.Option("--policy", help="Policy file; cases/policy.yaml of the tree if there is one.")
-]
+"""Exit code for which `git bisect run` skips the commit."""
 
 
 def gate(
-    paths: Paths = None,
+    paths: gating.Paths = None,
     base: Annotated[
         str | None,
         typer.Option("--base", metavar="REF", help="Commit to compare with; default: the fork point."),
@@ -91,36 +51,35 @@ def gate(
         typer.Option("--against", metavar="RUN|BRANCH", help="Compare with stored results of the same machine."),
     ] = None,
     changed: Annotated[
-        bool, typer.Option("--changed", help="Only ops whose files differ; shared code counts for all.")
+        bool, typer.Option("--changed", help="Only implementations that the changed files can reach by imports.")
     ] = False,
     trust_hash: Annotated[
         bool, typer.Option("--trust-hash", help="Skip kernels whose compiled code did not change, and say so.")
     ] = False,
-    case: Cases = None,
+    case: gating.Cases = None,
     op: Ops = None,
-    tag: Tags = None,
+    tag: gating.Tags = None,
     dtype: Dtypes = None,
     name: Names = None,
-    implementation: Implementations = None,
+    implementation: gating.Implementations = None,
     device: Devices = None,
-    tree: TreeOption = None,
-    policy: PolicyFile = None,
-    waivers: Annotated[
-        Path | None, typer.Option("--waivers", help="Waiver file; cases/waivers.yaml of the tree if there is one.")
-    ] = None,
-    pairs: Pairs = None,
-    most_pairs: MostPairs = 10,
-    block_s: BlockS = None,
-    threads: Threads = 1,
-    method: Method = None,
+    tree: gating.TreeOption = None,
+    policy: gating.PolicyFile = None,
+    waivers: gating.WaiverFile = None,
+    pairs: gating.Pairs = None,
+    most_pairs: gating.MostPairs = 10,
+    block_s: gating.BlockS = None,
+    threads: gating.Threads = 1,
+    method: gating.Method = None,
     counts: Annotated[
-        bool, typer.Option("--counts", help="Also count instructions on the CPU (experimental, slow).")
+        bool, typer.Option("--counts", help="Also count instructions on the CPU, exactly, with one thread; slow with valgrind.")
     ] = False,
-    budget: Budget = None,
+    budget: gating.Budget = None,
     timeout: Timeout = None,
+    dry_run: gating.GateDryRun = False,
     junit: Annotated[Path | None, typer.Option("--junit", metavar="FILE", help="Write JUnit XML.")] = None,
     markdown: Annotated[
-        Path | None, typer.Option("--markdown", metavar="FILE", help="Write a report that explains itself.")
+        Path | None, typer.Option("--markdown", metavar="FILE", help="Write a Markdown report.")
     ] = None,
     as_json: AsJson = False,
     bisect: Annotated[
@@ -130,16 +89,14 @@ def gate(
     bisect_broken: Annotated[
         bool, typer.Option("--bisect-broken", help="The same, but 1 is broken, and slower is not.")
     ] = False,
-    store: Annotated[
-        bool, typer.Option("--store", help="Keep this tree's blocks as a run, to compare --against.")
-    ] = False,
+    store: Annotated[bool, typer.Option("--store", help="Store this tree's blocks as a run, for --against.")] = False,
     db: Database = None,
 ) -> None:
     """Compare this tree's kernels with another's: slower, faster, the same, broken, or undecided.
 
-    Both trees are measured by this harness in paired blocks of fresh processes, A B B A, one at a time.
-    Ends with 0 passed, 1 slower, 2 usage or case-file error, 3 broken, 4 undecided, 5 nothing measured. Report files
-    are written in every case, with the reason where nothing was measured.
+    One harness measures both trees in pairs of processes. On the CPU their samples alternate. Ends with 0 passed,
+    1 slower, 2 usage or case-file error, 3 broken, 4 undecided, 5 nothing measured. Report files are written in every
+    case, with the reason where nothing was measured.
 
     Example: opgauge gate --base main --changed --markdown gate.md
     """
@@ -150,8 +107,8 @@ def gate(
         msg = "--trust-hash needs --base: stored results come without their code"
         raise typer.BadParameter(msg)
     started = monotonic()
-    refuse_missing_folders(junit, markdown)
-    asked = selected(
+    gating.refuse_missing_folders(junit, markdown)
+    filters = gating.selected(
         paths=paths,
         cases=case,
         ops=op,
@@ -161,10 +118,11 @@ def gate(
         implementations=implementation,
         devices=device,
     )
-    selection = replace(asked, changed=changed, trust_hash=trust_hash)
+    selection = replace(filters, changed=changed, trust_hash=trust_hash)
     with _never_a_verdict(bisect=bisect or bisect_broken):
         from opgauge.harness.cli.gate_reports import Reports, print_table, reported, write
         from opgauge.harness.gate.gate import Schedule
+        from opgauge.harness.gate.run import gate as run_gate
         from opgauge.harness.run.tree import default_base, find_tree
         from opgauge.harness.settings import load_settings
 
@@ -172,9 +130,8 @@ def gate(
         head = find_tree(tree or Path.cwd())
         reports = Reports(as_json=as_json, junit=junit, markdown=markdown)
         with reported(head, base or against or "", reports):
-            rules = load_rules(head, policy, waivers)
             conditions = replace(
-                rules,
+                gating.load_rules(head, policy, waivers),
                 noise=load_noise(head, selection, settings, db),
                 schedule=Schedule(start=min(pairs or 0, most_pairs), most=most_pairs),
                 block_s=block_s,
@@ -182,12 +139,17 @@ def gate(
                 counts=counts,
                 # stored blocks are compared with blocks
                 method="blocks" if store else method,
-                budget_s=budget,
+                end=started + budget if budget else None,
             )
             if against is None:
-                run = against_commit(head, base or default_base(head), selection, conditions, settings, timeout)
+                opened = commit_pool(head, base or default_base(head), settings, timeout)
             else:
-                run = against_stored(head, against, selection, conditions, settings, timeout, database_url(db))
+                opened = stored_pool(head, against, selection, settings, timeout, database_url(db))
+            with opened as (pool, stored):
+                if dry_run:
+                    describe(pool, selection, conditions, stored, as_json=as_json)
+                    return
+                run = run_gate(pool, selection, conditions, tell=gating.tell, stored=stored)
             run = replace(run, seconds=monotonic() - started)
         write(run, reports)
         print_table(run, reports)
@@ -198,25 +160,9 @@ def gate(
     raise typer.Exit(int(run.outcome.code))
 
 
-def selected(**given: Sequence[Any] | None) -> Selection:
-    """What options ask for, by the fields of Selection; None asks for nothing."""
-    from opgauge.harness.gate.selection import Selection
-
-    fields: dict[str, Any] = {field: tuple(values or ()) for field, values in given.items()}
-    return Selection(**fields)
-
-
-def refuse_missing_folders(*files: Path | None) -> None:
-    """Before anything is measured: what is to be written must have a folder."""
-    for file in files:
-        if file is not None and not file.parent.is_dir():
-            msg = f"there is no folder {file.parent} for {file.name}"
-            raise typer.BadParameter(msg)
-
-
 @contextmanager
 def _never_a_verdict(*, bisect: bool) -> Iterator[None]:
-    """An error ends with 2 or 5, in a bisection with "stop" or "skip": never with what means slower."""
+    """An error ends with 2 or 5, in a bisection with "stop" or "skip": never with the code for slower."""
     from opgauge.harness.errors import HarnessError
 
     try:
@@ -231,12 +177,14 @@ def _never_a_verdict(*, bisect: bool) -> Iterator[None]:
         raise typer.Exit(STOP if bisect else NOTHING) from error
 
 
-def against_commit(
-    head: Path, ref: str, selection: Selection, conditions: Conditions, settings: Settings, timeout: float | None
-) -> GateRun:
-    """Measure `head` and the commit `ref` of its repository."""
+Opened = tuple["WorkerPool", "Stored | None"]
+"""Workers on both trees, and the stored results that stand for the base, if any do."""
+
+
+@contextmanager
+def commit_pool(head: Path, ref: str, settings: Settings, timeout: float | None) -> Iterator[Opened]:
+    """Workers on `head` and on the commit `ref` of its repository, which is checked out meanwhile."""
     from opgauge.harness.gate.record import BASE, HEAD
-    from opgauge.harness.gate.run import gate as run_gate
     from opgauge.harness.project.active import build
     from opgauge.harness.run.environment import commit
     from opgauge.harness.run.tree import Tree, checkout, resolve
@@ -246,89 +194,64 @@ def against_commit(
     with checkout(head, sha) as beside:
         build(beside)
         trees = {BASE: Tree(beside, sha, sha[:12] if ref == sha else ref), HEAD: Tree(head, commit(head), "this tree")}
-        with worker_pool(trees, settings, timeout) as opened:
-            return run_gate(opened, selection, conditions, tell=tell)
+        with gating.worker_pool(trees, settings, timeout) as pool:
+            yield pool, None
 
 
-def against_stored(
-    head: Path,
-    name: str,
-    selection: Selection,
-    conditions: Conditions,
-    settings: Settings,
-    timeout: float | None,
-    url: str,
-) -> GateRun:
-    """Measure `head`, and compare with a stored run or a branch."""
+@contextmanager
+def stored_pool(
+    head: Path, name: str, selection: Selection, settings: Settings, timeout: float | None, url: str
+) -> Iterator[Opened]:
+    """Workers on `head`, with a stored run or the runs of a branch as the base."""
     from opgauge.harness.gate.record import BASE, HEAD
-    from opgauge.harness.gate.run import gate as run_gate
     from opgauge.harness.gate.stored import load
     from opgauge.harness.run.environment import capture
     from opgauge.harness.run.tree import Tree
     from opgauge.harness.store import Store
 
-    devices = chosen_devices(selection)
+    devices = gating.chosen_devices(selection)
     here = capture(devices, threads=settings.threads, tree=head)
     with Store.open(url) as store:
         stored = load(store.engine, name, head, here, devices)
     trees = {BASE: stored.tree, HEAD: Tree(head, here.commit, "this tree")}
-    with worker_pool(trees, settings, timeout) as opened:
-        return run_gate(opened, selection, conditions, tell=tell, stored=stored)
+    with gating.worker_pool(trees, settings, timeout) as pool:
+        yield pool, stored
 
 
-@contextmanager
-def worker_pool(trees: dict[str, Tree], settings: Settings, timeout: float | None) -> Iterator[WorkerPool]:
-    """Workers on two trees, as the settings want them."""
-    from opgauge.harness.gate.pool import WorkerPool
+def describe(
+    pool: WorkerPool, selection: Selection, conditions: Conditions, stored: Stored | None, *, as_json: bool
+) -> None:
+    """Print the cases that the gate would measure, in order, and the time that this would take."""
+    import json
 
-    with WorkerPool(
-        trees,
-        timeout_s=timeout or settings.timeout_s,
-        threads=settings.threads,
-        memory_bytes=settings.memory_bytes,
-    ) as opened:
-        yield opened
+    from opgauge.harness.gate.forecast import forecast
 
-
-def load_rules(tree: Path, policy: Path | None, waivers: Path | None = None) -> Conditions:
-    """Conditions with the policy and waivers of the files named, else of the tree's cases, where there are any."""
-    from opgauge.harness.gate.policy import Policy, load_policy
-    from opgauge.harness.gate.run import Conditions
-    from opgauge.harness.gate.waiver import load_waivers
-    from opgauge.harness.project.active import measured
-    from opgauge.harness.run.tree import CASES
-
-    is_own = measured() is None
-    rules = policy or (tree / CASES / "policy.yaml" if is_own else policy_file())
-    excuses = waivers or (tree / CASES / "waivers.yaml" if is_own else waiver_file())
-    return Conditions(
-        policy=load_policy(rules) if policy or rules.is_file() else Policy(),
-        waivers=load_waivers(excuses) if waivers or excuses.is_file() else (),
-    )
+    found = forecast(pool, selection, conditions, stored)
+    if as_json:
+        typer.echo(json.dumps(found.as_plain(), indent=1))
+        return
+    for job in found.jobs:
+        typer.echo(str(job.subject))
+    for text in found.notes:
+        typer.echo(f"note: {text}")
+    typer.echo(str(found))
 
 
 def load_noise(tree: Path, selection: Selection, settings: Settings, db: str | None) -> Noise:
-    """How far series have been seen to move by themselves: by `opgauge aa`, in a database that is named."""
+    """Noise floors of series by `opgauge aa`, from a database that was named; else none."""
     if db is None:
         return {}
     from opgauge.harness.gate.stored import noise_floors
     from opgauge.harness.run.environment import capture
     from opgauge.harness.store import Store
 
-    devices = chosen_devices(selection)
+    devices = gating.chosen_devices(selection)
     with Store.open(database_url(db)) as store:
         return noise_floors(store.engine, capture(devices, threads=settings.threads, tree=tree), devices)
 
 
-def chosen_devices(selection: Selection) -> list[str]:
-    """The devices asked for, else the GPU, else the CPU."""
-    from opgauge.ops import Device
-
-    return [str(Device.parse(one)) for one in selection.devices or [default_device()]]
-
-
 def keep_head(run: GateRun, settings: Settings, url: str) -> None:
-    """Store what was measured of the head."""
+    """Store the blocks of the head as a run."""
     from opgauge.harness.gate.stored import keep
     from opgauge.harness.run.environment import capture
     from opgauge.harness.store import Store
@@ -340,7 +263,7 @@ def keep_head(run: GateRun, settings: Settings, url: str) -> None:
 
 
 def bisect_code(outcome: GateOutcome, *, broken: bool = False) -> int:
-    """The exit code for `git bisect run`, which looks for the slower commit, or for the broken one."""
+    """The exit code for `git bisect run` that searches for the first slower commit, or for the first broken one."""
     from opgauge.harness.gate.gate import ExitCode
 
     bad = ExitCode.BROKEN if broken else ExitCode.SLOWER
@@ -348,16 +271,3 @@ def bisect_code(outcome: GateOutcome, *, broken: bool = False) -> int:
     if outcome.code is bad:
         return 1
     return 0 if outcome.code in good else CANNOT_TELL
-
-
-def line(run: GateRun) -> str:
-    """A run in one line."""
-    from opgauge.harness.gate.report import headline
-
-    return f"{headline(run)}, {run.seconds:.0f} s"
-
-
-def tell(text: str) -> None:
-    """Say on a terminal what goes on."""
-    if sys.stderr.isatty():
-        typer.echo(f"\r\033[K{text}", err=True, nl=False)

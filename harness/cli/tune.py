@@ -108,7 +108,7 @@ def _run(
     """Tune, print, write; parameters finished before an interrupt are written too."""
     from datetime import UTC, datetime
 
-    from opgauge.harness.cli.gate import tell
+    from opgauge.harness.cli.gate_options import tell
     from opgauge.harness.run.environment import capture, commit
     from opgauge.harness.run.execute import LocalExecutor
     from opgauge.harness.tune.file import write

@@ -28,7 +28,7 @@ from opgauge.harness.gate.record import (
     JobRecord,
     outcome_from,
 )
-from opgauge.harness.judge.verdict import Comparison, Subject
+from opgauge.harness.judge.verdict import Comparison, Kind, Subject, Verdict
 from opgauge.harness.measure import Limits
 from opgauge.harness.result.result import Status
 
@@ -45,8 +45,12 @@ BLOCK_S = 0.2
 """Seconds of sampling of one trial in one block."""
 INTERLEAVED_S = 0.3
 """Seconds of sampling of one trial, per side, in one interleaved pair."""
+LEAST_S = 0.02
+"""Seconds of sampling, at least, where a budget leaves less than `INTERLEAVED_S`."""
+SAMPLED = 0.5
+"""Share of the time that is left which sampling may take: the rest is for processes and first calls."""
 COARSE = 0.22
-"""Log ratio beyond which a kernel with all threads is slower for certain: a factor of 1.25."""
+"""Log ratio beyond which a kernel with all threads is slower: a factor of 1.25, which exceeds the noise of barriers."""
 COARSE_PAIRS = 4
 START, INTERLEAVED_START = 4, 6
 """Pairs of each job at first. Processes start at the same time in an interleaved pair, so more of them cost less."""
@@ -82,6 +86,14 @@ class PairPlan:
         """Whether so many seconds are left."""
         return self.end is None or monotonic() + seconds <= self.end
 
+    def left_s(self) -> float:
+        """Seconds that are left; infinity without an end."""
+        return float("inf") if self.end is None else max(0.0, self.end - monotonic())
+
+    def share_of(self, parts: int) -> PairPlan:
+        """The plan of the first of so many parts, which get equal shares of the time that is left."""
+        return self if self.end is None else replace(self, end=monotonic() + self.left_s() / parts)
+
 
 def measure(
     pool: WorkerPool,
@@ -106,8 +118,9 @@ def measure(
         for subject, one in records.items()
     }
     while wanted:
-        for batch, count in _batches(records, wanted, plan):
-            _measure_batch(pool, batch, count, plan, tell)
+        batches = list(_batches(records, wanted, plan))
+        for place, (batch, count) in enumerate(batches):
+            _measure_batch(pool, batch, count, plan.share_of(len(batches) - place), tell)
             pool.forget_inputs()
         if not plan.has_time():
             break
@@ -119,6 +132,13 @@ def measure(
         }
     _check_threads(pool, list(records.values()), plan, tell)
     return records
+
+
+def first_batches(jobs: Sequence[Job], plan: PairPlan) -> list[tuple[list[Job], int]]:
+    """Jobs that share processes, in the order of measuring, with their initial number of pairs."""
+    records = {job.subject: JobRecord(job) for job in jobs}
+    wanted = {job.subject: min(plan.start_of(job), plan.schedule.most) if job.is_paired else 1 for job in jobs}
+    return [([one.job for one in found], count) for found, count in _batches(records, wanted, plan)]
 
 
 def _batches(
@@ -154,19 +174,21 @@ def _measure_batch(pool: WorkerPool, batch: Sequence[JobRecord], count: int, pla
     interleaved = plan.is_interleaved(batch[0].job)
     if first == 0 and (interleaved or _may_prepare(batch[0].job)):
         tell(f"compiling and checking {len(batch)} cases")
-        pool.look_ahead(batch, SIDES if interleaved else (HEAD,))
+        pool.look_ahead(batch, SIDES if interleaved else (HEAD,), end=plan.end)
         for record in batch if interleaved else ():
             _take_failures(record)
     blocks = _Blocks(pool, plan, random.Random(), batch[0].job.sides)  # noqa: S311
     longest_s = 0.0
     for pair in range(first, first + count):
         open_ = [record for record in batch if not record.is_final]
-        if not open_ or (pair and not plan.has_time(longest_s)):
+        if not open_ or not plan.has_time(longest_s):
             return
         tell(f"pair {pair + 1} of {first + count}: {', '.join(sorted({record.job.subject.op for record in open_}))}")
         started = monotonic()
         if interleaved:
-            side_s = min(plan.block_s or INTERLEAVED_S, _affordable_s(open_))
+            turns = len(SIDES) * len(open_) * (first + count - pair)
+            available_s = max(LEAST_S, SAMPLED * plan.left_s() / turns)
+            side_s = min(plan.block_s or INTERLEAVED_S, _affordable_s(open_), available_s)
             measure_pair(pool, open_, pair, Effort(side_s, plan.threads, plan.end))
         else:
             blocks.measure(open_, pair, is_last=pair + 1 == first + count)
@@ -239,17 +261,40 @@ def _may_prepare(job: Job) -> bool:
     return job.subject.device != "cpu" and (os.cpu_count() or 1) >= SPARE_CPUS
 
 
-def _check_threads(pool: WorkerPool, records: Sequence[JobRecord], plan: PairPlan, tell: Tell) -> None:
-    """Run jobs that were measured with one thread with all threads: a slower parallel part shows in no other way."""
-    chosen = [one for one in records if plan.is_interleaved(one.job) and not one.is_final and one.attempts]
-    if plan.threads > 1 or len(available_cpus()) == 1 or any(one.job.subject.device != "cpu" for one in chosen):
-        return
+def _check_threads(pool: WorkerPool, records: Iterable[JobRecord], plan: PairPlan, tell: Tell) -> None:
+    """Run jobs that were measured with one thread with all threads: nothing else detects a slower parallel part."""
+    chosen = _single_threaded(records, plan)
     for number in range(COARSE_PAIRS):
         chosen = [one for one in chosen if is_coarsely_slower(one) or not one.coarse]
         if not chosen or not plan.has_time():
             return
         tell(f"all threads, {number + 1} of at most {COARSE_PAIRS}: {len(chosen)} cases")
         measure_coarse(pool, chosen, Effort(INTERLEAVED_S, end=plan.end))
+
+
+def _single_threaded(records: Iterable[JobRecord], plan: PairPlan) -> list[JobRecord]:
+    """Records of the CPU that were measured with one thread although there are more."""
+    if plan.threads > 1 or len(available_cpus()) == 1:
+        return []
+    return [
+        one
+        for one in records
+        if plan.is_interleaved(one.job) and one.job.subject.device == "cpu" and not one.is_final and one.attempts
+    ]
+
+
+def unfinished_notes(found: Iterable[Comparison], records: Mapping[Subject, JobRecord], plan: PairPlan) -> list[str]:
+    """Limits of what was found where the budget ended first: undecided cases, and those without a coarse run."""
+    if plan.has_time():
+        return []
+    undecided = sum(one.verdict is Verdict.UNDECIDED or one.kind is Kind.UNMEASURED for one in found)
+    untested = sum(not one.coarse for one in _single_threaded(records.values(), plan))
+    notes = []
+    if undecided:
+        notes.append(f"the budget ended with {undecided} undecided; raise --budget, or select fewer cases")
+    if untested:
+        notes.append(f"the budget ended before the run with all threads of {untested}: measured with one thread only")
+    return notes
 
 
 def is_coarsely_slower(record: JobRecord) -> bool:

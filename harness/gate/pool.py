@@ -9,6 +9,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
+from time import monotonic
 from typing import Any, Self
 
 from opgauge.harness.errors import TreeError, WorkerError
@@ -119,12 +120,17 @@ class WorkerPool:
             preload=preload,
         )
 
-    def look_ahead(self, records: Sequence[JobRecord], sides: Sequence[str] = (HEAD,)) -> None:
-        """Call and check kernels once per side, several at a time, so that blocks need no reference."""
+    def look_ahead(
+        self, records: Sequence[JobRecord], sides: Sequence[str] = (HEAD,), *, end: float | None = None
+    ) -> None:
+        """Call and check kernels once per side, several at a time, so that blocks need no reference.
+
+        end: time by `time.monotonic` from which on no further kernel is called.
+        """
         tasks = [(side, self._waiting(records, side)) for side in sides]
         processes = max(1, min(LOOKING, (os.cpu_count() or 1) // 2))
         with ThreadPoolExecutor(len(sides) * processes) as threads:
-            for done in [threads.submit(self._look, *task) for task in tasks for _ in range(processes)]:
+            for done in [threads.submit(self._look, *task, end) for task in tasks for _ in range(processes)]:
                 done.result()
         for record in records:
             for side in sides:
@@ -138,10 +144,12 @@ class WorkerPool:
         shapes = [record.job.trial["case"]["shapes"].values() for record in new]
         return Waiting(zip(map(need_bytes, shapes), new, strict=True))
 
-    def _look(self, side: str, waiting: Waiting[JobRecord]) -> None:
+    def _look(self, side: str, waiting: Waiting[JobRecord], end: float | None) -> None:
         executor = None
         try:
             for record in waiting:
+                if end is not None and monotonic() >= end:
+                    break
                 executor = executor or self.executor(side, preload=("cupy",))
                 executor.limits = ONCE
                 found = executor.run_plain(record.job.trial, with_fingerprint=True, kept=self.kept(side))

@@ -12,7 +12,7 @@ from opgauge.harness.errors import WorkerError
 from opgauge.harness.gate.counts import Counts, count_instructions, count_notes
 from opgauge.harness.gate.evidence import evidence_of, facts_of, with_counts
 from opgauge.harness.gate.gate import Breach, GateOutcome, Schedule, check_demands, judge
-from opgauge.harness.gate.pairs import PairPlan, Tell, measure
+from opgauge.harness.gate.pairs import PairPlan, Tell, measure, unfinished_notes
 from opgauge.harness.gate.policy import NOTHING_ASKED, Policy
 from opgauge.harness.gate.pool import Clock, WorkerPool
 from opgauge.harness.gate.record import BASE, HEAD, SIDES, JobRecord
@@ -21,6 +21,7 @@ from opgauge.harness.gate.stored import Stored
 from opgauge.harness.gate.waiver import Waiver
 from opgauge.harness.judge.compare import compare_run
 from opgauge.harness.judge.verdict import Comparison, Evidence, Rule, Side, Subject, Verdict
+from opgauge.harness.project.revision import ownership_note
 from opgauge.harness.result.result import Ceilings, Profile
 from opgauge.harness.result.summary import OPTIMIZED
 from opgauge.harness.run.tree import Tree
@@ -35,17 +36,17 @@ Noise = Mapping[tuple[str, str, str], float]
 class Conditions:
     """How to measure and judge.
 
-    budget_s: seconds in all. block_s: seconds of sampling per side and pair; None: as the method has it. threads: of
-    each process on the CPU. counts: also count instructions on the CPU. method: see `PairPlan`.
-    profile: list the kernels of flagged cases on a GPU, after all timing. among: judge each case by itself, as one of
-    so many of which the others are quiet; 0: all of them together.
+    end: time by `time.monotonic` at which measuring stops; None: no limit. block_s: seconds of sampling per side and
+    pair; None: the method's default. threads: of each process on the CPU. counts: also count instructions on the CPU.
+    method: see `PairPlan`. profile: list the kernels of flagged cases on a GPU, after all timing. among: judge each
+    case by itself, as one of this many of which the others have not changed; 0: all of them together.
     """
 
     policy: Policy = field(default_factory=Policy)
     waivers: tuple[Waiver, ...] = ()
     schedule: Schedule = field(default_factory=Schedule)
     block_s: float | None = None
-    budget_s: float | None = None
+    end: float | None = None
     noise: Noise = field(default_factory=dict)
     threads: int = 1
     counts: bool = False
@@ -53,6 +54,10 @@ class Conditions:
     among: int = 0
     profile: bool = True
     today: date = field(default_factory=lambda: datetime.now(UTC).date())
+
+    def pair_plan(self) -> PairPlan:
+        """The part that decides how pairs are measured."""
+        return PairPlan(self.schedule, self.block_s, self.end, self.threads, self.method)
 
 
 @dataclass(frozen=True)
@@ -100,19 +105,14 @@ def gate(
     started, before = monotonic(), pool.clock.now()
     layout = laid or plan(pool, selection, conditions.policy, stored)
     reached = _ceilings(pool, layout, conditions.policy)
-    counted = count_instructions(pool, layout.jobs) if conditions.counts else {}
+    paired = conditions.pair_plan()
+    counted = count_instructions(pool, layout.jobs, paired.left_s()) if conditions.counts else {}
     decide = _decider(layout, conditions, reached, counted)
     records = measure(
         pool,
         layout.jobs,
         decide,
-        PairPlan(
-            conditions.schedule,
-            conditions.block_s,
-            started + conditions.budget_s if conditions.budget_s else None,
-            conditions.threads,
-            conditions.method,
-        ),
+        paired,
         stored=layout.stored,
         tell=tell,
     )
@@ -131,8 +131,20 @@ def gate(
         seconds=monotonic() - started,
         paths=selection.paths,
         profiles=profiles,
-        notes=(*layout.notes, *_unmatched(conditions.policy, found), *count_notes(counted)),
+        notes=(
+            *layout.notes,
+            *_ownership_notes(pool),
+            *_unmatched(conditions.policy, found),
+            *count_notes(counted),
+            *unfinished_notes(found, records, paired),
+        ),
     )
+
+
+def _ownership_notes(pool: WorkerPool) -> list[str]:
+    """A note where git refuses to read the head's repository, so that its commit is unknown."""
+    note = "" if pool.trees[HEAD].commit else ownership_note(pool.trees[HEAD].path)
+    return [note] if note else []
 
 
 def _decider(

@@ -6,6 +6,8 @@ inside another repository therefore has no commit, rather than that repository's
 
 from __future__ import annotations
 
+import os
+import shlex
 import shutil
 import subprocess
 import tomllib
@@ -80,6 +82,19 @@ def is_tracked(tree: Path) -> bool:
     return Path(top).resolve() == tree.resolve() or bool(git(tree, "ls-files", "--", "."))
 
 
+def ownership_note(tree: Path) -> str:
+    """Why git refuses to read the repository of `tree`, which belongs to another user, and the remedy; else empty."""
+    error = _run_git(tree, "rev-parse", "--show-toplevel").stderr
+    if "dubious ownership" not in error:
+        return ""
+    # git names the folder between quotes
+    folder = error.partition("'")[2].partition("'")[0] or str(tree)
+    return (
+        f"the commit is unknown: git does not read {folder}, which belongs to another user; "
+        f"git config --global --add safe.directory {shlex.quote(folder)}"
+    )
+
+
 def project_name(tree: Path) -> str:
     """Name in the nearest pyproject.toml of the folder or its repository, else that of its remote or folder."""
     top = git(tree, "rev-parse", "--show-toplevel") if is_tracked(tree) else ""
@@ -95,23 +110,29 @@ def project_name(tree: Path) -> str:
 
 def git(tree: Path, *arguments: str) -> str:
     """Output of git for `tree`; empty if git is missing, fails or takes too long."""
+    done = _run_git(tree, *arguments)
+    return done.stdout.strip() if done.returncode == 0 else ""
+
+
+def _run_git(tree: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """The finished git command; one that fails without output where git is missing or takes too long."""
     path = shutil.which("git")
     if path is None:
-        return ""
+        return subprocess.CompletedProcess(arguments, 1, "", "")
     # a refreshed index cannot be written to a read-only .git
     command = [path, "--no-optional-locks", "-C", str(tree), *arguments]
     try:
-        done = subprocess.run(
+        return subprocess.run(
             command,
             capture_output=True,
             text=True,
             errors="replace",
             timeout=PATIENCE_S,
             check=False,
+            env={**os.environ, "LC_ALL": "C"},
         )
     except (OSError, subprocess.TimeoutExpired):
-        return ""
-    return done.stdout.strip() if done.returncode == 0 else ""
+        return subprocess.CompletedProcess(command, 1, "", "")
 
 
 def _differs(tree: Path, except_file: Path | None) -> bool:

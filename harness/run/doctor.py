@@ -14,6 +14,7 @@ from time import sleep
 from typing import Any
 
 import psutil
+from opgauge.harness.project.revision import ownership_note
 from opgauge.harness.settings import visible_gpu
 from opgauge.ops import Device
 
@@ -56,6 +57,13 @@ def examine(device: str, root: Path = Path("/")) -> list[HostFinding]:
     found = [*_cpu(root), *_host(root)]
     parsed = Device.parse(device)
     return found if parsed.backend == "cpu" else [*found, *_gpu(parsed.index)]
+
+
+def examine_repository(tree: Path) -> list[Finding]:
+    """A finding where git refuses to read the repository of `tree`, so that runs would have no commit."""
+    note = ownership_note(tree)
+    fact, _, advice = note.partition("; ")
+    return [Finding("repository", fact, is_good=False, advice=advice)] if note else []
 
 
 def unfit_facts(device: str) -> str:

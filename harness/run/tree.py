@@ -20,6 +20,7 @@ from types import FrameType
 
 from opgauge.harness.errors import RefError
 from opgauge.harness.project.active import measured
+from opgauge.harness.project.revision import ownership_note
 
 PREFIX = "opgauge-base-"
 """Start of the names of temporary folders."""
@@ -71,7 +72,7 @@ def resolve(tree: Path, ref: str) -> str:
         why = (
             "a shallow clone has only its last commits: fetch more" if not inside.returncode else inside.stderr.strip()
         )
-        msg = f"no commit {ref!r} in {tree} ({why})"
+        msg = f"no commit {ref!r} in {tree} ({ownership_note(tree) or why})"
         raise RefError(msg)
     return done.stdout.strip()
 
@@ -151,6 +152,9 @@ def default_base(tree: Path) -> str:
             base, head = found.stdout.strip(), _git(tree, "rev-parse", "HEAD").stdout.strip()
             is_changed = bool(_git(tree, "status", "--porcelain", "--untracked-files=no").stdout)
             return base if base != head or is_changed else resolve(tree, "HEAD~1")
+    note = ownership_note(tree)
+    if note:
+        raise RefError(note)
     msg = f"{tree} has no default branch (origin/HEAD, main or master) to compare with; name --base"
     raise RefError(msg)
 

@@ -1,14 +1,17 @@
 """Counts the instructions of a kernel's calls: `python -m opgauge.harness.worker.instructions` in a process of its own.
 
-Each trial on standard input is bound and called once. Then two forks call it `FEW` and `MANY` times more, so that the
-difference of their counts is that of `MANY - FEW` calls alone. Under valgrind's cachegrind each fork leaves a file
-with its count, which the parent process reads; where the kernel permits hardware counters this process reads them.
+Each request on standard input names a trial, which is bound and called once. With two numbers of calls, one fork makes
+the smaller number and another the larger: the difference of their counts belongs to the calls alone, without imports,
+inputs and compilation. Under valgrind's cachegrind each fork writes a file with its count, which the parent process
+reads. Where the system permits hardware counters, this process reads them. Without numbers of calls, the reply is the
+time of a call, and the code is compiled for the processes that follow.
 """
 
 from __future__ import annotations
 
 import argparse
 import ctypes
+import gc
 import json
 import os
 import platform
@@ -17,9 +20,9 @@ import sys
 from collections.abc import Callable
 from itertools import repeat
 from pathlib import Path
+from time import perf_counter_ns
 from typing import Any
 
-FEW, MANY = 4, 24
 PERF_EVENT_OPEN = {"x86_64": 298, "aarch64": 241}
 """Number of the system call, by machine."""
 _HARDWARE, _INSTRUCTIONS = 0, 1
@@ -28,7 +31,7 @@ _EXCLUDE_KERNEL, _EXCLUDE_HYPERVISOR = 1 << 5, 1 << 6
 
 
 def main() -> None:
-    """Count each trial; one line of JSON per trial: process ids of both forks, counts of both, or a failure."""
+    """Answer each request by one line of JSON: process ids and counts of both forks, a time, or a failure."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--ops", default="")
     options = parser.parse_args()
@@ -39,17 +42,20 @@ def main() -> None:
     replies = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     for line in sys.stdin:
-        replies.write(json.dumps(_count(json.loads(line))) + "\n")
+        request = json.loads(line)
+        replies.write(json.dumps(_answer(request["trial"], request["calls"])) + "\n")
         replies.flush()
 
 
-def _count(plain: dict[str, Any]) -> dict[str, Any]:
+def _answer(plain: dict[str, Any], calls: list[int]) -> dict[str, Any]:
     try:
         call = _bind(plain)
         call()
+        if not calls:
+            return {"call_ns": _time_ns(call)}
     except Exception as error:  # noqa: BLE001  whatever a kernel raises
         return {"failed": f"{type(error).__name__}: {error}"}
-    found = [_fork(call, calls) for calls in (FEW, MANY)]
+    found = [_fork(call, count) for count in calls]
     return {"processes": [process for process, _ in found], "counts": [count for _, count in found]}
 
 
@@ -66,6 +72,13 @@ def _bind(plain: dict[str, Any]) -> Callable[[], Any]:
     return Attempt(trial.case, found.kernel, make_inputs(trial.case).values, timer_for("cpu")).bind()
 
 
+def _time_ns(call: Callable[[], Any]) -> int:
+    """Time of one call, in nanoseconds."""
+    started = perf_counter_ns()
+    call()
+    return perf_counter_ns() - started
+
+
 def _fork(call: Callable[[], Any], calls: int) -> tuple[int, int]:
     """Process id of a fork that makes so many calls, and the instructions that its counter saw; 0 without a counter."""
     reading, writing = os.pipe()
@@ -73,6 +86,8 @@ def _fork(call: Callable[[], Any], calls: int) -> tuple[int, int]:
     if process == 0:
         count = 0
         try:
+            # a collection would fall into one of the two forks only
+            gc.disable()
             counter = open_counter()
             for _ in repeat(None, calls):
                 call()
@@ -80,7 +95,7 @@ def _fork(call: Callable[[], Any], calls: int) -> tuple[int, int]:
                 count = struct.unpack("q", os.read(counter, 8))[0]
         finally:
             os.write(writing, struct.pack("q", count))
-            # no handlers at exit: what the parent registered is not for this process
+            # no handlers at exit: the parent process registered them for itself
             os._exit(0)
     os.close(writing)
     sent = os.read(reading, 8)

@@ -178,6 +178,22 @@ def test_a_case_is_compared_whatever_it_was_called(tree: TinyTree) -> None:
         file.write_text(before)
 
 
+def test_a_dry_run_lists_cases_and_measures_nothing(tree: TinyTree) -> None:
+    """It ends with 0, lists each comparison once with its sides, and the budget limits the expected time."""
+    text = tree.opgauge("gate", "--base", "HEAD~1", "--dry-run", "--json", code=0)
+    found = json.loads(text)
+    sides = {one["op"]: one["sides"] for one in found["cases"]}
+    assert sides == {
+        **{op: ["base", "head"] for op in ("steady", "slowed", "spoilt", "stuck", "mended", "untouched")},
+        "added": ["head"],
+    }
+    assert 0 < found["expected_s"] < found["most_s"]
+    lines = tree.opgauge("gate", "--base", "HEAD~1", "--dry-run", "--op", "stuck", "--budget", "5").splitlines()
+    assert lines[0] == "stuck/small optimized on cpu"
+    assert lines[-1].startswith("1 comparisons of 1 cases: about ")
+    assert tree.worktrees() == []
+
+
 def test_only_what_changed_is_compared(tree: TinyTree) -> None:
     """--changed leaves out folders without a change; shared code counts for all; no change at all is no pass.
 

@@ -1,0 +1,134 @@
+"""Options, filters and conditions that `gate`, `aa`, `inject` and `compare` share."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from click import Choice
+from opgauge.harness.cli.options import default_device, policy_file, waiver_file
+
+if TYPE_CHECKING:
+    from opgauge.harness.gate.pool import WorkerPool
+    from opgauge.harness.gate.run import Conditions, GateRun
+    from opgauge.harness.gate.selection import Selection
+    from opgauge.harness.run.tree import Tree
+    from opgauge.harness.settings import Settings
+
+Paths = Annotated[list[Path] | None, typer.Argument(help="Case files or folders; default: the tree's cases/.")]
+Cases = Annotated[
+    list[str] | None, typer.Option("--case", help="Only this op, op/case (with * and ?) or case id; repeatable.")
+]
+Tags = Annotated[
+    list[str] | None,
+    typer.Option("--tag", help="Only cases with this tag; repeatable. Default: `gate`, if some case has it."),
+]
+Implementations = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--implementation", "-i", help="Only this implementation; repeatable. Default: all but baselines and peers."
+    ),
+]
+TreeOption = Annotated[
+    Path | None,
+    typer.Option("--tree", help="Tree of the head: a folder with ops/. Default: found from here.", file_okay=False),
+]
+BlockS = Annotated[float | None, typer.Option("--block-s", help="Seconds of sampling per side and pair.", min=0.001)]
+Pairs = Annotated[
+    int | None,
+    typer.Option("--pairs", help="Initial pairs of processes. Default: 6 if interleaved, else 4.", min=1),
+]
+Threads = Annotated[int, typer.Option("--threads", help="Threads of each process on the CPU.", min=1)]
+Method = Annotated[
+    str | None,
+    typer.Option(
+        "--method",
+        help="interleaved: samples of two live processes alternate. blocks: one process after the other. "
+        "Default: interleaved on the CPU.",
+        click_type=Choice(("interleaved", "blocks")),
+    ),
+]
+MostPairs = Annotated[int, typer.Option("--most-pairs", help="Most pairs of a case that stays undecided.", min=1)]
+Budget = Annotated[
+    float | None, typer.Option("--budget", help="Seconds for the whole command; what is left is undecided.", min=0.1)
+]
+PolicyFile = Annotated[
+    Path | None, typer.Option("--policy", help="Policy file; default: the tree's cases/policy.yaml, if it exists.")
+]
+WaiverFile = Annotated[
+    Path | None, typer.Option("--waivers", help="Waiver file; default: the tree's cases/waivers.yaml, if it exists.")
+]
+GateDryRun = Annotated[
+    bool, typer.Option("--dry-run", help="Measure nothing: list the cases in order, and the expected time.")
+]
+
+
+def selected(**given: Sequence[Any] | None) -> Selection:
+    """The selection of these options, by the fields of `Selection`; None stands for an option that was not given."""
+    from opgauge.harness.gate.selection import Selection
+
+    fields: dict[str, Any] = {field: tuple(values or ()) for field, values in given.items()}
+    return Selection(**fields)
+
+
+def refuse_missing_folders(*files: Path | None) -> None:
+    """Raise BadParameter for a file whose folder does not exist."""
+    for file in files:
+        if file is not None and not file.parent.is_dir():
+            msg = f"there is no folder {file.parent} for {file.name}"
+            raise typer.BadParameter(msg)
+
+
+@contextmanager
+def worker_pool(trees: dict[str, Tree], settings: Settings, timeout: float | None) -> Iterator[WorkerPool]:
+    """A pool of workers on two trees, with the limits of the settings."""
+    from opgauge.harness.gate.pool import WorkerPool
+
+    with WorkerPool(
+        trees,
+        timeout_s=timeout or settings.timeout_s,
+        threads=settings.threads,
+        memory_bytes=settings.memory_bytes,
+    ) as opened:
+        yield opened
+
+
+def load_rules(tree: Path, policy: Path | None, waivers: Path | None = None) -> Conditions:
+    """Conditions with the policy and the waivers of these files, else of the tree's, where they exist."""
+    from opgauge.harness.gate.policy import Policy, load_policy
+    from opgauge.harness.gate.run import Conditions
+    from opgauge.harness.gate.waiver import load_waivers
+    from opgauge.harness.project.active import measured
+    from opgauge.harness.run.tree import CASES
+
+    is_own = measured() is None
+    rules = policy or (tree / CASES / "policy.yaml" if is_own else policy_file())
+    excuses = waivers or (tree / CASES / "waivers.yaml" if is_own else waiver_file())
+    return Conditions(
+        policy=load_policy(rules) if policy or rules.is_file() else Policy(),
+        waivers=load_waivers(excuses) if waivers or excuses.is_file() else (),
+    )
+
+
+def chosen_devices(selection: Selection) -> list[str]:
+    """The selected devices, else the GPU, else the CPU."""
+    from opgauge.ops import Device
+
+    return [str(Device.parse(one)) for one in selection.devices or [default_device()]]
+
+
+def line(run: GateRun) -> str:
+    """The outcome of a run and its duration, in one line."""
+    from opgauge.harness.gate.report import headline
+
+    return f"{headline(run)}, {run.seconds:.0f} s"
+
+
+def tell(text: str) -> None:
+    """Overwrite the progress line of a terminal; nothing elsewhere."""
+    if sys.stderr.isatty():
+        typer.echo(f"\r\033[K{text}", err=True, nl=False)

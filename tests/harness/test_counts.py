@@ -1,0 +1,89 @@
+"""Instruction counts of CPU kernels: by valgrind where it is installed, and how the gate judges them."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from opgauge.harness.gate import counts
+from opgauge.harness.gate.counts import count_instructions, counter_name, read_total
+from opgauge.harness.gate.evidence import with_counts
+from opgauge.harness.gate.pool import WorkerPool
+from opgauge.harness.judge.compare import compare
+from opgauge.harness.judge.verdict import Evidence, Reason, Side, Subject, Verdict
+
+from tests.tinytree import TinyTree
+
+KERNEL = """
+
+from numba import njit
+
+
+@njit(cache=True)
+def churn(out, steps):
+    state = np.uint64(1)
+    for _ in range(steps):
+        state = state * np.uint64(6364136223846793005) + np.uint64(1442695040888963407)
+    out[0] += np.float32(state & np.uint64(1)) * np.float32(1e-30)
+
+
+define("churned", lambda out: churn(out, STEPS))
+"""
+CASES = "op: churned\ncases:\n  - {name: small, tags: [gate], shapes: {x: [8]}, dtype: float32}\n"
+SUBJECT = Subject("op", "case", "0" * 16, "optimized", "cpu")
+
+
+@pytest.mark.thorough  # the interpreter and Numba start for the better part of a minute under valgrind
+@pytest.mark.skipif(shutil.which(counts.VALGRIND) is None, reason="valgrind is not installed")
+def test_one_per_cent_more_work_is_slower_by_its_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A Numba loop of 1 % more steps fails the gate whatever the times are, and the report names the limits."""
+    # where the system permits hardware counters, valgrind is tested all the same
+    monkeypatch.setattr(counts, "open_counter", lambda: None)
+    counter_name.cache_clear()
+    made = TinyTree(tmp_path / "repository")
+    made.write("cases/policy.yaml", "defaults: {threshold: 50}\n")
+    made.set_ops("tiny", {})
+    frame = (made.path / "ops/tiny/__init__.py").read_text()
+    made.write("cases/tiny.yaml", CASES)
+    for steps in (50_000, 50_500):
+        made.write("ops/tiny/__init__.py", frame + KERNEL.replace("STEPS", str(steps)))
+        made.commit(f"{steps} steps")
+    text = made.opgauge("gate", "--base", "HEAD~1", "--counts", "--pairs", "1", "--most-pairs", "1", "--json", code=1)
+    counter_name.cache_clear()
+    found = json.loads(text)
+    (case,) = found["cases"]
+    (change,) = case["changes"]
+    assert (case["verdict"], case["reason"], change["metric"]) == ("slower", "more instructions", "instructions")
+    assert change["after"] / change["before"] == pytest.approx(1.01, abs=0.002)
+    assert "with one thread and AVX2" in " ".join(found["notes"])
+
+
+def test_counts_within_their_noise_are_equal() -> None:
+    """0.05 % more instructions are none; 0.5 % more are slower, and 0.5 % fewer are no regression."""
+    evidence = Evidence(SUBJECT, Side(), Side(), pairs=((100.0, 100.0),) * 10)
+    reasons = {}
+    for head in (200_100, 201_000, 199_000):
+        found = compare(with_counts(evidence, {"base": 200_000, "head": head}))
+        reasons[head] = (found.verdict, found.reason)
+    assert reasons[200_100] == reasons[199_000] == (Verdict.SAME, Reason.WITHIN)
+    assert reasons[201_000] == (Verdict.SLOWER, Reason.INSTRUCTIONS)
+    assert with_counts(evidence, {"head": 1}) is evidence
+
+
+def test_no_time_left_leaves_no_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without jobs, or without seconds, nothing is started and nothing is counted."""
+    monkeypatch.setattr(counts, "counter_name", lambda: "cachegrind")
+    monkeypatch.setattr("subprocess.Popen", lambda *_, **__: pytest.fail("a process was started"))
+    with WorkerPool({}) as pool:
+        assert count_instructions(pool, []) == {}
+
+
+def test_totals_are_read_from_cachegrind(tmp_path: Path) -> None:
+    """The last summary of a file counts; a file that is missing or has none counts as zero."""
+    file = tmp_path / "1"
+    file.write_text("events: Ir\nfn=main\n1 5\nsummary: 42\n")
+    assert read_total(file) == 42
+    file.write_text("events: Ir\n")
+    assert read_total(file) == read_total(tmp_path / "2") == 0
