@@ -72,7 +72,10 @@ def gate(
     threads: gating.Threads = 1,
     method: gating.Method = None,
     counts: Annotated[
-        bool, typer.Option("--counts", help="Also count instructions on the CPU, exactly, with one thread; slow with valgrind.")
+        bool,
+        typer.Option(
+            "--counts", help="Also count instructions on the CPU, exactly, with one thread; slow with valgrind."
+        ),
     ] = False,
     budget: gating.Budget = None,
     timeout: Timeout = None,

@@ -59,11 +59,11 @@ def examine(device: str, root: Path = Path("/")) -> list[HostFinding]:
     return found if parsed.backend == "cpu" else [*found, *_gpu(parsed.index)]
 
 
-def examine_repository(tree: Path) -> list[Finding]:
+def examine_repository(tree: Path) -> list[HostFinding]:
     """A finding where git refuses to read the repository of `tree`, so that runs would have no commit."""
     note = ownership_note(tree)
     fact, _, advice = note.partition("; ")
-    return [Finding("repository", fact, is_good=False, advice=advice)] if note else []
+    return [HostFinding("repository", fact, is_good=False, advice=advice)] if note else []
 
 
 def unfit_facts(device: str) -> str:
