@@ -107,10 +107,10 @@ def load_rules(tree: Path, policy: Path | None, waivers: Path | None = None) -> 
 
     is_own = measured() is None
     rules = policy or (tree / CASES / "policy.yaml" if is_own else policy_file())
-    excuses = waivers or (tree / CASES / "waivers.yaml" if is_own else waiver_file())
+    allowed = waivers or (tree / CASES / "waivers.yaml" if is_own else waiver_file())
     return Conditions(
         policy=load_policy(rules) if policy or rules.is_file() else Policy(),
-        waivers=load_waivers(excuses) if waivers or excuses.is_file() else (),
+        waivers=load_waivers(allowed) if waivers or allowed.is_file() else (),
     )
 
 
