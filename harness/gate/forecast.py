@@ -26,7 +26,7 @@ SAMPLED = 0.6
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """What a gate run would measure. jobs: in order. skipped: not measured, with reasons.
+    """Work of a gate run. jobs: in the order of measuring. skipped: comparisons without measuring, with reasons.
 
     expected_s: seconds if all cases are decided by their first pairs. most_s: if none is. notes: as in a report.
     """
