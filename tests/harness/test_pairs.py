@@ -66,7 +66,9 @@ def measured(monkeypatch: pytest.MonkeyPatch, device: str, cpus: int) -> Machine
     tree = Tree(Path("/nowhere"), "", "a tree")
     with WorkerPool({BASE: tree, HEAD: tree}) as pool:
         monkeypatch.setattr(pool, "executor", machine.start)
-        monkeypatch.setattr(pool, "look_ahead", lambda records, _sides, **_: machine.log.append(f"look at {len(records)}"))
+        monkeypatch.setattr(
+            pool, "look_ahead", lambda records, _sides, **_: machine.log.append(f"look at {len(records)}")
+        )
         job = Job(Subject("sign", "rows", "0" * 16, "optimized", device), {"backend": "cuda"})
         plan = PairPlan(Schedule(start=2, most=2), method="blocks")
         measure(pool, [job], lambda _: (), plan)
