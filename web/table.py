@@ -11,7 +11,7 @@ from typing import Any
 
 from opgauge.harness.report.export import Quoted
 from opgauge.harness.result.result import Ceilings
-from opgauge.harness.result.summary import origin
+from opgauge.harness.result.summary import bound_of, origin
 from opgauge.harness.store import queries
 from opgauge.harness.store.queries import CaseInfo, RunInfo, StoredLine
 from opgauge.web.reader import KEPT_CASES, Reader
@@ -45,7 +45,7 @@ COLUMNS = (
         "worst",
         "bytes",
     ),
-    *("flops", "gbps", "ceiling_share", "deterministic"),
+    *("flops", "gbps", "ceiling_share", "bound", "contended", "series", "deterministic"),
 )
 _as_json = json.JSONEncoder(allow_nan=False, ensure_ascii=False).encode
 _NOTHING: Mapping[str, Any] = {}
@@ -128,7 +128,9 @@ def _rest(line: StoredLine, dtype: str, reached: Ceilings | None) -> tuple[Any, 
         nbytes,
         line.flops,
         nbytes / time if time is not None and nbytes else None,
-        _share(line, dtype, reached),
+        *_share(line, dtype, reached),
+        measurement.get("contended", 0) if measurement else None,
+        (data.get("extra") or _NOTHING).get("series"),
         data.get("deterministic", True),
     )
 
@@ -138,13 +140,12 @@ def _number(value: Any) -> Any:
     return float(value) if type(value) is str else value
 
 
-def _share(line: StoredLine, dtype: str, reached: Ceilings | None) -> float | None:
-    """Equal to `opgauge.harness.result.summary.share_of_ceiling`."""
+def _share(line: StoredLine, dtype: str, reached: Ceilings | None) -> tuple[float | None, str | None]:
+    """Share of the ceiling and its peak, as `opgauge.harness.result.summary.share_of_ceiling`."""
     if reached is None or line.median_ns is None:
-        return None
-    writes_only = (line.data.get("extra") or _NOTHING).get("reads") is False
-    floor = reached.floor_ns(line.bytes, line.flops, dtype, writes_only=writes_only)
-    return floor / line.median_ns if floor else None
+        return None, None
+    bound = bound_of(reached, line.bytes, line.flops, dtype, line.data.get("extra"))
+    return (None, None) if bound is None else (bound.time_ns / line.median_ns, bound.peak)
 
 
 def written(rows: Sequence[Sequence[Any]]) -> list[str]:

@@ -12,6 +12,7 @@ from opgauge.harness.gate.pairs import is_coarsely_slower
 from opgauge.harness.gate.record import BASE, HEAD, SIDES, BlockOutcome, JobRecord, is_disturbed
 from opgauge.harness.judge.verdict import Evidence, Metrics, Pair, Side, Subject
 from opgauge.harness.result.result import Ceilings, Status
+from opgauge.harness.result.summary import bound_of, impossible_below
 
 GRAVEST = (Status.WRONG, Status.ERROR, Status.TIMEOUT, Status.OUT_OF_MEMORY, Status.UNSUPPORTED, Status.OK)
 
@@ -76,12 +77,13 @@ def facts_of(
     time_ns = median_of(record, HEAD)
     other = records.get(baseline)
     baseline_ns = None if other is None else median_of(other, HEAD)
-    floor_ns = _floor_ns(record, ceilings, everywhere=True)
+    work = _work(record, ceilings)
+    bound = None if work is None else bound_of(*work)
     metrics = metrics_of(record.outcomes[HEAD].values())
     return Facts(
         record.job.subject,
         speedup=baseline_ns / time_ns if time_ns and baseline_ns else None,
-        ceiling_share=floor_ns / time_ns if time_ns and floor_ns else None,
+        ceiling_share=bound.time_ns / time_ns if time_ns and bound else None,
         launches=metrics.launches,
     )
 
@@ -110,15 +112,24 @@ def _calibrations(record: JobRecord) -> tuple[Pair, ...]:
     return tuple((levels[BASE][pair], levels[HEAD][pair]) for pair in shared)
 
 
-def _floor_ns(record: JobRecord, ceilings: Mapping[str, Ceilings], *, everywhere: bool = False) -> float | None:
-    """Least time by bandwidth. A CPU's caches make it meaningless for most cases; a GPU's are flushed."""
-    device = record.job.subject.device
-    reached = ceilings.get(device)
-    moved = max((one.bytes for one in record.outcomes[HEAD].values()), default=0)
-    if reached is None or not moved or (device == "cpu" and not everywhere):
+def _floor_ns(record: JobRecord, ceilings: Mapping[str, Ceilings]) -> float | None:
+    """Least possible time of the head, by the bound that `run` uses; None if it is not known."""
+    work = _work(record, ceilings)
+    bound = None if work is None else impossible_below(*work)
+    return None if bound is None else bound.time_ns
+
+
+def _work(
+    record: JobRecord, ceilings: Mapping[str, Ceilings]
+) -> tuple[Ceilings, int, int, str, Mapping[str, Any]] | None:
+    """Ceilings of the device, and bytes, flops, dtype and notes of the head; None if nothing was measured."""
+    reached = ceilings.get(record.job.subject.device)
+    blocks = list(record.outcomes[HEAD].values())
+    if reached is None or not blocks:
         return None
-    fastest = max(reached.copy_gbps or 0.0, reached.write_gbps or 0.0)
-    return moved / fastest if fastest else None
+    largest = max(blocks, key=lambda one: (one.bytes, one.flops))
+    dtype = str(record.job.trial.get("case", {}).get("dtype", ""))
+    return reached, largest.bytes, largest.flops, dtype, largest.extra
 
 
 def _middle(values: Iterable[Any]) -> Any:

@@ -33,7 +33,18 @@ _FLOATS = {
     "gbps",
     "ceiling_share",
 }
-_WHOLE = {"process", "samples", "peak_bytes", "launches", "allocations", "registers", "spill_bytes", "bytes", "flops"}
+_WHOLE = {
+    "process",
+    "samples",
+    "peak_bytes",
+    "launches",
+    "allocations",
+    "registers",
+    "spill_bytes",
+    "bytes",
+    "flops",
+    "contended",
+}
 _TRUTHS = {"deterministic"}
 _Records = Sequence[Mapping[str, Any]]
 

@@ -6,7 +6,16 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from opgauge.harness.report.columns import Column, print_columns
 from opgauge.harness.result.result import Ceilings, Result, Status
-from opgauge.harness.result.summary import BASELINE, OPTIMIZED, PEERS, Row, gbps, share_of_ceiling
+from opgauge.harness.result.summary import (
+    BASELINE,
+    OPTIMIZED,
+    PEERS,
+    Row,
+    gbps,
+    peak_bound,
+    remarks,
+    share_of_ceiling,
+)
 from rich.console import Console
 
 LABEL, STATUS = 16, 8
@@ -54,6 +63,7 @@ def comparison(found: Sequence[Row], ceilings: Mapping[str, Ceilings], *, varian
         *([] if is_foreign else ratios),
         Column("GB/s", [rate for rate, _ in reached], 7),
         Column("ceil", [share for _, share in reached], 6),
+        Column("bound", [bound_text(row.best, ceilings) for row in found], 8, right=False),
         Column("", [_status(row) for row in found], right=False, least=STATUS),
     ]
 
@@ -119,6 +129,25 @@ def share_text(result: Result | None, ceilings: Mapping[str, Ceilings]) -> str:
     return "–" if share is None else f"{100 * share:.0f} %"
 
 
+def bound_text(result: Result | None, ceilings: Mapping[str, Ceilings]) -> str:
+    """The achieved peak that a result's share is of: read, copy, write or a matrix mode."""
+    bound = None if result is None else peak_bound(result, ceilings)
+    return "–" if bound is None else bound.peak
+
+
+def remarks_table(results: Iterable[Result]) -> list[Column] | None:
+    """Results whose median does not tell all, with what else their samples say; None if there are none."""
+    found = [(result, text) for result in results if (text := "; ".join(remarks(result.extra, result.measurement)))]
+    if not found:
+        return None
+    labels = [f"{result.trial.case.op} · {result.trial.case.name}" for result, _ in found]
+    return [
+        Column("op · case", labels, right=False, least=LABEL),
+        Column("implementation", [result.trial.implementation for result, _ in found], right=False, least=STATUS),
+        Column("samples", [text for _, text in found], right=False, least=LABEL),
+    ]
+
+
 def _status(row: Row) -> str:
     bad = [name for name, result in row.results.items() if result.status not in {Status.OK, Status.UNSUPPORTED}]
     return "✗ " + ", ".join(bad) if bad else "ok"
@@ -174,6 +203,9 @@ def show(
         console.print(gaps, highlight=False)
     if ceilings:
         console.print(ceilings_line(ceilings), highlight=False, markup=False)
+    noted = remarks_table([result for result in results if result.status is Status.OK])
+    if noted is not None:
+        print_columns(noted, console, title="remarks")
     wrong = failures(results)
     if wrong is not None:
         print_columns(wrong, console, title="not ok")

@@ -194,7 +194,8 @@ class Result:
     list, if requested. ruler: calibration times of the process, on the trial's device. extra: plain JSON (finite
     numbers) with details: `phase` in which it failed, `log` (the end of the worker's output), `phases_s` (seconds
     by phase), `tuning` (requested launch parameters, by name), `repeatable` (false if calls gave different bits,
-    all within the bound).
+    all within the bound), `series` (drift or two modes of the samples, in words), `varied` (false if inputs could not
+    change between samples).
     """
 
     trial: Trial

@@ -56,23 +56,56 @@ def peak_bound(result: Result, ceilings: Mapping[str, Ceilings]) -> PeakBound | 
     reached = ceilings.get(result.trial.device)
     if reached is None or result.measurement is None or not result.measurement.samples_ns:
         return None
-    written = 1.0 if result.extra.get("reads") is False else float(result.extra.get("written_share", HALF))
-    return reached.bound(result.bytes, result.flops, result.trial.case.dtype, written=written)
+    return bound_of(reached, result.bytes, result.flops, result.trial.case.dtype, result.extra)
+
+
+def bound_of(
+    reached: Ceilings, nbytes: int, flops: int, dtype: str, extra: Mapping[str, Any] | None = None
+) -> PeakBound | None:
+    """Least time of this work at the achieved peaks; extra: of the result, with the share of bytes that is written."""
+    known = extra or {}
+    written = 1.0 if known.get("reads") is False else float(known.get("written_share", HALF))
+    return reached.bound(nbytes, flops, dtype, written=written)
+
+
+def impossible_below(
+    reached: Ceilings, nbytes: int, flops: int, dtype: str, extra: Mapping[str, Any] | None = None
+) -> PeakBound | None:
+    """Least time that a measurement may come near; None where launches or calls decide instead of the work."""
+    bound = bound_of(reached, nbytes, flops, dtype, extra)
+    if bound is None:
+        return None
+    least_ns, smallest = bound.time_ns, min(reached.sizes, default=0)
+    if nbytes < smallest and not bound.peak.startswith("matrix"):
+        least_ns *= nbytes / smallest  # smaller sizes take as long as the smallest measured one
+    return None if least_ns < COARSE_NS / 10 else PeakBound(least_ns, bound.peak)
 
 
 def within_peaks(result: Result, ceilings: Mapping[str, Ceilings]) -> Result:
     """The result; marked wrong if its time is below the least time that the device allows for its bytes and flops."""
-    bound = peak_bound(result, ceilings)
-    if result.status is not Status.OK or bound is None or result.measurement is None:
+    reached = ceilings.get(result.trial.device)
+    if result.status is not Status.OK or reached is None or not (result.measurement and result.measurement.samples_ns):
         return result
-    time_ns, least_ns = result.measurement.median_ns, bound.time_ns
-    smallest = min(ceilings[result.trial.device].sizes, default=0)
-    if result.bytes < smallest and not bound.peak.startswith("matrix"):
-        least_ns *= result.bytes / smallest  # smaller sizes take as long as the smallest measured one
-    if time_ns * MOST_SHARE >= least_ns or least_ns < COARSE_NS / 10:
+    bound = impossible_below(reached, result.bytes, result.flops, result.trial.case.dtype, result.extra)
+    time_ns = result.measurement.median_ns
+    if bound is None or time_ns * MOST_SHARE >= bound.time_ns:
         return result
-    reason = f"faster than the device allows: {time_ns:.4g} ns, at least {least_ns:.4g} ns by {bound.peak}"
+    reason = f"faster than the device allows: {time_ns:.4g} ns, at least {bound.time_ns:.4g} ns by {bound.peak}"
     return replace(result, status=Status.WRONG, reason=reason)
+
+
+def remarks(extra: Mapping[str, Any], measurement: Mapping[str, Any] | Measurement | None) -> list[str]:
+    """What a median does not say of its samples, in words: contention, drift, modes, inputs that did not change."""
+    if isinstance(measurement, Measurement):
+        contended, count = measurement.contended, len(measurement.samples_ns)
+    else:
+        contended, count = (measurement or {}).get("contended", 0), 0
+    share = f" in {contended} of {count} samples" if count else f" in {contended} samples"
+    return [
+        *([f"other processes had the cores{share}"] if contended else []),
+        *([str(extra["series"])] if extra.get("series") else []),
+        *(["inputs did not change between samples"] if extra.get("varied") is False else []),
+    ]
 
 
 def origin(run_id: str, started: datetime, environment: Environment) -> dict[str, Any]:
@@ -94,6 +127,7 @@ def record(result: Result, ceilings: Mapping[str, Ceilings], where: Mapping[str,
     content = case_to_json(case)
     quantiles = result.extra.get("quantiles_ns") or [None] * 4
     footprint = (measurement.footprint if measurement else None) or Footprint()
+    bound = peak_bound(result, ceilings)
     return {
         **where,
         "op": case.op,
@@ -132,6 +166,9 @@ def record(result: Result, ceilings: Mapping[str, Ceilings], where: Mapping[str,
         "flops": result.flops,
         "gbps": gbps(result),
         "ceiling_share": share_of_ceiling(result, ceilings),
+        "bound": bound.peak if bound else None,
+        "contended": measurement.contended if measurement else None,
+        "series": result.extra.get("series"),
         "deterministic": result.deterministic,
     }
 

@@ -234,6 +234,7 @@ class Bench:
                 phases.begin("single calls")
                 check_single_calls(ready.audit, attempt, call, measurement)
                 self._check_after(ready, phases)
+                phases.varied = ready.audit.varied > 0
                 if tell is not None and attempt.repeatable:
                     phases.digests = tell(attempt, ready.returned)
         return ready, first, _with_resources(measurement, used)
@@ -371,7 +372,7 @@ class _Phases:
         self.report = report
         self.seconds: dict[str, float] = {}
         self.current = ""
-        self.repeatable = True
+        self.repeatable = self.varied = True
         self.digests: Mapping[str, str] = {}
         self.tuning: Mapping[str, int] = {}
         self.written_share: float | None = None
@@ -391,6 +392,8 @@ class _Phases:
             found["phase"] = self.current
         if not self.repeatable:
             found["repeatable"] = False
+        if not self.varied:
+            found["varied"] = False
         if self.tuning:
             found["tuning"] = dict(self.tuning)
         if self.written_share is not None:

@@ -80,6 +80,9 @@ class ResultModel(Model):
     flops: int
     gbps: float | None
     ceiling_share: float | None
+    bound: str | None
+    contended: int | None
+    series: str | None
     deterministic: bool | None
 
 

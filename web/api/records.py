@@ -8,6 +8,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from opgauge.harness.result.result import Ceilings
+from opgauge.harness.result.summary import PeakBound, bound_of
 from opgauge.harness.store import queries
 from opgauge.harness.store.listing import load_runs
 from opgauge.harness.store.queries import CaseInfo, Detail, RunInfo
@@ -84,6 +85,7 @@ def _result_record(one: Detail, run: RunInfo, case: CaseInfo, ceilings: Mapping[
     point, data = one.point, one.data
     measurement, check = data.get("measurement") or _NOTHING, data.get("check") or _NOTHING
     median_ns = point.median_ns
+    bound = _bound(one, case.dtype, ceilings.get(point.device))
     return {
         "number": point.key,
         "run": run.id,
@@ -113,7 +115,10 @@ def _result_record(one: Detail, run: RunInfo, case: CaseInfo, ceilings: Mapping[
         "bytes": point.bytes,
         "flops": point.flops,
         "gbps": point.bytes / median_ns if median_ns and point.bytes else None,
-        "ceiling_share": _share(one, case.dtype, ceilings.get(point.device)),
+        "ceiling_share": None if bound is None or not median_ns else bound.time_ns / median_ns,
+        "bound": bound.peak if bound else None,
+        "contended": measurement.get("contended", 0) if measurement else None,
+        "series": (data.get("extra") or _NOTHING).get("series"),
         "deterministic": data.get("deterministic"),
     }
 
@@ -144,11 +149,8 @@ def _quantiles(data: Mapping[str, Any]) -> dict[str, Any]:
     return dict(zip(("min_ns", "p25_ns", "p75_ns", "samples"), found, strict=True))
 
 
-def _share(one: Detail, dtype: str, reached: Ceilings | None) -> float | None:
-    """As `opgauge.harness.result.summary.share_of_ceiling`."""
-    median_ns = one.point.median_ns
-    if reached is None or not median_ns:
+def _bound(one: Detail, dtype: str, reached: Ceilings | None) -> PeakBound | None:
+    """As `opgauge.harness.result.summary.peak_bound`."""
+    if reached is None or not one.point.median_ns:
         return None
-    writes_only = (one.data.get("extra") or _NOTHING).get("reads") is False
-    floor = reached.floor_ns(one.point.bytes, one.point.flops, dtype, writes_only=writes_only)
-    return floor / median_ns if floor else None
+    return bound_of(reached, one.point.bytes, one.point.flops, dtype, one.data.get("extra"))

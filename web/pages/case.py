@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import yaml
 from fastapi import APIRouter, HTTPException, Path, Request, Response
-from opgauge.harness.result.summary import BASELINE, OPTIMIZED, PEERS
+from opgauge.harness.result.summary import BASELINE, OPTIMIZED, PEERS, bound_of, remarks
 from opgauge.harness.store import listing, queries
 from opgauge.harness.store.queries import CaseInfo, Detail, Past, RunInfo
 from opgauge.web import charts
@@ -18,7 +18,6 @@ from opgauge.web.pages.query import Number, Text, Word
 from opgauge.web.profile import kernel_times, number
 from opgauge.web.reader import DeviceInfo, Level, Reader, level_of
 from opgauge.web.regression import change_points
-from opgauge.web.rows import floor_ns
 from opgauge.web.trends import resource_figures
 from opgauge.web.view import page
 
@@ -177,8 +176,12 @@ class _Trial:
         self.quartiles = (min(found[1] for found in known), max(found[2] for found in known)) if known else None
         self.samples = sum(found[3] for found in known)
         time = self.level.median_ns
-        floor = floor_ns(first.point.bytes, first.point.flops, case.dtype, ceilings)
-        self.share = floor / time if floor and time else None
+        extra = first.data.get("extra") or {}
+        work = (first.point.bytes, first.point.flops)
+        bound = bound_of(ceilings, *work, case.dtype, extra) if ceilings and time else None
+        self.share = bound.time_ns / time if bound and time else None
+        self.bound = bound.peak if bound else None
+        self.remarks = remarks(extra, self.measurement)
         self.gbps = first.point.bytes / time if time and first.point.bytes else None
         self.host_gap_ns = _host_gap(first.data, time)
 
