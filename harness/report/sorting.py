@@ -9,7 +9,7 @@ from opgauge.harness.case.hint import did_you_mean
 from opgauge.harness.errors import FilterError
 from opgauge.harness.report.render import SHORT
 from opgauge.harness.result.result import Ceilings, Status
-from opgauge.harness.result.summary import Row, gbps, share_of_ceiling, sort_rows
+from opgauge.harness.result.summary import Row, gbps, peak_bound, share_of_ceiling, sort_rows
 
 ORDERS = ("run", "slowest", "name", "speedup")
 """Named orders: as measured; slowest against its fastest peer; by name; least gain over the baseline."""
@@ -41,6 +41,10 @@ def _keys(found: Sequence[Row], ceilings: Mapping[str, Ceilings]) -> dict[str, C
     def share(row: Row) -> float | None:
         return None if row.best is None else share_of_ceiling(row.best, ceilings)
 
+    def peak(row: Row) -> str | None:
+        bound = None if row.best is None else peak_bound(row.best, ceilings)
+        return None if bound is None else bound.peak
+
     keys: dict[str, Callable[[Row], Any]] = {
         "op": lambda row: (row.op, row.case),
         "case": lambda row: row.case,
@@ -53,6 +57,7 @@ def _keys(found: Sequence[Row], ceilings: Mapping[str, Ceilings]) -> dict[str, C
         "hot ÷ peer": lambda row: row.hot_against_peer,
         **dict.fromkeys(("gbps", "GB/s"), rate),
         "ceil": share,
+        "bound": peak,
     }
     for name in dict.fromkeys(name for row in found for name in row.results):
         keys |= dict.fromkeys((name, SHORT.get(name, name)), _time_of(name))
