@@ -7,8 +7,8 @@ from datetime import datetime
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from opgauge.harness.result.result import Ceilings
-from opgauge.harness.result.summary import PeakBound, bound_of
+from opgauge.harness.result.result import Ceilings, PeakBound
+from opgauge.harness.result.summary import bound_of
 from opgauge.harness.store import queries
 from opgauge.harness.store.listing import load_runs
 from opgauge.harness.store.queries import CaseInfo, Detail, RunInfo
