@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -75,39 +77,156 @@ def test_the_step_ends_as_the_gate_does(tmp_path: Path, code: int, allow: str, e
     assert verdict in (tmp_path / "summary").read_text()
 
 
-def test_the_base_is_what_the_change_began_from(tmp_path: Path) -> None:
-    """A merge commit's first parent, a merge group's base, what a push began from, a name, or the commit before."""
-    made = tmp_path / "repository"
-    made.mkdir()
+class Pushed:
+    """A repository on a server: `main` has three commits, `topic` left it after the first and has two; and a merge."""
 
-    def git(*arguments: str) -> str:
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / "server"
+        self.path.mkdir()
+        self.git("init", "-q", "-b", "main")
+        self.git("config", "uploadpack.allowAnySHA1InWant", "true")
+        self.main = [self.commit(f"main {number}") for number in range(3)]
+        self.git("checkout", "-q", "-b", "topic", self.main[0])
+        self.topic = [self.commit(f"topic {number}") for number in range(2)]
+        self.git("checkout", "-q", "-b", "merged", "main")
+        self.git("merge", "-q", "--no-ff", "-m", "merge", "topic")
+        self.merged = self.git("rev-parse", "HEAD")
+
+    def git(self, *arguments: str) -> str:
+        """What git prints here."""
         names = ("-c", "user.name=a", "-c", "user.email=a@example.org")
-        done = subprocess.run(["git", *names, *arguments], cwd=made, check=True, capture_output=True, text=True)
+        done = subprocess.run(["git", *names, *arguments], cwd=self.path, check=True, capture_output=True, text=True)
         return done.stdout.strip()
 
-    git("init", "-q", "-b", "main")
-    commits = []
-    for number in range(3):
-        git("commit", "-q", "--allow-empty", "-m", str(number))
-        commits.append(git("rev-parse", "HEAD"))
-    git("checkout", "-q", "-b", "topic", commits[0])
-    git("commit", "-q", "--allow-empty", "-m", "topic")
+    def commit(self, text: str) -> str:
+        """A new commit with a file of its own."""
+        (self.path / text.replace(" ", "_")).write_text(text)
+        self.git("add", "--all")
+        self.git("commit", "-q", "-m", text)
+        return self.git("rev-parse", "HEAD")
 
-    def base(**variables: str) -> str:
-        empty = dict.fromkeys(("GIVEN", "GROUP", "TARGET", "BEFORE"), "")
-        done = bash(script("base"), made, **{**empty, **variables})
+    def clone(self, folder: Path, commit: str, depth: int) -> Path:
+        """A checkout as a runner makes it: detached, of all history or of its last commits."""
+        folder.mkdir()
+        wanted = (f"--depth={depth}", "origin", commit) if depth else ("origin", "+refs/heads/*:refs/remotes/origin/*")
+        for command in (
+            ("init", "-q"),
+            ("remote", "add", "origin", self.path.as_uri()),
+            ("fetch", "-q", "--no-tags", *wanted),
+            ("checkout", "-q", "--detach", commit),
+        ):
+            subprocess.run(["git", *command], cwd=folder, check=True, capture_output=True)
+        return folder
+
+
+def evaluated(text: Any, known: dict[str, Any]) -> str:
+    """A text with each `${{ a.b.c }}` replaced by the value at that path, or nothing where there is none."""
+
+    def value(found: re.Match[str]) -> str:
+        here: Any = known
+        for part in found[1].split("."):
+            here = here.get(part, "") if isinstance(here, dict) else ""
+        return str(here)
+
+    return re.sub(r"\$\{\{ ([\w.-]+) \}\}", value, str(text))
+
+
+def run_action(folder: Path, tmp_path: Path, event: dict[str, Any], **inputs: str) -> dict[str, str]:
+    """Run the action's shell steps in order for an event, with a `python` that writes down what it is called with."""
+    program = tmp_path / "bin" / "python"
+    program.parent.mkdir()
+    program.write_text(f'#!/bin/sh\necho "$@" >>{tmp_path}/called\n')
+    program.chmod(0o755)
+    defaults = {name: one["default"] for name, one in action()["inputs"].items()}
+    known: dict[str, Any] = {"github": {"event": event}, "inputs": {**defaults, **inputs}, "steps": {}}
+    for step in action()["runs"]["steps"]:
+        if "run" not in step:
+            continue
+        written = tmp_path / "output"
+        written.write_text("")
+        variables = {name: evaluated(text, known) for name, text in step.get("env", {}).items()}
+        done = bash(
+            step["run"],
+            folder,
+            **{**variables, "GITHUB_OUTPUT": str(written), "GITHUB_ACTION_PATH": str(ROOT)},
+            PATH=f"{program.parent}:{os.environ['PATH']}",
+        )
         assert done.returncode == 0, done.stderr
-        return (made / "output").read_text().splitlines()[-1].removeprefix("base=")
+        outputs = dict(line.split("=", 1) for line in written.read_text().splitlines())
+        known["steps"][step.get("id", "")] = {"outputs": outputs}
+    return {name: evaluated(one["value"], known) for name, one in action()["outputs"].items()}
 
-    assert base() == commits[0]
-    assert base(GIVEN="main") == commits[2]
-    assert base(GROUP=commits[1]) == commits[1]
-    assert base(BEFORE="0" * 40) == commits[0]
-    assert base(BEFORE=commits[1]) == commits[1]
-    git("merge", "-q", "--no-ff", "-m", "merge", "main")
-    git("checkout", "-q", "main")
-    git("merge", "-q", "--no-ff", "-m", "pull request", "topic")
-    assert base(TARGET="main") == commits[2]
+
+NEW = "0" * 40
+"""The commit that an event names where a branch is new."""
+
+
+@pytest.mark.parametrize("depth", [0, 1])
+@pytest.mark.parametrize(
+    ("head", "wanted", "event"),
+    [
+        # the event's frozen base is older than the merge commit's
+        ("merged", "main 2", {"pull_request": {"base": {"ref": "main", "sha": "main 1"}}}),
+        ("topic 1", "main 0", {"pull_request": {"base": {"ref": "main", "sha": "main 2"}}}),
+        ("main 2", "main 0", {"before": "main 0"}),
+        ("topic 1", "main 0", {"before": NEW, "repository": {"default_branch": "main"}}),
+        ("main 2", "main 1", {"before": NEW, "repository": {"default_branch": "main"}}),
+        ("topic 1", "main 0", {"before": "f" * 40, "repository": {"default_branch": "main"}}),
+        ("merged", "main 1", {"merge_group": {"base_sha": "main 1"}}),
+        ("topic 1", "topic 0", {}),
+    ],
+    ids=["merge commit", "pull request", "push", "new branch", "new main", "forced push", "group", "schedule"],
+)
+def test_its_steps_run_in_a_checkout_for_each_event(
+    tmp_path: Path, head: str, wanted: str, event: dict[str, Any], depth: int
+) -> None:
+    """Installs the package, and gates with the right base for the event, in a full clone and in a shallow one."""
+    server = Pushed(tmp_path)
+    names = {f"main {number}": one for number, one in enumerate(server.main)}
+    names |= {f"topic {number}": one for number, one in enumerate(server.topic)} | {"merged": server.merged}
+    made = _with_commits(event, names)
+    outputs = run_action(server.clone(tmp_path / "checkout", names[head], depth), tmp_path, made, extras="cuda13")
+    assert outputs == {"exit-code": "0", "verdict": "passed", "base": names[wanted]}
+    install, gate = (tmp_path / "called").read_text().splitlines()
+    assert install.startswith("-m pip install")
+    assert install.endswith(f"{ROOT}[cuda13]")
+    assert gate.startswith(f"-m opgauge gate --base {names[wanted]} ")
+
+
+def _with_commits(value: Any, names: dict[str, str]) -> Any:
+    """An event whose commits are named, with their hashes."""
+    if isinstance(value, dict):
+        return {key: _with_commits(one, names) for key, one in value.items()}
+    return names.get(value, value)
+
+
+@pytest.mark.parametrize("depth", [0, 1])
+def test_a_named_base_is_the_branch_of_the_server(tmp_path: Path, depth: int) -> None:
+    """The input `base` goes before the event, and may name a branch that the clone lacks."""
+    server = Pushed(tmp_path)
+    checkout = server.clone(tmp_path / "checkout", server.topic[1], depth)
+    assert run_action(checkout, tmp_path, {"before": server.topic[0]}, base="main")["base"] == server.main[2]
+
+
+def test_a_missing_folder_is_a_usage_error(tmp_path: Path) -> None:
+    """Exit code 1 would say slower."""
+    done = bash(script("gate"), tmp_path, FOLDER="gone", OUTPUT="out", BASE="HEAD", ARGUMENTS="", DEVICE="", ALLOW="")
+    assert done.returncode == 2
+    assert json.loads((tmp_path / "out" / "gate.json").read_text())["verdict"] == "usage"
+
+
+@pytest.mark.skipif(shutil.which("shellcheck") is None, reason="needs shellcheck")
+def test_shellcheck_finds_nothing_in_the_scripts() -> None:
+    """Scripts of the GitHub action and of the GitLab jobs."""
+    scripts = {f"{step['name']}": ("bash", step["run"]) for step in action()["runs"]["steps"] if "run" in step}
+    jobs = yaml.safe_load((ROOT / "ci" / "gitlab.yml").read_text())
+    scripts |= {name: ("sh", "\n".join(job["script"])) for name, job in jobs.items() if "script" in job}
+    assert len(scripts) == 5
+    for name, (shell, text) in scripts.items():
+        # arguments are meant to be split; variables come from `env`
+        command = ["shellcheck", "--shell", shell, "--exclude", "SC2086,SC2153,SC2154", "-"]
+        done = subprocess.run(command, input=text, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, f"{name}: {done.stdout}"
 
 
 def test_its_options_are_the_commands() -> None:

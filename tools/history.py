@@ -11,7 +11,7 @@ import argparse
 import subprocess
 import sys
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -26,8 +26,9 @@ from opgauge.harness.run.environment import capture
 from opgauge.harness.run.execute import LocalExecutor
 from opgauge.harness.run.runner import plan, run
 from opgauge.harness.run.tree import checkout
+from opgauge.harness.run.worker_process import PRELOADED
 from opgauge.harness.store.queries import RunInfo
-from opgauge.harness.trust.self_test import slowed_copy
+from opgauge.harness.trust import planted
 from opgauge.harness.worker.interleave import TURNS
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -67,11 +68,15 @@ class Planted:
 
 @dataclass(slots=True)
 class CommitRun:
-    """A commit, its checked-out tree, and what was measured there. tree: what workers import `ops` from."""
+    """A commit, its checked-out tree, and what was measured there. tree: what workers import `ops` from.
+
+    slowed: shares by which kernels are slowed down.
+    """
 
     commit: str
     environment: Environment
     tree: Path
+    slowed: Mapping[planted.Slowed, float]
     started: datetime | None = None
     finished: datetime | None = None
     results: list[Result] = field(default_factory=list)
@@ -121,25 +126,27 @@ def _chosen(ops: Sequence[str], tag: str) -> list[Case]:
 
 
 def _checked_out(
-    stack: ExitStack, listed: Sequence[str], cases: Sequence[Case], planted: Sequence[Planted]
+    stack: ExitStack, listed: Sequence[str], cases: Sequence[Case], slowdowns: Sequence[Planted]
 ) -> Iterator[CommitRun]:
-    """Each commit with its tree; a planted one with a slowed copy of it."""
+    """Each commit with its tree, and the shares by which its kernels are slowed down."""
     for place, commit in enumerate(listed):
         tree = stack.enter_context(checkout(ROOT, commit))
         here = capture([DEVICE], cases=cases, tree=tree)
         soft = {**here.soft, "project": "opgauge", "branch": "main"}
-        for one in planted:
-            if one.covers(place):
-                tree = stack.enter_context(slowed_copy(tree, [(one.op, "optimized", DEVICE)], one.share))
-                soft["planted"] = "; ".join(filter(None, (soft.get("planted", ""), str(one))))
-        yield CommitRun(commit, replace(here, soft=soft), tree)
+        here_planted = [one for one in slowdowns if one.covers(place)]
+        if here_planted:
+            soft["planted"] = "; ".join(map(str, here_planted))
+        slowed = {(one.op, "optimized", DEVICE): one.share for one in here_planted}
+        yield CommitRun(commit, replace(here, soft=soft), tree, slowed)
 
 
 def _measure(one: CommitRun, cases: Sequence[Case], limits: Limits, block: int) -> None:
     """One round of a commit, in a process of its own."""
     one.started = one.started or datetime.now(UTC)
     trials = plan(cases, implementations=IMPLEMENTATIONS, devices=[DEVICE])
-    with LocalExecutor(limits=limits, ops_tree=one.tree) as executor:
+    preload = (*PRELOADED, planted.__name__)
+    environment = planted.environment(one.slowed)
+    with LocalExecutor(limits=limits, ops_tree=one.tree, preload=preload, environment=environment) as executor:
         one.results += run(trials, executor, block=block)
     one.finished = datetime.now(UTC)
 

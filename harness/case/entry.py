@@ -47,7 +47,7 @@ def read_shared(op: Op, node: YamlNode | None, what: str, known: Iterable[str], 
     keys: dict[str, YamlNode] = {}
     if node is not None:
         with collecting(mistakes):
-            keys = known_entries(node, what, known, mistakes)
+            keys = known_entries(node, what, known, mistakes, _advice(op))
     fields: dict[str, YamlNode] = {}
     gate: dict[str, YamlNode] = {}
     tags: tuple[str, ...] = ()
@@ -65,6 +65,12 @@ def read_shared(op: Op, node: YamlNode | None, what: str, known: Iterable[str], 
             elif key == "note":
                 note = read_node(value, "note", str)
     return Shared(fields, gate, tags, note)
+
+
+def _advice(op: Op) -> dict[str, str]:
+    """Corrections of keys that belong one level deeper."""
+    sections = {item.name: "shapes" for item in op.inputs} | dict.fromkeys(record_hints(op.params), "params")
+    return {name: f"write {section}: {{{name}: …}}" for name, section in sections.items()}
 
 
 def _read_section(op: Op, section: str, node: YamlNode, mistakes: list[Mistake]) -> dict[str, YamlNode]:

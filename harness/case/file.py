@@ -88,6 +88,8 @@ def _read_file(file: Path, mistakes: list[Mistake]) -> list[Written]:
 
 
 def _read_document(document: YamlNode, mistakes: list[Mistake], room: int) -> list[Written]:
+    if isinstance(document.value, list):
+        raise wrong(document.place, "a document has one op, not a list; write a line `---` between the ops of a file")
     keys = known_entries(document, "a document", DOCUMENT_KEYS, mistakes)
     for key in ("op", "cases"):
         if key not in keys:

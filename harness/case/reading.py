@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from types import MappingProxyType
 from typing import Any
 
 from opgauge.harness.case.document import YamlNode
@@ -25,13 +26,23 @@ def wrong(place: Position, text: str) -> CaseFileError:
     return CaseFileError([Mistake(place, text)])
 
 
-def known_entries(node: YamlNode, what: str, known: Iterable[str], mistakes: list[Mistake]) -> dict[str, YamlNode]:
-    """The entries of a mapping with known keys; unknown keys are appended to `mistakes`."""
+def known_entries(
+    node: YamlNode,
+    what: str,
+    known: Iterable[str],
+    mistakes: list[Mistake],
+    advice: Mapping[str, str] = MappingProxyType({}),
+) -> dict[str, YamlNode]:
+    """The entries of a mapping with known keys; unknown keys are appended to `mistakes`.
+
+    advice: by unknown key, what to write instead of it; by default the nearest known key is suggested.
+    """
     entries = entries_of(node, what)
     names = list(known)
+    corrections = {"<<": "use defaults, or an anchor per value", **advice}
     for key in entries:
         if key not in names:
-            hint = "; use defaults, or an anchor per value" if key == "<<" else did_you_mean(key, names)
+            hint = f"; {corrections[key]}" if key in corrections else did_you_mean(key, names)
             mistakes.append(Mistake(node.keys[key], f"unknown key {key!r} of {what}{hint}"))
     return {key: value for key, value in entries.items() if key in names}
 

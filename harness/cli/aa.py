@@ -49,6 +49,7 @@ def aa(
     Example: opgauge aa --runs 20 --tag smoke --op sign
     """
     from opgauge.harness.gate.record import BASE, HEAD
+    from opgauge.harness.project import active
     from opgauge.harness.run.environment import commit
     from opgauge.harness.run.tree import Tree, find_tree
     from opgauge.harness.settings import load_settings
@@ -57,6 +58,7 @@ def aa(
 
     started = monotonic()
     path = find_tree(tree or Path.cwd())
+    active.build(path)
     same = Tree(path, commit(path), "this tree")
     conditions = load_conditions(path, policy, schedule(pairs, most_pairs), block_s, threads, method)
     selection = gating.selected(

@@ -1,8 +1,9 @@
-"""`opgauge inject`: planted slowdowns, which measure how many the gate detects."""
+"""`opgauge inject`: whether the gate detects a planted slowdown."""
 
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Annotated
@@ -43,14 +44,15 @@ def inject(
     as_json: AsJson = False,
     db: Database = None,
 ) -> None:
-    """Plant a slowdown in a copy of all kernels, run the gate against it, and count the detected ones.
+    """Slow down the selected kernels, gate them against the unchanged ones, and count the detected slowdowns.
 
-    Each case is judged by itself, as if it were the only slow one of a run, and by its times alone, since counting
-    launches would detect the planted one. Prints the detected share with 95 % bounds and the seconds of sampling
-    that it took, and stores them.
+    The base and the head are the same tree; the processes of the head add the slowdown to each call. Each case is
+    judged as the only slow one of a run, and by its times alone: counting launches would find the planted one. Prints
+    and stores the share detected with 95 % bounds, and the seconds of sampling.
 
     Example: opgauge inject --slowdown 0.05 --op sign
     """
+    from opgauge.harness.project import active
     from opgauge.harness.run.environment import commit
     from opgauge.harness.run.tree import Tree, find_tree
     from opgauge.harness.settings import load_settings
@@ -59,6 +61,7 @@ def inject(
 
     started = monotonic()
     path = find_tree(tree or Path.cwd())
+    active.build(path)
     own = Tree(path, commit(path), "this tree")
     conditions = by_time_alone(
         aa.load_conditions(path, policy, aa.schedule(pairs, most_pairs), block_s, threads, method), among
@@ -90,11 +93,11 @@ def plant(
     runs: int,
     done: list[GateRun],
 ) -> None:
-    """Compare a tree with a copy of it in which every selected kernel is slower."""
+    """Gate the tree against itself with every selected kernel slowed down in the processes of the head."""
     from opgauge.harness.gate.record import BASE, HEAD
     from opgauge.harness.gate.selection import plan
-    from opgauge.harness.run.tree import Tree
-    from opgauge.harness.trust.self_test import out_of_reach, repeat, slowed_copy
+    from opgauge.harness.trust import planted
+    from opgauge.harness.trust.self_test import out_of_reach, repeat
     from opgauge.ops import Device
 
     with gating.worker_pool({BASE: own, HEAD: own}, settings, timeout) as pool:
@@ -105,9 +108,13 @@ def plant(
         said = f"cannot be detected in {len(beyond)} of {len(subjects)} cases: their thresholds are not below"
         typer.echo(f"{100 * slowdown:g} % {said} (see --policy)", err=True)
     kernels = [(one.op, one.implementation, Device.parse(one.device).backend) for one in subjects]
-    with slowed_copy(own.path, kernels, slowdown) as copy:
-        trees = {BASE: own, HEAD: Tree(copy, own.commit, f"{100 * slowdown:g} % slower")}
-        with gating.worker_pool(trees, settings, timeout) as pool:
-            for run in repeat(pool, selection, conditions, runs):
-                done.append(run)
-                typer.echo(f"{len(done)}/{runs} {gating.line(run)}", err=True)
+    slowed = replace(
+        own,
+        label=f"{100 * slowdown:g} % slower",
+        preload=(planted.__name__,),
+        environment=planted.environment(dict.fromkeys(kernels, slowdown)),
+    )
+    with gating.worker_pool({BASE: own, HEAD: slowed}, settings, timeout) as pool:
+        for run in repeat(pool, selection, conditions, runs):
+            done.append(run)
+            typer.echo(f"{len(done)}/{runs} {gating.line(run)}", err=True)

@@ -111,13 +111,14 @@ class WorkerPool:
 
         preload: modules that it imports while it waits. environment: more variables.
         """
+        tree = self.trees[side]
         return LocalExecutor(
             timeout_s=self._timeout_s,
-            ops_tree=self.trees[side].path,
+            ops_tree=tree.path,
             threads=self._threads,
             memory_bytes=self._memory_bytes,
-            environment={"NUMBA_CACHE_DIR": self.cache(side), **(environment or {})},
-            preload=preload,
+            environment={"NUMBA_CACHE_DIR": self.cache(side), **tree.environment, **(environment or {})},
+            preload=(*preload, *tree.preload),
         )
 
     def look_ahead(

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import importlib
+import os
 import subprocess
 import sys
+import traceback
 from collections.abc import Iterator
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
@@ -50,12 +52,20 @@ def load_ops(project: Project, tree: Path | None = None) -> list[str]:
         try:
             module = _import(configured, project, where, entry)
         except Exception as error:
-            msg = f"{entry} cannot be imported: {type(error).__name__}: {error}"
+            build = "; `opgauge run` and `gate` run the build command first" if configured.build else ""
+            msg = f"{entry} cannot be imported: {type(error).__name__}: {error}{_place(error, where)}{build}"
             raise TreeError(msg) from error
         if module is not None:
             loaded.append(str(module.__file__))
     _refuse_strangers(where, project.tree)
     return loaded
+
+
+def _place(error: Exception, tree: Path) -> str:
+    """The innermost line of the project that an error passed through, as a suffix of its message."""
+    frames = traceback.extract_tb(error.__traceback__)
+    inside = [frame for frame in frames if Path(frame.filename).is_relative_to(tree)]
+    return f" ({Path(inside[-1].filename).relative_to(tree)}:{inside[-1].lineno})" if inside else ""
 
 
 def build(project: Project, tree: Path) -> None:
@@ -64,11 +74,24 @@ def build(project: Project, tree: Path) -> None:
     if not command:
         return
     done = subprocess.run(
-        ["sh", "-c", command], cwd=tree, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
+        ["sh", "-c", command],
+        cwd=tree,
+        env=_build_environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
     )
     if done.returncode:
         msg = f"`{command}` failed in {tree} with exit code {done.returncode}:\n{done.stdout[-BUILD_LOG:]}"
         raise TreeError(msg)
+
+
+def _build_environment() -> dict[str, str]:
+    """Variables of a build command: `python` is the one that runs here, also in an environment not activated."""
+    if sys.prefix == sys.base_prefix:
+        return {**os.environ}
+    return {**os.environ, "PATH": os.pathsep.join([str(Path(sys.prefix) / "bin"), os.environ.get("PATH", "")])}
 
 
 def _extend_path(configured: Project, original: Project, tree: Path) -> None:
@@ -107,7 +130,11 @@ def _import_file(file: Path, tree: Path) -> ModuleType:
         raise ImportError(msg)
     module = module_from_spec(spec)
     sys.modules[name] = module
-    spec.loader.exec_module(module)
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
     return module
 
 

@@ -12,9 +12,9 @@ import signal
 import subprocess
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 
@@ -34,14 +34,17 @@ ENDINGS = (signal.SIGTERM, signal.SIGHUP)
 
 @dataclass(frozen=True, slots=True)
 class Tree:
-    """A folder that contains `ops`.
+    """A folder that contains `ops`, or a project's.
 
-    commit: full, with `-dirty` if files differ from it; label: the user's name of it.
+    commit: full, with `-dirty` if files differ from it. label: the name in reports. preload: modules that its worker
+    processes import after its ops. environment: more variables of these processes.
     """
 
     path: Path
     commit: str
     label: str
+    preload: tuple[str, ...] = ()
+    environment: Mapping[str, str] = field(default_factory=dict)
 
     def __str__(self) -> str:
         short = self.commit[:12] + ("-dirty" if self.commit.endswith("-dirty") else "")

@@ -1,4 +1,6 @@
-"""Planted slowdowns by a share of a kernel's own time, for `opgauge inject`, which copies this file into `ops`.
+"""Slows kernels down by a share of their own time, in the worker processes of `opgauge inject`.
+
+A process that imports this module with the variable `OPGAUGE_PLANTED_SLOWDOWN` slows down the kernels that it names.
 
 On the CPU, a call is followed by spinning for the share of its time; on CUDA by a kernel that waits for the share of a
 cold call's time, less the cost of one more launch. If that launch alone costs more than the share, the slowdown is
@@ -7,7 +9,9 @@ larger than requested; the actual one is measured.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+import json
+import os
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -21,17 +25,27 @@ from opgauge.ops._core.backend import cupy
 from opgauge.ops._core.kernel import Bound, Kernel
 from opgauge.ops._core.registry import _KERNELS
 
+VARIABLE = "OPGAUGE_PLANTED_SLOWDOWN"
+"""Environment variable: JSON of the arguments of `plant`."""
+Slowed = tuple[str, str, str]
+"""Op, implementation and backend."""
 REPEATS = 15
 """Timed calls; the least or the median counts."""
 SOME_CYCLES = 100_000
 """Cycles of waiting from which the duration of a cycle is computed."""
 
 
-def plant(chosen: Collection[tuple[str, str, str]], slowdown: float) -> None:
-    """Slow down every kernel of these ops, implementations and backends by a share (0.05 is 5 %)."""
+def environment(shares: Mapping[Slowed, float]) -> dict[str, str]:
+    """Variables under which a process that imports this module calls `plant` with these shares."""
+    return {VARIABLE: json.dumps([(*key, share) for key, share in sorted(shares.items())])}
+
+
+def plant(shares: Mapping[Slowed, float]) -> None:
+    """Slow down kernels, each by a share of its time (0.05 is 5 %)."""
     for key, kernel in list(_KERNELS.items()):
-        if (key.op, key.implementation, key.backend) in chosen:
-            _KERNELS[key] = replace(kernel, function=partial(_bind, kernel, slowdown), prepare=True)
+        share = shares.get((key.op, key.implementation, key.backend))
+        if share is not None:
+            _KERNELS[key] = replace(kernel, function=partial(_bind, kernel, share), prepare=True)
 
 
 def _bind(kernel: Kernel, slowdown: float, **arguments: Any) -> Bound:
@@ -103,3 +117,7 @@ def _slow_cuda(call: Bound, slowdown: float) -> Bound:
         cycle_ns = (long_ns - short_ns) / (9 * SOME_CYCLES)
         missing_ns = time_ns(call) * (1 + slowdown) - time_ns(both)
     return partial(both, max(0, int(missing_ns / cycle_ns)))
+
+
+if VARIABLE in os.environ:
+    plant({(op, name, backend): share for op, name, backend, share in json.loads(os.environ[VARIABLE])})

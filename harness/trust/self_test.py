@@ -5,13 +5,10 @@ The outcome is a flat record of figures, with the cases, which the database stor
 
 from __future__ import annotations
 
-import shutil
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import expm1, log
-from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -23,11 +20,8 @@ from opgauge.harness.gate.record import HEAD
 from opgauge.harness.gate.run import Conditions, GateRun, gate
 from opgauge.harness.gate.selection import GatePlan, Selection, plan
 from opgauge.harness.judge.verdict import Comparison, Kind, Subject, Verdict
-from opgauge.harness.run.tree import CASES, temporary_folder
 from opgauge.harness.trust.share import Share
 
-PLANTED = Path(__file__).parent
-"""Folder of the module that is planted."""
 FROM_US = (0.0, 10.0, 40.0)
 """Least times per call, in microseconds, for which the detected share is computed."""
 WITHIN_S = (2.0, 10.0)
@@ -113,22 +107,6 @@ def out_of_reach(laid: GatePlan, policy: Policy, slowdown: float) -> list[Subjec
         for job in laid.jobs
         if job.is_paired and policy.rule_of(job.subject, laid.own.get(job.subject, NOTHING_ASKED)).threshold >= slowdown
     ]
-
-
-@contextmanager
-def slowed_copy(tree: Path, kernels: Iterable[tuple[str, str, str]], slowdown: float) -> Iterator[Path]:
-    """A copy of a tree's ops and cases in which kernels, by op, implementation and backend, take longer by a share."""
-    with temporary_folder("opgauge-slowed-") as copy:
-        skipped = shutil.ignore_patterns("__pycache__")
-        for name in ("ops", CASES):
-            if (tree / name).is_dir():
-                shutil.copytree(tree / name, copy / name, ignore=skipped)
-        for suffix in (".py", ".cu"):
-            shutil.copy(PLANTED / f"planted{suffix}", copy / "ops" / f"_planted{suffix}")
-        with (copy / "ops" / "__init__.py").open("a", encoding="utf-8") as file:
-            arguments = f"{sorted(set(kernels))!r}, {slowdown!r}"
-            file.write(f"\nfrom ._planted import plant as _plant\n\n_plant({arguments})\n")
-        yield copy
 
 
 def by_time_alone(conditions: Conditions, among: int) -> Conditions:

@@ -334,7 +334,10 @@ MISTAKES = {
     "YAML tag": ("op: ‸!!python/object:os.system ls\n", "the YAML tag "),
     "empty file": ("‸", "the file is empty"),
     "only a comment": ("‸# nothing\n", "the file is empty"),
-    "a list for a document": ("‸- a\n", "a document should be a mapping"),
+    "a list for a document": ("‸- a\n", "a document has one op, not a list; write a line `---`"),
+    "a parameter for a key": (HEAD + CASE % ", ‸porder: 2", "write params: {porder: …}"),
+    "an input for a key": (HEAD + CASE % ", ‸x: [2]", "write shapes: {x: …}"),
+    "a merge key": (HEAD + CASE % ", ‸<<: {}", "use defaults"),
     "an empty document": ("---\n‸---\n", "a document should be a mapping, not null"),
 }
 

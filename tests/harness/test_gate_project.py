@@ -94,11 +94,15 @@ class ForeignProject:
         file.write_text(text.replace(before, after))
 
     def gate(self, *arguments: str, base: str = "HEAD") -> tuple[int, str]:
-        """Exit code and output of `opgauge gate` in a process of its own."""
+        """Exit code and output of `opgauge gate`."""
+        return self.opgauge("gate", "--base", base, *QUICK, *arguments)
+
+    def opgauge(self, *arguments: str) -> tuple[int, str]:
+        """Exit code and output of a command in a process of its own."""
         outside = {name: value for name, value in os.environ.items() if not name.startswith(("GITHUB_", "OPGAUGE_"))}
         path = os.pathsep.join([str(ROOT / "tools" / "package"), os.environ.get("PYTHONPATH", "")])
         done = subprocess.run(
-            [sys.executable, "-P", "-m", "opgauge", "gate", "--base", base, *QUICK, *arguments],
+            [sys.executable, "-P", "-m", "opgauge", *arguments],
             cwd=self.path,
             env={**outside, "PYTHONPATH": path},
             capture_output=True,
@@ -169,6 +173,15 @@ def test_reports_are_written_where_nothing_is_measured(
     (error,) = ET.parse(files[0]).getroot().iter("error")  # noqa: S314  our own
     assert reason in error.get("message", "")
     assert reason.replace("_", "") in files[1].read_text()
+
+
+def test_a_planted_slowdown_of_a_project_is_detected(project: ForeignProject) -> None:
+    """`inject` slows a project's kernel down without a change of its files, and the gate detects it."""
+    code, said = project.opgauge("inject", "--slowdown", "4", *QUICK, "--json")
+    assert code == 0, said
+    assert '"decisions": 1' in said
+    assert '"slower": 1' in said
+    assert project.git("status", "--porcelain") == ""
 
 
 def test_removed_and_renamed_ops_are_told(project: ForeignProject) -> None:

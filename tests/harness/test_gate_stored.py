@@ -24,7 +24,7 @@ from opgauge.harness.result.result import Environment, Measurement, Result, Stat
 from opgauge.harness.run.environment import capture
 from opgauge.harness.store import Store
 from opgauge.harness.store.queries import list_self_tests
-from opgauge.harness.trust.self_test import PLANTED, caught, false_alarms, out_of_reach
+from opgauge.harness.trust.self_test import caught, false_alarms, out_of_reach
 from opgauge.harness.trust.share import Share
 from opgauge.harness.trust.table import caught_table
 
@@ -167,8 +167,6 @@ def test_self_tests_run_and_are_stored(tmp_path: Path) -> None:
     assert (aa.data["decisions"], aa.data["slower"], aa.data["faster"], aa.data["red"]) == (2, 0, 0, 0)
     assert 0 < aa.data["measuring_share"] < 1
     assert inject.data["caught_low"] == pytest.approx(0.025)
-    assert (PLANTED / "planted.cu").is_file()
-    assert not (tree.path / "ops" / "_planted.py").exists()
 
 
 def test_each_run_counts_its_own_time() -> None:

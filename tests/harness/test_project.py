@@ -10,7 +10,7 @@ import pytest
 from opgauge.harness.errors import ConfigurationError, TreeError
 from opgauge.harness.project.changes import matches, touched_ops
 from opgauge.harness.project.configuration import Project, find_project, read_project
-from opgauge.harness.project.loading import build
+from opgauge.harness.project.loading import build, load_ops
 
 
 def configure(folder: Path, text: str, name: str = "opgauge.toml") -> Path:
@@ -76,12 +76,24 @@ def test_declared_paths_decide_what_a_change_concerns(tmp_path: Path) -> None:
 
 
 def test_a_failed_build_says_what_it_printed(tmp_path: Path) -> None:
-    """The build command runs in the tree; its failure is an error with the end of its output."""
+    """The build command runs in the tree with this Python; its failure is an error with the end of its output."""
     made = project(tmp_path, 'build = "echo built > built.txt"\n')
     build(made, tmp_path)
+    python = project(tmp_path, "build = \"python -c 'import sys; print(sys.prefix)' >prefix.txt\"\n")
+    build(python, tmp_path)
+    assert (tmp_path / "prefix.txt").read_text().strip() == sys.prefix
     assert (tmp_path / "built.txt").read_text() == "built\n"
     with pytest.raises(TreeError, match="no rule to make that"):
         build(project(tmp_path, "build = \"echo 'no rule to make that'; exit 2\"\n"), tmp_path)
+
+
+def test_a_failed_import_names_the_line_of_the_project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The innermost line of the project stands in the message, and that a build command would run first."""
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    (tmp_path / "unbuilt.py").write_text("\nimport module_that_a_build_would_make\n")
+    (tmp_path / "hook.py").write_text("import unbuilt\n")
+    with pytest.raises(TreeError, match=r"ModuleNotFoundError: .* \(unbuilt\.py:2\); `opgauge run` and `gate` run"):
+        load_ops(project(tmp_path, 'ops = ["hook.py"]\nbuild = "make"\n'))
 
 
 def test_ops_of_another_checkout_are_imported_from_there(tmp_path: Path) -> None:

@@ -231,6 +231,22 @@ def test_the_bound_lets_honest_sums_pass_and_no_shortcut(dtype: str) -> None:
     assert np.mean(np.abs(wrong - want["out"]) > bound) > (0.3 if dtype == "float32" else 0.03)
 
 
+def test_chance_leaves_no_element_without_a_bound() -> None:
+    """A running mean in float32 is right everywhere, also where few perturbations cancel."""
+    x = np.random.default_rng(2).normal(size=(128, 4096)).astype(np.float32)
+
+    def call(arrays: Any) -> dict[str, Any]:
+        return {"out": np.lib.stride_tricks.sliding_window_view(arrays["x"], 10, -1).mean(-1)}
+
+    wide = {"x": x.astype(np.float64)}
+    want = call(wide)
+    bound = np.asarray(perturbation_bound(call, wide, want, "float32")["out"])
+    total = x[:, :10].sum(-1)
+    running = [total, *(total := total + x[:, last] - x[:, last - 10] for last in range(10, x.shape[1]))]
+    found = np.stack(running, -1) / np.float32(10)
+    assert np.all(np.abs(found - want["out"]) <= bound)
+
+
 def test_a_stated_tolerance_goes_before() -> None:
     """Relative with a least size, relative and absolute, or by dtype; a dtype that it lacks is an error."""
     arrays = {"x": np.array([1.0, 100.0]), "weight": np.ones(2)}
