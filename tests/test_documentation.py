@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 import shlex
+import tomllib
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -40,6 +41,16 @@ def test_every_command_has_an_example() -> None:
     """Each command's help shows how it is called, by its own name."""
     for name, text in help_texts():
         assert re.search(rf"Example: .*{name}\b", text), name
+
+
+def test_the_version_is_the_same_everywhere() -> None:
+    """pyproject.toml, the topmost heading of CHANGELOG.md, and the tags in pages."""
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
+    heading = re.search(r"^## (\S+), ", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE)
+    assert heading is not None
+    assert heading[1] == version
+    tags = {tag for page in PAGES for tag in re.findall(r"\bv(\d+\.\d+\.\d+)\b", page.read_text(encoding="utf-8"))}
+    assert tags == {version}
 
 
 def test_a_missing_mark_is_noticed() -> None:
