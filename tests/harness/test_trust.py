@@ -12,6 +12,7 @@ from opgauge.harness.gate.record import BASE, HEAD, BlockOutcome, Job, JobRecord
 from opgauge.harness.judge.verdict import Subject
 from opgauge.harness.measure import Limits
 from opgauge.harness.result.result import Status, Trial
+from opgauge.harness.trust.cheat_rates import CheatOutcome, cheat_rates
 from opgauge.harness.worker import attempt, bits, buffers
 from opgauge.harness.worker import bench as bench_module
 from opgauge.harness.worker.attempt import Trusted
@@ -112,3 +113,18 @@ def test_a_bench_computes_the_reference_when_the_next_trial_wants_it() -> None:
     assert fresh.expected is None
     assert fresh.run(Trial(CASE, "optimized", "cpu", "cpu"), QUICK).status is Status.OK
     assert fresh.expected is not None
+
+
+def test_rates_of_cheats_name_those_that_passed() -> None:
+    """A cheat without a reason was not flagged: it lowers the share and is named in its family."""
+    cheats = [
+        CheatOutcome("lazy", "one", "late"),
+        CheatOutcome("lazy", "two", ""),
+        CheatOutcome("process", "three", "x"),
+    ]
+    found = cheat_rates(cheats, ["", "", "slow", ""])
+    assert found["flagged_share"] == pytest.approx(2 / 3)
+    assert found["flagged_low"] < 2 / 3 < found["flagged_high"]
+    assert found["honest_flagged_share"] == pytest.approx(1 / 4)
+    assert found["cases"][0] == {"family": "lazy", "kinds": 2, "flagged": 1, "not_flagged": "two"}
+    assert found["cases"][1]["not_flagged"] == ""

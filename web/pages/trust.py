@@ -22,7 +22,7 @@ from opgauge.web.view import Paging, page
 LEAST_RUNS = 4
 PAIRED = 6
 WITHIN = 1.4826
-KINDS = ("aa", "inject", "agree")
+KINDS = ("aa", "inject", "agree", "cheats")
 ROWS = 200
 HIDDEN = ("case_id",)
 router = APIRouter()
