@@ -7,7 +7,7 @@ runs, so that a large change is named at once. Small ones need `opgauge gate`.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from math import exp, inf, log, sqrt
@@ -136,21 +136,24 @@ def _spreads(reader: Reader, base: RunInfo, head: RunInfo) -> dict[tuple[str, st
     compared = {base.key, head.key}
     slugs = {reader.device(head, name).slug: name for name in device_names(head)}
     return {
-        (case_id, implementation, slugs[slug]): _spread([level for level in levels if level.run.key not in compared])
+        (case_id, implementation, slugs[slug]): _spread(levels, compared)
         for (case_id, implementation, slug), levels in recent.series.items()
         if slug in slugs
     }
 
 
-def _spread(levels: Sequence[Level]) -> SeriesSpread:
-    """Spread of the longest level of a series, so that its steps do not count as noise."""
-    known = timed(levels)
+def _spread(levels: Sequence[Level], left_out: Collection[int]) -> SeriesSpread:
+    """Spread of the longest level of a series without the runs `left_out`, by number: its steps are no noise.
+
+    Change points are those of the whole series: they are cached, and finding them takes longer than all else.
+    """
     steps = {id(point[1]) for point in change_points(levels)}
     parts: list[list[float]] = [[]]
-    for level, time in known:
+    for level, time in timed(levels):
         if id(level) in steps:
             parts.append([])
-        parts[-1].append(time)
+        if level.run.key not in left_out:
+            parts[-1].append(time)
     longest = max(parts, key=len)
     return spread_of(longest) if len(longest) > 1 else SeriesSpread()
 
