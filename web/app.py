@@ -50,7 +50,8 @@ AT_ONCE, AT_ONCE_REMOTE = {"sqlite": 2}, 16
 time only take the interpreter from each other, which costs half as much again. Others are waited for."""
 NOTIFY_S, END_S = 15.0, 5.0
 """Pause between looks for events; time that threads have to end."""
-TITLES = {404: "Not found", 405: "Not allowed", 422: "That cannot be read", 503: "The database does not answer"}
+TITLES = {404: "Not found", 405: "Not allowed", 422: "Invalid request", 503: "The database does not answer"}
+"""Headings of error pages by status."""
 _log = logging.getLogger("opgauge")
 _Message = MutableMapping[str, Any]
 _Send = Callable[[_Message], Awaitable[None]]
@@ -167,7 +168,7 @@ def _add_error_pages(app: FastAPI) -> None:
 
 
 def _error(request: Request, status: int, text: str, headers: dict[str, str] | None = None) -> Response:
-    """What went wrong, as a page; for the API as JSON."""
+    """An error as a page; for the API as JSON."""
     if "/api/" in request.url.path:
         return JSONResponse({"detail": text}, status, headers=headers)
     title = TITLES.get(status, "Something went wrong")

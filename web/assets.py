@@ -23,8 +23,10 @@ FILES = {
     "htmx.min.js": STATIC / "vendor" / "htmx.min.js",
     "plotly.css": STATIC / "vendor" / "plotly.css",
 }
+"""Static files by name; plotly.js comes from its package."""
 TYPES = {".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8", ".svg": "image/svg+xml"}
 FOREVER = "public, max-age=31536000, immutable"
+"""Media types by ending, and the cache header: an address changes with its content."""
 _STYLE_ID = re.compile(rb'getElementById\("([0-9a-f]{64})"\)')
 router = APIRouter(include_in_schema=False)
 
@@ -48,7 +50,7 @@ def asset(name: str) -> Asset:
 
 @cache
 def address(name: str) -> str:
-    """Where `name` is, by its content; plotly.js, which is large, by its version."""
+    """Address of `name`, with a hash of its content; plotly.js, which is large, has its version instead."""
     mark = version("plotly") if name == PLOTLY else hashlib.sha256(FILES[name].read_bytes()).hexdigest()[:12]
     return f"/static/{name}?v={mark}"
 

@@ -27,6 +27,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 LONGEST = 200
 OPEN_PATHS = ("/healthz",)
+"""Longest token in characters; paths that need no token."""
 _bearer = HTTPBearer(auto_error=False, description="`opgauge token create NAME --scope submit`")
 _Message = MutableMapping[str, Any]
 _Receive = Callable[[], Awaitable[_Message]]

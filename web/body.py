@@ -15,8 +15,9 @@ from starlette.requests import ClientDisconnect
 SENT_BYTES = 16 << 20
 UNPACKED_BYTES = 24 << 20
 HELD_BYTES = 192 << 20
-"""What all bodies that are being received or read may take together."""
+"""Largest body as sent, largest after unpacking, and memory of all bodies that are in flight."""
 PATIENCE_S = 120.0
+"""Seconds that a body may take to arrive."""
 _STEP = 1 << 20
 
 

@@ -1,4 +1,4 @@
-"""Figures as JSON for Plotly. Colours and fonts are the page's: opgauge.js lays them over by theme.
+"""Charts as JSON for Plotly. Colours and fonts are the page's: opgauge.js lays them over by theme.
 
 Every name in a figure comes from outside. Plotly reads a little HTML in texts, so they pass
 through `literal`, and hover templates are constants that refer to values by place. Figures are plain
@@ -25,10 +25,18 @@ from opgauge.web.profile import KernelTime
 from opgauge.web.reader import Level
 from opgauge.web.rows import CaseLevels
 
-SLOTS = {BASELINE: "baseline", OPTIMIZED: "optimized", "torch": "torch", "torch_compile": "compile"}
-SLOTS["torchvision"] = "vision"
+SLOTS = {
+    BASELINE: "baseline",
+    OPTIMIZED: "optimized",
+    "torch": "torch",
+    "torch_compile": "compile",
+    "torchvision": "vision",
+}
+"""Colours of implementations by name, as the style sheet calls them."""
 SYMBOLS = ("circle", "square", "diamond", "cross", "triangle-up", "x", "star")
+"""Markers, in the order of the series."""
 LABEL = 34
+"""Most characters of a name in a legend."""
 _VERDICTS = {"slower": "triangle-up", "faster": "triangle-down", "undecided": "diamond", "broken": "x"}
 MOST_SAMPLES = 2000
 DIGITS = 5

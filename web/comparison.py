@@ -27,7 +27,9 @@ from opgauge.web.regression import change_points, timed
 
 MOST = 5000
 LEAST_COMMIT = 6
+"""Most results of a run that are compared; fewest characters that name a commit."""
 USUAL = Rule()
+"""Rule of cases without a threshold of their own."""
 _BAD = frozenset(map(str, GRAVE))
 
 

@@ -24,6 +24,7 @@ WRITE_S = 30.0
 SPARE_FILES = 128
 """File descriptors that connections leave for the database and everything else."""
 SUMMARY_S = 10.0
+"""Seconds between two lines of the log about refused connections."""
 
 
 class ConnectionLimits:

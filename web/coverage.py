@@ -33,7 +33,7 @@ class PeerComparison:
 
 @dataclass(frozen=True, slots=True)
 class OpCoverage:
-    """What a run's cases of one op say: how many, median and worst ratio, share above 1.10, cliffs."""
+    """Cases of one op against their fastest peers: number, median and worst ratio, share above 1.10, cliffs."""
 
     op: str
     cases: int

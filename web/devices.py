@@ -1,4 +1,4 @@
-"""Where cases were measured: the devices and runs that have results of each, read once and then added to."""
+"""Devices and runs with results of each case, read once and then extended."""
 
 from __future__ import annotations
 

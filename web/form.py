@@ -10,6 +10,7 @@ from fastapi import Depends, HTTPException, Request
 MOST_BYTES = 16 << 10
 MOST_FIELDS = 20
 KIND = "application/x-www-form-urlencoded"
+"""Largest form in bytes and fields, and its media type."""
 
 
 async def form_of(request: Request) -> dict[str, str]:

@@ -16,6 +16,7 @@ from opgauge.harness.store.projects import Commit
 from opgauge.harness.store.queries import RunInfo
 
 USUAL_BRANCHES = ("main", "master", "trunk")
+"""Names that a default branch usually has."""
 _STEP = timedelta(microseconds=1)
 
 

@@ -37,6 +37,7 @@ RECENT = timedelta(days=7)
 """Age up to which events are announced: a new webhook is not told of the past."""
 TIMEOUT_S = 10.0
 SIGNATURE = "X-Opgauge-Signature"
+"""Seconds that a receiver may take; header of the signature."""
 
 
 def events_of(reader: Reader, now: datetime) -> Iterator[tuple[Event, str, dict[str, Any]]]:

@@ -22,7 +22,9 @@ from prometheus_client.multiprocess import MultiProcessCollector
 _Message = MutableMapping[str, Any]
 _Send = Callable[[_Message], Awaitable[None]]
 REQUEST_HEADER = b"x-request-id"
+"""Header of the request id."""
 BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
+"""Upper bounds of the latency histogram, in seconds."""
 REGISTRY = CollectorRegistry()
 REQUESTS = Counter("opgauge_http_requests", "Requests by route and status.", ("route", "status"), registry=REGISTRY)
 DURATION = Histogram(
@@ -42,6 +44,7 @@ POOL = Gauge(
     registry=REGISTRY,
 )
 DELIVERIES = Counter("opgauge_webhook_deliveries", "Messages to webhooks by outcome.", ("outcome",), registry=REGISTRY)
+"""Metrics of the service."""
 _shared: list[Path] = []
 _context: ContextVar[dict[str, str] | None] = ContextVar("request", default=None)
 log = structlog.wrap_logger(logging.getLogger("opgauge"), wrapper_class=structlog.stdlib.BoundLogger)

@@ -1,4 +1,4 @@
-"""Where every op stands on every device, by the latest run of each of its cases there."""
+"""Overview of every op on every device, by the latest run of each of its cases there."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from opgauge.web.reader import DeviceInfo, Reader, Recent
 from opgauge.web.rows import CaseLevels, geometric_mean, latest_rows
 
 SPARK = 24
+"""Runs in a sparkline."""
 
 
 @dataclass(frozen=True, slots=True)

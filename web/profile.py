@@ -1,4 +1,4 @@
-"""Kernel lists of results: what CUPTI saw, read with care, for whoever submits a run writes them."""
+"""Profiles of results: kernels as CUPTI recorded them, validated, as submitted runs may contain anything."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 MOST = 200
+"""Most kernels of one result."""
 
 
 @dataclass(frozen=True, slots=True)

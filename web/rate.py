@@ -35,7 +35,7 @@ class RateLimit:
 
 @dataclass(frozen=True)
 class RateLimits:
-    """What is limited: writes by token, writes by address, wrong tokens by address."""
+    """Limits of writes by token, of writes by address, of wrong tokens by address."""
 
     token: RateLimit = field(default_factory=lambda: RateLimit(per_s=50, burst=200))
     address: RateLimit = field(default_factory=lambda: RateLimit(per_s=100, burst=400))

@@ -25,16 +25,19 @@ from opgauge.web.cache import Cache, ProjectCache
 from opgauge.web.devices import Places
 from opgauge.web.history import History, history_of
 from opgauge.web.index import RunIndex
-from opgauge.web.waivers import Excuses, read
+from opgauge.web.waivers import WaiverFile, read
 
 RECENT = 40
 """Runs of the history of each device that make up the series."""
 RECENT_IN_ALL = 200
+"""Runs of all devices that make up the series."""
 KEPT_RUNS = 256
 KEPT_CASES = 20_000
 KEPT_MADE = 64
+"""Runs, cases and answers that are cached."""
 Answer = TypeVar("Answer")
 GRAVE = (Status.WRONG, Status.ERROR, Status.TIMEOUT, Status.OUT_OF_MEMORY)
+"""Statuses of a failed trial."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,9 +301,9 @@ class Reader:
             ("ceilings", run.key), lambda: queries.list_ceilings(self.engine, [run.key]).get(run.key, {})
         )
 
-    def excuses(self) -> Excuses:
+    def waiver_file(self) -> WaiverFile:
         """Contents of the waiver file."""
-        return self.cache.get("excuses", lambda: read(self.waivers))
+        return self.cache.get("waiver file", lambda: read(self.waivers))
 
     def recent(self) -> Recent:
         """The latest runs of the history on every device, as series."""

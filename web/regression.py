@@ -23,7 +23,7 @@ from opgauge.harness.result.summary import PEERS
 from opgauge.harness.store import queries
 from opgauge.harness.store.queries import Acknowledgement, CaseInfo, RunInfo
 from opgauge.web.reader import GRAVE, DeviceInfo, Level, Reader, Recent, SeriesKey
-from opgauge.web.waivers import Excuses
+from opgauge.web.waivers import WaiverFile
 
 LEAST_RATIO = 1.02
 """Least change of a stored series that counts: the drift of a host is of that size."""
@@ -97,17 +97,17 @@ def known_regressions(reader: Reader) -> list[Regression]:
 
     def make() -> list[Regression]:
         given = queries.list_acknowledgements(reader.engine, project=reader.project)
-        return find_regressions(reader.recent(), given, today, reader.excuses())
+        return find_regressions(reader.recent(), given, today, reader.waiver_file())
 
     return reader.cache.get(("regressions", today), make)
 
 
 def find_regressions(
-    recent: Recent, given: Sequence[Acknowledgement], today: date, excuses: Excuses | None = None
+    recent: Recent, given: Sequence[Acknowledgement], today: date, waivers: WaiverFile | None = None
 ) -> list[Regression]:
     """Regressions of all implementations but peers, by state, those of the newest commits first."""
     found = [one for key, levels in recent.series.items() for one in _of_series(recent, key, levels)]
-    judged = [_acknowledged(one, given, today, excuses or Excuses()) for one in found]
+    judged = [_acknowledged(one, given, today, waivers or WaiverFile()) for one in found]
     order, places = list(RegressionState), {run.key: place for place, run in enumerate(recent.runs)}
 
     def rank(one: Regression) -> tuple[int, int, float]:
@@ -274,7 +274,7 @@ def _broken(
     )
 
 
-def _acknowledged(found: Regression, given: Sequence[Acknowledgement], today: date, excuses: Excuses) -> Regression:
+def _acknowledged(found: Regression, given: Sequence[Acknowledgement], today: date, waivers: WaiverFile) -> Regression:
     if found.state not in {RegressionState.OPEN, RegressionState.SUSPECTED}:
         return found
     for one in given:
@@ -286,7 +286,7 @@ def _acknowledged(found: Regression, given: Sequence[Acknowledgement], today: da
         if same and one.verdict == found.kind and one.until >= today and _is_expected(found, one):
             return replace(found, state=RegressionState.ACKNOWLEDGED, acknowledgement=one)
     subject = Subject(found.case.op, found.case.name, found.case.case_id, found.implementation, found.device.name)
-    waiver = excuses.find(subject, found.kind, found.ratio, today)
+    waiver = waivers.find(subject, found.kind, found.ratio, today)
     return replace(found, state=RegressionState.ACKNOWLEDGED, acknowledgement=waiver) if waiver else found
 
 

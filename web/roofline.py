@@ -51,12 +51,12 @@ class RooflinePoint:
 
     @property
     def share(self) -> float | None:
-        """Of the roof; above 1 where the kernel beats a large copy, or computes in what is not its dtype."""
+        """Share of the roof; above 1 if the kernel beats a large copy or computes in another dtype than its own."""
         return self.gflops / self.roof_gflops if self.roof_gflops else None
 
 
 def counted(rows: Iterable[CaseLevels]) -> list[CaseLevels]:
-    """Those with work to count, flops and bytes."""
+    """Rows with counted work, flops and bytes."""
     return [row for row in rows if row.flops and row.bytes]
 
 

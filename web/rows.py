@@ -130,14 +130,14 @@ def _latest(reader: Reader, recent: Recent) -> list[CaseLevels]:
 
 
 def implementations(rows: Iterable[CaseLevels]) -> list[str]:
-    """Those that occur: baseline, our own variants, optimized, peers."""
+    """Implementations that occur: baseline, our own variants, optimized, peers."""
     names = {name for row in rows for name in row.levels}
     ours = sorted(names - {BASELINE, OPTIMIZED, *PEERS})
     return [name for name in (BASELINE, *ours, OPTIMIZED, *PEERS) if name in names]
 
 
 def devices_of(rows: Iterable[CaseLevels]) -> list[DeviceInfo]:
-    """Those that the rows were measured on, by their slugs."""
+    """Devices of the rows, by their slugs."""
     return sorted({row.device.slug: row.device for row in rows}.values(), key=lambda one: one.slug)
 
 
@@ -148,12 +148,12 @@ def first_device(rows: Iterable[CaseLevels]) -> str:
 
 
 def runs_of(rows: Iterable[CaseLevels]) -> list[RunInfo]:
-    """Those that the rows are from, newest first."""
+    """Runs of the rows, newest first."""
     return sorted({row.run.key: row.run for row in rows}.values(), key=lambda run: run.started, reverse=True)
 
 
 def geometric_mean(values: Iterable[float | None]) -> float | None:
-    """Of those that are known; None for none."""
+    """Geometric mean of the known values; None if there are none."""
     known = [log(value) for value in values if value]
     return exp(fmean(known)) if known else None
 

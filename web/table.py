@@ -47,6 +47,7 @@ COLUMNS = (
     ),
     *("flops", "gbps", "ceiling_share", "bound", "contended", "series", "deterministic"),
 )
+"""Columns of the table."""
 _as_json = json.JSONEncoder(allow_nan=False, ensure_ascii=False).encode
 _NOTHING: Mapping[str, Any] = {}
 _UNKNOWN = (None, None, None, None)

@@ -21,7 +21,9 @@ __all__ = [
 ]
 
 NONE = "–"
+"""Text of a missing value."""
 WIDTH, HEIGHT = 96, 24
+"""Size of a sparkline in pixels."""
 
 
 def share_text(value: float | None) -> str:

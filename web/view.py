@@ -1,4 +1,4 @@
-"""Pages from templates: rendered once for each address and state of the data, with an ETag."""
+"""Views: pages from templates, rendered once for each address and state of the data, with an ETag."""
 
 from __future__ import annotations
 
@@ -22,9 +22,11 @@ from opgauge.web.figure_csv import figure_csv
 
 TEMPLATES = Path(__file__).parent / "templates"
 PAGE = 50
+"""Folder of the templates; rows of a page."""
 _LINK = re.compile(r' (href|src|action|hx-get)="/')
 """Links in templates. Texts cannot look like one, as quotes are escaped in them."""
 ZIP_LEVEL, FILE_LEVEL = 4, 1
+"""Compression levels of pages, which are cached, and of files."""
 
 
 @cache
@@ -128,7 +130,7 @@ def page(request: Request, cache: Cache, name: str, make: Callable[[], Mapping[s
 
 
 def kept(request: Request, cache: Cache, media_type: str, make: Callable[[], bytes]) -> Response:
-    """What is at this address, compressed and kept for as long as the data stay the same."""
+    """The answer at this address, compressed and cached for as long as the data stay the same."""
     key = ("page", request.url.path, request.url.query)
     zipped, tag = cache.get(key, lambda: _packed(make()))
     headers = {"ETag": tag, "Cache-Control": "no-cache", "Vary": "Accept-Encoding"}

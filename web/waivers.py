@@ -1,4 +1,4 @@
-"""The waiver file that the gate reads, as the pages show it: read anew when it changes."""
+"""The waiver file of the gate, loaded again when it changes."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from opgauge.harness.judge.verdict import Subject
 
 
 @dataclass(frozen=True, slots=True)
-class Excuses:
-    """The waivers of a file. error: what is wrong with it; its waivers do not count then."""
+class WaiverFile:
+    """Waivers of a file. error: fault of the file, whose waivers do not count then."""
 
     waivers: tuple[Waiver, ...] = ()
     error: str = ""
 
     def find(self, subject: Subject, verdict: str, ratio: float | None, today: date) -> Waiver | None:
-        """The first that excuses this verdict today; a new level above what it expects is not excused."""
+        """The first waiver that covers this verdict today, up to the level that it expects; None if there is none."""
         for one in self.waivers:
             if verdict not in one.verdicts or one.is_expired(today) or not one.covers(subject):
                 continue
@@ -30,7 +30,7 @@ class Excuses:
 
 
 def mark(path: Path | None) -> Hashable:
-    """Something that changes with the file; None where there is none."""
+    """A value that changes with the file; None if there is none."""
     try:
         found = path.stat() if path else None
     except OSError:
@@ -38,11 +38,11 @@ def mark(path: Path | None) -> Hashable:
     return found and (found.st_mtime_ns, found.st_size)
 
 
-def read(path: Path | None) -> Excuses:
-    """What the file says; nothing where there is none."""
+def read(path: Path | None) -> WaiverFile:
+    """Contents of the file; empty if there is none."""
     if path is None or not path.is_file():
-        return Excuses()
+        return WaiverFile()
     try:
-        return Excuses(load_waivers(path))
+        return WaiverFile(load_waivers(path))
     except CaseFileError as error:
-        return Excuses(error=str(error))
+        return WaiverFile(error=str(error))

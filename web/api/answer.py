@@ -1,4 +1,4 @@
-"""What every route gives: strict JSON, pages with a maximum, errors with one message."""
+"""Answers of the routes: strict JSON, pages with a maximum, errors with one message."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from pydantic_core import to_json
 MOST = 500
 PLAIN = r"^[^\x00-\x1f\x7f]*$"
 NAME = r"^[A-Za-z0-9_.:+\-]*$"
+"""Most items of a page; patterns of texts and of names."""
 
 Limit = Annotated[int, Query(ge=1, le=MOST, description="Most items to give.")]
 Offset = Annotated[int, Query(ge=0, le=10_000_000, description="Items to pass over.")]
@@ -26,7 +27,7 @@ OpName = Annotated[str, Path(max_length=64, pattern=r"^[A-Za-z0-9_.-]+$")]
 
 
 class Problem(BaseModel):
-    """What went wrong, in one sentence or a few."""
+    """An error, in one sentence or a few."""
 
     detail: str
 

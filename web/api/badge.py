@@ -13,6 +13,7 @@ from opgauge.web.rows import geometric_mean
 GREEN, RED, GREY = "#2e7d32", "#c62828", "#616161"
 LONGEST = 48
 LETTER, PADDING, HEIGHT = 6.6, 6, 20
+"""Most characters of a badge; its measures in pixels."""
 _PICTURE = (
     '<svg xmlns="http://www.w3.org/2000/svg" width="{width:.0f}" height="20" role="img" aria-label="{label}: {text}">'
     "<title>{label}: {text}</title>"

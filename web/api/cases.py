@@ -15,6 +15,7 @@ from opgauge.web.deps import ReaderOf
 router = APIRouter(tags=["cases"])
 LARGEST = 2**63 - 1
 BADGE_S = 300
+"""Largest key of a database; seconds that a badge may be cached."""
 After = Annotated[int, Query(ge=0, le=LARGEST, description="What `next` said.")]
 _SVG: dict[int | str, dict[str, Any]] = {
     200: {"content": {"image/svg+xml": {"schema": {"type": "string"}}}, "description": "The badge."}
@@ -56,7 +57,7 @@ def get_series(
     implementation: Name | None = None,
     device: Name | None = None,
 ) -> Response:
-    """What the runs say of a case, the latest first. Points with the same fingerprint may be compared in time."""
+    """Results of a case by run, the latest first. Points with the same fingerprint may be compared in time."""
     if not queries.find_case(reader.engine, case_id):
         raise HTTPException(404, f"no case {case_id}")
     found = listing.page_series(

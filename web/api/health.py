@@ -24,10 +24,12 @@ from sqlalchemy.exc import SQLAlchemyError
 
 router = APIRouter(tags=["health"])
 DATABASE_S = 2.0
+"""Seconds that the database may take to answer a health check."""
 _limiters: RunVar[CapacityLimiter] = RunVar("health")
 SERIES = 5_000
 """Limit of series of times: Prometheus stores each for ever."""
 TEXT = "text/plain; version=0.0.4; charset=utf-8"
+"""Media type of metrics."""
 _PLAIN: dict[int | str, dict[str, Any]] = {
     200: {"content": {"text/plain": {"schema": {"type": "string"}}}, "description": "Prometheus' text format."}
 }
@@ -123,5 +125,5 @@ def _family(name: str, text: str, samples: Iterable[_Sample]) -> Iterator[str]:
 
 
 def _escaped(label: str) -> str:
-    """As Prometheus wants it; a carriage return is not in its grammar, but ends lines elsewhere."""
+    """A label value as Prometheus reads it; a carriage return is not in its grammar, but ends lines elsewhere."""
     return label.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n").replace("\r", " ")

@@ -230,7 +230,7 @@ class RegressionPage(Model):
 
 
 class SubmittedModel(Model):
-    """What became of a submission. created: false where it was there already."""
+    """Outcome of a submission. created: false if the run was stored already."""
 
     id: str
     created: bool

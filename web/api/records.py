@@ -15,6 +15,7 @@ from opgauge.harness.store.queries import CaseInfo, Detail, RunInfo
 from opgauge.web.reader import Reader
 
 KEPT = 20_000
+"""Cases whose records are cached."""
 _NOTHING: Mapping[str, Any] = {}
 _ended: WeakKeyDictionary[Reader, dict[int, RunInfo]] = WeakKeyDictionary()
 
@@ -150,7 +151,7 @@ def _quantiles(data: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _bound(one: Detail, dtype: str, reached: Ceilings | None) -> PeakBound | None:
-    """As `opgauge.harness.result.summary.peak_bound`."""
+    """Bound by the achieved peaks, equal to `opgauge.harness.result.summary.peak_bound`."""
     if reached is None or not one.point.median_ns:
         return None
     return bound_of(reached, one.point.bytes, one.point.flops, dtype, one.data.get("extra"))

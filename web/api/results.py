@@ -17,6 +17,7 @@ from opgauge.web.reader import Reader
 
 router = APIRouter(tags=["results"])
 LARGEST = 2**63 - 1
+"""Largest key of a database."""
 Before = Annotated[int | None, Query(ge=1, le=LARGEST, description="Only results with smaller numbers.")]
 Number = Annotated[int, Path(ge=1, le=LARGEST)]
 Case = Annotated[str | None, Query(pattern=r"^[0-9a-f]{16}$", description="A case's id.")]

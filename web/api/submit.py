@@ -36,6 +36,7 @@ FINISH_BYTES = 1 << 10
 AT_ONCE = 2
 """Bodies that are parsed at the same time; each may need some hundred megabytes."""
 RETRY = {"Retry-After": "5"}
+"""Header of an answer that asks the sender to try again."""
 _readers: RunVar[CapacityLimiter] = RunVar("readers")
 
 Submitter = Annotated[Token, Depends(require(Scope.SUBMIT))]

@@ -28,6 +28,7 @@ DRAWN_BLOCKS = 40
 DRAWN_BESIDE = 40
 CHANGES_OF = 6
 OFFERED = 60
+"""Processes and runs beside the history that are drawn, implementations with change points, runs offered."""
 _DUMPER = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
 """The one in C, where PyYAML was built with it: the other takes as long as the rest of the page."""
 router = APIRouter()
@@ -56,7 +57,7 @@ def _values(reader: Reader, case_id: str, device: str, run: str, last: int, of: 
     written = queries.find_case(reader.engine, case_id)
     if not written:
         raise HTTPException(404, f"no case {case_id}")
-    # its name and notes are those of the newest commit of this project, whoever else may have stored it
+    # name and notes of the newest commit of this project, even if another project stored the case too
     case = reader.recent().cases.get(case_id, written[-1])
     keys = [one.key for one in written]
     places = reader.places(keys) or reader.places_beside(keys)
@@ -210,6 +211,6 @@ def _numbers(value: Any) -> Any:
 
 
 def _command(case: CaseInfo) -> str:
-    """What measures this case again."""
+    """The command that measures this case again."""
     pattern = "".join(f"[{letter}]" if letter in "[*?" else letter for letter in case.name)
     return f"opgauge run --op {shlex.quote(case.op)} --name {shlex.quote(pattern)} --dtype {shlex.quote(case.dtype)}"

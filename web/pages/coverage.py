@@ -14,6 +14,7 @@ from opgauge.web.rows import devices_of, first_device, latest_rows, rows_of, run
 from opgauge.web.view import Paging, page
 
 DRAWN = 5000
+"""Most cases in a figure."""
 router = APIRouter()
 
 

@@ -28,6 +28,7 @@ from opgauge.web.view import Paging, page
 
 SIZE = 40
 DRAWN = 24
+"""Cases of a page, and those in its figure."""
 Order = Literal["name", "speedup", "peer", "time", "share"]
 router = APIRouter()
 

@@ -18,6 +18,7 @@ from opgauge.web.view import page, project_of
 
 LATELY = 8
 WEEK = timedelta(days=7)
+"""Changes that are listed, and the period of the summary."""
 router = APIRouter()
 
 

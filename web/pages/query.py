@@ -1,4 +1,4 @@
-"""Parameters of addresses, with limits."""
+"""Query parameters of addresses, with limits."""
 
 from __future__ import annotations
 

@@ -26,6 +26,7 @@ from opgauge.web.view import Paging, page, render
 DAYS = 30
 FEED = 50
 LONGEST = 500
+"""Days of an acknowledgement by default, entries of the feed, characters of a text."""
 _FORBIDDEN = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 """Characters that XML cannot have."""
 router = APIRouter()
@@ -60,7 +61,7 @@ def regressions_page(
             "chosen": {"state": state, "op": op, "device": device},
             "paging": paging,
             "has_runs": bool(reader.recent().runs),
-            "excuses": reader.excuses(),
+            "waiver_file": reader.waiver_file(),
             "today": datetime.now(UTC).date(),
         }
 

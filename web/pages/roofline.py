@@ -25,6 +25,7 @@ from opgauge.web.rows import (
 from opgauge.web.view import Paging, page
 
 DRAWN = 2000
+"""Most cases in a figure."""
 router = APIRouter()
 
 

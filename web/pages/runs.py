@@ -21,6 +21,7 @@ from opgauge.web.table import table_of
 from opgauge.web.view import Paging, page, sent
 
 FAILURES = 100
+"""Most failures that are listed."""
 RunId = Annotated[str, Path(max_length=36, pattern=r"^[A-Za-z0-9_.\-]+$")]
 router = APIRouter()
 

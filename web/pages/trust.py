@@ -21,10 +21,13 @@ from opgauge.web.view import Paging, page
 
 LEAST_RUNS = 4
 PAIRED = 6
+"""Fewest runs of a series with known noise; most pairs of runs of one commit."""
 WITHIN = 1.4826
+"""Standard deviations of a normal distribution in a median absolute deviation, inverted."""
 KINDS = ("aa", "inject", "agree", "cheats")
 ROWS = 200
 HIDDEN = ("case_id",)
+"""Kinds of self-tests, most rows of a table, and columns that are left out."""
 router = APIRouter()
 
 
@@ -53,7 +56,7 @@ def trust(request: Request, cache: CacheOf, reader: ReaderOf, op: Word = "", num
 
 
 def facts(data: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """What a self-test found, in words: shares in percent with their bounds, the rest as it is; no tables."""
+    """Findings of a self-test by name: shares in percent with their bounds, the rest as it is; no tables."""
     found = []
     for key, value in data.items():
         name, _, kind = key.rpartition("_")
@@ -103,7 +106,7 @@ def _seen(tests: Sequence[SelfTest]) -> dict[tuple[str, str], float]:
 
 
 def known_noise(reader: Reader) -> list[dict[str, Any]]:
-    """Of every series, made once for each state of the data."""
+    """Noise of every series, computed once for each state of the data."""
     return reader.cache.get("noise", lambda: _noise(reader.recent()))
 
 
