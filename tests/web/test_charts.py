@@ -26,7 +26,7 @@ def test_every_figure_is_one_that_plotly_knows(client: TestClient) -> None:
             figure = go.Figure(json.loads(text))
             assert len(figure.data) > 0
             kinds.add(name)
-    assert kinds == {"bars", "coverage", "roofline", "history", "samples", "kernels", "ratios"}
+    assert kinds == {"bars", "coverage", "roofline", "history", "samples", "kernels", "ratios", "memory", "trend"}
 
 
 @pytest.mark.parametrize("text", [HOSTILE, "<a href='javascript:x'>y</a>", "$x^2$", "&lt;b&gt;"])
