@@ -11,7 +11,7 @@ from opgauge.harness.gate.evidence import clock_of, median_of, metrics_of
 from opgauge.harness.gate.gate import ExitCode
 from opgauge.harness.gate.record import BASE, HEAD, JobRecord
 from opgauge.harness.gate.run import GateRun
-from opgauge.harness.judge.verdict import Comparison, Kind, Verdict
+from opgauge.harness.judge.verdict import Comparison, Kind, Reason, Verdict
 from opgauge.harness.project.active import measured
 from opgauge.harness.result.result import to_json
 from opgauge.harness.worker.contract import VERSION
@@ -65,7 +65,10 @@ def why(found: Comparison) -> str:
     """The reason with its detail, in one line."""
     details = [" ".join(found.detail.split())[:300]] if found.detail else []
     details += [f"{one.metric} {_amount(one.before)} → {_amount(one.after)}" for one in found.changes]
-    return f"{found.reason} ({'; '.join(details)})" if details else str(found.reason)
+    reason = str(found.reason)
+    if found.reason is Reason.WITHIN and found.same_within is not None:
+        reason = f"the 99 % interval lies within ±{100 * found.same_within:g} %"
+    return f"{reason} ({'; '.join(details)})" if details else reason
 
 
 def in_order(run: GateRun) -> list[Comparison]:
@@ -142,6 +145,7 @@ def _case(run: GateRun, found: Comparison) -> dict[str, Any]:
         "ratio": found.ratio,
         "interval": found.interval,
         "detectable_change": found.detectable_change,
+        "same_within": found.same_within,
         "pairs": found.pairs,
         "method": None if record is None else record.method,
         "left_out": found.left_out,

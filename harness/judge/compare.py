@@ -242,6 +242,7 @@ def _judge(entry: _Entry, times: _Times) -> Comparison:
         base_modes_ns=times.modes_ns[0],
         head_modes_ns=times.modes_ns[1],
         host_moved=shift > 0,
+        same_within=entry.rule.same_within,
     )
 
 

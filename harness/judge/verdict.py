@@ -196,7 +196,7 @@ class Comparison:
     interval: its 99 % interval. detectable_change: smallest slowdown that ten pairs with this noise detect in 9 of
     10 runs. p_slower, p_faster: of a change beyond the threshold. left_out: pairs excluded from the interval as
     outliers. host_moved: the calibration workload moved. base_modes_ns, head_modes_ns: centres of the modes of the
-    process medians; two: bimodal.
+    process medians; two: bimodal. same_within: the rule's margin of `same`; None where times were not compared.
     """
 
     subject: Subject
@@ -215,6 +215,7 @@ class Comparison:
     base_modes_ns: tuple[float, ...] = ()
     head_modes_ns: tuple[float, ...] = ()
     changes: tuple[Change, ...] = ()
+    same_within: float | None = None
 
     @property
     def is_measured(self) -> bool:
