@@ -85,7 +85,7 @@ def test_a_slower_parallel_part_overrides_same() -> None:
 
 
 def test_the_coarse_run_needs_a_factor_in_every_process_pair() -> None:
-    """Medians of log ratios beyond the limit in all process pairs count; one pair within it, or none at all, does not."""
+    """Medians beyond the limit in all process pairs count; one pair within it, or no pair at all, does not."""
     record = JobRecord(Job(SUBJECT, {}))
     assert not is_coarsely_slower(record)
     record.coarse = [(2 * COARSE, 2 * COARSE, 0.0), (1.5 * COARSE,) * 3]
