@@ -20,9 +20,14 @@ PAIRS = tuple(map(tuple, (1e6 * np.exp(LOGS)).tolist()))
 """Equal code with noise of 0.4 %: a half width of about 0.6 %."""
 
 
-def judged(same_within: float, **more: bool) -> tuple[Verdict | None, Reason]:
+def judged(
+    same_within: float, *, slower_with_threads: bool = False, crowded: bool = False
+) -> tuple[Verdict | None, Reason]:
     """Verdict and reason on equal code."""
-    found = compare(Evidence(SUBJECT, Side(), Side(), pairs=PAIRS, **more), Rule(same_within=same_within))
+    evidence = Evidence(
+        SUBJECT, Side(), Side(), pairs=PAIRS, slower_with_threads=slower_with_threads, crowded=crowded
+    )
+    found = compare(evidence, Rule(same_within=same_within))
     return found.verdict, found.reason
 
 
@@ -75,7 +80,8 @@ def test_the_policy_chooses_the_compared_statistic(
     record = JobRecord(Job(SUBJECT, {}, statistic=chosen))
     record.outcomes[BASE][0] = outcome((1.0, 2.0, 3.0, 4.0, 5.0))
     record.outcomes[HEAD][0] = outcome((2.0, 2.5, 3.0, 6.0, 10.0))
-    assert record.pairs_ns() == (pytest.approx(expected),)
+    (pair,) = record.pairs_ns()
+    assert pair == pytest.approx(expected)
 
 
 def test_a_slower_parallel_part_overrides_same() -> None:
