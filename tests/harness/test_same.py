@@ -24,9 +24,7 @@ def judged(
     same_within: float, *, slower_with_threads: bool = False, crowded: bool = False
 ) -> tuple[Verdict | None, Reason]:
     """Verdict and reason on equal code."""
-    evidence = Evidence(
-        SUBJECT, Side(), Side(), pairs=PAIRS, slower_with_threads=slower_with_threads, crowded=crowded
-    )
+    evidence = Evidence(SUBJECT, Side(), Side(), pairs=PAIRS, slower_with_threads=slower_with_threads, crowded=crowded)
     found = compare(evidence, Rule(same_within=same_within))
     return found.verdict, found.reason
 
