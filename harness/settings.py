@@ -33,7 +33,8 @@ class Settings:
     memory_bytes: address space of a worker, `OPGAUGE_MEMORY_BYTES`; None for no limit. commit: commit of a tree
     without git, `OPGAUGE_COMMIT`. branch: branch of stored runs where neither git nor CI names one,
     `OPGAUGE_BRANCH`. token: secret that `opgauge push` sends to the service, `OPGAUGE_TOKEN`. tuning: file of
-    launch parameters that overrides the shipped ones, `OPGAUGE_TUNING`.
+    launch parameters that overrides the shipped ones, `OPGAUGE_TUNING`. scheduler: address of the cluster that the
+    dashboard shows, `OPGAUGE_SCHEDULER`; empty for none.
     """
 
     database: str = "sqlite:///opgauge.db"
@@ -45,6 +46,7 @@ class Settings:
     branch: str = ""
     token: str = field(default="", repr=False)
     tuning: Path | None = None
+    scheduler: str = ""
 
 
 def load_settings(environment: Mapping[str, str] | None = None) -> Settings:
@@ -61,6 +63,7 @@ def load_settings(environment: Mapping[str, str] | None = None) -> Settings:
         branch=given.get("OPGAUGE_BRANCH", "").strip(),
         token=given.get("OPGAUGE_TOKEN", "").strip(),
         tuning=tuning_file(given),
+        scheduler=given.get("OPGAUGE_SCHEDULER", "").strip(),
     )
 
 

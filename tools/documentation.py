@@ -83,6 +83,7 @@ Every value must match something.
 | `OPGAUGE_BUDGET_S`, `OPGAUGE_TIMEOUT_S` | seconds of sampling per trial (0.4), seconds for a kernel (120) |
 | `OPGAUGE_THREADS`, `OPGAUGE_MEMORY_BYTES` | CPUs of a worker, and its address space; unlimited by default |
 | `OPGAUGE_COMMIT`, `OPGAUGE_BRANCH` | commit and branch of runs, where git does not know them |
+| `OPGAUGE_SCHEDULER` | address of the cluster that the dashboard shows, such as `tcp://host:8786` |
 | `OPGAUGE_TUNING` | file of launch parameters that takes precedence over `ops/tuning/<model>.json` |
 | `OPGAUGE_TOKEN` | token that `push` sends to a service |
 """

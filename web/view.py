@@ -96,6 +96,7 @@ def render(name: str, request: Request, **values: Any) -> str:
         "path": path,
         "projects": projects_of(request),
         "project": project_of(request),
+        "has_cluster": bool(request.app.state.settings.scheduler),
     }
     return below(root, templates().get_template(name).render({**shared, **values}))
 

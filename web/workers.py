@@ -21,7 +21,7 @@ from typing import Any
 
 import uvicorn
 from fastapi import FastAPI
-from opgauge.harness.settings import Settings, tell_workers, worker_orders
+from opgauge.harness.settings import Settings, load_settings, tell_workers, worker_orders
 from opgauge.harness.store.bulk import TURNS
 from opgauge.web.app import create_app
 from opgauge.web.cache import Bell
@@ -143,7 +143,7 @@ def worker() -> FastAPI:
     share_metrics(Path(orders.metrics))
     protocol_options(frozenset(orders.trusted))
     app = create_app(
-        Settings(database=orders.database),
+        Settings(database=orders.database, scheduler=load_settings().scheduler),
         lag_s=orders.lag_s,
         guarded=orders.guarded,
         waivers=Path(orders.waivers),

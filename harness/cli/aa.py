@@ -5,17 +5,20 @@ from __future__ import annotations
 import json
 import shlex
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from opgauge.harness.cli import gate_options as gating
-from opgauge.harness.cli.options import AsJson, Database, Devices, Dtypes, Ops, Timeout, database_url
+from opgauge.harness.cli.cluster import opened_cluster
+from opgauge.harness.cli.options import AsJson, Database, Devices, Dtypes, Gpus, Ops, Scheduler, Timeout, database_url
 
 if TYPE_CHECKING:
     from opgauge.harness.gate.gate import Schedule
     from opgauge.harness.gate.run import Conditions, GateRun
+    from opgauge.harness.result.result import Environment
 
 
 def aa(
@@ -39,6 +42,8 @@ def aa(
         Path | None, typer.Option("--record", metavar="FILE", help="Write all process medians, by case and pair.")
     ] = None,
     as_json: AsJson = False,
+    gpus: Gpus = None,
+    cluster: Scheduler = None,
     db: Database = None,
 ) -> None:
     """Gate a tree against itself repeatedly: every alarm is a false positive.
@@ -66,30 +71,36 @@ def aa(
     )
     gating.refuse_missing_folders(record)
     done: list[GateRun] = []
-    with gating.worker_pool({BASE: same, HEAD: same}, load_settings(), timeout) as pool:
+    with opened_cluster(gpus, cluster) as client, ExitStack() as stack:
+        if client is not None:
+            selection = gating.on_one_device(client, selection)
+        trees = {BASE: same, HEAD: same}
+        opened = gating.worker_pool(trees, load_settings(), timeout, client, selection.devices)
+        pool = stack.enter_context(opened)
         try:
             for run in repeat(pool, selection, conditions, runs):
                 done.append(run)
                 typer.echo(f"{len(done)}/{runs} {gating.line(run)}", err=True)
         except KeyboardInterrupt:
             typer.echo("interrupted", err=True)
+        here = getattr(pool, "environment", None)
     data = false_alarms(done, monotonic() - started)
-    facts = store(db, "aa", same.commit, done, data)
+    facts = store(db, "aa", same.commit, done, data, here)
     if record is not None:
-        write_recording(record, done, path)
+        write_recording(record, done, path, here)
     if as_json:
         typer.echo(json.dumps(data, indent=1))
         return
     typer.echo("\n".join((*alarms_table(data), "", footer(data, facts, same.commit))))
 
 
-def write_recording(file: Path, runs: list[GateRun], tree: Path) -> None:
-    """Write process medians, a line per case."""
+def write_recording(file: Path, runs: list[GateRun], tree: Path, environment: Environment | None = None) -> None:
+    """Write process medians, a line per case. environment: where they were measured; None: on this machine."""
     from opgauge.harness.run.environment import capture
     from opgauge.harness.settings import load_settings
     from opgauge.harness.trust.recording import as_recording
 
-    here = capture(runs[0].devices, threads=load_settings().threads, tree=tree)
+    here = environment or capture(runs[0].devices, threads=load_settings().threads, tree=tree)
     found = as_recording(runs, here, shlex.join(["opgauge", *sys.argv[1:]]))
     cases = ",\n".join(json.dumps(one, allow_nan=False, ensure_ascii=False) for one in found.pop("cases"))
     head = json.dumps(found, indent=1, allow_nan=False, ensure_ascii=False).removesuffix("\n}")
@@ -113,8 +124,18 @@ def load_conditions(
     return replace(found, waivers=(), profile=False, schedule=planned, block_s=block_s, threads=threads, method=method)
 
 
-def store(db: str | None, kind: str, commit: str, runs: list[GateRun], data: dict[str, Any]) -> str:
-    """Store the result of a self-test, which must not be empty; returns the machine in words."""
+def store(
+    db: str | None,
+    kind: str,
+    commit: str,
+    runs: list[GateRun],
+    data: dict[str, Any],
+    environment: Environment | None = None,
+) -> str:
+    """Store the findings of a self-test and return a description of the machine.
+
+    environment: where it ran; None: on this machine. Raises NothingError without findings.
+    """
     from datetime import UTC, datetime
 
     from opgauge.harness.errors import NothingError
@@ -130,7 +151,7 @@ def store(db: str | None, kind: str, commit: str, runs: list[GateRun], data: dic
     machines = {}
     with Store.open(database_url(db)) as opened:
         for device in runs[0].devices:
-            machines[device] = machine(capture([device], threads=load_settings().threads), device)
+            machines[device] = machine(environment or capture([device], threads=load_settings().threads), device)
             facts = {**data, "machine": machines[device]}
             add_self_test(opened.engine, SelfTest(kind, datetime.now(UTC), commit, device, facts))
     return "; ".join(f"{device}: {words}" for device, words in machines.items())

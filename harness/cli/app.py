@@ -143,9 +143,12 @@ def main() -> None:
     try:
         app()
     except BrokenPipeError:
-        # the interpreter would flush standard output again at exit, and fail again
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-        sys.exit(0)
+        _end_closed()
+    except SystemExit as ended:
+        if isinstance(ended.__context__, BrokenPipeError):
+            # typer ends with 1, which is a verdict of the gate
+            _end_closed()
+        raise
     except KeyboardInterrupt as error:
         from opgauge.harness.run.signals import exit_code
 
@@ -157,6 +160,13 @@ def main() -> None:
         text, code = explained
         print(f"opgauge: {text}", file=sys.stderr)  # noqa: T201  the one place that speaks for errors
         sys.exit(code)
+
+
+def _end_closed() -> NoReturn:
+    """End as a command does whose reader has gone, such as `head`."""
+    # the interpreter would flush standard output again at exit, and fail again
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    sys.exit(CLOSED)
 
 
 def explain(error: Exception) -> tuple[str, int] | None:

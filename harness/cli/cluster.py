@@ -4,21 +4,53 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from opgauge.harness.cli.options import AsJson, command_line
+from opgauge.harness.cli.options import AsJson, command_line, default_device
 
 if TYPE_CHECKING:
+    from distributed import Client
     from opgauge.harness.case.case import Case
     from opgauge.harness.run.progress import Progress
 
 NOTHING, INTERRUPTED = 5, 130
 """Exit codes: nothing was measured; interrupted."""
+CONNECT_S = 10.0
+"""Longest wait for a scheduler, seconds."""
 
 cluster = typer.Typer(help="Members and state of a cluster for `opgauge run --cluster`.", no_args_is_help=True)
-Scheduler = Annotated[str, typer.Argument(metavar="SCHEDULER", help="Address, such as tcp://host:8786.")]
+SchedulerArgument = Annotated[str, typer.Argument(metavar="SCHEDULER", help="Address, such as tcp://host:8786.")]
+
+
+@contextmanager
+def opened_cluster(gpus: str | None, scheduler: str | None) -> Iterator[Client | None]:
+    """A client of the cluster that the options `--gpus` and `--cluster` name; None where they name none."""
+    from opgauge.harness.cluster.local import local_cluster, member_options, remote_cluster, visible_devices
+
+    if gpus and scheduler:
+        msg = "--gpus is for this host, --cluster for a scheduler: give one of them"
+        raise typer.BadParameter(msg)
+    if scheduler:
+        with remote_cluster(scheduler) as client:
+            yield client
+    elif gpus:
+        with local_cluster(member_options(visible_devices(gpus))) as client:
+            yield client
+    else:
+        yield None
+
+
+def spread_device(client: Client | None, given: str | None) -> str:
+    """The device of a command: as given, else a GPU where the cluster or, without a cluster, this host has one."""
+    from opgauge.harness.cluster.tasks import members_with
+    from opgauge.ops import Device
+
+    if given is None and client is not None:
+        given = "cuda" if members_with(client, "cuda") else "cpu"
+    return str(Device.parse(given or default_device()))
 
 
 def run_over(
@@ -37,25 +69,22 @@ def run_over(
 ) -> int:
     """Measure cases over GPUs of this host or over a cluster, and print each run; returns the exit code."""
     from opgauge.harness.cli.run import report
-    from opgauge.harness.cluster.local import local_cluster, member_options, remote_cluster, visible_devices
     from opgauge.harness.cluster.spread import Runs, run_spread
     from opgauge.harness.measure import Limits
     from opgauge.harness.run.runner import plan
     from opgauge.harness.run.session import Session
     from opgauge.harness.store import Store
 
-    if gpus and scheduler:
-        msg = "--gpus is for this host, --cluster for a scheduler: give one of them"
-        raise typer.BadParameter(msg)
-    with Store.open(url) as store:
+    with opened_cluster(gpus, scheduler) as client, Store.open(url) as store:
+        if client is None:
+            msg = "name a cluster by --gpus or --cluster"
+            raise typer.BadParameter(msg)
         found = store.find_run(None if resume == "last" else resume) if resume else None
         finished = store.finished_trials(found.id) if found else set()
-        trials = plan(cases, implementations=implementations, devices=devices or ["cuda:0"], finished=finished)
+        wanted = devices or [spread_device(client, None)]
+        trials = plan(cases, implementations=implementations, devices=wanted, finished=finished)
         runs = Runs(store, command_line(sys.argv[1:]), (found.id, found.environment) if found else None)
-        opened = (
-            remote_cluster(scheduler) if scheduler else local_cluster(member_options(visible_devices(gpus or "all")))
-        )
-        with opened as client, progress(len(trials)) as shown:
+        with progress(len(trials)) as shown:
             try:
                 run_spread(
                     client,
@@ -74,32 +103,37 @@ def run_over(
 
 
 @cluster.command("status")
-def status_(scheduler: Scheduler, as_json: AsJson = False) -> None:
-    """Show the members of a cluster: host, devices, what runs, what waits.
+def status_(scheduler: SchedulerArgument, as_json: AsJson = False) -> None:
+    """List the members of a cluster, their devices and tasks, and the commands that wait for them.
 
     Example: opgauge cluster status tcp://scheduler:8786
     """
-    from opgauge.harness.cluster.local import remote_cluster
-    from opgauge.harness.cluster.spread import status
+    from opgauge.harness.cluster.status import look
 
-    with remote_cluster(scheduler) as client:
-        members = status(client)
+    found = look(scheduler, CONNECT_S)
     if as_json:
-        typer.echo(json.dumps(members, indent=1))
+        typer.echo(json.dumps(found.as_json(), indent=1))
         return
     from rich.console import Console
+    from rich.markup import escape
     from rich.table import Table
 
-    table = Table("host", "offers", "running", "waiting", "memory", "address", box=None)
-    for one in members:
-        memory = f"{one['memory_bytes'] / 2**20:.0f} MiB"
-        table.add_row(one["host"], one["offers"], str(one["running"]), str(one["waiting"]), memory, one["address"])
-    Console().print(table)
+    console = Console()
+    members = Table("host", "member", "offers", "running", "memory", box=None)
+    for one in found.members:
+        memory = f"{one.memory_bytes / 2**20:.0f} MiB"
+        members.add_row(one.host, one.name, one.offers, escape(", ".join(one.running)) or "–", memory)
+    console.print(members)
+    for queue in found.queues:
+        counts = f"{queue.waiting} waiting, {queue.running} running, {queue.finished} finished"
+        console.print(f"{escape(queue.command)} on {queue.host}: {counts}")
+    if not found.queues:
+        console.print("no command uses the cluster")
 
 
 @cluster.command("worker")
 def worker_(
-    scheduler: Scheduler,
+    scheduler: SchedulerArgument,
     gpus: Annotated[str, typer.Option("--gpus", help="`all`, numbers separated by commas, or `none`.")] = "all",
     cpu: Annotated[bool, typer.Option("--cpu", help="Time CPU cases here too, one at a time.")] = False,
     references: Annotated[

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import secrets
 import sys
-from collections.abc import Sequence
-from contextlib import nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Annotated
@@ -16,16 +16,18 @@ from opgauge.harness.cli.compile import compile_all
 from opgauge.harness.cli.options import (
     AsJson,
     Database,
+    Gpus,
     Ops,
     SampleBudget,
+    Scheduler,
     Timeout,
     command_line,
     database_url,
-    default_device,
     load,
 )
 
 if TYPE_CHECKING:
+    from opgauge.harness.cluster.spread import Runs
     from opgauge.harness.explore.explore import Exploration, Measure
     from opgauge.harness.explore.finding import Group
     from opgauge.harness.result.result import Result, Trial
@@ -38,6 +40,8 @@ MEGABYTE = 1 << 20
 """Bytes per unit of --megabytes."""
 AHEAD_BATCH = 128
 """Cases that are compiled together, so that all workers are busy."""
+CASES_PER_DEVICE = 4
+"""Cases of a batch per device of a cluster: enough to occupy every device while the last ones end."""
 
 
 def explore(
@@ -64,6 +68,8 @@ def explore(
     resume: Annotated[
         str | None, typer.Option("--resume", metavar="RUN", help="Resume this exploration (or `last`), same options.")
     ] = None,
+    gpus: Gpus = None,
+    cluster: Scheduler = None,
     db: Database = None,
     budget: SampleBudget = None,
     timeout: Timeout = None,
@@ -77,6 +83,9 @@ def explore(
 
     Example: opgauge explore --op lerp_grad --time 120 --output found.yaml
     """
+    from opgauge.harness.cli.cluster import opened_cluster, spread_device
+    from opgauge.harness.cluster.spread import Runs, measure_by
+    from opgauge.harness.cluster.tasks import device_count
     from opgauge.harness.explore.draw import CaseLimits
     from opgauge.harness.explore.explore import ExplorationPlan, sources
     from opgauge.harness.explore.explore import explore as explore_cases
@@ -88,54 +97,72 @@ def explore(
     from opgauge.harness.settings import load_settings
     from opgauge.harness.store import Store
     from opgauge.harness.worker.interleave import TURNS
+    from opgauge.ops import Device
 
-    settings, where = load_settings(), device or default_device()
+    settings = load_settings()
     limits = ONCE if wrong else Limits(budget_s=budget or settings.budget_s / 4, turns=TURNS)
-    with Store.open(database_url(db)) as store:
+    patience_s = timeout or settings.timeout_s
+    with opened_cluster(gpus, cluster) as client, Store.open(database_url(db)) as store, ExitStack() as stack:
+        where = spread_device(client, device)
         earlier = store.find_run(None if resume == "last" else resume) if resume else None
         chosen = seed if seed is not None else _seed_of(earlier.command) if earlier else secrets.randbelow(10**6)
         typer.echo(f"seed {chosen} on {where}", err=True)
         if earlier is not None:
             store.resume_run(earlier.id, "")
-        run_id = (
-            earlier.id
-            if earlier
-            else store.begin_run(
-                capture([where], threads=settings.threads), command=command_line([*sys.argv[1:], "--seed", str(chosen)])
-            )
+        runs = Runs(
+            store,
+            command_line([*sys.argv[1:], "--seed", str(chosen)]),
+            (earlier.id, earlier.environment) if earlier else None,
         )
-        with LocalExecutor(
-            limits=limits,
-            timeout_s=timeout or settings.timeout_s,
-            threads=settings.threads,
-            memory_bytes=settings.memory_bytes,
-        ) as executor:
-            plan = ExplorationPlan(
-                chosen,
-                where,
-                monotonic() + seconds,
-                cases=cases,
-                threshold=threshold,
-                steps=steps,
-                only_wrong=wrong,
-                batch=AHEAD_BATCH if ahead else 1,
-                limits=CaseLimits(bytes=megabytes * MEGABYTE),
+        measure: Measure
+        if client is None:
+            executor = LocalExecutor(
+                limits=limits, timeout_s=patience_s, threads=settings.threads, memory_bytes=settings.memory_bytes
             )
-            measure = _measure(store, run_id, executor, ahead)
-            try:
-                done = explore_cases(plan, sources(load(None), op, where), measure, _tell)
-            except KeyboardInterrupt:
-                store.finish_run(run_id, "interrupted")
-                raise typer.Exit(INTERRUPTED) from None
-            store.finish_run(run_id)
+            run_id = earlier.id if earlier else runs.of(capture([where], threads=settings.threads))
+            measure = _measure(store, run_id, stack.enter_context(executor), ahead)
+            devices, batch = 1, AHEAD_BATCH if ahead else 1
+        else:
+            stored = store.results(earlier.id) if earlier else ()
+            measure = measure_by(client, runs, stored, limits, timeout_s=patience_s, tell=_tell)
+            devices = device_count(client, Device.parse(where).backend)
+            batch = CASES_PER_DEVICE * devices
+        plan = ExplorationPlan(
+            chosen,
+            where,
+            monotonic() + seconds,
+            cases=cases,
+            threshold=threshold,
+            steps=steps,
+            only_wrong=wrong,
+            batch=batch,
+            limits=CaseLimits(bytes=megabytes * MEGABYTE),
+            at_once=devices,
+        )
+        with _ending(store, runs):
+            done = explore_cases(plan, sources(load(None), op, where), measure, _tell)
     groups = group(done.findings)
     if output is not None and groups:
         typer.echo(f"{write_cases(output, groups)} cases in {output}", err=True)
-    _report(done, groups, run_id, wrong=wrong, as_json=as_json)
+    _report(done, groups, ", ".join(runs.ids), wrong=wrong, as_json=as_json)
     if any(finding.reason for finding in done.findings):
         raise typer.Exit(WRONG)
     if not done.rows:
         raise typer.Exit(NOTHING)
+
+
+@contextmanager
+def _ending(store: Store, runs: Runs) -> Iterator[None]:
+    """Mark the runs as finished at the end, as interrupted after Ctrl-C or an error."""
+    ended = "interrupted"
+    try:
+        yield
+        ended = "finished"
+    except KeyboardInterrupt:
+        raise typer.Exit(INTERRUPTED) from None
+    finally:
+        for run in runs.ids:
+            store.finish_run(run, ended)
 
 
 def _measure(store: Store, run_id: str, executor: LocalExecutor, ahead: int) -> Measure:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -13,19 +13,23 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 from opgauge.harness.cli import gate_options as gating
+from opgauge.harness.cli.cluster import opened_cluster
 from opgauge.harness.cli.options import (
     AsJson,
     Database,
     Devices,
     Dtypes,
+    Gpus,
     Names,
     Ops,
+    Scheduler,
     Timeout,
     command_line,
     database_url,
 )
 
 if TYPE_CHECKING:
+    from distributed import Client
     from opgauge.harness.gate.gate import GateOutcome
     from opgauge.harness.gate.pool import WorkerPool
     from opgauge.harness.gate.run import Conditions, GateRun, Noise
@@ -93,6 +97,8 @@ def gate(
         bool, typer.Option("--bisect-broken", help="The same, but 1 is broken, and slower is not.")
     ] = False,
     store: Annotated[bool, typer.Option("--store", help="Store this tree's blocks as a run, for --against.")] = False,
+    gpus: Gpus = None,
+    cluster: Scheduler = None,
     db: Database = None,
 ) -> None:
     """Compare this tree's kernels with another's: slower, faster, the same, broken, or undecided.
@@ -108,6 +114,9 @@ def gate(
         raise typer.BadParameter(msg)
     if against is not None and trust_hash:
         msg = "--trust-hash needs --base: stored results come without their code"
+        raise typer.BadParameter(msg)
+    if cluster and (store or against is not None):
+        msg = "--cluster compares two trees: --store and --against are about results of this machine"
         raise typer.BadParameter(msg)
     started = monotonic()
     gating.refuse_missing_folders(junit, markdown)
@@ -132,10 +141,12 @@ def gate(
         settings = load_settings()
         head = find_tree(tree or Path.cwd())
         reports = Reports(as_json=as_json, junit=junit, markdown=markdown)
-        with reported(head, base or against or "", reports):
+        with reported(head, base or against or "", reports), opened_cluster(gpus, cluster) as client:
+            if client is not None:
+                selection = gating.on_one_device(client, selection)
             conditions = replace(
                 gating.load_rules(head, policy, waivers),
-                noise=load_noise(head, selection, settings, db),
+                noise={} if cluster else load_noise(head, selection, settings, db),
                 schedule=Schedule(start=min(pairs or 0, most_pairs), most=most_pairs),
                 block_s=block_s,
                 threads=threads,
@@ -145,9 +156,9 @@ def gate(
                 end=started + budget if budget else None,
             )
             if against is None:
-                opened = commit_pool(head, base or default_base(head), settings, timeout)
+                opened = commit_pool(head, base or default_base(head), settings, timeout, client, selection.devices)
             else:
-                opened = stored_pool(head, against, selection, settings, timeout, database_url(db))
+                opened = stored_pool(head, against, selection, settings, timeout, database_url(db), client)
             with opened as (pool, stored):
                 if dry_run:
                     describe(pool, selection, conditions, stored, as_json=as_json)
@@ -185,7 +196,14 @@ Opened = tuple["WorkerPool", "Stored | None"]
 
 
 @contextmanager
-def commit_pool(head: Path, ref: str, settings: Settings, timeout: float | None) -> Iterator[Opened]:
+def commit_pool(
+    head: Path,
+    ref: str,
+    settings: Settings,
+    timeout: float | None,
+    client: Client | None = None,
+    devices: Sequence[str] = (),
+) -> Iterator[Opened]:
     """Workers on `head` and on the commit `ref` of its repository, which is checked out meanwhile."""
     from opgauge.harness.gate.record import BASE, HEAD
     from opgauge.harness.project.active import build
@@ -197,13 +215,19 @@ def commit_pool(head: Path, ref: str, settings: Settings, timeout: float | None)
     with checkout(head, sha) as beside:
         build(beside)
         trees = {BASE: Tree(beside, sha, sha[:12] if ref == sha else ref), HEAD: Tree(head, commit(head), "this tree")}
-        with gating.worker_pool(trees, settings, timeout) as pool:
+        with gating.worker_pool(trees, settings, timeout, client, devices) as pool:
             yield pool, None
 
 
 @contextmanager
 def stored_pool(
-    head: Path, name: str, selection: Selection, settings: Settings, timeout: float | None, url: str
+    head: Path,
+    name: str,
+    selection: Selection,
+    settings: Settings,
+    timeout: float | None,
+    url: str,
+    client: Client | None = None,
 ) -> Iterator[Opened]:
     """Workers on `head`, with a stored run or the runs of a branch as the base."""
     from opgauge.harness.gate.record import BASE, HEAD
@@ -217,7 +241,7 @@ def stored_pool(
     with Store.open(url) as store:
         stored = load(store.engine, name, head, here, devices)
     trees = {BASE: stored.tree, HEAD: Tree(head, here.commit, "this tree")}
-    with gating.worker_pool(trees, settings, timeout) as pool:
+    with gating.worker_pool(trees, settings, timeout, client, selection.devices) as pool:
         yield pool, stored
 
 

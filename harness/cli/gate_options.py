@@ -5,14 +5,17 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from click import Choice
+from opgauge.harness.cli.cluster import spread_device
 from opgauge.harness.cli.options import default_device, policy_file, waiver_file
 
 if TYPE_CHECKING:
+    from distributed import Client
     from opgauge.harness.gate.pool import WorkerPool
     from opgauge.harness.gate.run import Conditions, GateRun
     from opgauge.harness.gate.selection import Selection
@@ -84,17 +87,35 @@ def refuse_missing_folders(*files: Path | None) -> None:
 
 
 @contextmanager
-def worker_pool(trees: dict[str, Tree], settings: Settings, timeout: float | None) -> Iterator[WorkerPool]:
-    """A pool of workers on two trees, with the limits of the settings."""
+def worker_pool(
+    trees: dict[str, Tree],
+    settings: Settings,
+    timeout: float | None,
+    client: Client | None = None,
+    devices: Sequence[str] = (),
+) -> Iterator[WorkerPool]:
+    """A pool of workers on two trees, with the limits of the settings; on a cluster's first device, given a client."""
+    from opgauge.harness.cluster.pool import ClusterPool
     from opgauge.harness.gate.pool import WorkerPool
 
-    with WorkerPool(
-        trees,
-        timeout_s=timeout or settings.timeout_s,
-        threads=settings.threads,
-        memory_bytes=settings.memory_bytes,
-    ) as opened:
+    timeout_s, threads, memory_bytes = timeout or settings.timeout_s, settings.threads, settings.memory_bytes
+    made: WorkerPool
+    if client is None:
+        made = WorkerPool(trees, timeout_s=timeout_s, threads=threads, memory_bytes=memory_bytes)
+    else:
+        made = ClusterPool(
+            client, devices[0], trees, timeout_s=timeout_s, threads=threads, memory_bytes=memory_bytes, tell=note
+        )
+    with made as opened:
         yield opened
+
+
+def on_one_device(client: Client, selection: Selection) -> Selection:
+    """The selection for the one kind of device that a cluster measures on; raises BadParameter for more than one."""
+    if len(selection.devices) > 1:
+        msg = "a cluster measures on one kind of device at a time: name one"
+        raise typer.BadParameter(msg)
+    return replace(selection, devices=(spread_device(client, next(iter(selection.devices), None)),))
 
 
 def load_rules(tree: Path, policy: Path | None, waivers: Path | None = None) -> Conditions:
@@ -126,6 +147,11 @@ def line(run: GateRun) -> str:
     from opgauge.harness.gate.report import headline
 
     return f"{headline(run)}, {run.seconds:.0f} s"
+
+
+def note(text: str) -> None:
+    """Print a line to standard error."""
+    typer.echo(text, err=True)
 
 
 def tell(text: str) -> None:

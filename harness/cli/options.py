@@ -48,6 +48,12 @@ ProgressOption = Annotated[
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print errors only; the exit code gives the outcome.")]
 SampleBudget = Annotated[float | None, typer.Option("--budget", help="Seconds of sampling per trial.", min=0.001)]
 Timeout = Annotated[float | None, typer.Option("--timeout", help="Seconds that a trial may take.", min=0.1)]
+Gpus = Annotated[
+    str | None, typer.Option("--gpus", help="Spread over GPUs of this host: `all`, or numbers such as 0,2.")
+]
+Scheduler = Annotated[
+    str | None, typer.Option("--cluster", metavar="SCHEDULER", help="Spread over hosts, such as tcp://host:8786.")
+]
 _PASSWORD = re.compile(r"(://[^:/@]*:).*@", re.DOTALL)
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 

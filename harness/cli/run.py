@@ -15,6 +15,7 @@ from opgauge.harness.cli.options import (
     Devices,
     DryRun,
     Dtypes,
+    Gpus,
     Implementations,
     Names,
     Ops,
@@ -22,6 +23,7 @@ from opgauge.harness.cli.options import (
     ProgressOption,
     Quiet,
     SampleBudget,
+    Scheduler,
     Tags,
     Timeout,
     chosen_devices,
@@ -82,12 +84,8 @@ def run(
     profile: Annotated[
         bool, typer.Option("--profile", help="List the kernels of each call too, by CUPTI, after all timing.")
     ] = False,
-    gpus: Annotated[
-        str | None, typer.Option("--gpus", help="Spread over GPUs of this host: `all`, or numbers such as 0,2.")
-    ] = None,
-    cluster: Annotated[
-        str | None, typer.Option("--cluster", metavar="SCHEDULER", help="Spread over hosts, such as tcp://host:8786.")
-    ] = None,
+    gpus: Gpus = None,
+    cluster: Scheduler = None,
     dry_run: DryRun = False,
     progress: ProgressOption = "auto",
     quiet: Quiet = False,

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from opgauge.harness.cli.options import Paths, Timeout, default_device, load
+from opgauge.harness.cli.options import Gpus, Paths, Scheduler, Timeout, load
 
 if TYPE_CHECKING:
+    from distributed import Client
     from opgauge.harness.case.case import Case
+    from opgauge.harness.result.result import Environment
     from opgauge.harness.settings import Settings
+    from opgauge.harness.tune.rounds import TuningBench
     from opgauge.harness.tune.tuner import TuningFinding
     from opgauge.ops._core.tuning import Parameter
     from rich.console import Console
@@ -34,6 +39,8 @@ def tune(
     output: Annotated[
         Path | None, typer.Option("--output", help="File to write; default: the device's own, in ops/tuning.")
     ] = None,
+    gpus: Gpus = None,
+    cluster: Scheduler = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="List parameters and cases; measure nothing.")] = False,
 ) -> None:
     """Find launch parameters that are faster on the device than the defaults, and write them to its file.
@@ -45,21 +52,51 @@ def tune(
 
     Example: opgauge tune --op p_norm --device cuda --budget 120
     """
+    from opgauge.harness.cli.cluster import opened_cluster, spread_device
     from opgauge.harness.errors import NothingError
     from opgauge.harness.settings import load_settings
     from opgauge.ops import Device, available
 
-    at = Device.parse(device or default_device())
-    chosen = select(at.backend, op, parameter)
-    if at.backend not in available():
-        msg = f"this machine has no {at} to tune for"
-        raise NothingError(msg)
     settings = load_settings()
-    wanted = _with_cases(chosen, load(paths), settings)
-    if dry_run:
-        _console().print(plan_table(wanted))
+    with opened_cluster(gpus, cluster) as client:
+        at = Device.parse(spread_device(client, device))
+        chosen = select(at.backend, op, parameter)
+        if client is None and at.backend not in available():
+            msg = f"there is no {at} here to tune for"
+            raise NothingError(msg)
+        wanted = _with_cases(chosen, load(paths), settings)
+        if dry_run:
+            _console().print(plan_table(wanted))
+            return
+        with _opened_bench(client, str(at), settings, timeout or settings.timeout_s) as bench:
+            _run(str(at), wanted, settings, budget, bench, output)
+
+
+@dataclass(frozen=True)
+class _Bench:
+    """Devices that measure rounds with their model and their environment."""
+
+    rounds: TuningBench
+    model: str
+    environment: Environment
+
+
+@contextmanager
+def _opened_bench(client: Client | None, device: str, settings: Settings, timeout_s: float) -> Iterator[_Bench]:
+    """The members of a cluster, or processes of this machine."""
+    from opgauge.harness.cli.gate_options import tell
+    from opgauge.harness.cluster.tuning import ClusterTuningBench, ExecutorOptions, name_there
+    from opgauge.harness.run.environment import capture
+    from opgauge.harness.tune.rounds import LocalTuningBench
+    from opgauge.harness.tune.tuner import LIMITS
+
+    options = ExecutorOptions(LIMITS, timeout_s, settings.threads, settings.memory_bytes)
+    if client is None:
+        model, environment = name_there(options, device), capture([device], threads=settings.threads)
+        yield _Bench(LocalTuningBench(options.start), model, environment)
         return
-    _run(str(at), wanted, settings, budget, timeout or settings.timeout_s, output)
+    bench = ClusterTuningBench(client, device, options, tell)
+    yield _Bench(bench, bench.model(device), bench.environment)
 
 
 def select(backend: str, ops: Sequence[str] | None, names: Sequence[str] | None) -> list[Parameter]:
@@ -102,28 +139,19 @@ def _run(
     wanted: Sequence[tuple[Parameter, list[Case]]],
     settings: Settings,
     budget_s: float,
-    timeout_s: float,
+    bench: _Bench,
     output: Path | None,
 ) -> None:
     """Tune, print, write; parameters finished before an interrupt are written too."""
     from datetime import UTC, datetime
 
     from opgauge.harness.cli.gate_options import tell
-    from opgauge.harness.run.environment import capture, commit
-    from opgauge.harness.run.execute import LocalExecutor
+    from opgauge.harness.run.environment import commit
     from opgauge.harness.tune.file import write
-    from opgauge.harness.tune.tuner import LIMITS, Tuner
-    from opgauge.harness.worker import protocol
+    from opgauge.harness.tune.tuner import Tuner
     from opgauge.ops._core.tuning import shipped
 
-    def start() -> LocalExecutor:
-        return LocalExecutor(
-            limits=LIMITS, timeout_s=timeout_s, threads=settings.threads, memory_bytes=settings.memory_bytes
-        )
-
-    with start() as executor:
-        model = executor.ask(protocol.NameModel(device))
-    tuner = Tuner(start, device, budget_s=budget_s, tell=tell)
+    tuner = Tuner(bench.rounds, device, budget_s=budget_s, tell=tell)
     findings: list[TuningFinding] = []
     interrupted = False
     try:
@@ -136,8 +164,8 @@ def _run(
     console.print(table(findings))
     for line in remarks(findings):
         typer.echo(line, err=True)
+    model, environment = bench.model, bench.environment
     path = output or shipped(model)
-    environment = capture([device], threads=settings.threads)
     today = datetime.now(UTC).date()
     write(path, model, device, findings, environment, commit(but=path) or settings.commit, today)
     typer.echo(f"{sum(one.best is not None for one in findings)} of {len(findings)} changed for {model} in {path}")

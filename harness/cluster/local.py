@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from opgauge.harness.cluster.dispatch import REFERENCE
+from opgauge.harness.cluster.tasks import REFERENCE
 from opgauge.harness.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -19,16 +19,16 @@ SETTINGS = {
     "distributed.scheduler.allowed-failures": 1,
     "distributed.comm.timeouts.connect": "10s",
     "distributed.worker.daemon": False,
-    # a member that was killed restarts, which takes a while on a busy host
+    # a killed member starts again, which takes a while on a busy host
     "distributed.deploy.lost-worker-timeout": "10 minutes",
 }
-"""Settings of dask.distributed."""
+"""Configuration of dask for schedulers, members and clients."""
 REFERENCE_SHARE = 4
 """CPUs per process that computes references."""
 START_S = 300
-"""Longest start of the members, in seconds."""
+"""Seconds that members may take to start."""
 LOCALHOST = "127.0.0.1"
-"""Address of this host's scheduler."""
+"""Address of the members of a cluster of this host alone."""
 
 
 def member_options(devices: Sequence[int], *, cpu_slots: int = 0, references: int | None = None) -> dict[str, Any]:
@@ -65,15 +65,15 @@ def local_cluster(specification: dict[str, Any]) -> Iterator[Client]:
 
 
 @contextmanager
-def remote_cluster(address: str) -> Iterator[Client]:
-    """A client of the cluster whose scheduler is at `address`, such as `tcp://host:8786`."""
+def remote_cluster(address: str, timeout_s: float = 10.0) -> Iterator[Client]:
+    """A client of the cluster whose scheduler is at `address`, such as `tcp://host:8786`; raises SettingsError."""
     distributed = import_distributed()
     import dask
 
     with dask.config.set(SETTINGS):
         try:
-            client = distributed.Client(address, set_as_default=False, timeout="10s")
-        except (OSError, TimeoutError) as error:
+            client = distributed.Client(address, set_as_default=False, timeout=timeout_s)
+        except (OSError, TimeoutError, ValueError) as error:
             msg = f"no scheduler answers at {address}: {error}"
             raise SettingsError(msg) from error
         with client:

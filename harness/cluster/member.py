@@ -1,4 +1,4 @@
-"""Functions that run in a cluster's member process: whole cases on its device, references on its CPUs.
+"""Functions that run in a cluster's worker process: whole cases on its device, references on its CPUs.
 
 A member owns one device (`CUDA_VISIBLE_DEVICES` names it) and measures one case at a time, in a child process of its
 own, as `opgauge run` does: a kernel that crashes ends that child, not the member.
@@ -10,8 +10,9 @@ import hashlib
 import os
 import socket
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,8 @@ from typing import Any
 from opgauge.harness.case.casejson import case_from_json
 from opgauge.harness.errors import HarnessError
 from opgauge.harness.measure import Limits
+from opgauge.harness.project import active
+from opgauge.harness.project.configuration import Project
 from opgauge.harness.result.result import Trial, from_json, to_json
 from opgauge.harness.run.environment import capture
 from opgauge.harness.run.execute import LocalExecutor
@@ -29,20 +32,20 @@ from opgauge.harness.worker.verify import expect
 
 Json = Mapping[str, Any]
 SUFFIXES = (".py", ".cu", ".cuh")
-"""Suffixes of the files in the digest."""
+"""Suffixes of source files."""
 FOLDERS = ("harness", "ops")
-"""Folders of the files in the digest."""
+"""Folders whose source decides what is measured, and how."""
 
 
 class VersionMismatchError(HarnessError):
-    """A member of the cluster runs other code than the planning process."""
+    """A member of the cluster runs other code than the process that plans."""
 
     exit_code = 2
 
 
 @cache
 def code_digest() -> str:
-    """A digest of this process's own harness and ops; members with another one would measure other code."""
+    """Digest of this process's own harness and ops; members with another digest would measure something else."""
     total = hashlib.sha256()
     for folder in FOLDERS:
         for path in sorted((ROOT / folder).rglob("*")):
@@ -61,24 +64,51 @@ def identity(device: str) -> dict[str, Any]:
     }
 
 
+@dataclass(frozen=True, slots=True)
+class PlanningState:
+    """What a member must share with the process that plans: the digest of its code, and the project."""
+
+    code: str
+    project: Project | None
+
+
+def planning_state() -> PlanningState:
+    """The state of this process, to be sent with each task."""
+    return PlanningState(code_digest(), active.active())
+
+
+def call(
+    shared: bool | None,  # noqa: FBT001  the value of another task
+    state: PlanningState,
+    function: Callable[..., Any],
+    arguments: Sequence[Any],
+    more: Mapping[str, Any],
+) -> Any:
+    """Call a function for the process that plans.
+
+    shared: whether `compute_reference` stored the reference of the task's case; None: it was not requested. Raises
+    VersionMismatchError where the code differs, and what the function raises.
+    """
+    if state.code != code_digest():
+        msg = (
+            f"{socket.gethostname()} runs code {code_digest()}, the planning process {state.code}: "
+            "install the same version"
+        )
+        raise VersionMismatchError(msg)
+    if state.project != active.active():
+        active.use(state.project)
+    active.load()
+    return function(*arguments, **more, **({} if shared is None else {"shared": shared}))
+
+
 def run_case(
-    trials: Sequence[Json],
-    limits: Json,
-    code: str,
-    *,
-    timeout_s: float = 120.0,
-    shared: bool = True,
-    ceilings: bool = False,
+    trials: Sequence[Json], limits: Json, timeout_s: float, *, shared: bool = False, ceilings: bool = False
 ) -> dict[str, Any]:
     """Results of a case's trials, one after the other on this member's device, with `identity`.
 
-    code: digest of the planning process's code. shared: read inputs and reference from this host's folder, if
-    `compute_reference` has written them. ceilings: measure the device's achieved peaks too. Raises
-    VersionMismatchError if the code differs.
+    shared: load inputs and reference from this host's folder. ceilings: also measure the peaks that the device
+    achieves.
     """
-    if code != code_digest():
-        msg = f"{socket.gethostname()} runs code {code_digest()}, the planning process {code}: install the same version"
-        raise VersionMismatchError(msg)
     executor = _executor(timeout_s)
     executor.limits = from_json(Limits, limits)
     more = {"kept": str(shared_folder())} if shared else {}
@@ -90,9 +120,9 @@ def run_case(
 
 
 def compute_reference(case: Json) -> bool:
-    """Write inputs and reference of a case to this host's folder; returns whether they are there.
+    """Store inputs and reference of a case in this host's folder; returns whether they are there.
 
-    A reference that fails here fails again when the case is measured, which reports it.
+    A reference that fails here fails again where the case is measured, and is reported there.
     """
     built, folder = case_from_json(case), shared_folder()
     with suppress(MemoryError, ArithmeticError, ValueError, OSError):
@@ -104,7 +134,7 @@ def compute_reference(case: Json) -> bool:
 
 
 def shared_folder() -> Path:
-    """The folder of inputs and references that members of this host share, private to this user."""
+    """Folder of inputs and references that the members of this host share, for this user alone."""
     folder = Path(tempfile.gettempdir()) / f"opgauge-cluster-{os.getuid()}-{code_digest()}"
     folder.mkdir(mode=0o700, exist_ok=True)
     return folder

@@ -1,12 +1,14 @@
-"""Runs spread over a cluster: results are stored as they arrive, those of unlike devices in separate runs."""
+"""A run over a cluster: results are stored as they come, those of unlike devices in runs of their own."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from threading import Lock
 from typing import TYPE_CHECKING, Any
 
-from opgauge.harness.cluster.dispatch import Measured, SchedulerLostError, dispatch
+from opgauge.harness.cluster.dispatch import Measured, dispatch
+from opgauge.harness.cluster.tasks import SchedulerLostError
 from opgauge.harness.measure import Limits
 from opgauge.harness.result.result import Environment, Result, Trial
 from opgauge.harness.store import Store
@@ -16,9 +18,9 @@ if TYPE_CHECKING:
 
 
 class Runs:
-    """Runs by hard environment entries: one per kind of device, begun when its first result arrives.
+    """Runs by what decides whether results may be compared: one per kind of device, begun when its first result comes.
 
-    first: a run that exists already, with its environment; results of the same kind are stored there.
+    first: a run that exists already, with its environment; results of the same kind go there.
     """
 
     def __init__(self, store: Store, command: str, first: tuple[str, Environment] | None = None) -> None:
@@ -28,7 +30,7 @@ class Runs:
         self.last = first[0] if first else ""
 
     def of(self, environment: Environment) -> str:
-        """The id of the run for results of this environment; an unknown one (a lost worker's) gets the latest run."""
+        """The id of the run for results from there; an unknown environment (a lost worker's) takes the latest run."""
         if not environment.hard and self.last:
             return self.last
         kind = _kind(environment)
@@ -47,7 +49,7 @@ class Runs:
 
     @property
     def ids(self) -> list[str]:
-        """The ids of all runs."""
+        """All of them."""
         return list(self._ids.values())
 
 
@@ -65,36 +67,52 @@ def run_spread(
 ) -> None:
     """Measure `trials` on the members of a cluster and store each result.
 
-    Raises KeyboardInterrupt and SchedulerLostError after the runs are marked as interrupted; stored results remain.
+    Raises KeyboardInterrupt and SchedulerLostError after the runs are marked as interrupted; what was stored stays.
     """
     try:
         for measured in dispatch(client, trials, limits, timeout_s=timeout_s, ceilings=ceilings, tell=tell):
             runs.add(measured)
             advance(measured.result)
-    except (KeyboardInterrupt, SchedulerLostError):
+    except (KeyboardInterrupt, SchedulerLostError) as error:
         for run in runs.ids:
             store.finish_run(run, "interrupted")
+        if isinstance(error, SchedulerLostError):
+            msg = f"{error}; finished results are stored, --resume measures the rest"
+            raise SchedulerLostError(msg) from error
         raise
     for run in runs.ids:
         store.finish_run(run)
 
 
-def status(client: Client) -> list[Mapping[str, Any]]:
-    """A line per member: host, resources, running and waiting tasks, memory."""
-    found: list[Mapping[str, Any]] = []
-    for address, worker in client.scheduler_info(n_workers=-1)["workers"].items():
-        metrics = worker.get("metrics", {})
-        found.append(
-            {
-                "address": address,
-                "host": worker["host"],
-                "offers": ", ".join(f"{count:g} {name}" for name, count in worker["resources"].items()),
-                "running": metrics.get("executing", 0) or metrics.get("task_counts", {}).get("executing", 0),
-                "waiting": metrics.get("ready", 0) or metrics.get("task_counts", {}).get("ready", 0),
-                "memory_bytes": metrics.get("memory", 0),
-            }
-        )
-    return found
+def measure_by(
+    client: Client,
+    runs: Runs,
+    stored: Iterable[Result],
+    limits: Limits,
+    *,
+    timeout_s: float,
+    tell: Callable[[str], Any],
+) -> Callable[[Sequence[Trial]], list[Result]]:
+    """A function that measures trials on a cluster, stores each result and returns them in order; for many threads.
+
+    stored: results of an earlier part of the run, which are not measured again.
+    """
+    lock = Lock()
+    known = {_key(result.trial): result for result in stored}
+
+    def measure(trials: Sequence[Trial]) -> list[Result]:
+        new = [trial for trial in trials if _key(trial) not in known]
+        for measured in dispatch(client, new, limits, timeout_s=timeout_s, tell=tell):
+            with lock:
+                runs.add(measured)
+                known[_key(measured.result.trial)] = measured.result
+        return [known[_key(trial)] for trial in trials]
+
+    return measure
+
+
+def _key(trial: Trial) -> tuple[str, str, str]:
+    return trial.case.id, trial.implementation, trial.device
 
 
 def _kind(environment: Environment) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import count, islice
 from time import monotonic
@@ -34,6 +35,7 @@ class ExplorationPlan:
     seed: of all draws. cases: most cases to draw, None for no limit. end: by `time.monotonic`, seconds. device:
     such as `cuda:0`. threshold: ratio above which a case is a finding. steps: most cases measured to shrink one.
     only_wrong: check only, without measuring. batch: cases measured before findings are shrunk. limits: of a case.
+    at_once: findings that are shrunk at the same time; `measure` is then called from as many threads.
     """
 
     seed: int
@@ -45,6 +47,7 @@ class ExplorationPlan:
     only_wrong: bool = False
     batch: int = 1
     limits: CaseLimits = field(default_factory=CaseLimits)
+    at_once: int = 1
 
 
 @dataclass(slots=True)
@@ -92,13 +95,15 @@ def explore(
         found.drawn += len(cases)
         measured = _rows(cases, wanted, measure)
         found.rows += measured
-        for drawn in sorted(filter(None, (_finding(row, wanted) for row in measured)), key=lambda one: -one.weight):
-            now, finding = monotonic(), drawn
+        drawn = sorted(filter(None, (_finding(row, wanted) for row in measured)), key=lambda one: -one.weight)
+        for part in range(0, len(drawn), wanted.at_once):
+            now, some = monotonic(), drawn[part : part + wanted.at_once]
             if now < wanted.end and shrinking <= max((now - begun) / 2, SHRINKING_S):
-                finding = _shrunk(drawn, wanted, measure, found)
+                some = _shrink_all(some, wanted, measure, found)
                 shrinking += monotonic() - now
-            found.findings.append(finding)
-            tell(_line(finding))
+            found.findings += some
+            for finding in some:
+                tell(_line(finding))
     return found
 
 
@@ -143,18 +148,33 @@ def _finding(row: Row, wanted: ExplorationPlan) -> Finding | None:
     return Finding(case, case, row.device, cause, slow)
 
 
-def _shrunk(finding: Finding, wanted: ExplorationPlan, measure: Measure, found: Exploration) -> Finding:
-    """The finding with the smallest case that has at least half of its slowdown, or that is wrong too."""
+def _shrink_all(
+    some: Sequence[Finding], wanted: ExplorationPlan, measure: Measure, found: Exploration
+) -> list[Finding]:
+    if len(some) == 1:
+        # in this thread: a local worker ends with the thread that started it
+        done = [_shrunk(some[0], wanted, measure)]
+    else:
+        with ThreadPoolExecutor(len(some)) as threads:
+            done = list(threads.map(lambda finding: _shrunk(finding, wanted, measure), some))
+    found.shrinking += sum(measured for _, measured in done)
+    return [finding for finding, _ in done]
+
+
+def _shrunk(finding: Finding, wanted: ExplorationPlan, measure: Measure) -> tuple[Finding, int]:
+    """The finding by the smallest case that shows at least half of its slowdown, or that is wrong too; cases tried."""
     least = wanted.threshold
     if finding.slowdown is not None:
         least = max(least, 1 + (finding.slowdown.ratio - 1) / 2)
     best: dict[str, tuple[Slowdown | None, str]] = {}
+    tried = 0
 
     def shows(case: Case) -> bool:
         if monotonic() > wanted.end or not fits(case, wanted.limits):
             return False
         measured = _rows([case], wanted, measure)
-        found.shrinking += len(measured)
+        nonlocal tried
+        tried += len(measured)
         for row in measured:
             reason, slow = failure(row), slowdown(row)
             still = bool(reason) if finding.reason else not reason and slow is not None and slow.ratio >= least
@@ -164,7 +184,7 @@ def _shrunk(finding: Finding, wanted: ExplorationPlan, measure: Measure, found: 
         return False
 
     case = shrink(finding.case, shows, wanted.steps)
-    return smaller(finding, case, *best[case.id]) if case.id in best else finding
+    return (smaller(finding, case, *best[case.id]) if case.id in best else finding), tried
 
 
 def _line(finding: Finding) -> str:

@@ -118,10 +118,7 @@ def measure(
         for subject, one in records.items()
     }
     while wanted:
-        batches = list(_batches(records, wanted, plan))
-        for place, (batch, count) in enumerate(batches):
-            _measure_batch(pool, batch, count, plan.share_of(len(batches) - place), tell)
-            pool.forget_inputs()
+        _measure_all(pool, list(_batches(records, wanted, plan, _devices(pool))), plan, tell)
         if not plan.has_time():
             break
         spending = {subject: Spending(one.sampling_s, one.job.budget_s) for subject, one in records.items()}
@@ -138,13 +135,45 @@ def first_batches(jobs: Sequence[Job], plan: PairPlan) -> list[tuple[list[Job], 
     """Jobs that share processes, in the order of measuring, with their initial number of pairs."""
     records = {job.subject: JobRecord(job) for job in jobs}
     wanted = {job.subject: min(plan.start_of(job), plan.schedule.most) if job.is_paired else 1 for job in jobs}
-    return [([one.job for one in found], count) for found, count in _batches(records, wanted, plan)]
+    return [([one.job for one in found.records], found.pairs) for found in _batches(records, wanted, plan, 1)]
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Records that are measured by the same processes. pairs: more pairs of each; 0: one pair with all threads."""
+
+    records: list[JobRecord]
+    pairs: int
+
+
+class SpreadPool(WorkerPool):
+    """A pool that measures on several devices at once; both blocks of a pair run on one device."""
+
+    devices: int
+
+    def measure_batches(self, batches: Iterable[Batch], plan: PairPlan, tell: Tell) -> None:
+        """Measure every batch by `measure_batch` somewhere, and update its records."""
+        raise NotImplementedError
+
+
+def _devices(pool: WorkerPool) -> int:
+    return pool.devices if isinstance(pool, SpreadPool) else 1
+
+
+def _measure_all(pool: WorkerPool, batches: Sequence[Batch], plan: PairPlan, tell: Tell) -> None:
+    """Measure batches here one after the other, each in its share of the time that is left, or on several devices."""
+    if isinstance(pool, SpreadPool):
+        pool.measure_batches(batches, plan, tell)
+        return
+    for place, batch in enumerate(batches):
+        measure_batch(pool, batch, plan.share_of(len(batches) - place), tell)
+        pool.forget_inputs()
 
 
 def _batches(
-    records: Mapping[Subject, JobRecord], wanted: Mapping[Subject, int], plan: PairPlan
-) -> Iterator[tuple[list[JobRecord], int]]:
-    """Records that get equally many pairs on the same sides, in the order of `wanted`."""
+    records: Mapping[Subject, JobRecord], wanted: Mapping[Subject, int], plan: PairPlan, devices: int
+) -> Iterator[Batch]:
+    """Records that get equally many pairs on the same sides, in the order of `wanted`; a batch at least per device."""
     groups: dict[tuple[int, str, tuple[str, ...]], list[JobRecord]] = {}
     for subject, count in wanted.items():
         job = records[subject].job
@@ -155,8 +184,9 @@ def _batches(
         else:
             # of equal size, so that no few jobs pay for processes of their own
             parts = _parts(found, BATCH if found[0].job.subject.device == "cpu" else CUDA_BATCH)
+        parts = max(parts, min(devices, len(found)))
         for part in range(parts):
-            yield found[part * len(found) // parts : (part + 1) * len(found) // parts], count
+            yield Batch(found[part * len(found) // parts : (part + 1) * len(found) // parts], count)
 
 
 def _parts(found: Sequence[JobRecord], size: int) -> int:
@@ -169,7 +199,12 @@ def _input_bytes(record: JobRecord) -> int:
     return 8 * sum(map(prod, shapes.values()))
 
 
-def _measure_batch(pool: WorkerPool, batch: Sequence[JobRecord], count: int, plan: PairPlan, tell: Tell) -> None:
+def measure_batch(pool: WorkerPool, wanted: Batch, plan: PairPlan, tell: Tell) -> None:
+    """Measure the pairs of a batch on this machine and add them to its records."""
+    batch, count = wanted.records, wanted.pairs
+    if not count:
+        measure_coarse(pool, batch, Effort(INTERLEAVED_S, end=plan.end))
+        return
     first = max(record.attempts for record in batch)
     interleaved = plan.is_interleaved(batch[0].job)
     if first == 0 and (interleaved or _may_prepare(batch[0].job)):
@@ -269,7 +304,8 @@ def _check_threads(pool: WorkerPool, records: Iterable[JobRecord], plan: PairPla
         if not chosen or not plan.has_time():
             return
         tell(f"all threads, {number + 1} of at most {COARSE_PAIRS}: {len(chosen)} cases")
-        measure_coarse(pool, chosen, Effort(INTERLEAVED_S, end=plan.end))
+        count = _devices(pool)
+        _measure_all(pool, [Batch(chosen[part::count], 0) for part in range(min(count, len(chosen)))], plan, tell)
 
 
 def _single_threaded(records: Iterable[JobRecord], plan: PairPlan) -> list[JobRecord]:

@@ -15,7 +15,7 @@ from typing import Any, Self
 from opgauge.harness.errors import TreeError, WorkerError
 from opgauge.harness.gate.record import HEAD, MEASURING, BlockOutcome, JobRecord, outcome_from
 from opgauge.harness.judge.verdict import Subject
-from opgauge.harness.result.result import Ceilings
+from opgauge.harness.result.result import Ceilings, Profile
 from opgauge.harness.run.compiling import ONCE, Waiting, need_bytes
 from opgauge.harness.run.execute import LocalExecutor
 from opgauge.harness.run.tree import Tree, temporary_folder
@@ -71,8 +71,11 @@ class WorkerPool:
         timeout_s: float = 120.0,
         threads: int | None = None,
         memory_bytes: int | None = None,
+        checking_processes: int = LOOKING,
     ) -> None:
+        """checking_processes: most processes that check kernels at once, per side."""
         self.trees = trees
+        self._checking_processes = checking_processes
         self.clock = Clock()
         self._timeout_s = timeout_s
         self._threads = threads
@@ -129,7 +132,7 @@ class WorkerPool:
         end: time by `time.monotonic` from which on no further kernel is called.
         """
         tasks = [(side, self._waiting(records, side)) for side in sides]
-        processes = max(1, min(LOOKING, (os.cpu_count() or 1) // 2))
+        processes = max(1, min(self._checking_processes, (os.cpu_count() or 1) // 2))
         with ThreadPoolExecutor(len(sides) * processes) as threads:
             for done in [threads.submit(self._look, *task, end) for task in tasks for _ in range(processes)]:
                 done.result()
@@ -177,6 +180,17 @@ class WorkerPool:
             with self.executor(HEAD) as executor:
                 self._ceilings |= {device: executor.ceilings(device) for device in missing}
         return {device: self._ceilings[device] for device in wanted}
+
+    def profile(self, side: str, trials: Iterable[Mapping[str, Any]]) -> list[Profile]:
+        """Kernel lists of trials on the tree of a side, from a process that times nothing."""
+        found = []
+        with self.executor(side) as executor:
+            for trial in trials:
+                try:
+                    found.append(executor.profile_plain(trial))
+                except WorkerError as error:  # a missing explanation changes no verdict
+                    found.append(Profile(reason=str(error).strip().rpartition("\n")[2]))
+        return found
 
     def forget_inputs(self) -> None:
         """Remove the cached inputs."""

@@ -8,7 +8,6 @@ from datetime import UTC, date, datetime
 from pathlib import Path
 from time import monotonic
 
-from opgauge.harness.errors import WorkerError
 from opgauge.harness.gate.counts import Counts, count_instructions, count_notes
 from opgauge.harness.gate.evidence import evidence_of, facts_of, with_counts
 from opgauge.harness.gate.gate import Breach, GateOutcome, Schedule, check_demands, judge
@@ -202,17 +201,9 @@ def _profiles(
     paired = [job for job in jobs if job.is_paired][:PROFILED]
     profiles: dict[Subject, dict[str, Profile]] = {job.subject: {} for job in paired}
     for side in SIDES if paired else ():
-        with pool.executor(side) as executor:
-            for job in paired:
-                try:
-                    profiles[job.subject][side] = executor.profile_plain(job.trial)
-                except WorkerError as error:  # an explanation more or less decides nothing
-                    profiles[job.subject][side] = Profile(reason=_last_line(error))
+        for job, profile in zip(paired, pool.profile(side, [job.trial for job in paired]), strict=True):
+            profiles[job.subject][side] = profile
     return profiles
-
-
-def _last_line(error: WorkerError) -> str:
-    return str(error).strip().rpartition("\n")[2]
 
 
 def _breaches(

@@ -139,8 +139,12 @@ def _table(file: Path) -> Mapping[str, Any] | None:
     except tomllib.TOMLDecodeError as error:
         msg = f"{file}: {error}"
         raise ConfigurationError(msg) from error
+    except RecursionError as error:
+        msg = f"{file}: values are nested too deeply"
+        raise ConfigurationError(msg) from error
     if file.name == PYPROJECT:
-        table = found.get("tool", {}).get("opgauge")
+        tools = found.get("tool")
+        table = tools.get("opgauge") if isinstance(tools, Mapping) else None
         return table if isinstance(table, Mapping) else None
     return found
 

@@ -9,19 +9,18 @@ kernels never read the parameter are excluded: each is bound once to find out.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from math import exp
 from time import monotonic
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from opgauge.harness.case.case import Case
 from opgauge.harness.judge.estimate import LEAST_PAIRS, LEVEL, Floats, estimate
 from opgauge.harness.measure import Limits
-from opgauge.harness.result.result import Measurement, Status, Trial, from_json, to_json
+from opgauge.harness.result.result import Trial, to_json
 from opgauge.harness.result.summary import OPTIMIZED
-from opgauge.harness.worker import protocol
+from opgauge.harness.tune.rounds import Json, RoundOrder, RoundOutcome, TuningBench
 from opgauge.ops import Device
 from opgauge.ops._core.tuning import Parameter
 
@@ -38,19 +37,6 @@ LIMITS = Limits(budget_s=0.05, min_samples=3, warmup_s=0.02)
 WIDE_BYTES, COPIES = 8, 6
 """Bytes of a float64, and float64 copies of a case's tensors: drawn, widened, reference, bound, compared."""
 Tell = Callable[[str], None]
-
-
-class Runner(Protocol):
-    """Interface of the measuring executor: `opgauge.harness.run.execute.LocalExecutor`."""
-
-    def run_plain(self, trial: Mapping[str, Any], *, block: int = 0, **more: Any) -> dict[str, Any]:
-        """Run a trial in plain JSON and return its plain result; `more` has `tuning`, `trusted`, `with_digest`."""
-
-    def ask(self, request: protocol.ListTunables) -> Any:
-        """The answer to a request: the `parameters` of a trial."""
-
-
-Start = Callable[[], AbstractContextManager[Runner]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +107,7 @@ def _bytes_needed(case: Case) -> int:
 
 @dataclass(slots=True)
 class _Sheet:
-    """Times of one parameter, by candidate, round and case, and the excluded candidates."""
+    """The times of one parameter, by candidate, round and case, and the candidates that are out of the question."""
 
     parameter: Parameter
     times_ns: dict[tuple[int, int, str], float] = field(default_factory=dict)
@@ -141,6 +127,17 @@ class _Sheet:
         self.cases.pop(case.id, None)
         self.notes.append(f"{case.op} · {case.name}: {why}")
 
+    def add(self, number: int, done: RoundOutcome) -> None:
+        """Add a round. Rounds may have run at the same time, so a case may have been left out meanwhile."""
+        self.times_ns |= {(value, number, case): time for (value, case), time in done.times_ns.items()}
+        for value, why in done.out.items():
+            self.out.setdefault(value, why)
+        for case, why in done.dropped.items():
+            if case in self.cases:
+                self.drop(self.cases[case], why)
+        for case in done.late:
+            self.late += self.cases.pop(case, None) is not None
+
     def table(self, value: int, rounds: int) -> Floats:
         """Log times, (rounds, cases)."""
         return np.log([[self.times_ns[value, number, case] for case in self.cases] for number in range(rounds)])
@@ -149,42 +146,48 @@ class _Sheet:
 class Tuner:
     """Finds values for one device, a parameter at a time; chosen values are in force for the parameters that follow."""
 
-    def __init__(self, start: Start, device: str, *, budget_s: float, tell: Tell = lambda _: None) -> None:
-        """budget_s: for each parameter; the first rounds are finished even if that takes longer."""
+    def __init__(self, bench: TuningBench, device: str, *, budget_s: float, tell: Tell = lambda _: None) -> None:
+        """budget_s: for each parameter; the first rounds are finished even where that takes longer."""
         self.chosen: dict[str, int] = {}
-        self._start = start
+        self._bench = bench
         self._device = str(Device.parse(device))
         self._budget_s = budget_s
         self._tell = tell
         self._asked: dict[str, dict[str, Any]] = {}
-        self._trusted: dict[tuple[str, str, int], dict[str, Any]] = {}
+        self._trusted: dict[tuple[str, int], Json] = {}
 
     def tune(self, parameter: Parameter, cases: Sequence[Case]) -> TuningFinding:
         """Measure every candidate of `parameter` on `cases`, and choose."""
         sheet, name = _Sheet(parameter), parameter.name
+        self._trusted.clear()
         self._find_cases(sheet, cases)
         started, rounds = monotonic(), 0
         while sheet.cases and len(sheet.values) > 1 and rounds < MOST_ROUNDS:
             spent = monotonic() - started
-            if rounds >= LEAST_ROUNDS and spent + spent / rounds > self._budget_s:
+            count = self._next_count(rounds)
+            if rounds >= LEAST_ROUNDS and spent + count * spent / rounds > self._budget_s:
                 break
-            # the first round determines how many cases fit the budget
-            end = started + self._budget_s / LEAST_ROUNDS if rounds == 0 else None
             self._tell(f"{name}: round {rounds + 1}, {len(sheet.cases)} cases")
-            self._measure_round(sheet, rounds, end)
-            rounds += 1
+            self._measure_rounds(sheet, range(rounds, rounds + count))
+            rounds += count
         finding = judge(sheet, rounds) if sheet.cases else TuningFinding(parameter, notes=tuple(sheet.notes))
         self.chosen[name] = finding.chosen
         return finding
 
+    def _next_count(self, rounds: int) -> int:
+        """Rounds to measure at once; the first alone, because it decides how many cases there is time for."""
+        if not rounds:
+            return 1
+        needed = LEAST_ROUNDS - rounds if rounds < LEAST_ROUNDS else MOST_ROUNDS - rounds
+        return max(1, min(self._bench.devices, needed))
+
     def _find_cases(self, sheet: _Sheet, cases: Sequence[Case]) -> None:
-        """Drop the cases whose kernels do not read the parameter; the answers are cached for later parameters."""
+        """Add the cases whose kernels read the parameter; the names that binding reads serve later parameters too."""
         unknown = [case for case in cases if case.id not in self._asked]
         if unknown:
             self._tell(f"{sheet.parameter.name}: binding {len(unknown)} cases")
-            with self._start() as runner:
-                for case in unknown:
-                    self._asked[case.id] = runner.ask(protocol.ListTunables(to_json(self._trial(case))))
+            answers = self._bench.bind([to_json(self._trial(case)) for case in unknown])
+            self._asked |= {case.id: answer for case, answer in zip(unknown, answers, strict=True)}
         for case in cases:
             answer = self._asked[case.id]
             if "failed" in answer:
@@ -195,36 +198,24 @@ class Tuner:
     def _trial(self, case: Case) -> Trial:
         return Trial(case, OPTIMIZED, Device.parse(self._device).backend, self._device)
 
-    def _measure_round(self, sheet: _Sheet, number: int, end: float | None) -> None:
-        with self._start() as runner:
-            for case in list(sheet.cases.values()):
-                if end is not None and monotonic() >= end and sheet.times_ns:
-                    sheet.cases.pop(case.id)
-                    sheet.late += 1
-                    continue
-                values = sheet.values
-                for value in values if number % 2 == 0 else values[::-1]:
-                    if case.id in sheet.cases and value not in sheet.out:
-                        self._measure(runner, sheet, case, value, number)
-
-    def _measure(self, runner: Runner, sheet: _Sheet, case: Case, value: int, number: int) -> None:
-        name, default = sheet.parameter.name, sheet.parameter.default
-        trial = to_json(self._trial(case))
-        key = (case.id, name, value)
-        trusted = self._trusted.get(key)
-        tuning = {**self.chosen, name: value}
-        found = runner.run_plain(trial, block=number, tuning=tuning, trusted=trusted, with_digest=trusted is None)
-        status, extra = Status(found["status"]), found.get("extra", {})
-        if status is not Status.OK:
-            why = f"{status}: {found.get('reason', '')}".removesuffix(": ")
-            if value == default:
-                sheet.drop(case, why)
-            else:
-                sheet.out[value] = f"{case.op} · {case.name} is {why}"
-            return
-        if "digest" in extra and found.get("check"):
-            self._trusted[key] = {"digest": extra["digest"], "check": found["check"]}
-        sheet.times_ns[value, number, case.id] = from_json(Measurement, found["measurement"]).median_ns
+    def _measure_rounds(self, sheet: _Sheet, numbers: range) -> None:
+        values, limit_s = sheet.values, self._budget_s / LEAST_ROUNDS if numbers.start == 0 else None
+        orders = [
+            RoundOrder(
+                number,
+                sheet.parameter.name,
+                tuple(values if number % 2 == 0 else values[::-1]),
+                sheet.parameter.default,
+                tuple(to_json(self._trial(case)) for case in sheet.cases.values()),
+                dict(self.chosen),
+                dict(self._trusted),
+                limit_s,
+            )
+            for number in numbers
+        ]
+        for order, done in zip(orders, self._bench.measure(orders), strict=True):
+            sheet.add(order.number, done)
+            self._trusted |= done.trusted
 
 
 def judge(sheet: _Sheet, rounds: int) -> TuningFinding:

@@ -113,7 +113,7 @@ def read(path: Path) -> dict[str, Any]:
     except OSError as error:
         msg = f"{path}: {error.strerror}"
         raise TuningError(msg) from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         msg = f"{path}: no JSON: {error}"
         raise TuningError(msg) from error
     values = held.get("values") if isinstance(held, dict) else None

@@ -20,10 +20,12 @@ import pytest
 from opgauge.harness.case.case import Case
 from opgauge.harness.cli.options import load
 from opgauge.harness.cluster import member
-from opgauge.harness.cluster.dispatch import Measured, SchedulerLostError, dispatch, tasks_of
+from opgauge.harness.cluster.dispatch import Measured, dispatch, tasks_of
 from opgauge.harness.cluster.local import local_cluster, member_options, remote_cluster, visible_devices
 from opgauge.harness.cluster.simulate import Load, Shape, simulate
-from opgauge.harness.cluster.spread import Runs, run_spread, status
+from opgauge.harness.cluster.spread import Runs, run_spread
+from opgauge.harness.cluster.status import ClusterState, state_of
+from opgauge.harness.cluster.tasks import SchedulerLostError, Task, run_tasks
 from opgauge.harness.errors import SettingsError, WorkerError
 from opgauge.harness.result.result import Environment, Status, Trial, to_json
 from opgauge.harness.run.compiling import ONCE
@@ -68,9 +70,11 @@ def test_each_trial_has_one_result_with_the_environment_of_its_member(client: Cl
 
 def test_implementations_of_a_case_stay_together() -> None:
     """A task holds all trials of a case on a device; the largest come first."""
-    tasks = tasks_of(trials_of(SMOKE))
+    tasks = tasks_of(trials_of(SMOKE), ONCE, timeout_s=60)
     assert len(tasks) == len(SMOKE)
-    assert all(len({trial.case.id for trial in task.trials}) == 1 and len(task.trials) == 2 for task in tasks)
+    assert all(
+        len({trial["case"]["id"] for trial in task.arguments[0]}) == 1 and len(task.arguments[0]) == 2 for task in tasks
+    )
     assert [task.weight for task in tasks] == sorted((task.weight for task in tasks), reverse=True)
 
 
@@ -142,7 +146,7 @@ def test_a_trial_that_kills_its_members_is_reported_and_others_finish(client: Cl
     """A case that ends every process that takes it becomes an error of its trials; all others have their results."""
     poison = replace(SMOKE[0], name="poison")
     trials = trials_of([poison, *SMOKE[1:4]])
-    stop = Thread(target=_kill_whoever_has, args=(client, poison.id))
+    stop = Thread(target=_kill_whoever_has, args=(client, f"{poison.op}/{poison.name}"))
     stop.start()
     found = list(dispatch(client, trials, ONCE, references=False))
     stop.join()
@@ -158,9 +162,25 @@ def test_without_a_member_for_a_device_it_is_said(client: Client) -> None:
 
 
 def test_status_lists_members_with_what_they_offer(client: Client) -> None:
-    """Three members of one host: two for CPU timing, one for references."""
-    found = status(client)
-    assert Counter(one["offers"] for one in found) == {"1 cpu": 2, "1 reference": 1}
+    """Three members of one host: two for CPU timing, one for references; no command waits for them."""
+    found = state_of(client)
+    assert Counter(one.offers for one in found.members) == {"1 cpu": 2, "1 reference": 1}
+    assert (found.devices, found.queues) == (2, ())
+
+
+def test_status_shows_what_runs_and_what_waits(client: Client) -> None:
+    """While two of five tasks run, three wait; afterwards the command is gone."""
+    tasks = [Task(f"nap/{number}", "cpu", time.sleep, (3,)) for number in range(5)]
+    outcomes = run_tasks(client, tasks)
+    seen: list[ClusterState] = []
+    watcher = Thread(target=lambda: (time.sleep(1.5), seen.append(state_of(client))))
+    watcher.start()
+    assert len(list(outcomes)) == len(tasks)
+    watcher.join()
+    (queue,) = seen[0].queues
+    assert (queue.waiting, queue.running, queue.finished) == (3, 2, 0)
+    assert {label for one in seen[0].members for label in one.running} == {"nap/0", "nap/1"}
+    assert not state_of(client).queues
 
 
 def test_gpus_that_are_not_there_are_refused() -> None:
@@ -181,7 +201,7 @@ def test_a_reference_is_computed_once_and_taken_by_the_member(tmp_path: Path, mo
     kept.write_bytes(b"")
     plain = [to_json(trial) for trial in trials_of([case])]
     try:
-        found = member.run_case(plain, to_json(ONCE), member.code_digest())
+        found = member.run_case(plain, to_json(ONCE), 60.0, shared=True)
     finally:
         member.close()
     assert [result["status"] for result in found["results"]] == ["ok", "ok"]
@@ -221,12 +241,12 @@ def _kill_after(process: int, seconds: float) -> None:
         os.kill(process, signal.SIGKILL)
 
 
-def _kill_whoever_has(client: Client, case: str) -> None:
-    """Kill every process that a task of a case is given to, until two are gone."""
+def _kill_whoever_has(client: Client, label: str) -> None:
+    """Kill every process that a task with this label is given to, until two are gone."""
     killed, end = 0, time.monotonic() + 30
     while killed < 2 and time.monotonic() < end:
         for address, keys in client.processing().items():
-            if any(key.startswith(case) for key in keys):
+            if any(key.startswith(label) for key in keys):
                 with suppress(Exception):
                     (process,) = client.run(os.getpid, workers=[address]).values()
                     os.kill(process, signal.SIGKILL)

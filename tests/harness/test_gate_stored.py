@@ -226,6 +226,6 @@ def test_batches_are_even(device: str, jobs: int, sizes: list[int]) -> None:
     subject = replace(compared("a", 1.0).subject, device=device)
     subjects = [replace(subject, case=str(number)) for number in range(jobs)]
     records = {subject: JobRecord(Job(subject, {})) for subject in subjects}
-    found = list(pairs._batches(records, dict.fromkeys(subjects, 4), pairs.PairPlan(Schedule(), method="blocks")))
-    assert [len(batch) for batch, _ in found] == sizes
-    assert [record.job.subject for batch, _ in found for record in batch] == subjects
+    found = list(pairs._batches(records, dict.fromkeys(subjects, 4), pairs.PairPlan(Schedule(), method="blocks"), 1))
+    assert [len(batch.records) for batch in found] == sizes
+    assert [record.job.subject for batch in found for record in batch.records] == subjects

@@ -14,6 +14,7 @@ import pytest
 from opgauge.harness.case.case import Case
 from opgauge.harness.result.result import Environment
 from opgauge.harness.tune.file import write
+from opgauge.harness.tune.rounds import LocalTuningBench
 from opgauge.harness.tune.tuner import LEAST_ROUNDS, MOST_ROUNDS, Tuner, TuningFinding, cases_of
 from opgauge.harness.worker import protocol
 from opgauge.ops import TuningError, find_op
@@ -76,7 +77,9 @@ class Fake:
 
 def tune(fake: Fake, parameter: Parameter = WIDTH, cases: list[Case] | None = None) -> TuningFinding:
     """What a tuner finds with a fake worker."""
-    return Tuner(fake.start, "cpu", budget_s=PLENTY_S).tune(parameter, CASES if cases is None else cases)
+    return Tuner(LocalTuningBench(fake.start), "cpu", budget_s=PLENTY_S).tune(
+        parameter, CASES if cases is None else cases
+    )
 
 
 def test_a_planted_better_candidate_is_chosen() -> None:
@@ -152,7 +155,7 @@ def test_each_case_is_bound_once_for_all_parameters() -> None:
     """And without a budget of its own: all that ask are found before the first is measured."""
     fake = Fake(lambda *_: 1000.0)
     fake.answers = {"long": {"names": ["sweep.height"]}}
-    tuner = Tuner(fake.start, "cpu", budget_s=0.0)
+    tuner = Tuner(LocalTuningBench(fake.start), "cpu", budget_s=0.0)
     assert tuner.tune(WIDTH, CASES).cases == ("p_norm · short",)
     assert tuner.tune(HEIGHT, CASES[1:]).cases == ("p_norm · long",)
     assert fake.bound == ["short", "long"]
@@ -168,7 +171,7 @@ def test_rounds_are_fresh_and_alternate() -> None:
 
 def test_without_time_the_first_case_gets_the_least_rounds() -> None:
     """Where there is no time for all cases the first ones count, and the others are said to be left out."""
-    found = Tuner(Fake(lambda *_: 1000.0).start, "cpu", budget_s=0.0).tune(WIDTH, CASES)
+    found = Tuner(LocalTuningBench(Fake(lambda *_: 1000.0).start), "cpu", budget_s=0.0).tune(WIDTH, CASES)
     assert found.rounds == LEAST_ROUNDS
     assert found.cases == ("p_norm · short",)
     assert (found.notes, found.late) == ((), 1)
@@ -178,7 +181,7 @@ def test_what_was_chosen_is_in_force_for_the_next() -> None:
     """Parameters are tuned one after the other, each with what was found before it."""
     fake = Fake(lambda values, _: 1000.0 - 100 * (values["sweep.width"] == 8))
     seen: list[Mapping[str, int]] = []
-    tuner = Tuner(fake.start, "cpu", budget_s=PLENTY_S)
+    tuner = Tuner(LocalTuningBench(fake.start), "cpu", budget_s=PLENTY_S)
     tuner.tune(WIDTH, CASES)
     fake.time_of = lambda values, _: seen.append(values) or 1000.0  # type: ignore[func-returns-value]
     tuner.tune(HEIGHT, CASES)
@@ -189,7 +192,7 @@ def test_what_was_chosen_is_in_force_for_the_next() -> None:
 def test_a_parameter_may_be_tuned_again() -> None:
     """Its earlier choice stands in no candidate's way: each is measured as itself."""
     fake = Fake(lambda *_: 1000.0)
-    tuner = Tuner(fake.start, "cpu", budget_s=0.0)
+    tuner = Tuner(LocalTuningBench(fake.start), "cpu", budget_s=0.0)
     tuner.chosen["sweep.width"] = 8
     assert tuner.tune(WIDTH, CASES).chosen == 4
     assert {value for _, value in fake.log} == {2, 4, 8}
@@ -251,7 +254,7 @@ def test_parameters_that_were_not_looked_at_stay(tmp_path: Path) -> None:
     path = tmp_path / "fast-cpu.json"
     written(path, tune(Fake(lambda values, _: 1000.0 - 100 * (values["sweep.width"] == 8))))
     same = Fake(lambda values, _: 1000.0)
-    tuner = Tuner(same.start, "cpu", budget_s=PLENTY_S)
+    tuner = Tuner(LocalTuningBench(same.start), "cpu", budget_s=PLENTY_S)
     tuner.chosen["sweep.width"] = 4
     found = written(path, tuner.tune(HEIGHT, CASES), day=date(2027, 1, 1))
     assert found["values"] == {"sweep.width": 8}

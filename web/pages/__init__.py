@@ -2,13 +2,27 @@
 
 from fastapi import APIRouter
 from opgauge.web.assets import style_ids
-from opgauge.web.pages import case, compare, coverage, devices, op, overview, regressions, roofline, runs, search, trust
+from opgauge.web.pages import (
+    case,
+    cluster,
+    compare,
+    coverage,
+    devices,
+    op,
+    overview,
+    regressions,
+    roofline,
+    runs,
+    search,
+    trust,
+)
 from opgauge.web.reader import Reader
 from opgauge.web.regression import known_regressions
 from opgauge.web.view import compile_all
 
 router = APIRouter(include_in_schema=False)
-for _page in (overview, op, case, devices, coverage, roofline, runs, compare, regressions, search, trust):
+_PAGES = (overview, op, case, devices, cluster, coverage, roofline, runs, compare, regressions, search, trust)
+for _page in _PAGES:
     router.include_router(_page.router)
 
 

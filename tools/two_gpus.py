@@ -1,0 +1,151 @@
+"""Compares two GPUs of a host with one: `python -m tools.two_gpus [--cases 300] [--budget 0.1] [--runs 5] [--cpu]`.
+
+Prints the wall time of the same cases on one GPU and on both, the ratio of every trial's medians, and the result of the gate
+on equal trees on the first GPU while the second GPU measures. `--cpu` takes processes of the CPU instead, which tests the
+script on a host without GPUs and says nothing about GPUs.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from math import exp, log
+from statistics import median
+from threading import Event, Thread
+from time import monotonic
+from typing import TYPE_CHECKING
+
+from opgauge.harness.case.case import Case
+from opgauge.harness.cli.options import load
+from opgauge.harness.cluster.dispatch import dispatch
+from opgauge.harness.cluster.local import local_cluster, member_options
+from opgauge.harness.cluster.pool import ClusterPool
+from opgauge.harness.gate.record import BASE, HEAD
+from opgauge.harness.gate.run import Conditions
+from opgauge.harness.gate.selection import Selection
+from opgauge.harness.measure import Limits
+from opgauge.harness.result.result import Status, Trial
+from opgauge.harness.run.runner import plan
+from opgauge.harness.run.tree import Tree
+from opgauge.harness.settings import ROOT
+from opgauge.harness.trust.selftest import false_alarms, repeat
+
+if TYPE_CHECKING:
+    from distributed import Client
+
+Times = dict[tuple[str, str], float]
+"""Median nanoseconds by case id and implementation."""
+GOAL = 1.8
+"""Least ratio of wall times, one GPU over two."""
+IMPLEMENTATIONS = ("baseline", "optimized")
+"""Implementations that are measured of every case."""
+
+
+@dataclass(frozen=True)
+class Pairing:
+    """Ratios of the times of the same trials in two runs. typical: median; spread: quantiles 5 and 95 % of the ratios."""
+
+    trials: int
+    typical: float
+    spread: tuple[float, float]
+
+
+def pair(first: Times, second: Times) -> Pairing:
+    """Second over first, for the trials that both have; raises ValueError where they share none."""
+    logs = sorted(log(second[key] / first[key]) for key in first.keys() & second.keys())
+    if not logs:
+        msg = "the runs share no trial"
+        raise ValueError(msg)
+    low, high = logs[int(0.05 * (len(logs) - 1))], logs[round(0.95 * (len(logs) - 1))]
+    return Pairing(len(logs), exp(median(logs)), (exp(low), exp(high)))
+
+
+def measure(client: Client, trials: Sequence[Trial], budget_s: float) -> tuple[float, Times]:
+    """Wall time of the trials in seconds, and the times of the valid results."""
+    begun, times = monotonic(), {}
+    for one in dispatch(client, trials, Limits(budget_s=budget_s), tell=print):
+        result = one.result
+        if result.status is Status.OK and result.measurement is not None:
+            times[result.trial.case.id, result.trial.implementation] = result.measurement.median_ns
+    return monotonic() - begun, times
+
+
+@contextmanager
+def busy(devices: Sequence[int], trials: Sequence[Trial], budget_s: float, *, cpu: bool) -> Iterator[None]:
+    """Measure the trials again and again on these devices meanwhile."""
+    stop = Event()
+
+    def work() -> None:
+        with cluster(devices, cpu=cpu) as client:
+            while not stop.is_set():
+                for _ in dispatch(client, trials, Limits(budget_s=budget_s)):
+                    if stop.is_set():
+                        break
+
+    thread = Thread(target=work)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
+
+
+def cluster(devices: Sequence[int], *, cpu: bool) -> Iterator[Client]:
+    """A cluster of these GPUs, or of as many processes of the CPU."""
+    return local_cluster(member_options([], cpu_slots=len(devices)) if cpu else member_options(devices))
+
+
+def check_gate(trials: Sequence[Trial], selection: Selection, runs: int, budget_s: float, *, cpu: bool) -> str:
+    """The false alarms of the gate on equal trees on the first device, while the second device measures or rests."""
+    tree = Tree(ROOT, "", "this tree")
+    lines = []
+    for name in ("rests", "measures"):
+        with cluster([0], cpu=cpu) as client, ClusterPool(client, selection.devices[0], {BASE: tree, HEAD: tree}) as pool:
+            if name == "measures":
+                with busy([1], trials, budget_s, cpu=cpu):
+                    found = false_alarms(list(repeat(pool, selection, Conditions(profile=False), runs)))
+            else:
+                found = false_alarms(list(repeat(pool, selection, Conditions(profile=False), runs)))
+        lines.append(
+            f"the other device {name}: {found['slower'] + found['faster']} false alarms, "
+            f"{found['undecided']} undecided of {found['decisions']} decisions"
+        )
+    return "\n".join(lines)
+
+
+def chosen_cases(count: int) -> list[Case]:
+    """The first cases of the shipped files, `seed` first."""
+    cases = load(None)
+    return sorted(cases, key=lambda case: "seed" not in case.tags)[:count]
+
+
+def main() -> None:
+    """Measure and print."""
+    options = argparse.ArgumentParser(description=__doc__)
+    options.add_argument("--cases", type=int, default=300)
+    options.add_argument("--budget", type=float, default=0.1)
+    options.add_argument("--runs", type=int, default=5)
+    options.add_argument("--cpu", action="store_true")
+    given = options.parse_args()
+    device = "cpu" if given.cpu else "cuda:0"
+    trials = plan(chosen_cases(given.cases), implementations=IMPLEMENTATIONS, devices=[device])
+    walls, times = [], []
+    for devices in ([0], [0], [0, 1]):
+        with cluster(devices, cpu=given.cpu) as client:
+            wall_s, found = measure(client, trials, given.budget)
+        walls.append(wall_s)
+        times.append(found)
+        print(f"{len(devices)} device(s): {len(found)} of {len(trials)} trials in {wall_s:.1f} s", flush=True)
+    same, spread = pair(times[0], times[1]), pair(times[0], times[2])
+    print(f"wall time, one over two: {walls[1] / walls[2]:.2f} (goal {GOAL})")
+    print(f"one device twice:  {same.trials} trials, typical {same.typical:.4f}, 5-95 % {same.spread}")
+    print(f"two devices / one: {spread.trials} trials, typical {spread.typical:.4f}, 5-95 % {spread.spread}")
+    selection = Selection(ops=("sign",), tags=("smoke",), devices=(device,))
+    print(check_gate(trials, selection, given.runs, given.budget, cpu=given.cpu))
+
+
+if __name__ == "__main__":
+    main()
