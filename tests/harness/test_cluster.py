@@ -173,7 +173,12 @@ def test_status_shows_what_runs_and_what_waits(client: Client) -> None:
     tasks = [Task(f"nap/{number}", "cpu", time.sleep, (3,)) for number in range(5)]
     outcomes = run_tasks(client, tasks)
     seen: list[ClusterState] = []
-    watcher = Thread(target=lambda: (time.sleep(1.5), seen.append(state_of(client))))
+
+    def watch() -> None:
+        time.sleep(1.5)
+        seen.append(state_of(client))
+
+    watcher = Thread(target=watch)
     watcher.start()
     assert len(list(outcomes)) == len(tasks)
     watcher.join()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,10 @@ from opgauge.harness.settings import Settings, load_settings
 from opgauge.web.app import create_app
 from opgauge.web.pages import cluster
 
-from tests.web.conftest import TestClient
+with warnings.catch_warnings():
+    # the test client prefers another package than httpx
+    warnings.simplefilter("ignore")
+    from fastapi.testclient import TestClient
 
 ADDRESS = "tcp://scheduler:8786"
 STATE = ClusterState(
@@ -38,7 +42,12 @@ def test_without_a_scheduler_there_is_no_page(tmp_path: Path) -> None:
 def test_members_commands_and_tasks_are_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The page names every member, its task, escaped, and the queue; the scheduler is asked once for two requests."""
     asked: list[str] = []
-    monkeypatch.setattr(cluster, "look", lambda address: asked.append(address) or STATE)
+
+    def look(address: str) -> ClusterState:
+        asked.append(address)
+        return STATE
+
+    monkeypatch.setattr(cluster, "look", look)
     with client_of(tmp_path, ADDRESS) as client:
         text = client.get("/cluster").text
         assert client.get("/cluster").text == text
