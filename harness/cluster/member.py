@@ -66,7 +66,7 @@ def identity(device: str) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class PlanningState:
-    """What a member must share with the process that plans: the digest of its code, and the project."""
+    """State that a member must share with the process that plans: the digest of its code, and the project."""
 
     code: str
     project: Project | None
