@@ -1,7 +1,7 @@
 """Kills `opgauge run` or its worker by SIGKILL at random moments: `python -m tools.kills [ROUNDS] [SEED]`.
 
-After every kill of the runner the run is resumed. A round passes if each trial has one valid result in the end, the run is
-marked as finished, and no process of it is left.
+After every kill the run is resumed. A round passes if each trial has one valid result in the end, the run is marked as
+finished, and no process of it is left.
 """
 
 from __future__ import annotations
@@ -19,10 +19,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+import typer
 from opgauge.harness.settings import program_environment
 from opgauge.harness.store import Store
 
 ROOT = Path(__file__).parents[1]
+"""The source tree, which has the case files."""
 RUN = ("run", "cases/sign.yaml", "-i", "baseline", "--tag", "smoke", "--budget", "0.02", "--no-ceilings", "--quiet")
 """Arguments of the run that is killed."""
 LATEST_S = 4.0
@@ -140,10 +142,10 @@ def main() -> int:
         hits[done.victim] += done.hit
         faulty += bool(done.faults)
         for fault in done.faults:
-            print(f"round {number}, {done.victim}: {fault}", flush=True)
+            typer.echo(f"round {number}, {done.victim}: {fault}")
         if number % 10 == 0 or number == count:
             kills = ", ".join(f"{victim} {times}" for victim, times in sorted(hits.items()))
-            print(f"{number} rounds; killed: {kills}; rounds with a fault: {faulty}", flush=True)
+            typer.echo(f"{number} rounds; killed: {kills}; rounds with a fault: {faulty}")
     return int(faulty > 0)
 
 

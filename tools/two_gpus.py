@@ -1,15 +1,15 @@
 """Compares two GPUs of a host with one: `python -m tools.two_gpus [--cases 300] [--budget 0.1] [--runs 5] [--cpu]`.
 
-Prints the wall time of the same cases on one GPU and on both, the ratio of every trial's medians, and the result of the gate
-on equal trees on the first GPU while the second GPU measures. `--cpu` takes processes of the CPU instead, which tests the
-script on a host without GPUs and says nothing about GPUs.
+Prints the wall time of the same cases on one GPU and on both, the ratio of every trial's medians, and the result of the
+gate on equal trees on the first GPU while the second GPU measures. `--cpu` takes processes of the CPU instead, which
+tests the script on a host without GPUs and says nothing about GPUs.
 """
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from math import exp, log
 from statistics import median
@@ -17,6 +17,7 @@ from threading import Event, Thread
 from time import monotonic
 from typing import TYPE_CHECKING
 
+import typer
 from opgauge.harness.case.case import Case
 from opgauge.harness.cli.options import load
 from opgauge.harness.cluster.dispatch import dispatch
@@ -30,7 +31,7 @@ from opgauge.harness.result.result import Status, Trial
 from opgauge.harness.run.runner import plan
 from opgauge.harness.run.tree import Tree
 from opgauge.harness.settings import ROOT
-from opgauge.harness.trust.selftest import false_alarms, repeat
+from opgauge.harness.trust.self_test import false_alarms, repeat
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -45,7 +46,7 @@ IMPLEMENTATIONS = ("baseline", "optimized")
 
 @dataclass(frozen=True)
 class Pairing:
-    """Ratios of the times of the same trials in two runs. typical: median; spread: quantiles 5 and 95 % of the ratios."""
+    """Ratios of the times of the same trials in two runs. typical: median; spread: 5 % and 95 % quantiles."""
 
     trials: int
     typical: float
@@ -64,8 +65,9 @@ def pair(first: Times, second: Times) -> Pairing:
 
 def measure(client: Client, trials: Sequence[Trial], budget_s: float) -> tuple[float, Times]:
     """Wall time of the trials in seconds, and the times of the valid results."""
-    begun, times = monotonic(), {}
-    for one in dispatch(client, trials, Limits(budget_s=budget_s), tell=print):
+    begun = monotonic()
+    times: Times = {}
+    for one in dispatch(client, trials, Limits(budget_s=budget_s), tell=typer.echo):
         result = one.result
         if result.status is Status.OK and result.measurement is not None:
             times[result.trial.case.id, result.trial.implementation] = result.measurement.median_ns
@@ -93,7 +95,7 @@ def busy(devices: Sequence[int], trials: Sequence[Trial], budget_s: float, *, cp
         thread.join()
 
 
-def cluster(devices: Sequence[int], *, cpu: bool) -> Iterator[Client]:
+def cluster(devices: Sequence[int], *, cpu: bool) -> AbstractContextManager[Client]:
     """A cluster of these GPUs, or of as many processes of the CPU."""
     return local_cluster(member_options([], cpu_slots=len(devices)) if cpu else member_options(devices))
 
@@ -103,7 +105,10 @@ def check_gate(trials: Sequence[Trial], selection: Selection, runs: int, budget_
     tree = Tree(ROOT, "", "this tree")
     lines = []
     for name in ("rests", "measures"):
-        with cluster([0], cpu=cpu) as client, ClusterPool(client, selection.devices[0], {BASE: tree, HEAD: tree}) as pool:
+        with (
+            cluster([0], cpu=cpu) as client,
+            ClusterPool(client, selection.devices[0], {BASE: tree, HEAD: tree}) as pool,
+        ):
             if name == "measures":
                 with busy([1], trials, budget_s, cpu=cpu):
                     found = false_alarms(list(repeat(pool, selection, Conditions(profile=False), runs)))
@@ -138,13 +143,13 @@ def main() -> None:
             wall_s, found = measure(client, trials, given.budget)
         walls.append(wall_s)
         times.append(found)
-        print(f"{len(devices)} device(s): {len(found)} of {len(trials)} trials in {wall_s:.1f} s", flush=True)
+        typer.echo(f"{len(devices)} device(s): {len(found)} of {len(trials)} trials in {wall_s:.1f} s")
     same, spread = pair(times[0], times[1]), pair(times[0], times[2])
-    print(f"wall time, one over two: {walls[1] / walls[2]:.2f} (goal {GOAL})")
-    print(f"one device twice:  {same.trials} trials, typical {same.typical:.4f}, 5-95 % {same.spread}")
-    print(f"two devices / one: {spread.trials} trials, typical {spread.typical:.4f}, 5-95 % {spread.spread}")
+    typer.echo(f"wall time, one over two: {walls[1] / walls[2]:.2f} (goal {GOAL})")
+    typer.echo(f"one device twice:  {same.trials} trials, typical {same.typical:.4f}, 5-95 % {same.spread}")
+    typer.echo(f"two devices / one: {spread.trials} trials, typical {spread.typical:.4f}, 5-95 % {spread.spread}")
     selection = Selection(ops=("sign",), tags=("smoke",), devices=(device,))
-    print(check_gate(trials, selection, given.runs, given.budget, cpu=given.cpu))
+    typer.echo(check_gate(trials, selection, given.runs, given.budget, cpu=given.cpu))
 
 
 if __name__ == "__main__":

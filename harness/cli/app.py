@@ -6,7 +6,7 @@ import codecs
 import os
 import sys
 from pathlib import Path
-from typing import Annotated, TextIO
+from typing import Annotated, NoReturn, TextIO
 
 import typer
 from opgauge.harness.cli.aa import aa
@@ -56,6 +56,8 @@ ASCII = {
     "─": "-",
 }
 """Replacements of characters that a terminal without UTF-8 may lack."""
+CLOSED = 141
+"""Exit code where standard output was closed early: 128 + SIGPIPE, which is no verdict."""
 
 NEEDS_OPS = ("list", "check", "compile", "run", "explore", "tune", "schema", "agree", "doctor")
 """Verbs for which this process imports the project's ops; others leave that to their workers, or need none."""

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from opgauge.harness.cli.app import CLOSED
 from opgauge.harness.errors import WorkerError
-from opgauge.harness.result.result import Environment, Result, Status, Trial
+from opgauge.harness.result.result import Environment, Result, Trial
 from opgauge.harness.run.execute import LocalExecutor
 from opgauge.harness.run.progress import Progress, ProgressStyle
 from opgauge.harness.run.session import RunPlan, Session
@@ -87,8 +87,7 @@ def test_a_disk_may_be_full_at_every_write(tmp_path: Path, monkeypatch: pytest.M
                 session_of(store, run).measure(RunPlan(some_trials()), Scripted())
                 ended = "finished"
             except OperationalError as error:
-                assert "full" in str(error.orig)
-                ended = "full"
+                ended = "full" if "full" in str(error.orig) else str(error)
         kinds.add(ended)
         with monkeypatch.context() as patched:
             patched.setattr("opgauge.harness.store.abandoned.is_gone", lambda _: True)
@@ -125,7 +124,9 @@ def test_two_runs_share_a_database(tmp_path: Path) -> None:
     with ThreadPoolExecutor(2) as threads:
         runs = list(threads.map(measure, range(10)))
     with Store.open(url) as store:
-        assert {(run.id, run.status, run.results) for run in store.runs()} == {(run, "finished", TRIALS) for run in runs}
+        assert {(run.id, run.status, run.results) for run in store.runs()} == {
+            (run, "finished", TRIALS) for run in runs
+        }
 
 
 def test_without_a_temporary_folder_the_reason_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -139,7 +140,7 @@ def test_without_a_temporary_folder_the_reason_is_one_line(tmp_path: Path, monke
 
 
 def test_output_that_is_closed_early_is_no_error() -> None:
-    """As with `| head`: nobody reads the listing; the command ends as `cat` does there, 128 + SIGPIPE, and prints nothing."""
+    """As with `| head`: the listing has no reader. The command ends with 128 + SIGPIPE and prints nothing."""
     command = [sys.executable, "-m", "opgauge", "list", "--json"]
     reading, writing = os.pipe()
     os.close(reading)
