@@ -82,7 +82,7 @@ class Library:
     def __init__(self, source: CudaSource, expressions: Sequence[str], folder: Path, device: Path) -> None:
         folder.mkdir()
         (folder / "ptx").mkdir()
-        for file in (*INCLUDE.rglob("*.cuh"), source.path):
+        for file in (*INCLUDE.rglob("*.cuh"), *source.path.parent.glob("*.cuh"), source.path):
             name = file.relative_to(INCLUDE) if file.is_relative_to(INCLUDE) else file.name
             (folder / name).write_text(_in_cpp(file.read_text(encoding="utf-8")), encoding="utf-8")
         for header in ("cuda_fp16.h", "cuda_bf16.h"):
