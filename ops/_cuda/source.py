@@ -13,7 +13,7 @@ import json
 import os
 import re
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
 from functools import cache
@@ -63,11 +63,12 @@ def flag(holds: object) -> str:
 
 
 class CudaSource:
-    """One `.cu` file and every name expression that may be asked of it.
+    """One `.cu` file and every name expression that can be requested of it.
 
-    `CudaSource(__file__, "kernels.cu", ("scale<float>", …))` at module level declares; the
-    NVRTC test compiles all that is declared, and `function` refuses what is not.
-    clustered: more of them, which are asked for on Hopper and later only.
+    `CudaSource(__file__, "kernels.cu", ("scale<float>", …))` at module level declares them; the
+    NVRTC test compiles every declared expression, and `function` rejects others.
+    clustered: further expressions, for Hopper and later only. constants: numbers shared with host code, by name; they
+    are defined for the compiler, so that no source repeats them.
     """
 
     def __init__(
@@ -78,11 +79,12 @@ class CudaSource:
         options: tuple[str, ...] = (),
         *,
         clustered: tuple[str, ...] = (),
+        constants: Mapping[str, int] | None = None,
     ) -> None:
         self.path = Path(beside).parent / name
         self.expressions = (*expressions, *clustered)
         self.clustered = frozenset(clustered)
-        self.options = options
+        self.options = (*options, *(f"-D{key}={number}" for key, number in (constants or {}).items()))
         self._functions: dict[tuple[str, int], tuple[Any, Resources | None]] = {}
         _SOURCES.append(self)
 

@@ -128,7 +128,19 @@ def _first() -> tuple[tuple[str, ...], tuple[str, ...]]:
 
 
 _ALONE, _CLUSTERED = _first()
-SOURCE = CudaSource(__file__, "channels_first.cu", _ALONE, clustered=_CLUSTERED)
+SOURCE = CudaSource(
+    __file__,
+    "channels_first.cu",
+    _ALONE,
+    clustered=_CLUSTERED,
+    constants={
+        "READERS": READERS,
+        "WRITTEN": WRITTEN,
+        "SHARING_THREADS": SHARING_THREADS,
+        "MOST_STAGES": MOST_STAGES,
+        "PARTIALS_EACH": MOST_SHARING // WARP,
+    },
+)
 """Declared instances of channels_first.cu."""
 
 

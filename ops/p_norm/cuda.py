@@ -107,7 +107,17 @@ SOURCE = CudaSource(
     __file__,
     "kernels.cu",
     _expressions(),
-    (*OPTIONS, f"-DMOST_LANES={MOST_LANES}", f"-DINF_RESIDENT={INF_RESIDENT}"),
+    OPTIONS,
+    constants={
+        "GRAD_THREADS": THREADS,
+        "ROW_THREADS": ROW_THREADS,
+        "SHORT_EACH": SHORT_EACH,
+        "ROW_EACH": ROW_EACH,
+        "PART_EACH": PART_EACH,
+        "COLUMNS_EACH": COLUMNS_EACH,
+        "MOST_LANES": MOST_LANES,
+        "INF_RESIDENT": INF_RESIDENT,
+    },
 )
 """Declared instances of kernels.cu."""
 

@@ -36,9 +36,7 @@ __device__ __forceinline__ A gradient(A x, const Scale<A>& by, A q) {
   return GRAD_MODE == BELOW_ONE && x == A(0) ? A(0) : value;
 }
 
-constexpr int GRAD_THREADS = 256;
-
-constexpr int ROW_THREADS = 128;
+// GRAD_THREADS and ROW_THREADS, threads per block, are defined by ops/p_norm/cuda.py.
 
 // Minimum resident blocks per multiprocessor for __launch_bounds__ (0: compiler's choice); the power of a double is a
 // call, which needs registers.

@@ -2,8 +2,8 @@
 #pragma once
 #include "ties.cuh"
 
-// INF_RESIDENT, resident blocks per multiprocessor, and MOST_LANES, threads along columns, are defined by
-// ops/p_norm/cuda.py.
+// INF_RESIDENT, resident blocks per multiprocessor, MOST_LANES, threads along columns, and COLUMNS_EACH, maximum rows per
+// thread, are defined by ops/p_norm/cuda.py.
 
 // grad_inf_columns_grid: threads follow columns; splits of a column exchange their number of ties.
 // Layout   x, dx[a][r1][b][r2][c] by Columns; y, dy[a][b][c]      Grid  a b column blocks × splits      Block  (lanes, rows)
@@ -82,7 +82,6 @@ __global__ void __launch_bounds__(GRAD_THREADS, INF_RESIDENT) grad_inf_columns_g
   }
 }
 
-constexpr int COLUMNS_EACH = 8;  // maximum rows per thread
 template <int V>
 constexpr int COLUMNS_RESIDENT = V == 8 ? 2 : V == 2 ? 3 : 4;
 

@@ -2,8 +2,9 @@
 #pragma once
 #include "ties.cuh"
 
+// SHORT_EACH, ROW_EACH and PART_EACH, vectors per thread, are defined by ops/p_norm/cuda.py.
+
 constexpr int MOST_ROWS = ROW_THREADS;  // maximum rows of a block
-constexpr int SHORT_EACH = 2;           // vectors per thread
 
 // grad_inf_short_rows: one thread block computes several consecutive rows, whose vectors stay in registers.
 // Layout   x, dx[rows][length]; y, dy[rows]      Grid  rows / most      Block  ROW_THREADS
@@ -70,7 +71,6 @@ __global__ void __launch_bounds__(ROW_THREADS) grad_inf_short_rows(
   fix_up(true);
 }
 
-constexpr int ROW_EACH = 4, PART_EACH = 4;  // vectors per thread
 constexpr int PARTS_RESIDENT = 5;           // minimum resident blocks per multiprocessor
 
 // grad_inf_rows_block: one thread block computes one row, whose vectors stay in registers.

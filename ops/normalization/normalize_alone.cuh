@@ -1,0 +1,81 @@
+// Channels that one thread block normalizes in registers.
+#pragma once
+#include "statistics.cuh"
+
+// normalize_alone: one thread block normalizes one channel, whose values stay in registers.
+// Layout   x, y (N, C, post), post a multiple of V      Grid  C      Block  ≤ ALONE_THREADS<P>
+// Needs    at most P vectors per thread                 Writes  y, statistics
+// Why      all loads are in flight at once; short code, as a one-wave kernel is bound by instruction fetch
+template <int P>
+constexpr int ALONE_THREADS = P == 7 ? 256 : 512;
+#if __CUDA_ARCH__ >= 1000
+constexpr int FURTHER_REGISTERS = 16;  // avoids spills there
+#else
+constexpr int FURTHER_REGISTERS = 0;
+#endif
+template <typename T, int V, int P, bool ADDS>  // registers of a thread: x, addend, offsets, and a few others
+constexpr int ALONE_REGISTERS =
+    FURTHER_REGISTERS +
+    (V * sizeof(T) <= 4 ? (V == 1 ? 40 : 48) : P * (V * sizeof(T) / 4 * (1 + ADDS) + 1) + (sizeof(T) == 8 ? 40 : 24));
+
+template <typename T, int V, int P, bool ADDS>
+__global__ void __launch_bounds__(
+    ALONE_THREADS<P>, 65536 / ALONE_THREADS<P> / ALONE_REGISTERS<T, V, P, ADDS>) normalize_alone(
+    const T* __restrict__ x, const T* __restrict__ addend, T* __restrict__ y, const Wide<T>* __restrict__ gamma,
+    const Wide<T>* __restrict__ beta, Statistics<Wide<T>> statistics, int vectors, int channels, int post,
+    Divisor vectors_per_image, Wide<T> epsilon, Wide<T> momentum) {
+  using A = Wide<T>;
+  __shared__ A slots[2][32];
+  const int thread = threadIdx.x, threads = blockDim.x, warp = thread / 32, lane = thread % 32, channel = blockIdx.x;
+  const unsigned int begin = channel * post, skip = (channels - 1) * post;  // distance between images' parts
+  unsigned int at[P];
+  Closed<T, V> held[P], added[P];
+  const auto each = [&](auto&& take) {
+#pragma unroll
+    for (int j = 0; j < P; ++j) {
+      if (thread + j * threads < vectors) take(j);
+    }
+  };
+  const auto place = [&](int j) {  // widened at each use: pointers would take twice the registers
+    asm volatile("" : "+r"(at[j]));
+    return at[j];
+  };
+  each([&](int j) {
+    const unsigned int vector = thread + j * threads;
+    at[j] = begin + vector * V + quotient(vector, vectors_per_image) * skip;
+    held[j].load_evict_last(x + at[j]);
+  });
+  if constexpr (ADDS) each([&](int j) { added[j].load_streaming(addend + place(j)); });
+  const A gain = gamma[channel], offset = beta[channel], n = static_cast<A>(vectors) * V;
+
+  const auto sum = [&](auto&& take, A* by_warp) {
+    A total = 0;
+    each([&](int j) {
+      held[j].close();
+      const Vector<T, V> values = held[j].open();
+#pragma unroll
+      for (int i = 0; i < V; ++i) total += take(widen(values.at[i]));
+    });
+    total = warp_sum(total);
+    if (lane == 0) by_warp[warp] = total;
+    __syncthreads();
+    return warp_sum(lane * 32 < threads ? by_warp[lane] : A(0));
+  };
+  const A mean = sum([](A value) { return value; }, slots[0]) / n;
+  const A variance = sum([&](A value) { return (value - mean) * (value - mean); }, slots[1]) / n;
+  const A inverse = A(1) / sqrt(variance + epsilon), scale = inverse * gain;
+  each([&](int j) {
+    held[j].close();
+    const Vector<T, V> values = held[j].open();
+    Vector<T, V> more, result;
+    if constexpr (ADDS) more = added[j].open();
+#pragma unroll
+    for (int i = 0; i < V; ++i) {
+      A value = (widen(values.at[i]) - mean) * scale + offset;
+      if constexpr (ADDS) value += widen(more.at[i]);
+      result.at[i] = narrow<T>(value);
+    }
+    store_evict_last<T, V>(y + place(j), result);
+  });
+  if (thread == 0) store_statistics(statistics, channel, mean, inverse, variance, n, momentum);
+}
