@@ -1,4 +1,4 @@
-"""Numbers that pointwise CUDA kernels are launched with: grids, vectors, and how operands merged."""
+"""Launch parameters of pointwise CUDA kernels: grids, vectors, evict_last shares, and strided operands."""
 
 from __future__ import annotations
 
@@ -19,27 +19,27 @@ AXES = 6
 LARGEST = 1 << 31
 VECTOR_BYTES = 16
 LARGE = range(2, 11)
-"""How many times what is kept a result has of which that much is kept: smaller ones and larger ones are faster, the
-latter by 1 %, where loads and stores all ask for it."""
+"""Sizes of a result, in multiples of the evict_last share of L2, for which only that share is stored with evict_last;
+evict_last for all loads and stores is faster for other sizes, by 1 % for larger ones."""
 _EVICT_LAST = declare(
     "pointwise.kept_megabytes",
     11,
     (0, 5, 8, 11, 16),
     backend="cuda",
     ops=("add_n", "fill_any_like", "flatten", "lerp", "normalization", "scale", "sign"),
-    why="what of a large result goes to lines that the cache keeps, which wait for none to be written back",
+    why="megabytes of a large result stored with L2 evict_last, whose lines do not wait for write-back",
 )
 
 
 def evict_last_bytes() -> int:
-    """How much of a result that is larger goes to lines that the L2 cache keeps."""
+    """Bytes of a large result that are stored with L2 evict_last."""
     return _EVICT_LAST.value() << 20
 
 
 def evict_last_blocks(nbytes: int) -> int:
     """Number of leading blocks of a `flat` launch in 16-byte vectors whose stores are L2 evict_last.
 
-    0 where all of them ask for it.
+    0 if all of them use it.
     """
     if nbytes < LARGE.start * min(filter(None, _EVICT_LAST.candidates)) << 20:
         return 0
@@ -48,12 +48,12 @@ def evict_last_blocks(nbytes: int) -> int:
 
 
 def flat(elements: int, width: int, threads: int = THREADS) -> tuple[tuple[int], tuple[int]]:
-    """Grid and block of a kernel of `include/flat.cuh`: a vector of `width` elements a thread."""
+    """Grid and block of a kernel of `include/flat.cuh`: a vector of `width` elements per thread."""
     return (blocks(elements, width, threads=threads),), (threads,)
 
 
 def flat_names(name: str, ctypes: Mapping[str, str]) -> tuple[str, ...]:
-    """Instances of the kernel `name<T, V, EXTENT>` for those C++ types by dtype: an element and 16 bytes a thread."""
+    """Instances of `name<T, V, EXTENT>` for these C++ types by dtype, with single elements and with 16-byte vectors."""
     found = []
     for dtype, ctype in ctypes.items():
         width = VECTOR_BYTES // dtype_info(dtype).itemsize
@@ -65,7 +65,7 @@ def flat_names(name: str, ctypes: Mapping[str, str]) -> tuple[str, ...]:
 def flat_launch(
     source: CudaSource, name: str, ctype: str, result: Any, width: int
 ) -> tuple[Any, tuple[int], tuple[int], tuple[Any, ...]]:
-    """The instance of `name<T, V, EXTENT>` for `result`, its grid, its block, and the numbers that it takes last."""
+    """Instance of `name<T, V, EXTENT>` for `result`, its grid, its block, and its trailing arguments."""
     whole_vectors = width * result.dtype.itemsize == VECTOR_BYTES
     kept = evict_last_blocks(result.nbytes) if whole_vectors else 0
     extent = "LARGE" if kept else "ANY" if result.size % (width * THREADS) else "WHOLE"
@@ -74,7 +74,7 @@ def flat_launch(
 
 
 def blocks(elements: int, width: int, vectors: int = 1, *, threads: int = THREADS) -> int:
-    """Blocks for `elements` where each of their `threads` moves `vectors` vectors of `width`."""
+    """Blocks for `elements` if each of their `threads` moves `vectors` vectors of `width`."""
     return max(1, -(-elements // (width * threads * vectors)))
 
 

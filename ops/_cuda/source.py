@@ -1,7 +1,7 @@
-"""Compile CUDA sources once with NVRTC, keep the binaries, hand out launchable functions.
+"""Compilation of CUDA sources with NVRTC, cached on disk, and access to launchable functions.
 
 Compiling needs no GPU, only `cuda.core` and NVRTC: tests compile every declared
-expression for every architecture we support. Subnormals are kept: nothing here passes
+expression for every supported architecture. Subnormals are preserved: nothing here passes
 `-ftz=true`, which CuPy's own RawModule would.
 """
 
@@ -29,7 +29,7 @@ from opgauge.ops._core.op import Array
 INCLUDE = Path(__file__).parent / "include"
 ARCHITECTURES = ("sm_75", "sm_80", "sm_90a", "sm_100", "sm_120")
 HOPPER = 90
-"""The first compute capability with clusters of blocks."""
+"""First compute capability with thread-block clusters."""
 _SOURCES: list[CudaSource] = []
 _LISTENERS: list[dict[str, Resources]] = []
 
@@ -38,7 +38,7 @@ _LISTENERS: list[dict[str, Resources]] = []
 class Resources:
     """Resources of one compiled kernel: registers per thread; shared, stack and spill bytes.
 
-    serialized: products of the matrix units wait for each other, as the assembler could not tell that they need not.
+    serialized: the assembler could not prove that warpgroup products are independent, and serialized them.
     """
 
     registers: int
@@ -58,7 +58,7 @@ class Compiled:
 
 
 def flag(holds: object) -> str:
-    """A truth as a template argument in C++."""
+    """A Boolean as a C++ template argument."""
     return "true" if holds else "false"
 
 
@@ -95,7 +95,7 @@ class CudaSource:
         return tuple(one for one in self.expressions if one not in self.clustered)
 
     def compile(self, arch: str, expressions: tuple[str, ...] | None = None, *, draft: bool = False) -> Compiled:
-        """The binary of `expressions` (None: of all) for `arch`, from disk if it is there; see `compile_source`."""
+        """The binary of `expressions` (None: all) for `arch`, from the cache if possible; see `compile_source`."""
         return compile_source(self.path, expressions or self.on(arch), arch, self.options, draft=draft)
 
     def function(self, expression: str) -> Any:
@@ -123,7 +123,7 @@ class CudaSource:
 
 @contextmanager
 def recording() -> Iterator[dict[str, Resources]]:
-    """The resources of every kernel that a `CudaSource` hands out meanwhile, by name expression."""
+    """Resources of every kernel that a `CudaSource` returns in this context, by name expression."""
     heard: dict[str, Resources] = {}
     _LISTENERS.append(heard)
     try:
@@ -159,7 +159,7 @@ def multiprocessors() -> int:
 
 
 def shared_memory_bytes() -> int:
-    """Shared memory in bytes that a block of the current device can opt in to."""
+    """Maximum shared memory in bytes that a block of the current device can opt in to."""
     return _attribute(cupy().cuda.runtime.getDevice(), "MaxSharedMemoryPerBlockOptin")
 
 
@@ -173,9 +173,9 @@ def compile_source(
 ) -> Compiled:
     """Compile `path` to a cubin holding `expressions`; raises CompileError with NVRTC's log.
 
-    A draft is compiled with as little optimization as there is: it shows that `path` compiles, in a
-    fraction of the time, and is not for running. Its resources say nothing. After one, NVRTC 13.4 optimizes less
-    for as long as the process lives: compile drafts in a process of their own.
+    A draft is compiled with minimal optimization: it proves that `path` compiles, in a
+    fraction of the time, and must not be run. Its resources are meaningless. After a draft, NVRTC 13.4 optimizes less
+    for the rest of the process: compile drafts in a separate process.
     """
     key = _digest(path, expressions, arch, options, draft=draft)
     folder = cache_folder("cubin")
@@ -192,7 +192,7 @@ def compile_source(
 
 
 def program_options(path: Path, arch: str, options: tuple[str, ...] = (), *, draft: bool = False) -> Any:
-    """Options for NVRTC as `cuda.core.ProgramOptions`; raises BackendError where cuda.core is missing."""
+    """Options for NVRTC as `cuda.core.ProgramOptions`; raises BackendError if cuda.core is missing."""
     try:
         from cuda.core import ProgramOptions
     except ImportError as error:
@@ -263,8 +263,8 @@ def _digest(path: Path, expressions: tuple[str, ...], arch: str, options: tuple[
     digest = hashlib.sha256()
     for file in (path, *sorted(path.parent.glob("*.cuh")), *sorted(INCLUDE.rglob("*.cuh"))):
         digest.update(file.read_bytes())
-    told = [field.name for field in fields(Resources)]
-    digest.update(repr((expressions, arch, options, draft, _nvrtc_version(), told)).encode())
+    resource_fields = [field.name for field in fields(Resources)]
+    digest.update(repr((expressions, arch, options, draft, _nvrtc_version(), resource_fields)).encode())
     return digest.hexdigest()[:32]
 
 
@@ -286,7 +286,7 @@ def _read(cubin: Path, facts: Path) -> Compiled:
 
 
 def _write(path: Path, content: bytes) -> None:
-    """Write whole or not at all: two processes may compile the same source."""
+    """Write atomically: two processes may compile the same source."""
     handle, temporary = tempfile.mkstemp(dir=path.parent)
     with os.fdopen(handle, "wb") as file:
         file.write(content)
@@ -311,7 +311,7 @@ def pointers(*arrays: Any) -> Array:
 
 
 def widest_vector(itemsize: int, *lengths_and_arrays: Any) -> int:
-    """Elements that one access may move: 16 bytes, less where a length or an address does not allow it.
+    """Maximum elements per access: 16 bytes, or fewer if a length or an address does not allow that.
 
     Takes lengths in elements (int) and arrays; None is skipped.
     """
@@ -326,7 +326,7 @@ def widest_vector(itemsize: int, *lengths_and_arrays: Any) -> int:
 
 
 def whole_vector(array: Any, *lengths_and_arrays: Any) -> int:
-    """Elements of `array` in 16 bytes where `widest_vector` allows that, of it and the others; else 1."""
+    """Elements of `array` in 16 bytes if `widest_vector` allows that for it and the others; else 1."""
     itemsize = array.dtype.itemsize
     width: int = 16 // itemsize
     return width if widest_vector(itemsize, array, *lengths_and_arrays) == width else 1

@@ -251,13 +251,13 @@ __device__ __forceinline__ void for_each_vector(const T* x, Columns<V>& at, cons
   }
   constexpr int TOGETHER = vectors_in_flight<T>();
   VectorWord<T, V> words[TOGETHER];
-  const auto bring = [&] {
+  const auto load_next = [&] {
 #pragma unroll
     for (int j = 0; j < TOGETHER; ++j) {
       words[j] = fetch_evict_last<T, V>(x + at.place + j * at.step, at.index + j * rows < at.end);
     }
   };
-  bring();
+  load_next();
   prepare();
   while (at.index < at.end) {
 #pragma unroll
@@ -267,7 +267,7 @@ __device__ __forceinline__ void for_each_vector(const T* x, Columns<V>& at, cons
     }
     at.index += TOGETHER * rows;
     at.place += TOGETHER * at.step;
-    bring();
+    load_next();
   }
 }
 

@@ -165,16 +165,16 @@ __global__ void __launch_bounds__(GRAD_THREADS) grad_inf_rows_loop(
   unsigned long long mine = 0;
   long long first = 0, last = -1;  // iteration in which elements may tie, by its first vector
   typename At::W words[TOGETHER];  // of the next iteration, loaded before those of this one are written
-  const auto bring = [&](long long begin) {
+  const auto load_next = [&](long long begin) {
 #pragma unroll
     for (int j = 0; j < TOGETHER; ++j) words[j] = at.fetch(begin + j * GRAD_THREADS);
   };
-  bring(threadIdx.x);
+  load_next(threadIdx.x);
   for (long long begin = threadIdx.x; begin < at.vectors; begin += TURN) {
     typename At::W now[TOGETHER];
 #pragma unroll
     for (int j = 0; j < TOGETHER; ++j) now[j] = words[j];
-    bring(begin + TURN);
+    load_next(begin + TURN);
     int tied = 0;
 #pragma unroll
     for (int j = 0; j < TOGETHER; ++j) {
@@ -217,14 +217,14 @@ __global__ void __launch_bounds__(GRAD_THREADS, PARTS_RESIDENT) grad_inf_rows_gr
     return At(x + first, dx + first, part == 0 ? ahead : 0, static_cast<int>(min(left, static_cast<long long>(share) * V)));
   };
   typename At::W words[PART_EACH];
-  const auto bring = [&](const At& at) {
+  const auto load_next = [&](const At& at) {
 #pragma unroll
     for (int h = 0; h < PART_EACH; ++h) words[h] = at.fetch(threadIdx.x + h * GRAD_THREADS);
   };
   if (blockIdx.x < blocks) {
     const unsigned int row = quotient(blockIdx.x, parts), part = remainder(blockIdx.x, row, parts);
     const At at = part_of(row, part);
-    bring(at);
+    load_next(at);
     if (threadIdx.x == 0) found = 0;
     const TieShare<T> alone(y[row], dy[row]);
     const Wide<T> threshold = alone.threshold();
@@ -261,7 +261,7 @@ __global__ void __launch_bounds__(GRAD_THREADS, PARTS_RESIDENT) grad_inf_rows_gr
     __syncthreads();
     for (unsigned int i = 0; i < many; ++i) {
       const At at = part_of(row, several[i]);
-      bring(at);
+      load_next(at);
 #pragma unroll
       for (int h = 0; h < PART_EACH; ++h) {
         const int index = threadIdx.x + h * GRAD_THREADS;

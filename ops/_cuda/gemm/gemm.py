@@ -278,25 +278,25 @@ def _persistent(a: Matrix, b: Matrix, d: Matrix, size: tuple[int, int, int], add
     if addend is None and a_stationary_registers_fits(dtype, (a, b, d), size, groups):
         return a_stationary_registers((a, b, d), size, groups)
     added = addend is not None
-    keeping, sweeping = (
+    is_ping_pong, is_persistent = (
         ping_pong_fits(dtype, size, groups, last=last, added=added),
         persistent_fits(dtype, size, last=last),
     )
-    tiling = last and cooperative_pays(dtype, size, groups, only=not keeping, added=added)
-    widths = WIDTHS[last] if keeping or sweeping or tiling else ()
+    is_cooperative = last and cooperative_pays(dtype, size, groups, only=not is_ping_pong, added=added)
+    widths = WIDTHS[last] if is_ping_pong or is_persistent or is_cooperative else ()
     width = next((width for width in widths if _vectors(a, b, d, size, addend, (VECTOR, width, width))), 0)
     if width == 0:
         return None
-    if tiling:
+    if is_cooperative:
         return cooperative((a, b, d), addend, size, groups)
-    if keeping and last and not added:
+    if is_ping_pong and last and not added:
         return b_stationary_shared((a, b, d), size, groups)
     lengths = _columns(a, b, size)
     factors = ((a, lengths[0]), (b, lengths[1]))
     (weight, weight_length), (other, length) = reversed(factors) if last else factors
     views = (weight.struct(weight_length), other.struct(length), d.struct(lengths[2]))
     arrays = (weight.array, other.array, addend, d.array)
-    launch = ping_pong if keeping else persistent
+    launch = ping_pong if is_ping_pong else persistent
     return launch(views, arrays, size, width=width, groups=groups, last=last)
 
 

@@ -129,7 +129,7 @@ __global__ void __launch_bounds__(THREADS, MOST_THREADS / THREADS) reduce_rows_b
 // Needs    `share` elements of a single segment for each split, or `each` whole segments
 // Writes   out[rows], through flagged partials (rows, splits - 1), which are zero between launches
 // Waits    the last split of each row waits for the others: the plan limits rows to the number of resident blocks
-// Why      few long rows have to keep the whole device busy
+// Why      few long rows use the whole device
 // GRID_RESIDENT, resident blocks per multiprocessor, is defined by ops/_cuda/reduction/plan.py.
 template <typename F, int V, bool STREAM, bool WHOLE>
 __global__ void __launch_bounds__(REDUCE_THREADS, GRID_RESIDENT - (sizeof(typename F::Input) == 8)) reduce_rows_grid(
