@@ -71,8 +71,8 @@ docs: $(VENV)/.run
 
 # Coverage-guided fuzzing of every reader of files, a minute in all.
 fuzz: $(VENV)/.test
-	for target in cases policy waivers imports submissions messages; do \
-	  $(BIN)/python -m tests.fuzz $$target -max_total_time=10 -rss_limit_mb=4096 -verbosity=0 || exit 1; done
+	for target in cases policy waivers configuration tuning imports submissions bodies messages; do \
+	  $(BIN)/python -m tests.fuzz $$target -max_total_time=7 -verbosity=0 || exit 1; done
 
 # The pages of docs/ as a site in build/site; a broken link is an error.
 site: $(VENV)/.test $(SOURCE)

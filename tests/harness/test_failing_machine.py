@@ -33,7 +33,7 @@ TRIALS = 6
 PAGE_BYTES = 4096
 """Every result is longer than a page of the database, so that each of them needs another one."""
 KILLS = 2
-"""Rounds here; docs/reliability.md has the result of 100."""
+"""Rounds here; docs/reliability.md has the result of more."""
 
 
 class Scripted(LocalExecutor):
