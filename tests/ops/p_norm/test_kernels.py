@@ -132,6 +132,15 @@ def test_subnormals_count(dtype: str) -> None:
         assert y.tolist() == expected
 
 
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+@pytest.mark.parametrize("porder", [-1.0, -0.5, 0.1, 0.5, 0.9])
+def test_gradients_below_order_1_near_subnormals(porder: float, implementation: str) -> None:
+    """Elements near the smallest numbers, and zeros among them, have a gradient of the reference, not NaN."""
+    x = [[1e-40, 1e-38, 1e-30, 1.0, 0.0, -1e-44, 2e-38], [1e-40, 1e-38, 1e-30, 1.0, 2.0, -1e-44, 2e-38]]
+    case = case_of("p_norm_grad", {"x": (2, 7)}, "float32", porder=porder)
+    assert complaint(case, inputs_of(case, x=x), implementation) == ""
+
+
 @pytest.mark.parametrize("porder", [0, 1, 2, 2.2, 3, inf, -inf])
 @pytest.mark.parametrize("shape", [(3, 0), (0, 5), (0,), (2, 0, 3)])
 def test_empty(shape: tuple[int, ...], porder: float) -> None:
