@@ -25,13 +25,8 @@ from opgauge.web.profile import KernelTime
 from opgauge.web.reader import Level
 from opgauge.web.rows import CaseLevels
 
-SLOTS = {
-    BASELINE: "baseline",
-    OPTIMIZED: "optimized",
-    "torch": "torch",
-    "torch_compile": "compile",
-    "torchvision": "vision",
-}
+_PEER_SLOTS = {"torch": "torch", "torch_compile": "compile", "torchvision": "vision"}
+SLOTS = {BASELINE: "baseline", OPTIMIZED: "optimized", **_PEER_SLOTS}
 """Colours of implementations by name, as the style sheet calls them."""
 SYMBOLS = ("circle", "square", "diamond", "cross", "triangle-up", "x", "star")
 """Markers, in the order of the series."""
