@@ -177,7 +177,7 @@ def test_reports_are_written_where_nothing_is_measured(
 
 def test_a_planted_slowdown_of_a_project_is_detected(project: ForeignProject) -> None:
     """`inject` slows a project's kernel down without a change of its files, and the gate detects it."""
-    code, said = project.opgauge("inject", "--slowdown", "4", *QUICK, "--json")
+    code, said = project.opgauge("inject", "--slowdown", "40", *QUICK, "--json")
     assert code == 0, said
     assert '"decisions": 1' in said
     assert '"slower": 1' in said
