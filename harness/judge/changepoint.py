@@ -4,7 +4,8 @@ The logs of the values are partitioned into levels so that the sum of squared re
 (optimal partitioning, Jackson et al. 2005). The noise is estimated robustly from differences of neighbours, so that
 steps do not count as noise. Isolated spikes are moved to the level around them, and excursions that return are not
 levels. A slow trend, or autocorrelated noise, replaces the levels that it explains at a lower price. Each change must
-pass Student's t-test of the two adjacent levels, as in Hunter (Fleming et al. 2023).
+pass Student's t-test of the two adjacent levels, as in Hunter (Fleming et al. 2023), with a standard error that includes
+the autocorrelation of the residuals.
 """
 
 from __future__ import annotations
@@ -23,9 +24,11 @@ LEAST_POINTS = 10
 EDGE = 3
 """Least points of a level: fewer at an edge may be a spike."""
 CONFIRMING = 5
-"""Points from which the last level is confirmed; fewer may be a burst, and call for another measurement."""
+"""Points from which the first and the last level are confirmed; fewer may be a burst, and call for another measurement."""
 BURST = 5
 """Most points of an excursion that returns to the previous level."""
+MOST_BURSTS = 6
+"""Most excursions of a series that are replaced."""
 SPIKE = 4.0
 """Multiple of the noise beyond which a point is moved to the median of the five around it."""
 PRICE = 3.0
@@ -34,8 +37,10 @@ SIGNIFICANCE = 5e-4
 """Largest p value of a change."""
 CORRELATIONS = (0.0, 0.2, 0.4, 0.6, 0.8)
 """Lag-1 autocorrelations of the noise that are tried."""
-CORRELATION_PRICE = 0.5
+CORRELATION_PRICE = 0.3
 """Price of a correlation, in levels: without it, series of several steps count as correlated."""
+MOST_CORRELATED = 0.9
+"""Autocorrelation, at most, by which the standard error of a level is inflated."""
 LONG_ENOUGH = 20
 """Points from which trends and correlations are tried."""
 DEGREES = (1, 2, 3)
@@ -138,24 +143,25 @@ def _fit_series(logs: Floats, correlation: float, degrees: Sequence[int] = ()) -
     white[1:] = (logs[1:] - correlation * logs[:-1]) / (1 - correlation)
     noise = _noise(white)
     price = PRICE * math.log(logs.size) * noise**2
-    calm = _without_bursts(_without_spikes(white, noise), price)
-    found = [_fit_levels(calm, np.zeros_like(calm), price, 0, correlation)]
+    calm, bursts = _without_bursts(_without_spikes(white, noise), price)
+    found = [_fit_levels(calm, np.zeros_like(calm), price, 0, correlation, bursts)]
     for degree in degrees:
         trend = _polynomial(calm, [0, calm.size], degree)
         for _ in range(ROUNDS):
-            found.append(_fit_levels(calm, trend, price, degree, correlation))
+            found.append(_fit_levels(calm, trend, price, degree, correlation, bursts))
             trend = _polynomial(calm, found[-1].bounds, degree)
     return found
 
 
-def _fit_levels(calm: Floats, trend: Floats, price: float, degree: int, correlation: float) -> _Fit:
+def _fit_levels(calm: Floats, trend: Floats, price: float, degree: int, correlation: float, bursts: int) -> _Fit:
     """The cheapest levels above a trend of a degree; the cost is the likelihood of the noise plus the prices."""
     flat = calm - trend
     bounds = _partition(flat, price)
     parts = [flat[start:end] for start, end in pairwise(bounds)]
     squares = sum(float(((part - part.mean()) ** 2).sum()) for part in parts) * (1 - correlation) ** 2
     misfit = calm.size * math.log(max(squares / calm.size, _SPREAD_FLOOR**2))
-    extras = len(parts) + TREND_PRICE * degree + CORRELATION_PRICE * bool(correlation)
+    # each replaced excursion costs as much as a level, for it improves the fit
+    extras = len(parts) + bursts + TREND_PRICE * degree + CORRELATION_PRICE * bool(correlation)
     return _Fit(bounds, flat, trend, correlation, misfit + PRICE * math.log(calm.size) * extras)
 
 
@@ -166,19 +172,31 @@ def _without_spikes(logs: Floats, deviation: float) -> Floats:
     return np.clip(logs, middle - SPIKE * deviation, middle + SPIKE * deviation)
 
 
-def _without_bursts(logs: Floats, price: float) -> Floats:
-    """The logs, with short excursions that return replaced by the level around them."""
+def _without_bursts(logs: Floats, price: float) -> tuple[Floats, int]:
+    """The logs, with short excursions that return replaced by the level around them, one after another."""
     found = logs.copy()
-    bounds = _partition(found, price)
-    for place in range(1, len(bounds) - 2):
-        start, end = bounds[place : place + 2]
-        if end - start > BURST:
-            continue
-        before, after = found[bounds[place - 1] : start].mean(), found[end : bounds[place + 2]].mean()
-        jumps = found[start:end].mean() - np.array((before, after))
-        if abs(before - after) < np.abs(jumps).min() / 2 and jumps[0] * jumps[1] > 0:
-            found[start:end] = (before + after) / 2
-    return found
+    for count in range(MOST_BURSTS):
+        burst = _find_burst(found, _partition(found, price))
+        if burst is None:
+            return found, count
+        start, end, level = burst
+        found[start:end] = level
+    return found, MOST_BURSTS
+
+
+def _find_burst(logs: Floats, bounds: Sequence[int]) -> tuple[int, int, float] | None:
+    """Start, end and surrounding level of an excursion of one or two short levels that returns; None without one."""
+    means = [float(logs[start:end].mean()) for start, end in pairwise(bounds)]
+    for width in (1, 2):
+        for place in range(1, len(means) - width):
+            inside = range(place, place + width)
+            if any(bounds[one + 1] - bounds[one] > BURST for one in inside):
+                continue
+            before, after = means[place - 1], means[place + width]
+            level = (before + after) / 2
+            if abs(before - after) < min(abs(means[one] - level) for one in inside) / 2:
+                return bounds[place], bounds[place + width], level
+    return None
 
 
 def _polynomial(logs: Floats, bounds: Sequence[int], degree: int) -> Floats:
@@ -217,7 +235,8 @@ def _prune(logs: Floats, bounds: list[int], least_ratio: float) -> list[int]:
     """The bounds that pass the test; the others are removed one by one, weakest first."""
     bounds = list(bounds)
     while len(bounds) > 2:
-        tests = [_test(logs, *bounds[place - 1 : place + 2]) for place in range(1, len(bounds) - 1)]
+        inflation = _inflation(logs, bounds)
+        tests = [_test(logs, *bounds[place - 1 : place + 2], inflation) for place in range(1, len(bounds) - 1)]
         weak = [
             (p_value, -abs(change), place)
             for place, (change, p_value) in enumerate(tests, start=1)
@@ -229,13 +248,26 @@ def _prune(logs: Floats, bounds: list[int], least_ratio: float) -> list[int]:
     return bounds
 
 
-def _test(logs: Floats, start: int, middle: int, end: int) -> tuple[float, float]:
-    """Change of the mean, and p of the pooled two-sided t-test."""
+def _inflation(logs: Floats, bounds: Sequence[int]) -> float:
+    """Factor of the standard error of a level, by the autocorrelation of what the levels leave; 1 for white noise.
+
+    Fitted levels absorb a part of the autocorrelation, which is added again.
+    """
+    rest = logs - np.concatenate([np.full(end - start, logs[start:end].mean()) for start, end in pairwise(bounds)])
+    square = float((rest**2).sum())
+    found = float((rest[1:] * rest[:-1]).sum()) / square if square else 0.0
+    unbiased = found + (1 + 3 * max(found, 0.0) + (len(bounds) - 2)) / logs.size
+    correlation = min(max(unbiased, 0.0), MOST_CORRELATED)
+    return math.sqrt((1 + correlation) / (1 - correlation))
+
+
+def _test(logs: Floats, start: int, middle: int, end: int, inflation: float = 1.0) -> tuple[float, float]:
+    """Change of the mean, and p of the pooled two-sided t-test with an inflated standard error."""
     left, right = logs[start:middle], logs[middle:end]
     change = float(right.mean() - left.mean())
     degrees = left.size + right.size - 2
     square = float(((left - left.mean()) ** 2).sum() + ((right - right.mean()) ** 2).sum()) / degrees
-    error = math.sqrt(max(square, _SPREAD_FLOOR**2) * (1 / left.size + 1 / right.size))
+    error = inflation * math.sqrt(max(square, _SPREAD_FLOOR**2) * (1 / left.size + 1 / right.size))
     return change, 2 * float(upper_tail(abs(change) / error, degrees))
 
 
@@ -245,5 +277,6 @@ def _describe(series: Floats, fit: _Fit, bounds: list[int], place: int) -> Chang
     before, after = float(np.median(series[start:middle])), float(np.median(series[middle:end]))
     still = np.log(series) - fit.trend  # removing the correlation spreads a step over its first point
     change = float(np.median(still[middle:end]) - np.median(still[start:middle]))
-    is_confirmed = end < series.size or end - middle >= CONFIRMING
+    # the first level may be the end of a burst
+    is_confirmed = (end < series.size or end - middle >= CONFIRMING) and (start > 0 or middle >= CONFIRMING)
     return ChangePoint(middle, before, after, math.exp(change), p_value, is_confirmed)

@@ -137,11 +137,11 @@ def correlated(generator: np.random.Generator, share: float) -> np.ndarray:
     return logs
 
 
-@pytest.mark.parametrize("share", [0.3, 0.5, 0.8])
-def test_autocorrelated_noise_has_few_change_points(share: float) -> None:
-    """Of 30 autoregressive series without a step, at most a third get one; without the model nearly all do."""
+@pytest.mark.parametrize(("share", "most"), [(0.3, 2), (0.5, 4), (0.8, 7)])
+def test_autocorrelated_noise_has_few_change_points(share: float, most: int) -> None:
+    """Few of 30 autoregressive series without a step get a change point; without the model nearly all do."""
     generator = np.random.default_rng(4)
-    assert sum(bool(places(np.exp(correlated(generator, share)))) for _ in range(30)) <= 10
+    assert sum(bool(places(np.exp(correlated(generator, share)))) for _ in range(30)) <= most
 
 
 @pytest.mark.parametrize("rise", [0.06, -0.12])
@@ -174,7 +174,7 @@ def test_a_burst_is_no_change_and_the_last_points_wait_for_confirmation() -> Non
         for start in (generator.integers(4, 26), generator.integers(30, 52)):
             logs[start : start + 3] += 0.08
         told += any(point.is_confirmed for point in find_change_points(list(np.exp(logs))))
-    assert told <= 6
+    assert told <= 1
     level = generator.normal(0.0, 0.01, 40)
     level[37:] += 0.2
     (point,) = find_change_points(list(np.exp(level)))
