@@ -4,8 +4,8 @@ The logs of the values are partitioned into levels so that the sum of squared re
 (optimal partitioning, Jackson et al. 2005). The noise is estimated robustly from differences of neighbours, so that
 steps do not count as noise. Isolated spikes are moved to the level around them, and excursions that return are not
 levels. A slow trend, or autocorrelated noise, replaces the levels that it explains at a lower price. Each change must
-pass Student's t-test of the two adjacent levels, as in Hunter (Fleming et al. 2023), with a standard error that includes
-the autocorrelation of the residuals.
+pass Student's t-test of the two adjacent levels, as in Hunter (Fleming et al. 2023). Its standard error includes the
+autocorrelation of the residuals.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ LEAST_POINTS = 10
 EDGE = 3
 """Least points of a level: fewer at an edge may be a spike."""
 CONFIRMING = 5
-"""Points from which the first and the last level are confirmed; fewer may be a burst, and call for another measurement."""
+"""Points from which the first and the last level are confirmed; fewer may be a burst, to be measured again."""
 BURST = 5
 """Most points of an excursion that returns to the previous level."""
 MOST_BURSTS = 6
