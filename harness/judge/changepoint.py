@@ -236,7 +236,9 @@ def _prune(logs: Floats, bounds: list[int], least_ratio: float) -> list[int]:
     bounds = list(bounds)
     while len(bounds) > 2:
         inflation = _inflation(logs, bounds)
-        tests = [_test(logs, *bounds[place - 1 : place + 2], inflation) for place in range(1, len(bounds) - 1)]
+        tests = [
+            _test(logs, *bounds[place - 1 : place + 2], inflation=inflation) for place in range(1, len(bounds) - 1)
+        ]
         weak = [
             (p_value, -abs(change), place)
             for place, (change, p_value) in enumerate(tests, start=1)
