@@ -263,7 +263,7 @@ def _inflation(logs: Floats, bounds: Sequence[int]) -> float:
     return math.sqrt((1 + correlation) / (1 - correlation))
 
 
-def _test(logs: Floats, start: int, middle: int, end: int, inflation: float = 1.0) -> tuple[float, float]:
+def _test(logs: Floats, start: int, middle: int, end: int, *, inflation: float = 1.0) -> tuple[float, float]:
     """Change of the mean, and p of the pooled two-sided t-test with an inflated standard error."""
     left, right = logs[start:middle], logs[middle:end]
     change = float(right.mean() - left.mean())
