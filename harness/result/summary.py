@@ -97,12 +97,11 @@ def within_peaks(result: Result, ceilings: Mapping[str, Ceilings]) -> Result:
 def remarks(extra: Mapping[str, Any], measurement: Mapping[str, Any] | Measurement | None) -> list[str]:
     """What a median does not say of its samples, in words: contention, drift, modes, inputs that did not change."""
     if isinstance(measurement, Measurement):
-        contended, count = measurement.contended, len(measurement.samples_ns)
+        contended = measurement.contended
     else:
-        contended, count = (measurement or {}).get("contended", 0), 0
-    share = f" in {contended} of {count} samples" if count else f" in {contended} samples"
+        contended = (measurement or {}).get("contended", 0)
     return [
-        *([f"other processes had the cores{share}"] if contended else []),
+        *([f"other processes had the cores in {contended} samples"] if contended else []),
         *([str(extra["series"])] if extra.get("series") else []),
         *(["inputs did not change between samples"] if extra.get("varied") is False else []),
     ]
