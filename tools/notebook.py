@@ -26,6 +26,7 @@ for source in json.load(sys.stdin):
     printed.append(text.getvalue())
 json.dump(printed, sys.stdout)
 """
+"""Program that runs the cells in a process of its own and prints what each printed, as JSON."""
 
 
 def executed(notebook: Mapping[str, Any]) -> dict[str, Any]:

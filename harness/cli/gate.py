@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from opgauge.harness.settings import Settings
 
 USAGE, NOTHING = 2, 5
+"""Exit codes: usage error; nothing measured."""
 STOP = 255
 """Exit code at which `git bisect run` ends."""
 CANNOT_TELL = 125

@@ -1,4 +1,4 @@
-"""The gate's findings as GitHub's workflow commands, which mark the case's line in the diff."""
+"""Annotations: the gate's verdicts as GitHub's workflow commands, which mark the case's line in the diff."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from opgauge.harness.gate.run import GateRun
 from opgauge.harness.judge.verdict import Comparison
 
 MOST = 10
-"""GitHub shows ten of a kind for a step."""
+"""Annotations of a kind that GitHub displays for a step."""
 
 
 def annotate(run: GateRun) -> list[str]:
-    """A line for each failure, the first few; and one for what is left of waivers."""
+    """A line for each of the first failures, and one for waivers that need attention."""
     lines = [_failure(run, one) for one in run.outcome.failures[:MOST]]
     lines += [_command("error", "opgauge: demand", str(one)) for one in run.outcome.breaches[:MOST]]
     stale = [str(one) for one in run.outcome.waivers if str(one.state) not in {"used", "its cases were not compared"}]

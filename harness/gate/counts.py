@@ -1,4 +1,4 @@
-"""Instructions per call on the CPU: a metric without noise, for hosts whose times are too noisy.
+"""Counts of instructions per call on the CPU: a metric without noise, for hosts whose times are too noisy.
 
 Hardware counters are used where the system permits them, else valgrind's cachegrind. Both sides run one thread. Under
 valgrind, which has no AVX-512, Numba compiles for a processor with AVX2. Counts therefore do not include effects of
@@ -29,6 +29,7 @@ from opgauge.harness.settings import THREAD_VARIABLES, child_environment
 from opgauge.harness.worker.instructions import open_counter
 
 VALGRIND = "valgrind"
+"""Program that counts."""
 Counts = Mapping[Subject, Mapping[str, int]]
 """Instructions per call, by job and side."""
 COUNT_S = 600.0

@@ -1,4 +1,4 @@
-"""From the blocks of a job to what `opgauge.harness.judge.compare` judges."""
+"""Evidence for `opgauge.harness.judge.compare`, from the processes of a job."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ from opgauge.harness.result.result import Ceilings, Status
 from opgauge.harness.result.summary import bound_of, impossible_below
 
 GRAVEST = (Status.WRONG, Status.ERROR, Status.TIMEOUT, Status.OUT_OF_MEMORY, Status.UNSUPPORTED, Status.OK)
+"""Statuses in order of gravity."""
 
 
 def evidence_of(record: JobRecord, ceilings: Mapping[str, Ceilings], noise_floor: float = 0.0) -> Evidence:
-    """What is known of a job, over all its blocks."""
+    """Evidence of a job, from all its processes."""
     return Evidence(
         subject=record.job.subject,
         base=side_of(record, BASE),
@@ -45,7 +46,7 @@ def with_counts(evidence: Evidence, counts: Mapping[str, int]) -> Evidence:
 
 
 def side_of(record: JobRecord, side: str) -> Side | None:
-    """What became of a job on one side; None where it is not in that tree."""
+    """Outcome of a job on one side; None if it is not in that tree."""
     blocks = [record.outcomes[side][pair] for pair in sorted(record.outcomes[side])]
     if not blocks:
         return None
@@ -56,7 +57,7 @@ def side_of(record: JobRecord, side: str) -> Side | None:
 
 
 def metrics_of(blocks: Iterable[BlockOutcome]) -> Metrics:
-    """What has no noise: of each metric the middle one, should blocks differ all the same."""
+    """Metrics without noise: the middle value of each, in case processes differ."""
     found = [one.measurement for one in blocks if one.measurement is not None]
     prints = [one.footprint for one in found if one.footprint is not None]
     kernels = {one.kernels for one in prints}
@@ -73,7 +74,7 @@ def metrics_of(blocks: Iterable[BlockOutcome]) -> Metrics:
 def facts_of(
     record: JobRecord, records: Mapping[Subject, JobRecord], baseline: Subject, ceilings: Mapping[str, Ceilings]
 ) -> Facts:
-    """What the head's blocks say of a case for the demands of the policy; `baseline` is what min_speedup is over."""
+    """Facts about the head for the demands of the policy; `baseline` is the denominator of min_speedup."""
     time_ns = median_of(record, HEAD)
     other = records.get(baseline)
     baseline_ns = None if other is None else median_of(other, HEAD)
@@ -89,13 +90,13 @@ def facts_of(
 
 
 def median_of(record: JobRecord, side: str) -> float | None:
-    """Median of the block medians of a side, nanoseconds."""
+    """Median of the process medians of a side, in nanoseconds."""
     found = record.medians_ns(side)
     return median(found.values()) if found else None
 
 
 def clock_of(record: JobRecord, side: str) -> float | None:
-    """Median clock of the samples of a side, MHz."""
+    """Median clock of the samples of a side, in MHz."""
     clocks = [mhz for one in record.outcomes[side].values() if one.measurement for mhz in one.measurement.clock_mhz]
     return median(clocks) if clocks else None
 

@@ -1,6 +1,6 @@
-"""The gate: from comparisons to one outcome with an exit code; and which cases need more pairs.
+"""The gate: one outcome with an exit code from all comparisons; and which cases need more pairs.
 
-What was not measured is never a pass, and what could not be decided is not folded into one.
+A case that was not measured never passes, and an undecided case is a state of its own.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from opgauge.harness.judge.verdict import EXTENDABLE, Comparison, Kind, Reason, 
 
 
 class ExitCode(IntEnum):
-    """What the command ends with."""
+    """Exit code of the command."""
 
     PASSED = 0
     SLOWER = 1
@@ -30,10 +30,10 @@ class ExitCode(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What one run says of a case; None where not known.
+    """Facts about a case within one run; None if unknown.
 
-    speedup: baseline time over optimized time. ceiling_share: of the measured ceiling, 0 to
-    1. launches: kernel launches of one call.
+    speedup: baseline time over optimized time. ceiling_share: of the ceiling, 0 to 1. launches: kernel launches of
+    one call.
     """
 
     subject: Subject
@@ -44,7 +44,7 @@ class Facts:
 
 @dataclass(frozen=True, slots=True)
 class Breach:
-    """A demand that is not met, or, where `found` is None, cannot be judged."""
+    """A demand that is not met, or, if `found` is None, cannot be judged."""
 
     subject: Subject
     demand: str
@@ -57,7 +57,7 @@ class Breach:
 
 
 def check_demands(facts: Facts, asked: GatePolicy) -> tuple[Breach, ...]:
-    """The demands inside one run that are not met: min_speedup, min_ceiling, max_launches."""
+    """The demands within one run that are not met: min_speedup, min_ceiling, max_launches."""
     demands = (
         ("min_speedup", asked.min_speedup, facts.speedup),
         ("min_ceiling", asked.min_ceiling, facts.ceiling_share),
@@ -76,11 +76,11 @@ def _meets(demand: str, limit: float, found: float) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class GateOutcome:
-    """What the gate says.
+    """Outcome of the gate.
 
-    code: see ExitCode; 1 is also a demand of the policy that is not met. counts: cases by
-    verdict, or by kind where there is none. failures: what the code rests on, not excused.
-    excused: with the waiver that does it. waivers: how each stands.
+    code: see ExitCode; 1 is also a demand of the policy that is not met. counts: cases by verdict, or by kind
+    without one. failures: failing cases that no waiver covers. excused: failing cases with their waiver. waivers:
+    state of each waiver.
     """
 
     code: ExitCode
@@ -92,7 +92,7 @@ class GateOutcome:
 
     @property
     def passed(self) -> bool:
-        """Whether everything was measured, decided and found good."""
+        """Whether everything was measured, decided and passed."""
         return self.code is ExitCode.PASSED
 
 
@@ -106,14 +106,14 @@ def judge(
 ) -> GateOutcome:
     """The outcome of a run of comparisons."""
     failing = [one for one in found if _word(one) in policy.fail or one.kind is Kind.UNMEASURED]
-    excuses = [next((waiver for waiver in waivers if waiver.excuses(one, today)), None) for one in failing]
-    failures = tuple(one for one, waiver in zip(failing, excuses, strict=True) if waiver is None)
+    waived = [next((waiver for waiver in waivers if waiver.waives(one, today)), None) for one in failing]
+    failures = tuple(one for one, waiver in zip(failing, waived, strict=True) if waiver is None)
     return GateOutcome(
         code=_code(found, failures, breaches),
         counts=Counter(_word(one) for one in found),
         failures=failures,
         breaches=tuple(breaches),
-        excused=tuple((one, waiver) for one, waiver in zip(failing, excuses, strict=True) if waiver is not None),
+        excused=tuple((one, waiver) for one, waiver in zip(failing, waived, strict=True) if waiver is not None),
         waivers=review(waivers, found, today),
     )
 
@@ -123,7 +123,7 @@ def _word(found: Comparison) -> str:
 
 
 def _code(found: Sequence[Comparison], failures: Iterable[Comparison], breaches: Iterable[Breach]) -> ExitCode:
-    """The gravest that applies: broken, slower, nothing measured, undecided."""
+    """The gravest code that applies: broken, slower, nothing measured, undecided."""
     words = {_word(one) for one in failures}
     known = {breach.found is not None for breach in breaches}
     if Verdict.BROKEN in words:
@@ -137,9 +137,9 @@ def _code(found: Sequence[Comparison], failures: Iterable[Comparison], breaches:
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """How many pairs: `start` for all, then `step` more for the undecided, `most` in all.
+    """Numbers of pairs: `start` for all, then `step` more for the undecided, `most` in all.
 
-    start: 0: as the method of measuring has it. A step is two pairs, one in each order of the sides.
+    start: 0: the default of the method. A step is two pairs, one in each order of the sides.
     """
 
     start: int = 0
@@ -149,21 +149,22 @@ class Schedule:
 
 @dataclass(frozen=True, slots=True)
 class Spending:
-    """Seconds per side that a case has cost so far, and that it may cost; None: no limit."""
+    """Seconds per side that a case has taken so far, and may take; None: no limit."""
 
     spent_s: float = 0.0
     budget_s: float | None = None
 
 
 FREE = Spending()
+"""Spending without a limit."""
 
 
 def more_pairs(
     found: Iterable[Comparison], spending: Mapping[Subject, Spending], schedule: Schedule | None = None
 ) -> dict[Subject, int]:
-    """How many more pairs each open case is to get now; cases that are decided or out of budget get none.
+    """Numbers of further pairs for the undecided cases; cases that are decided or out of budget get none.
 
-    A change that awaits only its confirmation gets all the pairs that are left.
+    A change that lacks only its confirmation gets all remaining pairs.
     """
     plan = schedule or Schedule()
     wanted: dict[Subject, int] = {}
@@ -179,7 +180,7 @@ def more_pairs(
 
 
 def _is_open(found: Comparison) -> bool:
-    """Undecided for want of pairs; or costlier, but maybe faster for it."""
+    """Whether a case is undecided for lack of pairs; or has higher costs, but may be faster for it."""
     if found.verdict is Verdict.UNDECIDED:
         return found.reason in EXTENDABLE
     is_cost = found.verdict is Verdict.SLOWER and found.reason is not Reason.BEYOND
@@ -187,7 +188,7 @@ def _is_open(found: Comparison) -> bool:
 
 
 def _affordable(pairs: int, count: int, spending: Spending) -> int:
-    """As many of `count` pairs, by twos, as the budget allows at the price of those so far."""
+    """The largest even part of `count` pairs that the budget allows, at the average cost of the pairs so far."""
     if spending.budget_s is None or not pairs or not spending.spent_s:
         return count
     affordable = int((spending.budget_s - spending.spent_s) / (spending.spent_s / pairs))

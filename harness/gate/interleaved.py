@@ -1,7 +1,7 @@
 """Interleaved pairs: two live processes, one per tree, whose samples alternate at random.
 
 The process is the unit of replication and the sample the unit of interleaving, so that a change of the host's speed
-reaches both sides. On the CPU both processes run on the same CPU and work on the same pages of memory, with one thread
+affects both sides. On the CPU both processes run on the same CPU and on the same pages of memory, with one thread
 unless more are requested. Order of sides, order of cases, environment size and memory differ from pair to pair.
 """
 
@@ -40,32 +40,34 @@ if TYPE_CHECKING:
     from opgauge.harness.run.execute import LocalExecutor
 
 SAMPLE_S = 0.002
-"""A sample on the CPU lasts at least this long: the other process has evicted what is private to a core."""
+"""Least duration of a sample on the CPU: the other process has evicted a core's private caches."""
 WARMUP_S = 0.0005
-"""Calls before a sample, for calls that are shorter."""
+"""Duration of calls before a sample, for calls that are shorter."""
 LEAST_ROUNDS, MOST_ROUNDS = 4, 400
-"""Samples of a side in one pair; even, so that each side comes first equally often."""
+"""Least and most samples of a side in one pair; even, so that each side is first equally often."""
 PRECISE = 0.004
-"""Standard error of a pair's log ratio at which sampling stops: less than processes differ by."""
+"""Standard error of a pair's log ratio at which sampling stops: less than the difference between processes."""
 WAITED = 0.05
 """Share of a sample, above the usual one, that its process may wait for the CPU."""
 PATIENCE = 3.0
-"""Multiple of the time for a pair after which it ends although most samples were disturbed."""
+"""Multiple of a pair's time after which it ends although most samples were disturbed."""
 CUDA_SAMPLES = 5
-"""Samples in a turn on a GPU, where changing the process costs more than a sample."""
+"""Samples per turn on a GPU, where changing the process costs more than a sample."""
 COARSE_ROUNDS = 6
-"""Samples of a side with all threads: enough for a factor, not for percents."""
+"""Samples of a side with all threads: enough to detect a factor, not percents."""
 PADDING = "OPGAUGE_PADDING"
+"""Variable that changes the size of the environment."""
 MOST_PADDING = 4096
-"""Bytes by which environments of pairs differ, at most: they shift the stack."""
+"""Largest difference of the environments of pairs in bytes, which shifts the stack."""
 SHARED_OVERHEAD = 1 << 16
 """Bytes of alignment and guards per tensor."""
 FIRST = Limits(budget_s=0.0, min_samples=1, max_samples=1, warmup_s=0.002)
+"""Limits of the first sample."""
 
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """How much to sample in one pair.
+    """Amount of sampling in one pair.
 
     side_s: seconds per side and case. threads: of each process on the CPU. end: time at which sampling stops, by
     `time.monotonic`.
@@ -97,7 +99,7 @@ class Times:
     def undisturbed(self) -> dict[str, list[float]]:
         """Times of the turns in which neither process waited for its CPU longer than usual; all if those are few.
 
-        A kernel that sleeps waits in each sample alike.
+        A kernel that sleeps waits equally in each sample.
         """
         chosen = np.all([np.array(idle) <= np.min(idle, initial=1.0) + WAITED for idle in self.idle.values()], axis=0)
         if np.count_nonzero(chosen) < LEAST_ROUNDS:
@@ -107,7 +109,7 @@ class Times:
 
 @dataclass(slots=True)
 class Sides:
-    """The two processes of a pair. cpus: those that both run on; empty: any."""
+    """The two processes of a pair. cpus: CPUs that both run on; empty: any."""
 
     executors: Mapping[str, LocalExecutor]
     cpus: frozenset[int] = frozenset()
@@ -116,7 +118,7 @@ class Sides:
 
 
 def measure_pair(pool: WorkerPool, records: Sequence[JobRecord], pair: int, effort: Effort) -> None:
-    """Add one pair to each record, all in the same two processes; records that find no time left get none."""
+    """Add one pair to each record, all in the same two processes; records for which no time is left get none."""
     rng = random.Random()  # noqa: S311  no secret
     started = monotonic()
     with _open(pool, records[0].job.subject.device, effort.threads, rng) as sides:
@@ -129,7 +131,7 @@ def measure_pair(pool: WorkerPool, records: Sequence[JobRecord], pair: int, effo
 
 
 def measure_coarse(pool: WorkerPool, records: Sequence[JobRecord], effort: Effort) -> None:
-    """Add to each record the log ratios of a few sample pairs with all threads, and whether the CPUs were free."""
+    """Add to each record log ratios of a few sample pairs with all threads, and whether the CPUs were idle."""
     threads = len(available_cpus())
     started = monotonic()
     with _open(pool, records[0].job.subject.device, threads, random.Random()) as sides:  # noqa: S311
@@ -157,7 +159,7 @@ def available_cpus() -> frozenset[int]:
 
 @contextmanager
 def _open(pool: WorkerPool, device: str, threads: int, rng: random.Random) -> Iterator[Sides]:
-    """Both processes of a pair, started at the same time, in random order."""
+    """Start both processes of a pair at the same time, in random order."""
     on_cpu = device == "cpu"
     environment = {PADDING: "x" * rng.randrange(MOST_PADDING)}
     if on_cpu:
@@ -186,7 +188,7 @@ def _measure_record(pool: WorkerPool, sides: Sides, record: JobRecord, pair: int
 
 
 def _hold_both(pool: WorkerPool, sides: Sides, record: JobRecord, pair: int) -> dict[str, BlockOutcome]:
-    """The job bound, called and checked in both processes, on buffers that they share."""
+    """Bind, call and check the job in both processes, on buffers that they share."""
     found = {}
     with _memory_file(record) as memory:
         for side in sides.rng.sample(SIDES, len(SIDES)):
@@ -201,7 +203,7 @@ def _hold_both(pool: WorkerPool, sides: Sides, record: JobRecord, pair: int) -> 
 
 @contextmanager
 def _memory_file(record: JobRecord) -> Iterator[str | None]:
-    """A new file in memory for the buffers of a job on the CPU; None where there are no such files, and on a GPU."""
+    """A new file in memory for the buffers of a job on the CPU; None if the system has none, and on a GPU."""
     if record.job.subject.device != "cpu" or not hasattr(os, "memfd_create"):
         yield None
         return
@@ -214,7 +216,7 @@ def _memory_file(record: JobRecord) -> Iterator[str | None]:
 
 
 def _buffer_bytes(record: JobRecord) -> int:
-    """Room for inputs and outputs: the file is sparse, so too much costs nothing."""
+    """Bytes for inputs and outputs: the file is sparse, so that unused bytes are free."""
     shapes = record.job.trial["case"]["shapes"].values()
     largest = 16 * max((prod(shape) for shape in shapes), default=0)
     return 4 * (len(shapes) + 2) * (largest + SHARED_OVERHEAD)
@@ -223,14 +225,14 @@ def _buffer_bytes(record: JobRecord) -> int:
 def _sample(
     sides: Sides, record: JobRecord, taken: dict[str, BlockOutcome], effort: Effort, *, rounds: int = MOST_ROUNDS
 ) -> None:
-    """Replace the samples of both outcomes by alternating ones, or an outcome by the failure that ended them."""
+    """Replace the samples of both outcomes by interleaved ones, or an outcome by its failure."""
     trial, started = record.job.trial, monotonic()
     limits = _turn(record, taken)
     times = Times()
     first = {side: one.phases_s for side, one in taken.items()}
     count = 0
     while count < LEAST_ROUNDS or (count < rounds and not _is_enough(times, monotonic() - started, effort, rounds)):
-        # each side comes first once in two rounds
+        # each side is first once in two rounds
         orders = sides.rng.sample((SIDES, SIDES[::-1]), 2)
         for order in orders:
             for side in order:
@@ -258,18 +260,18 @@ def _joined(
 
 
 def _turn(record: JobRecord, taken: Mapping[str, BlockOutcome]) -> Limits:
-    """Limits of one turn; equally many calls per sample on both sides."""
+    """Limits of one turn; the same number of calls per sample on both sides."""
     if record.job.subject.device != "cpu":
         return Limits(budget_s=0.0, min_samples=CUDA_SAMPLES, max_samples=CUDA_SAMPLES, warmup_s=WARMUP_S)
     fast_s, slow_s = sorted((one.median_ns or 1.0) / 1e9 for one in taken.values())
     warmup_s = WARMUP_S if fast_s < WARMUP_S else 0.0
-    # a side that is slower by a factor needs no long samples to show it
+    # a side that is slower by a factor needs no long samples
     calls = max(1, ceil(min(SAMPLE_S / fast_s, 2 * SAMPLE_S / slow_s)))
     return Limits(budget_s=0.0, min_samples=1, max_samples=1, warmup_s=warmup_s, calls=calls)
 
 
 def _is_enough(times: Times, spent_s: float, effort: Effort, rounds: int) -> bool:
-    """Whether the ratio of this pair is known, or the time is spent."""
+    """Whether the ratio of this pair is known, or the time is over."""
     if rounds != MOST_ROUNDS:
         return False
     if effort.is_over() or spent_s >= PATIENCE * 2 * effort.side_s:
@@ -290,7 +292,7 @@ def standard_error(base_ns: Sequence[float], head_ns: Sequence[float]) -> float:
 
 @contextmanager
 def _busy_share(sides: Sides) -> Iterator[Callable[[], float]]:
-    """Share of the CPUs of a pair that processes other than this pair's used meanwhile; 0 where it is unknown."""
+    """Share of a pair's CPUs that other processes used meanwhile; 0 if unknown."""
     before_s, before_own_s, started = _used_s(sides.cpus), _own_s(sides), monotonic()
     found = 0.0
     yield lambda: found
@@ -302,7 +304,7 @@ def _busy_share(sides: Sides) -> Iterator[Callable[[], float]]:
 
 
 def _used_s(cpus: frozenset[int]) -> float | None:
-    """Seconds that CPUs were not idle since boot; None where the system does not say."""
+    """Seconds that CPUs were not idle since boot; None if the system does not report them."""
     try:
         lines = Path("/proc/stat").read_text(encoding="ascii").splitlines()
     except OSError:

@@ -1,4 +1,4 @@
-"""The gate's findings as JUnit XML, for CI systems that show tests."""
+"""The gate's verdicts as JUnit XML, for CI systems that display tests."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _UNPRINTABLE = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff
 
 
 def junit(run: GateRun) -> str:
-    """A suite for each op, a test for each case: slower and undecided fail, broken is an error, the rest is skipped.
+    """A suite per op, a test per case: slower and undecided fail, broken is an error, the rest is skipped.
 
-    What a waiver excuses passes; a demand that is not met fails its case.
+    A case with a waiver passes; a demand that is not met fails its case.
     """
     root = ET.Element("testsuites", name="opgauge gate")
     by_op: dict[str, list[Comparison]] = {}
@@ -71,5 +71,5 @@ def _lines(run: GateRun, found: Comparison) -> list[str]:
 
 
 def _clean(text: str) -> str:
-    """Without what XML cannot hold."""
+    """The text without characters that XML does not permit."""
     return _UNPRINTABLE.sub("�", text)

@@ -1,4 +1,4 @@
-"""The gate's findings as Markdown that explains itself: for a pull request or a step summary."""
+"""The gate's verdicts as self-contained Markdown, for a pull request or a step summary."""
 
 from __future__ import annotations
 
@@ -18,14 +18,17 @@ from opgauge.harness.result.result import Profile
 from opgauge.harness.worker.contract import VERSION
 
 SAFE = frozenset(string.ascii_letters + string.digits + " .,:;/=+-()%–…→×µ·")
+"""Characters that have no meaning in Markdown."""
 SHOWN = 20
 """Flagged cases with all details."""
 LISTED = 200
+"""Most lines of the table."""
 MARKS = {ExitCode.PASSED: "✅", ExitCode.UNDECIDED: "❔", ExitCode.NOTHING: "⚠️"}
+"""Symbol of each exit code."""
 
 
 def text(value: object) -> str:
-    """Any text as Markdown that shows it and does nothing else: no markup, link, mention or HTML."""
+    """Any text as Markdown without markup, links, mentions or HTML."""
     shown = "".join(char if char in SAFE else _entity(char) for char in " ".join(str(value).split()))
     return re.sub(r"(?i)(www)\.", r"\1&#46;", shown.replace("://", "&#58;//"))
 
@@ -37,7 +40,7 @@ def markdown(run: GateRun) -> str:
         _method(run),
         *_details(run),
         *_listing("Demands of the policy that are not met", run.outcome.breaches),
-        *_listing("Excused", _excuses(run)),
+        *_listing("Excused", _waived(run)),
         *_listing("Waivers", run.outcome.waivers),
         *_listing("Notes", run.notes),
         _table(run),
@@ -45,7 +48,7 @@ def markdown(run: GateRun) -> str:
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def _excuses(run: GateRun) -> Iterable[str]:
+def _waived(run: GateRun) -> Iterable[str]:
     return (f"{one.subject}: {by.reason} ({by.owner}, until {by.until})" for one, by in run.outcome.excused)
 
 
@@ -75,7 +78,7 @@ def _details(run: GateRun) -> list[str]:
 
 def _detail(run: GateRun, found: Comparison) -> str:
     record = run.records.get(found.subject)
-    astray = f", {found.left_out} left out as astray" if found.left_out else ""
+    astray = f", {found.left_out} excluded as outliers" if found.left_out else ""
     lines = [
         f"**{text(report.word(found))}** {text(found.subject)}: {text(report.why(found))}",
         "",
@@ -162,6 +165,6 @@ def _code(command: str) -> str:
 
 def _entity(char: str) -> str:
     if char == "@":
-        # GitHub looks for mentions after entities are read; this one parts it from the name
+        # GitHub resolves entities before mentions; this character separates the sign from the name
         return "&#64;&#8203;"
     return f"&#{ord(char)};" if char.isprintable() else "\N{REPLACEMENT CHARACTER}"

@@ -1,6 +1,6 @@
-"""Measures pairs of all jobs, then more of the undecided ones, until all are decided or the budget is spent.
+"""Pairs of all jobs, then more of the undecided ones, until all are decided or the budget is spent.
 
-On the CPU pairs are interleaved (see `interleaved`). Otherwise a pair is two blocks, one after the other, in random
+On the CPU pairs are interleaved (see `interleaved`). Otherwise a pair is two processes, one after the other, in random
 order within balance. Nothing else is measured meanwhile.
 """
 
@@ -33,16 +33,17 @@ from opgauge.harness.measure import Limits
 from opgauge.harness.result.result import Status
 
 BATCH = 12
-"""Jobs that share a process on the CPU: enough to pay for its start, few enough for pairs close in time."""
+"""Jobs that share a process on the CPU: enough to amortize its start, few enough for pairs close in time."""
 CUDA_BATCH = 48
-"""Jobs that share a process on a GPU, where a trial takes a tenth of a second and the start of a process almost one."""
+"""Jobs that share a process on a GPU, where a trial takes 0.1 s and the start of a process almost 1 s."""
 INTERLEAVED_BATCH = 48
+"""Jobs that share both processes of an interleaved pair."""
 INTERLEAVED_BYTES = 2 << 30
-"""Inputs, at most, that are cached for the jobs of a batch."""
+"""Most bytes of inputs that are cached for the jobs of a batch."""
 SPARE_CPUS = 4
-"""CPUs from which on the next process may import what it needs while a GPU is measured."""
+"""Number of CPUs from which the next process may start while a GPU is measured."""
 BLOCK_S = 0.2
-"""Seconds of sampling of one trial in one block."""
+"""Seconds of sampling of one trial in one process."""
 INTERLEAVED_S = 0.3
 """Seconds of sampling of one trial, per side, in one interleaved pair."""
 LEAST_S = 0.02
@@ -52,19 +53,22 @@ SAMPLED = 0.5
 COARSE = 0.22
 """Log ratio beyond which a kernel with all threads is slower: a factor of 1.25, which exceeds the noise of barriers."""
 COARSE_PAIRS = 4
+"""Most pairs with all threads."""
 START, INTERLEAVED_START = 4, 6
-"""Pairs of each job at first. Processes start at the same time in an interleaved pair, so more of them cost less."""
+"""Initial pairs of each job. Processes of an interleaved pair start at the same time, so more of them cost less."""
 METHODS = (INTERLEAVED.partition("/")[0], BLOCKS.partition("/")[0])
+"""Names of the methods, the default on a CPU first."""
 Tell = Callable[[str], None]
 Decide = Callable[[Mapping[Subject, JobRecord]], Iterable[Comparison]]
 
 
 @dataclass(frozen=True, slots=True)
 class PairPlan:
-    """How pairs are measured.
+    """Method and limits of measuring pairs.
 
-    block_s: seconds of sampling per side and pair; None: as the method has it. end: time by `time.monotonic` at which
-    measuring stops. threads: of each process on the CPU. method: one of `METHODS`; None: interleaved on the CPU.
+    block_s: seconds of sampling per side and pair; None: the default of the method. end: time by `time.monotonic`
+    at which measuring stops. threads: of each process on the CPU. method: one of `METHODS`; None: interleaved on
+    the CPU.
     """
 
     schedule: Schedule
@@ -79,11 +83,11 @@ class PairPlan:
         return wanted and job.is_paired
 
     def start_of(self, job: Job) -> int:
-        """Pairs that a job gets at first."""
+        """Initial number of pairs of a job."""
         return self.schedule.start or (INTERLEAVED_START if self.is_interleaved(job) else START)
 
     def has_time(self, seconds: float = 0.0) -> bool:
-        """Whether so many seconds are left."""
+        """Whether this number of seconds is left."""
         return self.end is None or monotonic() + seconds <= self.end
 
     def left_s(self) -> float:
@@ -106,7 +110,7 @@ def measure(
 ) -> dict[Subject, JobRecord]:
     """Measure pairs of all jobs, then of the undecided ones.
 
-    stored: blocks of the base that need no measuring.
+    stored: stored results of the base, which are not measured.
     """
     records = {job.subject: JobRecord(job) for job in jobs}
     most = dict.fromkeys(records, plan.schedule.most)
@@ -182,7 +186,7 @@ def _batches(
         if plan.is_interleaved(found[0].job):
             parts = max(_parts(found, INTERLEAVED_BATCH), round(sum(map(_input_bytes, found)) / INTERLEAVED_BYTES))
         else:
-            # of equal size, so that no few jobs pay for processes of their own
+            # of equal size, so that no batch of few jobs needs processes of its own
             parts = _parts(found, BATCH if found[0].job.subject.device == "cpu" else CUDA_BATCH)
         parts = max(parts, min(devices, len(found)))
         for part in range(parts):
@@ -194,7 +198,7 @@ def _parts(found: Sequence[JobRecord], size: int) -> int:
 
 
 def _input_bytes(record: JobRecord) -> int:
-    """Bytes of a job's inputs, at most about."""
+    """Approximate most bytes of a job's inputs."""
     shapes: Mapping[str, Sequence[int]] = record.job.trial["case"]["shapes"]
     return 8 * sum(map(prod, shapes.values()))
 
@@ -231,7 +235,7 @@ def measure_batch(pool: WorkerPool, wanted: Batch, plan: PairPlan, tell: Tell) -
 
 
 def _take_failures(record: JobRecord) -> None:
-    """A side that failed in its first call needs no pair: the failure is its outcome."""
+    """Record a side's failure in its first call as its outcome: it needs no pair."""
     if any(one.status is not Status.OK for one in record.seen.values()):
         for side, found in record.seen.items():
             record.outcomes[side][0] = found
@@ -243,7 +247,7 @@ def _affordable_s(records: Sequence[JobRecord]) -> float:
 
 
 class _Blocks:
-    """Pairs of blocks, each a process of its own. The order of the sides is random within balance."""
+    """Pairs of sequential processes. The order of the sides is random within balance."""
 
     def __init__(self, pool: WorkerPool, plan: PairPlan, rng: random.Random, sides: tuple[str, ...]) -> None:
         self._pool = pool
@@ -253,7 +257,7 @@ class _Blocks:
         self._orders: list[tuple[str, ...]] = []
 
     def measure(self, records: Sequence[JobRecord], pair: int, *, is_last: bool) -> None:
-        """One pair. A side that failed is still compared with the other side once."""
+        """Measure one pair. A side that failed is still compared with the other side once."""
         order = self._next_order()
         following = [*order[1:], None if is_last else self._peek()[0]]
         for side, then in zip(order, following, strict=True):
@@ -274,7 +278,7 @@ class _Blocks:
     def _run_block(
         self, side: str, records: Sequence[JobRecord], pair: int, then: str | None
     ) -> Iterator[tuple[JobRecord, BlockOutcome]]:
-        """The jobs in a new process of one side. then: side of the next block."""
+        """Run the jobs in a new process of one side. then: side of the next process."""
         started, pool = monotonic(), self._pool
         block_s = self._plan.block_s or BLOCK_S
         with pool.take(side) as executor:
@@ -292,7 +296,7 @@ class _Blocks:
 
 
 def _may_prepare(job: Job) -> bool:
-    """Whether there are CPUs enough for other processes to take nothing from the one that measures."""
+    """Whether there are enough CPUs to start a process without disturbing the one that measures."""
     return job.subject.device != "cpu" and (os.cpu_count() or 1) >= SPARE_CPUS
 
 

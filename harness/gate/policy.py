@@ -1,7 +1,7 @@
-"""The gate's policy: what each case is asked, and which verdicts fail.
+"""The gate's policy: limits of each case, and failing verdicts.
 
-`policy.yaml` lies beside the case files; a case's own `gate` comes before the rules, later
-rules before earlier ones, and rules before `defaults`::
+`policy.yaml` is in the folder of the case files. A case's own `gate` overrides the rules, later rules override
+earlier ones, and rules override `defaults`::
 
     fail: [slower, broken, undecided]                # also: new, removed
     exact: [launches, allocations, peak_bytes, spills]
@@ -27,8 +27,11 @@ from opgauge.harness.judge.pattern import matches
 from opgauge.harness.judge.verdict import DEFAULT_EXACT, Metrics, Rule, Subject
 
 FAILABLE = ("slower", "broken", "undecided", "new", "removed")
+"""Verdicts and kinds that may fail."""
 NOTHING_ASKED = GatePolicy()
+"""Limits of a case without any."""
 NOWHERE = Position("")
+"""Position of a rule that is not from a file."""
 _EXACT = tuple(item.name for item in fields(Metrics))
 _ASKED = tuple(item.name for item in fields(GatePolicy))
 _CHOICE = ("cases", "device", "implementation")
@@ -36,7 +39,7 @@ _CHOICE = ("cases", "device", "implementation")
 
 @dataclass(frozen=True, slots=True)
 class PolicyRule:
-    """What cases of a pattern are asked."""
+    """Limits for the cases of a pattern."""
 
     cases: str
     asked: GatePolicy
@@ -45,7 +48,7 @@ class PolicyRule:
     place: Position = NOWHERE
 
     def covers(self, subject: Subject) -> bool:
-        """Whether it is about this subject."""
+        """Whether the rule applies to this subject."""
         return (
             matches(self.cases, subject)
             and matches_text(self.device, subject.device)
@@ -55,10 +58,10 @@ class PolicyRule:
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """What fails the gate, and what each case is asked.
+    """The gate's rules: failing verdicts, and limits per case.
 
-    fail: verdicts and kinds that fail; what was not measured never passes, whatever it says.
-    exact: metrics without noise of which more is slower.
+    fail: verdicts and kinds that fail; a case that was not measured never passes in any case. exact: metrics
+    without noise of which more is slower.
     """
 
     fail: tuple[str, ...] = ("slower", "broken", "undecided")
@@ -67,7 +70,7 @@ class Policy:
     rules: tuple[PolicyRule, ...] = ()
 
     def asked_of(self, subject: Subject, own: GatePolicy = NOTHING_ASKED) -> GatePolicy:
-        """What a case is asked; `own` is what its case file says."""
+        """Limits of a case; `own` has those of its case file."""
         asked = self.defaults
         for rule in self.rules:
             if rule.covers(subject):
@@ -75,7 +78,7 @@ class Policy:
         return _over(asked, own)
 
     def rule_of(self, subject: Subject, own: GatePolicy = NOTHING_ASKED, *, most_pairs: int = 10) -> Rule:
-        """The rule of its comparison. A threshold without `same_within` is the margin of `same` as well."""
+        """The rule of a case's comparison. A threshold without `same_within` is the margin of `same` as well."""
         asked = self.asked_of(subject, own)
         rule = Rule(exact=self.exact)
         rule = replace(rule, alarm_pairs=min(rule.alarm_pairs, most_pairs))
@@ -84,18 +87,18 @@ class Policy:
         return rule if asked.same_within is None else replace(rule, same_within=asked.same_within)
 
     def unmatched(self, subjects: Iterable[Subject]) -> tuple[PolicyRule, ...]:
-        """Rules that are about none of the subjects: most likely misspelt."""
+        """Rules that apply to none of the subjects, and are probably misspelt."""
         known = list(subjects)
         return tuple(rule for rule in self.rules if not any(rule.covers(subject) for subject in known))
 
 
 def _over(below: GatePolicy, above: GatePolicy) -> GatePolicy:
-    """Two policies as one, the second where it says something."""
+    """Two policies merged; values of the second take precedence."""
     return replace(below, **{name: value for name, value in vars(above).items() if value is not None})
 
 
 def load_policy(path: Path) -> Policy:
-    """The policy of a file; raises CaseFileError with every mistake and its place."""
+    """The policy of a file; raises CaseFileError with every mistake and its position."""
     mistakes: list[Mistake] = []
     found = Policy()
     with collecting(mistakes):

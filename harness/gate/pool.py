@@ -1,4 +1,4 @@
-"""Worker processes on the two trees of a gate, and the folders that they share."""
+"""Pool of worker processes on the two trees of a gate, and their shared folders."""
 
 from __future__ import annotations
 
@@ -23,15 +23,16 @@ from opgauge.harness.worker import protocol
 from opgauge.harness.worker.kept import forget_values
 
 KEPT = "kept"
+"""Name of the folder of cached inputs."""
 LOOKING = 8
-"""Processes, at most, that call and check kernels before a GPU is timed: references take long, and one CPU each."""
+"""Most processes that call and check kernels before a GPU is timed: references are slow, and use one CPU each."""
 START_S = 300.0
-"""Seconds that a tree may take to answer questions about itself; digests of compiled code take longest."""
+"""Seconds that a tree may take to answer requests about itself; digests of compiled code take longest."""
 
 
 @dataclass(slots=True)
 class Clock:
-    """Where the time went, in seconds. phases_s: by phase of the trials; starting processes is the rest."""
+    """Time spent, in seconds. phases_s: by phase of the trials; the rest is starting processes."""
 
     blocks: int = 0
     blocks_s: float = 0.0
@@ -43,7 +44,7 @@ class Clock:
         return self.phases_s.get(MEASURING, 0.0)
 
     def since(self, before: Clock) -> Clock:
-        """The time that was added since it read `before`."""
+        """The time spent since `before`."""
         phases_s = {name: spent - before.phases_s.get(name, 0.0) for name, spent in self.phases_s.items()}
         return Clock(self.blocks - before.blocks, self.blocks_s - before.blocks_s, phases_s)
 
@@ -53,15 +54,15 @@ class Clock:
             self.phases_s[name] = self.phases_s.get(name, 0.0) + spent
 
     def now(self) -> Clock:
-        """A copy of what it reads now."""
+        """A copy of the current values."""
         return Clock(self.blocks, self.blocks_s, self.phases_s.copy())
 
 
 class WorkerPool:
     """Starts worker processes on either tree. Use it in a `with` statement.
 
-    Compiled Numba code is cached in folders of the pool, because a cache beside the source does not notice changes in
-    inlined functions of other files. Inputs are cached too: drawing them takes longer than measuring.
+    Compiled Numba code is cached in folders of the pool, because a cache beside the source does not detect changes
+    in inlined functions of other files. Inputs are cached too: drawing them takes longer than measuring.
     """
 
     def __init__(
@@ -95,7 +96,7 @@ class WorkerPool:
         self._stack.close()
 
     def prepare(self, side: str | None) -> None:
-        """Start the process of the next block early, without using the GPU; None: end one that waits."""
+        """Start the next process early, without using the GPU; None: end one that waits."""
         if self._next is not None:
             self._next[1].close()
         self._next = None if side is None else (side, self.executor(side, preload=("cupy",)))
@@ -197,7 +198,7 @@ class WorkerPool:
         forget_values(self._folder / KEPT)
 
     def ask(self, side: str, requests: Iterable[protocol.Request]) -> list[Any]:
-        """Answers of the tree of a side; raises CaseError, and TreeError, naming the tree, where it cannot answer."""
+        """Answers of the tree of a side; raises CaseError, and TreeError, naming the tree, if it cannot answer."""
         try:
             with self.executor(side) as executor:
                 return [executor.ask(request, timeout_s=START_S) for request in requests]
@@ -216,7 +217,7 @@ class WorkerPool:
 
     def unanswered(self, side: str, error: Exception, where: str = "") -> TreeError:
         """An error that names the tree of a side."""
-        msg = f"{self.trees[side]} cannot be asked: {where}{error}"
+        msg = f"{self.trees[side]} cannot answer: {where}{error}"
         return TreeError(msg)
 
     def _folder_of(self, content: str, side: str) -> Path:

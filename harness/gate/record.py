@@ -1,4 +1,4 @@
-"""Jobs of the gate and what was measured of them.
+"""Records of the gate's jobs and of their measurements.
 
 A job is one trial and the sides it is measured on. A block is one process of one side. A pair is a block of each side.
 Trials stay plain JSON: the process that compares two trees may be unable to build the cases of either.
@@ -15,21 +15,25 @@ from opgauge.harness.judge.verdict import Pair, Subject
 from opgauge.harness.result.result import Calibration, Check, Measurement, Status, from_json, to_json
 
 BASE, HEAD = "base", "head"
+"""Names of the sides."""
 SIDES = (BASE, HEAD)
+"""Both sides."""
 MEASURING = "measure"
+"""Phase of sampling."""
 METHOD = "method"
-"""Key of `BlockOutcome.extra`: how the samples of a pair were taken. Absent: one block after the other."""
+"""Key of `BlockOutcome.extra`: how the samples of a pair were taken. Absent: one process after the other."""
 INTERLEAVED = "interleaved/1"
-"""Samples of both sides were taken alternately: the n-th of one side and the n-th of the other are neighbours."""
+"""Samples of both sides alternated: the n-th of one side and the n-th of the other are neighbours."""
 BLOCKS = "blocks/1"
-"""One block of a side, then one of the other."""
+"""One process of a side, then one of the other."""
 BUSY = "busy_share"
 """Key of `BlockOutcome.extra`: share of its CPUs that other processes used meanwhile, 0 to 1."""
 MOST_BUSY = 0.1
-"""A block with several threads counts as undisturbed up to this share."""
+"""Busy share up to which a process with several threads counts as undisturbed."""
 MEDIAN = "median"
+"""Name of the default statistic."""
 STATISTICS = {MEDIAN: 0.5, "min": 0.0, "p10": 0.1, "p25": 0.25, "p75": 0.75, "p90": 0.9}
-"""Statistics of a block's samples that may be compared, as quantiles."""
+"""Statistics of a process's samples that may be compared, as quantiles."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +57,7 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class BlockOutcome:
-    """Outcome of a job in one block; fields as in `opgauge.harness.result.result.Result`."""
+    """Outcome of a job in one process; fields as in `opgauge.harness.result.result.Result`."""
 
     status: Status
     reason: str = ""
@@ -106,10 +110,10 @@ def outcome_from(plain: Mapping[str, Any], **extra: Any) -> BlockOutcome:
 
 @dataclass(slots=True)
 class JobRecord:
-    """All blocks of one job, by side and number of the pair.
+    """All outcomes of one job, by side and number of the pair.
 
-    seen: outcome of a first call on each side, before any block. coarse: log ratios (head over base) of one sample
-    pair each with all threads, by process pair. is_crowded: other processes used the CPUs during those.
+    seen: outcome of a first call on each side, before any pair. coarse: log ratios (head over base) of one sample
+    pair each with all threads, by process pair. is_crowded: whether other processes used the CPUs during those.
     """
 
     job: Job
@@ -121,7 +125,7 @@ class JobRecord:
     def trusted(self, side: str) -> dict[str, Any] | None:
         """Digest of outputs that were checked against the reference, for `RunTrial.trusted`; None if there is none.
 
-        Outputs that the other side checked count too, together with what they were checked with.
+        Outputs that the other side checked count too, with the fingerprint of the check.
         """
         other = SIDES[SIDES.index(side) - 1]
         own = [*self.outcomes[side].values(), *(found for at, found in self.seen.items() if at == side)]
@@ -140,12 +144,12 @@ class JobRecord:
 
     @property
     def attempts(self) -> int:
-        """Blocks of the head, which every job has."""
+        """Number of the head's processes; every job has a head."""
         return len(self.outcomes[HEAD])
 
     @property
     def is_final(self) -> bool:
-        """Whether a block failed in a way that more blocks would not change, and the head has been tried."""
+        """Whether a process failed in a way that further ones would not change, and the head was tried."""
         return bool(self.outcomes[HEAD]) and any(
             one.status is not Status.OK for blocks in self.outcomes.values() for one in blocks.values()
         )

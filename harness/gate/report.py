@@ -1,4 +1,4 @@
-"""What the gate found, in words and plain values: what its table, JSON, JUnit, Markdown and annotations share."""
+"""Report of a gate run in words and plain values, for its table, JSON, JUnit, Markdown and annotations."""
 
 from __future__ import annotations
 
@@ -24,14 +24,17 @@ WORDS = {
     ExitCode.UNDECIDED: "undecided",
     ExitCode.NOTHING: "nothing measured",
 }
+"""Word for each exit code."""
 FLAGGED = {Verdict.SLOWER, Verdict.BROKEN, Verdict.UNDECIDED}
+"""Verdicts that need attention."""
 BESIDE = "../opgauge-bisect"
-"""Where a bisection checks out: `git worktree remove` it afterwards."""
+"""Worktree in which a bisection checks out; `git worktree remove` deletes it afterwards."""
 ORDER = (Verdict.BROKEN, Verdict.SLOWER, Verdict.UNDECIDED, Verdict.FASTER, Verdict.SAME)
+"""Verdicts in order of gravity."""
 
 
 def word(found: Comparison) -> str:
-    """The verdict, or what stands in its place."""
+    """The verdict, or the kind of a case without one."""
     return str(found.verdict or found.kind)
 
 
@@ -55,7 +58,7 @@ def interval(found: Comparison) -> str:
 
 
 def sees(found: Comparison, record: JobRecord | None) -> str:
-    """The case's detectable change, and what it cost per side."""
+    """The case's detectable change, and its cost per side."""
     if found.detectable_change is None or record is None:
         return "–"
     return f"{100 * found.detectable_change:.1f} % in {record.sampling_s:.2g} s"
@@ -72,18 +75,18 @@ def why(found: Comparison) -> str:
 
 
 def in_order(run: GateRun) -> list[Comparison]:
-    """Gravest first; what has no verdict last."""
+    """Comparisons in order of gravity; those without a verdict last."""
     places = {verdict: place for place, verdict in enumerate(ORDER)}
     return sorted(run.found, key=lambda one: places.get(one.verdict, len(ORDER)) if one.verdict else len(ORDER))
 
 
 def flagged(run: GateRun) -> list[Comparison]:
-    """What a person should look at, gravest first."""
+    """Comparisons that need attention, gravest first."""
     return [one for one in in_order(run) if one.verdict in FLAGGED or one.kind is Kind.UNMEASURED]
 
 
 def reproduce(run: GateRun, found: Comparison) -> str:
-    """The command that compares this case alone, again. Cases go by id: names may hold anything."""
+    """The command that compares this case alone again. Cases are named by id, since names may contain any character."""
     subject = found.subject
     if run.command:
         return f"{run.command} --case {shlex.quote(subject.case_id)} -i {shlex.quote(subject.implementation)}"
@@ -93,9 +96,9 @@ def reproduce(run: GateRun, found: Comparison) -> str:
 
 
 def bisect(run: GateRun, found: Comparison) -> str:
-    """The command that finds the commit; empty where the change need not be in one: a dirty tree, an unknown base.
+    """The command that finds the commit; empty if the change need not be in one: a dirty tree, an unknown base.
 
-    In a worktree of its own: an `opgauge` that is installed from this one would change with every step.
+    It uses a worktree of its own: an `opgauge` that is installed from this one would change with every step.
     """
     base, head = _commit(run.base.commit), _commit(run.head.commit)
     if run.command or not base or not head or run.head.commit.endswith("-dirty"):
@@ -107,7 +110,7 @@ def bisect(run: GateRun, found: Comparison) -> str:
 
 
 def as_plain(run: GateRun) -> dict[str, Any]:
-    """All of it as plain JSON."""
+    """The whole report as plain JSON."""
     return {
         "outcome": WORDS[run.outcome.code],
         "exit_code": int(run.outcome.code),
@@ -130,7 +133,7 @@ def as_plain(run: GateRun) -> dict[str, Any]:
 
 
 def measuring_share(run: GateRun) -> float | None:
-    """The share of the wall time that was sampling and warming up, 0 to 1."""
+    """The share of wall time spent on sampling and warm-up, 0 to 1."""
     return round(run.clock.measuring_s / run.seconds, 4) if run.seconds else None
 
 

@@ -1,4 +1,4 @@
-"""One run of the gate: two trees planned, measured in pairs and judged; the value that reports are made from."""
+"""One run of the gate: two trees planned, measured in pairs and judged; reports are made from its value."""
 
 from __future__ import annotations
 
@@ -61,11 +61,11 @@ class Conditions:
 
 @dataclass(frozen=True)
 class GateRun:
-    """What the gate did and found. base: a tree, or what was stored, in words.
+    """Value of a gate run. base: a tree, or a description of stored results.
 
-    records: of what was measured, by subject. clock, seconds: of this run, from begin to end. paths: case
-    files that were named. profiles: kernel lists of flagged cases, by side. notes: what a person should know.
-    command: compares the same again where nothing was measured; empty: `opgauge gate`.
+    records: of the measured jobs, by subject. clock, seconds: of this run, from begin to end. paths: named case
+    files. profiles: kernel lists of flagged cases, by side. notes: facts for the user. command: compares again if
+    nothing was measured; empty: `opgauge gate`.
     """
 
     base: Tree
@@ -99,7 +99,7 @@ def gate(
 ) -> GateRun:
     """Compare the two trees of `pool`.
 
-    laid: a plan made before, for runs that repeat it. stored: stands for the base.
+    laid: an existing plan, for runs that repeat it. stored: results in place of the base.
     """
     started, before = monotonic(), pool.clock.now()
     layout = laid or plan(pool, selection, conditions.policy, stored)
@@ -172,7 +172,7 @@ def _decider(
 
 
 def _judge_among(one: Evidence, rule: Rule, count: int) -> Comparison:
-    """One case's verdict where the other cases of the run have not changed at all."""
+    """One case's verdict if the other cases of the run have not changed at all."""
     quiet = Evidence(Subject("", "", "", "", ""), Side(), Side(), pairs=((1.0, 1.0),) * max(len(one.pairs), 1))
     return compare_run([one, *[quiet] * (count - 1)], [rule] * count)[0]
 
@@ -182,7 +182,7 @@ def _series(subject: Subject) -> tuple[str, str, str]:
 
 
 def _ceilings(pool: WorkerPool, layout: GatePlan, policy: Policy) -> dict[str, Ceilings]:
-    """What the devices reach: of GPUs always, for what is faster than that is no time; of the CPU where asked for."""
+    """Achieved peaks: always of GPUs, since a faster time is impossible; of the CPU if the policy needs them."""
     asked = {
         one.subject.device
         for one in layout.jobs
@@ -195,7 +195,7 @@ def _ceilings(pool: WorkerPool, layout: GatePlan, policy: Policy) -> dict[str, C
 def _profiles(
     pool: WorkerPool, found: Iterable[Comparison], records: Mapping[Subject, JobRecord]
 ) -> dict[Subject, dict[str, Profile]]:
-    """Kernel lists of the first flagged cases that ran on a GPU, both sides: in workers that time nothing."""
+    """Kernel lists of the first flagged cases on a GPU, both sides: in workers that time nothing."""
     flagged = [one.subject for one in found if one.verdict in {Verdict.SLOWER, Verdict.UNDECIDED}]
     jobs = [records[subject].job for subject in flagged if subject in records and subject.device != "cpu"]
     paired = [job for job in jobs if job.is_paired][:PROFILED]
@@ -223,7 +223,7 @@ def _breaches(
 
 def _unmatched(policy: Policy, found: Iterable[Comparison]) -> list[str]:
     subjects = [one.subject for one in found]
-    # a run of a few cases says nothing about rules for the others
+    # a run of few cases cannot tell whether other rules match
     ops = {subject.op for subject in subjects}
     rules = [rule for rule in policy.unmatched(subjects) if rule.cases in ops]
     return [f"{rule.place}: the policy's rule for {rule.cases!r} is about no case" for rule in rules]

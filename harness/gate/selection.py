@@ -1,7 +1,7 @@
-"""What is compared: from what two trees hold to jobs, and what needs no measuring.
+"""Selection of the compared jobs from the inventories of two trees, and of those that need no measuring.
 
-A case that only one tree has (by identity, not by name), or a kernel that only one has, is new or
-removed. Case files outside the trees are those of both.
+A case that only one tree has (by identity, not by name), or a kernel that only one has, is new or removed. Case files
+outside the trees belong to both.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from opgauge.harness.worker import protocol
 from opgauge.ops import Device
 
 GATE_TAG = "gate"
+"""Tag of the cases that are gated by default."""
 Plain = Mapping[str, Any]
 
 
@@ -37,9 +38,9 @@ Plain = Mapping[str, Any]
 class Selection:
     """Filters; empty means all, except that the baseline, peers and variants must be named.
 
-    cases: patterns of opgauge.harness.judge.pattern. tags: where neither tags nor cases are given, those tagged `gate`,
-    if there are any. changed: only ops whose files differ between the trees.
-    trust_hash: leave out kernels whose code does not.
+    cases: patterns of opgauge.harness.judge.pattern. tags: without tags and cases, those tagged `gate`, if there
+    are any. changed: only ops whose files differ between the trees. trust_hash: exclude kernels whose code does not
+    differ.
     """
 
     paths: tuple[Path, ...] = ()
@@ -56,11 +57,11 @@ class Selection:
 
 @dataclass(frozen=True, slots=True)
 class GatePlan:
-    """What is to be done.
+    """Plan of a gate run.
 
-    jobs: to be measured. own: what the case files ask of the gate. facts: jobs whose times serve others only.
-    stored: blocks of the base that need no measuring. removed: what only the base has.
-    skipped: not measured, with the reason. notes: what a person should know.
+    jobs: to be measured. own: limits in the case files. facts: jobs that are measured only for others. stored:
+    stored results of the base. removed: subjects that only the base has. skipped: subjects that are not measured,
+    with the reason. notes: facts for the user.
     """
 
     jobs: tuple[Job, ...]
@@ -75,7 +76,7 @@ class GatePlan:
 
 @dataclass(frozen=True, slots=True)
 class _Holding:
-    """What one tree holds of what is asked for: trials by subject, folders of `ops` by op."""
+    """Selected content of one tree: trials by subject, folders of `ops` by op."""
 
     trials: Mapping[Subject, Plain]
     folders: Mapping[str, str] = field(default_factory=dict)
@@ -83,9 +84,9 @@ class _Holding:
 
 
 def plan(pool: WorkerPool, selection: Selection, policy: Policy, stored: Stored | None = None) -> GatePlan:
-    """Ask both trees (the head alone where the base is stored) and lay out the jobs.
+    """Query both trees (only the head if the base is stored) and plan the jobs.
 
-    Raises CaseError, TreeError, and NothingError where nothing is left.
+    Raises CaseError, TreeError, and NothingError if none is left.
     """
     head_path = pool.trees[HEAD].path
     paths = selection.paths or _case_paths(head_path)
@@ -116,9 +117,9 @@ def plan(pool: WorkerPool, selection: Selection, policy: Policy, stored: Stored 
 def _ask_base(
     pool: WorkerPool, selection: Selection, paths: Sequence[Path], cases: Sequence[Plain]
 ) -> tuple[dict[str, Any], list[str]]:
-    """The base's inventory: its own case files, and of files outside the trees what it can build.
+    """The base's inventory: its own case files, and the cases of files outside the trees that it can build.
 
-    Without named files, its own configuration decides which they are: a case file that was renamed or deleted is read.
+    Without named files, its own configuration selects them, so that renamed or deleted files are read.
     """
     head_path, base_path = (pool.trees[side].path.resolve() for side in (HEAD, BASE))
     configured = [] if selection.paths else list(_configured_paths(base_path))
@@ -129,9 +130,9 @@ def _ask_base(
     )
     outside = [case for case in cases if not _counterpart(Path(case["file"]), head_path, base_path)]
     requests = (protocol.TakeInventory(tuple(own), lenient=True), protocol.CheckBuildable(tuple(cases)))
-    base, complaints = pool.ask(BASE, requests)
-    refused = {case["id"]: why for case, why in zip(cases, complaints, strict=True) if why}
-    # a case that both files have, and that means something else there, is no pair
+    base, refusals = pool.ask(BASE, requests)
+    refused = {case["id"]: why for case, why in zip(cases, refusals, strict=True) if why}
+    # a case that means something else in the base is no pair
     held = [case for case in base["cases"] if case["id"] not in refused]
     held += [case for case in outside if case["id"] not in refused]
     notes = [f"base: {note}" for note in base["notes"]]
@@ -141,7 +142,7 @@ def _ask_base(
 def _require_matches(selection: Selection, listed: Iterable[Plain], trials: Mapping[Subject, Plain]) -> None:
     """Raise FilterError for each value of the selection that matches nothing in either tree."""
     if not trials:
-        return  # nothing can be measured here, whatever is selected
+        return  # nothing can be measured on this machine, whatever is selected
     subjects = trials.keys()
     cases = [*listed, *(trial["case"] for trial in trials.values())]
     known = {
@@ -197,7 +198,7 @@ def _variants(inventories: Iterable[Plain]) -> set[tuple[str, str]]:
 def _select(
     head: _Holding, base: _Holding, chosen: Selection, variants: Collection[tuple[str, str]]
 ) -> tuple[_Holding, _Holding]:
-    """What is asked for, in either tree: a case that was renamed or lost a tag is the same case in both."""
+    """Selected trials of either tree: a case that was renamed or lost a tag is the same case in both."""
     keys = {
         _key(subject)
         for holding in (head, base)
@@ -213,7 +214,7 @@ def _restricted(holding: _Holding, keys: Collection[tuple[str, str, str]]) -> _H
 
 
 def _touched(head: Path, trees: Mapping[str, Tree], inventories: Iterable[Plain]) -> set[str] | None:
-    """Ops, or folders of opgauge's own, that differ between the trees; None where all do."""
+    """Ops, or folders of opgauge's own, that differ between the trees; None if shared code differs."""
     commit = trees[BASE].commit.removesuffix("-dirty")
     project = measured()
     if project is None:
@@ -231,20 +232,20 @@ def _touched(head: Path, trees: Mapping[str, Tree], inventories: Iterable[Plain]
 
 
 def _default_devices(head: Plain, host_only: Collection[str]) -> tuple[str, ...]:
-    """The GPU where there is one, and the CPU for ops that have kernels nowhere else; without a GPU the CPU."""
+    """The GPU if there is one, and the CPU for ops that have kernels nowhere else; without a GPU the CPU."""
     if "cuda" not in head["available"]:
         return ("cpu",)
     return ("cuda", "cpu") if host_only else ("cuda",)
 
 
 def _host_only(inventories: Iterable[Plain]) -> set[str]:
-    """Ops whose kernels are all for the CPU, in both trees."""
+    """Ops with kernels for the CPU only, in both trees."""
     kernels = [kernel for inventory in inventories for kernel in inventory.get("kernels", ())]
     return {kernel["op"] for kernel in kernels} - {kernel["op"] for kernel in kernels if kernel["backend"] != "cpu"}
 
 
 def _tagged(selection: Selection, cases: Iterable[Plain]) -> Selection:
-    """The selection, with the tag `gate` where none is asked for and some case has it."""
+    """The selection, with the tag `gate` if no tag is requested and some case has it."""
     if selection.tags or selection.cases or selection.names:
         return selection
     some = any(GATE_TAG in case["tags"] for case in cases if matches_any(selection.ops, [case["op"]]))
@@ -258,7 +259,7 @@ def _fields(selection: Selection) -> dict[str, Any]:
 def _holding(
     inventory: Plain, cases: Iterable[Plain], devices: Sequence[str], host_only: Collection[str] = ()
 ) -> _Holding:
-    """Trials of a tree. host_only: where the CPU is one of several devices, the ops that are measured on it."""
+    """Trials of a tree. host_only: ops that are measured on the CPU, if it is one of several devices."""
     by_key: dict[tuple[str, str, str], list[str]] = {}
     for kernel in inventory["kernels"]:
         by_key.setdefault((kernel["op"], kernel["backend"], kernel["dtype"]), []).append(kernel["implementation"])
@@ -277,7 +278,7 @@ def _holding(
 
 
 def _remembered(stored: Stored) -> _Holding:
-    """What is stored."""
+    """Trials of the stored results."""
     trials = {
         subject: {"case": {"tags": [], "file": "", **stored.cases[subject.case_id].data}} for subject in stored.blocks
     }
@@ -303,7 +304,7 @@ def _is_chosen(
 
 def _touched_note(touched: Collection[str] | None) -> str:
     if touched is None:
-        return "what all ops share has changed: all of them are compared"
+        return "shared code has changed: all ops are compared"
     return f"changed: {', '.join(sorted(touched)) or 'no op'}"
 
 
@@ -321,7 +322,7 @@ def _only(holding: _Holding, touched: Collection[str] | None, folders: Mapping[s
 def _unchanged(
     pool: WorkerPool, selection: Selection, head: _Holding, base: _Holding, notes: list[str]
 ) -> set[tuple[str, str]]:
-    """Ops and devices whose code has the same digest in both trees; none unless that is to be trusted."""
+    """Ops and devices whose code has the same digest in both trees; none unless digests are trusted."""
     if not selection.trust_hash:
         return set()
     pairs = sorted({(subject.op, subject.device) for subject in head.trials} & {(s.op, s.device) for s in base.trials})

@@ -1,6 +1,6 @@
-"""Stored results as one side of a comparison: blocks of a run, or a block from each of a branch's latest runs.
+"""Stored results as one side of a comparison: a run, or the latest runs of a branch.
 
-Results are read as they were stored, without building their cases.
+Results are read as stored, without building their cases.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
     from opgauge.harness.gate.run import GateRun
 
 LEAST_RUNS = 10
-"""Runs of `opgauge aa` from which a noise floor may be taken."""
+"""Least runs of `opgauge aa` for a noise floor."""
 RUNS = 10
-"""Runs of a branch that are compared with: as many as there are pairs at most."""
+"""Most runs of a branch in a comparison, which is the largest number of pairs."""
 
 
 @dataclass(frozen=True)
 class Stored:
-    """Blocks by subject, oldest first, and what they are called."""
+    """Outcomes by subject, oldest first, and a description of them."""
 
     tree: Tree
     blocks: Mapping[Subject, Sequence[BlockOutcome]]
@@ -42,8 +42,8 @@ class Stored:
 def load(engine: Engine, name: str, tree: Path, here: Environment, devices: Iterable[str]) -> Stored:
     """Results of the run whose id begins with `name`, else of the latest runs of the branch of that name.
 
-    Raises NothingError where there are none, TreeError, naming the difference, where they are from
-    another kind of machine than `here`.
+    Raises NothingError without any, and TreeError, naming the difference, for results of another kind of machine
+    than `here`.
     """
     names = list(devices)
     runs = queries.find_runs(engine, name) or _of_branch(engine, name, tree)
@@ -70,9 +70,9 @@ def load(engine: Engine, name: str, tree: Path, here: Environment, devices: Iter
 def load_blocks(
     engine: Engine, runs: Iterable[RunInfo], cases: dict[str, CaseInfo] | None = None
 ) -> dict[Subject, list[BlockOutcome]]:
-    """Blocks of stored runs, oldest first: the latest successful ones, at most `RUNS`, else what there is.
+    """Outcomes in stored runs, oldest first: the latest successful ones, at most `RUNS`, else all.
 
-    cases: gets the cases by id.
+    cases: receives the cases by id.
     """
     blocks: dict[Subject, list[BlockOutcome]] = {}
     for run in sorted(runs, key=lambda run: run.started):
@@ -88,12 +88,12 @@ def load_blocks(
 
 
 def machine(here: Environment, device: str) -> str:
-    """What decides whether times of a device may be compared, in words."""
+    """Hard environment entries of a device, in words."""
     return ", ".join(f"{key} {value}" for key, value in sorted(here.hard_of(device).items()))
 
 
 def noise_floors(engine: Engine, here: Environment, devices: Iterable[str]) -> dict[tuple[str, str, str], float]:
-    """How far series have moved by themselves on this kind of machine: by case id, implementation and device."""
+    """Noise of series on this kind of machine: by case id, implementation and device."""
     wanted = {device: machine(here, device) for device in devices}
     found: dict[tuple[str, str, str], float] = {}
     for test in reversed(queries.list_self_tests(engine, "aa")):
@@ -106,9 +106,9 @@ def noise_floors(engine: Engine, here: Environment, devices: Iterable[str]) -> d
 
 
 def keep(store: Store, run: GateRun, here: Environment, command: str) -> str:
-    """Store the head's blocks as a run, for others to be compared with; gives its id.
+    """Store the head's outcomes as a run, for later comparisons; returns its id.
 
-    Raises CaseError where this process's `ops` cannot build the cases.
+    Raises CaseError if this process's `ops` cannot build the cases.
     """
     results = [
         Result(
@@ -135,7 +135,7 @@ def _of_branch(engine: Engine, branch: str, tree: Path) -> list[RunInfo]:
 
 
 def _sound(blocks: list[BlockOutcome]) -> list[BlockOutcome]:
-    """The blocks that are ok; where there are none, what there is."""
+    """The outcomes that are ok; without any, all."""
     return [one for one in blocks if one.status is Status.OK][-RUNS:] or blocks[-1:]
 
 

@@ -1,6 +1,6 @@
-"""Two groups of stored runs as the two sides of a gate, without measuring anything.
+"""Stored comparison: two groups of stored runs as the two sides of a gate, without measuring.
 
-Runs of one side are replicates. One run a side proves nothing: its ratio is reported with a warning.
+Runs of one side are replicates. A single run per side proves nothing: its ratio is reported with a warning.
 """
 
 from __future__ import annotations
@@ -26,13 +26,16 @@ from opgauge.harness.store.queries import RunInfo
 from sqlalchemy import Engine
 
 FINISHED = frozenset({"finished", "imported"})
+"""Statuses of runs that may be compared."""
 LEAST_COMMIT = 6
+"""Least characters of an abbreviated commit."""
 LATEST = "last"
+"""Name of the latest run."""
 Chosen = Callable[[Subject], bool]
 
 
 def resolve(engine: Engine, name: str) -> list[RunInfo]:
-    """Runs that a name means: `last`, the beginning of one id, or all runs of a commit or branch, newest first.
+    """Runs of a name: `last`, the beginning of one id, or all runs of a commit or branch, newest first.
 
     Raises NothingError for none, and for a beginning of several ids.
     """
@@ -56,7 +59,7 @@ def compare_stored(
 ) -> GateRun:
     """Judge the trials of both groups of runs as `gate` judges those that it measured.
 
-    Raises NothingError where no trial is chosen, or a run is on both sides.
+    Raises NothingError if no trial is selected, or a run is on both sides.
     """
     twice = {run.id for run in base} & {run.id for run in head}
     if twice:
@@ -70,7 +73,7 @@ def compare_stored(
     policy = conditions.policy
     records = {subject: _record(subject, blocks) for subject in subjects}
     evidence = [evidence_of(record, {}) for record in records.values()]
-    # nothing is extended by looking again, so an alarm needs no more pairs than an interval does
+    # there is only one look, so an alarm needs no more pairs than an interval
     rules = [policy.rule_of(one.subject, NOTHING_ASKED, most_pairs=LEAST_PAIRS) for one in evidence]
     found = compare_run(evidence, rules)
     return GateRun(
@@ -86,7 +89,7 @@ def compare_stored(
 
 
 def _record(subject: Subject, blocks: Mapping[str, Mapping[Subject, Sequence[BlockOutcome]]]) -> JobRecord:
-    """Blocks of both sides, paired in order of time; those beyond the shorter side are left out."""
+    """Outcomes of both sides, paired in order of time; those beyond the shorter side are excluded."""
     sides = tuple(side for side in (BASE, HEAD) if subject in blocks[side])
     record = JobRecord(Job(subject, {"case": {}}, sides))
     for side in sides:

@@ -1,4 +1,4 @@
-"""The gate's findings for a terminal. No information by colour alone."""
+"""Table of the gate's verdicts for a terminal. No information by colour alone."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rich.markup import escape
 
 
 def show(run: GateRun, console: Console, *, every: bool = True) -> None:
-    """Print a line per case, what is not met or stale, how to look further, and the outcome."""
+    """Print a line per case, unmet demands and stale waivers, commands to investigate, and the outcome."""
     found = report.in_order(run) if every else report.flagged(run)
     if found:
         print_columns(_columns(run, found), console)

@@ -1,15 +1,15 @@
-"""Waivers: cases excused from the gate for a while, with who, why and until when.
+"""Waivers: permissions for regressions, each with an owner, a reason and a last day.
 
-`waivers.yaml` lies beside the case files::
+`waivers.yaml` is in the folder of the case files::
 
     waivers:
       - cases: p_norm/seed-1*          # op, op/case with * and ?, or a case's id
-        device: cuda*                  # any device where left out
+        device: cuda*                  # any device if omitted
         owner: Ada Lovelace
         reason: the wider accumulator of #123 costs this much
-        until: 2026-12-31              # the last day on which it counts
-        expected_ratio: 1.15           # the new level, over the old one; more than that is not excused
-        verdicts: [slower]             # slower where left out; undecided and broken may be named
+        until: 2026-12-31              # the last day in force
+        expected_ratio: 1.15           # the new level over the old one; more is not permitted
+        verdicts: [slower]             # slower if omitted; also undecided, broken
 """
 
 from __future__ import annotations
@@ -29,18 +29,21 @@ from opgauge.harness.errors import CaseFileError, Mistake, Position
 from opgauge.harness.judge.pattern import matches
 from opgauge.harness.judge.verdict import Comparison, Kind, Subject, Verdict
 
-EXCUSABLE = ("slower", "undecided", "broken")
+WAIVABLE = ("slower", "undecided", "broken")
+"""Verdicts that a waiver may permit."""
 NOWHERE = Position("")
+"""Position of a waiver that is not from a file."""
 REQUIRED = ("cases", "owner", "reason", "until")
+"""Keys that every waiver has."""
 
 
 @dataclass(frozen=True, slots=True)
 class Waiver:
-    """A case excused.
+    """A permission for a regression.
 
-    cases, device, implementation: patterns. owner: who answers for it. reason: why.
-    until: last day on which it counts, YYYY-MM-DD. expected_ratio: the new level over the
-    old one; None excuses any. verdicts: what it excuses.
+    cases, device, implementation: patterns. owner: person responsible. reason: explanation. until: last day in
+    force, YYYY-MM-DD. expected_ratio: the new level over the old one; None permits any. verdicts: verdicts that it
+    permits.
     """
 
     cases: str
@@ -54,7 +57,7 @@ class Waiver:
     place: Position = NOWHERE
 
     def covers(self, subject: Subject) -> bool:
-        """Whether it is about this subject, whatever the date."""
+        """Whether it applies to this subject, at any date."""
         return (
             matches(self.cases, subject)
             and matches_text(self.device, subject.device)
@@ -65,8 +68,8 @@ class Waiver:
         """Whether its last day has passed."""
         return today > self.until
 
-    def excuses(self, found: Comparison, today: date) -> bool:
-        """Whether the gate lets this pass: right subject, right verdict, in time, no worse than expected."""
+    def waives(self, found: Comparison, today: date) -> bool:
+        """Whether the gate accepts this verdict: right subject and verdict, in force, and no worse than expected."""
         if self.is_expired(today) or not self.covers(found.subject) or found.verdict is None:
             return False
         if str(found.verdict) not in self.verdicts:
@@ -77,7 +80,7 @@ class Waiver:
 
 
 class WaiverState(StrEnum):
-    """How a waiver stands."""
+    """State of a waiver."""
 
     USED = "used"
     EXPIRED = "expired"
@@ -88,7 +91,7 @@ class WaiverState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class WaiverReview:
-    """A waiver and how it stands in a run."""
+    """A waiver and its state in a run."""
 
     waiver: Waiver
     state: WaiverState
@@ -99,7 +102,7 @@ class WaiverReview:
 
 
 def review(waivers: Iterable[Waiver], found: Sequence[Comparison], today: date) -> tuple[WaiverReview, ...]:
-    """How each waiver stands, in order; what is not `used` or `open` wants tidying."""
+    """State of each waiver, in order; all but `used` and `open` need attention."""
     return tuple(WaiverReview(waiver, _state(waiver, found, today)) for waiver in waivers)
 
 
@@ -109,7 +112,7 @@ def _state(waiver: Waiver, found: Sequence[Comparison], today: date) -> WaiverSt
     covered = [one for one in found if waiver.covers(one.subject)]
     if not covered:
         return WaiverState.UNMATCHED
-    if any(waiver.excuses(one, today) for one in covered):
+    if any(waiver.waives(one, today) for one in covered):
         return WaiverState.USED
     good = {Verdict.SAME, Verdict.FASTER}
     needless = all(one.verdict in good or one.kind in {Kind.FIXED, Kind.REMOVED} for one in covered)
@@ -117,7 +120,7 @@ def _state(waiver: Waiver, found: Sequence[Comparison], today: date) -> WaiverSt
 
 
 def load_waivers(path: Path) -> tuple[Waiver, ...]:
-    """The waivers of a file, in order; raises CaseFileError with every mistake and its place."""
+    """The waivers of a file, in order; raises CaseFileError with every mistake and its position."""
     mistakes: list[Mistake] = []
     found: list[Waiver] = []
     with collecting(mistakes):
@@ -160,7 +163,7 @@ def _read_waiver(entry: YamlNode, mistakes: list[Mistake]) -> Waiver:
 
 def _read_field(name: str, node: YamlNode, hint: Any) -> Any:
     if name == "verdicts":
-        return read_names(node, name, EXCUSABLE)
+        return read_names(node, name, WAIVABLE)
     value = read_node(node, name, str if hint is date else hint)
     if hint is date:
         try:

@@ -95,7 +95,7 @@ def within_peaks(result: Result, ceilings: Mapping[str, Ceilings]) -> Result:
 
 
 def remarks(extra: Mapping[str, Any], measurement: Mapping[str, Any] | Measurement | None) -> list[str]:
-    """What a median does not say of its samples, in words: contention, drift, modes, inputs that did not change."""
+    """Properties of the samples that a median hides, in words: contention, drift, modes, inputs that did not change."""
     if isinstance(measurement, Measurement):
         contended = measurement.contended
     else:

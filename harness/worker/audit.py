@@ -1,8 +1,8 @@
-"""Timed samples on inputs that change, whose outputs are checked: a time counts only for work that was done.
+"""Audit of timed samples: inputs change and outputs are checked, so that a time counts only for work done.
 
 Before each sample some inputs change in place and outputs are poisoned, outside the timed region; after it, the outputs
-are compared with what the changed inputs demand; then the change is undone. A kernel that returns early, repeats an
-earlier result, or computed everything when it was bound leaves something else. Without a known way to vary a case (see
+are compared with those of the changed inputs; then the change is undone. A kernel that returns early, repeats an
+earlier result, or computed everything when it was bound leaves other outputs. Without a known way to vary a case (see
 `variation`), outputs are poisoned all the same.
 """
 
@@ -26,18 +26,19 @@ from opgauge.ops._core.backend import to_numpy
 from opgauge.ops._core.op import Array
 
 SHARE = 0.04
-"""Of the time of a trial, at most, that whole outputs are poisoned and compared; parts of them always are."""
+"""Largest share of a trial's time for poisoning and comparing whole outputs; parts of them always are."""
 SMALL_BYTES = 64 << 10
-"""Outputs up to this are poisoned and compared whole each time."""
+"""Size up to which outputs are poisoned and compared whole each time."""
 FRESH_S = 0.03
-"""Seconds of fresh values that a trial has beside its share."""
+"""Seconds for fresh values per trial, in addition to its share."""
 PROBED = 64
-"""Elements of each output that are read as soon as a call has returned."""
+"""Elements of each output that are read right after a call has returned."""
 JUDGED = 4
-"""Slices, at most, whose reference is computed when their bits differ from the known ones."""
+"""Most slices whose reference is computed when their bits differ from the known ones."""
 LOOSE_BYTES = 16 << 20
+"""Size up to which outputs are compared loosely as a whole."""
 LOOSE = {"float16": 2e-2, "bfloat16": 1e-1, "float32": 1e-3, "float64": 1e-6}
-"""Relative error beyond which outputs that should equal known ones up to rounding are judged by the reference."""
+"""Relative error above which outputs that should equal known ones up to rounding are judged by the reference."""
 
 
 class _TimeShare:
@@ -48,17 +49,17 @@ class _TimeShare:
         self._spent_s = self._last_s = 0.0
 
     def has_room(self, elapsed_s: float) -> bool:
-        """Whether one more fits, `elapsed_s` seconds into the trial; the first always does."""
+        """Whether one more check fits, `elapsed_s` seconds into the trial; the first always does."""
         needed_s = self._spent_s + self._last_s
         return not needed_s or needed_s <= max(self._least_s, self._share * elapsed_s)
 
     def add(self, spent_s: float) -> None:
-        """Count one."""
+        """Count one check."""
         self._spent_s, self._last_s = self._spent_s + spent_s, spent_s
 
 
 class Audit:
-    """Hooks of one kernel's samples: see `measure.timer.Hooks`."""
+    """Hooks that audit one kernel's samples: see `measure.timer.Hooks`."""
 
     def __init__(self, attempt: Attempt, reference: Callable[[], Expected], *, seed: int | None = None) -> None:
         self._attempt = attempt
@@ -87,7 +88,7 @@ class Audit:
 
     @property
     def can_freshen(self) -> bool:
-        """Whether inputs may get values that they never had."""
+        """Whether inputs may get fresh values."""
         return not self._attempt.captures_inputs
 
     def before(self) -> None:
@@ -99,7 +100,7 @@ class Audit:
         )
 
     def change(self, *, whole: bool, fresh: bool) -> None:
-        """Change inputs, to fresh values where wanted and possible, and poison outputs or parts of them."""
+        """Change inputs, to fresh values if wanted and possible, and poison outputs or parts of them."""
         begun = perf_counter()
         values = self.changes.freshen(everything=whole) if fresh and self.can_freshen else None
         change = self.changes.choose(whole=whole) if values is None else InputChange(whole, fresh=values)
@@ -116,10 +117,7 @@ class Audit:
         self._called_ns = process_time_ns()
 
     def after(self, returned: Any, *, judged: bool = True) -> None:
-        """Check what the sample left, and undo the change; not timed. Raises WrongError.
-
-        judged: compare outputs with what they must be; otherwise only undo the change.
-        """
+        """Check the outputs of the sample, and undo the change; not timed. Raises WrongError."""
         took_ns, change, begun = process_time_ns() - self._called_ns, self._change, perf_counter()
         if change is None:
             return
@@ -142,7 +140,7 @@ class Audit:
             self._whole.add(spent)
 
     def undo(self) -> None:
-        """Put inputs back."""
+        """Restore the inputs."""
         if self._change is not None:
             self.changes.undo(self._change)
         self._change = None
@@ -161,7 +159,7 @@ class Audit:
         self.undo()
 
     def _compare(self, outputs: Mapping[str, Any], change: InputChange) -> None:
-        """Raise WrongError where outputs are not what the change demands."""
+        """Raise WrongError if outputs differ from those of the changed inputs."""
         if change.fresh is not None:
             self._judge_fresh(outputs, change.fresh)
             return
@@ -170,7 +168,7 @@ class Audit:
                 self._judge(outputs, change)
 
     def _judge_fresh(self, outputs: Mapping[str, Any], fresh: FreshValues) -> None:
-        """Judge outputs of values that inputs never had; raises WrongError."""
+        """Judge outputs of fresh values; raises WrongError."""
         expected, variation, relaxed = fresh.expected(), self._variation, self._attempt.kernel.relaxed
         if expected is None:
             return
@@ -178,7 +176,7 @@ class Audit:
             got = take(outputs, variation.outputs, list(fresh.slices))
             if check({name: to_numpy(array) for name, array in got.items()}, expected, relaxed).ok:
                 return
-            # the probe may have taken for slices what is none: judge all of it
+            # the probe may have found slices that are not independent: judge all outputs
             expected = self._expected_now()
         found = check({name: to_numpy(array) for name, array in outputs.items()}, expected, relaxed)
         if not found.ok:
@@ -186,12 +184,12 @@ class Audit:
             raise WrongError(reason, replace(found, reason=reason))
 
     def _expected_now(self) -> Expected:
-        """What the outputs must be of the inputs as they are now."""
+        """Expected outputs for the present inputs."""
         values = {name: to_numpy(array) for name, array in self._attempt.buffers.inputs.items()}
         return expect(self._attempt.case, Inputs(values))
 
     def _draw_probe(self, name: str, array: Any, *, whole: bool) -> Array:
-        """Places of an output that were poisoned, the last among them."""
+        """Flat indices of poisoned elements of an output, including the last."""
         if not isinstance(array, np.ndarray) or not array.size:
             return np.zeros(0, np.int64)
         if whole:
@@ -203,14 +201,14 @@ class Audit:
         return places
 
     def _check_probes(self, outputs: Mapping[str, Any], seen: Mapping[str, Array]) -> None:
-        """Raise WrongError where an output has changed since the call returned."""
+        """Raise WrongError if an output has changed since the call returned."""
         for name, values in seen.items():
             if not has_bits(_at(outputs[name], self._probes[name]), values):
                 reason = f"{name} was still written after the call had returned"
                 raise WrongError(reason)
 
     def check_emphasis(self, call: Bound) -> None:
-        """Call once on inputs of which a few elements matter (see `emphasis`); raises WrongError."""
+        """Call once on inputs in which few elements dominate (see `emphasis`); raises WrongError."""
         attempt, case = self._attempt, self._attempt.case
         chosen = None if attempt.captures_inputs else choose_slices(case, self._variation, self.rng)
         if chosen is None or attempt.kernel.relaxed != 1:
@@ -236,7 +234,9 @@ class Audit:
             outputs = attempt.outputs(attempt.call(call, 1))
             got = outputs if axes is None else take(outputs, axes.outputs, chosen)
             found = check({name: to_numpy(array) for name, array in got.items()}, expected, attempt.kernel.relaxed)
-            if not found.ok and axes is not None:  # the probe may have taken for slices what is none: judge all of it
+            if (
+                not found.ok and axes is not None
+            ):  # the probe may have found slices that are not independent: judge all outputs
                 host = {name: to_numpy(array) for name, array in outputs.items()}
                 found = check(host, self._expected_now(), attempt.kernel.relaxed)
         finally:
@@ -246,7 +246,7 @@ class Audit:
             raise WrongError(reason, replace(found, reason=reason))
 
     def _agree(self, outputs: Mapping[str, Any], change: InputChange) -> bool:
-        """Whether outputs have the expected bits: all of them, or those that were changed and poisoned."""
+        """Whether outputs have the expected bits: all of them, or the changed and poisoned ones."""
         accepted = self._attempt.accepted
         if outputs.keys() != accepted.keys():
             return False
@@ -263,7 +263,7 @@ class Audit:
         )
 
     def _parts(self, name: str, array: Any, change: InputChange) -> Iterator[Any]:
-        """Slices of an output that changed places, and the parts of it that were poisoned."""
+        """Slices of an output that were exchanged, and its poisoned parts."""
         variation = self._variation
         if isinstance(variation, Exchange) and change.pair:
             for start in change.pair:
@@ -283,7 +283,7 @@ class Audit:
             raise WrongError(reason, replace(found, reason=reason))
 
     def _is_loosely_right(self, outputs: Mapping[str, Any]) -> bool:
-        """Whether outputs are near the expected ones, where they are small enough to look at all of them."""
+        """Whether outputs are near the expected ones, if they are small enough to compare all of them."""
         if self._bytes > LOOSE_BYTES:
             return True
         accepted = self._attempt.accepted
@@ -292,7 +292,7 @@ class Audit:
         )
 
     def _are_slices_right(self, outputs: Mapping[str, Any], change: InputChange) -> bool:
-        """Whether some slices, those that changed places first, are right by their own reference."""
+        """Whether some slices, exchanged ones first, are right by their own reference."""
         variation = self._variation
         if not isinstance(variation, Exchange) or not change.pair:
             return self._bytes <= LOOSE_BYTES
@@ -308,6 +308,7 @@ class Audit:
 
 
 WHEN = "in a timed sample"
+"""When the audit found a fault, for messages."""
 
 
 def _sliced(arrays: Mapping[str, Any], axes: Mapping[str, int], chosen: Sequence[int]) -> dict[str, Any]:
@@ -315,7 +316,7 @@ def _sliced(arrays: Mapping[str, Any], axes: Mapping[str, int], chosen: Sequence
 
 
 def _at(array: Any, places: Array) -> Array:
-    """Elements of an array on the host by their flat index; none of arrays elsewhere."""
+    """Elements of an array on the host by their flat index; empty for arrays elsewhere."""
     return array.reshape(-1)[places] if isinstance(array, np.ndarray) and len(places) else np.zeros(0)
 
 

@@ -1,8 +1,8 @@
-"""What this device reaches today: copies and fills from 16 KiB up, matrix rate, launch latency.
+"""Ceilings: achieved peaks of a device now: copies and fills from 16 KiB up, matrix rate, launch latency.
 
-Measured, not taken from a data sheet, and in a worker: `LocalExecutor.ceilings`. The best of a
-few repeats counts, for a ceiling is what can be reached. Caches are as they are for cases: a CPU's
-hold what the call before left in them, a GPU's are flushed.
+They are measured, not taken from a data sheet, in a worker: `LocalExecutor.ceilings`. The best of a few repeats counts,
+since a ceiling is an achievable time. Caches are as for cases: a CPU's keep the data of the previous call, a GPU's are
+flushed.
 """
 
 from __future__ import annotations
@@ -27,21 +27,27 @@ if TYPE_CHECKING:
     from opgauge.harness.measure.cuda import CudaTimer
 
 SIZES = tuple(1 << power for power in (14, 16, 18, 20, 22, 23, 24, 25, 26, 28, 30, 32))
-"""Bytes moved: 16 KiB to 4 GiB, as far as memory allows; closer where last caches end."""
+"""Bytes moved: 16 KiB to 4 GiB, as far as memory allows; closer around the sizes of last caches."""
 CPU_BYTES = 256 << 20
-"""Larger than the caches of the CPUs that we know."""
+"""Size that exceeds the caches of known CPUs."""
 CACHE_BYTES = 32 << 20
-"""Size of a last cache that the system does not tell."""
+"""Size of a last cache that the system does not report."""
 CACHED_ROUNDS = 4
 """Repeats within the last cache, where all take a millisecond: other processes disturb some of them."""
 CPU_MATRIX = 1024
+"""Size of the square matrices on a CPU."""
 MULTIPLY_ADDS = 1 << 12
-"""Of each independent chain of multiply-adds."""
+"""Multiply-adds of each independent chain."""
 CUDA_MATRIX = 8192
+"""Size of the square matrices on a GPU."""
 REPEATS = 5
+"""Repeats of which the best counts."""
 COLD_REPEATS = 15
+"""Cold repeats of which the median counts."""
 EMPTY_CALLS = 100_000
+"""Empty calls that are timed together."""
 SAMPLE_NS = 200_000
+"""Least duration of a sample."""
 
 
 def measure(device: str) -> Ceilings:
@@ -103,7 +109,7 @@ def _cpu_rate(dtype: str) -> float:
 
 
 def _last_cache_bytes() -> int:
-    """Bytes of the last cache; `CACHE_BYTES` where the system does not say."""
+    """Bytes of the last cache; `CACHE_BYTES` if the system does not report it."""
     try:
         return os.sysconf("SC_LEVEL3_CACHE_SIZE") or CACHE_BYTES
     except (ValueError, OSError, AttributeError):
@@ -129,11 +135,11 @@ def _with_bandwidths(
 
 
 def _nothing(*, out: dict[str, Any]) -> None:
-    """An empty call, by keyword as kernels are called."""
+    """Do nothing, with the argument of a kernel."""
 
 
 def _best_ns(call: Callable[[], object]) -> float:
-    """Shortest time of a call, of as many at once as the clock needs."""
+    """Least time of a call, averaged over as many calls as the clock's resolution requires."""
     call()
     start = perf_counter_ns()
     call()
@@ -166,7 +172,7 @@ def _measure_cuda(device: str, index: int) -> Ceilings:
 
 
 def _tensor_core_rates(timer: CudaTimer) -> dict[str, float]:
-    """Rate of float32 products rounded to TF32 on tensor cores; none where CuPy cannot select that mode."""
+    """Rate of float32 products rounded to TF32 on tensor cores; empty if CuPy cannot select that mode."""
     xp = cupy()
     try:
         linalg: Any = import_module("cupy._core._routines_linalg")
@@ -183,7 +189,7 @@ def _tensor_core_rates(timer: CudaTimer) -> dict[str, float]:
 
 
 def _cuda_ladder(xp: Any, timer: CudaTimer) -> tuple[list[int], list[float], list[float], list[float]]:
-    """Sizes, and medians of cold copies, fills and reads: as cases are timed, so that launches count alike."""
+    """Sizes, and medians of cold copies, fills and reads: timed as cases are, so that launches count alike."""
     free, _ = xp.cuda.runtime.memGetInfo()
     sizes = [size for size in SIZES if size <= free // 4]
     source, target = xp.zeros(sizes[-1] // 2, xp.uint8).data, xp.zeros(sizes[-1], xp.uint8).data

@@ -1,8 +1,8 @@
-"""Changes of a case's inputs between samples, with what the outputs must then be.
+"""Changes of a case's inputs between samples, and the resulting expected outputs.
 
-Exchanged slices (see `variation`) and scaled inputs move or multiply outputs that are known already. Fresh values were
-never there before, so no earlier result fits them: those of a few slices, or of all inputs, of which a few slices are
-then judged by a reference of their own.
+Exchanged slices (see `variation`) and scaled inputs move or multiply known outputs. Fresh values occurred in no earlier
+call, so no earlier result fits them: those of a few slices, or of all inputs, of which a few slices are then judged by
+a reference of their own.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from opgauge.ops._core.backend import cupy, to_numpy
 from opgauge.ops._core.op import Array
 
 MOST_EXCHANGED = 64
-"""Slices, at most, that change places with as many others."""
+"""Most slices that are exchanged with as many others."""
 LARGEST_SLICES = 1 << 20
-"""Bytes of exchanged slices, at most, where single slices are smaller."""
+"""Most bytes of exchanged slices, if single slices are smaller."""
 FRESH_SLICES = 2
-"""Slices that get fresh values, and slices that are judged where all inputs have fresh values."""
+"""Slices that get fresh values, and slices that are judged if all inputs have fresh values."""
 MOST_FRESH = 1 << 20
-"""Elements of all inputs, at most, that get fresh values together where the whole reference is needed."""
+"""Most elements of all inputs that get fresh values together, if the whole reference is needed."""
 LOWEST, HIGHEST = 0.3, 0.9
 """Range of the factors of fresh values: no sign changes, nothing overflows, and distributions stay valid."""
 BLOCKS = 4
@@ -40,8 +40,8 @@ BLOCKS = 4
 class FreshValues:
     """Values that inputs never had before.
 
-    slices: those judged; None: the whole outputs are. is_whole: all inputs changed, not only the slices. expected:
-    computes what the slices, or the whole outputs, must be; None where the op refuses so few slices.
+    slices: judged slices; None: the whole outputs are judged. is_whole: all inputs changed, not only the slices.
+    expected: computes the expected slices, or whole outputs; None if the op refuses so few slices.
     """
 
     slices: Sequence[int] | None
@@ -51,7 +51,7 @@ class FreshValues:
 
 @dataclass(frozen=True)
 class InputChange:
-    """What a sample changed. pair: first slices of two ranges of `length` that changed places."""
+    """A change of the inputs. pair: first slices of two exchanged ranges of `length`."""
 
     whole: bool
     pair: tuple[int, int] | None = None
@@ -100,7 +100,7 @@ class InputChanges:
         return InputChange(whole, is_scaled=isinstance(variation, Scaling) and whole)
 
     def apply(self, change: InputChange, arrays: Mapping[str, Any], *, is_input: bool) -> None:
-        """Change inputs, or the outputs that are expected of them; not fresh values."""
+        """Change inputs, or the expected outputs; not for fresh values."""
         variation = self.variation
         if isinstance(variation, Exchange) and change.pair:
             for name, axis in (variation.inputs if is_input else variation.outputs).items():
@@ -113,7 +113,7 @@ class InputChanges:
                     _multiply(arrays[name], factor)
 
     def undo(self, change: InputChange) -> None:
-        """Put inputs back."""
+        """Restore the inputs."""
         if change.fresh is not None:
             self._put_back(change.fresh)
         elif isinstance(self.variation, Scaling) and change.is_scaled:
@@ -124,7 +124,7 @@ class InputChanges:
 
     @contextmanager
     def expecting(self, change: InputChange, accepted: Mapping[str, Any]) -> Iterator[None]:
-        """The accepted outputs are meanwhile those of the changed inputs; not for fresh values."""
+        """Context in which the accepted outputs are those of the changed inputs; not for fresh values."""
         self.apply(change, accepted, is_input=False)
         try:
             yield
@@ -136,7 +136,7 @@ class InputChanges:
                 self.apply(change, accepted, is_input=False)
 
     def freshen(self, *, everything: bool) -> FreshValues | None:
-        """Write fresh values into a few slices of the inputs, or into all; None where that is not possible."""
+        """Write fresh values into a few slices of the inputs, or into all; None if that is impossible."""
         variation = self.variation
         if not isinstance(variation, Exchange):
             return self._freshen_undivided() if self._elements <= MOST_FRESH else None
@@ -147,7 +147,7 @@ class InputChanges:
         return self._freshen_slices(variation, chosen)
 
     def _derives_any(self, variation: Exchange, chosen: list[int]) -> bool:
-        """Whether the op computes inputs from others: they would have to be derived again as a whole."""
+        """Whether the op derives inputs from others, which would have to be derived again as a whole."""
         if self._derives is None:
             op = find_op(self._case.op)
             values = {name: to_numpy(array) for name, array in take(self._inputs, variation.inputs, chosen).items()}
@@ -216,7 +216,7 @@ def _fresh(values: Array, rng: np.random.Generator) -> Array:
 
 
 def _scale_blocks(array: Any, rng: np.random.Generator) -> None:
-    """Multiply all of an array by a random factor, and some contiguous blocks by further ones; integers stay."""
+    """Multiply all of an array by a random factor, and some contiguous blocks by another; integers are unchanged."""
     if not array.size or dtype_info(array.dtype.name).kind not in ("float", "complex"):
         return
     factors = rng.uniform(LOWEST, HIGHEST, BLOCKS + 1)
@@ -228,7 +228,7 @@ def _scale_blocks(array: Any, rng: np.random.Generator) -> None:
 
 
 def _exchange(array: Any, axis: int, first: int, second: int, length: int) -> None:
-    """Let two ranges of slices change places."""
+    """Exchange two ranges of slices."""
     here = array[along(axis, slice(first, first + length))]
     there = array[along(axis, slice(second, second + length))]
     beside = here.copy()
@@ -237,7 +237,7 @@ def _exchange(array: Any, axis: int, first: int, second: int, length: int) -> No
 
 
 def _multiply(array: Any, factor: float) -> None:
-    """Multiply in place; integers exactly, where the factor is one or divides them."""
+    """Multiply in place; integers exactly, if the factor is an integer or divides them."""
     if array.dtype.kind in "iu":
         if abs(factor) >= 1:
             array *= array.dtype.type(int(factor))

@@ -1,4 +1,4 @@
-"""Threads, precision and modes of the libraries that are loaded, and how they are put back."""
+"""Library settings: threads, precision and modes of loaded libraries, and functions that restore them."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ def numba_threads() -> int:
 
 
 def put_back_numba(old: int) -> None:
-    """Let Numba use all threads but so many."""
+    """Restore the number of Numba's threads."""
     numba: Any = sys.modules["numba"]
     numba.set_num_threads(numba.config.NUMBA_NUM_THREADS - old)
 
 
 def torch_state() -> tuple[Any, ...] | None:
-    """torch's threads, precision and modes; None where it is not loaded."""
+    """Threads, precision and modes of torch; None if it is not loaded."""
     torch: Any = sys.modules.get("torch")
     if not hasattr(torch, "get_num_threads"):
         return None
@@ -36,7 +36,7 @@ def torch_state() -> tuple[Any, ...] | None:
 
 
 def put_back_torch(old: tuple[Any, ...]) -> None:
-    """Put back torch's threads, precision and modes."""
+    """Restore torch's threads, precision and modes."""
     torch: Any = sys.modules["torch"]
     torch.set_num_threads(old[0])
     torch.set_grad_enabled(old[1])
@@ -59,7 +59,7 @@ def blas_threads() -> tuple[tuple[str, int], ...]:
 
 
 def put_back_blas(old: tuple[tuple[str, int], ...]) -> None:
-    """Put back the numbers of threads of BLAS and OpenMP libraries."""
+    """Restore the numbers of threads of BLAS and OpenMP libraries."""
     for path, count in old:
         for one in _controller().lib_controllers:
             if one.filepath == path:

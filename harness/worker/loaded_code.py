@@ -17,11 +17,13 @@ from typing import Any
 import numpy as np
 
 CLOCKS = ("perf_counter", "perf_counter_ns", "process_time", "process_time_ns", "monotonic", "monotonic_ns", "time")
+"""Functions of `time` that measure."""
 HARNESS = "opgauge.harness."
+"""Start of the names of the harness's modules."""
 
 
 def hooks() -> tuple[Any, ...]:
-    """Whatever the interpreter calls besides the code that runs."""
+    """Hooks that the interpreter calls beside running code."""
     monitoring = getattr(sys, "monitoring", None)
     tools = () if monitoring is None else tuple(monitoring.get_tool(number) for number in range(6))
     hooks = (sys.gettrace(), sys.getprofile(), threading.gettrace(), threading.getprofile(), sys.excepthook)
@@ -29,7 +31,7 @@ def hooks() -> tuple[Any, ...]:
 
 
 def definitions() -> dict[str, Any]:
-    """The ops and kernels that are registered: what judges outputs, and what others are measured by."""
+    """The registered ops and kernels, which judge outputs and are measured."""
     registry: Any = sys.modules.get("opgauge.ops._core.registry")
     found: dict[str, Any] = {}
     for name, op in list(getattr(registry, "_OPS", {}).items()):
@@ -53,7 +55,7 @@ def changed_modules(old: Mapping[str, int], new: Mapping[str, int]) -> str:
 
 
 def code() -> dict[str, Any]:
-    """The functions of the harness, of clocks and of what checks outputs: name, object and code."""
+    """Functions of the harness, of clocks and of the checks: name, object and code."""
     found: dict[str, Any] = {f"time.{name}": id(getattr(time, name)) for name in CLOCKS}
     found |= {f"gc.{name}": id(getattr(gc, name)) for name in ("collect", "disable", "enable")}
     found |= {f"numpy.{name}": id(value) for name, value in list(vars(np).items()) if callable(value)}
@@ -79,6 +81,6 @@ def code() -> dict[str, Any]:
 
 
 def changed_code(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
-    """Names whose code differs; empty where only modules were imported."""
+    """Names whose code differs; empty if modules were only imported."""
     names = [name for name, value in old.items() if new.get(name) != value]
     return f"replaced {', '.join(names[:3])}" if names else ""

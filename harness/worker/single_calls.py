@@ -11,20 +11,22 @@ from opgauge.harness.worker.succession import Succession
 from opgauge.ops import Bound
 
 SINGLE_S, LEAST_SINGLE, MOST_SINGLE, PAIRED_SINGLE = 0.02, 8, 200, 40
-"""Single calls: seconds of them, their number, and how many are compared with calls on unchanged inputs."""
+"""Single calls: seconds of them, least and largest number, and number of those compared with unchanged inputs."""
 MOST_DEARER, LEAST_DEARER_NS = 1.6, 2_000
-"""A call on changed inputs may take so many times what one on unchanged inputs does, and this much more."""
+"""Largest ratio of a call on changed inputs to one on unchanged inputs, and least difference in ns."""
 MOST_SLOWER, SLACK_NS, THREADS_SLACK_NS = 8.0, 50_000, 100_000_000
-"""It may take so many times what one of many in a row does, and this much more: caches and sleeping threads."""
+"""Largest ratio of a single call to one of many in a row, and least difference in ns, for caches and idle threads."""
 MANY_THREADS = 1.3
-"""Processor time per wall time of a kernel that uses several threads."""
+"""Processor time per wall time above which a kernel uses several threads."""
 THREADS_NS = 5_000
 """Time of a call above which it may use several threads."""
 PAUSE_S = 0.001
-"""Pause before a single call that may use several threads, so that all of them are asleep whatever the call before
-did: a call whose threads are still awake takes half as long."""
+"""Pause before a single call that may use several threads, so that all of them are asleep.
+
+A call whose threads are still awake takes half as long.
+"""
 ROUNDS = 3
-"""Times that a difference has to be seen before it counts."""
+"""Number of times that a difference must be measured before it counts."""
 JUDGED = 2
 """Calls on fresh values of each round whose outputs are judged."""
 LONG_NS = 50_000_000
@@ -47,11 +49,11 @@ def check_succession(audit: Audit, attempt: Attempt, call: Bound, repeated: Meas
 
 
 def check_single_calls(audit: Audit, attempt: Attempt, call: Bound, repeated: Measurement) -> None:
-    """Time calls of one sample each; raises WrongError where calls on unchanged inputs do less than others.
+    """Time calls of one sample each; raises WrongError if calls on unchanged inputs do less than others.
 
-    Calls on changed inputs alternate with calls on inputs and outputs as the call before left them, after the same
-    amount of other work: caches and branch predictors are alike. repeated: the kernel's samples, between whose calls
-    nothing changes and little time passes.
+    Calls on changed inputs alternate with calls on unchanged inputs and outputs, after the same amount of other
+    work: caches and branch predictors are alike. repeated: the kernel's samples, between whose calls nothing
+    changes and little time passes.
     """
     if attempt.kernel.key.backend != "cpu":
         return
@@ -80,7 +82,7 @@ def check_single_calls(audit: Audit, attempt: Attempt, call: Bound, repeated: Me
 
 
 def _time_single_calls(audit: Audit, call: Bound, pause_s: float) -> tuple[float, float]:
-    """Shortest times in ns of single calls on changed inputs, the first of which are checked, and on unchanged ones."""
+    """Least times in ns of single calls on changed inputs, the first of which are checked, and on unchanged ones."""
     changed: list[int] = []
     unchanged: list[int] = []
     end = perf_counter() + SINGLE_S
@@ -105,7 +107,7 @@ def _time_single_calls(audit: Audit, call: Bound, pause_s: float) -> tuple[float
 def _compare_samples(audit: Audit, call: Bound, repeated: Measurement) -> None:
     """Compare samples of one call on inputs and outputs that changed as a whole with those that changed in parts.
 
-    By CPU time: others that use the CPUs do not count.
+    The comparison uses CPU time, so that other processes do not count.
     """
     thorough, usual = audit.thorough_ns, audit.usual_ns
     if min(len(thorough), len(usual)) >= LEAST_SAMPLES:

@@ -1,8 +1,7 @@
-"""What a kernel may leave behind in its process, to the cost of those after it.
+"""State of a process that a kernel may change, at the expense of later trials.
 
-`observe` takes stock before a trial, `restore` afterwards: what changed is put back and told. A change that cannot be
-put back here (code of the harness, threads of other libraries, child processes) makes the process unfit for further
-trials.
+`observe` records the state before a trial, `restore` restores it afterwards and reports changes. A change that cannot
+be undone (code of the harness, threads of other libraries, child processes) makes the process unfit for further trials.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ TINY, SMALLEST = 2.0**-1022, 2.0**-1074
 
 @dataclass(frozen=True)
 class ProcessState:
-    """The facts of a process that results and times depend on."""
+    """State of a process that results and times depend on."""
 
     affinity: frozenset[int]
     handlers: Mapping[int, Any]
@@ -80,7 +79,7 @@ class ProcessState:
 
 
 def observe() -> ProcessState:
-    """The state of this process."""
+    """The present state of this process."""
     return ProcessState(
         affinity=frozenset(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else frozenset(),
         handlers={number: signal.getsignal(number) for number in signal.valid_signals()},
@@ -116,14 +115,14 @@ def observe() -> ProcessState:
 
 @dataclass(frozen=True)
 class Damage:
-    """What a trial left changed, in words; empty where nothing was. is_lasting: it could not be put back."""
+    """Changes by a trial, in words; empty without any. is_lasting: they could not be undone."""
 
     text: str = ""
     is_lasting: bool = False
 
 
 def restore(before: ProcessState, ignored: Collection[str] = ()) -> Damage:
-    """Put back what has changed since `before`. ignored: fields of ProcessState that may change."""
+    """Undo changes since `before`. ignored: fields of ProcessState that may change."""
     after = observe()
     changes, lasting = [], False
     for name, (text, put_back) in _REPAIRS.items():
@@ -175,7 +174,10 @@ def _folder() -> str:
 
 
 def _descriptors() -> dict[int, tuple[int, int]]:
-    """Device and inode of the standard streams and of pipes: who else has them open talks to the parent."""
+    """Device and inode of the standard streams and of pipes.
+
+    Another process that has them open could write to the parent.
+    """
     found = {}
     for number in range(64):
         with suppress(OSError):
@@ -195,7 +197,7 @@ def _rounding() -> tuple[float, ...]:
 
 @cache
 def _control_words() -> Callable[[Any], None] | None:
-    """The C library's `fesetenv`; None where there is none."""
+    """The C library's `fesetenv`; None without it."""
     library = ctypes.CDLL("libm.so.6") if sys.platform == "linux" else None
     return getattr(library, "fesetenv", None)
 
@@ -207,7 +209,7 @@ def _put_back_rounding(_: Any) -> None:
 
 
 def _children() -> list[int]:
-    """Processes that this one started and that have not ended."""
+    """Child processes that have not ended."""
     found: list[int] = []
     for task in Path("/proc/self/task").glob("*/children"):
         with suppress(OSError):
@@ -268,10 +270,11 @@ SET_BY_LIBRARIES = (
     "TF_",
     "CUPY_",
 )
+"""Prefixes of variables that libraries set as they are imported."""
 _Text = str | Callable[[Any, Any], str]
 _LATER = ("torch_state",)
 _DOUBTFUL = ("blas_threads",)
-"""Put back or not, the process is replaced."""
+"""Changes after which the process is replaced even if they were undone."""
 _REPAIRS: dict[str, tuple[_Text, Callable[[Any], Any] | None]] = {
     "affinity": ("changed the CPUs that the process may run on", lambda old: os.sched_setaffinity(0, old)),
     "handlers": ("changed signal handlers", _put_back_handlers),
@@ -312,4 +315,4 @@ _REPAIRS: dict[str, tuple[_Text, Callable[[Any], Any] | None]] = {
     "modules": (changed_modules, None),
     "definitions": (changed_definitions, None),
 }
-"""What each change is called, and how it is put back; None: it cannot be."""
+"""Description of each change, and the function that undoes it; None: it cannot be undone."""

@@ -1,7 +1,7 @@
-"""Calls right after each other, between which a byte or two of the inputs and outputs change.
+"""Succession of calls, between which a byte or two of the inputs and outputs change.
 
-Between samples much more happens, and time passes: a kernel that notices can do its work then, and nothing in the calls
-of one sample. A byte is written in less time than the loop of a sample takes for a call.
+Between samples more happens, and more time passes: a kernel could detect that, work only then, and skip the other calls
+of a sample. Writing a byte takes less time than the loop of a sample takes per call.
 """
 
 from __future__ import annotations
@@ -19,25 +19,27 @@ from opgauge.ops import Bound
 from opgauge.ops._core.backend import to_numpy
 
 BITS = {"float16": (1, 0x02), "bfloat16": (0, 0x40), "float32": (2, 0x40), "float64": (6, 0x08)}
-"""Byte and highest bit of the mantissa in it, by dtype: a change by a quarter to a half."""
+"""Byte of an element and highest bit of the mantissa in it, by dtype: a change by a quarter to a half."""
 PARTS = {"complex64": "float32", "complex128": "float64"}
+"""Dtype of the parts of complex numbers."""
 REPEATS_S, MOST_REPEATS = 0.02, 400
 """Calls on the same inputs whose outputs are compared: seconds of them, and their number."""
 TRIES, MOST_BEFORE = 12, 20
-"""Changes whose outputs are looked at, and calls right before each, at most."""
+"""Changes whose outputs are compared, and most calls right before each."""
 STALE = 3
-"""Times that outputs of earlier inputs are found before they count."""
+"""Number of times that outputs of earlier inputs must be found before they count."""
 SEQUENCES, SEQUENCE_NS, MOST_CALLS = 5, 300_000, 400
-"""Timed sequences of calls of each kind, their time, and their calls, at most."""
+"""Timed sequences of calls of each kind, their time in ns, and their most calls."""
 MOST_DEARER, LEAST_DEARER_NS = 1.6, 1_000
-"""A call after a change may take so many times what one without does, and this much more."""
+"""Largest ratio of a call after a change to one without, and least difference in ns."""
 ROUNDS = 3
-"""Times that a difference has to be seen before it counts."""
+"""Number of times that a difference must be measured before it counts."""
 GARBAGE = 0x5A
+"""Byte that garbage consists of."""
 
 
 class Succession:
-    """One kernel's calls in succession, on its buffers on the CPU."""
+    """Successive calls of one kernel, on its buffers on the CPU."""
 
     def __init__(self, attempt: Attempt, call: Bound, rng: np.random.Generator) -> None:
         self._attempt = attempt
@@ -60,12 +62,12 @@ class Succession:
             found = attempt.outputs(self._call())
             if not all(has_bits(array, wanted[name]) for name, array in found.items()):
                 self._judge({name: to_numpy(array) for name, array in found.items()})
-                return  # its bits differ from call to call, and are right
+                return  # bits differ from call to call, and are valid
             if perf_counter() > end:
                 return
 
     def check_outputs(self) -> None:
-        """Change an element between two calls; raises WrongError where the outputs are those of before."""
+        """Change an element between two calls; raises WrongError if the outputs are those of the previous inputs."""
         attempt = self._attempt
         if not (self._bytes and attempt.repeatable and attempt.kernel.deterministic):
             return
@@ -85,14 +87,14 @@ class Succession:
             is_stale = all(has_bits(array, before[one]) for one, array in found.items())
             place[at] ^= bit
             if not is_stale:
-                return  # its bits differ from call to call, and are right
+                return  # bits differ from call to call, and are valid
             stale += 1
             if stale >= STALE:
                 reason = "a call right after another one repeats its result, though an input has changed"
                 raise WrongError(reason)
 
     def check_times(self, calls: int, usual_ns: float) -> None:
-        """Time calls before each of which something changes; raises WrongError where they take longer than others."""
+        """Time calls that each follow a change; raises WrongError if they take longer than others."""
         calls = int(max(2, min(calls, MOST_CALLS, SEQUENCE_NS // max(usual_ns, 1))))
         spare = {name: memoryview(bytearray(len(place))) for name, place in self._bytes.items()}
         spare_out = [memoryview(bytearray(len(place))) for place in self._out]
@@ -134,7 +136,7 @@ class Succession:
         return (perf_counter_ns() - begun) / len(steps)
 
     def _draw(self, count: int) -> list[tuple[str, int, int]]:
-        """Random elements of floating-point inputs: name, byte, and bit to change; empty where there are none."""
+        """Random elements of floating-point inputs: name, byte, and bit to change; empty without any."""
         names = list(self._bytes)
         found = []
         for number in self._rng.integers(0, max(len(names), 1), count if names else 0):
@@ -159,7 +161,7 @@ class Succession:
         return {name: to_numpy(array).copy() for name, array in self._attempt.outputs(returned).items()}
 
     def _outputs_after(self, place: memoryview, at: int, bit: int, *, spoil: bool) -> dict[str, Any]:
-        """Copies of the outputs of a call on a changed input, right after some calls on the one before."""
+        """Copies of the outputs of a call on a changed input, right after some calls on the previous one."""
         call, calls = self._call, int(self._rng.integers(1, MOST_BEFORE + 1))
         number, out_at = self._draw_out(1)[0] if spoil and self._out else (0, 0)
         out = self._out[number] if spoil and self._out else memoryview(bytearray(1))
@@ -171,7 +173,7 @@ class Succession:
         return {name: to_numpy(array).copy() for name, array in self._attempt.outputs(returned).items()}
 
     def _judge(self, outputs: Mapping[str, Any]) -> None:
-        """Raise WrongError where outputs are wrong for the inputs as they are now."""
+        """Raise WrongError if outputs are wrong for the present inputs."""
         attempt = self._attempt
         values = {name: to_numpy(array) for name, array in attempt.buffers.inputs.items()}
         found = check(outputs, expect(attempt.case, Inputs(values)), attempt.kernel.relaxed)

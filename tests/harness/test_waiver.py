@@ -119,19 +119,19 @@ def test_a_file_that_holds_no_waivers_is_a_mistake(tmp_path: Path) -> None:
         load_waivers(tmp_path / "none.yaml")
 
 
-def test_a_waiver_excuses_until_the_end_of_its_day() -> None:
+def test_a_waiver_waives_until_the_end_of_its_day() -> None:
     """The last day counts, the next one does not."""
-    assert waiver().excuses(compared(Verdict.SLOWER), TODAY)
-    assert not waiver().excuses(compared(Verdict.SLOWER), date(2026, 6, 2))
+    assert waiver().waives(compared(Verdict.SLOWER), TODAY)
+    assert not waiver().waives(compared(Verdict.SLOWER), date(2026, 6, 2))
 
 
-def test_a_waiver_excuses_no_more_than_it_expects() -> None:
+def test_a_waiver_waives_no_more_than_it_expects() -> None:
     """A slowdown surely beyond the expected level is not excused; nor is another device or verdict."""
-    assert waiver(ratio=1.15).excuses(compared(Verdict.SLOWER, low=1.1), TODAY)
-    assert not waiver(ratio=1.15).excuses(compared(Verdict.SLOWER, low=1.2), TODAY)
-    assert not waiver(device="cpu").excuses(compared(Verdict.SLOWER), TODAY)
-    assert not waiver().excuses(compared(Verdict.BROKEN), TODAY)
-    assert not waiver().excuses(compared(None, kind=Kind.UNMEASURED), TODAY)
+    assert waiver(ratio=1.15).waives(compared(Verdict.SLOWER, low=1.1), TODAY)
+    assert not waiver(ratio=1.15).waives(compared(Verdict.SLOWER, low=1.2), TODAY)
+    assert not waiver(device="cpu").waives(compared(Verdict.SLOWER), TODAY)
+    assert not waiver().waives(compared(Verdict.BROKEN), TODAY)
+    assert not waiver().waives(compared(None, kind=Kind.UNMEASURED), TODAY)
 
 
 @pytest.mark.parametrize(
