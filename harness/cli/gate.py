@@ -56,7 +56,7 @@ def gate(
         typer.Option("--against", metavar="RUN|BRANCH", help="Compare with stored results of the same machine."),
     ] = None,
     changed: Annotated[
-        bool, typer.Option("--changed", help="Only implementations that the changed files can reach by imports.")
+        bool, typer.Option("--changed", help="Only ops whose files differ; shared code counts for all.")
     ] = False,
     trust_hash: Annotated[
         bool, typer.Option("--trust-hash", help="Skip kernels whose compiled code did not change, and say so.")
