@@ -14,14 +14,24 @@ from opgauge.ops._core.registry import register
 
 DTYPES = (*FLOATS, *INTS, "bool")
 """Supported dtypes."""
+EXACT = 2**53
+"""Largest integer up to which float64 holds all."""
 
 
 @dataclass(frozen=True, slots=True)
 class FillAnyLikeParams:
-    """value: the number to fill with. dtype: of the output; None takes x's."""
+    """value: the number to fill with; a float unless it is an integer that float64 would round, such as 2⁵³ + 1.
 
-    value: float = 0.0
+    dtype: of the output; None takes x's.
+    """
+
+    value: float | int = 0.0
     dtype: str | None = None
+
+    def __post_init__(self) -> None:
+        """Make `2` and `2.0` the same value."""
+        if type(self.value) is int and abs(self.value) <= EXACT:
+            object.__setattr__(self, "value", float(self.value))
 
 
 def infer(shapes: Mapping[str, Shape], dtype: str, params: FillAnyLikeParams) -> Shapes:
@@ -30,9 +40,12 @@ def infer(shapes: Mapping[str, Shape], dtype: str, params: FillAnyLikeParams) ->
     if target.name not in DTYPES:
         msg = f"fill_any_like does not fill {target.name}"
         raise ParameterError(msg)
-    lowest = float(np.iinfo(target.numpy).min) if target.kind in {"int", "uint"} else -target.largest
-    beyond = not lowest <= params.value <= target.largest
-    if target.kind != "bool" and beyond and (isfinite(params.value) or target.kind != "float"):
+    is_integer = target.kind in {"int", "uint"}
+    lowest, largest = -target.largest, target.largest
+    if is_integer:
+        lowest, largest = int(np.iinfo(target.numpy).min), int(np.iinfo(target.numpy).max)
+    beyond = not lowest <= params.value <= largest
+    if target.kind != "bool" and beyond and (is_integer or isfinite(params.value)):
         msg = f"The filled value is out of range for target type {target.name}: {params.value}"
         raise ParameterError(msg)
     spec = TensorSpec(shapes["x"], dtype)
@@ -84,7 +97,7 @@ FILL_ANY_LIKE = register(
         bound=bound,
         summary="a tensor like x, filled with one value",
         source="Paddle tensor operation library, Paddle #34425",
-        errata=("reading the value as float32 loses int64 values above 2^24; it is a float64 here",),
+        errata=("reading the value as float32 loses int64 values above 2^24; integers are exact here",),
     )
 )
 """The registered op."""

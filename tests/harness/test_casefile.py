@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import math
 from pathlib import Path
 from textwrap import dedent
 
 import pytest
+from opgauge.harness.case.casejson import case_from_json, case_to_json
 from opgauge.harness.case.document import MAX_BYTES
 from opgauge.harness.case.file import load_cases
 from opgauge.harness.errors import CaseFileError, HarnessError
@@ -100,6 +102,21 @@ def test_numbers_as_yaml_writes_them(tmp_path: Path, written: str, meant: float 
     """Infinities may be YAML's or texts, and a whole number stands for a float."""
     text = HEAD + f"- {{name: a, shapes: {{x: [2]}}, dtype: float32, params: {{porder: {written}}}}}\n"
     assert load_cases([write(tmp_path, text)])[0].params.porder == meant
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [("7", 7.0), ("9007199254740993", 9007199254740993), ("-9007199254740993", -9007199254740993), (".nan", math.nan)],
+)
+def test_integers_beyond_float64_stay_exact(tmp_path: Path, written: str, meant: float) -> None:
+    """An integer that float64 would round stays an integer, also through JSON; others are floats."""
+    text = f"op: fill_any_like\ncases:\n- {{name: a, shapes: {{x: [2]}}, dtype: int64, params: {{value: {written}}}}}\n"
+    if math.isnan(meant):
+        text = text.replace("int64", "float32")
+    case = load_cases([write(tmp_path, text)])[0]
+    again = case_from_json(json.loads(json.dumps(case_to_json(case))))
+    assert {repr(one.params.value) for one in (case, again)} == {repr(meant)}
+    assert case.id == again.id
 
 
 def test_defaults_are_shared_field_by_field(tmp_path: Path) -> None:

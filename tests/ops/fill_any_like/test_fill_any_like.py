@@ -35,12 +35,14 @@ def test_values_become_elements(implementation: str) -> None:
     assert filled("bool", implementation, 0.5).tolist() == [True] * 3
     assert filled("float32", implementation, 7.0, "int64").dtype == np.int64
     assert filled("int64", implementation, 2.0**40).tolist() == [2**40] * 3
+    assert filled("int64", implementation, -(2**53) - 1).tolist() == [-(2**53) - 1] * 3
     assert np.isnan(filled("float16", implementation, float("nan"))).all()
     assert np.isinf(filled("bfloat16", implementation, float("inf")).astype(np.float32)).all()
 
 
 @pytest.mark.parametrize(
-    ("dtype", "value"), [("int8", 128.0), ("uint8", -1.0), ("float16", 1e6), ("int32", float("nan")), ("int64", 1e20)]
+    ("dtype", "value"),
+    [("int8", 128.0), ("uint8", -1.0), ("float16", 1e6), ("int32", float("nan")), ("int64", 1e20), ("int64", 2**63)],
 )
 def test_values_out_of_range_are_refused(dtype: str, value: float) -> None:
     """A value that the dtype cannot hold is an error, as upstream words it."""
