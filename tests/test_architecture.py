@@ -16,7 +16,12 @@ ROOT = Path(ops.__file__).parent.parent
 SOURCES = sorted(path for folder in ("ops", "harness", "web") for path in (ROOT / folder).rglob("*.py"))
 OPS = sorted(path.name for path in (ROOT / "ops").iterdir() if path.is_dir() and not path.name.startswith("_"))
 GPU_FILES = {"ops/_core/backend.py", "ops/_cuda/source.py"}
-READS_ENVIRONMENT = {"harness/settings.py", "harness/run/worker_process.py", "harness/worker/state.py"}
+READS_ENVIRONMENT = {
+    "harness/settings.py",
+    "harness/run/worker_process.py",
+    "harness/trust/planted.py",
+    "harness/worker/state.py",
+}
 VAGUE = {"utils", "util", "helpers", "helper", "common", "manager", "base", "misc"}
 
 

@@ -69,8 +69,8 @@ def _round(folder: Path, victim: str, moment_s: float) -> Round:
 
 def _start(url: str, folder: Path, *more: str) -> subprocess.Popen[bytes]:
     command = [sys.executable, "-m", "opgauge", *RUN, "--db", url, *more]
-    log = (folder / "log").open("ab")
-    return subprocess.Popen(command, cwd=ROOT, env=program_environment({}), stdout=log, stderr=log)
+    with (folder / "log").open("ab") as log:
+        return subprocess.Popen(command, cwd=ROOT, env=program_environment({}), stdout=log, stderr=log)
 
 
 def _resume(url: str, folder: Path) -> tuple[str, ...]:

@@ -77,8 +77,14 @@ def table_of(reader: Reader, run: RunInfo, ceilings: Mapping[str, Ceilings]) -> 
     ]
     timers = [cells[(line.data.get("measurement") or _NOTHING).get("timer") or ""] for line in found]
     times = written([_times(line) for line in found])
-    rest = written([_rest(line, cases[line.case_key].dtype, ceilings.get(line.device)) for line in found])
-    rows = [",".join(parts) for parts in zip(names, times, timers, rest, strict=True)]
+    bounds = [_share(line, cases[line.case_key].dtype, ceilings.get(line.device)) for line in found]
+    rest = written([_rest(line, share) for line, (share, _) in zip(found, bounds, strict=True)])
+    peaks = [cells[peak or ""] for _, peak in bounds]
+    contended = written([(_contended(line),) for line in found])
+    series = [cells[(line.data.get("extra") or _NOTHING).get("series") or ""] for line in found]
+    ends = written([(line.data.get("deterministic", True),) for line in found])
+    columns = zip(names, times, timers, rest, peaks, contended, series, ends, strict=True)
+    rows = [",".join(parts) for parts in columns]
     return "\n".join([",".join(COLUMNS), *rows, ""])
 
 
@@ -109,8 +115,14 @@ def _times(line: StoredLine) -> tuple[Any, ...]:
     return line.median_ns, *quantiles, (data.get("measurement") or _NOTHING).get("hot_ns")
 
 
-def _rest(line: StoredLine, dtype: str, reached: Ceilings | None) -> tuple[Any, ...]:
-    """From the memory to the last column."""
+def _contended(line: StoredLine) -> int | None:
+    """Contended samples; None without a measurement."""
+    measurement = line.data.get("measurement")
+    return int(measurement.get("contended", 0)) if measurement else None
+
+
+def _rest(line: StoredLine, share: float | None) -> tuple[Any, ...]:
+    """From the memory to the share of the bound."""
     data, time, nbytes = line.data, line.median_ns, line.bytes
     measurement, profile = data.get("measurement") or _NOTHING, data.get("profile") or _NOTHING
     check, footprint = data.get("check") or _NOTHING, measurement.get("footprint") or _NOTHING
@@ -129,10 +141,7 @@ def _rest(line: StoredLine, dtype: str, reached: Ceilings | None) -> tuple[Any, 
         nbytes,
         line.flops,
         nbytes / time if time is not None and nbytes else None,
-        *_share(line, dtype, reached),
-        measurement.get("contended", 0) if measurement else None,
-        (data.get("extra") or _NOTHING).get("series"),
-        data.get("deterministic", True),
+        share,
     )
 
 

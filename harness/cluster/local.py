@@ -29,6 +29,8 @@ START_S = 300
 """Seconds that members may take to start."""
 LOCALHOST = "127.0.0.1"
 """Address of the members of a cluster of this host alone."""
+OPTIONS = {"host": LOCALHOST, "port": 0, "dashboard": False, "dashboard_address": f"{LOCALHOST}:0"}
+"""Options of the scheduler of this host: any free ports, so that several clusters can run at once."""
 
 
 def member_options(devices: Sequence[int], *, cpu_slots: int = 0, references: int | None = None) -> dict[str, Any]:
@@ -55,7 +57,7 @@ def local_cluster(specification: dict[str, Any]) -> Iterator[Client]:
         dask.config.set(SETTINGS),
         distributed.SpecCluster(
             workers=specification,
-            scheduler={"cls": distributed.Scheduler, "options": {"host": LOCALHOST, "dashboard": False, "port": 0}},
+            scheduler={"cls": distributed.Scheduler, "options": OPTIONS},
             silence_logs="CRITICAL",
         ) as cluster,
         distributed.Client(cluster, set_as_default=False) as client,

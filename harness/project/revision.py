@@ -6,7 +6,6 @@ inside another repository therefore has no commit, rather than that repository's
 
 from __future__ import annotations
 
-import os
 import shlex
 import shutil
 import subprocess
@@ -14,6 +13,8 @@ import tomllib
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+
+from opgauge.harness.settings import inherited_environment
 
 PATIENCE_S = 10
 """Longest run time of a git command, in seconds."""
@@ -129,7 +130,7 @@ def _run_git(tree: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
             errors="replace",
             timeout=PATIENCE_S,
             check=False,
-            env={**os.environ, "LC_ALL": "C"},
+            env=inherited_environment(LC_ALL="C"),
         )
     except (OSError, subprocess.TimeoutExpired):
         return subprocess.CompletedProcess(command, 1, "", "")

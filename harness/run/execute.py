@@ -22,10 +22,10 @@ from opgauge.ops import TuningError, find_op
 from opgauge.ops._core.op import tensor_bytes
 from opgauge.ops._core.tuning import read as read_tuning
 
-REFERENCE_PHASES = ("call on emphasized inputs",)
-"""Phases after the first that compute a reference: they may take its time besides the kernel's."""
 SINGLE_CALLS = "single calls"
-"""Phase that compares times of single calls."""
+"""Phase in which times of single calls are compared."""
+REFERENCE_PHASES = ("call on emphasized inputs", "measure", "calls in succession", SINGLE_CALLS)
+"""Phases after the first that compute a reference: they may take its time besides the kernel's."""
 DOUBTFUL = (Status.ERROR, Status.OUT_OF_MEMORY)
 """Statuses after which a CUDA context may be unusable."""
 DOUBTS = 2

@@ -18,7 +18,6 @@ from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numba import get_num_threads
 from opgauge.harness.result.result import Ceilings
 from opgauge.ops import Device, dtype_info
 from opgauge.ops._core.backend import cupy
@@ -85,7 +84,7 @@ def _cpu_times(source: Any, target: Any, size: int) -> tuple[float, float, float
     fills = [partial(filled.fill, 1.0), partial(jit.fill, filled, 1.0)]
     reads = [partial(jit.read, filled), filled.max, partial(jit.read_alone, filled)]
     if size <= _last_cache_bytes():
-        share = max(filled.size // get_num_threads(), 8)
+        share = max(filled.size // jit.threads(), 8)
         copies.append(partial(jit.copy_alone, source[: share // 2], target[: share // 2]))
         fills.append(partial(jit.fill_alone, target[:share], 1.0))
         reads.append(partial(jit.read_alone, target[:share]))
@@ -104,7 +103,7 @@ def _cpu_rate(dtype: str) -> float:
     for lanes, multiply_add in jit.MULTIPLY_ADD.items():
         call = partial(multiply_add, np.full(lanes, 0.5, dtype), MULTIPLY_ADDS)
         time_ns = min(_best_ns(call) for _ in range(CACHED_ROUNDS))
-        rates.append(get_num_threads() * 2 * lanes * MULTIPLY_ADDS / time_ns)
+        rates.append(jit.threads() * 2 * lanes * MULTIPLY_ADDS / time_ns)
     return max(rates)
 
 

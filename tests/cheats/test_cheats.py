@@ -21,6 +21,7 @@ LIMITS = Limits(budget_s=0.1, min_samples=3, max_samples=20, warmup_s=0.005)
 LEAST_KINDS = 109
 SOMETIMES = {
     "is_wrong_once_in_a_hundred": "a run of few calls may miss it",
+    "adds_the_last_half_in_background": "with a core to spare the thread may be done when the call returns",
     "skips_when_large_output_is_there": "where a sample is one call, the poison before it makes it work",
 }
 """Cheats that may pass, and why."""

@@ -100,15 +100,15 @@ def test_one_alone_takes_no_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         ("mutate", "changed its input x (in the first call)"),
         ("overrun", "wrote outside y, after the end (in the first call)"),
-        ("wrong_in_a_later_turn", ("(in a timed sample)", "(after measuring)")),
-        ("idle_in_a_later_turn", ("(in a timed sample)", "(after measuring)")),
+        ("wrong_in_a_later_turn", ("(in a timed sample", "(after measuring")),
+        ("idle_in_a_later_turn", ("(in a timed sample", "(after measuring")),
     ],
 )
 def test_what_is_wrong_costs_the_others_nothing(name: str, reason: str | tuple[str, ...]) -> None:
     """It loses its samples; the others go on, with the buffers that it shares with them as they were."""
     before, wrong, after = run("sound_a", name, "sound_b")
     assert (wrong.status, wrong.measurement) == (Status.WRONG, None)
-    assert wrong.reason.endswith(reason)
+    assert any(part in wrong.reason for part in ((reason,) if isinstance(reason, str) else reason))
     assert [(one.status, samples(one)) for one in (before, after)] == [(Status.OK, 6)] * 2
 
 

@@ -34,7 +34,7 @@ from tests.harness.test_summary import a_result
 
 ROOT = Path(__file__).parents[2]
 NOTHING = Environment({}, {})
-LONG_RUN = ("run", "cases/dot.yaml", "-i", "baseline", "--tag", "smoke", "--budget", "0.3", "--no-ceilings")
+LONG_RUN = ("run", "cases/dot.yaml", "-i", "baseline", "--tag", "smoke", "--budget", "1.0", "--no-ceilings")
 
 
 def start(db: Path, *, limit_bytes: int | None = None, ignore: signal.Signals | None = None) -> subprocess.Popen[bytes]:
