@@ -44,7 +44,7 @@ class Tree:
     commit: str
     label: str
     preload: tuple[str, ...] = ()
-    environment: Mapping[str, str] = field(default_factory=dict)
+    environment: Mapping[str, str] = field(default_factory=dict, hash=False)
 
     def __str__(self) -> str:
         short = self.commit[:12] + ("-dirty" if self.commit.endswith("-dirty") else "")
