@@ -79,7 +79,7 @@ def gate(
     counts: Annotated[
         bool,
         typer.Option(
-            "--counts", help="Also count instructions on the CPU, exactly, with one thread; slow with valgrind."
+            "--counts", help="Also count instructions on the CPU, with one thread (experimental, slow with valgrind)."
         ),
     ] = False,
     budget: gating.Budget = None,
