@@ -176,8 +176,9 @@ def peers(run: Submission) -> str:
 
 def goals(run: Submission) -> str:
     """Targets and the times of a committed run, in the order of GOALS."""
-    from opgauge.harness.report.render import label, ratio_text, share_text, time_text
+    from opgauge.harness.report.render import label, ratio_text, share_text
     from opgauge.harness.result.summary import OPTIMIZED, rows
+    from opgauge.harness.result.time_text import time_text
 
     ceilings = _reached(run)
     found = {(label(row), row.dtype): row for row in rows(run.results)}
@@ -197,7 +198,7 @@ def goals(run: Submission) -> str:
 
 def counters(counted: Iterable[Mapping[str, Any]]) -> str:
     """Hardware counters of kernels that miss their goal, beside copies."""
-    from opgauge.harness.report.render import time_text
+    from opgauge.harness.result.time_text import time_text
 
     table = Table("op · case", "dtype")
     for name in ("goal", "kernel", "moved", "TB/s", "memory", "L2", "issue", "warps", "registers"):

@@ -140,7 +140,7 @@ def _report(found: Sequence[Agreement], device: str, url: str, *, as_json: bool)
 
 
 def _show(found: Sequence[Agreement]) -> None:
-    from opgauge.harness.report.render import time_text
+    from opgauge.harness.result.time_text import time_text
     from rich import box
     from rich.console import Console
     from rich.markup import escape

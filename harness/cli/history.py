@@ -68,7 +68,8 @@ def history(
 
 def table(series: Series, least_ratio: float) -> Table:
     """The latest points and those at which the level changed, which are marked in words."""
-    from opgauge.harness.report.render import commit_text, time_text
+    from opgauge.harness.report.render import commit_text
+    from opgauge.harness.result.time_text import time_text
     from rich import box
     from rich.table import Table
 

@@ -13,8 +13,9 @@ from opgauge.harness.gate.gate import ExitCode
 from opgauge.harness.gate.record import BASE, HEAD, SIDES, JobRecord
 from opgauge.harness.gate.run import GateRun
 from opgauge.harness.judge.verdict import Comparison
-from opgauge.harness.report.render import ceilings_line, time_text
+from opgauge.harness.report.render import ceilings_line
 from opgauge.harness.result.result import Profile
+from opgauge.harness.result.time_text import time_text
 from opgauge.harness.worker.contract import VERSION
 
 SAFE = frozenset(string.ascii_letters + string.digits + " .,:;/=+-()%–…→×µ·")

@@ -8,7 +8,7 @@ from opgauge.harness.gate.record import BASE, HEAD
 from opgauge.harness.gate.run import GateRun
 from opgauge.harness.judge.verdict import Comparison
 from opgauge.harness.report.columns import Column, print_columns
-from opgauge.harness.report.render import time_text
+from opgauge.harness.result.time_text import time_text
 from rich.console import Console
 from rich.markup import escape
 

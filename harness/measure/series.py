@@ -7,6 +7,7 @@ from dataclasses import replace
 from statistics import median
 
 from opgauge.harness.result.result import Result
+from opgauge.harness.result.time_text import time_text
 
 LEAST = 9
 """Least samples for a statement."""
@@ -28,14 +29,14 @@ def describe(samples_ns: Sequence[float]) -> str:
         median(part) for part in (samples_ns[:third], samples_ns[third : count - third], samples_ns[-third:])
     )
     if max(first, last) > DRIFT * min(first, last) and min(first, last) <= middle <= max(first, last):
-        return f"drifts from {first:.4g} to {last:.4g} ns"
+        return f"drifts from {time_text(first)} to {time_text(last)}"
     ordered = sorted(samples_ns)
     low, high = round(LEAST_SHARE * count), count - round(LEAST_SHARE * count)
     gap = max(range(low, high + 1), key=lambda at: ordered[at] / ordered[at - 1])
     below, above = ordered[:gap], ordered[gap:]
     spread = max(below[-1] / median(below), median(above) / above[0])
     if ordered[gap] > APART * ordered[gap - 1] and ordered[gap] / ordered[gap - 1] > spread:
-        return f"two modes, {median(below):.4g} and {median(above):.4g} ns"
+        return f"two modes, {time_text(median(below))} and {time_text(median(above))}"
     return ""
 
 

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 
 from opgauge.harness.measure.footprint import short_name
 from opgauge.harness.report.columns import Column, print_columns
-from opgauge.harness.report.render import time_text
 from opgauge.harness.result.result import KernelUse, Profile, Result
+from opgauge.harness.result.time_text import time_text
 from rich.console import Console
 
 NAME, LEAST = "Name", 24

@@ -16,6 +16,7 @@ from opgauge.harness.result.summary import (
     remarks,
     share_of_ceiling,
 )
+from opgauge.harness.result.time_text import time_text
 from rich.console import Console
 
 LABEL, STATUS = 16, 8
@@ -24,16 +25,6 @@ GAPS = "†"
 """Mark of a time that includes gaps between launches."""
 SHORT = {"torch": "torch", "torch_compile": "compile", "torchvision": "torchvision"}
 """Titles of columns that differ from the implementation's name."""
-
-
-def time_text(nanoseconds: float | None) -> str:
-    """A time in three digits with its unit."""
-    if nanoseconds is None:
-        return "–"
-    for unit, size in (("s", 1e9), ("ms", 1e6), ("µs", 1e3)):
-        if nanoseconds >= size:
-            return f"{nanoseconds / size:.3g} {unit}"
-    return f"{nanoseconds:.0f} ns"
 
 
 def ratio_text(value: float | None) -> str:

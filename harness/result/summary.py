@@ -19,6 +19,7 @@ from opgauge.harness.result.result import (
     Result,
     Status,
 )
+from opgauge.harness.result.time_text import time_text
 
 PEERS = ("torch", "torch_compile", "torchvision")
 """Implementations of other libraries."""
@@ -90,7 +91,7 @@ def within_peaks(result: Result, ceilings: Mapping[str, Ceilings]) -> Result:
     time_ns = result.measurement.median_ns
     if bound is None or time_ns * MOST_SHARE >= bound.time_ns:
         return result
-    reason = f"faster than the device allows: {time_ns:.4g} ns, at least {bound.time_ns:.4g} ns by {bound.peak}"
+    reason = f"faster than the device allows: {time_text(time_ns)}, at least {time_text(bound.time_ns)} by {bound.peak}"
     return replace(result, status=Status.WRONG, reason=reason)
 
 
@@ -101,7 +102,7 @@ def remarks(extra: Mapping[str, Any], measurement: Mapping[str, Any] | Measureme
     else:
         contended = (measurement or {}).get("contended", 0)
     return [
-        *([f"other processes had the cores in {contended} samples"] if contended else []),
+        *([f"other processes used the cores in {contended} sample{'s' * (contended != 1)}"] if contended else []),
         *([str(extra["series"])] if extra.get("series") else []),
         *(["inputs did not change between samples"] if extra.get("varied") is False else []),
     ]

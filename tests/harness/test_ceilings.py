@@ -129,7 +129,7 @@ def test_a_time_below_the_bound_is_wrong(median_ns: float, status: Status) -> No
     found = within_peaks(Result(trial("baseline"), Status.OK, measurement=measured, bytes=7000), {"cpu": reached})
     assert found.status is status
     if status is Status.WRONG:
-        assert found.reason == "faster than the device allows: 2000 ns, at least 7000 ns by copy"
+        assert found.reason == "faster than the device allows: 2 µs, at least 7 µs by copy"
 
 
 def test_a_case_below_the_smallest_size_is_judged_by_its_share_of_it() -> None:

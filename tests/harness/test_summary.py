@@ -15,6 +15,7 @@ from opgauge.harness.report import export, render
 from opgauge.harness.report.columns import print_columns
 from opgauge.harness.result.result import Ceilings, Check, Environment, Footprint, Measurement, Result, Status, Trial
 from opgauge.harness.result.summary import rows, share_of_ceiling, sort_rows
+from opgauge.harness.result.time_text import time_text
 from opgauge.harness.store import Run
 from opgauge.ops import find_op
 from rich.console import Console
@@ -157,7 +158,7 @@ def test_a_time_with_gaps_is_marked_and_the_mark_told() -> None:
 
 def test_times_have_three_digits_and_a_unit() -> None:
     """From nanoseconds to seconds."""
-    texts = [render.time_text(value) for value in (512.0, 1234.0, 45_600_000.0, 2e9, None)]
+    texts = [time_text(value) for value in (512.0, 1234.0, 45_600_000.0, 2e9, None)]
     assert texts == ["512 ns", "1.23 µs", "45.6 ms", "2 s", "–"]
 
 

@@ -8,8 +8,8 @@ from statistics import median
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
-from opgauge.harness.report.render import time_text
 from opgauge.harness.result.summary import PEERS
+from opgauge.harness.result.time_text import time_text
 from opgauge.harness.store import queries
 from opgauge.harness.store.queries import RunInfo, SelfTest
 from opgauge.web.comparison import compare_runs
