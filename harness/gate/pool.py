@@ -16,7 +16,7 @@ from opgauge.harness.errors import TreeError, WorkerError
 from opgauge.harness.gate.record import HEAD, MEASURING, BlockOutcome, JobRecord, outcome_from
 from opgauge.harness.judge.verdict import Subject
 from opgauge.harness.result.result import Ceilings, Profile
-from opgauge.harness.run.compiling import ONCE, Waiting, need_bytes
+from opgauge.harness.run.compiling import ONCE, Waiting, need_bytes, stopping
 from opgauge.harness.run.execute import LocalExecutor
 from opgauge.harness.run.tree import Tree, temporary_folder
 from opgauge.harness.worker import protocol
@@ -134,8 +134,10 @@ class WorkerPool:
         """
         tasks = [(side, self._waiting(records, side)) for side in sides]
         processes = max(1, min(self._checking_processes, (os.cpu_count() or 1) // 2))
-        with ThreadPoolExecutor(len(sides) * processes) as threads:
-            for done in [threads.submit(self._look, *task, end) for task in tasks for _ in range(processes)]:
+        executors: list[LocalExecutor] = []
+        queues = [waiting for _, waiting in tasks]
+        with ThreadPoolExecutor(len(sides) * processes) as threads, stopping(queues, executors):
+            for done in [threads.submit(self._look, *task, end, executors) for task in tasks for _ in range(processes)]:
                 done.result()
         for record in records:
             for side in sides:
@@ -149,13 +151,15 @@ class WorkerPool:
         shapes = [record.job.trial["case"]["shapes"].values() for record in new]
         return Waiting(zip(map(need_bytes, shapes), new, strict=True))
 
-    def _look(self, side: str, waiting: Waiting[JobRecord], end: float | None) -> None:
+    def _look(self, side: str, waiting: Waiting[JobRecord], end: float | None, executors: list[LocalExecutor]) -> None:
         executor = None
         try:
             for record in waiting:
                 if end is not None and monotonic() >= end:
                     break
-                executor = executor or self.executor(side, preload=("cupy",))
+                if executor is None:
+                    executor = self.executor(side, preload=("cupy",))
+                    executors.append(executor)
                 executor.limits = ONCE
                 found = executor.run_plain(record.job.trial, with_fingerprint=True, kept=self.kept(side))
                 self._seen[side, record.job.subject] = outcome_from(found)

@@ -10,6 +10,7 @@ import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from math import prod
 from pathlib import Path
@@ -93,12 +94,30 @@ def compile_ahead(
     memory: one of 20 s took more than 120 s beside fifteen others.
     """
     waiting, ahead = Waiting((_need(case[0]), case) for case in _by_case(trials)), Ahead(kept=kept, workers=workers)
-    with ThreadPoolExecutor(workers) as pool:
-        parts = [pool.submit(_work, waiting, ahead, tell, (timeout_s, workers * timeout_s)) for _ in range(workers)]
+    executors: list[LocalExecutor] = []
+    timeouts_s = (timeout_s, workers * timeout_s)
+    with ThreadPoolExecutor(workers) as pool, stopping([waiting], executors):
+        parts = [pool.submit(_work, waiting, ahead, tell, timeouts_s, executors) for _ in range(workers)]
         for part in parts:
             for result in part.result():
                 ahead.add(result)
     return ahead
+
+
+@contextmanager
+def stopping(waiting: Iterable[Waiting[Any]], executors: Sequence[LocalExecutor]) -> Iterator[None]:
+    """Let threads that work off these queues end at once where the block ends with an error, such as Ctrl-C.
+
+    executors: those of the threads so far, which may add theirs later.
+    """
+    try:
+        yield
+    except BaseException:
+        for one in waiting:
+            one.stop()
+        for executor in tuple(executors):
+            executor.interrupt()
+        raise
 
 
 class Waiting(Generic[T]):
@@ -130,6 +149,12 @@ class Waiting(Generic[T]):
                     self._running -= 1
                     self._changed.notify_all()
 
+    def stop(self) -> None:
+        """Hand out no further item."""
+        with self._changed:
+            self._items.clear()
+            self._changed.notify_all()
+
     def _fitting(self) -> int | None:
         """Index of the first item that fits; 0 if nothing is running."""
         fitting = (number for number, (nbytes, _) in enumerate(self._items) if nbytes <= self._room)
@@ -154,12 +179,20 @@ def _by_case(trials: Iterable[Trial]) -> list[list[Trial]]:
 
 
 def _work(
-    waiting: Waiting[list[Trial]], ahead: Ahead, tell: Callable[[Trial], None], timeouts_s: tuple[float, float]
+    waiting: Waiting[list[Trial]],
+    ahead: Ahead,
+    tell: Callable[[Trial], None],
+    timeouts_s: tuple[float, float],
+    executors: list[LocalExecutor],
 ) -> list[Result]:
-    """Run one worker: cases until none is left. timeouts_s: for a kernel, and for a reference."""
+    """Run one worker: cases until none is left. timeouts_s: for a kernel, and for a reference.
+
+    executors: the list to which this worker's is added.
+    """
     found = []
     kernel_s, reference_s = timeouts_s
     with LocalExecutor(limits=ONCE, timeout_s=kernel_s, reference_timeout_s=reference_s) as executor:
+        executors.append(executor)
         for trials in waiting:
             for result in executor.run(trials, ask=ahead.ask_first):
                 found.append(result)

@@ -122,6 +122,12 @@ class LocalExecutor:
         """Start a new process for the following trials."""
         self._replace()
 
+    def interrupt(self) -> None:
+        """Kill the worker, from any thread: the trial that runs in it fails at once."""
+        worker = self._worker
+        if worker is not None:
+            worker.interrupt()
+
     def close(self) -> None:
         """End the worker and its child processes."""
         if self._worker is not None:

@@ -143,6 +143,11 @@ class Worker:
         """The end of the worker's output."""
         return self._last_log if self._log.closed else self._read_log()
 
+    def interrupt(self) -> None:
+        """Kill the process and its group, from any thread: a thread that waits for its reply learns of its death."""
+        with suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+
     def kill(self) -> None:
         """End the process and everything in its process group; a second call does nothing."""
         if self._log.closed:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from threading import Event
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from opgauge.harness.case.case import Case
 from opgauge.harness.result.result import Check, Result, Status, Trial, from_json
 from opgauge.harness.run import compiling
-from opgauge.harness.run.compiling import Ahead, Waiting, compile_ahead
+from opgauge.harness.run.compiling import Ahead, Waiting, compile_ahead, stopping
 from opgauge.harness.run.execute import Ask, LocalExecutor, ask_nothing
 from opgauge.harness.worker.inputs import make_inputs
 from opgauge.harness.worker.kept import keep_values
@@ -117,3 +119,29 @@ def test_a_thread_waits_for_room(monkeypatch: pytest.MonkeyPatch) -> None:
             others.result(0.2)
         assert list(first) in ([], ["a"])
         assert others.result(10) in ([], ["a"])
+
+
+def test_an_error_ends_the_trial_that_a_thread_waits_for_and_starts_no_other() -> None:
+    """Ctrl-C while kernels are compiled or checked does not wait for one that hangs, nor for those that follow."""
+    waiting = Waiting((0, number) for number in range(3))
+    begun, interrupted = Event(), Event()
+    executor = SimpleNamespace(interrupt=interrupted.set)
+
+    def work() -> list[int]:
+        done = []
+        for number in waiting:
+            begun.set()
+            assert interrupted.wait(60)
+            done.append(number)
+        return done
+
+    def interrupt_while_working() -> None:
+        with ThreadPoolExecutor(1) as pool, stopping([waiting], [cast("Any", executor)]):
+            taken.append(pool.submit(work))
+            assert begun.wait(60)
+            raise KeyboardInterrupt
+
+    taken: list[Future[list[int]]] = []
+    with pytest.raises(KeyboardInterrupt):
+        interrupt_while_working()
+    assert len(taken[0].result()) == 1

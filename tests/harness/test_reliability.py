@@ -43,6 +43,7 @@ def start(db: Path, *, limit_bytes: int | None = None, ignore: signal.Signals | 
     def prepare() -> None:
         if limit_bytes is not None:
             resource.setrlimit(resource.RLIMIT_FSIZE, (limit_bytes, limit_bytes))
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)  # ignored where the tests run under nohup
         if ignore is not None:
             signal.signal(ignore, signal.SIG_IGN)
 
