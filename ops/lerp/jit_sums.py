@@ -83,7 +83,7 @@ def _scale_line(
             value = (factor.offset + factor.sign * widen(weight[share + k])) * widen(dout[first + k])
             out[first + k] = narrow(value, out[first + k])
     else:
-        one = factor.offset + (factor.sign * widen(weight[share]) if weight.size else factor.offset * 0)
+        one = factor.offset + (factor.sign * widen(weight[share]) if weight.size else factor.sign * 0)
         for k in range(size):
             out[first + k] = narrow(one * widen(dout[first + k]), out[first + k])
 
@@ -99,14 +99,14 @@ def _add_line(
             part = factor.offset + factor.sign * widen(weight[share + k])
             totals[k] += np.float64(part) * np.float64(widen(dout[first + k]))
     else:
-        one = np.float64(factor.offset + (factor.sign * widen(weight[share]) if weight.size else factor.offset * 0))
+        one = np.float64(factor.offset + (factor.sign * widen(weight[share]) if weight.size else factor.sign * 0))
         for k in range(size):
             totals[k] += one * np.float64(widen(dout[first + k]))
 
 
 @njit(fastmath=SUMS, **INNER)
 def _sum_products(dout: Any, first: Any, weight: Any, share: Any, size: Any, factor: Any) -> Any:
-    total = factor.offset * 0
+    total = factor.sign * 0
     for k in range(size):
         total += (factor.offset + factor.sign * widen(weight[share + k])) * widen(dout[first + k])
     return total
@@ -129,10 +129,10 @@ def _sum_line(dout: Any, at: int, weight: Any, at_weight: int, dense: Any, facto
         if weight.size and dense:
             total += _sum_products(dout, uintp(at + start), weight, uintp(at_weight + start), size, factor)
         else:
-            total += _sum_values(dout, uintp(at + start), size, factor.offset * 0)
+            total += _sum_values(dout, uintp(at + start), size, factor.sign * 0)
     if weight.size and dense:
         return total
-    share = factor.sign * widen(weight[uintp(at_weight)]) if weight.size else factor.offset * 0
+    share = factor.sign * widen(weight[uintp(at_weight)]) if weight.size else factor.sign * 0
     return total * np.float64(factor.offset + share)
 
 
@@ -145,7 +145,7 @@ def _sum_short_line(
     first, share, step = uintp(at), uintp(at_weight), uintp(1 if line.dense else 0)
     for k in range(uintp(line.length)):
         value = widen(dout[first + k])
-        part = widen(weight[share + k * step]) if weight.size else factor.offset * 0
+        part = widen(weight[share + k * step]) if weight.size else factor.sign * 0
         total += np.float64((factor.offset + factor.sign * part) * value)
         if other.size:
             other[first + k] = narrow((rest.offset + rest.sign * part) * value, other[first + k])
