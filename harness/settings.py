@@ -104,11 +104,6 @@ def load_actions(environment: Mapping[str, str] | None = None) -> Actions | None
     return Actions(Path(summary) if summary else None, given.get("GITHUB_HEAD_REF") or given.get("GITHUB_REF_NAME", ""))
 
 
-def inherited_environment(**changed: str) -> dict[str, str]:
-    """The environment of this process with some variables changed."""
-    return {**os.environ, **changed}
-
-
 def program_environment(variables: Mapping[str, str]) -> dict[str, str]:
     """The environment of another program: this process's, with `variables` added."""
     return {**os.environ, **variables}

@@ -19,6 +19,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
 import typer
 from opgauge.harness.settings import program_environment
 from opgauge.harness.store import Store
@@ -111,11 +112,9 @@ def _wrong_results(url: str) -> list[str]:
 
 def _descendants(process: int) -> list[int]:
     try:
-        found = Path(f"/proc/{process}/task/{process}/children").read_text(encoding="ascii").split()
-    except OSError:
+        return [one.pid for one in psutil.Process(process).children(recursive=True)]
+    except psutil.NoSuchProcess:
         return []
-    children = [int(one) for one in found]
-    return [*children, *(one for child in children for one in _descendants(child))]
 
 
 def _left(processes: list[int]) -> list[str]:
@@ -128,8 +127,8 @@ def _left(processes: list[int]) -> list[str]:
 
 def _is_alive(process: int) -> bool:
     try:
-        return Path(f"/proc/{process}/stat").read_text(encoding="ascii").rpartition(")")[2].split()[0] != "Z"
-    except OSError:
+        return bool(psutil.Process(process).status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
         return False
 
 

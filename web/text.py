@@ -58,10 +58,14 @@ def bytes_text(value: float | None) -> str:
     """A size in binary units."""
     if value is None:
         return NONE
-    for unit, size in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
-        if value >= size:
-            return f"{value / size:.3g} {unit}"
-    return f"{value:.0f} B"
+    unit, size = bytes_unit(value)
+    return f"{value / size:.3g} {unit}" if size > 1 else f"{value:.0f} B"
+
+
+def bytes_unit(value: float) -> tuple[str, int]:
+    """The binary unit of a size, and its bytes."""
+    units = (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10))
+    return next(((name, size) for name, size in units if value >= size), ("B", 1))
 
 
 def moment(when: datetime | None) -> str:

@@ -15,6 +15,7 @@ from opgauge.harness.store.queries import RunInfo
 from opgauge.web.charts import as_json, literal, trace
 from opgauge.web.history import History
 from opgauge.web.reader import Recent
+from opgauge.web.text import bytes_unit
 
 CONFIDENCE = 0.95
 """Confidence of the interval around a geometric mean."""
@@ -102,16 +103,9 @@ def resource_figures(
             memory.setdefault(one.implementation, {})[one.run_key] = one.peak_bytes
         if one.launches is not None:
             launches.setdefault(one.implementation, {})[one.run_key] = one.launches
-    unit, size = _size_unit(memory)
+    unit, size = bytes_unit(max((value for values in memory.values() for value in values.values()), default=0.0))
     scaled = {name: {run: value / size for run, value in values.items()} for name, values in memory.items()}
     return _steps(scaled, runs, history, unit), _steps(launches, runs, history, "launches a call")
-
-
-def _size_unit(series: Mapping[str, Mapping[int, float]]) -> tuple[str, int]:
-    """The binary unit of the largest size, and its bytes."""
-    largest = max((value for values in series.values() for value in values.values()), default=0.0)
-    units = (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10))
-    return next(((name, size) for name, size in units if largest >= size), ("B", 1))
 
 
 def _steps(

@@ -172,19 +172,16 @@ def _measure(store: Store, run_id: str, executor: LocalExecutor, ahead: int) -> 
     from opgauge.harness.run.runner import run as run_trials
     from opgauge.harness.run.tree import temporary_folder
 
-    stored = {
-        (result.trial.case.id, result.trial.implementation, result.trial.device): result
-        for result in store.results(run_id)
-    }
+    stored = {result.trial.key: result for result in store.results(run_id)}
 
     def measure(trials: Sequence[Trial]) -> list[Result]:
-        new = [trial for trial in trials if (trial.case.id, trial.implementation, trial.device) not in stored]
+        new = [trial for trial in trials if trial.key not in stored]
         with temporary_folder("opgauge-explore-") if ahead and len(new) > ahead else nullcontext(None) as kept:
             ask = ask_nothing if kept is None else compile_all(new, ahead, Progress(len(new)), kept=kept).ask
             for result in run_trials(new, executor, ask=ask):
                 store.add_result(run_id, result)
-                stored[result.trial.case.id, result.trial.implementation, result.trial.device] = result
-        return [stored[trial.case.id, trial.implementation, trial.device] for trial in trials]
+                stored[result.trial.key] = result
+        return [stored[trial.key] for trial in trials]
 
     return measure
 

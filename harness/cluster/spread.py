@@ -98,21 +98,17 @@ def measure_by(
     stored: results of an earlier part of the run, which are not measured again.
     """
     lock = Lock()
-    known = {_key(result.trial): result for result in stored}
+    known = {result.trial.key: result for result in stored}
 
     def measure(trials: Sequence[Trial]) -> list[Result]:
-        new = [trial for trial in trials if _key(trial) not in known]
+        new = [trial for trial in trials if trial.key not in known]
         for measured in dispatch(client, new, limits, timeout_s=timeout_s, tell=tell):
             with lock:
                 runs.add(measured)
-                known[_key(measured.result.trial)] = measured.result
-        return [known[_key(trial)] for trial in trials]
+                known[measured.result.trial.key] = measured.result
+        return [known[trial.key] for trial in trials]
 
     return measure
-
-
-def _key(trial: Trial) -> tuple[str, str, str]:
-    return trial.case.id, trial.implementation, trial.device
 
 
 def _kind(environment: Environment) -> str:

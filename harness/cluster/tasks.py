@@ -247,7 +247,7 @@ class _Dispatcher:
             publish(self.client, self.key, queue)
 
     def _retry(self, task: Task, waiting: deque[Task], why: str) -> None:
-        """TaskQueue a lost task once more; report it the second time."""
+        """Queue a lost task once more; report it the second time."""
         if task.tries < TRIES:
             self.tell(f"{task.label} was lost on {task.host}: sent again ({why})")
             task.host, task.reference = "", None

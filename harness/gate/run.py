@@ -153,9 +153,7 @@ def _decider(
 
     def decide(records: Mapping[Subject, JobRecord]) -> Sequence[Comparison]:
         evidence = [
-            with_counts(
-                evidence_of(record, reached, conditions.noise.get(_series(subject), 0.0)), counted.get(subject, {})
-            )
+            with_counts(evidence_of(record, reached, conditions.noise.get(subject.key, 0.0)), counted.get(subject, {}))
             for subject, record in records.items()
             if subject not in layout.facts
         ]
@@ -175,10 +173,6 @@ def _judge_among(one: Evidence, rule: Rule, count: int) -> Comparison:
     """One case's verdict if the other cases of the run have not changed at all."""
     quiet = Evidence(Subject("", "", "", "", ""), Side(), Side(), pairs=((1.0, 1.0),) * max(len(one.pairs), 1))
     return compare_run([one, *[quiet] * (count - 1)], [rule] * count)[0]
-
-
-def _series(subject: Subject) -> tuple[str, str, str]:
-    return subject.case_id, subject.implementation, subject.device
 
 
 def _ceilings(pool: WorkerPool, layout: GatePlan, policy: Policy) -> dict[str, Ceilings]:

@@ -200,7 +200,7 @@ def _select(
 ) -> tuple[_Holding, _Holding]:
     """Selected trials of either tree: a case that was renamed or lost a tag is the same case in both."""
     keys = {
-        _key(subject)
+        subject.key
         for holding in (head, base)
         for subject, trial in holding.trials.items()
         if _is_chosen(subject, trial["case"], chosen, variants)
@@ -209,7 +209,7 @@ def _select(
 
 
 def _restricted(holding: _Holding, keys: Collection[tuple[str, str, str]]) -> _Holding:
-    trials = {subject: trial for subject, trial in holding.trials.items() if _key(subject) in keys}
+    trials = {subject: trial for subject, trial in holding.trials.items() if subject.key in keys}
     return replace(holding, trials=trials)
 
 
@@ -282,7 +282,7 @@ def _remembered(stored: Stored) -> _Holding:
     trials = {
         subject: {"case": {"tags": [], "file": "", **stored.cases[subject.case_id].data}} for subject in stored.blocks
     }
-    return _Holding(trials, blocks={_key(subject): stored.blocks[subject] for subject in trials})
+    return _Holding(trials, blocks={subject.key: stored.blocks[subject] for subject in trials})
 
 
 def _is_chosen(
@@ -356,15 +356,15 @@ def _lay_out(
     notes: list[str],
 ) -> GatePlan:
     own = {subject: GatePolicy(**trial["case"]["gate"]) for subject, trial in head.trials.items()}
-    known = {_key(subject) for subject in base.trials}
-    here = {_key(subject) for subject in head.trials}
+    known = {subject.key for subject in base.trials}
+    here = {subject.key for subject in head.trials}
     jobs: dict[Subject, Job] = {}
     skipped = []
     for subject, trial in head.trials.items():
-        if (subject.op, subject.device) in unchanged and _key(subject) in known:
+        if (subject.op, subject.device) in unchanged and subject.key in known:
             skipped.append(Comparison(subject, Kind.SKIPPED, None, Reason.UNCHANGED))
             continue
-        sides = SIDES if _key(subject) in known and not base.blocks else (HEAD,)
+        sides = SIDES if subject.key in known and not base.blocks else (HEAD,)
         asked = policy.asked_of(subject, own[subject])
         jobs[subject] = Job(subject, trial, sides, asked.budget_s, asked.statistic or MEDIAN)
     facts = {
@@ -375,13 +375,13 @@ def _lay_out(
         for subject, job in [_baseline_job(one)]
         if subject not in jobs
     }
-    removed = tuple(Evidence(subject, Side(), None) for subject in base.trials if _key(subject) not in here)
+    removed = tuple(Evidence(subject, Side(), None) for subject in base.trials if subject.key not in here)
     return GatePlan(
         jobs=(*jobs.values(), *facts.values()),
         devices=devices,
         own=own,
         facts=frozenset(facts),
-        stored={subject: base.blocks[_key(subject)] for subject in jobs if _key(subject) in base.blocks},
+        stored={subject: base.blocks[subject.key] for subject in jobs if subject.key in base.blocks},
         removed=removed,
         skipped=tuple(skipped),
         notes=tuple(notes),
@@ -396,10 +396,6 @@ def baseline_of(subject: Subject) -> Subject:
 def _baseline_job(job: Job) -> tuple[Subject, Job]:
     subject = baseline_of(job.subject)
     return subject, Job(subject, {**job.trial, "implementation": BASELINE}, (HEAD,))
-
-
-def _key(subject: Subject) -> tuple[str, str, str]:
-    return subject.case_id, subject.implementation, subject.device
 
 
 def _hint(notes: Iterable[str]) -> str:

@@ -96,6 +96,11 @@ class Subject:
         """The text `op/case` that patterns match."""
         return f"{self.op}/{self.case}"
 
+    @property
+    def key(self) -> tuple[str, str, str]:
+        """Case id, implementation and device: the same through changes of names."""
+        return self.case_id, self.implementation, self.device
+
     def __str__(self) -> str:
         return f"{self.path} {self.implementation} on {self.device}"
 

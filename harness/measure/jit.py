@@ -70,41 +70,24 @@ def read_alone(source: Any) -> float:
     return float(one + two + three + four)
 
 
-@njit(cache=True, fastmath=True)
-def multiply_add_32(row: Any, rounds: int) -> None:
-    """`rounds` times, each of 32 elements times itself plus a constant, by one thread: independent chains.
+def _multiply_add(chains: int) -> Any:
+    """A function that multiplies and adds in `chains` independent chains; a constant number keeps them in registers."""
 
-    They stay in registers, so that nothing but the rate of multiply-adds counts: 64 · rounds operations.
-    """
-    lanes = row.copy()
-    factor, addend = lanes[0], lanes[1]
-    for _ in range(rounds):
-        for lane in range(32):
-            lanes[lane] = lanes[lane] * factor + addend
-    row[:] = lanes
+    @njit(cache=True, fastmath=True)
+    def multiply_add(row: Any, rounds: int) -> None:
+        """`rounds` times, each of `chains` elements times itself plus a constant, by one thread.
 
+        Nothing but the rate of multiply-adds counts: 2 · chains · rounds operations.
+        """
+        lanes = row.copy()
+        factor, addend = lanes[0], lanes[1]
+        for _ in range(rounds):
+            for lane in range(chains):
+                lanes[lane] = lanes[lane] * factor + addend
+        row[:] = lanes
 
-@njit(cache=True, fastmath=True)
-def multiply_add_64(row: Any, rounds: int) -> None:
-    """`multiply_add_32` of 64 elements."""
-    lanes = row.copy()
-    factor, addend = lanes[0], lanes[1]
-    for _ in range(rounds):
-        for lane in range(64):
-            lanes[lane] = lanes[lane] * factor + addend
-    row[:] = lanes
+    return multiply_add
 
 
-@njit(cache=True, fastmath=True)
-def multiply_add_128(row: Any, rounds: int) -> None:
-    """`multiply_add_32` of 128 elements."""
-    lanes = row.copy()
-    factor, addend = lanes[0], lanes[1]
-    for _ in range(rounds):
-        for lane in range(128):
-            lanes[lane] = lanes[lane] * factor + addend
-    row[:] = lanes
-
-
-MULTIPLY_ADD = {32: multiply_add_32, 64: multiply_add_64, 128: multiply_add_128}
+MULTIPLY_ADD = {chains: _multiply_add(chains) for chains in (32, 64, 128)}
 """By number of chains: latency times ports times the width of a vector decides which is fastest."""

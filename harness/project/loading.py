@@ -15,7 +15,7 @@ from types import ModuleType
 from opgauge.harness.errors import TreeError
 from opgauge.harness.project.configuration import Project, is_file_name, read_project
 from opgauge.harness.project.revision import git
-from opgauge.harness.settings import inherited_environment
+from opgauge.harness.settings import program_environment
 
 BUILD_LOG = 3000
 """Characters of a failed build's output in a message."""
@@ -91,9 +91,9 @@ def build(project: Project, tree: Path) -> None:
 def _build_environment() -> dict[str, str]:
     """Variables of a build command: `python` is the one that runs here, also in an environment not activated."""
     if sys.prefix == sys.base_prefix:
-        return inherited_environment()
-    path = inherited_environment().get("PATH", "")
-    return inherited_environment(PATH=os.pathsep.join([str(Path(sys.prefix) / "bin"), path]))
+        return program_environment({})
+    inherited = program_environment({})
+    return {**inherited, "PATH": os.pathsep.join([str(Path(sys.prefix) / "bin"), inherited.get("PATH", "")])}
 
 
 def _extend_path(configured: Project, original: Project, tree: Path) -> None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from opgauge.harness.settings import inherited_environment
+from opgauge.harness.settings import program_environment
 
 PATIENCE_S = 10
 """Longest run time of a git command, in seconds."""
@@ -130,7 +130,7 @@ def _run_git(tree: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
             errors="replace",
             timeout=PATIENCE_S,
             check=False,
-            env=inherited_environment(LC_ALL="C"),
+            env=program_environment({"LC_ALL": "C"}),
         )
     except (OSError, subprocess.TimeoutExpired):
         return subprocess.CompletedProcess(command, 1, "", "")

@@ -43,6 +43,11 @@ class Trial:
     backend: str
     device: str
 
+    @property
+    def key(self) -> tuple[str, str, str]:
+        """Case id, implementation and device, which identify a trial in a run."""
+        return self.case.id, self.implementation, self.device
+
 
 @dataclass(frozen=True)
 class Check:

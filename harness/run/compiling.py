@@ -57,7 +57,7 @@ class Ahead:
             return
         self.right += 1
         if "digest" in result.extra:
-            self.trusted[_key(result.trial)] = {"digest": result.extra["digest"], "check": to_json(result.check)}
+            self.trusted[result.trial.key] = {"digest": result.extra["digest"], "check": to_json(result.check)}
 
     def ask_first(self, trial: Trial) -> Mapping[str, Any]:
         """Request fields of a trial that is called for the first time: store the inputs, and digest the outputs.
@@ -73,7 +73,7 @@ class Ahead:
 
     def ask(self, trial: Trial) -> Mapping[str, Any]:
         """Request fields of a trial that is measured: load the inputs, and trust outputs with a known digest."""
-        return {"trusted": self.trusted.get(_key(trial)), "kept": self.folder(trial.case)}
+        return {"trusted": self.trusted.get(trial.key), "kept": self.folder(trial.case)}
 
     def folder(self, case: Case) -> str | None:
         """Folder of a case's inputs; None if they are to be drawn again."""
@@ -198,7 +198,3 @@ def _work(
                 found.append(result)
                 tell(result.trial)
     return found
-
-
-def _key(trial: Trial) -> Finished:
-    return trial.case.id, trial.implementation, trial.device

@@ -40,12 +40,12 @@ def expect(trials: Sequence[Trial], earlier: Iterable[Result], budget_s: float) 
     for result in earlier:
         seconds = sum(result.extra.get("phases_s", {}).values())
         if seconds:
-            exact.setdefault(_exact(result.trial), []).append(seconds)
+            exact.setdefault(result.trial.key, []).append(seconds)
             similar.setdefault(_similar(result.trial), []).append(seconds)
     everything = [value for values in exact.values() for value in values]
     total, known = 0.0, 0
     for trial in trials:
-        values = exact.get(_exact(trial)) or similar.get(_similar(trial))
+        values = exact.get(trial.key) or similar.get(_similar(trial))
         known += values is not None
         total += median(values or everything or [budget_s])
     return ExpectedDuration(total, known, len(trials))
@@ -59,10 +59,6 @@ def duration_text(seconds: float) -> str:
     if whole < 3600:
         return f"{whole // 60} min {whole % 60} s"
     return f"{whole // 3600} h {whole % 3600 // 60} min"
-
-
-def _exact(trial: Trial) -> Exact:
-    return trial.case.id, trial.implementation, trial.device
 
 
 def _similar(trial: Trial) -> Similar:

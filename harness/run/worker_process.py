@@ -152,8 +152,7 @@ class Worker:
         """End the process and everything in its process group; a second call does nothing."""
         if self._log.closed:
             return
-        with suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)
+        self.interrupt()
         self._process.wait()
         for stream in (self._process.stdin, self._process.stdout):
             if stream is not None and not stream.closed:

@@ -181,7 +181,7 @@ _TrialKey = tuple[str, str, str, int]
 
 def _trial_key(result: Result) -> _TrialKey:
     trial = result.trial
-    return trial.case.id, trial.implementation, trial.device, result.block
+    return *trial.key, result.block
 
 
 def _trial_times(connection: Connection, run_key: int) -> dict[_TrialKey, float | None]:

@@ -15,10 +15,10 @@ from opgauge.harness.result.failure import classify
 from opgauge.harness.result.result import Check, Status
 from opgauge.harness.worker.bits import digest, has_bits, in_place
 from opgauge.harness.worker.buffers import Buffers, copy_beside
-from opgauge.harness.worker.inputs import empty_bytes
+from opgauge.harness.worker.inputs import empty_bytes, on_host
 from opgauge.harness.worker.verify import Expected, check, judged_by
 from opgauge.ops import Bound, Kernel
-from opgauge.ops._core.backend import to_numpy, to_torch
+from opgauge.ops._core.backend import to_torch
 from opgauge.ops._core.op import Array
 
 
@@ -179,7 +179,7 @@ class Attempt:
         if known is not None:
             found = known
         else:
-            outputs = {name: to_numpy(array) for name, array in found_outputs.items()}
+            outputs = on_host(found_outputs)
             found = check(outputs, expected() if callable(expected) else expected, self.kernel.relaxed)
         self.repeatable = self.repeatable and accepted is None
         if found.ok and accepted is None:

@@ -8,7 +8,7 @@ earlier result, or computed everything when it was bound leaves other outputs. W
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from time import perf_counter, process_time_ns
 from typing import Any
@@ -18,7 +18,7 @@ from opgauge.harness.worker.attempt import Attempt, WrongError
 from opgauge.harness.worker.bits import has_bits
 from opgauge.harness.worker.emphasis import choose_slices, emphasize, emphasize_all, write_inputs
 from opgauge.harness.worker.input_changes import FreshValues, InputChange, InputChanges
-from opgauge.harness.worker.inputs import Inputs
+from opgauge.harness.worker.inputs import Inputs, on_host
 from opgauge.harness.worker.variation import Exchange, along, expect_slices, find_variation, take
 from opgauge.harness.worker.verify import Expected, check, expect
 from opgauge.ops import Bound, dtype_info
@@ -174,19 +174,18 @@ class Audit:
             return
         if isinstance(variation, Exchange) and fresh.slices is not None:
             got = take(outputs, variation.outputs, list(fresh.slices))
-            if check({name: to_numpy(array) for name, array in got.items()}, expected, relaxed).ok:
+            if check(on_host(got), expected, relaxed).ok:
                 return
             # the probe may have found slices that are not independent: judge all outputs
             expected = self._expected_now()
-        found = check({name: to_numpy(array) for name, array in outputs.items()}, expected, relaxed)
+        found = check(on_host(outputs), expected, relaxed)
         if not found.ok:
             reason = f"{found.reason} ({WHEN}, on values that the inputs did not have before)"
             raise WrongError(reason, replace(found, reason=reason))
 
     def _expected_now(self) -> Expected:
         """Expected outputs for the present inputs."""
-        values = {name: to_numpy(array) for name, array in self._attempt.buffers.inputs.items()}
-        return expect(self._attempt.case, Inputs(values))
+        return expect(self._attempt.case, Inputs(on_host(self._attempt.buffers.inputs)))
 
     def _draw_probe(self, name: str, array: Any, *, whole: bool) -> Array:
         """Flat indices of poisoned elements of an output, including the last."""
@@ -216,7 +215,7 @@ class Audit:
         inputs = attempt.buffers.inputs
         if isinstance(self._variation, Exchange) and chosen:
             axes, number = self._variation, len(chosen)
-            values = {name: to_numpy(array) for name, array in take(inputs, axes.inputs, chosen).items()}
+            values = on_host(take(inputs, axes.inputs, chosen))
             changed = emphasize(case, values, axes.inputs, self.rng)
             part = expect_slices(case, Exchange(axes.inputs, axes.outputs, number), changed, range(number))
             if part is None:
@@ -233,11 +232,11 @@ class Audit:
         try:
             outputs = attempt.outputs(attempt.call(call, 1))
             got = outputs if axes is None else take(outputs, axes.outputs, chosen)
-            found = check({name: to_numpy(array) for name, array in got.items()}, expected, attempt.kernel.relaxed)
+            found = check(on_host(got), expected, attempt.kernel.relaxed)
             if (
                 not found.ok and axes is not None
             ):  # the probe may have found slices that are not independent: judge all outputs
-                host = {name: to_numpy(array) for name, array in outputs.items()}
+                host = on_host(outputs)
                 found = check(host, self._expected_now(), attempt.kernel.relaxed)
         finally:
             write_inputs(inputs, axes, chosen, values)
@@ -276,7 +275,7 @@ class Audit:
         """Judge outputs that differ from the expected ones in some bits; raises WrongError."""
         if self._is_loosely_right(outputs) and self._are_slices_right(outputs, change):
             return
-        host = {name: to_numpy(array) for name, array in outputs.items()}
+        host = on_host(outputs)
         found = check(host, self._expected_now(), self._attempt.kernel.relaxed)
         if not found.ok:
             reason = f"{found.reason} ({WHEN})"
@@ -297,22 +296,15 @@ class Audit:
         if not isinstance(variation, Exchange) or not change.pair:
             return self._bytes <= LOOSE_BYTES
         chosen = sorted({*change.pair, *(int(one) for one in self.rng.integers(0, variation.size, JUDGED - 2))})
-        inputs = {
-            name: to_numpy(array)
-            for name, array in _sliced(self._attempt.buffers.inputs, variation.inputs, chosen).items()
-        }
+        inputs = on_host(take(self._attempt.buffers.inputs, variation.inputs, chosen))
         every = Exchange(variation.inputs, variation.outputs, len(chosen))
         expected = expect_slices(self._attempt.case, every, inputs, range(len(chosen)))
-        got = {name: to_numpy(array) for name, array in take(outputs, variation.outputs, chosen).items()}
+        got = on_host(take(outputs, variation.outputs, chosen))
         return expected is not None and check(got, expected, self._attempt.kernel.relaxed).ok
 
 
 WHEN = "in a timed sample"
 """When the audit found a fault, for messages."""
-
-
-def _sliced(arrays: Mapping[str, Any], axes: Mapping[str, int], chosen: Sequence[int]) -> dict[str, Any]:
-    return take(arrays, axes, list(chosen))
 
 
 def _at(array: Any, places: Array) -> Array:

@@ -7,7 +7,6 @@ flushed.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -108,11 +107,12 @@ def _cpu_rate(dtype: str) -> float:
 
 
 def _last_cache_bytes() -> int:
-    """Bytes of the last cache; `CACHE_BYTES` if the system does not report it."""
+    """Bytes of the last cache, as the kernels know it; `CACHE_BYTES` if another tree's `ops` has no such function."""
     try:
-        return os.sysconf("SC_LEVEL3_CACHE_SIZE") or CACHE_BYTES
-    except (ValueError, OSError, AttributeError):
+        from opgauge.ops._cpu.streaming import last_cache_bytes
+    except ModuleNotFoundError:
         return CACHE_BYTES
+    return int(last_cache_bytes())
 
 
 def _with_bandwidths(

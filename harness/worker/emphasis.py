@@ -79,12 +79,10 @@ def write_inputs(
 ) -> None:
     """Write values into chosen slices of the inputs, or into all of them."""
     for name, value in values.items():
-        here = arrays[name]
-        given = value if isinstance(here, np.ndarray) else cupy().asarray(value)
-        if axes is None:
-            here[...] = given
-        elif name in axes.inputs:
-            here[along(axes.inputs[name], chosen)] = given
+        if axes is None or name in axes.inputs:
+            here = arrays[name]
+            place = ... if axes is None else along(axes.inputs[name], chosen)
+            here[place] = value if isinstance(here, np.ndarray) else cupy().asarray(value)
 
 
 def _emphasized_rows(rows: Array, rng: np.random.Generator) -> Array:

@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 from opgauge.harness.case.case import Case
 from opgauge.harness.worker.emphasis import emphasize, write_inputs
-from opgauge.harness.worker.inputs import Inputs, with_derived
+from opgauge.harness.worker.inputs import Inputs, on_host, with_derived
 from opgauge.harness.worker.variation import Exchange, Scaling, Variation, along, expect_slices, take
 from opgauge.harness.worker.verify import Expected, expect
 from opgauge.ops import dtype_info, find_op
-from opgauge.ops._core.backend import cupy, to_numpy
+from opgauge.ops._core.backend import to_numpy
 from opgauge.ops._core.op import Array
 
 MOST_EXCHANGED = 64
@@ -150,12 +150,12 @@ class InputChanges:
         """Whether the op derives inputs from others, which would have to be derived again as a whole."""
         if self._derives is None:
             op = find_op(self._case.op)
-            values = {name: to_numpy(array) for name, array in take(self._inputs, variation.inputs, chosen).items()}
+            values = on_host(take(self._inputs, variation.inputs, chosen))
             self._derives = op.derive is not None and bool(op.derive(Inputs(values).wide, self._case.params))
         return self._derives
 
     def _freshen_slices(self, variation: Exchange, chosen: list[int]) -> FreshValues:
-        kept = {name: to_numpy(array) for name, array in take(self._inputs, variation.inputs, chosen).items()}
+        kept = on_host(take(self._inputs, variation.inputs, chosen))
         case, axes = self._case, variation.inputs
         if self._emphasized and self._rng.random() < 1 / 2:
             changed = emphasize(case, kept, axes, self._rng)
@@ -175,8 +175,7 @@ class InputChanges:
         part = Exchange(variation.inputs, variation.outputs, len(chosen))
 
         def expected() -> Expected | None:
-            now = take(self._inputs, variation.inputs, chosen)
-            values = {name: to_numpy(array) for name, array in now.items()}
+            values = on_host(take(self._inputs, variation.inputs, chosen))
             return expect_slices(self._case, part, values, range(len(chosen)))
 
         return FreshValues(chosen, is_whole=True, expected=expected)
@@ -189,18 +188,15 @@ class InputChanges:
 
     def restore(self) -> None:
         """Write the original values into all inputs."""
-        for name, values in self._untouched.items():
-            here = self._inputs[name]
-            here[...] = values if isinstance(values, type(here)) else cupy().asarray(values)
+        write_inputs(self._inputs, None, [], self._untouched)
 
     def _put_back(self, fresh: FreshValues) -> None:
         if fresh.is_whole or fresh.slices is None or not isinstance(self.variation, Exchange):
             self.restore()
             return
-        for name, axis in self.variation.inputs.items():
-            place = along(axis, list(fresh.slices))
-            here, values = self._inputs[name], self._untouched[name][place]
-            here[place] = values if isinstance(values, type(here)) else cupy().asarray(values)
+        slices = list(fresh.slices)
+        values = take(self._untouched, self.variation.inputs, slices)
+        write_inputs(self._inputs, self.variation, slices, values)
 
 
 def _fresh(values: Array, rng: np.random.Generator) -> Array:

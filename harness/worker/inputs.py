@@ -21,7 +21,7 @@ import numpy as np
 from opgauge.harness.case.case import Case, InputSpec
 from opgauge.harness.worker.shared_memory import allocate_shared
 from opgauge.ops import DtypeInfo, Input, TensorSpec, dtype_info, find_op
-from opgauge.ops._core.backend import cupy
+from opgauge.ops._core.backend import cupy, to_numpy
 from opgauge.ops._core.op import Array
 
 LAYOUTS = ("contiguous", "offset", "transposed")
@@ -127,6 +127,11 @@ def draw(rng: np.random.Generator, shape: tuple[int, ...], dtype: DtypeInfo, own
         numbers = np.where(np.abs(numbers) < least, np.copysign(least + np.abs(numbers), numbers), numbers)
     with np.errstate(over="ignore"):
         return np.asarray(numbers).astype(dtype.numpy)
+
+
+def on_host(arrays: Mapping[str, Any]) -> dict[str, Array]:
+    """Arrays by name as NumPy arrays: those of a CPU are the same memory, others are copied."""
+    return {name: to_numpy(array) for name, array in arrays.items()}
 
 
 def widen(value: Array) -> Array:

@@ -42,12 +42,6 @@ def definitions() -> dict[str, Any]:
     return found
 
 
-def changed_definitions(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
-    """Ops and kernels that differ; new ones may be registered."""
-    names = [name for name, value in old.items() if new.get(name) != value]
-    return f"replaced {', '.join(names[:3])}" if names else ""
-
-
 def changed_modules(old: Mapping[str, int], new: Mapping[str, int]) -> str:
     """Packages that were replaced or removed; compilers replace modules within their own."""
     names = [name for name, value in old.items() if "." not in name and new.get(name) != value]
@@ -81,6 +75,6 @@ def code() -> dict[str, Any]:
 
 
 def changed_code(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
-    """Names whose code differs; empty if modules were only imported."""
+    """Names of functions, ops or kernels that differ; new ones may be imported or registered."""
     names = [name for name, value in old.items() if new.get(name) != value]
     return f"replaced {', '.join(names[:3])}" if names else ""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from time import perf_counter, perf_counter_ns, process_time_ns, sleep
 
 from opgauge.harness.result.result import Measurement
+from opgauge.harness.result.time_text import time_text
 from opgauge.harness.worker.attempt import Attempt, WrongError
 from opgauge.harness.worker.audit import Audit
 from opgauge.harness.worker.succession import Succession
@@ -72,11 +73,12 @@ def check_single_calls(audit: Audit, attempt: Attempt, call: Bound, repeated: Me
     for _ in range(ROUNDS):
         changed_ns, unchanged_ns = _time_single_calls(audit, call, pause_s)
         if changed_ns > MOST_DEARER * unchanged_ns + LEAST_DEARER_NS:
-            reason = f"a call takes {_us(changed_ns)} on changed inputs and {_us(unchanged_ns)} on unchanged ones"
+            changed, unchanged = time_text(changed_ns), time_text(unchanged_ns)
+            reason = f"a call takes {changed} on changed inputs and {unchanged} on unchanged ones"
             continue
         if attempt.kernel.arrays == "torch" or changed_ns <= MOST_SLOWER * usual_ns + slack_ns:
             return
-        reason = f"a call takes {_us(changed_ns)} by itself and {_us(usual_ns)} right after another one"
+        reason = f"a call takes {time_text(changed_ns)} by itself and {time_text(usual_ns)} right after another one"
     reason += ": it does not repeat its work"
     raise WrongError(reason)
 
@@ -121,8 +123,8 @@ def _compare_samples(audit: Audit, call: Bound, repeated: Measurement) -> None:
         if thorough_ns <= MOST_DEARER * usual_ns + LEAST_DEARER_NS:
             return
     reason = (
-        f"a call takes {_us(thorough_ns)} of CPU time where all inputs and outputs have changed and "
-        f"{_us(usual_ns)} where parts have: it does not repeat its work"
+        f"a call takes {time_text(thorough_ns)} of CPU time where all inputs and outputs have changed and "
+        f"{time_text(usual_ns)} where parts have: it does not repeat its work"
     )
     raise WrongError(reason)
 
@@ -135,7 +137,3 @@ def _time_call(audit: Audit, call: Bound, *, whole: bool) -> int:
     took_ns = process_time_ns() - begun
     audit.after(returned, judged=False)
     return took_ns
-
-
-def _us(time_ns: float) -> str:
-    return f"{time_ns / 1e3:.3g} µs"

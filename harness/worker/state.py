@@ -34,7 +34,6 @@ from opgauge.harness.worker.library_settings import (
 )
 from opgauge.harness.worker.loaded_code import (
     changed_code,
-    changed_definitions,
     changed_modules,
     code,
     definitions,
@@ -313,6 +312,6 @@ _REPAIRS: dict[str, tuple[_Text, Callable[[Any], Any] | None]] = {
     "locale": ("changed the locale", lambda old: locale.setlocale(locale.LC_ALL, old)),
     "scheduling": ("changed the process' scheduling policy", None),
     "modules": (changed_modules, None),
-    "definitions": (changed_definitions, None),
+    "definitions": (changed_code, None),
 }
 """Description of each change, and the function that undoes it; None: it cannot be undone."""

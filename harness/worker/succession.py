@@ -11,9 +11,10 @@ from time import perf_counter, perf_counter_ns
 from typing import Any
 
 import numpy as np
+from opgauge.harness.result.time_text import time_text
 from opgauge.harness.worker.attempt import Attempt, WrongError
 from opgauge.harness.worker.bits import has_bits
-from opgauge.harness.worker.inputs import Inputs
+from opgauge.harness.worker.inputs import Inputs, on_host
 from opgauge.harness.worker.verify import check, expect
 from opgauge.ops import Bound
 from opgauge.ops._core.backend import to_numpy
@@ -61,7 +62,7 @@ class Succession:
         for _ in range(MOST_REPEATS):
             found = attempt.outputs(self._call())
             if not all(has_bits(array, wanted[name]) for name, array in found.items()):
-                self._judge({name: to_numpy(array) for name, array in found.items()})
+                self._judge(on_host(found))
                 return  # bits differ from call to call, and are valid
             if perf_counter() > end:
                 return
@@ -109,8 +110,8 @@ class Succession:
             if changed_ns <= MOST_DEARER * same_ns + LEAST_DEARER_NS:
                 return
         reason = (
-            f"a call takes {changed_ns / 1e3:.3g} µs where an element has changed since the last one and "
-            f"{same_ns / 1e3:.3g} µs where none has: it does not repeat its work"
+            f"a call takes {time_text(changed_ns)} where an element has changed since the last one and "
+            f"{time_text(same_ns)} where none has: it does not repeat its work"
         )
         raise WrongError(reason)
 
@@ -175,8 +176,8 @@ class Succession:
     def _judge(self, outputs: Mapping[str, Any]) -> None:
         """Raise WrongError if outputs are wrong for the present inputs."""
         attempt = self._attempt
-        values = {name: to_numpy(array) for name, array in attempt.buffers.inputs.items()}
-        found = check(outputs, expect(attempt.case, Inputs(values)), attempt.kernel.relaxed)
+        expected = expect(attempt.case, Inputs(on_host(attempt.buffers.inputs)))
+        found = check(outputs, expected, attempt.kernel.relaxed)
         if not found.ok:
             reason = f"{found.reason} (in a call right after another one)"
             raise WrongError(reason, found)
