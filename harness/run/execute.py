@@ -22,9 +22,7 @@ from opgauge.ops import TuningError, find_op
 from opgauge.ops._core.op import tensor_bytes
 from opgauge.ops._core.tuning import read as read_tuning
 
-SINGLE_CALLS = "single calls"
-"""Phase in which times of single calls are compared."""
-REFERENCE_PHASES = ("call on emphasized inputs", "measure", "calls in succession", SINGLE_CALLS)
+REFERENCE_PHASES = (protocol.EMPHASIS, protocol.MEASURE, protocol.SUCCESSION, protocol.SINGLE_CALLS)
 """Phases after the first that compute a reference: they may take its time besides the kernel's."""
 DOUBTFUL = (Status.ERROR, Status.OUT_OF_MEMORY)
 """Statuses after which a CUDA context may be unusable."""
@@ -51,7 +49,7 @@ def takes_turns(case: Case, device: str, limits: Limits) -> bool:
 def _is_wrong_by_time(result: Mapping[str, Any]) -> bool:
     """Whether a plain result is wrong only by the times of single calls, with all outputs valid."""
     phase = result.get("extra", {}).get("phase")
-    return result["status"] == Status.WRONG and phase == SINGLE_CALLS and not result.get("check")
+    return result["status"] == Status.WRONG and phase == protocol.SINGLE_CALLS and not result.get("check")
 
 
 class Executor(Protocol):
@@ -213,8 +211,8 @@ class LocalExecutor:
         try:
             reply = worker.receive(monotonic() + self.timeout_s)
         except protocol.MismatchedReplyError as error:
-            return {"trial": held, **self._confused(worker, "measure", error)}
-        return {"trial": held, **self._lost(worker, "measure")} if reply is None else dict(reply.result)
+            return {"trial": held, **self._confused(worker, protocol.MEASURE, error)}
+        return {"trial": held, **self._lost(worker, protocol.MEASURE)} if reply is None else dict(reply.result)
 
     def pin(self, cpus: Collection[int]) -> None:
         """Restrict the worker to these CPUs."""
@@ -283,9 +281,9 @@ class LocalExecutor:
         while True:
             try:
                 reply = worker.receive(monotonic() + self.timeout_s)
-                lost = self._lost(worker, "measure") if reply is None else None
+                lost = self._lost(worker, protocol.MEASURE) if reply is None else None
             except protocol.MismatchedReplyError as error:
-                lost = self._confused(worker, "measure", error)
+                lost = self._confused(worker, protocol.MEASURE, error)
             if lost is not None:
                 before = held[name]
                 plain = {"trial": to_json(before.trial), "block": block, **lost}

@@ -21,6 +21,7 @@ from opgauge.harness.measure import Limits, Timer, timer_for
 from opgauge.harness.measure.series import with_series
 from opgauge.harness.result.result import Calibration, Check, Footprint, Measurement, Result, Status, Trial
 from opgauge.harness.result.summary import PEERS
+from opgauge.harness.worker import protocol
 from opgauge.harness.worker.attempt import Attempt, KernelFailedError, Trusted, WrongError
 from opgauge.harness.worker.audit import Audit
 from opgauge.harness.worker.buffers import Buffers
@@ -226,12 +227,12 @@ class Bench:
                     returned = attempt.call(call, 1)
                 attempt.check(returned, reference, "in the second call")
                 ready = _Ready(attempt, call, reference, Audit(attempt, reference))
-                phases.begin("call on emphasized inputs")
+                phases.begin(protocol.EMPHASIS)
                 ready.audit.check_emphasis(call)
                 measurement = self._sample(ready, phases, limits)
-                phases.begin("calls in succession")
+                phases.begin(protocol.SUCCESSION)
                 check_succession(ready.audit, attempt, call, measurement)
-                phases.begin("single calls")
+                phases.begin(protocol.SINGLE_CALLS)
                 check_single_calls(ready.audit, attempt, call, measurement)
                 self._check_after(ready, phases)
                 phases.varied = ready.audit.varied > 0
@@ -265,7 +266,7 @@ class Bench:
             raise
 
     def _sample(self, ready: _Ready, phases: _Phases, limits: Limits) -> Measurement:
-        phases.begin("measure")
+        phases.begin(protocol.MEASURE)
         return ready.attempt.measure(ready.call, limits, ready.audit).measurement
 
     def _check_after(self, ready: _Ready, phases: _Phases) -> None:

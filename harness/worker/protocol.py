@@ -18,6 +18,9 @@ from typing import Any, NamedTuple
 from opgauge.harness.errors import WorkerError
 
 Json = Mapping[str, Any]
+EMPHASIS, MEASURE = "call on emphasized inputs", "measure"
+SUCCESSION, SINGLE_CALLS = "calls in succession", "single calls"
+"""Phases of a trial that may compute a reference beside calling the kernel, as `Phase` names them."""
 
 
 class MismatchedReplyError(WorkerError):
