@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from importlib import import_module
-from importlib.util import find_spec
 from typing import Any
 
 from numba import get_num_threads, njit, prange
 
 # This module sets the instructions that Numba may use, once per process, and so before the functions below.
 # Another tree's `ops` may have no such module.
-if find_spec("opgauge.ops._cpu.jit") is not None:
+with suppress(ModuleNotFoundError):
     import_module("opgauge.ops._cpu.jit")
 
 

@@ -110,7 +110,7 @@ def _last_cache_bytes() -> int:
     """Bytes of the last cache, as the kernels know it; `CACHE_BYTES` if another tree's `ops` has no such function."""
     try:
         from opgauge.ops._cpu.streaming import last_cache_bytes
-    except ModuleNotFoundError:
+    except ImportError:
         return CACHE_BYTES
     return int(last_cache_bytes())
 

@@ -18,7 +18,7 @@ import threading
 import warnings
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -122,7 +122,10 @@ class Damage:
 
 def restore(before: ProcessState, ignored: Collection[str] = ()) -> Damage:
     """Undo changes since `before`. ignored: fields of ProcessState that may change."""
-    after = observe()
+    recursion = sys.getrecursionlimit()
+    if recursion < before.recursion:
+        sys.setrecursionlimit(before.recursion)  # else `observe` may not be able to run
+    after = replace(observe(), recursion=recursion)
     changes, lasting = [], False
     for name, (text, put_back) in _REPAIRS.items():
         old, new = getattr(before, name), getattr(after, name)

@@ -143,6 +143,16 @@ def lower_recursion(_: Arrays, __: Arrays) -> None:
     sys.setrecursionlimit(sys.getrecursionlimit() - 1)
 
 
+def least_recursion(_: Arrays, __: Arrays) -> None:
+    """Leaves as few frames as the interpreter accepts."""
+    limit = sys.getrecursionlimit()
+    try:
+        for less in range(limit, 0, -1):
+            sys.setrecursionlimit(less)
+    except RecursionError:
+        return
+
+
 def flush_to_zero(_: Arrays, __: Arrays) -> None:
     """Sets flush-to-zero and denormals-are-zero, as -ffast-math does."""
     library = ctypes.CDLL("libm.so.6")
@@ -329,6 +339,7 @@ ACTS: dict[str, dict[str, Any]] = {
             keep_thread,
             trace,
             lower_recursion,
+            least_recursion,
             replace_module,
             add_collector_callback,
             start_timer,

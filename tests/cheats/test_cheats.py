@@ -18,7 +18,7 @@ SPREADING = ("process", "state left behind", "changing inputs")
 for _name in MODULES[1:]:
     import_module(_name)
 LIMITS = Limits(budget_s=0.1, min_samples=3, max_samples=20, warmup_s=0.005)
-LEAST_KINDS = 109
+LEAST_KINDS = 110
 SOMETIMES = {
     "is_wrong_once_in_a_hundred": "a run of few calls may miss it",
     "adds_the_last_half_in_background": "with a core to spare the thread may be done when the call returns",

@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from opgauge.harness.worker.contract import ASKED, FIELDS, incompatibility
+from opgauge.harness.worker.contract import ASKED, FIELDS, OPTIONAL, incompatibility
 
 from tests.tinytree import TinyTree
 
@@ -40,7 +40,7 @@ def test_a_worker_asks_for_nothing_else() -> None:
     done = subprocess.run([sys.executable, "-c", LOADS], capture_output=True, text=True, check=True, cwd=ROOT)
     loaded = [Path(file) for file in json.loads(done.stdout) if file]
     asked = {pair for path in loaded for pair in names_asked(path)}
-    known = {(module, name) for module, names in ASKED.items() for name in names}
+    known = {(module, name) for names in (ASKED, OPTIONAL) for module in names for name in names[module]}
     known |= {(module.rpartition(".")[0], module.rpartition(".")[2]) for module in ASKED}
     assert asked
     assert asked - known == set()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import suppress
 
 from opgauge.harness.worker.state import observe, restore
 
@@ -13,6 +14,17 @@ def test_a_raised_recursion_limit_is_put_back_in_silence() -> None:
     before, limit = observe(), sys.getrecursionlimit()
     sys.setrecursionlimit(limit + 500)
     assert not restore(before).text
+    assert sys.getrecursionlimit() == limit
+
+
+def test_the_lowest_recursion_limit_is_put_back() -> None:
+    """The harness can look at the process even where no frame is left to a kernel's caller."""
+    before, limit = observe(), sys.getrecursionlimit()
+    with suppress(RecursionError):
+        for less in range(limit, 0, -1):
+            sys.setrecursionlimit(less)
+    assert sys.getrecursionlimit() < limit
+    assert "recursion" in restore(before).text
     assert sys.getrecursionlimit() == limit
 
 
