@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import settings
+
 from opgauge.ops import available
 
 if TYPE_CHECKING:

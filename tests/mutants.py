@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
 from opgauge.harness.case.case import Case
 from opgauge.harness.measure.cpu import CpuTimer
 from opgauge.harness.result.result import Check

@@ -14,6 +14,7 @@ from xml.etree import ElementTree as ET
 import pytest
 import typer.main
 import yaml
+
 from opgauge.harness.cli import app
 
 ROOT = Path(__file__).parent.parent

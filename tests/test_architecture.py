@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
 from opgauge import ops
 
 ROOT = Path(ops.__file__).parent.parent

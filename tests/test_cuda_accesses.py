@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 
 import pytest
+
 from opgauge.ops._cuda.source import CudaSource
 from opgauge.ops.add_n import cuda as add_n
 from opgauge.ops.fill_any_like import cuda as fill_any_like
@@ -17,7 +18,6 @@ from opgauge.ops.lerp import cuda as lerp
 from opgauge.ops.normalization import passes
 from opgauge.ops.scale import cuda as scale
 from opgauge.ops.sign import cuda as sign
-
 from tests.translation import translate
 
 ENDS = {"add_n": 1, "copy_vectors": 1, "fill": 2, "scale": 1, "sign": 1}

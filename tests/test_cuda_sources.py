@@ -8,9 +8,9 @@ from multiprocessing import get_context
 from pathlib import Path
 
 import pytest
+
 from opgauge import ops
 from opgauge.ops._cuda.source import ARCHITECTURES, Compiled, CudaSource, all_sources, compile_source
-
 from tests.translation import Translated, translate
 
 ROOT = Path(ops.__file__).parent

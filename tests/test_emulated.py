@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+
 from opgauge.harness.case.case import Case, InputSpec
 from opgauge.harness.worker.inputs import Inputs, make_inputs
 from opgauge.ops._core import tuning
@@ -20,7 +21,6 @@ from opgauge.ops._cuda.reduction import plan
 from opgauge.ops.lerp import cuda as lerp
 from opgauge.ops.lerp import cuda_grad as lerp_grad
 from opgauge.ops.p_norm import cuda as p_norm
-
 from tests.emulation.emulator import Emulator, complaint, emulated
 from tests.ops.attempts import case_of, inputs_of
 

@@ -10,6 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+
 from opgauge.harness.project.configuration import find_project
 
 ROOT = Path(__file__).parent.parent

@@ -5,8 +5,8 @@ from __future__ import annotations
 from contextlib import suppress
 
 import pytest
-from opgauge.harness.errors import HarnessError
 
+from opgauge.harness.errors import HarnessError
 from tests.fuzz.targets import TARGETS, attempt, kept, mutations, valid
 
 COUNT = 500

@@ -6,10 +6,10 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+
 from opgauge.harness.case.case import Case
 from opgauge.harness.case.file import load_cases
 from opgauge.ops import all_ops
-
 from tests.mutants import MUTANTS, Subject, applies, judge, subject_of
 
 CASES = Path(__file__).parents[1] / "cases"

@@ -11,6 +11,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+
 from opgauge.harness.settings import ROOT
 
 NEEDED = (

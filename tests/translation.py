@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from cuda.bindings import nvrtc
+
 from opgauge.ops import CompileError
 from opgauge.ops._cuda.source import CudaSource, program_options
 

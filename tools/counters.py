@@ -22,7 +22,6 @@ from opgauge.harness.result.submission import parse, read_submission
 from opgauge.harness.result.summary import OPTIMIZED, rows
 from opgauge.harness.worker.profiler import InputCache, prepared
 from opgauge.ops._core.backend import cupy
-
 from tools.documentation import GOALS
 
 COPIES = {("flatten · config [copy=true]", "float32"), ("flatten · large", "float32")}

@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 import typer
-from opgauge.harness.result.result import Ceilings, Environment
-from opgauge.harness.result.submission import Submission, parse, read_submission
 from rich.table import Table
 
+from opgauge.harness.result.result import Ceilings, Environment
+from opgauge.harness.result.submission import Submission, parse, read_submission
 from tools.addends import Addend
 
 ROOT = Path(__file__).parent.parent

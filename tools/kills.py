@@ -21,6 +21,7 @@ from pathlib import Path
 
 import psutil
 import typer
+
 from opgauge.harness.settings import program_environment
 from opgauge.harness.store import Store
 

@@ -18,6 +18,7 @@ from time import monotonic
 from typing import TYPE_CHECKING
 
 import typer
+
 from opgauge.harness.case.case import Case
 from opgauge.harness.cli.options import load
 from opgauge.harness.cluster.dispatch import dispatch

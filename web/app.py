@@ -16,6 +16,9 @@ from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.middleware.gzip import GZipMiddleware
 from fastapi.responses import JSONResponse
+from sqlalchemy.exc import SQLAlchemyError
+from starlette.exceptions import HTTPException
+
 from opgauge.harness.errors import CaseError, NothingError, StoreError
 from opgauge.harness.settings import Settings
 from opgauge.harness.store import Store, queries
@@ -29,8 +32,6 @@ from opgauge.web.reader import Reader
 from opgauge.web.scope import ProjectScope
 from opgauge.web.view import render
 from opgauge.web.waivers import mark
-from sqlalchemy.exc import SQLAlchemyError
-from starlette.exceptions import HTTPException
 
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; connect-src 'self'; "

@@ -17,13 +17,14 @@ from fastapi import Depends, HTTPException, Request
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import JSONResponse
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
+from sqlalchemy import Engine
+from sqlalchemy.exc import SQLAlchemyError
+
 from opgauge.harness.scope import Scope
 from opgauge.harness.store.audit import add_audit
 from opgauge.harness.store.tokens import Token, find_token, note_use
 from opgauge.web.observe import note_token, request_id
 from opgauge.web.rate import RateLimits
-from sqlalchemy import Engine
-from sqlalchemy.exc import SQLAlchemyError
 
 LONGEST = 200
 OPEN_PATHS = ("/healthz",)

@@ -16,6 +16,7 @@ from typing import Any
 from zlib import crc32
 
 import numpy as np
+
 from opgauge.harness.json_text import write_compact
 from opgauge.harness.judge.changepoint import ChangePoint
 from opgauge.harness.result.summary import BASELINE, OPTIMIZED

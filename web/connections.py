@@ -12,8 +12,9 @@ from collections import Counter
 from time import monotonic
 from typing import Any, ClassVar
 
-from opgauge.web.observe import REFUSED, log
 from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from opgauge.web.observe import REFUSED, log
 
 HEADER_S = 10.0
 """Time for a complete request line and headers, from the first byte or the connection."""

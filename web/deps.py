@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Annotated, cast
 
 from fastapi import Depends, Request
+
 from opgauge.harness.settings import Settings
 from opgauge.harness.store import Store
 from opgauge.web.cache import Cache

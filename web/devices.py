@@ -6,8 +6,9 @@ from array import array
 from collections.abc import Iterable
 from threading import Lock
 
-from opgauge.harness.store import queries
 from sqlalchemy import Engine
+
+from opgauge.harness.store import queries
 
 
 class Places:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from threading import Lock
 
+from sqlalchemy import Engine
+
 from opgauge.harness.store import queries
 from opgauge.harness.store.queries import RunInfo
-from sqlalchemy import Engine
 
 
 class RunIndex:

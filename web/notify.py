@@ -16,6 +16,8 @@ from typing import Any
 from urllib.parse import quote
 
 import httpx
+from sqlalchemy import Engine
+
 from opgauge.harness.store.store import end_lost_runs
 from opgauge.harness.store.webhooks import (
     Delivery,
@@ -30,7 +32,6 @@ from opgauge.web.observe import DELIVERIES, log
 from opgauge.web.reader import Reader
 from opgauge.web.regression import Regression, RegressionState, known_regressions
 from opgauge.web.scope import prefix
-from sqlalchemy import Engine
 
 SILENT_AFTER = timedelta(days=1)
 RECENT = timedelta(days=7)

@@ -13,9 +13,10 @@ from typing import Any
 from urllib.parse import quote, unquote
 
 from fastapi import Request
-from opgauge.web.reader import Reader
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import RedirectResponse
+
+from opgauge.web.reader import Reader
 
 UNNAMED = "-"
 """A project without a name, in addresses."""

@@ -9,13 +9,14 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from pydantic_core import to_json
+
 from opgauge.harness.report.export import Quoted
 from opgauge.harness.result.result import Ceilings
 from opgauge.harness.result.summary import bound_of, origin
 from opgauge.harness.store import queries
 from opgauge.harness.store.queries import CaseInfo, RunInfo, StoredLine
 from opgauge.web.reader import KEPT_CASES, Reader
-from pydantic_core import to_json
 
 COLUMNS = (
     *(

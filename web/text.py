@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from markupsafe import Markup
+
 from opgauge.harness.report.render import ratio_text
 from opgauge.harness.result.time_text import time_text
 

@@ -14,6 +14,7 @@ from urllib.parse import quote, urlencode
 from fastapi import HTTPException, Request, Response
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
+
 from opgauge.web import text
 from opgauge.web.assets import address, style_ids
 from opgauge.web.cache import Cache

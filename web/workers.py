@@ -21,13 +21,14 @@ from typing import Any
 
 import uvicorn
 from fastapi import FastAPI
+from uvicorn.supervisors import Multiprocess
+
 from opgauge.harness.settings import Settings, load_settings, tell_workers, worker_orders
 from opgauge.harness.store.bulk import TURNS
 from opgauge.web.app import create_app
 from opgauge.web.cache import Bell
 from opgauge.web.connections import protocol_options, raise_file_limit
 from opgauge.web.observe import configure_logs, share_metrics
-from uvicorn.supervisors import Multiprocess
 
 HEALTHY_S = 60
 """Time without an answer after which a process counts as dead."""

@@ -1,6 +1,7 @@
 """RMS normalization by a plain `.cu` file, compiled by NVRTC."""
 
 import numpy as np
+
 import opgauge
 
 kernel = opgauge.cuda_source("rms_norm.cu", "rms_norm")

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import cupy
 import numpy as np
+
 import opgauge
 
 kernel = cupy.RawKernel((Path(__file__).parent / "rms_norm.cu").read_text(), "rms_norm")

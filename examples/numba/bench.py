@@ -1,8 +1,9 @@
 """RMS normalization by Numba on the CPU."""
 
 import numpy as np
-import opgauge
 from numba import njit, prange
+
+import opgauge
 
 
 @opgauge.op(flops=lambda x, weight, *, eps: 4 * x.size)

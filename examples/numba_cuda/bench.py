@@ -3,8 +3,9 @@
 import math
 
 import numpy as np
-import opgauge
 from numba import cuda
+
+import opgauge
 
 
 @opgauge.op(flops=lambda x, weight, *, eps: 4 * x.size)

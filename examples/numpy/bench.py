@@ -1,6 +1,7 @@
 """RMS normalization by NumPy."""
 
 import numpy as np
+
 import opgauge
 
 

@@ -1,8 +1,9 @@
 """RMS normalization by a torch function, on both devices, with a prepared `torch.compile` variant."""
 
 import numpy as np
-import opgauge
 import torch
+
+import opgauge
 
 
 @opgauge.op(flops=lambda x, weight, *, eps: 4 * x.size)

@@ -3,8 +3,9 @@
 from pathlib import Path
 
 import numpy as np
-import opgauge
 import torch
+
+import opgauge
 
 torch.ops.load_library(str(next(Path(__file__).parent.glob("build/rms_norm*.so"))))
 

@@ -3,8 +3,9 @@
 from typing import Any, NamedTuple
 
 import numpy as np
-import opgauge
 import torch
+
+import opgauge
 
 
 @torch.library.custom_op("opgauge_example::scale_", mutates_args={"x"})

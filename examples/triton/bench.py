@@ -1,10 +1,11 @@
 """RMS normalization by Triton."""
 
 import numpy as np
-import opgauge
 import torch
 import triton
 import triton.language as tl
+
+import opgauge
 
 
 @opgauge.op(flops=lambda x, weight, *, eps: 4 * x.size)

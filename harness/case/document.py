@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+
 from opgauge.harness.case.hint import show
 from opgauge.harness.errors import CaseFileError, Mistake, Position
 

@@ -11,6 +11,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
 from opgauge.harness.cli import gate_options as gating
 from opgauge.harness.cli.cluster import opened_cluster
 from opgauge.harness.cli.options import AsJson, Database, Devices, Dtypes, Gpus, Ops, Scheduler, Timeout, database_url

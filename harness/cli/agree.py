@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+
 from opgauge.harness.cli.options import (
     AsJson,
     Database,
@@ -140,11 +141,12 @@ def _report(found: Sequence[Agreement], device: str, url: str, *, as_json: bool)
 
 
 def _show(found: Sequence[Agreement]) -> None:
-    from opgauge.harness.result.time_text import time_text
     from rich import box
     from rich.console import Console
     from rich.markup import escape
     from rich.table import Table
+
+    from opgauge.harness.result.time_text import time_text
 
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("op · case", overflow="fold")

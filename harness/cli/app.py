@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Annotated, NoReturn, TextIO
 
 import typer
+
 from opgauge.harness.cli.aa import aa
 from opgauge.harness.cli.agree import agree
 from opgauge.harness.cli.check import check

@@ -9,10 +9,12 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+
 from opgauge.harness.cli.options import AsJson, command_line, default_device
 
 if TYPE_CHECKING:
     from distributed import Client
+
     from opgauge.harness.case.case import Case
     from opgauge.harness.run.progress import Progress
 

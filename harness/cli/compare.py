@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+
 from opgauge.harness.cli import gate_options as gating
 from opgauge.harness.cli.options import AsJson, Database, Devices, Ops, database_url
 

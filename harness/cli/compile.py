@@ -9,6 +9,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
 from opgauge.harness.cli.options import (
     Devices,
     Ops,

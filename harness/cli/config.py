@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import typer
+
 from opgauge.harness.cli.options import AsJson, case_paths, database_url, policy_file, waiver_file
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+
 from opgauge.harness.cli.options import AsJson, Database, database_url
 
 database = typer.Typer(help="Maintain the database.", no_args_is_help=True)

@@ -12,6 +12,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+
 from opgauge.harness.cli.compile import compile_all
 from opgauge.harness.cli.options import (
     AsJson,

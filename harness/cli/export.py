@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+
 from opgauge.harness.cli.options import Database, database_url
 
 

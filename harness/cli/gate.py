@@ -12,6 +12,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+
 from opgauge.harness.cli import gate_options as gating
 from opgauge.harness.cli.cluster import opened_cluster
 from opgauge.harness.cli.options import (
@@ -30,6 +31,7 @@ from opgauge.harness.cli.options import (
 
 if TYPE_CHECKING:
     from distributed import Client
+
     from opgauge.harness.gate.gate import GateOutcome
     from opgauge.harness.gate.pool import WorkerPool
     from opgauge.harness.gate.run import Conditions, GateRun, Noise

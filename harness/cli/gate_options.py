@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from click import Choice
+
 from opgauge.harness.cli.cluster import spread_device
 from opgauge.harness.cli.options import default_device, policy_file, waiver_file
 
 if TYPE_CHECKING:
     from distributed import Client
+
     from opgauge.harness.gate.pool import WorkerPool
     from opgauge.harness.gate.run import Conditions, GateRun
     from opgauge.harness.gate.selection import Selection

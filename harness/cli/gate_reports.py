@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import typer
+
 from opgauge.harness.errors import HarnessError
 from opgauge.harness.gate.annotation import annotate
 from opgauge.harness.gate.gate import ExitCode, GateOutcome

@@ -7,12 +7,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+
 from opgauge.harness.cli.options import AsJson, Database, database_url
 from opgauge.harness.cli.period import Last, Since, period_start
 
 if TYPE_CHECKING:
-    from opgauge.harness.report.history import Series
     from rich.table import Table
+
+    from opgauge.harness.report.history import Series
 
 LATEST = 15
 """Number of latest points in the table, besides those at which the level changed."""
@@ -55,8 +57,9 @@ def history(
     if as_json:
         typer.echo(json.dumps([as_plain(one, 1 + least) for one in found], indent=1))
         return
-    from opgauge.harness.report.columns import open_console
     from rich.markup import escape
+
+    from opgauge.harness.report.columns import open_console
 
     console = open_console()
     for series in found:
@@ -68,10 +71,11 @@ def history(
 
 def table(series: Series, least_ratio: float) -> Table:
     """The latest points and those at which the level changed, which are marked in words."""
-    from opgauge.harness.report.render import commit_text
-    from opgauge.harness.result.time_text import time_text
     from rich import box
     from rich.table import Table
+
+    from opgauge.harness.report.render import commit_text
+    from opgauge.harness.result.time_text import time_text
 
     changes = {one.index: one for one in series.changes(least_ratio)}
     made = Table(box=box.SIMPLE_HEAD, pad_edge=False)

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+
 from opgauge.harness.cli.options import Database, database_url
 
 

@@ -9,6 +9,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+
 from opgauge.harness.cli import aa
 from opgauge.harness.cli import gate_options as gating
 from opgauge.harness.cli.options import AsJson, Database, Devices, Dtypes, Ops, Timeout

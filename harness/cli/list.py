@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import typer
+
 from opgauge.harness.cli.options import AsJson, Ops
 
 if TYPE_CHECKING:

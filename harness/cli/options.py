@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+
 from opgauge.harness.project.active import active
 from opgauge.harness.settings import ROOT
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+
 from opgauge.harness.cli.options import Database, database_url
 
 project = typer.Typer(help="Settings and commits of projects.", no_args_is_help=True)

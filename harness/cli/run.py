@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+
 from opgauge.harness.cli.compile import compiled
 from opgauge.harness.cli.options import (
     AsJson,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+
 from opgauge.harness.cli.options import AsJson, Database, database_url
 from opgauge.harness.cli.period import Last, Since, period_start
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+
 from opgauge.harness.cli.options import Database, database_url, waiver_file
 
 LAG_S = 1.0

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 
 import typer
+
 from opgauge.harness.cli.options import AsJson, Database, Ops, database_url
 
 

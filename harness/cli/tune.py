@@ -10,18 +10,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+
 from opgauge.harness.cli.options import Gpus, Paths, Scheduler, Timeout, load
 
 if TYPE_CHECKING:
     from distributed import Client
+    from rich.console import Console
+    from rich.table import Table
+
     from opgauge.harness.case.case import Case
     from opgauge.harness.result.result import Environment
     from opgauge.harness.settings import Settings
     from opgauge.harness.tune.rounds import TuningBench
     from opgauge.harness.tune.tuner import TuningFinding
     from opgauge.ops._core.tuning import Parameter
-    from rich.console import Console
-    from rich.table import Table
 
 INTERRUPTED = 130
 """Exit code when interrupted."""

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+
 from opgauge.harness.case.case import Case
 from opgauge.harness.explore.draw import values_of
 from opgauge.harness.result.result import Result, Status

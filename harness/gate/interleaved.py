@@ -18,6 +18,7 @@ from time import monotonic
 from typing import TYPE_CHECKING
 
 import numpy as np
+
 from opgauge.harness.gate.pool import WorkerPool
 from opgauge.harness.gate.record import (
     BUSY,

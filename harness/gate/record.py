@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 import numpy as np
+
 from opgauge.harness.judge.verdict import Pair, Subject
 from opgauge.harness.result.result import Calibration, Check, Measurement, Status, from_json, to_json
 

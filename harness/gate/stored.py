@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sqlalchemy import Engine
+
 from opgauge.harness.errors import NothingError, TreeError
 from opgauge.harness.gate.record import HEAD, BlockOutcome
 from opgauge.harness.judge.verdict import Subject
@@ -18,7 +20,6 @@ from opgauge.harness.run.environment import differences
 from opgauge.harness.run.tree import Tree, reachable
 from opgauge.harness.store import Store, queries
 from opgauge.harness.store.queries import CaseInfo, Detail, RunInfo
-from sqlalchemy import Engine
 
 if TYPE_CHECKING:
     from opgauge.harness.gate.run import GateRun

@@ -9,6 +9,8 @@ import shlex
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
+from sqlalchemy import Engine
+
 from opgauge.harness.errors import NothingError
 from opgauge.harness.gate.evidence import evidence_of
 from opgauge.harness.gate.gate import judge
@@ -23,7 +25,6 @@ from opgauge.harness.run.environment import differences
 from opgauge.harness.run.tree import Tree
 from opgauge.harness.store import queries
 from opgauge.harness.store.queries import RunInfo
-from sqlalchemy import Engine
 
 FINISHED = frozenset({"finished", "imported"})
 """Statuses of runs that may be compared."""

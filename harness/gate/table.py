@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from rich.console import Console
+from rich.markup import escape
+
 from opgauge.harness.gate import report
 from opgauge.harness.gate.evidence import median_of
 from opgauge.harness.gate.record import BASE, HEAD
@@ -9,8 +12,6 @@ from opgauge.harness.gate.run import GateRun
 from opgauge.harness.judge.verdict import Comparison
 from opgauge.harness.report.columns import Column, print_columns
 from opgauge.harness.result.time_text import time_text
-from rich.console import Console
-from rich.markup import escape
 
 
 def show(run: GateRun, console: Console, *, every: bool = True) -> None:

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
+
 from opgauge.harness.judge.estimate import Floats
 from opgauge.harness.judge.student import upper_tail
 

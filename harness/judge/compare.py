@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from statistics import median
 
 import numpy as np
+
 from opgauge.harness.judge.estimate import LEAST_PAIRS, estimate, modes_at, reject, split_modes
 from opgauge.harness.judge.verdict import Change, Comparison, Evidence, Kind, Metrics, Reason, Rule, Side, Verdict
 from opgauge.harness.result.result import Status

@@ -17,6 +17,7 @@ from statistics import NormalDist
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+
 from opgauge.harness.judge.student import quantile, upper_tail
 
 Floats = NDArray[np.float64]

@@ -11,6 +11,7 @@ from time import perf_counter_ns
 from typing import TYPE_CHECKING
 
 import numpy as np
+
 from opgauge.harness.result.result import Calibration
 from opgauge.ops._core.backend import cupy
 

@@ -18,6 +18,7 @@ from time import perf_counter
 from typing import Any
 
 import numpy as np
+
 from opgauge.harness.measure.calibration import calibrate_cuda
 from opgauge.harness.measure.flush import Flush
 from opgauge.harness.measure.footprint import graph_names, memory_counter

@@ -7,6 +7,7 @@ from time import perf_counter_ns
 from typing import Any, NamedTuple
 
 import numpy as np
+
 from opgauge.ops import Bound
 
 SHORTEST_WAIT_NS = 30_000

@@ -12,6 +12,8 @@ from datetime import datetime
 from statistics import median
 from typing import Any
 
+from sqlalchemy import Engine
+
 from opgauge.harness.errors import NothingError
 from opgauge.harness.judge.changepoint import LEAST_POINTS, ChangePoint, find_change_points
 from opgauge.harness.judge.pattern import matches
@@ -19,7 +21,6 @@ from opgauge.harness.judge.verdict import Subject
 from opgauge.harness.result.result import Status
 from opgauge.harness.store import queries
 from opgauge.harness.store.queries import CaseInfo, RunInfo
-from sqlalchemy import Engine
 
 
 @dataclass(frozen=True, slots=True)

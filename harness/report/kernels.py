@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from rich.console import Console
+
 from opgauge.harness.measure.footprint import short_name
 from opgauge.harness.report.columns import Column, print_columns
 from opgauge.harness.result.result import KernelUse, Profile, Result
 from opgauge.harness.result.time_text import time_text
-from rich.console import Console
 
 NAME, LEAST = "Name", 24
 """Title of the column of kernel names, and the width down to which they wrap."""

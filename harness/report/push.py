@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import Any, Self
 
 import httpx
+
 from opgauge.harness.errors import HarnessError
 from opgauge.harness.report.export import whole_run
 from opgauge.harness.store import Run, Store

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from rich.console import Console
+
 from opgauge.harness.report.columns import Column, print_columns
 from opgauge.harness.result.result import Ceilings, Result, Status
 from opgauge.harness.result.summary import (
@@ -17,7 +19,6 @@ from opgauge.harness.result.summary import (
     share_of_ceiling,
 )
 from opgauge.harness.result.time_text import time_text
-from rich.console import Console
 
 LABEL, STATUS = 16, 8
 """Widths below which names and statuses do not fold further."""

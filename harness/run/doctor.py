@@ -14,6 +14,7 @@ from time import sleep
 from typing import Any
 
 import psutil
+
 from opgauge.harness.project.revision import ownership_note
 from opgauge.harness.settings import visible_gpu
 from opgauge.ops import Device

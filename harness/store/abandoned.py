@@ -5,11 +5,12 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import Any
 
-from opgauge.harness.run.liveness import is_gone, process_identity
-from opgauge.harness.store.tables import RunRow
 from sqlalchemy import Engine, select
 from sqlalchemy.exc import DatabaseError
 from sqlalchemy.orm import Session
+
+from opgauge.harness.run.liveness import is_gone, process_identity
+from opgauge.harness.store.tables import RunRow
 
 PROCESS = "process"
 """Entry of a running run's environment (soft): the process that writes it."""

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from opgauge.harness.store.tables import AuditRow
 from sqlalchemy import Engine, insert, select
+
+from opgauge.harness.store.tables import AuditRow
 
 SUBJECT_LENGTH, DETAIL_LENGTH, SHORT_LENGTH = 256, 2000, 64
 """Lengths of the columns subject, detail, and of the short ones."""

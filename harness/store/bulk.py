@@ -17,6 +17,9 @@ from pathlib import Path
 from threading import Lock
 from typing import Any, TypeVar
 
+from sqlalchemy import Connection, Engine, delete, func, insert, select
+from sqlalchemy.exc import DBAPIError, IntegrityError
+
 from opgauge.harness.case.case import Case
 from opgauge.harness.errors import StoreError
 from opgauge.harness.result.result import Result, to_json
@@ -24,8 +27,6 @@ from opgauge.harness.result.submission import Submission
 from opgauge.harness.store.run_columns import run_columns
 from opgauge.harness.store.store import case_entry, packed_samples, result_values
 from opgauge.harness.store.tables import CaseRow, CeilingRow, PartRow, ResultRow, RunRow, SampleRow
-from sqlalchemy import Connection, Engine, delete, func, insert, select
-from sqlalchemy.exc import DBAPIError, IntegrityError
 
 KEEP_PARTS = timedelta(days=1)
 """Age at which parts of a run that was never finished are dropped."""

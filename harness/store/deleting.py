@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from opgauge.harness.store.tables import CaseRow, ResultRow, RunRow
 from sqlalchemy import Engine, delete, select
 from sqlalchemy.orm import Session
+
+from opgauge.harness.store.tables import CaseRow, ResultRow, RunRow
 
 
 def delete_runs(engine: Engine, runs: Collection[str]) -> int:

@@ -10,10 +10,11 @@ import re
 from array import array
 from collections.abc import Sequence
 
+from sqlalchemy import Engine, Text, bindparam, cast
+
 from opgauge.harness import json_text
 from opgauge.harness.store.queries import CASE, RESULT, SAMPLE, select
 from opgauge.harness.store.tables import CaseRow, ResultRow, SampleRow
-from sqlalchemy import Engine, Text, bindparam, cast
 
 SAMPLES_OF = ("samples_ns", "cpu_ns", "clock_mhz")
 """Columns with a value per sample."""

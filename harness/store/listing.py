@@ -13,6 +13,9 @@ from dataclasses import dataclass
 from time import monotonic
 from typing import Any, NamedTuple
 
+from sqlalchemy import Connection, Engine, bindparam, func, select
+from sqlalchemy.orm import aliased
+
 from opgauge.harness.store.queries import (
     CHUNK,
     POINT,
@@ -24,8 +27,6 @@ from opgauge.harness.store.queries import (
     list_runs,
 )
 from opgauge.harness.store.tables import CaseRow, ResultRow, RunRow, SampleRow
-from sqlalchemy import Connection, Engine, bindparam, func, select
-from sqlalchemy.orm import aliased
 
 WINDOW = 4_000
 """Results of one window."""

@@ -9,11 +9,12 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import cast
 
+from sqlalchemy import Engine, delete, select
+
 from opgauge.harness.errors import StoreError
 from opgauge.harness.settings import program_environment
 from opgauge.harness.store.projects import find_project, list_projects
 from opgauge.harness.store.tables import ResultRow, RunRow, SampleRow
-from sqlalchemy import Engine, delete, select
 
 CHUNK = 2000
 """Results of one deletion."""

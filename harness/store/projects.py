@@ -7,8 +7,9 @@ from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any
 
-from opgauge.harness.store.tables import CommitRow, ProjectRow, RunRow
 from sqlalchemy import Engine, delete, func, insert, select
+
+from opgauge.harness.store.tables import CommitRow, ProjectRow, RunRow
 
 CHUNK = 500
 """Rows of one insert."""

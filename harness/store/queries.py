@@ -13,6 +13,9 @@ from datetime import UTC, date, datetime
 from functools import lru_cache
 from typing import Any, NamedTuple
 
+from sqlalchemy import Engine, Text, bindparam, cast, func, insert, update
+from sqlalchemy import select as typed_select
+
 from opgauge.harness import json_text
 from opgauge.harness.result.result import Ceilings, Environment, from_json
 from opgauge.harness.store.tables import (
@@ -26,8 +29,6 @@ from opgauge.harness.store.tables import (
     SampleRow,
     SelfTestRow,
 )
-from sqlalchemy import Engine, Text, bindparam, cast, func, insert, update
-from sqlalchemy import select as typed_select
 
 CHUNK = 500
 """Keys in one IN list."""

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from sqlalchemy import Engine, func, inspect, select, text
+
 from opgauge.harness.errors import StoreError
 from opgauge.harness.store.tables import Table
-from sqlalchemy import Engine, func, inspect, select, text
 
 KNOWN = ("0001", "0002", "0003", "0004", "0005", "0006")
 """Versions of the schema, oldest first."""

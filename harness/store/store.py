@@ -19,6 +19,11 @@ from pathlib import Path
 from typing import Any, Self
 from urllib.parse import quote
 
+from sqlalchemy import Engine, create_engine, event, func, select, update
+from sqlalchemy.engine import make_url
+from sqlalchemy.exc import ArgumentError, DatabaseError, OperationalError
+from sqlalchemy.orm import Session
+
 from opgauge.harness import json_text
 from opgauge.harness.case.case import Case
 from opgauge.harness.case.casejson import case_to_json, read_stored_case
@@ -39,10 +44,6 @@ from opgauge.harness.store.abandoned import mark_abandoned, with_process, withou
 from opgauge.harness.store.run_columns import run_columns
 from opgauge.harness.store.schema import prepare, upgrade
 from opgauge.harness.store.tables import CaseRow, CeilingRow, ResultRow, RunRow, SampleRow
-from sqlalchemy import Engine, create_engine, event, func, select, update
-from sqlalchemy.engine import make_url
-from sqlalchemy.exc import ArgumentError, DatabaseError, OperationalError
-from sqlalchemy.orm import Session
 
 RETRIED = (str(Status.TIMEOUT), str(Status.OUT_OF_MEMORY))
 """Statuses that a resumed run measures again: they may be due to the machine at that moment."""

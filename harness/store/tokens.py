@@ -8,12 +8,13 @@ import secrets
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from opgauge.harness.errors import NothingError, StoreError
-from opgauge.harness.scope import Scope
-from opgauge.harness.store.tables import TokenRow
 from sqlalchemy import Engine, func, or_, select, update
 from sqlalchemy.exc import IntegrityError, OperationalError
 from sqlalchemy.orm import Session
+
+from opgauge.harness.errors import NothingError, StoreError
+from opgauge.harness.scope import Scope
+from opgauge.harness.store.tables import TokenRow
 
 PREFIX = "opg_"
 """First characters of a secret."""

@@ -11,10 +11,11 @@ from enum import StrEnum
 from typing import Any
 from urllib.parse import urlsplit
 
-from opgauge.harness.errors import NothingError, StoreError
-from opgauge.harness.store.tables import DeliveryRow, WebhookRow
 from sqlalchemy import Engine, delete, insert, select, update
 from sqlalchemy.exc import IntegrityError
+
+from opgauge.harness.errors import NothingError, StoreError
+from opgauge.harness.store.tables import DeliveryRow, WebhookRow
 
 TRIES = 8
 """Most attempts per message."""

@@ -20,6 +20,7 @@ from time import perf_counter_ns
 from typing import Any
 
 import numpy as np
+
 from opgauge.harness.measure.cuda import CudaTimer
 from opgauge.ops._core.backend import cupy
 from opgauge.ops._core.kernel import Bound, Kernel

@@ -15,6 +15,7 @@ from time import monotonic
 from typing import Any
 
 import numpy as np
+
 from opgauge.harness.case.case import Case
 from opgauge.harness.judge.estimate import LEAST_PAIRS, LEVEL, Floats, estimate
 from opgauge.harness.measure import Limits

@@ -9,6 +9,7 @@ from math import inf
 from typing import Any
 
 import numpy as np
+
 from opgauge.harness.case.case import Case
 from opgauge.harness.measure import Hooks, Limits, Timed, Timer, UnfinishedError
 from opgauge.harness.result.failure import classify

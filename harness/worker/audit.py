@@ -14,6 +14,7 @@ from time import perf_counter, process_time_ns
 from typing import Any
 
 import numpy as np
+
 from opgauge.harness.worker.attempt import Attempt, WrongError
 from opgauge.harness.worker.bits import has_bits
 from opgauge.harness.worker.emphasis import choose_slices, emphasize, emphasize_all, write_inputs

@@ -16,6 +16,7 @@ from time import perf_counter
 from typing import Any
 
 import numpy as np
+
 from opgauge.harness.case.case import Case
 from opgauge.harness.measure import Limits, Timer, timer_for
 from opgauge.harness.measure.series import with_series

@@ -8,6 +8,7 @@ from importlib import import_module
 from typing import Any
 
 import numpy as np
+
 from opgauge.ops import dtype_info
 from opgauge.ops._core.backend import cupy, to_numpy
 from opgauge.ops._core.op import Array

@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+
 from opgauge.harness.case.case import Case, InputSpec
 from opgauge.harness.worker.bits import digest, has_bits
 from opgauge.harness.worker.inputs import ALIGNMENT, PAGE, empty_bytes, place

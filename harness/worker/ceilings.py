@@ -17,6 +17,7 @@ from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
 from opgauge.harness.result.result import Ceilings
 from opgauge.ops import Device, dtype_info
 from opgauge.ops._core.backend import cupy

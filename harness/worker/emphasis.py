@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+
 from opgauge.harness.case.case import Case
 from opgauge.harness.worker.inputs import with_derived
 from opgauge.harness.worker.variation import Exchange, Variation, along

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+
 from opgauge.harness.case.case import Case
 from opgauge.harness.worker.emphasis import emphasize, write_inputs
 from opgauge.harness.worker.inputs import Inputs, on_host, with_derived

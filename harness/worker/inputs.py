@@ -18,6 +18,7 @@ from itertools import count
 from typing import Any
 
 import numpy as np
+
 from opgauge.harness.case.case import Case, InputSpec
 from opgauge.harness.worker.shared_memory import allocate_shared
 from opgauge.ops import DtypeInfo, Input, TensorSpec, dtype_info, find_op

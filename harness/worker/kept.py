@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import numpy as np
+
 from opgauge.harness.case.case import Case
 from opgauge.harness.worker.verify import Expected
 from opgauge.ops import dtype_info

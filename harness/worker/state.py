@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+
 from opgauge.harness.worker.library_settings import (
     blas_threads,
     numba_threads,

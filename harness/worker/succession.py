@@ -11,6 +11,7 @@ from time import perf_counter, perf_counter_ns
 from typing import Any
 
 import numpy as np
+
 from opgauge.harness.result.time_text import time_text
 from opgauge.harness.worker.attempt import Attempt, WrongError
 from opgauge.harness.worker.bits import has_bits

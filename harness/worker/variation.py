@@ -17,6 +17,7 @@ from time import monotonic
 from typing import Any
 
 import numpy as np
+
 from opgauge.harness.case.case import Case
 from opgauge.harness.worker.inputs import make_inputs, widen
 from opgauge.harness.worker.verify import Expected

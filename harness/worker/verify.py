@@ -17,13 +17,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from threadpoolctl import ThreadpoolController
+
 from opgauge import ops
 from opgauge.harness.case.case import Case
 from opgauge.harness.result.result import Check
 from opgauge.harness.worker.inputs import Inputs
 from opgauge.ops import DtypeInfo, TensorSpec, dtype_info, find_op
 from opgauge.ops._core.op import Array
-from threadpoolctl import ThreadpoolController
 
 CHUNK = 1 << 16
 """Elements per chunk."""

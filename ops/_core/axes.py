@@ -8,6 +8,7 @@ from math import log2, prod, sqrt
 from typing import Any, SupportsIndex
 
 import numpy as np
+
 from opgauge.ops._core.errors import AxisError
 from opgauge.ops._core.op import Array, Shape
 

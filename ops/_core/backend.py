@@ -18,6 +18,7 @@ from types import ModuleType
 from typing import Any
 
 import numpy as np
+
 from opgauge.ops._core.dtype import dtype_info
 from opgauge.ops._core.errors import BackendError
 from opgauge.ops._core.op import Array, Shape

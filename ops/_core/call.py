@@ -14,6 +14,7 @@ from importlib import import_module
 from typing import Any
 
 import numpy as np
+
 from opgauge.ops._core.backend import cupy, empty, to_torch
 from opgauge.ops._core.dtype import dtype_info, dtype_name
 from opgauge.ops._core.errors import BackendError, DtypeError, ParameterError, ShapeError

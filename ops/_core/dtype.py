@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 import ml_dtypes
 import numpy as np
+
 from opgauge.ops._core.errors import DtypeError
 
 Kind = Literal["float", "int", "uint", "bool", "complex"]

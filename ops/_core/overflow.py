@@ -18,6 +18,7 @@ A bound with a negative sign is `overflowing`: its magnitude applies to finite o
 from __future__ import annotations
 
 import numpy as np
+
 from opgauge.ops._core.op import Array
 
 

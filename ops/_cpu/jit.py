@@ -17,6 +17,7 @@ from llvmlite.binding import get_host_cpu_name
 from numba import config, njit, prange, types
 from numba.core.codegen import get_host_cpu_features
 from numba.extending import intrinsic, overload
+
 from opgauge.ops._core.cache import cache_folder, is_writable
 from opgauge.ops._core.dtype import dtype_info
 from opgauge.ops._cpu.threads import load_runtime, parallel

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+
 from opgauge.ops._core.broadcast import MergedOperands
 from opgauge.ops._core.dtype import dtype_info
 from opgauge.ops._core.errors import ShapeError

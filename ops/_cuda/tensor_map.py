@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+
 from opgauge.ops._core.errors import BackendError
 from opgauge.ops._core.op import Array
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+
 from opgauge.ops._core.errors import DefinitionError
 from opgauge.ops._cuda.source import CudaSource
 

@@ -16,6 +16,7 @@ from math import prod, sqrt
 from typing import Any
 
 import numpy as np
+
 from opgauge.ops._core.dtype import dtype_info
 from opgauge.ops._core.errors import DefinitionError
 from opgauge.ops._core.op import Array

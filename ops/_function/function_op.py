@@ -8,6 +8,7 @@ from functools import cache
 from typing import Any, NamedTuple, overload
 
 import numpy as np
+
 from opgauge.ops._core.dtype import FLOATS, dtype_info
 from opgauge.ops._core.errors import DefinitionError, ShapeError
 from opgauge.ops._core.kernel import Kernel, KernelKey, param_values

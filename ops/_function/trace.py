@@ -12,6 +12,7 @@ from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
+
 from opgauge.ops._core.dtype import dtype_info
 from opgauge.ops._core.op import Array, Shape
 

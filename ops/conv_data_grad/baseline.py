@@ -6,6 +6,7 @@ from math import prod
 from typing import Any
 
 import numpy as np
+
 from opgauge.ops._core.backend import BACKENDS, namespace
 from opgauge.ops._core.dtype import FLOATS
 from opgauge.ops._core.registry import kernel

@@ -10,6 +10,7 @@ from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
+
 from opgauge.ops._core.dtype import FLOATS
 from opgauge.ops._core.kernel import Bound
 from opgauge.ops._core.registry import kernel

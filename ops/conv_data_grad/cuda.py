@@ -9,6 +9,7 @@ from math import prod
 from typing import Any
 
 import numpy as np
+
 from opgauge.ops._core.backend import namespace
 from opgauge.ops._core.dtype import FLOATS, dtype_info
 from opgauge.ops._core.kernel import Bound

@@ -9,6 +9,7 @@ from math import prod
 from typing import Any
 
 import numpy as np
+
 from opgauge.ops._core.dtype import FLOATS, dtype_info
 from opgauge.ops._core.kernel import Bound
 from opgauge.ops._cuda.source import DIVISOR, CudaSource, divisor, multiprocessors, shared_memory_bytes, widest_vector

@@ -10,6 +10,7 @@ from math import gcd, prod
 from typing import Any
 
 import numpy as np
+
 from opgauge.ops._core.dtype import dtype_info
 from opgauge.ops._core.kernel import Bound
 from opgauge.ops._cuda.gemm.gemm import AMPERE

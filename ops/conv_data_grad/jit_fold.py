@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 from numba import njit, prange
+
 from opgauge.ops._cpu.jit import INNER
 from opgauge.ops._cpu.threads import parallel
 

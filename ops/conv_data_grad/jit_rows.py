@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 from numba import get_thread_id, njit, prange
+
 from opgauge.ops._cpu.jit import INNER, narrow, widen
 from opgauge.ops._cpu.threads import parallel
 from opgauge.ops._cpu.tile.jit import GROUP, ROWS, lanes_of, multiply_tile_onto, tile_columns, turn

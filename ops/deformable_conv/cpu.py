@@ -7,6 +7,7 @@ from math import gcd
 from typing import Any
 
 import numpy as np
+
 from opgauge.ops._core.dtype import FLOATS
 from opgauge.ops._core.kernel import Bound
 from opgauge.ops._core.registry import kernel

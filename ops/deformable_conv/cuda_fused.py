@@ -11,6 +11,7 @@ from itertools import accumulate, pairwise, product
 from typing import Any
 
 import numpy as np
+
 from opgauge.ops._core.dtype import FLOATS, dtype_info
 from opgauge.ops._core.kernel import Bound
 from opgauge.ops._core.op import Shapes

@@ -7,6 +7,7 @@ from itertools import accumulate, pairwise
 from typing import Any
 
 import numpy as np
+
 from opgauge.ops._core.dtype import dtype_info
 from opgauge.ops._core.kernel import Bound
 from opgauge.ops._cuda.gemm.gemm import Matrix, product, splits_bytes, supported

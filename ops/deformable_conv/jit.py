@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 from numba import get_num_threads, get_thread_id, njit, prange
+
 from opgauge.ops._cpu.jit import INNER, narrow, widen
 from opgauge.ops._cpu.tile.jit import (
     LANES_BYTES,

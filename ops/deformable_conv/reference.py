@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+
 from opgauge.ops._core.op import Array
 from opgauge.ops.deformable_conv.rows import CORNERS, RowScatter, blend
 from opgauge.ops.deformable_conv.sampling import Piece, Samples, SamplingGeometry, pieces

@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import product
 
 import numpy as np
+
 from opgauge.ops._core.op import Array
 
 CORNERS = 4

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
+
 from opgauge.ops._core.op import Array, Shape
 
 Pair = tuple[int, int]

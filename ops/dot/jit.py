@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from numba import njit, prange
+
 from opgauge.ops._cpu.jit import INNER, narrow, widen
 from opgauge.ops._cpu.threads import parallel
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from math import log2
 
 import numpy as np
+
 from opgauge.ops._core.dtype import COMPLEX, FLOATS, dtype_info
 from opgauge.ops._core.errors import ShapeError
 from opgauge.ops._core.op import Array, Input, Op, Shape, Shapes, TensorSpec, Work, tensor_bytes

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from math import isfinite
 
 import numpy as np
+
 from opgauge.ops._core.dtype import FLOATS, INTS, dtype_info
 from opgauge.ops._core.errors import ParameterError
 from opgauge.ops._core.op import Array, Input, Op, Shape, Shapes, TensorSpec, Work, tensor_bytes

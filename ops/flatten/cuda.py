@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+
 from opgauge.ops._core.broadcast import MergedOperands
 from opgauge.ops._core.errors import ShapeError
 from opgauge.ops._core.kernel import Bound

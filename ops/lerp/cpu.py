@@ -8,6 +8,7 @@ from math import gcd, prod
 from typing import Any
 
 import numpy as np
+
 from opgauge.ops._core.broadcast import merge_operands, reduced_axes
 from opgauge.ops._core.dtype import FLOATS
 from opgauge.ops._core.kernel import Bound

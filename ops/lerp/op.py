@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from math import prod
 
 import numpy as np
+
 from opgauge.ops._core.axes import sum_units
 from opgauge.ops._core.broadcast import broadcast_shape, reduce_to, reduced_axes
 from opgauge.ops._core.dtype import FLOATS, dtype_info

@@ -6,6 +6,7 @@ from functools import partial as bind
 from typing import Any
 
 import numpy as np
+
 from opgauge.ops._core.axes import Axis, Reduction, normalize_axes, reduction_steps
 from opgauge.ops._core.dtype import FLOATS
 from opgauge.ops._core.kernel import Bound

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+
 from opgauge.ops._core.backend import cupy
 from opgauge.ops._core.dtype import dtype_info
 from opgauge.ops._core.errors import BackendError

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 from numba import njit, prange
+
 from opgauge.ops._cpu.jit import INNER, narrow, whole_registers, widen
 from opgauge.ops._cpu.threads import parallel
 

@@ -20,6 +20,7 @@ from math import log2, sqrt
 from operator import index
 
 import numpy as np
+
 from opgauge.ops._core.axes import normalize_axes, sum_pairwise
 from opgauge.ops._core.dtype import FLOATS, dtype_info
 from opgauge.ops._core.errors import ParameterError, ShapeError

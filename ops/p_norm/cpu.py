@@ -7,6 +7,7 @@ from math import inf
 from typing import Any
 
 import numpy as np
+
 from opgauge.ops._core.axes import (
     Axis,
     Reduction,

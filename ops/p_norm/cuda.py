@@ -6,6 +6,7 @@ from math import gcd, inf
 from typing import Any
 
 import numpy as np
+
 from opgauge.ops._core.axes import Axis, MergedAxes, Reduction, as_reduction, merge_axes, normalize_axes, to_rows
 from opgauge.ops._core.dtype import FLOATS, dtype_info
 from opgauge.ops._core.kernel import Bound

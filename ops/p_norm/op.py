@@ -19,6 +19,7 @@ from math import inf, isnan
 from typing import Literal
 
 import numpy as np
+
 from opgauge.ops._core.axes import Axis, normalize_axes, plain_axis, reduced_shape, sum_pairwise, sum_units
 from opgauge.ops._core.dtype import FLOATS, dtype_info
 from opgauge.ops._core.errors import ParameterError

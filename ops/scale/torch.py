@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+
 from opgauge.ops._core.backend import BACKENDS
 from opgauge.ops._core.dtype import INTS
 from opgauge.ops._core.kernel import Bound

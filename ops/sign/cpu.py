@@ -6,6 +6,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+
 from opgauge.ops._core.dtype import COMPLEX, FLOATS
 from opgauge.ops._core.kernel import Bound
 from opgauge.ops._core.registry import kernel

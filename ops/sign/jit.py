@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 from numba import njit, prange
+
 from opgauge.ops._cpu.jit import INNER, narrow, widen
 from opgauge.ops._cpu.streaming.jit import RUN, held_run, put_run, store_fence, whole_runs
 from opgauge.ops._cpu.threads import parallel

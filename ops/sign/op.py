@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
+
 from opgauge.ops._core.dtype import COMPLEX, FLOATS, INTS, dtype_info
 from opgauge.ops._core.op import Array, Input, Op, Shape, Shapes, TensorSpec, Work, tensor_bytes
 from opgauge.ops._core.registry import register

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
 from opgauge.harness import json_text
 from opgauge.harness.case.case import Case
 from opgauge.harness.case.file import load_cases

@@ -27,12 +27,12 @@ from threading import local
 
 import httpx
 import psutil
+
 from opgauge.harness.result.result import Check, Measurement, Result, Status, Trial, to_json
 from opgauge.harness.scope import Scope
 from opgauge.harness.settings import ROOT
 from opgauge.harness.store import Store, queries
 from opgauge.harness.store.tokens import create_token
-
 from tests.benchmarks.filling import fill, some_cases
 from tests.benchmarks.paint import first_paint_ms
 from tests.benchmarks.routes import Known, api, files, pages

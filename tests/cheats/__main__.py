@@ -17,7 +17,6 @@ from opgauge.harness.run.execute import LocalExecutor
 from opgauge.harness.store import Store
 from opgauge.harness.store.queries import SelfTest, add_self_test
 from opgauge.harness.trust.cheat_rates import CheatOutcome, cheat_rates
-
 from tests.cheats.catalogue import Cheat, trial
 from tests.cheats.test_cheats import LIMITS, MODULES, of_device
 

@@ -19,9 +19,9 @@ from importlib import import_module
 from typing import Any
 
 import numpy as np
+
 from opgauge.ops import find_op
 from opgauge.ops._core import registry
-
 from tests.cheats.catalogue import Run, cheat, write
 
 Arrays = dict[str, Any]

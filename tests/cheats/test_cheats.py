@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from importlib import import_module
 
 import pytest
+
 from opgauge.harness.measure import Limits
 from opgauge.harness.result.result import Status
 from opgauge.harness.run.execute import LocalExecutor
-
 from tests.cheats.catalogue import CHEATS, Cheat, trial
 
 MODULES = ("numba", "tests.cheats.undone", "tests.cheats.adaptive", "tests.cheats.mischief", "tests.cheats.on_device")

@@ -118,7 +118,6 @@ def remembers_by_first_row(inputs: Arrays, out: Arrays) -> Run:
 def remembers_by_seed(inputs: Arrays, out: Arrays) -> Run:
     """Knows the harness' inputs: draws them itself in prepare, from the case."""
     from opgauge.harness.worker.inputs import make_inputs
-
     from tests.cheats.catalogue import CHEATS, trial
 
     ready = compute("sum", dict(make_inputs(trial(CHEATS["remembers_by_seed"]).case).values))["out"]

@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+
 from opgauge.harness.case.case import Case
 from opgauge.harness.measure.cpu import CpuTimer
 from opgauge.harness.worker.attempt import Attempt, KernelFailedError

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+
 from opgauge.ops import kernel
 
 STANDARD_ERROR = 2

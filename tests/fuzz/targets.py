@@ -25,7 +25,6 @@ from opgauge.harness.store.deleting import delete_runs
 from opgauge.harness.worker import protocol
 from opgauge.ops import TuningError
 from opgauge.ops._core import tuning as tuning_files
-
 from tests.harness import foreign_files
 
 with warnings.catch_warnings():

@@ -12,6 +12,7 @@ from types import SimpleNamespace
 from typing import Any, Self
 
 import pytest
+
 from opgauge.harness.case.case import Case
 from opgauge.harness.cli import agree as verb
 from opgauge.harness.errors import WorkerError

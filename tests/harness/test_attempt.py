@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+
 from opgauge.harness.case.file import load_cases
 from opgauge.harness.measure import Limits, timer_for
 from opgauge.harness.result.result import Status, Trial

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+
 from opgauge.harness.case.case import Case
 from opgauge.harness.measure import Limits, timer_for
 from opgauge.harness.result.result import Result, Status, Trial

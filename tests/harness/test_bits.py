@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from opgauge.harness.worker import bits
 from opgauge.harness.worker.bits import digest, in_place, mixed, same_bits
 from opgauge.ops._core.backend import to_backend

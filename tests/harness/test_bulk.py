@@ -6,6 +6,7 @@ from pathlib import Path
 from threading import Event, Thread
 
 import pytest
+
 from opgauge.harness.store.bulk import Turns
 
 

@@ -10,6 +10,7 @@ from typing import Any, get_args
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from opgauge.harness.case.case import Case, GatePolicy, InputSpec, Kind, Layout
 from opgauge.harness.case.casejson import case_from_json, case_to_json
 from opgauge.harness.errors import CaseError, HarnessError

@@ -8,6 +8,7 @@ from pathlib import Path
 from textwrap import dedent
 
 import pytest
+
 from opgauge.harness.case.casejson import case_from_json, case_to_json
 from opgauge.harness.case.document import MAX_BYTES
 from opgauge.harness.case.file import load_cases

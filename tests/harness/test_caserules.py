@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+
 from opgauge.harness.case.case import Case, InputSpec
 from opgauge.harness.case.file import load_cases
 from opgauge.harness.case.hint import read_value, record_hints

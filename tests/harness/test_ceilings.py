@@ -7,12 +7,12 @@ import sys
 from dataclasses import replace
 
 import pytest
+
 from opgauge.harness.result.result import Ceilings, Measurement, Result, Status
 from opgauge.harness.result.summary import within_peaks
 from opgauge.harness.worker import ceilings
 from opgauge.harness.worker.ceilings import measure
 from opgauge.ops import BackendError, available
-
 from tests.faulty.trial import trial
 
 

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from opgauge.harness.judge.changepoint import EDGE, analyse_series, find_change_points
 
 RECORDED = Path(__file__).parent / "recordings" / "otava.json"

@@ -11,8 +11,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from opgauge.harness.store import Store
 
+from opgauge.harness.store import Store
 from tests.commandline import Done, run_here
 
 ROOT = Path(__file__).parent.parent.parent

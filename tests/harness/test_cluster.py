@@ -17,6 +17,7 @@ from threading import Thread
 from typing import TYPE_CHECKING
 
 import pytest
+
 from opgauge.harness.case.case import Case
 from opgauge.harness.cli.options import load
 from opgauge.harness.cluster import member

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+
 from opgauge.harness.cli.options import load
 from opgauge.harness.cluster import pool as cluster_pool
 from opgauge.harness.cluster.local import local_cluster, member_options

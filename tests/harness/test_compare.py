@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from opgauge.harness.judge.compare import compare, compare_run
 from opgauge.harness.judge.verdict import (
     Comparison,

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+
 from opgauge.harness.case.case import Case
 from opgauge.harness.result.result import Check, Result, Status, Trial, from_json
 from opgauge.harness.run import compiling

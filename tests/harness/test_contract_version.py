@@ -9,7 +9,6 @@ import sys
 from pathlib import Path
 
 from opgauge.harness.worker.contract import ASKED, FIELDS, OPTIONAL, incompatibility
-
 from tests.tinytree import TinyTree
 
 ROOT = Path(__file__).parent.parent.parent

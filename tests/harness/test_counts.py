@@ -7,13 +7,13 @@ import shutil
 from pathlib import Path
 
 import pytest
+
 from opgauge.harness.gate import counts
 from opgauge.harness.gate.counts import count_instructions, counter_name, read_total
 from opgauge.harness.gate.evidence import with_counts
 from opgauge.harness.gate.pool import WorkerPool
 from opgauge.harness.judge.compare import compare
 from opgauge.harness.judge.verdict import Evidence, Reason, Side, Subject, Verdict
-
 from tests.tinytree import TinyTree
 
 KERNEL = """

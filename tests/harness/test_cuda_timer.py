@@ -9,6 +9,7 @@ from typing import Any, Self
 
 import numpy as np
 import pytest
+
 from opgauge.harness.measure import Limits
 from opgauge.harness.measure.cuda import PAGE_BYTES, PLACE_BYTES, CudaTimer
 from opgauge.harness.measure.graphs import EMPTY_CALLS, STAMPS

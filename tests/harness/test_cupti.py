@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from opgauge.harness.case.case import Case
 from opgauge.harness.measure import Limits, cupti
 from opgauge.harness.measure.cupti import Collector, Record, split_calls, summarize

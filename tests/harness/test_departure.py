@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+
 from opgauge.harness.judge.departure import PRIOR_DEVIATION, SeriesSpread, find_departure, spread_of
 
 

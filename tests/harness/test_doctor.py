@@ -7,6 +7,7 @@ import threading
 from pathlib import Path
 
 import pytest
+
 from opgauge.harness.run import device_lock
 from opgauge.harness.run.device_lock import device_locks
 from opgauge.harness.run.doctor import as_facts, examine

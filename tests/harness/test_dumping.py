@@ -8,8 +8,8 @@ from typing import Any
 
 import pydantic_core
 import pytest
-from opgauge.harness.store import dumping
 
+from opgauge.harness.store import dumping
 from tests.hostile import KEYS
 
 PACKED = (array("d", [1.5, 2.0, 1e-7, 1e22]).tobytes(), b"", array("d", [1980.0]).tobytes())

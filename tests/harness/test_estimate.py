@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 import pytest
+
 from opgauge.harness.judge.estimate import LEVEL, estimate, find_modes, reject
 from opgauge.harness.judge.student import quantile, upper_tail
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from time import monotonic
 
 import pytest
+
 from opgauge.harness.case.case import Case
 from opgauge.harness.case.file import load_cases
 from opgauge.harness.cli.options import load
@@ -18,7 +19,6 @@ from opgauge.harness.explore.finding import group, shares, write_cases
 from opgauge.harness.explore.shrink import complexity, shrink
 from opgauge.harness.result.result import Measurement, Result, Status, Trial
 from opgauge.ops import find_op, kernels
-
 from tests.commandline import run_here
 
 SHIPPED = load(None)

@@ -13,6 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import event
+from sqlalchemy.exc import OperationalError
+
 from opgauge.harness.cli.app import CLOSED
 from opgauge.harness.errors import WorkerError
 from opgauge.harness.result.result import Environment, Result, Trial
@@ -20,9 +23,6 @@ from opgauge.harness.run.execute import LocalExecutor
 from opgauge.harness.run.progress import Progress, ProgressStyle
 from opgauge.harness.run.session import RunPlan, Session
 from opgauge.harness.store import Store
-from sqlalchemy import event
-from sqlalchemy.exc import OperationalError
-
 from tests.commandline import run_here
 from tests.harness.test_summary import a_result
 from tools.kills import rounds

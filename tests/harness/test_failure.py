@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 
 import pytest
+
 from opgauge.harness.result.failure import LONGEST, classify, classify_death
 from opgauge.harness.result.result import Status
 from opgauge.ops import AxisError, BackendError, CompileError, DtypeError, ShapeError

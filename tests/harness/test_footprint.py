@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+
 from opgauge.harness.case.case import Case
 from opgauge.harness.gate.evidence import metrics_of
 from opgauge.harness.gate.record import BlockOutcome

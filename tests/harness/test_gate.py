@@ -9,6 +9,7 @@ from textwrap import dedent
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from opgauge.harness.case.case import GatePolicy
 from opgauge.harness.errors import CaseFileError
 from opgauge.harness.gate.gate import Breach, ExitCode, Facts, Schedule, Spending, check_demands, judge, more_pairs

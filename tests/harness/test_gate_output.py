@@ -10,14 +10,14 @@ from xml.etree import ElementTree as ET
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from rich.console import Console
+
 from opgauge.harness.gate import report
 from opgauge.harness.gate.annotation import annotate
 from opgauge.harness.gate.junit import junit
 from opgauge.harness.gate.markdown import markdown, text
 from opgauge.harness.gate.table import show
 from opgauge.harness.judge.verdict import Comparison, Kind, Reason, Verdict
-from rich.console import Console
-
 from tests.gateruns import a_run, compared
 
 HOSTILE = (

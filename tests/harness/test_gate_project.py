@@ -10,8 +10,8 @@ from pathlib import Path
 from xml.etree import ElementTree as ET
 
 import pytest
-from opgauge.harness.gate.gate import ExitCode
 
+from opgauge.harness.gate.gate import ExitCode
 from tests.tinytree import ROOT
 
 FILES = {

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+
 from opgauge.harness.case.case import GatePolicy
 from opgauge.harness.case.file import load_cases
 from opgauge.harness.errors import NothingError
@@ -27,7 +28,6 @@ from opgauge.harness.store.queries import list_self_tests
 from opgauge.harness.trust.self_test import caught, false_alarms, out_of_reach
 from opgauge.harness.trust.share import Share
 from opgauge.harness.trust.table import caught_table
-
 from tests.commandline import run_here
 from tests.gateruns import a_run, compared
 from tests.tinytree import TinyTree

@@ -14,9 +14,9 @@ from typing import Any
 from xml.etree import ElementTree as ET
 
 import pytest
+
 from opgauge.harness.cli.gate import bisect_code
 from opgauge.harness.gate.gate import ExitCode, GateOutcome
-
 from tests.tinytree import ROOT, TinyTree
 
 QUICK = ("--pairs", "4", "--most-pairs", "4", "--block-s", "0.01", "--timeout", "2")

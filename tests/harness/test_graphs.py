@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+
 from opgauge.harness.measure.graphs import EMPTY_CALLS, REPEATS, STAMPS, Graphs
 from opgauge.harness.measure.queue import Sample
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+
 from opgauge.harness.case.case import Case
 from opgauge.harness.cli.run import host_cases
 from opgauge.harness.gate.selection import _default_devices, _holding, _host_only

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+
 from opgauge.harness.case.case import Case, InputSpec
 from opgauge.harness.worker import inputs
 from opgauge.harness.worker.inputs import (

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from opgauge.harness.case.case import Case, Imported
 from opgauge.harness.case.casejson import case_from_json, case_to_json
 from opgauge.harness.errors import CaseError, StoreError
@@ -23,7 +24,6 @@ from opgauge.harness.interchange.importing import read_file
 from opgauge.harness.report.export import ImportFileError, Quoted, as_csv, as_json, records, whole_run
 from opgauge.harness.result.result import Environment, Result, Status
 from opgauge.harness.store import Store
-
 from tests.harness import foreign_files
 from tests.harness.test_submission import a_result
 
@@ -342,8 +342,9 @@ def test_cells_in_quotes_are_those_of_a_table(texts: list[str]) -> None:
 
 def test_exports_on_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """`import` takes a file of another tool, `export` writes every format; Parquet only to a file."""
-    from opgauge.harness.cli import app
     from typer.testing import CliRunner
+
+    from opgauge.harness.cli import app
 
     monkeypatch.setenv("OPGAUGE_DB", f"sqlite:///{tmp_path}/x.db")
     path = write(tmp_path, foreign_files.google_benchmark())

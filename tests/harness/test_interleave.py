@@ -10,6 +10,7 @@ from math import inf, pi, sqrt
 from statistics import NormalDist
 
 import pytest
+
 from opgauge.harness.measure import Limits
 from opgauge.harness.result.result import Measurement, Result, Status
 from opgauge.harness.run.execute import HELD_BYTES, LocalExecutor, takes_turns
@@ -25,7 +26,6 @@ from opgauge.harness.worker.interleave import (
     next_turn,
     next_turns,
 )
-
 from tests.faulty.trial import trial
 
 LIMITS = Limits(budget_s=60.0, min_samples=3, max_samples=6, warmup_s=0.0, turns=3, scattered_samples=6)

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+
 from opgauge.harness.case.file import load_cases
 from opgauge.harness.measure import Limits
 from opgauge.harness.result.result import Status, Trial

@@ -6,14 +6,14 @@ import io
 import json
 from pathlib import Path
 
+from rich.console import Console
+
 from opgauge.harness.case.case import Case
 from opgauge.harness.report import kernels as kerneltable
 from opgauge.harness.result.result import KernelUse, Measurement, Profile, Result, Status, Trial
 from opgauge.harness.run.environment import capture
 from opgauge.harness.store import Store
 from opgauge.ops import find_op
-from rich.console import Console
-
 from tests.commandline import Done, run_here
 
 ROOT = Path(__file__).parents[2]

@@ -6,8 +6,9 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import numpy as np
-import opgauge
 import pytest
+
+import opgauge
 from opgauge.harness.errors import NothingError
 from opgauge.harness.result.result import Status
 

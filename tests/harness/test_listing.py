@@ -8,10 +8,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+
 from opgauge.harness.result.result import Calibration, Environment, Footprint, Measurement, Result, Status
 from opgauge.harness.store import Store, listing
 from opgauge.harness.store.listing import Filters
-
 from tests.harness.test_submission import a_result
 
 

@@ -7,14 +7,14 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from sqlalchemy import update
+
 from opgauge.harness.errors import StoreError
 from opgauge.harness.result.result import Environment
 from opgauge.harness.store import Store
 from opgauge.harness.store.maintenance import back_up, prune_samples
 from opgauge.harness.store.projects import ProjectSettings, save_project
 from opgauge.harness.store.tables import RunRow
-from sqlalchemy import update
-
 from tests.databases import SERVER, database
 from tests.harness.test_store import a_result
 

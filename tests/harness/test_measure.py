@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+
 from opgauge.harness.measure import Limits, timer_for
 from opgauge.harness.measure.cpu import SAMPLE_NS, CpuTimer
 from opgauge.harness.measure.cuda import SOURCE

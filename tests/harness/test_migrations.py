@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from alembic import command
 from alembic.config import Config
+from sqlalchemy import create_engine, inspect, text
+
 from opgauge.harness.errors import StoreError
 from opgauge.harness.store import Store
 from opgauge.harness.store.schema import HEAD, MIGRATIONS, version
-from sqlalchemy import create_engine, inspect, text
-
 from tests.databases import database
 
 _RUN = """INSERT INTO run (id, uuid, started, status, "commit", command, environment)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from opgauge.harness.project.revision import ownership_note
 
+from opgauge.harness.project.revision import ownership_note
 from tests.commandline import run_here
 from tests.tinytree import ROOT
 

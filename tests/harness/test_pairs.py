@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import Any, Self
 
 import pytest
+
 from opgauge.harness.case.case import Case
 from opgauge.harness.gate.gate import Schedule
 from opgauge.harness.gate.pairs import PairPlan, measure

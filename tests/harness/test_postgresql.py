@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
+from sqlalchemy import text
+
 from opgauge.harness.cli.options import command_line
 from opgauge.harness.errors import StoreError
 from opgauge.harness.result.submission import read_submission
@@ -18,8 +20,6 @@ from opgauge.harness.store.queries import list_runs
 from opgauge.harness.store.schema import HEAD, version
 from opgauge.harness.store.tables import Table
 from opgauge.harness.store.tokens import create_token, list_tokens
-from sqlalchemy import text
-
 from tests.databases import SERVER, database
 from tests.harness.test_submission import a_run
 

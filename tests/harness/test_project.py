@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from opgauge.harness.errors import ConfigurationError, TreeError
 from opgauge.harness.project.changes import matches, touched_ops
 from opgauge.harness.project.configuration import Project, find_project, read_project

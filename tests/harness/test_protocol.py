@@ -6,12 +6,12 @@ from dataclasses import fields
 from typing import Any, get_args
 
 import pytest
+
 from opgauge.harness.measure import Limits
 from opgauge.harness.result.result import Status
 from opgauge.harness.run.execute import LocalExecutor
 from opgauge.harness.worker import protocol
 from opgauge.harness.worker.serve import HANDLERS
-
 from tests.faulty.trial import trial
 
 QUICK = Limits(budget_s=0.01, min_samples=2, max_samples=3, warmup_s=0.0)

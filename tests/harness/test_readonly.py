@@ -14,8 +14,8 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from opgauge.ops._core import cache
 
+from opgauge.ops._core import cache
 from tests.tinytree import ROOT, TinyTree
 
 

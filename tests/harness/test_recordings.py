@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+
 from opgauge.harness.gate.gate import Schedule, more_pairs
 from opgauge.harness.judge.compare import compare_run
 from opgauge.harness.judge.estimate import LEAST_PAIRS, LEVEL, estimate, split_modes

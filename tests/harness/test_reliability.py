@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy.exc import OperationalError
+
 from opgauge.harness.case.case import Case
 from opgauge.harness.errors import StoreError
 from opgauge.harness.measure import Limits
@@ -27,8 +29,6 @@ from opgauge.harness.run.worker_process import Worker
 from opgauge.harness.store import Store, store
 from opgauge.harness.worker import protocol
 from opgauge.ops import find_op
-from sqlalchemy.exc import OperationalError
-
 from tests.commandline import run_here
 from tests.harness.test_summary import a_result
 

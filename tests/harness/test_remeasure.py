@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+
 from opgauge.harness.result.result import Result, Status
 from opgauge.harness.result.summary import rows
 from opgauge.harness.run import remeasure
 from opgauge.harness.run.execute import LocalExecutor
 from opgauge.harness.run.remeasure import undecided_trials
 from opgauge.harness.store import Store
-
 from tests.commandline import run_here
 from tests.harness.test_summary import a_result, on_a_gpu
 

@@ -7,6 +7,7 @@ from math import inf, nan
 from typing import Any
 
 import pytest
+
 from opgauge.harness.case.case import Case
 from opgauge.harness.measure import Limits
 from opgauge.harness.result.result import (

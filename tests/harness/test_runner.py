@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+
 from opgauge.harness.case.case import Case
 from opgauge.harness.measure import Limits
 from opgauge.harness.result.result import Ceilings, Result, Status, Trial

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+
 from opgauge.harness.gate.pairs import COARSE, is_coarsely_slower
 from opgauge.harness.gate.policy import load_policy
 from opgauge.harness.gate.record import BASE, HEAD, BlockOutcome, Job, JobRecord

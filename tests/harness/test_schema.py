@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from jsonschema import Draft202012Validator
+
 from opgauge.harness.case.document import read_documents
 from opgauge.harness.case.file import load_cases
 from opgauge.harness.case.schema import case_schema

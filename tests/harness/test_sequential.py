@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+
 from opgauge.harness.gate.gate import Schedule, more_pairs
 from opgauge.harness.judge.compare import compare_run
 from opgauge.harness.judge.estimate import Floats

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+
 from opgauge.harness.case.case import Case
 from opgauge.harness.errors import WorkerError
 from opgauge.harness.measure import Limits
@@ -20,7 +21,6 @@ from opgauge.harness.result.result import Result, Status, Trial, to_json
 from opgauge.harness.run.execute import LocalExecutor
 from opgauge.harness.worker import protocol
 from opgauge.ops import find_op
-
 from tests.faulty.trial import trial
 
 ROOT = Path(__file__).parents[2]

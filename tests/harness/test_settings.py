@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+
 from opgauge.harness.errors import SettingsError
 from opgauge.harness.settings import IMPORT_PATH, Settings, child_environment, load_settings, visible_gpu
 

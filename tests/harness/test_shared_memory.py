@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
+
 from opgauge.harness.case.case import Case
 from opgauge.harness.measure import Limits
 from opgauge.harness.result.result import Trial, to_json

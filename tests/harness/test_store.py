@@ -12,6 +12,9 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from sqlalchemy import create_engine, text, update
+from sqlalchemy.exc import OperationalError
+
 from opgauge.harness.case.case import Case
 from opgauge.harness.errors import NothingError, StoreError
 from opgauge.harness.result.result import Ceilings, Check, Environment, Measurement, Result, Status, Trial
@@ -21,9 +24,6 @@ from opgauge.harness.store.schema import HEAD, MIGRATIONS, version
 from opgauge.harness.store.store import end_lost_runs
 from opgauge.harness.store.tables import RunRow, Table
 from opgauge.ops import find_op
-from sqlalchemy import create_engine, text, update
-from sqlalchemy.exc import OperationalError
-
 from tests.databases import database
 
 ENVIRONMENT = Environment({"cpu.model": "test"}, {"commit": "abc"})

@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from opgauge.harness.case.casejson import StoredCase, case_to_json, read_stored_case, stored_case
 from opgauge.harness.errors import CaseError
 from opgauge.harness.result.result import Environment, Result, Status, Trial
 from opgauge.harness.store import Store
-
 from tests.commandline import run_here
 
 DATA: dict[str, Any] = {

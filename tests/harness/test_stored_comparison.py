@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+
 from opgauge.harness.case.case import Case
 from opgauge.harness.errors import NothingError
 from opgauge.harness.gate.gate import ExitCode

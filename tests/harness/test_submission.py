@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import func, select
+
 from opgauge.harness.case.case import Case
 from opgauge.harness.errors import HarnessError
 from opgauge.harness.report.export import whole_run
@@ -27,8 +29,6 @@ from opgauge.harness.store import Run, Store
 from opgauge.harness.store.bulk import Entered, SubmissionPart, add_part, add_run, has_run, list_parts
 from opgauge.harness.store.tables import PartRow, ResultRow, SampleRow
 from opgauge.ops import find_op
-from sqlalchemy import func, select
-
 from tests.databases import database
 from tests.hostile import HOSTILE, laden, places, put
 

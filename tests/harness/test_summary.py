@@ -9,6 +9,8 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
+from rich.console import Console
+
 from opgauge.harness.case.case import Case
 from opgauge.harness.measure.cuda import CudaTimer
 from opgauge.harness.report import export, render
@@ -18,7 +20,6 @@ from opgauge.harness.result.summary import rows, share_of_ceiling, sort_rows
 from opgauge.harness.result.time_text import time_text
 from opgauge.harness.store import Run
 from opgauge.ops import find_op
-from rich.console import Console
 
 CEILINGS = {"cpu": Ceilings("cpu", copy_gbps=10.0, matrix_gflops={"float32": 100.0})}
 RUN = Run("r", datetime(2026, 1, 1, tzinfo=UTC), None, "finished", "c", "", Environment({}, {}), 3)

@@ -12,6 +12,10 @@ from pathlib import Path
 
 import pytest
 import typer
+from rich.console import Console
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session
+
 from opgauge.harness.cli.period import period_start
 from opgauge.harness.errors import FilterError
 from opgauge.harness.report import render
@@ -24,10 +28,6 @@ from opgauge.harness.run.progress import Progress, ProgressStyle
 from opgauge.harness.store import Store
 from opgauge.harness.store.deleting import delete_runs
 from opgauge.harness.store.tables import CaseRow, ResultRow, SampleRow
-from rich.console import Console
-from sqlalchemy import func, select
-from sqlalchemy.orm import Session
-
 from tests.commandline import Done, run_here
 from tests.harness.test_summary import CEILINGS, a_result
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+
 from opgauge.harness.case.case import Case
 from opgauge.harness.measure import Limits
 from opgauge.harness.result.result import Trial, to_json
@@ -17,7 +18,6 @@ from opgauge.harness.worker import inventory, protocol
 from opgauge.ops import TuningError, find_op
 from opgauge.ops._core import tuning
 from opgauge.ops._core.backend import device_model
-
 from tests.commandline import Done, run_here
 from tests.tinytree import TinyTree
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+
 from opgauge.harness.case.case import Case
 from opgauge.harness.result.result import Environment
 from opgauge.harness.tune.file import write

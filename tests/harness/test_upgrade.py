@@ -14,6 +14,8 @@ import pytest
 from alembic import command
 from alembic.config import Config
 from alembic.script import ScriptDirectory
+from sqlalchemy import Engine, MetaData, create_engine, insert, inspect, select
+
 from opgauge.harness.result.result import Environment
 from opgauge.harness.result.submission import Submission
 from opgauge.harness.scope import Scope
@@ -22,8 +24,6 @@ from opgauge.harness.store.bulk import add_run
 from opgauge.harness.store.queries import Acknowledgement, SelfTest
 from opgauge.harness.store.schema import HEAD, MIGRATIONS, version
 from opgauge.harness.store.tokens import create_token
-from sqlalchemy import Engine, MetaData, create_engine, insert, inspect, select
-
 from tests.databases import database
 from tests.web.dataset import HARD, ceilings, results
 

@@ -10,12 +10,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from threadpoolctl import threadpool_info
+
 from opgauge.harness.case.case import Case
 from opgauge.harness.worker import verify
 from opgauge.harness.worker.inputs import make_inputs
 from opgauge.harness.worker.verify import CHUNK, Expected, check, expect
 from opgauge.ops import TensorSpec, dtype_info, find_op
-from threadpoolctl import threadpool_info
 
 
 def expected(values: Any, dtype: str = "float32", bound: Any = 0.0, reference: Any = np.float64) -> Expected:

@@ -7,6 +7,7 @@ from pathlib import Path
 from textwrap import dedent
 
 import pytest
+
 from opgauge.harness.errors import CaseFileError
 from opgauge.harness.gate.waiver import Waiver, WaiverState, load_waivers, review
 from opgauge.harness.judge.pattern import matches

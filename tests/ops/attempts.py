@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
 from opgauge.harness.case.case import Case
 from opgauge.harness.measure import timer_for
 from opgauge.harness.measure.cpu import CpuTimer

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-import opgauge
 import pytest
+
+import opgauge
 from opgauge.ops import DefinitionError, ShapeError, find_kernel, find_op
 from opgauge.ops._core import registry
 from opgauge.ops._function.error_bound import perturbation_bound

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
 from opgauge.harness.settings import Settings
 from opgauge.harness.store import Store
 from opgauge.web.app import create_app
-
 from tests.databases import SERVER, database
 from tests.web.dataset import fill
 

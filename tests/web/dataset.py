@@ -10,6 +10,7 @@ from typing import Any
 from uuid import uuid4
 
 import numpy as np
+
 from opgauge.harness.case.case import Case
 from opgauge.harness.result.result import (
     Ceilings,

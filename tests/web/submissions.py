@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 from fastapi.testclient import TestClient
+
 from opgauge.harness.report.export import whole_run
 from opgauge.harness.result.result import Ceilings, Environment
 from opgauge.harness.scope import Scope
 from opgauge.harness.store import Run, Store
 from opgauge.harness.store.tokens import create_token
-
 from tests.web.dataset import results as dataset_results
 
 STARTED = datetime(2026, 2, 1, 9, tzinfo=UTC)

@@ -11,13 +11,13 @@ import pytest
 import schemathesis
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis.errors import Unsatisfiable
+from schemathesis import GenerationMode
+
 from opgauge.harness.scope import Scope
 from opgauge.harness.settings import Settings
 from opgauge.harness.store.tokens import create_token
 from opgauge.web.app import create_app
 from opgauge.web.rate import RateLimit, RateLimits
-from schemathesis import GenerationMode
-
 from tests.databases import database
 
 EXAMPLES = int(os.environ.get("OPGAUGE_TEST_EXAMPLES", "12"))

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
+
 from opgauge.harness.errors import HarnessError
 from opgauge.harness.result.submission import parse, read_submission
-
 from tests.hostile import HOSTILE, KEYS, laden, places, put
 from tests.web.submissions import a_run, bearer
 

@@ -20,6 +20,8 @@ from typing import Any
 import pytest
 from fastapi import Request
 from fastapi.testclient import TestClient
+from sqlalchemy import Engine, func, select
+
 from opgauge.harness.scope import Scope
 from opgauge.harness.settings import ROOT
 from opgauge.harness.store import Store, bulk
@@ -27,8 +29,6 @@ from opgauge.harness.store.audit import list_audit
 from opgauge.harness.store.tables import PartRow, ResultRow
 from opgauge.harness.store.tokens import create_token
 from opgauge.web import body
-from sqlalchemy import Engine, func, select
-
 from tests.databases import database
 from tests.web.dataset import RUNS
 from tests.web.submissions import a_run, bearer, store_of

@@ -13,6 +13,8 @@ from typing import Any
 import pytest
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
+from typer.testing import CliRunner
+
 from opgauge.harness.cli import app as cli
 from opgauge.harness.errors import NothingError, StoreError
 from opgauge.harness.scope import Scope
@@ -20,8 +22,6 @@ from opgauge.harness.store import Store
 from opgauge.harness.store.tokens import count_tokens, create_token, find_token, list_tokens, note_use, revoke_token
 from opgauge.web.auth import ReadGuard, secret_of
 from opgauge.web.rate import KEPT, RateLimit, RateLimits
-from typer.testing import CliRunner
-
 from tests.web.submissions import a_run, bearer, store_of
 
 API = "/api/v1"

@@ -9,8 +9,8 @@ from html import unescape
 import plotly.graph_objects as go
 import pytest
 from fastapi.testclient import TestClient
-from opgauge.web.charts import literal, unit_of
 
+from opgauge.web.charts import literal, unit_of
 from tests.web.dataset import HOSTILE
 from tests.web.test_pages import addresses
 

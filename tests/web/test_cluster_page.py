@@ -6,6 +6,7 @@ import warnings
 from pathlib import Path
 
 import pytest
+
 from opgauge.harness.cluster.status import ClusterMember, ClusterState, TaskQueue
 from opgauge.harness.errors import SettingsError
 from opgauge.harness.settings import Settings, load_settings

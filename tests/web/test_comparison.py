@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
+from sqlalchemy import select
+
 from opgauge.harness.result.result import Environment
 from opgauge.harness.store import Store
 from opgauge.harness.store.tables import ResultRow
@@ -18,8 +20,6 @@ from opgauge.web.cache import Cache
 from opgauge.web.comparison import compare_runs
 from opgauge.web.devices import Places
 from opgauge.web.reader import Reader
-from sqlalchemy import select
-
 from tests.databases import database
 from tests.web.dataset import broken, results
 

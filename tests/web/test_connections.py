@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import uvicorn
+
 from opgauge.web import connections
 from opgauge.web.connections import ConnectionLimits, Guarded, connection_limits, protocol_options
 

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 from fastapi.testclient import TestClient
+
 from opgauge.harness.interchange import import_file
 from opgauge.harness.result import summary
 from opgauge.harness.result.submission import parse, read_submission
 from opgauge.web.cache import Cache
 from opgauge.web.reader import Reader
 from opgauge.web.rows import rows_of
-
 from tests.harness import foreign_files
 from tests.web.dataset import HOSTILE
 from tests.web.submissions import store_of

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+
 from opgauge.harness.errors import NothingError, StoreError
 from opgauge.harness.store import Store
 from opgauge.harness.store.projects import ProjectSettings, save_project
@@ -28,7 +29,6 @@ from opgauge.harness.store.webhooks import (
 from opgauge.web.cache import Cache
 from opgauge.web.notify import SIGNATURE, queue_events, send_due
 from opgauge.web.reader import Reader
-
 from tests.databases import database
 from tests.web.dataset import START, fill
 

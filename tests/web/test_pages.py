@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
+
 from opgauge.harness.gate.waiver import load_waivers
 from opgauge.harness.report.export import as_csv, as_json, records, whole_run
 from opgauge.harness.result.result import Environment
@@ -29,7 +30,6 @@ from opgauge.web.app import create_app
 from opgauge.web.reader import Reader
 from opgauge.web.regression import known_regressions
 from opgauge.web.table import written
-
 from tests.web.dataset import HOSTILE
 
 PLAIN = (

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 from fastapi.testclient import TestClient
+
 from opgauge.harness.result.submission import read_submission
 from opgauge.harness.settings import Settings
 from opgauge.harness.store import Store
 from opgauge.harness.store.bulk import add_run
 from opgauge.web.app import create_app
-
 from tests.databases import database
 from tests.web.submissions import a_run
 

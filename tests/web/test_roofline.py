@@ -11,8 +11,8 @@ from typing import Any
 import plotly.graph_objects as go
 import pytest
 from fastapi.testclient import TestClient
-from opgauge.harness.result.result import Ceilings, Check, Environment, Measurement, Result, Status, Trial
 
+from opgauge.harness.result.result import Ceilings, Check, Environment, Measurement, Result, Status, Trial
 from tests.web.dataset import HARD, HOSTILE, shapes
 from tests.web.submissions import store_of
 from tests.web.test_pages import reader_of, text_of

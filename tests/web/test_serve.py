@@ -19,6 +19,8 @@ import pytest
 import uvicorn
 from anyio.from_thread import start_blocking_portal
 from fastapi.testclient import TestClient
+from typer.testing import CliRunner
+
 from opgauge.harness.cli.app import app
 from opgauge.harness.cli.serve import is_loopback
 from opgauge.harness.errors import SettingsError
@@ -28,7 +30,6 @@ from opgauge.harness.store import Store
 from opgauge.harness.store.tokens import create_token
 from opgauge.web.app import create_app
 from opgauge.web.workers import ConnectionSharing, listen
-from typer.testing import CliRunner
 
 PATIENCE_S = 180
 """Nothing takes as long on a machine that does anything else besides."""

@@ -1,6 +1,7 @@
 """The API, `/api/v1`, described by OpenAPI; beside it `/metrics` and `/healthz`."""
 
 from fastapi import APIRouter, Depends
+
 from opgauge.web.api.answer import refuse_unknown
 from opgauge.web.api.cases import router as cases
 from opgauge.web.api.comparison import router as comparison

@@ -8,9 +8,10 @@ from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 from fastapi import HTTPException, Path, Query, Request, Response
-from opgauge.harness.case.hint import did_you_mean
 from pydantic import BaseModel
 from pydantic_core import to_json
+
+from opgauge.harness.case.hint import did_you_mean
 
 MOST = 500
 PLAIN = r"^[^\x00-\x1f\x7f]*$"

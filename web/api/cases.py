@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 from fastapi import APIRouter, HTTPException, Query, Response
+
 from opgauge.harness.store import listing, queries
 from opgauge.web.api.answer import MOST, CaseId, Limit, Name, Offset, OpName, json_answer, page, problems
 from opgauge.web.api.badge import case_badge, op_badge

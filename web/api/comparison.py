@@ -6,6 +6,7 @@ from collections import Counter
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Response
+
 from opgauge.web.api.answer import PLAIN, Limit, Name, Offset, json_answer, page, problems
 from opgauge.web.api.models import ComparisonPage, RegressionPage
 from opgauge.web.comparison import Compared, compare_runs, differences, resolve, sort_compared

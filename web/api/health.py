@@ -9,6 +9,9 @@ from typing import Any
 from anyio import CapacityLimiter, move_on_after, to_thread
 from anyio.lowlevel import RunVar
 from fastapi import APIRouter, Request, Response
+from sqlalchemy import Engine, select
+from sqlalchemy.exc import SQLAlchemyError
+
 from opgauge.harness.result.result import Status
 from opgauge.harness.store import queries
 from opgauge.harness.store.schema import HEAD
@@ -19,8 +22,6 @@ from opgauge.web.deps import CacheOf, ReaderOf
 from opgauge.web.observe import POOL, service_metrics
 from opgauge.web.reader import Reader
 from opgauge.web.regression import RegressionState, known_regressions
-from sqlalchemy import Engine, select
-from sqlalchemy.exc import SQLAlchemyError
 
 router = APIRouter(tags=["health"])
 DATABASE_S = 2.0

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 from fastapi import APIRouter, HTTPException, Path, Query, Response
+
 from opgauge.harness.result.result import Status
 from opgauge.harness.store import listing
 from opgauge.harness.store.listing import Filters

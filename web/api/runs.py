@@ -7,6 +7,8 @@ from datetime import UTC, datetime
 from typing import Annotated
 
 from fastapi import APIRouter, HTTPException, Query, Response
+from pydantic import BeforeValidator
+
 from opgauge.harness.result.result import to_json
 from opgauge.harness.store import queries
 from opgauge.harness.store.queries import RunInfo
@@ -15,7 +17,6 @@ from opgauge.web.api.models import RunPage, WholeRunModel
 from opgauge.web.api.records import run_record
 from opgauge.web.deps import ReaderOf
 from opgauge.web.reader import Reader
-from pydantic import BeforeValidator
 
 router = APIRouter(tags=["runs"])
 _DAY = re.compile(r"\d{4}-\d{2}-\d{2}")

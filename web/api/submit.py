@@ -14,6 +14,9 @@ from typing import Annotated
 from anyio import CapacityLimiter, to_thread
 from anyio.lowlevel import RunVar
 from fastapi import APIRouter, Depends, HTTPException, Path, Request, Response
+from sqlalchemy import Engine
+from sqlalchemy.exc import OperationalError
+
 from opgauge.harness.errors import HarnessError
 from opgauge.harness.result.submission import FORMAT, STATUSES, Submission, join, parse, read_run_id, read_submission
 from opgauge.harness.scope import Scope
@@ -25,8 +28,6 @@ from opgauge.web.api.models import PartPage, SubmittedModel
 from opgauge.web.auth import audit, check_project, require
 from opgauge.web.body import Body, body_of, unpack
 from opgauge.web.deps import StoreOf
-from sqlalchemy import Engine
-from sqlalchemy.exc import OperationalError
 
 router = APIRouter(tags=["submissions"])
 PARTS = 1000

@@ -1,6 +1,7 @@
 """The pages, one file each; every one has its filters in its address."""
 
 from fastapi import APIRouter
+
 from opgauge.web.assets import style_ids
 from opgauge.web.pages import (
     case,

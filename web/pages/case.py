@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import yaml
 from fastapi import APIRouter, HTTPException, Path, Request, Response
+
 from opgauge.harness.result.summary import BASELINE, OPTIMIZED, PEERS, bound_of, remarks
 from opgauge.harness.store import listing, queries
 from opgauge.harness.store.queries import CaseInfo, Detail, Past, RunInfo

@@ -6,6 +6,7 @@ from threading import Lock
 from time import monotonic
 
 from fastapi import APIRouter, HTTPException, Request, Response
+
 from opgauge.harness.cluster.status import ClusterState, look
 from opgauge.harness.errors import SettingsError
 from opgauge.web.view import render

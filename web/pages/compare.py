@@ -8,6 +8,7 @@ from math import inf
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Query, Request, Response
+
 from opgauge.harness.errors import NothingError
 from opgauge.web import charts
 from opgauge.web.comparison import Compared, compare_runs, device_choices, differences, resolve, sort_compared

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
+
 from opgauge.web import coverage
 from opgauge.web.comparison import resolve
 from opgauge.web.deps import CacheOf, ReaderOf

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
+
 from opgauge.web.deps import CacheOf, ReaderOf
 from opgauge.web.device_comparison import case_times, device_standings, reached_peaks
 from opgauge.web.pages.query import Number, Word

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, HTTPException, Path, Request, Response
+
 from opgauge.harness.store import queries
 from opgauge.harness.store.queries import Detail
 from opgauge.web import charts, roofline

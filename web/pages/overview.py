@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
+
 from opgauge.web.deps import CacheOf, ReaderOf
 from opgauge.web.overview import OpStanding, standings
 from opgauge.web.pages.query import Word

@@ -12,6 +12,7 @@ from typing import Any
 import yaml
 from fastapi import APIRouter, HTTPException, Request, Response
 from fastapi.responses import RedirectResponse
+
 from opgauge.harness.scope import Scope
 from opgauge.harness.store import queries
 from opgauge.harness.store.queries import Acknowledgement

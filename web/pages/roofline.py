@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
+
 from opgauge.harness.result.summary import OPTIMIZED
 from opgauge.web import roofline
 from opgauge.web.comparison import resolve

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, HTTPException, Path, Request, Response
+
 from opgauge.harness.json_text import write_compact
 from opgauge.harness.report.export import whole_run
 from opgauge.harness.result.result import Status

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
+
 from opgauge.web.deps import CacheOf, ReaderOf
 from opgauge.web.pages.query import Text
 from opgauge.web.search import search

@@ -8,6 +8,7 @@ from statistics import median
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
+
 from opgauge.harness.result.summary import PEERS
 from opgauge.harness.result.time_text import time_text
 from opgauge.harness.store import queries

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from alembic import context
+
 from opgauge.harness.store.tables import Table
 
 context.configure(

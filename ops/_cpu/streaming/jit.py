@@ -13,6 +13,7 @@ from llvmlite import ir
 from numba import carray, njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
+
 from opgauge.ops._cpu.jit import INNER, address
 from opgauge.ops._cpu.streaming import LINE_BYTES
 

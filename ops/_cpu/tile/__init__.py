@@ -6,6 +6,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+
 from opgauge.ops._core.kernel import Bound
 from opgauge.ops._cpu.threads import count
 

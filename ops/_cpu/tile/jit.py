@@ -14,6 +14,7 @@ from llvmlite.binding import get_host_cpu_features, initialize_native_asmparser
 from numba import njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic, models, register_model
+
 from opgauge.ops._cpu.jit import address
 from opgauge.ops._cpu.tile.assembly import Product, sums_of
 

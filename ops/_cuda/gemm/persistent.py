@@ -6,6 +6,7 @@ from itertools import product
 from typing import Any
 
 import numpy as np
+
 from opgauge.ops._core.dtype import dtype_info
 from opgauge.ops._core.kernel import Bound
 from opgauge.ops._core.tuning import Parameter, declare

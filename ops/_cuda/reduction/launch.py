@@ -7,6 +7,7 @@ from itertools import product
 from typing import Any
 
 import numpy as np
+
 from opgauge.ops._core.axes import MergedAxes, Reduction
 from opgauge.ops._core.kernel import Bound
 from opgauge.ops._core.op import Array

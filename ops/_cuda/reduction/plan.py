@@ -12,6 +12,7 @@ from math import gcd
 from typing import Any, NamedTuple
 
 import numpy as np
+
 from opgauge.ops._core.axes import MergedAxes, Reduction
 from opgauge.ops._core.errors import AxisError
 from opgauge.ops._core.op import Array

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
 from opgauge.harness.case.case import Case
 from opgauge.ops.conv_data_grad.op import ConvGeometry, geometry
 

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from opgauge.harness.case.case import Case
 from opgauge.harness.measure.cpu import CpuTimer
 from opgauge.harness.worker.attempt import Attempt
 from opgauge.harness.worker.verify import expect
 from opgauge.ops import FLOATS, ParameterError, ShapeError, find_kernel, find_op
-
 from tests.ops.attempts import case_of, complaint, inputs_of, ours, outputs_of, passes
 from tests.ops.conv_data_grad.scattering import MISTAKES, scatter
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
+
 from opgauge.ops import ShapeError
 from opgauge.ops.conv_data_grad import cpu
 from opgauge.ops.conv_data_grad.op import ConvDataGradParams, geometry
-
 from tests.ops.attempts import complaint, inputs_of
 from tests.ops.conv_data_grad.test_conv_data_grad import LAYOUTS, Convolution
 

@@ -9,11 +9,11 @@ from itertools import product
 from math import prod
 
 import pytest
+
 from opgauge.ops._core.dtype import FLOATS
 from opgauge.ops.conv_data_grad import cuda_direct
 from opgauge.ops.conv_data_grad.cuda_direct import DirectConfig, configs, pays, select
 from opgauge.ops.conv_data_grad.op import ConvDataGradParams, ConvGeometry, geometry
-
 from tests.emulation.emulator import Emulator, complaint, emulated
 from tests.ops.attempts import inputs_of
 from tests.ops.conv_data_grad.test_conv_data_grad import LAYOUTS, Convolution

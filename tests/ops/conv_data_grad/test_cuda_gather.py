@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from hypothesis import given, settings
+
 from opgauge.harness.worker.verify import expect
 from opgauge.ops.conv_data_grad.cuda_gather import (
     AXES,
@@ -22,7 +23,6 @@ from opgauge.ops.conv_data_grad.cuda_gather import (
     layouts,
 )
 from opgauge.ops.conv_data_grad.op import ConvDataGradParams, ConvGeometry, geometry
-
 from tests.ops.attempts import inputs_of
 from tests.ops.conv_data_grad.test_conv_data_grad import FIXED, Convolution, convolutions
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from opgauge.ops._cuda.gemm import cooperative, persistent, ping_pong, stationary_registers
 from opgauge.ops._cuda.source import CudaSource
 

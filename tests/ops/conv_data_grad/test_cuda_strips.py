@@ -8,11 +8,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+
 from opgauge.ops._core.tuning import override
 from opgauge.ops._cuda.gemm import gemm, stationary_registers
 from opgauge.ops._cuda.gemm.gemm import Matrix
 from opgauge.ops._cuda.gemm.hopper import DTYPES
-
 from tests.ops.conv_data_grad.trial import Size, judge_of
 
 SIZES: tuple[Size, ...] = (

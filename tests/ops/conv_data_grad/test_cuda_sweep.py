@@ -5,11 +5,11 @@ from __future__ import annotations
 from itertools import product
 
 import pytest
+
 from opgauge.ops._core.tuning import override
 from opgauge.ops._cuda.gemm import persistent
 from opgauge.ops._cuda.gemm.hopper import LARGEST_BLOCK
 from opgauge.ops._cuda.gemm.persistent import BLOCKS, FIRST, LAST, MULTIPROCESSOR, RESERVED
-
 from tests.ops.conv_data_grad.trial import Size, in_every_way, judge_of
 
 CHOICES = ((64, 1024), (128, 1024), (128, 256), (128, 64))

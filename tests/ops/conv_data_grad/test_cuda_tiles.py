@@ -6,11 +6,11 @@ from itertools import product
 
 import numpy as np
 import pytest
+
 from opgauge.ops._core.tuning import override
 from opgauge.ops._cuda.gemm import cooperative, gemm
 from opgauge.ops._cuda.gemm.cooperative import SHAPES
 from opgauge.ops._cuda.gemm.gemm import Matrix
-
 from tests.ops.conv_data_grad.trial import Size, in_every_way, judge_of
 
 SIZES: tuple[Size, ...] = (

@@ -5,10 +5,10 @@ from __future__ import annotations
 from itertools import product
 
 import pytest
+
 from opgauge.ops._core.tuning import override
 from opgauge.ops._cuda.gemm import gemm, ping_pong
 from opgauge.ops._cuda.gemm.hopper import LARGEST_BLOCK
-
 from tests.ops.conv_data_grad.trial import Size, in_every_way, judge_of
 
 SIZES: tuple[Size, ...] = (

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+
 from opgauge.ops import BackendError, DtypeError, KernelNotFoundError, ParameterError, ShapeError, call
 
 torch = pytest.importorskip("torch")

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+
 from opgauge.ops import FLOATS, dtype_info
 from opgauge.ops._core.tuning import override
 from opgauge.ops._cuda.pointwise import VECTOR_BYTES
-
 from tests.ops.attempts import case_of, complaint, inputs_of
 
 CALLS: list[tuple[str, tuple[str, ...], dict[str, Any]]] = [

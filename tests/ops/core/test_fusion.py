@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from opgauge.ops._core.fusion import ADDEND, Fusion, fuse_add_to_output
 from opgauge.ops._core.graph import Graph, Node
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from opgauge.ops._core.errors import GraphError
 from opgauge.ops._core.graph import Graph, Node
 

@@ -15,6 +15,7 @@ import pytest
 from numba import njit
 from numba.core.codegen import get_host_cpu_features
 from numpy.typing import NDArray
+
 from opgauge import ops
 from opgauge.harness.settings import IMPORT_PATH
 from opgauge.ops import dtype_info

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+
 from opgauge import ops
 from opgauge.ops import find_op
 from opgauge.ops._core.tuning import override

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+
 from opgauge.ops import find_kernel
 from opgauge.ops._core.axes import as_reduction, merge_axes, reduction_steps
 from opgauge.ops._core.errors import AxisError

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+
 from opgauge.ops import dtype_info, find_kernel, find_op
 from opgauge.ops._cpu import streaming
 from opgauge.ops._cpu.streaming.jit import RUN, whole_runs

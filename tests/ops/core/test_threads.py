@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from numba import get_num_threads, prange
+
 from opgauge.ops import dtype_info, find_kernel, find_op
 from opgauge.ops._cpu import threads
 from opgauge.ops._cpu.threads import count, load_runtime, parallel

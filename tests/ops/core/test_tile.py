@@ -21,6 +21,7 @@ import pytest
 def test_a_square_of_lanes_is_turned_and_its_surroundings_left(dtype: Any, wide: Any) -> None:
     """Element (i, j) becomes (j, i) as a number, and nothing outside the square is written."""
     from numba import njit
+
     from opgauge.ops._cpu.jit import storage
     from opgauge.ops._cpu.tile.jit import LANES_BYTES, turn
 
@@ -43,6 +44,7 @@ def test_a_square_of_lanes_is_turned_and_its_surroundings_left(dtype: Any, wide:
 def test_a_tile_is_a_sum_of_products(monkeypatch: pytest.MonkeyPatch, dtype: Any, *, in_assembly: bool) -> None:
     """Rows and steps may lie anywhere; numbers are whole, so that sums are exact; what is around the tile is left."""
     from numba import njit
+
     from opgauge.ops._cpu.tile import jit as tile
 
     if in_assembly and not tile.IN_ASSEMBLY:

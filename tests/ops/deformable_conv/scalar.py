@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
 from opgauge.ops.deformable_conv.op import DeformableConvParams
 
 Array = NDArray[Any]

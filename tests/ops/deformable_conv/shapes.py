@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 from hypothesis import strategies as st
+
 from opgauge.harness.case.case import Case
 from opgauge.harness.worker.inputs import Inputs
 from opgauge.ops import FLOATS
-
 from tests.ops.attempts import case_of, inputs_of
 
 Shape = tuple[int, ...]

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+
 from opgauge.harness.case.case import Case
 from opgauge.harness.case.file import load_cases
 from opgauge.harness.measure import timer_for
@@ -18,7 +19,6 @@ from opgauge.ops._core.tuning import override
 from opgauge.ops.deformable_conv import cuda_fused
 from opgauge.ops.deformable_conv.cuda_fused import DTYPES, HALVES, FusedLayout, best_splits, layout_of
 from opgauge.ops.deformable_conv.op import geometry
-
 from tests.ops.attempts import inputs_of
 from tests.ops.deformable_conv.scalar import NOWHERE
 from tests.ops.deformable_conv.shapes import convolution, grouped

@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 from hypothesis import given, settings
+
 from opgauge.harness.case.case import Case
 from opgauge.harness.worker.inputs import Inputs
 from opgauge.harness.worker.verify import expect
 from opgauge.ops import ParameterError, find_op
-
 from tests.ops.attempts import case_of, complaint, inputs_of, ours, passes
 from tests.ops.deformable_conv.sampled import by_grid_sample
 from tests.ops.deformable_conv.shapes import CASES, Drawn, convolution, convolutions, scattered

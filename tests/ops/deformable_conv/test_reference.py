@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+
 from opgauge.ops.deformable_conv import rows, sampling
 from opgauge.ops.deformable_conv.op import geometry
 from opgauge.ops.deformable_conv.reference import gradient_bounds, gradients, output, output_bounds
 from opgauge.ops.deformable_conv.rows import CORNERS, RowScatter, blend
-
 from tests.ops.deformable_conv.shapes import CASES, scattered
 
 OP = "deformable_conv_grad"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import product
 
 import pytest
+
 from opgauge.harness.case.case import Case
 from opgauge.harness.measure import timer_for
 from opgauge.harness.worker.attempt import Attempt
@@ -14,7 +15,6 @@ from opgauge.ops.deformable_conv import cuda_spread
 from opgauge.ops.deformable_conv.cuda_fused import DTYPES
 from opgauge.ops.deformable_conv.cuda_spread import SpreadLayout, spread_of
 from opgauge.ops.deformable_conv.op import geometry
-
 from tests.ops.deformable_conv.shapes import convolution, grouped, scattered
 
 OP = "deformable_conv_grad"

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from opgauge.ops import ShapeError, dtype_info, find_op
 from opgauge.ops.dot.op import DTYPES
-
 from tests.ops.attempts import case_of, complaint, inputs_of, outputs_of, passes
 
 IMPLEMENTATIONS = ("baseline", "optimized")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+
 from opgauge.ops import AxisError, ParameterError, find_kernel, find_op
 from opgauge.ops.flatten.op import flat_shape
-
 from tests.ops.attempts import ours
 
 PARAMS = find_op("flatten").params

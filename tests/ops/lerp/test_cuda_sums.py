@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+
 from opgauge import ops
 from opgauge.ops import FLOATS, find_kernel
 from opgauge.ops._cuda.pointwise import THREADS
 from opgauge.ops.lerp.cuda_grad import CROSSED_ROWS, IN_FLIGHT, WARP
-
 from tests.ops.attempts import case_of, complaint, inputs_of
 
 Shape = tuple[int, ...]

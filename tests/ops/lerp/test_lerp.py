@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from opgauge.ops import ParameterError, ShapeError, call, dtype_info, find_op
 
+from opgauge.ops import ParameterError, ShapeError, call, dtype_info, find_op
 from tests.ops.attempts import case_of, complaint, inputs_of, ours, outputs_of, passes
 
 Shape = tuple[int, ...]

@@ -5,10 +5,10 @@ from __future__ import annotations
 from math import prod
 
 import pytest
+
 from opgauge.ops import FLOATS
 from opgauge.ops._cpu import threads
 from opgauge.ops.lerp.sums import FIX_UP, SUM_THREADS, SumPlan, partial_places, sum_plan
-
 from tests.ops.attempts import case_of, complaint, inputs_of
 
 Shape = tuple[int, ...]

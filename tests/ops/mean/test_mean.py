@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from opgauge.ops import FLOATS, AxisError, KernelNotFoundError, dtype_info, find_kernel, find_op
 
+from opgauge.ops import FLOATS, AxisError, KernelNotFoundError, dtype_info, find_kernel, find_op
 from tests.ops.attempts import case_of, complaint, inputs_of, outputs_of, passes
 
 IMPLEMENTATIONS = ("baseline", "optimized")

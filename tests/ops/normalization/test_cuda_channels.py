@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+
 from opgauge import ops
 from opgauge.ops import FLOATS, dtype_info, find_kernel
 from opgauge.ops._core.tuning import override
@@ -20,7 +21,6 @@ from opgauge.ops.normalization.channels_first import (
     WRITTEN,
     GroupLayout,
 )
-
 from tests.ops.attempts import case_of, complaint, inputs_of
 
 IMAGES = (1, 2, 5, 16, 32, 99, 256)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+
 from opgauge import ops
 from opgauge.ops import FLOATS, find_kernel
 from opgauge.ops.normalization import channels_last
 from opgauge.ops.normalization.call import MOST_PARTIALS, WARP, View
 from opgauge.ops.normalization.channels_last import COLUMN_LANES, COLUMN_THREADS, WIDE_LANES, WIDE_SPLITS, Tiles
-
 from tests.ops.attempts import case_of, complaint, inputs_of
 
 IMAGES = (1, 2, 5, 16, 32, 99, 784, 6272, 25_088, 1 << 20)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from opgauge.ops.normalization import channels_first
 from opgauge.ops.normalization.call import View
 from opgauge.ops.normalization.channels_first import Block

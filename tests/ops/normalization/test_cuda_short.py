@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+
 from opgauge.ops import FLOATS
 from opgauge.ops.normalization import channels_last
 from opgauge.ops.normalization.call import WARP, View
 from opgauge.ops.normalization.channels_last import COLUMN_THREADS, Short
-
 from tests.ops.attempts import case_of, complaint, inputs_of
 
 ROWS = (2, 3, 4, 15, 16, 17, 31, 32, 33, 64, 99, 255, 256, 257, 511, 513, 1000, 1023, 1024)

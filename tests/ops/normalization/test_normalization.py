@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from opgauge.harness.case.case import Case
 from opgauge.harness.worker.inputs import Inputs
 from opgauge.harness.worker.verify import expect
 from opgauge.ops import FLOATS, AxisError, OpError, ParameterError, ShapeError, find_op
-
 from tests.ops.attempts import case_of, complaint, inputs_of, ours, outputs_of, passes
 
 OP = "normalization"

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+
 from opgauge.harness.case.case import Case
 from opgauge.harness.worker.inputs import Inputs
 from opgauge.harness.worker.verify import expect
 from opgauge.ops import FLOATS, dtype_info
-
 from tests.ops.attempts import case_of, inputs_of, passes
 
 Array = NDArray[Any]

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+
 from opgauge import ops
 from opgauge.ops import FLOATS, dtype_info
 from opgauge.ops._core.axes import Reduction

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from opgauge.ops import FLOATS, OpError, dtype_info
 
+from opgauge.ops import FLOATS, OpError, dtype_info
 from tests.ops.attempts import case_of, complaint, inputs_of, ours, outputs_of, passes
 
 ORDERS = (-inf, -2.5, -1.0, 0.0, 0.3, 0.5, 1.0, 1.5, 2.0, 2.2, 2.5, 3.0, 5.0, inf, "fro")

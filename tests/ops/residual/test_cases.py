@@ -6,6 +6,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+
 from opgauge.harness.case.case import Case
 from opgauge.harness.case.file import load_cases
 from opgauge.ops.residual.resnet50 import sites

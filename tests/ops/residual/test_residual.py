@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+
 from opgauge import ops
 from opgauge.ops.residual.op import written
 

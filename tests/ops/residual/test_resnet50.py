@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
+
 from opgauge.ops._core.fusion import ADDEND, fuse_add_to_output
 from opgauge.ops.residual.resnet50 import sites, training_graph
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from opgauge.ops import ParameterError, ShapeError, find_kernel, find_op
 
+from opgauge.ops import ParameterError, ShapeError, find_kernel, find_op
 from tests.ops.attempts import case_of, complaint, inputs_of, ours, passes
 
 

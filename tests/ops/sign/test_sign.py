@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+
 from opgauge.ops import dtype_info, find_kernel, find_op
 from opgauge.ops._core.backend import to_backend, to_numpy
 

@@ -14,10 +14,11 @@ from time import sleep
 import pytest
 import uvicorn
 from fastapi import FastAPI
+from playwright.sync_api import Browser, ConsoleMessage, Page, sync_playwright
+
 from opgauge.harness.settings import Settings
 from opgauge.web.app import create_app
 from opgauge.web.reader import Reader
-from playwright.sync_api import Browser, ConsoleMessage, Page, sync_playwright
 
 CHROMIUM = shutil.which("chromium")
 ARGUMENTS = [

@@ -6,11 +6,11 @@ import re
 from pathlib import Path
 
 import pytest
+from playwright.sync_api import Browser, Page, expect
+
 from opgauge.harness.scope import Scope
 from opgauge.harness.store.tokens import create_token
 from opgauge.web.regression import known_regressions
-from playwright.sync_api import Browser, Page, expect
-
 from tests.web.browser.conftest import Site, watching
 from tests.web.dataset import HOSTILE
 

@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 
 import sqlalchemy as sa
 from alembic import op
+
 from opgauge.harness.result.result import Environment
 from opgauge.harness.store.run_columns import run_columns
 
