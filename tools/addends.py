@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from opgauge.harness.result.result import Ceilings, Result
+from opgauge.harness.result.ceilings import Ceilings
+from opgauge.harness.result.result import Result
 from opgauge.harness.result.summary import OPTIMIZED
 from opgauge.ops import dtype_info
 from opgauge.ops.residual.resnet50 import sites

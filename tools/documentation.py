@@ -17,7 +17,8 @@ from typing import Any
 import typer
 from rich.table import Table
 
-from opgauge.harness.result.result import Ceilings, Environment
+from opgauge.harness.result.ceilings import Ceilings
+from opgauge.harness.result.result import Environment
 from opgauge.harness.result.submission import Submission, parse, read_submission
 from tools.addends import Addend
 

@@ -27,7 +27,7 @@ from opgauge.harness.run.execute import LocalExecutor
 from opgauge.harness.run.runner import plan, run
 from opgauge.harness.run.tree import checkout
 from opgauge.harness.run.worker_process import PRELOADED
-from opgauge.harness.store.queries import RunInfo
+from opgauge.harness.store.run_queries import RunInfo
 from opgauge.harness.trust import planted
 from opgauge.harness.worker.interleave import TURNS
 

@@ -20,10 +20,10 @@ import numpy as np
 from opgauge.harness.json_text import write_compact
 from opgauge.harness.judge.changepoint import ChangePoint
 from opgauge.harness.result.summary import BASELINE, OPTIMIZED
-from opgauge.harness.store.queries import RunInfo
+from opgauge.harness.store.run_queries import RunInfo
 from opgauge.web.history import History
+from opgauge.web.level import Level
 from opgauge.web.profile import KernelTime
-from opgauge.web.reader import Level
 from opgauge.web.rows import CaseLevels
 
 _PEER_SLOTS = {"torch": "torch", "torch_compile": "compile", "torchvision": "vision"}

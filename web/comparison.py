@@ -6,31 +6,28 @@ runs, so that a large change is named at once. Small ones need `opgauge gate`.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
-from math import exp, inf, log, sqrt
+from math import exp, inf, log
 from typing import NamedTuple
 
 from opgauge.harness.errors import NothingError
 from opgauge.harness.judge.compare import compare, compare_run
 from opgauge.harness.judge.departure import SeriesSpread, spread_of
-from opgauge.harness.judge.verdict import Comparison, Evidence, Kind, Metrics, Rule, Side, Subject, Verdict
-from opgauge.harness.result.result import Ceilings, Environment, Status
-from opgauge.harness.store import listing, queries
-from opgauge.harness.store.listing import Judged
-from opgauge.harness.store.queries import CaseInfo, RunInfo
-from opgauge.web.profile import number
-from opgauge.web.reader import GRAVE, Level, Reader, device_names
+from opgauge.harness.judge.verdict import Comparison, Evidence, Kind, Rule, Subject, Verdict
+from opgauge.harness.result.ceilings import Ceilings
+from opgauge.harness.result.result import Environment
+from opgauge.harness.store import run_queries
+from opgauge.harness.store.queries import CaseInfo
+from opgauge.harness.store.run_queries import RunInfo
+from opgauge.web.compared_trial import USUAL, ComparedTrial, TrialKey, read_trials
+from opgauge.web.devices import device_names
+from opgauge.web.level import Level
+from opgauge.web.reader import Reader
 from opgauge.web.regression import change_points, timed
 
-MOST = 5000
 LEAST_COMMIT = 6
-"""Most results of a run that are compared; fewest characters that name a commit."""
-USUAL = Rule()
-"""Rule of cases without a threshold of their own."""
-_BAD = frozenset(map(str, GRAVE))
+"""Fewest characters that name a commit."""
 
 
 class Compared(NamedTuple):
@@ -63,27 +60,10 @@ class Difference:
     hard: bool
 
 
-_Key = tuple[str, str, str]
-"""Case id, implementation, device."""
-
-
-@dataclass(slots=True)
-class ComparedTrial:
-    """A case by one implementation on one device of a run: medians and calibration of its processes, and its status."""
-
-    case: CaseInfo
-    rule: Rule
-    device: str
-    bytes: int
-    times: tuple[float, ...]
-    calibrations: tuple[float, ...]
-    side: Side
-
-
 def resolve(reader: Reader, text: str) -> RunInfo:
     """The run with this beginning of its id or commit, or the newest of this branch. Raises NothingError."""
     wanted = text.strip()
-    by_id = queries.find_runs(reader.engine, wanted, project=reader.project) if wanted else []
+    by_id = run_queries.find_runs(reader.engine, wanted, project=reader.project) if wanted else []
     if len(by_id) == 1:
         return by_id[0]
     if len(by_id) > 1:
@@ -160,7 +140,7 @@ def _spread(levels: Sequence[Level], left_out: Collection[int]) -> SeriesSpread:
     return spread_of(longest) if len(longest) > 1 else SeriesSpread()
 
 
-def _with_series(one: Compared, spreads: Mapping[_Key, SeriesSpread], models: Mapping[str, str]) -> Compared:
+def _with_series(one: Compared, spreads: Mapping[TrialKey, SeriesSpread], models: Mapping[str, str]) -> Compared:
     """The comparison with the model of its device, judged by its series if its pairs were too few to say anything."""
     one = one._replace(model=models.get(one.device, ""))
     if one.verdict is not Verdict.UNDECIDED or one.pairs >= USUAL.alarm_pairs or one.ratio is None:
@@ -183,7 +163,7 @@ def sort_compared(found: Sequence[Compared]) -> list[Compared]:
 class _Pair(NamedTuple):
     """A case by one implementation on both sides, to be judged."""
 
-    key: _Key
+    key: TrialKey
     base: ComparedTrial | None
     head: ComparedTrial | None
 
@@ -231,40 +211,12 @@ def _compared(pair: _Pair, found: Comparison, ratio: float | None) -> Compared:
     )
 
 
-def _trials(reader: Reader, run: RunInfo, device: str, *, across: bool) -> dict[_Key, ComparedTrial]:
-    trials = reader.kept("trials", run, lambda: _read_trials(reader, run))
+def _trials(reader: Reader, run: RunInfo, device: str, *, across: bool) -> dict[TrialKey, ComparedTrial]:
+    trials = reader.kept("trials", run, lambda: read_trials(reader, run))
     if not device:
         return trials
     chosen = {key: one for key, one in trials.items() if key[2] == device}
     return {(*key[:2], ""): one for key, one in chosen.items()} if across else chosen
-
-
-def _read_trials(reader: Reader, run: RunInfo) -> dict[_Key, ComparedTrial]:
-    """Trials of a run, read once for all comparisons, as reading dominates their time."""
-    judged = listing.list_judged(reader.engine, run.key, MOST)
-    infos = reader.cases({one.case_key for one in judged})
-    rules = {key: _rule_for(info) for key, info in infos.items()}
-    found: dict[tuple[int, str, str], list[Judged]] = {}
-    for one in judged:
-        found.setdefault((one.case_key, one.implementation, one.device), []).append(one)
-    return {
-        (infos[key].case_id, implementation, device): _trial(infos[key], rules[key], blocks)
-        for (key, implementation, device), blocks in found.items()
-        if key in infos
-    }
-
-
-def _trial(case: CaseInfo, rule: Rule, blocks: list[Judged]) -> ComparedTrial:
-    first = blocks[0]
-    if len(blocks) == 1:
-        times: tuple[float, ...] = (first.median_ns,) if first.median_ns else ()
-        side = _side_of(first.status, first.reason, first.peak, first.footprint)
-        return ComparedTrial(
-            case, rule, first.device, first.bytes, times, _calibrations(blocks) if first.calibration else (), side
-        )
-    blocks = sorted(blocks, key=lambda one: one.block)
-    times = tuple([one.median_ns for one in blocks if one.median_ns])
-    return ComparedTrial(case, rule, blocks[0].device, blocks[0].bytes, times, _calibrations(blocks), _side(blocks))
 
 
 def _evidence(pair: _Pair, fastest: Mapping[str, float]) -> Evidence:
@@ -306,64 +258,11 @@ def _floor_ns(head: ComparedTrial, fastest: Mapping[str, float]) -> float | None
     return head.bytes / rate if rate and head.bytes else None
 
 
-def _rule_for(case: CaseInfo) -> Rule:
-    gate = case.data.get("gate")
-    threshold = gate.get("threshold") if isinstance(gate, Mapping) else None
-    if not isinstance(threshold, int | float) or not 0 < threshold < 1:
-        return USUAL
-    return _rule_of(float(threshold))
-
-
-@lru_cache(4096)
-def _rule_of(threshold: float) -> Rule:
-    return Rule(threshold=threshold, same_within=threshold)
-
-
 def _median(trial: ComparedTrial | None) -> float | None:
     times = trial.times if trial else ()
     if len(times) == 1:
         return times[0]
     return sorted(times)[len(times) // 2] if times else None
-
-
-def _side(blocks: list[Judged]) -> Side:
-    worst = next((one for one in blocks if one.status in _BAD), blocks[0])
-    return _side_of(worst.status, worst.reason, blocks[0].peak, blocks[0].footprint)
-
-
-@lru_cache(4096)
-def _side_of(status: str, reason: str, peak: str | int | None, footprint: str | None) -> Side:
-    """A side, cached as most results have the same."""
-    return Side(Status(status), metrics=_metrics(peak, footprint), reason=reason)
-
-
-def _metrics(peak: str | int | None, text: str | None) -> Metrics:
-    """Metrics without noise, of one process."""
-    found = json.loads(text) if text else None
-    footprint = found if isinstance(found, Mapping) else {}
-    names = footprint.get("kernels")
-    return Metrics(
-        launches=_count(footprint.get("launches")),
-        kernels=tuple(str(name) for name in names) if isinstance(names, list) else None,
-        allocations=_count(footprint.get("allocations")),
-        peak_bytes=None if peak is None else int(peak),
-        registers=_count(footprint.get("registers")),
-        spills=_count(footprint.get("spill_bytes")),
-    )
-
-
-def _count(value: object) -> int | None:
-    return value if type(value) is int and value >= 0 else None
-
-
-def _calibrations(blocks: list[Judged]) -> tuple[float, ...]:
-    """Calibration levels of all processes; none if one has none."""
-    read = [json.loads(one.calibration) for one in blocks if one.calibration]
-    if not read:
-        return ()
-    found = [(number(one, "copy_ns"), number(one, "arithmetic_ns")) for one in read]
-    levels = tuple(sqrt(copy * arithmetic) for copy, arithmetic in found if copy and arithmetic)
-    return levels if len(levels) == len(blocks) else ()
 
 
 def device_choices(base: RunInfo, head: RunInfo) -> list[str]:

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from opgauge.harness.result.result import Ceilings
-from opgauge.web.reader import DeviceInfo
+from opgauge.harness.result.ceilings import Ceilings
+from opgauge.web.devices import DeviceInfo
 from opgauge.web.rows import CaseLevels, geometric_mean
 
 

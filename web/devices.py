@@ -1,18 +1,50 @@
-"""Devices and runs with results of each case, read once and then extended."""
+"""Devices of runs, and the runs with results of each case on them."""
 
 from __future__ import annotations
 
+import hashlib
+import json
 from array import array
 from collections.abc import Iterable
+from dataclasses import dataclass
 from threading import Lock
 
 from sqlalchemy import Engine
 
 from opgauge.harness.store import queries
+from opgauge.harness.store.run_queries import RunInfo
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceInfo:
+    """A device, the same for all runs with the same hardware fingerprint.
+
+    slug: for addresses. name: in the run (`cuda:0`). model: of the hardware.
+    """
+
+    slug: str
+    name: str
+    model: str
+
+    def __str__(self) -> str:
+        return f"{self.model} ({self.name})"
+
+
+def device_of(run: RunInfo, name: str) -> DeviceInfo:
+    """The device called `name` in a run."""
+    facts = run.environment.hard_of(name)
+    text = json.dumps([name, facts], sort_keys=True)
+    slug = f"{name.replace(':', '')}-{hashlib.sha256(text.encode()).hexdigest()[:6]}"
+    return DeviceInfo(slug, name, facts.get("model") or name)
+
+
+def device_names(run: RunInfo) -> list[str]:
+    """Names of the devices in the environment of a run."""
+    return sorted({key.partition(".")[0] for key in run.environment.hard if "." in key})
 
 
 class Places:
-    """Runs by case and device, by their numbers: what a million results say is a few megabytes."""
+    """Numbers of the runs by case and device, read once and then extended: a few megabytes for a million results."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -21,7 +53,7 @@ class Places:
         self._runs: dict[int, dict[str, array[int]]] = {}
 
     def advance(self) -> int:
-        """Take in the results that have come since; gives the number of the last."""
+        """Add the results stored since the last call; returns the number of the last result."""
         with self._lock:
             found, last = queries.list_places(self._engine, self._seen)
             for case_key, device, run_key in found:
@@ -32,7 +64,7 @@ class Places:
         return last
 
     def of(self, case_keys: Iterable[int]) -> dict[str, frozenset[int]]:
-        """The runs that have results of a case, in all its ways of being written, by device."""
+        """The runs with results of a case, in any of its stored forms, by device."""
         found: dict[str, set[int]] = {}
         for key in case_keys:
             for device, runs in list(self._runs.get(key, {}).items()):

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from opgauge.harness.store.projects import Commit
-from opgauge.harness.store.queries import RunInfo
+from opgauge.harness.store.run_queries import RunInfo
 
 USUAL_BRANCHES = ("main", "master", "trunk")
 """Names that a default branch usually has."""

@@ -7,8 +7,8 @@ from threading import Lock
 
 from sqlalchemy import Engine
 
-from opgauge.harness.store import queries
-from opgauge.harness.store.queries import RunInfo
+from opgauge.harness.store import run_queries
+from opgauge.harness.store.run_queries import RunInfo
 
 
 class RunIndex:
@@ -23,12 +23,12 @@ class RunIndex:
     def advance(self) -> list[RunInfo]:
         """All runs, latest first, after reading those that are new or were running."""
         with self._lock:
-            count, last = queries.mark_runs(self._engine)
-            self._enter(queries.load_runs_after(self._engine, max(self._runs, default=0), self._running))
+            count, last = run_queries.mark_runs(self._engine)
+            self._enter(run_queries.load_runs_after(self._engine, max(self._runs, default=0), self._running))
             if (len(self._runs), max(self._runs, default=0)) != (count, last):
                 # runs were deleted, or are being added right now
                 self._runs, self._running = {}, set()
-                self._enter(queries.load_runs_after(self._engine, 0))
+                self._enter(run_queries.load_runs_after(self._engine, 0))
             return sorted(self._runs.values(), key=lambda run: (run.started, run.key), reverse=True)
 
     def _enter(self, runs: Iterable[RunInfo]) -> None:

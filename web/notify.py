@@ -18,7 +18,7 @@ from urllib.parse import quote
 import httpx
 from sqlalchemy import Engine
 
-from opgauge.harness.store.store import end_lost_runs
+from opgauge.harness.store.abandoned import end_lost_runs
 from opgauge.harness.store.webhooks import (
     Delivery,
     Event,

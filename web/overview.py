@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from statistics import median
 
 from opgauge.harness.result.summary import BASELINE, OPTIMIZED, PEERS
-from opgauge.harness.store.queries import RunInfo
-from opgauge.web.reader import DeviceInfo, Reader, Recent
+from opgauge.harness.store.run_queries import RunInfo
+from opgauge.web.devices import DeviceInfo
+from opgauge.web.reader import Reader, Recent
 from opgauge.web.rows import CaseLevels, geometric_mean, latest_rows
 
 SPARK = 24

@@ -5,8 +5,6 @@ A `Reader` is of one project, or of all. Readers of different projects share wha
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from copy import copy
@@ -14,17 +12,18 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
 from pathlib import Path
-from statistics import median
 from typing import Any, TypeVar
 
-from opgauge.harness.result.result import Ceilings, Status
+from opgauge.harness.result.ceilings import Ceilings
 from opgauge.harness.store import Store, queries
 from opgauge.harness.store.projects import Commit, ProjectSettings, find_project, list_commits, list_projects
-from opgauge.harness.store.queries import CaseInfo, Past, RunInfo, StoredPoint
+from opgauge.harness.store.queries import CaseInfo, StoredPoint
+from opgauge.harness.store.run_queries import RunInfo
 from opgauge.web.cache import Cache, ProjectCache
-from opgauge.web.devices import Places
+from opgauge.web.devices import DeviceInfo, Places, device_names, device_of
 from opgauge.web.history import History, history_of
 from opgauge.web.index import RunIndex
+from opgauge.web.level import Level, SeriesKey, level_of
 from opgauge.web.waivers import WaiverFile, read
 
 RECENT = 40
@@ -36,43 +35,6 @@ KEPT_CASES = 20_000
 KEPT_MADE = 64
 """Runs, cases and answers that are cached."""
 Answer = TypeVar("Answer")
-GRAVE = (Status.WRONG, Status.ERROR, Status.TIMEOUT, Status.OUT_OF_MEMORY)
-"""Statuses of a failed trial."""
-
-
-@dataclass(frozen=True, slots=True)
-class DeviceInfo:
-    """A device, the same for all runs with the same hardware fingerprint.
-
-    slug: for addresses. name: in the run (`cuda:0`). model: of the hardware.
-    """
-
-    slug: str
-    name: str
-    model: str
-
-    def __str__(self) -> str:
-        return f"{self.model} ({self.name})"
-
-
-@dataclass(frozen=True, slots=True)
-class Level:
-    """One run in a series: worst status, median and range of the medians of its processes.
-
-    by_block: those medians by process, if there are several.
-    """
-
-    run: RunInfo
-    status: str
-    median_ns: float | None
-    low_ns: float | None
-    high_ns: float | None
-    blocks: int
-    by_block: tuple[tuple[int, float], ...] = ()
-
-
-SeriesKey = tuple[str, str, str]
-"""Case id, implementation, slug of the device."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,34 +64,6 @@ class _Said:
     cases: dict[str, CaseInfo] = field(default_factory=dict)
     levels: dict[SeriesKey, Level] = field(default_factory=dict)
     work: dict[tuple[str, str], tuple[int, int]] = field(default_factory=dict)
-
-
-def device_of(run: RunInfo, name: str) -> DeviceInfo:
-    """The device called `name` in a run."""
-    facts = run.environment.hard_of(name)
-    text = json.dumps([name, facts], sort_keys=True)
-    slug = f"{name.replace(':', '')}-{hashlib.sha256(text.encode()).hexdigest()[:6]}"
-    return DeviceInfo(slug, name, facts.get("model") or name)
-
-
-def device_names(run: RunInfo) -> list[str]:
-    """Names of the devices in the environment of a run."""
-    return sorted({key.partition(".")[0] for key in run.environment.hard if "." in key})
-
-
-def level_of(run: RunInfo, points: Iterable[StoredPoint | Past]) -> Level:
-    """The processes of one trial as one level."""
-    found = list(points)
-    if len(found) == 1 and found[0].status == Status.OK:
-        time = found[0].median_ns or None
-        return Level(run, found[0].status, time, time, time, 1)
-    bad = [one.status for one in found if one.status in GRAVE]
-    status = bad[0] if bad else found[0].status
-    by_block = tuple((one.block, one.median_ns) for one in found if one.median_ns and one.status == Status.OK)
-    if not by_block or bad:
-        return Level(run, status, None, None, None, len(found))
-    times = [time for _, time in by_block]
-    return Level(run, status, median(times), min(times), max(times), len(times), by_block)
 
 
 class Reader:

@@ -20,9 +20,13 @@ from opgauge.harness.judge.departure import Departure, find_departure
 from opgauge.harness.judge.verdict import Subject
 from opgauge.harness.result.result import Status
 from opgauge.harness.result.summary import PEERS
-from opgauge.harness.store import queries
-from opgauge.harness.store.queries import Acknowledgement, CaseInfo, RunInfo
-from opgauge.web.reader import GRAVE, DeviceInfo, Level, Reader, Recent, SeriesKey
+from opgauge.harness.store import acknowledgements
+from opgauge.harness.store.acknowledgements import Acknowledgement
+from opgauge.harness.store.queries import CaseInfo
+from opgauge.harness.store.run_queries import RunInfo
+from opgauge.web.devices import DeviceInfo
+from opgauge.web.level import GRAVE, Level, SeriesKey
+from opgauge.web.reader import Reader, Recent
 from opgauge.web.waivers import WaiverFile
 
 LEAST_RATIO = 1.02
@@ -96,7 +100,7 @@ def known_regressions(reader: Reader) -> list[Regression]:
     today = datetime.now(UTC).date()
 
     def make() -> list[Regression]:
-        given = queries.list_acknowledgements(reader.engine, project=reader.project)
+        given = acknowledgements.list_acknowledgements(reader.engine, project=reader.project)
         return find_regressions(reader.recent(), given, today, reader.waiver_file())
 
     return reader.cache.get(("regressions", today), make)

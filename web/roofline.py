@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
-from opgauge.harness.result.result import Ceilings
+from opgauge.harness.result.ceilings import Ceilings
 from opgauge.harness.result.summary import OPTIMIZED
 from opgauge.web.charts import SYMBOLS, as_json, literal, trace
 from opgauge.web.rows import CaseLevels

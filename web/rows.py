@@ -7,10 +7,13 @@ from dataclasses import dataclass
 from math import exp, log
 from statistics import fmean, median
 
-from opgauge.harness.result.result import Ceilings
+from opgauge.harness.result.ceilings import Ceilings
 from opgauge.harness.result.summary import ALLOWED, BASELINE, NOISE, OPTIMIZED, PEERS, block_ratios, is_coarse
-from opgauge.harness.store.queries import CaseInfo, RunInfo, StoredPoint
-from opgauge.web.reader import GRAVE, DeviceInfo, Level, Reader, Recent, level_of
+from opgauge.harness.store.queries import CaseInfo, StoredPoint
+from opgauge.harness.store.run_queries import RunInfo
+from opgauge.web.devices import DeviceInfo
+from opgauge.web.level import GRAVE, Level, level_of
+from opgauge.web.reader import Reader, Recent
 
 
 @dataclass(frozen=True, slots=True)

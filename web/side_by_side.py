@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from opgauge.harness.store.queries import CaseInfo, RunInfo
+from opgauge.harness.store.queries import CaseInfo
+from opgauge.harness.store.run_queries import RunInfo
 from opgauge.web.comparison import Compared, compare_runs
 from opgauge.web.reader import Reader
 

@@ -12,10 +12,11 @@ from typing import Any
 from pydantic_core import to_json
 
 from opgauge.harness.report.export import Quoted
-from opgauge.harness.result.result import Ceilings
+from opgauge.harness.result.ceilings import Ceilings
 from opgauge.harness.result.summary import bound_of, origin
 from opgauge.harness.store import queries
-from opgauge.harness.store.queries import CaseInfo, RunInfo, StoredLine
+from opgauge.harness.store.queries import CaseInfo, StoredLine
+from opgauge.harness.store.run_queries import RunInfo
 from opgauge.web.reader import KEPT_CASES, Reader
 
 COLUMNS = (

@@ -11,7 +11,7 @@ from typing import Any
 from opgauge.harness.judge.student import quantile
 from opgauge.harness.result.summary import OPTIMIZED
 from opgauge.harness.store.listing import UsedResources
-from opgauge.harness.store.queries import RunInfo
+from opgauge.harness.store.run_queries import RunInfo
 from opgauge.web.charts import as_json, literal, trace
 from opgauge.web.history import History
 from opgauge.web.reader import Recent

@@ -144,7 +144,7 @@ def store(
     from opgauge.harness.run.environment import capture
     from opgauge.harness.settings import load_settings
     from opgauge.harness.store import Store
-    from opgauge.harness.store.queries import SelfTest, add_self_test
+    from opgauge.harness.store.self_tests import SelfTest, add_self_test
 
     if not runs or not data["decisions"]:
         msg = "nothing was measured"

@@ -120,7 +120,7 @@ def _report(found: Sequence[Agreement], device: str, url: str, *, as_json: bool)
     from opgauge.harness.run.environment import capture
     from opgauge.harness.settings import load_settings
     from opgauge.harness.store import Store
-    from opgauge.harness.store.queries import SelfTest, add_self_test
+    from opgauge.harness.store.self_tests import SelfTest, add_self_test
     from opgauge.harness.trust.agreement import as_data, sentences
     from opgauge.harness.trust.yardstick import bench_version
 

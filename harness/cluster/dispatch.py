@@ -10,7 +10,9 @@ from opgauge.harness.case.casejson import case_to_json
 from opgauge.harness.cluster import member
 from opgauge.harness.cluster.tasks import Task, run_tasks
 from opgauge.harness.measure import Limits
-from opgauge.harness.result.result import Ceilings, Environment, Result, Status, Trial, from_json, to_json
+from opgauge.harness.result.ceilings import Ceilings
+from opgauge.harness.result.record_json import from_json, to_json
+from opgauge.harness.result.result import Environment, Result, Status, Trial
 from opgauge.ops import find_op
 from opgauge.ops._core.op import tensor_bytes
 

@@ -22,7 +22,8 @@ from opgauge.harness.errors import HarnessError
 from opgauge.harness.measure import Limits
 from opgauge.harness.project import active
 from opgauge.harness.project.configuration import Project
-from opgauge.harness.result.result import Trial, from_json, to_json
+from opgauge.harness.result.record_json import from_json, to_json
+from opgauge.harness.result.result import Trial
 from opgauge.harness.run.environment import capture
 from opgauge.harness.run.execute import LocalExecutor
 from opgauge.harness.settings import ROOT

@@ -16,7 +16,9 @@ from opgauge.harness.errors import WorkerError
 from opgauge.harness.gate.pairs import Batch, PairPlan, SpreadPool, Tell, measure_batch
 from opgauge.harness.gate.pool import LOOKING, Clock, WorkerPool
 from opgauge.harness.gate.record import SIDES, BlockOutcome
-from opgauge.harness.result.result import Ceilings, Environment, Profile, Status, from_json
+from opgauge.harness.result.ceilings import Ceilings
+from opgauge.harness.result.record_json import from_json
+from opgauge.harness.result.result import Environment, Profile, Status
 from opgauge.harness.run.tree import Tree
 from opgauge.harness.worker import protocol
 from opgauge.ops import Device

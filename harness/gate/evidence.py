@@ -11,7 +11,8 @@ from opgauge.harness.gate.gate import Facts
 from opgauge.harness.gate.pairs import is_coarsely_slower
 from opgauge.harness.gate.record import BASE, HEAD, SIDES, BlockOutcome, JobRecord, is_disturbed
 from opgauge.harness.judge.verdict import Evidence, Metrics, Pair, Side, Subject
-from opgauge.harness.result.result import Ceilings, Status
+from opgauge.harness.result.ceilings import Ceilings
+from opgauge.harness.result.result import Status
 from opgauge.harness.result.summary import bound_of, impossible_below
 
 GRAVEST = (Status.WRONG, Status.ERROR, Status.TIMEOUT, Status.OUT_OF_MEMORY, Status.UNSUPPORTED, Status.OK)

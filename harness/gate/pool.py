@@ -15,7 +15,8 @@ from typing import Any, Self
 from opgauge.harness.errors import TreeError, WorkerError
 from opgauge.harness.gate.record import HEAD, MEASURING, BlockOutcome, JobRecord, outcome_from
 from opgauge.harness.judge.verdict import Subject
-from opgauge.harness.result.result import Ceilings, Profile
+from opgauge.harness.result.ceilings import Ceilings
+from opgauge.harness.result.result import Profile
 from opgauge.harness.run.compiling import ONCE, Waiting, need_bytes, stopping
 from opgauge.harness.run.execute import LocalExecutor
 from opgauge.harness.run.tree import Tree, temporary_folder

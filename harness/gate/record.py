@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 
 from opgauge.harness.judge.verdict import Pair, Subject
-from opgauge.harness.result.result import Calibration, Check, Measurement, Status, from_json, to_json
+from opgauge.harness.result.record_json import from_json, to_json
+from opgauge.harness.result.result import Calibration, Check, Measurement, Status
 
 BASE, HEAD = "base", "head"
 """Names of the sides."""

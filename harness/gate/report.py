@@ -13,7 +13,7 @@ from opgauge.harness.gate.record import BASE, HEAD, JobRecord
 from opgauge.harness.gate.run import GateRun
 from opgauge.harness.judge.verdict import Comparison, Kind, Reason, Verdict
 from opgauge.harness.project.active import measured
-from opgauge.harness.result.result import to_json
+from opgauge.harness.result.record_json import to_json
 from opgauge.harness.worker.contract import VERSION
 
 WORDS = {

@@ -12,16 +12,18 @@ from opgauge.harness.gate.counts import Counts, count_instructions, count_notes
 from opgauge.harness.gate.evidence import evidence_of, facts_of, with_counts
 from opgauge.harness.gate.gate import Breach, GateOutcome, Schedule, check_demands, judge
 from opgauge.harness.gate.pairs import PairPlan, Tell, measure, unfinished_notes
+from opgauge.harness.gate.plan import GatePlan, baseline_of
 from opgauge.harness.gate.policy import NOTHING_ASKED, Policy
 from opgauge.harness.gate.pool import Clock, WorkerPool
 from opgauge.harness.gate.record import BASE, HEAD, SIDES, JobRecord
-from opgauge.harness.gate.selection import GatePlan, Selection, baseline_of, plan
+from opgauge.harness.gate.selection import Selection, plan
 from opgauge.harness.gate.stored import Stored
 from opgauge.harness.gate.waiver import Waiver
 from opgauge.harness.judge.compare import compare_run
 from opgauge.harness.judge.verdict import Comparison, Evidence, Rule, Side, Subject, Verdict
 from opgauge.harness.project.revision import ownership_note
-from opgauge.harness.result.result import Ceilings, Profile
+from opgauge.harness.result.ceilings import Ceilings
+from opgauge.harness.result.result import Profile
 from opgauge.harness.result.summary import OPTIMIZED
 from opgauge.harness.run.tree import Tree
 

@@ -7,31 +7,30 @@ outside the trees belong to both.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from opgauge.harness.case.case import GatePolicy
 from opgauge.harness.case.filters import matches_any, require_matches
 from opgauge.harness.case.hint import did_you_mean
 from opgauge.harness.errors import FilterError, NothingError
+from opgauge.harness.gate.plan import GatePlan, Plain, TreeTrials, lay_out
 from opgauge.harness.gate.policy import Policy
 from opgauge.harness.gate.pool import WorkerPool
-from opgauge.harness.gate.record import BASE, HEAD, MEDIAN, SIDES, BlockOutcome, Job
+from opgauge.harness.gate.record import BASE, HEAD
 from opgauge.harness.gate.stored import Stored
+from opgauge.harness.gate.unchanged import touched_folders, touched_note, unchanged_subjects
 from opgauge.harness.judge.pattern import matches
-from opgauge.harness.judge.verdict import Comparison, Evidence, Kind, Reason, Side, Subject
+from opgauge.harness.judge.verdict import Subject
 from opgauge.harness.project.active import measured
-from opgauge.harness.project.changes import touched_ops
 from opgauge.harness.project.loading import project_at
 from opgauge.harness.result.summary import BASELINE, OPTIMIZED, PEERS
-from opgauge.harness.run.tree import CASES, Tree, changed_files, changed_folders
+from opgauge.harness.run.tree import CASES
 from opgauge.harness.worker import protocol
 from opgauge.ops import Device
 
 GATE_TAG = "gate"
 """Tag of the cases that are gated by default."""
-Plain = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,34 +54,6 @@ class Selection:
     trust_hash: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class GatePlan:
-    """Plan of a gate run.
-
-    jobs: to be measured. own: limits in the case files. facts: jobs that are measured only for others. stored:
-    stored results of the base. removed: subjects that only the base has. skipped: subjects that are not measured,
-    with the reason. notes: facts for the user.
-    """
-
-    jobs: tuple[Job, ...]
-    devices: tuple[str, ...] = ()
-    own: Mapping[Subject, GatePolicy] = field(default_factory=dict)
-    facts: frozenset[Subject] = frozenset()
-    stored: Mapping[Subject, Sequence[BlockOutcome]] = field(default_factory=dict)
-    removed: tuple[Evidence, ...] = ()
-    skipped: tuple[Comparison, ...] = ()
-    notes: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class _Holding:
-    """Selected content of one tree: trials by subject, folders of `ops` by op."""
-
-    trials: Mapping[Subject, Plain]
-    folders: Mapping[str, str] = field(default_factory=dict)
-    blocks: Mapping[tuple[str, str, str], Sequence[BlockOutcome]] = field(default_factory=dict)
-
-
 def plan(pool: WorkerPool, selection: Selection, policy: Policy, stored: Stored | None = None) -> GatePlan:
     """Query both trees (only the head if the base is stored) and plan the jobs.
 
@@ -98,20 +69,20 @@ def plan(pool: WorkerPool, selection: Selection, policy: Policy, stored: Stored 
     devices = tuple(device for device in asked if Device.parse(device).backend in head["available"])
     notes += [f"{device}: there is no such device here" for device in asked if device not in devices]
     chosen, variants = _tagged(selection, head["cases"]), _variants([head, base])
-    every_head = _holding(head, head["cases"], devices, host_only)
-    every_base = _remembered(stored) if stored else _holding(base, base["cases"], devices, host_only)
+    every_head = _trials_of(head, head["cases"], devices, host_only)
+    every_base = _remembered(stored) if stored else _trials_of(base, base["cases"], devices, host_only)
     _require_matches(selection, [*head["cases"], *base.get("cases", ())], {**every_base.trials, **every_head.trials})
     in_head, in_base = _select(every_head, every_base, chosen, variants)
-    unchanged = _unchanged(pool, selection, in_head, in_base, notes)
+    unchanged = unchanged_subjects(pool, in_head, in_base, notes) if selection.trust_hash else set()
     if selection.changed:
-        touched = _touched(head_path, pool.trees, [head, base])
-        notes.append(_touched_note(touched))
+        touched = touched_folders(head_path, pool.trees, [head, base])
+        notes.append(touched_note(touched))
         in_head, in_base = (_only(one, touched, {**in_base.folders, **in_head.folders}) for one in (in_head, in_base))
     if not in_head.trials and not in_base.trials:
         there = f"{len(head['cases'])} cases, {len(head['kernels'])} kernels"
         msg = f"nothing to compare is selected ({there} in {pool.trees[HEAD]}){_hint(notes)}"
         raise NothingError(msg)
-    return _lay_out(in_head, in_base, unchanged, policy, devices, notes)
+    return lay_out(in_head, in_base, unchanged, policy, devices, notes)
 
 
 def _ask_base(
@@ -196,39 +167,21 @@ def _variants(inventories: Iterable[Plain]) -> set[tuple[str, str]]:
 
 
 def _select(
-    head: _Holding, base: _Holding, chosen: Selection, variants: Collection[tuple[str, str]]
-) -> tuple[_Holding, _Holding]:
+    head: TreeTrials, base: TreeTrials, chosen: Selection, variants: Collection[tuple[str, str]]
+) -> tuple[TreeTrials, TreeTrials]:
     """Selected trials of either tree: a case that was renamed or lost a tag is the same case in both."""
     keys = {
         subject.key
-        for holding in (head, base)
-        for subject, trial in holding.trials.items()
+        for tree in (head, base)
+        for subject, trial in tree.trials.items()
         if _is_chosen(subject, trial["case"], chosen, variants)
     }
     return _restricted(head, keys), _restricted(base, keys)
 
 
-def _restricted(holding: _Holding, keys: Collection[tuple[str, str, str]]) -> _Holding:
-    trials = {subject: trial for subject, trial in holding.trials.items() if subject.key in keys}
-    return replace(holding, trials=trials)
-
-
-def _touched(head: Path, trees: Mapping[str, Tree], inventories: Iterable[Plain]) -> set[str] | None:
-    """Ops, or folders of opgauge's own, that differ between the trees; None if shared code differs."""
-    commit = trees[BASE].commit.removesuffix("-dirty")
-    project = measured()
-    if project is None:
-        return changed_folders(head, commit)
-    roots = [tree.path.resolve() for tree in trees.values()]
-    sources: dict[str, set[str]] = {}
-    for inventory in inventories:
-        named = [(one["op"], one["source"]) for one in inventory.get("kernels", ())]
-        for op, file in [*named, *((one["op"], one["file"]) for one in inventory.get("cases", ()))]:
-            found = Path(file).resolve()
-            sources.setdefault(op, set()).update(
-                found.relative_to(root).as_posix() for root in roots if found.is_relative_to(root)
-            )
-    return touched_ops(project, changed_files(head, commit), sources)
+def _restricted(tree: TreeTrials, keys: Collection[tuple[str, str, str]]) -> TreeTrials:
+    trials = {subject: trial for subject, trial in tree.trials.items() if subject.key in keys}
+    return replace(tree, trials=trials)
 
 
 def _default_devices(head: Plain, host_only: Collection[str]) -> tuple[str, ...]:
@@ -256,9 +209,9 @@ def _fields(selection: Selection) -> dict[str, Any]:
     return {name: getattr(selection, name) for name in Selection.__slots__}
 
 
-def _holding(
+def _trials_of(
     inventory: Plain, cases: Iterable[Plain], devices: Sequence[str], host_only: Collection[str] = ()
-) -> _Holding:
+) -> TreeTrials:
     """Trials of a tree. host_only: ops that are measured on the CPU, if it is one of several devices."""
     by_key: dict[tuple[str, str, str], list[str]] = {}
     for kernel in inventory["kernels"]:
@@ -274,15 +227,15 @@ def _holding(
             for name in sorted(by_key.get((case["op"], backend, case["dtype"]), ())):
                 subject = Subject(case["op"], case["name"], case["id"], name, device)
                 trials[subject] = {"case": case, "implementation": name, "backend": backend, "device": device}
-    return _Holding(trials, folders)
+    return TreeTrials(trials, folders)
 
 
-def _remembered(stored: Stored) -> _Holding:
+def _remembered(stored: Stored) -> TreeTrials:
     """Trials of the stored results."""
     trials = {
         subject: {"case": {"tags": [], "file": "", **stored.cases[subject.case_id].data}} for subject in stored.blocks
     }
-    return _Holding(trials, blocks={subject.key: stored.blocks[subject] for subject in trials})
+    return TreeTrials(trials, blocks={subject.key: stored.blocks[subject] for subject in trials})
 
 
 def _is_chosen(
@@ -302,100 +255,15 @@ def _is_chosen(
     )
 
 
-def _touched_note(touched: Collection[str] | None) -> str:
+def _only(tree: TreeTrials, touched: Collection[str] | None, folders: Mapping[str, str]) -> TreeTrials:
     if touched is None:
-        return "shared code has changed: all ops are compared"
-    return f"changed: {', '.join(sorted(touched)) or 'no op'}"
-
-
-def _only(holding: _Holding, touched: Collection[str] | None, folders: Mapping[str, str]) -> _Holding:
-    if touched is None:
-        return holding
+        return tree
     kept = {
         subject: trial
-        for subject, trial in holding.trials.items()
+        for subject, trial in tree.trials.items()
         if folders.get(subject.op, subject.op) in touched or Path(trial["case"]["file"]).stem in touched
     }
-    return _Holding(kept, holding.folders)
-
-
-def _unchanged(
-    pool: WorkerPool, selection: Selection, head: _Holding, base: _Holding, notes: list[str]
-) -> set[tuple[str, str]]:
-    """Ops and devices whose code has the same digest in both trees; none unless digests are trusted."""
-    if not selection.trust_hash:
-        return set()
-    pairs = sorted({(subject.op, subject.device) for subject in head.trials} & {(s.op, s.device) for s in base.trials})
-    places = sorted(
-        {(head.folders[op], device) for op, device in pairs if head.folders.get(op) == base.folders.get(op)}
-    )
-    requests = [protocol.DigestSources(folder, Device.parse(device).backend) for folder, device in places]
-    digests = {side: pool.ask(side, requests) for side in SIDES}
-    same = set()
-    for place, ours, theirs in zip(places, digests[HEAD], digests[BASE], strict=True):
-        if ours["host"] == theirs["host"] and (ours["device"] == theirs["device"] or _same_cubins(pool, *place)):
-            same.add(place)
-    notes.append(
-        f"trusted as unchanged: {', '.join(f'{folder} on {device}' for folder, device in sorted(same)) or 'none'}"
-    )
-    return {(op, device) for op, device in pairs if (head.folders.get(op, ""), device) in same}
-
-
-def _same_cubins(pool: WorkerPool, folder: str, device: str) -> bool:
-    request = protocol.DigestCubins(folder, Device.parse(device).index)
-    ours, theirs = (pool.ask(side, [request])[0] for side in SIDES)
-    return bool(ours == theirs)
-
-
-def _lay_out(
-    head: _Holding,
-    base: _Holding,
-    unchanged: Collection[tuple[str, str]],
-    policy: Policy,
-    devices: tuple[str, ...],
-    notes: list[str],
-) -> GatePlan:
-    own = {subject: GatePolicy(**trial["case"]["gate"]) for subject, trial in head.trials.items()}
-    known = {subject.key for subject in base.trials}
-    here = {subject.key for subject in head.trials}
-    jobs: dict[Subject, Job] = {}
-    skipped = []
-    for subject, trial in head.trials.items():
-        if (subject.op, subject.device) in unchanged and subject.key in known:
-            skipped.append(Comparison(subject, Kind.SKIPPED, None, Reason.UNCHANGED))
-            continue
-        sides = SIDES if subject.key in known and not base.blocks else (HEAD,)
-        asked = policy.asked_of(subject, own[subject])
-        jobs[subject] = Job(subject, trial, sides, asked.budget_s, asked.statistic or MEDIAN)
-    facts = {
-        subject: job
-        for one in list(jobs.values())
-        if one.subject.implementation == OPTIMIZED
-        and policy.asked_of(one.subject, own[one.subject]).min_speedup is not None
-        for subject, job in [_baseline_job(one)]
-        if subject not in jobs
-    }
-    removed = tuple(Evidence(subject, Side(), None) for subject in base.trials if subject.key not in here)
-    return GatePlan(
-        jobs=(*jobs.values(), *facts.values()),
-        devices=devices,
-        own=own,
-        facts=frozenset(facts),
-        stored={subject: base.blocks[subject.key] for subject in jobs if subject.key in base.blocks},
-        removed=removed,
-        skipped=tuple(skipped),
-        notes=tuple(notes),
-    )
-
-
-def baseline_of(subject: Subject) -> Subject:
-    """The same case by the baseline."""
-    return Subject(subject.op, subject.case, subject.case_id, BASELINE, subject.device)
-
-
-def _baseline_job(job: Job) -> tuple[Subject, Job]:
-    subject = baseline_of(job.subject)
-    return subject, Job(subject, {**job.trial, "implementation": BASELINE}, (HEAD,))
+    return TreeTrials(kept, tree.folders)
 
 
 def _hint(notes: Iterable[str]) -> str:

@@ -15,11 +15,13 @@ from sqlalchemy import Engine
 from opgauge.harness.errors import NothingError, TreeError
 from opgauge.harness.gate.record import HEAD, BlockOutcome
 from opgauge.harness.judge.verdict import Subject
-from opgauge.harness.result.result import Environment, Measurement, Result, Status, Trial, from_json
+from opgauge.harness.result.record_json import from_json
+from opgauge.harness.result.result import Environment, Measurement, Result, Status, Trial
 from opgauge.harness.run.environment import differences
 from opgauge.harness.run.tree import Tree, reachable
-from opgauge.harness.store import Store, queries
-from opgauge.harness.store.queries import CaseInfo, Detail, RunInfo
+from opgauge.harness.store import Store, queries, run_queries, self_tests
+from opgauge.harness.store.queries import CaseInfo, Detail
+from opgauge.harness.store.run_queries import RunInfo
 
 if TYPE_CHECKING:
     from opgauge.harness.gate.run import GateRun
@@ -47,7 +49,7 @@ def load(engine: Engine, name: str, tree: Path, here: Environment, devices: Iter
     than `here`.
     """
     names = list(devices)
-    runs = queries.find_runs(engine, name) or _of_branch(engine, name, tree)
+    runs = run_queries.find_runs(engine, name) or _of_branch(engine, name, tree)
     if not runs:
         msg = f"no run and no branch {name!r} with results in the database"
         raise NothingError(msg)
@@ -97,7 +99,7 @@ def noise_floors(engine: Engine, here: Environment, devices: Iterable[str]) -> d
     """Noise of series on this kind of machine: by case id, implementation and device."""
     wanted = {device: machine(here, device) for device in devices}
     found: dict[tuple[str, str, str], float] = {}
-    for test in reversed(queries.list_self_tests(engine, "aa")):
+    for test in reversed(self_tests.list_self_tests(engine, "aa")):
         if test.data.get("machine") != wanted.get(test.device) or int(test.data.get("runs", 0)) < LEAST_RUNS:
             continue
         for one in test.data["cases"]:
@@ -131,7 +133,7 @@ def keep(store: Store, run: GateRun, here: Environment, command: str) -> str:
 
 def _of_branch(engine: Engine, branch: str, tree: Path) -> list[RunInfo]:
     commits = set(reachable(tree, branch))
-    finished = (run for run in queries.list_runs(engine) if run.status in {"finished", "imported"})
+    finished = (run for run in run_queries.list_runs(engine) if run.status in {"finished", "imported"})
     return [run for run in finished if run.branch == branch or run.commit in commits]
 
 

@@ -23,8 +23,8 @@ from opgauge.harness.judge.estimate import LEAST_PAIRS
 from opgauge.harness.judge.verdict import Subject
 from opgauge.harness.run.environment import differences
 from opgauge.harness.run.tree import Tree
-from opgauge.harness.store import queries
-from opgauge.harness.store.queries import RunInfo
+from opgauge.harness.store import run_queries
+from opgauge.harness.store.run_queries import RunInfo
 
 FINISHED = frozenset({"finished", "imported"})
 """Statuses of runs that may be compared."""
@@ -40,10 +40,10 @@ def resolve(engine: Engine, name: str) -> list[RunInfo]:
 
     Raises NothingError for none, and for a beginning of several ids.
     """
-    runs = [run for run in queries.list_runs(engine) if run.status in FINISHED]
+    runs = [run for run in run_queries.list_runs(engine) if run.status in FINISHED]
     if name == LATEST and runs:
         return runs[:1]
-    by_id = queries.find_runs(engine, name) if name else []
+    by_id = run_queries.find_runs(engine, name) if name else []
     if len(by_id) > 1:
         msg = f"several runs begin with {name}: {by_id[0].id}, {by_id[1].id}, …"
         raise NothingError(msg)

@@ -11,7 +11,8 @@ from datetime import datetime
 from typing import Any
 
 from opgauge.harness.case.case import IMPORTED, Case, Imported
-from opgauge.harness.result.result import Environment, Measurement, Result, Status, Trial, to_json
+from opgauge.harness.result.record_json import to_json
+from opgauge.harness.result.result import Environment, Measurement, Result, Status, Trial
 from opgauge.harness.result.submission import FORMAT, Submission, read_submission
 
 UNSPECIFIED = "unspecified"

@@ -10,12 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from opgauge.harness.errors import HarnessError
-from opgauge.harness.result.result import Ceilings, Result, to_json
+from opgauge.harness.result.ceilings import Ceilings
+from opgauge.harness.result.record_json import to_json
+from opgauge.harness.result.result import Result
 from opgauge.harness.result.submission import FORMAT
 from opgauge.harness.result.summary import origin, record
 from opgauge.harness.settings import ROOT
 from opgauge.harness.store import Run
-from opgauge.harness.store.queries import RunInfo
+from opgauge.harness.store.run_queries import RunInfo
 
 DANGEROUS = ("=", "+", "-", "@", "\t", "\r", "\n", *"\uff1d\uff0b\uff0d\uff20")
 """Beginnings that make a spreadsheet read a cell as a formula, the wide ones only in some languages."""

@@ -19,8 +19,9 @@ from opgauge.harness.judge.changepoint import LEAST_POINTS, ChangePoint, find_ch
 from opgauge.harness.judge.pattern import matches
 from opgauge.harness.judge.verdict import Subject
 from opgauge.harness.result.result import Status
-from opgauge.harness.store import queries
-from opgauge.harness.store.queries import CaseInfo, RunInfo
+from opgauge.harness.store import queries, run_queries
+from opgauge.harness.store.queries import CaseInfo
+from opgauge.harness.store.run_queries import RunInfo
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +69,7 @@ def find_series(
     cases = _cases(engine, pattern)
     runs = {
         run.key: run
-        for run in queries.list_runs(engine)
+        for run in run_queries.list_runs(engine)
         if (branch is None or _is_on(run, branch, commits)) and (since is None or run.started >= since)
     }
     times: dict[tuple[Subject, str], dict[int, list[float]]] = {}

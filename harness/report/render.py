@@ -7,7 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from rich.console import Console
 
 from opgauge.harness.report.columns import Column, print_columns
-from opgauge.harness.result.result import Ceilings, Result, Status
+from opgauge.harness.result.ceilings import Ceilings
+from opgauge.harness.result.result import Result, Status
 from opgauge.harness.result.summary import (
     BASELINE,
     OPTIMIZED,

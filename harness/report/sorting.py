@@ -8,7 +8,8 @@ from typing import Any
 from opgauge.harness.case.hint import did_you_mean
 from opgauge.harness.errors import FilterError
 from opgauge.harness.report.render import SHORT
-from opgauge.harness.result.result import Ceilings, Status
+from opgauge.harness.result.ceilings import Ceilings
+from opgauge.harness.result.result import Status
 from opgauge.harness.result.summary import Row, gbps, peak_bound, share_of_ceiling, sort_rows
 
 ORDERS = ("run", "slowest", "name", "speedup")

@@ -12,7 +12,8 @@ from typing import Any
 
 from opgauge.harness import json_text
 from opgauge.harness.case.hint import show
-from opgauge.harness.result.result import Calibration, Ceilings, Measurement, Profile, Result, Status
+from opgauge.harness.result.ceilings import Ceilings
+from opgauge.harness.result.result import Calibration, Measurement, Profile, Result, Status
 from opgauge.harness.result.strict import SubmissionError
 
 LEAST, MOST = 1e-9, 1e18

@@ -1,26 +1,17 @@
 """Records of a run: trials, checks, measurements, results.
 
-Records are plain data and convert to JSON and back (`to_json`, `from_json`) without loss: infinities are written as
-strings.
+Records are plain data and convert to JSON and back without loss, see `record_json`.
 """
 
 from __future__ import annotations
 
 import math
-from bisect import bisect_right
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, fields, is_dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
-from functools import cache
-from types import NoneType, UnionType
-from typing import Any, NamedTuple, TypeVar, cast, get_args, get_origin, get_type_hints
+from typing import Any
 
 from opgauge.harness.case.case import Case
-from opgauge.harness.case.casejson import case_from_json, case_to_json
-
-Record = TypeVar("Record")
-_PLAIN = frozenset({NoneType, bool, int, str})
-_TEXTS, _LISTS = (str, int), (tuple, list)
 
 
 class Status(StrEnum):
@@ -226,115 +217,6 @@ class Result:
 
 
 @dataclass(frozen=True)
-class Ceilings:
-    """Achieved peaks of a device in this run; None or empty if not measured.
-
-    copy_gbps: large copy, read plus written, GB/s. write_gbps: large fill, GB/s. matrix_gflops: square matrix
-    product, by dtype name. launch_ns: an empty kernel or call. sizes: bytes of smaller copies, fills and reads,
-    ascending; copies_ns, writes_ns, reads_ns: their times. matrix_gflops has the rate of multiply-adds in the dtype
-    itself, and under "tf32" that of tensor cores, if measured.
-    """
-
-    device: str
-    copy_gbps: float | None = None
-    write_gbps: float | None = None
-    matrix_gflops: Mapping[str, float] = field(default_factory=dict)
-    launch_ns: float | None = None
-    sizes: tuple[int, ...] = ()
-    copies_ns: tuple[float, ...] = ()
-    writes_ns: tuple[float, ...] = ()
-    reads_ns: tuple[float, ...] = ()
-
-    def best_of(self, other: Ceilings) -> Ceilings:
-        """The better of each peak of two measurements of the same device with the same sizes."""
-        if self.sizes != other.sizes:
-            return other
-
-        def faster(name: str) -> tuple[float, ...]:
-            return tuple(map(min, getattr(self, name), getattr(other, name)))
-
-        def higher(name: str) -> float | None:
-            return max((one for one in (getattr(self, name), getattr(other, name)) if one is not None), default=None)
-
-        rates = {
-            dtype: max(self.matrix_gflops.get(dtype, 0.0), other.matrix_gflops.get(dtype, 0.0))
-            for dtype in {*self.matrix_gflops, *other.matrix_gflops}
-        }
-        return replace(
-            self,
-            copy_gbps=higher("copy_gbps"),
-            write_gbps=higher("write_gbps"),
-            matrix_gflops=rates,
-            copies_ns=faster("copies_ns"),
-            writes_ns=faster("writes_ns"),
-            reads_ns=faster("reads_ns"),
-        )
-
-    def floor_ns(self, nbytes: int, flops: int, dtype: str, *, writes_only: bool = False) -> float | None:
-        """Least time for this work (see `bound`); half of the bytes are written, or all of them."""
-        found = self.bound(nbytes, flops, dtype, written=1.0 if writes_only else 0.5)
-        return None if found is None else found.time_ns
-
-    def bound(self, nbytes: int, flops: int, dtype: str, *, written: float = 0.5) -> PeakBound | None:
-        """Least time at the achieved peaks, and the peak that decides; None if nothing was measured.
-
-        written: share of the bytes that is written. Times are interpolated between reads only, half written and
-        writes only; between measured sizes they follow a power law.
-        """
-        found = [self._moving(nbytes, written)] if nbytes else []
-        rate, mode = self._matrix_rate(dtype)
-        if flops and rate:
-            found.append(PeakBound(flops / rate, mode))
-        return max((one for one in found if one is not None), key=lambda one: one.time_ns, default=None)
-
-    def _moving(self, nbytes: int, written: float) -> PeakBound | None:
-        copy_ns = self._time_ns(self.copies_ns, self.copy_gbps, nbytes)
-        write_ns = self._time_ns(self.writes_ns, self.write_gbps, nbytes)
-        read_ns = self._time_ns(self.reads_ns, None, nbytes)
-        if written > HALF and write_ns is not None:
-            share = 1.0 if copy_ns is None else (written - HALF) / HALF
-            return PeakBound(share * write_ns + (1 - share) * (copy_ns or 0.0), "write" if share > HALF else "copy")
-        if copy_ns is None:
-            return None
-        if read_ns is None or written >= HALF:
-            return PeakBound(copy_ns, "copy")
-        share = written / HALF
-        return PeakBound(share * copy_ns + (1 - share) * read_ns, "read" if share < HALF else "copy")
-
-    def _time_ns(self, times_ns: Sequence[float], gbps: float | None, nbytes: int) -> float | None:
-        if times_ns:
-            return _between(self.sizes, times_ns, nbytes)
-        return nbytes / gbps if gbps else None
-
-    def _matrix_rate(self, dtype: str) -> tuple[float | None, str]:
-        """Rate of multiply-adds and its mode: float32 by three products of TF32 if that is faster."""
-        rate, split = self.matrix_gflops.get(dtype), self.matrix_gflops.get("tf32", 0.0) / 3
-        return (split, "matrix 3×TF32") if dtype == "float32" and split > (rate or 0.0) else (rate, "matrix")
-
-
-HALF = 0.5
-"""Share of written bytes in a copy."""
-
-
-class PeakBound(NamedTuple):
-    """Least time of a case at the achieved peaks, and the deciding peak: read, copy, write, or a matrix mode."""
-
-    time_ns: float
-    peak: str
-
-
-def _between(sizes: Sequence[int], times: Sequence[float], size: int) -> float:
-    """Time for `size`: proportional beyond the largest measured size, constant below the smallest."""
-    if size <= sizes[0]:
-        return times[0]
-    if size >= sizes[-1]:
-        return times[-1] * size / sizes[-1]
-    above = bisect_right(sizes, size)
-    share = math.log(size / sizes[above - 1]) / math.log(sizes[above] / sizes[above - 1])
-    return float(times[above - 1] * (times[above] / times[above - 1]) ** share)
-
-
-@dataclass(frozen=True)
 class Environment:
     """Hardware and software of a run.
 
@@ -383,71 +265,3 @@ class Environment:
     def opgauge(self) -> str:
         """Version of opgauge that measured; empty if unknown."""
         return self.soft.get("opgauge", "")
-
-
-def to_json(record: Any, *, without: Collection[str] = ()) -> dict[str, Any]:
-    """A record of this module as plain JSON; numbers that are not finite become "inf", "-inf" or "nan"."""
-    found = {}
-    for name in _names(cast("Any", type(record))):
-        if name not in without:
-            value = getattr(record, name)
-            found[name] = value if type(value) in _PLAIN else _encode(value)
-    return found
-
-
-def from_json(kind: type[Record], data: Mapping[str, Any], **known: Any) -> Record:
-    """The record of type `kind` that `to_json` wrote; raises CaseError, KeyError or ValueError for other JSON.
-
-    known: fields that are already known and not in `data`.
-    """
-    read = _readers(cast("Any", kind))
-    return kind(**known, **{name: read[name](value) for name, value in data.items()})
-
-
-@cache
-def _names(kind: Any) -> tuple[str, ...]:
-    return tuple(item.name for item in fields(kind))
-
-
-def _encode(value: Any) -> Any:
-    if type(value) in _PLAIN or isinstance(value, _TEXTS):
-        return value
-    if isinstance(value, float):
-        return value if math.isfinite(value) else str(value)
-    if isinstance(value, _LISTS):
-        plain = set(map(type, value)) == {float} and all(map(math.isfinite, value))
-        return list(value) if plain else [_encode(item) for item in value]
-    if isinstance(value, Mapping):
-        return {key: _encode(item) for key, item in value.items()}
-    if isinstance(value, Case):
-        return case_to_json(value)
-    return to_json(value) if is_dataclass(value) else value
-
-
-@cache
-def _readers(kind: Any) -> dict[str, Callable[[Any], Any]]:
-    """Reader of each field of a record, cached, since thousands of results are read at a time."""
-    return {name: _reader(hint) for name, hint in get_type_hints(kind).items()}
-
-
-@cache
-def _reader(hint: Any) -> Callable[[Any], Any]:
-    origin = get_origin(hint)
-    if isinstance(hint, UnionType):
-        inner = _reader(get_args(hint)[0])
-        return lambda value: None if value is None else inner(value)
-    if origin is tuple:
-        item = _reader(get_args(hint)[0])
-        return lambda value: tuple(map(item, value))
-    if origin is Mapping:
-        one = _reader(get_args(hint)[1])
-        return lambda value: {key: one(item) for key, item in value.items()}
-    if hint is Case:
-        return case_from_json
-    if is_dataclass(hint) and isinstance(hint, type):
-        return lambda value: from_json(hint, value)
-    return _as_it_is if hint in {Any, bool, int, str} else cast("Callable[[Any], Any]", hint)
-
-
-def _as_it_is(value: Any) -> Any:
-    return value

@@ -1,7 +1,7 @@
 """Strict reading of records: JSON from other machines must have exactly the fields and types of a record.
 
-`opgauge.harness.result.result.from_json` trusts JSON that our own workers and database wrote; JSON from other machines
-goes through `read_record` first.
+`record_json.from_json` trusts JSON that our own workers and database wrote; JSON from other machines goes through
+`read_record` first.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any, TypeVar, cast, get_args, get_origin, get_type_hints
 from opgauge.harness.case.case import Case
 from opgauge.harness.case.hint import did_you_mean, show
 from opgauge.harness.errors import HarnessError
-from opgauge.harness.result.result import from_json
+from opgauge.harness.result.record_json import from_json
 
 Record = TypeVar("Record")
 Checker = Callable[[Any, str], None]

@@ -22,8 +22,10 @@ from opgauge.harness.case.case import Case
 from opgauge.harness.case.casejson import case_from_json, stored_case
 from opgauge.harness.case.hint import did_you_mean, show
 from opgauge.harness.errors import CaseError, HarnessError
+from opgauge.harness.result.ceilings import Ceilings
 from opgauge.harness.result.figures import as_text, check_ceilings, check_figures, check_size
-from opgauge.harness.result.result import Ceilings, Environment, Result, Trial, from_json
+from opgauge.harness.result.record_json import from_json
+from opgauge.harness.result.result import Environment, Result, Trial
 from opgauge.harness.result.strict import SubmissionError, check_plain, check_record, check_texts, read_record
 
 FORMAT = 1

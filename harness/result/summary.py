@@ -9,16 +9,8 @@ from statistics import median
 from typing import Any
 
 from opgauge.harness.case.casejson import case_to_json
-from opgauge.harness.result.result import (
-    HALF,
-    Ceilings,
-    Environment,
-    Footprint,
-    Measurement,
-    PeakBound,
-    Result,
-    Status,
-)
+from opgauge.harness.result.ceilings import HALF, Ceilings, PeakBound
+from opgauge.harness.result.result import Environment, Footprint, Measurement, Result, Status
 from opgauge.harness.result.time_text import time_text
 
 PEERS = ("torch", "torch_compile", "torchvision")

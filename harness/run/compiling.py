@@ -19,7 +19,8 @@ from typing import Any, Generic, TypeVar
 
 from opgauge.harness.case.case import Case
 from opgauge.harness.measure import Limits
-from opgauge.harness.result.result import Result, Status, Trial, to_json
+from opgauge.harness.result.record_json import to_json
+from opgauge.harness.result.result import Result, Status, Trial
 from opgauge.harness.run.environment import free_memory_bytes
 from opgauge.harness.run.execute import LocalExecutor
 from opgauge.harness.run.runner import Finished

@@ -12,8 +12,10 @@ from typing import Any, Protocol, Self
 from opgauge.harness.case.case import Case
 from opgauge.harness.errors import CaseError, WorkerError
 from opgauge.harness.measure import Limits
+from opgauge.harness.result.ceilings import Ceilings
 from opgauge.harness.result.failure import classify_death
-from opgauge.harness.result.result import Ceilings, Profile, Result, Status, Trial, from_json, to_json
+from opgauge.harness.result.record_json import from_json, to_json
+from opgauge.harness.result.result import Profile, Result, Status, Trial
 from opgauge.harness.run.worker_process import PRELOADED, Worker, worker_options
 from opgauge.harness.settings import child_environment, tuning_file
 from opgauge.harness.worker import protocol

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from opgauge.harness.errors import HarnessError
-from opgauge.harness.result.result import Ceilings, Profile, Result, Status, Trial
+from opgauge.harness.result.ceilings import Ceilings
+from opgauge.harness.result.result import Profile, Result, Status, Trial
 from opgauge.harness.result.summary import PEERS, within_peaks
 from opgauge.harness.run.device_lock import device_locks
 from opgauge.harness.run.execute import Ask, LocalExecutor, ask_nothing

@@ -22,10 +22,12 @@ from sqlalchemy.exc import DBAPIError, IntegrityError
 
 from opgauge.harness.case.case import Case
 from opgauge.harness.errors import StoreError
-from opgauge.harness.result.result import Result, to_json
+from opgauge.harness.result.record_json import to_json
+from opgauge.harness.result.result import Result
 from opgauge.harness.result.submission import Submission
+from opgauge.harness.store.result_rows import packed_samples, result_values
 from opgauge.harness.store.run_columns import run_columns
-from opgauge.harness.store.store import case_entry, packed_samples, result_values
+from opgauge.harness.store.store import case_entry
 from opgauge.harness.store.tables import CaseRow, CeilingRow, PartRow, ResultRow, RunRow, SampleRow
 
 KEEP_PARTS = timedelta(days=1)

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from sqlalchemy import Engine, Text, bindparam, cast
 
 from opgauge.harness import json_text
-from opgauge.harness.store.queries import CASE, RESULT, SAMPLE, select
+from opgauge.harness.store.columns import CASE, RESULT, SAMPLE, select
 from opgauge.harness.store.tables import CaseRow, ResultRow, SampleRow
 
 SAMPLES_OF = ("samples_ns", "cpu_ns", "clock_mhz")

@@ -16,16 +16,9 @@ from typing import Any, NamedTuple
 from sqlalchemy import Connection, Engine, bindparam, func, select
 from sqlalchemy.orm import aliased
 
-from opgauge.harness.store.queries import (
-    CHUNK,
-    POINT,
-    RESULT,
-    CaseInfo,
-    Detail,
-    RunInfo,
-    StoredPoint,
-    list_runs,
-)
+from opgauge.harness.store.columns import CHUNK, RESULT
+from opgauge.harness.store.queries import POINT, CaseInfo, Detail, StoredPoint
+from opgauge.harness.store.run_queries import RunInfo, list_runs
 from opgauge.harness.store.tables import CaseRow, ResultRow, RunRow, SampleRow
 
 WINDOW = 4_000

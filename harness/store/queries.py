@@ -1,4 +1,4 @@
-"""Queries of pages and routes: selects of plain columns, limited, and none per row.
+"""Queries of results and cases for pages and routes: selects of plain columns, limited, and none per row.
 
 Lists read no raw samples and, with few exceptions, no JSON of results: 500 results take a few milliseconds. Cases are
 returned as stored, not as `Case` values, so that those of an unknown op can be displayed.
@@ -6,63 +6,25 @@ returned as stored, not as `Case` values, so that those of an unknown op can be 
 
 from __future__ import annotations
 
-from array import array
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, date, datetime
-from functools import lru_cache
 from typing import Any, NamedTuple
 
-from sqlalchemy import Engine, Text, bindparam, cast, func, insert, update
-from sqlalchemy import select as typed_select
+from sqlalchemy import Engine, bindparam, func
 
-from opgauge.harness import json_text
-from opgauge.harness.result.result import Ceilings, Environment, from_json
+from opgauge.harness.result.ceilings import Ceilings
+from opgauge.harness.result.record_json import from_json
+from opgauge.harness.store.columns import CASE, CEILING, CHUNK, RESULT, SAMPLE, chunks, select
+from opgauge.harness.store.result_rows import unpack
 from opgauge.harness.store.tables import (
     AcknowledgementRow,
     CaseRow,
-    CeilingRow,
     CommitRow,
     ProjectRow,
     ResultRow,
     RunRow,
-    SampleRow,
     SelfTestRow,
 )
-
-CHUNK = 500
-"""Keys in one IN list."""
-RUNS = 2000
-"""Runs of one list."""
-UUID_LENGTH = 36
-"""Characters of a run's id."""
-
-
-@dataclass(frozen=True, slots=True)
-class RunInfo:
-    """A run without its results. key: its number in this database; id: its UUID.
-
-    committed: time of the commit. dirty: whether the measured files differed from it. submitter: name of the token.
-    """
-
-    key: int
-    id: str
-    started: datetime
-    finished: datetime | None
-    status: str
-    commit: str
-    command: str
-    environment: Environment
-    project: str = ""
-    branch: str = ""
-    committed: datetime | None = None
-    dirty: bool = False
-    submitter: str = ""
-
-    @property
-    def sha(self) -> str:
-        """The commit without its suffix for modified files; empty if unknown."""
-        return self.commit.removesuffix("-dirty")
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,52 +95,9 @@ class Past(NamedTuple):
     high_ns: float | None
 
 
-@dataclass(frozen=True, slots=True)
-class Acknowledgement:
-    """An acknowledged regression and its owner, valid until a day. key: its number, 0 before it is stored."""
-
-    case_id: str
-    implementation: str
-    device: str
-    verdict: str
-    owner: str
-    reason: str
-    until: date
-    expected_ratio: float | None
-    created: datetime
-    project: str = ""
-    recorded_by: str = ""
-    key: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class SelfTest:
-    """Outcome of a self-test of the gate."""
-
-    kind: str
-    created: datetime
-    commit: str
-    device: str
-    data: Mapping[str, Any]
-
-
-def select(*columns: Any) -> Any:
-    """A select whose rows have any type; their columns are named where they are read."""
-    return typed_select(*columns)
-
-
-RUN, CASE, RESULT = (row.__table__.c for row in (RunRow, CaseRow, ResultRow))
-"""Columns of the tables of runs, cases and results."""
-CEILING, SAMPLE = CeilingRow.__table__.c, SampleRow.__table__.c
-"""Columns of the tables of achieved peaks and raw samples."""
 # Frequent queries are built once, since building a query takes longer than running it
 _KEYS: Any = bindparam("keys", expanding=True)
 _MOST: Any = bindparam("most")
-_RUNS = select(
-    *(RUN.id, RUN.uuid, RUN.started, RUN.finished, RUN.status, RUN.commit, RUN.command, cast(RUN.environment, Text)),
-    *(RUN.project, RUN.branch, RUN.committed, RUN.dirty, RUN.submitter),
-)
-_RUN_OF_ID = _RUNS.where(RUN.uuid == bindparam("uuid"))
 _CASES = select(CASE.id, CASE.case_id, CASE.op, CASE.dtype, CASE.data)
 _CASES_OF_KEYS = _CASES.where(CASE.id.in_(_KEYS))
 _CASES_OF_ID = _CASES.where(CASE.case_id == bindparam("case_id")).order_by(CASE.id)
@@ -231,76 +150,11 @@ def data_version(engine: Engine) -> tuple[int | None, ...]:
         return tuple(connection.execute(select(running, withdrawn, *counts, *parts)).one())
 
 
-def list_runs(
-    engine: Engine,
-    *,
-    limit: int = RUNS,
-    offset: int = 0,
-    status: str | None = None,
-    commit: str | None = None,
-    before: datetime | None = None,
-    keys: Collection[int] | None = None,
-    project: str | None = None,
-    branch: str | None = None,
-) -> list[RunInfo]:
-    """Runs, latest first; `commit` is the beginning of one, `keys` selects by number."""
-    ordered = _RUNS.order_by(RUN.started.desc(), RUN.id.desc()).limit(limit).offset(offset)
-    query = _chosen(ordered, status, commit, project, branch)
-    if before is not None:
-        query = query.where(RUN.started < before)
-    if keys is not None:
-        query = query.where(RUN.id.in_(keys))
-    with engine.connect() as connection:
-        return [_run(row) for row in connection.execute(query).all()]
-
-
-def count_runs(
-    engine: Engine,
-    *,
-    status: str | None = None,
-    commit: str | None = None,
-    project: str | None = None,
-    branch: str | None = None,
-) -> int:
-    """Number of runs."""
-    query = _chosen(select(func.count(RunRow.id)), status, commit, project, branch)
-    with engine.connect() as connection:
-        return int(connection.execute(query).scalar_one())
-
-
-def load_runs_after(engine: Engine, after: int, again: Collection[int] = ()) -> list[RunInfo]:
-    """Runs with numbers above `after`, and those in `again`, in any order."""
-    query = _RUNS.where(RUN.id > after)
-    with engine.connect() as connection:
-        found = [_run(row) for row in connection.execute(query).all()]
-        for keys in _chunks(again):
-            found += [_run(row) for row in connection.execute(_RUNS.where(RUN.id.in_(keys))).all()]
-    return found
-
-
-def mark_runs(engine: Engine) -> tuple[int, int]:
-    """Number of runs, and the largest key: runs were deleted if they do not fit what is known."""
-    with engine.connect() as connection:
-        count, last = connection.execute(select(func.count(RunRow.id), func.max(RunRow.id))).one()
-    return count, last or 0
-
-
-def find_runs(engine: Engine, beginning: str, limit: int = 2, project: str | None = None) -> list[RunInfo]:
-    """Runs whose id begins with `beginning`."""
-    # no index serves prefixes, so whole ids, which pages and programs use, have a query of their own
-    is_whole = len(beginning) == UUID_LENGTH
-    query = _RUN_OF_ID if is_whole else _RUNS.where(RUN.uuid.startswith(beginning, autoescape=True)).limit(limit)
-    if project is not None:
-        query = query.where(RUN.project == project)
-    with engine.connect() as connection:
-        return [_run(row) for row in connection.execute(query, {"uuid": beginning} if is_whole else {}).all()]
-
-
 def count_statuses(engine: Engine, run_keys: Collection[int]) -> dict[int, dict[str, int]]:
     """Results by status, of each run."""
     found: dict[int, dict[str, int]] = {key: {} for key in run_keys}
     with engine.connect() as connection:
-        for keys in _chunks(run_keys):
+        for keys in chunks(run_keys):
             for run_key, status, count in connection.execute(_STATUSES, {"keys": keys}).all():
                 found[run_key][status] = count
     return found
@@ -310,7 +164,7 @@ def count_results(engine: Engine, run_keys: Collection[int]) -> dict[int, tuple[
     """Number of results of each run, and the number of its last result: both change when results arrive."""
     found = {}
     with engine.connect() as connection:
-        for keys in _chunks(run_keys):
+        for keys in chunks(run_keys):
             for run_key, count, last in connection.execute(_COUNTS, {"keys": keys}).all():
                 found[run_key] = (count, last)
     return found
@@ -372,7 +226,7 @@ def list_history(
     """The results of a case in some runs on one device, by run and in order."""
     found: list[Past] = []
     with engine.connect() as connection:
-        for keys in _chunks(run_keys):
+        for keys in chunks(run_keys):
             given = {"cases": list(case_keys)[:CHUNK], "keys": keys, "device": device, "most": limit - len(found)}
             rows = connection.execute(_HISTORY, given).all()
             found += [Past._make(row) for row in rows]
@@ -383,14 +237,14 @@ def load_samples(engine: Engine, result_keys: Collection[int], limit: int = 64) 
     """Raw samples of a few results, in nanoseconds and in order."""
     with engine.connect() as connection:
         found = connection.execute(_SAMPLES, {"keys": list(result_keys)[:limit]})
-        return {key: _unpack(packed) for key, packed in found}
+        return {key: list(unpack(packed)) for key, packed in found}
 
 
 def list_ceilings(engine: Engine, run_keys: Collection[int]) -> dict[int, dict[str, Ceilings]]:
     """Achieved peaks, by run and device."""
     found: dict[int, dict[str, Ceilings]] = {key: {} for key in run_keys}
     with engine.connect() as connection:
-        for keys in _chunks(run_keys):
+        for keys in chunks(run_keys):
             for run_key, device, data in connection.execute(_CEILINGS, {"keys": keys}).all():
                 found[run_key][device] = from_json(Ceilings, data)
     return found
@@ -400,7 +254,7 @@ def load_cases(engine: Engine, keys: Collection[int]) -> dict[int, CaseInfo]:
     """Cases by their number."""
     found = {}
     with engine.connect() as connection:
-        for some in _chunks(keys):
+        for some in chunks(keys):
             for row in connection.execute(_CASES_OF_KEYS, {"keys": some}).all():
                 found[row[0]] = CaseInfo(*row)
     return found
@@ -417,8 +271,8 @@ def list_series(engine: Engine, case_keys: Collection[int], run_keys: Collection
     """Times of some cases in some runs, on every device and of every process, without any JSON."""
     found: list[StoredPoint] = []
     with engine.connect() as connection:
-        for keys in _chunks(run_keys):
-            for cases in _chunks(case_keys):
+        for keys in chunks(run_keys):
+            for cases in chunks(case_keys):
                 rows = connection.execute(_SERIES, {"cases": cases, "keys": keys}).all()
                 found += [StoredPoint._make(row) for row in rows]
     return found
@@ -428,94 +282,3 @@ def list_cases(engine: Engine) -> list[CaseInfo]:
     """All stored forms of all cases, oldest first."""
     with engine.connect() as connection:
         return [CaseInfo(*row) for row in connection.execute(_CASES.order_by(CASE.id))]
-
-
-def list_acknowledgements(engine: Engine, limit: int = 1000, project: str | None = None) -> list[Acknowledgement]:
-    """The latest acknowledgements that are not withdrawn, newest first."""
-    row = AcknowledgementRow
-    query = select(
-        row.case_id,
-        row.implementation,
-        row.device,
-        row.verdict,
-        row.owner,
-        row.reason,
-        row.until,
-        row.expected_ratio,
-        row.created,
-        row.project,
-        row.recorded_by,
-        row.id,
-    ).where(row.withdrawn.is_(None))
-    if project is not None:
-        query = query.where(row.project == project)
-    with engine.connect() as connection:
-        return [Acknowledgement(*one) for one in connection.execute(query.order_by(row.id.desc()).limit(limit))]
-
-
-def add_acknowledgement(engine: Engine, given: Acknowledgement) -> None:
-    """Store an acknowledgement."""
-    values = {name: getattr(given, name) for name in Acknowledgement.__slots__ if name != "key"}
-    with engine.begin() as connection:
-        connection.execute(insert(AcknowledgementRow).values(values))
-
-
-def withdraw_acknowledgement(engine: Engine, key: int, withdrawn_by: str) -> bool:
-    """Withdraw an acknowledgement, so that its regression is open again; False if none was in force."""
-    row = AcknowledgementRow
-    change = update(row).where(row.id == key, row.withdrawn.is_(None))
-    with engine.begin() as connection:
-        done = connection.execute(change.values(withdrawn=datetime.now(UTC), withdrawn_by=withdrawn_by))
-        return bool(done.rowcount)
-
-
-def list_self_tests(engine: Engine, kind: str, limit: int = 20) -> list[SelfTest]:
-    """The latest self-tests of a kind (aa, inject, agree), newest first."""
-    row = SelfTestRow
-    query = select(row.kind, row.created, row.commit, row.device, row.data).where(row.kind == kind)
-    with engine.connect() as connection:
-        found = connection.execute(query.order_by(row.created.desc(), row.id.desc()).limit(limit))
-        return [SelfTest(*one) for one in found]
-
-
-def add_self_test(engine: Engine, given: SelfTest) -> None:
-    """Store the outcome of a self-test."""
-    values = {name: getattr(given, name) for name in SelfTest.__slots__}
-    with engine.begin() as connection:
-        connection.execute(insert(SelfTestRow).values(values))
-
-
-def _chosen(
-    query: Any, status: str | None, commit: str | None, project: str | None = None, branch: str | None = None
-) -> Any:
-    if project is not None:
-        query = query.where(RunRow.project == project)
-    if branch is not None:
-        query = query.where(RunRow.branch == branch)
-    if status:
-        query = query.where(RunRow.status == status)
-    if commit:
-        query = query.where(RunRow.commit.startswith(commit, autoescape=True))
-    return query
-
-
-def _chunks(keys: Iterable[int]) -> Iterable[Sequence[int]]:
-    known = list(keys)
-    return (known[start : start + CHUNK] for start in range(0, len(known), CHUNK))
-
-
-def _run(row: Any) -> RunInfo:
-    key, uuid, started, finished, status, commit, command, environment, *rest = row
-    return RunInfo(key, uuid, started, finished, status, commit, command, _environment(environment), *rest)
-
-
-@lru_cache(maxsize=4096)
-def _environment(text: str) -> Environment:
-    """The environment in a JSON text, shared by runs with the same text."""
-    return from_json(Environment, json_text.read(text))
-
-
-def _unpack(packed: bytes) -> list[float]:
-    values = array("d")
-    values.frombytes(packed)
-    return values.tolist()

@@ -8,65 +8,30 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import uuid
-from array import array
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
-from pathlib import Path
+from datetime import UTC, datetime
 from typing import Any, Self
-from urllib.parse import quote
 
-from sqlalchemy import Engine, create_engine, event, func, select, update
-from sqlalchemy.engine import make_url
-from sqlalchemy.exc import ArgumentError, DatabaseError, OperationalError
+from sqlalchemy import Engine, func, select, update
 from sqlalchemy.orm import Session
 
-from opgauge.harness import json_text
 from opgauge.harness.case.case import Case
 from opgauge.harness.case.casejson import case_to_json, read_stored_case
 from opgauge.harness.errors import NothingError, StoreError
-from opgauge.harness.result.result import (
-    Ceilings,
-    Environment,
-    Measurement,
-    Profile,
-    Result,
-    Status,
-    Trial,
-    from_json,
-    to_json,
-)
+from opgauge.harness.result.ceilings import Ceilings
+from opgauge.harness.result.record_json import from_json, to_json
+from opgauge.harness.result.result import Environment, Profile, Result, Status, Trial
 from opgauge.harness.run.runner import Finished
 from opgauge.harness.store.abandoned import mark_abandoned, with_process, without_process
+from opgauge.harness.store.engine import explained, make_engine
+from opgauge.harness.store.result_rows import SAMPLES, packed_samples, result_of, result_values, unpack
 from opgauge.harness.store.run_columns import run_columns
 from opgauge.harness.store.schema import prepare, upgrade
 from opgauge.harness.store.tables import CaseRow, CeilingRow, ResultRow, RunRow, SampleRow
 
 RETRIED = (str(Status.TIMEOUT), str(Status.OUT_OF_MEMORY))
 """Statuses that a resumed run measures again: they may be due to the machine at that moment."""
-SAMPLES = ("samples_ns", "cpu_ns", "clock_mhz")
-"""Fields of a measurement with a value per sample."""
-_NO_SAMPLES: dict[str, list[float]] = {name: [] for name in SAMPLES}
-_JSON: dict[str, Any] = {"json_serializer": json_text.write, "json_deserializer": json_text.read}
-BUSY_MS = 10_000
-"""Milliseconds to wait for another writer."""
-LOST_AFTER = timedelta(hours=1)
-"""Time without a result after which a running run counts as lost; a trial may take minutes."""
-PRAGMAS = (
-    f"busy_timeout={BUSY_MS}",
-    "journal_mode=WAL",
-    "foreign_keys=ON",
-    "synchronous=NORMAL",
-    # a run of 500 results changes as many pages of an index; the cache lets each be written once
-    "cache_size=-16000",
-    # pages up to this offset are read from the system's cache without a copy
-    "mmap_size=2147418112",
-    "wal_autocheckpoint=8000",
-)
-"""Settings of each SQLite connection."""
 
 
 @dataclass(frozen=True)
@@ -97,8 +62,8 @@ class Store:
 
         A SQLite file that is not writable is opened for reading. Raises StoreError, which names the fault.
         """
-        with _explained(url):
-            engine = _engine(url)
+        with explained(url):
+            engine = make_engine(url)
             (upgrade if migrate else prepare)(engine)
             mark_abandoned(engine)
             return cls(engine)
@@ -269,7 +234,7 @@ class Store:
         for _, case in found:
             if case.id not in cases:
                 cases[case.id] = read_stored_case(case.data)
-        return [_result(row, cases[case.id], raw.get(row.id)) for row, case in found]
+        return [result_of(row, cases[case.id], raw.get(row.id)) for row, case in found]
 
     def finished_trials(self, run: str) -> set[Finished]:
         """Trials that a resumed run skips: those with a result, unless killed or timed out."""
@@ -287,9 +252,7 @@ class Store:
             .join(ResultRow, ResultRow.id == SampleRow.result_id)
             .where(ResultRow.run_id == self._key(run))
         )
-        return {
-            row.result_id: {name: _unpack(getattr(row, name)) for name in SAMPLES} for row in session.scalars(query)
-        }
+        return {row.result_id: {name: unpack(getattr(row, name)) for name in SAMPLES} for row in session.scalars(query)}
 
     def _key(self, run: str) -> int:
         if run not in self._runs:
@@ -318,135 +281,6 @@ def case_entry(case: Case) -> tuple[str, dict[str, Any]]:
     """Digest of a case with its names and notes, and its JSON."""
     data = case_to_json(case)
     return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest(), data
-
-
-def end_lost_runs(engine: Engine, now: datetime | None = None) -> int:
-    """Mark lost runs as interrupted; returns their number.
-
-    A run is lost if it is `running` without a result for `LOST_AFTER`. It ended at its last sign of life.
-    """
-    until = (now or datetime.now(UTC)) - LOST_AFTER
-    lost = (RunRow.status == "running") & (func.coalesce(RunRow.seen, RunRow.started) < until)
-    with engine.begin() as connection:
-        if connection.execute(select(RunRow.id).where(lost).limit(1)).first() is None:
-            return 0
-        end = func.coalesce(RunRow.seen, RunRow.started)
-        return connection.execute(update(RunRow).where(lost).values(status="interrupted", finished=end)).rowcount
-
-
-def _engine(url: str) -> Engine:
-    parsed = make_url(url)
-    if parsed.get_backend_name() != "sqlite":
-        return create_engine(parsed, pool_pre_ping=True, **_JSON)
-    file = Path(parsed.database) if parsed.database else None
-    if file and not file.parent.is_dir():
-        msg = f"{url}: there is no folder {file.parent}"
-        raise StoreError(msg)
-    if file and file.is_file() and not (os.access(file, os.W_OK) and os.access(file.parent, os.W_OK)):
-        return _reading_engine(file)
-    engine = create_engine(parsed, **_JSON)
-
-    @event.listens_for(engine, "connect")
-    def set_pragmas(connection: Any, _: object) -> None:
-        for pragma in PRAGMAS:
-            connection.execute(f"PRAGMA {pragma}")
-
-    return engine
-
-
-def _reading_engine(file: Path) -> Engine:
-    """An engine on a SQLite file in a read-only place: without locks and write-ahead log."""
-    # an immutable database would ignore the commits in a log beside the file
-    mode = "ro" if file.with_name(f"{file.name}-wal").exists() else "ro&immutable=1"
-    return create_engine(f"sqlite:///file:{quote(str(file.resolve()))}?mode={mode}&uri=true", **_JSON)
-
-
-@contextmanager
-def _explained(url: str) -> Iterator[None]:
-    """Translate a driver's errors into one StoreError."""
-    try:
-        yield
-    except ArgumentError as error:
-        msg = f"{url!r} is not a database that can be opened: {error}. For example sqlite:///opgauge.db"
-        raise StoreError(msg) from error
-    except ModuleNotFoundError as error:
-        msg = f"{_shown(url)} needs a driver: {error}. For PostgreSQL install opgauge[postgres]"
-        raise StoreError(msg) from error
-    except OperationalError as error:
-        msg = f"{_shown(url)} cannot be opened: {error.orig}"
-        raise StoreError(msg) from error
-    except DatabaseError as error:
-        msg = f"{_shown(url)} is not a usable database: {error.orig}"
-        raise StoreError(msg) from error
-
-
-def _shown(url: str) -> str:
-    return make_url(url).render_as_string(hide_password=True)
-
-
-def _unpack(packed: bytes) -> tuple[float, ...]:
-    values = array("d")
-    values.frombytes(packed)
-    return tuple(values)
-
-
-def result_values(result: Result) -> dict[str, Any]:
-    """Columns of a result without run and case; `packed_samples` has the raw samples."""
-    trial, measurement = result.trial, result.measurement
-    data = to_json(result, without=("trial", "measurement"))
-    data["measurement"] = None if measurement is None else to_json(measurement, without=SAMPLES) | _NO_SAMPLES
-    data["extra"].pop("quantiles_ns", None)
-    low_ns = high_ns = None
-    if measurement is not None:
-        quantiles = _quantiles(measurement.samples_ns)
-        data["quantiles_ns"] = list(quantiles)
-        low_ns, high_ns = quantiles[1:3]
-    return {
-        "implementation": trial.implementation,
-        "backend": trial.backend,
-        "device": trial.device,
-        "block": result.block,
-        "status": str(result.status),
-        "reason": result.reason,
-        "median_ns": None if measurement is None else measurement.median_ns,
-        "low_ns": low_ns,
-        "high_ns": high_ns,
-        "bytes": result.bytes,
-        "flops": result.flops,
-        "data": data,
-    }
-
-
-def packed_samples(measurement: Measurement) -> dict[str, bytes]:
-    """Raw samples as the columns of `SampleRow`."""
-    return {name: array("d", getattr(measurement, name)).tobytes() for name in SAMPLES}
-
-
-def _quantiles(samples: tuple[float, ...]) -> tuple[float, float, float, int]:
-    """Minimum, quartiles and count."""
-    ordered = sorted(samples)
-    last = len(ordered) - 1
-    return ordered[0], ordered[last // 4], ordered[-(last // 4) - 1], len(ordered)
-
-
-def _result(row: ResultRow, case: Case, raw: Mapping[str, tuple[float, ...]] | None) -> Result:
-    data = dict(row.data)
-    quantiles = data.pop("quantiles_ns", None)
-    trial = Trial(case, row.implementation, row.backend, row.device)
-    result = from_json(Result, data, trial=trial)
-    measurement = result.measurement
-    if measurement is not None:
-        measurement = _with_samples(measurement, row.median_ns, raw)
-    extra = {**result.extra, **({"quantiles_ns": quantiles} if quantiles else {})}
-    return replace(result, trial=trial, measurement=measurement, extra=extra)
-
-
-def _with_samples(
-    measurement: Measurement, median_ns: float | None, raw: Mapping[str, tuple[float, ...]] | None
-) -> Measurement:
-    if raw is not None:
-        return replace(measurement, **raw)  # type: ignore[arg-type]
-    return replace(measurement, samples_ns=() if median_ns is None else (median_ns,))
 
 
 def _run(row: RunRow, results: int) -> Run:

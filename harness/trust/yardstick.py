@@ -22,7 +22,8 @@ from opgauge.harness.errors import WorkerError
 from opgauge.harness.measure import Limits, Timer
 from opgauge.harness.measure.cuda import CudaTimer
 from opgauge.harness.result.failure import classify_death
-from opgauge.harness.result.result import Trial, from_json, to_json
+from opgauge.harness.result.record_json import from_json, to_json
+from opgauge.harness.result.result import Trial
 from opgauge.harness.settings import child_environment
 from opgauge.harness.worker.attempt import KernelFailedError
 from opgauge.harness.worker.bench import Bench

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from time import monotonic
 from typing import Any, Protocol
 
-from opgauge.harness.result.result import Measurement, Status, from_json
+from opgauge.harness.result.record_json import from_json
+from opgauge.harness.result.result import Measurement, Status
 from opgauge.harness.worker import protocol
 
 Json = Mapping[str, Any]

@@ -19,7 +19,8 @@ import numpy as np
 from opgauge.harness.case.case import Case
 from opgauge.harness.judge.estimate import LEAST_PAIRS, LEVEL, Floats, estimate
 from opgauge.harness.measure import Limits
-from opgauge.harness.result.result import Trial, to_json
+from opgauge.harness.result.record_json import to_json
+from opgauge.harness.result.result import Trial
 from opgauge.harness.result.summary import OPTIMIZED
 from opgauge.harness.tune.rounds import Json, RoundOrder, RoundOutcome, TuningBench
 from opgauge.ops import Device

@@ -12,7 +12,6 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -23,11 +22,13 @@ from opgauge.harness.measure.series import with_series
 from opgauge.harness.result.result import Calibration, Check, Footprint, Measurement, Result, Status, Trial
 from opgauge.harness.result.summary import PEERS
 from opgauge.harness.worker import protocol
-from opgauge.harness.worker.attempt import Attempt, KernelFailedError, Trusted, WrongError
+from opgauge.harness.worker.attempt import Attempt, Trusted, WrongError
 from opgauge.harness.worker.audit import Audit
 from opgauge.harness.worker.buffers import Buffers
+from opgauge.harness.worker.faults import FAULTS, blamed_on_op, fault_fields
 from opgauge.harness.worker.inputs import Inputs, make_inputs
 from opgauge.harness.worker.kept import is_kept, keep_expected, keep_values, recall_expected, recall_values
+from opgauge.harness.worker.phases import Phases
 from opgauge.harness.worker.shared_memory import allocating_in
 from opgauge.harness.worker.single_calls import check_single_calls, check_succession
 from opgauge.harness.worker.state import ProcessState, observe, restore
@@ -46,10 +47,6 @@ from opgauge.ops import (
     find_op,
 )
 from opgauge.ops._core.backend import cuda_device_count
-
-
-class ReferenceFailedError(Exception):
-    """The op's own reference, bound or derivation raised, for which no kernel is at fault."""
 
 
 class Bench:
@@ -96,7 +93,7 @@ class Bench:
         """
         self.block, self.reference_threads, self.memory = block, reference_threads, memory
         case = trial.case
-        phases = _Phases(self.report)
+        phases = Phases(self.report)
         work = find_op(case.op).work(case.resolved, case.params)
         phases.written_share = round(work.bytes_written / work.bytes, 4) if work.bytes else None
         result = Result(trial, Status.OK, bytes=work.bytes, flops=work.flops, block=block)
@@ -114,7 +111,7 @@ class Bench:
             ready, checked, measurement = self._try(trial, found, limits, phases, reference, trusted, tell)
             result = replace(result, check=checked, measurement=measurement)
         except FAULTS as error:
-            result = replace(result, **_what_went_wrong(error))
+            result = replace(result, **fault_fields(error))
         except Exception:
             damage = restore(before)
             if not damage.text:
@@ -145,7 +142,7 @@ class Bench:
 
         is_last: also check one more call, on the original inputs.
         """
-        (ready, result), phases = self.held[implementation], _Phases()
+        (ready, result), phases = self.held[implementation], Phases()
         try:
             with self._repairing(ready.attempt):
                 measurement = self._sample(ready, phases, limits)
@@ -153,7 +150,7 @@ class Bench:
                     self._check_after(ready, phases)
                 result = replace(result, measurement=measurement)
         except FAULTS as error:
-            result = replace(result, measurement=None, **_what_went_wrong(error))
+            result = replace(result, measurement=None, **fault_fields(error))
         return replace(result, extra=phases.extra(failed=result.status is not Status.OK))
 
     def timer(self, backend: str, index: int) -> Timer:
@@ -174,14 +171,14 @@ class Bench:
             self.calibrations[name] = self.timer(device.backend, device.index).calibrate()
         return self.calibrations[name]
 
-    def _load(self, case: Case, phases: _Phases, kept: Path | None, *, with_reference: bool) -> None:
+    def _load(self, case: Case, phases: Phases, kept: Path | None, *, with_reference: bool) -> None:
         """Load inputs and, if wanted, the reference of `case`, unless they are cached."""
         at_hand = self.case is not None and self.case.id == case.id
         if at_hand and (self.expected is not None or not with_reference):
             return
         self.case, self.inputs, self.expected, self.buffers, self.held = None, Inputs({}), None, {}, {}
         phases.begin("reference")
-        with _blamed_on_op():
+        with blamed_on_op():
             find_variation(case)
             expected = recall_expected(case, kept) if kept is not None and with_reference else None
             is_enough = expected is not None or not with_reference
@@ -195,7 +192,7 @@ class Bench:
     def _expect(self, case: Case, kernel: Kernel, kept: Path | None) -> Expected:
         """The reference of the current case, computed now if it was not wanted before."""
         if self.expected is None:
-            with _blamed_on_op():
+            with blamed_on_op():
                 self.expected = expect(case, make_inputs(case), threads=self.reference_threads)
         if kept is not None and not kernel.deterministic and not is_kept(case, kept):
             keep_expected(case, self.expected, kept)
@@ -206,7 +203,7 @@ class Bench:
         trial: Trial,
         found: Found,
         limits: Limits,
-        phases: _Phases,
+        phases: Phases,
         reference: Callable[[], Expected],
         trusted: Trusted | None,
         tell: Callable[[Attempt, Any], Mapping[str, str]] | None,
@@ -266,11 +263,11 @@ class Bench:
                 self.buffers = {}
             raise
 
-    def _sample(self, ready: _Ready, phases: _Phases, limits: Limits) -> Measurement:
+    def _sample(self, ready: _Ready, phases: Phases, limits: Limits) -> Measurement:
         phases.begin(protocol.MEASURE)
         return ready.attempt.measure(ready.call, limits, ready.audit).measurement
 
-    def _check_after(self, ready: _Ready, phases: _Phases) -> None:
+    def _check_after(self, ready: _Ready, phases: Phases) -> None:
         """Check one more call, on poisoned outputs and the original inputs."""
         phases.begin("check after measuring")
         ready.returned = ready.attempt.call(ready.call, 0)
@@ -294,35 +291,6 @@ class _Ready:
 
 PEERS_MAY = ("children", "threads", "blas_threads", "handlers", "torch_state", "environment")
 """Fields of the process's state that a peer may change."""
-FAULTS = (WrongError, ReferenceFailedError, KernelNotFoundError, BackendError, KernelFailedError, MemoryError)
-"""Exceptions of a trial that are no fault of the harness."""
-
-
-def _what_went_wrong(error: Exception) -> dict[str, Any]:
-    """Status and reason of an exception, as fields of a Result."""
-    match error:
-        case WrongError():
-            return {"status": Status.WRONG, "reason": str(error), "check": error.check}
-        case ReferenceFailedError():
-            return {"status": Status.ERROR, "reason": f"the reference failed: {error.__cause__!r}"}
-        case KernelFailedError():
-            return {"status": error.status, "reason": str(error)}
-        case MemoryError():
-            return {"status": Status.OUT_OF_MEMORY, "reason": str(error) or "out of memory"}
-        case _:
-            return {"status": Status.UNSUPPORTED, "reason": str(error)}
-
-
-@contextmanager
-def _blamed_on_op() -> Iterator[None]:
-    """Attribute all exceptions within to the op rather than a kernel."""
-    try:
-        yield
-    except MemoryError as error:
-        msg = "inputs and reference do not fit into memory"
-        raise MemoryError(msg) from error
-    except Exception as error:
-        raise ReferenceFailedError from error
 
 
 def _recording(module: str) -> AbstractContextManager[Mapping[str, Any]]:
@@ -365,45 +333,3 @@ def find_trial_kernel(trial: Trial, *, cpu_fallback: bool = False) -> Found:
         msg = f"{found.kernel.key} takes contiguous inputs only"
         raise KernelNotFoundError(msg)
     return found
-
-
-class _Phases:
-    """Names and durations of the phases of a trial, in seconds."""
-
-    def __init__(self, report: Callable[[str], None] = lambda _: None) -> None:
-        self.report = report
-        self.seconds: dict[str, float] = {}
-        self.current = ""
-        self.repeatable = self.varied = True
-        self.digests: Mapping[str, str] = {}
-        self.tuning: Mapping[str, int] = {}
-        self.written_share: float | None = None
-        self.since = perf_counter()
-
-    def begin(self, name: str) -> None:
-        """End the current phase and begin `name`."""
-        self._end()
-        self.current = name
-        self.report(name)
-
-    def extra(self, *, failed: bool) -> dict[str, Any]:
-        """Entries of Result.extra: seconds by phase, and the phase that failed."""
-        self._end()
-        found: dict[str, Any] = {"phases_s": {name: round(value, 6) for name, value in self.seconds.items()}}
-        if failed and self.current:
-            found["phase"] = self.current
-        if not self.repeatable:
-            found["repeatable"] = False
-        if not self.varied:
-            found["varied"] = False
-        if self.tuning:
-            found["tuning"] = dict(self.tuning)
-        if self.written_share is not None:
-            found["written_share"] = self.written_share
-        return {**found, **self.digests}
-
-    def _end(self) -> None:
-        now = perf_counter()
-        if self.current:
-            self.seconds[self.current] = self.seconds.get(self.current, 0.0) + now - self.since
-        self.since = now

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from opgauge.harness.result.result import Ceilings
+from opgauge.harness.result.ceilings import Ceilings
 from opgauge.ops import Device, dtype_info
 from opgauge.ops._core.backend import cupy
 

@@ -62,7 +62,8 @@ def _answer(plain: dict[str, Any], calls: list[int]) -> dict[str, Any]:
 def _bind(plain: dict[str, Any]) -> Callable[[], Any]:
     """The kernel of a trial, bound to its inputs."""
     from opgauge.harness.measure import timer_for
-    from opgauge.harness.result.result import Trial, from_json
+    from opgauge.harness.result.record_json import from_json
+    from opgauge.harness.result.result import Trial
     from opgauge.harness.worker.attempt import Attempt
     from opgauge.harness.worker.bench import find_trial_kernel
     from opgauge.harness.worker.inputs import make_inputs

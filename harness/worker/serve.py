@@ -109,7 +109,8 @@ def serve(requests: IO[str], channel: Channel) -> None:
 def run_trial(bench: Bench, request: protocol.RunTrial, _: Channel) -> protocol.Reply:
     """The result of a trial, also if its kernel fails."""
     from opgauge.harness.measure import Limits
-    from opgauge.harness.result.result import Trial, from_json, to_json
+    from opgauge.harness.result.record_json import from_json, to_json
+    from opgauge.harness.result.result import Trial
     from opgauge.harness.worker.attempt import Trusted
 
     with tuned(request.tuning):
@@ -132,7 +133,7 @@ def run_trial(bench: Bench, request: protocol.RunTrial, _: Channel) -> protocol.
 def interleave(bench: Bench, request: protocol.Interleave, channel: Channel) -> protocol.Reply:
     """Results of resident implementations after round-robin sampling."""
     from opgauge.harness.measure import Limits
-    from opgauge.harness.result.result import from_json, to_json
+    from opgauge.harness.result.record_json import from_json, to_json
     from opgauge.harness.worker.interleave import interleave
 
     limits = from_json(Limits, request.limits)
@@ -143,7 +144,7 @@ def interleave(bench: Bench, request: protocol.Interleave, channel: Channel) -> 
 def sample_trial(bench: Bench, request: protocol.SampleTrial, _: Channel) -> protocol.Reply:
     """Further samples of one resident implementation."""
     from opgauge.harness.measure import Limits
-    from opgauge.harness.result.result import from_json, to_json
+    from opgauge.harness.result.record_json import from_json, to_json
 
     found = bench.sample(request.implementation, from_json(Limits, request.limits), is_last=request.is_last)
     return protocol.TrialResult(to_json(found))
@@ -151,7 +152,7 @@ def sample_trial(bench: Bench, request: protocol.SampleTrial, _: Channel) -> pro
 
 def measure_ceilings(_: Bench, request: protocol.MeasureCeilings, __: Channel) -> protocol.Reply:
     """Achieved peaks of a device."""
-    from opgauge.harness.result.result import to_json
+    from opgauge.harness.result.record_json import to_json
     from opgauge.harness.worker import ceilings
 
     return protocol.Answer(to_json(ceilings.measure(request.device)))
@@ -159,15 +160,17 @@ def measure_ceilings(_: Bench, request: protocol.MeasureCeilings, __: Channel) -
 
 def profile_trial(bench: Bench, request: protocol.ProfileTrial, _: Channel) -> protocol.Reply:
     """The kernel list of one call."""
-    from opgauge.harness.result.result import Trial, from_json, to_json
+    from opgauge.harness.result.record_json import from_json, to_json
+    from opgauge.harness.result.result import Trial
 
     return protocol.Answer(to_json(profiler(bench).run(from_json(Trial, request.trial))))
 
 
 def list_tunables(bench: Bench, request: protocol.ListTunables, _: Channel) -> protocol.Reply:
     """Names of the tunables that a trial's kernel reads, or why it cannot be bound."""
-    from opgauge.harness.result.result import Trial, from_json
-    from opgauge.harness.worker.bench import FAULTS
+    from opgauge.harness.result.record_json import from_json
+    from opgauge.harness.result.result import Trial
+    from opgauge.harness.worker.faults import FAULTS
 
     try:
         return protocol.Answer({"names": bench.parameters(from_json(Trial, request.trial))})

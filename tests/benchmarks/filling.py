@@ -19,10 +19,13 @@ from numpy.typing import NDArray
 from opgauge.harness import json_text
 from opgauge.harness.case.case import Case
 from opgauge.harness.case.file import load_cases
-from opgauge.harness.result.result import Ceilings, Check, Environment, Measurement, Result, Status, Trial, to_json
+from opgauge.harness.result.ceilings import Ceilings
+from opgauge.harness.result.record_json import to_json
+from opgauge.harness.result.result import Check, Environment, Measurement, Result, Status, Trial
 from opgauge.harness.settings import ROOT
 from opgauge.harness.store import Store
-from opgauge.harness.store.store import case_entry, result_values
+from opgauge.harness.store.result_rows import result_values
+from opgauge.harness.store.store import case_entry
 
 IMPLEMENTATIONS = ("baseline", "optimized", "torch", "torch_compile")
 SPEEDS = (4.0, 1.0, 1.3, 1.1)

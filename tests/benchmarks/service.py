@@ -28,10 +28,11 @@ from threading import local
 import httpx
 import psutil
 
-from opgauge.harness.result.result import Check, Measurement, Result, Status, Trial, to_json
+from opgauge.harness.result.record_json import to_json
+from opgauge.harness.result.result import Check, Measurement, Result, Status, Trial
 from opgauge.harness.scope import Scope
 from opgauge.harness.settings import ROOT
-from opgauge.harness.store import Store, queries
+from opgauge.harness.store import Store, run_queries
 from opgauge.harness.store.tokens import create_token
 from tests.benchmarks.filling import fill, some_cases
 from tests.benchmarks.paint import first_paint_ms
@@ -205,7 +206,7 @@ def main() -> None:
         fill(given.db, given.runs, given.trials)
         say(f"filled in {time.perf_counter() - start:.0f} s, {given.db.stat().st_size / 1e9:.2f} GB")
     with Store.open(f"sqlite:///{given.db}") as store:
-        count = queries.count_runs(store.engine)
+        count = run_queries.count_runs(store.engine)
         token = create_token(store.engine, f"benchmark-{uuid.uuid4().hex[:8]}", Scope.SUBMIT)
     options = [] if given.workers is None else ["--workers", str(given.workers)]
     with service(given.db, options) as served:

@@ -15,7 +15,7 @@ from opgauge.harness.result.result import Status
 from opgauge.harness.run.environment import capture
 from opgauge.harness.run.execute import LocalExecutor
 from opgauge.harness.store import Store
-from opgauge.harness.store.queries import SelfTest, add_self_test
+from opgauge.harness.store.self_tests import SelfTest, add_self_test
 from opgauge.harness.trust.cheat_rates import CheatOutcome, cheat_rates
 from tests.cheats.catalogue import Cheat, trial
 from tests.cheats.test_cheats import LIMITS, MODULES, of_device

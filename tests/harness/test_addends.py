@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from opgauge.harness.case.file import load_cases
-from opgauge.harness.result.result import Ceilings, Measurement, Result, Status, Trial
+from opgauge.harness.result.ceilings import Ceilings
+from opgauge.harness.result.result import Measurement, Result, Status, Trial
 from tools.addends import addends, most_of_resnet50, saved_by_resnet50
 
 CASES = Path(__file__).parent.parent.parent / "cases"

@@ -19,7 +19,7 @@ from opgauge.harness.errors import WorkerError
 from opgauge.harness.measure import Limits
 from opgauge.harness.result.result import KernelUse, Profile, Trial
 from opgauge.harness.store import Store
-from opgauge.harness.store.queries import list_self_tests
+from opgauge.harness.store.self_tests import list_self_tests
 from opgauge.harness.trust import yardstick
 from opgauge.harness.trust.agreement import Agreement, as_data, sentences, summarize
 from opgauge.harness.trust.yardstick import Pace, Yardstick, read_times

@@ -8,7 +8,8 @@ from dataclasses import replace
 
 import pytest
 
-from opgauge.harness.result.result import Ceilings, Measurement, Result, Status
+from opgauge.harness.result.ceilings import Ceilings
+from opgauge.harness.result.result import Measurement, Result, Status
 from opgauge.harness.result.summary import within_peaks
 from opgauge.harness.worker import ceilings
 from opgauge.harness.worker.ceilings import measure

@@ -28,7 +28,8 @@ from opgauge.harness.cluster.spread import Runs, run_spread
 from opgauge.harness.cluster.status import ClusterState, state_of
 from opgauge.harness.cluster.tasks import SchedulerLostError, Task, run_tasks
 from opgauge.harness.errors import SettingsError, WorkerError
-from opgauge.harness.result.result import Environment, Status, Trial, to_json
+from opgauge.harness.result.record_json import to_json
+from opgauge.harness.result.result import Environment, Status, Trial
 from opgauge.harness.run.compiling import ONCE
 from opgauge.harness.run.runner import plan
 from opgauge.harness.settings import IMPORT_PATH

@@ -26,7 +26,8 @@ from opgauge.harness.gate.run import Conditions, gate
 from opgauge.harness.gate.selection import Selection
 from opgauge.harness.judge.verdict import Subject
 from opgauge.harness.measure import Limits
-from opgauge.harness.result.result import Environment, Status, Trial, to_json
+from opgauge.harness.result.record_json import to_json
+from opgauge.harness.result.result import Environment, Status, Trial
 from opgauge.harness.run.compiling import ONCE
 from opgauge.harness.run.runner import plan
 from opgauge.harness.run.tree import Tree

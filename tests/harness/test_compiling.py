@@ -13,7 +13,8 @@ from typing import Any, cast
 import pytest
 
 from opgauge.harness.case.case import Case
-from opgauge.harness.result.result import Check, Result, Status, Trial, from_json
+from opgauge.harness.result.record_json import from_json
+from opgauge.harness.result.result import Check, Result, Status, Trial
 from opgauge.harness.run import compiling
 from opgauge.harness.run.compiling import Ahead, Waiting, compile_ahead, stopping
 from opgauge.harness.run.execute import Ask, LocalExecutor, ask_nothing

@@ -13,7 +13,8 @@ from opgauge.harness.case.case import Case
 from opgauge.harness.measure import Limits, cupti
 from opgauge.harness.measure.cupti import Collector, Record, split_calls, summarize
 from opgauge.harness.measure.footprint import demangle, graph_names, short_name
-from opgauge.harness.result.result import KernelUse, Profile, Result, Status, Trial, from_json, to_json
+from opgauge.harness.result.record_json import from_json, to_json
+from opgauge.harness.result.result import KernelUse, Profile, Result, Status, Trial
 from opgauge.harness.run.execute import LocalExecutor
 from opgauge.harness.worker.bench import Bench
 from opgauge.harness.worker.profiler import ON_CPU, Profiler

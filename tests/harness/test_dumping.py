@@ -28,7 +28,7 @@ TRICKS: tuple[dict[str, Any], ...] = (
 
 
 def stored(extra: dict[str, Any], reason: str, *, measured: bool) -> dict[str, Any]:
-    """A result as `opgauge.harness.store.store.result_values` makes it."""
+    """A result as `opgauge.harness.store.result_rows.result_values` makes it."""
     found: dict[str, Any] = {"status": "ok", "reason": reason, "check": {"ok": True, "reason": reason}, "bytes": 1}
     found |= {"block": 3, "extra": extra, "profile": None, "ruler": None, "measurement": None}
     if measured:

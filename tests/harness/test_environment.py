@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from opgauge.harness.case.case import Case
-from opgauge.harness.result.result import Environment, from_json, to_json
+from opgauge.harness.result.record_json import from_json, to_json
+from opgauge.harness.result.result import Environment
 from opgauge.harness.run import environment
 from opgauge.harness.run.environment import capture, case_set, changes, commit, revision
 from opgauge.ops import BackendError, find_op

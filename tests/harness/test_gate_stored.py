@@ -15,16 +15,16 @@ from opgauge.harness.case.file import load_cases
 from opgauge.harness.errors import NothingError
 from opgauge.harness.gate import pairs
 from opgauge.harness.gate.gate import ExitCode, Schedule
+from opgauge.harness.gate.plan import GatePlan
 from opgauge.harness.gate.policy import Policy
 from opgauge.harness.gate.pool import Clock
 from opgauge.harness.gate.record import Job, JobRecord
-from opgauge.harness.gate.selection import GatePlan
 from opgauge.harness.gate.stored import noise_floors
 from opgauge.harness.report.history import find_series
 from opgauge.harness.result.result import Environment, Measurement, Result, Status, Trial
 from opgauge.harness.run.environment import capture
 from opgauge.harness.store import Store
-from opgauge.harness.store.queries import list_self_tests
+from opgauge.harness.store.self_tests import list_self_tests
 from opgauge.harness.trust.self_test import caught, false_alarms, out_of_reach
 from opgauge.harness.trust.share import Share
 from opgauge.harness.trust.table import caught_table
@@ -129,7 +129,7 @@ def test_noise_floors_come_from_long_self_tests_of_this_machine(tmp_path: Path) 
     """The database's self-tests say how far a series moves by itself, where they had runs enough."""
     from datetime import UTC, datetime
 
-    from opgauge.harness.store.queries import SelfTest, add_self_test
+    from opgauge.harness.store.self_tests import SelfTest, add_self_test
 
     here = Environment({"cpu.model": "m"}, {})
     case = {"case_id": "0", "implementation": "optimized", "device": "cpu", "noise_floor": 0.04}

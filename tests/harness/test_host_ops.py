@@ -8,7 +8,7 @@ import pytest
 
 from opgauge.harness.case.case import Case
 from opgauge.harness.cli.run import host_cases
-from opgauge.harness.gate.selection import _default_devices, _holding, _host_only
+from opgauge.harness.gate.selection import _default_devices, _host_only, _trials_of
 from opgauge.ops import find_op
 from opgauge.ops._core import registry
 
@@ -36,7 +36,7 @@ def test_the_gate_measures_them_on_the_cpu(available: tuple[str, ...], expected:
     found = inventory(*available)
     host_only = _host_only([found])
     names = [{"cuda": "cuda:0"}.get(name, name) for name in _default_devices(found, host_only)]
-    trials = _holding(found, found["cases"], names, host_only).trials
+    trials = _trials_of(found, found["cases"], names, host_only).trials
     assert {(subject.op, subject.device) for subject in trials} == expected
 
 

@@ -17,7 +17,8 @@ from opgauge.harness.gate.pairs import PairPlan, measure
 from opgauge.harness.gate.pool import WorkerPool
 from opgauge.harness.gate.record import BASE, HEAD, Job, JobRecord
 from opgauge.harness.judge.verdict import Subject
-from opgauge.harness.result.result import Status, Trial, to_json
+from opgauge.harness.result.record_json import to_json
+from opgauge.harness.result.result import Status, Trial
 from opgauge.harness.run.tree import Tree
 from opgauge.harness.settings import ROOT
 from opgauge.ops import find_op

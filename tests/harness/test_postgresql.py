@@ -16,7 +16,7 @@ from opgauge.harness.result.submission import read_submission
 from opgauge.harness.scope import Scope
 from opgauge.harness.store import Store
 from opgauge.harness.store.bulk import add_run
-from opgauge.harness.store.queries import list_runs
+from opgauge.harness.store.run_queries import list_runs
 from opgauge.harness.store.schema import HEAD, version
 from opgauge.harness.store.tables import Table
 from opgauge.harness.store.tokens import create_token, list_tokens

@@ -16,7 +16,8 @@ import pytest
 
 from opgauge.harness.errors import HarnessError
 from opgauge.harness.report.push import LONGEST_WAIT_S, TRIES, Client, Pushed, PushError, parts, push
-from opgauge.harness.result.result import Ceilings, Environment, Measurement, Result, Status, Trial
+from opgauge.harness.result.ceilings import Ceilings
+from opgauge.harness.result.result import Environment, Measurement, Result, Status, Trial
 from opgauge.harness.result.submission import join, parse, read_submission
 from opgauge.harness.store import Store
 from tests.harness.test_submission import a_result

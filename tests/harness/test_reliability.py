@@ -26,7 +26,7 @@ from opgauge.harness.run.liveness import is_gone, process_identity
 from opgauge.harness.run.progress import Progress, ProgressStyle
 from opgauge.harness.run.session import RunPlan, Session
 from opgauge.harness.run.worker_process import Worker
-from opgauge.harness.store import Store, store
+from opgauge.harness.store import Store, engine, store
 from opgauge.harness.worker import protocol
 from opgauge.ops import find_op
 from tests.commandline import run_here
@@ -267,7 +267,7 @@ def test_a_corrupt_database_is_one_line(content: bytes, reason: str, tmp_path: P
 
 def test_a_locked_database_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """After the wait for the lock the reason is printed, and nothing is lost."""
-    monkeypatch.setattr(store, "PRAGMAS", ("busy_timeout=50", *store.PRAGMAS[1:]))
+    monkeypatch.setattr(engine, "PRAGMAS", ("busy_timeout=50", *engine.PRAGMAS[1:]))
     db = tmp_path / "x.db"
     with Store.open(f"sqlite:///{db}") as opened:
         run = opened.begin_run(NOTHING)

@@ -10,17 +10,9 @@ import pytest
 
 from opgauge.harness.case.case import Case
 from opgauge.harness.measure import Limits
-from opgauge.harness.result.result import (
-    Ceilings,
-    Check,
-    Environment,
-    Measurement,
-    Result,
-    Status,
-    Trial,
-    from_json,
-    to_json,
-)
+from opgauge.harness.result.ceilings import Ceilings
+from opgauge.harness.result.record_json import from_json, to_json
+from opgauge.harness.result.result import Check, Environment, Measurement, Result, Status, Trial
 from opgauge.ops import find_op
 
 CASE = Case("p_norm", "n", {"x": (3, 4)}, "float32", find_op("p_norm").params(porder=-inf, axis=(0, 1)), tags=("seed",))

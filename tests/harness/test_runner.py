@@ -10,7 +10,8 @@ import pytest
 
 from opgauge.harness.case.case import Case
 from opgauge.harness.measure import Limits
-from opgauge.harness.result.result import Ceilings, Result, Status, Trial
+from opgauge.harness.result.ceilings import Ceilings
+from opgauge.harness.result.result import Result, Status, Trial
 from opgauge.harness.run.execute import Ask, LocalExecutor, ask_nothing
 from opgauge.harness.run.runner import plan, run
 from opgauge.harness.worker import protocol

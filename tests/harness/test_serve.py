@@ -17,7 +17,8 @@ import pytest
 from opgauge.harness.case.case import Case
 from opgauge.harness.errors import WorkerError
 from opgauge.harness.measure import Limits
-from opgauge.harness.result.result import Result, Status, Trial, to_json
+from opgauge.harness.result.record_json import to_json
+from opgauge.harness.result.result import Result, Status, Trial
 from opgauge.harness.run.execute import LocalExecutor
 from opgauge.harness.worker import protocol
 from opgauge.ops import find_op

@@ -10,7 +10,8 @@ import pytest
 
 from opgauge.harness.case.case import Case
 from opgauge.harness.measure import Limits
-from opgauge.harness.result.result import Trial, to_json
+from opgauge.harness.result.record_json import to_json
+from opgauge.harness.result.result import Trial
 from opgauge.harness.run.execute import LocalExecutor
 from opgauge.harness.worker.inputs import empty_bytes
 from opgauge.harness.worker.shared_memory import PAGE, allocating_in

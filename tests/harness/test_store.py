@@ -17,11 +17,12 @@ from sqlalchemy.exc import OperationalError
 
 from opgauge.harness.case.case import Case
 from opgauge.harness.errors import NothingError, StoreError
-from opgauge.harness.result.result import Ceilings, Check, Environment, Measurement, Result, Status, Trial
+from opgauge.harness.result.ceilings import Ceilings
+from opgauge.harness.result.result import Check, Environment, Measurement, Result, Status, Trial
 from opgauge.harness.settings import ROOT
 from opgauge.harness.store import Store
+from opgauge.harness.store.abandoned import end_lost_runs
 from opgauge.harness.store.schema import HEAD, MIGRATIONS, version
-from opgauge.harness.store.store import end_lost_runs
 from opgauge.harness.store.tables import RunRow, Table
 from opgauge.ops import find_op
 from tests.databases import database
@@ -235,7 +236,7 @@ def test_a_database_that_cannot_be_written_is_shown(tmp_path: Path, monkeypatch:
     path = folder / "x.db"
     with Store.open(f"sqlite:///{path}") as store:
         run = store.begin_run(ENVIRONMENT)
-    monkeypatch.setattr("opgauge.harness.store.store.os.access", lambda *_: False)
+    monkeypatch.setattr("opgauge.harness.store.engine.os.access", lambda *_: False)
     with Store.open(f"sqlite:///{path}") as store:
         assert store.find_run(run).id == run
         with pytest.raises(OperationalError, match="readonly"):

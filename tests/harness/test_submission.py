@@ -21,7 +21,8 @@ from sqlalchemy import func, select
 from opgauge.harness.case.case import Case
 from opgauge.harness.errors import HarnessError
 from opgauge.harness.report.export import whole_run
-from opgauge.harness.result.result import Ceilings, Check, Environment, Measurement, Result, Status, Trial
+from opgauge.harness.result.ceilings import Ceilings
+from opgauge.harness.result.result import Check, Environment, Measurement, Result, Status, Trial
 from opgauge.harness.result.strict import SubmissionError
 from opgauge.harness.result.submission import join, parse, read_submission
 from opgauge.harness.settings import ROOT

@@ -15,7 +15,8 @@ from opgauge.harness.case.case import Case
 from opgauge.harness.measure.cuda import CudaTimer
 from opgauge.harness.report import export, render
 from opgauge.harness.report.columns import print_columns
-from opgauge.harness.result.result import Ceilings, Check, Environment, Footprint, Measurement, Result, Status, Trial
+from opgauge.harness.result.ceilings import Ceilings
+from opgauge.harness.result.result import Check, Environment, Footprint, Measurement, Result, Status, Trial
 from opgauge.harness.result.summary import rows, share_of_ceiling, sort_rows
 from opgauge.harness.result.time_text import time_text
 from opgauge.harness.store import Run

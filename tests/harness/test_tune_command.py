@@ -10,7 +10,8 @@ import pytest
 
 from opgauge.harness.case.case import Case
 from opgauge.harness.measure import Limits
-from opgauge.harness.result.result import Trial, to_json
+from opgauge.harness.result.record_json import to_json
+from opgauge.harness.result.result import Trial
 from opgauge.harness.run.environment import capture
 from opgauge.harness.run.execute import LocalExecutor
 from opgauge.harness.run.tree import changed_folders

@@ -19,10 +19,11 @@ from sqlalchemy import Engine, MetaData, create_engine, insert, inspect, select
 from opgauge.harness.result.result import Environment
 from opgauge.harness.result.submission import Submission
 from opgauge.harness.scope import Scope
-from opgauge.harness.store import Store, queries
+from opgauge.harness.store import Store, acknowledgements, run_queries, self_tests
+from opgauge.harness.store.acknowledgements import Acknowledgement
 from opgauge.harness.store.bulk import add_run
-from opgauge.harness.store.queries import Acknowledgement, SelfTest
 from opgauge.harness.store.schema import HEAD, MIGRATIONS, version
+from opgauge.harness.store.self_tests import SelfTest
 from opgauge.harness.store.tokens import create_token
 from tests.databases import database
 from tests.web.dataset import HARD, ceilings, results
@@ -51,11 +52,11 @@ def today(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
             store.engine,
             Submission(str(uuid4()), NOW, NOW, "finished", "opgauge run", environment, tuple(ceilings()), some),
         )
-        queries.add_acknowledgement(
+        acknowledgements.add_acknowledgement(
             store.engine,
             Acknowledgement("0" * 16, "optimized", "cpu", "slower", "Ada", "known", date(2026, 2, 1), 1.1, NOW),
         )
-        queries.add_self_test(store.engine, SelfTest("aa", NOW, "c0ffee", "cpu", {"false_share": 0.01}))
+        self_tests.add_self_test(store.engine, SelfTest("aa", NOW, "c0ffee", "cpu", {"false_share": 0.01}))
         create_token(store.engine, "ada", Scope.SUBMIT)
         yield store
 
@@ -112,8 +113,8 @@ def test_an_upgraded_database_equals_one_of_today(today: Store, schema: str, tmp
             for table, rows in before.items():
                 if table != "alembic_version":
                     assert [{key: row[key] for key in rows[0]} for row in after[table]] == rows, table
-            (run,) = queries.list_runs(store.engine)
-            (expected,) = queries.list_runs(today.engine)
+            (run,) = run_queries.list_runs(store.engine)
+            (expected,) = run_queries.list_runs(today.engine)
             assert run == expected
             assert store.results(run.id) == today.results(run.id)
             columns = ("low_ns", "high_ns")

@@ -12,17 +12,8 @@ from uuid import uuid4
 import numpy as np
 
 from opgauge.harness.case.case import Case
-from opgauge.harness.result.result import (
-    Ceilings,
-    Check,
-    Environment,
-    KernelUse,
-    Measurement,
-    Profile,
-    Result,
-    Status,
-    Trial,
-)
+from opgauge.harness.result.ceilings import Ceilings
+from opgauge.harness.result.result import Check, Environment, KernelUse, Measurement, Profile, Result, Status, Trial
 from opgauge.harness.result.submission import Submission
 from opgauge.harness.store import Store
 from opgauge.harness.store.bulk import add_run

@@ -11,7 +11,8 @@ import numpy as np
 from fastapi.testclient import TestClient
 
 from opgauge.harness.report.export import whole_run
-from opgauge.harness.result.result import Ceilings, Environment
+from opgauge.harness.result.ceilings import Ceilings
+from opgauge.harness.result.result import Environment
 from opgauge.harness.scope import Scope
 from opgauge.harness.store import Run, Store
 from opgauge.harness.store.tokens import create_token

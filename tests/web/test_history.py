@@ -7,7 +7,7 @@ from typing import Any
 
 from opgauge.harness.result.result import Environment
 from opgauge.harness.store.projects import Commit
-from opgauge.harness.store.queries import RunInfo
+from opgauge.harness.store.run_queries import RunInfo
 from opgauge.web.history import default_branch, history_of
 
 START = datetime(2026, 1, 1, tzinfo=UTC)

@@ -24,7 +24,7 @@ from opgauge.harness.result.result import Environment
 from opgauge.harness.result.submission import read_submission
 from opgauge.harness.scope import Scope
 from opgauge.harness.settings import Settings
-from opgauge.harness.store import Store, queries
+from opgauge.harness.store import Store, acknowledgements, self_tests
 from opgauge.harness.store.tokens import create_token
 from opgauge.web.app import create_app
 from opgauge.web.reader import Reader
@@ -306,8 +306,10 @@ def test_trust_shows_stored_self_tests(writable: TestClient) -> None:
     data = {"runs": 20, "false_alarm_share": 0.001, "false_alarm_low": 0.0, "false_alarm_high": 0.004, "cases": [row]}
     now = datetime.now(UTC)
     engine = reader_of(writable).engine
-    queries.add_self_test(engine, queries.SelfTest("aa", now, "ab" * 20, "cuda:0", data))
-    queries.add_self_test(engine, queries.SelfTest("agree", now, "", "cuda:0", {"cases": ["odd", {"ours_ns": 1500.0}]}))
+    self_tests.add_self_test(engine, self_tests.SelfTest("aa", now, "ab" * 20, "cuda:0", data))
+    self_tests.add_self_test(
+        engine, self_tests.SelfTest("agree", now, "", "cuda:0", {"cases": ["odd", {"ours_ns": 1500.0}]})
+    )
     text = text_of(writable.get("/trust").text)
     assert "false alarm 0.1 % (0 % – 0.4 %)" in text
     assert "1.5 µs" in text
@@ -348,7 +350,7 @@ def test_acknowledging_without_a_token_only_writes_the_waiver(
     path.write_text("waivers:\n" + unescape(found.group(1)), encoding="utf-8")
     (waiver,) = load_waivers(path)
     assert (waiver.owner, waiver.reason, waiver.expected_ratio) == ("Ada", f"wider: {HOSTILE}", 1.25)
-    assert queries.list_acknowledgements(reader_of(writable).engine) == []
+    assert acknowledgements.list_acknowledgements(reader_of(writable).engine) == []
 
 
 def test_acknowledging_with_a_token_is_seen_by_all(writable: TestClient) -> None:
@@ -420,7 +422,7 @@ def test_acknowledging_needs_a_good_token_and_a_good_form(writable: TestClient) 
         assert post(writable, key, acknowledgement(**changed))[0] == 422
     assert writable.post(f"/regressions/{key}", json={}).status_code == 415
     assert post(writable, key, "owner=" + "x" * 20_000)[0] == 413
-    assert queries.list_acknowledgements(engine) == []
+    assert acknowledgements.list_acknowledgements(engine) == []
 
 
 @pytest.mark.parametrize(

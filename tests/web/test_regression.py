@@ -6,8 +6,12 @@ from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 
 from opgauge.harness.result.result import Environment
-from opgauge.harness.store.queries import Acknowledgement, CaseInfo, RunInfo
-from opgauge.web.reader import DeviceInfo, Level, Recent
+from opgauge.harness.store.acknowledgements import Acknowledgement
+from opgauge.harness.store.queries import CaseInfo
+from opgauge.harness.store.run_queries import RunInfo
+from opgauge.web.devices import DeviceInfo
+from opgauge.web.level import Level
+from opgauge.web.reader import Recent
 from opgauge.web.regression import Regression, RegressionState, find_improvements, find_regressions
 
 TODAY = date(2026, 3, 1)

@@ -12,7 +12,8 @@ import plotly.graph_objects as go
 import pytest
 from fastapi.testclient import TestClient
 
-from opgauge.harness.result.result import Ceilings, Check, Environment, Measurement, Result, Status, Trial
+from opgauge.harness.result.ceilings import Ceilings
+from opgauge.harness.result.result import Check, Environment, Measurement, Result, Status, Trial
 from tests.web.dataset import HARD, HOSTILE, shapes
 from tests.web.submissions import store_of
 from tests.web.test_pages import reader_of, text_of

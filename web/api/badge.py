@@ -7,7 +7,8 @@ from html import escape
 from opgauge.harness.result.result import Status
 from opgauge.harness.result.summary import BASELINE, OPTIMIZED
 from opgauge.harness.store import queries
-from opgauge.web.reader import GRAVE, Level, Reader, Recent
+from opgauge.web.level import GRAVE, Level
+from opgauge.web.reader import Reader, Recent
 from opgauge.web.rows import geometric_mean
 
 GREEN, RED, GREY = "#2e7d32", "#c62828", "#616161"

@@ -13,7 +13,7 @@ from sqlalchemy import Engine, select
 from sqlalchemy.exc import SQLAlchemyError
 
 from opgauge.harness.result.result import Status
-from opgauge.harness.store import queries
+from opgauge.harness.store import run_queries
 from opgauge.harness.store.schema import HEAD
 from opgauge.harness.store.tables import RunRow
 from opgauge.web.api.answer import json_answer, problems
@@ -88,7 +88,7 @@ def _metrics(reader: Reader) -> bytes:
 
 def _lines(reader: Reader) -> Iterator[str]:
     recent = reader.recent()
-    yield from _family("opgauge_runs", "Runs that are stored.", [({}, queries.count_runs(reader.engine))])
+    yield from _family("opgauge_runs", "Runs that are stored.", [({}, run_queries.count_runs(reader.engine))])
     yield from _family(
         "opgauge_last_run_timestamp_seconds",
         "When the latest run of a device started.",

@@ -7,11 +7,12 @@ from datetime import datetime
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from opgauge.harness.result.result import Ceilings, PeakBound
+from opgauge.harness.result.ceilings import Ceilings, PeakBound
 from opgauge.harness.result.summary import bound_of
 from opgauge.harness.store import queries
 from opgauge.harness.store.listing import load_runs
-from opgauge.harness.store.queries import CaseInfo, Detail, RunInfo
+from opgauge.harness.store.queries import CaseInfo, Detail
+from opgauge.harness.store.run_queries import RunInfo
 from opgauge.web.reader import Reader
 
 KEPT = 20_000

@@ -9,9 +9,9 @@ from typing import Annotated
 from fastapi import APIRouter, HTTPException, Query, Response
 from pydantic import BeforeValidator
 
-from opgauge.harness.result.result import to_json
-from opgauge.harness.store import queries
-from opgauge.harness.store.queries import RunInfo
+from opgauge.harness.result.record_json import to_json
+from opgauge.harness.store import queries, run_queries
+from opgauge.harness.store.run_queries import RunInfo
 from opgauge.web.api.answer import Limit, Name, Offset, RunId, json_answer, problems
 from opgauge.web.api.models import RunPage, WholeRunModel
 from opgauge.web.api.records import run_record
@@ -47,7 +47,7 @@ def list_runs(
 ) -> Response:
     """Runs, newest first."""
     until = None if before is None else _in_utc(before)
-    found = queries.list_runs(
+    found = run_queries.list_runs(
         reader.engine,
         limit=limit + 1,
         offset=offset,
@@ -80,7 +80,7 @@ def _in_utc(when: datetime) -> datetime:
 
 def find_run(reader: Reader, run_id: str) -> RunInfo:
     """The run that is meant; 404 where there is none, or several."""
-    found = queries.find_runs(reader.engine, run_id, project=reader.project)
+    found = run_queries.find_runs(reader.engine, run_id, project=reader.project)
     if len(found) > 1:
         raise HTTPException(404, f"several runs begin with {run_id}")
     if not found:

@@ -11,13 +11,16 @@ from fastapi import APIRouter, HTTPException, Path, Request, Response
 
 from opgauge.harness.result.summary import BASELINE, OPTIMIZED, PEERS, bound_of, remarks
 from opgauge.harness.store import listing, queries
-from opgauge.harness.store.queries import CaseInfo, Detail, Past, RunInfo
+from opgauge.harness.store.queries import CaseInfo, Detail, Past
+from opgauge.harness.store.run_queries import RunInfo
 from opgauge.web import charts
 from opgauge.web.comparison import resolve
 from opgauge.web.deps import CacheOf, ReaderOf
+from opgauge.web.devices import DeviceInfo
+from opgauge.web.level import Level, level_of
 from opgauge.web.pages.query import Number, Text, Word
 from opgauge.web.profile import kernel_times, number
-from opgauge.web.reader import DeviceInfo, Level, Reader, level_of
+from opgauge.web.reader import Reader
 from opgauge.web.regression import change_points
 from opgauge.web.trends import resource_figures
 from opgauge.web.view import page

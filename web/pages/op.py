@@ -12,8 +12,9 @@ from opgauge.harness.store.queries import Detail
 from opgauge.web import charts, roofline
 from opgauge.web.comparison import resolve
 from opgauge.web.deps import CacheOf, ReaderOf
+from opgauge.web.level import GRAVE
 from opgauge.web.pages.query import Number, Text, Word
-from opgauge.web.reader import GRAVE, Reader
+from opgauge.web.reader import Reader
 from opgauge.web.rows import (
     CaseLevels,
     devices_of,

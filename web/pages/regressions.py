@@ -14,8 +14,8 @@ from fastapi import APIRouter, HTTPException, Request, Response
 from fastapi.responses import RedirectResponse
 
 from opgauge.harness.scope import Scope
-from opgauge.harness.store import queries
-from opgauge.harness.store.queries import Acknowledgement
+from opgauge.harness.store import acknowledgements
+from opgauge.harness.store.acknowledgements import Acknowledgement
 from opgauge.web.auth import address_of, audit, check_token, limits_of
 from opgauge.web.deps import CacheOf, ReaderOf
 from opgauge.web.form import Form
@@ -111,7 +111,9 @@ def acknowledge(request: Request, cache: CacheOf, reader: ReaderOf, key: str, se
         return _form(request, found, form, f"the token {token.name} is not for acknowledging", 403, waiver)
     if not token.covers(found.run.project):
         return _form(request, found, form, f"the token {token.name} is for another project", 403, waiver)
-    queries.add_acknowledgement(reader.engine, replace(given, project=found.run.project, recorded_by=token.name))
+    acknowledgements.add_acknowledgement(
+        reader.engine, replace(given, project=found.run.project, recorded_by=token.name)
+    )
     audit(request, token.name, "acknowledge", _subject(found), given.reason)
     cache.forget()
     return RedirectResponse(_own(request, found), 303)
@@ -131,7 +133,7 @@ def withdraw(request: Request, cache: CacheOf, reader: ReaderOf, key: str, sent:
         return _form(request, found, form, str(error.detail), error.status_code)
     if not token.allows(Scope.ACK) or not token.covers(found.run.project):
         return _form(request, found, form, f"the token {token.name} is not for acknowledging here", 403)
-    queries.withdraw_acknowledgement(reader.engine, given.key, token.name)
+    acknowledgements.withdraw_acknowledgement(reader.engine, given.key, token.name)
     audit(request, token.name, "withdraw", _subject(found), given.reason)
     cache.forget()
     return RedirectResponse(_own(request, found), 303)

@@ -11,12 +11,15 @@ from opgauge.harness.json_text import write_compact
 from opgauge.harness.report.export import whole_run
 from opgauge.harness.result.result import Status
 from opgauge.harness.result.summary import BASELINE, OPTIMIZED, PEERS
-from opgauge.harness.store import queries
+from opgauge.harness.store import queries, run_queries
 from opgauge.harness.store.dumping import dump_run
-from opgauge.harness.store.queries import Detail, RunInfo
+from opgauge.harness.store.queries import Detail
+from opgauge.harness.store.run_queries import RunInfo
 from opgauge.web.deps import CacheOf, ReaderOf
+from opgauge.web.devices import device_names
+from opgauge.web.level import GRAVE
 from opgauge.web.pages.query import Number, Text, Word
-from opgauge.web.reader import GRAVE, Reader, device_names
+from opgauge.web.reader import Reader
 from opgauge.web.rows import implementations, rows_of
 from opgauge.web.table import table_of
 from opgauge.web.view import Paging, page, sent
@@ -34,9 +37,11 @@ def runs_page(
     """Runs, newest first."""
 
     def values() -> Mapping[str, Any]:
-        paging = Paging(number, queries.count_runs(reader.engine, status=status, commit=commit, project=reader.project))
+        paging = Paging(
+            number, run_queries.count_runs(reader.engine, status=status, commit=commit, project=reader.project)
+        )
         place = (paging.size, paging.start)
-        found = queries.list_runs(
+        found = run_queries.list_runs(
             reader.engine, limit=place[0], offset=place[1], status=status, commit=commit, project=reader.project
         )
         return {
@@ -77,7 +82,7 @@ def export(request: Request, reader: ReaderOf, run_id: RunId, kind: Literal["jso
 
 def find(reader: Reader, run_id: str) -> RunInfo:
     """The run whose id begins with `run_id`; raises HTTPException if there is none, or several."""
-    found = queries.find_runs(reader.engine, run_id, project=reader.project)
+    found = run_queries.find_runs(reader.engine, run_id, project=reader.project)
     exact = [run for run in found if run.id == run_id]
     if len(exact or found) == 1:
         return (exact or found)[0]

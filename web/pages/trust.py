@@ -11,8 +11,9 @@ from fastapi import APIRouter, Request, Response
 
 from opgauge.harness.result.summary import PEERS
 from opgauge.harness.result.time_text import time_text
-from opgauge.harness.store import queries
-from opgauge.harness.store.queries import RunInfo, SelfTest
+from opgauge.harness.store import self_tests
+from opgauge.harness.store.run_queries import RunInfo
+from opgauge.harness.store.self_tests import SelfTest
 from opgauge.web.comparison import compare_runs
 from opgauge.web.deps import CacheOf, ReaderOf
 from opgauge.web.pages.query import Number, Word
@@ -41,7 +42,7 @@ def trust(request: Request, cache: CacheOf, reader: ReaderOf, op: Word = "", num
         noise = known_noise(reader)
         chosen = [one for one in noise if op in {"", one["case"].op}]
         paging = Paging(number, len(chosen), 40)
-        tests = {kind: queries.list_self_tests(reader.engine, kind) for kind in KINDS}
+        tests = {kind: self_tests.list_self_tests(reader.engine, kind) for kind in KINDS}
         return {
             "tests": {kind: [(one, facts(one.data)) for one in found] for kind, found in tests.items()},
             "tables": {kind: table(found[0].data) if found else None for kind, found in tests.items()},

@@ -1,0 +1,84 @@
+"""Engines of databases: SQLite with its settings, or another by URL; a driver's errors become one StoreError."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from sqlalchemy import Engine, create_engine, event
+from sqlalchemy.engine import make_url
+from sqlalchemy.exc import ArgumentError, DatabaseError, OperationalError
+
+from opgauge.harness import json_text
+from opgauge.harness.errors import StoreError
+
+_JSON: dict[str, Any] = {"json_serializer": json_text.write, "json_deserializer": json_text.read}
+BUSY_MS = 10_000
+"""Milliseconds to wait for another writer."""
+PRAGMAS = (
+    f"busy_timeout={BUSY_MS}",
+    "journal_mode=WAL",
+    "foreign_keys=ON",
+    "synchronous=NORMAL",
+    # a run of 500 results changes as many pages of an index; the cache lets each be written once
+    "cache_size=-16000",
+    # pages up to this offset are read from the system's cache without a copy
+    "mmap_size=2147418112",
+    "wal_autocheckpoint=8000",
+)
+"""Settings of each SQLite connection."""
+
+
+def make_engine(url: str) -> Engine:
+    """An engine for `url`; a SQLite file that is not writable is opened for reading. Raises StoreError."""
+    parsed = make_url(url)
+    if parsed.get_backend_name() != "sqlite":
+        return create_engine(parsed, pool_pre_ping=True, **_JSON)
+    file = Path(parsed.database) if parsed.database else None
+    if file and not file.parent.is_dir():
+        msg = f"{url}: there is no folder {file.parent}"
+        raise StoreError(msg)
+    if file and file.is_file() and not (os.access(file, os.W_OK) and os.access(file.parent, os.W_OK)):
+        return _reading_engine(file)
+    engine = create_engine(parsed, **_JSON)
+
+    @event.listens_for(engine, "connect")
+    def set_pragmas(connection: Any, _: object) -> None:
+        for pragma in PRAGMAS:
+            connection.execute(f"PRAGMA {pragma}")
+
+    return engine
+
+
+def _reading_engine(file: Path) -> Engine:
+    """An engine on a SQLite file in a read-only place: without locks and write-ahead log."""
+    # an immutable database would ignore the commits in a log beside the file
+    mode = "ro" if file.with_name(f"{file.name}-wal").exists() else "ro&immutable=1"
+    return create_engine(f"sqlite:///file:{quote(str(file.resolve()))}?mode={mode}&uri=true", **_JSON)
+
+
+@contextmanager
+def explained(url: str) -> Iterator[None]:
+    """Translate a driver's errors into one StoreError."""
+    try:
+        yield
+    except ArgumentError as error:
+        msg = f"{url!r} is not a database that can be opened: {error}. For example sqlite:///opgauge.db"
+        raise StoreError(msg) from error
+    except ModuleNotFoundError as error:
+        msg = f"{_shown(url)} needs a driver: {error}. For PostgreSQL install opgauge[postgres]"
+        raise StoreError(msg) from error
+    except OperationalError as error:
+        msg = f"{_shown(url)} cannot be opened: {error.orig}"
+        raise StoreError(msg) from error
+    except DatabaseError as error:
+        msg = f"{_shown(url)} is not a usable database: {error.orig}"
+        raise StoreError(msg) from error
+
+
+def _shown(url: str) -> str:
+    return make_url(url).render_as_string(hide_password=True)

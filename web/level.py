@@ -1,0 +1,49 @@
+"""Levels of a series: one run of a case by one implementation on a device, over its processes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from statistics import median
+
+from opgauge.harness.result.result import Status
+from opgauge.harness.store.queries import Past, StoredPoint
+from opgauge.harness.store.run_queries import RunInfo
+
+GRAVE = (Status.WRONG, Status.ERROR, Status.TIMEOUT, Status.OUT_OF_MEMORY)
+"""Statuses of a failed trial."""
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """One run in a series: worst status, median and range of the medians of its processes.
+
+    by_block: those medians by process, if there are several.
+    """
+
+    run: RunInfo
+    status: str
+    median_ns: float | None
+    low_ns: float | None
+    high_ns: float | None
+    blocks: int
+    by_block: tuple[tuple[int, float], ...] = ()
+
+
+SeriesKey = tuple[str, str, str]
+"""Case id, implementation, slug of the device."""
+
+
+def level_of(run: RunInfo, points: Iterable[StoredPoint | Past]) -> Level:
+    """The processes of one trial as one level."""
+    found = list(points)
+    if len(found) == 1 and found[0].status == Status.OK:
+        time = found[0].median_ns or None
+        return Level(run, found[0].status, time, time, time, 1)
+    bad = [one.status for one in found if one.status in GRAVE]
+    status = bad[0] if bad else found[0].status
+    by_block = tuple((one.block, one.median_ns) for one in found if one.median_ns and one.status == Status.OK)
+    if not by_block or bad:
+        return Level(run, status, None, None, None, len(found))
+    times = [time for _, time in by_block]
+    return Level(run, status, median(times), min(times), max(times), len(times), by_block)
