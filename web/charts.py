@@ -9,20 +9,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import timedelta
 from html import escape
-from statistics import median
 from typing import Any
 from zlib import crc32
 
-import numpy as np
-
 from opgauge.harness.json_text import write_compact
-from opgauge.harness.judge.changepoint import ChangePoint
 from opgauge.harness.result.summary import BASELINE, OPTIMIZED
-from opgauge.harness.store.run_queries import RunInfo
-from opgauge.web.history import History
-from opgauge.web.level import Level
 from opgauge.web.profile import KernelTime
 from opgauge.web.rows import CaseLevels
 
@@ -39,8 +31,6 @@ DIGITS = 5
 """Decimals of a time in the unit that its figure has: more are not seen, and would be sent."""
 ANGLES = ((5, 0), (12, -35), (math.inf, -90))
 """Degrees by which names of three lines are turned so as not to cover each other, by the most of them."""
-NEAR = 4.0
-"""Series whose usual time is more than this many times the first one's are drawn when asked for."""
 
 
 def literal(text: object, most: int = 0) -> str:
@@ -117,140 +107,6 @@ def _tick(row: CaseLevels, *, several: bool) -> str:
 
 def _label(row: CaseLevels, *, several: bool) -> str:
     return literal(f"{row.case.name} · {row.case.dtype}" + (f" · {row.device.name}" if several else ""), 80)
-
-
-def history(
-    series: Mapping[str, Sequence[Level]],
-    quantiles: Mapping[tuple[int, str], tuple[float, float]],
-    changes: Mapping[str, Sequence[tuple[Level, Level, ChangePoint]]],
-    history: History,
-    beside: Mapping[str, Sequence[Level]] | None = None,
-) -> str:
-    """Medians by commit with an interval each; change points as larger rings.
-
-    quantiles: quartiles by run and implementation, for runs of one process. history: dates of the commits. beside: runs
-    of other branches and modified files, drawn as open points.
-    """
-    usual = {
-        name: median(times)
-        for name, levels in series.items()
-        if (times := [t.median_ns for t in levels if t.median_ns])
-    }
-    first = next(iter(usual.values()), 0.0)
-    near = {name for name, time in usual.items() if time <= NEAR * first}
-    unit, size = unit_of(time for name, time in usual.items() if name in near)
-    template = f"%{{text}}<br>%{{x}}<br>%{{y:.4g}} {unit}<extra>%{{fullData.name}}</extra>"
-    traces: list[Any] = []
-    texts: dict[int, tuple[str, str]] = {}
-    for place, (name, levels) in enumerate(series.items()):
-        known = [(level, level.median_ns) for level in levels if level.median_ns]
-        spans = [_span(level, quantiles.get((level.run.key, name))) for level, _ in known]
-        told = [_told(level.run, texts, history) for level, _ in known]
-        lows, highs = np.array(spans).reshape(-1, 2).T / size
-        ys = np.round(np.array([time for _, time in known]) / size, DIGITS)
-        error = {
-            "type": "data",
-            "symmetric": False,
-            "array": np.round(np.maximum(highs - ys, 0.0), DIGITS).tolist(),
-            "arrayminus": np.round(np.maximum(ys - lows, 0.0), DIGITS).tolist(),
-            "thickness": 1,
-            "width": 2,
-        }
-        traces.append(
-            trace(
-                "scatter",
-                name,
-                mode="lines+markers",
-                x=[when for when, _ in told],
-                y=ys.tolist(),
-                error_y=error,
-                text=[label for _, label in told],
-                customdata=[level.run.id for level, _ in known],
-                marker={"size": 6, "symbol": SYMBOLS[place % len(SYMBOLS)]},
-                line={"width": 1.5},
-                visible=True if name in near else "legendonly",
-                hovertemplate=template,
-            )
-        )
-        traces += _rings(name, changes.get(name, ()), size, history) if name in near else []
-        traces += _open_points(name, (beside or {}).get(name, ()), size, history, template) if name in near else []
-    return as_json(
-        traces,
-        xaxis={"type": "date", "title": {"text": "date of the commit"}, **_around_one(series, history)},
-        yaxis={"title": {"text": unit}, "rangemode": "tozero"},
-        hovermode="closest",
-        meta={"slot": "figure"},
-    )
-
-
-def _open_points(
-    name: str, levels: Sequence[Level], size: float, history: History, template: str
-) -> list[dict[str, Any]]:
-    """Runs that are not part of the history."""
-    known = [level for level in levels if level.median_ns]
-    if not known:
-        return []
-    texts = [
-        literal(f"{level.run.branch or 'no branch'}{', modified' if level.run.dirty else ''} · {level.run.commit[:10]}")
-        for level in known
-    ]
-    given = {
-        "x": [_second(level.run, history) for level in known],
-        "y": [(level.median_ns or 0.0) / size for level in known],
-        "text": [f"{text} · run {level.run.id[:8]}" for text, level in zip(texts, known, strict=True)],
-        "customdata": [level.run.id for level in known],
-        "mode": "markers",
-        "marker": {"size": 8, "symbol": "circle-open"},
-        "hovertemplate": template,
-        "visible": True if name == OPTIMIZED else "legendonly",
-    }
-    return [{**trace("scatter", name, **given), "name": literal(f"{name}: other branches", LABEL)}]
-
-
-def _around_one(series: Mapping[str, Sequence[Level]], history: History) -> dict[str, Any]:
-    """A day around a single run, whose axis would otherwise count milliseconds."""
-    runs = {level.run.key: level.run for levels in series.values() for level in levels}
-    if len(runs) != 1:
-        return {}
-    (run,) = runs.values()
-    return {"range": [(history.order(run)[0] + way * timedelta(hours=12)).isoformat(" ")[:19] for way in (-1, 1)]}
-
-
-def _second(run: RunInfo, history: History) -> str:
-    """Date of the commit of a run, as Plotly reads it."""
-    return history.order(run)[0].isoformat(" ")[:19]
-
-
-def _told(run: RunInfo, known: dict[int, tuple[str, str]], history: History) -> tuple[str, str]:
-    """Date and label of a run, made once for all series."""
-    if run.key not in known:
-        label = literal(f"{run.commit[:10] or 'no commit'} · run {run.id[:8]} of {run.started:%Y-%m-%d %H:%M}")
-        known[run.key] = (_second(run, history), label)
-    return known[run.key]
-
-
-def _rings(name: str, changes: Sequence[tuple[Level, Level, ChangePoint]], size: float, history: History) -> list[Any]:
-    if not changes:
-        return []
-    given = {
-        "x": [_second(after.run, history) for _, after, _ in changes],
-        "y": [(after.median_ns or point.after) / size for _, after, point in changes],
-        "text": [
-            f"{100 * (point.ratio - 1):+.1f} % since {literal(after.run.commit[:10])}" for _, after, point in changes
-        ],
-        "mode": "markers",
-        "marker": {"size": 18, "symbol": "circle-open", "line": {"width": 2}},
-        "showlegend": False,
-        "hovertemplate": "change point<br>%{text}<extra></extra>",
-    }
-    return [{"type": "scatter", "name": literal(f"{name}: change point"), "meta": {"slot": "change"}, **given}]
-
-
-def _span(level: Level, quartiles: tuple[float, float] | None) -> tuple[float, float]:
-    if level.blocks > 1 or quartiles is None:
-        middle = level.median_ns or 0.0
-        return level.low_ns or middle, level.high_ns or middle
-    return quartiles
 
 
 def distribution(name: str, samples: Mapping[int, Sequence[float]]) -> str:

@@ -80,23 +80,24 @@ def _dates(runs: Sequence[RunInfo], commits: Mapping[str, Commit]) -> dict[int, 
     for run in runs:
         if run.sha and run.committed:
             first[run.sha] = run.committed
-    corrected = _corrected(commits)
+    corrected = corrected_dates(commits)
     return {run.key: corrected.get(run.sha) or first.get(run.sha, run.started) for run in runs}
 
 
-def _corrected(commits: Mapping[str, Commit]) -> dict[str, datetime]:
+def corrected_dates(commits: Mapping[str, Commit]) -> dict[str, datetime]:
     """Dates of commits, moved behind those of their parents: clocks differ, the order of commits does not."""
+    parents = {sha: {one for one in commit.parents if one in commits} for sha, commit in commits.items()}
+    children: dict[str, list[str]] = {}
+    for sha, known in parents.items():
+        for parent in known:
+            children.setdefault(parent, []).append(sha)
+    missing = {sha: len(known) for sha, known in parents.items()}
+    ready = [sha for sha, count in missing.items() if not count]
     found: dict[str, datetime] = {}
-    for start in commits:
-        stack = [start]
-        while stack:
-            commit = commits[stack[-1]]
-            waiting = [sha for sha in commit.parents if sha in commits and sha not in found and sha not in stack]
-            if waiting:
-                stack += waiting
-                continue
-            stack.pop()
-            if commit.sha not in found:
-                parents = [found[sha] + _STEP for sha in commit.parents if sha in found]
-                found[commit.sha] = max([commit.committed, *parents])
+    for sha in ready:
+        found[sha] = max([commits[sha].committed, *(found[parent] + _STEP for parent in parents[sha])])
+        for child in children.get(sha, ()):
+            missing[child] -= 1
+            if not missing[child]:
+                ready.append(child)
     return found

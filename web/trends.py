@@ -12,8 +12,8 @@ from opgauge.harness.judge.student import quantile
 from opgauge.harness.result.summary import OPTIMIZED
 from opgauge.harness.store.listing import UsedResources
 from opgauge.harness.store.run_queries import RunInfo
-from opgauge.web.charts import as_json, literal, trace
-from opgauge.web.history import History
+from opgauge.web.charts import as_json, trace
+from opgauge.web.history_figure import Timeline
 from opgauge.web.reader import Recent
 from opgauge.web.text import bytes_unit
 
@@ -56,7 +56,7 @@ def _point(run: RunInfo, logs: Sequence[float]) -> TrendPoint:
     return TrendPoint(run, exp(middle), exp(middle - half), exp(middle + half), len(logs))
 
 
-def trend_figure(points: Sequence[TrendPoint], history: History) -> str | None:
+def trend_figure(points: Sequence[TrendPoint], timeline: Timeline) -> str | None:
     """Trend of an op as a figure; None for fewer than two runs."""
     if len(points) < 2:
         return None
@@ -73,10 +73,10 @@ def trend_figure(points: Sequence[TrendPoint], history: History) -> str | None:
         "scatter",
         OPTIMIZED,
         mode="lines+markers",
-        x=_dates([point.run for point in points], history),
+        x=[timeline.date(point.run) for point in points],
         y=ratios,
         error_y=error,
-        text=[f"{_label(point.run)} · {point.cases} cases" for point in points],
+        text=[f"{timeline.label(point.run)}<br>{point.cases} cases" for point in points],
         customdata=[point.run.id for point in points],
         marker={"size": 6},
         line={"width": 1.5},
@@ -84,8 +84,8 @@ def trend_figure(points: Sequence[TrendPoint], history: History) -> str | None:
     )
     return as_json(
         [line],
-        xaxis={"type": "date", "title": {"text": "date of the commit"}},
-        yaxis={"title": {"text": "time against usual, %"}, "ticksuffix": " %"},
+        xaxis=timeline.axis(point.run for point in points),
+        yaxis={"title": {"text": "time against usual, %"}, "ticksuffix": " %", "fixedrange": False},
         hovermode="closest",
         showlegend=False,
         meta={"slot": "figure"},
@@ -93,7 +93,7 @@ def trend_figure(points: Sequence[TrendPoint], history: History) -> str | None:
 
 
 def resource_figures(
-    found: Iterable[UsedResources], runs: Sequence[RunInfo], history: History
+    found: Iterable[UsedResources], runs: Sequence[RunInfo], timeline: Timeline
 ) -> tuple[str | None, str | None]:
     """Peak memory and kernel launches by commit as figures; None where nothing was stored, or of one run only."""
     memory: dict[str, dict[int, float]] = {}
@@ -105,11 +105,11 @@ def resource_figures(
             launches.setdefault(one.implementation, {})[one.run_key] = one.launches
     unit, size = bytes_unit(max((value for values in memory.values() for value in values.values()), default=0.0))
     scaled = {name: {run: value / size for run, value in values.items()} for name, values in memory.items()}
-    return _steps(scaled, runs, history, unit), _steps(launches, runs, history, "launches a call")
+    return _steps(scaled, runs, timeline, unit), _steps(launches, runs, timeline, "launches a call")
 
 
 def _steps(
-    series: Mapping[str, Mapping[int, float]], runs: Sequence[RunInfo], history: History, unit: str
+    series: Mapping[str, Mapping[int, float]], runs: Sequence[RunInfo], timeline: Timeline, unit: str
 ) -> str | None:
     """Numbers without noise, drawn as steps."""
     if len({run for values in series.values() for run in values}) < 2:
@@ -122,9 +122,10 @@ def _steps(
                 "scatter",
                 name,
                 mode="lines+markers",
-                x=_dates(mine, history),
+                x=[timeline.date(run) for run in mine],
                 y=[series[name][run.key] for run in mine],
-                text=[_label(run) for run in mine],
+                text=[timeline.label(run) for run in mine],
+                customdata=[run.id for run in mine],
                 line={"width": 1.5, "shape": "hv"},
                 marker={"size": 5},
                 hovertemplate=f"%{{text}}<br>%{{x}}<br>%{{y:.4g}} {unit}<extra>%{{fullData.name}}</extra>",
@@ -137,12 +138,3 @@ def _steps(
         hovermode="closest",
         meta={"slot": "figure"},
     )
-
-
-def _dates(runs: Iterable[RunInfo], history: History) -> list[str]:
-    """Dates of the commits, as Plotly reads them."""
-    return [history.order(run)[0].isoformat(" ")[:19] for run in runs]
-
-
-def _label(run: RunInfo) -> str:
-    return literal(f"{run.commit[:10] or 'no commit'} · run {run.id[:8]}")

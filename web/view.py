@@ -19,7 +19,9 @@ from opgauge.web import text
 from opgauge.web.assets import address, style_ids
 from opgauge.web.cache import Cache
 from opgauge.web.charts import slot
+from opgauge.web.commits import CommitBook, known_commits
 from opgauge.web.figure_csv import figure_csv
+from opgauge.web.scope import reader_for
 
 TEMPLATES = Path(__file__).parent / "templates"
 PAGE = 50
@@ -95,6 +97,7 @@ def render(name: str, request: Request, **values: Any) -> str:
         "figure": linked_figure,
         "home": f"{home}/",
         "path": path,
+        "commits": commits_of(request),
         "projects": projects_of(request),
         "project": project_of(request),
         "has_cluster": bool(request.app.state.settings.scheduler),
@@ -105,6 +108,11 @@ def render(name: str, request: Request, **values: Any) -> str:
 def below(root: str, body: str) -> str:
     """A page whose links lead below `root`: of a proxy's path, or of a project. Templates link to absolute paths."""
     return _LINK.sub(rf'\1="{root}/', body) if root else body
+
+
+def commits_of(request: Request) -> CommitBook:
+    """Commits of the project that the address selects; none where a page is rendered without data."""
+    return known_commits(reader_for(request)) if hasattr(request.app.state, "reader") else CommitBook()
 
 
 def project_of(request: Request) -> str | None:

@@ -20,6 +20,8 @@ PATIENCE_S = 10
 """Longest run time of a git command, in seconds."""
 DIRTY = "-dirty"
 """Suffix of a commit whose files were modified."""
+DESCRIPTION = 200
+"""Most characters of an author or a subject that are recorded."""
 LIBRARY_PARTS = ("ops", "harness", "cases")
 """Folders of an opgauge source tree that affect measurements."""
 
@@ -29,7 +31,7 @@ class Revision:
     """Name and git state of a folder; fields are empty if git does not know them.
 
     commit: full hash, without suffix. is_dirty: whether measured files differ from it. branch: as checked out.
-    time: the committer's time, ISO 8601 in UTC.
+    time: the committer's time, ISO 8601 in UTC. author: name of the author. subject: first line of the message.
     """
 
     project: str = ""
@@ -37,6 +39,8 @@ class Revision:
     is_dirty: bool = False
     branch: str = ""
     time: str = ""
+    author: str = ""
+    subject: str = ""
 
     @property
     def label(self) -> str:
@@ -50,6 +54,8 @@ class Revision:
             "project": self.project,
             "commit": self.label,
             "commit_time": self.time,
+            "commit_author": self.author,
+            "commit_subject": self.subject,
             "branch": self.branch,
             **dirty,
         }
@@ -63,8 +69,8 @@ def read_revision(tree: Path, *, except_file: Path | None = None) -> Revision:
     name = project_name(tree)
     if not is_tracked(tree):
         return Revision(project=name)
-    shown = git(tree, "log", "-1", "--format=%H %ct")
-    commit, _, seconds = shown.partition(" ")
+    shown = git(tree, "log", "-1", "--format=%H%x00%ct%x00%an%x00%s")
+    commit, seconds, author, subject = (*shown.split("\0", 3), "", "", "", "")[:4]
     time = datetime.fromtimestamp(int(seconds), UTC).isoformat() if seconds.isdigit() else ""
     return Revision(
         project=name,
@@ -72,6 +78,8 @@ def read_revision(tree: Path, *, except_file: Path | None = None) -> Revision:
         is_dirty=bool(commit) and _differs(tree, except_file),
         branch=git(tree, "symbolic-ref", "--quiet", "--short", "HEAD"),
         time=time,
+        author=author[:DESCRIPTION],
+        subject=subject[:DESCRIPTION],
     )
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from opgauge.harness.result.result import Environment
 from opgauge.harness.store.projects import Commit
 from opgauge.harness.store.run_queries import RunInfo
-from opgauge.web.history import default_branch, history_of
+from opgauge.web.history import corrected_dates, default_branch, history_of
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -52,6 +52,20 @@ def test_parents_come_before_children_whatever_their_clocks_say() -> None:
     }
     assert [run.key for run in history_of(runs, commits).runs] == [1, 2]
     assert [run.key for run in history_of(runs[::-1], {}).runs] == [1, 2]
+
+
+def test_a_parent_that_is_a_sibling_too_comes_first() -> None:
+    """A merge of a branch into its own base orders all three, and many thousand commits take no recursion."""
+    late = START + timedelta(days=5)
+    commits = {
+        "merge": Commit("merge", ("base", "topic"), START, "", ""),
+        "topic": Commit("topic", ("base",), START, "", ""),
+        "base": Commit("base", (), late, "", ""),
+    }
+    found = corrected_dates(commits)
+    assert late == found["base"] < found["topic"] < found["merge"]
+    line = {str(n): Commit(str(n), (str(n - 1),) if n else (), START, "", "") for n in range(20_000, -1, -1)}
+    assert len(corrected_dates(line)) == len(line)
 
 
 def test_a_commit_measured_again_without_its_time_keeps_its_place() -> None:

@@ -14,6 +14,7 @@ from fastapi.testclient import TestClient
 
 from opgauge.harness.store.listing import UsedResources
 from opgauge.web.device_comparison import device_standings
+from opgauge.web.history_figure import timeline
 from opgauge.web.rows import devices_of, latest_rows
 from opgauge.web.side_by_side import side_by_side
 from opgauge.web.trends import op_trend, resource_figures
@@ -58,7 +59,7 @@ def test_launches_of_two_runs_are_a_figure(client: TestClient) -> None:
     history = reader_of(client).history()
     first, second = history.runs[:2]
     found = [UsedResources(first.key, "optimized", None, 3), UsedResources(second.key, "optimized", None, 1)]
-    memory, launches = resource_figures(found, [first, second], history)
+    memory, launches = resource_figures(found, [first, second], timeline(reader_of(client)))
     assert memory is None
     assert launches is not None
     assert '"y":[3,1]' in launches.replace(" ", "")

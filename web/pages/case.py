@@ -17,7 +17,9 @@ from opgauge.web import charts
 from opgauge.web.comparison import resolve
 from opgauge.web.deps import CacheOf, ReaderOf
 from opgauge.web.devices import DeviceInfo
+from opgauge.web.history_figure import history_figure, timeline
 from opgauge.web.level import Level, level_of
+from opgauge.web.marks import marks_of
 from opgauge.web.pages.query import Number, Text, Word
 from opgauge.web.profile import kernel_times, number
 from opgauge.web.reader import Reader
@@ -78,13 +80,13 @@ def _values(reader: Reader, case_id: str, device: str, run: str, last: int, of: 
     # sought in all runs, drawn in some: a step must not get lost between those that are drawn
     changes = {name: change_points(whole[name]) for name in ours}
     drawn = thinned(recent, DRAWN_RUNS)
-    keep = {one.key for one in drawn} | {
-        one.run.key for listed in changes.values() for pair in listed for one in pair[:2]
-    }
+    marks = marks_of(reader, case_id, chosen, changes)
+    keep = {one.key for one in (*drawn, *(run for mark in marks for run in (mark.before, mark.run)))}
     series = {name: [one for one in levels if one.run.key in keep] for name, levels in whole.items()}
-    history = reader.history()
+    times = timeline(reader)
+    drawn_history = history_figure(series, _quartiles(found), marks, times, _series(others, found))
     used = listing.list_resources(reader.engine, keys, [one.key for one in drawn], chosen.name)
-    memory, launches = resource_figures(used, drawn, history)
+    memory, launches = resource_figures(used, drawn, times)
     offered = (*([asked] if run else []), *drawn[: -OFFERED - 1 : -1], *others[::-1])
     return {
         "case": case,
@@ -94,10 +96,11 @@ def _values(reader: Reader, case_id: str, device: str, run: str, last: int, of: 
         "run": asked,
         "last": last,
         "every": -(-len(recent) // (len(drawn) or 1)),
-        "history": charts.history(series, _quartiles(found), changes, history, _series(others, found)),
+        "history": drawn_history,
+        "hidden": '"legendonly"' in drawn_history,
         "memory": memory,
         "launches": launches,
-        "changes": [(name, *change) for name, listed in changes.items() for change in listed],
+        "marks": marks[::-1],
         "yaml": _yaml(case),
         "command": "" if case.op == "imported" else _command(case),
         **_in_run(reader, written, case, chosen, asked, of),

@@ -12,6 +12,7 @@ from opgauge.harness.store.queries import Detail
 from opgauge.web import charts, roofline
 from opgauge.web.comparison import resolve
 from opgauge.web.deps import CacheOf, ReaderOf
+from opgauge.web.history_figure import timeline
 from opgauge.web.level import GRAVE
 from opgauge.web.pages.query import Number, Text, Word
 from opgauge.web.reader import Reader
@@ -80,7 +81,7 @@ def op_page(
             "temperature": temperature,
             **_choices(rows),
             "runs": runs_of(chosen or rows),
-            "trend": None if run else trend_figure(op_trend(reader.recent(), op, on), reader.history()),
+            "trend": None if run else trend_figure(op_trend(reader.recent(), op, on), timeline(reader)),
             **_shown(reader, shown, chosen, temperature),
         }
 

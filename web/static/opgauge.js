@@ -4,6 +4,8 @@
   const dark = matchMedia("(prefers-color-scheme: dark)");
   // a fixed list of buttons: plotly.js adds one by default that uploads the figure to a third party
   const BUTTONS = [["toImage"], ["zoom2d", "pan2d"], ["zoomIn2d", "zoomOut2d", "resetScale2d"]];
+  // figures over the commits: a click opens a run, and a range that is chosen in one is shown in all
+  const LINKED = ["history", "trend", "memory", "launches"];
   const CONFIG = { responsive: true, displaylogo: false, plotlyServerURL: "", modeBarButtons: BUTTONS };
 
   const isDark = () => (root.dataset.theme ? root.dataset.theme === "dark" : dark.matches);
@@ -31,10 +33,17 @@
     return { ...given, gridcolor: colour("grid"), zerolinecolor: colour("grid"), linecolor: colour("line"), automargin: true };
   }
 
+  function labelled(given, colour, own) {
+    const hover = { bgcolor: colour("panel"), bordercolor: own, font: { color: colour("text"), size: 12 } };
+    return { ...given, font: { color: colour("text"), size: 11 }, bgcolor: colour("panel"), bordercolor: own, borderpad: 2, opacity: 0.92, hoverlabel: hover };
+  }
+
   function laidOut(layout, colour, narrow) {
     const font = { color: colour("text"), family: "system-ui, sans-serif", size: 12 };
     const found = {
       ...layout,
+      // what was zoomed stays so when the theme changes
+      uirevision: "kept",
       font,
       paper_bgcolor: "rgba(0,0,0,0)",
       plot_bgcolor: "rgba(0,0,0,0)",
@@ -48,7 +57,11 @@
     // on a phone many names would cover each other: the table below has them
     const names = found.xaxis.ticktext;
     if (narrow && names && names.length > 6) found.xaxis = { ...found.xaxis, showticklabels: false };
-    if (layout.shapes) found.shapes = layout.shapes.map((one) => ({ ...one, line: { ...one.line, color: colour("muted") } }));
+    const own = (one) => colour(`c-${one.name}`) || colour("muted");
+    if (layout.shapes) found.shapes = layout.shapes.map((one) => ({ ...one, line: { ...one.line, color: own(one) } }));
+    if (layout.annotations) found.annotations = layout.annotations.map((one) => labelled(one, colour, own(one)));
+    const slider = found.xaxis.rangeslider;
+    if (slider) found.xaxis.rangeslider = { ...slider, bgcolor: colour("page"), bordercolor: colour("line"), borderwidth: 1 };
     return found;
   }
 
@@ -63,7 +76,7 @@
       const layout = laidOut(given.layout, colour, holder.clientWidth < 520);
       Plotly.react(plot, data, layout, { ...CONFIG, displayModeBar: holder.clientWidth >= 520 ? "hover" : false }).then(() => {
         holder.dataset.drawn = "yes";
-        if (["history", "trend"].includes(holder.dataset.chart) && !holder.dataset.linked) link(holder, plot);
+        if (LINKED.includes(holder.dataset.chart) && !holder.dataset.linked) link(holder, plot);
       });
     }
   }
@@ -77,6 +90,16 @@
       address.searchParams.set("run", run);
       address.searchParams.delete("number");
       location.assign(address);
+    });
+    plot.on("plotly_relayout", (event) => {
+      const range = event["xaxis.range"] || [event["xaxis.range[0]"], event["xaxis.range[1]"]];
+      const change = event["xaxis.autorange"] ? { "xaxis.autorange": true } : range[0] && range[1] && { "xaxis.range": [...range] };
+      if (!change || plot.dataset.follows) return;
+      for (const other of document.querySelectorAll("figure[data-linked] .plot")) {
+        if (other === plot) continue;
+        other.dataset.follows = "yes";
+        Plotly.relayout(other, change).then(() => { delete other.dataset.follows; });
+      }
     });
   }
 

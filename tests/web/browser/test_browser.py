@@ -269,3 +269,20 @@ def test_search_by_keyboard_alone(browser: Browser, site: Site) -> None:
         assert serious(page) == []
         page.keyboard.press("Enter")
         expect(page.locator("h1")).to_have_text("lerp")
+
+
+def test_a_range_chosen_in_one_figure_is_shown_in_all(browser: Browser, site: Site) -> None:
+    """The range slider of the history zooms memory too; a switch of the theme keeps the range."""
+    with watching(browser) as watched:
+        watched.open(site.root + addresses(site)["case"])
+        page = watched.page
+        expect(page.locator("figure[data-chart=history] .rangeslider-container")).to_be_visible()
+        plot = "document.querySelector('figure[data-chart={}] .plot')"
+        range_of = f"{plot}.layout.xaxis.range.map((one) => String(one).slice(0, 10)).join()"
+        chosen = ["2026-01-10", "2026-01-20"]
+        page.evaluate(f"Plotly.relayout({plot.format('history')}, {{'xaxis.range': {chosen}}})")
+        page.wait_for_function(f"{range_of.format('memory')} === '{','.join(chosen)}'")
+        page.get_by_role("button", name="Switch between light and dark").click()
+        assert page.evaluate(range_of.format("history")) == ",".join(chosen)
+        page.evaluate(f"Plotly.relayout({plot.format('memory')}, {{'xaxis.autorange': true}})")
+        page.wait_for_function(f"{range_of.format('history')} !== '{','.join(chosen)}'")
