@@ -56,16 +56,14 @@ class Trial(NamedTuple):
     def tuned(self) -> Iterator[None]:
         """The launch parameters that it is run with."""
         paired = range(1 << 40) if self.vectors else p_norm.PAIRED
-        with (
-            tuning.override(SMALL_AS_LARGE if self.vectors else {}),
-            pytest.MonkeyPatch.context() as patch,
-        ):
+        with pytest.MonkeyPatch.context() as patch:
             patch.setattr(p_norm, "PAIRED", paired)
             patch.setattr(p_norm, "INF_RESIDENT", 0 if self.vectors else p_norm.INF_RESIDENT)
             patch.setattr(plan, "WARP_COLLECTS", self.seed % 200)
             if self.vectors:
                 patch.setattr(plan, "FEW_ELEMENTS", 0)
                 patch.setattr(plan, "ONCE_BYTES", 0)
+                patch.setattr(lerp, "LARGE_BYTES", 0)
             patch.setattr(lerp, "FEW_ELEMENTS", 0 if self.vectors else lerp.FEW_ELEMENTS)
             patch.setattr(lerp_grad, "FEW_ELEMENTS", self.seed % 200 and lerp.FEW_ELEMENTS)
             yield
@@ -250,7 +248,6 @@ def trials(op: str) -> list[Trial]:
     return found
 
 
-SMALL_AS_LARGE = {"lerp.large_blocks_megabytes": 0}
 SMALL, SMALL_ELEMENTS = ("lerp", "mean", "dot", "p_norm", "p_norm_grad"), 1 << 16
 """Ops of which what is small is taken otherwise than what is large, and the most elements that are small."""
 REDUCE = {"reduce_elements_lanes", *(f"reduce_rows_{scope}" for scope in ("lanes", "block", "grid", "once"))}

@@ -1,7 +1,8 @@
 """The file of launch parameters that `opgauge tune` writes for a device, and `opgauge.ops._core.tuning` reads.
 
-`values` has the parameters that differ from their default. `parameters` says how each was found; entries of parameters
-that were not measured this time stay. Sorted and rounded, so that a difference in git is a difference in fact.
+`values` has the parameters that differ from their default. `parameters` says how each was found. Entries of parameters
+that were not measured this time stay, those of parameters that no longer exist are deleted. Numbers are sorted and
+rounded, so that two files of equal content have equal text.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from opgauge.harness.result.result import Environment
 from opgauge.harness.run.environment import PACKAGES
 from opgauge.harness.tune.tuner import TuningFinding
 from opgauge.ops import TuningError
-from opgauge.ops._core.tuning import read
+from opgauge.ops._core.tuning import parameters, read
 
 DIGITS = 4
 """Decimal places of ratios."""
@@ -56,7 +57,7 @@ def write(
 
 
 def _earlier(path: Path, model: str) -> dict[str, Any]:
-    """Entries of the file by parameter."""
+    """Entries of the file by parameter, without parameters that no longer exist."""
     if not path.exists():
         return {}
     read(path)
@@ -64,7 +65,8 @@ def _earlier(path: Path, model: str) -> dict[str, Any]:
     if held.get("device") != model:
         msg = f"{path} is of {held.get('device', 'an unnamed device')}, not of {model}"
         raise TuningError(msg)
-    return dict(held.get("parameters", {}))
+    declared = {item.name for item in parameters()}
+    return {name: entry for name, entry in held.get("parameters", {}).items() if name in declared}
 
 
 def _entry(finding: TuningFinding, commit: str, today: date) -> dict[str, Any]:

@@ -15,7 +15,6 @@ from opgauge.ops._core.dtype import FLOATS, dtype_info
 from opgauge.ops._core.kernel import Bound
 from opgauge.ops._core.op import Shapes
 from opgauge.ops._core.registry import kernel
-from opgauge.ops._core.tuning import declare
 from opgauge.ops._cuda.gemm.gemm import Matrix, product, product_of_images, supported, transposed_bytes
 from opgauge.ops._cuda.source import DIVISOR, CudaSource, divisor, multiprocessors
 from opgauge.ops.conv_data_grad.cuda_direct import config_here, convolve_directly
@@ -25,14 +24,8 @@ from opgauge.ops.conv_data_grad.op import ConvDataGradParams, ConvGeometry, geom
 THREADS = 256
 AXES = 3
 """Threads per block, and number of spatial axes."""
-_FOLD_BLOCKS = declare(
-    "conv_data_grad.fold_blocks_per_multiprocessor",
-    16,
-    (4, 8, 16, 32, 64),
-    backend="cuda",
-    ops=("conv_data_grad",),
-    why="blocks that fold columns into dx: the end of a wave against the cost of a block",
-)
+_FOLD_BLOCKS = 16
+"""Maximum blocks per multiprocessor that fold columns into dx: more shorten the last wave, each has a cost."""
 _AXES = np.dtype(
     [(name, np.int32, (AXES,)) for name in ("kernel", "out", "padding", "dilation")]
     + [(name, DIVISOR, (AXES,)) for name in ("size", "stride")]
@@ -184,7 +177,7 @@ def _fold(found: ConvGeometry, columns: Any, dx: Any, addend: Any) -> Bound:
     for axis, (size, stride) in enumerate(zip(_three(found.size, 1), _three(found.strides, 1), strict=True)):
         axes["size"][axis], axes["stride"][axis] = divisor(size), divisor(stride)
     function = SOURCE.function(_fold_name(dx.dtype.name, found.channels_last))
-    grid = (_FOLD_BLOCKS.cap(-(-dx.size // THREADS), multiprocessors()),)
+    grid = (min(-(-dx.size // THREADS), _FOLD_BLOCKS * multiprocessors()),)
     each = divisor(found.channels // found.groups)
     numbers = (np.uint32(dx.size), axes, _strides(found), divisor(found.channels), each)
     arguments = (columns, addend, dx, *numbers)

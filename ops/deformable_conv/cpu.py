@@ -34,14 +34,8 @@ _DEPTH = declare(
     ops=("deformable_conv", "deformable_conv_grad"),
     why="channels times taps sampled at a time, at least one tap: long sums against the first-level caches",
 )
-_GRAD_BLOCK = declare(
-    "deformable_conv_grad.cpu_block_pixels",
-    96,
-    (24, 48, 96, 144, 192),
-    backend="cpu",
-    ops=("deformable_conv_grad",),
-    why="pixels per block of the gradient: fewer reads of the filter against a larger column",
-)
+_GRAD_BLOCK = 96
+"""Pixels per block of the gradient: more read the filter less often, fewer leave the column in cache."""
 LEAST_UNIT = 8
 """Minimum channels per task."""
 
@@ -139,7 +133,7 @@ def deformable_conv_grad(
     image, image_grad = (scratch(found.batch * (height + 3) * (width + 2) * found.channels, wide) for _ in range(2))
     columns, per_group = tile_columns(image), found.out_channels // found.groups
     unit = _unit(found, threads)
-    units, at_once, block = found.channels // unit, min(max(_DEPTH.value() // unit, 1), taps), _GRAD_BLOCK.value()
+    units, at_once, block = found.channels // unit, min(max(_DEPTH.value() // unit, 1), taps), _GRAD_BLOCK
     shares = min(-(-threads // units), max(found.batch, 1))
     panels, chunks, rows = -(-at_once * unit // columns), -(-taps // at_once), -(-per_group // ROWS) * ROWS
     packed = scratch(units * chunks * panels * per_group * columns, wide)

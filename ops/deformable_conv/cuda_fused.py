@@ -67,19 +67,16 @@ def _declare(name: str, default: int, candidates: tuple[int, ...], why: str) -> 
     return declare(f"deformable_conv.{name}", default, candidates, backend="cuda", ops=("deformable_conv",), why=why)
 
 
-_SPAN = _declare(
-    "fused_span",
-    8,
-    (1, 2, 4, 8),
-    "consecutive chunks of channels per tap: few keep the pixels in cache, many save instructions",
-)
-_MOST_STAGES = _declare("fused_stages", 4, (2, 3, 4), "of the ring in shared memory; what it does not take is cache")
+_SPAN = 8
+"""Maximum consecutive chunks of channels per tap: few have the pixels in cache, many save instructions; 4 is as fast on
+an H200."""
+_MOST_STAGES = 4
+"""Maximum stages of the ring in shared memory, which takes space from the cache; 2 are as fast on an H200."""
 _STRIP = _declare(
     "fused_strip", 8, (1, 4, 8, 16), "rows of pixels that tiles traverse column by column: neighbours share reads"
 )
-_SPLIT_COST = _declare(
-    "fused_split_cost", 2, (1, 2, 4, 8), "cost of writing a partial result in stages; reading the largest costs one"
-)
+_SPLIT_COST = 2
+"""Cost of writing a partial result, in stages; reading the largest costs one. 4 is as fast on an H200."""
 _MOST_PLACES = _declare(
     "fused_places", 4, (1, 2, 4, 8), "deformable groups per stage from which a column buffer is faster"
 )
@@ -152,7 +149,7 @@ class Channels:
     def span(self) -> int:
         """Consecutive chunks per tap, all in one segment."""
         within = self.chunks if self.segments == 1 else self.padded // self.chunk if self.places == 1 else 1
-        return max(item for item in range(1, _SPAN.value() + 1) if within % item == 0)
+        return max(item for item in range(1, _SPAN + 1) if within % item == 0)
 
 
 def channels_of(found: SamplingGeometry, itemsize: int, halves: int) -> Channels | None:
@@ -317,7 +314,7 @@ class FusedLayout:
 
 def _cost(tiles: int, stages: int, slots: int, splits: int, area: int) -> int:
     """Duration in quarters of stages, including partial results of `area` each."""
-    extra = _SPLIT_COST.value() * (splits > 1)
+    extra = _SPLIT_COST * (splits > 1)
     return 4 * -(-tiles * splits // slots) * (-(-stages // splits) + extra) + -(-splits * area // QUARTER)
 
 
@@ -333,7 +330,7 @@ def _layouts(
     rows = found.out_channels // found.groups
     shape = next((item for item in SHAPES if rows <= item[0] * item[1]), SHAPES[-1])
     for one in (shape, *([SMALLER[shape]] if shape in SMALLER else [])):
-        for stays, stages in product((True, False), range(_MOST_STAGES.value(), FEWEST_STAGES - 1, -1)):
+        for stays, stages in product((True, False), range(_MOST_STAGES, FEWEST_STAGES - 1, -1)):
             whole = FusedLayout(found, itemsize, channels, one, stages, processors, stays)
             tiles, area = whole.tiles * found.groups, whole.tile[0] * whole.tile[1]
             layout = whole.with_splits(best_splits(tiles, whole.depth_stages, processors, area))

@@ -10,7 +10,6 @@ import numpy as np
 from opgauge.ops._core.dtype import dtype_name
 from opgauge.ops._core.kernel import Bound
 from opgauge.ops._core.registry import kernel
-from opgauge.ops._core.tuning import declare
 from opgauge.ops._cpu import streaming
 from opgauge.ops._cpu.threads import count
 from opgauge.ops.fill_any_like.op import DTYPES, as_element
@@ -22,14 +21,8 @@ Part of the result is then in memory, and two streams are fetched faster than on
 """
 STRAIGHT = 1 << 40
 """Run length that exceeds every part: the part is written from start to end."""
-_TURN = declare(
-    "fill_any_like.cpu_turn_kilobytes",
-    2,
-    (0, 1, 2, 4, 8),
-    backend="cpu",
-    ops=("fill_any_like",),
-    why="elements written before a thread switches halves: lines fetched ahead against restarted streams",
-)
+TURN_BYTES = 2048
+"""Bytes written before a thread switches halves: lines are fetched ahead, but each switch restarts a stream."""
 
 
 @kernel("fill_any_like", "optimized", "cpu", DTYPES, prepare=True, strided=True)
@@ -57,4 +50,4 @@ def turn_of(flat: Any) -> int:
     """Elements that a thread writes to one half of its part before it switches."""
     if not LEAST_SHARE < flat.nbytes / streaming.last_cache_bytes() <= MOST_SHARE:
         return STRAIGHT
-    return (_TURN.value() << 10) // int(flat.itemsize) or STRAIGHT
+    return TURN_BYTES // int(flat.itemsize) or STRAIGHT

@@ -11,7 +11,6 @@ from opgauge.ops._core.dtype import FLOATS, dtype_info
 from opgauge.ops._core.kernel import Bound
 from opgauge.ops._core.op import Shape
 from opgauge.ops._core.registry import kernel
-from opgauge.ops._core.tuning import declare
 from opgauge.ops._cuda.pointwise import (
     THREADS,
     axes_struct,
@@ -23,14 +22,9 @@ from opgauge.ops._cuda.pointwise import (
 from opgauge.ops._cuda.reduction.plan import GRID_RESIDENT
 from opgauge.ops._cuda.source import CudaSource, flag, whole_vector
 
-_LARGE = declare(
-    "lerp.large_blocks_megabytes",
-    256,
-    (0, 64, 128, 256, 512),
-    backend="cuda",
-    ops=("lerp",),
-    why="megabytes of a result from which, with a weight tensor, blocks are large and fewer stores are evict_last",
-)
+LARGE_BYTES = 256 << 20
+"""Bytes of a result from which, with a weight tensor, blocks are large and fewer stores are evict_last; 128 MB is as fast
+on an H200."""
 CTYPES = {name: dtype_info(name).ctype for name in FLOATS}
 WIDTHS = {name: 16 // dtype_info(name).itemsize for name in FLOATS}
 FLAGS = ("false", "true")
@@ -88,7 +82,7 @@ def lerp(*, x: Any, y: Any, weight: Any, out: dict[str, Any]) -> Bound:
     if x.shape == y.shape and (tensor is None or tensor.shape == x.shape):
         width = whole_vector(x, result.size, *operands)
         wide_vectors = width == WIDTHS[x.dtype.name]
-        large = tensor is not None and wide_vectors and result.nbytes >= _LARGE.value() << 20
+        large = tensor is not None and wide_vectors and result.nbytes >= LARGE_BYTES
         threads = LARGE_THREADS if large else THREADS
         kept = evict_last_blocks(result.nbytes) if wide_vectors else 0
         extent = "LARGE" if large or kept else "ANY"

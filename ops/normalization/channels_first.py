@@ -36,6 +36,7 @@ from opgauge.ops.normalization.call import (
 )
 
 GROUP = 8
+"""Maximum channels of a cluster; a limit of 1 is as fast on an H200."""
 LARGEST_SLICE_BYTES = 112 * 1024
 WORD_BYTES = 4
 CLUSTERS = (1, 2, 4, 8)
@@ -59,32 +60,22 @@ _QUARTER_SLICE_BYTES = declare(
     "quarter_slice_bytes",
     28 * 1024,
     tuple(size * 1024 for size in (0, 14, 28)),
-    "kilobytes of x per block for large clusters: four resident blocks per multiprocessor, channels first",
+    "bytes of x per block for large clusters: four resident blocks per multiprocessor, channels first",
 )
-_SLICE_BYTES = declare(
-    "slice_bytes",
-    49 * 1024,
-    tuple(size * 1024 for size in (28, 37, 49, 74, 112)),
-    "kilobytes of x per block: two blocks per multiprocessor hide latency, one needs smaller clusters",
-)
+SLICE_BYTES = 49 * 1024
+"""Bytes of x per block: two blocks per multiprocessor hide latency, one needs smaller clusters; 74 KiB is as fast on an
+H200."""
 _LARGEST_CLUSTER = declare(
     "largest_cluster",
     8,
     (1, 2, 4, 8),
     "blocks of a cluster per channel: one pass over memory against waiting for each other",
 )
-_MOST_CHANNELS = declare(
-    "most_channels", GROUP, (1, 2, 4, 8), "small channels per cluster: longer runs against fewer clusters"
-)
-_SHARING_BYTES = declare(
-    "sharing_bytes",
-    40 * 1024,
-    tuple(size * 1024 for size in (13, 26, 40, 52)),
-    "kilobytes of a shared channel per block: fewer exchanges against more loads in flight",
-)
-_CLUSTERS = declare(
-    "clusters_per_multiprocessor", 4, (2, 4, 8), "clusters below which channels are not grouped: idle bandwidth"
-)
+SHARING_BYTES = 40 * 1024
+"""Bytes of a shared channel per block: more mean fewer exchanges, fewer mean more loads in flight; 52 KiB is as fast on
+an H200."""
+CLUSTERS_EACH = 4
+"""Clusters per multiprocessor below which channels are not grouped: bandwidth would be idle. 2 is as fast on an H200."""
 _FEW_VECTORS = 4
 
 
@@ -191,7 +182,7 @@ def _block(view: View, width: int, itemsize: int, group: int, cluster: int) -> B
 
 def _limits() -> tuple[int, int]:
     room = shared_memory_bytes() - STATIC_BYTES
-    return min(_SLICE_BYTES.value(), room), min(LARGEST_SLICE_BYTES, room)
+    return min(SLICE_BYTES, room), min(LARGEST_SLICE_BYTES, room)
 
 
 def _plan_once(view: View, width: int, itemsize: int) -> tuple[int, int] | None:
@@ -202,12 +193,12 @@ def _plan_once(view: View, width: int, itemsize: int) -> tuple[int, int] | None:
         group *= 2
     if group * view.post % width or view.channels % group or (group > 1 and view.post < width):
         return None
-    enough, most, slice_bytes = _CLUSTERS.value() * multiprocessors(), _MOST_CHANNELS.value(), _SLICE_BYTES.value()
+    enough = CLUSTERS_EACH * multiprocessors()
     while (
-        2 * group <= most
+        2 * group <= GROUP
         and view.channels % (2 * group) == 0
         and view.channels // (2 * group) >= enough
-        and 2 * group * channel_bytes <= slice_bytes // 2
+        and 2 * group * channel_bytes <= SLICE_BYTES // 2
         and _block(view, width, itemsize, 2 * group, 1) is not None
     ):
         group *= 2
@@ -302,7 +293,7 @@ class GroupLayout:
     def of(cls, view: View, width: int) -> GroupLayout | None:
         """The smallest number of groups whose shares fill the blocks; None if too little fits on chip."""
         vectors, blocks = view.images * view.post // width, min(multiprocessors(), MOST_SHARING)
-        across = max(1, min(view.channels, blocks, _SHARING_BYTES.value() * blocks // (vectors * VECTOR_BYTES)))
+        across = max(1, min(view.channels, blocks, SHARING_BYTES * blocks // (vectors * VECTOR_BYTES)))
         share = -(-vectors // (blocks // across))
         room = shared_memory_bytes() - SHARING_STATIC_BYTES
         items = -(-view.channels // across)

@@ -24,14 +24,8 @@ _CHUNKS = declare(
     ops=("normalization",),
     why="parts of the rows that are summed separately, channels last: even shares against adding up",
 )
-_CHANNELS_PER_THREAD = declare(
-    "normalization.cpu_channels_per_thread",
-    4,
-    (1, 2, 4, 8, 16),
-    backend="cpu",
-    ops=("normalization", "residual_block", "resnet50_adds"),
-    why="channels per thread from which each takes whole ones: cached data against even shares",
-)
+_CHANNELS_PER_THREAD = 4
+"""Channels per thread from which each thread takes whole channels, which its cache holds; fewer divide unevenly."""
 
 
 @kernel("normalization", "optimized", "cpu", FLOATS, prepare=True)
@@ -81,7 +75,7 @@ def normalization(
         np.divide(1, np.sqrt(variance + small), out=inverse)
         apply(given, mean, inverse * gamma, beta, addend, y)
 
-    few = threads > 1 and _CHANNELS_PER_THREAD.covers(channels // threads + 1) if post > 1 else True
+    few = threads > 1 and channels // threads < _CHANNELS_PER_THREAD if post > 1 else True
     run = by_pass if few else by_channel
     if moving_mean is None:
         return run

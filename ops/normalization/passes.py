@@ -10,23 +10,13 @@ from opgauge.ops._core.dtype import dtype_info
 from opgauge.ops._core.kernel import Bound
 from opgauge.ops._cuda.pointwise import evict_last_bytes
 from opgauge.ops._cuda.source import CudaSource, divisor, flag, multiprocessors, widest_vector
-from opgauge.ops.normalization.call import MOST_PARTIALS, THREADS, WIDTHS, Call, View, declare
+from opgauge.ops.normalization.call import MOST_PARTIALS, THREADS, WIDTHS, Call, View
 from opgauge.ops.normalization.channels_last import lanes_across
 
 MOMENTS = 3
 """Numbers of a partial result: count of the values, their mean, squared distances from it."""
-_REDUCE_BLOCKS = declare(
-    "reduce_blocks_per_multiprocessor",
-    8,
-    (4, 8, 16, 32),
-    "blocks that share the statistics if one pass is not possible: bandwidth against partial moments",
-)
-_APPLY_BLOCKS = declare(
-    "apply_blocks_per_multiprocessor",
-    8,
-    (2, 4, 8, 16, 32),
-    "blocks of inference, channels last: the end of a wave against the cost of a block",
-)
+_REDUCE_BLOCKS, _APPLY_BLOCKS = 8, 8
+"""Blocks per multiprocessor: for the statistics, where more mean more partial results; for inference, channels last."""
 _TYPES = tuple(f"{dtype_info(dtype).ctype}, {width}" for dtype, widest in WIDTHS.items() for width in (1, widest))
 SOURCE = CudaSource(
     __file__,
@@ -59,7 +49,7 @@ def _reduce(call: Call) -> Bound:
     view = call.view
     width = call.widest_or_one(widest_vector(call.itemsize, view.run, call.x))
     vectors = view.images * view.post // width
-    wanted = min(_most_splits(view), -(-_REDUCE_BLOCKS.value() * multiprocessors() // view.channels))
+    wanted = min(_most_splits(view), -(-_REDUCE_BLOCKS * multiprocessors() // view.channels))
     share = -(-vectors // wanted)
     function = SOURCE.function(f"reduce_rows<{call.ctype}, {width}>")
     sizes = map(np.int32, (vectors, view.channels, view.post, share))
@@ -83,7 +73,7 @@ def apply_columns(call: Call, mean: Any, variance: Any) -> Bound:
     """Launch for y by given means and variances, channels last."""
     view, width = call.view, call.width
     lanes, across = lanes_across(view, width)
-    many = _APPLY_BLOCKS.value() * multiprocessors() // (2 * across)
+    many = _APPLY_BLOCKS * multiprocessors() // (2 * across)
     down = max(1, min(many, -(-view.images * lanes // THREADS)))
     function = SOURCE.function(f"apply_columns<{call.ctype}, {width}>")
     sizes = map(np.int32, (view.images, view.channels, lanes))

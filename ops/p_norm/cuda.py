@@ -12,7 +12,6 @@ from opgauge.ops._core.dtype import FLOATS, dtype_info
 from opgauge.ops._core.kernel import Bound
 from opgauge.ops._core.op import Params, Shapes
 from opgauge.ops._core.registry import kernel
-from opgauge.ops._core.tuning import declare
 from opgauge.ops._cuda.reduction.launch import (
     Functor,
     column_lanes,
@@ -44,22 +43,10 @@ FIXUPS, MOST_FIXUPS, LONGEST_SHARED = 2, 512, 1 << 32
 """Fix-up blocks per multiprocessor for ties of split rows, and their maximum; maximum elements of a split row."""
 INF_RESIDENT = 4
 """Resident blocks per multiprocessor on every device, for blocks that wait for others."""
-_GRAD_BLOCKS = declare(
-    "p_norm_grad.blocks_per_multiprocessor",
-    32,
-    (8, 16, 32, 64, 128),
-    backend="cuda",
-    ops=("p_norm_grad",),
-    why="blocks that traverse a gradient along columns: the end of a wave against the cost of a block",
-)
-_SWEPT = declare(
-    "p_norm_grad.swept_vectors",
-    1 << 11,
-    (0, 1 << 9, 1 << 11, 1 << 13),
-    backend="cuda",
-    ops=("p_norm_grad",),
-    why="vectors along the last axis up to which one pass is made: norms from cache against fewer reads of them",
-)
+_GRAD_BLOCKS = 32
+"""Blocks per multiprocessor that traverse a gradient along columns; 64 is as fast on an H200."""
+_SHORT_COLUMNS = 1 << 11
+"""Maximum vectors along the last axis for one pass, with norms from cache; 8192 is as fast on an H200."""
 WIDTHS = {name: 16 // dtype_info(name).itemsize for name in FLOATS}
 CTYPES = {name: dtype_info(name).ctype for name in FLOATS}
 MODES = {
@@ -230,13 +217,13 @@ def _gradient(p: float, layout: Reduction, x: Any, y: Any, dy: Any, dx: Any) -> 
             name, numbers = "grad_rows_aligned", (q, np.uint32(x.size // width), divisor(layout.length // width))
         function = SOURCE.function(f"{name}<{ctype}, {width}, {mode}, {vectors}>")
         return lambda: function((blocks,), (ROW_THREADS,), (*arrays, *numbers))
-    swept = layout.r2 == 1 and x.size < width << 31 and _SWEPT.covers(layout.c // width)
+    swept = layout.r2 == 1 and x.size < width << 31 and layout.c // width <= _SHORT_COLUMNS
     if swept and whole_vector(x, layout.c, *arrays) == width:
         function = SOURCE.function(f"grad_short_columns<{ctype}, {width}, {mode}>")
         size = x.size // width
         rest = (q, np.uint32(size), divisor(layout.c // width), divisor(layout.r1))
         return lambda: function((-(-size // ROW_THREADS),), (ROW_THREADS,), (*arrays, *rest))
-    target = _GRAD_BLOCKS.value() * multiprocessors()
+    target = _GRAD_BLOCKS * multiprocessors()
     vector, grid, block, struct = _columns(layout, arrays, layout.length, target)
     function = SOURCE.function(f"grad_columns<{ctype}, {vector}, {mode}>")
     return lambda: function(grid, block, (*arrays, q, struct))

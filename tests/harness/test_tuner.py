@@ -14,6 +14,7 @@ import pytest
 
 from opgauge.harness.case.case import Case
 from opgauge.harness.result.result import Environment
+from opgauge.harness.tune import file
 from opgauge.harness.tune.file import write
 from opgauge.harness.tune.rounds import LocalTuningBench
 from opgauge.harness.tune.tuner import LEAST_ROUNDS, MOST_ROUNDS, Tuner, TuningFinding, cases_of
@@ -250,8 +251,9 @@ def test_the_file_holds_what_departs_and_how_it_was_found(tmp_path: Path) -> Non
     assert text == json.dumps(found, indent=1, sort_keys=True) + "\n"
 
 
-def test_parameters_that_were_not_looked_at_stay(tmp_path: Path) -> None:
+def test_parameters_that_were_not_looked_at_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A run for one parameter leaves what an earlier run says of the others, and replaces what it says itself."""
+    monkeypatch.setattr(file, "parameters", lambda: (WIDTH, HEIGHT))
     path = tmp_path / "fast-cpu.json"
     written(path, tune(Fake(lambda values, _: 1000.0 - 100 * (values["sweep.width"] == 8))))
     same = Fake(lambda values, _: 1000.0)
@@ -262,6 +264,15 @@ def test_parameters_that_were_not_looked_at_stay(tmp_path: Path) -> None:
     assert found["parameters"]["sweep.height"]["date"] == "2027-01-01"
     assert found["parameters"]["sweep.width"]["date"] == "2026-11-21"
     assert written(path, tune(Fake(lambda *_: 1000.0)))["values"] == {}
+
+
+def test_parameters_that_no_longer_exist_are_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run deletes the values of parameters that are not declared, and leaves the others."""
+    path = tmp_path / "fast-cpu.json"
+    written(path, tune(Fake(lambda values, _: 1000.0 - 100 * (values["sweep.width"] == 8))))
+    monkeypatch.setattr(file, "parameters", lambda: (HEIGHT,))
+    found = written(path)
+    assert (found["values"], found["parameters"]) == ({}, {})
 
 
 def test_the_file_of_another_device_is_not_overwritten(tmp_path: Path) -> None:

@@ -9,7 +9,6 @@ import numpy as np
 
 from opgauge.ops._core.dtype import dtype_info
 from opgauge.ops._core.kernel import Bound
-from opgauge.ops._core.tuning import declare
 from opgauge.ops._cuda.gemm.hopper import DEEP, DTYPES, LARGEST_BLOCK, hopper_fits
 from opgauge.ops._cuda.source import DIVISOR, CudaSource, divisor, multiprocessors
 from opgauge.ops._cuda.tensor_map import tensor_map
@@ -22,14 +21,8 @@ FEWEST, MOST_IMAGES = 32, 65535
 """Minimum pixels per image, as smaller ones are stored in too many pieces; maximum images, a limit of the grid."""
 SHAPES = {True: ((1, 208), (2, 192)), False: ((1, 208),)}
 """(64-channel slabs per warpgroup, pixels) of a tile, by whether channels are last."""
-_DEPTH = declare(
-    "gemm_tiles.depth",
-    256,
-    (64, 128, 256, 512),
-    backend="cuda",
-    ops=("conv_data_grad",),
-    why="depth from which a tile's products take long enough to hide the loads and stores before and after",
-)
+LEAST_DEPTH = 256
+"""Minimum depth: below it, products take too little time to hide the loads and stores. 512 is as fast on an H200."""
 _NUMBERS = ("stages", "pixels", "added", "filter_rows", "filter_columns", "dy_columns", "channels", "count")
 _FIELDS = [*((name, "i4") for name in (*_NUMBERS, "images", "each")), ("pitch", "i8")]
 _TILES = np.dtype([*_FIELDS, ("shares", DIVISOR), ("by_pixels", DIVISOR)])
@@ -68,7 +61,7 @@ def cooperative_pays(dtype: str, size: tuple[int, int, int], groups: int, *, onl
 def _takes(dtype: str, channels: int, size: tuple[int, int, int]) -> bool:
     if not hopper_fits(dtype, size) or size[2] % DEEP or channels % (DEEP * GROUPS):
         return False
-    return _DEPTH.value() <= size[2]
+    return LEAST_DEPTH <= size[2]
 
 
 def cooperative_images_fit(dtype: str, size: tuple[int, int, int], pixels: int) -> bool:

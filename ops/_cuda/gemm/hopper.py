@@ -8,7 +8,6 @@ import numpy as np
 
 from opgauge.ops._core.dtype import dtype_info
 from opgauge.ops._core.kernel import Bound
-from opgauge.ops._core.tuning import declare
 from opgauge.ops._cuda.source import DIVISOR, CudaSource, architecture, divisor, multiprocessors
 
 HOPPER = 90
@@ -18,16 +17,8 @@ LARGEST_BLOCK = 227 * 1024
 """Maximum shared memory per block in bytes."""
 LARGEST_INDEX, LEAST = 2**31 - 1, 64
 """Maximum index; minimum rows, columns and depth: smaller products do not fill the matrix units."""
-RING = {1: 2, 2: 3, 4: 4}
-"""Stages in shared memory, by 64-row slabs per block."""
-_PANELS = declare(
-    "gemm_hopper.panels",
-    2,
-    (1, 2, 4),
-    backend="cuda",
-    ops=("conv_data_grad",),
-    why="64-row slabs per block: fewer loads per product against more blocks in flight",
-)
+RING = {1: 2, 2: 3}
+"""Stages in shared memory, by 64-row slabs per block; with four slabs, too few blocks are in flight."""
 _TILES = np.dtype([("rows", "i4"), ("columns", "i4"), ("depth", "i4"), ("count", "i4"), ("row_tiles", DIVISOR)])
 
 
@@ -53,7 +44,7 @@ def persistent_wgmma(
 ) -> Bound:
     """One launch; arrays are a, b, addend or None, and d, with 16-byte vectors; views are those of a, b and d."""
     rows, columns, depth = size
-    panels = 1 if rows <= DEEP else min(_PANELS.value(), 2 if rows <= 2 * DEEP else 4)
+    panels = 1 if rows <= DEEP else 2
     row_tiles = -(-rows // (DEEP * panels))
     count = row_tiles * -(-columns // WIDE)
     numbers = np.array((rows, columns, depth, count, divisor(row_tiles)), _TILES)

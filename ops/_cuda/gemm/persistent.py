@@ -9,7 +9,6 @@ import numpy as np
 
 from opgauge.ops._core.dtype import dtype_info
 from opgauge.ops._core.kernel import Bound
-from opgauge.ops._core.tuning import Parameter, declare
 from opgauge.ops._cuda.gemm.hopper import DEEP, DTYPES, LARGEST_BLOCK, hopper_fits
 from opgauge.ops._cuda.source import DIVISOR, CudaSource, divisor, multiprocessors
 
@@ -29,38 +28,8 @@ BLOCKS = {(1, 2): 4, (2, 1): 3, (2, 2): 2, (4, 2): 1}
 """Blocks per multiprocessor that registers allow, by tile."""
 WIDTHS = {False: (8, 4), True: (8,)}
 """Access widths in elements, by whether d's columns are stationary."""
-_ROWS = declare(
-    "gemm_sweep.rows",
-    128,
-    (0, 64, 128),
-    backend="cuda",
-    ops=("conv_data_grad",),
-    why="rows of d stationary per block, 0 for none: fewer reads of the columns against more blocks in flight",
-)
-_TALL = declare(
-    "gemm_sweep.tall_depth",
-    256,
-    (64, 128, 256, 1024),
-    backend="cuda",
-    ops=("conv_data_grad",),
-    why="depth from which tiles have 256 rows: few warps write the results of long multiplications",
-)
-_TALL_ADDED = declare(
-    "gemm_sweep.tall_depth_with_addend",
-    256,
-    (64, 128, 256, 1024),
-    backend="cuda",
-    ops=("conv_data_grad",),
-    why="the same with an addend, which is prefetched less far ahead then",
-)
-_BLOCKS = declare(
-    "gemm_sweep.blocks_per_multiprocessor",
-    4,
-    (1, 2, 3, 4),
-    backend="cuda",
-    ops=("conv_data_grad",),
-    why="maximum blocks per multiprocessor: tail of a wave against reads of the stationary factor",
-)
+TALL_DEPTH = 256
+"""Minimum depth for tiles of 256 rows, whose results few warps write. On an H200 others change less than 1 %."""
 _SIZE = np.dtype([*((name, "i4") for name in ("passing", "depth", "tiles", "step", "slots")), ("kept", DIVISOR)])
 
 
@@ -87,9 +56,7 @@ def persistent_fits(dtype: str, size: tuple[int, int, int], *, last: bool) -> bo
     last: d's columns are stationary and its rows are streamed, not vice versa.
     """
     rows, columns, depth = size
-    if not hopper_fits(dtype, size) or (columns if last else rows) % DEEP or depth % DEEP or depth > LONGEST:
-        return False
-    return _ROWS.value() > 0
+    return hopper_fits(dtype, size) and not (columns if last else rows) % DEEP and not depth % DEEP and depth <= LONGEST
 
 
 def persistent(
@@ -106,7 +73,7 @@ def persistent(
     arrays are stationary, other, addend, d, with vectors of `width` elements; the stationary one with 16 bytes.
     """
     rows, columns, depth = size
-    tile = _tile(size, _TALL if arrays[2] is None else _TALL_ADDED, last=last)
+    tile = _tile(size, last=last)
     panels, across = (tile[1], tile[0]) if last else tile
     kept, passing = (columns, rows) if last else (rows, columns)
     shares, tiles = kept // (DEEP * panels), -(-passing // (DEEP * across))
@@ -115,7 +82,7 @@ def persistent(
     shared = _shared_bytes(tile, depth, slots, last=last)
     function.max_dynamic_shared_size_bytes = LARGEST_BLOCK  # for every depth: the function is shared
     function.preferred_shared_memory_carveout = 100  # per cent
-    blocks = min(BLOCKS[tile], MULTIPROCESSOR // (shared + RESERVED), _BLOCKS.value()) * multiprocessors()
+    blocks = min(BLOCKS[tile], MULTIPROCESSOR // (shared + RESERVED)) * multiprocessors()
     step = min(tiles, max(blocks // (shares * groups), 1))
     numbers = np.array((passing, depth, tiles, step, slots, divisor(shares)), _SIZE)
     threads = 128 * tile[0] + (32 if tile[0] == 1 else 64)
@@ -123,15 +90,14 @@ def persistent(
     return lambda: function((shares * step, groups), (threads,), arguments, shared_mem=shared)
 
 
-def _tile(size: tuple[int, int, int], tall_depth: Parameter, *, last: bool) -> tuple[int, int]:
+def _tile(size: tuple[int, int, int], *, last: bool) -> tuple[int, int]:
     """64-row and 64-column slabs of a block's tile, limited by the stationary factor's size."""
     rows, columns, depth = size
     wide = 2 if not last or columns % (2 * DEEP) == 0 else 1
-    tall = wide == 2 and (last or rows % (4 * DEEP) == 0) and depth >= tall_depth.value()
+    tall = wide == 2 and (last or rows % (4 * DEEP) == 0) and depth >= TALL_DEPTH
     if tall and _shared_bytes((4, 2), depth, 1, last=last) <= LARGEST_BLOCK:
         return 4, 2
-    low = not last and (rows % (2 * DEEP) != 0 or _ROWS.value() <= DEEP)
-    return 1 if low else 2, wide
+    return 1 if not last and rows % (2 * DEEP) else 2, wide
 
 
 def _slots(tile: tuple[int, int], depth: int, *, last: bool) -> int:

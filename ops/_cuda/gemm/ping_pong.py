@@ -8,7 +8,6 @@ import numpy as np
 
 from opgauge.ops._core.dtype import dtype_info
 from opgauge.ops._core.kernel import Bound
-from opgauge.ops._core.tuning import declare
 from opgauge.ops._cuda.gemm.hopper import DEEP, DTYPES, LARGEST_BLOCK, VECTOR, hopper_fits
 from opgauge.ops._cuda.source import DIVISOR, CudaSource, divisor, multiprocessors, widest_vector
 from opgauge.ops._cuda.tensor_map import tensor_map
@@ -32,22 +31,9 @@ WIDTHS = {False: (8, 4), True: (8,)}
 PING_PONG_THREADS, LAST_THREADS = 384, 288
 FEWEST_TILES = 4
 """Minimum tiles per thread block; below it, loading the filter dominates."""
-_DEPTH = declare(
-    "gemm_turns.depth",
-    256,
-    (64, 128, 256, 1024),
-    backend="cuda",
-    ops=("conv_data_grad",),
-    why="depth from which a multiplication hides the other warpgroup's stores",
-)
-_DEPTH_LAST = declare(
-    "gemm_turns.depth_of_channels_last",
-    128,
-    (64, 128, 256, 1024),
-    backend="cuda",
-    ops=("conv_data_grad",),
-    why="the same for channels_last without an addend, with several tiles per block",
-)
+LEAST_DEPTH, LEAST_DEPTH_LAST = 256, 128
+"""Minimum depth, for which a product hides the other warpgroup's stores: in general, and for channels_last without an
+addend, with several tiles per block. On an H200 others change less than 1 %."""
 _SIZE = np.dtype([*((name, "i4") for name in ("pixels", "depth", "tiles", "step", "ahead")), ("kept", DIVISOR)])
 _GROUPS = ("filter_rows", "filter_columns", "dy_columns", "channels")
 _NUMBERS = ("depth", "stages", "tiles", "step", *_GROUPS, "pixels", "pad")
@@ -78,9 +64,9 @@ def ping_pong_fits(dtype: str, size: tuple[int, int, int], groups: int, *, last:
         return False
     if _shared_bytes(depth) > LARGEST_BLOCK:
         return False
-    if depth >= _DEPTH.value():
+    if depth >= LEAST_DEPTH:
         return True
-    if not last or added or depth < _DEPTH_LAST.value():
+    if not last or added or depth < LEAST_DEPTH_LAST:
         return False
     _, tiles, step = _shares(channels, size[0], groups)
     return tiles >= FEWEST_TILES * step

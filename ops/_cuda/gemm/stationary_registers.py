@@ -8,7 +8,6 @@ import numpy as np
 
 from opgauge.ops._core.dtype import dtype_info
 from opgauge.ops._core.kernel import Bound
-from opgauge.ops._core.tuning import declare
 from opgauge.ops._cuda.gemm.hopper import DEEP, DTYPES, LARGEST_BLOCK, VECTOR, hopper_fits
 from opgauge.ops._cuda.source import DIVISOR, CudaSource, divisor, flag, multiprocessors, widest_vector
 from opgauge.ops._cuda.tensor_map import tensor_map
@@ -23,14 +22,8 @@ STAGES = (1, 2, 3, 4)
 """Depths, in slabs of 64, for which the filter fits the registers."""
 FEWEST = 4
 """Minimum strips per thread block; below it, loading the filter dominates."""
-_SENT = declare(
-    "gemm_strips.megabytes_sent",
-    32,
-    (0, 16, 32, 64, 128),
-    backend="cuda",
-    ops=("conv_data_grad",),
-    why="maximum size of results stored by TMA; larger ones exceed L2 and are stored with evict_first",
-)
+SENT_MEGABYTES = 32
+"""Maximum size of results stored by TMA; larger ones exceed L2 and are stored with evict_first. 16 is as fast on an H200."""
 _PLACES = ("strips", "step", "filter_rows", "filter_columns", "dy_rows", "channels", "pixels", "pad")
 _STRIPS = np.dtype([*((name, "i4") for name in _PLACES), ("image", "i8"), ("each", DIVISOR), ("kept", DIVISOR)])
 
@@ -70,7 +63,7 @@ def a_stationary_registers_fits(
 def a_stationary_registers(matrices: tuple[Matrix, Matrix, Matrix], size: tuple[int, int, int], groups: int) -> Bound:
     """One launch, with 16-byte accesses; matrices are the filter, dy and d."""
     a, b, d = matrices
-    pixels, sent = b.post, _SENT.covers(2 * groups * size[0] * size[1] >> 20)
+    pixels, sent = b.post, 2 * groups * size[0] * size[1] >> 20 <= SENT_MEGABYTES
     shares, strips, step = _shares(size, pixels, groups)
     places = (*divmod(a.group, a.stride), b.group // pixels, d.group // pixels)
     numbers = (strips, step, *places, pixels, 0, d.image, divisor(-(-pixels // PIXELS)), divisor(shares))

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from opgauge.ops._core.tuning import override
 from opgauge.ops._cuda.gemm import gemm, stationary_registers
 from opgauge.ops._cuda.gemm.gemm import Matrix
 from opgauge.ops._cuda.gemm.hopper import DTYPES
@@ -97,8 +96,8 @@ def test_every_choice_is_right(size: Size, dtype: str, monkeypatch: pytest.Monke
 
     monkeypatch.setattr(gemm, "a_stationary_registers", noted)
     monkeypatch.setattr(stationary_registers, "FEWEST", 1)
-    for processors, sent in product((1, 2, 3, 5, 132), (0, 128)):
-        with override({"gemm_strips.megabytes_sent": sent}):
-            monkeypatch.setattr(stationary_registers, "multiprocessors", lambda processors=processors: processors)
-            assert (processors, sent, judge()) == (processors, sent, "")
+    for processors, sent in product((1, 2, 3, 5, 132), (-1, 128)):
+        monkeypatch.setattr(stationary_registers, "SENT_MEGABYTES", sent)
+        monkeypatch.setattr(stationary_registers, "multiprocessors", lambda processors=processors: processors)
+        assert (processors, sent, judge()) == (processors, sent, "")
     assert asked

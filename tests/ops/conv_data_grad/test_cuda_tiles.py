@@ -7,7 +7,6 @@ from itertools import product
 import numpy as np
 import pytest
 
-from opgauge.ops._core.tuning import override
 from opgauge.ops._cuda.gemm import cooperative, gemm
 from opgauge.ops._cuda.gemm.cooperative import SHAPES
 from opgauge.ops._cuda.gemm.gemm import Matrix
@@ -22,7 +21,6 @@ SIZES: tuple[Size, ...] = (
     ((3, 512, 14, 14), (128, 256, 1, 1), 2),
 )
 """Pixels and images that end within a tile, depths of one to eight stages, groups."""
-ONLY_TILES = {"gemm_turns.depth": 1024, "gemm_turns.depth_of_channels_last": 1024, "gemm_tiles.depth": 64}
 
 
 @pytest.mark.parametrize(
@@ -72,7 +70,9 @@ def test_every_choice_is_right(size: Size, dtype: str, layout: str, add: bool, m
     """Blocks with one tile and with many, which go around the ring, leave what the reference has."""
     judge = judge_of(size, dtype, layout, add=add)
     for processors, shape in product((2, 6, 132), SHAPES[True]):
-        with monkeypatch.context() as patch, override(ONLY_TILES):
+        with monkeypatch.context() as patch:
+            patch.setattr(gemm, "ping_pong_fits", lambda *_, **__: False)
+            patch.setattr(cooperative, "LEAST_DEPTH", 64)
             patch.setattr(cooperative, "multiprocessors", lambda processors=processors: processors)
             patch.setitem(SHAPES, True, (shape,))
             reason = judge()

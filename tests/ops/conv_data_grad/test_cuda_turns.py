@@ -6,7 +6,6 @@ from itertools import product
 
 import pytest
 
-from opgauge.ops._core.tuning import override
 from opgauge.ops._cuda.gemm import gemm, ping_pong
 from opgauge.ops._cuda.gemm.hopper import LARGEST_BLOCK
 from tests.ops.conv_data_grad.trial import Size, in_every_way, judge_of
@@ -27,12 +26,12 @@ def test_blocks_fit(monkeypatch: pytest.MonkeyPatch) -> None:
     """A block never keeps more than there is, nor takes more shared memory than it may."""
     monkeypatch.setattr(ping_pong, "hopper_fits", lambda *_: True)
     found = set()
-    with override({"gemm_turns.depth": 64}):
-        for last, depth, there in product((False, True), (64, 96, 128, 256, 512, 1024), (64, 128, 192, 256, 2048)):
-            size = (6272, there, depth) if last else (there, 6272, depth)
-            if ping_pong.ping_pong_fits("float16", size, 1, last=last, added=False):
-                found.add((depth, there))
-                assert ping_pong._shared_bytes(depth) <= LARGEST_BLOCK
+    monkeypatch.setattr(ping_pong, "LEAST_DEPTH", 64)
+    for last, depth, there in product((False, True), (64, 96, 128, 256, 512, 1024), (64, 128, 192, 256, 2048)):
+        size = (6272, there, depth) if last else (there, 6272, depth)
+        if ping_pong.ping_pong_fits("float16", size, 1, last=last, added=False):
+            found.add((depth, there))
+            assert ping_pong._shared_bytes(depth) <= LARGEST_BLOCK
     assert found == set(product((64, 128, 256), (256, 2048)))
 
 
@@ -70,7 +69,8 @@ def test_every_choice_is_right(size: Size, dtype: str, layout: str, add: bool, m
     """Blocks with one tile and with many, which go around the ring, leave what the reference has."""
     judge = judge_of(size, dtype, layout, add=add)
     for processors in (1, 3, 132):
-        with monkeypatch.context() as patch, override({"gemm_turns.depth": 64}):
+        with monkeypatch.context() as patch:
+            patch.setattr(ping_pong, "LEAST_DEPTH", 64)
             patch.setattr(ping_pong, "multiprocessors", lambda processors=processors: processors)
             patch.setattr(gemm, "cooperative_pays", lambda *_, **__: False)
             reason = judge()

@@ -9,6 +9,7 @@ import pytest
 from opgauge.ops import FLOATS, dtype_info
 from opgauge.ops._core.tuning import override
 from opgauge.ops._cuda.pointwise import VECTOR_BYTES
+from opgauge.ops.lerp import cuda as lerp
 from tests.ops.attempts import case_of, complaint, inputs_of
 
 CALLS: list[tuple[str, tuple[str, ...], dict[str, Any]]] = [
@@ -22,16 +23,17 @@ CALLS: list[tuple[str, tuple[str, ...], dict[str, Any]]] = [
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("large_blocks", [0, 512])
+@pytest.mark.parametrize("large_bytes", [0, 512 << 20])
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize(("op", "names", "params"), CALLS)
 def test_parts_that_are_kept_and_parts_that_are_not(
-    op: str, names: tuple[str, ...], params: dict[str, Any], dtype: str, large_blocks: int
+    op: str, names: tuple[str, ...], params: dict[str, Any], dtype: str, large_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every element is right in either part, in a block that is not full and behind the last vector."""
     width = VECTOR_BYTES // dtype_info(dtype).itemsize
     vectors = (12 << 20) // VECTOR_BYTES + 3
-    with override({"pointwise.kept_megabytes": 5, "lerp.large_blocks_megabytes": large_blocks}):
+    monkeypatch.setattr(lerp, "LARGE_BYTES", large_bytes)
+    with override({"pointwise.kept_megabytes": 5}):
         for elements in (vectors * width, vectors * width + 1):
             case = case_of(op, dict.fromkeys(names, (elements,)), dtype, **params)
             for layout in (None, "offset"):

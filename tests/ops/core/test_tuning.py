@@ -203,6 +203,11 @@ def test_every_declaration_says_what_it_is_for() -> None:
         assert any(case.op in item.ops and {"seed", "sites", "full"} & set(case.tags) for case in cases), item.name
 
 
+def test_few_numbers_are_left_to_the_device() -> None:
+    """At most 12 parameters exist: each costs a user time to tune and a reader a decision."""
+    assert len(tuning.parameters()) <= 12
+
+
 def test_shipped_files_are_right() -> None:
     """What is shipped can be read, and is in force without a note."""
     for path in sorted(tuning.FOLDER.glob("*.json")):
@@ -247,14 +252,14 @@ def test_every_candidate_is_right(parameter: Parameter, value: int, monkeypatch:
 
 @pytest.mark.usefixtures("large_device")
 def test_values_decide_launches() -> None:
-    """Splits, lanes and clusters follow the values in force."""
-    size = (128, 128, 1 << 16)
+    """Splits and clusters follow the values in force."""
+    size = (128, 128, 1 << 12)
     assert gemm._splits(size, 1) == 32
-    with tuning.override({"gemm.most_splits": 8}):
+    with tuning.override({"gemm.least_share": 512}):
         assert gemm._splits(size, 1) == 8
     view = View(32, 64, 56 * 56)
     assert channels_first._plan_once(view, 4, 4) == (1, 8)
-    with tuning.override({"normalization.slice_bytes": 28 * 1024, "normalization.largest_cluster": 2}):
+    with tuning.override({"normalization.largest_cluster": 2}):
         assert channels_first._plan_once(view, 4, 4) is None
 
 
@@ -263,7 +268,8 @@ def test_no_value_asks_for_more_shared_memory_than_there_is(monkeypatch: pytest.
     """On a GPU with 64 KiB a block slices stay below that, whatever is in force, and a product has no room."""
     monkeypatch.setattr(gemm, "architecture", lambda: 86)
     view = View(8, 512, 64 * 64)
-    with tuning.override({"normalization.quarter_slice_bytes": 0, "normalization.slice_bytes": 112 * 1024}):
+    monkeypatch.setattr(channels_first, "SLICE_BYTES", 112 * 1024)
+    with tuning.override({"normalization.quarter_slice_bytes": 0}):
         assert channels_first._plan_once(view, 4, 4) == (1, 2)
         assert gemm.supported("float32")
         for module in (gemm, channels_first):

@@ -186,9 +186,10 @@ def test_rings_and_splits(processors: int, shared: int, span: int, monkeypatch: 
     """Right with as few stages as the smallest device has, with one split and many, in any order of taps."""
     monkeypatch.setattr(cuda_fused, "multiprocessors", lambda: processors)
     monkeypatch.setattr(cuda_fused, "shared_memory_bytes", lambda: shared)
+    monkeypatch.setattr(cuda_fused, "_SPAN", span)
     for x, weight in SIZES:
         case = convolution("deformable_conv", "float32", x, weight, mask=True, paddings=1)
-        assert complaints(case, regime(case, "normal"), fused_span=span, fused_strip=4 * span) == []
+        assert complaints(case, regime(case, "normal"), fused_strip=4 * span) == []
 
 
 @pytest.mark.gpu

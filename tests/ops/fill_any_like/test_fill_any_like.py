@@ -67,14 +67,14 @@ def test_turns_fill_all_and_no_more(dtype: str, size: int, turn: int, monkeypatc
 
 
 def test_turns_are_for_what_fills_most_of_the_last_cache(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As many elements as the launch parameter has bytes; 0 of them go straight through."""
+    """A thread switches after `TURN_BYTES`, and not at all if that is less than an element or the size is another."""
     monkeypatch.setattr(streaming, "last_cache_bytes", lambda: 1600)
     assert cpu.turn_of(np.zeros(700, np.uint8)) == cpu.STRAIGHT
     assert cpu.turn_of(np.zeros(701, np.uint8)) == 2048
     assert cpu.turn_of(np.zeros(175, np.float64)) == 2048 // 8
     assert cpu.turn_of(np.zeros(1401, np.uint8)) == cpu.STRAIGHT
-    with override({"fill_any_like.cpu_turn_kilobytes": 0}):
-        assert cpu.turn_of(np.zeros(1000, np.uint8)) == cpu.STRAIGHT
+    monkeypatch.setattr(cpu, "TURN_BYTES", 0)
+    assert cpu.turn_of(np.zeros(1000, np.uint8)) == cpu.STRAIGHT
 
 
 @pytest.mark.gpu
