@@ -16,7 +16,6 @@ import pytest
 
 from opgauge.harness.case.case import Case, InputSpec
 from opgauge.harness.worker.inputs import Inputs, make_inputs
-from opgauge.ops._core import tuning
 from opgauge.ops._cuda.reduction import plan
 from opgauge.ops.lerp import cuda as lerp
 from opgauge.ops.lerp import cuda_grad as lerp_grad

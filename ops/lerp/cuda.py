@@ -23,8 +23,8 @@ from opgauge.ops._cuda.reduction.plan import GRID_RESIDENT
 from opgauge.ops._cuda.source import CudaSource, flag, whole_vector
 
 LARGE_BYTES = 256 << 20
-"""Bytes of a result from which, with a weight tensor, blocks are large and fewer stores are evict_last; 128 MB is as fast
-on an H200."""
+"""Bytes of a result from which, with a weight tensor, blocks are large and fewer stores are evict_last; 128 MB is as
+fast on an H200."""
 CTYPES = {name: dtype_info(name).ctype for name in FLOATS}
 WIDTHS = {name: 16 // dtype_info(name).itemsize for name in FLOATS}
 FLAGS = ("false", "true")

@@ -75,7 +75,7 @@ SHARING_BYTES = 40 * 1024
 """Bytes of a shared channel per block: more mean fewer exchanges, fewer mean more loads in flight; 52 KiB is as fast on
 an H200."""
 CLUSTERS_EACH = 4
-"""Clusters per multiprocessor below which channels are not grouped: bandwidth would be idle. 2 is as fast on an H200."""
+"""Clusters per multiprocessor below which channels are not grouped: bandwidth would idle. 2 is as fast on an H200."""
 _FEW_VECTORS = 4
 
 

@@ -61,7 +61,7 @@ def cooperative_pays(dtype: str, size: tuple[int, int, int], groups: int, *, onl
 def _takes(dtype: str, channels: int, size: tuple[int, int, int]) -> bool:
     if not hopper_fits(dtype, size) or size[2] % DEEP or channels % (DEEP * GROUPS):
         return False
-    return LEAST_DEPTH <= size[2]
+    return size[2] >= LEAST_DEPTH
 
 
 def cooperative_images_fit(dtype: str, size: tuple[int, int, int], pixels: int) -> bool:

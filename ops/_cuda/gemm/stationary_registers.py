@@ -23,7 +23,7 @@ STAGES = (1, 2, 3, 4)
 FEWEST = 4
 """Minimum strips per thread block; below it, loading the filter dominates."""
 SENT_MEGABYTES = 32
-"""Maximum size of results stored by TMA; larger ones exceed L2 and are stored with evict_first. 16 is as fast on an H200."""
+"""Maximum size of results stored by TMA; larger ones exceed L2 and are streamed. 16 is as fast on an H200."""
 _PLACES = ("strips", "step", "filter_rows", "filter_columns", "dy_rows", "channels", "pixels", "pad")
 _STRIPS = np.dtype([*((name, "i4") for name in _PLACES), ("image", "i8"), ("each", DIVISOR), ("kept", DIVISOR)])
 

@@ -27,7 +27,12 @@ CALLS: list[tuple[str, tuple[str, ...], dict[str, Any]]] = [
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize(("op", "names", "params"), CALLS)
 def test_parts_that_are_kept_and_parts_that_are_not(
-    op: str, names: tuple[str, ...], params: dict[str, Any], dtype: str, large_bytes: int, monkeypatch: pytest.MonkeyPatch
+    op: str,
+    names: tuple[str, ...],
+    params: dict[str, Any],
+    dtype: str,
+    large_bytes: int,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Every element is right in either part, in a block that is not full and behind the last vector."""
     width = VECTOR_BYTES // dtype_info(dtype).itemsize
