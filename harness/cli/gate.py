@@ -58,8 +58,13 @@ def gate(
         typer.Option("--against", metavar="RUN|BRANCH", help="Compare with stored results of the same machine."),
     ] = None,
     changed: Annotated[
-        bool, typer.Option("--changed", help="Only ops whose files differ; shared code counts for all.")
-    ] = False,
+        bool | None,
+        typer.Option(
+            "--changed/--all",
+            help="Only ops that the change can reach, by imports and includes; the default without other filters.",
+            show_default=False,
+        ),
+    ] = None,
     trust_hash: Annotated[
         bool, typer.Option("--trust-hash", help="Skip kernels whose compiled code did not change, and say so.")
     ] = False,
@@ -110,7 +115,7 @@ def gate(
     1 slower, 2 usage or case-file error, 3 broken, 4 undecided, 5 nothing measured. Report files are written in every
     case, with the reason where nothing was measured.
 
-    Example: opgauge gate --base main --changed --markdown gate.md
+    Example: opgauge gate --base main --markdown gate.md
     """
     if base is not None and against is not None:
         msg = "name --base REF or --against RUN|BRANCH, not both"
@@ -133,7 +138,8 @@ def gate(
         implementations=implementation,
         devices=device,
     )
-    selection = replace(filters, changed=changed, trust_hash=trust_hash)
+    is_narrowed = any((paths, case, op, tag, dtype, name, implementation, against))
+    selection = replace(filters, changed=not is_narrowed if changed is None else changed, trust_hash=trust_hash)
     with _never_a_verdict(bisect=bisect or bisect_broken):
         from opgauge.harness.cli.gate_reports import Reports, print_table, reported, write
         from opgauge.harness.gate.gate import Schedule

@@ -46,7 +46,7 @@ WARMUP_S = 0.0005
 """Duration of calls before a sample, for calls that are shorter."""
 LEAST_ROUNDS, MOST_ROUNDS = 4, 400
 """Least and most samples of a side in one pair; even, so that each side is first equally often."""
-PRECISE = 0.004
+PRECISE = 0.008
 """Standard error of a pair's log ratio at which sampling stops: less than the difference between processes."""
 WAITED = 0.05
 """Share of a sample, above the usual one, that its process may wait for the CPU."""
@@ -139,7 +139,7 @@ def measure_coarse(pool: WorkerPool, records: Sequence[JobRecord], effort: Effor
         for record in records:
             if effort.is_over():
                 break
-            taken = _hold_both(pool, sides, record, 0)
+            taken = _hold_both(pool, sides, record, None)
             if all(one.status is Status.OK for one in taken.values()):
                 with _busy_share(sides) as busy:
                     _sample(sides, record, taken, replace(effort, side_s=0.0), rounds=COARSE_ROUNDS)
@@ -188,7 +188,7 @@ def _measure_record(pool: WorkerPool, sides: Sides, record: JobRecord, pair: int
         record.outcomes[side][pair] = found
 
 
-def _hold_both(pool: WorkerPool, sides: Sides, record: JobRecord, pair: int) -> dict[str, BlockOutcome]:
+def _hold_both(pool: WorkerPool, sides: Sides, record: JobRecord, pair: int | None) -> dict[str, BlockOutcome]:
     """Bind, call and check the job in both processes, on buffers that they share."""
     found = {}
     with _memory_file(record) as memory:

@@ -12,8 +12,9 @@ from pathlib import Path
 from time import monotonic
 from typing import Any, Self
 
+from opgauge.harness.caches import CACHED_BY_CONTENT, remove_unused
 from opgauge.harness.errors import TreeError, WorkerError
-from opgauge.harness.gate.record import HEAD, MEASURING, BlockOutcome, JobRecord, outcome_from
+from opgauge.harness.gate.record import BASE, HEAD, MEASURING, BlockOutcome, JobRecord, outcome_from
 from opgauge.harness.judge.verdict import Subject
 from opgauge.harness.result.ceilings import Ceilings
 from opgauge.harness.result.result import Profile
@@ -62,8 +63,9 @@ class Clock:
 class WorkerPool:
     """Starts worker processes on either tree. Use it in a `with` statement.
 
-    Compiled Numba code is cached in folders of the pool, because a cache beside the source does not detect changes
-    in inlined functions of other files. Inputs are cached too: drawing them takes longer than measuring.
+    Compiled Numba code of `ops` is cached by the content of its sources (see `worker.compiled_cache`), that of a
+    project in folders of the pool, because a cache beside the source does not detect changes in inlined functions of
+    other files. Inputs are cached too: drawing them takes longer than measuring.
     """
 
     def __init__(
@@ -90,6 +92,7 @@ class WorkerPool:
 
     def __enter__(self) -> Self:
         self._folder = self._stack.enter_context(temporary_folder("opgauge-gate-"))
+        remove_unused()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -122,7 +125,12 @@ class WorkerPool:
             ops_tree=tree.path,
             threads=self._threads,
             memory_bytes=self._memory_bytes,
-            environment={"NUMBA_CACHE_DIR": self.cache(side), **tree.environment, **(environment or {})},
+            environment={
+                "NUMBA_CACHE_DIR": self.cache(side),
+                **CACHED_BY_CONTENT,
+                **tree.environment,
+                **(environment or {}),
+            },
             preload=(*preload, *tree.preload),
         )
 
@@ -131,20 +139,24 @@ class WorkerPool:
     ) -> None:
         """Call and check kernels once per side, several at a time, so that blocks need no reference.
 
-        end: time by `time.monotonic` from which on no further kernel is called.
+        The head comes first: the base then finds its compiled code and valid outputs, where they are the same. end:
+        time by `time.monotonic` from which on no further kernel is called.
         """
-        tasks = [(side, self._waiting(records, side)) for side in sides]
         processes = max(1, min(self._checking_processes, (os.cpu_count() or 1) // 2))
         executors: list[LocalExecutor] = []
-        queues = [waiting for _, waiting in tasks]
-        with ThreadPoolExecutor(len(sides) * processes) as threads, stopping(queues, executors):
-            for done in [threads.submit(self._look, *task, end, executors) for task in tasks for _ in range(processes)]:
-                done.result()
-        for record in records:
-            for side in sides:
-                found = self._seen.get((side, record.job.subject))
-                if found is not None:
-                    record.seen[side] = found
+        with ThreadPoolExecutor(len(sides) * processes) as threads:
+            for side in sorted(sides, key=(HEAD, BASE).index):
+                waiting = self._waiting(records, side)
+                with stopping([waiting], executors):
+                    looks = [
+                        threads.submit(self._look, side, waiting, end, executors) for _ in range(len(sides) * processes)
+                    ]
+                    for look in looks:
+                        look.result()
+                for record in records:
+                    found = self._seen.get((side, record.job.subject))
+                    if found is not None:
+                        record.seen[side] = found
 
     def _waiting(self, records: Sequence[JobRecord], side: str) -> Waiting[JobRecord]:
         """Records of a side that have not been looked at, by the memory that they need."""
@@ -162,7 +174,8 @@ class WorkerPool:
                     executor = self.executor(side, preload=("cupy",))
                     executors.append(executor)
                 executor.limits = ONCE
-                found = executor.run_plain(record.job.trial, with_fingerprint=True, kept=self.kept(side))
+                trusted, kept = record.trusted(side), self.kept(side)
+                found = executor.run_plain(record.job.trial, trusted=trusted, with_fingerprint=True, kept=kept)
                 self._seen[side, record.job.subject] = outcome_from(found)
         except (TreeError, WorkerError) as error:
             raise self.unanswered(side, error) from error
@@ -210,11 +223,23 @@ class WorkerPool:
         except (TreeError, WorkerError) as error:
             raise self.unanswered(side, error) from error
 
-    def run(self, executor: LocalExecutor, side: str, record: JobRecord, pair: int, **more: Any) -> dict[str, Any]:
-        """The job in a process of a side; raises TreeError if the tree, not a kernel, is at fault."""
+    def run(
+        self, executor: LocalExecutor, side: str, record: JobRecord, pair: int | None, **more: Any
+    ) -> dict[str, Any]:
+        """The job in a process of a side; raises TreeError if the tree, not a kernel, is at fault.
+
+        pair: number of the pair; None for a run beside the pairs.
+        """
         trusted = record.trusted(side)
         is_new = trusted is None or "fingerprint" in trusted
-        given = {"block": pair, "trusted": trusted, "with_fingerprint": is_new, "kept": self.kept(side), **more}
+        given = {
+            "block": pair or 0,
+            "trusted": trusted,
+            "with_fingerprint": is_new,
+            "kept": self.kept(side),
+            "extra_checks": trusted is None or pair == record.checked_pair,
+            **more,
+        }
         try:
             return executor.run_plain(record.job.trial, **given)
         except WorkerError as error:

@@ -6,8 +6,10 @@ Trials stay plain JSON: the process that compares two trees may be unable to bui
 
 from __future__ import annotations
 
+import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -32,6 +34,8 @@ BUSY = "busy_share"
 """Key of `BlockOutcome.extra`: share of its CPUs that other processes used meanwhile, 0 to 1."""
 MOST_BUSY = 0.1
 """Busy share up to which a process with several threads counts as undisturbed."""
+CHECKED_PAIRS = 4
+"""One of so many first pairs, drawn for each job, also checks calls outside the samples."""
 MEDIAN = "median"
 """Name of the default statistic."""
 STATISTICS = {MEDIAN: 0.5, "min": 0.0, "p10": 0.1, "p25": 0.25, "p75": 0.75, "p90": 0.9}
@@ -116,6 +120,7 @@ class JobRecord:
 
     seen: outcome of a first call on each side, before any pair. coarse: log ratios (head over base) of one sample
     pair each with all threads, by process pair. is_crowded: whether other processes used the CPUs during those.
+    checked_pair: number of the pair whose kernels are also checked outside the samples, which takes longer than those.
     """
 
     job: Job
@@ -123,6 +128,7 @@ class JobRecord:
     seen: dict[str, BlockOutcome] = field(default_factory=dict)
     coarse: list[tuple[float, ...]] = field(default_factory=list)
     is_crowded: bool = False
+    checked_pair: int = field(default_factory=partial(random.randrange, CHECKED_PAIRS))
 
     def trusted(self, side: str) -> dict[str, Any] | None:
         """Digest of outputs that were checked against the reference, for `RunTrial.trusted`; None if there is none.

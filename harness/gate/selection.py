@@ -38,8 +38,8 @@ class Selection:
     """Filters; empty means all, except that the baseline, peers and variants must be named.
 
     cases: patterns of opgauge.harness.judge.pattern. tags: without tags and cases, those tagged `gate`, if there
-    are any. changed: only ops whose files differ between the trees. trust_hash: exclude kernels whose code does not
-    differ.
+    are any. changed: only ops that the difference of the trees can reach. trust_hash: exclude kernels whose code does
+    not differ.
     """
 
     paths: tuple[Path, ...] = ()

@@ -16,7 +16,7 @@ from opgauge.ops import Device
 
 
 def touched_folders(head: Path, trees: Mapping[str, Tree], inventories: Iterable[Plain]) -> set[str] | None:
-    """Ops, or folders of opgauge's own, that differ between the trees; None if shared code differs."""
+    """Ops, or folders of opgauge's own, that the difference of the trees can reach; None for all."""
     commit = trees[BASE].commit.removesuffix("-dirty")
     project = measured()
     if project is None:
@@ -36,8 +36,8 @@ def touched_folders(head: Path, trees: Mapping[str, Tree], inventories: Iterable
 def touched_note(touched: Collection[str] | None) -> str:
     """The note that names the ops in which the trees differ."""
     if touched is None:
-        return "shared code has changed: all ops are compared"
-    return f"changed: {', '.join(sorted(touched)) or 'no op'}"
+        return "code that all ops use has changed: all are compared"
+    return f"changed: {', '.join(sorted(touched)) or 'no op'}; --all compares the others too"
 
 
 def unchanged_subjects(pool: WorkerPool, head: TreeTrials, base: TreeTrials, notes: list[str]) -> set[tuple[str, str]]:

@@ -21,6 +21,7 @@ from types import FrameType
 from opgauge.harness.errors import RefError
 from opgauge.harness.project.active import measured
 from opgauge.harness.project.revision import ownership_note
+from opgauge.harness.run.reach import reached_folders
 
 PREFIX = "opgauge-base-"
 """Start of the names of temporary folders."""
@@ -120,20 +121,22 @@ def _clone(tree: Path, commit: str, folder: Path) -> subprocess.CompletedProcess
 
 
 def changed_folders(tree: Path, commit: str) -> set[str] | None:
-    """Folders of `ops` in which the files of `tree` differ from `commit`; None if shared code does.
+    """Folders of `ops` that the difference between `tree` and `commit` can reach; None if it can reach all.
 
-    A case file counts for the folder of its name.
+    Files of `ops` count for the ops that use them, a case file for the folder of its name.
     """
     found: set[str] = set()
+    sources: list[Path] = []
     for name in changed_files(tree, commit):
         top, *rest = Path(name).parts
-        if top == "harness" or (top == "ops" and (len(rest) == 1 or rest[0].startswith("_") or rest[0] == TUNING)):
+        if top == "harness" or (top == "ops" and (len(rest) == 1 or rest[0] == TUNING)):
             return None
         if top == "ops":
-            found.add(rest[0])
+            sources.append(tree / name)
         elif top == CASES and rest:
             found.add(Path(rest[-1]).stem)
-    return found
+    reached = reached_folders(tree / "ops", sources) if sources else set()
+    return None if reached is None else found | reached
 
 
 def changed_files(tree: Path, commit: str) -> list[str]:

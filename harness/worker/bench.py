@@ -82,6 +82,7 @@ class Bench:
         hold: bool = False,
         reference_threads: int | None = None,
         memory: str | None = None,
+        extra_checks: bool = True,
     ) -> Result:
         """The result of `trial`, also if its kernel fails.
 
@@ -89,7 +90,8 @@ class Bench:
         with_fingerprint: also put a digest of the check, including the inputs, into `extra`, by which another
         tree may trust them. kept: folder from which inputs are read, and to which they are written if missing.
         hold: keep the data that `sample` needs until the next case. reference_threads: see `expect`. memory:
-        file for new buffers on the CPU, in place of the present ones (see `shared_memory`).
+        file for new buffers on the CPU, in place of the present ones (see `shared_memory`). extra_checks: also
+        check calls beside the samples: on emphasized inputs, in succession, and one by one.
         """
         self.block, self.reference_threads, self.memory = block, reference_threads, memory
         case = trial.case
@@ -108,7 +110,9 @@ class Bench:
             tell = (
                 partial(Attempt.digests, with_fingerprint=with_fingerprint) if with_digest or with_fingerprint else None
             )
-            ready, checked, measurement = self._try(trial, found, limits, phases, reference, trusted, tell)
+            ready, checked, measurement = self._try(
+                trial, found, limits, phases, reference, trusted, tell, extra_checks=extra_checks
+            )
             result = replace(result, check=checked, measurement=measurement)
         except FAULTS as error:
             result = replace(result, **fault_fields(error))
@@ -207,6 +211,8 @@ class Bench:
         reference: Callable[[], Expected],
         trusted: Trusted | None,
         tell: Callable[[Attempt, Any], Mapping[str, str]] | None,
+        *,
+        extra_checks: bool,
     ) -> tuple[_Ready, Check, Measurement]:
         kernel = found.kernel
         backend = kernel.key.backend
@@ -225,13 +231,15 @@ class Bench:
                     returned = attempt.call(call, 1)
                 attempt.check(returned, reference, "in the second call")
                 ready = _Ready(attempt, call, reference, Audit(attempt, reference))
-                phases.begin(protocol.EMPHASIS)
-                ready.audit.check_emphasis(call)
+                if extra_checks:
+                    phases.begin(protocol.EMPHASIS)
+                    ready.audit.check_emphasis(call)
                 measurement = self._sample(ready, phases, limits)
-                phases.begin(protocol.SUCCESSION)
-                check_succession(ready.audit, attempt, call, measurement)
-                phases.begin(protocol.SINGLE_CALLS)
-                check_single_calls(ready.audit, attempt, call, measurement)
+                if extra_checks:
+                    phases.begin(protocol.SUCCESSION)
+                    check_succession(ready.audit, attempt, call, measurement)
+                    phases.begin(protocol.SINGLE_CALLS)
+                    check_single_calls(ready.audit, attempt, call, measurement)
                 self._check_after(ready, phases)
                 phases.varied = ready.audit.varied > 0
                 if tell is not None and attempt.repeatable:

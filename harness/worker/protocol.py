@@ -55,6 +55,7 @@ class RunTrial:
     reference_threads: int | None = None
     tuning: Mapping[str, int] | None = None
     memory: str | None = None
+    extra_checks: bool = True
 
 
 @dataclass(frozen=True, slots=True)

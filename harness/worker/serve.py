@@ -124,6 +124,7 @@ def run_trial(bench: Bench, request: protocol.RunTrial, _: Channel) -> protocol.
             with_fingerprint=request.with_fingerprint,
             kept=Path(request.kept) if request.kept else None,
             hold=request.hold,
+            extra_checks=request.extra_checks,
             reference_threads=request.reference_threads,
             memory=request.memory,
         )

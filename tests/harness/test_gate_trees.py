@@ -54,7 +54,9 @@ def test_every_verdict_is_found(tree: TinyTree, tmp_path: Path) -> None:
     """
     summary = tmp_path / "summary.md"
     actions = {"GITHUB_ACTIONS": "true", "GITHUB_STEP_SUMMARY": str(summary)}
-    text = tree.opgauge("gate", "--base", "HEAD~1", *PATIENT, "--json", "--junit", "gate.xml", code=3, **actions)
+    text = tree.opgauge(
+        "gate", "--base", "HEAD~1", "--all", *PATIENT, "--json", "--junit", "gate.xml", code=3, **actions
+    )
     text, _, marks = text.partition("\n}\n")
     text += "}"
     assert "::error file=cases/tiny.yaml,line=" in marks
@@ -180,7 +182,7 @@ def test_a_case_is_compared_whatever_it_was_called(tree: TinyTree) -> None:
 
 def test_a_dry_run_lists_cases_and_measures_nothing(tree: TinyTree) -> None:
     """It ends with 0, lists each comparison once with its sides, and the budget limits the expected time."""
-    text = tree.opgauge("gate", "--base", "HEAD~1", "--dry-run", "--json", code=0)
+    text = tree.opgauge("gate", "--base", "HEAD~1", "--all", "--dry-run", "--json", code=0)
     found = json.loads(text)
     sides = {one["op"]: one["sides"] for one in found["cases"]}
     assert sides == {

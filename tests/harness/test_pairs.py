@@ -15,10 +15,10 @@ from opgauge.harness.case.case import Case
 from opgauge.harness.gate.gate import Schedule
 from opgauge.harness.gate.pairs import PairPlan, measure
 from opgauge.harness.gate.pool import WorkerPool
-from opgauge.harness.gate.record import BASE, HEAD, Job, JobRecord
+from opgauge.harness.gate.record import BASE, CHECKED_PAIRS, HEAD, BlockOutcome, Job, JobRecord
 from opgauge.harness.judge.verdict import Subject
 from opgauge.harness.result.record_json import to_json
-from opgauge.harness.result.result import Status, Trial
+from opgauge.harness.result.result import Check, Status, Trial
 from opgauge.harness.run.tree import Tree
 from opgauge.harness.settings import ROOT
 from opgauge.ops import find_op
@@ -117,3 +117,38 @@ def test_what_the_head_was_seen_to_leave_is_known_to_both_sides(monkeypatch: pyt
         assert head["check"]["ok"]
         assert head["fingerprint"]
         assert record.attempts == 0
+
+
+class AskedExecutor:
+    """Notes which trials were to be checked outside the samples."""
+
+    def __init__(self) -> None:
+        self.checked: list[bool] = []
+
+    def run_plain(self, trial: Any, *, extra_checks: bool, **_: Any) -> dict[str, Any]:
+        """An outcome."""
+        self.checked.append(extra_checks)
+        return {"trial": trial, "status": str(Status.OK)}
+
+
+def test_calls_outside_the_samples_are_checked_in_one_pair_by_chance() -> None:
+    """Always where no checked outputs are known; else in one of the first pairs, and never beside the pairs."""
+    tree = Tree(Path("/nowhere"), "", "a tree")
+    job = Job(Subject("sign", "rows", "0" * 16, "optimized", "cpu"), {})
+    valid = Check(ok=True, max_abs_error=0.0, max_rel_error=0.0, worst=0.0)
+    known = BlockOutcome(Status.OK, check=valid, extra={"digest": "d", "fingerprint": "f"})
+    drawn = set()
+    with WorkerPool({BASE: tree, HEAD: tree}) as pool:
+        for _ in range(200):
+            executor: Any = AskedExecutor()
+            record = JobRecord(job)
+            pool.run(executor, HEAD, record, 7)
+            record.seen[HEAD] = known
+            for pair in (*range(8), None):
+                pool.run(executor, HEAD, record, pair)
+            first, *pairs, beside = executor.checked
+            assert first
+            assert not beside
+            assert sum(pairs) == 1
+            drawn.add(pairs.index(True))
+    assert drawn == set(range(CHECKED_PAIRS))
