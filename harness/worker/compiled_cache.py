@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from numba.core.caching import UserProvidedCacheLocator
+
 from opgauge.harness.caches import COMPILED
 from opgauge.ops._core.cache import cache_folder
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from time import time
 
 import pytest
+
 from opgauge.harness import caches
 from opgauge.harness.worker.compiled_cache import digest
 from opgauge.ops._core import cache

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+
 from opgauge.harness.run.reach import reached_folders
 from opgauge.harness.settings import ROOT
 
