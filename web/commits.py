@@ -29,7 +29,7 @@ _FORGES = (
 
 @dataclass(frozen=True, slots=True)
 class CommitFacts:
-    """What is known of a commit; `author`, `subject` and `link` are empty if unknown."""
+    """A commit; `author`, `subject` and `link` are empty if unknown."""
 
     sha: str
     author: str = ""

@@ -55,7 +55,7 @@ class _Sources:
         return [path for path in sorted(self.root.rglob("*")) if path.suffix in (".py", *CUDA_SUFFIXES)]
 
     def of_folder(self, name: str) -> list[Path]:
-        """Those of one folder of `ops`."""
+        """The files in one folder of `ops`."""
         return [path for path in self.files if self.folder_of(path) == name]
 
     @cached_property
