@@ -174,8 +174,14 @@ class WorkerPool:
                     executor = self.executor(side, preload=("cupy",))
                     executors.append(executor)
                 executor.limits = ONCE
-                trusted, kept = record.trusted(side), self.kept(side)
-                found = executor.run_plain(record.job.trial, trusted=trusted, with_fingerprint=True, kept=kept)
+                trusted = record.trusted(side)
+                found = executor.run_plain(
+                    record.job.trial,
+                    trusted=trusted,
+                    with_fingerprint=True,
+                    kept=self.kept(side),
+                    extra_checks=trusted is None,
+                )
                 self._seen[side, record.job.subject] = outcome_from(found)
         except (TreeError, WorkerError) as error:
             raise self.unanswered(side, error) from error
