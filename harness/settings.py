@@ -89,10 +89,11 @@ def configuration_file(environment: Mapping[str, str] | None = None) -> Path | N
 
 @dataclass(frozen=True)
 class Actions:
-    """State of GitHub Actions. summary: file of the step summary. branch: the branch under test."""
+    """State of GitHub Actions. summary, output: files of the step summary and outputs. branch: the branch under test."""
 
     summary: Path | None = None
     branch: str = ""
+    output: Path | None = None
 
 
 def load_actions(environment: Mapping[str, str] | None = None) -> Actions | None:
@@ -100,8 +101,11 @@ def load_actions(environment: Mapping[str, str] | None = None) -> Actions | None
     given = os.environ if environment is None else environment
     if given.get("GITHUB_ACTIONS") != "true":
         return None
-    summary = given.get("GITHUB_STEP_SUMMARY")
-    return Actions(Path(summary) if summary else None, given.get("GITHUB_HEAD_REF") or given.get("GITHUB_REF_NAME", ""))
+    summary, output = given.get("GITHUB_STEP_SUMMARY"), given.get("GITHUB_OUTPUT")
+    branch, name = given.get("GITHUB_HEAD_REF"), given.get("GITHUB_REF_NAME", "")
+    # a fork's branch may be called as the branch that it wants to change
+    branch = name if branch in {None, "", given.get("GITHUB_BASE_REF")} else branch
+    return Actions(Path(summary) if summary else None, branch or "", Path(output) if output else None)
 
 
 def program_environment(variables: Mapping[str, str]) -> dict[str, str]:

@@ -28,8 +28,8 @@ ROWS = 3
 """Rows over which labels are spread, so that neighbours do not overlap."""
 SLIDER = {"visible": True, "thickness": 0.12}
 """The range slider below a time axis."""
-SLIDER_RUNS = 3
-"""Fewest runs for which there is a range slider."""
+SLIDER_COMMITS = 3
+"""Fewest commits for which there is a range slider."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,14 +49,13 @@ class Timeline:
 
     def axis(self, runs: Iterable[RunInfo]) -> dict[str, Any]:
         """Layout of the axis for these runs."""
-        found = {run.key: run for run in runs}
+        found = {self.history.order(run)[0] for run in runs}
         axis: dict[str, Any] = {"type": "date", "title": {"text": "date of the commit"}}
         if len(found) == 1:
-            # the axis of a single point would count milliseconds
-            (run,) = found.values()
-            middle = self.history.order(run)[0]
+            # the axis of a single commit would count milliseconds
+            (middle,) = found
             axis["range"] = [(middle + way * timedelta(hours=12)).isoformat(" ")[:19] for way in (-1, 1)]
-        elif len(found) >= SLIDER_RUNS:
+        elif len(found) >= SLIDER_COMMITS:
             axis["rangeslider"] = SLIDER
         return axis
 

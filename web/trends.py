@@ -57,8 +57,8 @@ def _point(run: RunInfo, logs: Sequence[float]) -> TrendPoint:
 
 
 def trend_figure(points: Sequence[TrendPoint], timeline: Timeline) -> str | None:
-    """Trend of an op as a figure; None for fewer than two runs."""
-    if len(points) < 2:
+    """Trend of an op as a figure; None for fewer than two commits."""
+    if len({timeline.date(point.run) for point in points}) < 2:
         return None
     ratios = [100 * (point.ratio - 1) for point in points]
     error = {

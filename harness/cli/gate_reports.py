@@ -67,6 +67,9 @@ def write(run: GateRun, reports: Reports) -> None:
     if actions.summary is not None:
         with actions.summary.open("a", encoding="utf-8") as file:
             file.write(markdown(run))
+    if actions.output is not None:
+        with actions.output.open("a", encoding="utf-8") as file:
+            file.write(f"counts={json.dumps(dict(run.outcome.counts))}\n")
     for line in annotate(run):
         typer.echo(line, err=reports.as_json)
 

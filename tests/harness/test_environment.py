@@ -219,7 +219,7 @@ def test_what_results_depend_on_is_named_where_it_changed() -> None:
 
 def test_the_branch_is_named_by_the_variable_by_git_or_by_ci(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """`OPGAUGE_BRANCH` before git, git before CI's name for a detached head; none of them is no branch."""
-    for name in ("OPGAUGE_BRANCH", "GITHUB_ACTIONS", "GITHUB_HEAD_REF", "GITHUB_REF_NAME"):
+    for name in ("OPGAUGE_BRANCH", "GITHUB_ACTIONS", "GITHUB_HEAD_REF", "GITHUB_REF_NAME", "GITHUB_BASE_REF"):
         monkeypatch.delenv(name, raising=False)
     assert not revision(tmp_path).branch
     monkeypatch.setenv("GITHUB_ACTIONS", "true")
@@ -227,6 +227,8 @@ def test_the_branch_is_named_by_the_variable_by_git_or_by_ci(tmp_path: Path, mon
     assert revision(tmp_path).branch == "7/merge"
     monkeypatch.setenv("GITHUB_HEAD_REF", "faster-sums")
     assert revision(tmp_path).branch == "faster-sums"
+    monkeypatch.setenv("GITHUB_BASE_REF", "faster-sums")
+    assert revision(tmp_path).branch == "7/merge", "a fork's branch of the same name is another branch"
     subprocess.run(["git", "init", "-q", "-b", "trunk", str(tmp_path)], check=True)
     assert revision(tmp_path).branch == "trunk"
     monkeypatch.setenv("OPGAUGE_BRANCH", "named")

@@ -50,10 +50,10 @@ def words(text: str) -> dict[str, str]:
 def test_every_verdict_is_found(tree: TinyTree, tmp_path: Path) -> None:
     """One run finds what is the same, slower, wrong, hanging, new, removed and mended; broken is the gravest: 3.
 
-    In GitHub Actions the step summary grows, and failures are marked where the case is written.
+    In GitHub Actions the summary grows, counts are an output, and failures are marked where the case is written.
     """
-    summary = tmp_path / "summary.md"
-    actions = {"GITHUB_ACTIONS": "true", "GITHUB_STEP_SUMMARY": str(summary)}
+    summary, output = tmp_path / "summary.md", tmp_path / "output"
+    actions = {"GITHUB_ACTIONS": "true", "GITHUB_STEP_SUMMARY": str(summary), "GITHUB_OUTPUT": str(output)}
     text = tree.opgauge(
         "gate", "--base", "HEAD~1", "--all", *PATIENT, "--json", "--junit", "gate.xml", code=3, **actions
     )
@@ -61,6 +61,7 @@ def test_every_verdict_is_found(tree: TinyTree, tmp_path: Path) -> None:
     text += "}"
     assert "::error file=cases/tiny.yaml,line=" in marks
     assert "wrong result" in summary.read_text()
+    assert json.loads(output.read_text().removeprefix("counts="))["slower"] == 1
     assert words(text) == {
         "steady": "same",
         "slowed": "slower",
