@@ -89,7 +89,7 @@ def configuration_file(environment: Mapping[str, str] | None = None) -> Path | N
 
 @dataclass(frozen=True)
 class Actions:
-    """State of GitHub Actions. summary, output: files of the step summary and outputs. branch: the branch under test."""
+    """State of GitHub Actions. summary, output: its files of that name. branch: the branch under test."""
 
     summary: Path | None = None
     branch: str = ""

@@ -6,7 +6,7 @@ runs, so that a large change is named at once. Small ones need `opgauge gate`.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from math import exp, inf, log
 from typing import NamedTuple
@@ -99,29 +99,30 @@ def compare_runs(
     )
     fastest = {name: _fastest(name, reached) for name, reached in reader.ceilings(head).items()}
     models = {name: head.environment.model(name) or base.environment.model(name) for name in device_choices(base, head)}
-    spreads = _spreads(reader, base, head)
+    spread_at = _spreads(reader, base, head)
     alike: dict[tuple[int, int, float], Comparison] = {}
     pairs = [_Pair(key, before.get(key), after.get(key)) for key in {**after, **before}]
     quick = [_compare_single(pair, fastest, alike) for pair in pairs]
     rest = [pair for pair, found in zip(pairs, quick, strict=True) if found is None]
     judged = compare_run([_evidence(pair, fastest) for pair in rest], [_rule(pair) for pair in rest])
     slow = iter([_compared(pair, found, found.ratio) for pair, found in zip(rest, judged, strict=True)])
-    return [_with_series(found or next(slow), spreads, models) for found in quick]
+    return [_with_series(found or next(slow), spread_at, models) for found in quick]
 
 
-def _spreads(reader: Reader, base: RunInfo, head: RunInfo) -> dict[tuple[str, str, str], SeriesSpread]:
-    """Spread between the other runs of each series on the devices of `head`, by case id, implementation and device.
+def _spreads(reader: Reader, base: RunInfo, head: RunInfo) -> Callable[[TrialKey], SeriesSpread]:
+    """Spread between the other runs of a series on a device of `head`; the default where there is no series.
 
     The two runs are left out: the change between them is in question.
     """
-    recent = reader.recent()
+    series = reader.recent().series
     compared = {base.key, head.key}
-    slugs = {reader.device(head, name).slug: name for name in device_names(head)}
-    return {
-        (case_id, implementation, slugs[slug]): _spread(levels, compared)
-        for (case_id, implementation, slug), levels in recent.series.items()
-        if slug in slugs
-    }
+    slugs = {name: reader.device(head, name).slug for name in device_names(head)}
+
+    def spread(key: TrialKey) -> SeriesSpread:
+        case_id, implementation, device = key
+        return _spread(series.get((case_id, implementation, slugs.get(device, "")), ()), compared)
+
+    return spread
 
 
 def _spread(levels: Sequence[Level], left_out: Collection[int]) -> SeriesSpread:
@@ -140,12 +141,12 @@ def _spread(levels: Sequence[Level], left_out: Collection[int]) -> SeriesSpread:
     return spread_of(longest) if len(longest) > 1 else SeriesSpread()
 
 
-def _with_series(one: Compared, spreads: Mapping[TrialKey, SeriesSpread], models: Mapping[str, str]) -> Compared:
+def _with_series(one: Compared, spread_at: Callable[[TrialKey], SeriesSpread], models: Mapping[str, str]) -> Compared:
     """The comparison with the model of its device, judged by its series if its pairs were too few to say anything."""
     one = one._replace(model=models.get(one.device, ""))
     if one.verdict is not Verdict.UNDECIDED or one.pairs >= USUAL.alarm_pairs or one.ratio is None:
         return one
-    spread = spreads.get((one.case.case_id, one.implementation, one.device), SeriesSpread())
+    spread = spread_at((one.case.case_id, one.implementation, one.device))
     half = spread.half_width()
     change = log(one.ratio)
     interval = (exp(change - half), exp(change + half))

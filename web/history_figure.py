@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from statistics import median
 from typing import Any
@@ -38,6 +38,7 @@ class Timeline:
 
     history: History
     commits: CommitBook
+    _labels: dict[int, str] = field(default_factory=dict)
 
     def date(self, run: RunInfo) -> str:
         """Date of the commit of a run, as Plotly reads it."""
@@ -45,7 +46,9 @@ class Timeline:
 
     def label(self, run: RunInfo) -> str:
         """Commit and run, with author and subject."""
-        return self.commits.label(run)
+        if run.key not in self._labels:
+            self._labels[run.key] = self.commits.label(run)
+        return self._labels[run.key]
 
     def axis(self, runs: Iterable[RunInfo]) -> dict[str, Any]:
         """Layout of the axis for these runs."""
@@ -62,7 +65,7 @@ class Timeline:
 
 def timeline(reader: Reader) -> Timeline:
     """Dates and labels of the runs of a project."""
-    return Timeline(reader.history(), known_commits(reader))
+    return reader.cache.get("timeline", lambda: Timeline(reader.history(), known_commits(reader)))
 
 
 def history_figure(

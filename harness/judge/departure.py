@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import median, stdev
+from statistics import median
 
 from opgauge.harness.judge.student import quantile
 
@@ -64,7 +64,9 @@ def spread_of(values: Sequence[float], within: float = 0.0) -> SeriesSpread:
     own = len(logs) - 1
     if own < 1:
         return SeriesSpread(prior, PRIOR_DEGREES)
-    deviation = stdev(logs)
+    mean = math.fsum(logs) / len(logs)
+    # not statistics.stdev, which computes with fractions: thousands of series are judged for one page
+    deviation = math.sqrt(math.fsum((one - mean) ** 2 for one in logs) / own)
     if len(logs) >= ROBUST_FROM:
         middle = median(logs)
         deviation = min(deviation, 1.4826 * median(abs(one - middle) for one in logs) * math.sqrt(len(logs) / own))
