@@ -134,5 +134,5 @@ def test_an_installation_works_beside_modules_of_the_same_names(
     )
     assert {(one["op"], one["status"]) for one in found} == {("scaled_sum", "ok")}
     assert (folder / ".opgauge" / "opgauge.db").is_file()
-    shipped = json.loads(installed("-m", "opgauge", "--builtin", "list", "--op", "dot", "--json"))
+    shipped = json.loads(installed("-m", "opgauge", "list", "--builtin", "--op", "dot", "--json"))
     assert {one["op"] for one in shipped} == {"dot"}

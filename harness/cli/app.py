@@ -6,9 +6,10 @@ import codecs
 import os
 import sys
 from pathlib import Path
-from typing import Annotated, NoReturn, TextIO
+from typing import Annotated, Any, NoReturn, TextIO
 
 import typer
+from typer.core import TyperGroup
 
 from opgauge.harness.cli.aa import aa
 from opgauge.harness.cli.agree import agree
@@ -66,8 +67,24 @@ NEEDS_OPS = ("list", "check", "compile", "run", "explore", "tune", "schema", "ag
 NEEDS_BUILD = ("compile", "run", "explore", "tune", "agree", "aa", "inject")
 """Verbs that run kernels of the project's tree, and build it first; `gate` builds both trees by itself."""
 
+BUILTIN = "--builtin"
+"""Option that selects the shipped ops."""
+
+
+class VerbGroup(TyperGroup):
+    """Verbs that accept `--builtin` after their name too, as `opgauge run --builtin`."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse `args` with `--builtin` first; words after `--` are left alone."""
+        end = args.index("--") if "--" in args else len(args)
+        if BUILTIN in args[:end]:
+            args = [BUILTIN, *(one for one in args[:end] if one != BUILTIN), *args[end:]]
+        return super().parse_args(ctx, args)
+
+
 app = typer.Typer(
     name="opgauge",
+    cls=VerbGroup,
     help="Measure GPU operators, check them, and stop regressions.",
     add_completion=True,
     rich_markup_mode=None,
@@ -118,7 +135,7 @@ def start(
         ),
     ] = None,
     builtin: Annotated[
-        bool, typer.Option("--builtin", help="Use the ops that opgauge ships, whatever the project configures.")
+        bool, typer.Option(BUILTIN, help="Use the ops that opgauge ships; before or after the verb.")
     ] = False,
 ) -> None:
     """Measure compute kernels, check them, and stop regressions."""
