@@ -46,7 +46,7 @@ WARMUP_S = 0.0005
 """Duration of calls before a sample, for calls that are shorter."""
 LEAST_ROUNDS, MOST_ROUNDS = 4, 400
 """Least and most samples of a side in one pair; even, so that each side is first equally often."""
-PRECISE = 0.008
+PRECISE = 0.004
 """Standard error of a pair's log ratio at which sampling stops: less than the difference between processes."""
 WAITED = 0.05
 """Share of a sample, above the usual one, that its process may wait for the CPU."""
@@ -71,12 +71,13 @@ class Effort:
     """Amount of sampling in one pair.
 
     side_s: seconds per side and case. threads: of each process on the CPU. end: time at which sampling stops, by
-    `time.monotonic`.
+    `time.monotonic`. precise: standard error of a pair's log ratio at which it stops.
     """
 
     side_s: float
     threads: int = 1
     end: float | None = None
+    precise: float = PRECISE
 
     def is_over(self) -> bool:
         """Whether no time is left."""
@@ -281,7 +282,7 @@ def _is_enough(times: Times, spent_s: float, effort: Effort, rounds: int) -> boo
     base, head = (found[side] for side in SIDES)
     if len(base) < 4 * LEAST_ROUNDS:
         return len(base) >= LEAST_ROUNDS and spent_s >= 2 * effort.side_s
-    return spent_s >= 2 * effort.side_s or standard_error(base, head) <= PRECISE
+    return spent_s >= 2 * effort.side_s or standard_error(base, head) <= effort.precise
 
 
 def standard_error(base_ns: Sequence[float], head_ns: Sequence[float]) -> float:
