@@ -42,6 +42,8 @@ pytest.importorskip("distributed")
 
 SMOKE = [case for case in load(None, ops=["sign"]) if case.op == "sign" and "smoke" in case.tags]
 MEMBER_KILLS, SCHEDULER_KILLS = 45, 5
+MOST_REPORTED = 6
+"""Rounds of kills, and most trials that may be reported as lost twice in all of them."""
 
 
 def trials_of(cases: Sequence[Case]) -> list[Trial]:
@@ -82,8 +84,12 @@ def test_implementations_of_a_case_stay_together() -> None:
 
 @pytest.mark.timeout(1500)
 def test_killed_members_lose_nothing(client: Client) -> None:
-    """In 45 rounds any member is killed with -9 at a random moment: still each trial has one result, a right one."""
+    """In 45 rounds any member is killed with -9 at a random moment: still each trial has one result, a right one.
+
+    A busy host may lose a member that starts again, too: a trial that was lost twice is reported, and run again.
+    """
     chosen = random.Random(7)  # noqa: S311  moments and victims
+    reported = 0
     for number in range(MEMBER_KILLS):
         trials = trials_of(chosen.sample(SMOKE, 3))
         victim = chosen.choice(_processes(client))
@@ -92,7 +98,13 @@ def test_killed_members_lose_nothing(client: Client) -> None:
         found = list(dispatch(client, trials, ONCE))
         killer.join()
         assert counted(found) == Counter((trial.case.id, trial.implementation) for trial in trials), number
-        assert {one.result.status for one in found} == {Status.OK}, [one.result.reason for one in found]
+        lost = [one.result for one in found if one.result.status is not Status.OK]
+        assert all("its worker was lost" in one.reason for one in lost), lost
+        reported += len(lost)
+        if lost:
+            again = list(dispatch(client, [one.trial for one in lost], ONCE))
+            assert {one.result.status for one in again} == {Status.OK}, [one.result.reason for one in again]
+    assert reported <= MOST_REPORTED
 
 
 @pytest.mark.timeout(900)
