@@ -2,13 +2,13 @@
 
 An element is right if |got - expected| <= bound + one rounding to the output's dtype. NaN must match NaN, and an
 infinity one of its sign. If the reference is beyond the dtype's range, the output must be infinite or within the bound.
-A negative bound permits an output that is not finite (ops/_core/overflow.py). Integers and bool are exact. Arrays are
-processed in chunks, so that a check needs little memory besides the reference.
+A negative bound permits an output that is not finite, and a sign may be required of outputs (ops/_core/overflow.py).
+Integers and bool are exact. Arrays are processed in chunks, so that a check needs little memory besides the reference.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from hashlib import sha256
@@ -24,7 +24,8 @@ from opgauge.harness.case.case import Case
 from opgauge.harness.result.result import Check
 from opgauge.harness.worker.inputs import Inputs
 from opgauge.ops import DtypeInfo, TensorSpec, dtype_info, find_op
-from opgauge.ops._core.op import Array
+from opgauge.ops._core.op import Array, Op
+from opgauge.ops._core.overflow import SIGNED_NUMBER, sign_of
 
 CHUNK = 1 << 16
 """Elements per chunk."""
@@ -57,13 +58,43 @@ def expect(case: Case, inputs: Inputs, *, threads: int | None = None) -> Expecte
     op = find_op(case.op)
     specs = case.resolved.outputs
     with _blas().limit(limits=threads, user_api="blas"), np.errstate(all="ignore"):
-        values = {name: np.asarray(value) for name, value in op.reference(inputs.wide, case.params).items()}
-        bounds = op.bound(inputs.wide, values, case.params, case.dtype)
+        values, bounds = _evaluate(op, inputs.wide, case)
+        if _overflows(inputs.wide, values, bounds):
+            wider = {name: _wider(value) for name, value in inputs.wide.items()}
+            values, bounds = (_rounded(part) for part in _evaluate(op, wider, case))
     for name, spec in specs.items():
         if values[name].shape != spec.shape:
             msg = f"{case.op}: the reference's {name} is {values[name].shape}, the shape rule says {spec.shape}"
             raise ValueError(msg)
     return Expected(specs, values, bounds)
+
+
+def _evaluate(op: Op, arrays: Mapping[str, Array], case: Case) -> tuple[dict[str, Array], dict[str, Array]]:
+    """Reference and bounds of `case` for wide inputs."""
+    values = {name: np.asarray(value) for name, value in op.reference(arrays, case.params).items()}
+    bounds = op.bound(arrays, values, case.params, case.dtype)
+    return values, {name: np.asarray(value) for name, value in bounds.items()}
+
+
+def _overflows(inputs: Mapping[str, Array], values: Mapping[str, Array], bounds: Mapping[str, Array]) -> bool:
+    """Whether float64 overflows: results or bounds of finite inputs are not finite."""
+    results = (*values.values(), *bounds.values())
+    return not all(map(_is_finite, results)) and all(map(_is_finite, inputs.values()))
+
+
+def _is_finite(array: Array) -> bool:
+    return array.dtype.kind not in "fc" or bool(np.isfinite(array).all())
+
+
+def _wider(value: Array) -> Array:
+    """Floats and complex numbers in the processor's widest dtype, whose exponents usually have more bits."""
+    return value.astype({"f": np.longdouble, "c": np.clongdouble}.get(value.dtype.kind, value.dtype), copy=False)
+
+
+def _rounded(arrays: Mapping[str, Array]) -> dict[str, Array]:
+    """Arrays rounded from the widest dtype to float64 or complex128."""
+    kinds = {"f": np.float64, "c": np.complex128}
+    return {name: value.astype(kinds.get(value.dtype.kind, value.dtype)) for name, value in arrays.items()}
 
 
 @cache
@@ -150,33 +181,41 @@ class _Tally:
 
 def _check_output(name: str, output: Array, expected: Expected, relaxed: float) -> Check:
     reference, bound = expected.values[name], expected.bounds.get(name, 0.0)
+    signed = expected.bounds.get(sign_of(name), 0.0)
     info = dtype_info(output.dtype.name)
     exact = info.kind not in ("float", "complex")
     tally = _Tally()
-    for start, got, want, allowed in _parts(output, reference, 0.0 if exact else bound):
-        judged = _judge_exact(got, want) if exact else _judge(got, want, allowed * relaxed, info)
+    bounds = (0.0, 0.0) if exact else (bound, signed)
+    for start, got, want, (allowed, sign) in _parts(output, reference, bounds):
+        judged = _judge_exact(got, want) if exact else _judge(got, want, allowed * relaxed, info, sign)
         size = np.maximum(np.abs(want) if want.dtype != np.bool_ else 1.0, expected.scale(name))
         tally.add(start, judged, size)
     reason = _reason(name, output, reference, tally) if tally.wrong else ""
     return Check(tally.wrong == 0, tally.max_abs, tally.max_rel, tally.worst, reason)
 
 
-def _parts(output: Array, reference: Array, bound: Array | float) -> Iterator[tuple[int, Array, Array, Array | float]]:
-    """Chunks of output, reference and bound, with the number of their first element."""
+def _parts(
+    output: Array, reference: Array, bounds: tuple[Array | float, ...]
+) -> Iterator[tuple[int, Array, Array, list[Array | float]]]:
+    """Chunks of output, reference and bounds, with the number of their first element."""
     got, want = np.ascontiguousarray(output).reshape(-1), np.ascontiguousarray(reference).reshape(-1)
-    bounds = np.asarray(bound, np.float64)
-    whole = bounds.reshape(-1) if bounds.shape == reference.shape else None
-    spread = np.broadcast_to(bounds, reference.shape)
+    readers = [_chunks_of(bound, reference.shape) for bound in bounds]
     for start in range(0, got.size, CHUNK):
         part = slice(start, min(start + CHUNK, got.size))
-        if bounds.size == 1:
-            allowed: Array | float = float(bounds.reshape(-1)[0])
-        else:
-            allowed = whole[part] if whole is not None else spread.flat[part]
-        yield start, got[part], want[part], allowed
+        yield start, got[part], want[part], [read(part) for read in readers]
 
 
-def _judge(got: Array, want: Array, bound: Array | float, info: DtypeInfo) -> _Judged:
+def _chunks_of(bound: Array | float, shape: tuple[int, ...]) -> Callable[[slice], Array | float]:
+    """Function that returns a chunk of a bound, which broadcasts to the output's shape."""
+    bounds = np.asarray(bound, np.float64)
+    if bounds.size == 1:
+        number = float(bounds.reshape(-1)[0])
+        return lambda _: number
+    flat = bounds.reshape(-1) if bounds.shape == shape else np.broadcast_to(bounds, shape).flat
+    return lambda part: np.asarray(flat[part])
+
+
+def _judge(got: Array, want: Array, bound: Array | float, info: DtypeInfo, sign: Array | float = 0.0) -> _Judged:
     if info.kind == "complex":
         real = _judge(got.real, want.real, bound, _PART[info.name])
         imaginary = _judge(got.imag, want.imag, bound, _PART[info.name])
@@ -190,14 +229,19 @@ def _judge(got: Array, want: Array, bound: Array | float, info: DtypeInfo) -> _J
         # half a unit in the last place of numbers up to `reach`
         allowed = bound + SHARE_OF_ULP * (info.epsilon * reach + _TINIEST[info.name])
         excess = error / allowed
+        if np.any(sign):
+            excess = np.where(np.not_equal(sign, 0) & (np.sign(wide) * np.sign(expected) < 0), inf, excess)
     overflow = info.largest * (1 + info.epsilon / 4)
     if np.max(reach) < overflow and np.isfinite(np.max(excess)):
         return _Judged(error, excess)
     with np.errstate(invalid="ignore"):
         same = (np.isnan(wide) & np.isnan(expected)) | (wide == expected)
-        overflowed = np.isinf(wide) & (reach >= overflow) & (np.sign(wide) == np.sign(expected))
-    right = same | (overflowed & np.isfinite(expected)) | (may_overflow & ~np.isfinite(wide))
-    hopeless = ~right & ~(np.isfinite(wide) & np.isfinite(expected) & ~np.isnan(excess))
+        has_sign = np.isinf(wide) & (np.sign(wide) == np.sign(expected))
+        farthest = expected * np.sign(wide) + bound  # on the side of the output
+    overflowed = np.isinf(wide) & (farthest >= overflow) & np.isfinite(expected)
+    permitted = has_sign | np.equal(sign, 0) | (np.isnan(wide) & np.less(sign, SIGNED_NUMBER))
+    right = same | overflowed | (may_overflow & ~np.isfinite(wide) & permitted)
+    hopeless = ~right & ~(np.isfinite(wide) & np.isfinite(expected) & np.isfinite(excess))
     return _Judged(
         np.where(right, 0.0, np.where(hopeless, inf, error)),
         np.where(right, 0.0, np.where(hopeless, inf, excess)),
@@ -224,8 +268,9 @@ def _mean_size(values: Array) -> float:
     for start in range(0, flat.size, CHUNK):
         size = np.abs(flat[start : start + CHUNK])
         finite = size[np.isfinite(size)]
-        total, count = total + float(np.sum(finite, dtype=np.float64)), count + finite.size
-    return total / count if total else 1.0
+        # divided first: the sum of the largest numbers overflows
+        total, count = total + float(np.sum(finite / flat.size, dtype=np.float64)), count + finite.size
+    return total * (flat.size / count) if total else 1.0
 
 
 def _reason(name: str, output: Array, reference: Array, tally: _Tally) -> str:

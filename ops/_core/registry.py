@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from difflib import get_close_matches
 from importlib.util import find_spec
 from pathlib import Path
@@ -18,6 +19,7 @@ from opgauge.ops._core.dtype import dtype_info
 from opgauge.ops._core.errors import DuplicateError, KernelNotFoundError, OpNotFoundError
 from opgauge.ops._core.kernel import Kernel, KernelKey
 from opgauge.ops._core.op import Op, Params, Shapes
+from opgauge.ops._core.params import with_checked_numbers
 
 _OPS: dict[str, Op] = {}
 _KERNELS: dict[KernelKey, Kernel] = {}
@@ -26,11 +28,14 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def register(op: Op) -> Op:
-    """Register `op`; raises DuplicateError if the name is taken."""
+    """Register `op`; raises DuplicateError if the name is taken.
+
+    The shape rule of the result also refuses parameters that the dtype cannot represent.
+    """
     if op.name in _OPS:
         msg = f"op {op.name!r} is registered twice"
         raise DuplicateError(msg)
-    _OPS[op.name] = op
+    op = _OPS[op.name] = replace(op, infer=with_checked_numbers(op.infer))
     return op
 
 

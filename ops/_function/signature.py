@@ -11,6 +11,7 @@ from typing import Any, Literal, NamedTuple, Union, get_args, get_origin, get_ty
 from opgauge.ops._core.dtype import DTYPES
 from opgauge.ops._core.errors import DefinitionError
 from opgauge.ops._core.op import Input
+from opgauge.ops._core.params import make_plain
 
 PLAIN = (bool, int, float, str, type(None))
 """Types of parameter values."""
@@ -84,7 +85,7 @@ def _params_class(function: Callable[..., Any], name: str, defaults: Mapping[str
                 "Literal, tuples of these, and unions"
             )
             raise DefinitionError(msg)
-    return make_dataclass(f"{name}_params", fields, frozen=True, slots=True)
+    return make_dataclass(f"{name}_params", fields, frozen=True, slots=True, namespace={"__post_init__": make_plain})
 
 
 def _hints(function: Callable[..., Any], name: str, defaults: Mapping[str, Any]) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from math import prod
 from typing import Literal
 
@@ -21,6 +22,8 @@ import numpy as np
 from opgauge.ops._core.dtype import FLOATS, dtype_info
 from opgauge.ops._core.errors import ParameterError, ShapeError
 from opgauge.ops._core.op import Array, Input, Op, Shape, Shapes, TensorSpec, Work, tensor_bytes
+from opgauge.ops._core.overflow import MARGIN, accumulated_limits, overflowing, sum_bounds
+from opgauge.ops._core.params import make_plain
 from opgauge.ops._core.registry import register
 from opgauge.ops.conv_data_grad.propose import propose
 
@@ -40,6 +43,7 @@ class ConvDataGradParams:
     data_format: Literal["channels_first", "channels_last"] = "channels_first"
 
     def __post_init__(self) -> None:
+        make_plain(self)
         for name, least in (("strides", 1), ("padding_before", 0), ("dilation_rate", 1), ("groups", 1)):
             value = getattr(self, name)
             if min(value if isinstance(value, tuple) else (value,), default=least) < least:
@@ -99,8 +103,11 @@ def geometry(x: Shape, filter_shape: Shape, params: ConvDataGradParams) -> ConvG
     if filter_shape[0] % params.groups:
         msg = f"filter has {filter_shape[0]} outputs, which {params.groups} groups do not divide"
         raise ShapeError(msg)
-    if 0 in kernel:
-        msg = f"filter {list(filter_shape)} has no taps"
+    if 0 in filter_shape:
+        msg = f"filter {list(filter_shape)} has no {'taps' if 0 in kernel else 'channels'}"
+        raise ShapeError(msg)
+    if 0 in size:
+        msg = f"x_like {list(x)} has no pixels"
         raise ShapeError(msg)
     strides = _per_axis(params.strides, rank, "strides")
     padding = _per_axis(params.padding_before, rank, "padding_before")
@@ -204,13 +211,29 @@ def bound(
     With an addend, the sum may be rounded to the dtype before the addition, as in an unfused pair.
     """
     half_epsilon = dtype_info(dtype_info(dtype).accumulate).epsilon / 2
+    _, largest = accumulated_limits(dtype)
     found = geometry(arrays["x_like"].shape, arrays["filter"].shape, params)
-    scale = UNITS * _by_tap(np.abs(arrays["dy"]), np.abs(arrays["filter"]), found)
+    size = _by_tap(np.abs(arrays["dy"]), np.abs(arrays["filter"]), found)
     if "add_to_output" not in arrays:
-        return {"dx": half_epsilon * scale}
+        return sum_bounds("dx", UNITS * half_epsilon * size, size, largest, partial(_signs, arrays, found))
     addend = arrays["add_to_output"]
-    between = dtype_info(dtype).epsilon * np.abs(outputs["dx"] - addend)
-    return {"dx": half_epsilon * (scale + 4 * np.abs(addend)) + between}
+    rounded = np.abs(outputs["dx"] - addend)
+    allowed = UNITS * half_epsilon * size + 4 * half_epsilon * np.abs(addend) + dtype_info(dtype).epsilon * rounded
+    bounds = sum_bounds("dx", allowed, size + np.abs(addend), largest, partial(_signs, arrays, found))
+    beyond = (rounded > dtype_info(dtype).largest * (1 - MARGIN)) & np.isfinite(rounded)
+    if np.any(beyond):
+        bounds = {"dx": overflowing(np.abs(bounds["dx"]), beyond | (np.asarray(bounds["dx"]) < 0))}
+    return bounds
+
+
+def _signs(arrays: Mapping[str, Array], found: ConvGeometry) -> tuple[Array, Array]:
+    """Sum of the signs of all terms of dx, the addend among them, and number of terms that are not 0."""
+    dy, weight = np.sign(arrays["dy"]), np.sign(arrays["filter"])
+    total, count = _by_tap(dy, weight, found), _by_tap(np.abs(dy), np.abs(weight), found)
+    if "add_to_output" in arrays:
+        added = np.sign(arrays["add_to_output"])
+        total, count = total + added, count + np.abs(added)
+    return total, count
 
 
 CONV_DATA_GRAD = register(

@@ -13,10 +13,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import isfinite
 
+import numpy as np
 from opgauge.ops._core.dtype import dtype_info
 from opgauge.ops._core.errors import ParameterError, ShapeError
 from opgauge.ops._core.op import Array, Input, Op, Shape, Shapes, TensorSpec, Work, tensor_bytes
+from opgauge.ops._core.overflow import accumulated_limits, overflowing, sum_bounds
+from opgauge.ops._core.params import make_plain
 from opgauge.ops._core.registry import register
 from opgauge.ops.deformable_conv.propose import propose
 from opgauge.ops.deformable_conv.reference import gradient_bounds, gradients, output, output_bounds
@@ -27,6 +31,10 @@ PAIR = 2
 RANK = 4
 UNITS = 32
 """Allowed rounding of a long sum, in half epsilons of sum |filter| |column|: rejects TF32 (366), takes float32 (24)."""
+CORNERS = 4
+"""Pixels that a sample is interpolated from."""
+OUTPUTS = ("out", "x_grad", "offset_grad", "filter_grad", "mask_grad")
+"""Outputs of both ops."""
 DTYPES = ("float16", "bfloat16", "float32", "float64")
 """Supported dtypes."""
 
@@ -47,6 +55,7 @@ class DeformableConvParams:
     im2col_step: int = 1
 
     def __post_init__(self) -> None:
+        make_plain(self)
         least = {
             "strides": 1,
             "paddings": 0,
@@ -86,8 +95,11 @@ def geometry(x: Shape, filter_shape: Shape, params: DeformableConvParams) -> Sam
         msg = f"x {list(x)} and filter {list(filter_shape)} must both have rank {RANK}"
         raise ShapeError(msg)
     (batch, channels, *size), (out_channels, per_group, *kernel) = x, filter_shape
-    if 0 in kernel:
-        msg = f"filter {list(filter_shape)} has no taps"
+    if 0 in filter_shape:
+        msg = f"filter {list(filter_shape)} has no {'taps' if 0 in kernel else 'channels'}"
+        raise ShapeError(msg)
+    if 0 in size:
+        msg = f"x {list(x)} has no pixels"
         raise ShapeError(msg)
     groups, deformable_groups = params.groups, params.deformable_groups
     if per_group * groups != channels:
@@ -191,7 +203,8 @@ def bound(
     allowed = UNITS * epsilon / 2 * magnitude + 4 * epsilon * wobble
     if dtype_info(dtype).itemsize == PAIR:
         allowed = allowed + dtype_info(dtype).epsilon * magnitude
-    return {"out": allowed}
+    bounds = sum_bounds("out", allowed, magnitude, accumulated_limits(dtype)[1])
+    return _with_partial(bounds, arrays, dtype)
 
 
 def bound_grad(
@@ -203,10 +216,32 @@ def bound_grad(
     magnitudes, wobble = gradient_bounds(arrays, _found(arrays, params), epsilon)
     held = dtype_info(dtype).epsilon if dtype_info(dtype).itemsize == PAIR else 0.0
     chained = {"filter_grad": 0.5}
-    return {
-        name: (UNITS * epsilon * chained.get(name, 1.0) + held) * magnitudes[name] + 4 * epsilon * wobble[name]
-        for name in _wanted(magnitudes, params)
-    }
+    bounds: dict[str, Array | float] = {}
+    for name in _wanted(magnitudes, params):
+        size = magnitudes[name]
+        error = (UNITS * epsilon * chained.get(name, 1.0) + held) * size + 4 * epsilon * wobble[name]
+        bounds |= sum_bounds(name, error, size, accumulated_limits(dtype)[1])
+    return _with_partial(bounds, arrays, dtype)
+
+
+def _with_partial(
+    bounds: dict[str, Array | float], arrays: Mapping[str, Array], dtype: str
+) -> dict[str, Array | float]:
+    """`bounds`, which also allow non-finite outputs if a column or its gradient may overflow, somewhere.
+
+    Columns may be in 16 bits. A factor of 0 makes NaN of an infinite partial result.
+    """
+    largest = {name: float(np.max(np.abs(array), initial=0.0)) for name, array in arrays.items()}
+    column = largest["x"] * max(largest.get("mask", 1.0), 1.0)
+    outputs_per_group = arrays["filter"].shape[0]
+    column_gradient = largest.get("out_grad", 0.0) * largest["filter"] * outputs_per_group
+    product = column_gradient * max(column, 1.0) * CORNERS * arrays["x"].shape[1]
+    limits = (dtype_info(dtype).largest, accumulated_limits(dtype)[1])
+    are_finite = all(map(isfinite, largest.values()))
+    if not are_finite or (column <= limits[0] and product <= limits[1]):
+        return bounds
+    found: dict[str, Array | float] = {name: np.asarray(bound) for name, bound in bounds.items() if name in OUTPUTS}
+    return {name: overflowing(np.abs(bound), np.asarray(True)) for name, bound in found.items()}
 
 
 def work(shapes: Shapes, params: DeformableConvParams) -> Work:

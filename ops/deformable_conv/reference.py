@@ -23,7 +23,7 @@ def _by_tap(found: SamplingGeometry, weight: Array) -> Array:
 def output(arrays: Mapping[str, Array], found: SamplingGeometry) -> Array:
     """Output of the convolution, (N, Co, Ho, Wo)."""
     weight = _by_tap(found, arrays["filter"])
-    out = np.zeros((found.batch, found.out_channels, found.pixels))
+    out = np.zeros((found.batch, found.out_channels, found.pixels), weight.dtype)
     for piece in pieces(found):
         at = piece.samples(arrays)
         (sampled,), _ = blend(piece.rows(arrays["x"]), at.places, [(at.weights, at.mask)])
@@ -37,7 +37,7 @@ def output_bounds(arrays: Mapping[str, Array], found: SamplingGeometry) -> tuple
     Both are (N, Co, Ho, Wo).
     """
     weight = np.abs(_by_tap(found, arrays["filter"]))
-    magnitude, squares = np.zeros((2, found.batch, found.out_channels, found.pixels))
+    magnitude, squares = np.zeros((2, found.batch, found.out_channels, found.pixels), weight.dtype)
     for piece in pieces(found):
         at = piece.samples(arrays)
         (sampled, moved), _ = blend(np.abs(piece.rows(arrays["x"])), at.places, _sizes(at))
@@ -61,14 +61,14 @@ def _sizes(at: Samples) -> list[tuple[Array, Array]]:
 class Gradients:
     """Sums of gradients, in the shapes in which pieces are added."""
 
-    def __init__(self, found: SamplingGeometry) -> None:
+    def __init__(self, found: SamplingGeometry, dtype: np.dtype) -> None:
         groups, pixels = found.deformable_groups, found.pixels
         self.found = found
-        self.x = np.zeros((found.batch, groups, found.size[0] * found.size[1], found.channels // groups))
-        self.offset = np.zeros((found.batch, groups, found.taps, 2, pixels))
-        self.mask = np.zeros((found.batch, groups, found.taps, pixels))
+        self.x = np.zeros((found.batch, groups, found.size[0] * found.size[1], found.channels // groups), dtype)
+        self.offset = np.zeros((found.batch, groups, found.taps, 2, pixels), dtype)
+        self.mask = np.zeros((found.batch, groups, found.taps, pixels), dtype)
         self.filter = np.zeros(
-            (found.groups, found.out_channels // found.groups, found.taps, found.channels // found.groups)
+            (found.groups, found.out_channels // found.groups, found.taps, found.channels // found.groups), dtype
         )
 
     def add_to_samples(self, piece: Piece, mask: Array, slopes: Sequence[Array]) -> None:
@@ -90,7 +90,8 @@ class Gradients:
 
 def gradients(arrays: Mapping[str, Array], found: SamplingGeometry) -> dict[str, Array]:
     """Gradients by name."""
-    weight, grads = _by_tap(found, arrays["filter"]), Gradients(found)
+    weight = _by_tap(found, arrays["filter"])
+    grads = Gradients(found, weight.dtype)
     for piece in pieces(found):
         at, out_grad = piece.samples(arrays), piece.of_output(arrays["out_grad"])
         column_grad = piece.parts(np.matmul(out_grad.transpose(0, 2, 1), weight))
@@ -119,7 +120,8 @@ def gradient_bounds(
     summed squares; the channels of a sample share it, so that offset and mask accumulate a plain sum. A coordinate
     that rounding may move to a whole number has the derivative of either side.
     """
-    weight, sizes, wobbles = np.abs(_by_tap(found, arrays["filter"])), Gradients(found), Gradients(found)
+    weight = np.abs(_by_tap(found, arrays["filter"]))
+    sizes, wobbles = Gradients(found, weight.dtype), Gradients(found, weight.dtype)
     for piece in pieces(found):
         at, out_grad = piece.samples(arrays), np.abs(piece.of_output(arrays["out_grad"]))
         mask, rows = np.abs(at.mask), np.abs(piece.rows(arrays["x"]))

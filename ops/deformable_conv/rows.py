@@ -33,6 +33,11 @@ def in_blocks(work: Callable[[int, slice], None], groups: int, count: int, width
         list(pool.map(quietly, product(range(groups), parts)))
 
 
+def _wide(array: Array) -> np.dtype:
+    """Dtype of sums: float64, or the wider one of `array`."""
+    return np.result_type(array, np.float64)
+
+
 def blend(
     rows: Array, places: Array, weights: Sequence[tuple[Array, Array]], against: Array | None = None
 ) -> tuple[list[Array], Array]:
@@ -42,12 +47,13 @@ def blend(
     corner, and (G, S), a factor of the sum; each gives sums (G, S, C). against: (G, S, C), for products (G, S, 4).
     """
     (groups, _, width), count = rows.shape, places.shape[1]
-    sums = [np.empty((groups, count, width)) for _ in weights]
-    products = np.zeros(places.shape)
+    dtype = _wide(rows)
+    sums = [np.empty((groups, count, width), dtype) for _ in weights]
+    products = np.zeros(places.shape, dtype)
 
     def work(group: int, part: slice) -> None:
         at = (group, part)
-        read, scaled = np.empty((2, part.stop - part.start, width))
+        read, scaled = np.empty((2, part.stop - part.start, width), dtype)
         for corner in range(CORNERS):
             np.take(rows[group], places[(*at, corner)], axis=0, out=read, mode="clip")
             if against is not None:
@@ -85,7 +91,7 @@ class RowScatter:
     def __call__(self, given: Array, weights: Array) -> Array:
         """given: (S, C), a row per sample. weights: (S, 4), one per corner. Returns (size, C)."""
         by_entry = weights.reshape(-1)
-        total = np.zeros((len(self.rows), given.shape[1]))
+        total = np.zeros((len(self.rows), given.shape[1]), _wide(given))
 
         def work(_: int, part: slice) -> None:
             counts, starts = self.counts[part], self.starts[part]

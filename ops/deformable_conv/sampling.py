@@ -133,7 +133,9 @@ class Piece:
         """An image by pixel, (dg, H W + 1, C / dg), with zeros for pixels outside."""
         groups, channels = self.found.deformable_groups, self.found.channels
         by_pixel = x[self.image].reshape(groups, channels // groups, -1).transpose(0, 2, 1)
-        rows = np.zeros((groups, by_pixel.shape[1] + 1, by_pixel.shape[2]))  # contiguous rows
+        rows = np.zeros(
+            (groups, by_pixel.shape[1] + 1, by_pixel.shape[2]), np.result_type(by_pixel, np.float64)
+        )  # contiguous rows
         rows[:, :-1] = by_pixel
         return rows
 

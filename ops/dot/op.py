@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from math import log2
 
 import numpy as np
@@ -11,6 +12,7 @@ import numpy as np
 from opgauge.ops._core.dtype import COMPLEX, FLOATS, dtype_info
 from opgauge.ops._core.errors import ShapeError
 from opgauge.ops._core.op import Array, Input, Op, Shape, Shapes, TensorSpec, Work, tensor_bytes
+from opgauge.ops._core.overflow import sum_bounds
 from opgauge.ops._core.registry import register
 
 DTYPES = (*FLOATS, "int32", "int64", *COMPLEX)
@@ -57,9 +59,22 @@ def bound(
     del outputs, params
     if dtype_info(dtype).kind in ("int", "uint"):
         return {"out": 0.0}
-    half = dtype_info(dtype_info(dtype).accumulate).epsilon / 2
-    n = max(arrays["x"].shape[-1], 1)
-    return {"out": half * (log2(n) + 6) * np.sum(np.abs(arrays["x"]) * np.abs(arrays["y"]), axis=-1)}
+    wide = dtype_info(dtype_info(dtype).accumulate)
+    units = wide.epsilon / 2 * (log2(max(arrays["x"].shape[-1], 1)) + 6)
+    x, y = arrays["x"], arrays["y"]
+    size = np.asarray(np.sum(_size(x) * _size(y), axis=-1))
+    return sum_bounds("out", units * size, size, wide.largest, None if dtype in COMPLEX else partial(_signs, x, y))
+
+
+def _signs(x: Array, y: Array) -> tuple[Array, Array]:
+    """Sum of the products' signs, and number of products that are not 0."""
+    signs = np.sign(x) * np.sign(y)
+    return np.sum(signs, axis=-1), np.sum(np.abs(signs), axis=-1)
+
+
+def _size(x: Array) -> Array:
+    """Magnitudes; for complex numbers sums of those of both parts, whose products are the terms of both sums."""
+    return np.abs(x.real) + np.abs(x.imag) if x.dtype.kind == "c" else np.abs(x)
 
 
 DOT = register(

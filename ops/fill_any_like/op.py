@@ -11,6 +11,7 @@ import numpy as np
 from opgauge.ops._core.dtype import FLOATS, INTS, dtype_info
 from opgauge.ops._core.errors import ParameterError
 from opgauge.ops._core.op import Array, Input, Op, Shape, Shapes, TensorSpec, Work, tensor_bytes
+from opgauge.ops._core.params import make_plain
 from opgauge.ops._core.registry import register
 
 DTYPES = (*FLOATS, *INTS, "bool")
@@ -31,6 +32,7 @@ class FillAnyLikeParams:
 
     def __post_init__(self) -> None:
         """Make `2` and `2.0` the same value."""
+        make_plain(self)
         if type(self.value) is int and abs(self.value) <= EXACT:
             object.__setattr__(self, "value", float(self.value))
 

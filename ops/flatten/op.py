@@ -13,6 +13,7 @@ from math import prod
 from opgauge.ops._core.dtype import COMPLEX, FLOATS, INTS
 from opgauge.ops._core.errors import AxisError, ParameterError
 from opgauge.ops._core.op import Array, Input, Op, Shape, Shapes, TensorSpec, Work, tensor_bytes
+from opgauge.ops._core.params import make_plain
 from opgauge.ops._core.registry import register
 
 DTYPES = (*FLOATS, *INTS, "bool", *COMPLEX)
@@ -26,6 +27,9 @@ class FlattenParams:
     start_axis: int = 0
     stop_axis: int = -1
     copy: bool = True
+
+    def __post_init__(self) -> None:
+        make_plain(self)
 
 
 def flat_shape(shape: Shape, params: FlattenParams) -> Shape:

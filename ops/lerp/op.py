@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from math import prod
 
 import numpy as np
@@ -21,6 +22,8 @@ from opgauge.ops._core.broadcast import broadcast_shape, reduce_to, reduced_axes
 from opgauge.ops._core.dtype import FLOATS, dtype_info
 from opgauge.ops._core.errors import ParameterError, ShapeError
 from opgauge.ops._core.op import Array, Input, Op, Shape, Shapes, TensorSpec, Work, tensor_bytes
+from opgauge.ops._core.overflow import MARGIN, accumulated_limits, overflowing, sum_bounds
+from opgauge.ops._core.params import make_plain
 from opgauge.ops._core.registry import register
 
 HIGHEST_RANK = 6
@@ -33,6 +36,9 @@ class LerpParams:
 
     weight: float | None = None
 
+    def __post_init__(self) -> None:
+        make_plain(self)
+
 
 @dataclass(frozen=True, slots=True)
 class LerpGradParams:
@@ -43,6 +49,7 @@ class LerpGradParams:
     need_y: bool = True
 
     def __post_init__(self) -> None:
+        make_plain(self)
         if not (self.need_x or self.need_y):
             msg = "need_x and need_y are both false: at least one gradient must be requested"
             raise ParameterError(msg)
@@ -129,28 +136,49 @@ def _half_epsilon(dtype: str) -> float:
 def bound(
     arrays: Mapping[str, Array], outputs: Mapping[str, Array], params: LerpParams, dtype: str
 ) -> dict[str, Array | float]:
-    """A difference, a product and a sum, each rounded once in the accumulating dtype; a number weight once."""
+    """A difference, a product and a sum, each rounded once in the accumulating dtype; a number weight once.
+
+    The difference, or its product with the weight, may overflow in one of the three formulas.
+    """
     del outputs
     x, y, weight = arrays["x"], arrays["y"], _weight(arrays, params)
-    spread = (np.abs(weight) + np.minimum(np.abs(weight), np.abs(1 - weight))) * (np.abs(x) + np.abs(y))
-    return {"out": 2 * _half_epsilon(dtype) * (2 * spread + np.abs(x) + np.abs(y))}
+    tiny, largest = accumulated_limits(dtype)
+    share, rest = np.abs(weight), np.abs(1 - weight)
+    size = np.abs(x) + np.abs(y)
+    units = 2 * _half_epsilon(dtype) * (2 * (share + np.minimum(share, rest)) + 1)
+    with np.errstate(over="ignore", invalid="ignore"):
+        allowed = (units + np.where(share < tiny, share, 0.0)) * size
+        partial = np.maximum(np.maximum(share, rest), 1.0) * np.abs(y - x)
+        partial = np.maximum(partial, np.maximum(rest * np.abs(x), share * np.abs(y)))
+    finite = np.isfinite(size) & np.isfinite(share)
+    return {"out": overflowing(allowed, finite & (partial > largest * (1 - MARGIN)))}
 
 
 def bound_grad(
     arrays: Mapping[str, Array], outputs: Mapping[str, Array], params: LerpGradParams, dtype: str
 ) -> dict[str, Array | float]:
     """(4 + sum_units(n)) half epsilons of the sum of magnitudes of the n values summed into one."""
-    weight, dout = np.abs(_weight(arrays, params)), np.abs(arrays["dout"])
-    rest = np.abs(1 - _weight(arrays, params))
+    given, dout = _weight(arrays, params), np.abs(arrays["dout"])
+    weight, rest = np.abs(given), np.abs(1 - given)
+    tiny, largest = accumulated_limits(dtype)
     allowed: dict[str, Array | float] = {}
-    for name, factor in (("dx", rest), ("dy", weight)):
+    for name, factor, signed in (("dx", rest, 1 - given), ("dy", weight, given)):
         if name not in outputs:
             continue
         shape = outputs[name].shape
         count = prod(dout.shape[axis] for axis in reduced_axes(shape, dout.shape))
-        units = 4 + (sum_units(count) if count > 1 else 0)
-        allowed[name] = units * _half_epsilon(dtype) * reduce_to(np.asarray(factor * dout), shape)
+        units = _half_epsilon(dtype) * (4 + (sum_units(count) if count > 1 else 0))
+        terms = np.asarray(factor * dout)
+        size, flushed = reduce_to(terms, shape), ((terms < tiny) | (factor < tiny)) & (terms > 0)
+        error = units * size + (reduce_to(np.where(flushed, terms, 0.0), shape) if np.any(flushed) else 0.0)
+        allowed |= sum_bounds(name, error, size, largest, partial(_signs, signed, arrays["dout"], shape))
     return allowed
+
+
+def _signs(factor: Array, dout: Array, shape: Shape) -> tuple[Array, Array]:
+    """Sum of the signs of factor dout, and number of products that are not 0, for a gradient of that shape."""
+    signs = np.asarray(np.sign(factor) * np.sign(dout))
+    return reduce_to(signs, shape), reduce_to(np.abs(signs), shape)
 
 
 _WEIGHT = Input("weight", required=False, kind="uniform", low=0.0, high=1.0, doc="broadcasts with x and y")

@@ -10,7 +10,8 @@ import numpy as np
 from opgauge.ops._core.axes import Axis, normalize_axes, plain_axis, reduced_shape, sum_pairwise, sum_units
 from opgauge.ops._core.dtype import FLOATS, dtype_info
 from opgauge.ops._core.op import Array, Input, Op, Shape, Shapes, TensorSpec, Work, tensor_bytes
-from opgauge.ops._core.overflow import overflowing
+from opgauge.ops._core.overflow import accumulated_limits, sum_bounds
+from opgauge.ops._core.params import make_plain
 from opgauge.ops._core.registry import register
 
 
@@ -22,6 +23,7 @@ class MeanParams:
     keepdim: bool = False
 
     def __post_init__(self) -> None:
+        make_plain(self)
         object.__setattr__(self, "axis", plain_axis(self.axis))
 
 
@@ -57,13 +59,16 @@ def bound(
     x = arrays["x"]
     axes = normalize_axes(params.axis, x.ndim)
     n = max(x.size // max(outputs["out"].size, 1), 1)
-    wide = dtype_info(dtype).accumulate
-    half = dtype_info(wide).epsilon / 2
-    with np.errstate(invalid="ignore", over="ignore"):
-        total = np.sum(np.abs(x), axis=axes, keepdims=params.keepdim)
-    size = np.where(np.isfinite(total), total / n, 0.0)
-    allowed = half * (sum_units(n) + 4) * size
-    return {"out": overflowing(allowed, np.isfinite(total) & (total > dtype_info(wide).largest * (1 - 2.0**-10)))}
+    half = dtype_info(dtype_info(dtype).accumulate).epsilon / 2
+    _, largest = accumulated_limits(dtype)
+    size = np.sum(np.abs(x) / n, axis=axes, keepdims=params.keepdim)
+    size = np.where(np.isfinite(size), size, 0.0)
+
+    def signs() -> tuple[Array, Array]:
+        total, count = (np.sum(one, axis=axes, keepdims=params.keepdim) for one in (np.sign(x), x != 0))
+        return total, count
+
+    return sum_bounds("out", half * (sum_units(n) + 4) * size, size, largest / n, signs)
 
 
 MEAN = register(

@@ -16,8 +16,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from math import log2, sqrt
 from operator import index
+from typing import NamedTuple
 
 import numpy as np
 
@@ -25,6 +27,16 @@ from opgauge.ops._core.axes import normalize_axes, sum_pairwise
 from opgauge.ops._core.dtype import FLOATS, dtype_info
 from opgauge.ops._core.errors import ParameterError, ShapeError
 from opgauge.ops._core.op import Array, Input, Op, Shape, Shapes, TensorSpec, Work, tensor_bytes
+from opgauge.ops._core.overflow import (
+    MARGIN,
+    SIGNED,
+    SIGNED_NUMBER,
+    accumulated_limits,
+    overflowing,
+    sign_of,
+    sum_bounds,
+)
+from opgauge.ops._core.params import make_plain
 from opgauge.ops._core.registry import register
 
 MINIMUM_RANK = 2
@@ -45,6 +57,7 @@ class NormalizationParams:
     momentum: float = 0.9
 
     def __post_init__(self) -> None:
+        make_plain(self)
         object.__setattr__(self, "axis", index(self.axis))
         if not self.epsilon >= 0:
             msg = f"epsilon {self.epsilon} is negative"
@@ -165,7 +178,7 @@ def bound(
     as in an unfused pair of ops.
     """
     epsilon = dtype_info(dtype_info(dtype).accumulate).epsilon
-    x = arrays["x"]
+    x, largest = arrays["x"], accumulated_limits(dtype)[1]
     axis = params.axis % x.ndim
     others = tuple(other for other in range(x.ndim) if other != axis)
     n = max(x.size // max(x.shape[axis], 1), 1)
@@ -173,43 +186,61 @@ def bound(
     allowed: dict[str, Array | float] = {}
     error = np.abs(x)
     if params.training:
-        mean_error = units * epsilon * np.mean(error, axis=others) if x.size else np.zeros(x.shape[axis])
+        size = np.mean(error, axis=others) if x.size else np.zeros(x.shape[axis])
+        mean_error = units * epsilon * size
         inverse, mean = outputs["inv_variance"], outputs["mean"]
-        far = n / np.square(inverse) > dtype_info(dtype_info(dtype).accumulate).largest
         inverse_units = (8 + units) * epsilon + np.square(mean_error * inverse)
-        allowed |= {"mean": mean_error, "inv_variance": inverse_units * inverse}
+        lost = _Lost(size > largest / n * (1 - MARGIN), n / np.square(inverse) > largest * (1 - MARGIN))
+        allowed |= sum_bounds("mean", mean_error, size, largest / n, partial(_signs, x, others))
+        allowed |= lost.statistic("inv_variance", inverse_units * inverse, inverse)
         if "moving_mean" in arrays:
             moved = np.abs(arrays["moving_mean"]) + np.abs(mean)
-            allowed["new_moving_mean"] = 4 * epsilon * moved + mean_error
+            allowed["new_moving_mean"] = overflowing(4 * epsilon * moved + mean_error, lost.mean)
             variance = np.abs(outputs["new_moving_variance"])
-            allowed["new_moving_variance"] = variance * (8 * epsilon + 2 * inverse_units)
+            units_of_variance = variance * (8 * epsilon + 2 * inverse_units)
+            least = np.zeros(variance.shape)
+            allowed |= lost.statistic("new_moving_variance", units_of_variance, least)
     else:
         mean, mean_error = arrays["moving_mean"], np.zeros(x.shape[axis])
         inverse = 1 / np.sqrt(arrays["moving_variance"] + params.epsilon)
         inverse_units = np.full(x.shape[axis], 8 * epsilon)
+        lost = _Lost(np.zeros(x.shape[axis], np.bool_), np.zeros(x.shape[axis], np.bool_))
     scale = np.abs(inverse * arrays["gamma"])
     error *= 2 * epsilon
     error += _spread(mean_error + 2 * epsilon * np.abs(mean), x, axis)
     error *= _spread(scale, x, axis)
+    # kernels may multiply x and the mean by the scale before they subtract
+    highest = np.max(np.abs(x), axis=others, initial=0.0) + np.abs(mean)
+    is_far = lost.mean | (highest * np.maximum(scale, 1.0) + np.abs(arrays["beta"]) > largest * (1 - MARGIN))
+    is_far = _spread(is_far & np.isfinite(highest * scale), x, axis)
     part = x - _spread(mean, x, axis)
-    _add_size(error, part, _spread((inverse_units + 4 * epsilon) * scale, x, axis))
+    _add_size(error, part, _spread(np.where(lost.variance, 1.0, inverse_units + 4 * epsilon) * scale, x, axis))
     error += 2 * epsilon * _spread(np.abs(arrays["beta"]), x, axis)
     if "add_to_output" in arrays:
         np.subtract(outputs["y"], arrays["add_to_output"], out=part)
+        is_far = is_far | (np.abs(part) > dtype_info(dtype).largest * (1 - MARGIN))
         _add_size(error, part, dtype_info(dtype).epsilon)
         np.copyto(part, arrays["add_to_output"])
         _add_size(error, part, 2 * epsilon)
-    if params.training:
-        _lift(allowed, error, far, axis)
-    return {**allowed, "y": error}
+    return {**allowed, "y": overflowing(error, is_far) if np.any(is_far) else error}
 
 
-def _lift(allowed: dict[str, Array | float], error: Array, far: Array, axis: int) -> None:
-    """No bound on results of the variances of `far` channels, whose sums of squares overflow."""
-    for name in ("inv_variance", "new_moving_variance"):
-        if name in allowed:
-            allowed[name] = np.where(far, np.inf, allowed[name])
-    error[(slice(None),) * axis + (far,)] = np.inf
+def _signs(x: Array, axes: tuple[int, ...]) -> tuple[Array, Array]:
+    """Sum of the signs of x over axes, and number of elements that are not 0."""
+    return np.sum(np.sign(x), axis=axes), np.sum(x != 0, axis=axes)
+
+
+class _Lost(NamedTuple):
+    """Channels whose sum, or sum of squares, overflows in the accumulating dtype."""
+
+    mean: Array
+    variance: Array
+
+    def statistic(self, name: str, error: Array, least: Array) -> dict[str, Array | float]:
+        """Bounds of a statistic of the variance, which is not negative: infinite or zero where the variance is lost."""
+        beyond = self.mean | self.variance
+        found = overflowing(np.where(beyond, np.maximum(error, least), error), beyond)
+        return {name: found, sign_of(name): np.where(self.mean, SIGNED, SIGNED_NUMBER)}
 
 
 NORMALIZATION = register(

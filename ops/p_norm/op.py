@@ -13,7 +13,7 @@ at y = 0 for p > 1. Elements that tie for the maximum or minimum share dy evenly
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import inf, isnan
 from typing import Literal
@@ -24,8 +24,14 @@ from opgauge.ops._core.axes import Axis, normalize_axes, plain_axis, reduced_sha
 from opgauge.ops._core.dtype import FLOATS, dtype_info
 from opgauge.ops._core.errors import ParameterError
 from opgauge.ops._core.op import Array, Input, Op, Shape, Shapes, TensorSpec, Work, tensor_bytes
-from opgauge.ops._core.overflow import overflowing
+from opgauge.ops._core.overflow import MARGIN, SIGNED, SIGNED_NUMBER, overflowing, sign_of
+from opgauge.ops._core.params import make_plain
 from opgauge.ops._core.registry import register
+
+HALF = 0.5
+"""Relative error of a sum of powers from which all of them may be lost."""
+FEW, MANY = 2.0**-900, 2.0**1000
+"""Sums of powers within which float64 neither loses terms that matter nor overflows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +48,7 @@ class PNormParams:
     keepdim: bool = False
 
     def __post_init__(self) -> None:
+        make_plain(self)
         if isinstance(self.porder, str):
             if self.porder != "fro":
                 msg = f"porder {self.porder!r}: the only word it takes is 'fro'"
@@ -99,8 +106,22 @@ def _norm(x: Array, p: float, axes: tuple[int, ...], *, keepdim: bool) -> Array:
         return np.asarray(np.max(magnitude, axis=axes, keepdims=keepdim))
     if p == -inf:
         return np.asarray(np.min(magnitude, axis=axes, keepdims=keepdim))
-    with np.errstate(divide="ignore", over="ignore", under="ignore"):
-        return np.asarray(sum_pairwise(magnitude**p, axes, keepdim=keepdim) ** (1 / p))
+    with np.errstate(all="ignore"):
+        total = np.asarray(sum_pairwise(magnitude**p, axes, keepdim=keepdim))
+        found = np.asarray(total ** (1 / p))
+        if np.all((total > FEW) & (total < MANY)):
+            return found
+        # powers exceed float64: those of the ratios to the element that decides do not
+        unit = _deciding(magnitude, p, axes)
+        shares = sum_pairwise((magnitude / unit) ** p, axes, keepdim=keepdim)
+        scaled = unit.reshape(found.shape) * shares ** (1 / p)
+        return np.where((total > FEW) & (total < MANY) | ~np.isfinite(scaled), found, scaled)
+
+
+def _deciding(magnitude: Array, p: float, axes: tuple[int, ...]) -> Array:
+    """Largest magnitude of each slice, or the smallest for p < 0; the reduced axes have length 1."""
+    found: Array = (np.max if p > 0 else np.min)(magnitude, axis=axes, keepdims=True)
+    return found
 
 
 def reference_grad(arrays: Mapping[str, Array], params: PNormParams) -> dict[str, Array]:
@@ -159,10 +180,12 @@ def bound(
     wide = dtype_info(dtype_info(dtype).accumulate)
     axes = normalize_axes(params.axis, arrays["x"].ndim)
     magnitude, costs = np.abs(arrays["x"]), p not in {1.0, 2.0}
+    unit = _deciding(magnitude, p, axes)
     with np.errstate(all="ignore"):
-        powers = magnitude**p
+        powers = (magnitude / unit) ** p  # of ratios, which do not overflow
         total = _sum(powers, axes, y)
-        small = powers < np.finfo(wide.numpy).tiny
+        edge = float(np.finfo(wide.numpy).tiny) ** (1 / p)
+        small = magnitude < 2 * edge if p > 0 else magnitude > edge / 2
         lost = _sum(np.where(small, powers, 0.0), axes, y) if np.any(small) else 0.0
         bits = np.where(powers > 0, np.abs(np.log2(magnitude)) + 1, 0.0) if costs else 0.0
         cost = abs(p) * _sum(powers * bits, axes, y) / total if costs else 0.0
@@ -170,9 +193,12 @@ def bound(
         roots = (1 + error) ** (1 / p), np.maximum(1 - error, 0.0) ** (1 / p)
         root = 4 + (np.abs(np.log2(y)) if costs else 0.0)
         allowed = y * (np.maximum(np.abs(roots[0] - 1), np.abs(roots[1] - 1)) + wide.epsilon * root)
-        fits = total * (1 + error) < wide.largest
-        allowed = overflowing(allowed, ~fits) if p > 0 else np.where(fits, allowed, y)
-    return {"y": np.where(np.isfinite(y) & (y > 0), allowed, 0.0)}
+        reach = np.log2(total * (1 + error)) + p * np.log2(unit).reshape(y.shape)
+        fits = reach < np.log2(wide.largest) - MARGIN
+        beyond = ~fits & np.isfinite(y) & (y > 0)
+        allowed = np.where(np.isfinite(y) & (y > 0), np.where(fits | (p > 0), allowed, y), 0.0)
+    # for p < 0 a sum that is lost has an infinite root
+    return {"y": overflowing(allowed, beyond if p > 0 else error > HALF), sign_of("y"): SIGNED_NUMBER}
 
 
 def _sum(x: Array, axes: tuple[int, ...], like: Array) -> Array:
@@ -209,7 +235,43 @@ def bound_grad(
             allowed = np.where(vanishing, dx + dy * tiny**q if q > 0 else inf, allowed)
         if q < 0 or np.max(ratio, initial=1.0) > 2:
             allowed = np.where(ratio**q < wide.largest / 2, allowed, inf)
-    return {"dx": np.where(np.isfinite(dx) & np.isfinite(dy), allowed, 0.0)}
+        allowed = np.where(np.isfinite(dx) & np.isfinite(dy), allowed, 0.0)
+        if _is_moderate(arrays, q, wide.largest):
+            return {"dx": allowed}
+        parts = [np.log2(np.abs(one)) for one in (arrays["x"], arrays["y"].reshape(kept), dy)]
+        return _extreme_bounds(allowed, dx, q, parts, (np.log2(tiny), np.log2(wide.largest)))
+
+
+def _is_moderate(arrays: Mapping[str, Array], q: float, largest: float) -> bool:
+    """Whether no power, quotient or product of the formula can leave the normal range, by the extreme inputs."""
+    exponents = [1.0]
+    for name, factor in (("x", abs(q)), ("y", abs(q)), ("dy", 1.0)):
+        size = np.abs(arrays[name])
+        low, high = np.min(size, where=size > 0, initial=1.0), np.max(size, initial=1.0)
+        exponents.append(factor * max(-np.log2(low), np.log2(high)))
+    return bool(sum(exponents) < np.log2(largest) - 4)
+
+
+def _extreme_bounds(
+    allowed: Array, dx: Array, q: float, logarithms: Sequence[Array], limits: tuple[float, float]
+) -> dict[str, Array | float]:
+    """Bounds where |x|^q, y^q, or a product or quotient of one of them with dy leaves the normal range.
+
+    A power or product that overflows, and a divisor that is lost, make the result infinite or NaN; a factor that is
+    lost makes it 0. logarithms: of |x|, y and |dy|. limits: logarithms of the smallest and largest normal numbers.
+    """
+    x, y, dy = logarithms
+    power, divisor = q * x, q * y
+    lowest, highest = limits[0] + 1, limits[1] - 1
+    with np.errstate(invalid="ignore"):
+        factors = (power, power + dy, dy - divisor, power - divisor)
+        is_infinite = (np.abs(divisor) > min(highest, -lowest)) | np.logical_or.reduce(
+            [np.broadcast_to(one > highest, dx.shape) for one in factors]
+        )
+        is_lost = np.logical_or.reduce([np.broadcast_to(one < lowest, dx.shape) for one in factors])
+    usable = np.isfinite(dx) & (dx > 0)
+    allowed = np.where(usable & (is_lost | is_infinite), np.maximum(allowed, dx), allowed)
+    return {"dx": overflowing(allowed, is_infinite & np.isfinite(dx)), sign_of("dx"): SIGNED}
 
 
 P_NORM = register(

@@ -22,6 +22,7 @@ from opgauge.ops._core.execution import reference as run_reference
 from opgauge.ops._core.fusion import fuse_add_to_output
 from opgauge.ops._core.graph import Graph, Node
 from opgauge.ops._core.op import Array, Input, Op, Shape, Shapes, TensorSpec, Work
+from opgauge.ops._core.params import make_plain
 from opgauge.ops._core.registry import find_op, register
 from opgauge.ops.residual.resnet50 import Site, sites
 
@@ -47,6 +48,7 @@ class Resnet50AddsParams:
     data_format: Layout = "channels_first"
 
     def __post_init__(self) -> None:
+        make_plain(self)
         if self.batch < 1 or self.image < 32:
             msg = f"batch {self.batch}, image {self.image}: at least 1 image of 32 pixels"
             raise ParameterError(msg)

@@ -15,6 +15,8 @@ import numpy as np
 from opgauge.ops._core.dtype import FLOATS, INTS, dtype_info
 from opgauge.ops._core.errors import ParameterError, ShapeError
 from opgauge.ops._core.op import Array, Input, Op, Shape, Shapes, TensorSpec, Work, tensor_bytes
+from opgauge.ops._core.overflow import MARGIN, SIGNED_NUMBER, accumulated_limits, overflowing, sign_of
+from opgauge.ops._core.params import make_plain
 from opgauge.ops._core.registry import register
 
 DTYPES = (*FLOATS, *INTS)
@@ -29,6 +31,9 @@ class ScaleParams:
     bias: float = 0.0
     bias_after_scale: bool = True
 
+    def __post_init__(self) -> None:
+        make_plain(self)
+
 
 def infer(shapes: Mapping[str, Shape], dtype: str, params: ScaleParams) -> Shapes:
     """Shape rule: x's shape. Raises ShapeError for a scale of several elements, ParameterError for a non-integer."""
@@ -39,10 +44,22 @@ def infer(shapes: Mapping[str, Shape], dtype: str, params: ScaleParams) -> Shape
             msg = f"scale is {list(shapes['scale'])}; it must be a tensor of one element"
             raise ShapeError(msg)
         inputs["scale"] = TensorSpec(shapes["scale"], dtype)
-    if dtype in INTS and not (isfinite(params.scale) and isfinite(params.bias)):
-        msg = f"scale {params.scale}, bias {params.bias}: {dtype} has no infinity and no NaN"
-        raise ParameterError(msg)
+    if dtype in INTS:
+        _check_integers(params, dtype)
     return Shapes(inputs, {"out": spec})
+
+
+def _check_integers(params: ScaleParams, dtype: str) -> None:
+    """Raise ParameterError for a scale or bias that an integer dtype does not have, once truncated."""
+    limits = np.iinfo(dtype)
+    for name in ("scale", "bias"):
+        value = getattr(params, name)
+        if not isfinite(value):
+            msg = f"{name} {value}: {dtype} has no infinity and no NaN"
+            raise ParameterError(msg)
+        if not int(limits.min) <= int(value) <= int(limits.max):
+            msg = f"{name} {value} is out of range for {dtype}"
+            raise ParameterError(msg)
 
 
 def as_integer(value: float, dtype: np.dtype) -> int:
@@ -77,15 +94,31 @@ def bound(
     arrays: Mapping[str, Array], outputs: Mapping[str, Array], params: ScaleParams, dtype: str
 ) -> dict[str, Array | float]:
     """Each rounding of the accumulating dtype: of scale, of bias, of the product or the sum."""
-    del outputs
     if dtype_info(dtype).kind != "float":
         return {"out": 0.0}
-    epsilon = dtype_info(dtype_info(dtype).accumulate).epsilon
-    scale = np.abs(arrays["scale"].reshape(-1)[0]) if "scale" in arrays else abs(params.scale)
-    x, bias = np.abs(arrays["x"]), abs(params.bias)
-    size = scale * x + bias if params.bias_after_scale else scale * (x + bias)
-    with np.errstate(invalid="ignore"):
-        return {"out": 2 * epsilon * np.where(np.isfinite(size), size, 0.0)}
+    epsilon = 2 * dtype_info(dtype_info(dtype).accumulate).epsilon
+    scale = float(arrays["scale"].reshape(-1)[0]) if "scale" in arrays else params.scale
+    x, bias, tiny = np.abs(arrays["x"]), abs(params.bias), accumulated_limits(dtype)[0]
+    flushed = [number if abs(number) < tiny else 0.0 for number in (scale, bias)]
+    with np.errstate(invalid="ignore", over="ignore"):
+        if params.bias_after_scale:
+            partial, size = abs(scale) * x, epsilon * x * abs(scale) + epsilon * bias
+            size = size + abs(flushed[0]) * x + abs(flushed[1])
+        else:
+            partial, size = np.abs(arrays["x"] + params.bias), (epsilon * x + epsilon * bias) * abs(scale)
+            size = size + abs(flushed[0]) * (x + bias) + abs(flushed[1] * scale)
+        allowed = np.where(np.isfinite(size), size, 0.0)
+    return _overflowing(allowed, partial, outputs["out"], is_finite=isfinite(scale) and isfinite(bias), dtype=dtype)
+
+
+def _overflowing(
+    allowed: Array, partial: Array, out: Array, *, is_finite: bool, dtype: str
+) -> dict[str, Array | float]:
+    """Bounds where the product or the sum that comes first may overflow; its sign is that of a result that has one."""
+    beyond = (partial > accumulated_limits(dtype)[1] * (1 - MARGIN)) & np.isfinite(partial) & is_finite
+    if not np.any(beyond):
+        return {"out": allowed}
+    return {"out": overflowing(allowed, beyond), sign_of("out"): SIGNED_NUMBER * (np.abs(out) > allowed)}
 
 
 SCALE = register(

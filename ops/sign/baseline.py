@@ -14,8 +14,14 @@ def sign(*, x: Any, out: dict[str, Any]) -> None:
     """Compare with zero twice, subtract; x / |x| for complex x."""
     xp = namespace(x)
     if x.dtype.kind == "c":
-        size = xp.abs(x)
-        out["out"][...] = xp.where(size == 0, 0, x / xp.where(size == 0, 1, size))
+        real, imaginary = x.real, x.imag
+        largest = xp.maximum(xp.abs(real), xp.abs(imaginary))
+        unit = xp.where((largest > 0) & xp.isfinite(largest), largest, 1)
+        real, imaginary = real / unit, imaginary / unit  # the magnitude of x itself may overflow
+        size = xp.sqrt(real * real + imaginary * imaginary)
+        size = xp.where(size == 0, 1, size)
+        out["out"].real[...] = real / size
+        out["out"].imag[...] = imaginary / size
         return
     wide = x.astype(xp.float32) if x.dtype.name == "bfloat16" else x
     result = (wide > 0).astype(xp.int8) - (wide < 0).astype(xp.int8)
