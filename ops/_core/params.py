@@ -9,6 +9,7 @@ from math import isfinite
 from typing import Any
 
 import numpy as np
+
 from opgauge.ops._core.dtype import DtypeInfo, dtype_info
 from opgauge.ops._core.errors import ParameterError
 from opgauge.ops._core.op import Params, Shape, Shapes
@@ -53,11 +54,12 @@ def with_checked_numbers(infer: Infer) -> Infer:
 def check_numbers(params: Params, dtype: str) -> None:
     """Raise ParameterError for a number that becomes infinite or zero in the dtype of kernels, or exceeds 64 bits.
 
-    Kernels take real numbers in the accumulating dtype. A parameter called `dtype` names another one. Ops of integer
-    dtypes define themselves what a real number means.
+    Kernels take real numbers in the accumulating dtype. Ops of integer dtypes, and those with a parameter `dtype`,
+    define themselves what a real number means.
     """
-    named = getattr(params, "dtype", None)
-    info = dtype_info(named if isinstance(named, str) else dtype)
+    info = dtype_info(dtype)
+    if hasattr(params, "dtype"):
+        return
     for item in fields(params):
         value = getattr(params, item.name)
         for number in value if isinstance(value, tuple) else (value,):

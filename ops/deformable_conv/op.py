@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from math import isfinite
 
 import numpy as np
+
 from opgauge.ops._core.dtype import dtype_info
 from opgauge.ops._core.errors import ParameterError, ShapeError
 from opgauge.ops._core.op import Array, Input, Op, Shape, Shapes, TensorSpec, Work, tensor_bytes
