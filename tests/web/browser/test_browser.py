@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -47,10 +48,11 @@ def addresses(site: Site) -> dict[str, str]:
     }
 
 
-def serious(page: Page) -> list[str]:
-    """What axe-core calls serious or critical."""
+def serious(page: Page, *, dark: bool = False) -> list[str]:
+    """Violations that axe-core rates serious or critical; in the dark theme, which changes colours only, of contrast."""
+    options = {"resultTypes": ["violations"], **({"runOnly": ["color-contrast"]} if dark else {})}
     page.evaluate(AXE.read_text(encoding="utf-8"))
-    found = page.evaluate("axe.run(document, {resultTypes: ['violations']})")
+    found = page.evaluate("(options) => axe.run(document, options)", options)
     return [
         f"{one['id']}: {one['help']}: {one['nodes'][0]['html'][:200]}"
         for one in found["violations"]
@@ -58,13 +60,70 @@ def serious(page: Page) -> list[str]:
     ]
 
 
-@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
-def test_every_page_with_data_is_drawn_and_accessible(browser: Browser, site: Site, dark: bool) -> None:
-    """Figures drawn, an empty console, nothing that axe-core calls serious."""
-    with watching(browser, dark=dark) as watched:
+@dataclass(frozen=True)
+class Visit:
+    """Findings on a page: violations of accessibility, requests to other origins, titles of the buttons of figures."""
+
+    violations: list[str]
+    foreign: list[str]
+    titles: list[str]
+
+
+@pytest.fixture(scope="module")
+def visits(browser: Browser, site: Site) -> dict[str, Visit]:
+    """Each kind of page, opened once in the light theme, with every button of its figures clicked."""
+    found = {}
+    with watching(browser) as watched:
+        foreign: list[str] = []
+
+        def look(address: str) -> None:
+            if not address.startswith((site.root, "data:", "blob:")):
+                foreign.append(address)
+
+        watched.page.on("request", lambda request: look(request.url))
+        watched.page.context.on("page", lambda page: look(page.url))
         for name, address in addresses(site).items():
             watched.open(site.root + address)
-            assert serious(watched.page) == [], name
+            violations = serious(watched.page)
+            titles = click_figures(watched.page)
+            found[name] = Visit(violations, foreign.copy(), titles)
+            foreign.clear()
+            assert watched.complaints == [], name
+    return found
+
+
+def click_figures(page: Page) -> list[str]:
+    """Click every button of every figure but the first, which downloads a picture; their titles."""
+    titles = []
+    figures = page.locator("figure[data-chart]")
+    for place in range(figures.count()):
+        figures.nth(place).hover()
+        buttons = figures.nth(place).locator(".modebar-btn")
+        titles += [str(button.get_attribute("data-title")) for button in buttons.all()]
+        for button in buttons.all()[1:]:
+            button.click(force=True)
+    return titles
+
+
+def test_every_page_with_data_is_drawn_and_accessible(visits: dict[str, Visit]) -> None:
+    """Figures are drawn, the console is empty, and axe-core finds nothing serious."""
+    assert {name: visit.violations for name, visit in visits.items() if visit.violations} == {}
+
+
+def test_no_page_asks_another_origin(visits: dict[str, Visit]) -> None:
+    """Whatever is clicked in a figure's toolbar, nothing leaves the service; no button shares or uploads."""
+    assert {name: visit.foreign for name, visit in visits.items() if visit.foreign} == {}
+    titles = {title for visit in visits.values() for title in visit.titles}
+    assert titles
+    assert not [title for title in titles if re.search("share|cloud|upload|edit", title, re.IGNORECASE)]
+
+
+def test_every_page_with_data_has_contrast_in_the_dark(browser: Browser, site: Site) -> None:
+    """The dark theme draws every figure and has no text that is hard to read."""
+    with watching(browser, dark=True) as watched:
+        for name, address in addresses(site).items():
+            watched.open(site.root + address)
+            assert serious(watched.page, dark=True) == [], name
             assert watched.complaints == [], name
 
 
@@ -74,7 +133,7 @@ def test_every_page_without_data_is_accessible(browser: Browser, bare_site: Site
     with watching(browser, dark=dark) as watched:
         for address in BARE:
             watched.open(bare_site.root + address)
-            assert serious(watched.page) == [], address
+            assert serious(watched.page, dark=dark) == [], address
             if address == "/nowhere":
                 watched.complaints.clear()  # the browser itself notes the 404
             assert watched.complaints == [], address
@@ -207,33 +266,6 @@ def site_plotly() -> Path:
     from opgauge.web.assets import _plotly
 
     return _plotly()
-
-
-def test_no_page_asks_another_origin(browser: Browser, site: Site) -> None:
-    """Whatever is clicked in a figure's toolbar, nothing leaves the service; no button shares or uploads."""
-    with watching(browser) as watched:
-        foreign: list[str] = []
-
-        def look(address: str) -> None:
-            if not address.startswith((site.root, "data:", "blob:")):
-                foreign.append(address)
-
-        watched.page.on("request", lambda request: look(request.url))
-        watched.page.context.on("page", lambda page: look(page.url))
-        for name, address in addresses(site).items():
-            watched.open(site.root + address)
-            figures = watched.page.locator("figure[data-chart]")
-            for place in range(figures.count()):
-                figures.nth(place).hover()
-                buttons = figures.nth(place).locator(".modebar-btn")
-                titles = [str(buttons.nth(one).get_attribute("data-title")) for one in range(buttons.count())]
-                assert not [title for title in titles if re.search("share|cloud|upload|edit", title, re.IGNORECASE)], (
-                    name
-                )
-                # the first downloads a picture, which a test has no use for
-                for button in range(1, buttons.count()):
-                    buttons.nth(button).click(force=True)
-            assert foreign == [], name
 
 
 def test_a_table_is_sorted_by_its_heads(browser: Browser, site: Site) -> None:
