@@ -24,7 +24,7 @@ from opgauge.harness.settings import Settings
 from opgauge.harness.store import Store, queries
 from opgauge.web import assets, pages
 from opgauge.web.auth import ReadGuard
-from opgauge.web.cache import Bell, Cache
+from opgauge.web.cache import Cache, WriteSignal
 from opgauge.web.head import HeadAsGet
 from opgauge.web.notify import follow
 from opgauge.web.observe import DATABASE_ERRORS, Observer
@@ -46,11 +46,11 @@ HEADERS = (
     (b"cross-origin-resource-policy", b"same-origin"),
     (b"permissions-policy", b"camera=(), geolocation=(), microphone=()"),
 )
-AT_ONCE, AT_ONCE_REMOTE = {"sqlite": 2}, 16
-"""Requests that are worked on at the same time. SQLite is work of this process: more threads than run at the same
-time only take the interpreter from each other, which costs half as much again. Others are waited for."""
+REQUESTS, REQUESTS_REMOTE = {"sqlite": 2}, 16
+"""Requests that are processed at the same time. Queries of SQLite run in this process, so further threads would only
+contend for the interpreter, at half the cost again; a database server computes elsewhere."""
 NOTIFY_S, END_S = 15.0, 5.0
-"""Pause between looks for events; time that threads have to end."""
+"""Interval between looks for events, and time that threads have to end, in seconds."""
 TITLES = {404: "Not found", 405: "Not allowed", 422: "Invalid request", 503: "The database does not answer"}
 """Headings of error pages by status."""
 _log = logging.getLogger("opgauge")
@@ -82,14 +82,14 @@ def create_app(
     lag_s: float = 0.0,
     guarded: bool = False,
     waivers: Path | None = None,
-    bell: Bell | None = None,
+    writes: WriteSignal | None = None,
     base_url: str = "",
 ) -> FastAPI:
     """The service over the database of `settings`. Raises StoreError if that cannot be used.
 
     lag_s: interval at which a thread loads new data and sends notifications, so that no request waits for that; 0 looks
-    at every request, and notifies nobody. guarded: reading needs a token too. waivers: file that the gate reads, to be
-    shown. bell: signal of writes, shared by the processes of the service. base_url: public address, for notifications.
+    at every request and sends none. guarded: reading needs a token too. waivers: the gate's file, shown on a page.
+    writes: signal of writes, shared by the processes of the service. base_url: public address, for notifications.
     """
     store = Store.open(settings.database)
 
@@ -103,7 +103,9 @@ def create_app(
         ]
         for thread in threads if lag_s else ():
             thread.start()
-        to_thread.current_default_thread_limiter().total_tokens = AT_ONCE.get(store.engine.dialect.name, AT_ONCE_REMOTE)
+        to_thread.current_default_thread_limiter().total_tokens = REQUESTS.get(
+            store.engine.dialect.name, REQUESTS_REMOTE
+        )
         yield
         cache.stop()
         stop.set()
@@ -115,7 +117,7 @@ def create_app(
     app.state.settings = settings
     app.state.store = store
     cache = Cache(
-        lambda: (queries.data_version(store.engine), mark(waivers)), warm=lambda: pages.warm(reader), bell=bell
+        lambda: (queries.data_version(store.engine), mark(waivers)), warm=lambda: pages.warm(reader), writes=writes
     )
     reader = Reader(store, cache, waivers)
     app.state.cache, app.state.reader = cache, reader

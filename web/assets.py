@@ -86,5 +86,5 @@ def static(request: Request, name: str) -> Response:
 
 @router.api_route("/favicon.ico", methods=["GET", "HEAD"])
 def favicon() -> Response:
-    """Browsers ask for it unbidden."""
+    """The icon under the address that browsers request by default."""
     return Response(asset("icon.svg").body, media_type="image/svg+xml", headers={"Cache-Control": "max-age=86400"})

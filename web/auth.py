@@ -1,7 +1,7 @@
 """Authentication: writing always needs a token; reading needs one where it is not open.
 
 A route that writes takes `Depends(require(Scope.SUBMIT))`. A service on more than loopback that is not public adds
-`ReadGuard`. Limits count per token after authentication, so that nobody uses up another's; requests without a valid
+`ReadGuard`. Limits count per token after authentication, so that no client uses up another's; requests without a valid
 token count per address.
 """
 
@@ -96,7 +96,7 @@ def address_of(request: Request) -> str:
 
 
 class ReadGuard:
-    """Middleware that lets nobody read without a token: `Authorization: Bearer`, or the password of a browser.
+    """Middleware that requires a token for reading: `Authorization: Bearer`, or the password of a browser.
 
     The password permits reading only, as a browser also sends it with requests that other sites cause.
     """

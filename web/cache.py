@@ -1,4 +1,4 @@
-"""Answers kept in memory for as long as the data they rest on stays the same."""
+"""Answers cached in memory until the data that they depend on change."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ Answer = TypeVar("Answer")
 _log = logging.getLogger("opgauge")
 
 
-class Bell:
-    """A file's time, by which several processes tell each other that one has written."""
+class WriteSignal:
+    """Signal between processes that one of them has written: the modification time of a file."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._heard = self._time()
+        self._seen = self._time()
 
-    def ring(self) -> None:
-        """Tell the others; this process knows. Without the file they see it a moment later, as they see new runs."""
-        self._heard = time_ns()
+    def send(self) -> None:
+        """Signal a write to the other processes. Without the file they see it at their next look, as they see new runs."""
+        self._seen = time_ns()
         with suppress(OSError):
-            os.utime(self._path, ns=(self._heard, self._heard))
+            os.utime(self._path, ns=(self._seen, self._seen))
 
-    def has_rung(self) -> bool:
-        """Whether another has rung since this was last asked."""
-        before, self._heard = self._heard, self._time()
-        return self._heard != before
+    def was_sent(self) -> bool:
+        """Whether another process has signalled since the last call."""
+        before, self._seen = self._seen, self._time()
+        return self._seen != before
 
     def _time(self) -> int:
         try:
@@ -60,9 +60,9 @@ class ProjectCache:
 class Cache:
     """The latest `size` answers by key; all of them go when `version` gives something new.
 
-    version: what the data are at, cheap to ask. warm: makes the answers that are dear. With
-    `follow` running in a thread, answers stay as they are until those of the new version are warm: nobody
-    waits for them. Without it every `get` asks for the version. bell: of other processes that write.
+    version: version of the data, cheap to read. warm: computes the expensive answers. With `follow` running in a
+    thread, old answers are served until the expensive ones of the new version are computed. Without it every `get`
+    reads the version. writes: signal of other processes that write.
     """
 
     def __init__(
@@ -71,10 +71,10 @@ class Cache:
         *,
         size: int = 512,
         warm: Callable[[], object] = int,
-        bell: Bell | None = None,
+        writes: WriteSignal | None = None,
     ) -> None:
         self._ask = version
-        self._bell = bell
+        self._writes = writes
         self._size = size
         self._warm = warm
         self._lock = Lock()
@@ -89,30 +89,30 @@ class Cache:
         """Take up the data as they are now: the caller has just written."""
         with self._lock:
             self._take_up()
-            if self._bell:
-                self._bell.ring()
+            if self._writes:
+                self._writes.send()
 
     def get(self, key: Hashable, make: Callable[[], Answer]) -> Answer:
         """The answer under `key`, made where there is none; two threads may both make it."""
         answers, kept = self._current()
         with self._lock:
             if key in kept:
-                dear: Answer = kept[key]
-                return dear
+                expensive: Answer = kept[key]
+                return expensive
             if key in answers:
                 answers.move_to_end(key)
                 found: Answer = answers[key]
                 return found
         made = make()
         with self._lock:
-            # where the version has moved on meanwhile, this one is nobody's any more
+            # if the version has changed meanwhile, these answers are no longer read
             answers[key] = made
             while len(answers) > self._size:
                 answers.popitem(last=False)
         return made
 
     def advance(self) -> bool:
-        """Take up a new version once its dear answers are made; says whether there was one."""
+        """Switch to a new version once its expensive answers are computed; returns whether there was one."""
         found = self._ask()
         if found == self._version:
             return False
@@ -120,21 +120,21 @@ class Cache:
         try:
             self._warm()
             with self._lock:
-                # however many pages are asked for, these are not pushed out
+                # these are never evicted, however many pages are requested
                 self._answers, self._kept, self._version = OrderedDict(), dict(self._own.answers), found
         finally:
             del self._own.answers
         return True
 
     def follow(self, every_s: float) -> None:
-        """Advance again and again until `stop`, resting longer than it takes; errors wait for the next time."""
+        """Advance until `stop`, pausing longer than that takes; after an error, try again at the next interval."""
         self._is_followed = True
         while not self._stop.is_set():
             began = monotonic()
             try:
                 self.advance()
-            except Exception:  # noqa: BLE001  a thread that must not end; it is in the log
-                _log.exception("answers could not be made anew")
+            except Exception:  # noqa: BLE001  the thread must not end, and logs it
+                _log.exception("answers could not be computed")
             self._stop.wait(max(every_s, 3 * (monotonic() - began)))
 
     def stop(self) -> None:
@@ -142,7 +142,7 @@ class Cache:
         self._stop.set()
 
     def _current(self) -> tuple[OrderedDict[Hashable, Any], dict[Hashable, Any]]:
-        """Answers that may go, and those that stay."""
+        """Answers that may be evicted, and those that may not."""
         own: OrderedDict[Hashable, Any] | None = getattr(self._own, "answers", None)
         if own is not None:
             return own, {}
@@ -152,7 +152,7 @@ class Cache:
                 if found != self._version:
                     self._answers, self._kept, self._version = OrderedDict(), {}, found
         with self._lock:
-            if self._bell and self._bell.has_rung():
+            if self._writes and self._writes.was_sent():
                 self._take_up()
             return self._answers, self._kept
 

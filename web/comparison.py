@@ -213,7 +213,7 @@ def _compared(pair: _Pair, found: Comparison, ratio: float | None) -> Compared:
 
 
 def _trials(reader: Reader, run: RunInfo, device: str, *, across: bool) -> dict[TrialKey, ComparedTrial]:
-    trials = reader.kept("trials", run, lambda: read_trials(reader, run))
+    trials = reader.cached_for_run("trials", run, lambda: read_trials(reader, run))
     if not device:
         return trials
     chosen = {key: one for key, one in trials.items() if key[2] == device}

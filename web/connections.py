@@ -37,7 +37,7 @@ class ConnectionLimits:
         self.trusted = trusted
         self._open: Counter[str] = Counter()
         self._refused: Counter[str] = Counter()
-        self._told = float("-inf")
+        self._logged = float("-inf")
 
     def admit(self, address: str) -> bool:
         """Count a connection if it is within the limits."""
@@ -62,8 +62,8 @@ class ConnectionLimits:
         """Count a connection closed without an answer; the log has one line every `SUMMARY_S`."""
         REFUSED.labels(cause).inc()
         self._refused[cause] += 1
-        if monotonic() - self._told >= SUMMARY_S:
-            self._told = monotonic()
+        if monotonic() - self._logged >= SUMMARY_S:
+            self._logged = monotonic()
             log.warning("connections refused", **dict(self._refused))
             self._refused.clear()
 

@@ -1,6 +1,6 @@
 """Dependencies of routes: store, settings, cache and reader of their app.
 
-They are coroutines, although they wait for nothing: FastAPI runs plain functions in a thread, which costs time.
+They are coroutines although they never await, as FastAPI runs plain functions in a thread, which costs time.
 """
 
 from __future__ import annotations

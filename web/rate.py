@@ -1,4 +1,4 @@
-"""How often somebody may do something: token buckets by key, in the memory of this process."""
+"""Rate limits: token buckets by key, in the memory of this process."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from threading import Lock
 from time import monotonic
 
-KEPT = 10_000
-"""Keys that are remembered: the longest unseen is forgotten first."""
+MOST_KEYS = 10_000
+"""Most keys with a bucket; the least recently used is dropped first."""
 
 
 @dataclass
@@ -21,14 +21,14 @@ class RateLimit:
     _lock: Lock = field(default_factory=Lock, repr=False)
 
     def take(self, key: str, count: int = 1) -> float:
-        """Seconds to wait before it is allowed; 0 where it is, and then it counts."""
+        """Take `count` tokens and return 0, or take none and return the seconds until they are available."""
         now = monotonic()
         with self._lock:
             level, seen = self._buckets.pop(key, (float(self.burst), now))
             level = min(float(self.burst), level + (now - seen) * self.per_s)
             wait_s = max(0.0, (count - level) / self.per_s)
             self._buckets[key] = (level if wait_s else level - count, now)
-            while len(self._buckets) > KEPT:
+            while len(self._buckets) > MOST_KEYS:
                 self._buckets.popitem(last=False)
         return wait_s
 

@@ -30,10 +30,10 @@ RECENT = 40
 """Runs of the history of each device that make up the series."""
 RECENT_IN_ALL = 200
 """Runs of all devices that make up the series."""
-KEPT_RUNS = 256
-KEPT_CASES = 20_000
-KEPT_MADE = 64
-"""Runs, cases and answers that are cached."""
+MOST_RUNS = 256
+MOST_CASES = 20_000
+MOST_ANSWERS = 64
+"""Most runs, cases and answers that are cached."""
 Answer = TypeVar("Answer")
 
 
@@ -57,7 +57,7 @@ class Recent:
 
 
 @dataclass(frozen=True, slots=True)
-class _Said:
+class _RunSeries:
     """Contribution of one run to `Recent`, made once per run."""
 
     devices: dict[str, DeviceInfo] = field(default_factory=dict)
@@ -75,7 +75,7 @@ class Reader:
         self.project: str | None = None
         self._shared = cache
         self._points: OrderedDict[int, tuple[Hashable, list[StoredPoint]]] = OrderedDict()
-        self._said: OrderedDict[int, tuple[list[StoredPoint], _Said]] = OrderedDict()
+        self._run_series: OrderedDict[int, tuple[list[StoredPoint], _RunSeries]] = OrderedDict()
         self._made: OrderedDict[tuple[str, int], tuple[Hashable, Any]] = OrderedDict()
         self._cases: dict[int, CaseInfo] = {}
         self._where = Places(store.engine)
@@ -136,7 +136,7 @@ class Reader:
         key = (run.key, name)
         found = self._devices.get(key)
         if found is None:
-            if len(self._devices) > KEPT_CASES:
+            if len(self._devices) > MOST_CASES:
                 self._devices = {}
             found = self._devices[key] = device_of(run, name)
         return found
@@ -193,18 +193,18 @@ class Reader:
             if known is None or known[0] != counted.get(key):
                 known = (counted.get(key), queries.list_points(self.engine, key) if key in counted else [])
                 self._points[key] = known
-                while len(self._points) > KEPT_RUNS:
+                while len(self._points) > MOST_RUNS:
                     self._points.popitem(last=False)
             found[key] = known[1]
         return found
 
-    def kept(self, name: str, run: RunInfo, make: Callable[[], Answer]) -> Answer:
+    def cached_for_run(self, name: str, run: RunInfo, make: Callable[[], Answer]) -> Answer:
         """The answer of `make` from a run's results, cached until these change."""
         count = queries.count_results(self.engine, [run.key]).get(run.key)
         known = self._made.get((name, run.key))
         if known is None or known[0] != count:
             known = self._made[name, run.key] = (count, make())
-            while len(self._made) > KEPT_MADE:
+            while len(self._made) > MOST_ANSWERS:
                 self._made.popitem(last=False)
         found: Answer = known[1]
         return found
@@ -215,7 +215,7 @@ class Reader:
         if known is not None and known[0] == queries.count_results(self.engine, [run.key]).get(run.key):
             return known[1]
         if op is None:
-            return self.kept("points", run, lambda: queries.list_points(self.engine, run.key))
+            return self.cached_for_run("points", run, lambda: queries.list_points(self.engine, run.key))
         keys = queries.list_case_keys(self.engine, run.key, op)
         return queries.list_points(self.engine, run.key, keys) if keys else []
 
@@ -223,7 +223,7 @@ class Reader:
         """Cases by number; they never change."""
         missing = [key for key in set(keys) if key not in self._cases]
         if missing:
-            if len(self._cases) > KEPT_CASES:
+            if len(self._cases) > MOST_CASES:
                 self._cases = {}
             self._cases = {**self._cases, **queries.load_cases(self.engine, missing)}
         known = self._cases
@@ -268,25 +268,25 @@ class Reader:
         return found
 
     def _enter(self, recent: Recent, run: RunInfo, points: list[StoredPoint], infos: Mapping[int, CaseInfo]) -> None:
-        known = self._said.get(run.key)
+        known = self._run_series.get(run.key)
         if known is None or known[0] is not points:
-            known = self._said[run.key] = (points, self._say(run, points, infos))
-            while len(self._said) > KEPT_RUNS:
-                self._said.popitem(last=False)
-        said = known[1]
-        recent.cases.update(said.cases)
-        recent.work.update(said.work)
-        for slug, device in said.devices.items():
+            known = self._run_series[run.key] = (points, self._series_of(run, points, infos))
+            while len(self._run_series) > MOST_RUNS:
+                self._run_series.popitem(last=False)
+        series = known[1]
+        recent.cases.update(series.cases)
+        recent.work.update(series.work)
+        for slug, device in series.devices.items():
             recent.devices[slug] = device
             recent.last_run[slug] = run
-        for key, level in said.levels.items():
+        for key, level in series.levels.items():
             if key in recent.series:
                 recent.series[key].append(level)
             else:
                 recent.series[key] = [level]
 
-    def _say(self, run: RunInfo, points: Iterable[StoredPoint], infos: Mapping[int, CaseInfo]) -> _Said:
-        said = _Said()
+    def _series_of(self, run: RunInfo, points: Iterable[StoredPoint], infos: Mapping[int, CaseInfo]) -> _RunSeries:
+        series = _RunSeries()
         slugs: dict[str, str] = {}
         blocks: dict[SeriesKey, list[StoredPoint]] = {}
         for point in points:
@@ -296,10 +296,10 @@ class Reader:
             if point.device not in slugs:
                 device = self.device(run, point.device)
                 slugs[point.device] = device.slug
-                said.devices[device.slug] = device
-            said.cases[info.case_id] = info
+                series.devices[device.slug] = device
+            series.cases[info.case_id] = info
             blocks.setdefault((info.case_id, point.implementation, slugs[point.device]), []).append(point)
         for key, found in blocks.items():
-            said.levels[key] = level_of(run, found)
-            said.work[key[0], key[2]] = (found[0].bytes, found[0].flops)
-        return said
+            series.levels[key] = level_of(run, found)
+            series.work[key[0], key[2]] = (found[0].bytes, found[0].flops)
+        return series

@@ -84,7 +84,7 @@ def _kernels(reader: Reader) -> Iterator[Hit]:
     for name, op in sorted(pairs):
         yield _hit("kernel", name, f"implementation of {op}", f"/ops/{quote(op, safe='')}")
     for run in {run.key: run for run in recent.last_run.values()}.values():
-        launched = reader.kept("launched", run, partial(_launched, reader, run.key))
+        launched = reader.cached_for_run("launched", run, partial(_launched, reader, run.key))
         for name, (case_key, implementation) in launched.items():
             case = reader.cases([case_key]).get(case_key)
             if case is not None:

@@ -17,7 +17,7 @@ from opgauge.harness.result.summary import bound_of, origin
 from opgauge.harness.store import queries
 from opgauge.harness.store.queries import CaseInfo, StoredLine
 from opgauge.harness.store.run_queries import RunInfo
-from opgauge.web.reader import KEPT_CASES, Reader
+from opgauge.web.reader import MOST_CASES, Reader
 
 COLUMNS = (
     *(
@@ -71,9 +71,9 @@ def table_of(reader: Reader, run: RunInfo, ceilings: Mapping[str, Ceilings]) -> 
     cases = reader.cases({line.case_key for line in found})
     place = ",".join(cells[text] for text in origin(run.id, run.started, run.environment).values())
     devices = {name: f"{cells[name]},{cells[run.environment.model(name)]}" for name in {line.device for line in found}}
-    told = {key: f"{place},{_told(case)}" for key, case in cases.items()}
+    heads = {key: f"{place},{_case_cells(case)}" for key, case in cases.items()}
     names = [
-        f"{told[line.case_key]},{cells[line.implementation]},{cells[line.backend]},{devices[line.device]},{line.block},"
+        f"{heads[line.case_key]},{cells[line.implementation]},{cells[line.backend]},{devices[line.device]},{line.block},"
         f"{cells[line.status]},{cells[line.reason]}"
         for line in found
     ]
@@ -93,11 +93,11 @@ def table_of(reader: Reader, run: RunInfo, ceilings: Mapping[str, Ceilings]) -> 
 _known: dict[int, tuple[CaseInfo, str]] = {}
 
 
-def _told(case: CaseInfo) -> str:
+def _case_cells(case: CaseInfo) -> str:
     """Columns of a case, cached: cases recur in every run."""
     known = _known.get(id(case))
     if known is None or known[0] is not case:
-        if len(_known) >= KEPT_CASES:
+        if len(_known) >= MOST_CASES:
             _known.clear()
         known = _known[id(case)] = (case, _tell(case))
     return known[1]

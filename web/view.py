@@ -131,18 +131,20 @@ def page(request: Request, cache: Cache, name: str, make: Callable[[], Mapping[s
     """The page at this address, or with `csv=NAME` the data of a figure; rendered once for each state of the data."""
     wanted = request.query_params.get("csv")
     if wanted:
-        return kept(request, cache, "text/csv", lambda: figure_csv(figure_of(name, request, wanted, make())).encode())
+        return cached_response(
+            request, cache, "text/csv", lambda: figure_csv(figure_of(name, request, wanted, make())).encode()
+        )
 
     def body() -> bytes:
         return render(name, request, **make()).encode("utf-8", "replace")
 
-    return kept(request, cache, "text/html", body)
+    return cached_response(request, cache, "text/html", body)
 
 
-def kept(request: Request, cache: Cache, media_type: str, make: Callable[[], bytes]) -> Response:
+def cached_response(request: Request, cache: Cache, media_type: str, make: Callable[[], bytes]) -> Response:
     """The answer at this address, compressed and cached for as long as the data stay the same."""
     key = ("page", request.url.path, request.url.query)
-    zipped, tag = cache.get(key, lambda: _packed(make()))
+    zipped, tag = cache.get(key, lambda: _compressed(make()))
     headers = {"ETag": tag, "Cache-Control": "no-cache", "Vary": "Accept-Encoding"}
     if request.headers.get("if-none-match") == tag:
         return Response(status_code=304, headers=headers)
@@ -159,7 +161,7 @@ def sent(request: Request, media_type: str, body: bytes, headers: Mapping[str, s
     return Response(gzip.compress(body, FILE_LEVEL, mtime=0), media_type=media_type, headers=packed)
 
 
-def _packed(body: bytes) -> tuple[bytes, str]:
+def _compressed(body: bytes) -> tuple[bytes, str]:
     return gzip.compress(body, ZIP_LEVEL, mtime=0), f'W/"{hashlib.sha256(body).hexdigest()[:16]}"'
 
 

@@ -26,7 +26,7 @@ from uvicorn.supervisors import Multiprocess
 from opgauge.harness.settings import Settings, load_settings, tell_workers, worker_orders
 from opgauge.harness.store.bulk import TURNS
 from opgauge.web.app import create_app
-from opgauge.web.cache import Bell
+from opgauge.web.cache import WriteSignal
 from opgauge.web.connections import protocol_options, raise_file_limit
 from opgauge.web.observe import configure_logs, share_metrics
 
@@ -37,8 +37,8 @@ _Send = Callable[[_Message], Awaitable[None]]
 
 
 @dataclass(frozen=True)
-class Orders:
-    """Settings of a process. parent: id of its supervisor. trusted: proxies. bell, turns: files. metrics: folder."""
+class WorkerSettings:
+    """Settings of a worker process. parent: id of its supervisor. writes, turns: files. metrics: folder."""
 
     database: str
     lag_s: float
@@ -46,7 +46,7 @@ class Orders:
     waivers: str
     parent: int
     trusted: tuple[str, ...]
-    bell: str
+    writes: str
     turns: str
     metrics: str
 
@@ -106,15 +106,15 @@ def serve_by(
     }
     if workers == 1:
         app = create_app(settings, lag_s=lag_s, guarded=guarded, waivers=waivers)
-        uvicorn.run(_warmed(app), **options)
+        uvicorn.run(_preloaded(app), **options)
         return
     with TemporaryDirectory(prefix="opgauge-") as folder:
-        bell, turns, metrics = (Path(folder) / name for name in ("bell", "turns", "metrics"))
-        bell.touch()
+        writes, turns, metrics = (Path(folder) / name for name in ("writes", "turns", "metrics"))
+        writes.touch()
         metrics.mkdir()
-        files = {"bell": str(bell), "turns": str(turns), "metrics": str(metrics)}
-        orders = Orders(settings.database, lag_s, guarded, str(waivers), os.getpid(), tuple(trusted), **files)
-        tell_workers(json.dumps(asdict(orders)), metrics)
+        files = {"writes": str(writes), "turns": str(turns), "metrics": str(metrics)}
+        given = WorkerSettings(settings.database, lag_s, guarded, str(waivers), os.getpid(), tuple(trusted), **files)
+        tell_workers(json.dumps(asdict(given)), metrics)
         config = uvicorn.Config(
             "opgauge.web.workers:worker",
             factory=True,
@@ -139,24 +139,24 @@ def listen(config: uvicorn.Config) -> socket.socket:
 
 def worker() -> FastAPI:
     """App of a process that `serve_by` started."""
-    orders = Orders(**json.loads(worker_orders()))
+    given = WorkerSettings(**json.loads(worker_orders()))
     configure_logs()
-    share_metrics(Path(orders.metrics))
-    protocol_options(frozenset(orders.trusted))
+    share_metrics(Path(given.metrics))
+    protocol_options(frozenset(given.trusted))
     app = create_app(
-        Settings(database=orders.database, scheduler=load_settings().scheduler),
-        lag_s=orders.lag_s,
-        guarded=orders.guarded,
-        waivers=Path(orders.waivers),
-        bell=Bell(Path(orders.bell)),
+        Settings(database=given.database, scheduler=load_settings().scheduler),
+        lag_s=given.lag_s,
+        guarded=given.guarded,
+        waivers=Path(given.waivers),
+        writes=WriteSignal(Path(given.writes)),
     )
-    TURNS.share(Path(orders.turns))
+    TURNS.share(Path(given.turns))
     app.add_middleware(ConnectionSharing)
-    Thread(target=_end_with, args=(orders.parent,), daemon=True).start()
-    return _warmed(app)
+    Thread(target=_end_after, args=(given.parent,), daemon=True).start()
+    return _preloaded(app)
 
 
-def _warmed(app: FastAPI) -> FastAPI:
+def _preloaded(app: FastAPI) -> FastAPI:
     """The app with its expensive answers cached, and its objects exempt from garbage collection, which is slow."""
     app.state.cache.advance()
     gc.collect()
@@ -165,7 +165,7 @@ def _warmed(app: FastAPI) -> FastAPI:
     return app
 
 
-def _end_with(parent: int) -> None:
+def _end_after(parent: int) -> None:
     """End this process when its parent is gone, so that the address is free."""
     while os.getppid() == parent:
         time.sleep(1)

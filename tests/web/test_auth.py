@@ -21,7 +21,7 @@ from opgauge.harness.scope import Scope
 from opgauge.harness.store import Store
 from opgauge.harness.store.tokens import count_tokens, create_token, find_token, list_tokens, note_use, revoke_token
 from opgauge.web.auth import ReadGuard, secret_of
-from opgauge.web.rate import KEPT, RateLimit, RateLimits
+from opgauge.web.rate import MOST_KEYS, RateLimit, RateLimits
 from tests.web.submissions import a_run, bearer, store_of
 
 API = "/api/v1"
@@ -144,9 +144,9 @@ def test_a_bucket_fills_again(monkeypatch: pytest.MonkeyPatch) -> None:
     assert limit.take("a") > 0
     now[0] += 1000
     assert [limit.take("a") > 0 for _ in range(4)] == [False, False, False, True]
-    for number in range(KEPT + 10):
+    for number in range(MOST_KEYS + 10):
         limit.take(str(number))
-    assert len(limit._buckets) == KEPT
+    assert len(limit._buckets) == MOST_KEYS
 
 
 def test_writes_and_guesses_are_limited(writable: TestClient) -> None:

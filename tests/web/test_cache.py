@@ -7,7 +7,7 @@ from threading import Event, Thread
 
 import pytest
 
-from opgauge.web.cache import Bell, Cache
+from opgauge.web.cache import Cache, WriteSignal
 
 
 class Data:
@@ -122,10 +122,10 @@ def test_what_was_written_here_is_seen_at_once() -> None:
 
 
 def test_what_one_process_writes_all_see(tmp_path: Path) -> None:
-    """Who forgets rings the bell: other followed caches over the same data look anew, once, and it does not itself."""
-    (tmp_path / "bell").touch()
+    """`forget` signals a write: other followed caches over the same data reload once, and this one does not."""
+    (tmp_path / "writes").touch()
     data = Data()
-    ours, other = (Cache(lambda: data.version, bell=Bell(tmp_path / "bell")) for _ in range(2))
+    ours, other = (Cache(lambda: data.version, writes=WriteSignal(tmp_path / "writes")) for _ in range(2))
     for cache in (ours, other):
         cache.stop()
         cache.follow(0)
@@ -141,8 +141,8 @@ def test_what_one_process_writes_all_see(tmp_path: Path) -> None:
 
 def test_a_bell_that_is_gone_hinders_nobody(tmp_path: Path) -> None:
     """The folder for temporary files may be swept while the service runs."""
-    (tmp_path / "bell").touch()
-    bell = Bell(tmp_path / "bell")
-    (tmp_path / "bell").unlink()
-    bell.ring()
-    assert Cache(lambda: 1, bell=bell).get("a", lambda: "made") == "made"
+    (tmp_path / "writes").touch()
+    writes = WriteSignal(tmp_path / "writes")
+    (tmp_path / "writes").unlink()
+    writes.send()
+    assert Cache(lambda: 1, writes=writes).get("a", lambda: "made") == "made"

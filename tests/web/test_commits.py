@@ -50,9 +50,9 @@ def between(book: CommitBook, base: str, head: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def told(filled: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
+def described(filled: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
     """The service over the filled store with known commits, a forge and one acknowledgement; only to be read."""
-    with database(tmp_path_factory.mktemp("told"), filled) as url:
+    with database(tmp_path_factory.mktemp("described"), filled) as url:
         shas = list(dict.fromkeys(map(sha_of, range(RUNS))))
         made = [
             Commit(sha, (shas[place - 1],) if place else (), START + timedelta(days=place), "Ada", f"{HOSTILE} {place}")
@@ -132,24 +132,24 @@ def test_what_is_no_hash_is_never_an_address() -> None:
     assert book.facts("abcdef1-dirty").link == FORGE.replace("{sha}", "abcdef1")
 
 
-def test_pages_link_commits_with_author_and_subject(told: TestClient) -> None:
+def test_pages_link_commits_with_author_and_subject(described: TestClient) -> None:
     """From the overview a regression is one click away, and the difference of its code one more."""
-    broken = known_regressions(reader_of(told))[0]
-    assert f'href="/regressions/{broken.key}"' in told.get("/").text
-    acknowledged = next(one for one in known_regressions(reader_of(told)) if one.kind == "slower")
-    page = told.get(f"/regressions/{acknowledged.key}").text
+    broken = known_regressions(reader_of(described))[0]
+    assert f'href="/regressions/{broken.key}"' in described.get("/").text
+    acknowledged = next(one for one in known_regressions(reader_of(described)) if one.kind == "slower")
+    page = described.get(f"/regressions/{acknowledged.key}").text
     base, head = sha_of(STEP_AT - 1), sha_of(STEP_AT)
     assert f'href="https://forge.example/kernels/compare/{base}...{head}"' in page
     assert f'href="{FORGE.replace("{sha}", head)}"' in page
     assert "by Ada" in page
     assert HOSTILE not in page
     assert "1 commit in between" in page
-    assert f'href="{FORGE.replace("{sha}", head)}"' in told.get("/runs").text
+    assert f'href="{FORGE.replace("{sha}", head)}"' in described.get("/runs").text
 
 
-def test_the_history_labels_changes_and_who_acknowledged_them(told: TestClient) -> None:
+def test_the_history_labels_changes_and_who_acknowledged_them(described: TestClient) -> None:
     """A step has a ring, a line and a label; the label says who acknowledged it, the points name author and subject."""
-    found = figure(told, STEPPED)
+    found = figure(described, STEPPED)
     (label,) = found["layout"]["annotations"]
     assert label["text"].endswith("% optimized, acknowledged")
     assert "Grace" in label["hovertext"]
@@ -161,11 +161,11 @@ def test_the_history_labels_changes_and_who_acknowledged_them(told: TestClient) 
     assert found["layout"]["xaxis"]["rangeslider"]["visible"]
 
 
-def test_broken_and_fixed_series_are_labelled_too(told: TestClient) -> None:
+def test_broken_and_fixed_series_are_labelled_too(described: TestClient) -> None:
     """A break has no time, so it has a line and a label without a ring; a step that was regained is called fixed."""
-    (broken,) = figure(told, "rows-64")["layout"]["annotations"]
+    (broken,) = figure(described, "rows-64")["layout"]["annotations"]
     assert (broken["text"], broken["name"]) == ("wrong optimized", "v-broken")
-    slower, faster = figure(told, "rows-256")["layout"]["annotations"]
+    slower, faster = figure(described, "rows-256")["layout"]["annotations"]
     assert slower["text"].endswith("optimized, fixed")
     assert (slower["name"], faster["name"]) == ("v-same", "v-faster")
 

@@ -15,7 +15,7 @@ from opgauge.harness.store.queries import CaseInfo, Detail
 from opgauge.harness.store.run_queries import RunInfo
 from opgauge.web.reader import Reader
 
-KEPT = 20_000
+MOST_ENDED = 20_000
 """Cases whose records are cached."""
 _NOTHING: Mapping[str, Any] = {}
 _ended: WeakKeyDictionary[Reader, dict[int, RunInfo]] = WeakKeyDictionary()
@@ -73,8 +73,8 @@ def runs_of(reader: Reader, details: Sequence[Detail]) -> dict[int, RunInfo]:
         found[run.key] = run
         if run.status != "running":
             known[run.key] = run
-    if len(known) > KEPT:
-        _ended[reader] = dict(list(known.items())[-KEPT // 2 :])
+    if len(known) > MOST_ENDED:
+        _ended[reader] = dict(list(known.items())[-MOST_ENDED // 2 :])
     return found
 
 

@@ -34,7 +34,7 @@ PARTS = 1000
 RUN_BYTES = 256 << 20
 """Limit of all parts of a run together, unpacked."""
 FINISH_BYTES = 1 << 10
-AT_ONCE = 2
+SUBMISSIONS = 2
 """Bodies that are parsed at the same time; each may need some hundred megabytes."""
 RETRY = {"Retry-After": "5"}
 """Header of an answer that asks the sender to try again."""
@@ -139,11 +139,11 @@ def drop_parts(store: StoreOf, token: Submitter, run_id: NewRunId) -> Response:
 
 
 async def _apart(work: Callable[[], Response]) -> Response:
-    """Run `work` in a thread, in at most `AT_ONCE` at a time."""
+    """Run `work` in a thread, in at most `SUBMISSIONS` at a time."""
     try:
         limiter = _readers.get()
     except LookupError:
-        limiter = CapacityLimiter(AT_ONCE)
+        limiter = CapacityLimiter(SUBMISSIONS)
         _readers.set(limiter)
     return await to_thread.run_sync(_explained, work, limiter=limiter)
 

@@ -49,7 +49,7 @@ def addresses(site: Site) -> dict[str, str]:
 
 
 def serious(page: Page, *, dark: bool = False) -> list[str]:
-    """Violations that axe-core rates serious or critical; in the dark theme, which changes colours only, of contrast."""
+    """Violations that axe-core rates serious or critical; in the dark theme, which changes colours, of contrast."""
     options = {"resultTypes": ["violations"], **({"runOnly": ["color-contrast"]} if dark else {})}
     page.evaluate(AXE.read_text(encoding="utf-8"))
     found = page.evaluate("(options) => axe.run(document, options)", options)
