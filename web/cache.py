@@ -24,7 +24,7 @@ class WriteSignal:
         self._seen = self._time()
 
     def send(self) -> None:
-        """Signal a write to the other processes. Without the file they see it at their next look, as they see new runs."""
+        """Signal a write to the other processes. Without the file they notice it as they notice new runs."""
         self._seen = time_ns()
         with suppress(OSError):
             os.utime(self._path, ns=(self._seen, self._seen))
